@@ -1,0 +1,171 @@
+//! Cost of the state machine's single steps against the size of the window.
+//!
+//! `cargo bench --bench core`. Each figure is per element: per acknowledgement, per released
+//! segment, per call. What must hold is that it does not grow from 128 to 16,384 segments.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use kcpx::core::segment::{Command, Header};
+use kcpx::core::seq::{Sn, Ts};
+use kcpx::core::{Kcp, Origin, Seed};
+use kcpx::{Congestion, KcpConfig, Mode, NoDelay};
+
+const WINDOWS: [u16; 4] = [128, 1_024, 4_096, 16_384];
+const CONV: u32 = 7;
+
+fn segment(command: Command, sn: u32, una: u32) -> Vec<u8> {
+    let mut out = Vec::new();
+    let (ts, frg, len) = (Ts(0), 0, 0);
+    Header { conv: CONV, command, frg, wnd: u16::MAX, ts, sn: Sn(sn), una: Sn(una), len }
+        .emit(&mut out);
+    out
+}
+
+/// A sender with a full window in flight, all sent at `now`.
+fn full(window: u16, fast: bool, now: Instant) -> Kcp {
+    let resend = if fast { NoDelay::FAST3 } else { no_resend() };
+    let mut config = KcpConfig::default();
+    (config.send_window, config.mode, config.no_delay) = (window, Mode::Message, resend);
+    (config.keepalive, config.idle_timeout, config.early_retransmit) = (None, None, false);
+    let mut kcp = Kcp::new(CONV, &config, now, Seed::default()).expect("valid");
+    kcp.input(now, &segment(Command::WindowTell, 1, 0), Origin::Wire).expect("valid");
+    let mut out = Vec::new();
+    for _ in 0..window {
+        kcp.send(now, Bytes::from_static(b"payload"));
+    }
+    while kcp.poll_transmit(now, &mut out).is_some() {
+        out.clear();
+    }
+    kcp
+}
+
+fn no_resend() -> NoDelay {
+    NoDelay::new(true, Duration::from_millis(10), None, Congestion::Off).expect("valid")
+}
+
+/// All numbers of a window but one in a hundred, shuffled by a fixed seed.
+fn shuffled_with_holes(window: u16) -> Vec<Vec<u8>> {
+    let mut numbers: Vec<u32> = (0..u32::from(window)).filter(|sn| sn % 100 != 0).collect();
+    let mut state = 0x9E37_79B9_u64;
+    for i in (1..numbers.len()).rev() {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let j = usize::try_from((state >> 33) % (i as u64 + 1)).expect("small");
+        numbers.swap(i, j);
+    }
+    numbers.into_iter().map(|sn| segment(Command::Ack, sn, 0)).collect()
+}
+
+fn ack(c: &mut Criterion) {
+    let now = Instant::now();
+    let mut group = c.benchmark_group("ack_random_with_holes");
+    for window in WINDOWS {
+        let acks = shuffled_with_holes(window);
+        group.throughput(Throughput::Elements(acks.len() as u64));
+        group.bench_function(BenchmarkId::from_parameter(window), |b| {
+            b.iter_batched_ref(
+                || full(window, false, now),
+                |kcp| {
+                    for ack in &acks {
+                        kcp.input(now, ack, Origin::Wire).expect("valid");
+                    }
+                },
+                BatchSize::PerIteration,
+            );
+        });
+    }
+    group.finish();
+}
+
+fn una(c: &mut Criterion) {
+    let now = Instant::now();
+    let mut group = c.benchmark_group("una_releases_window");
+    for window in WINDOWS {
+        let tell = segment(Command::WindowTell, 1, u32::from(window));
+        group.throughput(Throughput::Elements(u64::from(window)));
+        group.bench_function(BenchmarkId::from_parameter(window), |b| {
+            b.iter_batched_ref(
+                || full(window, false, now),
+                |kcp| kcp.input(now, &tell, Origin::Wire),
+                BatchSize::PerIteration,
+            );
+        });
+    }
+    group.finish();
+}
+
+fn flush(c: &mut Criterion) {
+    let now = Instant::now();
+    let mut group = c.benchmark_group("flush_with_nothing_due");
+    for window in WINDOWS {
+        let mut kcp = full(window, false, now);
+        let mut out = Vec::with_capacity(2_000);
+        group.bench_function(BenchmarkId::from_parameter(window), |b| {
+            b.iter(|| {
+                kcp.handle_timeout(now);
+                black_box(kcp.poll_transmit(now, &mut out).is_some());
+                black_box(kcp.poll_timeout())
+            });
+        });
+    }
+    group.finish();
+}
+
+/// Every segment but the last few is found lost by later acknowledgements and repeated once.
+fn fast_retransmit(c: &mut Criterion) {
+    let now = Instant::now();
+    let mut group = c.benchmark_group("fast_retransmit");
+    for window in WINDOWS {
+        let acks: Vec<_> =
+            (1..=2).map(|i| segment(Command::Ack, u32::from(window) - i, 0)).collect();
+        group.throughput(Throughput::Elements(u64::from(window)));
+        group.bench_function(BenchmarkId::from_parameter(window), |b| {
+            let mut out = Vec::with_capacity(2_000);
+            b.iter_batched_ref(
+                || {
+                    let mut kcp = full(window, true, now);
+                    for ack in &acks {
+                        kcp.input(now, ack, Origin::Wire).expect("valid");
+                    }
+                    kcp
+                },
+                |kcp| {
+                    while kcp.poll_transmit(now, &mut out).is_some() {
+                        out.clear();
+                    }
+                },
+                BatchSize::PerIteration,
+            );
+        });
+    }
+    group.finish();
+}
+
+/// Every segment times out and is repeated once.
+fn timeout(c: &mut Criterion) {
+    let start = Instant::now();
+    let mut group = c.benchmark_group("timeout_retransmit");
+    for window in WINDOWS {
+        group.throughput(Throughput::Elements(u64::from(window)));
+        group.bench_function(BenchmarkId::from_parameter(window), |b| {
+            let mut out = Vec::with_capacity(2_000);
+            b.iter_batched_ref(
+                || full(window, false, start),
+                |kcp| {
+                    let now = start + Duration::from_millis(900);
+                    while kcp.poll_transmit(now, &mut out).is_some() {
+                        out.clear();
+                    }
+                },
+                BatchSize::PerIteration,
+            );
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, ack, una, flush, fast_retransmit, timeout);
+criterion_main!(benches);

@@ -1,0 +1,259 @@
+//! The whole crate in one command: a server and a client talk over a bad link.
+//!
+//! Both run in this process, on real UDP sockets; in between a relay loses 5 % of the datagrams of
+//! each direction, delays the others so that a round trip takes 40 ms, and lets some overtake each
+//! other. First the client uploads bulk data, which is verified by SHA-256, then it sends small
+//! requests at a steady rate and measures how long the replies take.
+//!
+//! ```sh
+//! cargo run --release --example demo
+//! cargo run --release --example demo -- --loss 20 --rtt 150
+//! ```
+
+#[path = "common/histogram.rs"]
+mod histogram;
+#[path = "common/progress.rs"]
+mod progress;
+#[path = "common/relay.rs"]
+mod relay;
+
+use std::path::PathBuf;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use clap::{Parser, value_parser};
+use kcpx::{Config, KcpListener, KcpStream, NoDelay};
+use sha2::{Digest, Sha256};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, interval};
+
+use self::progress::Progress;
+use self::relay::{Link, Relay};
+
+/// Bytes of a request and of its reply, and the time between two requests.
+const MESSAGE: usize = 256;
+const GAP: Duration = Duration::from_millis(10);
+/// Bytes written at once in the upload.
+const BLOCK: usize = 64 * 1024;
+
+/// Runs a server and a client over a simulated bad link and shows how they fare.
+///
+/// Needs no arguments; it takes about 20 seconds.
+#[derive(Parser)]
+struct Args {
+    /// Datagrams that the link loses, each way, in percent
+    #[arg(long, default_value_t = 5, value_parser = value_parser!(u64).range(..=50))]
+    loss: u64,
+    /// Round-trip time of the link in milliseconds
+    #[arg(long, default_value_t = 40, value_parser = value_parser!(u64).range(..=2_000))]
+    rtt: u64,
+    /// Size of the upload in MB
+    #[arg(long, default_value_t = 64, value_parser = value_parser!(u64).range(1..=4_096))]
+    megabytes: u64,
+    /// Number of requests, 100 per second
+    #[arg(long, default_value_t = 1_000, value_parser = value_parser!(u32).range(1..=100_000))]
+    messages: u32,
+    /// What the losses are drawn from
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let args = Args::parse();
+    let link = Link {
+        loss: args.loss,
+        delay: Duration::from_millis(args.rtt) / 2,
+        detours: 3,
+        detour: Duration::from_millis(5),
+    };
+    println!(
+        "link       {} ms round trip, {} % loss each way, {} % of the datagrams overtaken by others",
+        args.rtt, link.loss, link.detours,
+    );
+
+    let config =
+        Config::new().no_delay(NoDelay::FAST3).socket_buffers(Some(4 << 20), Some(4 << 20));
+    let listener = KcpListener::bind_with("127.0.0.1:0", config.clone()).await?;
+    let relay = Relay::start(listener.local_addr()?, link, args.seed).await?;
+    let server = tokio::spawn(serve(listener));
+
+    let mut stream = KcpStream::connect_with(relay.addr, config).await?;
+    let upload = upload(&mut stream, &args).await.context("the upload failed")?;
+    let mut latencies = exchange(&mut stream, &args).await.context("the messages failed")?;
+
+    let (stats, endpoint) = (stream.stats(), stream.endpoint());
+    stream.shutdown().await?;
+    drop(stream);
+    endpoint.wait_idle().await;
+    server.await?.context("the server failed")?;
+
+    latencies.sort_unstable();
+    let percentile = |percent: usize| latencies[(latencies.len() - 1) * percent / 100];
+    let (p50, p99) = (percentile(50), percentile(99));
+    let picture = save_picture(&args, &latencies, p50, p99)?;
+    let seconds = upload.time.as_secs_f64();
+    println!();
+    println!(
+        "upload     {} MB in {seconds:.1} s: goodput {:.1} MB/s",
+        args.megabytes,
+        args.megabytes as f64 / seconds
+    );
+    println!("           sha256 verified: {}", upload.sha256);
+    println!(
+        "messages   {} requests of {MESSAGE} bytes, 100 per second, all replies exact",
+        latencies.len()
+    );
+    println!("           round trip p50 {:.1} ms, p99 {:.1} ms", millis(p50), millis(p99));
+    println!("           ({} ms are the link; a lost datagram costs its repetition)", args.rtt);
+    let (datagrams, lost) = (relay.counts.datagrams.load(Relaxed), relay.counts.lost.load(Relaxed));
+    let share = lost as f64 * 100.0 / datagrams as f64;
+    println!("repeated   {:.1} % of the segments", stats.retransmit_percent());
+    println!(
+        "           (the link lost {share:.1} % of {datagrams} datagrams, and a segment whose"
+    );
+    println!("           acknowledgement was lost is repeated, too)");
+    println!("picture    {}", picture.display());
+    Ok(())
+}
+
+/// What the upload showed.
+struct Upload {
+    time: Duration,
+    sha256: String,
+}
+
+/// Sends bulk data, and compares the server's hash of it with our own.
+async fn upload(stream: &mut KcpStream, args: &Args) -> Result<Upload> {
+    let start = Instant::now();
+    let total = args.megabytes * 1_000_000;
+    stream.write_u64(total).await?;
+    stream.write_u32(args.messages).await?;
+
+    let mut progress = Progress::new("upload", total);
+    let mut hasher = Sha256::new();
+    let (mut block, mut sent) = (vec![0; BLOCK], 0);
+    while sent < total {
+        let count = (total - sent).min(BLOCK as u64);
+        let block = &mut block[..count as usize];
+        fill(block, sent);
+        hasher.update(&*block);
+        stream.write_all(block).await?;
+        sent += count;
+        progress.show(sent, || {
+            let speed = sent as f64 / start.elapsed().as_secs_f64() / 1e6;
+            format!("{speed:.1} MB/s, {:.1} % repeated", stream.stats().retransmit_percent())
+        });
+    }
+    let mut theirs = [0; 32];
+    stream.read_exact(&mut theirs).await?;
+    progress.finish();
+
+    let ours: [u8; 32] = hasher.finalize().into();
+    let hex = |hash: [u8; 32]| hash.iter().map(|b| format!("{b:02x}")).collect::<String>();
+    ensure!(ours == theirs, "sent sha256 {}, the server got {}", hex(ours), hex(theirs));
+    Ok(Upload { time: start.elapsed(), sha256: hex(ours) })
+}
+
+/// Sends requests at a steady rate, however late the replies are; returns how late they were.
+async fn exchange(stream: &mut KcpStream, args: &Args) -> Result<Vec<Duration>> {
+    let (mut reader, mut writer) = KcpStream::split(stream);
+    let (sent, mut send_times) = mpsc::unbounded_channel();
+    let count = args.messages;
+
+    let requests = async move {
+        let mut ticks = interval(GAP);
+        for number in 0..count {
+            ticks.tick().await;
+            sent.send(Instant::now())?;
+            writer.write_all(&message(number)).await?;
+        }
+        anyhow::Ok(())
+    };
+    let replies = async move {
+        let mut progress = Progress::new("messages", u64::from(count));
+        let mut latencies = Vec::new();
+        let mut reply = [0; MESSAGE];
+        for number in 0..count {
+            reader.read_exact(&mut reply).await?;
+            let sent = send_times.recv().await.context("a reply without a request")?;
+            let latency = sent.elapsed();
+            ensure!(reply == message(number), "reply {number} differs from its request");
+            latencies.push(latency);
+            progress.show(u64::from(number), || format!("{:.1} ms", millis(latency)));
+        }
+        progress.finish();
+        Ok(latencies)
+    };
+    tokio::try_join!(requests, replies).map(|((), latencies)| latencies)
+}
+
+/// The other side: hashes the upload, then sends each request back.
+async fn serve(listener: KcpListener) -> Result<()> {
+    let (mut stream, _) = listener.accept().await?;
+    let mut left = stream.read_u64().await?;
+    let messages = stream.read_u32().await?;
+
+    let mut hasher = Sha256::new();
+    while left > 0 {
+        let chunk = stream.read_chunk().await?;
+        hasher.update(&chunk);
+        left = left.saturating_sub(chunk.len() as u64);
+    }
+    stream.write_all(&hasher.finalize()).await?;
+
+    let mut message = [0; MESSAGE];
+    for _ in 0..messages {
+        stream.read_exact(&mut message).await?;
+        stream.write_all(&message).await?;
+    }
+    stream.shutdown().await?;
+    drop(stream);
+    listener.wait_idle().await;
+    Ok(())
+}
+
+/// Bytes without a pattern, a function of their place in the upload.
+fn fill(block: &mut [u8], place: u64) {
+    let mut x = place.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    for word in block.chunks_mut(8) {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        word.copy_from_slice(&x.to_le_bytes()[..word.len()]);
+    }
+}
+
+fn message(number: u32) -> [u8; MESSAGE] {
+    let mut bytes = [0; MESSAGE];
+    fill(&mut bytes, number.into());
+    bytes
+}
+
+fn millis(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
+}
+
+/// Draws the latencies into the build directory, or into the temporary one without it.
+fn save_picture(
+    args: &Args,
+    latencies: &[Duration],
+    p50: Duration,
+    p99: Duration,
+) -> Result<PathBuf> {
+    let exe = std::env::current_exe()?;
+    let build = exe.ancestors().find(|dir| dir.join("CACHEDIR.TAG").exists());
+    let path = build.map_or_else(std::env::temp_dir, PathBuf::from).join("kcpx-demo.svg");
+    let title = format!("Round trips of {} messages over a bad link", latencies.len());
+    let note = format!(
+        "{MESSAGE} bytes, 100 per second; the link: {} ms round trip, {} % loss each way",
+        args.rtt, args.loss,
+    );
+    let link = Duration::from_millis(args.rtt);
+    let marks = [("link", link), ("p50", p50), ("p99", p99)];
+    let picture = histogram::svg(&title, &note, latencies, &marks);
+    std::fs::write(&path, picture).with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(path)
+}

@@ -1,0 +1,55 @@
+//! Sends a text to an echo server and prints what comes back.
+//!
+//! ```sh
+//! cargo run --release --example echo_server
+//! cargo run --release --example echo_client -- 127.0.0.1:4000 "hello, world"
+//! ```
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use clap::Parser;
+use kcpx::{Config, KcpStream};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+/// Sends a text to an echo server and prints what comes back.
+#[derive(Parser)]
+struct Args {
+    /// Where echo_server listens, as HOST:PORT
+    addr: String,
+    /// What to send
+    #[arg(default_value = "hello, world")]
+    text: String,
+}
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let Args { addr, text } = Args::parse();
+
+    // There is no handshake, so `connect` does not tell whether anyone is there. A peer that does
+    // not answer within this time does: the default is a minute.
+    let mut config = Config::new();
+    config.kcp.dead_peer_timeout = Some(Duration::from_secs(5));
+
+    let mut stream = KcpStream::connect_with(&addr, config).await.with_context(|| {
+        format!("cannot connect to {addr:?}: expected HOST:PORT, as in 127.0.0.1:4000")
+    })?;
+    stream.write_all(text.as_bytes()).await?;
+
+    // The wire has no end of stream: read as many bytes as are known to come.
+    let mut echo = vec![0; text.len()];
+    stream
+        .read_exact(&mut echo)
+        .await
+        .with_context(|| format!("no echo from {addr}; is echo_server running there?"))?;
+    ensure!(echo == text.as_bytes(), "the echo differs from what was sent");
+    println!("{}", String::from_utf8_lossy(&echo));
+
+    // `shutdown` is Ok once the peer has acknowledged every byte. Then the endpoint is given the
+    // time to deliver the rest, here the last acknowledgement.
+    let endpoint = stream.endpoint();
+    stream.shutdown().await?;
+    drop(stream);
+    endpoint.wait_idle().await;
+    Ok(())
+}

@@ -1,0 +1,61 @@
+//! Sends back whatever its clients send, until Ctrl-C.
+//!
+//! ```sh
+//! cargo run --release --example echo_server
+//! cargo run --release --example echo_client -- 127.0.0.1:4000 "hello, world"
+//! ```
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use kcpx::{KcpListener, KcpStream};
+use tokio::io::AsyncWriteExt;
+use tokio::task::JoinSet;
+
+/// Sends back whatever its clients send, until Ctrl-C.
+#[derive(Parser)]
+struct Args {
+    /// Address to listen on, as HOST:PORT; port 0 picks a free one
+    #[arg(default_value = "127.0.0.1:4000")]
+    addr: String,
+}
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let Args { addr } = Args::parse();
+    let listener = KcpListener::bind(&addr).await.with_context(|| {
+        format!("cannot listen on {addr:?}: expected a free HOST:PORT, as in 127.0.0.1:4000")
+    })?;
+    println!("listening on {}, Ctrl-C ends", listener.local_addr()?);
+
+    let mut conversations = JoinSet::new();
+    loop {
+        let (stream, peer) = tokio::select! {
+            accepted = listener.accept() => accepted.context("the endpoint has ended")?,
+            interrupted = tokio::signal::ctrl_c() => {
+                interrupted.context("cannot wait for Ctrl-C")?;
+                break;
+            }
+        };
+        println!("{peer}: opened conversation {}", stream.conv());
+        while conversations.try_join_next().is_some() {}
+        conversations.spawn(async move {
+            // The wire has no end of stream: a client that leaves is one that falls silent, so
+            // each conversation ends with an error after the idle timeout.
+            let reason = echo(stream).await.err().map_or_else(String::new, |e| e.to_string());
+            println!("{peer}: {reason}");
+        });
+    }
+
+    // What was echoed and not acknowledged yet still has to get there: nobody else delivers it.
+    println!("ending");
+    conversations.shutdown().await;
+    listener.wait_idle().await;
+    Ok(())
+}
+
+async fn echo(mut stream: KcpStream) -> std::io::Result<()> {
+    loop {
+        let chunk = stream.read_chunk().await?;
+        stream.write_all(&chunk).await?;
+    }
+}

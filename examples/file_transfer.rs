@@ -1,0 +1,265 @@
+//! Moves a file between two processes, or two machines.
+//!
+//! Start the receiver, then the sender:
+//!
+//! ```sh
+//! cargo run --release --example file_transfer -- receive 127.0.0.1:4000 copy.bin
+//! cargo run --release --example file_transfer -- send 127.0.0.1:4000 original.bin
+//! ```
+//!
+//! The wire has no end of stream, so lengths are part of the conversation: the sender writes the
+//! length of the file in 8 bytes, the file, and its SHA-256 in 32 bytes; the receiver answers with
+//! one byte, which says whether what arrived has that hash and is stored. Files are read, written and hashed on
+//! threads of their own; the queues in between are short, so memory does not grow with the file.
+
+#[path = "common/progress.rs"]
+mod progress;
+
+use std::fs::File;
+use std::io::{BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use bytes::Bytes;
+use clap::{Parser, Subcommand, ValueEnum};
+use kcpx::{Config, KcpListener, KcpStream, NoDelay};
+use sha2::{Digest, Sha256};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::mpsc;
+use tokio::task::spawn_blocking;
+
+use self::progress::Progress;
+
+type Hash = [u8; 32];
+
+/// What the receiver answers.
+const STORED: u8 = 1;
+const REFUSED: u8 = 0;
+
+/// Bytes read from the file at once, and how many such pieces wait for the network at most.
+const PIECE: usize = 256 * 1024;
+const PIECES: usize = 8;
+/// Received chunks, of up to 64 KiB each, that wait for the disk at most.
+const CHUNKS: usize = 128;
+
+/// Moves a file over KCP, with the transfer verified by SHA-256.
+///
+/// Start `receive` first. It serves one transfer and ends; both sides print what it took.
+#[derive(Parser)]
+struct Args {
+    #[command(subcommand)]
+    role: Role,
+    /// Timing preset, by kcptun's names
+    #[arg(long, global = true, value_enum, default_value_t = Mode::Fast2)]
+    mode: Mode,
+    /// Datagrams under way at once; the receiver's holds if it is smaller
+    #[arg(long, global = true, value_name = "SEGMENTS", default_value_t = 1024,
+        value_parser = clap::value_parser!(u16).range(1..))]
+    window: u16,
+    /// Largest datagram in bytes, headers included
+    #[arg(long, global = true, value_name = "BYTES", default_value_t = 1400,
+        value_parser = clap::value_parser!(u16).range(25..=65507))]
+    mtu: u16,
+}
+
+#[derive(Subcommand)]
+enum Role {
+    /// Waits for a file and writes it to FILE, which must not exist yet
+    Receive {
+        /// Where to listen, as HOST:PORT
+        addr: String,
+        file: PathBuf,
+    },
+    /// Sends FILE to a receiver
+    Send {
+        /// Where the receiver listens, as HOST:PORT
+        addr: String,
+        file: PathBuf,
+    },
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Mode {
+    Normal,
+    Fast,
+    Fast2,
+    Fast3,
+}
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let args = Args::parse();
+    let preset = match args.mode {
+        Mode::Normal => NoDelay::NORMAL,
+        Mode::Fast => NoDelay::FAST,
+        Mode::Fast2 => NoDelay::FAST2,
+        Mode::Fast3 => NoDelay::FAST3,
+    };
+    let config = Config::new()
+        .no_delay(preset)
+        .windows(args.window, args.window)
+        .mtu(args.mtu)
+        .socket_buffers(Some(4 << 20), Some(4 << 20));
+    match args.role {
+        Role::Receive { addr, file } => receive(&addr, &file, config).await,
+        Role::Send { addr, file } => send(&addr, &file, config).await,
+    }
+}
+
+async fn send(addr: &str, path: &Path, config: Config) -> Result<()> {
+    let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+    ensure!(file.metadata()?.is_file(), "{} is not a file", path.display());
+    let length = file.metadata()?.len();
+    let mut stream = KcpStream::connect_with(addr, config).await.with_context(|| {
+        format!("cannot connect to {addr:?}: expected HOST:PORT, as in 127.0.0.1:4000")
+    })?;
+
+    println!("waiting for the receiver at {}", stream.peer_addr()?);
+    stream.write_all(&length.to_be_bytes()).await?;
+    stream.established().await.with_context(|| format!("no receiver answers at {addr}"))?;
+
+    let start = Instant::now();
+    let mut progress = Progress::new("sending", length);
+    let (pieces, mut queue) = mpsc::channel(PIECES);
+    let mut sent = 0;
+    let reader = spawn_blocking(move || read_and_hash(file, length, &pieces));
+    while let Some(piece) = queue.recv().await {
+        stream.write_all(&piece).await?;
+        sent += piece.len() as u64;
+        progress.show(sent, || speed(sent, start));
+    }
+    let hash = reader.await?.with_context(|| format!("cannot read {}", path.display()))?;
+    stream.write_all(&hash).await?;
+    let answer = stream.read_u8().await.context("the receiver did not confirm the transfer")?;
+    progress.finish();
+
+    let repeated = format!("{:.2} % retransmitted", stream.stats().retransmit_percent());
+    println!("sent {}", summary(length, start, &repeated, &hash));
+    let endpoint = stream.endpoint();
+    stream.shutdown().await?;
+    drop(stream);
+    endpoint.wait_idle().await;
+    ensure!(answer == STORED, "the receiver refused the file: its own output says why");
+    Ok(())
+}
+
+/// Reads `length` bytes of the file into the queue. On a thread that may block.
+fn read_and_hash(file: File, length: u64, queue: &mpsc::Sender<Vec<u8>>) -> std::io::Result<Hash> {
+    let (mut file, mut left) = (file.take(length), length);
+    let mut hasher = Sha256::new();
+    while left > 0 {
+        let mut piece = Vec::with_capacity(PIECE);
+        file.by_ref().take(PIECE as u64).read_to_end(&mut piece)?;
+        if piece.is_empty() {
+            return Err(std::io::Error::other("it became shorter while it was read"));
+        }
+        left -= piece.len() as u64;
+        hasher.update(&piece);
+        if queue.blocking_send(piece).is_err() {
+            break; // the conversation has ended, which is reported over there
+        }
+    }
+    Ok(hasher.finalize().into())
+}
+
+async fn receive(addr: &str, path: &Path, config: Config) -> Result<()> {
+    ensure!(!path.exists(), "{} exists; remove it or choose another name", path.display());
+    let listener = KcpListener::bind_with(addr, config).await.with_context(|| {
+        format!("cannot listen on {addr:?}: expected a free HOST:PORT, as in 127.0.0.1:4000")
+    })?;
+    // Nothing half done gets the name of the file.
+    let mut part = path.as_os_str().to_owned();
+    part.push(".part");
+    let part = PathBuf::from(part);
+    let file = File::create(&part).with_context(|| format!("cannot write {}", part.display()))?;
+
+    println!("waiting for a sender on {}", listener.local_addr()?);
+    let (mut stream, peer) = listener.accept().await?;
+    let result = match receive_into(file, &mut stream).await {
+        Ok(summary) => std::fs::rename(&part, path)
+            .with_context(|| format!("cannot rename {} to {}", part.display(), path.display()))
+            .map(|()| println!("received {summary}")),
+        Err(error) => Err(error).with_context(|| format!("nothing received from {peer}")),
+    };
+
+    let answer = if result.is_ok() { STORED } else { REFUSED };
+    if let Err(error) = answer_with(&mut stream, answer).await {
+        println!("the sender may not know: {error}");
+    }
+    drop(stream);
+    listener.wait_idle().await;
+    if result.is_err() {
+        std::fs::remove_file(&part).ok();
+    }
+    result
+}
+
+async fn receive_into(file: File, stream: &mut KcpStream) -> Result<String> {
+    let length = stream.read_u64().await?;
+    let start = Instant::now();
+    let mut progress = Progress::new("receiving", length);
+    let (chunks, queue) = mpsc::channel(CHUNKS);
+    let writer = spawn_blocking(move || write_and_hash(file, queue));
+
+    // The bytes behind the file are its hash.
+    let (mut left, mut announced) = (length, Vec::new());
+    while left > 0 || announced.len() < size_of::<Hash>() {
+        let mut chunk = stream.read_chunk().await?;
+        let count = usize::try_from(left).unwrap_or(usize::MAX).min(chunk.len());
+        let data = chunk.split_to(count);
+        announced.extend_from_slice(&chunk);
+        left -= count as u64;
+        progress.show(length - left, || speed(length - left, start));
+        if chunks.send(data).await.is_err() {
+            break; // the writer has failed, and says why below
+        }
+    }
+    drop(chunks);
+    let hash = writer.await?.context("cannot write the file")?;
+    progress.finish();
+    ensure!(
+        announced == hash,
+        "the bytes have sha256 {}, the sender announced {}",
+        hex(&hash),
+        hex(&announced),
+    );
+    let stats = stream.stats();
+    let twice = stats.duplicate_segments as f64 * 100.0
+        / (stats.duplicate_segments + stats.received_segments).max(1) as f64;
+    Ok(summary(length, start, &format!("{twice:.2} % arrived twice"), &hash))
+}
+
+/// Writes the queue to the file. On a thread that may block.
+fn write_and_hash(file: File, mut queue: mpsc::Receiver<Bytes>) -> std::io::Result<Hash> {
+    let mut file = BufWriter::with_capacity(PIECE, file);
+    let mut hasher = Sha256::new();
+    let mut chunks = Vec::new();
+    while queue.blocking_recv_many(&mut chunks, CHUNKS) > 0 {
+        for chunk in chunks.drain(..) {
+            hasher.update(&chunk);
+            file.write_all(&chunk)?;
+        }
+    }
+    file.flush()?;
+    Ok(hasher.finalize().into())
+}
+
+async fn answer_with(stream: &mut KcpStream, answer: u8) -> std::io::Result<()> {
+    stream.write_u8(answer).await?;
+    stream.shutdown().await
+}
+
+fn summary(bytes: u64, start: Instant, repeated: &str, hash: &Hash) -> String {
+    let seconds = start.elapsed().as_secs_f64();
+    let speed = speed(bytes, start);
+    format!("{bytes} bytes in {seconds:.2} s, {speed}, {repeated}, sha256 {}", hex(hash))
+}
+
+fn speed(bytes: u64, start: Instant) -> String {
+    format!("{:.1} MB/s", bytes as f64 / start.elapsed().as_secs_f64() / 1e6)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,189 @@
+//! `KcpStream` against `tokio_kcp` over loopback, in both roles, with the settings that crate
+//! recommends for low latency: fastest no-delay, flush after each write, stream mode.
+//!
+//! Its client picks a random conversation id by itself: with `connect` it never asks the server
+//! for one, which only `connect_with_conv(.., 0, ..)` does.
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use kcpx::{Config, KcpListener, KcpStream, NoDelay};
+use kcpx_interop::link::Rng;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, split};
+use tokio::task::JoinSet;
+
+/// Bytes that each connection sends and gets back.
+const TOTAL: usize = 4 << 20;
+const CONNECTIONS: u64 = 4;
+
+/// For a whole test, so that a stall ends; nothing is measured by it.
+const DEADLINE: Duration = Duration::from_secs(240);
+
+async fn within_deadline<T>(work: impl Future<Output = T>) -> T {
+    tokio::time::timeout(DEADLINE, work).await.expect("a stall")
+}
+
+fn theirs(stream: bool) -> tokio_kcp::KcpConfig {
+    tokio_kcp::KcpConfig {
+        nodelay: tokio_kcp::KcpNoDelayConfig::fastest(),
+        wnd_size: (256, 256),
+        flush_write: true,
+        flush_acks_input: true,
+        stream,
+        ..tokio_kcp::KcpConfig::default()
+    }
+}
+
+fn ours() -> Config {
+    Config::new().no_delay(NoDelay::FAST3).windows(256, 256)
+}
+
+fn random_bytes(seed: u64, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    Rng::new(seed).fill(&mut bytes);
+    bytes
+}
+
+/// Gives back what comes until the connection is gone.
+async fn echo(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
+    let mut buffer = vec![0; 32 * 1024];
+    while let Ok(len @ 1..) = stream.read(&mut buffer).await {
+        if stream.write_all(&buffer[..len]).await.is_err() || stream.flush().await.is_err() {
+            break;
+        }
+    }
+}
+
+async fn their_echo_server(stream: bool) -> SocketAddr {
+    let listener = tokio_kcp::KcpListener::bind(theirs(stream), "127.0.0.1:0").await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        let mut listener = listener;
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(echo(stream));
+        }
+    });
+    addr
+}
+
+async fn our_echo_server() -> SocketAddr {
+    let listener = KcpListener::bind_with("127.0.0.1:0", ours()).await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(echo(stream));
+        }
+    });
+    addr
+}
+
+/// Sends `data` in writes of `write` bytes while reading it back, and gives the connection back.
+async fn exchange<S>(stream: S, data: Vec<u8>, write: usize) -> S
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let (mut reader, mut writer) = split(stream);
+    let sent = data.clone();
+    let writing = tokio::spawn(async move {
+        for piece in sent.chunks(write) {
+            writer.write_all(piece).await.unwrap();
+        }
+        writer.flush().await.unwrap();
+        writer
+    });
+    let mut received = vec![0; data.len()];
+    reader.read_exact(&mut received).await.unwrap();
+    assert!(received == data, "the echo differs");
+    reader.unsplit(writing.await.unwrap())
+}
+
+/// The peer acknowledged everything, and nothing it sent was out of place.
+async fn finish(mut stream: KcpStream) {
+    stream.shutdown().await.unwrap();
+    let stats = stream.stats();
+    assert_eq!((stats.unsent_bytes, stats.in_flight_segments), (0, 0));
+    assert_eq!(stats.invalid_una, 0);
+    assert_eq!(stream.error(), None);
+}
+
+async fn all(mut tasks: JoinSet<()>) {
+    while let Some(done) = tasks.join_next().await {
+        done.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn our_clients_and_their_listener() {
+    within_deadline(async {
+        let addr = their_echo_server(true).await;
+        let mut tasks = JoinSet::new();
+        for seed in 0..CONNECTIONS {
+            tasks.spawn(async move {
+                let stream = KcpStream::connect_with(addr, ours()).await.unwrap();
+                finish(exchange(stream, random_bytes(seed, TOTAL), 64 * 1024).await).await;
+            });
+        }
+        all(tasks).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn their_clients_and_our_listener() {
+    within_deadline(async {
+        let addr = our_echo_server().await;
+        let mut tasks = JoinSet::new();
+        for seed in 0..CONNECTIONS {
+            tasks.spawn(async move {
+                let config = theirs(true);
+                let stream = tokio_kcp::KcpStream::connect(&config, addr).await.unwrap();
+                exchange(stream, random_bytes(seed, TOTAL), 64 * 1024).await;
+            });
+        }
+        all(tasks).await;
+    })
+    .await;
+}
+
+/// Each of their writes is one message of 73 fragments, to a byte stream of ours.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn their_messages_in_our_stream() {
+    within_deadline(async {
+        let addr = our_echo_server().await;
+        let config = theirs(false);
+        let stream = tokio_kcp::KcpStream::connect(&config, addr).await.unwrap();
+        exchange(stream, random_bytes(1, 1 << 20), 100_000).await;
+        let addr = their_echo_server(false).await;
+        let stream = KcpStream::connect_with(addr, ours()).await.unwrap();
+        finish(exchange(stream, random_bytes(2, 1 << 20), 100_000).await).await;
+    })
+    .await;
+}
+
+/// Question and answer: nothing waits for company.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn small_messages_back_and_forth() {
+    async fn ping_pong(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) {
+        for seed in 0..200 {
+            let question = random_bytes(seed, 64);
+            stream.write_all(&question).await.unwrap();
+            stream.flush().await.unwrap();
+            let mut answer = [0; 64];
+            stream.read_exact(&mut answer).await.unwrap();
+            assert_eq!(question, answer);
+        }
+    }
+    within_deadline(async {
+        let addr = their_echo_server(true).await;
+        let mut stream = KcpStream::connect_with(addr, ours()).await.unwrap();
+        ping_pong(&mut stream).await;
+        stream.established().await.unwrap();
+        finish(stream).await;
+        let addr = our_echo_server().await;
+        let mut stream = tokio_kcp::KcpStream::connect(&theirs(true), addr).await.unwrap();
+        ping_pong(&mut stream).await;
+    })
+    .await;
+}

@@ -1,0 +1,59 @@
+# Shorthands; `just --list` names them. What is also a step of CI is defined in .ci/run alone.
+
+nightly := "cargo +nightly"
+host := "x86_64-unknown-linux-gnu"
+
+# What to run before a commit.
+check: lint test doc
+
+# The test command of README.md.
+test:
+    .ci/run test
+
+# Formatting, and clippy with warnings denied.
+lint:
+    .ci/run fmt clippy
+
+# Documentation with warnings denied.
+doc:
+    .ci/run docs
+
+# The whole of CI.
+ci:
+    .ci/run
+
+# The concurrency models of the mailbox and the byte queues.
+loom:
+    .ci/run loom
+
+# One fuzz target for some seconds: `just fuzz kcp_ops 600`.
+fuzz TARGET SECS:
+    {{ nightly }} fuzz run {{ TARGET }} -- -max_total_time={{ SECS }} -print_final_stats=1
+
+# One benchmark: `just bench core`.
+bench NAME:
+    cargo bench --bench {{ NAME }}
+
+# One seed of the simulators again, with what they print; of all tests, or of those named.
+sim SEED *TESTS="core::tests driver::tests":
+    KCP_TEST_SEED={{ SEED }} cargo test --lib -- --nocapture {{ TESTS }}
+
+# Against other implementations.
+interop:
+    cargo test --manifest-path interop/Cargo.toml
+
+# With --target the flag leaves build scripts and procedural macros alone.
+# Unit tests under AddressSanitizer, leaks included; all, or those of a part: `just asan sys::`.
+asan *FILTERS:
+    RUSTFLAGS=-Zsanitizer=address CARGO_TARGET_DIR=target/asan \
+        {{ nightly }} test --lib --target {{ host }} -- {{ FILTERS }}
+
+# Isolation is off since property tests read the environment and their stored failures.
+# Unit tests under Miri, which knows no sockets and is slow; name the parts: `just miri core::seq`.
+miri +FILTERS:
+    MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=8 CARGO_TARGET_DIR=target/miri \
+        {{ nightly }} miri test --lib -- {{ FILTERS }}
+
+# The oldest compiler that the manifest allows.
+msrv:
+    cargo +1.89 check --all-features

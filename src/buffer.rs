@@ -1,0 +1,248 @@
+//! Datagrams on their way out.
+//!
+//! A batch is one run of bytes: datagrams stand back to back, so equal ones for the same peer are
+//! a train that leaves in a single system call. Stages that add a header leave room for it by
+//! starting the datagram earlier; nothing moves a datagram once it is written.
+
+use std::io;
+use std::net::SocketAddr;
+
+use crate::stats::EndpointStats;
+use crate::sys::{SendFault, Socket, Transmit, of_send};
+
+/// Bytes of a batch beyond which it is sent: two full trains, which stay in the cache.
+const BATCH: usize = 128 * 1024;
+/// Datagrams of a batch beyond which it is sent.
+const BATCH_PACKETS: usize = 256;
+/// Most bytes one train may have.
+const TRAIN: usize = 65_000;
+
+#[derive(Clone, Copy, Debug)]
+struct Packet {
+    dst: SocketAddr,
+    len: usize,
+}
+
+/// What became of a batch.
+#[derive(Debug)]
+pub(crate) enum Flushed {
+    /// Everything left or was lost as the network loses things.
+    All,
+    /// The socket takes no more now; what is left waits.
+    Blocked,
+    /// The socket cannot be used any more.
+    Fatal(io::Error),
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct TxBatch {
+    bytes: Vec<u8>,
+    packets: Vec<Packet>,
+    /// Packets and bytes already sent.
+    sent: (usize, usize),
+    /// Destinations that refused a datagram for its size since the last look, and that size.
+    too_large: Vec<(SocketAddr, usize)>,
+}
+
+impl TxBatch {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.packets.is_empty()
+    }
+
+    /// Datagrams that wait.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.packets.len() - self.sent.0
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.bytes.len() >= BATCH || self.packets.len() >= BATCH_PACKETS
+    }
+
+    /// Where the next datagram is appended; follow with [`Self::commit`].
+    pub(crate) fn tail(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
+    }
+
+    /// The last `len` bytes are a datagram for `dst`, to be sent `copies` more times.
+    pub(crate) fn commit(&mut self, dst: SocketAddr, len: usize, copies: u8) {
+        self.packets.push(Packet { dst, len });
+        for _ in 0..copies {
+            let start = self.bytes.len() - len;
+            self.bytes.extend_from_within(start..);
+            self.packets.push(Packet { dst, len });
+        }
+    }
+
+    /// Destinations that refused a datagram for its size, and that size.
+    pub(crate) fn take_too_large(&mut self) -> Vec<(SocketAddr, usize)> {
+        std::mem::take(&mut self.too_large)
+    }
+
+    /// Sends what is there. Errors that concern one destination or one moment count as loss.
+    pub(crate) fn flush(&mut self, socket: &mut impl Socket, stats: &mut EndpointStats) -> Flushed {
+        while let Some((dst, segment_size, bytes, count)) = self.train(socket.max_train()) {
+            let contents = &self.bytes[self.sent.1..self.sent.1 + bytes];
+            match socket.send(&Transmit { dst, segment_size, contents }) {
+                Ok(accepted) => {
+                    let packets = accepted.div_ceil(segment_size.max(1)).min(count);
+                    stats.sent_datagrams += packets as u64;
+                    stats.sent_bytes += accepted as u64;
+                    self.sent = (self.sent.0 + packets, self.sent.1 + accepted);
+                    if packets < count {
+                        return Flushed::Blocked;
+                    }
+                }
+                Err(error) => match of_send(&error) {
+                    SendFault::Blocked => return Flushed::Blocked,
+                    SendFault::Interrupted => {}
+                    SendFault::Fatal => return Flushed::Fatal(error),
+                    fault => {
+                        stats.send_errors += 1;
+                        if fault == SendFault::TooLarge {
+                            self.too_large.push((dst, segment_size));
+                        }
+                        self.sent = (self.sent.0 + count, self.sent.1 + bytes);
+                    }
+                },
+            }
+        }
+        self.bytes.clear();
+        self.packets.clear();
+        self.sent = (0, 0);
+        Flushed::All
+    }
+
+    /// The next run of equal datagrams for one destination, of which the last may be shorter:
+    /// destination, datagram size, bytes, datagrams.
+    fn train(&self, longest: usize) -> Option<(SocketAddr, usize, usize, usize)> {
+        let rest = self.packets.get(self.sent.0..)?;
+        let first = rest.first()?;
+        let (mut bytes, mut count) = (first.len, 1);
+        for packet in &rest[1..] {
+            let fits = packet.dst == first.dst
+                && packet.len <= first.len
+                && count < longest
+                && bytes + packet.len <= TRAIN;
+            if !fits {
+                break;
+            }
+            (bytes, count) = (bytes + packet.len, count + 1);
+            if packet.len < first.len {
+                break;
+            }
+        }
+        Some((first.dst, first.len, bytes, count))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::task::{Context, Poll};
+
+    use super::*;
+    use crate::sys::RxBatch;
+
+    /// Answers each send with the next of `answers`, then accepts everything.
+    struct Script {
+        answers: VecDeque<io::Result<usize>>,
+        sends: Vec<(u16, usize, usize)>,
+        max_train: usize,
+    }
+
+    impl Socket for Script {
+        fn local_addr(&self) -> io::Result<SocketAddr> {
+            Ok(addr(0))
+        }
+        fn max_train(&self) -> usize {
+            self.max_train
+        }
+        fn recv(&mut self, _: &mut RxBatch) -> io::Result<()> {
+            Err(io::ErrorKind::WouldBlock.into())
+        }
+        fn send(&mut self, transmit: &Transmit<'_>) -> io::Result<usize> {
+            let len = transmit.contents.len();
+            self.sends.push((transmit.dst.port(), transmit.segment_size, len));
+            self.answers.pop_front().unwrap_or(Ok(len))
+        }
+        fn poll_recv_ready(&self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Pending
+        }
+        fn poll_send_ready(&self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Pending
+        }
+    }
+
+    fn addr(port: u16) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], port))
+    }
+
+    fn script(answers: impl IntoIterator<Item = io::Result<usize>>) -> Script {
+        Script { answers: answers.into_iter().collect(), sends: Vec::new(), max_train: 44 }
+    }
+
+    fn batch(packets: &[(u16, usize)]) -> TxBatch {
+        let mut batch = TxBatch::default();
+        for (port, len) in packets {
+            batch.tail().extend(std::iter::repeat_n(7, *len));
+            batch.commit(addr(*port), *len, 0);
+        }
+        batch
+    }
+
+    #[test]
+    fn equal_datagrams_of_one_peer_share_a_send_and_a_shorter_one_ends_it() {
+        let mut socket = script([]);
+        let mut stats = EndpointStats::default();
+        let packets = [(1, 100), (1, 100), (1, 40), (1, 100), (2, 100), (2, 120), (1, 9)];
+        let flushed = batch(&packets).flush(&mut socket, &mut stats);
+        assert!(matches!(flushed, Flushed::All));
+        assert_eq!(
+            socket.sends,
+            [(1, 100, 240), (1, 100, 100), (2, 100, 100), (2, 120, 120), (1, 9, 9)]
+        );
+        assert_eq!((stats.sent_datagrams, stats.sent_bytes), (7, 569));
+    }
+
+    #[test]
+    fn a_train_is_no_longer_than_the_socket_allows() {
+        let mut socket = script([]);
+        socket.max_train = 2;
+        batch(&[(1, 50); 5]).flush(&mut socket, &mut EndpointStats::default());
+        assert_eq!(socket.sends, [(1, 50, 100), (1, 50, 100), (1, 50, 50)]);
+    }
+
+    #[test]
+    fn what_a_blocked_socket_leaves_is_sent_later() {
+        let mut socket = script([Ok(100), Err(io::ErrorKind::WouldBlock.into())]);
+        let mut stats = EndpointStats::default();
+        let mut batch = batch(&[(1, 50), (1, 50), (1, 50), (2, 10)]);
+        assert!(matches!(batch.flush(&mut socket, &mut stats), Flushed::Blocked));
+        assert!(matches!(batch.flush(&mut socket, &mut stats), Flushed::Blocked));
+        assert!(matches!(batch.flush(&mut socket, &mut stats), Flushed::All));
+        assert!(batch.is_empty());
+        assert_eq!(socket.sends, [(1, 50, 150), (1, 50, 50), (1, 50, 50), (2, 10, 10)]);
+        assert_eq!(stats.sent_datagrams, 4);
+    }
+
+    #[test]
+    fn an_unreachable_peer_costs_its_own_datagrams_only() {
+        let mut socket = script([Err(io::ErrorKind::HostUnreachable.into())]);
+        let mut stats = EndpointStats::default();
+        let flushed = batch(&[(1, 50), (1, 50), (2, 10)]).flush(&mut socket, &mut stats);
+        assert!(matches!(flushed, Flushed::All));
+        assert_eq!((stats.send_errors, stats.sent_datagrams), (1, 1));
+    }
+
+    #[test]
+    fn copies_follow_their_original() {
+        let mut batch = TxBatch::default();
+        batch.tail().extend_from_slice(b"abc");
+        batch.commit(addr(1), 3, 2);
+        assert_eq!(batch.bytes, b"abcabcabc");
+        let mut socket = script([]);
+        batch.flush(&mut socket, &mut EndpointStats::default());
+        assert_eq!(socket.sends, [(1, 3, 9)]);
+    }
+}

@@ -1,0 +1,175 @@
+//! Acknowledgements that wait to be sent.
+//!
+//! In-order data needs no entry of its own: `una`, which every segment carries, covers it. What
+//! remains is one entry per number received ahead of a gap, one for the newest arrival, whose
+//! time stamp gives the peer its RTT sample, and one for data that was here already.
+
+use super::clock::Time;
+use super::seq::{Sn, Ts};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ack {
+    pub(crate) sn: Sn,
+    pub(crate) ts: Ts,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct PendingAcks {
+    /// Numbers received ahead of a gap, each once: the receiver stores a number only once.
+    ahead: Vec<Ack>,
+    /// The latest repetition of something already received.
+    repeated: Option<Ack>,
+    newest: Option<Ack>,
+    /// Arrivals since the last flush, for the policy.
+    arrivals: u32,
+    since: Option<Time>,
+    /// Something arrived out of order or twice: the sender should hear of it at once.
+    urgent: bool,
+}
+
+impl PendingAcks {
+    /// The next number in order arrived.
+    pub(crate) fn in_order(&mut self, now: Time, ack: Ack) {
+        self.arrived(now);
+        self.newest = Some(ack);
+    }
+
+    /// A number beyond a gap arrived and was stored, or arrived again after it was acknowledged;
+    /// `una` is the next in order.
+    pub(crate) fn ahead(&mut self, now: Time, una: Sn, ack: Ack) {
+        self.arrived(now);
+        if self.ahead.len() == self.ahead.capacity() {
+            // While nothing can be sent, gaps that have closed must not pile up.
+            self.ahead.retain(|ack| ack.sn.since(una) >= 0);
+        }
+        self.ahead.push(ack);
+        self.newest = Some(ack);
+        self.urgent = true;
+    }
+
+    /// Something that was here already arrived again, or a probe that looks like it.
+    pub(crate) fn repeated(&mut self, now: Time, ack: Ack) {
+        self.arrived(now);
+        self.repeated = Some(ack);
+        self.urgent = true;
+    }
+
+    fn arrived(&mut self, now: Time) {
+        self.arrivals = self.arrivals.saturating_add(1);
+        self.since.get_or_insert(now);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.since.is_none()
+    }
+
+    /// What waits is to leave at once.
+    pub(crate) fn hasten(&mut self) {
+        self.urgent = !self.is_empty();
+    }
+
+    pub(crate) fn is_urgent(&self) -> bool {
+        self.urgent
+    }
+
+    pub(crate) fn arrivals(&self) -> u32 {
+        self.arrivals
+    }
+
+    /// When the oldest of them arrived.
+    pub(crate) fn since(&self) -> Option<Time> {
+        self.since
+    }
+
+    /// Takes the next ones to send, at most `room`; those below `una` are covered already. The
+    /// newest comes last of all.
+    pub(crate) fn take(&mut self, una: Sn, room: usize, mut emit: impl FnMut(Ack)) {
+        let newest = self.newest;
+        self.ahead.retain(|ack| ack.sn.since(una) >= 0 && Some(*ack) != newest);
+        let mut left = room;
+        let take = self.ahead.len().min(left);
+        self.ahead.drain(..take).for_each(&mut emit);
+        left -= take;
+        for slot in [&mut self.repeated, &mut self.newest] {
+            if left > 0
+                && self.ahead.is_empty()
+                && let Some(ack) = slot.take()
+            {
+                emit(ack);
+                left -= 1;
+            }
+        }
+        if self.ahead.is_empty() && self.repeated.is_none() && self.newest.is_none() {
+            // A burst behind one gap can be a window long; idle conversations keep nothing of it.
+            if self.ahead.capacity() > 128 {
+                self.ahead = Vec::new();
+            }
+            (self.arrivals, self.since, self.urgent) = (0, None, false);
+        }
+    }
+
+    #[cfg(any(test, feature = "_fuzz"))]
+    pub(crate) fn len(&self) -> usize {
+        self.ahead.len() + usize::from(self.repeated.is_some()) + usize::from(self.newest.is_some())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ack(sn: u32) -> Ack {
+        Ack { sn: Sn(sn), ts: Ts(sn + 1_000) }
+    }
+
+    fn taken(acks: &mut PendingAcks, una: u32, room: usize) -> Vec<u32> {
+        let mut out = Vec::new();
+        acks.take(Sn(una), room, |ack| out.push(ack.sn.0));
+        out
+    }
+
+    #[test]
+    fn in_order_data_costs_one_ack() {
+        let mut acks = PendingAcks::default();
+        for sn in 0..100 {
+            acks.in_order(Time(5), ack(sn));
+        }
+        assert_eq!((acks.arrivals(), acks.since(), acks.is_urgent()), (100, Some(Time(5)), false));
+        assert_eq!(taken(&mut acks, 100, 58), [99]);
+        assert!(acks.is_empty());
+    }
+
+    #[test]
+    fn each_number_beyond_a_gap_is_told_and_the_newest_is_last() {
+        let mut acks = PendingAcks::default();
+        for sn in [5, 7, 6] {
+            acks.ahead(Time(0), Sn(0), ack(sn));
+        }
+        acks.repeated(Time(0), ack(1));
+        assert!(acks.is_urgent());
+        assert_eq!(taken(&mut acks, 3, 58), [5, 7, 1, 6]);
+    }
+
+    #[test]
+    fn what_una_covers_is_not_told_again() {
+        let mut acks = PendingAcks::default();
+        for sn in [5, 6, 9] {
+            acks.ahead(Time(0), Sn(0), ack(sn));
+        }
+        acks.in_order(Time(1), ack(4));
+        assert_eq!(taken(&mut acks, 7, 58), [9, 4]);
+    }
+
+    #[test]
+    fn a_small_datagram_leaves_the_rest_for_the_next() {
+        let mut acks = PendingAcks::default();
+        for sn in 10..15 {
+            acks.ahead(Time(0), Sn(0), ack(sn));
+        }
+        assert_eq!(taken(&mut acks, 0, 2), [10, 11]);
+        assert_eq!(taken(&mut acks, 0, 2), [12, 13]);
+        assert!(!acks.is_empty());
+        assert_eq!(taken(&mut acks, 0, 2), [14]);
+        assert!(acks.is_empty());
+    }
+}

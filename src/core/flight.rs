@@ -1,0 +1,304 @@
+//! Segments in flight: a ring indexed by number, and their order of transmission.
+//!
+//! A segment stays in the ring until the peer's cumulative acknowledgement passes it, so finding
+//! one by number is an index. What an acknowledgement touches is kept apart from the payloads and
+//! small, half a cache line, so that its cost does not grow with the window.
+//!
+//! Segments that are not acknowledged yet are also linked, in the order of their last
+//! transmission, into one list per back-off level. Within a list everything that makes a segment
+//! due (its time-out, later transmissions being acknowledged) comes true from the front, so
+//! whoever looks for something to repeat looks at the fronts and nowhere else.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+
+use super::clock::Time;
+use super::seq::{Sn, Ts};
+
+/// Back-off levels told apart; a segment beyond the last stays there.
+const LEVELS: usize = 16;
+pub(crate) const LAST_LEVEL: u8 = 15;
+
+/// One numbered segment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Flying {
+    /// Rank of the last transmission among all transmissions, from 1.
+    pub(crate) order: u64,
+    pub(crate) last_sent: Time,
+    /// Stamp of the first transmission.
+    pub(crate) first: Ts,
+    /// Neighbours in the list of its level; a segment's own number marks an end.
+    previous: Sn,
+    next: Sn,
+    pub(crate) frg: u8,
+    pub(crate) level: u8,
+    pub(crate) repeated: bool,
+    pub(crate) acked: bool,
+}
+
+const _: () = assert!(size_of::<Flying>() == 32, "half a cache line");
+
+#[derive(Clone, Copy, Debug)]
+struct Ends {
+    front: Sn,
+    back: Sn,
+}
+
+#[derive(Debug)]
+pub(crate) struct Flight {
+    una: Sn,
+    ring: VecDeque<Flying>,
+    /// Kept until released, in step with the ring.
+    payloads: VecDeque<Bytes>,
+    lists: [Option<Ends>; LEVELS],
+    /// One bit per level whose list is not empty.
+    occupied: u16,
+    transmissions: u64,
+}
+
+impl Flight {
+    pub(crate) fn new(start: Sn) -> Self {
+        Self {
+            una: start,
+            ring: VecDeque::new(),
+            payloads: VecDeque::new(),
+            lists: [None; LEVELS],
+            occupied: 0,
+            transmissions: 0,
+        }
+    }
+
+    /// Oldest number not covered by a cumulative acknowledgement.
+    pub(crate) fn una(&self) -> Sn {
+        self.una
+    }
+
+    /// The number that the next new segment gets.
+    pub(crate) fn nxt(&self) -> Sn {
+        self.una.advance(self.len())
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "the ring never exceeds the window")]
+    pub(crate) fn len(&self) -> u32 {
+        self.ring.len() as u32
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ring.is_empty()
+    }
+
+    /// Whether nothing waits for an acknowledgement of its own.
+    pub(crate) fn all_acked(&self) -> bool {
+        self.occupied == 0
+    }
+
+    fn index(&self, sn: Sn) -> Option<usize> {
+        let index = usize::try_from(sn.offset_from(self.una)?).ok()?;
+        (index < self.ring.len()).then_some(index)
+    }
+
+    pub(crate) fn get(&self, sn: Sn) -> Option<&Flying> {
+        self.ring.get(self.index(sn)?)
+    }
+
+    fn get_mut(&mut self, sn: Sn) -> Option<&mut Flying> {
+        let index = self.index(sn)?;
+        self.ring.get_mut(index)
+    }
+
+    pub(crate) fn payload(&self, sn: Sn) -> Option<&Bytes> {
+        self.payloads.get(self.index(sn)?)
+    }
+
+    /// Numbers a new segment and counts its first transmission, which is stamped `first`.
+    pub(crate) fn push(&mut self, now: Time, first: Ts, payload: Bytes, frg: u8) -> Sn {
+        let sn = self.nxt();
+        self.transmissions += 1;
+        self.payloads.push_back(payload);
+        self.ring.push_back(Flying {
+            order: self.transmissions,
+            last_sent: now,
+            first,
+            previous: sn,
+            next: sn,
+            frg,
+            level: 0,
+            repeated: false,
+            acked: false,
+        });
+        self.link(sn);
+        sn
+    }
+
+    /// Counts another transmission of an unacknowledged segment, which continues on `level`.
+    pub(crate) fn again(&mut self, now: Time, sn: Sn, level: u8) {
+        self.defer(now, sn, level);
+        if let Some(segment) = self.get_mut(sn) {
+            segment.repeated = true;
+        }
+    }
+
+    /// Puts an unacknowledged segment at the end of the order as if it had been sent now.
+    pub(crate) fn defer(&mut self, now: Time, sn: Sn, level: u8) {
+        self.unlink(sn);
+        self.transmissions += 1;
+        let order = self.transmissions;
+        if let Some(segment) = self.get_mut(sn) {
+            segment.level = level.min(LAST_LEVEL);
+            segment.last_sent = now;
+            segment.order = order;
+        }
+        self.link(sn);
+    }
+
+    /// Marks one segment acknowledged. It keeps its place until [`Self::release`] passes it.
+    pub(crate) fn ack(&mut self, sn: Sn) {
+        self.unlink(sn);
+        if let Some(segment) = self.get_mut(sn) {
+            segment.acked = true;
+        }
+    }
+
+    /// Removes the oldest segment.
+    pub(crate) fn release(&mut self) -> Option<Flying> {
+        let sn = self.una;
+        if self.ring.front().is_some_and(|segment| !segment.acked) {
+            self.unlink(sn);
+        }
+        let segment = self.ring.pop_front()?;
+        self.payloads.pop_front();
+        self.una = sn.advance(1);
+        if self.ring.is_empty() && self.ring.capacity() > 64 {
+            // A conversation that rests keeps nothing of its last burst.
+            (self.ring, self.payloads) = (VecDeque::new(), VecDeque::new());
+        }
+        Some(segment)
+    }
+
+    /// The earliest transmitted unacknowledged segment of each level in use.
+    pub(crate) fn fronts(&self) -> impl Iterator<Item = (Sn, &Flying)> {
+        let mut left = self.occupied;
+        std::iter::from_fn(move || {
+            let level = left.trailing_zeros() as usize;
+            left &= left.checked_sub(1)?;
+            let front = self.lists.get(level)?.as_ref()?.front;
+            Some((front, self.get(front)?))
+        })
+    }
+
+    fn link(&mut self, sn: Sn) {
+        let Some(level) = self.get(sn).map(|segment| usize::from(segment.level)) else { return };
+        let back = self.lists[level].map(|ends| ends.back);
+        if let Some(segment) = self.get_mut(sn) {
+            segment.previous = back.unwrap_or(sn);
+            segment.next = sn;
+        }
+        if let Some(back) = back.and_then(|back| self.get_mut(back)) {
+            back.next = sn;
+        }
+        let front = self.lists[level].map_or(sn, |ends| ends.front);
+        self.lists[level] = Some(Ends { front, back: sn });
+        self.occupied |= 1 << level;
+    }
+
+    fn unlink(&mut self, sn: Sn) {
+        let Some(segment) = self.get(sn).filter(|segment| !segment.acked) else { return };
+        let (level, previous, next) = (usize::from(segment.level), segment.previous, segment.next);
+        let Some(ends) = self.lists[level] else { return };
+        let (first, last) = (previous == sn, next == sn);
+        if let Some(neighbour) = self.get_mut(previous).filter(|_| !first) {
+            neighbour.next = if last { previous } else { next };
+        }
+        if let Some(neighbour) = self.get_mut(next).filter(|_| !last) {
+            neighbour.previous = if first { next } else { previous };
+        }
+        self.lists[level] = match (first, last) {
+            (true, true) => None,
+            (true, false) => Some(Ends { front: next, ..ends }),
+            (false, true) => Some(Ends { back: previous, ..ends }),
+            (false, false) => Some(ends),
+        };
+        if first && last {
+            self.occupied &= !(1 << level);
+        }
+    }
+
+    /// Walks everything and compares it with what the lists claim.
+    #[cfg(any(test, feature = "_fuzz"))]
+    pub(crate) fn check_invariants(&self) {
+        let mut linked = 0;
+        for (level, ends) in self.lists.iter().enumerate() {
+            assert_eq!(ends.is_some(), self.occupied & (1 << level) != 0);
+            let Some(ends) = ends else { continue };
+            let (mut sn, mut previous, mut order) = (ends.front, ends.front, 0);
+            loop {
+                let segment = self.get(sn).expect("linked segments are in the ring");
+                assert!(!segment.acked && usize::from(segment.level) == level);
+                assert_eq!(segment.previous, previous);
+                assert!(segment.order > order, "a list is in order of transmission");
+                order = segment.order;
+                linked += 1;
+                if segment.next == sn {
+                    break;
+                }
+                (previous, sn) = (sn, segment.next);
+            }
+            assert_eq!(ends.back, sn);
+        }
+        assert_eq!(self.ring.len(), self.payloads.len());
+        assert_eq!(linked, self.ring.iter().filter(|segment| !segment.acked).count());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn fronts(flight: &Flight) -> Vec<u32> {
+        flight.fronts().map(|(sn, _)| sn.0).collect()
+    }
+
+    #[test]
+    fn the_front_is_the_earliest_transmission() {
+        let mut flight = Flight::new(Sn(u32::MAX));
+        for _ in 0..4 {
+            flight.push(Time(0), Ts(0), Bytes::from_static(b"x"), 0);
+        }
+        assert_eq!(fronts(&flight), [u32::MAX]);
+        flight.again(Time(1), Sn(u32::MAX), 0);
+        assert_eq!(fronts(&flight), [0]);
+        flight.again(Time(2), Sn(0), 1);
+        assert_eq!(fronts(&flight), [1, 0]);
+        flight.ack(Sn(1));
+        flight.ack(Sn(0));
+        assert_eq!(fronts(&flight), [2]);
+        assert_eq!(flight.release().map(|s| s.repeated), Some(true));
+        assert_eq!((flight.una(), flight.nxt()), (Sn(0), Sn(3)));
+        flight.check_invariants();
+    }
+
+    proptest! {
+        #[test]
+        fn lists_hold_under_any_operations(
+            start: u32,
+            steps in prop::collection::vec((0_u8..5, any::<u16>()), 1..300),
+        ) {
+            let mut flight = Flight::new(Sn(start));
+            for (i, (step, pick)) in steps.into_iter().enumerate() {
+                let now = Time(i as u64);
+                let sn = flight.una().advance(u32::from(pick) % flight.len().max(1));
+                let open = flight.get(sn).is_some_and(|s| !s.acked);
+                match step {
+                    0 | 1 => { flight.push(now, Ts(0), Bytes::new(), 0); }
+                    2 if open => flight.again(now, sn, u8::try_from(pick >> 8).unwrap()),
+                    3 if open => flight.ack(sn),
+                    4 => { flight.release(); }
+                    _ => {}
+                }
+                flight.check_invariants();
+            }
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Datagrams in.
+
+use std::time::Instant;
+
+use super::ack::Ack;
+use super::clock::Time;
+use super::recv::Arrival;
+use super::segment::{self, Command, Header, InputError, Segments};
+use super::send::{Evidence, Una};
+use super::{Kcp, Origin};
+use crate::error::ConnectionError;
+
+/// How long only late datagrams must come before the peer is asked whether it still has the state
+/// of this conversation, microseconds.
+const LATE_FOR: u64 = 1_000_000;
+
+impl Kcp {
+    /// Takes one datagram of the peer.
+    ///
+    /// The datagram is walked completely before anything is applied. Acknowledgements are matched
+    /// against what was in flight before any cumulative one of the same datagram, and count only
+    /// if their time stamp is one of a transmission of that segment. Windows are taken only from
+    /// datagrams with the newest cumulative acknowledgement.
+    ///
+    /// # Errors
+    ///
+    /// When a segment is malformed or of another conversation; the datagram had no effect then.
+    pub fn input(
+        &mut self,
+        now: Instant,
+        datagram: &[u8],
+        origin: Origin,
+    ) -> Result<(), InputError> {
+        segment::check(datagram, self.conv)?;
+        let now = self.clock.at(now);
+        self.stats.received_datagrams += 1;
+        self.stats.wire_bytes_in += datagram.len() as u64;
+        if origin == Origin::Wire {
+            self.live.on_heard(now);
+        }
+        self.input_acks(now, datagram, origin);
+        let mut consistent = false;
+        for (header, payload) in Segments::new(datagram) {
+            consistent |= self.input_una(now, &header, origin);
+            match header.command {
+                Command::Push => self.input_push(now, &header, payload),
+                Command::WindowAsk => self.tell_window = true,
+                Command::Ack | Command::WindowTell => {}
+            }
+        }
+        if origin == Origin::Wire {
+            self.judge(now, consistent);
+        }
+        self.watch(now);
+        Ok(())
+    }
+
+    fn input_acks(&mut self, now: Time, datagram: &[u8], origin: Origin) {
+        let wire = origin == Origin::Wire;
+        for (header, _) in Segments::new(datagram) {
+            if header.command != Command::Ack {
+                continue;
+            }
+            let (sn, ts) = (header.sn, header.ts);
+            match self.send.on_ack(now, &self.clock, (sn, ts), wire, &mut self.stats) {
+                Evidence::Proof => {
+                    self.live.on_proof();
+                    self.send.on_heard(now);
+                    continue;
+                }
+                Evidence::Stale => continue,
+                Evidence::Invalid => {}
+            }
+            let answer = if wire { self.live.on_answer(now, (sn, ts), header.una) } else { None };
+            match answer {
+                Some(answer) => {
+                    self.send.on_heard(now);
+                    if answer.forgotten {
+                        // It is there, it answers, and it has forgotten what it acknowledged.
+                        self.ended = Some(ConnectionError::PeerStateLost);
+                    }
+                }
+                None => self.stats.invalid_acks += 1,
+            }
+        }
+    }
+
+    /// Returns whether the segment agrees with what the peer acknowledged before.
+    fn input_una(&mut self, now: Time, header: &Header, origin: Origin) -> bool {
+        match self.send.on_una(&self.clock, header.una) {
+            Una::Current { released } => {
+                if released > 0 {
+                    self.send.on_heard(now);
+                }
+                if origin == Origin::Wire {
+                    let srtt = self.send.rtt.srtt().unwrap_or(0);
+                    self.send.remote.on_window(now, header.una, header.wnd, srtt);
+                }
+                true
+            }
+            Una::Late => {
+                self.stats.late_datagrams += 1;
+                false
+            }
+            Una::Impossible => {
+                self.stats.invalid_una += 1;
+                false
+            }
+        }
+    }
+
+    fn input_push(&mut self, now: Time, header: &Header, payload: &[u8]) {
+        if self.ended.is_some() {
+            return;
+        }
+        let ack = Ack { sn: header.sn, ts: header.ts };
+        match self.recv.input(header.sn, header.frg, payload) {
+            Ok(Arrival::InOrder) => {
+                self.acks.in_order(now, ack);
+                self.stats.received_segments += 1;
+                self.stats.received_bytes += payload.len() as u64;
+            }
+            Ok(Arrival::Ahead) => {
+                self.acks.ahead(now, self.recv.nxt(), ack);
+                self.stats.received_segments += 1;
+                self.stats.received_bytes += payload.len() as u64;
+            }
+            Ok(Arrival::AheadAgain) => {
+                // Its acknowledgement was lost: each such number is told again, not just the last.
+                self.acks.ahead(now, self.recv.nxt(), ack);
+                self.stats.duplicate_segments += 1;
+            }
+            Ok(Arrival::Repeated) => {
+                self.acks.repeated(now, ack);
+                self.stats.duplicate_segments += 1;
+            }
+            Ok(Arrival::Refused) => self.stats.beyond_window_segments += 1,
+            Err(error) => self.ended = Some(error),
+        }
+    }
+
+    /// A late datagram is nothing. But where nothing else comes for a while the peer may have
+    /// forgotten what it acknowledged: it is asked, and its answer decides, so old datagrams that
+    /// somebody repeats cannot end a conversation.
+    fn judge(&mut self, now: Time, consistent: bool) {
+        if consistent {
+            self.late_since = None;
+            return;
+        }
+        let since = *self.late_since.get_or_insert(now);
+        if now.since(since) >= LATE_FOR.max(3 * self.send.rtt.rto()) {
+            self.live.request_probe(now);
+        }
+    }
+
+    /// Re-derives what depends on both directions: whether the peer owes an answer, and whether
+    /// its window needs probing.
+    pub(super) fn watch(&mut self, now: Time) {
+        self.live.watch(now, self.send.is_waiting());
+        self.send.remote.watch(now, self.send.is_stalled());
+    }
+}

@@ -1,0 +1,303 @@
+//! Whether the peer is there: echo probes, keepalive, and the limits on silence.
+//!
+//! The echo probe is an empty PUSH whose number lies a quarter of the circle behind what the peer
+//! has acknowledged. Every KCP peer takes it for a repetition, acknowledges it and copies its time
+//! stamp, a random cookie; so the answer proves that the peer is there now, and its cumulative
+//! acknowledgement shows whether it still has the state of this conversation.
+
+use std::time::Duration;
+
+use super::clock::{Time, micros};
+use super::seq::{Sn, Ts};
+use crate::config::KcpConfig;
+use crate::error::ConnectionError;
+
+/// Distance of a probe's number behind the oldest unacknowledged one.
+const PROBE_DISTANCE: u32 = 1 << 30;
+/// How long a cookie is worth something.
+const COOKIE_LIFE: u64 = 10_000_000;
+/// Least time between probes.
+const PROBE_GAP: u64 = 1_000_000;
+/// Share of the dead-peer time after which an unanswered peer is probed each second.
+const ANXIOUS_SHARE: u64 = 3;
+
+#[derive(Clone, Copy, Debug)]
+struct Probe {
+    sn: Sn,
+    cookie: Ts,
+    /// What the peer had acknowledged when it was first asked.
+    una: Sn,
+    first_sent: Time,
+    sent: Time,
+}
+
+impl Probe {
+    fn is_fresh(&self, now: Time) -> bool {
+        now.since(self.first_sent) <= COOKIE_LIFE
+    }
+}
+
+/// The answer to an echo probe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Answer {
+    /// Its cumulative acknowledgement lies behind what the peer had acknowledged before it was
+    /// asked.
+    pub(crate) forgotten: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Liveness {
+    keepalive: Option<u64>,
+    idle: Option<u64>,
+    dead: Option<u64>,
+    heard: Time,
+    /// Since when an answer is outstanding.
+    waiting: Option<Time>,
+    probe: Option<Probe>,
+    /// A probe is to be sent with the next transmission.
+    due: bool,
+    validated: bool,
+    cookies: u64,
+}
+
+impl Liveness {
+    pub(crate) fn new(config: &KcpConfig, now: Time, seed: u64) -> Self {
+        let limit = |limit: Option<Duration>| limit.map(micros);
+        Self {
+            keepalive: limit(config.keepalive),
+            idle: limit(config.idle_timeout),
+            dead: limit(config.dead_peer_timeout),
+            heard: now,
+            waiting: None,
+            probe: None,
+            due: false,
+            validated: false,
+            cookies: seed,
+        }
+    }
+
+    /// A valid datagram came from the peer.
+    pub(crate) fn on_heard(&mut self, now: Time) {
+        self.heard = now;
+        if self.waiting.is_some() {
+            self.waiting = Some(now);
+        }
+    }
+
+    /// The first datagram leaves: from now on silence counts.
+    pub(crate) fn on_start(&mut self, now: Time) {
+        self.heard = now;
+    }
+
+    /// The peer proved that it received something of ours.
+    pub(crate) fn on_proof(&mut self) {
+        self.validated = true;
+    }
+
+    pub(crate) fn is_validated(&self) -> bool {
+        self.validated
+    }
+
+    /// Whether an acknowledgement answers the outstanding probe; if so the probe is settled.
+    pub(crate) fn on_answer(&mut self, now: Time, (sn, ts): (Sn, Ts), una: Sn) -> Option<Answer> {
+        let asked = |probe: &Probe| probe.sn == sn && probe.cookie == ts && probe.is_fresh(now);
+        let probe = self.probe.filter(asked)?;
+        self.probe = None;
+        self.validated = true;
+        // Later acknowledgements may have overtaken the answer, so it is judged by what was
+        // acknowledged when the probe left.
+        Some(Answer { forgotten: una.since(probe.una) < 0 })
+    }
+
+    /// Asks for a probe as soon as the gap between probes allows.
+    pub(crate) fn request_probe(&mut self, now: Time) {
+        self.due |= self.probe.is_none_or(|p| now.since(p.sent) >= PROBE_GAP);
+    }
+
+    /// Whether a probe leaves with the next transmission.
+    pub(crate) fn is_due(&self) -> bool {
+        self.due
+    }
+
+    /// The probe to send now, if one is due. Its number is never zero, which other listeners take
+    /// for an opening. While its cookie is worth something the same probe is repeated, so an
+    /// answer counts even where a round trip takes longer than the gap between probes.
+    pub(crate) fn take_probe(&mut self, now: Time, una: Sn) -> Option<(Sn, Ts)> {
+        if !std::mem::take(&mut self.due) {
+            return None;
+        }
+        let probe = match self.probe.filter(|probe| probe.is_fresh(now)) {
+            Some(probe) => Probe { sent: now, ..probe },
+            None => {
+                let (sn, cookie) = (quiet_sn(una), self.next_cookie());
+                Probe { sn, cookie, una, first_sent: now, sent: now }
+            }
+        };
+        self.probe = Some(probe);
+        Some((probe.sn, probe.cookie))
+    }
+
+    /// SplitMix64 over the caller's random seed: cookies need to be unguessable for strangers who
+    /// do not see the traffic; whoever sees it can answer anyway.
+    fn next_cookie(&mut self) -> Ts {
+        self.cookies = self.cookies.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.cookies;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        Ts((z >> 32) as u32)
+    }
+
+    /// Keeps track of whether the peer owes an answer (`outstanding`: data in flight, or data
+    /// waiting for a window).
+    pub(crate) fn watch(&mut self, now: Time, outstanding: bool) {
+        if outstanding || self.probe.is_some() {
+            self.waiting.get_or_insert(now);
+        } else {
+            self.waiting = None;
+        }
+    }
+
+    /// Checks the limits and schedules probes. `started`: something of ours has ever been sent;
+    /// before that the peer has no reason to say anything, and a probe would introduce us to it.
+    pub(crate) fn on_time(&mut self, now: Time, started: bool) -> Result<(), ConnectionError> {
+        // Both limits may be over at once; that an answer is missing says more.
+        if let Some((dead, since)) = self.dead.zip(self.silent_since()) {
+            if now.since(since) >= dead {
+                return Err(ConnectionError::DeadPeer);
+            }
+            if started && now >= self.anxious_at(dead, since) {
+                self.request_probe(now);
+            }
+        }
+        if started && self.idle.is_some_and(|idle| now.since(self.heard) >= idle) {
+            return Err(ConnectionError::IdleTimeout);
+        }
+        if started && self.keepalive_at().is_some_and(|at| now >= at) {
+            self.request_probe(now);
+        }
+        Ok(())
+    }
+
+    /// When [`Self::on_time`] has something to do next.
+    pub(crate) fn deadline(&self, started: bool) -> Option<Time> {
+        let idle = self.idle.filter(|_| started).map(|idle| self.heard.plus(idle));
+        // A probe that is due leaves with the next transmission and needs no timer.
+        let probing = started && !self.due;
+        let silence = self.dead.zip(self.silent_since()).map(|(dead, since)| {
+            let anxious = self.anxious_at(dead, since);
+            let next = self.probe.map_or(anxious, |p| anxious.max(p.sent.plus(PROBE_GAP)));
+            if probing { next.min(since.plus(dead)) } else { since.plus(dead) }
+        });
+        let keepalive = if probing { self.keepalive_at() } else { None };
+        [idle, silence, keepalive].into_iter().flatten().min()
+    }
+
+    /// When the peer begins to be probed each second: after a share of the dead-peer time without
+    /// a word, and a moment to answer what it owes since `since`.
+    fn anxious_at(&self, dead: u64, since: Time) -> Time {
+        self.heard.plus(dead / ANXIOUS_SHARE).max(since.plus(PROBE_GAP))
+    }
+
+    fn silent_since(&self) -> Option<Time> {
+        self.waiting.map(|waiting| waiting.max(self.heard))
+    }
+
+    /// The next keepalive: one period after the last sign of life, or after the last probe.
+    fn keepalive_at(&self) -> Option<Time> {
+        let last = self.probe.map_or(self.heard, |p| p.sent.max(self.heard));
+        self.keepalive.map(|period| last.plus(period))
+    }
+}
+
+/// A number for segments that carry no data of the stream: far behind everything in use, never
+/// zero.
+pub(crate) fn quiet_sn(una: Sn) -> Sn {
+    match una.back(PROBE_DISTANCE) {
+        Sn(0) => Sn(u32::MAX),
+        sn => sn,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000;
+
+    fn liveness() -> Liveness {
+        Liveness::new(&KcpConfig::default(), Time(0), 7)
+    }
+
+    #[test]
+    fn an_idle_conversation_probes_each_period_and_hears_the_answer() {
+        let mut live = liveness();
+        assert_eq!(live.deadline(true), Some(Time(15 * SECOND)));
+        live.on_time(Time(15 * SECOND), true).unwrap();
+        let (sn, cookie) = live.take_probe(Time(15 * SECOND), Sn(5)).unwrap();
+        assert_eq!(sn, Sn(5_u32.wrapping_sub(1 << 30)));
+        assert_eq!(live.on_answer(Time(16 * SECOND), (sn, Ts(cookie.0 ^ 1)), Sn(5)), None);
+        assert!(!live.is_validated());
+        let answer = live.on_answer(Time(16 * SECOND), (sn, cookie), Sn(5));
+        assert_eq!(answer, Some(Answer { forgotten: false }));
+        assert!(live.is_validated());
+        live.on_heard(Time(16 * SECOND));
+        assert_eq!(live.deadline(true), Some(Time(31 * SECOND)));
+    }
+
+    #[test]
+    fn a_cookie_expires() {
+        let mut live = liveness();
+        live.request_probe(Time(0));
+        let (sn, cookie) = live.take_probe(Time(0), Sn(5)).unwrap();
+        assert_eq!(live.on_answer(Time(11 * SECOND), (sn, cookie), Sn(5)), None);
+    }
+
+    #[test]
+    fn a_probe_is_repeated_while_its_cookie_lives() {
+        let mut live = liveness();
+        let mut probe = |second: u32| {
+            let now = Time(u64::from(second) * SECOND);
+            live.request_probe(now);
+            live.take_probe(now, Sn(5 + second)).unwrap()
+        };
+        let first = probe(0);
+        assert_eq!((probe(1), probe(10)), (first, first));
+        assert_ne!(probe(11), first);
+    }
+
+    #[test]
+    fn an_answer_is_judged_by_what_was_acknowledged_when_it_was_asked_for() {
+        for (una, forgotten) in [(4, true), (5, false), (9, false)] {
+            let mut live = liveness();
+            live.request_probe(Time(0));
+            let (sn, cookie) = live.take_probe(Time(0), Sn(5)).unwrap();
+            let answer = live.on_answer(Time(SECOND), (sn, cookie), Sn(una));
+            assert_eq!(answer, Some(Answer { forgotten }));
+        }
+    }
+
+    #[test]
+    fn a_silent_peer_is_probed_each_second_and_given_up_after_the_limit() {
+        let mut config = KcpConfig::default();
+        (config.keepalive, config.idle_timeout) = (None, None);
+        let mut live = Liveness::new(&config, Time(0), 7);
+        assert_eq!(live.deadline(true), None, "nothing outstanding, nothing to do");
+        live.watch(Time(3_600 * SECOND), true);
+        let mut now;
+        let mut probes = 0;
+        let error = loop {
+            now = live.deadline(true).unwrap();
+            match live.on_time(now, true) {
+                Err(error) => break error,
+                Ok(()) => probes += u32::from(live.take_probe(now, Sn(0)).is_some()),
+            }
+        };
+        assert_eq!(error, ConnectionError::DeadPeer);
+        assert_eq!((now, probes), (Time(3_660 * SECOND), 59));
+    }
+
+    #[test]
+    fn probes_never_carry_the_number_zero() {
+        assert_eq!(quiet_sn(Sn(1 << 30)), Sn(u32::MAX));
+    }
+}

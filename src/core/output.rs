@@ -1,0 +1,177 @@
+//! Datagrams out.
+
+use std::time::Instant;
+
+use super::Kcp;
+use super::clock::Time;
+use super::liveness::quiet_sn;
+use super::segment::{Command, HEADER, Header};
+use super::send::Next;
+use super::seq::{Sn, Ts};
+use crate::config::{AckPolicy, WritePolicy};
+
+/// Full datagrams that may leave before waiting acknowledgements, so that those go into the short
+/// datagram at the end of a train of equal ones.
+const ACK_PATIENCE: u32 = 44;
+
+/// What one datagram carries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Transmitted {
+    /// Bytes appended.
+    pub len: usize,
+    /// Data segments in it.
+    pub segments: u32,
+    /// Acknowledgements in it.
+    pub acks: u32,
+}
+
+impl Kcp {
+    /// Appends at most one datagram to `out`, which may already hold others. `None`: nothing is
+    /// due, and nothing was appended.
+    ///
+    /// Full segments leave in datagrams of their own, one after the other and of equal size; what
+    /// is smaller (acknowledgements, window answers, probes, short segments) shares one.
+    pub fn poll_transmit(&mut self, now: Instant, out: &mut Vec<u8>) -> Option<Transmitted> {
+        let now = self.clock.at(now);
+        if self.ended.is_some() || self.pacer.wait(now).is_some() {
+            return None;
+        }
+        self.send.postpone(now);
+        let start = out.len();
+        let mut sent = Transmitted::default();
+        let next = self.next_segment(now);
+        let full = next.filter(|next| HEADER + next.len >= self.mtu);
+        // A train leaves at one moment; a rate limit can make an hour of it.
+        let overdue = self.acks.since().is_some_and(|since| since < now) && self.acks_due(now);
+        let patient = self.acks.is_empty() || (self.full_run < ACK_PATIENCE && !overdue);
+        match full.filter(|_| patient) {
+            Some(next) => {
+                self.full_run += 1;
+                self.tell_window = false;
+                self.emit_segment(now, next, out, &mut sent);
+            }
+            None => self.compose(now, next, start, out, &mut sent),
+        }
+        sent.len = out.len() - start;
+        if sent.len == 0 {
+            return None;
+        }
+        if !self.has_started() {
+            self.live.on_start(now);
+        }
+        self.stats.sent_datagrams += 1;
+        self.stats.wire_bytes_out += sent.len as u64;
+        self.pacer.sent(now, sent.len);
+        self.watch(now);
+        Some(sent)
+    }
+
+    /// A datagram of everything small that is due.
+    fn compose(
+        &mut self,
+        now: Time,
+        mut next: Option<Next>,
+        start: usize,
+        out: &mut Vec<u8>,
+        sent: &mut Transmitted,
+    ) {
+        let room = |out: &Vec<u8>, mtu: usize| mtu.saturating_sub(out.len() - start);
+        self.full_run = 0;
+        if next.is_some() || self.tell_window || self.live.is_due() || self.acks_due(now) {
+            self.emit_acks(room(out, self.mtu) / HEADER, out, sent);
+        }
+        if room(out, self.mtu) >= HEADER && self.send.remote.take_probe(now) {
+            self.stats.window_probes += 1;
+            self.emit_quiet(Command::WindowAsk, out);
+        }
+        if room(out, self.mtu) >= HEADER
+            && let Some((sn, cookie)) = self.live.take_probe(now, self.send.una())
+        {
+            self.stats.echo_probes += 1;
+            self.header(Command::Push, 0, sn, cookie, 0).emit(out);
+        }
+        // A segment that was cut for a larger datagram still has to leave, in one of its own.
+        while let Some(segment) =
+            next.filter(|n| out.len() == start || HEADER + n.len <= room(out, self.mtu))
+        {
+            self.emit_segment(now, segment, out, sent);
+            next = self.next_segment(now);
+        }
+        // Every segment tells the window; only where there is none it needs one of its own.
+        if std::mem::take(&mut self.tell_window) && out.len() == start {
+            self.emit_quiet(Command::WindowTell, out);
+        }
+    }
+
+    fn next_segment(&self, now: Time) -> Option<Next> {
+        self.send.next(now, self.may_start())
+    }
+
+    /// Whether new segments may leave as far as the write policy goes.
+    pub(super) fn may_start(&self) -> bool {
+        self.write_policy == WritePolicy::Immediate || self.uncorked || self.send.room() == 0
+    }
+
+    fn emit_segment(&mut self, now: Time, next: Next, out: &mut Vec<u8>, sent: &mut Transmitted) {
+        let (wnd, una) = (self.recv.tell(), self.recv.nxt());
+        let (conv, ts) = (self.conv, self.clock.stamp(now));
+        let Some(segment) = self.send.transmit(now, ts, next, &mut self.stats) else { return };
+        let len = u32::try_from(segment.payload.len()).unwrap_or(u32::MAX);
+        let (command, frg, sn) = (Command::Push, segment.frg, segment.sn);
+        Header { conv, command, frg, wnd, ts, sn, una, len }.emit(out);
+        out.extend_from_slice(segment.payload);
+        sent.segments += 1;
+        if self.send.queue().is_empty() {
+            (self.uncorked, self.cork_until) = (false, None);
+        }
+    }
+
+    fn emit_acks(&mut self, room: usize, out: &mut Vec<u8>, sent: &mut Transmitted) {
+        if self.acks.is_empty() {
+            return;
+        }
+        let template = self.header(Command::Ack, 0, Sn(0), Ts(0), 0);
+        let recv = &mut self.recv;
+        self.acks.take(template.una, room, |ack| {
+            recv.on_acknowledged(ack.sn);
+            Header { sn: ack.sn, ts: ack.ts, ..template }.emit(out);
+            sent.acks += 1;
+        });
+    }
+
+    /// A segment without data; its number is far behind everything in use.
+    fn emit_quiet(&mut self, command: Command, out: &mut Vec<u8>) {
+        let sn = quiet_sn(self.send.una());
+        self.header(command, 0, sn, Ts(0), 0).emit(out);
+    }
+
+    fn header(&mut self, command: Command, frg: u8, sn: Sn, ts: Ts, len: u32) -> Header {
+        let (wnd, una) = (self.recv.tell(), self.recv.nxt());
+        Header { conv: self.conv, command, frg, wnd, ts, sn, una, len }
+    }
+
+    /// Whether acknowledgements leave even if nothing else does.
+    fn acks_due(&self, now: Time) -> bool {
+        match self.ack_policy {
+            AckPolicy::EachTurn | AckPolicy::Immediate => !self.acks.is_empty(),
+            AckPolicy::Interval => {
+                self.acks.is_urgent()
+                    || self.acks.arrivals() as usize >= self.mtu / HEADER
+                    || self.ack_deadline().is_some_and(|at| now >= at)
+            }
+        }
+    }
+
+    /// When waiting acknowledgements leave by themselves; the other policies leave at once.
+    pub(super) fn ack_deadline(&self) -> Option<Time> {
+        let since = self.acks.since()?;
+        (self.ack_policy == AckPolicy::Interval).then(|| since.after(self.interval))
+    }
+
+    /// Whether something is due at `at`.
+    pub(super) fn has_work(&self, at: Time) -> bool {
+        let quiet = self.tell_window || self.live.is_due();
+        quiet || self.acks_due(at) || self.next_segment(at).is_some()
+    }
+}

@@ -1,0 +1,431 @@
+//! The receiver: what arrived ahead of a gap, and what the application can read.
+//!
+//! Everything that is stored is charged with its payload and a fixed cost, and the advertised
+//! window is the smaller of the room in segments and in memory, so whatever was advertised can be
+//! stored. What lies beyond is neither stored nor acknowledged.
+//!
+//! The next one in order is taken anyway while there is nothing to read, since no memory would
+//! ever become free without it: so memory is bounded by the budget and one segment, or by twice
+//! that where messages are put together.
+
+use std::collections::VecDeque;
+
+use bytes::{Bytes, BytesMut};
+
+use super::seq::Sn;
+use crate::config::{KcpConfig, Mode, SEGMENT_CHARGE, SEGMENT_COST};
+use crate::error::ConnectionError;
+
+/// Bounds of the delivery buffer that in-order payloads of a byte stream are appended to.
+const MIN_CHUNK: usize = 512;
+const MAX_CHUNK: usize = 64 * 1024;
+
+/// What became of a PUSH.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Arrival {
+    /// It was the next one.
+    InOrder,
+    /// Stored behind a gap.
+    Ahead,
+    /// Stored behind the gap before, and acknowledged.
+    AheadAgain,
+    /// Here already.
+    Repeated,
+    /// Outside the window or the memory.
+    Refused,
+}
+
+#[derive(Debug)]
+struct Held {
+    payload: Bytes,
+    frg: u8,
+    /// Its acknowledgement waits to be sent.
+    owed: bool,
+}
+
+/// A payload in its datagram, or one that was held.
+enum Payload<'a> {
+    Borrowed(&'a [u8]),
+    Owned(Bytes),
+}
+
+impl Payload<'_> {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Borrowed(bytes) => bytes,
+            Self::Owned(bytes) => bytes,
+        }
+    }
+
+    fn into_owned(self) -> Bytes {
+        match self {
+            Self::Borrowed(bytes) => Bytes::copy_from_slice(bytes),
+            Self::Owned(bytes) => bytes,
+        }
+    }
+}
+
+/// Something readable.
+#[derive(Debug)]
+struct Chunk {
+    data: Bytes,
+    segments: u32,
+    charge: usize,
+}
+
+/// A message whose last fragment has not arrived.
+#[derive(Debug)]
+struct Partial {
+    data: BytesMut,
+    segments: u32,
+    charge: usize,
+    /// `frg` of the next fragment.
+    expected: u8,
+}
+
+#[derive(Debug)]
+pub(crate) struct Receiver {
+    nxt: Sn,
+    window: u16,
+    budget: usize,
+    /// The budget follows the window.
+    derived_budget: bool,
+    charged: usize,
+    /// Slot `i` holds number `nxt + i`; slot 0 is always empty.
+    reorder: VecDeque<Option<Held>>,
+    held: u32,
+    ready: VecDeque<Chunk>,
+    /// In-order bytes of a stream that are not a chunk yet.
+    tail: BytesMut,
+    tail_segments: u32,
+    tail_charge: usize,
+    /// Size of the next delivery buffer; doubles while buffers fill up between two reads.
+    chunk_size: usize,
+    partial: Option<Partial>,
+    /// In-order segments not read yet.
+    unread: u32,
+    messages: bool,
+    empty_messages: bool,
+    /// What one segment of the window stands for: a stock peer's largest, or a larger one seen.
+    unit: usize,
+    /// Right edge of the window as the peer last saw it.
+    told: Sn,
+}
+
+impl Receiver {
+    pub(crate) fn new(config: &KcpConfig, start: Sn) -> Self {
+        Self {
+            nxt: start,
+            window: config.recv_window,
+            budget: config.recv_budget(),
+            derived_budget: config.recv_memory.is_none(),
+            charged: 0,
+            reorder: VecDeque::new(),
+            held: 0,
+            ready: VecDeque::new(),
+            tail: BytesMut::new(),
+            tail_segments: 0,
+            tail_charge: 0,
+            chunk_size: 0,
+            partial: None,
+            unread: 0,
+            messages: config.mode == Mode::Message,
+            empty_messages: config.empty_messages,
+            unit: SEGMENT_CHARGE,
+            told: start.advance(u32::from(config.recv_window)),
+        }
+    }
+
+    /// What is stored stays stored, and what the peer was told it may send is still taken: a
+    /// smaller window shows as that is used up. Refused, it would come again and again, a
+    /// time-out apart.
+    pub(crate) fn set_window(&mut self, segments: u16) {
+        self.window = segments;
+        self.set_budget();
+    }
+
+    fn set_budget(&mut self) {
+        if self.derived_budget {
+            let owed = self.charged + self.promised() as usize * SEGMENT_CHARGE;
+            self.budget = (usize::from(self.window) * SEGMENT_CHARGE).max(owed);
+        }
+    }
+
+    /// Segments beyond `nxt` that the peer was told it may send.
+    fn promised(&self) -> u32 {
+        self.told.offset_from(self.nxt).unwrap_or(0)
+    }
+
+    /// The next number in order.
+    pub(crate) fn nxt(&self) -> Sn {
+        self.nxt
+    }
+
+    /// Segments that can be stored beyond `nxt`: the window to advertise.
+    pub(crate) fn room(&self) -> u16 {
+        let segments = u32::from(self.window).saturating_sub(self.unread).max(self.promised());
+        let memory = self.budget.saturating_sub(self.charged) / self.unit;
+        let memory = u32::try_from(memory).unwrap_or(u32::MAX).saturating_add(self.held);
+        let memory = memory.max(u32::from(self.is_stuck()));
+        u16::try_from(segments.min(memory)).unwrap_or(u16::MAX)
+    }
+
+    /// The window to write into a header; remembers what the peer was told.
+    pub(crate) fn tell(&mut self) -> u16 {
+        let room = self.room();
+        self.told = self.nxt.advance(u32::from(room));
+        self.set_budget();
+        room
+    }
+
+    /// Whether reading has opened the window so much that the peer should hear of it unasked.
+    pub(crate) fn has_news(&self) -> bool {
+        let gain = self.nxt.advance(u32::from(self.room())).since(self.told);
+        let share = if self.told.since(self.nxt) <= 0 { 4 } else { 2 };
+        gain > 0 && gain.unsigned_abs() >= (u32::from(self.window) / share).max(1)
+    }
+
+    /// One PUSH. An error ends the conversation (message mode only).
+    pub(crate) fn input(
+        &mut self,
+        sn: Sn,
+        frg: u8,
+        payload: &[u8],
+    ) -> Result<Arrival, ConnectionError> {
+        let Some(place) = sn.offset_from(self.nxt) else { return Ok(Arrival::Repeated) };
+        let charge = payload.len() + SEGMENT_COST;
+        let fits = self.charged + charge <= self.budget || (place == 0 && self.is_stuck());
+        if place >= u32::from(self.room()) || !fits {
+            return Ok(Arrival::Refused);
+        }
+        self.unit = self.unit.max(charge);
+        if place > 0 {
+            return Ok(self.hold(place as usize, frg, payload));
+        }
+        self.charged += charge;
+        let mut delivered = self.deliver(frg, charge, Payload::Borrowed(payload));
+        if self.held > 0 && delivered.is_ok() {
+            delivered = self.deliver_held();
+        }
+        if delivered.is_err() {
+            self.discard_held();
+        }
+        delivered.map(|()| Arrival::InOrder)
+    }
+
+    /// The conversation ends before what is behind the gap.
+    fn discard_held(&mut self) {
+        let held = self.reorder.drain(..).flatten();
+        self.charged -= held.map(|held| held.payload.len() + SEGMENT_COST).sum::<usize>();
+        self.held = 0;
+    }
+
+    /// Whether nothing that is stored can be read, so that only the next segment in order helps.
+    fn is_stuck(&self) -> bool {
+        self.ready.is_empty() && self.tail_segments == 0
+    }
+
+    fn hold(&mut self, place: usize, frg: u8, payload: &[u8]) -> Arrival {
+        if self.reorder.len() <= place {
+            self.reorder.resize_with(place + 1, || None);
+        }
+        match self.reorder.get_mut(place) {
+            Some(slot @ None) => {
+                *slot = Some(Held { payload: Bytes::copy_from_slice(payload), frg, owed: true });
+                self.held += 1;
+                self.charged += payload.len() + SEGMENT_COST;
+                Arrival::Ahead
+            }
+            Some(Some(held)) if !held.owed => {
+                held.owed = true;
+                Arrival::AheadAgain
+            }
+            _ => Arrival::Repeated,
+        }
+    }
+
+    /// The acknowledgement of `sn` leaves.
+    pub(crate) fn on_acknowledged(&mut self, sn: Sn) {
+        let place = sn.offset_from(self.nxt).and_then(|place| usize::try_from(place).ok());
+        if let Some(Some(held)) = place.and_then(|place| self.reorder.get_mut(place)) {
+            held.owed = false;
+        }
+    }
+
+    /// Delivers what a filled gap released.
+    fn deliver_held(&mut self) -> Result<(), ConnectionError> {
+        while let Some(Some(held)) = self.reorder.front_mut().map(Option::take) {
+            self.held -= 1;
+            let charge = held.payload.len() + SEGMENT_COST;
+            self.deliver(held.frg, charge, Payload::Owned(held.payload))?;
+        }
+        if self.held == 0 && self.reorder.capacity() > 128 {
+            self.reorder = VecDeque::new();
+        }
+        Ok(())
+    }
+
+    /// The next segment in order.
+    fn deliver(
+        &mut self,
+        frg: u8,
+        charge: usize,
+        payload: Payload<'_>,
+    ) -> Result<(), ConnectionError> {
+        self.nxt = self.nxt.advance(1);
+        self.reorder.pop_front();
+        self.unread += 1;
+        if self.messages {
+            return self.deliver_fragment(frg, charge, payload);
+        }
+        if payload.bytes().is_empty() {
+            // Nothing to read, nothing to keep.
+            (self.unread, self.charged) = (self.unread - 1, self.charged - charge);
+            return Ok(());
+        }
+        match payload {
+            // Worth handing over as it is.
+            Payload::Owned(data) if data.len() >= MIN_CHUNK => {
+                self.seal_tail();
+                self.ready.push_back(Chunk { data, segments: 1, charge });
+                return Ok(());
+            }
+            payload => self.append(payload.bytes()),
+        }
+        self.tail_segments += 1;
+        self.tail_charge += charge;
+        Ok(())
+    }
+
+    fn append(&mut self, bytes: &[u8]) {
+        if self.tail.capacity() - self.tail.len() < bytes.len() {
+            if self.tail_segments > 0 {
+                // More arrives between two reads than a chunk holds.
+                self.chunk_size = (2 * self.chunk_size).min(MAX_CHUNK);
+            }
+            self.seal_tail();
+            self.chunk_size = self.chunk_size.max(bytes.len()).max(MIN_CHUNK);
+            self.tail.reserve(self.chunk_size);
+        }
+        self.tail.extend_from_slice(bytes);
+    }
+
+    /// Makes the bytes appended so far a chunk of their own.
+    fn seal_tail(&mut self) {
+        if self.tail_segments == 0 {
+            return;
+        }
+        let data = self.tail.split().freeze();
+        let segments = std::mem::take(&mut self.tail_segments);
+        let charge = std::mem::take(&mut self.tail_charge);
+        self.ready.push_back(Chunk { data, segments, charge });
+    }
+
+    fn deliver_fragment(
+        &mut self,
+        frg: u8,
+        charge: usize,
+        payload: Payload<'_>,
+    ) -> Result<(), ConnectionError> {
+        let fits = match &self.partial {
+            Some(partial) => partial.expected == frg && partial.charge + charge <= self.budget,
+            // Its fragments are of equal size, the last one aside.
+            None => {
+                frg == 0
+                    || (u16::from(frg) < self.window
+                        && (usize::from(frg) + 1) * charge <= self.budget)
+            }
+        };
+        if !fits {
+            // It is not stored.
+            (self.unread, self.charged) = (self.unread - 1, self.charged - charge);
+            return Err(ConnectionError::Protocol);
+        }
+        let chunk = match (self.partial.take(), frg) {
+            (None, 0) => Chunk { data: payload.into_owned(), segments: 1, charge },
+            (partial, _) => {
+                let mut partial = partial.unwrap_or_else(|| Partial {
+                    data: BytesMut::new(),
+                    segments: 0,
+                    charge: 0,
+                    expected: frg,
+                });
+                partial.data.extend_from_slice(payload.bytes());
+                partial.segments += 1;
+                partial.charge += charge;
+                if frg > 0 {
+                    partial.expected = frg - 1;
+                    self.partial = Some(partial);
+                    return Ok(());
+                }
+                Chunk {
+                    data: partial.data.freeze(),
+                    segments: partial.segments,
+                    charge: partial.charge,
+                }
+            }
+        };
+        if chunk.data.is_empty() && !self.empty_messages {
+            (self.unread, self.charged) =
+                (self.unread - chunk.segments, self.charged - chunk.charge);
+        } else {
+            self.ready.push_back(chunk);
+        }
+        Ok(())
+    }
+
+    /// The next bytes in order, or the next message.
+    pub(crate) fn recv(&mut self) -> Option<Bytes> {
+        if self.ready.is_empty() {
+            if self.tail.len() < self.chunk_size / 8 {
+                self.chunk_size /= 2;
+            }
+            self.seal_tail();
+        }
+        let chunk = self.ready.pop_front()?;
+        self.unread -= chunk.segments;
+        self.charged -= chunk.charge;
+        if self.ready.is_empty() && self.ready.capacity() > 64 {
+            self.ready = VecDeque::new();
+        }
+        Some(chunk.data)
+    }
+
+    /// Bytes of the next chunk that [`Self::recv`] would give.
+    pub(crate) fn readable(&self) -> Option<usize> {
+        match self.ready.front() {
+            Some(chunk) => Some(chunk.data.len()),
+            None => (self.tail_segments > 0).then_some(self.tail.len()),
+        }
+    }
+
+    pub(crate) fn holds_memory(&self) -> bool {
+        self.tail.capacity() > MIN_CHUNK
+    }
+
+    /// Gives the delivery buffer back; a conversation that rests keeps none.
+    pub(crate) fn release_memory(&mut self) {
+        if self.tail_segments == 0 {
+            (self.tail, self.chunk_size) = (BytesMut::new(), 0);
+        }
+    }
+
+    #[cfg(any(test, feature = "_fuzz"))]
+    pub(crate) fn check_invariants(&self) {
+        let held = self.reorder.iter().flatten();
+        assert_eq!(held.clone().count(), self.held as usize);
+        assert!(self.reorder.front().is_none_or(Option::is_none), "slot 0 is the gap");
+        let stored: usize = held.map(|h| h.payload.len() + SEGMENT_COST).sum();
+        let ready: usize = self.ready.iter().map(|chunk| chunk.charge).sum();
+        let partial_charge = self.partial.as_ref().map_or(0, |partial| partial.charge);
+        assert_eq!(stored + ready + partial_charge + self.tail_charge, self.charged);
+        let segments: u32 = self.ready.iter().map(|chunk| chunk.segments).sum();
+        let partial = self.partial.as_ref().map_or(0, |partial| partial.segments);
+        assert_eq!(segments + partial + self.tail_segments, self.unread);
+        assert!(stored.max(partial_charge) <= self.budget);
+        // One segment beyond the budget where there is nothing to read, and a message being put
+        // together beside what is held behind a gap.
+        let assembly = if self.messages { self.budget } else { 0 };
+        assert!(self.charged <= self.budget + assembly + self.unit);
+    }
+}

@@ -1,0 +1,459 @@
+//! The sender: what waits, what is in flight, and which segment leaves next.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+
+use super::clock::{Clock, Time};
+use super::cwnd::CongestionWindow;
+use super::flight::{Flight, Flying, LAST_LEVEL};
+use super::loss::{LossDetector, Sign};
+use super::queue::SendQueue;
+use super::rtt::Rtt;
+use super::seq::{Sn, Ts};
+use super::window::RemoteWindow;
+use crate::config::{KcpConfig, Mode, NoDelay};
+use crate::stats::ConnectionStats;
+
+/// Released numbers whose transmission times are remembered, for acknowledgements that arrive
+/// behind the cumulative one that covered them.
+const REMEMBERED: usize = 64;
+/// Silence after which only one segment at a time is repeated, microseconds.
+const SILENCE: u64 = 1_000_000;
+
+/// What may leave next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Next {
+    /// Payload bytes.
+    pub(crate) len: usize,
+    repeat: Option<(Sn, Sign)>,
+}
+
+/// A segment to write.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outgoing<'a> {
+    pub(crate) sn: Sn,
+    pub(crate) frg: u8,
+    pub(crate) payload: &'a [u8],
+}
+
+/// What an acknowledgement is worth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Evidence {
+    /// The peer received that transmission.
+    Proof,
+    /// Too old to tell.
+    Stale,
+    /// Of nothing that was ever sent, or not at that time.
+    Invalid,
+}
+
+/// How a cumulative acknowledgement relates to what was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Una {
+    /// It is the newest: the window beside it counts. `released` segments are done.
+    Current { released: u32 },
+    /// Older than one already seen, or so it seems.
+    Late,
+    /// Of something never sent, or hopelessly old.
+    Impossible,
+}
+
+/// When a released segment was sent.
+#[derive(Clone, Copy, Debug)]
+struct Released {
+    first: Ts,
+    last: Ts,
+    /// The last time in microseconds, lower half.
+    sent: u32,
+    /// Its acknowledgement was seen.
+    acked: bool,
+    /// It was sent more than once, the last time without being acknowledged one by one.
+    repeated: bool,
+}
+
+/// While the peer is silent.
+#[derive(Clone, Copy, Debug)]
+struct Hush {
+    next: Time,
+    repeats: u32,
+}
+
+#[derive(Debug)]
+pub(crate) struct Sender {
+    queue: SendQueue,
+    flight: Flight,
+    loss: LossDetector,
+    pub(crate) rtt: Rtt,
+    pub(crate) remote: RemoteWindow,
+    pub(crate) cwnd: CongestionWindow,
+    window: u16,
+    resend: u32,
+    mss: usize,
+    released: VecDeque<Released>,
+    heard: Time,
+    hush: Option<Hush>,
+}
+
+impl Sender {
+    pub(crate) fn new(config: &KcpConfig, start: Sn, mss: usize) -> Self {
+        let longest = super::clock::micros(config.max_retransmit_interval);
+        let mut sender = Self {
+            queue: SendQueue::new(config.mode == Mode::Stream),
+            flight: Flight::new(start),
+            loss: LossDetector::new(config.early_retransmit, config.backoff, longest),
+            rtt: Rtt::new(config.max_retransmit_interval),
+            remote: RemoteWindow::new(start),
+            cwnd: CongestionWindow::new(config.no_delay.congestion, start),
+            window: config.send_window,
+            resend: 0,
+            mss,
+            released: VecDeque::new(),
+            heard: Time(0),
+            hush: None,
+        };
+        sender.set_timing(&config.no_delay);
+        sender
+    }
+
+    pub(crate) fn set_timing(&mut self, preset: &NoDelay) {
+        self.rtt.set_timing(preset.nodelay, preset.interval);
+        self.loss.set_timing(preset);
+        self.cwnd.set_mode(preset.congestion);
+        self.resend = preset.fast_resend.map_or(0, |count| u32::from(count.get()));
+    }
+
+    pub(crate) fn set_window(&mut self, segments: u16) {
+        self.window = segments;
+    }
+
+    pub(crate) fn window(&self) -> u16 {
+        self.window
+    }
+
+    /// Applies to segments cut from now on; what is in flight keeps its size.
+    pub(crate) fn set_mss(&mut self, mss: usize) {
+        self.mss = mss;
+    }
+
+    pub(crate) fn mss(&self) -> usize {
+        self.mss
+    }
+
+    pub(crate) fn una(&self) -> Sn {
+        self.flight.una()
+    }
+
+    pub(crate) fn in_flight(&self) -> u32 {
+        self.flight.len()
+    }
+
+    pub(crate) fn queue(&self) -> &SendQueue {
+        &self.queue
+    }
+
+    pub(crate) fn push(&mut self, data: Bytes, frg: u8) {
+        self.queue.push(data, frg);
+    }
+
+    /// Whether every byte was acknowledged cumulatively.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.queue.is_empty() && self.flight.is_empty()
+    }
+
+    /// Segments waiting or in flight that the send window still admits.
+    pub(crate) fn room(&self) -> usize {
+        let used = self.flight.len() as usize + self.queue.segments(self.mss);
+        usize::from(self.window).saturating_sub(used)
+    }
+
+    /// Effective window in segments beyond `una`.
+    fn effective_window(&self) -> u32 {
+        u32::from(self.window).min(self.remote.room(self.una())).min(self.cwnd.limit())
+    }
+
+    fn window_is_open(&self) -> bool {
+        self.flight.len() < self.effective_window()
+    }
+
+    /// Whether only a word of the peer lets things go on: about its window, or a cumulative
+    /// acknowledgement of what it acknowledged one by one. A peer whose reader is slow holds that
+    /// back until it reads.
+    pub(crate) fn is_stalled(&self) -> bool {
+        match self.flight.get(self.una()) {
+            Some(oldest) => oldest.acked,
+            None => !self.queue.is_empty() && self.remote.room(self.una()) == 0,
+        }
+    }
+
+    /// Whether the peer owes an acknowledgement.
+    pub(crate) fn is_waiting(&self) -> bool {
+        !self.flight.all_acked() || self.is_stalled()
+    }
+
+    // ----- network in -----
+
+    /// The peer was heard: repetitions that silence held back may leave again.
+    pub(crate) fn on_heard(&mut self, now: Time) {
+        self.heard = now;
+        self.hush = None;
+    }
+
+    /// One acknowledgement. It is a proof that the peer received what we sent only if its stamp is
+    /// one of a transmission of just that number.
+    pub(crate) fn on_ack(
+        &mut self,
+        now: Time,
+        clock: &Clock,
+        (sn, ts): (Sn, Ts),
+        sample: bool,
+        stats: &mut ConnectionStats,
+    ) -> Evidence {
+        let Some(segment) = self.flight.get(sn) else {
+            return self.on_released_ack(now, (sn, ts), sample, stats);
+        };
+        let (first, last) = (segment.first, clock.stamp(segment.last_sent));
+        let of_last = ts == last;
+        // After an outage of weeks the two are more than half the circle apart.
+        if !of_last && (ts.since(first) < 0 || ts.since(last) > 0) {
+            return Evidence::Invalid;
+        }
+        let rtt = if of_last {
+            now.since(segment.last_sent)
+        } else {
+            u64::from(clock.stamp(now).since(ts).max(0).cast_unsigned()) * 1_000
+        };
+        let (order, repeated, fresh) = (segment.order, segment.repeated, !segment.acked);
+        if fresh {
+            if sample {
+                self.rtt.sample(now, rtt);
+            }
+            if of_last {
+                self.loss.on_ack(order, rtt);
+            }
+            if repeated && of_last && first != last {
+                self.loss.on_needed();
+            } else if repeated && !of_last {
+                stats.spurious_retransmits += 1;
+                self.loss.on_needless(&self.rtt);
+            }
+            self.flight.ack(sn);
+        }
+        Evidence::Proof
+    }
+
+    /// An acknowledgement behind the cumulative one: good for proof and RTT. One of a repetition
+    /// says more: whatever the cumulative one covered had arrived before, so it was needless.
+    fn on_released_ack(
+        &mut self,
+        now: Time,
+        (sn, ts): (Sn, Ts),
+        sample: bool,
+        stats: &mut ConnectionStats,
+    ) -> Evidence {
+        let window = u32::from(u16::MAX);
+        let age = self.una().offset_from(sn).filter(|age| (1..=window).contains(age));
+        let Some(age) = age else { return Evidence::Invalid };
+        // A memory that is not full holds all there ever was.
+        let unknown =
+            if self.released.len() < REMEMBERED { Evidence::Invalid } else { Evidence::Stale };
+        let place = self.released.len().checked_sub(age as usize);
+        let Some(times) = place.and_then(|place| self.released.get_mut(place)) else {
+            return unknown;
+        };
+        if ts.since(times.first) < 0 || ts.since(times.last) > 0 {
+            return Evidence::Invalid;
+        }
+        if ts == times.last {
+            let (sent, acked) = (times.sent, std::mem::replace(&mut times.acked, true));
+            stats.spurious_retransmits += u64::from(std::mem::take(&mut times.repeated));
+            // A path that repeats datagrams much later says nothing about now.
+            if !acked && sample {
+                self.rtt.sample(now, u64::from(low_half(now).wrapping_sub(sent)));
+            }
+        } else if std::mem::take(&mut times.repeated) {
+            // The original's own acknowledgement was merely late. Where only the repetition's
+            // comes, as above, it was lost as a rule, and patience would not have helped.
+            stats.spurious_retransmits += 1;
+            self.loss.on_needless(&self.rtt);
+        }
+        Evidence::Proof
+    }
+
+    /// A cumulative acknowledgement.
+    pub(crate) fn on_una(&mut self, clock: &Clock, una: Sn) -> Una {
+        let ahead = una.since(self.una());
+        if ahead < 0 {
+            // No window is larger, so nothing honest is older.
+            let late = ahead.unsigned_abs() <= u32::from(u16::MAX);
+            return if late { Una::Late } else { Una::Impossible };
+        }
+        let released = ahead.unsigned_abs();
+        if released > self.flight.len() {
+            return Una::Impossible;
+        }
+        for _ in 0..released {
+            if let Some(segment) = self.flight.release() {
+                self.remember(clock, &segment);
+            }
+        }
+        self.cwnd.on_ack(released, self.remote.room(self.una()));
+        Una::Current { released }
+    }
+
+    fn remember(&mut self, clock: &Clock, segment: &Flying) {
+        if self.released.len() == REMEMBERED {
+            self.released.pop_front();
+        }
+        self.released.push_back(Released {
+            first: segment.first,
+            last: clock.stamp(segment.last_sent),
+            sent: low_half(segment.last_sent),
+            acked: segment.acked,
+            repeated: segment.repeated && !segment.acked,
+        });
+    }
+
+    // ----- network out -----
+
+    /// What may leave now: a lost segment first, otherwise a new one if the windows allow.
+    pub(crate) fn next(&self, now: Time, may_start: bool) -> Option<Next> {
+        let fresh =
+            if may_start && self.window_is_open() { self.queue.next_len(self.mss) } else { None };
+        if let Some((sn, sign)) = self.lost(now, fresh.is_none()) {
+            let len = self.flight.payload(sn)?.len();
+            return Some(Next { len, repeat: Some((sn, sign)) });
+        }
+        Some(Next { len: fresh?, repeat: None })
+    }
+
+    fn lost(&self, now: Time, stuck: bool) -> Option<(Sn, Sign)> {
+        let in_flight = self.flight.len();
+        for (sn, segment) in self.flight.fronts() {
+            let (at, sign) = self.loss.lost_at(segment, &self.rtt, in_flight, stuck);
+            if at <= now && (sign != Sign::Timeout || self.may_repeat(now)) {
+                return Some((if sign == Sign::Timeout { self.choice(sn) } else { sn }, sign));
+            }
+        }
+        None
+    }
+
+    /// While the peer is silent the oldest segment stands for all that are due: it is the one
+    /// that the peer accepts whatever its window, and waits for.
+    fn choice(&self, due: Sn) -> Sn {
+        let una = self.una();
+        let oldest = self.hush.and_then(|_| self.flight.get(una)).filter(|segment| !segment.acked);
+        oldest.map_or(due, |_| una)
+    }
+
+    /// A time-out of something that the peer has no room for starts again without a transmission,
+    /// which would be refused. The oldest segment leaves all the same: its answer is the way back.
+    pub(crate) fn postpone(&mut self, now: Time) {
+        let (una, room) = (self.una(), self.remote.room(self.una()));
+        while self.flight.len() > room {
+            let Some((sn, _)) = self.lost(now, false) else { return };
+            if sn == una || sn.offset_from(una).is_some_and(|place| place < room) {
+                return;
+            }
+            let level = self.flight.get(sn).map_or(0, |segment| segment.level);
+            self.flight.defer(now, sn, level);
+        }
+    }
+
+    /// While the peer is silent one segment at a time is enough to find out that it is back; a
+    /// whole window each time-out would only feed the outage.
+    fn may_repeat(&self, now: Time) -> bool {
+        match self.hush {
+            Some(hush) => now >= hush.next,
+            None => true,
+        }
+    }
+
+    /// Counts the transmission of `next` and gives the segment to write.
+    pub(crate) fn transmit(
+        &mut self,
+        now: Time,
+        stamp: Ts,
+        next: Next,
+        stats: &mut ConnectionStats,
+    ) -> Option<Outgoing<'_>> {
+        let sn = match next.repeat {
+            None => {
+                let (payload, frg) = self.queue.take(self.mss)?;
+                stats.sent_segments += 1;
+                stats.sent_bytes += payload.len() as u64;
+                self.flight.push(now, stamp, payload, frg)
+            }
+            Some((sn, sign)) => {
+                self.repeat(now, sn, sign, stats);
+                sn
+            }
+        };
+        let frg = self.flight.get(sn)?.frg;
+        Some(Outgoing { sn, frg, payload: self.flight.payload(sn)? })
+    }
+
+    fn repeat(&mut self, now: Time, sn: Sn, sign: Sign, stats: &mut ConnectionStats) {
+        let level = self.flight.get(sn).map_or(0, |segment| segment.level);
+        let nxt = self.flight.nxt();
+        let level = match sign {
+            Sign::Fast => {
+                stats.fast_retransmits += 1;
+                self.cwnd.on_fast_retransmit(sn, nxt, self.flight.len(), self.resend);
+                level
+            }
+            Sign::Early => {
+                stats.early_retransmits += 1;
+                self.cwnd.on_fast_retransmit(sn, nxt, self.flight.len(), self.resend);
+                level
+            }
+            Sign::Timeout => {
+                stats.timeout_retransmits += 1;
+                self.cwnd.on_timeout(sn, nxt, self.effective_window());
+                self.hush(now);
+                level + 1
+            }
+        };
+        self.flight.again(now, sn, level);
+    }
+
+    /// A segment is repeated after its time-out: if the peer has been silent for long, the next
+    /// one has to wait, longer each time.
+    fn hush(&mut self, now: Time) {
+        let rto = self.rtt.rto();
+        if now.since(self.heard) < SILENCE.max(2 * rto) {
+            return;
+        }
+        let repeats = self.hush.map_or(0, |hush| hush.repeats.saturating_add(1));
+        let wait = (rto << repeats.min(u32::from(LAST_LEVEL))).min(self.loss.longest());
+        self.hush = Some(Hush { next: now.plus(wait), repeats });
+    }
+
+    /// When an unacknowledged segment becomes due.
+    pub(crate) fn deadline(&self, may_start: bool) -> Option<Time> {
+        let stuck = !(may_start && self.window_is_open() && !self.queue.is_empty());
+        let in_flight = self.flight.len();
+        self.flight
+            .fronts()
+            .map(|(_, segment)| {
+                let (at, sign) = self.loss.lost_at(segment, &self.rtt, in_flight, stuck);
+                match self.hush.filter(|_| sign == Sign::Timeout) {
+                    Some(hush) => at.max(hush.next),
+                    None => at,
+                }
+            })
+            .min()
+    }
+
+    #[cfg(any(test, feature = "_fuzz"))]
+    pub(crate) fn check_invariants(&self) {
+        self.flight.check_invariants();
+        let rto = self.rtt.rto();
+        assert!((30_000..=60_000_000).contains(&rto), "rto {rto}");
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "differences of up to an hour are exact")]
+fn low_half(time: Time) -> u32 {
+    time.0 as u32
+}

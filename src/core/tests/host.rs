@@ -1,0 +1,438 @@
+//! One host of a simulation: a real core, the application that writes to it and reads from it, and
+//! everything that must hold for them after each of its turns.
+
+use std::collections::VecDeque;
+use std::num::NonZeroU64;
+use std::time::Instant;
+
+use bytes::Bytes;
+
+use super::link::Rng;
+use super::plan::{DAY, Plan, SECOND, SidePlan};
+use super::sim::CONV;
+use crate::config::{KcpConfig, Mode, SEGMENT_HEADER};
+use crate::core::segment::{self, Command, Segments};
+use crate::core::seq::Sn;
+use crate::core::{Kcp, Seed};
+use crate::error::ConnectionError;
+
+/// Datagrams that a host's socket holds while the host stands still.
+const SOCKET_BUFFER: u32 = 512;
+/// Most time between two questions about a closed window.
+const LONGEST_PROBE: u64 = 5 * SECOND;
+/// Above this window not every event is followed by a check that walks the window.
+const CHEAP_WINDOW: u16 = 256;
+
+/// Eight bytes at a time, a byte sequence that differs at every offset and for every salt.
+fn word(salt: u64, index: u64) -> [u8; 8] {
+    (index ^ salt).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29).to_le_bytes()
+}
+
+/// `len` bytes of the sequence from `offset`.
+pub(crate) fn pattern(salt: u64, offset: u64, len: usize) -> Vec<u8> {
+    let skip = (offset % 8) as usize;
+    let mut bytes = Vec::with_capacity(len + 16);
+    let mut index = offset / 8;
+    while bytes.len() < skip + len {
+        bytes.extend_from_slice(&word(salt, index));
+        index += 1;
+    }
+    bytes.truncate(skip + len);
+    bytes.drain(..skip);
+    bytes
+}
+
+/// Whether `bytes` are the sequence from `offset`.
+pub(crate) fn is_pattern(salt: u64, offset: u64, bytes: &[u8]) -> bool {
+    let (mut rest, mut offset) = (bytes, offset);
+    while !rest.is_empty() {
+        let (word, skip) = (word(salt, offset / 8), (offset % 8) as usize);
+        let take = rest.len().min(8 - skip);
+        let (now, later) = rest.split_at(take);
+        if now != &word[skip..skip + take] {
+            return false;
+        }
+        (rest, offset) = (later, offset + take as u64);
+    }
+    true
+}
+
+/// One host.
+#[derive(Debug)]
+pub(crate) struct Side {
+    pub(crate) kcp: Kcp,
+    plan: SidePlan,
+    salt: u64,
+    rng: Rng,
+    /// Bytes not yet handed to the core, of these the part of the write in progress.
+    unwritten: u64,
+    in_write: u64,
+    pub(crate) written: u64,
+    write_at: u64,
+    /// Bytes of the peer's sequence that this side has read.
+    pub(crate) read: u64,
+    read_at: u64,
+    probe_at: u64,
+    change_at: u64,
+    /// Lengths of the peer's messages that this side has yet to read.
+    messages: VecDeque<usize>,
+    /// Where each write of the peer ended and when it was made, until it was read here.
+    writes: VecDeque<(u64, u64)>,
+    /// How long each took.
+    pub(crate) latencies: Vec<u64>,
+    timeout: Option<u64>,
+    pub(crate) heard_at: u64,
+    pub(crate) ended_at: Option<u64>,
+    /// What it last told: the next number it expects, and the right edge of its window.
+    told: (Sn, Sn),
+    /// The largest of what settings there were.
+    largest_mtu: u16,
+    largest_window: u16,
+    stored_before: usize,
+    slowest: Option<NonZeroU64>,
+    /// What arrives may be damaged.
+    inexact: bool,
+    /// The peer's segments are larger than a stock peer's.
+    jumbo: bool,
+    frozen_inbox: u32,
+    /// When it last had its turn.
+    turn_at: u64,
+    checks: u64,
+}
+
+impl SidePlan {
+    /// When a host that stands still at times and wakes in ticks notices something at `at`.
+    pub(super) fn host_time(&self, at: u64) -> u64 {
+        let at = if at >= self.freeze.0 { at.max(self.freeze.1) } else { at };
+        if self.tick > 0 { at.div_ceil(self.tick) * self.tick } else { at }
+    }
+}
+
+impl Side {
+    pub(super) fn new(plan: &Plan, i: usize, origin: Instant) -> Self {
+        let own = &plan.sides[i];
+        own.config.validate().unwrap();
+        let mut rng = Rng::keyed(plan.seed, 100 + i as u64);
+        let seed = Seed { ts_epoch: own.ts_epoch, cookies: rng.next() };
+        let never = |every: u64| if every > 0 { every } else { u64::MAX };
+        let mut side = Self {
+            kcp: Kcp::starting_at(CONV, &own.config, origin, seed, plan.start),
+            plan: own.clone(),
+            salt: plan.seed.wrapping_mul(2) + i as u64,
+            rng,
+            unwritten: own.traffic.bytes,
+            in_write: 0,
+            written: 0,
+            write_at: 0,
+            read: 0,
+            read_at: 0,
+            probe_at: never(own.probe_every),
+            change_at: never(own.change_every),
+            messages: VecDeque::new(),
+            writes: VecDeque::new(),
+            latencies: Vec::new(),
+            timeout: None,
+            heard_at: 0,
+            ended_at: None,
+            told: (plan.start, plan.start),
+            largest_mtu: own.config.mtu,
+            largest_window: own.config.send_window,
+            slowest: own.config.rate_limit,
+            stored_before: 0,
+            inexact: false,
+            jumbo: plan.sides[1 - i].config.mtu > 1_500,
+            frozen_inbox: 0,
+            turn_at: 0,
+            checks: 0,
+        };
+        side.next_write(0);
+        side
+    }
+
+    /// What arrives from now on may be damaged.
+    pub(super) fn expect_damage(&mut self) {
+        self.inexact = true;
+    }
+
+    /// It forgets everything and starts anew, with nothing to say.
+    pub(super) fn restart(&mut self, now: Instant) {
+        let seed = Seed { ts_epoch: self.rng.next() as u32, cookies: self.rng.next() };
+        self.kcp = Kcp::new(CONV, &self.plan.config, now, seed).unwrap();
+        self.told = (Sn(0), Sn(0));
+        (self.unwritten, self.in_write, self.inexact) = (0, 0, true);
+    }
+
+    /// The application does nothing by itself any more.
+    pub(super) fn fall_silent(&mut self) {
+        (self.probe_at, self.change_at) = (u64::MAX, u64::MAX);
+    }
+
+    /// Whether all that it wrote was read by its peer, and acknowledged.
+    pub(super) fn is_done(&self, peer: &Self) -> bool {
+        self.unwritten == 0 && peer.read == self.written && self.kcp.is_drained()
+    }
+
+    pub(super) fn check_end(&self, peer: &Self) {
+        let stats = self.kcp.stats();
+        assert_eq!(stats.sent_bytes, self.written);
+        assert_eq!(stats.received_bytes, self.read);
+        assert_eq!(stats.sent_segments, peer.kcp.stats().received_segments);
+        assert!(self.messages.is_empty());
+        assert_eq!(self.kcp.ended(), None);
+        assert_eq!(self.kcp.poll_timeout(), None, "nothing to do, nothing to wait for");
+        // Copies that come late, answers to a probe that is settled, and stamps of weeks ago.
+        let odd = |plan: &SidePlan| plan.link.duplicate > 0 || plan.freeze.1 > 24 * DAY;
+        if !odd(&self.plan) && !odd(&peer.plan) && stats.echo_probes == 0 {
+            assert_eq!((stats.invalid_acks, stats.invalid_una), (0, 0), "{stats:?}");
+        }
+    }
+
+    pub(super) fn progress(&self) -> String {
+        let Self { written, unwritten, read, timeout, kcp, .. } = self;
+        let stats = kcp.stats();
+        format!(
+            "written {written}, unwritten {unwritten}, read {read}, timer {timeout:?}, {stats:?}"
+        )
+    }
+
+    /// Timers and the application; returns the lengths of the messages that the peer will read.
+    pub(super) fn begin_turn(&mut self, now: u64, instant: Instant) -> Vec<usize> {
+        self.turn_at = now;
+        self.on_timeout(instant);
+        self.read(now);
+        if self.change_at <= now {
+            self.change_at = now + self.plan.change_every;
+            self.change_settings();
+        }
+        let lengths = self.write(now, instant);
+        if self.probe_at <= now {
+            self.probe_at = now + self.plan.probe_every;
+            self.kcp.probe(instant);
+        }
+        lengths
+    }
+
+    pub(super) fn on_timeout(&mut self, instant: Instant) -> bool {
+        let due = self.kcp.poll_timeout().is_some_and(|at| at <= instant);
+        if due {
+            self.kcp.handle_timeout(instant);
+        }
+        due
+    }
+
+    /// Everything that is due has been sent.
+    pub(super) fn end_turn(&mut self, now: u64, origin: Instant) {
+        let since = |at: Instant| at.saturating_duration_since(origin).as_micros() as u64;
+        let timeout = self.kcp.poll_timeout().map(since);
+        assert!(timeout.is_none_or(|at| at > now), "it would spin at {now} us");
+        self.timeout = timeout.map(|at| self.plan.host_time(at));
+        if self.kcp.ended().is_some() {
+            self.ended_at.get_or_insert(now);
+        }
+        self.check(now);
+    }
+
+    /// The peer has written messages of these lengths, up to an offset and at a time.
+    pub(super) fn expect(&mut self, lengths: Vec<usize>, end: (u64, u64), measure: bool) {
+        self.messages.extend(lengths);
+        let known = self.writes.back().map_or(self.read, |&(last, _)| last);
+        if measure && end.0 > known {
+            self.writes.push_back(end);
+        }
+    }
+
+    /// One of the other configurations takes over, as far as settings may change in use.
+    fn change_settings(&mut self) {
+        if self.plan.alternatives.is_empty() {
+            return;
+        }
+        let which = self.rng.below(self.plan.alternatives.len() as u64) as usize;
+        let KcpConfig {
+            no_delay,
+            send_window,
+            recv_window,
+            mtu,
+            ack_policy,
+            write_policy,
+            rate_limit,
+            ..
+        } = self.plan.alternatives[which];
+        self.kcp.set_no_delay(no_delay);
+        self.kcp.set_ack_policy(ack_policy);
+        self.kcp.set_write_policy(write_policy);
+        self.kcp.set_rate_limit(rate_limit);
+        self.set_windows(send_window, recv_window);
+        self.set_mtu(mtu);
+        self.plan.config.no_delay = no_delay;
+        self.plan.config.rate_limit = rate_limit;
+        self.slowest = self.slowest.into_iter().chain(rate_limit).min();
+    }
+
+    /// What was told before still holds: the right edge does not move back even now.
+    pub(crate) fn set_windows(&mut self, send: u16, recv: u16) {
+        self.kcp.set_windows(send, recv).unwrap();
+        self.largest_window = self.largest_window.max(send);
+        self.stored_before = self.stored_before.max(self.plan.config.recv_budget());
+        (self.plan.config.send_window, self.plan.config.recv_window) = (send, recv);
+    }
+
+    /// What was cut before may exceed the new datagram size.
+    pub(crate) fn set_mtu(&mut self, mtu: u16) {
+        self.kcp.set_mtu(mtu).unwrap();
+        self.largest_mtu = self.largest_mtu.max(mtu);
+        self.plan.config.mtu = mtu;
+    }
+
+    /// When a datagram that reaches the host at `at` is read from its socket.
+    pub(super) fn arrival(&mut self, at: u64) -> Option<u64> {
+        let (from, to) = self.plan.freeze;
+        if (from..to).contains(&at) {
+            self.frozen_inbox += 1;
+            if self.frozen_inbox > SOCKET_BUFFER {
+                return None;
+            }
+        }
+        Some(self.plan.host_time(at))
+    }
+
+    /// When this side has something to do by itself.
+    pub(super) fn due(&self) -> Option<u64> {
+        if self.kcp.ended().is_some() {
+            return None;
+        }
+        let has_data = self.in_write > 0 || self.unwritten > 0;
+        let write = (has_data && self.write_at > self.turn_at).then_some(self.write_at);
+        let read = (self.plan.reading.chunks > 0 && self.kcp.readable().is_some())
+            .then_some(self.read_at.max(self.turn_at));
+        let wake = self.probe_at.min(self.change_at);
+        let wake = (wake < u64::MAX).then_some(wake);
+        let host = [write, read, wake].into_iter().flatten().map(|at| self.plan.host_time(at));
+        host.chain(self.timeout).min()
+    }
+
+    fn next_write(&mut self, now: u64) {
+        let traffic = &self.plan.traffic;
+        let size = self.rng.range(1, traffic.largest_write.max(1));
+        self.in_write = size.min(self.unwritten);
+        self.write_at = now + self.rng.below(traffic.pause + 1);
+    }
+
+    /// Writes what is due and fits; returns the lengths of the messages that the peer will read.
+    fn write(&mut self, now: u64, instant: Instant) -> Vec<usize> {
+        let mut lengths = Vec::new();
+        let message = self.plan.config.mode == Mode::Message;
+        let mss = usize::from(self.plan.config.mtu) - SEGMENT_HEADER;
+        let whole = self.plan.traffic.whole;
+        while self.in_write > 0 && self.write_at <= now && self.kcp.ended().is_none() {
+            let room = self.kcp.send_room();
+            let mut size = usize::try_from(self.in_write).unwrap_or(usize::MAX);
+            if message && whole {
+                size = size.min(self.kcp.max_message_size());
+                let data = Bytes::from(pattern(self.salt, self.written, size));
+                if self.kcp.send_message(instant, data).is_err() {
+                    break;
+                }
+                lengths.push(size);
+            } else {
+                size = size.min(room);
+                if size == 0 {
+                    break;
+                }
+                self.kcp.send(instant, Bytes::from(pattern(self.salt, self.written, size)));
+                let pieces = (0..size).step_by(mss).map(|at| mss.min(size - at));
+                lengths.extend(pieces.filter(|_| message));
+            }
+            self.written += size as u64;
+            self.unwritten -= size as u64;
+            self.in_write -= size as u64;
+            if self.in_write == 0 && self.unwritten > 0 {
+                self.next_write(now);
+            }
+        }
+        lengths
+    }
+
+    fn read(&mut self, now: u64) {
+        let reading = &self.plan.reading;
+        let (chunks, every, pause) = (reading.chunks, reading.every, reading.pause);
+        if chunks > 0 && (now < self.read_at || self.kcp.readable().is_none()) {
+            return;
+        }
+        if (pause.0..pause.1).contains(&now) {
+            self.read_at = pause.1;
+            return;
+        }
+        let mut count = 0;
+        while chunks == 0 || count < chunks {
+            let Some(chunk) = self.kcp.recv() else { break };
+            count += 1;
+            // The two sides' salts differ in the last bit.
+            let right = self.inexact || is_pattern(self.salt ^ 1, self.read, &chunk);
+            assert!(right, "wrong bytes at {}", self.read);
+            self.read += chunk.len() as u64;
+            if self.plan.config.mode == Mode::Message && !self.inexact {
+                assert_eq!(self.messages.pop_front(), Some(chunk.len()), "message boundaries");
+            }
+        }
+        self.read_at = now + every;
+        while let Some(&(_, at)) = self.writes.front().filter(|&&(end, _)| end <= self.read) {
+            self.latencies.push(now - at);
+            self.writes.pop_front();
+        }
+    }
+
+    pub(super) fn check_datagram(&mut self, datagram: &[u8]) {
+        let config = &self.plan.config;
+        let mtu = usize::from(config.mtu);
+        let alone = Segments::new(datagram).count() == 1;
+        let limit = if alone { usize::from(self.largest_mtu) } else { mtu };
+        assert!(datagram.len() <= limit, "{} bytes in a datagram", datagram.len());
+        segment::check(datagram, CONV).unwrap();
+        let mut walked = 0;
+        for (header, payload) in Segments::new(datagram) {
+            walked += SEGMENT_HEADER + payload.len();
+            let edge = header.una.advance(u32::from(header.wnd));
+            assert!(header.una.since(self.told.0) >= 0, "una moved back");
+            let kept = edge.since(self.told.1) >= 0 || self.jumbo;
+            assert!(kept, "the window's right edge moved back");
+            self.told = (header.una, edge);
+            let quiet = payload.is_empty() && header.command != Command::Ack;
+            assert!(!quiet || header.sn != Sn(0), "nothing but data opens a conversation");
+        }
+        assert_eq!(walked, datagram.len());
+    }
+
+    fn check(&mut self, now: u64) {
+        let config = &self.plan.config;
+        let stats = self.kcp.stats();
+        self.checks += 1;
+        if config.send_window.max(config.recv_window) <= CHEAP_WINDOW
+            || self.checks.is_multiple_of(64)
+        {
+            self.kcp.check_invariants();
+        }
+        assert!(stats.in_flight_segments <= u32::from(self.largest_window));
+        let mss = u64::from(self.largest_mtu) - SEGMENT_HEADER as u64;
+        assert!(stats.unsent_bytes <= u64::from(self.largest_window) * mss);
+        let stored = if self.inexact { 0 } else { stats.received_bytes - self.read };
+        let budget = config.recv_budget().max(self.stored_before) as u64;
+        let budget = if self.jumbo { 2 * budget + 65_536 } else { budget };
+        assert!(stored <= budget, "{stored} bytes stored");
+        let longest = config.max_retransmit_interval;
+        assert!(stats.rto <= longest, "{:?}", stats.rto);
+        let waits = self.kcp.ended().is_none() && !self.kcp.is_drained();
+        // The rate limit and the host's own slowness come on top.
+        let limit = self.slowest.map_or(0, |rate| 2 * mss.max(1_500) * SECOND / rate.get());
+        let longest = (longest.as_micros() as u64).max(LONGEST_PROBE);
+        let slack = limit + self.plan.tick + longest + SECOND / 100;
+        let latest = self.plan.host_time(now + slack);
+        if waits {
+            let timeout = self.timeout.expect("unacknowledged data without a timer");
+            assert!(timeout <= latest, "at {now} us the next timer is at {timeout} us");
+        }
+    }
+
+    pub(crate) fn ended(&self) -> Option<ConnectionError> {
+        self.kcp.ended()
+    }
+}

@@ -1,0 +1,103 @@
+//! Two tables of how each preset fares on bad paths, compared with the stored ones: whoever
+//! changes behaviour sees what it does to all of them, and stores the new tables on purpose.
+//!
+//! `KCP_UPDATE=1 cargo test --lib core::tests::matrix` stores them.
+
+use std::fmt::Write;
+
+use super::link::LinkConfig;
+use super::plan::{MILLIS, Plan, SECOND};
+use super::sim::Sim;
+use crate::config::NoDelay;
+
+const STORED: &str = include_str!("matrix.txt");
+const PLACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/core/tests/matrix.txt");
+
+const PRESETS: [(&str, NoDelay); 5] = [
+    ("protocol", NoDelay::PROTOCOL),
+    ("normal", NoDelay::NORMAL),
+    ("fast", NoDelay::FAST),
+    ("fast2", NoDelay::FAST2),
+    ("fast3", NoDelay::FAST3),
+];
+/// Loss in parts per million, and jitter that lets datagrams overtake each other.
+const PATHS: [(&str, u32, u64); 6] = [
+    ("0 %", 0, 0),
+    ("1 %", 10_000, 0),
+    ("5 %", 50_000, 0),
+    ("10 %", 100_000, 0),
+    ("30 %", 300_000, 0),
+    ("0 %, reordered", 0, 10 * MILLIS),
+];
+
+/// 40 ms round trip, 20 Mbit/s, a queue of 250 ms.
+fn plan(preset: NoDelay, loss: u32, jitter: u64) -> Plan {
+    let mut plan = Plan::plain("matrix");
+    plan.seed = 7;
+    for side in &mut plan.sides {
+        (side.config.send_window, side.config.recv_window) = (256, 1_024);
+        side.config.no_delay = preset;
+        side.link = LinkConfig {
+            delay: 20 * MILLIS,
+            jitter,
+            loss,
+            rate: Some(2_500_000),
+            queue: 625_000,
+            ..LinkConfig::default()
+        };
+    }
+    plan
+}
+
+/// 4 MB one way: virtual throughput and the repeated share.
+fn bulk(mut plan: Plan) -> String {
+    plan.sides[0].traffic.bytes = 4_000_000;
+    plan.sides[0].traffic.largest_write = 64 * 1024;
+    let outcome = Sim::new(&plan).run();
+    let seconds = outcome.finished as f64 / SECOND as f64;
+    format!("{:.3} {:.2}", 4.0 / seconds, outcome.stats[0].retransmit_percent())
+}
+
+/// 2,000 writes of up to 200 bytes, up to 40 ms apart: how long they took, and the repeated share.
+fn thin(mut plan: Plan) -> String {
+    plan.sides[0].traffic.bytes = 200_000;
+    plan.sides[0].traffic.largest_write = 200;
+    plan.sides[0].traffic.pause = 40 * MILLIS;
+    let mut sim = Sim::new(&plan);
+    sim.measure = true;
+    let outcome = sim.run();
+    let mut times = std::mem::take(&mut sim.sides[1].latencies);
+    times.sort_unstable();
+    let at = |percent: usize| times[times.len() * percent / 100] / MILLIS;
+    format!("{}/{} {:.2}", at(50), at(99), outcome.stats[0].retransmit_percent())
+}
+
+fn table(title: &str, cell: fn(Plan) -> String) -> String {
+    let mut table = format!("{title}\n\n{:<10}", "preset");
+    for (name, ..) in PATHS {
+        write!(table, "{name:>16}").unwrap();
+    }
+    for (name, preset) in PRESETS {
+        write!(table, "\n{name:<10}").unwrap();
+        for (_, loss, jitter) in PATHS {
+            write!(table, "{:>16}", cell(plan(preset, loss, jitter))).unwrap();
+        }
+    }
+    table + "\n"
+}
+
+#[test]
+fn behaviour_is_as_stored() {
+    let path = "40 ms round trip, 20 Mbit/s, send window 256, loss each way";
+    let bulk = table(&format!("Bulk, MB/s and repeated %: {path}"), bulk);
+    let thin = table("Small writes, median/p99 in ms and repeated %: the same path", thin);
+    let both = format!("{bulk}\n{thin}");
+    println!("{both}");
+    if std::env::var_os("KCP_UPDATE").is_some() {
+        std::fs::write(PLACE, &both).unwrap();
+        return;
+    }
+    let hint =
+        "behaviour changed; if on purpose: KCP_UPDATE=1 cargo test --lib core::tests::matrix";
+    assert_eq!(both, STORED, "{hint}");
+}

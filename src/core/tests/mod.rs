@@ -1,0 +1,35 @@
+//! The state machine under a deterministic simulation: a virtual clock, modelled paths and
+//! applications, and a seed for everything.
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "numbers of a simulation are small"
+)]
+#![allow(
+    clippy::disallowed_macros,
+    clippy::disallowed_methods,
+    reason = "tests print what they found, and virtual time counts from a real instant"
+)]
+
+use std::time::Instant;
+
+mod fragments;
+mod host;
+mod hostile;
+pub(crate) mod link;
+mod lone;
+mod matrix;
+mod peers;
+pub(crate) mod plan;
+mod published;
+mod report;
+pub(crate) mod sim;
+mod sweeps;
+mod windows;
+mod wrap;
+
+/// The real instant that virtual time counts from.
+pub(crate) fn origin() -> Instant {
+    Instant::now()
+}

@@ -1,0 +1,361 @@
+//! Peers that vanish, start anew or stand still, and a network that repeats the past.
+
+use super::link::{CERTAIN, LinkConfig, Rng};
+use super::plan::{DAY, HOUR, MILLIS, Plan, SECOND, Set};
+use super::report::{each_seed, explained};
+use super::sim::Sim;
+use crate::config::KcpConfig;
+use crate::error::ConnectionError;
+
+const MINUTE: u64 = 60 * SECOND;
+
+/// Two sides with the default limits on silence and something to say now and then, for `length`.
+fn chatty(plan: &mut Plan, rng: &mut Rng, length: u64, (least, most): (u64, u64)) {
+    let limits = KcpConfig::default();
+    for side in &mut plan.sides {
+        let config = &mut side.config;
+        config.dead_peer_timeout = limits.dead_peer_timeout;
+        config.keepalive = limits.keepalive;
+        config.idle_timeout = limits.idle_timeout;
+        config.max_retransmit_interval = limits.max_retransmit_interval;
+        config.rate_limit = None;
+        config.mtu = config.mtu.max(500);
+        (side.tick, side.probe_every) = (0, 0);
+        side.traffic.pause = rng.spread(least, most);
+        side.traffic.largest_write = 400;
+        side.traffic.bytes = 400 * length / side.traffic.pause;
+        side.traffic.whole = false;
+        side.link.delay = rng.spread(MILLIS, 200 * MILLIS);
+    }
+}
+
+#[test]
+fn a_vanished_peer_is_missed_in_time_and_not_before() {
+    let set = Set {
+        name: "vanished",
+        shape: |plan, rng| {
+            chatty(plan, rng, 2 * MINUTE, (200 * MILLIS, SECOND));
+            let idle = rng.chance(500_000);
+            for side in &mut plan.sides {
+                side.link.loss = rng.pick(&[0, 0, 10_000, 100_000, 300_000]);
+                side.config.idle_timeout = side.config.idle_timeout.filter(|_| idle);
+            }
+        },
+    };
+    let mut range = (u64::MAX, 0);
+    let name = "peers::a_vanished_peer_is_missed_in_time_and_not_before";
+    each_seed(name, 0..200, |seed, verbose| {
+        let plan = Plan::draw(&set, seed);
+        let gone = Rng::keyed(seed, 9).spread(SECOND, MINUTE);
+        let mut sim = Sim::new(&plan);
+        sim.verbose = verbose;
+        explained(&plan, || {
+            sim.start();
+            sim.run_until(gone);
+            let cut = LinkConfig { loss: CERTAIN, ..LinkConfig::default() };
+            sim.links.iter_mut().for_each(|link| link.set_config(cut.clone()));
+            while sim.next_event().is_some() {
+                sim.step();
+            }
+            for side in &sim.sides {
+                let silence = side.ended_at.unwrap() - side.heard_at;
+                assert!((60 * SECOND..=70 * SECOND).contains(&silence), "{silence} us");
+                range = (range.0.min(silence), range.1.max(silence));
+                let idle = side.kcp.ended() == Some(ConnectionError::IdleTimeout);
+                assert!(idle || side.kcp.ended() == Some(ConnectionError::DeadPeer));
+                assert!(!idle || plan.sides[0].config.idle_timeout.is_some());
+            }
+        });
+        plan.to_string()
+    });
+    let seconds = |us: u64| us as f64 / SECOND as f64;
+    println!("missed after {:.3} to {:.3} s of silence", seconds(range.0), seconds(range.1));
+}
+
+/// A bad path is not a dead peer. Printed for worse paths too, where it may well be taken for one.
+#[test]
+fn a_living_peer_is_not_given_up_at_half_the_datagrams_lost() {
+    for (loss, seeds) in [(300_000, 60), (500_000, 200), (700_000, 40), (900_000, 40)] {
+        let set = Set {
+            name: "alive",
+            shape: |plan, rng| chatty(plan, rng, 30 * MINUTE, (SECOND, 30 * SECOND)),
+        };
+        let (mut deaths, mut time) = (0, 0);
+        let name = "peers::a_living_peer_is_not_given_up_at_half_the_datagrams_lost";
+        each_seed(name, 0..seeds, |seed, verbose| {
+            let mut plan = Plan::draw(&set, seed);
+            for side in &mut plan.sides {
+                side.link.loss = loss;
+            }
+            let mut sim = Sim::new(&plan);
+            sim.verbose = verbose;
+            explained(&plan, || {
+                sim.start();
+                while sim.now < 30 * MINUTE && sim.sides.iter().all(|side| side.ended_at.is_none())
+                {
+                    sim.step();
+                }
+                time += sim.now;
+                let dead = sim.sides.iter().any(|side| side.ended_at.is_some());
+                deaths += u64::from(dead);
+                assert!(!dead || loss > 500_000, "given up at {} us", sim.now);
+            });
+            plan.to_string()
+        });
+        let hours = time as f64 / HOUR as f64;
+        println!(
+            "{} % loss: {deaths} given up in {hours:.1} hours, {:.3} per hour",
+            loss / 10_000,
+            deaths as f64 / hours
+        );
+    }
+}
+
+#[test]
+fn a_peer_that_started_anew_is_found_out() {
+    let set = Set {
+        name: "restarted",
+        shape: |plan, rng| {
+            plan.start.0 = 0;
+            chatty(plan, rng, 4 * MINUTE, (500 * MILLIS, SECOND));
+            for side in &mut plan.sides {
+                side.link.delay = rng.spread(MILLIS, 2 * SECOND);
+                side.link.loss = rng.pick(&[0, 0, 50_000, 200_000]);
+            }
+        },
+    };
+    let mut longest = 0;
+    each_seed("peers::a_peer_that_started_anew_is_found_out", 0..100, |seed, verbose| {
+        let plan = Plan::draw(&set, seed);
+        let at = Rng::keyed(seed, 9).spread(10 * SECOND, 2 * MINUTE);
+        let mut sim = Sim::new(&plan);
+        sim.verbose = verbose;
+        explained(&plan, || {
+            sim.start();
+            sim.run_until(at);
+            let known = sim.sides[0].kcp.una().0;
+            sim.restart(1);
+            while sim.sides[0].ended_at.is_none() && sim.next_event().is_some() {
+                sim.step();
+            }
+            let ended = sim.sides[0].kcp.ended();
+            assert!(known == 0 || ended == Some(ConnectionError::PeerStateLost), "{ended:?}");
+            let round_trip = plan.sides.iter().map(|side| side.link.delay).sum::<u64>();
+            let took = sim.sides[0].ended_at.unwrap() - at;
+            longest = longest.max(took);
+            // It refuses what lies beyond its window without a word, so it may be asked only
+            // after a third of the dead-peer time; from then on every second.
+            let lossless = sim.links.iter().all(|link| link.config().loss == 0);
+            let limit = 21 * SECOND + 2 * round_trip;
+            assert!(took <= limit || !lossless, "after {took} us");
+        });
+        plan.to_string()
+    });
+    println!("found out after at most {:.1} s", longest as f64 / SECOND as f64);
+}
+
+/// Whatever a third party repeats of the past, and however bad the path to the peer is.
+#[test]
+fn repeated_datagrams_end_nothing_while_the_peer_lives() {
+    let set = Set {
+        name: "replayed",
+        shape: |plan, rng| {
+            for side in &mut plan.sides {
+                side.traffic.bytes = rng.spread(1_000, 100_000);
+                side.link.loss = rng.pick(&[0, 100_000, 500_000, CERTAIN / 10 * 9]);
+                side.config.rate_limit = None;
+                (side.tick, side.probe_every) = (0, 0);
+            }
+        },
+    };
+    let name = "peers::repeated_datagrams_end_nothing_while_the_peer_lives";
+    each_seed(name, 0..100, |seed, verbose| {
+        let mut plan = Plan::draw(&set, seed);
+        let real = plan.sides.each_ref().map(|side| side.link.loss);
+        for side in &mut plan.sides {
+            side.link.loss = side.link.loss.min(CERTAIN / 2);
+        }
+        let mut rng = Rng::keyed(seed, 9);
+        let mut sim = Sim::new(&plan);
+        (sim.verbose, sim.record) = (verbose, true);
+        explained(&plan, || {
+            sim.run();
+            let before = sim.sides.each_ref().map(|side| (side.kcp.una(), side.kcp.rcv_nxt()));
+            for (i, loss) in real.into_iter().enumerate() {
+                let config = LinkConfig { loss, ..sim.links[i].config().clone() };
+                sim.links[i].set_config(config);
+            }
+            sim.record = false;
+            let recorded = std::mem::take(&mut sim.recorded);
+            let gap = rng.spread(10, 2 * SECOND);
+            for _ in 0..2_000 {
+                sim.run_until(sim.now + rng.below(gap));
+                let (from, datagram) = &recorded[rng.below(recorded.len() as u64) as usize];
+                sim.input(1 - from, datagram);
+                sim.service(1 - from);
+            }
+            for (side, before) in sim.sides.iter().zip(before) {
+                assert_eq!(side.kcp.ended(), None);
+                assert_eq!((side.kcp.una(), side.kcp.rcv_nxt()), before);
+                assert!(side.kcp.is_drained() && side.kcp.readable().is_none());
+            }
+        });
+        plan.to_string()
+    });
+}
+
+/// Cut off for a second or for hours: the first byte afterwards needs no more than the longest
+/// retransmission interval and two round trips.
+#[test]
+fn a_healed_path_is_used_at_once() {
+    let mut latest = 0;
+    for (seed, cut) in [SECOND, 5 * SECOND, 30 * SECOND, 5 * MINUTE, HOUR, 2 * HOUR]
+        .into_iter()
+        .cycle()
+        .enumerate()
+    {
+        if seed >= 60 {
+            break;
+        }
+        let mut rng = Rng::new(seed as u64);
+        let mut plan = Plan::plain("healed");
+        let from = rng.range(SECOND, 3 * SECOND);
+        let direction = rng.below(3) as usize;
+        for (i, side) in plan.sides.iter_mut().enumerate() {
+            side.link.delay = rng.spread(MILLIS, 500 * MILLIS);
+            side.traffic.bytes = 10_000_000;
+            side.traffic.largest_write = 2_000;
+            side.traffic.pause = 10 * MILLIS;
+            if direction != 1 - i {
+                side.link.partitions.push((from, from + cut));
+            }
+        }
+        let round_trip = plan.sides[0].link.delay + plan.sides[1].link.delay;
+        let mut sim = Sim::new(&plan);
+        sim.start();
+        sim.run_until(from + cut);
+        let read = sim.sides.each_ref().map(|side| side.read);
+        let mut first = [None; 2];
+        while first.iter().any(Option::is_none) {
+            sim.step();
+            for i in 0..2 {
+                if sim.sides[i].read > read[i] {
+                    first[i].get_or_insert(sim.now - from - cut);
+                }
+            }
+        }
+        for after in first.into_iter().flatten() {
+            latest = latest.max(after);
+            assert!(after <= 10 * SECOND + 2 * round_trip, "{after} us after {cut} us");
+        }
+    }
+    println!("the first byte came at most {:.1} s after the cut", latest as f64 / 1e6);
+}
+
+/// The same before the peer has ever told its window, which is smaller than the first guess: it
+/// accepts nothing but the oldest segment.
+#[test]
+fn a_path_that_heals_late_finds_the_segment_that_the_peer_waits_for() {
+    for window in [1, 2, 16] {
+        let mut plan = Plan::plain("healed late");
+        let cut = (0, 10 * MINUTE);
+        for side in &mut plan.sides {
+            side.link.partitions.push(cut);
+        }
+        plan.sides[0].traffic.bytes = 100_000;
+        plan.sides[1].config.recv_window = window;
+        let mut sim = Sim::new(&plan);
+        sim.start();
+        while sim.sides[1].read == 0 {
+            sim.step();
+        }
+        assert!(sim.now <= cut.1 + 10 * SECOND + 80 * MILLIS, "window {window}: {}", sim.now);
+        // And what the outage held back does not wait as long each.
+        sim.run_until(cut.1 + 30 * SECOND);
+        assert_eq!(sim.sides[1].read, 100_000, "window {window}");
+    }
+}
+
+/// Acknowledgements that the path repeats much later say nothing about its delay now.
+#[test]
+fn late_copies_do_not_lengthen_the_round_trip() {
+    for copy_delay in [SECOND, 30 * SECOND] {
+        let mut plan = Plan::plain("copies");
+        for side in &mut plan.sides {
+            side.traffic.bytes = 400 * 600;
+            side.traffic.largest_write = 1_200;
+            side.traffic.pause = 200 * MILLIS;
+            side.link.duplicate = CERTAIN / 2;
+            (side.link.copies, side.link.copy_delay) = (3, copy_delay);
+        }
+        let mut sim = Sim::new(&plan);
+        sim.start();
+        while !sim.is_done() {
+            sim.step();
+            let stats = sim.sides[0].kcp.stats();
+            assert!(stats.srtt.as_micros() as u64 <= 50 * MILLIS, "{:?}", stats.srtt);
+        }
+        assert_eq!(sim.sides[0].kcp.stats().retransmits(), 0);
+    }
+}
+
+/// With the default limits a host may stand still for almost a minute. If it is longer, the other
+/// side gives it up in its time, and it finds out once it is awake.
+#[test]
+fn a_host_that_stands_still_for_too_long_is_given_up() {
+    for (seconds, survives) in [(1, true), (30, true), (55, true), (65, false), (600, false)] {
+        let length = seconds * SECOND;
+        let mut plan = Plan::plain("standstill");
+        let limits = KcpConfig::default();
+        for side in &mut plan.sides {
+            let config = &mut side.config;
+            config.dead_peer_timeout = limits.dead_peer_timeout;
+            config.keepalive = limits.keepalive;
+            config.idle_timeout = limits.idle_timeout;
+            side.traffic.bytes = 1_000_000;
+            side.traffic.largest_write = 1_000;
+            side.traffic.pause = 100 * MILLIS;
+        }
+        let awake = 10 * SECOND + length;
+        plan.sides[0].freeze = (10 * SECOND, awake);
+        let mut sim = Sim::new(&plan);
+        sim.start();
+        sim.run_until(awake + 80 * SECOND);
+        let [stopped, other] = sim.sides.each_ref().map(|side| side.ended_at);
+        if survives {
+            assert_eq!((stopped, other), (None, None), "{length} us");
+        } else {
+            let missed = other.unwrap() - 10 * SECOND;
+            assert!((60 * SECOND..=61 * SECOND).contains(&missed), "{missed} us");
+            assert!((awake..=awake + 70 * SECOND).contains(&stopped.unwrap()));
+        }
+    }
+}
+
+/// A host that stood still for as long as it likes carries on where it was.
+#[test]
+fn a_stopped_host_goes_on_where_it_was() {
+    let times = [SECOND, MINUTE, HOUR, DAY, 24 * DAY, 25 * DAY, 30 * DAY];
+    for (i, length) in times.into_iter().enumerate() {
+        for which in [0b01, 0b10, 0b11_usize] {
+            let mut plan = Plan::plain("stopped");
+            plan.seed = i as u64;
+            let freeze = (50 * MILLIS, 50 * MILLIS + length);
+            for (i, side) in plan.sides.iter_mut().enumerate() {
+                side.traffic.bytes = 200_000;
+                if which & (1 << i) != 0 {
+                    side.freeze = freeze;
+                }
+            }
+            plan.chaos = freeze.1;
+            let mut sim = Sim::new(&plan);
+            let outcome = explained(&plan, || sim.run());
+            assert!(outcome.finished <= freeze.1 + 15 * SECOND, "{}", outcome.finished);
+            for (side, stats) in sim.sides.iter().zip(outcome.stats) {
+                assert_eq!(stats.invalid_una, 0);
+                assert!(side.kcp.is_established());
+                assert_eq!(stats.invalid_acks, 0, "{length} us, {which}: {stats:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! One number becomes one plan: both configurations, both paths, the traffic, the readers and
+//! everything that goes wrong. A plan prints as one line, and its seed is enough to have it again.
+
+use std::fmt;
+use std::num::{NonZeroU8, NonZeroU64};
+use std::time::Duration;
+
+use super::link::{LinkConfig, Rng};
+use crate::config::{
+    AckPolicy, Backoff, Congestion, KcpConfig, Mode, NoDelay, SEGMENT_HEADER, WritePolicy,
+};
+use crate::core::seq::Sn;
+
+pub(crate) const MILLIS: u64 = 1_000;
+pub(crate) const SECOND: u64 = 1_000_000;
+pub(crate) const HOUR: u64 = 3_600 * SECOND;
+pub(crate) const DAY: u64 = 24 * HOUR;
+
+/// What one side's application writes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Traffic {
+    pub(crate) bytes: u64,
+    pub(crate) largest_write: u64,
+    /// Longest pause between two writes.
+    pub(crate) pause: u64,
+    /// Message mode: fragmented messages instead of one per segment.
+    pub(crate) whole: bool,
+}
+
+/// How one side's application reads.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Reading {
+    /// Chunks per wake; zero reads everything at once, always.
+    pub(crate) chunks: u32,
+    pub(crate) every: u64,
+    /// Nothing is read in this time.
+    pub(crate) pause: (u64, u64),
+}
+
+/// Everything about one side.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SidePlan {
+    pub(crate) config: KcpConfig,
+    pub(crate) ts_epoch: u32,
+    /// The path from this side to the other.
+    pub(crate) link: LinkConfig,
+    pub(crate) traffic: Traffic,
+    pub(crate) reading: Reading,
+    /// The host wakes only at multiples of this; what came since is one batch.
+    pub(crate) tick: u64,
+    /// From when to when the host stands still.
+    pub(crate) freeze: (u64, u64),
+    /// How often the application asks for a sign of life; zero for never.
+    pub(crate) probe_every: u64,
+    /// How often settings change to those of one of the alternatives; zero for never.
+    pub(crate) change_every: u64,
+    pub(crate) alternatives: Vec<KcpConfig>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) set: &'static str,
+    pub(crate) seed: u64,
+    pub(crate) start: Sn,
+    pub(crate) sides: [SidePlan; 2],
+    /// When the network heals.
+    pub(crate) chaos: u64,
+}
+
+/// A family of plans: what it changes about an ordinary one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Set {
+    pub(crate) name: &'static str,
+    pub(crate) shape: fn(&mut Plan, &mut Rng),
+}
+
+/// Data segments of one direction, so that a seed stays cheap.
+const MOST_SEGMENTS: u64 = 1_500;
+
+impl Plan {
+    /// A short, harmless exchange to build upon.
+    pub(crate) fn plain(set: &'static str) -> Self {
+        let mut plan = Self {
+            set,
+            seed: 0,
+            start: Sn(0),
+            sides: [SidePlan::default(), SidePlan::default()],
+            chaos: 0,
+        };
+        for side in &mut plan.sides {
+            let config = &mut side.config;
+            (config.dead_peer_timeout, config.keepalive, config.idle_timeout) = (None, None, None);
+            side.traffic.largest_write = 16 * 1024;
+            side.link = LinkConfig::delay(20 * MILLIS);
+        }
+        plan
+    }
+
+    pub(crate) fn draw(set: &Set, seed: u64) -> Self {
+        let name = set.name.bytes().fold(0, |hash: u64, b| hash.wrapping_mul(31) + u64::from(b));
+        let mut rng = Rng::keyed(seed, name);
+        let mut plan = Self { seed, ..Self::plain(set.name) };
+        plan.start = draw_start(&mut rng);
+        plan.chaos = rng.spread(SECOND, 60 * SECOND);
+        let mode = if rng.chance(250_000) { Mode::Message } else { Mode::Stream };
+        for side in &mut plan.sides {
+            side.config = draw_config(&mut rng, mode);
+            side.ts_epoch = draw_start(&mut rng).0;
+            side.link = LinkConfig::delay(rng.spread(0, 300 * MILLIS));
+            side.traffic = Traffic {
+                bytes: if rng.chance(100_000) { 0 } else { rng.spread(1, 256 * 1024) },
+                largest_write: rng.spread(1, 256 * 1024),
+                pause: if rng.chance(500_000) { 0 } else { rng.spread(1, 200 * MILLIS) },
+                whole: rng.chance(500_000),
+            };
+            side.tick = rng.pick(&[0, 0, 0, MILLIS, 10 * MILLIS, 50 * MILLIS]);
+            side.probe_every = rng.pick(&[0, 0, 0, 1_500 * MILLIS]);
+        }
+        (set.shape)(&mut plan, &mut rng);
+        plan.admit_messages();
+        plan.limit_work();
+        plan
+    }
+
+    /// Until the peer has told its window, messages of up to 32 fragments are sent.
+    fn admit_messages(&mut self) {
+        let whole = [0, 1].map(|i| self.sides[1 - i].traffic.whole);
+        for (side, whole) in self.sides.iter_mut().zip(whole) {
+            let config = &mut side.config;
+            if whole && config.mode == Mode::Message {
+                config.recv_window = config.recv_window.max(32);
+                config.recv_memory = config.recv_memory.map(|bytes| bytes.max(32 * 1_540));
+            }
+        }
+    }
+
+    /// Small segments, small writes and much loss make much work out of few bytes.
+    fn limit_work(&mut self) {
+        let q = self.passes();
+        for side in &mut self.sides {
+            let mss = u64::from(side.config.mtu) - SEGMENT_HEADER as u64;
+            let mut segment = mss;
+            let alone = side.config.mode == Mode::Message || side.config.send_window < 4;
+            if alone || side.traffic.pause > 0 {
+                segment = mss.min(side.traffic.largest_write.div_ceil(2));
+            }
+            let most = (MOST_SEGMENTS as f64 * q.max(0.1)) as u64;
+            side.traffic.bytes = side.traffic.bytes.min(most * segment);
+        }
+    }
+
+    /// Chance that a segment and its acknowledgement arrive, once the network has healed.
+    fn passes(&self) -> f64 {
+        self.sides.iter().map(|side| 1.0 - side.link.healed().mean_loss()).product()
+    }
+
+    /// Segments that a direction needs, about.
+    fn segments(&self, side: usize) -> u64 {
+        let side = self.sides[side].at_worst();
+        let mss = u64::from(side.config.mtu) - SEGMENT_HEADER as u64;
+        let cuts = side.traffic.bytes / side.traffic.largest_write.div_ceil(2).max(1);
+        side.traffic.bytes.div_ceil(mss) + cuts
+    }
+
+    /// Longest round trip of the healed network, hosts and their policies included.
+    fn round_trip(&self) -> u64 {
+        let once = |side: &SidePlan| {
+            let config = &side.at_worst().config;
+            let interval = config.no_delay.interval.as_micros() as u64;
+            let limit = config.rate_limit.map_or(0, |rate| 65_536 * SECOND / rate.get());
+            side.link.longest_delay() + side.tick + interval + limit
+        };
+        self.sides.iter().map(once).sum()
+    }
+
+    /// Virtual time within which everything must be delivered and acknowledged once the network
+    /// has healed.
+    ///
+    /// A segment and its acknowledgement pass with probability `q`. The unluckiest of `n` needs
+    /// `ln(n * 10^9) / -ln(1 - q)` attempts except once in 10^9 runs, each at most the longest
+    /// retransmission interval after the one before. Apart from it the windows turn over
+    /// `n / window` times, and a turn waits for its unluckiest segment on average. Then there is
+    /// what the bandwidth, the rate limits, the readers and the writers' pauses take.
+    pub(crate) fn bound(&self) -> u64 {
+        let q = self.passes();
+        let attempts = |n: f64| if q < 1.0 { n.ln() / -(1.0 - q).ln() } else { 1.0 };
+        let mut bound = 0.0;
+        let sides = self.sides.each_ref().map(SidePlan::at_worst);
+        for (i, side) in sides.iter().enumerate() {
+            let (n, peer) = (self.segments(i).max(1), &sides[1 - i]);
+            let longest = side.config.max_retransmit_interval.as_micros() as f64;
+            let window = u64::from(side.config.send_window.min(peer.config.recv_window));
+            let window = window.min(peer.config.recv_budget() as u64 / 1_540).clamp(1, n);
+            // KCP's congestion window stays small while anything is lost or late.
+            let window = if side.config.no_delay.congestion == Congestion::Loss {
+                window.min(2)
+            } else {
+                window
+            };
+            let once = (3 * self.round_trip() + 200 * MILLIS) as f64;
+            let unlucky = |tries: i32| 1.0 - (1.0 - (1.0 - q).powi(tries)).powi(window as i32);
+            let wait = |tries: i32| match side.config.backoff {
+                Backoff::Linear => once * f64::from(1 + tries),
+                Backoff::Exponential => once * 2_f64.powi(tries.min(40)),
+            };
+            let turn: f64 = (0..200).map(|k| unlucky(k) * wait(k).min(longest.max(once))).sum();
+            let wire = (side.traffic.bytes + n * SEGMENT_HEADER as u64) as f64;
+            let rate = side.link.rate.unwrap_or(u64::MAX);
+            let rate = rate.min(side.config.rate_limit.map_or(u64::MAX, NonZeroU64::get));
+            let reads = u64::from(peer.reading.chunks > 0) * n * peer.reading.every;
+            // Before the peer has told its window, 32 are sent; those it refused come again late.
+            let refused = n.min(32).saturating_sub(window);
+            bound += (attempts(n as f64 * 1e9) + refused as f64) * longest
+                + n.div_ceil(window) as f64 * turn;
+            bound += 4.0 * wire / (rate as f64) * SECOND as f64;
+            bound += (reads + peer.reading.pause.1 + n * side.traffic.pause) as f64;
+        }
+        bound as u64 + 60 * SECOND
+    }
+}
+
+impl SidePlan {
+    /// The slowest mixture of the configurations that it may have.
+    fn at_worst(&self) -> Self {
+        let mut worst = self.clone();
+        let config = &mut worst.config;
+        for other in &self.alternatives {
+            config.send_window = config.send_window.min(other.send_window);
+            config.recv_window = config.recv_window.min(other.recv_window);
+            config.mtu = config.mtu.min(other.mtu);
+            config.rate_limit = config.rate_limit.into_iter().chain(other.rate_limit).min();
+            if other.no_delay.congestion == Congestion::Loss {
+                config.no_delay.congestion = Congestion::Loss;
+            }
+            config.no_delay.interval = config.no_delay.interval.max(other.no_delay.interval);
+        }
+        worst
+    }
+}
+
+/// Near the places where 32-bit arithmetic turns.
+fn draw_start(rng: &mut Rng) -> Sn {
+    let place: u32 = rng.pick(&[0, 0, 1 << 31, 1 << 31, u32::MAX, u32::MAX]);
+    Sn(place.wrapping_sub(rng.spread(0, 1_000) as u32))
+}
+
+pub(super) fn draw_config(rng: &mut Rng, mode: Mode) -> KcpConfig {
+    let windows = [1, 2, 4, 7, 16, 32, 33, 64, 128, 128, 256, 256, 512, 1_024];
+    let presets =
+        [NoDelay::PROTOCOL, NoDelay::NORMAL, NoDelay::FAST, NoDelay::FAST2, NoDelay::FAST3];
+    let mut config = Plan::plain("").sides[0].config.clone();
+    config.mode = mode;
+    config.send_window = rng.pick(&windows);
+    config.recv_window = rng.pick(&windows);
+    config.mtu = if rng.chance(600_000) { 1_400 } else { rng.spread(25, 1_500) as u16 };
+    config.no_delay = if rng.chance(700_000) {
+        rng.pick(&presets)
+    } else {
+        let interval = Duration::from_millis(rng.spread(10, 1_000));
+        let congestion = rng.pick(&[Congestion::Loss, Congestion::Off]);
+        let resend = NonZeroU8::new(rng.below(6) as u8);
+        NoDelay::new(rng.chance(500_000), interval, resend, congestion).unwrap()
+    };
+    config.ack_policy = rng.pick(&[AckPolicy::EachTurn, AckPolicy::Interval, AckPolicy::Immediate]);
+    config.write_policy =
+        rng.pick(&[WritePolicy::Immediate, WritePolicy::Immediate, WritePolicy::Corked]);
+    config.backoff = rng.pick(&[Backoff::Linear, Backoff::Linear, Backoff::Exponential]);
+    config.early_retransmit = rng.chance(700_000);
+    if rng.chance(150_000) {
+        config.rate_limit = NonZeroU64::new(rng.spread(5_000, 10_000_000));
+    }
+    if rng.chance(150_000) {
+        config.recv_memory = Some(rng.spread(1_540, 1_000_000) as usize);
+    }
+    if rng.chance(150_000) {
+        config.max_retransmit_interval = Duration::from_millis(rng.spread(1_000, 60_000));
+    }
+    config
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { set, seed, start, chaos, .. } = self;
+        write!(f, "set={set} seed={seed} start={} chaos={chaos}", start.0)?;
+        for (name, side) in ["a", "b"].into_iter().zip(&self.sides) {
+            let (c, t, r) = (&side.config, &side.traffic, &side.reading);
+            let preset = &c.no_delay;
+            write!(f, " | {name}: epoch={} mode={:?}", side.ts_epoch, c.mode)?;
+            write!(f, " windows={}/{} mtu={}", c.send_window, c.recv_window, c.mtu)?;
+            write!(
+                f,
+                " nodelay={}/{}/{}/{:?} ack={:?} write={:?} backoff={:?} early={}",
+                u8::from(preset.nodelay),
+                preset.interval.as_millis(),
+                preset.fast_resend.map_or(0, NonZeroU8::get),
+                preset.congestion,
+                c.ack_policy,
+                c.write_policy,
+                c.backoff,
+                c.early_retransmit
+            )?;
+            write!(f, " longest={}", c.max_retransmit_interval.as_millis())?;
+            if let Some(rate) = c.rate_limit {
+                write!(f, " limit={rate}")?;
+            }
+            if let Some(memory) = c.recv_memory {
+                write!(f, " memory={memory}")?;
+            }
+            write!(f, " bytes={} write<={} pause<={}", t.bytes, t.largest_write, t.pause)?;
+            write!(f, " whole={} tick={} probe={}", t.whole, side.tick, side.probe_every)?;
+            if r.chunks > 0 {
+                write!(f, " read={}/{} not={:?}", r.chunks, r.every, r.pause)?;
+            }
+            for other in &side.alternatives {
+                let (send, recv) = (other.send_window, other.recv_window);
+                write!(f, " or windows={send}/{recv} mtu={} {:?}", other.mtu, other.no_delay)?;
+            }
+            if side.freeze.1 > 0 {
+                write!(f, " freeze={:?}", side.freeze)?;
+            }
+            write!(f, " {}", side.link)?;
+        }
+        Ok(())
+    }
+}

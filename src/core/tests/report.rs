@@ -1,0 +1,61 @@
+//! Seeds in, failures out: running many plans, and saying which one failed and how to have it
+//! again.
+
+use super::plan::Plan;
+use crate::core::segment::{Command, Header, Segments};
+
+/// One line about a datagram.
+pub(crate) fn describe(datagram: &[u8]) -> String {
+    let one = |(header, _): (Header, &[u8])| {
+        let Header { command, frg, wnd, ts, sn, una, len, .. } = header;
+        let name = match command {
+            Command::Push => format!("push {} [{len}] frg {frg} ts {}", sn.0, ts.0),
+            Command::Ack => format!("ack {} ts {}", sn.0, ts.0),
+            Command::WindowAsk => "wask".to_owned(),
+            Command::WindowTell => "wins".to_owned(),
+        };
+        format!("{name} una {} wnd {wnd}", una.0)
+    };
+    Segments::new(datagram).map(one).collect::<Vec<_>>().join("; ")
+}
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok()?.parse().ok()
+}
+
+/// Runs `run` for each seed; with `KCP_TEST_SEED` for that one only, verbosely, and with
+/// `KCP_TEST_SEEDS` for that many. A panic is followed by the command that replays it.
+pub(crate) fn each_seed(
+    test: &str,
+    seeds: std::ops::Range<u64>,
+    mut run: impl FnMut(u64, bool) -> String,
+) {
+    let (seeds, verbose) = match (number("KCP_TEST_SEED"), number("KCP_TEST_SEEDS")) {
+        (Some(seed), _) => (seed..seed + 1, true),
+        (None, Some(count)) => (seeds.start..seeds.start + count, false),
+        (None, None) => (seeds, false),
+    };
+    for seed in seeds {
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(seed, verbose)));
+        match result {
+            Ok(line) if verbose => println!("{line}"),
+            Ok(_) => {}
+            Err(panic) => {
+                let command = format!("cargo test --lib core::tests::{test} -- --nocapture");
+                println!("replay with: KCP_TEST_SEED={seed} {command}");
+                std::panic::resume_unwind(panic);
+            }
+        }
+    }
+}
+
+/// Runs `run`; should it panic, prints the plan first of all that follows.
+pub(crate) fn explained<T>(plan: &Plan, run: impl FnOnce() -> T) -> T {
+    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)) {
+        Ok(value) => value,
+        Err(panic) => {
+            println!("plan: {plan}");
+            std::panic::resume_unwind(panic);
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! Honest networks and hosts, as bad as they come: whatever is written arrives exactly once and in
+//! order, and is acknowledged, within the time that the plan allows.
+
+use super::link::{Burst, CERTAIN, LinkConfig, Rng};
+use super::plan::{DAY, HOUR, MILLIS, Plan, Reading, SECOND, Set, draw_config};
+use super::report::{each_seed, explained};
+use super::sim::Sim;
+use crate::config::Mode;
+
+/// First seed of every set.
+const BASE: u64 = 1_000;
+
+fn sweep(set: &Set, seeds: u64) {
+    let (mut runs, mut virtual_time, mut worst, mut events) = (0_u64, 0.0, (0.0, 0), 0);
+    let (mut sent, mut again) = (0, 0);
+    each_seed(&format!("sweeps::{}", set.name), BASE..BASE + seeds, |seed, verbose| {
+        let plan = Plan::draw(set, seed);
+        let mut sim = Sim::new(&plan);
+        sim.verbose = verbose;
+        let outcome = explained(&plan, || sim.run());
+        runs += 1;
+        virtual_time += outcome.finished as f64 / SECOND as f64;
+        events += outcome.events;
+        if outcome.share > worst.0 {
+            worst = (outcome.share, seed);
+        }
+        for stats in outcome.stats {
+            (sent, again) = (sent + stats.sent_segments, again + stats.retransmits());
+        }
+        format!("{plan}\n{outcome:?}")
+    });
+    println!(
+        "{}: {runs} seeds, {events} events, {:.1} virtual hours, {sent} segments and {again} \
+         repetitions, at most {:.0} % of the allowed time (seed {})",
+        set.name,
+        virtual_time / 3_600.0,
+        worst.0 * 100.0,
+        worst.1
+    );
+}
+
+macro_rules! sweeps {
+    ($($(#[$about:meta])* $name:ident: $seeds:expr, $shape:expr;)*) => {$(
+        $(#[$about])*
+        #[test]
+        fn $name() {
+            sweep(&Set { name: stringify!($name), shape: $shape }, $seeds);
+        }
+    )*};
+}
+
+fn each_link(plan: &mut Plan, rng: &mut Rng, mut change: impl FnMut(&mut LinkConfig, &mut Rng)) {
+    for side in &mut plan.sides {
+        change(&mut side.link, rng);
+    }
+}
+
+fn loss(link: &mut LinkConfig, rng: &mut Rng) {
+    link.loss = rng.pick(&[0, 1_000, 10_000, 50_000, 100_000, 300_000, 500_000]);
+}
+
+fn burst(link: &mut LinkConfig, rng: &mut Rng) {
+    let leave = CERTAIN / rng.spread(1, 200) as u32;
+    link.burst = Some(Burst { enter: leave / rng.range(2, 30) as u32, leave });
+}
+
+fn reorder(link: &mut LinkConfig, rng: &mut Rng) {
+    link.jitter = rng.spread(0, 500 * MILLIS);
+    link.keep_order = rng.chance(250_000);
+    link.reorder = rng.below(500_000) as u32;
+    link.reorder_by = rng.spread(MILLIS, 60 * SECOND);
+}
+
+fn duplicate(link: &mut LinkConfig, rng: &mut Rng) {
+    link.duplicate = rng.below(500_000) as u32;
+    link.copies = rng.range(1, 5) as u8;
+    link.copy_delay = rng.spread(MILLIS, 600 * SECOND);
+}
+
+fn bandwidth(link: &mut LinkConfig, rng: &mut Rng) {
+    link.rate = Some(rng.spread(2_000, 100_000_000));
+    link.queue = rng.spread(3_000, 2_000_000);
+}
+
+fn slow_reader(plan: &mut Plan, rng: &mut Rng) {
+    for side in &mut plan.sides {
+        let from = rng.spread(1, 20 * SECOND);
+        side.reading = Reading {
+            chunks: rng.spread(1, 64) as u32,
+            every: rng.spread(MILLIS, 2 * SECOND),
+            pause: (from, from + rng.spread(MILLIS, 600 * SECOND)),
+        };
+    }
+}
+
+fn partitions(plan: &mut Plan, rng: &mut Rng, longest: u64) {
+    for _ in 0..rng.range(1, 3) {
+        let from = rng.spread(MILLIS, 30 * SECOND);
+        let cut = (from, from + rng.spread(SECOND, longest));
+        let direction = rng.below(3) as usize;
+        for (i, side) in plan.sides.iter_mut().enumerate() {
+            if direction != 1 - i {
+                side.link.partitions.push(cut);
+            }
+        }
+        plan.chaos = plan.chaos.max(cut.1);
+    }
+}
+
+fn jumbo(plan: &mut Plan, rng: &mut Rng) {
+    for side in &mut plan.sides {
+        side.config.mtu = rng.spread(1_500, 65_507) as u16;
+        side.config.send_window = side.config.send_window.min(64);
+        side.traffic.bytes = rng.spread(1, 2_000_000);
+        // A message that exceeds the peer's memory is refused.
+        side.traffic.whole = false;
+        loss(&mut side.link, rng);
+        side.link.loss = side.link.loss.min(100_000);
+    }
+}
+
+fn freeze(plan: &mut Plan, rng: &mut Rng) {
+    let which = rng.below(3) as usize;
+    for (i, side) in plan.sides.iter_mut().enumerate() {
+        if which != 1 - i {
+            let from = rng.spread(1, 10 * SECOND);
+            let longest = rng.pick(&[60 * SECOND, HOUR, HOUR, HOUR, 30 * DAY]);
+            side.freeze = (from, from + rng.spread(SECOND, longest));
+            plan.chaos = plan.chaos.max(side.freeze.1);
+        }
+        side.link.loss = rng.pick(&[0, 0, 10_000, 100_000]);
+    }
+}
+
+/// The same plan twice is the same run, datagram for datagram.
+#[test]
+fn a_seed_is_a_run() {
+    let set = Set { name: "everything", shape: at_its_worst };
+    let mut hashes = std::collections::HashSet::new();
+    for seed in 0..40 {
+        let run = || Sim::new(&Plan::draw(&set, seed)).run();
+        let (once, again) = (run(), run());
+        assert_eq!(once, again, "seed {seed}");
+        hashes.insert(once.hash);
+    }
+    assert_eq!(hashes.len(), 40, "and every seed is another run");
+}
+
+fn at_its_worst(plan: &mut Plan, rng: &mut Rng) {
+    if rng.chance(300_000) {
+        slow_reader(plan, rng);
+    }
+    each_link(plan, rng, |link, rng| {
+        for change in [loss, burst, reorder, duplicate, bandwidth] {
+            if rng.chance(400_000) {
+                change(link, rng);
+            }
+        }
+        link.corrupt = rng.pick(&[0, 0, 0, 50_000]);
+    });
+    if rng.chance(200_000) {
+        partitions(plan, rng, 120 * SECOND);
+    }
+}
+
+sweeps! {
+    lossy: 600, |plan, rng| each_link(plan, rng, |link, rng| {
+        loss(link, rng);
+        link.corrupt = rng.pick(&[0, 0, 1_000, 100_000]);
+    });
+    bursts: 400, |plan, rng| each_link(plan, rng, burst);
+    reordered_and_repeated: 600, |plan, rng| each_link(plan, rng, |link, rng| {
+        reorder(link, rng);
+        duplicate(link, rng);
+    });
+    narrow: 400, |plan, rng| each_link(plan, rng, |link, rng| {
+        bandwidth(link, rng);
+        link.jitter = rng.spread(0, 50 * MILLIS);
+    });
+    sizes: 300, |plan, rng| for side in &mut plan.sides {
+        side.config.mtu = rng.spread(25, 1_500) as u16;
+        side.link.mtu = usize::from(side.config.mtu);
+        loss(&mut side.link, rng);
+    };
+    large_segments: 150, jumbo;
+    messages: 400, |plan, rng| for side in &mut plan.sides {
+        side.config.mode = Mode::Message;
+        side.traffic.whole = rng.chance(700_000);
+        loss(&mut side.link, rng);
+        reorder(&mut side.link, rng);
+    };
+    slow_readers: 400, |plan, rng| {
+        slow_reader(plan, rng);
+        each_link(plan, rng, loss);
+    };
+    cut_off: 300, |plan, rng| {
+        each_link(plan, rng, loss);
+        partitions(plan, rng, 2 * HOUR);
+    };
+    stopped_hosts: 100, freeze;
+    changed_settings: 300, |plan, rng| for side in &mut plan.sides {
+        let mode = side.config.mode;
+        side.change_every = rng.spread(10 * MILLIS, 2 * SECOND);
+        side.alternatives = (0..rng.range(1, 4)).map(|_| draw_config(rng, mode)).collect();
+        // A message on its way may exceed a window that was lowered.
+        side.traffic.whole = false;
+        side.config.recv_memory = None;
+        loss(&mut side.link, rng);
+        if rng.chance(500_000) {
+            reorder(&mut side.link, rng);
+        }
+    };
+    everything: 800, at_its_worst;
+}

@@ -1,0 +1,258 @@
+//! Which conversation a datagram belongs to, and what is remembered of those that ended.
+//!
+//! Conversations are known by address and conv together: a foreign conv from a known address never
+//! touches the existing conversation. One that ended leaves a tombstone for a minute, so that a
+//! late repetition of its first segment does not open a ghost, and repetitions of what it received
+//! are still acknowledged: the peer may never have heard the last acknowledgement.
+
+use std::collections::hash_map::RandomState;
+use std::collections::{HashMap, VecDeque};
+use std::hash::BuildHasher;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use crate::core::segment::{self, Command, HEADER, Header, Segments};
+use crate::core::seq::Sn;
+use crate::mailbox::ConnId;
+
+/// How long a tombstone stands, and how many at most.
+const TOMBSTONE_LIFE: Duration = Duration::from_secs(60);
+const TOMBSTONES: usize = 4_096;
+/// Numbers behind the end of a conversation that its tombstone still acknowledges.
+const REPEATED: u32 = 65_535;
+
+/// A conversation's name on the wire.
+pub(crate) type Key = (SocketAddr, u32);
+
+/// What is remembered of a conversation that ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tombstone {
+    /// Hash of the payload that opened it; `None` if we opened it.
+    pub(crate) opening: Option<u64>,
+    /// The next number it would have received.
+    pub(crate) nxt: Sn,
+}
+
+/// Where a datagram goes.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Route {
+    Existing(ConnId),
+    /// A well-formed opening by someone unknown, with the hash of its payload.
+    Open(u64),
+    /// Repeats what an ended conversation received: this acknowledges it.
+    Acknowledge(Header),
+    Closed,
+    Unknown,
+    Malformed,
+    Short,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Demux {
+    live: HashMap<Key, ConnId>,
+    /// The last one found: datagrams come in trains.
+    recent: Option<(Key, ConnId)>,
+    ended: HashMap<Key, (Instant, Tombstone)>,
+    /// In order of expiry. An entry whose time differs from the map's was replaced.
+    expiry: VecDeque<(Instant, Key)>,
+    hasher: RandomState,
+}
+
+impl Demux {
+    /// Finds the conversation of `datagram`, or what else to do with it.
+    pub(crate) fn route(&mut self, now: Instant, from: SocketAddr, datagram: &[u8]) -> Route {
+        let Some(conv) = datagram.first_chunk().map(|conv| u32::from_le_bytes(*conv)) else {
+            return Route::Short;
+        };
+        if datagram.len() < HEADER {
+            return Route::Short;
+        }
+        let key = (from, conv);
+        if let Some((_, id)) = self.recent.filter(|(recent, _)| *recent == key) {
+            return Route::Existing(id);
+        }
+        if let Some(id) = self.live.get(&key) {
+            self.recent = Some((key, *id));
+            return Route::Existing(*id);
+        }
+        self.route_stranger(now, key, datagram)
+    }
+
+    fn route_stranger(&mut self, now: Instant, key: Key, datagram: &[u8]) -> Route {
+        if segment::check(datagram, key.1).is_err() {
+            return Route::Malformed;
+        }
+        let opening = Segments::new(datagram).next().filter(|(header, _)| is_opening(header));
+        let hash = opening.map(|(_, payload)| self.hasher.hash_one(payload));
+        self.expire(now);
+        match (self.ended.get(&key), hash) {
+            (Some((_, tombstone)), Some(hash)) if tombstone.opening != Some(hash) => {
+                // A peer whose opening we never saw may only repeat what we acknowledged.
+                if tombstone.opening.is_some() { Route::Open(hash) } else { Route::Closed }
+            }
+            // The opening again, with data behind it acknowledged long ago: a peer that starts anew
+            // with the same words. Silence lets it open once the tombstone is gone.
+            (Some((_, tombstone)), Some(_)) if tombstone.nxt != Sn(1) => Route::Closed,
+            (Some((_, tombstone)), _) => {
+                repeated(datagram, tombstone.nxt).map_or(Route::Closed, Route::Acknowledge)
+            }
+            (None, Some(hash)) => Route::Open(hash),
+            (None, None) => Route::Unknown,
+        }
+    }
+
+    pub(crate) fn insert(&mut self, key: Key, id: ConnId) {
+        self.ended.remove(&key);
+        self.live.insert(key, id);
+    }
+
+    pub(crate) fn contains(&self, key: &Key) -> bool {
+        self.live.contains_key(key) || self.ended.contains_key(key)
+    }
+
+    /// Ends a conversation, compared by identity: a successor under the same name stays.
+    pub(crate) fn remove(&mut self, now: Instant, key: Key, id: ConnId, tombstone: Tombstone) {
+        if self.live.get(&key) != Some(&id) {
+            return;
+        }
+        self.live.remove(&key);
+        self.recent = None;
+        self.expire(now);
+        if self.expiry.len() >= TOMBSTONES {
+            self.drop_oldest();
+        }
+        let until = now + TOMBSTONE_LIFE;
+        self.ended.insert(key, (until, tombstone));
+        self.expiry.push_back((until, key));
+    }
+
+    fn expire(&mut self, now: Instant) {
+        while self.expiry.front().is_some_and(|(until, _)| *until <= now) {
+            self.drop_oldest();
+        }
+    }
+
+    fn drop_oldest(&mut self) {
+        let Some((until, key)) = self.expiry.pop_front() else { return };
+        if self.ended.get(&key).is_some_and(|(stands, _)| *stands == until) {
+            self.ended.remove(&key);
+        }
+    }
+}
+
+/// A conversation opens with its first data segment and nothing else.
+fn is_opening(header: &Header) -> bool {
+    header.command == Command::Push && header.sn == Sn(0) && header.una == Sn(0)
+}
+
+/// The acknowledgement of the last data segment in `datagram` that an ended conversation had
+/// received. Its window is closed: nobody will read more.
+fn repeated(datagram: &[u8], nxt: Sn) -> Option<Header> {
+    Segments::new(datagram)
+        .map(|(header, _)| header)
+        .filter(|header| header.command == Command::Push)
+        .filter(|header| {
+            nxt.offset_from(header.sn).is_some_and(|age| (1..=REPEATED).contains(&age))
+        })
+        .last()
+        .map(|header| Header { command: Command::Ack, frg: 0, wnd: 0, una: nxt, len: 0, ..header })
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "a test needs one real instant to count from")]
+mod tests {
+    use super::*;
+    use crate::core::seq::Ts;
+
+    const ID: ConnId = ConnId { slot: 3, generation: 1 };
+
+    fn from(port: u16) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], port))
+    }
+
+    fn datagram(command: Command, sn: u32, una: u32, payload: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        Header {
+            conv: 9,
+            command,
+            frg: 0,
+            wnd: 32,
+            ts: Ts(5),
+            sn: Sn(sn),
+            una: Sn(una),
+            len: u32::try_from(payload.len()).unwrap(),
+        }
+        .emit(&mut out);
+        out.extend_from_slice(payload);
+        out
+    }
+
+    #[test]
+    fn only_a_first_data_segment_opens() {
+        let mut demux = Demux::default();
+        let now = Instant::now();
+        let mut route = |bytes: &[u8]| demux.route(now, from(1), bytes);
+        assert!(matches!(route(&datagram(Command::Push, 0, 0, b"hi")), Route::Open(_)));
+        assert_eq!(route(&datagram(Command::Push, 1, 0, b"hi")), Route::Unknown);
+        assert_eq!(route(&datagram(Command::Push, 0, 1, b"hi")), Route::Unknown);
+        assert_eq!(route(&datagram(Command::Ack, 0, 0, b"")), Route::Unknown);
+        assert_eq!(route(&datagram(Command::WindowAsk, 0, 0, b"")), Route::Unknown);
+        assert_eq!(route(&datagram(Command::Push, 0, 0, b"hi")[..25]), Route::Malformed);
+        assert_eq!(route(b"short"), Route::Short);
+    }
+
+    #[test]
+    fn another_conv_or_address_is_another_conversation() {
+        let mut demux = Demux::default();
+        let now = Instant::now();
+        demux.insert((from(1), 9), ID);
+        let data = datagram(Command::Push, 5, 0, b"x");
+        for _ in 0..2 {
+            assert_eq!(demux.route(now, from(1), &data), Route::Existing(ID));
+        }
+        assert_eq!(demux.route(now, from(2), &data), Route::Unknown);
+        let mut foreign = data;
+        foreign[0] = 8;
+        assert_eq!(demux.route(now, from(1), &foreign), Route::Unknown);
+    }
+
+    #[test]
+    fn a_tombstone_acknowledges_repetitions_and_lets_a_new_opening_pass() {
+        let mut demux = Demux::default();
+        let now = Instant::now();
+        let first = datagram(Command::Push, 0, 0, b"first");
+        let Route::Open(hash) = demux.route(now, from(1), &first) else { panic!("opens") };
+        demux.insert((from(1), 9), ID);
+        let stranger = ConnId { slot: 3, generation: 2 };
+        let tombstone = Tombstone { opening: Some(hash), nxt: Sn(4) };
+        demux.remove(now, (from(1), 9), stranger, tombstone);
+        assert_eq!(demux.route(now, from(1), &first), Route::Existing(ID), "identity matters");
+        demux.remove(now, (from(1), 9), ID, tombstone);
+
+        let last = datagram(Command::Push, 3, 7, b"last");
+        let Route::Acknowledge(ack) = demux.route(now, from(1), &last) else { panic!("acks") };
+        assert_eq!((ack.command, ack.sn, ack.ts, ack.una), (Command::Ack, Sn(3), Ts(5), Sn(4)));
+        assert_eq!(demux.route(now, from(1), &first), Route::Closed, "it may start anew");
+        let probe = datagram(Command::Push, 0_u32.wrapping_sub(1 << 30), 0, b"");
+        assert_eq!(demux.route(now, from(1), &probe), Route::Closed, "it is not alive");
+        assert_eq!(demux.route(now, from(1), &datagram(Command::Push, 4, 0, b"x")), Route::Closed);
+        let second = datagram(Command::Push, 0, 0, b"second");
+        assert!(matches!(demux.route(now, from(1), &second), Route::Open(_)));
+
+        let later = now + TOMBSTONE_LIFE;
+        assert_eq!(demux.route(later, from(1), &first), Route::Open(hash));
+    }
+
+    #[test]
+    fn tombstones_are_bounded_and_the_oldest_goes_first() {
+        let mut demux = Demux::default();
+        let now = Instant::now();
+        let tombstone = Tombstone { opening: None, nxt: Sn(0) };
+        for conv in 0..10_000 {
+            demux.insert((from(1), conv), ID);
+            demux.remove(now, (from(1), conv), ID, tombstone);
+        }
+        assert_eq!((demux.ended.len(), demux.expiry.len()), (TOMBSTONES, TOMBSTONES));
+        assert!(!demux.contains(&(from(1), 0)) && demux.contains(&(from(1), 9_999)));
+    }
+}

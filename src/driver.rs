@@ -1,0 +1,460 @@
+//! The driver: one task per socket that owns everything with protocol meaning.
+//!
+//! [`Driver::turn`] does everything except waiting: it sends what was left over, receives, looks
+//! into the mailbox, lets expired timers act, serves each conversation that something happened to,
+//! and sends. It is synchronous and takes the time as an argument, so whole endpoints run on a
+//! simulated network. The waiting is in [`task`].
+//!
+//! A turn is bounded: so many datagrams in, so many out, the rest in the next turn. Conversations
+//! take turns in the order in which they became ready, each with a quota.
+
+mod conn;
+mod receive;
+mod task;
+#[cfg(test)]
+mod tests;
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use chacha20::ChaCha8Rng;
+use rand_core::{Rng, SeedableRng};
+use slab::Slab;
+use tokio::sync::oneshot;
+
+use self::conn::{Conn, Interrupted};
+pub(crate) use self::task::DriverTask;
+use crate::buffer::{Flushed, TxBatch};
+use crate::config::Config;
+use crate::core::{Kcp, Seed};
+use crate::demux::{Demux, Key};
+use crate::error::ConnectionError;
+use crate::listener::AcceptQueue;
+use crate::mailbox::{Command, ConnId, Mailbox};
+use crate::shared::{Outgoing, Shared};
+use crate::stats::EndpointStats;
+use crate::stream::KcpStream;
+use crate::sync::Arc;
+use crate::sys::{RxBatch, Socket};
+use crate::timer::TimerWheel;
+use crate::trace;
+
+/// Receive calls per turn; each fills several wide buffers.
+const RECV_CALLS: usize = 2;
+/// Datagrams that leave per turn, copies included; how many of them may be answers that do not
+/// wait for their conversation to be served; and how many are one conversation's.
+const TURN_PACKETS: usize = 256;
+const TURN_ANSWERS: usize = 128;
+const CONN_PACKETS: usize = 128;
+/// How often a blocked socket lets timers be looked at: most of what is due cannot leave anyway.
+const BLOCKED_REST: Duration = Duration::from_millis(10);
+
+/// What a turn ended with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// More is waiting; let others run first.
+    Again,
+    /// Nothing to do until something happens.
+    Idle,
+    /// Nobody needs this driver any more, or its socket is gone.
+    Finished,
+}
+
+/// Working memory that only a turn needs.
+#[derive(Debug, Default)]
+struct Scratch {
+    wakers: Vec<Waker>,
+    outgoing: VecDeque<Outgoing>,
+    chunks: VecDeque<Bytes>,
+}
+
+thread_local! {
+    /// Receive buffers are wide and a turn never yields, so the drivers of a thread share one set:
+    /// a process with thousands of sockets has as many sets as threads.
+    static RX: RefCell<Option<RxBatch>> = const { RefCell::new(None) };
+}
+
+#[derive(Debug)]
+pub(crate) struct Driver<S> {
+    socket: S,
+    local: SocketAddr,
+    config: Config,
+    mailbox: Arc<Mailbox>,
+    /// Where conversations opened by peers go, while somebody listens.
+    accept: Option<Arc<AcceptQueue>>,
+    conns: Slab<Box<Conn>>,
+    demux: Demux,
+    timers: TimerWheel,
+    /// Conversations that something happened to, each once.
+    ready: VecDeque<ConnId>,
+    tx: TxBatch,
+    blocked: bool,
+    /// When the last turn was.
+    turned: Instant,
+    /// Receive errors since the last datagram, and until when that is reason enough to wait.
+    recv_failures: u32,
+    recv_rest: Option<Instant>,
+    /// Datagrams that may still leave in this turn.
+    budget: usize,
+    generations: u32,
+    rng: ChaCha8Rng,
+    /// Conversations that still deliver what a dropped handle or a shutdown left behind.
+    lingering: usize,
+    idle_waiters: Vec<oneshot::Sender<()>>,
+    stats: EndpointStats,
+    published: EndpointStats,
+    scratch: Scratch,
+    ids: Vec<ConnId>,
+    commands: Vec<Command>,
+    expired: Vec<usize>,
+}
+
+impl<S: Socket> Driver<S> {
+    /// `seed` is secret: conversation ids, time stamp epochs and cookies come from it.
+    pub(crate) fn new(
+        socket: S,
+        config: Config,
+        mailbox: Arc<Mailbox>,
+        accept: Option<Arc<AcceptQueue>>,
+        seed: [u8; 32],
+        now: Instant,
+    ) -> io::Result<Self> {
+        Ok(Self {
+            local: socket.local_addr()?,
+            socket,
+            config,
+            mailbox,
+            accept,
+            conns: Slab::new(),
+            demux: Demux::default(),
+            timers: TimerWheel::new(now),
+            ready: VecDeque::new(),
+            tx: TxBatch::default(),
+            blocked: false,
+            turned: now,
+            recv_failures: 0,
+            recv_rest: None,
+            budget: 0,
+            generations: 0,
+            rng: ChaCha8Rng::from_seed(seed),
+            lingering: 0,
+            idle_waiters: Vec::new(),
+            stats: EndpointStats::default(),
+            published: EndpointStats::default(),
+            scratch: Scratch::default(),
+            ids: Vec::new(),
+            commands: Vec::new(),
+            expired: Vec::new(),
+        })
+    }
+
+    /// Everything except waiting.
+    pub(crate) fn turn(&mut self, now: Instant) -> Turn {
+        (self.budget, self.turned) = (TURN_PACKETS, now);
+        let mut usable = self.flush();
+        // Now, before the batch fills again: it may never be empty later while others are busy.
+        self.settle_idle_waiters();
+        let more = match self.receive(now) {
+            Ok(more) => more,
+            Err(error) => {
+                usable = Err(error);
+                false
+            }
+        };
+        self.read_mailbox(now);
+        self.expire(now);
+        usable = usable.and_then(|()| self.serve(now));
+        usable = usable.and_then(|()| self.flush());
+        // Before whoever waited looks at them.
+        self.publish();
+        self.settle_idle_waiters();
+        self.scratch.wakers.drain(..).for_each(Waker::wake);
+        match usable {
+            Err(error) => {
+                trace::socket_failed(self.local, &error);
+                Turn::Finished
+            }
+            Ok(()) if self.is_unused() && self.tx.is_empty() => Turn::Finished,
+            Ok(()) if more || (!self.ready.is_empty() && !self.blocked) => Turn::Again,
+            Ok(()) => Turn::Idle,
+        }
+    }
+
+    pub(crate) fn local(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// When the next turn is due if nothing else happens.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        let timer = self
+            .timers
+            .next()
+            .map(|next| if self.blocked { next.max(self.turned + BLOCKED_REST) } else { next });
+        [timer, self.recv_rest].into_iter().flatten().min()
+    }
+
+    /// Whether the socket is left alone for a while: it has only failed of late.
+    pub(crate) fn is_resting(&self) -> bool {
+        self.recv_rest.is_some()
+    }
+
+    /// Whether a turn was cut short or a handle has something to say.
+    #[cfg(test)]
+    fn has_mail(&self) -> bool {
+        (!self.ready.is_empty() && !self.blocked) || self.mailbox.register(Waker::noop())
+    }
+
+    #[cfg(test)]
+    fn socket(&self) -> &S {
+        &self.socket
+    }
+
+    /// Whether the socket takes no more datagrams now.
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.blocked
+    }
+
+    fn is_unused(&self) -> bool {
+        self.conns.is_empty() && self.mailbox.handles() == 0
+    }
+
+    /// Sends the batch. An error means that the socket cannot be used any more.
+    fn flush(&mut self) -> io::Result<()> {
+        if self.tx.is_empty() {
+            return Ok(());
+        }
+        let flushed = self.tx.flush(&mut self.socket, &mut self.stats);
+        self.blocked = matches!(flushed, Flushed::Blocked);
+        for (dst, size) in self.tx.take_too_large() {
+            self.lower_mtu(dst, size);
+        }
+        if let Flushed::Fatal(error) = flushed { Err(error) } else { Ok(()) }
+    }
+
+    /// The path to `dst` refuses datagrams of this size: new segments get smaller.
+    fn lower_mtu(&mut self, dst: SocketAddr, size: usize) {
+        for (_, conn) in &mut self.conns {
+            if conn.peer() == dst {
+                conn.lower_mtu(size);
+            }
+        }
+    }
+
+    // ----- mailbox and timers -----
+
+    fn read_mailbox(&mut self, now: Instant) {
+        let (mut ids, mut commands) =
+            (std::mem::take(&mut self.ids), std::mem::take(&mut self.commands));
+        self.mailbox.drain(&mut ids, &mut commands);
+        for id in ids.drain(..) {
+            self.touch(id);
+        }
+        for command in commands.drain(..) {
+            self.on_command(now, command);
+        }
+        (self.ids, self.commands) = (ids, commands);
+    }
+
+    fn on_command(&mut self, now: Instant, command: Command) {
+        match command {
+            Command::Set(id, setting) => {
+                if let Some(conn) = self.get_mut(id) {
+                    conn.apply(setting);
+                    self.touch(id);
+                }
+            }
+            Command::Connect { peer, reply } => {
+                let stream = self.connect(now, peer);
+                // Whoever asked may be gone; the stream is then dropped like any other.
+                drop(reply.send(stream));
+            }
+            Command::WaitIdle(reply) => {
+                self.look_at_ready(now);
+                self.idle_waiters.push(reply);
+            }
+        }
+    }
+
+    fn connect(&mut self, now: Instant, peer: SocketAddr) -> io::Result<KcpStream> {
+        if self.conns.len() >= self.config.limits.max_connections {
+            let limit = self.config.limits.max_connections;
+            let message = format!("the endpoint has {limit} connections, its max_connections");
+            return Err(io::Error::other(message));
+        }
+        let conv = loop {
+            let conv = self.rng.next_u32();
+            if conv != 0 && !self.demux.contains(&(peer, conv)) {
+                break conv;
+            }
+        };
+        let shared = self.open(now, (peer, conv), None)?;
+        self.stats.opened_locally += 1;
+        Ok(KcpStream::new(shared))
+    }
+
+    /// Creates a conversation.
+    fn open(&mut self, now: Instant, key: Key, opening: Option<u64>) -> io::Result<Arc<Shared>> {
+        let seed = Seed { ts_epoch: self.rng.next_u32(), cookies: self.rng.next_u64() };
+        let kcp = Kcp::new(key.1, &self.config.kcp, now, seed)?;
+        let entry = self.conns.vacant_entry();
+        self.generations = self.generations.wrapping_add(1);
+        let slot = u32::try_from(entry.key()).map_err(io::Error::other)?;
+        let id = ConnId { slot, generation: self.generations };
+        let mailbox = self.mailbox.clone();
+        let shared = Shared::new(id, key.1, key.0, self.local, &self.config, mailbox);
+        entry.insert(Box::new(Conn::new(kcp, shared.clone(), opening, &self.config, now)));
+        self.demux.insert(key, id);
+        trace::opened(key.0, key.1, opening.is_some());
+        self.touch(id);
+        Ok(shared)
+    }
+
+    fn expire(&mut self, now: Instant) {
+        let mut expired = std::mem::take(&mut self.expired);
+        self.timers.expire(now, &mut expired);
+        for slot in expired.drain(..) {
+            if let Some(conn) = self.conns.get_mut(slot) {
+                conn.on_timeout(now);
+                let id = conn.id();
+                self.touch(id);
+            }
+        }
+        self.expired = expired;
+    }
+
+    // ----- conversations -----
+
+    fn get_mut(&mut self, id: ConnId) -> Option<&mut Conn> {
+        let conn = self.conns.get_mut(id.slot as usize)?;
+        (conn.id() == id).then_some(&mut **conn)
+    }
+
+    /// Puts a conversation on the list of those to serve.
+    fn touch(&mut self, id: ConnId) {
+        if self.get_mut(id).is_some_and(Conn::mark_ready) {
+            self.ready.push_back(id);
+        }
+    }
+
+    /// Serves the ready conversations until the turn's budget is used up. While the socket is
+    /// blocked each is looked at once, for what does not concern sending.
+    fn serve(&mut self, now: Instant) -> io::Result<()> {
+        let mut left = self.ready.len();
+        while left > 0 && (self.budget > 0 || self.blocked) {
+            let Some(id) = self.ready.pop_front() else { break };
+            left -= 1;
+            if let Some(interrupted) = self.serve_one(now, id)? {
+                match interrupted {
+                    // It keeps its place; while nothing can be sent the others are looked at.
+                    Interrupted::Full if !self.blocked => self.ready.push_front(id),
+                    _ => self.ready.push_back(id),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Serves one conversation; tells whether it has more to send.
+    fn serve_one(&mut self, now: Instant, id: ConnId) -> io::Result<Option<Interrupted>> {
+        let slot = id.slot as usize;
+        let Some(conn) = self.conns.get_mut(slot).filter(|conn| conn.id() == id) else {
+            return Ok(None);
+        };
+        conn.look(now, &mut self.scratch);
+        let mut quota = CONN_PACKETS;
+        let mut interrupted = None;
+        loop {
+            let Some(conn) = self.conns.get_mut(slot) else { return Ok(None) };
+            let limit = if self.blocked { 0 } else { quota.min(self.budget) };
+            let sent = conn.transmit(now, &mut self.tx, limit);
+            (quota, self.budget) = (quota.saturating_sub(sent), self.budget.saturating_sub(sent));
+            if sent < limit && !self.tx.is_full() {
+                break;
+            }
+            if self.tx.is_full() && !self.blocked {
+                self.flush()?;
+            }
+            if self.blocked || self.budget == 0 || quota == 0 {
+                let full = self.blocked || self.budget == 0;
+                interrupted = Some(if full { Interrupted::Full } else { Interrupted::Quota });
+                break;
+            }
+        }
+        let Some(conn) = self.conns.get_mut(slot) else { return Ok(None) };
+        if interrupted.is_none() {
+            conn.unmark_ready();
+        }
+        let over = conn.settle(now, &mut self.scratch);
+        conn.count_lingering(over.is_some(), &mut self.lingering);
+        match over {
+            Some(tombstone) => {
+                let key = conn.key();
+                self.timers.set(slot, None);
+                self.conns.remove(slot);
+                self.demux.remove(now, key, id, tombstone);
+                Ok(None)
+            }
+            None => {
+                self.timers.set(slot, conn.deadline());
+                Ok(interrupted)
+            }
+        }
+    }
+
+    // ----- whoever watches -----
+
+    /// What handles left to do and nobody has looked at yet must not look like nothing. Waiting
+    /// until nobody is ready would not do: beside busy conversations that may never come.
+    fn look_at_ready(&mut self, now: Instant) {
+        for id in &self.ready {
+            if let Some(conn) = self.conns.get_mut(id.slot as usize).filter(|c| c.id() == *id) {
+                conn.look(now, &mut self.scratch);
+                conn.count_lingering(false, &mut self.lingering);
+            }
+        }
+    }
+
+    /// Answers those who wait for everything lingering to be delivered.
+    fn settle_idle_waiters(&mut self) {
+        if self.idle_waiters.is_empty() || !self.tx.is_empty() {
+            return;
+        }
+        if self.lingering == 0 {
+            for waiter in self.idle_waiters.drain(..) {
+                // Whoever waited may have stopped.
+                let _ = waiter.send(());
+            }
+        }
+    }
+
+    fn publish(&mut self) {
+        self.stats.connections = self.conns.len() as u64;
+        if self.stats != self.published {
+            self.published = self.stats;
+            self.mailbox.publish(&self.stats);
+        }
+    }
+}
+
+impl<S> Drop for Driver<S> {
+    /// However the driver ends, a panic or the end of the runtime included, nobody is left asleep.
+    fn drop(&mut self) {
+        let mut commands = Vec::new();
+        self.mailbox.close(&mut self.ids, &mut commands);
+        drop(commands);
+        let mut wakers: Vec<Waker> = Vec::new();
+        for mut conn in self.conns.drain() {
+            conn.deliver_rest(&mut self.scratch);
+            wakers.extend(conn.shared().end(ConnectionError::EndpointClosed).into_iter().flatten());
+        }
+        if let Some(accept) = &self.accept {
+            wakers.extend(accept.close());
+        }
+        wakers.drain(..).chain(self.scratch.wakers.drain(..)).for_each(Waker::wake);
+    }
+}

@@ -1,0 +1,83 @@
+//! The waiting part of the driver: turns, and in between whatever wakes it first.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use tokio::time::Sleep;
+
+use super::{Driver, Turn};
+use crate::sys::Socket;
+
+/// Turns in a row before other tasks get a chance, even if each found little to do.
+const TURNS_PER_POLL: usize = 8;
+
+/// A driver as a task. It ends when nobody needs it any more.
+#[derive(Debug)]
+pub(crate) struct DriverTask<S> {
+    driver: Driver<S>,
+    sleep: Pin<Box<Sleep>>,
+    /// What `sleep` is set to, if anything.
+    armed: Option<Instant>,
+}
+
+impl<S: Socket + Unpin> DriverTask<S> {
+    /// Called within a Tokio runtime that has time enabled.
+    pub(crate) fn new(driver: Driver<S>) -> Self {
+        let sleep = Box::pin(tokio::time::sleep(std::time::Duration::ZERO));
+        Self { driver, sleep, armed: None }
+    }
+
+    /// Registers for everything that may happen next. Returns whether something has happened.
+    fn register(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
+        if !self.driver.is_resting() && self.driver.socket.poll_recv_ready(cx).is_ready() {
+            return true;
+        }
+        if self.driver.is_blocked() && self.driver.socket.poll_send_ready(cx).is_ready() {
+            return true;
+        }
+        // After registering the mailbox is looked at once more, inside `register`.
+        self.driver.mailbox.register(cx.waker()) || self.poll_sleep(cx, now)
+    }
+
+    fn poll_sleep(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
+        let Some(deadline) = self.driver.deadline() else {
+            return false;
+        };
+        // The clock decides: a `Sleep` may say Pending for a deadline that has passed, since it
+        // shares the task's budget.
+        if deadline <= now {
+            return true;
+        }
+        if self.armed != Some(deadline) {
+            self.sleep.as_mut().reset(deadline.into());
+            self.armed = Some(deadline);
+        }
+        let elapsed = self.sleep.as_mut().poll(cx).is_ready();
+        if elapsed {
+            self.armed = None;
+        }
+        elapsed
+    }
+}
+
+impl<S: Socket + Unpin> Future for DriverTask<S> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = &mut *self;
+        for _ in 0..TURNS_PER_POLL {
+            // Tokio's clock, so that a paused runtime pauses the protocol too.
+            let now = tokio::time::Instant::now().into_std();
+            match this.driver.turn(now) {
+                Turn::Finished => return Poll::Ready(()),
+                Turn::Again => break,
+                Turn::Idle if this.register(cx, now) => {}
+                Turn::Idle => return Poll::Pending,
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+}

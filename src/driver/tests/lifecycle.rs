@@ -1,0 +1,297 @@
+//! How conversations and endpoints begin and end.
+
+use std::cell::Cell;
+use std::io::{self, ErrorKind};
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::pair::{
+    CLIENT, HOUR, MINUTE, Pair, SECOND, SERVER, cause, greet, is_about, pattern, push, read_pattern,
+};
+use super::world::{World, addr};
+use crate::config::Config;
+use crate::core::tests::link::{CERTAIN, LinkConfig};
+use crate::error::ConnectionError;
+
+// ----- shutdown -----
+
+#[test]
+fn shutdown_is_ok_once_everything_is_acknowledged() {
+    for seed in 0..20 {
+        println!("seed {seed}");
+        let Pair { mut world, mut client, server, .. } =
+            Pair::seeded(seed, &Config::new(), &Config::new());
+        world.set_path(LinkConfig { loss: 200_000, jitter: 5_000, ..LinkConfig::delay(10_000) });
+        world.finish(MINUTE, async move {
+            client.write_all(&pattern(100_000)).await.unwrap();
+            client.shutdown().await.unwrap();
+            assert_eq!(server.stats().received_bytes, 100_002, "Ok before it was all there");
+            assert_eq!(client.write(b"x").await.unwrap_err().kind(), ErrorKind::BrokenPipe);
+            client.shutdown().await.unwrap();
+        });
+    }
+}
+
+#[test]
+fn shutdown_towards_a_vanished_peer_fails_in_time() {
+    let linger = Config::default().linger;
+    for (linger, promised, end) in [
+        (linger, linger, ConnectionError::LingerExpired),
+        (HOUR, MINUTE, ConnectionError::DeadPeer),
+        (Duration::ZERO, Duration::ZERO, ConnectionError::LingerExpired),
+    ] {
+        let Pair { mut world, mut client, .. } =
+            Pair::new(&Config::new().linger(linger).idle_timeout(None), &Config::new());
+        world.crash(SERVER);
+        let before = world.elapsed();
+        let error = world.finish(2 * MINUTE, async {
+            client.write_all(b"lost").await.unwrap();
+            client.shutdown().await.unwrap_err()
+        });
+        assert_eq!((error.kind(), cause(&error)), (ErrorKind::TimedOut, Some(end)));
+        let took = world.elapsed() - before;
+        assert!(is_about(took, promised), "{took} us with linger {linger:?}");
+        assert_eq!(client.error(), Some(end));
+    }
+}
+
+#[test]
+fn shutdown_waits_for_a_peer_that_is_slow_to_read() {
+    let mut small = Config::new().windows(1_024, 8);
+    small.recv_buffer = 1_000;
+    let Pair { mut world, mut client, mut server, .. } = Pair::new(&Config::new(), &small);
+    let done = Rc::new(Cell::new(false));
+    let told = done.clone();
+    world.spawn(async move {
+        client.write_all(&pattern(100_000)).await.unwrap();
+        client.shutdown().await.unwrap();
+        told.set(true);
+    });
+    world.run_for(10 * MINUTE);
+    assert!(!done.get(), "nobody has read yet");
+    world.finish(MINUTE, read_pattern(&mut server, 100_000));
+    world.run_for(SECOND);
+    assert!(done.get());
+}
+
+// ----- drop and abort -----
+
+#[test]
+fn what_a_dropped_stream_wrote_is_delivered() {
+    let Pair { mut world, listener: _listener, endpoint, mut client, mut server } = Pair::plain();
+    world.set_path(LinkConfig { loss: 200_000, ..LinkConfig::delay(10_000) });
+    world.finish(MINUTE, async move {
+        client.write_all(&pattern(500_000)).await.unwrap();
+        // In the middle of a write: the bytes that it took are the stream's, the rest is not.
+        let more = vec![0; 10_000_000];
+        let write = client.write_all(&more);
+        let poll = std::future::poll_fn(|_| std::task::Poll::Ready(()));
+        tokio::select! { biased; _ = write => unreachable!(), () = poll => {} }
+        drop(client);
+        read_pattern(&mut server, 500_000).await;
+        endpoint.wait_idle().await;
+        assert_eq!(endpoint.stats().connections, 0);
+    });
+}
+
+#[test]
+fn a_dropped_stream_gives_up_after_linger_without_progress() {
+    for linger in [Duration::ZERO, SECOND, 10 * SECOND] {
+        let Pair { mut world, endpoint, client, .. } =
+            Pair::new(&Config::new().linger(linger), &Config::new());
+        world.crash(SERVER);
+        let before = world.elapsed();
+        client.try_write(b"lost").unwrap();
+        drop(client);
+        world.finish(MINUTE, endpoint.wait_idle());
+        let took = world.elapsed() - before;
+        assert!(is_about(took, linger), "{took} us with linger {linger:?}");
+        assert_eq!(endpoint.stats().connections, 0);
+    }
+}
+
+#[test]
+fn a_dropped_stream_goes_on_while_there_is_progress() {
+    // 200 kB at 10 kB/s take twice the linger time.
+    let Pair { mut world, endpoint, client, mut server, .. } = Pair::plain();
+    let slow = LinkConfig { rate: Some(10_000), queue: 20_000, ..LinkConfig::delay(10_000) };
+    world.set_path(slow);
+    let data = pattern(200_000);
+    assert_eq!(client.try_write(&data).unwrap(), data.len());
+    drop(client);
+    world.finish(2 * MINUTE, read_pattern(&mut server, 200_000));
+    drop(endpoint);
+}
+
+#[test]
+fn nothing_leaves_after_an_abort() {
+    let Pair { mut world, endpoint, client, .. } = Pair::plain();
+    client.try_write(&pattern(200_000)).unwrap();
+    world.run_for(SECOND / 1_000);
+    client.abort();
+    world.settle();
+    assert_eq!(endpoint.stats().connections, 0);
+    world.log();
+    world.run_for(MINUTE);
+    let log = world.log();
+    assert!(log.iter().all(|sent| sent.from != addr(CLIENT)), "{log:?}");
+}
+
+// ----- wait_idle -----
+
+#[test]
+fn wait_idle_is_done_at_once_when_nothing_lingers() {
+    let Pair { mut world, endpoint, client, .. } = Pair::plain();
+    client.try_write(b"on its way, and the stream is open").unwrap();
+    let before = world.elapsed();
+    world.finish(SECOND, endpoint.wait_idle());
+    assert_eq!(world.elapsed(), before);
+    drop(client);
+}
+
+#[test]
+fn wait_idle_waits_for_delivery() {
+    let Pair { mut world, endpoint, client, server, .. } = Pair::plain();
+    client.try_write(&pattern(50_000)).unwrap();
+    drop(client);
+    world.finish(SECOND, endpoint.wait_idle());
+    assert_eq!(server.stats().received_bytes, 50_002);
+}
+
+#[test]
+fn wait_idle_waits_for_nobody_else() {
+    let mut world = World::new(1, LinkConfig::default());
+    let config = Config::new();
+    let (listener, endpoint) = (world.listener(SERVER, &config), world.endpoint(CLIENT, &config));
+    let mut streams = Vec::new();
+    for _ in 0..5 {
+        streams.push(world.finish(SECOND, greet(&endpoint, &listener)));
+    }
+    let (last, mut last_server) = streams.pop().unwrap();
+    let left = Rc::new(Cell::new(streams.len()));
+    for (mut client, mut server) in streams {
+        let left = left.clone();
+        world.spawn(async move { client.write_all(&pattern(4_000_000)).await.unwrap() });
+        world.spawn(async move {
+            read_pattern(&mut server, 4_000_000).await;
+            left.set(left.get() - 1);
+        });
+    }
+    last.try_write(b"bye").unwrap();
+    drop(last);
+    let busy = left.clone();
+    world.spawn(async move {
+        endpoint.wait_idle().await;
+        assert_eq!(busy.get(), 4, "it waited for streams that are open");
+    });
+    world.spawn(async move {
+        let mut bye = [0; 3];
+        last_server.read_exact(&mut bye).await.unwrap();
+    });
+    world.run(MINUTE);
+}
+
+// ----- endpoints -----
+
+#[test]
+fn a_dropped_listener_leaves_accepted_streams_alone() {
+    let Pair { mut world, listener, endpoint, mut client, mut server } = Pair::plain();
+    let mut late = world.finish(SECOND, endpoint.connect(addr(SERVER))).unwrap();
+    late.try_write(b"nobody will accept this").unwrap();
+    world.finish(SECOND, late.established()).unwrap();
+    assert_eq!(listener.stats().connections, 2);
+    let endpoint = listener.endpoint().clone();
+    drop(listener);
+    world.settle();
+    assert_eq!(endpoint.stats().connections, 1, "the one that was accepted");
+    world.finish(2 * MINUTE, async move {
+        client.write_all(&pattern(10)).await.unwrap();
+        read_pattern(&mut server, 10).await;
+        let error = late.read(&mut [0; 10]).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+    });
+    world.inject(addr(9), SERVER, &push(7, 0, b"hello?"));
+    world.run_for(SECOND);
+    assert_eq!(endpoint.stats().dropped_not_accepting, 1);
+}
+
+#[test]
+fn a_driver_that_ends_wakes_everyone() {
+    let mut tiny = Config::new();
+    (tiny.send_buffer, tiny.kcp.send_window) = (1_000, 4);
+    let Pair { mut world, listener, endpoint, client, .. } = Pair::new(&tiny, &tiny);
+    let (mut closing, _) = world.finish(SECOND, greet(&endpoint, &listener));
+    let opening = world.finish(SECOND, endpoint.connect(addr(9))).unwrap();
+    let told = Rc::new(Cell::new(0));
+    let mut expect = |task: std::pin::Pin<Box<dyn Future<Output = io::Error>>>| {
+        let told = told.clone();
+        world.spawn(async move {
+            let error = task.await;
+            assert_eq!(error.kind(), ErrorKind::NotConnected);
+            assert_eq!(cause(&error), Some(ConnectionError::EndpointClosed));
+            told.set(told.get() + 1);
+        });
+    };
+    let (mut reader, mut writer) = client.into_split();
+    expect(Box::pin(async move { reader.read(&mut [0; 10]).await.unwrap_err() }));
+    expect(Box::pin(async move { writer.write_all(&pattern(1_000_000)).await.unwrap_err() }));
+    expect(Box::pin(async move {
+        closing.write_all(b"bye").await.unwrap();
+        closing.shutdown().await.unwrap_err()
+    }));
+    expect(Box::pin(async move { opening.established().await.unwrap_err() }));
+    expect(Box::pin(async move { listener.accept().await.unwrap_err() }));
+    world.set_path(LinkConfig { loss: CERTAIN, ..LinkConfig::default() });
+    world.run_for(SECOND);
+    assert_eq!(told.get(), 0);
+    // As a runtime that shuts down does with its tasks.
+    world.crash(SERVER);
+    world.crash(CLIENT);
+    world.settle();
+    assert_eq!(told.get(), 5);
+    let error = world.finish(SECOND, endpoint.connect(addr(SERVER))).unwrap_err();
+    assert_eq!(cause(&error), Some(ConnectionError::EndpointClosed));
+    world.finish(SECOND, endpoint.wait_idle());
+}
+
+#[test]
+fn an_endpoint_leaves_with_its_last_datagram() {
+    // The socket is blocked when the last acknowledgement is due.
+    let Pair { mut world, listener, endpoint, client, mut server } = Pair::plain();
+    drop(endpoint);
+    world.spawn(async move {
+        let mut client = client;
+        read_pattern(&mut client, 3).await;
+    });
+    let before = world.elapsed();
+    world.block_sends(CLIENT, SECOND);
+    world.finish(30 * SECOND, async move {
+        server.write_all(&pattern(3)).await.unwrap();
+        server.shutdown().await.unwrap();
+    });
+    assert!(is_about(world.elapsed() - before, SECOND));
+    drop(listener);
+}
+
+#[test]
+fn endpoint_counters_add_up() {
+    let Pair { mut world, listener, endpoint, mut client, mut server } = Pair::plain();
+    world.finish(SECOND, async {
+        client.write_all(&pattern(100_000)).await.unwrap();
+        read_pattern(&mut server, 100_000).await;
+    });
+    world.run_for(SECOND);
+    let (ours, theirs) = (endpoint.stats(), listener.stats());
+    assert_eq!((ours.opened_locally, ours.opened_by_peers, ours.connections), (1, 0, 1));
+    assert_eq!((theirs.opened_locally, theirs.opened_by_peers, theirs.connections), (0, 1, 1));
+    assert_eq!(ours.sent_datagrams, theirs.received_datagrams);
+    assert_eq!(ours.sent_bytes, theirs.received_bytes);
+    assert_eq!(theirs.sent_datagrams, ours.received_datagrams);
+    assert_eq!(theirs.sent_bytes, ours.received_bytes);
+    assert!(ours.sent_bytes > 100_000);
+    drop((client, server));
+    world.run_for(SECOND);
+    assert_eq!((endpoint.stats().connections, listener.stats().connections), (0, 0));
+}

@@ -1,0 +1,169 @@
+//! Many seeds of several clients echoing through a bad network.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::world::{World, addr};
+use crate::config::{AckPolicy, Config, NoDelay, WritePolicy};
+use crate::core::tests::link::{Burst, LinkConfig, Rng};
+
+/// Virtual time within which everything must be done: the worst plan sends 16 x 100 KB each way
+/// over a path that loses a fifth and may be cut off for five seconds.
+const LIMIT: Duration = Duration::from_secs(600);
+
+fn path(rng: &mut Rng) -> LinkConfig {
+    let cut = rng.below(3_000_000);
+    LinkConfig {
+        delay: rng.spread(50, 200_000),
+        jitter: rng.spread(1, 30_000),
+        keep_order: rng.chance(500_000),
+        loss: rng.pick(&[0, 1_000, 10_000, 50_000, 200_000]),
+        burst: rng.pick(&[None, None, Some(Burst { enter: 5_000, leave: 200_000 })]),
+        reorder: rng.pick(&[0, 0, 20_000, 200_000]),
+        reorder_by: rng.spread(1_000, 100_000),
+        duplicate: rng.pick(&[0, 0, 50_000]),
+        copies: 3,
+        copy_delay: 2_000_000,
+        corrupt: rng.pick(&[0, 10_000]),
+        rate: rng.pick(&[None, None, Some(2_000_000)]),
+        queue: 100_000,
+        mtu: 1_500,
+        partitions: if rng.chance(200_000) { vec![(cut, cut + 5_000_000)] } else { Vec::new() },
+    }
+}
+
+fn config(rng: &mut Rng) -> Config {
+    let presets =
+        [NoDelay::NORMAL, NoDelay::FAST, NoDelay::FAST2, NoDelay::FAST3, NoDelay::PROTOCOL];
+    let windows = [8, 32, 128, 1_024];
+    let mut config = Config::new()
+        .no_delay(rng.pick(&presets))
+        .windows(rng.pick(&windows), rng.pick(&windows))
+        .mtu(rng.pick(&[200, 576, 1_400]))
+        .ack_policy(rng.pick(&[AckPolicy::EachTurn, AckPolicy::Interval, AckPolicy::Immediate]))
+        .write_policy(rng.pick(&[WritePolicy::Immediate, WritePolicy::Corked]))
+        .linger(Duration::from_secs(60));
+    config.duplicates = rng.pick(&[0, 0, 1]);
+    config.send_buffer = rng.pick(&[1_000, 65_536, 262_144]);
+    config.recv_buffer = rng.pick(&[1_000, 65_536, 262_144]);
+    config
+}
+
+fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    let mut rng = Rng::new(seed);
+    std::iter::repeat_with(|| rng.next().to_le_bytes()).flatten().take(len).collect()
+}
+
+/// One run. Returns the fingerprint of all traffic and the virtual time it took.
+fn run(seed: u64) -> (u64, u64) {
+    let mut rng = Rng::new(seed);
+    let (path, server, client) = (path(&mut rng), config(&mut rng), config(&mut rng));
+    let clients = u8::try_from(rng.range(1, 16)).unwrap();
+    let mut world = World::new(seed, path);
+    let listener = world.listener(1, &server);
+    let done = Rc::new(RefCell::new(0));
+    let lengths: Vec<usize> = (0..clients).map(|_| rng.spread(1, 100_000) as usize).collect();
+    for (host, len) in (2..).zip(lengths.clone()) {
+        let endpoint = world.endpoint(host, &client);
+        let (data, done) = (pattern(seed ^ u64::from(host), len), done.clone());
+        let step = rng.spread(1, 50_000) as usize;
+        world.spawn(async move {
+            let stream = endpoint.connect(addr(1)).await.unwrap();
+            let (mut reader, mut writer) = stream.into_split();
+            let mut got = vec![0; data.len()];
+            let write = async {
+                for piece in data.chunks(step) {
+                    writer.write_all(piece).await.unwrap();
+                }
+                writer.flush().await.unwrap();
+                writer.shutdown().await.unwrap();
+            };
+            let read = async { reader.read_exact(&mut got).await.unwrap() };
+            tokio::join!(write, read);
+            assert!(got == data, "client {host} got other bytes than it sent");
+            drop((reader, writer));
+            endpoint.wait_idle().await;
+            *done.borrow_mut() += 1;
+        });
+    }
+    world.spawn(async move {
+        let mut handlers: Vec<std::pin::Pin<Box<dyn Future<Output = ()>>>> = Vec::new();
+        let mut accepted = 0;
+        std::future::poll_fn(|cx| {
+            while let std::task::Poll::Ready(stream) = listener.poll_accept(cx) {
+                accepted += 1;
+                let (mut stream, peer) = stream.unwrap();
+                let host =
+                    peer.ip().to_string().rsplit('.').next().unwrap().parse::<usize>().unwrap();
+                let len = lengths[host - 2];
+                handlers.push(Box::pin(async move {
+                    let mut left = len;
+                    while left > 0 {
+                        let chunk = stream.read_chunk().await.unwrap();
+                        left -= chunk.len();
+                        stream.write_all(&chunk).await.unwrap();
+                    }
+                    // Dropped without a word: the endpoint delivers the rest.
+                }));
+            }
+            handlers.retain_mut(|handler| handler.as_mut().poll(cx).is_pending());
+            if accepted == lengths.len() && handlers.is_empty() {
+                std::task::Poll::Ready(())
+            } else {
+                std::task::Poll::Pending
+            }
+        })
+        .await;
+        assert_eq!(listener.stats().opened_by_peers, lengths.len() as u64, "no ghosts");
+        listener.wait_idle().await;
+    });
+    world.run(LIMIT);
+    assert_eq!(*done.borrow(), u64::from(clients));
+    // Nobody holds anything any more: every driver ends by itself, without another timer.
+    world.settle();
+    assert!(world.drivers.iter().all(Option::is_none), "a driver outlived its users");
+    (world.hash(), world.elapsed())
+}
+
+fn seeds(name: &str, range: std::ops::Range<u64>) {
+    let chosen = std::env::var("KCP_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
+    let range = chosen.map_or(range, |seed| seed..seed + 1);
+    println!("{name}: seeds {range:?}");
+    for seed in range {
+        let replay = format!(
+            "KCP_TEST_SEED={seed} cargo test --lib driver::tests::lossy::{name} -- --nocapture"
+        );
+        let guard = Replay(replay);
+        run(seed);
+        std::mem::forget(guard);
+    }
+}
+
+/// Prints how to repeat a run that panics.
+struct Replay(String);
+
+impl Drop for Replay {
+    fn drop(&mut self) {
+        println!("replay: {}", self.0);
+    }
+}
+
+#[test]
+fn endpoints_deliver_everything() {
+    seeds("endpoints_deliver_everything", 0..150);
+}
+
+#[test]
+fn endpoints_deliver_everything_again() {
+    seeds("endpoints_deliver_everything_again", 10_000..10_150);
+}
+
+#[test]
+fn a_seed_is_a_seed() {
+    for seed in [3, 77, 10_020] {
+        assert_eq!(run(seed), run(seed));
+    }
+}

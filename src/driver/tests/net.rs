@@ -1,0 +1,179 @@
+//! The network of the simulated world, and its sockets.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::io;
+use std::net::SocketAddr;
+use std::task::{Context, Poll};
+
+use crate::core::tests::link::{Damage, Link, LinkConfig, Rng};
+use crate::sync::{Arc, Mutex, lock};
+use crate::sys::{RxBatch, Socket, Transmit};
+
+/// Error codes of the system.
+#[cfg(unix)]
+pub(super) mod code {
+    pub(in super::super) const TOO_LARGE: i32 = libc::EMSGSIZE;
+    pub(in super::super) const UNUSABLE: i32 = libc::EBADF;
+    pub(in super::super) const NO_BUFFERS: i32 = libc::ENOBUFS;
+}
+#[cfg(windows)]
+pub(super) mod code {
+    pub(in super::super) const TOO_LARGE: i32 = 10_040;
+    pub(in super::super) const UNUSABLE: i32 = 10_038;
+    pub(in super::super) const NO_BUFFERS: i32 = 10_055;
+}
+
+/// Datagrams that a socket holds for its owner; more are lost, as with a kernel's buffer.
+const INBOX: usize = 4_096;
+
+type Flight = (u64, u64, SocketAddr, SocketAddr, Vec<u8>);
+
+/// A datagram that somebody handed to the network, whatever became of it there.
+#[derive(Clone, Debug)]
+pub(super) struct Sent {
+    pub(super) from: SocketAddr,
+    pub(super) to: SocketAddr,
+    pub(super) datagram: Vec<u8>,
+}
+
+/// The network between the sockets.
+#[derive(Debug)]
+pub(super) struct Net {
+    pub(super) now: u64,
+    pub(super) seed: u64,
+    pub(super) path: LinkConfig,
+    pub(super) links: HashMap<(SocketAddr, SocketAddr), Link>,
+    pub(super) flying: BinaryHeap<Reverse<Flight>>,
+    pub(super) inboxes: HashMap<SocketAddr, VecDeque<(SocketAddr, Vec<u8>)>>,
+    /// What the next sends and receives of a socket answer instead of working.
+    pub(super) send_faults: HashMap<SocketAddr, VecDeque<io::Error>>,
+    pub(super) recv_faults: HashMap<SocketAddr, VecDeque<io::Error>>,
+    /// Sockets whose system refuses datagrams above a size.
+    pub(super) limits: HashMap<SocketAddr, usize>,
+    /// Sockets that take nothing until a moment.
+    pub(super) blocked: HashMap<SocketAddr, u64>,
+    /// Everything sent, once somebody asked for it.
+    pub(super) log: Option<Vec<Sent>>,
+    pub(super) sent: u64,
+    pub(super) trains: u64,
+    pub(super) hash: u64,
+}
+
+impl Net {
+    pub(super) fn new(seed: u64, path: LinkConfig) -> Self {
+        Self {
+            now: 0,
+            seed,
+            path,
+            links: HashMap::new(),
+            flying: BinaryHeap::new(),
+            inboxes: HashMap::new(),
+            send_faults: HashMap::new(),
+            recv_faults: HashMap::new(),
+            limits: HashMap::new(),
+            blocked: HashMap::new(),
+            log: None,
+            sent: 0,
+            trains: 0,
+            hash: 0xCBF2_9CE4_8422_2325,
+        }
+    }
+
+    pub(super) fn send(&mut self, from: SocketAddr, to: SocketAddr, datagram: &[u8]) {
+        self.sent += 1;
+        if let Some(log) = &mut self.log {
+            log.push(Sent { from, to, datagram: datagram.to_vec() });
+        }
+        for byte in datagram.iter().take(64) {
+            self.hash = (self.hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01B3);
+        }
+        let (path, seed, now) = (&self.path, self.seed, self.now);
+        let key = u64::from(from.port()) << 16 | u64::from(to.port());
+        let fresh = || Link::new(path.clone(), Rng::keyed(seed, key).next());
+        let link = self.links.entry((from, to)).or_insert_with(fresh);
+        let mut rank = self.trains;
+        link.send(now, datagram.len(), |at, damage| {
+            if damage == Damage::None {
+                rank += 1;
+                self.flying.push(Reverse((at, rank, from, to, datagram.to_vec())));
+            }
+        });
+        self.trains = rank;
+    }
+
+    /// Whether a socket would say that it takes datagrams again.
+    pub(super) fn is_writable(&self, addr: SocketAddr) -> bool {
+        self.blocked.get(&addr).is_none_or(|until| *until <= self.now)
+    }
+
+    pub(super) fn deliver_due(&mut self) {
+        while self.flying.peek().is_some_and(|Reverse(flight)| flight.0 <= self.now) {
+            let Some(Reverse((_, _, from, to, datagram))) = self.flying.pop() else { break };
+            if let Some(inbox) = self.inboxes.get_mut(&to).filter(|inbox| inbox.len() < INBOX) {
+                inbox.push_back((from, datagram));
+            }
+        }
+    }
+}
+
+/// One end of the simulated network.
+#[derive(Debug)]
+pub(super) struct SimSocket {
+    pub(super) addr: SocketAddr,
+    pub(super) net: Arc<Mutex<Net>>,
+}
+
+impl Socket for SimSocket {
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.addr)
+    }
+
+    fn max_train(&self) -> usize {
+        44
+    }
+
+    fn recv(&mut self, batch: &mut RxBatch) -> io::Result<()> {
+        let mut net = lock(&self.net);
+        if let Some(error) = net.recv_faults.get_mut(&self.addr).and_then(VecDeque::pop_front) {
+            return Err(error);
+        }
+        let Some(inbox) = net.inboxes.get_mut(&self.addr) else {
+            return Err(io::ErrorKind::WouldBlock.into());
+        };
+        let mut any = false;
+        while let Some((from, datagram)) = inbox.front() {
+            if !batch.push(*from, datagram) {
+                break;
+            }
+            inbox.pop_front();
+            any = true;
+        }
+        if any { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) }
+    }
+
+    fn send(&mut self, transmit: &Transmit<'_>) -> io::Result<usize> {
+        let mut net = lock(&self.net);
+        if let Some(error) = net.send_faults.get_mut(&self.addr).and_then(VecDeque::pop_front) {
+            return Err(error);
+        }
+        if net.limits.get(&self.addr).is_some_and(|limit| transmit.segment_size > *limit) {
+            return Err(io::Error::from_raw_os_error(code::TOO_LARGE));
+        }
+        if !net.is_writable(self.addr) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        for datagram in transmit.contents.chunks(transmit.segment_size) {
+            net.send(self.addr, transmit.dst, datagram);
+        }
+        Ok(transmit.contents.len())
+    }
+
+    fn poll_recv_ready(&self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Pending
+    }
+
+    fn poll_send_ready(&self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Pending
+    }
+}

@@ -1,0 +1,125 @@
+//! What the scenario tests share: a client and a server with a conversation between them, and a
+//! peer that a test plays itself, datagram by datagram.
+
+use std::io;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::world::{World, addr};
+use crate::config::Config;
+use crate::core::segment::{Command, Header, Segments};
+use crate::core::seq::{Sn, Ts};
+use crate::core::tests::link::LinkConfig;
+use crate::endpoint::Endpoint;
+use crate::error::ConnectionError;
+use crate::listener::KcpListener;
+use crate::stream::KcpStream;
+
+pub(super) const SECOND: Duration = Duration::from_secs(1);
+pub(super) const MINUTE: Duration = Duration::from_secs(60);
+pub(super) const HOUR: Duration = Duration::from_secs(3_600);
+
+/// What an end may take beyond the time that was promised: a round trip or two.
+pub(super) const SLACK: Duration = Duration::from_millis(100);
+
+/// Hosts of every pair.
+pub(super) const SERVER: u8 = 1;
+pub(super) const CLIENT: u8 = 2;
+
+/// A conversation that both ends know, over a path of 10 ms.
+pub(super) struct Pair {
+    pub(super) world: World,
+    pub(super) listener: KcpListener,
+    pub(super) endpoint: Endpoint,
+    pub(super) client: KcpStream,
+    pub(super) server: KcpStream,
+}
+
+impl Pair {
+    pub(super) fn plain() -> Self {
+        Self::new(&Config::new(), &Config::new())
+    }
+
+    pub(super) fn new(client: &Config, server: &Config) -> Self {
+        Self::seeded(1, client, server)
+    }
+
+    pub(super) fn seeded(seed: u64, client: &Config, server: &Config) -> Self {
+        let mut world = World::new(seed, LinkConfig::delay(10_000));
+        world.log();
+        let listener = world.listener(SERVER, server);
+        let endpoint = world.endpoint(CLIENT, client);
+        let (client, server) = world.finish(SECOND, greet(&endpoint, &listener));
+        world.run_for(SECOND / 10);
+        Self { world, listener, endpoint, client, server }
+    }
+}
+
+pub(super) fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap()
+}
+
+/// Whether `elapsed` microseconds are what was promised.
+pub(super) fn is_about(elapsed: u64, promised: Duration) -> bool {
+    (micros(promised)..micros(promised + SLACK)).contains(&elapsed)
+}
+
+/// Another conversation from `endpoint`: the client's end and the server's.
+pub(super) async fn greet(endpoint: &Endpoint, listener: &KcpListener) -> (KcpStream, KcpStream) {
+    let mut client = endpoint.connect(addr(SERVER)).await.unwrap();
+    client.write_all(b"hi").await.unwrap();
+    let (mut server, peer) = listener.accept().await.unwrap();
+    assert_eq!((peer, server.conv()), (endpoint.local_addr().unwrap(), client.conv()));
+    let mut hi = [0; 2];
+    server.read_exact(&mut hi).await.unwrap();
+    (client, server)
+}
+
+/// Reads `len` bytes that [`pattern`] made.
+pub(super) async fn read_pattern(stream: &mut KcpStream, len: usize) {
+    let mut got = vec![0; len];
+    stream.read_exact(&mut got).await.unwrap();
+    assert!(got == pattern(len), "other bytes than were sent");
+}
+
+pub(super) fn pattern(len: usize) -> Vec<u8> {
+    (0..len as u32).map(|i| (i ^ (i >> 7)) as u8).collect()
+}
+
+/// Why the conversation ended, as an error of a read or a write tells it.
+pub(super) fn cause(error: &io::Error) -> Option<ConnectionError> {
+    error.get_ref().and_then(|cause| cause.downcast_ref()).copied()
+}
+
+/// A data segment.
+pub(super) fn push(conv: u32, sn: u32, payload: &[u8]) -> Vec<u8> {
+    let mut datagram = Vec::new();
+    Header {
+        conv,
+        command: Command::Push,
+        frg: 0,
+        wnd: 128,
+        ts: Ts(77),
+        sn: Sn(sn),
+        una: Sn(0),
+        len: payload.len() as u32,
+    }
+    .emit(&mut datagram);
+    datagram.extend_from_slice(payload);
+    datagram
+}
+
+/// What a peer answers that received `datagram` and expects `una` next.
+pub(super) fn answer(datagram: &[u8], una: u32) -> Vec<u8> {
+    let mut out = Vec::new();
+    for (header, _) in Segments::new(datagram) {
+        let command = match header.command {
+            Command::Push => Command::Ack,
+            Command::WindowAsk => Command::WindowTell,
+            Command::Ack | Command::WindowTell => continue,
+        };
+        Header { command, wnd: 128, una: Sn(una), len: 0, ..header }.emit(&mut out);
+    }
+    out
+}

@@ -1,0 +1,219 @@
+//! Peers that fall silent, come back, forget, or repeat themselves.
+
+use std::io::ErrorKind;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::pair::{
+    CLIENT, HOUR, MINUTE, Pair, SECOND, SERVER, SLACK, answer, cause, greet, is_about, micros,
+    pattern, push, read_pattern,
+};
+use super::world::{World, addr};
+use crate::config::Config;
+use crate::core::segment::{Command, Segments};
+use crate::core::tests::link::{CERTAIN, LinkConfig};
+use crate::error::ConnectionError;
+
+// ----- tombstones and restarts -----
+
+#[test]
+fn a_repetition_is_acknowledged_after_the_end() {
+    let Pair { mut world, listener, endpoint: _endpoint, mut client, mut server } = Pair::plain();
+    client.try_write(b"bye").unwrap();
+    world.settle();
+    // It is on its way; the answer will be lost.
+    let clean = LinkConfig::delay(10_000);
+    world.set_path(LinkConfig { loss: CERTAIN, ..clean.clone() });
+    world.finish(SECOND, async {
+        let mut bye = [0; 3];
+        server.read_exact(&mut bye).await.unwrap();
+        drop(server);
+        listener.wait_idle().await;
+    });
+    assert_eq!(listener.stats().connections, 0);
+    world.set_path(clean);
+    world.finish(5 * SECOND, client.shutdown()).unwrap();
+    assert_eq!(listener.stats().dropped_closed, 1);
+}
+
+#[test]
+fn an_ended_conversation_leaves_no_ghost_and_no_obstacle() {
+    let mut world = World::new(1, LinkConfig::delay(10_000));
+    let listener = world.listener(SERVER, &Config::new());
+    world.port(9);
+    let first = push(7, 0, b"first");
+    world.inject(addr(9), SERVER, &first);
+    let (stream, _) = world.finish(SECOND, listener.accept()).unwrap();
+    stream.abort();
+    world.run_for(SECOND);
+    world.arrived(9);
+
+    world.inject(addr(9), SERVER, &first);
+    world.run_for(SECOND);
+    let stats = listener.stats();
+    assert_eq!((stats.opened_by_peers, stats.dropped_closed, stats.connections), (1, 1, 0));
+    let answers = world.arrived(9);
+    let (ack, _) = Segments::new(&answers[0]).next().unwrap();
+    assert_eq!((answers.len(), ack.command, ack.una.0), (1, Command::Ack, 1));
+
+    world.inject(addr(9), SERVER, &push(7, 0, b"second"));
+    let (mut stream, _) = world.finish(SECOND / 50, listener.accept()).unwrap();
+    assert_eq!(world.finish(SECOND, stream.read_chunk()).unwrap(), "second");
+    assert_eq!(listener.stats().opened_by_peers, 2);
+}
+
+#[test]
+fn a_peer_that_comes_back_is_served_while_its_old_conversation_dies() {
+    let Pair { mut world, listener, endpoint, client, mut server } = Pair::plain();
+    world.crash(CLIENT);
+    drop((endpoint, client));
+    let back = world.endpoint(CLIENT, &Config::new());
+    let before = world.elapsed();
+    let (mut client2, mut server2) = world.finish(SECOND, greet(&back, &listener));
+    assert!(server.error().is_none() && server.conv() != server2.conv());
+    server.try_write(b"are you there").unwrap();
+    let error = world.finish(2 * MINUTE, async move {
+        let error = server.read(&mut [0; 10]).await.unwrap_err();
+        client2.write_all(b"still here").await.unwrap();
+        let mut text = [0; 10];
+        server2.read_exact(&mut text).await.unwrap();
+        error
+    });
+    assert_eq!(error.kind(), ErrorKind::TimedOut);
+    assert!(world.elapsed() - before < micros(MINUTE + SLACK));
+    assert_eq!(listener.stats().opened_by_peers, 2);
+    // Whoever came back does not know the old conversation and says so only by silence.
+    assert!(back.stats().dropped_unknown > 0);
+}
+
+#[test]
+fn a_peer_that_forgot_what_it_acknowledged_has_lost_its_state() {
+    let mut world = World::new(1, LinkConfig::delay(10_000));
+    let endpoint = world.endpoint(CLIENT, &Config::new());
+    world.port(9);
+    let stream = world.finish(SECOND, endpoint.connect(addr(9))).unwrap();
+    let exchange = |world: &mut World, una: u32| {
+        world.run_for(SECOND / 50);
+        for datagram in world.arrived(9) {
+            world.inject(addr(9), CLIENT, &answer(&datagram, una));
+        }
+        world.run_for(SECOND / 50);
+    };
+    stream.try_write(b"one").unwrap();
+    exchange(&mut world, 1);
+    assert_eq!((stream.stats().in_flight_segments, stream.error()), (0, None));
+
+    // Restarted, it knows nothing of the first segment. Such a datagram may just be late; when
+    // nothing else comes for a second it is asked, and the answer to that is not late.
+    stream.try_write(b"two").unwrap();
+    exchange(&mut world, 0);
+    assert_eq!((stream.error(), stream.stats().echo_probes), (None, 0));
+    for _ in 0..100 {
+        exchange(&mut world, 0);
+    }
+    assert_eq!(stream.stats().echo_probes, 1);
+    let error = stream.try_write(b"three").unwrap_err();
+    assert_eq!(cause(&error), Some(ConnectionError::PeerStateLost));
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+}
+
+#[test]
+fn old_datagrams_end_nothing() {
+    let Pair { mut world, mut client, mut server, .. } = Pair::plain();
+    world.finish(MINUTE, async {
+        for _ in 0..50 {
+            client.write_all(&pattern(5_000)).await.unwrap();
+            read_pattern(&mut server, 5_000).await;
+            server.write_all(&pattern(5_000)).await.unwrap();
+            read_pattern(&mut client, 5_000).await;
+        }
+    });
+    // Everything that was ever said, again and again, also while probes are on their way.
+    let old = world.log();
+    for _ in 0..20 {
+        for sent in &old {
+            let host = if sent.to == addr(CLIENT) { CLIENT } else { SERVER };
+            world.inject(sent.from, host, &sent.datagram);
+        }
+        world.run_for(20 * SECOND);
+    }
+    assert!(client.stats().echo_probes > 0 && client.stats().late_datagrams > 0);
+    world.finish(SECOND, async move {
+        client.write_all(&pattern(5_000)).await.unwrap();
+        read_pattern(&mut server, 5_000).await;
+        server.write_all(&pattern(5_000)).await.unwrap();
+        read_pattern(&mut client, 5_000).await;
+    });
+}
+
+// ----- silence -----
+
+#[test]
+fn a_peer_that_never_answers_is_dead_after_a_minute() {
+    let mut world = World::new(1, LinkConfig::default());
+    let endpoint = world.endpoint(CLIENT, &Config::new());
+    let mut stream = world.finish(SECOND, endpoint.connect(addr(9))).unwrap();
+    // However long it takes before the first word.
+    world.run_for(10 * MINUTE);
+    assert_eq!(stream.error(), None, "nobody was asked anything yet");
+    let before = world.elapsed();
+    stream.try_write(b"anyone?").unwrap();
+    let error = world.finish(2 * MINUTE, stream.read(&mut [0; 10])).unwrap_err();
+    assert_eq!(stream.error(), Some(ConnectionError::DeadPeer));
+    assert_eq!(cause(&error), Some(ConnectionError::DeadPeer));
+    assert!(is_about(world.elapsed() - before, MINUTE));
+    assert_eq!(endpoint.stats().connections, 0);
+}
+
+#[test]
+fn an_idle_conversation_without_keepalive_ends_after_the_idle_timeout() {
+    let config = Config::new().keepalive(None);
+    let Pair { mut world, mut client, mut server, .. } = Pair::new(&config, &config);
+    let before = world.elapsed();
+    let errors = world.finish(2 * MINUTE, async move {
+        let (client_buf, server_buf) = (&mut [0; 1], &mut [0; 1]);
+        let (a, b) = tokio::join!(client.read(client_buf), server.read(server_buf));
+        [a.unwrap_err(), b.unwrap_err()]
+    });
+    for error in errors {
+        assert_eq!(cause(&error), Some(ConnectionError::IdleTimeout));
+    }
+    assert!(world.elapsed() - before <= micros(MINUTE));
+}
+
+#[test]
+fn keepalive_holds_an_idle_pair_with_few_datagrams() {
+    let Pair { mut world, listener: _listener, mut client, mut server, .. } = Pair::plain();
+    world.log();
+    world.run_for(HOUR);
+    let count = world.log().len();
+    println!("{count} datagrams in an hour");
+    assert!((240..=480).contains(&count), "{count} datagrams");
+    world.finish(SECOND, async move {
+        client.write_all(&pattern(10)).await.unwrap();
+        read_pattern(&mut server, 10).await;
+    });
+}
+
+#[test]
+fn a_pair_with_nothing_to_wait_for_has_no_timer() {
+    let quiet = Config::new().keepalive(None).idle_timeout(None);
+    let Pair { mut world, listener, mut client, mut server, .. } = Pair::new(&quiet, &quiet);
+    world.finish(SECOND, async {
+        client.write_all(&pattern(100_000)).await.unwrap();
+        read_pattern(&mut server, 100_000).await;
+    });
+    world.run_for(3 * SECOND);
+    assert_eq!(
+        (world.driver_of(SERVER).deadline(), world.driver_of(CLIENT).deadline()),
+        (None, None)
+    );
+    let sent = world.sent();
+    assert_eq!(world.run_for(HOUR), 0, "turns");
+    assert_eq!(world.sent(), sent);
+    world.finish(SECOND, async move {
+        client.write_all(&pattern(10)).await.unwrap();
+        read_pattern(&mut server, 10).await;
+    });
+    drop(listener);
+}

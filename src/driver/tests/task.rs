@@ -1,0 +1,117 @@
+//! The task around the driver, on Tokio's paused clock: it sleeps whenever nothing can be done. If
+//! it did not, that clock would stand still.
+
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::AsyncWriteExt;
+
+use crate::config::Config;
+use crate::driver::{Driver, DriverTask};
+use crate::endpoint::Endpoint;
+use crate::mailbox::Mailbox;
+use crate::stream::KcpStream;
+use crate::sync::{Arc, AtomicUsize, Ordering};
+use crate::sys::{RxBatch, Socket, Transmit};
+
+/// System calls beyond which the task is taken to spin.
+const MANY: usize = 20_000;
+
+/// A socket without a network, that says what it is told to.
+struct Sulking {
+    /// What each receive fails with, although the socket claims to be readable.
+    recv: Option<ErrorKind>,
+    /// Nothing can be sent, now or later.
+    blocked: bool,
+    calls: Arc<AtomicUsize>,
+}
+
+impl Sulking {
+    fn count(&self) {
+        let calls = self.calls.fetch_add(1, Ordering::Relaxed);
+        assert!(calls < MANY, "it spins");
+    }
+}
+
+impl Socket for Sulking {
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(SocketAddr::from(([127, 0, 0, 1], 1)))
+    }
+
+    fn max_train(&self) -> usize {
+        1
+    }
+
+    fn recv(&mut self, _: &mut RxBatch) -> io::Result<()> {
+        self.count();
+        Err(self.recv.unwrap_or(ErrorKind::WouldBlock).into())
+    }
+
+    fn send(&mut self, transmit: &Transmit<'_>) -> io::Result<usize> {
+        self.count();
+        if self.blocked { Err(ErrorKind::WouldBlock.into()) } else { Ok(transmit.contents.len()) }
+    }
+
+    fn poll_recv_ready(&self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.recv.is_some() { Poll::Ready(Ok(())) } else { Poll::Pending }
+    }
+
+    fn poll_send_ready(&self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.blocked { Poll::Pending } else { Poll::Ready(Ok(())) }
+    }
+}
+
+/// A conversation with unacknowledged data over such a socket.
+async fn stream(socket: Sulking) -> KcpStream {
+    let mailbox = Mailbox::new();
+    let now = tokio::time::Instant::now().into_std();
+    let driver = Driver::new(socket, Config::new(), mailbox.clone(), None, [7; 32], now).unwrap();
+    let endpoint = Endpoint::attach(mailbox, driver.local());
+    #[expect(clippy::disallowed_methods, reason = "the task under test")]
+    drop(tokio::spawn(DriverTask::new(driver)));
+    let stream = endpoint.connect(SocketAddr::from(([127, 0, 0, 1], 2))).await.unwrap();
+    stream.try_write(b"hello").unwrap();
+    stream
+}
+
+/// The system calls that such a conversation costs.
+async fn calls_within(time: Duration, recv: Option<ErrorKind>, blocked: bool) -> usize {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let stream = stream(Sulking { recv, blocked, calls: calls.clone() }).await;
+    tokio::time::sleep(time).await;
+    assert_eq!(stream.error(), None);
+    calls.load(Ordering::Relaxed)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_quiet_socket_costs_a_call_per_timer() {
+    let calls = calls_within(Duration::from_secs(10), None, false).await;
+    assert!((10..200).contains(&calls), "{calls} calls");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_socket_that_only_fails_is_left_alone_between_tries() {
+    let reset = Some(ErrorKind::ConnectionReset);
+    let calls = calls_within(Duration::from_secs(10), reset, false).await;
+    assert!((200..1_000).contains(&calls), "{calls} calls");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_blocked_socket_is_left_alone_while_timers_expire() {
+    let calls = calls_within(Duration::from_secs(10), None, true).await;
+    assert!((10..4_000).contains(&calls), "{calls} calls");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_conversation_ends_in_time_on_a_blocked_socket() {
+    let linger = Config::default().linger;
+    let before = tokio::time::Instant::now();
+    let calls = Arc::new(AtomicUsize::new(0));
+    let mut stream = stream(Sulking { recv: None, blocked: true, calls }).await;
+    let error = stream.shutdown().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut);
+    let took = before.elapsed();
+    assert!((linger..linger + Duration::from_millis(20)).contains(&took), "{took:?}");
+}

@@ -1,0 +1,131 @@
+//! KCP for Tokio: a reliable, ordered, low-latency byte stream over UDP, wire-compatible with
+//! kcp-go.
+//!
+//! [`KcpListener`] and [`KcpStream`] are used like Tokio's `TcpListener` and `TcpStream`:
+//!
+//! ```
+//! use kcpx::{KcpListener, KcpStream};
+//! use tokio::io::{AsyncReadExt, AsyncWriteExt};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> std::io::Result<()> {
+//! let listener = KcpListener::bind("127.0.0.1:0").await?;
+//! let addr = listener.local_addr()?;
+//! let server = tokio::spawn(async move {
+//!     let (mut stream, _peer) = listener.accept().await?;
+//!     let mut hello = [0; 5];
+//!     stream.read_exact(&mut hello).await?;
+//!     stream.write_all(&hello).await?;
+//!     drop(stream); // What was written is still delivered ...
+//!     listener.wait_idle().await; // ... as long as the process waits for it.
+//!     std::io::Result::Ok(())
+//! });
+//!
+//! let mut stream = KcpStream::connect(addr).await?;
+//! stream.write_all(b"hello").await?;
+//! let mut echo = [0; 5];
+//! stream.read_exact(&mut echo).await?;
+//! assert_eq!(&echo, b"hello");
+//! stream.shutdown().await?; // Ok: the peer acknowledged every byte.
+//! server.await??;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # The model
+//!
+//! One task per UDP socket drives all conversations on it; streams exchange bytes with it through
+//! queues. There is no handshake: a conversation begins with its first data segment and is known
+//! by address and 32-bit conversation id. There is no end-of-stream on this wire either, so a
+//! reader must know how much to expect; a peer that vanishes is an error, never an end.
+//!
+//! * `flush` hands bytes to the protocol; it does not wait for the peer.
+//! * `shutdown` is `Ok` once the peer acknowledged every byte.
+//! * Dropping a stream delivers what was written in the background, for up to
+//!   [`Config::linger`] without progress. [`Endpoint::wait_idle`] waits for that; a process that
+//!   ends before loses the tail.
+//!
+//! # Limits
+//!
+//! No encryption, no integrity beyond UDP's checksum, and no forward error correction yet. KCP's
+//! congestion window is off by default, as in every preset of kcptun: choose the send window for
+//! the path. A stranger who knows or guesses address and conversation id can forge data.
+//!
+//! # Without a runtime
+//!
+//! [`core`] is the protocol state machine alone: no I/O, no clock, no randomness.
+//!
+//! # Features
+//!
+//! * `stream`: [`Incoming`] is a `futures_core::Stream`.
+//! * `tracing` (default): events for the life of conversations.
+
+#![warn(missing_debug_implementations, missing_docs, unnameable_types, unreachable_pub)]
+#![warn(clippy::missing_errors_doc, clippy::missing_panics_doc)]
+// Not in this crate's own tests, which print seeds, read the clock and cut numbers short.
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::cast_possible_truncation,
+        clippy::cast_possible_wrap,
+        clippy::cast_sign_loss,
+        clippy::disallowed_macros,
+        clippy::disallowed_methods,
+        clippy::unwrap_used
+    )
+)]
+#![cfg_attr(loom, allow(dead_code, reason = "only the leaves are modelled"))]
+
+pub mod core;
+
+mod config;
+mod error;
+#[cfg(feature = "_fuzz")]
+#[doc(hidden)]
+pub mod fuzz;
+mod mailbox;
+mod shared;
+mod stats;
+mod sync;
+
+// Models of the leaves above need nothing of the rest.
+#[cfg(not(loom))]
+mod buffer;
+#[cfg(not(loom))]
+mod demux;
+#[cfg(not(loom))]
+mod driver;
+#[cfg(not(loom))]
+mod endpoint;
+#[cfg(not(loom))]
+mod listener;
+#[cfg(not(loom))]
+mod split;
+#[cfg(not(loom))]
+mod stream;
+#[cfg(not(loom))]
+mod sys;
+#[cfg(not(loom))]
+mod timer;
+#[cfg(not(loom))]
+mod trace;
+
+pub use config::{
+    AckPolicy, Backoff, Config, Congestion, KcpConfig, Limits, Mode, NoDelay, SocketConfig,
+    WritePolicy,
+};
+#[cfg(not(loom))]
+pub use endpoint::Endpoint;
+pub use error::{ConfigError, ConnectionError};
+#[cfg(not(loom))]
+pub use listener::{Incoming, KcpListener};
+#[cfg(not(loom))]
+pub use split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
+pub use stats::{ConnectionStats, EndpointStats};
+#[cfg(not(loom))]
+pub use stream::KcpStream;
+
+/// The README's examples, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

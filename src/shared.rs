@@ -1,0 +1,252 @@
+//! What the handles of one conversation share with the driver: two byte queues, a few flags, and
+//! the wakers of whoever waits. No protocol state.
+//!
+//! The locks are leaves: no code holds two of them, or one of them and the mailbox's. Under a lock
+//! pointers move, bytes are copied outside. Wakers leave a critical section as values and run, or
+//! are dropped, after it.
+//!
+//! Who calls what: the driver calls [`begin`](Shared::begin), then [`take_writes`] and [`room`],
+//! [`deliver`]; the handles call the rest, through [`Handle`]. One task waits per direction: the
+//! last one to register is woken.
+//!
+//! [`take_writes`]: Shared::take_writes
+//! [`room`]: Shared::room
+//! [`deliver`]: Shared::deliver
+
+mod rx;
+mod tx;
+
+#[cfg(all(test, loom))]
+pub(crate) mod loom_tests;
+#[cfg(all(test, not(loom)))]
+pub(crate) mod tests;
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::mem;
+use std::net::SocketAddr;
+use std::ops::Deref;
+use std::task::Waker;
+
+pub(crate) use self::rx::ReadQueue;
+pub(crate) use self::tx::Outgoing;
+
+use self::rx::RxHalf;
+use self::tx::TxHalf;
+use crate::config::{Config, Mode, SEGMENT_HEADER, Setting};
+use crate::error::ConnectionError;
+use crate::mailbox::{Command, ConnId, Mailbox};
+use crate::stats::ConnectionStats;
+use crate::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering, lock};
+
+/// Least that a chunk counts for in a queue. A chunk has a price beyond its bytes (its entry, its
+/// allocation); without this a peer that sends single bytes or empty messages, or an application
+/// that writes them, would fill a queue with many times the configured memory.
+pub(crate) const CHUNK_CHARGE: usize = 64;
+
+/// An empty queue keeps room for this many chunks; what a burst needed beyond that is released, so
+/// that an idle conversation stays small.
+const KEEP: usize = 8;
+
+/// Everyone to wake at the end of a conversation.
+pub(crate) type Ended = [Option<Waker>; 4];
+
+/// One conversation, as its driver and its handles see it.
+pub(crate) struct Shared {
+    pub(crate) id: ConnId,
+    pub(crate) conv: u32,
+    pub(crate) peer: SocketAddr,
+    pub(crate) local: SocketAddr,
+    pub(crate) mode: Mode,
+    /// Largest datagram in bytes now. Only ever falls.
+    pub(crate) mtu: AtomicUsize,
+    /// Largest message in bytes that the driver accepts now.
+    pub(crate) max_message: AtomicUsize,
+    mailbox: Arc<Mailbox>,
+    /// The id is in the mailbox, or the driver has not looked since it was.
+    notified: AtomicBool,
+    handles: AtomicUsize,
+    detached: AtomicBool,
+    send_buffer: usize,
+    recv_buffer: usize,
+    /// Copy of `TxHalf::queued` for a writer that does not hold the lock: a hint, checked again
+    /// under it.
+    tx_queued: AtomicUsize,
+    tx: Mutex<TxHalf>,
+    rx: Mutex<RxHalf>,
+    stats: Mutex<ConnectionStats>,
+}
+
+impl Shared {
+    /// A new conversation. Until the driver says more, a message may fill one segment.
+    pub(crate) fn new(
+        id: ConnId,
+        conv: u32,
+        peer: SocketAddr,
+        local: SocketAddr,
+        config: &Config,
+        mailbox: Arc<Mailbox>,
+    ) -> Arc<Self> {
+        let mtu = usize::from(config.kcp.mtu);
+        Arc::new(Self {
+            id,
+            conv,
+            peer,
+            local,
+            mode: config.kcp.mode,
+            mtu: AtomicUsize::new(mtu),
+            max_message: AtomicUsize::new(mtu.saturating_sub(SEGMENT_HEADER)),
+            mailbox,
+            notified: AtomicBool::new(false),
+            handles: AtomicUsize::new(0),
+            detached: AtomicBool::new(false),
+            send_buffer: config.send_buffer,
+            recv_buffer: config.recv_buffer,
+            tx_queued: AtomicUsize::new(0),
+            tx: Mutex::new(TxHalf::default()),
+            rx: Mutex::new(RxHalf::default()),
+            stats: Mutex::new(ConnectionStats::default()),
+        })
+    }
+
+    /// Asks the driver to look at this conversation. Called after the queues have changed.
+    fn notify(&self) {
+        if !self.notified.swap(true, Ordering::AcqRel) {
+            self.mailbox.push(self.id);
+        }
+    }
+
+    /// Driver: a look begins. Called before the queues are read: whatever changes from here on
+    /// puts the id into the mailbox again.
+    pub(crate) fn begin(&self) {
+        // A swap and not a store: it acquires what the last notifier did.
+        self.notified.swap(false, Ordering::AcqRel);
+    }
+
+    /// Driver: ends the conversation. Every pending and later call reports `error`, reads once the
+    /// bytes delivered before are read. What was written and not taken is discarded. The first
+    /// error stays.
+    pub(crate) fn end(&self, error: ConnectionError) -> Ended {
+        let mut tx = lock(&self.tx);
+        tx.fault.get_or_insert(error);
+        let discarded = tx.clear();
+        self.tx_queued.store(0, Ordering::Relaxed);
+        let (writer, shutdown) = (tx.writer.take(), tx.shutdown.take());
+        drop(tx);
+        drop(discarded);
+        let mut rx = lock(&self.rx);
+        rx.fault.get_or_insert(error);
+        [writer, shutdown, rx.reader.take(), rx.opener.take()]
+    }
+
+    /// Driver: replaces the statistics that handles see.
+    pub(crate) fn publish(&self, stats: &ConnectionStats) {
+        *lock(&self.stats) = *stats;
+    }
+
+    /// Whether the last handle is gone: nobody reads or writes any more.
+    pub(crate) fn is_detached(&self) -> bool {
+        self.detached.load(Ordering::Acquire)
+    }
+
+    /// The latest statistics, bytes that still wait for the driver included.
+    pub(crate) fn stats(&self) -> ConnectionStats {
+        let waiting = lock(&self.tx).bytes;
+        let mut stats = *lock(&self.stats);
+        stats.unsent_bytes = stats.unsent_bytes.saturating_add(waiting as u64);
+        stats
+    }
+
+    /// Why the conversation ended, once it has.
+    pub(crate) fn error(&self) -> Option<ConnectionError> {
+        lock(&self.tx).fault
+    }
+
+    pub(crate) fn mailbox(&self) -> &Arc<Mailbox> {
+        &self.mailbox
+    }
+
+    /// Hands the driver a setting, in the order of the calls.
+    pub(crate) fn set(&self, setting: Setting) {
+        self.mailbox.command(Command::Set(self.id, setting));
+    }
+
+    /// Formats whatever stands for this conversation.
+    pub(crate) fn describe(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct(name)
+            .field("conv", &self.conv)
+            .field("peer", &self.peer)
+            .field("local", &self.local)
+            .finish_non_exhaustive()
+    }
+
+    /// The last handle is gone.
+    fn detach(&self) {
+        // The flag comes first: a delivery that misses it has finished before the queue is
+        // cleared below, a later one sees it under the lock.
+        self.detached.store(true, Ordering::Release);
+        let mut tx = lock(&self.tx);
+        let writers = (tx.writer.take(), tx.shutdown.take());
+        drop(tx);
+        let mut rx = lock(&self.rx);
+        let readers = (rx.reader.take(), rx.opener.take());
+        let unread = rx.clear();
+        drop(rx);
+        drop((writers, readers, unread));
+        self.notify();
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.describe("Shared", f)
+    }
+}
+
+/// One user of a conversation. When the last one is dropped the conversation is detached: the
+/// driver delivers what was written and then lets go of it.
+pub(crate) struct Handle(Arc<Shared>);
+
+impl Handle {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        shared.handles.fetch_add(1, Ordering::Relaxed);
+        Self(shared)
+    }
+
+    /// Whether both belong to the same conversation.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Clone for Handle {
+    fn clone(&self) -> Self {
+        Self::new(self.0.clone())
+    }
+}
+
+impl Deref for Handle {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.0
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if self.0.handles.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.detach();
+        }
+    }
+}
+
+/// What `len` bytes in one chunk count for.
+fn charge(len: usize) -> usize {
+    len.max(CHUNK_CHARGE)
+}
+
+/// The storage of a queue that is empty and large, to be dropped outside the lock.
+fn surplus<T>(queue: &mut VecDeque<T>) -> Option<VecDeque<T>> {
+    (queue.is_empty() && queue.capacity() > KEEP).then(|| mem::take(queue))
+}

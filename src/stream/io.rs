@@ -1,0 +1,76 @@
+//! Tokio's I/O traits, for the stream and its halves alike.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncBufRead, AsyncRead, AsyncWrite, ReadBuf};
+
+use super::KcpStream;
+use crate::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
+
+macro_rules! impl_read {
+    ($($reader:ty: $side:ident),*) => {$(
+        impl AsyncRead for $reader {
+            fn poll_read(
+                self: Pin<&mut Self>,
+                cx: &mut Context<'_>,
+                buf: &mut ReadBuf<'_>,
+            ) -> Poll<io::Result<()>> {
+                self.get_mut().$side.poll_read(cx, buf)
+            }
+        }
+
+        impl AsyncBufRead for $reader {
+            fn poll_fill_buf(
+                self: Pin<&mut Self>,
+                cx: &mut Context<'_>,
+            ) -> Poll<io::Result<&[u8]>> {
+                self.get_mut().$side.poll_fill_buf(cx)
+            }
+
+            fn consume(self: Pin<&mut Self>, count: usize) {
+                self.get_mut().$side.consume(count);
+            }
+        }
+    )*};
+}
+
+macro_rules! impl_write {
+    ($($writer:ty: $side:ident),*) => {$(
+        impl AsyncWrite for $writer {
+            fn poll_write(
+                self: Pin<&mut Self>,
+                cx: &mut Context<'_>,
+                buf: &[u8],
+            ) -> Poll<io::Result<usize>> {
+                self.$side.poll_write(cx, buf)
+            }
+
+            fn poll_write_vectored(
+                self: Pin<&mut Self>,
+                cx: &mut Context<'_>,
+                bufs: &[IoSlice<'_>],
+            ) -> Poll<io::Result<usize>> {
+                self.$side.poll_write_vectored(cx, bufs)
+            }
+
+            fn is_write_vectored(&self) -> bool {
+                true
+            }
+
+            /// Hands what was written to the protocol, without waiting for acknowledgements.
+            fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+                Poll::Ready(self.$side.handle.flush())
+            }
+
+            /// Closes the write side and waits until the peer has acknowledged every byte.
+            fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+                self.$side.handle.poll_shutdown(cx.waker())
+            }
+        }
+    )*};
+}
+
+impl_read!(KcpStream: read, ReadHalf<'_>: side, OwnedReadHalf: side);
+impl_write!(KcpStream: write, WriteHalf<'_>: side, OwnedWriteHalf: side);

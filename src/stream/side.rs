@@ -1,0 +1,313 @@
+//! The two sides of a stream, which the stream and its halves are made of.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::task::{Context, Poll, ready};
+
+use bytes::{BufMut, Bytes};
+use tokio::io::ReadBuf;
+use tokio::task::coop::poll_proceed;
+
+use crate::config::Mode;
+use crate::shared::{Handle, ReadQueue};
+use crate::sync::{Mutex, MutexGuard, lock};
+
+/// Reads a conversation.
+pub(crate) struct ReadSide {
+    pub(crate) handle: Handle,
+    /// Locked only by the methods that take `&self`, and then for the length of a copy.
+    queue: Mutex<ReadQueue>,
+}
+
+/// Writes a conversation.
+#[derive(Clone)]
+pub(crate) struct WriteSide {
+    pub(crate) handle: Handle,
+}
+
+impl ReadSide {
+    pub(super) fn new(handle: Handle) -> Self {
+        Self { handle, queue: Mutex::new(ReadQueue::default()) }
+    }
+
+    /// A read in message mode serves from one message.
+    fn single(&self) -> bool {
+        self.handle.mode == Mode::Message
+    }
+
+    fn exclusive(&mut self) -> (&Handle, &mut ReadQueue) {
+        // A panicked holder leaves valid data, as everywhere (see `sync::lock`).
+        let queue = self.queue.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
+        (&self.handle, queue)
+    }
+
+    pub(crate) fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if buf.remaining() == 0 {
+            return Poll::Ready(Ok(()));
+        }
+        let coop = ready!(poll_proceed(cx));
+        let single = self.single();
+        let (handle, queue) = self.exclusive();
+        ready!(poll_bytes(handle, queue, Some(cx)))?;
+        read(handle, queue, single, buf.remaining(), |part| buf.put_slice(part));
+        coop.made_progress();
+        Poll::Ready(Ok(()))
+    }
+
+    pub(crate) fn poll_fill_buf(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
+        let coop = ready!(poll_proceed(cx));
+        let (handle, queue) = self.exclusive();
+        ready!(poll_bytes(handle, queue, Some(cx)))?;
+        coop.made_progress();
+        Poll::Ready(Ok(queue.front().map_or(&[], |chunk| chunk)))
+    }
+
+    pub(crate) fn consume(&mut self, count: usize) {
+        if count > 0 {
+            let (handle, queue) = self.exclusive();
+            queue.consume(count);
+            handle.settle(queue);
+        }
+    }
+
+    /// The next chunk that has bytes.
+    pub(crate) fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Bytes>> {
+        let coop = ready!(poll_proceed(cx));
+        let (handle, queue) = self.exclusive();
+        ready!(poll_bytes(handle, queue, Some(cx)))?;
+        coop.made_progress();
+        Poll::Ready(Ok(pop(handle, queue)))
+    }
+
+    /// The next message, or what reads have left of it.
+    pub(crate) fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Bytes>> {
+        check_message_mode(&self.handle)?;
+        let coop = ready!(poll_proceed(cx));
+        let (handle, queue) = self.exclusive();
+        ready!(poll_chunks(handle, queue, Some(cx)))?;
+        coop.made_progress();
+        Poll::Ready(Ok(pop(handle, queue)))
+    }
+
+    pub(crate) fn poll_peek(
+        &self,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<usize>> {
+        if buf.remaining() == 0 {
+            return Poll::Ready(Ok(0));
+        }
+        let coop = ready!(poll_proceed(cx));
+        let (mut queue, single) = (self.shared_queue(), self.single());
+        let before = buf.remaining();
+        // Who waits for more to peek at must see what arrived since, although nothing was read.
+        let known = queue.peek(before, single).map(<[u8]>::len).sum::<usize>();
+        if known < before && !(single && queue.front().is_some()) {
+            ready!(self.handle.poll_refill(&mut queue, Some(cx.waker())))?;
+        }
+        queue.peek(before, single).for_each(|part| buf.put_slice(part));
+        coop.made_progress();
+        Poll::Ready(Ok(before - buf.remaining()))
+    }
+
+    pub(crate) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let coop = ready!(poll_proceed(cx));
+        // That the conversation has ended is for the read to say.
+        let _ended = ready!(poll_chunks(&self.handle, &mut self.shared_queue(), Some(cx)));
+        coop.made_progress();
+        Poll::Ready(Ok(()))
+    }
+
+    pub(crate) fn try_read(&self, mut buf: &mut [u8]) -> io::Result<usize> {
+        let limit = buf.len();
+        self.try_read_with(limit, |part| buf.put_slice(part))
+    }
+
+    pub(crate) fn try_read_vectored(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        let limit = bufs.iter().map(|buf| buf.len()).sum();
+        let mut bufs = bufs.iter_mut();
+        let mut space: &mut [u8] = &mut [];
+        self.try_read_with(limit, |mut part| {
+            while !part.is_empty() {
+                if space.is_empty() {
+                    let Some(next) = bufs.next() else { return };
+                    space = next;
+                }
+                let count = part.len().min(space.len());
+                let (now, later) = part.split_at(count);
+                space.put_slice(now);
+                part = later;
+            }
+        })
+    }
+
+    fn try_read_with(&self, limit: usize, put: impl FnMut(&[u8])) -> io::Result<usize> {
+        if limit == 0 {
+            return Ok(0);
+        }
+        let mut queue = self.shared_queue();
+        or_would_block(poll_bytes(&self.handle, &mut queue, None))?;
+        Ok(read(&self.handle, &mut queue, self.single(), limit, put))
+    }
+
+    fn shared_queue(&self) -> MutexGuard<'_, ReadQueue> {
+        lock(&self.queue)
+    }
+}
+
+impl WriteSide {
+    pub(super) fn new(handle: Handle) -> Self {
+        Self { handle }
+    }
+
+    pub(crate) fn poll_write(&self, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let coop = ready!(poll_proceed(cx));
+        let written = self.handle.poll_write_with(Some(cx.waker()), buf.len(), from(buf));
+        if written.is_ready() {
+            coop.made_progress();
+        }
+        written
+    }
+
+    pub(crate) fn poll_write_vectored(
+        &self,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let coop = ready!(poll_proceed(cx));
+        let written = self.handle.poll_write_with(Some(cx.waker()), total(bufs), gather(bufs));
+        if written.is_ready() {
+            coop.made_progress();
+        }
+        written
+    }
+
+    pub(crate) fn try_write(&self, buf: &[u8]) -> io::Result<usize> {
+        or_would_block(self.handle.poll_write_with(None, buf.len(), from(buf)))
+    }
+
+    pub(crate) fn try_write_vectored(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        or_would_block(self.handle.poll_write_with(None, total(bufs), gather(bufs)))
+    }
+
+    pub(crate) fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let coop = ready!(poll_proceed(cx));
+        // Why writing is over is for the write to say.
+        let _room = ready!(self.handle.poll_writable(Some(cx.waker())));
+        coop.made_progress();
+        Poll::Ready(Ok(()))
+    }
+
+    pub(crate) fn poll_send_message(
+        &self,
+        cx: &mut Context<'_>,
+        message: &[u8],
+    ) -> Poll<io::Result<()>> {
+        check_message_mode(&self.handle)?;
+        let coop = ready!(poll_proceed(cx));
+        let sent = self.handle.poll_send_message(Some(cx.waker()), message);
+        if sent.is_ready() {
+            coop.made_progress();
+        }
+        sent
+    }
+}
+
+/// Ready when the queue has a chunk, which may be an empty message.
+fn poll_chunks(
+    handle: &Handle,
+    queue: &mut ReadQueue,
+    cx: Option<&Context<'_>>,
+) -> Poll<io::Result<()>> {
+    match queue.front() {
+        Some(_) => Poll::Ready(Ok(())),
+        None => handle.poll_refill(queue, cx.map(|cx| cx.waker())),
+    }
+}
+
+/// Ready when the queue has a byte.
+fn poll_bytes(
+    handle: &Handle,
+    queue: &mut ReadQueue,
+    cx: Option<&Context<'_>>,
+) -> Poll<io::Result<()>> {
+    loop {
+        queue.skip_empty();
+        if queue.front().is_some() {
+            return Poll::Ready(Ok(()));
+        }
+        ready!(handle.poll_refill(queue, cx.map(|cx| cx.waker())))?;
+    }
+}
+
+/// Hands at most `limit` bytes to `put` and takes them off the queue.
+fn read(
+    handle: &Handle,
+    queue: &mut ReadQueue,
+    single: bool,
+    limit: usize,
+    mut put: impl FnMut(&[u8]),
+) -> usize {
+    let mut left = limit;
+    while left > 0
+        && let Some(chunk) = queue.front()
+    {
+        let part = &chunk[..chunk.len().min(left)];
+        let count = part.len();
+        put(part);
+        queue.consume(count);
+        left -= count;
+        if single {
+            break;
+        }
+    }
+    handle.settle(queue);
+    limit - left
+}
+
+fn pop(handle: &Handle, queue: &mut ReadQueue) -> Bytes {
+    let chunk = queue.pop().unwrap_or_default();
+    handle.settle(queue);
+    chunk
+}
+
+fn check_message_mode(handle: &Handle) -> io::Result<()> {
+    match handle.mode {
+        Mode::Message => Ok(()),
+        mode @ Mode::Stream => {
+            let text =
+                format!("messages need Mode::Message, this conversation is in {mode:?} mode");
+            Err(io::Error::new(io::ErrorKind::InvalidInput, text))
+        }
+    }
+}
+
+fn or_would_block<T>(poll: Poll<io::Result<T>>) -> io::Result<T> {
+    match poll {
+        Poll::Ready(result) => result,
+        Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
+    }
+}
+
+fn from(buf: &[u8]) -> impl Fn(usize) -> Bytes {
+    move |count| Bytes::copy_from_slice(&buf[..count])
+}
+
+fn total(bufs: &[IoSlice<'_>]) -> usize {
+    bufs.iter().map(|buf| buf.len()).sum()
+}
+
+/// Small slices share one chunk: a header and its body should not cost two.
+fn gather(bufs: &[IoSlice<'_>]) -> impl Fn(usize) -> Bytes {
+    move |count| {
+        let mut data = Vec::with_capacity(count);
+        for buf in bufs {
+            let part = buf.len().min(count - data.len());
+            data.extend_from_slice(&buf[..part]);
+        }
+        data.into()
+    }
+}

@@ -1,0 +1,345 @@
+//! The stream and its halves against a driver that the test plays itself.
+
+use std::fmt::Debug;
+use std::io::ErrorKind;
+use std::pin::{Pin, pin};
+use std::task::Waker;
+
+use tokio::io::{
+    AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt,
+};
+
+use super::*;
+use crate::config::Mode;
+use crate::mailbox::Command;
+use crate::shared::tests::{Bench, Count};
+use crate::split::ReuniteError;
+use crate::sync::AtomicUsize;
+
+fn stream(mode: Mode, send_buffer: usize, recv_buffer: usize) -> (KcpStream, Bench) {
+    let bench = Bench::new(mode, send_buffer, recv_buffer);
+    (KcpStream::new(bench.shared.clone()), bench)
+}
+
+fn kind<T: Debug>(result: Result<T>) -> ErrorKind {
+    result.unwrap_err().kind()
+}
+
+/// Polls once.
+fn now<F: Future>(future: F) -> Poll<F::Output> {
+    pin!(future).poll(&mut Context::from_waker(Waker::noop()))
+}
+
+fn ready<F: Future>(future: F) -> F::Output {
+    match now(future) {
+        Poll::Ready(output) => output,
+        Poll::Pending => panic!("is pending"),
+    }
+}
+
+#[test]
+fn is_what_other_crates_ask_of_a_stream() {
+    fn check<T: AsyncRead + AsyncBufRead + AsyncWrite + Debug + Unpin + Send + Sync + 'static>() {}
+    fn send<T: Send>(_: T) {}
+    check::<KcpStream>();
+    let (mut stream, _bench) = stream(Mode::Message, 10, 10);
+    send(stream.recv_message());
+    send(stream.send_message(b""));
+    send(stream.readable());
+    assert_eq!(stream.conv(), 7);
+    assert_eq!(stream.peer_addr().unwrap().port(), 1);
+    assert_eq!(stream.local_addr().unwrap().port(), 2);
+    let text = "KcpStream { conv: 7, peer: 127.0.0.1:1, local: 127.0.0.1:2, .. }";
+    assert_eq!(format!("{stream:?}"), text);
+}
+
+#[tokio::test]
+async fn cancelled_write_leaves_nothing() {
+    let (mut stream, mut bench) = stream(Mode::Stream, 100, 100);
+    stream.write_all(&[1; 100]).await.unwrap();
+    {
+        let mut write = pin!(stream.write(&[2; 50]));
+        assert!(now(write.as_mut()).is_pending());
+    }
+    assert!(now(stream.writable()).is_pending());
+    assert_eq!(kind(stream.try_write(&[3; 1])), ErrorKind::WouldBlock);
+    assert_eq!(stream.stats().unsent_bytes, 100);
+    bench.take(100);
+    ready(stream.writable()).unwrap();
+    stream.write_all(&[4; 10]).await.unwrap();
+    bench.take(100);
+    assert_eq!(bench.pieces(), [[1; 100].as_slice(), &[4; 10]]);
+}
+
+#[tokio::test]
+async fn blocked_tasks_are_woken() {
+    let (stream, mut bench) = stream(Mode::Stream, 100, 100);
+    let (mut reader, mut writer) = stream.into_split();
+    let read = tokio::spawn(async move {
+        let mut buf = vec![0; 300];
+        reader.read_exact(&mut buf).await.map(|_| buf)
+    });
+    let write = tokio::spawn(async move {
+        writer.write_all(&[5; 300]).await.unwrap();
+        writer.shutdown().await
+    });
+    let mut sent = 0;
+    for _ in 0..6 {
+        tokio::task::yield_now().await;
+        if bench.called() {
+            let intake = bench.take(1000);
+            sent += bench.pieces().concat().len();
+            intake.waker.inspect(Waker::wake_by_ref);
+        }
+        if bench.shared.room() >= 64 {
+            bench.deliver(&[&[6; 64]], false);
+        }
+    }
+    assert_eq!(sent, 300);
+    assert_eq!(read.await.unwrap().unwrap(), [6; 300]);
+    bench.shared.set_drained().unwrap().wake();
+    write.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn fault_comes_after_buffered_bytes() {
+    let (mut stream, bench) = stream(Mode::Stream, 100, 100);
+    bench.deliver(&[b"abc", b"def"], false);
+    assert_eq!(stream.read_u8().await.unwrap(), b'a');
+    bench.deliver(&[b"ghi"], false);
+    let _wakers = bench.shared.end(ConnectionError::PeerRestarted);
+    assert_eq!(kind(stream.write(b"x").await), ErrorKind::ConnectionReset);
+    assert_eq!(kind(stream.flush().await), ErrorKind::ConnectionReset);
+    assert_eq!(kind(stream.shutdown().await), ErrorKind::ConnectionReset);
+    let mut text = String::new();
+    let error = stream.read_to_string(&mut text).await.unwrap_err();
+    let cause = error.get_ref().and_then(|cause| cause.downcast_ref());
+    assert_eq!(cause, Some(&ConnectionError::PeerRestarted));
+    assert_eq!(kind(stream.read_u8().await), ErrorKind::ConnectionReset);
+    assert_eq!(stream.error(), Some(ConnectionError::PeerRestarted));
+    assert_eq!(stream.read(&mut []).await.unwrap(), 0);
+    ready(stream.readable()).unwrap();
+    assert_eq!(kind(stream.try_read(&mut [0; 4])), ErrorKind::ConnectionReset);
+}
+
+#[tokio::test]
+async fn byte_reads_cross_chunks() {
+    let (mut stream, bench) = stream(Mode::Stream, 100, 1000);
+    bench.deliver(&[b"abc", b"", b"def\ngh"], false);
+    let mut buf = [0; 5];
+    assert_eq!(stream.read(&mut buf).await.unwrap(), 5);
+    assert_eq!(&buf, b"abcde");
+    let mut line = String::new();
+    stream.read_line(&mut line).await.unwrap();
+    assert_eq!(line, "f\n");
+    assert_eq!(stream.read_chunk().await.unwrap(), "gh");
+    assert!(now(stream.read_chunk()).is_pending());
+    Pin::new(&mut stream).consume(10);
+}
+
+#[tokio::test]
+async fn peeking_takes_nothing_and_sees_what_comes() {
+    let (mut stream, bench) = stream(Mode::Stream, 100, 1000);
+    let mut buf = [0; 8];
+    assert!(now(stream.peek(&mut buf)).is_pending());
+    assert!(now(stream.readable()).is_pending());
+    assert_eq!(kind(stream.try_read(&mut buf)), ErrorKind::WouldBlock);
+    assert_eq!(stream.peek(&mut []).await.unwrap(), 0);
+    assert_eq!(stream.try_read(&mut []).unwrap(), 0);
+    bench.deliver(&[b"abc"], false);
+    ready(stream.readable()).unwrap();
+    assert_eq!(stream.peek(&mut buf).await.unwrap(), 3);
+    bench.deliver(&[b"def", b"ghi"], false);
+    assert_eq!(stream.peek(&mut buf).await.unwrap(), 8);
+    assert_eq!(&buf, b"abcdefgh");
+    let (mut one, mut two) = ([0; 2], [0; 4]);
+    let mut bufs = [IoSliceMut::new(&mut one), IoSliceMut::new(&mut []), IoSliceMut::new(&mut two)];
+    assert_eq!(stream.try_read_vectored(&mut bufs).unwrap(), 6);
+    assert_eq!((&one, &two), (b"ab", b"cdef"));
+    assert_eq!(stream.try_read(&mut buf).unwrap(), 3);
+    let (reader, _writer) = KcpStream::split(&mut stream);
+    assert_eq!(kind(reader.try_read(&mut buf)), ErrorKind::WouldBlock);
+}
+
+#[tokio::test]
+async fn vectored_write_makes_one_piece() {
+    let (mut stream, mut bench) = stream(Mode::Stream, 100, 100);
+    assert!(stream.is_write_vectored());
+    let bufs = [b"ab".as_slice(), b"", b"cde"].map(IoSlice::new);
+    assert_eq!(stream.write_vectored(&bufs).await.unwrap(), 5);
+    bench.take(100);
+    assert_eq!(bench.pieces(), [b"abcde"]);
+    let long = [[1; 60], [2; 60]];
+    let bufs = [IoSlice::new(&long[0]), IoSlice::new(&long[1])];
+    assert_eq!(stream.try_write_vectored(&bufs).unwrap(), 100);
+    assert_eq!(kind(stream.try_write_vectored(&bufs)), ErrorKind::WouldBlock);
+    assert_eq!(stream.write_vectored(&[]).await.unwrap(), 0);
+    bench.take(100);
+    assert_eq!(bench.pieces(), [[[1; 60].as_slice(), &[2; 40]].concat()]);
+}
+
+#[tokio::test]
+async fn messages_keep_their_boundaries() {
+    let (mut stream, mut bench) = stream(Mode::Message, 1000, 1000);
+    stream.send_message(b"one").await.unwrap();
+    stream.send_message(b"").await.unwrap();
+    bench.take(1000);
+    assert!(bench.out.iter().all(|piece| piece.message));
+    assert_eq!(bench.pieces(), [b"one".as_slice(), b""]);
+    assert_eq!(stream.max_message_size(), 1376);
+    let error = stream.send_message(&[0; 1377]).await.unwrap_err();
+    assert_eq!(error.to_string(), "a message of 1377 bytes, allowed is at most 1376");
+
+    bench.deliver(&[b"hello", b"", b"world", b"again"], false);
+    let mut buf = [0; 100];
+    assert_eq!(stream.peek(&mut buf).await.unwrap(), 5);
+    assert_eq!(stream.read(&mut buf[..2]).await.unwrap(), 2);
+    assert_eq!(stream.read(&mut buf).await.unwrap(), 3);
+    ready(stream.readable()).unwrap();
+    assert_eq!(stream.recv_message().await.unwrap(), "");
+    assert_eq!(stream.read_u8().await.unwrap(), b'w');
+    assert_eq!(stream.recv_message().await.unwrap(), "orld");
+    assert_eq!(stream.read_chunk().await.unwrap(), "again");
+    assert!(now(stream.recv_message()).is_pending());
+    bench.deliver(&[b""], false);
+    assert!(now(stream.read(&mut buf)).is_pending(), "an empty message is no end of stream");
+}
+
+#[tokio::test]
+async fn messages_need_message_mode() {
+    let (mut stream, _bench) = stream(Mode::Stream, 1000, 1000);
+    let refused = "messages need Mode::Message, this conversation is in Stream mode";
+    let sent = stream.send_message(b"x").await.unwrap_err();
+    assert_eq!((sent.kind(), sent.to_string().as_str()), (ErrorKind::InvalidInput, refused));
+    assert_eq!(kind(stream.recv_message().await), ErrorKind::InvalidInput);
+}
+
+#[tokio::test]
+async fn established_and_end_wake_who_waits() {
+    let (stream, bench) = stream(Mode::Stream, 1000, 1000);
+    assert!(now(stream.established()).is_pending());
+    bench.shared.set_established();
+    ready(stream.established()).unwrap();
+
+    let (count, waker) = Count::new();
+    let mut cx = Context::from_waker(&waker);
+    let mut readable = pin!(stream.readable());
+    assert!(readable.as_mut().poll(&mut cx).is_pending());
+    bench.shared.end(ConnectionError::DeadPeer).into_iter().flatten().for_each(Waker::wake);
+    assert_eq!(count.woken(), 1);
+    assert!(readable.as_mut().poll(&mut cx).is_ready());
+}
+
+#[tokio::test]
+async fn busy_reader_yields_to_other_tasks() {
+    let (mut stream, bench) = stream(Mode::Stream, 1000, 1 << 20);
+    bench.deliver(&[&[0; 10_000]], false);
+    let reads = Arc::new(AtomicUsize::new(0));
+    let reader = {
+        let reads = reads.clone();
+        tokio::spawn(async move {
+            while stream.read(&mut [0; 1]).await.unwrap() > 0 {
+                reads.fetch_add(1, Ordering::Relaxed);
+            }
+        })
+    };
+    // On one thread this task only goes on since the reader gives way.
+    tokio::task::yield_now().await;
+    assert!((1..10_000).contains(&reads.load(Ordering::Relaxed)));
+    reader.abort();
+}
+
+#[tokio::test]
+async fn drop_and_abort_tell_the_driver() {
+    let (mut dropped, mut bench) = stream(Mode::Stream, 1000, 1000);
+    dropped.write_all(b"last words").await.unwrap();
+    drop(dropped);
+    assert!(bench.called());
+    let intake = bench.take(1000);
+    assert!(intake.detached && !intake.abort);
+    assert_eq!(bench.pieces(), [b"last words"]);
+
+    let (mut aborted, mut bench) = stream(Mode::Stream, 1000, 1000);
+    aborted.write_all(b"never mind").await.unwrap();
+    aborted.abort();
+    assert!(bench.called());
+    let intake = bench.take(1000);
+    assert!(intake.detached && intake.abort && !intake.more);
+    assert!(bench.out.is_empty());
+}
+
+#[tokio::test]
+async fn dropping_the_owned_write_half_closes_the_write_side() {
+    let (whole, mut bench) = stream(Mode::Stream, 1000, 1000);
+    let (reader, mut writer) = whole.into_split();
+    writer.write_all(b"bye").await.unwrap();
+    drop(writer);
+    assert!(bench.called());
+    let intake = bench.take(1000);
+    assert!(intake.write_closed && !intake.detached);
+    assert_eq!(bench.pieces(), [b"bye"]);
+    drop(reader);
+    assert!(bench.called() && bench.take(0).detached);
+
+    let (whole, mut bench) = stream(Mode::Stream, 1000, 1000);
+    let (reader, writer) = whole.into_split();
+    writer.forget();
+    assert!(!bench.called());
+    drop(reader);
+    let intake = bench.take(0);
+    assert!(intake.detached && !intake.write_closed);
+}
+
+#[tokio::test]
+async fn halves_reunite_if_they_belong_together() {
+    let (one, mut bench) = stream(Mode::Stream, 1000, 1000);
+    let (two, _other) = stream(Mode::Stream, 1000, 1000);
+    bench.deliver(&[b"abc"], false);
+    let (mut read_one, write_one) = one.into_split();
+    assert_eq!(read_one.read_u8().await.unwrap(), b'a');
+    let (read_two, write_two) = two.into_split();
+    let error = read_one.reunite(write_two).unwrap_err();
+    assert_eq!(error.to_string(), "the halves do not belong to the same stream");
+    let ReuniteError(read_one, write_two) = error;
+    let ReuniteError(read_two, write_one) = write_one.reunite(read_two).unwrap_err();
+    drop((read_two, write_two));
+
+    let mut one = write_one.reunite(read_one).unwrap();
+    assert!(!bench.called(), "neither closed nor detached");
+    assert_eq!(one.read_u16().await.unwrap(), u16::from_be_bytes(*b"bc"));
+    one.write_all(b"x").await.unwrap();
+    drop(one);
+    assert!(bench.called() && bench.take(10).detached);
+}
+
+#[test]
+fn settings_are_checked_and_sent() {
+    let (stream, mut bench) = stream(Mode::Stream, 1000, 1000);
+    stream.set_windows(1, 2).unwrap();
+    assert!(stream.set_windows(0, 2).is_err());
+    stream.set_no_delay(NoDelay::FAST3);
+    stream.set_ack_policy(AckPolicy::Immediate);
+    stream.set_write_policy(WritePolicy::Corked);
+    stream.set_mtu(1200).unwrap();
+    let refused = stream.set_mtu(1201).unwrap_err();
+    assert_eq!(refused.to_string(), "mtu (bytes) is 1201, allowed is 25 to 1200");
+    assert!(stream.set_mtu(24).is_err());
+    stream.set_rate_limit(NonZeroU64::new(5));
+    stream.set_duplicates(8).unwrap();
+    assert!(stream.set_duplicates(9).is_err());
+    assert!(!bench.called());
+    let settings = bench.commands.iter().map(|command| match command {
+        Command::Set(id, setting) if *id == bench.shared.id => *setting,
+        other => panic!("{other:?}"),
+    });
+    let expected = [
+        Setting::Windows { send: 1, recv: 2 },
+        Setting::NoDelay(NoDelay::FAST3),
+        Setting::AckPolicy(AckPolicy::Immediate),
+        Setting::WritePolicy(WritePolicy::Corked),
+        Setting::Mtu(1200),
+        Setting::RateLimit(NonZeroU64::new(5)),
+        Setting::Duplicates(8),
+    ];
+    assert!(settings.eq(expected));
+}

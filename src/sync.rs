@@ -1,0 +1,18 @@
+//! The synchronisation primitives that the model checker replaces.
+
+#[cfg(loom)]
+pub(crate) use loom::sync::{
+    Arc, Mutex, MutexGuard,
+    atomic::{AtomicBool, AtomicUsize, Ordering},
+};
+#[cfg(not(loom))]
+pub(crate) use std::sync::{
+    Arc, Mutex, MutexGuard,
+    atomic::{AtomicBool, AtomicUsize, Ordering},
+};
+
+/// Locks, and goes on with the data of a panicked holder: every critical section in this crate
+/// leaves its data valid at each step, and one panicking task must not take the endpoint with it.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}

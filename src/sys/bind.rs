@@ -1,0 +1,221 @@
+//! Socket options: before the bind, and around what the UDP library changes.
+
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::config::SocketConfig;
+
+/// Smallest kernel buffer in bytes that is still tried when larger ones are refused.
+const MIN_BUFFER: usize = 4 * 1024;
+
+/// A bound, non-blocking UDP socket.
+pub(super) fn bind(addr: SocketAddr, config: &SocketConfig) -> io::Result<UdpSocket> {
+    let socket = Socket::new(Domain::for_address(addr), Type::DGRAM, Some(Protocol::UDP))?;
+    socket.set_nonblocking(true)?;
+    if addr.is_ipv6() {
+        // Systems differ in their default.
+        socket.set_only_v6(config.only_v6)?;
+    }
+    if let Some(bytes) = config.send_buffer_size {
+        largest_accepted(bytes, |bytes| socket.set_send_buffer_size(bytes));
+    }
+    if let Some(bytes) = config.recv_buffer_size {
+        largest_accepted(bytes, |bytes| socket.set_recv_buffer_size(bytes));
+    }
+    socket.bind(&addr.into())?;
+    Ok(socket.into())
+}
+
+/// Some systems take a buffer size as a wish and cap it, others refuse what is above their
+/// maximum: those are asked for half of it until they agree. No answer leaves the default.
+fn largest_accepted(mut bytes: usize, set: impl Fn(usize) -> io::Result<()>) {
+    while set(bytes).is_err() && bytes / 2 >= MIN_BUFFER {
+        bytes /= 2;
+    }
+}
+
+/// Values of the options that the UDP library switches on, taken before it does.
+///
+/// Among them is Don't Fragment. A datagram above the path's MTU then fails or vanishes, and with
+/// it the segments in it, whose size never changes; the system's own choice lets them through in
+/// fragments. The others ask for a note with each datagram that nobody here reads.
+#[derive(Debug)]
+pub(super) struct SavedOptions([Option<i32>; OPTIONS.len()]);
+
+impl SavedOptions {
+    /// Reads the options; one that this socket does not have is left alone later.
+    pub(super) fn of(socket: &UdpSocket) -> Self {
+        Self(OPTIONS.map(|(level, name)| option::get(socket, level, name).ok()))
+    }
+
+    /// Writes them back.
+    pub(super) fn restore(&self, socket: &UdpSocket) {
+        for ((level, name), value) in OPTIONS.into_iter().zip(self.0) {
+            if let Some(value) = value {
+                // Where the system took the change and not its reverse, the socket still works:
+                // too large a datagram is then reported as such.
+                drop(option::set(socket, level, name, value));
+            }
+        }
+    }
+}
+
+/// Level and name of each.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const OPTIONS: [(i32, i32); 8] = [
+    (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER),
+    (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER),
+    (libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG),
+    (libc::IPPROTO_IP, libc::IP_PKTINFO),
+    (libc::IPPROTO_IP, libc::IP_RECVTOS),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS),
+];
+#[cfg(any(target_vendor = "apple", target_os = "freebsd"))]
+const OPTIONS: [(i32, i32); 2] =
+    [(libc::IPPROTO_IP, libc::IP_DONTFRAG), (libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG)];
+/// `IP_DONTFRAGMENT` of `IPPROTO_IP`, `IPV6_DONTFRAG` of `IPPROTO_IPV6`.
+#[cfg(windows)]
+const OPTIONS: [(i32, i32); 2] = [(0, 14), (41, 14)];
+#[cfg(not(any(
+    target_os = "linux",
+    target_os = "android",
+    target_vendor = "apple",
+    target_os = "freebsd",
+    windows
+)))]
+const OPTIONS: [(i32, i32); 0] = [];
+
+/// Options that no safe interface offers.
+#[cfg(any(unix, windows))]
+#[expect(unsafe_code, reason = "socket2 does not know these options")]
+pub(super) mod option {
+    use std::io;
+    use std::net::UdpSocket;
+    #[cfg(unix)]
+    use std::os::fd::AsRawFd;
+    #[cfg(windows)]
+    use std::os::windows::io::AsRawSocket;
+
+    #[cfg(unix)]
+    type Len = libc::socklen_t;
+    #[cfg(windows)]
+    type Len = libc::c_int;
+    #[cfg(unix)]
+    type Handle = libc::c_int;
+    #[cfg(windows)]
+    type Handle = libc::SOCKET;
+
+    /// Bytes of a value.
+    const INT: Len = 4;
+    const _: () = assert!(size_of::<libc::c_int>() == 4);
+
+    #[cfg(unix)]
+    fn handle(socket: &UdpSocket) -> io::Result<Handle> {
+        Ok(socket.as_raw_fd())
+    }
+
+    #[cfg(windows)]
+    fn handle(socket: &UdpSocket) -> io::Result<Handle> {
+        Handle::try_from(socket.as_raw_socket()).map_err(io::Error::other)
+    }
+
+    /// The value of an integer option.
+    pub(in super::super) fn get(
+        socket: &UdpSocket,
+        level: libc::c_int,
+        name: libc::c_int,
+    ) -> io::Result<libc::c_int> {
+        let handle = handle(socket)?;
+        let (mut value, mut len): (libc::c_int, Len) = (0, INT);
+        // SAFETY: `socket` is borrowed and thus open. `value` and `len` are live and exclusive;
+        // `len` says how much room `value` has, and the system writes no more than that.
+        let result = unsafe {
+            let value = (&raw mut value).cast();
+            libc::getsockopt(handle, level, name, value, &raw mut len)
+        };
+        if result == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
+    }
+
+    /// Sets an integer option.
+    pub(in super::super) fn set(
+        socket: &UdpSocket,
+        level: libc::c_int,
+        name: libc::c_int,
+        value: libc::c_int,
+    ) -> io::Result<()> {
+        let handle = handle(socket)?;
+        // SAFETY: `socket` is borrowed and thus open. The system reads `INT` bytes, all of `value`,
+        // which is live, and keeps no pointer.
+        let result =
+            unsafe { libc::setsockopt(handle, level, name, (&raw const value).cast(), INT) };
+        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    #[test]
+    fn buffer_sizes_above_the_maximum_are_halved_until_they_fit() {
+        let asked = RefCell::new(Vec::new());
+        largest_accepted(1 << 20, |bytes| {
+            asked.borrow_mut().push(bytes);
+            if bytes > 300_000 { Err(io::ErrorKind::OutOfMemory.into()) } else { Ok(()) }
+        });
+        assert_eq!(asked.into_inner(), [1 << 20, 1 << 19, 1 << 18]);
+        largest_accepted(1 << 30, |_| Err(io::ErrorKind::OutOfMemory.into()));
+    }
+
+    #[test]
+    fn sizes_that_the_system_cannot_give_are_no_error() {
+        let config = SocketConfig {
+            send_buffer_size: Some(1 << 30),
+            recv_buffer_size: Some(1),
+            only_v6: false,
+        };
+        let socket = bind("127.0.0.1:0".parse().unwrap(), &config).unwrap();
+        assert_ne!(socket.local_addr().unwrap().port(), 0);
+    }
+}
+
+/// What a socket keeps of its options when it is taken over.
+#[cfg(all(test, target_os = "linux"))]
+mod option_tests {
+    use super::option::{get, set};
+    use super::*;
+
+    fn values(socket: &UdpSocket) -> Vec<Option<i32>> {
+        OPTIONS.iter().map(|&(level, name)| get(socket, level, name).ok()).collect()
+    }
+
+    #[tokio::test]
+    async fn fragmentation_is_left_to_the_system() {
+        for (addr, options) in [("127.0.0.1:0", 4), ("[::1]:0", 8), ("[::]:0", 8)] {
+            // Machines without IPv6 exist.
+            let Ok(socket) = UdpSocket::bind(addr) else { continue };
+            let twin = socket.try_clone().unwrap();
+            let before = values(&twin);
+            assert_eq!(before.iter().flatten().count(), options);
+            assert_ne!(before[0], Some(libc::IP_PMTUDISC_PROBE));
+            let _socket = crate::sys::UdpSocket::from_std(socket).unwrap();
+            assert_eq!(values(&twin), before);
+        }
+    }
+
+    #[tokio::test]
+    async fn the_choice_of_the_application_stays() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let (level, name) = (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER);
+        set(&socket, level, name, libc::IP_PMTUDISC_DO).unwrap();
+        let twin = socket.try_clone().unwrap();
+        let _socket = crate::sys::UdpSocket::from_std(socket).unwrap();
+        assert_eq!(get(&twin, level, name).unwrap(), libc::IP_PMTUDISC_DO);
+    }
+}

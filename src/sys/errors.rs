@@ -1,0 +1,173 @@
+//! Which socket errors are weather and which are the end.
+//!
+//! UDP reports what went wrong with earlier datagrams, with other peers, or for the moment. None
+//! of that ends a socket: it counts as loss, which the protocol repairs. Only a descriptor that is
+//! not a usable socket any more does.
+
+use std::io::{self, ErrorKind};
+
+/// Errors of a descriptor that is no socket, or none any more.
+#[cfg(unix)]
+const UNUSABLE: &[i32] = &[libc::EBADF, libc::ENOTSOCK];
+/// `ERROR_INVALID_HANDLE`, `WSAEBADF`, `WSAENOTSOCK`, `WSANOTINITIALISED`.
+#[cfg(windows)]
+const UNUSABLE: &[i32] = &[6, 10_009, 10_038, 10_093];
+
+/// What a failed send means for the datagram and for the socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SendFault {
+    /// There is no room now; the datagram waits.
+    Blocked,
+    /// Try again at once.
+    Interrupted,
+    /// The datagram is lost, as if the network had lost it.
+    Lost,
+    /// The datagram is lost, and so would be every one of its size to that peer.
+    TooLarge,
+    /// The socket cannot be used any more.
+    Fatal,
+}
+
+/// What a failed receive means for the socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RecvFault {
+    /// Nothing is there.
+    Empty,
+    /// Try again at once.
+    Interrupted,
+    /// The error is about something else: an earlier datagram of ours, or one that is gone.
+    Ignore,
+    /// The socket cannot be used any more.
+    Fatal,
+}
+
+/// Judges the error of a send. What is not known is loss.
+pub(crate) fn of_send(error: &io::Error) -> SendFault {
+    match error.kind() {
+        ErrorKind::WouldBlock => SendFault::Blocked,
+        ErrorKind::Interrupted => SendFault::Interrupted,
+        _ if is_unusable(error) => SendFault::Fatal,
+        _ if quinn_udp::is_msg_size_err(error) => SendFault::TooLarge,
+        _ => SendFault::Lost,
+    }
+}
+
+/// Judges the error of a receive. What is not known is ignored.
+pub(crate) fn of_recv(error: &io::Error) -> RecvFault {
+    match error.kind() {
+        ErrorKind::WouldBlock => RecvFault::Empty,
+        ErrorKind::Interrupted => RecvFault::Interrupted,
+        _ if is_unusable(error) => RecvFault::Fatal,
+        _ => RecvFault::Ignore,
+    }
+}
+
+/// Whether segmentation itself may be what a system refused about a train: drivers and routes
+/// that cannot do it say so only when it is tried.
+pub(super) fn may_be_offload(error: &io::Error) -> bool {
+    #[cfg(unix)]
+    if error.raw_os_error() == Some(libc::EIO) {
+        return true;
+    }
+    error.kind() == ErrorKind::InvalidInput
+}
+
+fn is_unusable(error: &io::Error) -> bool {
+    error.raw_os_error().is_some_and(|code| UNUSABLE.contains(&code))
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn send_errors() {
+        let table = [
+            (libc::EAGAIN, SendFault::Blocked),
+            (libc::EWOULDBLOCK, SendFault::Blocked),
+            (libc::EINTR, SendFault::Interrupted),
+            (libc::ENOBUFS, SendFault::Lost),
+            (libc::ENOMEM, SendFault::Lost),
+            (libc::EPERM, SendFault::Lost),
+            (libc::EACCES, SendFault::Lost),
+            (libc::ENETUNREACH, SendFault::Lost),
+            (libc::EHOSTUNREACH, SendFault::Lost),
+            (libc::ENETDOWN, SendFault::Lost),
+            (libc::EADDRNOTAVAIL, SendFault::Lost),
+            (libc::ECONNREFUSED, SendFault::Lost),
+            (libc::ECONNRESET, SendFault::Lost),
+            (libc::EINVAL, SendFault::Lost),
+            (libc::EIO, SendFault::Lost),
+            (libc::EPIPE, SendFault::Lost),
+            (libc::EAFNOSUPPORT, SendFault::Lost),
+            (libc::ENODEV, SendFault::Lost),
+            (9_999, SendFault::Lost),
+            (libc::EMSGSIZE, SendFault::TooLarge),
+            (libc::EBADF, SendFault::Fatal),
+            (libc::ENOTSOCK, SendFault::Fatal),
+        ];
+        for (code, fault) in table {
+            let error = io::Error::from_raw_os_error(code);
+            assert_eq!(of_send(&error), fault, "{error}");
+        }
+    }
+
+    #[test]
+    fn receive_errors() {
+        let table = [
+            (libc::EAGAIN, RecvFault::Empty),
+            (libc::EWOULDBLOCK, RecvFault::Empty),
+            (libc::EINTR, RecvFault::Interrupted),
+            (libc::ECONNREFUSED, RecvFault::Ignore),
+            (libc::ECONNRESET, RecvFault::Ignore),
+            (libc::EHOSTUNREACH, RecvFault::Ignore),
+            (libc::ENETUNREACH, RecvFault::Ignore),
+            (libc::EMSGSIZE, RecvFault::Ignore),
+            (libc::ENOMEM, RecvFault::Ignore),
+            (9_999, RecvFault::Ignore),
+            (libc::EBADF, RecvFault::Fatal),
+            (libc::ENOTSOCK, RecvFault::Fatal),
+        ];
+        for (code, fault) in table {
+            let error = io::Error::from_raw_os_error(code);
+            assert_eq!(of_recv(&error), fault, "{error}");
+        }
+    }
+
+    #[test]
+    fn errors_without_a_code_are_judged_by_kind() {
+        assert_eq!(of_send(&ErrorKind::WouldBlock.into()), SendFault::Blocked);
+        assert_eq!(of_send(&ErrorKind::Interrupted.into()), SendFault::Interrupted);
+        assert_eq!(of_send(&ErrorKind::InvalidInput.into()), SendFault::Lost);
+        assert_eq!(of_recv(&ErrorKind::WouldBlock.into()), RecvFault::Empty);
+        assert_eq!(of_recv(&io::Error::other("?")), RecvFault::Ignore);
+    }
+
+    #[test]
+    fn only_some_refusals_can_be_about_segmentation() {
+        for (code, may) in
+            [(libc::EIO, true), (libc::EINVAL, true), (libc::ENOBUFS, false), (libc::EAGAIN, false)]
+        {
+            assert_eq!(may_be_offload(&io::Error::from_raw_os_error(code)), may);
+        }
+    }
+}
+
+#[cfg(all(test, windows))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_codes() {
+        // WSAENETRESET, WSAECONNRESET, WSAEMSGSIZE, WSAENOTSOCK.
+        for (code, sent, received) in [
+            (10_052, SendFault::Lost, RecvFault::Ignore),
+            (10_054, SendFault::Lost, RecvFault::Ignore),
+            (10_040, SendFault::TooLarge, RecvFault::Ignore),
+            (10_038, SendFault::Fatal, RecvFault::Fatal),
+        ] {
+            let error = io::Error::from_raw_os_error(code);
+            assert_eq!((of_send(&error), of_recv(&error)), (sent, received), "{error}");
+        }
+    }
+}

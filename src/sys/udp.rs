@@ -1,0 +1,175 @@
+//! The real socket: Tokio's readiness around quinn-udp's system calls.
+
+use std::io;
+use std::net::{SocketAddr, SocketAddrV6};
+use std::task::{Context, Poll};
+
+use quinn_udp::UdpSocketState;
+use tokio::io::Interest;
+use tokio::runtime::Handle;
+
+use super::bind::{SavedOptions, bind};
+use super::errors::{SendFault, may_be_offload, of_send};
+use super::{MAX_TRAIN_BYTES, RxBatch, Socket, Transmit, canonical};
+use crate::config::SocketConfig;
+
+/// A UDP socket registered with the runtime it was made in.
+#[derive(Debug)]
+pub(crate) struct UdpSocket {
+    io: tokio::net::UdpSocket,
+    state: UdpSocketState,
+    /// An IPv6 socket takes IPv4 peers as mapped addresses only.
+    v6: bool,
+    /// 1 where the system does not segment, or did not when it came to it.
+    max_train: usize,
+    /// The last peer whose path could not take segments of this size, and the size in bytes.
+    narrow: Option<(SocketAddr, usize)>,
+}
+
+/// Why a train was refused that may well leave as single datagrams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refusal {
+    /// The system or the network device cannot segment.
+    Offload,
+    /// The segments are larger than the path's MTU: singly they are fragmented, in a train not.
+    PathMtu,
+}
+
+impl UdpSocket {
+    /// Binds a socket. Port 0 has the system choose one.
+    ///
+    /// An IPv6 socket serves IPv4 peers too unless the configuration says otherwise. Buffer sizes
+    /// are wishes.
+    ///
+    /// # Errors
+    ///
+    /// When the address cannot be bound, or outside a Tokio runtime.
+    pub(crate) fn bind(addr: SocketAddr, config: &SocketConfig) -> io::Result<Self> {
+        Self::from_std(bind(addr, config)?)
+    }
+
+    /// Takes over a bound socket. Its options stay, except that it becomes non-blocking and
+    /// coalesces what it receives.
+    ///
+    /// # Errors
+    ///
+    /// When it is no usable UDP socket, or outside a Tokio runtime.
+    ///
+    /// # Panics
+    ///
+    /// In a Tokio runtime without I/O.
+    pub(crate) fn from_std(socket: std::net::UdpSocket) -> io::Result<Self> {
+        Handle::try_current().map_err(io::Error::other)?;
+        socket.set_nonblocking(true)?;
+        let saved = SavedOptions::of(&socket);
+        let state = UdpSocketState::new((&socket).into())?;
+        saved.restore(&socket);
+        Ok(Self {
+            v6: socket.local_addr()?.is_ipv6(),
+            max_train: state.max_gso_segments().max(1),
+            io: tokio::net::UdpSocket::from_std(socket)?,
+            state,
+            narrow: None,
+        })
+    }
+
+    /// Turns segmentation off.
+    #[cfg(test)]
+    pub(super) fn without_trains(mut self) -> Self {
+        self.max_train = 1;
+        self
+    }
+
+    /// The address as this socket's system calls want it.
+    fn destination(&self, addr: SocketAddr) -> io::Result<SocketAddr> {
+        if addr.port() == 0 {
+            // Nobody can have it. The system refuses it in the words in which it refuses
+            // segmentation, so a forged source must not get that far.
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        Ok(match addr {
+            SocketAddr::V4(v4) if self.v6 => {
+                SocketAddrV6::new(v4.ip().to_ipv6_mapped(), v4.port(), 0, 0).into()
+            }
+            SocketAddr::V6(_) if !self.v6 => canonical(addr),
+            other => other,
+        })
+    }
+
+    /// Whether trains of this size were refused on the way to `dst`.
+    fn is_narrow(&self, dst: SocketAddr, size: usize) -> bool {
+        self.narrow.is_some_and(|(peer, refused)| peer == dst && size >= refused)
+    }
+
+    /// One system call.
+    fn send_once(&self, destination: SocketAddr, size: usize, contents: &[u8]) -> io::Result<()> {
+        let transmit = quinn_udp::Transmit {
+            destination,
+            ecn: None,
+            contents,
+            segment_size: Some(size),
+            src_ip: None,
+        };
+        self.io.try_io(Interest::WRITABLE, || self.state.try_send((&self.io).into(), &transmit))
+    }
+}
+
+impl Socket for UdpSocket {
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.io.local_addr()
+    }
+
+    fn max_train(&self) -> usize {
+        self.max_train
+    }
+
+    fn recv(&mut self, batch: &mut RxBatch) -> io::Result<()> {
+        // Until it would block: only that clears the readiness, so that the next poll waits.
+        batch.fill(|buffers, meta| {
+            self.io.try_io(Interest::READABLE, || self.state.recv((&self.io).into(), buffers, meta))
+        })
+    }
+
+    fn send(&mut self, transmit: &Transmit<'_>) -> io::Result<usize> {
+        let Transmit { dst, segment_size, contents } = *transmit;
+        let destination = self.destination(dst)?;
+        let size = segment_size.clamp(1, contents.len().max(1));
+        let mut longest = (MAX_TRAIN_BYTES / size).clamp(1, self.max_train);
+        if self.is_narrow(dst, size) {
+            longest = 1;
+        }
+        let mut refusal = None;
+        let mut sent = 0;
+        while let Some(rest) = contents.get(sent..).filter(|rest| !rest.is_empty()) {
+            let (train, _) = rest.split_at(rest.len().min(longest * size));
+            match self.send_once(destination, size, train) {
+                Ok(()) => {
+                    sent += train.len();
+                    // The same datagram alone went through: it was the train that was refused.
+                    match refusal.take() {
+                        Some(Refusal::Offload) => self.max_train = 1,
+                        Some(Refusal::PathMtu) => self.narrow = Some((dst, size)),
+                        None => {}
+                    }
+                }
+                Err(error) if train.len() > size && may_be_offload(&error) => {
+                    (refusal, longest) = (Some(Refusal::Offload), 1);
+                }
+                Err(error) if train.len() > size && of_send(&error) == SendFault::TooLarge => {
+                    (refusal, longest) = (Some(Refusal::PathMtu), 1);
+                }
+                Err(_) if sent > 0 => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(sent)
+    }
+
+    fn poll_recv_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.io.poll_recv_ready(cx)
+    }
+
+    fn poll_send_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.io.poll_send_ready(cx)
+    }
+}

@@ -1,0 +1,293 @@
+//! Deadlines of all connections of a socket: a timer wheel of two levels.
+//!
+//! The first level has a bucket for each of the next 1,024 milliseconds, the second one for each
+//! of the next 64 seconds, and what is farther away waits in one list that is sorted into the
+//! levels every 64 seconds. A bucket is a doubly linked list through the entries, and each entry
+//! keeps its exact deadline: buckets make finding cheap, they never round.
+//!
+//! The wheel has no clock. It moves when [`TimerWheel::expire`] is told the time, and steps over
+//! empty buckets 64 at once, so that neither an idle hour nor a jump of days costs anything.
+
+use std::time::{Duration, Instant};
+
+#[cfg(test)]
+mod tests;
+
+/// Nanoseconds of a bucket in the first level. Times are nanoseconds since the wheel's origin.
+const TICK: u64 = 1_000_000;
+/// Nanoseconds of a bucket in the second level.
+const SECOND: u64 = 1_000 * TICK;
+
+/// Buckets of the first level; more than a second, so that a bucket of the second always fits.
+const TICKS: u64 = 1_024;
+/// Buckets of the second level, also the seconds between two looks at what is beyond.
+const SECONDS: u64 = 64;
+
+/// Index of the first bucket of the second level.
+const FIRST_SECOND: u16 = 1_024;
+/// Index of the list of everything that is farther away than both levels reach.
+const BEYOND: u16 = FIRST_SECOND + 64;
+/// The `bucket` of an entry that is not armed.
+const IDLE: u16 = u16::MAX;
+
+/// The end of a list.
+const NONE: u32 = u32::MAX;
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    deadline: u64,
+    prev: u32,
+    next: u32,
+    /// Index of the bucket whose list the entry is in, or `IDLE`.
+    bucket: u16,
+}
+
+impl Entry {
+    const IDLE: Self = Self { deadline: 0, prev: NONE, next: NONE, bucket: IDLE };
+}
+
+/// The wheel. One entry per slot of the connection table, 24 bytes each.
+#[derive(Debug)]
+pub(crate) struct TimerWheel {
+    origin: Instant,
+    /// The millisecond the wheel stands at: no entry is in a bucket of an earlier one.
+    tick: u64,
+    entries: Vec<Entry>,
+    /// First entry of each bucket's list.
+    heads: Vec<u32>,
+    /// Per bucket of the levels, nanoseconds from its start to its earliest deadline or less:
+    /// an entry that leaves does not raise it.
+    earliest: Vec<u32>,
+    /// The same for what is beyond, from the origin.
+    earliest_beyond: u64,
+    /// Which buckets of the levels have entries.
+    ticks: [u64; 16],
+    seconds: u64,
+}
+
+impl TimerWheel {
+    /// An empty wheel that stands at `origin`.
+    pub(crate) fn new(origin: Instant) -> Self {
+        Self {
+            origin,
+            tick: 0,
+            entries: Vec::new(),
+            heads: vec![NONE; usize::from(BEYOND) + 1],
+            earliest: vec![0; usize::from(BEYOND)],
+            earliest_beyond: u64::MAX,
+            ticks: [0; 16],
+            seconds: 0,
+        }
+    }
+
+    /// Arms the entry of `slot`, or arms it anew; `None` disarms it.
+    ///
+    /// A deadline that has passed is due at once. Memory grows to the largest slot ever armed.
+    pub(crate) fn set(&mut self, slot: usize, deadline: Option<Instant>) {
+        let Ok(index) = u32::try_from(slot) else {
+            debug_assert!(false, "slot {slot} is beyond any connection table");
+            return;
+        };
+        if slot >= self.entries.len() {
+            if deadline.is_none() {
+                return;
+            }
+            self.entries.resize(slot + 1, Entry::IDLE);
+        }
+        let Some(deadline) = deadline else {
+            self.unlink(index);
+            return;
+        };
+        let deadline = self.nanos(deadline);
+        // Most of what happens to a connection leaves its deadline where it is.
+        if self.entries[slot].deadline != deadline || self.entries[slot].bucket == IDLE {
+            self.unlink(index);
+            self.link(index, deadline);
+        }
+    }
+
+    /// When to call [`Self::expire`] next; `None` when nothing is armed.
+    ///
+    /// Never later than the earliest deadline, save for one that had passed when it was set: that
+    /// may be the instant of the last `expire`, cut to milliseconds. It may be earlier once after
+    /// an entry has been disarmed, and then the call finds nothing to do.
+    pub(crate) fn next(&self) -> Option<Instant> {
+        let tick = self
+            .first_tick()
+            .map(|tick| tick * TICK + u64::from(self.earliest[usize::from(tick_bucket(tick))]));
+        let second = self.first_second(self.tick / 1_000).map(|second| {
+            second * SECOND + u64::from(self.earliest[usize::from(second_bucket(second))])
+        });
+        let beyond = (self.heads[usize::from(BEYOND)] != NONE).then_some(self.earliest_beyond);
+        let nanos = [tick, second, beyond].into_iter().flatten().min()?;
+        self.origin.checked_add(Duration::from_nanos(nanos))
+    }
+
+    /// Disarms every entry whose deadline is not after `now`, and appends its slot to `expired`,
+    /// in no particular order. A `now` before that of an earlier call is no mistake.
+    pub(crate) fn expire(&mut self, now: Instant, expired: &mut Vec<usize>) {
+        let now = self.nanos(now);
+        if now / TICK > self.tick {
+            self.advance(now, expired);
+        }
+        // The current millisecond is over for some of its entries.
+        let current = tick_bucket(self.tick);
+        let earliest = u64::from(self.earliest[usize::from(current)]);
+        let elapsed = now.saturating_sub(self.tick * TICK);
+        if self.heads[usize::from(current)] != NONE && earliest <= elapsed {
+            self.sort(current, now, expired);
+        }
+    }
+
+    /// Moves the wheel to the millisecond of `now`, which is a later one than it stands at.
+    fn advance(&mut self, now: u64, expired: &mut Vec<usize>) {
+        let (tick, second, last_second) = (now / TICK, now / SECOND, self.tick / 1_000);
+        // Milliseconds that are over: all of their entries are due.
+        while let Some(over) = self.first_tick().filter(|over| *over < tick) {
+            self.tick = over;
+            self.sort(tick_bucket(over), now, expired);
+        }
+        self.tick = tick;
+        // Seconds that are over or have begun.
+        while let Some(begun) = self.first_second(last_second).filter(|begun| *begun <= second) {
+            self.sort(second_bucket(begun), now, expired);
+        }
+        // Everything beyond was at least 65 seconds away when it was put there, so a look whenever
+        // 64 seconds begin comes before its time.
+        if second / SECONDS != last_second / SECONDS {
+            self.earliest_beyond = u64::MAX;
+            self.sort(BEYOND, now, expired);
+        }
+    }
+
+    /// Empties a bucket: what is due goes to `expired`, the rest to where it belongs now.
+    fn sort(&mut self, bucket: u16, now: u64, expired: &mut Vec<usize>) {
+        let mut next = std::mem::replace(&mut self.heads[usize::from(bucket)], NONE);
+        self.mark(bucket, false);
+        while next != NONE {
+            let index = next;
+            let entry = &mut self.entries[index as usize];
+            next = entry.next;
+            entry.bucket = IDLE;
+            let deadline = entry.deadline;
+            if deadline <= now {
+                expired.push(index as usize);
+            } else {
+                self.link(index, deadline);
+            }
+        }
+    }
+
+    /// Puts an entry that is in no list to the front of the one for its deadline.
+    fn link(&mut self, index: u32, deadline: u64) {
+        let (bucket, start) = self.place(deadline);
+        let head = std::mem::replace(&mut self.heads[usize::from(bucket)], index);
+        self.entries[index as usize] = Entry { deadline, prev: NONE, next: head, bucket };
+        if head != NONE {
+            self.entries[head as usize].prev = index;
+        }
+        if bucket == BEYOND {
+            self.earliest_beyond = self.earliest_beyond.min(deadline);
+            return;
+        }
+        // A bucket spans a second at most, so this fits.
+        let offset = u32::try_from(deadline.saturating_sub(start)).unwrap_or(0);
+        let earliest = &mut self.earliest[usize::from(bucket)];
+        *earliest = if head == NONE { offset } else { offset.min(*earliest) };
+        self.mark(bucket, true);
+    }
+
+    /// Takes an entry out of its list, if it is in one.
+    fn unlink(&mut self, index: u32) {
+        let entry = &mut self.entries[index as usize];
+        let Entry { prev, next, bucket, .. } = *entry;
+        if bucket == IDLE {
+            return;
+        }
+        entry.bucket = IDLE;
+        if next != NONE {
+            self.entries[next as usize].prev = prev;
+        }
+        if prev != NONE {
+            self.entries[prev as usize].next = next;
+            return;
+        }
+        self.heads[usize::from(bucket)] = next;
+        if next == NONE {
+            self.mark(bucket, false);
+        }
+        if next == NONE && bucket == BEYOND {
+            self.earliest_beyond = u64::MAX;
+        }
+    }
+
+    /// The bucket for a deadline, and when it starts.
+    fn place(&self, deadline: u64) -> (u16, u64) {
+        let tick = self.tick.max(deadline / TICK);
+        if tick - self.tick < TICKS {
+            return (tick_bucket(tick), tick * TICK);
+        }
+        // At least one second away, and at most 64: no two seconds share a bucket.
+        let second = deadline / SECOND;
+        if second - self.tick / 1_000 <= SECONDS {
+            return (second_bucket(second), second * SECOND);
+        }
+        (BEYOND, 0)
+    }
+
+    /// The first millisecond with entries, counted from the one the wheel stands at.
+    fn first_tick(&self) -> Option<u64> {
+        let (word, bit) = split(tick_bucket(self.tick));
+        // The first word comes twice: what is after the current millisecond, then what is before.
+        (0..=self.ticks.len()).find_map(|step| {
+            let at = (word + step) % self.ticks.len();
+            let wanted = match step {
+                0 => u64::MAX << bit,
+                16 => !(u64::MAX << bit),
+                _ => u64::MAX,
+            };
+            let bits = self.ticks[at] & wanted;
+            let skipped = (step * 64) as u64 + u64::from(bits.trailing_zeros());
+            (bits != 0).then(|| self.tick + skipped - u64::from(bit))
+        })
+    }
+
+    /// The first second with entries after `second`.
+    fn first_second(&self, second: u64) -> Option<u64> {
+        let (_, bit) = split(second_bucket(second + 1));
+        let bits = self.seconds.rotate_right(bit);
+        (bits != 0).then(|| second + 1 + u64::from(bits.trailing_zeros()))
+    }
+
+    /// Notes whether a bucket has entries.
+    fn mark(&mut self, bucket: u16, occupied: bool) {
+        let (word, bit) = split(bucket);
+        let word = match bucket {
+            BEYOND => return,
+            FIRST_SECOND.. => &mut self.seconds,
+            _ => &mut self.ticks[word],
+        };
+        *word = if occupied { *word | 1 << bit } else { *word & !(1 << bit) };
+    }
+
+    /// Nanoseconds from the origin; 584 years at most, none for what was before.
+    fn nanos(&self, at: Instant) -> u64 {
+        let since = at.saturating_duration_since(self.origin);
+        u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+    }
+}
+
+/// The bucket of a millisecond.
+fn tick_bucket(tick: u64) -> u16 {
+    u16::try_from(tick % TICKS).unwrap_or(0)
+}
+
+/// The bucket of a second.
+fn second_bucket(second: u64) -> u16 {
+    FIRST_SECOND + u16::try_from(second % SECONDS).unwrap_or(0)
+}
+
+/// Word and bit of a bucket in the bitmap of its level.
+fn split(bucket: u16) -> (usize, u32) {
+    (usize::from(bucket / 64), u32::from(bucket % 64))
+}

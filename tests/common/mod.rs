@@ -1,0 +1,151 @@
+//! What the tests of the public API share.
+
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use kcpx::{Config, ConnectionError, KcpListener, KcpStream};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::net::UdpSocket;
+use tokio::runtime::{Builder, Runtime};
+use tokio::time::{sleep, timeout};
+
+/// Against tests that hang; no test depends on how long anything takes.
+const GUARD: Duration = Duration::from_secs(120);
+
+/// Runs a test on a runtime of one thread and on one of several.
+pub(crate) fn on_both_runtimes<F: Future<Output = ()>>(test: impl Fn() -> F) {
+    println!("current_thread");
+    one_thread().block_on(guarded(test()));
+    println!("multi_thread");
+    two_threads().block_on(guarded(test()));
+}
+
+pub(crate) fn one_thread() -> Runtime {
+    Builder::new_current_thread().enable_all().build().expect("a runtime")
+}
+
+pub(crate) fn two_threads() -> Runtime {
+    Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime")
+}
+
+/// Fails instead of waiting for ever.
+pub(crate) async fn guarded<F: Future>(future: F) -> F::Output {
+    timeout(GUARD, future).await.expect("nothing happened for two minutes")
+}
+
+/// Waits for something that is only seen by looking at it.
+pub(crate) async fn until(condition: impl Fn() -> bool) {
+    while !condition() {
+        sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// Gives other tasks `turns` chances to run.
+pub(crate) async fn turns(turns: usize) {
+    for _ in 0..turns {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Whether a future is not ready yet when it is polled for the first time.
+pub(crate) async fn is_pending<F: Future>(future: F) -> bool {
+    let mut future = pin!(future);
+    poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_pending())).await
+}
+
+/// A conversation over loopback, with its listener.
+pub(crate) struct Pair {
+    pub(crate) client: KcpStream,
+    pub(crate) server: KcpStream,
+    pub(crate) listener: KcpListener,
+}
+
+/// Both ends of a new conversation, both with `config`. It was opened by a byte that is read
+/// already.
+pub(crate) async fn pair(config: Config) -> Pair {
+    let listener = listener(config.clone()).await;
+    let addr = listener.local_addr().expect("an address");
+    let (client, server) = open(&listener, addr, config).await;
+    Pair { client, server, listener }
+}
+
+/// Another conversation with `listener`, which accepts nothing else meanwhile.
+pub(crate) async fn open(
+    listener: &KcpListener,
+    addr: SocketAddr,
+    config: Config,
+) -> (KcpStream, KcpStream) {
+    let mut client = KcpStream::connect_with(addr, config).await.expect("a stream");
+    client.write_all(b"!").await.expect("the opening");
+    let (mut server, peer) = listener.accept().await.expect("a conversation");
+    assert_eq!(peer.port(), client.local_addr().expect("an address").port());
+    assert_eq!(server.read_u8().await.expect("the opening"), b'!');
+    (client, server)
+}
+
+pub(crate) async fn listener(config: Config) -> KcpListener {
+    KcpListener::bind_with("127.0.0.1:0", config).await.expect("a listener")
+}
+
+/// A peer that receives and never answers.
+pub(crate) async fn silent_peer() -> UdpSocket {
+    UdpSocket::bind("127.0.0.1:0").await.expect("a socket")
+}
+
+/// `len` bytes without a pattern; another `seed` gives others.
+pub(crate) fn bytes(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed;
+    let next = || {
+        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let z = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        (z ^ (z >> 27)).to_le_bytes()
+    };
+    std::iter::repeat_with(next).flatten().take(len).collect()
+}
+
+/// Reads so many bytes.
+pub(crate) async fn read(reader: &mut (impl AsyncRead + Unpin), len: usize) -> Vec<u8> {
+    let mut buf = vec![0; len];
+    reader.read_exact(&mut buf).await.expect("bytes");
+    buf
+}
+
+/// Compares without printing megabytes.
+#[track_caller]
+pub(crate) fn assert_same(got: &[u8], expected: &[u8]) {
+    let place = got.iter().zip(expected).position(|(got, expected)| got != expected);
+    assert_eq!(place, None, "first difference, of {} and {} bytes", got.len(), expected.len());
+    assert_eq!(got.len(), expected.len(), "the beginning is the same");
+}
+
+/// Why a conversation ended, out of the error of a read or a write.
+#[track_caller]
+pub(crate) fn cause<T>(result: io::Result<T>) -> ConnectionError {
+    let error = result.err().expect("an error");
+    let cause = error.get_ref().and_then(|inner| inner.downcast_ref::<ConnectionError>());
+    let cause = *cause.expect("a ConnectionError inside");
+    assert_eq!(error.kind(), cause.kind());
+    cause
+}
+
+pub(crate) const PUSH: u8 = 81;
+pub(crate) const ACK: u8 = 82;
+
+/// A segment as it is on the wire.
+pub(crate) fn segment(conv: u32, command: u8, sn: u32, una: u32, payload: &[u8]) -> Vec<u8> {
+    let mut out = conv.to_le_bytes().to_vec();
+    out.extend([command, 0]);
+    out.extend(128_u16.to_le_bytes());
+    let len = u32::try_from(payload.len()).expect("a short payload");
+    for field in [0, sn, una, len] {
+        out.extend(field.to_le_bytes());
+    }
+    out.extend(payload);
+    out
+}

@@ -1,0 +1,265 @@
+//! Settings: what is refused and how, and what may change while bytes are under way.
+
+mod common;
+
+use std::error::Error;
+use std::io::ErrorKind;
+use std::num::NonZeroU64;
+use std::time::Duration;
+
+use common::{Pair, assert_same, bytes, is_pending, on_both_runtimes, pair, read, until};
+use kcpx::{
+    AckPolicy, Backoff, Config, ConfigError, Congestion, Endpoint, KcpListener, KcpStream, Mode,
+    NoDelay, WritePolicy,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+/// Each with what the refusal has to say.
+fn refused() -> Vec<(Config, &'static str)> {
+    let with = |change: fn(&mut Config)| {
+        let mut config = Config::new();
+        change(&mut config);
+        config
+    };
+    let day = Duration::from_secs(24 * 60 * 60);
+    vec![
+        (Config::new().mtu(24), "mtu (bytes) is 24, allowed is 25 to 65507"),
+        (Config::new().mtu(65_508), "mtu (bytes) is 65508, allowed is 25 to 65507"),
+        (Config::new().windows(0, 1), "send_window (segments) is 0, allowed is 1 to 65535"),
+        (Config::new().windows(1, 0), "recv_window (segments) is 0, allowed is 1 to 65535"),
+        (
+            Config::new().keepalive(Some(Duration::ZERO)),
+            "keepalive (ms) is 0, allowed is 1000 to 86400000",
+        ),
+        (
+            Config::new().idle_timeout(Some(2 * day)),
+            "idle_timeout (ms) is 172800000, allowed is 1000 to 86400000",
+        ),
+        (Config::new().linger(2 * day), "linger (ms) is 172800000, allowed is 0 to 86400000"),
+        (with(|c| c.duplicates = 9), "duplicates is 9, allowed is 0 to 8"),
+        (with(|c| c.send_buffer = 0), "send_buffer (bytes) is 0, allowed is 1 to 1073741824"),
+        (with(|c| c.recv_buffer = 0), "recv_buffer (bytes) is 0, allowed is 1 to 1073741824"),
+        (with(|c| c.limits.backlog = 0), "backlog is 0, allowed is 1 to 65536"),
+        (with(|c| c.limits.max_connections = 0), "max_connections is 0, allowed is 1 to 16777216"),
+    ]
+}
+
+#[test]
+fn a_refused_configuration_names_field_value_and_range_everywhere() {
+    on_both_runtimes(|| async {
+        for (config, text) in refused() {
+            let errors = [
+                KcpListener::bind_with("127.0.0.1:0", config.clone()).await.err(),
+                Endpoint::bind_with("127.0.0.1:0", config.clone()).await.err(),
+                KcpStream::connect_with("127.0.0.1:9", config.clone()).await.err(),
+            ];
+            for error in errors {
+                let error = error.unwrap();
+                assert_eq!(error.kind(), ErrorKind::InvalidInput);
+                assert_eq!(error.to_string(), text);
+                let inner: &(dyn Error + Send + Sync) = error.get_ref().unwrap();
+                let inner = inner.downcast_ref::<ConfigError>().unwrap();
+                let ConfigError::OutOfRange { field, value, min, max } = inner else {
+                    panic!("{inner:?}")
+                };
+                assert!(text.starts_with(field) && !(min..=max).contains(&value));
+            }
+        }
+    });
+}
+
+#[test]
+fn setters_refuse_in_the_same_words_and_change_nothing() {
+    on_both_runtimes(|| async {
+        let Pair { mut client, mut server, listener: _listener } = pair(Config::new()).await;
+        let refusals = [
+            (client.set_windows(0, 9), "send_window (segments) is 0, allowed is 1 to 65535"),
+            (client.set_windows(9, 0), "recv_window (segments) is 0, allowed is 1 to 65535"),
+            (client.set_mtu(24), "mtu (bytes) is 24, allowed is 25 to 65507"),
+            (client.set_mtu(1_401), "mtu (bytes) is 1401, allowed is 25 to 1400"),
+            (client.set_duplicates(9), "duplicates is 9, allowed is 0 to 8"),
+        ];
+        for (refusal, text) in refusals {
+            assert_eq!(refusal.unwrap_err().to_string(), text);
+        }
+        client.set_mtu(600).unwrap();
+        let error = client.set_mtu(601).unwrap_err();
+        assert_eq!(error.to_string(), "mtu (bytes) is 601, allowed is 25 to 600");
+        client.set_mtu(600).unwrap();
+        client.write_all(b"fine").await.unwrap();
+        assert_eq!(read(&mut server, 4).await, b"fine");
+    });
+}
+
+/// Sends a lot in both directions at once. `change` is called on both streams now and then, with
+/// the number of the call.
+async fn steady_through(config: Config, change: impl Fn(&KcpStream, usize)) -> Pair {
+    const LEN: usize = 2 << 20;
+    let pair = pair(config).await;
+    let (up, down) = (bytes(1, LEN), bytes(2, LEN));
+    tokio::join!(
+        transfer(&pair.client, &up, &down, &change),
+        transfer(&pair.server, &down, &up, &change),
+    );
+    pair
+}
+
+async fn transfer(
+    stream: &KcpStream,
+    mut out: &[u8],
+    expected: &[u8],
+    change: impl Fn(&KcpStream, usize),
+) {
+    let (mut got, mut buf, mut calls) = (Vec::new(), vec![0; 16 * 1024], 0);
+    while !out.is_empty() || got.len() < expected.len() {
+        let done = expected.len() - out.len() + got.len();
+        if done / (256 * 1024) >= calls {
+            change(stream, calls);
+            calls += 1;
+        }
+        tokio::select! {
+            ready = stream.writable(), if !out.is_empty() => {
+                ready.unwrap();
+                let count = stream.try_write(&out[..out.len().min(10_000)]).unwrap();
+                out = &out[count..];
+            }
+            ready = stream.readable() => {
+                ready.unwrap();
+                let count = stream.try_read(&mut buf).unwrap();
+                got.extend_from_slice(&buf[..count]);
+            }
+        }
+    }
+    assert_same(&got, expected);
+}
+
+#[test]
+fn windows_may_change_while_bytes_are_under_way() {
+    on_both_runtimes(|| async {
+        steady_through(Config::new(), |stream, call| {
+            let (send, recv) = [(4, 64), (1024, 1024), (64, 4), (1, 1), (65_535, 65_535)][call % 5];
+            stream.set_windows(send, recv).unwrap();
+        })
+        .await;
+    });
+}
+
+#[test]
+fn timing_may_change_while_bytes_are_under_way() {
+    let custom = NoDelay::new(false, Duration::from_millis(50), None, Congestion::Loss).unwrap();
+    on_both_runtimes(|| async {
+        let presets = [NoDelay::FAST3, NoDelay::PROTOCOL, NoDelay::NORMAL, custom, NoDelay::FAST2];
+        steady_through(Config::new(), |stream, call| stream.set_no_delay(presets[call % 5])).await;
+    });
+}
+
+#[test]
+fn policies_may_change_while_bytes_are_under_way() {
+    on_both_runtimes(|| async {
+        steady_through(Config::new(), |stream, call| {
+            stream.set_ack_policy(
+                [AckPolicy::Interval, AckPolicy::Immediate, AckPolicy::EachTurn][call % 3],
+            );
+            stream.set_write_policy([WritePolicy::Corked, WritePolicy::Immediate][call % 2]);
+        })
+        .await;
+    });
+}
+
+#[test]
+fn the_datagram_size_may_fall_while_bytes_are_under_way() {
+    on_both_runtimes(|| async {
+        let pair = steady_through(Config::new().mtu(9_000), |stream, call| {
+            stream.set_mtu([9_000, 1_400, 1_399, 576, 100][call.min(4)]).unwrap();
+        })
+        .await;
+        for stream in [&pair.client, &pair.server] {
+            let stats = stream.stats();
+            assert!(stats.sent_segments > (1 << 20) / 76, "{}", stats.sent_segments);
+        }
+    });
+}
+
+#[test]
+fn the_rate_limit_may_change_while_bytes_are_under_way() {
+    on_both_runtimes(|| async {
+        steady_through(Config::new(), |stream, call| {
+            stream.set_rate_limit([NonZeroU64::new(20_000_000), None][call % 2]);
+        })
+        .await;
+    });
+}
+
+#[test]
+fn copies_may_be_sent_and_are_not_delivered_twice() {
+    on_both_runtimes(|| async {
+        let pair = steady_through(Config::new(), |stream, call| {
+            stream.set_duplicates([2, 0, 1][call % 3]).unwrap();
+        })
+        .await;
+        assert!(pair.client.stats().duplicate_segments > 0);
+        assert!(pair.server.stats().duplicate_segments > 0);
+    });
+}
+
+#[test]
+fn any_choice_of_settings_carries_bytes() {
+    let mut choices = vec![
+        Config::new().windows(1, 1),
+        Config::new().mtu(25),
+        Config::new().mtu(65_507).windows(8, 8),
+        Config::new().no_delay(NoDelay::PROTOCOL),
+        Config::new().mode(Mode::Message),
+        Config::new().ack_policy(AckPolicy::Interval).write_policy(WritePolicy::Corked),
+        Config::new().keepalive(None).idle_timeout(None),
+        Config::new().socket_buffers(Some(1 << 20), Some(1 << 20)),
+    ];
+    let mut config = Config::new();
+    config.kcp.backoff = Backoff::Exponential;
+    config.kcp.early_retransmit = false;
+    config.kcp.dead_peer_timeout = None;
+    config.kcp.rate_limit = NonZeroU64::new(50_000_000);
+    config.duplicates = 1;
+    choices.push(config);
+    let mut tight = Config::new();
+    (tight.send_buffer, tight.recv_buffer) = (1, 1);
+    tight.kcp.recv_memory = Some(1_540);
+    choices.push(tight);
+    on_both_runtimes(|| async {
+        for config in &choices {
+            let Pair { mut client, mut server, listener: _listener } = pair(config.clone()).await;
+            let data = bytes(7, 5_000);
+            let (sent, got) = tokio::join!(client.write_all(&data), read(&mut server, data.len()));
+            sent.unwrap();
+            assert_same(&got, &data);
+        }
+    });
+}
+
+#[test]
+fn corked_bytes_leave_with_a_flush() {
+    on_both_runtimes(|| async {
+        let slow = NoDelay::new(true, Duration::from_secs(5), None, Congestion::Off).unwrap();
+        let Pair { mut client, mut server, listener: _listener } =
+            pair(Config::new().no_delay(slow)).await;
+        client.set_write_policy(WritePolicy::Corked);
+        client.write_all(b"together").await.unwrap();
+        assert!(is_pending(server.read_u8()).await);
+        client.flush().await.unwrap();
+        assert_eq!(read(&mut server, 8).await, b"together");
+    });
+}
+
+#[test]
+fn a_smaller_datagram_makes_smaller_messages() {
+    on_both_runtimes(|| async {
+        let Pair { client, server: _server, listener: _listener } =
+            pair(Config::new().mode(Mode::Message)).await;
+        // It depends on the peer's window, which comes with the first answer.
+        client.established().await.unwrap();
+        let before = client.max_message_size();
+        client.set_mtu(700).unwrap();
+        until(|| client.max_message_size() < before).await;
+        assert_eq!(client.max_message_size() % (700 - 24), 0);
+    });
+}

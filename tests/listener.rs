@@ -1,0 +1,291 @@
+//! Accepting, over real loopback sockets.
+
+mod common;
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use common::{
+    ACK, PUSH, Pair, bytes, is_pending, listener, on_both_runtimes, pair, read, segment,
+    silent_peer, until,
+};
+use kcpx::{Config, Endpoint, KcpListener, KcpStream};
+use tokio::io::AsyncWriteExt;
+use tokio::sync::mpsc;
+
+/// A stream that has said something.
+async fn dial(endpoint: &Endpoint, listener: &KcpListener) -> KcpStream {
+    let mut stream = endpoint.connect(listener.local_addr().unwrap()).await.unwrap();
+    stream.write_all(b"!").await.unwrap();
+    stream
+}
+
+async fn endpoint() -> Endpoint {
+    Endpoint::bind_with("127.0.0.1:0", Config::new()).await.unwrap()
+}
+
+#[test]
+fn port_zero_is_a_free_port() {
+    on_both_runtimes(|| async {
+        let (one, two) = (listener(Config::new()).await, listener(Config::new()).await);
+        let ports = [&one, &two].map(|listener| listener.local_addr().unwrap().port());
+        assert!(ports[0] != 0 && ports[1] != 0 && ports[0] != ports[1]);
+        // And then it is taken.
+        let error = KcpListener::bind(one.local_addr().unwrap()).await.unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
+    });
+}
+
+#[test]
+fn names_are_resolved() {
+    on_both_runtimes(|| async {
+        let listener = KcpListener::bind("localhost:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let mut client = KcpStream::connect(("localhost", port)).await.unwrap();
+        client.write_all(b"!").await.unwrap();
+        drop(listener.accept().await.unwrap());
+        assert!(KcpStream::connect("no port given").await.is_err());
+    });
+}
+
+#[test]
+fn a_dropped_listener_leaves_its_streams_alone_and_takes_no_more() {
+    on_both_runtimes(|| async {
+        let Pair { mut client, mut server, listener } = pair(Config::new()).await;
+        let addr = listener.local_addr().unwrap();
+        drop(listener);
+        client.write_all(b"still").await.unwrap();
+        assert_eq!(read(&mut server, 5).await, b"still");
+        server.write_all(b"there").await.unwrap();
+        assert_eq!(read(&mut client, 5).await, b"there");
+
+        let mut late = KcpStream::connect(addr).await.unwrap();
+        late.write_all(b"hello?").await.unwrap();
+        let endpoint = server.endpoint();
+        until(|| endpoint.stats().dropped_not_accepting > 0).await;
+        assert_eq!(endpoint.stats().connections, 1);
+    });
+}
+
+#[test]
+fn a_socket_is_free_again_once_nobody_needs_it() {
+    on_both_runtimes(|| async {
+        let Pair { client, server, listener } = pair(Config::new()).await;
+        let addr = listener.local_addr().unwrap();
+        drop((client, server, listener));
+        // The driver ends in a turn of its own.
+        while KcpListener::bind(addr).await.is_err() {
+            tokio::task::yield_now().await;
+        }
+    });
+}
+
+#[test]
+fn streams_come_one_after_the_other() {
+    on_both_runtimes(|| async {
+        let (listener, endpoint) = (listener(Config::new()).await, endpoint().await);
+        let mut clients = Vec::new();
+        for _ in 0..5 {
+            clients.push(dial(&endpoint, &listener).await);
+        }
+        let mut incoming = listener.incoming();
+        let mut accepted = HashSet::new();
+        for _ in 0..5 {
+            let mut stream = incoming.next().await.unwrap();
+            assert_eq!(read(&mut stream, 1).await, b"!");
+            accepted.insert(stream.conv());
+        }
+        assert_eq!(accepted, clients.iter().map(KcpStream::conv).collect());
+        assert!(is_pending(incoming.next()).await);
+    });
+}
+
+#[cfg(feature = "stream")]
+#[test]
+fn incoming_is_a_stream_too() {
+    use futures_core::Stream;
+    on_both_runtimes(|| async {
+        let (listener, endpoint) = (listener(Config::new()).await, endpoint().await);
+        let client = dial(&endpoint, &listener).await;
+        let mut incoming = std::pin::pin!(listener.incoming());
+        let next = std::future::poll_fn(|cx| incoming.as_mut().poll_next(cx)).await;
+        assert_eq!(next.unwrap().unwrap().conv(), client.conv());
+    });
+}
+
+#[test]
+fn several_tasks_accept_and_each_stream_goes_to_one() {
+    on_both_runtimes(|| async {
+        let (listener, endpoint) = (Arc::new(listener(Config::new()).await), endpoint().await);
+        let (found, mut accepted) = mpsc::unbounded_channel();
+        for _ in 0..4 {
+            let (listener, found) = (listener.clone(), found.clone());
+            tokio::spawn(async move {
+                while let Ok((stream, _)) = listener.accept().await {
+                    found.send(stream).unwrap();
+                }
+            });
+        }
+        let mut clients = Vec::new();
+        for _ in 0..40 {
+            clients.push(dial(&endpoint, &listener).await);
+        }
+        let mut convs = HashSet::new();
+        let mut streams = Vec::new();
+        while streams.len() < 40 {
+            let mut stream = accepted.recv().await.unwrap();
+            assert_eq!(read(&mut stream, 1).await, b"!");
+            assert!(convs.insert(stream.conv()), "accepted twice");
+            streams.push(stream);
+        }
+        assert_eq!(convs, clients.iter().map(KcpStream::conv).collect());
+        assert_eq!(listener.stats().opened_by_peers, 40);
+    });
+}
+
+#[test]
+fn one_socket_dials_and_listens() {
+    on_both_runtimes(|| async {
+        let (one, two) = (listener(Config::new()).await, listener(Config::new()).await);
+        let mut there = one.endpoint().connect(two.local_addr().unwrap()).await.unwrap();
+        there.write_all(b"a").await.unwrap();
+        let (mut from_one, peer) = two.accept().await.unwrap();
+        assert_eq!(peer, one.local_addr().unwrap());
+        let mut back = two.endpoint().connect(one.local_addr().unwrap()).await.unwrap();
+        back.write_all(b"b").await.unwrap();
+        let (mut from_two, peer) = one.accept().await.unwrap();
+        assert_eq!(peer, two.local_addr().unwrap());
+        assert_eq!(read(&mut from_one, 1).await, b"a");
+        assert_eq!(read(&mut from_two, 1).await, b"b");
+        assert_eq!((one.stats().opened_locally, one.stats().opened_by_peers), (1, 1));
+    });
+}
+
+#[test]
+fn conversations_of_one_address_do_not_mix() {
+    on_both_runtimes(|| async {
+        let (listener, endpoint) = (listener(Config::new()).await, endpoint().await);
+        let addr = listener.local_addr().unwrap();
+        let mut pairs = Vec::new();
+        for seed in 0..10 {
+            let mut client = endpoint.connect(addr).await.unwrap();
+            client.write_all(&bytes(seed, 10_000)).await.unwrap();
+            let (server, _) = listener.accept().await.unwrap();
+            pairs.push((client, server));
+        }
+        for (seed, (_, server)) in (0..).zip(&mut pairs) {
+            assert_eq!(read(server, 10_000).await, bytes(seed, 10_000));
+        }
+    });
+}
+
+#[test]
+fn garbage_is_counted_by_reason_and_opens_nothing() {
+    on_both_runtimes(|| async {
+        let listener = listener(Config::new()).await;
+        let stranger = silent_peer().await;
+        stranger.connect(listener.local_addr().unwrap()).await.unwrap();
+
+        let mut wrong_length = segment(7, PUSH, 0, 0, b"hello");
+        wrong_length.pop();
+        let mut two_convs = segment(7, PUSH, 0, 0, b"hello");
+        two_convs.extend(segment(8, PUSH, 0, 0, b"hello"));
+        let malformed = [segment(7, 99, 0, 0, b""), wrong_length, two_convs];
+        let short = [vec![1], vec![2; 23]];
+        // Well-formed, but no opening: the middle of a stream, an acknowledgement.
+        let unknown = [
+            segment(7, PUSH, 5, 0, b"x"),
+            segment(7, PUSH, 0, 3, b"x"),
+            segment(7, ACK, 0, 0, b""),
+        ];
+        for datagram in malformed.iter().chain(&short).chain(&unknown) {
+            stranger.send(datagram).await.unwrap();
+        }
+        until(|| {
+            let stats = listener.stats();
+            stats.received_datagrams == 8
+                && stats.dropped_malformed == 3
+                && stats.dropped_short == 2
+                && stats.dropped_unknown == 3
+        })
+        .await;
+        let stats = listener.stats();
+        assert_eq!((stats.opened_by_peers, stats.connections, stats.sent_datagrams), (0, 0, 0));
+        assert!(is_pending(listener.accept()).await);
+
+        // It takes an opening to open.
+        stranger.send(&segment(7, PUSH, 0, 0, b"hello")).await.unwrap();
+        let (mut stream, peer) = listener.accept().await.unwrap();
+        assert_eq!((stream.conv(), peer), (7, stranger.local_addr().unwrap()));
+        assert_eq!(read(&mut stream, 5).await, b"hello");
+    });
+}
+
+#[test]
+fn garbage_between_two_peers_does_not_disturb_them() {
+    on_both_runtimes(|| async {
+        let Pair { mut client, mut server, listener } = pair(Config::new()).await;
+        let stranger = silent_peer().await;
+        let addr = listener.local_addr().unwrap();
+        for seed in 0..500 {
+            let garbage = bytes(seed, (seed % 100) as usize);
+            stranger.send_to(&garbage, addr).await.unwrap();
+            // The conversation's own number, from elsewhere.
+            let foreign = segment(client.conv(), ACK, 1, 1, b"");
+            stranger.send_to(&foreign, addr).await.unwrap();
+        }
+        client.write_all(b"undisturbed").await.unwrap();
+        assert_eq!(read(&mut server, 11).await, b"undisturbed");
+        assert_eq!(listener.stats().opened_by_peers, 1);
+    });
+}
+
+#[test]
+fn a_full_backlog_refuses_until_there_is_room() {
+    on_both_runtimes(|| async {
+        let mut config = Config::new();
+        config.limits.backlog = 1;
+        let (listener, endpoint) = (listener(config).await, endpoint().await);
+        let first = dial(&endpoint, &listener).await;
+        until(|| listener.stats().opened_by_peers == 1).await;
+        let second = dial(&endpoint, &listener).await;
+        until(|| listener.stats().refused_backlog > 0).await;
+        assert_eq!(listener.accept().await.unwrap().0.conv(), first.conv());
+        // Its opening is repeated.
+        assert_eq!(listener.accept().await.unwrap().0.conv(), second.conv());
+    });
+}
+
+#[test]
+fn the_connection_limit_holds_for_both_directions() {
+    on_both_runtimes(|| async {
+        let mut config = Config::new();
+        config.limits.max_connections = 1;
+        let (listener, dialling) = (listener(config).await, endpoint().await);
+        let addr = listener.local_addr().unwrap();
+        let first = dial(&dialling, &listener).await;
+        let (server, _) = listener.accept().await.unwrap();
+        let second = dial(&dialling, &listener).await;
+        until(|| listener.stats().refused_connections > 0).await;
+        let error = listener.endpoint().connect(addr).await.unwrap_err();
+        assert!(error.to_string().contains("max_connections"), "{error}");
+        // Room again.
+        drop((first, server));
+        let (server, _) = listener.accept().await.unwrap();
+        assert_eq!(server.conv(), second.conv());
+    });
+}
+
+#[test]
+fn streams_nobody_accepted_are_let_go_with_the_listener() {
+    on_both_runtimes(|| async {
+        let Pair { client: _client, server, listener } = pair(Config::new()).await;
+        let addr = listener.local_addr().unwrap();
+        let endpoint = server.endpoint();
+        let mut waiting = KcpStream::connect(addr).await.unwrap();
+        waiting.write_all(b"!").await.unwrap();
+        until(|| endpoint.stats().connections == 2).await;
+        drop(listener);
+        until(|| endpoint.stats().connections == 1).await;
+    });
+}

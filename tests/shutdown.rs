@@ -1,0 +1,310 @@
+//! How conversations end, over real loopback sockets.
+
+mod common;
+
+use std::io::ErrorKind;
+use std::time::Duration;
+
+use common::{
+    Pair, assert_same, bytes, cause, guarded, is_pending, listener, on_both_runtimes, one_thread,
+    pair, read, silent_peer, turns, two_threads, until,
+};
+use kcpx::{Config, ConnectionError, KcpStream};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UdpSocket;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Gives up on a silent peer after a second.
+fn hasty() -> Config {
+    let mut config = Config::new().linger(SECOND);
+    config.kcp.dead_peer_timeout = Some(SECOND);
+    config
+}
+
+/// A stream to a peer that never answers.
+async fn to_silence(config: Config) -> (KcpStream, UdpSocket) {
+    let silent = silent_peer().await;
+    let stream = KcpStream::connect_with(silent.local_addr().unwrap(), config).await.unwrap();
+    (stream, silent)
+}
+
+#[test]
+fn shutdown_waits_until_everything_is_delivered() {
+    on_both_runtimes(|| async {
+        let Pair { mut client, mut server, listener: _listener } = pair(Config::new()).await;
+        let data = bytes(1, 4 << 20);
+        let send = async {
+            client.write_all(&data).await.unwrap();
+            client.shutdown().await.unwrap();
+            client.shutdown().await.unwrap();
+            let stats = client.stats();
+            assert_eq!((stats.unsent_bytes, stats.in_flight_segments), (0, 0));
+        };
+        let ((), got) = tokio::join!(send, read(&mut server, data.len()));
+        assert_same(&got, &data);
+    });
+}
+
+#[test]
+fn shutdown_is_ok_only_when_the_peer_has_everything() {
+    on_both_runtimes(|| async {
+        let Pair { mut client, server, listener: _listener } = pair(Config::new()).await;
+        let data = bytes(2, 200_000);
+        client.write_all(&data).await.unwrap();
+        client.shutdown().await.unwrap();
+        // Without waiting for anything: it is there.
+        let mut got = vec![0; data.len()];
+        let mut len = 0;
+        while let Ok(count) = server.try_read(&mut got[len..]) {
+            if count == 0 {
+                break;
+            }
+            len += count;
+        }
+        assert_same(&got[..len], &data);
+    });
+}
+
+#[test]
+fn shutdown_closes_one_direction() {
+    on_both_runtimes(|| async {
+        let Pair { mut client, mut server, listener: _listener } = pair(Config::new()).await;
+        client.write_all(b"bye").await.unwrap();
+        client.shutdown().await.unwrap();
+        assert_eq!(client.write(b"x").await.unwrap_err().kind(), ErrorKind::BrokenPipe);
+        assert_eq!(client.try_write(b"x").unwrap_err().kind(), ErrorKind::BrokenPipe);
+        client.writable().await.unwrap();
+        client.flush().await.unwrap();
+
+        assert_eq!(read(&mut server, 3).await, b"bye");
+        server.write_all(b"not yet").await.unwrap();
+        assert_eq!(read(&mut client, 7).await, b"not yet");
+    });
+}
+
+#[test]
+fn shutdown_of_a_stream_that_wrote_nothing_is_ok_at_once() {
+    on_both_runtimes(|| async {
+        let (mut stream, _silent) = to_silence(Config::new()).await;
+        stream.shutdown().await.unwrap();
+        assert_eq!(stream.stats().sent_datagrams, 0);
+    });
+}
+
+#[test]
+fn shutdown_towards_silence_fails_after_the_linger_time() {
+    on_both_runtimes(|| async {
+        let (mut stream, _silent) = to_silence(Config::new().linger(SECOND)).await;
+        stream.write_all(b"anyone?").await.unwrap();
+        assert_eq!(cause(stream.shutdown().await), ConnectionError::LingerExpired);
+        assert_eq!(stream.error(), Some(ConnectionError::LingerExpired));
+        assert_eq!(cause(stream.read(&mut [0]).await), ConnectionError::LingerExpired);
+    });
+}
+
+#[test]
+fn a_stream_dropped_in_the_middle_of_a_write_delivers_what_was_taken() {
+    on_both_runtimes(|| async {
+        let Pair { mut client, mut server, listener: _listener } = pair(Config::new()).await;
+        let endpoint = client.endpoint();
+        let data = bytes(3, 8 << 20);
+        let mut taken = 0;
+        // Until everything on the way is full, since nobody reads yet; the last write is dropped.
+        while let Some(count) = tokio::select! {
+            biased;
+            count = client.write(&data[taken..]) => Some(count.unwrap()),
+            () = until(|| endpoint.stats().connections == 1 && taken > 1 << 20) => None,
+        } {
+            taken += count;
+        }
+        assert!(taken < data.len());
+        drop(client);
+
+        let ((), got) = tokio::join!(endpoint.wait_idle(), read(&mut server, taken));
+        assert_same(&got, &data[..taken]);
+        assert_eq!(endpoint.stats().connections, 0);
+        assert_eq!(server.try_read(&mut [0]).unwrap_err().kind(), ErrorKind::WouldBlock);
+    });
+}
+
+#[test]
+fn wait_idle_waits_for_what_was_dropped_and_for_nothing_else() {
+    on_both_runtimes(|| async {
+        let (mut stream, _silent) = to_silence(Config::new().linger(SECOND)).await;
+        let endpoint = stream.endpoint();
+        stream.write_all(b"anyone?").await.unwrap();
+        // An open stream does not count, delivered or not.
+        endpoint.wait_idle().await;
+        drop(stream);
+        assert!(is_pending(endpoint.wait_idle()).await);
+        endpoint.wait_idle().await;
+        assert_eq!(endpoint.stats().connections, 0);
+    });
+}
+
+#[test]
+fn an_accepted_stream_that_is_dropped_delivers_too() {
+    on_both_runtimes(|| async {
+        let Pair { mut client, mut server, listener } = pair(Config::new()).await;
+        let data = bytes(4, 1 << 20);
+        let send = async {
+            server.write_all(&data).await.unwrap();
+            drop(server);
+            listener.wait_idle().await;
+            assert_eq!(listener.stats().connections, 0);
+        };
+        let ((), got) = tokio::join!(send, read(&mut client, data.len()));
+        assert_same(&got, &data);
+    });
+}
+
+#[test]
+fn without_linger_a_drop_delivers_nothing_more() {
+    on_both_runtimes(|| async {
+        let (mut stream, _silent) = to_silence(Config::new().linger(Duration::ZERO)).await;
+        let endpoint = stream.endpoint();
+        stream.write_all(&bytes(5, 100_000)).await.unwrap();
+        drop(stream);
+        endpoint.wait_idle().await;
+        assert_eq!(endpoint.stats().connections, 0);
+    });
+}
+
+#[test]
+fn abort_ends_a_conversation_at_once() {
+    on_both_runtimes(|| async {
+        let (mut stream, _silent) = to_silence(Config::new()).await;
+        let endpoint = stream.endpoint();
+        stream.write_all(&bytes(6, 100_000)).await.unwrap();
+        stream.abort();
+        until(|| endpoint.stats().connections == 0).await;
+        endpoint.wait_idle().await;
+    });
+}
+
+#[test]
+fn a_peer_that_is_gone_ends_the_conversation_for_everyone_who_waits() {
+    on_both_runtimes(|| async {
+        let mut config = hasty();
+        config.send_buffer = 1_000;
+        let (stream, _silent) = to_silence(config).await;
+        let (mut reader, mut writer) = stream.into_split();
+        let data = bytes(7, 4 << 20);
+        let (written, got) = tokio::join!(writer.write_all(&data), reader.read_u8());
+        assert_eq!(cause(written), ConnectionError::DeadPeer);
+        assert_eq!(cause(got), ConnectionError::DeadPeer);
+
+        // And for everyone who asks later.
+        assert_eq!(writer.error(), Some(ConnectionError::DeadPeer));
+        let error = writer.write(b"x").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+        assert_eq!(cause(reader.read_chunk().await), ConnectionError::DeadPeer);
+        assert_eq!(cause(reader.try_read(&mut [0])), ConnectionError::DeadPeer);
+        assert_eq!(cause(writer.shutdown().await), ConnectionError::DeadPeer);
+        reader.readable().await.unwrap();
+        writer.writable().await.unwrap();
+    });
+}
+
+#[test]
+fn waiting_for_a_peer_that_never_answers_ends_too() {
+    on_both_runtimes(|| async {
+        let (mut stream, _silent) = to_silence(hasty()).await;
+        stream.write_all(b"anyone?").await.unwrap();
+        assert_eq!(cause(stream.established().await), ConnectionError::DeadPeer);
+    });
+}
+
+#[test]
+fn an_idle_conversation_ends_with_its_own_error_after_the_buffered_bytes() {
+    on_both_runtimes(|| async {
+        let idle = Config::new().keepalive(None).idle_timeout(Some(SECOND));
+        let listener = listener(Config::new()).await;
+        let addr = listener.local_addr().unwrap();
+        let mut client = KcpStream::connect_with(addr, idle).await.unwrap();
+        client.write_all(b"!").await.unwrap();
+        let (mut server, _) = listener.accept().await.unwrap();
+        server.write_all(b"read me first").await.unwrap();
+        server.shutdown().await.unwrap();
+        until(|| client.error().is_some()).await;
+
+        assert_eq!(read(&mut client, 13).await, b"read me first");
+        let error = client.read_u8().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+        assert_eq!(cause::<()>(Err(error)), ConnectionError::IdleTimeout);
+        assert_eq!(cause(client.write(b"x").await), ConnectionError::IdleTimeout);
+    });
+}
+
+#[test]
+fn keepalive_keeps_an_idle_conversation() {
+    on_both_runtimes(|| async {
+        let mut config = Config::new().keepalive(Some(SECOND)).idle_timeout(Some(2 * SECOND));
+        config.kcp.dead_peer_timeout = Some(2 * SECOND);
+        let Pair { mut client, mut server, listener: _listener } = pair(config).await;
+        // More probes than fit into the idle timeout.
+        until(|| client.stats().echo_probes + server.stats().echo_probes >= 4).await;
+        client.write_all(b"still here").await.unwrap();
+        assert_eq!(read(&mut server, 10).await, b"still here");
+        server.write_all(b"me too").await.unwrap();
+        assert_eq!(read(&mut client, 6).await, b"me too");
+    });
+}
+
+#[test]
+fn the_end_of_a_runtime_wakes_whoever_waits_elsewhere() {
+    for driving in [one_thread(), two_threads()] {
+        // The driver of a socket lives in the runtime that opened it; the waiting tasks do not.
+        let Pair { client, mut server, listener } = driving.block_on(pair(Config::new()));
+        let (mut reader, mut writer) = client.into_split();
+        let waiting = two_threads();
+        let tasks = [
+            waiting.spawn(async move { cause(reader.read_u8().await) }),
+            waiting.spawn(async move {
+                let error = loop {
+                    if let Err(error) = writer.write(&[0; 4096]).await {
+                        break error;
+                    }
+                };
+                cause::<()>(Err(error))
+            }),
+            waiting.spawn(async move { cause(server.shutdown().await) }),
+            waiting.spawn(async move { cause(listener.accept().await) }),
+        ];
+        drop(driving);
+        waiting.block_on(async {
+            for task in tasks {
+                let cause = guarded(task).await.unwrap();
+                assert_eq!(cause, ConnectionError::EndpointClosed);
+            }
+        });
+    }
+}
+
+#[test]
+fn a_runtime_that_is_dropped_while_tasks_wait_does_not_hang() {
+    for runtime in [one_thread(), two_threads()] {
+        let (started, waits) = std::sync::mpsc::channel();
+        runtime.block_on(guarded(async {
+            let Pair { mut client, server, listener } = pair(Config::new()).await;
+            let endpoint = client.endpoint();
+            let _guard = tokio::spawn(async move {
+                let (mut reader, mut writer) = server.into_split();
+                let data = vec![0; 64 << 20];
+                started.send(()).unwrap();
+                tokio::join!(
+                    async { drop(reader.read_u8().await) },
+                    async { drop(writer.write_all(&data).await) },
+                    async { drop(listener.accept().await) },
+                    async { drop(client.shutdown().await) },
+                    endpoint.wait_idle(),
+                )
+            });
+            turns(10).await;
+        }));
+        runtime.shutdown_timeout(Duration::from_secs(60));
+        // Its tasks are dropped, whether they had started or not.
+        while waits.recv().is_ok() {}
+    }
+}

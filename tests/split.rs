@@ -1,0 +1,195 @@
+//! The halves of a stream, over real loopback sockets.
+
+mod common;
+
+use std::io::ErrorKind;
+
+use common::{Pair, assert_same, bytes, guarded, on_both_runtimes, open, pair, read};
+use kcpx::{Config, KcpStream, Mode};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+#[test]
+fn borrowed_halves_work_at_the_same_time() {
+    on_both_runtimes(|| async {
+        let Pair { mut client, mut server, .. } = pair(Config::new()).await;
+        let data = bytes(1, 1 << 20);
+        let echo = tokio::spawn(async move {
+            let mut left = 1 << 20;
+            while left > 0 {
+                let chunk = server.read_chunk().await.unwrap();
+                server.write_all(&chunk).await.unwrap();
+                left -= chunk.len();
+            }
+            server
+        });
+        {
+            let (mut reader, mut writer) = client.split();
+            let (sent, got) = tokio::join!(writer.write_all(&data), read(&mut reader, data.len()));
+            sent.unwrap();
+            assert_same(&got, &data);
+            assert_eq!(reader.conv(), writer.conv());
+            assert_eq!(reader.peer_addr().unwrap(), writer.peer_addr().unwrap());
+        }
+        // Dropped halves leave the stream as it was.
+        let mut server = guarded(echo).await.unwrap();
+        client.write_all(b"whole").await.unwrap();
+        assert_eq!(read(&mut server, 5).await, b"whole");
+    });
+}
+
+#[test]
+fn owned_halves_work_in_two_tasks_and_reunite() {
+    on_both_runtimes(|| async {
+        let Pair { client, mut server, listener: _listener } = pair(Config::new()).await;
+        let (mut reader, mut writer) = client.into_split();
+        let (up, down) = (bytes(1, 1 << 20), bytes(2, 1 << 20));
+        let writes = tokio::spawn(async move {
+            writer.write_all(&bytes(1, 1 << 20)).await.unwrap();
+            writer
+        });
+        let reads = tokio::spawn(async move {
+            let got = read(&mut reader, 1 << 20).await;
+            (reader, got)
+        });
+        // Both sides would fill up if the server did only one thing at a time.
+        let (mut server_reads, mut server_writes) = KcpStream::split(&mut server);
+        let (got, sent) =
+            tokio::join!(read(&mut server_reads, up.len()), server_writes.write_all(&down));
+        sent.unwrap();
+        assert_same(&got, &up);
+        let (reader, got) = reads.await.unwrap();
+        assert_same(&got, &down);
+
+        let mut client = reader.reunite(writes.await.unwrap()).unwrap();
+        client.write_all(b"one again").await.unwrap();
+        assert_eq!(read(&mut server, 9).await, b"one again");
+        let (reader, writer) = client.into_split();
+        let mut client = writer.reunite(reader).unwrap();
+        client.write_all(b"and again").await.unwrap();
+        assert_eq!(read(&mut server, 9).await, b"and again");
+    });
+}
+
+#[test]
+fn halves_of_different_streams_are_given_back() {
+    on_both_runtimes(|| async {
+        let mut first = pair(Config::new()).await;
+        let addr = first.listener.local_addr().unwrap();
+        let (second, mut second_server) = open(&first.listener, addr, Config::new()).await;
+        let (first_reads, first_writes) = first.client.into_split();
+        let (second_reads, second_writes) = second.into_split();
+        let refused = first_reads.reunite(second_writes).unwrap_err();
+        assert!(refused.to_string().contains("same stream"), "{refused}");
+        let kcpx::ReuniteError(first_reads, second_writes) = refused;
+        let mut first_client = first_reads.reunite(first_writes).unwrap();
+        let mut second_client = second_writes.reunite(second_reads).unwrap();
+        first_client.write_all(b"1").await.unwrap();
+        second_client.write_all(b"2").await.unwrap();
+        assert_eq!(read(&mut first.server, 1).await, b"1");
+        assert_eq!(read(&mut second_server, 1).await, b"2");
+    });
+}
+
+#[test]
+fn dropping_the_writing_half_delivers_and_leaves_reading_alone() {
+    on_both_runtimes(|| async {
+        let Pair { client, mut server, listener } = pair(Config::new()).await;
+        let endpoint = client.endpoint();
+        let (mut reader, mut writer) = client.into_split();
+        let data = bytes(3, 100_000);
+        writer.write_all(&data).await.unwrap();
+        drop(writer);
+        assert_same(&read(&mut server, data.len()).await, &data);
+        endpoint.wait_idle().await;
+        server.write_all(b"read on").await.unwrap();
+        assert_eq!(read(&mut reader, 7).await, b"read on");
+        drop(listener);
+    });
+}
+
+#[test]
+fn a_reunited_stream_cannot_write_after_its_half_was_shut_down() {
+    on_both_runtimes(|| async {
+        let Pair { client, mut server, listener: _listener } = pair(Config::new()).await;
+        let (reader, mut writer) = client.into_split();
+        writer.write_all(b"last").await.unwrap();
+        writer.shutdown().await.unwrap();
+        let mut client = reader.reunite(writer).unwrap();
+        assert_eq!(client.write(b"x").await.unwrap_err().kind(), ErrorKind::BrokenPipe);
+        assert_eq!(read(&mut server, 4).await, b"last");
+    });
+}
+
+#[test]
+fn a_forgotten_writing_half_closes_nothing() {
+    on_both_runtimes(|| async {
+        let Pair { client, mut server, listener: _listener } = pair(Config::new()).await;
+        let endpoint = client.endpoint();
+        let (mut reader, writer) = client.into_split();
+        writer.forget();
+        server.write_all(b"hello").await.unwrap();
+        assert_eq!(read(&mut reader, 5).await, b"hello");
+        assert_eq!(endpoint.stats().connections, 1);
+    });
+}
+
+#[test]
+fn dropping_the_reading_half_leaves_writing_alone() {
+    on_both_runtimes(|| async {
+        let Pair { client, mut server, listener: _listener } = pair(Config::new()).await;
+        let (reader, mut writer) = client.into_split();
+        server.write_all(b"nobody reads this").await.unwrap();
+        drop(reader);
+        let data = bytes(4, 1 << 20);
+        let (sent, got) = tokio::join!(writer.write_all(&data), read(&mut server, data.len()));
+        sent.unwrap();
+        assert_same(&got, &data);
+        writer.shutdown().await.unwrap();
+        assert_eq!(writer.write(b"x").await.unwrap_err().kind(), ErrorKind::BrokenPipe);
+    });
+}
+
+#[test]
+fn dropping_both_halves_still_delivers() {
+    on_both_runtimes(|| async {
+        let Pair { client, mut server, listener: _listener } = pair(Config::new()).await;
+        let endpoint = client.endpoint();
+        let (reader, mut writer) = client.into_split();
+        let data = bytes(5, 200_000);
+        writer.write_all(&data).await.unwrap();
+        drop((reader, writer));
+        assert_same(&read(&mut server, data.len()).await, &data);
+        endpoint.wait_idle().await;
+        assert_eq!(endpoint.stats().connections, 0);
+    });
+}
+
+#[test]
+fn halves_have_the_methods_of_the_stream() {
+    on_both_runtimes(|| async {
+        let Pair { client, server, listener: _listener } =
+            pair(Config::new().mode(Mode::Message)).await;
+        let (mut reader, client_writes) = client.into_split();
+        let (server_reads, mut writer) = server.into_split();
+        for message in [b"peek", b"read", b"copy", b"rest"] {
+            writer.writable().await.unwrap();
+            writer.send_message(message).await.unwrap();
+        }
+        assert!(writer.max_message_size() >= 1_376);
+        let mut buf = [0; 8];
+        assert_eq!(reader.peek(&mut buf).await.unwrap(), 4);
+        assert_eq!(reader.recv_message().await.unwrap(), "peek");
+        reader.readable().await.unwrap();
+        assert_eq!(reader.read(&mut buf).await.unwrap(), 4);
+        assert_eq!(reader.read_chunk().await.unwrap(), "copy");
+        reader.readable().await.unwrap();
+        assert_eq!(reader.try_read(&mut buf).unwrap(), 4);
+        assert_eq!(&buf[..4], b"rest");
+        assert_eq!(reader.try_read(&mut buf).unwrap_err().kind(), ErrorKind::WouldBlock);
+        assert_eq!(writer.try_write(b"more").unwrap(), 4);
+        assert_eq!(read(&mut reader, 4).await, b"more");
+        assert!(reader.error().is_none());
+        assert_eq!(writer.stats().sent_bytes, 20);
+        drop((client_writes, server_reads));
+    });
+}

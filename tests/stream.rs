@@ -1,0 +1,390 @@
+//! Reading and writing, over real loopback sockets.
+
+mod common;
+
+use std::future::poll_fn;
+use std::io::{ErrorKind, IoSlice, IoSliceMut};
+use std::pin::Pin;
+
+use common::{
+    assert_same, bytes, is_pending, listener, on_both_runtimes, open, pair, read, silent_peer,
+    until,
+};
+use kcpx::{Config, KcpListener, KcpStream, Mode};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+#[test]
+fn a_stream_can_cross_threads_and_be_moved() {
+    fn check<T: Send + Sync + Unpin + std::fmt::Debug>() {}
+    check::<KcpStream>();
+    check::<KcpListener>();
+    check::<kcpx::Endpoint>();
+    check::<kcpx::OwnedReadHalf>();
+    check::<kcpx::OwnedWriteHalf>();
+}
+
+#[test]
+fn what_is_sent_comes_back() {
+    on_both_runtimes(|| async {
+        let mut pair = pair(Config::new()).await;
+        pair.client.write_all(b"hello").await.unwrap();
+        assert_eq!(read(&mut pair.server, 5).await, b"hello");
+        pair.server.write_all(b"world!").await.unwrap();
+        assert_eq!(read(&mut pair.client, 6).await, b"world!");
+    });
+}
+
+#[test]
+fn both_ends_agree_on_who_they_are() {
+    on_both_runtimes(|| async {
+        let pair = pair(Config::new()).await;
+        let (client, server) = (&pair.client, &pair.server);
+        assert_eq!(client.conv(), server.conv());
+        assert_eq!(client.peer_addr().unwrap(), pair.listener.local_addr().unwrap());
+        assert_eq!(server.local_addr().unwrap(), pair.listener.local_addr().unwrap());
+        assert_eq!(server.peer_addr().unwrap().port(), client.local_addr().unwrap().port());
+        assert_eq!(client.endpoint().local_addr().unwrap(), client.local_addr().unwrap());
+        assert!(client.error().is_none());
+        assert!(format!("{client:?}").contains(&client.conv().to_string()));
+    });
+}
+
+#[test]
+fn large_transfers_run_in_both_directions_at_once() {
+    on_both_runtimes(|| async {
+        let pair = pair(Config::new()).await;
+        let (up, down) = (bytes(1, 8 << 20), bytes(2, 8 << 20));
+        let (mut client_reads, mut client_writes) = pair.client.into_split();
+        let (mut server_reads, mut server_writes) = pair.server.into_split();
+        let (sent_up, got_up, sent_down, got_down) = tokio::join!(
+            client_writes.write_all(&up),
+            read(&mut server_reads, up.len()),
+            server_writes.write_all(&down),
+            read(&mut client_reads, down.len()),
+        );
+        sent_up.unwrap();
+        sent_down.unwrap();
+        assert_same(&got_up, &up);
+        assert_same(&got_down, &down);
+        client_writes.shutdown().await.unwrap();
+        let stats = client_writes.stats();
+        assert_eq!(stats.sent_bytes, up.len() as u64 + 1);
+        assert_eq!(stats.received_bytes, down.len() as u64);
+        assert!(stats.retransmit_percent() <= 100.0);
+        assert!(stats.srtt > std::time::Duration::ZERO);
+    });
+}
+
+#[test]
+fn empty_buffers_are_no_end_and_no_wait() {
+    on_both_runtimes(|| async {
+        let mut pair = pair(Config::new()).await;
+        assert_eq!(pair.client.read(&mut []).await.unwrap(), 0);
+        assert_eq!(pair.client.peek(&mut []).await.unwrap(), 0);
+        assert_eq!(pair.client.try_read(&mut []).unwrap(), 0);
+        assert_eq!(pair.client.write(&[]).await.unwrap(), 0);
+        pair.client.write_all(b"x").await.unwrap();
+        assert_eq!(read(&mut pair.server, 1).await, b"x");
+    });
+}
+
+#[test]
+fn vectored_writes_and_reads_keep_the_order() {
+    on_both_runtimes(|| async {
+        let mut pair = pair(Config::new()).await;
+        assert!(pair.client.is_write_vectored());
+        let data = bytes(3, 3_000);
+        let slices = [&data[..1], &[], &data[1..1_500], &data[1_500..]].map(IoSlice::new);
+        let mut client = Pin::new(&mut pair.client);
+        let count = poll_fn(|cx| client.as_mut().poll_write_vectored(cx, &slices)).await.unwrap();
+        assert_eq!(count, data.len());
+        assert_eq!(pair.client.try_write_vectored(&slices).unwrap(), data.len());
+
+        let mut got = Vec::new();
+        while got.len() < 2 * data.len() {
+            pair.server.readable().await.unwrap();
+            let (mut one, mut two) = ([0; 7], [0; 700]);
+            let mut bufs =
+                [IoSliceMut::new(&mut one), IoSliceMut::new(&mut []), IoSliceMut::new(&mut two)];
+            match pair.server.try_read_vectored(&mut bufs) {
+                Ok(count) => {
+                    got.extend_from_slice(&one[..count.min(7)]);
+                    got.extend_from_slice(&two[..count.saturating_sub(7)]);
+                }
+                Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+            }
+        }
+        assert_same(&got, &[&data[..], &data[..]].concat());
+    });
+}
+
+#[test]
+fn chunks_are_the_bytes_in_order() {
+    on_both_runtimes(|| async {
+        let mut pair = pair(Config::new()).await;
+        let data = bytes(4, 1 << 20);
+        let receive = async {
+            let mut got = Vec::new();
+            // A read takes a part of a chunk; the rest of it is the next chunk.
+            got.push(pair.server.read_u8().await.unwrap());
+            while got.len() < data.len() {
+                let chunk = pair.server.read_chunk().await.unwrap();
+                assert!(!chunk.is_empty());
+                got.extend_from_slice(&chunk);
+            }
+            got
+        };
+        let (sent, got) = tokio::join!(pair.client.write_all(&data), receive);
+        sent.unwrap();
+        assert_same(&got, &data);
+    });
+}
+
+#[test]
+fn peeking_takes_nothing() {
+    on_both_runtimes(|| async {
+        let mut pair = pair(Config::new()).await;
+        pair.client.write_all(b"abc").await.unwrap();
+        let mut buf = [0; 8];
+        let count = pair.server.peek(&mut buf).await.unwrap();
+        assert_eq!(&buf[..count], &b"abc"[..count]);
+        // What arrives later shows up, although nothing was read.
+        pair.client.write_all(b"def").await.unwrap();
+        while pair.server.peek(&mut buf).await.unwrap() < 6 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(&buf[..6], b"abcdef");
+        assert_eq!(pair.server.peek(&mut buf[..2]).await.unwrap(), 2);
+        assert_eq!(read(&mut pair.server, 6).await, b"abcdef");
+    });
+}
+
+#[test]
+fn trying_does_not_wait() {
+    on_both_runtimes(|| async {
+        let pair = pair(Config::new()).await;
+        let mut buf = [0; 1024];
+        let error = pair.client.try_read(&mut buf).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::WouldBlock);
+
+        // Fills every buffer on the way, since nobody reads.
+        let data = bytes(5, 4 << 20);
+        let mut written = 0;
+        let error = loop {
+            match pair.client.try_write(&data[written..]) {
+                Ok(count) => written += count,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.kind(), ErrorKind::WouldBlock);
+        assert!(written > 0);
+
+        let (mut got, mut rest) = (Vec::new(), &data[written..]);
+        while got.len() < data.len() {
+            tokio::select! {
+                ready = pair.server.readable() => {
+                    ready.unwrap();
+                    if let Ok(count) = pair.server.try_read(&mut buf) {
+                        got.extend_from_slice(&buf[..count]);
+                    }
+                }
+                ready = pair.client.writable(), if !rest.is_empty() => {
+                    ready.unwrap();
+                    if let Ok(count) = pair.client.try_write(rest) {
+                        rest = &rest[count..];
+                    }
+                }
+            }
+        }
+        assert_same(&got, &data);
+    });
+}
+
+#[test]
+fn lines_are_read_through_the_buffer_of_the_stream() {
+    on_both_runtimes(|| async {
+        let mut pair = pair(Config::new()).await;
+        let long = "x".repeat(100_000);
+        let text = format!("one\n\n{long}\nlast\n");
+        let receive = async {
+            let mut lines = Vec::new();
+            let mut reader = (&mut pair.server).lines();
+            while lines.len() < 4 {
+                lines.push(reader.next_line().await.unwrap().unwrap());
+            }
+            lines
+        };
+        let (sent, lines) = tokio::join!(pair.client.write_all(text.as_bytes()), receive);
+        sent.unwrap();
+        assert_eq!(lines, ["one", "", &long, "last"]);
+    });
+}
+
+#[test]
+fn a_stream_is_established_once_the_peer_has_answered() {
+    on_both_runtimes(|| async {
+        let listener = listener(Config::new()).await;
+        let mut client = KcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        assert!(is_pending(client.established()).await);
+        client.write_all(b"!").await.unwrap();
+        client.established().await.unwrap();
+        client.established().await.unwrap();
+    });
+}
+
+#[test]
+fn connecting_neither_waits_nor_introduces_us() {
+    on_both_runtimes(|| async {
+        let silent = silent_peer().await;
+        let client = KcpStream::connect(silent.local_addr().unwrap()).await.unwrap();
+        let listener = listener(Config::new()).await;
+        let quiet = KcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        // Another conversation goes through while these have sent nothing.
+        drop(open(&listener, listener.local_addr().unwrap(), Config::new()).await);
+        assert_eq!(quiet.stats().sent_datagrams, 0);
+        assert_eq!(client.stats().sent_datagrams, 0);
+        assert_eq!(listener.stats().opened_by_peers, 1);
+    });
+}
+
+#[test]
+fn flush_returns_at_once_even_if_nobody_answers() {
+    on_both_runtimes(|| async {
+        let silent = silent_peer().await;
+        let mut client = KcpStream::connect(silent.local_addr().unwrap()).await.unwrap();
+        client.write_all(b"anyone?").await.unwrap();
+        assert!(!is_pending(client.flush()).await);
+        let mut buf = [0; 64];
+        let count = silent.recv(&mut buf).await.unwrap();
+        assert_eq!(&buf[24..count], b"anyone?");
+    });
+}
+
+#[test]
+fn ipv6_carries_a_conversation() {
+    on_both_runtimes(|| async {
+        let listener = match KcpListener::bind("[::1]:0").await {
+            Ok(listener) => listener,
+            Err(error) => return println!("this machine has no IPv6: {error}"),
+        };
+        let addr = listener.local_addr().unwrap();
+        let (mut client, mut server) = open(&listener, addr, Config::new()).await;
+        server.write_all(b"six").await.unwrap();
+        assert_eq!(read(&mut client, 3).await, b"six");
+    });
+}
+
+// ----- messages -----
+
+fn messages() -> Config {
+    let mut config = Config::new().mode(Mode::Message);
+    config.kcp.empty_messages = true;
+    config
+}
+
+#[test]
+fn messages_keep_their_boundaries() {
+    on_both_runtimes(|| async {
+        let mut pair = pair(messages()).await;
+        let mss = 1_400 - 24;
+        let sizes = [0, 1, mss - 1, mss, mss + 1, 5 * mss, 0, 10 * mss + 7, 3];
+        let sent: Vec<_> = (0..).zip(sizes).map(|(seed, size)| bytes(seed, size)).collect();
+        let receive = async {
+            let mut got = Vec::new();
+            while got.len() < sent.len() {
+                got.push(pair.server.recv_message().await.unwrap());
+            }
+            got
+        };
+        let send = async {
+            for message in &sent {
+                pair.client.send_message(message).await.unwrap();
+            }
+        };
+        let ((), got) = tokio::join!(send, receive);
+        for (got, sent) in got.iter().zip(&sent) {
+            assert_same(got, sent);
+        }
+    });
+}
+
+#[test]
+fn small_messages_and_writes_beyond_the_window_all_arrive_in_order() {
+    on_both_runtimes(|| async {
+        let mut pair = pair(messages().windows(4, 4)).await;
+        let send = async {
+            // All that fits at once: many more segments than the window has, in few bytes.
+            for number in 0..500_u16 {
+                let text = number.to_be_bytes();
+                match number % 3 {
+                    0 => pair.client.send_message(&text).await.unwrap(),
+                    1 => pair.client.send_message(&text.repeat(2_000)).await.unwrap(),
+                    _ => pair.client.write_all(&text).await.unwrap(),
+                }
+            }
+        };
+        let receive = async {
+            for number in 0..500_u16 {
+                let message = pair.server.recv_message().await.unwrap();
+                assert_eq!(message.len(), if number % 3 == 1 { 4_000 } else { 2 });
+                assert_eq!(message[..2], number.to_be_bytes());
+            }
+        };
+        tokio::join!(send, receive);
+    });
+}
+
+#[test]
+fn a_read_serves_from_one_message_and_leaves_the_rest_of_it() {
+    on_both_runtimes(|| async {
+        let mut pair = pair(Config::new().mode(Mode::Message)).await;
+        for message in [b"first", b"later"] {
+            pair.client.send_message(message).await.unwrap();
+        }
+        until(|| pair.client.stats().in_flight_segments == 0).await;
+        let mut buf = [0; 64];
+        assert_eq!(pair.server.read(&mut buf[..2]).await.unwrap(), 2);
+        assert_eq!(pair.server.read(&mut buf).await.unwrap(), 3);
+        assert_eq!(&buf[..3], b"rst");
+        assert_eq!(pair.server.recv_message().await.unwrap(), "later");
+    });
+}
+
+#[test]
+fn the_largest_message_goes_through_and_a_larger_one_is_refused() {
+    on_both_runtimes(|| async {
+        let mut pair = pair(messages()).await;
+        // It grows when the peer tells how large its window is.
+        pair.server.write_all(b"!").await.unwrap();
+        assert_eq!(read(&mut pair.client, 1).await, b"!");
+        let max = pair.client.max_message_size();
+        assert!(max >= 32 * (1_400 - 24));
+        let refused = pair.client.send_message(&vec![0; max + 255 * 1_400]).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidInput);
+        let text = refused.to_string();
+        assert!(text.contains(&format!("{}", max + 255 * 1_400)), "{text}");
+        assert!(text.contains(&format!("{max}")), "{text}");
+
+        let largest = bytes(6, max);
+        let (sent, got) =
+            tokio::join!(pair.client.send_message(&largest), pair.server.recv_message());
+        sent.unwrap();
+        assert_same(&got.unwrap(), &largest);
+    });
+}
+
+#[test]
+fn messages_need_message_mode() {
+    on_both_runtimes(|| async {
+        let mut pair = pair(Config::new()).await;
+        for refused in [
+            pair.client.send_message(b"x").await.unwrap_err(),
+            pair.client.recv_message().await.unwrap_err(),
+        ] {
+            assert_eq!(refused.kind(), ErrorKind::InvalidInput);
+            assert!(refused.to_string().contains("Mode::Message"), "{refused}");
+        }
+        pair.client.write_all(b"still there").await.unwrap();
+        assert_eq!(read(&mut pair.server, 11).await, b"still there");
+    });
+}
