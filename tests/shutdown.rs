@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use common::{
     Pair, assert_same, bytes, cause, guarded, is_pending, listener, on_both_runtimes, one_thread,
-    pair, read, silent_peer, turns, two_threads, until,
+    open, pair, read, silent_peer, turns, two_threads, until,
 };
 use kcpx::{Config, ConnectionError, KcpStream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -256,7 +256,17 @@ fn keepalive_keeps_an_idle_conversation() {
 fn the_end_of_a_runtime_wakes_whoever_waits_elsewhere() {
     for driving in [one_thread(), two_threads()] {
         // The driver of a socket lives in the runtime that opened it; the waiting tasks do not.
-        let Pair { client, mut server, listener } = driving.block_on(pair(Config::new()));
+        // What one side writes is more than the other, which does not read, can hold.
+        let mut config = Config::new().windows(4, 4);
+        config.recv_buffer = 1;
+        let (pair, unread, mut unfinished) = driving.block_on(guarded(async {
+            let pair = pair(config.clone()).await;
+            let addr = pair.listener.local_addr().unwrap();
+            let (unread, mut unfinished) = open(&pair.listener, addr, config).await;
+            unfinished.write_all(&[0; 128 * 1024]).await.unwrap();
+            (pair, unread, unfinished)
+        }));
+        let Pair { client, server: _server, listener } = pair;
         let (mut reader, mut writer) = client.into_split();
         let waiting = two_threads();
         let tasks = [
@@ -269,7 +279,7 @@ fn the_end_of_a_runtime_wakes_whoever_waits_elsewhere() {
                 };
                 cause::<()>(Err(error))
             }),
-            waiting.spawn(async move { cause(server.shutdown().await) }),
+            waiting.spawn(async move { cause(unfinished.shutdown().await) }),
             waiting.spawn(async move { cause(listener.accept().await) }),
         ];
         drop(driving);
@@ -279,6 +289,7 @@ fn the_end_of_a_runtime_wakes_whoever_waits_elsewhere() {
                 assert_eq!(cause, ConnectionError::EndpointClosed);
             }
         });
+        drop(unread);
     }
 }
 
