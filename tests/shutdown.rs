@@ -263,7 +263,7 @@ fn the_end_of_a_runtime_wakes_whoever_waits_elsewhere() {
             let pair = pair(config.clone()).await;
             let addr = pair.listener.local_addr().unwrap();
             let (unread, mut unfinished) = open(&pair.listener, addr, config).await;
-            unfinished.write_all(&[0; 128 * 1024]).await.unwrap();
+            unfinished.write_all(&vec![0; 128 * 1024]).await.unwrap();
             (pair, unread, unfinished)
         }));
         let Pair { client, server: _server, listener } = pair;

@@ -48,20 +48,16 @@ impl ReadSide {
         if buf.remaining() == 0 {
             return Poll::Ready(Ok(()));
         }
-        let coop = ready!(poll_proceed(cx));
         let single = self.single();
         let (handle, queue) = self.exclusive();
-        ready!(poll_bytes(handle, queue, Some(cx)))?;
+        ready!(cooperate(cx, |cx| poll_bytes(handle, queue, Some(cx))))?;
         read(handle, queue, single, buf.remaining(), |part| buf.put_slice(part));
-        coop.made_progress();
         Poll::Ready(Ok(()))
     }
 
     pub(crate) fn poll_fill_buf(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
-        let coop = ready!(poll_proceed(cx));
         let (handle, queue) = self.exclusive();
-        ready!(poll_bytes(handle, queue, Some(cx)))?;
-        coop.made_progress();
+        ready!(cooperate(cx, |cx| poll_bytes(handle, queue, Some(cx))))?;
         Poll::Ready(Ok(queue.front().map_or(&[], |chunk| chunk)))
     }
 
@@ -75,20 +71,16 @@ impl ReadSide {
 
     /// The next chunk that has bytes.
     pub(crate) fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Bytes>> {
-        let coop = ready!(poll_proceed(cx));
         let (handle, queue) = self.exclusive();
-        ready!(poll_bytes(handle, queue, Some(cx)))?;
-        coop.made_progress();
+        ready!(cooperate(cx, |cx| poll_bytes(handle, queue, Some(cx))))?;
         Poll::Ready(Ok(pop(handle, queue)))
     }
 
     /// The next message, or what reads have left of it.
     pub(crate) fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Bytes>> {
         check_message_mode(&self.handle)?;
-        let coop = ready!(poll_proceed(cx));
         let (handle, queue) = self.exclusive();
-        ready!(poll_chunks(handle, queue, Some(cx)))?;
-        coop.made_progress();
+        ready!(cooperate(cx, |cx| poll_chunks(handle, queue, Some(cx))))?;
         Poll::Ready(Ok(pop(handle, queue)))
     }
 
@@ -114,11 +106,10 @@ impl ReadSide {
     }
 
     pub(crate) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let coop = ready!(poll_proceed(cx));
         // That the conversation has ended is for the read to say.
-        let _ended = ready!(poll_chunks(&self.handle, &mut self.shared_queue(), Some(cx)));
-        coop.made_progress();
-        Poll::Ready(Ok(()))
+        let chunks =
+            |cx: &Context<'_>| poll_chunks(&self.handle, &mut self.shared_queue(), Some(cx));
+        cooperate(cx, |cx| chunks(cx).map(|_ended| Ok(())))
     }
 
     pub(crate) fn try_read(&self, mut buf: &mut [u8]) -> io::Result<usize> {
@@ -164,12 +155,7 @@ impl WriteSide {
     }
 
     pub(crate) fn poll_write(&self, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        let coop = ready!(poll_proceed(cx));
-        let written = self.handle.poll_write_with(Some(cx.waker()), buf.len(), from(buf));
-        if written.is_ready() {
-            coop.made_progress();
-        }
-        written
+        cooperate(cx, |cx| self.handle.poll_write_with(Some(cx.waker()), buf.len(), from(buf)))
     }
 
     pub(crate) fn poll_write_vectored(
@@ -177,12 +163,7 @@ impl WriteSide {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let coop = ready!(poll_proceed(cx));
-        let written = self.handle.poll_write_with(Some(cx.waker()), total(bufs), gather(bufs));
-        if written.is_ready() {
-            coop.made_progress();
-        }
-        written
+        cooperate(cx, |cx| self.handle.poll_write_with(Some(cx.waker()), total(bufs), gather(bufs)))
     }
 
     pub(crate) fn try_write(&self, buf: &[u8]) -> io::Result<usize> {
@@ -194,11 +175,8 @@ impl WriteSide {
     }
 
     pub(crate) fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let coop = ready!(poll_proceed(cx));
         // Why writing is over is for the write to say.
-        let _room = ready!(self.handle.poll_writable(Some(cx.waker())));
-        coop.made_progress();
-        Poll::Ready(Ok(()))
+        cooperate(cx, |cx| self.handle.poll_writable(Some(cx.waker())).map(|_room| Ok(())))
     }
 
     pub(crate) fn poll_send_message(
@@ -207,13 +185,18 @@ impl WriteSide {
         message: &[u8],
     ) -> Poll<io::Result<()>> {
         check_message_mode(&self.handle)?;
-        let coop = ready!(poll_proceed(cx));
-        let sent = self.handle.poll_send_message(Some(cx.waker()), message);
-        if sent.is_ready() {
-            coop.made_progress();
-        }
-        sent
+        cooperate(cx, |cx| self.handle.poll_send_message(Some(cx.waker()), message))
     }
+}
+
+/// Polls within the task's share of its runtime, which a result uses up a little of.
+fn cooperate<T>(cx: &mut Context<'_>, poll: impl FnOnce(&mut Context<'_>) -> Poll<T>) -> Poll<T> {
+    let coop = ready!(poll_proceed(cx));
+    let result = poll(cx);
+    if result.is_ready() {
+        coop.made_progress();
+    }
+    result
 }
 
 /// Ready when the queue has a chunk, which may be an empty message.

@@ -136,9 +136,8 @@ fn seeds(name: &str, range: std::ops::Range<u64>) {
         let replay = format!(
             "KCP_TEST_SEED={seed} cargo test --lib driver::tests::lossy::{name} -- --nocapture"
         );
-        let guard = Replay(replay);
+        let _guard = Replay(replay);
         run(seed);
-        std::mem::forget(guard);
     }
 }
 
@@ -147,7 +146,9 @@ struct Replay(String);
 
 impl Drop for Replay {
     fn drop(&mut self) {
-        println!("replay: {}", self.0);
+        if std::thread::panicking() {
+            println!("replay: {}", self.0);
+        }
     }
 }
 

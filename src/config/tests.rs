@@ -1,0 +1,46 @@
+use std::num::NonZeroU8;
+
+use super::*;
+
+#[test]
+fn defaults_are_valid() {
+    Config::default().validate().unwrap();
+}
+
+#[test]
+fn presets_have_kcptun_numbers() {
+    let numbers = |p: NoDelay| {
+        let resend = p.fast_resend.map_or(0, NonZeroU8::get);
+        (p.nodelay, p.interval.as_millis(), resend, p.congestion == Congestion::Off)
+    };
+    assert_eq!(numbers(NoDelay::NORMAL), (false, 40, 2, true));
+    assert_eq!(numbers(NoDelay::FAST), (false, 30, 2, true));
+    assert_eq!(numbers(NoDelay::FAST2), (true, 20, 2, true));
+    assert_eq!(numbers(NoDelay::FAST3), (true, 10, 2, true));
+    assert_eq!(numbers(NoDelay::PROTOCOL), (false, 100, 0, false));
+}
+
+#[test]
+fn each_refusal_names_its_field() {
+    let refused = |change: fn(&mut Config)| {
+        let mut config = Config::default();
+        change(&mut config);
+        config.validate().unwrap_err().to_string()
+    };
+    assert_eq!(refused(|c| c.kcp.mtu = 24), "mtu (bytes) is 24, allowed is 25 to 65507");
+    assert_eq!(
+        refused(|c| c.kcp.send_window = 0),
+        "send_window (segments) is 0, allowed is 1 to 65535"
+    );
+    assert_eq!(
+        refused(|c| c.kcp.keepalive = Some(Duration::from_millis(10))),
+        "keepalive (ms) is 10, allowed is 1000 to 86400000"
+    );
+    assert_eq!(refused(|c| c.duplicates = 9), "duplicates is 9, allowed is 0 to 8");
+    assert!(refused(|c| c.kcp.recv_memory = Some(1)).starts_with("recv_memory (bytes) is 1,"));
+    assert!(refused(|c| c.limits.backlog = 0).starts_with("backlog is 0,"));
+    assert!(
+        NoDelay::new(true, Duration::from_millis(5), None, Congestion::Off)
+            .is_err_and(|e| e.to_string() == "interval (ms) is 5, allowed is 10 to 5000")
+    );
+}

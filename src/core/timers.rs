@@ -1,0 +1,66 @@
+//! What happens by itself: when the next thing is due, and what a passed deadline does.
+
+use std::time::Instant;
+
+use super::Kcp;
+
+impl Kcp {
+    /// When [`Kcp::handle_timeout`] should be called next; `None` while there is nothing to wait
+    /// for.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        if self.ended.is_some() {
+            return None;
+        }
+        let work = [
+            self.send.deadline(self.may_start()),
+            self.ack_deadline(),
+            self.cork_until.filter(|_| !self.send.queue().is_empty()),
+            self.send.remote.deadline(),
+        ];
+        // The rate limit holds back whatever is due.
+        let work = work.into_iter().flatten().min().map(|at| self.pacer.wait(at).unwrap_or(at));
+        let queued = self.pacer.next().filter(|&at| self.has_work(at));
+        let life = self.live.deadline(self.has_started());
+        [work, queued, life].into_iter().flatten().min().map(|at| self.clock.instant(at))
+    }
+
+    /// Time has passed. Follow with [`Kcp::poll_transmit`].
+    pub fn handle_timeout(&mut self, now: Instant) {
+        if self.ended.is_some() {
+            return;
+        }
+        let (now, started) = (self.clock.at(now), self.has_started());
+        if self.cork_until.is_some_and(|until| now >= until) {
+            self.uncork();
+            self.cork_until = None;
+        }
+        if let Err(error) = self.live.on_time(now, started) {
+            self.ended = Some(error);
+        }
+    }
+
+    /// Whether anything of ours has ever left.
+    pub(super) fn has_started(&self) -> bool {
+        self.stats.sent_datagrams > 0
+    }
+
+    /// Checks everything that must hold between calls.
+    ///
+    /// # Panics
+    ///
+    /// When something does not: for tests and fuzzing.
+    #[cfg(any(test, feature = "_fuzz"))]
+    pub fn check_invariants(&self) {
+        self.send.check_invariants();
+        self.recv.check_invariants();
+        assert!(self.send.in_flight() <= u32::from(u16::MAX));
+        assert!(self.acks.len() <= usize::from(u16::MAX) + 2);
+        if self.ended.is_none() && self.send.is_stalled() {
+            assert!(self.send.remote.deadline().is_some(), "a closed window is probed");
+        }
+        if self.ended.is_none() && self.send.is_waiting() {
+            assert!(self.poll_timeout().is_some(), "unacknowledged data has a timer");
+        }
+    }
+}

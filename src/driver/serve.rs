@@ -1,0 +1,77 @@
+//! The serving part of a turn: each ready conversation looks at its queues, sends what is due, and
+//! settles.
+
+use std::io;
+use std::time::Instant;
+
+use super::conn::Interrupted;
+use super::{CONN_PACKETS, Driver};
+use crate::mailbox::ConnId;
+use crate::sys::Socket;
+
+impl<S: Socket> Driver<S> {
+    /// Serves the ready conversations until the turn's budget is used up. While the socket is
+    /// blocked each is looked at once, for what does not concern sending.
+    pub(super) fn serve(&mut self, now: Instant) -> io::Result<()> {
+        let mut left = self.ready.len();
+        while left > 0 && (self.budget > 0 || self.blocked) {
+            let Some(id) = self.ready.pop_front() else { break };
+            left -= 1;
+            if let Some(interrupted) = self.serve_one(now, id)? {
+                match interrupted {
+                    // It keeps its place; while nothing can be sent the others are looked at.
+                    Interrupted::Full if !self.blocked => self.ready.push_front(id),
+                    _ => self.ready.push_back(id),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Serves one conversation; tells whether it has more to send.
+    fn serve_one(&mut self, now: Instant, id: ConnId) -> io::Result<Option<Interrupted>> {
+        let slot = id.slot as usize;
+        let Some(conn) = self.conns.get_mut(slot).filter(|conn| conn.id() == id) else {
+            return Ok(None);
+        };
+        conn.look(now, &mut self.scratch);
+        let mut quota = CONN_PACKETS;
+        let mut interrupted = None;
+        loop {
+            let Some(conn) = self.conns.get_mut(slot) else { return Ok(None) };
+            let limit = if self.blocked { 0 } else { quota.min(self.budget) };
+            let sent = conn.transmit(now, &mut self.tx, limit);
+            (quota, self.budget) = (quota.saturating_sub(sent), self.budget.saturating_sub(sent));
+            if sent < limit && !self.tx.is_full() {
+                break;
+            }
+            if self.tx.is_full() && !self.blocked {
+                self.flush()?;
+            }
+            if self.blocked || self.budget == 0 || quota == 0 {
+                let full = self.blocked || self.budget == 0;
+                interrupted = Some(if full { Interrupted::Full } else { Interrupted::Quota });
+                break;
+            }
+        }
+        let Some(conn) = self.conns.get_mut(slot) else { return Ok(None) };
+        if interrupted.is_none() {
+            conn.unmark_ready();
+        }
+        let over = conn.settle(now, &mut self.scratch);
+        conn.count_lingering(over.is_some(), &mut self.lingering);
+        match over {
+            Some(tombstone) => {
+                let key = conn.key();
+                self.timers.set(slot, None);
+                self.conns.remove(slot);
+                self.demux.remove(now, key, id, tombstone);
+                Ok(None)
+            }
+            None => {
+                self.timers.set(slot, conn.deadline());
+                Ok(interrupted)
+            }
+        }
+    }
+}

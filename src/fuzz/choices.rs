@@ -1,0 +1,87 @@
+//! What an input decides.
+
+use std::num::{NonZeroU8, NonZeroU64};
+use std::time::Duration;
+
+use crate::config::{
+    AckPolicy, Backoff, Congestion, KcpConfig, Mode, NoDelay, Setting, WritePolicy,
+};
+
+/// The input as a source of choices; zeros when it is used up.
+pub(super) struct Choices<'a>(pub(super) &'a [u8]);
+
+impl Choices<'_> {
+    pub(super) fn byte(&mut self) -> u8 {
+        let (first, rest) = self.0.split_first().unwrap_or((&0, &[]));
+        self.0 = rest;
+        *first
+    }
+
+    pub(super) fn word(&mut self) -> u32 {
+        u32::from_le_bytes([self.byte(), self.byte(), self.byte(), self.byte()])
+    }
+
+    pub(super) fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[usize::from(self.byte()) % choices.len()]
+    }
+
+    /// `mortal`: silence may end the conversation.
+    pub(super) fn config(&mut self, mode: Mode, mortal: bool) -> KcpConfig {
+        let limits = if mortal { [1, 5, 60] } else { [0; 3] };
+        let mut silence = || {
+            let seconds = self.pick(&limits);
+            (seconds > 0).then(|| Duration::from_secs(seconds))
+        };
+        let (idle_timeout, dead_peer_timeout) = (silence(), silence());
+        // Messages are put together within the window and the memory.
+        let memory = if mode == Mode::Stream { Some(self.pick(&[1_540, 9_999])) } else { None };
+        KcpConfig {
+            send_window: self.pick(&[1, 2, 7, 32, 128]),
+            recv_window: self.recv_window(mode),
+            mtu: self.pick(&[25, 50, 100, 576, 1_400]),
+            mode,
+            no_delay: self.preset(),
+            ack_policy: self.acks(),
+            write_policy: self.pick(&[WritePolicy::Immediate, WritePolicy::Corked]),
+            backoff: self.pick(&[Backoff::Linear, Backoff::Exponential]),
+            early_retransmit: self.byte() & 1 == 0,
+            keepalive: self.pick(&[None, None, Some(1), Some(15)]).map(Duration::from_secs),
+            idle_timeout,
+            dead_peer_timeout,
+            rate_limit: NonZeroU64::new(self.pick(&[0, 0, 0, 20_000])),
+            recv_memory: memory.filter(|_| self.byte() & 3 == 0),
+            empty_messages: self.byte() & 1 == 0,
+            ..KcpConfig::default()
+        }
+    }
+
+    pub(super) fn recv_window(&mut self, mode: Mode) -> u16 {
+        match mode {
+            Mode::Stream => self.pick(&[1, 2, 7, 32, 128]),
+            Mode::Message => self.pick(&[32, 40, 128, 300]),
+        }
+    }
+
+    pub(super) fn preset(&mut self) -> NoDelay {
+        let interval = Duration::from_millis(self.pick(&[10, 20, 100, 5_000]));
+        let congestion = self.pick(&[Congestion::Off, Congestion::Loss]);
+        let resend = NonZeroU8::new(self.pick(&[0, 1, 2, 3, 255]));
+        let nodelay = self.byte() & 1 == 0;
+        NoDelay::new(nodelay, interval, resend, congestion).unwrap_or(NoDelay::FAST3)
+    }
+
+    pub(super) fn acks(&mut self) -> AckPolicy {
+        self.pick(&[AckPolicy::EachTurn, AckPolicy::Interval, AckPolicy::Immediate])
+    }
+
+    pub(super) fn setting(&mut self, mode: Mode) -> Setting {
+        match self.byte() % 6 {
+            0 => Setting::Windows { send: self.pick(&[1, 9, 200]), recv: self.recv_window(mode) },
+            1 => Setting::NoDelay(self.preset()),
+            2 => Setting::AckPolicy(self.acks()),
+            3 => Setting::WritePolicy(self.pick(&[WritePolicy::Immediate, WritePolicy::Corked])),
+            4 => Setting::Mtu(self.pick(&[25, 60, 500, 1_400])),
+            _ => Setting::RateLimit(NonZeroU64::new(self.pick(&[0, 10_000, 1_000_000]))),
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! One datagram, parsed.
+
+use crate::core::segment::{self, HEADER, Segments};
+
+/// Any bytes as a datagram: the walk agrees with a naive one, and what it yields is written back
+/// as it was.
+///
+/// # Panics
+///
+/// When it does not.
+pub fn segment(data: &[u8]) {
+    let conv = data.first_chunk().map_or(0, |conv| u32::from_le_bytes(*conv));
+    let walked = segment::check(data, conv).is_ok();
+    let naive = naive_walk(data, conv);
+    assert_eq!(walked, naive.is_some());
+    let segments: Vec<_> = Segments::new(data).collect();
+    if let Some(naive) = naive {
+        assert_eq!(segments.len(), naive.len());
+        for ((header, payload), (at, len)) in segments.iter().zip(naive) {
+            let mut written = Vec::new();
+            header.emit(&mut written);
+            assert_eq!(written, data[at..at + HEADER]);
+            assert_eq!(*payload, &data[at + HEADER..at + HEADER + len]);
+        }
+    }
+}
+
+/// Offset and payload length of each segment, read byte by byte.
+fn naive_walk(data: &[u8], conv: u32) -> Option<Vec<(usize, usize)>> {
+    let word = |at: usize| -> u64 { (0..4).map(|i| u64::from(data[at + i]) << (8 * i)).sum() };
+    let (mut at, mut found) = (0, Vec::new());
+    while data.len() - at >= HEADER {
+        let len = word(at + 20);
+        let rest = (data.len() - at - HEADER) as u64;
+        if word(at) != u64::from(conv) || !(81..=84).contains(&data[at + 4]) || len > rest {
+            return None;
+        }
+        let len = usize::try_from(len).ok()?;
+        found.push((at, len));
+        at += HEADER + len;
+    }
+    (!found.is_empty()).then_some(found)
+}
