@@ -2,9 +2,12 @@
 //!
 //! A batch is one run of bytes: datagrams stand back to back, so equal ones for the same peer are
 //! a train that leaves in a single system call. Stages that add a header leave room for it by
-//! starting the datagram earlier; nothing moves a datagram once it is written.
+//! starting the datagram earlier; nothing moves a datagram once it is written. The cipher seals
+//! many at a time, before they leave.
 
+use std::array;
 use std::io;
+use std::mem;
 use std::net::SocketAddr;
 
 use crate::stats::EndpointStats;
@@ -14,6 +17,8 @@ use crate::sys::{SendFault, Socket, Transmit, of_send};
 const BATCH: usize = 128 * 1024;
 /// Datagrams of a batch beyond which it is sent.
 const BATCH_PACKETS: usize = 256;
+/// Datagrams that are sealed at a time.
+const SEAL: usize = 32;
 /// Most bytes one train may have.
 const TRAIN: usize = 65_000;
 
@@ -38,7 +43,8 @@ pub(crate) enum Flushed {
 pub(crate) struct TxBatch {
     bytes: Vec<u8>,
     packets: Vec<Packet>,
-    /// Packets and bytes already sent.
+    /// Packets and bytes already sealed, and already sent.
+    sealed: (usize, usize),
     sent: (usize, usize),
     /// Destinations that refused a datagram for its size since the last look, and that size.
     too_large: Vec<(SocketAddr, usize)>,
@@ -59,24 +65,65 @@ impl TxBatch {
         self.bytes.len() >= BATCH || self.packets.len() >= BATCH_PACKETS
     }
 
-    /// Where the next datagram is appended; follow with [`Self::commit`].
+    /// Bytes of all datagrams.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Begins a datagram with room for `head` bytes of headers. Returns where it starts.
+    pub(crate) fn begin(&mut self, head: usize) -> usize {
+        let start = self.bytes.len();
+        self.bytes.resize(start + head, 0);
+        start
+    }
+
+    /// Where the datagram that was begun is written to.
     pub(crate) fn tail(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }
 
-    /// The last `len` bytes are a datagram for `dst`, to be sent `copies` more times.
-    pub(crate) fn commit(&mut self, dst: SocketAddr, len: usize, copies: u8) {
-        self.packets.push(Packet { dst, len });
+    /// Takes back the datagram that was begun at `start`.
+    pub(crate) fn cancel(&mut self, start: usize) {
+        self.bytes.truncate(start);
+    }
+
+    /// What was begun at `start` is a datagram for `dst`.
+    pub(crate) fn commit(&mut self, dst: SocketAddr, start: usize) {
+        self.packets.push(Packet { dst, len: self.bytes.len() - start });
+    }
+
+    /// Repeats the last datagram, which is sealed if there is a cipher, as it is.
+    pub(crate) fn repeat(&mut self, copies: u8) {
+        let Some(last) = self.packets.last().copied() else { return };
         for _ in 0..copies {
-            let start = self.bytes.len() - len;
-            self.bytes.extend_from_within(start..);
-            self.packets.push(Packet { dst, len });
+            self.bytes.extend_from_within(self.bytes.len() - last.len..);
+            self.packets.push(last);
         }
+        self.sealed = (self.packets.len(), self.bytes.len());
+    }
+
+    /// Seals what is not sealed yet, some datagrams at a time.
+    pub(crate) fn seal(&mut self, mut seal: impl FnMut(&mut [&mut [u8]])) {
+        let mut rest = self.bytes.get_mut(self.sealed.1..).unwrap_or_default();
+        let mut lens = self.packets.iter().skip(self.sealed.0).map(|packet| packet.len);
+        loop {
+            let mut packets: [&mut [u8]; SEAL] = array::from_fn(|_| Default::default());
+            let mut count = 0;
+            for (slot, len) in packets.iter_mut().zip(&mut lens) {
+                (*slot, rest) = mem::take(&mut rest).split_at_mut(len);
+                count += 1;
+            }
+            if count == 0 {
+                break;
+            }
+            seal(&mut packets[..count]);
+        }
+        self.sealed = (self.packets.len(), self.bytes.len());
     }
 
     /// Destinations that refused a datagram for its size, and that size.
     pub(crate) fn take_too_large(&mut self) -> Vec<(SocketAddr, usize)> {
-        std::mem::take(&mut self.too_large)
+        mem::take(&mut self.too_large)
     }
 
     /// Sends what is there. Errors that concern one destination or one moment count as loss.
@@ -109,7 +156,7 @@ impl TxBatch {
         }
         self.bytes.clear();
         self.packets.clear();
-        self.sent = (0, 0);
+        (self.sealed, self.sent) = ((0, 0), (0, 0));
         Flushed::All
     }
 
@@ -185,8 +232,9 @@ mod tests {
     fn batch(packets: &[(u16, usize)]) -> TxBatch {
         let mut batch = TxBatch::default();
         for (port, len) in packets {
+            let start = batch.begin(0);
             batch.tail().extend(std::iter::repeat_n(7, *len));
-            batch.commit(addr(*port), *len, 0);
+            batch.commit(addr(*port), start);
         }
         batch
     }
@@ -236,13 +284,38 @@ mod tests {
     }
 
     #[test]
-    fn copies_follow_their_original() {
+    fn copies_follow_their_original_as_it_was_sealed() {
         let mut batch = TxBatch::default();
+        let start = batch.begin(1);
         batch.tail().extend_from_slice(b"abc");
-        batch.commit(addr(1), 3, 2);
-        assert_eq!(batch.bytes, b"abcabcabc");
+        batch.commit(addr(1), start);
+        batch.seal(|packets| packets.iter_mut().for_each(|packet| packet[0] += 1));
+        batch.repeat(2);
+        batch.seal(|packets| packets.iter_mut().for_each(|packet| packet[0] += 1));
+        assert_eq!(batch.bytes, b"\x01abc\x01abc\x01abc");
         let mut socket = script([]);
         batch.flush(&mut socket, &mut EndpointStats::default());
-        assert_eq!(socket.sends, [(1, 3, 9)]);
+        assert_eq!(socket.sends, [(1, 4, 12)]);
+    }
+
+    #[test]
+    fn each_datagram_is_sealed_once_and_whole() {
+        let lens: Vec<usize> = (0..SEAL * 2 + 5).map(|i| 1 + i % 7).collect();
+        let mut batch = TxBatch::default();
+        let (mut sealed, mut looks) = (Vec::new(), 0);
+        for (i, len) in lens.iter().enumerate() {
+            let start = batch.begin(*len);
+            batch.commit(addr(1), start);
+            if [3, 4, lens.len() - 1].contains(&i) {
+                batch.seal(|packets| {
+                    looks += 1;
+                    sealed.extend(packets.iter().map(|packet| packet.len()));
+                });
+            }
+        }
+        assert_eq!((sealed, looks), (lens, 1 + 1 + 2));
+        let start = batch.begin(9);
+        batch.cancel(start);
+        batch.seal(|_| panic!("nothing is left to seal"));
     }
 }

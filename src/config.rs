@@ -7,7 +7,9 @@ mod tests;
 use std::num::NonZeroU64;
 use std::time::Duration;
 
+use crate::crypto::Cipher;
 use crate::error::ConfigError;
+use crate::fec::{self, FecConfig};
 
 pub use self::kcp::{AckPolicy, Backoff, Congestion, KcpConfig, Mode, NoDelay, WritePolicy};
 pub(crate) use self::kcp::{
@@ -62,8 +64,20 @@ impl Default for Limits {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Config {
-    /// The state machine of each conversation.
+    /// The state machine of each conversation. Its `mtu` is here that of the whole datagram, with
+    /// what FEC and the cipher add.
     pub kcp: KcpConfig,
+    /// Redundancy in what this side sends. Default `None`. The peer need not do the same.
+    pub fec: Option<FecConfig>,
+    /// Recover lost datagrams from the redundancy that a peer sends, whatever this side sends.
+    /// Default `true`; costs up to four groups of memory for a peer that sends any.
+    pub fec_decode: bool,
+    /// Encryption; both sides must agree. Default [`Cipher::null`]: none.
+    pub cipher: Cipher,
+    /// How many of the latest datagrams are remembered so that one of them is not taken twice, 0 to
+    /// 1,048,576. Default 0: inside a conversation a repeated datagram has no effect, and one that
+    /// opened a conversation is remembered in any case. Needs a cipher with a nonce.
+    pub replay_window: usize,
     /// The UDP socket.
     pub socket: SocketConfig,
     /// Bounds against strangers.
@@ -86,6 +100,10 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             kcp: KcpConfig::default(),
+            fec: None,
+            fec_decode: true,
+            cipher: Cipher::default(),
+            replay_window: 0,
             socket: SocketConfig::default(),
             limits: Limits::default(),
             send_buffer: 256 * 1024,
@@ -121,6 +139,20 @@ impl Config {
     #[must_use]
     pub fn mtu(mut self, bytes: u16) -> Self {
         self.kcp.mtu = bytes;
+        self
+    }
+
+    /// Sets the redundancy in what this side sends.
+    #[must_use]
+    pub fn fec(mut self, fec: FecConfig) -> Self {
+        self.fec = Some(fec);
+        self
+    }
+
+    /// Sets the encryption.
+    #[must_use]
+    pub fn cipher(mut self, cipher: Cipher) -> Self {
+        self.cipher = cipher;
         self
     }
 
@@ -180,6 +212,9 @@ impl Config {
     /// The first field that is outside its range.
     pub fn validate(&self) -> Result<(), ConfigError> {
         self.kcp.validate()?;
+        self.cipher.check()?;
+        check_mtu(self.kcp.mtu, self.overhead())?;
+        ConfigError::check("replay_window (datagrams)", self.replay_window, 0, 1 << 20)?;
         let buffer = 1 << 30;
         ConfigError::check("send_buffer (bytes)", self.send_buffer, 1, buffer)?;
         ConfigError::check("recv_buffer (bytes)", self.recv_buffer, 1, buffer)?;
@@ -196,6 +231,27 @@ impl Config {
         }
         check_duplicates(self.duplicates)
     }
+}
+
+/// What the stages leave of a datagram: the only place that knows.
+impl Config {
+    /// Bytes that FEC and the cipher add to each KCP datagram.
+    pub(crate) fn overhead(&self) -> usize {
+        let cipher = self.cipher.overhead();
+        cipher.head + cipher.tail + if self.fec.is_some() { fec::HEAD } else { 0 }
+    }
+
+    /// The settings of the state machine, whose datagrams leave room for that.
+    pub(crate) fn core(&self) -> KcpConfig {
+        let mut kcp = self.kcp.clone();
+        kcp.mtu = core_mtu(kcp.mtu, self.overhead());
+        kcp
+    }
+}
+
+/// The largest KCP datagram where the stages add `overhead` bytes to make one of `mtu`.
+pub(crate) fn core_mtu(mtu: u16, overhead: usize) -> u16 {
+    mtu.saturating_sub(u16::try_from(overhead).unwrap_or(u16::MAX))
 }
 
 pub(crate) fn check_duplicates(copies: u8) -> Result<(), ConfigError> {
@@ -216,4 +272,6 @@ pub(crate) enum Setting {
     Mtu(u16),
     RateLimit(Option<NonZeroU64>),
     Duplicates(u8),
+    /// Of everything that goes to this address.
+    Fec(FecConfig),
 }

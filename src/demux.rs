@@ -101,6 +101,11 @@ impl Demux {
         }
     }
 
+    /// The conversation of that name, if it lives.
+    pub(crate) fn find(&self, key: &Key) -> Option<ConnId> {
+        self.live.get(key).copied()
+    }
+
     pub(crate) fn insert(&mut self, key: Key, id: ConnId) {
         self.ended.remove(&key);
         self.live.insert(key, id);

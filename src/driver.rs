@@ -31,12 +31,15 @@ use tokio::sync::oneshot;
 use self::conn::Conn;
 pub(crate) use self::task::DriverTask;
 use crate::buffer::{Flushed, TxBatch};
-use crate::config::Config;
+use crate::codec::Codec;
+use crate::config::{Config, KcpConfig, Setting};
 use crate::core::{Kcp, Seed};
 use crate::demux::{Demux, Key};
 use crate::error::ConnectionError;
 use crate::listener::AcceptQueue;
 use crate::mailbox::{Command, ConnId, Mailbox};
+use crate::peers::Peers;
+use crate::replay::Nonces;
 use crate::shared::{Outgoing, Shared};
 use crate::stats::EndpointStats;
 use crate::stream::KcpStream;
@@ -85,11 +88,20 @@ pub(crate) struct Driver<S> {
     socket: S,
     local: SocketAddr,
     config: Config,
+    /// Its part for the state machines, which see what the stages leave of a datagram.
+    core: KcpConfig,
     mailbox: Arc<Mailbox>,
     /// Where conversations opened by peers go, while somebody listens.
     accept: Option<Arc<AcceptQueue>>,
     conns: Slab<Box<Conn>>,
     demux: Demux,
+    peers: Peers,
+    codec: Codec,
+    /// Of datagrams that opened a conversation, and of the latest ones.
+    openings: Nonces,
+    latest: Nonces,
+    /// Working memory: what FEC recovered.
+    recovered: Vec<(ConnId, Vec<u8>)>,
     timers: TimerWheel,
     /// Conversations that something happened to, each once.
     ready: VecDeque<ConnId>,
@@ -125,9 +137,18 @@ impl<S: Socket> Driver<S> {
         seed: [u8; 32],
         now: Instant,
     ) -> io::Result<Self> {
+        let mut rng = ChaCha8Rng::from_seed(seed);
+        let mut secret = [0; 32];
+        rng.fill_bytes(&mut secret);
         Ok(Self {
             local: socket.local_addr()?,
             socket,
+            core: config.core(),
+            peers: Peers::new(&config),
+            codec: Codec::new(&config, secret),
+            openings: Nonces::of_openings(),
+            latest: Nonces::of_latest(config.replay_window),
+            recovered: Vec::new(),
             config,
             mailbox,
             accept,
@@ -142,7 +163,7 @@ impl<S: Socket> Driver<S> {
             recv_rest: None,
             budget: 0,
             generations: 0,
-            rng: ChaCha8Rng::from_seed(seed),
+            rng,
             lingering: 0,
             idle_waiters: Vec::new(),
             stats: EndpointStats::default(),
@@ -210,6 +231,11 @@ impl<S: Socket> Driver<S> {
         (!self.ready.is_empty() && !self.blocked) || self.mailbox.register(Waker::noop())
     }
 
+    #[cfg(feature = "_fuzz")]
+    pub(crate) fn socket_mut(&mut self) -> &mut S {
+        &mut self.socket
+    }
+
     #[cfg(test)]
     fn socket(&self) -> &S {
         &self.socket
@@ -229,6 +255,7 @@ impl<S: Socket> Driver<S> {
         if self.tx.is_empty() {
             return Ok(());
         }
+        self.codec.seal(&mut self.tx);
         let flushed = self.tx.flush(&mut self.socket, &mut self.stats);
         self.blocked = matches!(flushed, Flushed::Blocked);
         for (dst, size) in self.tx.take_too_large() {
@@ -266,6 +293,10 @@ impl<S: Socket> Driver<S> {
             Command::Set(id, setting) => {
                 if let Some(conn) = self.get_mut(id) {
                     conn.apply(setting);
+                    if let Setting::Fec(fec) = setting {
+                        let peer = conn.peer();
+                        self.peers.set_fec(peer, fec);
+                    }
                     self.touch(id);
                 }
             }
@@ -301,7 +332,7 @@ impl<S: Socket> Driver<S> {
     /// Creates a conversation.
     fn open(&mut self, now: Instant, key: Key, opening: Option<u64>) -> io::Result<Arc<Shared>> {
         let seed = Seed { ts_epoch: self.rng.next_u32(), cookies: self.rng.next_u64() };
-        let kcp = Kcp::new(key.1, &self.config.kcp, now, seed)?;
+        let kcp = Kcp::new(key.1, &self.core, now, seed)?;
         let entry = self.conns.vacant_entry();
         self.generations = self.generations.wrapping_add(1);
         let slot = u32::try_from(entry.key()).map_err(io::Error::other)?;
@@ -310,6 +341,7 @@ impl<S: Socket> Driver<S> {
         let shared = Shared::new(id, key.1, key.0, self.local, &self.config, mailbox);
         entry.insert(Box::new(Conn::new(kcp, shared.clone(), opening, &self.config, now)));
         self.demux.insert(key, id);
+        self.peers.join(key.0);
         trace::opened(key.0, key.1, opening.is_some());
         self.touch(id);
         Ok(shared)
@@ -370,6 +402,8 @@ impl<S: Socket> Driver<S> {
 
     fn publish(&mut self) {
         self.stats.connections = self.conns.len() as u64;
+        self.stats.sealed_datagrams = self.codec.sealed();
+        self.stats.fec = self.peers.stats();
         if self.stats != self.published {
             self.published = self.stats;
             self.mailbox.publish(&self.stats);

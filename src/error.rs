@@ -23,6 +23,32 @@ pub enum ConfigError {
         /// Largest allowed value.
         max: u64,
     },
+    /// A key has a length that its cipher does not take.
+    #[error("key of {cipher} (bytes) is {len}, allowed is {allowed}")]
+    KeyLength {
+        /// Name of the cipher.
+        cipher: &'static str,
+        /// Length of the key that was given, in bytes.
+        len: usize,
+        /// The lengths that are allowed, in bytes.
+        allowed: String,
+    },
+    /// No cipher has this name.
+    #[error("cipher is {name:?}, allowed is {allowed}")]
+    UnknownCipher {
+        /// The name that was given.
+        name: String,
+        /// The names that are allowed.
+        allowed: String,
+    },
+    /// The cipher of this name is not compiled in.
+    #[error("cipher is {name:?}, which needs kcpx's feature `{feature}`")]
+    CipherNotCompiled {
+        /// Name of the cipher.
+        name: &'static str,
+        /// The Cargo feature that has it.
+        feature: &'static str,
+    },
 }
 
 impl ConfigError {

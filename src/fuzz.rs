@@ -2,10 +2,16 @@
 //! ordinary tests run them. Private; see `fuzz/`.
 
 mod choices;
+mod datagram;
+mod fec_decode;
 mod kcp_ops;
+mod open_packet;
 mod segment;
 
+pub use self::datagram::datagram;
+pub use self::fec_decode::*;
 pub use self::kcp_ops::kcp_ops;
+pub use self::open_packet::*;
 pub use self::segment::segment;
 
 use self::choices::Choices;
@@ -46,6 +52,15 @@ mod tests {
             // With and without forgeries; without them everything must arrive.
             input[1] = u8::from(seed % 3 == 0);
             kcp_ops(&input);
+        }
+    }
+
+    #[test]
+    fn an_endpoint_survives_any_datagrams() {
+        seeds("datagram").iter().for_each(|input| datagram(input));
+        for seed in 0..300 {
+            println!("seed {seed}");
+            datagram(&random(seed));
         }
     }
 

@@ -77,6 +77,8 @@
 #![cfg_attr(loom, allow(dead_code, reason = "only the leaves are modelled"))]
 
 pub mod core;
+pub mod crypto;
+pub mod fec;
 
 mod config;
 mod error;
@@ -92,6 +94,8 @@ mod sync;
 #[cfg(not(loom))]
 mod buffer;
 #[cfg(not(loom))]
+mod codec;
+#[cfg(not(loom))]
 mod demux;
 #[cfg(not(loom))]
 mod driver;
@@ -99,6 +103,10 @@ mod driver;
 mod endpoint;
 #[cfg(not(loom))]
 mod listener;
+#[cfg(not(loom))]
+mod peers;
+#[cfg(not(loom))]
+mod replay;
 #[cfg(not(loom))]
 mod split;
 #[cfg(not(loom))]
@@ -114,9 +122,11 @@ pub use config::{
     AckPolicy, Backoff, Config, Congestion, KcpConfig, Limits, Mode, NoDelay, SocketConfig,
     WritePolicy,
 };
+pub use crypto::{Algorithm, Cipher, Key};
 #[cfg(not(loom))]
 pub use endpoint::Endpoint;
 pub use error::{ConfigError, ConnectionError};
+pub use fec::FecConfig;
 #[cfg(not(loom))]
 pub use listener::{Incoming, KcpListener};
 #[cfg(not(loom))]

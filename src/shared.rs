@@ -13,6 +13,7 @@
 //! [`room`]: Shared::room
 //! [`deliver`]: Shared::deliver
 
+mod datagrams;
 mod rx;
 mod tx;
 
@@ -31,6 +32,7 @@ use std::task::Waker;
 pub(crate) use self::rx::ReadQueue;
 pub(crate) use self::tx::Outgoing;
 
+use self::datagrams::Datagrams;
 use self::rx::RxHalf;
 use self::tx::TxHalf;
 use crate::config::{Config, Mode, SEGMENT_HEADER, Setting};
@@ -49,7 +51,7 @@ pub(crate) const CHUNK_CHARGE: usize = 64;
 const KEEP: usize = 8;
 
 /// Everyone to wake at the end of a conversation.
-pub(crate) type Ended = [Option<Waker>; 4];
+pub(crate) type Ended = [Option<Waker>; 5];
 
 /// One conversation, as its driver and its handles see it.
 pub(crate) struct Shared {
@@ -60,6 +62,10 @@ pub(crate) struct Shared {
     pub(crate) mode: Mode,
     /// Largest datagram in bytes now. Only ever falls.
     pub(crate) mtu: AtomicUsize,
+    /// Bytes that FEC and the cipher add to each KCP datagram.
+    pub(crate) overhead: usize,
+    /// Whether this side sends with FEC framing, which out-of-band datagrams are a part of.
+    pub(crate) framed: bool,
     /// Largest message in bytes that the driver accepts now.
     pub(crate) max_message: AtomicUsize,
     mailbox: Arc<Mailbox>,
@@ -74,6 +80,9 @@ pub(crate) struct Shared {
     tx_queued: AtomicUsize,
     tx: Mutex<TxHalf>,
     rx: Mutex<RxHalf>,
+    /// Whether the driver has datagrams to take: a hint that saves it a lock.
+    has_datagrams: AtomicBool,
+    datagrams: Mutex<Datagrams>,
     stats: Mutex<ConnectionStats>,
 }
 
@@ -87,7 +96,7 @@ impl Shared {
         config: &Config,
         mailbox: Arc<Mailbox>,
     ) -> Arc<Self> {
-        let mtu = usize::from(config.kcp.mtu);
+        let (mtu, overhead) = (usize::from(config.kcp.mtu), config.overhead());
         Arc::new(Self {
             id,
             conv,
@@ -95,7 +104,9 @@ impl Shared {
             local,
             mode: config.kcp.mode,
             mtu: AtomicUsize::new(mtu),
-            max_message: AtomicUsize::new(mtu.saturating_sub(SEGMENT_HEADER)),
+            overhead,
+            framed: config.fec.is_some(),
+            max_message: AtomicUsize::new(mtu.saturating_sub(overhead + SEGMENT_HEADER)),
             mailbox,
             notified: AtomicBool::new(false),
             handles: AtomicUsize::new(0),
@@ -105,6 +116,8 @@ impl Shared {
             tx_queued: AtomicUsize::new(0),
             tx: Mutex::new(TxHalf::default()),
             rx: Mutex::new(RxHalf::default()),
+            has_datagrams: AtomicBool::new(false),
+            datagrams: Mutex::new(Datagrams::default()),
             stats: Mutex::new(ConnectionStats::default()),
         })
     }
@@ -136,12 +149,27 @@ impl Shared {
         drop(discarded);
         let mut rx = lock(&self.rx);
         rx.fault.get_or_insert(error);
-        [writer, shutdown, rx.reader.take(), rx.opener.take()]
+        let (reader, opener) = (rx.reader.take(), rx.opener.take());
+        drop(rx);
+        let mut datagrams = lock(&self.datagrams);
+        let unsent = datagrams.end(error);
+        let receiver = datagrams.reader.take();
+        drop(datagrams);
+        drop(unsent);
+        [writer, shutdown, reader, opener, receiver]
     }
 
     /// Driver: replaces the statistics that handles see.
     pub(crate) fn publish(&self, stats: &ConnectionStats) {
         *lock(&self.stats) = *stats;
+    }
+
+    fn has_datagrams(&self) -> bool {
+        self.has_datagrams.load(Ordering::Relaxed)
+    }
+
+    fn set_has_datagrams(&self, has: bool) {
+        self.has_datagrams.store(has, Ordering::Relaxed);
     }
 
     /// Whether the last handle is gone: nobody reads or writes any more.
@@ -154,6 +182,7 @@ impl Shared {
         let waiting = lock(&self.tx).bytes;
         let mut stats = *lock(&self.stats);
         stats.unsent_bytes = stats.unsent_bytes.saturating_add(waiting as u64);
+        stats.out_of_band_dropped = self.dropped_datagrams();
         stats
     }
 
@@ -192,7 +221,10 @@ impl Shared {
         let readers = (rx.reader.take(), rx.opener.take());
         let unread = rx.clear();
         drop(rx);
-        drop((writers, readers, unread));
+        let mut datagrams = lock(&self.datagrams);
+        let (receiver, unheard) = (datagrams.reader.take(), datagrams.clear());
+        drop(datagrams);
+        drop((writers, readers, unread, receiver, unheard));
         self.notify();
     }
 }

@@ -1,6 +1,9 @@
 //! Statistics as plain data: snapshots, with the unit in each name.
 
+use std::fmt;
 use std::time::Duration;
+
+use crate::fec::FecStats;
 
 /// What one conversation has done so far. A snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,6 +63,16 @@ pub struct ConnectionStats {
     pub window_probes: u64,
     /// Echo probes sent (keepalive and liveness).
     pub echo_probes: u64,
+    /// Datagrams of this side's that somebody sent back to it.
+    pub reflected_datagrams: u64,
+    /// Out-of-band datagrams sent.
+    pub out_of_band_sent: u64,
+    /// Out-of-band datagrams received.
+    pub out_of_band_received: u64,
+    /// Out-of-band datagrams that made room for later ones before they were sent or read.
+    pub out_of_band_dropped: u64,
+    /// What FEC did with what came from this address.
+    pub fec: FecStats,
 }
 
 impl ConnectionStats {
@@ -96,6 +109,14 @@ pub struct EndpointStats {
     pub sent_datagrams: u64,
     /// Bytes handed to the kernel.
     pub sent_bytes: u64,
+    /// Datagrams sealed by the cipher; a key should not seal more than 2^32 of them.
+    pub sealed_datagrams: u64,
+    /// Dropped: the checksum or the tag is wrong.
+    pub dropped_forged: u64,
+    /// Dropped: this endpoint sent it.
+    pub dropped_reflected: u64,
+    /// Dropped: a copy of a datagram that was taken before.
+    pub dropped_replayed: u64,
     /// Dropped: too short to be a segment.
     pub dropped_short: u64,
     /// Dropped: a segment is malformed (unknown command, length, mixed conversations).
@@ -114,4 +135,116 @@ pub struct EndpointStats {
     pub recv_errors: u64,
     /// Send errors that were taken as loss.
     pub send_errors: u64,
+    /// Out-of-band datagrams received for a conversation that exists.
+    pub out_of_band_received: u64,
+    /// What FEC did with what came from all addresses.
+    pub fec: FecStats,
+}
+
+/// One line each, with the names of kcp-go's `Snmp` where it counts the same.
+fn write_lines(f: &mut fmt::Formatter<'_>, lines: &[(&str, u64)]) -> fmt::Result {
+    let width = lines.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    lines.iter().try_for_each(|(name, value)| writeln!(f, "{name:<width$} {value}"))
+}
+
+/// For reading beside kcp-go's `Snmp`: a counter a line, under its names where it has the same.
+impl fmt::Display for ConnectionStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_lines(
+            f,
+            &[
+                ("BytesSent", self.sent_bytes),
+                ("BytesReceived", self.received_bytes),
+                ("InPkts", self.received_datagrams),
+                ("OutPkts", self.sent_datagrams),
+                ("InSegs", self.received_segments + self.duplicate_segments),
+                ("OutSegs", self.sent_segments + self.retransmits()),
+                ("InBytes", self.wire_bytes_in),
+                ("OutBytes", self.wire_bytes_out),
+                ("RetransSegs", self.retransmits()),
+                ("FastRetransSegs", self.fast_retransmits),
+                ("EarlyRetransSegs", self.early_retransmits),
+                ("LostSegs", self.timeout_retransmits),
+                ("RepeatSegs", self.duplicate_segments),
+                ("SpuriousRetransSegs", self.spurious_retransmits),
+                ("InvalidAcks", self.invalid_acks),
+                ("Reflected", self.reflected_datagrams),
+                ("OOBPackets", self.out_of_band_received),
+                ("OOBDropped", self.out_of_band_dropped),
+            ],
+        )?;
+        write!(f, "{}", self.fec)
+    }
+}
+
+/// For reading beside kcp-go's `Snmp`: a counter a line, under its names where it has the same.
+impl fmt::Display for EndpointStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_lines(
+            f,
+            &[
+                ("ActiveOpens", self.opened_locally),
+                ("PassiveOpens", self.opened_by_peers),
+                ("CurrEstab", self.connections),
+                ("InErrs", self.recv_errors + self.dropped_short),
+                ("InCsumErrors", self.dropped_forged),
+                ("KCPInErrors", self.dropped_malformed),
+                ("InPkts", self.received_datagrams),
+                ("OutPkts", self.sent_datagrams),
+                ("InBytes", self.received_bytes),
+                ("OutBytes", self.sent_bytes),
+                ("OutErrs", self.send_errors),
+                ("Unknown", self.dropped_unknown),
+                ("Closed", self.dropped_closed),
+                ("NotAccepting", self.dropped_not_accepting),
+                ("RefusedConns", self.refused_connections + self.refused_backlog),
+                ("Reflected", self.dropped_reflected),
+                ("Replayed", self.dropped_replayed),
+                ("Sealed", self.sealed_datagrams),
+                ("OOBPackets", self.out_of_band_received),
+            ],
+        )?;
+        write!(f, "{}", self.fec)
+    }
+}
+
+/// For reading beside kcp-go's `Snmp`: a counter a line, under its names where it has the same.
+impl fmt::Display for FecStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_lines(
+            f,
+            &[
+                ("FECDataShards", self.data_shards),
+                ("FECParityShards", self.parity_shards),
+                ("FECRecovered", self.recovered_shards),
+                ("FECErrs", self.mismatched_shards),
+                ("FECUnrecoverable", self.unrecoverable_groups),
+                ("FECMisplaced", self.misplaced_shards),
+                ("FECLayoutChanges", self.layout_changes),
+            ],
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_carry_the_names_of_kcp_go() {
+        let mut stats =
+            ConnectionStats { sent_segments: 90, fast_retransmits: 7, ..Default::default() };
+        (stats.timeout_retransmits, stats.fec.recovered_shards) = (3, 5);
+        let text = stats.to_string();
+        for (name, value) in
+            [("OutSegs", "100"), ("RetransSegs", "10"), ("LostSegs", "3"), ("FECRecovered", "5")]
+        {
+            let line = text.lines().find(|line| line.starts_with(name)).unwrap();
+            assert_eq!(line.split_whitespace().collect::<Vec<_>>(), [name, value]);
+        }
+        let endpoint = EndpointStats { dropped_forged: 4, ..EndpointStats::default() }.to_string();
+        assert!(
+            endpoint.lines().any(|line| line.starts_with("InCsumErrors ") && line.ends_with(" 4"))
+        );
+    }
 }

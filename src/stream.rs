@@ -1,5 +1,6 @@
 //! [`KcpStream`]: one conversation, in the shape of `tokio::net::TcpStream`.
 
+mod datagram;
 mod io;
 pub(crate) mod side;
 
@@ -337,13 +338,15 @@ impl KcpStream {
     ///
     /// # Errors
     ///
-    /// When it is below 25 or above the present size.
+    /// When it is below 25, with what FEC and the cipher add, or above the present size.
     pub fn set_mtu(&self, mtu: u16) -> std::result::Result<(), ConfigError> {
-        check_mtu(mtu)?;
+        let overhead = self.handle().overhead;
+        check_mtu(mtu, overhead)?;
         // Lowered here already: a second call that comes before the driver's turn is checked
         // against this one.
         let present = self.handle().mtu.fetch_min(usize::from(mtu), Ordering::Relaxed);
-        ConfigError::check("mtu (bytes)", mtu, SEGMENT_HEADER as u64 + 1, present as u64)?;
+        let smallest = (overhead + SEGMENT_HEADER) as u64 + 1;
+        ConfigError::check("mtu (bytes)", mtu, smallest, present as u64)?;
         self.handle().set(Setting::Mtu(mtu));
         Ok(())
     }

@@ -2,11 +2,12 @@
 //!
 //! A [`pair::Pair`] is our state machine and a [`peer::Peer`] of another make, connected by two
 //! seeded [`link::Link`]s under a virtual clock in milliseconds: no sockets, no waiting, the same
-//! course for the same seed.
+//! course for the same seed. A [`relay::Relay`] stands between real sockets.
 
 pub mod link;
 pub mod pair;
 pub mod peer;
+pub mod relay;
 pub mod transfer;
 pub mod work;
 

@@ -215,7 +215,7 @@ impl KcpConfig {
     pub fn validate(&self) -> Result<(), ConfigError> {
         let day = 24 * 60 * 60 * 1_000;
         check_windows(self.send_window, self.recv_window)?;
-        check_mtu(self.mtu)?;
+        check_mtu(self.mtu, 0)?;
         let interval = self.max_retransmit_interval.as_millis();
         ConfigError::check("max_retransmit_interval (ms)", interval, 1_000, 60_000)?;
         for (field, limit) in [
@@ -247,6 +247,8 @@ pub(crate) fn check_windows(send: u16, recv: u16) -> Result<(), ConfigError> {
     ConfigError::check("recv_window (segments)", recv, 1, max)
 }
 
-pub(crate) fn check_mtu(mtu: u16) -> Result<(), ConfigError> {
-    ConfigError::check("mtu (bytes)", mtu, SEGMENT_HEADER as u64 + 1, MAX_DATAGRAM)
+/// The smallest datagram has room for one byte of data beside the header, and `overhead` more.
+pub(crate) fn check_mtu(mtu: u16, overhead: usize) -> Result<(), ConfigError> {
+    let min = (overhead + SEGMENT_HEADER) as u64 + 1;
+    ConfigError::check("mtu (bytes)", mtu, min, MAX_DATAGRAM)
 }

@@ -45,6 +45,7 @@ use self::clock::{Clock, Time};
 use self::liveness::Liveness;
 use self::pacer::Pacer;
 use self::recv::Receiver;
+use self::segment::{Command, Segments};
 use self::send::Sender;
 use self::seq::Sn;
 use crate::config::{
@@ -295,6 +296,37 @@ impl Kcp {
         self.acks.hasten();
     }
 
+    /// Whether the rate limit lets something else leave now, and from when it does if not.
+    pub(crate) fn held_until(&self, now: Instant) -> Option<Instant> {
+        self.pacer.wait(self.clock.at(now)).map(|at| self.clock.instant(at))
+    }
+
+    /// Counts bytes that left beside the KCP datagrams against the rate limit.
+    pub(crate) fn on_sent_beside(&mut self, now: Instant, bytes: usize) {
+        self.pacer.sent(self.clock.at(now), bytes);
+    }
+
+    /// Whether a datagram holds a segment that this side sent: number and stamp are those of one in
+    /// flight. A peer's own would have to hit both, and its clock started elsewhere.
+    pub(crate) fn is_reflection(&self, datagram: &[u8]) -> bool {
+        self.send.in_flight() > 0
+            && Segments::new(datagram).any(|(header, payload)| {
+                header.command == Command::Push
+                    && !payload.is_empty()
+                    && self.send.has_sent(&self.clock, header.sn, header.ts)
+            })
+    }
+
+    /// Counts a datagram that came back.
+    pub(crate) fn on_reflected(&mut self) {
+        self.stats.reflected_datagrams += 1;
+    }
+
+    /// The peer was heard, by something else than a KCP datagram.
+    pub(crate) fn on_heard_beside(&mut self, now: Instant) {
+        self.live.on_heard(self.clock.at(now));
+    }
+
     /// Asks the peer for a sign of life with the next transmission. Not before the first data of a
     /// conversation: the probe would be the first thing the peer hears.
     pub fn probe(&mut self, now: Instant) {
@@ -387,7 +419,7 @@ impl Kcp {
     ///
     /// When it is outside 25 to 65,507.
     pub fn set_mtu(&mut self, mtu: u16) -> Result<(), ConfigError> {
-        config::check_mtu(mtu)?;
+        config::check_mtu(mtu, 0)?;
         self.apply(Setting::Mtu(mtu));
         Ok(())
     }
@@ -420,7 +452,7 @@ impl Kcp {
                 self.send.set_mss(self.mtu - SEGMENT_HEADER);
             }
             Setting::RateLimit(rate) => self.pacer.set_rate(rate),
-            Setting::Duplicates(_) => {}
+            Setting::Duplicates(_) | Setting::Fec(_) => {}
         }
     }
 }

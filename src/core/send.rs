@@ -193,6 +193,12 @@ impl Sender {
 
     // ----- network in -----
 
+    /// Whether a segment in flight has this number and was sent with this stamp, first or last.
+    pub(crate) fn has_sent(&self, clock: &Clock, sn: Sn, ts: Ts) -> bool {
+        let segment = self.flight.get(sn);
+        segment.is_some_and(|sent| ts == sent.first || ts == clock.stamp(sent.last_sent))
+    }
+
     /// The peer was heard: repetitions that silence held back may leave again.
     pub(crate) fn on_heard(&mut self, now: Time) {
         self.heard = now;

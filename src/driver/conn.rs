@@ -1,6 +1,7 @@
 //! One conversation as its driver sees it: the state machine, the queues it shares with the
 //! handles, and its life from the first datagram to the last acknowledgement.
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -8,11 +9,13 @@ use bytes::Bytes;
 
 use super::Scratch;
 use crate::buffer::TxBatch;
-use crate::config::{AckPolicy, Config, Setting};
+use crate::codec::Codec;
+use crate::config::{AckPolicy, Config, Setting, core_mtu};
 use crate::core::seq::Sn;
 use crate::core::{InputError, Kcp, Origin};
 use crate::demux::{Key, Tombstone};
 use crate::error::ConnectionError;
+use crate::fec::{FecEncoder, FecStats};
 use crate::mailbox::ConnId;
 use crate::shared::{CHUNK_CHARGE, Shared};
 use crate::sync::{Arc, Ordering};
@@ -31,6 +34,15 @@ pub(super) enum Interrupted {
     Full,
     /// It had its share; the others come first.
     Quota,
+}
+
+/// Where a conversation's datagrams go.
+#[derive(Debug)]
+pub(super) struct Outlet<'a> {
+    pub(super) tx: &'a mut TxBatch,
+    pub(super) codec: &'a mut Codec,
+    /// Of the address.
+    pub(super) fec: Option<&'a mut FecEncoder>,
 }
 
 #[derive(Debug)]
@@ -52,6 +64,12 @@ pub(super) struct Conn {
     aborted: bool,
     /// A message that was taken from the shared queue and does not fit yet.
     waiting: Option<Bytes>,
+    /// Out-of-band datagrams to be sent.
+    datagrams: VecDeque<Bytes>,
+    /// When the rate limit lets the first of them leave.
+    held_until: Option<Instant>,
+    /// Out-of-band datagrams sent and received so far.
+    out_of_band: (u64, u64),
     /// Something still waits in front of the state machine.
     more: bool,
     /// Oldest unacknowledged number, and when it last moved.
@@ -85,6 +103,9 @@ impl Conn {
             detached: false,
             aborted: false,
             waiting: None,
+            datagrams: VecDeque::new(),
+            held_until: None,
+            out_of_band: (0, 0),
             more: false,
             heard: now,
             told_established: false,
@@ -125,7 +146,10 @@ impl Conn {
             Setting::Duplicates(copies) => self.copies = copies,
             // The path may have lowered it meanwhile; it never rises.
             Setting::Mtu(mtu) if mtu >= self.mtu => return,
-            Setting::Mtu(mtu) => self.mtu = mtu,
+            Setting::Mtu(mtu) => {
+                self.mtu = mtu;
+                return self.kcp.apply(Setting::Mtu(core_mtu(mtu, self.shared.overhead)));
+            }
             _ => {}
         }
         self.kcp.apply(setting);
@@ -144,10 +168,45 @@ impl Conn {
     }
 
     /// Takes a datagram. Returns whether an acknowledgement is wanted before the next one.
-    pub(super) fn input(&mut self, now: Instant, datagram: &[u8]) -> Result<bool, InputError> {
-        self.kcp.input(now, datagram, Origin::Wire)?;
-        self.heard = now;
+    pub(super) fn input(
+        &mut self,
+        now: Instant,
+        datagram: &[u8],
+        origin: Origin,
+    ) -> Result<bool, InputError> {
+        self.kcp.input(now, datagram, origin)?;
+        if origin == Origin::Wire {
+            self.heard = now;
+        }
         Ok(self.immediate_acks)
+    }
+
+    /// Whether a datagram is this conversation's own, sent back. Counts it.
+    pub(super) fn is_reflection(&mut self, datagram: &[u8]) -> bool {
+        let reflected = self.kcp.is_reflection(datagram);
+        if reflected {
+            self.kcp.on_reflected();
+        }
+        reflected
+    }
+
+    /// Takes an out-of-band datagram.
+    pub(super) fn on_datagram(&mut self, now: Instant, payload: &[u8], scratch: &mut Scratch) {
+        self.heard = now;
+        self.kcp.on_heard_beside(now);
+        self.out_of_band.1 += 1;
+        let waker = self.shared.deliver_datagram(Bytes::copy_from_slice(payload));
+        scratch.wakers.extend(waker);
+    }
+
+    /// Asks the peer for a proof that it is there.
+    pub(super) fn ask(&mut self, now: Instant) {
+        self.kcp.probe(now);
+    }
+
+    /// Whether the peer has proved that it is there.
+    pub(super) fn is_established(&self) -> bool {
+        self.told_established
     }
 
     pub(super) fn on_timeout(&mut self, now: Instant) {
@@ -161,6 +220,7 @@ impl Conn {
     /// Moves bytes between the state machine and the handles' queues.
     pub(super) fn look(&mut self, now: Instant, scratch: &mut Scratch) {
         self.shared.begin();
+        self.shared.take_datagrams(&mut self.datagrams);
         self.take_writes(now, scratch);
         self.deliver(scratch);
     }
@@ -218,21 +278,49 @@ impl Conn {
         scratch.wakers.extend(self.shared.deliver(&mut scratch.chunks, false));
     }
 
-    /// Appends datagrams to the batch until there are `limit`, copies included, and returns how
-    /// many there are. Fewer than `limit`, with room left in the batch, means that nothing more is
-    /// due.
-    pub(super) fn transmit(&mut self, now: Instant, tx: &mut TxBatch, limit: usize) -> usize {
+    /// Appends datagrams to the batch until there are `limit`, copies and parity included, and
+    /// returns how many there are. Fewer than `limit`, with room left in the batch, means that
+    /// nothing more is due.
+    pub(super) fn transmit(&mut self, now: Instant, out: &mut Outlet<'_>, limit: usize) -> usize {
+        let mut count = self.transmit_out_of_band(now, out, limit);
+        while count < limit && !out.tx.is_full() {
+            let (kcp, fec) = (&mut self.kcp, out.fec.as_deref_mut());
+            let before = out.tx.bytes();
+            let write = |tail: &mut Vec<u8>| kcp.poll_transmit(now, tail);
+            let peer = self.shared.peer;
+            let encoded = out.codec.encode(now, out.tx, peer, fec, self.copies, write);
+            let Some((sent, datagrams)) = encoded else { break };
+            kcp.on_sent_beside(now, out.tx.bytes() - before - sent.len);
+            count += datagrams;
+        }
+        count
+    }
+
+    fn transmit_out_of_band(&mut self, now: Instant, out: &mut Outlet<'_>, limit: usize) -> usize {
         let mut count = 0;
-        while count < limit && !tx.is_full() {
-            let Some(sent) = self.kcp.poll_transmit(now, tx.tail()) else { break };
-            tx.commit(self.shared.peer, sent.len, self.copies);
-            count += 1 + usize::from(self.copies);
+        self.held_until = None;
+        while count < limit && !out.tx.is_full() && !self.datagrams.is_empty() {
+            self.held_until = self.kcp.held_until(now);
+            if self.held_until.is_some() {
+                break;
+            }
+            let Some(payload) = self.datagrams.pop_front() else { break };
+            let before = out.tx.bytes();
+            out.codec.encode_out_of_band(out.tx, self.shared.peer, self.shared.conv, &payload);
+            self.kcp.on_sent_beside(now, out.tx.bytes() - before);
+            self.out_of_band.0 += 1;
+            count += 1;
         }
         count
     }
 
     /// Tells the handles what changed. Returns what to remember of the conversation if it is over.
-    pub(super) fn settle(&mut self, now: Instant, scratch: &mut Scratch) -> Option<Tombstone> {
+    pub(super) fn settle(
+        &mut self,
+        now: Instant,
+        fec: FecStats,
+        scratch: &mut Scratch,
+    ) -> Option<Tombstone> {
         if !self.told_established && self.kcp.is_established() {
             self.told_established = true;
             scratch.wakers.extend(self.shared.set_established());
@@ -247,7 +335,10 @@ impl Conn {
             scratch.wakers.extend(self.shared.set_drained());
         }
         self.shared.max_message.store(self.kcp.max_message_size(), Ordering::Relaxed);
-        self.shared.publish(&self.kcp.stats());
+        let mut stats = self.kcp.stats();
+        (stats.out_of_band_sent, stats.out_of_band_received) = self.out_of_band;
+        stats.fec = fec;
+        self.shared.publish(&stats);
         self.plan_rest(now);
         let end = self.end(now, drained)?;
         self.deliver_rest(scratch);
@@ -297,6 +388,9 @@ impl Conn {
 
     /// When [`Self::on_timeout`] should be called next.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        [self.kcp.poll_timeout(), self.linger_until(), self.rest_at].into_iter().flatten().min()
+        [self.kcp.poll_timeout(), self.linger_until(), self.rest_at, self.held_until]
+            .into_iter()
+            .flatten()
+            .min()
     }
 }

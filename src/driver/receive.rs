@@ -4,10 +4,15 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use super::conn::Outlet;
 use super::{Driver, RECV_CALLS, RX, TURN_ANSWERS, TURN_PACKETS};
-use crate::core::segment::Header;
+use crate::codec::{Opened, Unopened, out_of_band};
+use crate::core::Origin;
+use crate::core::segment::{self, Header};
 use crate::demux::Route;
+use crate::fec::{self, Kind};
 use crate::mailbox::ConnId;
+use crate::peers::Shard;
 use crate::stream::KcpStream;
 use crate::sys::{RecvFault, RxBatch, Socket, of_recv};
 
@@ -50,7 +55,7 @@ impl<S: Socket> Driver<S> {
                 },
             }
             for (from, stride, train) in batch.trains() {
-                for datagram in train.chunks(stride.max(1)) {
+                for datagram in train.chunks_mut(stride.max(1)) {
                     self.on_datagram(now, from, datagram);
                 }
             }
@@ -73,15 +78,51 @@ impl<S: Socket> Driver<S> {
         true
     }
 
-    fn on_datagram(&mut self, now: Instant, from: SocketAddr, datagram: &[u8]) {
+    fn on_datagram(&mut self, now: Instant, from: SocketAddr, datagram: &mut [u8]) {
         self.stats.received_datagrams += 1;
         self.stats.received_bytes += datagram.len() as u64;
+        let opened = match self.codec.open(datagram) {
+            Ok(opened) => opened,
+            Err(Unopened::Forged) => {
+                self.stats.dropped_forged += 1;
+                return;
+            }
+            Err(Unopened::Reflected) => {
+                self.stats.dropped_reflected += 1;
+                return;
+            }
+        };
+        if !self.latest.insert(now, opened.nonce) {
+            self.stats.dropped_replayed += 1;
+            return;
+        }
+        let Opened { body, nonce } = opened;
+        match fec::kind(body) {
+            Kind::Plain => self.on_packet(now, from, body, nonce),
+            Kind::Data => {
+                let datagram = body.get(fec::HEAD..).unwrap_or_default();
+                self.on_packet(now, from, datagram, nonce);
+                if self.on_shard(now, from, body) == Shard::Unproven {
+                    self.ask(now, from, datagram);
+                }
+            }
+            Kind::Parity => {
+                if self.on_shard(now, from, body) == Shard::Stranger {
+                    self.stats.dropped_unknown += 1;
+                }
+            }
+            Kind::OutOfBand => self.on_out_of_band(now, from, body),
+        }
+    }
+
+    /// Takes a KCP datagram, with the nonce of what brought it.
+    fn on_packet(&mut self, now: Instant, from: SocketAddr, datagram: &[u8], nonce: &[u8]) {
         match self.demux.route(now, from, datagram) {
-            Route::Existing(id) => self.deliver(now, id, datagram),
-            Route::Open(hash) => self.on_opening(now, from, hash, datagram),
+            Route::Existing(id) => self.deliver(now, id, datagram, Origin::Wire),
+            Route::Open(hash) => self.on_opening(now, from, hash, datagram, nonce),
             Route::Acknowledge(header) => {
                 self.stats.dropped_closed += 1;
-                self.acknowledge(from, &header);
+                self.acknowledge(now, from, &header);
             }
             Route::Closed => self.stats.dropped_closed += 1,
             Route::Unknown => self.stats.dropped_unknown += 1,
@@ -90,18 +131,67 @@ impl<S: Socket> Driver<S> {
         }
     }
 
-    fn deliver(&mut self, now: Instant, id: ConnId, datagram: &[u8]) {
+    /// Takes a shard for what it says of others. What it recovers counts only if it is whole and of
+    /// a conversation that lives at this address; it never opens one.
+    fn on_shard(&mut self, now: Instant, from: SocketAddr, shard: &[u8]) -> Shard {
+        let (demux, recovered) = (&self.demux, &mut self.recovered);
+        let taken = self.peers.decode(now, from, shard, |datagram| {
+            let conv = datagram.first_chunk().map_or(0, |conv| u32::from_le_bytes(*conv));
+            let Some(id) = demux.find(&(from, conv)) else { return false };
+            if segment::check(datagram, conv).is_err() {
+                return false;
+            }
+            recovered.push((id, datagram.to_vec()));
+            true
+        });
+        for (id, datagram) in std::mem::take(&mut self.recovered) {
+            self.deliver(now, id, &datagram, Origin::Recovered);
+        }
+        taken
+    }
+
+    /// Asks the conversation of `datagram` for a proof that its peer is there.
+    fn ask(&mut self, now: Instant, from: SocketAddr, datagram: &[u8]) {
+        let Ok(header) = Header::parse(datagram) else { return };
+        let Some(id) = self.demux.find(&(from, header.conv)) else { return };
+        if let Some(conn) = self.get_mut(id) {
+            conn.ask(now);
+            self.touch(id);
+        }
+    }
+
+    /// Takes an out-of-band datagram, for a conversation that exists.
+    fn on_out_of_band(&mut self, now: Instant, from: SocketAddr, packet: &[u8]) {
+        let Some((conv, payload)) = out_of_band(packet) else {
+            self.stats.dropped_short += 1;
+            return;
+        };
+        let conn = self.demux.find(&(from, conv)).and_then(|id| {
+            let conn = self.conns.get_mut(id.slot as usize)?;
+            (conn.id() == id).then_some(conn)
+        });
+        let Some(conn) = conn else {
+            self.stats.dropped_unknown += 1;
+            return;
+        };
+        self.stats.out_of_band_received += 1;
+        conn.on_datagram(now, payload, &mut self.scratch);
+        let id = conn.id();
+        self.touch(id);
+    }
+
+    fn deliver(&mut self, now: Instant, id: ConnId, datagram: &[u8], origin: Origin) {
+        // Without a nonce of our own in it, a datagram that comes back is known by its segments.
+        let unmarked = !self.codec.marks_own() && origin == Origin::Wire;
         let Some(conn) = self.get_mut(id) else { return };
-        match conn.input(now, datagram) {
+        if unmarked && conn.is_reflection(datagram) {
+            self.stats.dropped_reflected += 1;
+            return;
+        }
+        match conn.input(now, datagram, origin) {
             Ok(acknowledge_now) => {
                 if acknowledge_now {
-                    // The policy asks for an answer to each datagram; it joins the batch.
-                    let slot = id.slot as usize;
-                    let may = self.may_answer();
-                    if let Some(conn) = self.conns.get_mut(slot).filter(|_| may) {
-                        let sent = conn.transmit(now, &mut self.tx, 1);
-                        self.budget = self.budget.saturating_sub(sent);
-                    }
+                    self.answer(now, id);
                 }
                 self.touch(id);
             }
@@ -109,9 +199,27 @@ impl<S: Socket> Driver<S> {
         }
     }
 
+    /// The policy asks for an answer to each datagram; it joins the batch.
+    fn answer(&mut self, now: Instant, id: ConnId) {
+        let may = self.may_answer();
+        if let Some(conn) = self.conns.get_mut(id.slot as usize).filter(|_| may) {
+            let fec = self.peers.encoder(conn.peer());
+            let mut out = Outlet { tx: &mut self.tx, codec: &mut self.codec, fec };
+            let sent = conn.transmit(now, &mut out, 1);
+            self.budget = self.budget.saturating_sub(sent);
+        }
+    }
+
     /// Someone unknown opens a conversation. Whatever refuses it does so before anything is
     /// allocated.
-    fn on_opening(&mut self, now: Instant, from: SocketAddr, hash: u64, datagram: &[u8]) {
+    fn on_opening(
+        &mut self,
+        now: Instant,
+        from: SocketAddr,
+        hash: u64,
+        datagram: &[u8],
+        nonce: &[u8],
+    ) {
         let Some(accept) = self.accept.clone().filter(|accept| accept.is_open()) else {
             self.stats.dropped_not_accepting += 1;
             return;
@@ -124,12 +232,17 @@ impl<S: Socket> Driver<S> {
             self.stats.refused_backlog += 1;
             return;
         }
+        // Whoever recorded this opening cannot make another conversation of it, from anywhere.
+        if !self.openings.insert(now, nonce) {
+            self.stats.dropped_replayed += 1;
+            return;
+        }
         let Ok(header) = Header::parse(datagram) else { return };
         // The configuration was validated when the driver was made.
         let Ok(shared) = self.open(now, (from, header.conv), Some(hash)) else { return };
         self.stats.opened_by_peers += 1;
         let id = shared.id;
-        self.deliver(now, id, datagram);
+        self.deliver(now, id, datagram, Origin::Wire);
         self.scratch.wakers.extend(accept.push(KcpStream::new(shared)));
     }
 
@@ -139,15 +252,16 @@ impl<S: Socket> Driver<S> {
     }
 
     /// Answers a repetition on behalf of a conversation that ended.
-    fn acknowledge(&mut self, to: SocketAddr, header: &Header) {
+    fn acknowledge(&mut self, now: Instant, to: SocketAddr, header: &Header) {
         if !self.may_answer() {
             return;
         }
         self.budget -= 1;
-        let out = self.tx.tail();
-        let start = out.len();
-        header.emit(out);
-        let len = out.len() - start;
-        self.tx.commit(to, len, 0);
+        let fec = self.peers.encoder(to);
+        let write = |tail: &mut Vec<u8>| {
+            header.emit(tail);
+            Some(())
+        };
+        self.codec.encode(now, &mut self.tx, to, fec, 0, write);
     }
 }

@@ -4,7 +4,7 @@
 use std::io;
 use std::time::Instant;
 
-use super::conn::Interrupted;
+use super::conn::{Interrupted, Outlet};
 use super::{CONN_PACKETS, Driver};
 use crate::mailbox::ConnId;
 use crate::sys::Socket;
@@ -40,7 +40,9 @@ impl<S: Socket> Driver<S> {
         loop {
             let Some(conn) = self.conns.get_mut(slot) else { return Ok(None) };
             let limit = if self.blocked { 0 } else { quota.min(self.budget) };
-            let sent = conn.transmit(now, &mut self.tx, limit);
+            let fec = self.peers.encoder(conn.peer());
+            let mut out = Outlet { tx: &mut self.tx, codec: &mut self.codec, fec };
+            let sent = conn.transmit(now, &mut out, limit);
             (quota, self.budget) = (quota.saturating_sub(sent), self.budget.saturating_sub(sent));
             if sent < limit && !self.tx.is_full() {
                 break;
@@ -58,7 +60,12 @@ impl<S: Socket> Driver<S> {
         if interrupted.is_none() {
             conn.unmark_ready();
         }
-        let over = conn.settle(now, &mut self.scratch);
+        let peer = conn.peer();
+        let known = conn.is_established();
+        let over = conn.settle(now, self.peers.stats_of(peer), &mut self.scratch);
+        if conn.is_established() && !known {
+            self.peers.validate(peer);
+        }
         conn.count_lingering(over.is_some(), &mut self.lingering);
         match over {
             Some(tombstone) => {
@@ -66,6 +73,7 @@ impl<S: Socket> Driver<S> {
                 self.timers.set(slot, None);
                 self.conns.remove(slot);
                 self.demux.remove(now, key, id, tombstone);
+                self.peers.leave(peer);
                 Ok(None)
             }
             None => {

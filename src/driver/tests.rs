@@ -6,5 +6,6 @@ mod lossy;
 mod net;
 mod pair;
 mod silence;
+mod stages;
 mod task;
 mod world;

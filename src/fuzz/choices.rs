@@ -17,6 +17,14 @@ impl Choices<'_> {
         *first
     }
 
+    /// Up to 255 bytes, or the first of them repeated to 1,300.
+    pub(super) fn bytes(&mut self) -> Vec<u8> {
+        let len = usize::from(self.byte());
+        let (bytes, rest) = self.0.split_at(len.min(self.0.len()));
+        self.0 = rest;
+        if len == 255 { vec![bytes.first().copied().unwrap_or(0); 1_300] } else { bytes.to_vec() }
+    }
+
     pub(super) fn word(&mut self) -> u32 {
         u32::from_le_bytes([self.byte(), self.byte(), self.byte(), self.byte()])
     }

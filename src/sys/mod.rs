@@ -136,7 +136,7 @@ impl RxBatch {
 
     /// Adds a datagram as if it had been received, to the last train where coalescing would do so.
     /// Returns whether there was room.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "_fuzz"))]
     pub(crate) fn push(&mut self, from: SocketAddr, datagram: &[u8]) -> bool {
         let last = self.used.checked_sub(1).map(|last| (last, self.trains[last]));
         let coalesced = last.filter(|(_, train)| {

@@ -1,9 +1,22 @@
 //! Recorded output of kcp-go, byte by byte. See `README.md` beside this file.
 
+mod crypt;
+mod fec;
+mod oob;
 mod sessions;
 
 /// Reads hexadecimal digits.
 fn unhex(text: &str) -> Vec<u8> {
     let digit = |at: usize| u8::from_str_radix(&text[at..at + 2], 16).expect("hexadecimal");
     (0..text.len()).step_by(2).map(digit).collect()
+}
+
+/// The text file has what no packet shows: the ciphers alone, and the coefficients of FEC.
+#[cfg(feature = "_fuzz")]
+#[test]
+fn rows_of_the_text_file() {
+    let (ciphers, coefficients) = (crypt::crypt_rows(), fec::rs_rows());
+    assert!(ciphers == 300 || (ciphers == 125 && !cfg!(feature = "legacy-ciphers")));
+    assert_eq!(coefficients, 11);
+    println!("kcpgo-vectors.txt: {} ok", ciphers + coefficients);
 }

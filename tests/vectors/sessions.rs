@@ -1,16 +1,19 @@
-//! Replays recorded conversations of kcp-go: its datagrams give exactly the bytes that were
-//! written, and in message mode the messages.
+//! Replays recorded conversations of kcp-go: its datagrams, opened and with what FEC recovers, give
+//! exactly the bytes that were written, and in message mode the messages.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use kcpx::core::{Kcp, Origin, Seed};
-use kcpx::{KcpConfig, Mode};
+use kcpx::crypto::PacketCipher;
+use kcpx::fec::{self, FecDecoder, Kind};
+use kcpx::{Algorithm, Cipher, FecConfig, KcpConfig, Mode};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
 use crate::unhex;
 
-/// Payload of a full segment in these conversations: 1,400 bytes less a header.
+/// Payload of a full segment without cipher and FEC: 1,400 bytes less a header.
 const MSS: usize = 1_376;
 
 #[derive(Debug, Deserialize)]
@@ -25,6 +28,11 @@ struct Datagram {
 #[derive(Debug, Deserialize)]
 struct Session {
     conv: u32,
+    cipher: String,
+    key: String,
+    data_shards: usize,
+    parity_shards: usize,
+    stream_mode: bool,
     bytes: usize,
     sha256: String,
     writes: Vec<usize>,
@@ -33,20 +41,89 @@ struct Session {
 
 fn parse(text: &str) -> Session {
     let session: Session = serde_json::from_str(text).unwrap();
-    assert!(session.datagrams.len() > 50, "the file holds a conversation");
+    assert!(session.datagrams.len() > 20, "the file holds a conversation");
     session
 }
 
-/// Everything that a fresh core delivers when it is fed one side of the conversation.
-fn replay(session: &Session, from: &str, mode: Mode) -> Vec<Vec<u8>> {
+impl Session {
+    fn mode(&self) -> Mode {
+        if self.stream_mode { Mode::Stream } else { Mode::Message }
+    }
+
+    /// What one side sent: when, what lay under the encryption, and whether it was lost. `None`
+    /// where this build has not the cipher.
+    fn packets(&self, from: &str) -> Option<Vec<(Duration, Vec<u8>, bool)>> {
+        let name = if self.cipher.is_empty() { "null" } else { &self.cipher };
+        let cipher = Cipher::new(Algorithm::from_name(name).ok()?, &unhex(&self.key)).unwrap();
+        let overhead = cipher.overhead();
+        let side = self.datagrams.iter().filter(|datagram| datagram.from == from);
+        let open = |datagram: &Datagram| {
+            let mut packet = unhex(&datagram.wire);
+            cipher.open(&mut packet).unwrap();
+            packet.truncate(packet.len() - overhead.tail);
+            packet.drain(..overhead.head);
+            (Duration::from_millis(datagram.ms), packet, datagram.lost)
+        };
+        Some(side.map(open).collect())
+    }
+
+    fn shards(&self) -> usize {
+        self.data_shards + self.parity_shards
+    }
+
+    fn fec(&self) -> Option<FecConfig> {
+        FecConfig::new(self.data_shards, self.parity_shards).ok()
+    }
+
+    /// The KCP datagrams of data shards that were lost and can be put together again: as many
+    /// shards of their group arrived as there are data shards.
+    fn recoverable(&self, packets: &[(Duration, Vec<u8>, bool)]) -> Vec<Vec<u8>> {
+        let group = |packet: &[u8]| {
+            let seqid = u32::from_le_bytes(packet[..4].try_into().unwrap());
+            seqid as usize / self.shards()
+        };
+        let mut arrived = HashMap::<usize, usize>::new();
+        for (_, packet, _) in packets.iter().filter(|(_, _, lost)| !lost) {
+            *arrived.entry(group(packet)).or_default() += 1;
+        }
+        let lost = packets.iter().filter(|(_, packet, lost)| *lost && packet[4] == 0xf1);
+        lost.filter(|(_, packet, _)| {
+            arrived.get(&group(packet)).is_some_and(|count| *count >= self.data_shards)
+        })
+        .map(|(_, packet, _)| packet[fec::HEAD..].to_vec())
+        .collect()
+    }
+}
+
+/// Chunks of bytes: what was delivered, or datagrams.
+type Chunks = Vec<Vec<u8>>;
+
+/// Everything that a fresh core delivers when it is fed one side of the conversation, and the
+/// datagrams that were recovered.
+fn replay(session: &Session, from: &str, mode: Mode) -> Option<(Chunks, Chunks)> {
     let start = Instant::now();
     let mut config = KcpConfig::new();
     config.mode = mode;
     let mut kcp = Kcp::new(session.conv, &config, start, Seed::default()).unwrap();
-    let mut chunks = Vec::new();
-    for datagram in session.datagrams.iter().filter(|d| d.from == from && !d.lost) {
-        let now = start + Duration::from_millis(datagram.ms);
-        kcp.input(now, &unhex(&datagram.wire), Origin::Wire).unwrap();
+    let mut decoder = FecDecoder::new(session.fec());
+    let (mut chunks, mut recovered) = (Vec::new(), Vec::new());
+    for (at, packet, _) in session.packets(from)?.iter().filter(|(_, _, lost)| !lost) {
+        let now = start + *at;
+        let direct = match fec::kind(packet) {
+            Kind::Plain => Some(&packet[..]),
+            Kind::Data => Some(&packet[fec::HEAD..]),
+            Kind::Parity | Kind::OutOfBand => None,
+        };
+        if let Some(datagram) = direct {
+            kcp.input(now, datagram, Origin::Wire).unwrap();
+        }
+        if session.fec().is_some() {
+            decoder.input(now, packet, |datagram| {
+                kcp.input(now, datagram, Origin::Recovered).unwrap();
+                recovered.push(datagram.to_vec());
+                true
+            });
+        }
         chunks.extend(std::iter::from_fn(|| kcp.recv()).map(|chunk| chunk.to_vec()));
         let mut answer = Vec::new();
         while kcp.poll_transmit(now, &mut answer).is_some() {
@@ -56,7 +133,7 @@ fn replay(session: &Session, from: &str, mode: Mode) -> Vec<Vec<u8>> {
     assert_eq!(kcp.ended(), None);
     let stats = kcp.stats();
     assert_eq!((stats.beyond_window_segments, stats.received_bytes), (0, total(&chunks)));
-    chunks
+    Some((chunks, recovered))
 }
 
 fn total(chunks: &[Vec<u8>]) -> u64 {
@@ -71,23 +148,66 @@ fn check_bytes(session: &Session, bytes: &[u8]) {
     assert_eq!(digest, session.sha256);
 }
 
+macro_rules! sessions {
+    ($($name:literal),* $(,)?) => {
+        [$(($name, include_str!(concat!("session-", $name, ".json")))),*]
+    };
+}
+
+const SESSIONS: [(&str, &str); 13] = sessions![
+    "plain-stream",
+    "plain-message",
+    "plain-fec-10-3",
+    "plain-fec-10-3-loss-8",
+    "aes-128",
+    "aes-128-fec-10-3",
+    "aes-128-gcm-fec-10-3-loss-8",
+    "aes-256-fec-5-2-loss-10",
+    "aes-256-gcm",
+    "blowfish",
+    "chacha20-poly1305-fec-3-1",
+    "salsa20-fec-10-3",
+    "xor-fec-2-1",
+];
+
 #[test]
-fn a_stream_of_kcp_go_gives_its_bytes() {
-    let session = parse(include_str!("session-plain-stream.json"));
-    check_bytes(&session, &replay(&session, "client", Mode::Stream).concat());
-    assert_eq!(replay(&session, "server", Mode::Stream).concat(), b"done");
+fn every_recorded_conversation_gives_its_bytes() {
+    let (mut checked, mut all_recovered) = (0, 0);
+    for (name, text) in SESSIONS {
+        let session = parse(text);
+        let Some((chunks, there)) = replay(&session, "client", session.mode()) else {
+            println!("sessions: left out {name}, since this build has not its cipher");
+            continue;
+        };
+        check_bytes(&session, &chunks.concat());
+        let (answer, back) = replay(&session, "server", session.mode()).unwrap();
+        assert_eq!(answer.concat(), b"done");
+        let mut lost = 0;
+        for (side, mut recovered) in [("client", there), ("server", back)] {
+            let packets = session.packets(side).unwrap();
+            let mut expected = session.fec().map_or(vec![], |_| session.recoverable(&packets));
+            expected.sort();
+            recovered.sort();
+            assert!(recovered == expected, "{name}: what was lost comes back as it was sent");
+            lost += packets.iter().filter(|(_, _, lost)| *lost).count();
+            all_recovered += recovered.len();
+        }
+        assert_eq!(lost > 0, name.contains("loss"));
+        checked += 1;
+    }
+    assert!(all_recovered >= 6, "{all_recovered} datagrams came back");
+    println!("sessions: {checked} ok");
 }
 
 #[test]
-fn messages_of_kcp_go_keep_their_boundaries() {
+fn messages_keep_their_boundaries() {
     let session = parse(include_str!("session-plain-message.json"));
-    let messages = replay(&session, "client", Mode::Message);
-    check_bytes(&session, &messages.concat());
+    let (messages, _) = replay(&session, "client", Mode::Message).unwrap();
     // A kcp-go session sends each write as messages of one segment.
     let cut = |&write: &usize| (0..write).step_by(MSS).map(move |at| MSS.min(write - at));
     let expected: Vec<usize> = session.writes.iter().flat_map(cut).collect();
     assert_eq!(messages.iter().map(Vec::len).collect::<Vec<_>>(), expected);
-    assert_eq!(replay(&session, "server", Mode::Message), [b"done"]);
+    assert_eq!(replay(&session, "server", Mode::Message).unwrap().0, [b"done"]);
     // Read as a byte stream the same datagrams are the same bytes.
-    check_bytes(&session, &replay(&session, "client", Mode::Stream).concat());
+    check_bytes(&session, &replay(&session, "client", Mode::Stream).unwrap().0.concat());
 }

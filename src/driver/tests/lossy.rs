@@ -9,6 +9,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::world::{World, addr};
 use crate::config::{AckPolicy, Config, NoDelay, WritePolicy};
 use crate::core::tests::link::{Burst, LinkConfig, Rng};
+use crate::crypto::{Algorithm, Cipher, Key};
+use crate::fec::FecConfig;
 
 /// Virtual time within which everything must be done: the worst plan sends 16 x 100 KB each way
 /// over a path that loses a fifth and may be cut off for five seconds.
@@ -57,10 +59,25 @@ fn pattern(seed: u64, len: usize) -> Vec<u8> {
     std::iter::repeat_with(|| rng.next().to_le_bytes()).flatten().take(len).collect()
 }
 
+/// Adds a cipher to both, and FEC to one or both.
+fn add_stages(rng: &mut Rng, server: &mut Config, client: &mut Config) {
+    let key = Key::derive("a passphrase", "a salt");
+    let cipher = Cipher::from_name(rng.pick(Algorithm::ALL).name(), &key).unwrap();
+    (server.cipher, client.cipher) = (cipher.clone(), cipher);
+    let shapes = [None, Some((10, 3)), Some((3, 1)), Some((1, 1)), Some((2, 4)), Some((30, 15))];
+    let mut fec = || rng.pick(&shapes).map(|(data, parity)| FecConfig::new(data, parity).unwrap());
+    (server.fec, client.fec) = (fec(), fec());
+    server.fec_decode = rng.chance(900_000);
+    client.replay_window = rng.pick(&[0, 1_000]);
+}
+
 /// One run. Returns the fingerprint of all traffic and the virtual time it took.
-fn run(seed: u64) -> (u64, u64) {
+fn run(seed: u64, stages: bool) -> (u64, u64) {
     let mut rng = Rng::new(seed);
-    let (path, server, client) = (path(&mut rng), config(&mut rng), config(&mut rng));
+    let (path, mut server, mut client) = (path(&mut rng), config(&mut rng), config(&mut rng));
+    if stages {
+        add_stages(&mut rng, &mut server, &mut client);
+    }
     let clients = u8::try_from(rng.range(1, 16)).unwrap();
     let mut world = World::new(seed, path);
     let listener = world.listener(1, &server);
@@ -128,7 +145,7 @@ fn run(seed: u64) -> (u64, u64) {
     (world.hash(), world.elapsed())
 }
 
-fn seeds(name: &str, range: std::ops::Range<u64>) {
+fn seeds(name: &str, range: std::ops::Range<u64>, stages: bool) {
     let chosen = std::env::var("KCP_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
     let range = chosen.map_or(range, |seed| seed..seed + 1);
     println!("{name}: seeds {range:?}");
@@ -137,7 +154,7 @@ fn seeds(name: &str, range: std::ops::Range<u64>) {
             "KCP_TEST_SEED={seed} cargo test --lib driver::tests::lossy::{name} -- --nocapture"
         );
         let _guard = Replay(replay);
-        run(seed);
+        run(seed, stages);
     }
 }
 
@@ -154,17 +171,22 @@ impl Drop for Replay {
 
 #[test]
 fn endpoints_deliver_everything() {
-    seeds("endpoints_deliver_everything", 0..150);
+    seeds("endpoints_deliver_everything", 0..150, false);
 }
 
 #[test]
 fn endpoints_deliver_everything_again() {
-    seeds("endpoints_deliver_everything_again", 10_000..10_150);
+    seeds("endpoints_deliver_everything_again", 10_000..10_150, false);
+}
+
+#[test]
+fn endpoints_deliver_everything_through_ciphers_and_fec() {
+    seeds("endpoints_deliver_everything_through_ciphers_and_fec", 20_000..20_400, true);
 }
 
 #[test]
 fn a_seed_is_a_seed() {
-    for seed in [3, 77, 10_020] {
-        assert_eq!(run(seed), run(seed));
+    for (seed, stages) in [(3, false), (77, false), (10_020, false), (20_003, true)] {
+        assert_eq!(run(seed, stages), run(seed, stages));
     }
 }

@@ -1,0 +1,162 @@
+//! The stages between the state machine and the socket, in one place: out goes FEC and then the
+//! cipher, in comes the cipher and then FEC. All arithmetic of headers is here.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::buffer::TxBatch;
+use crate::config::Config;
+use crate::crypto::nonce::{NonceSecret, NonceSource};
+use crate::crypto::{Overhead, PacketCipher};
+use crate::fec::{self, FecEncoder};
+
+/// Bytes of an out-of-band packet before its payload: the header and the conversation id.
+pub(crate) const OUT_OF_BAND_HEAD: usize = fec::HEAD + 4;
+/// Every out-of-band packet has this in place of a shard number.
+const OUT_OF_BAND_SEQID: u32 = u32::MAX;
+
+/// Bytes of a nonce from which on a part of it is a mark of the endpoint that made it.
+const MARKED: usize = 12;
+
+/// Why a datagram was not opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unopened {
+    /// Its checksum or tag is wrong, or it is too short to have one.
+    Forged,
+    /// This endpoint sealed it.
+    Reflected,
+}
+
+/// A datagram that was opened.
+#[derive(Debug)]
+pub(crate) struct Opened<'a> {
+    /// What was sealed: a KCP datagram, a shard or an out-of-band packet.
+    pub(crate) body: &'a [u8],
+    /// What the sender gave no other datagram under this key; empty without a cipher.
+    pub(crate) nonce: &'a [u8],
+}
+
+/// The stages of one endpoint. What belongs to one address, its FEC state, is lent.
+#[derive(Debug)]
+pub(crate) struct Codec {
+    cipher: Option<Arc<dyn PacketCipher>>,
+    overhead: Overhead,
+    secret: NonceSecret,
+    nonces: NonceSource,
+}
+
+impl Codec {
+    pub(crate) fn new(config: &Config, secret: [u8; 32]) -> Self {
+        let secret = NonceSecret::new(&secret);
+        Self {
+            cipher: config.cipher.packet_cipher().cloned(),
+            overhead: config.cipher.overhead(),
+            nonces: NonceSource::new(&secret, 0),
+            secret,
+        }
+    }
+
+    /// Datagrams sealed so far.
+    pub(crate) fn sealed(&self) -> u64 {
+        self.nonces.count()
+    }
+
+    /// Appends the KCP datagram that `write` appends for `dst`, `copies` of it and, when a group is
+    /// full, its parity. Returns what `write` does, and the number of datagrams.
+    pub(crate) fn encode<T>(
+        &mut self,
+        now: Instant,
+        tx: &mut TxBatch,
+        dst: SocketAddr,
+        fec: Option<&mut FecEncoder>,
+        copies: u8,
+        write: impl FnOnce(&mut Vec<u8>) -> Option<T>,
+    ) -> Option<(T, usize)> {
+        let fec_head = if fec.is_some() { fec::HEAD } else { 0 };
+        let start = tx.begin(self.overhead.head + fec_head);
+        let Some(written) = write(tx.tail()) else {
+            tx.cancel(start);
+            return None;
+        };
+        let mut due = 0;
+        let mut encoder = fec;
+        if let Some(encoder) = &mut encoder {
+            let shard = tx.tail().get_mut(start + self.overhead.head..).unwrap_or_default();
+            due = encoder.seal(now, shard);
+        }
+        self.finish(tx, dst, start);
+        if copies > 0 {
+            // Copies are the same bytes, so they are made of what is sealed.
+            self.seal(tx);
+            tx.repeat(copies);
+        }
+        if let Some(encoder) = encoder {
+            for index in 0..due {
+                let start = tx.begin(self.overhead.head);
+                encoder.emit_parity(index, tx.tail());
+                self.finish(tx, dst, start);
+            }
+        }
+        Some((written, 1 + usize::from(copies) + due))
+    }
+
+    /// Appends an out-of-band packet for `dst`.
+    pub(crate) fn encode_out_of_band(
+        &self,
+        tx: &mut TxBatch,
+        dst: SocketAddr,
+        conv: u32,
+        payload: &[u8],
+    ) {
+        let start = tx.begin(self.overhead.head);
+        let size = u16::try_from(OUT_OF_BAND_HEAD - 6 + payload.len()).unwrap_or(u16::MAX);
+        let out = tx.tail();
+        out.extend_from_slice(&OUT_OF_BAND_SEQID.to_le_bytes());
+        out.extend_from_slice(&fec::OUT_OF_BAND.to_le_bytes());
+        out.extend_from_slice(&size.to_le_bytes());
+        out.extend_from_slice(&conv.to_le_bytes());
+        out.extend_from_slice(payload);
+        self.finish(tx, dst, start);
+    }
+
+    fn finish(&self, tx: &mut TxBatch, dst: SocketAddr, start: usize) {
+        tx.begin(self.overhead.tail);
+        tx.commit(dst, start);
+    }
+
+    /// Seals whatever the batch holds unsealed.
+    pub(crate) fn seal(&mut self, tx: &mut TxBatch) {
+        let Some(cipher) = &self.cipher else { return };
+        tx.seal(|packets| {
+            self.nonces.fill(self.overhead.nonce, packets);
+            cipher.seal(packets);
+        });
+    }
+
+    /// Whether what this endpoint sealed is recognised when it comes back.
+    pub(crate) fn marks_own(&self) -> bool {
+        self.overhead.nonce >= MARKED
+    }
+
+    /// Opens a datagram in place.
+    pub(crate) fn open<'a>(&self, datagram: &'a mut [u8]) -> Result<Opened<'a>, Unopened> {
+        let Some(cipher) = &self.cipher else {
+            return Ok(Opened { body: datagram, nonce: &[] });
+        };
+        cipher.open(datagram).map_err(|_| Unopened::Forged)?;
+        let end = datagram.len().checked_sub(self.overhead.tail).ok_or(Unopened::Forged)?;
+        let body = datagram.get(self.overhead.head..end).ok_or(Unopened::Forged)?;
+        let nonce = datagram.get(..self.overhead.nonce).ok_or(Unopened::Forged)?;
+        if self.marks_own() && self.secret.is_own(nonce) {
+            return Err(Unopened::Reflected);
+        }
+        Ok(Opened { body, nonce })
+    }
+}
+
+/// The conversation id and the payload of an out-of-band packet.
+pub(crate) fn out_of_band(packet: &[u8]) -> Option<(u32, &[u8])> {
+    let (conv, payload) = packet.get(fec::HEAD..)?.split_first_chunk()?;
+    Some((u32::from_le_bytes(*conv), payload))
+}

@@ -1,0 +1,203 @@
+//! Cipher feedback over whole packets: full blocks, a constant IV, feedback that starts anew in
+//! each packet.
+//!
+//! Encryption of one packet is a chain, each block waiting for the one before, so one packet alone
+//! leaves most of the processor idle. Packets of a batch are therefore encrypted side by side,
+//! one block of each in turn. Decryption of a packet has no such chain and takes as many blocks
+//! at once as the backend does.
+//!
+//! Both run as a closure inside the backend that the cipher chose for this processor: there they
+//! are compiled for its instructions, and round keys are loaded once per batch.
+
+use std::array;
+
+use cipher::array::{Array, ArraySize};
+use cipher::common::{BlockSizeUser, ParBlocks, typenum::Unsigned};
+use cipher::{BlockCipherEncBackend, BlockCipherEncClosure, BlockCipherEncrypt};
+use zeroize::Zeroize;
+
+use super::frame::Transform;
+
+/// What every kcp-go starts from; ciphers of smaller blocks take its first bytes.
+const IV: [u8; 16] = [
+    0xa7, 0x73, 0x4f, 0x9c, 0x12, 0xac, 0x1b, 0x01, 0xa4, 0x15, 0xf2, 0xc1, 0xfc, 0x78, 0xe6, 0x6b,
+];
+
+/// Packets side by side when there are too few for the full width.
+const FEW: usize = 4;
+
+/// Bytes that are decrypted at once: what the widest backend takes.
+const SPACE: usize = 1_024;
+
+/// CFB with the block cipher `C`, up to `LANES` packets side by side.
+pub(super) struct Cfb<C: BlockSizeUser, const LANES: usize> {
+    cipher: C,
+    /// The encrypted IV: key stream of each packet's first block.
+    first: Array<u8, C::BlockSize>,
+}
+
+impl<C: BlockCipherEncrypt, const LANES: usize> Cfb<C, LANES> {
+    pub(super) fn new(cipher: C) -> Self {
+        let mut first: Array<u8, C::BlockSize> = Array::default();
+        first.iter_mut().zip(IV).for_each(|(to, from)| *to = from);
+        cipher.encrypt_block(&mut first);
+        Self { cipher, first }
+    }
+}
+
+impl<C, const LANES: usize> Transform for Cfb<C, LANES>
+where
+    C: BlockCipherEncrypt + Send + Sync,
+{
+    fn encrypt(&self, packets: &mut [&mut [u8]]) {
+        let first = &self.first;
+        self.cipher.encrypt_with_backend(Encrypt::<'_, '_, _, LANES> { first, packets });
+    }
+
+    fn decrypt(&self, packet: &mut [u8]) {
+        self.cipher.encrypt_with_backend(Decrypt { first: &self.first, packet });
+    }
+}
+
+impl<C: BlockSizeUser, const LANES: usize> Drop for Cfb<C, LANES> {
+    fn drop(&mut self) {
+        self.first.as_mut_slice().zeroize();
+    }
+}
+
+/// Encrypts packets side by side.
+struct Encrypt<'a, 'p, N: ArraySize, const LANES: usize> {
+    first: &'a Array<u8, N>,
+    packets: &'a mut [&'p mut [u8]],
+}
+
+impl<N: ArraySize, const LANES: usize> BlockSizeUser for Encrypt<'_, '_, N, LANES> {
+    type BlockSize = N;
+}
+
+impl<N: ArraySize, const LANES: usize> BlockCipherEncClosure for Encrypt<'_, '_, N, LANES> {
+    #[inline(always)]
+    fn call<B: BlockCipherEncBackend<BlockSize = N>>(self, backend: &B) {
+        for group in self.packets.chunks_mut(LANES) {
+            if group.len() > FEW {
+                side_by_side::<B, LANES>(backend, self.first, group);
+            } else {
+                side_by_side::<B, FEW>(backend, self.first, group);
+            }
+        }
+    }
+}
+
+/// Encrypts `packets`, at most `LANES` of them, of any lengths.
+#[inline(always)]
+fn side_by_side<B: BlockCipherEncBackend, const LANES: usize>(
+    backend: &B,
+    first: &Array<u8, B::BlockSize>,
+    packets: &mut [&mut [u8]],
+) {
+    let shared = packets.iter().map(|p| p.len() / B::BlockSize::USIZE).min().unwrap_or(0);
+    let longest = packets.iter().map(|p| p.len() / B::BlockSize::USIZE).max().unwrap_or(0);
+    let mut packets = packets.iter_mut();
+    let mut lanes: [_; LANES] = array::from_fn(|_| {
+        let packet = packets.next().map(|packet| &mut **packet).unwrap_or_default();
+        Array::<u8, B::BlockSize>::slice_as_chunks_mut(packet)
+    });
+    // The key stream of each lane's next block.
+    let mut keys: [Array<u8, B::BlockSize>; LANES] = array::from_fn(|_| first.clone());
+
+    // Where the backend has a faster way for several blocks and the lanes fill it, use that as
+    // long as all packets last.
+    let mut at = 0;
+    if (2..=LANES).contains(&B::ParBlocksSize::USIZE) {
+        while at < shared {
+            for ((blocks, _), key) in lanes.iter_mut().zip(&mut keys) {
+                let Some(block) = blocks.get_mut(at) else { continue };
+                xor(block, key);
+                key.clone_from(block);
+            }
+            let (groups, rest) = Array::slice_as_chunks_mut(&mut keys);
+            groups.iter_mut().for_each(|group| backend.encrypt_par_blocks_inplace(group));
+            rest.iter_mut().for_each(|key| backend.encrypt_block_inplace(key));
+            at += 1;
+        }
+    }
+    while at < longest {
+        for ((blocks, _), key) in lanes.iter_mut().zip(&mut keys) {
+            let Some(block) = blocks.get_mut(at) else { continue };
+            xor(block, key);
+            key.clone_from(block);
+            backend.encrypt_block_inplace(key);
+        }
+        at += 1;
+    }
+    for ((_, tail), key) in lanes.iter_mut().zip(&keys) {
+        xor(tail, key);
+    }
+}
+
+/// Decrypts one packet.
+struct Decrypt<'a, N: ArraySize> {
+    first: &'a Array<u8, N>,
+    packet: &'a mut [u8],
+}
+
+impl<N: ArraySize> BlockSizeUser for Decrypt<'_, N> {
+    type BlockSize = N;
+}
+
+impl<N: ArraySize> BlockCipherEncClosure for Decrypt<'_, N> {
+    #[inline(always)]
+    fn call<B: BlockCipherEncBackend<BlockSize = N>>(self, backend: &B) {
+        let mut space = [0; SPACE];
+        // The key stream of a run's first block, and of what follows each of its blocks.
+        let mut key = self.first.clone();
+        let (keys, _) = Array::slice_as_chunks_mut(&mut space);
+        for run in self.packet.chunks_mut(SPACE) {
+            let (blocks, _) = Array::slice_as_chunks(run);
+            encrypt_into(backend, blocks, keys);
+            let count = blocks.len();
+            let (head, rest) = run.split_at_mut(B::BlockSize::USIZE.min(run.len()));
+            xor(head, &key);
+            xor(rest, Array::slice_as_flattened(keys));
+            if let Some(last) = count.checked_sub(1).and_then(|last| keys.get(last)) {
+                key.clone_from(last);
+            }
+        }
+    }
+}
+
+/// Encrypts `blocks` into the first of `keys`, of which there are at least as many.
+#[inline(always)]
+fn encrypt_into<B: BlockCipherEncBackend>(
+    backend: &B,
+    blocks: &[Array<u8, B::BlockSize>],
+    keys: &mut [Array<u8, B::BlockSize>],
+) {
+    let (groups, blocks) = ParBlocks::<B>::slice_as_chunks(blocks);
+    let (key_groups, keys) = ParBlocks::<B>::slice_as_chunks_mut(keys);
+    let mut key_groups = key_groups.iter_mut();
+    for (group, keys) in groups.iter().zip(&mut key_groups) {
+        backend.encrypt_par_blocks((group, keys).into());
+    }
+    match key_groups.next() {
+        // A group costs what half of it costs one by one.
+        Some(keys) if 2 * blocks.len() > keys.len() => {
+            keys.iter_mut().zip(blocks).for_each(|(key, block)| key.clone_from(block));
+            backend.encrypt_par_blocks_inplace(keys);
+        }
+        keys_left => {
+            let keys = keys_left.map_or(keys, |group| group.as_mut_slice());
+            for (key, block) in keys.iter_mut().zip(blocks) {
+                backend.encrypt_block((block, key).into());
+            }
+        }
+    }
+}
+
+/// Adds as much of the key stream as there are bytes.
+#[inline(always)]
+fn xor(bytes: &mut [u8], key: &[u8]) {
+    for (byte, key) in bytes.iter_mut().zip(key) {
+        *byte ^= key;
+    }
+}

@@ -1,0 +1,42 @@
+//! kcp-go's older block ciphers, all in cipher feedback.
+//!
+//! Blowfish and CAST5 are other crates'; here are TEA with kcp-go's 16 rounds, XTEA with its byte
+//! order, and 3DES, SM4 and Twofish with tables.
+
+mod sm4;
+mod tea;
+mod triple_des;
+mod twofish;
+mod xtea;
+
+use blowfish::Blowfish;
+use cast5::Cast5;
+use zeroize::Zeroizing;
+
+use super::Algorithm;
+use super::cipher::cfb;
+use super::frame::Transform;
+use sm4::Sm4;
+use tea::Tea;
+use triple_des::TripleDes;
+use twofish::Twofish;
+use xtea::Xtea;
+
+/// The bare encryption of an older algorithm; `None` for others, and for a wrong key length.
+pub(super) fn transform(algorithm: Algorithm, key: &[u8]) -> Option<Box<dyn Transform>> {
+    match algorithm {
+        Algorithm::TripleDes => cfb::<TripleDes, { triple_des::LANES }>(key),
+        Algorithm::Blowfish => {
+            // The schedule repeats the key until it is used up, so a repeated key is the same
+            // key, and the crate's least length of four bytes is none.
+            let key = Zeroizing::new(if key.len() < 4 { key.repeat(4) } else { key.to_vec() });
+            cfb::<Blowfish, 4>(&key)
+        }
+        Algorithm::Cast5 => cfb::<Cast5, 4>(key),
+        Algorithm::Sm4 => cfb::<Sm4, { sm4::LANES }>(key),
+        Algorithm::Tea => cfb::<Tea, { tea::LANES }>(key),
+        Algorithm::Twofish => cfb::<Twofish, 4>(key),
+        Algorithm::Xtea => cfb::<Xtea, { tea::LANES }>(key),
+        _ => None,
+    }
+}

@@ -1,0 +1,390 @@
+//! Nonces that never repeat within an endpoint, look random outside, and are known again.
+//!
+//! The first eight bytes are a keyed permutation of a counter, so they cannot repeat whatever else
+//! a cipher does with them; the shard number is part of the counter, so sockets of one endpoint
+//! need not agree on anything. The bytes after that are a keyed tag of the first eight. By the tag
+//! an endpoint recognises its own packets when somebody sends them back, and between endpoints
+//! that share a cipher key it makes a repeated nonce as rare as with random ones.
+//!
+//! No system call, no lock, no clock: the one secret is an argument.
+
+use std::fmt;
+
+use aes::{Aes128Enc, Block};
+use cipher::{BlockCipherEncrypt, KeyInit};
+use zeroize::{Zeroize, Zeroizing};
+
+/// Bytes of the permuted counter, and of a word of the tag.
+const WORD: usize = 8;
+/// Shortest nonce whose tag is long enough to recognise it by.
+const RECOGNISABLE: usize = 12;
+/// Bits of the counter below the shard number.
+const COUNTER_BITS: u32 = 56;
+/// Rounds of the permutation. Five hide its structure from whoever sees fewer nonces than a half
+/// of the counter has values; one is for good measure.
+const ROUNDS: u8 = 6;
+/// Nonces made at once: what AES does fastest in one go.
+const AHEAD: usize = 64;
+
+/// What one endpoint's nonces depend on. Wiped when it is dropped.
+#[derive(Clone)]
+pub(crate) struct NonceSecret {
+    permutation: Aes128Enc,
+    tag: Zeroizing<[u64; 2]>,
+}
+
+impl NonceSecret {
+    /// From 32 random bytes, drawn once per endpoint.
+    pub(crate) fn new(random: &[u8; 32]) -> Self {
+        let (permutation, tag) = random.split_at(16);
+        let permutation = permutation.first_chunk::<16>().copied().unwrap_or_default();
+        let mut words = Zeroizing::new([0; 2]);
+        for (word, bytes) in words.iter_mut().zip(tag.as_chunks().0) {
+            *word = u64::from_le_bytes(*bytes);
+        }
+        Self { permutation: Aes128Enc::new(&permutation.into()), tag: words }
+    }
+
+    /// Whether a nonce of at least twelve bytes is one of this endpoint's.
+    ///
+    /// Another's passes for it once in 2^32 with twelve bytes, once in 2^64 with sixteen or more.
+    pub(crate) fn is_own(&self, nonce: &[u8]) -> bool {
+        if nonce.len() < RECOGNISABLE {
+            return false;
+        }
+        let Some((id, tag)) = nonce.split_first_chunk() else { return false };
+        // Not in constant time: the tag is no secret, it travels in most packets.
+        let own = self.tag_word(u64::from_le_bytes(*id), 0);
+        match tag.first_chunk() {
+            Some(tag) => *tag == own,
+            None => own.starts_with(tag),
+        }
+    }
+
+    /// Bytes `8 * index..` of what follows the first eight.
+    #[inline]
+    fn tag_word(&self, id: u64, index: u64) -> [u8; WORD] {
+        let tag =
+            if index == 0 { siphash(&self.tag, &[id]) } else { siphash(&self.tag, &[id, index]) };
+        tag.to_le_bytes()
+    }
+
+    /// The counters permuted, by a Feistel network whose round function is AES.
+    fn permute(&self, counters: [u64; AHEAD]) -> [u64; AHEAD] {
+        let mut left = counters.map(high);
+        let mut right = counters.map(low);
+        let mut blocks = [Block::default(); AHEAD];
+        for round in 0..ROUNDS {
+            for (block, right) in blocks.iter_mut().zip(right) {
+                *block = round_input(round, right);
+            }
+            self.permutation.encrypt_blocks(&mut blocks);
+            for (left, block) in left.iter_mut().zip(&blocks) {
+                *left ^= first_word(block);
+            }
+            (left, right) = (right, left);
+        }
+        let mut halves = left.into_iter().zip(right);
+        [(); AHEAD].map(|()| halves.next().map_or(0, |(left, right)| join(left, right)))
+    }
+}
+
+fn high(counter: u64) -> u32 {
+    (counter >> 32) as u32
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the other half is `high`")]
+fn low(counter: u64) -> u32 {
+    counter as u32
+}
+
+fn join(high: u32, low: u32) -> u64 {
+    u64::from(high) << 32 | u64::from(low)
+}
+
+fn round_input(round: u8, half: u32) -> Block {
+    (u128::from(half) | u128::from(round) << 32).to_le_bytes().into()
+}
+
+fn first_word(block: &Block) -> u32 {
+    block.first_chunk().map_or(0, |word| u32::from_le_bytes(*word))
+}
+
+/// SipHash-2-4 of whole words: a keyed function for short inputs that costs less than one AES
+/// block does through a cipher's interface.
+#[inline]
+fn siphash(key: &[u64; 2], words: &[u64]) -> u64 {
+    // "somepseudorandomlygeneratedbytes"
+    let mut v = [
+        key[0] ^ 0x736f_6d65_7073_6575,
+        key[1] ^ 0x646f_7261_6e64_6f6d,
+        key[0] ^ 0x6c79_6765_6e65_7261,
+        key[1] ^ 0x7465_6462_7974_6573,
+    ];
+    // The last word holds the length in its top byte, and no bytes.
+    let len = (words.len() as u64 * 8) << 56;
+    for word in words.iter().chain([&len]) {
+        v[3] ^= word;
+        v = sip_round(sip_round(v));
+        v[0] ^= word;
+    }
+    v[2] ^= 0xff;
+    v = sip_round(sip_round(sip_round(sip_round(v))));
+    v[0] ^ v[1] ^ v[2] ^ v[3]
+}
+
+#[inline(always)]
+fn sip_round([mut a, mut b, mut c, mut d]: [u64; 4]) -> [u64; 4] {
+    a = a.wrapping_add(b);
+    b = b.rotate_left(13) ^ a;
+    a = a.rotate_left(32);
+    c = c.wrapping_add(d);
+    d = d.rotate_left(16) ^ c;
+    a = a.wrapping_add(d);
+    d = d.rotate_left(21) ^ a;
+    c = c.wrapping_add(b);
+    b = b.rotate_left(17) ^ c;
+    c = c.rotate_left(32);
+    [a, b, c, d]
+}
+
+impl fmt::Debug for NonceSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("NonceSecret(..)")
+    }
+}
+
+/// The nonces of one socket.
+pub(crate) struct NonceSource {
+    secret: NonceSecret,
+    shard: u64,
+    /// Nonces given out.
+    count: u64,
+    /// Permuted ahead: the 64 counters that `count` is among.
+    ahead: Box<[u64; AHEAD]>,
+}
+
+impl NonceSource {
+    /// Sockets of one endpoint share `secret` and differ in `shard`.
+    pub(crate) fn new(secret: &NonceSecret, shard: u8) -> Self {
+        let shard = u64::from(shard) << COUNTER_BITS;
+        let mut source =
+            Self { secret: secret.clone(), shard, count: 0, ahead: Box::new([0; AHEAD]) };
+        source.refill();
+        source
+    }
+
+    /// Nonces given out so far: packets sealed under the endpoint's key through this socket.
+    pub(crate) fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Writes a nonce of `nonce_len` bytes at the start of each packet; nothing when it is zero.
+    pub(crate) fn fill(&mut self, nonce_len: usize, packets: &mut [&mut [u8]]) {
+        if nonce_len == 0 {
+            return;
+        }
+        for packet in packets.iter_mut() {
+            let id = self.next();
+            let len = nonce_len.min(packet.len());
+            let nonce = packet.get_mut(..len).unwrap_or_default();
+            if let Some((start, rest)) = nonce.split_first_chunk_mut() {
+                *start = id.to_le_bytes();
+                let (words, tail) = rest.as_chunks_mut();
+                let mut index = 0;
+                for word in words {
+                    *word = self.secret.tag_word(id, index);
+                    index += 1;
+                }
+                if !tail.is_empty() {
+                    let word = self.secret.tag_word(id, index);
+                    tail.iter_mut().zip(word).for_each(|(to, from)| *to = from);
+                }
+            }
+        }
+    }
+
+    fn next(&mut self) -> u64 {
+        let at = self.count % AHEAD as u64;
+        if at == 0 && self.count > 0 {
+            self.refill();
+        }
+        self.count += 1;
+        usize::try_from(at).ok().and_then(|at| self.ahead.get(at)).copied().unwrap_or_default()
+    }
+
+    /// Permutes the next 64 counters.
+    fn refill(&mut self) {
+        // 2^56 packets do not fit in the life of a socket.
+        let mut counters = (self.count..).map(|count| self.shard | count);
+        *self.ahead = self.secret.permute([(); AHEAD].map(|()| counters.next().unwrap_or(0)));
+    }
+}
+
+impl fmt::Debug for NonceSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NonceSource").field("count", &self.count).finish_non_exhaustive()
+    }
+}
+
+impl Drop for NonceSource {
+    fn drop(&mut self) {
+        self.ahead.zeroize();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn secret(seed: u8) -> NonceSecret {
+        NonceSecret::new(&std::array::from_fn(|i| seed ^ (i as u8).wrapping_mul(37)))
+    }
+
+    fn take(source: &mut NonceSource, len: usize) -> Vec<u8> {
+        let mut packet = vec![0; len];
+        source.fill(len, &mut [&mut packet]);
+        packet
+    }
+
+    /// The counter that a nonce was made of.
+    fn invert(secret: &NonceSecret, id: u64) -> u64 {
+        let (mut left, mut right) = (high(id), low(id));
+        for round in (0..ROUNDS).rev() {
+            let mut block = round_input(round, left);
+            secret.permutation.encrypt_block(&mut block);
+            (left, right) = (right ^ first_word(&block), left);
+        }
+        join(left, right)
+    }
+
+    #[test]
+    fn no_eight_bytes_repeat_among_shards() {
+        let secret = secret(1);
+        let mut seen = HashSet::new();
+        for shard in [0, 1, 7, 255] {
+            let mut source = NonceSource::new(&secret, shard);
+            for _ in 0..1 << 18 {
+                let mut id = [0; 8];
+                source.fill(8, &mut [&mut id]);
+                assert!(seen.insert(id));
+            }
+            assert_eq!(source.count(), 1 << 18);
+        }
+        assert_eq!(seen.len(), 1 << 20);
+    }
+
+    #[test]
+    fn the_first_bytes_are_the_counter_permuted() {
+        let secret = secret(2);
+        let mut source = NonceSource::new(&secret, 3);
+        for count in 0..1_000 {
+            let id = take(&mut source, 12)[..8].try_into().unwrap();
+            assert_eq!(invert(&secret, u64::from_le_bytes(id)), 3 << 56 | count);
+        }
+    }
+
+    #[test]
+    fn lengths_are_prefixes_of_one_another() {
+        let long = take(&mut NonceSource::new(&secret(3), 0), 256);
+        for len in 1..256 {
+            let nonce = take(&mut NonceSource::new(&secret(3), 0), len);
+            if len >= 8 {
+                assert_eq!(nonce, long[..len]);
+            } else {
+                assert_eq!(nonce, vec![0; len], "no part of the first eight without the rest");
+            }
+        }
+    }
+
+    #[test]
+    fn only_the_nonce_is_written() {
+        let mut source = NonceSource::new(&secret(4), 0);
+        let mut packets = vec![vec![0xee; 40]; 100];
+        let mut slices: Vec<&mut [u8]> = packets.iter_mut().map(|p| &mut p[..]).collect();
+        source.fill(0, &mut slices);
+        assert_eq!(source.count(), 0);
+        source.fill(16, &mut slices);
+        assert_eq!(source.count(), 100);
+        assert!(packets.iter().all(|packet| packet[16..] == [0xee; 24]));
+        assert_eq!(packets.iter().collect::<HashSet<_>>().len(), 100);
+    }
+
+    #[test]
+    fn own_nonces_are_recognised_and_no_others() {
+        let (ours, theirs) = (secret(5), secret(6));
+        for len in [12, 16, 20, 24, 40] {
+            let (mut own, mut other) = (NonceSource::new(&ours, 9), NonceSource::new(&theirs, 9));
+            for _ in 0..100_000 {
+                assert!(ours.is_own(&take(&mut own, len)));
+                assert!(!ours.is_own(&take(&mut other, len)));
+            }
+        }
+        assert!(!ours.is_own(&take(&mut NonceSource::new(&ours, 0), 11)));
+        assert!(!ours.is_own(&[]));
+    }
+
+    #[test]
+    fn any_altered_bit_makes_a_nonce_foreign() {
+        let secret = secret(7);
+        let nonce = take(&mut NonceSource::new(&secret, 0), 16);
+        for bit in 0..128 {
+            let mut altered = nonce.clone();
+            altered[bit / 8] ^= 1 << (bit % 8);
+            assert!(!secret.is_own(&altered));
+        }
+    }
+
+    #[test]
+    fn bits_are_even() {
+        let mut source = NonceSource::new(&secret(8), 0);
+        let mut ones = [0; 128];
+        for _ in 0..10_000 {
+            let nonce = take(&mut source, 16);
+            for (bit, count) in ones.iter_mut().enumerate() {
+                *count += u32::from(nonce[bit / 8] >> (bit % 8) & 1);
+            }
+        }
+        // Seven standard deviations.
+        assert!(ones.iter().all(|count| (4_650..5_350).contains(count)), "{ones:?}");
+    }
+
+    #[test]
+    fn debug_shows_no_secret() {
+        assert_eq!(format!("{:?}", secret(9)), "NonceSecret(..)");
+        let shown = format!("{:?}", NonceSource::new(&secret(9), 0));
+        assert_eq!(shown, "NonceSource { count: 0, .. }");
+    }
+
+    proptest! {
+        #[test]
+        fn the_permutation_has_an_inverse(key: [u8; 32], counters: [[u64; 32]; 2]) {
+            let secret = NonceSecret::new(&key);
+            let counters: [u64; AHEAD] = counters.concat().try_into().unwrap();
+            for (counter, id) in counters.into_iter().zip(secret.permute(counters)) {
+                prop_assert_eq!(invert(&secret, id), counter);
+            }
+        }
+
+        #[test]
+        #[expect(deprecated, reason = "the standard library's own, of 2-4 rounds")]
+        fn siphash_is_that_of_the_standard_library(key: [u64; 2], words: [u64; 3]) {
+            use std::hash::{Hasher, SipHasher};
+            for len in 0..=3 {
+                let mut theirs = SipHasher::new_with_keys(key[0], key[1]);
+                words[..len].iter().for_each(|word| theirs.write(&word.to_le_bytes()));
+                prop_assert_eq!(siphash(&key, &words[..len]), theirs.finish());
+            }
+        }
+    }
+
+    #[test]
+    fn siphash_of_its_paper() {
+        let key = [0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908];
+        assert_eq!(siphash(&key, &[key[0]]), 0x93f5_f579_9a93_2462);
+    }
+}

@@ -1,0 +1,359 @@
+//! Every cipher against what is known of it.
+
+mod oracles;
+mod vectors;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::*;
+use crate::error::ConfigError;
+
+/// The key of the specification's vectors: bytes 0, 1, 2 and so on.
+const KEY: [u8; 32] = {
+    let mut key = [0; 32];
+    let mut at = 0;
+    while at < 32 {
+        key[at] = at as u8;
+        at += 1;
+    }
+    key
+};
+
+fn cipher(algorithm: Algorithm) -> Cipher {
+    Cipher::new(algorithm, &KEY[..algorithm.key_len()]).unwrap()
+}
+
+fn all() -> impl Iterator<Item = (Algorithm, Cipher)> {
+    Algorithm::ALL.iter().map(|algorithm| (*algorithm, cipher(*algorithm)))
+}
+
+/// Room for a packet with this body, its nonce counting up from `nonce`.
+fn packet(cipher: &Cipher, nonce: u8, body: &[u8]) -> Vec<u8> {
+    let Overhead { nonce: nonce_len, head, tail } = cipher.overhead();
+    let mut packet: Vec<u8> = (nonce..).take(nonce_len).collect();
+    packet.resize(head, 0xee);
+    packet.extend_from_slice(body);
+    packet.resize(head + body.len() + tail, 0xee);
+    packet
+}
+
+fn sealed(cipher: &Cipher, nonce: u8, body: &[u8]) -> Vec<u8> {
+    let mut packet = packet(cipher, nonce, body);
+    cipher.seal(&mut [&mut packet]);
+    packet
+}
+
+fn seal_all(cipher: &Cipher, packets: &mut [Vec<u8>]) {
+    let mut slices: Vec<&mut [u8]> = packets.iter_mut().map(Vec::as_mut_slice).collect();
+    cipher.seal(&mut slices);
+}
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 31 + (i >> 8) * 7) as u8).collect()
+}
+
+#[test]
+fn overheads_are_kcp_gos() {
+    for (algorithm, cipher) in all() {
+        let Overhead { nonce, head, tail } = cipher.overhead();
+        let expected = match algorithm {
+            Algorithm::Null => (0, 0, 0),
+            Algorithm::Aes128Gcm
+            | Algorithm::Aes192Gcm
+            | Algorithm::Aes256Gcm
+            | Algorithm::ChaCha20Poly1305 => (12, 12, 16),
+            _ => (16, 20, 0),
+        };
+        assert_eq!((nonce, head, tail), expected, "{algorithm}");
+        cipher.check().unwrap();
+    }
+}
+
+#[test]
+fn every_length_comes_back() {
+    for (algorithm, cipher) in all() {
+        let Overhead { nonce, head, tail } = cipher.overhead();
+        for len in (0..200).chain([1_375, 1_400, 1_480, 1_500, 9_000, 65_400]) {
+            let body = pattern(len);
+            let mut packet = sealed(&cipher, 9, &body);
+            assert!(
+                len < 8
+                    || algorithm == Algorithm::None
+                    || packet[head..][..len] != body
+                    || head == 0
+            );
+            cipher.open(&mut packet).unwrap();
+            assert!(packet[head..head + len] == body, "{algorithm} {len}");
+            assert!(packet[..nonce].iter().copied().eq((9..).take(nonce)), "{algorithm} {len}");
+            assert_eq!(packet.len(), head + len + tail);
+        }
+    }
+}
+
+#[test]
+fn every_truncation_is_refused() {
+    for (algorithm, cipher) in all().skip(1) {
+        for len in [0, 1, 15, 16, 17, 100] {
+            let packet = sealed(&cipher, 3, &pattern(len));
+            let least = cipher.overhead().head + cipher.overhead().tail;
+            for cut in 0..packet.len() {
+                let mut short = packet[..cut].to_vec();
+                let refused = cipher.open(&mut short) == Err(OpenError);
+                // Nothing but the body's absence: the checksum in front is that of other bytes.
+                assert!(refused, "{algorithm}: {cut} of {}", packet.len());
+                assert!(refused || cut >= least);
+            }
+        }
+    }
+}
+
+/// Bytes of the nonce that nothing protects: an altered bit there still opens to the same body.
+///
+/// In cipher feedback a bit of the first half of the nonce garbles the next block, which for a
+/// block of eight bytes is nonce as well, and for one of sixteen is checksum and body.
+fn unprotected(algorithm: Algorithm) -> std::ops::Range<usize> {
+    match algorithm {
+        Algorithm::None | Algorithm::Xor => 0..16,
+        // Its first half selects the key stream.
+        Algorithm::Salsa20 => 8..16,
+        #[cfg(feature = "legacy-ciphers")]
+        Algorithm::TripleDes
+        | Algorithm::Blowfish
+        | Algorithm::Cast5
+        | Algorithm::Tea
+        | Algorithm::Xtea => 0..8,
+        // AEAD: all of it is protected. Blocks of sixteen: the next block holds the checksum.
+        _ => 0..0,
+    }
+}
+
+#[test]
+fn every_flipped_bit_is_refused_or_in_the_unprotected_nonce() {
+    for (algorithm, cipher) in all().skip(1) {
+        let (nonce, head) = (cipher.overhead().nonce, cipher.overhead().head);
+        for len in [12, 24, 45, 100] {
+            let body = pattern(len);
+            let packet = sealed(&cipher, 77, &body);
+            for bit in 0..8 * packet.len() {
+                let mut flipped = packet.clone();
+                flipped[bit / 8] ^= 1 << (bit % 8);
+                let opened = cipher.open(&mut flipped);
+                if unprotected(algorithm).contains(&(bit / 8)) {
+                    assert_eq!(opened, Ok(()), "{algorithm}: bit {bit}");
+                    assert_eq!(flipped[head..], body);
+                    assert!(!flipped[..nonce].iter().copied().eq((77..).take(nonce)));
+                } else {
+                    assert_eq!(opened, Err(OpenError), "{algorithm}: bit {bit} of {len} bytes");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn another_key_opens_nothing() {
+    for (algorithm, cipher) in all().skip(2) {
+        let mut key = KEY;
+        key[3] ^= 0x40;
+        let other = Cipher::new(algorithm, &key[..algorithm.key_len()]).unwrap();
+        assert_eq!(other.open(&mut sealed(&cipher, 0, &pattern(100))), Err(OpenError));
+    }
+}
+
+#[test]
+fn slices_that_are_no_packets_do_no_harm() {
+    for (_, cipher) in all() {
+        for len in 0..40 {
+            let (mut short, mut long) = (vec![1; len], packet(&cipher, 0, &pattern(50)));
+            cipher.seal(&mut [&mut short, &mut long]);
+            assert_eq!(cipher.open(&mut long), Ok(()));
+        }
+        cipher.seal(&mut []);
+    }
+}
+
+#[test]
+fn one_cipher_serves_two_threads_at_once() {
+    for (algorithm, cipher) in all() {
+        let body = pattern(300);
+        let expected = sealed(&cipher, 5, &body);
+        std::thread::scope(|scope| {
+            let seals = || (0..200).all(|_| sealed(&cipher, 5, &body) == expected);
+            let opens = || (0..200).all(|_| cipher.open(&mut expected.clone()).is_ok());
+            let threads = [scope.spawn(seals), scope.spawn(seals)];
+            let (first, second) = (scope.spawn(opens), scope.spawn(opens));
+            assert!(threads.into_iter().all(|thread| thread.join().unwrap()), "{algorithm}");
+            assert!(first.join().unwrap() && second.join().unwrap(), "{algorithm}");
+        });
+    }
+}
+
+#[test]
+fn a_batch_of_any_size_is_its_packets() {
+    for (algorithm, cipher) in all() {
+        for count in 1..=40 {
+            // Acknowledgements among full packets, and some of each length in between.
+            let len = |i: usize| match i % 3 {
+                0 => 1_400,
+                1 => (i * 577 + count * 131) % 1_501,
+                _ => 24 + i % 5,
+            };
+            let packets = (0..count).map(|i| packet(&cipher, i as u8, &pattern(len(i))));
+            let mut batch: Vec<_> = packets.collect();
+            let mut single = batch.clone();
+            seal_all(&cipher, &mut batch);
+            single.iter_mut().for_each(|packet| cipher.seal(&mut [packet]));
+            assert!(batch == single, "{algorithm}: {count} packets");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn batches_of_random_lengths_are_their_packets(
+        lens in vec(0_usize..=1_500, 1..=40),
+    ) {
+        for (algorithm, cipher) in all() {
+            let packets = lens.iter().zip(0..).map(|(len, i)| packet(&cipher, i, &pattern(*len)));
+            let mut batch: Vec<_> = packets.collect();
+            let mut single = batch.clone();
+            seal_all(&cipher, &mut batch);
+            single.iter_mut().for_each(|packet| cipher.seal(&mut [packet]));
+            prop_assert!(batch == single, "{}", algorithm);
+        }
+    }
+
+    #[test]
+    fn any_bytes_open_or_do_not(data in vec(any::<u8>(), 0..200)) {
+        for (_, cipher) in all().skip(1) {
+            let mut datagram = data.clone();
+            if cipher.open(&mut datagram).is_ok() {
+                prop_assert!(data.len() >= cipher.overhead().head + cipher.overhead().tail);
+            }
+        }
+    }
+}
+
+#[test]
+fn names_lead_back() {
+    for algorithm in Algorithm::ALL {
+        assert_eq!(Algorithm::from_name(algorithm.name()), Ok(*algorithm));
+        assert_eq!(algorithm.to_string().parse(), Ok(*algorithm));
+        assert_eq!(cipher(*algorithm).name(), algorithm.name());
+    }
+    assert_eq!(Algorithm::from_name("aes"), Ok(Algorithm::Aes256));
+    assert_eq!(format!("{:>9}|", Algorithm::Aes128), "  aes-128|");
+}
+
+#[test]
+fn an_unknown_name_is_refused_with_the_known_ones() {
+    let key = Key::derive("passphrase", Key::KCPTUN_SALT);
+    let error = Cipher::from_name("AES", &key).unwrap_err().to_string();
+    let start = "cipher is \"AES\", allowed is null, none, aes-128, aes-192, aes-256, aes-128-gcm, \
+        aes-192-gcm, aes-256-gcm, chacha20-poly1305, salsa20, xor";
+    assert!(error.starts_with(start), "{error}");
+    assert_eq!(cfg!(feature = "legacy-ciphers"), error.ends_with("sm4, tea, twofish, xtea"));
+    #[cfg(not(feature = "legacy-ciphers"))]
+    for name in ["3des", "blowfish", "cast5", "sm4", "tea", "twofish", "xtea"] {
+        assert_eq!(
+            Cipher::from_name(name, &key).unwrap_err().to_string(),
+            format!("cipher is \"{name}\", which needs kcpx's feature `legacy-ciphers`")
+        );
+    }
+}
+
+#[test]
+fn a_name_takes_the_leading_bytes_of_the_key() {
+    let key = Key::new(KEY);
+    for algorithm in Algorithm::ALL {
+        let named = Cipher::from_name(algorithm.name(), &key).unwrap();
+        let body = pattern(60);
+        assert_eq!(sealed(&named, 1, &body), sealed(&cipher(*algorithm), 1, &body));
+    }
+    let error = Cipher::from_name("aes", &Key::new([1; 31])).unwrap_err();
+    assert_eq!(error.to_string(), "key of aes-256 (bytes) is 31, allowed is 32 or more");
+    assert_eq!(Cipher::from_name("null", &Key::new([])), Ok(Cipher::null()));
+}
+
+#[test]
+fn each_algorithm_takes_its_key_lengths_alone() {
+    for algorithm in Algorithm::ALL {
+        let allowed = |len: usize| match algorithm {
+            Algorithm::Null | Algorithm::None => true,
+            Algorithm::Xor => len > 0,
+            #[cfg(feature = "legacy-ciphers")]
+            Algorithm::Blowfish => (1..=56).contains(&len),
+            #[cfg(feature = "legacy-ciphers")]
+            Algorithm::Twofish => [16, 24, 32].contains(&len),
+            _ => len == algorithm.key_len(),
+        };
+        for len in 0..80 {
+            let made = Cipher::new(*algorithm, &vec![7; len]);
+            assert_eq!(made.is_ok(), allowed(len), "{algorithm} {len}");
+            if made.is_ok_and(|cipher| cipher == Cipher::null()) {
+                assert_eq!(*algorithm, Algorithm::Null);
+            }
+        }
+    }
+    let error = Cipher::new(Algorithm::Salsa20, &[1; 16]).unwrap_err();
+    assert_eq!(error.to_string(), "key of salsa20 (bytes) is 16, allowed is 32");
+}
+
+#[test]
+fn a_cipher_equals_its_clones() {
+    let one = cipher(Algorithm::Aes128);
+    assert_eq!(one, one.clone());
+    assert_ne!(one, cipher(Algorithm::Aes128));
+    assert_ne!(one, Cipher::null());
+    assert_eq!(Cipher::default(), Cipher::null());
+}
+
+#[test]
+fn debug_shows_names_and_no_key() {
+    for (algorithm, cipher) in all() {
+        assert_eq!(format!("{cipher:?}"), format!("Cipher({algorithm})"));
+        let inside = format!("{:?}", cipher.packet_cipher());
+        assert!(inside.len() < 32 && (inside == "None") == (algorithm == Algorithm::Null));
+    }
+}
+
+/// A cipher of a user's, with whatever overhead.
+#[derive(Debug)]
+struct Custom(Overhead);
+
+impl PacketCipher for Custom {
+    fn overhead(&self) -> Overhead {
+        self.0
+    }
+
+    fn seal(&self, _: &mut [&mut [u8]]) {}
+
+    fn open(&self, _: &mut [u8]) -> Result<(), OpenError> {
+        Ok(())
+    }
+}
+
+#[test]
+fn the_overhead_of_a_custom_cipher_is_checked() {
+    let check = |nonce, head, tail| {
+        Cipher::custom(Custom(Overhead { nonce, head, tail })).check().map_err(|e| e.to_string())
+    };
+    assert_eq!(check(0, 0, 0), Ok(()));
+    assert_eq!(check(24, 24, 16), Ok(()));
+    assert_eq!(check(8, 200, 56), Ok(()));
+    let refused = |text: &str| Err(text.to_owned());
+    assert_eq!(check(7, 20, 0), refused("cipher nonce (bytes) is 7, allowed is 8 to 256"));
+    assert_eq!(check(16, 15, 0), refused("cipher head (bytes) is 15, allowed is 16 to 256"));
+    assert_eq!(
+        check(8, 200, 57),
+        refused("cipher head and tail (bytes) is 257, allowed is 0 to 256")
+    );
+    assert_eq!(
+        check(0, 1, usize::MAX),
+        refused(&format!("cipher head and tail (bytes) is {}, allowed is 0 to 256", u64::MAX))
+    );
+    assert_eq!(Cipher::custom(Custom(Overhead::ZERO)).name(), "custom");
+}

@@ -1,0 +1,280 @@
+//! Ciphers, FEC and out-of-band datagrams in whole endpoints, and strangers who meddle with them.
+
+use tokio::io::AsyncWriteExt;
+
+use super::pair::{CLIENT, MINUTE, Pair, SECOND, SERVER, greet, pattern, push, read_pattern};
+use super::world::addr;
+use crate::config::Config;
+use crate::core::tests::link::LinkConfig;
+use crate::crypto::{Algorithm, Cipher, Key};
+use crate::fec::FecConfig;
+
+fn cipher(algorithm: Algorithm) -> Cipher {
+    Cipher::from_name(algorithm.name(), &Key::derive("a passphrase", "a salt")).unwrap()
+}
+
+fn with_cipher(algorithm: Algorithm) -> Config {
+    Config::new().cipher(cipher(algorithm))
+}
+
+fn with_fec(data: usize, parity: usize) -> Config {
+    Config::new().fec(FecConfig::new(data, parity).unwrap())
+}
+
+/// A bulk transfer over a path that loses `loss` in a million: what the sender repeated, in
+/// percent, and what the receiver recovered.
+fn bulk(config: &Config, seed: u64, loss: u32) -> (f64, u64) {
+    let pair = Pair::seeded(seed, config, config);
+    pair.world.set_path(LinkConfig { loss, ..LinkConfig::delay(20_000) });
+    let Pair { mut world, mut client, mut server, .. } = pair;
+    let len = 4_000_000;
+    world.finish(MINUTE, async {
+        let data = pattern(len);
+        let write = async {
+            client.write_all(&data).await.unwrap();
+            client.shutdown().await.unwrap();
+        };
+        tokio::join!(write, read_pattern(&mut server, len));
+    });
+    (client.stats().retransmit_percent(), server.stats().fec.recovered_shards)
+}
+
+#[test]
+fn redundancy_saves_repetitions() {
+    for seed in 1..=3 {
+        let (without, none) = bulk(&Config::new(), seed, 50_000);
+        let (with, recovered) = bulk(&with_fec(10, 3), seed, 50_000);
+        println!("seed {seed}: {without:.1} % repeated without FEC, {with:.1} % with 10/3");
+        assert!(with < without / 2.0, "seed {seed}: {with} of {without}");
+        assert!(none == 0 && recovered > 50, "seed {seed}: {recovered}");
+    }
+}
+
+#[test]
+fn a_mirror_is_recognised_under_every_cipher() {
+    for algorithm in Algorithm::ALL {
+        let config = with_cipher(*algorithm);
+        let Pair { mut world, mut client, mut server, endpoint, .. } = Pair::new(&config, &config);
+        world.log();
+        world.finish(SECOND, async {
+            client.write_all(&pattern(20_000)).await.unwrap();
+            // Before it is acknowledged everything comes back, from the right address.
+        });
+        let sent = world.log();
+        let ours: Vec<_> = sent.iter().filter(|sent| sent.from == addr(CLIENT)).collect();
+        assert!(ours.len() >= 14);
+        for sent in &ours {
+            world.inject(addr(SERVER), CLIENT, &sent.datagram);
+        }
+        world.run_for(SECOND / 10);
+        assert_eq!(endpoint.stats().dropped_reflected, ours.len() as u64, "{algorithm}");
+        world.finish(SECOND, async {
+            read_pattern(&mut server, 20_000).await;
+            server.write_all(&pattern(20_000)).await.unwrap();
+            read_pattern(&mut client, 20_000).await;
+            client.shutdown().await.unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_recorded_opening_opens_nothing_again() {
+    for algorithm in Algorithm::ALL.iter().filter(|one| **one != Algorithm::Null) {
+        let config = with_cipher(*algorithm);
+        let Pair { mut world, listener, endpoint, mut client, server: _server, .. } =
+            Pair::new(&config, &config);
+        let sent = world.log();
+        let opening = sent.iter().find(|sent| sent.from == addr(CLIENT)).unwrap();
+        // From where nobody is, and from where it came.
+        for from in [addr(77), addr(78), addr(CLIENT)] {
+            world.inject(from, SERVER, &opening.datagram);
+        }
+        world.run_for(SECOND / 10);
+        let stats = listener.stats();
+        assert_eq!((stats.opened_by_peers, stats.dropped_replayed), (1, 2), "{algorithm}");
+        // Another conversation opens as ever, with the same words.
+        let (mut second, mut answer) = world.finish(SECOND, greet(&endpoint, &listener));
+        world.finish(SECOND, async {
+            second.write_all(&pattern(5_000)).await.unwrap();
+            read_pattern(&mut answer, 5_000).await;
+            client.write_all(&pattern(10)).await.unwrap();
+        });
+        assert_eq!(listener.stats().opened_by_peers, 2);
+    }
+}
+
+#[test]
+fn with_a_replay_window_no_datagram_is_taken_twice() {
+    let mut config = with_cipher(Algorithm::Aes128Gcm);
+    config.replay_window = 1_000;
+    let Pair { mut world, listener, mut client, mut server, .. } = Pair::new(&config, &config);
+    world.finish(SECOND, async {
+        client.write_all(&pattern(50_000)).await.unwrap();
+        read_pattern(&mut server, 50_000).await;
+    });
+    let taken = server.stats().received_datagrams;
+    let sent = world.log();
+    let recorded: Vec<_> = sent.iter().filter(|sent| sent.from == addr(CLIENT)).collect();
+    recorded.iter().for_each(|sent| world.inject(addr(CLIENT), SERVER, &sent.datagram));
+    world.run_for(SECOND);
+    assert_eq!(listener.stats().dropped_replayed, recorded.len() as u64);
+    assert_eq!(server.stats().received_datagrams, taken);
+}
+
+#[test]
+fn who_has_not_the_key_is_not_heard() {
+    let server = with_cipher(Algorithm::Aes256Gcm);
+    for algorithm in Algorithm::ALL {
+        let mut client = with_cipher(*algorithm);
+        if *algorithm == Algorithm::Aes256Gcm {
+            client.cipher = Cipher::new(*algorithm, &[1; 32]).unwrap();
+        }
+        let mut world = super::world::World::new(3, LinkConfig::delay(10_000));
+        let listener = world.listener(SERVER, &server);
+        let endpoint = world.endpoint(CLIENT, &client);
+        let mut stream = world.finish(SECOND, endpoint.connect(addr(SERVER))).unwrap();
+        world.finish(SECOND, async { stream.write_all(b"let me in").await.unwrap() });
+        world.run_for(SECOND / 2);
+        let stats = listener.stats();
+        assert_eq!((stats.opened_by_peers, stats.sent_datagrams), (0, 0), "{algorithm}");
+        assert!(stats.dropped_forged > 0);
+        assert_eq!(stats.dropped_forged, stats.received_datagrams);
+    }
+}
+
+#[test]
+fn the_largest_datagram_is_as_large_as_configured() {
+    for algorithm in Algorithm::ALL {
+        for fec in [None, Some(FecConfig::new(3, 1).unwrap())] {
+            for mtu in [100, 576, 1_400, 1_500] {
+                let mut config = with_cipher(*algorithm).mtu(mtu);
+                config.fec = fec;
+                let Pair { mut world, mut client, mut server, .. } = Pair::new(&config, &config);
+                world.finish(SECOND, async {
+                    client.write_all(&pattern(20_000)).await.unwrap();
+                    read_pattern(&mut server, 20_000).await;
+                });
+                let largest = world.log().iter().map(|sent| sent.datagram.len()).max();
+                assert_eq!(largest, Some(usize::from(mtu)), "{algorithm} {fec:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn redundancy_is_used_without_being_asked_for() {
+    // The receiver has no FEC of its own: it learns what it needs from what comes.
+    let Pair { mut world, mut client, mut server, .. } = Pair::new(&with_fec(5, 2), &Config::new());
+    world.set_path(LinkConfig { loss: 50_000, ..LinkConfig::delay(10_000) });
+    world.finish(MINUTE, async {
+        let (data, len) = (pattern(2_000_000), 2_000_000);
+        tokio::join!(
+            async { client.write_all(&data).await.unwrap() },
+            read_pattern(&mut server, len)
+        );
+    });
+    assert!(server.stats().fec.recovered_shards > 20, "{:?}", server.stats().fec);
+}
+
+#[test]
+fn the_ratio_may_change_while_bytes_are_under_way() {
+    let config = with_fec(10, 3);
+    let Pair { mut world, mut client, mut server, .. } = Pair::new(&config, &config);
+    world.set_path(LinkConfig { loss: 50_000, ..LinkConfig::delay(10_000) });
+    let mut before = 0;
+    for (data, parity) in [(3, 1), (20, 5), (1, 1), (10, 3)] {
+        client.set_fec(FecConfig::new(data, parity).unwrap()).unwrap();
+        // Whoever changes more often than each second is not followed.
+        world.run_for(SECOND * 2);
+        world.finish(MINUTE, async {
+            let bytes = pattern(4_000_000);
+            let write = async { client.write_all(&bytes).await.unwrap() };
+            tokio::join!(write, read_pattern(&mut server, 4_000_000));
+        });
+        let recovered = server.stats().fec.recovered_shards;
+        assert!(recovered > before + 10, "{data}/{parity}: {recovered} after {before}");
+        before = recovered;
+    }
+}
+
+#[test]
+fn redundancy_ends_with_the_last_conversation_of_an_address() {
+    let config = with_fec(2, 2);
+    let Pair { mut world, listener, endpoint, client, mut server, .. } =
+        Pair::new(&config, &config);
+    let (second, other) = world.finish(SECOND, greet(&endpoint, &listener));
+    drop((client, second));
+    world.finish(SECOND, async { server.write_all(b"still here").await.unwrap() });
+    drop((server, other));
+    world.run_for(MINUTE * 3);
+    assert!(world.driver_of(SERVER).peers.is_empty());
+    // A new client at the same address counts its shards from zero again.
+    let (mut client, mut server) = world.finish(SECOND, greet(&endpoint, &listener));
+    world.set_path(LinkConfig { loss: 100_000, ..LinkConfig::delay(10_000) });
+    world.finish(MINUTE, async {
+        let data = pattern(500_000);
+        let write = async { client.write_all(&data).await.unwrap() };
+        tokio::join!(write, read_pattern(&mut server, 500_000));
+    });
+    assert!(server.stats().fec.recovered_shards > 20);
+}
+
+#[test]
+fn strangers_cannot_use_redundancy_to_be_heard() {
+    let config = with_fec(2, 2);
+    let Pair { mut world, listener, client, server: _server, .. } = Pair::new(&config, &config);
+    let before = listener.stats();
+    let shard = |seqid: u32, kind: u16, inner: &[u8]| {
+        let mut packet = seqid.to_le_bytes().to_vec();
+        packet.extend_from_slice(&kind.to_le_bytes());
+        packet.extend_from_slice(&(inner.len() as u16 + 2).to_le_bytes());
+        packet.extend_from_slice(inner);
+        packet
+    };
+    // A stranger's parity, and out-of-band packets of everybody for nobody.
+    world.inject(addr(50), SERVER, &shard(2, 0xf2, &[7; 100]));
+    world.inject(addr(50), SERVER, &shard(u32::MAX, 0xf3, &client.conv().to_le_bytes()));
+    world.inject(addr(CLIENT), SERVER, &shard(u32::MAX, 0xf3, &[1, 2, 3, 4]));
+    // A stranger's data shard with something else than an opening in it.
+    world.inject(addr(50), SERVER, &shard(0, 0xf1, &push(9, 3, b"late")));
+    world.run_for(SECOND);
+    let stats = listener.stats();
+    assert_eq!((stats.opened_by_peers, stats.connections), (1, 1));
+    assert_eq!(stats.dropped_unknown - before.dropped_unknown, 4);
+    // One with an opening in it is an opening.
+    world.inject(addr(50), SERVER, &shard(0, 0xf1, &push(9, 0, b"hello")));
+    world.run_for(SECOND);
+    assert_eq!(listener.stats().opened_by_peers, 2);
+}
+
+#[test]
+fn datagrams_beside_the_stream_are_bounded_and_respect_the_rate() {
+    let config = with_fec(10, 3);
+    let Pair { mut world, mut client, server, .. } = Pair::new(&config, &config);
+    let largest = client.max_datagram_size().unwrap();
+    assert_eq!(largest, 1_388);
+    for i in 0..1_000_u32 {
+        let mut datagram = vec![0; largest];
+        datagram[..4].copy_from_slice(&i.to_le_bytes());
+        client.send_datagram(&datagram).unwrap();
+    }
+    world.run_for(SECOND);
+    let kept = 256 * 1024 / largest as u64;
+    assert_eq!(client.stats().out_of_band_dropped, 1_000 - kept);
+    assert_eq!(
+        (client.stats().out_of_band_sent, server.stats().out_of_band_received),
+        (kept, kept)
+    );
+    // The latest are kept.
+    let first = server.try_recv_datagram().unwrap();
+    assert_eq!(first[..4], (1_000 - kept as u32).to_le_bytes());
+
+    client.set_rate_limit(std::num::NonZeroU64::new(10_000));
+    (0..50).for_each(|_| client.send_datagram(&vec![0; largest]).unwrap());
+    let before = server.stats().out_of_band_received;
+    world.run_for(SECOND);
+    let more = server.stats().out_of_band_received - before;
+    assert!((6..=8).contains(&more), "{more} of 1,400 bytes in a second of 10,000");
+    // Nothing of this touched the stream.
+    world.finish(MINUTE, async { client.write_all(b"hello").await.unwrap() });
+}

@@ -1,0 +1,318 @@
+//! Finds out the peer's groups from the kinds and numbers of its packets.
+//!
+//! What is known of each number is kept for the last few thousand. Wherever parity turns into data
+//! a group begins, and wherever data turns into parity its data ends; the distance of two such
+//! edges is the sum of the two shard counts, or a multiple. Such a guess is believed once every
+//! place of a group has been seen with the kind it must have, looking back from now and before
+//! anything contradicts. Losses only delay that, and a wrong packet only until it is left behind.
+//!
+//! Work is bounded: a packet pays for the examination of a few samples, and guesses wait until
+//! enough is saved up.
+
+use std::time::{Duration, Instant};
+
+use super::{FecConfig, Places, narrow};
+
+/// Numbers remembered: sixteen of the largest groups.
+const WINDOW: u32 = 4_096;
+const WORDS: usize = WINDOW as usize / 64;
+/// Edges of each kind remembered. Guesses are distances between them and their simple fractions:
+/// the edges between may have been lost, or not have been sent.
+const EDGES: usize = 4;
+/// Samples for each place that confirm a fraction. With the peer's own sum every distance is a
+/// multiple of it, and no other multiple agrees with what it sends; with a fraction of it all that
+/// would contradict may have been lost.
+const FRACTION: u32 = 16;
+/// Samples that may be examined for each packet, and that may be saved up.
+const INCOME: u32 = 64;
+const SAVINGS: u32 = 4 * WINDOW;
+/// Packets that must contradict a layout that was confirmed: one alone may be stale or forged.
+const CONTRADICTIONS: u32 = 2;
+/// What one that contradicts weighs against those that agree: most agree with most layouts.
+const WEIGHT: u32 = 8;
+/// Least time between two changes.
+const REST: Duration = Duration::from_secs(1);
+/// How long a number far from all others waits for another one like it.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+pub(super) struct Learner {
+    /// A bit for each number: it was received, and it was parity.
+    seen: Box<[u64; WORDS]>,
+    parity: Box<[u64; WORDS]>,
+    /// The highest number in the window.
+    top: Option<u32>,
+    /// Numbers of the first packets behind an edge: to data, and to parity.
+    starts: Edges,
+    ends: Edges,
+    /// A sum that nothing contradicts and that too little confirms.
+    guess: Option<Guess>,
+    savings: u32,
+    /// Packets that contradicted the current layout.
+    contradictions: u32,
+    /// Packets that agreed with it, less those that did not times [`WEIGHT`]. Two groups of them
+    /// confirm it for good.
+    agreements: u32,
+    /// Numbers that came with both kinds.
+    conflicts: u32,
+    /// A number outside the window, and when it came.
+    suspect: Option<(u32, Instant)>,
+    changed: Option<Instant>,
+}
+
+impl Learner {
+    pub(super) fn new() -> Self {
+        Self {
+            seen: Box::new([0; WORDS]),
+            parity: Box::new([0; WORDS]),
+            top: None,
+            starts: Edges::default(),
+            ends: Edges::default(),
+            guess: None,
+            savings: SAVINGS,
+            contradictions: 0,
+            agreements: 0,
+            conflicts: 0,
+            suspect: None,
+            changed: None,
+        }
+    }
+
+    /// One packet. Returns another layout than the current one if the peer turns out to use it.
+    pub(super) fn sample(
+        &mut self,
+        now: Instant,
+        seqid: u32,
+        parity: bool,
+        current: Option<FecConfig>,
+    ) -> Option<FecConfig> {
+        self.savings = (self.savings + INCOME).min(SAVINGS);
+        if !self.note(now, seqid, parity) {
+            return None;
+        }
+        let agrees = current.is_none_or(|current| current.is_parity(seqid) == parity);
+        if let Some(current) = current {
+            self.contradictions = self.contradictions.saturating_add(u32::from(!agrees));
+            if self.agreements < 2 * current.sum() {
+                let change = if agrees { 1 } else { -WEIGHT.cast_signed() };
+                self.agreements = self.agreements.saturating_add_signed(change);
+            }
+        }
+        let before = self.kind(seqid.wrapping_sub(1)).is_some_and(|kind| kind != parity);
+        let after = self.kind(seqid.wrapping_add(1)).is_some_and(|kind| kind != parity);
+        let rests = self.changed.is_some_and(|at| now.saturating_duration_since(at) < REST);
+        let content = current.is_some() && self.contradictions == 0;
+        let mut found = None;
+        if let Some(guess) = &mut self.guess {
+            guess.wait = guess.wait.saturating_sub(1);
+            let contradicted = guess.wait > WINDOW && !agrees;
+            if (guess.wait == 0 || contradicted) && !rests {
+                let sum = guess.sum;
+                self.guess = None;
+                found = self.verify(sum, 2 * sum, seqid, current);
+            }
+        }
+        let mut tried = Places::default();
+        for (edge, is_start, is_there) in
+            [(seqid, !parity, before), (seqid.wrapping_add(1), parity, after)]
+        {
+            if !is_there {
+                continue;
+            }
+            let edges = if is_start { &mut self.starts } else { &mut self.ends };
+            let earlier = *edges;
+            edges.push(edge);
+            if rests || content || found.is_some() {
+                continue;
+            }
+            for (sum, part) in earlier.sums(edge) {
+                let fits = !is_start || edge.is_multiple_of(sum);
+                if fits && found.is_none() && tried.insert(narrow(sum - 1)) {
+                    let least = if part == 1 { 2 * sum } else { FRACTION * sum };
+                    found = self.verify(sum, least, seqid, current);
+                }
+            }
+        }
+        if found.is_some() {
+            (self.changed, self.contradictions, self.agreements) = (Some(now), 0, 0);
+        }
+        found
+    }
+
+    /// Remembers the packet; false if there is nothing new in it, or it is not to be believed.
+    fn note(&mut self, now: Instant, seqid: u32, parity: bool) -> bool {
+        let Some(top) = self.top else {
+            self.restart(seqid, parity);
+            return true;
+        };
+        let ahead = seqid.wrapping_sub(top);
+        if ahead > 0 && ahead < WINDOW {
+            self.forget(top.wrapping_add(1), ahead);
+            self.top = Some(seqid);
+        } else if top.wrapping_sub(seqid) >= WINDOW {
+            // Far from everything. One packet alone must not make us forget the rest.
+            let suspect = self.suspect.replace((seqid, now));
+            let agrees = suspect.is_some_and(|(other, at)| {
+                let distance = seqid.wrapping_sub(other).min(other.wrapping_sub(seqid));
+                let recent = now.saturating_duration_since(at) <= PATIENCE;
+                recent && distance > 0 && distance < WINDOW
+            });
+            if agrees {
+                self.restart(seqid, parity);
+            }
+            return agrees;
+        }
+        match self.kind(seqid) {
+            Some(kind) if kind == parity => false,
+            Some(_) => {
+                // A peer that started again uses its numbers anew: what was is worth nothing.
+                self.conflicts += 1;
+                if self.conflicts >= CONTRADICTIONS {
+                    self.restart(seqid, parity);
+                } else {
+                    self.set(seqid, parity);
+                }
+                true
+            }
+            None => {
+                self.set(seqid, parity);
+                true
+            }
+        }
+    }
+
+    /// Forgets everything but this packet.
+    fn restart(&mut self, seqid: u32, parity: bool) {
+        self.seen.fill(0);
+        (self.starts, self.ends) = (Edges::default(), Edges::default());
+        (self.top, self.suspect, self.conflicts) = (Some(seqid), None, 0);
+        self.guess = None;
+        self.set(seqid, parity);
+    }
+
+    /// The parity shard count follows from the sum: looks back from `seqid` until every place of a
+    /// group has been seen, which must be in this order: data, then parity.
+    fn verify(
+        &mut self,
+        sum: u32,
+        enough: u32,
+        seqid: u32,
+        current: Option<FecConfig>,
+    ) -> Option<FecConfig> {
+        // Four of five samples may be missing.
+        let reach = (WINDOW - self.top?.wrapping_sub(seqid)).min(5 * enough);
+        let mut places = Places::default();
+        let (mut covered, mut data, mut parities) = (0, 0, sum);
+        let least = match current {
+            None => 0,
+            Some(current) if self.agreements < 2 * current.sum() => 1,
+            Some(_) => CONTRADICTIONS,
+        };
+        let (mut contradictions, mut seen) = (0, 0);
+        // Samples since the first contradiction, and how many they must be: those before may be of
+        // the current layout and agree by chance.
+        let (mut fresh, recent) = (0, if least < CONTRADICTIONS { 0 } else { sum });
+        let mut wait = None;
+        let (mut at, mut place) = (seqid, seqid % sum);
+        for _ in 0..reach {
+            self.savings = self.savings.checked_sub(1)?;
+            if let Some(parity) = self.kind(at) {
+                if parity {
+                    parities = parities.min(place);
+                } else {
+                    data = data.max(place + 1);
+                }
+                if data > parities {
+                    break;
+                }
+                covered += u32::from(places.insert(narrow(place)));
+                seen += 1;
+                let contradicts = current.is_some_and(|current| current.is_parity(at) != parity);
+                if contradicts {
+                    (contradictions, fresh) = (contradictions + 1, fresh.max(seen));
+                }
+                let missing = enough.saturating_sub(seen).max(recent.saturating_sub(fresh));
+                wait = match missing {
+                    _ if covered < sum => None,
+                    _ if contradictions < least => Some(u32::MAX),
+                    0 => return FecConfig::new(data as usize, (sum - data) as usize).ok(),
+                    missing => Some(missing),
+                };
+            }
+            // Numbers wrap at a multiple of the sum, and not at the end of their 32 bits.
+            (at, place) = match (at, place) {
+                (0, _) => (u32::MAX, u32::MAX % sum),
+                (_, 0) => (at - 1, sum - 1),
+                _ => (at - 1, place - 1),
+            };
+        }
+        if enough == 2 * sum {
+            self.guess = wait.map(|wait| Guess { sum, wait }).or(self.guess);
+        }
+        None
+    }
+
+    /// What is known of a number: whether it was parity.
+    fn kind(&self, seqid: u32) -> Option<bool> {
+        let (word, bit) = slot(seqid);
+        let inside = self.top.is_some_and(|top| top.wrapping_sub(seqid) < WINDOW);
+        (inside && self.seen[word] & bit != 0).then(|| self.parity[word] & bit != 0)
+    }
+
+    fn set(&mut self, seqid: u32, parity: bool) {
+        let (word, bit) = slot(seqid);
+        self.seen[word] |= bit;
+        self.parity[word] &= !bit;
+        self.parity[word] |= if parity { bit } else { 0 };
+    }
+
+    /// Forgets what stands where the next `count` numbers belong, whole words where it can.
+    fn forget(&mut self, mut seqid: u32, mut count: u32) {
+        while count > 0 {
+            let (word, bit) = slot(seqid);
+            let (mask, step) = if bit == 1 && count >= 64 { (u64::MAX, 64) } else { (bit, 1) };
+            self.seen[word] &= !mask;
+            (seqid, count) = (seqid.wrapping_add(step), count - step);
+        }
+    }
+}
+
+/// Word and bit of a number, within the window whatever the number.
+fn slot(seqid: u32) -> (usize, u64) {
+    let index = (seqid % WINDOW) as usize;
+    (index / 64, 1 << (index % 64))
+}
+
+/// A sum that is to be looked at again.
+#[derive(Clone, Copy, Debug)]
+struct Guess {
+    sum: u32,
+    /// After so many packets, or when the next one contradicts the current layout.
+    wait: u32,
+}
+
+/// The last few edges of one kind.
+#[derive(Clone, Copy, Debug, Default)]
+struct Edges {
+    at: [u32; EDGES],
+    count: usize,
+}
+
+impl Edges {
+    fn push(&mut self, edge: u32) {
+        self.at[self.count % EDGES] = edge;
+        self.count += 1;
+    }
+
+    /// The sums of which a distance to these edges may be a multiple, with the factor. Small
+    /// factors come first.
+    fn sums(self, edge: u32) -> impl Iterator<Item = (u32, u32)> {
+        // Across the wrap distances are no multiples of anything.
+        let known = self.at.into_iter().take(self.count);
+        (1..=4)
+            .flat_map(move |part| known.clone().map(move |other| (edge.abs_diff(other), part)))
+            .filter(|(distance, part)| distance.is_multiple_of(*part))
+            .map(|(distance, part)| (distance / part, part))
+            .filter(|(sum, _)| (2..=256).contains(sum))
+    }
+}

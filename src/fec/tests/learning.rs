@@ -1,0 +1,302 @@
+//! Finding out the peer's groups.
+
+use super::*;
+
+/// A packet of which only number and kind matter.
+fn blank(seqid: u32, parity: bool) -> Vec<u8> {
+    let mut packet = seqid.to_le_bytes().to_vec();
+    packet.extend_from_slice(&if parity { PARITY } else { DATA }.to_le_bytes());
+    packet.extend_from_slice(&[2, 0]);
+    packet
+}
+
+fn sample(decoder: &mut FecDecoder, now: Instant, config: FecConfig, seqid: u32) {
+    decoder.input(now, &blank(seqid, config.is_parity(seqid)), |_| true);
+}
+
+/// Shapes that differ in everything that could matter.
+fn shapes() -> Vec<FecConfig> {
+    let mut shapes: Vec<_> =
+        (1..=6).flat_map(|data| (1..=6).map(move |parity| config(data, parity))).collect();
+    for (data, parity) in
+        [(10, 3), (13, 2), (20, 5), (26, 13), (70, 30), (128, 128), (200, 56), (255, 1), (1, 255)]
+    {
+        shapes.push(config(data, parity));
+    }
+    shapes
+}
+
+#[test]
+fn two_groups_without_loss_are_enough() {
+    let now = Instant::now();
+    let shapes = shapes();
+    for &shape in &shapes {
+        for initial in std::iter::once(None).chain(shapes.iter().copied().map(Some)) {
+            // Where in a group the first packet lies, and which group that is.
+            for (offset, group) in
+                [(0, 0), (0, 7), (1, 1_000), (shape.sum() / 2, 5), (shape.sum() - 1, 3)]
+            {
+                let start = group * shape.sum() + offset;
+                let two = (start.div_ceil(shape.sum()) + 2) * shape.sum();
+                let mut decoder = FecDecoder::new(initial);
+                (start..two).for_each(|seqid| sample(&mut decoder, now, shape, seqid));
+                assert_eq!(decoder.layout(), Some(shape), "from {initial:?} at {start}");
+                let changes = u64::from(initial != Some(shape));
+                assert_eq!(decoder.stats().layout_changes, changes);
+            }
+        }
+    }
+}
+
+#[test]
+fn two_groups_are_enough_on_the_way_too() {
+    let now = Instant::now();
+    let shapes = shapes();
+    let mut later = 0;
+    for &old in &shapes {
+        for &new in shapes.iter().filter(|new| **new != old) {
+            let mut decoder = FecDecoder::new(Some(old));
+            (0..3 * old.sum()).for_each(|seqid| sample(&mut decoder, now, old, seqid));
+            let start = new.group_start(3 * old.sum());
+            let two = start + 2 * new.sum();
+            (start..two).for_each(|seqid| sample(&mut decoder, now, new, seqid));
+            // What was proven right before is not given up for a single contradiction, nor before
+            // a whole group came since the first. Small groups may agree with others until then.
+            if decoder.layout() != Some(new) {
+                let mut wrong = (start..two).filter(|i| old.is_parity(*i) != new.is_parity(*i));
+                let (first, second) = (wrong.next().unwrap(), wrong.next());
+                assert!(second.is_none() || two - first < new.sum(), "{old:?} to {new:?}");
+                assert!(new.sum() <= 12, "{old:?} to {new:?}");
+                later += 1;
+                (two..two + 2 * new.sum()).for_each(|seqid| sample(&mut decoder, now, new, seqid));
+            }
+            assert_eq!(decoder.layout(), Some(new), "from {old:?}");
+            assert_eq!(decoder.stats().layout_changes, 1);
+        }
+    }
+    println!("{later} of {} take longer", shapes.len() * (shapes.len() - 1));
+    assert!(later <= 50);
+}
+
+#[test]
+fn sixteen_groups_with_a_tenth_lost_are_enough() {
+    let now = Instant::now();
+    let shapes = [(1, 1), (2, 2), (5, 1), (1, 6), (10, 3), (20, 5), (70, 30), (128, 128)];
+    for (data, parity) in shapes {
+        let shape = config(data, parity);
+        let mut worst = 0;
+        for seed in 0..1_000 {
+            let mut rng = Rng::keyed(seed, u64::from(shape.sum()));
+            let initial =
+                rng.pick(&[None, Some(config(1, 1)), Some(config(10, 2)), Some(config(3, 1))]);
+            let start = rng.below(1 << 20) as u32 * shape.sum();
+            let mut decoder = FecDecoder::new(initial);
+            let mut learned = (initial == Some(shape)).then_some(0);
+            let mut delayed = None;
+            for seqid in start..start + 16 * shape.sum() {
+                if rng.chance(100_000) {
+                    continue;
+                }
+                // Some come twice, and some behind the next one.
+                if delayed.is_none() && rng.chance(50_000) {
+                    delayed = Some(seqid);
+                    continue;
+                }
+                sample(&mut decoder, now, shape, seqid);
+                if rng.chance(50_000) {
+                    sample(&mut decoder, now, shape, seqid);
+                }
+                if let Some(seqid) = delayed.take() {
+                    sample(&mut decoder, now, shape, seqid);
+                }
+                if decoder.layout() == Some(shape) {
+                    learned.get_or_insert_with(|| (seqid - start) / shape.sum() + 1);
+                } else {
+                    assert_eq!(decoder.stats().layout_changes, 0, "seed {seed}, {shape:?}");
+                }
+            }
+            let Some(groups) = learned else { panic!("seed {seed}: {shape:?} from {initial:?}") };
+            assert_eq!(decoder.layout(), Some(shape), "seed {seed}");
+            worst = worst.max(groups);
+        }
+        println!("{data}+{parity}: at most {worst} groups");
+    }
+}
+
+#[test]
+fn groups_without_parity_do_not_hide_the_others() {
+    let now = Instant::now();
+    let shape = config(10, 3);
+    for every in 2..=4 {
+        let mut decoder = FecDecoder::new(Some(config(5, 2)));
+        for seqid in 0..13 * 40 {
+            if !shape.is_parity(seqid) || seqid / 13 % every == 0 {
+                sample(&mut decoder, now, shape, seqid);
+            }
+        }
+        assert_eq!(decoder.layout(), Some(shape), "every {every}");
+    }
+}
+
+#[test]
+fn a_change_on_the_way_is_noticed_and_recovery_goes_on() {
+    let start = Instant::now();
+    let ratios = [(10, 3), (5, 5), (20, 4), (3, 1), (1, 1), (128, 100), (10, 3)];
+    let mut rng = Rng::new(1);
+    let mut encoder = FecEncoder::new(config(2, 2));
+    let mut decoder = FecDecoder::new(Some(config(2, 2)));
+    recovers(&mut decoder, start, &groups(&mut encoder, start, &mut rng, 3), &[1, 2]);
+    for (round, (data, parity)) in ratios.into_iter().enumerate() {
+        let now = start + millis(1_500 * (round as u64 + 1));
+        encoder.set_config(config(data, parity));
+        // In the middle of a group the change comes too.
+        if round % 2 == 1 {
+            encoder.set_config(config(7, 7));
+            seal(&mut encoder, now, b"lost");
+            encoder.set_config(config(data, parity));
+        }
+        for packet in between(&mut encoder, now - millis(1), &mut rng) {
+            decoder.input(now, &packet, |_| panic!("nothing was lost"));
+        }
+        for packet in groups(&mut encoder, now, &mut rng, 3).iter().skip(data) {
+            decoder.input(now, packet, |_| false);
+        }
+        let packets = groups(&mut encoder, now, &mut rng, 4);
+        let begin = packets.iter().position(|packet| {
+            seqid(packet).is_multiple_of(encoder.config().sum()) && kind(packet) == Kind::Data
+        });
+        assert_eq!(decoder.layout(), Some(encoder.config()), "round {round}");
+        let begin = begin.unwrap();
+        packets[..begin].iter().for_each(|packet| drop(feed(&mut decoder, now, packet)));
+        let rest = &packets[begin..];
+        let whole = rest.len() / (data + parity) * (data + parity);
+        recovers(&mut decoder, now, &rest[..whole], &[0]);
+    }
+    assert_eq!(decoder.stats().layout_changes, ratios.len() as u64);
+}
+
+#[test]
+fn a_wrong_kind_makes_recovery_pause_and_nothing_else() {
+    let now = Instant::now();
+    let mut rng = Rng::new(5);
+    let shape = config(10, 3);
+    let packets = groups(&mut FecEncoder::new(shape), now, &mut rng, 200);
+    let mut decoder = FecDecoder::new(Some(shape));
+    for (i, group) in packets.chunks(13).enumerate() {
+        // A wrong kind in each tenth group; packets that come twice change nothing.
+        if i % 10 == 0 {
+            let at = seqid(&group[0]) + rng.below(13) as u32;
+            decoder.input(now, &blank(at, !shape.is_parity(at)), |_| unreachable!());
+        }
+        decoder.input(now, &group[11], |_| unreachable!());
+        // Packets that agree: 64 of them.
+        if i % 10 < 5 {
+            let lost = [i % 10, 12];
+            let rest = group.iter().enumerate().filter(|(at, _)| !lost.contains(at));
+            rest.for_each(|(_, packet)| decoder.input(now, packet, |_| unreachable!()));
+        } else {
+            recovers(&mut decoder, now, group, &[i % 10, 12]);
+        }
+    }
+    let stats = decoder.stats();
+    let counted = (stats.recovered_shards, stats.misplaced_shards, stats.layout_changes);
+    assert_eq!(counted, (20 * 5, 20, 0));
+}
+
+#[test]
+fn what_is_only_assumed_recovers_nothing_before_it_is_confirmed() {
+    let now = Instant::now();
+    let mut rng = Rng::new(6);
+    let shape = config(10, 3);
+    let packets = groups(&mut FecEncoder::new(shape), now, &mut rng, 5);
+    let mut decoder = FecDecoder::assuming(shape);
+    for (i, group) in packets.chunks(13).enumerate() {
+        if i < 2 {
+            let rest = group.iter().skip(1);
+            rest.for_each(|packet| decoder.input(now, packet, |_| unreachable!()));
+        } else {
+            recovers(&mut decoder, now, group, &[0]);
+        }
+    }
+}
+
+#[test]
+fn wrong_kinds_do_not_stop_the_search() {
+    let start = Instant::now();
+    let shape = config(10, 3);
+    for seed in 0..200 {
+        let mut rng = Rng::new(seed);
+        let mut decoder = FecDecoder::new(Some(config(4, 4)));
+        // One number in a hundred comes with the wrong kind too, before or after the right one.
+        let mut wrong = 0;
+        for seqid in 0..13 * 200 {
+            let now = start + millis(u64::from(seqid));
+            let forged = rng.chance(10_000).then(|| blank(seqid, !shape.is_parity(seqid)));
+            let packets = [Some(blank(seqid, shape.is_parity(seqid))), forged];
+            let order = if rng.chance(500_000) { [0, 1] } else { [1, 0] };
+            for packet in order.iter().filter_map(|i| packets[*i].as_ref()) {
+                decoder.input(now, packet, |_| true);
+            }
+            wrong += u64::from(decoder.layout() != Some(shape));
+        }
+        assert!(wrong < 13 * 100, "seed {seed}: wrong for {wrong} packets");
+        // And once that stops, nothing is left of it.
+        let now = start + millis(13 * 200 + 1_000);
+        (13 * 200..13 * 203).for_each(|seqid| sample(&mut decoder, now, shape, seqid));
+        assert_eq!(decoder.layout(), Some(shape), "seed {seed}");
+    }
+}
+
+#[test]
+fn changes_are_a_second_apart() {
+    let start = Instant::now();
+    let shapes = [config(10, 3), config(5, 2)];
+    let mut decoder = FecDecoder::new(None);
+    let mut seqid = 0;
+    // Ten seconds of a peer that changes ten times a second.
+    for round in 0..100 {
+        let shape = shapes[round % 2];
+        seqid = shape.group_start(seqid);
+        for _ in 0..8 * shape.sum() {
+            sample(&mut decoder, start + millis(100 * round as u64), shape, seqid);
+            seqid += 1;
+        }
+    }
+    let changes = decoder.stats().layout_changes;
+    assert!((5..=10).contains(&changes), "{changes}");
+    // Once it has settled, so does the decoder.
+    for _ in 0..4 * 13 {
+        sample(&mut decoder, start + millis(12_000), shapes[0], shapes[0].group_start(seqid));
+        seqid += 1;
+    }
+    let first = shapes[0].group_start(seqid);
+    for seqid in first..first + 4 * 13 {
+        sample(&mut decoder, start + millis(12_000), shapes[0], seqid);
+    }
+    assert_eq!(decoder.layout(), Some(shapes[0]));
+}
+
+#[test]
+fn the_wrap_is_not_an_edge() {
+    let now = Instant::now();
+    for shape in shapes() {
+        let mut decoder = FecDecoder::new(Some(config(9, 9)));
+        let numbers = (shape.paws() - shape.sum()..shape.paws()).chain(0..3 * shape.sum());
+        numbers.for_each(|seqid| sample(&mut decoder, now, shape, seqid));
+        assert_eq!(decoder.layout(), Some(shape));
+        assert_eq!(decoder.stats().layout_changes, 1);
+    }
+}
+
+#[test]
+fn a_forged_number_far_away_does_not_stop_the_search() {
+    let now = Instant::now();
+    let shape = config(10, 3);
+    for far in [50_000, 4_000, 1 << 31, u32::MAX] {
+        let mut decoder = FecDecoder::new(None);
+        (0..13).for_each(|seqid| sample(&mut decoder, now, shape, seqid));
+        sample(&mut decoder, now, config(1, 1), far);
+        (13..13 * 4).for_each(|seqid| sample(&mut decoder, now, shape, seqid));
+        assert_eq!(decoder.layout(), Some(shape), "{far}");
+    }
+}

@@ -1,0 +1,139 @@
+//! Encoder and decoder against each other, on a network that the test is.
+
+mod codec;
+mod hostile;
+mod learning;
+
+use std::time::{Duration, Instant};
+
+use super::encoder::PLAIN;
+use super::*;
+use crate::core::tests::link::Rng;
+
+fn config(data: usize, parity: usize) -> FecConfig {
+    FecConfig::new(data, parity).unwrap()
+}
+
+fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+fn payload(rng: &mut Rng, len: usize) -> Vec<u8> {
+    std::iter::repeat_with(|| rng.next() as u8).take(len).collect()
+}
+
+fn seqid(packet: &[u8]) -> u32 {
+    u32::from_le_bytes(*packet.first_chunk().unwrap())
+}
+
+/// Puts the datagram into a data packet; that and the parity that is due.
+fn seal(encoder: &mut FecEncoder, now: Instant, datagram: &[u8]) -> Vec<Vec<u8>> {
+    let mut packet = vec![0; HEAD];
+    packet.extend_from_slice(datagram);
+    let due = encoder.seal(now, &mut packet);
+    let mut packets = vec![packet];
+    for index in 0..due {
+        let mut parity = Vec::new();
+        let len = encoder.emit_parity(index, &mut parity);
+        assert_eq!(len, parity.len());
+        packets.push(parity);
+    }
+    packets
+}
+
+/// Packets of complete groups of random datagrams.
+fn groups(encoder: &mut FecEncoder, now: Instant, rng: &mut Rng, count: usize) -> Vec<Vec<u8>> {
+    let datagrams = count * encoder.config().data_shards();
+    (0..datagrams)
+        .flat_map(|_| {
+            let len = rng.range(24, 200) as usize;
+            seal(encoder, now, &payload(rng, len))
+        })
+        .collect()
+}
+
+/// What passes between groups of two kinds: data alone, until the first of the new ones begins.
+fn between(encoder: &mut FecEncoder, now: Instant, rng: &mut Rng) -> Vec<Vec<u8>> {
+    let mut packets = Vec::new();
+    loop {
+        packets.extend(seal(encoder, now, &payload(rng, 60)));
+        let next = seqid(packets.last().unwrap()) + 1;
+        if packets.len() >= PLAIN as usize && next.is_multiple_of(encoder.config().sum()) {
+            assert!(packets.iter().all(|packet| kind(packet) == Kind::Data));
+            return packets;
+        }
+    }
+}
+
+/// What the decoder recovers of a packet.
+fn feed(decoder: &mut FecDecoder, now: Instant, packet: &[u8]) -> Vec<Vec<u8>> {
+    let mut recovered = Vec::new();
+    decoder.input(now, packet, |datagram| {
+        recovered.push(datagram.to_vec());
+        true
+    });
+    decoder.check_invariants();
+    recovered
+}
+
+/// Feeds the packets but those whose index is lost. Every lost datagram must be recovered.
+fn recovers(decoder: &mut FecDecoder, now: Instant, packets: &[Vec<u8>], lost: &[usize]) {
+    let mut recovered = Vec::new();
+    for (i, packet) in packets.iter().enumerate() {
+        if !lost.contains(&i) {
+            recovered.extend(feed(decoder, now, packet));
+        }
+    }
+    let mut expected: Vec<_> = lost.iter().map(|i| &packets[*i]).collect();
+    expected.retain(|packet| kind(packet) == Kind::Data);
+    let mut expected: Vec<_> = expected.into_iter().map(|packet| packet[HEAD..].to_vec()).collect();
+    expected.sort();
+    recovered.sort();
+    assert_eq!(recovered, expected, "lost {lost:?}");
+}
+
+#[test]
+fn kinds_follow_from_the_bytes() {
+    for (low, expected) in [
+        (0xF1, Kind::Data),
+        (0xF2, Kind::Parity),
+        (0xF3, Kind::OutOfBand),
+        (81, Kind::Plain),
+        (0xF0, Kind::Plain),
+    ] {
+        assert_eq!(kind(&[1, 2, 3, 4, low, 0]), expected);
+        assert_eq!(kind(&[1, 2, 3, 4, low, 1]), Kind::Plain);
+        assert_eq!(kind(&[1, 2, 3, 4, low]), Kind::Plain);
+    }
+}
+
+#[test]
+fn shard_counts_are_checked() {
+    for (data, parity) in [(1, 1), (255, 1), (1, 255), (128, 128)] {
+        let config = FecConfig::new(data, parity).unwrap();
+        assert_eq!((config.data_shards(), config.parity_shards()), (data, parity));
+    }
+    let refusal = |data, parity| FecConfig::new(data, parity).unwrap_err().to_string();
+    assert_eq!(refusal(0, 3), "fec data shards is 0, allowed is 1 to 255");
+    assert_eq!(refusal(10, 0), "fec parity shards is 0, allowed is 1 to 255");
+    assert_eq!(refusal(200, 57), "fec data and parity shards is 257, allowed is 2 to 256");
+    assert_eq!(refusal(usize::MAX, usize::MAX).split(',').nth(1), Some(" allowed is 1 to 255"));
+}
+
+#[test]
+fn numbers_wrap_at_a_multiple_of_the_sum() {
+    assert_eq!(config(10, 3).paws(), 4_294_967_287);
+    assert_eq!(config(2, 1).paws(), u32::MAX);
+    assert_eq!(config(128, 128).paws(), 4_294_967_040);
+    assert_eq!(config(10, 3).group_start(4_294_967_275), 0);
+    assert_eq!(config(10, 3).group_start(4_294_967_274), 4_294_967_274);
+    assert_eq!(config(10, 3).group_start(14), 26);
+}
+
+#[test]
+fn statistics_add_up() {
+    let one = FecStats { data_shards: 1, refused_jumps: 7, ..FecStats::default() };
+    let mut sum = FecStats { data_shards: 2, layout_changes: 1, ..FecStats::default() };
+    sum += one;
+    assert_eq!((sum.data_shards, sum.refused_jumps, sum.layout_changes), (3, 7, 1));
+}

@@ -1,0 +1,276 @@
+//! The whole receive path of an endpoint.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use super::Choices;
+use crate::buffer::{Flushed, TxBatch};
+use crate::codec::Codec;
+use crate::config::{Config, Limits, Mode};
+use crate::core::segment::{Command, Header};
+use crate::core::seq::{Sn, Ts};
+use crate::crypto::{Algorithm, Cipher};
+use crate::driver::{Driver, Turn};
+use crate::endpoint::Endpoint;
+use crate::fec::{FecConfig, FecEncoder};
+use crate::listener::{AcceptQueue, KcpListener};
+use crate::mailbox::Mailbox;
+use crate::stats::EndpointStats;
+use crate::stream::KcpStream;
+use crate::sys::{RxBatch, Socket, Transmit};
+
+/// Datagrams that one input may send, and conversations that the endpoint may have.
+const DATAGRAMS: usize = 500;
+const CONNECTIONS: usize = 8;
+/// Addresses that datagrams come from, and conversations that they name.
+const PEERS: u8 = 3;
+const CONVS: u8 = 3;
+
+/// A socket whose network is the input.
+#[derive(Debug, Default)]
+struct Wire {
+    inbox: VecDeque<(SocketAddr, Vec<u8>)>,
+}
+
+impl Socket for Wire {
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(addr(0))
+    }
+
+    fn max_train(&self) -> usize {
+        64
+    }
+
+    fn recv(&mut self, batch: &mut RxBatch) -> io::Result<()> {
+        let mut any = false;
+        while let Some((from, datagram)) = self.inbox.pop_front() {
+            if !batch.push(from, &datagram) {
+                self.inbox.push_front((from, datagram));
+                break;
+            }
+            any = true;
+        }
+        any.then_some(()).ok_or_else(|| io::ErrorKind::WouldBlock.into())
+    }
+
+    fn send(&mut self, transmit: &Transmit<'_>) -> io::Result<usize> {
+        Ok(transmit.contents.len())
+    }
+
+    fn poll_recv_ready(&self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Pending
+    }
+
+    fn poll_send_ready(&self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// Keeps what a peer's codec sends.
+#[derive(Debug, Default)]
+struct Record(Vec<Vec<u8>>);
+
+impl Socket for Record {
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(addr(1))
+    }
+
+    fn max_train(&self) -> usize {
+        1
+    }
+
+    fn recv(&mut self, _: &mut RxBatch) -> io::Result<()> {
+        Err(io::ErrorKind::WouldBlock.into())
+    }
+
+    fn send(&mut self, transmit: &Transmit<'_>) -> io::Result<usize> {
+        self.0.push(transmit.contents.to_vec());
+        Ok(transmit.contents.len())
+    }
+
+    fn poll_recv_ready(&self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Pending
+    }
+
+    fn poll_send_ready(&self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+fn addr(host: u8) -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, host], 4_000))
+}
+
+/// Whatever arrives is taken or counted, and opens no more than allowed.
+///
+/// # Panics
+///
+/// When it is not.
+#[expect(clippy::disallowed_methods, reason = "the run needs one real instant to count from")]
+pub fn datagram(data: &[u8]) {
+    let mut choices = Choices(data);
+    let mut now = Instant::now();
+    let config = config(&mut choices);
+    let queue = AcceptQueue::new();
+    let mailbox = Mailbox::new();
+    let driver = Driver::new(
+        Wire::default(),
+        config.clone(),
+        mailbox.clone(),
+        Some(queue.clone()),
+        [1; 32],
+        now,
+    );
+    let mut driver = driver.expect("a valid configuration");
+    let listener = KcpListener::new(queue, Endpoint::attach(mailbox, addr(0)));
+    let mut peers: Vec<Peer> = (1..=PEERS).map(|host| Peer::new(host, &config)).collect();
+    let mut streams = VecDeque::new();
+    let mut sent = 0;
+    while sent < DATAGRAMS && !choices.0.is_empty() {
+        let peer = &mut peers[usize::from(choices.byte() % PEERS)];
+        peer.send(&mut choices, now);
+        for datagram in peer.sent.0.drain(..) {
+            // Empty ones carry nothing for anyone.
+            sent += usize::from(!datagram.is_empty());
+            driver.socket_mut().inbox.push_back((peer.addr, datagram));
+        }
+        now += Duration::from_millis(choices.pick(&[0, 0, 1, 50, 1_000, 70_000]));
+        if choices.byte() & 3 == 0 {
+            while driver.turn(now) == Turn::Again {}
+            use_streams(&listener, &mut streams, choices.byte());
+        }
+        assert!(listener.stats().connections <= CONNECTIONS as u64);
+    }
+    while driver.turn(now) == Turn::Again {}
+    assert_eq!(listener.stats().received_datagrams, sent as u64);
+}
+
+fn config(choices: &mut Choices<'_>) -> Config {
+    let algorithm = choices.pick(Algorithm::ALL);
+    let key = [7; 32];
+    let mut config = Config::new()
+        .cipher(Cipher::new(algorithm, &key[..algorithm.key_len()]).expect("the right key"))
+        .mode(choices.pick(&[Mode::Stream, Mode::Message]));
+    let shapes = [None, Some((2, 2)), Some((3, 1)), Some((10, 3))];
+    config.fec = choices.pick(&shapes).and_then(|(data, parity)| FecConfig::new(data, parity).ok());
+    config.fec_decode = choices.byte() & 7 != 0;
+    config.replay_window = choices.pick(&[0, 0, 16]);
+    config.duplicates = choices.pick(&[0, 0, 2]);
+    config.limits = Limits { max_connections: CONNECTIONS, backlog: 4 };
+    config
+}
+
+/// Somebody who has the key, and may or may not keep to the rules.
+struct Peer {
+    addr: SocketAddr,
+    codec: Codec,
+    fec: FecEncoder,
+    tx: TxBatch,
+    sent: Record,
+    last: Vec<u8>,
+}
+
+impl Peer {
+    fn new(host: u8, config: &Config) -> Self {
+        let fec = config.fec.or_else(|| FecConfig::new(3, 2).ok());
+        Self {
+            addr: addr(host),
+            codec: Codec::new(config, [host; 32]),
+            fec: FecEncoder::new(fec.expect("a shape")),
+            tx: TxBatch::default(),
+            sent: Record::default(),
+            last: Vec::new(),
+        }
+    }
+
+    fn send(&mut self, choices: &mut Choices<'_>, now: Instant) {
+        match choices.byte() % 8 {
+            // Any bytes, as they are.
+            0 => self.sent.0.push(choices.bytes()),
+            // Any bytes, well sealed.
+            1 => self.seal(now, false, choices.bytes()),
+            2 => self.seal(now, true, choices.bytes()),
+            // The last one again, damaged or not.
+            3 => {
+                let mut again = self.last.clone();
+                let (at, bits) = (usize::from(choices.byte()), choices.byte());
+                if let Some(byte) = again.get_mut(at) {
+                    *byte ^= bits;
+                }
+                self.sent.0.push(again);
+            }
+            4 => {
+                let (conv, payload) = (u32::from(choices.byte() % CONVS), choices.bytes());
+                self.codec.encode_out_of_band(&mut self.tx, addr(0), conv, &payload);
+                self.flush();
+            }
+            kind => {
+                let segment = segment(choices);
+                self.seal(now, kind & 1 == 0, segment);
+            }
+        }
+        if let Some(last) = self.sent.0.last() {
+            self.last.clone_from(last);
+        }
+    }
+
+    fn seal(&mut self, now: Instant, shard: bool, bytes: Vec<u8>) {
+        let fec = shard.then_some(&mut self.fec);
+        let write = |tail: &mut Vec<u8>| {
+            tail.extend_from_slice(&bytes);
+            Some(())
+        };
+        self.codec.encode(now, &mut self.tx, addr(0), fec, 0, write);
+        self.flush();
+    }
+
+    fn flush(&mut self) {
+        self.codec.seal(&mut self.tx);
+        let flushed = self.tx.flush(&mut self.sent, &mut EndpointStats::default());
+        assert!(matches!(flushed, Flushed::All));
+    }
+}
+
+/// A segment that may be one of a conversation's.
+fn segment(choices: &mut Choices<'_>) -> Vec<u8> {
+    let payload = choices.bytes();
+    let commands =
+        [Command::Push, Command::Push, Command::Ack, Command::WindowAsk, Command::WindowTell];
+    let header = Header {
+        conv: u32::from(choices.byte() % CONVS),
+        command: choices.pick(&commands),
+        frg: choices.pick(&[0, 0, 1, 255]),
+        wnd: choices.pick(&[0, 1, 128, u16::MAX]),
+        ts: Ts(choices.word()),
+        sn: Sn(choices.pick(&[0, 0, 1, 2, 3, 1_000, u32::MAX])),
+        una: Sn(choices.pick(&[0, 0, 0, 1, 2, u32::MAX])),
+        len: u32::try_from(payload.len()).expect("a short payload"),
+    };
+    let mut out = Vec::new();
+    header.emit(&mut out);
+    out.extend_from_slice(&payload);
+    out
+}
+
+/// What an application does: accepts, reads, writes, drops.
+fn use_streams(listener: &KcpListener, streams: &mut VecDeque<KcpStream>, choice: u8) {
+    let mut cx = Context::from_waker(std::task::Waker::noop());
+    while let Poll::Ready(Ok((stream, _))) = listener.poll_accept(&mut cx) {
+        streams.push_back(stream);
+    }
+    for stream in streams.iter() {
+        let mut buffer = [0; 512];
+        while stream.try_read(&mut buffer).is_ok_and(|len| len > 0) {}
+        while stream.try_recv_datagram().is_ok() {}
+        if choice & 1 == 0 {
+            drop(stream.try_write(b"an answer"));
+            drop(stream.send_datagram(b"another"));
+        }
+    }
+    if choice & 6 == 0 {
+        streams.pop_front();
+    }
+}

@@ -1,0 +1,122 @@
+//! The body of the fuzz target `open_packet`, and what tests and benches of
+//! the bare ciphers and of nonces need.
+
+use std::fmt;
+
+use crate::crypto::nonce::{NonceSecret, NonceSource};
+use crate::crypto::{self, Algorithm, Cipher, PacketCipher, Transform};
+
+/// The cipher of a name without nonce and checksum.
+pub struct Bare(Box<dyn Transform>);
+
+impl Bare {
+    /// `None` when there is no such cipher in this build, or it takes no such key.
+    #[must_use]
+    pub fn new(name: &str, key: &[u8]) -> Option<Self> {
+        crypto::transform(Algorithm::from_name(name).ok()?, key).map(Self)
+    }
+
+    /// Encrypts whole packets.
+    pub fn encrypt(&self, packets: &mut [&mut [u8]]) {
+        self.0.encrypt(packets);
+    }
+
+    /// Decrypts a whole packet.
+    pub fn decrypt(&self, packet: &mut [u8]) {
+        self.0.decrypt(packet);
+    }
+}
+
+impl fmt::Debug for Bare {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Bare(..)")
+    }
+}
+
+/// The nonces of one socket, and what recognises them.
+#[derive(Debug)]
+pub struct Nonces(NonceSecret, NonceSource);
+
+impl Nonces {
+    /// From a secret.
+    #[must_use]
+    pub fn new(random: &[u8; 32]) -> Self {
+        let secret = NonceSecret::new(random);
+        let source = NonceSource::new(&secret, 0);
+        Self(secret, source)
+    }
+
+    /// Writes `len` bytes of nonce at the start of each packet, and gives how many were written.
+    pub fn fill(&mut self, len: usize, packets: &mut [&mut [u8]]) -> u64 {
+        self.1.fill(len, packets);
+        self.1.count()
+    }
+
+    /// Whether it is one of these.
+    #[must_use]
+    pub fn is_own(&self, nonce: &[u8]) -> bool {
+        self.0.is_own(nonce)
+    }
+}
+
+/// Any bytes opened with every cipher: no panic. What is sealed opens to what it was.
+///
+/// # Panics
+///
+/// When it does not.
+pub fn open_packet(data: &[u8]) {
+    // Bytes 0..32 are a key, for each cipher as much of it as it takes.
+    let Some((key, rest)) = data.split_first_chunk::<32>() else { return };
+    for algorithm in Algorithm::ALL {
+        let cipher = Cipher::new(*algorithm, &key[..algorithm.key_len()]).expect("the right key");
+        cipher.check().expect("within bounds");
+        let Some(packet_cipher) = cipher.packet_cipher() else { continue };
+        let mut datagram = rest.to_vec();
+        if packet_cipher.open(&mut datagram).is_ok() {
+            let overhead = cipher.overhead();
+            assert!(datagram.len() >= overhead.head + overhead.tail);
+        }
+        round_trip(&**packet_cipher, rest);
+    }
+}
+
+/// Seals `body` and parts of it in one batch, and opens the packets again.
+fn round_trip(cipher: &dyn PacketCipher, body: &[u8]) {
+    let overhead = cipher.overhead();
+    let (head, tail) = (overhead.head, overhead.tail);
+    let nonce = |index: u8| (0..overhead.nonce).map(move |i| index ^ i.to_le_bytes()[0]);
+    let bodies = [body, &body[..body.len() / 2], &[], &body[body.len() / 3..]];
+    let mut packets: Vec<Vec<u8>> = (0..)
+        .zip(bodies)
+        .map(|(index, body)| {
+            let mut packet: Vec<u8> = nonce(index).collect();
+            packet.resize(head, 0);
+            packet.extend_from_slice(body);
+            packet.resize(head + body.len() + tail, 0);
+            packet
+        })
+        .collect();
+    let mut slices: Vec<&mut [u8]> = packets.iter_mut().map(Vec::as_mut_slice).collect();
+    cipher.seal(&mut slices);
+    for ((index, body), mut packet) in (0..).zip(bodies).zip(packets) {
+        cipher.open(&mut packet).expect("sealed just now");
+        assert_eq!(&packet[head..packet.len() - tail], body);
+        assert!(packet.iter().copied().take(overhead.nonce).eq(nonce(index)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(200))]
+
+        #[test]
+        fn packets_of_any_bytes(data in proptest::collection::vec(any::<u8>(), 0..2_000)) {
+            open_packet(&data);
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Out-of-band datagrams of a stream: unreliable, unordered, beside the byte stream.
+
+use std::future::poll_fn;
+use std::io::{Error, ErrorKind, Result};
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+
+use super::KcpStream;
+use crate::codec::OUT_OF_BAND_HEAD;
+use crate::config::Setting;
+use crate::fec::{self, FecConfig};
+use crate::shared::Handle;
+use crate::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
+use crate::sync::Ordering;
+
+/// Bytes of an out-of-band packet that are not among those every datagram has.
+const CONV: usize = OUT_OF_BAND_HEAD - fec::HEAD;
+
+/// Datagrams beside the stream, as kcp-go's out-of-band packets.
+///
+/// They are neither repeated nor ordered, are encrypted as everything else, and never begin a
+/// conversation: what arrives before the peer knows of this one is lost. They share a header with
+/// FEC, so [`Config::fec`](crate::Config::fec) must be set on the side that sends; receiving needs
+/// nothing. A kcp-go peer needs a version of 2026: older ones take such a packet for a malformed
+/// segment, and an old server may then end the conversation when bytes 0 to 3 of the payload are
+/// zero.
+impl KcpStream {
+    /// Queues a datagram. It leaves with the driver's next turn, before the bytes of the stream.
+    ///
+    /// Of what waits, 256 KiB at most, the oldest makes room for the latest;
+    /// [`ConnectionStats::out_of_band_dropped`](crate::ConnectionStats::out_of_band_dropped)
+    /// counts that.
+    ///
+    /// # Errors
+    ///
+    /// [`Unsupported`](ErrorKind::Unsupported) without [`Config::fec`](crate::Config::fec);
+    /// [`InvalidInput`](ErrorKind::InvalidInput) above
+    /// [`max_datagram_size`](Self::max_datagram_size); the
+    /// [`ConnectionError`](crate::ConnectionError) once the conversation has ended.
+    pub fn send_datagram(&self, datagram: &[u8]) -> Result<()> {
+        send(self.handle(), datagram)
+    }
+
+    /// Waits for a datagram and returns it.
+    ///
+    /// Of what waits to be read, 256 KiB at most, the oldest makes room for the latest.
+    ///
+    /// # Errors
+    ///
+    /// The [`ConnectionError`](crate::ConnectionError) after the datagrams that arrived before it.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost. When several tasks wait, the last one that asked is woken.
+    pub async fn recv_datagram(&self) -> Result<Bytes> {
+        poll_fn(|cx| self.poll_recv_datagram(cx)).await
+    }
+
+    /// Polls for a datagram, as [`recv_datagram`](Self::recv_datagram).
+    ///
+    /// # Errors
+    ///
+    /// As [`recv_datagram`](Self::recv_datagram).
+    pub fn poll_recv_datagram(&self, cx: &mut Context<'_>) -> Poll<Result<Bytes>> {
+        self.handle().poll_datagram(Some(cx.waker()))
+    }
+
+    /// Returns a datagram that has arrived, without waiting.
+    ///
+    /// # Errors
+    ///
+    /// [`WouldBlock`](ErrorKind::WouldBlock) if there is none; otherwise as
+    /// [`recv_datagram`](Self::recv_datagram).
+    pub fn try_recv_datagram(&self) -> Result<Bytes> {
+        match self.handle().poll_datagram(None) {
+            Poll::Ready(result) => result,
+            Poll::Pending => Err(ErrorKind::WouldBlock.into()),
+        }
+    }
+
+    /// Returns the largest datagram in bytes that can be sent now, or `None` where none can be:
+    /// without [`Config::fec`](crate::Config::fec). It falls with the datagram size of the path.
+    #[must_use]
+    pub fn max_datagram_size(&self) -> Option<usize> {
+        limit(self.handle())
+    }
+
+    /// Changes the redundancy in what this side sends to the address of the peer, and to all
+    /// conversations with it, from the next group on.
+    ///
+    /// A kcp-go receiver learns the new numbers only after some 258 packets without a loss, and
+    /// recovers nothing until then; this crate's within two groups.
+    ///
+    /// # Errors
+    ///
+    /// [`Unsupported`](ErrorKind::Unsupported) without [`Config::fec`](crate::Config::fec): the
+    /// size of segments leaves no room for its header.
+    pub fn set_fec(&self, fec: FecConfig) -> Result<()> {
+        set_fec(self.handle(), fec)
+    }
+}
+
+macro_rules! halves {
+    ($($reader:ty, $writer:ty);*) => {$(
+        impl $reader {
+            /// Waits for an out-of-band datagram, as [`KcpStream::recv_datagram`].
+            ///
+            /// # Errors
+            ///
+            /// As [`KcpStream::recv_datagram`].
+            ///
+            /// # Cancel safety
+            ///
+            /// Nothing is lost.
+            pub async fn recv_datagram(&self) -> Result<Bytes> {
+                poll_fn(|cx| self.side.handle.poll_datagram(Some(cx.waker()))).await
+            }
+        }
+
+        impl $writer {
+            /// Queues an out-of-band datagram, as [`KcpStream::send_datagram`].
+            ///
+            /// # Errors
+            ///
+            /// As [`KcpStream::send_datagram`].
+            pub fn send_datagram(&self, datagram: &[u8]) -> Result<()> {
+                send(&self.side.handle, datagram)
+            }
+
+            /// Changes the redundancy in what this side sends, as [`KcpStream::set_fec`].
+            ///
+            /// # Errors
+            ///
+            /// As [`KcpStream::set_fec`].
+            pub fn set_fec(&self, fec: FecConfig) -> Result<()> {
+                set_fec(&self.side.handle, fec)
+            }
+        }
+    )*};
+}
+
+halves!(OwnedReadHalf, OwnedWriteHalf; ReadHalf<'_>, WriteHalf<'_>);
+
+fn send(handle: &Handle, datagram: &[u8]) -> Result<()> {
+    check_framed(handle)?;
+    let (size, max) = (datagram.len(), limit(handle).unwrap_or(0));
+    if size > max {
+        let text = format!("the datagram has {size} bytes, allowed are {max}");
+        return Err(Error::new(ErrorKind::InvalidInput, text));
+    }
+    handle.send_datagram(Bytes::copy_from_slice(datagram))
+}
+
+fn limit(handle: &Handle) -> Option<usize> {
+    let kcp = handle.mtu.load(Ordering::Relaxed).saturating_sub(handle.overhead);
+    handle.framed.then(|| kcp.saturating_sub(CONV))
+}
+
+fn set_fec(handle: &Handle, fec: FecConfig) -> Result<()> {
+    check_framed(handle)?;
+    handle.set(Setting::Fec(fec));
+    Ok(())
+}
+
+fn check_framed(handle: &Handle) -> Result<()> {
+    if handle.framed {
+        return Ok(());
+    }
+    let text = "this needs the header that FEC adds: set Config::fec";
+    Err(Error::new(ErrorKind::Unsupported, text))
+}

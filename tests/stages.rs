@@ -1,0 +1,227 @@
+//! Ciphers, FEC and out-of-band datagrams through the public API, on real sockets.
+
+mod common;
+
+use std::io::ErrorKind;
+use std::time::Duration;
+
+use common::{
+    Pair, assert_same, bytes, cause, guarded, is_pending, listener, on_both_runtimes, pair, read,
+    until,
+};
+use kcpx::crypto::{Key, OpenError, Overhead, PacketCipher};
+use kcpx::{Algorithm, Cipher, Config, ConnectionError, FecConfig, KcpStream};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UdpSocket;
+
+fn fec(data: usize, parity: usize) -> FecConfig {
+    FecConfig::new(data, parity).unwrap()
+}
+
+/// Both ends in one process under the same key, which each of them could take for its own.
+#[test]
+fn every_cipher_carries_a_conversation() {
+    for algorithm in Algorithm::ALL {
+        for fec in [None, Some(fec(3, 1))] {
+            on_both_runtimes(|| async {
+                let key = Key::derive("a passphrase", Key::KCPTUN_SALT);
+                let mut config = Config::new();
+                config.cipher = Cipher::from_name(algorithm.name(), &key).unwrap();
+                config.fec = fec;
+                let Pair { mut client, mut server, .. } = pair(config).await;
+                let data = bytes(1, 100_000);
+                let (there, back) = (data.clone(), data.clone());
+                let echo = tokio::spawn(async move {
+                    let got = read(&mut server, 100_000).await;
+                    server.write_all(&got).await.unwrap();
+                    server.shutdown().await.unwrap();
+                    server
+                });
+                client.write_all(&there).await.unwrap();
+                assert_same(&read(&mut client, 100_000).await, &back);
+                let server = echo.await.unwrap();
+                for stats in [client.endpoint().stats(), server.endpoint().stats()] {
+                    assert_eq!((stats.dropped_forged, stats.dropped_reflected), (0, 0));
+                    let sealed =
+                        if *algorithm == Algorithm::Null { 0 } else { stats.sent_datagrams };
+                    assert_eq!(stats.sealed_datagrams, sealed, "{algorithm}");
+                }
+            });
+        }
+    }
+}
+
+/// Not a cipher to be used: it shows what one has to do.
+#[derive(Debug)]
+struct Stamp;
+
+impl PacketCipher for Stamp {
+    fn overhead(&self) -> Overhead {
+        Overhead { nonce: 8, head: 10, tail: 1 }
+    }
+
+    fn seal(&self, packets: &mut [&mut [u8]]) {
+        for packet in packets {
+            packet[8..10].copy_from_slice(b"ok");
+            *packet.last_mut().unwrap() = packet[0];
+        }
+    }
+
+    fn open(&self, datagram: &mut [u8]) -> Result<(), OpenError> {
+        let genuine =
+            datagram.len() > 11 && datagram[8..10] == *b"ok" && datagram.last() == datagram.first();
+        genuine.then_some(()).ok_or(OpenError)
+    }
+}
+
+#[test]
+fn a_cipher_of_ones_own_carries_a_conversation() {
+    on_both_runtimes(|| async {
+        let config = Config::new().cipher(Cipher::custom(Stamp)).fec(fec(2, 1));
+        let Pair { mut client, mut server, listener } = pair(config).await;
+        let stranger = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        stranger.send_to(&[0; 100], listener.local_addr().unwrap()).await.unwrap();
+        until(|| listener.stats().dropped_forged == 1).await;
+        client.write_all(&bytes(2, 50_000)).await.unwrap();
+        assert_same(&read(&mut server, 50_000).await, &bytes(2, 50_000));
+    });
+}
+
+#[test]
+fn what_cannot_be_configured_is_said() {
+    let refused = |config: Config| config.validate().unwrap_err().to_string();
+    assert_eq!(
+        FecConfig::new(0, 3).unwrap_err().to_string(),
+        "fec data shards is 0, allowed is 1 to 255"
+    );
+    assert!(FecConfig::new(200, 57).is_err());
+    assert!(FecConfig::new(200, 56).is_ok());
+    let key = Key::derive("a passphrase", Key::KCPTUN_SALT);
+    let gcm = Cipher::from_name("aes-128-gcm", &key).unwrap();
+    assert_eq!(
+        refused(Config::new().cipher(gcm).fec(fec(10, 3)).mtu(60)),
+        "mtu (bytes) is 60, allowed is 61 to 65507"
+    );
+    let mut config = Config::new();
+    config.replay_window = 1 << 21;
+    assert_eq!(refused(config), "replay_window (datagrams) is 2097152, allowed is 0 to 1048576");
+    let error = Cipher::from_name("aes-1024", &key).unwrap_err().to_string();
+    assert!(error.contains("aes-128-gcm"), "{error}");
+}
+
+#[test]
+fn datagrams_travel_beside_the_stream() {
+    on_both_runtimes(|| async {
+        let Pair { client, server, listener: _listener } =
+            pair(Config::new().fec(fec(10, 3))).await;
+        let largest = client.max_datagram_size().unwrap();
+        for size in [0, 1, 500, largest] {
+            client.send_datagram(&bytes(3, size)).unwrap();
+            assert_same(&server.recv_datagram().await.unwrap(), &bytes(3, size));
+            server.send_datagram(&bytes(4, size)).unwrap();
+            assert_same(&client.recv_datagram().await.unwrap(), &bytes(4, size));
+        }
+        assert_eq!(server.try_recv_datagram().unwrap_err().kind(), ErrorKind::WouldBlock);
+        let error = client.send_datagram(&vec![0; largest + 1]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        assert_eq!(error.to_string(), "the datagram has 1389 bytes, allowed are 1388");
+
+        // Halves have the two directions.
+        let (reader, writer) = server.into_split();
+        writer.send_datagram(b"to the client").unwrap();
+        assert_eq!(client.recv_datagram().await.unwrap(), "to the client");
+        client.send_datagram(b"to the server").unwrap();
+        assert_eq!(reader.recv_datagram().await.unwrap(), "to the server");
+    });
+}
+
+#[test]
+fn datagrams_are_refused_where_they_cannot_be_sent() {
+    on_both_runtimes(|| async {
+        let Pair { client, server, listener: _listener } = pair(Config::new()).await;
+        assert_eq!(client.max_datagram_size(), None);
+        let error = client.send_datagram(b"x").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert_eq!(client.set_fec(fec(3, 1)).unwrap_err().kind(), ErrorKind::Unsupported);
+
+        // Whoever waits for one hears of the end.
+        assert!(is_pending(server.recv_datagram()).await);
+        let waiting = tokio::spawn(async move { cause(server.recv_datagram().await) });
+        drop(client);
+        waiting.abort();
+        assert!(waiting.await.is_err());
+    });
+}
+
+#[test]
+fn the_end_of_a_conversation_ends_datagrams_too() {
+    on_both_runtimes(|| async {
+        let mut config = Config::new().fec(fec(10, 3)).keepalive(None);
+        config.kcp.idle_timeout = Some(Duration::from_secs(1));
+        let Pair { client, server, listener: _listener } = pair(config).await;
+        server.send_datagram(b"read me first").unwrap();
+        until(|| client.stats().out_of_band_received == 1 && client.error().is_some()).await;
+        assert_eq!(client.recv_datagram().await.unwrap(), "read me first");
+        assert_eq!(cause(client.recv_datagram().await), ConnectionError::IdleTimeout);
+        assert_eq!(cause(client.send_datagram(b"x")), ConnectionError::IdleTimeout);
+    });
+}
+
+/// The datagrams of kcp-go as they were recorded, through everything that stands between the
+/// socket and the reader.
+#[test]
+fn recorded_conversations_pass_through_a_listener() {
+    #[derive(serde::Deserialize)]
+    struct Datagram {
+        from: String,
+        #[serde(default)]
+        lost: bool,
+        wire: String,
+    }
+    #[derive(serde::Deserialize)]
+    struct Session {
+        cipher: String,
+        key: String,
+        bytes: usize,
+        datagrams: Vec<Datagram>,
+    }
+    let unhex = |text: &str| -> Vec<u8> {
+        let digit = |at: usize| u8::from_str_radix(&text[at..at + 2], 16).unwrap();
+        (0..text.len()).step_by(2).map(digit).collect()
+    };
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/vectors");
+    let mut played = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        // What was lost on the way was sent again only as far as FEC had not recovered it, which a
+        // listener that cannot ask its peer does not.
+        if !name.starts_with("session-") || name.contains("loss") {
+            continue;
+        }
+        let session: Session =
+            serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+        let cipher = if session.cipher.is_empty() { "null" } else { &session.cipher };
+        let Ok(algorithm) = Algorithm::from_name(cipher) else { continue };
+        let cipher = Cipher::new(algorithm, &unhex(&session.key)).unwrap();
+        println!("{name}");
+        on_both_runtimes(|| async {
+            let listener = listener(Config::new().cipher(cipher.clone())).await;
+            let wire = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+            wire.connect(listener.local_addr().unwrap()).await.unwrap();
+            for datagram in session.datagrams.iter().filter(|d| d.from == "client" && !d.lost) {
+                wire.send(&unhex(&datagram.wire)).await.unwrap();
+            }
+            let (mut stream, _): (KcpStream, _) = listener.accept().await.unwrap();
+            let mut got = vec![0; session.bytes];
+            guarded(stream.read_exact(&mut got)).await.unwrap();
+            let pattern = |i: usize| (i * 31 + (i >> 8) * 7 + (i >> 16) * 3) as u8;
+            assert_same(&got, &(0..session.bytes).map(pattern).collect::<Vec<u8>>());
+            let stats = listener.stats();
+            assert_eq!((stats.dropped_forged, stats.dropped_reflected), (0, 0));
+            assert_eq!(stats.dropped_replayed, 0);
+        });
+        played += 1;
+    }
+    assert!(played >= 9, "{played} conversations");
+}

@@ -1,0 +1,175 @@
+//! Forward error correction of kcp-go: the same packets out, and every loss that the parity covers
+//! recovered.
+
+use std::time::Instant;
+
+use kcpx::FecConfig;
+use kcpx::fec::{FecDecoder, FecEncoder, HEAD};
+use serde::Deserialize;
+
+use crate::unhex;
+
+#[derive(Debug, Deserialize)]
+struct File {
+    vectors: Vec<Run>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Run {
+    data_shards: usize,
+    parity_shards: usize,
+    first_seqid: u32,
+    packets: Vec<Packet>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Packet {
+    payload: String,
+    data_packet: String,
+    #[serde(default)]
+    parity_packets: Vec<String>,
+}
+
+/// SplitMix64.
+struct Rng(u64);
+
+impl Rng {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        ((z ^ (z >> 31)) % limit as u64) as usize
+    }
+}
+
+/// A data packet of the encoder, and the parity packets that follow it.
+fn seal(encoder: &mut FecEncoder, now: Instant, payload: &[u8]) -> (Vec<u8>, Vec<Vec<u8>>) {
+    let mut packet = vec![0; HEAD];
+    packet.extend_from_slice(payload);
+    let due = encoder.seal(now, &mut packet);
+    let parity = (0..due).map(|index| {
+        let mut parity = Vec::new();
+        assert_eq!(encoder.emit_parity(index, &mut parity), parity.len());
+        parity
+    });
+    let parity = parity.collect();
+    (packet, parity)
+}
+
+/// Encodes the run, compares each packet, and returns those of complete groups.
+fn encode(run: &Run, config: FecConfig) -> Vec<Vec<Vec<u8>>> {
+    let now = Instant::now();
+    let mut encoder = FecEncoder::starting_at(config, run.first_seqid);
+    let (mut groups, mut data) = (Vec::new(), Vec::new());
+    for (i, expected) in run.packets.iter().enumerate() {
+        let (packet, parity) = seal(&mut encoder, now, &unhex(&expected.payload));
+        assert_eq!(packet, unhex(&expected.data_packet), "{config:?}, packet {i}");
+        let wanted: Vec<_> = expected.parity_packets.iter().map(|packet| unhex(packet)).collect();
+        assert_eq!(parity, wanted, "{config:?}, parity after packet {i}");
+        data.push(packet);
+        if !parity.is_empty() {
+            data.extend(parity);
+            groups.push(std::mem::take(&mut data));
+        } else if data.len() == run.data_shards {
+            data.clear();
+        }
+    }
+    groups
+}
+
+/// A decoder that misses the packets of these places computes exactly those with data.
+fn recover(config: FecConfig, group: &[Vec<u8>], lost: &[usize]) {
+    let now = Instant::now();
+    let mut decoder = FecDecoder::new(Some(config));
+    let mut recovered = Vec::new();
+    for (_, packet) in group.iter().enumerate().filter(|(place, _)| !lost.contains(place)) {
+        decoder.input(now, packet, |datagram| {
+            recovered.push(datagram.to_vec());
+            true
+        });
+    }
+    let places = (0..config.data_shards()).filter(|place| lost.contains(place));
+    let expected: Vec<_> = places.map(|place| &group[place][HEAD..]).collect();
+    assert_eq!(recovered, expected, "{config:?} without {lost:?}");
+}
+
+/// All sets of at most `count` places below `end`, from `start` on.
+fn subsets(
+    start: usize,
+    end: usize,
+    count: usize,
+    chosen: &mut Vec<usize>,
+    f: &mut dyn FnMut(&[usize]),
+) {
+    f(chosen);
+    if count == 0 {
+        return;
+    }
+    for place in start..end {
+        chosen.push(place);
+        subsets(place + 1, end, count - 1, chosen, f);
+        chosen.pop();
+    }
+}
+
+#[test]
+fn groups_of_kcp_go_are_made_and_recovered() {
+    let file: File = serde_json::from_str(include_str!("fec.json")).unwrap();
+    assert!(!file.vectors.is_empty());
+    for run in &file.vectors {
+        let config = FecConfig::new(run.data_shards, run.parity_shards).unwrap();
+        let sum = run.data_shards + run.parity_shards;
+        let groups = encode(run, config);
+        assert!(!groups.is_empty(), "the run holds a complete group");
+        for (i, group) in groups.iter().enumerate() {
+            assert_eq!(group.len(), sum);
+            if sum <= 13 {
+                subsets(0, sum, run.parity_shards, &mut Vec::new(), &mut |lost| {
+                    recover(config, group, lost);
+                });
+                continue;
+            }
+            let mut rng = Rng(i as u64);
+            for _ in 0..2_000_usize.div_ceil(groups.len()) {
+                let mut lost: Vec<usize> = (0..sum).collect();
+                let left = rng.below(run.parity_shards) + 1;
+                while lost.len() > left {
+                    lost.swap_remove(rng.below(lost.len()));
+                }
+                recover(config, group, &lost);
+            }
+        }
+    }
+    println!("fec.json: {} runs ok", file.vectors.len());
+}
+
+/// Checks every `rs` row of `kcpgo-vectors.txt`, and returns how many there are.
+///
+/// Data packet `i` of a group is zeros but for a one in byte `i`, so what parity there is in that
+/// byte is the coefficient.
+#[cfg(feature = "_fuzz")]
+pub(crate) fn rs_rows() -> usize {
+    let now = Instant::now();
+    let text = include_str!("kcpgo-vectors.txt");
+    let rows = text.lines().filter_map(|line| line.strip_prefix("rs x x "));
+    let mut count = 0;
+    for row in rows {
+        let (data, matrix) = row.split_once(' ').unwrap();
+        let (data, matrix) = (data.parse::<usize>().unwrap(), unhex(matrix.trim()));
+        assert!(!matrix.is_empty() && matrix.len().is_multiple_of(data), "{row}");
+        let config = FecConfig::new(data, matrix.len() / data).unwrap();
+        let mut encoder = FecEncoder::new(config);
+        // The first packet of all may have no parity, so this is the second group.
+        let mut parity = Vec::new();
+        for i in 0..2 * data {
+            let mut payload = vec![0; data];
+            payload[i % data] = 1;
+            parity = seal(&mut encoder, now, &payload).1;
+        }
+        let made: Vec<u8> = parity.iter().flat_map(|packet| packet[HEAD..].to_vec()).collect();
+        assert_eq!(made, matrix, "{config:?}");
+        count += 1;
+    }
+    count
+}

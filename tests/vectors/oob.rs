@@ -1,0 +1,80 @@
+//! Out-of-band packets: what kcp-go writes is read, and what this crate sends is the same.
+
+use std::time::Duration;
+
+use kcpx::fec::{self, Kind};
+use kcpx::{Config, FecConfig, KcpListener, KcpStream};
+use serde::Deserialize;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UdpSocket;
+use tokio::time::timeout;
+
+use crate::unhex;
+
+#[derive(Debug, Deserialize)]
+struct File {
+    vectors: Vec<Vector>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Vector {
+    conv: u32,
+    payload: String,
+    packet: String,
+}
+
+fn vectors() -> Vec<Vector> {
+    let file: File = serde_json::from_str(include_str!("oob.json")).unwrap();
+    assert!(!file.vectors.is_empty());
+    file.vectors
+}
+
+/// Bytes 8 to 11 of a packet are the conversation, which a stream chooses by itself.
+fn with_conv(packet: &str, conv: u32) -> Vec<u8> {
+    let mut packet = unhex(packet);
+    packet[8..12].copy_from_slice(&conv.to_le_bytes());
+    packet
+}
+
+async fn receive(socket: &UdpSocket) -> Vec<u8> {
+    let mut buffer = vec![0; 2_000];
+    let len = timeout(Duration::from_secs(60), socket.recv(&mut buffer)).await.unwrap().unwrap();
+    buffer.truncate(len);
+    buffer
+}
+
+#[tokio::test]
+async fn recorded_packets_are_sent_and_received() {
+    let config = Config::new().fec(FecConfig::new(10, 3).unwrap());
+    // A socket in the place of the peer sees what is sent.
+    let wire = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let stream = KcpStream::connect_with(wire.local_addr().unwrap(), config).await.unwrap();
+    // Whoever receives needs no FEC. The conversation is opened by hand, by the first segment.
+    let listener = KcpListener::bind("127.0.0.1:0").await.unwrap();
+    let sender = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    sender.connect(listener.local_addr().unwrap()).await.unwrap();
+    let mut opening = unhex("4433221151000002");
+    opening.resize(24, 0);
+    opening[20] = 1;
+    opening.push(b'!');
+    sender.send(&opening).await.unwrap();
+    let (mut peer, _) = listener.accept().await.unwrap();
+    assert_eq!((peer.read_u8().await.unwrap(), peer.conv()), (b'!', 0x1122_3344));
+
+    let vectors = vectors();
+    for vector in &vectors {
+        let payload = unhex(&vector.payload);
+        stream.send_datagram(&payload).unwrap();
+        let sent = receive(&wire).await;
+        assert_eq!(fec::kind(&sent), Kind::OutOfBand);
+        assert_eq!(sent, with_conv(&vector.packet, stream.conv()));
+
+        assert_eq!(vector.conv, peer.conv());
+        sender.send(&unhex(&vector.packet)).await.unwrap();
+        let got = timeout(Duration::from_secs(60), peer.recv_datagram()).await.unwrap();
+        assert_eq!(got.unwrap(), payload);
+    }
+    // The byte stream beside them goes on.
+    peer.write_all(b"!").await.unwrap();
+    println!("oob.json: {} vectors ok", vectors.len());
+}
