@@ -45,19 +45,29 @@
 //!   [`Config::linger`] without progress. [`Endpoint::wait_idle`] waits for that; a process that
 //!   ends before loses the tail.
 //!
+//! # Ciphers, FEC, datagrams
+//!
+//! [`Config::cipher`] and [`Config::fec`] speak the rest of kcp-go's wire; see [`crypto`] for which
+//! cipher to take and [`fec`] for what redundancy does. Both sides must have the same cipher and
+//! key, and each chooses its FEC by itself. With FEC a stream also carries out-of-band datagrams:
+//! [`KcpStream::send_datagram`].
+//!
 //! # Limits
 //!
-//! No encryption, no integrity beyond UDP's checksum, and no forward error correction yet. KCP's
-//! congestion window is off by default, as in every preset of kcptun: choose the send window for
-//! the path. A stranger who knows or guesses address and conversation id can forge data.
+//! Without a cipher a stranger who knows or guesses address and conversation id can forge data, and
+//! with one that is no AEAD someone on the path can alter it. KCP's congestion window is off by
+//! default, as in every preset of kcptun: choose the send window for the path.
 //!
 //! # Without a runtime
 //!
-//! [`core`] is the protocol state machine alone: no I/O, no clock, no randomness.
+//! [`core`] is the protocol state machine alone, [`fec`] and [`crypto`] are what may stand between it
+//! and a socket: no I/O, no clock, no randomness.
 //!
 //! # Features
 //!
 //! * `stream`: [`Incoming`] is a `futures_core::Stream`.
+//! * `legacy-ciphers`: kcp-go's older ciphers.
+//! * `aws-lc-rs`: a faster backend of the AEADs, which needs a C compiler.
 //! * `tracing` (default): events for the life of conversations.
 
 #![warn(missing_debug_implementations, missing_docs, unnameable_types, unreachable_pub)]
