@@ -29,10 +29,11 @@ const CONNECTIONS: usize = 8;
 const PEERS: u8 = 3;
 const CONVS: u8 = 3;
 
-/// A socket whose network is the input.
+/// A socket whose network is the input, and that keeps what is sent.
 #[derive(Debug, Default)]
 struct Wire {
     inbox: VecDeque<(SocketAddr, Vec<u8>)>,
+    sent: Vec<Vec<u8>>,
 }
 
 impl Socket for Wire {
@@ -41,7 +42,7 @@ impl Socket for Wire {
     }
 
     fn max_train(&self) -> usize {
-        64
+        1
     }
 
     fn recv(&mut self, batch: &mut RxBatch) -> io::Result<()> {
@@ -57,37 +58,7 @@ impl Socket for Wire {
     }
 
     fn send(&mut self, transmit: &Transmit<'_>) -> io::Result<usize> {
-        Ok(transmit.contents.len())
-    }
-
-    fn poll_recv_ready(&self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Pending
-    }
-
-    fn poll_send_ready(&self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-}
-
-/// Keeps what a peer's codec sends.
-#[derive(Debug, Default)]
-struct Record(Vec<Vec<u8>>);
-
-impl Socket for Record {
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        Ok(addr(1))
-    }
-
-    fn max_train(&self) -> usize {
-        1
-    }
-
-    fn recv(&mut self, _: &mut RxBatch) -> io::Result<()> {
-        Err(io::ErrorKind::WouldBlock.into())
-    }
-
-    fn send(&mut self, transmit: &Transmit<'_>) -> io::Result<usize> {
-        self.0.push(transmit.contents.to_vec());
+        self.sent.push(transmit.contents.to_vec());
         Ok(transmit.contents.len())
     }
 
@@ -132,7 +103,7 @@ pub fn datagram(data: &[u8]) {
     while sent < DATAGRAMS && !choices.0.is_empty() {
         let peer = &mut peers[usize::from(choices.byte() % PEERS)];
         peer.send(&mut choices, now);
-        for datagram in peer.sent.0.drain(..) {
+        for datagram in peer.wire.sent.drain(..) {
             // Empty ones carry nothing for anyone.
             sent += usize::from(!datagram.is_empty());
             driver.socket_mut().inbox.push_back((peer.addr, datagram));
@@ -140,6 +111,7 @@ pub fn datagram(data: &[u8]) {
         now += Duration::from_millis(choices.pick(&[0, 0, 1, 50, 1_000, 70_000]));
         if choices.byte() & 3 == 0 {
             while driver.turn(now) == Turn::Again {}
+            driver.socket_mut().sent.clear();
             use_streams(&listener, &mut streams, choices.byte());
         }
         assert!(listener.stats().connections <= CONNECTIONS as u64);
@@ -169,7 +141,7 @@ struct Peer {
     codec: Codec,
     fec: FecEncoder,
     tx: TxBatch,
-    sent: Record,
+    wire: Wire,
     last: Vec<u8>,
 }
 
@@ -181,7 +153,7 @@ impl Peer {
             codec: Codec::new(config, [host; 32]),
             fec: FecEncoder::new(fec.expect("a shape")),
             tx: TxBatch::default(),
-            sent: Record::default(),
+            wire: Wire::default(),
             last: Vec::new(),
         }
     }
@@ -189,7 +161,7 @@ impl Peer {
     fn send(&mut self, choices: &mut Choices<'_>, now: Instant) {
         match choices.byte() % 8 {
             // Any bytes, as they are.
-            0 => self.sent.0.push(choices.bytes()),
+            0 => self.wire.sent.push(choices.bytes()),
             // Any bytes, well sealed.
             1 => self.seal(now, false, choices.bytes()),
             2 => self.seal(now, true, choices.bytes()),
@@ -200,7 +172,7 @@ impl Peer {
                 if let Some(byte) = again.get_mut(at) {
                     *byte ^= bits;
                 }
-                self.sent.0.push(again);
+                self.wire.sent.push(again);
             }
             4 => {
                 let (conv, payload) = (u32::from(choices.byte() % CONVS), choices.bytes());
@@ -212,7 +184,7 @@ impl Peer {
                 self.seal(now, kind & 1 == 0, segment);
             }
         }
-        if let Some(last) = self.sent.0.last() {
+        if let Some(last) = self.wire.sent.last() {
             self.last.clone_from(last);
         }
     }
@@ -229,7 +201,7 @@ impl Peer {
 
     fn flush(&mut self) {
         self.codec.seal(&mut self.tx);
-        let flushed = self.tx.flush(&mut self.sent, &mut EndpointStats::default());
+        let flushed = self.tx.flush(&mut self.wire, &mut EndpointStats::default());
         assert!(matches!(flushed, Flushed::All));
     }
 }
