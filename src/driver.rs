@@ -58,6 +58,10 @@ const CONN_PACKETS: usize = 128;
 /// How often a blocked socket lets timers be looked at: most of what is due cannot leave anyway.
 const BLOCKED_REST: Duration = Duration::from_millis(10);
 
+/// Datagrams that one key should seal at most: with random nonces of twelve bytes, as a peer may
+/// choose them, more would risk a repeated one.
+const KEY_LIFE: u64 = 1 << 32;
+
 /// What a turn ended with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
@@ -402,7 +406,11 @@ impl<S: Socket> Driver<S> {
 
     fn publish(&mut self) {
         self.stats.connections = self.conns.len() as u64;
-        self.stats.sealed_datagrams = self.codec.sealed();
+        let sealed = self.codec.sealed();
+        if self.stats.sealed_datagrams < KEY_LIFE && sealed >= KEY_LIFE {
+            trace::key_is_worn(self.local, sealed);
+        }
+        self.stats.sealed_datagrams = sealed;
         self.stats.fec = self.peers.stats();
         if self.stats != self.published {
             self.published = self.stats;

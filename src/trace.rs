@@ -1,5 +1,5 @@
-//! Events in the life of conversations, for `tracing`. Nothing here is above `debug`: a stranger
-//! can cause all of it. Nothing is logged per datagram.
+//! Events in the life of conversations, for `tracing`. Nothing that a stranger can cause is above
+//! `debug`. Nothing is logged per datagram.
 
 #![cfg_attr(not(feature = "tracing"), expect(unused_variables, reason = "the feature is off"))]
 
@@ -20,4 +20,9 @@ pub(crate) fn ended(peer: SocketAddr, conv: u32, cause: ConnectionError) {
 pub(crate) fn socket_failed(local: SocketAddr, error: &std::io::Error) {
     #[cfg(feature = "tracing")]
     tracing::debug!(%local, %error, "the socket cannot be used any more");
+}
+
+pub(crate) fn key_is_worn(local: SocketAddr, sealed: u64) {
+    #[cfg(feature = "tracing")]
+    tracing::warn!(%local, sealed, "the key of this endpoint should be replaced");
 }
