@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use crate::buffer::TxBatch;
 use crate::config::Config;
-use crate::crypto::nonce::{NonceSecret, NonceSource};
+use crate::crypto::nonce::{NonceSecret, NonceSource, RECOGNISABLE};
 use crate::crypto::{Overhead, PacketCipher};
 use crate::fec::{self, FecEncoder};
 
@@ -15,9 +15,6 @@ use crate::fec::{self, FecEncoder};
 pub(crate) const OUT_OF_BAND_HEAD: usize = fec::HEAD + 4;
 /// Every out-of-band packet has this in place of a shard number.
 const OUT_OF_BAND_SEQID: u32 = u32::MAX;
-
-/// Bytes of a nonce from which on a part of it is a mark of the endpoint that made it.
-const MARKED: usize = 12;
 
 /// Why a datagram was not opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +41,7 @@ pub(crate) struct Codec {
     overhead: Overhead,
     secret: NonceSecret,
     nonces: NonceSource,
+    sealed: u64,
 }
 
 impl Codec {
@@ -54,12 +52,13 @@ impl Codec {
             overhead: config.cipher.overhead(),
             nonces: NonceSource::new(&secret, 0),
             secret,
+            sealed: 0,
         }
     }
 
     /// Datagrams sealed so far.
     pub(crate) fn sealed(&self) -> u64 {
-        self.nonces.count()
+        self.sealed
     }
 
     /// Appends the KCP datagram that `write` appends for `dst`, `copies` of it and, when a group is
@@ -131,12 +130,13 @@ impl Codec {
         tx.seal(|packets| {
             self.nonces.fill(self.overhead.nonce, packets);
             cipher.seal(packets);
+            self.sealed += packets.len() as u64;
         });
     }
 
     /// Whether what this endpoint sealed is recognised when it comes back.
     pub(crate) fn marks_own(&self) -> bool {
-        self.overhead.nonce >= MARKED
+        self.overhead.nonce >= RECOGNISABLE
     }
 
     /// Opens a datagram in place.

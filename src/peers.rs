@@ -10,6 +10,9 @@ use std::time::Instant;
 use crate::config::Config;
 use crate::fec::{FecConfig, FecDecoder, FecEncoder, FecStats, Kind, kind};
 
+/// Largest datagram of a kcp-go peer.
+const STOCK_DATAGRAM: usize = 1_500;
+
 #[derive(Debug, Default)]
 struct Peer {
     convs: u32,
@@ -36,6 +39,8 @@ pub(crate) struct Peers {
     map: HashMap<SocketAddr, Peer>,
     fec: Option<FecConfig>,
     decode: bool,
+    /// Longest shard that is kept: what a stock peer sends, or what this side would.
+    longest: usize,
     /// How many there are: where there is none, nobody needs to look for one.
     decoders: usize,
     /// What all decoders together have done.
@@ -45,7 +50,8 @@ pub(crate) struct Peers {
 impl Peers {
     pub(crate) fn new(config: &Config) -> Self {
         let (fec, decode) = (config.fec, config.fec_decode);
-        Self { map: HashMap::new(), fec, decode, decoders: 0, stats: FecStats::default() }
+        let longest = usize::from(config.kcp.mtu).max(STOCK_DATAGRAM);
+        Self { map: HashMap::new(), fec, decode, longest, decoders: 0, stats: FecStats::default() }
     }
 
     /// A conversation with `addr` begins.
@@ -68,6 +74,13 @@ impl Peers {
     pub(crate) fn validate(&mut self, addr: SocketAddr) {
         if let Some(peer) = self.map.get_mut(&addr) {
             peer.validated = true;
+        }
+    }
+
+    /// `addr` is being asked for a proof.
+    pub(crate) fn on_asked(&mut self, addr: SocketAddr) {
+        if let Some(peer) = self.map.get_mut(&addr) {
+            peer.asked = true;
         }
     }
 
@@ -98,13 +111,15 @@ impl Peers {
         recovered: impl FnMut(&[u8]) -> bool,
     ) -> Shard {
         let Some(peer) = self.map.get_mut(&addr) else { return Shard::Stranger };
+        if shard.len() > self.longest {
+            return Shard::Taken;
+        }
         if peer.decoder.is_none() {
             if !self.decode {
                 return Shard::Taken;
             }
             if self.fec.is_none() && !peer.validated {
-                let asked = std::mem::replace(&mut peer.asked, true);
-                return if asked { Shard::Taken } else { Shard::Unproven };
+                return if peer.asked { Shard::Taken } else { Shard::Unproven };
             }
             if self.fec.is_none() && kind(shard) != Kind::Parity {
                 return Shard::Taken;

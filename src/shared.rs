@@ -164,14 +164,6 @@ impl Shared {
         *lock(&self.stats) = *stats;
     }
 
-    fn has_datagrams(&self) -> bool {
-        self.has_datagrams.load(Ordering::Relaxed)
-    }
-
-    fn set_has_datagrams(&self, has: bool) {
-        self.has_datagrams.store(has, Ordering::Relaxed);
-    }
-
     /// Whether the last handle is gone: nobody reads or writes any more.
     pub(crate) fn is_detached(&self) -> bool {
         self.detached.load(Ordering::Acquire)

@@ -140,8 +140,8 @@ pub struct KcpConfig {
     pub send_window: u16,
     /// Most segments received and not yet read, 1 to 65,535. Default 1,024.
     pub recv_window: u16,
-    /// Largest KCP datagram in bytes, 25 to 65,507. Default 1,400. Above 1,500 a kcp-go peer
-    /// truncates.
+    /// Largest KCP datagram in bytes, 25 to 65,507; within a [`Config`](crate::Config) the largest
+    /// UDP payload. Default 1,400. Above 1,500 a kcp-go peer truncates.
     pub mtu: u16,
     /// Byte stream or messages. Default [`Mode::Stream`].
     pub mode: Mode,

@@ -307,9 +307,10 @@ impl Kcp {
     }
 
     /// Whether a datagram holds a segment that this side sent: number and stamp are those of one in
-    /// flight. A peer's own would have to hit both, and its clock started elsewhere.
+    /// flight, or of one of the last 64 that were. A peer's own would have to hit both, and its
+    /// clock started elsewhere.
     pub(crate) fn is_reflection(&self, datagram: &[u8]) -> bool {
-        self.send.in_flight() > 0
+        self.stats.sent_segments > 0
             && Segments::new(datagram).any(|(header, payload)| {
                 header.command == Command::Push
                     && !payload.is_empty()

@@ -193,10 +193,16 @@ impl Sender {
 
     // ----- network in -----
 
-    /// Whether a segment in flight has this number and was sent with this stamp, first or last.
+    /// Whether a segment in flight, or one of the last that were, has this number and was sent with
+    /// this stamp, first or last.
     pub(crate) fn has_sent(&self, clock: &Clock, sn: Sn, ts: Ts) -> bool {
-        let segment = self.flight.get(sn);
-        segment.is_some_and(|sent| ts == sent.first || ts == clock.stamp(sent.last_sent))
+        let flying = self.flight.get(sn).map(|sent| (sent.first, clock.stamp(sent.last_sent)));
+        let released = || {
+            let age = self.una().offset_from(sn)? as usize;
+            let place = self.released.len().checked_sub(age)?;
+            self.released.get(place).map(|sent| (sent.first, sent.last))
+        };
+        flying.or_else(released).is_some_and(|(first, last)| ts == first || ts == last)
     }
 
     /// The peer was heard: repetitions that silence held back may leave again.

@@ -41,7 +41,7 @@ impl Kcp {
     }
 
     /// Whether anything of ours has ever left.
-    pub(super) fn has_started(&self) -> bool {
+    pub(crate) fn has_started(&self) -> bool {
         self.stats.sent_datagrams > 0
     }
 

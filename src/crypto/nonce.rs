@@ -17,7 +17,7 @@ use zeroize::{Zeroize, Zeroizing};
 /// Bytes of the permuted counter, and of a word of the tag.
 const WORD: usize = 8;
 /// Shortest nonce whose tag is long enough to recognise it by.
-const RECOGNISABLE: usize = 12;
+pub(crate) const RECOGNISABLE: usize = 12;
 /// Bits of the counter below the shard number.
 const COUNTER_BITS: u32 = 56;
 /// Rounds of the permutation. Five hide its structure from whoever sees fewer nonces than a half
@@ -175,6 +175,7 @@ impl NonceSource {
     }
 
     /// Nonces given out so far: packets sealed under the endpoint's key through this socket.
+    #[cfg(any(test, feature = "_fuzz"))]
     pub(crate) fn count(&self) -> u64 {
         self.count
     }

@@ -1,7 +1,6 @@
 //! One conversation as its driver sees it: the state machine, the queues it shares with the
 //! handles, and its life from the first datagram to the last acknowledgement.
 
-use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -64,9 +63,9 @@ pub(super) struct Conn {
     aborted: bool,
     /// A message that was taken from the shared queue and does not fit yet.
     waiting: Option<Bytes>,
-    /// Out-of-band datagrams to be sent.
-    datagrams: VecDeque<Bytes>,
-    /// When the rate limit lets the first of them leave.
+    /// The last datagram out was out of band while the stream may have had one too: it is next.
+    stream_is_next: bool,
+    /// When the rate limit lets an out-of-band datagram leave.
     held_until: Option<Instant>,
     /// Out-of-band datagrams sent and received so far.
     out_of_band: (u64, u64),
@@ -103,7 +102,7 @@ impl Conn {
             detached: false,
             aborted: false,
             waiting: None,
-            datagrams: VecDeque::new(),
+            stream_is_next: false,
             held_until: None,
             out_of_band: (0, 0),
             more: false,
@@ -204,6 +203,11 @@ impl Conn {
         self.kcp.probe(now);
     }
 
+    /// Whether the peer has proved that it is there, told or not.
+    pub(super) fn is_proven(&self) -> bool {
+        self.kcp.is_established()
+    }
+
     /// Whether the peer has proved that it is there.
     pub(super) fn is_established(&self) -> bool {
         self.told_established
@@ -220,7 +224,6 @@ impl Conn {
     /// Moves bytes between the state machine and the handles' queues.
     pub(super) fn look(&mut self, now: Instant, scratch: &mut Scratch) {
         self.shared.begin();
-        self.shared.take_datagrams(&mut self.datagrams);
         self.take_writes(now, scratch);
         self.deliver(scratch);
     }
@@ -280,38 +283,49 @@ impl Conn {
 
     /// Appends datagrams to the batch until there are `limit`, copies and parity included, and
     /// returns how many there are. Fewer than `limit`, with room left in the batch, means that
-    /// nothing more is due.
+    /// nothing more is due. Out-of-band datagrams and those of the stream take turns.
     pub(super) fn transmit(&mut self, now: Instant, out: &mut Outlet<'_>, limit: usize) -> usize {
-        let mut count = self.transmit_out_of_band(now, out, limit);
+        let mut count = 0;
+        self.held_until = None;
         while count < limit && !out.tx.is_full() {
-            let (kcp, fec) = (&mut self.kcp, out.fec.as_deref_mut());
-            let before = out.tx.bytes();
-            let write = |tail: &mut Vec<u8>| kcp.poll_transmit(now, tail);
-            let peer = self.shared.peer;
-            let encoded = out.codec.encode(now, out.tx, peer, fec, self.copies, write);
-            let Some((sent, datagrams)) = encoded else { break };
-            kcp.on_sent_beside(now, out.tx.bytes() - before - sent.len);
-            count += datagrams;
+            let sent = if self.stream_is_next {
+                self.transmit_stream(now, out).or_else(|| self.transmit_out_of_band(now, out))
+            } else {
+                self.transmit_out_of_band(now, out).or_else(|| self.transmit_stream(now, out))
+            };
+            let Some(sent) = sent else { break };
+            count += sent;
         }
         count
     }
 
-    fn transmit_out_of_band(&mut self, now: Instant, out: &mut Outlet<'_>, limit: usize) -> usize {
-        let mut count = 0;
-        self.held_until = None;
-        while count < limit && !out.tx.is_full() && !self.datagrams.is_empty() {
-            self.held_until = self.kcp.held_until(now);
-            if self.held_until.is_some() {
-                break;
-            }
-            let Some(payload) = self.datagrams.pop_front() else { break };
-            let before = out.tx.bytes();
-            out.codec.encode_out_of_band(out.tx, self.shared.peer, self.shared.conv, &payload);
-            self.kcp.on_sent_beside(now, out.tx.bytes() - before);
-            self.out_of_band.0 += 1;
-            count += 1;
+    fn transmit_stream(&mut self, now: Instant, out: &mut Outlet<'_>) -> Option<usize> {
+        let (kcp, fec) = (&mut self.kcp, out.fec.as_deref_mut());
+        let before = out.tx.bytes();
+        let write = |tail: &mut Vec<u8>| kcp.poll_transmit(now, tail);
+        let peer = self.shared.peer;
+        let (sent, datagrams) = out.codec.encode(now, out.tx, peer, fec, self.copies, write)?;
+        kcp.on_sent_beside(now, out.tx.bytes() - before - sent.len);
+        self.stream_is_next = false;
+        Some(datagrams)
+    }
+
+    /// Not before the stream has begun: to some peers it would be the beginning.
+    fn transmit_out_of_band(&mut self, now: Instant, out: &mut Outlet<'_>) -> Option<usize> {
+        if !self.shared.has_datagrams() || !self.kcp.has_started() {
+            return None;
         }
-        count
+        self.held_until = self.kcp.held_until(now);
+        if self.held_until.is_some() {
+            return None;
+        }
+        let payload = self.shared.next_datagram()?;
+        let before = out.tx.bytes();
+        out.codec.encode_out_of_band(out.tx, self.shared.peer, self.shared.conv, &payload);
+        self.kcp.on_sent_beside(now, out.tx.bytes() - before);
+        self.out_of_band.0 += 1;
+        self.stream_is_next = true;
+        Some(1)
     }
 
     /// Tells the handles what changed. Returns what to remember of the conversation if it is over.

@@ -98,11 +98,15 @@ impl<S: Socket> Driver<S> {
         }
         let Opened { body, nonce } = opened;
         match fec::kind(body) {
-            Kind::Plain => self.on_packet(now, from, body, nonce),
+            Kind::Plain => {
+                self.on_packet(now, from, body, nonce);
+            }
             Kind::Data => {
                 let datagram = body.get(fec::HEAD..).unwrap_or_default();
-                self.on_packet(now, from, datagram, nonce);
-                if self.on_shard(now, from, body) == Shard::Unproven {
+                // What a conversation refuses is not to be believed about others either.
+                if self.on_packet(now, from, datagram, nonce)
+                    && self.on_shard(now, from, body) == Shard::Unproven
+                {
                     self.ask(now, from, datagram);
                 }
             }
@@ -115,11 +119,11 @@ impl<S: Socket> Driver<S> {
         }
     }
 
-    /// Takes a KCP datagram, with the nonce of what brought it.
-    fn on_packet(&mut self, now: Instant, from: SocketAddr, datagram: &[u8], nonce: &[u8]) {
+    /// Takes a KCP datagram, with the nonce of what brought it. Returns whether a conversation did.
+    fn on_packet(&mut self, now: Instant, from: SocketAddr, datagram: &[u8], nonce: &[u8]) -> bool {
         match self.demux.route(now, from, datagram) {
-            Route::Existing(id) => self.deliver(now, id, datagram, Origin::Wire),
-            Route::Open(hash) => self.on_opening(now, from, hash, datagram, nonce),
+            Route::Existing(id) => return self.deliver(now, id, datagram, Origin::Wire),
+            Route::Open(hash) => return self.on_opening(now, from, hash, datagram, nonce),
             Route::Acknowledge(header) => {
                 self.stats.dropped_closed += 1;
                 self.acknowledge(now, from, &header);
@@ -129,6 +133,7 @@ impl<S: Socket> Driver<S> {
             Route::Malformed => self.stats.dropped_malformed += 1,
             Route::Short => self.stats.dropped_short += 1,
         }
+        false
     }
 
     /// Takes a shard for what it says of others. What it recovers counts only if it is whole and of
@@ -144,9 +149,11 @@ impl<S: Socket> Driver<S> {
             recovered.push((id, datagram.to_vec()));
             true
         });
-        for (id, datagram) in std::mem::take(&mut self.recovered) {
+        let mut recovered = std::mem::take(&mut self.recovered);
+        for (id, datagram) in recovered.drain(..) {
             self.deliver(now, id, &datagram, Origin::Recovered);
         }
+        self.recovered = recovered;
         taken
     }
 
@@ -154,8 +161,12 @@ impl<S: Socket> Driver<S> {
     fn ask(&mut self, now: Instant, from: SocketAddr, datagram: &[u8]) {
         let Ok(header) = Header::parse(datagram) else { return };
         let Some(id) = self.demux.find(&(from, header.conv)) else { return };
-        if let Some(conn) = self.get_mut(id) {
+        let Some(conn) = self.get_mut(id) else { return };
+        if conn.is_proven() {
+            self.peers.validate(from);
+        } else {
             conn.ask(now);
+            self.peers.on_asked(from);
             self.touch(id);
         }
     }
@@ -180,23 +191,24 @@ impl<S: Socket> Driver<S> {
         self.touch(id);
     }
 
-    fn deliver(&mut self, now: Instant, id: ConnId, datagram: &[u8], origin: Origin) {
+    /// Returns whether the conversation took it.
+    fn deliver(&mut self, now: Instant, id: ConnId, datagram: &[u8], origin: Origin) -> bool {
         // Without a nonce of our own in it, a datagram that comes back is known by its segments.
         let unmarked = !self.codec.marks_own() && origin == Origin::Wire;
-        let Some(conn) = self.get_mut(id) else { return };
+        let Some(conn) = self.get_mut(id) else { return false };
         if unmarked && conn.is_reflection(datagram) {
             self.stats.dropped_reflected += 1;
-            return;
+            return false;
         }
-        match conn.input(now, datagram, origin) {
-            Ok(acknowledge_now) => {
-                if acknowledge_now {
-                    self.answer(now, id);
-                }
-                self.touch(id);
-            }
-            Err(_) => self.stats.dropped_malformed += 1,
+        let Ok(acknowledge_now) = conn.input(now, datagram, origin) else {
+            self.stats.dropped_malformed += 1;
+            return false;
+        };
+        if acknowledge_now {
+            self.answer(now, id);
         }
+        self.touch(id);
+        true
     }
 
     /// The policy asks for an answer to each datagram; it joins the batch.
@@ -219,31 +231,32 @@ impl<S: Socket> Driver<S> {
         hash: u64,
         datagram: &[u8],
         nonce: &[u8],
-    ) {
+    ) -> bool {
         let Some(accept) = self.accept.clone().filter(|accept| accept.is_open()) else {
             self.stats.dropped_not_accepting += 1;
-            return;
+            return false;
         };
         if self.conns.len() >= self.config.limits.max_connections {
             self.stats.refused_connections += 1;
-            return;
+            return false;
         }
         if accept.len() >= self.config.limits.backlog {
             self.stats.refused_backlog += 1;
-            return;
+            return false;
         }
         // Whoever recorded this opening cannot make another conversation of it, from anywhere.
         if !self.openings.insert(now, nonce) {
             self.stats.dropped_replayed += 1;
-            return;
+            return false;
         }
-        let Ok(header) = Header::parse(datagram) else { return };
+        let Ok(header) = Header::parse(datagram) else { return false };
         // The configuration was validated when the driver was made.
-        let Ok(shared) = self.open(now, (from, header.conv), Some(hash)) else { return };
+        let Ok(shared) = self.open(now, (from, header.conv), Some(hash)) else { return false };
         self.stats.opened_by_peers += 1;
         let id = shared.id;
-        self.deliver(now, id, datagram, Origin::Wire);
+        let taken = self.deliver(now, id, datagram, Origin::Wire);
         self.scratch.wakers.extend(accept.push(KcpStream::new(shared)));
+        taken
     }
 
     /// Whether the turn has room for an answer that waits for nobody's turn.
@@ -256,12 +269,12 @@ impl<S: Socket> Driver<S> {
         if !self.may_answer() {
             return;
         }
-        self.budget -= 1;
         let fec = self.peers.encoder(to);
         let write = |tail: &mut Vec<u8>| {
             header.emit(tail);
             Some(())
         };
-        self.codec.encode(now, &mut self.tx, to, fec, 0, write);
+        let sent = self.codec.encode(now, &mut self.tx, to, fec, 0, write);
+        self.budget = self.budget.saturating_sub(sent.map_or(0, |((), datagrams)| datagrams));
     }
 }

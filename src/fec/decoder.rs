@@ -110,10 +110,10 @@ impl FecDecoder {
         if seqid >= layout.paws() || layout.is_parity(seqid) != parity {
             self.stats.misplaced_shards += 1;
             self.doubt = CONFIRMATION.max(2 * layout.sum());
-            self.groups.iter_mut().for_each(|group| group.give_up(&mut self.spare));
+            let known = self.groups.iter_mut().filter(|group| group.id.is_some());
+            known.for_each(|group| group.give_up(&mut self.spare));
             return;
         }
-        self.doubt = self.doubt.saturating_sub(1);
         if !self.admit(now, layout, seqid) {
             return;
         }
@@ -193,6 +193,8 @@ impl FecDecoder {
             group.id = Some(id);
         }
         group.seen.insert(place);
+        // Copies confirm nothing.
+        self.doubt = self.doubt.saturating_sub(1);
         if group.finished {
             return None;
         }
@@ -277,6 +279,7 @@ impl FecDecoder {
         for group in &self.groups {
             assert!(group.shards.len() < layout.data_shards());
             assert!(group.shards.is_empty() || (!group.finished && group.id.is_some()));
+            assert!(group.id.is_some() || !group.finished);
         }
         assert!(self.recovery.as_ref().is_none_or(|r| r.cache_memory() <= 256 * 1024));
     }

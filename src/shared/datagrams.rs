@@ -10,7 +10,7 @@ use bytes::Bytes;
 use super::{Shared, charge};
 use crate::error::ConnectionError;
 use crate::mailbox::remember;
-use crate::sync::lock;
+use crate::sync::{Ordering, lock};
 
 /// What the datagrams of one queue may count for in bytes, see `CHUNK_CHARGE`. Beyond that the
 /// oldest goes: of two datagrams the later one tells more.
@@ -68,15 +68,20 @@ impl Datagrams {
 
 /// Driver.
 impl Shared {
-    /// Moves what is to be sent to the end of `outgoing`.
-    pub(crate) fn take_datagrams(&self, outgoing: &mut VecDeque<Bytes>) {
+    /// The next datagram to be sent. What waits stays here, where the oldest makes room.
+    pub(crate) fn next_datagram(&self) -> Option<Bytes> {
         if !self.has_datagrams() {
-            return;
+            return None;
         }
         let mut datagrams = lock(&self.datagrams);
-        self.set_has_datagrams(false);
-        datagrams.outgoing.len = 0;
-        outgoing.append(&mut datagrams.outgoing.datagrams);
+        let next = datagrams.outgoing.pop();
+        self.has_datagrams.store(!datagrams.outgoing.datagrams.is_empty(), Ordering::Relaxed);
+        next
+    }
+
+    /// Whether a datagram waits to be sent: a hint that takes no lock.
+    pub(crate) fn has_datagrams(&self) -> bool {
+        self.has_datagrams.load(Ordering::Relaxed)
     }
 
     /// Queues what arrived. Returns who waits for it.
@@ -105,7 +110,7 @@ impl Shared {
             return Err(fault.into());
         }
         datagrams.outgoing.push(datagram);
-        self.set_has_datagrams(true);
+        self.has_datagrams.store(true, Ordering::Relaxed);
         drop(datagrams);
         self.notify();
         Ok(())

@@ -20,13 +20,15 @@ const CONV: usize = OUT_OF_BAND_HEAD - fec::HEAD;
 /// Datagrams beside the stream, as kcp-go's out-of-band packets.
 ///
 /// They are neither repeated nor ordered, are encrypted as everything else, and never begin a
-/// conversation: what arrives before the peer knows of this one is lost. They share a header with
+/// conversation: they wait until something of the stream has left, and what arrives before the peer
+/// knows of the conversation is lost. Dropping the stream discards those that wait. Without a cipher
+/// one that somebody sends back cannot be told from the peer's. They share a header with
 /// FEC, so [`Config::fec`](crate::Config::fec) must be set on the side that sends; receiving needs
 /// nothing. A kcp-go peer needs a version of 2026: older ones take such a packet for a malformed
 /// segment, and an old server may then end the conversation when bytes 0 to 3 of the payload are
 /// zero.
 impl KcpStream {
-    /// Queues a datagram. It leaves with the driver's next turn, before the bytes of the stream.
+    /// Queues a datagram. It leaves with the driver's next turn, by turns with those of the stream.
     ///
     /// Of what waits, 256 KiB at most, the oldest makes room for the latest;
     /// [`ConnectionStats::out_of_band_dropped`](crate::ConnectionStats::out_of_band_dropped)
@@ -87,10 +89,12 @@ impl KcpStream {
     }
 
     /// Changes the redundancy in what this side sends to the address of the peer, and to all
-    /// conversations with it, from the next group on.
+    /// conversations with it.
     ///
-    /// A kcp-go receiver learns the new numbers only after some 258 packets without a loss, and
-    /// recovers nothing until then; this crate's within two groups.
+    /// The next 516 packets, or a few more, carry no redundancy at all: a kcp-go receiver would
+    /// compute wrong data out of groups of both kinds. It learns the new numbers only from some 258
+    /// packets without a loss and recovers nothing until then; this crate's within two groups. So
+    /// change it rarely.
     ///
     /// # Errors
     ///

@@ -21,6 +21,15 @@ fn with_fec(data: usize, parity: usize) -> Config {
     Config::new().fec(FecConfig::new(data, parity).unwrap())
 }
 
+/// A packet with the head of FEC: number, kind, size.
+fn shard(seqid: u32, kind: u16, inner: &[u8]) -> Vec<u8> {
+    let mut packet = seqid.to_le_bytes().to_vec();
+    packet.extend_from_slice(&kind.to_le_bytes());
+    packet.extend_from_slice(&(inner.len() as u16 + 2).to_le_bytes());
+    packet.extend_from_slice(inner);
+    packet
+}
+
 /// A bulk transfer over a path that loses `loss` in a million: what the sender repeated, in
 /// percent, and what the receiver recovered.
 fn bulk(config: &Config, seed: u64, loss: u32) -> (f64, u64) {
@@ -74,6 +83,30 @@ fn a_mirror_is_recognised_under_every_cipher() {
             read_pattern(&mut client, 20_000).await;
             client.shutdown().await.unwrap();
         });
+    }
+}
+
+#[test]
+fn a_mirror_that_waits_for_the_answer_is_recognised_too() {
+    for fec in [None, Some(FecConfig::new(10, 3).unwrap())] {
+        let mut config = Config::new();
+        config.fec = fec;
+        let Pair { mut world, mut client, mut server, endpoint, .. } = Pair::new(&config, &config);
+        world.log();
+        world.finish(SECOND, async {
+            client.write_all(&pattern(40_000)).await.unwrap();
+            read_pattern(&mut server, 40_000).await;
+            client.shutdown().await.unwrap();
+        });
+        let sent = world.log();
+        let ours = sent.iter().filter(|sent| sent.from == addr(CLIENT));
+        let shards = client.stats().fec.data_shards;
+        ours.for_each(|sent| world.inject(addr(SERVER), CLIENT, &sent.datagram));
+        world.run_for(SECOND / 10);
+        assert!(endpoint.stats().dropped_reflected >= 29);
+        assert_eq!(client.stats().received_bytes, 0);
+        // Nor does it meddle with what the peer's redundancy is about.
+        assert!(client.stats().fec.data_shards <= shards + 2);
     }
 }
 
@@ -177,6 +210,17 @@ fn redundancy_is_used_without_being_asked_for() {
 }
 
 #[test]
+fn a_peer_is_asked_for_a_proof_when_its_parity_comes_first() {
+    let Pair { mut world, client, server, .. } = Pair::plain();
+    world.inject(addr(CLIENT), SERVER, &shard(9, 0xf2, &[7; 100]));
+    world.run_for(SECOND / 10);
+    assert_eq!(server.stats().echo_probes, 0);
+    world.inject(addr(CLIENT), SERVER, &shard(10, 0xf1, &push(client.conv(), 1, b"data")));
+    world.run_for(SECOND / 10);
+    assert_eq!(server.stats().echo_probes, 1);
+}
+
+#[test]
 fn the_ratio_may_change_while_bytes_are_under_way() {
     let config = with_fec(10, 3);
     let Pair { mut world, mut client, mut server, .. } = Pair::new(&config, &config);
@@ -224,13 +268,6 @@ fn strangers_cannot_use_redundancy_to_be_heard() {
     let config = with_fec(2, 2);
     let Pair { mut world, listener, client, server: _server, .. } = Pair::new(&config, &config);
     let before = listener.stats();
-    let shard = |seqid: u32, kind: u16, inner: &[u8]| {
-        let mut packet = seqid.to_le_bytes().to_vec();
-        packet.extend_from_slice(&kind.to_le_bytes());
-        packet.extend_from_slice(&(inner.len() as u16 + 2).to_le_bytes());
-        packet.extend_from_slice(inner);
-        packet
-    };
     // A stranger's parity, and out-of-band packets of everybody for nobody.
     world.inject(addr(50), SERVER, &shard(2, 0xf2, &[7; 100]));
     world.inject(addr(50), SERVER, &shard(u32::MAX, 0xf3, &client.conv().to_le_bytes()));
@@ -250,7 +287,7 @@ fn strangers_cannot_use_redundancy_to_be_heard() {
 #[test]
 fn datagrams_beside_the_stream_are_bounded_and_respect_the_rate() {
     let config = with_fec(10, 3);
-    let Pair { mut world, mut client, server, .. } = Pair::new(&config, &config);
+    let Pair { mut world, client, server, .. } = Pair::new(&config, &config);
     let largest = client.max_datagram_size().unwrap();
     assert_eq!(largest, 1_388);
     for i in 0..1_000_u32 {
@@ -269,12 +306,29 @@ fn datagrams_beside_the_stream_are_bounded_and_respect_the_rate() {
     let first = server.try_recv_datagram().unwrap();
     assert_eq!(first[..4], (1_000 - kept as u32).to_le_bytes());
 
+    // Nor is there a place to pile up where the rate holds them back.
+    client.set_rate_limit(std::num::NonZeroU64::new(1_000));
+    let before = client.stats();
+    for _ in 0..50 {
+        (0..20).for_each(|_| client.send_datagram(&vec![0; largest]).unwrap());
+        world.run_for(SECOND / 1_000);
+    }
+    let stats = client.stats();
+    let gone = stats.out_of_band_dropped + stats.out_of_band_sent;
+    assert!(gone - before.out_of_band_dropped - before.out_of_band_sent >= 1_000 - kept);
+    world.run_for(MINUTE * 10);
+
     client.set_rate_limit(std::num::NonZeroU64::new(10_000));
     (0..50).for_each(|_| client.send_datagram(&vec![0; largest]).unwrap());
     let before = server.stats().out_of_band_received;
     world.run_for(SECOND);
     let more = server.stats().out_of_band_received - before;
     assert!((6..=8).contains(&more), "{more} of 1,400 bytes in a second of 10,000");
-    // Nothing of this touched the stream.
-    world.finish(MINUTE, async { client.write_all(b"hello").await.unwrap() });
+    // They do not hold up the stream.
+    (0..150).for_each(|_| client.send_datagram(&vec![0; largest]).unwrap());
+    let (mut client, mut server) = (client, server);
+    world.finish(SECOND * 3, async {
+        client.write_all(&pattern(5_000)).await.unwrap();
+        read_pattern(&mut server, 5_000).await;
+    });
 }
