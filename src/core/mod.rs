@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod ack;
+mod beside;
 mod clock;
 mod cwnd;
 mod flight;
@@ -45,7 +46,6 @@ use self::clock::{Clock, Time};
 use self::liveness::Liveness;
 use self::pacer::Pacer;
 use self::recv::Receiver;
-use self::segment::{Command, Segments};
 use self::send::Sender;
 use self::seq::Sn;
 use crate::config::{
@@ -294,38 +294,6 @@ impl Kcp {
     /// Lets waiting acknowledgements leave with the next transmission, whatever the policy.
     pub(crate) fn hasten_acks(&mut self) {
         self.acks.hasten();
-    }
-
-    /// Whether the rate limit lets something else leave now, and from when it does if not.
-    pub(crate) fn held_until(&self, now: Instant) -> Option<Instant> {
-        self.pacer.wait(self.clock.at(now)).map(|at| self.clock.instant(at))
-    }
-
-    /// Counts bytes that left beside the KCP datagrams against the rate limit.
-    pub(crate) fn on_sent_beside(&mut self, now: Instant, bytes: usize) {
-        self.pacer.sent(self.clock.at(now), bytes);
-    }
-
-    /// Whether a datagram holds a segment that this side sent: number and stamp are those of one in
-    /// flight, or of one of the last 64 that were. A peer's own would have to hit both, and its
-    /// clock started elsewhere.
-    pub(crate) fn is_reflection(&self, datagram: &[u8]) -> bool {
-        self.stats.sent_segments > 0
-            && Segments::new(datagram).any(|(header, payload)| {
-                header.command == Command::Push
-                    && !payload.is_empty()
-                    && self.send.has_sent(&self.clock, header.sn, header.ts)
-            })
-    }
-
-    /// Counts a datagram that came back.
-    pub(crate) fn on_reflected(&mut self) {
-        self.stats.reflected_datagrams += 1;
-    }
-
-    /// The peer was heard, by something else than a KCP datagram.
-    pub(crate) fn on_heard_beside(&mut self, now: Instant) {
-        self.live.on_heard(self.clock.at(now));
     }
 
     /// Asks the peer for a sign of life with the next transmission. Not before the first data of a
