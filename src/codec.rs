@@ -1,5 +1,6 @@
 //! The stages between the state machine and the socket, in one place: out goes FEC and then the
-//! cipher, in comes the cipher and then FEC. What they leave of a datagram is computed in `config.rs`.
+//! cipher, in comes the cipher and then FEC. What they leave of a datagram is computed in
+//! `config.rs`.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
