@@ -26,6 +26,16 @@ pub(crate) enum Unopened {
     Reflected,
 }
 
+/// What is sent beside a datagram.
+#[derive(Debug)]
+pub(crate) struct Extra<'a> {
+    /// Of the address it goes to.
+    pub(crate) fec: Option<&'a mut FecEncoder>,
+    pub(crate) copies: u8,
+    /// Whether anything beside the datagram itself may leave: not to a stranger.
+    pub(crate) may_repeat: bool,
+}
+
 /// A datagram that was opened.
 #[derive(Debug)]
 pub(crate) struct Opened<'a> {
@@ -62,43 +72,44 @@ impl Codec {
         self.sealed
     }
 
-    /// Appends the KCP datagram that `write` appends for `dst`, `copies` of it and, when a group is
+    /// Appends the KCP datagram that `write` appends for `dst`, copies of it and, when a group is
     /// full, its parity. Returns what `write` does, and the number of datagrams.
     pub(crate) fn encode<T>(
         &mut self,
         now: Instant,
         tx: &mut TxBatch,
         dst: SocketAddr,
-        fec: Option<&mut FecEncoder>,
-        copies: u8,
+        mut extra: Extra<'_>,
         write: impl FnOnce(&mut Vec<u8>) -> Option<T>,
     ) -> Option<(T, usize)> {
-        let fec_head = if fec.is_some() { fec::HEAD } else { 0 };
+        let fec_head = if extra.fec.is_some() { fec::HEAD } else { 0 };
         let start = tx.begin(self.overhead.head + fec_head);
         let Some(written) = write(tx.tail()) else {
             tx.cancel(start);
             return None;
         };
         let mut due = 0;
-        let mut encoder = fec;
-        if let Some(encoder) = &mut encoder {
+        if let Some(encoder) = &mut extra.fec {
             let shard = tx.tail().get_mut(start + self.overhead.head..).unwrap_or_default();
             due = encoder.seal(now, shard);
         }
         self.finish(tx, dst, start);
-        if copies > 0 {
+        if !extra.may_repeat {
+            return Some((written, 1));
+        }
+        if extra.copies > 0 {
             // Copies are the same bytes, so they are made of what is sealed.
             self.seal(tx);
-            tx.repeat(copies);
+            tx.repeat(extra.copies);
         }
-        if let Some(encoder) = encoder {
+        if let Some(encoder) = extra.fec {
             for index in 0..due {
                 let start = tx.begin(self.overhead.head);
                 encoder.emit_parity(index, tx.tail());
                 self.finish(tx, dst, start);
             }
         }
-        Some((written, 1 + usize::from(copies) + due))
+        Some((written, 1 + usize::from(extra.copies) + due))
     }
 
     /// Appends an out-of-band packet for `dst`.

@@ -45,11 +45,40 @@ pub struct Limits {
     pub max_connections: usize,
     /// Most conversations opened by peers and not yet accepted, 1 to 65,536. Default 1,024.
     pub backlog: usize,
+    /// Most conversations opened by peers that have not answered anything yet, and so may not be
+    /// where they say they are, 1 to 1,048,576. Default 4,096. While more than half of these places
+    /// are taken, one IP address holds at most a sixteenth of them.
+    pub max_unvalidated: usize,
+    /// How long a peer that opened a conversation may go on without an answer to anything, 1 s to
+    /// 1 hour. Default 30 s.
+    pub unvalidated_timeout: Duration,
+    /// Show a conversation to the application only after its peer has answered something. Default
+    /// `false`: it is accepted with its first datagram, a round trip earlier.
+    pub require_validation: bool,
+}
+
+/// What becomes of the conversations that a peer opened before, when it opens another one from the
+/// same address.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SessionPolicy {
+    /// They live on, beside the new one. The default.
+    #[default]
+    KeepBoth,
+    /// They end with [`Replaced`](crate::ConnectionError::Replaced), once the peer of the new one
+    /// has proved that it is there: kcp-go's choice, which replaces at once.
+    Replace,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { max_connections: 65_536, backlog: 1_024 }
+        Self {
+            max_connections: 65_536,
+            backlog: 1_024,
+            max_unvalidated: 4_096,
+            unvalidated_timeout: Duration::from_secs(30),
+            require_validation: false,
+        }
     }
 }
 
@@ -82,6 +111,13 @@ pub struct Config {
     pub socket: SocketConfig,
     /// Bounds against strangers.
     pub limits: Limits,
+    /// When a peer opens another conversation from the same address.
+    pub sessions: SessionPolicy,
+    /// Let the peer know of a conversation when it is opened from here, and not only with its first
+    /// data, so that the peer may speak first. Default `false`. Needs
+    /// [`close_notify`](KcpConfig::close_notify), whose mark makes a listener of this crate take it
+    /// for an opening; kcp-go takes anything for one.
+    pub open_on_connect: bool,
     /// Bytes a stream takes from the application before the protocol has room, 1 to 2^30.
     /// Default 256 KiB.
     pub send_buffer: usize,
@@ -106,6 +142,8 @@ impl Default for Config {
             replay_window: 0,
             socket: SocketConfig::default(),
             limits: Limits::default(),
+            sessions: SessionPolicy::default(),
+            open_on_connect: false,
             send_buffer: 256 * 1024,
             recv_buffer: 256 * 1024,
             linger: Duration::from_secs(10),
@@ -198,6 +236,20 @@ impl Config {
         self
     }
 
+    /// Sets whether the peer learns of a conversation before there is data for it.
+    #[must_use]
+    pub fn open_on_connect(mut self, open: bool) -> Self {
+        self.open_on_connect = open;
+        self
+    }
+
+    /// Sets whether peers that understand it are told of the end of a stream.
+    #[must_use]
+    pub fn close_notify(mut self, notify: bool) -> Self {
+        self.kcp.close_notify = notify;
+        self
+    }
+
     /// Sets the kernel's socket buffers in bytes; `None` leaves the system's default.
     #[must_use]
     pub fn socket_buffers(mut self, send: Option<usize>, recv: Option<usize>) -> Self {
@@ -221,6 +273,12 @@ impl Config {
         ConfigError::check("linger (ms)", self.linger.as_millis(), 0, 24 * 60 * 60 * 1_000)?;
         ConfigError::check("max_connections", self.limits.max_connections, 1, 1 << 24)?;
         ConfigError::check("backlog", self.limits.backlog, 1, 1 << 16)?;
+        ConfigError::check("max_unvalidated", self.limits.max_unvalidated, 1, 1 << 20)?;
+        let timeout = self.limits.unvalidated_timeout.as_millis();
+        ConfigError::check("unvalidated_timeout (ms)", timeout, 1_000, 60 * 60 * 1_000)?;
+        if self.open_on_connect && !self.kcp.close_notify {
+            return Err(ConfigError::Needs { field: "open_on_connect", needs: "close_notify" });
+        }
         for (field, size) in [
             ("send_buffer_size (bytes)", self.socket.send_buffer_size),
             ("recv_buffer_size (bytes)", self.socket.recv_buffer_size),

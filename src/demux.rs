@@ -11,7 +11,8 @@ use std::hash::BuildHasher;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use crate::core::segment::{self, Command, HEADER, Header, Segments};
+use crate::core::opening;
+use crate::core::segment::{self, Command, HEADER, Header, Notice, Segments};
 use crate::core::seq::Sn;
 use crate::mailbox::ConnId;
 
@@ -24,23 +25,52 @@ const REPEATED: u32 = 65_535;
 /// A conversation's name on the wire.
 pub(crate) type Key = (SocketAddr, u32);
 
+/// What opened a conversation, by hash: its first data, a question before that, or neither if it
+/// was opened from here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Openings([Option<u64>; 2]);
+
+impl Openings {
+    pub(crate) fn by(opening: u64) -> Self {
+        Self([Some(opening), None])
+    }
+
+    /// The first data of a conversation that was opened without any.
+    pub(crate) fn add(&mut self, opening: u64) {
+        self.0[1].get_or_insert(opening);
+    }
+
+    pub(crate) fn contains(&self, opening: u64) -> bool {
+        self.0.contains(&Some(opening))
+    }
+
+    /// Whether a peer opened it.
+    pub(crate) fn is_by_peer(&self) -> bool {
+        self.0[0].is_some()
+    }
+}
+
 /// What is remembered of a conversation that ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tombstone {
-    /// Hash of the payload that opened it; `None` if we opened it.
-    pub(crate) opening: Option<u64>,
-    /// The next number it would have received.
+    pub(crate) openings: Openings,
+    /// The next number it would have received, and the oldest that the peer had not acknowledged.
     pub(crate) nxt: Sn,
+    pub(crate) una: Sn,
+    /// The peer understands notices of an end.
+    pub(crate) understands: bool,
+    /// The peer may go on as if nothing had happened: it is to be told then.
+    pub(crate) resets: bool,
 }
 
 /// Where a datagram goes.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Route {
     Existing(ConnId),
-    /// A well-formed opening by someone unknown, with the hash of its payload.
+    /// A well-formed opening by someone unknown, with its hash.
     Open(u64),
-    /// Repeats what an ended conversation received: this acknowledges it.
-    Acknowledge(Header),
+    /// For a conversation that ended, which answers this.
+    Answer(Header),
     Closed,
     Unknown,
     Malformed,
@@ -82,23 +112,27 @@ impl Demux {
         if segment::check(datagram, key.1).is_err() {
             return Route::Malformed;
         }
-        let opening = Segments::new(datagram).next().filter(|(header, _)| is_opening(header));
-        let hash = opening.map(|(_, payload)| self.hasher.hash_one(payload));
+        let opening = self.opening(datagram);
         self.expire(now);
-        match (self.ended.get(&key), hash) {
-            (Some((_, tombstone)), Some(hash)) if tombstone.opening != Some(hash) => {
+        match (self.ended.get(&key), opening) {
+            (Some((_, tombstone)), Some(hash)) if !tombstone.openings.contains(hash) => {
                 // A peer whose opening we never saw may only repeat what we acknowledged.
-                if tombstone.opening.is_some() { Route::Open(hash) } else { Route::Closed }
+                if tombstone.openings.is_by_peer() { Route::Open(hash) } else { Route::Closed }
             }
             // The opening again, with data behind it acknowledged long ago: a peer that starts anew
             // with the same words. Silence lets it open once the tombstone is gone.
             (Some((_, tombstone)), Some(_)) if tombstone.nxt != Sn(1) => Route::Closed,
             (Some((_, tombstone)), _) => {
-                repeated(datagram, tombstone.nxt).map_or(Route::Closed, Route::Acknowledge)
+                tombstone.answer(datagram).map_or(Route::Closed, Route::Answer)
             }
             (None, Some(hash)) => Route::Open(hash),
             (None, None) => Route::Unknown,
         }
+    }
+
+    /// The hash of what `datagram` would open a conversation with, if it would.
+    pub(crate) fn opening(&self, datagram: &[u8]) -> Option<u64> {
+        opening::first(datagram).map(|first| self.hasher.hash_one(first))
     }
 
     /// The conversation of that name, if it lives.
@@ -145,22 +179,48 @@ impl Demux {
     }
 }
 
-/// A conversation opens with its first data segment and nothing else.
-fn is_opening(header: &Header) -> bool {
-    header.command == Command::Push && header.sn == Sn(0) && header.una == Sn(0)
-}
+impl Tombstone {
+    /// What the ended conversation answers: an acknowledgement of the last data segment that it had
+    /// received, with a closed window, since nobody will read more; or the end.
+    fn answer(&self, datagram: &[u8]) -> Option<Header> {
+        let (mut repeated, mut parting) = (None, None);
+        for (header, _) in Segments::new(datagram) {
+            match header.command {
+                Command::Push if self.has_received(header.sn) => repeated = Some(header),
+                Command::Push => parting = parting.or_else(|| self.reset(&header)),
+                Command::Control => parting = parting.or_else(|| self.farewell(&header)),
+                Command::Ack | Command::WindowAsk | Command::WindowTell => {}
+            }
+        }
+        let blank = |header| Header { wnd: 0, una: self.nxt, len: 0, ..header };
+        let control = |(header, notice)| Header {
+            command: Command::Control,
+            frg: notice as u8,
+            ..blank(header)
+        };
+        let ack = |header| Header { command: Command::Ack, frg: 0, ..blank(header) };
+        parting.map(control).or_else(|| repeated.map(ack))
+    }
 
-/// The acknowledgement of the last data segment in `datagram` that an ended conversation had
-/// received. Its window is closed: nobody will read more.
-fn repeated(datagram: &[u8], nxt: Sn) -> Option<Header> {
-    Segments::new(datagram)
-        .map(|(header, _)| header)
-        .filter(|header| header.command == Command::Push)
-        .filter(|header| {
-            nxt.offset_from(header.sn).is_some_and(|age| (1..=REPEATED).contains(&age))
-        })
-        .last()
-        .map(|header| Header { command: Command::Ack, frg: 0, wnd: 0, una: nxt, len: 0, ..header })
+    fn has_received(&self, sn: Sn) -> bool {
+        self.nxt.offset_from(sn).is_some_and(|age| (1..=REPEATED).contains(&age))
+    }
+
+    /// More data, or a question whether somebody is there, of a peer that knows what we had sent.
+    fn reset(&self, header: &Header) -> Option<(Header, Notice)> {
+        let known = header.una.offset_from(self.una).is_some_and(|ahead| ahead <= REPEATED);
+        (self.understands && self.resets && known).then_some((*header, Notice::Abort))
+    }
+
+    /// The peer's own end, whose answer was lost.
+    fn farewell(&self, header: &Header) -> Option<(Header, Notice)> {
+        let answer = match Notice::from_frg(header.frg)? {
+            Notice::Close if header.sn == self.nxt => Notice::Closed,
+            Notice::Abort => Notice::Aborted,
+            _ => return None,
+        };
+        self.understands.then_some((*header, answer))
+    }
 }
 
 #[cfg(test)]
@@ -229,13 +289,19 @@ mod tests {
         let Route::Open(hash) = demux.route(now, from(1), &first) else { panic!("opens") };
         demux.insert((from(1), 9), ID);
         let stranger = ConnId { slot: 3, generation: 2 };
-        let tombstone = Tombstone { opening: Some(hash), nxt: Sn(4) };
+        let tombstone = Tombstone {
+            openings: Openings::by(hash),
+            nxt: Sn(4),
+            una: Sn(0),
+            understands: false,
+            resets: true,
+        };
         demux.remove(now, (from(1), 9), stranger, tombstone);
         assert_eq!(demux.route(now, from(1), &first), Route::Existing(ID), "identity matters");
         demux.remove(now, (from(1), 9), ID, tombstone);
 
         let last = datagram(Command::Push, 3, 7, b"last");
-        let Route::Acknowledge(ack) = demux.route(now, from(1), &last) else { panic!("acks") };
+        let Route::Answer(ack) = demux.route(now, from(1), &last) else { panic!("acks") };
         assert_eq!((ack.command, ack.sn, ack.ts, ack.una), (Command::Ack, Sn(3), Ts(5), Sn(4)));
         assert_eq!(demux.route(now, from(1), &first), Route::Closed, "it may start anew");
         let probe = datagram(Command::Push, 0_u32.wrapping_sub(1 << 30), 0, b"");
@@ -252,7 +318,13 @@ mod tests {
     fn tombstones_are_bounded_and_the_oldest_goes_first() {
         let mut demux = Demux::default();
         let now = Instant::now();
-        let tombstone = Tombstone { opening: None, nxt: Sn(0) };
+        let tombstone = Tombstone {
+            openings: Openings::default(),
+            nxt: Sn(0),
+            una: Sn(0),
+            understands: false,
+            resets: false,
+        };
         for conv in 0..10_000 {
             demux.insert((from(1), conv), ID);
             demux.remove(now, (from(1), conv), ID, tombstone);

@@ -9,6 +9,7 @@
 //! take turns in the order in which they became ready, each with a quota.
 
 mod conn;
+mod opening;
 mod receive;
 mod serve;
 mod task;
@@ -34,7 +35,7 @@ use crate::buffer::{Flushed, TxBatch};
 use crate::codec::Codec;
 use crate::config::{Config, KcpConfig, Setting};
 use crate::core::{Kcp, Seed};
-use crate::demux::{Demux, Key};
+use crate::demux::{Demux, Key, Openings};
 use crate::error::ConnectionError;
 use crate::listener::AcceptQueue;
 use crate::mailbox::{Command, ConnId, Mailbox};
@@ -42,6 +43,7 @@ use crate::peers::Peers;
 use crate::replay::Nonces;
 use crate::shared::{Outgoing, Shared};
 use crate::stats::EndpointStats;
+use crate::strangers::Strangers;
 use crate::stream::KcpStream;
 use crate::sync::Arc;
 use crate::sys::{RxBatch, Socket};
@@ -98,6 +100,7 @@ pub(crate) struct Driver<S> {
     /// Where conversations opened by peers go, while somebody listens.
     accept: Option<Arc<AcceptQueue>>,
     conns: Slab<Box<Conn>>,
+    strangers: Strangers,
     demux: Demux,
     peers: Peers,
     codec: Codec,
@@ -157,6 +160,7 @@ impl<S: Socket> Driver<S> {
             mailbox,
             accept,
             conns: Slab::new(),
+            strangers: Strangers::default(),
             demux: Demux::default(),
             timers: TimerWheel::new(now),
             ready: VecDeque::new(),
@@ -330,6 +334,11 @@ impl<S: Socket> Driver<S> {
         };
         let shared = self.open(now, (peer, conv), None)?;
         self.stats.opened_locally += 1;
+        if self.config.open_on_connect
+            && let Some(conn) = self.get_mut(shared.id)
+        {
+            conn.introduce(now);
+        }
         Ok(KcpStream::new(shared))
     }
 
@@ -343,7 +352,8 @@ impl<S: Socket> Driver<S> {
         let id = ConnId { slot, generation: self.generations };
         let mailbox = self.mailbox.clone();
         let shared = Shared::new(id, key.1, key.0, self.local, &self.config, mailbox);
-        entry.insert(Box::new(Conn::new(kcp, shared.clone(), opening, &self.config, now)));
+        let openings = opening.map(Openings::by).unwrap_or_default();
+        entry.insert(Box::new(Conn::new(kcp, shared.clone(), openings, &self.config, now)));
         self.demux.insert(key, id);
         self.peers.join(key.0);
         trace::opened(key.0, key.1, opening.is_some());
@@ -386,7 +396,7 @@ impl<S: Socket> Driver<S> {
         for id in &self.ready {
             if let Some(conn) = self.conns.get_mut(id.slot as usize).filter(|c| c.id() == *id) {
                 conn.look(now, &mut self.scratch);
-                conn.count_lingering(false, &mut self.lingering);
+                conn.count_lingering(now, false, &mut self.lingering);
             }
         }
     }
@@ -406,6 +416,7 @@ impl<S: Socket> Driver<S> {
 
     fn publish(&mut self) {
         self.stats.connections = self.conns.len() as u64;
+        self.stats.unvalidated = self.strangers.len() as u64;
         let sealed = self.codec.sealed();
         if self.stats.sealed_datagrams < KEY_LIFE && sealed >= KEY_LIFE {
             trace::key_is_worn(self.local, sealed);

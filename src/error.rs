@@ -23,6 +23,14 @@ pub enum ConfigError {
         /// Largest allowed value.
         max: u64,
     },
+    /// A setting was turned on without another one that it depends on.
+    #[error("{field} is on, which is allowed only with {needs}")]
+    Needs {
+        /// Name of the setting.
+        field: &'static str,
+        /// The setting it depends on.
+        needs: &'static str,
+    },
     /// A key has a length that its cipher does not take.
     #[error("key of {cipher} (bytes) is {len}, allowed is {allowed}")]
     KeyLength {
@@ -84,6 +92,10 @@ pub enum ConnectionError {
     /// This side gave the conversation up.
     #[error("the conversation was aborted locally")]
     Aborted,
+    /// Both sides have ended their streams, and everything arrived. Reads report the end of the
+    /// stream instead, and writes that the write side is shut down.
+    #[error("the conversation was closed by both sides")]
+    Closed,
     /// Data or a probe was outstanding and nothing valid came back for the dead-peer time.
     #[error("the peer did not answer within the dead-peer timeout")]
     DeadPeer,
@@ -96,19 +108,17 @@ pub enum ConnectionError {
     /// The conversation was closed and its last bytes were not acknowledged in time.
     #[error("the last bytes were not acknowledged within the linger time")]
     LingerExpired,
-    /// A newer conversation from the same address took its place. Reserved: nothing ends
-    /// this way yet.
+    /// A newer conversation from the same address took its place, as
+    /// [`SessionPolicy::Replace`](crate::SessionPolicy::Replace) asks for.
     #[error("the conversation was replaced by a newer one")]
     Replaced,
-    /// The peer aborted the conversation. Reserved: nothing ends
-    /// this way yet.
+    /// The peer aborted the conversation, or had closed it when more data came.
     #[error("the peer reset the conversation")]
     Reset,
     /// Every datagram of the peer contradicts what it had acknowledged before: it lost its state.
     #[error("the peer lost the state of this conversation")]
     PeerStateLost,
-    /// The peer opened the same conversation anew. Reserved: nothing ends
-    /// this way yet.
+    /// The peer opened the same conversation anew.
     #[error("the peer restarted the conversation")]
     PeerRestarted,
     /// A message could not be put together: its fragments are inconsistent.
@@ -126,7 +136,7 @@ impl ConnectionError {
                 io::ErrorKind::ConnectionReset
             }
             Self::Aborted => io::ErrorKind::ConnectionAborted,
-            Self::EndpointClosed => io::ErrorKind::NotConnected,
+            Self::EndpointClosed | Self::Closed => io::ErrorKind::NotConnected,
             Self::Protocol => io::ErrorKind::InvalidData,
         }
     }

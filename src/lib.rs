@@ -120,6 +120,8 @@ mod replay;
 #[cfg(not(loom))]
 mod split;
 #[cfg(not(loom))]
+mod strangers;
+#[cfg(not(loom))]
 mod stream;
 #[cfg(not(loom))]
 mod sys;
@@ -129,8 +131,8 @@ mod timer;
 mod trace;
 
 pub use config::{
-    AckPolicy, Backoff, Config, Congestion, KcpConfig, Limits, Mode, NoDelay, SocketConfig,
-    WritePolicy,
+    AckPolicy, Backoff, Config, Congestion, KcpConfig, Limits, Mode, NoDelay, SessionPolicy,
+    SocketConfig, WritePolicy,
 };
 pub use crypto::{Algorithm, Cipher, Key};
 #[cfg(not(loom))]

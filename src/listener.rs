@@ -62,7 +62,7 @@ impl AcceptQueue {
         let mut inner = lock(&self.inner);
         if !inner.listening {
             drop(inner);
-            drop(stream);
+            stream.abort();
             return Vec::new();
         }
         inner.streams.push_back(stream);
@@ -98,13 +98,13 @@ impl AcceptQueue {
         Poll::Pending
     }
 
-    /// Listener: stop. What was not accepted is let go.
+    /// Listener: stop. What was not accepted is aborted: nobody has read it.
     fn stop(&self) {
         let mut inner = lock(&self.inner);
         inner.listening = false;
         let streams = std::mem::take(&mut inner.streams);
         drop(inner);
-        drop(streams);
+        streams.into_iter().for_each(KcpStream::abort);
     }
 }
 

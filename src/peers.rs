@@ -18,20 +18,8 @@ struct Peer {
     convs: u32,
     /// It has answered something that we sent.
     validated: bool,
-    /// It is being asked for that.
-    asked: bool,
     encoder: Option<Box<FecEncoder>>,
     decoder: Option<Box<FecDecoder>>,
-}
-
-/// What became of a shard.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shard {
-    /// Nobody is known at that address.
-    Stranger,
-    /// The peer sends redundancy and has not proved to be real: once it has, that can be used.
-    Unproven,
-    Taken,
 }
 
 #[derive(Debug)]
@@ -70,17 +58,20 @@ impl Peers {
         }
     }
 
+    /// Whether a conversation with `addr` lives.
+    pub(crate) fn knows(&self, addr: SocketAddr) -> bool {
+        self.map.contains_key(&addr)
+    }
+
+    /// Whether more than one does.
+    pub(crate) fn has_several(&self, addr: SocketAddr) -> bool {
+        self.map.get(&addr).is_some_and(|peer| peer.convs > 1)
+    }
+
     /// `addr` is whoever it says: it has answered.
     pub(crate) fn validate(&mut self, addr: SocketAddr) {
         if let Some(peer) = self.map.get_mut(&addr) {
             peer.validated = true;
-        }
-    }
-
-    /// `addr` is being asked for a proof.
-    pub(crate) fn on_asked(&mut self, addr: SocketAddr) {
-        if let Some(peer) = self.map.get_mut(&addr) {
-            peer.asked = true;
         }
     }
 
@@ -102,27 +93,24 @@ impl Peers {
     /// can be.
     ///
     /// Where FEC is not configured, a decoder is made for the first parity of an address that has
-    /// proved to be real.
+    /// proved to be real. Returns whether anybody is known at that address.
     pub(crate) fn decode(
         &mut self,
         now: Instant,
         addr: SocketAddr,
         shard: &[u8],
         recovered: impl FnMut(&[u8]) -> bool,
-    ) -> Shard {
-        let Some(peer) = self.map.get_mut(&addr) else { return Shard::Stranger };
+    ) -> bool {
+        let Some(peer) = self.map.get_mut(&addr) else { return false };
         if shard.len() > self.longest {
-            return Shard::Taken;
+            return true;
         }
         if peer.decoder.is_none() {
             if !self.decode {
-                return Shard::Taken;
+                return true;
             }
-            if self.fec.is_none() && !peer.validated {
-                return if peer.asked { Shard::Taken } else { Shard::Unproven };
-            }
-            if self.fec.is_none() && kind(shard) != Kind::Parity {
-                return Shard::Taken;
+            if self.fec.is_none() && !(peer.validated && kind(shard) == Kind::Parity) {
+                return true;
             }
             self.decoders += 1;
         }
@@ -134,7 +122,7 @@ impl Peers {
         let before = decoder.stats();
         decoder.input(now, shard, recovered);
         self.stats += decoder.stats() - before;
-        Shard::Taken
+        true
     }
 
     /// What the decoder of `addr` has done.

@@ -63,6 +63,8 @@ pub struct ConnectionStats {
     pub window_probes: u64,
     /// Echo probes sent (keepalive and liveness).
     pub echo_probes: u64,
+    /// Notices of an end that contradicted what is known, or proved nothing, and were ignored.
+    pub invalid_notices: u64,
     /// Datagrams of this side's that somebody sent back to it.
     pub reflected_datagrams: u64,
     /// Out-of-band datagrams sent.
@@ -131,6 +133,15 @@ pub struct EndpointStats {
     pub refused_connections: u64,
     /// Dropped: would open a conversation beyond `backlog`.
     pub refused_backlog: u64,
+    /// Dropped: would open a conversation while `max_unvalidated` others have proved nothing.
+    pub refused_unvalidated: u64,
+    /// Dropped: would open a conversation while many have proved nothing, too many of them from
+    /// the same IP address.
+    pub refused_source: u64,
+    /// Conversations opened by peers that now have proved nothing.
+    pub unvalidated: u64,
+    /// Openings of conversations that were open already; the peer was asked about each.
+    pub suspected_restarts: u64,
     /// Receive errors that were ridden out.
     pub recv_errors: u64,
     /// Send errors that were taken as loss.
@@ -198,6 +209,7 @@ impl fmt::Display for EndpointStats {
                 ("Closed", self.dropped_closed),
                 ("NotAccepting", self.dropped_not_accepting),
                 ("RefusedConns", self.refused_connections + self.refused_backlog),
+                ("RefusedUnvalidated", self.refused_unvalidated + self.refused_source),
                 ("Reflected", self.dropped_reflected),
                 ("Replayed", self.dropped_replayed),
                 ("Sealed", self.sealed_datagrams),

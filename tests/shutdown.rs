@@ -124,7 +124,7 @@ fn a_stream_dropped_in_the_middle_of_a_write_delivers_what_was_taken() {
         let ((), got) = tokio::join!(endpoint.wait_idle(), read(&mut server, taken));
         assert_same(&got, &data[..taken]);
         assert_eq!(endpoint.stats().connections, 0);
-        assert_eq!(server.try_read(&mut [0]).unwrap_err().kind(), ErrorKind::WouldBlock);
+        assert_eq!(server.read(&mut [0]).await.unwrap(), 0);
     });
 }
 
@@ -226,7 +226,6 @@ fn an_idle_conversation_ends_with_its_own_error_after_the_buffered_bytes() {
         client.write_all(b"!").await.unwrap();
         let (mut server, _) = listener.accept().await.unwrap();
         server.write_all(b"read me first").await.unwrap();
-        server.shutdown().await.unwrap();
         until(|| client.error().is_some()).await;
 
         assert_eq!(read(&mut client, 13).await, b"read me first");

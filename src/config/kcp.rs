@@ -172,6 +172,10 @@ pub struct KcpConfig {
     /// Memory for received data in bytes, at least one segment (1,540). Default `None`:
     /// `recv_window` times 1,540.
     pub recv_memory: Option<usize>,
+    /// Tell the peer when this side has written everything, or gives up, and learn the same of it.
+    /// Default `true`. Only a peer that advertises to understand it is told, in header fields that
+    /// no other implementation reads, so nothing changes for those.
+    pub close_notify: bool,
     /// Deliver zero-length messages in message mode. Default `false`: they are acknowledged and
     /// skipped. A byte stream always skips them.
     pub empty_messages: bool,
@@ -195,6 +199,7 @@ impl Default for KcpConfig {
             idle_timeout: Some(Duration::from_secs(60)),
             rate_limit: None,
             recv_memory: None,
+            close_notify: true,
             empty_messages: false,
         }
     }

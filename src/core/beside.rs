@@ -21,11 +21,12 @@ impl Kcp {
     /// flight, or of one of the last 64 that were. A peer's own would have to hit both, and its
     /// clock started elsewhere.
     pub(crate) fn is_reflection(&self, datagram: &[u8]) -> bool {
-        self.stats.sent_segments > 0
+        self.has_started()
             && Segments::new(datagram).any(|(header, payload)| {
-                header.command == Command::Push
-                    && !payload.is_empty()
-                    && self.send.has_sent(&self.clock, header.sn, header.ts)
+                self.is_own_close(&header)
+                    || (header.command == Command::Push
+                        && !payload.is_empty()
+                        && self.send.has_sent(&self.clock, header.sn, header.ts))
             })
     }
 

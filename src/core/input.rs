@@ -7,6 +7,7 @@ use super::clock::Time;
 use super::recv::Arrival;
 use super::segment::{self, Command, Header, InputError, Segments};
 use super::send::{Evidence, Una};
+use super::seq::Sn;
 use super::{Kcp, Origin};
 use crate::error::ConnectionError;
 
@@ -37,15 +38,20 @@ impl Kcp {
         self.stats.wire_bytes_in += datagram.len() as u64;
         if origin == Origin::Wire {
             self.live.on_heard(now);
+            self.on_opened(now);
         }
         self.input_acks(now, datagram, origin);
         let mut consistent = false;
         for (header, payload) in Segments::new(datagram) {
-            consistent |= self.input_una(now, &header, origin);
+            let una = self.input_una(now, &header, origin);
+            consistent |= matches!(una, Una::Current { .. });
+            let probe = self.recv.nxt().since(header.sn) > i32::from(u16::MAX);
+            self.ending.learn(&header, probe && payload.is_empty());
             match header.command {
-                Command::Push => self.input_push(now, &header, payload),
+                Command::Push => self.input_push(now, &header, payload, origin),
                 Command::WindowAsk => self.tell_window = true,
                 Command::Ack | Command::WindowTell => {}
+                Command::Control => self.input_notice(now, &header, una),
             }
         }
         if origin == Origin::Wire {
@@ -65,6 +71,7 @@ impl Kcp {
             match self.send.on_ack(now, &self.clock, (sn, ts), wire, &mut self.stats) {
                 Evidence::Proof => {
                     self.live.on_proof();
+                    self.restarted = false;
                     self.send.on_heard(now);
                     continue;
                 }
@@ -75,8 +82,12 @@ impl Kcp {
             match answer {
                 Some(answer) => {
                     self.send.on_heard(now);
-                    if answer.forgotten {
-                        // It is there, it answers, and it has forgotten what it acknowledged.
+                    // It is there, it answers. Where nothing was ever acknowledged it has nothing
+                    // to forget, and that it opened anew has to do.
+                    let anew = std::mem::take(&mut self.restarted);
+                    if anew && (answer.forgotten || header.una == Sn(0)) {
+                        self.ended = Some(ConnectionError::PeerRestarted);
+                    } else if answer.forgotten {
                         self.ended = Some(ConnectionError::PeerStateLost);
                     }
                 }
@@ -85,9 +96,9 @@ impl Kcp {
         }
     }
 
-    /// Returns whether the segment agrees with what the peer acknowledged before.
-    fn input_una(&mut self, now: Time, header: &Header, origin: Origin) -> bool {
-        match self.send.on_una(&self.clock, header.una) {
+    fn input_una(&mut self, now: Time, header: &Header, origin: Origin) -> Una {
+        let una = self.send.on_una(&self.clock, header.una);
+        match una {
             Una::Current { released } => {
                 if released > 0 {
                     self.send.on_heard(now);
@@ -96,26 +107,29 @@ impl Kcp {
                     let srtt = self.send.rtt.srtt().unwrap_or(0);
                     self.send.remote.on_window(now, header.una, header.wnd, srtt);
                 }
-                true
             }
-            Una::Late => {
-                self.stats.late_datagrams += 1;
-                false
-            }
-            Una::Impossible => {
-                self.stats.invalid_una += 1;
-                false
-            }
+            Una::Late => self.stats.late_datagrams += 1,
+            Una::Impossible => self.stats.invalid_una += 1,
         }
+        una
     }
 
-    fn input_push(&mut self, now: Time, header: &Header, payload: &[u8]) {
+    fn input_push(&mut self, now: Time, header: &Header, payload: &[u8], origin: Origin) {
+        if origin == Origin::Wire {
+            self.ending.on_push(header.sn, header.ts);
+        }
         if self.ended.is_some() {
+            return;
+        }
+        if self.ending.is_beyond_end(header.sn, self.recv.nxt()) {
+            self.stats.beyond_window_segments += 1;
             return;
         }
         let ack = Ack { sn: header.sn, ts: header.ts };
         match self.recv.input(header.sn, header.frg, payload) {
             Ok(Arrival::InOrder) => {
+                self.restarted = false;
+                self.ending.on_advance(self.recv.nxt());
                 self.acks.in_order(now, ack);
                 self.stats.received_segments += 1;
                 self.stats.received_bytes += payload.len() as u64;
@@ -156,7 +170,7 @@ impl Kcp {
     /// Re-derives what depends on both directions: whether the peer owes an answer, and whether
     /// its window needs probing.
     pub(super) fn watch(&mut self, now: Time) {
-        self.live.watch(now, self.send.is_waiting());
+        self.live.watch(now, self.owes_answer());
         self.send.remote.watch(now, self.send.is_stalled());
     }
 }

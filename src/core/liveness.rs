@@ -54,9 +54,13 @@ pub(crate) struct Liveness {
     /// Since when an answer is outstanding.
     waiting: Option<Time>,
     probe: Option<Probe>,
+    /// The last one that was answered.
+    settled: Option<Probe>,
     /// A probe is to be sent with the next transmission.
     due: bool,
     validated: bool,
+    /// The peer is asked each second until it has proved that it is there.
+    insists: bool,
     cookies: u64,
 }
 
@@ -70,8 +74,10 @@ impl Liveness {
             heard: now,
             waiting: None,
             probe: None,
+            settled: None,
             due: false,
             validated: false,
+            insists: false,
             cookies: seed,
         }
     }
@@ -102,16 +108,28 @@ impl Liveness {
     pub(crate) fn on_answer(&mut self, now: Time, (sn, ts): (Sn, Ts), una: Sn) -> Option<Answer> {
         let asked = |probe: &Probe| probe.sn == sn && probe.cookie == ts && probe.is_fresh(now);
         let probe = self.probe.filter(asked)?;
-        self.probe = None;
+        self.settled = self.probe.take();
         self.validated = true;
         // Later acknowledgements may have overtaken the answer, so it is judged by what was
         // acknowledged when the probe left.
         Some(Answer { forgotten: una.since(probe.una) < 0 })
     }
 
+    /// Whether a probe of that number and cookie was sent a short time ago, answered or not.
+    pub(crate) fn has_asked(&self, now: Time, (sn, ts): (Sn, Ts)) -> bool {
+        let probes = [self.probe, self.settled].into_iter().flatten();
+        probes.filter(|p| p.is_fresh(now)).any(|p| (p.sn, p.cookie) == (sn, ts))
+    }
+
     /// Asks for a probe as soon as the gap between probes allows.
     pub(crate) fn request_probe(&mut self, now: Time) {
         self.due |= self.probe.is_none_or(|p| now.since(p.sent) >= PROBE_GAP);
+    }
+
+    /// Asks for a probe now, and each second until the peer has answered something.
+    pub(crate) fn insist(&mut self, now: Time) {
+        self.insists = true;
+        self.request_probe(now);
     }
 
     /// Whether a probe leaves with the next transmission.
@@ -139,7 +157,7 @@ impl Liveness {
 
     /// SplitMix64 over the caller's random seed: cookies need to be unguessable for strangers who
     /// do not see the traffic; whoever sees it can answer anyway.
-    fn next_cookie(&mut self) -> Ts {
+    pub(crate) fn next_cookie(&mut self) -> Ts {
         self.cookies = self.cookies.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.cookies;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -172,7 +190,8 @@ impl Liveness {
         if started && self.idle.is_some_and(|idle| now.since(self.heard) >= idle) {
             return Err(ConnectionError::IdleTimeout);
         }
-        if started && self.keepalive_at().is_some_and(|at| now >= at) {
+        let keepalive = started && self.keepalive_at().is_some_and(|at| now >= at);
+        if keepalive || self.insisting_at().is_some_and(|at| now >= at) {
             self.request_probe(now);
         }
         Ok(())
@@ -189,7 +208,8 @@ impl Liveness {
             if probing { next.min(since.plus(dead)) } else { since.plus(dead) }
         });
         let keepalive = if probing { self.keepalive_at() } else { None };
-        [idle, silence, keepalive].into_iter().flatten().min()
+        let insisting = self.insisting_at().filter(|_| probing);
+        [idle, silence, keepalive, insisting].into_iter().flatten().min()
     }
 
     /// When the peer begins to be probed each second: after a share of the dead-peer time without
@@ -200,6 +220,12 @@ impl Liveness {
 
     fn silent_since(&self) -> Option<Time> {
         self.waiting.map(|waiting| waiting.max(self.heard))
+    }
+
+    /// When a peer that has proved nothing is asked again.
+    fn insisting_at(&self) -> Option<Time> {
+        let asked = self.probe.filter(|_| self.insists && !self.validated)?;
+        Some(asked.sent.plus(PROBE_GAP))
     }
 
     /// The next keepalive: one period after the last sign of life, or after the last probe.

@@ -17,11 +17,13 @@
 mod ack;
 mod beside;
 mod clock;
+mod close;
 mod cwnd;
 mod flight;
 mod input;
 mod liveness;
 mod loss;
+pub(crate) mod opening;
 mod output;
 mod pacer;
 mod queue;
@@ -43,7 +45,9 @@ use bytes::Bytes;
 
 use self::ack::PendingAcks;
 use self::clock::{Clock, Time};
+use self::close::Ending;
 use self::liveness::Liveness;
+use self::opening::Opening;
 use self::pacer::Pacer;
 use self::recv::Receiver;
 use self::send::Sender;
@@ -120,6 +124,10 @@ pub struct Kcp {
     uncorked: bool,
     /// Since when only late datagrams have come.
     late_since: Option<Time>,
+    opening: Option<Opening>,
+    /// Someone at the peer's address opened this conversation anew, and the peer is asked.
+    restarted: bool,
+    ending: Ending,
     ended: Option<ConnectionError>,
     stats: ConnectionStats,
 }
@@ -165,6 +173,9 @@ impl Kcp {
             cork_until: None,
             uncorked: false,
             late_since: None,
+            opening: None,
+            restarted: false,
+            ending: Ending::new(config.close_notify),
             ended: None,
             stats: ConnectionStats::default(),
         }
@@ -300,6 +311,12 @@ impl Kcp {
     /// conversation: the probe would be the first thing the peer hears.
     pub fn probe(&mut self, now: Instant) {
         self.live.request_probe(self.clock.at(now));
+    }
+
+    /// Asks the peer for a proof that it is there, with the next transmission and then each second
+    /// until there is one.
+    pub fn insist(&mut self, now: Instant) {
+        self.live.insist(self.clock.at(now));
     }
 
     // ----- state -----

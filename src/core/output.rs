@@ -33,30 +33,57 @@ impl Kcp {
     /// Full segments leave in datagrams of their own, one after the other and of equal size; what
     /// is smaller (acknowledgements, window answers, probes, short segments) shares one.
     pub fn poll_transmit(&mut self, now: Instant, out: &mut Vec<u8>) -> Option<Transmitted> {
-        let now = self.clock.at(now);
-        if self.ended.is_some() || self.pacer.wait(now).is_some() {
+        self.poll_transmit_within(now, out, usize::MAX)
+    }
+
+    /// As [`Kcp::poll_transmit`], with a datagram of at most `limit` bytes: a segment that does not
+    /// fit waits, and below `usize::MAX` no segment is repeated.
+    pub fn poll_transmit_within(
+        &mut self,
+        now: Instant,
+        out: &mut Vec<u8>,
+        limit: usize,
+    ) -> Option<Transmitted> {
+        if limit < HEADER {
             return None;
         }
-        self.send.postpone(now);
+        let now = self.clock.at(now);
         let start = out.len();
+        if (self.ended.is_none() && self.pacer.wait(now).is_some())
+            || (!self.emit_notice(now, out) && self.ended.is_some())
+        {
+            return None;
+        }
+        if out.len() > start || self.emit_opening(now, out) {
+            return Some(self.left(now, out.len() - start, Transmitted::default()));
+        }
+        self.send.postpone(now);
         let mut sent = Transmitted::default();
-        let next = self.next_segment(now);
+        // Whoever bounds what leaves has doubts about the peer: it is asked again, not sent again.
+        let allowed = |next: &Next| limit == usize::MAX || next.is_new();
+        let fits = |next: &Next| HEADER + next.len <= limit;
+        let next = self.next_segment(now).filter(|next| fits(next) && allowed(next));
         let full = next.filter(|next| HEADER + next.len >= self.mtu);
         // A train leaves at one moment; a rate limit can make an hour of it.
         let overdue = self.acks.since().is_some_and(|since| since < now) && self.acks_due(now);
         let patient = self.acks.is_empty() || (self.full_run < ACK_PATIENCE && !overdue);
-        match full.filter(|_| patient) {
+        // Whether there is a peer at all comes before anything that it is sent.
+        let asks = self.live.is_due() && !self.live.is_validated();
+        match full.filter(|_| patient && !asks) {
             Some(next) => {
                 self.full_run += 1;
                 self.tell_window = false;
                 self.emit_segment(now, next, out, &mut sent);
             }
-            None => self.compose(now, next, start, out, &mut sent),
+            None => self.compose(now, next, (start, self.mtu.min(limit)), out, &mut sent),
         }
-        sent.len = out.len() - start;
-        if sent.len == 0 {
-            return None;
-        }
+        let len = out.len() - start;
+        (len > 0).then(|| self.left(now, len, sent))
+    }
+
+    /// Takes note of a datagram that leaves.
+    fn left(&mut self, now: Time, len: usize, mut sent: Transmitted) -> Transmitted {
+        sent.len = len;
         if !self.has_started() {
             self.live.on_start(now);
         }
@@ -64,7 +91,7 @@ impl Kcp {
         self.stats.wire_bytes_out += sent.len as u64;
         self.pacer.sent(now, sent.len);
         self.watch(now);
-        Some(sent)
+        sent
     }
 
     /// A datagram of everything small that is due.
@@ -72,35 +99,34 @@ impl Kcp {
         &mut self,
         now: Time,
         mut next: Option<Next>,
-        start: usize,
+        (start, limit): (usize, usize),
         out: &mut Vec<u8>,
         sent: &mut Transmitted,
     ) {
-        let room = |out: &Vec<u8>, mtu: usize| mtu.saturating_sub(out.len() - start);
+        let room = |out: &Vec<u8>| limit.saturating_sub(out.len() - start);
         self.full_run = 0;
         if next.is_some() || self.tell_window || self.live.is_due() || self.acks_due(now) {
-            self.emit_acks(room(out, self.mtu) / HEADER, out, sent);
+            self.emit_acks(room(out) / HEADER, out, sent);
         }
-        if room(out, self.mtu) >= HEADER && self.send.remote.take_probe(now) {
+        if room(out) >= HEADER && self.send.remote.take_probe(now) {
             self.stats.window_probes += 1;
-            self.emit_quiet(Command::WindowAsk, out);
+            self.emit_quiet(Command::WindowAsk, Ts(0), out);
         }
-        if room(out, self.mtu) >= HEADER
+        if room(out) >= HEADER
             && let Some((sn, cookie)) = self.live.take_probe(now, self.send.una())
         {
             self.stats.echo_probes += 1;
-            self.header(Command::Push, 0, sn, cookie, 0).emit(out);
+            self.header(Command::Push, self.ending.mark(), sn, cookie, 0).emit(out);
         }
         // A segment that was cut for a larger datagram still has to leave, in one of its own.
-        while let Some(segment) =
-            next.filter(|n| out.len() == start || HEADER + n.len <= room(out, self.mtu))
+        while let Some(segment) = next.filter(|n| out.len() == start || HEADER + n.len <= room(out))
         {
             self.emit_segment(now, segment, out, sent);
             next = self.next_segment(now);
         }
         // Every segment tells the window; only where there is none it needs one of its own.
         if std::mem::take(&mut self.tell_window) && out.len() == start {
-            self.emit_quiet(Command::WindowTell, out);
+            self.emit_quiet(Command::WindowTell, Ts(0), out);
         }
     }
 
@@ -122,6 +148,7 @@ impl Kcp {
         Header { conv, command, frg, wnd, ts, sn, una, len }.emit(out);
         out.extend_from_slice(segment.payload);
         sent.segments += 1;
+        self.opening = None;
         if self.send.queue().is_empty() {
             (self.uncorked, self.cork_until) = (false, None);
         }
@@ -131,7 +158,7 @@ impl Kcp {
         if self.acks.is_empty() {
             return;
         }
-        let template = self.header(Command::Ack, 0, Sn(0), Ts(0), 0);
+        let template = self.header(Command::Ack, self.ending.mark(), Sn(0), Ts(0), 0);
         let recv = &mut self.recv;
         self.acks.take(template.una, room, |ack| {
             recv.on_acknowledged(ack.sn);
@@ -141,12 +168,12 @@ impl Kcp {
     }
 
     /// A segment without data; its number is far behind everything in use.
-    fn emit_quiet(&mut self, command: Command, out: &mut Vec<u8>) {
+    pub(super) fn emit_quiet(&mut self, command: Command, ts: Ts, out: &mut Vec<u8>) {
         let sn = quiet_sn(self.send.una());
-        self.header(command, 0, sn, Ts(0), 0).emit(out);
+        self.header(command, self.ending.mark(), sn, ts, 0).emit(out);
     }
 
-    fn header(&mut self, command: Command, frg: u8, sn: Sn, ts: Ts, len: u32) -> Header {
+    pub(super) fn header(&mut self, command: Command, frg: u8, sn: Sn, ts: Ts, len: u32) -> Header {
         let (wnd, una) = (self.recv.tell(), self.recv.nxt());
         Header { conv: self.conv, command, frg, wnd, ts, sn, una, len }
     }
@@ -171,7 +198,8 @@ impl Kcp {
 
     /// Whether something is due at `at`.
     pub(super) fn has_work(&self, at: Time) -> bool {
-        let quiet = self.tell_window || self.live.is_due();
+        let quiet = self.tell_window || self.live.is_due() || self.owes_notice(at);
+        let quiet = quiet || self.owes_opening(at);
         quiet || self.acks_due(at) || self.next_segment(at).is_some()
     }
 }

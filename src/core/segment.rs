@@ -22,6 +22,9 @@ pub enum Command {
     WindowAsk = 83,
     /// Tells the receive window.
     WindowTell = 84,
+    /// Says something of the conversation's end; `frg` says what, see [`Notice`]. Only peers that
+    /// advertised to understand it are sent one.
+    Control = 85,
 }
 
 impl Command {
@@ -31,6 +34,39 @@ impl Command {
             82 => Some(Self::Ack),
             83 => Some(Self::WindowAsk),
             84 => Some(Self::WindowTell),
+            85 => Some(Self::Control),
+            _ => None,
+        }
+    }
+}
+
+/// What `frg` of acknowledgements, window questions, window answers and echo probes advertises: the
+/// sender understands [`Command::Control`]. Other implementations send 0 there and read nothing.
+pub const MARK: u8 = 0xA5;
+
+/// What a [`Command::Control`] says, in its `frg`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Notice {
+    /// No data follows: `sn` is the number after the last segment.
+    Close = 1,
+    /// Answers a [`Notice::Close`] once everything before its `sn` has arrived; `sn` and `ts` are its.
+    Closed = 2,
+    /// The conversation is given up. `sn` and `ts` are those of a PUSH of the receiver.
+    Abort = 3,
+    /// Answers a [`Notice::Abort`] with its `sn` and `ts`.
+    Aborted = 4,
+}
+
+impl Notice {
+    /// The notice of a [`Command::Control`], if it is a known one.
+    #[must_use]
+    pub const fn from_frg(frg: u8) -> Option<Self> {
+        match frg {
+            1 => Some(Self::Close),
+            2 => Some(Self::Closed),
+            3 => Some(Self::Abort),
+            4 => Some(Self::Aborted),
             _ => None,
         }
     }
@@ -46,7 +82,7 @@ pub enum InputError {
     /// A segment belongs to another conversation.
     #[error("a segment belongs to another conversation")]
     ConvMismatch,
-    /// A segment's command is none of the four.
+    /// A segment's command is none of those known.
     #[error("unknown segment command {0}")]
     UnknownCommand(u8),
     /// A segment claims more payload than the datagram holds.
@@ -61,7 +97,8 @@ pub struct Header {
     pub conv: u32,
     /// Command.
     pub command: Command,
-    /// Fragments of the message that follow this one.
+    /// PUSH: fragments of the message that follow this one. Control: the [`Notice`]. Otherwise
+    /// [`MARK`] or 0.
     pub frg: u8,
     /// Segments the sender of this header can still receive.
     pub wnd: u16,

@@ -29,6 +29,13 @@ pub(crate) struct Next {
     repeat: Option<(Sn, Sign)>,
 }
 
+impl Next {
+    /// Whether it leaves for the first time.
+    pub(crate) fn is_new(&self) -> bool {
+        self.repeat.is_none()
+    }
+}
+
 /// A segment to write.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outgoing<'a> {
@@ -142,6 +149,11 @@ impl Sender {
 
     pub(crate) fn una(&self) -> Sn {
         self.flight.una()
+    }
+
+    /// The number of the next new segment.
+    pub(crate) fn nxt(&self) -> Sn {
+        self.flight.nxt()
     }
 
     pub(crate) fn in_flight(&self) -> u32 {

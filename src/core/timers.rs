@@ -10,13 +10,15 @@ impl Kcp {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         if self.ended.is_some() {
-            return None;
+            return self.ending.abort_deadline().map(|at| self.clock.instant(at));
         }
         let work = [
             self.send.deadline(self.may_start()),
             self.ack_deadline(),
             self.cork_until.filter(|_| !self.send.queue().is_empty()),
             self.send.remote.deadline(),
+            self.ending.close_deadline(),
+            self.opening.and_then(|opening| opening.deadline()),
         ];
         // The rate limit holds back whatever is due.
         let work = work.into_iter().flatten().min().map(|at| self.pacer.wait(at).unwrap_or(at));
@@ -25,12 +27,17 @@ impl Kcp {
         [work, queued, life].into_iter().flatten().min().map(|at| self.clock.instant(at))
     }
 
+    /// When the peer is asked for a sign of life, or its silence ends the conversation.
+    pub(crate) fn poll_liveness(&self) -> Option<Instant> {
+        self.live.deadline(self.has_started()).map(|at| self.clock.instant(at))
+    }
+
     /// Time has passed. Follow with [`Kcp::poll_transmit`].
     pub fn handle_timeout(&mut self, now: Instant) {
-        if self.ended.is_some() {
-            return;
-        }
         let (now, started) = (self.clock.at(now), self.has_started());
+        if self.ended.is_some() {
+            return self.expire_abort(now);
+        }
         if self.cork_until.is_some_and(|until| now >= until) {
             self.uncork();
             self.cork_until = None;
@@ -38,6 +45,12 @@ impl Kcp {
         if let Err(error) = self.live.on_time(now, started) {
             self.ended = Some(error);
         }
+    }
+
+    /// Whether the peer owes an answer to something.
+    pub(super) fn owes_answer(&self) -> bool {
+        let opening = self.opening.is_some_and(|opening| opening.is_sent());
+        self.send.is_waiting() || self.is_parting() || opening
     }
 
     /// Whether anything of ours has ever left.

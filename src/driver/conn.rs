@@ -6,19 +6,31 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
+mod life;
+mod outlet;
+
+use self::outlet::Credit;
+pub(super) use self::outlet::{Interrupted, Outlet};
 use super::Scratch;
-use crate::buffer::TxBatch;
-use crate::codec::Codec;
 use crate::config::{AckPolicy, Config, Setting, core_mtu};
 use crate::core::seq::Sn;
 use crate::core::{InputError, Kcp, Origin};
-use crate::demux::{Key, Tombstone};
+use crate::demux::{Key, Openings};
 use crate::error::ConnectionError;
-use crate::fec::{FecEncoder, FecStats};
+use crate::fec;
 use crate::mailbox::ConnId;
 use crate::shared::{CHUNK_CHARGE, Shared};
+use crate::stream::KcpStream;
 use crate::sync::{Arc, Ordering};
-use crate::trace;
+
+/// What became of a datagram.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Taken {
+    /// An acknowledgement is wanted before the next datagram is looked at.
+    pub(super) wants_answer: bool,
+    /// The peer has proved that it is there, with this one.
+    pub(super) proves: bool,
+}
 
 /// Rest after which memory that only a busy conversation needs is given back.
 const REST: Duration = Duration::from_secs(1);
@@ -26,41 +38,30 @@ const REST: Duration = Duration::from_secs(1);
 const FALLBACK_MTU: u16 = 1_200;
 const SMALLEST_MTU: u16 = 508;
 
-/// Why a conversation could not send all that is due.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Interrupted {
-    /// The turn is over or the socket takes no more; it is first in the next turn.
-    Full,
-    /// It had its share; the others come first.
-    Quota,
-}
-
-/// Where a conversation's datagrams go.
-#[derive(Debug)]
-pub(super) struct Outlet<'a> {
-    pub(super) tx: &'a mut TxBatch,
-    pub(super) codec: &'a mut Codec,
-    /// Of the address.
-    pub(super) fec: Option<&'a mut FecEncoder>,
-}
-
 #[derive(Debug)]
 pub(super) struct Conn {
     kcp: Kcp,
     shared: Arc<Shared>,
-    /// Hash of the payload that opened it, if a peer did.
-    opening: Option<u64>,
+    /// What opened it, if a peer did.
+    openings: Openings,
     /// On the driver's ready list.
     ready: bool,
     immediate_acks: bool,
     copies: u8,
     mtu: u16,
     linger: Duration,
+    /// Bounds what is sent to someone who has proved nothing.
+    credit: Option<Credit>,
+    /// Until when that may go on.
+    unproven_until: Option<Instant>,
+    /// To be accepted once the peer has proved that it is there.
+    unaccepted: Option<KcpStream>,
     /// The application will write no more.
     write_closed: bool,
     /// Nobody holds a handle any more.
     detached: bool,
-    aborted: bool,
+    /// Why this side ends it, if it does.
+    cause: Option<ConnectionError>,
     /// A message that was taken from the shared queue and does not fit yet.
     waiting: Option<Bytes>,
     /// The last datagram out was out of band while the stream may have had one too: it is next.
@@ -76,6 +77,14 @@ pub(super) struct Conn {
     heard: Instant,
     told_established: bool,
     told_drained: bool,
+    /// The reader knows that the peer has ended its stream.
+    told_end: bool,
+    /// Something arrived that nobody will read.
+    discarded: bool,
+    /// Until when those who wait for everything to be over wait for the peer to know of our end.
+    close_until: Option<Instant>,
+    /// It is over for the handles; the peer may still have to be told.
+    ended: Option<ConnectionError>,
     rest_at: Option<Instant>,
     lingering: bool,
 }
@@ -84,7 +93,7 @@ impl Conn {
     pub(super) fn new(
         kcp: Kcp,
         shared: Arc<Shared>,
-        opening: Option<u64>,
+        openings: Openings,
         config: &Config,
         now: Instant,
     ) -> Self {
@@ -92,15 +101,18 @@ impl Conn {
             progress: (kcp.una(), now),
             kcp,
             shared,
-            opening,
+            openings,
             ready: false,
             immediate_acks: config.kcp.ack_policy == AckPolicy::Immediate,
             copies: config.duplicates,
             mtu: config.kcp.mtu,
             linger: config.linger,
+            credit: None,
+            unproven_until: None,
+            unaccepted: None,
             write_closed: false,
             detached: false,
-            aborted: false,
+            cause: None,
             waiting: None,
             stream_is_next: false,
             held_until: None,
@@ -109,6 +121,10 @@ impl Conn {
             heard: now,
             told_established: false,
             told_drained: false,
+            told_end: false,
+            discarded: false,
+            close_until: None,
+            ended: None,
             rest_at: None,
             lingering: false,
         }
@@ -133,6 +149,16 @@ impl Conn {
     /// Returns whether it was not on the ready list yet.
     pub(super) fn mark_ready(&mut self) -> bool {
         !std::mem::replace(&mut self.ready, true)
+    }
+
+    /// Whether the peer opened it, not this side.
+    pub(super) fn is_opened_by_peer(&self) -> bool {
+        self.openings.is_by_peer()
+    }
+
+    /// Ends it for a reason of this endpoint, at its next look.
+    pub(super) fn end_early(&mut self, cause: ConnectionError) {
+        self.cause.get_or_insert(cause);
     }
 
     pub(super) fn unmark_ready(&mut self) {
@@ -166,18 +192,69 @@ impl Conn {
         }
     }
 
-    /// Takes a datagram. Returns whether an acknowledgement is wanted before the next one.
+    /// Takes a datagram.
     pub(super) fn input(
         &mut self,
         now: Instant,
         datagram: &[u8],
         origin: Origin,
-    ) -> Result<bool, InputError> {
+    ) -> Result<Taken, InputError> {
+        let proven = self.is_proven();
         self.kcp.input(now, datagram, origin)?;
         if origin == Origin::Wire {
             self.heard = now;
+            let bytes = datagram.len() + self.cipher_overhead();
+            if let Some(credit) = &mut self.credit {
+                credit.on_received(bytes);
+            }
         }
-        Ok(self.immediate_acks)
+        let proves = !proven && self.is_proven();
+        if proves {
+            (self.credit, self.unproven_until) = (None, None);
+        }
+        Ok(Taken { wants_answer: self.immediate_acks, proves })
+    }
+
+    /// Bytes that the cipher adds to a datagram, the peer's as well as ours.
+    fn cipher_overhead(&self) -> usize {
+        self.shared.overhead - if self.shared.framed { fec::HEAD } else { 0 }
+    }
+
+    /// A peer opened it who has proved nothing: it is asked, and until it answers there are limits.
+    /// `floor`: bytes it is sent in any case.
+    pub(super) fn distrust(&mut self, now: Instant, floor: usize, until: Instant) {
+        self.credit = Some(Credit::new(floor));
+        self.unproven_until = Some(until);
+        self.kcp.insist(now);
+    }
+
+    /// Keeps the stream until the peer has proved that it is there.
+    pub(super) fn hold_back(&mut self, stream: KcpStream) {
+        self.unaccepted = Some(stream);
+    }
+
+    /// What was kept so.
+    pub(super) fn take_held_back(&mut self) -> Option<KcpStream> {
+        self.unaccepted.take()
+    }
+
+    /// Lets the peer know of the conversation before there is data for it.
+    pub(super) fn introduce(&mut self, now: Instant) {
+        self.kcp.open(now);
+    }
+
+    /// Whether someone at the peer's address opens this conversation anew, with `opening`. If so
+    /// the peer is asked.
+    pub(super) fn is_opened_anew(&mut self, now: Instant, opening: u64) -> bool {
+        if self.kcp.awaits_first() && self.openings.is_by_peer() {
+            // Without data it was opened before; this belongs to it.
+            self.openings.add(opening);
+        }
+        let anew = self.openings.is_by_peer() && !self.openings.contains(opening);
+        if anew {
+            self.kcp.suspect_restart(now);
+        }
+        anew
     }
 
     /// Whether a datagram is this conversation's own, sent back. Counts it.
@@ -198,19 +275,14 @@ impl Conn {
         scratch.wakers.extend(waker);
     }
 
-    /// Asks the peer for a proof that it is there.
-    pub(super) fn ask(&mut self, now: Instant) {
-        self.kcp.probe(now);
-    }
-
-    /// Whether the peer has proved that it is there, told or not.
+    /// Whether the peer has proved that it is there.
     pub(super) fn is_proven(&self) -> bool {
         self.kcp.is_established()
     }
 
-    /// Whether the peer has proved that it is there.
-    pub(super) fn is_established(&self) -> bool {
-        self.told_established
+    /// Whether it was counted among those who have proved nothing, and still is.
+    pub(super) fn is_distrusted(&self) -> bool {
+        self.unproven_until.is_some()
     }
 
     pub(super) fn on_timeout(&mut self, now: Instant) {
@@ -254,14 +326,30 @@ impl Conn {
             // There may be no later moment to send them.
             self.kcp.hasten_acks();
         }
-        self.aborted |= intake.abort;
+        if intake.abort || (self.detached && self.linger.is_zero()) {
+            self.end_early(ConnectionError::Aborted);
+        }
+        // Not where something was discarded: a stream cut short must not look complete.
+        let cut_short = self.cause.is_some() || self.ended.is_some();
+        if (self.write_closed || self.detached) && !self.more && !cut_short {
+            self.kcp.close(now);
+        }
         scratch.wakers.extend(intake.waker);
     }
 
     fn deliver(&mut self, scratch: &mut Scratch) {
-        if self.kcp.readable().is_none() {
-            return;
+        if self.kcp.readable().is_some() {
+            self.deliver_readable(scratch);
         }
+        if !self.told_end && self.kcp.peer_has_closed() {
+            self.told_end = true;
+            scratch.wakers.extend(self.shared.set_ended());
+        }
+    }
+
+    fn deliver_readable(&mut self, scratch: &mut Scratch) {
+        // Whoever sent it should not believe that it was read.
+        self.discarded |= self.detached;
         let mut room = self.shared.room();
         while room > 0 {
             let Some(chunk) = self.kcp.recv() else { break };
@@ -279,132 +367,5 @@ impl Conn {
             scratch.chunks.push_back(chunk);
         }
         scratch.wakers.extend(self.shared.deliver(&mut scratch.chunks, false));
-    }
-
-    /// Appends datagrams to the batch until there are `limit`, copies and parity included, and
-    /// returns how many there are. Fewer than `limit`, with room left in the batch, means that
-    /// nothing more is due. Out-of-band datagrams and those of the stream take turns.
-    pub(super) fn transmit(&mut self, now: Instant, out: &mut Outlet<'_>, limit: usize) -> usize {
-        let mut count = 0;
-        self.held_until = None;
-        while count < limit && !out.tx.is_full() {
-            let sent = if self.stream_is_next {
-                self.transmit_stream(now, out).or_else(|| self.transmit_out_of_band(now, out))
-            } else {
-                self.transmit_out_of_band(now, out).or_else(|| self.transmit_stream(now, out))
-            };
-            let Some(sent) = sent else { break };
-            count += sent;
-        }
-        count
-    }
-
-    fn transmit_stream(&mut self, now: Instant, out: &mut Outlet<'_>) -> Option<usize> {
-        let (kcp, fec) = (&mut self.kcp, out.fec.as_deref_mut());
-        let before = out.tx.bytes();
-        let write = |tail: &mut Vec<u8>| kcp.poll_transmit(now, tail);
-        let peer = self.shared.peer;
-        let (sent, datagrams) = out.codec.encode(now, out.tx, peer, fec, self.copies, write)?;
-        kcp.on_sent_beside(now, out.tx.bytes() - before - sent.len);
-        self.stream_is_next = false;
-        Some(datagrams)
-    }
-
-    /// Not before the stream has begun: to some peers it would be the beginning.
-    fn transmit_out_of_band(&mut self, now: Instant, out: &mut Outlet<'_>) -> Option<usize> {
-        if !self.shared.has_datagrams() || !self.kcp.has_started() {
-            return None;
-        }
-        self.held_until = self.kcp.held_until(now);
-        if self.held_until.is_some() {
-            return None;
-        }
-        let payload = self.shared.next_datagram()?;
-        let before = out.tx.bytes();
-        out.codec.encode_out_of_band(out.tx, self.shared.peer, self.shared.conv, &payload);
-        self.kcp.on_sent_beside(now, out.tx.bytes() - before);
-        self.out_of_band.0 += 1;
-        self.stream_is_next = true;
-        Some(1)
-    }
-
-    /// Tells the handles what changed. Returns what to remember of the conversation if it is over.
-    pub(super) fn settle(
-        &mut self,
-        now: Instant,
-        fec: FecStats,
-        scratch: &mut Scratch,
-    ) -> Option<Tombstone> {
-        if !self.told_established && self.kcp.is_established() {
-            self.told_established = true;
-            scratch.wakers.extend(self.shared.set_established());
-        }
-        let una = self.kcp.una();
-        if una != self.progress.0 {
-            self.progress = (una, now);
-        }
-        let drained = self.kcp.is_drained() && !self.more;
-        if drained && self.write_closed && !self.told_drained {
-            self.told_drained = true;
-            scratch.wakers.extend(self.shared.set_drained());
-        }
-        self.shared.max_message.store(self.kcp.max_message_size(), Ordering::Relaxed);
-        let mut stats = self.kcp.stats();
-        (stats.out_of_band_sent, stats.out_of_band_received) = self.out_of_band;
-        stats.fec = fec;
-        self.shared.publish(&stats);
-        self.plan_rest(now);
-        let end = self.end(now, drained)?;
-        self.deliver_rest(scratch);
-        trace::ended(self.shared.peer, self.shared.conv, end);
-        scratch.wakers.extend(self.shared.end(end).into_iter().flatten());
-        Some(Tombstone { opening: self.opening, nxt: self.kcp.rcv_nxt() })
-    }
-
-    /// Why the conversation is over, if it is.
-    fn end(&self, now: Instant, drained: bool) -> Option<ConnectionError> {
-        if self.aborted || (self.detached && (drained || self.linger.is_zero())) {
-            return Some(ConnectionError::Aborted);
-        }
-        if self.linger_until().is_some_and(|until| now >= until) && !drained {
-            return Some(ConnectionError::LingerExpired);
-        }
-        self.kcp.ended()
-    }
-
-    /// When closing is given up: `linger` after the last acknowledgement of something new. While
-    /// somebody waits for the shutdown, any sign of life counts, since a peer may be slow to read.
-    fn linger_until(&self) -> Option<Instant> {
-        if self.detached {
-            Some(self.progress.1 + self.linger)
-        } else if self.write_closed && !self.told_drained {
-            Some(self.progress.1.max(self.heard) + self.linger)
-        } else {
-            None
-        }
-    }
-
-    fn plan_rest(&mut self, now: Instant) {
-        let resting = self.kcp.is_drained() && self.kcp.readable().is_none();
-        self.rest_at = (resting && self.kcp.holds_memory()).then(|| now + REST);
-    }
-
-    /// Counts whether it still delivers what a dropped handle or a shutdown left behind, unless it
-    /// is `over`.
-    pub(super) fn count_lingering(&mut self, over: bool, count: &mut usize) {
-        let lingers = self.detached || (self.write_closed && !self.told_drained);
-        match (std::mem::replace(&mut self.lingering, lingers && !over), lingers && !over) {
-            (false, true) => *count += 1,
-            (true, false) => *count -= 1,
-            _ => {}
-        }
-    }
-
-    /// When [`Self::on_timeout`] should be called next.
-    pub(super) fn deadline(&self) -> Option<Instant> {
-        [self.kcp.poll_timeout(), self.linger_until(), self.rest_at, self.held_until]
-            .into_iter()
-            .flatten()
-            .min()
     }
 }

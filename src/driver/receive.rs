@@ -6,14 +6,12 @@ use std::time::{Duration, Instant};
 
 use super::conn::Outlet;
 use super::{Driver, RECV_CALLS, RX, TURN_ANSWERS, TURN_PACKETS};
-use crate::codec::{Opened, Unopened, out_of_band};
+use crate::codec::{Extra, Opened, Unopened, out_of_band};
 use crate::core::Origin;
 use crate::core::segment::{self, Header};
 use crate::demux::Route;
 use crate::fec::{self, Kind};
 use crate::mailbox::ConnId;
-use crate::peers::Shard;
-use crate::stream::KcpStream;
 use crate::sys::{RecvFault, RxBatch, Socket, of_recv};
 
 /// Receive errors in a row after which the socket is left alone for a while, and how long at
@@ -104,14 +102,12 @@ impl<S: Socket> Driver<S> {
             Kind::Data => {
                 let datagram = body.get(fec::HEAD..).unwrap_or_default();
                 // What a conversation refuses is not to be believed about others either.
-                if self.on_packet(now, from, datagram, nonce)
-                    && self.on_shard(now, from, body) == Shard::Unproven
-                {
-                    self.ask(now, from, datagram);
+                if self.on_packet(now, from, datagram, nonce) {
+                    self.on_shard(now, from, body);
                 }
             }
             Kind::Parity => {
-                if self.on_shard(now, from, body) == Shard::Stranger {
+                if !self.on_shard(now, from, body) {
                     self.stats.dropped_unknown += 1;
                 }
             }
@@ -124,9 +120,9 @@ impl<S: Socket> Driver<S> {
         match self.demux.route(now, from, datagram) {
             Route::Existing(id) => return self.deliver(now, id, datagram, Origin::Wire),
             Route::Open(hash) => return self.on_opening(now, from, hash, datagram, nonce),
-            Route::Acknowledge(header) => {
+            Route::Answer(header) => {
                 self.stats.dropped_closed += 1;
-                self.acknowledge(now, from, &header);
+                self.answer_for_ended(now, from, &header);
             }
             Route::Closed => self.stats.dropped_closed += 1,
             Route::Unknown => self.stats.dropped_unknown += 1,
@@ -138,7 +134,7 @@ impl<S: Socket> Driver<S> {
 
     /// Takes a shard for what it says of others. What it recovers counts only if it is whole and of
     /// a conversation that lives at this address; it never opens one.
-    fn on_shard(&mut self, now: Instant, from: SocketAddr, shard: &[u8]) -> Shard {
+    fn on_shard(&mut self, now: Instant, from: SocketAddr, shard: &[u8]) -> bool {
         let (demux, recovered) = (&self.demux, &mut self.recovered);
         let taken = self.peers.decode(now, from, shard, |datagram| {
             let conv = datagram.first_chunk().map_or(0, |conv| u32::from_le_bytes(*conv));
@@ -155,20 +151,6 @@ impl<S: Socket> Driver<S> {
         }
         self.recovered = recovered;
         taken
-    }
-
-    /// Asks the conversation of `datagram` for a proof that its peer is there.
-    fn ask(&mut self, now: Instant, from: SocketAddr, datagram: &[u8]) {
-        let Ok(header) = Header::parse(datagram) else { return };
-        let Some(id) = self.demux.find(&(from, header.conv)) else { return };
-        let Some(conn) = self.get_mut(id) else { return };
-        if conn.is_proven() {
-            self.peers.validate(from);
-        } else {
-            conn.ask(now);
-            self.peers.on_asked(from);
-            self.touch(id);
-        }
     }
 
     /// Takes an out-of-band datagram, for a conversation that exists.
@@ -192,19 +174,34 @@ impl<S: Socket> Driver<S> {
     }
 
     /// Returns whether the conversation took it.
-    fn deliver(&mut self, now: Instant, id: ConnId, datagram: &[u8], origin: Origin) -> bool {
+    pub(super) fn deliver(
+        &mut self,
+        now: Instant,
+        id: ConnId,
+        datagram: &[u8],
+        origin: Origin,
+    ) -> bool {
         // Without a nonce of our own in it, a datagram that comes back is known by its segments.
         let unmarked = !self.codec.marks_own() && origin == Origin::Wire;
+        let opening = self.demux.opening(datagram).filter(|_| origin == Origin::Wire);
         let Some(conn) = self.get_mut(id) else { return false };
         if unmarked && conn.is_reflection(datagram) {
             self.stats.dropped_reflected += 1;
             return false;
         }
-        let Ok(acknowledge_now) = conn.input(now, datagram, origin) else {
+        if opening.is_some_and(|opening| conn.is_opened_anew(now, opening)) {
+            self.stats.suspected_restarts += 1;
+            self.touch(id);
+            return false;
+        }
+        let Ok(taken) = conn.input(now, datagram, origin) else {
             self.stats.dropped_malformed += 1;
             return false;
         };
-        if acknowledge_now {
+        if taken.proves {
+            self.on_proof(id);
+        }
+        if taken.wants_answer {
             self.answer(now, id);
         }
         self.touch(id);
@@ -222,59 +219,22 @@ impl<S: Socket> Driver<S> {
         }
     }
 
-    /// Someone unknown opens a conversation. Whatever refuses it does so before anything is
-    /// allocated.
-    fn on_opening(
-        &mut self,
-        now: Instant,
-        from: SocketAddr,
-        hash: u64,
-        datagram: &[u8],
-        nonce: &[u8],
-    ) -> bool {
-        let Some(accept) = self.accept.clone().filter(|accept| accept.is_open()) else {
-            self.stats.dropped_not_accepting += 1;
-            return false;
-        };
-        if self.conns.len() >= self.config.limits.max_connections {
-            self.stats.refused_connections += 1;
-            return false;
-        }
-        if accept.len() >= self.config.limits.backlog {
-            self.stats.refused_backlog += 1;
-            return false;
-        }
-        // Whoever recorded this opening cannot make another conversation of it, from anywhere.
-        if !self.openings.insert(now, nonce) {
-            self.stats.dropped_replayed += 1;
-            return false;
-        }
-        let Ok(header) = Header::parse(datagram) else { return false };
-        // The configuration was validated when the driver was made.
-        let Ok(shared) = self.open(now, (from, header.conv), Some(hash)) else { return false };
-        self.stats.opened_by_peers += 1;
-        let id = shared.id;
-        let taken = self.deliver(now, id, datagram, Origin::Wire);
-        self.scratch.wakers.extend(accept.push(KcpStream::new(shared)));
-        taken
-    }
-
     /// Whether the turn has room for an answer that waits for nobody's turn.
     fn may_answer(&self) -> bool {
         !self.blocked && !self.tx.is_full() && self.budget > TURN_PACKETS - TURN_ANSWERS
     }
 
-    /// Answers a repetition on behalf of a conversation that ended.
-    fn acknowledge(&mut self, now: Instant, to: SocketAddr, header: &Header) {
+    /// Answers on behalf of a conversation that ended.
+    fn answer_for_ended(&mut self, now: Instant, to: SocketAddr, header: &Header) {
         if !self.may_answer() {
             return;
         }
-        let fec = self.peers.encoder(to);
+        let extra = Extra { fec: self.peers.encoder(to), copies: 0, may_repeat: true };
         let write = |tail: &mut Vec<u8>| {
             header.emit(tail);
             Some(())
         };
-        let sent = self.codec.encode(now, &mut self.tx, to, fec, 0, write);
+        let sent = self.codec.encode(now, &mut self.tx, to, extra, write);
         self.budget = self.budget.saturating_sub(sent.map_or(0, |((), datagrams)| datagrams));
     }
 }

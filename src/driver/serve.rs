@@ -61,15 +61,14 @@ impl<S: Socket> Driver<S> {
             conn.unmark_ready();
         }
         let peer = conn.peer();
-        let known = conn.is_established();
         let over = conn.settle(now, self.peers.stats_of(peer), &mut self.scratch);
-        if conn.is_established() && !known {
-            self.peers.validate(peer);
-        }
-        conn.count_lingering(over.is_some(), &mut self.lingering);
+        conn.count_lingering(now, over.is_some(), &mut self.lingering);
         match over {
             Some(tombstone) => {
                 let key = conn.key();
+                if conn.is_distrusted() {
+                    self.strangers.leave(peer.ip());
+                }
                 self.timers.set(slot, None);
                 self.conns.remove(slot);
                 self.demux.remove(now, key, id, tombstone);
@@ -77,7 +76,7 @@ impl<S: Socket> Driver<S> {
                 Ok(None)
             }
             None => {
-                self.timers.set(slot, conn.deadline());
+                self.timers.set(slot, conn.deadline(now));
                 Ok(interrupted)
             }
         }

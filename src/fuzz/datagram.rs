@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::Choices;
 use crate::buffer::{Flushed, TxBatch};
-use crate::codec::Codec;
+use crate::codec::{Codec, Extra};
 use crate::config::{Config, Limits, Mode};
 use crate::core::segment::{Command, Header};
 use crate::core::seq::{Sn, Ts};
@@ -131,7 +131,7 @@ fn config(choices: &mut Choices<'_>) -> Config {
     config.fec_decode = choices.byte() & 7 != 0;
     config.replay_window = choices.pick(&[0, 0, 16]);
     config.duplicates = choices.pick(&[0, 0, 2]);
-    config.limits = Limits { max_connections: CONNECTIONS, backlog: 4 };
+    config.limits = Limits { max_connections: CONNECTIONS, backlog: 4, ..Limits::default() };
     config
 }
 
@@ -197,7 +197,8 @@ impl Peer {
             tail.extend_from_slice(&bytes);
             Some(())
         };
-        self.codec.encode(now, &mut self.tx, addr(0), fec, 0, write);
+        let extra = Extra { fec, copies: 0, may_repeat: true };
+        self.codec.encode(now, &mut self.tx, addr(0), extra, write);
         self.flush();
     }
 

@@ -20,6 +20,8 @@ pub(super) struct RxHalf {
     /// The driver holds more back and waits for the reader.
     starved: bool,
     established: bool,
+    /// The peer has ended its stream, and all of it is here.
+    ended: bool,
     pub(super) fault: Option<ConnectionError>,
     pub(super) reader: Option<Waker>,
     /// Waits for the conversation to be established.
@@ -140,6 +142,13 @@ impl Shared {
         reader
     }
 
+    /// The peer has ended its stream, and all of it was delivered. Returns the reader to wake.
+    pub(crate) fn set_ended(&self) -> Option<Waker> {
+        let mut rx = lock(&self.rx);
+        rx.ended = true;
+        rx.reader.take()
+    }
+
     /// The peer has answered: there is someone at that address who speaks KCP.
     pub(crate) fn set_established(&self) -> Option<Waker> {
         let mut rx = lock(&self.rx);
@@ -150,8 +159,8 @@ impl Shared {
 
 /// Handles. Without a waker these do not register and `Pending` means "would block".
 impl Shared {
-    /// Adds what was delivered to the reader's queue. Ready when that has a chunk then, or with the
-    /// reason why none will ever come.
+    /// Adds what was delivered to the reader's queue. Ready when that has a chunk then, without one
+    /// at the end of the peer's stream, or with the reason why none will ever come.
     pub(crate) fn poll_refill(
         &self,
         queue: &mut ReadQueue,
@@ -165,7 +174,7 @@ impl Shared {
         } else {
             queue.chunks.append(&mut rx.chunks);
         }
-        let outcome = if !queue.chunks.is_empty() {
+        let outcome = if !queue.chunks.is_empty() || rx.ended {
             Poll::Ready(Ok(()))
         } else if let Some(fault) = rx.fault {
             Poll::Ready(Err(fault.into()))

@@ -81,6 +81,10 @@ impl ReadSide {
         check_message_mode(&self.handle)?;
         let (handle, queue) = self.exclusive();
         ready!(cooperate(cx, |cx| poll_chunks(handle, queue, Some(cx))))?;
+        if queue.front().is_none() {
+            let text = "the peer has ended its stream: there are no more messages";
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::UnexpectedEof, text)));
+        }
         Poll::Ready(Ok(pop(handle, queue)))
     }
 
@@ -199,7 +203,7 @@ fn cooperate<T>(cx: &mut Context<'_>, poll: impl FnOnce(&mut Context<'_>) -> Pol
     result
 }
 
-/// Ready when the queue has a chunk, which may be an empty message.
+/// Ready when the queue has a chunk, which may be an empty message, or at the end of the stream.
 fn poll_chunks(
     handle: &Handle,
     queue: &mut ReadQueue,
@@ -211,7 +215,7 @@ fn poll_chunks(
     }
 }
 
-/// Ready when the queue has a byte.
+/// Ready when the queue has a byte, or at the end of the stream.
 fn poll_bytes(
     handle: &Handle,
     queue: &mut ReadQueue,
@@ -223,6 +227,9 @@ fn poll_bytes(
             return Poll::Ready(Ok(()));
         }
         ready!(handle.poll_refill(queue, cx.map(|cx| cx.waker())))?;
+        if queue.front().is_none() {
+            return Poll::Ready(Ok(()));
+        }
     }
 }
 

@@ -23,7 +23,7 @@ mod matrix;
 mod peers;
 pub(crate) mod plan;
 mod published;
-mod report;
+pub(crate) mod report;
 pub(crate) mod sim;
 mod sweeps;
 mod windows;

@@ -13,6 +13,7 @@ pub(crate) fn describe(datagram: &[u8]) -> String {
             Command::Ack => format!("ack {} ts {}", sn.0, ts.0),
             Command::WindowAsk => "wask".to_owned(),
             Command::WindowTell => "wins".to_owned(),
+            Command::Control => format!("control {frg} {} ts {}", sn.0, ts.0),
         };
         format!("{name} una {} wnd {wnd}", una.0)
     };

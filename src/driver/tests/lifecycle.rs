@@ -12,6 +12,7 @@ use super::pair::{
 };
 use super::world::{World, addr};
 use crate::config::Config;
+use crate::core::segment::{Command, Header, Notice};
 use crate::core::tests::link::{CERTAIN, LinkConfig};
 use crate::error::ConnectionError;
 
@@ -108,6 +109,8 @@ fn a_dropped_stream_gives_up_after_linger_without_progress() {
         world.finish(MINUTE, endpoint.wait_idle());
         let took = world.elapsed() - before;
         assert!(is_about(took, linger), "{took} us with linger {linger:?}");
+        // The peer is told for a while longer.
+        world.run_for(11 * SECOND);
         assert_eq!(endpoint.stats().connections, 0);
     }
 }
@@ -126,17 +129,29 @@ fn a_dropped_stream_goes_on_while_there_is_progress() {
 }
 
 #[test]
-fn nothing_leaves_after_an_abort() {
-    let Pair { mut world, endpoint, client, .. } = Pair::plain();
+fn an_abort_is_told_and_nothing_else_leaves_after_it() {
+    let Pair { mut world, endpoint, client, mut server, .. } = Pair::plain();
+    world.set_path(LinkConfig::delay(10_000));
     client.try_write(&pattern(200_000)).unwrap();
     world.run_for(SECOND / 1_000);
-    client.abort();
-    world.settle();
-    assert_eq!(endpoint.stats().connections, 0);
     world.log();
+    client.abort();
+    world.finish(SECOND, async {
+        let mut buf = vec![0; 200_001];
+        let error = server.read_exact(&mut buf).await.unwrap_err();
+        assert_eq!(cause(&error), Some(ConnectionError::Reset));
+        let error = server.write(b"anyone?").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    });
     world.run_for(MINUTE);
+    assert_eq!(endpoint.stats().connections, 0);
     let log = world.log();
-    assert!(log.iter().all(|sent| sent.from != addr(CLIENT)), "{log:?}");
+    let ours: Vec<_> = log.iter().filter(|sent| sent.from == addr(CLIENT)).collect();
+    assert!(!ours.is_empty() && ours.len() < 5, "{ours:?}");
+    for sent in ours {
+        let header = Header::parse(&sent.datagram).unwrap();
+        assert_eq!((header.command, header.frg), (Command::Control, Notice::Abort as u8));
+    }
 }
 
 // ----- wait_idle -----
@@ -221,8 +236,8 @@ fn a_dropped_listener_leaves_accepted_streams_alone() {
 fn a_driver_that_ends_wakes_everyone() {
     let mut tiny = Config::new();
     (tiny.send_buffer, tiny.kcp.send_window) = (1_000, 4);
-    let Pair { mut world, listener, endpoint, client, .. } = Pair::new(&tiny, &tiny);
-    let (mut closing, _) = world.finish(SECOND, greet(&endpoint, &listener));
+    let Pair { mut world, listener, endpoint, client, server: _server } = Pair::new(&tiny, &tiny);
+    let (mut closing, _peer) = world.finish(SECOND, greet(&endpoint, &listener));
     let opening = world.finish(SECOND, endpoint.connect(addr(9))).unwrap();
     let told = Rc::new(Cell::new(0));
     let mut expect = |task: std::pin::Pin<Box<dyn Future<Output = io::Error>>>| {

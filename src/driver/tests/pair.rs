@@ -117,9 +117,9 @@ pub(super) fn answer(datagram: &[u8], una: u32) -> Vec<u8> {
         let command = match header.command {
             Command::Push => Command::Ack,
             Command::WindowAsk => Command::WindowTell,
-            Command::Ack | Command::WindowTell => continue,
+            Command::Ack | Command::WindowTell | Command::Control => continue,
         };
-        Header { command, wnd: 128, una: Sn(una), len: 0, ..header }.emit(&mut out);
+        Header { command, frg: 0, wnd: 128, una: Sn(una), len: 0, ..header }.emit(&mut out);
     }
     out
 }

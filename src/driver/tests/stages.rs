@@ -210,17 +210,6 @@ fn redundancy_is_used_without_being_asked_for() {
 }
 
 #[test]
-fn a_peer_is_asked_for_a_proof_when_its_parity_comes_first() {
-    let Pair { mut world, client, server, .. } = Pair::plain();
-    world.inject(addr(CLIENT), SERVER, &shard(9, 0xf2, &[7; 100]));
-    world.run_for(SECOND / 10);
-    assert_eq!(server.stats().echo_probes, 0);
-    world.inject(addr(CLIENT), SERVER, &shard(10, 0xf1, &push(client.conv(), 1, b"data")));
-    world.run_for(SECOND / 10);
-    assert_eq!(server.stats().echo_probes, 1);
-}
-
-#[test]
 fn the_ratio_may_change_while_bytes_are_under_way() {
     let config = with_fec(10, 3);
     let Pair { mut world, mut client, mut server, .. } = Pair::new(&config, &config);

@@ -1,0 +1,329 @@
+//! The end of a conversation, told to a peer that understands it.
+//!
+//! KCP itself has no end of stream. Peers that advertise it ([`MARK`]) tell each other, each
+//! notice in a datagram of its own: `Close` says which number the stream ends before, is repeated
+//! until `Closed` answers it, and counts once everything before that number has arrived. `Abort`
+//! proves by the stamp of a recent segment that its sender takes part in the conversation; one
+//! that does not prove it draws an echo probe, whose stamp the next one can carry. The bytes are in
+//! docs/wire.md.
+
+use std::time::Instant;
+
+use super::Kcp;
+use super::clock::Time;
+use super::segment::{Command, Header, MARK, Notice};
+use super::send::Una;
+use super::seq::{Sn, Ts};
+use crate::error::ConnectionError;
+
+/// Most time between two repetitions of a notice, microseconds.
+const LONGEST_GAP: u64 = 1_000_000;
+/// How long an abort is repeated, and how old the stamp that it carries may be, microseconds.
+const ABORT_LIFE: u64 = 10_000_000;
+
+/// When a notice is sent again.
+#[derive(Clone, Copy, Debug)]
+struct Repeat {
+    next: Time,
+    gap: u64,
+}
+
+/// Our `Close`, once it was sent.
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    sn: Sn,
+    first: Ts,
+    last: Ts,
+}
+
+#[derive(Debug)]
+pub(crate) struct Ending {
+    /// This side advertises and understands notices.
+    enabled: bool,
+    /// The peer does; unknown before it has sent anything that would say so.
+    peer: Option<bool>,
+    /// Nothing more will be written.
+    closing: bool,
+    sent: Option<Sent>,
+    /// The peer knows of our end.
+    confirmed: bool,
+    /// Where the peer's stream ends, and the stamp of its notice.
+    theirs: Option<(Sn, Ts)>,
+    /// What the next datagram answers.
+    answer: Option<(Notice, Sn, Ts)>,
+    /// Until when our abort is repeated.
+    aborting: Option<Time>,
+    repeat: Option<Repeat>,
+    /// The latest data segment or probe of the peer.
+    heard: Option<(Sn, Ts)>,
+}
+
+impl Ending {
+    pub(crate) fn new(enabled: bool) -> Self {
+        Self {
+            enabled,
+            peer: None,
+            closing: false,
+            sent: None,
+            confirmed: false,
+            theirs: None,
+            answer: None,
+            aborting: None,
+            repeat: None,
+            heard: None,
+        }
+    }
+
+    /// What `frg` is where it says nothing else.
+    pub(crate) fn mark(&self) -> u8 {
+        if self.enabled { MARK } else { 0 }
+    }
+
+    /// Whether the peer is known to understand notices.
+    pub(crate) fn peer_understands(&self) -> bool {
+        self.enabled && self.peer == Some(true)
+    }
+
+    /// Learns from a segment of the peer what it understands. `probe`: it is a PUSH that lies far
+    /// behind, which is the only kind whose `frg` is free.
+    pub(crate) fn learn(&mut self, header: &Header, probe: bool) {
+        let says = match header.command {
+            Command::Push => probe && header.frg == MARK,
+            Command::Control => true,
+            Command::Ack | Command::WindowAsk | Command::WindowTell => {
+                self.peer.get_or_insert(false);
+                header.frg == MARK
+            }
+        };
+        if says {
+            self.peer = Some(true);
+        }
+    }
+
+    /// A data segment or a probe of the peer arrived.
+    pub(crate) fn on_push(&mut self, sn: Sn, ts: Ts) {
+        self.heard = Some((sn, ts));
+        if self.aborting.is_some() {
+            // The peer goes on: it has not heard, or asks for a fresh stamp.
+            self.repeat = None;
+        }
+    }
+
+    /// Whether the peer's stream ends before `sn`. A `Close` that did not count yet and that data
+    /// contradicts is forgotten: the data is there.
+    pub(crate) fn is_beyond_end(&mut self, sn: Sn, nxt: Sn) -> bool {
+        let Some((end, _)) = self.theirs.filter(|(end, _)| sn.since(*end) >= 0) else {
+            return false;
+        };
+        if end != nxt {
+            self.theirs = None;
+        }
+        end == nxt
+    }
+
+    /// Whether everything that the peer will ever send has arrived.
+    pub(crate) fn peer_has_closed(&self, nxt: Sn) -> bool {
+        self.theirs.is_some_and(|(end, _)| end == nxt)
+    }
+
+    /// Everything before the end of the peer's stream has arrived: it is told.
+    pub(crate) fn on_advance(&mut self, nxt: Sn) {
+        if let Some((end, ts)) = self.theirs.filter(|(end, _)| *end == nxt) {
+            self.answer = Some((Notice::Closed, end, ts));
+        }
+    }
+
+    /// Whether `Close` has to leave, now or later.
+    fn owes_close(&self) -> bool {
+        self.closing && !self.confirmed && self.peer_understands()
+    }
+
+    /// Whether the peer knows of our end, or never will.
+    fn is_settled(&self) -> bool {
+        self.confirmed || !self.enabled || self.peer == Some(false)
+    }
+
+    fn is_ours(&self, sn: Sn, ts: Ts) -> bool {
+        self.sent.is_some_and(|sent| {
+            sent.sn == sn && ts.since(sent.first) >= 0 && ts.since(sent.last) <= 0
+        })
+    }
+
+    /// When our close is repeated.
+    pub(crate) fn close_deadline(&self) -> Option<Time> {
+        self.repeat.map(|repeat| repeat.next).filter(|_| self.owes_close())
+    }
+
+    /// When our abort is repeated, or given up.
+    pub(crate) fn abort_deadline(&self) -> Option<Time> {
+        let until = self.aborting?;
+        Some(self.repeat.map_or(Time(0), |repeat| repeat.next).min(until))
+    }
+
+    fn schedule(&mut self, now: Time, rto: u64) {
+        let gap = self.repeat.map_or(rto, |repeat| 2 * repeat.gap).min(LONGEST_GAP);
+        self.repeat = Some(Repeat { next: now.plus(gap), gap });
+    }
+
+    fn is_due(&self, now: Time) -> bool {
+        self.repeat.is_none_or(|repeat| now >= repeat.next)
+    }
+}
+
+/// The end of the stream, in both directions.
+impl Kcp {
+    /// Nothing more will be sent. Once everything queued has left for the first time the peer is
+    /// told, if it is one that understands, and told again until it says that it has everything.
+    pub fn close(&mut self, now: Instant) {
+        self.ending.closing = true;
+        self.watch(self.clock.at(now));
+    }
+
+    /// Whether the peer has everything, knows of the end that [`Kcp::close`] told it, or cannot be
+    /// told.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.is_drained()
+            && self.ending.closing
+            && (self.ending.is_settled() || !self.has_started())
+    }
+
+    /// Whether the peer has ended its stream and everything before that has been read through
+    /// [`Kcp::recv`].
+    #[must_use]
+    pub fn peer_has_closed(&self) -> bool {
+        self.ending.peer_has_closed(self.recv.nxt()) && self.recv.readable().is_none()
+    }
+
+    /// Whether the peer is known to understand how a conversation ends: it is told of a close and
+    /// of an abort, and tells of its own.
+    #[must_use]
+    pub fn peer_understands_close(&self) -> bool {
+        self.ending.peer_understands()
+    }
+
+    /// Gives the conversation up: it ends at once with [`ConnectionError::Aborted`], unless it has
+    /// ended already, and nothing more is sent or taken.
+    ///
+    /// Returns whether the peer is told. If so keep driving the conversation, for ten seconds at
+    /// most: [`Kcp::is_leaving`] says for how long.
+    pub fn abort(&mut self, now: Instant) -> bool {
+        let tell = self.ending.peer_understands() && self.has_started();
+        if tell && self.ending.aborting.is_none() {
+            let until = self.clock.at(now).plus(ABORT_LIFE);
+            (self.ending.aborting, self.ending.repeat) = (Some(until), None);
+        }
+        self.ended.get_or_insert(ConnectionError::Aborted);
+        tell
+    }
+
+    /// Whether the peer still has to be told of an abort.
+    #[must_use]
+    pub fn is_leaving(&self, now: Instant) -> bool {
+        self.ending.aborting.is_some_and(|until| self.clock.at(now) < until)
+    }
+
+    /// Whether our end is told and the peer has not answered.
+    pub(super) fn is_parting(&self) -> bool {
+        self.ending.owes_close() && self.ending.sent.is_some()
+    }
+
+    /// An abort is not repeated for ever.
+    pub(super) fn expire_abort(&mut self, now: Time) {
+        self.ending.aborting = self.ending.aborting.filter(|until| now < *until);
+    }
+
+    /// Whether a notice would leave now.
+    pub(super) fn owes_notice(&self, now: Time) -> bool {
+        let close = self.ending.owes_close() && self.send.queue().is_empty() && self.has_started();
+        self.ending.answer.is_some() || (close && self.ending.is_due(now))
+    }
+
+    /// Appends the notice that is due, if any. The rest of the conversation may have ended.
+    pub(super) fn emit_notice(&mut self, now: Time, out: &mut Vec<u8>) -> bool {
+        let stamp = self.clock.stamp(now);
+        if let Some((notice, sn, ts)) = self.ending.answer.take() {
+            self.notice(notice, sn, ts, out);
+            return true;
+        }
+        if self.ending.aborting.is_some_and(|until| now < until) && self.ending.is_due(now) {
+            // Without a segment to name the peer asks, and the next one can name that probe.
+            let (sn, ts) = self.ending.heard.unwrap_or_default();
+            self.ending.schedule(now, self.send.rtt.rto());
+            self.notice(Notice::Abort, sn, ts, out);
+            return true;
+        }
+        if self.ended.is_none() && self.owes_notice(now) {
+            let sn = self.send.nxt();
+            let first = self.ending.sent.map_or(stamp, |sent| sent.first);
+            self.ending.sent = Some(Sent { sn, first, last: stamp });
+            self.ending.schedule(now, self.send.rtt.rto());
+            self.notice(Notice::Close, sn, stamp, out);
+            return true;
+        }
+        false
+    }
+
+    fn notice(&mut self, notice: Notice, sn: Sn, ts: Ts, out: &mut Vec<u8>) {
+        self.header(Command::Control, notice as u8, sn, ts, 0).emit(out);
+    }
+
+    /// A notice of the peer.
+    pub(super) fn input_notice(&mut self, now: Time, header: &Header, una: Una) {
+        if !self.ending.enabled {
+            return;
+        }
+        let (sn, ts) = (header.sn, header.ts);
+        let taken = match Notice::from_frg(header.frg) {
+            Some(Notice::Close) => una != Una::Impossible && self.on_close(sn, ts),
+            Some(Notice::Closed) if self.ending.is_ours(sn, ts) => {
+                (self.ending.confirmed, self.ending.repeat) = (true, None);
+                true
+            }
+            Some(Notice::Abort) => self.on_abort(now, sn, ts),
+            Some(Notice::Aborted) if self.ending.heard == Some((sn, ts)) => {
+                self.ending.aborting = None;
+                true
+            }
+            _ => false,
+        };
+        self.stats.invalid_notices += u64::from(!taken);
+    }
+
+    fn on_close(&mut self, sn: Sn, ts: Ts) -> bool {
+        let nxt = self.recv.nxt();
+        let plausible = sn.offset_from(nxt).is_some_and(|ahead| ahead <= u32::from(u16::MAX));
+        let agrees = self.ending.theirs.is_none_or(|(end, _)| end == sn);
+        // Our own, sent back, looks like the peer's where both streams have the same length.
+        if !plausible || !agrees || self.ending.is_ours(sn, ts) {
+            return false;
+        }
+        self.ending.theirs = Some((sn, ts));
+        self.ending.on_advance(nxt);
+        true
+    }
+
+    /// The conversation ends if the stamp is one that this side sent within the last ten seconds:
+    /// whoever knows it takes part. Otherwise the peer is asked.
+    fn on_abort(&mut self, now: Time, sn: Sn, ts: Ts) -> bool {
+        let age = i64::from(self.clock.stamp(now).since(ts)) * 1_000;
+        let recent = (0..=ABORT_LIFE.cast_signed()).contains(&age);
+        let known = (recent && self.send.has_sent(&self.clock, sn, ts))
+            || self.live.has_asked(now, (sn, ts));
+        if known {
+            self.ended.get_or_insert(ConnectionError::Reset);
+            self.ending.aborting = None;
+            self.ending.answer = Some((Notice::Aborted, sn, ts));
+        } else if self.has_started() && self.ended.is_none() {
+            self.live.request_probe(now);
+        }
+        known
+    }
+
+    /// Whether `header` is our own `Close`, sent back. Its answer has the same number and stamp.
+    pub(super) fn is_own_close(&self, header: &Header) -> bool {
+        header.command == Command::Control
+            && Notice::from_frg(header.frg) == Some(Notice::Close)
+            && self.ending.is_ours(header.sn, header.ts)
+    }
+}

@@ -1,0 +1,107 @@
+//! How a conversation opens when no data does it, and what an opening of a live one is worth.
+
+use std::time::Instant;
+
+use super::Kcp;
+use super::clock::Time;
+use super::segment::{Command, HEADER, Header, MARK};
+use super::seq::{Sn, Ts};
+
+/// Most time between two repetitions of an opening, microseconds.
+const LONGEST_GAP: u64 = 5_000_000;
+
+/// An opening without data that nobody has answered yet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Opening {
+    /// Names this opening: a later one under the same conversation id has another.
+    ts: Ts,
+    /// When it leaves next, and the gap after that in microseconds.
+    next: Time,
+    gap: u64,
+    sent: bool,
+}
+
+impl Opening {
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        self.sent.then_some(self.next)
+    }
+
+    pub(crate) fn is_sent(&self) -> bool {
+        self.sent
+    }
+}
+
+/// What a datagram opens a conversation with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum First<'a> {
+    /// The payload of the first data segment.
+    Data(&'a [u8]),
+    /// A question for the window, and the stamp that names it, which is not 0.
+    Asks(Ts),
+}
+
+/// What `datagram` would open a conversation with: its first segment is a PUSH with number 0 and
+/// nothing acknowledged, or a marked window question of someone who has received nothing.
+pub(crate) fn first(datagram: &[u8]) -> Option<First<'_>> {
+    let header = Header::parse(datagram).ok().filter(|header| header.una == Sn(0))?;
+    match header.command {
+        Command::Push if header.sn == Sn(0) => {
+            let len = usize::try_from(header.len).ok()?;
+            datagram.get(HEADER..)?.get(..len).map(First::Data)
+        }
+        Command::WindowAsk if header.sn != Sn(0) && header.frg == MARK && header.len == 0 => {
+            // Within a conversation such a question has no stamp.
+            Some(First::Asks(header.ts)).filter(|_| header.ts != Ts(0))
+        }
+        _ => None,
+    }
+}
+
+/// Openings.
+impl Kcp {
+    /// Lets the peer know of the conversation before there is data for it, so that it may speak
+    /// first: with a question for its window, repeated until something comes back or data leaves.
+    /// Every KCP listener that opens a conversation for any segment takes it for an opening.
+    pub fn open(&mut self, now: Instant) {
+        if !self.has_started() {
+            let (ts, next) = (Ts(self.live.next_cookie().0 | 1), self.clock.at(now));
+            let gap = self.send.rtt.rto();
+            self.opening = Some(Opening { ts, next, gap, sent: false });
+        }
+    }
+
+    /// Whether an opening without data would leave now.
+    pub(super) fn owes_opening(&self, now: Time) -> bool {
+        self.send.queue().is_empty() && self.opening.is_some_and(|opening| now >= opening.next)
+    }
+
+    /// Appends the opening that is due, if any.
+    pub(super) fn emit_opening(&mut self, now: Time, out: &mut Vec<u8>) -> bool {
+        let Some(opening) = self.opening.filter(|_| self.owes_opening(now)) else { return false };
+        let gap = (2 * opening.gap).min(LONGEST_GAP);
+        let next = now.plus(opening.gap);
+        self.opening = Some(Opening { next, gap, sent: true, ..opening });
+        self.emit_quiet(Command::WindowAsk, opening.ts, out);
+        true
+    }
+
+    /// The peer was heard: it knows of the conversation. Whether it hears us is another question.
+    pub(super) fn on_opened(&mut self, now: Time) {
+        if self.opening.take().is_some() {
+            self.live.request_probe(now);
+        }
+    }
+
+    /// Someone at the peer's address opens this conversation anew. The peer is asked: if it has
+    /// forgotten everything, the conversation ends with
+    /// [`PeerRestarted`](crate::ConnectionError::PeerRestarted).
+    pub(crate) fn suspect_restart(&mut self, now: Instant) {
+        self.restarted = true;
+        self.live.request_probe(self.clock.at(now));
+    }
+
+    /// Whether the next number expected of the peer is the first one.
+    pub(crate) fn awaits_first(&self) -> bool {
+        self.recv.nxt() == Sn(0)
+    }
+}

@@ -1,0 +1,175 @@
+//! How a conversation ends, and until when it is kept.
+
+use std::time::Instant;
+
+use super::super::Scratch;
+use super::{Conn, REST};
+use crate::demux::Tombstone;
+use crate::error::ConnectionError;
+use crate::fec::FecStats;
+use crate::sync::Ordering;
+use crate::trace;
+
+impl Conn {
+    /// Tells the handles what changed. Returns what to remember of the conversation if it is over.
+    pub(in super::super) fn settle(
+        &mut self,
+        now: Instant,
+        fec: FecStats,
+        scratch: &mut Scratch,
+    ) -> Option<Tombstone> {
+        if self.ended.is_none() {
+            self.inform(now, fec, scratch);
+            let end = self.end(now)?;
+            self.deliver_rest(scratch);
+            trace::ended(self.shared.peer, self.shared.conv, end);
+            scratch.wakers.extend(self.shared.end(end).into_iter().flatten());
+            self.ended = Some(end);
+            self.close_until = Some(now + self.linger);
+            if self.must_tell(end) {
+                self.kcp.abort(now);
+            }
+        }
+        (!self.kcp.is_leaving(now)).then(|| self.tombstone())
+    }
+
+    fn inform(&mut self, now: Instant, fec: FecStats, scratch: &mut Scratch) {
+        if !self.told_established && self.kcp.is_established() {
+            self.told_established = true;
+            scratch.wakers.extend(self.shared.set_established());
+        }
+        let una = self.kcp.una();
+        if una != self.progress.0 {
+            self.progress = (una, now);
+        }
+        if self.write_closed && !self.told_drained && self.is_drained() {
+            self.told_drained = true;
+            self.close_until = Some(now + self.linger);
+            scratch.wakers.extend(self.shared.set_drained());
+        }
+        self.shared.max_message.store(self.kcp.max_message_size(), Ordering::Relaxed);
+        let mut stats = self.kcp.stats();
+        (stats.out_of_band_sent, stats.out_of_band_received) = self.out_of_band;
+        stats.fec = fec;
+        self.shared.publish(&stats);
+        self.plan_rest(now);
+    }
+
+    /// Whether the peer has acknowledged everything that was written.
+    fn is_drained(&self) -> bool {
+        self.kcp.is_drained() && !self.more
+    }
+
+    /// Why the conversation is over, if it is.
+    fn end(&self, now: Instant) -> Option<ConnectionError> {
+        if let Some(cause) = self.cause {
+            return Some(cause);
+        }
+        let drained = self.is_drained();
+        if (self.detached || (self.write_closed && self.told_end))
+            && drained
+            && self.kcp.is_closed()
+        {
+            return Some(ConnectionError::Closed);
+        }
+        if self.linger_until().is_some_and(|until| now >= until) {
+            let end = ConnectionError::LingerExpired;
+            return Some(if drained { ConnectionError::Closed } else { end });
+        }
+        if self.unproven_until.is_some_and(|until| now >= until) {
+            return Some(ConnectionError::DeadPeer);
+        }
+        self.kcp.ended()
+    }
+
+    /// Whether the peer has to hear that the conversation is over, since it may believe that
+    /// everything is well.
+    fn must_tell(&self, end: ConnectionError) -> bool {
+        match end {
+            ConnectionError::Aborted | ConnectionError::Protocol | ConnectionError::Replaced => {
+                true
+            }
+            ConnectionError::Closed => self.discarded && !self.kcp.peer_has_closed(),
+            _ => false,
+        }
+    }
+
+    fn tombstone(&self) -> Tombstone {
+        // These know of the end, or have begun anew and must not take it for theirs.
+        let knows = matches!(
+            self.kcp.ended(),
+            Some(
+                ConnectionError::PeerRestarted
+                    | ConnectionError::PeerStateLost
+                    | ConnectionError::Reset
+            )
+        );
+        Tombstone {
+            openings: self.openings,
+            nxt: self.kcp.rcv_nxt(),
+            una: self.kcp.una(),
+            understands: self.kcp.peer_understands_close(),
+            resets: !knows && !self.kcp.peer_has_closed(),
+        }
+    }
+
+    /// When closing is given up: `linger` after the last acknowledgement of something new. While
+    /// somebody waits for the shutdown, any sign of life counts, since a peer may be slow to read.
+    fn linger_until(&self) -> Option<Instant> {
+        if self.detached {
+            Some(self.progress.1 + self.linger)
+        } else if self.write_closed && !self.told_drained {
+            Some(self.progress.1.max(self.heard) + self.linger)
+        } else {
+            None
+        }
+    }
+
+    fn plan_rest(&mut self, now: Instant) {
+        let resting = self.kcp.is_drained() && self.kcp.readable().is_none();
+        self.rest_at = (resting && self.kcp.holds_memory()).then(|| now + REST);
+    }
+
+    /// When the wait for the peer to know of our end is over, while there is one.
+    fn closing_until(&self) -> Option<Instant> {
+        self.close_until.filter(|_| self.ended.is_some() || !self.kcp.is_closed())
+    }
+
+    /// Counts whether it still delivers what a dropped handle, a shutdown or an abort left behind,
+    /// unless it is `over`.
+    pub(in super::super) fn count_lingering(
+        &mut self,
+        now: Instant,
+        over: bool,
+        count: &mut usize,
+    ) {
+        let closing = self.closing_until().is_some_and(|until| now < until);
+        let shutting = self.write_closed && !self.told_drained;
+        let open = self.ended.is_none() && (self.detached || shutting);
+        let lingers = !over && (open || closing);
+        match (std::mem::replace(&mut self.lingering, lingers), lingers) {
+            (false, true) => *count += 1,
+            (true, false) => *count -= 1,
+            _ => {}
+        }
+    }
+
+    /// When [`Self::on_timeout`] should be called next.
+    pub(in super::super) fn deadline(&self, now: Instant) -> Option<Instant> {
+        let protocol = self.kcp.poll_timeout();
+        let closing = self.closing_until().filter(|until| *until > now);
+        if self.ended.is_some() {
+            return [protocol, closing].into_iter().flatten().min();
+        }
+        // What a stranger has no credit for does not become due; only the question who it is.
+        let (protocol, asking) = match self.credit {
+            Some(_) => {
+                let future = |at: &Instant| *at > now;
+                (protocol.filter(future), self.kcp.poll_liveness().filter(future))
+            }
+            None => (protocol, None),
+        };
+        let own = [self.linger_until(), self.unproven_until, self.rest_at, self.held_until];
+        own.into_iter().chain([protocol, asking, closing]).flatten().min()
+    }
+}

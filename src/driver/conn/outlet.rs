@@ -1,0 +1,110 @@
+//! What a conversation sends, and how much of it may leave.
+
+use std::time::Instant;
+
+use super::Conn;
+use crate::buffer::TxBatch;
+use crate::codec::{Codec, Extra};
+use crate::fec::FecEncoder;
+
+/// Why a conversation could not send all that is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum Interrupted {
+    /// The turn is over or the socket takes no more; it is first in the next turn.
+    Full,
+    /// It had its share; the others come first.
+    Quota,
+}
+
+/// Where a conversation's datagrams go.
+#[derive(Debug)]
+pub(in super::super) struct Outlet<'a> {
+    pub(in super::super) tx: &'a mut TxBatch,
+    pub(in super::super) codec: &'a mut Codec,
+    /// Of the address.
+    pub(in super::super) fec: Option<&'a mut FecEncoder>,
+}
+
+/// What may be sent to a peer that has proved nothing: three times what came from there, or a
+/// first datagram. Whoever gives someone else's address makes us send no more than that to it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Credit {
+    received: usize,
+    sent: usize,
+    floor: usize,
+}
+
+impl Credit {
+    pub(super) fn new(floor: usize) -> Self {
+        Self { received: 0, sent: 0, floor }
+    }
+
+    pub(super) fn on_received(&mut self, bytes: usize) {
+        self.received = self.received.saturating_add(bytes);
+    }
+
+    fn left(&self) -> usize {
+        self.received.saturating_mul(3).max(self.floor).saturating_sub(self.sent)
+    }
+}
+
+impl Conn {
+    /// Appends datagrams to the batch until there are `limit`, copies and parity included, and
+    /// returns how many there are. Fewer than `limit`, with room left in the batch, means that
+    /// nothing more is due. Out-of-band datagrams and those of the stream take turns.
+    pub(in super::super) fn transmit(
+        &mut self,
+        now: Instant,
+        out: &mut Outlet<'_>,
+        limit: usize,
+    ) -> usize {
+        let mut count = 0;
+        self.held_until = None;
+        while count < limit && !out.tx.is_full() {
+            let sent = if self.stream_is_next {
+                self.transmit_stream(now, out).or_else(|| self.transmit_out_of_band(now, out))
+            } else {
+                self.transmit_out_of_band(now, out).or_else(|| self.transmit_stream(now, out))
+            };
+            let Some(sent) = sent else { break };
+            count += sent;
+        }
+        count
+    }
+
+    fn transmit_stream(&mut self, now: Instant, out: &mut Outlet<'_>) -> Option<usize> {
+        let (kcp, fec) = (&mut self.kcp, out.fec.as_deref_mut());
+        let before = out.tx.bytes();
+        let overhead = self.shared.overhead;
+        let limit = self.credit.map_or(usize::MAX, |c| c.left().saturating_sub(overhead));
+        let write = |tail: &mut Vec<u8>| kcp.poll_transmit_within(now, tail, limit);
+        let peer = self.shared.peer;
+        let extra = Extra { fec, copies: self.copies, may_repeat: self.credit.is_none() };
+        let (sent, datagrams) = out.codec.encode(now, out.tx, peer, extra, write)?;
+        let bytes = out.tx.bytes() - before;
+        kcp.on_sent_beside(now, bytes - sent.len);
+        if let Some(credit) = &mut self.credit {
+            credit.sent += bytes;
+        }
+        self.stream_is_next = false;
+        Some(datagrams)
+    }
+
+    /// Not before the stream has begun: to some peers it would be the beginning.
+    fn transmit_out_of_band(&mut self, now: Instant, out: &mut Outlet<'_>) -> Option<usize> {
+        if !self.shared.has_datagrams() || !self.kcp.has_started() || self.credit.is_some() {
+            return None;
+        }
+        self.held_until = self.kcp.held_until(now);
+        if self.held_until.is_some() {
+            return None;
+        }
+        let payload = self.shared.next_datagram()?;
+        let before = out.tx.bytes();
+        out.codec.encode_out_of_band(out.tx, self.shared.peer, self.shared.conv, &payload);
+        self.kcp.on_sent_beside(now, out.tx.bytes() - before);
+        self.out_of_band.0 += 1;
+        self.stream_is_next = true;
+        Some(1)
+    }
+}

@@ -1,0 +1,121 @@
+//! Conversations that peers open, and what is asked of whoever does before it counts.
+
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use super::Driver;
+use crate::config::SessionPolicy;
+use crate::core::Origin;
+use crate::core::segment::Header;
+use crate::error::ConnectionError;
+use crate::mailbox::ConnId;
+use crate::strangers::Refusal;
+use crate::stream::KcpStream;
+use crate::sys::Socket;
+
+/// Bytes of an ordinary datagram: what anyone may be sent, however small ours are, so that there is
+/// enough for the question who it is to be repeated.
+const ORDINARY: usize = 1_200;
+
+impl<S: Socket> Driver<S> {
+    /// Someone unknown opens a conversation. Whatever refuses it does so before anything is
+    /// allocated.
+    pub(super) fn on_opening(
+        &mut self,
+        now: Instant,
+        from: SocketAddr,
+        hash: u64,
+        datagram: &[u8],
+        nonce: &[u8],
+    ) -> bool {
+        let Some(accept) = self.accept.clone().filter(|accept| accept.is_open()) else {
+            self.stats.dropped_not_accepting += 1;
+            return false;
+        };
+        let limits = &self.config.limits;
+        if self.conns.len() >= limits.max_connections {
+            self.stats.refused_connections += 1;
+            return false;
+        }
+        if accept.len() >= limits.backlog {
+            self.stats.refused_backlog += 1;
+            return false;
+        }
+        match self.strangers.may_enter(from.ip(), limits.max_unvalidated) {
+            Ok(()) => {}
+            Err(Refusal::Full) => {
+                self.stats.refused_unvalidated += 1;
+                return false;
+            }
+            Err(Refusal::Source) => {
+                self.stats.refused_source += 1;
+                return false;
+            }
+        }
+        let (until, holds_back) = (now + limits.unvalidated_timeout, limits.require_validation);
+        // Whoever recorded this opening cannot make another conversation of it, from anywhere.
+        if !self.openings.insert(now, nonce) {
+            self.stats.dropped_replayed += 1;
+            return false;
+        }
+        let Ok(header) = Header::parse(datagram) else { return false };
+        // One datagram to an address, however many conversations are opened in its name.
+        let first = usize::from(self.config.kcp.mtu).max(ORDINARY);
+        let floor = if self.peers.knows(from) { 0 } else { first };
+        // The configuration was validated when the driver was made.
+        let Ok(shared) = self.open(now, (from, header.conv), Some(hash)) else { return false };
+        self.stats.opened_by_peers += 1;
+        let id = shared.id;
+        let stream = KcpStream::new(shared);
+        self.strangers.enter(from.ip());
+        if let Some(conn) = self.get_mut(id) {
+            conn.distrust(now, floor, until);
+        }
+        let taken = self.deliver(now, id, datagram, Origin::Wire);
+        if holds_back && let Some(conn) = self.get_mut(id) {
+            conn.hold_back(stream);
+        } else {
+            self.scratch.wakers.extend(accept.push(stream));
+        }
+        taken
+    }
+
+    /// The peer of a conversation has proved that it is there.
+    pub(super) fn on_proof(&mut self, id: ConnId) {
+        let Some(conn) = self.get_mut(id) else { return };
+        let (peer, stream) = (conn.peer(), conn.take_held_back());
+        let opened_it = conn.is_opened_by_peer();
+        self.peers.validate(peer);
+        if opened_it {
+            self.strangers.leave(peer.ip());
+            self.replace_others(id, peer);
+        }
+        let Some(stream) = stream else { return };
+        let Some(accept) = &self.accept else { return };
+        if accept.len() >= self.config.limits.backlog {
+            // Dropped like one that nobody accepted.
+            self.stats.refused_backlog += 1;
+            return;
+        }
+        let wakers = accept.push(stream);
+        self.scratch.wakers.extend(wakers);
+    }
+
+    /// Ends what the same peer had opened before, where that is asked for.
+    fn replace_others(&mut self, newest: ConnId, peer: SocketAddr) {
+        if self.config.sessions == SessionPolicy::KeepBoth || !self.peers.has_several(peer) {
+            return;
+        }
+        // Rare, and there is no list of an address's conversations to go through instead.
+        let others = self.conns.iter_mut().filter_map(|(_, conn)| {
+            let other = conn.peer() == peer && conn.id() != newest && conn.is_opened_by_peer();
+            other.then_some(conn)
+        });
+        let mut ids = Vec::new();
+        for conn in others {
+            conn.end_early(ConnectionError::Replaced);
+            ids.push(conn.id());
+        }
+        ids.into_iter().for_each(|id| self.touch(id));
+    }
+}
