@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use crate::core::opening;
-use crate::core::segment::{self, Command, HEADER, Header, Notice, Segments};
+use crate::core::segment::{self, Command, HEADER, Header, MARK, Notice, Segments};
 use crate::core::seq::Sn;
 use crate::mailbox::ConnId;
 
@@ -209,7 +209,8 @@ impl Tombstone {
     /// More data, or a question whether somebody is there, of a peer that knows what we had sent.
     fn reset(&self, header: &Header) -> Option<(Header, Notice)> {
         let known = header.una.offset_from(self.una).is_some_and(|ahead| ahead <= REPEATED);
-        (self.understands && self.resets && known).then_some((*header, Notice::Abort))
+        let understands = self.understands || (header.len == 0 && header.frg == MARK);
+        (understands && self.resets && known).then_some((*header, Notice::Abort))
     }
 
     /// The peer's own end, whose answer was lost.

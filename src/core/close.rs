@@ -56,6 +56,9 @@ pub(crate) struct Ending {
     repeat: Option<Repeat>,
     /// The latest data segment or probe of the peer.
     heard: Option<(Sn, Ts)>,
+    /// Nobody reads any more, and whether something came that nobody will read.
+    deaf: bool,
+    refused: bool,
 }
 
 impl Ending {
@@ -71,6 +74,8 @@ impl Ending {
             aborting: None,
             repeat: None,
             heard: None,
+            deaf: false,
+            refused: false,
         }
     }
 
@@ -98,6 +103,9 @@ impl Ending {
         if says {
             self.peer = Some(true);
         }
+        if self.peer == Some(false) {
+            self.aborting = None;
+        }
     }
 
     /// A data segment or a probe of the peer arrived.
@@ -107,6 +115,13 @@ impl Ending {
             // The peer goes on: it has not heard, or asks for a fresh stamp.
             self.repeat = None;
         }
+    }
+
+    /// Whether `sn`, which is new, comes too late for anybody to read it.
+    pub(crate) fn refuses(&mut self, sn: Sn, nxt: Sn) -> bool {
+        let refuses = self.deaf && self.peer_understands() && sn.since(nxt) >= 0;
+        self.refused |= refuses;
+        refuses
     }
 
     /// Whether the peer's stream ends before `sn`. A `Close` that did not count yet and that data
@@ -133,6 +148,11 @@ impl Ending {
         }
     }
 
+    /// Whether there is something to tell, and nothing shows yet whether the peer understands.
+    pub(super) fn is_curious(&self) -> bool {
+        self.closing && self.enabled && self.peer.is_none()
+    }
+
     /// Whether `Close` has to leave, now or later.
     fn owes_close(&self) -> bool {
         self.closing && !self.confirmed && self.peer_understands()
@@ -157,7 +177,8 @@ impl Ending {
     /// When our abort is repeated, or given up.
     pub(crate) fn abort_deadline(&self) -> Option<Time> {
         let until = self.aborting?;
-        Some(self.repeat.map_or(Time(0), |repeat| repeat.next).min(until))
+        let next = self.repeat.map_or(Time(0), |repeat| repeat.next);
+        Some(if self.peer_understands() { next.min(until) } else { until })
     }
 
     fn schedule(&mut self, now: Time, rto: u64) {
@@ -202,13 +223,26 @@ impl Kcp {
         self.ending.peer_understands()
     }
 
+    /// Nobody will read what is still to come. A peer that understands why is not told that it
+    /// arrived, and should be told with [`Kcp::abort`] that it did not, see
+    /// [`Kcp::has_refused`]; from any other it is taken and thrown away.
+    pub fn stop_reading(&mut self) {
+        self.ending.deaf = true;
+    }
+
+    /// Whether something came after [`Kcp::stop_reading`] that was not taken.
+    #[must_use]
+    pub fn has_refused(&self) -> bool {
+        self.ending.refused
+    }
+
     /// Gives the conversation up: it ends at once with [`ConnectionError::Aborted`], unless it has
     /// ended already, and nothing more is sent or taken.
     ///
-    /// Returns whether the peer is told. If so keep driving the conversation, for ten seconds at
+    /// Returns whether the peer is told, as far as it understands. If so keep driving the conversation, for ten seconds at
     /// most: [`Kcp::is_leaving`] says for how long.
     pub fn abort(&mut self, now: Instant) -> bool {
-        let tell = self.ending.peer_understands() && self.has_started();
+        let tell = self.ending.enabled && self.ending.peer != Some(false) && self.has_started();
         if tell && self.ending.aborting.is_none() {
             let until = self.clock.at(now).plus(ABORT_LIFE);
             (self.ending.aborting, self.ending.repeat) = (Some(until), None);
@@ -246,7 +280,8 @@ impl Kcp {
             self.notice(notice, sn, ts, out);
             return true;
         }
-        if self.ending.aborting.is_some_and(|until| now < until) && self.ending.is_due(now) {
+        let aborts = self.ending.aborting.is_some_and(|until| now < until);
+        if aborts && self.ending.peer_understands() && self.ending.is_due(now) {
             // Without a segment to name the peer asks, and the next one can name that probe.
             let (sn, ts) = self.ending.heard.unwrap_or_default();
             self.ending.schedule(now, self.send.rtt.rto());

@@ -125,6 +125,10 @@ impl Kcp {
             self.stats.beyond_window_segments += 1;
             return;
         }
+        if !payload.is_empty() && self.ending.refuses(header.sn, self.recv.nxt()) {
+            self.stats.beyond_window_segments += 1;
+            return;
+        }
         let ack = Ack { sn: header.sn, ts: header.ts };
         match self.recv.input(header.sn, header.frg, payload) {
             Ok(Arrival::InOrder) => {
@@ -170,6 +174,10 @@ impl Kcp {
     /// Re-derives what depends on both directions: whether the peer owes an answer, and whether
     /// its window needs probing.
     pub(super) fn watch(&mut self, now: Time) {
+        if self.ending.is_curious() && self.send.is_drained() && self.has_started() {
+            // Its answer shows whether it can be told of the end.
+            self.live.insist(now);
+        }
         self.live.watch(now, self.owes_answer());
         self.send.remote.watch(now, self.send.is_stalled());
     }

@@ -88,7 +88,7 @@ impl Kcp {
     /// The peer was heard: it knows of the conversation. Whether it hears us is another question.
     pub(super) fn on_opened(&mut self, now: Time) {
         if self.opening.take().is_some() {
-            self.live.request_probe(now);
+            self.live.insist(now);
         }
     }
 

@@ -325,6 +325,7 @@ impl Conn {
         if self.detached {
             // There may be no later moment to send them.
             self.kcp.hasten_acks();
+            self.kcp.stop_reading();
         }
         if intake.abort || (self.detached && self.linger.is_zero()) {
             self.end_early(ConnectionError::Aborted);

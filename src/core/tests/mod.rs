@@ -14,6 +14,8 @@
 
 use std::time::Instant;
 
+mod close;
+mod duo;
 mod fragments;
 mod host;
 mod hostile;

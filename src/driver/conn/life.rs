@@ -89,7 +89,9 @@ impl Conn {
             ConnectionError::Aborted | ConnectionError::Protocol | ConnectionError::Replaced => {
                 true
             }
-            ConnectionError::Closed => self.discarded && !self.kcp.peer_has_closed(),
+            ConnectionError::Closed => {
+                (self.discarded || self.kcp.has_refused()) && !self.kcp.peer_has_closed()
+            }
             _ => false,
         }
     }

@@ -46,7 +46,8 @@ fn an_ended_conversation_leaves_no_ghost_and_no_obstacle() {
     world.inject(addr(9), SERVER, &first);
     let (stream, _) = world.finish(SECOND, listener.accept()).unwrap();
     stream.abort();
-    world.run_for(SECOND);
+    // Until then it might turn out to be a peer that can be told.
+    world.run_for(11 * SECOND);
     world.arrived(9);
 
     world.inject(addr(9), SERVER, &first);

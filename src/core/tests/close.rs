@@ -1,0 +1,265 @@
+//! The end of a stream, and of a conversation, told to the peer.
+
+use super::duo::Duo;
+use super::link::Rng;
+use super::lone::{Lone, config, header};
+use super::plan::{MILLIS, SECOND};
+use crate::config::KcpConfig;
+use crate::core::segment::{Command, Header, MARK, Notice};
+use crate::core::seq::{Sn, Ts};
+use crate::error::ConnectionError;
+
+fn is_notice(header: &Header, notice: Notice) -> bool {
+    header.command == Command::Control && header.frg == notice as u8
+}
+
+/// A peer that understands has acknowledged one segment, which was sent at stamp 0.
+fn acquainted(config: &KcpConfig) -> Lone {
+    let mut lone = Lone::new(config);
+    lone.write("hello");
+    lone.out();
+    lone.now += 10 * MILLIS;
+    lone.una = Sn(1);
+    lone.give(Header { frg: MARK, ..header(Command::Ack, 0, 0) }, b"");
+    lone
+}
+
+#[test]
+fn the_end_comes_after_the_last_byte_and_the_other_direction_goes_on() {
+    let mut duo = Duo::new(1, 0);
+    duo.write(0, b"request");
+    duo.close(0);
+    duo.run(SECOND);
+    assert_eq!(duo.read(1), b"request");
+    assert!(duo.sides[1].peer_has_closed() && !duo.sides[0].peer_has_closed());
+    assert!(duo.sides[0].is_closed() && !duo.sides[1].is_closed());
+    for _ in 0..10 {
+        duo.write(1, &[7; 10_000]);
+        duo.run(SECOND);
+        assert_eq!(duo.read(0).len(), 10_000);
+    }
+    assert!(!duo.sides[0].peer_has_closed());
+    duo.close(1);
+    duo.run(SECOND);
+    assert!(duo.sides[0].peer_has_closed() && duo.sides[1].is_closed());
+    assert_eq!(duo.ends(), [None, None]);
+}
+
+#[test]
+fn unread_bytes_come_before_the_end() {
+    let mut duo = Duo::new(1, 0);
+    duo.write(0, b"unread");
+    duo.close(0);
+    duo.run(SECOND);
+    assert!(!duo.sides[1].peer_has_closed());
+    assert_eq!(duo.read(1), b"unread");
+    assert!(duo.sides[1].peer_has_closed());
+}
+
+#[test]
+fn a_stream_that_carried_nothing_ends_too() {
+    let mut duo = Duo::new(1, 0);
+    duo.write(0, b"greet me");
+    duo.run(SECOND);
+    duo.close(1);
+    duo.run(SECOND);
+    assert!(duo.sides[0].peer_has_closed());
+}
+
+#[test]
+fn whichever_notice_is_lost_a_hundred_times_the_end_is_told() {
+    for lost in [Notice::Close, Notice::Closed] {
+        let mut duo = Duo::new(1, 0);
+        let mut left = 100;
+        duo.filter = Box::new(move |header| {
+            let loses = is_notice(header, lost) && left > 0;
+            left -= i32::from(loses);
+            !loses
+        });
+        duo.write(0, b"bye");
+        duo.close(0);
+        duo.run(110 * SECOND);
+        assert_eq!(duo.read(1), b"bye");
+        assert!(duo.sides[1].peer_has_closed() && duo.sides[0].is_closed(), "{lost:?}");
+        assert_eq!(duo.ends(), [None, None]);
+        let before = duo.sent;
+        duo.run(10 * SECOND);
+        assert_eq!(duo.sent, before, "nothing is repeated any more");
+    }
+}
+
+#[test]
+fn an_abort_arrives_though_it_is_lost_again_and_again() {
+    for lost in [Notice::Abort, Notice::Aborted] {
+        let mut duo = Duo::new(1, 0);
+        duo.write(0, b"one");
+        duo.write(1, b"two");
+        duo.run(SECOND);
+        let mut left = 5;
+        duo.filter = Box::new(move |header| {
+            let loses = is_notice(header, lost) && left > 0;
+            left -= i32::from(loses);
+            !loses
+        });
+        assert!(duo.abort(0));
+        duo.run(9 * SECOND);
+        assert_eq!(duo.ends(), [Some(ConnectionError::Aborted), Some(ConnectionError::Reset)]);
+    }
+}
+
+#[test]
+fn streams_end_whole_on_paths_that_lose_repeat_and_reorder() {
+    for seed in 0..300 {
+        println!("seed {seed}");
+        let mut rng = Rng::new(seed);
+        let mut duo = Duo::new(seed, rng.pick(&[0, 50_000, 200_000, 400_000]));
+        let lens = [rng.spread(0, 50_000) as usize, rng.spread(0, 50_000) as usize];
+        duo.write(0, b"!");
+        for side in [0, 1] {
+            duo.write(side, &vec![side as u8; lens[side]]);
+            // One may end long before the other.
+            if rng.chance(500_000) {
+                duo.run(rng.range(0, SECOND));
+            }
+            duo.close(side);
+        }
+        let mut got = [0, 0];
+        for _ in 0..600 {
+            duo.run(SECOND / 2);
+            for side in [0, 1] {
+                got[side] += duo.read(side).len();
+            }
+            if duo.sides.iter().all(|kcp| kcp.peer_has_closed() && kcp.is_closed()) {
+                break;
+            }
+        }
+        assert_eq!(got, [lens[1], lens[0] + 1]);
+        let over = |kcp: &crate::core::Kcp| kcp.peer_has_closed() && kcp.is_closed();
+        assert!(duo.sides.iter().all(over), "{:?}", duo.sides);
+        assert_eq!(duo.ends(), [None, None]);
+    }
+}
+
+#[test]
+fn a_peer_that_does_not_advertise_is_told_nothing() {
+    let mut lone = Lone::new(&config());
+    lone.write("hello");
+    lone.out();
+    lone.now += 10 * MILLIS;
+    lone.una = Sn(1);
+    lone.ack(0, 0);
+    let now = lone.instant();
+    lone.kcp.close(now);
+    assert!(lone.kcp.is_closed(), "there is nothing to wait for");
+    let sent = lone.run(600 * SECOND);
+    assert!(sent.iter().all(|(_, (header, _))| header.command != Command::Control));
+    let now = lone.instant();
+    assert!(!lone.kcp.abort(now), "it cannot be told");
+    assert_eq!(lone.out(), []);
+}
+
+#[test]
+fn who_asked_not_to_is_neither_told_nor_tells() {
+    let mut quiet = config();
+    quiet.close_notify = false;
+    let mut lone = acquainted(&quiet);
+    lone.push(0, b"data");
+    let now = lone.instant();
+    lone.kcp.close(now);
+    lone.give(Header { frg: Notice::Close as u8, ..header(Command::Control, 1, 5) }, b"");
+    let sent = lone.run(SECOND);
+    assert!(!sent.is_empty());
+    assert!(sent.iter().all(|(_, (header, _))| header.frg == 0), "{sent:?}");
+    lone.read_all();
+    assert!(!lone.kcp.peer_has_closed() && lone.kcp.is_closed());
+}
+
+#[test]
+fn a_close_that_contradicts_what_is_known_is_ignored() {
+    let close = |sn, ts| Header { frg: Notice::Close as u8, ..header(Command::Control, sn, ts) };
+    let mut lone = acquainted(&config());
+    lone.push(0, b"a");
+    lone.push(1, b"b");
+    for sn in [0, 1, 2 + 65_536, u32::MAX, 1 << 31] {
+        lone.give(close(sn, 5), b"");
+    }
+    assert_eq!(lone.kcp.stats().invalid_notices, 5);
+    // Of something that was never sent: it cannot be of this peer.
+    lone.una = Sn(9);
+    lone.give(close(2, 5), b"");
+    lone.una = Sn(1);
+    assert_eq!(lone.kcp.stats().invalid_notices, 6);
+    // Data beyond it shows that it was wrong.
+    lone.give(close(4, 5), b"");
+    lone.push(5, b"f");
+    lone.push(5, b"f");
+    lone.push(2, b"c");
+    lone.push(3, b"d");
+    lone.push(4, b"e");
+    assert_eq!(lone.read_all(), b"abcdef");
+    assert!(!lone.kcp.peer_has_closed());
+    // Once it counts, it stays.
+    lone.give(close(6, 7), b"");
+    assert!(lone.kcp.peer_has_closed());
+    lone.give(close(7, 8), b"");
+    lone.push(6, b"more");
+    assert!(lone.kcp.peer_has_closed());
+    assert_eq!((lone.read_all().len(), lone.kcp.stats().invalid_notices), (0, 7));
+    let answers: Vec<_> = lone.out().into_iter().map(|(header, _)| header).collect();
+    let told = answers.iter().filter(|header| is_notice(header, Notice::Closed));
+    assert_eq!(told.map(|header| (header.sn, header.ts)).collect::<Vec<_>>(), [(Sn(6), Ts(7))]);
+}
+
+#[test]
+fn an_abort_needs_the_stamp_of_a_recent_segment() {
+    let abort = |sn, ts| Header { frg: Notice::Abort as u8, ..header(Command::Control, sn, ts) };
+    let mut lone = acquainted(&config());
+    lone.now = 20 * SECOND;
+    lone.write("again");
+    lone.out();
+    // The second segment was sent at 20 s; the first is too old.
+    for (sn, ts) in [(1, 0), (1, 19_999), (1, 20_001), (2, 20_000), (0, 20_000), (0, 0)] {
+        lone.give(abort(sn, ts), b"");
+    }
+    assert_eq!((lone.kcp.ended(), lone.kcp.stats().invalid_notices), (None, 6));
+    // Whoever means it can answer this.
+    let asked = lone.out();
+    let (probe, _) = asked.iter().find(|(h, _)| h.command == Command::Push && h.len == 0).unwrap();
+    assert_eq!(probe.frg, MARK);
+    lone.give(abort(probe.sn.0, probe.ts.0 ^ 1), b"");
+    assert_eq!(lone.kcp.ended(), None);
+    lone.give(abort(probe.sn.0, probe.ts.0), b"");
+    assert_eq!(lone.kcp.ended(), Some(ConnectionError::Reset));
+    let answer = lone.out();
+    assert_eq!(answer.len(), 1);
+    assert!(is_notice(&answer[0].0, Notice::Aborted));
+    assert_eq!((answer[0].0.sn, answer[0].0.ts), (probe.sn, probe.ts));
+    assert_eq!(lone.timeout(), None);
+}
+
+#[test]
+fn an_abort_names_the_latest_segment_and_gives_up_after_ten_seconds() {
+    let mut lone = acquainted(&config());
+    lone.push(0, b"data");
+    lone.now += 5 * MILLIS;
+    let now = lone.instant();
+    assert!(lone.kcp.abort(now));
+    assert_eq!(lone.kcp.ended(), Some(ConnectionError::Aborted));
+    let start = lone.now;
+    let first = lone.out();
+    assert_eq!((first.len(), first[0].0.sn, first[0].0.ts), (1, Sn(0), Ts(10)));
+    // It goes on, so it has not heard: the stamp of this one is newer.
+    lone.now += 5 * MILLIS;
+    lone.push(1, b"more");
+    let second = lone.out();
+    assert_eq!((second.len(), second[0].0.sn, second[0].0.ts), (1, Sn(1), Ts(20)));
+    let more = lone.run(60 * SECOND);
+    assert!((10..20).contains(&more.len()), "{more:?}");
+    assert!(
+        more.iter()
+            .all(|(at, (header, _))| *at < start + 10 * SECOND && is_notice(header, Notice::Abort))
+    );
+    assert_eq!(lone.timeout(), None);
+    let now = lone.instant();
+    assert!(!lone.kcp.is_leaving(now));
+}

@@ -1,0 +1,128 @@
+//! Two cores and a path between them that loses, delays and repeats, for tests that speak to both.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use super::link::Rng;
+use super::lone::config;
+use super::plan::MILLIS;
+use super::sim::CONV;
+use crate::core::segment::{Header, Segments};
+use crate::core::{Kcp, Origin, Seed};
+use crate::error::ConnectionError;
+
+pub(super) struct Duo {
+    pub(super) sides: [Kcp; 2],
+    /// Sees the first header of each datagram; `false` loses it.
+    pub(super) filter: Box<dyn FnMut(&Header) -> bool>,
+    /// Datagrams that left.
+    pub(super) sent: u64,
+    /// On the way, by arrival.
+    wire: BTreeMap<(u64, u64), (usize, Vec<u8>)>,
+    rng: Rng,
+    loss: u64,
+    origin: Instant,
+    pub(super) now: u64,
+}
+
+impl Duo {
+    /// `loss` in millionths. Where there is any, datagrams are also repeated and overtake.
+    pub(super) fn new(seed: u64, loss: u64) -> Self {
+        let origin = super::origin();
+        let kcp = |ts_epoch, cookies| {
+            Kcp::new(CONV, &config(), origin, Seed { ts_epoch, cookies }).unwrap()
+        };
+        Self {
+            sides: [kcp(u32::MAX - 500, 7), kcp(77, 8)],
+            filter: Box::new(|_| true),
+            sent: 0,
+            wire: BTreeMap::new(),
+            rng: Rng::new(seed),
+            loss,
+            origin,
+            now: 0,
+        }
+    }
+
+    pub(super) fn instant(&self) -> Instant {
+        self.origin + Duration::from_micros(self.now)
+    }
+
+    pub(super) fn write(&mut self, side: usize, data: &[u8]) {
+        let now = self.instant();
+        self.sides[side].send(now, Bytes::copy_from_slice(data));
+    }
+
+    pub(super) fn close(&mut self, side: usize) {
+        let now = self.instant();
+        self.sides[side].close(now);
+    }
+
+    pub(super) fn abort(&mut self, side: usize) -> bool {
+        let now = self.instant();
+        self.sides[side].abort(now)
+    }
+
+    pub(super) fn read(&mut self, side: usize) -> Vec<u8> {
+        let mut all = Vec::new();
+        while let Some(chunk) = self.sides[side].recv() {
+            all.extend_from_slice(&chunk);
+        }
+        all
+    }
+
+    pub(super) fn ends(&self) -> [Option<ConnectionError>; 2] {
+        [self.sides[0].ended(), self.sides[1].ended()]
+    }
+
+    /// Runs for `micros`.
+    pub(super) fn run(&mut self, micros: u64) {
+        let until = self.now + micros;
+        loop {
+            self.transmit();
+            let arrival = self.wire.keys().next().map(|(at, _)| *at);
+            let timers = self.sides.iter().filter_map(Kcp::poll_timeout).min();
+            let timer = timers.map(|at| {
+                let at = at.saturating_duration_since(self.origin).as_micros() as u64;
+                at.max(self.now)
+            });
+            let Some(next) = [arrival, timer].into_iter().flatten().min().filter(|t| *t <= until)
+            else {
+                break;
+            };
+            assert!(next > self.now || arrival == Some(next), "a timer spins at {next}");
+            self.now = next;
+            let now = self.instant();
+            self.sides.iter_mut().for_each(|kcp| kcp.handle_timeout(now));
+            while let Some(entry) = self.wire.first_entry().filter(|e| e.key().0 <= next) {
+                let (to, datagram) = entry.remove();
+                self.sides[to].input(now, &datagram, Origin::Wire).unwrap();
+                self.sides[to].check_invariants();
+            }
+        }
+        self.now = until;
+    }
+
+    fn transmit(&mut self) {
+        let now = self.instant();
+        for side in [0, 1] {
+            let mut datagram = Vec::new();
+            while self.sides[side].poll_transmit(now, &mut datagram).is_some() {
+                self.sent += 1;
+                let (first, _) = Segments::new(&datagram).next().unwrap();
+                let copies = 1 + u64::from(self.rng.chance(self.loss as u32 / 4));
+                for _ in 0..copies {
+                    if (self.filter)(&first) && !self.rng.chance(self.loss as u32) {
+                        let late = if self.loss > 0 { self.rng.range(0, 8 * MILLIS) } else { 0 };
+                        let at = self.now + 10 * MILLIS + late;
+                        let rank = self.sent * 4 + copies + self.wire.len() as u64 * 1_000_000;
+                        self.wire.insert((at, rank), (1 - side, datagram.clone()));
+                    }
+                }
+                datagram.clear();
+            }
+        }
+    }
+}

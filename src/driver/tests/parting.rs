@@ -1,0 +1,175 @@
+//! How the end of one side reaches the other.
+
+use std::io::ErrorKind;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::pair::{CLIENT, MINUTE, Pair, SECOND, SERVER, answer, cause, pattern, read_pattern};
+use super::world::{World, addr};
+use crate::config::Config;
+use crate::core::segment::{Command, Segments};
+use crate::core::tests::link::LinkConfig;
+use crate::error::ConnectionError;
+
+#[test]
+fn a_request_ends_and_its_answer_follows() {
+    for seed in 0..20 {
+        println!("seed {seed}");
+        let Pair { mut world, listener, endpoint, mut client, mut server } =
+            Pair::seeded(seed, &Config::new(), &Config::new());
+        world.set_path(LinkConfig { loss: 200_000, jitter: 5_000, ..LinkConfig::delay(10_000) });
+        world.finish(MINUTE, async {
+            let ask = async {
+                client.write_all(&pattern(50_000)).await.unwrap();
+                client.shutdown().await.unwrap();
+                let mut got = Vec::new();
+                client.read_to_end(&mut got).await.unwrap();
+                assert!(got == pattern(80_000));
+                drop(client);
+            };
+            let serve = async {
+                let mut got = Vec::new();
+                server.read_to_end(&mut got).await.unwrap();
+                assert!(got == pattern(50_000));
+                server.write_all(&pattern(80_000)).await.unwrap();
+                drop(server);
+            };
+            tokio::join!(ask, serve);
+            endpoint.wait_idle().await;
+            listener.wait_idle().await;
+        });
+        world.run_for(SECOND);
+        assert_eq!((endpoint.stats().connections, listener.stats().connections), (0, 0));
+    }
+}
+
+#[test]
+fn an_end_goes_on_being_the_end() {
+    let Pair { mut world, mut client, server, .. } = Pair::plain();
+    drop(server);
+    world.finish(SECOND, async {
+        assert_eq!(client.read(&mut [0; 10]).await.unwrap(), 0);
+        assert_eq!(client.try_read(&mut [0; 10]).unwrap(), 0);
+        assert_eq!(client.peek(&mut [0; 10]).await.unwrap(), 0);
+        assert!(client.read_chunk().await.unwrap().is_empty());
+        client.readable().await.unwrap();
+        client.shutdown().await.unwrap();
+        assert_eq!(client.read(&mut [0; 10]).await.unwrap(), 0);
+    });
+    world.run_for(SECOND);
+    assert_eq!(client.error(), Some(ConnectionError::Closed));
+    world.finish(SECOND, async {
+        assert_eq!(client.read(&mut [0; 10]).await.unwrap(), 0);
+        assert_eq!(client.write(b"x").await.unwrap_err().kind(), ErrorKind::BrokenPipe);
+        client.shutdown().await.unwrap();
+    });
+}
+
+#[test]
+fn writing_to_someone_who_has_left_is_refused() {
+    // Whether it has left long ago, or is still there to see to its own last bytes.
+    for (long_ago, written) in [(true, 0), (true, 3), (false, 3)] {
+        let Pair { mut world, listener, mut client, mut server, .. } = Pair::plain();
+        world.finish(SECOND, async {
+            server.write_all(&pattern(written)).await.unwrap();
+            drop(server);
+        });
+        if long_ago {
+            world.run_for(SECOND);
+            assert_eq!(listener.stats().connections, 0);
+        }
+        world.finish(MINUTE, async {
+            client.write_all(&pattern(1_000)).await.unwrap();
+            read_pattern(&mut client, written).await;
+            let error = client.shutdown().await.unwrap_err();
+            assert_eq!(cause(&error), Some(ConnectionError::Reset));
+            assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+        });
+    }
+}
+
+#[test]
+fn an_idle_stream_learns_that_its_peer_has_left_for_good() {
+    let Pair { mut world, listener, client, server, .. } = Pair::plain();
+    world.set_path(LinkConfig { loss: 500_000, ..LinkConfig::delay(10_000) });
+    drop(server);
+    world.run_for(MINUTE);
+    assert_eq!((client.error(), listener.stats().connections), (Some(ConnectionError::Reset), 0));
+}
+
+#[test]
+fn aborts_reach_whoever_only_waits() {
+    let Pair { mut world, mut client, server, .. } = Pair::plain();
+    world.set_path(LinkConfig { loss: 300_000, ..LinkConfig::delay(10_000) });
+    // Nothing was said for so long that no stamp is recent.
+    world.run_for(14 * SECOND);
+    world.finish(5 * SECOND, async {
+        let abort = async { server.abort() };
+        let wait = async { client.read(&mut [0; 1]).await.unwrap_err() };
+        let (error, ()) = tokio::join!(wait, abort);
+        assert_eq!(cause(&error), Some(ConnectionError::Reset));
+    });
+}
+
+#[test]
+fn a_repeated_end_is_answered_after_everything_is_over() {
+    let Pair { mut world, listener, endpoint, client, server } = Pair::plain();
+    world.log();
+    drop((client, server));
+    world.run_for(SECOND);
+    assert_eq!((endpoint.stats().connections, listener.stats().connections), (0, 0));
+    let ends: Vec<_> = world.log().into_iter().filter(|s| s.datagram[4] == 85).collect();
+    let close = ends.iter().find(|s| s.from == addr(CLIENT) && s.datagram[5] == 1).unwrap();
+    world.inject(close.from, SERVER, &close.datagram);
+    world.run_for(SECOND);
+    let answers = world.log();
+    let closed = answers.iter().filter(|s| s.from == addr(SERVER) && s.datagram[5] == 2);
+    assert_eq!(closed.count(), 1);
+}
+
+#[test]
+fn what_nobody_accepted_is_reset_when_the_listener_goes() {
+    let Pair { mut world, listener, endpoint, .. } = Pair::plain();
+    let mut late = world.finish(SECOND, endpoint.connect(addr(SERVER))).unwrap();
+    late.try_write(b"nobody will read this").unwrap();
+    world.finish(SECOND, late.established()).unwrap();
+    drop(listener);
+    let error = world.finish(SECOND, late.read(&mut [0])).unwrap_err();
+    assert_eq!(cause(&error), Some(ConnectionError::Reset));
+}
+
+/// A peer of another make: it acknowledges and answers, and advertises nothing.
+#[test]
+fn a_stock_peer_sees_nothing_that_it_does_not_know() {
+    let stranger = 9;
+    let mut world = World::new(1, LinkConfig::delay(10_000));
+    world.port(stranger);
+    let endpoint = world.endpoint(CLIENT, &Config::new().keepalive(Some(SECOND)));
+    let mut seen = Vec::new();
+    for abort in [false, true] {
+        let stream = world.finish(SECOND, endpoint.connect(addr(stranger))).unwrap();
+        stream.try_write(&pattern(10_000)).unwrap();
+        let mut una = 0;
+        let mut stream = Some(stream);
+        for second in 0..30 {
+            if second == 10 {
+                let stream = stream.take().unwrap();
+                if abort { stream.abort() } else { drop(stream) }
+            }
+            world.run_for(SECOND);
+            for datagram in world.arrived(stranger) {
+                for (header, _) in Segments::new(&datagram) {
+                    let is_next = header.command == Command::Push && header.sn.0 == una;
+                    una += u32::from(is_next);
+                }
+                world.inject(addr(stranger), CLIENT, &answer(&datagram, una));
+                seen.push(datagram);
+            }
+        }
+        assert_eq!(una, 8);
+        assert_eq!(endpoint.stats().connections, 0);
+    }
+    let segments: Vec<_> = seen.iter().flat_map(|d| Segments::new(d)).collect();
+    assert!(segments.len() > 30, "probes among them");
+    assert!(segments.iter().all(|(header, _)| header.command != Command::Control));
+}

@@ -1,0 +1,367 @@
+//! Peers that have proved nothing: what they are sent, how many there may be, and what they cannot
+//! do to others.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::pair::{
+    CLIENT, MINUTE, Pair, SECOND, SERVER, answer, cause, greet, pattern, push, read_pattern,
+};
+use super::world::{World, addr};
+use crate::config::{Config, SessionPolicy};
+use crate::core::segment::{Command, HEADER, Header, MARK, Segments};
+use crate::core::seq::{Sn, Ts};
+use crate::core::tests::link::LinkConfig;
+use crate::error::ConnectionError;
+use crate::listener::KcpListener;
+
+const STRANGER: u8 = 9;
+
+fn server(config: &Config) -> (World, KcpListener) {
+    let mut world = World::new(1, LinkConfig::delay(1_000));
+    let listener = world.listener(SERVER, config);
+    world.port(STRANGER);
+    (world, listener)
+}
+
+/// The echo probe among what arrived, with its datagram.
+fn probe(arrived: &[Vec<u8>]) -> Option<Header> {
+    let headers = arrived.iter().flat_map(|d| Segments::new(d)).map(|(header, _)| header);
+    headers.into_iter().find(|h| h.command == Command::Push && h.len == 0)
+}
+
+/// The answer of a peer that has received nothing of ours but that probe.
+fn proof(probe: &Header) -> Vec<u8> {
+    let mut out = Vec::new();
+    let (command, una) = (Command::Ack, Sn(0));
+    Header { command, frg: 0, wnd: 128, una, ..*probe }.emit(&mut out);
+    out
+}
+
+#[test]
+fn whoever_has_proved_nothing_is_sent_three_times_what_it_sent_or_one_datagram() {
+    for (len, most) in [(1, 1_400), (400, 1_400), (1_300, 3 * 1_324)] {
+        let (mut world, listener) = server(&Config::new());
+        world.inject(addr(STRANGER), SERVER, &push(7, 0, &vec![1; len]));
+        let (mut stream, _) = world.finish(SECOND, listener.accept()).unwrap();
+        world.finish(SECOND, stream.write_all(&pattern(100_000))).unwrap();
+        world.run_for(29 * SECOND);
+        let arrived = world.arrived(STRANGER);
+        let bytes = arrived.iter().map(Vec::len).sum::<usize>();
+        assert!(bytes <= most && bytes + 1_400 > most, "{bytes} bytes for {len}");
+        // The question comes first, and again.
+        assert!(probe(&arrived[..1]).is_some());
+        let asked = arrived.iter().filter(|d| probe(std::slice::from_ref(*d)).is_some()).count();
+        assert!(asked > 1, "{asked}");
+        // Its answer opens the way.
+        let cookie = probe(&arrived[arrived.len() - 1..]).unwrap();
+        world.inject(addr(STRANGER), SERVER, &proof(&cookie));
+        world.run_for(SECOND / 10);
+        let more = world.arrived(STRANGER).iter().map(Vec::len).sum::<usize>();
+        assert!(more > 100_000, "{more}");
+    }
+}
+
+#[test]
+fn another_conversation_in_the_same_name_is_no_way_around_that() {
+    let (mut world, listener) = server(&Config::new());
+    let mut streams = Vec::new();
+    let mut sent = 0;
+    for conv in 1..=50 {
+        let knock = push(conv, 0, b"x");
+        sent += knock.len();
+        world.inject(addr(STRANGER), SERVER, &knock);
+        let (mut stream, _) = world.finish(SECOND, listener.accept()).unwrap();
+        world.finish(SECOND, stream.write_all(&pattern(10_000))).unwrap();
+        streams.push(stream);
+    }
+    world.run_for(29 * SECOND);
+    let bytes = world.arrived(STRANGER).iter().map(Vec::len).sum::<usize>();
+    assert!(bytes <= 3 * sent + 1_400, "{bytes} bytes for {sent}");
+}
+
+#[test]
+fn whoever_never_answers_is_given_up_and_counted_until_then() {
+    let (mut world, listener) = server(&Config::new());
+    world.inject(addr(STRANGER), SERVER, &push(7, 0, b"hello"));
+    let (mut stream, _) = world.finish(SECOND, listener.accept()).unwrap();
+    assert_eq!(listener.stats().unvalidated, 1);
+    // It goes on sending, and answers nothing.
+    for sn in 1..30 {
+        world.run_for(SECOND);
+        world.inject(addr(STRANGER), SERVER, &push(7, sn, b"more"));
+    }
+    assert_eq!(stream.error(), None);
+    world.run_for(SECOND);
+    assert_eq!(stream.error(), Some(ConnectionError::DeadPeer));
+    assert_eq!((listener.stats().unvalidated, listener.stats().connections), (0, 0));
+    world.finish(SECOND, async {
+        assert_eq!(stream.read(&mut [0; 1_000]).await.unwrap(), 5 + 29 * 4);
+        assert!(stream.read(&mut [0; 1]).await.is_err());
+    });
+}
+
+#[test]
+fn the_places_of_those_who_proved_nothing_are_bounded() {
+    let mut config = Config::new();
+    (config.limits.max_unvalidated, config.limits.backlog) = (64, 65_536);
+    let (mut world, listener) = server(&config);
+    // One source gets half of the places, the others share the rest.
+    for conv in 1..=100 {
+        world.inject(addr(STRANGER), SERVER, &push(conv, 0, b"x"));
+    }
+    world.run_for(SECOND / 10);
+    let stats = listener.stats();
+    assert_eq!((stats.unvalidated, stats.refused_source), (33, 67));
+    for host in 10..60_u8 {
+        let from = SocketAddr::from(([10, 0, 1, host], 5_000));
+        world.inject(from, SERVER, &push(1, 0, b"x"));
+    }
+    world.run_for(SECOND / 10);
+    let stats = listener.stats();
+    assert_eq!((stats.unvalidated, stats.refused_unvalidated), (64, 19));
+    assert_eq!(stats.connections, 64);
+    assert!(world.driver_of(SERVER).conns.capacity() <= 64);
+    // Nobody answers, and their time is over.
+    world.run_for(31 * SECOND);
+    assert_eq!(listener.stats().unvalidated, 0);
+    while let Some(stream) = now_or_never(&listener) {
+        assert_eq!(stream.unwrap().0.error(), Some(ConnectionError::DeadPeer));
+    }
+    let endpoint = world.endpoint(CLIENT, &Config::new());
+    world.finish(SECOND, async {
+        for _ in 0..100 {
+            let (client, server) = greet(&endpoint, &listener).await;
+            drop((client, server));
+        }
+    });
+}
+
+#[test]
+fn where_validation_is_required_nothing_is_accepted_before_it() {
+    let mut config = Config::new();
+    config.limits.require_validation = true;
+    let (mut world, listener) = server(&config);
+    world.inject(addr(STRANGER), SERVER, &push(7, 0, b"hello"));
+    world.run_for(SECOND / 10);
+    assert!(now_or_never(&listener).is_none());
+    assert_eq!(listener.stats().connections, 1);
+    let cookie = probe(&world.arrived(STRANGER)).unwrap();
+    world.inject(addr(STRANGER), SERVER, &proof(&Header { ts: Ts(cookie.ts.0 ^ 1), ..cookie }));
+    world.run_for(SECOND / 10);
+    assert!(now_or_never(&listener).is_none(), "that was no answer");
+    world.inject(addr(STRANGER), SERVER, &proof(&cookie));
+    world.run_for(SECOND / 10);
+    let (mut stream, peer) = world.finish(SECOND, listener.accept()).unwrap();
+    assert_eq!(peer, addr(STRANGER));
+    assert_eq!(world.finish(SECOND, stream.read_chunk()).unwrap(), "hello");
+}
+
+// ----- openings -----
+
+#[test]
+fn a_server_may_speak_first() {
+    for loss in [0, 300_000] {
+        let mut world = World::new(3, LinkConfig { loss, ..LinkConfig::delay(10_000) });
+        let listener = world.listener(SERVER, &Config::new());
+        let endpoint = world.endpoint(CLIENT, &Config::new().open_on_connect(true));
+        world.finish(MINUTE, async {
+            let mut client = endpoint.connect(addr(SERVER)).await.unwrap();
+            let (mut server, _) = listener.accept().await.unwrap();
+            server.write_all(b"220 ready").await.unwrap();
+            let mut greeting = [0; 9];
+            client.read_exact(&mut greeting).await.unwrap();
+            assert_eq!(&greeting, b"220 ready");
+            client.established().await.unwrap();
+            client.write_all(b"HELO").await.unwrap();
+            let mut helo = [0; 4];
+            server.read_exact(&mut helo).await.unwrap();
+            client.shutdown().await.unwrap();
+            assert_eq!(server.read(&mut [0; 1]).await.unwrap(), 0);
+        });
+        assert_eq!(listener.stats().opened_by_peers, 1);
+        assert_eq!(listener.stats().suspected_restarts, 0);
+    }
+}
+
+#[test]
+fn an_opening_without_data_repeats_until_something_comes_back() {
+    let mut world = World::new(1, LinkConfig::delay(1_000));
+    world.port(STRANGER);
+    let endpoint = world.endpoint(CLIENT, &Config::new().open_on_connect(true));
+    let stream = world.finish(SECOND, endpoint.connect(addr(STRANGER))).unwrap();
+    world.run_for(10 * SECOND);
+    let asked = world.arrived(STRANGER);
+    assert!((5..10).contains(&asked.len()), "{}", asked.len());
+    for datagram in &asked {
+        let header = Header::parse(datagram).unwrap();
+        assert_eq!((header.command, header.frg, header.una), (Command::WindowAsk, MARK, Sn(0)));
+        assert!(header.sn != Sn(0) && header.ts != Ts(0) && datagram.len() == HEADER);
+        assert_eq!(datagram, &asked[0]);
+    }
+    // A stock peer answers with its window; then it is asked whether it hears us.
+    world.inject(addr(STRANGER), CLIENT, &answer(&asked[0], 0));
+    world.run_for(20 * SECOND);
+    let after = world.arrived(STRANGER);
+    assert!(after.iter().all(|d| Header::parse(d).unwrap().command == Command::Push));
+    let cookie = probe(&after[after.len() - 1..]).unwrap();
+    world.inject(addr(STRANGER), CLIENT, &proof(&cookie));
+    world.finish(SECOND, stream.established()).unwrap();
+}
+
+#[test]
+fn data_is_an_opening_of_its_own() {
+    let mut world = World::new(1, LinkConfig::delay(1_000));
+    world.port(STRANGER);
+    let endpoint = world.endpoint(CLIENT, &Config::new().open_on_connect(true));
+    let stream = world.finish(SECOND, endpoint.connect(addr(STRANGER))).unwrap();
+    stream.try_write(b"hello").unwrap();
+    world.run_for(2 * SECOND);
+    let sent = world.arrived(STRANGER);
+    let first = sent.iter().position(|d| Header::parse(d).unwrap().command == Command::Push);
+    let later = &sent[first.unwrap()..];
+    assert!(later.iter().all(|d| Header::parse(d).unwrap().command == Command::Push));
+}
+
+// ----- the same name again -----
+
+#[test]
+fn a_peer_that_starts_anew_ends_what_it_forgot() {
+    for (greets, written) in [(true, 10), (false, 0)] {
+        let (mut world, listener) = server(&Config::new());
+        world.inject(addr(STRANGER), SERVER, &push(7, 0, b"first"));
+        let (mut old, _) = world.finish(SECOND, listener.accept()).unwrap();
+        world.finish(SECOND, old.write_all(&pattern(written))).unwrap();
+        world.run_for(SECOND / 10);
+        let arrived = world.arrived(STRANGER);
+        world.inject(addr(STRANGER), SERVER, &answer(&arrived[0], u32::from(written > 0)));
+        if greets {
+            for datagram in &arrived {
+                world.inject(addr(STRANGER), SERVER, &answer(datagram, 1));
+            }
+        }
+        world.run_for(2 * SECOND);
+        world.arrived(STRANGER);
+        assert_eq!((old.error(), listener.stats().unvalidated), (None, 0));
+
+        let again = push(7, 0, b"second");
+        world.inject(addr(STRANGER), SERVER, &again);
+        world.run_for(SECOND / 10);
+        assert_eq!((old.error(), listener.stats().suspected_restarts), (None, 1));
+        let cookie = probe(&world.arrived(STRANGER)).expect("it is asked");
+        world.inject(addr(STRANGER), SERVER, &proof(&cookie));
+        world.run_for(SECOND / 10);
+        assert_eq!(old.error(), Some(ConnectionError::PeerRestarted));
+        world.inject(addr(STRANGER), SERVER, &again);
+        let (mut new, _) = world.finish(SECOND, listener.accept()).unwrap();
+        assert_eq!(world.finish(SECOND, new.read_chunk()).unwrap(), "second");
+    }
+}
+
+#[test]
+fn a_stranger_cannot_make_a_live_peer_look_restarted() {
+    let Pair { mut world, listener, mut client, mut server, .. } = Pair::plain();
+    world.finish(SECOND, server.write_all(&pattern(10))).unwrap();
+    world.run_for(2 * SECOND);
+    for _ in 0..5 {
+        world.inject(addr(CLIENT), SERVER, &push(client.conv(), 0, b"forged"));
+        world.run_for(2 * SECOND);
+    }
+    assert_eq!(listener.stats().suspected_restarts, 5);
+    world.finish(SECOND, async move {
+        read_pattern(&mut client, 10).await;
+        client.write_all(&pattern(10_000)).await.unwrap();
+        read_pattern(&mut server, 10_000).await;
+    });
+}
+
+#[test]
+fn a_repeated_opening_is_no_new_one() {
+    let Pair { mut world, listener, client, server, .. } = Pair::plain();
+    world.inject(addr(CLIENT), SERVER, &push(client.conv(), 0, b"hi"));
+    world.run_for(SECOND);
+    assert_eq!(listener.stats().suspected_restarts, 0);
+    assert_eq!(server.stats().duplicate_segments, 1);
+}
+
+#[test]
+fn another_conversation_replaces_the_first_only_where_asked_and_once_it_is_proven() {
+    for sessions in [SessionPolicy::KeepBoth, SessionPolicy::Replace] {
+        let mut config = Config::new();
+        config.sessions = sessions;
+        let Pair { mut world, listener, client, mut server, .. } =
+            Pair::new(&Config::new(), &config);
+        // A forged one, in the client's name.
+        world.inject(addr(CLIENT), SERVER, &push(client.conv() ^ 1, 0, b"forged"));
+        world.run_for(SECOND);
+        assert_eq!((server.error(), listener.stats().connections), (None, 2));
+        drop(world.finish(SECOND, listener.accept()).unwrap());
+
+        let (mut second, mut other) = {
+            let endpoint = client.endpoint();
+            world.finish(SECOND, greet(&endpoint, &listener))
+        };
+        world.run_for(SECOND);
+        let error = match sessions {
+            SessionPolicy::Replace => Some(ConnectionError::Replaced),
+            _ => None,
+        };
+        assert_eq!(server.error(), error);
+        world.finish(SECOND, async {
+            if error.is_some() {
+                let error = server.read(&mut [0]).await.unwrap_err();
+                assert_eq!(cause(&error), Some(ConnectionError::Replaced));
+            }
+            second.write_all(b"on").await.unwrap();
+            assert_eq!(other.read_chunk().await.unwrap(), "on");
+        });
+    }
+}
+
+#[test]
+fn a_million_strangers_take_the_places_there_are_and_no_more() {
+    let (mut world, listener) = server(&Config::new());
+    world.set_path(LinkConfig::delay(0));
+    let pair = world.endpoint(CLIENT, &Config::new());
+    let (mut client, mut server) = world.finish(SECOND, greet(&pair, &listener));
+    world.run_for(SECOND);
+    let knock = push(1, 0, b"let me in");
+    let mut accepted = Vec::new();
+    for round in 0..1_000_u32 {
+        for i in 0..1_000_u32 {
+            // 65,000 addresses and ports.
+            let source = (round * 1_000 + i) % 65_000;
+            let [_, _, high, low] = source.to_be_bytes();
+            let from = SocketAddr::from(([127, 7, high, low], 1_024 + (source % 60_000) as u16));
+            world.inject(from, SERVER, &knock);
+        }
+        world.run_for(Duration::from_micros(50));
+        while let Some(Ok((stream, _))) = now_or_never(&listener) {
+            accepted.push(stream);
+        }
+    }
+    let stats = listener.stats();
+    assert_eq!(stats.unvalidated, 4_096);
+    let refused = stats.refused_unvalidated + stats.refused_source + stats.refused_backlog;
+    assert!(refused > 900_000, "{stats:?}");
+    assert!(world.driver_of(SERVER).conns.capacity() <= 8_192);
+    world.finish(SECOND, async {
+        client.write_all(&pattern(100_000)).await.unwrap();
+        read_pattern(&mut server, 100_000).await;
+    });
+    drop(accepted);
+    world.run_for(45 * SECOND);
+    assert_eq!((listener.stats().unvalidated, listener.stats().connections), (0, 1));
+}
+
+fn now_or_never(
+    listener: &KcpListener,
+) -> Option<std::io::Result<(crate::stream::KcpStream, SocketAddr)>> {
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    match listener.poll_accept(&mut cx) {
+        std::task::Poll::Ready(stream) => Some(stream),
+        std::task::Poll::Pending => None,
+    }
+}
