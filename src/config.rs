@@ -82,6 +82,36 @@ impl Default for Limits {
     }
 }
 
+/// Whether a conversation that a peer opened follows the peer to another address, which it has when
+/// it changes networks or its NAT forgets it.
+///
+/// The peer is followed once it has answered a question that was sent to the new address, at most
+/// one a second. A peer of any make answers that; where both addresses are one's own there is
+/// [`Endpoint::rebind`](crate::Endpoint::rebind).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Migration {
+    /// An address is a peer's name, as for kcp-go. The default.
+    #[default]
+    Off,
+    /// With an AEAD cipher, whose packets nobody else can make.
+    Authenticated,
+    /// With any cipher that has a key. Without an AEAD someone on the path can alter packets, and
+    /// so lead the conversation away.
+    AnyCipher,
+}
+
+impl Migration {
+    fn check(self, cipher: &Cipher) -> Result<(), ConfigError> {
+        let needs = match self {
+            Self::Authenticated if !cipher.is_aead() => "an AEAD cipher",
+            Self::AnyCipher if !cipher.has_key() => "a cipher that has a key",
+            _ => return Ok(()),
+        };
+        Err(ConfigError::Needs { field: "migration", needs })
+    }
+}
+
 /// Everything an endpoint, a listener or a stream can be told.
 ///
 /// ```
@@ -113,6 +143,8 @@ pub struct Config {
     pub limits: Limits,
     /// When a peer opens another conversation from the same address.
     pub sessions: SessionPolicy,
+    /// Whether conversations that peers opened follow them to another address.
+    pub migration: Migration,
     /// Let the peer know of a conversation when it is opened from here, and not only with its first
     /// data, so that the peer may speak first. Default `false`. Needs
     /// [`close_notify`](KcpConfig::close_notify), whose mark makes a listener of this crate take it
@@ -143,6 +175,7 @@ impl Default for Config {
             socket: SocketConfig::default(),
             limits: Limits::default(),
             sessions: SessionPolicy::default(),
+            migration: Migration::default(),
             open_on_connect: false,
             send_buffer: 256 * 1024,
             recv_buffer: 256 * 1024,
@@ -276,6 +309,7 @@ impl Config {
         ConfigError::check("max_unvalidated", self.limits.max_unvalidated, 1, 1 << 20)?;
         let timeout = self.limits.unvalidated_timeout.as_millis();
         ConfigError::check("unvalidated_timeout (ms)", timeout, 1_000, 60 * 60 * 1_000)?;
+        self.migration.check(&self.cipher)?;
         if self.open_on_connect && !self.kcp.close_notify {
             return Err(ConfigError::Needs { field: "open_on_connect", needs: "close_notify" });
         }

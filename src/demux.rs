@@ -80,6 +80,8 @@ pub(crate) enum Route {
 #[derive(Debug, Default)]
 pub(crate) struct Demux {
     live: HashMap<Key, ConnId>,
+    /// Those that may move, by conversation id alone: as a rule one each.
+    movable: HashMap<u32, Vec<ConnId>>,
     /// The last one found: datagrams come in trains.
     recent: Option<(Key, ConnId)>,
     ended: HashMap<Key, (Instant, Tombstone)>,
@@ -135,6 +137,30 @@ impl Demux {
         opening::first(datagram).map(|first| self.hasher.hash_one(first))
     }
 
+    /// From now on this conversation may turn up at another address.
+    pub(crate) fn make_movable(&mut self, conv: u32, id: ConnId) {
+        self.movable.entry(conv).or_default().push(id);
+    }
+
+    /// The conversation of that id which may have moved here, if there is just one.
+    pub(crate) fn movable(&self, conv: u32) -> Option<ConnId> {
+        match self.movable.get(&conv)?.as_slice() {
+            [id] => Some(*id),
+            _ => None,
+        }
+    }
+
+    /// Gives a conversation another address. Returns whether that was free.
+    pub(crate) fn rename(&mut self, from: Key, to: Key, id: ConnId) -> bool {
+        if self.live.contains_key(&to) || self.live.get(&from) != Some(&id) {
+            return false;
+        }
+        self.live.remove(&from);
+        self.recent = None;
+        self.insert(to, id);
+        true
+    }
+
     /// The conversation of that name, if it lives.
     pub(crate) fn find(&self, key: &Key) -> Option<ConnId> {
         self.live.get(key).copied()
@@ -156,6 +182,12 @@ impl Demux {
         }
         self.live.remove(&key);
         self.recent = None;
+        if let Some(movable) = self.movable.get_mut(&key.1) {
+            movable.retain(|known| *known != id);
+            if movable.is_empty() {
+                self.movable.remove(&key.1);
+            }
+        }
         self.expire(now);
         if self.expiry.len() >= TOMBSTONES {
             self.drop_oldest();

@@ -9,6 +9,7 @@
 //! take turns in the order in which they became ready, each with a quota.
 
 mod conn;
+mod moving;
 mod opening;
 mod receive;
 mod serve;

@@ -131,8 +131,8 @@ mod timer;
 mod trace;
 
 pub use config::{
-    AckPolicy, Backoff, Config, Congestion, KcpConfig, Limits, Mode, NoDelay, SessionPolicy,
-    SocketConfig, WritePolicy,
+    AckPolicy, Backoff, Config, Congestion, KcpConfig, Limits, Migration, Mode, NoDelay,
+    SessionPolicy, SocketConfig, WritePolicy,
 };
 pub use crypto::{Algorithm, Cipher, Key};
 #[cfg(not(loom))]

@@ -177,7 +177,7 @@ impl KcpListener {
     /// As [`accept`](Self::accept).
     pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(KcpStream, SocketAddr)>> {
         self.queue.poll_accept(cx).map_ok(|stream| {
-            let peer = stream.handle().peer;
+            let peer = stream.handle().peer();
             (stream, peer)
         })
     }

@@ -57,7 +57,8 @@ pub(crate) type Ended = [Option<Waker>; 5];
 pub(crate) struct Shared {
     pub(crate) id: ConnId,
     pub(crate) conv: u32,
-    pub(crate) peer: SocketAddr,
+    /// Changes only where the peer moves. Its lock is a leaf.
+    peer: Mutex<SocketAddr>,
     pub(crate) local: SocketAddr,
     pub(crate) mode: Mode,
     /// Largest datagram in bytes now. Only ever falls.
@@ -100,7 +101,7 @@ impl Shared {
         Arc::new(Self {
             id,
             conv,
-            peer,
+            peer: Mutex::new(peer),
             local,
             mode: config.kcp.mode,
             mtu: AtomicUsize::new(mtu),
@@ -159,6 +160,16 @@ impl Shared {
         [writer, shutdown, reader, opener, receiver]
     }
 
+    /// The address of the peer.
+    pub(crate) fn peer(&self) -> SocketAddr {
+        *lock(&self.peer)
+    }
+
+    /// Driver: the peer has moved.
+    pub(crate) fn set_peer(&self, peer: SocketAddr) {
+        *lock(&self.peer) = peer;
+    }
+
     /// Driver: replaces the statistics that handles see.
     pub(crate) fn publish(&self, stats: &ConnectionStats) {
         *lock(&self.stats) = *stats;
@@ -196,7 +207,7 @@ impl Shared {
     pub(crate) fn describe(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct(name)
             .field("conv", &self.conv)
-            .field("peer", &self.peer)
+            .field("peer", &self.peer())
             .field("local", &self.local)
             .finish_non_exhaustive()
     }

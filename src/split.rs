@@ -60,7 +60,7 @@ macro_rules! describe {
             ///
             /// None, as [`KcpStream::peer_addr`].
             pub fn peer_addr(&self) -> Result<SocketAddr> {
-                Ok(self.side.handle.peer)
+                Ok(self.side.handle.peer())
             }
 
             /// Returns the address the socket is bound to.

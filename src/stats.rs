@@ -140,6 +140,8 @@ pub struct EndpointStats {
     pub refused_source: u64,
     /// Conversations opened by peers that now have proved nothing.
     pub unvalidated: u64,
+    /// Conversations that followed their peer to another address.
+    pub migrations: u64,
     /// Openings of conversations that were open already; the peer was asked about each.
     pub suspected_restarts: u64,
     /// Receive errors that were ridden out.

@@ -78,7 +78,7 @@ impl KcpStream {
     ///
     /// None; the signature is that of `TcpStream`.
     pub fn peer_addr(&self) -> Result<SocketAddr> {
-        Ok(self.handle().peer)
+        Ok(self.handle().peer())
     }
 
     /// Returns the address the socket is bound to. Its IP is unspecified if it was bound so.

@@ -12,6 +12,11 @@ pub(crate) fn opened(peer: SocketAddr, conv: u32, by_peer: bool) {
     tracing::debug!(%peer, conv, by_peer, "conversation opened");
 }
 
+pub(crate) fn moved(from: SocketAddr, to: SocketAddr, conv: u32) {
+    #[cfg(feature = "tracing")]
+    tracing::debug!(%from, %to, conv, "the peer has moved");
+}
+
 pub(crate) fn ended(peer: SocketAddr, conv: u32, cause: ConnectionError) {
     #[cfg(feature = "tracing")]
     tracing::debug!(%peer, conv, %cause, "conversation ended");

@@ -4,7 +4,9 @@
 use std::time::Instant;
 
 use super::Kcp;
+use super::liveness::quiet_sn;
 use super::segment::{Command, Segments};
+use super::seq::{Sn, Ts};
 
 impl Kcp {
     /// Whether the rate limit lets something else leave now, and from when it does if not.
@@ -28,6 +30,17 @@ impl Kcp {
                         && !payload.is_empty()
                         && self.send.has_sent(&self.clock, header.sn, header.ts))
             })
+    }
+
+    /// A number for segments that carry no data of the stream.
+    pub(crate) fn quiet_sn(&self) -> Sn {
+        quiet_sn(self.send.una())
+    }
+
+    /// Writes an echo probe to another address than the peer's.
+    pub(crate) fn emit_probe(&mut self, sn: Sn, cookie: Ts, out: &mut Vec<u8>) {
+        self.stats.echo_probes += 1;
+        self.header(Command::Push, self.ending.mark(), sn, cookie, 0).emit(out);
     }
 
     /// Counts a datagram that came back.

@@ -296,6 +296,17 @@ impl Cipher {
         self.packet_cipher.as_ref().map_or(Overhead::ZERO, |cipher| cipher.overhead())
     }
 
+    /// Whether it proves that whoever sealed a packet has the key, and that nobody altered it.
+    pub(crate) fn is_aead(&self) -> bool {
+        use Algorithm::{Aes128Gcm, Aes192Gcm, Aes256Gcm, ChaCha20Poly1305};
+        [Aes128Gcm, Aes192Gcm, Aes256Gcm, ChaCha20Poly1305].iter().any(|a| a.name() == self.name)
+    }
+
+    /// Whether there is a key at all.
+    pub(crate) fn has_key(&self) -> bool {
+        ![Algorithm::Null.name(), Algorithm::None.name()].contains(&self.name)
+    }
+
     /// What seals and opens; `None` for null.
     pub(crate) fn packet_cipher(&self) -> Option<&Arc<dyn PacketCipher>> {
         self.packet_cipher.as_ref()

@@ -7,8 +7,11 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 mod life;
+mod moving;
 mod outlet;
 
+use self::moving::Candidate;
+pub(super) use self::moving::Moved;
 use self::outlet::Credit;
 pub(super) use self::outlet::{Interrupted, Outlet};
 use super::Scratch;
@@ -42,6 +45,9 @@ const SMALLEST_MTU: u16 = 508;
 pub(super) struct Conn {
     kcp: Kcp,
     shared: Arc<Shared>,
+    peer: SocketAddr,
+    /// Where it may have moved to.
+    candidate: Option<Candidate>,
     /// What opened it, if a peer did.
     openings: Openings,
     /// On the driver's ready list.
@@ -100,6 +106,8 @@ impl Conn {
         Self {
             progress: (kcp.una(), now),
             kcp,
+            peer: shared.peer(),
+            candidate: None,
             shared,
             openings,
             ready: false,
@@ -135,11 +143,11 @@ impl Conn {
     }
 
     pub(super) fn peer(&self) -> SocketAddr {
-        self.shared.peer
+        self.peer
     }
 
     pub(super) fn key(&self) -> Key {
-        (self.shared.peer, self.shared.conv)
+        (self.peer, self.shared.conv)
     }
 
     pub(super) fn shared(&self) -> &Shared {
@@ -241,6 +249,11 @@ impl Conn {
     /// Lets the peer know of the conversation before there is data for it.
     pub(super) fn introduce(&mut self, now: Instant) {
         self.kcp.open(now);
+    }
+
+    /// Whether this opened it.
+    pub(super) fn was_opened_by(&self, opening: u64) -> bool {
+        self.openings.contains(opening)
     }
 
     /// Whether someone at the peer's address opens this conversation anew, with `opening`. If so

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use super::Driver;
-use crate::config::SessionPolicy;
+use crate::config::{Migration, SessionPolicy};
 use crate::core::Origin;
 use crate::core::segment::Header;
 use crate::error::ConnectionError;
@@ -88,6 +88,11 @@ impl<S: Socket> Driver<S> {
         self.peers.validate(peer);
         if opened_it {
             self.strangers.leave(peer.ip());
+            if self.config.migration != Migration::Off
+                && let Some(conv) = self.get_mut(id).map(|conn| conn.key().1)
+            {
+                self.demux.make_movable(conv, id);
+            }
             self.replace_others(id, peer);
         }
         let Some(stream) = stream else { return };

@@ -119,13 +119,21 @@ impl<S: Socket> Driver<S> {
     fn on_packet(&mut self, now: Instant, from: SocketAddr, datagram: &[u8], nonce: &[u8]) -> bool {
         match self.demux.route(now, from, datagram) {
             Route::Existing(id) => return self.deliver(now, id, datagram, Origin::Wire),
+            // Of a peer that moved before its first data was acknowledged.
+            Route::Open(hash) if self.is_opened_elsewhere(datagram, hash) => {
+                self.on_wanderer(now, from, datagram);
+            }
             Route::Open(hash) => return self.on_opening(now, from, hash, datagram, nonce),
             Route::Answer(header) => {
                 self.stats.dropped_closed += 1;
                 self.answer_for_ended(now, from, &header);
             }
             Route::Closed => self.stats.dropped_closed += 1,
-            Route::Unknown => self.stats.dropped_unknown += 1,
+            Route::Unknown => {
+                if !self.on_wanderer(now, from, datagram) {
+                    self.stats.dropped_unknown += 1;
+                }
+            }
             Route::Malformed => self.stats.dropped_malformed += 1,
             Route::Short => self.stats.dropped_short += 1,
         }
@@ -220,7 +228,7 @@ impl<S: Socket> Driver<S> {
     }
 
     /// Whether the turn has room for an answer that waits for nobody's turn.
-    fn may_answer(&self) -> bool {
+    pub(super) fn may_answer(&self) -> bool {
         !self.blocked && !self.tx.is_full() && self.budget > TURN_PACKETS - TURN_ANSWERS
     }
 

@@ -3,6 +3,7 @@
 mod lifecycle;
 mod limits;
 mod lossy;
+mod moving;
 mod net;
 mod pair;
 mod parting;

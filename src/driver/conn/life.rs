@@ -22,7 +22,7 @@ impl Conn {
             self.inform(now, fec, scratch);
             let end = self.end(now)?;
             self.deliver_rest(scratch);
-            trace::ended(self.shared.peer, self.shared.conv, end);
+            trace::ended(self.peer, self.shared.conv, end);
             scratch.wakers.extend(self.shared.end(end).into_iter().flatten());
             self.ended = Some(end);
             self.close_until = Some(now + self.linger);

@@ -78,7 +78,7 @@ impl Conn {
         let overhead = self.shared.overhead;
         let limit = self.credit.map_or(usize::MAX, |c| c.left().saturating_sub(overhead));
         let write = |tail: &mut Vec<u8>| kcp.poll_transmit_within(now, tail, limit);
-        let peer = self.shared.peer;
+        let peer = self.peer;
         let extra = Extra { fec, copies: self.copies, may_repeat: self.credit.is_none() };
         let (sent, datagrams) = out.codec.encode(now, out.tx, peer, extra, write)?;
         let bytes = out.tx.bytes() - before;
@@ -101,7 +101,7 @@ impl Conn {
         }
         let payload = self.shared.next_datagram()?;
         let before = out.tx.bytes();
-        out.codec.encode_out_of_band(out.tx, self.shared.peer, self.shared.conv, &payload);
+        out.codec.encode_out_of_band(out.tx, self.peer, self.shared.conv, &payload);
         self.kcp.on_sent_beside(now, out.tx.bytes() - before);
         self.out_of_band.0 += 1;
         self.stream_is_next = true;

@@ -1,0 +1,78 @@
+//! Following a peer to another address.
+
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use rand_core::Rng;
+
+use super::Driver;
+use super::conn::Moved;
+use crate::codec::Extra;
+use crate::config::Migration;
+use crate::core::Origin;
+use crate::core::segment::Header;
+use crate::mailbox::ConnId;
+use crate::sys::Socket;
+use crate::trace;
+
+impl<S: Socket> Driver<S> {
+    /// A whole datagram of an unknown conversation, which may be one whose peer has moved. Returns
+    /// whether it was taken for that.
+    pub(super) fn on_wanderer(&mut self, now: Instant, from: SocketAddr, datagram: &[u8]) -> bool {
+        if self.config.migration == Migration::Off {
+            return false;
+        }
+        let Ok(header) = Header::parse(datagram) else { return false };
+        let Some(id) = self.demux.movable(header.conv) else { return false };
+        let cookie = self.rng.next_u32();
+        let Some(conn) = self.get_mut(id) else { return false };
+        match conn.on_other_address(now, from, datagram, cookie) {
+            Moved::No => {}
+            Moved::Ask(sn, cookie) => {
+                if !self.may_answer() {
+                    return true;
+                }
+                // As little as it takes: nobody has proved to be there.
+                let extra = Extra { fec: None, copies: 0, may_repeat: false };
+                let Some(conn) = self.conns.get_mut(id.slot as usize) else { return true };
+                let write = |tail: &mut Vec<u8>| {
+                    conn.write_question(sn, cookie, tail);
+                    Some(())
+                };
+                self.codec.encode(now, &mut self.tx, from, extra, write);
+                self.budget = self.budget.saturating_sub(1);
+            }
+            Moved::Yes => {
+                self.follow(id, from);
+                self.deliver(now, id, datagram, Origin::Wire);
+            }
+        }
+        true
+    }
+
+    /// Whether what would open a conversation opened one that may move.
+    pub(super) fn is_opened_elsewhere(&mut self, datagram: &[u8], opening: u64) -> bool {
+        let Ok(header) = Header::parse(datagram) else { return false };
+        let known = self.demux.movable(header.conv).and_then(|id| self.get_mut(id));
+        known.is_some_and(|conn| conn.was_opened_by(opening))
+    }
+
+    fn follow(&mut self, id: ConnId, to: SocketAddr) {
+        let Some(conn) = self.get_mut(id) else { return };
+        let (old, conv) = conn.key();
+        conn.follow(to);
+        if !self.demux.rename((old, conv), (to, conv), id) {
+            // Meanwhile someone else has that name.
+            if let Some(conn) = self.get_mut(id) {
+                conn.follow(old);
+            }
+            return;
+        }
+        self.peers.leave(old);
+        self.peers.join(to);
+        self.peers.validate(to);
+        self.stats.migrations += 1;
+        trace::moved(old, to, conv);
+        self.touch(id);
+    }
+}
