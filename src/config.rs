@@ -143,6 +143,10 @@ pub struct Config {
     pub limits: Limits,
     /// When a peer opens another conversation from the same address.
     pub sessions: SessionPolicy,
+    /// Take an opening under conversation id 0 as a request for one, as tokio_kcp's clients send it:
+    /// the answer carries a random id, which the client adopts. Default `false`: 0 is an id like
+    /// any other.
+    pub assign_conv: bool,
     /// Whether conversations that peers opened follow them to another address.
     pub migration: Migration,
     /// Let the peer know of a conversation when it is opened from here, and not only with its first
@@ -175,6 +179,7 @@ impl Default for Config {
             socket: SocketConfig::default(),
             limits: Limits::default(),
             sessions: SessionPolicy::default(),
+            assign_conv: false,
             migration: Migration::default(),
             open_on_connect: false,
             send_buffer: 256 * 1024,

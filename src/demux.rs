@@ -137,6 +137,22 @@ impl Demux {
         opening::first(datagram).map(|first| self.hasher.hash_one(first))
     }
 
+    /// An opening under id 0, with another id in its place: always the same one for the same data
+    /// from the same address, so that a repetition belongs to the same conversation. The id is as
+    /// hard to guess as a random one.
+    pub(crate) fn assign(&self, from: SocketAddr, datagram: &[u8]) -> Option<Vec<u8>> {
+        segment::check(datagram, 0).ok()?;
+        let opening = self.opening(datagram)?;
+        let [a, b, c, d, ..] = self.hasher.hash_one((from, opening)).to_le_bytes();
+        let conv = u32::from_le_bytes([a, b, c, d]).max(1);
+        let mut assigned = Vec::with_capacity(datagram.len());
+        for (header, payload) in Segments::new(datagram) {
+            Header { conv, ..header }.emit(&mut assigned);
+            assigned.extend_from_slice(payload);
+        }
+        Some(assigned)
+    }
+
     /// From now on this conversation may turn up at another address.
     pub(crate) fn make_movable(&mut self, conv: u32, id: ConnId) {
         self.movable.entry(conv).or_default().push(id);

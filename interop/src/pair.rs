@@ -80,6 +80,8 @@ pub struct Pair {
     pub theirs: Box<dyn Peer>,
     /// Milliseconds since the start.
     pub now: u64,
+    /// Datagrams that we sent and they sent, in order.
+    pub captured: [Vec<Vec<u8>>; 2],
     out: Link,
     back: Link,
     apps: [App; 2],
@@ -109,7 +111,8 @@ impl Pair {
     #[must_use]
     pub fn of(ours: Ours, theirs: Box<dyn Peer>, path: Path, rng: &mut Rng) -> Self {
         let (out, back) = (Link::new(path, rng.draw()), Link::new(path, rng.draw()));
-        Self { ours, theirs, now: 0, out, back, apps: [App::new(), App::new()] }
+        let (apps, captured) = ([App::new(), App::new()], [Vec::new(), Vec::new()]);
+        Self { ours, theirs, now: 0, captured, out, back, apps }
     }
 
     /// How our application and theirs read.
@@ -161,10 +164,12 @@ impl Pair {
         let mut datagrams = Vec::new();
         self.ours.update(now, &mut datagrams);
         for datagram in datagrams.drain(..) {
+            self.captured[0].push(datagram.clone());
             self.out.send(now, datagram);
         }
         self.theirs.update(now, &mut datagrams);
         for datagram in datagrams {
+            self.captured[1].push(datagram.clone());
             self.back.send(now, datagram);
         }
     }

@@ -217,6 +217,16 @@ impl Ours {
         self.kcp.probe(self.at(now));
     }
 
+    /// Ends our stream.
+    pub fn close(&mut self, now: u64) {
+        self.kcp.close(self.at(now));
+    }
+
+    /// Gives the conversation up. Returns whether the peer is told.
+    pub fn abort(&mut self, now: u64) -> bool {
+        self.kcp.abort(self.at(now))
+    }
+
     fn at(&self, now: u64) -> Instant {
         self.start + Duration::from_millis(now)
     }

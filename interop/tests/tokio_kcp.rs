@@ -69,7 +69,11 @@ async fn their_echo_server(stream: bool) -> SocketAddr {
 }
 
 async fn our_echo_server() -> SocketAddr {
-    let listener = KcpListener::bind_with("127.0.0.1:0", ours()).await.unwrap();
+    our_echo_server_with(ours()).await
+}
+
+async fn our_echo_server_with(config: Config) -> SocketAddr {
+    let listener = KcpListener::bind_with("127.0.0.1:0", config).await.unwrap();
     let addr = listener.local_addr().unwrap();
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
@@ -184,6 +188,65 @@ async fn small_messages_back_and_forth() {
         let addr = our_echo_server().await;
         let mut stream = tokio_kcp::KcpStream::connect(&theirs(true), addr).await.unwrap();
         ping_pong(&mut stream).await;
+    })
+    .await;
+}
+
+/// Asked to, our listener gives a client a conversation id.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn their_clients_ask_for_a_conversation_id() {
+    within_deadline(async {
+        let mut config = ours();
+        config.assign_conv = true;
+        let addr = our_echo_server_with(config).await;
+        let mut tasks = JoinSet::new();
+        for seed in 0..CONNECTIONS {
+            tasks.spawn(async move {
+                let config = theirs(true);
+                let stream =
+                    tokio_kcp::KcpStream::connect_with_conv(&config, 0, addr).await.unwrap();
+                exchange(stream, random_bytes(seed, 1 << 20), 1_000).await;
+            });
+        }
+        all(tasks).await;
+    })
+    .await;
+}
+
+/// What we send to a peer of another make has no command that it does not know, to the end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn they_are_told_nothing_of_an_end() {
+    within_deadline(async {
+        let server = their_echo_server(true).await;
+        let tap = std::sync::Arc::new(tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap());
+        let addr = tap.local_addr().unwrap();
+        let seen = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+        let log = seen.clone();
+        let passing = tokio::spawn(async move {
+            let (mut client, mut buffer) = (None, vec![0; 2_048]);
+            loop {
+                let Ok((len, from)) = tap.recv_from(&mut buffer).await else { continue };
+                let to = if from == server { client } else { Some(server) };
+                if from != server {
+                    client = Some(from);
+                    log.lock().unwrap().push(buffer[..len].to_vec());
+                }
+                if let Some(to) = to {
+                    tap.send_to(&buffer[..len], to).await.unwrap();
+                }
+            }
+        });
+        let stream = KcpStream::connect_with(addr, ours()).await.unwrap();
+        let stream = exchange(stream, random_bytes(1, 100_000), 10_000).await;
+        let endpoint = stream.endpoint();
+        finish(stream).await;
+        endpoint.wait_idle().await;
+        passing.abort();
+        let seen = seen.lock().unwrap();
+        let commands = seen.iter().flat_map(|d| kcpx::core::segment::Segments::new(d));
+        let commands: Vec<_> = commands.map(|(header, _)| header.command).collect();
+        assert!(commands.len() > 70);
+        assert!(commands.iter().all(|c| *c != kcpx::core::segment::Command::Control));
     })
     .await;
 }

@@ -117,6 +117,13 @@ impl<S: Socket> Driver<S> {
 
     /// Takes a KCP datagram, with the nonce of what brought it. Returns whether a conversation did.
     fn on_packet(&mut self, now: Instant, from: SocketAddr, datagram: &[u8], nonce: &[u8]) -> bool {
+        if self.config.assign_conv
+            && datagram.starts_with(&[0; 4])
+            && let Some(assigned) = self.demux.assign(from, datagram)
+        {
+            // Its first id is not 0, so this ends here.
+            return self.on_packet(now, from, &assigned, nonce);
+        }
         match self.demux.route(now, from, datagram) {
             Route::Existing(id) => return self.deliver(now, id, datagram, Origin::Wire),
             // Of a peer that moved before its first data was acknowledged.

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use kcpx::core::segment::{Command, Segments};
 use kcpx::core::{Kcp, Origin, Seed};
 use kcpx::crypto::PacketCipher;
 use kcpx::fec::{self, FecDecoder, Kind};
@@ -125,15 +126,27 @@ fn replay(session: &Session, from: &str, mode: Mode) -> Option<(Chunks, Chunks)>
             });
         }
         chunks.extend(std::iter::from_fn(|| kcp.recv()).map(|chunk| chunk.to_vec()));
-        let mut answer = Vec::new();
-        while kcp.poll_transmit(now, &mut answer).is_some() {
-            answer.clear();
-        }
+        check_answers(&mut kcp, now);
     }
+    // Whatever we do at the end, the recorded peer is told nothing that it does not know.
+    let end = start + Duration::from_secs(3_600);
+    kcp.close(end);
+    check_answers(&mut kcp, end);
+    assert!(!kcp.peer_understands_close() && !kcp.peer_has_closed());
     assert_eq!(kcp.ended(), None);
     let stats = kcp.stats();
     assert_eq!((stats.beyond_window_segments, stats.received_bytes), (0, total(&chunks)));
     Some((chunks, recovered))
+}
+
+/// Everything that leaves is of the four commands that every make knows.
+fn check_answers(kcp: &mut Kcp, now: Instant) {
+    let mut answer = Vec::new();
+    while kcp.poll_transmit(now, &mut answer).is_some() {
+        let known = Segments::new(&answer).all(|(header, _)| header.command != Command::Control);
+        assert!(known, "a notice for a peer that advertised nothing");
+        answer.clear();
+    }
 }
 
 fn total(chunks: &[Vec<u8>]) -> u64 {
