@@ -11,7 +11,7 @@ use std::hash::BuildHasher;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use crate::core::opening;
+use crate::core::opening::{self, First};
 use crate::core::segment::{self, Command, HEADER, Header, MARK, Notice, Segments};
 use crate::core::seq::Sn;
 use crate::mailbox::ConnId;
@@ -25,28 +25,47 @@ const REPEATED: u32 = 65_535;
 /// A conversation's name on the wire.
 pub(crate) type Key = (SocketAddr, u32);
 
-/// What opened a conversation, by hash: its first data, a question before that, or neither if it
-/// was opened from here.
+/// What a datagram opens a conversation with, by hash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Opening {
+    /// The first data.
+    Data(u64),
+    /// A question before there is any.
+    Asks(u64),
+}
+
+/// What opened a conversation; nothing if it was opened from here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Openings([Option<u64>; 2]);
+pub(crate) struct Openings {
+    data: Option<u64>,
+    asks: Option<u64>,
+}
 
 impl Openings {
-    pub(crate) fn by(opening: u64) -> Self {
-        Self([Some(opening), None])
+    pub(crate) fn by(opening: Opening) -> Self {
+        match opening {
+            Opening::Data(hash) => Self { data: Some(hash), asks: None },
+            Opening::Asks(hash) => Self { data: None, asks: Some(hash) },
+        }
     }
 
     /// The first data of a conversation that was opened without any.
-    pub(crate) fn add(&mut self, opening: u64) {
-        self.0[1].get_or_insert(opening);
+    pub(crate) fn add(&mut self, opening: Opening) {
+        if let Opening::Data(hash) = opening {
+            self.data.get_or_insert(hash);
+        }
     }
 
-    pub(crate) fn contains(&self, opening: u64) -> bool {
-        self.0.contains(&Some(opening))
+    pub(crate) fn contains(&self, opening: Opening) -> bool {
+        match opening {
+            Opening::Data(hash) => self.data == Some(hash),
+            Opening::Asks(hash) => self.asks == Some(hash),
+        }
     }
 
     /// Whether a peer opened it.
     pub(crate) fn is_by_peer(&self) -> bool {
-        self.0[0].is_some()
+        self.data.is_some() || self.asks.is_some()
     }
 }
 
@@ -68,7 +87,7 @@ pub(crate) struct Tombstone {
 pub(crate) enum Route {
     Existing(ConnId),
     /// A well-formed opening by someone unknown, with its hash.
-    Open(u64),
+    Open(Opening),
     /// For a conversation that ended, which answers this.
     Answer(Header),
     Closed,
@@ -133,8 +152,13 @@ impl Demux {
     }
 
     /// The hash of what `datagram` would open a conversation with, if it would.
-    pub(crate) fn opening(&self, datagram: &[u8]) -> Option<u64> {
-        opening::first(datagram).map(|first| self.hasher.hash_one(first))
+    pub(crate) fn opening(&self, datagram: &[u8]) -> Option<Opening> {
+        let first = opening::first(datagram)?;
+        let hash = self.hasher.hash_one(first);
+        Some(match first {
+            First::Data(_) => Opening::Data(hash),
+            First::Asks(_) => Opening::Asks(hash),
+        })
     }
 
     /// An opening under id 0, with another id in its place: always the same one for the same data

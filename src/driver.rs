@@ -36,7 +36,7 @@ use crate::buffer::{Flushed, TxBatch};
 use crate::codec::Codec;
 use crate::config::{Config, KcpConfig, Setting};
 use crate::core::{Kcp, Seed};
-use crate::demux::{Demux, Key, Openings};
+use crate::demux::{Demux, Key, Opening, Openings};
 use crate::error::ConnectionError;
 use crate::listener::AcceptQueue;
 use crate::mailbox::{Command, ConnId, Mailbox};
@@ -241,6 +241,11 @@ impl<S: Socket> Driver<S> {
     }
 
     #[cfg(feature = "_fuzz")]
+    pub(crate) fn check_invariants(&self) {
+        self.conns.iter().for_each(|(_, conn)| conn.check_invariants());
+    }
+
+    #[cfg(feature = "_fuzz")]
     pub(crate) fn socket_mut(&mut self) -> &mut S {
         &mut self.socket
     }
@@ -344,7 +349,12 @@ impl<S: Socket> Driver<S> {
     }
 
     /// Creates a conversation.
-    fn open(&mut self, now: Instant, key: Key, opening: Option<u64>) -> io::Result<Arc<Shared>> {
+    fn open(
+        &mut self,
+        now: Instant,
+        key: Key,
+        opening: Option<Opening>,
+    ) -> io::Result<Arc<Shared>> {
         let seed = Seed { ts_epoch: self.rng.next_u32(), cookies: self.rng.next_u64() };
         let kcp = Kcp::new(key.1, &self.core, now, seed)?;
         let entry = self.conns.vacant_entry();

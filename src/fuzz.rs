@@ -3,12 +3,15 @@
 
 mod choices;
 mod datagram;
+mod endpoint;
 mod fec_decode;
 mod kcp_ops;
 mod open_packet;
 mod segment;
+mod wire;
 
 pub use self::datagram::datagram;
+pub use self::endpoint::endpoint;
 pub use self::fec_decode::*;
 pub use self::kcp_ops::kcp_ops;
 pub use self::open_packet::*;
@@ -61,6 +64,15 @@ mod tests {
         for seed in 0..300 {
             println!("seed {seed}");
             datagram(&random(seed));
+        }
+    }
+
+    #[test]
+    fn endpoints_survive_their_applications_and_their_network() {
+        seeds("endpoint").iter().for_each(|input| endpoint(input));
+        for seed in 0..300 {
+            println!("seed {seed}");
+            endpoint(&random(seed));
         }
     }
 

@@ -257,6 +257,11 @@ impl Kcp {
         self.ending.aborting.is_some_and(|until| self.clock.at(now) < until)
     }
 
+    /// When the peer is no more told of an abort.
+    pub(crate) fn leaves_until(&self) -> Option<Instant> {
+        self.ending.aborting.map(|until| self.clock.instant(until))
+    }
+
     /// Whether our end is told and the peer has not answered.
     pub(super) fn is_parting(&self) -> bool {
         self.ending.owes_close() && self.ending.sent.is_some()

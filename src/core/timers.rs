@@ -18,7 +18,7 @@ impl Kcp {
             self.cork_until.filter(|_| !self.send.queue().is_empty()),
             self.send.remote.deadline(),
             self.ending.close_deadline(),
-            self.opening.and_then(|opening| opening.deadline()),
+            self.opening.filter(|_| self.send.queue().is_empty()).and_then(|o| o.deadline()),
         ];
         // The rate limit holds back whatever is due.
         let work = work.into_iter().flatten().min().map(|at| self.pacer.wait(at).unwrap_or(at));

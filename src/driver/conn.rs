@@ -18,7 +18,7 @@ use super::Scratch;
 use crate::config::{AckPolicy, Config, Setting, core_mtu};
 use crate::core::seq::Sn;
 use crate::core::{InputError, Kcp, Origin};
-use crate::demux::{Key, Openings};
+use crate::demux::{Key, Opening, Openings};
 use crate::error::ConnectionError;
 use crate::fec;
 use crate::mailbox::ConnId;
@@ -252,13 +252,13 @@ impl Conn {
     }
 
     /// Whether this opened it.
-    pub(super) fn was_opened_by(&self, opening: u64) -> bool {
+    pub(super) fn was_opened_by(&self, opening: Opening) -> bool {
         self.openings.contains(opening)
     }
 
     /// Whether someone at the peer's address opens this conversation anew, with `opening`. If so
     /// the peer is asked.
-    pub(super) fn is_opened_anew(&mut self, now: Instant, opening: u64) -> bool {
+    pub(super) fn is_opened_anew(&mut self, now: Instant, opening: Opening) -> bool {
         if self.kcp.awaits_first() && self.openings.is_by_peer() {
             // Without data it was opened before; this belongs to it.
             self.openings.add(opening);
@@ -277,6 +277,11 @@ impl Conn {
             self.kcp.on_reflected();
         }
         reflected
+    }
+
+    #[cfg(feature = "_fuzz")]
+    pub(super) fn check_invariants(&self) {
+        self.kcp.check_invariants();
     }
 
     /// Takes an out-of-band datagram.

@@ -11,6 +11,7 @@ use crate::codec::Extra;
 use crate::config::Migration;
 use crate::core::Origin;
 use crate::core::segment::Header;
+use crate::demux::Opening;
 use crate::mailbox::ConnId;
 use crate::sys::Socket;
 use crate::trace;
@@ -51,7 +52,7 @@ impl<S: Socket> Driver<S> {
     }
 
     /// Whether what would open a conversation opened one that may move.
-    pub(super) fn is_opened_elsewhere(&mut self, datagram: &[u8], opening: u64) -> bool {
+    pub(super) fn is_opened_elsewhere(&mut self, datagram: &[u8], opening: Opening) -> bool {
         let Ok(header) = Header::parse(datagram) else { return false };
         let known = self.demux.movable(header.conv).and_then(|id| self.get_mut(id));
         known.is_some_and(|conn| conn.was_opened_by(opening))

@@ -7,6 +7,7 @@ use super::Driver;
 use crate::config::{Migration, SessionPolicy};
 use crate::core::Origin;
 use crate::core::segment::Header;
+use crate::demux::Opening;
 use crate::error::ConnectionError;
 use crate::mailbox::ConnId;
 use crate::strangers::Refusal;
@@ -24,7 +25,7 @@ impl<S: Socket> Driver<S> {
         &mut self,
         now: Instant,
         from: SocketAddr,
-        hash: u64,
+        opening: Opening,
         datagram: &[u8],
         nonce: &[u8],
     ) -> bool {
@@ -63,7 +64,7 @@ impl<S: Socket> Driver<S> {
         let first = usize::from(self.config.kcp.mtu).max(ORDINARY);
         let floor = if self.peers.knows(from) { 0 } else { first };
         // The configuration was validated when the driver was made.
-        let Ok(shared) = self.open(now, (from, header.conv), Some(hash)) else { return false };
+        let Ok(shared) = self.open(now, (from, header.conv), Some(opening)) else { return false };
         self.stats.opened_by_peers += 1;
         let id = shared.id;
         let stream = KcpStream::new(shared);

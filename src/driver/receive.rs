@@ -127,10 +127,12 @@ impl<S: Socket> Driver<S> {
         match self.demux.route(now, from, datagram) {
             Route::Existing(id) => return self.deliver(now, id, datagram, Origin::Wire),
             // Of a peer that moved before its first data was acknowledged.
-            Route::Open(hash) if self.is_opened_elsewhere(datagram, hash) => {
+            Route::Open(opening) if self.is_opened_elsewhere(datagram, opening) => {
                 self.on_wanderer(now, from, datagram);
             }
-            Route::Open(hash) => return self.on_opening(now, from, hash, datagram, nonce),
+            Route::Open(opening) => {
+                return self.on_opening(now, from, opening, datagram, nonce);
+            }
             Route::Answer(header) => {
                 self.stats.dropped_closed += 1;
                 self.answer_for_ended(now, from, &header);

@@ -1,16 +1,16 @@
 //! The whole receive path of an endpoint.
 
 use std::collections::VecDeque;
-use std::io;
 use std::net::SocketAddr;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use super::Choices;
+use super::wire::{Wire, addr};
 use crate::buffer::{Flushed, TxBatch};
 use crate::codec::{Codec, Extra};
 use crate::config::{Config, Limits, Mode};
-use crate::core::segment::{Command, Header};
+use crate::core::segment::{Command, Header, MARK};
 use crate::core::seq::{Sn, Ts};
 use crate::crypto::{Algorithm, Cipher};
 use crate::driver::{Driver, Turn};
@@ -20,7 +20,6 @@ use crate::listener::{AcceptQueue, KcpListener};
 use crate::mailbox::Mailbox;
 use crate::stats::EndpointStats;
 use crate::stream::KcpStream;
-use crate::sys::{RxBatch, Socket, Transmit};
 
 /// Datagrams that one input may send, and conversations that the endpoint may have.
 const DATAGRAMS: usize = 500;
@@ -28,52 +27,6 @@ const CONNECTIONS: usize = 8;
 /// Addresses that datagrams come from, and conversations that they name.
 const PEERS: u8 = 3;
 const CONVS: u8 = 3;
-
-/// A socket whose network is the input, and that keeps what is sent.
-#[derive(Debug, Default)]
-struct Wire {
-    inbox: VecDeque<(SocketAddr, Vec<u8>)>,
-    sent: Vec<Vec<u8>>,
-}
-
-impl Socket for Wire {
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        Ok(addr(0))
-    }
-
-    fn max_train(&self) -> usize {
-        1
-    }
-
-    fn recv(&mut self, batch: &mut RxBatch) -> io::Result<()> {
-        let mut any = false;
-        while let Some((from, datagram)) = self.inbox.pop_front() {
-            if !batch.push(from, &datagram) {
-                self.inbox.push_front((from, datagram));
-                break;
-            }
-            any = true;
-        }
-        any.then_some(()).ok_or_else(|| io::ErrorKind::WouldBlock.into())
-    }
-
-    fn send(&mut self, transmit: &Transmit<'_>) -> io::Result<usize> {
-        self.sent.push(transmit.contents.to_vec());
-        Ok(transmit.contents.len())
-    }
-
-    fn poll_recv_ready(&self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Pending
-    }
-
-    fn poll_send_ready(&self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-}
-
-fn addr(host: u8) -> SocketAddr {
-    SocketAddr::from(([10, 0, 0, host], 4_000))
-}
 
 /// Whatever arrives is taken or counted, and opens no more than allowed.
 ///
@@ -103,7 +56,7 @@ pub fn datagram(data: &[u8]) {
     while sent < DATAGRAMS && !choices.0.is_empty() {
         let peer = &mut peers[usize::from(choices.byte() % PEERS)];
         peer.send(&mut choices, now);
-        for datagram in peer.wire.sent.drain(..) {
+        for (_, datagram) in peer.wire.sent.drain(..) {
             // Empty ones carry nothing for anyone.
             sent += usize::from(!datagram.is_empty());
             driver.socket_mut().inbox.push_back((peer.addr, datagram));
@@ -161,7 +114,7 @@ impl Peer {
     fn send(&mut self, choices: &mut Choices<'_>, now: Instant) {
         match choices.byte() % 8 {
             // Any bytes, as they are.
-            0 => self.wire.sent.push(choices.bytes()),
+            0 => self.send_raw(choices.bytes()),
             // Any bytes, well sealed.
             1 => self.seal(now, false, choices.bytes()),
             2 => self.seal(now, true, choices.bytes()),
@@ -172,7 +125,7 @@ impl Peer {
                 if let Some(byte) = again.get_mut(at) {
                     *byte ^= bits;
                 }
-                self.wire.sent.push(again);
+                self.send_raw(again);
             }
             4 => {
                 let (conv, payload) = (u32::from(choices.byte() % CONVS), choices.bytes());
@@ -184,9 +137,13 @@ impl Peer {
                 self.seal(now, kind & 1 == 0, segment);
             }
         }
-        if let Some(last) = self.wire.sent.last() {
+        if let Some((_, last)) = self.wire.sent.last() {
             self.last.clone_from(last);
         }
+    }
+
+    fn send_raw(&mut self, datagram: Vec<u8>) {
+        self.wire.sent.push((addr(0), datagram));
     }
 
     fn seal(&mut self, now: Instant, shard: bool, mut bytes: Vec<u8>) {
@@ -213,11 +170,11 @@ impl Peer {
 fn segment(choices: &mut Choices<'_>) -> Vec<u8> {
     let payload = choices.bytes();
     let commands =
-        [Command::Push, Command::Push, Command::Ack, Command::WindowAsk, Command::WindowTell];
+        [Command::Push, Command::Push, Command::Ack, Command::WindowAsk, Command::Control];
     let header = Header {
         conv: u32::from(choices.byte() % CONVS),
         command: choices.pick(&commands),
-        frg: choices.pick(&[0, 0, 1, 255]),
+        frg: choices.pick(&[0, 0, 1, 2, 3, 4, MARK, 255]),
         wnd: choices.pick(&[0, 1, 128, u16::MAX]),
         ts: Ts(choices.word()),
         sn: Sn(choices.pick(&[0, 0, 1, 2, 3, 1_000, u32::MAX])),

@@ -160,17 +160,14 @@ impl Conn {
     pub(in super::super) fn deadline(&self, now: Instant) -> Option<Instant> {
         let protocol = self.kcp.poll_timeout();
         let closing = self.closing_until().filter(|until| *until > now);
-        if self.ended.is_some() {
-            return [protocol, closing].into_iter().flatten().min();
-        }
         // What a stranger has no credit for does not become due; only the question who it is.
-        let (protocol, asking) = match self.credit {
-            Some(_) => {
-                let future = |at: &Instant| *at > now;
-                (protocol.filter(future), self.kcp.poll_liveness().filter(future))
-            }
-            None => (protocol, None),
-        };
+        let may_wait = |at: &Instant| self.credit.is_none() || *at > now;
+        let protocol = protocol.filter(may_wait);
+        if self.ended.is_some() {
+            let over = self.kcp.leaves_until();
+            return [protocol, over, closing].into_iter().flatten().min();
+        }
+        let asking = self.kcp.poll_liveness().filter(|_| self.credit.is_some()).filter(may_wait);
         let own = [self.linger_until(), self.unproven_until, self.rest_at, self.held_until];
         own.into_iter().chain([protocol, asking, closing]).flatten().min()
     }
