@@ -93,7 +93,6 @@ thread_local! {
 #[derive(Debug)]
 pub(crate) struct Driver<S> {
     socket: S,
-    local: SocketAddr,
     config: Config,
     /// Its part for the state machines, which see what the stages leave of a datagram.
     core: KcpConfig,
@@ -148,8 +147,8 @@ impl<S: Socket> Driver<S> {
         let mut rng = ChaCha8Rng::from_seed(seed);
         let mut secret = [0; 32];
         rng.fill_bytes(&mut secret);
+        mailbox.set_local(socket.local_addr()?);
         Ok(Self {
-            local: socket.local_addr()?,
             socket,
             core: config.core(),
             peers: Peers::new(&config),
@@ -207,7 +206,7 @@ impl<S: Socket> Driver<S> {
         self.scratch.wakers.drain(..).for_each(Waker::wake);
         match usable {
             Err(error) => {
-                trace::socket_failed(self.local, &error);
+                trace::socket_failed(self.local(), &error);
                 Turn::Finished
             }
             Ok(()) if self.is_unused() && self.tx.is_empty() => Turn::Finished,
@@ -217,7 +216,7 @@ impl<S: Socket> Driver<S> {
     }
 
     pub(crate) fn local(&self) -> SocketAddr {
-        self.local
+        self.mailbox.local()
     }
 
     /// When the next turn is due if nothing else happens.
@@ -362,7 +361,7 @@ impl<S: Socket> Driver<S> {
         let slot = u32::try_from(entry.key()).map_err(io::Error::other)?;
         let id = ConnId { slot, generation: self.generations };
         let mailbox = self.mailbox.clone();
-        let shared = Shared::new(id, key.1, key.0, self.local, &self.config, mailbox);
+        let shared = Shared::new(id, key.1, key.0, &self.config, mailbox);
         let openings = opening.map(Openings::by).unwrap_or_default();
         entry.insert(Box::new(Conn::new(kcp, shared.clone(), openings, &self.config, now)));
         self.demux.insert(key, id);
@@ -430,7 +429,7 @@ impl<S: Socket> Driver<S> {
         self.stats.unvalidated = self.strangers.len() as u64;
         let sealed = self.codec.sealed();
         if self.stats.sealed_datagrams < KEY_LIFE && sealed >= KEY_LIFE {
-            trace::key_is_worn(self.local, sealed);
+            trace::key_is_worn(self.local(), sealed);
         }
         self.stats.sealed_datagrams = sealed;
         self.stats.fec = self.peers.stats();

@@ -26,7 +26,6 @@ use crate::sys::{UdpSocket, canonical};
 /// that was written is delivered or given up.
 pub struct Endpoint {
     mailbox: Arc<Mailbox>,
-    local: SocketAddr,
 }
 
 impl Endpoint {
@@ -68,16 +67,16 @@ impl Endpoint {
         let mailbox = Mailbox::new();
         let now = tokio::time::Instant::now().into_std();
         let driver = Driver::new(socket, config, mailbox.clone(), accept, seed, now)?;
-        let endpoint = Self::attach(mailbox, driver.local());
+        let endpoint = Self::attach(mailbox);
         #[expect(clippy::disallowed_methods, reason = "the one task of a socket")]
         drop(tokio::spawn(DriverTask::new(driver)));
         Ok(endpoint)
     }
 
     /// Another handle to the endpoint behind `mailbox`.
-    pub(crate) fn attach(mailbox: Arc<Mailbox>, local: SocketAddr) -> Self {
+    pub(crate) fn attach(mailbox: Arc<Mailbox>) -> Self {
         mailbox.add_handle();
-        Self { mailbox, local }
+        Self { mailbox }
     }
 
     /// Opens a conversation with `peer`.
@@ -121,11 +120,11 @@ impl Endpoint {
     ///
     /// None; the signature is that of `TcpListener`.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        Ok(self.local)
+        Ok(self.local())
     }
 
     pub(crate) fn local(&self) -> SocketAddr {
-        self.local
+        self.mailbox.local()
     }
 
     /// A snapshot of the endpoint's counters.
@@ -137,7 +136,7 @@ impl Endpoint {
 
 impl Clone for Endpoint {
     fn clone(&self) -> Self {
-        Self::attach(self.mailbox.clone(), self.local)
+        Self::attach(self.mailbox.clone())
     }
 }
 
@@ -149,7 +148,7 @@ impl Drop for Endpoint {
 
 impl fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Endpoint").field("local", &self.local).finish_non_exhaustive()
+        f.debug_struct("Endpoint").field("local", &self.local()).finish_non_exhaustive()
     }
 }
 
@@ -158,8 +157,7 @@ impl KcpStream {
     /// counters.
     #[must_use]
     pub fn endpoint(&self) -> Endpoint {
-        let shared = self.handle();
-        Endpoint::attach(shared.mailbox().clone(), shared.local)
+        Endpoint::attach(self.handle().mailbox().clone())
     }
 
     /// Opens a conversation with the default configuration from a fresh socket.

@@ -6,7 +6,6 @@
 #[cfg(not(loom))]
 use std::io;
 use std::mem;
-#[cfg(not(loom))]
 use std::net::SocketAddr;
 use std::task::Waker;
 
@@ -40,11 +39,14 @@ pub(crate) enum Command {
     WaitIdle(oneshot::Sender<()>),
 }
 
-/// What the handles of an endpoint share with its driver: queues to it, and its counters.
+/// What the handles of an endpoint share with its driver: queues to it, its counters, and where it
+/// is bound.
 #[derive(Debug)]
 pub(crate) struct Mailbox {
     inner: Mutex<Inner>,
     stats: Mutex<EndpointStats>,
+    /// The only place that knows: it changes when the socket is replaced.
+    local: Mutex<SocketAddr>,
     /// Endpoint handles and listeners; while there are any the driver goes on.
     handles: AtomicUsize,
 }
@@ -79,6 +81,7 @@ impl Mailbox {
         Arc::new(Self {
             inner: Mutex::new(Inner::default()),
             stats: Mutex::new(EndpointStats::default()),
+            local: Mutex::new(SocketAddr::from(([0, 0, 0, 0], 0))),
             handles: AtomicUsize::new(0),
         })
     }
@@ -133,6 +136,16 @@ impl Mailbox {
     /// The latest counters.
     pub(crate) fn stats(&self) -> EndpointStats {
         *lock(&self.stats)
+    }
+
+    /// Driver: where the socket is bound.
+    pub(crate) fn set_local(&self, local: SocketAddr) {
+        *lock(&self.local) = local;
+    }
+
+    /// Where the socket is bound.
+    pub(crate) fn local(&self) -> SocketAddr {
+        *lock(&self.local)
     }
 
     fn put(&self, add: impl FnOnce(&mut Inner)) {

@@ -59,7 +59,6 @@ pub(crate) struct Shared {
     pub(crate) conv: u32,
     /// Changes only where the peer moves. Its lock is a leaf.
     peer: Mutex<SocketAddr>,
-    pub(crate) local: SocketAddr,
     pub(crate) mode: Mode,
     /// Largest datagram in bytes now. Only ever falls.
     pub(crate) mtu: AtomicUsize,
@@ -93,7 +92,6 @@ impl Shared {
         id: ConnId,
         conv: u32,
         peer: SocketAddr,
-        local: SocketAddr,
         config: &Config,
         mailbox: Arc<Mailbox>,
     ) -> Arc<Self> {
@@ -102,7 +100,6 @@ impl Shared {
             id,
             conv,
             peer: Mutex::new(peer),
-            local,
             mode: config.kcp.mode,
             mtu: AtomicUsize::new(mtu),
             overhead,
@@ -208,7 +205,7 @@ impl Shared {
         f.debug_struct(name)
             .field("conv", &self.conv)
             .field("peer", &self.peer())
-            .field("local", &self.local)
+            .field("local", &self.mailbox.local())
             .finish_non_exhaustive()
     }
 

@@ -69,7 +69,7 @@ macro_rules! describe {
             ///
             /// None, as [`KcpStream::local_addr`].
             pub fn local_addr(&self) -> Result<SocketAddr> {
-                Ok(self.side.handle.local)
+                Ok(self.side.handle.mailbox().local())
             }
 
             /// Returns the conversation id, which both ends share.

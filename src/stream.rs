@@ -87,7 +87,7 @@ impl KcpStream {
     ///
     /// None; the signature is that of `TcpStream`.
     pub fn local_addr(&self) -> Result<SocketAddr> {
-        Ok(self.handle().local)
+        Ok(self.handle().mailbox().local())
     }
 
     /// Returns the conversation id, which both ends share.

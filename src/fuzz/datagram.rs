@@ -49,7 +49,7 @@ pub fn datagram(data: &[u8]) {
         now,
     );
     let mut driver = driver.expect("a valid configuration");
-    let listener = KcpListener::new(queue, Endpoint::attach(mailbox, addr(0)));
+    let listener = KcpListener::new(queue, Endpoint::attach(mailbox));
     let mut peers: Vec<Peer> = (1..=PEERS).map(|host| Peer::new(host, &config)).collect();
     let mut streams = VecDeque::new();
     let mut sent = 0;

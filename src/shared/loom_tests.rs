@@ -53,7 +53,7 @@ fn conversation(buffer: usize) -> (Arc<Shared>, Arc<Mailbox>) {
     (config.send_buffer, config.recv_buffer) = (buffer, buffer);
     let id = ConnId { slot: 0, generation: 0 };
     let addr = (Ipv4Addr::LOCALHOST, 1).into();
-    (Shared::new(id, 1, addr, addr, &config, mailbox.clone()), mailbox)
+    (Shared::new(id, 1, addr, &config, mailbox.clone()), mailbox)
 }
 
 /// Waits as the driver does until the conversation is in the mailbox, and begins to look at it.

@@ -42,11 +42,11 @@ pub(crate) struct Bench {
 impl Bench {
     pub(crate) fn new(mode: Mode, send_buffer: usize, recv_buffer: usize) -> Self {
         let mailbox = Mailbox::new();
+        mailbox.set_local(([127, 0, 0, 1], 2).into());
         let mut config = Config::new().mode(mode);
         (config.send_buffer, config.recv_buffer) = (send_buffer, recv_buffer);
         let id = ConnId { slot: 3, generation: 1 };
-        let (peer, local) = (([127, 0, 0, 1], 1).into(), ([127, 0, 0, 1], 2).into());
-        let shared = Shared::new(id, 7, peer, local, &config, mailbox.clone());
+        let shared = Shared::new(id, 7, ([127, 0, 0, 1], 1).into(), &config, mailbox.clone());
         Self { shared, mailbox, commands: Vec::new(), out: VecDeque::new() }
     }
 

@@ -68,7 +68,7 @@ async fn stream(socket: Sulking) -> KcpStream {
     let mailbox = Mailbox::new();
     let now = tokio::time::Instant::now().into_std();
     let driver = Driver::new(socket, Config::new(), mailbox.clone(), None, [7; 32], now).unwrap();
-    let endpoint = Endpoint::attach(mailbox, driver.local());
+    let endpoint = Endpoint::attach(mailbox);
     #[expect(clippy::disallowed_methods, reason = "the task under test")]
     drop(tokio::spawn(DriverTask::new(driver)));
     let stream = endpoint.connect(SocketAddr::from(([127, 0, 0, 1], 2))).await.unwrap();

@@ -117,7 +117,7 @@ impl World {
         let driver =
             Driver::new(socket, config.clone(), mailbox.clone(), accept, seed, now).unwrap();
         self.drivers.push(Some(driver));
-        Endpoint::attach(mailbox, addr)
+        Endpoint::attach(mailbox)
     }
 
     pub(super) fn endpoint(&mut self, host: u8, config: &Config) -> Endpoint {
