@@ -11,7 +11,7 @@ use std::mem;
 use std::net::SocketAddr;
 
 use crate::stats::EndpointStats;
-use crate::sys::{SendFault, Socket, Transmit, of_send};
+use crate::sys::{SendFault, Socket, Transmit, count, of_send};
 
 /// Bytes of a batch beyond which it is sent: two full trains, which stay in the cache.
 const BATCH: usize = 128 * 1024;
@@ -48,6 +48,8 @@ pub(crate) struct TxBatch {
     sent: (usize, usize),
     /// Destinations that refused a datagram for its size since the last look, and that size.
     too_large: Vec<(SocketAddr, usize)>,
+    /// The last error that was taken as loss, since the last look.
+    fault: Option<io::Error>,
 }
 
 impl TxBatch {
@@ -102,6 +104,13 @@ impl TxBatch {
         self.sealed = (self.packets.len(), self.bytes.len());
     }
 
+    /// Appends a datagram that leaves as it is. What came before is sealed already.
+    pub(crate) fn push_sealed(&mut self, dst: SocketAddr, datagram: &[u8]) {
+        self.bytes.extend_from_slice(datagram);
+        self.packets.push(Packet { dst, len: datagram.len() });
+        self.sealed = (self.packets.len(), self.bytes.len());
+    }
+
     /// Seals what is not sealed yet, some datagrams at a time.
     pub(crate) fn seal(&mut self, mut seal: impl FnMut(&mut [&mut [u8]])) {
         let mut rest = self.bytes.get_mut(self.sealed.1..).unwrap_or_default();
@@ -126,17 +135,22 @@ impl TxBatch {
         mem::take(&mut self.too_large)
     }
 
+    /// The last error that was taken as loss.
+    pub(crate) fn take_fault(&mut self) -> Option<io::Error> {
+        self.fault.take()
+    }
+
     /// Sends what is there. Errors that concern one destination or one moment count as loss.
     pub(crate) fn flush(&mut self, socket: &mut impl Socket, stats: &mut EndpointStats) -> Flushed {
-        while let Some((dst, segment_size, bytes, count)) = self.train(socket.max_train()) {
+        while let Some((dst, segment_size, bytes, packets)) = self.train(socket.max_train()) {
             let contents = &self.bytes[self.sent.1..self.sent.1 + bytes];
             match socket.send(&Transmit { dst, segment_size, contents }) {
                 Ok(accepted) => {
-                    let packets = accepted.div_ceil(segment_size.max(1)).min(count);
-                    stats.sent_datagrams += packets as u64;
+                    let gone = accepted.div_ceil(segment_size.max(1)).min(packets);
+                    stats.sent_datagrams += gone as u64;
                     stats.sent_bytes += accepted as u64;
-                    self.sent = (self.sent.0 + packets, self.sent.1 + accepted);
-                    if packets < count {
+                    self.sent = (self.sent.0 + gone, self.sent.1 + accepted);
+                    if gone < packets {
                         return Flushed::Blocked;
                     }
                 }
@@ -146,10 +160,12 @@ impl TxBatch {
                     SendFault::Fatal => return Flushed::Fatal(error),
                     fault => {
                         stats.send_errors += 1;
+                        count(&mut stats.send_errors_by_class, &error);
                         if fault == SendFault::TooLarge {
                             self.too_large.push((dst, segment_size));
                         }
-                        self.sent = (self.sent.0 + count, self.sent.1 + bytes);
+                        self.fault = Some(error);
+                        self.sent = (self.sent.0 + packets, self.sent.1 + bytes);
                     }
                 },
             }

@@ -1,9 +1,12 @@
 //! Configuration as types: plain data with defaults, checked once when it is used.
 
+mod filter;
 mod kcp;
+mod socket;
 #[cfg(test)]
 mod tests;
 
+use std::net::SocketAddr;
 use std::num::NonZeroU64;
 use std::time::Duration;
 
@@ -11,31 +14,12 @@ use crate::crypto::Cipher;
 use crate::error::ConfigError;
 use crate::fec::{self, FecConfig};
 
+pub use self::filter::{AcceptFilter, PacketFilter};
 pub use self::kcp::{AckPolicy, Backoff, Congestion, KcpConfig, Mode, NoDelay, WritePolicy};
 pub(crate) use self::kcp::{
     SEGMENT_CHARGE, SEGMENT_COST, SEGMENT_HEADER, check_mtu, check_windows,
 };
-
-/// The UDP socket.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct SocketConfig {
-    /// Kernel send buffer in bytes; `None` leaves the system's default. Default 4 MiB, as kcptun.
-    /// The system may grant less.
-    pub send_buffer_size: Option<usize>,
-    /// Kernel receive buffer in bytes; `None` leaves the system's default. Default 4 MiB, as
-    /// kcptun. The system may grant less; it should hold a window, or bursts are lost.
-    pub recv_buffer_size: Option<usize>,
-    /// For an IPv6 address: refuse IPv4. Default `false`, a wildcard IPv6 socket serves both.
-    pub only_v6: bool,
-}
-
-impl Default for SocketConfig {
-    fn default() -> Self {
-        let size = Some(4 * 1024 * 1024);
-        Self { send_buffer_size: size, recv_buffer_size: size, only_v6: false }
-    }
-}
+pub use self::socket::SocketConfig;
 
 /// Bounds of one endpoint against strangers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -137,7 +121,15 @@ pub struct Config {
     /// 1,048,576. Default 0: inside a conversation a repeated datagram has no effect, and one that
     /// opened a conversation is remembered in any case. Needs a cipher with a nonce.
     pub replay_window: usize,
-    /// The UDP socket.
+    /// The id of the conversations opened from here, 1 to 4,294,967,295. Default `None`: a random
+    /// one, never 0. An id can be in use once with each peer, see
+    /// [`Endpoint::connect_with_conv`](crate::Endpoint::connect_with_conv).
+    pub conv: Option<u32>,
+    /// Sorts out datagrams of other protocols on the same port. Default `None`.
+    pub packet_filter: Option<PacketFilter>,
+    /// Decides who may open a conversation. Default `None`: everybody, within `limits`.
+    pub accept_filter: Option<AcceptFilter>,
+    /// The UDP socket, where the crate makes it.
     pub socket: SocketConfig,
     /// Bounds against strangers.
     pub limits: Limits,
@@ -176,6 +168,9 @@ impl Default for Config {
             fec_decode: true,
             cipher: Cipher::default(),
             replay_window: 0,
+            conv: None,
+            packet_filter: None,
+            accept_filter: None,
             socket: SocketConfig::default(),
             limits: Limits::default(),
             sessions: SessionPolicy::default(),
@@ -288,6 +283,33 @@ impl Config {
         self
     }
 
+    /// Sets the id of the conversations opened from here.
+    #[must_use]
+    pub fn conv(mut self, conv: Option<u32>) -> Self {
+        self.conv = conv;
+        self
+    }
+
+    /// Sets what sorts out datagrams of other protocols; see [`PacketFilter`].
+    #[must_use]
+    pub fn packet_filter(
+        mut self,
+        takes: impl Fn(SocketAddr, &[u8]) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.packet_filter = Some(PacketFilter::new(takes));
+        self
+    }
+
+    /// Sets what decides who may open a conversation; see [`AcceptFilter`].
+    #[must_use]
+    pub fn accept_filter(
+        mut self,
+        admits: impl Fn(SocketAddr, u32) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.accept_filter = Some(AcceptFilter::new(admits));
+        self
+    }
+
     /// Sets the kernel's socket buffers in bytes; `None` leaves the system's default.
     #[must_use]
     pub fn socket_buffers(mut self, send: Option<usize>, recv: Option<usize>) -> Self {
@@ -318,14 +340,10 @@ impl Config {
         if self.open_on_connect && !self.kcp.close_notify {
             return Err(ConfigError::Needs { field: "open_on_connect", needs: "close_notify" });
         }
-        for (field, size) in [
-            ("send_buffer_size (bytes)", self.socket.send_buffer_size),
-            ("recv_buffer_size (bytes)", self.socket.recv_buffer_size),
-        ] {
-            if let Some(size) = size {
-                ConfigError::check(field, size, 1, buffer)?;
-            }
+        if let Some(conv) = self.conv {
+            check_conv(conv)?;
         }
+        self.socket.validate()?;
         check_duplicates(self.duplicates)
     }
 }
@@ -349,6 +367,11 @@ impl Config {
 /// The largest KCP datagram where the stages add `overhead` bytes to make one of `mtu`.
 pub(crate) fn core_mtu(mtu: u16, overhead: usize) -> u16 {
     mtu.saturating_sub(u16::try_from(overhead).unwrap_or(u16::MAX))
+}
+
+/// Zero names no conversation.
+pub(crate) fn check_conv(conv: u32) -> Result<(), ConfigError> {
+    ConfigError::check("conv", conv, 1, u64::from(u32::MAX))
 }
 
 pub(crate) fn check_duplicates(copies: u8) -> Result<(), ConfigError> {

@@ -12,6 +12,7 @@ mod conn;
 mod moving;
 mod opening;
 mod receive;
+mod requests;
 mod serve;
 mod task;
 #[cfg(test)]
@@ -113,6 +114,8 @@ pub(crate) struct Driver<S> {
     /// Conversations that something happened to, each once.
     ready: VecDeque<ConnId>,
     tx: TxBatch,
+    /// Datagrams of other protocols are left over.
+    raw_waits: bool,
     blocked: bool,
     /// When the last turn was.
     turned: Instant,
@@ -165,6 +168,7 @@ impl<S: Socket> Driver<S> {
             timers: TimerWheel::new(now),
             ready: VecDeque::new(),
             tx: TxBatch::default(),
+            raw_waits: false,
             blocked: false,
             turned: now,
             recv_failures: 0,
@@ -209,14 +213,19 @@ impl<S: Socket> Driver<S> {
                 trace::socket_failed(self.local(), &error);
                 Turn::Finished
             }
-            Ok(()) if self.is_unused() && self.tx.is_empty() => Turn::Finished,
-            Ok(()) if more || (!self.ready.is_empty() && !self.blocked) => Turn::Again,
+            Ok(()) if self.is_unused() && self.tx.is_empty() && !self.raw_waits => Turn::Finished,
+            Ok(()) if more || (self.has_more() && !self.blocked) => Turn::Again,
             Ok(()) => Turn::Idle,
         }
     }
 
     pub(crate) fn local(&self) -> SocketAddr {
         self.mailbox.local()
+    }
+
+    /// Whether this turn was cut short.
+    fn has_more(&self) -> bool {
+        !self.ready.is_empty() || self.raw_waits
     }
 
     /// When the next turn is due if nothing else happens.
@@ -236,7 +245,7 @@ impl<S: Socket> Driver<S> {
     /// Whether a turn was cut short or a handle has something to say.
     #[cfg(test)]
     fn has_mail(&self) -> bool {
-        (!self.ready.is_empty() && !self.blocked) || self.mailbox.register(Waker::noop())
+        (self.has_more() && !self.blocked) || self.mailbox.register(Waker::noop())
     }
 
     #[cfg(feature = "_fuzz")]
@@ -274,6 +283,9 @@ impl<S: Socket> Driver<S> {
         for (dst, size) in self.tx.take_too_large() {
             self.lower_mtu(dst, size);
         }
+        if let Some(error) = self.tx.take_fault() {
+            self.mailbox.set_fault(error);
+        }
         if let Flushed::Fatal(error) = flushed { Err(error) } else { Ok(()) }
     }
 
@@ -299,6 +311,7 @@ impl<S: Socket> Driver<S> {
             self.on_command(now, command);
         }
         (self.ids, self.commands) = (ids, commands);
+        self.send_raw();
     }
 
     fn on_command(&mut self, now: Instant, command: Command) {
@@ -313,11 +326,14 @@ impl<S: Socket> Driver<S> {
                     self.touch(id);
                 }
             }
-            Command::Connect { peer, reply } => {
-                let stream = self.connect(now, peer);
+            Command::Connect { peer, conv, reply } => {
+                let stream = self.connect(now, peer, conv);
                 // Whoever asked may be gone; the stream is then dropped like any other.
                 drop(reply.send(stream));
             }
+            // The same goes for a listener, and a socket that was replaced stays so.
+            Command::Listen(reply) => drop(reply.send(self.listen())),
+            Command::Rebind(rebind, reply) => drop(reply.send(self.rebind(rebind))),
             Command::WaitIdle(reply) => {
                 self.look_at_ready(now);
                 self.idle_waiters.push(reply);
@@ -325,18 +341,19 @@ impl<S: Socket> Driver<S> {
         }
     }
 
-    fn connect(&mut self, now: Instant, peer: SocketAddr) -> io::Result<KcpStream> {
+    fn connect(
+        &mut self,
+        now: Instant,
+        peer: SocketAddr,
+        conv: Option<u32>,
+    ) -> io::Result<KcpStream> {
+        self.socket.check_peer(peer)?;
         if self.conns.len() >= self.config.limits.max_connections {
             let limit = self.config.limits.max_connections;
             let message = format!("the endpoint has {limit} connections, its max_connections");
             return Err(io::Error::other(message));
         }
-        let conv = loop {
-            let conv = self.rng.next_u32();
-            if conv != 0 && !self.demux.contains(&(peer, conv)) {
-                break conv;
-            }
-        };
+        let conv = self.choose_conv(peer, conv)?;
         let shared = self.open(now, (peer, conv), None)?;
         self.stats.opened_locally += 1;
         if self.config.open_on_connect

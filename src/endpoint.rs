@@ -1,47 +1,141 @@
 //! One UDP socket with its driver, as the application holds it.
 
+mod connect;
+
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 
+use bytes::Bytes;
 use tokio::net::{ToSocketAddrs, lookup_host};
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use crate::config::Config;
+use crate::config::{Config, SEGMENT_HEADER, check_conv};
 use crate::driver::{Driver, DriverTask};
-use crate::error::ConnectionError;
-use crate::listener::AcceptQueue;
-use crate::mailbox::{Command, Mailbox};
+use crate::error::{ConfigError, ConnectionError};
+use crate::listener::{AcceptQueue, KcpListener};
+use crate::mailbox::{Command, Mailbox, Rebind};
 use crate::stats::EndpointStats;
 use crate::stream::KcpStream;
 use crate::sync::Arc;
-use crate::sys::{UdpSocket, canonical};
+use crate::sys::{Adapter, MAX_DATAGRAM, Socket, UdpSocket, canonical};
+use crate::transport::Transport;
 
 /// A UDP socket that carries any number of conversations, driven by one task.
 ///
-/// [`KcpListener`](crate::KcpListener) and [`KcpStream::connect`] make their own; an endpoint made
-/// by hand dials several conversations from one socket.
+/// [`KcpListener`] and [`KcpStream::connect`] make their own; an endpoint made by hand dials and
+/// accepts on one socket, and several conversations with one peer are independent streams: none
+/// waits for another one's lost data.
 ///
 /// The socket lives until the last endpoint handle, listener and stream are gone and everything
 /// that was written is delivered or given up.
+///
+/// ```
+/// use kcpx::Endpoint;
+/// use tokio::io::{AsyncReadExt, AsyncWriteExt};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> std::io::Result<()> {
+/// let (alice, bob) = (Endpoint::bind("127.0.0.1:0").await?, Endpoint::bind("127.0.0.1:0").await?);
+/// let listener = bob.listen().await?;
+/// let mut control = alice.connect(bob.local_addr()?).await?;
+/// let mut bulk = alice.connect(bob.local_addr()?).await?;
+/// control.write_all(b"control").await?;
+/// bulk.write_all(b"bulk").await?;
+/// for _ in 0..2 {
+///     let (mut stream, peer) = listener.accept().await?;
+///     assert_eq!(peer, alice.local_addr()?);
+///     assert!(["control", "bulk"].contains(&std::str::from_utf8(&stream.read_chunk().await?).unwrap()));
+/// }
+/// # Ok(())
+/// # }
+/// ```
 pub struct Endpoint {
     mailbox: Arc<Mailbox>,
 }
 
+/// Making one.
 impl Endpoint {
-    /// Binds a socket for outgoing conversations.
+    /// Binds a socket with the default configuration.
     ///
     /// # Errors
     ///
-    /// When no resolved address can be bound, outside a Tokio runtime with I/O and time enabled,
-    /// or [`InvalidInput`](io::ErrorKind::InvalidInput) around a
-    /// [`ConfigError`](crate::ConfigError) when the configuration is refused.
-    pub async fn bind_with(addr: impl ToSocketAddrs, config: Config) -> io::Result<Self> {
-        Self::start(addr, config, None).await
+    /// When no resolved address can be bound, or outside a Tokio runtime with I/O and time
+    /// enabled.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    pub async fn bind(addr: impl ToSocketAddrs) -> io::Result<Self> {
+        Self::bind_with(addr, Config::default()).await
     }
 
-    /// Binds the first resolved address that can be bound, and starts the driver.
-    pub(crate) async fn start(
+    /// Binds a socket; the first resolved address that can be bound is taken. Every conversation
+    /// has this configuration.
+    ///
+    /// # Errors
+    ///
+    /// As [`bind`](Self::bind), or [`InvalidInput`](io::ErrorKind::InvalidInput) around a
+    /// [`ConfigError`] when the configuration is refused.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    pub async fn bind_with(addr: impl ToSocketAddrs, config: Config) -> io::Result<Self> {
+        Self::bind_first(addr, config, None).await
+    }
+
+    /// Takes over a bound UDP socket, blocking or not.
+    ///
+    /// Its options stay as they are: [`Config::socket`] is not applied. The endpoint owns it and
+    /// drops it when it ends; whoever wants to keep the socket passes a
+    /// [`try_clone`](std::net::UdpSocket::try_clone).
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> std::io::Result<()> {
+    /// let socket = std::net::UdpSocket::bind("127.0.0.1:0")?;
+    /// let addr = socket.local_addr()?;
+    /// let endpoint = kcpx::Endpoint::from_std(socket, kcpx::Config::new())?;
+    /// assert_eq!(endpoint.local_addr()?, addr);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// When it is no usable UDP socket, the configuration is refused, or outside a Tokio runtime.
+    ///
+    /// # Panics
+    ///
+    /// In a Tokio runtime without I/O or time.
+    pub fn from_std(socket: std::net::UdpSocket, config: Config) -> io::Result<Self> {
+        Self::take_over(socket, config, None)
+    }
+
+    /// Runs conversations over a transport of the application's. [`Config::socket`] has no meaning
+    /// for it.
+    ///
+    /// # Errors
+    ///
+    /// When the configuration is refused, which an MTU above
+    /// [`max_datagram_size`](Transport::max_datagram_size) is as well, the transport has no
+    /// address, or outside a Tokio runtime.
+    ///
+    /// # Panics
+    ///
+    /// In a Tokio runtime without time.
+    pub fn from_transport(transport: impl Transport, config: Config) -> io::Result<Self> {
+        config.validate()?;
+        let adapter = Adapter::new(transport)?;
+        let least = (config.overhead() + SEGMENT_HEADER) as u64 + 1;
+        let most = adapter.max_datagram() as u64;
+        ConfigError::check("mtu (bytes)", config.kcp.mtu, least, most)?;
+        Self::spawn(adapter, config, None)
+    }
+
+    pub(crate) async fn bind_first(
         addr: impl ToSocketAddrs,
         config: Config,
         accept: Option<Arc<AcceptQueue>>,
@@ -49,19 +143,38 @@ impl Endpoint {
         config.validate()?;
         let mut failure = None;
         for addr in lookup_host(addr).await? {
-            match UdpSocket::bind(addr, &config.socket) {
-                Ok(socket) => return Self::spawn(socket, config, accept),
+            match Self::start(addr, config.clone(), accept.clone()) {
+                Ok(endpoint) => return Ok(endpoint),
                 Err(error) => failure = Some(error),
             }
         }
         Err(failure.unwrap_or_else(unresolved))
     }
 
-    fn spawn(
-        socket: UdpSocket,
+    /// Binds a socket, for a configuration that was checked.
+    fn start(
+        addr: SocketAddr,
         config: Config,
         accept: Option<Arc<AcceptQueue>>,
     ) -> io::Result<Self> {
+        Self::spawn(UdpSocket::bind(addr, &config.socket)?, config, accept)
+    }
+
+    pub(crate) fn take_over(
+        socket: std::net::UdpSocket,
+        config: Config,
+        accept: Option<Arc<AcceptQueue>>,
+    ) -> io::Result<Self> {
+        config.validate()?;
+        Self::spawn(UdpSocket::from_std(socket)?, config, accept)
+    }
+
+    fn spawn<S: Socket + Unpin>(
+        socket: S,
+        config: Config,
+        accept: Option<Arc<AcceptQueue>>,
+    ) -> io::Result<Self> {
+        Handle::try_current().map_err(io::Error::other)?;
         let mut seed = [0; 32];
         getrandom::fill(&mut seed).map_err(io::Error::other)?;
         let mailbox = Mailbox::new();
@@ -78,8 +191,11 @@ impl Endpoint {
         mailbox.add_handle();
         Self { mailbox }
     }
+}
 
-    /// Opens a conversation with `peer`.
+/// Conversations.
+impl Endpoint {
+    /// Opens a conversation with `peer`. Its id is [`Config::conv`], or else a random one.
     ///
     /// There is no handshake on this wire: the peer learns of the conversation with the first
     /// write. [`KcpStream::established`] tells when it has answered.
@@ -87,15 +203,66 @@ impl Endpoint {
     /// # Errors
     ///
     /// When the endpoint has ended, or has
-    /// [`max_connections`](crate::Limits::max_connections) conversations.
+    /// [`max_connections`](crate::Limits::max_connections) conversations;
+    /// [`InvalidInput`](io::ErrorKind::InvalidInput) when the socket does not speak the peer's IP
+    /// version; [`AddrInUse`](io::ErrorKind::AddrInUse) when the configured id is in use with this
+    /// peer.
     ///
     /// # Cancel safety
     ///
     /// Cancel safe: a conversation that nobody receives is let go before anything is sent.
     pub async fn connect(&self, peer: SocketAddr) -> io::Result<KcpStream> {
-        let (reply, stream) = oneshot::channel();
-        self.mailbox.command(Command::Connect { peer: canonical(peer), reply });
-        stream.await.map_err(|_| io::Error::from(ConnectionError::EndpointClosed))?
+        self.open(peer, None).await
+    }
+
+    /// Opens the conversation with the id `conv`, for peers that expect a certain one.
+    ///
+    /// ```
+    /// use std::io::ErrorKind;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> std::io::Result<()> {
+    /// let endpoint = kcpx::Endpoint::bind("127.0.0.1:0").await?;
+    /// let peer = "127.0.0.1:4000".parse().unwrap();
+    /// let stream = endpoint.connect_with_conv(peer, 7).await?;
+    /// assert_eq!(stream.conv(), 7);
+    /// let again = endpoint.connect_with_conv(peer, 7).await.unwrap_err();
+    /// assert_eq!(again.kind(), ErrorKind::AddrInUse);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Self::connect); [`InvalidInput`](io::ErrorKind::InvalidInput) around a
+    /// [`ConfigError`] for 0; [`AddrInUse`](io::ErrorKind::AddrInUse) when the id is in use with
+    /// this peer, or was so less than a minute ago.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`connect`](Self::connect).
+    pub async fn connect_with_conv(&self, peer: SocketAddr, conv: u32) -> io::Result<KcpStream> {
+        check_conv(conv)?;
+        self.open(peer, Some(conv)).await
+    }
+
+    async fn open(&self, peer: SocketAddr, conv: Option<u32>) -> io::Result<KcpStream> {
+        self.ask(|reply| Command::Connect { peer: canonical(peer), conv, reply }).await?
+    }
+
+    /// Begins to accept conversations that peers open, until the listener is dropped. What arrives
+    /// while there is none is refused.
+    ///
+    /// # Errors
+    ///
+    /// [`AddrInUse`](io::ErrorKind::AddrInUse) while the endpoint has a listener;
+    /// [`NotConnected`](io::ErrorKind::NotConnected) when it has ended.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: a listener that nobody receives is dropped.
+    pub async fn listen(&self) -> io::Result<KcpListener> {
+        self.ask(Command::Listen).await?
     }
 
     /// Waits until everything that dropped or shut down streams left behind is acknowledged by
@@ -108,13 +275,21 @@ impl Endpoint {
     ///
     /// Cancel safe.
     pub async fn wait_idle(&self) {
-        let (reply, idle) = oneshot::channel();
-        self.mailbox.command(Command::WaitIdle(reply));
         // An endpoint that has ended has nothing left to deliver.
-        drop(idle.await);
+        drop(self.ask(Command::WaitIdle).await);
     }
 
-    /// Returns the address the socket is bound to.
+    /// Hands the driver a command and waits for its reply.
+    async fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> io::Result<T> {
+        let (reply, answer) = oneshot::channel();
+        self.mailbox.command(command(reply));
+        answer.await.map_err(|_| ConnectionError::EndpointClosed.into())
+    }
+}
+
+/// The socket.
+impl Endpoint {
+    /// Returns the address the socket is bound to. Its IP is unspecified if it was bound so.
     ///
     /// # Errors
     ///
@@ -125,6 +300,77 @@ impl Endpoint {
 
     pub(crate) fn local(&self) -> SocketAddr {
         self.mailbox.local()
+    }
+
+    /// Binds another socket as this one was, and goes on with it, see
+    /// [`rebind_std`](Self::rebind_std). Port 0 asks the system for a free one.
+    ///
+    /// # Errors
+    ///
+    /// As [`rebind_std`](Self::rebind_std), and when no resolved address can be bound.
+    ///
+    /// # Cancel safety
+    ///
+    /// The socket may or may not have been replaced.
+    pub async fn rebind(&self, addr: impl ToSocketAddrs) -> io::Result<()> {
+        self.replace(Rebind::Bind(lookup_host(addr).await?.collect())).await
+    }
+
+    /// Goes on with another socket under the live conversations, such as after the machine came
+    /// into another network. What is under way to the old one is lost and sent again.
+    ///
+    /// To the peers the conversations now come from another address. A server that tells them
+    /// apart by that takes them for strangers and drops what they send.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidInput`](io::ErrorKind::InvalidInput) when the new socket does not speak the IP
+    /// version of a peer; [`Unsupported`](io::ErrorKind::Unsupported) for an endpoint on a
+    /// [`Transport`]; [`NotConnected`](io::ErrorKind::NotConnected) when it has ended. The old
+    /// socket then stays.
+    ///
+    /// # Cancel safety
+    ///
+    /// The socket may or may not have been replaced.
+    pub async fn rebind_std(&self, socket: std::net::UdpSocket) -> io::Result<()> {
+        self.replace(Rebind::Socket(Box::new(UdpSocket::from_std(socket)?))).await
+    }
+
+    async fn replace(&self, rebind: Rebind) -> io::Result<()> {
+        self.ask(|reply| Command::Rebind(rebind, reply)).await?
+    }
+
+    /// Queues a datagram of another protocol, which leaves from this port as it is: neither
+    /// encrypted nor in any conversation. [`Config::packet_filter`] receives what comes back.
+    ///
+    /// Up to 256 wait for the socket; beyond that the oldest is dropped and counted in
+    /// [`raw_dropped_datagrams`](EndpointStats::raw_dropped_datagrams).
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidInput`](io::ErrorKind::InvalidInput) for an empty datagram and above 65,507 bytes;
+    /// [`NotConnected`](io::ErrorKind::NotConnected) when the endpoint has ended.
+    pub fn send_raw(&self, peer: SocketAddr, datagram: &[u8]) -> io::Result<()> {
+        let len = datagram.len();
+        if !(1..=MAX_DATAGRAM).contains(&len) {
+            let text = format!("the datagram has {len} bytes, allowed are 1 to {MAX_DATAGRAM}");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
+        if self.mailbox.send_raw(canonical(peer), Bytes::copy_from_slice(datagram)) {
+            Ok(())
+        } else {
+            Err(ConnectionError::EndpointClosed.into())
+        }
+    }
+
+    /// Returns the last error of the socket that was taken as loss, once. None of them ended a
+    /// conversation; [`stats`](Self::stats) counts them.
+    ///
+    /// # Errors
+    ///
+    /// None; the signature is that of `TcpStream`.
+    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
+        Ok(self.mailbox.take_fault())
     }
 
     /// A snapshot of the endpoint's counters.
@@ -152,63 +398,6 @@ impl fmt::Debug for Endpoint {
     }
 }
 
-impl KcpStream {
-    /// Returns the endpoint that carries this stream, for [`Endpoint::wait_idle`] and the
-    /// counters.
-    #[must_use]
-    pub fn endpoint(&self) -> Endpoint {
-        Endpoint::attach(self.handle().mailbox().clone())
-    }
-
-    /// Opens a conversation with the default configuration from a fresh socket.
-    ///
-    /// There is no handshake on this wire, so this neither waits for the peer nor fails because
-    /// nobody listens: the peer learns of the conversation with the first write.
-    /// [`established`](Self::established) tells when it has answered, and a peer that never does
-    /// ends the conversation with [`DeadPeer`](ConnectionError::DeadPeer).
-    ///
-    /// # Errors
-    ///
-    /// When no address resolves, no socket can be made for one, or outside a Tokio runtime with
-    /// I/O and time enabled.
-    ///
-    /// # Cancel safety
-    ///
-    /// Cancel safe.
-    pub async fn connect(addr: impl ToSocketAddrs) -> io::Result<Self> {
-        Self::connect_with(addr, Config::default()).await
-    }
-
-    /// Opens a conversation from a fresh socket.
-    ///
-    /// # Errors
-    ///
-    /// As [`connect`](Self::connect); [`InvalidInput`](io::ErrorKind::InvalidInput) around a
-    /// [`ConfigError`](crate::ConfigError) when the configuration is refused.
-    ///
-    /// # Cancel safety
-    ///
-    /// Cancel safe.
-    pub async fn connect_with(addr: impl ToSocketAddrs, config: Config) -> io::Result<Self> {
-        let mut failure = None;
-        for peer in lookup_host(addr).await? {
-            let local = SocketAddr::new(unspecified(peer), 0);
-            match Endpoint::start(local, config.clone(), None).await {
-                Ok(endpoint) => return endpoint.connect(peer).await,
-                Err(error) => failure = Some(error),
-            }
-        }
-        Err(failure.unwrap_or_else(unresolved))
-    }
-}
-
-fn unspecified(peer: SocketAddr) -> IpAddr {
-    match peer {
-        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-    }
-}
-
-fn unresolved() -> io::Error {
+pub(crate) fn unresolved() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, "the name resolves to no address")
 }

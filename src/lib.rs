@@ -129,10 +129,12 @@ mod sys;
 mod timer;
 #[cfg(not(loom))]
 mod trace;
+#[cfg(not(loom))]
+mod transport;
 
 pub use config::{
-    AckPolicy, Backoff, Config, Congestion, KcpConfig, Limits, Migration, Mode, NoDelay,
-    SessionPolicy, SocketConfig, WritePolicy,
+    AcceptFilter, AckPolicy, Backoff, Config, Congestion, KcpConfig, Limits, Migration, Mode,
+    NoDelay, PacketFilter, SessionPolicy, SocketConfig, WritePolicy,
 };
 pub use crypto::{Algorithm, Cipher, Key};
 #[cfg(not(loom))]
@@ -143,9 +145,11 @@ pub use fec::FecConfig;
 pub use listener::{Incoming, KcpListener};
 #[cfg(not(loom))]
 pub use split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
-pub use stats::{ConnectionStats, EndpointStats};
+pub use stats::{ConnectionStats, EndpointStats, SocketErrors};
 #[cfg(not(loom))]
 pub use stream::KcpStream;
+#[cfg(not(loom))]
+pub use transport::{RecvBatch, Transmit, Transport};
 
 /// The README's examples, compiled.
 #[cfg(doctest)]

@@ -148,7 +148,22 @@ impl KcpListener {
     /// [`ConfigError`](crate::ConfigError) when the configuration is refused.
     pub async fn bind_with(addr: impl ToSocketAddrs, config: Config) -> io::Result<Self> {
         let queue = AcceptQueue::new();
-        let endpoint = Endpoint::start(addr, config, Some(queue.clone())).await?;
+        let endpoint = Endpoint::bind_first(addr, config, Some(queue.clone())).await?;
+        Ok(Self::new(queue, endpoint))
+    }
+
+    /// Takes over a bound UDP socket and listens, as [`Endpoint::from_std`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Endpoint::from_std`].
+    ///
+    /// # Panics
+    ///
+    /// In a Tokio runtime without I/O or time.
+    pub fn from_std(socket: std::net::UdpSocket, config: Config) -> io::Result<Self> {
+        let queue = AcceptQueue::new();
+        let endpoint = Endpoint::take_over(socket, config, Some(queue.clone()))?;
         Ok(Self::new(queue, endpoint))
     }
 
@@ -212,6 +227,15 @@ impl KcpListener {
     #[must_use]
     pub fn stats(&self) -> EndpointStats {
         self.endpoint.stats()
+    }
+}
+
+/// Listens with the default configuration.
+impl TryFrom<std::net::UdpSocket> for KcpListener {
+    type Error = io::Error;
+
+    fn try_from(socket: std::net::UdpSocket) -> io::Result<Self> {
+        Self::from_std(socket, Config::default())
     }
 }
 

@@ -3,20 +3,28 @@
 //!
 //! Its lock is a leaf: no other lock is taken while it is held, and wakers run after its release.
 
-#[cfg(not(loom))]
+use std::collections::VecDeque;
 use std::io;
 use std::mem;
 use std::net::SocketAddr;
 use std::task::Waker;
 
+use bytes::Bytes;
 #[cfg(not(loom))]
 use tokio::sync::oneshot;
 
 use crate::config::Setting;
+#[cfg(not(loom))]
+use crate::listener::KcpListener;
 use crate::stats::EndpointStats;
 #[cfg(not(loom))]
 use crate::stream::KcpStream;
 use crate::sync::{Arc, AtomicUsize, Mutex, Ordering, lock};
+#[cfg(not(loom))]
+use crate::sys::UdpSocket;
+
+/// Datagrams that wait to be sent as they are; beyond that the oldest makes room.
+const RAW: usize = 256;
 
 /// Names one conversation of an endpoint. A reused slot has a new generation, so that what was
 /// queued for an ended conversation never reaches its successor.
@@ -31,12 +39,28 @@ pub(crate) struct ConnId {
 pub(crate) enum Command {
     /// Change a setting of a running conversation.
     Set(ConnId, Setting),
-    /// Open a conversation.
+    /// Open a conversation, with this id or as configured.
     #[cfg(not(loom))]
-    Connect { peer: SocketAddr, reply: oneshot::Sender<io::Result<KcpStream>> },
+    Connect { peer: SocketAddr, conv: Option<u32>, reply: oneshot::Sender<io::Result<KcpStream>> },
+    /// Let peers open conversations.
+    #[cfg(not(loom))]
+    Listen(oneshot::Sender<io::Result<KcpListener>>),
+    /// Go on with another socket.
+    #[cfg(not(loom))]
+    Rebind(Rebind, oneshot::Sender<io::Result<()>>),
     /// Tell when everything lingering is delivered.
     #[cfg(not(loom))]
     WaitIdle(oneshot::Sender<()>),
+}
+
+/// Another socket.
+#[cfg(not(loom))]
+#[derive(Debug)]
+pub(crate) enum Rebind {
+    /// The first of these that can be bound.
+    Bind(Vec<SocketAddr>),
+    /// This one.
+    Socket(Box<UdpSocket>),
 }
 
 /// What the handles of an endpoint share with its driver: queues to it, its counters, and where it
@@ -47,8 +71,18 @@ pub(crate) struct Mailbox {
     stats: Mutex<EndpointStats>,
     /// The only place that knows: it changes when the socket is replaced.
     local: Mutex<SocketAddr>,
+    raw: Mutex<Raw>,
+    /// The last socket error that nobody has asked for.
+    fault: Mutex<Option<io::Error>>,
     /// Endpoint handles and listeners; while there are any the driver goes on.
     handles: AtomicUsize,
+}
+
+/// Datagrams of other protocols, on their way out.
+#[derive(Debug, Default)]
+struct Raw {
+    datagrams: VecDeque<(SocketAddr, Bytes)>,
+    dropped: u64,
 }
 
 #[derive(Debug, Default)]
@@ -59,15 +93,15 @@ struct Inner {
     waker: Option<Waker>,
     /// Whether the driver waits for `waker`.
     asleep: bool,
-    /// The last handle went since the driver looked.
-    abandoned: bool,
+    /// Since the driver looked the last handle went, or a raw datagram came.
+    poked: bool,
     /// The driver is gone: whatever comes now is dropped.
     closed: bool,
 }
 
 impl Inner {
     fn is_empty(&self) -> bool {
-        self.ids.is_empty() && self.commands.is_empty() && !self.abandoned
+        self.ids.is_empty() && self.commands.is_empty() && !self.poked
     }
 
     /// The waker to wake, once per sleep.
@@ -82,6 +116,8 @@ impl Mailbox {
             inner: Mutex::new(Inner::default()),
             stats: Mutex::new(EndpointStats::default()),
             local: Mutex::new(SocketAddr::from(([0, 0, 0, 0], 0))),
+            raw: Mutex::new(Raw::default()),
+            fault: Mutex::new(None),
             handles: AtomicUsize::new(0),
         })
     }
@@ -119,7 +155,7 @@ impl Mailbox {
     /// One handle less; after the last one the driver looks whether it is needed.
     pub(crate) fn remove_handle(&self) {
         if self.handles.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.put(|inner| inner.abandoned = true);
+            self.put(|inner| inner.poked = true);
         }
     }
 
@@ -148,6 +184,43 @@ impl Mailbox {
         *lock(&self.local)
     }
 
+    /// Queues a datagram that leaves as it is. `false` if there is no driver any more.
+    pub(crate) fn send_raw(&self, peer: SocketAddr, datagram: Bytes) -> bool {
+        let mut raw = lock(&self.raw);
+        let oldest = if raw.datagrams.len() < RAW { None } else { raw.datagrams.pop_front() };
+        raw.dropped += u64::from(oldest.is_some());
+        raw.datagrams.push_back((peer, datagram));
+        drop(raw);
+        drop(oldest);
+        let mut driven = false;
+        self.put(|inner| {
+            inner.poked = true;
+            driven = !inner.closed;
+        });
+        driven
+    }
+
+    /// Driver: the next datagram to leave as it is.
+    pub(crate) fn next_raw(&self) -> Option<(SocketAddr, Bytes)> {
+        lock(&self.raw).datagrams.pop_front()
+    }
+
+    /// Driver: whether there is one, and how many made room for others.
+    pub(crate) fn raw(&self) -> (bool, u64) {
+        let raw = lock(&self.raw);
+        (!raw.datagrams.is_empty(), raw.dropped)
+    }
+
+    /// Driver: an error of the socket that was ridden out.
+    pub(crate) fn set_fault(&self, error: io::Error) {
+        *lock(&self.fault) = Some(error);
+    }
+
+    /// The last error of the socket that was ridden out, once.
+    pub(crate) fn take_fault(&self) -> Option<io::Error> {
+        lock(&self.fault).take()
+    }
+
     fn put(&self, add: impl FnOnce(&mut Inner)) {
         let mut inner = lock(&self.inner);
         add(&mut inner);
@@ -167,7 +240,7 @@ impl Mailbox {
         let mut inner = lock(&self.inner);
         inner.asleep = false;
         let any = !inner.is_empty();
-        inner.abandoned = false;
+        inner.poked = false;
         take(&mut inner.ids, ids);
         take(&mut inner.commands, commands);
         any

@@ -93,6 +93,25 @@ impl ConnectionStats {
     }
 }
 
+/// Errors that a socket reported, by what they say. None of them ended it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SocketErrors {
+    /// A datagram larger than the path or the system takes (`EMSGSIZE`).
+    pub too_large: u64,
+    /// No memory for it just then (`ENOBUFS`, `ENOMEM`).
+    pub no_buffers: u64,
+    /// Forbidden, such as by a firewall (`EPERM`, `EACCES`).
+    pub denied: u64,
+    /// Nobody listens at the peer's port (`ECONNREFUSED`, `ECONNRESET`).
+    pub refused: u64,
+    /// No way to the peer, or none from this address any more (`ENETUNREACH`, `EHOSTUNREACH`,
+    /// `ENETDOWN`, `EADDRNOTAVAIL`).
+    pub unreachable: u64,
+    /// Anything else.
+    pub other: u64,
+}
+
 /// What one endpoint has done so far. A snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -144,10 +163,22 @@ pub struct EndpointStats {
     pub migrations: u64,
     /// Openings of conversations that were open already; the peer was asked about each.
     pub suspected_restarts: u64,
+    /// Dropped: would open a conversation that the accept filter does not want.
+    pub refused_by_filter: u64,
+    /// Datagrams of other protocols, which the packet filter took.
+    pub filtered_datagrams: u64,
+    /// Datagrams from [`send_raw`](crate::Endpoint::send_raw) that were put on their way.
+    pub raw_sent_datagrams: u64,
+    /// Datagrams from [`send_raw`](crate::Endpoint::send_raw) that made room for later ones.
+    pub raw_dropped_datagrams: u64,
     /// Receive errors that were ridden out.
     pub recv_errors: u64,
+    /// The same by what the system said.
+    pub recv_errors_by_class: SocketErrors,
     /// Send errors that were taken as loss.
     pub send_errors: u64,
+    /// The same by what the system said.
+    pub send_errors_by_class: SocketErrors,
     /// Out-of-band datagrams received for a conversation that exists.
     pub out_of_band_received: u64,
     /// What FEC did with what came from all addresses.
@@ -210,6 +241,10 @@ impl fmt::Display for EndpointStats {
                 ("Unknown", self.dropped_unknown),
                 ("Closed", self.dropped_closed),
                 ("NotAccepting", self.dropped_not_accepting),
+                ("RefusedByFilter", self.refused_by_filter),
+                ("Filtered", self.filtered_datagrams),
+                ("RawPkts", self.raw_sent_datagrams),
+                ("RawDropped", self.raw_dropped_datagrams),
                 ("RefusedConns", self.refused_connections + self.refused_backlog),
                 ("RefusedUnvalidated", self.refused_unvalidated + self.refused_source),
                 ("Reflected", self.dropped_reflected),

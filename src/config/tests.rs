@@ -36,6 +36,13 @@ fn each_refusal_names_its_field() {
         refused(|c| c.kcp.keepalive = Some(Duration::from_millis(10))),
         "keepalive (ms) is 10, allowed is 1000 to 86400000"
     );
+    assert_eq!(refused(|c| c.conv = Some(0)), "conv is 0, allowed is 1 to 4294967295");
+    assert_eq!(refused(|c| c.socket.dscp = Some(64)), "dscp is 64, allowed is 0 to 63");
+    assert_eq!(refused(|c| c.socket.ttl = Some(0)), "ttl (hops) is 0, allowed is 1 to 255");
+    assert_eq!(
+        refused(|c| c.socket.device = Some("x".repeat(16))),
+        "length of device (bytes) is 16, allowed is 1 to 15"
+    );
     assert_eq!(refused(|c| c.duplicates = 9), "duplicates is 9, allowed is 0 to 8");
     assert!(refused(|c| c.kcp.recv_memory = Some(1)).starts_with("recv_memory (bytes) is 1,"));
     assert!(refused(|c| c.limits.backlog = 0).starts_with("backlog is 0,"));

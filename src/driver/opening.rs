@@ -53,13 +53,18 @@ impl<S: Socket> Driver<S> {
                 return false;
             }
         }
+        let Ok(header) = Header::parse(datagram) else { return false };
+        let filter = self.config.accept_filter.as_ref();
+        if filter.is_some_and(|filter| !filter.admits(from, header.conv)) {
+            self.stats.refused_by_filter += 1;
+            return false;
+        }
         let (until, holds_back) = (now + limits.unvalidated_timeout, limits.require_validation);
         // Whoever recorded this opening cannot make another conversation of it, from anywhere.
         if !self.openings.insert(now, nonce) {
             self.stats.dropped_replayed += 1;
             return false;
         }
-        let Ok(header) = Header::parse(datagram) else { return false };
         // One datagram to an address, however many conversations are opened in its name.
         let first = usize::from(self.config.kcp.mtu).max(ORDINARY);
         let floor = if self.peers.knows(from) { 0 } else { first };

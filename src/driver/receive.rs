@@ -12,7 +12,7 @@ use crate::core::segment::{self, Header};
 use crate::demux::Route;
 use crate::fec::{self, Kind};
 use crate::mailbox::ConnId;
-use crate::sys::{RecvFault, RxBatch, Socket, of_recv};
+use crate::sys::{RecvFault, RxBatch, Socket, count, of_recv};
 
 /// Receive errors in a row after which the socket is left alone for a while, and how long at
 /// most.
@@ -45,6 +45,8 @@ impl<S: Socket> Driver<S> {
                     RecvFault::Fatal => return Err(error),
                     RecvFault::Interrupted | RecvFault::Ignore => {
                         self.stats.recv_errors += 1;
+                        count(&mut self.stats.recv_errors_by_class, &error);
+                        self.mailbox.set_fault(error);
                         if self.must_rest(now) {
                             return Ok(false);
                         }
@@ -79,6 +81,10 @@ impl<S: Socket> Driver<S> {
     fn on_datagram(&mut self, now: Instant, from: SocketAddr, datagram: &mut [u8]) {
         self.stats.received_datagrams += 1;
         self.stats.received_bytes += datagram.len() as u64;
+        if self.config.packet_filter.as_ref().is_some_and(|filter| filter.takes(from, datagram)) {
+            self.stats.filtered_datagrams += 1;
+            return;
+        }
         let opened = match self.codec.open(datagram) {
             Ok(opened) => opened,
             Err(Unopened::Forged) => {

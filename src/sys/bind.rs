@@ -1,5 +1,6 @@
 //! Socket options: before the bind, and around what the UDP library changes.
 
+use std::fmt;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 
@@ -24,8 +25,78 @@ pub(super) fn bind(addr: SocketAddr, config: &SocketConfig) -> io::Result<UdpSoc
     if let Some(bytes) = config.recv_buffer_size {
         largest_accepted(bytes, |bytes| socket.set_recv_buffer_size(bytes));
     }
+    let versions = (addr, config.only_v6);
+    if let Some(dscp) = config.dscp {
+        let class = u32::from(dscp) << 2;
+        for_versions(versions, || socket.set_tos_v4(class), || set_class_v6(&socket, class))
+            .map_err(|error| named("dscp", &dscp, &error))?;
+    }
+    if let Some(ttl) = config.ttl {
+        for_versions(versions, || socket.set_ttl_v4(ttl), || socket.set_unicast_hops_v6(ttl))
+            .map_err(|error| named("ttl", &ttl, &error))?;
+    }
+    set_device(&socket, config)?;
     socket.bind(&addr.into())?;
     Ok(socket.into())
+}
+
+/// Whether the system knows a way to `peer` from here. Nothing is sent.
+pub(crate) fn check_route(peer: SocketAddr, config: &SocketConfig) -> io::Result<()> {
+    let socket = Socket::new(Domain::for_address(peer), Type::DGRAM, Some(Protocol::UDP))?;
+    set_device(&socket, config)?;
+    socket.connect(&peer.into())
+}
+
+/// Sets an option for each IP version that a socket of this address speaks.
+fn for_versions(
+    (addr, only_v6): (SocketAddr, bool),
+    v4: impl FnOnce() -> io::Result<()>,
+    v6: impl FnOnce() -> io::Result<()>,
+) -> io::Result<()> {
+    if addr.is_ipv4() {
+        return v4();
+    }
+    v6()?;
+    if only_v6 {
+        return Ok(());
+    }
+    // What leaves for a peer of IPv4 goes by that version's option. Not every system has it on a
+    // socket of the other version.
+    let result = v4();
+    if cfg!(any(target_os = "linux", target_os = "android")) { result } else { Ok(()) }
+}
+
+#[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd", target_os = "macos"))]
+fn set_class_v6(socket: &Socket, class: u32) -> io::Result<()> {
+    socket.set_tclass_v6(class)
+}
+
+#[cfg(not(any(
+    target_os = "linux",
+    target_os = "android",
+    target_os = "freebsd",
+    target_os = "macos"
+)))]
+fn set_class_v6(_: &Socket, _: u32) -> io::Result<()> {
+    Err(io::Error::new(io::ErrorKind::Unsupported, "not for IPv6 on this system"))
+}
+
+/// Ties the socket to one network interface.
+fn set_device(socket: &Socket, config: &SocketConfig) -> io::Result<()> {
+    let Some(device) = &config.device else { return Ok(()) };
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    let result = socket.bind_device(Some(device.as_bytes()));
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    let result = {
+        let _ = socket;
+        Err(io::Error::new(io::ErrorKind::Unsupported, "not on this system"))
+    };
+    result.map_err(|error| named("device", device, &error))
+}
+
+/// What the system said about a setting.
+fn named(field: &str, value: &dyn fmt::Debug, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{field} {value:?} cannot be set: {error}"))
 }
 
 /// Some systems take a buffer size as a wish and cap it, others refuse what is above their
@@ -178,7 +249,7 @@ mod tests {
         let config = SocketConfig {
             send_buffer_size: Some(1 << 30),
             recv_buffer_size: Some(1),
-            only_v6: false,
+            ..SocketConfig::default()
         };
         let socket = bind("127.0.0.1:0".parse().unwrap(), &config).unwrap();
         assert_ne!(socket.local_addr().unwrap().port(), 0);

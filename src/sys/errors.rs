@@ -6,6 +6,15 @@
 
 use std::io::{self, ErrorKind};
 
+use crate::stats::SocketErrors;
+
+/// Errors of a system that has no memory for a datagram.
+#[cfg(unix)]
+const NO_BUFFERS: &[i32] = &[libc::ENOBUFS, libc::ENOMEM];
+/// `WSAENOBUFS`.
+#[cfg(windows)]
+const NO_BUFFERS: &[i32] = &[10_055];
+
 /// Errors of a descriptor that is no socket, or none any more.
 #[cfg(unix)]
 const UNUSABLE: &[i32] = &[libc::EBADF, libc::ENOTSOCK];
@@ -72,6 +81,25 @@ pub(super) fn may_be_offload(error: &io::Error) -> bool {
     error.kind() == ErrorKind::InvalidInput
 }
 
+/// Counts an error that was ridden out under what it says.
+pub(crate) fn count(errors: &mut SocketErrors, error: &io::Error) {
+    let counter = match error.kind() {
+        _ if quinn_udp::is_msg_size_err(error) => &mut errors.too_large,
+        _ if error.raw_os_error().is_some_and(|code| NO_BUFFERS.contains(&code)) => {
+            &mut errors.no_buffers
+        }
+        ErrorKind::OutOfMemory => &mut errors.no_buffers,
+        ErrorKind::PermissionDenied => &mut errors.denied,
+        ErrorKind::ConnectionRefused | ErrorKind::ConnectionReset => &mut errors.refused,
+        ErrorKind::NetworkUnreachable
+        | ErrorKind::HostUnreachable
+        | ErrorKind::NetworkDown
+        | ErrorKind::AddrNotAvailable => &mut errors.unreachable,
+        _ => &mut errors.other,
+    };
+    *counter += 1;
+}
+
 fn is_unusable(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|code| UNUSABLE.contains(&code))
 }
@@ -132,6 +160,37 @@ mod tests {
             let error = io::Error::from_raw_os_error(code);
             assert_eq!(of_recv(&error), fault, "{error}");
         }
+    }
+
+    #[test]
+    fn each_error_is_counted_once_in_its_class() {
+        let mut errors = SocketErrors::default();
+        for code in [
+            libc::EMSGSIZE,
+            libc::ENOBUFS,
+            libc::ENOMEM,
+            libc::EPERM,
+            libc::EACCES,
+            libc::ECONNREFUSED,
+            libc::ECONNRESET,
+            libc::ENETUNREACH,
+            libc::EHOSTUNREACH,
+            libc::ENETDOWN,
+            libc::EADDRNOTAVAIL,
+            libc::EINVAL,
+            9_999,
+        ] {
+            count(&mut errors, &io::Error::from_raw_os_error(code));
+        }
+        let expected = SocketErrors {
+            too_large: 1,
+            no_buffers: 2,
+            denied: 2,
+            refused: 2,
+            unreachable: 4,
+            other: 2,
+        };
+        assert_eq!(errors, expected);
     }
 
     #[test]

@@ -4,8 +4,10 @@
 //! in memory, of which the last may be shorter. Where the system offers segmentation and
 //! coalescing (GSO and GRO), a train is one system call; elsewhere every train has one datagram.
 
+mod adapter;
 mod bind;
 mod errors;
+mod marked;
 #[cfg(test)]
 mod tests;
 mod udp;
@@ -18,11 +20,17 @@ use std::task::{Context, Poll};
 
 use quinn_udp::RecvMeta;
 
-pub(crate) use errors::{RecvFault, SendFault, of_recv, of_send};
+pub(crate) use crate::transport::Transmit;
+
+pub(crate) use adapter::Adapter;
+pub(crate) use bind::check_route;
+pub(crate) use errors::{RecvFault, SendFault, count, of_recv, of_send};
 pub(crate) use udp::UdpSocket;
 
-/// Most bytes of one train: the largest payload that fits an IP packet of either version.
-const MAX_TRAIN_BYTES: usize = 65_507;
+/// Bytes of the largest datagram: the largest payload that fits an IP packet of either version.
+pub(crate) const MAX_DATAGRAM: usize = 65_507;
+/// Most bytes of one train.
+const MAX_TRAIN_BYTES: usize = MAX_DATAGRAM;
 
 /// Receive buffers of a batch. One holds a whole train, so a few suffice for bulk; more would only
 /// save system calls where many peers send one datagram each, and costs cache.
@@ -38,6 +46,21 @@ const BUFFER: usize = 64 * 1024;
 pub(crate) trait Socket: Send + 'static {
     /// Returns the address the socket is bound to.
     fn local_addr(&self) -> io::Result<SocketAddr>;
+
+    /// Whether datagrams for `peer` can leave from this socket at all.
+    ///
+    /// The error says why they cannot.
+    fn check_peer(&self, _peer: SocketAddr) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Puts `socket` in its place.
+    ///
+    /// The error says that it cannot be replaced; then nothing has changed.
+    fn replace(&mut self, _socket: UdpSocket) -> io::Result<()> {
+        let text = "the endpoint runs on a transport, only a UDP socket can be replaced";
+        Err(io::Error::new(io::ErrorKind::Unsupported, text))
+    }
 
     /// Datagrams one send may carry as a train of equal sizes: 1 where the system does not segment.
     /// May drop to 1 at run time, when segmentation turns out not to work.
@@ -69,17 +92,6 @@ pub(crate) trait Socket: Send + 'static {
     ///
     /// An error means that the runtime's I/O driver is gone, and the socket with it.
     fn poll_send_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
-}
-
-/// A train to be sent.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Transmit<'a> {
-    /// Where it goes; IPv4 peers as such, also on a socket that serves both versions.
-    pub(crate) dst: SocketAddr,
-    /// Bytes of each datagram; the last has what is left over.
-    pub(crate) segment_size: usize,
-    /// The datagrams, back to back.
-    pub(crate) contents: &'a [u8],
 }
 
 /// One filled receive buffer.
@@ -136,9 +148,10 @@ impl RxBatch {
 
     /// Adds a datagram as if it had been received, to the last train where coalescing would do so.
     /// Returns whether there was room.
-    #[cfg(any(test, feature = "_fuzz"))]
     pub(crate) fn push(&mut self, from: SocketAddr, datagram: &[u8]) -> bool {
-        let last = self.used.checked_sub(1).map(|last| (last, self.trains[last]));
+        let from = canonical(from);
+        let last = self.used.checked_sub(1);
+        let last = last.and_then(|last| Some((last, *self.trains.get(last)?)));
         let coalesced = last.filter(|(_, train)| {
             train.from == from
                 && train.len.is_multiple_of(train.stride)
@@ -148,12 +161,14 @@ impl RxBatch {
         });
         let (buffer, start, stride) = match coalesced {
             Some((last, train)) => (last, train.len, train.stride),
-            None if self.is_full() || datagram.len() > BUFFER => return false,
             None => (self.used, 0, datagram.len().max(1)),
         };
         let len = start + datagram.len();
-        self.memory[buffer * BUFFER..][start..len].copy_from_slice(datagram);
-        self.trains[buffer] = Train { from: canonical(from), stride, len };
+        let memory = self.memory.chunks_exact_mut(BUFFER).nth(buffer);
+        let room = memory.and_then(|memory| memory.get_mut(start..len));
+        let (Some(room), Some(train)) = (room, self.trains.get_mut(buffer)) else { return false };
+        room.copy_from_slice(datagram);
+        *train = Train { from, stride, len };
         self.used = buffer + 1;
         true
     }

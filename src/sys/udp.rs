@@ -5,11 +5,13 @@ use std::net::{SocketAddr, SocketAddrV6};
 use std::task::{Context, Poll};
 
 use quinn_udp::UdpSocketState;
+use socket2::SockRef;
 use tokio::io::Interest;
 use tokio::runtime::Handle;
 
 use super::bind::{SavedOptions, bind};
 use super::errors::{SendFault, may_be_offload, of_send};
+use super::marked;
 use super::{MAX_TRAIN_BYTES, RxBatch, Socket, Transmit, canonical};
 use crate::config::SocketConfig;
 
@@ -20,6 +22,10 @@ pub(crate) struct UdpSocket {
     state: UdpSocketState,
     /// An IPv6 socket takes IPv4 peers as mapped addresses only.
     v6: bool,
+    /// Whether it takes peers of IPv4, and of IPv6.
+    speaks: (bool, bool),
+    /// It has a class of service of its own.
+    marked: bool,
     /// 1 where the system does not segment, or did not when it came to it.
     max_train: usize,
     /// The last peer whose path could not take segments of this size, and the size in bytes.
@@ -64,9 +70,14 @@ impl UdpSocket {
         let saved = SavedOptions::of(&socket);
         let state = UdpSocketState::new((&socket).into())?;
         saved.restore(&socket);
+        let marked = marked::is_marked(&socket);
+        let trains = marked::TRAINS || !marked;
+        let local = socket.local_addr()?;
         Ok(Self {
-            v6: socket.local_addr()?.is_ipv6(),
-            max_train: state.max_gso_segments().max(1),
+            v6: local.is_ipv6(),
+            speaks: versions(&socket, local),
+            marked,
+            max_train: if trains { state.max_gso_segments().max(1) } else { 1 },
             io: tokio::net::UdpSocket::from_std(socket)?,
             state,
             narrow: None,
@@ -103,6 +114,11 @@ impl UdpSocket {
 
     /// One system call.
     fn send_once(&self, destination: SocketAddr, size: usize, contents: &[u8]) -> io::Result<()> {
+        if self.marked {
+            return self.io.try_io(Interest::WRITABLE, || {
+                marked::send(&self.io, destination, size, contents)
+            });
+        }
         let transmit = quinn_udp::Transmit {
             destination,
             ecn: None,
@@ -117,6 +133,28 @@ impl UdpSocket {
 impl Socket for UdpSocket {
     fn local_addr(&self) -> io::Result<SocketAddr> {
         self.io.local_addr()
+    }
+
+    fn check_peer(&self, peer: SocketAddr) -> io::Result<()> {
+        let (v4, v6) = self.speaks;
+        let refused = match peer {
+            _ if peer.port() == 0 => format!("the peer {peer} has port 0, allowed is 1 to 65535"),
+            SocketAddr::V4(_) if !v4 => {
+                let local = self.local_addr()?;
+                format!("the peer {peer} is IPv4, the socket {local} speaks IPv6 only")
+            }
+            SocketAddr::V6(_) if !v6 => {
+                let local = self.local_addr()?;
+                format!("the peer {peer} is IPv6, the socket {local} speaks IPv4 only")
+            }
+            _ => return Ok(()),
+        };
+        Err(io::Error::new(io::ErrorKind::InvalidInput, refused))
+    }
+
+    fn replace(&mut self, socket: UdpSocket) -> io::Result<()> {
+        *self = socket;
+        Ok(())
     }
 
     fn max_train(&self) -> usize {
@@ -172,4 +210,13 @@ impl Socket for UdpSocket {
     fn poll_send_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.io.poll_send_ready(cx)
     }
+}
+
+/// Whether a socket takes peers of IPv4, and of IPv6.
+fn versions(socket: &std::net::UdpSocket, local: SocketAddr) -> (bool, bool) {
+    let SocketAddr::V6(v6) = local else { return (true, false) };
+    let mapped = v6.ip().to_ipv4_mapped().is_some();
+    // Bound to one IPv6 address it has none that an IPv4 peer could answer to.
+    let both = v6.ip().is_unspecified() && matches!(SockRef::from(socket).only_v6(), Ok(false));
+    (mapped || both, !mapped)
 }

@@ -1,0 +1,119 @@
+//! Functions of the application that the driver asks.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// Sorts out datagrams of other protocols, so that STUN, say, can share the port.
+///
+/// It sees each datagram as it was received, before anything is decrypted, with its source.
+/// `true` means that the datagram is not KCP and that the function has done with it whatever there
+/// was to do: it is counted in
+/// [`filtered_datagrams`](crate::EndpointStats::filtered_datagrams) and dropped.
+/// [`Endpoint::send_raw`](crate::Endpoint::send_raw) answers from the same port.
+///
+/// It runs in the task that serves every conversation of the socket, so it must be quick and must
+/// neither block nor panic: hand the datagram to a channel, without waiting for room in it.
+///
+/// Two filters are equal if one is a clone of the other.
+///
+/// ```
+/// use kcpx::Config;
+/// use tokio::sync::mpsc;
+///
+/// let (stun, _received) = mpsc::channel(16);
+/// let config = Config::new().packet_filter(move |from, datagram| {
+///     // The magic cookie of RFC 8489.
+///     let is_stun = datagram.get(4..8) == Some(&[0x21, 0x12, 0xA4, 0x42]);
+///     if is_stun {
+///         // Lost like on the network if nobody takes them out.
+///         let _ = stun.try_send((from, datagram.to_vec()));
+///     }
+///     is_stun
+/// });
+/// # drop(config);
+/// ```
+#[derive(Clone)]
+pub struct PacketFilter(Arc<dyn Fn(SocketAddr, &[u8]) -> bool + Send + Sync>);
+
+impl PacketFilter {
+    /// A filter that calls `takes`.
+    pub fn new(takes: impl Fn(SocketAddr, &[u8]) -> bool + Send + Sync + 'static) -> Self {
+        Self(Arc::new(takes))
+    }
+
+    /// Whether the function took the datagram.
+    pub(crate) fn takes(&self, from: SocketAddr, datagram: &[u8]) -> bool {
+        (self.0)(from, datagram)
+    }
+}
+
+/// Decides who may open a conversation.
+///
+/// It is asked with the address and the conversation id of an opening, before anything is kept of
+/// that; `false` drops the datagram, unanswered, and is counted in
+/// [`refused_by_filter`](crate::EndpointStats::refused_by_filter). The peer repeats its opening, so
+/// it is asked again, until the peer gives up. An address may be forged.
+///
+/// It runs in the task that serves every conversation of the socket, so it must be quick and must
+/// neither block nor panic.
+///
+/// Two filters are equal if one is a clone of the other.
+///
+/// ```
+/// use kcpx::Config;
+///
+/// let config = Config::new().accept_filter(|from, _conv| from.ip().is_loopback());
+/// # drop(config);
+/// ```
+#[derive(Clone)]
+pub struct AcceptFilter(Arc<dyn Fn(SocketAddr, u32) -> bool + Send + Sync>);
+
+impl AcceptFilter {
+    /// A filter that calls `admits`.
+    pub fn new(admits: impl Fn(SocketAddr, u32) -> bool + Send + Sync + 'static) -> Self {
+        Self(Arc::new(admits))
+    }
+
+    /// Whether `from` may open `conv`.
+    pub(crate) fn admits(&self, from: SocketAddr, conv: u32) -> bool {
+        (self.0)(from, conv)
+    }
+}
+
+/// Functions are compared by identity, and have nothing to show.
+macro_rules! by_identity {
+    ($($filter:ident),*) => {$(
+        impl PartialEq for $filter {
+            fn eq(&self, other: &Self) -> bool {
+                Arc::ptr_eq(&self.0, &other.0)
+            }
+        }
+
+        impl Eq for $filter {}
+
+        impl fmt::Debug for $filter {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.debug_struct(stringify!($filter)).finish_non_exhaustive()
+            }
+        }
+    )*};
+}
+
+by_identity!(PacketFilter, AcceptFilter);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filters_equal_their_clones_and_nothing_else() {
+        let filter = |limit: u32| AcceptFilter::new(move |_, conv| conv < limit);
+        let (one, other) = (filter(5), filter(5));
+        assert_eq!(one, one.clone());
+        assert_ne!(one, other);
+        assert_eq!(format!("{one:?}"), "AcceptFilter { .. }");
+        let from = SocketAddr::from(([127, 0, 0, 1], 1));
+        assert!(one.admits(from, 4) && !one.admits(from, 5));
+    }
+}

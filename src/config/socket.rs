@@ -1,0 +1,69 @@
+//! The UDP socket's part of the configuration.
+
+use crate::error::ConfigError;
+
+/// The longest name that systems give a network interface, in bytes.
+const DEVICE_NAME: u64 = 15;
+
+/// The UDP socket, where the crate makes it. A socket that the application made keeps its own
+/// options.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SocketConfig {
+    /// Kernel send buffer in bytes; `None` leaves the system's default. Default 4 MiB, as kcptun.
+    /// The system may grant less.
+    pub send_buffer_size: Option<usize>,
+    /// Kernel receive buffer in bytes; `None` leaves the system's default. Default 4 MiB, as
+    /// kcptun. The system may grant less; it should hold a window, or bursts are lost.
+    pub recv_buffer_size: Option<usize>,
+    /// For an IPv6 address: refuse IPv4. Default `false`, a wildcard IPv6 socket serves both.
+    pub only_v6: bool,
+    /// Class of service in each packet's header (DSCP, kcptun's `--dscp`), 0 to 63; the same for
+    /// peers of both IP versions. Default `None`: the system's, which is 0. Outside Linux and
+    /// Android datagrams then leave one by one.
+    pub dscp: Option<u8>,
+    /// Routers that a packet may pass, 1 to 255: the time to live of IPv4, the hop limit of IPv6.
+    /// Default `None`: the system's.
+    pub ttl: Option<u32>,
+    /// Name of the one network interface to use, 1 to 15 bytes, such as `eth0`. Default `None`: the
+    /// routes decide. Linux and Android only; elsewhere binding fails with
+    /// [`Unsupported`](std::io::ErrorKind::Unsupported). Some systems ask for privileges.
+    pub device: Option<String>,
+}
+
+impl Default for SocketConfig {
+    fn default() -> Self {
+        let size = Some(4 * 1024 * 1024);
+        Self {
+            send_buffer_size: size,
+            recv_buffer_size: size,
+            only_v6: false,
+            dscp: None,
+            ttl: None,
+            device: None,
+        }
+    }
+}
+
+impl SocketConfig {
+    pub(super) fn validate(&self) -> Result<(), ConfigError> {
+        for (field, size) in [
+            ("send_buffer_size (bytes)", self.send_buffer_size),
+            ("recv_buffer_size (bytes)", self.recv_buffer_size),
+        ] {
+            if let Some(size) = size {
+                ConfigError::check(field, size, 1, 1 << 30)?;
+            }
+        }
+        if let Some(dscp) = self.dscp {
+            ConfigError::check("dscp", dscp, 0, 63)?;
+        }
+        if let Some(ttl) = self.ttl {
+            ConfigError::check("ttl (hops)", ttl, 1, 255)?;
+        }
+        if let Some(device) = &self.device {
+            ConfigError::check("length of device (bytes)", device.len(), 1, DEVICE_NAME)?;
+        }
+        Ok(())
+    }
+}

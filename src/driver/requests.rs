@@ -1,0 +1,96 @@
+//! What handles ask of the endpoint as a whole: to dial, to listen, another socket, datagrams of
+//! other protocols.
+
+use std::io;
+use std::net::SocketAddr;
+
+use rand_core::Rng;
+
+use super::Driver;
+use crate::endpoint::{Endpoint, unresolved};
+use crate::listener::{AcceptQueue, KcpListener};
+use crate::mailbox::Rebind;
+use crate::sys::{Socket, UdpSocket};
+
+/// Datagrams of other protocols that leave per turn.
+const TURN_RAW: usize = 64;
+
+impl<S: Socket> Driver<S> {
+    /// The id of a new conversation with `peer`: `wanted`, the configured one, or any that is free.
+    pub(super) fn choose_conv(&mut self, peer: SocketAddr, wanted: Option<u32>) -> io::Result<u32> {
+        if let Some(conv) = wanted.or(self.config.conv) {
+            let key = (peer, conv);
+            if !self.demux.contains(&key) {
+                return Ok(conv);
+            }
+            // What is still under way of the other one would get into this one.
+            let live = self.demux.find(&key).is_some();
+            let when = if live { "is in use" } else { "was in use less than a minute ago" };
+            let text = format!("conversation id {conv} {when} with {peer}");
+            return Err(io::Error::new(io::ErrorKind::AddrInUse, text));
+        }
+        loop {
+            let conv = self.rng.next_u32();
+            if conv != 0 && !self.demux.contains(&(peer, conv)) {
+                return Ok(conv);
+            }
+        }
+    }
+
+    /// Lets peers open conversations, as long as the listener lives.
+    pub(super) fn listen(&mut self) -> io::Result<KcpListener> {
+        if self.accept.as_ref().is_some_and(|accept| accept.is_open()) {
+            let text = format!("the endpoint {} has a listener already", self.local());
+            return Err(io::Error::new(io::ErrorKind::AddrInUse, text));
+        }
+        let queue = AcceptQueue::new();
+        self.accept = Some(queue.clone());
+        Ok(KcpListener::new(queue, Endpoint::attach(self.mailbox.clone())))
+    }
+
+    /// Goes on with another socket, if it can reach everyone.
+    pub(super) fn rebind(&mut self, rebind: Rebind) -> io::Result<()> {
+        let socket = match rebind {
+            Rebind::Socket(socket) => *socket,
+            Rebind::Bind(addrs) => self.bind(&addrs)?,
+        };
+        for (_, conn) in &self.conns {
+            socket.check_peer(conn.peer())?;
+        }
+        let local = socket.local_addr()?;
+        self.socket.replace(socket)?;
+        self.mailbox.set_local(local);
+        // Whatever was wrong was so with the other one.
+        (self.recv_failures, self.recv_rest) = (0, None);
+        Ok(())
+    }
+
+    /// Binds the first of `addrs` that can be.
+    fn bind(&self, addrs: &[SocketAddr]) -> io::Result<UdpSocket> {
+        let mut failure = None;
+        for addr in addrs {
+            match UdpSocket::bind(*addr, &self.config.socket) {
+                Ok(socket) => return Ok(socket),
+                Err(error) => failure = Some(error),
+            }
+        }
+        Err(failure.unwrap_or_else(unresolved))
+    }
+
+    /// Puts datagrams of other protocols into the batch, past the stages. What does not fit waits.
+    pub(super) fn send_raw(&mut self) {
+        let (mut waiting, dropped) = self.mailbox.raw();
+        self.stats.raw_dropped_datagrams = dropped;
+        let mut room = TURN_RAW;
+        while waiting && room > 0 && !self.blocked && !self.tx.is_full() {
+            let Some((peer, datagram)) = self.mailbox.next_raw() else { break };
+            room -= 1;
+            self.codec.seal(&mut self.tx);
+            self.tx.push_sealed(peer, &datagram);
+            self.stats.raw_sent_datagrams += 1;
+            self.budget = self.budget.saturating_sub(1);
+            waiting = self.mailbox.raw().0;
+        }
+        self.raw_waits = waiting;
+    }
+}

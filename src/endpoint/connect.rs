@@ -1,0 +1,75 @@
+//! Streams that dial from a socket of their own.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use tokio::net::{ToSocketAddrs, lookup_host};
+
+use super::{Endpoint, unresolved};
+use crate::config::Config;
+#[cfg(doc)]
+use crate::error::ConnectionError;
+use crate::stream::KcpStream;
+use crate::sys::{canonical, check_route};
+
+impl KcpStream {
+    /// Returns the endpoint that carries this stream, for [`Endpoint::wait_idle`] and the
+    /// counters.
+    #[must_use]
+    pub fn endpoint(&self) -> Endpoint {
+        Endpoint::attach(self.handle().mailbox().clone())
+    }
+
+    /// Opens a conversation with the default configuration from a fresh socket.
+    ///
+    /// There is no handshake on this wire, so this neither waits for the peer nor fails because
+    /// nobody listens: the peer learns of the conversation with the first write.
+    /// [`established`](Self::established) tells when it has answered, and a peer that never does
+    /// ends the conversation with [`DeadPeer`](ConnectionError::DeadPeer). Of several addresses it
+    /// takes the first that the system has a route to.
+    ///
+    /// # Errors
+    ///
+    /// When no address resolves, the system has a route to none of them, no socket can be made, or
+    /// outside a Tokio runtime with I/O and time enabled.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    pub async fn connect(addr: impl ToSocketAddrs) -> io::Result<Self> {
+        Self::connect_with(addr, Config::default()).await
+    }
+
+    /// Opens a conversation from a fresh socket.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Self::connect); [`InvalidInput`](io::ErrorKind::InvalidInput) around a
+    /// [`ConfigError`](crate::ConfigError) when the configuration is refused.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    pub async fn connect_with(addr: impl ToSocketAddrs, config: Config) -> io::Result<Self> {
+        config.validate()?;
+        let mut failure = None;
+        for peer in lookup_host(addr).await?.map(canonical) {
+            let started = check_route(peer, &config.socket).and_then(|()| {
+                let local = SocketAddr::new(unspecified(peer), 0);
+                Endpoint::start(local, config.clone(), None)
+            });
+            match started {
+                Ok(endpoint) => return endpoint.connect(peer).await,
+                Err(error) => failure = Some(error),
+            }
+        }
+        Err(failure.unwrap_or_else(unresolved))
+    }
+}
+
+fn unspecified(peer: SocketAddr) -> IpAddr {
+    match peer {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    }
+}
