@@ -237,7 +237,8 @@ impl Demux {
         self.expiry.push_back((until, key));
     }
 
-    fn expire(&mut self, now: Instant) {
+    /// Forgets what ended long enough ago.
+    pub(crate) fn expire(&mut self, now: Instant) {
         while self.expiry.front().is_some_and(|(until, _)| *until <= now) {
             self.drop_oldest();
         }

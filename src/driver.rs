@@ -353,7 +353,7 @@ impl<S: Socket> Driver<S> {
             let message = format!("the endpoint has {limit} connections, its max_connections");
             return Err(io::Error::other(message));
         }
-        let conv = self.choose_conv(peer, conv)?;
+        let conv = self.choose_conv(now, peer, conv)?;
         let shared = self.open(now, (peer, conv), None)?;
         self.stats.opened_locally += 1;
         if self.config.open_on_connect

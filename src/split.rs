@@ -47,7 +47,11 @@ pub struct OwnedWriteHalf {
 
 /// The two halves given to `reunite` are not of the same stream. They are returned.
 #[derive(Debug, Error)]
-#[error("the halves do not belong to the same stream")]
+#[error(
+    "the halves are of different streams: the one that reads of conversation {} with {}, \
+     the one that writes of conversation {} with {}",
+    .0.conv(), .0.side.handle.peer(), .1.conv(), .1.side.handle.peer()
+)]
 pub struct ReuniteError(pub OwnedReadHalf, pub OwnedWriteHalf);
 
 /// What both kinds of half tell about their conversation.

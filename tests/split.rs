@@ -79,7 +79,13 @@ fn halves_of_different_streams_are_given_back() {
         let (first_reads, first_writes) = first.client.into_split();
         let (second_reads, second_writes) = second.into_split();
         let refused = first_reads.reunite(second_writes).unwrap_err();
-        assert!(refused.to_string().contains("same stream"), "{refused}");
+        let text = format!(
+            "the halves are of different streams: the one that reads of conversation {} with \
+             {addr}, the one that writes of conversation {} with {addr}",
+            first.server.conv(),
+            second_server.conv()
+        );
+        assert_eq!(refused.to_string(), text);
         let kcpx::ReuniteError(first_reads, second_writes) = refused;
         let mut first_client = first_reads.reunite(first_writes).unwrap();
         let mut second_client = second_writes.reunite(second_reads).unwrap();

@@ -142,6 +142,7 @@ fn datagrams_are_refused_where_they_cannot_be_sent() {
         assert_eq!(client.max_datagram_size(), None);
         let error = client.send_datagram(b"x").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert_eq!(error.to_string(), "this needs the header that FEC adds: set Config::fec");
         assert_eq!(client.set_fec(fec(3, 1)).unwrap_err().kind(), ErrorKind::Unsupported);
 
         // Whoever waits for one hears of the end.

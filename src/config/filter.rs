@@ -4,6 +4,9 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+type TakesPacket = dyn Fn(SocketAddr, &[u8]) -> bool + Send + Sync;
+type AdmitsPeer = dyn Fn(SocketAddr, u32) -> bool + Send + Sync;
+
 /// Sorts out datagrams of other protocols, so that STUN, say, can share the port.
 ///
 /// It sees each datagram as it was received, before anything is decrypted, with its source.
@@ -34,7 +37,7 @@ use std::sync::Arc;
 /// # drop(config);
 /// ```
 #[derive(Clone)]
-pub struct PacketFilter(Arc<dyn Fn(SocketAddr, &[u8]) -> bool + Send + Sync>);
+pub struct PacketFilter(Arc<TakesPacket>);
 
 impl PacketFilter {
     /// A filter that calls `takes`.
@@ -67,7 +70,7 @@ impl PacketFilter {
 /// # drop(config);
 /// ```
 #[derive(Clone)]
-pub struct AcceptFilter(Arc<dyn Fn(SocketAddr, u32) -> bool + Send + Sync>);
+pub struct AcceptFilter(Arc<AdmitsPeer>);
 
 impl AcceptFilter {
     /// A filter that calls `admits`.

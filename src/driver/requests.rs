@@ -3,6 +3,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::time::Instant;
 
 use rand_core::Rng;
 
@@ -17,9 +18,15 @@ const TURN_RAW: usize = 64;
 
 impl<S: Socket> Driver<S> {
     /// The id of a new conversation with `peer`: `wanted`, the configured one, or any that is free.
-    pub(super) fn choose_conv(&mut self, peer: SocketAddr, wanted: Option<u32>) -> io::Result<u32> {
+    pub(super) fn choose_conv(
+        &mut self,
+        now: Instant,
+        peer: SocketAddr,
+        wanted: Option<u32>,
+    ) -> io::Result<u32> {
         if let Some(conv) = wanted.or(self.config.conv) {
             let key = (peer, conv);
+            self.demux.expire(now);
             if !self.demux.contains(&key) {
                 return Ok(conv);
             }

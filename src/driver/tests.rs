@@ -7,6 +7,7 @@ mod moving;
 mod net;
 mod pair;
 mod parting;
+mod requests;
 mod silence;
 mod stages;
 mod strangers;

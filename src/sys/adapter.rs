@@ -4,6 +4,9 @@
 //! the waker that is to be woken. So each side keeps the waker that the transport was last given:
 //! who waits with another one is told to try again, and the transport then gets that.
 
+#[cfg(test)]
+mod tests;
+
 use std::cell::Cell;
 use std::fmt;
 use std::io::{self, ErrorKind};

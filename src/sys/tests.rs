@@ -1,5 +1,8 @@
 //! The real socket on the loopback interface.
 
+#[cfg(target_os = "linux")]
+mod marked;
+
 use std::future::poll_fn;
 use std::io::{self, ErrorKind};
 use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};

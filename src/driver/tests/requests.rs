@@ -1,0 +1,189 @@
+//! What an endpoint is asked for beside its conversations, and what its socket reports.
+
+use std::io::{self, ErrorKind};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::net::code;
+use super::pair::{CLIENT, MINUTE, Pair, SECOND, SERVER, pattern, push, read_pattern};
+use super::world::{World, addr};
+use crate::config::Config;
+use crate::core::tests::link::LinkConfig;
+use crate::crypto::{Algorithm, Cipher};
+
+#[test]
+fn every_error_is_counted_by_class_and_none_is_fatal() {
+    let Pair { mut world, endpoint, mut client, mut server, .. } = Pair::plain();
+    assert!(endpoint.take_error().unwrap().is_none());
+    let kinds = [
+        ErrorKind::PermissionDenied,
+        ErrorKind::ConnectionRefused,
+        ErrorKind::NetworkUnreachable,
+        ErrorKind::HostUnreachable,
+        ErrorKind::NetworkDown,
+        ErrorKind::AddrNotAvailable,
+        ErrorKind::InvalidInput,
+    ];
+    world.fail_sends(CLIENT, [code::TOO_LARGE, code::NO_BUFFERS].map(io::Error::from_raw_os_error));
+    world.fail_sends(CLIENT, kinds);
+    world.fail_recvs(CLIENT, kinds);
+    world.finish(MINUTE, async {
+        let write = async {
+            client.write_all(&pattern(300_000)).await.unwrap();
+            client.shutdown().await.unwrap();
+        };
+        tokio::join!(write, read_pattern(&mut server, 300_000));
+    });
+    let stats = endpoint.stats();
+    assert_eq!((stats.send_errors, stats.recv_errors), (9, 7));
+    let classes = |errors: crate::stats::SocketErrors| {
+        [
+            errors.too_large,
+            errors.no_buffers,
+            errors.denied,
+            errors.refused,
+            errors.unreachable,
+            errors.other,
+        ]
+    };
+    assert_eq!(classes(stats.send_errors_by_class), [1, 1, 1, 1, 4, 1]);
+    assert_eq!(classes(stats.recv_errors_by_class), [0, 0, 1, 1, 4, 1]);
+    let last = endpoint.take_error().unwrap().unwrap();
+    assert!(kinds.contains(&last.kind()), "{last}");
+    assert!(endpoint.take_error().unwrap().is_none(), "it is told once");
+}
+
+#[test]
+fn raw_datagrams_beyond_the_queue_make_room_for_later_ones() {
+    let Pair { mut world, endpoint, client, mut server, .. } = Pair::plain();
+    world.port(9);
+    world.block_sends(CLIENT, SECOND);
+    client.try_write(b"something that waits").unwrap();
+    world.settle();
+    for n in 0..300_u16 {
+        endpoint.send_raw(addr(9), &n.to_le_bytes()).unwrap();
+    }
+    world.settle();
+    assert_eq!(endpoint.stats().raw_sent_datagrams, 0);
+    world.run_for(2 * SECOND);
+    let arrived = world.arrived(9).into_iter();
+    let arrived = arrived.map(|datagram| u16::from_le_bytes(datagram.try_into().unwrap()));
+    assert_eq!(arrived.collect::<Vec<_>>(), (44..300).collect::<Vec<_>>());
+    let stats = endpoint.stats();
+    assert_eq!((stats.raw_sent_datagrams, stats.raw_dropped_datagrams), (256, 44));
+    world.finish(SECOND, server.read_exact(&mut [0; 20])).unwrap();
+}
+
+#[test]
+fn raw_datagrams_pass_the_stages_by_and_the_filter_sees_them_first() {
+    let cipher = || Cipher::new(Algorithm::Aes128Gcm, &[7; 16]).unwrap();
+    let config = || {
+        let mut config = Config::new().cipher(cipher());
+        config.duplicates = 1;
+        config.packet_filter(|from, datagram| from == addr(CLIENT) && datagram.starts_with(b"raw"))
+    };
+    let Pair { mut world, endpoint, listener, mut client, mut server } =
+        Pair::new(&config(), &config());
+    world.finish(MINUTE, async {
+        for round in 0..20 {
+            client.write_all(&pattern(1_000)).await.unwrap();
+            endpoint.send_raw(addr(SERVER), b"raw words").unwrap();
+            endpoint.send_raw(addr(SERVER), b"other words").unwrap();
+            read_pattern(&mut server, 1_000).await;
+            assert_eq!(server.error(), None, "round {round}");
+        }
+    });
+    world.run_for(SECOND);
+    let stats = listener.stats();
+    assert_eq!((stats.filtered_datagrams, stats.dropped_forged), (20, 20));
+    let sent = world.log().into_iter().filter(|sent| sent.datagram == b"raw words");
+    assert_eq!(sent.count(), 20, "neither sealed nor repeated");
+    // The last handle goes, and what was said before still leaves.
+    drop((client, server));
+    world.run_for(MINUTE);
+    endpoint.send_raw(addr(SERVER), b"raw and last").unwrap();
+    drop(endpoint);
+    world.run_for(SECOND);
+    assert_eq!(listener.stats().filtered_datagrams, 21);
+}
+
+#[test]
+fn whom_the_filter_does_not_admit_costs_nothing() {
+    let config = Config::new().accept_filter(|from, conv| from == addr(9) && conv == 5);
+    let mut world = World::new(1, LinkConfig::delay(1_000));
+    let listener = world.listener(SERVER, &config);
+    world.port(9);
+    for conv in 1..=20 {
+        world.inject(addr(9), SERVER, &push(conv, 0, b"knock"));
+        world.inject(addr(8), SERVER, &push(conv, 0, b"knock"));
+    }
+    world.run_for(SECOND / 100);
+    let stats = listener.stats();
+    assert_eq!((stats.connections, stats.refused_by_filter), (1, 39));
+    assert!(world.driver_of(SERVER).conns.capacity() <= 4);
+    let (stream, peer) = world.finish(SECOND, listener.accept()).unwrap();
+    assert_eq!((stream.conv(), peer), (5, addr(9)));
+}
+
+#[test]
+fn a_listener_comes_and_goes() {
+    let Pair { mut world, endpoint, listener, client, mut server } = Pair::plain();
+    let error = world.finish(SECOND, listener.endpoint().listen()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::AddrInUse);
+    assert!(error.to_string().contains(&addr(SERVER).to_string()), "{error}");
+    let other = listener.endpoint().clone();
+    drop(listener);
+    // Nobody listens: an opening is refused, and comes again.
+    let late = world.finish(SECOND, endpoint.connect(addr(SERVER))).unwrap();
+    late.try_write(b"late").unwrap();
+    world.run_for(SECOND / 10);
+    assert_eq!(other.stats().dropped_not_accepting, 1);
+    let listener = world.finish(SECOND, other.listen()).unwrap();
+    let (accepted, peer) = world.finish(MINUTE, listener.accept()).unwrap();
+    assert_eq!((accepted.conv(), peer), (late.conv(), addr(CLIENT)));
+    // Both directions of the first conversation saw nothing of that.
+    client.try_write(b"there").unwrap();
+    world.finish(SECOND, server.read_exact(&mut [0; 5])).unwrap();
+    // A listener that nobody waited for leaves no trace.
+    drop(listener);
+    drop(Box::pin(other.listen()));
+    let mut asked = Box::pin(other.listen());
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(asked.as_mut().poll(&mut cx).is_pending());
+    drop(asked);
+    world.settle();
+    let listener = world.finish(SECOND, other.listen()).unwrap();
+    // And an endpoint that only dialled may listen as well.
+    let back = world.finish(SECOND, endpoint.listen()).unwrap();
+    let dialled = world.finish(SECOND, listener.endpoint().connect(addr(CLIENT))).unwrap();
+    dialled.try_write(b"back").unwrap();
+    let (accepted, peer) = world.finish(SECOND, back.accept()).unwrap();
+    assert_eq!((accepted.conv(), peer), (dialled.conv(), addr(SERVER)));
+}
+
+#[test]
+fn a_conversation_id_of_choice_is_free_or_refused() {
+    let mut world = World::new(1, LinkConfig::delay(1_000));
+    let listener = world.listener(SERVER, &Config::new());
+    let endpoint = world.endpoint(CLIENT, &Config::new().conv(Some(7)));
+    let client = world.finish(SECOND, endpoint.connect(addr(SERVER))).unwrap();
+    assert_eq!(client.conv(), 7);
+    let again = world.finish(SECOND, endpoint.connect(addr(SERVER))).unwrap_err();
+    assert_eq!(again.kind(), ErrorKind::AddrInUse);
+    let text = format!("conversation id 7 is in use with {}", addr(SERVER));
+    assert_eq!(again.to_string(), text);
+    // With another peer it is another conversation, and another id is as well.
+    assert_eq!(world.finish(SECOND, endpoint.connect(addr(3))).unwrap().conv(), 7);
+    let other = world.finish(SECOND, endpoint.connect_with_conv(addr(SERVER), 8)).unwrap();
+    assert_eq!(other.conv(), 8);
+    let zero = world.finish(SECOND, endpoint.connect_with_conv(addr(SERVER), 0)).unwrap_err();
+    assert_eq!(zero.to_string(), "conv is 0, allowed is 1 to 4294967295");
+    // A minute after its end nothing of it is under way any more.
+    drop(client);
+    world.run_for(SECOND);
+    let soon = world.finish(SECOND, endpoint.connect(addr(SERVER))).unwrap_err();
+    assert!(soon.to_string().contains("less than a minute ago"), "{soon}");
+    world.run_for(MINUTE);
+    assert_eq!(world.finish(SECOND, endpoint.connect(addr(SERVER))).unwrap().conv(), 7);
+    drop(listener);
+}

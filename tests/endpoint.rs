@@ -1,0 +1,335 @@
+//! Endpoints made by hand: what they take over, dial, accept and refuse.
+
+mod common;
+
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use common::{bytes, on_both_runtimes, read, until};
+use kcpx::{Config, ConfigError, Endpoint, KcpListener, KcpStream, SocketConfig};
+use tokio::io::AsyncWriteExt;
+use tokio::net::UdpSocket;
+use tokio::sync::mpsc;
+
+const LOCAL: &str = "127.0.0.1:0";
+
+fn std_socket() -> std::net::UdpSocket {
+    std::net::UdpSocket::bind(LOCAL).unwrap()
+}
+
+/// Exchanges a few bytes over a new conversation, which is returned.
+async fn converse(from: &Endpoint, listener: &KcpListener) -> (KcpStream, KcpStream) {
+    let to = listener.local_addr().unwrap();
+    let mut client = from.connect(to).await.unwrap();
+    client.write_all(b"ping").await.unwrap();
+    let (mut server, _) = listener.accept().await.unwrap();
+    assert_eq!(server.conv(), client.conv());
+    assert_eq!(read(&mut server, 4).await, b"ping");
+    server.write_all(b"pong").await.unwrap();
+    assert_eq!(read(&mut client, 4).await, b"pong");
+    (client, server)
+}
+
+#[test]
+fn sockets_of_the_application_are_taken_over() {
+    on_both_runtimes(|| async {
+        let (one, two, three) = (std_socket(), std_socket(), std_socket());
+        let addrs = [&one, &two, &three].map(|socket| socket.local_addr().unwrap());
+        let kept = one.try_clone().unwrap();
+        let endpoint = Endpoint::from_std(one, Config::new()).unwrap();
+        let listeners = [
+            KcpListener::try_from(two).unwrap(),
+            KcpListener::from_std(three, Config::new()).unwrap(),
+        ];
+        assert_eq!(endpoint.local_addr().unwrap(), addrs[0]);
+        for (listener, addr) in listeners.iter().zip(&addrs[1..]) {
+            assert_eq!(listener.local_addr().unwrap(), *addr);
+            converse(&endpoint, listener).await;
+        }
+        // The application's own handle is untouched by the end of the endpoint.
+        drop((endpoint, listeners));
+        until(|| std::net::UdpSocket::bind(addrs[1]).is_ok()).await;
+        kept.send_to(b"mine", addrs[0]).unwrap();
+        assert_eq!(kept.local_addr().unwrap(), addrs[0]);
+    });
+}
+
+#[test]
+fn a_refused_configuration_takes_no_socket() {
+    on_both_runtimes(|| async {
+        let errors = [
+            Endpoint::from_std(std_socket(), Config::new().mtu(1)).unwrap_err(),
+            KcpListener::from_std(std_socket(), Config::new().conv(Some(0))).unwrap_err(),
+            Endpoint::bind_with(LOCAL, Config::new().conv(Some(0))).await.unwrap_err(),
+        ];
+        for error in errors {
+            assert_eq!(error.kind(), ErrorKind::InvalidInput);
+            assert!(error.get_ref().unwrap().is::<ConfigError>(), "{error}");
+        }
+    });
+}
+
+#[test]
+fn sockets_are_taken_over_inside_a_runtime_only() {
+    let error = KcpListener::try_from(std_socket()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Other);
+}
+
+#[test]
+fn one_listener_at_a_time() {
+    on_both_runtimes(|| async {
+        let (endpoint, peer) =
+            (Endpoint::bind(LOCAL).await.unwrap(), Endpoint::bind(LOCAL).await.unwrap());
+        let first = endpoint.listen().await.unwrap();
+        let error = endpoint.listen().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::AddrInUse);
+        let addr = endpoint.local_addr().unwrap().to_string();
+        assert!(error.to_string().contains(&addr), "{error}");
+        let conversation = converse(&peer, &first).await;
+        drop(first);
+        let second = endpoint.listen().await.unwrap();
+        converse(&peer, &second).await;
+        drop(conversation);
+        let bound = KcpListener::bind(LOCAL).await.unwrap();
+        assert_eq!(bound.endpoint().listen().await.unwrap_err().kind(), ErrorKind::AddrInUse);
+    });
+}
+
+#[test]
+fn both_ends_dial_each_other_over_two_sockets() {
+    on_both_runtimes(|| async {
+        let (one, two) =
+            (Endpoint::bind(LOCAL).await.unwrap(), Endpoint::bind(LOCAL).await.unwrap());
+        let (at_one, at_two) = (one.listen().await.unwrap(), two.listen().await.unwrap());
+        for _ in 0..5 {
+            tokio::join!(converse(&one, &at_two), converse(&two, &at_one));
+        }
+        assert_eq!((one.stats().opened_locally, one.stats().opened_by_peers), (5, 5));
+    });
+}
+
+#[test]
+fn conversation_ids_of_choice() {
+    on_both_runtimes(|| async {
+        let listener = KcpListener::bind(LOCAL).await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let config = Config::new().conv(Some(u32::MAX));
+        let mut stream = KcpStream::connect_with(addr, config.clone()).await.unwrap();
+        stream.write_all(b"!").await.unwrap();
+        assert_eq!(listener.accept().await.unwrap().0.conv(), u32::MAX);
+
+        let endpoint = Endpoint::bind_with(LOCAL, config).await.unwrap();
+        let first = endpoint.connect(addr).await.unwrap();
+        let chosen = endpoint.connect_with_conv(addr, 9).await.unwrap();
+        assert_eq!((first.conv(), chosen.conv()), (u32::MAX, 9));
+        for (conv, again) in [
+            (u32::MAX, endpoint.connect(addr).await),
+            (9, endpoint.connect_with_conv(addr, 9).await),
+        ] {
+            let error = again.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::AddrInUse);
+            assert_eq!(error.to_string(), format!("conversation id {conv} is in use with {addr}"));
+        }
+        let error = endpoint.connect_with_conv(addr, 0).await.unwrap_err();
+        assert_eq!(error.to_string(), "conv is 0, allowed is 1 to 4294967295");
+    });
+}
+
+#[test]
+fn peers_that_the_socket_cannot_reach_are_named() {
+    on_both_runtimes(|| async {
+        let endpoint = Endpoint::bind(LOCAL).await.unwrap();
+        let local = endpoint.local_addr().unwrap();
+        let error = endpoint.connect("[::1]:9".parse().unwrap()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        assert_eq!(
+            error.to_string(),
+            format!("the peer [::1]:9 is IPv6, the socket {local} speaks IPv4 only")
+        );
+        let error = endpoint.connect("127.0.0.1:0".parse().unwrap()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        assert!(error.to_string().contains("port 0"), "{error}");
+        assert!(endpoint.connect("127.0.0.1:9".parse().unwrap()).await.is_ok());
+        // A mapped address is that of an IPv4 peer.
+        let mapped = endpoint.connect("[::ffff:127.0.0.1]:9".parse().unwrap()).await.unwrap();
+        assert_eq!(mapped.peer_addr().unwrap(), "127.0.0.1:9".parse().unwrap());
+        let Ok(v6) = Endpoint::bind("[::1]:0").await else { return };
+        let error = v6.connect(local).await.unwrap_err();
+        assert!(error.to_string().contains("speaks IPv6 only"), "{error}");
+    });
+}
+
+#[test]
+fn addresses_without_a_route_are_passed_over() {
+    on_both_runtimes(|| async {
+        let listener = KcpListener::bind(LOCAL).await.unwrap();
+        let good = listener.local_addr().unwrap();
+        // A socket that did not ask for it may not send to all.
+        let bad: SocketAddr = "255.255.255.255:9".parse().unwrap();
+        let mut stream = KcpStream::connect(&[bad, good][..]).await.unwrap();
+        assert_eq!(stream.peer_addr().unwrap(), good);
+        stream.write_all(b"!").await.unwrap();
+        drop(listener.accept().await.unwrap());
+        assert!(KcpStream::connect(&[bad, bad][..]).await.is_err());
+    });
+}
+
+#[test]
+fn socket_settings_that_fail_are_named() {
+    on_both_runtimes(|| async {
+        let mut config = Config::new();
+        config.socket.device = Some("no-such-dev".into());
+        let error = Endpoint::bind_with(LOCAL, config).await.unwrap_err();
+        assert!(error.to_string().contains("no-such-dev"), "{error}");
+        let mut config = Config::new();
+        (config.socket.dscp, config.socket.ttl) = (Some(46), Some(33));
+        let listener = KcpListener::bind_with(LOCAL, config.clone()).await.unwrap();
+        let endpoint = Endpoint::bind_with(LOCAL, config).await.unwrap();
+        converse(&endpoint, &listener).await;
+        assert_eq!(SocketConfig::default().dscp, None);
+    });
+}
+
+/// Forwards between whoever spoke last and `server`, as a device does that keeps a client's place
+/// while its address changes. Returns where it listens.
+async fn relay(server: SocketAddr) -> SocketAddr {
+    let (outside, inside) =
+        (UdpSocket::bind(LOCAL).await.unwrap(), UdpSocket::bind(LOCAL).await.unwrap());
+    let addr = outside.local_addr().unwrap();
+    tokio::spawn(async move {
+        let (mut out, mut back) = (vec![0; 65_536], vec![0; 65_536]);
+        let mut client = None;
+        loop {
+            tokio::select! {
+                Ok((len, from)) = outside.recv_from(&mut out) => {
+                    client = Some(from);
+                    inside.send_to(&out[..len], server).await.unwrap();
+                }
+                Ok((len, _)) = inside.recv_from(&mut back) => {
+                    if let Some(client) = client {
+                        // Its socket may be gone: lost.
+                        let _ = outside.send_to(&back[..len], client).await;
+                    }
+                }
+            }
+        }
+    });
+    addr
+}
+
+#[test]
+fn conversations_go_on_over_another_socket() {
+    on_both_runtimes(|| async {
+        let listener = KcpListener::bind(LOCAL).await.unwrap();
+        let via = relay(listener.local_addr().unwrap()).await;
+        let endpoint = Endpoint::bind(LOCAL).await.unwrap();
+        let mut client = endpoint.connect(via).await.unwrap();
+        client.write_all(b"!").await.unwrap();
+        let (mut server, _) = listener.accept().await.unwrap();
+        assert_eq!(read(&mut server, 1).await, b"!");
+        let mut seen = vec![endpoint.local_addr().unwrap()];
+        for round in 0..4 {
+            let data = bytes(round, 300_000);
+            let writing = async {
+                client.write_all(&data[..150_000]).await.unwrap();
+                if round % 2 == 0 {
+                    endpoint.rebind(LOCAL).await.unwrap();
+                } else {
+                    endpoint.rebind_std(std_socket()).await.unwrap();
+                }
+                client.write_all(&data[150_000..]).await.unwrap();
+            };
+            let ((), got) = tokio::join!(writing, read(&mut server, data.len()));
+            common::assert_same(&got, &data);
+            let local = endpoint.local_addr().unwrap();
+            assert!(!seen.contains(&local), "another address each time");
+            assert_eq!(client.local_addr().unwrap(), local);
+            seen.push(local);
+        }
+        let (reader, writer) = client.into_split();
+        let local = endpoint.local_addr().unwrap();
+        assert_eq!((reader.local_addr().unwrap(), writer.local_addr().unwrap()), (local, local));
+        // The first one is free again.
+        until(|| std::net::UdpSocket::bind(seen[0]).is_ok()).await;
+    });
+}
+
+#[test]
+fn a_socket_that_cannot_reach_everyone_is_refused() {
+    on_both_runtimes(|| async {
+        let Ok(v6) = std::net::UdpSocket::bind("[::1]:0") else { return };
+        let listener = KcpListener::bind(LOCAL).await.unwrap();
+        let endpoint = Endpoint::bind(LOCAL).await.unwrap();
+        let (mut client, mut server) = converse(&endpoint, &listener).await;
+        let before = endpoint.local_addr().unwrap();
+        let error = endpoint.rebind_std(v6).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        let peer = listener.local_addr().unwrap().to_string();
+        assert!(error.to_string().contains(&peer), "{error}");
+        let taken = endpoint.rebind(listener.local_addr().unwrap()).await.unwrap_err();
+        assert_eq!(taken.kind(), ErrorKind::AddrInUse);
+        assert_eq!(endpoint.local_addr().unwrap(), before);
+        client.write_all(b"still").await.unwrap();
+        assert_eq!(read(&mut server, 5).await, b"still");
+    });
+}
+
+#[test]
+fn another_protocol_shares_the_port() {
+    on_both_runtimes(|| async {
+        let (questions, mut asked) = mpsc::unbounded_channel();
+        let config = Config::new().packet_filter(move |from, datagram| {
+            let ours = datagram.first() == Some(&0);
+            if ours {
+                questions.send((from, datagram.to_vec())).unwrap();
+            }
+            ours
+        });
+        let listener = KcpListener::bind_with(LOCAL, config).await.unwrap();
+        let other = UdpSocket::bind(LOCAL).await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let client = Endpoint::bind(LOCAL).await.unwrap();
+        // Zero never begins the id: it would be taken for the other protocol.
+        let mut stream = client.connect_with_conv(addr, 1).await.unwrap();
+        stream.write_all(b"!").await.unwrap();
+        let (mut server, _) = listener.accept().await.unwrap();
+        for round in 1..=10 {
+            other.send_to(&[0, round], addr).await.unwrap();
+            let (from, question) = asked.recv().await.unwrap();
+            assert_eq!((from, question), (other.local_addr().unwrap(), vec![0, round]));
+            listener.endpoint().send_raw(from, &[0, round, round]).unwrap();
+            let mut answer = [0; 10];
+            let (len, from) = other.recv_from(&mut answer).await.unwrap();
+            assert_eq!((&answer[..len], from), (&[0, round, round][..], addr));
+        }
+        stream.write_all(b"undisturbed").await.unwrap();
+        assert_eq!(read(&mut server, 12).await, b"!undisturbed");
+        until(|| listener.stats().filtered_datagrams == 10).await;
+        let stats = listener.stats();
+        assert_eq!((stats.raw_sent_datagrams, stats.dropped_short), (10, 0));
+        for size in [0, 65_508] {
+            let error = client.send_raw(addr, &vec![0; size]).unwrap_err();
+            let text = format!("the datagram has {size} bytes, allowed are 1 to 65507");
+            assert_eq!(error.to_string(), text);
+        }
+    });
+}
+
+#[test]
+fn who_is_not_admitted_is_counted_and_waits_outside() {
+    on_both_runtimes(|| async {
+        let admitted = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let open = admitted.clone();
+        let config = Config::new()
+            .accept_filter(move |_, _| open.load(std::sync::atomic::Ordering::Relaxed));
+        let listener = KcpListener::bind_with(LOCAL, config).await.unwrap();
+        let mut stream = KcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        stream.write_all(b"!").await.unwrap();
+        until(|| listener.stats().refused_by_filter > 0).await;
+        assert_eq!(listener.stats().opened_by_peers, 0);
+        admitted.store(true, std::sync::atomic::Ordering::Relaxed);
+        // Its opening is repeated.
+        assert_eq!(listener.accept().await.unwrap().0.conv(), stream.conv());
+    });
+}

@@ -1,0 +1,99 @@
+//! What the system's network does: ports that nobody has, and both IP versions on one socket.
+
+mod common;
+
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+
+use common::{assert_same, bytes, on_both_runtimes, read, until};
+use kcpx::{Config, Endpoint, KcpListener, KcpStream};
+use tokio::io::AsyncWriteExt;
+
+const LOCAL: &str = "127.0.0.1:0";
+
+/// A socket whose port refuses everybody until it is given to a server. Nobody else can take it
+/// meanwhile.
+fn refusing() -> std::net::UdpSocket {
+    let socket = std::net::UdpSocket::bind(LOCAL).unwrap();
+    socket.connect("127.0.0.1:9").unwrap();
+    socket
+}
+
+/// A server starts at that port, for this client.
+fn start(refusing: std::net::UdpSocket, client: SocketAddr) -> KcpListener {
+    refusing.connect(("127.0.0.1", client.port())).unwrap();
+    KcpListener::try_from(refusing).unwrap()
+}
+
+#[test]
+fn a_server_that_starts_late_is_found_after_refusals() {
+    on_both_runtimes(|| async {
+        let server = refusing();
+        let addr = server.local_addr().unwrap();
+        // Only a connected socket hears of refusals.
+        let socket = std::net::UdpSocket::bind(LOCAL).unwrap();
+        socket.connect(addr).unwrap();
+        let endpoint = Endpoint::from_std(socket, Config::new()).unwrap();
+        let mut client = endpoint.connect(addr).await.unwrap();
+        let data = bytes(3, 50_000);
+        client.write_all(&data).await.unwrap();
+        until(|| {
+            let stats = endpoint.stats();
+            stats.send_errors_by_class.refused + stats.recv_errors_by_class.refused > 0
+        })
+        .await;
+        assert_eq!(client.error(), None);
+        let error = endpoint.take_error().unwrap().unwrap();
+        assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+
+        let listener = start(server, endpoint.local_addr().unwrap());
+        let (mut server, _) = listener.accept().await.unwrap();
+        let got = read(&mut server, data.len()).await;
+        server.write_all(&got).await.unwrap();
+        assert_same(&read(&mut client, data.len()).await, &data);
+        client.established().await.unwrap();
+    });
+}
+
+#[test]
+fn a_stream_connects_to_a_server_that_starts_after_it() {
+    on_both_runtimes(|| async {
+        let server = refusing();
+        let mut client = KcpStream::connect(server.local_addr().unwrap()).await.unwrap();
+        client.write_all(b"hello").await.unwrap();
+        let endpoint = client.endpoint();
+        until(|| endpoint.stats().sent_datagrams > 1).await;
+        let listener = start(server, client.local_addr().unwrap());
+        let (mut server, _) = listener.accept().await.unwrap();
+        let hello = read(&mut server, 5).await;
+        server.write_all(&hello).await.unwrap();
+        assert_eq!(read(&mut client, 5).await, b"hello");
+    });
+}
+
+#[test]
+fn a_wildcard_v6_listener_serves_v4_clients_under_their_plain_address() {
+    on_both_runtimes(|| async {
+        // Machines without IPv6 exist.
+        let Ok(listener) = KcpListener::bind("[::]:0").await else { return };
+        let port = listener.local_addr().unwrap().port();
+        for host in ["127.0.0.1", "::1"] {
+            let addr = (host, port);
+            let mut client = KcpStream::connect(addr).await.unwrap();
+            client.write_all(b"!").await.unwrap();
+            let (mut server, peer) = listener.accept().await.unwrap();
+            assert_eq!(peer.ip(), host.parse::<std::net::IpAddr>().unwrap());
+            assert_eq!(server.peer_addr().unwrap(), peer);
+            assert_eq!(peer.port(), client.local_addr().unwrap().port());
+            let byte = read(&mut server, 1).await;
+            server.write_all(&byte).await.unwrap();
+            assert_eq!(read(&mut client, 1).await, b"!");
+        }
+        // And it dials both.
+        let v4 = KcpListener::bind(LOCAL).await.unwrap();
+        let mut back = listener.endpoint().connect(v4.local_addr().unwrap()).await.unwrap();
+        back.write_all(b"?").await.unwrap();
+        let (_, peer) = v4.accept().await.unwrap();
+        assert_eq!((peer.is_ipv4(), peer.port()), (true, port));
+    });
+}

@@ -1,0 +1,237 @@
+//! Conversations over a transport of the application's.
+
+mod common;
+
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+
+use common::{assert_same, bytes, on_both_runtimes, read, until};
+use kcpx::{Algorithm, Cipher, Config, Endpoint, KcpStream, RecvBatch, Transmit, Transport};
+use tokio::io::AsyncWriteExt;
+
+/// Datagrams that one direction holds.
+const ROOM: usize = 32;
+
+/// One direction of a path.
+#[derive(Default)]
+struct Queue {
+    datagrams: VecDeque<Vec<u8>>,
+    reader: Option<Waker>,
+    writer: Option<Waker>,
+}
+
+/// One end of a path between two addresses. What there is no room for waits.
+struct Channel {
+    local: SocketAddr,
+    peer: SocketAddr,
+    incoming: Arc<Mutex<Queue>>,
+    outgoing: Arc<Mutex<Queue>>,
+    /// Every so manieth call fails.
+    failing: Option<usize>,
+    calls: usize,
+    largest: usize,
+    /// How many datagrams are taken at a time.
+    at_once: usize,
+}
+
+impl Channel {
+    fn pair() -> (Self, Self) {
+        let (a, b) = (Arc::new(Mutex::default()), Arc::new(Mutex::default()));
+        let one = SocketAddr::from(([10, 0, 0, 1], 1));
+        let two = SocketAddr::from(([10, 0, 0, 2], 0));
+        let end = |local, peer, incoming: &Arc<_>, outgoing: &Arc<_>| Self {
+            local,
+            peer,
+            incoming: Arc::clone(incoming),
+            outgoing: Arc::clone(outgoing),
+            failing: None,
+            calls: 0,
+            largest: 65_507,
+            at_once: usize::MAX,
+        };
+        (end(one, two, &a, &b), end(two, one, &b, &a))
+    }
+
+    fn fails(&mut self) -> io::Result<()> {
+        self.calls += 1;
+        let fails = self.failing.is_some_and(|every| self.calls.is_multiple_of(every));
+        if fails { Err(ErrorKind::HostUnreachable.into()) } else { Ok(()) }
+    }
+}
+
+impl Transport for Channel {
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.local)
+    }
+
+    fn max_datagram_size(&self) -> usize {
+        self.largest
+    }
+
+    fn poll_recv(
+        &mut self,
+        cx: &mut Context<'_>,
+        batch: &mut RecvBatch<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.fails()?;
+        let mut queue = self.incoming.lock().unwrap();
+        let mut any = false;
+        while let Some(datagram) = queue.datagrams.front() {
+            if !batch.push(self.peer, datagram) {
+                assert!(any && batch.is_full(), "a fresh batch has room");
+                break;
+            }
+            any = true;
+            queue.datagrams.pop_front();
+        }
+        if !any {
+            queue.reader = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        let writer = queue.writer.take();
+        drop(queue);
+        writer.into_iter().for_each(Waker::wake);
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_send(
+        &mut self,
+        cx: &mut Context<'_>,
+        transmit: &Transmit<'_>,
+    ) -> Poll<io::Result<usize>> {
+        self.fails()?;
+        assert_eq!(transmit.dst, self.peer);
+        let mut queue = self.outgoing.lock().unwrap();
+        let room = (ROOM - queue.datagrams.len()).min(self.at_once);
+        let mut taken = 0;
+        for datagram in transmit.datagrams().take(room) {
+            assert!((1..=self.largest).contains(&datagram.len()));
+            queue.datagrams.push_back(datagram.to_vec());
+            taken += 1;
+        }
+        if taken == 0 {
+            queue.writer = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        let reader = queue.reader.take();
+        drop(queue);
+        reader.into_iter().for_each(Waker::wake);
+        Poll::Ready(Ok(taken))
+    }
+}
+
+/// Sends so many bytes there and back. Returns both endpoints.
+async fn echo(ends: (Channel, Channel), config: Config, len: usize) -> (Endpoint, Endpoint) {
+    let peer = ends.1.local;
+    let client = Endpoint::from_transport(ends.0, config.clone()).unwrap();
+    let server = Endpoint::from_transport(ends.1, config).unwrap();
+    assert_eq!(server.local_addr().unwrap(), peer);
+    let listener = server.listen().await.unwrap();
+    let mut stream = client.connect(peer).await.unwrap();
+    let serving = tokio::spawn(async move {
+        let (stream, from) = listener.accept().await.unwrap();
+        assert_eq!(from, stream.peer_addr().unwrap());
+        back(stream, len).await;
+    });
+    let data = bytes(7, len);
+    let (mut reader, mut writer) = stream.split();
+    let writing = async {
+        writer.write_all(&data).await.unwrap();
+        writer.flush().await.unwrap();
+    };
+    let ((), echoed) = tokio::join!(writing, read(&mut reader, len));
+    assert_same(&echoed, &data);
+    serving.await.unwrap();
+    (client, server)
+}
+
+/// Sends back so many bytes as they come.
+async fn back(mut stream: KcpStream, len: usize) {
+    let mut left = len;
+    while left > 0 {
+        let chunk = stream.read_chunk().await.unwrap();
+        left -= chunk.len();
+        stream.write_all(&chunk).await.unwrap();
+    }
+    stream.shutdown().await.unwrap();
+}
+
+#[test]
+fn a_mebibyte_goes_there_and_back() {
+    on_both_runtimes(|| async {
+        for at_once in [usize::MAX, 1] {
+            let (mut one, mut two) = Channel::pair();
+            (one.at_once, two.at_once) = (at_once, at_once);
+            let (client, server) = echo((one, two), Config::new(), 1 << 20).await;
+            let (client, server) = (client.stats(), server.stats());
+            assert_eq!((client.send_errors, client.recv_errors), (0, 0));
+            assert_eq!((server.send_errors, server.recv_errors), (0, 0));
+        }
+    });
+}
+
+#[test]
+fn failures_now_and_then_are_loss() {
+    on_both_runtimes(|| async {
+        let (mut one, mut two) = Channel::pair();
+        (one.failing, two.failing) = (Some(11), Some(13));
+        let (client, server) = echo((one, two), Config::new(), 1 << 20).await;
+        for endpoint in [client, server] {
+            let stats = endpoint.stats();
+            assert!(stats.send_errors > 0 && stats.recv_errors > 0, "{stats:?}");
+            assert_eq!(stats.send_errors_by_class.unreachable, stats.send_errors);
+            let last = endpoint.take_error().unwrap().unwrap();
+            assert_eq!(last.kind(), ErrorKind::HostUnreachable);
+        }
+    });
+}
+
+#[test]
+fn a_small_datagram_size_is_kept_to_and_a_larger_mtu_refused() {
+    on_both_runtimes(|| async {
+        let small = || {
+            let (mut one, mut two) = Channel::pair();
+            (one.largest, two.largest) = (200, 200);
+            (one, two)
+        };
+        let cipher = Cipher::new(Algorithm::Aes128Gcm, &[1; 16]).unwrap();
+        let config = Config::new().cipher(cipher);
+        let error = Endpoint::from_transport(small().0, config.clone().mtu(201)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        assert_eq!(error.to_string(), "mtu (bytes) is 201, allowed is 53 to 200");
+        echo(small(), config.mtu(200), 100_000).await;
+    });
+}
+
+#[test]
+fn a_transport_goes_with_the_last_handle() {
+    on_both_runtimes(|| async {
+        let (one, two) = Channel::pair();
+        let queue = Arc::downgrade(&one.incoming);
+        let endpoint = Endpoint::from_transport(one, Config::new()).unwrap();
+        drop(two);
+        assert!(queue.upgrade().is_some());
+        drop(endpoint);
+        until(|| queue.upgrade().is_none()).await;
+    });
+}
+
+#[test]
+fn the_socket_of_a_transport_cannot_be_replaced() {
+    on_both_runtimes(|| async {
+        let endpoint = Endpoint::from_transport(Channel::pair().0, Config::new()).unwrap();
+        let before = endpoint.local_addr().unwrap();
+        let error = endpoint.rebind("127.0.0.1:0").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert_eq!(endpoint.local_addr().unwrap(), before);
+    });
+}
+
+#[test]
+fn transports_need_a_runtime() {
+    let error = Endpoint::from_transport(Channel::pair().0, Config::new()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Other);
+}
