@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::net::code;
 use super::pair::{CLIENT, MINUTE, Pair, SECOND, SERVER, pattern, push, read_pattern};
 use super::world::{World, addr};
-use crate::config::Config;
+use crate::config::{AckPolicy, Config};
 use crate::core::tests::link::LinkConfig;
 use crate::crypto::{Algorithm, Cipher};
 
@@ -105,6 +105,25 @@ fn raw_datagrams_pass_the_stages_by_and_the_filter_sees_them_first() {
     drop(endpoint);
     world.run_for(SECOND);
     assert_eq!(listener.stats().filtered_datagrams, 21);
+}
+
+#[test]
+fn a_raw_datagram_behind_answers_leaves_those_sealed() {
+    let cipher = || Cipher::new(Algorithm::Aes128Gcm, &[7; 16]).unwrap();
+    let client = Config::new().cipher(cipher()).packet_filter(|_, datagram| datagram == b"raw");
+    let server = Config::new().cipher(cipher()).ack_policy(AckPolicy::Immediate);
+    let mut pair = Pair::new(&client, &server);
+    pair.client.try_write(b"to be answered").unwrap();
+    pair.world.settle();
+    assert_eq!(pair.world.let_arrive(SECOND / 10, SERVER), 1);
+    pair.listener.endpoint().send_raw(addr(CLIENT), b"raw").unwrap();
+    pair.world.log();
+    pair.world.run_for(SECOND / 10);
+    let sent = pair.world.log().into_iter().filter(|sent| sent.from == addr(SERVER));
+    let sent: Vec<bool> = sent.map(|sent| sent.datagram == b"raw").collect();
+    assert!(sent.starts_with(&[false, true]), "the answer is in the batch first: {sent:?}");
+    let stats = pair.endpoint.stats();
+    assert_eq!((stats.filtered_datagrams, stats.dropped_forged), (1, 0));
 }
 
 #[test]
