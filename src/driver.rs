@@ -211,6 +211,7 @@ impl<S: Socket> Driver<S> {
         match usable {
             Err(error) => {
                 trace::socket_failed(self.local(), &error);
+                self.mailbox.set_fault(error);
                 Turn::Finished
             }
             Ok(()) if self.is_unused() && self.tx.is_empty() && !self.raw_waits => Turn::Finished,

@@ -45,8 +45,8 @@
 //!   [`Config::linger`] without progress. [`Endpoint::wait_idle`] waits for that; a process that
 //!   ends before loses the tail.
 //!
-//! An [`Endpoint`] dials and accepts any number of conversations on one socket, its own or one of the
-//! application's, or over anything else that moves datagrams: see [`Transport`].
+//! An [`Endpoint`] dials and accepts any number of conversations on one socket, its own or one of
+//! the application's, or over anything else that moves datagrams: see [`Transport`].
 //!
 //! # Ciphers, FEC, datagrams
 //!

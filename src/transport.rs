@@ -19,8 +19,9 @@ use crate::sys::{MAX_DATAGRAM, RxBatch};
 ///
 /// An error counts as loss and is found in [`EndpointStats`](crate::EndpointStats) and
 /// [`Endpoint::take_error`]; errors in a row without a datagram between them slow receiving down.
-/// A transport that has ended stays `Pending`: conversations then end by their timeouts. Dropping
-/// the endpoint and its streams drops the transport.
+/// Only a system's code for a descriptor that is no socket any more, such as `EBADF`, ends the
+/// endpoint. A transport that has ended otherwise stays `Pending`, and conversations end by their
+/// timeouts. Dropping the endpoint and its streams drops the transport.
 ///
 /// ```
 /// use std::io;
@@ -76,7 +77,7 @@ use crate::sys::{MAX_DATAGRAM, RxBatch};
 /// # async fn main() -> io::Result<()> {
 /// use tokio::io::{AsyncReadExt, AsyncWriteExt};
 ///
-/// let (here, there) = (SocketAddr::from(([10, 0, 0, 1], 1)), SocketAddr::from(([10, 0, 0, 2], 1)));
+/// let [here, there] = [1, 2].map(|host| SocketAddr::from(([10, 0, 0, host], 1)));
 /// let ((a, b), (c, d)) = (mpsc::unbounded_channel(), mpsc::unbounded_channel());
 /// let client = Pipe { local: here, peer: there, outgoing: a, incoming: d };
 /// let server = Pipe { local: there, peer: here, outgoing: c, incoming: b };

@@ -5,8 +5,10 @@ mod common;
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use common::{assert_same, bytes, on_both_runtimes, read, until};
 use kcpx::{Algorithm, Cipher, Config, Endpoint, KcpStream, RecvBatch, Transmit, Transport};
@@ -234,4 +236,54 @@ fn the_socket_of_a_transport_cannot_be_replaced() {
 fn transports_need_a_runtime() {
     let error = Endpoint::from_transport(Channel::pair().0, Config::new()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Other);
+}
+
+/// A transport that nothing comes from, and that counts how often it is asked.
+struct Quiet {
+    blocked: bool,
+    calls: Arc<AtomicUsize>,
+}
+
+impl Quiet {
+    fn count(&self) {
+        let calls = self.calls.fetch_add(1, Ordering::Relaxed);
+        assert!(calls < 20_000, "it spins");
+    }
+}
+
+impl Transport for Quiet {
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(SocketAddr::from(([10, 0, 0, 1], 1)))
+    }
+
+    fn poll_recv(&mut self, _: &mut Context<'_>, _: &mut RecvBatch<'_>) -> Poll<io::Result<()>> {
+        self.count();
+        Poll::Pending
+    }
+
+    fn poll_send(
+        &mut self,
+        _: &mut Context<'_>,
+        transmit: &Transmit<'_>,
+    ) -> Poll<io::Result<usize>> {
+        self.count();
+        if self.blocked { Poll::Pending } else { Poll::Ready(Ok(transmit.datagrams().len())) }
+    }
+}
+
+/// On a clock that only moves while nobody has anything to do.
+#[tokio::test(start_paused = true)]
+async fn a_transport_without_news_is_left_alone() {
+    for blocked in [false, true] {
+        let calls = Arc::new(AtomicUsize::new(0));
+        let transport = Quiet { blocked, calls: calls.clone() };
+        let endpoint = Endpoint::from_transport(transport, Config::new()).unwrap();
+        let peer = SocketAddr::from(([10, 0, 0, 2], 1));
+        let mut stream = endpoint.connect(peer).await.unwrap();
+        stream.write_all(b"hello").await.unwrap();
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        assert_eq!(stream.error(), None);
+        let calls = calls.load(Ordering::Relaxed);
+        assert!((10..8_000).contains(&calls), "{calls} calls");
+    }
 }

@@ -33,7 +33,7 @@ pub(super) fn is_marked(socket: &std::net::UdpSocket) -> bool {
             io::Result::Ok(0)
         }
     };
-    // A socket of one version does not have the option of the other. The low bits are not the class.
+    // A socket of one version does not have the other's option. The low bits are not the class.
     [socket.tos_v4(), v6].into_iter().flatten().any(|class| class >> 2 != 0)
 }
 

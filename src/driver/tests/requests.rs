@@ -51,6 +51,14 @@ fn every_error_is_counted_by_class_and_none_is_fatal() {
     let last = endpoint.take_error().unwrap().unwrap();
     assert!(kinds.contains(&last.kind()), "{last}");
     assert!(endpoint.take_error().unwrap().is_none(), "it is told once");
+
+    // What does end a socket can be asked for afterwards.
+    world.fail_recvs(CLIENT, [io::Error::from_raw_os_error(code::UNUSABLE)]);
+    server.try_write(b"x").unwrap();
+    world.run_for(SECOND);
+    let last = endpoint.take_error().unwrap().unwrap();
+    assert_eq!(last.raw_os_error(), Some(code::UNUSABLE));
+    assert_eq!(endpoint.send_raw(addr(9), b"x").unwrap_err().kind(), ErrorKind::NotConnected);
 }
 
 #[test]
