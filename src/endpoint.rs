@@ -320,8 +320,8 @@ impl Endpoint {
     /// Goes on with another socket under the live conversations, such as after the machine came
     /// into another network. What is under way to the old one is lost and sent again.
     ///
-    /// To the peers the conversations now come from another address. A server that tells them
-    /// apart by that takes them for strangers and drops what they send.
+    /// To the peers the conversations now come from another address: a server drops what they send
+    /// as a stranger's unless it follows them, see [`Config::migration`].
     ///
     /// # Errors
     ///
