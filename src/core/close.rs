@@ -242,7 +242,9 @@ impl Kcp {
     /// Returns whether the peer is told, as far as it understands. If so keep driving the conversation, for ten seconds at
     /// most: [`Kcp::is_leaving`] says for how long.
     pub fn abort(&mut self, now: Instant) -> bool {
-        let tell = self.ending.enabled && self.ending.peer != Some(false) && self.has_started();
+        // Who was never heard may not be there at all.
+        let met = self.has_started() && self.stats.received_datagrams > 0;
+        let tell = self.ending.enabled && self.ending.peer != Some(false) && met;
         if tell && self.ending.aborting.is_none() {
             let until = self.clock.at(now).plus(ABORT_LIFE);
             (self.ending.aborting, self.ending.repeat) = (Some(until), None);

@@ -119,7 +119,7 @@ impl World {
             let wire = Wire { local: Some(addr(host)), ..Wire::default() };
             let seed = [host + 1; 32];
             let driver = Driver::new(wire, config.clone(), mailbox.clone(), accept, seed, now);
-            (driver.ok(), Endpoint::attach(mailbox, addr(host)))
+            (driver.ok(), Endpoint::attach(mailbox))
         };
         let queue = AcceptQueue::new();
         let (first, serving) = driver(SERVER, server, Some(queue.clone()));
