@@ -384,7 +384,6 @@ impl<S: Socket> Driver<S> {
         entry.insert(Box::new(Conn::new(kcp, shared.clone(), openings, &self.config, now)));
         self.demux.insert(key, id);
         self.peers.join(key.0);
-        trace::opened(key.0, key.1, opening.is_some());
         self.touch(id);
         Ok(shared)
     }

@@ -7,19 +7,53 @@ use std::net::SocketAddr;
 
 use crate::error::ConnectionError;
 
-pub(crate) fn opened(peer: SocketAddr, conv: u32, by_peer: bool) {
+/// What all events of one conversation are a part of: a span `connection` with the address of its
+/// peer at the beginning and its conversation id.
+#[derive(Debug)]
+pub(crate) struct Span {
     #[cfg(feature = "tracing")]
-    tracing::debug!(%peer, conv, by_peer, "conversation opened");
+    span: tracing::Span,
 }
 
-pub(crate) fn moved(from: SocketAddr, to: SocketAddr, conv: u32) {
-    #[cfg(feature = "tracing")]
-    tracing::debug!(%from, %to, conv, "the peer has moved");
-}
+impl Span {
+    /// A conversation opens.
+    pub(crate) fn open(peer: SocketAddr, conv: u32, by_peer: bool) -> Self {
+        let opened = Self {
+            #[cfg(feature = "tracing")]
+            span: tracing::debug_span!(parent: None, "connection", %peer, conv),
+        };
+        opened.enter(|| {
+            #[cfg(feature = "tracing")]
+            tracing::debug!(by_peer, "opened");
+        });
+        opened
+    }
 
-pub(crate) fn ended(peer: SocketAddr, conv: u32, cause: ConnectionError) {
-    #[cfg(feature = "tracing")]
-    tracing::debug!(%peer, conv, %cause, "conversation ended");
+    pub(crate) fn established(&self) {
+        self.enter(|| {
+            #[cfg(feature = "tracing")]
+            tracing::debug!("the peer has answered");
+        });
+    }
+
+    pub(crate) fn moved(&self, to: SocketAddr) {
+        self.enter(|| {
+            #[cfg(feature = "tracing")]
+            tracing::debug!(%to, "the peer has moved");
+        });
+    }
+
+    pub(crate) fn ended(&self, cause: ConnectionError) {
+        self.enter(|| {
+            #[cfg(feature = "tracing")]
+            tracing::debug!(%cause, "ended");
+        });
+    }
+
+    fn enter(&self, event: impl FnOnce()) {
+        #[cfg(feature = "tracing")]
+        self.span.in_scope(event);
+    }
 }
 
 pub(crate) fn socket_failed(local: SocketAddr, error: &std::io::Error) {

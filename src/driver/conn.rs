@@ -25,6 +25,7 @@ use crate::mailbox::ConnId;
 use crate::shared::{CHUNK_CHARGE, Shared};
 use crate::stream::KcpStream;
 use crate::sync::{Arc, Ordering};
+use crate::trace::Span;
 
 /// What became of a datagram.
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +46,7 @@ const SMALLEST_MTU: u16 = 508;
 pub(super) struct Conn {
     kcp: Kcp,
     shared: Arc<Shared>,
+    span: Span,
     peer: SocketAddr,
     /// Where it may have moved to.
     candidate: Option<Candidate>,
@@ -106,6 +108,7 @@ impl Conn {
         Self {
             progress: (kcp.una(), now),
             kcp,
+            span: Span::open(shared.peer(), shared.conv, openings.is_by_peer()),
             peer: shared.peer(),
             candidate: None,
             shared,

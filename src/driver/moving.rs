@@ -14,7 +14,6 @@ use crate::core::segment::Header;
 use crate::demux::Opening;
 use crate::mailbox::ConnId;
 use crate::sys::Socket;
-use crate::trace;
 
 impl<S: Socket> Driver<S> {
     /// A whole datagram of an unknown conversation, which may be one whose peer has moved. Returns
@@ -73,7 +72,6 @@ impl<S: Socket> Driver<S> {
         self.peers.join(to);
         self.peers.validate(to);
         self.stats.migrations += 1;
-        trace::moved(old, to, conv);
         self.touch(id);
     }
 }

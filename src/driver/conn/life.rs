@@ -8,7 +8,6 @@ use crate::demux::Tombstone;
 use crate::error::ConnectionError;
 use crate::fec::FecStats;
 use crate::sync::Ordering;
-use crate::trace;
 
 impl Conn {
     /// Tells the handles what changed. Returns what to remember of the conversation if it is over.
@@ -22,7 +21,7 @@ impl Conn {
             self.inform(now, fec, scratch);
             let end = self.end(now)?;
             self.deliver_rest(scratch);
-            trace::ended(self.peer, self.shared.conv, end);
+            self.span.ended(end);
             scratch.wakers.extend(self.shared.end(end).into_iter().flatten());
             self.ended = Some(end);
             self.close_until = Some(now + self.linger);
@@ -36,6 +35,7 @@ impl Conn {
     fn inform(&mut self, now: Instant, fec: FecStats, scratch: &mut Scratch) {
         if !self.told_established && self.kcp.is_established() {
             self.told_established = true;
+            self.span.established();
             scratch.wakers.extend(self.shared.set_established());
         }
         let una = self.kcp.una();

@@ -65,6 +65,7 @@ impl Conn {
     /// From now on the peer has this address.
     pub(in super::super) fn follow(&mut self, addr: SocketAddr) {
         (self.peer, self.candidate) = (addr, None);
+        self.span.moved(addr);
         self.shared.set_peer(addr);
     }
 }

@@ -1,0 +1,263 @@
+//! What a server keeps of conversations that come and go, and of strangers that only knock.
+//!
+//! `cycles` opens, echoes and closes one conversation after the other on one listener and prints
+//! the memory in use. `flood` has thousands of addresses send first packets that nobody stands
+//! behind, beside a conversation whose goodput is measured before, during and after.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use clap::{Parser, Subcommand};
+use indicatif::{ProgressBar, ProgressStyle};
+use kcpx::core::segment::{Command as Segment, Header};
+use kcpx::core::seq::{Sn, Ts};
+use kcpx::{Config, Endpoint, KcpListener, KcpStream};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+/// Measures what one listener keeps of conversations that are over, and of strangers.
+#[derive(Parser)]
+struct Args {
+    #[command(subcommand)]
+    mode: Mode,
+}
+
+#[derive(Subcommand)]
+enum Mode {
+    /// Open, echo and close conversations on one listener.
+    Cycles {
+        /// How many.
+        #[arg(long, default_value_t = 100_000)]
+        count: u64,
+        /// How many at a time.
+        #[arg(long, default_value_t = 32)]
+        parallel: u64,
+    },
+    /// Send first packets from many addresses beside a conversation. Linux, whose whole 127/8 is
+    /// loopback.
+    Flood {
+        /// Packets a second.
+        #[arg(long, default_value_t = 20_000)]
+        rate: u64,
+        /// How long, in seconds.
+        #[arg(long, default_value_t = 5)]
+        seconds: u64,
+    },
+}
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    match Args::parse().mode {
+        Mode::Cycles { count, parallel } => cycles(count, parallel.max(1)).await,
+        Mode::Flood { rate, seconds } => flood(rate.max(100), seconds.max(1)).await,
+    }
+}
+
+/// Resident memory of this process in KiB, where the system tells.
+fn resident() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+}
+
+async fn echo_listener() -> anyhow::Result<(KcpListener, SocketAddr)> {
+    let listener = KcpListener::bind("127.0.0.1:0").await?;
+    let addr = listener.local_addr()?;
+    Ok((listener, addr))
+}
+
+async fn echo(mut stream: KcpStream) {
+    let mut buffer = vec![0; 16 * 1024];
+    while let Ok(len @ 1..) = stream.read(&mut buffer).await {
+        if stream.write_all(&buffer[..len]).await.is_err() {
+            break;
+        }
+    }
+}
+
+// ----- cycles -----
+
+async fn cycles(count: u64, parallel: u64) -> anyhow::Result<()> {
+    let (listener, addr) = echo_listener().await?;
+    let server = listener.endpoint().clone();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(echo(stream));
+        }
+    });
+    let client = Endpoint::bind_with("127.0.0.1:0", Config::new()).await?;
+    let bar = ProgressBar::new(count)
+        .with_style(ProgressStyle::with_template("{bar:40} {pos}/{len} {per_sec} {msg}")?);
+    let started = Instant::now();
+    let step = (count / 10).max(1);
+    let mut memory = Vec::new();
+    let mut done = 0;
+    while done < count {
+        let until = (done + step).min(count);
+        let tasks: Vec<_> = (0..parallel)
+            .map(|task| {
+                let (client, bar) = (client.clone(), bar.clone());
+                let mine = (until - done + parallel - 1 - task) / parallel;
+                tokio::spawn(async move {
+                    for _ in 0..mine {
+                        cycle(&client, addr).await?;
+                        bar.inc(1);
+                    }
+                    anyhow::Ok(())
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await??;
+        }
+        done = until;
+        memory.push((done, resident()));
+        bar.set_message(format!("{} KiB", resident()));
+    }
+    bar.finish_and_clear();
+    client.wait_idle().await;
+    let took = started.elapsed().as_secs_f64();
+    println!("{:>10} {:>12}", "cycles", "memory KiB");
+    for (done, kib) in &memory {
+        println!("{done:>10} {kib:>12}");
+    }
+    let (ours, theirs) = (client.stats(), server.stats());
+    println!(
+        "{count} conversations in {took:.1} s, {:.0} a second; now {} and {} of them live",
+        count as f64 / took,
+        ours.connections,
+        theirs.connections
+    );
+    ensure!(theirs.opened_by_peers == count, "{} were opened", theirs.opened_by_peers);
+    // From a tenth on: before that, tables grow to their bounds.
+    let (first, last) = (memory[0].1, memory[memory.len() - 1].1);
+    ensure!(last <= first + first / 4 + 4_096, "memory grew from {first} to {last} KiB");
+    Ok(())
+}
+
+async fn cycle(client: &Endpoint, addr: SocketAddr) -> anyhow::Result<()> {
+    let mut stream = client.connect(addr).await?;
+    stream.write_all(b"a question of some length, as they are").await?;
+    stream.shutdown().await?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await?;
+    ensure!(answer == b"a question of some length, as they are", "another answer: {answer:?}");
+    Ok(())
+}
+
+// ----- flood -----
+
+/// Sockets that first packets come from.
+const SOURCES: u32 = 1_000;
+
+async fn flood(rate: u64, seconds: u64) -> anyhow::Result<()> {
+    let (listener, addr) = echo_listener().await?;
+    let server = listener.endpoint().clone();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(echo(stream));
+        }
+    });
+    let bytes = Arc::new(AtomicU64::new(0));
+    let goodput = tokio::spawn(transfer(addr, bytes.clone()));
+    let before = measure("before", &bytes, 3).await;
+    let memory = resident();
+
+    let stop = Arc::new(AtomicBool::new(false));
+    let halt = stop.clone();
+    let flooding = std::thread::spawn(move || knock(addr, rate, &halt));
+    let during = measure("during", &bytes, seconds).await;
+    stop.store(true, Ordering::Relaxed);
+    let sent = flooding.join().ok().context("the flood failed")??;
+    let peak = resident();
+    let stats = server.stats();
+
+    let mut recovered = None;
+    for second in 1..=15 {
+        let after = measure("after", &bytes, 1).await;
+        if after >= before * 0.9 {
+            recovered = Some(second);
+            break;
+        }
+    }
+    goodput.abort();
+    println!("sent {sent} first packets from {SOURCES} addresses");
+    println!("goodput: {before:.0} MB/s before, {during:.0} during, recovered in {recovered:?} s");
+    println!("memory: {memory} KiB before, {peak} KiB at the end of the flood");
+    println!(
+        "opened {}, now unvalidated {}, refused: {} unvalidated, {} of one source, {} backlog",
+        stats.opened_by_peers,
+        stats.unvalidated,
+        stats.refused_unvalidated,
+        stats.refused_source,
+        stats.refused_backlog
+    );
+    ensure!(during * 2.0 >= before, "less than half of the goodput was left");
+    ensure!(recovered.is_some(), "the goodput did not come back");
+    // 4,096 places of at most 8 KiB, and some room.
+    ensure!(peak < memory + 48 * 1024, "{} KiB for strangers", peak - memory);
+    Ok(())
+}
+
+/// An established conversation that sends as fast as it can and reads the echo.
+async fn transfer(addr: SocketAddr, bytes: Arc<AtomicU64>) -> std::io::Result<()> {
+    let stream = KcpStream::connect(addr).await?;
+    let (mut reader, mut writer) = stream.into_split();
+    tokio::spawn(async move {
+        let data = vec![7; 64 * 1024];
+        while writer.write_all(&data).await.is_ok() {}
+    });
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        let len = reader.read(&mut buffer).await?;
+        bytes.fetch_add(len as u64, Ordering::Relaxed);
+    }
+}
+
+/// Megabytes per second over so many seconds.
+async fn measure(name: &str, bytes: &AtomicU64, seconds: u64) -> f64 {
+    let (start, from) = (Instant::now(), bytes.load(Ordering::Relaxed));
+    tokio::time::sleep(Duration::from_secs(seconds)).await;
+    let moved = bytes.load(Ordering::Relaxed) - from;
+    let rate = moved as f64 / 1e6 / start.elapsed().as_secs_f64();
+    println!("{name}: {rate:.0} MB/s");
+    rate
+}
+
+/// Sends first packets at a steady rate. Returns how many.
+fn knock(addr: SocketAddr, rate: u64, stop: &AtomicBool) -> anyhow::Result<u64> {
+    let sockets = (0..SOURCES)
+        .map(|source| {
+            let [_, _, high, low] = (source + 1).to_be_bytes();
+            UdpSocket::bind((Ipv4Addr::new(127, 9, high, low), 0))
+        })
+        .collect::<Result<Vec<_>, _>>()
+        .context("binding loopback addresses")?;
+    let (start, mut sent) = (Instant::now(), 0_u64);
+    while !stop.load(Ordering::Relaxed) {
+        let due = (start.elapsed().as_micros() as u64) * rate / 1_000_000;
+        while sent < due {
+            let mut datagram = Vec::new();
+            Header {
+                conv: (sent as u32).wrapping_mul(0x9E37_79B9) | 1,
+                command: Segment::Push,
+                frg: 0,
+                wnd: 128,
+                ts: Ts(0),
+                sn: Sn(0),
+                una: Sn(0),
+                len: 5,
+            }
+            .emit(&mut datagram);
+            datagram.extend_from_slice(b"hello");
+            // The kernel may have no room: then so many fewer arrive.
+            let _ = sockets[(sent % u64::from(SOURCES)) as usize].send_to(&datagram, addr);
+            sent += 1;
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    Ok(sent)
+}

@@ -1,0 +1,67 @@
+//! Settings from what is known of a path.
+
+use std::time::Duration;
+
+use super::{Config, SEGMENT_HEADER};
+
+/// Smallest window: what a peer takes that has told nothing yet.
+const SMALLEST: u64 = 32;
+
+impl Config {
+    /// The defaults with windows and buffers for a path of `bits_per_second` and a round trip of
+    /// `rtt`: both windows hold what is on the way in a round trip and a quarter more, so that the
+    /// path stays full while a lost segment is repeated. Between 32 and 65,535 segments of 1,400
+    /// bytes; kernel buffers and the stream's own grow with it.
+    ///
+    /// A window is a bound on what is lost in a burst as well: where the path is shared, give only
+    /// the share that this conversation is to have. See docs/tuning.md.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// let config = kcpx::Config::for_link(100_000_000, Duration::from_millis(80));
+    /// assert_eq!((config.kcp.send_window, config.kcp.recv_window), (909, 909));
+    /// ```
+    #[must_use]
+    pub fn for_link(bits_per_second: u64, rtt: Duration) -> Self {
+        let mut config = Self::new();
+        let micros = u64::try_from(rtt.as_micros()).unwrap_or(u64::MAX);
+        let product = u128::from(bits_per_second) * u128::from(micros) / 8_000_000;
+        let segment = u128::from(config.kcp.mtu) - SEGMENT_HEADER as u128;
+        let segments = (product * 5 / 4).div_ceil(segment);
+        let most = u64::from(u16::MAX);
+        let segments = u64::try_from(segments).unwrap_or(most).clamp(SMALLEST, most);
+        let window = u16::try_from(segments).unwrap_or(u16::MAX);
+        (config.kcp.send_window, config.kcp.recv_window) = (window, window);
+        let bytes = usize::from(window) * usize::from(config.kcp.mtu);
+        for buffer in [&mut config.send_buffer, &mut config.recv_buffer] {
+            *buffer = bytes.max(*buffer);
+        }
+        let socket = &mut config.socket;
+        for buffer in [&mut socket.send_buffer_size, &mut socket.recv_buffer_size] {
+            *buffer = buffer.map(|size| size.max(2 * bytes));
+        }
+        config
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_follow_the_path_within_their_range() {
+        for (bits, millis, window) in [
+            (0, 0, 32),
+            (1_000_000, 20, 32),
+            (50_000_000, 50, 284),
+            (1_000_000_000, 100, 11_356),
+            (100_000_000_000, 1_000, 65_535),
+            (u64::MAX, u64::MAX, 65_535),
+        ] {
+            let config = Config::for_link(bits, Duration::from_millis(millis));
+            assert_eq!(config.kcp.send_window, window, "{bits} bit/s, {millis} ms");
+            assert_eq!(config.validate(), Ok(()));
+        }
+    }
+}
