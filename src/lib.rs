@@ -154,6 +154,11 @@ pub use stream::KcpStream;
 #[cfg(not(loom))]
 pub use transport::{RecvBatch, Transmit, Transport};
 
+/// The examples of docs/tuning.md, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/tuning.md")]
+mod tuning {}
+
 /// The README's examples, compiled.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
