@@ -36,11 +36,12 @@
 //!
 //! One task per UDP socket drives all conversations on it; streams exchange bytes with it through
 //! queues. There is no handshake: a conversation begins with its first data segment and is known
-//! by address and 32-bit conversation id. There is no end-of-stream on this wire either, so a
-//! reader must know how much to expect; a peer that vanishes is an error, never an end.
+//! by address and 32-bit conversation id. Stock KCP has no end of stream either: between peers of
+//! this crate readers get one, in a way that others do not see; against a peer of another make a
+//! reader must know how much to expect. A peer that vanishes is an error, never an end.
 //!
 //! * `flush` hands bytes to the protocol; it does not wait for the peer.
-//! * `shutdown` is `Ok` once the peer acknowledged every byte.
+//! * `shutdown` is `Ok` once the peer acknowledged every byte; its reader gets the end.
 //! * Dropping a stream delivers what was written in the background, for up to
 //!   [`Config::linger`] without progress. [`Endpoint::wait_idle`] waits for that; a process that
 //!   ends before loses the tail.

@@ -66,10 +66,8 @@ impl Conn {
             return Some(cause);
         }
         let drained = self.is_drained();
-        if (self.detached || (self.write_closed && self.told_end))
-            && drained
-            && self.kcp.is_closed()
-        {
+        let over = self.told_end || (self.detached && !self.may_be_written_to());
+        if (self.detached || self.write_closed) && self.is_delivered() && over {
             return Some(ConnectionError::Closed);
         }
         if self.linger_until().is_some_and(|until| now >= until) {
@@ -80,6 +78,19 @@ impl Conn {
             return Some(ConnectionError::DeadPeer);
         }
         self.kcp.ended()
+    }
+
+    /// Whether everything is done that was left to do: the peer has every byte, and knows that no
+    /// more come if it can.
+    fn is_delivered(&self) -> bool {
+        self.is_drained() && self.kcp.is_closed()
+    }
+
+    /// Whether the peer may still send, and would understand that nobody reads it: somebody should be
+    /// there to say so.
+    fn may_be_written_to(&self) -> bool {
+        let refused = self.discarded || self.kcp.has_refused();
+        self.kcp.peer_understands_close() && !self.kcp.peer_has_closed() && !refused
     }
 
     /// Whether the peer has to hear that the conversation is over, since it may believe that
@@ -147,7 +158,7 @@ impl Conn {
     ) {
         let closing = self.closing_until().is_some_and(|until| now < until);
         let shutting = self.write_closed && !self.told_drained;
-        let open = self.ended.is_none() && (self.detached || shutting);
+        let open = self.ended.is_none() && (shutting || (self.detached && !self.is_delivered()));
         let lingers = !over && (open || closing);
         match (std::mem::replace(&mut self.lingering, lingers), lingers) {
             (false, true) => *count += 1,
