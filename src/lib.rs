@@ -70,6 +70,11 @@
 //! # Features
 //!
 //! * `stream`: [`Incoming`] is a `futures_core::Stream`.
+//! * `axum`: [`KcpListener`] is an `axum::serve::Listener`, so that `axum::serve` runs on it.
+//! * `hyper`: `KcpConnector`, with which the clients of hyper-util and tonic connect.
+//! * `tonic`: [`KcpStream`] is `tonic::transport::server::Connected`. With `stream`, a tonic server
+//!   takes [`KcpListener::incoming`].
+//! * `tokio-util`: [`KcpListener`] is a `tokio_util::net::Listener`.
 //! * `legacy-ciphers`: kcp-go's older ciphers.
 //! * `aws-lc-rs`: a faster backend of the AEADs, which needs a C compiler.
 //! * `tracing` (default): events for the life of conversations.
@@ -114,6 +119,8 @@ mod demux;
 #[cfg(not(loom))]
 mod driver;
 #[cfg(not(loom))]
+mod ecosystem;
+#[cfg(not(loom))]
 mod endpoint;
 #[cfg(not(loom))]
 mod listener;
@@ -141,6 +148,10 @@ pub use config::{
     NoDelay, PacketFilter, SessionPolicy, SocketConfig, WritePolicy,
 };
 pub use crypto::{Algorithm, Cipher, Key};
+#[cfg(all(feature = "tonic", not(loom)))]
+pub use ecosystem::KcpConnectInfo;
+#[cfg(all(feature = "hyper", not(loom)))]
+pub use ecosystem::KcpConnector;
 #[cfg(not(loom))]
 pub use endpoint::Endpoint;
 pub use error::{ConfigError, ConnectionError};

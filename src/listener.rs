@@ -200,7 +200,11 @@ impl KcpListener {
     /// Borrows the listener as a sequence of streams.
     #[must_use]
     pub fn incoming(&self) -> Incoming<'_> {
-        Incoming { listener: self }
+        Incoming {
+            listener: self,
+            #[cfg(feature = "stream")]
+            ended: false,
+        }
     }
 
     /// Returns the address the socket is bound to.
@@ -252,10 +256,13 @@ impl fmt::Debug for KcpListener {
 }
 
 /// The streams of a listener, one after the other. With the feature `stream` it is a
-/// `futures_core::Stream` that never ends.
+/// `futures_core::Stream`, which ends after the error of an ended endpoint.
 #[derive(Debug)]
 pub struct Incoming<'a> {
     listener: &'a KcpListener,
+    /// The stream has returned its error.
+    #[cfg(feature = "stream")]
+    ended: bool,
 }
 
 impl Incoming<'_> {
@@ -277,7 +284,16 @@ impl Incoming<'_> {
 impl futures_core::Stream for Incoming<'_> {
     type Item = io::Result<KcpStream>;
 
-    fn poll_next(self: std::pin::Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.listener.poll_accept(cx).map_ok(|(stream, _)| stream).map(Some)
+    // Whoever skips errors, as servers do, would never leave its loop if there were one each time.
+    fn poll_next(
+        mut self: std::pin::Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Self::Item>> {
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        let accepted = std::task::ready!(self.listener.poll_accept(cx));
+        self.ended = accepted.is_err();
+        Poll::Ready(Some(accepted.map(|(stream, _)| stream)))
     }
 }

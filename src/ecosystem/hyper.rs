@@ -1,0 +1,177 @@
+//! A connector, for the clients of hyper-util and of tonic.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use http::Uri;
+use hyper_util::client::legacy::connect::{Connected, Connection};
+use hyper_util::rt::TokioIo;
+use tokio::net::lookup_host;
+use tower_service::Service;
+
+use crate::config::Config;
+use crate::endpoint::Endpoint;
+use crate::stream::KcpStream;
+
+/// Opens KCP connections to the host and port of a URI.
+///
+/// `hyper_util::client::legacy::Client` takes it, and so does tonic's
+/// `Endpoint::connect_with_connector`. Without a port in the URI it is 80 for `http` and 443 for
+/// `https`; TLS itself is for another layer around this one.
+///
+/// There is no handshake on this wire, so connecting does not tell whether anybody is there: a
+/// request to nobody fails after
+/// [`KcpConfig::dead_peer_timeout`](crate::KcpConfig::dead_peer_timeout).
+///
+/// ```
+/// use http_body_util::Empty;
+/// use hyper_util::client::legacy::Client;
+/// use hyper_util::rt::TokioExecutor;
+/// use kcpx::{Config, KcpConnector};
+///
+/// let connector = KcpConnector::new(Config::new());
+/// let client = Client::builder(TokioExecutor::new()).build(connector);
+/// # let _: Client<_, Empty<bytes::Bytes>> = client;
+/// ```
+///
+/// # Errors
+///
+/// Connecting fails with [`InvalidInput`](io::ErrorKind::InvalidInput) when the URI has no host, or
+/// neither a port nor a scheme that implies one; otherwise as [`KcpStream::connect_with`] or
+/// [`Endpoint::connect`].
+///
+/// # Cancel safety
+///
+/// A future that is dropped has sent nothing.
+#[derive(Clone, Debug)]
+pub struct KcpConnector {
+    via: Via,
+}
+
+#[derive(Clone, Debug)]
+enum Via {
+    FreshSockets(Box<Config>),
+    Endpoint(Endpoint),
+}
+
+impl KcpConnector {
+    /// A connector whose connections have this configuration and a socket each.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        Self { via: Via::FreshSockets(Box::new(config)) }
+    }
+
+    /// A connector whose connections share the socket of an endpoint.
+    ///
+    /// A client owns its streams; with a handle of the endpoint the application still sees their
+    /// [`stats`](Endpoint::stats) and can wait until they are delivered before it ends:
+    /// [`Endpoint::wait_idle`]. Hosts must have an address of the family of the socket.
+    #[must_use]
+    pub fn on(endpoint: Endpoint) -> Self {
+        Self { via: Via::Endpoint(endpoint) }
+    }
+}
+
+impl Service<Uri> for KcpConnector {
+    type Response = TokioIo<KcpStream>;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        let via = self.via.clone();
+        Box::pin(async move {
+            let target = target(&uri)?;
+            let stream = match via {
+                Via::FreshSockets(config) => KcpStream::connect_with(target, *config).await?,
+                Via::Endpoint(endpoint) => connect_on(&endpoint, target).await?,
+            };
+            Ok(TokioIo::new(stream))
+        })
+    }
+}
+
+async fn connect_on(endpoint: &Endpoint, target: (&str, u16)) -> io::Result<KcpStream> {
+    let local = endpoint.local();
+    let same_family = lookup_host(target).await?.find(|peer| peer.is_ipv4() == local.is_ipv4());
+    let peer = same_family.ok_or_else(|| {
+        let what = format!("{} has no address of the family of the socket on {local}", target.0);
+        io::Error::new(io::ErrorKind::InvalidInput, what)
+    })?;
+    endpoint.connect(peer).await
+}
+
+/// What the pool of hyper-util's client asks of a connection.
+impl Connection for KcpStream {
+    fn connected(&self) -> Connected {
+        Connected::new()
+    }
+}
+
+/// Host and port to resolve.
+fn target(uri: &Uri) -> io::Result<(&str, u16)> {
+    let refused = |what: String| io::Error::new(io::ErrorKind::InvalidInput, what);
+    let host = uri.host().filter(|host| !host.is_empty());
+    let host = host.ok_or_else(|| refused(format!("the URI {uri} has no host")))?;
+    // An IPv6 address is in brackets there, and must not be here.
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    let port = match (uri.port_u16(), uri.scheme_str()) {
+        (Some(port), _) => port,
+        (None, Some("http")) => 80,
+        (None, Some("https")) => 443,
+        (None, Some(scheme)) => {
+            let text = "which only http and https imply";
+            return Err(refused(format!("the URI {uri} has no port, {text}, not {scheme}")));
+        }
+        (None, None) => {
+            let text = "neither a port nor the scheme http or https, which imply one";
+            return Err(refused(format!("the URI {uri} has {text}")));
+        }
+    };
+    Ok((bare, port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn host_and_port_come_from_the_uri() {
+        for (uri, expected) in [
+            ("http://example.org/a?b", ("example.org", 80)),
+            ("https://example.org", ("example.org", 443)),
+            ("http://127.0.0.1:4000/", ("127.0.0.1", 4000)),
+            ("kcp://[::1]:4000", ("::1", 4000)),
+            ("example.org:4000", ("example.org", 4000)),
+        ] {
+            assert_eq!(target(&Uri::from_static(uri)).unwrap(), expected, "{uri}");
+        }
+    }
+
+    #[test]
+    fn refusals_name_what_is_missing() {
+        for (uri, expected) in [
+            ("/path", "the URI /path has no host"),
+            ("http://:80/", "the URI http://:80/ has no host"),
+            (
+                "kcp://example.org/",
+                "the URI kcp://example.org/ has no port, which only http and https imply, not kcp",
+            ),
+            (
+                "example.org",
+                "the URI example.org has neither a port nor the scheme http or https, \
+                 which imply one",
+            ),
+        ] {
+            let Ok(uri) = uri.parse::<Uri>() else { panic!("{uri} does not parse") };
+            let error = target(&uri).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+            assert_eq!(error.to_string(), expected);
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! What a tonic server tells its services about a KCP connection.
+
+use std::net::SocketAddr;
+
+use tonic::transport::server::Connected;
+
+use crate::stream::KcpStream;
+
+/// The addresses of a gRPC connection over KCP.
+///
+/// A service finds it among the extensions of a request:
+/// `request.extensions().get::<KcpConnectInfo>()`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KcpConnectInfo {
+    /// The address the socket is bound to. Its IP is unspecified if it was bound so.
+    pub local_addr: SocketAddr,
+    /// The address of the peer.
+    pub peer_addr: SocketAddr,
+}
+
+/// With [`KcpListener::incoming`](crate::KcpListener::incoming) and the feature `stream` a tonic
+/// server runs on KCP: `Server::builder().serve_with_incoming(service, listener.incoming())`.
+impl Connected for KcpStream {
+    type ConnectInfo = KcpConnectInfo;
+
+    fn connect_info(&self) -> KcpConnectInfo {
+        let handle = self.handle();
+        KcpConnectInfo { local_addr: handle.mailbox().local(), peer_addr: handle.peer() }
+    }
+}
