@@ -1,0 +1,152 @@
+//! gRPC over KCP: tonic on both sides, with calls of three kinds.
+//!
+//! The server takes the incoming streams of a `KcpListener`, the client a `KcpConnector`. The
+//! service and its client are in `common/sums.rs`, written by hand, so that no protocol compiler
+//! is needed; generated ones are used in the same way.
+//!
+//! ```sh
+//! cargo run --release --example grpc
+//! ```
+//!
+//! or in two terminals:
+//!
+//! ```sh
+//! cargo run --release --example grpc -- server --listen 127.0.0.1:4002
+//! cargo run --release --example grpc -- client http://127.0.0.1:4002
+//! ```
+
+#[path = "common/ending.rs"]
+mod ending;
+#[path = "common/sums.rs"]
+mod sums;
+
+use std::net::SocketAddr;
+
+use anyhow::{Context, Result, ensure};
+use clap::{Parser, Subcommand};
+use kcpx::{Config, Endpoint, KcpConnector, KcpListener, NoDelay};
+use tokio::sync::{mpsc, oneshot};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Server;
+
+use self::ending::closed;
+use self::sums::{Number, PEER, Sums, SumsClient};
+
+/// How many numbers are streamed each way.
+const NUMBERS: i64 = 10_000;
+/// Numbers sent ahead of the answers in the bidirectional call.
+const ROUNDS: i64 = 100;
+
+/// gRPC over KCP; without a command, both sides in this process.
+#[derive(Parser)]
+struct Args {
+    #[command(subcommand)]
+    role: Option<Role>,
+}
+
+#[derive(Subcommand)]
+enum Role {
+    /// Serves kcpx.demo.Sums until Ctrl-C
+    Server {
+        /// Where to listen, as HOST:PORT; port 0 picks a free one
+        #[arg(long, default_value = "127.0.0.1:4002")]
+        listen: String,
+    },
+    /// Calls each method and checks the answers
+    Client {
+        /// Where the server is, as http://HOST:PORT
+        url: String,
+    },
+}
+
+fn config() -> Config {
+    Config::new().no_delay(NoDelay::FAST3)
+}
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    match Args::parse().role {
+        Some(Role::Server { listen }) => {
+            let listener = bind(&listen).await?;
+            println!("listening on {}", listener.local_addr()?);
+            serve(listener, async { drop(tokio::signal::ctrl_c().await) }).await
+        }
+        Some(Role::Client { url }) => call(url).await,
+        None => demo().await,
+    }
+}
+
+async fn bind(addr: &str) -> Result<KcpListener> {
+    KcpListener::bind_with(addr, config()).await.with_context(|| {
+        format!("cannot listen on {addr:?}: expected a free HOST:PORT, as in 127.0.0.1:4002")
+    })
+}
+
+async fn demo() -> Result<()> {
+    let listener = bind("127.0.0.1:0").await?;
+    let url = format!("http://{}", listener.local_addr()?);
+    println!("serving {url} over KCP");
+    let endpoint = listener.endpoint().clone();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let server = tokio::spawn(serve(listener, async { drop(stopped.await) }));
+
+    call(url).await?;
+    closed(&endpoint).await.context("the server")?;
+    println!("all of it over {} connection(s), now closed", endpoint.stats().opened_by_peers);
+    drop(stop);
+    server.await?
+}
+
+async fn serve(listener: KcpListener, stop: impl Future<Output = ()>) -> Result<()> {
+    Server::builder().serve_with_incoming_shutdown(Sums, listener.incoming(), stop).await?;
+    // The last bytes of the last responses have no kernel that delivers them.
+    listener.wait_idle().await;
+    Ok(())
+}
+
+async fn call(url: String) -> Result<()> {
+    // With an endpoint of our own we can wait below until the connection is closed.
+    let endpoint = Endpoint::bind_with("0.0.0.0:0", config()).await?;
+    let channel = tonic::transport::Endpoint::new(url.clone())
+        .with_context(|| format!("{url:?} is no URL: expected http://HOST:PORT"))?
+        .connect_with_connector(KcpConnector::on(endpoint.clone()))
+        .await
+        .with_context(|| format!("cannot connect to {url}"))?;
+    let mut client = SumsClient::new(channel);
+
+    let response = client
+        .square(12)
+        .await
+        .with_context(|| format!("no answer from {url}; is the server running there?"))?;
+    ensure!(response.get_ref().value == 144, "12 * 12 = {}?", response.get_ref().value);
+    let peer = response.metadata().get(PEER).context("the server does not say who we are")?;
+    let peer: SocketAddr = peer.to_str()?.parse()?;
+    ensure!(peer.port() == endpoint.local_addr()?.port(), "the server saw us at {peer}");
+    println!("Square   12 * 12 = 144, the server saw us at {peer}");
+
+    let mut counted = client.count(NUMBERS).await?;
+    let mut last = 0;
+    while let Some(number) = counted.message().await? {
+        ensure!(number.value == last + 1, "{} came after {last}", number.value);
+        last = number.value;
+    }
+    ensure!(last == NUMBERS, "the count ended at {last}");
+    println!("Count    1 to {NUMBERS}, all in order");
+
+    // Each answer is awaited before the next number is sent: both directions at once.
+    let (numbers, queue) = mpsc::channel(1);
+    let mut totals = client.total(ReceiverStream::new(queue)).await?;
+    let mut expected = 0;
+    for value in 1..=ROUNDS {
+        numbers.send(Number { value }).await?;
+        expected += value;
+        let total = totals.message().await?.context("the totals ended early")?;
+        ensure!(total.value == expected, "the total of 1 to {value} is {expected}, not {total:?}");
+    }
+    drop(numbers);
+    ensure!(totals.message().await?.is_none(), "a total without a number");
+    println!("Total    {ROUNDS} numbers there, their total back after each: {expected}");
+
+    drop((client, totals, counted));
+    closed(&endpoint).await.context("the client")
+}
