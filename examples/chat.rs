@@ -1,0 +1,319 @@
+//! Chat: lines travel in the stream, and who is there travels beside it.
+//!
+//! A line must arrive, and in order. That somebody is still there is said every second, and the
+//! next time will do if one is lost: such notices are out-of-band datagrams, which are neither
+//! repeated nor kept back behind lines that were lost on the way. They share a header with FEC, so
+//! both sides have it on.
+//!
+//! ```sh
+//! cargo run --release --example chat
+//! ```
+//!
+//! or in several terminals:
+//!
+//! ```sh
+//! cargo run --release --example chat -- server --listen 127.0.0.1:4005
+//! cargo run --release --example chat -- client 127.0.0.1:4005 --name alice
+//! ```
+
+use std::collections::HashMap;
+use std::io::ErrorKind;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use bytes::Bytes;
+use clap::{Parser, Subcommand};
+use kcpx::{Config, FecConfig, KcpListener, KcpStream, NoDelay, OwnedReadHalf, OwnedWriteHalf};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, stdin};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, interval};
+
+/// Longest line in bytes, so that a client takes no more memory than that; longest name.
+const LINE: usize = 4_096;
+const NAME: usize = 32;
+/// Lines and notices that wait for one client at most.
+const QUEUE: usize = 256;
+/// How often a client says that it is there, and the silence after which it counts as away.
+const BEAT: Duration = Duration::from_secs(1);
+const AWAY: Duration = Duration::from_secs(5);
+
+/// Chat with lines in the stream and notices beside it; without a command, a room with two guests
+/// in this process.
+#[derive(Parser)]
+struct Args {
+    #[command(subcommand)]
+    role: Option<Role>,
+}
+
+#[derive(Subcommand)]
+enum Role {
+    /// The room: passes on what each client sends, until Ctrl-C
+    Server {
+        /// Where to listen, as HOST:PORT; port 0 picks a free one
+        #[arg(long, default_value = "127.0.0.1:4005")]
+        listen: String,
+    },
+    /// Joins the room: sends the lines of its input, prints what others send, until its input ends
+    Client {
+        /// Where the server is, as HOST:PORT
+        addr: String,
+        /// What the others see, at most 32 bytes
+        #[arg(long, default_value = "guest")]
+        name: String,
+    },
+}
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    match Args::parse().role {
+        Some(Role::Server { listen }) => {
+            let listener = bind(&listen).await?;
+            println!("listening on {}", listener.local_addr()?);
+            tokio::select! {
+                served = serve(&listener) => served?,
+                interrupted = tokio::signal::ctrl_c() => interrupted?,
+            }
+            listener.wait_idle().await;
+            Ok(())
+        }
+        Some(Role::Client { addr, name }) => talk(&addr, &name).await,
+        None => demo().await,
+    }
+}
+
+fn config() -> Result<Config> {
+    Ok(Config::new().no_delay(NoDelay::FAST3).fec(FecConfig::new(10, 3)?))
+}
+
+async fn bind(addr: &str) -> Result<KcpListener> {
+    KcpListener::bind_with(addr, config()?).await.with_context(|| {
+        format!("cannot listen on {addr:?}: expected a free HOST:PORT, as in 127.0.0.1:4005")
+    })
+}
+
+/// What goes from one side to the other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Post {
+    /// With its newline.
+    Line(String),
+    /// From a client: it is there. To a client: the name of who is.
+    Notice(Bytes),
+}
+
+/// What the other side sends, whichever way it comes.
+struct Inbox {
+    reader: OwnedReadHalf,
+    partial: Vec<u8>,
+}
+
+impl Inbox {
+    fn new(reader: OwnedReadHalf) -> Self {
+        Self { reader, partial: Vec::new() }
+    }
+
+    /// The next line or notice; `None` when the other side has ended its stream. Cancel safe.
+    async fn next(&mut self) -> Result<Option<Post>> {
+        loop {
+            if let Some(end) = self.partial.iter().position(|byte| *byte == b'\n') {
+                let line = self.partial.drain(..=end).collect();
+                return Ok(Some(Post::Line(
+                    String::from_utf8(line).context("a line not in UTF-8")?,
+                )));
+            }
+            ensure!(self.partial.len() <= LINE, "a line of more than {LINE} bytes");
+            tokio::select! {
+                notice = self.reader.recv_datagram() => return Ok(Some(Post::Notice(notice?))),
+                ready = self.reader.readable() => ready?,
+            }
+            let mut block = [0; 1_024];
+            match self.reader.try_read(&mut block) {
+                Ok(0) => return Ok(None),
+                Ok(count) => self.partial.extend_from_slice(&block[..count]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    async fn line(&mut self) -> Result<String> {
+        loop {
+            match self.next().await?.context("the stream has ended")? {
+                Post::Line(line) => return Ok(line),
+                Post::Notice(_) => {}
+            }
+        }
+    }
+}
+
+/// Everyone in the room, by number.
+#[derive(Default)]
+struct Room {
+    guests: Mutex<HashMap<u64, mpsc::Sender<Post>>>,
+}
+
+impl Room {
+    fn with<T>(&self, action: impl FnOnce(&mut HashMap<u64, mpsc::Sender<Post>>) -> T) -> T {
+        action(&mut self.guests.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// To everyone but `from`. A guest whose queue is full misses a notice, but no line: rather
+    /// than that it has to leave, which the end of its queue tells it.
+    fn post(&self, from: u64, post: &Post) {
+        self.with(|guests| {
+            guests.retain(|number, queue| {
+                let full = *number != from && queue.try_send(post.clone()).is_err();
+                !full || matches!(post, Post::Notice(_))
+            });
+        });
+    }
+}
+
+async fn serve(listener: &KcpListener) -> Result<()> {
+    let room = Arc::new(Room::default());
+    let mut guests = JoinSet::new();
+    for number in 0.. {
+        let (stream, peer) = listener.accept().await?;
+        while guests.try_join_next().is_some() {}
+        let room = room.clone();
+        guests.spawn(async move {
+            let left = host(stream, number, &room).await;
+            room.with(|guests| guests.remove(&number));
+            println!("{peer}: {}", left.map_or_else(|error| error.to_string(), |()| "left".into()));
+        });
+    }
+    Ok(())
+}
+
+/// One guest, from its name to its end.
+async fn host(stream: KcpStream, number: u64, room: &Room) -> Result<()> {
+    let (reader, mut writer) = stream.into_split();
+    let mut inbox = Inbox::new(reader);
+    let name = inbox.line().await?.trim().to_owned();
+    ensure!((1..=NAME).contains(&name.len()), "a name of {} bytes", name.len());
+    let (queue, mut posts) = mpsc::channel(QUEUE);
+    room.with(|guests| guests.insert(number, queue));
+    room.post(number, &Post::Line(format!("* {name} joined\n")));
+    let here = Post::Notice(Bytes::from(name.clone()));
+    loop {
+        tokio::select! {
+            post = posts.recv() => match post {
+                Some(post) => deliver(&mut writer, &post).await?,
+                None => bail!("read too slowly"),
+            },
+            received = inbox.next() => match received? {
+                Some(Post::Line(line)) => {
+                    room.post(number, &Post::Line(format!("{name}: {line}")));
+                }
+                Some(Post::Notice(_)) => room.post(number, &here),
+                None => break,
+            },
+        }
+    }
+    room.post(number, &Post::Line(format!("* {name} left\n")));
+    writer.shutdown().await?;
+    Ok(())
+}
+
+async fn deliver(writer: &mut OwnedWriteHalf, post: &Post) -> std::io::Result<()> {
+    match post {
+        Post::Line(line) => writer.write_all(line.as_bytes()).await,
+        Post::Notice(notice) => writer.send_datagram(notice),
+    }
+}
+
+/// Joins the room at `addr`.
+async fn join(addr: &str, name: &str) -> Result<(Inbox, OwnedWriteHalf)> {
+    ensure!(
+        (1..=NAME).contains(&name.len()) && !name.contains('\n'),
+        "the name has {} bytes, allowed are 1 to {NAME} in one line",
+        name.len()
+    );
+    let mut stream = KcpStream::connect_with(addr, config()?).await.with_context(|| {
+        format!("cannot connect to {addr:?}: expected HOST:PORT, as in 127.0.0.1:4005")
+    })?;
+    stream.write_all(format!("{name}\n").as_bytes()).await?;
+    stream.established().await.with_context(|| format!("nobody answers at {addr}"))?;
+    let (reader, writer) = stream.into_split();
+    Ok((Inbox::new(reader), writer))
+}
+
+async fn talk(addr: &str, name: &str) -> Result<()> {
+    let (mut inbox, mut writer) = join(addr, name).await?;
+    println!("joined as {name}");
+    let mut input = BufReader::new(stdin()).lines();
+    let mut beat = interval(BEAT);
+    let mut seen = HashMap::new();
+    loop {
+        tokio::select! {
+            line = input.next_line() => match line? {
+                Some(line) => writer.write_all(format!("{line}\n").as_bytes()).await?,
+                None => break,
+            },
+            received = inbox.next() => match received? {
+                Some(Post::Line(line)) => print!("{line}"),
+                Some(Post::Notice(name)) => {
+                    let name = String::from_utf8_lossy(&name).into_owned();
+                    if seen.insert(name.clone(), Instant::now()).is_none() {
+                        println!("* {name} is here");
+                    }
+                }
+                None => bail!("the server has ended"),
+            },
+            _ = beat.tick() => {
+                writer.send_datagram(b"here")?;
+                for (name, _) in seen.extract_if(|_, last: &mut Instant| last.elapsed() > AWAY) {
+                    println!("* {name} is away");
+                }
+            }
+        }
+    }
+    // The room has every line once this is done.
+    writer.shutdown().await?;
+    Ok(())
+}
+
+/// A room with two guests: a line of one reaches the other, and so does a notice.
+async fn demo() -> Result<()> {
+    let listener = bind("127.0.0.1:0").await?;
+    let addr = listener.local_addr()?.to_string();
+    let served = serve(&listener);
+    let guests = async {
+        let (mut alice, mut to_alice) = join(&addr, "alice").await?;
+        let (mut bob, mut to_bob) = join(&addr, "bob").await?;
+        let joined = alice.line().await?;
+        ensure!(joined == "* bob joined\n", "alice read {joined:?}");
+        println!("a room at {addr}, with alice and bob");
+
+        to_bob.write_all(b"hello, alice\n").await?;
+        let line = alice.line().await?;
+        ensure!(line == "bob: hello, alice\n", "alice read {line:?}");
+        println!("through the stream: {}", line.trim_end());
+
+        // A datagram may be lost, so bob says it again until alice has heard it.
+        let mut beat = interval(Duration::from_millis(20));
+        let notice = loop {
+            tokio::select! {
+                received = alice.next() => break received?.context("the stream has ended")?,
+                _ = beat.tick() => to_bob.send_datagram(b"here")?,
+            }
+        };
+        ensure!(notice == Post::Notice(Bytes::from_static(b"bob")), "alice got {notice:?}");
+        println!("beside it:          bob is here");
+
+        to_bob.shutdown().await?;
+        ensure!(bob.next().await?.is_none(), "bob got something after its end");
+        let left = alice.line().await?;
+        ensure!(left == "* bob left\n", "alice read {left:?}");
+        println!("the end of a stream: bob left");
+        to_alice.shutdown().await?;
+        anyhow::Ok(())
+    };
+    tokio::select! {
+        served = served => served.context("the server"),
+        done = guests => done,
+    }?;
+    listener.wait_idle().await;
+    Ok(())
+}

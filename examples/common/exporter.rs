@@ -1,0 +1,123 @@
+//! The statistics of an endpoint and of its connections, for a registry of `prometheus-client`.
+//!
+//! Nothing is counted here: each scrape takes a snapshot of what the library has counted.
+
+use std::fmt::Error;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use kcpx::{ConnectionStats, Endpoint, EndpointStats, KcpStream};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Unit;
+
+/// Names begin with `kcpx_`; counters are given `_total` by the encoder.
+const ENDPOINT: &[(&str, &str, Kind, fn(&EndpointStats) -> u64)] = &[
+    ("connections", "Conversations now known", Kind::Gauge, |s| s.connections),
+    ("opened_by_peers", "Conversations opened by peers", Kind::Counter, |s| s.opened_by_peers),
+    ("opened_locally", "Conversations opened from here", Kind::Counter, |s| s.opened_locally),
+    ("received_datagrams", "Datagrams received", Kind::Counter, |s| s.received_datagrams),
+    ("received_bytes", "Bytes received, headers included", Kind::Counter, |s| s.received_bytes),
+    ("sent_datagrams", "Datagrams sent", Kind::Counter, |s| s.sent_datagrams),
+    ("sent_bytes", "Bytes sent, headers included", Kind::Counter, |s| s.sent_bytes),
+    ("dropped_forged", "Dropped: wrong checksum or tag", Kind::Counter, |s| s.dropped_forged),
+    ("dropped_replayed", "Dropped: taken before", Kind::Counter, |s| s.dropped_replayed),
+    ("dropped_short", "Dropped: shorter than a segment", Kind::Counter, |s| s.dropped_short),
+    ("dropped_malformed", "Dropped: no valid segment", Kind::Counter, |s| s.dropped_malformed),
+    ("dropped_unknown", "Dropped: of no conversation", Kind::Counter, |s| s.dropped_unknown),
+    ("refused_connections", "Refused: too many", Kind::Counter, |s| s.refused_connections),
+    ("refused_backlog", "Refused: not accepted in time", Kind::Counter, |s| s.refused_backlog),
+    ("receive_errors", "Receive errors ridden out", Kind::Counter, |s| s.recv_errors),
+    ("send_errors", "Send errors taken as loss", Kind::Counter, |s| s.send_errors),
+    ("fec_recovered", "Packets recovered by FEC", Kind::Counter, |s| s.fec.recovered_shards),
+];
+
+/// The same, with the labels `peer` and `conv`.
+const CONNECTION: &[(&str, &str, Kind, fn(&ConnectionStats) -> u64)] = &[
+    ("connection_received_bytes", "Payload received", Kind::Counter, |s| s.received_bytes),
+    ("connection_sent_bytes", "Payload sent once", Kind::Counter, |s| s.sent_bytes),
+    ("connection_retransmits", "Segments sent again", Kind::Counter, |s| s.retransmits()),
+    ("connection_in_flight_segments", "Segments sent, not acknowledged", Kind::Gauge, |s| {
+        s.in_flight_segments.into()
+    }),
+    ("connection_unsent_bytes", "Bytes not sent yet", Kind::Gauge, |s| s.unsent_bytes),
+];
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Counter,
+    Gauge,
+}
+
+/// What a registry asks at each scrape.
+#[derive(Debug)]
+pub(crate) struct Exporter {
+    endpoint: Endpoint,
+    connections: Mutex<Vec<Weak<KcpStream>>>,
+}
+
+impl Exporter {
+    pub(crate) fn new(endpoint: Endpoint) -> Self {
+        Self { endpoint, connections: Mutex::default() }
+    }
+
+    /// Shows one more connection, until its last owner drops it.
+    pub(crate) fn add(&self, stream: &Arc<KcpStream>) {
+        let mut connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        connections.retain(|stream| stream.strong_count() > 0);
+        connections.push(Arc::downgrade(stream));
+    }
+
+    fn snapshots(&self) -> Vec<([(&'static str, String); 2], ConnectionStats)> {
+        let connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        let alive = connections.iter().filter_map(Weak::upgrade);
+        alive
+            .filter_map(|stream| {
+                let peer = stream.peer_addr().ok()?.to_string();
+                Some(([("peer", peer), ("conv", stream.conv().to_string())], stream.stats()))
+            })
+            .collect()
+    }
+}
+
+impl Collector for Exporter {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
+        let stats = self.endpoint.stats();
+        for (name, help, kind, value) in ENDPOINT {
+            let metric = encoder.encode_descriptor(name, help, None, kind.metric_type())?;
+            kind.encode(value(&stats), metric)?;
+        }
+        let snapshots = self.snapshots();
+        for (name, help, kind, value) in CONNECTION {
+            let mut family = encoder.encode_descriptor(name, help, None, kind.metric_type())?;
+            for (labels, stats) in &snapshots {
+                kind.encode(value(stats), family.encode_family(labels)?)?;
+            }
+        }
+        let seconds = Some(&Unit::Seconds);
+        let (name, help) = ("connection_srtt", "Smoothed round-trip time");
+        let mut family = encoder.encode_descriptor(name, help, seconds, MetricType::Gauge)?;
+        for (labels, stats) in &snapshots {
+            ConstGauge::new(stats.srtt.as_secs_f64()).encode(family.encode_family(labels)?)?;
+        }
+        Ok(())
+    }
+}
+
+impl Kind {
+    fn metric_type(self) -> MetricType {
+        match self {
+            Self::Counter => MetricType::Counter,
+            Self::Gauge => MetricType::Gauge,
+        }
+    }
+
+    fn encode(self, value: u64, encoder: MetricEncoder<'_>) -> Result<(), Error> {
+        match self {
+            Self::Counter => ConstCounter::new(value).encode(encoder),
+            Self::Gauge => ConstGauge::new(value).encode(encoder),
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! TCP connections and KCP conversations, one for one.
+
+use std::io;
+use std::net::SocketAddr;
+
+use anyhow::{Context, Result};
+use kcpx::{Endpoint, KcpListener, KcpStream};
+use tokio::io::copy_bidirectional_with_sizes;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+
+/// Bytes that each direction of a connection copies at once.
+const BLOCK: usize = 64 * 1024;
+
+/// Takes TCP connections and opens a conversation for each, all from one socket.
+pub(crate) async fn client(
+    listener: &TcpListener,
+    endpoint: &Endpoint,
+    peer: SocketAddr,
+) -> Result<()> {
+    let mut connections = JoinSet::new();
+    loop {
+        let (tcp, from) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                // Of one connection, or too many files are open, which passes.
+                println!("cannot accept: {error}");
+                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        while connections.try_join_next().is_some() {}
+        let kcp = endpoint.connect(peer).await.context("cannot open a conversation")?;
+        connections.spawn(async move { report(from, carry(tcp, kcp).await) });
+    }
+}
+
+/// Takes conversations and opens a TCP connection to the target for each.
+pub(crate) async fn server(listener: &KcpListener, target: &str) -> Result<()> {
+    let mut connections = JoinSet::new();
+    loop {
+        let (kcp, from) = listener.accept().await.context("the endpoint has ended")?;
+        while connections.try_join_next().is_some() {}
+        let target = target.to_owned();
+        connections.spawn(async move {
+            match TcpStream::connect(&target).await {
+                Ok(tcp) => report(from, carry(tcp, kcp).await),
+                Err(error) => {
+                    // As if the target had refused the user itself.
+                    kcp.abort();
+                    println!("{from}: cannot connect to {target}: {error}");
+                }
+            }
+        });
+    }
+}
+
+/// Copies both ways until both have ended. Returns the bytes from TCP to KCP, and back.
+async fn carry(mut tcp: TcpStream, mut kcp: KcpStream) -> io::Result<(u64, u64)> {
+    tcp.set_nodelay(true)?;
+    let copied = copy_bidirectional_with_sizes(&mut tcp, &mut kcp, BLOCK, BLOCK).await;
+    if copied.is_err() {
+        // Whoever is on the other side must not take what arrived for the whole: a reset on one
+        // side becomes a reset on the other.
+        kcp.abort();
+        tcp.set_zero_linger()?;
+    }
+    copied
+}
+
+fn report(from: SocketAddr, copied: io::Result<(u64, u64)>) {
+    match copied {
+        Ok((up, down)) => println!("{from}: closed, {up} bytes from TCP to KCP, {down} back"),
+        Err(error) => println!("{from}: reset: {error}"),
+    }
+}
