@@ -1,5 +1,7 @@
 //! Data to send, and what it is recognised by.
 
+#![allow(dead_code, reason = "each program uses a part of it")]
+
 use sha2::{Digest, Sha256};
 
 /// `len` bytes without a pattern; another `seed` gives others (SplitMix64).

@@ -13,6 +13,8 @@
 //! }
 //! ```
 
+#![allow(dead_code, reason = "each program uses a part of it")]
+
 use std::convert::Infallible;
 use std::future::{Ready, ready};
 use std::pin::Pin;

@@ -1,0 +1,198 @@
+//! The examples, as processes that are used from outside.
+
+#[path = "../common/mod.rs"]
+mod common;
+#[path = "../../examples/common/hash.rs"]
+mod hash;
+mod process;
+mod proxy;
+#[path = "../../examples/common/sums.rs"]
+mod sums;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Empty, Full};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use kcpx::{Config, KcpConnector, KcpStream};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt};
+
+use self::common::{bytes, guarded, one_thread, read};
+use self::hash::sha256;
+use self::process::Example;
+use self::sums::SumsClient;
+
+/// Where servers listen.
+const ANYWHERE: &str = "127.0.0.1:0";
+
+/// Without arguments each one plays all roles, checks the outcome, and ends.
+mod demo {
+    use super::Example;
+
+    macro_rules! demos {
+        ($($name:ident),*) => {$(
+            #[test]
+            fn $name() {
+                Example::start(stringify!($name), &[]).succeed();
+            }
+        )*};
+    }
+
+    demos!(chat, grpc, http, metrics, proxy, push_server, tls);
+}
+
+#[test]
+fn http_serves_a_client_of_the_library_and_its_own() {
+    let (_server, addr) = Example::serve("http", &["server", "--listen", ANYWHERE]);
+    let url = format!("http://{addr}");
+    one_thread().block_on(guarded(async {
+        let connector = KcpConnector::new(Config::new());
+        let client = Client::builder(TokioExecutor::new()).build::<_, Full<Bytes>>(connector);
+        let response = client.get(url.parse().unwrap()).await.expect("a response");
+        let greeting = response.into_body().collect().await.expect("a body").to_bytes();
+        assert_eq!(greeting, "hello over KCP\n");
+
+        let data = bytes(5, 1_500_000);
+        let expected = sha256(&data);
+        let request = hyper::Request::post(format!("{url}/sha256")).body(Full::from(data));
+        let response = client.request(request.unwrap()).await.expect("a response");
+        let answer = response.into_body().collect().await.expect("a body").to_bytes();
+        assert_eq!(answer, expected);
+
+        let response = client.get(format!("{url}/nowhere").parse().unwrap()).await;
+        assert_eq!(response.expect("a response").status(), 404);
+    }));
+    Example::start("http", &["client", &url, "--uploads", "2"]).succeed();
+    Example::start("http", &["client", "http//typo"]).fail_with("no URL");
+}
+
+#[test]
+fn grpc_serves_a_client_of_the_library_and_its_own() {
+    let (_server, addr) = Example::serve("grpc", &["server", "--listen", ANYWHERE]);
+    let url = format!("http://{addr}");
+    one_thread().block_on(guarded(async {
+        let endpoint = tonic::transport::Endpoint::new(url.clone()).expect("a URI");
+        let channel = endpoint.connect_with_connector(KcpConnector::new(Config::new())).await;
+        let mut sums = SumsClient::new(channel.expect("a channel"));
+        assert_eq!(sums.square(25).await.expect("an answer").get_ref().value, 625);
+
+        let mut counted = sums.count(3).await.expect("a stream");
+        for expected in 1..=3 {
+            let number = counted.message().await.expect("a number").expect("not the end");
+            assert_eq!(number.value, expected);
+        }
+        assert_eq!(counted.message().await.expect("the end"), None);
+
+        let numbers = [5, -7].map(|value| sums::Number { value });
+        let mut totals = sums.total(tokio_stream::iter(numbers)).await.expect("a stream");
+        for expected in [5, -2] {
+            let total = totals.message().await.expect("a total").expect("not the end");
+            assert_eq!(total.value, expected);
+        }
+    }));
+    Example::start("grpc", &["client", &url]).succeed();
+}
+
+#[test]
+fn tls_trusts_the_certificate_of_its_server_alone() {
+    let directory = std::env::temp_dir();
+    let file = |who: &str| {
+        let path = directory.join(format!("kcpx-{}-{who}.der", std::process::id()));
+        path.to_str().expect("a path in UTF-8").to_owned()
+    };
+    let (own, other) = (file("own"), file("other"));
+    let serve = |path: &str| {
+        Example::serve("tls", &["server", "--listen", ANYWHERE, "--certificate", path])
+    };
+    let ((_server, addr), _other) = (serve(&own), serve(&other));
+    let client = |path: &str| {
+        let addr = addr.to_string();
+        Example::start("tls", &["client", &addr, "--megabytes", "2", "--certificate", path])
+    };
+    let lines = client(&own).succeed();
+    assert!(lines.iter().any(|line| line.starts_with("handshake done: TLSv1_3")), "{lines:?}");
+    client(&other).fail_with("invalid peer certificate");
+    for path in [own, other] {
+        std::fs::remove_file(path).expect("a certificate");
+    }
+}
+
+#[test]
+fn push_server_pushes_to_a_client_of_the_library_and_its_own() {
+    let args = ["server", "--listen", ANYWHERE, "--rate", "200"];
+    let (_server, addr) = Example::serve("push_server", &args);
+    one_thread().block_on(guarded(async {
+        let mut stream = KcpStream::connect(addr).await.expect("a stream");
+        stream.write_all(b"s").await.expect("room");
+        let mut numbers = Vec::new();
+        while numbers.len() < 20 {
+            let mut line = String::new();
+            stream.read_line(&mut line).await.expect("a line");
+            let number = line.strip_prefix("tick ").and_then(|rest| rest.split(' ').next());
+            numbers.push(number.expect("a tick").parse::<u64>().expect("its number"));
+        }
+        assert!(numbers.is_sorted_by(|one, next| one + 1 == *next), "{numbers:?}");
+        stream.shutdown().await.expect("an acknowledgement");
+    }));
+    let client = Example::start("push_server", &["client", &addr.to_string(), "--ticks", "5"]);
+    let lines = client.succeed();
+    assert_eq!(lines.iter().filter(|line| line.starts_with("tick ")).count(), 5, "{lines:?}");
+}
+
+#[test]
+fn chat_takes_lines_and_notices_from_one_process_to_another() {
+    let (_server, addr) = Example::serve("chat", &["server", "--listen", ANYWHERE]);
+    let addr = addr.to_string();
+    let join = |name: &str| Example::start("chat", &["client", &addr, "--name", name]);
+    let mut alice = join("alice");
+    assert_eq!(alice.line(), "joined as alice");
+    let mut bob = join("bob");
+    alice.line_after("* bob joined");
+    // Whether a notice or a line comes first is open, so they are awaited one after the other.
+    alice.line_after("* bob is here");
+    bob.line_after("* alice is here");
+    bob.say("good morning");
+    assert_eq!(alice.line_after("bob: "), "good morning");
+    alice.say("and to you");
+    assert_eq!(bob.line_after("alice: "), "and to you");
+    bob.say("bye");
+    bob.succeed();
+    assert_eq!(alice.line_after("bob: "), "bye");
+    alice.line_after("* bob left");
+    alice.hang_up();
+    alice.succeed();
+    let name = "x".repeat(33);
+    Example::start("chat", &["client", &addr, "--name", &name]).fail_with("allowed are 1 to 32");
+}
+
+#[test]
+fn metrics_count_what_the_echo_has_done() {
+    let args = ["server", "--listen", ANYWHERE, "--metrics", ANYWHERE];
+    let (server, addr) = Example::serve("metrics", &args);
+    let url = server.line_after("metrics at ");
+    one_thread().block_on(guarded(async {
+        let mut stream = KcpStream::connect(addr).await.expect("a stream");
+        stream.write_all(&[7; 5_000]).await.expect("room");
+        assert_eq!(read(&mut stream, 5_000).await, [7; 5_000]);
+
+        let client =
+            Client::builder(TokioExecutor::new()).build::<_, Empty<Bytes>>(HttpConnector::new());
+        let response = client.get(url.parse().unwrap()).await.expect("a response");
+        let kind = response.headers()["content-type"].to_str().unwrap().to_owned();
+        assert!(kind.starts_with("application/openmetrics-text"), "{kind}");
+        let body = response.into_body().collect().await.expect("a body").to_bytes();
+        let text = String::from_utf8(body.to_vec()).expect("text");
+        let labels = format!("peer=\"127.0.0.1:{}\"", stream.local_addr().unwrap().port());
+        let value = |name: &str, labels: &str| {
+            let line = text.lines().find(|line| line.starts_with(name) && line.contains(labels));
+            let line = line.unwrap_or_else(|| panic!("no {name} in {text}"));
+            line.rsplit(' ').next().unwrap().parse::<f64>().expect("a number")
+        };
+        assert_eq!(value("kcpx_connections ", ""), 1.0);
+        assert_eq!(value("kcpx_connection_received_bytes_total{", &labels), 5_000.0);
+        assert_eq!(value("kcpx_connection_sent_bytes_total{", &labels), 5_000.0);
+        assert!(value("kcpx_received_bytes_total ", "") > 5_000.0);
+        assert!(text.ends_with("# EOF\n"));
+    }));
+    Example::start("metrics", &["client", &addr.to_string()]).succeed();
+}

@@ -1,0 +1,214 @@
+//! The proxy, between a TCP client and a TCP server of others.
+
+use std::convert::Infallible;
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+
+use axum::Router;
+use axum::body::Body;
+use axum::routing::{get, post};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use sha2::{Digest, Sha256};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::ANYWHERE;
+use super::common::{assert_same, bytes, guarded, two_threads};
+use super::hash::{hex, sha256};
+use super::process::Example;
+
+const CHUNK: usize = 1 << 20;
+const CHUNKS: u64 = 256;
+
+/// Both proxies in front of a TCP service.
+struct Tunnel {
+    /// Where clients of the service connect to.
+    addr: SocketAddr,
+    _client: Example,
+    _server: Example,
+}
+
+impl Tunnel {
+    fn new(target: SocketAddr, options: &[&str]) -> Self {
+        let target = target.to_string();
+        let server = ["server", "--listen", ANYWHERE, "--target", &target];
+        let (server, remote) = Example::serve("proxy", &[&server, options].concat());
+        let remote = remote.to_string();
+        let client = ["client", "--listen", ANYWHERE, "--remote", &remote];
+        let (client, addr) = Example::serve("proxy", &[&client, options].concat());
+        Self { addr, _client: client, _server: server }
+    }
+}
+
+/// A web server on TCP that knows nothing of KCP.
+async fn web_server() -> SocketAddr {
+    let chunks = || {
+        let chunks = (0..CHUNKS).map(|seed| Ok::<_, Infallible>(Bytes::from(bytes(seed, CHUNK))));
+        Body::from_stream(tokio_stream::iter(chunks))
+    };
+    let app = Router::new()
+        .route("/download", get(async move || chunks()))
+        .route("/sha256", post(async |body: Bytes| sha256(&body)));
+    let listener = TcpListener::bind(ANYWHERE).await.expect("a listener");
+    let addr = listener.local_addr().expect("an address");
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    addr
+}
+
+#[test]
+fn a_download_of_256_mib_by_a_stock_client_arrives_unchanged() {
+    let test = async {
+        let tunnel = Tunnel::new(web_server().await, &["--key", "a passphrase"]);
+        let client =
+            Client::builder(TokioExecutor::new()).build::<_, Full<Bytes>>(HttpConnector::new());
+        let url = format!("http://{}/download", tunnel.addr);
+        let response = client.get(url.parse().unwrap()).await.expect("a response");
+        assert_eq!(response.status(), 200);
+        let (mut body, mut hasher, mut len) = (response.into_body(), Sha256::new(), 0);
+        while let Some(frame) = body.frame().await {
+            if let Ok(data) = frame.expect("the download").into_data() {
+                hasher.update(&data);
+                len += data.len() as u64;
+            }
+        }
+        assert_eq!(len, CHUNKS * CHUNK as u64);
+        let mut expected = Sha256::new();
+        for seed in 0..CHUNKS {
+            expected.update(bytes(seed, CHUNK));
+        }
+        assert_eq!(hex(&hasher.finalize()), hex(&expected.finalize()));
+    };
+    two_threads().block_on(guarded(test));
+}
+
+#[test]
+fn uploads_on_connections_at_once_arrive_unchanged() {
+    let test = async {
+        let options = ["--crypt", "null", "--mode", "fast3", "--parityshard", "0"];
+        let tunnel = Tunnel::new(web_server().await, &options);
+        let url = format!("http://{}/sha256", tunnel.addr);
+        let client =
+            Client::builder(TokioExecutor::new()).build::<_, Full<Bytes>>(HttpConnector::new());
+        let mut uploads = tokio::task::JoinSet::new();
+        for seed in 0..16 {
+            let data = bytes(seed, 1_000_000);
+            let expected = sha256(&data);
+            let request = hyper::Request::post(&url).body(Full::from(data)).unwrap();
+            let response = client.request(request);
+            uploads.spawn(async move {
+                let body = response.await.expect("a response").into_body();
+                assert_eq!(body.collect().await.expect("a body").to_bytes(), expected);
+            });
+        }
+        assert_eq!(uploads.join_all().await.len(), 16);
+    };
+    two_threads().block_on(guarded(test));
+}
+
+/// The end of each direction passes through by itself: the answer comes after the end of the
+/// question.
+#[test]
+fn half_closed_connections_pass_through() {
+    let test = async {
+        let service = TcpListener::bind(ANYWHERE).await.unwrap();
+        let tunnel = Tunnel::new(service.local_addr().unwrap(), &["--key", "a passphrase"]);
+        let question = bytes(1, 300_000);
+        let server = async {
+            let (mut tcp, _) = service.accept().await.expect("a connection");
+            let mut got = Vec::new();
+            tcp.read_to_end(&mut got).await.expect("the end of the question");
+            assert_same(&got, &question);
+            tcp.write_all(&bytes(2, 200_000)).await.expect("room");
+            tcp.shutdown().await.expect("an end");
+        };
+        let client = async {
+            let mut tcp = TcpStream::connect(tunnel.addr).await.expect("a connection");
+            tcp.write_all(&question).await.expect("room");
+            tcp.shutdown().await.expect("an end");
+            let mut answer = Vec::new();
+            tcp.read_to_end(&mut answer).await.expect("the end of the answer");
+            assert_same(&answer, &bytes(2, 200_000));
+        };
+        tokio::join!(server, client);
+    };
+    two_threads().block_on(guarded(test));
+}
+
+#[test]
+fn a_server_that_speaks_first_is_heard() {
+    let test = async {
+        let service = TcpListener::bind(ANYWHERE).await.unwrap();
+        let tunnel = Tunnel::new(service.local_addr().unwrap(), &["--key", "a passphrase"]);
+        let server = async {
+            let (mut tcp, _) = service.accept().await.expect("a connection");
+            tcp.write_all(b"220 ready\r\n").await.expect("room");
+            let mut answer = String::new();
+            tcp.read_to_string(&mut answer).await.expect("the end of the answer");
+            assert_eq!(answer, "QUIT\r\n");
+        };
+        let client = async {
+            let mut tcp = TcpStream::connect(tunnel.addr).await.expect("a connection");
+            let mut greeting = [0; 11];
+            tcp.read_exact(&mut greeting).await.expect("a greeting");
+            assert_eq!(&greeting, b"220 ready\r\n");
+            tcp.write_all(b"QUIT\r\n").await.expect("room");
+            tcp.shutdown().await.expect("an end");
+        };
+        tokio::join!(server, client);
+    };
+    two_threads().block_on(guarded(test));
+}
+
+/// What is cut short must not look complete.
+#[test]
+fn a_connection_that_the_service_resets_is_reset() {
+    let test = async {
+        let service = TcpListener::bind(ANYWHERE).await.unwrap();
+        let tunnel = Tunnel::new(service.local_addr().unwrap(), &["--key", "a passphrase"]);
+        let server = async {
+            let (mut tcp, _) = service.accept().await.expect("a connection");
+            assert_eq!(tcp.read_u8().await.expect("a byte"), 1);
+            tcp.set_zero_linger().expect("a socket option");
+        };
+        let client = async {
+            let mut tcp = TcpStream::connect(tunnel.addr).await.expect("a connection");
+            tcp.write_u8(1).await.expect("room");
+            let error = tcp.read_u8().await.expect_err("no byte");
+            assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+        };
+        tokio::join!(server, client);
+    };
+    two_threads().block_on(guarded(test));
+}
+
+#[test]
+fn a_service_that_is_not_there_resets_the_connection() {
+    let test = async {
+        // The port is free again, and nobody gets it at once.
+        let nobody = TcpListener::bind(ANYWHERE).await.unwrap().local_addr().unwrap();
+        let tunnel = Tunnel::new(nobody, &["--key", "a passphrase"]);
+        let mut tcp = TcpStream::connect(tunnel.addr).await.expect("a connection");
+        tcp.write_u8(1).await.expect("room");
+        let error = tcp.read_u8().await.expect_err("no byte");
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    };
+    two_threads().block_on(guarded(test));
+}
+
+#[test]
+fn options_that_make_no_sense_are_refused_by_name() {
+    let refused = |options: &[&str], text: &str| {
+        let server = ["server", "--listen", ANYWHERE, "--target", "127.0.0.1:1"];
+        Example::start("proxy", &[&server, options].concat()).fail_with(text);
+    };
+    refused(&[], "--crypt aes-128-gcm without a --key");
+    refused(&["--key", "k", "--crypt", "aes-129"], "cipher is \"aes-129\", allowed is null, none");
+    refused(&["--key", "k", "--mode", "slow"], "possible values: normal, fast, fast2, fast3");
+    refused(&["--key", "k", "--mtu", "40"], "mtu (bytes) is 40, allowed is ");
+    refused(&["--key", "k", "--sndwnd", "0"], "is 0, allowed is 1 to 65535");
+    refused(&["--key", "k", "--datashard", "0"], "fec data shards is 0, allowed is 1 to 255");
+}
