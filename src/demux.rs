@@ -201,6 +201,12 @@ impl Demux {
         true
     }
 
+    /// The hash of the first data of a conversation, if it is in `datagram`: that of an opening
+    /// with the same data.
+    pub(crate) fn first_data(&self, datagram: &[u8]) -> Option<Opening> {
+        opening::first_data(datagram).map(|first| Opening::Data(self.hasher.hash_one(first)))
+    }
+
     /// The conversation of that name, if it lives.
     pub(crate) fn find(&self, key: &Key) -> Option<ConnId> {
         self.live.get(key).copied()

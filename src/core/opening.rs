@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::Kcp;
 use super::clock::Time;
-use super::segment::{Command, HEADER, Header, MARK};
+use super::segment::{Command, HEADER, Header, MARK, Segments};
 use super::seq::{Sn, Ts};
 
 /// Most time between two repetitions of an opening, microseconds.
@@ -55,6 +55,15 @@ pub(crate) fn first(datagram: &[u8]) -> Option<First<'_>> {
         }
         _ => None,
     }
+}
+
+/// The first data of a conversation, wherever it is in `datagram`.
+pub(crate) fn first_data(datagram: &[u8]) -> Option<First<'_>> {
+    let mut segments = Segments::new(datagram);
+    let (_, payload) = segments.find(|(header, payload)| {
+        header.command == Command::Push && header.sn == Sn(0) && !payload.is_empty()
+    })?;
+    Some(First::Data(payload))
 }
 
 /// Openings.

@@ -262,15 +262,24 @@ impl Conn {
     /// Whether someone at the peer's address opens this conversation anew, with `opening`. If so
     /// the peer is asked.
     pub(super) fn is_opened_anew(&mut self, now: Instant, opening: Opening) -> bool {
-        if self.kcp.awaits_first() && self.openings.is_by_peer() {
-            // Without data it was opened before; this belongs to it.
-            self.openings.add(opening);
-        }
-        let anew = self.openings.is_by_peer() && !self.openings.contains(opening);
+        // The first data there is belongs to the opening without it.
+        let belongs = self.kcp.awaits_first() && matches!(opening, Opening::Data(_));
+        let anew = self.openings.is_by_peer() && !belongs && !self.openings.contains(opening);
         if anew {
             self.kcp.suspect_restart(now);
         }
         anew
+    }
+
+    /// Whether a peer opened it without data, and has sent none yet.
+    pub(super) fn awaits_first(&self) -> bool {
+        self.openings.is_by_peer() && self.kcp.awaits_first()
+    }
+
+    /// The first data of a conversation that was opened without any. When it comes again, that is
+    /// no other opening.
+    pub(super) fn add_opening(&mut self, first: Opening) {
+        self.openings.add(first);
     }
 
     /// Whether a datagram is this conversation's own, sent back. Counts it.

@@ -217,10 +217,18 @@ impl<S: Socket> Driver<S> {
             self.touch(id);
             return false;
         }
+        let awaited = conn.awaits_first();
         let Ok(taken) = conn.input(now, datagram, origin) else {
             self.stats.dropped_malformed += 1;
             return false;
         };
+        // However it came: behind something else in a datagram, or recovered.
+        if awaited && !conn.awaits_first() {
+            let first = self.demux.first_data(datagram);
+            if let (Some(first), Some(conn)) = (first, self.get_mut(id)) {
+                conn.add_opening(first);
+            }
+        }
         if taken.proves {
             self.on_proof(id);
         }

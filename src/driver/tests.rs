@@ -5,6 +5,7 @@ mod limits;
 mod lossy;
 mod moving;
 mod net;
+mod opened;
 mod pair;
 mod parting;
 mod requests;
