@@ -124,7 +124,11 @@ impl Inbox {
             }
             ensure!(self.partial.len() <= LINE, "a line of more than {LINE} bytes");
             tokio::select! {
-                notice = self.reader.recv_datagram() => return Ok(Some(Post::Notice(notice?))),
+                // Its error says that the conversation has ended; how, the stream tells below,
+                // after its last lines.
+                notice = self.reader.recv_datagram() => if let Ok(notice) = notice {
+                    return Ok(Some(Post::Notice(notice)));
+                },
                 ready = self.reader.readable() => ready?,
             }
             let mut block = [0; 1_024];

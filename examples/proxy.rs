@@ -120,9 +120,11 @@ impl Link {
             let fec = FecConfig::new(self.datashard.into(), self.parityshard.into());
             config = config.fec(fec.context("--datashard and --parityshard")?);
         }
-        let key = self.key.as_ref().map(|passphrase| Key::derive(passphrase, Key::KCPTUN_SALT));
-        let cipher = Cipher::from_name(&self.crypt, key.as_ref().unwrap_or(&Key::new([])));
-        let cipher = cipher.with_context(|| match self.key {
+        let key = match &self.key {
+            Some(passphrase) => Key::derive(passphrase, Key::KCPTUN_SALT),
+            None => Key::new([]),
+        };
+        let cipher = Cipher::from_name(&self.crypt, &key).with_context(|| match self.key {
             Some(_) => "--crypt".to_owned(),
             None => format!("--crypt {} without a --key", self.crypt),
         })?;
@@ -167,7 +169,9 @@ async fn dialer(remote: &str, config: Config) -> Result<(Endpoint, SocketAddr)> 
     })?;
     let peer = peers.next().with_context(|| format!("{remote:?} has no address"))?;
     let any = if peer.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-    Ok((Endpoint::bind_with(any, config).await?, peer))
+    // The service may be one that speaks first, as those of mail and databases do: then it has to
+    // be connected to before its user has sent anything.
+    Ok((Endpoint::bind_with(any, config.open_on_connect(true)).await?, peer))
 }
 
 async fn until_interrupted(proxy: impl Future<Output = Result<()>>) -> Result<()> {

@@ -2,7 +2,7 @@
 //!
 //! The source of the ticks waits for nobody. Each subscriber has a task of its own and a bounded
 //! queue; one that reads too slowly loses the oldest ticks and is told how many, while the others
-//! go on.
+//! go on. A client only connects, and the server speaks first.
 //!
 //! ```sh
 //! cargo run --release --example push_server
@@ -20,15 +20,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Parser, Subcommand};
 use kcpx::{Config, KcpListener, KcpStream, NoDelay};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, copy, sink};
 use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::task::JoinSet;
 use tokio::time::interval;
 
 /// Ticks that wait for one subscriber before the oldest are lost to it.
 const QUEUE: usize = 256;
-/// What a client sends to subscribe: on this wire a conversation begins with the first bytes.
-const SUBSCRIBE: u8 = b's';
 /// Characters that follow the number of a tick, so that a subscriber can fall behind soon.
 const PADDING: usize = 1_000;
 
@@ -61,8 +59,9 @@ enum Role {
 }
 
 fn config() -> Config {
-    // A stream that is not read keeps 64 KiB at each end: then the queue of ticks decides.
-    let mut config = Config::new().no_delay(NoDelay::FAST3).windows(64, 64);
+    // Clients never write, so that the server has to learn of them otherwise. A stream that is not
+    // read keeps 64 KiB at each end: then the queue of ticks decides.
+    let mut config = Config::new().no_delay(NoDelay::FAST3).windows(64, 64).open_on_connect(true);
     (config.send_buffer, config.recv_buffer) = (64 * 1024, 64 * 1024);
     config
 }
@@ -126,8 +125,6 @@ async fn serve(listener: &KcpListener, ticks: &broadcast::Sender<u64>) -> Result
 
 /// Sends every tick to one subscriber until it closes its side.
 async fn push(mut stream: KcpStream, mut ticks: broadcast::Receiver<u64>) -> Result<()> {
-    let request = stream.read_u8().await?;
-    ensure!(request == SUBSCRIBE, "expected {SUBSCRIBE}, got {request}");
     let (mut reader, mut writer) = KcpStream::split(&mut stream);
     let lines = async {
         loop {
@@ -141,11 +138,11 @@ async fn push(mut stream: KcpStream, mut ticks: broadcast::Receiver<u64>) -> Res
     };
     tokio::select! {
         written = lines => written,
-        // It sends nothing more, so what is read next is its end.
+        // It sends nothing, so what is read is its end.
         read = reader.read_u8() => match read {
             Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(()),
             Err(error) => Err(error.into()),
-            Ok(byte) => bail!("nothing was to come after the subscription, got {byte}"),
+            Ok(byte) => bail!("a subscriber has nothing to say, but sent {byte}"),
         },
     }
 }
@@ -162,10 +159,9 @@ struct Subscription {
 
 impl Subscription {
     async fn new(addr: &str) -> Result<Self> {
-        let mut stream = KcpStream::connect_with(addr, config()).await.with_context(|| {
+        let stream = KcpStream::connect_with(addr, config()).await.with_context(|| {
             format!("cannot connect to {addr:?}: expected HOST:PORT, as in 127.0.0.1:4004")
         })?;
-        stream.write_u8(SUBSCRIBE).await?;
         stream.established().await.with_context(|| format!("nobody answers at {addr}"))?;
         Ok(Self { stream, line: String::new() })
     }
@@ -182,9 +178,11 @@ impl Subscription {
         }
     }
 
+    /// Says that it wants no more, and waits until the server has ended its side too.
     async fn close(mut self) -> Result<()> {
         let endpoint = self.stream.endpoint();
         self.stream.shutdown().await?;
+        copy(&mut self.stream, &mut sink()).await?;
         drop(self);
         endpoint.wait_idle().await;
         Ok(())

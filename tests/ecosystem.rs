@@ -164,15 +164,13 @@ fn a_stopped_grpc_server_closes_its_connections() {
 #[test]
 fn a_connector_with_sockets_of_its_own_connects_by_name() {
     let test = async {
-        let (addr, server, _stop) = grpc_server().await;
+        let (addr, _server, _stop) = grpc_server().await;
         let uri = format!("http://localhost:{}", addr.port());
         let endpoint = tonic::transport::Endpoint::new(uri).expect("a URI");
         let connector = KcpConnector::new(config());
         let channel = endpoint.connect_with_connector(connector).await.expect("a channel");
         let mut sums = SumsClient::new(channel);
         assert_eq!(sums.square(3).await.expect("an answer").get_ref().value, 9);
-        drop(sums);
-        until(|| server.stats().connections == 0).await;
     };
     one_thread().block_on(guarded(test));
 }
@@ -194,7 +192,8 @@ fn tls_carries_64_mib_both_ways() {
             tokio::spawn(exchange(server, to_client, to_server)),
         );
         let (client, server) = tokio::join!(both.0, both.1);
-        (client.expect("the client"), server.expect("the server"));
+        client.expect("the client");
+        server.expect("the server");
         none_left(&endpoints.0, &endpoints.1).await;
     };
     two_threads().block_on(guarded(test));

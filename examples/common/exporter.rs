@@ -13,8 +13,11 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Unit;
 
+/// Name, help, kind, and where the value is among the statistics.
+type Row<Stats> = (&'static str, &'static str, Kind, fn(&Stats) -> u64);
+
 /// Names begin with `kcpx_`; counters are given `_total` by the encoder.
-const ENDPOINT: &[(&str, &str, Kind, fn(&EndpointStats) -> u64)] = &[
+const ENDPOINT: &[Row<EndpointStats>] = &[
     ("connections", "Conversations now known", Kind::Gauge, |s| s.connections),
     ("opened_by_peers", "Conversations opened by peers", Kind::Counter, |s| s.opened_by_peers),
     ("opened_locally", "Conversations opened from here", Kind::Counter, |s| s.opened_locally),
@@ -29,13 +32,16 @@ const ENDPOINT: &[(&str, &str, Kind, fn(&EndpointStats) -> u64)] = &[
     ("dropped_unknown", "Dropped: of no conversation", Kind::Counter, |s| s.dropped_unknown),
     ("refused_connections", "Refused: too many", Kind::Counter, |s| s.refused_connections),
     ("refused_backlog", "Refused: not accepted in time", Kind::Counter, |s| s.refused_backlog),
+    ("refused_unvalidated", "Refused: too many unproved", Kind::Counter, |s| s.refused_unvalidated),
+    ("refused_source", "Refused: too many of one source", Kind::Counter, |s| s.refused_source),
+    ("unvalidated", "Conversations that proved nothing yet", Kind::Gauge, |s| s.unvalidated),
     ("receive_errors", "Receive errors ridden out", Kind::Counter, |s| s.recv_errors),
     ("send_errors", "Send errors taken as loss", Kind::Counter, |s| s.send_errors),
     ("fec_recovered", "Packets recovered by FEC", Kind::Counter, |s| s.fec.recovered_shards),
 ];
 
 /// The same, with the labels `peer` and `conv`.
-const CONNECTION: &[(&str, &str, Kind, fn(&ConnectionStats) -> u64)] = &[
+const CONNECTION: &[Row<ConnectionStats>] = &[
     ("connection_received_bytes", "Payload received", Kind::Counter, |s| s.received_bytes),
     ("connection_sent_bytes", "Payload sent once", Kind::Counter, |s| s.sent_bytes),
     ("connection_retransmits", "Segments sent again", Kind::Counter, |s| s.retransmits()),

@@ -14,7 +14,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 use super::ANYWHERE;
 use super::common::{assert_same, bytes, guarded, two_threads};
@@ -188,11 +188,11 @@ fn a_connection_that_the_service_resets_is_reset() {
 #[test]
 fn a_service_that_is_not_there_resets_the_connection() {
     let test = async {
-        // The port is free again, and nobody gets it at once.
-        let nobody = TcpListener::bind(ANYWHERE).await.unwrap().local_addr().unwrap();
-        let tunnel = Tunnel::new(nobody, &["--key", "a passphrase"]);
+        // The port is taken, so that nobody else gets it, and nobody listens.
+        let nobody = TcpSocket::new_v4().unwrap();
+        nobody.bind(ANYWHERE.parse().unwrap()).unwrap();
+        let tunnel = Tunnel::new(nobody.local_addr().unwrap(), &["--key", "a passphrase"]);
         let mut tcp = TcpStream::connect(tunnel.addr).await.expect("a connection");
-        tcp.write_u8(1).await.expect("room");
         let error = tcp.read_u8().await.expect_err("no byte");
         assert_eq!(error.kind(), ErrorKind::ConnectionReset);
     };
