@@ -199,6 +199,7 @@ async fn serve(listener: KcpListener) -> Result<()> {
     let mut hasher = Sha256::new();
     while left > 0 {
         let chunk = stream.read_chunk().await?;
+        ensure!(!chunk.is_empty(), "the upload ended {left} bytes early");
         hasher.update(&chunk);
         left = left.saturating_sub(chunk.len() as u64);
     }

@@ -36,19 +36,17 @@ async fn main() -> Result<()> {
     })?;
     stream.write_all(text.as_bytes()).await?;
 
-    // The wire has no end of stream: read as many bytes as are known to come.
-    let mut echo = vec![0; text.len()];
-    stream
-        .read_exact(&mut echo)
-        .await
-        .with_context(|| format!("no echo from {addr}; is echo_server running there?"))?;
+    // `shutdown` is Ok once the peer has acknowledged every byte, and tells it that there are no
+    // more. It answers in kind, so the echo is complete at its end.
+    let nobody = || format!("no echo from {addr}; is echo_server running there?");
+    stream.shutdown().await.with_context(nobody)?;
+    let mut echo = Vec::new();
+    stream.read_to_end(&mut echo).await.with_context(nobody)?;
     ensure!(echo == text.as_bytes(), "the echo differs from what was sent");
     println!("{}", String::from_utf8_lossy(&echo));
 
-    // `shutdown` is Ok once the peer has acknowledged every byte. Then the endpoint is given the
-    // time to deliver the rest, here the last acknowledgement.
+    // The endpoint is given the time to deliver the rest, here the last acknowledgement.
     let endpoint = stream.endpoint();
-    stream.shutdown().await?;
     drop(stream);
     endpoint.wait_idle().await;
     Ok(())

@@ -39,9 +39,9 @@ async fn main() -> Result<()> {
         println!("{peer}: opened conversation {}", stream.conv());
         while conversations.try_join_next().is_some() {}
         conversations.spawn(async move {
-            // The wire has no end of stream: a client that leaves is one that falls silent, so
-            // each conversation ends with an error after the idle timeout.
-            let reason = echo(stream).await.err().map_or_else(String::new, |e| e.to_string());
+            // A client of another make cannot say that it has finished: its conversation ends with
+            // an error after the idle timeout.
+            let reason = echo(stream).await.err().map_or("finished".into(), |e| e.to_string());
             println!("{peer}: {reason}");
         });
     }
@@ -56,6 +56,9 @@ async fn main() -> Result<()> {
 async fn echo(mut stream: KcpStream) -> std::io::Result<()> {
     loop {
         let chunk = stream.read_chunk().await?;
+        if chunk.is_empty() {
+            return stream.shutdown().await;
+        }
         stream.write_all(&chunk).await?;
     }
 }

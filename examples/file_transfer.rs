@@ -7,8 +7,8 @@
 //! cargo run --release --example file_transfer -- send 127.0.0.1:4000 original.bin
 //! ```
 //!
-//! The wire has no end of stream, so lengths are part of the conversation: the sender writes the
-//! length of the file in 8 bytes, the file, and its SHA-256 in 32 bytes; the receiver answers with
+//! A length comes first, for the progress bar and for receivers of another make, which hear of no end
+//! of a stream: the sender writes the length of the file in 8 bytes, the file, and its SHA-256 in 32 bytes; the receiver answers with
 //! one byte, which says whether what arrived has that hash and is stored. Files are read, written and hashed on
 //! threads of their own; the queues in between are short, so memory does not grow with the file.
 
@@ -206,6 +206,7 @@ async fn receive_into(file: File, stream: &mut KcpStream) -> Result<String> {
     let (mut left, mut announced) = (length, Vec::new());
     while left > 0 || announced.len() < size_of::<Hash>() {
         let mut chunk = stream.read_chunk().await?;
+        ensure!(!chunk.is_empty(), "the sender ended {left} bytes early");
         let count = usize::try_from(left).unwrap_or(usize::MAX).min(chunk.len());
         let data = chunk.split_to(count);
         announced.extend_from_slice(&chunk);

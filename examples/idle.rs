@@ -254,5 +254,8 @@ fn serve(runtime: &Runtime, config: Config) -> Result<()> {
 
 async fn echo(stream: &mut KcpStream) -> std::io::Result<()> {
     let chunk = stream.read_chunk().await?;
+    if chunk.is_empty() {
+        return Err(std::io::ErrorKind::UnexpectedEof.into());
+    }
     stream.write_all(&chunk).await
 }

@@ -93,6 +93,9 @@ struct Link {
     /// Buffers of the UDP socket in bytes
     #[arg(long, default_value_t = 4_194_304)]
     sockbuf: usize,
+    /// Class of service of what is sent, 0 to 63 (46: expedited forwarding)
+    #[arg(long, default_value_t = 0)]
+    dscp: u8,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -116,6 +119,7 @@ impl Link {
             .mtu(self.mtu)
             .windows(self.sndwnd, self.rcvwnd)
             .socket_buffers(Some(self.sockbuf), Some(self.sockbuf));
+        config.socket.dscp = Some(self.dscp).filter(|dscp| *dscp > 0);
         if self.parityshard > 0 {
             let fec = FecConfig::new(self.datashard.into(), self.parityshard.into());
             config = config.fec(fec.context("--datashard and --parityshard")?);

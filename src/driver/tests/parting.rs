@@ -174,3 +174,59 @@ fn a_stock_peer_sees_nothing_that_it_does_not_know() {
     assert!(segments.len() > 30, "probes among them");
     assert!(segments.iter().all(|(header, _)| header.command != Command::Control));
 }
+
+// ----- peers that cannot say goodbye -----
+
+#[test]
+fn a_client_of_a_server_that_restarted_is_told_within_the_dead_peer_time() {
+    // Waiting for an answer, and waiting for nothing: then keepalive comes first.
+    for (asks, most) in [(true, MINUTE), (false, MINUTE + 15 * SECOND)] {
+        let Pair { mut world, mut client, server, listener, .. } = Pair::plain();
+        world.crash(SERVER);
+        drop((server, listener));
+        let again = world.listener(SERVER, &Config::new());
+        let before = world.elapsed();
+        if asks {
+            client.try_write(b"are you there?").unwrap();
+        }
+        let error = world.finish(2 * MINUTE, client.read(&mut [0; 1])).unwrap_err();
+        let took = std::time::Duration::from_micros(world.elapsed() - before);
+        assert!(took <= most + SECOND, "{took:?} of {most:?}");
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+        let (mut reader, mut writer) = client.into_split();
+        world.finish(SECOND, async {
+            let error = writer.write(b"x").await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::TimedOut);
+            let error = reader.read(&mut [0; 1]).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::TimedOut);
+        });
+        assert_eq!(again.stats().opened_by_peers, 0, "no ghost");
+    }
+}
+
+#[test]
+fn a_client_that_vanished_is_gone_within_the_idle_time() {
+    let Pair { mut world, listener, mut server, endpoint, client, .. } = Pair::plain();
+    world.crash(CLIENT);
+    drop((endpoint, client));
+    let before = world.elapsed();
+    let error = world.finish(2 * MINUTE, server.read(&mut [0; 1])).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut);
+    assert!(world.elapsed() - before <= 61_000_000);
+    world.run_for(SECOND);
+    assert_eq!(listener.stats().connections, 0);
+}
+
+#[test]
+fn whoever_comes_back_on_the_same_port_is_served_at_once() {
+    let Pair { mut world, listener, server: old, endpoint, client, .. } = Pair::plain();
+    world.crash(CLIENT);
+    drop((endpoint, client));
+    let endpoint = world.endpoint(CLIENT, &Config::new());
+    let (mut client, mut server) = world.finish(SECOND, super::pair::greet(&endpoint, &listener));
+    world.finish(SECOND, async {
+        client.write_all(&pattern(10_000)).await.unwrap();
+        read_pattern(&mut server, 10_000).await;
+    });
+    assert_eq!((old.error(), listener.stats().connections), (None, 2));
+}

@@ -1,0 +1,97 @@
+//! A client that changes its address in the middle of a conversation.
+
+#[allow(dead_code, reason = "each test file uses some of it")]
+mod common;
+
+use common::{SECOND, bytes, on_both_runtimes, until};
+use kcpx::{Algorithm, Cipher, Config, ConfigError, Endpoint, KcpListener, Migration};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+fn config(algorithm: Algorithm, migration: Migration) -> Config {
+    let key = vec![7; algorithm.key_len()];
+    let mut config = Config::new().cipher(Cipher::new(algorithm, &key).unwrap());
+    config.migration = migration;
+    config
+}
+
+#[test]
+fn a_conversation_goes_on_from_another_socket() {
+    on_both_runtimes(|| async {
+        for (algorithm, migration) in [
+            (Algorithm::Aes128Gcm, Migration::Authenticated),
+            (Algorithm::Aes128, Migration::AnyCipher),
+        ] {
+            let config = config(algorithm, migration);
+            let listener = KcpListener::bind_with("127.0.0.1:0", config.clone()).await.unwrap();
+            let endpoint = Endpoint::bind_with("127.0.0.1:0", config).await.unwrap();
+            let mut client = endpoint.connect(listener.local_addr().unwrap()).await.unwrap();
+            let data = bytes(1, 2 << 20);
+            client.write_all(b"!").await.unwrap();
+            let (server, first) = listener.accept().await.unwrap();
+            let (mut reader, mut writer) = server.into_split();
+            let echo = tokio::spawn(async move {
+                tokio::io::copy_buf(&mut reader, &mut writer).await.unwrap();
+                writer.shutdown().await.unwrap();
+                reader.peer_addr().unwrap()
+            });
+            client.established().await.unwrap();
+            until(|| listener.stats().unvalidated == 0).await;
+
+            let (mut back, mut out) = client.into_split();
+            let sent = data.clone();
+            let moving = endpoint.clone();
+            let writing = tokio::spawn(async move {
+                let (before, after) = sent.split_at(sent.len() / 2);
+                out.write_all(before).await.unwrap();
+                moving.rebind("127.0.0.1:0").await.unwrap();
+                out.write_all(after).await.unwrap();
+                out.shutdown().await.unwrap();
+            });
+            let mut got = Vec::new();
+            back.read_to_end(&mut got).await.unwrap();
+            assert!(got[1..] == data, "{algorithm:?}: other bytes than were sent");
+            writing.await.unwrap();
+            let last = echo.await.unwrap();
+            assert_ne!(last, first);
+            assert_eq!(last, endpoint.local_addr().unwrap());
+            assert_eq!(listener.stats().migrations, 1);
+            assert_eq!(listener.stats().opened_by_peers, 1);
+        }
+    });
+}
+
+#[test]
+fn a_server_that_was_not_asked_to_follows_nobody() {
+    on_both_runtimes(|| async {
+        let mut patient = config(Algorithm::Aes128Gcm, Migration::Off);
+        patient.kcp.dead_peer_timeout = Some(2 * SECOND);
+        let listener = KcpListener::bind_with("127.0.0.1:0", patient.clone()).await.unwrap();
+        let endpoint = Endpoint::bind_with("127.0.0.1:0", patient).await.unwrap();
+        let mut client = endpoint.connect(listener.local_addr().unwrap()).await.unwrap();
+        client.write_all(b"!").await.unwrap();
+        client.established().await.unwrap();
+        endpoint.rebind("127.0.0.1:0").await.unwrap();
+        client.write_all(b"lost").await.unwrap();
+        until(|| client.error().is_some()).await;
+        assert_eq!(listener.stats().migrations, 0);
+    });
+}
+
+#[test]
+fn following_needs_a_cipher_that_is_worth_it() {
+    for (algorithm, migration, allowed) in [
+        (Algorithm::Null, Migration::Authenticated, false),
+        (Algorithm::Aes128, Migration::Authenticated, false),
+        (Algorithm::Aes256Gcm, Migration::Authenticated, true),
+        (Algorithm::Null, Migration::AnyCipher, false),
+        (Algorithm::None, Migration::AnyCipher, false),
+        (Algorithm::Salsa20, Migration::AnyCipher, true),
+        (Algorithm::Null, Migration::Off, true),
+    ] {
+        let result = config(algorithm, migration).validate();
+        assert_eq!(result.is_ok(), allowed, "{algorithm:?} {migration:?}");
+        if let Err(error) = result {
+            assert!(matches!(error, ConfigError::Needs { field: "migration", .. }), "{error}");
+        }
+    }
+}
