@@ -1,9 +1,10 @@
 //! A client that changes its address in the middle of a conversation.
 
-#[allow(dead_code, reason = "each test file uses some of it")]
 mod common;
 
-use common::{SECOND, bytes, on_both_runtimes, until};
+use std::time::Duration;
+
+use common::{bytes, on_both_runtimes, until};
 use kcpx::{Algorithm, Cipher, Config, ConfigError, Endpoint, KcpListener, Migration};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -64,7 +65,7 @@ fn a_conversation_goes_on_from_another_socket() {
 fn a_server_that_was_not_asked_to_follows_nobody() {
     on_both_runtimes(|| async {
         let mut patient = config(Algorithm::Aes128Gcm, Migration::Off);
-        patient.kcp.dead_peer_timeout = Some(2 * SECOND);
+        patient.kcp.dead_peer_timeout = Some(Duration::from_secs(2));
         let listener = KcpListener::bind_with("127.0.0.1:0", patient.clone()).await.unwrap();
         let endpoint = Endpoint::bind_with("127.0.0.1:0", patient).await.unwrap();
         let mut client = endpoint.connect(listener.local_addr().unwrap()).await.unwrap();
