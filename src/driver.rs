@@ -17,6 +17,7 @@ mod serve;
 mod task;
 #[cfg(test)]
 mod tests;
+mod watchers;
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -61,10 +62,6 @@ const TURN_ANSWERS: usize = 128;
 const CONN_PACKETS: usize = 128;
 /// How often a blocked socket lets timers be looked at: most of what is due cannot leave anyway.
 const BLOCKED_REST: Duration = Duration::from_millis(10);
-
-/// Datagrams that one key should seal at most: with random nonces of twelve bytes, as a peer may
-/// choose them, more would risk a repeated one.
-const KEY_LIFE: u64 = 1 << 32;
 
 /// What a turn ended with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -412,47 +409,6 @@ impl<S: Socket> Driver<S> {
     fn touch(&mut self, id: ConnId) {
         if self.get_mut(id).is_some_and(Conn::mark_ready) {
             self.ready.push_back(id);
-        }
-    }
-
-    // ----- whoever watches -----
-
-    /// What handles left to do and nobody has looked at yet must not look like nothing. Waiting
-    /// until nobody is ready would not do: beside busy conversations that may never come.
-    fn look_at_ready(&mut self, now: Instant) {
-        for id in &self.ready {
-            if let Some(conn) = self.conns.get_mut(id.slot as usize).filter(|c| c.id() == *id) {
-                conn.look(now, &mut self.scratch);
-                conn.count_lingering(now, false, &mut self.lingering);
-            }
-        }
-    }
-
-    /// Answers those who wait for everything lingering to be delivered.
-    fn settle_idle_waiters(&mut self) {
-        if self.idle_waiters.is_empty() || !self.tx.is_empty() {
-            return;
-        }
-        if self.lingering == 0 {
-            for waiter in self.idle_waiters.drain(..) {
-                // Whoever waited may have stopped.
-                let _ = waiter.send(());
-            }
-        }
-    }
-
-    fn publish(&mut self) {
-        self.stats.connections = self.conns.len() as u64;
-        self.stats.unvalidated = self.strangers.len() as u64;
-        let sealed = self.codec.sealed();
-        if self.stats.sealed_datagrams < KEY_LIFE && sealed >= KEY_LIFE {
-            trace::key_is_worn(self.local(), sealed);
-        }
-        self.stats.sealed_datagrams = sealed;
-        self.stats.fec = self.peers.stats();
-        if self.stats != self.published {
-            self.published = self.stats;
-            self.mailbox.publish(&self.stats);
         }
     }
 }

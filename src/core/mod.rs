@@ -28,6 +28,7 @@ mod output;
 mod pacer;
 mod queue;
 mod recv;
+mod released;
 mod rtt;
 pub mod segment;
 mod send;

@@ -1,23 +1,19 @@
 //! The sender: what waits, what is in flight, and which segment leaves next.
 
-use std::collections::VecDeque;
-
 use bytes::Bytes;
 
 use super::clock::{Clock, Time};
 use super::cwnd::CongestionWindow;
-use super::flight::{Flight, Flying, LAST_LEVEL};
+use super::flight::{Flight, LAST_LEVEL};
 use super::loss::{LossDetector, Sign};
 use super::queue::SendQueue;
+use super::released::{Late, Released};
 use super::rtt::Rtt;
 use super::seq::{Sn, Ts};
 use super::window::RemoteWindow;
 use crate::config::{KcpConfig, Mode, NoDelay};
 use crate::stats::ConnectionStats;
 
-/// Released numbers whose transmission times are remembered, for acknowledgements that arrive
-/// behind the cumulative one that covered them.
-const REMEMBERED: usize = 64;
 /// Silence after which only one segment at a time is repeated, microseconds.
 const SILENCE: u64 = 1_000_000;
 
@@ -66,19 +62,6 @@ pub(crate) enum Una {
     Impossible,
 }
 
-/// When a released segment was sent.
-#[derive(Clone, Copy, Debug)]
-struct Released {
-    first: Ts,
-    last: Ts,
-    /// The last time in microseconds, lower half.
-    sent: u32,
-    /// Its acknowledgement was seen.
-    acked: bool,
-    /// It was sent more than once, the last time without being acknowledged one by one.
-    repeated: bool,
-}
-
 /// While the peer is silent.
 #[derive(Clone, Copy, Debug)]
 struct Hush {
@@ -97,7 +80,7 @@ pub(crate) struct Sender {
     window: u16,
     resend: u32,
     mss: usize,
-    released: VecDeque<Released>,
+    released: Released,
     heard: Time,
     hush: Option<Hush>,
 }
@@ -115,7 +98,7 @@ impl Sender {
             window: config.send_window,
             resend: 0,
             mss,
-            released: VecDeque::new(),
+            released: Released::default(),
             heard: Time(0),
             hush: None,
         };
@@ -209,11 +192,7 @@ impl Sender {
     /// this stamp, first or last.
     pub(crate) fn has_sent(&self, clock: &Clock, sn: Sn, ts: Ts) -> bool {
         let flying = self.flight.get(sn).map(|sent| (sent.first, clock.stamp(sent.last_sent)));
-        let released = || {
-            let age = self.una().offset_from(sn)? as usize;
-            let place = self.released.len().checked_sub(age)?;
-            self.released.get(place).map(|sent| (sent.first, sent.last))
-        };
+        let released = || self.released.stamps(self.una().offset_from(sn)?);
         flying.or_else(released).is_some_and(|(first, last)| ts == first || ts == last)
     }
 
@@ -278,28 +257,22 @@ impl Sender {
         let window = u32::from(u16::MAX);
         let age = self.una().offset_from(sn).filter(|age| (1..=window).contains(age));
         let Some(age) = age else { return Evidence::Invalid };
-        // A memory that is not full holds all there ever was.
-        let unknown =
-            if self.released.len() < REMEMBERED { Evidence::Invalid } else { Evidence::Stale };
-        let place = self.released.len().checked_sub(age as usize);
-        let Some(times) = place.and_then(|place| self.released.get_mut(place)) else {
-            return unknown;
-        };
-        if ts.since(times.first) < 0 || ts.since(times.last) > 0 {
-            return Evidence::Invalid;
-        }
-        if ts == times.last {
-            let (sent, acked) = (times.sent, std::mem::replace(&mut times.acked, true));
-            stats.spurious_retransmits += u64::from(std::mem::take(&mut times.repeated));
-            // A path that repeats datagrams much later says nothing about now.
-            if !acked && sample {
-                self.rtt.sample(now, u64::from(low_half(now).wrapping_sub(sent)));
+        match self.released.on_ack(now, age, ts) {
+            Late::Stale => return Evidence::Stale,
+            Late::Invalid => return Evidence::Invalid,
+            Late::Last { rtt, repeated } => {
+                stats.spurious_retransmits += u64::from(repeated);
+                if let Some(rtt) = rtt.filter(|_| sample) {
+                    self.rtt.sample(now, rtt);
+                }
             }
-        } else if std::mem::take(&mut times.repeated) {
             // The original's own acknowledgement was merely late. Where only the repetition's
             // comes, as above, it was lost as a rule, and patience would not have helped.
-            stats.spurious_retransmits += 1;
-            self.loss.on_needless(&self.rtt);
+            Late::Earlier { repeated: true } => {
+                stats.spurious_retransmits += 1;
+                self.loss.on_needless(&self.rtt);
+            }
+            Late::Earlier { repeated: false } => {}
         }
         Evidence::Proof
     }
@@ -318,24 +291,11 @@ impl Sender {
         }
         for _ in 0..released {
             if let Some(segment) = self.flight.release() {
-                self.remember(clock, &segment);
+                self.released.remember(clock, &segment);
             }
         }
         self.cwnd.on_ack(released, self.remote.room(self.una()));
         Una::Current { released }
-    }
-
-    fn remember(&mut self, clock: &Clock, segment: &Flying) {
-        if self.released.len() == REMEMBERED {
-            self.released.pop_front();
-        }
-        self.released.push_back(Released {
-            first: segment.first,
-            last: clock.stamp(segment.last_sent),
-            sent: low_half(segment.last_sent),
-            acked: segment.acked,
-            repeated: segment.repeated && !segment.acked,
-        });
     }
 
     // ----- network out -----
@@ -475,9 +435,4 @@ impl Sender {
         let rto = self.rtt.rto();
         assert!((30_000..=60_000_000).contains(&rto), "rto {rto}");
     }
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "differences of up to an hour are exact")]
-fn low_half(time: Time) -> u32 {
-    time.0 as u32
 }
