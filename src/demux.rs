@@ -63,6 +63,11 @@ impl Openings {
         }
     }
 
+    /// Whether it was opened without data, and none has come.
+    fn awaits_data(&self) -> bool {
+        self.asks.is_some() && self.data.is_none()
+    }
+
     /// Whether a peer opened it.
     pub(crate) fn is_by_peer(&self) -> bool {
         self.data.is_some() || self.asks.is_some()
@@ -136,6 +141,10 @@ impl Demux {
         let opening = self.opening(datagram);
         self.expire(now);
         match (self.ended.get(&key), opening) {
+            // It ended before its first data came: this is no other conversation.
+            (Some((_, tombstone)), Some(Opening::Data(_))) if tombstone.openings.awaits_data() => {
+                tombstone.answer(datagram).map_or(Route::Closed, Route::Answer)
+            }
             (Some((_, tombstone)), Some(hash)) if !tombstone.openings.contains(hash) => {
                 // A peer whose opening we never saw may only repeat what we acknowledged.
                 if tombstone.openings.is_by_peer() { Route::Open(hash) } else { Route::Closed }

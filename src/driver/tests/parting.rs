@@ -90,6 +90,22 @@ fn writing_to_someone_who_has_left_is_refused() {
 }
 
 #[test]
+fn data_for_a_stream_that_was_dropped_before_any_came_opens_no_other() {
+    let mut world = World::new(1, LinkConfig::delay(1_000));
+    let listener = world.listener(SERVER, &Config::new());
+    let endpoint = world.endpoint(CLIENT, &Config::new().open_on_connect(true));
+    let mut client = world.finish(SECOND, endpoint.connect(addr(SERVER))).unwrap();
+    let (server, _) = world.finish(SECOND, listener.accept()).unwrap();
+    drop(server);
+    world.finish(SECOND, async {
+        assert_eq!(client.read(&mut [0; 1]).await.unwrap(), 0);
+        client.write_all(b"too late").await.unwrap();
+        assert_eq!(client.shutdown().await.unwrap_err().kind(), ErrorKind::ConnectionReset);
+    });
+    assert_eq!(listener.stats().opened_by_peers, 1);
+}
+
+#[test]
 fn an_idle_stream_learns_that_its_peer_has_left_for_good() {
     let Pair { mut world, listener, client, server, .. } = Pair::plain();
     world.set_path(LinkConfig { loss: 500_000, ..LinkConfig::delay(10_000) });
