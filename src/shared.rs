@@ -14,6 +14,7 @@
 //! [`deliver`]: Shared::deliver
 
 mod datagrams;
+mod options;
 mod rx;
 mod tx;
 
@@ -33,6 +34,7 @@ pub(crate) use self::rx::ReadQueue;
 pub(crate) use self::tx::Outgoing;
 
 use self::datagrams::Datagrams;
+use self::options::Options;
 use self::rx::RxHalf;
 use self::tx::TxHalf;
 use crate::config::{Config, Mode, SEGMENT_HEADER, Setting};
@@ -75,6 +77,7 @@ pub(crate) struct Shared {
     detached: AtomicBool,
     send_buffer: usize,
     recv_buffer: usize,
+    options: Options,
     /// Copy of `TxHalf::queued` for a writer that does not hold the lock: a hint, checked again
     /// under it.
     tx_queued: AtomicUsize,
@@ -111,6 +114,7 @@ impl Shared {
             detached: AtomicBool::new(false),
             send_buffer: config.send_buffer,
             recv_buffer: config.recv_buffer,
+            options: Options::new(config),
             tx_queued: AtomicUsize::new(0),
             tx: Mutex::new(TxHalf::default()),
             rx: Mutex::new(RxHalf::default()),

@@ -133,19 +133,6 @@ macro_rules! read_methods {
                 self.side.poll_peek(cx, buf)
             }
 
-            /// Waits until there is something to read, or the conversation has ended.
-            ///
-            /// # Errors
-            ///
-            /// None, as [`KcpStream::readable`].
-            ///
-            /// # Cancel safety
-            ///
-            /// Nothing is lost.
-            pub async fn readable(&self) -> Result<()> {
-                poll_fn(|cx| self.side.poll_readable(cx)).await
-            }
-
             /// Reads bytes that are there, without waiting. Returns their number.
             ///
             /// # Errors
@@ -197,19 +184,6 @@ macro_rules! read_methods {
 macro_rules! write_methods {
     ($($half:ty),*) => {$(
         impl $half {
-            /// Waits until there is room to write, or the write side is closed.
-            ///
-            /// # Errors
-            ///
-            /// None, as [`KcpStream::writable`].
-            ///
-            /// # Cancel safety
-            ///
-            /// Nothing is lost.
-            pub async fn writable(&self) -> Result<()> {
-                poll_fn(|cx| self.side.poll_writable(cx)).await
-            }
-
             /// Writes as many bytes as there is room for, without waiting. Returns their number.
             ///
             /// # Errors

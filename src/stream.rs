@@ -2,6 +2,8 @@
 
 mod datagram;
 mod io;
+mod options;
+mod ready;
 pub(crate) mod side;
 
 #[cfg(test)]
@@ -177,19 +179,6 @@ impl KcpStream {
         self.read.poll_peek(cx, buf)
     }
 
-    /// Waits until there is something to read, or the conversation has ended.
-    ///
-    /// # Errors
-    ///
-    /// None; the read that follows reports how the conversation ended.
-    ///
-    /// # Cancel safety
-    ///
-    /// Nothing is lost.
-    pub async fn readable(&self) -> Result<()> {
-        poll_fn(|cx| self.read.poll_readable(cx)).await
-    }
-
     /// Reads bytes that are there, without waiting. Returns their number.
     ///
     /// # Errors
@@ -243,19 +232,6 @@ impl KcpStream {
 
 /// Writing beyond `AsyncWrite`.
 impl KcpStream {
-    /// Waits until there is room to write, or the write side is closed.
-    ///
-    /// # Errors
-    ///
-    /// None; the write that follows reports why it is impossible.
-    ///
-    /// # Cancel safety
-    ///
-    /// Nothing is lost.
-    pub async fn writable(&self) -> Result<()> {
-        poll_fn(|cx| self.write.poll_writable(cx)).await
-    }
-
     /// Writes as many bytes as there is room for, without waiting. Returns their number.
     ///
     /// # Errors
@@ -330,7 +306,7 @@ impl KcpStream {
 
     /// Sets when written data leaves.
     pub fn set_write_policy(&self, policy: WritePolicy) {
-        self.handle().set(Setting::WritePolicy(policy));
+        self.handle().set_write_policy(policy);
     }
 
     /// Lowers the largest datagram to `mtu` bytes, headers included. What is in flight keeps its

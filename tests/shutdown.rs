@@ -174,6 +174,38 @@ fn without_linger_a_drop_delivers_nothing_more() {
 }
 
 #[test]
+fn what_a_stream_says_about_lingering_holds_when_it_is_dropped() {
+    on_both_runtimes(|| async {
+        // Neither would end within the time of a test otherwise.
+        for time in [SECOND, Duration::ZERO] {
+            let (mut stream, _silent) = to_silence(Config::new().linger(3_600 * SECOND)).await;
+            let endpoint = stream.endpoint();
+            stream.write_all(b"anyone?").await.unwrap();
+            stream.set_linger(Some(time)).unwrap();
+            assert_eq!(stream.linger().unwrap(), Some(time));
+            drop(stream);
+            endpoint.wait_idle().await;
+            assert_eq!(endpoint.stats().connections, 0);
+        }
+    });
+}
+
+#[test]
+fn a_linger_of_more_than_a_day_is_refused() {
+    on_both_runtimes(|| async {
+        let (stream, _silent) = to_silence(Config::new()).await;
+        let error = stream.set_linger(Some(90_000 * SECOND)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        assert_eq!(error.to_string(), "linger (ms) is 90000000, allowed is 0 to 86400000");
+        // As small as can be is not zero, which means something else.
+        stream.set_linger(Some(Duration::from_nanos(1))).unwrap();
+        assert_eq!(stream.linger().unwrap(), Some(Duration::from_millis(1)));
+        stream.set_linger(None).unwrap();
+        assert_eq!(stream.linger().unwrap(), None);
+    });
+}
+
+#[test]
 fn abort_ends_a_conversation_at_once() {
     on_both_runtimes(|| async {
         let (mut stream, _silent) = to_silence(Config::new()).await;

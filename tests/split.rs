@@ -4,9 +4,9 @@ mod common;
 
 use std::io::ErrorKind;
 
-use common::{Pair, assert_same, bytes, guarded, on_both_runtimes, open, pair, read, until};
-use kcpx::{Config, KcpStream, Mode};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use common::{Pair, assert_same, bytes, guarded, on_both_runtimes, open, pair, read, turns, until};
+use kcpx::{Config, FecConfig, KcpStream, Mode};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 
 #[test]
 fn borrowed_halves_work_at_the_same_time() {
@@ -198,5 +198,47 @@ fn halves_have_the_methods_of_the_stream() {
         assert!(reader.error().is_none());
         assert_eq!(writer.stats().sent_bytes, 20);
         drop((client_writes, server_reads));
+    });
+}
+
+#[test]
+fn a_half_becomes_ready_for_what_it_can_do() {
+    on_both_runtimes(|| async {
+        let Pair { mut client, mut server, .. } = pair(Config::new()).await;
+        let refused = ErrorKind::InvalidInput;
+        let (reader, writer) = client.split();
+        assert_eq!(reader.ready(Interest::WRITABLE).await.unwrap_err().kind(), refused);
+        assert_eq!(writer.ready(Interest::READABLE).await.unwrap_err().kind(), refused);
+        let either = Interest::READABLE | Interest::WRITABLE;
+        assert!(writer.ready(either).await.unwrap().is_writable());
+        server.write_all(b"!").await.unwrap();
+        assert!(reader.ready(either).await.unwrap().is_readable());
+
+        let (reader, writer) = client.into_split();
+        assert_eq!(reader.ready(Interest::WRITABLE).await.unwrap_err().kind(), refused);
+        assert_eq!(writer.ready(Interest::READABLE).await.unwrap_err().kind(), refused);
+        let ready = reader.ready(either).await.unwrap();
+        assert!(ready.is_readable() && !ready.is_writable() && !ready.is_read_closed());
+    });
+}
+
+#[test]
+fn halves_have_the_datagrams_of_their_stream() {
+    on_both_runtimes(|| async {
+        let config = Config::new().fec(FecConfig::new(3, 1).unwrap());
+        let Pair { client, server, listener: _listener } = pair(config).await;
+        let size = client.max_datagram_size();
+        let (reader, _to_client) = server.into_split();
+        let (_from_server, writer) = client.into_split();
+        assert_eq!(writer.max_datagram_size(), size);
+        assert_eq!(reader.try_recv_datagram().unwrap_err().kind(), ErrorKind::WouldBlock);
+        writer.send_datagram(b"beside").unwrap();
+        let datagram = loop {
+            match reader.try_recv_datagram() {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => turns(1).await,
+                result => break result.unwrap(),
+            }
+        };
+        assert_eq!(&datagram[..], b"beside");
     });
 }

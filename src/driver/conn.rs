@@ -57,6 +57,7 @@ pub(super) struct Conn {
     immediate_acks: bool,
     copies: u8,
     mtu: u16,
+    /// How long closing goes on without success, as of the last look.
     linger: Duration,
     /// Bounds what is sent to someone who has proved nothing.
     credit: Option<Credit>,
@@ -352,6 +353,7 @@ impl Conn {
         }
         self.write_closed |= intake.write_closed;
         self.detached |= intake.detached;
+        self.linger = self.shared.linger();
         if self.detached {
             // There may be no later moment to send them.
             self.kcp.hasten_acks();

@@ -75,10 +75,7 @@ impl KcpStream {
     /// [`WouldBlock`](ErrorKind::WouldBlock) if there is none; otherwise as
     /// [`recv_datagram`](Self::recv_datagram).
     pub fn try_recv_datagram(&self) -> Result<Bytes> {
-        match self.handle().poll_datagram(None) {
-            Poll::Ready(result) => result,
-            Poll::Pending => Err(ErrorKind::WouldBlock.into()),
-        }
+        try_recv(self.handle())
     }
 
     /// Returns the largest datagram in bytes that can be sent now, or `None` where none can be:
@@ -120,6 +117,16 @@ macro_rules! halves {
             pub async fn recv_datagram(&self) -> Result<Bytes> {
                 poll_fn(|cx| self.side.handle.poll_datagram(Some(cx.waker()))).await
             }
+
+            /// Returns an out-of-band datagram that has arrived, as
+            /// [`KcpStream::try_recv_datagram`].
+            ///
+            /// # Errors
+            ///
+            /// As [`KcpStream::try_recv_datagram`].
+            pub fn try_recv_datagram(&self) -> Result<Bytes> {
+                try_recv(&self.side.handle)
+            }
         }
 
         impl $writer {
@@ -130,6 +137,13 @@ macro_rules! halves {
             /// As [`KcpStream::send_datagram`].
             pub fn send_datagram(&self, datagram: &[u8]) -> Result<()> {
                 send(&self.side.handle, datagram)
+            }
+
+            /// Returns the largest datagram in bytes that can be sent now, as
+            /// [`KcpStream::max_datagram_size`].
+            #[must_use]
+            pub fn max_datagram_size(&self) -> Option<usize> {
+                limit(&self.side.handle)
             }
 
             /// Changes the redundancy in what this side sends, as [`KcpStream::set_fec`].
@@ -154,6 +168,13 @@ fn send(handle: &Handle, datagram: &[u8]) -> Result<()> {
         return Err(Error::new(ErrorKind::InvalidInput, text));
     }
     handle.send_datagram(Bytes::copy_from_slice(datagram))
+}
+
+fn try_recv(handle: &Handle) -> Result<Bytes> {
+    match handle.poll_datagram(None) {
+        Poll::Ready(result) => result,
+        Poll::Pending => Err(ErrorKind::WouldBlock.into()),
+    }
 }
 
 fn limit(handle: &Handle) -> Option<usize> {

@@ -111,9 +111,16 @@ impl ReadSide {
 
     pub(crate) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         // That the conversation has ended is for the read to say.
-        let chunks =
-            |cx: &Context<'_>| poll_chunks(&self.handle, &mut self.shared_queue(), Some(cx));
-        cooperate(cx, |cx| chunks(cx).map(|_ended| Ok(())))
+        self.poll_open(cx).map(|_open| Ok(()))
+    }
+
+    /// Ready with whether there is something to read, or else nothing more will come.
+    pub(crate) fn poll_open(&self, cx: &mut Context<'_>) -> Poll<bool> {
+        cooperate(cx, |cx| {
+            let mut queue = self.shared_queue();
+            let chunks = poll_chunks(&self.handle, &mut queue, Some(cx));
+            chunks.map(|_ended| queue.front().is_some())
+        })
     }
 
     pub(crate) fn try_read(&self, mut buf: &mut [u8]) -> io::Result<usize> {
@@ -139,7 +146,7 @@ impl ReadSide {
         })
     }
 
-    fn try_read_with(&self, limit: usize, put: impl FnMut(&[u8])) -> io::Result<usize> {
+    pub(crate) fn try_read_with(&self, limit: usize, put: impl FnMut(&[u8])) -> io::Result<usize> {
         if limit == 0 {
             return Ok(0);
         }

@@ -1,0 +1,87 @@
+//! What `TcpStream` calls socket options, where a conversation has something of the kind.
+
+use std::io::{Error, Result};
+use std::time::Duration;
+
+use super::KcpStream;
+use crate::config::WritePolicy;
+
+/// Options of a `TcpStream` that mean something here. `ttl` is one of the socket, which
+/// conversations share.
+impl KcpStream {
+    /// Returns whether written data leaves as soon as the windows allow. Default `true`, unlike
+    /// TCP.
+    ///
+    /// # Errors
+    ///
+    /// None; the signature is that of `TcpStream`.
+    pub fn nodelay(&self) -> Result<bool> {
+        Ok(self.handle().nodelay())
+    }
+
+    /// Sets whether written data leaves as soon as the windows allow:
+    /// [`WritePolicy::Immediate`], or [`WritePolicy::Corked`] for `false`.
+    ///
+    /// KCP's own `nodelay`, a preset of its timing, is
+    /// [`set_no_delay`](Self::set_no_delay).
+    ///
+    /// # Errors
+    ///
+    /// None; the signature is that of `TcpStream`.
+    pub fn set_nodelay(&self, nodelay: bool) -> Result<()> {
+        let policy = if nodelay { WritePolicy::Immediate } else { WritePolicy::Corked };
+        self.handle().set_write_policy(policy);
+        Ok(())
+    }
+
+    /// Returns the time set by [`set_linger`](Self::set_linger); `None`, the default, where
+    /// [`Config::linger`](crate::Config::linger) holds.
+    ///
+    /// # Errors
+    ///
+    /// None; the signature is that of `TcpStream`.
+    pub fn linger(&self) -> Result<Option<Duration>> {
+        Ok(self.handle().own_linger())
+    }
+
+    /// Sets for this stream how long closing goes on without success, 0 s to 1 day in whole
+    /// milliseconds; `None` for [`Config::linger`](crate::Config::linger). With zero, dropping the
+    /// stream aborts it.
+    ///
+    /// Unlike TCP's it never blocks a thread.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidInput`](std::io::ErrorKind::InvalidInput) around a
+    /// [`ConfigError`](crate::ConfigError) above a day.
+    pub fn set_linger(&self, time: Option<Duration>) -> Result<()> {
+        Ok(self.handle().set_linger(time)?)
+    }
+
+    /// Lets dropping the stream abort it: what was written and not acknowledged may be lost, and
+    /// the peer's reads and writes fail with
+    /// [`ConnectionReset`](std::io::ErrorKind::ConnectionReset).
+    ///
+    /// # Errors
+    ///
+    /// None; the signature is that of `TcpStream`.
+    pub fn set_zero_linger(&self) -> Result<()> {
+        self.set_linger(Some(Duration::ZERO))
+    }
+
+    /// Returns why the conversation failed, the first time it is asked after that. Reads and
+    /// writes go on reporting the same error, and so does [`error`](Self::error).
+    ///
+    /// # Errors
+    ///
+    /// None; the signature is that of `TcpStream`.
+    pub fn take_error(&self) -> Result<Option<Error>> {
+        Ok(self.handle().take_error().map(Error::from))
+    }
+}
+
+impl AsRef<Self> for KcpStream {
+    fn as_ref(&self) -> &Self {
+        self
+    }
+}
