@@ -1,0 +1,124 @@
+//! Where KCP is not TCP: what each shows, and why it stays so.
+
+/// A behaviour that differs.
+pub(crate) struct Difference {
+    name: &'static str,
+    pub(crate) tcp: &'static str,
+    pub(crate) kcp: &'static str,
+    reason: &'static str,
+}
+
+/// The document that has every row.
+const DOCUMENT: &str = include_str!("../../docs/drop-in.md");
+
+pub(crate) const HEAD: &str = "| behaviour | TCP | KCP | why |\n|---|---|---|---|";
+
+const TABLE: &[Difference] = &[
+    Difference {
+        name: "shutdown_of_unread_data",
+        tcp: "Ok(()) at once, every byte, end",
+        kcp: "Ok(()) when the peer has every byte, every byte, end",
+        reason: "`Ok` says that nothing is lost when the process ends",
+    },
+    Difference {
+        name: "reads_after_a_reset",
+        tcp: "ConnectionReset, end, end",
+        kcp: "ConnectionReset, ConnectionReset, ConnectionReset",
+        reason: "a failed stream never looks like one that ended",
+    },
+    Difference {
+        name: "writes_after_a_reset",
+        tcp: "read ConnectionReset, write BrokenPipe",
+        kcp: "read ConnectionReset, write ConnectionReset",
+        reason: "every call reports the same reason",
+    },
+    Difference {
+        name: "write_after_the_peer_dropped",
+        tcp: "read end, write BrokenPipe",
+        kcp: "read end, write ConnectionReset",
+        reason: "every call reports the same reason",
+    },
+    Difference {
+        name: "write_after_the_peers_last_stream_dropped",
+        tcp: "read end, write BrokenPipe",
+        kcp: "read end, write TimedOut",
+        reason: "a socket closes `Config::linger` after its last stream at the latest; then nobody answers",
+    },
+    Difference {
+        name: "shutdown_after_a_reset",
+        tcp: "read ConnectionReset, shutdown Ok(())",
+        kcp: "read ConnectionReset, shutdown ConnectionReset",
+        reason: "`Ok` would say that the peer has every byte",
+    },
+    Difference {
+        name: "drop_with_unread_data",
+        tcp: "ConnectionReset",
+        kcp: "end",
+        reason: "a reset could destroy what was written before the drop",
+    },
+    Difference {
+        name: "read_into_an_empty_buffer",
+        tcp: "waits, Ok(0), here",
+        kcp: "Ok(0), Ok(0), here",
+        reason: "there is nothing to wait for",
+    },
+    Difference {
+        name: "nodelay_by_default",
+        tcp: "false, false",
+        kcp: "true, true",
+        reason: "KCP is for low latency",
+    },
+    Difference {
+        name: "address_of_the_client",
+        tcp: "127.0.0.1",
+        kcp: "0.0.0.0",
+        reason: "`connect` binds a socket of its own and leaves the choice of the address to the system",
+    },
+    Difference {
+        name: "accept_of_a_silent_client",
+        tcp: "it is accepted",
+        kcp: "it is not heard of before it writes",
+        reason: "there is no handshake; `Config::open_on_connect` sends one datagram ahead",
+    },
+    Difference {
+        name: "connection_refused",
+        tcp: "connect ConnectionRefused",
+        kcp: "connect Ok, write Ok(7), read TimedOut",
+        reason: "there is no handshake; `established` waits for the first answer",
+    },
+    Difference {
+        name: "stream_outlives_its_runtime",
+        tcp: "Other",
+        kcp: "NotConnected",
+        reason: "the driver of a socket is a task of the runtime that opened it",
+    },
+    Difference {
+        name: "peer_of_a_dropped_runtime",
+        tcp: "ask, answer, end",
+        kcp: "ask, answer, TimedOut",
+        reason: "no kernel closes for a runtime or a process that is gone; `shutdown`, then `wait_idle`",
+    },
+];
+
+impl Difference {
+    /// Its row in the document.
+    pub(crate) fn row(&self) -> String {
+        let Self { name, tcp, kcp, reason } = self;
+        format!("| `{name}` | {tcp} | {kcp} | {reason} |")
+    }
+}
+
+/// The difference of a behaviour, if it is one that differs.
+pub(crate) fn of(name: &str) -> Option<&'static Difference> {
+    TABLE.iter().find(|difference| difference.name == name)
+}
+
+pub(crate) fn is_documented(row: &str) -> bool {
+    DOCUMENT.lines().any(|line| line == row)
+}
+
+/// Complaints about differences of behaviours that are not there.
+pub(crate) fn unknown(names: &[&str]) -> Vec<String> {
+    let gone = TABLE.iter().filter(|difference| !names.contains(&difference.name));
+    gone.map(|difference| format!("{}: there is no such behaviour", difference.name)).collect()
+}

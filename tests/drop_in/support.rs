@@ -1,0 +1,126 @@
+//! What the behaviours share.
+
+use std::fmt::Debug;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::{Pin, pin};
+use std::task::Poll;
+
+use tokio::io::{AsyncRead, AsyncReadExt};
+
+use crate::transport::{Listener, Stream, Transport};
+
+/// What a behaviour saw, in words that are the same where the behaviour is.
+pub(crate) type Observation = String;
+
+/// A behaviour as it runs.
+pub(crate) type Run = Pin<Box<dyn Future<Output = Observation>>>;
+
+/// A behaviour on one transport: its name and what to run.
+pub(crate) type Behaviour = (&'static str, fn() -> Run);
+
+/// The behaviours of a file, for any transport.
+macro_rules! behaviours {
+    ($($name:ident),* $(,)?) => {
+        pub(crate) fn all<T: crate::transport::Transport>() -> Vec<crate::support::Behaviour> {
+            vec![$((stringify!($name), || Box::pin($name::<T>()))),*]
+        }
+    };
+}
+pub(crate) use behaviours;
+
+/// Both ends of a new connection. Its listener is gone, which should matter to nobody.
+pub(crate) async fn pair<T: Transport>() -> (T::Stream, T::Stream) {
+    let listener = T::bind().await;
+    pair_with::<T>(&listener).await
+}
+
+pub(crate) async fn pair_with<T: Transport>(listener: &T::Listener) -> (T::Stream, T::Stream) {
+    let addr = listener.local_addr().expect("an address");
+    let (client, server) = tokio::join!(T::connect(addr), listener.accept());
+    (client.expect("a client"), server.expect("a server").0)
+}
+
+/// Ends a connection with a reset, once it is one: an end that nobody is known to hear is not told.
+pub(crate) async fn abort<T: Transport>(stream: T::Stream) {
+    T::known(&stream).await.expect("a connection");
+    stream.set_zero_linger().expect("an option");
+    drop(stream);
+}
+
+/// A result in words: the value, or the kind of the error.
+pub(crate) fn seen<T: Debug>(result: io::Result<T>) -> String {
+    match result {
+        Ok(value) => format!("Ok({value:?})"),
+        Err(error) => format!("{:?}", error.kind()),
+    }
+}
+
+/// One read in words: the bytes, the end or the error.
+pub(crate) async fn read(reader: &mut (impl AsyncRead + Unpin)) -> String {
+    let mut buf = [0; 64];
+    match reader.read(&mut buf).await {
+        Ok(0) => "end".to_owned(),
+        Ok(count) => String::from_utf8_lossy(&buf[..count]).into_owned(),
+        Err(error) => format!("{:?}", error.kind()),
+    }
+}
+
+/// So many bytes, as text.
+pub(crate) async fn text(reader: &mut (impl AsyncRead + Unpin), len: usize) -> String {
+    let mut buf = vec![0; len];
+    match reader.read_exact(&mut buf).await {
+        Ok(_) => String::from_utf8_lossy(&buf).into_owned(),
+        Err(error) => format!("{:?}", error.kind()),
+    }
+}
+
+/// Everything up to the end: whether it is `expected`, and what came after it.
+pub(crate) async fn rest(reader: &mut (impl AsyncRead + Unpin), expected: &[u8]) -> String {
+    let mut got = Vec::new();
+    let end = match reader.read_to_end(&mut got).await {
+        Ok(_) => "end".to_owned(),
+        Err(error) => format!("{:?}", error.kind()),
+    };
+    format!("{}, {end}", same(&got, expected))
+}
+
+/// Whether all bytes are there, in words.
+pub(crate) fn same(got: &[u8], expected: &[u8]) -> String {
+    match got.iter().zip(expected).position(|(got, expected)| got != expected) {
+        Some(place) => format!("other bytes from {place} on"),
+        None if got.len() == expected.len() => "every byte".to_owned(),
+        None => format!("{} of {} bytes", got.len(), expected.len()),
+    }
+}
+
+/// Polls a future at most so often, and drops it if it is not ready by then.
+pub(crate) async fn at_most<F: Future>(mut polls: usize, future: F) -> Option<F::Output> {
+    let mut future = pin!(future);
+    poll_fn(move |cx| match future.as_mut().poll(cx) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending => {
+            polls -= 1;
+            if polls == 0 { Poll::Ready(None) } else { Poll::Pending }
+        }
+    })
+    .await
+}
+
+/// Gives other tasks `turns` chances to run.
+pub(crate) async fn turns(turns: usize) {
+    for _ in 0..turns {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// `len` bytes without a pattern.
+pub(crate) fn bytes(len: usize) -> Vec<u8> {
+    let mut state = 1_u64;
+    let next = || {
+        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let z = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        (z ^ (z >> 27)).to_le_bytes()
+    };
+    std::iter::repeat_with(next).flatten().take(len).collect()
+}
