@@ -5,6 +5,7 @@ mod common;
 #[path = "../../examples/common/hash.rs"]
 mod hash;
 mod process;
+mod process_end;
 mod proxy;
 #[path = "../../examples/common/sums.rs"]
 mod sums;

@@ -1,0 +1,52 @@
+//! Sends a megabyte to whoever listens, and ends: what the end of a program must look like so that
+//! nothing is lost. KCP lives in the process; no kernel goes on sending when that is gone.
+//!
+//! ```sh
+//! cargo run --release --example last_words -- 127.0.0.1:4000
+//! cargo run --release --example last_words -- 127.0.0.1:4000 --in-a-hurry
+//! ```
+
+use std::net::SocketAddr;
+
+use anyhow::Result;
+use clap::Parser;
+use kcpx::KcpStream;
+use tokio::io::AsyncWriteExt;
+
+/// Sends a megabyte to whoever listens, and ends.
+#[derive(Parser)]
+struct Args {
+    /// Where to send it
+    addr: SocketAddr,
+    /// Drop the stream and end at once, as a program may that leaves the rest to TCP's kernel
+    #[arg(long)]
+    in_a_hurry: bool,
+}
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let Args { addr, in_a_hurry } = Args::parse();
+    let data = (0..=250).cycle().take(1 << 20).collect::<Vec<u8>>();
+
+    let mut stream = KcpStream::connect(addr).await?;
+    let endpoint = stream.endpoint();
+    stream.write_all(&data[..1]).await?;
+    // There is no handshake: only now is it certain that somebody listens.
+    stream.established().await?;
+    stream.write_all(&data[1..]).await?;
+
+    if in_a_hurry {
+        // What was written is on its way in the background, and this ends the background.
+        drop(stream);
+        println!("left at once");
+    } else {
+        // Ok: the peer has acknowledged every byte.
+        stream.shutdown().await?;
+        drop(stream);
+        // Until nothing is left to be told, be it the end of the stream. It is all that a program
+        // needs which dropped its streams, without `shutdown`, wherever that was convenient.
+        endpoint.wait_idle().await;
+        println!("delivered");
+    }
+    Ok(())
+}
