@@ -41,7 +41,8 @@ async fn main() -> Result<()> {
         conversations.spawn(async move {
             // A client of another make cannot say that it has finished: its conversation ends with
             // an error after the idle timeout.
-            let reason = echo(stream).await.err().map_or("finished".into(), |e| e.to_string());
+            let reason =
+                echo(stream).await.err().map_or_else(|| "finished".into(), |e| e.to_string());
             println!("{peer}: {reason}");
         });
     }

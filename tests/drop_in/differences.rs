@@ -42,7 +42,8 @@ const TABLE: &[Difference] = &[
         name: "write_after_the_peers_last_stream_dropped",
         tcp: "read end, write BrokenPipe",
         kcp: "read end, write TimedOut",
-        reason: "a socket closes `Config::linger` after its last stream at the latest; then nobody answers",
+        reason: "a socket closes `Config::linger` after its last stream at the latest; then \
+                 nobody answers",
     },
     Difference {
         name: "shutdown_after_a_reset",
@@ -72,7 +73,8 @@ const TABLE: &[Difference] = &[
         name: "address_of_the_client",
         tcp: "127.0.0.1",
         kcp: "0.0.0.0",
-        reason: "`connect` binds a socket of its own and leaves the choice of the address to the system",
+        reason: "`connect` binds a socket of its own and leaves the choice of the address to \
+                 the system",
     },
     Difference {
         name: "accept_of_a_silent_client",
@@ -96,7 +98,8 @@ const TABLE: &[Difference] = &[
         name: "peer_of_a_dropped_runtime",
         tcp: "ask, answer, end",
         kcp: "ask, answer, TimedOut",
-        reason: "no kernel closes for a runtime or a process that is gone; `shutdown`, then `wait_idle`",
+        reason: "no kernel closes for a runtime or a process that is gone; `shutdown`, then \
+                 `wait_idle`",
     },
 ];
 

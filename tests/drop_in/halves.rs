@@ -205,7 +205,8 @@ async fn split_by_tokio<T: Transport>() -> Observation {
     let mut back = vec![0; data.len()];
     let (written, read, ()) =
         tokio::join!(writer.write_all(&data), reader.read_exact(&mut back), serve);
-    (written.unwrap(), read.unwrap());
+    written.unwrap();
+    read.unwrap();
     let mut client = reader.unsplit(writer);
     client.shutdown().await.unwrap();
     format!("{}, {}", same(&back, &data), crate::support::read(&mut server).await)

@@ -99,7 +99,7 @@ async fn try_write_until_it_would_block<T: Transport>() -> Observation {
     client.writable().await.unwrap();
     let mut written = 0;
     let full = loop {
-        match client.try_write(&[7; 65_536]) {
+        match client.try_write(&[7; 16_000]) {
             Ok(count) => written += count,
             Err(error) => break error,
         }

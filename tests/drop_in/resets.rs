@@ -57,7 +57,7 @@ async fn abort_seen_by_a_pending_write<T: Transport>() -> Observation {
         turns(100).await;
         abort::<T>(client).await;
     };
-    let (error, ()) = tokio::join!(write_on(&mut server, &[0; 65_536]), end);
+    let (error, ()) = tokio::join!(write_on(&mut server, &[0; 16_000]), end);
     format!("{:?}", error.kind())
 }
 
@@ -87,7 +87,7 @@ async fn abort_seen_by_both_halves<T: Transport>() -> Observation {
         abort::<T>(client).await;
     };
     // The write ends too, with whatever kind of error is left for it.
-    let write = write_on(&mut writer, &[0; 65_536]);
+    let write = write_on(&mut writer, &[0; 16_000]);
     let (read, _, ()) = tokio::join!(read(&mut reader), write, end);
     let read = if read == "ConnectionReset" || read == "end" { "ended" } else { &read };
     format!("read {read}, write failed")

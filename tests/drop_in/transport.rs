@@ -246,7 +246,7 @@ macro_rules! same_words {
                 <$stream>::into_split(self)
             }
 
-            #[allow(deprecated, reason = "blocking matters to TCP alone, and nothing is dropped so")]
+            #[allow(deprecated, reason = "it matters to TCP alone, and nothing is dropped so")]
             fn set_linger(&self, time: Option<Duration>) -> Result<()> {
                 <$stream>::set_linger(self, time)
             }
