@@ -49,11 +49,18 @@ impl Openings {
         }
     }
 
-    /// The first data of a conversation that was opened without any.
+    /// The other half of an opening: the first data after a question, or a question that its first
+    /// data has overtaken.
     pub(crate) fn add(&mut self, opening: Opening) {
-        if let Opening::Data(hash) = opening {
-            self.data.get_or_insert(hash);
-        }
+        match opening {
+            Opening::Data(hash) => self.data.get_or_insert(hash),
+            Opening::Asks(hash) => self.asks.get_or_insert(hash),
+        };
+    }
+
+    /// Whether this may be a question that data has overtaken.
+    pub(crate) fn was_overtaken(&self, opening: Opening) -> bool {
+        matches!(opening, Opening::Asks(_)) && self.data.is_some() && self.asks.is_none()
     }
 
     pub(crate) fn contains(&self, opening: Opening) -> bool {
@@ -140,6 +147,12 @@ impl Demux {
         }
         let opening = self.opening(datagram);
         self.expire(now);
+        if let (Some((_, tombstone)), Some(opening)) = (self.ended.get_mut(&key), opening)
+            && tombstone.openings.was_overtaken(opening)
+        {
+            tombstone.openings.add(opening);
+            return Route::Closed;
+        }
         match (self.ended.get(&key), opening) {
             // It ended before its first data came: this is no other conversation.
             (Some((_, tombstone)), Some(Opening::Data(_))) if tombstone.openings.awaits_data() => {

@@ -60,6 +60,9 @@ const RECV_CALLS: usize = 2;
 const TURN_PACKETS: usize = 256;
 const TURN_ANSWERS: usize = 128;
 const CONN_PACKETS: usize = 128;
+/// How long a socket outlives its last conversation at most: the last answer may be lost, and peers
+/// repeat what was not answered after a second at the latest.
+const TIME_WAIT: Duration = Duration::from_secs(2);
 /// How often a blocked socket lets timers be looked at: most of what is due cannot leave anyway.
 const BLOCKED_REST: Duration = Duration::from_millis(10);
 
@@ -114,6 +117,8 @@ pub(crate) struct Driver<S> {
     /// Datagrams of other protocols are left over.
     raw_waits: bool,
     blocked: bool,
+    /// Until when it answers peers that may not know yet that a conversation is over.
+    stays_until: Option<Instant>,
     /// When the last turn was.
     turned: Instant,
     /// Receive errors since the last datagram, and until when that is reason enough to wait.
@@ -167,6 +172,7 @@ impl<S: Socket> Driver<S> {
             tx: TxBatch::default(),
             raw_waits: false,
             blocked: false,
+            stays_until: None,
             turned: now,
             recv_failures: 0,
             recv_rest: None,
@@ -232,7 +238,11 @@ impl<S: Socket> Driver<S> {
             .timers
             .next()
             .map(|next| if self.blocked { next.max(self.turned + BLOCKED_REST) } else { next });
-        [timer, self.recv_rest].into_iter().flatten().min()
+        // Only to end, so nobody waits for it while there is something else to stay for.
+        let leaves = self.stays_until.filter(|until| {
+            self.turned < *until && self.conns.is_empty() && self.mailbox.handles() == 0
+        });
+        [timer, self.recv_rest, leaves].into_iter().flatten().min()
     }
 
     /// Whether the socket is left alone for a while: it has only failed of late.
@@ -267,7 +277,8 @@ impl<S: Socket> Driver<S> {
     }
 
     fn is_unused(&self) -> bool {
-        self.conns.is_empty() && self.mailbox.handles() == 0
+        let stays = self.stays_until.is_some_and(|until| self.turned < until);
+        self.conns.is_empty() && self.mailbox.handles() == 0 && !stays
     }
 
     /// Sends the batch. An error means that the socket cannot be used any more.
@@ -331,7 +342,7 @@ impl<S: Socket> Driver<S> {
             }
             // The same goes for a listener, and a socket that was replaced stays so.
             Command::Listen(reply) => drop(reply.send(self.listen())),
-            Command::Rebind(rebind, reply) => drop(reply.send(self.rebind(rebind))),
+            Command::Rebind(rebind, reply) => drop(reply.send(self.rebind(now, rebind))),
             Command::WaitIdle(reply) => {
                 self.look_at_ready(now);
                 self.idle_waiters.push(reply);

@@ -65,7 +65,8 @@ impl Limits {
 /// it changes networks or its NAT forgets it.
 ///
 /// The peer is followed once it has answered a question that was sent to the new address, at most
-/// one a second. A peer of any make answers that; where both addresses are one's own there is
+/// one a second and address. While two conversations with different peers have the same id, neither
+/// is followed. A peer of any make answers the question; where both addresses are one's own there is
 /// [`Endpoint::rebind`](crate::Endpoint::rebind).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]

@@ -37,6 +37,11 @@ impl Kcp {
         quiet_sn(self.send.una())
     }
 
+    /// The peer can be reached again: what silence held back may leave.
+    pub(crate) fn on_reachable(&mut self, now: Instant) {
+        self.send.on_heard(self.clock.at(now));
+    }
+
     /// Writes an echo probe to another address than the peer's.
     pub(crate) fn emit_probe(&mut self, sn: Sn, cookie: Ts, out: &mut Vec<u8>) {
         self.stats.echo_probes += 1;

@@ -94,7 +94,7 @@ impl Ending {
     pub(crate) fn learn(&mut self, header: &Header, probe: bool) {
         let says = match header.command {
             Command::Push => probe && header.frg == MARK,
-            Command::Control => true,
+            Command::Control => false,
             Command::Ack | Command::WindowAsk | Command::WindowTell => {
                 self.peer.get_or_insert(false);
                 header.frg == MARK
@@ -257,6 +257,11 @@ impl Kcp {
     #[must_use]
     pub fn is_leaving(&self, now: Instant) -> bool {
         self.ending.aborting.is_some_and(|until| self.clock.at(now) < until)
+    }
+
+    /// The peer need not hear of an abort any more.
+    pub(crate) fn forget_abort(&mut self) {
+        self.ending.aborting = None;
     }
 
     /// When the peer is no more told of an abort.

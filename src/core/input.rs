@@ -9,7 +9,6 @@ use super::segment::{self, Command, Header, InputError, Segments};
 use super::send::{Evidence, Una};
 use super::seq::Sn;
 use super::{Kcp, Origin};
-use crate::error::ConnectionError;
 
 /// How long only late datagrams must come before the peer is asked whether it still has the state
 /// of this conversation, microseconds.
@@ -38,13 +37,17 @@ impl Kcp {
         self.stats.wire_bytes_in += datagram.len() as u64;
         if origin == Origin::Wire {
             self.live.on_heard(now);
-            self.on_opened(now);
         }
         self.input_acks(now, datagram, origin);
         let mut consistent = false;
         for (header, payload) in Segments::new(datagram) {
             let una = self.input_una(now, &header, origin);
             consistent |= matches!(una, Una::Current { .. });
+            let probing = header.command == Command::Push && payload.is_empty();
+            if origin == Origin::Wire && una != Una::Impossible && !probing {
+                // A probe may still be meant for an earlier conversation of that name.
+                self.on_opened(now);
+            }
             let probe = self.recv.nxt().since(header.sn) > i32::from(u16::MAX);
             self.ending.learn(&header, probe && payload.is_empty());
             match header.command {
@@ -71,7 +74,7 @@ impl Kcp {
             match self.send.on_ack(now, &self.clock, (sn, ts), wire, &mut self.stats) {
                 Evidence::Proof => {
                     self.live.on_proof();
-                    self.restarted = false;
+                    self.suspicion = None;
                     self.send.on_heard(now);
                     continue;
                 }
@@ -82,14 +85,11 @@ impl Kcp {
             match answer {
                 Some(answer) => {
                     self.send.on_heard(now);
-                    // It is there, it answers. Where nothing was ever acknowledged it has nothing
-                    // to forget, and that it opened anew has to do.
-                    let anew = std::mem::take(&mut self.restarted);
-                    if anew && (answer.forgotten || header.una == Sn(0)) {
-                        self.ended = Some(ConnectionError::PeerRestarted);
-                    } else if answer.forgotten {
-                        self.ended = Some(ConnectionError::PeerStateLost);
+                    // It is there, it answers.
+                    if !answer.forgotten && header.una != Sn(0) {
+                        self.suspicion = None;
                     }
+                    self.on_suspect_answer(answer.forgotten);
                 }
                 None => self.stats.invalid_acks += 1,
             }
@@ -132,7 +132,7 @@ impl Kcp {
         let ack = Ack { sn: header.sn, ts: header.ts };
         match self.recv.input(header.sn, header.frg, payload) {
             Ok(Arrival::InOrder) => {
-                self.restarted = false;
+                self.suspicion = None;
                 self.ending.on_advance(self.recv.nxt());
                 self.acks.in_order(now, ack);
                 self.stats.received_segments += 1;

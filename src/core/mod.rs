@@ -48,7 +48,7 @@ use self::ack::PendingAcks;
 use self::clock::{Clock, Time};
 use self::close::Ending;
 use self::liveness::Liveness;
-use self::opening::Opening;
+use self::opening::{Opening, Suspicion};
 use self::pacer::Pacer;
 use self::recv::Receiver;
 use self::send::Sender;
@@ -126,8 +126,8 @@ pub struct Kcp {
     /// Since when only late datagrams have come.
     late_since: Option<Time>,
     opening: Option<Opening>,
-    /// Someone at the peer's address opened this conversation anew, and the peer is asked.
-    restarted: bool,
+    /// Someone at the peer's address opened this conversation anew, and what the peer says.
+    suspicion: Option<Suspicion>,
     ending: Ending,
     ended: Option<ConnectionError>,
     stats: ConnectionStats,
@@ -175,7 +175,7 @@ impl Kcp {
             uncorked: false,
             late_since: None,
             opening: None,
-            restarted: false,
+            suspicion: None,
             ending: Ending::new(config.close_notify),
             ended: None,
             stats: ConnectionStats::default(),

@@ -6,6 +6,7 @@ use super::Kcp;
 use super::clock::Time;
 use super::segment::{Command, HEADER, Header, MARK, Segments};
 use super::seq::{Sn, Ts};
+use crate::error::ConnectionError;
 
 /// Most time between two repetitions of an opening, microseconds.
 const LONGEST_GAP: u64 = 5_000_000;
@@ -29,6 +30,15 @@ impl Opening {
     pub(crate) fn is_sent(&self) -> bool {
         self.sent
     }
+}
+
+/// What is known of a peer that may have started anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Suspicion {
+    /// It was asked.
+    Asked,
+    /// It has answered like one that has received nothing.
+    Answered,
 }
 
 /// What a datagram opens a conversation with.
@@ -60,9 +70,8 @@ pub(crate) fn first(datagram: &[u8]) -> Option<First<'_>> {
 /// The first data of a conversation, wherever it is in `datagram`.
 pub(crate) fn first_data(datagram: &[u8]) -> Option<First<'_>> {
     let mut segments = Segments::new(datagram);
-    let (_, payload) = segments.find(|(header, payload)| {
-        header.command == Command::Push && header.sn == Sn(0) && !payload.is_empty()
-    })?;
+    let (_, payload) =
+        segments.find(|(header, _)| header.command == Command::Push && header.sn == Sn(0))?;
     Some(First::Data(payload))
 }
 
@@ -94,7 +103,8 @@ impl Kcp {
         true
     }
 
-    /// The peer was heard: it knows of the conversation. Whether it hears us is another question.
+    /// Something came that is of this conversation: the peer knows of it. Whether it hears us is
+    /// another question.
     pub(super) fn on_opened(&mut self, now: Time) {
         if self.opening.take().is_some() {
             self.live.insist(now);
@@ -104,9 +114,29 @@ impl Kcp {
     /// Someone at the peer's address opens this conversation anew. The peer is asked: if it has
     /// forgotten everything, the conversation ends with
     /// [`PeerRestarted`](crate::ConnectionError::PeerRestarted).
+    ///
+    /// Where nothing of ours was ever acknowledged there is nothing to have forgotten. Then it ends
+    /// when the opening comes again after the answer, and nothing that only the old peer could have
+    /// sent came in between.
     pub(crate) fn suspect_restart(&mut self, now: Instant) {
-        self.restarted = true;
+        if self.suspicion == Some(Suspicion::Answered) {
+            self.ended.get_or_insert(ConnectionError::PeerRestarted);
+            return;
+        }
+        self.suspicion = Some(Suspicion::Asked);
         self.live.request_probe(self.clock.at(now));
+    }
+
+    /// The peer has answered, and it had nothing of ours before or has forgotten it.
+    pub(super) fn on_suspect_answer(&mut self, forgotten: bool) {
+        if self.suspicion.is_some() {
+            self.suspicion = Some(Suspicion::Answered);
+        }
+        if forgotten {
+            let anew = self.suspicion.is_some();
+            let lost = ConnectionError::PeerStateLost;
+            self.ended = Some(if anew { ConnectionError::PeerRestarted } else { lost });
+        }
     }
 
     /// Whether the next number expected of the peer is the first one.

@@ -59,10 +59,7 @@ impl Kcp {
         }
         self.send.postpone(now);
         let mut sent = Transmitted::default();
-        // Whoever bounds what leaves has doubts about the peer: it is asked again, not sent again.
-        let allowed = |next: &Next| limit == usize::MAX || next.is_new();
-        let fits = |next: &Next| HEADER + next.len <= limit;
-        let next = self.next_segment(now).filter(|next| fits(next) && allowed(next));
+        let next = self.next_within(now, limit);
         let full = next.filter(|next| HEADER + next.len >= self.mtu);
         // A train leaves at one moment; a rate limit can make an hour of it.
         let overdue = self.acks.since().is_some_and(|since| since < now) && self.acks_due(now);
@@ -75,7 +72,7 @@ impl Kcp {
                 self.tell_window = false;
                 self.emit_segment(now, next, out, &mut sent);
             }
-            None => self.compose(now, next, (start, self.mtu.min(limit)), out, &mut sent),
+            None => self.compose(now, next, (start, limit), out, &mut sent),
         }
         let len = out.len() - start;
         (len > 0).then(|| self.left(now, len, sent))
@@ -103,7 +100,8 @@ impl Kcp {
         out: &mut Vec<u8>,
         sent: &mut Transmitted,
     ) {
-        let room = |out: &Vec<u8>| limit.saturating_sub(out.len() - start);
+        let size = self.mtu.min(limit);
+        let room = |out: &Vec<u8>| size.saturating_sub(out.len() - start);
         self.full_run = 0;
         if next.is_some() || self.tell_window || self.live.is_due() || self.acks_due(now) {
             self.emit_acks(room(out) / HEADER, out, sent);
@@ -122,12 +120,19 @@ impl Kcp {
         while let Some(segment) = next.filter(|n| out.len() == start || HEADER + n.len <= room(out))
         {
             self.emit_segment(now, segment, out, sent);
-            next = self.next_segment(now);
+            next = self.next_within(now, limit);
         }
         // Every segment tells the window; only where there is none it needs one of its own.
         if std::mem::take(&mut self.tell_window) && out.len() == start {
             self.emit_quiet(Command::WindowTell, Ts(0), out);
         }
+    }
+
+    /// The next segment of at most `limit` bytes. Whoever bounds what leaves has doubts about the
+    /// peer: it is asked again, not sent again.
+    fn next_within(&self, now: Time, limit: usize) -> Option<Next> {
+        let allowed = |next: &Next| limit == usize::MAX || next.is_new();
+        self.next_segment(now).filter(|next| HEADER + next.len <= limit && allowed(next))
     }
 
     fn next_segment(&self, now: Time) -> Option<Next> {

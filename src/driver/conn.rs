@@ -38,6 +38,8 @@ pub(super) struct Taken {
 
 /// Rest after which memory that only a busy conversation needs is given back.
 const REST: Duration = Duration::from_secs(1);
+/// How long a dropped conversation waits for acknowledgements of a peer whose own data it refuses.
+const DEAF_PATIENCE: Duration = Duration::from_secs(1);
 /// Sizes that a path is assumed to carry: what is tried after a datagram was refused.
 const FALLBACK_MTU: u16 = 1_200;
 const SMALLEST_MTU: u16 = 508;
@@ -49,7 +51,7 @@ pub(super) struct Conn {
     span: Span,
     peer: SocketAddr,
     /// Where it may have moved to.
-    candidate: Option<Candidate>,
+    candidates: Vec<Candidate>,
     /// What opened it, if a peer did.
     openings: Openings,
     /// On the driver's ready list.
@@ -88,8 +90,6 @@ pub(super) struct Conn {
     told_drained: bool,
     /// The reader knows that the peer has ended its stream.
     told_end: bool,
-    /// Something arrived that nobody will read.
-    discarded: bool,
     /// Until when those who wait for everything to be over wait for the peer to know of our end.
     close_until: Option<Instant>,
     /// It is over for the handles; the peer may still have to be told.
@@ -111,7 +111,7 @@ impl Conn {
             kcp,
             span: Span::open(shared.peer(), shared.conv, openings.is_by_peer()),
             peer: shared.peer(),
-            candidate: None,
+            candidates: Vec::new(),
             shared,
             openings,
             ready: false,
@@ -134,7 +134,6 @@ impl Conn {
             told_established: false,
             told_drained: false,
             told_end: false,
-            discarded: false,
             close_until: None,
             ended: None,
             rest_at: None,
@@ -260,16 +259,29 @@ impl Conn {
         self.openings.contains(opening)
     }
 
-    /// Whether someone at the peer's address opens this conversation anew, with `opening`. If so
-    /// the peer is asked.
-    pub(super) fn is_opened_anew(&mut self, now: Instant, opening: Opening) -> bool {
+    /// Whether `opening`, which is what `datagram` begins with, would be another opening of this
+    /// conversation than the one that there was.
+    pub(super) fn is_other_opening(&mut self, opening: Opening, datagram: &[u8]) -> bool {
+        if !self.openings.is_by_peer() || self.openings.contains(opening) {
+            return false;
+        }
+        if self.openings.was_overtaken(opening) {
+            self.openings.add(opening);
+            return false;
+        }
         // The first data there is belongs to the opening without it.
-        let belongs = self.kcp.awaits_first() && matches!(opening, Opening::Data(_));
-        let anew = self.openings.is_by_peer() && !belongs && !self.openings.contains(opening);
-        if anew {
+        let first = self.kcp.awaits_first() && matches!(opening, Opening::Data(_));
+        (!first || self.ended.is_some()) && !self.kcp.is_reflection(datagram)
+    }
+
+    /// Someone at the peer's address opens this conversation anew: the peer is asked.
+    pub(super) fn on_opened_anew(&mut self, now: Instant) {
+        if self.ended.is_some() {
+            // Nobody is left who would have to hear of the old one's end.
+            self.kcp.forget_abort();
+        } else {
             self.kcp.suspect_restart(now);
         }
-        anew
     }
 
     /// Whether a peer opened it without data, and has sent none yet.
@@ -374,15 +386,10 @@ impl Conn {
         if self.kcp.readable().is_some() {
             self.deliver_readable(scratch);
         }
-        if !self.told_end && self.kcp.peer_has_closed() {
-            self.told_end = true;
-            scratch.wakers.extend(self.shared.set_ended());
-        }
+        self.tell_end(scratch);
     }
 
     fn deliver_readable(&mut self, scratch: &mut Scratch) {
-        // Whoever sent it should not believe that it was read.
-        self.discarded |= self.detached;
         let mut room = self.shared.room();
         while room > 0 {
             let Some(chunk) = self.kcp.recv() else { break };
@@ -400,5 +407,14 @@ impl Conn {
             scratch.chunks.push_back(chunk);
         }
         scratch.wakers.extend(self.shared.deliver(&mut scratch.chunks, false));
+        self.tell_end(scratch);
+    }
+
+    /// Tells the reader once everything of a stream that has ended is in its queue.
+    fn tell_end(&mut self, scratch: &mut Scratch) {
+        if !self.told_end && self.kcp.peer_has_closed() {
+            self.told_end = true;
+            scratch.wakers.extend(self.shared.set_ended());
+        }
     }
 }

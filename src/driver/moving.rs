@@ -43,7 +43,7 @@ impl<S: Socket> Driver<S> {
                 self.budget = self.budget.saturating_sub(1);
             }
             Moved::Yes => {
-                self.follow(id, from);
+                self.follow(now, id, from);
                 self.deliver(now, id, datagram, Origin::Wire);
             }
         }
@@ -57,14 +57,14 @@ impl<S: Socket> Driver<S> {
         known.is_some_and(|conn| conn.was_opened_by(opening))
     }
 
-    fn follow(&mut self, id: ConnId, to: SocketAddr) {
+    fn follow(&mut self, now: Instant, id: ConnId, to: SocketAddr) {
         let Some(conn) = self.get_mut(id) else { return };
         let (old, conv) = conn.key();
-        conn.follow(to);
+        conn.follow(now, to);
         if !self.demux.rename((old, conv), (to, conv), id) {
             // Meanwhile someone else has that name.
             if let Some(conn) = self.get_mut(id) {
-                conn.follow(old);
+                conn.follow(now, old);
             }
             return;
         }

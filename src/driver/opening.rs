@@ -86,6 +86,33 @@ impl<S: Socket> Driver<S> {
         taken
     }
 
+    /// Whether a datagram of a live conversation opens it anew. Such a datagram is dropped: whoever
+    /// means it repeats it.
+    pub(super) fn is_opened_anew(
+        &mut self,
+        now: Instant,
+        id: ConnId,
+        datagram: &[u8],
+        nonce: &[u8],
+    ) -> bool {
+        let Some(opening) = self.demux.opening(datagram) else { return false };
+        let Some(conn) = self.get_mut(id) else { return false };
+        if !conn.is_other_opening(opening, datagram) {
+            return false;
+        }
+        // What was recorded and is played again says nothing about now.
+        if !self.openings.insert(now, nonce) {
+            self.stats.dropped_replayed += 1;
+            return true;
+        }
+        self.stats.suspected_restarts += 1;
+        if let Some(conn) = self.get_mut(id) {
+            conn.on_opened_anew(now);
+        }
+        self.touch(id);
+        true
+    }
+
     /// The peer of a conversation has proved that it is there.
     pub(super) fn on_proof(&mut self, id: ConnId) {
         let Some(conn) = self.get_mut(id) else { return };

@@ -131,6 +131,7 @@ impl<S: Socket> Driver<S> {
             return self.on_packet(now, from, &assigned, nonce);
         }
         match self.demux.route(now, from, datagram) {
+            Route::Existing(id) if self.is_opened_anew(now, id, datagram, nonce) => {}
             Route::Existing(id) => return self.deliver(now, id, datagram, Origin::Wire),
             // Of a peer that moved before its first data was acknowledged.
             Route::Open(opening) if self.is_opened_elsewhere(datagram, opening) => {
@@ -206,15 +207,9 @@ impl<S: Socket> Driver<S> {
     ) -> bool {
         // Without a nonce of our own in it, a datagram that comes back is known by its segments.
         let unmarked = !self.codec.marks_own() && origin == Origin::Wire;
-        let opening = self.demux.opening(datagram).filter(|_| origin == Origin::Wire);
         let Some(conn) = self.get_mut(id) else { return false };
         if unmarked && conn.is_reflection(datagram) {
             self.stats.dropped_reflected += 1;
-            return false;
-        }
-        if opening.is_some_and(|opening| conn.is_opened_anew(now, opening)) {
-            self.stats.suspected_restarts += 1;
-            self.touch(id);
             return false;
         }
         let awaited = conn.awaits_first();

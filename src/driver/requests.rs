@@ -56,7 +56,7 @@ impl<S: Socket> Driver<S> {
     }
 
     /// Goes on with another socket, if it can reach everyone.
-    pub(super) fn rebind(&mut self, rebind: Rebind) -> io::Result<()> {
+    pub(super) fn rebind(&mut self, now: Instant, rebind: Rebind) -> io::Result<()> {
         let socket = match rebind {
             Rebind::Socket(socket) => *socket,
             Rebind::Bind(addrs) => self.bind(&addrs)?,
@@ -69,6 +69,13 @@ impl<S: Socket> Driver<S> {
         self.mailbox.set_local(local);
         // Whatever was wrong was so with the other one.
         (self.recv_failures, self.recv_rest) = (0, None);
+        // Peers that follow have to hear from the new address, also of who only listens.
+        let mut ids = Vec::new();
+        for (_, conn) in &mut self.conns {
+            conn.on_rebound(now);
+            ids.push(conn.id());
+        }
+        ids.into_iter().for_each(|id| self.touch(id));
         Ok(())
     }
 

@@ -5,7 +5,7 @@ use std::io;
 use std::time::Instant;
 
 use super::conn::{Interrupted, Outlet};
-use super::{CONN_PACKETS, Driver};
+use super::{CONN_PACKETS, Driver, TIME_WAIT};
 use crate::mailbox::ConnId;
 use crate::sys::Socket;
 
@@ -62,10 +62,15 @@ impl<S: Socket> Driver<S> {
         }
         let peer = conn.peer();
         let over = conn.settle(now, self.peers.stats_of(peer), &mut self.scratch);
+        // Not before its last words have left.
+        let over = over.filter(|_| interrupted.is_none());
         conn.count_lingering(now, over.is_some(), &mut self.lingering);
         match over {
             Some(tombstone) => {
                 let key = conn.key();
+                if tombstone.understands {
+                    self.stays_until = Some(now + TIME_WAIT.min(self.config.linger));
+                }
                 if conn.is_distrusted() {
                     self.strangers.leave(peer.ip());
                 }

@@ -97,13 +97,16 @@ impl Service<Uri> for KcpConnector {
 }
 
 async fn connect_on(endpoint: &Endpoint, target: (&str, u16)) -> io::Result<KcpStream> {
-    let local = endpoint.local();
-    let same_family = lookup_host(target).await?.find(|peer| peer.is_ipv4() == local.is_ipv4());
-    let peer = same_family.ok_or_else(|| {
-        let what = format!("{} has no address of the family of the socket on {local}", target.0);
-        io::Error::new(io::ErrorKind::InvalidInput, what)
-    })?;
-    endpoint.connect(peer).await
+    let what = format!("{} has no address", target.0);
+    let mut failure = io::Error::new(io::ErrorKind::InvalidInput, what);
+    for peer in lookup_host(target).await? {
+        match endpoint.connect(peer).await {
+            // Of a family that the socket does not speak; the next one may be of the other.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => failure = error,
+            result => return result,
+        }
+    }
+    Err(failure)
 }
 
 /// What the pool of hyper-util's client asks of a connection.

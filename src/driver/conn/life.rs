@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::super::Scratch;
-use super::{Conn, REST};
+use super::{Conn, DEAF_PATIENCE, REST};
 use crate::demux::Tombstone;
 use crate::error::ConnectionError;
 use crate::fec::FecStats;
@@ -70,6 +70,9 @@ impl Conn {
         if (self.detached || self.write_closed) && self.is_delivered() && over {
             return Some(ConnectionError::Closed);
         }
+        if self.deaf_until().is_some_and(|until| now >= until) {
+            return Some(ConnectionError::Aborted);
+        }
         if self.linger_until().is_some_and(|until| now >= until) {
             let end = ConnectionError::LingerExpired;
             return Some(if drained { ConnectionError::Closed } else { end });
@@ -89,8 +92,8 @@ impl Conn {
     /// Whether the peer may still send, and would understand that nobody reads it: somebody should be
     /// there to say so.
     fn may_be_written_to(&self) -> bool {
-        let refused = self.discarded || self.kcp.has_refused();
-        self.kcp.peer_understands_close() && !self.kcp.peer_has_closed() && !refused
+        let open = !self.kcp.peer_has_closed() && !self.kcp.has_refused();
+        self.kcp.peer_understands_close() && open
     }
 
     /// Whether the peer has to hear that the conversation is over, since it may believe that
@@ -100,9 +103,7 @@ impl Conn {
             ConnectionError::Aborted | ConnectionError::Protocol | ConnectionError::Replaced => {
                 true
             }
-            ConnectionError::Closed => {
-                (self.discarded || self.kcp.has_refused()) && !self.kcp.peer_has_closed()
-            }
+            ConnectionError::Closed => self.kcp.has_refused() && !self.kcp.peer_has_closed(),
             _ => false,
         }
     }
@@ -136,6 +137,13 @@ impl Conn {
         } else {
             None
         }
+    }
+
+    /// When a peer that sends what nobody reads, and acknowledges nothing new, is taken for one that
+    /// does not read either.
+    fn deaf_until(&self) -> Option<Instant> {
+        let deaf = self.detached && self.kcp.has_refused() && !self.is_drained();
+        deaf.then(|| self.progress.1 + DEAF_PATIENCE)
     }
 
     fn plan_rest(&mut self, now: Instant) {
@@ -179,7 +187,8 @@ impl Conn {
             return [protocol, over, closing].into_iter().flatten().min();
         }
         let asking = self.kcp.poll_liveness().filter(|_| self.credit.is_some()).filter(may_wait);
-        let own = [self.linger_until(), self.unproven_until, self.rest_at, self.held_until];
-        own.into_iter().chain([protocol, asking, closing]).flatten().min()
+        let life = [self.linger_until(), self.unproven_until, self.deaf_until()];
+        let rest = [self.rest_at, self.held_until, protocol, asking, closing];
+        life.into_iter().chain(rest).flatten().min()
     }
 }

@@ -10,6 +10,8 @@ use crate::core::seq::{Sn, Ts};
 /// How long the question to a new address is worth an answer, and the least time between two.
 const LIFE: Duration = Duration::from_secs(10);
 const GAP: Duration = Duration::from_secs(1);
+/// Addresses that are asked at a time.
+const CANDIDATES: usize = 4;
 
 /// An address that something of this conversation came from, and what it is asked.
 #[derive(Clone, Copy, Debug)]
@@ -17,6 +19,7 @@ pub(super) struct Candidate {
     addr: SocketAddr,
     sn: Sn,
     cookie: Ts,
+    first_asked: Instant,
     asked: Instant,
 }
 
@@ -41,19 +44,26 @@ impl Conn {
         datagram: &[u8],
         cookie: u32,
     ) -> Moved {
-        if let Some(asked) = self.candidate.filter(|candidate| candidate.is_fresh(now)) {
+        self.candidates.retain(|candidate| candidate.is_fresh(now));
+        if let Some(known) = self.candidates.iter_mut().find(|candidate| candidate.addr == addr) {
             let answers = Segments::new(datagram).any(|(header, _)| {
-                (header.command, header.sn, header.ts) == (Command::Ack, asked.sn, asked.cookie)
+                (header.command, header.sn, header.ts) == (Command::Ack, known.sn, known.cookie)
             });
-            if asked.addr == addr && answers {
+            if answers {
                 return Moved::Yes;
             }
-            if now < asked.asked + GAP {
+            if now < known.asked + GAP {
                 return Moved::No;
             }
+            // The same question again: a round trip may take longer than the gap.
+            known.asked = now;
+            return Moved::Ask(known.sn, known.cookie);
+        }
+        if self.candidates.len() >= CANDIDATES {
+            return Moved::No;
         }
         let (sn, cookie) = (self.kcp.quiet_sn(), Ts(cookie));
-        self.candidate = Some(Candidate { addr, sn, cookie, asked: now });
+        self.candidates.push(Candidate { addr, sn, cookie, first_asked: now, asked: now });
         Moved::Ask(sn, cookie)
     }
 
@@ -62,9 +72,18 @@ impl Conn {
         self.kcp.emit_probe(sn, cookie, out);
     }
 
+    /// This side has another address: the peer is asked, and so hears from there.
+    pub(in super::super) fn on_rebound(&mut self, now: Instant) {
+        if self.kcp.has_started() {
+            self.kcp.probe(now);
+        }
+    }
+
     /// From now on the peer has this address.
-    pub(in super::super) fn follow(&mut self, addr: SocketAddr) {
-        (self.peer, self.candidate) = (addr, None);
+    pub(in super::super) fn follow(&mut self, now: Instant, addr: SocketAddr) {
+        self.peer = addr;
+        self.candidates.clear();
+        self.kcp.on_reachable(now);
         self.span.moved(addr);
         self.shared.set_peer(addr);
     }
@@ -72,6 +91,6 @@ impl Conn {
 
 impl Candidate {
     fn is_fresh(&self, now: Instant) -> bool {
-        now < self.asked + LIFE
+        now < self.first_asked + LIFE
     }
 }

@@ -97,7 +97,7 @@ fn what_a_dropped_stream_wrote_is_delivered() {
         assert_eq!(endpoint.stats().connections, 1);
         drop(server);
     });
-    world.run_for(SECOND);
+    world.run_for(3 * SECOND);
     assert_eq!(world.drivers.iter().flatten().count(), 1, "the client's endpoint is gone");
 }
 

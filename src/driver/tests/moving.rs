@@ -70,6 +70,20 @@ fn a_peer_is_followed_once_it_answers_from_where_it_says_it_is() {
 }
 
 #[test]
+fn a_peer_far_away_is_followed_too() {
+    let (mut world, listener, stream) = settled(Migration::Authenticated);
+    world.set_path(LinkConfig::delay(600_000));
+    for _ in 0..50 {
+        world.inject(addr(AWAY), SERVER, &push(7, 1, b"moved"));
+        world.run_for(SECOND / 10);
+        for datagram in world.arrived(AWAY) {
+            world.inject(addr(AWAY), SERVER, &answer(&datagram, 0));
+        }
+    }
+    assert_eq!((stream.peer_addr().unwrap(), listener.stats().migrations), (addr(AWAY), 1));
+}
+
+#[test]
 fn nobody_is_followed_who_is_not_asked_to_be() {
     let (mut world, listener, stream) = settled(Migration::Off);
     world.inject(addr(AWAY), SERVER, &push(7, 1, b"moved"));

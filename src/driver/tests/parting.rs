@@ -8,7 +8,7 @@ use super::pair::{CLIENT, MINUTE, Pair, SECOND, SERVER, answer, cause, pattern, 
 use super::world::{World, addr};
 use crate::config::Config;
 use crate::core::segment::{Command, Segments};
-use crate::core::tests::link::LinkConfig;
+use crate::core::tests::link::{CERTAIN, LinkConfig};
 use crate::error::ConnectionError;
 
 #[test]
@@ -189,6 +189,87 @@ fn a_stock_peer_sees_nothing_that_it_does_not_know() {
     let segments: Vec<_> = seen.iter().flat_map(|d| Segments::new(d)).collect();
     assert!(segments.len() > 30, "probes among them");
     assert!(segments.iter().all(|(header, _)| header.command != Command::Control));
+}
+
+#[test]
+fn a_slow_reader_gets_all_and_the_end_of_who_has_left() {
+    let mut small = Config::new();
+    small.recv_buffer = 64 * 1_024;
+    let Pair { mut world, listener, mut client, mut server, .. } =
+        Pair::new(&small, &Config::new());
+    world.finish(5 * SECOND, async {
+        server.write_all(&pattern(500_000)).await.unwrap();
+        server.shutdown().await.unwrap();
+        drop(server);
+    });
+    world.run_for(40 * SECOND);
+    assert_eq!(listener.stats().connections, 0);
+    world.finish(MINUTE, async {
+        let mut got = Vec::new();
+        client.read_to_end(&mut got).await.unwrap();
+        assert!(got == pattern(500_000));
+    });
+}
+
+#[test]
+fn two_that_leave_with_data_under_way_do_not_wait_for_each_other() {
+    let Pair { mut world, listener, endpoint, client, server } = Pair::plain();
+    client.try_write(&pattern(1_000)).unwrap();
+    server.try_write(&pattern(1_000)).unwrap();
+    drop((client, server));
+    world.finish(3 * SECOND, async {
+        endpoint.wait_idle().await;
+        listener.wait_idle().await;
+    });
+}
+
+#[test]
+fn a_socket_stays_until_its_last_answer_has_arrived() {
+    for begin in [14, 16, 18, 20, 22] {
+        let Pair { mut world, listener, endpoint, mut client, mut server } = Pair::plain();
+        drop(endpoint);
+        world.run_for(SECOND);
+        world.spawn(async move {
+            client.shutdown().await.unwrap();
+            let mut got = Vec::new();
+            client.read_to_end(&mut got).await.unwrap();
+            assert_eq!(got, b"bye");
+        });
+        world.spawn(async move {
+            let mut got = Vec::new();
+            server.read_to_end(&mut got).await.unwrap();
+            server.write_all(b"bye").await.unwrap();
+            server.shutdown().await.unwrap();
+        });
+        world.run_for(SECOND / 1_000 * begin);
+        world.set_path(LinkConfig { loss: CERTAIN, ..LinkConfig::delay(10_000) });
+        world.run_for(SECOND / 1_000 * 12);
+        world.set_path(LinkConfig::delay(10_000));
+        world.run_for(5 * SECOND);
+        assert_eq!(listener.stats().connections, 0, "lost from {begin} ms on");
+        assert_eq!(world.drivers.iter().flatten().count(), 1, "the client's is gone");
+    }
+}
+
+#[test]
+fn a_client_that_comes_back_under_the_same_name_is_greeted_again() {
+    let mut world = World::new(1, LinkConfig::delay(10_000));
+    let listener = world.listener(SERVER, &Config::new());
+    let mut kept = Vec::new();
+    for _ in 0..3 {
+        let endpoint = world.endpoint(CLIENT, &Config::new().open_on_connect(true));
+        let mut client = world.finish(SECOND, endpoint.connect_with_conv(addr(SERVER), 7)).unwrap();
+        let server = world.finish(20 * SECOND, async {
+            let (mut server, _) = listener.accept().await.unwrap();
+            server.write_all(b"220 ready").await.unwrap();
+            let mut greeting = [0; 9];
+            client.read_exact(&mut greeting).await.unwrap();
+            server
+        });
+        world.run_for(SECOND);
+        world.crash(CLIENT);
+        kept.push((endpoint, client, server));
+    }
 }
 
 // ----- peers that cannot say goodbye -----

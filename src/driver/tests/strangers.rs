@@ -253,6 +253,12 @@ fn a_peer_that_starts_anew_ends_what_it_forgot() {
         let cookie = probe(&world.arrived(STRANGER)).expect("it is asked");
         world.inject(addr(STRANGER), SERVER, &proof(&cookie));
         world.run_for(SECOND / 10);
+        if written == 0 {
+            // It had nothing to forget: that it goes on with this has to show it.
+            assert_eq!(old.error(), None);
+            world.inject(addr(STRANGER), SERVER, &again);
+            world.run_for(SECOND / 10);
+        }
         assert_eq!(old.error(), Some(ConnectionError::PeerRestarted));
         world.inject(addr(STRANGER), SERVER, &again);
         let (mut new, _) = world.finish(SECOND, listener.accept()).unwrap();
@@ -275,6 +281,83 @@ fn a_stranger_cannot_make_a_live_peer_look_restarted() {
         client.write_all(&pattern(10_000)).await.unwrap();
         read_pattern(&mut server, 10_000).await;
     });
+}
+
+#[test]
+fn a_silent_server_does_not_take_a_live_client_for_a_restarted_one() {
+    let Pair { mut world, listener, mut client, mut server, .. } = Pair::plain();
+    world.run_for(2 * SECOND);
+    for _ in 0..5 {
+        world.inject(addr(CLIENT), SERVER, &push(client.conv(), 0, b"forged"));
+        world.run_for(2 * SECOND);
+        // It has nothing of the server's to acknowledge, but it goes on.
+        world.finish(SECOND, async {
+            client.write_all(&pattern(10)).await.unwrap();
+            read_pattern(&mut server, 10).await;
+        });
+    }
+    assert_eq!((listener.stats().suspected_restarts, server.error()), (5, None));
+}
+
+/// A question that opens a conversation without data.
+fn asks(conv: u32, ts: u32) -> Vec<u8> {
+    let (command, frg, sn, una) = (Command::WindowAsk, MARK, Sn(1 << 30), Sn(0));
+    let mut datagram = Vec::new();
+    Header { conv, command, frg, wnd: 128, ts: Ts(ts), sn, una, len: 0 }.emit(&mut datagram);
+    datagram
+}
+
+#[test]
+fn an_opening_that_its_data_overtakes_is_no_other_one() {
+    for ended in [false, true] {
+        let (mut world, listener) = server(&Config::new());
+        world.inject(addr(STRANGER), SERVER, &push(7, 0, b"first"));
+        let (stream, _) = world.finish(SECOND, listener.accept()).unwrap();
+        let mut stream = Some(stream).filter(|_| !ended);
+        let mut answer_all = |world: &mut World| {
+            for _ in 0..40 {
+                world.run_for(SECOND / 20);
+                for datagram in world.arrived(STRANGER) {
+                    world.inject(addr(STRANGER), SERVER, &answer(&datagram, 0));
+                }
+            }
+        };
+        if ended {
+            answer_all(&mut world);
+        }
+        world.inject(addr(STRANGER), SERVER, &asks(7, 5));
+        answer_all(&mut world);
+        assert!(stream.take().is_none_or(|stream| stream.error().is_none()));
+        let stats = listener.stats();
+        assert_eq!((stats.opened_by_peers, stats.suspected_restarts), (1, 0));
+    }
+    // The same with two real ends, on a path that reorders.
+    for seed in 0..50 {
+        let path = LinkConfig { jitter: 10_000, ..LinkConfig::delay(10_000) };
+        let mut world = World::new(seed, path);
+        let listener = world.listener(SERVER, &Config::new());
+        let endpoint = world.endpoint(CLIENT, &Config::new().open_on_connect(true));
+        let mut client = world.finish(SECOND, endpoint.connect(addr(SERVER))).unwrap();
+        world.run_for(SECOND / 500);
+        world.finish(SECOND, client.write_all(b"request")).unwrap();
+        let (server, _) = world.finish(SECOND, listener.accept()).unwrap();
+        world.run_for(SECOND);
+        assert_eq!((client.error(), server.error()), (None, None), "seed {seed}");
+    }
+}
+
+#[test]
+fn an_aborted_conversation_makes_room_for_another_of_its_name() {
+    let (mut world, listener) = server(&Config::new());
+    world.inject(addr(STRANGER), SERVER, &push(7, 0, b"first"));
+    let (stream, _) = world.finish(SECOND, listener.accept()).unwrap();
+    stream.abort();
+    for _ in 0..3 {
+        world.run_for(SECOND / 2);
+        world.inject(addr(STRANGER), SERVER, &push(7, 0, b"second"));
+    }
+    let (mut stream, _) = world.finish(SECOND, listener.accept()).unwrap();
+    assert_eq!(world.finish(SECOND, stream.read_chunk()).unwrap(), "second");
 }
 
 #[test]
