@@ -314,7 +314,7 @@ fn an_opening_that_its_data_overtakes_is_no_other_one() {
         world.inject(addr(STRANGER), SERVER, &push(7, 0, b"first"));
         let (stream, _) = world.finish(SECOND, listener.accept()).unwrap();
         let mut stream = Some(stream).filter(|_| !ended);
-        let mut answer_all = |world: &mut World| {
+        let answer_all = |world: &mut World| {
             for _ in 0..40 {
                 world.run_for(SECOND / 20);
                 for datagram in world.arrived(STRANGER) {
