@@ -305,7 +305,7 @@ fn a_connector_refuses_what_it_cannot_dial() {
         for (uri, expected) in [
             ("/path", "has no host"),
             ("kcp://localhost", "has no port"),
-            ("http://[::1]:1", "has no address of the family of the socket"),
+            ("http://[::1]:1", "is IPv6, the socket"),
         ] {
             let error = connector.call(uri.parse().unwrap()).await.expect_err("a refusal");
             assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);

@@ -67,7 +67,7 @@ impl KcpConnector {
     ///
     /// A client owns its streams; with a handle of the endpoint the application still sees their
     /// [`stats`](Endpoint::stats) and can wait until they are delivered before it ends:
-    /// [`Endpoint::wait_idle`]. Hosts must have an address of the family of the socket.
+    /// [`Endpoint::wait_idle`]. Hosts must have an address of a family that the socket speaks.
     #[must_use]
     pub fn on(endpoint: Endpoint) -> Self {
         Self { via: Via::Endpoint(endpoint) }
