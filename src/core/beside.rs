@@ -42,7 +42,7 @@ impl Kcp {
         self.send.on_heard(self.clock.at(now));
     }
 
-    /// Writes an echo probe to another address than the peer's.
+    /// Writes an echo probe, which may go to another address than the peer's.
     pub(crate) fn emit_probe(&mut self, sn: Sn, cookie: Ts, out: &mut Vec<u8>) {
         self.stats.echo_probes += 1;
         self.header(Command::Push, self.ending.mark(), sn, cookie, 0).emit(out);

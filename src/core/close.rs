@@ -239,8 +239,8 @@ impl Kcp {
     /// Gives the conversation up: it ends at once with [`ConnectionError::Aborted`], unless it has
     /// ended already, and nothing more is sent or taken.
     ///
-    /// Returns whether the peer is told, as far as it understands. If so keep driving the conversation, for ten seconds at
-    /// most: [`Kcp::is_leaving`] says for how long.
+    /// Returns whether the peer is told, as far as it understands. If so keep driving the
+    /// conversation, for ten seconds at most: [`Kcp::is_leaving`] says for how long.
     pub fn abort(&mut self, now: Instant) -> bool {
         // Who was never heard may not be there at all.
         let met = self.has_started() && self.stats.received_datagrams > 0;

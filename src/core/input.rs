@@ -43,13 +43,13 @@ impl Kcp {
         for (header, payload) in Segments::new(datagram) {
             let una = self.input_una(now, &header, origin);
             consistent |= matches!(una, Una::Current { .. });
-            let probing = header.command == Command::Push && payload.is_empty();
-            if origin == Origin::Wire && una != Una::Impossible && !probing {
+            let empty = header.command == Command::Push && payload.is_empty();
+            if origin == Origin::Wire && una != Una::Impossible && !empty {
                 // A probe may still be meant for an earlier conversation of that name.
                 self.on_opened(now);
             }
-            let probe = self.recv.nxt().since(header.sn) > i32::from(u16::MAX);
-            self.ending.learn(&header, probe && payload.is_empty());
+            let far_behind = self.recv.nxt().since(header.sn) > i32::from(u16::MAX);
+            self.ending.learn(&header, empty && far_behind);
             match header.command {
                 Command::Push => self.input_push(now, &header, payload, origin),
                 Command::WindowAsk => self.tell_window = true,

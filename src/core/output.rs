@@ -113,8 +113,7 @@ impl Kcp {
         if room(out) >= HEADER
             && let Some((sn, cookie)) = self.live.take_probe(now, self.send.una())
         {
-            self.stats.echo_probes += 1;
-            self.header(Command::Push, self.ending.mark(), sn, cookie, 0).emit(out);
+            self.emit_probe(sn, cookie, out);
         }
         // A segment that was cut for a larger datagram still has to leave, in one of its own.
         while let Some(segment) = next.filter(|n| out.len() == start || HEADER + n.len <= room(out))

@@ -116,14 +116,12 @@ impl<S: Socket> Driver<S> {
     /// The peer of a conversation has proved that it is there.
     pub(super) fn on_proof(&mut self, id: ConnId) {
         let Some(conn) = self.get_mut(id) else { return };
-        let (peer, stream) = (conn.peer(), conn.take_held_back());
+        let ((peer, conv), stream) = (conn.key(), conn.take_held_back());
         let opened_it = conn.is_opened_by_peer();
         self.peers.validate(peer);
         if opened_it {
             self.strangers.leave(peer.ip());
-            if self.config.migration != Migration::Off
-                && let Some(conv) = self.get_mut(id).map(|conn| conn.key().1)
-            {
+            if self.config.migration != Migration::Off {
                 self.demux.make_movable(conv, id);
             }
             self.replace_others(id, peer);
