@@ -7,10 +7,11 @@
 //! cargo run --release --example file_transfer -- send 127.0.0.1:4000 original.bin
 //! ```
 //!
-//! A length comes first, for the progress bar and for receivers of another make, which hear of no end
-//! of a stream: the sender writes the length of the file in 8 bytes, the file, and its SHA-256 in 32 bytes; the receiver answers with
-//! one byte, which says whether what arrived has that hash and is stored. Files are read, written and hashed on
-//! threads of their own; the queues in between are short, so memory does not grow with the file.
+//! A length comes first, for the progress bar and for receivers of another make, which hear of no
+//! end of a stream: the sender writes the length of the file in 8 bytes, the file, and its SHA-256
+//! in 32 bytes; the receiver answers with one byte, which says whether what arrived has that hash
+//! and is stored. Files are read, written and hashed on threads of their own; the queues in between
+//! are short, so memory does not grow with the file.
 
 #[path = "common/progress.rs"]
 mod progress;
