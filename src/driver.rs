@@ -238,10 +238,7 @@ impl<S: Socket> Driver<S> {
             .timers
             .next()
             .map(|next| if self.blocked { next.max(self.turned + BLOCKED_REST) } else { next });
-        // Only to end, so nobody waits for it while there is something else to stay for.
-        let leaves = self.stays_until.filter(|until| {
-            self.turned < *until && self.conns.is_empty() && self.mailbox.handles() == 0
-        });
+        let leaves = self.stays().filter(|_| self.is_abandoned());
         [timer, self.recv_rest, leaves].into_iter().flatten().min()
     }
 
@@ -277,8 +274,17 @@ impl<S: Socket> Driver<S> {
     }
 
     fn is_unused(&self) -> bool {
-        let stays = self.stays_until.is_some_and(|until| self.turned < until);
-        self.conns.is_empty() && self.mailbox.handles() == 0 && !stays
+        self.is_abandoned() && self.stays().is_none()
+    }
+
+    /// Whether there is no conversation, and nobody who could open one from here.
+    fn is_abandoned(&self) -> bool {
+        self.conns.is_empty() && self.mailbox.handles() == 0
+    }
+
+    /// Until when it stays for what peers may repeat, as long as that lies ahead.
+    fn stays(&self) -> Option<Instant> {
+        self.stays_until.filter(|until| self.turned < *until)
     }
 
     /// Sends the batch. An error means that the socket cannot be used any more.
