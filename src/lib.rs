@@ -105,6 +105,7 @@ mod error;
 #[doc(hidden)]
 pub mod fuzz;
 mod mailbox;
+mod pool;
 mod shared;
 mod stats;
 mod sync;

@@ -15,10 +15,11 @@ use bytes::{Bytes, BytesMut};
 use super::seq::Sn;
 use crate::config::{KcpConfig, Mode, SEGMENT_CHARGE, SEGMENT_COST};
 use crate::error::ConnectionError;
+use crate::pool;
 
 /// Bounds of the delivery buffer that in-order payloads of a byte stream are appended to.
 const MIN_CHUNK: usize = 512;
-const MAX_CHUNK: usize = 64 * 1024;
+const MAX_CHUNK: usize = pool::WIDE;
 
 /// What became of a PUSH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -305,7 +306,11 @@ impl Receiver {
             }
             self.seal_tail();
             self.chunk_size = self.chunk_size.max(bytes.len()).max(MIN_CHUNK);
-            self.tail.reserve(self.chunk_size);
+            if self.chunk_size == pool::WIDE {
+                self.tail = pool::take();
+            } else {
+                self.tail.reserve(self.chunk_size);
+            }
         }
         self.tail.extend_from_slice(bytes);
     }

@@ -10,6 +10,7 @@ use bytes::{Buf, Bytes};
 use super::{Shared, charge, surplus};
 use crate::error::ConnectionError;
 use crate::mailbox::remember;
+use crate::pool;
 use crate::sync::lock;
 
 #[derive(Default)]
@@ -75,7 +76,9 @@ impl ReadQueue {
         let Some(chunk) = self.chunks.front_mut() else { return };
         let len = chunk.len();
         if count >= len {
-            self.pop();
+            if let Some(chunk) = self.pop() {
+                pool::recycle(chunk);
+            }
         } else {
             chunk.advance(count);
             self.read += charge(len) - charge(len - count);

@@ -1,13 +1,14 @@
 //! The two sides of a stream, which the stream and its halves are made of.
 
 use std::io::{self, IoSlice, IoSliceMut};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 use bytes::{BufMut, Bytes};
 use tokio::io::ReadBuf;
 use tokio::task::coop::poll_proceed;
 
 use crate::config::Mode;
+use crate::pool;
 use crate::shared::{Handle, ReadQueue};
 use crate::sync::{Mutex, MutexGuard, lock};
 
@@ -166,7 +167,7 @@ impl WriteSide {
     }
 
     pub(crate) fn poll_write(&self, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        cooperate(cx, |cx| self.handle.poll_write_with(Some(cx.waker()), buf.len(), from(buf)))
+        self.poll_write_vectored(cx, &[IoSlice::new(buf)])
     }
 
     pub(crate) fn poll_write_vectored(
@@ -174,15 +175,15 @@ impl WriteSide {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        cooperate(cx, |cx| self.handle.poll_write_with(Some(cx.waker()), total(bufs), gather(bufs)))
+        cooperate(cx, |cx| write(&self.handle, Some(cx.waker()), bufs))
     }
 
     pub(crate) fn try_write(&self, buf: &[u8]) -> io::Result<usize> {
-        or_would_block(self.handle.poll_write_with(None, buf.len(), from(buf)))
+        self.try_write_vectored(&[IoSlice::new(buf)])
     }
 
     pub(crate) fn try_write_vectored(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
-        or_would_block(self.handle.poll_write_with(None, total(bufs), gather(bufs)))
+        or_would_block(write(&self.handle, None, bufs))
     }
 
     pub(crate) fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -289,22 +290,42 @@ fn or_would_block<T>(poll: Poll<io::Result<T>>) -> io::Result<T> {
     }
 }
 
-fn from(buf: &[u8]) -> impl Fn(usize) -> Bytes {
-    move |count| Bytes::copy_from_slice(&buf[..count])
-}
+/// Writes of at least so many bytes are copied into wide buffers.
+const LARGE: usize = pool::WIDE / 4;
 
-fn total(bufs: &[IoSlice<'_>]) -> usize {
-    bufs.iter().map(|buf| buf.len()).sum()
-}
-
-/// Small slices share one chunk: a header and its body should not cost two.
-fn gather(bufs: &[IoSlice<'_>]) -> impl Fn(usize) -> Bytes {
-    move |count| {
-        let mut data = Vec::with_capacity(count);
-        for buf in bufs {
-            let part = buf.len().min(count - data.len());
-            data.extend_from_slice(&buf[..part]);
+/// Writes `bufs`, one wide buffer after another: what the first of them is ready with counts.
+fn write(handle: &Handle, waker: Option<&Waker>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+    let total = bufs.iter().map(|buf| buf.len()).sum::<usize>();
+    let mut done = 0;
+    loop {
+        let waker = waker.filter(|_| done == 0);
+        let part = (total - done).min(pool::WIDE);
+        match handle.poll_write_with(waker, part, |count| gather(bufs, done, count)) {
+            Poll::Ready(Ok(taken)) => done += taken,
+            _ if done > 0 => return Poll::Ready(Ok(done)),
+            other => return other,
         }
-        data.into()
+        if done == total || !done.is_multiple_of(pool::WIDE) {
+            return Poll::Ready(Ok(done));
+        }
     }
+}
+
+/// A copy of `count` bytes of `bufs`, after the first `skip`. Small slices share one chunk: a header
+/// and its body should not cost two.
+fn gather(bufs: &[IoSlice<'_>], mut skip: usize, count: usize) -> Bytes {
+    let mut left = count;
+    let parts = bufs.iter().map(|buf| {
+        let rest = &buf[skip.min(buf.len())..];
+        skip -= buf.len() - rest.len();
+        let part = &rest[..rest.len().min(left)];
+        left -= part.len();
+        part
+    });
+    if count >= LARGE {
+        return pool::copy(parts);
+    }
+    let mut data = Vec::with_capacity(count);
+    parts.for_each(|part| data.extend_from_slice(part));
+    data.into()
 }

@@ -1,0 +1,104 @@
+//! Wide buffers that are used again.
+//!
+//! A busy stream takes and returns buffers of 64 KiB many thousand times a second. Left to the
+//! allocator, what is returned at the end of its heap goes back to the system, and the same memory
+//! is faulted in again for the next buffer: page by page, zeroed each time. Here the buffer that
+//! was returned last, which the cache still holds, is the next to be taken.
+
+use std::sync::{Mutex, PoisonError};
+
+use bytes::{Bytes, BytesMut};
+
+/// Bytes of a buffer.
+pub(crate) const WIDE: usize = 64 * 1024;
+/// Buffers kept for the whole process, 4 MiB: what two busy streams with windows of 1,024 segments have
+/// on the way. All others go back to the allocator.
+const KEPT: usize = 64;
+
+static FREE: Mutex<Vec<BytesMut>> = Mutex::new(Vec::new());
+
+/// An empty buffer with room for [`WIDE`] bytes.
+pub(crate) fn take() -> BytesMut {
+    let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
+    let kept = free.pop();
+    drop(free);
+    kept.unwrap_or_else(|| BytesMut::with_capacity(WIDE))
+}
+
+/// Takes a buffer back, however much of it was used.
+fn give(mut buffer: BytesMut) {
+    buffer.clear();
+    if !buffer.try_reclaim(WIDE) {
+        return;
+    }
+    let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
+    if free.len() < KEPT {
+        free.push(buffer);
+    }
+}
+
+/// Takes back what was read to its end, where it is the last reference to a wide buffer.
+pub(crate) fn recycle(data: Bytes) {
+    if let Ok(buffer) = data.try_into_mut() {
+        give(buffer);
+    }
+}
+
+/// A copy of `parts`, which are [`WIDE`] bytes at most, in a buffer that comes back by itself once
+/// no slice of it is left. Worth it for large copies only.
+pub(crate) fn copy<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Bytes {
+    let mut buffer = take();
+    parts.into_iter().for_each(|part| buffer.extend_from_slice(part));
+    Bytes::from_owner(Returned(buffer))
+}
+
+struct Returned(BytesMut);
+
+impl AsRef<[u8]> for Returned {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Drop for Returned {
+    fn drop(&mut self) {
+        give(std::mem::take(&mut self.0));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Other tests use the pool at the same time, so these look at their own buffers only.
+
+    #[test]
+    fn a_copy_is_what_was_copied_and_can_be_cut() {
+        let mut data = copy([&b"abc"[..], b"", b"defg"]);
+        let front = data.split_to(2);
+        assert_eq!((&front[..], &data[..]), (&b"ab"[..], &b"cdefg"[..]));
+    }
+
+    #[test]
+    fn buffers_are_wide_and_empty_whatever_was_in_them() {
+        for used in [0, 1, WIDE, 2 * WIDE] {
+            let mut buffer = take();
+            buffer.resize(used, 7);
+            let mut data = buffer.freeze();
+            data = data.split_off(used / 2);
+            recycle(data);
+            let buffer = take();
+            assert!(buffer.is_empty() && buffer.capacity() >= WIDE);
+        }
+    }
+
+    #[test]
+    fn what_somebody_still_holds_is_not_taken_back() {
+        let mut buffer = take();
+        buffer.extend_from_slice(b"held");
+        let data = buffer.freeze();
+        recycle(data.clone());
+        take().extend_from_slice(b"other");
+        assert_eq!(data, "held");
+    }
+}
