@@ -116,6 +116,8 @@ pub struct Kcp {
     acks: PendingAcks,
     live: Liveness,
     pacer: Pacer,
+    /// When something could last leave.
+    looked: Time,
     /// A window answer is owed.
     tell_window: bool,
     /// Full datagrams since acknowledgements were last written while some wait.
@@ -169,6 +171,7 @@ impl Kcp {
             acks: PendingAcks::default(),
             live: Liveness::new(config, Time(0), seed.cookies),
             pacer,
+            looked: Time(0),
             tell_window: false,
             full_run: 0,
             cork_until: None,

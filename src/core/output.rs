@@ -48,6 +48,7 @@ impl Kcp {
             return None;
         }
         let now = self.clock.at(now);
+        self.looked = now;
         let start = out.len();
         if (self.ended.is_none() && self.pacer.wait(now).is_some())
             || (!self.emit_notice(now, out) && self.ended.is_some())
@@ -134,7 +135,7 @@ impl Kcp {
         self.next_segment(now).filter(|next| HEADER + next.len <= limit && allowed(next))
     }
 
-    fn next_segment(&self, now: Time) -> Option<Next> {
+    pub(super) fn next_segment(&self, now: Time) -> Option<Next> {
         self.send.next(now, self.may_start())
     }
 

@@ -1,5 +1,7 @@
-//! A token bucket for the rate limit. Applied before a datagram is built, so that time stamps and
-//! retransmission timers start when it really leaves.
+//! When what is due may leave: [`Pacer`] is the rate limit that the application sets, a token
+//! bucket; [`Spread`] has a window leave over a round trip instead of at one moment. Both apply
+//! before a datagram is built, so that time stamps and retransmission timers start when it really
+//! leaves.
 
 use std::num::NonZeroU64;
 
@@ -42,6 +44,54 @@ impl Pacer {
     }
 }
 
+/// Least round-trip time, in microseconds, of paths where a window is spread. On shorter ones it is
+/// read about as fast as it arrives, and timers are too coarse to help.
+const SHORTEST: u64 = 2_000;
+/// A window leaves in four fifths of a round trip: the acknowledgements set the pace, not this.
+const SHARE: (u64, u64) = (4, 5);
+/// Time whose worth of segments may leave at once, and after how much of it a train that was held
+/// back goes on, nanoseconds. Timers come in milliseconds.
+const ALLOWANCE: u64 = 2_000_000;
+const QUANTUM: u64 = 1_000_000;
+/// Segments that may leave at once on any path: a third of what a receive buffer of 208 KiB holds.
+const TRAIN: u64 = 32;
+
+/// Spreads a window over a round trip. The longer the path, the more of a window that left at one
+/// moment would arrive at one moment, in a buffer that holds a hundred datagrams.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Spread {
+    /// Time that was used up, in nanoseconds.
+    used: u64,
+    /// Nothing leaves before this time.
+    resume: Time,
+}
+
+impl Spread {
+    pub(crate) fn resume(&self) -> Time {
+        self.resume
+    }
+
+    pub(crate) fn holds(&self, now: Time) -> bool {
+        self.resume > now
+    }
+
+    /// A segment leaves, one of `window` within `srtt`; `shortest` is the least round-trip time of
+    /// the path. All in microseconds.
+    pub(crate) fn sent(&mut self, now: Time, window: u32, srtt: u64, shortest: u64) {
+        if shortest < SHORTEST {
+            self.resume = Time(0);
+            return;
+        }
+        let interval = srtt * 1_000 * SHARE.0 / SHARE.1 / u64::from(window.max(1));
+        let now = now.0.saturating_mul(1_000);
+        let earliest = now.saturating_sub(ALLOWANCE.max(TRAIN * interval));
+        self.used = self.used.max(earliest).saturating_add(interval);
+        if self.used > now {
+            self.resume = Time((self.used + QUANTUM).div_ceil(1_000));
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -61,6 +111,50 @@ mod tests {
             }
         }
         assert!((10_000_000..=10_020_000).contains(&bytes), "{bytes}");
+    }
+
+    /// Sends whenever it may for a second: how many segments, and the longest run at one moment.
+    fn spread(window: u32, srtt: u64, shortest: u64) -> (u64, u64) {
+        let (mut spread, mut now) = (Spread::default(), Time(10 * SECOND));
+        let (mut sent, mut run, mut longest) = (0, 0, 0);
+        while now < Time(11 * SECOND) && sent < 1_000_000 {
+            if spread.holds(now) {
+                (now, run) = (spread.resume(), 0);
+                continue;
+            }
+            spread.sent(now, window, srtt, shortest);
+            (sent, run) = (sent + 1, run + 1);
+            longest = longest.max(run);
+        }
+        (sent, longest)
+    }
+
+    #[test]
+    fn a_window_leaves_in_four_fifths_of_a_round_trip_and_in_short_trains() {
+        for (window, srtt, most) in [(1_024, 50_000, 52), (128, 200_000, 33), (16_384, 100_000, 411)]
+        {
+            let (sent, longest) = spread(window, srtt, srtt);
+            let per_second = u64::from(window) * SECOND / srtt * 5 / 4;
+            assert!(sent.abs_diff(per_second) <= per_second / 50 + most, "{window}: {sent}");
+            assert!(longest <= most, "{window}: {longest}");
+        }
+    }
+
+    #[test]
+    fn short_paths_are_left_alone() {
+        assert_eq!(spread(1_024, 1_000, 900).0, 1_000_000);
+        // A long queue on a short path is no long path.
+        assert_eq!(spread(1_024, 40_000, 900).0, 1_000_000);
+    }
+
+    #[test]
+    fn a_path_that_turns_out_to_be_short_holds_nothing_back() {
+        let (mut spread, now) = (Spread::default(), Time(SECOND));
+        while !spread.holds(now) {
+            spread.sent(now, 4, 100_000, 100_000);
+        }
+        spread.sent(now, 4, 100_000, 500);
+        assert!(!spread.holds(now));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use super::clock::{Clock, Time};
 use super::cwnd::CongestionWindow;
 use super::flight::{Flight, LAST_LEVEL};
 use super::loss::{LossDetector, Sign};
+use super::pacer::Spread;
 use super::queue::SendQueue;
 use super::released::{Late, Released};
 use super::rtt::Rtt;
@@ -80,6 +81,7 @@ pub(crate) struct Sender {
     window: u16,
     resend: u32,
     mss: usize,
+    spread: Spread,
     released: Released,
     heard: Time,
     hush: Option<Hush>,
@@ -98,6 +100,7 @@ impl Sender {
             window: config.send_window,
             resend: 0,
             mss,
+            spread: Spread::default(),
             released: Released::default(),
             heard: Time(0),
             hush: None,
@@ -302,6 +305,9 @@ impl Sender {
 
     /// What may leave now: a lost segment first, otherwise a new one if the windows allow.
     pub(crate) fn next(&self, now: Time, may_start: bool) -> Option<Next> {
+        if self.spread.holds(now) {
+            return None;
+        }
         let fresh =
             if may_start && self.window_is_open() { self.queue.next_len(self.mss) } else { None };
         if let Some((sn, sign)) = self.lost(now, fresh.is_none()) {
@@ -373,6 +379,9 @@ impl Sender {
                 sn
             }
         };
+        if let Some(srtt) = self.rtt.srtt() {
+            self.spread.sent(now, self.effective_window(), srtt, self.rtt.min());
+        }
         let frg = self.flight.get(sn)?.frg;
         Some(Outgoing { sn, frg, payload: self.flight.payload(sn)? })
     }
@@ -413,6 +422,11 @@ impl Sender {
         self.hush = Some(Hush { next: now.plus(wait), repeats });
     }
 
+    /// When the rest of a window goes on that leaves bit by bit; may have passed.
+    pub(crate) fn resume(&self) -> Time {
+        self.spread.resume()
+    }
+
     /// When an unacknowledged segment becomes due.
     pub(crate) fn deadline(&self, may_start: bool) -> Option<Time> {
         let stuck = !(may_start && self.window_is_open() && !self.queue.is_empty());
@@ -427,6 +441,7 @@ impl Sender {
                 }
             })
             .min()
+            .map(|at| at.max(self.spread.resume()))
     }
 
     #[cfg(any(test, feature = "_fuzz"))]

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use super::Kcp;
+use super::clock::Time;
 
 impl Kcp {
     /// When [`Kcp::handle_timeout`] should be called next; `None` while there is nothing to wait
@@ -22,9 +23,14 @@ impl Kcp {
         ];
         // The rate limit holds back whatever is due.
         let work = work.into_iter().flatten().min().map(|at| self.pacer.wait(at).unwrap_or(at));
-        let queued = self.pacer.next().filter(|&at| self.has_work(at));
+        // What could leave and did not, at the last look, waits for something else.
+        let ahead = |at: &Time| *at > self.looked;
+        let resume = Some(self.send.resume()).filter(ahead);
+        let resume = resume.filter(|&at| self.next_segment(at).is_some());
+        let resume = resume.map(|at| self.pacer.wait(at).unwrap_or(at));
+        let queued = self.pacer.next().filter(ahead).filter(|&at| self.has_work(at));
         let life = self.live.deadline(self.has_started());
-        [work, queued, life].into_iter().flatten().min().map(|at| self.clock.instant(at))
+        [work, resume, queued, life].into_iter().flatten().min().map(|at| self.clock.instant(at))
     }
 
     /// When the peer is asked for a sign of life, or its silence ends the conversation.
