@@ -66,12 +66,13 @@ impl Kcp {
 
     fn input_acks(&mut self, now: Time, datagram: &[u8], origin: Origin) {
         let wire = origin == Origin::Wire;
-        for (header, _) in Segments::new(datagram) {
-            if header.command != Command::Ack {
-                continue;
-            }
+        let acks = Segments::new(datagram).map(|(header, _)| header);
+        let mut acks = acks.filter(|header| header.command == Command::Ack).peekable();
+        while let Some(header) = acks.next() {
             let (sn, ts) = (header.sn, header.ts);
-            match self.send.on_ack(now, &self.clock, (sn, ts), wire, &mut self.stats) {
+            // The last one is of what arrived last; the others may have waited, or be told again.
+            let sample = wire && acks.peek().is_none();
+            match self.send.on_ack(now, &self.clock, (sn, ts), sample, &mut self.stats) {
                 Evidence::Proof => {
                     self.live.on_proof();
                     self.suspicion = None;
@@ -139,13 +140,13 @@ impl Kcp {
                 self.stats.received_bytes += payload.len() as u64;
             }
             Ok(Arrival::Ahead) => {
-                self.acks.ahead(now, self.recv.nxt(), ack);
+                self.acks.ahead(now, self.recv.nxt(), ack, payload.len());
                 self.stats.received_segments += 1;
                 self.stats.received_bytes += payload.len() as u64;
             }
             Ok(Arrival::AheadAgain) => {
                 // Its acknowledgement was lost: each such number is told again, not just the last.
-                self.acks.ahead(now, self.recv.nxt(), ack);
+                self.acks.ahead(now, self.recv.nxt(), ack, payload.len());
                 self.stats.duplicate_segments += 1;
             }
             Ok(Arrival::Repeated) => {

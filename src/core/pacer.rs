@@ -131,7 +131,8 @@ mod tests {
 
     #[test]
     fn a_window_leaves_in_four_fifths_of_a_round_trip_and_in_short_trains() {
-        for (window, srtt, most) in [(1_024, 50_000, 52), (128, 200_000, 33), (16_384, 100_000, 411)]
+        for (window, srtt, most) in
+            [(1_024, 50_000, 52), (128, 200_000, 33), (16_384, 100_000, 411)]
         {
             let (sent, longest) = spread(window, srtt, srtt);
             let per_second = u64::from(window) * SECOND / srtt * 5 / 4;

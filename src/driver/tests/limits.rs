@@ -49,7 +49,7 @@ fn a_turn_sends_so_much_and_says_that_there_is_more() {
     for copies in [0, 3] {
         let mut config = wide();
         config.duplicates = copies;
-        let mut pair = Pair::new(&config, &wide());
+        let mut pair = Pair::near(&config, &wide());
         let streams = streams(&mut pair, 4);
         let data = pattern(1_000_000);
         for (client, _) in &streams {
@@ -91,7 +91,7 @@ fn answers_to_each_datagram_stay_within_the_turn() {
 
 #[test]
 fn small_conversations_are_served_beside_a_greedy_one() {
-    let mut pair = Pair::new(&wide(), &wide());
+    let mut pair = Pair::near(&wide(), &wide());
     let streams = streams(&mut pair, 100);
     let data = pattern(4_000_000);
     pair.client.try_write(&data).unwrap();

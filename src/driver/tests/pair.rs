@@ -45,8 +45,16 @@ impl Pair {
         Self::seeded(1, client, server)
     }
 
+    /// Over a path of a quarter of a millisecond, where a window leaves at one moment.
+    pub(super) fn near(client: &Config, server: &Config) -> Self {
+        Self::on(World::new(1, LinkConfig::delay(250)), client, server)
+    }
+
     pub(super) fn seeded(seed: u64, client: &Config, server: &Config) -> Self {
-        let mut world = World::new(seed, LinkConfig::delay(10_000));
+        Self::on(World::new(seed, LinkConfig::delay(10_000)), client, server)
+    }
+
+    fn on(mut world: World, client: &Config, server: &Config) -> Self {
         world.log();
         let listener = world.listener(SERVER, server);
         let endpoint = world.endpoint(CLIENT, client);
