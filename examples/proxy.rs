@@ -16,18 +16,21 @@
 
 #[path = "common/hash.rs"]
 mod hash;
+#[path = "common/link.rs"]
+mod link;
 #[path = "common/tunnel.rs"]
 mod tunnel;
 
 use std::net::SocketAddr;
 
 use anyhow::{Context, Result, ensure};
-use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
-use kcpx::{Cipher, Config, Endpoint, FecConfig, KcpListener, Key, NoDelay};
+use clap::{Parser, Subcommand};
+use kcpx::{Config, Endpoint, KcpListener};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, lookup_host};
 
 use self::hash::{pseudo_random, sha256};
+use self::link::Link;
 
 /// Carries TCP connections over KCP.
 #[derive(Parser)]
@@ -60,82 +63,6 @@ enum Role {
         #[command(flatten)]
         link: Link,
     },
-}
-
-/// The link between the proxies. Both sides need the same key and crypt; the rest each chooses for
-/// what it sends, and for its own windows.
-#[derive(ClapArgs)]
-struct Link {
-    /// Passphrase that both sides share
-    #[arg(long)]
-    key: Option<String>,
-    /// Cipher, by kcptun's names: aes-128-gcm, chacha20-poly1305, aes, salsa20, none, null, ...
-    #[arg(long, default_value = "aes-128-gcm")]
-    crypt: String,
-    /// Timing preset
-    #[arg(long, value_enum, default_value_t = Mode::Fast)]
-    mode: Mode,
-    /// Largest datagram in bytes
-    #[arg(long, default_value_t = 1350)]
-    mtu: u16,
-    /// Send window in datagrams
-    #[arg(long, default_value_t = 1024)]
-    sndwnd: u16,
-    /// Receive window in datagrams
-    #[arg(long, default_value_t = 1024)]
-    rcvwnd: u16,
-    /// Forward error correction: data packets of a group; with --parityshard 0 there is none
-    #[arg(long, default_value_t = 10)]
-    datashard: u8,
-    /// Forward error correction: redundant packets of a group
-    #[arg(long, default_value_t = 3)]
-    parityshard: u8,
-    /// Buffers of the UDP socket in bytes
-    #[arg(long, default_value_t = 4_194_304)]
-    sockbuf: usize,
-    /// Class of service of what is sent, 0 to 63 (46: expedited forwarding)
-    #[arg(long, default_value_t = 0)]
-    dscp: u8,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum Mode {
-    Normal,
-    Fast,
-    Fast2,
-    Fast3,
-}
-
-impl Link {
-    fn config(&self) -> Result<Config> {
-        let preset = match self.mode {
-            Mode::Normal => NoDelay::NORMAL,
-            Mode::Fast => NoDelay::FAST,
-            Mode::Fast2 => NoDelay::FAST2,
-            Mode::Fast3 => NoDelay::FAST3,
-        };
-        let mut config = Config::new()
-            .no_delay(preset)
-            .mtu(self.mtu)
-            .windows(self.sndwnd, self.rcvwnd)
-            .socket_buffers(Some(self.sockbuf), Some(self.sockbuf));
-        config.socket.dscp = Some(self.dscp).filter(|dscp| *dscp > 0);
-        if self.parityshard > 0 {
-            let fec = FecConfig::new(self.datashard.into(), self.parityshard.into());
-            config = config.fec(fec.context("--datashard and --parityshard")?);
-        }
-        let key = match &self.key {
-            Some(passphrase) => Key::derive(passphrase, Key::KCPTUN_SALT),
-            None => Key::new([]),
-        };
-        let cipher = Cipher::from_name(&self.crypt, &key).with_context(|| match self.key {
-            Some(_) => "--crypt".to_owned(),
-            None => format!("--crypt {} without a --key", self.crypt),
-        })?;
-        let config = config.cipher(cipher);
-        config.validate()?;
-        Ok(config)
-    }
 }
 
 #[tokio::main]
