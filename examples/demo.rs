@@ -12,6 +12,8 @@
 
 #[path = "common/histogram.rs"]
 mod histogram;
+#[path = "common/picture.rs"]
+mod picture;
 #[path = "common/progress.rs"]
 mod progress;
 #[path = "common/relay.rs"]
@@ -254,7 +256,7 @@ fn save_picture(
     );
     let link = Duration::from_millis(args.rtt);
     let marks = [("link", link), ("p50", p50), ("p99", p99)];
-    let picture = histogram::svg(&title, &note, latencies, &marks);
+    let picture = histogram::svg(&title, &note, "messages", latencies, &marks);
     std::fs::write(&path, picture).with_context(|| format!("cannot write {}", path.display()))?;
     Ok(path)
 }
