@@ -1,5 +1,7 @@
 //! What the system says about this process (Unix).
 
+#![allow(dead_code, reason = "each program uses a part of it")]
+
 use std::io::{Error, Result};
 use std::time::Duration;
 

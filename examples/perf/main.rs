@@ -1,0 +1,72 @@
+//! Measures KCP between two processes, or two machines: what iperf is for TCP.
+//!
+//! ```sh
+//! cargo run --release --example perf -- server --listen 0.0.0.0:4010
+//! cargo run --release --example perf -- client --connect HOST:4010
+//! cargo run --release --example perf -- client --connect HOST:4010 --workload pingpong --json
+//! ```
+//!
+//! One server serves any number of clients. Each says on a stream of its own what it is going to do
+//! and asks there how the server fares (`wire.rs`), so that its report has both sides. The options
+//! of the link have kcptun's names and are the proxy's, but for their defaults: nothing encrypted,
+//! no redundancy. `client --help` explains workloads and figures.
+
+mod args;
+mod bulk;
+mod client;
+mod crowd;
+mod latency;
+mod meter;
+mod plot;
+mod report;
+mod runs;
+mod server;
+mod system;
+mod wire;
+
+#[path = "../common/chart.rs"]
+mod chart;
+#[path = "../common/hash.rs"]
+mod hash;
+#[path = "../common/histogram.rs"]
+mod histogram;
+#[path = "../common/link.rs"]
+mod link;
+#[path = "../common/picture.rs"]
+mod picture;
+#[cfg(unix)]
+#[path = "../common/process.rs"]
+mod process;
+
+use anyhow::Result;
+use tokio::runtime::{Builder, Runtime};
+
+use self::args::{Process, Role};
+
+fn main() -> Result<()> {
+    match args::parse() {
+        Role::Server(args) => run(&start(&args.process)?, server::run(args)),
+        Role::Client(args) => run(&start(&args.process)?, client::run(args)),
+    }
+}
+
+/// A runtime on the CPUs and with the threads that were asked for.
+fn start(process: &Process) -> Result<Runtime> {
+    // Before there are further threads, which inherit it.
+    if let Some(cpu) = process.pin {
+        system::pin(cpu)?;
+    }
+    let mut builder = match process.threads {
+        Some(1) => Builder::new_current_thread(),
+        _ => Builder::new_multi_thread(),
+    };
+    if let Some(threads) = process.threads {
+        builder.worker_threads(threads.into());
+    }
+    Ok(builder.enable_all().build()?)
+}
+
+/// On a thread of the runtime: the main thread is none, and would have to be woken by them.
+fn run(runtime: &Runtime, role: impl Future<Output = Result<()>> + Send + 'static) -> Result<()> {
+    runtime.block_on(runtime.spawn(role))?
+}
