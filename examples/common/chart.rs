@@ -5,11 +5,11 @@ use std::fmt::Write;
 use super::picture::{LEFT, Picture, RIGHT, number, round_step};
 
 /// From the top of a panel to that of the next, where the first one is, and how high its plot is.
-const PANEL: f64 = 190.0;
+const PANEL: f64 = 205.0;
 const TOP: f64 = 96.0;
 const PLOT: f64 = 140.0;
-/// Below the last panel: the labels of the time axis.
-const FOOT: f64 = 10.0;
+/// Below the plot of the last panel: the labels of the time axis.
+const FOOT: f64 = 45.0;
 /// A curve has no more points than this; beyond, neighbours become their mean.
 const POINTS: usize = 600;
 
@@ -21,7 +21,7 @@ pub(crate) struct Panel<'a> {
 
 /// Draws the panels over a common time axis. Values are not negative.
 pub(crate) fn svg(title: &str, note: &str, panels: &[Panel<'_>]) -> String {
-    let height = TOP + PANEL * panels.len() as f64 + FOOT;
+    let height = TOP + PANEL * panels.len().saturating_sub(1) as f64 + PLOT + FOOT;
     let mut picture = Picture::new(height, title, note);
     let end = panels.iter().flat_map(|panel| panel.points.last()).map(|(time, _)| *time);
     let end = end.fold(0.001, f64::max);

@@ -47,7 +47,7 @@ pub(crate) fn svg(
     picture.line("axis", LEFT, BOTTOM, RIGHT, BOTTOM);
     let unit = format!("milliseconds, {} per bar", number(step));
     picture.text("note", "middle", f64::midpoint(LEFT, RIGHT), BOTTOM + 42.0, &unit);
-    picture.text("note", "start", LEFT - 52.0, TOP - 14.0, what);
+    picture.text("note", "start", LEFT - 52.0, TOP - 32.0, what);
 
     for (index, &count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
         let (from, to) = (x(index as f64 * step), x((index + 1) as f64 * step));

@@ -178,13 +178,14 @@ impl ClientArgs {
             let range = 0.1..=86_400.0;
             ensure!(range.contains(&seconds), "--seconds is {seconds}, allowed is 0.1 to 86400");
         }
-        let seconds = self.seconds.or(match workload {
+        let default = match workload {
             Workload::Sink | Workload::Source | Workload::Echo if self.bytes.is_none() => Some(5.0),
             Workload::Messages if self.count.is_none() => Some(10.0),
             Workload::Idle => Some(10.0),
             Workload::Many => Some(30.0),
             _ => None,
-        });
+        };
+        let seconds = self.seconds.or(default);
         let most = match (workload, seconds) {
             (Workload::Pingpong, None) => 20_000,
             _ => MOST_SAMPLES as u64,
@@ -265,7 +266,7 @@ Workloads:
              --size bytes back. What has not finished after --seconds has failed.
   idle       --connections send 64 bytes, read them back, and rest: 1 s to settle, then --seconds
              in which CPU time is measured.
-  messages   --size bytes are due every --every ms and come back. Latency counts from when a
+  messages   After the same warm-up --size bytes are due every --every ms and come back. Latency counts from when a
              message was due, so one that had to wait for others counts in full, and ends when all
              of it is back: it is that of the round trip. Half of it approximates one way where both
              directions are alike.

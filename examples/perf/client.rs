@@ -19,7 +19,7 @@ use super::wire::{self, Answer, Ask, Header, Offer, Role, Sample};
 use super::{bulk, crowd, latency, system};
 
 /// How long the server may take to answer the first question, and one later.
-const HELLO: Duration = Duration::from_secs(5);
+const HELLO: Duration = Duration::from_secs(10);
 const ANSWER: Duration = Duration::from_secs(15);
 
 /// Runs the workload of the command line and reports it, whole or interrupted.
@@ -35,6 +35,12 @@ pub(crate) async fn run(args: Box<ClientArgs>) -> Result<()> {
     })?;
     eprintln!("{} with {server}, {}", plan.workload.name(), args.link.crypt);
 
+    let measured = measure(&session, &args).await;
+    let closed = session.close().await;
+    measured.and(closed)
+}
+
+async fn measure(session: &Session, args: &ClientArgs) -> Result<()> {
     // A task of its own, so that nothing else is polled when it is.
     let mut work = JoinSet::new();
     work.spawn(workload(session.clone()));
@@ -51,11 +57,8 @@ pub(crate) async fn run(args: Box<ClientArgs>) -> Result<()> {
     };
     session.meter.end();
     work.shutdown().await;
-    let Some(report) = session.report(interrupted).await? else {
-        bail!("interrupted before the measurement began");
-    };
-    report.write(&args)?;
-    session.close().await
+    let report = session.report(interrupted).await?;
+    report.context("interrupted before the measurement began")?.write(args)
 }
 
 async fn workload(session: Session) -> Result<()> {
@@ -119,7 +122,7 @@ impl Session {
         control.write_all(&Header { role: Role::Control, run: id }.encode()).await?;
         wire::send(&mut control, &offer).await?;
         let before = timeout(HELLO, answer(&mut control)).await;
-        let before = before.context("no answer within 5 s")??;
+        let before = before.context("no answer within 10 s")??;
         let rss_kib = system::rss_kib();
         let meter = Arc::new(Meter::new(plan.workload, endpoint.clone()));
         let book = Book { control, before, rss_kib, begin: None, end: None, failed: 0 };
@@ -183,10 +186,14 @@ impl Session {
         Ok(Some(Report::new(&self.plan, client, &server)))
     }
 
-    /// Ends the control stream, so that the server knows at once.
+    /// Ends what is left of the run, so that the server knows at once.
     async fn close(&self) -> Result<()> {
-        self.book.lock().await.control.shutdown().await?;
-        Ok(())
+        let ending = async {
+            self.book.lock().await.control.shutdown().await?;
+            self.endpoint.wait_idle().await;
+            Ok(())
+        };
+        timeout(HELLO, ending).await.context("the server does not take the end of the run")?
     }
 }
 

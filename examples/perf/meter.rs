@@ -165,7 +165,13 @@ impl Meter {
                 continue;
             };
             let first = Row { cpu: begin.cpu, ..Row::default() };
-            let next = self.row(&begin, row.get_or_insert(first));
+            let Some(before) = row else {
+                // It has just begun: rows are counted from there.
+                ticks.reset_at((begin.at + ROW).into());
+                row = Some(first);
+                continue;
+            };
+            let next = self.row(&begin, &before);
             self.state().rows.push(next);
             row = Some(next);
             rows += 1;

@@ -22,6 +22,8 @@ const ENDING: Duration = Duration::from_secs(5);
 /// Bytes that a source writes at once, and the longest time that it sends for.
 const BLOCK: usize = 64 * 1024;
 const LONGEST: f64 = 86_400.0;
+/// How long a client may be silent on the control stream.
+const LONGEST_RUN: Duration = Duration::from_secs(100_000);
 
 pub(crate) async fn run(args: ServerArgs) -> Result<()> {
     let mut config = args.link.config()?;
@@ -140,8 +142,8 @@ impl Server {
         let begin = Instant::now();
         println!("{peer}: {workload} begins");
         wire::send(&mut stream, &Answer::Sample(self.sample(run.totals()))).await?;
-        // A client that vanishes ends this by the limits on silence, as it ends its other streams.
-        while let Some(ask) = wire::receive(&mut stream).await? {
+        // A client that vanishes ends this by the limits on silence, unless those are off.
+        while let Some(ask) = timeout(LONGEST_RUN, wire::receive(&mut stream)).await?? {
             match ask {
                 Ask::Sample => {}
                 Ask::Finish => drop(timeout(ENDING, run.emptied()).await),

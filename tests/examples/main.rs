@@ -4,6 +4,7 @@
 mod common;
 #[path = "../../examples/common/hash.rs"]
 mod hash;
+mod perf;
 mod process;
 mod process_end;
 mod proxy;

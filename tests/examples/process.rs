@@ -86,6 +86,16 @@ impl Example {
         drop(self.child.stdin.take());
     }
 
+    /// Presses Ctrl-C.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn interrupt(&self) {
+        use nix::sys::signal::{Signal, kill};
+        use nix::unistd::Pid;
+
+        let id = i32::try_from(self.child.id()).expect("the id of a process");
+        kill(Pid::from_raw(id), Signal::SIGINT).expect("a process that is there");
+    }
+
     /// Waits until it ends by itself. Returns whether it succeeded, and what it printed.
     pub(crate) fn end(mut self) -> (bool, Vec<String>) {
         self.hang_up();
