@@ -9,8 +9,8 @@ const HEIGHT: f64 = 400.0;
 const TOP: f64 = 96.0;
 const BOTTOM: f64 = HEIGHT - 56.0;
 
-/// Draws how `samples`, which are `what`, are distributed, with a labelled line at each of `marks`, which are in
-/// ascending order.
+/// Draws how `samples`, which are `what`, are distributed, with a labelled line at each of `marks`,
+/// which are in ascending order.
 pub(crate) fn svg(
     title: &str,
     note: &str,

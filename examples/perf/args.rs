@@ -80,7 +80,7 @@ pub(crate) struct ClientArgs {
     /// Write a time series, a row every 200 ms
     #[arg(long, value_name = "FILE")]
     pub(crate) csv: Option<PathBuf>,
-    /// Draw goodput and round-trip time over time, the CPU of idle, or the distribution of latencies
+    /// Draw goodput and round-trip time over time, CPU time for idle, or how latencies spread
     #[arg(long, value_name = "FILE.svg")]
     pub(crate) plot: Option<PathBuf>,
     #[command(flatten)]
@@ -266,20 +266,20 @@ Workloads:
              --size bytes back. What has not finished after --seconds has failed.
   idle       --connections send 64 bytes, read them back, and rest: 1 s to settle, then --seconds
              in which CPU time is measured.
-  messages   After the same warm-up --size bytes are due every --every ms and come back. Latency counts from when a
-             message was due, so one that had to wait for others counts in full, and ends when all
-             of it is back: it is that of the round trip. Half of it approximates one way where both
-             directions are alike.
+  messages   After the same warm-up --size bytes are sent every --every ms and come back. Latency
+             is that of the whole round trip; half of it approximates one way where both directions
+             are alike. It counts from when the message was handed over, or was to be: a message
+             that has to wait until those before it find room counts from when it was due.
 
-Lines per second, on standard error: goodput, or round trips per second; smoothed round-trip time; retransmitted share
-of the segments this side sent; CPU time of this process, 100 % being one core.
+Lines per second, on standard error: goodput, or round trips; smoothed round-trip time; resent share
+of the segments that this side sent; CPU time of this process, 100 % being one core.
 
 Keys of --json, null where there is nothing to tell. CPU is user and system time, and what is said
-of the server is of its whole process: measure with one client at a time, and memory per connection
-with a server that has just been started, since what a process has used once it keeps.
+of the server is of its whole process: measure with one client at a time, and memory per
+connection with a server that was just started, since a process keeps what it has used once.
   workload                    as given
   interrupted                 whether it was ended by Ctrl-C
-  bytes                       payload that made the whole way: to the server, to the client, or back
+  bytes                       payload that went all the way: to the server, the client, or back
   wall_s                      time measured, in seconds
   mb_per_s                    bytes / wall_s / 10^6; not for idle
   operations                  round trips; connections of many

@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use kcpx::KcpStream;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::sleep_until;
 
@@ -14,6 +15,8 @@ use super::wire::Role;
 
 /// Round trips before those that are measured.
 const WARM_UP: u64 = 100;
+/// A write that takes so long waited for room.
+const BLOCKED: Duration = Duration::from_millis(1);
 
 /// A message that begins with its number, so that no two are alike.
 struct Message {
@@ -84,18 +87,27 @@ pub(crate) async fn messages(session: &Session) -> Result<()> {
     let count = plan.count.min(fitting.unwrap_or(u64::MAX));
     let every = plan.every;
 
+    let (sent, mut since) = mpsc::unbounded_channel();
     let mut writing = JoinSet::new();
     writing.spawn(async move {
+        let mut blocked = None;
         for number in 0..count {
-            sleep_until(due(begin, every, number).into()).await;
+            let due = begin + nanos(every, number);
+            sleep_until(due.into()).await;
+            let from = origin(due, Instant::now(), blocked);
+            // It fails when the reader has given up, which ends this as well.
+            sent.send(from)?;
+            let writes = Instant::now();
             writer.write_all(message.numbered(number)).await?;
+            blocked = (writes.elapsed() >= BLOCKED).then(Instant::now);
         }
         Ok(writer.shutdown().await?)
     });
     let mut expected = Message::new(plan.size);
     for number in 0..count {
         reader.read_exact(&mut back).await?;
-        let latency = due(begin, every, number).elapsed();
+        let from = since.recv().await.context("a message that was not sent")?;
+        let latency = from.elapsed();
         ensure!(back == expected.numbered(number), "another message than number {number} came");
         meter.count(plan.size);
         meter.latency(latency);
@@ -110,7 +122,13 @@ pub(crate) async fn messages(session: &Session) -> Result<()> {
     Ok(())
 }
 
-/// When a message is to be sent, whether the ones before it could be or not.
-fn due(begin: Instant, every: Duration, number: u64) -> Instant {
-    begin + Duration::from_nanos((every.as_nanos() as u64).saturating_mul(number))
+/// What the latency of a message counts from: when its sender woke up for it, since timers are late
+/// by up to a millisecond, which is not the link's doing. But if it was due while its sender waited
+/// for room, which it did until `blocked`, then that wait is a part of it.
+fn origin(due: Instant, awake: Instant, blocked: Option<Instant>) -> Instant {
+    if blocked.is_some_and(|until| due < until) { due } else { awake }
+}
+
+fn nanos(every: Duration, number: u64) -> Duration {
+    Duration::from_nanos((every.as_nanos() as u64).saturating_mul(number))
 }
