@@ -1,0 +1,139 @@
+//! The command line.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Parser, Subcommand};
+use kcpx_relay::{Bottleneck, Conditions};
+
+use crate::{bulk, command, run};
+
+/// Runs two commands with a path between them that delays and loses packets.
+///
+/// It makes two network namespaces with one device each, starts the server in one and, once that
+/// is ready, the client in the other, and carries packets between them: 25 ms each way unless told
+/// otherwise, and whatever else the options say, in both directions alike. Packets are drawn from
+/// a seed, in order, so the same seed gives the same fate to the first, the second, ... packet.
+/// All of IPv4 crosses it, the kernel's TCP included, in packets of at most 1500 bytes.
+///
+/// {server} in the commands becomes the server's address, 10.77.0.1. Commands are split as a shell
+/// splits them, but run without one; `sh -c '...'` gives one. What they print goes to the error
+/// output as it comes, and together with the counters into the JSON report at the end. When the
+/// client has ended, the server's input is closed; if it has not ended a second later, it is
+/// killed.
+///
+/// In the report, `packets` and `bytes` of a direction are those sent into it, in whole IP
+/// packets. With `kept_up` false the relay itself lost packets, or the kernel on the way to it,
+/// and what was measured does not count: give it more of the machine, or less to carry.
+///
+/// It needs root, or a user who may make user namespaces and open /dev/net/tun. Nothing is left
+/// behind, even if it is killed.
+///
+/// Examples:
+///
+///   A file through the kernel's TCP, with 1 % loss:
+///     relay --loss 1 --ready listening \
+///         --server 'socat -d -d -u TCP-LISTEN:5001 OPEN:/dev/null' \
+///         --client 'socat -u OPEN:big.bin TCP:{server}:5001'
+///
+///   iperf3 over a link of 100 Mbit/s whose queue holds 200 packets:
+///     relay --rate-mbit 100 --queue 200 \
+///         --server 'iperf3 -s --forceflush' --client 'iperf3 -c {server} -t 5'
+///
+///   The echo example of this crate, 100 ms each way, 5 % lost, in some disorder:
+///     relay --delay-ms 100 --loss 5 --jitter-ms 20 \
+///         --server 'target/release/examples/echo_server {server}:4000' \
+///         --client 'target/release/examples/echo_client {server}:4000'
+#[derive(Debug, Parser)]
+#[command(verbatim_doc_comment, args_conflicts_with_subcommands = true)]
+pub(crate) struct Args {
+    /// What each packet needs, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 25.0)]
+    delay_ms: f64,
+    /// What a packet needs more at most, in milliseconds; packets overtake each other
+    #[arg(long, value_name = "MS", default_value_t = 0.0)]
+    jitter_ms: f64,
+    /// Percent of the packets that never arrive
+    #[arg(long, value_name = "PERCENT", default_value_t = 0.0)]
+    loss: f64,
+    /// Percent of the packets held back by a further quarter of the delay, and at least 1 ms
+    #[arg(long, value_name = "PERCENT", default_value_t = 0.0)]
+    reorder: f64,
+    /// Percent of the packets that arrive twice
+    #[arg(long, value_name = "PERCENT", default_value_t = 0.0)]
+    duplicate: f64,
+    /// Rate of a bottleneck in 10^6 bits per second of IP packets; without it there is none
+    #[arg(long, value_name = "MBIT", requires = "queue")]
+    rate_mbit: Option<f64>,
+    /// Packets that the bottleneck's queue holds; what finds no room is dropped
+    #[arg(long, value_name = "PACKETS", requires = "rate_mbit")]
+    queue: Option<usize>,
+    /// Decides which packets are lost, late, and so on
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Seconds after which the run is given up
+    #[arg(long, value_name = "SECONDS", default_value_t = 60,
+          value_parser = clap::value_parser!(u64).range(1..=3_600))]
+    seconds: u64,
+    /// What the server prints when it is ready; without it any line will do
+    #[arg(long, value_name = "TEXT")]
+    ready: Option<String>,
+    /// The command at the first end
+    #[arg(long, value_name = "COMMAND", required = true)]
+    server: Option<String>,
+    /// The command at the other end, started when the server is ready
+    #[arg(long, value_name = "COMMAND", required = true)]
+    client: Option<String>,
+    #[command(subcommand)]
+    role: Option<Role>,
+}
+
+/// What it starts itself as.
+#[derive(Debug, Subcommand)]
+enum Role {
+    /// Becomes a command that ends with whoever started it.
+    #[command(hide = true)]
+    Tied {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+        command: Vec<std::ffi::OsString>,
+    },
+    /// Counts what one client sends.
+    #[command(hide = true)]
+    BulkServer(bulk::ServerArgs),
+    /// Sends as much as it can for some time.
+    #[command(hide = true)]
+    BulkClient(bulk::ClientArgs),
+}
+
+pub(crate) fn main() -> anyhow::Result<ExitCode> {
+    let args = Args::parse();
+    match args.role {
+        None => run::run(&args.run()?),
+        Some(Role::Tied { command }) => Err(command::become_tied(&command)),
+        Some(Role::BulkServer(args)) => bulk::serve(&args).map(|()| ExitCode::SUCCESS),
+        Some(Role::BulkClient(args)) => bulk::send(&args).map(|()| ExitCode::SUCCESS),
+    }
+}
+
+impl Args {
+    fn run(self) -> anyhow::Result<run::Run> {
+        let bottleneck = self.rate_mbit.zip(self.queue);
+        let conditions = Conditions {
+            delay: Duration::try_from_secs_f64(self.delay_ms / 1e3)?,
+            jitter: Duration::try_from_secs_f64(self.jitter_ms / 1e3)?,
+            loss: self.loss,
+            reorder: self.reorder,
+            duplicate: self.duplicate,
+            bottleneck: bottleneck.map(|(rate_mbit, queue)| Bottleneck { rate_mbit, queue }),
+        };
+        Ok(run::Run {
+            conditions,
+            seed: self.seed,
+            limit: Duration::from_secs(self.seconds),
+            ready: self.ready,
+            // The command line is refused without these.
+            server: self.server.unwrap_or_default(),
+            client: self.client.unwrap_or_default(),
+        })
+    }
+}

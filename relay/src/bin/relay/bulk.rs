@@ -1,0 +1,215 @@
+//! The two commands that measure how much goes from a client to a server, over this crate or over
+//! the kernel's TCP.
+
+use std::io::{Read as _, Write as _};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use clap::{Args, ValueEnum};
+use kcpx::{Config, FecConfig, KcpListener, KcpStream, NoDelay};
+use serde_json::json;
+use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+
+const WRITE: usize = 64 * 1024;
+/// What the client writes longer than the server counts, so that the server's time is full.
+const MARGIN: Duration = Duration::from_millis(500);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Over {
+    Kcpx,
+    Tcp,
+}
+
+#[derive(Debug, Args)]
+struct Options {
+    #[arg(long, value_enum, default_value = "kcpx")]
+    over: Over,
+    /// Seconds that the server counts, from the first byte
+    #[arg(long, default_value_t = 10.0)]
+    seconds: f64,
+    /// Segments, both ways
+    #[arg(long, default_value_t = 1_024)]
+    window: u16,
+    #[arg(long, default_value_t = 1_400)]
+    mtu: u16,
+    /// Data and parity shards, as in 10/3
+    #[arg(long)]
+    fec: Option<String>,
+    /// Bytes of the kernel's buffers; without it those of the system
+    #[arg(long)]
+    buffers: Option<usize>,
+    /// TCP's congestion control; without it that of the system
+    #[arg(long)]
+    congestion: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ServerArgs {
+    #[arg(long)]
+    listen: SocketAddr,
+    #[command(flatten)]
+    options: Options,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ClientArgs {
+    #[arg(long)]
+    connect: SocketAddr,
+    #[command(flatten)]
+    options: Options,
+}
+
+impl Options {
+    fn config(&self) -> anyhow::Result<Config> {
+        let mut config = Config::new()
+            .no_delay(NoDelay::TURBO)
+            .windows(self.window, self.window)
+            .mtu(self.mtu)
+            .socket_buffers(self.buffers, self.buffers);
+        if let Some(ratio) = &self.fec {
+            let (data, parity) = ratio.split_once('/').context("--fec DATA/PARITY")?;
+            config = config.fec(FecConfig::new(data.parse()?, parity.parse()?)?);
+        }
+        Ok(config)
+    }
+
+    fn tune(&self, socket: SockRef<'_>) -> anyhow::Result<()> {
+        if let Some(name) = &self.congestion {
+            socket.set_tcp_congestion(name.as_bytes())?;
+        }
+        if let Some(bytes) = self.buffers {
+            socket.set_send_buffer_size(bytes)?;
+            socket.set_recv_buffer_size(bytes)?;
+        }
+        Ok(socket.set_tcp_nodelay(true)?)
+    }
+
+    fn time(&self) -> anyhow::Result<Duration> {
+        Ok(Duration::try_from_secs_f64(self.seconds)?)
+    }
+}
+
+fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()
+}
+
+pub(crate) fn serve(args: &ServerArgs) -> anyhow::Result<()> {
+    // Whoever started this says by the end of the input that it is over.
+    std::thread::spawn(|| {
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        std::process::exit(0);
+    });
+    let time = args.options.time()?;
+    runtime()?.block_on(async {
+        match args.options.over {
+            Over::Kcpx => {
+                let config = args.options.config()?;
+                let listener = KcpListener::bind_with(args.listen, config).await?;
+                ready(listener.local_addr()?)?;
+                let (mut stream, _) = listener.accept().await?;
+                drain(&mut stream, time).await?;
+                drop(stream);
+                listener.wait_idle().await;
+            }
+            Over::Tcp => {
+                let listener = TcpListener::bind(args.listen).await?;
+                args.options.tune(SockRef::from(&listener))?;
+                ready(listener.local_addr()?)?;
+                let (mut stream, _) = listener.accept().await?;
+                drain(&mut stream, time).await?;
+            }
+        }
+        // Until the input ends: the client may still want to hear that its end has arrived.
+        std::future::pending().await
+    })
+}
+
+fn ready(addr: SocketAddr) -> std::io::Result<()> {
+    println!("listening on {addr}");
+    std::io::stdout().flush()
+}
+
+/// Reads to the end; says how much there was within `time` of the first byte, and in all.
+async fn drain(stream: &mut (impl AsyncRead + Unpin), time: Duration) -> anyhow::Result<()> {
+    let mut chunk = vec![0; WRITE];
+    let mut bytes = stream.read(&mut chunk).await? as u64;
+    let began = Instant::now();
+    let mut within = None;
+    loop {
+        let read = stream.read(&mut chunk).await?;
+        if within.is_none() && began.elapsed() >= time {
+            within = Some((bytes, began.elapsed()));
+        }
+        if read == 0 {
+            break;
+        }
+        bytes += read as u64;
+    }
+    let (counted, time) = within.unwrap_or((bytes, began.elapsed()));
+    let mb_per_second = counted as f64 / 1e6 / time.as_secs_f64();
+    println!("{}", json!({ "bytes": bytes, "mb_per_s": mb_per_second }));
+    Ok(std::io::stdout().flush()?)
+}
+
+pub(crate) fn send(args: &ClientArgs) -> anyhow::Result<()> {
+    let time = args.options.time()? + MARGIN;
+    runtime()?.block_on(async {
+        match args.options.over {
+            Over::Kcpx => {
+                let config = args.options.config()?;
+                let mut stream = KcpStream::connect_with(args.connect, config).await?;
+                fill(&mut stream, time).await?;
+                let stats = stream.stats();
+                println!(
+                    "{}",
+                    json!({
+                        "segments": stats.sent_segments,
+                        "fast_retransmits": stats.fast_retransmits,
+                        "early_retransmits": stats.early_retransmits,
+                        "timeout_retransmits": stats.timeout_retransmits,
+                        "spurious_retransmits": stats.spurious_retransmits,
+                        "datagrams": stats.sent_datagrams,
+                        "wire_bytes": stats.wire_bytes_out,
+                        "srtt_ms": stats.srtt.as_secs_f64() * 1e3,
+                    })
+                );
+            }
+            Over::Tcp => {
+                if args.options.fec.is_some() {
+                    bail!("TCP has no FEC");
+                }
+                let socket = if args.connect.is_ipv4() {
+                    tokio::net::TcpSocket::new_v4()?
+                } else {
+                    tokio::net::TcpSocket::new_v6()?
+                };
+                args.options.tune(SockRef::from(&socket))?;
+                let mut stream: TcpStream = socket.connect(args.connect).await?;
+                fill(&mut stream, time).await?;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Writes for some time, and waits until the peer has it all.
+async fn fill(
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    time: Duration,
+) -> anyhow::Result<()> {
+    let chunk = vec![0x5a; WRITE];
+    let began = Instant::now();
+    while began.elapsed() < time {
+        stream.write_all(&chunk).await?;
+    }
+    stream.shutdown().await?;
+    // The other side ends its direction when it has read everything.
+    let mut rest = [0; 1];
+    if stream.read(&mut rest).await? != 0 {
+        bail!("the server says something");
+    }
+    Ok(())
+}

@@ -1,0 +1,243 @@
+//! One end of a path: a network namespace with one device.
+//!
+//! It owns a thread that lives in the namespace and starts whatever else is to live there. The
+//! namespace has no name and ends with those who are in it, so nothing is left behind however the
+//! process ends.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::net::Ipv4Addr;
+use std::os::fd::AsRawFd as _;
+use std::process::{Child, Command};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::{self, JoinHandle};
+
+use anyhow::{Context as _, anyhow};
+use nix::errno::Errno;
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, recv, sendto, socket,
+};
+use serde::Serialize;
+use tun_rs::{DeviceBuilder, SyncDevice};
+
+const DEVICE: &str = "path";
+/// Packets that the kernel holds for the relay: what arrives while the relay is not running.
+const QUEUE: u32 = 65_536;
+const MTU: u16 = 1_500;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// One end of a [`Path`](crate::Path).
+pub struct End {
+    address: Ipv4Addr,
+    device: Arc<SyncDevice>,
+    /// What the thread in the namespace is to do. It ends when this is closed.
+    jobs: Sender<Job>,
+}
+
+/// What the kernel dropped at one end. A snapshot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct KernelCounts {
+    /// Datagrams that a full receive buffer of a socket had no room for.
+    pub udp_receive_drops: u64,
+    /// Datagrams that were not sent for want of buffers.
+    pub udp_send_drops: u64,
+    /// Packets on their way out that the relay was too slow to take. Not what was asked for: a
+    /// measurement with any of these does not count.
+    pub device_drops: u64,
+}
+
+impl End {
+    pub(crate) fn new(address: Ipv4Addr) -> anyhow::Result<Self> {
+        let (jobs, work) = channel();
+        let (tell, told) = channel();
+        thread::Builder::new().name(format!("end {address}")).spawn(move || {
+            // Whoever made this end has the answer, or is gone.
+            let made = enter(address);
+            let usable = made.is_ok();
+            if tell.send(made).is_ok() && usable {
+                serve(&work);
+            }
+        })?;
+        let device = told.recv().map_err(|_| anyhow!("the thread of {address} is gone"))??;
+        Ok(Self { address, device: Arc::new(device), jobs })
+    }
+
+    /// The address of this end. There is no other at this end beside loopback.
+    #[must_use]
+    pub fn address(&self) -> Ipv4Addr {
+        self.address
+    }
+
+    /// Starts a command at this end.
+    ///
+    /// It lives on when the path is gone, without a network. Whoever started it ends it, and a
+    /// command that calls [`die_with_parent`](crate::die_with_parent) ends by itself.
+    ///
+    /// # Errors
+    ///
+    /// As `Command::spawn`.
+    pub fn spawn(&self, mut command: Command) -> io::Result<Child> {
+        // By the thread that lives as long as the path, since a child may be tied to it.
+        self.ask(move || command.spawn())?
+    }
+
+    /// Starts a thread at this end: sockets made there, and threads started there, are at this
+    /// end.
+    ///
+    /// # Errors
+    ///
+    /// When the system starts no thread.
+    pub fn start<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> io::Result<JoinHandle<T>> {
+        let name = format!("at {}", self.address);
+        self.ask(move || thread::Builder::new().name(name).spawn(work))?
+    }
+
+    /// What the kernel dropped at this end so far.
+    ///
+    /// # Errors
+    ///
+    /// When the system does not tell.
+    pub fn kernel(&self) -> anyhow::Result<KernelCounts> {
+        self.ask(|| {
+            // These name the namespace of the thread that reads them.
+            let net = "/proc/thread-self/net";
+            let udp = fs::read_to_string(format!("{net}/snmp"))?;
+            let devices = fs::read_to_string(format!("{net}/dev"))?;
+            let drops = |name| udp_counter(&udp, name).with_context(|| format!("no {name}"));
+            anyhow::Ok(KernelCounts {
+                udp_receive_drops: drops("RcvbufErrors")?,
+                udp_send_drops: drops("SndbufErrors")?,
+                device_drops: device_drops(&devices).context("no counters of the device")?,
+            })
+        })?
+    }
+
+    pub(crate) fn device(&self) -> Arc<SyncDevice> {
+        self.device.clone()
+    }
+
+    /// Has the thread of this end do something short.
+    fn ask<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> io::Result<T> {
+        let gone = || io::Error::other("the thread of this end is gone");
+        let (tell, told) = channel();
+        let job = Box::new(move || drop(tell.send(work())));
+        self.jobs.send(job).map_err(|_| gone())?;
+        told.recv().map_err(|_| gone())
+    }
+}
+
+impl fmt::Debug for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("End").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+fn serve(work: &Receiver<Job>) {
+    for job in work {
+        job();
+    }
+}
+
+/// Puts this thread into a namespace of its own and makes the device there.
+fn enter(address: Ipv4Addr) -> anyhow::Result<SyncDevice> {
+    unshare(CloneFlags::CLONE_NEWNET).map_err(|error| match error {
+        Errno::EPERM => anyhow!("making a network namespace is for root alone: run this as root"),
+        other => anyhow!("making a network namespace: {other}"),
+    })?;
+    loopback_up().context("loopback in the new namespace")?;
+    let device = DeviceBuilder::new()
+        .name(DEVICE)
+        .ipv4(address, 30, None)
+        .mtu(MTU)
+        .tx_queue_len(QUEUE)
+        .build_sync()
+        .context("a TUN device (is /dev/net/tun there, and may this user open it?)")?;
+    device.set_nonblocking(true)?;
+    Ok(device)
+}
+
+/// Asks the kernel for what `ip link set lo up` asks for. A new namespace has its loopback down,
+/// and always as device 1.
+fn loopback_up() -> nix::Result<()> {
+    const NEW_LINK: u16 = 16;
+    const REQUEST_AND_ACK: u16 = 1 | 4;
+    const UP: u32 = 1;
+    // Header: length, type, flags, sequence, sender. Body: family, type, index, flags, which.
+    let mut message = Vec::with_capacity(32);
+    message.extend(32_u32.to_ne_bytes());
+    message.extend(NEW_LINK.to_ne_bytes());
+    message.extend(REQUEST_AND_ACK.to_ne_bytes());
+    message.extend([0; 8]);
+    message.extend([0; 4]);
+    message.extend(1_u32.to_ne_bytes());
+    message.extend(UP.to_ne_bytes());
+    message.extend(UP.to_ne_bytes());
+
+    let netlink = socket(
+        AddressFamily::Netlink,
+        SockType::Raw,
+        SockFlag::SOCK_CLOEXEC,
+        SockProtocol::NetlinkRoute,
+    )?;
+    let fd = netlink.as_raw_fd();
+    sendto(fd, &message, &NetlinkAddr::new(0, 0), MsgFlags::empty())?;
+    let mut answer = [0; 256];
+    let len = recv(fd, &mut answer, MsgFlags::empty())?;
+    // Behind the answer's header stands an error, negative, or 0.
+    let code = answer.get(16..20).filter(|_| len >= 20).and_then(|code| code.try_into().ok());
+    match code.map(i32::from_ne_bytes) {
+        Some(0) => Ok(()),
+        Some(code) => Err(Errno::from_raw(code.wrapping_neg())),
+        None => Err(Errno::EBADMSG),
+    }
+}
+
+/// A counter of `/proc/net/snmp`: one line has the names, the next the values.
+fn udp_counter(text: &str, name: &str) -> Option<u64> {
+    let mut lines = text.lines().filter(|line| line.starts_with("Udp:"));
+    let place = lines.next()?.split_whitespace().position(|word| word == name)?;
+    lines.next()?.split_whitespace().nth(place)?.parse().ok()
+}
+
+/// What `/proc/net/dev` says of packets that the device could not take for sending.
+fn device_drops(text: &str) -> Option<u64> {
+    let of_device = |line: &str| -> Option<u64> {
+        let (name, counters) = line.split_once(':')?;
+        // Eight of what was received come first, then bytes, packets, errors, drops.
+        (name.trim() == DEVICE).then(|| counters.split_whitespace().nth(11)?.parse().ok())?
+    };
+    text.lines().find_map(of_device)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_counters_are_found() {
+        let udp = "Tcp: A B\nTcp: 1 2\n\
+                   Udp: InDatagrams NoPorts InErrors OutDatagrams RcvbufErrors SndbufErrors\n\
+                   Udp: 10 20 30 40 50 60\nUdpLite: RcvbufErrors\nUdpLite: 9\n";
+        assert_eq!(udp_counter(udp, "RcvbufErrors"), Some(50));
+        assert_eq!(udp_counter(udp, "SndbufErrors"), Some(60));
+        assert_eq!(udp_counter(udp, "Other"), None);
+        assert_eq!(udp_counter("Udp: RcvbufErrors\n", "RcvbufErrors"), None);
+
+        let devices = "Inter-|   Receive  |  Transmit\n\
+                       face |bytes packets errs drop|bytes packets errs drop\n\
+                       \x20   lo: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n\
+                       \x20 path: 1 2 3 4 5 6 7 8 9 10 11 99 13 14 15 16\n";
+        assert_eq!(device_drops(devices), Some(99));
+        assert_eq!(device_drops("lo: 1 2 3"), None);
+    }
+}

@@ -1,0 +1,48 @@
+//! A network path made for measurements: two network namespaces, and between them delay and loss
+//! from a seed.
+//!
+//! Everything that speaks IPv4 can be at its ends, the kernel's TCP included, and crosses the same
+//! path packet by packet: the devices at the ends know no segmentation offload, so what a program
+//! hands to the kernel in one piece is cut before it gets there.
+//!
+//! [`Path`] is the whole thing, and needs Linux. [`Link`] is one direction of it under a clock of
+//! the caller's, for simulations.
+//!
+//! ```no_run
+//! use std::net::UdpSocket;
+//!
+//! use kcpx_relay::{Conditions, Path};
+//!
+//! # fn main() -> anyhow::Result<()> {
+//! kcpx_relay::allow()?; // Before other threads exist; does nothing for root.
+//! let path = Path::new(Conditions { loss: 5.0, ..Conditions::default() }, 1)?;
+//! let address = path.server().address();
+//! let server = path.server().start(move || UdpSocket::bind((address, 4000)))?;
+//! // ... the same at `path.client()`, or `spawn` with a `std::process::Command` ...
+//! println!("{:?}", path.client_to_server()?);
+//! # drop(server);
+//! # Ok(())
+//! # }
+//! ```
+
+#![warn(missing_debug_implementations, missing_docs, unnameable_types, unreachable_pub)]
+#![warn(clippy::missing_errors_doc, clippy::missing_panics_doc)]
+
+mod link;
+
+#[cfg(target_os = "linux")]
+mod end;
+#[cfg(target_os = "linux")]
+mod path;
+#[cfg(target_os = "linux")]
+mod privilege;
+#[cfg(target_os = "linux")]
+mod pump;
+
+#[cfg(target_os = "linux")]
+pub use end::{End, KernelCounts};
+pub use link::{Bottleneck, Conditions, Counts, Link};
+#[cfg(target_os = "linux")]
+pub use path::Path;
+#[cfg(target_os = "linux")]
+pub use privilege::{allow, die_with_parent};

@@ -1,0 +1,175 @@
+//! Links under a clock that only these tests move.
+
+use super::*;
+
+const MS: Duration = Duration::from_millis(1);
+
+fn numbered(number: u32) -> Vec<u8> {
+    let mut packet = vec![0; 100];
+    packet[..4].copy_from_slice(&number.to_be_bytes());
+    packet
+}
+
+/// Sends `count` packets, one each `gap`, and gives what arrived, with its time, in that order.
+fn pass(link: &mut Link, count: u32, gap: Duration) -> Vec<(Duration, u32)> {
+    for number in 0..count {
+        link.push(gap * number, &numbered(number));
+    }
+    let mut arrived = Vec::new();
+    while let Some(due) = link.next_due() {
+        assert_eq!(link.pop_due(due - Duration::from_nanos(1)), None, "too early");
+        let packet = link.pop_due(due).expect("it is due");
+        arrived.push((due, u32::from_be_bytes(packet[..4].try_into().expect("four bytes"))));
+    }
+    arrived
+}
+
+#[test]
+fn without_conditions_only_time_passes() {
+    let mut link = Link::new(Conditions::default(), 1);
+    let arrived = pass(&mut link, 1_000, MS);
+    let expected: Vec<_> = (0..1_000).map(|number| (MS * (25 + number), number)).collect();
+    assert_eq!(arrived, expected);
+    let counts = link.counts();
+    assert_eq!((counts.packets, counts.bytes), (1_000, 100_000));
+    assert_eq!((counts.delivered, counts.delivered_bytes), (1_000, 100_000));
+    assert_eq!(counts.lost + counts.queue_dropped + counts.no_room, 0);
+}
+
+#[test]
+fn packets_of_one_moment_keep_their_order() {
+    let mut link = Link::new(Conditions::default(), 1);
+    let order: Vec<_> = pass(&mut link, 500, Duration::ZERO).iter().map(|(_, n)| *n).collect();
+    assert_eq!(order, (0..500).collect::<Vec<_>>());
+}
+
+#[test]
+fn the_share_lost_is_the_share_asked_for() {
+    for percent in [0.0, 0.5, 5.0, 20.0, 100.0] {
+        let conditions = Conditions { loss: percent, ..Conditions::default() };
+        let mut link = Link::new(conditions, 7);
+        let arrived = pass(&mut link, 100_000, Duration::ZERO).len() as f64;
+        let lost = 100_000.0 - arrived;
+        // Five standard deviations.
+        let spread = 5.0 * (1_000.0 * percent * (1.0 - percent / 100.0)).sqrt();
+        assert!((lost - 1_000.0 * percent).abs() <= spread, "{lost} lost at {percent} %");
+        assert_eq!(link.counts().lost as f64, lost);
+    }
+}
+
+#[test]
+fn a_seed_repeats_and_another_differs() {
+    let conditions = Conditions {
+        jitter: 10 * MS,
+        loss: 10.0,
+        reorder: 10.0,
+        duplicate: 10.0,
+        ..Conditions::default()
+    };
+    let run = |seed| pass(&mut Link::new(conditions, seed), 1_000, MS);
+    assert_eq!(run(3), run(3));
+    assert_ne!(run(3), run(4));
+}
+
+/// What else is asked for, or how fast packets come, changes nothing about which are lost.
+#[test]
+fn the_fate_of_a_packet_depends_on_its_number_alone() {
+    let lossy = Conditions { loss: 5.0, ..Conditions::default() };
+    let more = Conditions { jitter: 20 * MS, reorder: 50.0, ..lossy };
+    let survivors = |conditions, gap| {
+        let arrived = pass(&mut Link::new(conditions, 11), 2_000, gap);
+        let mut numbers: Vec<_> = arrived.into_iter().map(|(_, number)| number).collect();
+        numbers.sort_unstable();
+        numbers
+    };
+    let expected = survivors(lossy, Duration::ZERO);
+    assert!(expected.len() < 2_000);
+    assert_eq!(survivors(lossy, 3 * MS), expected);
+    assert_eq!(survivors(more, MS / 10), expected);
+}
+
+#[test]
+fn jitter_stays_in_its_range_and_reorders() {
+    let conditions = Conditions { jitter: 10 * MS, ..Conditions::default() };
+    let arrived = pass(&mut Link::new(conditions, 5), 1_000, MS);
+    let late: Vec<_> = arrived.iter().map(|(due, number)| *due - MS * *number).collect();
+    assert!(late.iter().all(|late| (25 * MS..=35 * MS).contains(late)));
+    assert!(late.iter().any(|late| *late < 26 * MS) && late.iter().any(|late| *late > 34 * MS));
+    assert!(!arrived.is_sorted_by_key(|(_, number)| *number));
+}
+
+#[test]
+fn what_is_held_back_is_overtaken() {
+    let conditions = Conditions { reorder: 10.0, ..Conditions::default() };
+    let mut link = Link::new(conditions, 5);
+    let arrived = pass(&mut link, 1_000, MS);
+    let late = arrived.iter().filter(|(due, number)| *due - MS * *number == MS * 25 + MS * 25 / 4);
+    assert_eq!(late.count() as u64, link.counts().reordered);
+    assert!((50..150).contains(&link.counts().reordered));
+    assert!(!arrived.is_sorted_by_key(|(_, number)| *number));
+}
+
+#[test]
+fn a_second_copy_follows_the_first() {
+    let conditions = Conditions { duplicate: 100.0, ..Conditions::default() };
+    let mut link = Link::new(conditions, 5);
+    let order: Vec<_> = pass(&mut link, 3, MS).iter().map(|(_, number)| *number).collect();
+    assert_eq!(order, [0, 0, 1, 1, 2, 2]);
+    assert_eq!((link.counts().duplicated, link.counts().delivered), (3, 6));
+}
+
+#[test]
+fn a_bottleneck_spaces_packets_and_drops_the_tail() {
+    // 100 bytes at 0.8 Mbit/s take 1 ms.
+    let bottleneck = Some(Bottleneck { rate_mbit: 0.8, queue: 10 });
+    let conditions = Conditions { bottleneck, ..Conditions::default() };
+    let mut link = Link::new(conditions, 5);
+    let burst = pass(&mut link, 30, Duration::ZERO);
+    let expected: Vec<_> = (0..10).map(|number| (MS * (26 + number), number)).collect();
+    assert_eq!(burst, expected);
+    assert_eq!(link.counts().queue_dropped, 20);
+
+    // At its own rate nothing waits; at twice the rate every second packet finds no room.
+    let mut paced = Link::new(conditions, 5);
+    assert_eq!(pass(&mut paced, 100, MS).len(), 100);
+    let mut fast = Link::new(conditions, 5);
+    assert_eq!(pass(&mut fast, 1_000, MS / 2).len(), 509);
+}
+
+#[test]
+fn memory_is_bounded_and_the_shortage_is_counted() {
+    let mut link = Link::new(Conditions::default(), 1);
+    link.room = 250;
+    for number in 0..5 {
+        link.push(Duration::ZERO, &numbered(number));
+    }
+    assert_eq!((link.flying.len(), link.counts().no_room), (2, 3));
+    // What leaves makes room again.
+    assert!(link.pop_due(25 * MS).is_some());
+    link.push(25 * MS, &numbered(9));
+    assert_eq!((link.flying.len(), link.counts().no_room), (2, 3));
+
+    let packet = link.pop_due(25 * MS).expect("the second packet");
+    link.refused(packet.len());
+    let counts = link.counts();
+    assert_eq!((counts.delivered, counts.delivered_bytes, counts.no_room), (1, 100, 4));
+}
+
+#[test]
+fn settings_outside_their_range_are_refused() {
+    let good = Conditions::default();
+    assert!(good.validate().is_ok());
+    let bottleneck = |rate_mbit, queue| Some(Bottleneck { rate_mbit, queue });
+    for bad in [
+        Conditions { delay: Duration::from_secs(11), ..good },
+        Conditions { jitter: Duration::from_secs(10), ..good },
+        Conditions { loss: 100.5, ..good },
+        Conditions { loss: f64::NAN, ..good },
+        Conditions { duplicate: -1.0, ..good },
+        Conditions { reorder: f64::INFINITY, ..good },
+        Conditions { bottleneck: bottleneck(0.0, 1), ..good },
+        Conditions { bottleneck: bottleneck(1.0, 0), ..good },
+    ] {
+        assert!(bad.validate().is_err(), "{bad:?}");
+    }
+}

@@ -1,0 +1,94 @@
+//! The whole path: two ends and what carries packets between them.
+
+use std::io::{self, PipeWriter};
+use std::net::Ipv4Addr;
+
+use crate::end::End;
+use crate::link::{Conditions, Counts, Link};
+use crate::pump::Pump;
+
+const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+
+/// A path between two network namespaces, which ends with its value.
+///
+/// The namespaces have no names and are those of threads and processes alone; paths exist side by
+/// side without knowing of each other.
+#[derive(Debug)]
+pub struct Path {
+    server: End,
+    client: End,
+    /// Client to server, server to client. Empty only while it ends.
+    pumps: Option<[Pump; 2]>,
+    stop: Option<PipeWriter>,
+}
+
+impl Path {
+    /// Makes a path with the same conditions in both directions. The seed decides what happens to
+    /// the first, the second, ... packet of each direction.
+    ///
+    /// # Errors
+    ///
+    /// Conditions out of range; no permission, see [`allow`](crate::allow); no TUN device.
+    pub fn new(conditions: Conditions, seed: u64) -> anyhow::Result<Self> {
+        conditions.validate()?;
+        let (server, client) = (End::new(SERVER)?, End::new(CLIENT)?);
+        let [up, down] = Self::links(conditions, seed);
+        let (stopped, stop) = io::pipe()?;
+        let (at_server, at_client) = (server.device(), client.device());
+        let up =
+            Pump::start(up, at_client.clone(), at_server.clone(), stopped.try_clone()?, "up")?;
+        let down = Pump::start(down, at_server, at_client, stopped, "down")?;
+        Ok(Self { server, client, pumps: Some([up, down]), stop: Some(stop) })
+    }
+
+    /// The two directions that a path of this seed has: client to server, server to client.
+    #[must_use]
+    pub fn links(conditions: Conditions, seed: u64) -> [Link; 2] {
+        // Directions must not share their losses; both seeds are a function of the one given.
+        [Link::new(conditions, seed), Link::new(conditions, !seed)]
+    }
+
+    /// The end with the address 10.77.0.1.
+    #[must_use]
+    pub fn server(&self) -> &End {
+        &self.server
+    }
+
+    /// The end with the address 10.77.0.2.
+    #[must_use]
+    pub fn client(&self) -> &End {
+        &self.client
+    }
+
+    /// What crossed from client to server so far.
+    ///
+    /// # Errors
+    ///
+    /// When this direction failed and carries nothing any more.
+    pub fn client_to_server(&self) -> io::Result<Counts> {
+        self.counts(0)
+    }
+
+    /// What crossed from server to client so far.
+    ///
+    /// # Errors
+    ///
+    /// When this direction failed and carries nothing any more.
+    pub fn server_to_client(&self) -> io::Result<Counts> {
+        self.counts(1)
+    }
+
+    fn counts(&self, direction: usize) -> io::Result<Counts> {
+        let pump = self.pumps.as_ref().and_then(|pumps| pumps.get(direction));
+        pump.map_or_else(|| Err(io::Error::other("the path is gone")), Pump::counts)
+    }
+}
+
+impl Drop for Path {
+    fn drop(&mut self) {
+        // The threads see that nobody can write to their pipe any more.
+        self.stop = None;
+        self.pumps.take().into_iter().flatten().for_each(Pump::join);
+    }
+}

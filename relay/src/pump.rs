@@ -1,0 +1,146 @@
+//! The thread that carries packets in one direction.
+//!
+//! It owns a [`Link`] and the only clock. Under load it wakes up every [`TICK`] and takes and hands
+//! on whatever there is; otherwise it sleeps until a packet comes or is due. A packet arrives at
+//! most [`GRAIN`] early, and late by a tick and what the system's scheduler adds.
+
+use std::io::{self, ErrorKind, PipeReader};
+use std::os::fd::AsFd as _;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::prctl::set_timerslack;
+use nix::sys::time::TimeSpec;
+use tun_rs::SyncDevice;
+
+use crate::link::{Counts, Link};
+
+/// How long it sleeps while packets keep coming.
+const TICK: Duration = Duration::from_micros(100);
+/// What is due so soon is handed on now, rather than waking up again for it.
+pub(crate) const GRAIN: Duration = Duration::from_micros(50);
+/// Packets taken before those that are due get their turn.
+const BATCH: usize = 256;
+
+/// A direction at work, until the writing end of its pipe is closed.
+#[derive(Debug)]
+pub(crate) struct Pump {
+    thread: JoinHandle<()>,
+    shared: Arc<Mutex<Shared>>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    counts: Counts,
+    failed: Option<(ErrorKind, String)>,
+}
+
+impl Pump {
+    pub(crate) fn start(
+        mut link: Link,
+        from: Arc<SyncDevice>,
+        to: Arc<SyncDevice>,
+        stop: PipeReader,
+        name: &str,
+    ) -> io::Result<Self> {
+        let shared = Arc::new(Mutex::new(Shared::default()));
+        let told = shared.clone();
+        let thread = thread::Builder::new().name(name.into()).spawn(move || {
+            let publish = |counts| lock(&told).counts = counts;
+            if let Err(error) = run(&mut link, &from, &to, &stop, publish) {
+                lock(&told).failed = Some((error.kind(), error.to_string()));
+            }
+        })?;
+        Ok(Self { thread, shared })
+    }
+
+    /// What happened so far, or why nothing happens any more.
+    pub(crate) fn counts(&self) -> io::Result<Counts> {
+        let shared = lock(&self.shared);
+        match &shared.failed {
+            None => Ok(shared.counts),
+            Some((kind, text)) => Err(io::Error::new(*kind, text.clone())),
+        }
+    }
+
+    /// Waits for the thread; the pipe is closed by now.
+    pub(crate) fn join(self) {
+        // A panic there has been printed, and there is nobody left to be told.
+        let _ = self.thread.join();
+    }
+}
+
+fn lock(shared: &Mutex<Shared>) -> std::sync::MutexGuard<'_, Shared> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn run(
+    link: &mut Link,
+    from: &SyncDevice,
+    to: &SyncDevice,
+    stop: &PipeReader,
+    publish: impl Fn(Counts),
+) -> io::Result<()> {
+    // The kernel may round sleeps up by 50 us unless told; less precise sleep is no failure.
+    let _ = set_timerslack(1);
+    let began = Instant::now();
+    let mut packet = vec![0; usize::from(u16::MAX)];
+    loop {
+        let taken = take(link, from, &mut packet, began)?;
+        let now = began.elapsed();
+        while let Some(due) = link.pop_due(now + GRAIN) {
+            if to.send(&due).is_err() {
+                link.refused(due.len());
+            }
+        }
+        publish(link.counts());
+        if taken == BATCH {
+            continue;
+        }
+        let now = began.elapsed();
+        let due = link.next_due().map(|due| due.saturating_sub(now));
+        // While packets keep coming, taking them in groups costs fewer wake-ups than one by one.
+        let (busy, sleep) = match due {
+            due if taken > 0 => (true, Some(due.map_or(TICK, |due| due.min(TICK)))),
+            due => (false, due),
+        };
+        let watched = if busy { PollFlags::empty() } else { PollFlags::POLLIN };
+        let mut fds =
+            [PollFd::new(stop.as_fd(), PollFlags::empty()), PollFd::new(from.as_fd(), watched)];
+        match ppoll(&mut fds, sleep.map(TimeSpec::from_duration), None) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        // Nobody writes to the pipe; that it has no writer shows without being asked for.
+        if fds[0].revents().is_some_and(|events| !events.is_empty()) {
+            return Ok(());
+        }
+    }
+}
+
+/// Takes the packets that wait at `from`, at most a batch; how many.
+fn take(
+    link: &mut Link,
+    from: &SyncDevice,
+    packet: &mut [u8],
+    began: Instant,
+) -> io::Result<usize> {
+    for taken in 0..BATCH {
+        match from.recv(packet) {
+            Ok(len) => {
+                let packet = packet.get(..len).unwrap_or_default();
+                // The path is one of IPv4. What the kernel says by itself in IPv6 is nobody's.
+                if packet.first().is_some_and(|byte| byte >> 4 == 4) {
+                    link.push(began.elapsed(), packet);
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(taken),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(BATCH)
+}
