@@ -124,10 +124,7 @@ impl End {
     }
 
     /// Has the thread of this end do something short.
-    fn ask<T: Send + 'static>(
-        &self,
-        work: impl FnOnce() -> T + Send + 'static,
-    ) -> io::Result<T> {
+    fn ask<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
         let gone = || io::Error::other("the thread of this end is gone");
         let (tell, told) = channel();
         let job = Box::new(move || drop(tell.send(work())));

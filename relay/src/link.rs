@@ -81,7 +81,10 @@ impl Conditions {
         for (field, percent) in
             [("loss", self.loss), ("reorder", self.reorder), ("duplicate", self.duplicate)]
         {
-            ensure!((0.0..=100.0).contains(&percent), "{field} is {percent} %, allowed are 0 to 100");
+            ensure!(
+                (0.0..=100.0).contains(&percent),
+                "{field} is {percent} %, allowed are 0 to 100"
+            );
         }
         if let Some(Bottleneck { rate_mbit, queue }) = self.bottleneck {
             ensure!(

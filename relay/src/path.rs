@@ -36,8 +36,7 @@ impl Path {
         let [up, down] = Self::links(conditions, seed);
         let (stopped, stop) = io::pipe()?;
         let (at_server, at_client) = (server.device(), client.device());
-        let up =
-            Pump::start(up, at_client.clone(), at_server.clone(), stopped.try_clone()?, "up")?;
+        let up = Pump::start(up, at_client.clone(), at_server.clone(), stopped.try_clone()?, "up")?;
         let down = Pump::start(down, at_server, at_client, stopped, "down")?;
         Ok(Self { server, client, pumps: Some([up, down]), stop: Some(stop) })
     }

@@ -148,7 +148,7 @@ async fn drain(stream: &mut (impl AsyncRead + Unpin), time: Duration) -> anyhow:
         }
         bytes += read as u64;
     }
-    let (counted, time) = within.unwrap_or((bytes, began.elapsed()));
+    let (counted, time) = within.unwrap_or_else(|| (bytes, began.elapsed()));
     let mb_per_second = counted as f64 / 1e6 / time.as_secs_f64();
     println!("{}", json!({ "bytes": bytes, "mb_per_s": mb_per_second }));
     Ok(std::io::stdout().flush()?)

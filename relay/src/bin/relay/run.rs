@@ -86,7 +86,9 @@ pub(crate) fn run(run: &Run) -> anyhow::Result<ExitCode> {
     let text = serde_json::to_string_pretty(&report).context("the report")?;
     println!("{text}");
     if own_losses > 0 {
-        eprintln!("relay: {own_losses} packets were lost for want of room: this run does not count");
+        eprintln!(
+            "relay: {own_losses} packets were lost for want of room: this run does not count"
+        );
     }
     Ok(if client_status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -1,0 +1,160 @@
+//! A whole path, where the system lets this user make one.
+#![cfg(target_os = "linux")]
+
+use std::collections::BTreeSet;
+use std::net::UdpSocket;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use kcpx_relay::{Conditions, Path};
+
+/// Few enough for any socket's receive buffer, all at once.
+const PACKETS: u32 = 200;
+const PATIENCE: Duration = Duration::from_secs(4);
+
+/// A path, or `None` and a word about it where namespaces or devices are not to be had.
+fn path(conditions: Conditions, seed: u64) -> Option<Path> {
+    match Path::new(conditions, seed) {
+        Ok(path) => Some(path),
+        Err(error) => {
+            println!("SKIPPED: {error:#}");
+            None
+        }
+    }
+}
+
+/// Which of so many packets a simulated path of this seed lets through and back again.
+fn survivors(conditions: Conditions, seed: u64) -> (BTreeSet<u32>, BTreeSet<u32>) {
+    let [mut up, mut down] = Path::links(conditions, seed);
+    let late = Duration::from_secs(60);
+    let (mut there, mut back) = (BTreeSet::new(), BTreeSet::new());
+    (0..PACKETS).for_each(|number| up.push(Duration::ZERO, &number.to_be_bytes()));
+    while let Some(packet) = up.pop_due(late) {
+        there.insert(number(&packet));
+        down.push(Duration::ZERO, &packet);
+    }
+    while let Some(packet) = down.pop_due(late) {
+        back.insert(number(&packet));
+    }
+    (there, back)
+}
+
+fn number(packet: &[u8]) -> u32 {
+    u32::from_be_bytes(packet.try_into().expect("four bytes"))
+}
+
+#[test]
+fn losses_are_those_of_the_seed_and_the_delay_is_kept() {
+    let conditions =
+        Conditions { delay: Duration::from_millis(40), loss: 10.0, ..Conditions::default() };
+    let seed = 5;
+    let Some(path) = path(conditions, seed) else { return };
+    let (there, back) = survivors(conditions, seed);
+    assert!(back.len() < there.len() && there.len() < PACKETS as usize);
+
+    let address = path.server().address();
+    let bind = move || UdpSocket::bind((address, 0)).expect("a socket at the server's end");
+    let echo = path.server().start(bind).expect("a thread").join().expect("its socket");
+    let server = echo.local_addr().expect("its address");
+    let expected = there.clone();
+    // A socket stays where it was made, so any thread can use it.
+    let echoing = std::thread::spawn(move || {
+        echo.set_read_timeout(Some(PATIENCE)).expect("a time-out");
+        let mut buffer = [0; 4];
+        let mut heard = BTreeSet::new();
+        while heard.len() < expected.len() {
+            let (len, peer) = echo.recv_from(&mut buffer).expect("those that are not lost");
+            heard.insert(number(&buffer[..len]));
+            echo.send_to(&buffer[..len], peer).expect("an echo");
+        }
+        heard
+    });
+
+    let address = path.client().address();
+    let expected = back.len();
+    let asking = path.client().start(move || {
+        let socket = UdpSocket::bind((address, 0)).expect("a socket at the client's end");
+        socket.set_read_timeout(Some(PATIENCE)).expect("a time-out");
+        socket.connect(server).expect("a peer");
+        let began = Instant::now();
+        (0..PACKETS).for_each(|number| {
+            socket.send(&number.to_be_bytes()).expect("room in the send buffer");
+        });
+        let (mut heard, mut first) = (BTreeSet::new(), None);
+        let mut buffer = [0; 4];
+        while heard.len() < expected {
+            let len = socket.recv(&mut buffer).expect("those that are not lost");
+            first.get_or_insert_with(|| began.elapsed());
+            heard.insert(number(&buffer[..len]));
+        }
+        (heard, first)
+    });
+    let (heard, first) = asking.expect("a thread").join().expect("the echoes");
+    assert_eq!(echoing.join().expect("the packets"), there);
+    assert_eq!(heard, back);
+    // Each direction may hand on a moment early, to wake up less often.
+    let least = 2 * (conditions.delay - Duration::from_micros(50));
+    assert!(first.is_some_and(|first| first >= least), "{first:?} instead of {least:?}");
+
+    let up = path.client_to_server().expect("counters");
+    let down = path.server_to_client().expect("counters");
+    let lost = |all: usize, left: usize| (all - left) as u64;
+    assert_eq!((up.packets, up.lost), (u64::from(PACKETS), lost(PACKETS as usize, there.len())));
+    assert_eq!((down.packets, down.lost), (there.len() as u64, lost(there.len(), back.len())));
+    // Four bytes, and the headers of UDP and IP.
+    assert_eq!((up.bytes, down.delivered_bytes), (up.packets * 32, back.len() as u64 * 32));
+    assert_eq!((up.no_room, down.no_room), (0, 0));
+    for end in [path.server(), path.client()] {
+        assert_eq!(end.kernel().expect("the kernel's counters"), Default::default());
+    }
+}
+
+#[test]
+fn a_full_receive_buffer_shows() {
+    let Some(path) = path(Conditions { delay: Duration::ZERO, ..Conditions::default() }, 1) else {
+        return;
+    };
+    let address = path.server().address();
+    let bind = move || UdpSocket::bind((address, 0)).expect("a socket at the server's end");
+    let idle = path.server().start(bind).expect("a thread").join().expect("its socket");
+    let server = idle.local_addr().expect("its address");
+    let address = path.client().address();
+    let bind = move || UdpSocket::bind((address, 0)).expect("a socket at the client's end");
+    let busy = path.client().start(bind).expect("a thread").join().expect("its socket");
+
+    // Nobody reads. Sooner or later something is dropped, and only the kernel knows.
+    let deadline = Instant::now() + PATIENCE;
+    while path.server().kernel().expect("the kernel's counters").udp_receive_drops == 0 {
+        assert!(Instant::now() < deadline, "no drop was counted");
+        for _ in 0..100 {
+            busy.send_to(&[0; 1_000], server).expect("room in the send buffer");
+        }
+    }
+    assert_eq!(path.client().kernel().expect("the kernel's counters").udp_receive_drops, 0);
+}
+
+#[test]
+fn commands_live_at_their_end_and_paths_side_by_side() {
+    let Some(first) = path(Conditions::default(), 1) else { return };
+    let second = path(Conditions::default(), 1).expect("as the first");
+    let devices = |end: &kcpx_relay::End| {
+        let mut cat = Command::new("cat");
+        cat.arg("/proc/self/net/route").stdout(Stdio::piped());
+        let child = end.spawn(cat).expect("a child");
+        let output = child.wait_with_output().expect("its output");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    for end in [first.server(), first.client(), second.server(), second.client()] {
+        // The namespace knows the way to the other end, and no other.
+        let routes = devices(end);
+        assert_eq!(routes.lines().count(), 2, "{routes}");
+        assert!(routes.contains("00004D0A") || routes.contains("0A4D0000"), "{routes}");
+    }
+    let own = std::fs::read_to_string("/proc/thread-self/net/route").expect("our own routes");
+    assert_ne!(own, devices(first.server()), "this thread must stay where it was");
+
+    // The same address at both paths, and the first ends without the second noticing.
+    drop(first);
+    second.client_to_server().expect("it goes on");
+    assert!(!devices(second.client()).is_empty());
+}
