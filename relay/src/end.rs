@@ -8,7 +8,6 @@ use std::fmt;
 use std::fs;
 use std::io;
 use std::net::Ipv4Addr;
-use std::os::fd::AsRawFd as _;
 use std::process::{Child, Command};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -17,11 +16,10 @@ use std::thread::{self, JoinHandle};
 use anyhow::{Context as _, anyhow};
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, unshare};
-use nix::sys::socket::{
-    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, recv, sendto, socket,
-};
 use serde::Serialize;
 use tun_rs::{DeviceBuilder, SyncDevice};
+
+use crate::netlink;
 
 const DEVICE: &str = "path";
 /// Packets that the kernel holds for the relay: what arrives while the relay is not running.
@@ -151,52 +149,17 @@ fn enter(address: Ipv4Addr) -> anyhow::Result<SyncDevice> {
         Errno::EPERM => anyhow!("making a network namespace is for root alone: run this as root"),
         other => anyhow!("making a network namespace: {other}"),
     })?;
-    loopback_up().context("loopback in the new namespace")?;
+    // A new namespace has its loopback down, and always as device 1.
+    netlink::up(1).context("loopback in the new namespace")?;
     let device = DeviceBuilder::new()
         .name(DEVICE)
         .ipv4(address, 30, None)
         .mtu(MTU)
-        .tx_queue_len(QUEUE)
         .build_sync()
         .context("a TUN device (is /dev/net/tun there, and may this user open it?)")?;
+    netlink::queue(device.if_index()?, QUEUE).context("the queue of the TUN device")?;
     device.set_nonblocking(true)?;
     Ok(device)
-}
-
-/// Asks the kernel for what `ip link set lo up` asks for. A new namespace has its loopback down,
-/// and always as device 1.
-fn loopback_up() -> nix::Result<()> {
-    const NEW_LINK: u16 = 16;
-    const REQUEST_AND_ACK: u16 = 1 | 4;
-    const UP: u32 = 1;
-    // Header: length, type, flags, sequence, sender. Body: family, type, index, flags, which.
-    let mut message = Vec::with_capacity(32);
-    message.extend(32_u32.to_ne_bytes());
-    message.extend(NEW_LINK.to_ne_bytes());
-    message.extend(REQUEST_AND_ACK.to_ne_bytes());
-    message.extend([0; 8]);
-    message.extend([0; 4]);
-    message.extend(1_u32.to_ne_bytes());
-    message.extend(UP.to_ne_bytes());
-    message.extend(UP.to_ne_bytes());
-
-    let netlink = socket(
-        AddressFamily::Netlink,
-        SockType::Raw,
-        SockFlag::SOCK_CLOEXEC,
-        SockProtocol::NetlinkRoute,
-    )?;
-    let fd = netlink.as_raw_fd();
-    sendto(fd, &message, &NetlinkAddr::new(0, 0), MsgFlags::empty())?;
-    let mut answer = [0; 256];
-    let len = recv(fd, &mut answer, MsgFlags::empty())?;
-    // Behind the answer's header stands an error, negative, or 0.
-    let code = answer.get(16..20).filter(|_| len >= 20).and_then(|code| code.try_into().ok());
-    match code.map(i32::from_ne_bytes) {
-        Some(0) => Ok(()),
-        Some(code) => Err(Errno::from_raw(code.wrapping_neg())),
-        None => Err(Errno::EBADMSG),
-    }
 }
 
 /// A counter of `/proc/net/snmp`: one line has the names, the next the values.

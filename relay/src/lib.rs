@@ -9,18 +9,23 @@
 //! the caller's, for simulations.
 //!
 //! ```no_run
+//! # #[cfg(not(target_os = "linux"))]
+//! # fn main() {}
+//! # #[cfg(target_os = "linux")]
+//! # fn main() -> anyhow::Result<()> {
 //! use std::net::UdpSocket;
 //!
 //! use kcpx_relay::{Conditions, Path};
 //!
-//! # fn main() -> anyhow::Result<()> {
 //! kcpx_relay::allow()?; // Before other threads exist; does nothing for root.
 //! let path = Path::new(Conditions { loss: 5.0, ..Conditions::default() }, 1)?;
 //! let address = path.server().address();
-//! let server = path.server().start(move || UdpSocket::bind((address, 4000)))?;
+//! let bind = move || UdpSocket::bind((address, 4000));
+//! // A socket stays at the end where it was made, whoever uses it.
+//! let socket = path.server().start(bind)?.join();
 //! // ... the same at `path.client()`, or `spawn` with a `std::process::Command` ...
 //! println!("{:?}", path.client_to_server()?);
-//! # drop(server);
+//! # drop(socket);
 //! # Ok(())
 //! # }
 //! ```
@@ -32,6 +37,8 @@ mod link;
 
 #[cfg(target_os = "linux")]
 mod end;
+#[cfg(target_os = "linux")]
+mod netlink;
 #[cfg(target_os = "linux")]
 mod path;
 #[cfg(target_os = "linux")]

@@ -156,6 +156,16 @@ fn memory_is_bounded_and_the_shortage_is_counted() {
 }
 
 #[test]
+fn what_is_fetched_late_is_counted() {
+    let mut link = Link::new(Conditions::default(), 1);
+    (0..3).for_each(|number| link.push(Duration::ZERO, &numbered(number)));
+    for (millis, late) in [(25, 0), (26, 0), (27, 1)] {
+        assert!(link.pop_due(MS * millis).is_some());
+        assert_eq!(link.counts().late, late);
+    }
+}
+
+#[test]
 fn settings_outside_their_range_are_refused() {
     let good = Conditions::default();
     assert!(good.validate().is_ok());

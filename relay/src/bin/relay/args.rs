@@ -20,14 +20,16 @@ use crate::{bulk, command, run};
 /// splits them, but run without one; `sh -c '...'` gives one. What they print goes to the error
 /// output as it comes, and together with the counters into the JSON report at the end. When the
 /// client has ended, the server's input is closed; if it has not ended a second later, it is
-/// killed.
+/// killed. The client's input is empty. The relay ends with 0 if the client did.
 ///
 /// In the report, `packets` and `bytes` of a direction are those sent into it, in whole IP
 /// packets. With `kept_up` false the relay itself lost packets, or the kernel on the way to it,
-/// and what was measured does not count: give it more of the machine, or less to carry.
+/// and what was measured does not count: give it more of the machine, or less to carry. `late`
+/// packets came more than a millisecond after they were due, for the same reason.
+/// `udp_receive_drops` are what the receive buffers at that end had no room for.
 ///
 /// It needs root, or a user who may make user namespaces and open /dev/net/tun. Nothing is left
-/// behind, even if it is killed.
+/// behind, even if it is killed, but processes that a command starts and does not end.
 ///
 /// Examples:
 ///

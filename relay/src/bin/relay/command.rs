@@ -34,14 +34,19 @@ pub(crate) struct Running {
 
 impl Running {
     /// Starts `command` at `end`, through this program, which ties it to the relay.
-    pub(crate) fn start(name: &'static str, command: &str, end: &End) -> anyhow::Result<Self> {
+    pub(crate) fn start(
+        name: &'static str,
+        command: &str,
+        input: Stdio,
+        end: &End,
+    ) -> anyhow::Result<Self> {
         let words = shlex::split(command).with_context(|| format!("{command}: open quotes"))?;
         let (Some(program), true) = (words.first(), words.iter().all(|word| !word.contains('\0')))
         else {
             bail!("the {name}'s command is empty, or has a byte 0");
         };
         let mut tied = Command::new("/proc/self/exe");
-        tied.arg("tied").arg("--").args(&words).stdin(Stdio::piped()).stdout(Stdio::piped());
+        tied.arg("tied").arg("--").args(&words).stdin(input).stdout(Stdio::piped());
         let mut child =
             end.spawn(tied).with_context(|| format!("the {name} {program} did not start"))?;
         let output = child.stdout.take().context("its output")?;

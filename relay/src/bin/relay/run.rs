@@ -1,6 +1,6 @@
 //! One run: path, server, client, report.
 
-use std::process::{ExitCode, ExitStatus};
+use std::process::{ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
@@ -50,10 +50,10 @@ pub(crate) fn run(run: &Run) -> anyhow::Result<ExitCode> {
         [&run.server, &run.client].map(|command| command.replace("{server}", &address));
     let deadline = Instant::now() + run.limit;
 
-    let mut server = Running::start("server", &server_command, path.server())?;
+    let mut server = Running::start("server", &server_command, Stdio::piped(), path.server())?;
     server.ready(run.ready.as_deref().unwrap_or_default(), deadline)?;
     let began = Instant::now();
-    let mut client = Running::start("client", &client_command, path.client())?;
+    let mut client = Running::start("client", &client_command, Stdio::null(), path.client())?;
     if client.wait(deadline)?.is_none() {
         bail!("the client did not end within {:?}", run.limit);
     }
