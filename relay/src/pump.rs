@@ -14,7 +14,10 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::prctl::set_timerslack;
 use nix::sys::time::TimeSpec;
-use rustix::process::setpriority_process;
+use thread_priority::{
+    RealtimeThreadSchedulePolicy, ThreadPriority, ThreadSchedulePolicy,
+    set_thread_priority_and_policy, thread_native_id,
+};
 use tun_rs::SyncDevice;
 
 use crate::link::{Counts, Link};
@@ -23,8 +26,6 @@ use crate::link::{Counts, Link};
 const TICK: Duration = Duration::from_micros(100);
 /// What is due so soon is handed on now, rather than waking up again for it.
 pub(crate) const GRAIN: Duration = Duration::from_micros(50);
-/// Nearly the highest, of this thread alone.
-const PRIORITY: i32 = -15;
 /// Packets taken before those that are due get their turn.
 const BATCH: usize = 256;
 
@@ -87,10 +88,7 @@ fn run(
     stop: &PipeReader,
     publish: impl Fn(Counts),
 ) -> io::Result<()> {
-    // The kernel rounds sleeps up by 50 us unless told, and lets a thread that was busy wait for
-    // others, for which nobody asked either. Without the right to this it is only less precise.
-    let _ = set_timerslack(1);
-    let _ = setpriority_process(None, PRIORITY);
+    be_prompt();
     let began = Instant::now();
     let mut packet = vec![0; usize::from(u16::MAX)];
     loop {
@@ -124,6 +122,16 @@ fn run(
             return Ok(());
         }
     }
+}
+
+/// Has the system wake this thread when it asked for it: unless told, it rounds sleeps up by 50 us,
+/// and lets a busy program finish its turn of some milliseconds, whose packets then come in a burst
+/// that nobody asked for. Without the right to this, the relay is only less precise, and says so in
+/// its count of late packets.
+fn be_prompt() {
+    let _ = set_timerslack(1);
+    let realtime = ThreadSchedulePolicy::Realtime(RealtimeThreadSchedulePolicy::Fifo);
+    let _ = set_thread_priority_and_policy(thread_native_id(), ThreadPriority::Min, realtime);
 }
 
 /// Takes the packets that wait at `from`, at most a batch; how many.

@@ -33,14 +33,13 @@ use crate::{bulk, command, run};
 ///
 /// Examples:
 ///
-///   A file through the kernel's TCP, with 1 % loss:
-///     relay --loss 1 --ready listening \
-///         --server 'socat -d -d -u TCP-LISTEN:5001 OPEN:/dev/null' \
-///         --client 'socat -u OPEN:big.bin TCP:{server}:5001'
+///   A file through the kernel's TCP, 1 % lost:
+///     relay --loss 1 --server 'python3 -u -m http.server' \
+///         --client 'curl -sSo /dev/null -w "%{speed_download}\n" http://{server}:8000/big.bin'
 ///
-///   iperf3 over a link of 100 Mbit/s whose queue holds 200 packets:
-///     relay --rate-mbit 100 --queue 200 \
-///         --server 'iperf3 -s --forceflush' --client 'iperf3 -c {server} -t 5'
+///   The same over a link of 100 Mbit/s whose queue holds 200 packets:
+///     relay --rate-mbit 100 --queue 200 --server 'python3 -u -m http.server' \
+///         --client 'curl -sSo /dev/null -w "%{speed_download}\n" http://{server}:8000/big.bin'
 ///
 ///   The echo example of this crate, 100 ms each way, 5 % lost, in some disorder:
 ///     relay --delay-ms 100 --loss 5 --jitter-ms 20 \
