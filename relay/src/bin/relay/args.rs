@@ -72,7 +72,7 @@ pub(crate) struct Args {
     /// Decides which packets are lost, late, and so on
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Seconds after which the run is given up
+    /// Seconds after which the client is killed; the report comes all the same
     #[arg(long, value_name = "SECONDS", default_value_t = 60,
           value_parser = clap::value_parser!(u64).range(1..=3_600))]
     seconds: u64,
