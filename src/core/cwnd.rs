@@ -30,6 +30,10 @@ impl CongestionWindow {
         self.mode = mode;
     }
 
+    pub(crate) fn is_active(&self) -> bool {
+        self.mode != Congestion::Off
+    }
+
     /// Segments that may be in flight; `u32::MAX` where the window is off.
     pub(crate) fn limit(&self) -> u32 {
         match self.mode {

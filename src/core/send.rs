@@ -82,6 +82,8 @@ pub(crate) struct Sender {
     resend: u32,
     mss: usize,
     spread: Spread,
+    /// A repetition that leaves once more.
+    twin: Option<(Sn, Sign)>,
     released: Released,
     heard: Time,
     hush: Option<Hush>,
@@ -101,6 +103,7 @@ impl Sender {
             resend: 0,
             mss,
             spread: Spread::default(),
+            twin: None,
             released: Released::default(),
             heard: Time(0),
             hush: None,
@@ -305,6 +308,11 @@ impl Sender {
 
     /// What may leave now: a lost segment first, otherwise a new one if the windows allow.
     pub(crate) fn next(&self, now: Time, may_start: bool) -> Option<Next> {
+        let open = |sn| self.flight.get(sn).is_some_and(|segment| !segment.acked);
+        if let Some((sn, sign)) = self.twin.filter(|(sn, _)| open(*sn)) {
+            let len = self.flight.payload(sn)?.len();
+            return Some(Next { len, repeat: Some((sn, sign)) });
+        }
         if self.spread.holds(now) {
             return None;
         }
@@ -376,6 +384,8 @@ impl Sender {
             }
             Some((sn, sign)) => {
                 self.repeat(now, sn, sign, stats);
+                let is_twin = self.twin == Some((sn, sign));
+                self.twin = if is_twin { None } else { self.twin_of(sn, sign) };
                 sn
             }
         };
@@ -408,6 +418,15 @@ impl Sender {
             }
         };
         self.flight.again(now, sn, level);
+    }
+
+    /// A repetition that everything waits for leaves twice: lost again it would cost another round
+    /// trip in which the window stays closed. That takes loss on both; it pays where the window is
+    /// closed by it and not by one before it, so not in the last quarter of the window.
+    fn twin_of(&self, sn: Sn, sign: Sign) -> Option<(Sn, Sign)> {
+        let place = sn.offset_from(self.una())?;
+        let awaited = !self.window_is_open() && place < self.effective_window() / 4 * 3;
+        (awaited && sign != Sign::Timeout && !self.cwnd.is_active()).then_some((sn, sign))
     }
 
     /// A segment is repeated after its time-out: if the peer has been silent for long, the next

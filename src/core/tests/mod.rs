@@ -28,6 +28,7 @@ mod published;
 pub(crate) mod report;
 pub(crate) mod sim;
 mod sweeps;
+mod timing;
 mod windows;
 mod wrap;
 
