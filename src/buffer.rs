@@ -13,8 +13,9 @@ use std::net::SocketAddr;
 use crate::stats::EndpointStats;
 use crate::sys::{SendFault, Socket, Transmit, count, of_send};
 
-/// Bytes of a batch beyond which it is sent: two full trains, which stay in the cache.
-const BATCH: usize = 128 * 1024;
+/// Bytes of a batch at which it is sent: two full trains, which stay in the cache. A little less
+/// than [`TRAIN`] allows, so that no third one begins.
+const BATCH: usize = 128_000;
 /// Datagrams of a batch beyond which it is sent.
 const BATCH_PACKETS: usize = 256;
 /// Datagrams that are sealed at a time.

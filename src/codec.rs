@@ -73,21 +73,21 @@ impl Codec {
     }
 
     /// Appends the KCP datagram that `write` appends for `dst`, copies of it and, when a group is
-    /// full, its parity. Returns what `write` does, and the number of datagrams.
-    pub(crate) fn encode<T>(
+    /// full, its parity. Returns the number of datagrams; none unless `write` has written one.
+    pub(crate) fn encode(
         &mut self,
         now: Instant,
         tx: &mut TxBatch,
         dst: SocketAddr,
         mut extra: Extra<'_>,
-        write: impl FnOnce(&mut Vec<u8>) -> Option<T>,
-    ) -> Option<(T, usize)> {
+        write: impl FnOnce(&mut Vec<u8>) -> bool,
+    ) -> usize {
         let fec_head = if extra.fec.is_some() { fec::HEAD } else { 0 };
         let start = tx.begin(self.overhead.head + fec_head);
-        let Some(written) = write(tx.tail()) else {
+        if !write(tx.tail()) {
             tx.cancel(start);
-            return None;
-        };
+            return 0;
+        }
         let mut due = 0;
         if let Some(encoder) = &mut extra.fec {
             let shard = tx.tail().get_mut(start + self.overhead.head..).unwrap_or_default();
@@ -95,7 +95,7 @@ impl Codec {
         }
         self.finish(tx, dst, start);
         if !extra.may_repeat {
-            return Some((written, 1));
+            return 1;
         }
         if extra.copies > 0 {
             // Copies are the same bytes, so they are made of what is sealed.
@@ -109,7 +109,7 @@ impl Codec {
                 self.finish(tx, dst, start);
             }
         }
-        Some((written, 1 + usize::from(extra.copies) + due))
+        1 + usize::from(extra.copies) + due
     }
 
     /// Appends an out-of-band packet for `dst`.

@@ -123,17 +123,20 @@ pub(crate) struct Demux {
 
 impl Demux {
     /// Finds the conversation of `datagram`, or what else to do with it.
-    pub(crate) fn route(&mut self, now: Instant, from: SocketAddr, datagram: &[u8]) -> Route {
+    pub(crate) fn route(&mut self, now: Instant, from: &SocketAddr, datagram: &[u8]) -> Route {
         let Some(conv) = datagram.first_chunk().map(|conv| u32::from_le_bytes(*conv)) else {
             return Route::Short;
         };
         if datagram.len() < HEADER {
             return Route::Short;
         }
-        let key = (from, conv);
-        if let Some((_, id)) = self.recent.filter(|(recent, _)| *recent == key) {
-            return Route::Existing(id);
+        if let Some(((recent, of), id)) = &self.recent
+            && recent == from
+            && *of == conv
+        {
+            return Route::Existing(*id);
         }
+        let key = (*from, conv);
         if let Some(id) = self.live.get(&key) {
             self.recent = Some((key, *id));
             return Route::Existing(*id);
@@ -358,7 +361,7 @@ mod tests {
     fn only_a_first_data_segment_opens() {
         let mut demux = Demux::default();
         let now = Instant::now();
-        let mut route = |bytes: &[u8]| demux.route(now, from(1), bytes);
+        let mut route = |bytes: &[u8]| demux.route(now, &from(1), bytes);
         assert!(matches!(route(&datagram(Command::Push, 0, 0, b"hi")), Route::Open(_)));
         assert_eq!(route(&datagram(Command::Push, 1, 0, b"hi")), Route::Unknown);
         assert_eq!(route(&datagram(Command::Push, 0, 1, b"hi")), Route::Unknown);
@@ -375,12 +378,12 @@ mod tests {
         demux.insert((from(1), 9), ID);
         let data = datagram(Command::Push, 5, 0, b"x");
         for _ in 0..2 {
-            assert_eq!(demux.route(now, from(1), &data), Route::Existing(ID));
+            assert_eq!(demux.route(now, &from(1), &data), Route::Existing(ID));
         }
-        assert_eq!(demux.route(now, from(2), &data), Route::Unknown);
+        assert_eq!(demux.route(now, &from(2), &data), Route::Unknown);
         let mut foreign = data;
         foreign[0] = 8;
-        assert_eq!(demux.route(now, from(1), &foreign), Route::Unknown);
+        assert_eq!(demux.route(now, &from(1), &foreign), Route::Unknown);
     }
 
     #[test]
@@ -388,7 +391,7 @@ mod tests {
         let mut demux = Demux::default();
         let now = Instant::now();
         let first = datagram(Command::Push, 0, 0, b"first");
-        let Route::Open(hash) = demux.route(now, from(1), &first) else { panic!("opens") };
+        let Route::Open(hash) = demux.route(now, &from(1), &first) else { panic!("opens") };
         demux.insert((from(1), 9), ID);
         let stranger = ConnId { slot: 3, generation: 2 };
         let tombstone = Tombstone {
@@ -399,21 +402,21 @@ mod tests {
             resets: true,
         };
         demux.remove(now, (from(1), 9), stranger, tombstone);
-        assert_eq!(demux.route(now, from(1), &first), Route::Existing(ID), "identity matters");
+        assert_eq!(demux.route(now, &from(1), &first), Route::Existing(ID), "identity matters");
         demux.remove(now, (from(1), 9), ID, tombstone);
 
         let last = datagram(Command::Push, 3, 7, b"last");
-        let Route::Answer(ack) = demux.route(now, from(1), &last) else { panic!("acks") };
+        let Route::Answer(ack) = demux.route(now, &from(1), &last) else { panic!("acks") };
         assert_eq!((ack.command, ack.sn, ack.ts, ack.una), (Command::Ack, Sn(3), Ts(5), Sn(4)));
-        assert_eq!(demux.route(now, from(1), &first), Route::Closed, "it may start anew");
+        assert_eq!(demux.route(now, &from(1), &first), Route::Closed, "it may start anew");
         let probe = datagram(Command::Push, 0_u32.wrapping_sub(1 << 30), 0, b"");
-        assert_eq!(demux.route(now, from(1), &probe), Route::Closed, "it is not alive");
-        assert_eq!(demux.route(now, from(1), &datagram(Command::Push, 4, 0, b"x")), Route::Closed);
+        assert_eq!(demux.route(now, &from(1), &probe), Route::Closed, "it is not alive");
+        assert_eq!(demux.route(now, &from(1), &datagram(Command::Push, 4, 0, b"x")), Route::Closed);
         let second = datagram(Command::Push, 0, 0, b"second");
-        assert!(matches!(demux.route(now, from(1), &second), Route::Open(_)));
+        assert!(matches!(demux.route(now, &from(1), &second), Route::Open(_)));
 
         let later = now + TOMBSTONE_LIFE;
-        assert_eq!(demux.route(later, from(1), &first), Route::Open(hash));
+        assert_eq!(demux.route(later, &from(1), &first), Route::Open(hash));
     }
 
     #[test]

@@ -56,10 +56,11 @@ use crate::trace;
 /// Receive calls per turn; each fills several wide buffers.
 const RECV_CALLS: usize = 2;
 /// Datagrams that leave per turn, copies included; how many of them may be answers that do not
-/// wait for their conversation to be served; and how many are one conversation's.
-const TURN_PACKETS: usize = 256;
-const TURN_ANSWERS: usize = 128;
-const CONN_PACKETS: usize = 128;
+/// wait for their conversation to be served; and how many are one conversation's. Whole trains,
+/// which are 46 datagrams of 1,400 bytes.
+const TURN_PACKETS: usize = 276;
+const TURN_ANSWERS: usize = 138;
+const CONN_PACKETS: usize = 138;
 /// How long a socket outlives its last conversation at most: the last answer may be lost, and peers
 /// repeat what was not answered after a second at the latest.
 const TIME_WAIT: Duration = Duration::from_secs(2);

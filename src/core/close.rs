@@ -281,7 +281,7 @@ impl Kcp {
 
     /// Whether a notice would leave now.
     pub(super) fn owes_notice(&self, now: Time) -> bool {
-        let close = self.ending.owes_close() && self.send.queue().is_empty() && self.has_started();
+        let close = self.ending.owes_close() && self.send.outbox().is_empty() && self.has_started();
         self.ending.answer.is_some() || (close && self.ending.is_due(now))
     }
 

@@ -11,9 +11,8 @@
 
 use std::collections::VecDeque;
 
-use bytes::Bytes;
-
 use super::clock::Time;
+use super::outbox::Span;
 use super::seq::{Sn, Ts};
 
 /// Back-off levels told apart; a segment beyond the last stays there.
@@ -49,8 +48,8 @@ struct Ends {
 pub(crate) struct Flight {
     una: Sn,
     ring: VecDeque<Flying>,
-    /// Kept until released, in step with the ring.
-    payloads: VecDeque<Bytes>,
+    /// In step with the ring.
+    payloads: VecDeque<Span>,
     lists: [Option<Ends>; LEVELS],
     /// One bit per level whose list is not empty.
     occupied: u16,
@@ -107,12 +106,17 @@ impl Flight {
         self.ring.get_mut(index)
     }
 
-    pub(crate) fn payload(&self, sn: Sn) -> Option<&Bytes> {
-        self.payloads.get(self.index(sn)?)
+    pub(crate) fn payload(&self, sn: Sn) -> Option<Span> {
+        self.payloads.get(self.index(sn)?).copied()
+    }
+
+    /// The payload of the oldest segment.
+    pub(crate) fn oldest(&self) -> Option<Span> {
+        self.payloads.front().copied()
     }
 
     /// Numbers a new segment and counts its first transmission, which is stamped `first`.
-    pub(crate) fn push(&mut self, now: Time, first: Ts, payload: Bytes, frg: u8) -> Sn {
+    pub(crate) fn push(&mut self, now: Time, first: Ts, payload: Span, frg: u8) -> Sn {
         let sn = self.nxt();
         self.transmissions += 1;
         self.payloads.push_back(payload);
@@ -264,7 +268,7 @@ mod tests {
     fn the_front_is_the_earliest_transmission() {
         let mut flight = Flight::new(Sn(u32::MAX));
         for _ in 0..4 {
-            flight.push(Time(0), Ts(0), Bytes::from_static(b"x"), 0);
+            flight.push(Time(0), Ts(0), Span::default(), 0);
         }
         assert_eq!(fronts(&flight), [u32::MAX]);
         flight.again(Time(1), Sn(u32::MAX), 0);
@@ -291,7 +295,7 @@ mod tests {
                 let sn = flight.una().advance(u32::from(pick) % flight.len().max(1));
                 let open = flight.get(sn).is_some_and(|s| !s.acked);
                 match step {
-                    0 | 1 => { flight.push(now, Ts(0), Bytes::new(), 0); }
+                    0 | 1 => { flight.push(now, Ts(0), Span::default(), 0); }
                     2 if open => flight.again(now, sn, u8::try_from(pick >> 8).unwrap()),
                     3 if open => flight.ack(sn),
                     4 => { flight.release(); }

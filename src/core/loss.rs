@@ -155,10 +155,9 @@ impl LossDetector {
 mod tests {
     use std::time::Duration;
 
-    use bytes::Bytes;
-
     use super::*;
     use crate::core::flight::Flight;
+    use crate::core::outbox::Span;
     use crate::core::seq::{Sn, Ts};
 
     fn setup(preset: &NoDelay) -> (LossDetector, Rtt, Flight) {
@@ -169,7 +168,7 @@ mod tests {
         rtt.sample(Time(0), 100_000);
         let mut flight = Flight::new(Sn(0));
         for _ in 0..4 {
-            flight.push(Time(0), Ts(0), Bytes::new(), 0);
+            flight.push(Time(0), Ts(0), Span::default(), 0);
         }
         (loss, rtt, flight)
     }

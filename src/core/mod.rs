@@ -24,9 +24,9 @@ mod input;
 mod liveness;
 mod loss;
 pub(crate) mod opening;
+mod outbox;
 mod output;
 mod pacer;
-mod queue;
 mod recv;
 mod released;
 mod rtt;
@@ -285,7 +285,7 @@ impl Kcp {
 
     /// Lets corked data leave now.
     pub fn uncork(&mut self) {
-        self.uncorked = !self.send.queue().is_empty();
+        self.uncorked = !self.send.outbox().is_empty();
     }
 
     /// The next bytes in order, or in message mode the next message.
@@ -370,7 +370,7 @@ impl Kcp {
             cwnd_segments: self.send.cwnd.limit().min(u32::from(self.send.window())),
             remote_window_segments: self.send.remote.room(self.send.una()),
             in_flight_segments: self.send.in_flight(),
-            unsent_bytes: self.send.queue().bytes() as u64,
+            unsent_bytes: self.send.outbox().bytes() as u64,
             ..self.stats
         }
     }

@@ -90,7 +90,7 @@ impl Kcp {
 
     /// Whether an opening without data would leave now.
     pub(super) fn owes_opening(&self, now: Time) -> bool {
-        self.send.queue().is_empty() && self.opening.is_some_and(|opening| now >= opening.next)
+        self.send.outbox().is_empty() && self.opening.is_some_and(|opening| now >= opening.next)
     }
 
     /// Appends the opening that is due, if any.

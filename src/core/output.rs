@@ -154,7 +154,7 @@ impl Kcp {
         out.extend_from_slice(segment.payload);
         sent.segments += 1;
         self.opening = None;
-        if self.send.queue().is_empty() {
+        if self.send.outbox().is_empty() {
             (self.uncorked, self.cork_until) = (false, None);
         }
     }

@@ -1,22 +1,22 @@
 //! The sender: what waits, what is in flight, and which segment leaves next.
 
+mod repeat;
+
 use bytes::Bytes;
 
+use self::repeat::Hush;
 use super::clock::{Clock, Time};
 use super::cwnd::CongestionWindow;
-use super::flight::{Flight, LAST_LEVEL};
+use super::flight::Flight;
 use super::loss::{LossDetector, Sign};
+use super::outbox::Outbox;
 use super::pacer::Spread;
-use super::queue::SendQueue;
 use super::released::{Late, Released};
 use super::rtt::Rtt;
 use super::seq::{Sn, Ts};
 use super::window::RemoteWindow;
 use crate::config::{KcpConfig, Mode, NoDelay};
 use crate::stats::ConnectionStats;
-
-/// Silence after which only one segment at a time is repeated, microseconds.
-const SILENCE: u64 = 1_000_000;
 
 /// What may leave next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,16 +63,9 @@ pub(crate) enum Una {
     Impossible,
 }
 
-/// While the peer is silent.
-#[derive(Clone, Copy, Debug)]
-struct Hush {
-    next: Time,
-    repeats: u32,
-}
-
 #[derive(Debug)]
 pub(crate) struct Sender {
-    queue: SendQueue,
+    outbox: Outbox,
     flight: Flight,
     loss: LossDetector,
     pub(crate) rtt: Rtt,
@@ -93,7 +86,7 @@ impl Sender {
     pub(crate) fn new(config: &KcpConfig, start: Sn, mss: usize) -> Self {
         let longest = super::clock::micros(config.max_retransmit_interval);
         let mut sender = Self {
-            queue: SendQueue::new(config.mode == Mode::Stream),
+            outbox: Outbox::new(config.mode == Mode::Stream),
             flight: Flight::new(start),
             loss: LossDetector::new(config.early_retransmit, config.backoff, longest),
             rtt: Rtt::new(config.max_retransmit_interval),
@@ -149,22 +142,22 @@ impl Sender {
         self.flight.len()
     }
 
-    pub(crate) fn queue(&self) -> &SendQueue {
-        &self.queue
+    pub(crate) fn outbox(&self) -> &Outbox {
+        &self.outbox
     }
 
     pub(crate) fn push(&mut self, data: Bytes, frg: u8) {
-        self.queue.push(data, frg);
+        self.outbox.push(data, frg);
     }
 
     /// Whether every byte was acknowledged cumulatively.
     pub(crate) fn is_drained(&self) -> bool {
-        self.queue.is_empty() && self.flight.is_empty()
+        self.outbox.is_empty() && self.flight.is_empty()
     }
 
     /// Segments waiting or in flight that the send window still admits.
     pub(crate) fn room(&self) -> usize {
-        let used = self.flight.len() as usize + self.queue.segments(self.mss);
+        let used = self.flight.len() as usize + self.outbox.segments(self.mss);
         usize::from(self.window).saturating_sub(used)
     }
 
@@ -183,7 +176,7 @@ impl Sender {
     pub(crate) fn is_stalled(&self) -> bool {
         match self.flight.get(self.una()) {
             Some(oldest) => oldest.acked,
-            None => !self.queue.is_empty() && self.remote.room(self.una()) == 0,
+            None => !self.outbox.is_empty() && self.remote.room(self.una()) == 0,
         }
     }
 
@@ -300,6 +293,7 @@ impl Sender {
                 self.released.remember(clock, &segment);
             }
         }
+        self.outbox.release(self.flight.oldest());
         self.cwnd.on_ack(released, self.remote.room(self.una()));
         Una::Current { released }
     }
@@ -317,54 +311,12 @@ impl Sender {
             return None;
         }
         let fresh =
-            if may_start && self.window_is_open() { self.queue.next_len(self.mss) } else { None };
+            if may_start && self.window_is_open() { self.outbox.next_len(self.mss) } else { None };
         if let Some((sn, sign)) = self.lost(now, fresh.is_none()) {
             let len = self.flight.payload(sn)?.len();
             return Some(Next { len, repeat: Some((sn, sign)) });
         }
         Some(Next { len: fresh?, repeat: None })
-    }
-
-    fn lost(&self, now: Time, stuck: bool) -> Option<(Sn, Sign)> {
-        let in_flight = self.flight.len();
-        for (sn, segment) in self.flight.fronts() {
-            let (at, sign) = self.loss.lost_at(segment, &self.rtt, in_flight, stuck);
-            if at <= now && (sign != Sign::Timeout || self.may_repeat(now)) {
-                return Some((if sign == Sign::Timeout { self.choice(sn) } else { sn }, sign));
-            }
-        }
-        None
-    }
-
-    /// While the peer is silent the oldest segment stands for all that are due: it is the one
-    /// that the peer accepts whatever its window, and waits for.
-    fn choice(&self, due: Sn) -> Sn {
-        let una = self.una();
-        let oldest = self.hush.and_then(|_| self.flight.get(una)).filter(|segment| !segment.acked);
-        oldest.map_or(due, |_| una)
-    }
-
-    /// A time-out of something that the peer has no room for starts again without a transmission,
-    /// which would be refused. The oldest segment leaves all the same: its answer is the way back.
-    pub(crate) fn postpone(&mut self, now: Time) {
-        let (una, room) = (self.una(), self.remote.room(self.una()));
-        while self.flight.len() > room {
-            let Some((sn, _)) = self.lost(now, false) else { return };
-            if sn == una || sn.offset_from(una).is_some_and(|place| place < room) {
-                return;
-            }
-            let level = self.flight.get(sn).map_or(0, |segment| segment.level);
-            self.flight.defer(now, sn, level);
-        }
-    }
-
-    /// While the peer is silent one segment at a time is enough to find out that it is back; a
-    /// whole window each time-out would only feed the outage.
-    fn may_repeat(&self, now: Time) -> bool {
-        match self.hush {
-            Some(hush) => now >= hush.next,
-            None => true,
-        }
     }
 
     /// Counts the transmission of `next` and gives the segment to write.
@@ -377,7 +329,7 @@ impl Sender {
     ) -> Option<Outgoing<'_>> {
         let sn = match next.repeat {
             None => {
-                let (payload, frg) = self.queue.take(self.mss)?;
+                let (payload, frg) = self.outbox.take(self.mss)?;
                 stats.sent_segments += 1;
                 stats.sent_bytes += payload.len() as u64;
                 self.flight.push(now, stamp, payload, frg)
@@ -393,52 +345,7 @@ impl Sender {
             self.spread.sent(now, self.effective_window(), srtt, self.rtt.min());
         }
         let frg = self.flight.get(sn)?.frg;
-        Some(Outgoing { sn, frg, payload: self.flight.payload(sn)? })
-    }
-
-    fn repeat(&mut self, now: Time, sn: Sn, sign: Sign, stats: &mut ConnectionStats) {
-        let level = self.flight.get(sn).map_or(0, |segment| segment.level);
-        let nxt = self.flight.nxt();
-        let level = match sign {
-            Sign::Fast => {
-                stats.fast_retransmits += 1;
-                self.cwnd.on_fast_retransmit(sn, nxt, self.flight.len(), self.resend);
-                level
-            }
-            Sign::Early => {
-                stats.early_retransmits += 1;
-                self.cwnd.on_fast_retransmit(sn, nxt, self.flight.len(), self.resend);
-                level
-            }
-            Sign::Timeout => {
-                stats.timeout_retransmits += 1;
-                self.cwnd.on_timeout(sn, nxt, self.effective_window());
-                self.hush(now);
-                level + 1
-            }
-        };
-        self.flight.again(now, sn, level);
-    }
-
-    /// A repetition that everything waits for leaves twice: lost again it would cost another round
-    /// trip in which the window stays closed. That takes loss on both; it pays where the window is
-    /// closed by it and not by one before it, so not in the last quarter of the window.
-    fn twin_of(&self, sn: Sn, sign: Sign) -> Option<(Sn, Sign)> {
-        let place = sn.offset_from(self.una())?;
-        let awaited = !self.window_is_open() && place < self.effective_window() / 4 * 3;
-        (awaited && sign != Sign::Timeout && !self.cwnd.is_active()).then_some((sn, sign))
-    }
-
-    /// A segment is repeated after its time-out: if the peer has been silent for long, the next
-    /// one has to wait, longer each time.
-    fn hush(&mut self, now: Time) {
-        let rto = self.rtt.rto();
-        if now.since(self.heard) < SILENCE.max(2 * rto) {
-            return;
-        }
-        let repeats = self.hush.map_or(0, |hush| hush.repeats.saturating_add(1));
-        let wait = (rto << repeats.min(u32::from(LAST_LEVEL))).min(self.loss.longest());
-        self.hush = Some(Hush { next: now.plus(wait), repeats });
+        Some(Outgoing { sn, frg, payload: self.outbox.get(self.flight.payload(sn)?)? })
     }
 
     /// When the rest of a window goes on that leaves bit by bit; may have passed.
@@ -448,7 +355,7 @@ impl Sender {
 
     /// When an unacknowledged segment becomes due.
     pub(crate) fn deadline(&self, may_start: bool) -> Option<Time> {
-        let stuck = !(may_start && self.window_is_open() && !self.queue.is_empty());
+        let stuck = !(may_start && self.window_is_open() && !self.outbox.is_empty());
         let in_flight = self.flight.len();
         self.flight
             .fronts()
@@ -466,6 +373,7 @@ impl Sender {
     #[cfg(any(test, feature = "_fuzz"))]
     pub(crate) fn check_invariants(&self) {
         self.flight.check_invariants();
+        self.outbox.check_invariants();
         let rto = self.rtt.rto();
         assert!((30_000..=60_000_000).contains(&rto), "rto {rto}");
     }

@@ -16,10 +16,10 @@ impl Kcp {
         let work = [
             self.send.deadline(self.may_start()),
             self.ack_deadline(),
-            self.cork_until.filter(|_| !self.send.queue().is_empty()),
+            self.cork_until.filter(|_| !self.send.outbox().is_empty()),
             self.send.remote.deadline(),
             self.ending.close_deadline(),
-            self.opening.filter(|_| self.send.queue().is_empty()).and_then(|o| o.deadline()),
+            self.opening.filter(|_| self.send.outbox().is_empty()).and_then(|o| o.deadline()),
         ];
         // The rate limit holds back whatever is due.
         let work = work.into_iter().flatten().min().map(|at| self.pacer.wait(at).unwrap_or(at));

@@ -37,7 +37,7 @@ impl<S: Socket> Driver<S> {
                 let Some(conn) = self.conns.get_mut(id.slot as usize) else { return true };
                 let write = |tail: &mut Vec<u8>| {
                     conn.write_question(sn, cookie, tail);
-                    Some(())
+                    true
                 };
                 self.codec.encode(now, &mut self.tx, from, extra, write);
                 self.budget = self.budget.saturating_sub(1);

@@ -56,7 +56,7 @@ impl<S: Socket> Driver<S> {
             }
             for (from, stride, train) in batch.trains() {
                 for datagram in train.chunks_mut(stride.max(1)) {
-                    self.on_datagram(now, from, datagram);
+                    self.on_datagram(now, &from, datagram);
                 }
             }
             if !batch.is_full() {
@@ -78,10 +78,10 @@ impl<S: Socket> Driver<S> {
         true
     }
 
-    fn on_datagram(&mut self, now: Instant, from: SocketAddr, datagram: &mut [u8]) {
+    fn on_datagram(&mut self, now: Instant, from: &SocketAddr, datagram: &mut [u8]) {
         self.stats.received_datagrams += 1;
         self.stats.received_bytes += datagram.len() as u64;
-        if self.config.packet_filter.as_ref().is_some_and(|filter| filter.takes(from, datagram)) {
+        if self.config.packet_filter.as_ref().is_some_and(|filter| filter.takes(*from, datagram)) {
             self.stats.filtered_datagrams += 1;
             return;
         }
@@ -109,23 +109,29 @@ impl<S: Socket> Driver<S> {
                 let datagram = body.get(fec::HEAD..).unwrap_or_default();
                 // What a conversation refuses is not to be believed about others either.
                 if self.on_packet(now, from, datagram, nonce) {
-                    self.on_shard(now, from, body);
+                    self.on_shard(now, *from, body);
                 }
             }
             Kind::Parity => {
-                if !self.on_shard(now, from, body) {
+                if !self.on_shard(now, *from, body) {
                     self.stats.dropped_unknown += 1;
                 }
             }
-            Kind::OutOfBand => self.on_out_of_band(now, from, body),
+            Kind::OutOfBand => self.on_out_of_band(now, *from, body),
         }
     }
 
     /// Takes a KCP datagram, with the nonce of what brought it. Returns whether a conversation did.
-    fn on_packet(&mut self, now: Instant, from: SocketAddr, datagram: &[u8], nonce: &[u8]) -> bool {
+    fn on_packet(
+        &mut self,
+        now: Instant,
+        from: &SocketAddr,
+        datagram: &[u8],
+        nonce: &[u8],
+    ) -> bool {
         if self.config.assign_conv
             && datagram.starts_with(&[0; 4])
-            && let Some(assigned) = self.demux.assign(from, datagram)
+            && let Some(assigned) = self.demux.assign(*from, datagram)
         {
             // Its first id is not 0, so this ends here.
             return self.on_packet(now, from, &assigned, nonce);
@@ -135,18 +141,18 @@ impl<S: Socket> Driver<S> {
             Route::Existing(id) => return self.deliver(now, id, datagram, Origin::Wire),
             // Of a peer that moved before its first data was acknowledged.
             Route::Open(opening) if self.is_opened_elsewhere(datagram, opening) => {
-                self.on_wanderer(now, from, datagram);
+                self.on_wanderer(now, *from, datagram);
             }
             Route::Open(opening) => {
-                return self.on_opening(now, from, opening, datagram, nonce);
+                return self.on_opening(now, *from, opening, datagram, nonce);
             }
             Route::Answer(header) => {
                 self.stats.dropped_closed += 1;
-                self.answer_for_ended(now, from, &header);
+                self.answer_for_ended(now, *from, &header);
             }
             Route::Closed => self.stats.dropped_closed += 1,
             Route::Unknown => {
-                if !self.on_wanderer(now, from, datagram) {
+                if !self.on_wanderer(now, *from, datagram) {
                     self.stats.dropped_unknown += 1;
                 }
             }
@@ -258,9 +264,9 @@ impl<S: Socket> Driver<S> {
         let extra = Extra { fec: self.peers.encoder(to), copies: 0, may_repeat: true };
         let write = |tail: &mut Vec<u8>| {
             header.emit(tail);
-            Some(())
+            true
         };
         let sent = self.codec.encode(now, &mut self.tx, to, extra, write);
-        self.budget = self.budget.saturating_sub(sent.map_or(0, |((), datagrams)| datagrams));
+        self.budget = self.budget.saturating_sub(sent);
     }
 }

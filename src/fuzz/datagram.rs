@@ -152,7 +152,7 @@ impl Peer {
         let fec = shard.then_some(&mut self.fec);
         let write = |tail: &mut Vec<u8>| {
             tail.extend_from_slice(&bytes);
-            Some(())
+            true
         };
         let extra = Extra { fec, copies: 0, may_repeat: true };
         self.codec.encode(now, &mut self.tx, addr(0), extra, write);

@@ -61,50 +61,63 @@ impl Conn {
         let mut count = 0;
         self.held_until = None;
         while count < limit && !out.tx.is_full() {
-            let sent = if self.stream_is_next {
-                self.transmit_stream(now, out).or_else(|| self.transmit_out_of_band(now, out))
-            } else {
-                self.transmit_out_of_band(now, out).or_else(|| self.transmit_stream(now, out))
-            };
-            let Some(sent) = sent else { break };
+            let mut sent =
+                if self.stream_is_next { 0 } else { self.transmit_out_of_band(now, out) };
+            if sent == 0 {
+                sent = self.transmit_stream(now, out);
+            }
+            if sent == 0 && self.stream_is_next {
+                sent = self.transmit_out_of_band(now, out);
+            }
+            if sent == 0 {
+                break;
+            }
             count += sent;
         }
         count
     }
 
-    fn transmit_stream(&mut self, now: Instant, out: &mut Outlet<'_>) -> Option<usize> {
+    fn transmit_stream(&mut self, now: Instant, out: &mut Outlet<'_>) -> usize {
         let (kcp, fec) = (&mut self.kcp, out.fec.as_deref_mut());
         let before = out.tx.bytes();
         let overhead = self.shared.overhead;
         let limit = self.credit.map_or(usize::MAX, |c| c.left().saturating_sub(overhead));
-        let write = |tail: &mut Vec<u8>| kcp.poll_transmit_within(now, tail, limit);
+        let mut len = 0;
+        let write = |tail: &mut Vec<u8>| {
+            let sent = kcp.poll_transmit_within(now, tail, limit);
+            len = sent.map_or(0, |sent| sent.len);
+            len > 0
+        };
         let peer = self.peer;
         let extra = Extra { fec, copies: self.copies, may_repeat: self.credit.is_none() };
-        let (sent, datagrams) = out.codec.encode(now, out.tx, peer, extra, write)?;
+        let datagrams = out.codec.encode(now, out.tx, peer, extra, write);
+        if datagrams == 0 {
+            return 0;
+        }
         let bytes = out.tx.bytes() - before;
-        kcp.on_sent_beside(now, bytes - sent.len);
+        kcp.on_sent_beside(now, bytes - len);
         if let Some(credit) = &mut self.credit {
             credit.sent += bytes;
         }
         self.stream_is_next = false;
-        Some(datagrams)
+        datagrams
     }
 
     /// Not before the stream has begun: to some peers it would be the beginning.
-    fn transmit_out_of_band(&mut self, now: Instant, out: &mut Outlet<'_>) -> Option<usize> {
+    fn transmit_out_of_band(&mut self, now: Instant, out: &mut Outlet<'_>) -> usize {
         if !self.shared.has_datagrams() || !self.kcp.has_started() || self.credit.is_some() {
-            return None;
+            return 0;
         }
         self.held_until = self.kcp.held_until(now);
         if self.held_until.is_some() {
-            return None;
+            return 0;
         }
-        let payload = self.shared.next_datagram()?;
+        let Some(payload) = self.shared.next_datagram() else { return 0 };
         let before = out.tx.bytes();
         out.codec.encode_out_of_band(out.tx, self.peer, self.shared.conv, &payload);
         self.kcp.on_sent_beside(now, out.tx.bytes() - before);
         self.out_of_band.0 += 1;
         self.stream_is_next = true;
-        Some(1)
+        1
     }
 }

@@ -113,6 +113,9 @@ fn shard_counts_are_checked() {
         let config = FecConfig::new(data, parity).unwrap();
         assert_eq!((config.data_shards(), config.parity_shards()), (data, parity));
     }
+    for (preset, data, parity) in [(FecConfig::SHORT, 10, 3), (FecConfig::BULK, 64, 10)] {
+        assert_eq!(FecConfig::new(data, parity), Ok(preset));
+    }
     let refusal = |data, parity| FecConfig::new(data, parity).unwrap_err().to_string();
     assert_eq!(refusal(0, 3), "fec data shards is 0, allowed is 1 to 255");
     assert_eq!(refusal(10, 0), "fec parity shards is 0, allowed is 1 to 255");
