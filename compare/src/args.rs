@@ -1,0 +1,302 @@
+//! What is measured, and with which settings: the command line and the names in it.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::builder::RangedU64ValueParser;
+use clap::{Parser, Subcommand, ValueEnum, value_parser};
+use serde::Serialize;
+
+/// The environment variable with the path of a program that is measured as `kcp-go`.
+pub(crate) const EXTERNAL: &str = "KCPX_COMPARE_PEER";
+/// MTU and windows of all KCP peers.
+pub(crate) const MTU: u16 = 1_400;
+pub(crate) const WINDOW: u16 = 1_024;
+/// What those that take a size of their queue of new connections get.
+pub(crate) const BACKLOG: u16 = 16_384;
+pub(crate) const KEY: &[u8; 16] = b"sixteen key byte";
+/// How long a client may take beyond its `--seconds` to get everything across.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Measures kcpx and other transports side by side, with the same workloads in the same run.
+///
+/// Each measurement starts a server process on CPU 0 and a client process on CPU 1, one thread
+/// each. The transports take turns within each run, so a slow moment of the machine meets all of
+/// them, and the tables on stdout show medians over the runs, with ratios. What a transport cannot
+/// do in time is an empty cell, and the reason is on stderr.
+///
+/// Build with --release. Leave the machine alone meanwhile: two busy processes want two CPUs.
+#[derive(Debug, Parser)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "--help explains the workloads, the columns and the settings.",
+    after_long_help = include_str!("help.txt")
+)]
+pub(crate) struct Args {
+    /// What to do
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "sink,echo,pingpong,many")]
+    pub(crate) workload: Vec<Workload>,
+    /// With which; kcp-go only where KCPX_COMPARE_PEER names a program [default: all]
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub(crate) peers: Vec<Peer>,
+    /// Cipher and FEC by kcptun's names; whoever lacks one is left out [default: all for sink,
+    /// plain for the rest]
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub(crate) wires: Vec<Wire>,
+    /// Runs of each measurement
+    #[arg(long, default_value_t = 5, value_parser = value_parser!(u32).range(1..=100))]
+    pub(crate) runs: u32,
+    #[command(flatten)]
+    pub(crate) load: Load,
+    /// Seconds for which the connections of `many` do nothing, to see what that costs
+    #[arg(long, default_value_t = 5, value_parser = value_parser!(u64).range(1..=60))]
+    pub(crate) rest: u64,
+    /// Write every single result into this file, one JSON object per line
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Write bar charts into this directory
+    #[arg(long, value_name = "DIR")]
+    pub(crate) svg: Option<PathBuf>,
+    #[command(subcommand)]
+    pub(crate) role: Option<Role>,
+}
+
+/// How much a client does.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(crate) struct Load {
+    /// Seconds that a client of sink and echo writes, and after which pingpong ends early
+    #[arg(long, default_value_t = 4, value_parser = value_parser!(u64).range(1..=60))]
+    pub(crate) seconds: u64,
+    /// MiB after which a client of sink and echo stops before its time is over
+    #[arg(long, default_value_t = 16_384, value_parser = value_parser!(u64).range(1..=1 << 20))]
+    pub(crate) limit: u64,
+    /// Round trips of pingpong
+    #[arg(long, default_value_t = 20_000, value_parser = number(1, 10_000_000))]
+    pub(crate) round_trips: usize,
+    /// Connections of many
+    #[arg(long, default_value_t = 10_000, value_parser = number(1, 50_000))]
+    pub(crate) connections: usize,
+}
+
+fn number(least: u64, most: u64) -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(least..=most)
+}
+
+impl Load {
+    /// How long a client writes.
+    pub(crate) fn time(self) -> Duration {
+        Duration::from_secs(self.seconds)
+    }
+
+    /// The most bytes a client writes.
+    pub(crate) fn bytes(self) -> u64 {
+        self.limit << 20
+    }
+}
+
+/// The two processes of a measurement; help.txt has the protocol.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Role {
+    #[command(hide = true)]
+    Server {
+        #[command(flatten)]
+        case: Case,
+        #[arg(long)]
+        listen: SocketAddr,
+    },
+    #[command(hide = true)]
+    Client {
+        #[command(flatten)]
+        case: Case,
+        #[arg(long)]
+        connect: SocketAddr,
+        #[command(flatten)]
+        load: Load,
+    },
+}
+
+/// One row of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::Args)]
+pub(crate) struct Case {
+    #[arg(long)]
+    pub(crate) workload: Workload,
+    #[arg(long)]
+    pub(crate) wire: Wire,
+    #[arg(long)]
+    pub(crate) peer: Peer,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Workload {
+    Sink,
+    Echo,
+    Pingpong,
+    Many,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Wire {
+    Plain,
+    #[value(name = "aes-128-gcm")]
+    #[serde(rename = "aes-128-gcm")]
+    Aes128Gcm,
+    #[value(name = "aes-128")]
+    #[serde(rename = "aes-128")]
+    Aes128,
+    #[value(name = "fec-10-3")]
+    #[serde(rename = "fec-10-3")]
+    Fec,
+    #[value(name = "aes-128-fec-10-3")]
+    #[serde(rename = "aes-128-fec-10-3")]
+    Aes128Fec,
+}
+
+/// Without FEC there are no shards.
+pub(crate) const SHARDS: (usize, usize) = (10, 3);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Algorithm {
+    Aes128,
+    Aes128Gcm,
+}
+
+impl Wire {
+    pub(crate) fn algorithm(self) -> Option<Algorithm> {
+        match self {
+            Self::Plain | Self::Fec => None,
+            Self::Aes128Gcm => Some(Algorithm::Aes128Gcm),
+            Self::Aes128 | Self::Aes128Fec => Some(Algorithm::Aes128),
+        }
+    }
+
+    /// Data and parity packets of a group.
+    pub(crate) fn fec(self) -> Option<(usize, usize)> {
+        matches!(self, Self::Fec | Self::Aes128Fec).then_some(SHARDS)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Peer {
+    Kcpx,
+    #[value(name = "tokio_kcp")]
+    TokioKcp,
+    #[value(name = "rust_tokio_kcp")]
+    RustTokioKcp,
+    #[serde(rename = "kcp-tokio")]
+    KcpTokio,
+    #[serde(rename = "kcp-rs")]
+    KcpRs,
+    #[serde(rename = "kcp-go")]
+    KcpGo,
+    Quinn,
+    Tcp,
+}
+
+impl Peer {
+    /// quinn is never plain: in that row it has the cipher that it chooses by itself.
+    pub(crate) fn has(self, wire: Wire) -> bool {
+        match self {
+            Self::Kcpx | Self::RustTokioKcp | Self::KcpGo => true,
+            Self::Quinn => matches!(wire, Wire::Plain | Wire::Aes128Gcm),
+            Self::TokioKcp | Self::KcpTokio | Self::KcpRs | Self::Tcp => wire == Wire::Plain,
+        }
+    }
+}
+
+/// The name of a value on the command line.
+pub(crate) fn name(value: impl ValueEnum) -> String {
+    value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
+impl Args {
+    /// What is measured, in groups of rows that are compared with each other.
+    pub(crate) fn groups(&self) -> anyhow::Result<Vec<Vec<Case>>> {
+        let external = std::env::var_os(EXTERNAL).is_some();
+        let peers: Vec<Peer> = if self.peers.is_empty() {
+            let all = Peer::value_variants().iter().copied();
+            all.filter(|peer| *peer != Peer::KcpGo || external).collect()
+        } else {
+            self.peers.clone()
+        };
+        if !external && peers.contains(&Peer::KcpGo) {
+            anyhow::bail!("kcp-go is measured where {EXTERNAL} names its program; see --help");
+        }
+        let mut groups = Vec::new();
+        for &workload in &self.workload {
+            for &wire in self.wires_of(workload) {
+                let cases = peers.iter().filter(|peer| peer.has(wire));
+                let group: Vec<_> =
+                    cases.map(|peer| Case { workload, wire, peer: *peer }).collect();
+                if !group.is_empty() {
+                    groups.push(group);
+                }
+            }
+        }
+        anyhow::ensure!(!groups.is_empty(), "none of these peers has one of these wires");
+        Ok(groups)
+    }
+
+    fn wires_of(&self, workload: Workload) -> &[Wire] {
+        match workload {
+            _ if !self.wires.is_empty() => &self.wires,
+            Workload::Sink => Wire::value_variants(),
+            _ => &[Wire::Plain],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    fn groups(arguments: &[&str]) -> Vec<Vec<Case>> {
+        let arguments = std::iter::once("compare").chain(arguments.iter().copied());
+        Args::parse_from(arguments).groups().unwrap()
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn by_default_sink_has_all_wires_and_the_rest_the_plain_one() {
+        let groups = groups(&["--peers", "kcpx,tcp"]);
+        let wires = |workload| {
+            let groups = groups.iter().filter(move |group| group[0].workload == workload);
+            groups.map(|group| (group[0].wire, group.len())).collect::<Vec<_>>()
+        };
+        let all = Wire::value_variants().iter();
+        let expected: Vec<_> =
+            all.map(|wire| (*wire, 1 + usize::from(*wire == Wire::Plain))).collect();
+        assert_eq!(wires(Workload::Sink), expected);
+        assert_eq!(wires(Workload::Many), [(Wire::Plain, 2)]);
+    }
+
+    #[test]
+    fn a_wire_that_is_asked_for_meets_whoever_has_it() {
+        let groups = groups(&["--workload", "echo", "--wires", "aes-128-gcm"]);
+        let mut peers: Vec<_> = groups[0].iter().map(|case| case.peer).collect();
+        peers.retain(|peer| *peer != Peer::KcpGo);
+        assert_eq!(peers, [Peer::Kcpx, Peer::RustTokioKcp, Peer::Quinn]);
+    }
+
+    #[test]
+    fn json_has_the_names_of_the_command_line() {
+        fn same<T: ValueEnum + Serialize>() {
+            for value in T::value_variants() {
+                let json = serde_json::to_value(value).unwrap();
+                assert_eq!(json, name(value.clone()), "in JSON and on the command line");
+            }
+        }
+        same::<Workload>();
+        same::<Wire>();
+        same::<Peer>();
+    }
+}

@@ -1,0 +1,227 @@
+//! Starts the two processes of each measurement and collects what they tell.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::Write as _;
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use serde::de::DeserializeOwned;
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::time::{sleep, timeout};
+
+use crate::args::{Args, Case, EXTERNAL, PATIENCE, Peer, Workload, name};
+use crate::os::{self, Pin};
+use crate::protocol::{Figures, Listening, Outcome, Sample, Snapshot};
+
+const SERVER_CPU: usize = 0;
+const CLIENT_CPU: usize = 1;
+/// What a process may take to start, to answer and to end.
+const PROMPT: Duration = Duration::from_secs(10);
+/// After the work of `many`, until what follows it has passed too.
+const SETTLE: Duration = Duration::from_secs(1);
+const GIB: f64 = (1_u64 << 30) as f64;
+
+pub(crate) async fn all(args: &Args, mut json: Option<File>) -> anyhow::Result<Vec<Sample>> {
+    let groups = args.groups()?;
+    let count = args.runs as usize * groups.iter().map(Vec::len).sum::<usize>();
+    let mut samples = Vec::with_capacity(count);
+    for run in 0..args.runs {
+        for group in &groups {
+            for turn in 0..group.len() {
+                // Whoever goes first changes from run to run.
+                let case = group[(turn + run as usize) % group.len()];
+                let sample = one(args, case, run).await;
+                let title = format!(
+                    "[{}/{count}] run {} {} {} {}",
+                    samples.len() + 1,
+                    run + 1,
+                    name(case.workload),
+                    name(case.wire),
+                    name(case.peer),
+                );
+                eprintln!("{title:<58} {}", summary(&sample));
+                if let Some(file) = &mut json {
+                    writeln!(file, "{}", serde_json::to_string(&sample)?)?;
+                }
+                samples.push(sample);
+            }
+        }
+    }
+    Ok(samples)
+}
+
+fn summary(sample: &Sample) -> String {
+    let Some(figures) = &sample.figures else {
+        return sample.error.clone().unwrap_or_default();
+    };
+    let outcome = &figures.outcome;
+    match sample.case.workload {
+        Workload::Sink | Workload::Echo => {
+            format!("{:.1} MB/s", figures.mb_per_s.unwrap_or_default())
+        }
+        Workload::Pingpong => format!("p50 {:.1} us", outcome.p50_us.unwrap_or_default()),
+        Workload::Many => {
+            format!("{} in {:.2} s", outcome.finished.unwrap_or_default(), outcome.wall_s)
+        }
+    }
+}
+
+async fn one(args: &Args, case: Case, run: u32) -> Sample {
+    let mut pinned = false;
+    let figures = figures(args, case, &mut pinned).await;
+    let (figures, error) = match figures {
+        Ok(figures) => (Some(figures), None),
+        Err(error) => (None, Some(format!("{error:#}"))),
+    };
+    Sample { case, run, pinned, figures, error }
+}
+
+async fn figures(args: &Args, case: Case, pinned: &mut bool) -> anyhow::Result<Figures> {
+    let mut arguments = arguments("server", case);
+    arguments.extend(["--listen".into(), "127.0.0.1:0".into()]);
+    let mut server = Process::start(SERVER_CPU, case.peer, &arguments)?;
+    let mut client = None;
+    let figures = async {
+        let listening: Listening = server.told(PROMPT).await.context("the server did not start")?;
+        let arguments = client_arguments(args, case, &listening);
+        let (before, drops) = (server.ask().await?, os::udp_drops());
+        let client = client.insert(Process::start(CLIENT_CPU, case.peer, &arguments)?);
+        *pinned = server.pinned && client.pinned;
+        let limit = args.load.time() + PATIENCE + PROMPT;
+        let outcome = client.told(limit).await.context("the client")?;
+        let after = server.ask().await?;
+        let udp_drops = os::udp_drops().zip(drops).map(|(after, before)| after - before);
+        let rest = match case.workload {
+            Workload::Many => Some(rest(args, &mut server).await?),
+            _ => None,
+        };
+        Ok(Figures {
+            udp_drops,
+            note: listening.note,
+            ..joined(case, outcome, before, after, rest)?
+        })
+    };
+    let figures = figures.await;
+    // The server first: it need not see how its connections end.
+    server.stop().await;
+    if let Some(client) = client {
+        client.stop().await;
+    }
+    figures
+}
+
+/// What the two processes told, put together.
+fn joined(
+    case: Case,
+    outcome: Outcome,
+    before: Snapshot,
+    after: Snapshot,
+    rest: Option<(Snapshot, f64)>,
+) -> anyhow::Result<Figures> {
+    let read = after.bytes - before.bytes;
+    let bytes = outcome.bytes;
+    ensure!(read >= bytes, "the client counts {bytes} bytes, the server {read}");
+    let server_cpu_s = after.cpu_s - before.cpu_s;
+    let bulk = matches!(case.workload, Workload::Sink | Workload::Echo) && bytes > 0;
+    let bytes = bytes as f64;
+    let grown = |rest: &Snapshot| rest.rss_kib.saturating_sub(before.rss_kib) as f64;
+    Ok(Figures {
+        mb_per_s: bulk.then_some(bytes / 1e6 / outcome.wall_s),
+        cpu_s_per_gib: bulk.then_some((outcome.cpu_s + server_cpu_s) * GIB / bytes),
+        server_cpu_s,
+        server_kib_per_connection: rest
+            .map(|(rest, _)| grown(&rest) / rest.connections.max(1) as f64),
+        server_idle_ms_per_s: rest.map(|(_, ms_per_s)| ms_per_s),
+        udp_drops: None,
+        note: None,
+        outcome,
+    })
+}
+
+/// The server after the work, and its CPU time per second while nothing happens.
+async fn rest(args: &Args, server: &mut Process) -> anyhow::Result<(Snapshot, f64)> {
+    sleep(SETTLE).await;
+    let start = server.ask().await?;
+    sleep(Duration::from_secs(args.rest)).await;
+    let end = server.ask().await?;
+    Ok((end, (end.cpu_s - start.cpu_s) * 1e3 / args.rest as f64))
+}
+
+fn client_arguments(args: &Args, case: Case, listening: &Listening) -> Vec<String> {
+    let mut arguments = arguments("client", case);
+    let load = args.load;
+    let mut option = |option: &str, value: String| arguments.extend([option.into(), value]);
+    option("--connect", listening.addr.to_string());
+    option("--seconds", load.seconds.to_string());
+    option("--limit", load.limit.to_string());
+    option("--round-trips", load.round_trips.to_string());
+    option("--connections", load.connections.to_string());
+    arguments
+}
+
+fn arguments(role: &str, case: Case) -> Vec<String> {
+    let mut arguments = vec![role.to_owned()];
+    let mut option = |option: &str, value| arguments.extend([option.to_owned(), value]);
+    option("--workload", name(case.workload));
+    option("--wire", name(case.wire));
+    option("--peer", name(case.peer));
+    arguments
+}
+
+/// A child, which is killed with its measurement if it does not end by itself.
+struct Process {
+    child: Child,
+    questions: Option<ChildStdin>,
+    answers: Lines<BufReader<ChildStdout>>,
+    pinned: bool,
+}
+
+impl Process {
+    fn start(cpu: usize, peer: Peer, arguments: &[String]) -> anyhow::Result<Self> {
+        let program: OsString = match peer {
+            Peer::KcpGo => std::env::var_os(EXTERNAL).context(EXTERNAL)?,
+            _ => std::env::current_exe()?.into(),
+        };
+        // A child has the CPUs of the thread that starts it, from its first instruction on.
+        let pin = Pin::to(cpu);
+        let mut child = Command::new(&program)
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .with_context(|| format!("cannot start {}", program.display()))?;
+        let answers = child.stdout.take().context("a child without output")?;
+        Ok(Self {
+            questions: child.stdin.take(),
+            answers: BufReader::new(answers).lines(),
+            child,
+            pinned: pin.holds(),
+        })
+    }
+
+    async fn told<T: DeserializeOwned>(&mut self, limit: Duration) -> anyhow::Result<T> {
+        let line = timeout(limit, self.answers.next_line()).await;
+        let line = line.with_context(|| format!("not done after {} s", limit.as_secs()))??;
+        let line = line.context("ended without a result")?;
+        serde_json::from_str(&line).with_context(|| format!("not understood: {line}"))
+    }
+
+    async fn ask(&mut self) -> anyhow::Result<Snapshot> {
+        let questions = self.questions.as_mut().context("asked after the end")?;
+        questions.write_all(b"\n").await.context("the server")?;
+        self.told(PROMPT).await.context("the server")
+    }
+
+    /// The end of its input is the sign to end.
+    async fn stop(mut self) {
+        self.questions = None;
+        if timeout(PROMPT, self.child.wait()).await.is_err() {
+            // An error says that it has ended meanwhile.
+            let _ = self.child.kill().await;
+        }
+    }
+}

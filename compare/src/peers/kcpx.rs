@@ -1,0 +1,80 @@
+//! This crate.
+
+use std::net::SocketAddr;
+
+use kcpx::{Cipher, Config, Endpoint, FecConfig, KcpListener, KcpStream, NoDelay};
+
+use super::{Accept, Connect, Duplex, wildcard};
+use crate::args::{Algorithm, BACKLOG, Case, KEY, MTU, WINDOW, Workload};
+
+fn config(case: Case) -> anyhow::Result<Config> {
+    let mut config = Config::new()
+        .no_delay(NoDelay::TURBO)
+        .windows(WINDOW, WINDOW)
+        .mtu(MTU)
+        .socket_buffers(None, None);
+    config.limits.backlog = usize::from(BACKLOG);
+    if case.workload == Workload::Many {
+        // Others do nothing on an idle connection. One probe in 15 s would fall into the rest of
+        // some runs and not of others.
+        config = config.keepalive(None).idle_timeout(None);
+    }
+    let algorithm = |algorithm| match algorithm {
+        Algorithm::Aes128 => kcpx::Algorithm::Aes128,
+        Algorithm::Aes128Gcm => kcpx::Algorithm::Aes128Gcm,
+    };
+    if let Some(chosen) = case.wire.algorithm() {
+        config.cipher = Cipher::new(algorithm(chosen), KEY)?;
+    }
+    if let Some((data, parity)) = case.wire.fec() {
+        config.fec = Some(FecConfig::new(data, parity)?);
+    }
+    Ok(config)
+}
+
+impl Duplex for KcpStream {
+    fn repeated_pct(&self) -> Option<f64> {
+        Some(self.stats().retransmit_percent())
+    }
+}
+
+pub(crate) struct Server(KcpListener);
+
+impl Accept for Server {
+    type Stream = KcpStream;
+    const NOTE: fn(Case) -> Option<&'static str> = |case| {
+        let aead = case.wire.algorithm() == Some(Algorithm::Aes128Gcm);
+        (aead && cfg!(feature = "aws-lc-rs")).then_some("aws-lc-rs")
+    };
+
+    async fn bind(case: Case, addr: SocketAddr) -> anyhow::Result<Self> {
+        Ok(Self(KcpListener::bind_with(addr, config(case)?).await?))
+    }
+
+    fn addr(&self) -> anyhow::Result<SocketAddr> {
+        Ok(self.0.local_addr()?)
+    }
+
+    async fn accept(&mut self) -> anyhow::Result<KcpStream> {
+        Ok(self.0.accept().await?.0)
+    }
+}
+
+/// All connections have one socket.
+pub(crate) struct Client {
+    endpoint: Endpoint,
+    server: SocketAddr,
+}
+
+impl Connect for Client {
+    type Stream = KcpStream;
+
+    async fn new(case: Case, server: SocketAddr) -> anyhow::Result<Self> {
+        let endpoint = Endpoint::bind_with(wildcard(server), config(case)?).await?;
+        Ok(Self { endpoint, server })
+    }
+
+    async fn connect(&self) -> anyhow::Result<KcpStream> {
+        Ok(self.endpoint.connect(self.server).await?)
+    }
+}

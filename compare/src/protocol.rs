@@ -1,0 +1,82 @@
+//! What the processes tell each other, one JSON object per line; help.txt explains it.
+
+use serde::{Deserialize, Serialize};
+
+use crate::args::Case;
+
+/// The first line of a server.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Listening {
+    pub(crate) addr: std::net::SocketAddr,
+    /// What the table should say beside the name.
+    #[serde(default)]
+    pub(crate) note: Option<String>,
+}
+
+/// A server's answer to each line it is sent.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Snapshot {
+    /// User and system time of the process.
+    pub(crate) cpu_s: f64,
+    /// Resident memory of the process.
+    pub(crate) rss_kib: u64,
+    /// Payload that its side of the workload has read.
+    pub(crate) bytes: u64,
+    /// Connections it has accepted.
+    pub(crate) connections: u64,
+}
+
+/// The one line of a client, when its work is done.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Outcome {
+    /// Payload that went to the server.
+    pub(crate) bytes: u64,
+    pub(crate) wall_s: f64,
+    /// User and system time of the process during the work.
+    pub(crate) cpu_s: f64,
+    pub(crate) p50_us: Option<f64>,
+    pub(crate) p99_us: Option<f64>,
+    pub(crate) p999_us: Option<f64>,
+    pub(crate) round_trips: Option<u64>,
+    /// Connections that got everything back.
+    pub(crate) finished: Option<u64>,
+    /// Connections that had not got everything back when the time was over.
+    pub(crate) stuck: Option<u64>,
+    /// Connections that failed with an error.
+    pub(crate) failed: Option<u64>,
+    /// Repeated share of what was sent, where the transport tells.
+    pub(crate) repeated_pct: Option<f64>,
+}
+
+/// What one measurement gave.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Figures {
+    #[serde(flatten)]
+    pub(crate) outcome: Outcome,
+    pub(crate) note: Option<String>,
+    /// 10^6 bytes per second.
+    pub(crate) mb_per_s: Option<f64>,
+    pub(crate) server_cpu_s: f64,
+    /// Both processes.
+    pub(crate) cpu_s_per_gib: Option<f64>,
+    /// Growth of the server's resident memory per connection, after a rest.
+    pub(crate) server_kib_per_connection: Option<f64>,
+    /// CPU time of the server per second while its connections do nothing.
+    pub(crate) server_idle_ms_per_s: Option<f64>,
+    /// Datagrams that the kernel dropped for want of room, of all processes in this network.
+    pub(crate) udp_drops: Option<u64>,
+}
+
+/// One measurement.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Sample {
+    #[serde(flatten)]
+    pub(crate) case: Case,
+    pub(crate) run: u32,
+    pub(crate) pinned: bool,
+    #[serde(flatten)]
+    pub(crate) figures: Option<Figures>,
+    /// Why there are no figures.
+    pub(crate) error: Option<String>,
+}

@@ -1,0 +1,136 @@
+//! The two processes of a measurement.
+
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Once};
+
+use anyhow::bail;
+use serde::Serialize;
+use tokio::io::{AsyncBufReadExt as _, BufReader, Lines, Stdin, stdin};
+
+use crate::args::{Case, Load, Peer, Role, Workload};
+use crate::os;
+use crate::peers::{
+    Accept, Connect, Duplex, kcp_rs, kcp_tokio, kcpx, quinn, rust_tokio_kcp, tcp, tokio_kcp,
+};
+use crate::protocol::{Listening, Snapshot};
+use crate::workload::{Seen, echo, many, pingpong, sink};
+
+pub(crate) async fn play(role: Role) -> anyhow::Result<()> {
+    // Where it does not suffice, the workload says so.
+    os::raise_file_limit()?;
+    match role {
+        Role::Server { case, listen } => match case.peer {
+            Peer::Kcpx => serve::<kcpx::Server>(case, listen).await,
+            Peer::TokioKcp => serve::<tokio_kcp::Server>(case, listen).await,
+            Peer::RustTokioKcp => serve::<rust_tokio_kcp::Server>(case, listen).await,
+            Peer::KcpTokio => serve::<kcp_tokio::Server>(case, listen).await,
+            Peer::KcpRs => serve::<kcp_rs::Server>(case, listen).await,
+            Peer::Quinn => serve::<quinn::Server>(case, listen).await,
+            Peer::Tcp => serve::<tcp::Server>(case, listen).await,
+            Peer::KcpGo => bail!("kcp-go has a program of its own"),
+        },
+        Role::Client { case, connect, load } => match case.peer {
+            Peer::Kcpx => work::<kcpx::Client>(case, connect, load).await,
+            Peer::TokioKcp => work::<tokio_kcp::Client>(case, connect, load).await,
+            Peer::RustTokioKcp => work::<rust_tokio_kcp::Client>(case, connect, load).await,
+            Peer::KcpTokio => work::<kcp_tokio::Client>(case, connect, load).await,
+            Peer::KcpRs => work::<kcp_rs::Client>(case, connect, load).await,
+            Peer::Quinn => work::<quinn::Client>(case, connect, load).await,
+            Peer::Tcp => work::<tcp::Client>(case, connect, load).await,
+            Peer::KcpGo => bail!("kcp-go has a program of its own"),
+        },
+    }
+}
+
+fn tell(what: &impl Serialize) -> anyhow::Result<()> {
+    println!("{}", serde_json::to_string(what)?);
+    Ok(std::io::stdout().flush()?)
+}
+
+fn questions() -> Lines<BufReader<Stdin>> {
+    BufReader::new(stdin()).lines()
+}
+
+/// Ends the process as it is: how a connection ends is not what is measured.
+fn end() -> ! {
+    std::process::exit(0)
+}
+
+async fn serve<A: Accept>(case: Case, listen: SocketAddr) -> anyhow::Result<()> {
+    let mut listener = A::bind(case, listen).await?;
+    let note = (A::NOTE)(case).map(str::to_owned);
+    let addr = listener.addr()?;
+    let seen = Arc::new(Seen::default());
+    let shared = seen.clone();
+    let accepting = async move {
+        loop {
+            let stream = listener.accept().await?;
+            shared.connections.fetch_add(1, Ordering::Relaxed);
+            tokio::spawn(attend(case.workload, stream, shared.clone()));
+        }
+    };
+    let answering = async {
+        let mut questions = questions();
+        while questions.next_line().await?.is_some() {
+            tell(&Snapshot {
+                cpu_s: os::cpu_seconds()?,
+                rss_kib: os::resident_kib()?,
+                bytes: seen.bytes.load(Ordering::Relaxed),
+                connections: seen.connections.load(Ordering::Relaxed),
+            })?;
+        }
+        Ok(())
+    };
+    tell(&Listening { addr, note })?;
+    tokio::select! {
+        ended = accepting => ended,
+        ended = answering => ended,
+    }
+    .map(|()| end())
+}
+
+async fn attend(workload: Workload, mut stream: impl Duplex, seen: Arc<Seen>) {
+    let done = match workload {
+        Workload::Sink => sink::serve(&mut stream, &seen).await,
+        Workload::Echo => echo::serve(&mut stream, &seen, false).await,
+        Workload::Pingpong => echo::serve(&mut stream, &seen, true).await,
+        Workload::Many => many::serve(&mut stream, &seen).await,
+    };
+    if let Err(error) = done {
+        // One stands for all: there may be thousands of the same kind.
+        static FIRST: Once = Once::new();
+        FIRST.call_once(|| eprintln!("server: a connection failed: {error:#}"));
+    }
+    // The connection stays for as long as the process.
+    std::future::pending::<()>().await;
+}
+
+async fn work<C: Connect>(case: Case, server: SocketAddr, load: Load) -> anyhow::Result<()> {
+    let working = async {
+        let client = C::new(case, server).await?;
+        if case.workload == Workload::Many {
+            return many::run(client, load).await;
+        }
+        let mut stream = client.connect().await?;
+        let outcome = match case.workload {
+            Workload::Sink => sink::run(&mut stream, load).await?,
+            Workload::Echo => echo::run(&mut stream, load).await?,
+            _ => pingpong::run(&mut stream, load).await?,
+        };
+        Ok((outcome, vec![stream]))
+    };
+    let gone = async {
+        let mut questions = questions();
+        while let Ok(Some(_)) = questions.next_line().await {}
+    };
+    tokio::pin!(gone);
+    let (outcome, _streams) = tokio::select! {
+        done = working => done?,
+        () = &mut gone => bail!("the measurement is gone"),
+    };
+    tell(&outcome)?;
+    gone.await;
+    end()
+}

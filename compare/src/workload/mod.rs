@@ -1,0 +1,126 @@
+//! The workloads, the same for every transport.
+
+pub(crate) mod echo;
+pub(crate) mod many;
+pub(crate) mod pingpong;
+pub(crate) mod sink;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::ensure;
+
+use crate::os;
+
+/// Bytes of one write of sink and echo. The first eight carry its number, and in the last one
+/// [`LAST`]; its last eight carry the number again.
+pub(crate) const BLOCK: usize = 64 * 1024;
+const LAST: u64 = 1 << 63;
+
+/// What a server has seen so far.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    pub(crate) bytes: AtomicU64,
+    pub(crate) connections: AtomicU64,
+}
+
+impl Seen {
+    fn add(&self, bytes: usize) {
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+}
+
+/// Wall time and CPU time of this process since it was made.
+pub(crate) struct Meter {
+    start: Instant,
+    cpu: f64,
+}
+
+impl Meter {
+    pub(crate) fn start() -> anyhow::Result<Self> {
+        Ok(Self { cpu: os::cpu_seconds()?, start: Instant::now() })
+    }
+
+    pub(crate) fn wall(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    pub(crate) fn cpu_s(&self) -> anyhow::Result<f64> {
+        Ok(os::cpu_seconds()? - self.cpu)
+    }
+}
+
+/// The blocks that a client writes.
+struct Blocks {
+    block: Vec<u8>,
+    number: u64,
+    time: Duration,
+    bytes: u64,
+}
+
+impl Blocks {
+    fn new(time: Duration, bytes: u64) -> Self {
+        Self { block: vec![0x5a; BLOCK], number: 0, time, bytes }
+    }
+
+    /// The next block, and whether it is the last one.
+    fn next(&mut self, elapsed: Duration) -> (&[u8], bool) {
+        let last = elapsed >= self.time || (self.number + 1) * BLOCK as u64 >= self.bytes;
+        let mark = if last { self.number | LAST } else { self.number }.to_le_bytes();
+        self.block[..8].copy_from_slice(&mark);
+        self.block[BLOCK - 8..].copy_from_slice(&mark);
+        self.number += 1;
+        (&self.block, last)
+    }
+}
+
+/// Checks that `block` is the one with this number, and returns whether it is the last.
+fn check(block: &[u8], number: u64) -> anyhow::Result<bool> {
+    let [first, end] = [&block[..8], &block[BLOCK - 8..]];
+    let mark = u64::from_le_bytes(first.try_into()?);
+    ensure!(first == end && mark & !LAST == number, "block {number} is marked {mark:#x}");
+    Ok(mark & LAST != 0)
+}
+
+/// The smallest value that is not exceeded by this share of `sorted`.
+fn percentile(sorted: &[u64], share: f64) -> Option<u64> {
+    let rank = (sorted.len() as f64 * share).ceil() as usize;
+    sorted.get(rank.saturating_sub(1)).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_numbered_until_time_or_bytes_are_used_up() {
+        let mut blocks = Blocks::new(Duration::from_secs(1), 3 * BLOCK as u64);
+        for (number, ends) in [(0, false), (1, false), (2, true)] {
+            let (block, last) = blocks.next(Duration::ZERO);
+            assert_eq!(last, ends, "block {number}");
+            assert_eq!(check(block, number).unwrap(), ends);
+            assert!(check(block, number + 1).is_err());
+        }
+        let mut late = Blocks::new(Duration::from_secs(1), u64::MAX);
+        assert!(late.next(Duration::from_secs(1)).1);
+    }
+
+    #[test]
+    fn a_block_of_two_halves_is_refused() {
+        let mut blocks = Blocks::new(Duration::from_secs(1), u64::MAX);
+        let first = blocks.next(Duration::ZERO).0.to_vec();
+        let mut mixed = blocks.next(Duration::ZERO).0.to_vec();
+        mixed[..100].copy_from_slice(&first[..100]);
+        assert!(check(&mixed, 0).is_err());
+        assert!(check(&mixed, 1).is_err());
+    }
+
+    #[test]
+    fn percentiles_are_values_that_occurred() {
+        let sorted: Vec<u64> = (1..=1_000).collect();
+        assert_eq!(percentile(&sorted, 0.5), Some(500));
+        assert_eq!(percentile(&sorted, 0.999), Some(999));
+        assert_eq!(percentile(&[7], 0.999), Some(7));
+        assert_eq!(percentile(&[], 0.5), None);
+    }
+}

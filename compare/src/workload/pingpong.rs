@@ -1,0 +1,53 @@
+//! Ping-pong: 64 bytes there and back, one at a time. The server is that of echo.
+
+use std::time::Instant;
+
+use anyhow::ensure;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use super::{Meter, percentile};
+use crate::args::Load;
+use crate::peers::Duplex;
+use crate::protocol::Outcome;
+
+const MESSAGE: usize = 64;
+const WARM_UP: u64 = 100;
+
+pub(crate) async fn run(stream: &mut impl Duplex, load: Load) -> anyhow::Result<Outcome> {
+    for number in 0..WARM_UP {
+        round_trip(stream, number).await?;
+    }
+    let mut nanos = Vec::with_capacity(load.round_trips);
+    let meter = Meter::start()?;
+    while nanos.len() < load.round_trips && meter.wall() < load.time() {
+        let start = Instant::now();
+        round_trip(stream, nanos.len() as u64).await?;
+        nanos.push(u64::try_from(start.elapsed().as_nanos())?);
+    }
+    let (wall_s, cpu_s) = (meter.wall().as_secs_f64(), meter.cpu_s()?);
+
+    nanos.sort_unstable();
+    let micros = |share| percentile(&nanos, share).map(|nanos| nanos as f64 / 1e3);
+    Ok(Outcome {
+        bytes: (nanos.len() * MESSAGE) as u64,
+        wall_s,
+        cpu_s,
+        p50_us: micros(0.5),
+        p99_us: micros(0.99),
+        p999_us: micros(0.999),
+        round_trips: Some(nanos.len() as u64),
+        repeated_pct: stream.repeated_pct(),
+        ..Outcome::default()
+    })
+}
+
+async fn round_trip(stream: &mut impl Duplex, number: u64) -> anyhow::Result<()> {
+    let mut message = [0x5a; MESSAGE];
+    message[..8].copy_from_slice(&number.to_le_bytes());
+    stream.write_all(&message).await?;
+    stream.flush().await?;
+    let mut answer = [0; MESSAGE];
+    stream.read_exact(&mut answer).await?;
+    ensure!(answer == message, "round trip {number} brought something else");
+    Ok(())
+}

@@ -1,0 +1,45 @@
+//! Sink: the client writes until its time is over, the server reads, checks and answers how much
+//! arrived. The clock stops when that answer is there.
+
+use anyhow::ensure;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use super::{BLOCK, Blocks, Meter, Seen, check};
+use crate::args::Load;
+use crate::peers::Duplex;
+use crate::protocol::Outcome;
+
+pub(crate) async fn serve(stream: &mut impl Duplex, seen: &Seen) -> anyhow::Result<()> {
+    let mut block = vec![0; BLOCK];
+    for number in 0_u64.. {
+        stream.read_exact(&mut block).await?;
+        seen.add(BLOCK);
+        if check(&block, number)? {
+            stream.write_all(&((number + 1) * BLOCK as u64).to_le_bytes()).await?;
+            stream.flush().await?;
+            break;
+        }
+    }
+    Ok(())
+}
+
+pub(crate) async fn run(stream: &mut impl Duplex, load: Load) -> anyhow::Result<Outcome> {
+    let mut blocks = Blocks::new(load.time(), load.bytes());
+    let meter = Meter::start()?;
+    loop {
+        let (block, last) = blocks.next(meter.wall());
+        stream.write_all(block).await?;
+        if last {
+            break;
+        }
+    }
+    stream.flush().await?;
+    let mut answer = [0; 8];
+    stream.read_exact(&mut answer).await?;
+    let wall_s = meter.wall().as_secs_f64();
+
+    let (arrived, bytes) = (u64::from_le_bytes(answer), blocks.number * BLOCK as u64);
+    ensure!(arrived == bytes, "{arrived} bytes arrived of {bytes}");
+    let repeated_pct = stream.repeated_pct();
+    Ok(Outcome { bytes, wall_s, cpu_s: meter.cpu_s()?, repeated_pct, ..Outcome::default() })
+}
