@@ -42,6 +42,10 @@ sim SEED *TESTS="core::tests driver::tests":
 interop:
     cargo test --manifest-path interop/Cargo.toml
 
+# Other transports side by side; `just compare --help` names what there is to measure.
+compare *ARGS:
+    cargo run --release -p kcpx-compare -- {{ ARGS }}
+
 # With --target the flag leaves build scripts and procedural macros alone.
 # Unit tests under AddressSanitizer, leaks included; all, or those of a part: `just asan sys::`.
 asan *FILTERS:

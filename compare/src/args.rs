@@ -26,7 +26,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// them, and the tables on stdout show medians over the runs, with ratios. What a transport cannot
 /// do in time is an empty cell, and the reason is on stderr.
 ///
-/// Build with --release. Leave the machine alone meanwhile: two busy processes want two CPUs.
+/// Build with --release. Leave the machine alone meanwhile: two busy processes want two CPUs. Linux
+/// only, whose /proc it reads.
 #[derive(Debug, Parser)]
 #[command(
     args_conflicts_with_subcommands = true,

@@ -12,7 +12,7 @@ const WIDTH: u32 = 720;
 const MARGIN: u32 = 16;
 /// Room for the names on the left and the figures on the right.
 const NAMES: u32 = 230;
-const VALUES: u32 = 90;
+const VALUES: u32 = 130;
 const BAR: u32 = 16;
 const ROW: u32 = 24;
 const HEADING: u32 = 30;
@@ -35,6 +35,8 @@ struct Bar {
     label: String,
     /// None for what could not be measured.
     value: Option<f64>,
+    /// What stands behind the figure.
+    remark: String,
     ours: bool,
 }
 
@@ -119,7 +121,20 @@ fn group(samples: &[Sample], heading: String, cases: &[Case], title: &str) -> Gr
 
 fn bar(samples: &[Sample], case: Case, column: &Column) -> Bar {
     let value = figure(samples, case, column);
-    Bar { label: label(samples, case), value, ours: case.peer == Peer::Kcpx }
+    let remark = match unfinished(samples, case) {
+        Some(count) if count > 0.0 => format!(", {count:.0} unfinished"),
+        _ => String::new(),
+    };
+    Bar { label: label(samples, case), value, remark, ours: case.peer == Peer::Kcpx }
+}
+
+/// Connections that were stuck or failed: a time without them says little.
+fn unfinished(samples: &[Sample], case: Case) -> Option<f64> {
+    let count = |title| {
+        let column = case.workload.columns().iter().find(|column| column.title == title)?;
+        figure(samples, case, column)
+    };
+    Some(count("stuck")? + count("failed").unwrap_or(0.0))
 }
 
 impl Chart {
@@ -183,7 +198,8 @@ impl Chart {
             out,
             "<rect class=\"{class}\" x=\"{left}\" y=\"{y}\" width=\"{length:.1}\" \
              height=\"{BAR}\" rx=\"2\"/>\n\
-             <text class=\"value\" x=\"{x:.1}\" y=\"{baseline}\">{value:.digits$}</text>",
+             <text class=\"value\" x=\"{x:.1}\" y=\"{baseline}\">{value:.digits$}{remark}</text>",
+            remark = escaped(&bar.remark),
             x = f64::from(left) + length + 8.0,
         );
     }

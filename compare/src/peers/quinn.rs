@@ -82,7 +82,7 @@ pub(crate) struct Server {
 impl Accept for Server {
     type Stream = Stream;
     const NOTE: fn(Case) -> Option<&'static str> = |case| match case.wire {
-        Wire::Aes128Gcm => Some("TLS_AES_128_GCM_SHA256"),
+        Wire::Aes128Gcm => Some("TLS, AES-128-GCM"),
         _ => Some("TLS 1.3"),
     };
 
