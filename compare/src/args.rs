@@ -14,6 +14,7 @@ pub(crate) const EXTERNAL: &str = "KCPX_COMPARE_PEER";
 pub(crate) const MTU: u16 = 1_400;
 pub(crate) const WINDOW: u16 = 1_024;
 /// What those that take a size of their queue of new connections get.
+#[cfg(feature = "together")]
 pub(crate) const BACKLOG: u16 = 16_384;
 pub(crate) const KEY: &[u8; 16] = b"sixteen key byte";
 /// How long a client may take beyond its `--seconds` to get everything across.

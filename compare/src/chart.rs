@@ -12,7 +12,7 @@ const WIDTH: u32 = 720;
 const MARGIN: u32 = 16;
 /// Room for the names on the left and the figures on the right.
 const NAMES: u32 = 230;
-const VALUES: u32 = 130;
+const VALUES: u32 = 165;
 const BAR: u32 = 16;
 const ROW: u32 = 24;
 const HEADING: u32 = 30;

@@ -1,6 +1,6 @@
 //! Starts the two processes of each measurement and collects what they tell.
 
-use std::ffi::OsString;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Write as _;
 use std::process::Stdio;
@@ -12,20 +12,24 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::time::{sleep, timeout};
 
-use crate::args::{Args, Case, EXTERNAL, PATIENCE, Peer, Workload, name};
+use crate::args::{Args, Case, PATIENCE, Workload, name};
 use crate::os::{self, Pin};
+use crate::programs::Programs;
 use crate::protocol::{Figures, Listening, Outcome, Sample, Snapshot};
 
 const SERVER_CPU: usize = 0;
 const CLIENT_CPU: usize = 1;
-/// What a process may take to start, to answer and to end.
+/// What a process may take to start and to answer.
 const PROMPT: Duration = Duration::from_secs(10);
+/// What a process may take to end.
+const FAREWELL: Duration = Duration::from_secs(2);
 /// After the work of `many`, until what follows it has passed too.
 const SETTLE: Duration = Duration::from_secs(1);
 const GIB: f64 = (1_u64 << 30) as f64;
 
 pub(crate) async fn all(args: &Args, mut json: Option<File>) -> anyhow::Result<Vec<Sample>> {
     let groups = args.groups()?;
+    let programs = Programs::of(&groups).await?;
     let count = args.runs as usize * groups.iter().map(Vec::len).sum::<usize>();
     let mut samples = Vec::with_capacity(count);
     for run in 0..args.runs {
@@ -33,7 +37,7 @@ pub(crate) async fn all(args: &Args, mut json: Option<File>) -> anyhow::Result<V
             for turn in 0..group.len() {
                 // Whoever goes first changes from run to run.
                 let case = group[(turn + run as usize) % group.len()];
-                let sample = one(args, case, run).await;
+                let sample = one(args, &programs, case, run).await;
                 let title = format!(
                     "[{}/{count}] run {} {} {} {}",
                     samples.len() + 1,
@@ -69,9 +73,12 @@ fn summary(sample: &Sample) -> String {
     }
 }
 
-async fn one(args: &Args, case: Case, run: u32) -> Sample {
+async fn one(args: &Args, programs: &Programs, case: Case, run: u32) -> Sample {
     let mut pinned = false;
-    let figures = figures(args, case, &mut pinned).await;
+    let figures = match programs.program(case.peer) {
+        Ok(program) => figures(args, &program, case, &mut pinned).await,
+        Err(error) => Err(error),
+    };
     let (figures, error) = match figures {
         Ok(figures) => (Some(figures), None),
         Err(error) => (None, Some(format!("{error:#}"))),
@@ -79,16 +86,21 @@ async fn one(args: &Args, case: Case, run: u32) -> Sample {
     Sample { case, run, pinned, figures, error }
 }
 
-async fn figures(args: &Args, case: Case, pinned: &mut bool) -> anyhow::Result<Figures> {
+async fn figures(
+    args: &Args,
+    program: &OsStr,
+    case: Case,
+    pinned: &mut bool,
+) -> anyhow::Result<Figures> {
     let mut arguments = arguments("server", case);
     arguments.extend(["--listen".into(), "127.0.0.1:0".into()]);
-    let mut server = Process::start(SERVER_CPU, case.peer, &arguments)?;
+    let mut server = Process::start(SERVER_CPU, program, &arguments)?;
     let mut client = None;
     let figures = async {
         let listening: Listening = server.told(PROMPT).await.context("the server did not start")?;
         let arguments = client_arguments(args, case, &listening);
         let (before, drops) = (server.ask().await?, os::udp_drops());
-        let client = client.insert(Process::start(CLIENT_CPU, case.peer, &arguments)?);
+        let client = client.insert(Process::start(CLIENT_CPU, program, &arguments)?);
         *pinned = server.pinned && client.pinned;
         let limit = args.load.time() + PATIENCE + PROMPT;
         let outcome = client.told(limit).await.context("the client")?;
@@ -180,14 +192,10 @@ struct Process {
 }
 
 impl Process {
-    fn start(cpu: usize, peer: Peer, arguments: &[String]) -> anyhow::Result<Self> {
-        let program: OsString = match peer {
-            Peer::KcpGo => std::env::var_os(EXTERNAL).context(EXTERNAL)?,
-            _ => std::env::current_exe()?.into(),
-        };
+    fn start(cpu: usize, program: &OsStr, arguments: &[String]) -> anyhow::Result<Self> {
         // A child has the CPUs of the thread that starts it, from its first instruction on.
         let pin = Pin::to(cpu);
-        let mut child = Command::new(&program)
+        let mut child = Command::new(program)
             .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -219,7 +227,7 @@ impl Process {
     /// The end of its input is the sign to end.
     async fn stop(mut self) {
         self.questions = None;
-        if timeout(PROMPT, self.child.wait()).await.is_err() {
+        if timeout(FAREWELL, self.child.wait()).await.is_err() {
             // An error says that it has ended meanwhile.
             let _ = self.child.kill().await;
         }

@@ -9,11 +9,9 @@ use anyhow::bail;
 use serde::Serialize;
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines, Stdin, stdin};
 
-use crate::args::{Case, Load, Peer, Role, Workload};
+use crate::args::{Case, Load, Peer, Role, Workload, name};
 use crate::os;
-use crate::peers::{
-    Accept, Connect, Duplex, kcp_rs, kcp_tokio, kcpx, quinn, rust_tokio_kcp, tcp, tokio_kcp,
-};
+use crate::peers::{self, Accept, Connect, Duplex};
 use crate::protocol::{Listening, Snapshot};
 use crate::workload::{Seen, echo, many, pingpong, sink};
 
@@ -21,26 +19,48 @@ pub(crate) async fn play(role: Role) -> anyhow::Result<()> {
     // Where it does not suffice, the workload says so.
     os::raise_file_limit()?;
     match role {
-        Role::Server { case, listen } => match case.peer {
-            Peer::Kcpx => serve::<kcpx::Server>(case, listen).await,
-            Peer::TokioKcp => serve::<tokio_kcp::Server>(case, listen).await,
-            Peer::RustTokioKcp => serve::<rust_tokio_kcp::Server>(case, listen).await,
-            Peer::KcpTokio => serve::<kcp_tokio::Server>(case, listen).await,
-            Peer::KcpRs => serve::<kcp_rs::Server>(case, listen).await,
-            Peer::Quinn => serve::<quinn::Server>(case, listen).await,
-            Peer::Tcp => serve::<tcp::Server>(case, listen).await,
-            Peer::KcpGo => bail!("kcp-go has a program of its own"),
-        },
-        Role::Client { case, connect, load } => match case.peer {
-            Peer::Kcpx => work::<kcpx::Client>(case, connect, load).await,
-            Peer::TokioKcp => work::<tokio_kcp::Client>(case, connect, load).await,
-            Peer::RustTokioKcp => work::<rust_tokio_kcp::Client>(case, connect, load).await,
-            Peer::KcpTokio => work::<kcp_tokio::Client>(case, connect, load).await,
-            Peer::KcpRs => work::<kcp_rs::Client>(case, connect, load).await,
-            Peer::Quinn => work::<quinn::Client>(case, connect, load).await,
-            Peer::Tcp => work::<tcp::Client>(case, connect, load).await,
-            Peer::KcpGo => bail!("kcp-go has a program of its own"),
-        },
+        Role::Server { case, listen } => server(case, listen).await,
+        Role::Client { case, connect, load } => client(case, connect, load).await,
+    }
+}
+
+async fn server(case: Case, listen: SocketAddr) -> anyhow::Result<()> {
+    match case.peer {
+        #[cfg(feature = "together")]
+        Peer::Kcpx => serve::<peers::kcpx::Server>(case, listen).await,
+        #[cfg(feature = "together")]
+        Peer::TokioKcp => serve::<peers::tokio_kcp::Server>(case, listen).await,
+        #[cfg(feature = "together")]
+        Peer::KcpTokio => serve::<peers::kcp_tokio::Server>(case, listen).await,
+        #[cfg(feature = "together")]
+        Peer::KcpRs => serve::<peers::kcp_rs::Server>(case, listen).await,
+        #[cfg(feature = "together")]
+        Peer::Quinn => serve::<peers::quinn::Server>(case, listen).await,
+        #[cfg(feature = "together")]
+        Peer::Tcp => serve::<peers::tcp::Server>(case, listen).await,
+        #[cfg(feature = "apart")]
+        Peer::RustTokioKcp => serve::<peers::rust_tokio_kcp::Server>(case, listen).await,
+        peer => bail!("{} is in another program", name(peer)),
+    }
+}
+
+async fn client(case: Case, connect: SocketAddr, load: Load) -> anyhow::Result<()> {
+    match case.peer {
+        #[cfg(feature = "together")]
+        Peer::Kcpx => work::<peers::kcpx::Client>(case, connect, load).await,
+        #[cfg(feature = "together")]
+        Peer::TokioKcp => work::<peers::tokio_kcp::Client>(case, connect, load).await,
+        #[cfg(feature = "together")]
+        Peer::KcpTokio => work::<peers::kcp_tokio::Client>(case, connect, load).await,
+        #[cfg(feature = "together")]
+        Peer::KcpRs => work::<peers::kcp_rs::Client>(case, connect, load).await,
+        #[cfg(feature = "together")]
+        Peer::Quinn => work::<peers::quinn::Client>(case, connect, load).await,
+        #[cfg(feature = "together")]
+        Peer::Tcp => work::<peers::tcp::Client>(case, connect, load).await,
+        #[cfg(feature = "apart")]
+        Peer::RustTokioKcp => work::<peers::rust_tokio_kcp::Client>(case, connect, load).await,
+        peer => bail!("{} is in another program", name(peer)),
     }
 }
 

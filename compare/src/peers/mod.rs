@@ -1,14 +1,21 @@
 //! The transports: how each is configured, accepts and connects.
 
+#[cfg(feature = "together")]
 pub(crate) mod kcp_rs;
+#[cfg(feature = "together")]
 pub(crate) mod kcp_tokio;
+#[cfg(feature = "together")]
 pub(crate) mod kcpx;
+#[cfg(feature = "together")]
 pub(crate) mod quinn;
+#[cfg(feature = "apart")]
 pub(crate) mod rust_tokio_kcp;
+#[cfg(feature = "together")]
 pub(crate) mod tcp;
+#[cfg(feature = "together")]
 pub(crate) mod tokio_kcp;
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -45,7 +52,10 @@ pub(crate) trait Connect: Sized + Send + Sync + 'static {
 }
 
 /// Any address from which `server` can be reached.
+#[cfg(feature = "together")]
 pub(crate) fn wildcard(server: SocketAddr) -> SocketAddr {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
     match server {
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
         SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
