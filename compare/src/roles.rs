@@ -5,11 +5,12 @@ use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Once};
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use serde::Serialize;
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines, Stdin, stdin};
+use tokio::time::timeout;
 
-use crate::args::{Case, Load, Peer, Role, Workload, name};
+use crate::args::{Case, Load, PATIENCE, Peer, Role, Workload, name};
 use crate::os;
 use crate::peers::{self, Accept, Connect, Duplex};
 use crate::protocol::{Listening, Snapshot};
@@ -141,16 +142,12 @@ async fn work<C: Connect>(case: Case, server: SocketAddr, load: Load) -> anyhow:
         };
         Ok((outcome, vec![stream]))
     };
-    let gone = async {
-        let mut questions = questions();
-        while let Ok(Some(_)) = questions.next_line().await {}
-    };
-    tokio::pin!(gone);
-    let (outcome, _streams) = tokio::select! {
-        done = working => done?,
-        () = &mut gone => bail!("the measurement is gone"),
-    };
+    let limit = load.time() + PATIENCE;
+    let done = timeout(limit, working).await;
+    let (outcome, _streams) =
+        done.with_context(|| format!("not done after {} s", limit.as_secs()))??;
     tell(&outcome)?;
-    gone.await;
+    let mut questions = questions();
+    while questions.next_line().await?.is_some() {}
     end()
 }
