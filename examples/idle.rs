@@ -92,8 +92,8 @@ fn main() -> Result<()> {
     };
     row("CPU, keepalive and idle timeout off", cpu_off, 10.0, "ms per 10 s");
     row("CPU, defaults", cpu_on, 5.0, "% of a core");
-    row("memory, keepalive and idle timeout off", off.memory, 6.0, "KiB per connection");
-    row("memory, defaults", defaults.memory, 6.0, "KiB per connection");
+    row("memory, keepalive and idle timeout off", off.memory, 4.0, "KiB per connection");
+    row("memory, defaults", defaults.memory, 4.0, "KiB per connection");
     Ok(())
 }
 

@@ -106,6 +106,7 @@ mod error;
 pub mod fuzz;
 mod mailbox;
 mod pool;
+mod room;
 mod shared;
 mod stats;
 mod sync;

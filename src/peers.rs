@@ -125,13 +125,12 @@ impl Peers {
         true
     }
 
-    /// What the decoder of `addr` has done.
-    pub(crate) fn stats_of(&self, addr: SocketAddr) -> FecStats {
+    /// What the decoder of `addr` has done, if there is one.
+    pub(crate) fn stats_of(&self, addr: SocketAddr) -> Option<FecStats> {
         if self.decoders == 0 {
-            return FecStats::default();
+            return None;
         }
-        let decoder = self.map.get(&addr).and_then(|peer| peer.decoder.as_ref());
-        decoder.map_or_else(FecStats::default, |decoder| decoder.stats())
+        Some(self.map.get(&addr)?.decoder.as_ref()?.stats())
     }
 
     #[cfg(test)]

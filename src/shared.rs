@@ -40,7 +40,8 @@ use self::tx::TxHalf;
 use crate::config::{Config, Mode, SEGMENT_HEADER, Setting};
 use crate::error::ConnectionError;
 use crate::mailbox::{Command, ConnId, Mailbox};
-use crate::stats::ConnectionStats;
+use crate::room;
+use crate::stats::{ConnectionStats, Snapshot};
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering, lock};
 
 /// Least that a chunk counts for in a queue. A chunk has a price beyond its bytes (its entry, its
@@ -86,7 +87,7 @@ pub(crate) struct Shared {
     /// Whether the driver has datagrams to take: a hint that saves it a lock.
     has_datagrams: AtomicBool,
     datagrams: Mutex<Datagrams>,
-    stats: Mutex<ConnectionStats>,
+    stats: Mutex<Snapshot>,
 }
 
 impl Shared {
@@ -120,7 +121,7 @@ impl Shared {
             rx: Mutex::new(RxHalf::default()),
             has_datagrams: AtomicBool::new(false),
             datagrams: Mutex::new(Datagrams::default()),
-            stats: Mutex::new(ConnectionStats::default()),
+            stats: Mutex::new(Snapshot::default()),
         })
     }
 
@@ -154,7 +155,8 @@ impl Shared {
         let (reader, opener) = (rx.reader.take(), rx.opener.take());
         drop(rx);
         let mut datagrams = lock(&self.datagrams);
-        let unsent = datagrams.end(error);
+        datagrams.fault.get_or_insert(error);
+        let unsent = datagrams.clear_unsent();
         let receiver = datagrams.reader.take();
         drop(datagrams);
         drop(unsent);
@@ -166,14 +168,22 @@ impl Shared {
         *lock(&self.peer)
     }
 
+    /// Driver: the conversation rests. Gives back the room of queues that are empty.
+    pub(crate) fn release_memory(&self) {
+        let written = room::release(&mut lock(&self.tx).chunks);
+        drop(written);
+        let received = room::release(&mut lock(&self.rx).chunks);
+        drop(received);
+    }
+
     /// Driver: the peer has moved.
     pub(crate) fn set_peer(&self, peer: SocketAddr) {
         *lock(&self.peer) = peer;
     }
 
-    /// Driver: replaces the statistics that handles see.
-    pub(crate) fn publish(&self, stats: &ConnectionStats) {
-        *lock(&self.stats) = *stats;
+    /// Driver: changes the statistics that handles see.
+    pub(crate) fn publish(&self, change: impl FnOnce(&mut Snapshot)) {
+        change(&mut lock(&self.stats));
     }
 
     /// Whether the last handle is gone: nobody reads or writes any more.
@@ -184,7 +194,7 @@ impl Shared {
     /// The latest statistics, bytes that still wait for the driver included.
     pub(crate) fn stats(&self) -> ConnectionStats {
         let waiting = lock(&self.tx).bytes;
-        let mut stats = *lock(&self.stats);
+        let mut stats = lock(&self.stats).stats();
         stats.unsent_bytes = stats.unsent_bytes.saturating_add(waiting as u64);
         stats.out_of_band_dropped = self.dropped_datagrams();
         stats

@@ -93,6 +93,120 @@ impl ConnectionStats {
     }
 }
 
+/// What the state machine of a conversation counts. Each conversation has this twice, once for the
+/// handles: so there is nothing else in it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) sent_bytes: u64,
+    pub(crate) received_bytes: u64,
+    pub(crate) sent_datagrams: u64,
+    pub(crate) received_datagrams: u64,
+    pub(crate) wire_bytes_out: u64,
+    pub(crate) wire_bytes_in: u64,
+    pub(crate) sent_segments: u64,
+    pub(crate) fast_retransmits: u64,
+    pub(crate) early_retransmits: u64,
+    pub(crate) timeout_retransmits: u64,
+    pub(crate) spurious_retransmits: u64,
+    pub(crate) received_segments: u64,
+    pub(crate) duplicate_segments: u64,
+    pub(crate) beyond_window_segments: u64,
+    pub(crate) invalid_acks: u64,
+    pub(crate) invalid_una: u64,
+    pub(crate) late_datagrams: u64,
+    pub(crate) window_probes: u64,
+    pub(crate) echo_probes: u64,
+    pub(crate) invalid_notices: u64,
+    pub(crate) reflected_datagrams: u64,
+}
+
+impl Counters {
+    /// As a part of what users see.
+    pub(crate) fn stats(&self) -> ConnectionStats {
+        ConnectionStats {
+            sent_bytes: self.sent_bytes,
+            received_bytes: self.received_bytes,
+            sent_datagrams: self.sent_datagrams,
+            received_datagrams: self.received_datagrams,
+            wire_bytes_out: self.wire_bytes_out,
+            wire_bytes_in: self.wire_bytes_in,
+            sent_segments: self.sent_segments,
+            fast_retransmits: self.fast_retransmits,
+            early_retransmits: self.early_retransmits,
+            timeout_retransmits: self.timeout_retransmits,
+            spurious_retransmits: self.spurious_retransmits,
+            received_segments: self.received_segments,
+            duplicate_segments: self.duplicate_segments,
+            beyond_window_segments: self.beyond_window_segments,
+            invalid_acks: self.invalid_acks,
+            invalid_una: self.invalid_una,
+            late_datagrams: self.late_datagrams,
+            window_probes: self.window_probes,
+            echo_probes: self.echo_probes,
+            invalid_notices: self.invalid_notices,
+            reflected_datagrams: self.reflected_datagrams,
+            ..ConnectionStats::default()
+        }
+    }
+}
+
+/// What the state machine of a conversation estimates. Times in microseconds.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Estimates {
+    pub(crate) srtt: u64,
+    pub(crate) rttvar: u64,
+    pub(crate) rto: u64,
+    pub(crate) min_rtt: u64,
+    pub(crate) cwnd_segments: u32,
+    pub(crate) remote_window_segments: u32,
+    pub(crate) in_flight_segments: u32,
+    pub(crate) unsent_bytes: u64,
+}
+
+/// What handles are shown of a conversation.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Snapshot {
+    pub(crate) counters: Counters,
+    pub(crate) estimates: Estimates,
+    /// Out-of-band datagrams sent and received.
+    pub(crate) out_of_band: (u64, u64),
+    /// Of most addresses there is none.
+    pub(crate) fec: Option<Box<FecStats>>,
+}
+
+impl Snapshot {
+    /// Only what the state machine knows.
+    pub(crate) fn of(counters: Counters, estimates: Estimates) -> Self {
+        Self { counters, estimates, out_of_band: (0, 0), fec: None }
+    }
+
+    pub(crate) fn set_fec(&mut self, fec: Option<FecStats>) {
+        match (&mut self.fec, fec) {
+            (Some(known), Some(fec)) => **known = fec,
+            (known, fec) => *known = fec.map(Box::new),
+        }
+    }
+
+    /// As users see it.
+    pub(crate) fn stats(&self) -> ConnectionStats {
+        let estimates = &self.estimates;
+        ConnectionStats {
+            srtt: Duration::from_micros(estimates.srtt),
+            rttvar: Duration::from_micros(estimates.rttvar),
+            rto: Duration::from_micros(estimates.rto),
+            min_rtt: Duration::from_micros(estimates.min_rtt),
+            cwnd_segments: estimates.cwnd_segments,
+            remote_window_segments: estimates.remote_window_segments,
+            in_flight_segments: estimates.in_flight_segments,
+            unsent_bytes: estimates.unsent_bytes,
+            out_of_band_sent: self.out_of_band.0,
+            out_of_band_received: self.out_of_band.1,
+            fec: self.fec.as_deref().copied().unwrap_or_default(),
+            ..self.counters.stats()
+        }
+    }
+}
+
 /// Errors that a socket reported, by what they say. None of them ended it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]

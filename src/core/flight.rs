@@ -14,6 +14,7 @@ use std::collections::VecDeque;
 use super::clock::Time;
 use super::outbox::Span;
 use super::seq::{Sn, Ts};
+use crate::room;
 
 /// Back-off levels told apart; a segment beyond the last stays there.
 const LEVELS: usize = 16;
@@ -119,8 +120,8 @@ impl Flight {
     pub(crate) fn push(&mut self, now: Time, first: Ts, payload: Span, frg: u8) -> Sn {
         let sn = self.nxt();
         self.transmissions += 1;
-        self.payloads.push_back(payload);
-        self.ring.push_back(Flying {
+        room::push(&mut self.payloads, payload);
+        let flying = Flying {
             order: self.transmissions,
             last_sent: now,
             first,
@@ -130,7 +131,8 @@ impl Flight {
             level: 0,
             repeated: false,
             acked: false,
-        });
+        };
+        room::push(&mut self.ring, flying);
         self.link(sn);
         sn
     }
@@ -178,6 +180,15 @@ impl Flight {
             (self.ring, self.payloads) = (VecDeque::new(), VecDeque::new());
         }
         Some(segment)
+    }
+
+    pub(crate) fn holds_memory(&self) -> bool {
+        room::is_spare(&self.ring)
+    }
+
+    pub(crate) fn release_memory(&mut self) {
+        room::release(&mut self.ring);
+        room::release(&mut self.payloads);
     }
 
     /// The earliest transmitted unacknowledged segment of each level in use.

@@ -57,7 +57,7 @@ use crate::config::{
     self, AckPolicy, KcpConfig, Mode, NoDelay, SEGMENT_HEADER, Setting, WritePolicy,
 };
 use crate::error::{ConfigError, ConnectionError};
-use crate::stats::ConnectionStats;
+use crate::stats::{ConnectionStats, Counters, Estimates, Snapshot};
 
 pub use self::output::Transmitted;
 pub use self::segment::InputError;
@@ -132,7 +132,7 @@ pub struct Kcp {
     suspicion: Option<Suspicion>,
     ending: Ending,
     ended: Option<ConnectionError>,
-    stats: ConnectionStats,
+    stats: Counters,
 }
 
 impl Kcp {
@@ -181,7 +181,7 @@ impl Kcp {
             suspicion: None,
             ending: Ending::new(config.close_notify),
             ended: None,
-            stats: ConnectionStats::default(),
+            stats: Counters::default(),
         }
     }
 
@@ -303,6 +303,7 @@ impl Kcp {
 
     /// Gives back memory that only a busy conversation needs.
     pub fn release_memory(&mut self) {
+        self.send.release_memory();
         self.recv.release_memory();
     }
 
@@ -343,7 +344,7 @@ impl Kcp {
 
     /// Whether [`Kcp::release_memory`] would give back something worth it.
     pub(crate) fn holds_memory(&self) -> bool {
-        self.recv.holds_memory()
+        self.send.holds_memory() || self.recv.holds_memory()
     }
 
     /// Whether the peer has proved that it received something of ours.
@@ -361,17 +362,24 @@ impl Kcp {
     /// A snapshot of the counters and estimates.
     #[must_use]
     pub fn stats(&self) -> ConnectionStats {
+        Snapshot::of(self.stats, self.estimates()).stats()
+    }
+
+    pub(crate) fn counters(&self) -> Counters {
+        self.stats
+    }
+
+    pub(crate) fn estimates(&self) -> Estimates {
         let rtt = &self.send.rtt;
-        ConnectionStats {
-            srtt: Duration::from_micros(rtt.srtt().unwrap_or(0)),
-            rttvar: Duration::from_micros(rtt.rttvar()),
-            rto: Duration::from_micros(rtt.rto()),
-            min_rtt: Duration::from_micros(rtt.min()),
+        Estimates {
+            srtt: rtt.srtt().unwrap_or(0),
+            rttvar: rtt.rttvar(),
+            rto: rtt.rto(),
+            min_rtt: rtt.min(),
             cwnd_segments: self.send.cwnd.limit().min(u32::from(self.send.window())),
             remote_window_segments: self.send.remote.room(self.send.una()),
             in_flight_segments: self.send.in_flight(),
             unsent_bytes: self.send.outbox().bytes() as u64,
-            ..self.stats
         }
     }
 

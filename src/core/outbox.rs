@@ -7,6 +7,8 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
+use crate::room;
+
 /// Where a segment's payload is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Span {
@@ -61,7 +63,7 @@ impl Outbox {
 
     pub(crate) fn push(&mut self, data: Bytes, frg: u8) {
         self.bytes += data.len();
-        self.waiting.push_back(Piece { data, frg });
+        room::push(&mut self.waiting, Piece { data, frg });
     }
 
     /// Whether segments carry everything.
@@ -96,7 +98,7 @@ impl Outbox {
             self.span(0, len)
         } else {
             if !self.begun {
-                self.sent.push_back(front.data.clone());
+                room::push(&mut self.sent, front.data.clone());
             }
             let span = self.span(self.offset, len);
             (self.offset, self.begun) = (self.offset + len, true);
@@ -138,7 +140,7 @@ impl Outbox {
                 self.offset += part.len();
             }
         }
-        self.sent.push_back(Bytes::from(payload));
+        room::push(&mut self.sent, Bytes::from(payload));
     }
 
     /// The payload that a segment carries.
@@ -161,6 +163,15 @@ impl Outbox {
             // A conversation that rests keeps nothing of its last burst.
             self.sent = VecDeque::new();
         }
+    }
+
+    pub(crate) fn holds_memory(&self) -> bool {
+        room::is_spare(&self.waiting) || room::is_spare(&self.sent)
+    }
+
+    pub(crate) fn release_memory(&mut self) {
+        room::release(&mut self.waiting);
+        room::release(&mut self.sent);
     }
 
     /// Compares what is counted with what is there.

@@ -16,6 +16,7 @@ use super::seq::Sn;
 use crate::config::{KcpConfig, Mode, SEGMENT_CHARGE, SEGMENT_COST};
 use crate::error::ConnectionError;
 use crate::pool;
+use crate::room;
 
 /// Bounds of the delivery buffer that in-order payloads of a byte stream are appended to.
 const MIN_CHUNK: usize = 512;
@@ -288,7 +289,7 @@ impl Receiver {
             // Worth handing over as it is.
             Payload::Owned(data) if data.len() >= MIN_CHUNK => {
                 self.seal_tail();
-                self.ready.push_back(Chunk { data, segments: 1, charge });
+                room::push(&mut self.ready, Chunk { data, segments: 1, charge });
                 return Ok(());
             }
             payload => self.append(payload.bytes()),
@@ -305,7 +306,9 @@ impl Receiver {
                 self.chunk_size = (2 * self.chunk_size).min(MAX_CHUNK);
             }
             self.seal_tail();
-            self.chunk_size = self.chunk_size.max(bytes.len()).max(MIN_CHUNK);
+            // The first one is as large as what there is: many conversations say no more.
+            let least = if self.chunk_size == 0 { 0 } else { MIN_CHUNK };
+            self.chunk_size = self.chunk_size.max(bytes.len()).max(least);
             if self.chunk_size == pool::WIDE {
                 self.tail = pool::take();
             } else {
@@ -320,10 +323,13 @@ impl Receiver {
         if self.tail_segments == 0 {
             return;
         }
-        let data = self.tail.split().freeze();
+        // Only buffers that others follow are shared, so that they can be used again.
+        let lone = self.chunk_size < MIN_CHUNK;
+        let tail = if lone { std::mem::take(&mut self.tail) } else { self.tail.split() };
+        let data = tail.freeze();
         let segments = std::mem::take(&mut self.tail_segments);
         let charge = std::mem::take(&mut self.tail_charge);
-        self.ready.push_back(Chunk { data, segments, charge });
+        room::push(&mut self.ready, Chunk { data, segments, charge });
     }
 
     fn deliver_fragment(
@@ -374,7 +380,7 @@ impl Receiver {
             (self.unread, self.charged) =
                 (self.unread - chunk.segments, self.charged - chunk.charge);
         } else {
-            self.ready.push_back(chunk);
+            room::push(&mut self.ready, chunk);
         }
         Ok(())
     }
@@ -382,8 +388,8 @@ impl Receiver {
     /// The next bytes in order, or the next message.
     pub(crate) fn recv(&mut self) -> Option<Bytes> {
         if self.ready.is_empty() {
-            if self.tail.len() < self.chunk_size / 8 {
-                self.chunk_size /= 2;
+            if self.chunk_size > MIN_CHUNK && self.tail.len() < self.chunk_size / 8 {
+                self.chunk_size = (self.chunk_size / 2).max(MIN_CHUNK);
             }
             self.seal_tail();
         }
@@ -405,13 +411,20 @@ impl Receiver {
     }
 
     pub(crate) fn holds_memory(&self) -> bool {
-        self.tail.capacity() > MIN_CHUNK
+        self.chunk_size >= MIN_CHUNK
+            || room::is_spare(&self.ready)
+            || (self.held == 0 && self.reorder.capacity() > 0)
     }
 
-    /// Gives the delivery buffer back; a conversation that rests keeps none.
+    /// Gives back the delivery buffer and the room of the queues; a conversation that rests keeps
+    /// none.
     pub(crate) fn release_memory(&mut self) {
         if self.tail_segments == 0 {
             (self.tail, self.chunk_size) = (BytesMut::new(), 0);
+        }
+        room::release(&mut self.ready);
+        if self.held == 0 {
+            self.reorder = VecDeque::new();
         }
     }
 

@@ -6,9 +6,12 @@ use std::collections::VecDeque;
 use super::clock::{Clock, Time};
 use super::flight::Flying;
 use super::seq::Ts;
+use crate::room;
 
 /// How many are remembered.
 const REMEMBERED: usize = 64;
+/// And how many of them while nothing has been sent for a while.
+const AT_REST: usize = 8;
 
 /// When a released segment was sent.
 #[derive(Clone, Copy, Debug)]
@@ -38,37 +41,54 @@ pub(super) enum Late {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Released(VecDeque<Times>);
+pub(super) struct Released {
+    times: VecDeque<Times>,
+    /// There were more, which are not remembered.
+    forgot: bool,
+}
 
 impl Released {
     pub(super) fn remember(&mut self, clock: &Clock, segment: &Flying) {
-        if self.0.len() == REMEMBERED {
-            self.0.pop_front();
+        if self.times.len() == REMEMBERED {
+            self.times.pop_front();
+            self.forgot = true;
         }
-        self.0.push_back(Times {
+        let times = Times {
             first: segment.first,
             last: clock.stamp(segment.last_sent),
             sent: low_half(segment.last_sent),
             acked: segment.acked,
             repeated: segment.repeated && !segment.acked,
-        });
+        };
+        room::push(&mut self.times, times);
+    }
+
+    pub(super) fn holds_memory(&self) -> bool {
+        self.times.capacity() > AT_REST
+    }
+
+    /// Forgets all but the latest: whatever is still under way of the others is late indeed.
+    pub(super) fn release_memory(&mut self) {
+        let surplus = self.times.len().saturating_sub(AT_REST);
+        self.forgot |= surplus > 0;
+        self.times.drain(..surplus);
+        self.times.shrink_to_fit();
     }
 
     fn place(&self, age: u32) -> Option<usize> {
-        self.0.len().checked_sub(usize::try_from(age).ok()?)
+        self.times.len().checked_sub(usize::try_from(age).ok()?)
     }
 
     /// The first and the last stamp of the segment released `age` segments ago.
     pub(super) fn stamps(&self, age: u32) -> Option<(Ts, Ts)> {
-        self.0.get(self.place(age)?).map(|times| (times.first, times.last))
+        self.times.get(self.place(age)?).map(|times| (times.first, times.last))
     }
 
     /// An acknowledgement, with its stamp, of the segment released `age` segments ago.
     pub(super) fn on_ack(&mut self, now: Time, age: u32, ts: Ts) -> Late {
-        // A memory that is not full holds all there ever was.
-        let unknown = if self.0.len() < REMEMBERED { Late::Invalid } else { Late::Stale };
+        let unknown = if self.forgot { Late::Stale } else { Late::Invalid };
         let place = self.place(age);
-        let Some(times) = place.and_then(|place| self.0.get_mut(place)) else { return unknown };
+        let Some(times) = place.and_then(|place| self.times.get_mut(place)) else { return unknown };
         if ts.since(times.first) < 0 || ts.since(times.last) > 0 {
             return Late::Invalid;
         }
@@ -86,4 +106,33 @@ impl Released {
 #[expect(clippy::cast_possible_truncation, reason = "differences of up to an hour are exact")]
 fn low_half(time: Time) -> u32 {
     time.0 as u32
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "a clock needs an instant to start from")]
+mod tests {
+    use super::super::flight::Flight;
+    use super::super::outbox::Span;
+    use super::super::seq::Sn;
+    use super::*;
+
+    #[test]
+    fn a_rest_leaves_the_latest_and_judges_nobody_by_the_others() {
+        let clock = Clock::new(std::time::Instant::now(), 0);
+        let (mut flight, mut released) = (Flight::new(Sn(0)), Released::default());
+        for ms in 0..20 {
+            let now = Time(ms * 1_000);
+            flight.push(now, clock.stamp(now), Span::default(), 0);
+            released.remember(&clock, &flight.release().unwrap());
+        }
+        assert!(released.holds_memory());
+        let now = Time(50_000);
+        assert_eq!(released.on_ack(now, 21, Ts(0)), Late::Invalid, "there was no such segment");
+        released.release_memory();
+        assert!(!released.holds_memory());
+        assert_eq!(released.on_ack(now, 9, Ts(11)), Late::Stale);
+        let rtt = Some(38_000);
+        assert_eq!(released.on_ack(now, 8, Ts(12)), Late::Last { rtt, repeated: false });
+        assert_eq!(released.on_ack(now, 1, Ts(18)), Late::Invalid, "it left at another time");
+    }
 }

@@ -16,7 +16,7 @@ use super::rtt::Rtt;
 use super::seq::{Sn, Ts};
 use super::window::RemoteWindow;
 use crate::config::{KcpConfig, Mode, NoDelay};
-use crate::stats::ConnectionStats;
+use crate::stats::Counters;
 
 /// What may leave next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,6 +150,17 @@ impl Sender {
         self.outbox.push(data, frg);
     }
 
+    pub(crate) fn holds_memory(&self) -> bool {
+        let queues = self.outbox.holds_memory() || self.flight.holds_memory();
+        queues || self.released.holds_memory()
+    }
+
+    pub(crate) fn release_memory(&mut self) {
+        self.outbox.release_memory();
+        self.flight.release_memory();
+        self.released.release_memory();
+    }
+
     /// Whether every byte was acknowledged cumulatively.
     pub(crate) fn is_drained(&self) -> bool {
         self.outbox.is_empty() && self.flight.is_empty()
@@ -209,7 +220,7 @@ impl Sender {
         clock: &Clock,
         (sn, ts): (Sn, Ts),
         sample: bool,
-        stats: &mut ConnectionStats,
+        stats: &mut Counters,
     ) -> Evidence {
         let Some(segment) = self.flight.get(sn) else {
             return self.on_released_ack(now, (sn, ts), sample, stats);
@@ -251,7 +262,7 @@ impl Sender {
         now: Time,
         (sn, ts): (Sn, Ts),
         sample: bool,
-        stats: &mut ConnectionStats,
+        stats: &mut Counters,
     ) -> Evidence {
         let window = u32::from(u16::MAX);
         let age = self.una().offset_from(sn).filter(|age| (1..=window).contains(age));
@@ -325,7 +336,7 @@ impl Sender {
         now: Time,
         stamp: Ts,
         next: Next,
-        stats: &mut ConnectionStats,
+        stats: &mut Counters,
     ) -> Option<Outgoing<'_>> {
         let sn = match next.repeat {
             None => {

@@ -44,6 +44,16 @@ const DEAF_PATIENCE: Duration = Duration::from_secs(1);
 const FALLBACK_MTU: u16 = 1_200;
 const SMALLEST_MTU: u16 = 508;
 
+/// What holds for a peer that has opened a conversation and proved nothing. Short-lived, and so not
+/// a part of every conversation.
+#[derive(Debug)]
+struct Doubt {
+    /// Bounds what it is sent.
+    credit: Credit,
+    /// Until when it may go on.
+    until: Instant,
+}
+
 #[derive(Debug)]
 pub(super) struct Conn {
     kcp: Kcp,
@@ -61,12 +71,10 @@ pub(super) struct Conn {
     mtu: u16,
     /// How long closing goes on without success, as of the last look.
     linger: Duration,
-    /// Bounds what is sent to someone who has proved nothing.
-    credit: Option<Credit>,
-    /// Until when that may go on.
-    unproven_until: Option<Instant>,
+    /// While its peer has proved nothing.
+    doubt: Option<Box<Doubt>>,
     /// To be accepted once the peer has proved that it is there.
-    unaccepted: Option<KcpStream>,
+    unaccepted: Option<Box<KcpStream>>,
     /// The application will write no more.
     write_closed: bool,
     /// Nobody holds a handle any more.
@@ -119,8 +127,7 @@ impl Conn {
             copies: config.duplicates,
             mtu: config.kcp.mtu,
             linger: config.linger,
-            credit: None,
-            unproven_until: None,
+            doubt: None,
             unaccepted: None,
             write_closed: false,
             detached: false,
@@ -215,13 +222,13 @@ impl Conn {
         if origin == Origin::Wire {
             self.heard = now;
             let bytes = datagram.len() + self.cipher_overhead();
-            if let Some(credit) = &mut self.credit {
-                credit.on_received(bytes);
+            if let Some(doubt) = &mut self.doubt {
+                doubt.credit.on_received(bytes);
             }
         }
         let proves = !proven && self.is_proven();
         if proves {
-            (self.credit, self.unproven_until) = (None, None);
+            self.doubt = None;
         }
         Ok(Taken { wants_answer: self.immediate_acks, proves })
     }
@@ -234,19 +241,18 @@ impl Conn {
     /// A peer opened it who has proved nothing: it is asked, and until it answers there are limits.
     /// `floor`: bytes it is sent in any case.
     pub(super) fn distrust(&mut self, now: Instant, floor: usize, until: Instant) {
-        self.credit = Some(Credit::new(floor));
-        self.unproven_until = Some(until);
+        self.doubt = Some(Box::new(Doubt { credit: Credit::new(floor), until }));
         self.kcp.insist(now);
     }
 
     /// Keeps the stream until the peer has proved that it is there.
     pub(super) fn hold_back(&mut self, stream: KcpStream) {
-        self.unaccepted = Some(stream);
+        self.unaccepted = Some(Box::new(stream));
     }
 
     /// What was kept so.
     pub(super) fn take_held_back(&mut self) -> Option<KcpStream> {
-        self.unaccepted.take()
+        self.unaccepted.take().map(|stream| *stream)
     }
 
     /// Lets the peer know of the conversation before there is data for it.
@@ -325,13 +331,14 @@ impl Conn {
 
     /// Whether it was counted among those who have proved nothing, and still is.
     pub(super) fn is_distrusted(&self) -> bool {
-        self.unproven_until.is_some()
+        self.doubt.is_some()
     }
 
     pub(super) fn on_timeout(&mut self, now: Instant) {
         self.kcp.handle_timeout(now);
         if self.rest_at.is_some_and(|at| now >= at) {
             self.kcp.release_memory();
+            self.shared.release_memory();
             self.rest_at = None;
         }
     }

@@ -45,24 +45,34 @@ impl Queue {
     }
 }
 
+/// Most conversations never have any: what only the others need is elsewhere.
 #[derive(Default)]
 pub(super) struct Datagrams {
-    outgoing: Queue,
-    incoming: Queue,
+    queues: Option<Box<Queues>>,
     pub(super) fault: Option<ConnectionError>,
     pub(super) reader: Option<Waker>,
 }
 
+#[derive(Default)]
+struct Queues {
+    outgoing: Queue,
+    incoming: Queue,
+}
+
 impl Datagrams {
+    fn queues(&mut self) -> &mut Queues {
+        self.queues.get_or_insert_default()
+    }
+
     /// Empties both queues. The content is for dropping outside the lock.
-    pub(super) fn clear(&mut self) -> [VecDeque<Bytes>; 2] {
-        [self.outgoing.take(), self.incoming.take()]
+    pub(super) fn clear(&mut self) -> Option<[VecDeque<Bytes>; 2]> {
+        let queues = self.queues.as_mut()?;
+        Some([queues.outgoing.take(), queues.incoming.take()])
     }
 
     /// Nothing more is sent. What was received can still be read.
-    pub(super) fn end(&mut self, error: ConnectionError) -> VecDeque<Bytes> {
-        self.fault.get_or_insert(error);
-        self.outgoing.take()
+    pub(super) fn clear_unsent(&mut self) -> Option<VecDeque<Bytes>> {
+        Some(self.queues.as_mut()?.outgoing.take())
     }
 }
 
@@ -74,8 +84,9 @@ impl Shared {
             return None;
         }
         let mut datagrams = lock(&self.datagrams);
-        let next = datagrams.outgoing.pop();
-        self.has_datagrams.store(!datagrams.outgoing.datagrams.is_empty(), Ordering::Relaxed);
+        let outgoing = &mut datagrams.queues.as_mut()?.outgoing;
+        let next = outgoing.pop();
+        self.has_datagrams.store(!outgoing.datagrams.is_empty(), Ordering::Relaxed);
         next
     }
 
@@ -90,7 +101,7 @@ impl Shared {
         if self.is_detached() {
             return None;
         }
-        datagrams.incoming.push(datagram);
+        datagrams.queues().incoming.push(datagram);
         datagrams.reader.take()
     }
 }
@@ -100,7 +111,8 @@ impl Shared {
     /// Datagrams that made room for later ones.
     pub(super) fn dropped_datagrams(&self) -> u64 {
         let datagrams = lock(&self.datagrams);
-        datagrams.outgoing.dropped + datagrams.incoming.dropped
+        let queues = datagrams.queues.as_ref();
+        queues.map_or(0, |queues| queues.outgoing.dropped + queues.incoming.dropped)
     }
 
     /// Queues a datagram.
@@ -109,7 +121,7 @@ impl Shared {
         if let Some(fault) = datagrams.fault {
             return Err(fault.into());
         }
-        datagrams.outgoing.push(datagram);
+        datagrams.queues().outgoing.push(datagram);
         self.has_datagrams.store(true, Ordering::Relaxed);
         drop(datagrams);
         self.notify();
@@ -119,7 +131,7 @@ impl Shared {
     /// The next datagram; without a waker whoever waits stays registered.
     pub(crate) fn poll_datagram(&self, waker: Option<&Waker>) -> Poll<io::Result<Bytes>> {
         let mut datagrams = lock(&self.datagrams);
-        if let Some(datagram) = datagrams.incoming.pop() {
+        if let Some(datagram) = datagrams.queues.as_mut().and_then(|q| q.incoming.pop()) {
             return Poll::Ready(Ok(datagram));
         }
         if let Some(fault) = datagrams.fault {

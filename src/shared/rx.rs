@@ -11,11 +11,12 @@ use super::{Shared, charge, surplus};
 use crate::error::ConnectionError;
 use crate::mailbox::remember;
 use crate::pool;
+use crate::room;
 use crate::sync::lock;
 
 #[derive(Default)]
 pub(super) struct RxHalf {
-    chunks: VecDeque<Bytes>,
+    pub(super) chunks: VecDeque<Bytes>,
     /// What everything delivered and not reported as read counts for, see `CHUNK_CHARGE`.
     len: usize,
     /// The driver holds more back and waits for the reader.
@@ -133,6 +134,7 @@ impl Shared {
             return None;
         }
         let reader = if chunks.is_empty() { None } else { rx.reader.take() };
+        room::reserve(&mut rx.chunks, chunks.len());
         rx.chunks.append(chunks);
         rx.len += charged;
         // With nothing left to read, no read will come to call the driver.
@@ -183,6 +185,10 @@ impl Shared {
             Poll::Ready(Err(fault.into()))
         } else {
             storage = [surplus(&mut rx.chunks), surplus(&mut queue.chunks)];
+            if rx.chunks.capacity() == 0 {
+                // Where the driver fills it, and can give it back.
+                mem::swap(&mut rx.chunks, &mut queue.chunks);
+            }
             replaced = waker.and_then(|waker| remember(&mut rx.reader, waker));
             Poll::Pending
         };

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use super::{Shared, charge, surplus};
 use crate::error::ConnectionError;
 use crate::mailbox::remember;
+use crate::room;
 use crate::sync::{Ordering, lock};
 
 /// A piece of what was written, on its way to the protocol.
@@ -39,7 +40,7 @@ pub(crate) struct Intake {
 
 #[derive(Default)]
 pub(super) struct TxHalf {
-    chunks: VecDeque<Outgoing>,
+    pub(super) chunks: VecDeque<Outgoing>,
     /// Payload bytes queued.
     pub(super) bytes: usize,
     /// What the chunks count for, see `CHUNK_CHARGE`.
@@ -74,7 +75,7 @@ impl TxHalf {
         self.bytes += data.len();
         self.queued += charge(data.len());
         self.unflushed = true;
-        self.chunks.push_back(Outgoing { data, message });
+        room::push(&mut self.chunks, Outgoing { data, message });
     }
 }
 

@@ -5,7 +5,7 @@ use crate::core::clock::Time;
 use crate::core::flight::LAST_LEVEL;
 use crate::core::loss::Sign;
 use crate::core::seq::Sn;
-use crate::stats::ConnectionStats;
+use crate::stats::Counters;
 
 /// Silence after which only one segment at a time is repeated, microseconds.
 const SILENCE: u64 = 1_000_000;
@@ -60,7 +60,7 @@ impl Sender {
         }
     }
 
-    pub(super) fn repeat(&mut self, now: Time, sn: Sn, sign: Sign, stats: &mut ConnectionStats) {
+    pub(super) fn repeat(&mut self, now: Time, sn: Sn, sign: Sign, stats: &mut Counters) {
         let level = self.flight.get(sn).map_or(0, |segment| segment.level);
         let nxt = self.flight.nxt();
         let level = match sign {

@@ -14,7 +14,7 @@ impl Conn {
     pub(in super::super) fn settle(
         &mut self,
         now: Instant,
-        fec: FecStats,
+        fec: Option<FecStats>,
         scratch: &mut Scratch,
     ) -> Option<Tombstone> {
         if self.ended.is_none() {
@@ -32,7 +32,7 @@ impl Conn {
         (!self.kcp.is_leaving(now)).then(|| self.tombstone())
     }
 
-    fn inform(&mut self, now: Instant, fec: FecStats, scratch: &mut Scratch) {
+    fn inform(&mut self, now: Instant, fec: Option<FecStats>, scratch: &mut Scratch) {
         if !self.told_established && self.kcp.is_established() {
             self.told_established = true;
             self.span.established();
@@ -48,10 +48,12 @@ impl Conn {
             scratch.wakers.extend(self.shared.set_drained());
         }
         self.shared.max_message.store(self.kcp.max_message_size(), Ordering::Relaxed);
-        let mut stats = self.kcp.stats();
-        (stats.out_of_band_sent, stats.out_of_band_received) = self.out_of_band;
-        stats.fec = fec;
-        self.shared.publish(&stats);
+        let (counters, estimates) = (self.kcp.counters(), self.kcp.estimates());
+        self.shared.publish(|shown| {
+            (shown.counters, shown.estimates) = (counters, estimates);
+            shown.out_of_band = self.out_of_band;
+            shown.set_fec(fec);
+        });
         self.plan_rest(now);
     }
 
@@ -77,7 +79,7 @@ impl Conn {
             let end = ConnectionError::LingerExpired;
             return Some(if drained { ConnectionError::Closed } else { end });
         }
-        if self.unproven_until.is_some_and(|until| now >= until) {
+        if self.doubt.as_ref().is_some_and(|doubt| now >= doubt.until) {
             return Some(ConnectionError::DeadPeer);
         }
         self.kcp.ended()
@@ -180,14 +182,15 @@ impl Conn {
         let protocol = self.kcp.poll_timeout();
         let closing = self.closing_until().filter(|until| *until > now);
         // What a stranger has no credit for does not become due; only the question who it is.
-        let may_wait = |at: &Instant| self.credit.is_none() || *at > now;
+        let may_wait = |at: &Instant| self.doubt.is_none() || *at > now;
         let protocol = protocol.filter(may_wait);
         if self.ended.is_some() {
             let over = self.kcp.leaves_until();
             return [protocol, over, closing].into_iter().flatten().min();
         }
-        let asking = self.kcp.poll_liveness().filter(|_| self.credit.is_some()).filter(may_wait);
-        let life = [self.linger_until(), self.unproven_until, self.deaf_until()];
+        let asking = self.kcp.poll_liveness().filter(|_| self.doubt.is_some()).filter(may_wait);
+        let proof = self.doubt.as_ref().map(|doubt| doubt.until);
+        let life = [self.linger_until(), proof, self.deaf_until()];
         let rest = [self.rest_at, self.held_until, protocol, asking, closing];
         life.into_iter().chain(rest).flatten().min()
     }

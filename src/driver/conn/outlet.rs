@@ -77,11 +77,15 @@ impl Conn {
         count
     }
 
+    fn credit_left(&self) -> Option<usize> {
+        self.doubt.as_ref().map(|doubt| doubt.credit.left())
+    }
+
     fn transmit_stream(&mut self, now: Instant, out: &mut Outlet<'_>) -> usize {
+        let overhead = self.shared.overhead;
+        let limit = self.credit_left().map_or(usize::MAX, |left| left.saturating_sub(overhead));
         let (kcp, fec) = (&mut self.kcp, out.fec.as_deref_mut());
         let before = out.tx.bytes();
-        let overhead = self.shared.overhead;
-        let limit = self.credit.map_or(usize::MAX, |c| c.left().saturating_sub(overhead));
         let mut len = 0;
         let write = |tail: &mut Vec<u8>| {
             let sent = kcp.poll_transmit_within(now, tail, limit);
@@ -89,15 +93,15 @@ impl Conn {
             len > 0
         };
         let peer = self.peer;
-        let extra = Extra { fec, copies: self.copies, may_repeat: self.credit.is_none() };
+        let extra = Extra { fec, copies: self.copies, may_repeat: self.doubt.is_none() };
         let datagrams = out.codec.encode(now, out.tx, peer, extra, write);
         if datagrams == 0 {
             return 0;
         }
         let bytes = out.tx.bytes() - before;
         kcp.on_sent_beside(now, bytes - len);
-        if let Some(credit) = &mut self.credit {
-            credit.sent += bytes;
+        if let Some(doubt) = &mut self.doubt {
+            doubt.credit.sent += bytes;
         }
         self.stream_is_next = false;
         datagrams
@@ -105,7 +109,7 @@ impl Conn {
 
     /// Not before the stream has begun: to some peers it would be the beginning.
     fn transmit_out_of_band(&mut self, now: Instant, out: &mut Outlet<'_>) -> usize {
-        if !self.shared.has_datagrams() || !self.kcp.has_started() || self.credit.is_some() {
+        if !self.shared.has_datagrams() || !self.kcp.has_started() || self.doubt.is_some() {
             return 0;
         }
         self.held_until = self.kcp.held_until(now);
