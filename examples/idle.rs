@@ -26,7 +26,7 @@ use kcpx::{Config, Endpoint, KcpListener, KcpStream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, sleep_until};
 
 const GREETING: [u8; 64] = [7; 64];
 /// Conversations that are being opened at the same time.
@@ -47,6 +47,9 @@ struct Args {
     /// How long they rest; with the defaults 30 s at least, since keepalive acts every 15 s
     #[arg(long, default_value_t = 10, value_parser = value_parser!(u64).range(1..=3_600))]
     seconds: u64,
+    /// Open them evenly over so many seconds, so that their keepalives do not fall together
+    #[arg(long, default_value_t = 0, value_parser = value_parser!(u64).range(0..=3_600))]
+    over: u64,
     /// Give each conversation a client socket of its own, instead of 4 for all
     #[arg(long)]
     sockets: bool,
@@ -150,7 +153,9 @@ async fn open(args: &Args, server: SocketAddr, config: Config) -> Result<Vec<Kcp
         endpoints.push(Endpoint::bind_with("127.0.0.1:0", config.clone()).await?);
     }
     let (mut opening, mut streams) = (JoinSet::new(), Vec::new());
+    let (start, over) = (Instant::now(), Duration::from_secs(args.over));
     for number in 0..args.connections as usize {
+        sleep_until(start + over.mul_f64(number as f64 / f64::from(args.connections))).await;
         let own = args.sockets.then(|| config.clone());
         let endpoint = endpoints[number % ENDPOINTS].clone();
         opening.spawn(async move {

@@ -388,7 +388,11 @@ impl<S: Socket> Driver<S> {
         opening: Option<Opening>,
     ) -> io::Result<Arc<Shared>> {
         let seed = Seed { ts_epoch: self.rng.next_u32(), cookies: self.rng.next_u64() };
-        let kcp = Kcp::new(key.1, &self.core, now, seed)?;
+        let mut kcp = Kcp::new(key.1, &self.core, now, seed)?;
+        // Whoever has many conversations had most of them opened by peers, and asks together.
+        if opening.is_none() {
+            kcp.give_way();
+        }
         let entry = self.conns.vacant_entry();
         self.generations = self.generations.wrapping_add(1);
         let slot = u32::try_from(entry.key()).map_err(io::Error::other)?;

@@ -18,6 +18,11 @@ const TICK: u64 = 1_000_000;
 /// Nanoseconds of a bucket in the second level.
 const SECOND: u64 = 1_000 * TICK;
 
+/// Nanoseconds between the moments for what may be late by so much.
+const MOMENT: u64 = 100 * TICK;
+/// Nanoseconds from which on a wait may be: that is at most a twentieth of it.
+const LONG: u64 = 2 * SECOND;
+
 /// Buckets of the first level; more than a second, so that a bucket of the second always fits.
 const TICKS: u64 = 1_024;
 /// Buckets of the second level, also the seconds between two looks at what is beyond.
@@ -104,6 +109,18 @@ impl TimerWheel {
             self.unlink(index);
             self.link(index, deadline);
         }
+    }
+
+    /// When something should happen that was promised for `at`, and may happen a little later with
+    /// what others have promised: ten times a second if that is far away. Thousands of connections
+    /// that rest wake their driver that often at most, and what they send leaves together.
+    pub(crate) fn shared_moment(&self, now: Instant, at: Instant) -> Instant {
+        let nanos = self.nanos(at);
+        if nanos.saturating_sub(self.nanos(now)) < LONG {
+            return at;
+        }
+        let moment = nanos.checked_next_multiple_of(MOMENT).unwrap_or(nanos);
+        at.checked_add(Duration::from_nanos(moment - nanos)).unwrap_or(at)
     }
 
     /// When to call [`Self::expire`] next; `None` when nothing is armed.

@@ -160,7 +160,9 @@ pub struct KcpConfig {
     /// [`DeadPeer`](crate::ConnectionError::DeadPeer), 1 s to 1 day; `None` never. Default 60 s.
     pub dead_peer_timeout: Option<Duration>,
     /// Silence after which the peer is asked for a sign of life, 1 s to 1 day; `None` never.
-    /// Default 15 s. A stock server that closed on its side answers this with a new idle session.
+    /// Default 15 s. The side that opened the conversation waits a sixteenth longer, so that
+    /// only one of them asks, and both up to 0.1 s, so that many ask together. A stock
+    /// server that closed on its side answers this with a new idle session.
     pub keepalive: Option<Duration>,
     /// Silence after which a conversation ends with
     /// [`IdleTimeout`](crate::ConnectionError::IdleTimeout), 1 s to 1 day; `None` never.

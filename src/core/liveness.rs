@@ -18,6 +18,8 @@ const PROBE_DISTANCE: u32 = 1 << 30;
 const COOKIE_LIFE: u64 = 10_000_000;
 /// Least time between probes.
 const PROBE_GAP: u64 = 1_000_000;
+/// Share of the keepalive period that one side waits longer than the other.
+const WAY_SHARE: u64 = 16;
 /// Share of the dead-peer time after which an unanswered peer is probed each second.
 const ANXIOUS_SHARE: u64 = 3;
 
@@ -80,6 +82,11 @@ impl Liveness {
             insists: false,
             cookies: seed,
         }
+    }
+
+    /// The peer goes first with keepalives: it takes one to keep both sides.
+    pub(crate) fn give_way(&mut self) {
+        self.keepalive = self.keepalive.map(|period| period.saturating_add(period / WAY_SHARE));
     }
 
     /// A valid datagram came from the peer.

@@ -318,6 +318,11 @@ impl Kcp {
         self.live.request_probe(self.clock.at(now));
     }
 
+    /// The peer goes first with keepalives.
+    pub(crate) fn give_way(&mut self) {
+        self.live.give_way();
+    }
+
     /// Asks the peer for a proof that it is there, with the next transmission and then each second
     /// until there is one.
     pub fn insist(&mut self, now: Instant) {

@@ -10,6 +10,11 @@ impl Kcp {
     /// for.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
+        [self.poll_work(), self.poll_liveness()].into_iter().flatten().min()
+    }
+
+    /// The same for whatever has to be on time.
+    pub(crate) fn poll_work(&self) -> Option<Instant> {
         if self.ended.is_some() {
             return self.ending.abort_deadline().map(|at| self.clock.instant(at));
         }
@@ -29,12 +34,14 @@ impl Kcp {
         let resume = resume.filter(|&at| self.next_segment(at).is_some());
         let resume = resume.map(|at| self.pacer.wait(at).unwrap_or(at));
         let queued = self.pacer.next().filter(ahead).filter(|&at| self.has_work(at));
-        let life = self.live.deadline(self.has_started());
-        [work, resume, queued, life].into_iter().flatten().min().map(|at| self.clock.instant(at))
+        [work, resume, queued].into_iter().flatten().min().map(|at| self.clock.instant(at))
     }
 
     /// When the peer is asked for a sign of life, or its silence ends the conversation.
     pub(crate) fn poll_liveness(&self) -> Option<Instant> {
+        if self.ended.is_some() {
+            return None;
+        }
         self.live.deadline(self.has_started()).map(|at| self.clock.instant(at))
     }
 

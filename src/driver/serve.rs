@@ -81,7 +81,8 @@ impl<S: Socket> Driver<S> {
                 Ok(None)
             }
             None => {
-                self.timers.set(slot, conn.deadline(now));
+                let deadline = conn.deadline(now, |at| self.timers.shared_moment(now, at));
+                self.timers.set(slot, deadline);
                 Ok(interrupted)
             }
         }

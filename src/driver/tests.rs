@@ -3,6 +3,7 @@
 mod lifecycle;
 mod limits;
 mod lossy;
+mod many;
 mod moving;
 mod net;
 mod opened;

@@ -308,3 +308,22 @@ fn memory_is_bounded_and_steady() {
     }
     assert_eq!((wheel.entries.capacity(), expired.capacity()), (entries, 1_000));
 }
+
+#[test]
+fn far_promises_share_their_moments_and_near_ones_are_kept() {
+    let wheel = TimerWheel::new(Instant::now());
+    let at = |micros| wheel.origin + Duration::from_micros(micros);
+    for (now, promised, moment) in [
+        (0, 15_000_000, 15_000_000),
+        (0, 15_000_001, 15_100_000),
+        (0, 15_099_999, 15_100_000),
+        (14_000_000, 15_000_001, 15_000_001),
+        (0, 1_999_999, 1_999_999),
+        (20_000_000, 15_000_001, 15_000_001),
+    ] {
+        assert_eq!(wheel.shared_moment(at(now), at(promised)), at(moment));
+    }
+    if let Some(far) = wheel.origin.checked_add(Duration::from_secs(u64::MAX / 4)) {
+        assert_eq!(wheel.shared_moment(at(0), far), far);
+    }
+}

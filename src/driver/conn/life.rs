@@ -177,9 +177,15 @@ impl Conn {
         }
     }
 
-    /// When [`Self::on_timeout`] should be called next.
-    pub(in super::super) fn deadline(&self, now: Instant) -> Option<Instant> {
-        let protocol = self.kcp.poll_timeout();
+    /// When [`Self::on_timeout`] should be called next. `later` moves what need not be on time: the
+    /// limits on silence, and the questions before them.
+    pub(in super::super) fn deadline(
+        &self,
+        now: Instant,
+        later: impl Fn(Instant) -> Instant,
+    ) -> Option<Instant> {
+        let silence = self.kcp.poll_liveness().map(later);
+        let protocol = [self.kcp.poll_work(), silence].into_iter().flatten().min();
         let closing = self.closing_until().filter(|until| *until > now);
         // What a stranger has no credit for does not become due; only the question who it is.
         let may_wait = |at: &Instant| self.doubt.is_none() || *at > now;
@@ -188,7 +194,7 @@ impl Conn {
             let over = self.kcp.leaves_until();
             return [protocol, over, closing].into_iter().flatten().min();
         }
-        let asking = self.kcp.poll_liveness().filter(|_| self.doubt.is_some()).filter(may_wait);
+        let asking = silence.filter(|_| self.doubt.is_some()).filter(may_wait);
         let proof = self.doubt.as_ref().map(|doubt| doubt.until);
         let life = [self.linger_until(), proof, self.deaf_until()];
         let rest = [self.rest_at, self.held_until, protocol, asking, closing];
