@@ -245,6 +245,13 @@ impl Config {
         self
     }
 
+    /// Sets how many sockets a listener binds to its address; see [`SocketConfig::shards`].
+    #[must_use]
+    pub fn shards(mut self, sockets: usize) -> Self {
+        self.socket.shards = sockets;
+        self
+    }
+
     /// Checks every field. Called by everything that takes a configuration.
     ///
     /// # Errors

@@ -1,10 +1,12 @@
 //! One UDP socket with its driver, as the application holds it.
 
 mod connect;
+mod shards;
 
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::ops::Add;
 
 use bytes::Bytes;
 use tokio::net::{ToSocketAddrs, lookup_host};
@@ -54,6 +56,8 @@ use crate::transport::Transport;
 /// ```
 pub struct Endpoint {
     mailbox: Arc<Mailbox>,
+    /// The other shards of a listener.
+    others: Option<Arc<[Endpoint]>>,
 }
 
 /// Making one.
@@ -84,7 +88,7 @@ impl Endpoint {
     ///
     /// Cancel safe.
     pub async fn bind_with(addr: impl ToSocketAddrs, config: Config) -> io::Result<Self> {
-        Self::bind_first(addr, config, None).await
+        Self::bind_first(addr, config, |addr, config| Self::start(addr, config, None)).await
     }
 
     /// Takes over a bound UDP socket, blocking or not.
@@ -133,18 +137,18 @@ impl Endpoint {
         let least = (config.overhead() + SEGMENT_HEADER) as u64 + 1;
         let most = adapter.max_datagram() as u64;
         ConfigError::check("mtu (bytes)", config.kcp.mtu, least, most)?;
-        Self::spawn(adapter, config, None)
+        Self::spawn(adapter, config, None, Mailbox::new())
     }
 
-    pub(crate) async fn bind_first(
+    async fn bind_first(
         addr: impl ToSocketAddrs,
         config: Config,
-        accept: Option<Arc<AcceptQueue>>,
+        start: impl Fn(SocketAddr, Config) -> io::Result<Self>,
     ) -> io::Result<Self> {
         config.validate()?;
         let mut failure = None;
         for addr in lookup_host(addr).await? {
-            match Self::start(addr, config.clone(), accept.clone()) {
+            match start(addr, config.clone()) {
                 Ok(endpoint) => return Ok(endpoint),
                 Err(error) => failure = Some(error),
             }
@@ -158,7 +162,7 @@ impl Endpoint {
         config: Config,
         accept: Option<Arc<AcceptQueue>>,
     ) -> io::Result<Self> {
-        Self::spawn(UdpSocket::bind(addr, &config.socket)?, config, accept)
+        Self::spawn(UdpSocket::bind(addr, &config.socket)?, config, accept, Mailbox::new())
     }
 
     pub(crate) fn take_over(
@@ -167,18 +171,18 @@ impl Endpoint {
         accept: Option<Arc<AcceptQueue>>,
     ) -> io::Result<Self> {
         config.validate()?;
-        Self::spawn(UdpSocket::from_std(socket)?, config, accept)
+        Self::spawn(UdpSocket::from_std(socket)?, config, accept, Mailbox::new())
     }
 
     fn spawn<S: Socket + Unpin>(
         socket: S,
         config: Config,
         accept: Option<Arc<AcceptQueue>>,
+        mailbox: Arc<Mailbox>,
     ) -> io::Result<Self> {
         Handle::try_current().map_err(io::Error::other)?;
         let mut seed = [0; 32];
         getrandom::fill(&mut seed).map_err(io::Error::other)?;
-        let mailbox = Mailbox::new();
         let now = tokio::time::Instant::now().into_std();
         let driver = Driver::new(socket, config, mailbox.clone(), accept, seed, now)?;
         let endpoint = Self::attach(mailbox);
@@ -190,7 +194,7 @@ impl Endpoint {
     /// Another handle to the endpoint behind `mailbox`.
     pub(crate) fn attach(mailbox: Arc<Mailbox>) -> Self {
         mailbox.add_handle();
-        Self { mailbox }
+        Self { mailbox, others: None }
     }
 }
 
@@ -205,6 +209,7 @@ impl Endpoint {
     ///
     /// When the endpoint has ended, or has
     /// [`max_connections`](crate::Limits::max_connections) conversations;
+    /// [`Unsupported`](io::ErrorKind::Unsupported) with [`shards`](crate::SocketConfig::shards);
     /// [`InvalidInput`](io::ErrorKind::InvalidInput) when the socket does not speak the peer's IP
     /// version; [`AddrInUse`](io::ErrorKind::AddrInUse) when the configured id is in use with this
     /// peer.
@@ -248,6 +253,7 @@ impl Endpoint {
     }
 
     async fn open(&self, peer: SocketAddr, conv: Option<u32>) -> io::Result<KcpStream> {
+        self.check_alone("dial")?;
         self.ask(|reply| Command::Connect { peer: canonical(peer), conv, reply }).await?
     }
 
@@ -257,12 +263,14 @@ impl Endpoint {
     /// # Errors
     ///
     /// [`AddrInUse`](io::ErrorKind::AddrInUse) while the endpoint has a listener;
+    /// [`Unsupported`](io::ErrorKind::Unsupported) with [`shards`](crate::SocketConfig::shards);
     /// [`NotConnected`](io::ErrorKind::NotConnected) when it has ended.
     ///
     /// # Cancel safety
     ///
     /// Cancel safe: a listener that nobody receives is dropped.
     pub async fn listen(&self) -> io::Result<KcpListener> {
+        self.check_alone("listen")?;
         self.ask(Command::Listen).await?
     }
 
@@ -276,8 +284,10 @@ impl Endpoint {
     ///
     /// Cancel safe.
     pub async fn wait_idle(&self) {
-        // An endpoint that has ended has nothing left to deliver.
-        drop(self.ask(Command::WaitIdle).await);
+        for shard in self.shards() {
+            // An endpoint that has ended has nothing left to deliver.
+            drop(shard.ask(Command::WaitIdle).await);
+        }
     }
 
     /// Hands the driver a command and waits for its reply.
@@ -327,7 +337,7 @@ impl Endpoint {
     ///
     /// [`InvalidInput`](io::ErrorKind::InvalidInput) when the new socket does not speak the IP
     /// version of a peer; [`Unsupported`](io::ErrorKind::Unsupported) for an endpoint on a
-    /// [`Transport`]; [`NotConnected`](io::ErrorKind::NotConnected) when it has ended. The old
+    /// [`Transport`], or with [`shards`](crate::SocketConfig::shards); [`NotConnected`](io::ErrorKind::NotConnected) when it has ended. The old
     /// socket then stays.
     ///
     /// # Cancel safety
@@ -338,6 +348,7 @@ impl Endpoint {
     }
 
     async fn replace(&self, rebind: Rebind) -> io::Result<()> {
+        self.check_alone("be rebound")?;
         self.ask(|reply| Command::Rebind(rebind, reply)).await?
     }
 
@@ -372,19 +383,23 @@ impl Endpoint {
     ///
     /// None; the signature is that of `TcpStream`.
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
-        Ok(self.mailbox.take_fault())
+        Ok(self.shards().find_map(|shard| shard.mailbox.take_fault()))
     }
 
-    /// A snapshot of the endpoint's counters.
+    /// A snapshot of the endpoint's counters: of a listener with
+    /// [`shards`](crate::SocketConfig::shards) those of all sockets together.
     #[must_use]
     pub fn stats(&self) -> EndpointStats {
-        self.mailbox.stats()
+        let shards = self.shards().map(|shard| shard.mailbox.stats());
+        shards.fold(EndpointStats::default(), Add::add)
     }
 }
 
 impl Clone for Endpoint {
     fn clone(&self) -> Self {
-        Self::attach(self.mailbox.clone())
+        let mut other = Self::attach(self.mailbox.clone());
+        other.others = self.others.clone();
+        other
     }
 }
 

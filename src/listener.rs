@@ -140,7 +140,9 @@ impl KcpListener {
         Self::bind_with(addr, Config::default()).await
     }
 
-    /// Binds a UDP socket and listens; every accepted stream has this configuration.
+    /// Binds a UDP socket and listens; every accepted stream has this configuration. With
+    /// [`shards`](crate::SocketConfig::shards) it binds so many to the same address. Such a listener
+    /// accepts as any other; its [`endpoint`](Self::endpoint) cannot dial or be rebound.
     ///
     /// # Errors
     ///
@@ -148,7 +150,7 @@ impl KcpListener {
     /// [`ConfigError`](crate::ConfigError) when the configuration is refused.
     pub async fn bind_with(addr: impl ToSocketAddrs, config: Config) -> io::Result<Self> {
         let queue = AcceptQueue::new();
-        let endpoint = Endpoint::bind_first(addr, config, Some(queue.clone())).await?;
+        let endpoint = Endpoint::bind_listener(addr, config, &queue).await?;
         Ok(Self::new(queue, endpoint))
     }
 
@@ -216,7 +218,7 @@ impl KcpListener {
         self.endpoint.local_addr()
     }
 
-    /// The endpoint behind this listener: it can dial from the same socket.
+    /// The endpoint behind this listener: it can dial from the same socket, if there is just one.
     #[must_use]
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint

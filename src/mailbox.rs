@@ -76,6 +76,8 @@ pub(crate) struct Mailbox {
     fault: Mutex<Option<io::Error>>,
     /// Endpoint handles and listeners; while there are any the driver goes on.
     handles: AtomicUsize,
+    /// Its socket is one of several with the same address.
+    shard: bool,
 }
 
 /// Datagrams of other protocols, on their way out.
@@ -112,6 +114,11 @@ impl Inner {
 
 impl Mailbox {
     pub(crate) fn new() -> Arc<Self> {
+        Self::of(false)
+    }
+
+    /// The mailbox of one of several sockets with the same address, if it is a `shard`.
+    pub(crate) fn of(shard: bool) -> Arc<Self> {
         Arc::new(Self {
             inner: Mutex::new(Inner::default()),
             stats: Mutex::new(EndpointStats::default()),
@@ -119,6 +126,7 @@ impl Mailbox {
             raw: Mutex::new(Raw::default()),
             fault: Mutex::new(None),
             handles: AtomicUsize::new(0),
+            shard,
         })
     }
 
@@ -162,6 +170,11 @@ impl Mailbox {
     /// Driver: handles that keep the endpoint alive.
     pub(crate) fn handles(&self) -> usize {
         self.handles.load(Ordering::Acquire)
+    }
+
+    /// Whether the socket is one of several with the same address.
+    pub(crate) fn is_shard(&self) -> bool {
+        self.shard
     }
 
     /// Driver: replaces the counters that handles see.

@@ -1,6 +1,7 @@
 //! Statistics as plain data: snapshots, with the unit in each name.
 
 use std::fmt;
+use std::ops::Add;
 use std::time::Duration;
 
 use crate::fec::FecStats;
@@ -297,6 +298,67 @@ pub struct EndpointStats {
     pub out_of_band_received: u64,
     /// What FEC did with what came from all addresses.
     pub fec: FecStats,
+}
+
+/// Of several sockets together.
+impl Add for SocketErrors {
+    type Output = Self;
+
+    fn add(self, more: Self) -> Self {
+        Self {
+            too_large: self.too_large + more.too_large,
+            no_buffers: self.no_buffers + more.no_buffers,
+            denied: self.denied + more.denied,
+            refused: self.refused + more.refused,
+            unreachable: self.unreachable + more.unreachable,
+            other: self.other + more.other,
+        }
+    }
+}
+
+/// Of several sockets together.
+impl Add for EndpointStats {
+    type Output = Self;
+
+    fn add(self, more: Self) -> Self {
+        let mut fec = self.fec;
+        fec += more.fec;
+        Self {
+            connections: self.connections + more.connections,
+            opened_by_peers: self.opened_by_peers + more.opened_by_peers,
+            opened_locally: self.opened_locally + more.opened_locally,
+            received_datagrams: self.received_datagrams + more.received_datagrams,
+            received_bytes: self.received_bytes + more.received_bytes,
+            sent_datagrams: self.sent_datagrams + more.sent_datagrams,
+            sent_bytes: self.sent_bytes + more.sent_bytes,
+            sealed_datagrams: self.sealed_datagrams + more.sealed_datagrams,
+            dropped_forged: self.dropped_forged + more.dropped_forged,
+            dropped_reflected: self.dropped_reflected + more.dropped_reflected,
+            dropped_replayed: self.dropped_replayed + more.dropped_replayed,
+            dropped_short: self.dropped_short + more.dropped_short,
+            dropped_malformed: self.dropped_malformed + more.dropped_malformed,
+            dropped_unknown: self.dropped_unknown + more.dropped_unknown,
+            dropped_closed: self.dropped_closed + more.dropped_closed,
+            dropped_not_accepting: self.dropped_not_accepting + more.dropped_not_accepting,
+            refused_connections: self.refused_connections + more.refused_connections,
+            refused_backlog: self.refused_backlog + more.refused_backlog,
+            refused_unvalidated: self.refused_unvalidated + more.refused_unvalidated,
+            refused_source: self.refused_source + more.refused_source,
+            unvalidated: self.unvalidated + more.unvalidated,
+            migrations: self.migrations + more.migrations,
+            suspected_restarts: self.suspected_restarts + more.suspected_restarts,
+            refused_by_filter: self.refused_by_filter + more.refused_by_filter,
+            filtered_datagrams: self.filtered_datagrams + more.filtered_datagrams,
+            raw_sent_datagrams: self.raw_sent_datagrams + more.raw_sent_datagrams,
+            raw_dropped_datagrams: self.raw_dropped_datagrams + more.raw_dropped_datagrams,
+            recv_errors: self.recv_errors + more.recv_errors,
+            recv_errors_by_class: self.recv_errors_by_class + more.recv_errors_by_class,
+            send_errors: self.send_errors + more.send_errors,
+            send_errors_by_class: self.send_errors_by_class + more.send_errors_by_class,
+            out_of_band_received: self.out_of_band_received + more.out_of_band_received,
+            fec,
+        }
+    }
 }
 
 /// One line each, with the names of kcp-go's `Snmp` where it counts the same.

@@ -5,7 +5,8 @@ use std::time::Duration;
 use crate::crypto::Cipher;
 use crate::error::ConfigError;
 
-/// Bounds of one endpoint against strangers.
+/// Bounds of one endpoint against strangers. Each of the [`shards`](crate::SocketConfig::shards) of
+/// a listener has them for itself, save the one backlog.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {

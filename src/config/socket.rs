@@ -5,6 +5,12 @@ use crate::error::ConfigError;
 /// The longest name that systems give a network interface, in bytes.
 const DEVICE_NAME: u64 = 15;
 
+/// Most sockets that share an address.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const MOST_SHARDS: u64 = 64;
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+const MOST_SHARDS: u64 = 1;
+
 /// The UDP socket, where the crate makes it. A socket that the application made keeps its own
 /// options.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +35,11 @@ pub struct SocketConfig {
     /// routes decide. Linux and Android only; elsewhere binding fails with
     /// [`Unsupported`](std::io::ErrorKind::Unsupported). Some systems ask for privileges.
     pub device: Option<String>,
+    /// Sockets that [`KcpListener::bind_with`](crate::KcpListener::bind_with) binds to its address,
+    /// 1 to 64, and elsewhere than on Linux and Android 1. Default 1. Each has a task of its own, so
+    /// that a server uses as many cores; the system spreads peers over them by address. What it
+    /// costs: each has its kernel buffers and tables. Whatever else makes a socket makes one.
+    pub shards: usize,
 }
 
 impl Default for SocketConfig {
@@ -41,6 +52,7 @@ impl Default for SocketConfig {
             dscp: None,
             ttl: None,
             device: None,
+            shards: 1,
         }
     }
 }
@@ -55,6 +67,7 @@ impl SocketConfig {
                 ConfigError::check(field, size, 1, 1 << 30)?;
             }
         }
+        ConfigError::check("shards (sockets)", self.shards, 1, MOST_SHARDS)?;
         if let Some(dscp) = self.dscp {
             ConfigError::check("dscp", dscp, 0, 63)?;
         }

@@ -4,15 +4,48 @@ use std::fmt;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use crate::config::SocketConfig;
 
 /// Smallest kernel buffer in bytes that is still tried when larger ones are refused.
 const MIN_BUFFER: usize = 4 * 1024;
 
+/// Most datagrams that are thrown away while a group of sockets is not complete yet.
+const EARLY: usize = 4_096;
+
 /// A bound, non-blocking UDP socket.
 pub(super) fn bind(addr: SocketAddr, config: &SocketConfig) -> io::Result<UdpSocket> {
+    bind_beside(addr, config, false)
+}
+
+/// As many of them as there are shards, all bound to the same address: the system spreads peers
+/// over them.
+///
+/// The first one is bound like any other, so that an address in use is refused, by a group of
+/// another process too.
+pub(super) fn bind_group(addr: SocketAddr, config: &SocketConfig) -> io::Result<Vec<UdpSocket>> {
+    let first = bind(addr, config)?;
+    if config.shards <= 1 {
+        return Ok(vec![first]);
+    }
+    share_address(&SockRef::from(&first))?;
+    let local = first.local_addr()?;
+    let mut group = vec![first];
+    while group.len() < config.shards {
+        group.push(bind_beside(local, config, true)?);
+    }
+    // What came before the group was complete went to another socket than what its sender will say
+    // next. It will be repeated.
+    for socket in &group {
+        let mut buffer = [0; 1];
+        let early = std::iter::repeat_with(|| socket.recv_from(&mut buffer));
+        early.take(EARLY).find(Result::is_err);
+    }
+    Ok(group)
+}
+
+fn bind_beside(addr: SocketAddr, config: &SocketConfig, beside: bool) -> io::Result<UdpSocket> {
     let socket = Socket::new(Domain::for_address(addr), Type::DGRAM, Some(Protocol::UDP))?;
     socket.set_nonblocking(true)?;
     if addr.is_ipv6() {
@@ -36,8 +69,22 @@ pub(super) fn bind(addr: SocketAddr, config: &SocketConfig) -> io::Result<UdpSoc
             .map_err(|error| named("ttl", &ttl, &error))?;
     }
     set_device(&socket, config)?;
+    if beside {
+        share_address(&socket)?;
+    }
     socket.bind(&addr.into())?;
     Ok(socket.into())
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn share_address(socket: &Socket) -> io::Result<()> {
+    socket.set_reuse_port(true)
+}
+
+/// Elsewhere such sockets do not share what arrives, or not by peer.
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+fn share_address(_: &Socket) -> io::Result<()> {
+    Err(io::Error::new(io::ErrorKind::Unsupported, "sockets cannot share an address here"))
 }
 
 /// Whether the system knows a way to `peer` from here. Nothing is sent.

@@ -9,11 +9,12 @@ use socket2::SockRef;
 use tokio::io::Interest;
 use tokio::runtime::Handle;
 
-use super::bind::{SavedOptions, bind};
+use super::bind::{SavedOptions, bind, bind_group};
 use super::errors::{SendFault, may_be_offload, of_send};
 use super::marked;
 use super::{MAX_TRAIN_BYTES, RxBatch, Socket, Transmit, canonical};
 use crate::config::SocketConfig;
+use crate::sync::Arc;
 
 /// A UDP socket registered with the runtime it was made in.
 #[derive(Debug)]
@@ -30,6 +31,8 @@ pub(crate) struct UdpSocket {
     max_train: usize,
     /// The last peer whose path could not take segments of this size, and the size in bytes.
     narrow: Option<(SocketAddr, usize)>,
+    /// Keeps every socket of its group open, if it has one.
+    _group: Option<Arc<[std::net::UdpSocket]>>,
 }
 
 /// Why a train was refused that may well leave as single datagrams.
@@ -52,6 +55,30 @@ impl UdpSocket {
     /// When the address cannot be bound, or outside a Tokio runtime.
     pub(crate) fn bind(addr: SocketAddr, config: &SocketConfig) -> io::Result<Self> {
         Self::from_std(bind(addr, config)?)
+    }
+
+    /// Binds as many sockets to the same address as the configuration says. Either all are bound or
+    /// none stays so.
+    ///
+    /// None of them is closed before the last one is dropped: the system would spread the peers of
+    /// the others anew.
+    ///
+    /// # Errors
+    ///
+    /// As [`bind`](Self::bind).
+    pub(crate) fn bind_group(addr: SocketAddr, config: &SocketConfig) -> io::Result<Vec<Self>> {
+        let bound = bind_group(addr, config)?;
+        if let [_] = bound.as_slice() {
+            return bound.into_iter().map(Self::from_std).collect();
+        }
+        let group = bound.iter().map(std::net::UdpSocket::try_clone);
+        let group: Arc<[_]> = group.collect::<io::Result<Vec<_>>>()?.into();
+        let mut sockets = Vec::new();
+        for socket in bound {
+            let group = Some(group.clone());
+            sockets.push(Self { _group: group, ..Self::from_std(socket)? });
+        }
+        Ok(sockets)
     }
 
     /// Takes over a bound socket. Its options stay, except that it becomes non-blocking and
@@ -81,6 +108,7 @@ impl UdpSocket {
             io: tokio::net::UdpSocket::from_std(socket)?,
             state,
             narrow: None,
+            _group: None,
         })
     }
 

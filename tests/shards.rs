@@ -1,0 +1,172 @@
+//! A listener on several sockets with the same address. Linux.
+#![cfg(target_os = "linux")]
+
+mod common;
+
+use std::collections::HashMap;
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+
+use common::{assert_same, bytes, on_both_runtimes, open, read, until};
+use kcpx::{Config, ConfigError, Endpoint, KcpListener, KcpStream};
+use tokio::io::AsyncWriteExt;
+use tokio::task::JoinSet;
+
+const SHARDS: usize = 4;
+
+fn config() -> Config {
+    Config::new().socket_buffers(Some(1 << 20), Some(1 << 20))
+}
+
+async fn sharded(config: Config) -> (KcpListener, SocketAddr) {
+    let listener = KcpListener::bind_with("127.0.0.1:0", config.shards(SHARDS)).await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    (listener, addr)
+}
+
+/// How many sockets of the system are bound to `addr`.
+fn sockets(addr: SocketAddr) -> usize {
+    let SocketAddr::V4(v4) = addr else { panic!("an IPv4 address") };
+    let ip = u32::from_ne_bytes(v4.ip().octets());
+    let local = format!(" {ip:08X}:{:04X} ", v4.port());
+    let table = std::fs::read_to_string("/proc/net/udp").unwrap();
+    table.lines().filter(|line| line.contains(&local)).count()
+}
+
+#[test]
+fn all_shards_accept_and_serve() {
+    const CLIENTS: usize = 200;
+    const LEN: usize = 20_000;
+    on_both_runtimes(|| async {
+        let (listener, addr) = sharded(config()).await;
+        assert_eq!(sockets(addr), SHARDS);
+        let mut clients = JoinSet::new();
+        for number in 0..CLIENTS {
+            clients.spawn(async move {
+                let stream = KcpStream::connect_with(addr, config()).await.unwrap();
+                let (mut reader, mut writer) = stream.into_split();
+                let data = bytes(number as u64, LEN);
+                let sending = async {
+                    writer.write_all(&data).await.unwrap();
+                    writer.shutdown().await.unwrap();
+                };
+                let ((), echo) = tokio::join!(sending, read(&mut reader, LEN));
+                assert_same(&echo, &data);
+            });
+        }
+        let mut servers = JoinSet::new();
+        let mut shares = HashMap::<_, u64>::new();
+        for _ in 0..CLIENTS {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            assert_eq!(stream.local_addr().unwrap(), addr);
+            // The endpoint of a stream is that of its socket alone. The first look at each tells
+            // the sockets apart by how many conversations they have.
+            let endpoint = stream.endpoint();
+            servers.spawn(async move {
+                let data = read(&mut stream, LEN).await;
+                stream.write_all(&data).await.unwrap();
+                stream.shutdown().await.unwrap();
+                endpoint.stats().opened_by_peers
+            });
+        }
+        while let Some(client) = clients.join_next().await {
+            client.unwrap();
+        }
+        while let Some(opened) = servers.join_next().await {
+            *shares.entry(opened.unwrap()).or_default() += 1;
+        }
+        println!("conversations of the shards, and how many saw so many: {shares:?}");
+        assert!(shares.keys().all(|opened| *opened < CLIENTS as u64), "one socket has them all");
+        listener.wait_idle().await;
+        let stats = listener.stats();
+        assert_eq!(stats.opened_by_peers, CLIENTS as u64);
+        assert_eq!((stats.dropped_unknown, stats.dropped_malformed), (0, 0));
+    });
+}
+
+/// Conversations from sockets of their own, both ends of each.
+async fn pairs(listener: &KcpListener, addr: SocketAddr, count: usize) -> Vec<[KcpStream; 2]> {
+    let mut pairs = Vec::new();
+    for _ in 0..count {
+        let (client, server) = open(listener, addr, config()).await;
+        pairs.push([client, server]);
+    }
+    pairs
+}
+
+#[test]
+fn every_socket_stays_until_the_last_conversation_is_over() {
+    on_both_runtimes(|| async {
+        let (listener, addr) = sharded(config()).await;
+        let mut pairs = pairs(&listener, addr, 24).await;
+        drop(listener);
+        // All but one conversation end, and with them all drivers but one.
+        while pairs.len() > 1 {
+            for mut stream in pairs.pop().unwrap() {
+                stream.shutdown().await.unwrap();
+            }
+        }
+        let [mut client, mut server] = pairs.pop().unwrap();
+        // The drivers stay for what peers may repeat, and then only two are left, one of each side.
+        let tasks = tokio::runtime::Handle::current().metrics();
+        until(|| tasks.num_alive_tasks() == 2).await;
+        for _ in 0..20 {
+            server.write_all(b"still").await.unwrap();
+            assert_eq!(read(&mut client, 5).await, b"still");
+            client.write_all(b"there").await.unwrap();
+            assert_eq!(read(&mut server, 5).await, b"there");
+        }
+        assert_eq!(sockets(addr), SHARDS);
+        let (closed, _) = tokio::join!(server.shutdown(), client.shutdown());
+        closed.unwrap();
+        drop((client, server));
+        until(|| sockets(addr) == 0).await;
+    });
+}
+
+#[test]
+fn an_address_in_use_is_refused_and_nothing_stays_bound() {
+    on_both_runtimes(|| async {
+        let (listener, addr) = sharded(config()).await;
+        for shards in [1, SHARDS] {
+            let again = KcpListener::bind_with(addr, config().shards(shards)).await;
+            assert_eq!(again.unwrap_err().kind(), ErrorKind::AddrInUse);
+            assert_eq!(sockets(addr), SHARDS);
+        }
+        let plain = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let taken = plain.local_addr().unwrap();
+        let other = KcpListener::bind_with(taken, config().shards(SHARDS)).await;
+        assert_eq!(other.unwrap_err().kind(), ErrorKind::AddrInUse);
+        assert_eq!(sockets(taken), 1);
+        drop(listener);
+        until(|| sockets(addr) == 0).await;
+    });
+}
+
+#[test]
+fn what_needs_an_address_of_its_own_is_refused() {
+    on_both_runtimes(|| async {
+        let (listener, addr) = sharded(config()).await;
+        let (_client, server) = open(&listener, addr, config()).await;
+        for endpoint in [listener.endpoint().clone(), server.endpoint()] {
+            let errors = [
+                endpoint.connect(addr).await.err(),
+                endpoint.connect_with_conv(addr, 7).await.err(),
+                endpoint.listen().await.err(),
+                endpoint.rebind("127.0.0.1:0").await.err(),
+            ];
+            for error in errors {
+                let error = error.expect("a refusal");
+                assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+            }
+        }
+        // Only a listener has several.
+        let endpoint = Endpoint::bind_with("127.0.0.1:0", config().shards(SHARDS)).await.unwrap();
+        assert_eq!(sockets(endpoint.local_addr().unwrap()), 1);
+        endpoint.listen().await.unwrap();
+        for shards in [0, 65] {
+            let error = config().shards(shards).validate().unwrap_err();
+            assert!(matches!(error, ConfigError::OutOfRange { min: 1, max: 64, .. }), "{error}");
+        }
+    });
+}
