@@ -268,6 +268,10 @@ impl Config {
         ConfigError::check("linger (ms)", self.linger.as_millis(), 0, 24 * 60 * 60 * 1_000)?;
         self.limits.validate()?;
         self.migration.check(&self.cipher)?;
+        if self.migration != Migration::Off && self.socket.shards > 1 {
+            // Wherever the peer is now, what it sends arrives at another socket.
+            return Err(ConfigError::Needs { field: "migration", needs: "one shard" });
+        }
         if self.open_on_connect && !self.kcp.close_notify {
             return Err(ConfigError::Needs { field: "open_on_connect", needs: "close_notify" });
         }

@@ -48,7 +48,7 @@ use crate::shared::{Outgoing, Shared};
 use crate::stats::EndpointStats;
 use crate::strangers::Strangers;
 use crate::stream::KcpStream;
-use crate::sync::Arc;
+use crate::sync::{Arc, Mutex, lock};
 use crate::sys::{RxBatch, Socket};
 use crate::timer::TimerWheel;
 use crate::trace;
@@ -106,8 +106,9 @@ pub(crate) struct Driver<S> {
     demux: Demux,
     peers: Peers,
     codec: Codec,
-    /// Of datagrams that opened a conversation, and of the latest ones.
-    openings: Nonces,
+    /// Of datagrams that opened a conversation, at any socket of a group. Its lock is a leaf.
+    openings: Arc<Mutex<Nonces>>,
+    /// Of the latest ones.
     latest: Nonces,
     /// Working memory: what FEC recovered.
     recovered: Vec<(ConnId, Vec<u8>)>,
@@ -159,7 +160,7 @@ impl<S: Socket> Driver<S> {
             core: config.core(),
             peers: Peers::new(&config),
             codec: Codec::new(&config, secret),
-            openings: Nonces::of_openings(),
+            openings: Arc::new(Mutex::new(Nonces::of_openings())),
             latest: Nonces::of_latest(config.replay_window),
             recovered: Vec::new(),
             config,
@@ -189,6 +190,17 @@ impl<S: Socket> Driver<S> {
             commands: Vec::new(),
             expired: Vec::new(),
         })
+    }
+
+    /// Shares with the other drivers of a group what they remember of openings: one that was
+    /// recorded could be played to each of them otherwise.
+    pub(crate) fn share_openings(&mut self, openings: Arc<Mutex<Nonces>>) {
+        self.openings = openings;
+    }
+
+    /// Whether an opening with this nonce is new.
+    fn is_new_opening(&self, now: Instant, nonce: &[u8]) -> bool {
+        lock(&self.openings).insert(now, nonce)
     }
 
     /// Everything except waiting.

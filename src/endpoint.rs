@@ -13,6 +13,7 @@ use tokio::net::{ToSocketAddrs, lookup_host};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
+use self::shards::Group;
 use crate::config::{Config, SEGMENT_HEADER, check_conv};
 use crate::driver::{Driver, DriverTask};
 use crate::error::{ConfigError, ConnectionError};
@@ -137,7 +138,7 @@ impl Endpoint {
         let least = (config.overhead() + SEGMENT_HEADER) as u64 + 1;
         let most = adapter.max_datagram() as u64;
         ConfigError::check("mtu (bytes)", config.kcp.mtu, least, most)?;
-        Self::spawn(adapter, config, None, Mailbox::new())
+        Self::spawn(adapter, config, None, None)
     }
 
     async fn bind_first(
@@ -162,7 +163,7 @@ impl Endpoint {
         config: Config,
         accept: Option<Arc<AcceptQueue>>,
     ) -> io::Result<Self> {
-        Self::spawn(UdpSocket::bind(addr, &config.socket)?, config, accept, Mailbox::new())
+        Self::spawn(UdpSocket::bind(addr, &config.socket)?, config, accept, None)
     }
 
     pub(crate) fn take_over(
@@ -171,20 +172,24 @@ impl Endpoint {
         accept: Option<Arc<AcceptQueue>>,
     ) -> io::Result<Self> {
         config.validate()?;
-        Self::spawn(UdpSocket::from_std(socket)?, config, accept, Mailbox::new())
+        Self::spawn(UdpSocket::from_std(socket)?, config, accept, None)
     }
 
     fn spawn<S: Socket + Unpin>(
         socket: S,
         config: Config,
         accept: Option<Arc<AcceptQueue>>,
-        mailbox: Arc<Mailbox>,
+        group: Option<&Group>,
     ) -> io::Result<Self> {
         Handle::try_current().map_err(io::Error::other)?;
         let mut seed = [0; 32];
         getrandom::fill(&mut seed).map_err(io::Error::other)?;
+        let mailbox = Mailbox::of(group.is_some());
         let now = tokio::time::Instant::now().into_std();
-        let driver = Driver::new(socket, config, mailbox.clone(), accept, seed, now)?;
+        let mut driver = Driver::new(socket, config, mailbox.clone(), accept, seed, now)?;
+        if let Some(group) = group {
+            group.join(&mut driver);
+        }
         let endpoint = Self::attach(mailbox);
         #[expect(clippy::disallowed_methods, reason = "the one task of a socket")]
         drop(tokio::spawn(DriverTask::new(driver)));

@@ -113,6 +113,8 @@ impl Inner {
 }
 
 impl Mailbox {
+    /// The mailbox of a socket that has its address for itself.
+    #[cfg(any(test, feature = "_fuzz"))]
     pub(crate) fn new() -> Arc<Self> {
         Self::of(false)
     }

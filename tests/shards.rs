@@ -8,11 +8,16 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 
 use common::{assert_same, bytes, on_both_runtimes, open, read, until};
-use kcpx::{Config, ConfigError, Endpoint, KcpListener, KcpStream};
+use kcpx::{Algorithm, Cipher, Config, ConfigError, Endpoint, KcpListener, KcpStream, Migration};
 use tokio::io::AsyncWriteExt;
+use tokio::net::UdpSocket;
 use tokio::task::JoinSet;
 
 const SHARDS: usize = 4;
+
+fn cipher() -> Cipher {
+    Cipher::new(Algorithm::Aes128Gcm, &[7; 16]).unwrap()
+}
 
 fn config() -> Config {
     Config::new().socket_buffers(Some(1 << 20), Some(1 << 20))
@@ -168,5 +173,34 @@ fn what_needs_an_address_of_its_own_is_refused() {
             let error = config().shards(shards).validate().unwrap_err();
             assert!(matches!(error, ConfigError::OutOfRange { min: 1, max: 64, .. }), "{error}");
         }
+        let mut moving = config().shards(2).cipher(cipher());
+        moving.migration = Migration::Authenticated;
+        let error = moving.validate().unwrap_err();
+        assert!(matches!(error, ConfigError::Needs { field: "migration", .. }), "{error}");
+        assert!(moving.shards(1).validate().is_ok());
+    });
+}
+
+#[test]
+fn a_recorded_opening_is_worth_nothing_at_any_shard() {
+    const SOURCES: usize = 40;
+    on_both_runtimes(|| async {
+        let config = config().cipher(cipher());
+        let (listener, addr) = sharded(config.clone()).await;
+        // The client speaks to a relay that passes its first datagram on, from many addresses.
+        let relay = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let mut client =
+            KcpStream::connect_with(relay.local_addr().unwrap(), config).await.unwrap();
+        client.write_all(b"once").await.unwrap();
+        let mut opening = [0; 1_500];
+        let (len, _) = relay.recv_from(&mut opening).await.unwrap();
+        for _ in 0..SOURCES {
+            let source = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+            source.send_to(&opening[..len], addr).await.unwrap();
+        }
+        until(|| listener.stats().received_datagrams >= SOURCES as u64).await;
+        let stats = listener.stats();
+        assert_eq!((stats.opened_by_peers, stats.dropped_replayed), (1, SOURCES as u64 - 1));
+        client.abort();
     });
 }

@@ -37,8 +37,10 @@ pub struct SocketConfig {
     pub device: Option<String>,
     /// Sockets that [`KcpListener::bind_with`](crate::KcpListener::bind_with) binds to its address,
     /// 1 to 64, and elsewhere than on Linux and Android 1. Default 1. Each has a task of its own, so
-    /// that a server uses as many cores; the system spreads peers over them by address. What it
-    /// costs: each has its kernel buffers and tables. Whatever else makes a socket makes one.
+    /// that a server uses as many cores; the system spreads peers over them by address, so no
+    /// conversation can follow its peer to another one
+    /// ([`Config::migration`](crate::Config::migration)). What it costs: each has its kernel buffers
+    /// and tables. Whatever else makes a socket makes one.
     pub shards: usize,
 }
 

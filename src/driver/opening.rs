@@ -61,7 +61,7 @@ impl<S: Socket> Driver<S> {
         }
         let (until, holds_back) = (now + limits.unvalidated_timeout, limits.require_validation);
         // Whoever recorded this opening cannot make another conversation of it, from anywhere.
-        if !self.openings.insert(now, nonce) {
+        if !self.is_new_opening(now, nonce) {
             self.stats.dropped_replayed += 1;
             return false;
         }
@@ -101,7 +101,7 @@ impl<S: Socket> Driver<S> {
             return false;
         }
         // What was recorded and is played again says nothing about now.
-        if !self.openings.insert(now, nonce) {
+        if !self.is_new_opening(now, nonce) {
             self.stats.dropped_replayed += 1;
             return true;
         }

@@ -2,7 +2,8 @@
 //!
 //! The system sends all datagrams of one peer to the same socket, as long as the group stays as it
 //! is. So it is complete before the first driver starts, and no socket of it is closed before the
-//! last driver has ended. Nothing else is shared but the queue of conversations to accept.
+//! last driver has ended. Nothing is shared but the queue of conversations to accept, and the memory
+//! of what opened one.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,10 +12,22 @@ use tokio::net::ToSocketAddrs;
 
 use super::Endpoint;
 use crate::config::Config;
+use crate::driver::Driver;
 use crate::listener::AcceptQueue;
-use crate::mailbox::Mailbox;
-use crate::sync::Arc;
-use crate::sys::UdpSocket;
+use crate::replay::Nonces;
+use crate::sync::{Arc, Mutex};
+use crate::sys::{Socket, UdpSocket};
+
+/// What the drivers of a group share.
+pub(super) struct Group {
+    openings: Arc<Mutex<Nonces>>,
+}
+
+impl Group {
+    pub(super) fn join<S: Socket>(&self, driver: &mut Driver<S>) {
+        driver.share_openings(self.openings.clone());
+    }
+}
 
 impl Endpoint {
     /// Binds the sockets of a listener.
@@ -33,14 +46,15 @@ impl Endpoint {
         accept: &Arc<AcceptQueue>,
     ) -> io::Result<Self> {
         let sockets = UdpSocket::bind_group(addr, &config.socket)?;
-        let shard = sockets.len() > 1;
+        let group = (sockets.len() > 1)
+            .then(|| Group { openings: Arc::new(Mutex::new(Nonces::of_openings())) });
         let mut others = Vec::new();
         for socket in sockets {
             let (config, accept) = (config.clone(), Some(accept.clone()));
-            others.push(Self::spawn(socket, config, accept, Mailbox::of(shard))?);
+            others.push(Self::spawn(socket, config, accept, group.as_ref())?);
         }
         let mut first = others.swap_remove(0);
-        first.others = shard.then(|| others.into());
+        first.others = group.map(|_| others.into());
         Ok(first)
     }
 
