@@ -139,6 +139,9 @@ pub(crate) struct Driver<S> {
     ids: Vec<ConnId>,
     commands: Vec<Command>,
     expired: Vec<usize>,
+    /// Conversations looked at so far.
+    #[cfg(test)]
+    served: usize,
 }
 
 impl<S: Socket> Driver<S> {
@@ -189,6 +192,8 @@ impl<S: Socket> Driver<S> {
             ids: Vec::new(),
             commands: Vec::new(),
             expired: Vec::new(),
+            #[cfg(test)]
+            served: 0,
         })
     }
 
@@ -319,8 +324,8 @@ impl<S: Socket> Driver<S> {
 
     /// The path to `dst` refuses datagrams of this size: new segments get smaller.
     fn lower_mtu(&mut self, dst: SocketAddr, size: usize) {
-        for (_, conn) in &mut self.conns {
-            if conn.peer() == dst {
+        for slot in self.peers.slots(dst) {
+            if let Some(conn) = self.conns.get_mut(slot) {
                 conn.lower_mtu(size);
             }
         }
@@ -414,7 +419,7 @@ impl<S: Socket> Driver<S> {
         let openings = opening.map(Openings::by).unwrap_or_default();
         entry.insert(Box::new(Conn::new(kcp, shared.clone(), openings, &self.config, now)));
         self.demux.insert(key, id);
-        self.peers.join(key.0);
+        self.peers.join(key.0, slot);
         self.touch(id);
         Ok(shared)
     }

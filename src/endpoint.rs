@@ -58,7 +58,7 @@ use crate::transport::Transport;
 pub struct Endpoint {
     mailbox: Arc<Mailbox>,
     /// The other shards of a listener.
-    others: Option<Arc<[Endpoint]>>,
+    others: Option<Arc<[Self]>>,
 }
 
 /// Making one.

@@ -1,9 +1,10 @@
-//! What is known of each address that has a conversation: its FEC state.
+//! What is known of each address that has a conversation: which those are, and its FEC state.
 //!
 //! Parity carries no conversation id, so FEC belongs to the address. It begins with the address's
 //! first conversation and goes with the last.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::net::SocketAddr;
 use std::time::Instant;
 
@@ -13,17 +14,37 @@ use crate::fec::{FecConfig, FecDecoder, FecEncoder, FecStats, Kind, kind};
 /// Largest datagram of a kcp-go peer.
 const STOCK_DATAGRAM: usize = 1_500;
 
-#[derive(Debug, Default)]
+/// The end of a list.
+const NONE: u32 = u32::MAX;
+
+#[derive(Debug)]
 struct Peer {
-    convs: u32,
+    /// The slot of one of its conversations; the others follow in `Peers::links`.
+    first: u32,
     /// It has answered something that we sent.
     validated: bool,
     encoder: Option<Box<FecEncoder>>,
     decoder: Option<Box<FecDecoder>>,
 }
 
+impl Peer {
+    fn of(slot: u32) -> Self {
+        Self { first: slot, validated: false, encoder: None, decoder: None }
+    }
+}
+
+/// The neighbours of a conversation among those of its address.
+#[derive(Clone, Copy, Debug)]
+struct Link {
+    previous: u32,
+    next: u32,
+}
+
 #[derive(Debug)]
 pub(crate) struct Peers {
+    /// By slot. One list for each address, so that whatever concerns an address looks at none of
+    /// the others' conversations.
+    links: Vec<Link>,
     map: HashMap<SocketAddr, Peer>,
     fec: Option<FecConfig>,
     decode: bool,
@@ -39,23 +60,57 @@ impl Peers {
     pub(crate) fn new(config: &Config) -> Self {
         let (fec, decode) = (config.fec, config.fec_decode);
         let longest = usize::from(config.kcp.mtu).max(STOCK_DATAGRAM);
-        Self { map: HashMap::new(), fec, decode, longest, decoders: 0, stats: FecStats::default() }
+        let (links, map, stats) = (Vec::new(), HashMap::new(), FecStats::default());
+        Self { links, map, fec, decode, longest, decoders: 0, stats }
     }
 
-    /// A conversation with `addr` begins.
-    pub(crate) fn join(&mut self, addr: SocketAddr) {
-        self.map.entry(addr).or_default().convs += 1;
-    }
-
-    /// A conversation with `addr` has ended.
-    pub(crate) fn leave(&mut self, addr: SocketAddr) {
-        if let Some(peer) = self.map.get_mut(&addr) {
-            peer.convs -= 1;
-            if peer.convs == 0 {
-                self.decoders -= usize::from(peer.decoder.is_some());
-                self.map.remove(&addr);
+    /// The conversation in `slot` is one with `addr` from now on.
+    pub(crate) fn join(&mut self, addr: SocketAddr, slot: u32) {
+        let next = match self.map.entry(addr) {
+            Entry::Occupied(mut peer) => std::mem::replace(&mut peer.get_mut().first, slot),
+            Entry::Vacant(place) => {
+                place.insert(Peer::of(slot));
+                NONE
             }
+        };
+        let link = Link { previous: NONE, next };
+        match self.links.get_mut(slot as usize) {
+            Some(place) => *place = link,
+            // Slots are given out in order, so that this adds one as a rule.
+            None => self.links.resize(slot as usize + 1, link),
         }
+        if let Some(neighbour) = self.links.get_mut(next as usize) {
+            neighbour.previous = slot;
+        }
+    }
+
+    /// The conversation in `slot`, which was one with `addr`, is so no more.
+    pub(crate) fn leave(&mut self, addr: SocketAddr, slot: u32) {
+        let Some(Link { previous, next }) = self.links.get(slot as usize).copied() else { return };
+        if let Some(neighbour) = self.links.get_mut(next as usize) {
+            neighbour.previous = previous;
+        }
+        if let Some(neighbour) = self.links.get_mut(previous as usize) {
+            neighbour.next = next;
+            return;
+        }
+        let Entry::Occupied(mut peer) = self.map.entry(addr) else { return };
+        if next == NONE {
+            self.decoders -= usize::from(peer.get().decoder.is_some());
+            peer.remove();
+        } else {
+            peer.get_mut().first = next;
+        }
+    }
+
+    /// The slots of the conversations with `addr`.
+    pub(crate) fn slots(&self, addr: SocketAddr) -> impl Iterator<Item = usize> {
+        let mut next = self.map.get(&addr).map_or(NONE, |peer| peer.first);
+        std::iter::from_fn(move || {
+            let slot = next as usize;
+            next = self.links.get(slot)?.next;
+            Some(slot)
+        })
     }
 
     /// Whether a conversation with `addr` lives.
@@ -65,7 +120,7 @@ impl Peers {
 
     /// Whether more than one does.
     pub(crate) fn has_several(&self, addr: SocketAddr) -> bool {
-        self.map.get(&addr).is_some_and(|peer| peer.convs > 1)
+        self.slots(addr).nth(1).is_some()
     }
 
     /// `addr` is whoever it says: it has answered.
@@ -141,5 +196,43 @@ impl Peers {
     /// What all decoders have done, those of addresses long gone included.
     pub(crate) fn stats(&self) -> FecStats {
         self.stats
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn addr(port: u16) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], port))
+    }
+
+    fn slots(peers: &Peers, port: u16) -> Vec<usize> {
+        let mut slots: Vec<_> = peers.slots(addr(port)).collect();
+        slots.sort_unstable();
+        slots
+    }
+
+    #[test]
+    fn an_address_knows_its_own_conversations() {
+        let mut peers = Peers::new(&Config::new());
+        for slot in 0..6 {
+            peers.join(addr(1 + slot % 2), u32::from(slot));
+        }
+        assert_eq!((slots(&peers, 1), slots(&peers, 2)), (vec![0, 2, 4], vec![1, 3, 5]));
+        // One in the middle, the first, the last; then others in their slots.
+        peers.leave(addr(1), 2);
+        peers.leave(addr(2), 5);
+        peers.leave(addr(2), 1);
+        assert_eq!((slots(&peers, 1), slots(&peers, 2)), (vec![0, 4], vec![3]));
+        assert!(peers.has_several(addr(1)) && !peers.has_several(addr(2)));
+        peers.join(addr(3), 2);
+        peers.join(addr(1), 1);
+        assert_eq!((slots(&peers, 1), slots(&peers, 3)), (vec![0, 1, 4], vec![2]));
+        for (port, slot) in [(1, 4), (1, 0), (1, 1), (2, 3), (3, 2)] {
+            assert!(peers.knows(addr(port)));
+            peers.leave(addr(port), slot);
+        }
+        assert!(peers.is_empty());
     }
 }

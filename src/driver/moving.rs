@@ -68,8 +68,8 @@ impl<S: Socket> Driver<S> {
             }
             return;
         }
-        self.peers.leave(old);
-        self.peers.join(to);
+        self.peers.leave(old, id.slot);
+        self.peers.join(to, id.slot);
         self.peers.validate(to);
         self.stats.migrations += 1;
         self.touch(id);

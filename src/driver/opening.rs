@@ -142,15 +142,15 @@ impl<S: Socket> Driver<S> {
         if self.config.sessions == SessionPolicy::KeepBoth || !self.peers.has_several(peer) {
             return;
         }
-        // Rare, and there is no list of an address's conversations to go through instead.
-        let others = self.conns.iter_mut().filter_map(|(_, conn)| {
-            let other = conn.peer() == peer && conn.id() != newest && conn.is_opened_by_peer();
-            other.then_some(conn)
-        });
         let mut ids = Vec::new();
-        for conn in others {
-            conn.end_early(ConnectionError::Replaced);
-            ids.push(conn.id());
+        for slot in self.peers.slots(peer) {
+            if let Some(conn) = self.conns.get_mut(slot)
+                && conn.id() != newest
+                && conn.is_opened_by_peer()
+            {
+                conn.end_early(ConnectionError::Replaced);
+                ids.push(conn.id());
+            }
         }
         ids.into_iter().for_each(|id| self.touch(id));
     }

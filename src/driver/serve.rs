@@ -30,6 +30,10 @@ impl<S: Socket> Driver<S> {
 
     /// Serves one conversation; tells whether it has more to send.
     fn serve_one(&mut self, now: Instant, id: ConnId) -> io::Result<Option<Interrupted>> {
+        #[cfg(test)]
+        {
+            self.served += 1;
+        }
         let slot = id.slot as usize;
         let Some(conn) = self.conns.get_mut(slot).filter(|conn| conn.id() == id) else {
             return Ok(None);
@@ -77,7 +81,7 @@ impl<S: Socket> Driver<S> {
                 self.timers.set(slot, None);
                 self.conns.remove(slot);
                 self.demux.remove(now, key, id, tombstone);
-                self.peers.leave(peer);
+                self.peers.leave(peer, id.slot);
                 Ok(None)
             }
             None => {
