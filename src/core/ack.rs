@@ -148,6 +148,12 @@ impl PendingAcks {
         count
     }
 
+    pub(crate) fn release_memory(&mut self) {
+        if self.is_empty() {
+            (self.ahead, self.again) = (Vec::new(), VecDeque::new());
+        }
+    }
+
     /// Those that wait.
     pub(crate) fn len(&self) -> usize {
         self.ahead.len() + usize::from(self.repeated.is_some()) + usize::from(self.newest.is_some())

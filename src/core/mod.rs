@@ -305,6 +305,7 @@ impl Kcp {
     pub fn release_memory(&mut self) {
         self.send.release_memory();
         self.recv.release_memory();
+        self.acks.release_memory();
     }
 
     /// Lets waiting acknowledgements leave with the next transmission, whatever the policy.
