@@ -9,6 +9,7 @@
 //! take turns in the order in which they became ready, each with a quota.
 
 mod conn;
+mod knocks;
 mod moving;
 mod opening;
 mod receive;
@@ -33,21 +34,20 @@ use slab::Slab;
 use tokio::sync::oneshot;
 
 use self::conn::Conn;
+use self::knocks::Knocks;
 pub(crate) use self::task::DriverTask;
 use crate::buffer::{Flushed, TxBatch};
 use crate::codec::Codec;
 use crate::config::{Config, KcpConfig, Setting};
-use crate::core::{Kcp, Seed};
-use crate::demux::{Demux, Key, Opening, Openings};
+use crate::demux::Demux;
 use crate::error::ConnectionError;
 use crate::listener::AcceptQueue;
 use crate::mailbox::{Command, ConnId, Mailbox};
 use crate::peers::Peers;
 use crate::replay::Nonces;
-use crate::shared::{Outgoing, Shared};
+use crate::shared::Outgoing;
 use crate::stats::EndpointStats;
 use crate::strangers::Strangers;
-use crate::stream::KcpStream;
 use crate::sync::{Arc, Mutex, lock};
 use crate::sys::{RxBatch, Socket};
 use crate::timer::TimerWheel;
@@ -103,6 +103,7 @@ pub(crate) struct Driver<S> {
     accept: Option<Arc<AcceptQueue>>,
     conns: Slab<Box<Conn>>,
     strangers: Strangers,
+    knocks: Knocks,
     demux: Demux,
     peers: Peers,
     codec: Codec,
@@ -171,6 +172,7 @@ impl<S: Socket> Driver<S> {
             accept,
             conns: Slab::new(),
             strangers: Strangers::default(),
+            knocks: Knocks::new(now),
             demux: Demux::default(),
             timers: TimerWheel::new(now),
             ready: VecDeque::new(),
@@ -223,6 +225,7 @@ impl<S: Socket> Driver<S> {
         };
         self.read_mailbox(now);
         self.expire(now);
+        self.knocks.release(now, &mut self.ready);
         usable = usable.and_then(|()| self.serve(now));
         usable = usable.and_then(|()| self.flush());
         // Before whoever waited looks at them.
@@ -257,7 +260,8 @@ impl<S: Socket> Driver<S> {
             .next()
             .map(|next| if self.blocked { next.max(self.turned + BLOCKED_REST) } else { next });
         let leaves = self.stays().filter(|_| self.is_abandoned());
-        [timer, self.recv_rest, leaves].into_iter().flatten().min()
+        let knocks = self.knocks.deadline().filter(|_| !self.blocked);
+        [timer, knocks, self.recv_rest, leaves].into_iter().flatten().min()
     }
 
     /// Whether the socket is left alone for a while: it has only failed of late.
@@ -372,56 +376,6 @@ impl<S: Socket> Driver<S> {
                 self.idle_waiters.push(reply);
             }
         }
-    }
-
-    fn connect(
-        &mut self,
-        now: Instant,
-        peer: SocketAddr,
-        conv: Option<u32>,
-    ) -> io::Result<KcpStream> {
-        self.socket.check_peer(peer)?;
-        if self.conns.len() >= self.config.limits.max_connections {
-            let limit = self.config.limits.max_connections;
-            let message = format!("the endpoint has {limit} connections, its max_connections");
-            return Err(io::Error::other(message));
-        }
-        let conv = self.choose_conv(now, peer, conv)?;
-        let shared = self.open(now, (peer, conv), None)?;
-        self.stats.opened_locally += 1;
-        if self.config.open_on_connect
-            && let Some(conn) = self.get_mut(shared.id)
-        {
-            conn.introduce(now);
-        }
-        Ok(KcpStream::new(shared))
-    }
-
-    /// Creates a conversation.
-    fn open(
-        &mut self,
-        now: Instant,
-        key: Key,
-        opening: Option<Opening>,
-    ) -> io::Result<Arc<Shared>> {
-        let seed = Seed { ts_epoch: self.rng.next_u32(), cookies: self.rng.next_u64() };
-        let mut kcp = Kcp::new(key.1, &self.core, now, seed)?;
-        // Whoever has many conversations had most of them opened by peers, and asks together.
-        if opening.is_none() {
-            kcp.give_way();
-        }
-        let entry = self.conns.vacant_entry();
-        self.generations = self.generations.wrapping_add(1);
-        let slot = u32::try_from(entry.key()).map_err(io::Error::other)?;
-        let id = ConnId { slot, generation: self.generations };
-        let mailbox = self.mailbox.clone();
-        let shared = Shared::new(id, key.1, key.0, &self.config, mailbox);
-        let openings = opening.map(Openings::by).unwrap_or_default();
-        entry.insert(Box::new(Conn::new(kcp, shared.clone(), openings, &self.config, now)));
-        self.demux.insert(key, id);
-        self.peers.join(key.0, slot);
-        self.touch(id);
-        Ok(shared)
     }
 
     fn expire(&mut self, now: Instant) {

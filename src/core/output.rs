@@ -201,8 +201,12 @@ impl Kcp {
         (self.ack_policy == AckPolicy::Interval).then(|| since.after(self.interval))
     }
 
-    /// Whether something is due at `at`.
-    pub(super) fn has_work(&self, at: Time) -> bool {
+    /// Whether something is due now.
+    pub(crate) fn has_work(&self, now: Instant) -> bool {
+        self.has_work_at(self.clock.at(now))
+    }
+
+    pub(super) fn has_work_at(&self, at: Time) -> bool {
         let quiet = self.tell_window || self.live.is_due() || self.owes_notice(at);
         let quiet = quiet || self.owes_opening(at);
         quiet || self.acks_due(at) || self.next_segment(at).is_some()

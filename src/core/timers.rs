@@ -33,7 +33,7 @@ impl Kcp {
         let resume = Some(self.send.resume()).filter(ahead);
         let resume = resume.filter(|&at| self.next_segment(at).is_some());
         let resume = resume.map(|at| self.pacer.wait(at).unwrap_or(at));
-        let queued = self.pacer.next().filter(ahead).filter(|&at| self.has_work(at));
+        let queued = self.pacer.next().filter(ahead).filter(|&at| self.has_work_at(at));
         [work, resume, queued].into_iter().flatten().min().map(|at| self.clock.instant(at))
     }
 

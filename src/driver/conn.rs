@@ -174,6 +174,11 @@ impl Conn {
         self.openings.is_by_peer()
     }
 
+    /// Whether the next datagram would be the first of a conversation that this side opens.
+    pub(super) fn would_begin(&self, now: Instant) -> bool {
+        !self.kcp.has_started() && !self.openings.is_by_peer() && self.kcp.has_work(now)
+    }
+
     /// Ends it for a reason of this endpoint, at its next look.
     pub(super) fn end_early(&mut self, cause: ConnectionError) {
         self.cause.get_or_insert(cause);

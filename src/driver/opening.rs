@@ -1,17 +1,24 @@
-//! Conversations that peers open, and what is asked of whoever does before it counts.
+//! How conversations begin: those opened here, and those that peers open, with what is asked of
+//! whoever does before it counts.
 
+use std::io;
 use std::net::SocketAddr;
 use std::time::Instant;
 
+use rand_core::Rng;
+
 use super::Driver;
+use super::conn::Conn;
 use crate::config::{Migration, SessionPolicy};
-use crate::core::Origin;
 use crate::core::segment::Header;
-use crate::demux::Opening;
+use crate::core::{Kcp, Origin, Seed};
+use crate::demux::{Key, Opening, Openings};
 use crate::error::ConnectionError;
 use crate::mailbox::ConnId;
+use crate::shared::Shared;
 use crate::strangers::Refusal;
 use crate::stream::KcpStream;
+use crate::sync::Arc;
 use crate::sys::Socket;
 
 /// Bytes of an ordinary datagram: what anyone may be sent, however small ours are, so that there is
@@ -19,6 +26,56 @@ use crate::sys::Socket;
 const ORDINARY: usize = 1_200;
 
 impl<S: Socket> Driver<S> {
+    pub(super) fn connect(
+        &mut self,
+        now: Instant,
+        peer: SocketAddr,
+        conv: Option<u32>,
+    ) -> io::Result<KcpStream> {
+        self.socket.check_peer(peer)?;
+        if self.conns.len() >= self.config.limits.max_connections {
+            let limit = self.config.limits.max_connections;
+            let message = format!("the endpoint has {limit} connections, its max_connections");
+            return Err(io::Error::other(message));
+        }
+        let conv = self.choose_conv(now, peer, conv)?;
+        let shared = self.open(now, (peer, conv), None)?;
+        self.stats.opened_locally += 1;
+        if self.config.open_on_connect
+            && let Some(conn) = self.get_mut(shared.id)
+        {
+            conn.introduce(now);
+        }
+        Ok(KcpStream::new(shared))
+    }
+
+    /// Creates a conversation.
+    pub(super) fn open(
+        &mut self,
+        now: Instant,
+        key: Key,
+        opening: Option<Opening>,
+    ) -> io::Result<Arc<Shared>> {
+        let seed = Seed { ts_epoch: self.rng.next_u32(), cookies: self.rng.next_u64() };
+        let mut kcp = Kcp::new(key.1, &self.core, now, seed)?;
+        // Whoever has many conversations had most of them opened by peers, and asks together.
+        if opening.is_none() {
+            kcp.give_way();
+        }
+        let entry = self.conns.vacant_entry();
+        self.generations = self.generations.wrapping_add(1);
+        let slot = u32::try_from(entry.key()).map_err(io::Error::other)?;
+        let id = ConnId { slot, generation: self.generations };
+        let mailbox = self.mailbox.clone();
+        let shared = Shared::new(id, key.1, key.0, &self.config, mailbox);
+        let openings = opening.map(Openings::by).unwrap_or_default();
+        entry.insert(Box::new(Conn::new(kcp, shared.clone(), openings, &self.config, now)));
+        self.demux.insert(key, id);
+        self.peers.join(key.0, slot);
+        self.touch(id);
+        Ok(shared)
+    }
+
     /// Someone unknown opens a conversation. Whatever refuses it does so before anything is
     /// allocated.
     pub(super) fn on_opening(
@@ -125,6 +182,8 @@ impl<S: Socket> Driver<S> {
                 self.demux.make_movable(conv, id);
             }
             self.replace_others(id, peer);
+        } else {
+            self.knocks.on_answer();
         }
         let Some(stream) = stream else { return };
         let Some(accept) = &self.accept else { return };

@@ -39,6 +39,9 @@ impl<S: Socket> Driver<S> {
             return Ok(None);
         };
         conn.look(now, &mut self.scratch);
+        if !self.blocked && conn.would_begin(now) && !self.knocks.admit(id) {
+            return Ok(None);
+        }
         let mut quota = CONN_PACKETS;
         let mut interrupted = None;
         loop {
