@@ -12,7 +12,7 @@ use tokio::io::AsyncWriteExt;
 const CONNECTIONS: usize = 500;
 /// Bytes that one end of a resting conversation may hold, its share of all tables included. Both
 /// ends are in this process.
-const LIMIT: usize = 3_584;
+const LIMIT: usize = 3_840;
 
 /// The system's allocator, and how many bytes of it are in use.
 struct Counting;
