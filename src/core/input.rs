@@ -150,6 +150,7 @@ impl Kcp {
                 self.stats.duplicate_segments += 1;
             }
             Ok(Arrival::Repeated) => {
+                self.live.on_repetition(now);
                 self.acks.repeated(now, ack);
                 self.stats.duplicate_segments += 1;
             }

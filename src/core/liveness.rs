@@ -18,6 +18,8 @@ const PROBE_DISTANCE: u32 = 1 << 30;
 const COOKIE_LIFE: u64 = 10_000_000;
 /// Least time between probes.
 const PROBE_GAP: u64 = 1_000_000;
+/// The same where the peer says that it lacks an answer, by repeating itself.
+const PROMPTED_GAP: u64 = 100_000;
 /// Share of the keepalive period that one side waits longer than the other.
 const WAY_SHARE: u64 = 16;
 /// Share of the dead-peer time after which an unanswered peer is probed each second.
@@ -137,6 +139,12 @@ impl Liveness {
     pub(crate) fn insist(&mut self, now: Time) {
         self.insists = true;
         self.request_probe(now);
+    }
+
+    /// The peer repeats what it was answered: the answer was lost, and the probe that came with it.
+    pub(crate) fn on_repetition(&mut self, now: Time) {
+        let asked = self.probe.filter(|_| self.insists && !self.validated);
+        self.due |= asked.is_some_and(|probe| now.since(probe.sent) >= PROMPTED_GAP);
     }
 
     /// Whether a probe leaves with the next transmission.
@@ -259,6 +267,23 @@ mod tests {
 
     fn liveness() -> Liveness {
         Liveness::new(&KcpConfig::default(), Time(0), 7)
+    }
+
+    #[test]
+    fn who_repeats_itself_is_asked_again_at_once_but_not_each_time() {
+        let mut live = liveness();
+        live.insist(Time(0));
+        let asked = live.take_probe(Time(0), Sn(0)).unwrap();
+        let mut probes = 0;
+        for ms in 0..1_000 {
+            let now = Time(ms * 1_000);
+            live.on_repetition(now);
+            probes += usize::from(live.take_probe(now, Sn(0)).is_some());
+        }
+        assert_eq!(probes, 9);
+        live.on_answer(Time(SECOND), asked, Sn(0)).unwrap();
+        live.on_repetition(Time(2 * SECOND));
+        assert!(!live.is_due(), "it has answered");
     }
 
     #[test]
