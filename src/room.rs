@@ -19,8 +19,11 @@ pub(crate) fn reserve<T>(queue: &mut VecDeque<T>, count: usize) {
 }
 
 /// Appends an entry, which is alone as a rule.
+#[inline]
 pub(crate) fn push<T>(queue: &mut VecDeque<T>, entry: T) {
-    reserve(queue, 1);
+    if queue.len() == queue.capacity() {
+        reserve(queue, 1);
+    }
     queue.push_back(entry);
 }
 

@@ -98,7 +98,8 @@ pub enum Mode {
 /// When received data is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AckPolicy {
-    /// Once per received batch of datagrams. The default.
+    /// Once per received batch of datagrams. The default. An application that answers one or two
+    /// segments at once sends their acknowledgement along.
     EachTurn,
     /// After one interval, earlier when a datagram is full of acknowledgements or data arrived out
     /// of order. kcp-go's behaviour without ack-no-delay.

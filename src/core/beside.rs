@@ -16,7 +16,8 @@ impl Kcp {
 
     /// Counts bytes that left beside the KCP datagrams against the rate limit.
     pub(crate) fn on_sent_beside(&mut self, now: Instant, bytes: usize) {
-        self.pacer.sent(self.clock.at(now), bytes);
+        let now = self.clock.pass(now);
+        self.pacer.sent(now, bytes);
     }
 
     /// Whether a datagram holds a segment that this side sent: number and stamp are those of one in

@@ -35,16 +35,26 @@ pub(crate) struct Clock {
     start: Instant,
     /// Random, so that stamps tell nothing about the host and wrap at an everyday moment.
     epoch: u32,
+    /// The last instant that was translated in passing.
+    latest: (Instant, Time),
 }
 
 impl Clock {
     pub(crate) fn new(start: Instant, epoch: u32) -> Self {
-        Self { start, epoch }
+        Self { start, epoch, latest: (start, Time(0)) }
     }
 
     /// An instant before the start counts as the start.
     pub(crate) fn at(&self, now: Instant) -> Time {
         Time(micros(now.saturating_duration_since(self.start)))
+    }
+
+    /// The same, remembered: the datagrams of a turn share their instant.
+    pub(crate) fn pass(&mut self, now: Instant) -> Time {
+        if self.latest.0 != now {
+            self.latest = (now, self.at(now));
+        }
+        self.latest.1
     }
 
     pub(crate) fn instant(&self, time: Time) -> Instant {

@@ -32,7 +32,7 @@ impl Kcp {
         origin: Origin,
     ) -> Result<(), InputError> {
         segment::check(datagram, self.conv)?;
-        let now = self.clock.at(now);
+        let now = self.clock.pass(now);
         self.stats.received_datagrams += 1;
         self.stats.wire_bytes_in += datagram.len() as u64;
         if origin == Origin::Wire {

@@ -47,7 +47,7 @@ impl Kcp {
         if limit < HEADER {
             return None;
         }
-        let now = self.clock.at(now);
+        let now = self.clock.pass(now);
         self.looked = now;
         let start = out.len();
         if (self.ended.is_none() && self.pacer.wait(now).is_some())
@@ -186,7 +186,7 @@ impl Kcp {
     /// Whether acknowledgements leave even if nothing else does.
     fn acks_due(&self, now: Time) -> bool {
         match self.ack_policy {
-            AckPolicy::EachTurn | AckPolicy::Immediate => !self.acks.is_empty(),
+            AckPolicy::EachTurn | AckPolicy::Immediate => !self.acks.is_empty() && !self.holds_acks,
             AckPolicy::Interval => {
                 self.acks.is_urgent()
                     || self.acks.arrivals() as usize >= self.mtu / HEADER

@@ -11,8 +11,7 @@ fn config(case: Case) -> anyhow::Result<Config> {
     let mut config = Config::new()
         .no_delay(NoDelay::TURBO)
         .windows(WINDOW, WINDOW)
-        .mtu(MTU)
-        .socket_buffers(None, None);
+        .mtu(MTU);
     config.limits.backlog = usize::from(BACKLOG);
     if case.workload == Workload::Many {
         // Others do nothing on an idle connection. One probe in 15 s would fall into the rest of
