@@ -9,6 +9,7 @@ mod net;
 mod opened;
 mod pair;
 mod parting;
+mod replies;
 mod requests;
 mod silence;
 mod stages;
