@@ -19,7 +19,7 @@ use crate::fec::{self, FecConfig};
 pub use self::filter::{AcceptFilter, PacketFilter};
 pub use self::kcp::{AckPolicy, Backoff, Congestion, KcpConfig, Mode, NoDelay, WritePolicy};
 pub(crate) use self::kcp::{
-    SEGMENT_CHARGE, SEGMENT_COST, SEGMENT_HEADER, check_mtu, check_windows,
+    DEFAULT_WINDOW, SEGMENT_CHARGE, SEGMENT_COST, SEGMENT_HEADER, check_mtu, check_windows,
 };
 pub use self::limits::{Limits, Migration, SessionPolicy};
 pub use self::socket::SocketConfig;
@@ -127,10 +127,12 @@ impl Config {
         self
     }
 
-    /// Sets the send and receive windows in segments, 1 to 65,535 each.
+    /// Sets the send and receive windows in segments, 1 to 65,535 each. Without this they grow
+    /// with the path, see [`KcpConfig::auto_windows`].
     #[must_use]
     pub fn windows(mut self, send: u16, recv: u16) -> Self {
         (self.kcp.send_window, self.kcp.recv_window) = (send, recv);
+        self.kcp.auto_windows = false;
         self
     }
 

@@ -95,6 +95,9 @@ pub enum Mode {
     Message,
 }
 
+/// Segments of both windows unless something else is set.
+pub(crate) const DEFAULT_WINDOW: u16 = 1_024;
+
 /// When received data is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AckPolicy {
@@ -141,6 +144,10 @@ pub struct KcpConfig {
     pub send_window: u16,
     /// Most segments received and not yet read, 1 to 65,535. Default 1,024.
     pub recv_window: u16,
+    /// Whether a window of the default size grows to 8,192 segments, 11 MB, where the path takes
+    /// them and the application keeps up. Default on; [`Config::windows`](crate::Config::windows)
+    /// turns it off.
+    pub auto_windows: bool,
     /// Largest KCP datagram in bytes, 25 to 65,507; within a [`Config`](crate::Config) the largest
     /// UDP payload. Default 1,400. Above 1,500 a kcp-go peer truncates.
     pub mtu: u16,
@@ -188,8 +195,9 @@ impl Default for KcpConfig {
     fn default() -> Self {
         Self {
             no_delay: NoDelay::FAST2,
-            send_window: 1_024,
-            recv_window: 1_024,
+            send_window: DEFAULT_WINDOW,
+            recv_window: DEFAULT_WINDOW,
+            auto_windows: true,
             mtu: 1_400,
             mode: Mode::Stream,
             ack_policy: AckPolicy::EachTurn,

@@ -32,7 +32,7 @@ impl Config {
         let most = u64::from(u16::MAX);
         let segments = u64::try_from(segments).unwrap_or(most).clamp(SMALLEST, most);
         let window = u16::try_from(segments).unwrap_or(u16::MAX);
-        (config.kcp.send_window, config.kcp.recv_window) = (window, window);
+        config = config.windows(window, window);
         let bytes = usize::from(window) * usize::from(config.kcp.mtu);
         for buffer in [&mut config.send_buffer, &mut config.recv_buffer] {
             *buffer = bytes.max(*buffer);

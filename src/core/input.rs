@@ -86,6 +86,10 @@ impl Kcp {
             match answer {
                 Some(answer) => {
                     self.send.on_heard(now);
+                    // All that one who only receives learns of the path.
+                    if let Some(rtt) = answer.rtt.filter(|_| sample) {
+                        self.send.rtt.sample(now, rtt);
+                    }
                     // It is there, it answers.
                     if !answer.forgotten && header.una != Sn(0) {
                         self.suspicion = None;
@@ -98,7 +102,7 @@ impl Kcp {
     }
 
     fn input_una(&mut self, now: Time, header: &Header, origin: Origin) -> Una {
-        let una = self.send.on_una(&self.clock, header.una);
+        let una = self.send.on_una(now, &self.clock, header.una);
         match una {
             Una::Current { released } => {
                 if released > 0 {
@@ -134,6 +138,10 @@ impl Kcp {
         match self.recv.input(header.sn, header.frg, payload) {
             Ok(Arrival::InOrder) => {
                 self.suspicion = None;
+                if self.recv.tune(now, &self.send.rtt) {
+                    // Who only receives has to ask for it.
+                    self.live.request_probe(now);
+                }
                 self.ending.on_advance(self.recv.nxt());
                 self.acks.in_order(now, ack);
                 self.stats.received_segments += 1;

@@ -47,6 +47,8 @@ pub(crate) struct Answer {
     /// Its cumulative acknowledgement lies behind what the peer had acknowledged before it was
     /// asked.
     pub(crate) forgotten: bool,
+    /// Microseconds since it was asked, where that happened once.
+    pub(crate) rtt: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -121,7 +123,8 @@ impl Liveness {
         self.validated = true;
         // Later acknowledgements may have overtaken the answer, so it is judged by what was
         // acknowledged when the probe left.
-        Some(Answer { forgotten: una.since(probe.una) < 0 })
+        let rtt = (probe.sent == probe.first_sent).then(|| now.since(probe.sent));
+        Some(Answer { forgotten: una.since(probe.una) < 0, rtt })
     }
 
     /// Whether a probe of that number and cookie was sent a short time ago, answered or not.
@@ -296,7 +299,7 @@ mod tests {
         assert_eq!(live.on_answer(Time(16 * SECOND), (sn, Ts(cookie.0 ^ 1)), Sn(5)), None);
         assert!(!live.is_validated());
         let answer = live.on_answer(Time(16 * SECOND), (sn, cookie), Sn(5));
-        assert_eq!(answer, Some(Answer { forgotten: false }));
+        assert_eq!(answer.map(|answer| answer.forgotten), Some(false));
         assert!(live.is_validated());
         live.on_heard(Time(16 * SECOND));
         assert_eq!(live.deadline(true), Some(Time(31 * SECOND)));
@@ -330,7 +333,7 @@ mod tests {
             live.request_probe(Time(0));
             let (sn, cookie) = live.take_probe(Time(0), Sn(5)).unwrap();
             let answer = live.on_answer(Time(SECOND), (sn, cookie), Sn(una));
-            assert_eq!(answer, Some(Answer { forgotten }));
+            assert_eq!(answer.map(|answer| answer.forgotten), Some(forgotten));
         }
     }
 

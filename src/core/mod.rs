@@ -34,6 +34,7 @@ pub mod segment;
 mod send;
 pub mod seq;
 mod timers;
+mod tune;
 mod window;
 
 #[cfg(test)]

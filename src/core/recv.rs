@@ -8,11 +8,17 @@
 //! ever become free without it: so memory is bounded by the budget and one segment, or by twice
 //! that where messages are put together.
 
+mod fragments;
+
 use std::collections::VecDeque;
 
 use bytes::{Bytes, BytesMut};
 
+use self::fragments::Partial;
+use super::clock::Time;
+use super::rtt::Rtt;
 use super::seq::Sn;
+use super::tune::Tuner;
 use crate::config::{KcpConfig, Mode, SEGMENT_CHARGE, SEGMENT_COST};
 use crate::error::ConnectionError;
 use crate::pool;
@@ -75,20 +81,11 @@ struct Chunk {
     charge: usize,
 }
 
-/// A message whose last fragment has not arrived.
-#[derive(Debug)]
-struct Partial {
-    data: BytesMut,
-    segments: u32,
-    charge: usize,
-    /// `frg` of the next fragment.
-    expected: u8,
-}
-
 #[derive(Debug)]
 pub(crate) struct Receiver {
     nxt: Sn,
     window: u16,
+    tuner: Option<Tuner>,
     budget: usize,
     /// The budget follows the window.
     derived_budget: bool,
@@ -119,6 +116,7 @@ impl Receiver {
         Self {
             nxt: start,
             window: config.recv_window,
+            tuner: Tuner::of(config.recv_window, config.auto_windows, start),
             budget: config.recv_budget(),
             derived_budget: config.recv_memory.is_none(),
             charged: 0,
@@ -142,8 +140,21 @@ impl Receiver {
     /// smaller window shows as that is used up. Refused, it would come again and again, a
     /// time-out apart.
     pub(crate) fn set_window(&mut self, segments: u16) {
-        self.window = segments;
+        (self.window, self.tuner) = (segments, None);
         self.set_budget();
+    }
+
+    /// Something arrived in order: a window that nobody has set may be too small for the path.
+    /// Returns whether the round-trip time is wanted and not known.
+    pub(crate) fn tune(&mut self, now: Time, rtt: &Rtt) -> bool {
+        let Some(tuner) = &mut self.tuner else { return false };
+        let unknown = rtt.srtt().is_none() && tuner.moved(self.nxt) >= u32::from(self.window);
+        let window = tuner.recv_window(now, self.nxt, rtt, (self.window, self.unread));
+        if window != self.window {
+            self.window = window;
+            self.set_budget();
+        }
+        unknown
     }
 
     fn set_budget(&mut self) {
@@ -330,59 +341,6 @@ impl Receiver {
         let segments = std::mem::take(&mut self.tail_segments);
         let charge = std::mem::take(&mut self.tail_charge);
         room::push(&mut self.ready, Chunk { data, segments, charge });
-    }
-
-    fn deliver_fragment(
-        &mut self,
-        frg: u8,
-        charge: usize,
-        payload: Payload<'_>,
-    ) -> Result<(), ConnectionError> {
-        let fits = match &self.partial {
-            Some(partial) => partial.expected == frg && partial.charge + charge <= self.budget,
-            // Its fragments are of equal size, the last one aside.
-            None => {
-                frg == 0
-                    || (u16::from(frg) < self.window
-                        && (usize::from(frg) + 1) * charge <= self.budget)
-            }
-        };
-        if !fits {
-            // It is not stored.
-            (self.unread, self.charged) = (self.unread - 1, self.charged - charge);
-            return Err(ConnectionError::Protocol);
-        }
-        let chunk = match (self.partial.take(), frg) {
-            (None, 0) => Chunk { data: payload.into_owned(), segments: 1, charge },
-            (partial, _) => {
-                let mut partial = partial.unwrap_or_else(|| Partial {
-                    data: BytesMut::new(),
-                    segments: 0,
-                    charge: 0,
-                    expected: frg,
-                });
-                partial.data.extend_from_slice(payload.bytes());
-                partial.segments += 1;
-                partial.charge += charge;
-                if frg > 0 {
-                    partial.expected = frg - 1;
-                    self.partial = Some(partial);
-                    return Ok(());
-                }
-                Chunk {
-                    data: partial.data.freeze(),
-                    segments: partial.segments,
-                    charge: partial.charge,
-                }
-            }
-        };
-        if chunk.data.is_empty() && !self.empty_messages {
-            (self.unread, self.charged) =
-                (self.unread - chunk.segments, self.charged - chunk.charge);
-        } else {
-            room::push(&mut self.ready, chunk);
-        }
-        Ok(())
     }
 
     /// The next bytes in order, or the next message.

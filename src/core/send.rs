@@ -14,6 +14,7 @@ use super::pacer::Spread;
 use super::released::{Late, Released};
 use super::rtt::Rtt;
 use super::seq::{Sn, Ts};
+use super::tune::Tuner;
 use super::window::RemoteWindow;
 use crate::config::{KcpConfig, Mode, NoDelay};
 use crate::stats::Counters;
@@ -72,6 +73,7 @@ pub(crate) struct Sender {
     pub(crate) remote: RemoteWindow,
     pub(crate) cwnd: CongestionWindow,
     window: u16,
+    tuner: Option<Tuner>,
     resend: u32,
     mss: usize,
     spread: Spread,
@@ -93,6 +95,7 @@ impl Sender {
             remote: RemoteWindow::new(start),
             cwnd: CongestionWindow::new(config.no_delay.congestion, start),
             window: config.send_window,
+            tuner: Tuner::of(config.send_window, config.auto_windows, start),
             resend: 0,
             mss,
             spread: Spread::default(),
@@ -113,7 +116,7 @@ impl Sender {
     }
 
     pub(crate) fn set_window(&mut self, segments: u16) {
-        self.window = segments;
+        (self.window, self.tuner) = (segments, None);
     }
 
     pub(crate) fn window(&self) -> u16 {
@@ -288,7 +291,7 @@ impl Sender {
     }
 
     /// A cumulative acknowledgement.
-    pub(crate) fn on_una(&mut self, clock: &Clock, una: Sn) -> Una {
+    pub(crate) fn on_una(&mut self, now: Time, clock: &Clock, una: Sn) -> Una {
         let ahead = una.since(self.una());
         if ahead < 0 {
             // No window is larger, so nothing honest is older.
@@ -299,12 +302,19 @@ impl Sender {
         if released > self.flight.len() {
             return Una::Impossible;
         }
+        let limited = self.flight.len() >= u32::from(self.window);
         for _ in 0..released {
             if let Some(segment) = self.flight.release() {
                 self.released.remember(clock, &segment);
             }
         }
         self.outbox.release(self.flight.oldest());
+        if let Some(tuner) = &mut self.tuner {
+            if limited {
+                tuner.on_limited();
+            }
+            self.window = tuner.send_window(now, una, &self.rtt, self.window);
+        }
         self.cwnd.on_ack(released, self.remote.room(self.una()));
         Una::Current { released }
     }

@@ -10,10 +10,10 @@ use bytes::Bytes;
 use super::link::Rng;
 use super::plan::{DAY, Plan, SECOND, SidePlan};
 use super::sim::CONV;
-use crate::config::{KcpConfig, Mode, SEGMENT_HEADER};
+use crate::config::{DEFAULT_WINDOW, KcpConfig, Mode, SEGMENT_CHARGE, SEGMENT_HEADER};
 use crate::core::segment::{self, Command, Segments};
 use crate::core::seq::Sn;
-use crate::core::{Kcp, Seed};
+use crate::core::{Kcp, Seed, tune};
 use crate::error::ConnectionError;
 
 /// Datagrams that a host's socket holds while the host stands still.
@@ -108,6 +108,18 @@ impl SidePlan {
     }
 }
 
+/// Segments that a sender may ever have in flight.
+fn largest_window(config: &KcpConfig) -> u16 {
+    let grows = config.auto_windows && config.send_window == DEFAULT_WINDOW;
+    if grows { tune::MOST } else { config.send_window }
+}
+
+/// Bytes that a receiver may store whose window grows; zero if it does not.
+fn grown_budget(config: &KcpConfig) -> usize {
+    let grows = config.auto_windows && config.recv_window == DEFAULT_WINDOW;
+    if grows && config.recv_memory.is_none() { usize::from(tune::MOST) * SEGMENT_CHARGE } else { 0 }
+}
+
 impl Side {
     pub(super) fn new(plan: &Plan, i: usize, origin: Instant) -> Self {
         let own = &plan.sides[i];
@@ -136,9 +148,9 @@ impl Side {
             ended_at: None,
             told: (plan.start, plan.start),
             largest_mtu: own.config.mtu,
-            largest_window: own.config.send_window,
+            largest_window: largest_window(&own.config),
             slowest: own.config.rate_limit,
-            stored_before: 0,
+            stored_before: grown_budget(&own.config),
             inexact: false,
             jumbo: plan.sides[1 - i].config.mtu > 1_500,
             frozen_inbox: 0,

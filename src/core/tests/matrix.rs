@@ -36,6 +36,7 @@ fn plan(preset: NoDelay, loss: u32, jitter: u64) -> Plan {
     plan.seed = 7;
     for side in &mut plan.sides {
         (side.config.send_window, side.config.recv_window) = (256, 1_024);
+        side.config.auto_windows = false;
         side.config.no_delay = preset;
         side.link = LinkConfig {
             delay: 20 * MILLIS,

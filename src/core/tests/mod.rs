@@ -29,6 +29,7 @@ pub(crate) mod report;
 pub(crate) mod sim;
 mod sweeps;
 mod timing;
+mod tuning;
 mod windows;
 mod wrap;
 
