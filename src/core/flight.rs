@@ -175,10 +175,6 @@ impl Flight {
         let segment = self.ring.pop_front()?;
         self.payloads.pop_front();
         self.una = sn.advance(1);
-        if self.ring.is_empty() && self.ring.capacity() > 64 {
-            // A conversation that rests keeps nothing of its last burst.
-            (self.ring, self.payloads) = (VecDeque::new(), VecDeque::new());
-        }
         Some(segment)
     }
 
@@ -186,6 +182,8 @@ impl Flight {
         room::is_spare(&self.ring)
     }
 
+    /// A conversation that rests keeps nothing of its last burst. One that bursts again and again
+    /// does: its queues would have to grow anew each time.
     pub(crate) fn release_memory(&mut self) {
         room::release(&mut self.ring);
         room::release(&mut self.payloads);

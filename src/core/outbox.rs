@@ -108,9 +108,6 @@ impl Outbox {
             span
         };
         self.bytes -= len;
-        if self.waiting.is_empty() && self.waiting.capacity() > 64 {
-            self.waiting = VecDeque::new();
-        }
         Some((span, frg))
     }
 
@@ -158,10 +155,6 @@ impl Outbox {
         for _ in 0..held {
             self.sent.pop_front();
             self.first = self.first.wrapping_add(1);
-        }
-        if self.sent.is_empty() && self.sent.capacity() > 64 {
-            // A conversation that rests keeps nothing of its last burst.
-            self.sent = VecDeque::new();
         }
     }
 

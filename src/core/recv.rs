@@ -27,6 +27,8 @@ use crate::room;
 /// Bounds of the delivery buffer that in-order payloads of a byte stream are appended to.
 const MIN_CHUNK: usize = 512;
 const MAX_CHUNK: usize = pool::WIDE;
+/// Those of this size and above are wide ones that are used again.
+const POOLED: usize = MAX_CHUNK / 2;
 
 /// What became of a PUSH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -320,10 +322,13 @@ impl Receiver {
             // The first one is as large as what there is: many conversations say no more.
             let least = if self.chunk_size == 0 { 0 } else { MIN_CHUNK };
             self.chunk_size = self.chunk_size.max(bytes.len()).max(least);
-            if self.chunk_size == pool::WIDE {
-                self.tail = pool::take();
-            } else {
-                self.tail.reserve(self.chunk_size);
+            // Its memory is free again if everything in it was read.
+            if !self.tail.try_reclaim(self.chunk_size) {
+                self.tail = if self.chunk_size >= POOLED {
+                    pool::take()
+                } else {
+                    BytesMut::with_capacity(self.chunk_size)
+                };
             }
         }
         self.tail.extend_from_slice(bytes);
@@ -354,9 +359,6 @@ impl Receiver {
         let chunk = self.ready.pop_front()?;
         self.unread -= chunk.segments;
         self.charged -= chunk.charge;
-        if self.ready.is_empty() && self.ready.capacity() > 64 {
-            self.ready = VecDeque::new();
-        }
         Some(chunk.data)
     }
 

@@ -1,0 +1,114 @@
+//! What moving data asks of the allocator once a conversation is under way: nothing for a datagram.
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use common::{Pair, assert_same, bytes, guarded, one_thread, pair};
+use kcpx::{Config, KcpStream};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+/// Bytes of one write and of one read.
+const BLOCK: usize = 64 * 1024;
+/// Blocks until every queue and table has the room that it needs, and blocks that count.
+const WARM_UP: u64 = 128;
+const BLOCKS: u64 = 512;
+/// Allocations that any number of blocks may take beside these.
+const FEW: u64 = 64;
+
+/// The system's allocator, and how often each thread asked it for memory.
+struct Counting;
+
+thread_local! {
+    static ASKED: Cell<u64> = const { Cell::new(0) };
+}
+
+#[expect(unsafe_code, reason = "an allocator cannot be made without")]
+// SAFETY: every call is handed to the system's allocator as it came.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ASKED.set(ASKED.get() + 1);
+        // SAFETY: the caller's promise is the one that is asked for.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise is the one that is asked for.
+        unsafe { System.dealloc(block, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Has `work` move many blocks, with both ends and their drivers on this thread. Each block may cost
+/// `most` allocations.
+///
+/// What there has to be is what counts the references to a write that was taken, and the segment
+/// that begins in one write and ends in the next. Buffers are used again.
+fn measure(most: u64, work: impl AsyncFn(&mut Pair, &[u8], u64)) {
+    one_thread().block_on(guarded(async {
+        // Nothing is to be lost, or there would be more to do than move data: the windows fit into
+        // the buffers of any system.
+        let mut pair = pair(Config::new().windows(128, 128)).await;
+        let block = bytes(1, BLOCK);
+        work(&mut pair, &block, WARM_UP).await;
+        let before = (ASKED.get(), sent(&pair));
+        work(&mut pair, &block, BLOCKS).await;
+        let (asked, sent) = (ASKED.get() - before.0, sent(&pair) - before.1);
+        println!("{asked} allocations for {sent} datagrams");
+        assert!(sent > BLOCKS * BLOCK as u64 / 1_400, "they did not cross the network");
+        assert!(asked <= BLOCKS * most + FEW, "more than for each block");
+        assert!(asked * 10 < sent, "as for each datagram");
+    }));
+}
+
+/// Datagrams that both sides have sent.
+fn sent(pair: &Pair) -> u64 {
+    pair.client.endpoint().stats().sent_datagrams + pair.listener.stats().sent_datagrams
+}
+
+async fn write(stream: &mut KcpStream, block: &[u8], blocks: u64) {
+    for _ in 0..blocks {
+        stream.write_all(block).await.unwrap();
+    }
+}
+
+#[test]
+fn a_sink_allocates_nothing_for_a_datagram() {
+    // Where there is room for a part of a block that is a write of its own.
+    measure(3, async |pair, block, blocks| {
+        let mut got = vec![0; block.len()];
+        let sink = async {
+            for _ in 0..blocks {
+                pair.server.read_exact(&mut got).await.unwrap();
+                assert_same(&got, block);
+            }
+        };
+        tokio::join!(write(&mut pair.client, block, blocks), sink);
+    });
+}
+
+#[test]
+fn an_echo_allocates_nothing_for_a_datagram() {
+    // Nothing else is on its way, so that no segment holds parts of two blocks.
+    measure(2, async |pair, block, blocks| {
+        let mut heard = vec![0; block.len()];
+        let echo = async {
+            for _ in 0..blocks {
+                pair.server.read_exact(&mut heard).await.unwrap();
+                pair.server.write_all(&heard).await.unwrap();
+            }
+        };
+        let mut got = vec![0; block.len()];
+        let ask = async {
+            for _ in 0..blocks {
+                pair.client.write_all(block).await.unwrap();
+                pair.client.read_exact(&mut got).await.unwrap();
+                assert_same(&got, block);
+            }
+        };
+        tokio::join!(echo, ask);
+    });
+}
