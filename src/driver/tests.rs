@@ -1,5 +1,6 @@
 //! Whole endpoints under the simulator.
 
+mod busy;
 mod lifecycle;
 mod limits;
 mod lossy;

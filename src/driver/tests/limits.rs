@@ -19,14 +19,14 @@ use crate::driver::{TURN_PACKETS, Turn};
 use crate::error::ConnectionError;
 use crate::stream::KcpStream;
 
-fn wide() -> Config {
+pub(super) fn wide() -> Config {
     let mut config = Config::new().windows(4_096, 4_096);
     (config.send_buffer, config.recv_buffer) = (4_000_000, 4_000_000);
     config
 }
 
 /// Takes one turn of `host` now. Returns how it ended and what left.
-fn turn(world: &mut World, host: u8) -> (Turn, Vec<Sent>) {
+pub(super) fn turn(world: &mut World, host: u8) -> (Turn, Vec<Sent>) {
     world.log();
     let now = world.now();
     let turn = world.driver_of(host).turn(now);
@@ -34,7 +34,7 @@ fn turn(world: &mut World, host: u8) -> (Turn, Vec<Sent>) {
 }
 
 /// Conversations from the client to the server.
-fn streams(pair: &mut Pair, count: usize) -> Vec<(KcpStream, KcpStream)> {
+pub(super) fn streams(pair: &mut Pair, count: usize) -> Vec<(KcpStream, KcpStream)> {
     let (endpoint, listener) = (&pair.endpoint, &pair.listener);
     let streams = (0..count).map(|_| pair.world.finish(SECOND, greet(endpoint, listener)));
     let streams = streams.collect();

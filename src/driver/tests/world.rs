@@ -82,6 +82,9 @@ pub(super) struct World {
     seed: u64,
     pub(super) drivers: Vec<Option<Driver<SimSocket>>>,
     tasks: Vec<Task<'static>>,
+    /// Turns that drivers took, and how often applications ran since they were woken.
+    pub(super) turns: usize,
+    pub(super) wakes: usize,
     /// Times in a row that something was due without a moment passing.
     stalled: usize,
 }
@@ -99,6 +102,8 @@ impl World {
             seed,
             drivers: Vec::new(),
             tasks: Vec::new(),
+            turns: 0,
+            wakes: 0,
             stalled: 0,
         }
     }
@@ -255,11 +260,13 @@ impl World {
     }
 
     fn settle_with(&mut self, mut main: Option<&mut Task<'_>>) -> usize {
-        let mut turns = 0;
+        let first = self.turns;
         for round in 0.. {
             assert!(round < ROUNDS, "the endpoints never come to rest");
             let sent = self.sent();
             let before = self.tasks.len();
+            self.wakes += self.tasks.iter().filter(|task| task.is_woken()).count();
+            self.wakes += usize::from(main.as_ref().is_some_and(|main| main.is_woken()));
             self.tasks.retain_mut(Task::run);
             main.as_mut().map(|main| main.run());
             let now = self.now();
@@ -268,7 +275,7 @@ impl World {
                 let Some(driver) = slot.as_mut().filter(|driver| wants(driver, now)) else {
                     continue;
                 };
-                turns += 1;
+                self.turns += 1;
                 let turn = driver.turn(now);
                 again |= turn == Turn::Again;
                 if turn == Turn::Finished {
@@ -285,7 +292,7 @@ impl World {
                 break;
             }
         }
-        turns
+        self.turns - first
     }
 
     /// The next moment at which something is due.
