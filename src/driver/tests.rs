@@ -7,6 +7,8 @@ mod lossy;
 mod many;
 mod moving;
 mod net;
+#[cfg(target_os = "linux")]
+mod offload;
 mod opened;
 mod pair;
 mod parting;

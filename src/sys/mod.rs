@@ -9,7 +9,7 @@ mod bind;
 mod errors;
 mod marked;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod udp;
 
 use std::array;

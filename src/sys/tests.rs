@@ -26,6 +26,17 @@ async fn writable(socket: UdpSocket) -> UdpSocket {
     socket
 }
 
+/// A socket to which the system hands each datagram by itself.
+#[cfg(target_os = "linux")]
+pub(crate) fn without_coalescing() -> UdpSocket {
+    let config = SocketConfig { recv_buffer_size: Some(1 << 20), ..SocketConfig::default() };
+    let socket = bind::bind(V4.parse().unwrap(), &config).unwrap();
+    let twin = socket.try_clone().unwrap();
+    let socket = UdpSocket::from_std(socket).unwrap();
+    bind::option::set(&twin, libc::SOL_UDP, libc::UDP_GRO, 0).unwrap();
+    socket
+}
+
 /// A socket whose address refuses whatever comes from others, and is taken by nobody else.
 fn refusing() -> std::net::UdpSocket {
     let socket = std::net::UdpSocket::bind(V4).unwrap();
@@ -181,6 +192,17 @@ async fn a_train_arrives_as_one() {
     send_all(&mut a, to, 1_200, &train(44, 1_200, 9)).await;
     let (datagrams, trains) = receive(&mut b, 44).await;
     assert_eq!((datagrams.len(), trains), (44, 1));
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_train_arrives_in_pieces_without_coalescing() {
+    let (mut a, mut b) = (bound(V4).await, without_coalescing());
+    let (from, to) = (addr_of(&a), addr_of(&b));
+    send_all(&mut a, to, 1_200, &train(44, 1_200, 9)).await;
+    let (datagrams, trains) = receive(&mut b, 44).await;
+    assert_eq!((datagrams.len(), trains), (44, 44));
+    exchange(a, b, from, to).await;
 }
 
 #[tokio::test]

@@ -15,6 +15,8 @@ use super::marked;
 use super::{MAX_TRAIN_BYTES, RxBatch, Socket, Transmit, canonical};
 use crate::config::SocketConfig;
 use crate::sync::Arc;
+#[cfg(all(test, target_os = "linux"))]
+use crate::sync::{AtomicUsize, Ordering};
 
 /// A UDP socket registered with the runtime it was made in.
 #[derive(Debug)]
@@ -33,6 +35,20 @@ pub(crate) struct UdpSocket {
     narrow: Option<(SocketAddr, usize)>,
     /// Keeps every socket of its group open, if it has one.
     _group: Option<Arc<[std::net::UdpSocket]>>,
+    #[cfg(all(test, target_os = "linux"))]
+    refusing: Option<Refusing>,
+}
+
+/// A system that cannot segment and says so when it comes to it.
+#[cfg(all(test, target_os = "linux"))]
+#[derive(Debug)]
+struct Refusing {
+    /// Trains that still leave.
+    after: usize,
+    /// What all others fail with.
+    code: i32,
+    /// Trains so far, those that failed included.
+    trains: Arc<AtomicUsize>,
 }
 
 /// Why a train was refused that may well leave as single datagrams.
@@ -109,14 +125,34 @@ impl UdpSocket {
             state,
             narrow: None,
             _group: None,
+            #[cfg(all(test, target_os = "linux"))]
+            refusing: None,
         })
     }
 
     /// Turns segmentation off.
     #[cfg(test)]
-    pub(super) fn without_trains(mut self) -> Self {
+    pub(crate) fn without_trains(mut self) -> Self {
         self.max_train = 1;
         self
+    }
+
+    /// Lets so many trains leave, and has all others fail with `code`. Returns what counts both.
+    #[cfg(all(test, target_os = "linux"))]
+    pub(crate) fn refuse_trains(&mut self, after: usize, code: i32) -> Arc<AtomicUsize> {
+        let trains = Arc::default();
+        self.refusing = Some(Refusing { after, code, trains: Arc::clone(&trains) });
+        trains
+    }
+
+    #[cfg(all(test, target_os = "linux"))]
+    fn refuse_train(&self) -> io::Result<()> {
+        match &self.refusing {
+            Some(it) if it.trains.fetch_add(1, Ordering::Relaxed) >= it.after => {
+                Err(io::Error::from_raw_os_error(it.code))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The address as this socket's system calls want it.
@@ -142,6 +178,10 @@ impl UdpSocket {
 
     /// One system call.
     fn send_once(&self, destination: SocketAddr, size: usize, contents: &[u8]) -> io::Result<()> {
+        #[cfg(all(test, target_os = "linux"))]
+        if contents.len() > size {
+            self.refuse_train()?;
+        }
         if self.marked {
             return self.io.try_io(Interest::WRITABLE, || {
                 marked::send(&self.io, destination, size, contents)

@@ -1,0 +1,138 @@
+//! Whole endpoints over loopback on systems that cut and join no trains, or stop doing so while
+//! data is on its way.
+
+use std::future::Future;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::runtime::Builder;
+
+use crate::config::Config;
+use crate::core::tests::link::Rng;
+use crate::driver::{Driver, DriverTask};
+use crate::endpoint::Endpoint;
+use crate::listener::{AcceptQueue, KcpListener};
+use crate::mailbox::Mailbox;
+use crate::stream::KcpStream;
+use crate::sync::{Arc, Ordering};
+use crate::sys::tests::without_coalescing;
+use crate::sys::{Socket, UdpSocket};
+
+/// Bytes that cross in each direction.
+const BYTES: usize = 2 << 20;
+/// Against tests that hang.
+const GUARD: Duration = Duration::from_secs(120);
+
+/// What the kernel's smallest buffers hold, one datagram by itself each: nothing gets lost.
+fn config() -> Config {
+    Config::new().windows(64, 64)
+}
+
+fn on_both_runtimes<F: Future<Output = ()>>(test: impl Fn() -> F) {
+    let mut one = Builder::new_current_thread();
+    let mut two = Builder::new_multi_thread();
+    for runtime in [&mut one, two.worker_threads(2)] {
+        let runtime = runtime.enable_all().build().unwrap();
+        runtime.block_on(async { tokio::time::timeout(GUARD, test()).await.unwrap() });
+    }
+}
+
+fn socket() -> UdpSocket {
+    UdpSocket::bind("127.0.0.1:0".parse().unwrap(), &config().socket).unwrap()
+}
+
+fn start(socket: UdpSocket, accept: Option<Arc<AcceptQueue>>) -> Endpoint {
+    let mailbox = Mailbox::new();
+    let now = tokio::time::Instant::now().into_std();
+    let seed = [if accept.is_some() { 1 } else { 2 }; 32];
+    let driver = Driver::new(socket, config(), mailbox.clone(), accept, seed, now).unwrap();
+    let endpoint = Endpoint::attach(mailbox);
+    #[expect(clippy::disallowed_methods, reason = "the task under test")]
+    drop(tokio::spawn(DriverTask::new(driver)));
+    endpoint
+}
+
+/// Bytes without a pattern.
+fn data(seed: u64) -> Vec<u8> {
+    let mut rng = Rng::new(seed);
+    std::iter::repeat_with(|| rng.next().to_le_bytes()).flatten().take(BYTES).collect()
+}
+
+/// Writes all of `data` into one end, which the other end reads and compares.
+async fn sink(from: &mut KcpStream, to: &mut KcpStream, data: &[u8]) {
+    let read = async {
+        let mut got = vec![0; data.len()];
+        to.read_exact(&mut got).await.unwrap();
+        assert!(got == data, "other bytes than were sent");
+    };
+    let (written, ()) = tokio::join!(from.write_all(data), read);
+    written.unwrap();
+}
+
+/// Data crosses in one direction and then comes back, and nothing is lost on the way.
+async fn cross(client: UdpSocket, server: UdpSocket) {
+    let queue = AcceptQueue::new();
+    let addr = server.local_addr().unwrap();
+    let listener = KcpListener::new(queue.clone(), start(server, Some(queue)));
+    let endpoint = start(client, None);
+    let mut client = endpoint.connect(addr).await.unwrap();
+    client.write_all(b"!").await.unwrap();
+    let (mut server, _) = listener.accept().await.unwrap();
+    assert_eq!(server.read_u8().await.unwrap(), b'!');
+
+    sink(&mut client, &mut server, &data(1)).await;
+    let echo = data(2);
+    let (mut reader, mut writer) = client.split();
+    let back = async {
+        let mut got = vec![0; 64 * 1024];
+        for _ in 0..BYTES / got.len() {
+            server.read_exact(&mut got).await.unwrap();
+            server.write_all(&got).await.unwrap();
+        }
+    };
+    let mut got = vec![0; BYTES];
+    let (written, read, ()) =
+        tokio::join!(writer.write_all(&echo), reader.read_exact(&mut got), back);
+    written.unwrap();
+    read.unwrap();
+    assert!(got == echo, "another echo");
+
+    // The last ones are on their way still.
+    let all_arrived = || {
+        let (near, far) = (endpoint.stats(), listener.stats());
+        assert_eq!((near.send_errors, far.send_errors), (0, 0));
+        near.sent_datagrams == far.received_datagrams
+            && far.sent_datagrams == near.received_datagrams
+    };
+    while !all_arrived() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+#[test]
+fn nothing_is_lost_where_segmentation_fails_from_the_start_or_later() {
+    for code in [libc::EIO, libc::EINVAL] {
+        for after in [0, 1, 10] {
+            on_both_runtimes(|| async move {
+                let (mut client, mut server) = (socket(), socket());
+                if client.max_train() == 1 {
+                    return;
+                }
+                let trains = [client.refuse_trains(after, code), server.refuse_trains(after, code)];
+                cross(client, server).await;
+                // Nobody tries again what was refused.
+                let trains = trains.map(|trains| trains.load(Ordering::Relaxed));
+                assert_eq!(trains, [after + 1; 2], "{code} after {after}");
+            });
+        }
+    }
+}
+
+#[test]
+fn nothing_is_lost_without_segmentation_or_coalescing() {
+    on_both_runtimes(|| cross(socket().without_trains(), socket().without_trains()));
+    on_both_runtimes(|| cross(without_coalescing(), without_coalescing()));
+    on_both_runtimes(|| {
+        cross(without_coalescing().without_trains(), without_coalescing().without_trains())
+    });
+}
