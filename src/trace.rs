@@ -6,6 +6,7 @@
 use std::net::SocketAddr;
 
 use crate::error::ConnectionError;
+use crate::sys::Grant;
 
 /// What all events of one conversation are a part of: a span `connection` with the address of its
 /// peer at the beginning and its conversation id.
@@ -64,4 +65,17 @@ pub(crate) fn socket_failed(local: SocketAddr, error: &std::io::Error) {
 pub(crate) fn key_is_worn(local: SocketAddr, sealed: u64) {
     #[cfg(feature = "tracing")]
     tracing::warn!(%local, sealed, "the key of this endpoint should be replaced");
+}
+
+/// The system granted smaller buffers than it was asked for.
+pub(crate) fn buffers_are_small(send: Option<Grant>, recv: Option<Grant>) {
+    #[cfg(feature = "tracing")]
+    tracing::info!(
+        recv_asked = recv.map(|recv| recv.asked),
+        recv_granted = recv.map(|recv| recv.granted),
+        send_asked = send.map(|send| send.asked),
+        send_granted = send.map(|send| send.granted),
+        "socket buffers are smaller than asked for, in bytes; on Linux the limits are \
+         net.core.rmem_max and net.core.wmem_max"
+    );
 }

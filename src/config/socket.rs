@@ -17,10 +17,11 @@ const MOST_SHARDS: u64 = 1;
 #[non_exhaustive]
 pub struct SocketConfig {
     /// Kernel send buffer in bytes; `None` leaves the system's default. Default 4 MiB, as kcptun.
-    /// The system may grant less.
+    /// The system may grant less; the feature `tracing` tells so once in a process.
     pub send_buffer_size: Option<usize>,
     /// Kernel receive buffer in bytes; `None` leaves the system's default. Default 4 MiB, as
-    /// kcptun. The system may grant less; it should hold a window, or bursts are lost.
+    /// kcptun. The system may grant less, which is told as for the send buffer; it should hold a
+    /// window, or bursts are lost.
     pub recv_buffer_size: Option<usize>,
     /// For an IPv6 address: refuse IPv4. Default `false`, a wildcard IPv6 socket serves both.
     pub only_v6: bool,

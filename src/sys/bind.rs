@@ -6,10 +6,8 @@ use std::net::{SocketAddr, UdpSocket};
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
+use super::buffers;
 use crate::config::SocketConfig;
-
-/// Smallest kernel buffer in bytes that is still tried when larger ones are refused.
-const MIN_BUFFER: usize = 4 * 1024;
 
 /// Most datagrams that are thrown away while a group of sockets is not complete yet.
 const EARLY: usize = 4_096;
@@ -52,12 +50,7 @@ fn bind_beside(addr: SocketAddr, config: &SocketConfig, beside: bool) -> io::Res
         // Systems differ in their default.
         socket.set_only_v6(config.only_v6)?;
     }
-    if let Some(bytes) = config.send_buffer_size {
-        largest_accepted(bytes, |bytes| socket.set_send_buffer_size(bytes));
-    }
-    if let Some(bytes) = config.recv_buffer_size {
-        largest_accepted(bytes, |bytes| socket.set_recv_buffer_size(bytes));
-    }
+    buffers::set(&socket, config);
     let versions = (addr, config.only_v6);
     if let Some(dscp) = config.dscp {
         let class = u32::from(dscp) << 2;
@@ -144,14 +137,6 @@ fn set_device(socket: &Socket, config: &SocketConfig) -> io::Result<()> {
 /// What the system said about a setting.
 fn named(field: &str, value: &dyn fmt::Debug, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{field} {value:?} cannot be set: {error}"))
-}
-
-/// Some systems take a buffer size as a wish and cap it, others refuse what is above their
-/// maximum: those are asked for half of it until they agree. No answer leaves the default.
-fn largest_accepted(mut bytes: usize, set: impl Fn(usize) -> io::Result<()>) {
-    while set(bytes).is_err() && bytes / 2 >= MIN_BUFFER {
-        bytes /= 2;
-    }
 }
 
 /// Values of the options that the UDP library switches on, taken before it does.
@@ -271,35 +256,6 @@ pub(super) mod option {
         let result =
             unsafe { libc::setsockopt(handle, level, name, (&raw const value).cast(), INT) };
         if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::cell::RefCell;
-
-    use super::*;
-
-    #[test]
-    fn buffer_sizes_above_the_maximum_are_halved_until_they_fit() {
-        let asked = RefCell::new(Vec::new());
-        largest_accepted(1 << 20, |bytes| {
-            asked.borrow_mut().push(bytes);
-            if bytes > 300_000 { Err(io::ErrorKind::OutOfMemory.into()) } else { Ok(()) }
-        });
-        assert_eq!(asked.into_inner(), [1 << 20, 1 << 19, 1 << 18]);
-        largest_accepted(1 << 30, |_| Err(io::ErrorKind::OutOfMemory.into()));
-    }
-
-    #[test]
-    fn sizes_that_the_system_cannot_give_are_no_error() {
-        let config = SocketConfig {
-            send_buffer_size: Some(1 << 30),
-            recv_buffer_size: Some(1),
-            ..SocketConfig::default()
-        };
-        let socket = bind("127.0.0.1:0".parse().unwrap(), &config).unwrap();
-        assert_ne!(socket.local_addr().unwrap().port(), 0);
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod adapter;
 mod bind;
+mod buffers;
 mod errors;
 mod marked;
 #[cfg(test)]
@@ -24,6 +25,7 @@ pub(crate) use crate::transport::Transmit;
 
 pub(crate) use adapter::Adapter;
 pub(crate) use bind::check_route;
+pub(crate) use buffers::Grant;
 pub(crate) use errors::{RecvFault, SendFault, count, of_recv, of_send};
 pub(crate) use udp::UdpSocket;
 
