@@ -135,6 +135,9 @@ pub(crate) struct Driver<S> {
     rng: ChaCha8Rng,
     /// Conversations that still deliver what a dropped handle or a shutdown left behind.
     lingering: usize,
+    /// Conversations that need fragments, and whether the socket was told.
+    fragmenting: usize,
+    fragments: bool,
     idle_waiters: Vec<oneshot::Sender<()>>,
     stats: EndpointStats,
     published: EndpointStats,
@@ -190,6 +193,8 @@ impl<S: Socket> Driver<S> {
             generations: 0,
             rng,
             lingering: 0,
+            fragmenting: 0,
+            fragments: false,
             idle_waiters: Vec::new(),
             stats: EndpointStats::default(),
             published: EndpointStats::default(),
@@ -321,6 +326,11 @@ impl<S: Socket> Driver<S> {
     fn flush(&mut self) -> io::Result<()> {
         if self.tx.is_empty() {
             return Ok(());
+        }
+        let fragments = self.fragmenting > 0;
+        if fragments != self.fragments {
+            self.socket.allow_fragments(fragments);
+            self.fragments = fragments;
         }
         self.codec.seal(&mut self.tx);
         let flushed = self.tx.flush(&mut self.socket, &mut self.stats);

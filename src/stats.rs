@@ -26,6 +26,9 @@ pub struct ConnectionStats {
     pub in_flight_segments: u32,
     /// Bytes accepted for sending and not yet sent once.
     pub unsent_bytes: u64,
+    /// Largest KCP datagram in bytes that is sent now, without what cipher and FEC add: as
+    /// configured, or what the path was found to carry.
+    pub path_mtu: u32,
     /// Payload bytes sent for the first time.
     pub sent_bytes: u64,
     /// Payload bytes delivered in order.
@@ -62,8 +65,11 @@ pub struct ConnectionStats {
     pub late_datagrams: u64,
     /// Window probes sent.
     pub window_probes: u64,
-    /// Echo probes sent (keepalive and liveness).
+    /// Echo probes sent (keepalive and liveness, and before a padded one).
     pub echo_probes: u64,
+    /// Padded probes sent to find out which datagrams the path carries: none while full segments
+    /// arrive.
+    pub path_probes: u64,
     /// Notices of an end that contradicted what is known, or proved nothing, and were ignored.
     pub invalid_notices: u64,
     /// Datagrams of this side's that somebody sent back to it.
@@ -117,6 +123,7 @@ pub(crate) struct Counters {
     pub(crate) late_datagrams: u64,
     pub(crate) window_probes: u64,
     pub(crate) echo_probes: u64,
+    pub(crate) path_probes: u64,
     pub(crate) invalid_notices: u64,
     pub(crate) reflected_datagrams: u64,
 }
@@ -144,6 +151,7 @@ impl Counters {
             late_datagrams: self.late_datagrams,
             window_probes: self.window_probes,
             echo_probes: self.echo_probes,
+            path_probes: self.path_probes,
             invalid_notices: self.invalid_notices,
             reflected_datagrams: self.reflected_datagrams,
             ..ConnectionStats::default()
@@ -162,6 +170,7 @@ pub(crate) struct Estimates {
     pub(crate) remote_window_segments: u32,
     pub(crate) in_flight_segments: u32,
     pub(crate) unsent_bytes: u64,
+    pub(crate) path_mtu: u32,
 }
 
 /// What handles are shown of a conversation.
@@ -200,6 +209,7 @@ impl Snapshot {
             remote_window_segments: estimates.remote_window_segments,
             in_flight_segments: estimates.in_flight_segments,
             unsent_bytes: estimates.unsent_bytes,
+            path_mtu: estimates.path_mtu,
             out_of_band_sent: self.out_of_band.0,
             out_of_band_received: self.out_of_band.1,
             fec: self.fec.as_deref().copied().unwrap_or_default(),

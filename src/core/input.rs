@@ -96,6 +96,7 @@ impl Kcp {
                     }
                     self.on_suspect_answer(answer.forgotten);
                 }
+                None if wire && self.on_path_answer(now, &header) => {}
                 None => self.stats.invalid_acks += 1,
             }
         }

@@ -111,6 +111,11 @@ impl Liveness {
         self.validated = true;
     }
 
+    /// Silence after which the peer is given up, microseconds.
+    pub(crate) fn dead_after(&self) -> Option<u64> {
+        self.dead
+    }
+
     pub(crate) fn is_validated(&self) -> bool {
         self.validated
     }

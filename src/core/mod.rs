@@ -27,6 +27,7 @@ pub(crate) mod opening;
 mod outbox;
 mod output;
 mod pacer;
+mod path;
 mod recv;
 mod released;
 mod rtt;
@@ -111,6 +112,7 @@ pub struct Kcp {
     conv: u32,
     clock: Clock,
     mode: Mode,
+    /// Largest datagram that is wanted, in bytes; the path may carry less.
     mtu: usize,
     interval: Duration,
     ack_policy: AckPolicy,
@@ -405,6 +407,7 @@ impl Kcp {
             remote_window_segments: self.send.remote.room(self.send.una()),
             in_flight_segments: self.send.in_flight(),
             unsent_bytes: self.send.outbox().bytes() as u64,
+            path_mtu: u32::try_from(self.datagram_size()).unwrap_or(u32::MAX),
         }
     }
 
@@ -472,7 +475,8 @@ impl Kcp {
             }
             Setting::Mtu(mtu) => {
                 self.mtu = usize::from(mtu);
-                self.send.set_mss(self.mtu - SEGMENT_HEADER);
+                self.send.path.on_resized();
+                self.fit_path();
             }
             Setting::RateLimit(rate) => self.pacer.set_rate(rate),
             Setting::Duplicates(_) | Setting::Fec(_) => {}

@@ -58,15 +58,22 @@ impl Kcp {
         if out.len() > start || self.emit_opening(now, out) {
             return Some(self.left(now, out.len() - start, Transmitted::default()));
         }
+        // Not to a peer that has proved nothing, whose share is for what it has to receive.
+        if limit == usize::MAX && self.emit_path_probe(now, out) {
+            return Some(self.left(now, out.len() - start, Transmitted::default()));
+        }
         self.send.postpone(now);
         let mut sent = Transmitted::default();
         let next = self.next_within(now, limit);
-        let full = next.filter(|next| HEADER + next.len >= self.mtu);
+        let full = next.filter(|next| HEADER + next.len >= self.datagram_size());
         // A train leaves at one moment; a rate limit can make an hour of it.
         let overdue = self.acks.since().is_some_and(|since| since < now) && self.acks_due(now);
         let patient = self.acks.is_empty() || (self.full_run < ACK_PATIENCE && !overdue);
         // Whether there is a peer at all comes before anything that it is sent.
         let asks = self.live.is_due() && !self.live.is_validated();
+        if next.is_some_and(|next| next.is_new()) {
+            self.send.path.raise(now, self.mtu, self.send.una());
+        }
         match full.filter(|_| patient && !asks) {
             Some(next) => {
                 self.full_run += 1;
@@ -101,7 +108,7 @@ impl Kcp {
         out: &mut Vec<u8>,
         sent: &mut Transmitted,
     ) {
-        let size = self.mtu.min(limit);
+        let size = self.datagram_size().min(limit);
         let room = |out: &Vec<u8>| size.saturating_sub(out.len() - start);
         self.full_run = 0;
         if next.is_some() || self.tell_window || self.live.is_due() || self.acks_due(now) {
@@ -189,7 +196,7 @@ impl Kcp {
             AckPolicy::EachTurn | AckPolicy::Immediate => !self.acks.is_empty() && !self.holds_acks,
             AckPolicy::Interval => {
                 self.acks.is_urgent()
-                    || self.acks.arrivals() as usize >= self.mtu / HEADER
+                    || self.acks.arrivals() as usize >= self.datagram_size() / HEADER
                     || self.ack_deadline().is_some_and(|at| now >= at)
             }
         }
@@ -208,7 +215,7 @@ impl Kcp {
 
     pub(super) fn has_work_at(&self, at: Time) -> bool {
         let quiet = self.tell_window || self.live.is_due() || self.owes_notice(at);
-        let quiet = quiet || self.owes_opening(at);
+        let quiet = quiet || self.owes_opening(at) || self.path_deadline().is_some_and(|d| d <= at);
         quiet || self.acks_due(at) || self.next_segment(at).is_some()
     }
 }

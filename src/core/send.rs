@@ -11,8 +11,10 @@ use super::flight::Flight;
 use super::loss::{LossDetector, Sign};
 use super::outbox::Outbox;
 use super::pacer::Spread;
+use super::path::Path;
 use super::released::{Late, Released};
 use super::rtt::Rtt;
+use super::segment::HEADER;
 use super::seq::{Sn, Ts};
 use super::tune::Tuner;
 use super::window::RemoteWindow;
@@ -76,6 +78,7 @@ pub(crate) struct Sender {
     tuner: Option<Tuner>,
     resend: u32,
     mss: usize,
+    pub(crate) path: Path,
     spread: Spread,
     /// A repetition that leaves once more.
     twin: Option<(Sn, Sign)>,
@@ -98,6 +101,7 @@ impl Sender {
             tuner: Tuner::of(config.send_window, config.auto_windows, start),
             resend: 0,
             mss,
+            path: Path::default(),
             spread: Spread::default(),
             twin: None,
             released: Released::default(),
@@ -194,6 +198,11 @@ impl Sender {
         }
     }
 
+    /// Whether the oldest segment in flight waits for an acknowledgement of its own.
+    pub(crate) fn is_oldest_open(&self) -> bool {
+        self.flight.get(self.una()).is_some_and(|oldest| !oldest.acked)
+    }
+
     /// Whether the peer owes an acknowledgement.
     pub(crate) fn is_waiting(&self) -> bool {
         !self.flight.all_acked() || self.is_stalled()
@@ -254,6 +263,11 @@ impl Sender {
                 self.loss.on_needless(&self.rtt);
             }
             self.flight.ack(sn);
+            if self.path.is_watching()
+                && let Some(payload) = self.flight.payload(sn)
+            {
+                self.path.on_arrived(HEADER + payload.len());
+            }
         }
         Evidence::Proof
     }
@@ -304,9 +318,17 @@ impl Sender {
         }
         let limited = self.flight.len() >= u32::from(self.window);
         for _ in 0..released {
+            if self.path.is_watching()
+                && let Some(oldest) = self.flight.oldest()
+            {
+                self.path.on_arrived(HEADER + oldest.len());
+            }
             if let Some(segment) = self.flight.release() {
                 self.released.remember(clock, &segment);
             }
+        }
+        if released > 0 {
+            self.path.on_una(now, una);
         }
         self.outbox.release(self.flight.oldest());
         if let Some(tuner) = &mut self.tuner {

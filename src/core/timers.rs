@@ -24,6 +24,8 @@ impl Kcp {
             self.cork_until.filter(|_| !self.send.outbox().is_empty()),
             self.send.remote.deadline(),
             self.ending.close_deadline(),
+            self.path_deadline(),
+            self.stranded_until(),
             self.opening.filter(|_| self.send.outbox().is_empty()).and_then(|o| o.deadline()),
         ];
         // The rate limit holds back whatever is due.
@@ -58,6 +60,7 @@ impl Kcp {
         if let Err(error) = self.live.on_time(now, started) {
             self.ended = Some(error);
         }
+        self.judge_stranded(now);
     }
 
     /// Whether the peer owes an answer to something.

@@ -107,6 +107,7 @@ pub(super) struct Conn {
     ended: Option<ConnectionError>,
     rest_at: Option<Instant>,
     lingering: bool,
+    fragmenting: bool,
 }
 
 impl Conn {
@@ -150,6 +151,7 @@ impl Conn {
             ended: None,
             rest_at: None,
             lingering: false,
+            fragmenting: false,
         }
     }
 

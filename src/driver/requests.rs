@@ -66,6 +66,7 @@ impl<S: Socket> Driver<S> {
         }
         let local = socket.local_addr()?;
         self.socket.replace(socket)?;
+        self.fragments = false;
         self.mailbox.set_local(local);
         // Whatever was wrong was so with the other one.
         (self.recv_failures, self.recv_rest) = (0, None);

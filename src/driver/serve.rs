@@ -79,6 +79,7 @@ impl<S: Socket> Driver<S> {
         // Not before its last words have left.
         let over = over.filter(|_| interrupted.is_none());
         conn.count_lingering(now, over.is_some(), &mut self.lingering);
+        conn.count_fragmenting(over.is_some(), &mut self.fragmenting);
         match over {
             Some(tombstone) => {
                 let key = conn.key();

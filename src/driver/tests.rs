@@ -6,6 +6,7 @@ mod limits;
 mod lossy;
 mod many;
 mod moving;
+mod narrow;
 mod net;
 #[cfg(target_os = "linux")]
 mod offload;

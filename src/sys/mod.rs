@@ -8,6 +8,7 @@ mod adapter;
 mod bind;
 mod buffers;
 mod errors;
+mod fragments;
 mod marked;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -63,6 +64,10 @@ pub(crate) trait Socket: Send + 'static {
         let text = "the endpoint runs on a transport, only a UDP socket can be replaced";
         Err(io::Error::new(io::ErrorKind::Unsupported, text))
     }
+
+    /// Lets datagrams be cut into fragments on their way where the path is too narrow for them, or
+    /// leaves that to the system again, which may forbid it.
+    fn allow_fragments(&mut self, _allow: bool) {}
 
     /// Datagrams one send may carry as a train of equal sizes: 1 where the system does not segment.
     /// May drop to 1 at run time, when segmentation turns out not to work.

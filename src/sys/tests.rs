@@ -1,6 +1,8 @@
 //! The real socket on the loopback interface.
 
 #[cfg(target_os = "linux")]
+mod fragments;
+#[cfg(target_os = "linux")]
 mod marked;
 
 use std::future::poll_fn;

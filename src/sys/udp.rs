@@ -11,6 +11,7 @@ use tokio::runtime::Handle;
 
 use super::bind::{SavedOptions, bind, bind_group};
 use super::errors::{SendFault, may_be_offload, of_send};
+use super::fragments;
 use super::marked;
 use super::{MAX_TRAIN_BYTES, RxBatch, Socket, Transmit, canonical};
 use crate::config::SocketConfig;
@@ -33,6 +34,8 @@ pub(crate) struct UdpSocket {
     max_train: usize,
     /// The last peer whose path could not take segments of this size, and the size in bytes.
     narrow: Option<(SocketAddr, usize)>,
+    /// IPv6 datagrams that not every path carries whole leave in fragments, which a train cannot.
+    fragments_v6: bool,
     /// Keeps every socket of its group open, if it has one.
     _group: Option<Arc<[std::net::UdpSocket]>>,
     #[cfg(all(test, target_os = "linux"))]
@@ -124,6 +127,7 @@ impl UdpSocket {
             io: tokio::net::UdpSocket::from_std(socket)?,
             state,
             narrow: None,
+            fragments_v6: false,
             _group: None,
             #[cfg(all(test, target_os = "linux"))]
             refusing: None,
@@ -171,9 +175,10 @@ impl UdpSocket {
         })
     }
 
-    /// Whether trains of this size were refused on the way to `dst`.
+    /// Whether trains of this size cannot go to `dst`, or were refused on the way.
     fn is_narrow(&self, dst: SocketAddr, size: usize) -> bool {
-        self.narrow.is_some_and(|(peer, refused)| peer == dst && size >= refused)
+        let cut = self.fragments_v6 && dst.is_ipv6() && size > fragments::WHOLE_V6;
+        cut || self.narrow.is_some_and(|(peer, refused)| peer == dst && size >= refused)
     }
 
     /// One system call.
@@ -223,6 +228,10 @@ impl Socket for UdpSocket {
     fn replace(&mut self, socket: UdpSocket) -> io::Result<()> {
         *self = socket;
         Ok(())
+    }
+
+    fn allow_fragments(&mut self, allow: bool) {
+        self.fragments_v6 = fragments::allow(&self.io, allow);
     }
 
     fn max_train(&self) -> usize {

@@ -4,6 +4,7 @@ use super::Sender;
 use crate::core::clock::Time;
 use crate::core::flight::LAST_LEVEL;
 use crate::core::loss::Sign;
+use crate::core::segment::HEADER;
 use crate::core::seq::Sn;
 use crate::stats::Counters;
 
@@ -82,6 +83,10 @@ impl Sender {
             }
         };
         self.flight.again(now, sn, level);
+        if let Some(payload) = self.flight.payload(sn) {
+            let sizes = (HEADER + payload.len(), HEADER + self.mss);
+            self.path.on_repeat(now, sizes, self.rtt.rto(), self.una());
+        }
     }
 
     /// A repetition that everything waits for leaves twice: lost again it would cost another round

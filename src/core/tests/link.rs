@@ -100,6 +100,8 @@ pub(crate) struct LinkConfig {
     pub(crate) queue: u64,
     /// Larger datagrams disappear; zero for no limit.
     pub(crate) mtu: usize,
+    /// Those whose sender allows it arrive in fragments instead.
+    pub(crate) fragments: bool,
     /// From when to when nothing gets through.
     pub(crate) partitions: Vec<(u64, u64)>,
 }
@@ -159,7 +161,7 @@ impl fmt::Display for LinkConfig {
             write!(f, " rate={rate} queue={}", self.queue)?;
         }
         if self.mtu > 0 {
-            write!(f, " mtu={}", self.mtu)?;
+            write!(f, " mtu={} fragments={}", self.mtu, self.fragments)?;
         }
         for (from, to) in &self.partitions {
             write!(f, " cut={from}..{to}")?;

@@ -22,6 +22,7 @@ mod hostile;
 pub(crate) mod link;
 mod lone;
 mod matrix;
+mod path;
 mod peers;
 pub(crate) mod plan;
 mod published;

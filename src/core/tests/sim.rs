@@ -301,8 +301,10 @@ impl Sim {
 
     fn launch(&mut self, from: usize, datagram: &[u8]) {
         let (to, slots, free) = (1 - from, &mut self.slots, &mut self.free);
+        let cut = self.links[from].config().fragments && self.sides[from].kcp.needs_fragments();
+        let whole = if cut { self.links[from].config().mtu } else { usize::MAX };
         let (host, wire, rank) = (&mut self.sides[to], &mut self.wire, &mut self.sent);
-        self.links[from].send(self.now, datagram.len(), |at, damage| {
+        self.links[from].send(self.now, datagram.len().min(whole), |at, damage| {
             let Some(at) = host.arrival(at) else { return };
             let slot = free.pop().unwrap_or_else(|| {
                 slots.push(Vec::new());

@@ -170,11 +170,13 @@ impl Conn {
         let shutting = self.write_closed && !self.told_drained;
         let open = self.ended.is_none() && (shutting || (self.detached && !self.is_delivered()));
         let lingers = !over && (open || closing);
-        match (std::mem::replace(&mut self.lingering, lingers), lingers) {
-            (false, true) => *count += 1,
-            (true, false) => *count -= 1,
-            _ => {}
-        }
+        recount(&mut self.lingering, lingers, count);
+    }
+
+    /// Counts whether it has segments that arrive in fragments or not at all, unless it is `over`.
+    pub(in super::super) fn count_fragmenting(&mut self, over: bool, count: &mut usize) {
+        let fragmenting = !over && self.ended.is_none() && self.kcp.needs_fragments();
+        recount(&mut self.fragmenting, fragmenting, count);
     }
 
     /// When [`Self::on_timeout`] should be called next. `later` moves what need not be on time: the
@@ -199,5 +201,14 @@ impl Conn {
         let life = [self.linger_until(), proof, self.deaf_until()];
         let rest = [self.rest_at, self.held_until, protocol, asking, closing];
         life.into_iter().chain(rest).flatten().min()
+    }
+}
+
+/// Keeps `count` in step with what one of those counted is now.
+fn recount(was: &mut bool, is: bool, count: &mut usize) {
+    match (std::mem::replace(was, is), is) {
+        (false, true) => *count += 1,
+        (true, false) => *count -= 1,
+        _ => {}
     }
 }

@@ -1,7 +1,7 @@
 //! The network of the simulated world, and its sockets.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::task::{Context, Poll};
@@ -53,6 +53,8 @@ pub(super) struct Net {
     pub(super) limits: HashMap<SocketAddr, usize>,
     /// Sockets that take nothing until a moment.
     pub(super) blocked: HashMap<SocketAddr, u64>,
+    /// Sockets whose datagrams may be fragmented.
+    pub(super) fragmenting: HashSet<SocketAddr>,
     /// Everything sent, once somebody asked for it.
     pub(super) log: Option<Vec<Sent>>,
     pub(super) sent: u64,
@@ -73,6 +75,7 @@ impl Net {
             recv_faults: HashMap::new(),
             limits: HashMap::new(),
             blocked: HashMap::new(),
+            fragmenting: HashSet::new(),
             log: None,
             sent: 0,
             trains: 0,
@@ -93,7 +96,9 @@ impl Net {
         let fresh = || Link::new(path.clone(), Rng::keyed(seed, key).next());
         let link = self.links.entry((from, to)).or_insert_with(fresh);
         let mut rank = self.trains;
-        link.send(now, datagram.len(), |at, damage| {
+        let cut = link.config().fragments && self.fragmenting.contains(&from);
+        let whole = if cut { link.config().mtu } else { usize::MAX };
+        link.send(now, datagram.len().min(whole), |at, damage| {
             if damage == Damage::None {
                 rank += 1;
                 self.flying.push(Reverse((at, rank, from, to, datagram.to_vec())));
@@ -127,6 +132,13 @@ pub(super) struct SimSocket {
 impl Socket for SimSocket {
     fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.addr)
+    }
+
+    fn allow_fragments(&mut self, allow: bool) {
+        let fragmenting = &mut lock(&self.net).fragmenting;
+        let changed =
+            if allow { fragmenting.insert(self.addr) } else { fragmenting.remove(&self.addr) };
+        assert!(changed, "told once");
     }
 
     fn max_train(&self) -> usize {

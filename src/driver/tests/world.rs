@@ -183,6 +183,11 @@ impl World {
         };
     }
 
+    /// Whether datagrams of `host` may be fragmented.
+    pub(super) fn may_fragment(&self, host: u8) -> bool {
+        lock(&self.net).fragmenting.contains(&addr(host))
+    }
+
     /// The socket of `host` takes nothing for a while.
     pub(super) fn block_sends(&self, host: u8, time: Duration) {
         let until = self.elapsed() + micros(time);

@@ -1,0 +1,54 @@
+//! Paths that swallow what is too large for them, below whole endpoints.
+
+use tokio::io::AsyncWriteExt;
+
+use super::pair::{CLIENT, MINUTE, Pair, SERVER, pattern, read_pattern};
+use super::world::addr;
+use crate::config::Config;
+use crate::core::tests::link::LinkConfig;
+use crate::crypto::{Algorithm, Cipher, Key};
+use crate::fec::FecConfig;
+
+/// The largest overhead that there is.
+fn with_stages() -> Config {
+    let key = Key::derive("a passphrase", "a salt");
+    let cipher = Cipher::from_name(Algorithm::Aes256Gcm.name(), &key).unwrap();
+    Config::new().cipher(cipher).fec(FecConfig::new(10, 3).unwrap())
+}
+
+#[test]
+fn new_segments_get_smaller_and_old_ones_pass_in_fragments() {
+    for config in [Config::new(), with_stages()] {
+        let Pair { mut world, mut client, mut server, .. } = Pair::new(&config, &config);
+        let healthy = LinkConfig::delay(20_000);
+        world.set_path(healthy.clone());
+        let len = 1_000_000;
+        world.finish(MINUTE, async {
+            let data = pattern(len);
+            tokio::join!(client.write_all(&data), read_pattern(&mut server, len)).0.unwrap();
+        });
+        let before = client.stats();
+        assert_eq!(before.path_probes, 0);
+        world.set_path(LinkConfig { mtu: 1_250, fragments: true, ..healthy });
+        world.finish(MINUTE, async {
+            let data = pattern(len);
+            tokio::join!(client.write_all(&data), read_pattern(&mut server, len)).0.unwrap();
+        });
+        let stats = client.stats();
+        assert_eq!((stats.path_probes, stats.path_mtu), (4, 1_160), "{stats:?}");
+        assert_eq!(server.stats().path_mtu, before.path_mtu, "nobody lost anything of its");
+        world.log();
+        world.finish(MINUTE, async {
+            let data = pattern(len);
+            tokio::join!(client.write_all(&data), read_pattern(&mut server, len)).0.unwrap();
+        });
+        let sent = world.log();
+        let sizes = sent.iter().filter(|sent| sent.from == addr(CLIENT));
+        let sizes: Vec<_> = sizes.map(|sent| sent.datagram.len()).collect();
+        let large: Vec<_> = sizes.iter().enumerate().filter(|(_, size)| **size > 1_200).collect();
+        // Parity is as long as the longest of its group, which was begun before.
+        let parity = if config.fec.is_some() { 3 } else { 0 };
+        assert!(large.len() <= parity && large.iter().all(|(at, _)| *at < 13), "{large:?}");
+        assert!(!world.may_fragment(CLIENT) && !world.may_fragment(SERVER));
+    }
+}
