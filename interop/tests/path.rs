@@ -1,0 +1,158 @@
+//! What a path is asked with: segments padded to the size of a datagram. Other makes answer them
+//! like short ones, and deliver nothing of them.
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::process::Stdio;
+use std::time::Duration;
+
+use kcpx::core::segment::{Command, Header, Segments};
+use kcpx::core::seq::{Sn, Ts};
+use kcpx_interop::link::Rng;
+use kcpx_interop::peer::{Make, Settings};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::UdpSocket;
+
+const CONV: u32 = 0x0A0B_0C0D;
+/// Number of a probe: far behind whatever is expected.
+const OLD: Sn = Sn(0).back(1 << 30);
+const COOKIE: Ts = Ts(0x5EED_0001);
+const SIZE: usize = 1_400;
+const DEADLINE: Duration = Duration::from_secs(60);
+
+fn segment(command: Command, (sn, ts): (Sn, Ts), una: Sn, payload: &[u8]) -> Vec<u8> {
+    let len = u32::try_from(payload.len()).unwrap();
+    let mut out = Vec::new();
+    Header { conv: CONV, command, frg: 0, wnd: 128, ts, sn, una, len }.emit(&mut out);
+    out.extend_from_slice(payload);
+    out
+}
+
+fn padded(command: Command) -> Vec<u8> {
+    let datagram = segment(command, (OLD, COOKIE), Sn(0), &[0; SIZE - 24]);
+    assert_eq!(datagram.len(), SIZE);
+    datagram
+}
+
+fn push(sn: u32, data: &[u8]) -> Vec<u8> {
+    segment(Command::Push, (Sn(sn), Ts(1)), Sn(0), data)
+}
+
+/// Whether the probe was answered, and the question for the window.
+fn answers<'a>(datagrams: impl IntoIterator<Item = &'a Vec<u8>>) -> (bool, bool) {
+    let mut seen = (false, false);
+    for datagram in datagrams {
+        for (header, _) in Segments::new(datagram) {
+            let ack = (header.command, header.sn, header.ts);
+            seen.0 |= ack == (Command::Ack, OLD, COOKIE);
+            seen.1 |= header.command == Command::WindowTell;
+        }
+    }
+    seen
+}
+
+#[test]
+fn state_machines_answer_padded_segments_and_deliver_nothing_of_them() {
+    for make in Make::ALL {
+        let mut rng = Rng::new(1);
+        let mut peer = make.build(CONV, &Settings::default(), &mut rng).unwrap();
+        let mut now = 0;
+        let mut give = |peer: &mut Box<dyn kcpx_interop::peer::Peer>, datagram: &[u8]| {
+            let mut out = Vec::new();
+            peer.input(now, datagram);
+            for _ in 0..20 {
+                now += 10;
+                peer.update(now, &mut out);
+            }
+            answers(&out)
+        };
+        assert_eq!(give(&mut peer, &push(0, b"one")), (false, false), "{make:?}");
+        assert_eq!(give(&mut peer, &padded(Command::WindowAsk)), (false, true), "{make:?}");
+        assert_eq!(give(&mut peer, &padded(Command::Push)), (true, false), "{make:?}");
+        give(&mut peer, &push(1, b"two"));
+        let mut got = Vec::new();
+        while let Some(data) = peer.recv() {
+            got.extend(data);
+        }
+        assert_eq!(got, b"onetwo", "{make:?}");
+    }
+}
+
+/// Asks an echo server until it has answered both, before, between and after data.
+async fn ask(server: SocketAddr) {
+    let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    socket.connect(server).await.unwrap();
+    let (mut seen, mut echo) = ((false, false), BTreeMap::new());
+    let mut buffer = vec![0; 2_048];
+    loop {
+        let text: Vec<u8> = echo.values().flatten().copied().collect();
+        let answered = seen == (true, true);
+        if answered && text == b"hello again" {
+            return;
+        }
+        socket.send(&push(0, b"hello")).await.unwrap();
+        if !answered {
+            socket.send(&padded(Command::Push)).await.unwrap();
+            socket.send(&padded(Command::WindowAsk)).await.unwrap();
+        } else {
+            socket.send(&push(1, b" again")).await.unwrap();
+        }
+        // Everything may be lost, or late: then it is asked again.
+        let pause = Duration::from_millis(200);
+        while let Ok(len) = tokio::time::timeout(pause, socket.recv(&mut buffer)).await {
+            let datagram = buffer[..len.unwrap()].to_vec();
+            let new = answers([&datagram]);
+            seen = (seen.0 || new.0, seen.1 || new.1);
+            for (header, payload) in Segments::new(&datagram) {
+                if header.command == Command::Push && header.len > 0 {
+                    echo.insert(header.sn.0, payload.to_vec());
+                    let una = Sn(echo.len() as u32);
+                    let ack = segment(Command::Ack, (header.sn, header.ts), una, &[]);
+                    socket.send(&ack).await.unwrap();
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokio_kcp_answers_padded_segments() {
+    let config = tokio_kcp::KcpConfig {
+        nodelay: tokio_kcp::KcpNoDelayConfig::fastest(),
+        flush_write: true,
+        stream: true,
+        ..tokio_kcp::KcpConfig::default()
+    };
+    let mut listener = tokio_kcp::KcpListener::bind(config, "127.0.0.1:0").await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut buffer = [0; 1_000];
+        while let Ok(len @ 1..) = stream.read(&mut buffer).await {
+            stream.write_all(&buffer[..len]).await.unwrap();
+            stream.flush().await.unwrap();
+        }
+    });
+    tokio::time::timeout(DEADLINE, ask(addr)).await.expect("an answer");
+}
+
+/// As in `kcp_go.rs`: only where there is such a peer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kcp_go_answers_padded_segments() {
+    let Some(peer) = std::env::var_os("KCPX_KCP_GO_PEER") else {
+        println!("SKIPPED: KCPX_KCP_GO_PEER does not name an executable; see docs/interop.md");
+        return;
+    };
+    let mut peer = tokio::process::Command::new(peer);
+    peer.args(["server", "--addr", "127.0.0.1:0", "--cipher", "null", "--key", "00"])
+        .args(["--fec", "0/0", "--mode", "stream"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true);
+    let mut child = peer.spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).await.unwrap();
+    let addr = line.trim().strip_prefix("listening ").unwrap().parse().unwrap();
+    tokio::time::timeout(DEADLINE, ask(addr)).await.expect("an answer");
+}
