@@ -356,7 +356,8 @@ impl Kcp {
         let age = i64::from(self.clock.stamp(now).since(ts)) * 1_000;
         let recent = (0..=ABORT_LIFE.cast_signed()).contains(&age);
         let known = (recent && self.send.has_sent(&self.clock, sn, ts))
-            || self.live.has_asked(now, (sn, ts));
+            || self.live.has_asked(now, (sn, ts))
+            || self.send.path.has_asked(now, (sn, ts));
         if known {
             self.ended.get_or_insert(ConnectionError::Reset);
             self.ending.aborting = None;

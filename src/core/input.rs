@@ -14,6 +14,9 @@ use super::{Kcp, Origin};
 /// of this conversation, microseconds.
 const LATE_FOR: u64 = 1_000_000;
 
+/// Further behind than this is no repetition: no window is larger.
+const FAR: i32 = u16::MAX as i32;
+
 impl Kcp {
     /// Takes one datagram of the peer.
     ///
@@ -48,7 +51,7 @@ impl Kcp {
                 // A probe may still be meant for an earlier conversation of that name.
                 self.on_opened(now);
             }
-            let far_behind = self.recv.nxt().since(header.sn) > i32::from(u16::MAX);
+            let far_behind = self.recv.nxt().since(header.sn) > FAR;
             self.ending.learn(&header, empty && far_behind);
             match header.command {
                 Command::Push => self.input_push(now, &header, payload, origin),
@@ -121,7 +124,9 @@ impl Kcp {
     }
 
     fn input_push(&mut self, now: Time, header: &Header, payload: &[u8], origin: Origin) {
-        if origin == Origin::Wire {
+        // What is told about a padded probe means nothing to whoever sent it.
+        let padding = !payload.is_empty() && self.recv.nxt().since(header.sn) > FAR;
+        if origin == Origin::Wire && !padding {
             self.ending.on_push(header.sn, header.ts);
         }
         if self.ended.is_some() {

@@ -15,7 +15,7 @@ use crate::error::ConnectionError;
 /// Distance of a probe's number behind the oldest unacknowledged one.
 const PROBE_DISTANCE: u32 = 1 << 30;
 /// How long a cookie is worth something.
-const COOKIE_LIFE: u64 = 10_000_000;
+pub(crate) const COOKIE_LIFE: u64 = 10_000_000;
 /// Least time between probes.
 const PROBE_GAP: u64 = 1_000_000;
 /// The same where the peer says that it lacks an answer, by repeating itself.

@@ -15,7 +15,7 @@
 
 use super::Kcp;
 use super::clock::Time;
-use super::liveness::quiet_sn;
+use super::liveness::{COOKIE_LIFE, quiet_sn};
 use super::segment::{Command, HEADER, Header};
 use super::seq::{Sn, Ts};
 use crate::error::ConnectionError;
@@ -46,6 +46,8 @@ pub(crate) struct Path {
     lost: usize,
     /// When the last large probe left.
     asked: Option<Time>,
+    /// The last small one, and when it was sent.
+    small: Option<(Sn, Ts, Time)>,
     search: Option<Box<Search>>,
     narrow: Option<Box<Narrow>>,
 }
@@ -86,7 +88,6 @@ struct Search {
     /// A probe of this stage has left.
     waits: bool,
     sn: Sn,
-    small: Ts,
     large: Option<Ts>,
     /// Small ones sent in a row.
     tries: u8,
@@ -115,7 +116,6 @@ impl Search {
             stage,
             waits: false,
             sn,
-            small: Ts(0),
             large: None,
             tries: 0,
             missed: false,
@@ -229,13 +229,14 @@ impl Path {
         let (sn, size) = (search.sn, search.size);
         match search.stage {
             Stage::Small => {
-                if !search.waits {
-                    (search.small, search.tries) = (cookie(), 0);
-                }
+                let known = self.small.filter(|_| search.waits).map(|(_, known, _)| known);
+                let cookie = known.unwrap_or_else(cookie);
+                self.small = Some((sn, cookie, now));
+                search.tries = if search.waits { search.tries } else { 0 };
                 search.waits = true;
                 search.next = now.plus(wait << search.tries.min(3));
                 search.tries = search.tries.saturating_add(1);
-                Some(Probe { sn, cookie: search.small, size: HEADER })
+                Some(Probe { sn, cookie, size: HEADER })
             }
             Stage::Large => {
                 (search.waits, search.next) = (true, now.plus(wait));
@@ -243,6 +244,12 @@ impl Path {
                 Some(Probe { sn, cookie: *search.large.get_or_insert_with(cookie), size })
             }
         }
+    }
+
+    /// Whether a small probe of that number and cookie was sent a short time ago, answered or not.
+    pub(super) fn has_asked(&self, now: Time, asked: (Sn, Ts)) -> bool {
+        let fresh = |sent: Time| now.since(sent) <= COOKIE_LIFE;
+        self.small.is_some_and(|(sn, cookie, sent)| (sn, cookie) == asked && fresh(sent))
     }
 
     /// Whether an acknowledgement answers a probe. `nxt` is the number of the next new segment,
@@ -256,7 +263,8 @@ impl Path {
             self.carries(now, size, purpose, mtu);
             return true;
         }
-        if search.stage != Stage::Small || !search.waits || search.small != ts {
+        let asked = self.small.is_some_and(|(_, cookie, _)| cookie == ts);
+        if search.stage != Stage::Small || !search.waits || !asked {
             return false;
         }
         search.strikes += u8::from(std::mem::take(&mut search.missed));

@@ -7,7 +7,7 @@ use super::lone::{Lone, commands, config, header};
 use super::plan::{MILLIS, Plan, SECOND};
 use super::report::{each_seed, explained};
 use super::sim::Sim;
-use crate::config::{KcpConfig, Mode};
+use crate::config::{KcpConfig, Mode, NoDelay};
 use crate::core::segment::Command;
 use crate::core::seq::Sn;
 use crate::error::ConnectionError;
@@ -101,6 +101,10 @@ fn loss_alone_is_not_taken_for_a_narrow_path() {
         }
         for side in &mut plan.sides {
             side.link.loss = 300_000;
+            // With its congestion window there is never much in flight.
+            if seed % 4 >= 2 {
+                side.config.no_delay = NoDelay::PROTOCOL;
+            }
         }
         let mut sim = Sim::new(&plan);
         explained(&plan, || {
@@ -110,9 +114,10 @@ fn loss_alone_is_not_taken_for_a_narrow_path() {
                 sim.step();
                 least = least.min(sim.sides[0].kcp.stats().path_mtu);
             }
-            assert!(seed % 2 == 1 || least == 1_400, "enough of them arrive");
+            assert!(seed % 4 != 0 || least == 1_400, "enough of them arrive");
             lowered += u32::from(least < 1_400);
         });
+        println!("seed {seed}: {:?} at last", found(&sim));
         format!("{:?}", found(&sim))
     });
     println!("{lowered} of 100 lowered");
