@@ -88,10 +88,12 @@ fn small_conversations_are_served_beside_a_greedy_one_on_a_long_path() {
     const ROUNDS: u8 = 40;
     // There and back it is 20 ms.
     const WAY: Duration = Duration::from_millis(10);
-    let mut pair = Pair::plain();
+    const WINDOW: u16 = 1_024;
+    let config = Config::new().windows(WINDOW, WINDOW);
+    let mut pair = Pair::new(&config, &config);
     let mut streams = streams(&mut pair, 100);
     let Pair { mut world, mut client, mut server, .. } = pair;
-    let window = usize::from(Config::new().kcp.send_window) * 1_376;
+    let window = usize::from(WINDOW) * 1_376;
     let greedy = client.conv();
     let received = Rc::new(Cell::new(0));
     let count = received.clone();
