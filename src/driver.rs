@@ -116,8 +116,6 @@ pub(crate) struct Driver<S> {
     timers: TimerWheel,
     /// Conversations that something happened to, each once.
     ready: VecDeque<ConnId>,
-    /// Some of them wait for what applications answer.
-    awaits_replies: bool,
     tx: TxBatch,
     /// Datagrams of other protocols are left over.
     raw_waits: bool,
@@ -181,7 +179,6 @@ impl<S: Socket> Driver<S> {
             demux: Demux::default(),
             timers: TimerWheel::new(now),
             ready: VecDeque::new(),
-            awaits_replies: false,
             tx: TxBatch::default(),
             raw_waits: false,
             blocked: false,
@@ -296,11 +293,6 @@ impl<S: Socket> Driver<S> {
     #[cfg(test)]
     fn socket(&self) -> &S {
         &self.socket
-    }
-
-    /// Whether the applications should run before the next turn.
-    pub(crate) fn awaits_replies(&self) -> bool {
-        self.awaits_replies
     }
 
     /// Whether the socket takes no more datagrams now.

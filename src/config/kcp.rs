@@ -101,8 +101,7 @@ pub(crate) const DEFAULT_WINDOW: u16 = 1_024;
 /// When received data is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AckPolicy {
-    /// Once per received batch of datagrams. The default. An application that answers one or two
-    /// segments at once sends their acknowledgement along.
+    /// Once per received batch of datagrams. The default.
     EachTurn,
     /// After one interval, earlier when a datagram is full of acknowledgements or data arrived out
     /// of order. kcp-go's behaviour without ack-no-delay.

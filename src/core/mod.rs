@@ -67,9 +67,6 @@ pub use self::segment::InputError;
 /// Most fragments of one message, a limit of the wire.
 const MAX_FRAGMENTS: usize = 255;
 
-/// Data segments that an application may answer with what carries their acknowledgement.
-const THIN: u32 = 2;
-
 /// Where a KCP datagram came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
@@ -124,8 +121,6 @@ pub struct Kcp {
     pacer: Pacer,
     /// When something could last leave.
     looked: Time,
-    /// Acknowledgements wait for something to leave with.
-    holds_acks: bool,
     /// A window answer is owed.
     tell_window: bool,
     /// Full datagrams since acknowledgements were last written while some wait.
@@ -180,7 +175,6 @@ impl Kcp {
             live: Liveness::new(config, Time(0), seed.cookies),
             pacer,
             looked: Time(0),
-            holds_acks: false,
             tell_window: false,
             full_run: 0,
             cork_until: None,
@@ -315,18 +309,6 @@ impl Kcp {
         self.send.release_memory();
         self.recv.release_memory();
         self.acks.release_memory();
-    }
-
-    /// Whether the acknowledgements that wait may do so a moment longer: the peer sent little, and
-    /// all of it in order.
-    pub(crate) fn has_thin_acks(&self) -> bool {
-        let few = (1..=THIN).contains(&self.acks.arrivals()) && !self.acks.is_urgent();
-        few && self.ack_policy == AckPolicy::EachTurn
-    }
-
-    /// Has acknowledgements wait for something to leave with, or no longer.
-    pub(crate) fn hold_acks(&mut self, hold: bool) {
-        self.holds_acks = hold;
     }
 
     /// Lets waiting acknowledgements leave with the next transmission, whatever the policy.

@@ -193,7 +193,7 @@ impl Kcp {
     /// Whether acknowledgements leave even if nothing else does.
     fn acks_due(&self, now: Time) -> bool {
         match self.ack_policy {
-            AckPolicy::EachTurn | AckPolicy::Immediate => !self.acks.is_empty() && !self.holds_acks,
+            AckPolicy::EachTurn | AckPolicy::Immediate => !self.acks.is_empty(),
             AckPolicy::Interval => {
                 self.acks.is_urgent()
                     || self.acks.arrivals() as usize >= self.datagram_size() / HEADER

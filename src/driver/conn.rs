@@ -98,9 +98,6 @@ pub(super) struct Conn {
     told_drained: bool,
     /// The reader knows that the peer has ended its stream.
     told_end: bool,
-    /// A reader was woken in this turn; and the last one ended with waiting for its reply.
-    delivered: bool,
-    awaited: bool,
     /// Until when those who wait for everything to be over wait for the peer to know of our end.
     close_until: Option<Instant>,
     /// It is over for the handles; the peer may still have to be told.
@@ -145,8 +142,6 @@ impl Conn {
             told_established: false,
             told_drained: false,
             told_end: false,
-            delivered: false,
-            awaited: false,
             close_until: None,
             ended: None,
             rest_at: None,
@@ -355,15 +350,6 @@ impl Conn {
         }
     }
 
-    /// Whether what was just delivered may be answered at once, so that its acknowledgement need not
-    /// leave in a datagram of its own: once, until the next turn.
-    pub(super) fn awaits_reply(&mut self) -> bool {
-        let waits = !self.awaited && self.delivered && self.kcp.has_thin_acks();
-        (self.awaited, self.delivered) = (waits, false);
-        self.kcp.hold_acks(waits);
-        waits
-    }
-
     /// Moves bytes between the state machine and the handles' queues.
     pub(super) fn look(&mut self, now: Instant, scratch: &mut Scratch) {
         self.shared.begin();
@@ -425,9 +411,7 @@ impl Conn {
             scratch.chunks.push_back(chunk);
         }
         let held_back = self.kcp.readable().is_some();
-        let waker = self.shared.deliver(&mut scratch.chunks, held_back);
-        self.delivered |= waker.is_some();
-        scratch.wakers.extend(waker);
+        scratch.wakers.extend(self.shared.deliver(&mut scratch.chunks, held_back));
     }
 
     /// Hands over what was acknowledged and not read yet, whatever room there is: it was accounted

@@ -13,7 +13,6 @@ impl<S: Socket> Driver<S> {
     /// Serves the ready conversations until the turn's budget is used up. While the socket is
     /// blocked each is looked at once, for what does not concern sending.
     pub(super) fn serve(&mut self, now: Instant) -> io::Result<()> {
-        self.awaits_replies = false;
         let mut left = self.ready.len();
         while left > 0 && (self.budget > 0 || self.blocked) {
             let Some(id) = self.ready.pop_front() else { break };
@@ -43,7 +42,6 @@ impl<S: Socket> Driver<S> {
         if !self.blocked && conn.would_begin(now) && !self.knocks.admit(id) {
             return Ok(None);
         }
-        let awaits_reply = conn.awaits_reply();
         let mut quota = CONN_PACKETS;
         let mut interrupted = None;
         loop {
@@ -66,11 +64,6 @@ impl<S: Socket> Driver<S> {
             }
         }
         let Some(conn) = self.conns.get_mut(slot) else { return Ok(None) };
-        if awaits_reply && interrupted.is_none() {
-            // The others first, the application among them.
-            interrupted = Some(Interrupted::Quota);
-            self.awaits_replies = true;
-        }
         if interrupted.is_none() {
             conn.unmark_ready();
         }

@@ -1,7 +1,7 @@
 //! The waiting part of the driver: turns, and in between whatever wakes it first.
 
 use std::future::Future;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
@@ -75,13 +75,6 @@ impl<S: Socket + Unpin> Future for DriverTask<S> {
                 Turn::Again => break,
                 Turn::Idle if this.register(cx, now) => {}
                 Turn::Idle => return Poll::Pending,
-            }
-        }
-        if this.driver.awaits_replies() {
-            // Behind all others that are ready, whatever runs them: they are what this waits for.
-            let mut pause = pin!(tokio::task::yield_now());
-            if pause.as_mut().poll(cx).is_pending() {
-                return Poll::Pending;
             }
         }
         cx.waker().wake_by_ref();

@@ -13,7 +13,6 @@ mod offload;
 mod opened;
 mod pair;
 mod parting;
-mod replies;
 mod requests;
 mod silence;
 mod stages;
