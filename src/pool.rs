@@ -28,7 +28,8 @@ pub(crate) fn take() -> BytesMut {
 /// Takes a buffer back, however much of it was used.
 fn give(mut buffer: BytesMut) {
     buffer.clear();
-    if !buffer.try_reclaim(WIDE) {
+    // A message can be much wider: what is kept must not depend on what peers send.
+    if !buffer.try_reclaim(WIDE) || buffer.capacity() > 2 * WIDE {
         return;
     }
     let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);

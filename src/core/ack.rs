@@ -132,7 +132,9 @@ impl PendingAcks {
 
     /// Tells once more what has not been covered since, as far as there is room beside the others.
     fn tell_again(&mut self, una: Sn, room: usize, emit: &mut impl FnMut(Ack)) -> usize {
-        if self.again.is_empty() {
+        // Some senders count each acknowledgement as a sign of loss: only beside one that is news.
+        let news = self.newest.is_some_and(|ack| ack.sn.since(una) >= 0);
+        if self.again.is_empty() || (self.ahead.is_empty() && !news) {
             return 0;
         }
         self.again.retain(|ack| ack.sn.since(una) >= 0);
@@ -194,6 +196,8 @@ mod tests {
         (30..300).for_each(|sn| acks.ahead(Time(0), Sn(0), ack(sn), 1_376));
         assert_eq!(taken(&mut acks, 0, 300).len(), 270 + 8);
         acks.repeated(Time(0), ack(1));
+        assert_eq!(taken(&mut acks, 0, 300), [1], "that is no news");
+        acks.ahead(Time(0), Sn(0), ack(400), 0);
         assert_eq!(taken(&mut acks, 0, 300).len(), AGAIN - 8 + 1);
     }
 

@@ -90,7 +90,13 @@ impl Liveness {
 
     /// The peer goes first with keepalives: it takes one to keep both sides.
     pub(crate) fn give_way(&mut self) {
-        self.keepalive = self.keepalive.map(|period| period.saturating_add(period / WAY_SHARE));
+        let idle = self.idle.unwrap_or(u64::MAX);
+        let later = |period: u64| {
+            let later = period.saturating_add(period / WAY_SHARE);
+            // Not so late that the answer comes when silence has ended the conversation.
+            if later.saturating_add(2 * PROBE_GAP) < idle { later } else { period }
+        };
+        self.keepalive = self.keepalive.map(later);
     }
 
     /// A valid datagram came from the peer.

@@ -9,6 +9,9 @@ use bytes::Bytes;
 
 use crate::room;
 
+/// Bytes of a piece of a stream at most, so that a [`Span`] can name any part of it.
+const LARGEST: usize = 1 << 30;
+
 /// Where a segment's payload is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Span {
@@ -61,7 +64,11 @@ impl Outbox {
         }
     }
 
-    pub(crate) fn push(&mut self, data: Bytes, frg: u8) {
+    pub(crate) fn push(&mut self, mut data: Bytes, frg: u8) {
+        while self.stream && data.len() > LARGEST {
+            let piece = data.split_to(LARGEST);
+            self.push(piece, frg);
+        }
         self.bytes += data.len();
         room::push(&mut self.waiting, Piece { data, frg });
     }

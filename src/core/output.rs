@@ -127,7 +127,8 @@ impl Kcp {
         while let Some(segment) = next.filter(|n| out.len() == start || HEADER + n.len <= room(out))
         {
             self.emit_segment(now, segment, out, sent);
-            next = self.next_within(now, limit);
+            // A twin in the same datagram would be lost with it.
+            next = if self.send.owes_twin() { None } else { self.next_within(now, limit) };
         }
         // Every segment tells the window; only where there is none it needs one of its own.
         if std::mem::take(&mut self.tell_window) && out.len() == start {

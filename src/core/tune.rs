@@ -61,7 +61,9 @@ impl Tuner {
 
     /// The sender's next window.
     pub(crate) fn send_window(&mut self, now: Time, una: Sn, rtt: &Rtt, window: u16) -> u16 {
-        let Some((_, limited)) = self.round(now, una, rtt) else { return window };
+        let Some((moved, limited)) = self.round(now, una, rtt) else { return window };
+        // On a path that loses, a full window says nothing about room.
+        let limited = limited && moved >= u32::from(window) / 4 * 3;
         let srtt = rtt.srtt().unwrap_or(0);
         if srtt > 2 * self.shortest + SLACK {
             (window / 4 * 3).max(DEFAULT_WINDOW)

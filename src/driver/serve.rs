@@ -40,6 +40,8 @@ impl<S: Socket> Driver<S> {
         };
         conn.look(now, &mut self.scratch);
         if !self.blocked && conn.would_begin(now) && !self.knocks.admit(id) {
+            // Whoever waits for all to be over waits for this one as well.
+            conn.count_lingering(now, false, &mut self.lingering);
             return Ok(None);
         }
         let mut quota = CONN_PACKETS;

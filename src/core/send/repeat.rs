@@ -89,6 +89,11 @@ impl Sender {
         }
     }
 
+    /// Whether the repetition that just left does so once more, in another datagram.
+    pub(crate) fn owes_twin(&self) -> bool {
+        self.twin.is_some()
+    }
+
     /// A repetition that everything waits for leaves twice: lost again it would cost another round
     /// trip in which the window stays closed. That takes loss on both; it pays where the window is
     /// closed by it and not by one before it, so not in the last quarter of the window.
