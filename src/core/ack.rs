@@ -102,9 +102,7 @@ impl PendingAcks {
     pub(crate) fn take(&mut self, una: Sn, room: usize, mut emit: impl FnMut(Ack)) {
         let newest = self.newest;
         self.ahead.retain(|ack| ack.sn.since(una) >= 0 && Some(*ack) != newest);
-        let mut left = room;
-        let told_before = self.tell_again(una, room, &mut emit);
-        left -= told_before;
+        let mut left = room - self.tell_again(una, room, &mut emit);
         let take = self.ahead.len().min(left);
         let told = newest.filter(|ack| take < left && ack.sn.since(una) >= 0);
         let told = self.ahead.drain(..take).inspect(|ack| emit(*ack)).chain(told);
@@ -144,10 +142,11 @@ impl PendingAcks {
         // The latest: they may not have arrived yet, while the peer has judged the oldest.
         let skipped = self.again.len() - count;
         self.again.drain(skipped..).for_each(emit);
-        if self.again.is_empty() {
-            self.again = VecDeque::new();
-        }
         count
+    }
+
+    pub(crate) fn holds_memory(&self) -> bool {
+        self.is_empty() && self.ahead.capacity() + self.again.capacity() > 0
     }
 
     pub(crate) fn release_memory(&mut self) {

@@ -353,7 +353,7 @@ impl Kcp {
 
     /// Whether [`Kcp::release_memory`] would give back something worth it.
     pub(crate) fn holds_memory(&self) -> bool {
-        self.send.holds_memory() || self.recv.holds_memory()
+        self.send.holds_memory() || self.recv.holds_memory() || self.acks.holds_memory()
     }
 
     /// Whether the peer has proved that it received something of ours.

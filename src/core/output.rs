@@ -128,7 +128,8 @@ impl Kcp {
         {
             self.emit_segment(now, segment, out, sent);
             // A twin in the same datagram would be lost with it.
-            next = if self.send.owes_twin() { None } else { self.next_within(now, limit) };
+            let twin = self.send.owed_twin();
+            next = if twin.is_some() { None } else { self.next_within(now, limit) };
         }
         // Every segment tells the window; only where there is none it needs one of its own.
         if std::mem::take(&mut self.tell_window) && out.len() == start {

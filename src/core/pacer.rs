@@ -6,6 +6,7 @@
 use std::num::NonZeroU64;
 
 use super::clock::Time;
+use super::rtt::Rtt;
 
 /// Time whose worth of bytes may leave at once.
 const BURST: u64 = 10_000;
@@ -44,9 +45,6 @@ impl Pacer {
     }
 }
 
-/// Least round-trip time, in microseconds, of paths where a window is spread. On shorter ones it is
-/// read about as fast as it arrives, and timers are too coarse to help.
-const SHORTEST: u64 = 2_000;
 /// A window leaves in four fifths of a round trip: the acknowledgements set the pace, not this.
 const SHARE: (u64, u64) = (4, 5);
 /// Time whose worth of segments may leave at once, and after how much of it a train that was held
@@ -75,13 +73,12 @@ impl Spread {
         self.resume > now
     }
 
-    /// A segment leaves, one of `window` within `srtt`; `shortest` is the least round-trip time of
-    /// the path. All in microseconds.
-    pub(crate) fn sent(&mut self, now: Time, window: u32, srtt: u64, shortest: u64) {
-        if shortest < SHORTEST {
+    /// A segment leaves, one of `window` within a round trip.
+    pub(crate) fn sent(&mut self, now: Time, window: u32, rtt: &Rtt) {
+        let Some(srtt) = rtt.srtt().filter(|_| !rtt.is_short()) else {
             self.resume = Time(0);
             return;
-        }
+        };
         let interval = srtt * 1_000 * SHARE.0 / SHARE.1 / u64::from(window.max(1));
         let now = now.0.saturating_mul(1_000);
         let earliest = now.saturating_sub(ALLOWANCE.max(TRAIN * interval));
@@ -94,6 +91,8 @@ impl Spread {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -113,8 +112,17 @@ mod tests {
         assert!((10_000_000..=10_020_000).contains(&bytes), "{bytes}");
     }
 
+    /// A path of which this many round trips of each length are known, in microseconds.
+    fn path(samples: &[(u64, usize)]) -> Rtt {
+        let mut rtt = Rtt::new(Duration::from_secs(10));
+        for (sample, count) in samples {
+            (0..*count).for_each(|_| rtt.sample(Time(0), *sample));
+        }
+        rtt
+    }
+
     /// Sends whenever it may for a second: how many segments, and the longest run at one moment.
-    fn spread(window: u32, srtt: u64, shortest: u64) -> (u64, u64) {
+    fn spread(window: u32, rtt: &Rtt) -> (u64, u64) {
         let (mut spread, mut now) = (Spread::default(), Time(10 * SECOND));
         let (mut sent, mut run, mut longest) = (0, 0, 0);
         while now < Time(11 * SECOND) && sent < 1_000_000 {
@@ -122,7 +130,7 @@ mod tests {
                 (now, run) = (spread.resume(), 0);
                 continue;
             }
-            spread.sent(now, window, srtt, shortest);
+            spread.sent(now, window, rtt);
             (sent, run) = (sent + 1, run + 1);
             longest = longest.max(run);
         }
@@ -134,7 +142,7 @@ mod tests {
         for (window, srtt, most) in
             [(1_024, 50_000, 52), (128, 200_000, 33), (16_384, 100_000, 411)]
         {
-            let (sent, longest) = spread(window, srtt, srtt);
+            let (sent, longest) = spread(window, &path(&[(srtt, 1)]));
             let per_second = u64::from(window) * SECOND / srtt * 5 / 4;
             assert!(sent.abs_diff(per_second) <= per_second / 50 + most, "{window}: {sent}");
             assert!(longest <= most, "{window}: {longest}");
@@ -143,18 +151,18 @@ mod tests {
 
     #[test]
     fn short_paths_are_left_alone() {
-        assert_eq!(spread(1_024, 1_000, 900).0, 1_000_000);
+        assert_eq!(spread(1_024, &path(&[(900, 1), (1_000, 100)])).0, 1_000_000);
         // A long queue on a short path is no long path.
-        assert_eq!(spread(1_024, 40_000, 900).0, 1_000_000);
+        assert_eq!(spread(1_024, &path(&[(900, 1), (40_000, 100)])).0, 1_000_000);
     }
 
     #[test]
     fn a_path_that_turns_out_to_be_short_holds_nothing_back() {
         let (mut spread, now) = (Spread::default(), Time(SECOND));
         while !spread.holds(now) {
-            spread.sent(now, 4, 100_000, 100_000);
+            spread.sent(now, 4, &path(&[(100_000, 1)]));
         }
-        spread.sent(now, 4, 100_000, 500);
+        spread.sent(now, 4, &path(&[(100_000, 100), (500, 1)]));
         assert!(!spread.holds(now));
     }
 

@@ -18,6 +18,10 @@ const MIN_RTO: u64 = 100_000;
 /// How long the smallest sample is believed.
 const MIN_RTT_LIFE: u64 = 10_000_000;
 
+/// Round trips that never take longer, in microseconds, are those of paths so short that a window
+/// is read about as fast as it arrives. Timers are too coarse to help there.
+const SHORT: u64 = 2_000;
+
 /// All times in microseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rtt {
@@ -100,6 +104,11 @@ impl Rtt {
 
     pub(crate) fn rttvar(&self) -> u64 {
         self.rttvar
+    }
+
+    /// Whether the path is short. So it is before the first sample.
+    pub(crate) fn is_short(&self) -> bool {
+        self.min() < SHORT
     }
 
     /// Smallest recent sample; zero before the first.

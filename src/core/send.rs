@@ -345,8 +345,7 @@ impl Sender {
 
     /// What may leave now: a lost segment first, otherwise a new one if the windows allow.
     pub(crate) fn next(&self, now: Time, may_start: bool) -> Option<Next> {
-        let open = |sn| self.flight.get(sn).is_some_and(|segment| !segment.acked);
-        if let Some((sn, sign)) = self.twin.filter(|(sn, _)| open(*sn)) {
+        if let Some((sn, sign)) = self.owed_twin() {
             let len = self.flight.payload(sn)?.len();
             return Some(Next { len, repeat: Some((sn, sign)) });
         }
@@ -384,9 +383,7 @@ impl Sender {
                 sn
             }
         };
-        if let Some(srtt) = self.rtt.srtt() {
-            self.spread.sent(now, self.effective_window(), srtt, self.rtt.min());
-        }
+        self.spread.sent(now, self.effective_window(), &self.rtt);
         let frg = self.flight.get(sn)?.frg;
         Some(Outgoing { sn, frg, payload: self.outbox.get(self.flight.payload(sn)?)? })
     }

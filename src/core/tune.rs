@@ -3,8 +3,7 @@
 //! The default holds what is on the way in some round trips and not in others. A window that was
 //! used up within a round trip doubles, as long as that did not come from a queue: the sender's
 //! while round trips are about as short as they can be, the receiver's while the application keeps
-//! up. The sender's shrinks again when queues grow. Paths of less than 2 ms need no more than the
-//! default.
+//! up. The sender's shrinks again when queues grow. Short paths need no more than the default.
 
 use super::clock::Time;
 use super::rtt::Rtt;
@@ -13,8 +12,6 @@ use crate::config::DEFAULT_WINDOW;
 
 /// Segments of the largest window that comes by itself.
 pub(crate) const MOST: u16 = 8_192;
-/// Least round-trip time of paths whose windows change, microseconds.
-const SHORTEST: u64 = 2_000;
 /// What a round trip may take longer than the shortest without a queue, microseconds.
 const SLACK: u64 = 2_000;
 
@@ -49,7 +46,7 @@ impl Tuner {
     /// Once a round trip: the segments moved since the last time, up to `next`, and whether the
     /// window kept more from leaving.
     fn round(&mut self, now: Time, next: Sn, rtt: &Rtt) -> Option<(u32, bool)> {
-        let srtt = rtt.srtt().filter(|_| rtt.min() >= SHORTEST)?;
+        let srtt = rtt.srtt().filter(|_| !rtt.is_short())?;
         if now.since(self.began) < srtt {
             return None;
         }

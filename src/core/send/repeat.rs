@@ -89,9 +89,9 @@ impl Sender {
         }
     }
 
-    /// Whether the repetition that just left does so once more, in another datagram.
-    pub(crate) fn owes_twin(&self) -> bool {
-        self.twin.is_some()
+    /// The repetition that leaves once more, in another datagram, unless it has arrived meanwhile.
+    pub(crate) fn owed_twin(&self) -> Option<(Sn, Sign)> {
+        self.twin.filter(|(sn, _)| self.flight.get(*sn).is_some_and(|segment| !segment.acked))
     }
 
     /// A repetition that everything waits for leaves twice: lost again it would cost another round

@@ -2,7 +2,7 @@
 
 use super::lone::{Lone, config};
 use super::plan::MILLIS;
-use crate::config::{Congestion, NoDelay};
+use crate::config::{Congestion, Mode, NoDelay};
 use crate::core::segment::Command;
 use crate::core::seq::Sn;
 
@@ -98,4 +98,32 @@ fn a_congestion_window_is_not_burdened_with_twins() {
     let now = lone.now;
     let again = pushes(&mut lone, now);
     assert_eq!(again.iter().filter(|(sn, ..)| *sn == lost).count(), 1, "{again:?}");
+}
+
+#[test]
+fn a_twin_that_is_not_needed_any_more_keeps_nobody_waiting() {
+    let mut config = config();
+    (config.mode, config.no_delay, config.send_window) = (Mode::Message, NoDelay::TURBO, 4);
+    let mut lone = Lone::new(&config);
+    let say = |lone: &mut Lone, count: u8| {
+        (0..count).for_each(|i| lone.kcp.send(lone.instant(), vec![i; 20].into()));
+    };
+    say(&mut lone, 1);
+    let (first, _) = lone.out().remove(0);
+    lone.now = RTT;
+    lone.una = Sn(1);
+    lone.ack(0, first.ts.0);
+    say(&mut lone, 4);
+    let sent = lone.out();
+    lone.now += RTT;
+    sent[1..].iter().for_each(|(header, _)| lone.ack(header.sn.0, header.ts.0));
+    let (now, mut datagram) = (lone.instant(), Vec::new());
+    let again = lone.kcp.poll_transmit(now, &mut datagram).unwrap();
+    assert_eq!(again.segments, 1, "its twin would leave next");
+    // The original was merely late.
+    lone.una = Sn(5);
+    lone.ack(1, sent[0].0.ts.0);
+    say(&mut lone, 3);
+    let together = lone.kcp.poll_transmit(now, &mut datagram).unwrap();
+    assert_eq!(together.segments, 3);
 }

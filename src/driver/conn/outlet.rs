@@ -61,14 +61,17 @@ impl Conn {
         let mut count = 0;
         self.held_until = None;
         while count < limit && !out.tx.is_full() {
-            let mut sent =
-                if self.stream_is_next { 0 } else { self.transmit_out_of_band(now, out) };
-            if sent == 0 {
-                sent = self.transmit_stream(now, out);
-            }
-            if sent == 0 && self.stream_is_next {
-                sent = self.transmit_out_of_band(now, out);
-            }
+            let sent = if self.stream_is_next {
+                match self.transmit_stream(now, out) {
+                    0 => self.transmit_out_of_band(now, out),
+                    sent => sent,
+                }
+            } else {
+                match self.transmit_out_of_band(now, out) {
+                    0 => self.transmit_stream(now, out),
+                    sent => sent,
+                }
+            };
             if sent == 0 {
                 break;
             }
