@@ -24,6 +24,8 @@ pub struct Transmitted {
     pub segments: u32,
     /// Acknowledgements in it.
     pub acks: u32,
+    /// It is a full segment that leaves for the first time.
+    pub(crate) leads: bool,
 }
 
 impl Kcp {
@@ -78,12 +80,32 @@ impl Kcp {
             Some(next) => {
                 self.full_run += 1;
                 self.tell_window = false;
+                sent.leads = next.is_new();
                 self.emit_segment(now, next, out, &mut sent);
             }
             None => self.compose(now, next, (start, limit), out, &mut sent),
         }
         let len = out.len() - start;
         (len > 0).then(|| self.left(now, len, sent))
+    }
+
+    /// Appends another datagram right behind one that [leads](Transmitted::leads), if it is of the
+    /// same kind, and returns its bytes: nothing has happened in between, so nothing else can have
+    /// become due. `None`: ask [`Kcp::poll_transmit`].
+    pub(crate) fn poll_next(&mut self, out: &mut Vec<u8>) -> Option<usize> {
+        let now = self.looked;
+        let patient = self.acks.is_empty() || self.full_run < ACK_PATIENCE;
+        if !(patient && self.pacer.wait(now).is_none()) {
+            return None;
+        }
+        let next = self.send.next_new(now, self.may_start())?;
+        if HEADER + next.len < self.datagram_size() {
+            return None;
+        }
+        let (start, mut sent) = (out.len(), Transmitted::default());
+        self.full_run += 1;
+        self.emit_segment(now, next, out, &mut sent);
+        Some(self.left(now, out.len() - start, sent).len)
     }
 
     /// Takes note of a datagram that leaves.

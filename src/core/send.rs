@@ -352,13 +352,19 @@ impl Sender {
         if self.spread.holds(now) {
             return None;
         }
-        let fresh =
-            if may_start && self.window_is_open() { self.outbox.next_len(self.mss) } else { None };
+        let fresh = self.next_new(now, may_start);
         if let Some((sn, sign)) = self.lost(now, fresh.is_none()) {
             let len = self.flight.payload(sn)?.len();
             return Some(Next { len, repeat: Some((sn, sign)) });
         }
-        Some(Next { len: fresh?, repeat: None })
+        fresh
+    }
+
+    /// The new segment that may leave now, where none has to be repeated.
+    pub(crate) fn next_new(&self, now: Time, may_start: bool) -> Option<Next> {
+        let open = may_start && self.window_is_open() && !self.spread.holds(now);
+        let len = if open { self.outbox.next_len(self.mss) } else { None };
+        len.map(|len| Next { len, repeat: None })
     }
 
     /// Counts the transmission of `next` and gives the segment to write.

@@ -27,6 +27,7 @@ mod peers;
 pub(crate) mod plan;
 mod published;
 pub(crate) mod report;
+mod runs;
 pub(crate) mod sim;
 mod sweeps;
 mod timing;

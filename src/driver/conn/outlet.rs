@@ -62,13 +62,13 @@ impl Conn {
         self.held_until = None;
         while count < limit && !out.tx.is_full() {
             let sent = if self.stream_is_next {
-                match self.transmit_stream(now, out) {
+                match self.transmit_stream(now, out, limit - count) {
                     0 => self.transmit_out_of_band(now, out),
                     sent => sent,
                 }
             } else {
                 match self.transmit_out_of_band(now, out) {
-                    0 => self.transmit_stream(now, out),
+                    0 => self.transmit_stream(now, out, limit - count),
                     sent => sent,
                 }
             };
@@ -84,30 +84,42 @@ impl Conn {
         self.doubt.as_ref().map(|doubt| doubt.credit.left())
     }
 
-    fn transmit_stream(&mut self, now: Instant, out: &mut Outlet<'_>) -> usize {
+    /// Full segments that leave for the first time come in runs, up to `most` datagrams; everything
+    /// else comes one datagram at a time.
+    fn transmit_stream(&mut self, now: Instant, out: &mut Outlet<'_>, most: usize) -> usize {
         let overhead = self.shared.overhead;
         let limit = self.credit_left().map_or(usize::MAX, |left| left.saturating_sub(overhead));
-        let (kcp, fec) = (&mut self.kcp, out.fec.as_deref_mut());
-        let before = out.tx.bytes();
-        let mut len = 0;
-        let write = |tail: &mut Vec<u8>| {
-            let sent = kcp.poll_transmit_within(now, tail, limit);
-            len = sent.map_or(0, |sent| sent.len);
-            len > 0
-        };
-        let peer = self.peer;
-        let extra = Extra { fec, copies: self.copies, may_repeat: self.doubt.is_none() };
-        let datagrams = out.codec.encode(now, out.tx, peer, extra, write);
-        if datagrams == 0 {
-            return 0;
+        let (kcp, peer) = (&mut self.kcp, self.peer);
+        let (mut count, mut follows) = (0, false);
+        loop {
+            let before = out.tx.bytes();
+            let mut len = 0;
+            let write = |tail: &mut Vec<u8>| {
+                if follows {
+                    len = kcp.poll_next(tail).unwrap_or(0);
+                } else if let Some(sent) = kcp.poll_transmit_within(now, tail, limit) {
+                    (len, follows) = (sent.len, sent.leads && limit == usize::MAX);
+                }
+                len > 0
+            };
+            let may_repeat = self.doubt.is_none();
+            let extra = Extra { fec: out.fec.as_deref_mut(), copies: self.copies, may_repeat };
+            let datagrams = out.codec.encode(now, out.tx, peer, extra, write);
+            if datagrams == 0 {
+                break;
+            }
+            count += datagrams;
+            let bytes = out.tx.bytes() - before;
+            kcp.on_sent_beside(now, bytes - len);
+            if let Some(doubt) = &mut self.doubt {
+                doubt.credit.sent += bytes;
+            }
+            self.stream_is_next = false;
+            if !follows || count >= most || out.tx.is_full() || self.shared.has_datagrams() {
+                break;
+            }
         }
-        let bytes = out.tx.bytes() - before;
-        kcp.on_sent_beside(now, bytes - len);
-        if let Some(doubt) = &mut self.doubt {
-            doubt.credit.sent += bytes;
-        }
-        self.stream_is_next = false;
-        datagrams
+        count
     }
 
     /// Not before the stream has begun: to some peers it would be the beginning.
