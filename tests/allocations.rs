@@ -17,18 +17,19 @@ const BLOCKS: u64 = 512;
 /// Allocations that any number of blocks may take beside these.
 const FEW: u64 = 64;
 
-/// The system's allocator, and how often each thread asked it for memory.
+/// The system's allocator, and how often each thread asked it for memory and for how many bytes.
 struct Counting;
 
 thread_local! {
-    static ASKED: Cell<u64> = const { Cell::new(0) };
+    static ASKED: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
 }
 
 #[expect(unsafe_code, reason = "an allocator cannot be made without")]
 // SAFETY: every call is handed to the system's allocator as it came.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ASKED.set(ASKED.get() + 1);
+        let (times, bytes) = ASKED.get();
+        ASKED.set((times + 1, bytes + layout.size() as u64));
         // SAFETY: the caller's promise is the one that is asked for.
         unsafe { System.alloc(layout) }
     }
@@ -56,11 +57,13 @@ fn measure(most: u64, work: impl AsyncFn(&mut Pair, &[u8], u64)) {
         work(&mut pair, &block, WARM_UP).await;
         let before = (ASKED.get(), sent(&pair));
         work(&mut pair, &block, BLOCKS).await;
-        let (asked, sent) = (ASKED.get() - before.0, sent(&pair) - before.1);
-        println!("{asked} allocations for {sent} datagrams");
+        let (asked, sent) = (ASKED.get().0 - before.0.0, sent(&pair) - before.1);
+        let bytes = ASKED.get().1 - before.0.1;
+        println!("{asked} allocations of {bytes} bytes for {sent} datagrams");
         assert!(sent > BLOCKS * BLOCK as u64 / 1_400, "they did not cross the network");
         assert!(asked <= BLOCKS * most + FEW, "more than for each block");
         assert!(asked * 10 < sent, "as for each datagram");
+        assert!(bytes < BLOCKS * BLOCK as u64 / 10, "buffers are not used again");
     }));
 }
 
@@ -110,5 +113,19 @@ fn an_echo_allocates_nothing_for_a_datagram() {
             }
         };
         tokio::join!(echo, ask);
+    });
+}
+
+#[test]
+fn a_reader_of_chunks_gives_their_memory_back() {
+    // As a sink, and what has a chunk come back.
+    measure(5, async |pair, block, blocks| {
+        let sink = async {
+            let mut left = blocks as usize * block.len();
+            while left > 0 {
+                left -= pair.server.read_chunk().await.unwrap().len();
+            }
+        };
+        tokio::join!(write(&mut pair.client, block, blocks), sink);
     });
 }

@@ -339,8 +339,10 @@ impl Receiver {
         if self.tail_segments == 0 {
             return;
         }
-        // Only buffers that others follow are shared, so that they can be used again.
-        let lone = self.chunk_size < MIN_CHUNK;
+        // Only buffers that others follow are shared, so that they can be used again. The last part
+        // of a large one is still large: whoever reads it can tell.
+        let left = self.tail.capacity() - self.tail.len();
+        let lone = self.chunk_size < MIN_CHUNK || (self.chunk_size >= POOLED && left < pool::LARGE);
         let tail = if lone { std::mem::take(&mut self.tail) } else { self.tail.split() };
         let data = tail.freeze();
         let segments = std::mem::take(&mut self.tail_segments);

@@ -67,6 +67,10 @@ impl ReadQueue {
 
     /// Takes the next chunk whole.
     pub(crate) fn pop(&mut self) -> Option<Bytes> {
+        self.take().map(pool::lend)
+    }
+
+    fn take(&mut self) -> Option<Bytes> {
         let chunk = self.chunks.pop_front()?;
         self.read += charge(chunk.len());
         Some(chunk)
@@ -77,7 +81,7 @@ impl ReadQueue {
         let Some(chunk) = self.chunks.front_mut() else { return };
         let len = chunk.len();
         if count >= len {
-            if let Some(chunk) = self.pop() {
+            if let Some(chunk) = self.take() {
                 pool::recycle(chunk);
             }
         } else {
@@ -89,7 +93,7 @@ impl ReadQueue {
     /// Takes chunks off that have no bytes: to a reader of bytes they would look like the end.
     pub(crate) fn skip_empty(&mut self) {
         while self.front().is_some_and(Bytes::is_empty) {
-            self.pop();
+            self.take();
         }
     }
 

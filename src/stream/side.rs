@@ -290,9 +290,6 @@ fn or_would_block<T>(poll: Poll<io::Result<T>>) -> io::Result<T> {
     }
 }
 
-/// Writes of at least so many bytes are copied into wide buffers.
-const LARGE: usize = pool::WIDE / 4;
-
 /// Writes `bufs`, one wide buffer after another: what the first of them is ready with counts.
 fn write(handle: &Handle, waker: Option<&Waker>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
     let total = bufs.iter().map(|buf| buf.len()).sum::<usize>();
@@ -322,7 +319,7 @@ fn gather(bufs: &[IoSlice<'_>], mut skip: usize, count: usize) -> Bytes {
         left -= part.len();
         part
     });
-    if count >= LARGE {
+    if count >= pool::LARGE {
         return pool::copy(parts);
     }
     let mut data = Vec::with_capacity(count);
