@@ -43,12 +43,27 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Has `work` move many blocks, with both ends and their drivers on this thread. Each block may cost
-/// `most` allocations.
-///
-/// What there has to be is what counts the references to a write that was taken, and the segment
-/// that begins in one write and ends in the next. Buffers are used again.
-fn measure(most: u64, work: impl AsyncFn(&mut Pair, &[u8], u64)) {
+/// What many blocks asked of the allocator.
+struct Asked {
+    times: u64,
+    bytes: u64,
+    datagrams: u64,
+}
+
+impl Asked {
+    /// Each block may cost so many allocations.
+    ///
+    /// What there has to be is what counts the references to a write that was taken, and the segment
+    /// that begins in one write and ends in the next. Buffers are used again.
+    fn check(&self, most: u64) {
+        assert!(self.times <= BLOCKS * most + FEW, "more than for each block");
+        assert!(self.times * 10 < self.datagrams, "as for each datagram");
+        assert!(self.bytes < BLOCKS * BLOCK as u64 / 10, "buffers are not used again");
+    }
+}
+
+/// Has `work` move many blocks, with both ends and their drivers on this thread.
+fn measure(work: impl AsyncFn(&mut Pair, &[u8], u64)) -> Asked {
     one_thread().block_on(guarded(async {
         // Nothing is to be lost, or there would be more to do than move data: the windows fit into
         // the buffers of any system.
@@ -57,14 +72,12 @@ fn measure(most: u64, work: impl AsyncFn(&mut Pair, &[u8], u64)) {
         work(&mut pair, &block, WARM_UP).await;
         let before = (ASKED.get(), sent(&pair));
         work(&mut pair, &block, BLOCKS).await;
-        let (asked, sent) = (ASKED.get().0 - before.0.0, sent(&pair) - before.1);
-        let bytes = ASKED.get().1 - before.0.1;
-        println!("{asked} allocations of {bytes} bytes for {sent} datagrams");
-        assert!(sent > BLOCKS * BLOCK as u64 / 1_400, "they did not cross the network");
-        assert!(asked <= BLOCKS * most + FEW, "more than for each block");
-        assert!(asked * 10 < sent, "as for each datagram");
-        assert!(bytes < BLOCKS * BLOCK as u64 / 10, "buffers are not used again");
-    }));
+        let ((times, bytes), datagrams) = (ASKED.get(), sent(&pair) - before.1);
+        let (times, bytes) = (times - before.0.0, bytes - before.0.1);
+        println!("{times} allocations of {bytes} bytes for {datagrams} datagrams");
+        assert!(datagrams > BLOCKS * BLOCK as u64 / 1_400, "they did not cross the network");
+        Asked { times, bytes, datagrams }
+    }))
 }
 
 /// Datagrams that both sides have sent.
@@ -81,7 +94,7 @@ async fn write(stream: &mut KcpStream, block: &[u8], blocks: u64) {
 #[test]
 fn a_sink_allocates_nothing_for_a_datagram() {
     // Where there is room for a part of a block that is a write of its own.
-    measure(3, async |pair, block, blocks| {
+    let asked = measure(async |pair, block, blocks| {
         let mut got = vec![0; block.len()];
         let sink = async {
             for _ in 0..blocks {
@@ -91,12 +104,13 @@ fn a_sink_allocates_nothing_for_a_datagram() {
         };
         tokio::join!(write(&mut pair.client, block, blocks), sink);
     });
+    asked.check(3);
 }
 
 #[test]
 fn an_echo_allocates_nothing_for_a_datagram() {
     // Nothing else is on its way, so that no segment holds parts of two blocks.
-    measure(2, async |pair, block, blocks| {
+    let asked = measure(async |pair, block, blocks| {
         let mut heard = vec![0; block.len()];
         let echo = async {
             for _ in 0..blocks {
@@ -114,12 +128,13 @@ fn an_echo_allocates_nothing_for_a_datagram() {
         };
         tokio::join!(echo, ask);
     });
+    asked.check(2);
 }
 
 #[test]
 fn a_reader_of_chunks_gives_their_memory_back() {
     // As a sink, and what has a chunk come back.
-    measure(5, async |pair, block, blocks| {
+    let asked = measure(async |pair, block, blocks| {
         let sink = async {
             let mut left = blocks as usize * block.len();
             while left > 0 {
@@ -128,4 +143,22 @@ fn a_reader_of_chunks_gives_their_memory_back() {
         };
         tokio::join!(write(&mut pair.client, block, blocks), sink);
     });
+    asked.check(5);
+}
+
+#[test]
+fn a_reader_that_gets_little_at_a_time_uses_its_buffers_again() {
+    for piece in [3_000, 5_500, 11_000, 27_000, 55_000] {
+        let asked = measure(async |pair, block, blocks| {
+            let mut got = vec![0; piece];
+            for _ in 0..blocks * BLOCK as u64 / piece as u64 + 1 {
+                pair.client.write_all(&block[..piece]).await.unwrap();
+                pair.server.read_exact(&mut got).await.unwrap();
+                assert_same(&got, &block[..piece]);
+            }
+        });
+        // Writes below 16 KiB are copied into memory of their own.
+        let written = if piece < 16 * 1024 { BLOCKS * BLOCK as u64 } else { 0 };
+        assert!(asked.bytes < written + BLOCKS * BLOCK as u64 / 10, "{piece}");
+    }
 }

@@ -24,7 +24,7 @@ pub struct Transmitted {
     pub segments: u32,
     /// Acknowledgements in it.
     pub acks: u32,
-    /// It is a full segment that leaves for the first time.
+    /// It is a full segment that leaves for the first time, and more may follow to this peer.
     pub(crate) leads: bool,
 }
 
@@ -80,7 +80,7 @@ impl Kcp {
             Some(next) => {
                 self.full_run += 1;
                 self.tell_window = false;
-                sent.leads = next.is_new();
+                sent.leads = next.is_new() && limit == usize::MAX;
                 self.emit_segment(now, next, out, &mut sent);
             }
             None => self.compose(now, next, (start, limit), out, &mut sent),
@@ -90,12 +90,13 @@ impl Kcp {
     }
 
     /// Appends another datagram right behind one that [leads](Transmitted::leads), if it is of the
-    /// same kind, and returns its bytes: nothing has happened in between, so nothing else can have
-    /// become due. `None`: ask [`Kcp::poll_transmit`].
+    /// same kind, and returns its bytes: nothing has happened in between, so nothing else has become
+    /// due but what the first one itself made so. `None`: ask [`Kcp::poll_transmit`].
     pub(crate) fn poll_next(&mut self, out: &mut Vec<u8>) -> Option<usize> {
         let now = self.looked;
         let patient = self.acks.is_empty() || self.full_run < ACK_PATIENCE;
-        if !(patient && self.pacer.wait(now).is_none()) {
+        let asks = self.path_deadline().is_some_and(|at| at <= now);
+        if asks || !patient || self.pacer.wait(now).is_some() {
             return None;
         }
         let next = self.send.next_new(now, self.may_start())?;

@@ -100,8 +100,13 @@ pub(crate) struct Receiver {
     tail: BytesMut,
     tail_segments: u32,
     tail_charge: usize,
+    /// It is a wide buffer, or the rest of one.
+    tail_is_wide: bool,
     /// Size of the next delivery buffer; doubles while buffers fill up between two reads.
     chunk_size: usize,
+    /// Bytes in order between the last two reads, and since then, the tail's not included.
+    last_read: usize,
+    sealed: usize,
     partial: Option<Partial>,
     /// In-order segments not read yet.
     unread: u32,
@@ -128,7 +133,10 @@ impl Receiver {
             tail: BytesMut::new(),
             tail_segments: 0,
             tail_charge: 0,
+            tail_is_wide: false,
             chunk_size: 0,
+            last_read: 0,
+            sealed: 0,
             partial: None,
             unread: 0,
             messages: config.mode == Mode::Message,
@@ -313,18 +321,24 @@ impl Receiver {
     }
 
     fn append(&mut self, bytes: &[u8]) {
-        if self.tail.capacity() - self.tail.len() < bytes.len() {
-            if self.tail_segments > 0 {
+        // As much is expected as came before the last read: once a chunk has begun, the memory in
+        // front of it is not free before it is read.
+        let begins = self.tail_segments == 0;
+        let expected = if begins { self.last_read.min(MAX_CHUNK) } else { 0 };
+        let room = bytes.len().max(expected);
+        if self.tail.capacity() - self.tail.len() < room {
+            if !begins {
                 // More arrives between two reads than a chunk holds.
                 self.chunk_size = (2 * self.chunk_size).min(MAX_CHUNK);
             }
             self.seal_tail();
             // The first one is as large as what there is: many conversations say no more.
             let least = if self.chunk_size == 0 { 0 } else { MIN_CHUNK };
-            self.chunk_size = self.chunk_size.max(bytes.len()).max(least);
+            self.chunk_size = self.chunk_size.max(room).max(least);
             // Its memory is free again if everything in it was read.
             if !self.tail.try_reclaim(self.chunk_size) {
-                self.tail = if self.chunk_size >= POOLED {
+                self.tail_is_wide = self.chunk_size >= POOLED;
+                self.tail = if self.tail_is_wide {
                     pool::take()
                 } else {
                     BytesMut::with_capacity(self.chunk_size)
@@ -340,11 +354,12 @@ impl Receiver {
             return;
         }
         // Only buffers that others follow are shared, so that they can be used again. The last part
-        // of a large one is still large: whoever reads it can tell.
+        // of a wide one still has room: whoever reads it can tell.
         let left = self.tail.capacity() - self.tail.len();
-        let lone = self.chunk_size < MIN_CHUNK || (self.chunk_size >= POOLED && left < pool::LARGE);
+        let lone = if self.tail_is_wide { left < pool::LARGE } else { self.chunk_size < MIN_CHUNK };
         let tail = if lone { std::mem::take(&mut self.tail) } else { self.tail.split() };
         let data = tail.freeze();
+        self.sealed += data.len();
         let segments = std::mem::take(&mut self.tail_segments);
         let charge = std::mem::take(&mut self.tail_charge);
         room::push(&mut self.ready, Chunk { data, segments, charge });
@@ -353,10 +368,14 @@ impl Receiver {
     /// The next bytes in order, or the next message.
     pub(crate) fn recv(&mut self) -> Option<Bytes> {
         if self.ready.is_empty() {
-            if self.chunk_size > MIN_CHUNK && self.tail.len() < self.chunk_size / 8 {
+            let some = self.tail_segments > 0;
+            if some && self.chunk_size > MIN_CHUNK && self.tail.len() < self.chunk_size / 8 {
                 self.chunk_size = (self.chunk_size / 2).max(MIN_CHUNK);
             }
             self.seal_tail();
+            if self.sealed > 0 {
+                self.last_read = std::mem::take(&mut self.sealed);
+            }
         }
         let chunk = self.ready.pop_front()?;
         self.unread -= chunk.segments;
@@ -382,7 +401,8 @@ impl Receiver {
     /// none.
     pub(crate) fn release_memory(&mut self) {
         if self.tail_segments == 0 {
-            (self.tail, self.chunk_size) = (BytesMut::new(), 0);
+            self.tail = BytesMut::new();
+            (self.chunk_size, self.last_read) = (0, 0);
         }
         room::release(&mut self.ready);
         if self.held == 0 {

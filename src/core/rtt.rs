@@ -18,8 +18,8 @@ const MIN_RTO: u64 = 100_000;
 /// How long the smallest sample is believed.
 const MIN_RTT_LIFE: u64 = 10_000_000;
 
-/// Round trips that never take longer, in microseconds, are those of paths so short that a window
-/// is read about as fast as it arrives. Timers are too coarse to help there.
+/// Paths with a round trip below this, in microseconds, are so short that a window is read about as
+/// fast as it arrives. Timers are too coarse to help there.
 const SHORT: u64 = 2_000;
 
 /// All times in microseconds.

@@ -67,10 +67,6 @@ impl ReadQueue {
 
     /// Takes the next chunk whole.
     pub(crate) fn pop(&mut self) -> Option<Bytes> {
-        self.take().map(pool::lend)
-    }
-
-    fn take(&mut self) -> Option<Bytes> {
         let chunk = self.chunks.pop_front()?;
         self.read += charge(chunk.len());
         Some(chunk)
@@ -81,7 +77,7 @@ impl ReadQueue {
         let Some(chunk) = self.chunks.front_mut() else { return };
         let len = chunk.len();
         if count >= len {
-            if let Some(chunk) = self.take() {
+            if let Some(chunk) = self.pop() {
                 pool::recycle(chunk);
             }
         } else {
@@ -93,7 +89,7 @@ impl ReadQueue {
     /// Takes chunks off that have no bytes: to a reader of bytes they would look like the end.
     pub(crate) fn skip_empty(&mut self) {
         while self.front().is_some_and(Bytes::is_empty) {
-            self.take();
+            self.pop();
         }
     }
 
@@ -134,7 +130,7 @@ impl Shared {
         let mut rx = lock(&self.rx);
         if self.is_detached() {
             drop(rx);
-            chunks.clear();
+            chunks.drain(..).for_each(pool::recycle);
             return None;
         }
         let reader = if chunks.is_empty() { None } else { rx.reader.take() };

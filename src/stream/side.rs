@@ -269,7 +269,8 @@ fn read(
 fn pop(handle: &Handle, queue: &mut ReadQueue) -> Bytes {
     let chunk = queue.pop().unwrap_or_default();
     handle.settle(queue);
-    chunk
+    // A message is in a buffer of its own.
+    if handle.mode == Mode::Stream { pool::lend(chunk) } else { chunk }
 }
 
 fn check_message_mode(handle: &Handle) -> io::Result<()> {

@@ -98,7 +98,7 @@ impl Conn {
                 if follows {
                     len = kcp.poll_next(tail).unwrap_or(0);
                 } else if let Some(sent) = kcp.poll_transmit_within(now, tail, limit) {
-                    (len, follows) = (sent.len, sent.leads && limit == usize::MAX);
+                    (len, follows) = (sent.len, sent.leads);
                 }
                 len > 0
             };
