@@ -2,6 +2,7 @@
 
 use tokio::io::AsyncWriteExt;
 
+use super::limits::turn;
 use super::pair::{CLIENT, MINUTE, Pair, SECOND, SERVER, greet, pattern, push, read_pattern};
 use super::world::addr;
 use crate::config::Config;
@@ -271,6 +272,21 @@ fn strangers_cannot_use_redundancy_to_be_heard() {
     world.inject(addr(50), SERVER, &shard(0, 0xf1, &push(9, 0, b"hello")));
     world.run_for(SECOND);
     assert_eq!(listener.stats().opened_by_peers, 2);
+}
+
+#[test]
+fn datagrams_beside_a_full_window_take_turns_with_it() {
+    let config = with_fec(10, 3);
+    let Pair { mut world, client, server: _server, .. } = Pair::near(&config, &config);
+    // Enough for a window that is known to be wide.
+    client.try_write(&pattern(10_000)).unwrap();
+    world.run_for(SECOND);
+    client.try_write(&pattern(100_000)).unwrap();
+    (0..10).for_each(|_| client.send_datagram(b"beside").unwrap());
+    let (_, sent) = turn(&mut world, CLIENT);
+    let kinds: Vec<_> = sent.iter().map(|sent| sent.datagram[4]).filter(|k| *k != 0xf2).collect();
+    assert_eq!(kinds[..20], [0xf3, 0xf1].repeat(10), "{kinds:x?}");
+    assert!(kinds.len() > 70 && kinds[20..].iter().all(|kind| *kind == 0xf1));
 }
 
 #[test]
