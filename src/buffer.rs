@@ -64,16 +64,19 @@ impl TxBatch {
         self.packets.len() - self.sent.0
     }
 
+    #[inline]
     pub(crate) fn is_full(&self) -> bool {
         self.bytes.len() >= BATCH || self.packets.len() >= BATCH_PACKETS
     }
 
     /// Bytes of all datagrams.
+    #[inline]
     pub(crate) fn bytes(&self) -> usize {
         self.bytes.len()
     }
 
     /// Begins a datagram with room for `head` bytes of headers. Returns where it starts.
+    #[inline]
     pub(crate) fn begin(&mut self, head: usize) -> usize {
         let start = self.bytes.len();
         self.bytes.resize(start + head, 0);
@@ -81,6 +84,7 @@ impl TxBatch {
     }
 
     /// Where the datagram that was begun is written to.
+    #[inline]
     pub(crate) fn tail(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }
@@ -91,6 +95,7 @@ impl TxBatch {
     }
 
     /// What was begun at `start` is a datagram for `dst`.
+    #[inline]
     pub(crate) fn commit(&mut self, dst: SocketAddr, start: usize) {
         self.packets.push(Packet { dst, len: self.bytes.len() - start });
     }

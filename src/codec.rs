@@ -74,6 +74,7 @@ impl Codec {
 
     /// Appends the KCP datagram that `write` appends for `dst`, copies of it and, when a group is
     /// full, its parity. Returns the number of datagrams; none unless `write` has written one.
+    #[inline]
     pub(crate) fn encode(
         &mut self,
         now: Instant,
@@ -131,6 +132,7 @@ impl Codec {
         self.finish(tx, dst, start);
     }
 
+    #[inline]
     fn finish(&self, tx: &mut TxBatch, dst: SocketAddr, start: usize) {
         tx.begin(self.overhead.tail);
         tx.commit(dst, start);

@@ -75,11 +75,13 @@ impl Flight {
     }
 
     /// The number that the next new segment gets.
+    #[inline]
     pub(crate) fn nxt(&self) -> Sn {
         self.una.advance(self.len())
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "the ring never exceeds the window")]
+    #[inline]
     pub(crate) fn len(&self) -> u32 {
         self.ring.len() as u32
     }
@@ -93,11 +95,13 @@ impl Flight {
         self.occupied == 0
     }
 
+    #[inline]
     fn index(&self, sn: Sn) -> Option<usize> {
         let index = usize::try_from(sn.offset_from(self.una)?).ok()?;
         (index < self.ring.len()).then_some(index)
     }
 
+    #[inline]
     pub(crate) fn get(&self, sn: Sn) -> Option<&Flying> {
         self.ring.get(self.index(sn)?)
     }
@@ -107,6 +111,7 @@ impl Flight {
         self.ring.get_mut(index)
     }
 
+    #[inline]
     pub(crate) fn payload(&self, sn: Sn) -> Option<Span> {
         self.payloads.get(self.index(sn)?).copied()
     }
@@ -117,6 +122,7 @@ impl Flight {
     }
 
     /// Numbers a new segment and counts its first transmission, which is stamped `first`.
+    #[inline]
     pub(crate) fn push(&mut self, now: Time, first: Ts, payload: Span, frg: u8) -> Sn {
         let sn = self.nxt();
         self.transmissions += 1;
@@ -200,6 +206,7 @@ impl Flight {
         })
     }
 
+    #[inline]
     fn link(&mut self, sn: Sn) {
         let Some(level) = self.get(sn).map(|segment| usize::from(segment.level)) else { return };
         let back = self.lists[level].map(|ends| ends.back);

@@ -189,6 +189,7 @@ impl Kcp {
 
     /// Re-derives what depends on both directions: whether the peer owes an answer, and whether
     /// its window needs probing.
+    #[inline]
     pub(super) fn watch(&mut self, now: Time) {
         if self.ending.is_curious() && self.send.is_drained() && self.has_started() {
             // Its answer shows whether it can be told of the end.

@@ -89,6 +89,7 @@ impl Outbox {
     }
 
     /// Payload of the next segment in bytes.
+    #[inline]
     pub(crate) fn next_len(&self, mss: usize) -> Option<usize> {
         let front = self.waiting.front()?;
         Some(if self.stream { self.bytes.min(mss) } else { front.data.len() })
@@ -120,6 +121,7 @@ impl Outbox {
 
     /// A part of the last piece that segments were cut from.
     #[expect(clippy::cast_possible_truncation, reason = "segments and pieces are far below 4 GiB")]
+    #[inline]
     fn span(&self, start: usize, len: usize) -> Span {
         let piece = self.first.wrapping_add(self.sent.len() as u32).wrapping_sub(1);
         Span { piece, start: start as u32, len: len as u32 }
@@ -148,6 +150,7 @@ impl Outbox {
     }
 
     /// The payload that a segment carries.
+    #[inline]
     pub(crate) fn get(&self, span: Span) -> Option<&[u8]> {
         let piece = self.sent.get(span.piece.wrapping_sub(self.first) as usize)?;
         piece.get(span.start as usize..)?.get(..span.len())

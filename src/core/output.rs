@@ -92,6 +92,7 @@ impl Kcp {
     /// Appends another datagram right behind one that [leads](Transmitted::leads), if it is of the
     /// same kind, and returns its bytes: nothing has happened in between, so nothing else has become
     /// due but what the first one itself made so. `None`: ask [`Kcp::poll_transmit`].
+    #[inline]
     pub(crate) fn poll_next(&mut self, out: &mut Vec<u8>) -> Option<usize> {
         let now = self.looked;
         let patient = self.acks.is_empty() || self.full_run < ACK_PATIENCE;
@@ -110,6 +111,7 @@ impl Kcp {
     }
 
     /// Takes note of a datagram that leaves.
+    #[inline]
     fn left(&mut self, now: Time, len: usize, mut sent: Transmitted) -> Transmitted {
         sent.len = len;
         if !self.has_started() {
@@ -172,10 +174,12 @@ impl Kcp {
     }
 
     /// Whether new segments may leave as far as the write policy goes.
+    #[inline]
     pub(super) fn may_start(&self) -> bool {
         self.write_policy == WritePolicy::Immediate || self.uncorked || self.send.room() == 0
     }
 
+    #[inline]
     fn emit_segment(&mut self, now: Time, next: Next, out: &mut Vec<u8>, sent: &mut Transmitted) {
         let (wnd, una) = (self.recv.tell(), self.recv.nxt());
         let (conv, ts) = (self.conv, self.clock.stamp(now));

@@ -37,6 +37,7 @@ impl Pacer {
         self.rate.map(|_| self.next)
     }
 
+    #[inline]
     pub(crate) fn sent(&mut self, now: Time, bytes: usize) {
         let Some(rate) = self.rate else { return };
         let cost = (bytes as u64).saturating_mul(SECOND) / rate;
@@ -69,6 +70,7 @@ impl Spread {
         self.resume
     }
 
+    #[inline]
     pub(crate) fn holds(&self, now: Time) -> bool {
         self.resume > now
     }

@@ -137,6 +137,7 @@ impl Header {
     }
 
     /// Appends the 24 bytes of this header to `out`.
+    #[inline]
     pub fn emit(&self, out: &mut Vec<u8>) {
         let mut bytes = [0_u8; HEADER];
         bytes[0..4].copy_from_slice(&self.conv.to_le_bytes());

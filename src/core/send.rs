@@ -180,10 +180,12 @@ impl Sender {
     }
 
     /// Effective window in segments beyond `una`.
+    #[inline]
     fn effective_window(&self) -> u32 {
         u32::from(self.window).min(self.remote.room(self.una())).min(self.cwnd.limit())
     }
 
+    #[inline]
     fn window_is_open(&self) -> bool {
         self.flight.len() < self.effective_window()
     }
@@ -361,6 +363,7 @@ impl Sender {
     }
 
     /// The new segment that may leave now, where none has to be repeated.
+    #[inline]
     pub(crate) fn next_new(&self, now: Time, may_start: bool) -> Option<Next> {
         let open = may_start && self.window_is_open() && !self.spread.holds(now);
         let len = if open { self.outbox.next_len(self.mss) } else { None };
@@ -368,6 +371,7 @@ impl Sender {
     }
 
     /// Counts the transmission of `next` and gives the segment to write.
+    #[inline]
     pub(crate) fn transmit(
         &mut self,
         now: Time,
