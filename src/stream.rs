@@ -200,7 +200,8 @@ impl KcpStream {
     }
 
     /// Waits for bytes and returns them as they lie in the receive buffer, without a copy: at least
-    /// one byte, at most one message in message mode.
+    /// one byte, at most one message in message mode. The buffer is used again once all parts of it
+    /// are dropped, so of a stream's chunk a `BytesMut` can only be had by copying.
     ///
     /// # Errors
     ///
