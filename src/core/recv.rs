@@ -104,7 +104,8 @@ pub(crate) struct Receiver {
     tail_is_wide: bool,
     /// Size of the next delivery buffer; doubles while buffers fill up between two reads.
     chunk_size: usize,
-    /// Bytes in order between the last two reads, and since then, the tail's not included.
+    /// Bytes that went through buffers between the last two reads, and since then, the tail's not
+    /// included.
     last_read: usize,
     sealed: usize,
     partial: Option<Partial>,
@@ -322,9 +323,11 @@ impl Receiver {
 
     fn append(&mut self, bytes: &[u8]) {
         // As much is expected as came before the last read: once a chunk has begun, the memory in
-        // front of it is not free before it is read.
+        // front of it is not free before it is read. Only the first chunk after a read is worth a
+        // buffer with that much room, or each could hold one for a byte.
         let begins = self.tail_segments == 0;
-        let expected = if begins { self.last_read.min(MAX_CHUNK) } else { 0 };
+        let is_first = begins && self.ready.is_empty();
+        let expected = if is_first { self.last_read.min(MAX_CHUNK) } else { 0 };
         let room = bytes.len().max(expected);
         if self.tail.capacity() - self.tail.len() < room {
             if !begins {
@@ -402,7 +405,7 @@ impl Receiver {
     pub(crate) fn release_memory(&mut self) {
         if self.tail_segments == 0 {
             self.tail = BytesMut::new();
-            (self.chunk_size, self.last_read) = (0, 0);
+            (self.chunk_size, self.last_read, self.sealed) = (0, 0, 0);
         }
         room::release(&mut self.ready);
         if self.held == 0 {

@@ -251,3 +251,23 @@ fn a_word_about_the_window_rides_on_whatever_leaves() {
     assert_eq!(commands(&lone.out()), [Command::Push]);
     assert!(lone.out().is_empty());
 }
+
+/// Behind a gap every other chunk is handed over as it came; what lies between them may not take a
+/// large buffer each.
+#[test]
+fn small_chunks_after_a_burst_share_a_buffer() {
+    let mut lone = Lone::new(&config());
+    (0..100).for_each(|sn| lone.push(sn, &[1; 1_300]));
+    assert_eq!(lone.read_all().len(), 130_000);
+    for pair in 0..40 {
+        lone.push(101 + 2 * pair, &[2]);
+        lone.push(102 + 2 * pair, &[3; 512]);
+    }
+    lone.push(100, &[4]);
+    let chunks: Vec<_> = std::iter::from_fn(|| lone.kcp.recv()).collect();
+    let small: Vec<_> = chunks.iter().filter(|chunk| chunk.len() <= 2).collect();
+    assert!(small.len() >= 39, "{}", small.len());
+    for two in small.windows(2) {
+        assert_eq!(two[0].as_ptr().wrapping_add(two[0].len()), two[1].as_ptr());
+    }
+}
