@@ -91,12 +91,17 @@ impl Lone {
         self.give(header(Command::Ack, sn, ts), b"");
     }
 
+    /// Tells the core if its timer has run out.
+    pub(super) fn expire(&mut self) {
+        if self.timeout().is_some_and(|at| at <= self.now) {
+            self.kcp.handle_timeout(self.instant());
+        }
+    }
+
     /// Everything that leaves now, segment by segment.
     pub(super) fn out(&mut self) -> Vec<Sent> {
+        self.expire();
         let now = self.instant();
-        if self.timeout().is_some_and(|at| at <= self.now) {
-            self.kcp.handle_timeout(now);
-        }
         let mut all = Vec::new();
         let mut bytes = Vec::new();
         while let Some(sent) = self.kcp.poll_transmit(now, &mut bytes) {

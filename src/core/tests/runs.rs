@@ -46,10 +46,8 @@ fn setup() -> impl Strategy<Value = KcpConfig> {
 
 /// All datagrams that are due, and how many of them followed another.
 fn leave(lone: &mut Lone, in_runs: bool) -> (Vec<Vec<u8>>, usize) {
+    lone.expire();
     let now = lone.instant();
-    if lone.timeout().is_some_and(|at| at <= lone.now) {
-        lone.kcp.handle_timeout(now);
-    }
     let (mut all, mut followers) = (Vec::new(), 0);
     let mut bytes = Vec::new();
     while let Some(sent) = lone.kcp.poll_transmit(now, &mut bytes) {
