@@ -10,8 +10,8 @@ use bytes::Bytes;
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use kcpx::core::segment::{Command, Header};
 use kcpx::core::seq::{Sn, Ts};
-use kcpx::core::{Kcp, Origin, Seed};
-use kcpx::{Congestion, KcpConfig, Mode, NoDelay};
+use kcpx::core::{Kcp, PacketType, Seed};
+use kcpx::{CongestionControl, KcpConfig, Mode, Timing};
 
 const WINDOWS: [u16; 4] = [128, 1_024, 4_096, 16_384];
 const CONV: u32 = 7;
@@ -26,12 +26,12 @@ fn segment(command: Command, sn: u32, una: u32) -> Vec<u8> {
 
 /// A sender with a full window in flight, all sent at `now`.
 fn full(window: u16, fast: bool, now: Instant) -> Kcp {
-    let resend = if fast { NoDelay::FAST3 } else { no_resend() };
+    let resend = if fast { Timing::FAST3 } else { no_resend() };
     let mut config = KcpConfig::default();
     (config.send_window, config.mode, config.no_delay) = (window, Mode::Message, resend);
     (config.keepalive, config.idle_timeout, config.early_retransmit) = (None, None, false);
     let mut kcp = Kcp::new(CONV, &config, now, Seed::default()).expect("valid");
-    kcp.input(now, &segment(Command::WindowTell, 1, 0), Origin::Wire).expect("valid");
+    kcp.input(now, &segment(Command::WindowUpdate, 1, 0), PacketType::Regular).expect("valid");
     let mut out = Vec::new();
     for _ in 0..window {
         kcp.send(now, Bytes::from_static(b"payload"));
@@ -42,8 +42,8 @@ fn full(window: u16, fast: bool, now: Instant) -> Kcp {
     kcp
 }
 
-fn no_resend() -> NoDelay {
-    NoDelay::new(true, Duration::from_millis(10), None, Congestion::Off).expect("valid")
+fn no_resend() -> Timing {
+    Timing::new(true, Duration::from_millis(10), None, CongestionControl::Disabled).expect("valid")
 }
 
 /// All numbers of a window but one in a hundred, shuffled by a fixed seed.
@@ -70,7 +70,7 @@ fn ack(c: &mut Criterion) {
                 || full(window, false, now),
                 |kcp| {
                     for ack in &acks {
-                        kcp.input(now, ack, Origin::Wire).expect("valid");
+                        kcp.input(now, ack, PacketType::Regular).expect("valid");
                     }
                 },
                 BatchSize::PerIteration,
@@ -84,12 +84,12 @@ fn una(c: &mut Criterion) {
     let now = Instant::now();
     let mut group = c.benchmark_group("una_releases_window");
     for window in WINDOWS {
-        let tell = segment(Command::WindowTell, 1, u32::from(window));
+        let tell = segment(Command::WindowUpdate, 1, u32::from(window));
         group.throughput(Throughput::Elements(u64::from(window)));
         group.bench_function(BenchmarkId::from_parameter(window), |b| {
             b.iter_batched_ref(
                 || full(window, false, now),
-                |kcp| kcp.input(now, &tell, Origin::Wire),
+                |kcp| kcp.input(now, &tell, PacketType::Regular),
                 BatchSize::PerIteration,
             );
         });
@@ -128,7 +128,7 @@ fn fast_retransmit(c: &mut Criterion) {
                 || {
                     let mut kcp = full(window, true, now);
                     for ack in &acks {
-                        kcp.input(now, ack, Origin::Wire).expect("valid");
+                        kcp.input(now, ack, PacketType::Regular).expect("valid");
                     }
                     kcp
                 },

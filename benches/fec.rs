@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use kcpx::FecConfig;
 use kcpx::fec::raw::{self, Codec};
-use kcpx::fec::{FecDecoder, FecEncoder, HEAD};
+use kcpx::fec::{FecDecoder, FecEncoder, HEADER_LEN};
 use reed_solomon_erasure::galois_8::ReedSolomon;
 
 const DATA: usize = 10;
@@ -39,7 +39,7 @@ fn content(seed: usize) -> Vec<u8> {
 /// A data packet for the encoder, with room for its head.
 fn packet(seed: usize) -> Vec<u8> {
     let mut packet = content(seed);
-    packet.iter_mut().take(HEAD).for_each(|byte| *byte = 0);
+    packet.iter_mut().take(HEADER_LEN).for_each(|byte| *byte = 0);
     packet
 }
 

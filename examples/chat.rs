@@ -24,7 +24,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
 use clap::{Parser, Subcommand};
-use kcpx::{Config, FecConfig, KcpListener, KcpStream, NoDelay, OwnedReadHalf, OwnedWriteHalf};
+use kcpx::{Config, FecConfig, KcpListener, KcpStream, OwnedReadHalf, OwnedWriteHalf, Timing};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, stdin};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -84,7 +84,7 @@ async fn main() -> Result<()> {
 }
 
 fn config() -> Result<Config> {
-    Ok(Config::new().no_delay(NoDelay::FAST3).fec(FecConfig::new(10, 3)?))
+    Ok(Config::new().timing(Timing::FAST3).fec(FecConfig::new(10, 3)?))
 }
 
 async fn bind(addr: &str) -> Result<KcpListener> {

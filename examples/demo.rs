@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use clap::{Parser, value_parser};
-use kcpx::{Config, KcpListener, KcpStream, NoDelay};
+use kcpx::{Config, KcpListener, KcpStream, Timing};
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
@@ -76,8 +76,7 @@ async fn main() -> Result<()> {
         args.rtt, link.loss, link.detours,
     );
 
-    let config =
-        Config::new().no_delay(NoDelay::FAST3).socket_buffers(Some(4 << 20), Some(4 << 20));
+    let config = Config::new().timing(Timing::FAST3).socket_buffers(Some(4 << 20), Some(4 << 20));
     let listener = KcpListener::bind_with("127.0.0.1:0", config.clone()).await?;
     let relay = Relay::start(listener.local_addr()?, link, args.seed).await?;
     let server = tokio::spawn(serve(listener));

@@ -24,7 +24,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use clap::{Parser, Subcommand, ValueEnum};
-use kcpx::{Config, KcpListener, KcpStream, NoDelay};
+use kcpx::{Config, KcpListener, KcpStream, Timing};
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
@@ -92,13 +92,13 @@ enum Mode {
 async fn main() -> Result<()> {
     let args = Args::parse();
     let preset = match args.mode {
-        Mode::Normal => NoDelay::NORMAL,
-        Mode::Fast => NoDelay::FAST,
-        Mode::Fast2 => NoDelay::FAST2,
-        Mode::Fast3 => NoDelay::FAST3,
+        Mode::Normal => Timing::NORMAL,
+        Mode::Fast => Timing::FAST,
+        Mode::Fast2 => Timing::FAST2,
+        Mode::Fast3 => Timing::FAST3,
     };
     let config = Config::new()
-        .no_delay(preset)
+        .timing(preset)
         .windows(args.window, args.window)
         .mtu(args.mtu)
         .socket_buffers(Some(4 << 20), Some(4 << 20));

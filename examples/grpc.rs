@@ -24,7 +24,7 @@ use std::net::SocketAddr;
 
 use anyhow::{Context, Result, ensure};
 use clap::{Parser, Subcommand};
-use kcpx::{Config, Endpoint, KcpConnector, KcpListener, NoDelay};
+use kcpx::{Config, Endpoint, KcpConnector, KcpListener, Timing};
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
@@ -60,7 +60,7 @@ enum Role {
 }
 
 fn config() -> Config {
-    Config::new().no_delay(NoDelay::FAST3)
+    Config::new().timing(Timing::FAST3)
 }
 
 #[tokio::main]
@@ -92,7 +92,7 @@ async fn demo() -> Result<()> {
 
     call(url).await?;
     closed(&endpoint).await.context("the server")?;
-    println!("all of it over {} connection(s), now closed", endpoint.stats().opened_by_peers);
+    println!("all of it over {} connection(s), now closed", endpoint.stats().passive_opens);
     drop(stop);
     server.await?
 }
@@ -109,7 +109,7 @@ async fn call(url: String) -> Result<()> {
     let endpoint = Endpoint::bind_with("0.0.0.0:0", config()).await?;
     let channel = tonic::transport::Endpoint::new(url.clone())
         .with_context(|| format!("{url:?} is no URL: expected http://HOST:PORT"))?
-        .connect_with_connector(KcpConnector::on(endpoint.clone()))
+        .connect_with_connector(KcpConnector::with_endpoint(endpoint.clone()))
         .await
         .with_context(|| format!("cannot connect to {url}"))?;
     let mut client = SumsClient::new(channel);

@@ -27,7 +27,7 @@ use clap::{Parser, Subcommand};
 use http_body_util::{BodyExt, Full};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
-use kcpx::{Config, Endpoint, KcpConnector, KcpListener, NoDelay};
+use kcpx::{Config, Endpoint, KcpConnector, KcpListener, Timing};
 use tokio::sync::oneshot;
 
 use self::ending::closed;
@@ -64,7 +64,7 @@ enum Role {
 }
 
 fn config() -> Config {
-    Config::new().no_delay(NoDelay::FAST3)
+    Config::new().timing(Timing::FAST3)
 }
 
 #[tokio::main]
@@ -96,7 +96,7 @@ async fn demo() -> Result<()> {
 
     fetch(&url, 8).await?;
     closed(&endpoint).await.context("the server")?;
-    println!("the server saw {} connection(s), all closed", endpoint.stats().opened_by_peers);
+    println!("the server saw {} connection(s), all closed", endpoint.stats().passive_opens);
     drop(stop);
     server.await?
 }
@@ -119,7 +119,7 @@ async fn serve(
 async fn fetch(url: &str, uploads: u32) -> Result<()> {
     // With an endpoint of our own we can wait below until the connections are closed.
     let endpoint = Endpoint::bind_with("0.0.0.0:0", config()).await?;
-    let connector = KcpConnector::on(endpoint.clone());
+    let connector = KcpConnector::with_endpoint(endpoint.clone());
     let client = Client::builder(TokioExecutor::new()).build::<_, Full<Bytes>>(connector);
 
     let response = client

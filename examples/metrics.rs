@@ -33,7 +33,7 @@ use bytes::Bytes;
 use clap::{Parser, Subcommand};
 use http_body_util::{BodyExt, Empty};
 use hyper_util::rt::TokioIo;
-use kcpx::{Config, KcpListener, KcpStream, NoDelay};
+use kcpx::{Config, KcpListener, KcpStream, Timing};
 use prometheus_client::registry::Registry;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -96,7 +96,7 @@ async fn main() -> Result<()> {
 }
 
 fn config() -> Config {
-    Config::new().no_delay(NoDelay::FAST3)
+    Config::new().timing(Timing::FAST3)
 }
 
 async fn demo() -> Result<()> {

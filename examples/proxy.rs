@@ -171,7 +171,7 @@ async fn demo() -> Result<()> {
     let stats = far.stats();
     println!(
         "{} conversations from one socket, {} datagrams received, {} recovered by FEC",
-        stats.opened_by_peers, stats.received_datagrams, stats.fec.recovered_shards,
+        stats.passive_opens, stats.received_datagrams, stats.fec.recovered_shards,
     );
     Ok(())
 }

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Parser, Subcommand};
-use kcpx::{Config, KcpListener, KcpStream, NoDelay};
+use kcpx::{Config, KcpListener, KcpStream, Timing};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, copy, sink};
 use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::task::JoinSet;
@@ -61,7 +61,7 @@ enum Role {
 fn config() -> Config {
     // Clients never write, so that the server has to learn of them otherwise. A stream that is not
     // read keeps 64 KiB at each end: then the queue of ticks decides.
-    let mut config = Config::new().no_delay(NoDelay::FAST3).windows(64, 64).open_on_connect(true);
+    let mut config = Config::new().timing(Timing::FAST3).windows(64, 64).open_on_connect(true);
     (config.send_buffer, config.recv_buffer) = (64 * 1024, 64 * 1024);
     config
 }

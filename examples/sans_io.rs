@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use clap::Parser;
-use kcpx::core::{Kcp, Origin, Seed};
-use kcpx::{KcpConfig, NoDelay};
+use kcpx::core::{Kcp, PacketType, Seed};
+use kcpx::{KcpConfig, Timing};
 
 /// Moves bytes between two KCP state machines over a simulated link.
 #[derive(Parser)]
@@ -74,7 +74,7 @@ fn main() -> Result<()> {
     let mut now = start; // read once: from here on it only jumps
 
     let mut config = KcpConfig::new();
-    config.no_delay = NoDelay::FAST3;
+    config.no_delay = Timing::FAST3;
     config.send_window = 128;
     let conv = 1; // both ends know it
     let mut ends = [
@@ -88,7 +88,7 @@ fn main() -> Result<()> {
 
     loop {
         // The application: one end writes what the window admits, the other reads what is there.
-        let room = ends[0].send_room().min(unsent.len());
+        let room = ends[0].send_capacity().min(unsent.len());
         ends[0].send(now, unsent.split_to(room));
         while let Some(chunk) = ends[1].recv() {
             received.extend_from_slice(&chunk);
@@ -103,7 +103,7 @@ fn main() -> Result<()> {
             while end.poll_transmit(now, &mut datagram).is_some() {
                 link.send(&args, now, 1 - from, std::mem::take(&mut datagram));
             }
-            if let Some(error) = end.ended() {
+            if let Some(error) = end.close_reason() {
                 return Err(error).context("the conversation ended early");
             }
         }
@@ -117,7 +117,7 @@ fn main() -> Result<()> {
             && entry.key().0 <= now
         {
             let (to, datagram) = entry.remove();
-            ends[to].input(now, &datagram, Origin::Wire)?;
+            ends[to].input(now, &datagram, PacketType::Regular)?;
         }
         ends.iter_mut().for_each(|end| end.handle_timeout(now));
     }

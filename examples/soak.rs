@@ -128,10 +128,10 @@ async fn cycles(count: u64, parallel: u64) -> anyhow::Result<()> {
     println!(
         "{count} conversations in {took:.1} s, {:.0} a second; now {} and {} of them live",
         count as f64 / took,
-        ours.connections,
-        theirs.connections
+        ours.current_connections,
+        theirs.current_connections
     );
-    ensure!(theirs.opened_by_peers == count, "{} were opened", theirs.opened_by_peers);
+    ensure!(theirs.passive_opens == count, "{} were opened", theirs.passive_opens);
     // From a tenth on: before that, tables grow to their bounds.
     let (first, last) = (memory[0].1, memory[memory.len() - 1].1);
     ensure!(last <= first + first / 4 + 4_096, "memory grew from {first} to {last} KiB");
@@ -183,10 +183,10 @@ async fn flood(rate: u64, seconds: u64) -> anyhow::Result<()> {
     println!("memory: {memory} KiB before, {peak} KiB at the end of the flood");
     println!(
         "opened {}, now unvalidated {}, refused: {} unvalidated, {} of one source, {} backlog",
-        stats.opened_by_peers,
-        stats.unvalidated,
-        stats.refused_unvalidated,
-        stats.refused_source,
+        stats.passive_opens,
+        stats.unvalidated_connections,
+        stats.refused_max_unvalidated,
+        stats.refused_per_ip,
         stats.refused_backlog
     );
     ensure!(during * 2.0 >= before, "less than half of the goodput was left");

@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use clap::{Args as ClapArgs, Parser, Subcommand};
-use kcpx::{Config, KcpListener, KcpStream, NoDelay};
+use kcpx::{Config, KcpListener, KcpStream, Timing};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -75,7 +75,7 @@ struct CertificateFile {
 }
 
 fn config() -> Config {
-    Config::new().no_delay(NoDelay::FAST3)
+    Config::new().timing(Timing::FAST3)
 }
 
 #[tokio::main]

@@ -11,17 +11,17 @@ use std::mem;
 use std::net::SocketAddr;
 
 use crate::stats::EndpointStats;
-use crate::sys::{SendFault, Socket, Transmit, count, of_send};
+use crate::sys::{SendFault, Socket, Transmit, classify_send, count};
 
 /// Bytes of a batch at which it is sent: two full trains, which stay in the cache. A little less
-/// than [`TRAIN`] allows, so that no third one begins.
+/// than [`MAX_GSO_BYTES`] allows, so that no third one begins.
 const BATCH: usize = 128_000;
 /// Datagrams of a batch beyond which it is sent.
 const BATCH_PACKETS: usize = 256;
 /// Datagrams that are sealed at a time.
 const SEAL: usize = 32;
 /// Most bytes one train may have.
-const TRAIN: usize = 65_000;
+const MAX_GSO_BYTES: usize = 65_000;
 
 #[derive(Clone, Copy, Debug)]
 struct Packet {
@@ -41,7 +41,7 @@ pub(crate) enum Flushed {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct TxBatch {
+pub(crate) struct SendBatch {
     bytes: Vec<u8>,
     packets: Vec<Packet>,
     /// Packets and bytes already sealed, and already sent.
@@ -53,7 +53,7 @@ pub(crate) struct TxBatch {
     fault: Option<io::Error>,
 }
 
-impl TxBatch {
+impl SendBatch {
     pub(crate) fn is_empty(&self) -> bool {
         self.packets.is_empty()
     }
@@ -148,7 +148,9 @@ impl TxBatch {
 
     /// Sends what is there. Errors that concern one destination or one moment count as loss.
     pub(crate) fn flush(&mut self, socket: &mut impl Socket, stats: &mut EndpointStats) -> Flushed {
-        while let Some((dst, segment_size, bytes, packets)) = self.train(socket.max_train()) {
+        while let Some((dst, segment_size, bytes, packets)) =
+            self.next_gso_batch(socket.max_gso_segments())
+        {
             let contents = &self.bytes[self.sent.1..self.sent.1 + bytes];
             match socket.send(&Transmit { dst, segment_size, contents }) {
                 Ok(accepted) => {
@@ -160,7 +162,7 @@ impl TxBatch {
                         return Flushed::Blocked;
                     }
                 }
-                Err(error) => match of_send(&error) {
+                Err(error) => match classify_send(&error) {
                     SendFault::Blocked => return Flushed::Blocked,
                     SendFault::Interrupted => {}
                     SendFault::Fatal => return Flushed::Fatal(error),
@@ -184,7 +186,7 @@ impl TxBatch {
 
     /// The next run of equal datagrams for one destination, of which the last may be shorter:
     /// destination, datagram size, bytes, datagrams.
-    fn train(&self, longest: usize) -> Option<(SocketAddr, usize, usize, usize)> {
+    fn next_gso_batch(&self, longest: usize) -> Option<(SocketAddr, usize, usize, usize)> {
         let rest = self.packets.get(self.sent.0..)?;
         let first = rest.first()?;
         let (mut bytes, mut count) = (first.len, 1);
@@ -192,7 +194,7 @@ impl TxBatch {
             let fits = packet.dst == first.dst
                 && packet.len <= first.len
                 && count < longest
-                && bytes + packet.len <= TRAIN;
+                && bytes + packet.len <= MAX_GSO_BYTES;
             if !fits {
                 break;
             }
@@ -224,7 +226,7 @@ mod tests {
         fn local_addr(&self) -> io::Result<SocketAddr> {
             Ok(addr(0))
         }
-        fn max_train(&self) -> usize {
+        fn max_gso_segments(&self) -> usize {
             self.max_train
         }
         fn recv(&mut self, _: &mut RxBatch) -> io::Result<()> {
@@ -251,8 +253,8 @@ mod tests {
         Script { answers: answers.into_iter().collect(), sends: Vec::new(), max_train: 44 }
     }
 
-    fn batch(packets: &[(u16, usize)]) -> TxBatch {
-        let mut batch = TxBatch::default();
+    fn batch(packets: &[(u16, usize)]) -> SendBatch {
+        let mut batch = SendBatch::default();
         for (port, len) in packets {
             let start = batch.begin(0);
             batch.tail().extend(std::iter::repeat_n(7, *len));
@@ -307,7 +309,7 @@ mod tests {
 
     #[test]
     fn copies_follow_their_original_as_it_was_sealed() {
-        let mut batch = TxBatch::default();
+        let mut batch = SendBatch::default();
         let start = batch.begin(1);
         batch.tail().extend_from_slice(b"abc");
         batch.commit(addr(1), start);
@@ -323,7 +325,7 @@ mod tests {
     #[test]
     fn each_datagram_is_sealed_once_and_whole() {
         let lens: Vec<usize> = (0..SEAL * 2 + 5).map(|i| 1 + i % 7).collect();
-        let mut batch = TxBatch::default();
+        let mut batch = SendBatch::default();
         let (mut sealed, mut looks) = (Vec::new(), 0);
         for (i, len) in lens.iter().enumerate() {
             let start = batch.begin(*len);

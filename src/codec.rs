@@ -6,20 +6,20 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::buffer::TxBatch;
+use crate::buffer::SendBatch;
 use crate::config::Config;
-use crate::crypto::nonce::{NonceSecret, NonceSource, RECOGNISABLE};
+use crate::crypto::nonce::{MIN_TAGGED_NONCE_LEN, NonceSecret, NonceSource};
 use crate::crypto::{Overhead, PacketCipher};
 use crate::fec::{self, FecEncoder};
 
 /// Bytes of an out-of-band packet before its payload: the header and the conversation id.
-pub(crate) const OUT_OF_BAND_HEAD: usize = fec::HEAD + 4;
+pub(crate) const OUT_OF_BAND_HEAD: usize = fec::HEADER_LEN + 4;
 /// Every out-of-band packet has this in place of a shard number.
 const OUT_OF_BAND_SEQID: u32 = u32::MAX;
 
 /// Why a datagram was not opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unopened {
+pub(crate) enum OpenFailure {
     /// Its checksum or tag is wrong, or it is too short to have one.
     Forged,
     /// This endpoint sealed it.
@@ -28,7 +28,7 @@ pub(crate) enum Unopened {
 
 /// What is sent beside a datagram.
 #[derive(Debug)]
-pub(crate) struct Extra<'a> {
+pub(crate) struct SendExtras<'a> {
     /// Of the address it goes to.
     pub(crate) fec: Option<&'a mut FecEncoder>,
     pub(crate) copies: u8,
@@ -47,7 +47,7 @@ pub(crate) struct Opened<'a> {
 
 /// The stages of one endpoint. What belongs to one address, its FEC state, is lent.
 #[derive(Debug)]
-pub(crate) struct Codec {
+pub(crate) struct PacketCodec {
     cipher: Option<Arc<dyn PacketCipher>>,
     overhead: Overhead,
     secret: NonceSecret,
@@ -55,7 +55,7 @@ pub(crate) struct Codec {
     sealed: u64,
 }
 
-impl Codec {
+impl PacketCodec {
     pub(crate) fn new(config: &Config, secret: [u8; 32]) -> Self {
         let secret = NonceSecret::new(&secret);
         Self {
@@ -78,20 +78,20 @@ impl Codec {
     pub(crate) fn encode(
         &mut self,
         now: Instant,
-        tx: &mut TxBatch,
+        tx: &mut SendBatch,
         dst: SocketAddr,
-        mut extra: Extra<'_>,
+        mut extra: SendExtras<'_>,
         write: impl FnOnce(&mut Vec<u8>) -> bool,
     ) -> usize {
-        let fec_head = if extra.fec.is_some() { fec::HEAD } else { 0 };
-        let start = tx.begin(self.overhead.head + fec_head);
+        let fec_head = if extra.fec.is_some() { fec::HEADER_LEN } else { 0 };
+        let start = tx.begin(self.overhead.header_len + fec_head);
         if !write(tx.tail()) {
             tx.cancel(start);
             return 0;
         }
         let mut due = 0;
         if let Some(encoder) = &mut extra.fec {
-            let shard = tx.tail().get_mut(start + self.overhead.head..).unwrap_or_default();
+            let shard = tx.tail().get_mut(start + self.overhead.header_len..).unwrap_or_default();
             due = encoder.seal(now, shard);
         }
         self.finish(tx, dst, start);
@@ -105,7 +105,7 @@ impl Codec {
         }
         if let Some(encoder) = extra.fec {
             for index in 0..due {
-                let start = tx.begin(self.overhead.head);
+                let start = tx.begin(self.overhead.header_len);
                 encoder.emit_parity(index, tx.tail());
                 self.finish(tx, dst, start);
             }
@@ -116,12 +116,12 @@ impl Codec {
     /// Appends an out-of-band packet for `dst`.
     pub(crate) fn encode_out_of_band(
         &self,
-        tx: &mut TxBatch,
+        tx: &mut SendBatch,
         dst: SocketAddr,
         conv: u32,
         payload: &[u8],
     ) {
-        let start = tx.begin(self.overhead.head);
+        let start = tx.begin(self.overhead.header_len);
         let size = u16::try_from(OUT_OF_BAND_HEAD - 6 + payload.len()).unwrap_or(u16::MAX);
         let out = tx.tail();
         out.extend_from_slice(&OUT_OF_BAND_SEQID.to_le_bytes());
@@ -133,13 +133,13 @@ impl Codec {
     }
 
     #[inline]
-    fn finish(&self, tx: &mut TxBatch, dst: SocketAddr, start: usize) {
-        tx.begin(self.overhead.tail);
+    fn finish(&self, tx: &mut SendBatch, dst: SocketAddr, start: usize) {
+        tx.begin(self.overhead.trailer_len);
         tx.commit(dst, start);
     }
 
     /// Seals whatever the batch holds unsealed.
-    pub(crate) fn seal(&mut self, tx: &mut TxBatch) {
+    pub(crate) fn seal(&mut self, tx: &mut SendBatch) {
         let Some(cipher) = &self.cipher else { return };
         tx.seal(|packets| {
             self.nonces.fill(self.overhead.nonce, packets);
@@ -149,21 +149,22 @@ impl Codec {
     }
 
     /// Whether what this endpoint sealed is recognised when it comes back.
-    pub(crate) fn marks_own(&self) -> bool {
-        self.overhead.nonce >= RECOGNISABLE
+    pub(crate) fn detects_reflection(&self) -> bool {
+        self.overhead.nonce >= MIN_TAGGED_NONCE_LEN
     }
 
     /// Opens a datagram in place.
-    pub(crate) fn open<'a>(&self, datagram: &'a mut [u8]) -> Result<Opened<'a>, Unopened> {
+    pub(crate) fn open<'a>(&self, datagram: &'a mut [u8]) -> Result<Opened<'a>, OpenFailure> {
         let Some(cipher) = &self.cipher else {
             return Ok(Opened { body: datagram, nonce: &[] });
         };
-        cipher.open(datagram).map_err(|_| Unopened::Forged)?;
-        let end = datagram.len().checked_sub(self.overhead.tail).ok_or(Unopened::Forged)?;
-        let body = datagram.get(self.overhead.head..end).ok_or(Unopened::Forged)?;
-        let nonce = datagram.get(..self.overhead.nonce).ok_or(Unopened::Forged)?;
-        if self.marks_own() && self.secret.is_own(nonce) {
-            return Err(Unopened::Reflected);
+        cipher.open(datagram).map_err(|_| OpenFailure::Forged)?;
+        let end =
+            datagram.len().checked_sub(self.overhead.trailer_len).ok_or(OpenFailure::Forged)?;
+        let body = datagram.get(self.overhead.header_len..end).ok_or(OpenFailure::Forged)?;
+        let nonce = datagram.get(..self.overhead.nonce).ok_or(OpenFailure::Forged)?;
+        if self.detects_reflection() && self.secret.is_own(nonce) {
+            return Err(OpenFailure::Reflected);
         }
         Ok(Opened { body, nonce })
     }
@@ -171,6 +172,6 @@ impl Codec {
 
 /// The conversation id and the payload of an out-of-band packet.
 pub(crate) fn out_of_band(packet: &[u8]) -> Option<(u32, &[u8])> {
-    let (conv, payload) = packet.get(fec::HEAD..)?.split_first_chunk()?;
+    let (conv, payload) = packet.get(fec::HEADER_LEN..)?.split_first_chunk()?;
     Some((u32::from_le_bytes(*conv), payload))
 }

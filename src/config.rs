@@ -17,7 +17,7 @@ use crate::error::ConfigError;
 use crate::fec::{self, FecConfig};
 
 pub use self::filter::{AcceptFilter, PacketFilter};
-pub use self::kcp::{AckPolicy, Backoff, Congestion, KcpConfig, Mode, NoDelay, WritePolicy};
+pub use self::kcp::{AckPolicy, Backoff, CongestionControl, KcpConfig, Mode, Timing, WritePolicy};
 pub(crate) use self::kcp::{
     DEFAULT_WINDOW, SEGMENT_CHARGE, SEGMENT_COST, SEGMENT_HEADER, check_mtu, check_windows,
 };
@@ -27,9 +27,9 @@ pub use self::socket::SocketConfig;
 /// Everything an endpoint, a listener or a stream can be told.
 ///
 /// ```
-/// use kcpx::{Config, NoDelay};
+/// use kcpx::{Config, Timing};
 ///
-/// let config = Config::new().no_delay(NoDelay::FAST3).windows(2048, 2048).mtu(1350);
+/// let config = Config::new().timing(Timing::FAST3).windows(2048, 2048).mtu(1350);
 /// assert!(config.validate().is_ok());
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,7 +62,7 @@ pub struct Config {
     /// Bounds against strangers.
     pub limits: Limits,
     /// When a peer opens another conversation from the same address.
-    pub sessions: SessionPolicy,
+    pub session_policy: SessionPolicy,
     /// Take an opening under conversation id 0 as a request for one, as tokio_kcp's clients send it:
     /// the answer carries a random id, which the client adopts. Default `false`: 0 is an id like
     /// any other.
@@ -101,7 +101,7 @@ impl Default for Config {
             accept_filter: None,
             socket: SocketConfig::default(),
             limits: Limits::default(),
-            sessions: SessionPolicy::default(),
+            session_policy: SessionPolicy::default(),
             assign_conv: false,
             migration: Migration::default(),
             open_on_connect: false,
@@ -114,7 +114,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The defaults: stream mode, [`NoDelay::FAST2`], windows of 1,024, datagrams of 1,400 bytes.
+    /// The defaults: stream mode, [`Timing::FAST2`], windows of 1,024, datagrams of 1,400 bytes.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -122,7 +122,7 @@ impl Config {
 
     /// Sets the timing preset.
     #[must_use]
-    pub fn no_delay(mut self, preset: NoDelay) -> Self {
+    pub fn timing(mut self, preset: Timing) -> Self {
         self.kcp.no_delay = preset;
         self
     }
@@ -272,10 +272,10 @@ impl Config {
         self.migration.check(&self.cipher)?;
         if self.migration != Migration::Off && self.socket.shards > 1 {
             // Wherever the peer is now, what it sends arrives at another socket.
-            return Err(ConfigError::Needs { field: "migration", needs: "one shard" });
+            return Err(ConfigError::Requires { field: "migration", needs: "one shard" });
         }
         if self.open_on_connect && !self.kcp.close_notify {
-            return Err(ConfigError::Needs { field: "open_on_connect", needs: "close_notify" });
+            return Err(ConfigError::Requires { field: "open_on_connect", needs: "close_notify" });
         }
         if let Some(conv) = self.conv {
             check_conv(conv)?;
@@ -290,7 +290,9 @@ impl Config {
     /// Bytes that FEC and the cipher add to each KCP datagram.
     pub(crate) fn overhead(&self) -> usize {
         let cipher = self.cipher.overhead();
-        cipher.head + cipher.tail + if self.fec.is_some() { fec::HEAD } else { 0 }
+        cipher.header_len
+            + cipher.trailer_len
+            + if self.fec.is_some() { fec::HEADER_LEN } else { 0 }
     }
 
     /// The settings of the state machine, whose datagrams leave room for that.
@@ -322,7 +324,7 @@ pub(crate) enum Setting {
         send: u16,
         recv: u16,
     },
-    NoDelay(NoDelay),
+    NoDelay(Timing),
     AckPolicy(AckPolicy),
     WritePolicy(WritePolicy),
     /// Downwards only: what is in flight keeps its size.

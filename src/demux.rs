@@ -11,8 +11,10 @@ use std::hash::BuildHasher;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use crate::core::opening::{self, First};
-use crate::core::segment::{self, Command, HEADER, Header, MARK, Notice, Segments};
+use crate::core::opening::{self, InitialSegment};
+use crate::core::segment::{
+    self, CONTROL_CAPABLE, Command, ControlType, HEADER_LEN, Header, Segments,
+};
 use crate::core::seq::Sn;
 use crate::mailbox::ConnId;
 
@@ -36,12 +38,12 @@ pub(crate) enum Opening {
 
 /// What opened a conversation; nothing if it was opened from here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Openings {
+pub(crate) struct OpenedBy {
     data: Option<u64>,
     asks: Option<u64>,
 }
 
-impl Openings {
+impl OpenedBy {
     pub(crate) fn by(opening: Opening) -> Self {
         match opening {
             Opening::Data(hash) => Self { data: Some(hash), asks: None },
@@ -83,15 +85,15 @@ impl Openings {
 
 /// What is remembered of a conversation that ended.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Tombstone {
-    pub(crate) openings: Openings,
+pub(crate) struct TimeWait {
+    pub(crate) openings: OpenedBy,
     /// The next number it would have received, and the oldest that the peer had not acknowledged.
     pub(crate) nxt: Sn,
     pub(crate) una: Sn,
     /// The peer understands notices of an end.
-    pub(crate) understands: bool,
+    pub(crate) supports_control: bool,
     /// The peer may go on as if nothing had happened: it is to be told then.
-    pub(crate) resets: bool,
+    pub(crate) reset_on_data: bool,
 }
 
 /// Where a datagram goes.
@@ -112,10 +114,10 @@ pub(crate) enum Route {
 pub(crate) struct Demux {
     live: HashMap<Key, ConnId>,
     /// Those that may move, by conversation id alone: as a rule one each.
-    movable: HashMap<u32, Vec<ConnId>>,
+    migratable: HashMap<u32, Vec<ConnId>>,
     /// The last one found: datagrams come in trains.
     recent: Option<(Key, ConnId)>,
-    ended: HashMap<Key, (Instant, Tombstone)>,
+    ended: HashMap<Key, (Instant, TimeWait)>,
     /// In order of expiry. An entry whose time differs from the map's was replaced.
     expiry: VecDeque<(Instant, Key)>,
     hasher: RandomState,
@@ -127,7 +129,7 @@ impl Demux {
         let Some(conv) = datagram.first_chunk().map(|conv| u32::from_le_bytes(*conv)) else {
             return Route::Short;
         };
-        if datagram.len() < HEADER {
+        if datagram.len() < HEADER_LEN {
             return Route::Short;
         }
         if let Some(((recent, of), id)) = &self.recent
@@ -141,11 +143,11 @@ impl Demux {
             self.recent = Some((key, *id));
             return Route::Existing(*id);
         }
-        self.route_stranger(now, key, datagram)
+        self.route_unknown(now, key, datagram)
     }
 
-    fn route_stranger(&mut self, now: Instant, key: Key, datagram: &[u8]) -> Route {
-        if segment::check(datagram, key.1).is_err() {
+    fn route_unknown(&mut self, now: Instant, key: Key, datagram: &[u8]) -> Route {
+        if segment::validate(datagram, key.1).is_err() {
             return Route::Malformed;
         }
         let opening = self.opening(datagram);
@@ -181,8 +183,8 @@ impl Demux {
         let first = opening::first(datagram)?;
         let hash = self.hasher.hash_one(first);
         Some(match first {
-            First::Data(_) => Opening::Data(hash),
-            First::Asks(_) => Opening::Asks(hash),
+            InitialSegment::Data(_) => Opening::Data(hash),
+            InitialSegment::Asks(_) => Opening::Asks(hash),
         })
     }
 
@@ -190,7 +192,7 @@ impl Demux {
     /// from the same address, so that a repetition belongs to the same conversation. The id is as
     /// hard to guess as a random one.
     pub(crate) fn assign(&self, from: SocketAddr, datagram: &[u8]) -> Option<Vec<u8>> {
-        segment::check(datagram, 0).ok()?;
+        segment::validate(datagram, 0).ok()?;
         let opening = self.opening(datagram)?;
         let [a, b, c, d, ..] = self.hasher.hash_one((from, opening)).to_le_bytes();
         let conv = u32::from_le_bytes([a, b, c, d]).max(1);
@@ -204,19 +206,19 @@ impl Demux {
 
     /// From now on this conversation may turn up at another address.
     pub(crate) fn make_movable(&mut self, conv: u32, id: ConnId) {
-        self.movable.entry(conv).or_default().push(id);
+        self.migratable.entry(conv).or_default().push(id);
     }
 
     /// The conversation of that id which may have moved here, if there is just one.
-    pub(crate) fn movable(&self, conv: u32) -> Option<ConnId> {
-        match self.movable.get(&conv)?.as_slice() {
+    pub(crate) fn migratable(&self, conv: u32) -> Option<ConnId> {
+        match self.migratable.get(&conv)?.as_slice() {
             [id] => Some(*id),
             _ => None,
         }
     }
 
     /// Gives a conversation another address. Returns whether that was free.
-    pub(crate) fn rename(&mut self, from: Key, to: Key, id: ConnId) -> bool {
+    pub(crate) fn rekey(&mut self, from: Key, to: Key, id: ConnId) -> bool {
         if self.live.contains_key(&to) || self.live.get(&from) != Some(&id) {
             return false;
         }
@@ -247,16 +249,16 @@ impl Demux {
     }
 
     /// Ends a conversation, compared by identity: a successor under the same name stays.
-    pub(crate) fn remove(&mut self, now: Instant, key: Key, id: ConnId, tombstone: Tombstone) {
+    pub(crate) fn remove(&mut self, now: Instant, key: Key, id: ConnId, tombstone: TimeWait) {
         if self.live.get(&key) != Some(&id) {
             return;
         }
         self.live.remove(&key);
         self.recent = None;
-        if let Some(movable) = self.movable.get_mut(&key.1) {
+        if let Some(movable) = self.migratable.get_mut(&key.1) {
             movable.retain(|known| *known != id);
             if movable.is_empty() {
-                self.movable.remove(&key.1);
+                self.migratable.remove(&key.1);
             }
         }
         self.expire(now);
@@ -283,7 +285,7 @@ impl Demux {
     }
 }
 
-impl Tombstone {
+impl TimeWait {
     /// What the ended conversation answers: an acknowledgement of the last data segment that it had
     /// received, with a closed window, since nobody will read more; or the end.
     fn answer(&self, datagram: &[u8]) -> Option<Header> {
@@ -292,8 +294,8 @@ impl Tombstone {
             match header.command {
                 Command::Push if self.has_received(header.sn) => repeated = Some(header),
                 Command::Push => parting = parting.or_else(|| self.reset(&header)),
-                Command::Control => parting = parting.or_else(|| self.farewell(&header)),
-                Command::Ack | Command::WindowAsk | Command::WindowTell => {}
+                Command::Control => parting = parting.or_else(|| self.answer_fin_or_reset(&header)),
+                Command::Ack | Command::WindowProbe | Command::WindowUpdate => {}
             }
         }
         let blank = |header| Header { wnd: 0, una: self.nxt, len: 0, ..header };
@@ -311,20 +313,21 @@ impl Tombstone {
     }
 
     /// More data, or a question whether somebody is there, of a peer that knows what we had sent.
-    fn reset(&self, header: &Header) -> Option<(Header, Notice)> {
+    fn reset(&self, header: &Header) -> Option<(Header, ControlType)> {
         let known = header.una.offset_from(self.una).is_some_and(|ahead| ahead <= REPEATED);
-        let understands = self.understands || (header.len == 0 && header.frg == MARK);
-        (understands && self.resets && known).then_some((*header, Notice::Abort))
+        let understands =
+            self.supports_control || (header.len == 0 && header.frg == CONTROL_CAPABLE);
+        (understands && self.reset_on_data && known).then_some((*header, ControlType::Reset))
     }
 
     /// The peer's own end, whose answer was lost.
-    fn farewell(&self, header: &Header) -> Option<(Header, Notice)> {
-        let answer = match Notice::from_frg(header.frg)? {
-            Notice::Close if header.sn == self.nxt => Notice::Closed,
-            Notice::Abort => Notice::Aborted,
+    fn answer_fin_or_reset(&self, header: &Header) -> Option<(Header, ControlType)> {
+        let answer = match ControlType::from_frg(header.frg)? {
+            ControlType::Fin if header.sn == self.nxt => ControlType::FinAck,
+            ControlType::Reset => ControlType::ResetAck,
             _ => return None,
         };
-        self.understands.then_some((*header, answer))
+        self.supports_control.then_some((*header, answer))
     }
 }
 
@@ -366,7 +369,7 @@ mod tests {
         assert_eq!(route(&datagram(Command::Push, 1, 0, b"hi")), Route::Unknown);
         assert_eq!(route(&datagram(Command::Push, 0, 1, b"hi")), Route::Unknown);
         assert_eq!(route(&datagram(Command::Ack, 0, 0, b"")), Route::Unknown);
-        assert_eq!(route(&datagram(Command::WindowAsk, 0, 0, b"")), Route::Unknown);
+        assert_eq!(route(&datagram(Command::WindowProbe, 0, 0, b"")), Route::Unknown);
         assert_eq!(route(&datagram(Command::Push, 0, 0, b"hi")[..25]), Route::Malformed);
         assert_eq!(route(b"short"), Route::Short);
     }
@@ -394,12 +397,12 @@ mod tests {
         let Route::Open(hash) = demux.route(now, &from(1), &first) else { panic!("opens") };
         demux.insert((from(1), 9), ID);
         let stranger = ConnId { slot: 3, generation: 2 };
-        let tombstone = Tombstone {
-            openings: Openings::by(hash),
+        let tombstone = TimeWait {
+            openings: OpenedBy::by(hash),
             nxt: Sn(4),
             una: Sn(0),
-            understands: false,
-            resets: true,
+            supports_control: false,
+            reset_on_data: true,
         };
         demux.remove(now, (from(1), 9), stranger, tombstone);
         assert_eq!(demux.route(now, &from(1), &first), Route::Existing(ID), "identity matters");
@@ -423,12 +426,12 @@ mod tests {
     fn tombstones_are_bounded_and_the_oldest_goes_first() {
         let mut demux = Demux::default();
         let now = Instant::now();
-        let tombstone = Tombstone {
-            openings: Openings::default(),
+        let tombstone = TimeWait {
+            openings: OpenedBy::default(),
             nxt: Sn(0),
             una: Sn(0),
-            understands: false,
-            resets: false,
+            supports_control: false,
+            reset_on_data: false,
         };
         for conv in 0..10_000 {
             demux.insert((from(1), conv), ID);

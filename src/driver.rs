@@ -34,20 +34,20 @@ use slab::Slab;
 use tokio::sync::oneshot;
 
 use self::conn::Conn;
-use self::knocks::Knocks;
+use self::knocks::ConnectPacer;
 pub(crate) use self::task::DriverTask;
-use crate::buffer::{Flushed, TxBatch};
-use crate::codec::Codec;
+use crate::buffer::{Flushed, SendBatch};
+use crate::codec::PacketCodec;
 use crate::config::{Config, KcpConfig, Setting};
 use crate::demux::Demux;
 use crate::error::ConnectionError;
 use crate::listener::AcceptQueue;
-use crate::mailbox::{Command, ConnId, Mailbox};
-use crate::peers::Peers;
-use crate::replay::Nonces;
+use crate::mailbox::{ConnId, Mailbox, Request};
+use crate::peers::PeerTable;
+use crate::replay::ReplayFilter;
 use crate::shared::Outgoing;
 use crate::stats::EndpointStats;
-use crate::strangers::Strangers;
+use crate::strangers::UnvalidatedPeers;
 use crate::sync::{Arc, Mutex, lock};
 use crate::sys::{RxBatch, Socket};
 use crate::timer::TimerWheel;
@@ -102,31 +102,31 @@ pub(crate) struct Driver<S> {
     /// Where conversations opened by peers go, while somebody listens.
     accept: Option<Arc<AcceptQueue>>,
     conns: Slab<Box<Conn>>,
-    strangers: Strangers,
-    knocks: Knocks,
+    strangers: UnvalidatedPeers,
+    connect_pacer: ConnectPacer,
     demux: Demux,
-    peers: Peers,
-    codec: Codec,
+    peers: PeerTable,
+    codec: PacketCodec,
     /// Of datagrams that opened a conversation, at any socket of a group. Its lock is a leaf.
-    openings: Arc<Mutex<Nonces>>,
+    initial_nonces: Arc<Mutex<ReplayFilter>>,
     /// Of the latest ones.
-    latest: Nonces,
+    replay_filter: ReplayFilter,
     /// Working memory: what FEC recovered.
     recovered: Vec<(ConnId, Vec<u8>)>,
     timers: TimerWheel,
     /// Conversations that something happened to, each once.
     ready: VecDeque<ConnId>,
-    tx: TxBatch,
+    tx: SendBatch,
     /// Datagrams of other protocols are left over.
-    raw_waits: bool,
+    raw_pending: bool,
     blocked: bool,
     /// Until when it answers peers that may not know yet that a conversation is over.
-    stays_until: Option<Instant>,
+    time_wait_until: Option<Instant>,
     /// When the last turn was.
-    turned: Instant,
+    last_turn: Instant,
     /// Receive errors since the last datagram, and until when that is reason enough to wait.
     recv_failures: u32,
-    recv_rest: Option<Instant>,
+    recv_backoff_until: Option<Instant>,
     /// Datagrams that may still leave in this turn.
     budget: usize,
     generations: u32,
@@ -134,14 +134,14 @@ pub(crate) struct Driver<S> {
     /// Conversations that still deliver what a dropped handle or a shutdown left behind.
     lingering: usize,
     /// Conversations that need fragments, and whether the socket was told.
-    fragmenting: usize,
+    oversized_connections: usize,
     fragments: bool,
     idle_waiters: Vec<oneshot::Sender<()>>,
     stats: EndpointStats,
     published: EndpointStats,
     scratch: Scratch,
     ids: Vec<ConnId>,
-    commands: Vec<Command>,
+    commands: Vec<Request>,
     expired: Vec<usize>,
     /// Conversations looked at so far.
     #[cfg(test)]
@@ -165,32 +165,32 @@ impl<S: Socket> Driver<S> {
         Ok(Self {
             socket,
             core: config.core(),
-            peers: Peers::new(&config),
-            codec: Codec::new(&config, secret),
-            openings: Arc::new(Mutex::new(Nonces::of_openings())),
-            latest: Nonces::of_latest(config.replay_window),
+            peers: PeerTable::new(&config),
+            codec: PacketCodec::new(&config, secret),
+            initial_nonces: Arc::new(Mutex::new(ReplayFilter::of_openings())),
+            replay_filter: ReplayFilter::of_latest(config.replay_window),
             recovered: Vec::new(),
             config,
             mailbox,
             accept,
             conns: Slab::new(),
-            strangers: Strangers::default(),
-            knocks: Knocks::new(now),
+            strangers: UnvalidatedPeers::default(),
+            connect_pacer: ConnectPacer::new(now),
             demux: Demux::default(),
             timers: TimerWheel::new(now),
             ready: VecDeque::new(),
-            tx: TxBatch::default(),
-            raw_waits: false,
+            tx: SendBatch::default(),
+            raw_pending: false,
             blocked: false,
-            stays_until: None,
-            turned: now,
+            time_wait_until: None,
+            last_turn: now,
             recv_failures: 0,
-            recv_rest: None,
+            recv_backoff_until: None,
             budget: 0,
             generations: 0,
             rng,
             lingering: 0,
-            fragmenting: 0,
+            oversized_connections: 0,
             fragments: false,
             idle_waiters: Vec::new(),
             stats: EndpointStats::default(),
@@ -206,18 +206,18 @@ impl<S: Socket> Driver<S> {
 
     /// Shares with the other drivers of a group what they remember of openings: one that was
     /// recorded could be played to each of them otherwise.
-    pub(crate) fn share_openings(&mut self, openings: Arc<Mutex<Nonces>>) {
-        self.openings = openings;
+    pub(crate) fn share_openings(&mut self, openings: Arc<Mutex<ReplayFilter>>) {
+        self.initial_nonces = openings;
     }
 
     /// Whether an opening with this nonce is new.
     fn is_new_opening(&self, now: Instant, nonce: &[u8]) -> bool {
-        lock(&self.openings).insert(now, nonce)
+        lock(&self.initial_nonces).insert(now, nonce)
     }
 
     /// Everything except waiting.
     pub(crate) fn turn(&mut self, now: Instant) -> Turn {
-        (self.budget, self.turned) = (TURN_PACKETS, now);
+        (self.budget, self.last_turn) = (TURN_PACKETS, now);
         let mut usable = self.flush();
         // Now, before the batch fills again: it may never be empty later while others are busy.
         self.settle_idle_waiters();
@@ -230,7 +230,7 @@ impl<S: Socket> Driver<S> {
         };
         self.read_mailbox(now);
         self.expire(now);
-        self.knocks.release(now, &mut self.ready);
+        self.connect_pacer.release(now, &mut self.ready);
         usable = usable.and_then(|()| self.serve(now));
         usable = usable.and_then(|()| self.flush());
         // Before whoever waited looks at them.
@@ -243,7 +243,7 @@ impl<S: Socket> Driver<S> {
                 self.mailbox.set_fault(error);
                 Turn::Finished
             }
-            Ok(()) if self.is_unused() && self.tx.is_empty() && !self.raw_waits => Turn::Finished,
+            Ok(()) if self.is_unused() && self.tx.is_empty() && !self.raw_pending => Turn::Finished,
             Ok(()) if more || (self.has_more() && !self.blocked) => Turn::Again,
             Ok(()) => Turn::Idle,
         }
@@ -255,7 +255,7 @@ impl<S: Socket> Driver<S> {
 
     /// Whether this turn was cut short.
     fn has_more(&self) -> bool {
-        !self.ready.is_empty() || self.raw_waits
+        !self.ready.is_empty() || self.raw_pending
     }
 
     /// When the next turn is due if nothing else happens.
@@ -263,15 +263,15 @@ impl<S: Socket> Driver<S> {
         let timer = self
             .timers
             .next()
-            .map(|next| if self.blocked { next.max(self.turned + BLOCKED_REST) } else { next });
-        let leaves = self.stays().filter(|_| self.is_abandoned());
-        let knocks = self.knocks.deadline().filter(|_| !self.blocked);
-        [timer, knocks, self.recv_rest, leaves].into_iter().flatten().min()
+            .map(|next| if self.blocked { next.max(self.last_turn + BLOCKED_REST) } else { next });
+        let leaves = self.stays().filter(|_| self.has_no_users());
+        let knocks = self.connect_pacer.deadline().filter(|_| !self.blocked);
+        [timer, knocks, self.recv_backoff_until, leaves].into_iter().flatten().min()
     }
 
     /// Whether the socket is left alone for a while: it has only failed of late.
     pub(crate) fn is_resting(&self) -> bool {
-        self.recv_rest.is_some()
+        self.recv_backoff_until.is_some()
     }
 
     /// Whether a turn was cut short or a handle has something to say.
@@ -301,17 +301,17 @@ impl<S: Socket> Driver<S> {
     }
 
     fn is_unused(&self) -> bool {
-        self.is_abandoned() && self.stays().is_none()
+        self.has_no_users() && self.stays().is_none()
     }
 
     /// Whether there is no conversation, and nobody who could open one from here.
-    fn is_abandoned(&self) -> bool {
+    fn has_no_users(&self) -> bool {
         self.conns.is_empty() && self.mailbox.handles() == 0
     }
 
     /// Until when it stays for what peers may repeat, as long as that lies ahead.
     fn stays(&self) -> Option<Instant> {
-        self.stays_until.filter(|until| self.turned < *until)
+        self.time_wait_until.filter(|until| self.last_turn < *until)
     }
 
     /// Sends the batch. An error means that the socket cannot be used any more.
@@ -319,16 +319,16 @@ impl<S: Socket> Driver<S> {
         if self.tx.is_empty() {
             return Ok(());
         }
-        let fragments = self.fragmenting > 0;
+        let fragments = self.oversized_connections > 0;
         if fragments != self.fragments {
-            self.socket.allow_fragments(fragments);
+            self.socket.set_ip_fragmentation(fragments);
             self.fragments = fragments;
         }
         self.codec.seal(&mut self.tx);
         let flushed = self.tx.flush(&mut self.socket, &mut self.stats);
         self.blocked = matches!(flushed, Flushed::Blocked);
         for (dst, size) in self.tx.take_too_large() {
-            self.lower_mtu(dst, size);
+            self.on_message_too_big(dst, size);
         }
         if let Some(error) = self.tx.take_fault() {
             self.mailbox.set_fault(error);
@@ -337,7 +337,7 @@ impl<S: Socket> Driver<S> {
     }
 
     /// The path to `dst` refuses datagrams of this size: new segments get smaller.
-    fn lower_mtu(&mut self, dst: SocketAddr, size: usize) {
+    fn on_message_too_big(&mut self, dst: SocketAddr, size: usize) {
         for slot in self.peers.slots(dst) {
             if let Some(conn) = self.conns.get_mut(slot) {
                 conn.lower_mtu(size);
@@ -352,7 +352,7 @@ impl<S: Socket> Driver<S> {
             (std::mem::take(&mut self.ids), std::mem::take(&mut self.commands));
         self.mailbox.drain(&mut ids, &mut commands);
         for id in ids.drain(..) {
-            self.touch(id);
+            self.schedule(id);
         }
         for command in commands.drain(..) {
             self.on_command(now, command);
@@ -361,27 +361,27 @@ impl<S: Socket> Driver<S> {
         self.send_raw();
     }
 
-    fn on_command(&mut self, now: Instant, command: Command) {
+    fn on_command(&mut self, now: Instant, command: Request) {
         match command {
-            Command::Set(id, setting) => {
+            Request::Set(id, setting) => {
                 if let Some(conn) = self.get_mut(id) {
                     conn.apply(setting);
                     if let Setting::Fec(fec) = setting {
                         let peer = conn.peer();
                         self.peers.set_fec(peer, fec);
                     }
-                    self.touch(id);
+                    self.schedule(id);
                 }
             }
-            Command::Connect { peer, conv, reply } => {
+            Request::Connect { peer, conv, reply } => {
                 let stream = self.connect(now, peer, conv);
                 // Whoever asked may be gone; the stream is then dropped like any other.
                 drop(reply.send(stream));
             }
             // The same goes for a listener, and a socket that was replaced stays so.
-            Command::Listen(reply) => drop(reply.send(self.listen())),
-            Command::Rebind(rebind, reply) => drop(reply.send(self.rebind(now, rebind))),
-            Command::WaitIdle(reply) => {
+            Request::Listen(reply) => drop(reply.send(self.listen())),
+            Request::Rebind(rebind, reply) => drop(reply.send(self.rebind(now, rebind))),
+            Request::WaitIdle(reply) => {
                 self.look_at_ready(now);
                 self.idle_waiters.push(reply);
             }
@@ -395,7 +395,7 @@ impl<S: Socket> Driver<S> {
             if let Some(conn) = self.conns.get_mut(slot) {
                 conn.on_timeout(now);
                 let id = conn.id();
-                self.touch(id);
+                self.schedule(id);
             }
         }
         self.expired = expired;
@@ -409,7 +409,7 @@ impl<S: Socket> Driver<S> {
     }
 
     /// Puts a conversation on the list of those to serve.
-    fn touch(&mut self, id: ConnId) {
+    fn schedule(&mut self, id: ConnId) {
         if self.get_mut(id).is_some_and(Conn::mark_ready) {
             self.ready.push_back(id);
         }

@@ -18,11 +18,11 @@ use crate::config::{Config, SEGMENT_HEADER, check_conv};
 use crate::driver::{Driver, DriverTask};
 use crate::error::{ConfigError, ConnectionError};
 use crate::listener::{AcceptQueue, KcpListener};
-use crate::mailbox::{Command, Mailbox, Rebind};
+use crate::mailbox::{Mailbox, Rebind, Request};
 use crate::stats::EndpointStats;
 use crate::stream::KcpStream;
 use crate::sync::Arc;
-use crate::sys::{Adapter, MAX_DATAGRAM, Socket, UdpSocket, canonical};
+use crate::sys::{MAX_DATAGRAM, Socket, TransportSocket, UdpSocket, canonical};
 use crate::transport::Transport;
 
 /// A UDP socket that carries any number of conversations, driven by one task.
@@ -58,7 +58,7 @@ use crate::transport::Transport;
 pub struct Endpoint {
     mailbox: Arc<Mailbox>,
     /// The other shards of a listener.
-    others: Option<Arc<[Self]>>,
+    sibling_shards: Option<Arc<[Self]>>,
 }
 
 /// Making one.
@@ -117,7 +117,7 @@ impl Endpoint {
     ///
     /// In a Tokio runtime without I/O or time.
     pub fn from_std(socket: std::net::UdpSocket, config: Config) -> io::Result<Self> {
-        Self::take_over(socket, config, None)
+        Self::adopt_socket(socket, config, None)
     }
 
     /// Runs conversations over a transport of the application's. [`Config::socket`] has no meaning
@@ -134,7 +134,7 @@ impl Endpoint {
     /// In a Tokio runtime without time.
     pub fn from_transport(transport: impl Transport, config: Config) -> io::Result<Self> {
         config.validate()?;
-        let adapter = Adapter::new(transport)?;
+        let adapter = TransportSocket::new(transport)?;
         let least = (config.overhead() + SEGMENT_HEADER) as u64 + 1;
         let most = adapter.max_datagram() as u64;
         ConfigError::check("mtu (bytes)", config.kcp.mtu, least, most)?;
@@ -166,7 +166,7 @@ impl Endpoint {
         Self::spawn(UdpSocket::bind(addr, &config.socket)?, config, accept, None)
     }
 
-    pub(crate) fn take_over(
+    pub(crate) fn adopt_socket(
         socket: std::net::UdpSocket,
         config: Config,
         accept: Option<Arc<AcceptQueue>>,
@@ -199,7 +199,7 @@ impl Endpoint {
     /// Another handle to the endpoint behind `mailbox`.
     pub(crate) fn attach(mailbox: Arc<Mailbox>) -> Self {
         mailbox.add_handle();
-        Self { mailbox, others: None }
+        Self { mailbox, sibling_shards: None }
     }
 }
 
@@ -258,8 +258,8 @@ impl Endpoint {
     }
 
     async fn open(&self, peer: SocketAddr, conv: Option<u32>) -> io::Result<KcpStream> {
-        self.check_alone("dial")?;
-        self.ask(|reply| Command::Connect { peer: canonical(peer), conv, reply }).await?
+        self.reject_sharded("dial")?;
+        self.ask(|reply| Request::Connect { peer: canonical(peer), conv, reply }).await?
     }
 
     /// Begins to accept conversations that peers open, until the listener is dropped. What arrives
@@ -275,8 +275,8 @@ impl Endpoint {
     ///
     /// Cancel safe: a listener that nobody receives is dropped.
     pub async fn listen(&self) -> io::Result<KcpListener> {
-        self.check_alone("listen")?;
-        self.ask(Command::Listen).await?
+        self.reject_sharded("listen")?;
+        self.ask(Request::Listen).await?
     }
 
     /// Waits until everything that dropped or shut down streams left behind is acknowledged by
@@ -291,12 +291,12 @@ impl Endpoint {
     pub async fn wait_idle(&self) {
         for shard in self.shards() {
             // An endpoint that has ended has nothing left to deliver.
-            drop(shard.ask(Command::WaitIdle).await);
+            drop(shard.ask(Request::WaitIdle).await);
         }
     }
 
     /// Hands the driver a command and waits for its reply.
-    async fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> io::Result<T> {
+    async fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Request) -> io::Result<T> {
         let (reply, answer) = oneshot::channel();
         self.mailbox.command(command(reply));
         answer.await.map_err(|_| ConnectionError::EndpointClosed.into())
@@ -353,8 +353,8 @@ impl Endpoint {
     }
 
     async fn replace(&self, rebind: Rebind) -> io::Result<()> {
-        self.check_alone("be rebound")?;
-        self.ask(|reply| Command::Rebind(rebind, reply)).await?
+        self.reject_sharded("be rebound")?;
+        self.ask(|reply| Request::Rebind(rebind, reply)).await?
     }
 
     /// Queues a datagram of another protocol, which leaves from this port as it is: neither
@@ -403,7 +403,7 @@ impl Endpoint {
 impl Clone for Endpoint {
     fn clone(&self) -> Self {
         let mut other = Self::attach(self.mailbox.clone());
-        other.others = self.others.clone();
+        other.sibling_shards = self.sibling_shards.clone();
         other
     }
 }

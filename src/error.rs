@@ -25,7 +25,7 @@ pub enum ConfigError {
     },
     /// A setting was turned on without another one that it depends on.
     #[error("{field} is on, which is allowed only with {needs}")]
-    Needs {
+    Requires {
         /// Name of the setting.
         field: &'static str,
         /// The setting it depends on.
@@ -107,7 +107,7 @@ pub enum ConnectionError {
     IdleTimeout,
     /// The conversation was closed and its last bytes were not acknowledged in time.
     #[error("the last bytes were not acknowledged within the linger time")]
-    LingerExpired,
+    LingerTimeout,
     /// A newer conversation from the same address took its place, as
     /// [`SessionPolicy::Replace`](crate::SessionPolicy::Replace) asks for.
     #[error("the conversation was replaced by a newer one")]
@@ -123,7 +123,7 @@ pub enum ConnectionError {
     PeerRestarted,
     /// A message could not be put together: its fragments are inconsistent.
     #[error("the peer sent inconsistent message fragments")]
-    Protocol,
+    ProtocolViolation,
 }
 
 impl ConnectionError {
@@ -131,13 +131,13 @@ impl ConnectionError {
     #[must_use]
     pub fn kind(self) -> io::ErrorKind {
         match self {
-            Self::DeadPeer | Self::IdleTimeout | Self::LingerExpired => io::ErrorKind::TimedOut,
+            Self::DeadPeer | Self::IdleTimeout | Self::LingerTimeout => io::ErrorKind::TimedOut,
             Self::Replaced | Self::Reset | Self::PeerStateLost | Self::PeerRestarted => {
                 io::ErrorKind::ConnectionReset
             }
             Self::Aborted => io::ErrorKind::ConnectionAborted,
             Self::EndpointClosed | Self::Closed => io::ErrorKind::NotConnected,
-            Self::Protocol => io::ErrorKind::InvalidData,
+            Self::ProtocolViolation => io::ErrorKind::InvalidData,
         }
     }
 }

@@ -22,7 +22,7 @@ use self::choices::Choices;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::segment::HEADER;
+    use crate::core::segment::HEADER_LEN;
     use crate::core::tests::link::Rng;
 
     fn random(seed: u64) -> Vec<u8> {
@@ -83,7 +83,7 @@ mod tests {
             let mut input = random(seed);
             segment(&input);
             // Make the first segments plausible.
-            for at in (0..input.len().saturating_sub(HEADER)).step_by(40) {
+            for at in (0..input.len().saturating_sub(HEADER_LEN)).step_by(40) {
                 input[at..at + 4].copy_from_slice(&[7, 0, 0, 0]);
                 input[at + 4] = 81 + input[at + 4] % 4;
                 input[at + 20..at + 24].copy_from_slice(&[16, 0, 0, 0]);

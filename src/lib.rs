@@ -146,8 +146,8 @@ mod trace;
 mod transport;
 
 pub use config::{
-    AcceptFilter, AckPolicy, Backoff, Config, Congestion, KcpConfig, Limits, Migration, Mode,
-    NoDelay, PacketFilter, SessionPolicy, SocketConfig, WritePolicy,
+    AcceptFilter, AckPolicy, Backoff, Config, CongestionControl, KcpConfig, Limits, Migration,
+    Mode, PacketFilter, SessionPolicy, SocketConfig, Timing, WritePolicy,
 };
 pub use crypto::{Algorithm, Cipher, Key};
 #[cfg(all(feature = "tonic", not(loom)))]

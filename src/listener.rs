@@ -32,7 +32,7 @@ struct Inner {
     /// The listener is there.
     listening: bool,
     /// The driver is there.
-    driven: bool,
+    driver_alive: bool,
 }
 
 impl AcceptQueue {
@@ -42,7 +42,7 @@ impl AcceptQueue {
                 streams: VecDeque::new(),
                 wakers: Vec::new(),
                 listening: true,
-                driven: true,
+                driver_alive: true,
             }),
         })
     }
@@ -72,7 +72,7 @@ impl AcceptQueue {
     /// Driver: no more will come. Returns everyone to wake.
     pub(crate) fn close(&self) -> Vec<Waker> {
         let mut inner = lock(&self.inner);
-        inner.driven = false;
+        inner.driver_alive = false;
         std::mem::take(&mut inner.wakers)
     }
 
@@ -81,7 +81,7 @@ impl AcceptQueue {
         if let Some(stream) = inner.streams.pop_front() {
             return Poll::Ready(Ok(stream));
         }
-        if !inner.driven {
+        if !inner.driver_alive {
             return Poll::Ready(Err(ConnectionError::EndpointClosed.into()));
         }
         if inner.wakers.len() >= WAITERS {
@@ -165,7 +165,7 @@ impl KcpListener {
     /// In a Tokio runtime without I/O or time.
     pub fn from_std(socket: std::net::UdpSocket, config: Config) -> io::Result<Self> {
         let queue = AcceptQueue::new();
-        let endpoint = Endpoint::take_over(socket, config, Some(queue.clone()))?;
+        let endpoint = Endpoint::adopt_socket(socket, config, Some(queue.clone()))?;
         Ok(Self::new(queue, endpoint))
     }
 

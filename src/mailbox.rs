@@ -36,7 +36,7 @@ pub(crate) struct ConnId {
 
 /// What a handle asks of the driver beyond reading and writing.
 #[derive(Debug)]
-pub(crate) enum Command {
+pub(crate) enum Request {
     /// Change a setting of a running conversation.
     Set(ConnId, Setting),
     /// Open a conversation, with this id or as configured.
@@ -90,24 +90,24 @@ struct Raw {
 #[derive(Debug, Default)]
 struct Inner {
     ids: Vec<ConnId>,
-    commands: Vec<Command>,
+    commands: Vec<Request>,
     /// The driver's waker. It stays here while the driver runs, so that a turn clones nothing.
     waker: Option<Waker>,
     /// Whether the driver waits for `waker`.
     asleep: bool,
     /// Since the driver looked the last handle went, or a raw datagram came.
-    poked: bool,
+    wake_requested: bool,
     /// The driver is gone: whatever comes now is dropped.
     closed: bool,
 }
 
 impl Inner {
     fn is_empty(&self) -> bool {
-        self.ids.is_empty() && self.commands.is_empty() && !self.poked
+        self.ids.is_empty() && self.commands.is_empty() && !self.wake_requested
     }
 
     /// The waker to wake, once per sleep.
-    fn rouse(&mut self) -> Option<Waker> {
+    fn take_waker(&mut self) -> Option<Waker> {
         if mem::take(&mut self.asleep) { self.waker.take() } else { None }
     }
 }
@@ -140,7 +140,7 @@ impl Mailbox {
 
     /// Queues a command and wakes the driver if it sleeps. Without a driver the command is
     /// dropped, which answers whoever waits for its reply.
-    pub(crate) fn command(&self, command: Command) {
+    pub(crate) fn command(&self, command: Request) {
         let mut command = Some(command);
         self.put(|inner| {
             if !inner.closed {
@@ -150,7 +150,7 @@ impl Mailbox {
     }
 
     /// Driver: it is gone. Moves out what it did not look at.
-    pub(crate) fn close(&self, ids: &mut Vec<ConnId>, commands: &mut Vec<Command>) {
+    pub(crate) fn close(&self, ids: &mut Vec<ConnId>, commands: &mut Vec<Request>) {
         self.drain(ids, commands);
         lock(&self.inner).closed = true;
         // What slipped in between has no one to answer it either.
@@ -165,7 +165,7 @@ impl Mailbox {
     /// One handle less; after the last one the driver looks whether it is needed.
     pub(crate) fn remove_handle(&self) {
         if self.handles.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.put(|inner| inner.poked = true);
+            self.put(|inner| inner.wake_requested = true);
         }
     }
 
@@ -209,7 +209,7 @@ impl Mailbox {
         drop(oldest);
         let mut driven = false;
         self.put(|inner| {
-            inner.poked = true;
+            inner.wake_requested = true;
             driven = !inner.closed;
         });
         driven
@@ -239,7 +239,7 @@ impl Mailbox {
     fn put(&self, add: impl FnOnce(&mut Inner)) {
         let mut inner = lock(&self.inner);
         add(&mut inner);
-        let waker = inner.rouse();
+        let waker = inner.take_waker();
         drop(inner);
         if let Some(waker) = waker {
             waker.wake();
@@ -251,11 +251,11 @@ impl Mailbox {
     /// [`register`](Self::register) nothing wakes the driver: it is awake.
     ///
     /// Returns whether anything was taken.
-    pub(crate) fn drain(&self, ids: &mut Vec<ConnId>, commands: &mut Vec<Command>) -> bool {
+    pub(crate) fn drain(&self, ids: &mut Vec<ConnId>, commands: &mut Vec<Request>) -> bool {
         let mut inner = lock(&self.inner);
         inner.asleep = false;
         let any = !inner.is_empty();
-        inner.poked = false;
+        inner.wake_requested = false;
         take(&mut inner.ids, ids);
         take(&mut inner.commands, commands);
         any
@@ -269,7 +269,7 @@ impl Mailbox {
             return true;
         }
         inner.asleep = true;
-        let replaced = remember(&mut inner.waker, waker);
+        let replaced = register_waker(&mut inner.waker, waker);
         drop(inner);
         drop(replaced);
         false
@@ -288,7 +288,7 @@ fn take<T>(from: &mut Vec<T>, to: &mut Vec<T>) {
 /// dropped once the lock is released: the last waker of a task drops the task, and with it
 /// whatever handles that owns.
 #[must_use]
-pub(crate) fn remember(slot: &mut Option<Waker>, waker: &Waker) -> Option<Waker> {
+pub(crate) fn register_waker(slot: &mut Option<Waker>, waker: &Waker) -> Option<Waker> {
     match slot {
         Some(stored) if stored.will_wake(waker) => None,
         _ => slot.replace(waker.clone()),
@@ -327,7 +327,7 @@ mod tests {
         assert!(!mailbox.register(&waker));
         mailbox.push(id(1));
         mailbox.push(id(2));
-        mailbox.command(Command::Set(id(1), Setting::AckPolicy(AckPolicy::Immediate)));
+        mailbox.command(Request::Set(id(1), Setting::AckPolicy(AckPolicy::Immediate)));
         assert_eq!(woken(), 1);
         assert!(mailbox.register(&waker), "something is queued: look again");
         assert!(mailbox.drain(&mut ids, &mut commands));

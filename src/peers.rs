@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use crate::config::Config;
-use crate::fec::{FecConfig, FecDecoder, FecEncoder, FecStats, Kind, kind};
+use crate::fec::{FecConfig, FecDecoder, FecEncoder, FecFlag, FecStats, fec_flag};
 
 /// Largest datagram of a kcp-go peer.
 const STOCK_DATAGRAM: usize = 1_500;
@@ -19,7 +19,7 @@ const NONE: u32 = u32::MAX;
 
 #[derive(Debug)]
 struct Peer {
-    /// The slot of one of its conversations; the others follow in `Peers::links`.
+    /// The slot of one of its conversations; the others follow in `PeerTable::links`.
     first: u32,
     /// It has answered something that we sent.
     validated: bool,
@@ -41,7 +41,7 @@ struct Link {
 }
 
 #[derive(Debug)]
-pub(crate) struct Peers {
+pub(crate) struct PeerTable {
     /// By slot. One list for each address, so that whatever concerns an address looks at none of
     /// the others' conversations.
     links: Vec<Link>,
@@ -56,7 +56,7 @@ pub(crate) struct Peers {
     stats: FecStats,
 }
 
-impl Peers {
+impl PeerTable {
     pub(crate) fn new(config: &Config) -> Self {
         let (fec, decode) = (config.fec, config.fec_decode);
         let longest = usize::from(config.kcp.mtu).max(STOCK_DATAGRAM);
@@ -114,7 +114,7 @@ impl Peers {
     }
 
     /// Whether a conversation with `addr` lives.
-    pub(crate) fn knows(&self, addr: SocketAddr) -> bool {
+    pub(crate) fn contains(&self, addr: SocketAddr) -> bool {
         self.map.contains_key(&addr)
     }
 
@@ -164,7 +164,7 @@ impl Peers {
             if !self.decode {
                 return true;
             }
-            if self.fec.is_none() && !(peer.validated && kind(shard) == Kind::Parity) {
+            if self.fec.is_none() && !(peer.validated && fec_flag(shard) == FecFlag::Parity) {
                 return true;
             }
             self.decoders += 1;
@@ -172,7 +172,7 @@ impl Peers {
         let fec = self.fec;
         let decoder = peer.decoder.get_or_insert_with(|| {
             // Most peers are configured alike.
-            Box::new(fec.map_or_else(|| FecDecoder::new(None), FecDecoder::assuming))
+            Box::new(fec.map_or_else(|| FecDecoder::new(None), FecDecoder::with_expected_layout))
         });
         let before = decoder.stats();
         decoder.input(now, shard, recovered);
@@ -207,7 +207,7 @@ mod tests {
         SocketAddr::from(([127, 0, 0, 1], port))
     }
 
-    fn slots(peers: &Peers, port: u16) -> Vec<usize> {
+    fn slots(peers: &PeerTable, port: u16) -> Vec<usize> {
         let mut slots: Vec<_> = peers.slots(addr(port)).collect();
         slots.sort_unstable();
         slots
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn an_address_knows_its_own_conversations() {
-        let mut peers = Peers::new(&Config::new());
+        let mut peers = PeerTable::new(&Config::new());
         for slot in 0..6 {
             peers.join(addr(1 + slot % 2), u32::from(slot));
         }
@@ -230,7 +230,7 @@ mod tests {
         peers.join(addr(1), 1);
         assert_eq!((slots(&peers, 1), slots(&peers, 3)), (vec![0, 1, 4], vec![2]));
         for (port, slot) in [(1, 4), (1, 0), (1, 1), (2, 3), (3, 2)] {
-            assert!(peers.knows(addr(port)));
+            assert!(peers.contains(addr(port)));
             peers.leave(addr(port), slot);
         }
         assert!(peers.is_empty());

@@ -10,28 +10,28 @@ use std::sync::{Mutex, PoisonError};
 use bytes::{Bytes, BytesMut};
 
 /// Bytes of a buffer.
-pub(crate) const WIDE: usize = 64 * 1024;
+pub(crate) const BUFFER_LEN: usize = 64 * 1024;
 /// Bytes of what is worth a wide buffer of its own.
-pub(crate) const LARGE: usize = WIDE / 4;
+pub(crate) const LARGE: usize = BUFFER_LEN / 4;
 /// Buffers kept for the whole process, 4 MiB: what two busy streams with windows of 1,024 segments have
 /// on the way. All others go back to the allocator.
 const KEPT: usize = 64;
 
 static FREE: Mutex<Vec<BytesMut>> = Mutex::new(Vec::new());
 
-/// An empty buffer with room for [`WIDE`] bytes.
+/// An empty buffer with room for [`BUFFER_LEN`] bytes.
 pub(crate) fn take() -> BytesMut {
     let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
     let kept = free.pop();
     drop(free);
-    kept.unwrap_or_else(|| BytesMut::with_capacity(WIDE))
+    kept.unwrap_or_else(|| BytesMut::with_capacity(BUFFER_LEN))
 }
 
 /// Takes a buffer back, however much of it was used. Returns whether it is kept if there is room.
 fn give(mut buffer: BytesMut) -> bool {
     buffer.clear();
     // A message can be wider: what is kept must not depend on what peers send.
-    if !buffer.try_reclaim(WIDE) || buffer.try_reclaim(WIDE + 1) {
+    if !buffer.try_reclaim(BUFFER_LEN) || buffer.try_reclaim(BUFFER_LEN + 1) {
         return false;
     }
     let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -50,7 +50,7 @@ pub(crate) fn recycle(data: Bytes) {
 
 /// The same bytes, whose buffer comes back by itself once no slice of it is left, where this is the
 /// only reference to a large one.
-pub(crate) fn lend(data: Bytes) -> Bytes {
+pub(crate) fn into_recycled(data: Bytes) -> Bytes {
     match data.try_into_mut() {
         Ok(buffer) if buffer.capacity() >= LARGE => Bytes::from_owner(Returned(buffer)),
         Ok(buffer) => buffer.freeze(),
@@ -58,7 +58,7 @@ pub(crate) fn lend(data: Bytes) -> Bytes {
     }
 }
 
-/// A copy of `parts`, which are [`WIDE`] bytes at most, in a buffer that comes back by itself once
+/// A copy of `parts`, which are [`BUFFER_LEN`] bytes at most, in a buffer that comes back by itself once
 /// no slice of it is left. Worth it for large copies only.
 pub(crate) fn copy<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Bytes {
     let mut buffer = take();
@@ -95,14 +95,16 @@ mod tests {
 
     #[test]
     fn no_other_buffers_are_kept_than_wide_ones() {
-        for (size, kept) in [(100, false), (WIDE, true), (WIDE + 1, false), (2 * WIDE, false)] {
+        for (size, kept) in
+            [(100, false), (BUFFER_LEN, true), (BUFFER_LEN + 1, false), (2 * BUFFER_LEN, false)]
+        {
             for from in [0, 1, size / 2] {
                 let rest = BytesMut::zeroed(size).split_off(from);
                 assert_eq!(give(rest), kept, "{size} from {from}");
             }
         }
         let buffer = take();
-        assert_eq!((buffer.len(), buffer.capacity()), (0, WIDE));
+        assert_eq!((buffer.len(), buffer.capacity()), (0, BUFFER_LEN));
     }
 
     #[test]
@@ -111,7 +113,7 @@ mod tests {
         buffer.extend_from_slice(&b"held".repeat(LARGE));
         let data = buffer.freeze();
         recycle(data.clone());
-        drop(lend(data.clone()));
+        drop(into_recycled(data.clone()));
         take().extend_from_slice(b"other");
         assert!(data.starts_with(b"held"));
     }

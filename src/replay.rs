@@ -12,7 +12,7 @@ const OPENINGS: usize = 4 * 1024 * 1024 / 72;
 
 /// The latest nonces, by a secret hash: whoever chooses nonces does not choose those.
 #[derive(Debug)]
-pub(crate) struct Nonces {
+pub(crate) struct ReplayFilter {
     known: HashSet<u64>,
     order: VecDeque<(Instant, u64)>,
     capacity: usize,
@@ -20,7 +20,7 @@ pub(crate) struct Nonces {
     hasher: RandomState,
 }
 
-impl Nonces {
+impl ReplayFilter {
     /// Of the datagrams that opened a conversation.
     pub(crate) fn of_openings() -> Self {
         Self::new(OPENINGS, Some(OPENING_LIFE))
@@ -74,7 +74,7 @@ mod tests {
     #[test]
     fn an_opening_is_remembered_for_ten_minutes() {
         let start = Instant::now();
-        let mut nonces = Nonces::of_openings();
+        let mut nonces = ReplayFilter::of_openings();
         assert!(nonces.insert(start, b"0123456789ab"));
         assert!(!nonces.insert(start + OPENING_LIFE / 2, b"0123456789ab"));
         assert!(nonces.insert(start + OPENING_LIFE / 2, b"0123456789ac"));
@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn the_oldest_makes_room() {
         let now = Instant::now();
-        let mut nonces = Nonces::of_latest(1_000);
+        let mut nonces = ReplayFilter::of_latest(1_000);
         for i in 0..5_000_u32 {
             assert!(nonces.insert(now, &i.to_le_bytes()));
             assert!(nonces.known.len() <= 1_000 && nonces.order.len() <= 1_000);
@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn without_a_nonce_nothing_is_a_copy() {
         let now = Instant::now();
-        let mut nonces = Nonces::of_latest(10);
+        let mut nonces = ReplayFilter::of_latest(10);
         assert!(nonces.insert(now, &[]) && nonces.insert(now, &[]));
     }
 }

@@ -28,13 +28,13 @@ pub(crate) fn push<T>(queue: &mut VecDeque<T>, entry: T) {
 }
 
 /// Whether giving back the room of a queue is worth it: it is empty, and has room for several.
-pub(crate) fn is_spare<T>(queue: &VecDeque<T>) -> bool {
+pub(crate) fn is_reclaimable<T>(queue: &VecDeque<T>) -> bool {
     queue.is_empty() && queue.capacity() > ALONE
 }
 
 /// Gives back the room of a queue where that is worth it. The room is for dropping outside locks.
 pub(crate) fn release<T>(queue: &mut VecDeque<T>) -> Option<VecDeque<T>> {
-    is_spare(queue).then(|| std::mem::take(queue))
+    is_reclaimable(queue).then(|| std::mem::take(queue))
 }
 
 #[cfg(test)]

@@ -30,16 +30,16 @@ use std::net::SocketAddr;
 use std::ops::Deref;
 use std::task::Waker;
 
-pub(crate) use self::rx::ReadQueue;
+pub(crate) use self::rx::ReadBuffer;
 pub(crate) use self::tx::Outgoing;
 
 use self::datagrams::Datagrams;
 use self::options::Options;
-use self::rx::RxHalf;
-use self::tx::TxHalf;
+use self::rx::RecvQueue;
+use self::tx::SendQueue;
 use crate::config::{Config, Mode, SEGMENT_HEADER, Setting};
 use crate::error::ConnectionError;
-use crate::mailbox::{Command, ConnId, Mailbox};
+use crate::mailbox::{ConnId, Mailbox, Request};
 use crate::room;
 use crate::stats::{ConnectionStats, Snapshot};
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering, lock};
@@ -79,11 +79,11 @@ pub(crate) struct Shared {
     send_buffer: usize,
     recv_buffer: usize,
     options: Options,
-    /// Copy of `TxHalf::queued` for a writer that does not hold the lock: a hint, checked again
+    /// Copy of `SendQueue::queued` for a writer that does not hold the lock: a hint, checked again
     /// under it.
     tx_queued: AtomicUsize,
-    tx: Mutex<TxHalf>,
-    rx: Mutex<RxHalf>,
+    tx: Mutex<SendQueue>,
+    rx: Mutex<RecvQueue>,
     /// Whether the driver has datagrams to take: a hint that saves it a lock.
     has_datagrams: AtomicBool,
     datagrams: Mutex<Datagrams>,
@@ -117,8 +117,8 @@ impl Shared {
             recv_buffer: config.recv_buffer,
             options: Options::new(config),
             tx_queued: AtomicUsize::new(0),
-            tx: Mutex::new(TxHalf::default()),
-            rx: Mutex::new(RxHalf::default()),
+            tx: Mutex::new(SendQueue::default()),
+            rx: Mutex::new(RecvQueue::default()),
             has_datagrams: AtomicBool::new(false),
             datagrams: Mutex::new(Datagrams::default()),
             stats: Mutex::new(Snapshot::default()),
@@ -152,7 +152,7 @@ impl Shared {
         drop(discarded);
         let mut rx = lock(&self.rx);
         rx.fault.get_or_insert(error);
-        let (reader, opener) = (rx.reader.take(), rx.opener.take());
+        let (reader, opener) = (rx.reader.take(), rx.established_waker.take());
         drop(rx);
         let mut datagrams = lock(&self.datagrams);
         datagrams.fault.get_or_insert(error);
@@ -211,7 +211,7 @@ impl Shared {
 
     /// Hands the driver a setting, in the order of the calls.
     pub(crate) fn set(&self, setting: Setting) {
-        self.mailbox.command(Command::Set(self.id, setting));
+        self.mailbox.command(Request::Set(self.id, setting));
     }
 
     /// Formats whatever stands for this conversation.
@@ -232,7 +232,7 @@ impl Shared {
         let writers = (tx.writer.take(), tx.shutdown.take());
         drop(tx);
         let mut rx = lock(&self.rx);
-        let readers = (rx.reader.take(), rx.opener.take());
+        let readers = (rx.reader.take(), rx.established_waker.take());
         let unread = rx.clear();
         drop(rx);
         let mut datagrams = lock(&self.datagrams);

@@ -13,19 +13,19 @@ use tokio::io::ReadBuf;
 use crate::error::ConnectionError;
 use crate::stats::ConnectionStats;
 use crate::stream::KcpStream;
-use crate::stream::side::{ReadSide, WriteSide};
+use crate::stream::side::{Reader, Writer};
 use crate::sync::Ordering;
 
 /// The half of a [`KcpStream`] that reads, borrowed from it by [`KcpStream::split`].
 pub struct ReadHalf<'a> {
-    pub(crate) side: &'a mut ReadSide,
+    pub(crate) side: &'a mut Reader,
 }
 
 /// The half of a [`KcpStream`] that writes, borrowed from it by [`KcpStream::split`].
 ///
 /// `shutdown` closes the write side. Dropping the half does nothing.
 pub struct WriteHalf<'a> {
-    pub(crate) side: &'a WriteSide,
+    pub(crate) side: &'a Writer,
 }
 
 /// The half of a [`KcpStream`] that reads, from [`KcpStream::into_split`].
@@ -33,7 +33,7 @@ pub struct WriteHalf<'a> {
 /// Dropping it discards what it has not read; the conversation goes on. Since nobody reads any more
 /// the peer can send at most another receive buffer and window.
 pub struct OwnedReadHalf {
-    pub(crate) side: ReadSide,
+    pub(crate) side: Reader,
 }
 
 /// The half of a [`KcpStream`] that writes, from [`KcpStream::into_split`].
@@ -41,7 +41,7 @@ pub struct OwnedReadHalf {
 /// Dropping it closes the write side: what was written is still delivered. See
 /// [`forget`](Self::forget).
 pub struct OwnedWriteHalf {
-    pub(crate) side: WriteSide,
+    pub(crate) side: Writer,
     pub(crate) close_on_drop: bool,
 }
 

@@ -21,14 +21,14 @@ pub struct ConnectionStats {
     /// Congestion window in segments; equals the send window where it is off.
     pub cwnd_segments: u32,
     /// Segments the peer can take beyond what it acknowledged.
-    pub remote_window_segments: u32,
+    pub peer_window_segments: u32,
     /// Segments sent and not yet covered by a cumulative acknowledgement.
     pub in_flight_segments: u32,
     /// Bytes accepted for sending and not yet sent once.
     pub unsent_bytes: u64,
     /// Largest KCP datagram in bytes that is sent now, without what cipher and FEC add: as
     /// configured, or what the path was found to carry.
-    pub path_mtu: u32,
+    pub current_mtu: u32,
     /// Payload bytes sent for the first time.
     pub sent_bytes: u64,
     /// Payload bytes delivered in order.
@@ -38,9 +38,9 @@ pub struct ConnectionStats {
     /// Datagrams accepted.
     pub received_datagrams: u64,
     /// Bytes of those datagrams sent, headers included.
-    pub wire_bytes_out: u64,
+    pub sent_datagram_bytes: u64,
     /// Bytes of those datagrams received, headers included.
-    pub wire_bytes_in: u64,
+    pub received_datagram_bytes: u64,
     /// Data segments sent for the first time.
     pub sent_segments: u64,
     /// Data segments sent again since enough later ones were acknowledged.
@@ -56,22 +56,22 @@ pub struct ConnectionStats {
     /// Data segments received again.
     pub duplicate_segments: u64,
     /// Data segments refused since they lie beyond the receive window or its memory.
-    pub beyond_window_segments: u64,
+    pub out_of_window_segments: u64,
     /// Acknowledgements that matched nothing we sent, or not at that time.
     pub invalid_acks: u64,
     /// Cumulative acknowledgements of something never sent.
     pub invalid_una: u64,
     /// Datagrams older than the newest cumulative acknowledgement.
-    pub late_datagrams: u64,
+    pub stale_una_datagrams: u64,
     /// Window probes sent.
     pub window_probes: u64,
     /// Echo probes sent (keepalive and liveness, and before a padded one).
-    pub echo_probes: u64,
+    pub pings_sent: u64,
     /// Padded probes sent to find out which datagrams the path carries: none while full segments
     /// arrive.
-    pub path_probes: u64,
+    pub mtu_probes_sent: u64,
     /// Notices of an end that contradicted what is known, or proved nothing, and were ignored.
-    pub invalid_notices: u64,
+    pub invalid_control_segments: u64,
     /// Datagrams of this side's that somebody sent back to it.
     pub reflected_datagrams: u64,
     /// Out-of-band datagrams sent.
@@ -108,8 +108,8 @@ pub(crate) struct Counters {
     pub(crate) received_bytes: u64,
     pub(crate) sent_datagrams: u64,
     pub(crate) received_datagrams: u64,
-    pub(crate) wire_bytes_out: u64,
-    pub(crate) wire_bytes_in: u64,
+    pub(crate) sent_datagram_bytes: u64,
+    pub(crate) received_datagram_bytes: u64,
     pub(crate) sent_segments: u64,
     pub(crate) fast_retransmits: u64,
     pub(crate) early_retransmits: u64,
@@ -117,14 +117,14 @@ pub(crate) struct Counters {
     pub(crate) spurious_retransmits: u64,
     pub(crate) received_segments: u64,
     pub(crate) duplicate_segments: u64,
-    pub(crate) beyond_window_segments: u64,
+    pub(crate) out_of_window_segments: u64,
     pub(crate) invalid_acks: u64,
     pub(crate) invalid_una: u64,
-    pub(crate) late_datagrams: u64,
+    pub(crate) stale_una_datagrams: u64,
     pub(crate) window_probes: u64,
-    pub(crate) echo_probes: u64,
-    pub(crate) path_probes: u64,
-    pub(crate) invalid_notices: u64,
+    pub(crate) pings_sent: u64,
+    pub(crate) mtu_probes_sent: u64,
+    pub(crate) invalid_control_segments: u64,
     pub(crate) reflected_datagrams: u64,
 }
 
@@ -136,8 +136,8 @@ impl Counters {
             received_bytes: self.received_bytes,
             sent_datagrams: self.sent_datagrams,
             received_datagrams: self.received_datagrams,
-            wire_bytes_out: self.wire_bytes_out,
-            wire_bytes_in: self.wire_bytes_in,
+            sent_datagram_bytes: self.sent_datagram_bytes,
+            received_datagram_bytes: self.received_datagram_bytes,
             sent_segments: self.sent_segments,
             fast_retransmits: self.fast_retransmits,
             early_retransmits: self.early_retransmits,
@@ -145,14 +145,14 @@ impl Counters {
             spurious_retransmits: self.spurious_retransmits,
             received_segments: self.received_segments,
             duplicate_segments: self.duplicate_segments,
-            beyond_window_segments: self.beyond_window_segments,
+            out_of_window_segments: self.out_of_window_segments,
             invalid_acks: self.invalid_acks,
             invalid_una: self.invalid_una,
-            late_datagrams: self.late_datagrams,
+            stale_una_datagrams: self.stale_una_datagrams,
             window_probes: self.window_probes,
-            echo_probes: self.echo_probes,
-            path_probes: self.path_probes,
-            invalid_notices: self.invalid_notices,
+            pings_sent: self.pings_sent,
+            mtu_probes_sent: self.mtu_probes_sent,
+            invalid_control_segments: self.invalid_control_segments,
             reflected_datagrams: self.reflected_datagrams,
             ..ConnectionStats::default()
         }
@@ -167,10 +167,10 @@ pub(crate) struct Estimates {
     pub(crate) rto: u64,
     pub(crate) min_rtt: u64,
     pub(crate) cwnd_segments: u32,
-    pub(crate) remote_window_segments: u32,
+    pub(crate) peer_window_segments: u32,
     pub(crate) in_flight_segments: u32,
     pub(crate) unsent_bytes: u64,
-    pub(crate) path_mtu: u32,
+    pub(crate) current_mtu: u32,
 }
 
 /// What handles are shown of a conversation.
@@ -206,10 +206,10 @@ impl Snapshot {
             rto: Duration::from_micros(estimates.rto),
             min_rtt: Duration::from_micros(estimates.min_rtt),
             cwnd_segments: estimates.cwnd_segments,
-            remote_window_segments: estimates.remote_window_segments,
+            peer_window_segments: estimates.peer_window_segments,
             in_flight_segments: estimates.in_flight_segments,
             unsent_bytes: estimates.unsent_bytes,
-            path_mtu: estimates.path_mtu,
+            current_mtu: estimates.current_mtu,
             out_of_band_sent: self.out_of_band.0,
             out_of_band_received: self.out_of_band.1,
             fec: self.fec.as_deref().copied().unwrap_or_default(),
@@ -242,11 +242,11 @@ pub struct SocketErrors {
 #[non_exhaustive]
 pub struct EndpointStats {
     /// Conversations now known, lingering ones included.
-    pub connections: u64,
+    pub current_connections: u64,
     /// Conversations opened by peers.
-    pub opened_by_peers: u64,
+    pub passive_opens: u64,
     /// Conversations opened from here.
-    pub opened_locally: u64,
+    pub active_opens: u64,
     /// Datagrams received.
     pub received_datagrams: u64,
     /// Bytes received.
@@ -258,40 +258,40 @@ pub struct EndpointStats {
     /// Datagrams sealed by the cipher; a key should not seal more than 2^32 of them.
     pub sealed_datagrams: u64,
     /// Dropped: the checksum or the tag is wrong.
-    pub dropped_forged: u64,
+    pub dropped_checksum: u64,
     /// Dropped: this endpoint sent it.
     pub dropped_reflected: u64,
     /// Dropped: a copy of a datagram that was taken before.
     pub dropped_replayed: u64,
     /// Dropped: too short to be a segment.
-    pub dropped_short: u64,
+    pub dropped_truncated: u64,
     /// Dropped: a segment is malformed (unknown command, length, mixed conversations).
     pub dropped_malformed: u64,
     /// Dropped: no such conversation, and not an opening.
-    pub dropped_unknown: u64,
+    pub dropped_no_connection: u64,
     /// Dropped: belongs to a conversation that ended a short time ago.
-    pub dropped_closed: u64,
+    pub dropped_time_wait: u64,
     /// Dropped: would open a conversation on an endpoint that does not accept.
-    pub dropped_not_accepting: u64,
+    pub refused_no_listener: u64,
     /// Dropped: would open a conversation beyond `max_connections`.
-    pub refused_connections: u64,
+    pub refused_max_connections: u64,
     /// Dropped: would open a conversation beyond `backlog`.
     pub refused_backlog: u64,
     /// Dropped: would open a conversation while `max_unvalidated` others have proved nothing.
-    pub refused_unvalidated: u64,
+    pub refused_max_unvalidated: u64,
     /// Dropped: would open a conversation while many have proved nothing, too many of them from
     /// the same IP address.
-    pub refused_source: u64,
+    pub refused_per_ip: u64,
     /// Conversations opened by peers that now have proved nothing.
-    pub unvalidated: u64,
+    pub unvalidated_connections: u64,
     /// Conversations that followed their peer to another address.
     pub migrations: u64,
     /// Openings of conversations that were open already; the peer was asked about each.
-    pub suspected_restarts: u64,
+    pub restart_probes: u64,
     /// Dropped: would open a conversation that the accept filter does not want.
-    pub refused_by_filter: u64,
+    pub refused_accept_filter: u64,
     /// Datagrams of other protocols, which the packet filter took.
-    pub filtered_datagrams: u64,
+    pub packet_filter_datagrams: u64,
     /// Datagrams from [`send_raw`](crate::Endpoint::send_raw) that were put on their way.
     pub raw_sent_datagrams: u64,
     /// Datagrams from [`send_raw`](crate::Endpoint::send_raw) that made room for later ones.
@@ -334,31 +334,31 @@ impl Add for EndpointStats {
         let mut fec = self.fec;
         fec += more.fec;
         Self {
-            connections: self.connections + more.connections,
-            opened_by_peers: self.opened_by_peers + more.opened_by_peers,
-            opened_locally: self.opened_locally + more.opened_locally,
+            current_connections: self.current_connections + more.current_connections,
+            passive_opens: self.passive_opens + more.passive_opens,
+            active_opens: self.active_opens + more.active_opens,
             received_datagrams: self.received_datagrams + more.received_datagrams,
             received_bytes: self.received_bytes + more.received_bytes,
             sent_datagrams: self.sent_datagrams + more.sent_datagrams,
             sent_bytes: self.sent_bytes + more.sent_bytes,
             sealed_datagrams: self.sealed_datagrams + more.sealed_datagrams,
-            dropped_forged: self.dropped_forged + more.dropped_forged,
+            dropped_checksum: self.dropped_checksum + more.dropped_checksum,
             dropped_reflected: self.dropped_reflected + more.dropped_reflected,
             dropped_replayed: self.dropped_replayed + more.dropped_replayed,
-            dropped_short: self.dropped_short + more.dropped_short,
+            dropped_truncated: self.dropped_truncated + more.dropped_truncated,
             dropped_malformed: self.dropped_malformed + more.dropped_malformed,
-            dropped_unknown: self.dropped_unknown + more.dropped_unknown,
-            dropped_closed: self.dropped_closed + more.dropped_closed,
-            dropped_not_accepting: self.dropped_not_accepting + more.dropped_not_accepting,
-            refused_connections: self.refused_connections + more.refused_connections,
+            dropped_no_connection: self.dropped_no_connection + more.dropped_no_connection,
+            dropped_time_wait: self.dropped_time_wait + more.dropped_time_wait,
+            refused_no_listener: self.refused_no_listener + more.refused_no_listener,
+            refused_max_connections: self.refused_max_connections + more.refused_max_connections,
             refused_backlog: self.refused_backlog + more.refused_backlog,
-            refused_unvalidated: self.refused_unvalidated + more.refused_unvalidated,
-            refused_source: self.refused_source + more.refused_source,
-            unvalidated: self.unvalidated + more.unvalidated,
+            refused_max_unvalidated: self.refused_max_unvalidated + more.refused_max_unvalidated,
+            refused_per_ip: self.refused_per_ip + more.refused_per_ip,
+            unvalidated_connections: self.unvalidated_connections + more.unvalidated_connections,
             migrations: self.migrations + more.migrations,
-            suspected_restarts: self.suspected_restarts + more.suspected_restarts,
-            refused_by_filter: self.refused_by_filter + more.refused_by_filter,
-            filtered_datagrams: self.filtered_datagrams + more.filtered_datagrams,
+            restart_probes: self.restart_probes + more.restart_probes,
+            refused_accept_filter: self.refused_accept_filter + more.refused_accept_filter,
+            packet_filter_datagrams: self.packet_filter_datagrams + more.packet_filter_datagrams,
             raw_sent_datagrams: self.raw_sent_datagrams + more.raw_sent_datagrams,
             raw_dropped_datagrams: self.raw_dropped_datagrams + more.raw_dropped_datagrams,
             recv_errors: self.recv_errors + more.recv_errors,
@@ -389,8 +389,8 @@ impl fmt::Display for ConnectionStats {
                 ("OutPkts", self.sent_datagrams),
                 ("InSegs", self.received_segments + self.duplicate_segments),
                 ("OutSegs", self.sent_segments + self.retransmits()),
-                ("InBytes", self.wire_bytes_in),
-                ("OutBytes", self.wire_bytes_out),
+                ("InBytes", self.received_datagram_bytes),
+                ("OutBytes", self.sent_datagram_bytes),
                 ("RetransSegs", self.retransmits()),
                 ("FastRetransSegs", self.fast_retransmits),
                 ("EarlyRetransSegs", self.early_retransmits),
@@ -413,26 +413,26 @@ impl fmt::Display for EndpointStats {
         write_lines(
             f,
             &[
-                ("ActiveOpens", self.opened_locally),
-                ("PassiveOpens", self.opened_by_peers),
-                ("CurrEstab", self.connections),
-                ("InErrs", self.recv_errors + self.dropped_short),
-                ("InCsumErrors", self.dropped_forged),
+                ("ActiveOpens", self.active_opens),
+                ("PassiveOpens", self.passive_opens),
+                ("CurrEstab", self.current_connections),
+                ("InErrs", self.recv_errors + self.dropped_truncated),
+                ("InCsumErrors", self.dropped_checksum),
                 ("KCPInErrors", self.dropped_malformed),
                 ("InPkts", self.received_datagrams),
                 ("OutPkts", self.sent_datagrams),
                 ("InBytes", self.received_bytes),
                 ("OutBytes", self.sent_bytes),
                 ("OutErrs", self.send_errors),
-                ("Unknown", self.dropped_unknown),
-                ("Closed", self.dropped_closed),
-                ("NotAccepting", self.dropped_not_accepting),
-                ("RefusedByFilter", self.refused_by_filter),
-                ("Filtered", self.filtered_datagrams),
+                ("Unknown", self.dropped_no_connection),
+                ("Closed", self.dropped_time_wait),
+                ("NotAccepting", self.refused_no_listener),
+                ("RefusedByFilter", self.refused_accept_filter),
+                ("Filtered", self.packet_filter_datagrams),
                 ("RawPkts", self.raw_sent_datagrams),
                 ("RawDropped", self.raw_dropped_datagrams),
-                ("RefusedConns", self.refused_connections + self.refused_backlog),
-                ("RefusedUnvalidated", self.refused_unvalidated + self.refused_source),
+                ("RefusedConns", self.refused_max_connections + self.refused_backlog),
+                ("RefusedUnvalidated", self.refused_max_unvalidated + self.refused_per_ip),
                 ("Reflected", self.dropped_reflected),
                 ("Replayed", self.dropped_replayed),
                 ("Sealed", self.sealed_datagrams),
@@ -477,7 +477,8 @@ mod tests {
             let line = text.lines().find(|line| line.starts_with(name)).unwrap();
             assert_eq!(line.split_whitespace().collect::<Vec<_>>(), [name, value]);
         }
-        let endpoint = EndpointStats { dropped_forged: 4, ..EndpointStats::default() }.to_string();
+        let endpoint =
+            EndpointStats { dropped_checksum: 4, ..EndpointStats::default() }.to_string();
         assert!(
             endpoint.lines().any(|line| line.starts_with("InCsumErrors ") && line.ends_with(" 4"))
         );

@@ -20,14 +20,14 @@ pub(crate) enum Refusal {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Strangers {
+pub(crate) struct UnvalidatedPeers {
     total: usize,
     by_source: HashMap<IpAddr, usize>,
 }
 
-impl Strangers {
+impl UnvalidatedPeers {
     /// Whether one more from `source` may enter where `max` are allowed.
-    pub(crate) fn may_enter(&self, source: IpAddr, max: usize) -> Result<(), Refusal> {
+    pub(crate) fn check_admission(&self, source: IpAddr, max: usize) -> Result<(), Refusal> {
         if self.total >= max {
             return Err(Refusal::Full);
         }
@@ -70,27 +70,27 @@ mod tests {
 
     #[test]
     fn one_source_may_have_half_of_all_places_and_no_more() {
-        let mut strangers = Strangers::default();
+        let mut strangers = UnvalidatedPeers::default();
         let max = 64;
         let mut entered = 0;
-        while strangers.may_enter(ip(1), max).is_ok() {
+        while strangers.check_admission(ip(1), max).is_ok() {
             strangers.enter(ip(1));
             entered += 1;
         }
         assert_eq!(entered, 33);
-        assert_eq!(strangers.may_enter(ip(1), max), Err(Refusal::Source));
+        assert_eq!(strangers.check_admission(ip(1), max), Err(Refusal::Source));
         for source in 2..=20 {
-            while strangers.may_enter(ip(source), max).is_ok() {
+            while strangers.check_admission(ip(source), max).is_ok() {
                 strangers.enter(ip(source));
             }
         }
         assert_eq!(strangers.len(), max);
-        assert_eq!(strangers.may_enter(ip(21), max), Err(Refusal::Full));
+        assert_eq!(strangers.check_admission(ip(21), max), Err(Refusal::Full));
         for _ in 0..33 {
             strangers.leave(ip(1));
         }
         strangers.leave(ip(1));
         assert_eq!(strangers.len(), max - 33);
-        assert_eq!(strangers.may_enter(ip(21), max), Ok(()));
+        assert_eq!(strangers.check_admission(ip(21), max), Ok(()));
     }
 }

@@ -19,9 +19,9 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use tokio::io::ReadBuf;
 
-use self::side::{ReadSide, WriteSide};
+use self::side::{Reader, Writer};
 use crate::config::{
-    AckPolicy, NoDelay, SEGMENT_HEADER, Setting, WritePolicy, check_duplicates, check_mtu,
+    AckPolicy, SEGMENT_HEADER, Setting, Timing, WritePolicy, check_duplicates, check_mtu,
     check_windows,
 };
 use crate::error::{ConfigError, ConnectionError};
@@ -60,14 +60,14 @@ use crate::sync::{Arc, Ordering};
 /// [`AsyncBufRead`]: tokio::io::AsyncBufRead
 /// [`AsyncWrite`]: tokio::io::AsyncWrite
 pub struct KcpStream {
-    pub(crate) read: ReadSide,
-    pub(crate) write: WriteSide,
+    pub(crate) read: Reader,
+    pub(crate) write: Writer,
 }
 
 impl KcpStream {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         let handle = Handle::new(shared);
-        Self { read: ReadSide::new(handle.clone()), write: WriteSide::new(handle) }
+        Self { read: Reader::new(handle.clone()), write: Writer::new(handle) }
     }
 
     pub(crate) fn handle(&self) -> &Handle {
@@ -296,7 +296,7 @@ impl KcpStream {
     }
 
     /// Sets the timing preset.
-    pub fn set_no_delay(&self, preset: NoDelay) {
+    pub fn set_timing(&self, preset: Timing) {
         self.handle().set(Setting::NoDelay(preset));
     }
 

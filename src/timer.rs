@@ -19,7 +19,7 @@ const TICK: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * TICK;
 
 /// Nanoseconds between the moments for what may be late by so much.
-const MOMENT: u64 = 100 * TICK;
+const COALESCE_INTERVAL: u64 = 100 * TICK;
 /// Nanoseconds from which on a wait may be: that is at most a twentieth of it.
 const LONG: u64 = 2 * SECOND;
 
@@ -114,12 +114,12 @@ impl TimerWheel {
     /// When something should happen that was promised for `at`, and may happen a little later with
     /// what others have promised: ten times a second if that is far away. Thousands of connections
     /// that rest wake their driver that often at most, and what they send leaves together.
-    pub(crate) fn shared_moment(&self, now: Instant, at: Instant) -> Instant {
+    pub(crate) fn coalesced_deadline(&self, now: Instant, at: Instant) -> Instant {
         let nanos = self.nanos(at);
         if nanos.saturating_sub(self.nanos(now)) < LONG {
             return at;
         }
-        let moment = nanos.checked_next_multiple_of(MOMENT).unwrap_or(nanos);
+        let moment = nanos.checked_next_multiple_of(COALESCE_INTERVAL).unwrap_or(nanos);
         at.checked_add(Duration::from_nanos(moment - nanos)).unwrap_or(at)
     }
 

@@ -263,10 +263,10 @@ fn a_connect_that_nobody_waited_for_leaves_nothing_behind() {
             streams.extend(impatience.with(endpoint.connect(addr)).await.map(Result::unwrap));
         }
         assert!(impatience.dropped > 0);
-        until(|| endpoint.stats().connections == 20).await;
+        until(|| endpoint.stats().current_connections == 20).await;
         drop(streams);
-        until(|| endpoint.stats().connections == 0).await;
-        assert_eq!(listener.stats().opened_by_peers, 0);
+        until(|| endpoint.stats().current_connections == 0).await;
+        assert_eq!(listener.stats().passive_opens, 0);
         // The same with a socket for each.
         let mut stream = loop {
             if let Some(stream) = impatience.with(KcpStream::connect(addr)).await {

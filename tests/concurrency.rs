@@ -54,8 +54,8 @@ fn a_thousand_connections_echo_at_the_same_time() {
         }
         listener.wait_idle().await;
         let stats = listener.stats();
-        assert_eq!(stats.opened_by_peers, CONNECTIONS as u64);
-        assert_eq!((stats.refused_connections, stats.dropped_malformed), (0, 0));
+        assert_eq!(stats.passive_opens, CONNECTIONS as u64);
+        assert_eq!((stats.refused_max_connections, stats.dropped_malformed), (0, 0));
     });
 }
 
@@ -77,7 +77,7 @@ fn a_slow_reader_holds_up_nobody_else() {
             writer.shutdown().await.unwrap();
         });
         // Nobody reads, so its window closes and the writer waits.
-        until(|| reader.stats().remote_window_segments == 0).await;
+        until(|| reader.stats().peer_window_segments == 0).await;
 
         let mut tasks = JoinSet::new();
         for seed in 2..10 {
@@ -90,7 +90,7 @@ fn a_slow_reader_holds_up_nobody_else() {
         }
         assert!(!sending.is_finished());
         let stats = reader.stats();
-        assert_eq!(stats.remote_window_segments, 0);
+        assert_eq!(stats.peer_window_segments, 0);
         assert!(stats.unsent_bytes > 0);
 
         // When it reads at last, everything is there.

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use common::{Pair, assert_same, bytes, is_pending, on_both_runtimes, pair, read, until};
 use kcpx::{
-    AckPolicy, Backoff, Config, ConfigError, Congestion, Endpoint, KcpListener, KcpStream, Mode,
-    NoDelay, WritePolicy,
+    AckPolicy, Backoff, Config, ConfigError, CongestionControl, Endpoint, KcpListener, KcpStream,
+    Mode, Timing, WritePolicy,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -146,10 +146,11 @@ fn windows_may_change_while_bytes_are_under_way() {
 
 #[test]
 fn timing_may_change_while_bytes_are_under_way() {
-    let custom = NoDelay::new(false, Duration::from_millis(50), None, Congestion::Loss).unwrap();
+    let custom =
+        Timing::new(false, Duration::from_millis(50), None, CongestionControl::Reno).unwrap();
     on_both_runtimes(|| async {
-        let presets = [NoDelay::FAST3, NoDelay::PROTOCOL, NoDelay::NORMAL, custom, NoDelay::FAST2];
-        steady_through(Config::new(), |stream, call| stream.set_no_delay(presets[call % 5])).await;
+        let presets = [Timing::FAST3, Timing::KCP_DEFAULT, Timing::NORMAL, custom, Timing::FAST2];
+        steady_through(Config::new(), |stream, call| stream.set_timing(presets[call % 5])).await;
     });
 }
 
@@ -158,9 +159,9 @@ fn policies_may_change_while_bytes_are_under_way() {
     on_both_runtimes(|| async {
         steady_through(Config::new(), |stream, call| {
             stream.set_ack_policy(
-                [AckPolicy::Interval, AckPolicy::Immediate, AckPolicy::EachTurn][call % 3],
+                [AckPolicy::Interval, AckPolicy::Immediate, AckPolicy::PerBatch][call % 3],
             );
-            stream.set_write_policy([WritePolicy::Corked, WritePolicy::Immediate][call % 2]);
+            stream.set_write_policy([WritePolicy::Delayed, WritePolicy::Immediate][call % 2]);
         })
         .await;
     });
@@ -208,9 +209,9 @@ fn any_choice_of_settings_carries_bytes() {
         Config::new().windows(1, 1),
         Config::new().mtu(25),
         Config::new().mtu(65_507).windows(8, 8),
-        Config::new().no_delay(NoDelay::PROTOCOL),
+        Config::new().timing(Timing::KCP_DEFAULT),
         Config::new().mode(Mode::Message),
-        Config::new().ack_policy(AckPolicy::Interval).write_policy(WritePolicy::Corked),
+        Config::new().ack_policy(AckPolicy::Interval).write_policy(WritePolicy::Delayed),
         Config::new().keepalive(None).idle_timeout(None),
         Config::new().socket_buffers(Some(1 << 20), Some(1 << 20)),
     ];
@@ -239,10 +240,11 @@ fn any_choice_of_settings_carries_bytes() {
 #[test]
 fn corked_bytes_leave_with_a_flush() {
     on_both_runtimes(|| async {
-        let slow = NoDelay::new(true, Duration::from_secs(5), None, Congestion::Off).unwrap();
+        let slow =
+            Timing::new(true, Duration::from_secs(5), None, CongestionControl::Disabled).unwrap();
         let Pair { mut client, mut server, listener: _listener } =
-            pair(Config::new().no_delay(slow)).await;
-        client.set_write_policy(WritePolicy::Corked);
+            pair(Config::new().timing(slow)).await;
+        client.set_write_policy(WritePolicy::Delayed);
         client.write_all(b"together").await.unwrap();
         assert!(is_pending(server.read_u8()).await);
         client.flush().await.unwrap();

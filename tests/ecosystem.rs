@@ -17,7 +17,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
-use kcpx::{Config, Endpoint, KcpConnectInfo, KcpConnector, KcpListener, KcpStream, NoDelay};
+use kcpx::{Config, Endpoint, KcpConnectInfo, KcpConnector, KcpListener, KcpStream, Timing};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
@@ -31,7 +31,7 @@ use self::relay::{Link, Relay};
 use self::sums::{Number, PEER, Sums, SumsClient};
 
 fn config() -> Config {
-    Config::new().no_delay(NoDelay::FAST3)
+    Config::new().timing(Timing::FAST3)
 }
 
 /// An endpoint that dials.
@@ -41,7 +41,10 @@ async fn dialer() -> Endpoint {
 
 /// Waits until neither side knows of any connection.
 async fn none_left(one: &Endpoint, other: &Endpoint) {
-    guarded(until(|| one.stats().connections == 0 && other.stats().connections == 0)).await;
+    guarded(until(|| {
+        one.stats().current_connections == 0 && other.stats().current_connections == 0
+    }))
+    .await;
 }
 
 #[test]
@@ -67,7 +70,7 @@ fn http_requests_over_a_lossy_link_are_all_answered() {
         let mut tasks = JoinSet::new();
         for connection in 0..CONNECTIONS {
             // A client keeps its one connection from request to request.
-            let connector = KcpConnector::on(client.clone());
+            let connector = KcpConnector::with_endpoint(client.clone());
             let http = Client::builder(TokioExecutor::new()).build::<_, Full<Bytes>>(connector);
             let url = format!("http://{}/length-and-echo", relay.addr);
             tasks.spawn(async move {
@@ -85,8 +88,8 @@ fn http_requests_over_a_lossy_link_are_all_answered() {
         }
         let answered: u64 = guarded(tasks.join_all()).await.into_iter().sum();
         assert_eq!(answered, CONNECTIONS * REQUESTS);
-        assert_eq!(server.stats().opened_by_peers, CONNECTIONS);
-        assert_eq!(client.stats().opened_locally, CONNECTIONS);
+        assert_eq!(server.stats().passive_opens, CONNECTIONS);
+        assert_eq!(client.stats().active_opens, CONNECTIONS);
         let lost = relay.counts.lost.load(std::sync::atomic::Ordering::Relaxed);
         assert!(lost > 1_000, "the link lost {lost} datagrams only");
 
@@ -119,7 +122,7 @@ fn grpc_calls_of_each_kind_are_answered() {
     let test = async {
         let (addr, server, stop) = grpc_server().await;
         let client = dialer().await;
-        let channel = grpc_channel(addr, KcpConnector::on(client.clone())).await;
+        let channel = grpc_channel(addr, KcpConnector::with_endpoint(client.clone())).await;
         let mut sums = SumsClient::new(channel);
 
         let response = sums.square(-7).await.expect("an answer");
@@ -139,7 +142,7 @@ fn grpc_calls_of_each_kind_are_answered() {
         let totals: Vec<_> = totals.map(|total| total.expect("a total").value).collect().await;
         assert_eq!(totals, (1..=NUMBERS).map(|n| n * (n + 1) / 2).collect::<Vec<_>>());
 
-        assert_eq!(server.stats().opened_by_peers, 1);
+        assert_eq!(server.stats().passive_opens, 1);
         drop(sums);
         none_left(&client, &server).await;
         drop(stop);
@@ -152,7 +155,7 @@ fn a_stopped_grpc_server_closes_its_connections() {
     let test = async {
         let (addr, server, stop) = grpc_server().await;
         let client = dialer().await;
-        let channel = grpc_channel(addr, KcpConnector::on(client.clone())).await;
+        let channel = grpc_channel(addr, KcpConnector::with_endpoint(client.clone())).await;
         let mut sums = SumsClient::new(channel);
         sums.square(2).await.expect("an answer");
         drop(stop);
@@ -301,7 +304,7 @@ fn a_connector_refuses_what_it_cannot_dial() {
     use tower_service::Service;
 
     one_thread().block_on(guarded(async {
-        let mut connector = KcpConnector::on(dialer().await);
+        let mut connector = KcpConnector::with_endpoint(dialer().await);
         for (uri, expected) in [
             ("/path", "has no host"),
             ("kcp://localhost", "has no port"),

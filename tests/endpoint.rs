@@ -105,7 +105,7 @@ fn both_ends_dial_each_other_over_two_sockets() {
         for _ in 0..5 {
             tokio::join!(converse(&one, &at_two), converse(&two, &at_one));
         }
-        assert_eq!((one.stats().opened_locally, one.stats().opened_by_peers), (5, 5));
+        assert_eq!((one.stats().active_opens, one.stats().passive_opens), (5, 5));
     });
 }
 
@@ -305,9 +305,9 @@ fn another_protocol_shares_the_port() {
         }
         stream.write_all(b"undisturbed").await.unwrap();
         assert_eq!(read(&mut server, 12).await, b"!undisturbed");
-        until(|| listener.stats().filtered_datagrams == 10).await;
+        until(|| listener.stats().packet_filter_datagrams == 10).await;
         let stats = listener.stats();
-        assert_eq!((stats.raw_sent_datagrams, stats.dropped_short), (10, 0));
+        assert_eq!((stats.raw_sent_datagrams, stats.dropped_truncated), (10, 0));
         for size in [0, 65_508] {
             let error = client.send_raw(addr, &vec![0; size]).unwrap_err();
             let text = format!("the datagram has {size} bytes, allowed are 1 to 65507");
@@ -326,8 +326,8 @@ fn who_is_not_admitted_is_counted_and_waits_outside() {
         let listener = KcpListener::bind_with(LOCAL, config).await.unwrap();
         let mut stream = KcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         stream.write_all(b"!").await.unwrap();
-        until(|| listener.stats().refused_by_filter > 0).await;
-        assert_eq!(listener.stats().opened_by_peers, 0);
+        until(|| listener.stats().refused_accept_filter > 0).await;
+        assert_eq!(listener.stats().passive_opens, 0);
         admitted.store(true, std::sync::atomic::Ordering::Relaxed);
         // Its opening is repeated.
         assert_eq!(listener.accept().await.unwrap().0.conv(), stream.conv());

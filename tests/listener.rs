@@ -62,8 +62,8 @@ fn a_dropped_listener_leaves_its_streams_alone_and_takes_no_more() {
         let mut late = KcpStream::connect(addr).await.unwrap();
         late.write_all(b"hello?").await.unwrap();
         let endpoint = server.endpoint();
-        until(|| endpoint.stats().dropped_not_accepting > 0).await;
-        assert_eq!(endpoint.stats().connections, 1);
+        until(|| endpoint.stats().refused_no_listener > 0).await;
+        assert_eq!(endpoint.stats().current_connections, 1);
     });
 }
 
@@ -139,7 +139,7 @@ fn several_tasks_accept_and_each_stream_goes_to_one() {
             streams.push(stream);
         }
         assert_eq!(convs, clients.iter().map(KcpStream::conv).collect());
-        assert_eq!(listener.stats().opened_by_peers, 40);
+        assert_eq!(listener.stats().passive_opens, 40);
     });
 }
 
@@ -157,7 +157,7 @@ fn one_socket_dials_and_listens() {
         assert_eq!(peer, two.local_addr().unwrap());
         assert_eq!(read(&mut from_one, 1).await, b"a");
         assert_eq!(read(&mut from_two, 1).await, b"b");
-        assert_eq!((one.stats().opened_locally, one.stats().opened_by_peers), (1, 1));
+        assert_eq!((one.stats().active_opens, one.stats().passive_opens), (1, 1));
     });
 }
 
@@ -205,12 +205,15 @@ fn garbage_is_counted_by_reason_and_opens_nothing() {
             let stats = listener.stats();
             stats.received_datagrams == 8
                 && stats.dropped_malformed == 3
-                && stats.dropped_short == 2
-                && stats.dropped_unknown == 3
+                && stats.dropped_truncated == 2
+                && stats.dropped_no_connection == 3
         })
         .await;
         let stats = listener.stats();
-        assert_eq!((stats.opened_by_peers, stats.connections, stats.sent_datagrams), (0, 0, 0));
+        assert_eq!(
+            (stats.passive_opens, stats.current_connections, stats.sent_datagrams),
+            (0, 0, 0)
+        );
         assert!(is_pending(listener.accept()).await);
 
         // It takes an opening to open.
@@ -236,7 +239,7 @@ fn garbage_between_two_peers_does_not_disturb_them() {
         }
         client.write_all(b"undisturbed").await.unwrap();
         assert_eq!(read(&mut server, 11).await, b"undisturbed");
-        assert_eq!(listener.stats().opened_by_peers, 1);
+        assert_eq!(listener.stats().passive_opens, 1);
     });
 }
 
@@ -247,7 +250,7 @@ fn a_full_backlog_refuses_until_there_is_room() {
         config.limits.backlog = 1;
         let (listener, endpoint) = (listener(config).await, endpoint().await);
         let first = dial(&endpoint, &listener).await;
-        until(|| listener.stats().opened_by_peers == 1).await;
+        until(|| listener.stats().passive_opens == 1).await;
         let second = dial(&endpoint, &listener).await;
         until(|| listener.stats().refused_backlog > 0).await;
         assert_eq!(listener.accept().await.unwrap().0.conv(), first.conv());
@@ -266,7 +269,7 @@ fn the_connection_limit_holds_for_both_directions() {
         let first = dial(&dialling, &listener).await;
         let (server, _) = listener.accept().await.unwrap();
         let second = dial(&dialling, &listener).await;
-        until(|| listener.stats().refused_connections > 0).await;
+        until(|| listener.stats().refused_max_connections > 0).await;
         let error = listener.endpoint().connect(addr).await.unwrap_err();
         assert!(error.to_string().contains("max_connections"), "{error}");
         // Room again.
@@ -284,8 +287,8 @@ fn streams_nobody_accepted_are_let_go_with_the_listener() {
         let endpoint = server.endpoint();
         let mut waiting = KcpStream::connect(addr).await.unwrap();
         waiting.write_all(b"!").await.unwrap();
-        until(|| endpoint.stats().connections == 2).await;
+        until(|| endpoint.stats().current_connections == 2).await;
         drop(listener);
-        until(|| endpoint.stats().connections == 1).await;
+        until(|| endpoint.stats().current_connections == 1).await;
     });
 }

@@ -36,7 +36,7 @@ fn a_conversation_goes_on_from_another_socket() {
                 reader.peer_addr().unwrap()
             });
             client.established().await.unwrap();
-            until(|| listener.stats().unvalidated == 0).await;
+            until(|| listener.stats().unvalidated_connections == 0).await;
 
             let (mut back, mut out) = client.into_split();
             let sent = data.clone();
@@ -56,7 +56,7 @@ fn a_conversation_goes_on_from_another_socket() {
             assert_ne!(last, first);
             assert_eq!(last, endpoint.local_addr().unwrap());
             assert_eq!(listener.stats().migrations, 1);
-            assert_eq!(listener.stats().opened_by_peers, 1);
+            assert_eq!(listener.stats().passive_opens, 1);
         }
     });
 }
@@ -92,7 +92,7 @@ fn following_needs_a_cipher_that_is_worth_it() {
         let result = config(algorithm, migration).validate();
         assert_eq!(result.is_ok(), allowed, "{algorithm:?} {migration:?}");
         if let Err(error) = result {
-            assert!(matches!(error, ConfigError::Needs { field: "migration", .. }), "{error}");
+            assert!(matches!(error, ConfigError::Requires { field: "migration", .. }), "{error}");
         }
     }
 }

@@ -74,7 +74,7 @@ fn all_shards_accept_and_serve() {
                 let data = read(&mut stream, LEN).await;
                 stream.write_all(&data).await.unwrap();
                 stream.shutdown().await.unwrap();
-                endpoint.stats().opened_by_peers
+                endpoint.stats().passive_opens
             });
         }
         while let Some(client) = clients.join_next().await {
@@ -87,8 +87,8 @@ fn all_shards_accept_and_serve() {
         assert!(shares.keys().all(|opened| *opened < CLIENTS as u64), "one socket has them all");
         listener.wait_idle().await;
         let stats = listener.stats();
-        assert_eq!(stats.opened_by_peers, CLIENTS as u64);
-        assert_eq!((stats.dropped_unknown, stats.dropped_malformed), (0, 0));
+        assert_eq!(stats.passive_opens, CLIENTS as u64);
+        assert_eq!((stats.dropped_no_connection, stats.dropped_malformed), (0, 0));
     });
 }
 
@@ -180,7 +180,7 @@ fn what_needs_an_address_of_its_own_is_refused() {
         let mut moving = config().shards(2).cipher(cipher());
         moving.migration = Migration::Authenticated;
         let error = moving.validate().unwrap_err();
-        assert!(matches!(error, ConfigError::Needs { field: "migration", .. }), "{error}");
+        assert!(matches!(error, ConfigError::Requires { field: "migration", .. }), "{error}");
         assert!(moving.shards(1).validate().is_ok());
     });
 }
@@ -204,7 +204,7 @@ fn a_recorded_opening_is_worth_nothing_at_any_shard() {
         }
         until(|| listener.stats().received_datagrams >= SOURCES as u64).await;
         let stats = listener.stats();
-        assert_eq!((stats.opened_by_peers, stats.dropped_replayed), (1, SOURCES as u64 - 1));
+        assert_eq!((stats.passive_opens, stats.dropped_replayed), (1, SOURCES as u64 - 1));
         client.abort();
     });
 }

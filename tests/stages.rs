@@ -41,7 +41,7 @@ fn every_cipher_carries_a_conversation() {
                 assert_same(&read(&mut client, 100_000).await, &back);
                 let server = echo.await.unwrap();
                 for stats in [client.endpoint().stats(), server.endpoint().stats()] {
-                    assert_eq!((stats.dropped_forged, stats.dropped_reflected), (0, 0));
+                    assert_eq!((stats.dropped_checksum, stats.dropped_reflected), (0, 0));
                     let sealed =
                         if *algorithm == Algorithm::Null { 0 } else { stats.sent_datagrams };
                     assert_eq!(stats.sealed_datagrams, sealed, "{algorithm}");
@@ -57,7 +57,7 @@ struct Stamp;
 
 impl PacketCipher for Stamp {
     fn overhead(&self) -> Overhead {
-        Overhead { nonce: 8, head: 10, tail: 1 }
+        Overhead { nonce: 8, header_len: 10, trailer_len: 1 }
     }
 
     fn seal(&self, packets: &mut [&mut [u8]]) {
@@ -81,7 +81,7 @@ fn a_cipher_of_ones_own_carries_a_conversation() {
         let Pair { mut client, mut server, listener } = pair(config).await;
         let stranger = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         stranger.send_to(&[0; 100], listener.local_addr().unwrap()).await.unwrap();
-        until(|| listener.stats().dropped_forged == 1).await;
+        until(|| listener.stats().dropped_checksum == 1).await;
         client.write_all(&bytes(2, 50_000)).await.unwrap();
         assert_same(&read(&mut server, 50_000).await, &bytes(2, 50_000));
     });
@@ -224,7 +224,7 @@ fn recorded_conversations_pass_through_a_listener() {
             let pattern = |i: usize| (i * 31 + (i >> 8) * 7 + (i >> 16) * 3) as u8;
             assert_same(&got, &(0..session.bytes).map(pattern).collect::<Vec<u8>>());
             let stats = listener.stats();
-            assert_eq!((stats.dropped_forged, stats.dropped_reflected), (0, 0));
+            assert_eq!((stats.dropped_checksum, stats.dropped_reflected), (0, 0));
             assert_eq!(stats.dropped_replayed, 0);
         });
         played += 1;

@@ -243,7 +243,7 @@ fn connecting_neither_waits_nor_introduces_us() {
         drop(open(&listener, listener.local_addr().unwrap(), Config::new()).await);
         assert_eq!(quiet.stats().sent_datagrams, 0);
         assert_eq!(client.stats().sent_datagrams, 0);
-        assert_eq!(listener.stats().opened_by_peers, 1);
+        assert_eq!(listener.stats().passive_opens, 1);
     });
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum, value_parser};
 use kcpx::{
-    AckPolicy, Cipher, Config, Congestion, FecConfig, Key, NoDelay, SocketConfig, WritePolicy,
+    AckPolicy, Cipher, Config, CongestionControl, FecConfig, Key, SocketConfig, Timing, WritePolicy,
 };
 
 /// What both sides must have alike is the cipher and its key; the rest each chooses for what it
@@ -96,7 +96,7 @@ enum Mode {
 impl Link {
     pub(crate) fn config(&self) -> Result<Config> {
         let mut config = Config::new()
-            .no_delay(self.no_delay()?)
+            .timing(self.no_delay()?)
             .mtu(self.mtu)
             .windows(self.sndwnd, self.rcvwnd)
             .cipher(self.cipher()?);
@@ -109,7 +109,7 @@ impl Link {
             config = config.ack_policy(AckPolicy::Immediate);
         }
         if self.writedelay {
-            config = config.write_policy(WritePolicy::Corked);
+            config = config.write_policy(WritePolicy::Delayed);
         }
         if self.keepalive == 0 {
             config = config.keepalive(None).idle_timeout(None);
@@ -126,7 +126,7 @@ impl Link {
         Ok(config)
     }
 
-    fn no_delay(&self) -> Result<NoDelay> {
+    fn no_delay(&self) -> Result<Timing> {
         let (nodelay, interval, resend, nc) = match self.mode {
             Mode::Normal => (0, 40, 2, 1),
             Mode::Fast => (0, 30, 2, 1),
@@ -135,10 +135,10 @@ impl Link {
             Mode::Manual => (0, 50, 0, 0),
         };
         let congestion = match self.nc.unwrap_or(nc) {
-            0 => Congestion::Loss,
-            _ => Congestion::Off,
+            0 => CongestionControl::Reno,
+            _ => CongestionControl::Disabled,
         };
-        Ok(NoDelay::new(
+        Ok(Timing::new(
             self.nodelay.unwrap_or(nodelay) != 0,
             Duration::from_millis(self.interval.unwrap_or(interval)),
             NonZeroU8::new(self.resend.unwrap_or(resend)),

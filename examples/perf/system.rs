@@ -62,19 +62,19 @@ fn count_drops() -> Option<u64> {
 
 /// Datagrams that an endpoint received and did not take, for whichever reason.
 pub(crate) fn discarded(stats: &EndpointStats) -> u64 {
-    stats.dropped_forged
+    stats.dropped_checksum
         + stats.dropped_reflected
         + stats.dropped_replayed
-        + stats.dropped_short
+        + stats.dropped_truncated
         + stats.dropped_malformed
-        + stats.dropped_unknown
-        + stats.dropped_closed
-        + stats.dropped_not_accepting
-        + stats.refused_connections
+        + stats.dropped_no_connection
+        + stats.dropped_time_wait
+        + stats.refused_no_listener
+        + stats.refused_max_connections
         + stats.refused_backlog
-        + stats.refused_unvalidated
-        + stats.refused_source
-        + stats.refused_by_filter
+        + stats.refused_max_unvalidated
+        + stats.refused_per_ip
+        + stats.refused_accept_filter
 }
 
 /// Binds this process to one CPU. For as long as it has one thread: later ones inherit it.

@@ -194,7 +194,7 @@ impl Pair {
             if done(self) {
                 return Ok(());
             }
-            let ended = self.ours.kcp().ended();
+            let ended = self.ours.kcp().close_reason();
             ensure!(ended.is_none(), "ended at {} ms: {ended:?}\n{}", self.now, self.state());
             let next = self.next().with_context(|| format!("nothing to do\n{}", self.state()))?;
             ensure!(next <= limit, "not done at {} ms of {limit} ms\n{}", self.now, self.state());
@@ -211,7 +211,7 @@ impl Pair {
         let end = self.now + millis;
         loop {
             self.turn();
-            let ended = self.ours.kcp().ended();
+            let ended = self.ours.kcp().close_reason();
             ensure!(ended.is_none(), "ended at {} ms: {ended:?}\n{}", self.now, self.state());
             match self.next() {
                 Some(next) if next <= end => self.now = next,

@@ -7,8 +7,8 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use kcpx::core::{Kcp, Origin, Seed};
-use kcpx::{KcpConfig, Mode, NoDelay};
+use kcpx::core::{Kcp, PacketType, Seed};
+use kcpx::{KcpConfig, Mode, Timing};
 
 use crate::link::Rng;
 
@@ -51,13 +51,13 @@ impl Preset {
 
     /// As our type.
     #[must_use]
-    pub fn ours(self) -> NoDelay {
+    pub fn ours(self) -> Timing {
         match self {
-            Self::Protocol => NoDelay::PROTOCOL,
-            Self::Normal => NoDelay::NORMAL,
-            Self::Fast => NoDelay::FAST,
-            Self::Fast2 => NoDelay::FAST2,
-            Self::Fast3 => NoDelay::FAST3,
+            Self::Protocol => Timing::KCP_DEFAULT,
+            Self::Normal => Timing::NORMAL,
+            Self::Fast => Timing::FAST,
+            Self::Fast2 => Timing::FAST2,
+            Self::Fast3 => Timing::FAST3,
         }
     }
 
@@ -163,7 +163,7 @@ pub struct Ours {
 
 impl fmt::Debug for Ours {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (stats, ended) = (self.kcp.stats(), self.kcp.ended());
+        let (stats, ended) = (self.kcp.stats(), self.kcp.close_reason());
         f.debug_struct("Ours").field("ended", &ended).field("stats", &stats).finish_non_exhaustive()
     }
 }
@@ -188,7 +188,7 @@ impl Ours {
         config.recv_window = settings.recv_window;
         config.mtu = settings.mtu;
         adjust(&mut config);
-        let seed = Seed { ts_epoch: settings.epoch, cookies: rng.draw() };
+        let seed = Seed { ts_epoch: settings.epoch, cookie_seed: rng.draw() };
         Ok(Self {
             kcp: Kcp::new(conv, &config, start, seed)?,
             start,
@@ -214,7 +214,7 @@ impl Ours {
 
     /// Asks the peer for a sign of life.
     pub fn probe(&mut self, now: u64) {
-        self.kcp.probe(self.at(now));
+        self.kcp.ping(self.at(now));
     }
 
     /// Ends our stream.
@@ -239,7 +239,7 @@ impl Peer for Ours {
             let message = Bytes::copy_from_slice(data);
             return self.kcp.send_message(at, message).ok().map(|()| data.len());
         }
-        let room = self.kcp.send_room();
+        let room = self.kcp.send_capacity();
         let len = if self.pieces { data.len() } else { data.len().min(room) };
         if len == 0 || len > room {
             return None;
@@ -253,7 +253,7 @@ impl Peer for Ours {
     }
 
     fn input(&mut self, now: u64, datagram: &[u8]) {
-        let result = self.kcp.input(self.at(now), datagram, Origin::Wire);
+        let result = self.kcp.input(self.at(now), datagram, PacketType::Regular);
         assert_eq!(result, Ok(()), "a datagram of the peer was refused");
     }
 

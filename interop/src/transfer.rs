@@ -102,8 +102,8 @@ impl Policies {
     /// Any of them.
     pub fn draw(rng: &mut Rng) -> Self {
         Self {
-            acks: rng.pick(&[AckPolicy::EachTurn, AckPolicy::Interval, AckPolicy::Immediate]),
-            writes: rng.pick(&[WritePolicy::Immediate, WritePolicy::Corked]),
+            acks: rng.pick(&[AckPolicy::PerBatch, AckPolicy::Interval, AckPolicy::Immediate]),
+            writes: rng.pick(&[WritePolicy::Immediate, WritePolicy::Delayed]),
             backoff: rng.pick(&[Backoff::Linear, Backoff::Exponential]),
             early: rng.pick(&[true, false]),
         }

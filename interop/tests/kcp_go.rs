@@ -11,7 +11,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use kcpx::crypto::Key;
-use kcpx::{Cipher, Config, FecConfig, KcpListener, KcpStream, Mode, NoDelay};
+use kcpx::{Cipher, Config, FecConfig, KcpListener, KcpStream, Mode, Timing};
 use kcpx_interop::link::Rng;
 use kcpx_interop::relay::Relay;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
@@ -91,7 +91,7 @@ impl Cell {
     }
 
     fn ours(self) -> Config {
-        let mut config = Config::new().no_delay(NoDelay::FAST3).mode(self.mode);
+        let mut config = Config::new().timing(Timing::FAST3).mode(self.mode);
         config.cipher = Cipher::from_name(self.cipher, &Self::key()).unwrap();
         config.fec = self.fec.config();
         config

@@ -4,7 +4,7 @@
 
 use anyhow::{Context as _, ensure};
 use kcpx::KcpConfig;
-use kcpx::core::segment::{Command, Header, MARK, Segments};
+use kcpx::core::segment::{CONTROL_CAPABLE, Command, Header, Segments};
 use kcpx_interop::link::{Path, Rng};
 use kcpx_interop::pair::{CONV, Pair};
 use kcpx_interop::peer::{Make, Ours, Settings};
@@ -45,8 +45,8 @@ fn stripped(datagram: &[u8], marks: &mut usize) -> Vec<u8> {
         assert_ne!(header.command, Command::Control);
         // The only marked PUSH is the echo probe, which every receiver drops as a repetition.
         let free = header.command != Command::Push || payload.is_empty();
-        assert!(header.frg == 0 || (free && header.frg == MARK), "{header:?}");
-        *marks += usize::from(header.frg == MARK);
+        assert!(header.frg == 0 || (free && header.frg == CONTROL_CAPABLE), "{header:?}");
+        *marks += usize::from(header.frg == CONTROL_CAPABLE);
         Header { frg: 0, ..header }.emit(&mut out);
         out.extend_from_slice(payload);
     }

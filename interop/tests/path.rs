@@ -46,7 +46,7 @@ fn answers<'a>(datagrams: impl IntoIterator<Item = &'a Vec<u8>>) -> (bool, bool)
         for (header, _) in Segments::new(datagram) {
             let ack = (header.command, header.sn, header.ts);
             seen.0 |= ack == (Command::Ack, OLD, COOKIE);
-            seen.1 |= header.command == Command::WindowTell;
+            seen.1 |= header.command == Command::WindowUpdate;
         }
     }
     seen
@@ -68,7 +68,7 @@ fn state_machines_answer_padded_segments_and_deliver_nothing_of_them() {
             answers(&out)
         };
         assert_eq!(give(&mut peer, &push(0, b"one")), (false, false), "{make:?}");
-        assert_eq!(give(&mut peer, &padded(Command::WindowAsk)), (false, true), "{make:?}");
+        assert_eq!(give(&mut peer, &padded(Command::WindowProbe)), (false, true), "{make:?}");
         assert_eq!(give(&mut peer, &padded(Command::Push)), (true, false), "{make:?}");
         give(&mut peer, &push(1, b"two"));
         let mut got = Vec::new();
@@ -94,7 +94,7 @@ async fn ask(server: SocketAddr) {
         socket.send(&push(0, b"hello")).await.unwrap();
         if !answered {
             socket.send(&padded(Command::Push)).await.unwrap();
-            socket.send(&padded(Command::WindowAsk)).await.unwrap();
+            socket.send(&padded(Command::WindowProbe)).await.unwrap();
         } else {
             socket.send(&push(1, b" again")).await.unwrap();
         }

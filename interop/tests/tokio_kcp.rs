@@ -9,7 +9,7 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use kcpx::{Config, KcpListener, KcpStream, NoDelay};
+use kcpx::{Config, KcpListener, KcpStream, Timing};
 use kcpx_interop::link::Rng;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, split};
 use tokio::task::JoinSet;
@@ -37,7 +37,7 @@ fn theirs(stream: bool) -> tokio_kcp::KcpConfig {
 }
 
 fn ours() -> Config {
-    Config::new().no_delay(NoDelay::FAST3).windows(256, 256)
+    Config::new().timing(Timing::FAST3).windows(256, 256)
 }
 
 fn random_bytes(seed: u64, len: usize) -> Vec<u8> {

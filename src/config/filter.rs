@@ -12,7 +12,7 @@ type AdmitsPeer = dyn Fn(SocketAddr, u32) -> bool + Send + Sync;
 /// It sees each datagram as it was received, before anything is decrypted, with its source.
 /// `true` means that the datagram is not KCP and that the function has done with it whatever there
 /// was to do: it is counted in
-/// [`filtered_datagrams`](crate::EndpointStats::filtered_datagrams) and dropped.
+/// [`packet_filter_datagrams`](crate::EndpointStats::packet_filter_datagrams) and dropped.
 /// [`Endpoint::send_raw`](crate::Endpoint::send_raw) answers from the same port.
 ///
 /// It runs in the task that serves every conversation of the socket, so it must be quick and must
@@ -55,7 +55,7 @@ impl PacketFilter {
 ///
 /// It is asked with the address and the conversation id of an opening, before anything is kept of
 /// that; `false` drops the datagram, unanswered, and is counted in
-/// [`refused_by_filter`](crate::EndpointStats::refused_by_filter). The peer repeats its opening, so
+/// [`refused_accept_filter`](crate::EndpointStats::refused_accept_filter). The peer repeats its opening, so
 /// it is asked again, until the peer gives up. An address may be forged.
 ///
 /// It runs in the task that serves every conversation of the socket, so it must be quick and must

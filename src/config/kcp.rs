@@ -21,30 +21,30 @@ pub(crate) const SEGMENT_CHARGE: usize = 1_476 + SEGMENT_COST;
 /// The timing preset: KCP's four `nodelay` parameters.
 ///
 /// The constants carry kcptun's names and numbers. The C library's README uses "normal mode" for
-/// `0, 40, 0, 0`, which is not [`NoDelay::NORMAL`].
+/// `0, 40, 0, 0`, which is not [`Timing::NORMAL`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NoDelay {
+pub struct Timing {
     pub(crate) nodelay: bool,
     pub(crate) interval: Duration,
     pub(crate) fast_resend: Option<NonZeroU8>,
-    pub(crate) congestion: Congestion,
+    pub(crate) congestion: CongestionControl,
 }
 
-impl NoDelay {
+impl Timing {
     /// `0, 100, 0, 0`: the library default of kcp-go and of the C implementation.
-    pub const PROTOCOL: Self = Self::preset(false, 100, 0, Congestion::Loss);
+    pub const KCP_DEFAULT: Self = Self::preset(false, 100, 0, CongestionControl::Reno);
     /// `0, 40, 2, 1`: kcptun's "normal".
-    pub const NORMAL: Self = Self::preset(false, 40, 2, Congestion::Off);
+    pub const NORMAL: Self = Self::preset(false, 40, 2, CongestionControl::Disabled);
     /// `0, 30, 2, 1`: kcptun's "fast".
-    pub const FAST: Self = Self::preset(false, 30, 2, Congestion::Off);
+    pub const FAST: Self = Self::preset(false, 30, 2, CongestionControl::Disabled);
     /// `1, 20, 2, 1`: kcptun's "fast2", and the default here.
-    pub const FAST2: Self = Self::preset(true, 20, 2, Congestion::Off);
+    pub const FAST2: Self = Self::preset(true, 20, 2, CongestionControl::Disabled);
     /// `1, 10, 2, 1`: kcptun's "fast3".
-    pub const FAST3: Self = Self::preset(true, 10, 2, Congestion::Off);
-    /// `1, 10, 2, 1`: the "turbo mode" of the C README; equal to [`NoDelay::FAST3`].
+    pub const FAST3: Self = Self::preset(true, 10, 2, CongestionControl::Disabled);
+    /// `1, 10, 2, 1`: the "turbo mode" of the C README; equal to [`Timing::FAST3`].
     pub const TURBO: Self = Self::FAST3;
 
-    const fn preset(nodelay: bool, millis: u64, resend: u8, congestion: Congestion) -> Self {
+    const fn preset(nodelay: bool, millis: u64, resend: u8, congestion: CongestionControl) -> Self {
         Self {
             nodelay,
             interval: Duration::from_millis(millis),
@@ -58,7 +58,7 @@ impl NoDelay {
     /// * `nodelay`: retransmission time-out of at least 30 ms instead of 100 ms, and a gentler
     ///   linear back-off.
     /// * `interval`: 10 ms to 5 s. Part of the retransmission time-out, the delay of
-    ///   [`AckPolicy::Interval`] and of [`WritePolicy::Corked`].
+    ///   [`AckPolicy::Interval`] and of [`WritePolicy::Delayed`].
     /// * `fast_resend`: how many later transmissions must be acknowledged before a segment counts
     ///   as lost; `None` leaves that to the time-out.
     /// * `congestion`: whether KCP's congestion window applies.
@@ -70,7 +70,7 @@ impl NoDelay {
         nodelay: bool,
         interval: Duration,
         fast_resend: Option<NonZeroU8>,
-        congestion: Congestion,
+        congestion: CongestionControl,
     ) -> Result<Self, ConfigError> {
         ConfigError::check("interval (ms)", interval.as_millis(), 10, 5_000)?;
         Ok(Self { nodelay, interval, fast_resend, congestion })
@@ -79,11 +79,11 @@ impl NoDelay {
 
 /// Whether KCP's congestion window limits the sender (kcp-go's `nc` is its opposite).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Congestion {
+pub enum CongestionControl {
     /// Slow start, avoidance, and a reaction to loss.
-    Loss,
+    Reno,
     /// Only the send window and the peer's receive window limit the sender.
-    Off,
+    Disabled,
 }
 
 /// How a byte sequence is cut into segments.
@@ -102,7 +102,7 @@ pub(crate) const DEFAULT_WINDOW: u16 = 1_024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AckPolicy {
     /// Once per received batch of datagrams. The default.
-    EachTurn,
+    PerBatch,
     /// After one interval, earlier when a datagram is full of acknowledgements or data arrived out
     /// of order. kcp-go's behaviour without ack-no-delay.
     Interval,
@@ -116,7 +116,7 @@ pub enum WritePolicy {
     /// As soon as the windows allow. The default.
     Immediate,
     /// After one interval, when the send window is full, or at a flush: kcp-go's write delay.
-    Corked,
+    Delayed,
 }
 
 /// How the retransmission time-out of one segment grows with each expiry.
@@ -137,8 +137,8 @@ pub enum Backoff {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KcpConfig {
-    /// Timing preset. Default [`NoDelay::FAST2`].
-    pub no_delay: NoDelay,
+    /// Timing preset. Default [`Timing::FAST2`].
+    pub no_delay: Timing,
     /// Most segments in flight or waiting, 1 to 65,535. Default 1,024.
     pub send_window: u16,
     /// Most segments received and not yet read, 1 to 65,535. Default 1,024.
@@ -152,7 +152,7 @@ pub struct KcpConfig {
     pub mtu: u16,
     /// Byte stream or messages. Default [`Mode::Stream`].
     pub mode: Mode,
-    /// When acknowledgements leave. Default [`AckPolicy::EachTurn`].
+    /// When acknowledgements leave. Default [`AckPolicy::PerBatch`].
     pub ack_policy: AckPolicy,
     /// When written data leaves. Default [`WritePolicy::Immediate`].
     pub write_policy: WritePolicy,
@@ -193,13 +193,13 @@ pub struct KcpConfig {
 impl Default for KcpConfig {
     fn default() -> Self {
         Self {
-            no_delay: NoDelay::FAST2,
+            no_delay: Timing::FAST2,
             send_window: DEFAULT_WINDOW,
             recv_window: DEFAULT_WINDOW,
             auto_windows: true,
             mtu: 1_400,
             mode: Mode::Stream,
-            ack_policy: AckPolicy::EachTurn,
+            ack_policy: AckPolicy::PerBatch,
             write_policy: WritePolicy::Immediate,
             backoff: Backoff::Linear,
             early_retransmit: true,

@@ -20,7 +20,7 @@ pub struct Limits {
     pub max_unvalidated: usize,
     /// How long a peer that opened a conversation may go on without an answer to anything, 1 s to
     /// 1 hour. Default 30 s.
-    pub unvalidated_timeout: Duration,
+    pub validation_timeout: Duration,
     /// Show a conversation to the application only after its peer has answered something. Default
     /// `false`: it is accepted with its first datagram, a round trip earlier.
     pub require_validation: bool,
@@ -45,7 +45,7 @@ impl Default for Limits {
             max_connections: 65_536,
             backlog: 1_024,
             max_unvalidated: 4_096,
-            unvalidated_timeout: Duration::from_secs(30),
+            validation_timeout: Duration::from_secs(30),
             require_validation: false,
         }
     }
@@ -56,7 +56,7 @@ impl Limits {
         ConfigError::check("max_connections", self.max_connections, 1, 1 << 24)?;
         ConfigError::check("backlog", self.backlog, 1, 1 << 16)?;
         ConfigError::check("max_unvalidated", self.max_unvalidated, 1, 1 << 20)?;
-        let timeout = self.unvalidated_timeout.as_millis();
+        let timeout = self.validation_timeout.as_millis();
         ConfigError::check("unvalidated_timeout (ms)", timeout, 1_000, 60 * 60 * 1_000)?;
         Ok(())
     }
@@ -89,6 +89,6 @@ impl Migration {
             Self::AnyCipher if !cipher.has_key() => "a cipher that has a key",
             _ => return Ok(()),
         };
-        Err(ConfigError::Needs { field: "migration", needs })
+        Err(ConfigError::Requires { field: "migration", needs })
     }
 }

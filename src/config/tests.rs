@@ -9,15 +9,15 @@ fn defaults_are_valid() {
 
 #[test]
 fn presets_have_kcptun_numbers() {
-    let numbers = |p: NoDelay| {
+    let numbers = |p: Timing| {
         let resend = p.fast_resend.map_or(0, NonZeroU8::get);
-        (p.nodelay, p.interval.as_millis(), resend, p.congestion == Congestion::Off)
+        (p.nodelay, p.interval.as_millis(), resend, p.congestion == CongestionControl::Disabled)
     };
-    assert_eq!(numbers(NoDelay::NORMAL), (false, 40, 2, true));
-    assert_eq!(numbers(NoDelay::FAST), (false, 30, 2, true));
-    assert_eq!(numbers(NoDelay::FAST2), (true, 20, 2, true));
-    assert_eq!(numbers(NoDelay::FAST3), (true, 10, 2, true));
-    assert_eq!(numbers(NoDelay::PROTOCOL), (false, 100, 0, false));
+    assert_eq!(numbers(Timing::NORMAL), (false, 40, 2, true));
+    assert_eq!(numbers(Timing::FAST), (false, 30, 2, true));
+    assert_eq!(numbers(Timing::FAST2), (true, 20, 2, true));
+    assert_eq!(numbers(Timing::FAST3), (true, 10, 2, true));
+    assert_eq!(numbers(Timing::KCP_DEFAULT), (false, 100, 0, false));
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn each_refusal_names_its_field() {
     assert!(refused(|c| c.kcp.recv_memory = Some(1)).starts_with("recv_memory (bytes) is 1,"));
     assert!(refused(|c| c.limits.backlog = 0).starts_with("backlog is 0,"));
     assert!(
-        NoDelay::new(true, Duration::from_millis(5), None, Congestion::Off)
+        Timing::new(true, Duration::from_millis(5), None, CongestionControl::Disabled)
             .is_err_and(|e| e.to_string() == "interval (ms) is 5, allowed is 10 to 5000")
     );
 }

@@ -11,12 +11,12 @@
 
 use std::collections::VecDeque;
 
-use super::clock::Time;
-use super::segment::HEADER;
+use super::clock::Micros;
+use super::segment::HEADER_LEN;
 use super::seq::{Sn, Ts};
 
 /// How many of the latest told ones are told again at most.
-const AGAIN: usize = 64;
+const MAX_RESENT_ACKS: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ack {
@@ -27,50 +27,50 @@ pub(crate) struct Ack {
 #[derive(Debug, Default)]
 pub(crate) struct PendingAcks {
     /// Numbers received ahead of a gap, each once: the receiver stores a number only once.
-    ahead: Vec<Ack>,
+    out_of_order: Vec<Ack>,
     /// Those of them that were told once.
-    again: VecDeque<Ack>,
+    resend: VecDeque<Ack>,
     /// Bytes that may be spent on that.
-    spare: usize,
+    resend_budget: usize,
     /// The latest repetition of something already received.
     repeated: Option<Ack>,
-    newest: Option<Ack>,
+    latest: Option<Ack>,
     /// Arrivals since the last flush, for the policy.
     arrivals: u32,
-    since: Option<Time>,
+    since: Option<Micros>,
     /// Something arrived out of order or twice: the sender should hear of it at once.
-    urgent: bool,
+    immediate: bool,
 }
 
 impl PendingAcks {
     /// The next number in order arrived.
-    pub(crate) fn in_order(&mut self, now: Time, ack: Ack) {
+    pub(crate) fn on_in_order(&mut self, now: Micros, ack: Ack) {
         self.arrived(now);
-        self.newest = Some(ack);
+        self.latest = Some(ack);
     }
 
     /// A number beyond a gap arrived and was stored, or arrived again after it was acknowledged;
     /// `una` is the next in order, `payload` the bytes that came with it.
-    pub(crate) fn ahead(&mut self, now: Time, una: Sn, ack: Ack, payload: usize) {
+    pub(crate) fn out_of_order(&mut self, now: Micros, una: Sn, ack: Ack, payload: usize) {
         self.arrived(now);
-        self.spare = (self.spare + payload).min(AGAIN * HEADER);
-        if self.ahead.len() == self.ahead.capacity() {
+        self.resend_budget = (self.resend_budget + payload).min(MAX_RESENT_ACKS * HEADER_LEN);
+        if self.out_of_order.len() == self.out_of_order.capacity() {
             // While nothing can be sent, gaps that have closed must not pile up.
-            self.ahead.retain(|ack| ack.sn.since(una) >= 0);
+            self.out_of_order.retain(|ack| ack.sn.since(una) >= 0);
         }
-        self.ahead.push(ack);
-        self.newest = Some(ack);
-        self.urgent = true;
+        self.out_of_order.push(ack);
+        self.latest = Some(ack);
+        self.immediate = true;
     }
 
     /// Something that was here already arrived again, or a probe that looks like it.
-    pub(crate) fn repeated(&mut self, now: Time, ack: Ack) {
+    pub(crate) fn repeated(&mut self, now: Micros, ack: Ack) {
         self.arrived(now);
         self.repeated = Some(ack);
-        self.urgent = true;
+        self.immediate = true;
     }
 
-    fn arrived(&mut self, now: Time) {
+    fn arrived(&mut self, now: Micros) {
         self.arrivals = self.arrivals.saturating_add(1);
         self.since.get_or_insert(now);
     }
@@ -80,12 +80,12 @@ impl PendingAcks {
     }
 
     /// What waits is to leave at once.
-    pub(crate) fn hasten(&mut self) {
-        self.urgent = !self.is_empty();
+    pub(crate) fn flush(&mut self) {
+        self.immediate = !self.is_empty();
     }
 
     pub(crate) fn is_urgent(&self) -> bool {
-        self.urgent
+        self.immediate
     }
 
     pub(crate) fn arrivals(&self) -> u32 {
@@ -93,71 +93,73 @@ impl PendingAcks {
     }
 
     /// When the oldest of them arrived.
-    pub(crate) fn since(&self) -> Option<Time> {
+    pub(crate) fn since(&self) -> Option<Micros> {
         self.since
     }
 
     /// Takes the next ones to send, at most `room`; those below `una` are covered already. The
     /// newest comes last of all.
     pub(crate) fn take(&mut self, una: Sn, room: usize, mut emit: impl FnMut(Ack)) {
-        let newest = self.newest;
-        self.ahead.retain(|ack| ack.sn.since(una) >= 0 && Some(*ack) != newest);
-        let mut left = room - self.tell_again(una, room, &mut emit);
-        let take = self.ahead.len().min(left);
+        let newest = self.latest;
+        self.out_of_order.retain(|ack| ack.sn.since(una) >= 0 && Some(*ack) != newest);
+        let mut left = room - self.resend_acks(una, room, &mut emit);
+        let take = self.out_of_order.len().min(left);
         let told = newest.filter(|ack| take < left && ack.sn.since(una) >= 0);
-        let told = self.ahead.drain(..take).inspect(|ack| emit(*ack)).chain(told);
-        self.again.extend(told);
-        let surplus = self.again.len().saturating_sub(AGAIN);
-        self.again.drain(..surplus);
+        let told = self.out_of_order.drain(..take).inspect(|ack| emit(*ack)).chain(told);
+        self.resend.extend(told);
+        let surplus = self.resend.len().saturating_sub(MAX_RESENT_ACKS);
+        self.resend.drain(..surplus);
         left -= take;
-        for slot in [&mut self.repeated, &mut self.newest] {
+        for slot in [&mut self.repeated, &mut self.latest] {
             if left > 0
-                && self.ahead.is_empty()
+                && self.out_of_order.is_empty()
                 && let Some(ack) = slot.take()
             {
                 emit(ack);
                 left -= 1;
             }
         }
-        if self.ahead.is_empty() && self.repeated.is_none() && self.newest.is_none() {
+        if self.out_of_order.is_empty() && self.repeated.is_none() && self.latest.is_none() {
             // A burst behind one gap can be a window long; idle conversations keep nothing of it.
-            if self.ahead.capacity() > 128 {
-                self.ahead = Vec::new();
+            if self.out_of_order.capacity() > 128 {
+                self.out_of_order = Vec::new();
             }
-            (self.arrivals, self.since, self.urgent) = (0, None, false);
+            (self.arrivals, self.since, self.immediate) = (0, None, false);
         }
     }
 
     /// Tells once more what has not been covered since, as far as there is room beside the others.
-    fn tell_again(&mut self, una: Sn, room: usize, emit: &mut impl FnMut(Ack)) -> usize {
+    fn resend_acks(&mut self, una: Sn, room: usize, emit: &mut impl FnMut(Ack)) -> usize {
         // Some senders count each acknowledgement as a sign of loss: only beside one that is news.
-        let news = self.newest.is_some_and(|ack| ack.sn.since(una) >= 0);
-        if self.again.is_empty() || (self.ahead.is_empty() && !news) {
+        let news = self.latest.is_some_and(|ack| ack.sn.since(una) >= 0);
+        if self.resend.is_empty() || (self.out_of_order.is_empty() && !news) {
             return 0;
         }
-        self.again.retain(|ack| ack.sn.since(una) >= 0);
-        let room = room.saturating_sub(self.len()).min(self.spare / HEADER);
-        let count = self.again.len().min(room);
-        self.spare -= count * HEADER;
+        self.resend.retain(|ack| ack.sn.since(una) >= 0);
+        let room = room.saturating_sub(self.len()).min(self.resend_budget / HEADER_LEN);
+        let count = self.resend.len().min(room);
+        self.resend_budget -= count * HEADER_LEN;
         // The latest: they may not have arrived yet, while the peer has judged the oldest.
-        let skipped = self.again.len() - count;
-        self.again.drain(skipped..).for_each(emit);
+        let skipped = self.resend.len() - count;
+        self.resend.drain(skipped..).for_each(emit);
         count
     }
 
     pub(crate) fn holds_memory(&self) -> bool {
-        self.is_empty() && self.ahead.capacity() + self.again.capacity() > 0
+        self.is_empty() && self.out_of_order.capacity() + self.resend.capacity() > 0
     }
 
     pub(crate) fn release_memory(&mut self) {
         if self.is_empty() {
-            (self.ahead, self.again) = (Vec::new(), VecDeque::new());
+            (self.out_of_order, self.resend) = (Vec::new(), VecDeque::new());
         }
     }
 
     /// Those that wait.
     pub(crate) fn len(&self) -> usize {
-        self.ahead.len() + usize::from(self.repeated.is_some()) + usize::from(self.newest.is_some())
+        self.out_of_order.len()
+            + usize::from(self.repeated.is_some())
+            + usize::from(self.latest.is_some())
     }
 }
 
@@ -173,31 +175,31 @@ mod tests {
     fn what_is_ahead_is_told_twice_while_it_is() {
         let mut acks = PendingAcks::default();
         for sn in [5, 6, 7] {
-            acks.ahead(Time(0), Sn(0), ack(sn), 1_376);
+            acks.out_of_order(Micros(0), Sn(0), ack(sn), 1_376);
         }
         assert_eq!(taken(&mut acks, 3, 58), [5, 6, 7]);
         assert!(acks.is_empty(), "nothing leaves for their sake");
-        acks.ahead(Time(0), Sn(3), ack(9), 1_376);
+        acks.out_of_order(Micros(0), Sn(3), ack(9), 1_376);
         assert_eq!(taken(&mut acks, 3, 58), [5, 6, 7, 9]);
-        acks.ahead(Time(0), Sn(3), ack(10), 1_376);
+        acks.out_of_order(Micros(0), Sn(3), ack(10), 1_376);
         assert_eq!(taken(&mut acks, 3, 58), [9, 10], "twice is enough");
-        acks.in_order(Time(0), ack(3));
+        acks.on_in_order(Micros(0), ack(3));
         assert_eq!(taken(&mut acks, 11, 58), [3], "una says it all");
     }
 
     #[test]
     fn what_was_told_before_leaves_room_for_what_was_not() {
         let mut acks = PendingAcks::default();
-        (10..16).for_each(|sn| acks.ahead(Time(0), Sn(0), ack(sn), 1_376));
+        (10..16).for_each(|sn| acks.out_of_order(Micros(0), Sn(0), ack(sn), 1_376));
         assert_eq!(taken(&mut acks, 0, 6), [10, 11, 12, 13, 14, 15]);
-        (20..24).for_each(|sn| acks.ahead(Time(0), Sn(0), ack(sn), 1_376));
+        (20..24).for_each(|sn| acks.out_of_order(Micros(0), Sn(0), ack(sn), 1_376));
         assert_eq!(taken(&mut acks, 0, 6), [14, 15, 20, 21, 22, 23]);
-        (30..300).for_each(|sn| acks.ahead(Time(0), Sn(0), ack(sn), 1_376));
+        (30..300).for_each(|sn| acks.out_of_order(Micros(0), Sn(0), ack(sn), 1_376));
         assert_eq!(taken(&mut acks, 0, 300).len(), 270 + 8);
-        acks.repeated(Time(0), ack(1));
+        acks.repeated(Micros(0), ack(1));
         assert_eq!(taken(&mut acks, 0, 300), [1], "that is no news");
-        acks.ahead(Time(0), Sn(0), ack(400), 0);
-        assert_eq!(taken(&mut acks, 0, 300).len(), AGAIN - 8 + 1);
+        acks.out_of_order(Micros(0), Sn(0), ack(400), 0);
+        assert_eq!(taken(&mut acks, 0, 300).len(), MAX_RESENT_ACKS - 8 + 1);
     }
 
     #[test]
@@ -205,10 +207,10 @@ mod tests {
         let mut acks = PendingAcks::default();
         let mut told = 0;
         for sn in 1..=100 {
-            acks.ahead(Time(0), Sn(0), ack(sn), 10);
+            acks.out_of_order(Micros(0), Sn(0), ack(sn), 10);
             told += taken(&mut acks, 0, 58).len();
         }
-        assert_eq!(told, 100 + 100 * 10 / HEADER);
+        assert_eq!(told, 100 + 100 * 10 / HEADER_LEN);
     }
 
     fn taken(acks: &mut PendingAcks, una: u32, room: usize) -> Vec<u32> {
@@ -221,9 +223,12 @@ mod tests {
     fn in_order_data_costs_one_ack() {
         let mut acks = PendingAcks::default();
         for sn in 0..100 {
-            acks.in_order(Time(5), ack(sn));
+            acks.on_in_order(Micros(5), ack(sn));
         }
-        assert_eq!((acks.arrivals(), acks.since(), acks.is_urgent()), (100, Some(Time(5)), false));
+        assert_eq!(
+            (acks.arrivals(), acks.since(), acks.is_urgent()),
+            (100, Some(Micros(5)), false)
+        );
         assert_eq!(taken(&mut acks, 100, 58), [99]);
         assert!(acks.is_empty());
     }
@@ -232,9 +237,9 @@ mod tests {
     fn each_number_beyond_a_gap_is_told_and_the_newest_is_last() {
         let mut acks = PendingAcks::default();
         for sn in [5, 7, 6] {
-            acks.ahead(Time(0), Sn(0), ack(sn), 1_376);
+            acks.out_of_order(Micros(0), Sn(0), ack(sn), 1_376);
         }
-        acks.repeated(Time(0), ack(1));
+        acks.repeated(Micros(0), ack(1));
         assert!(acks.is_urgent());
         assert_eq!(taken(&mut acks, 3, 58), [5, 7, 1, 6]);
     }
@@ -243,9 +248,9 @@ mod tests {
     fn what_una_covers_is_not_told_again() {
         let mut acks = PendingAcks::default();
         for sn in [5, 6, 9] {
-            acks.ahead(Time(0), Sn(0), ack(sn), 1_376);
+            acks.out_of_order(Micros(0), Sn(0), ack(sn), 1_376);
         }
-        acks.in_order(Time(1), ack(4));
+        acks.on_in_order(Micros(1), ack(4));
         assert_eq!(taken(&mut acks, 7, 58), [9, 4]);
     }
 
@@ -253,7 +258,7 @@ mod tests {
     fn a_small_datagram_leaves_the_rest_for_the_next() {
         let mut acks = PendingAcks::default();
         for sn in 10..15 {
-            acks.ahead(Time(0), Sn(0), ack(sn), 1_376);
+            acks.out_of_order(Micros(0), Sn(0), ack(sn), 1_376);
         }
         assert_eq!(taken(&mut acks, 0, 2), [10, 11]);
         assert_eq!(taken(&mut acks, 0, 2), [12, 13]);

@@ -4,19 +4,19 @@
 use std::time::Instant;
 
 use super::Kcp;
-use super::liveness::quiet_sn;
+use super::liveness::dataless_sn;
 use super::segment::{Command, Segments};
 use super::seq::{Sn, Ts};
 
 impl Kcp {
     /// Whether the rate limit lets something else leave now, and from when it does if not.
-    pub(crate) fn held_until(&self, now: Instant) -> Option<Instant> {
-        self.pacer.wait(self.clock.at(now)).map(|at| self.clock.instant(at))
+    pub(crate) fn rate_limited_until(&self, now: Instant) -> Option<Instant> {
+        self.pacer.blocked_until(self.clock.at(now)).map(|at| self.clock.instant(at))
     }
 
     /// Counts bytes that left beside the KCP datagrams against the rate limit.
-    pub(crate) fn on_sent_beside(&mut self, now: Instant, bytes: usize) {
-        let now = self.clock.pass(now);
+    pub(crate) fn on_out_of_band_sent(&mut self, now: Instant, bytes: usize) {
+        let now = self.clock.tick(now);
         self.pacer.sent(now, bytes);
     }
 
@@ -35,27 +35,27 @@ impl Kcp {
 
     /// A number for segments that carry no data of the stream.
     pub(crate) fn quiet_sn(&self) -> Sn {
-        quiet_sn(self.send.una())
+        dataless_sn(self.send.una())
     }
 
     /// The peer can be reached again: what silence held back may leave.
-    pub(crate) fn on_reachable(&mut self, now: Instant) {
-        self.send.on_heard(self.clock.at(now));
+    pub(crate) fn on_path_validated(&mut self, now: Instant) {
+        self.send.on_peer_activity(self.clock.at(now));
     }
 
     /// Writes an echo probe, which may go to another address than the peer's.
     pub(crate) fn emit_probe(&mut self, sn: Sn, cookie: Ts, out: &mut Vec<u8>) {
-        self.stats.echo_probes += 1;
-        self.header(Command::Push, self.ending.mark(), sn, cookie, 0).emit(out);
+        self.stats.pings_sent += 1;
+        self.header(Command::Push, self.close_state.mark(), sn, cookie, 0).emit(out);
     }
 
     /// Counts a datagram that came back.
-    pub(crate) fn on_reflected(&mut self) {
+    pub(crate) fn count_reflected(&mut self) {
         self.stats.reflected_datagrams += 1;
     }
 
     /// The peer was heard, by something else than a KCP datagram.
-    pub(crate) fn on_heard_beside(&mut self, now: Instant) {
-        self.live.on_heard(self.clock.at(now));
+    pub(crate) fn on_out_of_band_received(&mut self, now: Instant) {
+        self.keepalive.on_received(self.clock.at(now));
     }
 }

@@ -4,41 +4,41 @@
 //! acknowledgements, and losses within one window of data count once.
 
 use super::seq::Sn;
-use crate::config::Congestion;
+use crate::config::CongestionControl;
 
 /// Least slow-start threshold.
-const MIN_THRESHOLD: u32 = 2;
+const MIN_SSTHRESH: u32 = 2;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CongestionWindow {
-    mode: Congestion,
+    mode: CongestionControl,
     /// Segments.
     cwnd: u32,
     ssthresh: u32,
     /// Segments acknowledged since the window last grew in avoidance.
-    credit: u32,
+    acked_since_growth: u32,
     /// Losses of segments before this number belong to an event already reacted to.
     recover: Sn,
 }
 
 impl CongestionWindow {
-    pub(crate) fn new(mode: Congestion, start: Sn) -> Self {
-        Self { mode, cwnd: 1, ssthresh: MIN_THRESHOLD, credit: 0, recover: start }
+    pub(crate) fn new(mode: CongestionControl, start: Sn) -> Self {
+        Self { mode, cwnd: 1, ssthresh: MIN_SSTHRESH, acked_since_growth: 0, recover: start }
     }
 
-    pub(crate) fn set_mode(&mut self, mode: Congestion) {
+    pub(crate) fn set_mode(&mut self, mode: CongestionControl) {
         self.mode = mode;
     }
 
     pub(crate) fn is_active(&self) -> bool {
-        self.mode != Congestion::Off
+        self.mode != CongestionControl::Disabled
     }
 
     /// Segments that may be in flight; `u32::MAX` where the window is off.
-    pub(crate) fn limit(&self) -> u32 {
+    pub(crate) fn window(&self) -> u32 {
         match self.mode {
-            Congestion::Loss => self.cwnd,
-            Congestion::Off => u32::MAX,
+            CongestionControl::Reno => self.cwnd,
+            CongestionControl::Disabled => u32::MAX,
         }
     }
 
@@ -51,10 +51,10 @@ impl CongestionWindow {
             if self.cwnd < self.ssthresh {
                 self.cwnd += 1;
             } else {
-                self.credit += 1;
+                self.acked_since_growth += 1;
                 // One segment per window, and a sixteenth more, which is KCP's impatience.
-                if self.credit.saturating_mul(17) / 16 >= self.cwnd {
-                    self.credit = 0;
+                if self.acked_since_growth.saturating_mul(17) / 16 >= self.cwnd {
+                    self.acked_since_growth = 0;
                     self.cwnd += 1;
                 }
             }
@@ -67,9 +67,9 @@ impl CongestionWindow {
             return;
         }
         self.recover = next;
-        self.ssthresh = (in_flight / 2).max(MIN_THRESHOLD);
+        self.ssthresh = (in_flight / 2).max(MIN_SSTHRESH);
         self.cwnd = self.ssthresh.saturating_add(resend);
-        self.credit = 0;
+        self.acked_since_growth = 0;
     }
 
     /// A segment timed out.
@@ -78,9 +78,9 @@ impl CongestionWindow {
             return;
         }
         self.recover = next;
-        self.ssthresh = (window / 2).max(MIN_THRESHOLD);
+        self.ssthresh = (window / 2).max(MIN_SSTHRESH);
         self.cwnd = 1;
-        self.credit = 0;
+        self.acked_since_growth = 0;
     }
 }
 
@@ -90,32 +90,32 @@ mod tests {
 
     #[test]
     fn off_means_no_limit() {
-        assert_eq!(CongestionWindow::new(Congestion::Off, Sn(0)).limit(), u32::MAX);
+        assert_eq!(CongestionWindow::new(CongestionControl::Disabled, Sn(0)).window(), u32::MAX);
     }
 
     #[test]
     fn slow_start_then_about_one_segment_a_round() {
-        let mut window = CongestionWindow::new(Congestion::Loss, Sn(0));
+        let mut window = CongestionWindow::new(CongestionControl::Reno, Sn(0));
         window.ssthresh = 16;
-        while window.limit() < 16 {
-            window.on_ack(window.limit(), 1_000);
+        while window.window() < 16 {
+            window.on_ack(window.window(), 1_000);
         }
-        assert_eq!(window.limit(), 16);
+        assert_eq!(window.window(), 16);
         window.on_ack(16, 1_000);
-        assert_eq!(window.limit(), 17);
+        assert_eq!(window.window(), 17);
         window.on_ack(500, 17);
-        assert_eq!(window.limit(), 17, "never beyond what the peer can take");
+        assert_eq!(window.window(), 17, "never beyond what the peer can take");
     }
 
     #[test]
     fn losses_of_one_window_count_once() {
-        let mut window = CongestionWindow::new(Congestion::Loss, Sn(u32::MAX - 3));
+        let mut window = CongestionWindow::new(CongestionControl::Reno, Sn(u32::MAX - 3));
         window.cwnd = 40;
         window.on_fast_retransmit(Sn(u32::MAX), Sn(30), 40, 2);
-        assert_eq!(window.limit(), 22);
+        assert_eq!(window.window(), 22);
         window.on_fast_retransmit(Sn(5), Sn(30), 40, 2);
-        assert_eq!(window.limit(), 22);
+        assert_eq!(window.window(), 22);
         window.on_timeout(Sn(31), Sn(50), 22);
-        assert_eq!((window.limit(), window.ssthresh), (1, 11));
+        assert_eq!((window.window(), window.ssthresh), (1, 11));
     }
 }

@@ -11,59 +11,59 @@
 
 use std::collections::VecDeque;
 
-use super::clock::Time;
-use super::outbox::Span;
+use super::clock::Micros;
+use super::outbox::BufferRange;
 use super::seq::{Sn, Ts};
 use crate::room;
 
 /// Back-off levels told apart; a segment beyond the last stays there.
-const LEVELS: usize = 16;
-pub(crate) const LAST_LEVEL: u8 = 15;
+const BACKOFF_LEVELS: usize = 16;
+pub(crate) const MAX_BACKOFF_LEVEL: u8 = 15;
 
 /// One numbered segment.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Flying {
+pub(crate) struct SentSegment {
     /// Rank of the last transmission among all transmissions, from 1.
-    pub(crate) order: u64,
-    pub(crate) last_sent: Time,
+    pub(crate) xmit_seq: u64,
+    pub(crate) last_sent: Micros,
     /// Stamp of the first transmission.
-    pub(crate) first: Ts,
+    pub(crate) first_ts: Ts,
     /// Neighbours in the list of its level; a segment's own number marks an end.
     previous: Sn,
     next: Sn,
     pub(crate) frg: u8,
-    pub(crate) level: u8,
-    pub(crate) repeated: bool,
+    pub(crate) backoff_level: u8,
+    pub(crate) retransmitted: bool,
     pub(crate) acked: bool,
 }
 
-const _: () = assert!(size_of::<Flying>() == 32, "half a cache line");
+const _: () = assert!(size_of::<SentSegment>() == 32, "half a cache line");
 
 #[derive(Clone, Copy, Debug)]
-struct Ends {
+struct ListEnds {
     front: Sn,
     back: Sn,
 }
 
 #[derive(Debug)]
-pub(crate) struct Flight {
+pub(crate) struct SentSegments {
     una: Sn,
-    ring: VecDeque<Flying>,
+    ring: VecDeque<SentSegment>,
     /// In step with the ring.
-    payloads: VecDeque<Span>,
-    lists: [Option<Ends>; LEVELS],
+    payloads: VecDeque<BufferRange>,
+    lists: [Option<ListEnds>; BACKOFF_LEVELS],
     /// One bit per level whose list is not empty.
     occupied: u16,
     transmissions: u64,
 }
 
-impl Flight {
+impl SentSegments {
     pub(crate) fn new(start: Sn) -> Self {
         Self {
             una: start,
             ring: VecDeque::new(),
             payloads: VecDeque::new(),
-            lists: [None; LEVELS],
+            lists: [None; BACKOFF_LEVELS],
             occupied: 0,
             transmissions: 0,
         }
@@ -102,40 +102,40 @@ impl Flight {
     }
 
     #[inline]
-    pub(crate) fn get(&self, sn: Sn) -> Option<&Flying> {
+    pub(crate) fn get(&self, sn: Sn) -> Option<&SentSegment> {
         self.ring.get(self.index(sn)?)
     }
 
-    fn get_mut(&mut self, sn: Sn) -> Option<&mut Flying> {
+    fn get_mut(&mut self, sn: Sn) -> Option<&mut SentSegment> {
         let index = self.index(sn)?;
         self.ring.get_mut(index)
     }
 
     #[inline]
-    pub(crate) fn payload(&self, sn: Sn) -> Option<Span> {
+    pub(crate) fn payload(&self, sn: Sn) -> Option<BufferRange> {
         self.payloads.get(self.index(sn)?).copied()
     }
 
     /// The payload of the oldest segment.
-    pub(crate) fn oldest(&self) -> Option<Span> {
+    pub(crate) fn oldest(&self) -> Option<BufferRange> {
         self.payloads.front().copied()
     }
 
     /// Numbers a new segment and counts its first transmission, which is stamped `first`.
     #[inline]
-    pub(crate) fn push(&mut self, now: Time, first: Ts, payload: Span, frg: u8) -> Sn {
+    pub(crate) fn push(&mut self, now: Micros, first: Ts, payload: BufferRange, frg: u8) -> Sn {
         let sn = self.nxt();
         self.transmissions += 1;
         room::push(&mut self.payloads, payload);
-        let flying = Flying {
-            order: self.transmissions,
+        let flying = SentSegment {
+            xmit_seq: self.transmissions,
             last_sent: now,
-            first,
+            first_ts: first,
             previous: sn,
             next: sn,
             frg,
-            level: 0,
-            repeated: false,
+            backoff_level: 0,
+            retransmitted: false,
             acked: false,
         };
         room::push(&mut self.ring, flying);
@@ -144,27 +144,27 @@ impl Flight {
     }
 
     /// Counts another transmission of an unacknowledged segment, which continues on `level`.
-    pub(crate) fn again(&mut self, now: Time, sn: Sn, level: u8) {
-        self.defer(now, sn, level);
+    pub(crate) fn mark_retransmitted(&mut self, now: Micros, sn: Sn, level: u8) {
+        self.move_to_back(now, sn, level);
         if let Some(segment) = self.get_mut(sn) {
-            segment.repeated = true;
+            segment.retransmitted = true;
         }
     }
 
     /// Puts an unacknowledged segment at the end of the order as if it had been sent now.
-    pub(crate) fn defer(&mut self, now: Time, sn: Sn, level: u8) {
+    pub(crate) fn move_to_back(&mut self, now: Micros, sn: Sn, level: u8) {
         self.unlink(sn);
         self.transmissions += 1;
         let order = self.transmissions;
         if let Some(segment) = self.get_mut(sn) {
-            segment.level = level.min(LAST_LEVEL);
+            segment.backoff_level = level.min(MAX_BACKOFF_LEVEL);
             segment.last_sent = now;
-            segment.order = order;
+            segment.xmit_seq = order;
         }
         self.link(sn);
     }
 
-    /// Marks one segment acknowledged. It keeps its place until [`Self::release`] passes it.
+    /// Marks one segment acknowledged. It keeps its place until [`Self::pop_acked`] passes it.
     pub(crate) fn ack(&mut self, sn: Sn) {
         self.unlink(sn);
         if let Some(segment) = self.get_mut(sn) {
@@ -173,7 +173,7 @@ impl Flight {
     }
 
     /// Removes the oldest segment.
-    pub(crate) fn release(&mut self) -> Option<Flying> {
+    pub(crate) fn pop_acked(&mut self) -> Option<SentSegment> {
         let sn = self.una;
         if self.ring.front().is_some_and(|segment| !segment.acked) {
             self.unlink(sn);
@@ -185,7 +185,7 @@ impl Flight {
     }
 
     pub(crate) fn holds_memory(&self) -> bool {
-        room::is_spare(&self.ring)
+        room::is_reclaimable(&self.ring)
     }
 
     /// A conversation that rests keeps nothing of its last burst. One that bursts again and again
@@ -196,7 +196,7 @@ impl Flight {
     }
 
     /// The earliest transmitted unacknowledged segment of each level in use.
-    pub(crate) fn fronts(&self) -> impl Iterator<Item = (Sn, &Flying)> {
+    pub(crate) fn oldest_per_level(&self) -> impl Iterator<Item = (Sn, &SentSegment)> {
         let mut left = self.occupied;
         std::iter::from_fn(move || {
             let level = left.trailing_zeros() as usize;
@@ -208,7 +208,9 @@ impl Flight {
 
     #[inline]
     fn link(&mut self, sn: Sn) {
-        let Some(level) = self.get(sn).map(|segment| usize::from(segment.level)) else { return };
+        let Some(level) = self.get(sn).map(|segment| usize::from(segment.backoff_level)) else {
+            return;
+        };
         let back = self.lists[level].map(|ends| ends.back);
         if let Some(segment) = self.get_mut(sn) {
             segment.previous = back.unwrap_or(sn);
@@ -218,13 +220,14 @@ impl Flight {
             back.next = sn;
         }
         let front = self.lists[level].map_or(sn, |ends| ends.front);
-        self.lists[level] = Some(Ends { front, back: sn });
+        self.lists[level] = Some(ListEnds { front, back: sn });
         self.occupied |= 1 << level;
     }
 
     fn unlink(&mut self, sn: Sn) {
         let Some(segment) = self.get(sn).filter(|segment| !segment.acked) else { return };
-        let (level, previous, next) = (usize::from(segment.level), segment.previous, segment.next);
+        let (level, previous, next) =
+            (usize::from(segment.backoff_level), segment.previous, segment.next);
         let Some(ends) = self.lists[level] else { return };
         let (first, last) = (previous == sn, next == sn);
         if let Some(neighbour) = self.get_mut(previous).filter(|_| !first) {
@@ -235,8 +238,8 @@ impl Flight {
         }
         self.lists[level] = match (first, last) {
             (true, true) => None,
-            (true, false) => Some(Ends { front: next, ..ends }),
-            (false, true) => Some(Ends { back: previous, ..ends }),
+            (true, false) => Some(ListEnds { front: next, ..ends }),
+            (false, true) => Some(ListEnds { back: previous, ..ends }),
             (false, false) => Some(ends),
         };
         if first && last {
@@ -251,13 +254,13 @@ impl Flight {
         for (level, ends) in self.lists.iter().enumerate() {
             assert_eq!(ends.is_some(), self.occupied & (1 << level) != 0);
             let Some(ends) = ends else { continue };
-            let (mut sn, mut previous, mut order) = (ends.front, ends.front, 0);
+            let (mut sn, mut previous, mut xmit_seq) = (ends.front, ends.front, 0);
             loop {
                 let segment = self.get(sn).expect("linked segments are in the ring");
-                assert!(!segment.acked && usize::from(segment.level) == level);
+                assert!(!segment.acked && usize::from(segment.backoff_level) == level);
                 assert_eq!(segment.previous, previous);
-                assert!(segment.order > order, "a list is in order of transmission");
-                order = segment.order;
+                assert!(segment.xmit_seq > xmit_seq, "a list is in order of transmission");
+                xmit_seq = segment.xmit_seq;
                 linked += 1;
                 if segment.next == sn {
                     break;
@@ -276,25 +279,25 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn fronts(flight: &Flight) -> Vec<u32> {
-        flight.fronts().map(|(sn, _)| sn.0).collect()
+    fn fronts(flight: &SentSegments) -> Vec<u32> {
+        flight.oldest_per_level().map(|(sn, _)| sn.0).collect()
     }
 
     #[test]
     fn the_front_is_the_earliest_transmission() {
-        let mut flight = Flight::new(Sn(u32::MAX));
+        let mut flight = SentSegments::new(Sn(u32::MAX));
         for _ in 0..4 {
-            flight.push(Time(0), Ts(0), Span::default(), 0);
+            flight.push(Micros(0), Ts(0), BufferRange::default(), 0);
         }
         assert_eq!(fronts(&flight), [u32::MAX]);
-        flight.again(Time(1), Sn(u32::MAX), 0);
+        flight.mark_retransmitted(Micros(1), Sn(u32::MAX), 0);
         assert_eq!(fronts(&flight), [0]);
-        flight.again(Time(2), Sn(0), 1);
+        flight.mark_retransmitted(Micros(2), Sn(0), 1);
         assert_eq!(fronts(&flight), [1, 0]);
         flight.ack(Sn(1));
         flight.ack(Sn(0));
         assert_eq!(fronts(&flight), [2]);
-        assert_eq!(flight.release().map(|s| s.repeated), Some(true));
+        assert_eq!(flight.pop_acked().map(|s| s.retransmitted), Some(true));
         assert_eq!((flight.una(), flight.nxt()), (Sn(0), Sn(3)));
         flight.check_invariants();
     }
@@ -305,16 +308,16 @@ mod tests {
             start: u32,
             steps in prop::collection::vec((0_u8..5, any::<u16>()), 1..300),
         ) {
-            let mut flight = Flight::new(Sn(start));
+            let mut flight = SentSegments::new(Sn(start));
             for (i, (step, pick)) in steps.into_iter().enumerate() {
-                let now = Time(i as u64);
+                let now = Micros(i as u64);
                 let sn = flight.una().advance(u32::from(pick) % flight.len().max(1));
                 let open = flight.get(sn).is_some_and(|s| !s.acked);
                 match step {
-                    0 | 1 => { flight.push(now, Ts(0), Span::default(), 0); }
-                    2 if open => flight.again(now, sn, u8::try_from(pick >> 8).unwrap()),
+                    0 | 1 => { flight.push(now, Ts(0), BufferRange::default(), 0); }
+                    2 if open => flight.mark_retransmitted(now, sn, u8::try_from(pick >> 8).unwrap()),
                     3 if open => flight.ack(sn),
-                    4 => { flight.release(); }
+                    4 => { flight.pop_acked(); }
                     _ => {}
                 }
                 flight.check_invariants();

@@ -11,24 +11,24 @@
 
 use std::collections::VecDeque;
 
-use super::clock::Time;
-use super::flight::Flying;
-use super::rtt::Rtt;
-use crate::config::{Backoff, NoDelay};
+use super::clock::Micros;
+use super::flight::SentSegment;
+use super::rtt::RttEstimator;
+use crate::config::{Backoff, Timing};
 
 /// Segments in flight beyond which a flow is bulk: its own queue delays its acknowledgements, so
 /// the first time-out gets half as much again. Below it a flow is latency-bound and does not.
-const THIN: u32 = 32;
+const THIN_STREAM_LIMIT: u32 = 32;
 /// Needed repetitions in a row after which the reordering allowance is halved.
-const FORGET_AFTER: u32 = 16;
+const REO_WND_PERSIST: u32 = 16;
 /// Least reordering allowance of the early rule, microseconds.
-const MIN_ALLOWANCE: u64 = 1_000;
+const MIN_REO_WND: u64 = 1_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sign {
-    Fast,
-    Early,
-    Timeout,
+pub(crate) enum LossTrigger {
+    FastRetransmit,
+    EarlyRetransmit,
+    Rto,
 }
 
 #[derive(Debug)]
@@ -38,13 +38,13 @@ pub(crate) struct LossDetector {
     nodelay: bool,
     backoff: Backoff,
     /// Longest wait, microseconds.
-    longest: u64,
+    max_rto: u64,
     /// The latest acknowledged transmissions, ascending; as many as the fast rule needs.
     acked: VecDeque<u64>,
     /// Round-trip time of the latest of them.
     round_trip: u64,
     /// Reordering allowance, microseconds.
-    allowance: u64,
+    reo_wnd: u64,
     needed: u32,
 }
 
@@ -55,15 +55,15 @@ impl LossDetector {
             early,
             nodelay: false,
             backoff,
-            longest,
+            max_rto: longest,
             acked: VecDeque::new(),
             round_trip: 0,
-            allowance: 0,
+            reo_wnd: 0,
             needed: 0,
         }
     }
 
-    pub(crate) fn set_timing(&mut self, preset: &NoDelay) {
+    pub(crate) fn set_timing(&mut self, preset: &Timing) {
         self.resend = preset.fast_resend.map(|count| usize::from(count.get()));
         self.nodelay = preset.nodelay;
         while self.acked.len() > self.resend.unwrap_or(1) {
@@ -88,44 +88,46 @@ impl LossDetector {
     }
 
     /// A repetition turned out to be needless: the original arrived.
-    pub(crate) fn on_needless(&mut self, rtt: &Rtt) {
-        let step = (rtt.min() / 4).max(MIN_ALLOWANCE);
-        self.allowance = (self.allowance + step).min(rtt.srtt().unwrap_or(0).max(step));
+    pub(crate) fn on_spurious_retransmit(&mut self, rtt: &RttEstimator) {
+        let step = (rtt.min() / 4).max(MIN_REO_WND);
+        self.reo_wnd = (self.reo_wnd + step).min(rtt.srtt().unwrap_or(0).max(step));
         self.needed = 0;
     }
 
     /// A repetition was acknowledged as such.
-    pub(crate) fn on_needed(&mut self) {
+    pub(crate) fn on_confirmed_loss(&mut self) {
         self.needed += 1;
-        if self.needed >= FORGET_AFTER {
+        if self.needed >= REO_WND_PERSIST {
             self.needed = 0;
-            self.allowance /= 2;
+            self.reo_wnd /= 2;
         }
     }
 
     /// When `segment` counts as lost, and by which sign. `stuck`: nothing new can be sent.
     pub(crate) fn lost_at(
         &self,
-        segment: &Flying,
-        rtt: &Rtt,
+        segment: &SentSegment,
+        rtt: &RttEstimator,
         in_flight: u32,
-        stuck: bool,
-    ) -> (Time, Sign) {
-        let timeout =
-            (segment.last_sent.plus(self.timeout(rtt, segment.level, in_flight)), Sign::Timeout);
+        no_new_data: bool,
+    ) -> (Micros, LossTrigger) {
+        let timeout = (
+            segment.last_sent.add_micros(self.timeout(rtt, segment.backoff_level, in_flight)),
+            LossTrigger::Rto,
+        );
         let overtaken = |by: usize| {
             self.acked
                 .len()
                 .checked_sub(by)
                 .and_then(|i| self.acked.get(i))
-                .is_some_and(|&order| order > segment.order)
+                .is_some_and(|&order| order > segment.xmit_seq)
         };
         let sent = segment.last_sent;
         let sign = if self.resend.is_some_and(overtaken) {
-            (sent.plus(self.round_trip + self.allowance), Sign::Fast)
-        } else if self.early && stuck && overtaken(1) {
-            let allowance = self.allowance.max(rtt.min() / 4).max(MIN_ALLOWANCE);
-            (sent.plus(self.round_trip + allowance), Sign::Early)
+            (sent.add_micros(self.round_trip + self.reo_wnd), LossTrigger::FastRetransmit)
+        } else if self.early && no_new_data && overtaken(1) {
+            let allowance = self.reo_wnd.max(rtt.min() / 4).max(MIN_REO_WND);
+            (sent.add_micros(self.round_trip + allowance), LossTrigger::EarlyRetransmit)
         } else {
             return timeout;
         };
@@ -133,21 +135,21 @@ impl LossDetector {
     }
 
     /// The longest wait between two transmissions of a segment, microseconds.
-    pub(crate) fn longest(&self) -> u64 {
-        self.longest
+    pub(crate) fn max_rto(&self) -> u64 {
+        self.max_rto
     }
 
     /// Time-out of a transmission on `level`, microseconds.
-    pub(crate) fn timeout(&self, rtt: &Rtt, level: u8, in_flight: u32) -> u64 {
+    pub(crate) fn timeout(&self, rtt: &RttEstimator, level: u8, in_flight: u32) -> u64 {
         let rto = rtt.rto();
         let level = u64::from(level);
         let wait = match (self.backoff, self.nodelay) {
-            (_, _) if level == 0 && in_flight > THIN => rto + rto / 2,
+            (_, _) if level == 0 && in_flight > THIN_STREAM_LIMIT => rto + rto / 2,
             (Backoff::Linear, true) => rto + rto * level / 2,
             (Backoff::Linear, false) => rto + rto * level,
             (Backoff::Exponential, _) => rto << level,
         };
-        wait.min(self.longest)
+        wait.min(self.max_rto)
     }
 }
 
@@ -156,84 +158,96 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::core::flight::Flight;
-    use crate::core::outbox::Span;
+    use crate::core::flight::SentSegments;
+    use crate::core::outbox::BufferRange;
     use crate::core::seq::{Sn, Ts};
 
-    fn setup(preset: &NoDelay) -> (LossDetector, Rtt, Flight) {
+    fn setup(preset: &Timing) -> (LossDetector, RttEstimator, SentSegments) {
         let mut loss = LossDetector::new(true, Backoff::Linear, 10_000_000);
         loss.set_timing(preset);
-        let mut rtt = Rtt::new(Duration::from_secs(10));
+        let mut rtt = RttEstimator::new(Duration::from_secs(10));
         rtt.set_timing(true, Duration::from_millis(10));
-        rtt.sample(Time(0), 100_000);
-        let mut flight = Flight::new(Sn(0));
+        rtt.on_sample(Micros(0), 100_000);
+        let mut flight = SentSegments::new(Sn(0));
         for _ in 0..4 {
-            flight.push(Time(0), Ts(0), Span::default(), 0);
+            flight.push(Micros(0), Ts(0), BufferRange::default(), 0);
         }
         (loss, rtt, flight)
     }
 
     #[test]
     fn two_later_acks_make_a_segment_lost() {
-        let (mut loss, rtt, flight) = setup(&NoDelay::FAST3);
+        let (mut loss, rtt, flight) = setup(&Timing::FAST3);
         let first = flight.get(Sn(0)).unwrap();
-        assert_eq!(loss.lost_at(first, &rtt, 4, false).1, Sign::Timeout);
+        assert_eq!(loss.lost_at(first, &rtt, 4, false).1, LossTrigger::Rto);
         loss.on_ack(3, 100_000);
-        assert_eq!(loss.lost_at(first, &rtt, 4, false).1, Sign::Timeout);
+        assert_eq!(loss.lost_at(first, &rtt, 4, false).1, LossTrigger::Rto);
         loss.on_ack(2, 100_000);
-        assert_eq!(loss.lost_at(first, &rtt, 4, false), (Time(100_000), Sign::Fast));
+        assert_eq!(
+            loss.lost_at(first, &rtt, 4, false),
+            (Micros(100_000), LossTrigger::FastRetransmit)
+        );
         let third = flight.get(Sn(2)).unwrap();
-        assert_eq!(loss.lost_at(third, &rtt, 4, false).1, Sign::Timeout);
+        assert_eq!(loss.lost_at(third, &rtt, 4, false).1, LossTrigger::Rto);
     }
 
     #[test]
     fn one_later_ack_is_enough_when_nothing_new_can_be_sent() {
-        let (mut loss, rtt, flight) = setup(&NoDelay::PROTOCOL);
+        let (mut loss, rtt, flight) = setup(&Timing::KCP_DEFAULT);
         loss.on_ack(2, 100_000);
         let first = flight.get(Sn(0)).unwrap();
-        assert_eq!(loss.lost_at(first, &rtt, 4, false).1, Sign::Timeout);
-        assert_eq!(loss.lost_at(first, &rtt, 4, true), (Time(125_000), Sign::Early));
+        assert_eq!(loss.lost_at(first, &rtt, 4, false).1, LossTrigger::Rto);
+        assert_eq!(
+            loss.lost_at(first, &rtt, 4, true),
+            (Micros(125_000), LossTrigger::EarlyRetransmit)
+        );
     }
 
     #[test]
     fn a_repetition_is_judged_by_what_was_sent_after_it() {
-        let (mut loss, rtt, mut flight) = setup(&NoDelay::FAST3);
+        let (mut loss, rtt, mut flight) = setup(&Timing::FAST3);
         for order in [2, 3, 4] {
             loss.on_ack(order, 100_000);
         }
-        flight.again(Time(100_000), Sn(0), 0);
-        assert_eq!(loss.lost_at(flight.get(Sn(0)).unwrap(), &rtt, 4, false).1, Sign::Timeout);
+        flight.mark_retransmitted(Micros(100_000), Sn(0), 0);
+        assert_eq!(loss.lost_at(flight.get(Sn(0)).unwrap(), &rtt, 4, false).1, LossTrigger::Rto);
         loss.on_ack(6, 100_000);
         loss.on_ack(7, 100_000);
-        assert_eq!(loss.lost_at(flight.get(Sn(0)).unwrap(), &rtt, 4, false).1, Sign::Fast);
+        assert_eq!(
+            loss.lost_at(flight.get(Sn(0)).unwrap(), &rtt, 4, false).1,
+            LossTrigger::FastRetransmit
+        );
     }
 
     #[test]
     fn needless_repetitions_buy_patience_and_needed_ones_sell_it() {
-        let (mut loss, rtt, flight) = setup(&NoDelay::FAST3);
+        let (mut loss, rtt, flight) = setup(&Timing::FAST3);
         loss.on_ack(3, 100_000);
         loss.on_ack(4, 100_000);
-        loss.on_needless(&rtt);
+        loss.on_spurious_retransmit(&rtt);
         let first = flight.get(Sn(0)).unwrap();
-        assert_eq!(loss.lost_at(first, &rtt, 4, false), (Time(125_000), Sign::Fast));
-        for _ in 0..FORGET_AFTER {
-            loss.on_needed();
+        assert_eq!(
+            loss.lost_at(first, &rtt, 4, false),
+            (Micros(125_000), LossTrigger::FastRetransmit)
+        );
+        for _ in 0..REO_WND_PERSIST {
+            loss.on_confirmed_loss();
         }
-        assert_eq!(loss.lost_at(first, &rtt, 4, false).0, Time(112_500));
+        assert_eq!(loss.lost_at(first, &rtt, 4, false).0, Micros(112_500));
     }
 
     #[test]
     fn back_off_follows_the_chosen_rule_and_ends_at_the_cap() {
-        let (mut loss, rtt, _) = setup(&NoDelay::FAST3);
+        let (mut loss, rtt, _) = setup(&Timing::FAST3);
         let rto = rtt.rto();
         let waits =
             |loss: &LossDetector| [0, 1, 2, 4].map(|level| loss.timeout(&rtt, level, 1) * 2 / rto);
         assert_eq!(waits(&loss), [2, 3, 4, 6]);
-        loss.set_timing(&NoDelay::NORMAL);
+        loss.set_timing(&Timing::NORMAL);
         assert_eq!(waits(&loss), [2, 4, 6, 10]);
         loss.backoff = Backoff::Exponential;
         assert_eq!(waits(&loss), [2, 4, 8, 32]);
         assert_eq!(loss.timeout(&rtt, 15, 1), 10_000_000);
-        assert_eq!(loss.timeout(&rtt, 0, THIN + 1), rto + rto / 2);
+        assert_eq!(loss.timeout(&rtt, 0, THIN_STREAM_LIMIT + 1), rto + rto / 2);
     }
 }

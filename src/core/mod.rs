@@ -47,16 +47,16 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use self::ack::PendingAcks;
-use self::clock::{Clock, Time};
-use self::close::Ending;
-use self::liveness::Liveness;
-use self::opening::{Opening, Suspicion};
-use self::pacer::Pacer;
+use self::clock::{Clock, Micros};
+use self::close::CloseState;
+use self::liveness::Keepalive;
+use self::opening::{OpenRequest, RestartCheck};
+use self::pacer::RateLimiter;
 use self::recv::Receiver;
 use self::send::Sender;
 use self::seq::Sn;
 use crate::config::{
-    self, AckPolicy, KcpConfig, Mode, NoDelay, SEGMENT_HEADER, Setting, WritePolicy,
+    self, AckPolicy, KcpConfig, Mode, SEGMENT_HEADER, Setting, Timing, WritePolicy,
 };
 use crate::error::{ConfigError, ConnectionError};
 use crate::stats::{ConnectionStats, Counters, Estimates, Snapshot};
@@ -69,12 +69,12 @@ const MAX_FRAGMENTS: usize = 255;
 
 /// Where a KCP datagram came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
+pub enum PacketType {
     /// Straight from the network.
-    Wire,
+    Regular,
     /// Put together from redundancy: says nothing about now, so it feeds neither the round-trip
     /// time nor the window.
-    Recovered,
+    Fec,
 }
 
 /// The random part of a conversation, given by the caller.
@@ -83,7 +83,7 @@ pub struct Seed {
     /// What the time stamps on the wire start from, in milliseconds.
     pub ts_epoch: u32,
     /// Source of the cookies of echo probes.
-    pub cookies: u64,
+    pub cookie_seed: u64,
 }
 
 /// Why a message was not accepted for sending.
@@ -117,24 +117,24 @@ pub struct Kcp {
     send: Sender,
     recv: Receiver,
     acks: PendingAcks,
-    live: Liveness,
-    pacer: Pacer,
+    keepalive: Keepalive,
+    pacer: RateLimiter,
     /// When something could last leave.
-    looked: Time,
+    last_poll_transmit: Micros,
     /// A window answer is owed.
-    tell_window: bool,
+    window_update_pending: bool,
     /// Full datagrams since acknowledgements were last written while some wait.
-    full_run: u32,
-    /// With [`WritePolicy::Corked`]: when waiting data leaves by itself.
-    cork_until: Option<Time>,
+    full_datagrams_since_ack: u32,
+    /// With [`WritePolicy::Delayed`]: when waiting data leaves by itself.
+    cork_until: Option<Micros>,
     uncorked: bool,
     /// Since when only late datagrams have come.
-    late_since: Option<Time>,
-    opening: Option<Opening>,
+    only_stale_since: Option<Micros>,
+    opening: Option<OpenRequest>,
     /// Someone at the peer's address opened this conversation anew, and what the peer says.
-    suspicion: Option<Suspicion>,
-    ending: Ending,
-    ended: Option<ConnectionError>,
+    restart_check: Option<RestartCheck>,
+    close_state: CloseState,
+    close_reason: Option<ConnectionError>,
     stats: Counters,
 }
 
@@ -159,7 +159,7 @@ impl Kcp {
     #[doc(hidden)]
     #[must_use]
     pub fn starting_at(conv: u32, config: &KcpConfig, now: Instant, seed: Seed, sn: Sn) -> Self {
-        let mut pacer = Pacer::default();
+        let mut pacer = RateLimiter::default();
         pacer.set_rate(config.rate_limit);
         Self {
             conv,
@@ -172,18 +172,18 @@ impl Kcp {
             send: Sender::new(config, sn, usize::from(config.mtu) - SEGMENT_HEADER),
             recv: Receiver::new(config, sn),
             acks: PendingAcks::default(),
-            live: Liveness::new(config, Time(0), seed.cookies),
+            keepalive: Keepalive::new(config, Micros(0), seed.cookie_seed),
             pacer,
-            looked: Time(0),
-            tell_window: false,
-            full_run: 0,
+            last_poll_transmit: Micros(0),
+            window_update_pending: false,
+            full_datagrams_since_ack: 0,
             cork_until: None,
             uncorked: false,
-            late_since: None,
+            only_stale_since: None,
             opening: None,
-            suspicion: None,
-            ending: Ending::new(config.close_notify),
-            ended: None,
+            restart_check: None,
+            close_state: CloseState::new(config.close_notify),
+            close_reason: None,
             stats: Counters::default(),
         }
     }
@@ -198,11 +198,11 @@ impl Kcp {
 
     /// Payload bytes that the send window admits now.
     #[must_use]
-    pub fn send_room(&self) -> usize {
+    pub fn send_capacity(&self) -> usize {
         self.send.room() * self.send.mss()
     }
 
-    /// What writes are rounded up to in terms of [`Kcp::send_room`]: in message mode each starts a
+    /// What writes are rounded up to in terms of [`Kcp::send_capacity`]: in message mode each starts a
     /// segment of its own.
     pub(crate) fn send_unit(&self) -> usize {
         match self.mode {
@@ -214,7 +214,7 @@ impl Kcp {
     /// Queues bytes: in stream mode behind those already queued, in message mode cut into segments
     /// of their own, as a kcp-go session does with each write.
     ///
-    /// Everything is taken; ask [`Kcp::send_room`] first to stay within the send window. Empty
+    /// Everything is taken; ask [`Kcp::send_capacity`] first to stay within the send window. Empty
     /// data is ignored.
     pub fn send(&mut self, now: Instant, mut data: Bytes) {
         if data.is_empty() {
@@ -279,22 +279,22 @@ impl Kcp {
 
     fn queued(&mut self, now: Instant) {
         let now = self.clock.at(now);
-        if self.write_policy == WritePolicy::Corked && self.cork_until.is_none() {
-            self.cork_until = Some(now.after(self.interval));
+        if self.write_policy == WritePolicy::Delayed && self.cork_until.is_none() {
+            self.cork_until = Some(now.add(self.interval));
         }
         // The peer's window may be closed already.
-        self.watch(now);
+        self.update_timers(now);
     }
 
     /// Lets corked data leave now.
-    pub fn uncork(&mut self) {
-        self.uncorked = !self.send.outbox().is_empty();
+    pub fn flush(&mut self) {
+        self.uncorked = !self.send.send_buffer().is_empty();
     }
 
     /// The next bytes in order, or in message mode the next message.
     pub fn recv(&mut self) -> Option<Bytes> {
         let chunk = self.recv.recv()?;
-        self.tell_window |= self.recv.has_news();
+        self.window_update_pending |= self.recv.wants_window_update();
         Some(chunk)
     }
 
@@ -312,25 +312,25 @@ impl Kcp {
     }
 
     /// Lets waiting acknowledgements leave with the next transmission, whatever the policy.
-    pub(crate) fn hasten_acks(&mut self) {
-        self.acks.hasten();
+    pub(crate) fn flush_acks(&mut self) {
+        self.acks.flush();
     }
 
     /// Asks the peer for a sign of life with the next transmission. Not before the first data of a
     /// conversation: the probe would be the first thing the peer hears.
-    pub fn probe(&mut self, now: Instant) {
-        self.live.request_probe(self.clock.at(now));
+    pub fn ping(&mut self, now: Instant) {
+        self.keepalive.request_ping(self.clock.at(now));
     }
 
     /// The peer goes first with keepalives.
-    pub(crate) fn give_way(&mut self) {
-        self.live.give_way();
+    pub(crate) fn defer_keepalive(&mut self) {
+        self.keepalive.give_way();
     }
 
     /// Asks the peer for a proof that it is there, with the next transmission and then each second
     /// until there is one.
-    pub fn insist(&mut self, now: Instant) {
-        self.live.insist(self.clock.at(now));
+    pub fn start_validation(&mut self, now: Instant) {
+        self.keepalive.insist(self.clock.at(now));
     }
 
     // ----- state -----
@@ -352,20 +352,20 @@ impl Kcp {
     }
 
     /// Whether [`Kcp::release_memory`] would give back something worth it.
-    pub(crate) fn holds_memory(&self) -> bool {
+    pub(crate) fn has_reclaimable_memory(&self) -> bool {
         self.send.holds_memory() || self.recv.holds_memory() || self.acks.holds_memory()
     }
 
     /// Whether the peer has proved that it received something of ours.
     #[must_use]
     pub fn is_established(&self) -> bool {
-        self.live.is_validated()
+        self.keepalive.is_validated()
     }
 
     /// Why the conversation ended by itself, if it has.
     #[must_use]
-    pub fn ended(&self) -> Option<ConnectionError> {
-        self.ended
+    pub fn close_reason(&self) -> Option<ConnectionError> {
+        self.close_reason
     }
 
     /// A snapshot of the counters and estimates.
@@ -385,11 +385,11 @@ impl Kcp {
             rttvar: rtt.rttvar(),
             rto: rtt.rto(),
             min_rtt: rtt.min(),
-            cwnd_segments: self.send.cwnd.limit().min(u32::from(self.send.window())),
-            remote_window_segments: self.send.remote.room(self.send.una()),
+            cwnd_segments: self.send.cwnd.window().min(u32::from(self.send.window())),
+            peer_window_segments: self.send.remote.available(self.send.una()),
             in_flight_segments: self.send.in_flight(),
-            unsent_bytes: self.send.outbox().bytes() as u64,
-            path_mtu: u32::try_from(self.datagram_size()).unwrap_or(u32::MAX),
+            unsent_bytes: self.send.send_buffer().bytes() as u64,
+            current_mtu: u32::try_from(self.current_mtu()).unwrap_or(u32::MAX),
         }
     }
 
@@ -407,7 +407,7 @@ impl Kcp {
     }
 
     /// Sets the timing preset.
-    pub fn set_no_delay(&mut self, preset: NoDelay) {
+    pub fn set_timing(&mut self, preset: Timing) {
         self.apply(Setting::NoDelay(preset));
     }
 
@@ -453,12 +453,12 @@ impl Kcp {
                 self.write_policy = policy;
                 self.cork_until = None;
                 // What waits already is not held back a second time.
-                self.uncork();
+                self.flush();
             }
             Setting::Mtu(mtu) => {
                 self.mtu = usize::from(mtu);
                 self.send.path.on_resized();
-                self.fit_path();
+                self.update_mss();
             }
             Setting::RateLimit(rate) => self.pacer.set_rate(rate),
             Setting::Duplicates(_) | Setting::Fec(_) => {}

@@ -1,6 +1,6 @@
 //! What the application wrote, from when it is taken until it is acknowledged.
 //!
-//! Bytes stay where they are: a segment's payload is a [`Span`] of a piece, and a piece is given
+//! Bytes stay where they are: a segment's payload is a [`BufferRange`] of a piece, and a piece is given
 //! back when the last segment cut from it is released.
 
 use std::collections::VecDeque;
@@ -9,19 +9,19 @@ use bytes::Bytes;
 
 use crate::room;
 
-/// Bytes of a piece of a stream at most, so that a [`Span`] can name any part of it.
-const LARGEST: usize = 1 << 30;
+/// Bytes of a piece of a stream at most, so that a [`BufferRange`] can name any part of it.
+const MAX_CHUNK_LEN: usize = 1 << 30;
 
 /// Where a segment's payload is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Span {
+pub(crate) struct BufferRange {
     /// Counts the pieces that segments were cut from.
     piece: u32,
     start: u32,
     len: u32,
 }
 
-impl Span {
+impl BufferRange {
     /// Bytes.
     pub(crate) fn len(self) -> usize {
         self.len as usize
@@ -29,7 +29,7 @@ impl Span {
 }
 
 #[derive(Debug)]
-struct Piece {
+struct Chunk {
     data: Bytes,
     frg: u8,
 }
@@ -37,40 +37,40 @@ struct Piece {
 /// In a byte stream the pieces are one sequence, cut where segments happen to end; in message mode
 /// each piece is one segment.
 #[derive(Debug)]
-pub(crate) struct Outbox {
+pub(crate) struct SendBuffer {
     /// Pieces that segments were cut from, the first of which has this number.
     sent: VecDeque<Bytes>,
     first: u32,
     /// Pieces that are not cut to the end, and how many bytes of the front one are.
-    waiting: VecDeque<Piece>,
+    waiting: VecDeque<Chunk>,
     offset: usize,
     /// The front one is the last of `sent` as well.
-    begun: bool,
+    front_is_shared: bool,
     /// Bytes that no segment carries yet.
     bytes: usize,
     stream: bool,
 }
 
-impl Outbox {
+impl SendBuffer {
     pub(crate) fn new(stream: bool) -> Self {
         Self {
             sent: VecDeque::new(),
             first: 0,
             waiting: VecDeque::new(),
             offset: 0,
-            begun: false,
+            front_is_shared: false,
             bytes: 0,
             stream,
         }
     }
 
     pub(crate) fn push(&mut self, mut data: Bytes, frg: u8) {
-        while self.stream && data.len() > LARGEST {
-            let piece = data.split_to(LARGEST);
+        while self.stream && data.len() > MAX_CHUNK_LEN {
+            let piece = data.split_to(MAX_CHUNK_LEN);
             self.push(piece, frg);
         }
         self.bytes += data.len();
-        room::push(&mut self.waiting, Piece { data, frg });
+        room::push(&mut self.waiting, Chunk { data, frg });
     }
 
     /// Whether segments carry everything.
@@ -97,19 +97,19 @@ impl Outbox {
 
     /// The payload and `frg` of the next segment.
     #[inline]
-    pub(crate) fn take(&mut self, mss: usize) -> Option<(Span, u8)> {
+    pub(crate) fn take(&mut self, mss: usize) -> Option<(BufferRange, u8)> {
         let len = self.next_len(mss)?;
         let front = self.waiting.front()?;
         let (frg, left) = (front.frg, front.data.len() - self.offset);
         let span = if left < len {
-            self.gather(len);
+            self.coalesce(len);
             self.span(0, len)
         } else {
-            if !self.begun {
+            if !self.front_is_shared {
                 room::push(&mut self.sent, front.data.clone());
             }
             let span = self.span(self.offset, len);
-            (self.offset, self.begun) = (self.offset + len, true);
+            (self.offset, self.front_is_shared) = (self.offset + len, true);
             if left == len {
                 self.next_piece();
             }
@@ -122,18 +122,18 @@ impl Outbox {
     /// A part of the last piece that segments were cut from.
     #[expect(clippy::cast_possible_truncation, reason = "segments and pieces are far below 4 GiB")]
     #[inline]
-    fn span(&self, start: usize, len: usize) -> Span {
+    fn span(&self, start: usize, len: usize) -> BufferRange {
         let piece = self.first.wrapping_add(self.sent.len() as u32).wrapping_sub(1);
-        Span { piece, start: start as u32, len: len as u32 }
+        BufferRange { piece, start: start as u32, len: len as u32 }
     }
 
     fn next_piece(&mut self) {
         self.waiting.pop_front();
-        (self.offset, self.begun) = (0, false);
+        (self.offset, self.front_is_shared) = (0, false);
     }
 
     /// One segment made of several writes: the only place where payload is copied on its way in.
-    fn gather(&mut self, len: usize) {
+    fn coalesce(&mut self, len: usize) {
         let mut payload = Vec::with_capacity(len);
         while payload.len() < len {
             let Some(front) = self.waiting.front() else { break };
@@ -151,16 +151,16 @@ impl Outbox {
 
     /// The payload that a segment carries.
     #[inline]
-    pub(crate) fn get(&self, span: Span) -> Option<&[u8]> {
+    pub(crate) fn get(&self, span: BufferRange) -> Option<&[u8]> {
         let piece = self.sent.get(span.piece.wrapping_sub(self.first) as usize)?;
         piece.get(span.start as usize..)?.get(..span.len())
     }
 
     /// The oldest segment in flight is `oldest` now: what comes before it is given back.
-    pub(crate) fn release(&mut self, oldest: Option<Span>) {
+    pub(crate) fn release(&mut self, oldest: Option<BufferRange>) {
         let held = match oldest {
             Some(span) => span.piece.wrapping_sub(self.first) as usize,
-            None => self.sent.len() - usize::from(self.begun),
+            None => self.sent.len() - usize::from(self.front_is_shared),
         };
         for _ in 0..held {
             self.sent.pop_front();
@@ -169,7 +169,7 @@ impl Outbox {
     }
 
     pub(crate) fn holds_memory(&self) -> bool {
-        room::is_spare(&self.waiting) || room::is_spare(&self.sent)
+        room::is_reclaimable(&self.waiting) || room::is_reclaimable(&self.sent)
     }
 
     pub(crate) fn release_memory(&mut self) {
@@ -180,7 +180,7 @@ impl Outbox {
     /// Compares what is counted with what is there.
     #[cfg(any(test, feature = "_fuzz"))]
     pub(crate) fn check_invariants(&self) {
-        assert!(self.sent.len() >= usize::from(self.begun));
+        assert!(self.sent.len() >= usize::from(self.front_is_shared));
         assert!(self.waiting.front().is_none_or(|front| self.offset <= front.data.len()));
         let waiting: usize = self.waiting.iter().map(|piece| piece.data.len()).sum();
         assert_eq!(waiting - self.offset, self.bytes);
@@ -199,7 +199,7 @@ mod tests {
             mss in 1_usize..1_500,
             in_flight in 0_usize..20,
         ) {
-            let mut outbox = Outbox::new(true);
+            let mut outbox = SendBuffer::new(true);
             outbox.first = u32::MAX - 3;
             let mut expected = Vec::new();
             for (i, len) in writes.iter().enumerate() {
@@ -220,7 +220,7 @@ mod tests {
                     outbox.release(flight.front().copied());
                 }
                 // Each piece in flight is needed, but for the one that is being cut.
-                prop_assert!(outbox.sent.len() <= flight.len() + usize::from(outbox.begun));
+                prop_assert!(outbox.sent.len() <= flight.len() + usize::from(outbox.front_is_shared));
                 outbox.check_invariants();
             }
             while let Some(span) = flight.pop_front() {
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn messages_keep_their_cuts() {
-        let mut outbox = Outbox::new(false);
+        let mut outbox = SendBuffer::new(false);
         for (data, frg) in [("ab", 1), ("c", 0), ("", 0), ("def", 0)] {
             outbox.push(Bytes::from_static(data.as_bytes()), frg);
         }

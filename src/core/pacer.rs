@@ -1,92 +1,92 @@
-//! When what is due may leave: [`Pacer`] is the rate limit that the application sets, a token
-//! bucket; [`Spread`] has a window leave over a round trip instead of at one moment. Both apply
+//! When what is due may leave: [`RateLimiter`] is the rate limit that the application sets, a token
+//! bucket; [`Pacer`] has a window leave over a round trip instead of at one moment. Both apply
 //! before a datagram is built, so that time stamps and retransmission timers start when it really
 //! leaves.
 
 use std::num::NonZeroU64;
 
-use super::clock::Time;
-use super::rtt::Rtt;
+use super::clock::Micros;
+use super::rtt::RttEstimator;
 
 /// Time whose worth of bytes may leave at once.
 const BURST: u64 = 10_000;
 const SECOND: u64 = 1_000_000;
 
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Pacer {
+pub(crate) struct RateLimiter {
     /// Bytes per second.
     rate: Option<NonZeroU64>,
     /// Nothing leaves before this time.
-    next: Time,
+    next: Micros,
 }
 
-impl Pacer {
+impl RateLimiter {
     pub(crate) fn set_rate(&mut self, rate: Option<NonZeroU64>) {
         self.rate = rate;
         // What an old rate still owes is forgiven: a new one takes effect at once.
-        self.next = Time(0);
+        self.next = Micros(0);
     }
 
     /// When the next datagram may leave, if not now.
-    pub(crate) fn wait(&self, now: Time) -> Option<Time> {
+    pub(crate) fn blocked_until(&self, now: Micros) -> Option<Micros> {
         (self.rate.is_some() && self.next.since(now) > 0).then_some(self.next)
     }
 
     /// With a limit: when the next datagram may leave.
-    pub(crate) fn next(&self) -> Option<Time> {
+    pub(crate) fn next(&self) -> Option<Micros> {
         self.rate.map(|_| self.next)
     }
 
     #[inline]
-    pub(crate) fn sent(&mut self, now: Time, bytes: usize) {
+    pub(crate) fn sent(&mut self, now: Micros, bytes: usize) {
         let Some(rate) = self.rate else { return };
         let cost = (bytes as u64).saturating_mul(SECOND) / rate;
         // Unused time is kept for one burst, no longer.
-        self.next = self.next.max(Time(now.0.saturating_sub(BURST))).plus(cost);
+        self.next = self.next.max(Micros(now.0.saturating_sub(BURST))).add_micros(cost);
     }
 }
 
 /// A window leaves in four fifths of a round trip: the acknowledgements set the pace, not this.
-const SHARE: (u64, u64) = (4, 5);
+const WINDOW_SPREAD: (u64, u64) = (4, 5);
 /// Time whose worth of segments may leave at once, and after how much of it a train that was held
 /// back goes on, nanoseconds. Timers come in milliseconds.
-const ALLOWANCE: u64 = 2_000_000;
+const MAX_BURST_NANOS: u64 = 2_000_000;
 const QUANTUM: u64 = 1_000_000;
 /// Segments that may leave at once on any path: a third of what a receive buffer of 208 KiB holds.
-const TRAIN: u64 = 32;
+const MAX_BURST_SEGMENTS: u64 = 32;
 
 /// Spreads a window over a round trip. The longer the path, the more of a window that left at one
 /// moment would arrive at one moment, in a buffer that holds a hundred datagrams.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Spread {
+pub(crate) struct Pacer {
     /// Time that was used up, in nanoseconds.
     used: u64,
     /// Nothing leaves before this time.
-    resume: Time,
+    resume: Micros,
 }
 
-impl Spread {
-    pub(crate) fn resume(&self) -> Time {
+impl Pacer {
+    pub(crate) fn resume(&self) -> Micros {
         self.resume
     }
 
     #[inline]
-    pub(crate) fn holds(&self, now: Time) -> bool {
+    pub(crate) fn is_blocked(&self, now: Micros) -> bool {
         self.resume > now
     }
 
     /// A segment leaves, one of `window` within a round trip.
-    pub(crate) fn sent(&mut self, now: Time, window: u32, rtt: &Rtt) {
+    pub(crate) fn sent(&mut self, now: Micros, window: u32, rtt: &RttEstimator) {
         let Some(srtt) = rtt.srtt().filter(|_| !rtt.is_short()) else {
-            self.resume = Time(0);
+            self.resume = Micros(0);
             return;
         };
-        let interval = srtt * 1_000 * SHARE.0 / SHARE.1 / u64::from(window.max(1));
+        let interval = srtt * 1_000 * WINDOW_SPREAD.0 / WINDOW_SPREAD.1 / u64::from(window.max(1));
         let now = now.0.saturating_mul(1_000);
-        let earliest = now.saturating_sub(ALLOWANCE.max(TRAIN * interval));
+        let earliest = now.saturating_sub(MAX_BURST_NANOS.max(MAX_BURST_SEGMENTS * interval));
         self.used = self.used.max(earliest).saturating_add(interval);
         if self.used > now {
-            self.resume = Time((self.used + QUANTUM).div_ceil(1_000));
+            self.resume = Micros((self.used + QUANTUM).div_ceil(1_000));
         }
     }
 }
@@ -99,11 +99,11 @@ mod tests {
 
     #[test]
     fn the_long_run_rate_is_exact() {
-        let mut pacer = Pacer::default();
+        let mut pacer = RateLimiter::default();
         pacer.set_rate(NonZeroU64::new(1_000_000));
-        let (mut now, mut bytes) = (Time(0), 0);
-        while now < Time(10 * SECOND) {
-            match pacer.wait(now) {
+        let (mut now, mut bytes) = (Micros(0), 0);
+        while now < Micros(10 * SECOND) {
+            match pacer.blocked_until(now) {
                 Some(next) => now = next,
                 None => {
                     pacer.sent(now, 1_400);
@@ -115,20 +115,20 @@ mod tests {
     }
 
     /// A path of which this many round trips of each length are known, in microseconds.
-    fn path(samples: &[(u64, usize)]) -> Rtt {
-        let mut rtt = Rtt::new(Duration::from_secs(10));
+    fn path(samples: &[(u64, usize)]) -> RttEstimator {
+        let mut rtt = RttEstimator::new(Duration::from_secs(10));
         for (sample, count) in samples {
-            (0..*count).for_each(|_| rtt.sample(Time(0), *sample));
+            (0..*count).for_each(|_| rtt.on_sample(Micros(0), *sample));
         }
         rtt
     }
 
     /// Sends whenever it may for a second: how many segments, and the longest run at one moment.
-    fn spread(window: u32, rtt: &Rtt) -> (u64, u64) {
-        let (mut spread, mut now) = (Spread::default(), Time(10 * SECOND));
+    fn spread(window: u32, rtt: &RttEstimator) -> (u64, u64) {
+        let (mut spread, mut now) = (Pacer::default(), Micros(10 * SECOND));
         let (mut sent, mut run, mut longest) = (0, 0, 0);
-        while now < Time(11 * SECOND) && sent < 1_000_000 {
-            if spread.holds(now) {
+        while now < Micros(11 * SECOND) && sent < 1_000_000 {
+            if spread.is_blocked(now) {
                 (now, run) = (spread.resume(), 0);
                 continue;
             }
@@ -160,18 +160,18 @@ mod tests {
 
     #[test]
     fn a_path_that_turns_out_to_be_short_holds_nothing_back() {
-        let (mut spread, now) = (Spread::default(), Time(SECOND));
-        while !spread.holds(now) {
+        let (mut spread, now) = (Pacer::default(), Micros(SECOND));
+        while !spread.is_blocked(now) {
             spread.sent(now, 4, &path(&[(100_000, 1)]));
         }
         spread.sent(now, 4, &path(&[(100_000, 100), (500, 1)]));
-        assert!(!spread.holds(now));
+        assert!(!spread.is_blocked(now));
     }
 
     #[test]
     fn no_rate_means_no_wait() {
-        let mut pacer = Pacer::default();
-        pacer.sent(Time(0), 1 << 30);
-        assert_eq!(pacer.wait(Time(0)), None);
+        let mut pacer = RateLimiter::default();
+        pacer.sent(Micros(0), 1 << 30);
+        assert_eq!(pacer.blocked_until(Micros(0)), None);
     }
 }

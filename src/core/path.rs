@@ -11,43 +11,43 @@
 //!
 //! Segments that exist keep their size: the peer may have received one whose acknowledgement was
 //! lost, so its number cannot be given to other bytes. They need a path that passes fragments on,
-//! which [`Path::needs_fragments`] has the driver ask of the system.
+//! which [`MtuDiscovery::needs_ip_fragmentation`] has the driver ask of the system.
 
 use super::Kcp;
-use super::clock::Time;
-use super::liveness::{COOKIE_LIFE, quiet_sn};
-use super::segment::{Command, HEADER, Header};
+use super::clock::Micros;
+use super::liveness::{COOKIE_LIFE, dataless_sn};
+use super::segment::{Command, HEADER_LEN, Header};
 use super::seq::{Sn, Ts};
 use crate::error::ConnectionError;
 
 /// Sizes of a KCP datagram in bytes that are tried below the configured one, and one that every
 /// path carries. With 40 bytes of cipher and FEC they are 1,200, 1,000 and 508 bytes of UDP payload:
 /// what fits IPv6's least MTU, what fits some tunnels in it, and what every IPv4 host takes.
-const STEPS: [usize; 2] = [1_160, 960];
-const FLOOR: usize = 468;
+const PLPMTU_TABLE: [usize; 2] = [1_160, 960];
+const MIN_PLPMTU: usize = 468;
 /// Repetitions of full segments, a time-out apart and with no acknowledgement of one between them,
 /// that raise a doubt.
-const SIGNS: u8 = 3;
+const BLACK_HOLE_THRESHOLD: u8 = 3;
 /// Large probes in a row that must stay unanswered while small ones after them are answered.
-const STRIKES: u8 = 3;
+const MAX_PROBES: u8 = 3;
 /// Least time between large probes, and for an answer to either kind, microseconds.
-const GAP: u64 = 1_000_000;
+const PROBE_TIMER: u64 = 1_000_000;
 /// How often a path that carried less is asked for more, microseconds.
-const RAISE: u64 = 60_000_000;
+const PMTU_RAISE_TIMER: u64 = 60_000_000;
 /// Numbers that a peer which has forgotten everything might take for new data.
-const EARLY: u32 = 1 << 16;
+const MIN_PROBE_SN: u32 = 1 << 16;
 
 #[derive(Debug, Default)]
-pub(crate) struct Path {
+pub(crate) struct MtuDiscovery {
     /// Repetitions since a full segment arrived, when the last one counted, and the largest
     /// datagram among them in bytes.
-    signs: u8,
-    sign_at: Time,
+    suspicious_loss_count: u8,
+    sign_at: Micros,
     lost: usize,
     /// When the last large probe left.
-    asked: Option<Time>,
+    asked: Option<Micros>,
     /// The last small one, and when it was sent.
-    small: Option<(Sn, Ts, Time)>,
+    small: Option<(Sn, Ts, Micros)>,
     search: Option<Box<Search>>,
     narrow: Option<Box<Narrow>>,
 }
@@ -57,14 +57,14 @@ pub(crate) struct Path {
 struct Narrow {
     /// What it carries, in bytes of a KCP datagram.
     limit: usize,
-    raise_at: Time,
+    raise_at: Micros,
     /// Segments before this number may have been cut too large, and none of them was acknowledged
     /// since.
-    stranded: Option<(Sn, Time)>,
+    oversized_in_flight: Option<(Sn, Micros)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Purpose {
+enum ProbeGoal {
     /// Whether the size in use is carried at all.
     Doubt,
     /// What is, since it is not.
@@ -82,7 +82,7 @@ enum Stage {
 /// A size that is being tried.
 #[derive(Clone, Copy, Debug)]
 struct Search {
-    purpose: Purpose,
+    purpose: ProbeGoal,
     size: usize,
     stage: Stage,
     /// A probe of this stage has left.
@@ -95,7 +95,7 @@ struct Search {
     missed: bool,
     strikes: u8,
     /// When the next probe leaves.
-    next: Time,
+    next: Micros,
 }
 
 /// A probe to write.
@@ -108,8 +108,8 @@ struct Probe {
 }
 
 impl Search {
-    fn new(purpose: Purpose, size: usize, sn: Sn, next: Time) -> Self {
-        let stage = if purpose == Purpose::Doubt { Stage::Small } else { Stage::Large };
+    fn new(purpose: ProbeGoal, size: usize, sn: Sn, next: Micros) -> Self {
+        let stage = if purpose == ProbeGoal::Doubt { Stage::Small } else { Stage::Large };
         Self {
             purpose,
             size,
@@ -125,7 +125,7 @@ impl Search {
     }
 }
 
-impl Path {
+impl MtuDiscovery {
     /// What the path is known to carry, in bytes of a KCP datagram, if that is less than asked for.
     pub(crate) fn limit(&self) -> usize {
         self.narrow.as_ref().map_or(usize::MAX, |narrow| narrow.limit)
@@ -133,76 +133,84 @@ impl Path {
 
     /// Whether it matters what arrives.
     pub(crate) fn is_watching(&self) -> bool {
-        self.signs > 0
+        self.suspicious_loss_count > 0
     }
 
     /// A segment is repeated, in a datagram of `size` bytes where `mtu` are allowed.
-    pub(crate) fn on_repeat(&mut self, now: Time, (size, mtu): (usize, usize), rto: u64, una: Sn) {
+    pub(crate) fn on_segment_lost(
+        &mut self,
+        now: Micros,
+        (size, mtu): (usize, usize),
+        rto: u64,
+        una: Sn,
+    ) {
         // A larger one was cut before the path was known.
-        if self.search.is_some() || size <= FLOOR || size > mtu {
+        if self.search.is_some() || size <= MIN_PLPMTU || size > mtu {
             return;
         }
-        if self.signs > 0 && now.since(self.sign_at) < rto {
+        if self.suspicious_loss_count > 0 && now.since(self.sign_at) < rto {
             return;
         }
-        (self.signs, self.sign_at) = (self.signs + 1, now);
+        (self.suspicious_loss_count, self.sign_at) = (self.suspicious_loss_count + 1, now);
         self.lost = self.lost.max(size);
-        if self.signs >= SIGNS {
-            self.search = Some(Box::new(Search::new(Purpose::Doubt, mtu, padded_sn(una), now)));
+        if self.suspicious_loss_count >= BLACK_HOLE_THRESHOLD {
+            self.search =
+                Some(Box::new(Search::new(ProbeGoal::Doubt, mtu, mtu_probe_sn(una), now)));
         }
     }
 
     /// A segment arrived that left in a datagram of `size` bytes.
-    pub(crate) fn on_arrived(&mut self, size: usize) {
-        if self.signs > 0 && size >= self.lost {
-            self.trust();
+    pub(crate) fn on_segment_acked(&mut self, size: usize) {
+        if self.suspicious_loss_count > 0 && size >= self.lost {
+            self.reset_black_hole_detector();
         }
     }
 
     /// The cumulative acknowledgement has moved to `una`.
-    pub(crate) fn on_una(&mut self, now: Time, una: Sn) {
+    pub(crate) fn on_una(&mut self, now: Micros, una: Sn) {
         if let Some(narrow) = &mut self.narrow {
-            let stranded = narrow.stranded.filter(|(until, _)| until.since(una) > 0);
-            narrow.stranded = stranded.map(|(until, _)| (until, now));
+            let stranded = narrow.oversized_in_flight.filter(|(until, _)| until.since(una) > 0);
+            narrow.oversized_in_flight = stranded.map(|(until, _)| (until, now));
         }
     }
 
     /// Datagrams have another size from now on, so what was found out about the old one is void.
     pub(crate) fn on_resized(&mut self) {
-        self.trust();
+        self.reset_black_hole_detector();
         self.search = None;
     }
 
-    fn trust(&mut self) {
-        (self.signs, self.lost) = (0, 0);
-        self.search.take_if(|search| search.purpose == Purpose::Doubt);
+    fn reset_black_hole_detector(&mut self) {
+        (self.suspicious_loss_count, self.lost) = (0, 0);
+        self.search.take_if(|search| search.purpose == ProbeGoal::Doubt);
     }
 
     /// New data leaves in datagrams of up to `mtu` bytes if the path lets it: it is time to ask for
     /// more now and then.
-    pub(crate) fn raise(&mut self, now: Time, mtu: usize, una: Sn) {
+    pub(crate) fn raise(&mut self, now: Micros, mtu: usize, una: Sn) {
         let Some(narrow) = &mut self.narrow else { return };
-        let rests = self.search.is_none() && narrow.stranded.is_none();
+        let rests = self.search.is_none() && narrow.oversized_in_flight.is_none();
         if rests && now >= narrow.raise_at && narrow.limit < mtu {
-            narrow.raise_at = now.plus(RAISE);
-            self.search = Some(Box::new(Search::new(Purpose::Raise, mtu, padded_sn(una), now)));
+            narrow.raise_at = now.add_micros(PMTU_RAISE_TIMER);
+            self.search =
+                Some(Box::new(Search::new(ProbeGoal::Raise, mtu, mtu_probe_sn(una), now)));
         }
     }
 
     /// When the next probe leaves.
-    pub(crate) fn deadline(&self) -> Option<Time> {
+    pub(crate) fn deadline(&self) -> Option<Micros> {
         self.search.as_ref().map(|search| search.next)
     }
 
     /// Since when segments that were cut too large have made no progress.
-    fn stranded_since(&self) -> Option<Time> {
-        self.narrow.as_ref()?.stranded.map(|(_, since)| since)
+    fn stranded_since(&self) -> Option<Micros> {
+        self.narrow.as_ref()?.oversized_in_flight.map(|(_, since)| since)
     }
 
     /// Whether routers should be allowed to cut datagrams into fragments: there are segments too
     /// large for the path, or a peer that proved nothing may not even have received the first one.
     /// Not while sizes are tried: those would arrive in fragments as well.
-    pub(crate) fn needs_fragments(&self, validated: bool) -> bool {
+    pub(crate) fn needs_ip_fragmentation(&self, validated: bool) -> bool {
         match &self.search {
             Some(search) => !validated && search.tries > 1,
             None => self.stranded_since().is_some(),
@@ -210,12 +218,13 @@ impl Path {
     }
 
     /// The probe that is due, if any.
-    fn take_probe(&mut self, now: Time, rto: u64, cookie: impl FnOnce() -> Ts) -> Option<Probe> {
+    fn take_probe(&mut self, now: Micros, rto: u64, cookie: impl FnOnce() -> Ts) -> Option<Probe> {
         let search = self.search.as_mut().filter(|search| now >= search.next)?;
         if search.waits && search.stage == Stage::Large {
-            if search.purpose == Purpose::Raise {
-                let limit = self.narrow.as_ref().map_or(FLOOR, |narrow| narrow.limit);
-                let next = STEPS.into_iter().find(|size| (limit + 1..search.size).contains(size));
+            if search.purpose == ProbeGoal::Raise {
+                let limit = self.narrow.as_ref().map_or(MIN_PLPMTU, |narrow| narrow.limit);
+                let next =
+                    PLPMTU_TABLE.into_iter().find(|size| (limit + 1..search.size).contains(size));
                 let Some(size) = next else {
                     self.search = None;
                     return None;
@@ -225,7 +234,7 @@ impl Path {
                 (search.stage, search.missed, search.waits) = (Stage::Small, true, false);
             }
         }
-        let wait = GAP.max(2 * rto);
+        let wait = PROBE_TIMER.max(2 * rto);
         let (sn, size) = (search.sn, search.size);
         match search.stage {
             Stage::Small => {
@@ -234,12 +243,12 @@ impl Path {
                 self.small = Some((sn, cookie, now));
                 search.tries = if search.waits { search.tries } else { 0 };
                 search.waits = true;
-                search.next = now.plus(wait << search.tries.min(3));
+                search.next = now.add_micros(wait << search.tries.min(3));
                 search.tries = search.tries.saturating_add(1);
-                Some(Probe { sn, cookie, size: HEADER })
+                Some(Probe { sn, cookie, size: HEADER_LEN })
             }
             Stage::Large => {
-                (search.waits, search.next) = (true, now.plus(wait));
+                (search.waits, search.next) = (true, now.add_micros(wait));
                 self.asked = Some(now);
                 Some(Probe { sn, cookie: *search.large.get_or_insert_with(cookie), size })
             }
@@ -247,20 +256,20 @@ impl Path {
     }
 
     /// Whether a small probe of that number and cookie was sent a short time ago, answered or not.
-    pub(super) fn has_asked(&self, now: Time, asked: (Sn, Ts)) -> bool {
-        let fresh = |sent: Time| now.since(sent) <= COOKIE_LIFE;
+    pub(super) fn has_asked(&self, now: Micros, asked: (Sn, Ts)) -> bool {
+        let fresh = |sent: Micros| now.since(sent) <= COOKIE_LIFE;
         self.small.is_some_and(|(sn, cookie, sent)| (sn, cookie) == asked && fresh(sent))
     }
 
     /// Whether an acknowledgement answers a probe. `nxt` is the number of the next new segment,
     /// `mtu` the largest datagram that is wanted.
-    fn on_answer(&mut self, now: Time, (sn, ts): (Sn, Ts), nxt: Sn, mtu: usize) -> bool {
+    fn on_answer(&mut self, now: Micros, (sn, ts): (Sn, Ts), nxt: Sn, mtu: usize) -> bool {
         let Some(search) = self.search.as_mut().filter(|search| search.sn == sn) else {
             return false;
         };
         if search.large == Some(ts) {
             let (size, purpose) = (search.size, search.purpose);
-            self.carries(now, size, purpose, mtu);
+            self.on_probe_acked(now, size, purpose, mtu);
             return true;
         }
         let asked = self.small.is_some_and(|(_, cookie, _)| cookie == ts);
@@ -268,36 +277,37 @@ impl Path {
             return false;
         }
         search.strikes += u8::from(std::mem::take(&mut search.missed));
-        if search.strikes >= STRIKES {
-            self.fails(now, nxt);
+        if search.strikes >= MAX_PROBES {
+            self.on_black_hole(now, nxt);
         } else {
-            let earliest = self.asked.map_or(now, |asked| asked.plus(GAP));
+            let earliest = self.asked.map_or(now, |asked| asked.add_micros(PROBE_TIMER));
             (search.stage, search.waits, search.next) = (Stage::Large, false, now.max(earliest));
         }
         true
     }
 
-    fn carries(&mut self, now: Time, size: usize, purpose: Purpose, mtu: usize) {
-        self.trust();
+    fn on_probe_acked(&mut self, now: Micros, size: usize, purpose: ProbeGoal, mtu: usize) {
+        self.reset_black_hole_detector();
         self.search = None;
         if size >= mtu {
             self.narrow = None;
-        } else if let Some(narrow) = self.narrow.as_mut().filter(|_| purpose != Purpose::Doubt) {
-            (narrow.limit, narrow.raise_at) = (size, now.plus(RAISE));
+        } else if let Some(narrow) = self.narrow.as_mut().filter(|_| purpose != ProbeGoal::Doubt) {
+            (narrow.limit, narrow.raise_at) = (size, now.add_micros(PMTU_RAISE_TIMER));
         }
     }
 
     /// Until it is known what the path carries instead, segments are cut so that it carries them.
-    fn fails(&mut self, now: Time, nxt: Sn) {
+    fn on_black_hole(&mut self, now: Micros, nxt: Sn) {
         let Some(search) = self.search.take() else { return };
-        self.trust();
-        let raise_at = now.plus(RAISE);
-        let known = self.narrow.take().and_then(|narrow| narrow.stranded);
-        let doubt = search.purpose == Purpose::Doubt;
+        self.reset_black_hole_detector();
+        let raise_at = now.add_micros(PMTU_RAISE_TIMER);
+        let known = self.narrow.take().and_then(|narrow| narrow.oversized_in_flight);
+        let doubt = search.purpose == ProbeGoal::Doubt;
         let stranded = if doubt { Some((nxt, now)) } else { known };
-        self.narrow = Some(Box::new(Narrow { limit: FLOOR, raise_at, stranded }));
-        if let Some(size) = STEPS.into_iter().find(|size| *size < search.size) {
-            self.search = Some(Box::new(Search::new(Purpose::Lower, size, search.sn, now)));
+        self.narrow =
+            Some(Box::new(Narrow { limit: MIN_PLPMTU, raise_at, oversized_in_flight: stranded }));
+        if let Some(size) = PLPMTU_TABLE.into_iter().find(|size| *size < search.size) {
+            self.search = Some(Box::new(Search::new(ProbeGoal::Lower, size, search.sn, now)));
         }
     }
 }
@@ -305,85 +315,85 @@ impl Path {
 /// Path probes.
 impl Kcp {
     /// Whether someone should see to it that datagrams may be fragmented on their way.
-    pub(crate) fn needs_fragments(&self) -> bool {
-        self.ended.is_none()
-            && self.send.is_waiting()
-            && self.send.path.needs_fragments(self.live.is_validated())
+    pub(crate) fn needs_ip_fragmentation(&self) -> bool {
+        self.close_reason.is_none()
+            && self.send.awaits_ack()
+            && self.send.path.needs_ip_fragmentation(self.keepalive.is_validated())
     }
 
     /// When the next probe leaves. Without data in flight it can wait: nobody is hurt.
-    pub(super) fn path_deadline(&self) -> Option<Time> {
-        self.send.path.deadline().filter(|_| self.send.is_waiting())
+    pub(super) fn path_deadline(&self) -> Option<Micros> {
+        self.send.path.deadline().filter(|_| self.send.awaits_ack())
     }
 
     /// Appends the probe that is due, if any.
-    pub(super) fn emit_path_probe(&mut self, now: Time, out: &mut Vec<u8>) -> bool {
+    pub(super) fn emit_path_probe(&mut self, now: Micros, out: &mut Vec<u8>) -> bool {
         if self.path_deadline().is_none_or(|at| now < at) {
             return false;
         }
-        let (rto, live) = (self.send.rtt.rto(), &mut self.live);
+        let (rto, live) = (self.send.rtt.rto(), &mut self.keepalive);
         let Some(probe) = self.send.path.take_probe(now, rto, || live.next_cookie()) else {
             return false;
         };
-        let padding = probe.size - HEADER;
+        let padding = probe.size - HEADER_LEN;
         let len = u32::try_from(padding).unwrap_or(0);
         let header = self.header(Command::Push, 0, probe.sn, probe.cookie, len);
         header.emit(out);
         out.resize(out.len() + padding, 0);
         match padding {
-            0 => self.stats.echo_probes += 1,
-            _ => self.stats.path_probes += 1,
+            0 => self.stats.pings_sent += 1,
+            _ => self.stats.mtu_probes_sent += 1,
         }
         true
     }
 
     /// Whether an acknowledgement answers such a probe.
-    pub(super) fn on_path_answer(&mut self, now: Time, header: &Header) -> bool {
+    pub(super) fn on_path_answer(&mut self, now: Micros, header: &Header) -> bool {
         let (answer, nxt) = ((header.sn, header.ts), self.send.nxt());
         if !self.send.path.on_answer(now, answer, nxt, self.mtu) {
             return false;
         }
-        self.live.on_proof();
-        if self.fit_path() {
+        self.keepalive.on_validated();
+        if self.update_mss() {
             // What silence held back may be small enough now, or pass in fragments.
-            self.send.on_heard(now);
+            self.send.on_peer_activity(now);
         }
         true
     }
 
     /// From now on segments are cut for what is both wanted and carried. Returns whether that is
     /// something else than before.
-    pub(super) fn fit_path(&mut self) -> bool {
-        let (mss, before) = (self.mtu.min(self.send.path.limit()) - HEADER, self.send.mss());
+    pub(super) fn update_mss(&mut self) -> bool {
+        let (mss, before) = (self.mtu.min(self.send.path.limit()) - HEADER_LEN, self.send.mss());
         self.send.set_mss(mss);
         mss != before
     }
 
     /// The end of a conversation whose segments are too large for a path that does not carry
     /// fragments either, while its peer answers whatever is small.
-    pub(super) fn judge_stranded(&mut self, now: Time) {
+    pub(super) fn check_oversized_timeout(&mut self, now: Micros) {
         if self.stranded_until().is_some_and(|until| now >= until) {
-            self.ended.get_or_insert(ConnectionError::DeadPeer);
+            self.close_reason.get_or_insert(ConnectionError::DeadPeer);
         }
     }
 
-    pub(super) fn stranded_until(&self) -> Option<Time> {
+    pub(super) fn stranded_until(&self) -> Option<Micros> {
         let since = self.send.path.stranded_since()?;
-        let limit = self.live.dead_after()?;
-        self.send.is_oldest_open().then(|| since.plus(limit))
+        let limit = self.keepalive.dead_after()?;
+        self.send.is_oldest_open().then(|| since.add_micros(limit))
     }
 
     /// Largest datagram that is sent now, in bytes.
     #[must_use]
-    pub fn datagram_size(&self) -> usize {
-        HEADER + self.send.mss()
+    pub fn current_mtu(&self) -> usize {
+        HEADER_LEN + self.send.mss()
     }
 }
 
-/// As [`quiet_sn`], and nothing that a peer which has forgotten everything would store.
-fn padded_sn(una: Sn) -> Sn {
-    match quiet_sn(una) {
-        Sn(sn) if sn < EARLY => Sn(u32::MAX),
+/// As [`dataless_sn`], and nothing that a peer which has forgotten everything would store.
+fn mtu_probe_sn(una: Sn) -> Sn {
+    match dataless_sn(una) {
+        Sn(sn) if sn < MIN_PROBE_SN => Sn(u32::MAX),
         sn => sn,
     }
 }

@@ -14,11 +14,11 @@ use std::collections::VecDeque;
 
 use bytes::{Bytes, BytesMut};
 
-use self::fragments::Partial;
-use super::clock::Time;
-use super::rtt::Rtt;
+use self::fragments::MessageReassembly;
+use super::clock::Micros;
+use super::rtt::RttEstimator;
 use super::seq::Sn;
-use super::tune::Tuner;
+use super::tune::WindowAutotune;
 use crate::config::{KcpConfig, Mode, SEGMENT_CHARGE, SEGMENT_COST};
 use crate::error::ConnectionError;
 use crate::pool;
@@ -26,31 +26,31 @@ use crate::room;
 
 /// Bounds of the delivery buffer that in-order payloads of a byte stream are appended to.
 const MIN_CHUNK: usize = 512;
-const MAX_CHUNK: usize = pool::WIDE;
+const MAX_CHUNK: usize = pool::BUFFER_LEN;
 /// Those of this size and above are wide ones that are used again.
 const POOLED: usize = MAX_CHUNK / 2;
 
 /// What became of a PUSH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Arrival {
+pub(crate) enum RecvOutcome {
     /// It was the next one.
     InOrder,
     /// Stored behind a gap.
-    Ahead,
+    OutOfOrder,
     /// Stored behind the gap before, and acknowledged.
-    AheadAgain,
+    OutOfOrderDuplicate,
     /// Here already.
-    Repeated,
+    Duplicate,
     /// Outside the window or the memory.
-    Refused,
+    OutOfWindow,
 }
 
 #[derive(Debug)]
-struct Held {
+struct OutOfOrderSegment {
     payload: Bytes,
     frg: u8,
     /// Its acknowledgement waits to be sent.
-    owed: bool,
+    ack_pending: bool,
 }
 
 /// A payload in its datagram, or one that was held.
@@ -87,13 +87,13 @@ struct Chunk {
 pub(crate) struct Receiver {
     nxt: Sn,
     window: u16,
-    tuner: Option<Tuner>,
+    tuner: Option<WindowAutotune>,
     budget: usize,
     /// The budget follows the window.
     derived_budget: bool,
     charged: usize,
     /// Slot `i` holds number `nxt + i`; slot 0 is always empty.
-    reorder: VecDeque<Option<Held>>,
+    reorder: VecDeque<Option<OutOfOrderSegment>>,
     held: u32,
     ready: VecDeque<Chunk>,
     /// In-order bytes of a stream that are not a chunk yet.
@@ -107,16 +107,16 @@ pub(crate) struct Receiver {
     /// Bytes that went through buffers between the last two reads, and since then, the tail's not
     /// included.
     last_read: usize,
-    sealed: usize,
-    partial: Option<Partial>,
+    frozen_bytes: usize,
+    partial: Option<MessageReassembly>,
     /// In-order segments not read yet.
     unread: u32,
     messages: bool,
     empty_messages: bool,
     /// What one segment of the window stands for: a stock peer's largest, or a larger one seen.
-    unit: usize,
+    segment_charge: usize,
     /// Right edge of the window as the peer last saw it.
-    told: Sn,
+    advertised_edge: Sn,
 }
 
 impl Receiver {
@@ -124,7 +124,7 @@ impl Receiver {
         Self {
             nxt: start,
             window: config.recv_window,
-            tuner: Tuner::of(config.recv_window, config.auto_windows, start),
+            tuner: WindowAutotune::of(config.recv_window, config.auto_windows, start),
             budget: config.recv_budget(),
             derived_budget: config.recv_memory.is_none(),
             charged: 0,
@@ -137,13 +137,13 @@ impl Receiver {
             tail_is_wide: false,
             chunk_size: 0,
             last_read: 0,
-            sealed: 0,
+            frozen_bytes: 0,
             partial: None,
             unread: 0,
             messages: config.mode == Mode::Message,
             empty_messages: config.empty_messages,
-            unit: SEGMENT_CHARGE,
-            told: start.advance(u32::from(config.recv_window)),
+            segment_charge: SEGMENT_CHARGE,
+            advertised_edge: start.advance(u32::from(config.recv_window)),
         }
     }
 
@@ -157,9 +157,9 @@ impl Receiver {
 
     /// Something arrived in order: a window that nobody has set may be too small for the path.
     /// Returns whether the round-trip time is wanted and not known.
-    pub(crate) fn tune(&mut self, now: Time, rtt: &Rtt) -> bool {
+    pub(crate) fn tune(&mut self, now: Micros, rtt: &RttEstimator) -> bool {
         let Some(tuner) = &mut self.tuner else { return false };
-        let unknown = rtt.srtt().is_none() && tuner.moved(self.nxt) >= u32::from(self.window);
+        let unknown = rtt.srtt().is_none() && tuner.delivered(self.nxt) >= u32::from(self.window);
         let window = tuner.recv_window(now, self.nxt, rtt, (self.window, self.unread));
         if window != self.window {
             self.window = window;
@@ -170,14 +170,14 @@ impl Receiver {
 
     fn set_budget(&mut self) {
         if self.derived_budget {
-            let owed = self.charged + self.promised() as usize * SEGMENT_CHARGE;
+            let owed = self.charged + self.advertised() as usize * SEGMENT_CHARGE;
             self.budget = (usize::from(self.window) * SEGMENT_CHARGE).max(owed);
         }
     }
 
     /// Segments beyond `nxt` that the peer was told it may send.
-    fn promised(&self) -> u32 {
-        self.told.offset_from(self.nxt).unwrap_or(0)
+    fn advertised(&self) -> u32 {
+        self.advertised_edge.offset_from(self.nxt).unwrap_or(0)
     }
 
     /// The next number in order.
@@ -186,26 +186,27 @@ impl Receiver {
     }
 
     /// Segments that can be stored beyond `nxt`: the window to advertise.
-    pub(crate) fn room(&self) -> u16 {
-        let segments = u32::from(self.window).saturating_sub(self.unread).max(self.promised());
-        let memory = self.budget.saturating_sub(self.charged) / self.unit;
+    pub(crate) fn advertisable_window(&self) -> u16 {
+        let segments = u32::from(self.window).saturating_sub(self.unread).max(self.advertised());
+        let memory = self.budget.saturating_sub(self.charged) / self.segment_charge;
         let memory = u32::try_from(memory).unwrap_or(u32::MAX).saturating_add(self.held);
-        let memory = memory.max(u32::from(self.is_stuck()));
+        let memory = memory.max(u32::from(self.has_nothing_readable()));
         u16::try_from(segments.min(memory)).unwrap_or(u16::MAX)
     }
 
     /// The window to write into a header; remembers what the peer was told.
-    pub(crate) fn tell(&mut self) -> u16 {
-        let room = self.room();
-        self.told = self.nxt.advance(u32::from(room));
+    pub(crate) fn advertise_window(&mut self) -> u16 {
+        let room = self.advertisable_window();
+        self.advertised_edge = self.nxt.advance(u32::from(room));
         self.set_budget();
         room
     }
 
     /// Whether reading has opened the window so much that the peer should hear of it unasked.
-    pub(crate) fn has_news(&self) -> bool {
-        let gain = self.nxt.advance(u32::from(self.room())).since(self.told);
-        let share = if self.told.since(self.nxt) <= 0 { 4 } else { 2 };
+    pub(crate) fn wants_window_update(&self) -> bool {
+        let gain =
+            self.nxt.advance(u32::from(self.advertisable_window())).since(self.advertised_edge);
+        let share = if self.advertised_edge.since(self.nxt) <= 0 { 4 } else { 2 };
         gain > 0 && gain.unsigned_abs() >= (u32::from(self.window) / share).max(1)
     }
 
@@ -215,26 +216,27 @@ impl Receiver {
         sn: Sn,
         frg: u8,
         payload: &[u8],
-    ) -> Result<Arrival, ConnectionError> {
-        let Some(place) = sn.offset_from(self.nxt) else { return Ok(Arrival::Repeated) };
+    ) -> Result<RecvOutcome, ConnectionError> {
+        let Some(place) = sn.offset_from(self.nxt) else { return Ok(RecvOutcome::Duplicate) };
         let charge = payload.len() + SEGMENT_COST;
-        let fits = self.charged + charge <= self.budget || (place == 0 && self.is_stuck());
-        if place >= u32::from(self.room()) || !fits {
-            return Ok(Arrival::Refused);
+        let fits =
+            self.charged + charge <= self.budget || (place == 0 && self.has_nothing_readable());
+        if place >= u32::from(self.advertisable_window()) || !fits {
+            return Ok(RecvOutcome::OutOfWindow);
         }
-        self.unit = self.unit.max(charge);
+        self.segment_charge = self.segment_charge.max(charge);
         if place > 0 {
-            return Ok(self.hold(place as usize, frg, payload));
+            return Ok(self.store_out_of_order(place as usize, frg, payload));
         }
         self.charged += charge;
         let mut delivered = self.deliver(frg, charge, Payload::Borrowed(payload));
         if self.held > 0 && delivered.is_ok() {
-            delivered = self.deliver_held();
+            delivered = self.deliver_contiguous();
         }
         if delivered.is_err() {
             self.discard_held();
         }
-        delivered.map(|()| Arrival::InOrder)
+        delivered.map(|()| RecvOutcome::InOrder)
     }
 
     /// The conversation ends before what is behind the gap.
@@ -245,26 +247,30 @@ impl Receiver {
     }
 
     /// Whether nothing that is stored can be read, so that only the next segment in order helps.
-    fn is_stuck(&self) -> bool {
+    fn has_nothing_readable(&self) -> bool {
         self.ready.is_empty() && self.tail_segments == 0
     }
 
-    fn hold(&mut self, place: usize, frg: u8, payload: &[u8]) -> Arrival {
+    fn store_out_of_order(&mut self, place: usize, frg: u8, payload: &[u8]) -> RecvOutcome {
         if self.reorder.len() <= place {
             self.reorder.resize_with(place + 1, || None);
         }
         match self.reorder.get_mut(place) {
             Some(slot @ None) => {
-                *slot = Some(Held { payload: Bytes::copy_from_slice(payload), frg, owed: true });
+                *slot = Some(OutOfOrderSegment {
+                    payload: Bytes::copy_from_slice(payload),
+                    frg,
+                    ack_pending: true,
+                });
                 self.held += 1;
                 self.charged += payload.len() + SEGMENT_COST;
-                Arrival::Ahead
+                RecvOutcome::OutOfOrder
             }
-            Some(Some(held)) if !held.owed => {
-                held.owed = true;
-                Arrival::AheadAgain
+            Some(Some(held)) if !held.ack_pending => {
+                held.ack_pending = true;
+                RecvOutcome::OutOfOrderDuplicate
             }
-            _ => Arrival::Repeated,
+            _ => RecvOutcome::Duplicate,
         }
     }
 
@@ -272,12 +278,12 @@ impl Receiver {
     pub(crate) fn on_acknowledged(&mut self, sn: Sn) {
         let place = sn.offset_from(self.nxt).and_then(|place| usize::try_from(place).ok());
         if let Some(Some(held)) = place.and_then(|place| self.reorder.get_mut(place)) {
-            held.owed = false;
+            held.ack_pending = false;
         }
     }
 
     /// Delivers what a filled gap released.
-    fn deliver_held(&mut self) -> Result<(), ConnectionError> {
+    fn deliver_contiguous(&mut self) -> Result<(), ConnectionError> {
         while let Some(Some(held)) = self.reorder.front_mut().map(Option::take) {
             self.held -= 1;
             let charge = held.payload.len() + SEGMENT_COST;
@@ -310,7 +316,7 @@ impl Receiver {
         match payload {
             // Worth handing over as it is.
             Payload::Owned(data) if data.len() >= MIN_CHUNK => {
-                self.seal_tail();
+                self.freeze_tail();
                 room::push(&mut self.ready, Chunk { data, segments: 1, charge });
                 return Ok(());
             }
@@ -334,7 +340,7 @@ impl Receiver {
                 // More arrives between two reads than a chunk holds.
                 self.chunk_size = (2 * self.chunk_size).min(MAX_CHUNK);
             }
-            self.seal_tail();
+            self.freeze_tail();
             // The first one is as large as what there is: many conversations say no more.
             let least = if self.chunk_size == 0 { 0 } else { MIN_CHUNK };
             self.chunk_size = self.chunk_size.max(room).max(least);
@@ -352,7 +358,7 @@ impl Receiver {
     }
 
     /// Makes the bytes appended so far a chunk of their own.
-    fn seal_tail(&mut self) {
+    fn freeze_tail(&mut self) {
         if self.tail_segments == 0 {
             return;
         }
@@ -362,7 +368,7 @@ impl Receiver {
         let lone = if self.tail_is_wide { left < pool::LARGE } else { self.chunk_size < MIN_CHUNK };
         let tail = if lone { std::mem::take(&mut self.tail) } else { self.tail.split() };
         let data = tail.freeze();
-        self.sealed += data.len();
+        self.frozen_bytes += data.len();
         let segments = std::mem::take(&mut self.tail_segments);
         let charge = std::mem::take(&mut self.tail_charge);
         room::push(&mut self.ready, Chunk { data, segments, charge });
@@ -375,9 +381,9 @@ impl Receiver {
             if some && self.chunk_size > MIN_CHUNK && self.tail.len() < self.chunk_size / 8 {
                 self.chunk_size = (self.chunk_size / 2).max(MIN_CHUNK);
             }
-            self.seal_tail();
-            if self.sealed > 0 {
-                self.last_read = std::mem::take(&mut self.sealed);
+            self.freeze_tail();
+            if self.frozen_bytes > 0 {
+                self.last_read = std::mem::take(&mut self.frozen_bytes);
             }
         }
         let chunk = self.ready.pop_front()?;
@@ -396,7 +402,7 @@ impl Receiver {
 
     pub(crate) fn holds_memory(&self) -> bool {
         self.chunk_size >= MIN_CHUNK
-            || room::is_spare(&self.ready)
+            || room::is_reclaimable(&self.ready)
             || (self.held == 0 && self.reorder.capacity() > 0)
     }
 
@@ -405,7 +411,7 @@ impl Receiver {
     pub(crate) fn release_memory(&mut self) {
         if self.tail_segments == 0 {
             self.tail = BytesMut::new();
-            (self.chunk_size, self.last_read, self.sealed) = (0, 0, 0);
+            (self.chunk_size, self.last_read, self.frozen_bytes) = (0, 0, 0);
         }
         room::release(&mut self.ready);
         if self.held == 0 {
@@ -429,6 +435,6 @@ impl Receiver {
         // One segment beyond the budget where there is nothing to read, and a message being put
         // together beside what is held behind a gap.
         let assembly = if self.messages { self.budget } else { 0 };
-        assert!(self.charged <= self.budget + assembly + self.unit);
+        assert!(self.charged <= self.budget + assembly + self.segment_charge);
     }
 }

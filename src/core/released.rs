@@ -3,15 +3,15 @@
 
 use std::collections::VecDeque;
 
-use super::clock::{Clock, Time};
-use super::flight::Flying;
+use super::clock::{Clock, Micros};
+use super::flight::SentSegment;
 use super::seq::Ts;
 use crate::room;
 
 /// How many are remembered.
-const REMEMBERED: usize = 64;
+const CAPACITY: usize = 64;
 /// And how many of them while nothing has been sent for a while.
-const AT_REST: usize = 8;
+const CAPACITY_IDLE: usize = 8;
 
 /// When a released segment was sent.
 #[derive(Clone, Copy, Debug)]
@@ -28,7 +28,7 @@ struct Times {
 
 /// What an acknowledgement of a released segment says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Late {
+pub(super) enum LateAck {
     /// Too old to tell.
     Stale,
     /// It was never sent, or not then.
@@ -37,40 +37,40 @@ pub(super) enum Late {
     /// a repetition that nobody needed.
     Last { rtt: Option<u64>, repeated: bool },
     /// An earlier one did. `repeated`: the repetition after it was not needed.
-    Earlier { repeated: bool },
+    EarlierTransmission { repeated: bool },
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Released {
+pub(super) struct AckedHistory {
     times: VecDeque<Times>,
     /// There were more, which are not remembered.
-    forgot: bool,
+    evicted: bool,
 }
 
-impl Released {
-    pub(super) fn remember(&mut self, clock: &Clock, segment: &Flying) {
-        if self.times.len() == REMEMBERED {
+impl AckedHistory {
+    pub(super) fn remember(&mut self, clock: &Clock, segment: &SentSegment) {
+        if self.times.len() == CAPACITY {
             self.times.pop_front();
-            self.forgot = true;
+            self.evicted = true;
         }
         let times = Times {
-            first: segment.first,
-            last: clock.stamp(segment.last_sent),
+            first: segment.first_ts,
+            last: clock.timestamp(segment.last_sent),
             sent: low_half(segment.last_sent),
             acked: segment.acked,
-            repeated: segment.repeated && !segment.acked,
+            repeated: segment.retransmitted && !segment.acked,
         };
         room::push(&mut self.times, times);
     }
 
     pub(super) fn holds_memory(&self) -> bool {
-        self.times.capacity() > AT_REST
+        self.times.capacity() > CAPACITY_IDLE
     }
 
     /// Forgets all but the latest: whatever is still under way of the others is late indeed.
     pub(super) fn release_memory(&mut self) {
-        let surplus = self.times.len().saturating_sub(AT_REST);
-        self.forgot |= surplus > 0;
+        let surplus = self.times.len().saturating_sub(CAPACITY_IDLE);
+        self.evicted |= surplus > 0;
         self.times.drain(..surplus);
         self.times.shrink_to_fit();
     }
@@ -85,54 +85,54 @@ impl Released {
     }
 
     /// An acknowledgement, with its stamp, of the segment released `age` segments ago.
-    pub(super) fn on_ack(&mut self, now: Time, age: u32, ts: Ts) -> Late {
-        let unknown = if self.forgot { Late::Stale } else { Late::Invalid };
+    pub(super) fn on_ack(&mut self, now: Micros, age: u32, ts: Ts) -> LateAck {
+        let unknown = if self.evicted { LateAck::Stale } else { LateAck::Invalid };
         let place = self.place(age);
         let Some(times) = place.and_then(|place| self.times.get_mut(place)) else { return unknown };
         if ts.since(times.first) < 0 || ts.since(times.last) > 0 {
-            return Late::Invalid;
+            return LateAck::Invalid;
         }
         let repeated = std::mem::take(&mut times.repeated);
         if ts != times.last {
-            return Late::Earlier { repeated };
+            return LateAck::EarlierTransmission { repeated };
         }
         // A path that repeats datagrams much later says nothing about now.
         let news = !std::mem::replace(&mut times.acked, true);
         let rtt = news.then(|| u64::from(low_half(now).wrapping_sub(times.sent)));
-        Late::Last { rtt, repeated }
+        LateAck::Last { rtt, repeated }
     }
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "differences of up to an hour are exact")]
-fn low_half(time: Time) -> u32 {
+fn low_half(time: Micros) -> u32 {
     time.0 as u32
 }
 
 #[cfg(test)]
 #[expect(clippy::disallowed_methods, reason = "a clock needs an instant to start from")]
 mod tests {
-    use super::super::flight::Flight;
-    use super::super::outbox::Span;
+    use super::super::flight::SentSegments;
+    use super::super::outbox::BufferRange;
     use super::super::seq::Sn;
     use super::*;
 
     #[test]
     fn a_rest_leaves_the_latest_and_judges_nobody_by_the_others() {
         let clock = Clock::new(std::time::Instant::now(), 0);
-        let (mut flight, mut released) = (Flight::new(Sn(0)), Released::default());
+        let (mut flight, mut released) = (SentSegments::new(Sn(0)), AckedHistory::default());
         for ms in 0..20 {
-            let now = Time(ms * 1_000);
-            flight.push(now, clock.stamp(now), Span::default(), 0);
-            released.remember(&clock, &flight.release().unwrap());
+            let now = Micros(ms * 1_000);
+            flight.push(now, clock.timestamp(now), BufferRange::default(), 0);
+            released.remember(&clock, &flight.pop_acked().unwrap());
         }
         assert!(released.holds_memory());
-        let now = Time(50_000);
-        assert_eq!(released.on_ack(now, 21, Ts(0)), Late::Invalid, "there was no such segment");
+        let now = Micros(50_000);
+        assert_eq!(released.on_ack(now, 21, Ts(0)), LateAck::Invalid, "there was no such segment");
         released.release_memory();
         assert!(!released.holds_memory());
-        assert_eq!(released.on_ack(now, 9, Ts(11)), Late::Stale);
+        assert_eq!(released.on_ack(now, 9, Ts(11)), LateAck::Stale);
         let rtt = Some(38_000);
-        assert_eq!(released.on_ack(now, 8, Ts(12)), Late::Last { rtt, repeated: false });
-        assert_eq!(released.on_ack(now, 1, Ts(18)), Late::Invalid, "it left at another time");
+        assert_eq!(released.on_ack(now, 8, Ts(12)), LateAck::Last { rtt, repeated: false });
+        assert_eq!(released.on_ack(now, 1, Ts(18)), LateAck::Invalid, "it left at another time");
     }
 }

@@ -1,6 +1,6 @@
 //! The 24-byte segment header and the datagrams made of segments.
 //!
-//! A datagram is any number of segments back to back, all of one conversation. [`check`] walks it
+//! A datagram is any number of segments back to back, all of one conversation. [`validate`] walks it
 //! completely before anything is applied, so a datagram with one bad segment has no effect at all.
 //!
 //! Layout, little-endian: conv 4, cmd 1, frg 1, wnd 2, ts 4, sn 4, una 4, len 4, payload.
@@ -8,7 +8,7 @@
 use super::seq::{Sn, Ts};
 
 /// Bytes of a segment header.
-pub const HEADER: usize = crate::config::SEGMENT_HEADER;
+pub const HEADER_LEN: usize = crate::config::SEGMENT_HEADER;
 
 /// What a segment is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -19,10 +19,10 @@ pub enum Command {
     /// Acknowledges one PUSH and echoes its time stamp.
     Ack = 82,
     /// Asks for the receive window.
-    WindowAsk = 83,
+    WindowProbe = 83,
     /// Tells the receive window.
-    WindowTell = 84,
-    /// Says something of the conversation's end; `frg` says what, see [`Notice`]. Only peers that
+    WindowUpdate = 84,
+    /// Says something of the conversation's end; `frg` says what, see [`ControlType`]. Only peers that
     /// advertised to understand it are sent one.
     Control = 85,
 }
@@ -32,8 +32,8 @@ impl Command {
         match byte {
             81 => Some(Self::Push),
             82 => Some(Self::Ack),
-            83 => Some(Self::WindowAsk),
-            84 => Some(Self::WindowTell),
+            83 => Some(Self::WindowProbe),
+            84 => Some(Self::WindowUpdate),
             85 => Some(Self::Control),
             _ => None,
         }
@@ -42,31 +42,31 @@ impl Command {
 
 /// What `frg` of acknowledgements, window questions, window answers and echo probes advertises: the
 /// sender understands [`Command::Control`]. Other implementations send 0 there and read nothing.
-pub const MARK: u8 = 0xA5;
+pub const CONTROL_CAPABLE: u8 = 0xA5;
 
 /// What a [`Command::Control`] says, in its `frg`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
-pub enum Notice {
+pub enum ControlType {
     /// No data follows: `sn` is the number after the last segment.
-    Close = 1,
-    /// Answers a [`Notice::Close`] once everything before its `sn` has arrived; `sn` and `ts` are its.
-    Closed = 2,
+    Fin = 1,
+    /// Answers a [`ControlType::Fin`] once everything before its `sn` has arrived; `sn` and `ts` are its.
+    FinAck = 2,
     /// The conversation is given up. `sn` and `ts` are those of a PUSH of the receiver.
-    Abort = 3,
-    /// Answers a [`Notice::Abort`] with its `sn` and `ts`.
-    Aborted = 4,
+    Reset = 3,
+    /// Answers a [`ControlType::Reset`] with its `sn` and `ts`.
+    ResetAck = 4,
 }
 
-impl Notice {
+impl ControlType {
     /// The notice of a [`Command::Control`], if it is a known one.
     #[must_use]
     pub const fn from_frg(frg: u8) -> Option<Self> {
         match frg {
-            1 => Some(Self::Close),
-            2 => Some(Self::Closed),
-            3 => Some(Self::Abort),
-            4 => Some(Self::Aborted),
+            1 => Some(Self::Fin),
+            2 => Some(Self::FinAck),
+            3 => Some(Self::Reset),
+            4 => Some(Self::ResetAck),
             _ => None,
         }
     }
@@ -97,8 +97,8 @@ pub struct Header {
     pub conv: u32,
     /// Command.
     pub command: Command,
-    /// PUSH: fragments of the message that follow this one. Control: the [`Notice`]. Otherwise
-    /// [`MARK`] or 0.
+    /// PUSH: fragments of the message that follow this one. Control: the [`ControlType`]. Otherwise
+    /// [`CONTROL_CAPABLE`] or 0.
     pub frg: u8,
     /// Segments the sender of this header can still receive.
     pub wnd: u16,
@@ -119,7 +119,7 @@ impl Header {
     ///
     /// [`InputError::Truncated`] or [`InputError::UnknownCommand`].
     pub fn parse(bytes: &[u8]) -> Result<Self, InputError> {
-        let Some(header) = bytes.first_chunk::<HEADER>() else {
+        let Some(header) = bytes.first_chunk::<HEADER_LEN>() else {
             return Err(InputError::Truncated);
         };
         let &[c0, c1, c2, c3, cmd, frg, w0, w1, rest @ ..] = header;
@@ -139,7 +139,7 @@ impl Header {
     /// Appends the 24 bytes of this header to `out`.
     #[inline]
     pub fn emit(&self, out: &mut Vec<u8>) {
-        let mut bytes = [0_u8; HEADER];
+        let mut bytes = [0_u8; HEADER_LEN];
         bytes[0..4].copy_from_slice(&self.conv.to_le_bytes());
         bytes[4] = self.command as u8;
         bytes[5] = self.frg;
@@ -159,12 +159,12 @@ impl Header {
 /// # Errors
 ///
 /// The first fault found; nothing of the datagram may be used then.
-pub fn check(datagram: &[u8], conv: u32) -> Result<(), InputError> {
+pub fn validate(datagram: &[u8], conv: u32) -> Result<(), InputError> {
     let mut rest = datagram;
-    if rest.len() < HEADER {
+    if rest.len() < HEADER_LEN {
         return Err(InputError::Truncated);
     }
-    while rest.len() >= HEADER {
+    while rest.len() >= HEADER_LEN {
         let header = Header::parse(rest)?;
         if header.conv != conv {
             return Err(InputError::ConvMismatch);
@@ -176,10 +176,10 @@ pub fn check(datagram: &[u8], conv: u32) -> Result<(), InputError> {
 
 fn payload_and_rest<'a>(header: &Header, segment: &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
     let len = usize::try_from(header.len).ok()?;
-    segment.get(HEADER..)?.split_at_checked(len)
+    segment.get(HEADER_LEN..)?.split_at_checked(len)
 }
 
-/// The segments of a datagram. Stops at the first one that [`check`] would refuse.
+/// The segments of a datagram. Stops at the first one that [`validate`] would refuse.
 #[derive(Clone, Debug)]
 pub struct Segments<'a>(&'a [u8]);
 
@@ -223,8 +223,8 @@ mod tests {
             prop::sample::select(vec![
                 Command::Push,
                 Command::Ack,
-                Command::WindowAsk,
-                Command::WindowTell,
+                Command::WindowProbe,
+                Command::WindowUpdate,
             ]),
         )
             .prop_map(|((conv, frg, wnd, ts, sn, una), len, command)| Header {
@@ -242,7 +242,7 @@ mod tests {
     #[test]
     fn parses_a_packet_of_kcp_go() {
         let packet = unhex(HELLO);
-        check(&packet, 0x1122_3344).unwrap();
+        validate(&packet, 0x1122_3344).unwrap();
         let (header, payload) = Segments::new(&packet).next().unwrap();
         assert_eq!(payload, b"hello");
         assert_eq!(
@@ -260,7 +260,7 @@ mod tests {
         );
         let mut again = Vec::new();
         header.emit(&mut again);
-        assert_eq!(again, packet[..HEADER]);
+        assert_eq!(again, packet[..HEADER_LEN]);
     }
 
     #[test]
@@ -268,8 +268,8 @@ mod tests {
         let packet = unhex(HELLO);
         for len in 0..packet.len() {
             let expected =
-                if len < HEADER { InputError::Truncated } else { InputError::LengthOverrun };
-            assert_eq!(check(&packet[..len], 0x1122_3344), Err(expected), "length {len}");
+                if len < HEADER_LEN { InputError::Truncated } else { InputError::LengthOverrun };
+            assert_eq!(validate(&packet[..len], 0x1122_3344), Err(expected), "length {len}");
         }
     }
 
@@ -288,11 +288,11 @@ mod tests {
             (unknown, InputError::UnknownCommand(80)),
             (long, InputError::LengthOverrun),
         ] {
-            assert_eq!(check(&[good.clone(), bad].concat(), conv), Err(error));
+            assert_eq!(validate(&[good.clone(), bad].concat(), conv), Err(error));
         }
         let mut tail = good;
-        tail.extend_from_slice(&[0xFF; HEADER - 1]);
-        assert_eq!(check(&tail, conv), Ok(()));
+        tail.extend_from_slice(&[0xFF; HEADER_LEN - 1]);
+        assert_eq!(validate(&tail, conv), Ok(()));
         assert_eq!(Segments::new(&tail).count(), 1);
     }
 
@@ -304,7 +304,7 @@ mod tests {
                 Header { conv: 7, ..*header }.emit(&mut datagram);
                 datagram.extend(std::iter::repeat_n(0xAB, header.len as usize));
             }
-            prop_assert_eq!(check(&datagram, 7), Ok(()));
+            prop_assert_eq!(validate(&datagram, 7), Ok(()));
             let parsed: Vec<_> = Segments::new(&datagram).collect();
             prop_assert_eq!(parsed.len(), headers.len());
             for ((parsed, payload), header) in parsed.iter().zip(&headers) {
@@ -316,10 +316,10 @@ mod tests {
         #[test]
         fn any_bytes_are_walked_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let conv = bytes.first_chunk().map_or(0, |c| u32::from_le_bytes(*c));
-            let whole = check(&bytes, conv).is_ok();
-            let used: usize = Segments::new(&bytes).map(|(_, p)| HEADER + p.len()).sum();
+            let whole = validate(&bytes, conv).is_ok();
+            let used: usize = Segments::new(&bytes).map(|(_, p)| HEADER_LEN + p.len()).sum();
             prop_assert!(used <= bytes.len());
-            prop_assert!(!whole || bytes.len() - used < HEADER);
+            prop_assert!(!whole || bytes.len() - used < HEADER_LEN);
         }
     }
 }

@@ -4,28 +4,28 @@
 //! late or repeated datagram cannot shrink or reopen anything. A receiver that really lowered its
 //! window says so again and again: only agreement over a round trip is believed.
 
-use super::clock::Time;
+use super::clock::Micros;
 use super::seq::Sn;
 
 /// What a peer is assumed to take before it has said anything: kcp-go's default window.
-const INITIAL_GUESS: u16 = 32;
+const INITIAL_REMOTE_WINDOW: u16 = 32;
 /// Datagrams that must agree before a smaller edge is taken.
 const SHRINK_VOTES: u8 = 3;
 /// First probe after the window closed, and the longest wait between probes.
-const FIRST_PROBE: u64 = 500_000;
-const LONGEST_PROBE: u64 = 5_000_000;
+const PROBE_INIT: u64 = 500_000;
+const PROBE_LIMIT: u64 = 5_000_000;
 
 #[derive(Clone, Copy, Debug)]
-struct Shrink {
+struct ShrinkCandidate {
     edge: Sn,
-    since: Time,
+    since: Micros,
     votes: u8,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Probing {
+struct PersistTimer {
     wait: u64,
-    next: Time,
+    next: Micros,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -34,14 +34,14 @@ pub(crate) struct RemoteWindow {
     limit: Sn,
     /// Largest window the peer has told; `None` while we guess.
     largest: Option<u16>,
-    shrink: Option<Shrink>,
-    probing: Option<Probing>,
+    shrink: Option<ShrinkCandidate>,
+    probing: Option<PersistTimer>,
 }
 
 impl RemoteWindow {
     pub(crate) fn new(start: Sn) -> Self {
         Self {
-            limit: start.advance(u32::from(INITIAL_GUESS)),
+            limit: start.advance(u32::from(INITIAL_REMOTE_WINDOW)),
             largest: None,
             shrink: None,
             probing: None,
@@ -49,17 +49,17 @@ impl RemoteWindow {
     }
 
     /// Segments the peer can take beyond `una`.
-    pub(crate) fn room(&self, una: Sn) -> u32 {
+    pub(crate) fn available(&self, una: Sn) -> u32 {
         self.limit.offset_from(una).unwrap_or(0)
     }
 
     /// The largest window told so far, or the initial guess.
     pub(crate) fn largest(&self) -> u16 {
-        self.largest.unwrap_or(INITIAL_GUESS)
+        self.largest.unwrap_or(INITIAL_REMOTE_WINDOW)
     }
 
     /// A datagram with the newest cumulative acknowledgement told `wnd`.
-    pub(crate) fn on_window(&mut self, now: Time, una: Sn, wnd: u16, srtt: u64) {
+    pub(crate) fn on_window(&mut self, now: Micros, una: Sn, wnd: u16, srtt: u64) {
         let edge = una.advance(u32::from(wnd));
         let first = self.largest.is_none();
         self.largest = Some(self.largest.map_or(wnd, |largest| largest.max(wnd)));
@@ -68,7 +68,7 @@ impl RemoteWindow {
             self.shrink = None;
             return;
         }
-        let shrink = self.shrink.get_or_insert(Shrink { edge, since: now, votes: 0 });
+        let shrink = self.shrink.get_or_insert(ShrinkCandidate { edge, since: now, votes: 0 });
         if edge.since(shrink.edge) > 0 {
             shrink.edge = edge;
         }
@@ -81,10 +81,11 @@ impl RemoteWindow {
 
     /// Starts or stops probing; `stalled` means that data waits and only the peer's window holds
     /// it back.
-    pub(crate) fn watch(&mut self, now: Time, stalled: bool) {
+    pub(crate) fn watch(&mut self, now: Micros, stalled: bool) {
         match (stalled, self.probing) {
             (true, None) => {
-                self.probing = Some(Probing { wait: FIRST_PROBE, next: now.plus(FIRST_PROBE) });
+                self.probing =
+                    Some(PersistTimer { wait: PROBE_INIT, next: now.add_micros(PROBE_INIT) });
             }
             (false, Some(_)) => self.probing = None,
             _ => {}
@@ -92,17 +93,17 @@ impl RemoteWindow {
     }
 
     /// Whether a WASK is due; if so the next one is scheduled.
-    pub(crate) fn take_probe(&mut self, now: Time) -> bool {
+    pub(crate) fn poll_window_probe(&mut self, now: Micros) -> bool {
         let Some(probing) = &mut self.probing else { return false };
         if now < probing.next {
             return false;
         }
-        probing.wait = (probing.wait * 2).min(LONGEST_PROBE);
-        probing.next = now.plus(probing.wait);
+        probing.wait = (probing.wait * 2).min(PROBE_LIMIT);
+        probing.next = now.add_micros(probing.wait);
         true
     }
 
-    pub(crate) fn deadline(&self) -> Option<Time> {
+    pub(crate) fn deadline(&self) -> Option<Micros> {
         self.probing.map(|probing| probing.next)
     }
 }
@@ -116,47 +117,47 @@ mod tests {
     #[test]
     fn the_first_window_replaces_the_guess_outright() {
         let mut window = RemoteWindow::new(Sn(0));
-        assert_eq!(window.room(Sn(0)), 32);
-        window.on_window(Time(0), Sn(0), 4, RTT);
-        assert_eq!(window.room(Sn(0)), 4);
+        assert_eq!(window.available(Sn(0)), 32);
+        window.on_window(Micros(0), Sn(0), 4, RTT);
+        assert_eq!(window.available(Sn(0)), 4);
     }
 
     #[test]
     fn a_late_datagram_moves_nothing() {
         let mut window = RemoteWindow::new(Sn(u32::MAX - 5));
-        window.on_window(Time(0), Sn(u32::MAX), 100, RTT);
-        window.on_window(Time(1), Sn(20), 100, RTT);
+        window.on_window(Micros(0), Sn(u32::MAX), 100, RTT);
+        window.on_window(Micros(1), Sn(20), 100, RTT);
         for edge in [0, 40] {
-            window.on_window(Time(2), Sn(20), edge, RTT);
+            window.on_window(Micros(2), Sn(20), edge, RTT);
         }
-        assert_eq!(window.room(Sn(20)), 100);
+        assert_eq!(window.available(Sn(20)), 100);
     }
 
     #[test]
     fn a_smaller_window_is_believed_after_three_over_a_round_trip() {
         let mut window = RemoteWindow::new(Sn(0));
-        window.on_window(Time(0), Sn(0), 100, RTT);
-        window.on_window(Time(10), Sn(0), 8, RTT);
-        window.on_window(Time(20), Sn(0), 10, RTT);
-        window.on_window(Time(30), Sn(0), 9, RTT);
-        assert_eq!(window.room(Sn(0)), 100, "all within one round trip");
-        window.on_window(Time(10 + RTT), Sn(0), 9, RTT);
-        assert_eq!(window.room(Sn(0)), 10, "the largest of those that agreed");
+        window.on_window(Micros(0), Sn(0), 100, RTT);
+        window.on_window(Micros(10), Sn(0), 8, RTT);
+        window.on_window(Micros(20), Sn(0), 10, RTT);
+        window.on_window(Micros(30), Sn(0), 9, RTT);
+        assert_eq!(window.available(Sn(0)), 100, "all within one round trip");
+        window.on_window(Micros(10 + RTT), Sn(0), 9, RTT);
+        assert_eq!(window.available(Sn(0)), 10, "the largest of those that agreed");
     }
 
     #[test]
     fn probes_back_off_to_five_seconds_and_go_on_for_ever() {
         let mut window = RemoteWindow::new(Sn(0));
-        window.watch(Time(0), true);
+        window.watch(Micros(0), true);
         let mut at = Vec::new();
         for _ in 0..8 {
             let next = window.deadline().unwrap();
-            assert!(!window.take_probe(Time(next.0 - 1)));
-            assert!(window.take_probe(next));
+            assert!(!window.poll_window_probe(Micros(next.0 - 1)));
+            assert!(window.poll_window_probe(next));
             at.push(next.0 / 1_000);
         }
         assert_eq!(at, [500, 1_500, 3_500, 7_500, 12_500, 17_500, 22_500, 27_500]);
-        window.watch(Time(0), false);
+        window.watch(Micros(0), false);
         assert_eq!(window.deadline(), None);
     }
 }

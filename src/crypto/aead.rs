@@ -41,7 +41,7 @@ struct Aead<B> {
 
 impl<B: Backend> PacketCipher for Aead<B> {
     fn overhead(&self) -> Overhead {
-        Overhead { nonce: NONCE, head: NONCE, tail: TAG }
+        Overhead { nonce: NONCE, header_len: NONCE, trailer_len: TAG }
     }
 
     fn seal(&self, packets: &mut [&mut [u8]]) {

@@ -80,9 +80,9 @@ impl<N: ArraySize, const LANES: usize> BlockCipherEncClosure for Encrypt<'_, '_,
     fn call<B: BlockCipherEncBackend<BlockSize = N>>(self, backend: &B) {
         for group in self.packets.chunks_mut(LANES) {
             if group.len() > FEW {
-                side_by_side::<B, LANES>(backend, self.first, group);
+                encrypt_interleaved::<B, LANES>(backend, self.first, group);
             } else {
-                side_by_side::<B, FEW>(backend, self.first, group);
+                encrypt_interleaved::<B, FEW>(backend, self.first, group);
             }
         }
     }
@@ -90,7 +90,7 @@ impl<N: ArraySize, const LANES: usize> BlockCipherEncClosure for Encrypt<'_, '_,
 
 /// Encrypts `packets`, at most `LANES` of them, of any lengths.
 #[inline(always)]
-fn side_by_side<B: BlockCipherEncBackend, const LANES: usize>(
+fn encrypt_interleaved<B: BlockCipherEncBackend, const LANES: usize>(
     backend: &B,
     first: &Array<u8, B::BlockSize>,
     packets: &mut [&mut [u8]],

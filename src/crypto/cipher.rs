@@ -314,7 +314,7 @@ impl Cipher {
 
     /// Whether the bytes that a cipher of the user's adds are within bounds.
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
-        let Overhead { nonce, head, tail } = self.overhead();
+        let Overhead { nonce, header_len: head, trailer_len: tail } = self.overhead();
         let max = MAX_OVERHEAD as u64;
         if nonce > 0 {
             ConfigError::check("cipher nonce (bytes)", nonce, MIN_NONCE as u64, max)?;

@@ -43,7 +43,7 @@ impl Framed {
 
 impl PacketCipher for Framed {
     fn overhead(&self) -> Overhead {
-        Overhead { nonce: NONCE, head: HEAD, tail: 0 }
+        Overhead { nonce: NONCE, header_len: HEAD, trailer_len: 0 }
     }
 
     fn seal(&self, packets: &mut [&mut [u8]]) {

@@ -62,14 +62,14 @@ pub struct Overhead {
     /// Bytes of nonce. They are the first ones of the packet and part of `head`.
     pub nonce: usize,
     /// Bytes in front of the body, nonce included.
-    pub head: usize,
+    pub header_len: usize,
     /// Bytes behind the body.
-    pub tail: usize,
+    pub trailer_len: usize,
 }
 
 impl Overhead {
     /// Nothing is added.
-    pub(crate) const ZERO: Self = Self { nonce: 0, head: 0, tail: 0 };
+    pub(crate) const ZERO: Self = Self { nonce: 0, header_len: 0, trailer_len: 0 };
 }
 
 /// A packet cipher.

@@ -17,7 +17,7 @@ use zeroize::{Zeroize, Zeroizing};
 /// Bytes of the permuted counter, and of a word of the tag.
 const WORD: usize = 8;
 /// Shortest nonce whose tag is long enough to recognise it by.
-pub(crate) const RECOGNISABLE: usize = 12;
+pub(crate) const MIN_TAGGED_NONCE_LEN: usize = 12;
 /// Bits of the counter below the shard number.
 const COUNTER_BITS: u32 = 56;
 /// Rounds of the permutation. Five hide its structure from whoever sees fewer nonces than a half
@@ -49,7 +49,7 @@ impl NonceSecret {
     ///
     /// Another's passes for it once in 2^32 with twelve bytes, once in 2^64 with sixteen or more.
     pub(crate) fn is_own(&self, nonce: &[u8]) -> bool {
-        if nonce.len() < RECOGNISABLE {
+        if nonce.len() < MIN_TAGGED_NONCE_LEN {
             return false;
         }
         let Some((id, tag)) = nonce.split_first_chunk() else { return false };

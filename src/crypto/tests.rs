@@ -30,7 +30,7 @@ fn all() -> impl Iterator<Item = (Algorithm, Cipher)> {
 
 /// Room for a packet with this body, its nonce counting up from `nonce`.
 fn packet(cipher: &Cipher, nonce: u8, body: &[u8]) -> Vec<u8> {
-    let Overhead { nonce: nonce_len, head, tail } = cipher.overhead();
+    let Overhead { nonce: nonce_len, header_len: head, trailer_len: tail } = cipher.overhead();
     let mut packet: Vec<u8> = (nonce..).take(nonce_len).collect();
     packet.resize(head, 0xee);
     packet.extend_from_slice(body);
@@ -56,7 +56,7 @@ fn pattern(len: usize) -> Vec<u8> {
 #[test]
 fn overheads_are_kcp_gos() {
     for (algorithm, cipher) in all() {
-        let Overhead { nonce, head, tail } = cipher.overhead();
+        let Overhead { nonce, header_len: head, trailer_len: tail } = cipher.overhead();
         let expected = match algorithm {
             Algorithm::Null => (0, 0, 0),
             Algorithm::Aes128Gcm
@@ -73,7 +73,7 @@ fn overheads_are_kcp_gos() {
 #[test]
 fn every_length_comes_back() {
     for (algorithm, cipher) in all() {
-        let Overhead { nonce, head, tail } = cipher.overhead();
+        let Overhead { nonce, header_len: head, trailer_len: tail } = cipher.overhead();
         for len in (0..200).chain([1_375, 1_400, 1_480, 1_500, 9_000, 65_400]) {
             let body = pattern(len);
             let mut packet = sealed(&cipher, 9, &body);
@@ -96,7 +96,7 @@ fn every_truncation_is_refused() {
     for (algorithm, cipher) in all().skip(1) {
         for len in [0, 1, 15, 16, 17, 100] {
             let packet = sealed(&cipher, 3, &pattern(len));
-            let least = cipher.overhead().head + cipher.overhead().tail;
+            let least = cipher.overhead().header_len + cipher.overhead().trailer_len;
             for cut in 0..packet.len() {
                 let mut short = packet[..cut].to_vec();
                 let refused = cipher.open(&mut short) == Err(OpenError);
@@ -131,7 +131,7 @@ fn unprotected(algorithm: Algorithm) -> std::ops::Range<usize> {
 #[test]
 fn every_flipped_bit_is_refused_or_in_the_unprotected_nonce() {
     for (algorithm, cipher) in all().skip(1) {
-        let (nonce, head) = (cipher.overhead().nonce, cipher.overhead().head);
+        let (nonce, head) = (cipher.overhead().nonce, cipher.overhead().header_len);
         for len in [12, 24, 45, 100] {
             let body = pattern(len);
             let packet = sealed(&cipher, 77, &body);
@@ -231,7 +231,7 @@ proptest! {
         for (_, cipher) in all().skip(1) {
             let mut datagram = data.clone();
             if cipher.open(&mut datagram).is_ok() {
-                prop_assert!(data.len() >= cipher.overhead().head + cipher.overhead().tail);
+                prop_assert!(data.len() >= cipher.overhead().header_len + cipher.overhead().trailer_len);
             }
         }
     }
@@ -339,7 +339,9 @@ impl PacketCipher for Custom {
 #[test]
 fn the_overhead_of_a_custom_cipher_is_checked() {
     let check = |nonce, head, tail| {
-        Cipher::custom(Custom(Overhead { nonce, head, tail })).check().map_err(|e| e.to_string())
+        Cipher::custom(Custom(Overhead { nonce, header_len: head, trailer_len: tail }))
+            .check()
+            .map_err(|e| e.to_string())
     };
     assert_eq!(check(0, 0, 0), Ok(()));
     assert_eq!(check(24, 24, 16), Ok(()));

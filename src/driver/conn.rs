@@ -10,15 +10,15 @@ mod life;
 mod moving;
 mod outlet;
 
-use self::moving::Candidate;
-pub(super) use self::moving::Moved;
-use self::outlet::Credit;
-pub(super) use self::outlet::{Interrupted, Outlet};
+use self::moving::PathChallenge;
+pub(super) use self::moving::PathValidation;
+use self::outlet::AmplificationBudget;
+pub(super) use self::outlet::{PacketWriter, Unfinished};
 use super::Scratch;
 use crate::config::{AckPolicy, Config, Setting, core_mtu};
 use crate::core::seq::Sn;
-use crate::core::{InputError, Kcp, Origin};
-use crate::demux::{Key, Opening, Openings};
+use crate::core::{InputError, Kcp, PacketType};
+use crate::demux::{Key, OpenedBy, Opening};
 use crate::error::ConnectionError;
 use crate::fec;
 use crate::mailbox::ConnId;
@@ -29,7 +29,7 @@ use crate::trace::Span;
 
 /// What became of a datagram.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Taken {
+pub(super) struct InputOutcome {
     /// An acknowledgement is wanted before the next datagram is looked at.
     pub(super) wants_answer: bool,
     /// The peer has proved that it is there, with this one.
@@ -39,7 +39,7 @@ pub(super) struct Taken {
 /// Rest after which memory that only a busy conversation needs is given back.
 const REST: Duration = Duration::from_secs(1);
 /// How long a dropped conversation waits for acknowledgements of a peer whose own data it refuses.
-const DEAF_PATIENCE: Duration = Duration::from_secs(1);
+const DISCARD_TIMEOUT: Duration = Duration::from_secs(1);
 /// Sizes that a path is assumed to carry: what is tried after a datagram was refused.
 const FALLBACK_MTU: u16 = 1_200;
 const SMALLEST_MTU: u16 = 508;
@@ -47,9 +47,9 @@ const SMALLEST_MTU: u16 = 508;
 /// What holds for a peer that has opened a conversation and proved nothing. Short-lived, and so not
 /// a part of every conversation.
 #[derive(Debug)]
-struct Doubt {
+struct AddressValidation {
     /// Bounds what it is sent.
-    credit: Credit,
+    credit: AmplificationBudget,
     /// Until when it may go on.
     until: Instant,
 }
@@ -61,18 +61,18 @@ pub(super) struct Conn {
     span: Span,
     peer: SocketAddr,
     /// Where it may have moved to.
-    candidates: Vec<Candidate>,
+    candidates: Vec<PathChallenge>,
     /// What opened it, if a peer did.
-    openings: Openings,
+    openings: OpenedBy,
     /// On the driver's ready list.
     ready: bool,
     immediate_acks: bool,
-    copies: u8,
+    duplicates: u8,
     mtu: u16,
     /// How long closing goes on without success, as of the last look.
     linger: Duration,
     /// While its peer has proved nothing.
-    doubt: Option<Box<Doubt>>,
+    doubt: Option<Box<AddressValidation>>,
     /// To be accepted once the peer has proved that it is there.
     unaccepted: Option<Box<KcpStream>>,
     /// The application will write no more.
@@ -84,7 +84,7 @@ pub(super) struct Conn {
     /// A message that was taken from the shared queue and does not fit yet.
     waiting: Option<Bytes>,
     /// The last datagram out was out of band while the stream may have had one too: it is next.
-    stream_is_next: bool,
+    prefer_stream: bool,
     /// When the rate limit lets an out-of-band datagram leave.
     held_until: Option<Instant>,
     /// Out-of-band datagrams sent and received so far.
@@ -97,7 +97,7 @@ pub(super) struct Conn {
     told_established: bool,
     told_drained: bool,
     /// The reader knows that the peer has ended its stream.
-    told_end: bool,
+    reported_eof: bool,
     /// Until when those who wait for everything to be over wait for the peer to know of our end.
     close_until: Option<Instant>,
     /// It is over for the handles; the peer may still have to be told.
@@ -111,7 +111,7 @@ impl Conn {
     pub(super) fn new(
         kcp: Kcp,
         shared: Arc<Shared>,
-        openings: Openings,
+        openings: OpenedBy,
         config: &Config,
         now: Instant,
     ) -> Self {
@@ -125,7 +125,7 @@ impl Conn {
             openings,
             ready: false,
             immediate_acks: config.kcp.ack_policy == AckPolicy::Immediate,
-            copies: config.duplicates,
+            duplicates: config.duplicates,
             mtu: config.kcp.mtu,
             linger: config.linger,
             doubt: None,
@@ -134,14 +134,14 @@ impl Conn {
             detached: false,
             cause: None,
             waiting: None,
-            stream_is_next: false,
+            prefer_stream: false,
             held_until: None,
             out_of_band: (0, 0),
             more: false,
             heard: now,
             told_established: false,
             told_drained: false,
-            told_end: false,
+            reported_eof: false,
             close_until: None,
             ended: None,
             rest_at: None,
@@ -178,7 +178,7 @@ impl Conn {
 
     /// Whether the next datagram would be the first of a conversation that this side opens.
     pub(super) fn would_begin(&self, now: Instant) -> bool {
-        !self.kcp.has_started() && !self.openings.is_by_peer() && self.kcp.has_work(now)
+        !self.kcp.has_started() && !self.openings.is_by_peer() && self.kcp.has_pending_transmit(now)
     }
 
     /// Ends it for a reason of this endpoint, at its next look.
@@ -193,7 +193,7 @@ impl Conn {
     pub(super) fn apply(&mut self, setting: Setting) {
         match setting {
             Setting::AckPolicy(policy) => self.immediate_acks = policy == AckPolicy::Immediate,
-            Setting::Duplicates(copies) => self.copies = copies,
+            Setting::Duplicates(copies) => self.duplicates = copies,
             // The path may have lowered it meanwhile; it never rises.
             Setting::Mtu(mtu) if mtu >= self.mtu => return,
             Setting::Mtu(mtu) => {
@@ -222,38 +222,39 @@ impl Conn {
         &mut self,
         now: Instant,
         datagram: &[u8],
-        origin: Origin,
-    ) -> Result<Taken, InputError> {
-        let proven = self.is_proven();
+        origin: PacketType,
+    ) -> Result<InputOutcome, InputError> {
+        let proven = self.is_validated();
         self.kcp.input(now, datagram, origin)?;
-        if origin == Origin::Wire {
+        if origin == PacketType::Regular {
             self.heard = now;
             let bytes = datagram.len() + self.cipher_overhead();
             if let Some(doubt) = &mut self.doubt {
                 doubt.credit.on_received(bytes);
             }
         }
-        let proves = !proven && self.is_proven();
+        let proves = !proven && self.is_validated();
         if proves {
             self.doubt = None;
         }
-        Ok(Taken { wants_answer: self.immediate_acks, proves })
+        Ok(InputOutcome { wants_answer: self.immediate_acks, proves })
     }
 
     /// Bytes that the cipher adds to a datagram, the peer's as well as ours.
     fn cipher_overhead(&self) -> usize {
-        self.shared.overhead - if self.shared.framed { fec::HEAD } else { 0 }
+        self.shared.overhead - if self.shared.framed { fec::HEADER_LEN } else { 0 }
     }
 
     /// A peer opened it who has proved nothing: it is asked, and until it answers there are limits.
     /// `floor`: bytes it is sent in any case.
-    pub(super) fn distrust(&mut self, now: Instant, floor: usize, until: Instant) {
-        self.doubt = Some(Box::new(Doubt { credit: Credit::new(floor), until }));
-        self.kcp.insist(now);
+    pub(super) fn require_validation(&mut self, now: Instant, floor: usize, until: Instant) {
+        self.doubt =
+            Some(Box::new(AddressValidation { credit: AmplificationBudget::new(floor), until }));
+        self.kcp.start_validation(now);
     }
 
     /// Keeps the stream until the peer has proved that it is there.
-    pub(super) fn hold_back(&mut self, stream: KcpStream) {
+    pub(super) fn defer_accept(&mut self, stream: KcpStream) {
         self.unaccepted = Some(Box::new(stream));
     }
 
@@ -263,7 +264,7 @@ impl Conn {
     }
 
     /// Lets the peer know of the conversation before there is data for it.
-    pub(super) fn introduce(&mut self, now: Instant) {
+    pub(super) fn send_open(&mut self, now: Instant) {
         self.kcp.open(now);
     }
 
@@ -283,12 +284,12 @@ impl Conn {
             return false;
         }
         // The first data there is belongs to the opening without it.
-        let first = self.kcp.awaits_first() && matches!(opening, Opening::Data(_));
+        let first = self.kcp.awaits_first_data() && matches!(opening, Opening::Data(_));
         (!first || self.ended.is_some()) && !self.kcp.is_reflection(datagram)
     }
 
     /// Someone at the peer's address opens this conversation anew: the peer is asked.
-    pub(super) fn on_opened_anew(&mut self, now: Instant) {
+    pub(super) fn on_restart(&mut self, now: Instant) {
         if self.ended.is_some() {
             // Nobody is left who would have to hear of the old one's end.
             self.kcp.forget_abort();
@@ -299,7 +300,7 @@ impl Conn {
 
     /// Whether a peer opened it without data, and has sent none yet.
     pub(super) fn awaits_first(&self) -> bool {
-        self.openings.is_by_peer() && self.kcp.awaits_first()
+        self.openings.is_by_peer() && self.kcp.awaits_first_data()
     }
 
     /// The first data of a conversation that was opened without any. When it comes again, that is
@@ -312,7 +313,7 @@ impl Conn {
     pub(super) fn is_reflection(&mut self, datagram: &[u8]) -> bool {
         let reflected = self.kcp.is_reflection(datagram);
         if reflected {
-            self.kcp.on_reflected();
+            self.kcp.count_reflected();
         }
         reflected
     }
@@ -325,14 +326,14 @@ impl Conn {
     /// Takes an out-of-band datagram.
     pub(super) fn on_datagram(&mut self, now: Instant, payload: &[u8], scratch: &mut Scratch) {
         self.heard = now;
-        self.kcp.on_heard_beside(now);
+        self.kcp.on_out_of_band_received(now);
         self.out_of_band.1 += 1;
         let waker = self.shared.deliver_datagram(Bytes::copy_from_slice(payload));
         scratch.wakers.extend(waker);
     }
 
     /// Whether the peer has proved that it is there.
-    pub(super) fn is_proven(&self) -> bool {
+    pub(super) fn is_validated(&self) -> bool {
         self.kcp.is_established()
     }
 
@@ -351,7 +352,7 @@ impl Conn {
     }
 
     /// Moves bytes between the state machine and the handles' queues.
-    pub(super) fn look(&mut self, now: Instant, scratch: &mut Scratch) {
+    pub(super) fn exchange_queues(&mut self, now: Instant, scratch: &mut Scratch) {
         self.shared.begin();
         self.take_writes(now, scratch);
         self.deliver(scratch);
@@ -359,7 +360,7 @@ impl Conn {
 
     fn take_writes(&mut self, now: Instant, scratch: &mut Scratch) {
         self.waiting = self.waiting.take().and_then(|data| self.kcp.queue_message(now, data).err());
-        let room = if self.waiting.is_some() { 0 } else { self.kcp.send_room() };
+        let room = if self.waiting.is_some() { 0 } else { self.kcp.send_capacity() };
         let unit = self.kcp.send_unit();
         let intake = self.shared.take_writes(room, unit, &mut scratch.outgoing);
         for item in scratch.outgoing.drain(..) {
@@ -371,7 +372,7 @@ impl Conn {
             }
         }
         if intake.uncork {
-            self.kcp.uncork();
+            self.kcp.flush();
         }
         self.more = intake.more || self.waiting.is_some();
         if intake.write_closed && !self.write_closed || intake.detached && !self.detached {
@@ -382,8 +383,8 @@ impl Conn {
         self.linger = self.shared.linger();
         if self.detached {
             // There may be no later moment to send them.
-            self.kcp.hasten_acks();
-            self.kcp.stop_reading();
+            self.kcp.flush_acks();
+            self.kcp.shutdown_read();
         }
         if intake.abort || (self.detached && self.linger.is_zero()) {
             self.end_early(ConnectionError::Aborted);
@@ -426,8 +427,8 @@ impl Conn {
 
     /// Tells the reader once everything of a stream that has ended is in its queue.
     fn tell_end(&mut self, scratch: &mut Scratch) {
-        if !self.told_end && self.kcp.peer_has_closed() {
-            self.told_end = true;
+        if !self.reported_eof && self.kcp.peer_has_closed() {
+            self.reported_eof = true;
             scratch.wakers.extend(self.shared.set_ended());
         }
     }

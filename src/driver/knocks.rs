@@ -11,21 +11,21 @@ use std::time::{Duration, Instant};
 use crate::mailbox::ConnId;
 
 /// First datagrams that may leave within a period: half of what a receive buffer of 208 KiB holds.
-const MOST: usize = 64;
+const BURST: usize = 64;
 /// Timers are no finer.
 const PERIOD: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]
-pub(super) struct Knocks {
+pub(super) struct ConnectPacer {
     left: usize,
-    /// When there are [`MOST`] left again.
+    /// When there are [`BURST`] left again.
     renewal: Instant,
     waiting: VecDeque<ConnId>,
 }
 
-impl Knocks {
+impl ConnectPacer {
     pub(super) fn new(now: Instant) -> Self {
-        Self { left: MOST, renewal: now + PERIOD, waiting: VecDeque::new() }
+        Self { left: BURST, renewal: now + PERIOD, waiting: VecDeque::new() }
     }
 
     /// Whether `id` may send its first datagram. If not, it waits here.
@@ -40,17 +40,17 @@ impl Knocks {
 
     /// Someone has answered, and is ready for another.
     pub(super) fn on_answer(&mut self) {
-        self.left = (self.left + 1).min(MOST);
+        self.left = (self.left + 1).min(BURST);
     }
 
     /// Moves those whose turn has come to the end of `ready`.
     pub(super) fn release(&mut self, now: Instant, ready: &mut VecDeque<ConnId>) {
         if now >= self.renewal {
-            (self.left, self.renewal) = (MOST, now + PERIOD);
+            (self.left, self.renewal) = (BURST, now + PERIOD);
         }
         let count = self.left.min(self.waiting.len());
         ready.extend(self.waiting.drain(..count));
-        if self.waiting.is_empty() && self.waiting.capacity() > MOST {
+        if self.waiting.is_empty() && self.waiting.capacity() > BURST {
             // A crowd is an event; its room is not kept.
             self.waiting = VecDeque::new();
         }
@@ -74,9 +74,9 @@ mod tests {
     #[test]
     fn a_crowd_begins_bit_by_bit_and_in_order() {
         let start = Instant::now();
-        let mut knocks = Knocks::new(start);
+        let mut knocks = ConnectPacer::new(start);
         let admitted = (0..1_000).filter(|slot| knocks.admit(id(*slot))).count();
-        assert_eq!((admitted, knocks.deadline()), (MOST, Some(start + PERIOD)));
+        assert_eq!((admitted, knocks.deadline()), (BURST, Some(start + PERIOD)));
         let mut ready = VecDeque::new();
         knocks.release(start, &mut ready);
         assert!(ready.is_empty(), "nobody has answered");
@@ -89,7 +89,7 @@ mod tests {
             now = at;
             let before = ready.len();
             knocks.release(now, &mut ready);
-            assert!(ready.len() - before <= MOST);
+            assert!(ready.len() - before <= BURST);
             assert!(ready.iter().skip(before).all(|id| knocks.admit(*id)));
         }
         assert!(ready.iter().map(|id| id.slot).eq(64..1_000));

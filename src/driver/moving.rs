@@ -6,10 +6,10 @@ use std::time::Instant;
 use rand_core::Rng;
 
 use super::Driver;
-use super::conn::Moved;
-use crate::codec::Extra;
+use super::conn::PathValidation;
+use crate::codec::SendExtras;
 use crate::config::Migration;
-use crate::core::Origin;
+use crate::core::PacketType;
 use crate::core::segment::Header;
 use crate::demux::Opening;
 use crate::mailbox::ConnId;
@@ -18,53 +18,58 @@ use crate::sys::Socket;
 impl<S: Socket> Driver<S> {
     /// A whole datagram of an unknown conversation, which may be one whose peer has moved. Returns
     /// whether it was taken for that.
-    pub(super) fn on_wanderer(&mut self, now: Instant, from: SocketAddr, datagram: &[u8]) -> bool {
+    pub(super) fn on_possible_migration(
+        &mut self,
+        now: Instant,
+        from: SocketAddr,
+        datagram: &[u8],
+    ) -> bool {
         if self.config.migration == Migration::Off {
             return false;
         }
         let Ok(header) = Header::parse(datagram) else { return false };
-        let Some(id) = self.demux.movable(header.conv) else { return false };
+        let Some(id) = self.demux.migratable(header.conv) else { return false };
         let cookie = self.rng.next_u32();
         let Some(conn) = self.get_mut(id) else { return false };
         match conn.on_other_address(now, from, datagram, cookie) {
-            Moved::No => {}
-            Moved::Ask(sn, cookie) => {
+            PathValidation::No => {}
+            PathValidation::Ask(sn, cookie) => {
                 if !self.may_answer() {
                     return true;
                 }
                 // As little as it takes: nobody has proved to be there.
-                let extra = Extra { fec: None, copies: 0, may_repeat: false };
+                let extra = SendExtras { fec: None, copies: 0, may_repeat: false };
                 let Some(conn) = self.conns.get_mut(id.slot as usize) else { return true };
                 let write = |tail: &mut Vec<u8>| {
-                    conn.write_question(sn, cookie, tail);
+                    conn.write_path_challenge(sn, cookie, tail);
                     true
                 };
                 self.codec.encode(now, &mut self.tx, from, extra, write);
                 self.budget = self.budget.saturating_sub(1);
             }
-            Moved::Yes => {
+            PathValidation::Yes => {
                 self.follow(now, id, from);
-                self.deliver(now, id, datagram, Origin::Wire);
+                self.deliver(now, id, datagram, PacketType::Regular);
             }
         }
         true
     }
 
     /// Whether what would open a conversation opened one that may move.
-    pub(super) fn is_opened_elsewhere(&mut self, datagram: &[u8], opening: Opening) -> bool {
+    pub(super) fn is_initial_of_migrated(&mut self, datagram: &[u8], opening: Opening) -> bool {
         let Ok(header) = Header::parse(datagram) else { return false };
-        let known = self.demux.movable(header.conv).and_then(|id| self.get_mut(id));
+        let known = self.demux.migratable(header.conv).and_then(|id| self.get_mut(id));
         known.is_some_and(|conn| conn.was_opened_by(opening))
     }
 
     fn follow(&mut self, now: Instant, id: ConnId, to: SocketAddr) {
         let Some(conn) = self.get_mut(id) else { return };
         let (old, conv) = conn.key();
-        conn.follow(now, to);
-        if !self.demux.rename((old, conv), (to, conv), id) {
+        conn.migrate(now, to);
+        if !self.demux.rekey((old, conv), (to, conv), id) {
             // Meanwhile someone else has that name.
             if let Some(conn) = self.get_mut(id) {
-                conn.follow(now, old);
+                conn.migrate(now, old);
             }
             return;
         }
@@ -72,6 +77,6 @@ impl<S: Socket> Driver<S> {
         self.peers.join(to, id.slot);
         self.peers.validate(to);
         self.stats.migrations += 1;
-        self.touch(id);
+        self.schedule(id);
     }
 }

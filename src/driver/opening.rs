@@ -11,8 +11,8 @@ use super::Driver;
 use super::conn::Conn;
 use crate::config::{Migration, SessionPolicy};
 use crate::core::segment::Header;
-use crate::core::{Kcp, Origin, Seed};
-use crate::demux::{Key, Opening, Openings};
+use crate::core::{Kcp, PacketType, Seed};
+use crate::demux::{Key, OpenedBy, Opening};
 use crate::error::ConnectionError;
 use crate::mailbox::ConnId;
 use crate::shared::Shared;
@@ -23,7 +23,7 @@ use crate::sys::Socket;
 
 /// Bytes of an ordinary datagram: what anyone may be sent, however small ours are, so that there is
 /// enough for the question who it is to be repeated.
-const ORDINARY: usize = 1_200;
+const MIN_INITIAL_ALLOWANCE: usize = 1_200;
 
 impl<S: Socket> Driver<S> {
     pub(super) fn connect(
@@ -40,11 +40,11 @@ impl<S: Socket> Driver<S> {
         }
         let conv = self.choose_conv(now, peer, conv)?;
         let shared = self.open(now, (peer, conv), None)?;
-        self.stats.opened_locally += 1;
+        self.stats.active_opens += 1;
         if self.config.open_on_connect
             && let Some(conn) = self.get_mut(shared.id)
         {
-            conn.introduce(now);
+            conn.send_open(now);
         }
         Ok(KcpStream::new(shared))
     }
@@ -56,11 +56,11 @@ impl<S: Socket> Driver<S> {
         key: Key,
         opening: Option<Opening>,
     ) -> io::Result<Arc<Shared>> {
-        let seed = Seed { ts_epoch: self.rng.next_u32(), cookies: self.rng.next_u64() };
+        let seed = Seed { ts_epoch: self.rng.next_u32(), cookie_seed: self.rng.next_u64() };
         let mut kcp = Kcp::new(key.1, &self.core, now, seed)?;
         // Whoever has many conversations had most of them opened by peers, and asks together.
         if opening.is_none() {
-            kcp.give_way();
+            kcp.defer_keepalive();
         }
         let entry = self.conns.vacant_entry();
         self.generations = self.generations.wrapping_add(1);
@@ -68,17 +68,17 @@ impl<S: Socket> Driver<S> {
         let id = ConnId { slot, generation: self.generations };
         let mailbox = self.mailbox.clone();
         let shared = Shared::new(id, key.1, key.0, &self.config, mailbox);
-        let openings = opening.map(Openings::by).unwrap_or_default();
+        let openings = opening.map(OpenedBy::by).unwrap_or_default();
         entry.insert(Box::new(Conn::new(kcp, shared.clone(), openings, &self.config, now)));
         self.demux.insert(key, id);
         self.peers.join(key.0, slot);
-        self.touch(id);
+        self.schedule(id);
         Ok(shared)
     }
 
     /// Someone unknown opens a conversation. Whatever refuses it does so before anything is
     /// allocated.
-    pub(super) fn on_opening(
+    pub(super) fn on_initial(
         &mut self,
         now: Instant,
         from: SocketAddr,
@@ -87,56 +87,56 @@ impl<S: Socket> Driver<S> {
         nonce: &[u8],
     ) -> bool {
         let Some(accept) = self.accept.clone().filter(|accept| accept.is_open()) else {
-            self.stats.dropped_not_accepting += 1;
+            self.stats.refused_no_listener += 1;
             return false;
         };
         let limits = &self.config.limits;
         if self.conns.len() >= limits.max_connections {
-            self.stats.refused_connections += 1;
+            self.stats.refused_max_connections += 1;
             return false;
         }
         if accept.len() >= limits.backlog {
             self.stats.refused_backlog += 1;
             return false;
         }
-        match self.strangers.may_enter(from.ip(), limits.max_unvalidated) {
+        match self.strangers.check_admission(from.ip(), limits.max_unvalidated) {
             Ok(()) => {}
             Err(Refusal::Full) => {
-                self.stats.refused_unvalidated += 1;
+                self.stats.refused_max_unvalidated += 1;
                 return false;
             }
             Err(Refusal::Source) => {
-                self.stats.refused_source += 1;
+                self.stats.refused_per_ip += 1;
                 return false;
             }
         }
         let Ok(header) = Header::parse(datagram) else { return false };
         let filter = self.config.accept_filter.as_ref();
         if filter.is_some_and(|filter| !filter.admits(from, header.conv)) {
-            self.stats.refused_by_filter += 1;
+            self.stats.refused_accept_filter += 1;
             return false;
         }
-        let (until, holds_back) = (now + limits.unvalidated_timeout, limits.require_validation);
+        let (until, holds_back) = (now + limits.validation_timeout, limits.require_validation);
         // Whoever recorded this opening cannot make another conversation of it, from anywhere.
         if !self.is_new_opening(now, nonce) {
             self.stats.dropped_replayed += 1;
             return false;
         }
         // One datagram to an address, however many conversations are opened in its name.
-        let first = usize::from(self.config.kcp.mtu).max(ORDINARY);
-        let floor = if self.peers.knows(from) { 0 } else { first };
+        let first = usize::from(self.config.kcp.mtu).max(MIN_INITIAL_ALLOWANCE);
+        let floor = if self.peers.contains(from) { 0 } else { first };
         // The configuration was validated when the driver was made.
         let Ok(shared) = self.open(now, (from, header.conv), Some(opening)) else { return false };
-        self.stats.opened_by_peers += 1;
+        self.stats.passive_opens += 1;
         let id = shared.id;
         let stream = KcpStream::new(shared);
         self.strangers.enter(from.ip());
         if let Some(conn) = self.get_mut(id) {
-            conn.distrust(now, floor, until);
+            conn.require_validation(now, floor, until);
         }
-        let taken = self.deliver(now, id, datagram, Origin::Wire);
+        let taken = self.deliver(now, id, datagram, PacketType::Regular);
         if holds_back && let Some(conn) = self.get_mut(id) {
-            conn.hold_back(stream);
+            conn.defer_accept(stream);
         } else {
             self.scratch.wakers.extend(accept.push(stream));
         }
@@ -145,7 +145,7 @@ impl<S: Socket> Driver<S> {
 
     /// Whether a datagram of a live conversation opens it anew. Such a datagram is dropped: whoever
     /// means it repeats it.
-    pub(super) fn is_opened_anew(
+    pub(super) fn is_restart(
         &mut self,
         now: Instant,
         id: ConnId,
@@ -162,11 +162,11 @@ impl<S: Socket> Driver<S> {
             self.stats.dropped_replayed += 1;
             return true;
         }
-        self.stats.suspected_restarts += 1;
+        self.stats.restart_probes += 1;
         if let Some(conn) = self.get_mut(id) {
-            conn.on_opened_anew(now);
+            conn.on_restart(now);
         }
-        self.touch(id);
+        self.schedule(id);
         true
     }
 
@@ -183,7 +183,7 @@ impl<S: Socket> Driver<S> {
             }
             self.replace_others(id, peer);
         } else {
-            self.knocks.on_answer();
+            self.connect_pacer.on_answer();
         }
         let Some(stream) = stream else { return };
         let Some(accept) = &self.accept else { return };
@@ -198,7 +198,7 @@ impl<S: Socket> Driver<S> {
 
     /// Ends what the same peer had opened before, where that is asked for.
     fn replace_others(&mut self, newest: ConnId, peer: SocketAddr) {
-        if self.config.sessions == SessionPolicy::KeepBoth || !self.peers.has_several(peer) {
+        if self.config.session_policy == SessionPolicy::KeepBoth || !self.peers.has_several(peer) {
             return;
         }
         let mut ids = Vec::new();
@@ -211,6 +211,6 @@ impl<S: Socket> Driver<S> {
                 ids.push(conn.id());
             }
         }
-        ids.into_iter().for_each(|id| self.touch(id));
+        ids.into_iter().for_each(|id| self.schedule(id));
     }
 }

@@ -4,15 +4,15 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use super::conn::Outlet;
+use super::conn::PacketWriter;
 use super::{Driver, RECV_CALLS, RX, TURN_ANSWERS, TURN_PACKETS};
-use crate::codec::{Extra, Opened, Unopened, out_of_band};
-use crate::core::Origin;
+use crate::codec::{OpenFailure, Opened, SendExtras, out_of_band};
+use crate::core::PacketType;
 use crate::core::segment::{self, Header};
 use crate::demux::Route;
-use crate::fec::{self, Kind};
+use crate::fec::{self, FecFlag};
 use crate::mailbox::ConnId;
-use crate::sys::{RecvFault, RxBatch, Socket, count, of_recv};
+use crate::sys::{RecvFault, RxBatch, Socket, classify_recv, count};
 
 /// Receive errors in a row after which the socket is left alone for a while, and how long at
 /// most.
@@ -23,10 +23,10 @@ impl<S: Socket> Driver<S> {
     /// Receives until nothing is there or the turn's share is used up. Returns whether more is
     /// waiting; an error means that the socket cannot be used any more.
     pub(super) fn receive(&mut self, now: Instant) -> io::Result<bool> {
-        if self.recv_rest.is_some_and(|until| now < until) {
+        if self.recv_backoff_until.is_some_and(|until| now < until) {
             return Ok(false);
         }
-        self.recv_rest = None;
+        self.recv_backoff_until = None;
         // Taken out for the time of use: the thread's buffers are not borrowed while wakers or
         // destructors of others might run.
         let mut batch = RX.take().unwrap_or_else(RxBatch::new);
@@ -40,7 +40,7 @@ impl<S: Socket> Driver<S> {
             batch.clear();
             match self.socket.recv(batch) {
                 Ok(()) => self.recv_failures = 0,
-                Err(error) => match of_recv(&error) {
+                Err(error) => match classify_recv(&error) {
                     RecvFault::Empty => return Ok(false),
                     RecvFault::Fatal => return Err(error),
                     RecvFault::Interrupted | RecvFault::Ignore => {
@@ -74,7 +74,7 @@ impl<S: Socket> Driver<S> {
             return false;
         };
         let rest = Duration::from_millis(1 << beyond.min(6)).min(LONGEST_REST);
-        self.recv_rest = Some(now + rest);
+        self.recv_backoff_until = Some(now + rest);
         true
     }
 
@@ -82,42 +82,42 @@ impl<S: Socket> Driver<S> {
         self.stats.received_datagrams += 1;
         self.stats.received_bytes += datagram.len() as u64;
         if self.config.packet_filter.as_ref().is_some_and(|filter| filter.takes(*from, datagram)) {
-            self.stats.filtered_datagrams += 1;
+            self.stats.packet_filter_datagrams += 1;
             return;
         }
         let opened = match self.codec.open(datagram) {
             Ok(opened) => opened,
-            Err(Unopened::Forged) => {
-                self.stats.dropped_forged += 1;
+            Err(OpenFailure::Forged) => {
+                self.stats.dropped_checksum += 1;
                 return;
             }
-            Err(Unopened::Reflected) => {
+            Err(OpenFailure::Reflected) => {
                 self.stats.dropped_reflected += 1;
                 return;
             }
         };
-        if !self.latest.insert(now, opened.nonce) {
+        if !self.replay_filter.insert(now, opened.nonce) {
             self.stats.dropped_replayed += 1;
             return;
         }
         let Opened { body, nonce } = opened;
-        match fec::kind(body) {
-            Kind::Plain => {
+        match fec::fec_flag(body) {
+            FecFlag::Plain => {
                 self.on_packet(now, from, body, nonce);
             }
-            Kind::Data => {
-                let datagram = body.get(fec::HEAD..).unwrap_or_default();
+            FecFlag::Data => {
+                let datagram = body.get(fec::HEADER_LEN..).unwrap_or_default();
                 // What a conversation refuses is not to be believed about others either.
                 if self.on_packet(now, from, datagram, nonce) {
                     self.on_shard(now, *from, body);
                 }
             }
-            Kind::Parity => {
+            FecFlag::Parity => {
                 if !self.on_shard(now, *from, body) {
-                    self.stats.dropped_unknown += 1;
+                    self.stats.dropped_no_connection += 1;
                 }
             }
-            Kind::OutOfBand => self.on_out_of_band(now, *from, body),
+            FecFlag::OutOfBand => self.on_out_of_band(now, *from, body),
         }
     }
 
@@ -137,27 +137,27 @@ impl<S: Socket> Driver<S> {
             return self.on_packet(now, from, &assigned, nonce);
         }
         match self.demux.route(now, from, datagram) {
-            Route::Existing(id) if self.is_opened_anew(now, id, datagram, nonce) => {}
-            Route::Existing(id) => return self.deliver(now, id, datagram, Origin::Wire),
+            Route::Existing(id) if self.is_restart(now, id, datagram, nonce) => {}
+            Route::Existing(id) => return self.deliver(now, id, datagram, PacketType::Regular),
             // Of a peer that moved before its first data was acknowledged.
-            Route::Open(opening) if self.is_opened_elsewhere(datagram, opening) => {
-                self.on_wanderer(now, *from, datagram);
+            Route::Open(opening) if self.is_initial_of_migrated(datagram, opening) => {
+                self.on_possible_migration(now, *from, datagram);
             }
             Route::Open(opening) => {
-                return self.on_opening(now, *from, opening, datagram, nonce);
+                return self.on_initial(now, *from, opening, datagram, nonce);
             }
             Route::Answer(header) => {
-                self.stats.dropped_closed += 1;
+                self.stats.dropped_time_wait += 1;
                 self.answer_for_ended(now, *from, &header);
             }
-            Route::Closed => self.stats.dropped_closed += 1,
+            Route::Closed => self.stats.dropped_time_wait += 1,
             Route::Unknown => {
-                if !self.on_wanderer(now, *from, datagram) {
-                    self.stats.dropped_unknown += 1;
+                if !self.on_possible_migration(now, *from, datagram) {
+                    self.stats.dropped_no_connection += 1;
                 }
             }
             Route::Malformed => self.stats.dropped_malformed += 1,
-            Route::Short => self.stats.dropped_short += 1,
+            Route::Short => self.stats.dropped_truncated += 1,
         }
         false
     }
@@ -169,7 +169,7 @@ impl<S: Socket> Driver<S> {
         let taken = self.peers.decode(now, from, shard, |datagram| {
             let conv = datagram.first_chunk().map_or(0, |conv| u32::from_le_bytes(*conv));
             let Some(id) = demux.find(&(from, conv)) else { return false };
-            if segment::check(datagram, conv).is_err() {
+            if segment::validate(datagram, conv).is_err() {
                 return false;
             }
             recovered.push((id, datagram.to_vec()));
@@ -177,7 +177,7 @@ impl<S: Socket> Driver<S> {
         });
         let mut recovered = std::mem::take(&mut self.recovered);
         for (id, datagram) in recovered.drain(..) {
-            self.deliver(now, id, &datagram, Origin::Recovered);
+            self.deliver(now, id, &datagram, PacketType::Fec);
         }
         self.recovered = recovered;
         taken
@@ -186,7 +186,7 @@ impl<S: Socket> Driver<S> {
     /// Takes an out-of-band datagram, for a conversation that exists.
     fn on_out_of_band(&mut self, now: Instant, from: SocketAddr, packet: &[u8]) {
         let Some((conv, payload)) = out_of_band(packet) else {
-            self.stats.dropped_short += 1;
+            self.stats.dropped_truncated += 1;
             return;
         };
         let conn = self.demux.find(&(from, conv)).and_then(|id| {
@@ -194,13 +194,13 @@ impl<S: Socket> Driver<S> {
             (conn.id() == id).then_some(conn)
         });
         let Some(conn) = conn else {
-            self.stats.dropped_unknown += 1;
+            self.stats.dropped_no_connection += 1;
             return;
         };
         self.stats.out_of_band_received += 1;
         conn.on_datagram(now, payload, &mut self.scratch);
         let id = conn.id();
-        self.touch(id);
+        self.schedule(id);
     }
 
     /// Returns whether the conversation took it.
@@ -209,10 +209,10 @@ impl<S: Socket> Driver<S> {
         now: Instant,
         id: ConnId,
         datagram: &[u8],
-        origin: Origin,
+        origin: PacketType,
     ) -> bool {
         // Without a nonce of our own in it, a datagram that comes back is known by its segments.
-        let unmarked = !self.codec.marks_own() && origin == Origin::Wire;
+        let unmarked = !self.codec.detects_reflection() && origin == PacketType::Regular;
         let Some(conn) = self.get_mut(id) else { return false };
         if unmarked && conn.is_reflection(datagram) {
             self.stats.dropped_reflected += 1;
@@ -236,7 +236,7 @@ impl<S: Socket> Driver<S> {
         if taken.wants_answer {
             self.answer(now, id);
         }
-        self.touch(id);
+        self.schedule(id);
         true
     }
 
@@ -245,7 +245,7 @@ impl<S: Socket> Driver<S> {
         let may = self.may_answer();
         if let Some(conn) = self.conns.get_mut(id.slot as usize).filter(|_| may) {
             let fec = self.peers.encoder(conn.peer());
-            let mut out = Outlet { tx: &mut self.tx, codec: &mut self.codec, fec };
+            let mut out = PacketWriter { tx: &mut self.tx, codec: &mut self.codec, fec };
             let sent = conn.transmit(now, &mut out, 1);
             self.budget = self.budget.saturating_sub(sent);
         }
@@ -261,7 +261,7 @@ impl<S: Socket> Driver<S> {
         if !self.may_answer() {
             return;
         }
-        let extra = Extra { fec: self.peers.encoder(to), copies: 0, may_repeat: true };
+        let extra = SendExtras { fec: self.peers.encoder(to), copies: 0, may_repeat: true };
         let write = |tail: &mut Vec<u8>| {
             header.emit(tail);
             true

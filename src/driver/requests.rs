@@ -69,14 +69,14 @@ impl<S: Socket> Driver<S> {
         self.fragments = false;
         self.mailbox.set_local(local);
         // Whatever was wrong was so with the other one.
-        (self.recv_failures, self.recv_rest) = (0, None);
+        (self.recv_failures, self.recv_backoff_until) = (0, None);
         // Peers that follow have to hear from the new address, also of who only listens.
         let mut ids = Vec::new();
         for (_, conn) in &mut self.conns {
             conn.on_rebound(now);
             ids.push(conn.id());
         }
-        ids.into_iter().for_each(|id| self.touch(id));
+        ids.into_iter().for_each(|id| self.schedule(id));
         Ok(())
     }
 
@@ -106,6 +106,6 @@ impl<S: Socket> Driver<S> {
             self.budget = self.budget.saturating_sub(1);
             waiting = self.mailbox.raw().0;
         }
-        self.raw_waits = waiting;
+        self.raw_pending = waiting;
     }
 }

@@ -4,7 +4,7 @@
 use std::io;
 use std::time::Instant;
 
-use super::conn::{Interrupted, Outlet};
+use super::conn::{PacketWriter, Unfinished};
 use super::{CONN_PACKETS, Driver, TIME_WAIT};
 use crate::mailbox::ConnId;
 use crate::sys::Socket;
@@ -20,7 +20,7 @@ impl<S: Socket> Driver<S> {
             if let Some(interrupted) = self.serve_one(now, id)? {
                 match interrupted {
                     // It keeps its place; while nothing can be sent the others are looked at.
-                    Interrupted::Full if !self.blocked => self.ready.push_front(id),
+                    Unfinished::Full if !self.blocked => self.ready.push_front(id),
                     _ => self.ready.push_back(id),
                 }
             }
@@ -29,7 +29,7 @@ impl<S: Socket> Driver<S> {
     }
 
     /// Serves one conversation; tells whether it has more to send.
-    fn serve_one(&mut self, now: Instant, id: ConnId) -> io::Result<Option<Interrupted>> {
+    fn serve_one(&mut self, now: Instant, id: ConnId) -> io::Result<Option<Unfinished>> {
         #[cfg(test)]
         {
             self.served += 1;
@@ -38,8 +38,8 @@ impl<S: Socket> Driver<S> {
         let Some(conn) = self.conns.get_mut(slot).filter(|conn| conn.id() == id) else {
             return Ok(None);
         };
-        conn.look(now, &mut self.scratch);
-        if !self.blocked && conn.would_begin(now) && !self.knocks.admit(id) {
+        conn.exchange_queues(now, &mut self.scratch);
+        if !self.blocked && conn.would_begin(now) && !self.connect_pacer.admit(id) {
             // Whoever waits for all to be over waits for this one as well.
             conn.count_lingering(now, false, &mut self.lingering);
             return Ok(None);
@@ -50,7 +50,7 @@ impl<S: Socket> Driver<S> {
             let Some(conn) = self.conns.get_mut(slot) else { return Ok(None) };
             let limit = if self.blocked { 0 } else { quota.min(self.budget) };
             let fec = self.peers.encoder(conn.peer());
-            let mut out = Outlet { tx: &mut self.tx, codec: &mut self.codec, fec };
+            let mut out = PacketWriter { tx: &mut self.tx, codec: &mut self.codec, fec };
             let sent = conn.transmit(now, &mut out, limit);
             (quota, self.budget) = (quota.saturating_sub(sent), self.budget.saturating_sub(sent));
             if sent < limit && !self.tx.is_full() {
@@ -61,7 +61,7 @@ impl<S: Socket> Driver<S> {
             }
             if self.blocked || self.budget == 0 || quota == 0 {
                 let full = self.blocked || self.budget == 0;
-                interrupted = Some(if full { Interrupted::Full } else { Interrupted::Quota });
+                interrupted = Some(if full { Unfinished::Full } else { Unfinished::Quota });
                 break;
             }
         }
@@ -70,16 +70,16 @@ impl<S: Socket> Driver<S> {
             conn.unmark_ready();
         }
         let peer = conn.peer();
-        let over = conn.settle(now, self.peers.stats_of(peer), &mut self.scratch);
+        let over = conn.advance_lifecycle(now, self.peers.stats_of(peer), &mut self.scratch);
         // Not before its last words have left.
         let over = over.filter(|_| interrupted.is_none());
         conn.count_lingering(now, over.is_some(), &mut self.lingering);
-        conn.count_fragmenting(over.is_some(), &mut self.fragmenting);
+        conn.count_fragmenting(over.is_some(), &mut self.oversized_connections);
         match over {
             Some(tombstone) => {
                 let key = conn.key();
-                if tombstone.understands {
-                    self.stays_until = Some(now + TIME_WAIT.min(self.config.linger));
+                if tombstone.supports_control {
+                    self.time_wait_until = Some(now + TIME_WAIT.min(self.config.linger));
                 }
                 if conn.is_distrusted() {
                     self.strangers.leave(peer.ip());
@@ -91,7 +91,7 @@ impl<S: Socket> Driver<S> {
                 Ok(None)
             }
             None => {
-                let deadline = conn.deadline(now, |at| self.timers.shared_moment(now, at));
+                let deadline = conn.deadline(now, |at| self.timers.coalesced_deadline(now, at));
                 self.timers.set(slot, deadline);
                 Ok(interrupted)
             }

@@ -16,7 +16,7 @@ impl<S: Socket> Driver<S> {
     pub(super) fn look_at_ready(&mut self, now: Instant) {
         for id in &self.ready {
             if let Some(conn) = self.conns.get_mut(id.slot as usize).filter(|c| c.id() == *id) {
-                conn.look(now, &mut self.scratch);
+                conn.exchange_queues(now, &mut self.scratch);
                 conn.count_lingering(now, false, &mut self.lingering);
             }
         }
@@ -36,8 +36,8 @@ impl<S: Socket> Driver<S> {
     }
 
     pub(super) fn publish(&mut self) {
-        self.stats.connections = self.conns.len() as u64;
-        self.stats.unvalidated = self.strangers.len() as u64;
+        self.stats.current_connections = self.conns.len() as u64;
+        self.stats.unvalidated_connections = self.strangers.len() as u64;
         let sealed = self.codec.sealed();
         if self.stats.sealed_datagrams < KEY_LIFE && sealed >= KEY_LIFE {
             trace::key_is_worn(self.local(), sealed);

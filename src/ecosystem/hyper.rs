@@ -69,7 +69,7 @@ impl KcpConnector {
     /// [`stats`](Endpoint::stats) and can wait until they are delivered before it ends:
     /// [`Endpoint::wait_idle`]. Hosts must have an address of a family that the socket speaks.
     #[must_use]
-    pub fn on(endpoint: Endpoint) -> Self {
+    pub fn with_endpoint(endpoint: Endpoint) -> Self {
         Self { via: Via::Endpoint(endpoint) }
     }
 }

@@ -14,13 +14,13 @@ use super::Endpoint;
 use crate::config::Config;
 use crate::driver::Driver;
 use crate::listener::AcceptQueue;
-use crate::replay::Nonces;
+use crate::replay::ReplayFilter;
 use crate::sync::{Arc, Mutex};
 use crate::sys::{Socket, UdpSocket};
 
 /// What the drivers of a group share.
 pub(super) struct Group {
-    openings: Arc<Mutex<Nonces>>,
+    openings: Arc<Mutex<ReplayFilter>>,
 }
 
 impl Group {
@@ -47,25 +47,25 @@ impl Endpoint {
     ) -> io::Result<Self> {
         let sockets = UdpSocket::bind_group(addr, &config.socket)?;
         let group = (sockets.len() > 1)
-            .then(|| Group { openings: Arc::new(Mutex::new(Nonces::of_openings())) });
+            .then(|| Group { openings: Arc::new(Mutex::new(ReplayFilter::of_openings())) });
         let mut others = Vec::new();
         for socket in sockets {
             let (config, accept) = (config.clone(), Some(accept.clone()));
             others.push(Self::spawn(socket, config, accept, group.as_ref())?);
         }
         let mut first = others.swap_remove(0);
-        first.others = group.map(|_| others.into());
+        first.sibling_shards = group.map(|_| others.into());
         Ok(first)
     }
 
     /// Itself, and the others of its group.
     pub(super) fn shards(&self) -> impl Iterator<Item = &Self> {
-        std::iter::once(self).chain(self.others.iter().flat_map(|others| others.iter()))
+        std::iter::once(self).chain(self.sibling_shards.iter().flat_map(|others| others.iter()))
     }
 
     /// Refuses what needs a socket with an address of its own: answers to it may come in at any
     /// socket of the group.
-    pub(super) fn check_alone(&self, what: &str) -> io::Result<()> {
+    pub(super) fn reject_sharded(&self, what: &str) -> io::Result<()> {
         if !self.mailbox.is_shard() {
             return Ok(());
         }

@@ -10,8 +10,8 @@
 use std::time::{Duration, Instant};
 
 use super::gf256::Kernel;
-use super::learner::Learner;
-use super::recovery::Recovery;
+use super::learner::Autotune;
+use super::recovery::Reconstructor;
 use super::rows::Shard;
 use super::{DATA, FecConfig, FecStats, OUTER, PARITY, Places, SIZE};
 
@@ -36,8 +36,8 @@ pub struct FecDecoder {
     layout: Option<FecConfig>,
     /// Packets that must agree with the layout before it is believed.
     doubt: u32,
-    learner: Learner,
-    recovery: Option<Recovery>,
+    learner: Autotune,
+    recovery: Option<Reconstructor>,
     kernel: Kernel,
     groups: [Group; 1 + BEHIND as usize],
     newest: Option<u32>,
@@ -58,7 +58,7 @@ impl FecDecoder {
     /// A decoder for a layout that the peer may use: it recovers nothing before some packets, two
     /// groups at least, have agreed.
     #[must_use]
-    pub fn assuming(layout: FecConfig) -> Self {
+    pub fn with_expected_layout(layout: FecConfig) -> Self {
         let mut decoder = Self::new(Some(layout));
         decoder.doubt = ASSUMPTION.max(2 * layout.sum());
         decoder
@@ -68,7 +68,7 @@ impl FecDecoder {
         Self {
             layout: initial,
             doubt: 0,
-            learner: Learner::new(),
+            learner: Autotune::new(),
             recovery: None,
             kernel,
             groups: Default::default(),
@@ -226,7 +226,8 @@ impl FecDecoder {
             // All parity of a group is as long as its longest data.
             let agrees =
                 longest(true).all(|other| other == len) && longest(false).all(|l| l <= len);
-            let recovery = self.recovery.get_or_insert_with(|| Recovery::new(layout, self.kernel));
+            let recovery =
+                self.recovery.get_or_insert_with(|| Reconstructor::new(layout, self.kernel));
             let lost = if agrees { recovery.run(&mut group.shards) } else { 0 };
             for datagram in (0..lost).map(|index| recovery.datagram(index, len)) {
                 if datagram.is_some_and(&mut *recovered) {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::gf256::{Kernel, coefficients};
 use super::rows::Rows;
-use super::{DATA, FecConfig, HEAD, OUTER, PARITY};
+use super::{DATA, FecConfig, HEADER_LEN, OUTER, PARITY};
 
 /// A group whose last two data packets are this far apart gets no parity, as in kcp-go: the lost
 /// packet was sent again long before.
@@ -73,7 +73,7 @@ impl FecEncoder {
         self.config
     }
 
-    /// Makes `packet` a data packet: [`HEAD`] bytes of room, then a KCP datagram.
+    /// Makes `packet` a data packet: [`HEADER_LEN`] bytes of room, then a KCP datagram.
     ///
     /// Returns how many parity packets are due now: none, or those of a whole group. Take them
     /// with [`Self::emit_parity`] before the next packet. A packet that is shorter than its head,
@@ -81,7 +81,7 @@ impl FecEncoder {
     pub fn seal(&mut self, now: Instant, packet: &mut [u8]) -> usize {
         self.due = None;
         let size = packet.len().checked_sub(OUTER).and_then(|size| u16::try_from(size).ok());
-        let (Some(size), Some(head)) = (size, packet.first_chunk_mut::<HEAD>()) else {
+        let (Some(size), Some(head)) = (size, packet.first_chunk_mut::<HEADER_LEN>()) else {
             debug_assert!(false, "a datagram behind room for its head");
             return 0;
         };

@@ -36,7 +36,7 @@ const REST: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
-pub(super) struct Learner {
+pub(super) struct Autotune {
     /// A bit for each number: it was received, and it was parity.
     seen: Box<[u64; WORDS]>,
     parity: Box<[u64; WORDS]>,
@@ -60,7 +60,7 @@ pub(super) struct Learner {
     changed: Option<Instant>,
 }
 
-impl Learner {
+impl Autotune {
     pub(super) fn new() -> Self {
         Self {
             seen: Box::new([0; WORDS]),

@@ -27,7 +27,7 @@ pub use decoder::FecDecoder;
 pub use encoder::FecEncoder;
 
 /// Bytes in front of the KCP datagram of a data packet: number, kind, size.
-pub const HEAD: usize = 8;
+pub const HEADER_LEN: usize = 8;
 /// The kind of a packet that carries data.
 pub const DATA: u16 = 0xF1;
 /// The kind of a packet that carries parity.
@@ -127,8 +127,8 @@ impl FecConfig {
 
 /// What a decrypted packet is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// A KCP datagram behind [`HEAD`] bytes.
+pub enum FecFlag {
+    /// A KCP datagram behind [`HEADER_LEN`] bytes.
     Data,
     /// Parity of a group.
     Parity,
@@ -140,13 +140,13 @@ pub enum Kind {
 
 /// What a decrypted packet is, by its bytes 4 and 5. No KCP command reads like one of the kinds.
 #[must_use]
-pub fn kind(packet: &[u8]) -> Kind {
-    let Some(&[_, _, _, _, low, high]) = packet.first_chunk() else { return Kind::Plain };
+pub fn fec_flag(packet: &[u8]) -> FecFlag {
+    let Some(&[_, _, _, _, low, high]) = packet.first_chunk() else { return FecFlag::Plain };
     match u16::from_le_bytes([low, high]) {
-        DATA => Kind::Data,
-        PARITY => Kind::Parity,
-        OUT_OF_BAND => Kind::OutOfBand,
-        _ => Kind::Plain,
+        DATA => FecFlag::Data,
+        PARITY => FecFlag::Parity,
+        OUT_OF_BAND => FecFlag::OutOfBand,
+        _ => FecFlag::Plain,
     }
 }
 

@@ -19,7 +19,7 @@ struct Pattern {
 
 /// Computes lost data shards of groups of one layout.
 #[derive(Debug)]
-pub(super) struct Recovery {
+pub(super) struct Reconstructor {
     config: FecConfig,
     /// A set of shards has one possible slot; empty before the first loss.
     patterns: Vec<Pattern>,
@@ -27,7 +27,7 @@ pub(super) struct Recovery {
     rows: Rows,
 }
 
-impl Recovery {
+impl Reconstructor {
     pub(super) fn new(config: FecConfig, kernel: Kernel) -> Self {
         Self { config, patterns: Vec::new(), rows: Rows::new(kernel) }
     }

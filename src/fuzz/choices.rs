@@ -4,7 +4,7 @@ use std::num::{NonZeroU8, NonZeroU64};
 use std::time::Duration;
 
 use crate::config::{
-    AckPolicy, Backoff, Congestion, KcpConfig, Mode, NoDelay, Setting, WritePolicy,
+    AckPolicy, Backoff, CongestionControl, KcpConfig, Mode, Setting, Timing, WritePolicy,
 };
 
 /// The input as a source of choices; zeros when it is used up.
@@ -50,7 +50,7 @@ impl Choices<'_> {
             mode,
             no_delay: self.preset(),
             ack_policy: self.acks(),
-            write_policy: self.pick(&[WritePolicy::Immediate, WritePolicy::Corked]),
+            write_policy: self.pick(&[WritePolicy::Immediate, WritePolicy::Delayed]),
             backoff: self.pick(&[Backoff::Linear, Backoff::Exponential]),
             early_retransmit: self.byte() & 1 == 0,
             keepalive: self.pick(&[None, None, Some(1), Some(15)]).map(Duration::from_secs),
@@ -70,16 +70,16 @@ impl Choices<'_> {
         }
     }
 
-    pub(super) fn preset(&mut self) -> NoDelay {
+    pub(super) fn preset(&mut self) -> Timing {
         let interval = Duration::from_millis(self.pick(&[10, 20, 100, 5_000]));
-        let congestion = self.pick(&[Congestion::Off, Congestion::Loss]);
+        let congestion = self.pick(&[CongestionControl::Disabled, CongestionControl::Reno]);
         let resend = NonZeroU8::new(self.pick(&[0, 1, 2, 3, 255]));
         let nodelay = self.byte() & 1 == 0;
-        NoDelay::new(nodelay, interval, resend, congestion).unwrap_or(NoDelay::FAST3)
+        Timing::new(nodelay, interval, resend, congestion).unwrap_or(Timing::FAST3)
     }
 
     pub(super) fn acks(&mut self) -> AckPolicy {
-        self.pick(&[AckPolicy::EachTurn, AckPolicy::Interval, AckPolicy::Immediate])
+        self.pick(&[AckPolicy::PerBatch, AckPolicy::Interval, AckPolicy::Immediate])
     }
 
     pub(super) fn setting(&mut self, mode: Mode) -> Setting {
@@ -87,7 +87,7 @@ impl Choices<'_> {
             0 => Setting::Windows { send: self.pick(&[1, 9, 200]), recv: self.recv_window(mode) },
             1 => Setting::NoDelay(self.preset()),
             2 => Setting::AckPolicy(self.acks()),
-            3 => Setting::WritePolicy(self.pick(&[WritePolicy::Immediate, WritePolicy::Corked])),
+            3 => Setting::WritePolicy(self.pick(&[WritePolicy::Immediate, WritePolicy::Delayed])),
             4 => Setting::Mtu(self.pick(&[25, 60, 500, 1_400])),
             _ => Setting::RateLimit(NonZeroU64::new(self.pick(&[0, 10_000, 1_000_000]))),
         }

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use super::Choices;
 use super::wire::{Wire, addr};
-use crate::buffer::{Flushed, TxBatch};
-use crate::codec::{Codec, Extra};
+use crate::buffer::{Flushed, SendBatch};
+use crate::codec::{PacketCodec, SendExtras};
 use crate::config::{Config, Limits, Mode};
-use crate::core::segment::{Command, Header, MARK};
+use crate::core::segment::{CONTROL_CAPABLE, Command, Header};
 use crate::core::seq::{Sn, Ts};
 use crate::crypto::{Algorithm, Cipher};
 use crate::driver::{Driver, Turn};
@@ -67,7 +67,7 @@ pub fn datagram(data: &[u8]) {
             driver.socket_mut().sent.clear();
             use_streams(&listener, &mut streams, choices.byte());
         }
-        assert!(listener.stats().connections <= CONNECTIONS as u64);
+        assert!(listener.stats().current_connections <= CONNECTIONS as u64);
     }
     while driver.turn(now) == Turn::Again {}
     assert_eq!(listener.stats().received_datagrams, sent as u64);
@@ -91,9 +91,9 @@ fn config(choices: &mut Choices<'_>) -> Config {
 /// Somebody who has the key, and may or may not keep to the rules.
 struct Peer {
     addr: SocketAddr,
-    codec: Codec,
+    codec: PacketCodec,
     fec: FecEncoder,
-    tx: TxBatch,
+    tx: SendBatch,
     wire: Wire,
     last: Vec<u8>,
 }
@@ -103,9 +103,9 @@ impl Peer {
         let fec = config.fec.or_else(|| FecConfig::new(3, 2).ok());
         Self {
             addr: addr(host),
-            codec: Codec::new(config, [host; 32]),
+            codec: PacketCodec::new(config, [host; 32]),
             fec: FecEncoder::new(fec.expect("a shape")),
-            tx: TxBatch::default(),
+            tx: SendBatch::default(),
             wire: Wire::default(),
             last: Vec::new(),
         }
@@ -154,7 +154,7 @@ impl Peer {
             tail.extend_from_slice(&bytes);
             true
         };
-        let extra = Extra { fec, copies: 0, may_repeat: true };
+        let extra = SendExtras { fec, copies: 0, may_repeat: true };
         self.codec.encode(now, &mut self.tx, addr(0), extra, write);
         self.flush();
     }
@@ -170,11 +170,11 @@ impl Peer {
 fn segment(choices: &mut Choices<'_>) -> Vec<u8> {
     let payload = choices.bytes();
     let commands =
-        [Command::Push, Command::Push, Command::Ack, Command::WindowAsk, Command::Control];
+        [Command::Push, Command::Push, Command::Ack, Command::WindowProbe, Command::Control];
     let header = Header {
         conv: u32::from(choices.byte() % CONVS),
         command: choices.pick(&commands),
-        frg: choices.pick(&[0, 0, 1, 2, 3, 4, MARK, 255]),
+        frg: choices.pick(&[0, 0, 1, 2, 3, 4, CONTROL_CAPABLE, 255]),
         wnd: choices.pick(&[0, 1, 128, u16::MAX]),
         ts: Ts(choices.word()),
         sn: Sn(choices.pick(&[0, 0, 1, 2, 3, 1_000, u32::MAX])),

@@ -70,7 +70,7 @@ fn configs(choices: &mut Choices<'_>) -> (Config, Config) {
         let shapes = [None, None, Some((3, 1))];
         let shape = choices.pick(&shapes);
         config.fec = shape.and_then(|(data, parity)| FecConfig::new(data, parity).ok());
-        config.sessions = choices.pick(&[SessionPolicy::KeepBoth, SessionPolicy::Replace]);
+        config.session_policy = choices.pick(&[SessionPolicy::KeepBoth, SessionPolicy::Replace]);
         config.migration = match choices.byte() & 1 {
             0 if cipher.has_key() => Migration::AnyCipher,
             _ => Migration::Off,
@@ -289,7 +289,7 @@ impl World {
             while let Poll::Ready(Ok((stream, _))) = listener.poll_accept(&mut cx) {
                 accepted.push(stream);
             }
-            assert!(listener.stats().connections <= STREAMS as u64);
+            assert!(listener.stats().current_connections <= STREAMS as u64);
         }
         accepted.into_iter().for_each(|stream| self.adopt(0, stream));
     }

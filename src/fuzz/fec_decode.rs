@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use super::Choices;
-use crate::fec::{DATA, FecConfig, FecDecoder, FecEncoder, HEAD, PARITY};
+use crate::fec::{DATA, FecConfig, FecDecoder, FecEncoder, HEADER_LEN, PARITY};
 
 /// Steps that one input may take, and packets that the network holds.
 const STEPS: usize = 2_000;
@@ -104,7 +104,7 @@ impl Path {
         let mut datagram = self.count.to_le_bytes().to_vec();
         datagram.resize(4 + len, choices.byte());
         self.count += 1;
-        let mut packet = vec![0; HEAD];
+        let mut packet = vec![0; HEADER_LEN];
         packet.extend_from_slice(&datagram);
         let due = self.encoder.seal(self.now, &mut packet);
         let number = packet.first_chunk().map_or(0, |number| u32::from_le_bytes(*number));

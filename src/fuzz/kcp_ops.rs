@@ -9,7 +9,7 @@ use super::Choices;
 use crate::config::Mode;
 use crate::core::segment::{Command, Header};
 use crate::core::seq::Sn;
-use crate::core::{Kcp, Origin, Seed};
+use crate::core::{Kcp, PacketType, Seed};
 use crate::error::ConnectionError;
 
 /// Steps that one input may take, and datagrams that the network holds each way.
@@ -73,7 +73,7 @@ impl Pair {
         false
     }
 
-    fn input(&mut self, to: usize, datagram: &[u8], origin: Origin) {
+    fn input(&mut self, to: usize, datagram: &[u8], origin: PacketType) {
         let result = self.sides[to].kcp.input(self.now, datagram, origin);
         assert!(self.tainted || result.is_ok(), "we refuse our own datagrams: {result:?}");
     }
@@ -98,7 +98,7 @@ impl Pair {
     fn check(&self) {
         for side in 0..2 {
             self.sides[side].kcp.check_invariants();
-            let ended = self.sides[side].kcp.ended();
+            let ended = self.sides[side].kcp.close_reason();
             let silence = [ConnectionError::DeadPeer, ConnectionError::IdleTimeout].map(Some);
             let may = self.tainted || ended.is_none() || (self.mortal && silence.contains(&ended));
             assert!(may, "it ended with {ended:?}");
@@ -111,12 +111,12 @@ impl Pair {
             self.flush();
             for to in 0..2 {
                 while let Some(datagram) = self.sides[to].wire.pop_front() {
-                    self.input(to, &datagram, Origin::Wire);
+                    self.input(to, &datagram, PacketType::Regular);
                 }
                 self.recv(to, usize::MAX);
             }
             self.check();
-            if self.sides.iter().any(|side| side.kcp.ended().is_some()) {
+            if self.sides.iter().any(|side| side.kcp.close_reason().is_some()) {
                 return;
             }
             if self.sides.iter().all(|side| side.kcp.is_drained()) {
@@ -152,7 +152,7 @@ pub fn kcp_ops(data: &[u8]) {
     let mortal = choices.byte() & 3 == 0;
     let side = |choices: &mut Choices<'_>| {
         let config = choices.config(mode, mortal);
-        let seed = Seed { ts_epoch: choices.word(), cookies: u64::from(choices.word()) };
+        let seed = Seed { ts_epoch: choices.word(), cookie_seed: u64::from(choices.word()) };
         let kcp = Kcp::starting_at(7, &config, start, seed, sn);
         Side { kcp, wire: VecDeque::new(), sent: Vec::new(), got: 0 }
     };
@@ -177,7 +177,7 @@ fn step(pair: &mut Pair, choices: &mut Choices<'_>) {
     match choice & 15 {
         0 => {
             let len = usize::from(choices.byte()) * usize::from(choices.byte() % 16 + 1);
-            let data = pair.write(side, len.min(pair.sides[side].kcp.send_room()));
+            let data = pair.write(side, len.min(pair.sides[side].kcp.send_capacity()));
             pair.sides[side].kcp.send(pair.now, data);
         }
         1 => message(pair, side, choices),
@@ -185,7 +185,7 @@ fn step(pair: &mut Pair, choices: &mut Choices<'_>) {
         3 => pair.recv(side, 1),
         4..=6 => {
             let choice = choices.byte();
-            let origin = if choice < 240 { Origin::Wire } else { Origin::Recovered };
+            let origin = if choice < 240 { PacketType::Regular } else { PacketType::Fec };
             for _ in 0..choice % 8 + 1 {
                 let Some(datagram) = pair.sides[side].wire.pop_front() else { break };
                 pair.input(side, &datagram, origin);
@@ -209,10 +209,10 @@ fn step(pair: &mut Pair, choices: &mut Choices<'_>) {
         10..=13 => advance(pair, u64::from(choices.byte())),
         14 => advance(pair, u64::from(choices.word()) << (choices.byte() % 2)),
         _ => match choices.byte() % 8 {
-            0 => pair.sides[side].kcp.uncork(),
-            1 => pair.sides[side].kcp.probe(pair.now),
+            0 => pair.sides[side].kcp.flush(),
+            1 => pair.sides[side].kcp.ping(pair.now),
             2 => pair.sides[side].kcp.release_memory(),
-            3 => pair.sides[side].kcp.hasten_acks(),
+            3 => pair.sides[side].kcp.flush_acks(),
             4 if !pair.honest => raw(pair, side, choices),
             _ => pair.sides[side].kcp.apply(choices.setting(pair.mode)),
         },
@@ -239,7 +239,7 @@ fn raw(pair: &mut Pair, side: usize, choices: &mut Choices<'_>) {
     let len = usize::from(choices.byte()).min(choices.0.len());
     let (datagram, rest) = choices.0.split_at(len);
     choices.0 = rest;
-    pair.input(side, datagram, Origin::Wire);
+    pair.input(side, datagram, PacketType::Regular);
 }
 
 fn advance(pair: &mut Pair, millis: u64) {
@@ -255,14 +255,14 @@ fn mutate(pair: &mut Pair, side: usize, choices: &mut Choices<'_>) {
         let place = usize::from(choices.byte()) % datagram.len();
         datagram[place] ^= choices.byte();
     }
-    pair.input(side, &datagram, Origin::Wire);
+    pair.input(side, &datagram, PacketType::Regular);
 }
 
 /// A segment made up from the input, most likely with the right conversation.
 fn forge(pair: &mut Pair, side: usize, choices: &mut Choices<'_>) {
     pair.tainted = true;
     let mut datagram = Vec::new();
-    let commands = [Command::Push, Command::Ack, Command::WindowAsk, Command::WindowTell];
+    let commands = [Command::Push, Command::Ack, Command::WindowProbe, Command::WindowUpdate];
     let payload = vec![7; usize::from(choices.byte())];
     Header {
         conv: 7,
@@ -276,5 +276,5 @@ fn forge(pair: &mut Pair, side: usize, choices: &mut Choices<'_>) {
     }
     .emit(&mut datagram);
     datagram.extend_from_slice(&payload);
-    pair.input(side, &datagram, Origin::Wire);
+    pair.input(side, &datagram, PacketType::Regular);
 }

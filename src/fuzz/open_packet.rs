@@ -74,7 +74,7 @@ pub fn open_packet(data: &[u8]) {
         let mut datagram = rest.to_vec();
         if packet_cipher.open(&mut datagram).is_ok() {
             let overhead = cipher.overhead();
-            assert!(datagram.len() >= overhead.head + overhead.tail);
+            assert!(datagram.len() >= overhead.header_len + overhead.trailer_len);
         }
         round_trip(&**packet_cipher, rest);
     }
@@ -83,7 +83,7 @@ pub fn open_packet(data: &[u8]) {
 /// Seals `body` and parts of it in one batch, and opens the packets again.
 fn round_trip(cipher: &dyn PacketCipher, body: &[u8]) {
     let overhead = cipher.overhead();
-    let (head, tail) = (overhead.head, overhead.tail);
+    let (head, tail) = (overhead.header_len, overhead.trailer_len);
     let nonce = |index: u8| (0..overhead.nonce).map(move |i| index ^ i.to_le_bytes()[0]);
     let bodies = [body, &body[..body.len() / 2], &[], &body[body.len() / 3..]];
     let mut packets: Vec<Vec<u8>> = (0..)

@@ -1,6 +1,6 @@
 //! One datagram, parsed.
 
-use crate::core::segment::{self, HEADER, Segments};
+use crate::core::segment::{self, HEADER_LEN, Segments};
 
 /// Any bytes as a datagram: the walk agrees with a naive one, and what it yields is written back
 /// as it was.
@@ -10,7 +10,7 @@ use crate::core::segment::{self, HEADER, Segments};
 /// When it does not.
 pub fn segment(data: &[u8]) {
     let conv = data.first_chunk().map_or(0, |conv| u32::from_le_bytes(*conv));
-    let walked = segment::check(data, conv).is_ok();
+    let walked = segment::validate(data, conv).is_ok();
     let naive = naive_walk(data, conv);
     assert_eq!(walked, naive.is_some());
     let segments: Vec<_> = Segments::new(data).collect();
@@ -19,8 +19,8 @@ pub fn segment(data: &[u8]) {
         for ((header, payload), (at, len)) in segments.iter().zip(naive) {
             let mut written = Vec::new();
             header.emit(&mut written);
-            assert_eq!(written, data[at..at + HEADER]);
-            assert_eq!(*payload, &data[at + HEADER..at + HEADER + len]);
+            assert_eq!(written, data[at..at + HEADER_LEN]);
+            assert_eq!(*payload, &data[at + HEADER_LEN..at + HEADER_LEN + len]);
         }
     }
 }
@@ -29,15 +29,15 @@ pub fn segment(data: &[u8]) {
 fn naive_walk(data: &[u8], conv: u32) -> Option<Vec<(usize, usize)>> {
     let word = |at: usize| -> u64 { (0..4).map(|i| u64::from(data[at + i]) << (8 * i)).sum() };
     let (mut at, mut found) = (0, Vec::new());
-    while data.len() - at >= HEADER {
+    while data.len() - at >= HEADER_LEN {
         let len = word(at + 20);
-        let rest = (data.len() - at - HEADER) as u64;
+        let rest = (data.len() - at - HEADER_LEN) as u64;
         if word(at) != u64::from(conv) || !(81..=84).contains(&data[at + 4]) || len > rest {
             return None;
         }
         let len = usize::try_from(len).ok()?;
         found.push((at, len));
-        at += HEADER + len;
+        at += HEADER_LEN + len;
     }
     (!found.is_empty()).then_some(found)
 }

@@ -21,7 +21,7 @@ impl Socket for Wire {
         Ok(self.local.unwrap_or_else(|| addr(0)))
     }
 
-    fn max_train(&self) -> usize {
+    fn max_gso_segments(&self) -> usize {
         1
     }
 

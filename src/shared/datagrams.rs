@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use super::{Shared, charge};
 use crate::error::ConnectionError;
-use crate::mailbox::remember;
+use crate::mailbox::register_waker;
 use crate::sync::{Ordering, lock};
 
 /// What the datagrams of one queue may count for in bytes, see `CHUNK_CHARGE`. Beyond that the
@@ -137,7 +137,7 @@ impl Shared {
         if let Some(fault) = datagrams.fault {
             return Poll::Ready(Err(fault.into()));
         }
-        let replaced = waker.and_then(|waker| remember(&mut datagrams.reader, waker));
+        let replaced = waker.and_then(|waker| register_waker(&mut datagrams.reader, waker));
         drop(datagrams);
         drop(replaced);
         Poll::Pending

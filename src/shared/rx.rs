@@ -9,28 +9,28 @@ use bytes::{Buf, Bytes};
 
 use super::{Shared, charge, surplus};
 use crate::error::ConnectionError;
-use crate::mailbox::remember;
+use crate::mailbox::register_waker;
 use crate::pool;
 use crate::room;
 use crate::sync::lock;
 
 #[derive(Default)]
-pub(super) struct RxHalf {
+pub(super) struct RecvQueue {
     pub(super) chunks: VecDeque<Bytes>,
     /// What everything delivered and not reported as read counts for, see `CHUNK_CHARGE`.
     len: usize,
     /// The driver holds more back and waits for the reader.
-    starved: bool,
+    driver_blocked: bool,
     established: bool,
     /// The peer has ended its stream, and all of it is here.
     ended: bool,
     pub(super) fault: Option<ConnectionError>,
     pub(super) reader: Option<Waker>,
     /// Waits for the conversation to be established.
-    pub(super) opener: Option<Waker>,
+    pub(super) established_waker: Option<Waker>,
 }
 
-impl RxHalf {
+impl RecvQueue {
     /// Empties the queue. The content is for dropping outside the lock.
     pub(super) fn clear(&mut self) -> VecDeque<Bytes> {
         self.len = 0;
@@ -41,20 +41,20 @@ impl RxHalf {
     #[must_use]
     fn report(&mut self, read: usize, recv_buffer: usize) -> bool {
         self.len = self.len.saturating_sub(read);
-        self.len <= recv_buffer / 2 && mem::take(&mut self.starved)
+        self.len <= recv_buffer / 2 && mem::take(&mut self.driver_blocked)
     }
 }
 
 /// The reader's own end of the queue: chunks it took from the shared one in a single exchange, so
 /// that bytes are copied outside the lock.
 #[derive(Debug, Default)]
-pub(crate) struct ReadQueue {
+pub(crate) struct ReadBuffer {
     chunks: VecDeque<Bytes>,
     /// What was read since the last report to the shared queue.
     read: usize,
 }
 
-impl ReadQueue {
+impl ReadBuffer {
     /// The next chunk. In message mode it is a message, or what is left of one, and may be empty.
     pub(crate) fn front(&self) -> Option<&Bytes> {
         self.chunks.front()
@@ -116,7 +116,7 @@ impl Shared {
         }
         let room = self.recv_buffer.saturating_sub(rx.len);
         // In the critical section that saw it full: the reader cannot slip in between.
-        rx.starved |= room == 0;
+        rx.driver_blocked |= room == 0;
         room
     }
 
@@ -139,7 +139,7 @@ impl Shared {
         rx.len += charged;
         // With nothing left to read, no read will come to call the driver.
         let again = held_back && rx.len == 0;
-        rx.starved = held_back && !again;
+        rx.driver_blocked = held_back && !again;
         drop(rx);
         if again {
             self.notify();
@@ -158,7 +158,7 @@ impl Shared {
     pub(crate) fn set_established(&self) -> Option<Waker> {
         let mut rx = lock(&self.rx);
         rx.established = true;
-        rx.opener.take()
+        rx.established_waker.take()
     }
 }
 
@@ -168,7 +168,7 @@ impl Shared {
     /// at the end of the peer's stream, or with the reason why none will ever come.
     pub(crate) fn poll_refill(
         &self,
-        queue: &mut ReadQueue,
+        queue: &mut ReadBuffer,
         waker: Option<&Waker>,
     ) -> Poll<io::Result<()>> {
         let mut rx = lock(&self.rx);
@@ -189,7 +189,7 @@ impl Shared {
                 // Where the driver fills it, and can give it back.
                 mem::swap(&mut rx.chunks, &mut queue.chunks);
             }
-            replaced = waker.and_then(|waker| remember(&mut rx.reader, waker));
+            replaced = waker.and_then(|waker| register_waker(&mut rx.reader, waker));
             Poll::Pending
         };
         drop(rx);
@@ -202,7 +202,7 @@ impl Shared {
 
     /// Reports what was read once it matters, so that the driver learns in time that there is
     /// room. In between, `room` is short by at most an eighth of the buffer.
-    pub(crate) fn settle(&self, queue: &mut ReadQueue) {
+    pub(crate) fn report_read(&self, queue: &mut ReadBuffer) {
         if queue.read <= self.recv_buffer / 8 {
             return;
         }
@@ -221,7 +221,7 @@ impl Shared {
         if let Some(fault) = rx.fault {
             return Poll::Ready(Err(fault.into()));
         }
-        let replaced = remember(&mut rx.opener, waker);
+        let replaced = register_waker(&mut rx.established_waker, waker);
         drop(rx);
         drop(replaced);
         Poll::Pending

@@ -6,7 +6,7 @@ use std::task::{Poll, Wake};
 use bytes::Bytes;
 use proptest::prelude::*;
 
-use super::tx::Intake;
+use super::tx::TakenWrites;
 use super::*;
 use crate::sync::Arc;
 
@@ -35,7 +35,7 @@ impl Wake for Count {
 pub(crate) struct Bench {
     pub(crate) shared: Arc<Shared>,
     pub(crate) mailbox: Arc<Mailbox>,
-    pub(crate) commands: Vec<Command>,
+    pub(crate) commands: Vec<Request>,
     pub(crate) out: VecDeque<Outgoing>,
 }
 
@@ -62,7 +62,7 @@ impl Bench {
         true
     }
 
-    pub(crate) fn take(&mut self, room: usize) -> Intake {
+    pub(crate) fn take(&mut self, room: usize) -> TakenWrites {
         self.shared.take_writes(room, 1, &mut self.out)
     }
 
@@ -213,16 +213,16 @@ fn shutdown_is_ready_when_drained() {
 fn end_wakes_everyone_and_stays() {
     let bench = Bench::new(Mode::Stream, 10, 1000);
     let (count, waker) = Count::new();
-    let mut queue = ReadQueue::default();
+    let mut queue = ReadBuffer::default();
     assert_eq!(accepted(bench.write(None, &[0; 10])), Some(10));
     assert!(bench.write(Some(&waker), b"x").is_pending());
     assert!(bench.shared.poll_refill(&mut queue, Some(&waker)).is_pending());
     assert!(bench.shared.poll_established(&waker).is_pending());
-    let ended = bench.shared.end(ConnectionError::LingerExpired);
+    let ended = bench.shared.end(ConnectionError::LingerTimeout);
     ended.into_iter().flatten().for_each(Waker::wake);
     assert_eq!(count.woken(), 3);
     assert!(bench.shared.end(ConnectionError::Reset).into_iter().flatten().next().is_none());
-    assert_eq!(bench.shared.error(), Some(ConnectionError::LingerExpired));
+    assert_eq!(bench.shared.error(), Some(ConnectionError::LingerTimeout));
 
     let timed_out = |error: std::io::Error| error.kind() == std::io::ErrorKind::TimedOut;
     let timed = |poll: Poll<std::io::Result<()>>| match poll {
@@ -240,26 +240,26 @@ fn end_wakes_everyone_and_stays() {
 #[test]
 fn starved_driver_is_called_at_half() {
     let mut bench = Bench::new(Mode::Stream, 1000, 800);
-    let mut queue = ReadQueue::default();
+    let mut queue = ReadBuffer::default();
     bench.deliver(&[&[1; 500], &[2; 300]], false);
     assert!(bench.shared.poll_refill(&mut queue, None).is_ready());
     assert_eq!(bench.shared.room(), 0, "moving to the reader's own queue frees nothing");
     queue.consume(390);
-    bench.shared.settle(&mut queue);
+    bench.shared.report_read(&mut queue);
     assert!(!bench.called(), "410 of 800 are left");
     queue.consume(110);
-    bench.shared.settle(&mut queue);
+    bench.shared.report_read(&mut queue);
     assert!(bench.called());
     assert_eq!(bench.shared.room(), 500);
 
     // A delivery that holds something back asks for the same.
     bench.deliver(&[&[3; 500]], true);
     queue.consume(300);
-    bench.shared.settle(&mut queue);
+    bench.shared.report_read(&mut queue);
     assert!(!bench.called(), "500 of 800 are left");
     assert!(bench.shared.poll_refill(&mut queue, None).is_ready());
     queue.consume(101);
-    bench.shared.settle(&mut queue);
+    bench.shared.report_read(&mut queue);
     assert!(bench.called());
 }
 
@@ -276,7 +276,7 @@ fn all_read_between_room_and_delivery() {
 fn reader_is_woken_once_per_registration() {
     let bench = Bench::new(Mode::Stream, 1000, 800);
     let (count, waker) = Count::new();
-    let mut queue = ReadQueue::default();
+    let mut queue = ReadBuffer::default();
     assert!(bench.shared.poll_refill(&mut queue, Some(&waker)).is_pending());
     assert!(!bench.deliver(&[], false));
     assert!(bench.deliver(&[b"a"], false));
@@ -310,7 +310,7 @@ fn last_handle_detaches() {
 #[test]
 fn storage_of_a_burst_is_released() {
     let mut bench = Bench::new(Mode::Message, 1 << 20, 1 << 20);
-    let mut queue = ReadQueue::default();
+    let mut queue = ReadBuffer::default();
     for _ in 0..1000 {
         assert!(bench.shared.poll_send_message(None, b"m").is_ready());
         bench.deliver(&[b"m"], false);
@@ -360,7 +360,7 @@ proptest! {
     fn any_interleaving_keeps_the_bytes(ops in ops(), send in 1_usize..600, recv in 1_usize..600) {
         let mut bench = Bench::new(Mode::Stream, send, recv);
         let (mut written, mut taken, mut delivered, mut read) = (0, 0, 0, 0);
-        let mut queue = ReadQueue::default();
+        let mut queue = ReadBuffer::default();
         let (writer, waker) = Count::new();
         let mut writer_waits = None;
         let mut starved = false;
@@ -413,7 +413,7 @@ proptest! {
                         queue.consume(part.len());
                         bytes.extend(part);
                     }
-                    bench.shared.settle(&mut queue);
+                    bench.shared.report_read(&mut queue);
                     prop_assert_eq!(&bytes, &sequence(read, bytes.len()));
                     read += bytes.len();
                 }

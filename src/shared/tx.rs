@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use super::{Shared, charge, surplus};
 use crate::error::ConnectionError;
-use crate::mailbox::remember;
+use crate::mailbox::register_waker;
 use crate::room;
 use crate::sync::{Ordering, lock};
 
@@ -23,7 +23,7 @@ pub(crate) struct Outgoing {
 
 /// What a look at the writing side found.
 #[derive(Debug, Default)]
-pub(crate) struct Intake {
+pub(crate) struct TakenWrites {
     /// A flush asks for what was taken to leave now.
     pub(crate) uncork: bool,
     /// Nothing more will be written. What is queued still has to go, see `more`.
@@ -39,7 +39,7 @@ pub(crate) struct Intake {
 }
 
 #[derive(Default)]
-pub(super) struct TxHalf {
+pub(super) struct SendQueue {
     pub(super) chunks: VecDeque<Outgoing>,
     /// Payload bytes queued.
     pub(super) bytes: usize,
@@ -56,7 +56,7 @@ pub(super) struct TxHalf {
     pub(super) shutdown: Option<Waker>,
 }
 
-impl TxHalf {
+impl SendQueue {
     /// Empties the queue. The content is for dropping outside the lock.
     pub(super) fn clear(&mut self) -> VecDeque<Outgoing> {
         (self.bytes, self.queued) = (0, 0);
@@ -93,7 +93,7 @@ impl Shared {
         mut room: usize,
         unit: usize,
         out: &mut VecDeque<Outgoing>,
-    ) -> Intake {
+    ) -> TakenWrites {
         let mut guard = lock(&self.tx);
         let tx = &mut *guard;
         let before = tx.queued;
@@ -121,7 +121,7 @@ impl Shared {
         let free = self.send_buffer.saturating_sub(tx.queued);
         // Not for every acknowledged segment: a writer that is woken should find room worth it.
         let roomy = tx.queued < before && free >= (self.send_buffer / 4).max(1);
-        let intake = Intake {
+        let intake = TakenWrites {
             uncork: tx.uncork,
             write_closed: tx.closed,
             detached: self.is_detached(),
@@ -159,7 +159,7 @@ impl Shared {
         if free > 0 {
             return Poll::Ready(Ok(free));
         }
-        let replaced = waker.and_then(|waker| remember(&mut tx.writer, waker));
+        let replaced = waker.and_then(|waker| register_waker(&mut tx.writer, waker));
         drop(tx);
         drop(replaced);
         Poll::Pending
@@ -212,7 +212,7 @@ impl Shared {
             tx.check()?;
             let free = self.send_buffer.saturating_sub(tx.queued);
             if tx.queued > 0 && charge(message.len()) > free {
-                let replaced = waker.and_then(|waker| remember(&mut tx.writer, waker));
+                let replaced = waker.and_then(|waker| register_waker(&mut tx.writer, waker));
                 drop(tx);
                 drop(replaced);
                 return Poll::Pending;
@@ -272,7 +272,7 @@ impl Shared {
         if let Some(fault) = tx.fault {
             return Poll::Ready(Err(fault.into()));
         }
-        let replaced = remember(&mut tx.shutdown, waker);
+        let replaced = register_waker(&mut tx.shutdown, waker);
         drop(tx);
         drop(replaced);
         Poll::Pending

@@ -15,7 +15,7 @@ use crate::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 use crate::sync::Ordering;
 
 /// Bytes of an out-of-band packet that are not among those every datagram has.
-const CONV: usize = OUT_OF_BAND_HEAD - fec::HEAD;
+const CONV: usize = OUT_OF_BAND_HEAD - fec::HEADER_LEN;
 
 /// Datagrams beside the stream, as kcp-go's out-of-band packets.
 ///

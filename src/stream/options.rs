@@ -20,16 +20,16 @@ impl KcpStream {
     }
 
     /// Sets whether written data leaves as soon as the windows allow:
-    /// [`WritePolicy::Immediate`], or [`WritePolicy::Corked`] for `false`.
+    /// [`WritePolicy::Immediate`], or [`WritePolicy::Delayed`] for `false`.
     ///
     /// KCP's own `nodelay`, a preset of its timing, is
-    /// [`set_no_delay`](Self::set_no_delay).
+    /// [`set_timing`](Self::set_timing).
     ///
     /// # Errors
     ///
     /// None; the signature is that of `TcpStream`.
     pub fn set_nodelay(&self, nodelay: bool) -> Result<()> {
-        let policy = if nodelay { WritePolicy::Immediate } else { WritePolicy::Corked };
+        let policy = if nodelay { WritePolicy::Immediate } else { WritePolicy::Delayed };
         self.handle().set_write_policy(policy);
         Ok(())
     }

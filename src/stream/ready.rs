@@ -8,7 +8,7 @@ use bytes::BufMut;
 use tokio::io::{Interest, Ready};
 
 use super::KcpStream;
-use super::side::{ReadSide, WriteSide};
+use super::side::{Reader, Writer};
 use crate::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 
 impl KcpStream {
@@ -116,7 +116,7 @@ macro_rules! ready_halves {
             ///
             /// Nothing is lost.
             pub async fn ready(&self, interest: Interest) -> Result<Ready> {
-                let side: &ReadSide = &self.side;
+                let side: &Reader = &self.side;
                 let read = interest.is_readable().then_some(side);
                 poll_fn(|cx| poll_ready(cx, read, None)).await
             }
@@ -133,7 +133,7 @@ macro_rules! ready_halves {
             ///
             /// Nothing is lost.
             pub async fn ready(&self, interest: Interest) -> Result<Ready> {
-                let side: &WriteSide = &self.side;
+                let side: &Writer = &self.side;
                 let write = interest.is_writable().then_some(side);
                 poll_fn(|cx| poll_ready(cx, None, write)).await
             }
@@ -146,8 +146,8 @@ ready_halves!(OwnedReadHalf, OwnedWriteHalf; ReadHalf<'_>, WriteHalf<'_>);
 /// Ready with everything that is ready, once something is.
 fn poll_ready(
     cx: &mut Context<'_>,
-    read: Option<&ReadSide>,
-    write: Option<&WriteSide>,
+    read: Option<&Reader>,
+    write: Option<&Writer>,
 ) -> Poll<Result<Ready>> {
     if read.is_none() && write.is_none() {
         let text = "nothing here becomes ready for this interest: readable or writable is allowed";

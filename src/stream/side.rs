@@ -9,25 +9,25 @@ use tokio::task::coop::poll_proceed;
 
 use crate::config::Mode;
 use crate::pool;
-use crate::shared::{Handle, ReadQueue};
+use crate::shared::{Handle, ReadBuffer};
 use crate::sync::{Mutex, MutexGuard, lock};
 
 /// Reads a conversation.
-pub(crate) struct ReadSide {
+pub(crate) struct Reader {
     pub(crate) handle: Handle,
     /// Locked only by the methods that take `&self`, and then for the length of a copy.
-    queue: Mutex<ReadQueue>,
+    queue: Mutex<ReadBuffer>,
 }
 
 /// Writes a conversation.
 #[derive(Clone)]
-pub(crate) struct WriteSide {
+pub(crate) struct Writer {
     pub(crate) handle: Handle,
 }
 
-impl ReadSide {
+impl Reader {
     pub(super) fn new(handle: Handle) -> Self {
-        Self { handle, queue: Mutex::new(ReadQueue::default()) }
+        Self { handle, queue: Mutex::new(ReadBuffer::default()) }
     }
 
     /// A read in message mode serves from one message.
@@ -35,7 +35,7 @@ impl ReadSide {
         self.handle.mode == Mode::Message
     }
 
-    fn exclusive(&mut self) -> (&Handle, &mut ReadQueue) {
+    fn exclusive(&mut self) -> (&Handle, &mut ReadBuffer) {
         // A panicked holder leaves valid data, as everywhere (see `sync::lock`).
         let queue = self.queue.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
         (&self.handle, queue)
@@ -66,7 +66,7 @@ impl ReadSide {
         if count > 0 {
             let (handle, queue) = self.exclusive();
             queue.consume(count);
-            handle.settle(queue);
+            handle.report_read(queue);
         }
     }
 
@@ -156,12 +156,12 @@ impl ReadSide {
         Ok(read(&self.handle, &mut queue, self.single(), limit, put))
     }
 
-    fn shared_queue(&self) -> MutexGuard<'_, ReadQueue> {
+    fn shared_queue(&self) -> MutexGuard<'_, ReadBuffer> {
         lock(&self.queue)
     }
 }
 
-impl WriteSide {
+impl Writer {
     pub(super) fn new(handle: Handle) -> Self {
         Self { handle }
     }
@@ -214,7 +214,7 @@ fn cooperate<T>(cx: &mut Context<'_>, poll: impl FnOnce(&mut Context<'_>) -> Pol
 /// Ready when the queue has a chunk, which may be an empty message, or at the end of the stream.
 fn poll_chunks(
     handle: &Handle,
-    queue: &mut ReadQueue,
+    queue: &mut ReadBuffer,
     cx: Option<&Context<'_>>,
 ) -> Poll<io::Result<()>> {
     match queue.front() {
@@ -226,7 +226,7 @@ fn poll_chunks(
 /// Ready when the queue has a byte, or at the end of the stream.
 fn poll_bytes(
     handle: &Handle,
-    queue: &mut ReadQueue,
+    queue: &mut ReadBuffer,
     cx: Option<&Context<'_>>,
 ) -> Poll<io::Result<()>> {
     loop {
@@ -244,7 +244,7 @@ fn poll_bytes(
 /// Hands at most `limit` bytes to `put` and takes them off the queue.
 fn read(
     handle: &Handle,
-    queue: &mut ReadQueue,
+    queue: &mut ReadBuffer,
     single: bool,
     limit: usize,
     mut put: impl FnMut(&[u8]),
@@ -262,15 +262,15 @@ fn read(
             break;
         }
     }
-    handle.settle(queue);
+    handle.report_read(queue);
     limit - left
 }
 
-fn pop(handle: &Handle, queue: &mut ReadQueue) -> Bytes {
+fn pop(handle: &Handle, queue: &mut ReadBuffer) -> Bytes {
     let chunk = queue.pop().unwrap_or_default();
-    handle.settle(queue);
+    handle.report_read(queue);
     // A message is in a buffer of its own.
-    if handle.mode == Mode::Stream { pool::lend(chunk) } else { chunk }
+    if handle.mode == Mode::Stream { pool::into_recycled(chunk) } else { chunk }
 }
 
 fn check_message_mode(handle: &Handle) -> io::Result<()> {
@@ -297,13 +297,13 @@ fn write(handle: &Handle, waker: Option<&Waker>, bufs: &[IoSlice<'_>]) -> Poll<i
     let mut done = 0;
     loop {
         let waker = waker.filter(|_| done == 0);
-        let part = (total - done).min(pool::WIDE);
+        let part = (total - done).min(pool::BUFFER_LEN);
         match handle.poll_write_with(waker, part, |count| gather(bufs, done, count)) {
             Poll::Ready(Ok(taken)) => done += taken,
             _ if done > 0 => return Poll::Ready(Ok(done)),
             other => return other,
         }
-        if done == total || !done.is_multiple_of(pool::WIDE) {
+        if done == total || !done.is_multiple_of(pool::BUFFER_LEN) {
             return Poll::Ready(Ok(done));
         }
     }

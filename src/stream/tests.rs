@@ -11,7 +11,7 @@ use tokio::io::{
 
 use super::*;
 use crate::config::Mode;
-use crate::mailbox::Command;
+use crate::mailbox::Request;
 use crate::shared::tests::{Bench, Count};
 use crate::split::ReuniteError;
 use crate::sync::AtomicUsize;
@@ -317,9 +317,9 @@ fn settings_are_checked_and_sent() {
     let (stream, mut bench) = stream(Mode::Stream, 1000, 1000);
     stream.set_windows(1, 2).unwrap();
     assert!(stream.set_windows(0, 2).is_err());
-    stream.set_no_delay(NoDelay::FAST3);
+    stream.set_timing(Timing::FAST3);
     stream.set_ack_policy(AckPolicy::Immediate);
-    stream.set_write_policy(WritePolicy::Corked);
+    stream.set_write_policy(WritePolicy::Delayed);
     stream.set_mtu(1200).unwrap();
     let refused = stream.set_mtu(1201).unwrap_err();
     assert_eq!(refused.to_string(), "mtu (bytes) is 1201, allowed is 25 to 1200");
@@ -329,14 +329,14 @@ fn settings_are_checked_and_sent() {
     assert!(stream.set_duplicates(9).is_err());
     assert!(!bench.called());
     let settings = bench.commands.iter().map(|command| match command {
-        Command::Set(id, setting) if *id == bench.shared.id => *setting,
+        Request::Set(id, setting) if *id == bench.shared.id => *setting,
         other => panic!("{other:?}"),
     });
     let expected = [
         Setting::Windows { send: 1, recv: 2 },
-        Setting::NoDelay(NoDelay::FAST3),
+        Setting::NoDelay(Timing::FAST3),
         Setting::AckPolicy(AckPolicy::Immediate),
-        Setting::WritePolicy(WritePolicy::Corked),
+        Setting::WritePolicy(WritePolicy::Delayed),
         Setting::Mtu(1200),
         Setting::RateLimit(NonZeroU64::new(5)),
         Setting::Duplicates(8),

@@ -64,7 +64,7 @@ impl Side {
 }
 
 /// A [`Transport`] as the driver's socket.
-pub(crate) struct Adapter {
+pub(crate) struct TransportSocket {
     transport: Box<dyn Transport>,
     local: SocketAddr,
     max_datagram: usize,
@@ -72,7 +72,7 @@ pub(crate) struct Adapter {
     send: Side,
 }
 
-impl Adapter {
+impl TransportSocket {
     /// # Errors
     ///
     /// When the transport has no address.
@@ -92,12 +92,12 @@ impl Adapter {
     }
 }
 
-impl Socket for Adapter {
+impl Socket for TransportSocket {
     fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.local)
     }
 
-    fn max_train(&self) -> usize {
+    fn max_gso_segments(&self) -> usize {
         TRAIN
     }
 
@@ -173,7 +173,7 @@ impl Socket for Adapter {
     }
 }
 
-impl fmt::Debug for Adapter {
+impl fmt::Debug for TransportSocket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Adapter").field("local", &self.local).finish_non_exhaustive()
     }

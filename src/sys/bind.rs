@@ -14,7 +14,7 @@ const EARLY: usize = 4_096;
 
 /// A bound, non-blocking UDP socket.
 pub(super) fn bind(addr: SocketAddr, config: &SocketConfig) -> io::Result<UdpSocket> {
-    bind_beside(addr, config, false)
+    bind_reuse_port(addr, config, false)
 }
 
 /// As many of them as there are shards, all bound to the same address: the system spreads peers
@@ -31,7 +31,7 @@ pub(super) fn bind_group(addr: SocketAddr, config: &SocketConfig) -> io::Result<
     let local = first.local_addr()?;
     let mut group = vec![first];
     while group.len() < config.shards {
-        group.push(bind_beside(local, config, true)?);
+        group.push(bind_reuse_port(local, config, true)?);
     }
     // What came before the group was complete went to another socket than what its sender will say
     // next. It will be repeated.
@@ -43,7 +43,7 @@ pub(super) fn bind_group(addr: SocketAddr, config: &SocketConfig) -> io::Result<
     Ok(group)
 }
 
-fn bind_beside(addr: SocketAddr, config: &SocketConfig, beside: bool) -> io::Result<UdpSocket> {
+fn bind_reuse_port(addr: SocketAddr, config: &SocketConfig, beside: bool) -> io::Result<UdpSocket> {
     let socket = Socket::new(Domain::for_address(addr), Type::DGRAM, Some(Protocol::UDP))?;
     socket.set_nonblocking(true)?;
     if addr.is_ipv6() {

@@ -51,7 +51,7 @@ pub(crate) enum RecvFault {
 }
 
 /// Judges the error of a send. What is not known is loss.
-pub(crate) fn of_send(error: &io::Error) -> SendFault {
+pub(crate) fn classify_send(error: &io::Error) -> SendFault {
     match error.kind() {
         ErrorKind::WouldBlock => SendFault::Blocked,
         ErrorKind::Interrupted => SendFault::Interrupted,
@@ -62,7 +62,7 @@ pub(crate) fn of_send(error: &io::Error) -> SendFault {
 }
 
 /// Judges the error of a receive. What is not known is ignored.
-pub(crate) fn of_recv(error: &io::Error) -> RecvFault {
+pub(crate) fn classify_recv(error: &io::Error) -> RecvFault {
     match error.kind() {
         ErrorKind::WouldBlock => RecvFault::Empty,
         ErrorKind::Interrupted => RecvFault::Interrupted,
@@ -136,7 +136,7 @@ mod tests {
         ];
         for (code, fault) in table {
             let error = io::Error::from_raw_os_error(code);
-            assert_eq!(of_send(&error), fault, "{error}");
+            assert_eq!(classify_send(&error), fault, "{error}");
         }
     }
 
@@ -158,7 +158,7 @@ mod tests {
         ];
         for (code, fault) in table {
             let error = io::Error::from_raw_os_error(code);
-            assert_eq!(of_recv(&error), fault, "{error}");
+            assert_eq!(classify_recv(&error), fault, "{error}");
         }
     }
 
@@ -195,11 +195,11 @@ mod tests {
 
     #[test]
     fn errors_without_a_code_are_judged_by_kind() {
-        assert_eq!(of_send(&ErrorKind::WouldBlock.into()), SendFault::Blocked);
-        assert_eq!(of_send(&ErrorKind::Interrupted.into()), SendFault::Interrupted);
-        assert_eq!(of_send(&ErrorKind::InvalidInput.into()), SendFault::Lost);
-        assert_eq!(of_recv(&ErrorKind::WouldBlock.into()), RecvFault::Empty);
-        assert_eq!(of_recv(&io::Error::other("?")), RecvFault::Ignore);
+        assert_eq!(classify_send(&ErrorKind::WouldBlock.into()), SendFault::Blocked);
+        assert_eq!(classify_send(&ErrorKind::Interrupted.into()), SendFault::Interrupted);
+        assert_eq!(classify_send(&ErrorKind::InvalidInput.into()), SendFault::Lost);
+        assert_eq!(classify_recv(&ErrorKind::WouldBlock.into()), RecvFault::Empty);
+        assert_eq!(classify_recv(&io::Error::other("?")), RecvFault::Ignore);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use socket2::SockRef;
 use tokio::net::UdpSocket;
 
 /// Whether the socket has another class than the system's default.
-pub(super) fn is_marked(socket: &std::net::UdpSocket) -> bool {
+pub(super) fn has_traffic_class(socket: &std::net::UdpSocket) -> bool {
     let socket = SockRef::from(socket);
     let v6 = {
         #[cfg(any(

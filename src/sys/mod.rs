@@ -24,10 +24,10 @@ use quinn_udp::RecvMeta;
 
 pub(crate) use crate::transport::Transmit;
 
-pub(crate) use adapter::Adapter;
+pub(crate) use adapter::TransportSocket;
 pub(crate) use bind::check_route;
 pub(crate) use buffers::Grant;
-pub(crate) use errors::{RecvFault, SendFault, count, of_recv, of_send};
+pub(crate) use errors::{RecvFault, SendFault, classify_recv, classify_send, count};
 pub(crate) use udp::UdpSocket;
 
 /// Bytes of the largest datagram: the largest payload that fits an IP packet of either version.
@@ -67,17 +67,17 @@ pub(crate) trait Socket: Send + 'static {
 
     /// Lets datagrams be cut into fragments on their way where the path is too narrow for them, or
     /// leaves that to the system again, which may forbid it.
-    fn allow_fragments(&mut self, _allow: bool) {}
+    fn set_ip_fragmentation(&mut self, _allow: bool) {}
 
     /// Datagrams one send may carry as a train of equal sizes: 1 where the system does not segment.
     /// May drop to 1 at run time, when segmentation turns out not to work.
-    fn max_train(&self) -> usize;
+    fn max_gso_segments(&self) -> usize;
 
     /// Fills the free buffers of the batch, and returns as soon as there are none left or nothing
     /// more is there.
     ///
     /// `Err` means that nothing was received: [`WouldBlock`](io::ErrorKind::WouldBlock) when there
-    /// was nothing, anything else is for [`of_recv`] to judge.
+    /// was nothing, anything else is for [`classify_recv`] to judge.
     fn recv(&mut self, batch: &mut RxBatch) -> io::Result<()>;
 
     /// Sends a train, in several system calls where it takes them.
@@ -85,7 +85,7 @@ pub(crate) trait Socket: Send + 'static {
     /// Returns the bytes that are gone, always whole datagrams. Fewer than all of them means that
     /// the rest would block or failed: offer it again when [`Self::poll_send_ready`] says so, and
     /// it blocks or fails with nothing before it. `Err` means that nothing of `contents` is gone;
-    /// [`of_send`] says what that error stands for.
+    /// [`classify_send`] says what that error stands for.
     fn send(&mut self, transmit: &Transmit<'_>) -> io::Result<usize>;
 
     /// Ready when a receive may find something. After [`Self::recv`] found nothing, and for a new
@@ -106,7 +106,7 @@ pub(crate) trait Socket: Send + 'static {
 struct Train {
     from: SocketAddr,
     /// Bytes of each datagram but the last; never zero.
-    stride: usize,
+    segment_size: usize,
     /// Bytes of all of them.
     len: usize,
 }
@@ -125,7 +125,7 @@ pub(crate) struct RxBatch {
 impl RxBatch {
     /// An empty batch.
     pub(crate) fn new() -> Self {
-        let none = Train { from: SocketAddr::from(([0, 0, 0, 0], 0)), stride: 1, len: 0 };
+        let none = Train { from: SocketAddr::from(([0, 0, 0, 0], 0)), segment_size: 1, len: 0 };
         // Zeroed memory of this size comes from the system untouched.
         Self { memory: vec![0; BUFFERS * BUFFER], trains: [none; BUFFERS], used: 0 }
     }
@@ -149,7 +149,7 @@ impl RxBatch {
         let trains = self.trains.iter().take(self.used);
         self.memory.chunks_exact_mut(BUFFER).zip(trains).filter_map(|(buffer, train)| {
             let contents = buffer.get_mut(..train.len).filter(|contents| !contents.is_empty())?;
-            Some((train.from, train.stride, contents))
+            Some((train.from, train.segment_size, contents))
         })
     }
 
@@ -161,13 +161,13 @@ impl RxBatch {
         let last = last.and_then(|last| Some((last, *self.trains.get(last)?)));
         let coalesced = last.filter(|(_, train)| {
             train.from == from
-                && train.len.is_multiple_of(train.stride)
-                && (1..=train.stride).contains(&datagram.len())
-                && train.len / train.stride < 64
+                && train.len.is_multiple_of(train.segment_size)
+                && (1..=train.segment_size).contains(&datagram.len())
+                && train.len / train.segment_size < 64
                 && train.len + datagram.len() <= MAX_TRAIN_BYTES
         });
         let (buffer, start, stride) = match coalesced {
-            Some((last, train)) => (last, train.len, train.stride),
+            Some((last, train)) => (last, train.len, train.segment_size),
             None => (self.used, 0, datagram.len().max(1)),
         };
         let len = start + datagram.len();
@@ -175,7 +175,7 @@ impl RxBatch {
         let room = memory.and_then(|memory| memory.get_mut(start..len));
         let (Some(room), Some(train)) = (room, self.trains.get_mut(buffer)) else { return false };
         room.copy_from_slice(datagram);
-        *train = Train { from, stride, len };
+        *train = Train { from, segment_size: stride, len };
         self.used = buffer + 1;
         true
     }
@@ -203,7 +203,7 @@ impl RxBatch {
             for meta in meta.iter().take(received) {
                 self.trains[self.used] = Train {
                     from: canonical(meta.addr),
-                    stride: meta.stride.max(1),
+                    segment_size: meta.stride.max(1),
                     len: meta.len.min(BUFFER),
                 };
                 self.used += 1;

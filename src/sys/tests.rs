@@ -128,7 +128,7 @@ async fn trains_over_v4() {
 #[tokio::test]
 async fn trains_over_v4_without_segmentation() {
     let (a, b) = (bound(V4).await.without_trains(), bound(V4).await);
-    assert_eq!(a.max_train(), 1);
+    assert_eq!(a.max_gso_segments(), 1);
     let (from, to) = (addr_of(&a), addr_of(&b));
     exchange(a, b, from, to).await;
 }
@@ -178,7 +178,7 @@ async fn only_v6_refuses_v4() {
     let v4 = bound(V4).await;
     let transmit = Transmit { dst: addr_of(&v4), segment_size: 1, contents: b"?" };
     let error = only.send(&transmit).unwrap_err();
-    assert_eq!(of_send(&error), SendFault::Lost, "{error}");
+    assert_eq!(classify_send(&error), SendFault::Lost, "{error}");
 }
 
 /// Loopback hands a train over in one piece on Linux.
@@ -186,10 +186,10 @@ async fn only_v6_refuses_v4() {
 #[tokio::test]
 async fn a_train_arrives_as_one() {
     let (mut a, mut b) = (bound(V4).await, bound(V4).await);
-    if a.max_train() == 1 {
+    if a.max_gso_segments() == 1 {
         return;
     }
-    assert_eq!(a.max_train(), 64);
+    assert_eq!(a.max_gso_segments(), 64);
     let to = addr_of(&b);
     send_all(&mut a, to, 1_200, &train(44, 1_200, 9)).await;
     let (datagrams, trains) = receive(&mut b, 44).await;
@@ -230,7 +230,7 @@ async fn largest_datagram_passes_whole_and_a_larger_one_is_refused_for_its_size(
     assert_eq!(receive(&mut b, 1).await.0, [(addr_of(&a), contents.clone())]);
     contents.push(0);
     let transmit = Transmit { dst: to, segment_size: contents.len(), contents: &contents };
-    assert_eq!(of_send(&a.send(&transmit).unwrap_err()), SendFault::TooLarge);
+    assert_eq!(classify_send(&a.send(&transmit).unwrap_err()), SendFault::TooLarge);
 }
 
 #[tokio::test]
@@ -281,7 +281,7 @@ async fn refusals_on_a_connected_socket_are_weather() {
     assert!(twin.ready(Interest::ERROR).await.unwrap().is_error());
     let error = socket.send(&transmit).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
-    assert_eq!(of_send(&error), SendFault::Lost);
+    assert_eq!(classify_send(&error), SendFault::Lost);
 
     // The error is gone with its report.
     assert_eq!(socket.send(&transmit).unwrap(), 1);
@@ -290,11 +290,11 @@ async fn refusals_on_a_connected_socket_are_weather() {
 #[tokio::test]
 async fn nobody_has_port_zero() {
     let mut socket = bound(V4).await;
-    let (train, max_train) = ([0; 20], socket.max_train());
+    let (train, max_train) = ([0; 20], socket.max_gso_segments());
     let dst = SocketAddr::from(([127, 0, 0, 1], 0));
     let error = socket.send(&Transmit { dst, segment_size: 10, contents: &train }).unwrap_err();
-    assert_eq!(of_send(&error), SendFault::Lost);
-    assert_eq!(socket.max_train(), max_train);
+    assert_eq!(classify_send(&error), SendFault::Lost);
+    assert_eq!(socket.max_gso_segments(), max_train);
 }
 
 #[tokio::test]
@@ -419,14 +419,14 @@ mod options {
         set(&socket, libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).unwrap();
         let (mut a, mut b) =
             (writable(UdpSocket::from_std(socket).unwrap()).await, bound(V4).await);
-        if a.max_train() == 1 {
+        if a.max_gso_segments() == 1 {
             return;
         }
         let (from, to) = (addr_of(&a), addr_of(&b));
         let contents = train(9, 1_200, 30);
         let transmit = Transmit { dst: to, segment_size: 1_200, contents: &contents };
         assert_eq!(a.send(&transmit).unwrap(), contents.len());
-        assert_eq!(a.max_train(), 1);
+        assert_eq!(a.max_gso_segments(), 1);
         let received = receive(&mut b, 9).await.0;
         let expected: Vec<_> = contents.chunks(1_200).map(|d| (from, d.to_vec())).collect();
         assert_eq!(received, expected);
@@ -437,12 +437,12 @@ mod options {
     #[tokio::test]
     async fn segmentation_survives_what_fails_without_it_too() {
         let mut socket = bound(V4).await;
-        let max_train = socket.max_train();
+        let max_train = socket.max_gso_segments();
         // Nothing leaves the machine from a loopback address.
         let dst = SocketAddr::from(([192, 0, 2, 1], 9));
         let transmit = Transmit { dst, segment_size: 100, contents: &[0; 300] };
         let error = socket.send(&transmit).unwrap_err();
-        assert_eq!(of_send(&error), SendFault::Lost, "{error}");
-        assert_eq!(socket.max_train(), max_train);
+        assert_eq!(classify_send(&error), SendFault::Lost, "{error}");
+        assert_eq!(socket.max_gso_segments(), max_train);
     }
 }

@@ -10,7 +10,7 @@ use tokio::io::Interest;
 use tokio::runtime::Handle;
 
 use super::bind::{SavedOptions, bind, bind_group};
-use super::errors::{SendFault, may_be_offload, of_send};
+use super::errors::{SendFault, classify_send, may_be_offload};
 use super::fragments;
 use super::marked;
 use super::{MAX_TRAIN_BYTES, RxBatch, Socket, Transmit, canonical};
@@ -27,13 +27,13 @@ pub(crate) struct UdpSocket {
     /// An IPv6 socket takes IPv4 peers as mapped addresses only.
     v6: bool,
     /// Whether it takes peers of IPv4, and of IPv6.
-    speaks: (bool, bool),
+    families: (bool, bool),
     /// It has a class of service of its own.
     marked: bool,
     /// 1 where the system does not segment, or did not when it came to it.
     max_train: usize,
     /// The last peer whose path could not take segments of this size, and the size in bytes.
-    narrow: Option<(SocketAddr, usize)>,
+    gso_refused_for: Option<(SocketAddr, usize)>,
     /// IPv6 datagrams that not every path carries whole leave in fragments, which a train cannot.
     fragments_v6: bool,
     /// Keeps every socket of its group open, if it has one.
@@ -116,17 +116,17 @@ impl UdpSocket {
         let saved = SavedOptions::of(&socket);
         let state = UdpSocketState::new((&socket).into())?;
         saved.restore(&socket);
-        let marked = marked::is_marked(&socket);
+        let marked = marked::has_traffic_class(&socket);
         let trains = marked::TRAINS || !marked;
         let local = socket.local_addr()?;
         Ok(Self {
             v6: local.is_ipv6(),
-            speaks: versions(&socket, local),
+            families: versions(&socket, local),
             marked,
             max_train: if trains { state.max_gso_segments().max(1) } else { 1 },
             io: tokio::net::UdpSocket::from_std(socket)?,
             state,
-            narrow: None,
+            gso_refused_for: None,
             fragments_v6: false,
             _group: None,
             #[cfg(all(test, target_os = "linux"))]
@@ -178,7 +178,7 @@ impl UdpSocket {
     /// Whether trains of this size cannot go to `dst`, or were refused on the way.
     fn is_narrow(&self, dst: SocketAddr, size: usize) -> bool {
         let cut = self.fragments_v6 && dst.is_ipv6() && size > fragments::WHOLE_V6;
-        cut || self.narrow.is_some_and(|(peer, refused)| peer == dst && size >= refused)
+        cut || self.gso_refused_for.is_some_and(|(peer, refused)| peer == dst && size >= refused)
     }
 
     /// One system call.
@@ -209,7 +209,7 @@ impl Socket for UdpSocket {
     }
 
     fn check_peer(&self, peer: SocketAddr) -> io::Result<()> {
-        let (v4, v6) = self.speaks;
+        let (v4, v6) = self.families;
         let refused = match peer {
             _ if peer.port() == 0 => format!("the peer {peer} has port 0, allowed is 1 to 65535"),
             SocketAddr::V4(_) if !v4 => {
@@ -230,11 +230,11 @@ impl Socket for UdpSocket {
         Ok(())
     }
 
-    fn allow_fragments(&mut self, allow: bool) {
+    fn set_ip_fragmentation(&mut self, allow: bool) {
         self.fragments_v6 = fragments::allow(&self.io, allow);
     }
 
-    fn max_train(&self) -> usize {
+    fn max_gso_segments(&self) -> usize {
         self.max_train
     }
 
@@ -263,14 +263,16 @@ impl Socket for UdpSocket {
                     // The same datagram alone went through: it was the train that was refused.
                     match refusal.take() {
                         Some(Refusal::Offload) => self.max_train = 1,
-                        Some(Refusal::PathMtu) => self.narrow = Some((dst, size)),
+                        Some(Refusal::PathMtu) => self.gso_refused_for = Some((dst, size)),
                         None => {}
                     }
                 }
                 Err(error) if train.len() > size && may_be_offload(&error) => {
                     (refusal, longest) = (Some(Refusal::Offload), 1);
                 }
-                Err(error) if train.len() > size && of_send(&error) == SendFault::TooLarge => {
+                Err(error)
+                    if train.len() > size && classify_send(&error) == SendFault::TooLarge =>
+                {
                     (refusal, longest) = (Some(Refusal::PathMtu), 1);
                 }
                 Err(_) if sent > 0 => break,

@@ -321,9 +321,9 @@ fn far_promises_share_their_moments_and_near_ones_are_kept() {
         (0, 1_999_999, 1_999_999),
         (20_000_000, 15_000_001, 15_000_001),
     ] {
-        assert_eq!(wheel.shared_moment(at(now), at(promised)), at(moment));
+        assert_eq!(wheel.coalesced_deadline(at(now), at(promised)), at(moment));
     }
     if let Some(far) = wheel.origin.checked_add(Duration::from_secs(u64::MAX / 4)) {
-        assert_eq!(wheel.shared_moment(at(0), far), far);
+        assert_eq!(wheel.coalesced_deadline(at(0), far), far);
     }
 }

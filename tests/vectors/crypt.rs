@@ -34,7 +34,7 @@ fn algorithm(name: &str) -> Option<Algorithm> {
 
 fn check_packet(row: &Packet, cipher: &dyn PacketCipher) {
     let (nonce, payload, wire) = (unhex(&row.nonce), unhex(&row.payload), unhex(&row.wire));
-    let Overhead { nonce: nonce_len, head, tail } = cipher.overhead();
+    let Overhead { nonce: nonce_len, header_len: head, trailer_len: tail } = cipher.overhead();
     assert_eq!((nonce.len(), head + payload.len() + tail), (nonce_len, wire.len()));
 
     // What is not nonce or body is there to be overwritten.

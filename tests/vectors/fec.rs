@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use kcpx::FecConfig;
-use kcpx::fec::{FecDecoder, FecEncoder, HEAD};
+use kcpx::fec::{FecDecoder, FecEncoder, HEADER_LEN};
 use serde::Deserialize;
 
 use crate::unhex;
@@ -45,7 +45,7 @@ impl Rng {
 
 /// A data packet of the encoder, and the parity packets that follow it.
 fn seal(encoder: &mut FecEncoder, now: Instant, payload: &[u8]) -> (Vec<u8>, Vec<Vec<u8>>) {
-    let mut packet = vec![0; HEAD];
+    let mut packet = vec![0; HEADER_LEN];
     packet.extend_from_slice(payload);
     let due = encoder.seal(now, &mut packet);
     let parity = (0..due).map(|index| {
@@ -90,7 +90,7 @@ fn recover(config: FecConfig, group: &[Vec<u8>], lost: &[usize]) {
         });
     }
     let places = (0..config.data_shards()).filter(|place| lost.contains(place));
-    let expected: Vec<_> = places.map(|place| &group[place][HEAD..]).collect();
+    let expected: Vec<_> = places.map(|place| &group[place][HEADER_LEN..]).collect();
     assert_eq!(recovered, expected, "{config:?} without {lost:?}");
 }
 
@@ -167,7 +167,8 @@ pub(crate) fn rs_rows() -> usize {
             payload[i % data] = 1;
             parity = seal(&mut encoder, now, &payload).1;
         }
-        let made: Vec<u8> = parity.iter().flat_map(|packet| packet[HEAD..].to_vec()).collect();
+        let made: Vec<u8> =
+            parity.iter().flat_map(|packet| packet[HEADER_LEN..].to_vec()).collect();
         assert_eq!(made, matrix, "{config:?}");
         count += 1;
     }

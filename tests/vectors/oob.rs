@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kcpx::fec::{self, Kind};
+use kcpx::fec::{self, FecFlag};
 use kcpx::{Config, FecConfig, KcpListener, KcpStream};
 use serde::Deserialize;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -51,7 +51,7 @@ async fn recorded_packets_are_sent_and_received() {
     let mut stream = KcpStream::connect_with(wire.local_addr().unwrap(), config).await.unwrap();
     // Datagrams wait for the opening, which is a shard here.
     stream.write_all(b"!").await.unwrap();
-    assert_eq!(fec::kind(&receive(&wire).await), Kind::Data);
+    assert_eq!(fec::fec_flag(&receive(&wire).await), FecFlag::Data);
     // Whoever receives needs no FEC. The conversation is opened by hand, by the first segment.
     let listener = KcpListener::bind("127.0.0.1:0").await.unwrap();
     let sender = UdpSocket::bind("127.0.0.1:0").await.unwrap();
@@ -69,7 +69,7 @@ async fn recorded_packets_are_sent_and_received() {
         let payload = unhex(&vector.payload);
         stream.send_datagram(&payload).unwrap();
         let mut sent = receive(&wire).await;
-        while fec::kind(&sent) != Kind::OutOfBand {
+        while fec::fec_flag(&sent) != FecFlag::OutOfBand {
             // The opening again, since nobody answers.
             sent = receive(&wire).await;
         }

@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use kcpx::core::segment::{Command, Segments};
-use kcpx::core::{Kcp, Origin, Seed};
+use kcpx::core::{Kcp, PacketType, Seed};
 use kcpx::crypto::PacketCipher;
-use kcpx::fec::{self, FecDecoder, Kind};
+use kcpx::fec::{self, FecDecoder, FecFlag};
 use kcpx::{Algorithm, Cipher, FecConfig, KcpConfig, Mode};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
@@ -61,8 +61,8 @@ impl Session {
         let open = |datagram: &Datagram| {
             let mut packet = unhex(&datagram.wire);
             cipher.open(&mut packet).unwrap();
-            packet.truncate(packet.len() - overhead.tail);
-            packet.drain(..overhead.head);
+            packet.truncate(packet.len() - overhead.trailer_len);
+            packet.drain(..overhead.header_len);
             (Duration::from_millis(datagram.ms), packet, datagram.lost)
         };
         Some(side.map(open).collect())
@@ -91,7 +91,7 @@ impl Session {
         lost.filter(|(_, packet, _)| {
             arrived.get(&group(packet)).is_some_and(|count| *count >= self.data_shards)
         })
-        .map(|(_, packet, _)| packet[fec::HEAD..].to_vec())
+        .map(|(_, packet, _)| packet[fec::HEADER_LEN..].to_vec())
         .collect()
     }
 }
@@ -110,17 +110,17 @@ fn replay(session: &Session, from: &str, mode: Mode) -> Option<(Chunks, Chunks)>
     let (mut chunks, mut recovered) = (Vec::new(), Vec::new());
     for (at, packet, _) in session.packets(from)?.iter().filter(|(_, _, lost)| !lost) {
         let now = start + *at;
-        let direct = match fec::kind(packet) {
-            Kind::Plain => Some(&packet[..]),
-            Kind::Data => Some(&packet[fec::HEAD..]),
-            Kind::Parity | Kind::OutOfBand => None,
+        let direct = match fec::fec_flag(packet) {
+            FecFlag::Plain => Some(&packet[..]),
+            FecFlag::Data => Some(&packet[fec::HEADER_LEN..]),
+            FecFlag::Parity | FecFlag::OutOfBand => None,
         };
         if let Some(datagram) = direct {
-            kcp.input(now, datagram, Origin::Wire).unwrap();
+            kcp.input(now, datagram, PacketType::Regular).unwrap();
         }
         if session.fec().is_some() {
             decoder.input(now, packet, |datagram| {
-                kcp.input(now, datagram, Origin::Recovered).unwrap();
+                kcp.input(now, datagram, PacketType::Fec).unwrap();
                 recovered.push(datagram.to_vec());
                 true
             });
@@ -132,10 +132,10 @@ fn replay(session: &Session, from: &str, mode: Mode) -> Option<(Chunks, Chunks)>
     let end = start + Duration::from_secs(3_600);
     kcp.close(end);
     check_answers(&mut kcp, end);
-    assert!(!kcp.peer_understands_close() && !kcp.peer_has_closed());
-    assert_eq!(kcp.ended(), None);
+    assert!(!kcp.peer_supports_close() && !kcp.peer_has_closed());
+    assert_eq!(kcp.close_reason(), None);
     let stats = kcp.stats();
-    assert_eq!((stats.beyond_window_segments, stats.received_bytes), (0, total(&chunks)));
+    assert_eq!((stats.out_of_window_segments, stats.received_bytes), (0, total(&chunks)));
     Some((chunks, recovered))
 }
 

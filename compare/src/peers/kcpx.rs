@@ -2,13 +2,13 @@
 
 use std::net::SocketAddr;
 
-use kcpx::{Cipher, Config, Endpoint, FecConfig, KcpListener, KcpStream, NoDelay};
+use kcpx::{Cipher, Config, Endpoint, FecConfig, KcpListener, KcpStream, Timing};
 
 use super::{Accept, Connect, Duplex, wildcard};
 use crate::args::{Algorithm, BACKLOG, Case, KEY, MTU, WINDOW, Workload};
 
 fn config(case: Case) -> anyhow::Result<Config> {
-    let mut config = Config::new().no_delay(NoDelay::TURBO).windows(WINDOW, WINDOW).mtu(MTU);
+    let mut config = Config::new().timing(Timing::TURBO).windows(WINDOW, WINDOW).mtu(MTU);
     config.limits.backlog = usize::from(BACKLOG);
     if case.workload == Workload::Many {
         // Others do nothing on an idle connection. One probe in 15 s would fall into the rest of

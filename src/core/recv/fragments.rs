@@ -8,7 +8,7 @@ use crate::room;
 
 /// A message whose last fragment has not arrived.
 #[derive(Debug)]
-pub(super) struct Partial {
+pub(super) struct MessageReassembly {
     data: BytesMut,
     pub(super) segments: u32,
     pub(super) charge: usize,
@@ -35,12 +35,12 @@ impl Receiver {
         if !fits {
             // It is not stored.
             (self.unread, self.charged) = (self.unread - 1, self.charged - charge);
-            return Err(ConnectionError::Protocol);
+            return Err(ConnectionError::ProtocolViolation);
         }
         let chunk = match (self.partial.take(), frg) {
             (None, 0) => Chunk { data: payload.into_owned(), segments: 1, charge },
             (partial, _) => {
-                let mut partial = partial.unwrap_or_else(|| Partial {
+                let mut partial = partial.unwrap_or_else(|| MessageReassembly {
                     data: BytesMut::new(),
                     segments: 0,
                     charge: 0,

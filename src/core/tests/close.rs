@@ -5,11 +5,11 @@ use super::link::Rng;
 use super::lone::{Lone, config, header};
 use super::plan::{MILLIS, SECOND};
 use crate::config::KcpConfig;
-use crate::core::segment::{Command, Header, MARK, Notice};
+use crate::core::segment::{CONTROL_CAPABLE, Command, ControlType, Header};
 use crate::core::seq::{Sn, Ts};
 use crate::error::ConnectionError;
 
-fn is_notice(header: &Header, notice: Notice) -> bool {
+fn is_notice(header: &Header, notice: ControlType) -> bool {
     header.command == Command::Control && header.frg == notice as u8
 }
 
@@ -20,7 +20,7 @@ fn acquainted(config: &KcpConfig) -> Lone {
     lone.out();
     lone.now += 10 * MILLIS;
     lone.una = Sn(1);
-    lone.give(Header { frg: MARK, ..header(Command::Ack, 0, 0) }, b"");
+    lone.give(Header { frg: CONTROL_CAPABLE, ..header(Command::Ack, 0, 0) }, b"");
     lone
 }
 
@@ -68,7 +68,7 @@ fn a_stream_that_carried_nothing_ends_too() {
 
 #[test]
 fn whichever_notice_is_lost_a_hundred_times_the_end_is_told() {
-    for lost in [Notice::Close, Notice::Closed] {
+    for lost in [ControlType::Fin, ControlType::FinAck] {
         let mut duo = Duo::new(1, 0);
         let mut left = 100;
         duo.filter = Box::new(move |header| {
@@ -90,7 +90,7 @@ fn whichever_notice_is_lost_a_hundred_times_the_end_is_told() {
 
 #[test]
 fn an_abort_arrives_though_it_is_lost_again_and_again() {
-    for lost in [Notice::Abort, Notice::Aborted] {
+    for lost in [ControlType::Reset, ControlType::ResetAck] {
         let mut duo = Duo::new(1, 0);
         duo.write(0, b"one");
         duo.write(1, b"two");
@@ -166,7 +166,7 @@ fn who_asked_not_to_is_neither_told_nor_tells() {
     lone.push(0, b"data");
     let now = lone.instant();
     lone.kcp.close(now);
-    lone.give(Header { frg: Notice::Close as u8, ..header(Command::Control, 1, 5) }, b"");
+    lone.give(Header { frg: ControlType::Fin as u8, ..header(Command::Control, 1, 5) }, b"");
     let sent = lone.run(SECOND);
     assert!(!sent.is_empty());
     assert!(sent.iter().all(|(_, (header, _))| header.frg == 0), "{sent:?}");
@@ -176,19 +176,19 @@ fn who_asked_not_to_is_neither_told_nor_tells() {
 
 #[test]
 fn a_close_that_contradicts_what_is_known_is_ignored() {
-    let close = |sn, ts| Header { frg: Notice::Close as u8, ..header(Command::Control, sn, ts) };
+    let close = |sn, ts| Header { frg: ControlType::Fin as u8, ..header(Command::Control, sn, ts) };
     let mut lone = acquainted(&config());
     lone.push(0, b"a");
     lone.push(1, b"b");
     for sn in [0, 1, 2 + 65_536, u32::MAX, 1 << 31] {
         lone.give(close(sn, 5), b"");
     }
-    assert_eq!(lone.kcp.stats().invalid_notices, 5);
+    assert_eq!(lone.kcp.stats().invalid_control_segments, 5);
     // Of something that was never sent: it cannot be of this peer.
     lone.una = Sn(9);
     lone.give(close(2, 5), b"");
     lone.una = Sn(1);
-    assert_eq!(lone.kcp.stats().invalid_notices, 6);
+    assert_eq!(lone.kcp.stats().invalid_control_segments, 6);
     // Data beyond it shows that it was wrong.
     lone.give(close(4, 5), b"");
     lone.push(5, b"f");
@@ -204,15 +204,16 @@ fn a_close_that_contradicts_what_is_known_is_ignored() {
     lone.give(close(7, 8), b"");
     lone.push(6, b"more");
     assert!(lone.kcp.peer_has_closed());
-    assert_eq!((lone.read_all().len(), lone.kcp.stats().invalid_notices), (0, 7));
+    assert_eq!((lone.read_all().len(), lone.kcp.stats().invalid_control_segments), (0, 7));
     let answers: Vec<_> = lone.out().into_iter().map(|(header, _)| header).collect();
-    let told = answers.iter().filter(|header| is_notice(header, Notice::Closed));
+    let told = answers.iter().filter(|header| is_notice(header, ControlType::FinAck));
     assert_eq!(told.map(|header| (header.sn, header.ts)).collect::<Vec<_>>(), [(Sn(6), Ts(7))]);
 }
 
 #[test]
 fn an_abort_needs_the_stamp_of_a_recent_segment() {
-    let abort = |sn, ts| Header { frg: Notice::Abort as u8, ..header(Command::Control, sn, ts) };
+    let abort =
+        |sn, ts| Header { frg: ControlType::Reset as u8, ..header(Command::Control, sn, ts) };
     let mut lone = acquainted(&config());
     lone.now = 20 * SECOND;
     lone.write("again");
@@ -221,18 +222,18 @@ fn an_abort_needs_the_stamp_of_a_recent_segment() {
     for (sn, ts) in [(1, 0), (1, 19_999), (1, 20_001), (2, 20_000), (0, 20_000), (0, 0)] {
         lone.give(abort(sn, ts), b"");
     }
-    assert_eq!((lone.kcp.ended(), lone.kcp.stats().invalid_notices), (None, 6));
+    assert_eq!((lone.kcp.close_reason(), lone.kcp.stats().invalid_control_segments), (None, 6));
     // Whoever means it can answer this.
     let asked = lone.out();
     let (probe, _) = asked.iter().find(|(h, _)| h.command == Command::Push && h.len == 0).unwrap();
-    assert_eq!(probe.frg, MARK);
+    assert_eq!(probe.frg, CONTROL_CAPABLE);
     lone.give(abort(probe.sn.0, probe.ts.0 ^ 1), b"");
-    assert_eq!(lone.kcp.ended(), None);
+    assert_eq!(lone.kcp.close_reason(), None);
     lone.give(abort(probe.sn.0, probe.ts.0), b"");
-    assert_eq!(lone.kcp.ended(), Some(ConnectionError::Reset));
+    assert_eq!(lone.kcp.close_reason(), Some(ConnectionError::Reset));
     let answer = lone.out();
     assert_eq!(answer.len(), 1);
-    assert!(is_notice(&answer[0].0, Notice::Aborted));
+    assert!(is_notice(&answer[0].0, ControlType::ResetAck));
     assert_eq!((answer[0].0.sn, answer[0].0.ts), (probe.sn, probe.ts));
     assert_eq!(lone.timeout(), None);
 }
@@ -244,7 +245,7 @@ fn an_abort_names_the_latest_segment_and_gives_up_after_ten_seconds() {
     lone.now += 5 * MILLIS;
     let now = lone.instant();
     assert!(lone.kcp.abort(now));
-    assert_eq!(lone.kcp.ended(), Some(ConnectionError::Aborted));
+    assert_eq!(lone.kcp.close_reason(), Some(ConnectionError::Aborted));
     let start = lone.now;
     let first = lone.out();
     assert_eq!((first.len(), first[0].0.sn, first[0].0.ts), (1, Sn(0), Ts(10)));
@@ -255,11 +256,10 @@ fn an_abort_names_the_latest_segment_and_gives_up_after_ten_seconds() {
     assert_eq!((second.len(), second[0].0.sn, second[0].0.ts), (1, Sn(1), Ts(20)));
     let more = lone.run(60 * SECOND);
     assert!((10..20).contains(&more.len()), "{more:?}");
-    assert!(
-        more.iter()
-            .all(|(at, (header, _))| *at < start + 10 * SECOND && is_notice(header, Notice::Abort))
-    );
+    assert!(more.iter().all(
+        |(at, (header, _))| *at < start + 10 * SECOND && is_notice(header, ControlType::Reset)
+    ));
     assert_eq!(lone.timeout(), None);
     let now = lone.instant();
-    assert!(!lone.kcp.is_leaving(now));
+    assert!(!lone.kcp.is_resetting(now));
 }

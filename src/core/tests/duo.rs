@@ -10,7 +10,7 @@ use super::lone::config;
 use super::plan::MILLIS;
 use super::sim::CONV;
 use crate::core::segment::{Header, Segments};
-use crate::core::{Kcp, Origin, Seed};
+use crate::core::{Kcp, PacketType, Seed};
 use crate::error::ConnectionError;
 
 pub(super) struct Duo {
@@ -32,7 +32,7 @@ impl Duo {
     pub(super) fn new(seed: u64, loss: u64) -> Self {
         let origin = super::origin();
         let kcp = |ts_epoch, cookies| {
-            Kcp::new(CONV, &config(), origin, Seed { ts_epoch, cookies }).unwrap()
+            Kcp::new(CONV, &config(), origin, Seed { ts_epoch, cookie_seed: cookies }).unwrap()
         };
         Self {
             sides: [kcp(u32::MAX - 500, 7), kcp(77, 8)],
@@ -74,7 +74,7 @@ impl Duo {
     }
 
     pub(super) fn ends(&self) -> [Option<ConnectionError>; 2] {
-        [self.sides[0].ended(), self.sides[1].ended()]
+        [self.sides[0].close_reason(), self.sides[1].close_reason()]
     }
 
     /// Runs for `micros`.
@@ -98,7 +98,7 @@ impl Duo {
             self.sides.iter_mut().for_each(|kcp| kcp.handle_timeout(now));
             while let Some(entry) = self.wire.first_entry().filter(|e| e.key().0 <= next) {
                 let (to, datagram) = entry.remove();
-                self.sides[to].input(now, &datagram, Origin::Wire).unwrap();
+                self.sides[to].input(now, &datagram, PacketType::Regular).unwrap();
                 self.sides[to].check_invariants();
             }
         }

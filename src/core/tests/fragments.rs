@@ -59,21 +59,25 @@ fn a_message_that_cannot_be_put_together_ends_the_conversation() {
     for (window, frg, payload) in [(32, 32, 1), (32, 255, 1), (255, 255, 1), (1, 1, 1)] {
         let mut lone = Lone::new(&messages(window));
         fragment(&mut lone, 0, frg, &vec![0; payload]);
-        assert_eq!(lone.kcp.ended(), Some(ConnectionError::Protocol));
+        assert_eq!(lone.kcp.close_reason(), Some(ConnectionError::ProtocolViolation));
     }
     let mut small = messages(300);
     small.recv_memory = Some(10_000);
     let mut lone = Lone::new(&small);
     fragment(&mut lone, 0, 9, &[0; 1_376]);
-    assert_eq!(lone.kcp.ended(), Some(ConnectionError::Protocol));
+    assert_eq!(lone.kcp.close_reason(), Some(ConnectionError::ProtocolViolation));
     // Every way in which the next fragment can fail to be the next.
     for (first, second) in [(3, 3), (3, 1), (3, 4), (3, 0), (1, 1), (200, 198)] {
         let mut lone = Lone::new(&messages(256));
         fragment(&mut lone, 0, 0, b"whole");
         fragment(&mut lone, 1, first, b"a");
-        assert_eq!(lone.kcp.ended(), None);
+        assert_eq!(lone.kcp.close_reason(), None);
         fragment(&mut lone, 2, second, b"b");
-        assert_eq!(lone.kcp.ended(), Some(ConnectionError::Protocol), "{first} then {second}");
+        assert_eq!(
+            lone.kcp.close_reason(),
+            Some(ConnectionError::ProtocolViolation),
+            "{first} then {second}"
+        );
         assert_eq!((lone.timeout(), lone.out().len()), (None, 0), "nothing more is sent");
         // What was complete before stays readable, and nothing else.
         assert_eq!(lone.kcp.recv().as_deref(), Some(&b"whole"[..]));
@@ -91,7 +95,7 @@ fn a_byte_stream_does_not_care_about_fragments() {
         fragment(&mut lone, sn, frg, &[frg; 5]);
         expected.extend([frg; 5]);
     }
-    assert_eq!(lone.kcp.ended(), None);
+    assert_eq!(lone.kcp.close_reason(), None);
     assert_eq!(lone.read_all(), expected);
 }
 
@@ -110,7 +114,7 @@ fn any_fragments_give_whole_messages_or_an_end() {
             };
             let payload = vec![sn as u8; rng.below(20) as usize];
             fragment(&mut lone, sn, frg, &payload);
-            if lone.kcp.ended().is_some() {
+            if lone.kcp.close_reason().is_some() {
                 break;
             }
             partial.extend(payload);
@@ -125,7 +129,7 @@ fn any_fragments_give_whole_messages_or_an_end() {
             while lone.kcp.readable().is_some() && rng.chance(900_000) {
                 read.extend(lone.kcp.recv().map(|message| message.to_vec()));
             }
-            if lone.kcp.stats().beyond_window_segments > 0 {
+            if lone.kcp.stats().out_of_window_segments > 0 {
                 break;
             }
         }
@@ -181,7 +185,7 @@ fn a_message_is_refused_by_its_sender_rather_than_its_receiver() {
     // A window that is closed for the moment does not make every message too large.
     assert_eq!(lone.kcp.max_message_size(), 1_376);
     lone.wnd = 1_000;
-    lone.give(header(Command::WindowTell, 1 << 30, 0), b"");
+    lone.give(header(Command::WindowUpdate, 1 << 30, 0), b"");
     assert_eq!(send(&mut lone, 256), too_large(256, 255));
     assert_eq!(send(&mut lone, 255), Ok(()));
     assert_eq!(send(&mut lone, 46), Err(SendMessageError::Full));

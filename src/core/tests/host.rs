@@ -111,13 +111,17 @@ impl SidePlan {
 /// Segments that a sender may ever have in flight.
 fn largest_window(config: &KcpConfig) -> u16 {
     let grows = config.auto_windows && config.send_window == DEFAULT_WINDOW;
-    if grows { tune::MOST } else { config.send_window }
+    if grows { tune::MAX_AUTO_WINDOW } else { config.send_window }
 }
 
 /// Bytes that a receiver may store whose window grows; zero if it does not.
 fn grown_budget(config: &KcpConfig) -> usize {
     let grows = config.auto_windows && config.recv_window == DEFAULT_WINDOW;
-    if grows && config.recv_memory.is_none() { usize::from(tune::MOST) * SEGMENT_CHARGE } else { 0 }
+    if grows && config.recv_memory.is_none() {
+        usize::from(tune::MAX_AUTO_WINDOW) * SEGMENT_CHARGE
+    } else {
+        0
+    }
 }
 
 impl Side {
@@ -125,7 +129,7 @@ impl Side {
         let own = &plan.sides[i];
         own.config.validate().unwrap();
         let mut rng = Rng::keyed(plan.seed, 100 + i as u64);
-        let seed = Seed { ts_epoch: own.ts_epoch, cookies: rng.next() };
+        let seed = Seed { ts_epoch: own.ts_epoch, cookie_seed: rng.next() };
         let never = |every: u64| if every > 0 { every } else { u64::MAX };
         let mut side = Self {
             kcp: Kcp::starting_at(CONV, &own.config, origin, seed, plan.start),
@@ -168,7 +172,7 @@ impl Side {
 
     /// It forgets everything and starts anew, with nothing to say.
     pub(super) fn restart(&mut self, now: Instant) {
-        let seed = Seed { ts_epoch: self.rng.next() as u32, cookies: self.rng.next() };
+        let seed = Seed { ts_epoch: self.rng.next() as u32, cookie_seed: self.rng.next() };
         self.kcp = Kcp::new(CONV, &self.plan.config, now, seed).unwrap();
         self.told = (Sn(0), Sn(0));
         (self.unwritten, self.in_write, self.inexact) = (0, 0, true);
@@ -190,11 +194,11 @@ impl Side {
         assert_eq!(stats.received_bytes, self.read);
         assert_eq!(stats.sent_segments, peer.kcp.stats().received_segments);
         assert!(self.messages.is_empty());
-        assert_eq!(self.kcp.ended(), None);
+        assert_eq!(self.kcp.close_reason(), None);
         assert_eq!(self.kcp.poll_timeout(), None, "nothing to do, nothing to wait for");
         // Copies that come late, answers to a probe that is settled, and stamps of weeks ago.
         let odd = |plan: &SidePlan| plan.link.duplicate > 0 || plan.freeze.1 > 24 * DAY;
-        if !odd(&self.plan) && !odd(&peer.plan) && stats.echo_probes == 0 {
+        if !odd(&self.plan) && !odd(&peer.plan) && stats.pings_sent == 0 {
             assert_eq!((stats.invalid_acks, stats.invalid_una), (0, 0), "{stats:?}");
         }
     }
@@ -219,7 +223,7 @@ impl Side {
         let lengths = self.write(now, instant);
         if self.probe_at <= now {
             self.probe_at = now + self.plan.probe_every;
-            self.kcp.probe(instant);
+            self.kcp.ping(instant);
         }
         lengths
     }
@@ -238,7 +242,7 @@ impl Side {
         let timeout = self.kcp.poll_timeout().map(since);
         assert!(timeout.is_none_or(|at| at > now), "it would spin at {now} us");
         self.timeout = timeout.map(|at| self.plan.host_time(at));
-        if self.kcp.ended().is_some() {
+        if self.kcp.close_reason().is_some() {
             self.ended_at.get_or_insert(now);
         }
         self.check(now);
@@ -269,7 +273,7 @@ impl Side {
             rate_limit,
             ..
         } = self.plan.alternatives[which];
-        self.kcp.set_no_delay(no_delay);
+        self.kcp.set_timing(no_delay);
         self.kcp.set_ack_policy(ack_policy);
         self.kcp.set_write_policy(write_policy);
         self.kcp.set_rate_limit(rate_limit);
@@ -309,7 +313,7 @@ impl Side {
 
     /// When this side has something to do by itself.
     pub(super) fn due(&self) -> Option<u64> {
-        if self.kcp.ended().is_some() {
+        if self.kcp.close_reason().is_some() {
             return None;
         }
         let has_data = self.in_write > 0 || self.unwritten > 0;
@@ -335,8 +339,8 @@ impl Side {
         let message = self.plan.config.mode == Mode::Message;
         let mss = usize::from(self.plan.config.mtu) - SEGMENT_HEADER;
         let whole = self.plan.traffic.whole;
-        while self.in_write > 0 && self.write_at <= now && self.kcp.ended().is_none() {
-            let room = self.kcp.send_room();
+        while self.in_write > 0 && self.write_at <= now && self.kcp.close_reason().is_none() {
+            let room = self.kcp.send_capacity();
             let mut size = usize::try_from(self.in_write).unwrap_or(usize::MAX);
             if message && whole {
                 size = size.min(self.kcp.max_message_size());
@@ -399,7 +403,7 @@ impl Side {
         let alone = Segments::new(datagram).count() == 1;
         let limit = if alone { usize::from(self.largest_mtu) } else { mtu };
         assert!(datagram.len() <= limit, "{} bytes in a datagram", datagram.len());
-        segment::check(datagram, CONV).unwrap();
+        segment::validate(datagram, CONV).unwrap();
         let mut walked = 0;
         for (header, payload) in Segments::new(datagram) {
             walked += SEGMENT_HEADER + payload.len();
@@ -432,7 +436,7 @@ impl Side {
         assert!(stored <= budget, "{stored} bytes stored");
         let longest = config.max_retransmit_interval;
         assert!(stats.rto <= longest, "{:?}", stats.rto);
-        let waits = self.kcp.ended().is_none() && !self.kcp.is_drained();
+        let waits = self.kcp.close_reason().is_none() && !self.kcp.is_drained();
         // The rate limit and the host's own slowness come on top.
         let limit = self.slowest.map_or(0, |rate| 2 * mss.max(1_500) * SECOND / rate.get());
         let longest = (longest.as_micros() as u64).max(LONGEST_PROBE);
@@ -445,6 +449,6 @@ impl Side {
     }
 
     pub(crate) fn ended(&self) -> Option<ConnectionError> {
-        self.kcp.ended()
+        self.kcp.close_reason()
     }
 }

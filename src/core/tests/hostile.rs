@@ -5,8 +5,8 @@ use super::lone::{Lone, commands, config, datagram, header};
 use super::plan::{DAY, MILLIS, Plan, SECOND, Set};
 use super::report::{each_seed, explained};
 use super::sim::Sim;
-use crate::config::{Mode, NoDelay};
-use crate::core::segment::{Command, HEADER};
+use crate::config::{Mode, Timing};
+use crate::core::segment::{Command, HEADER_LEN};
 use crate::core::seq::Sn;
 use crate::stats::ConnectionStats;
 
@@ -15,7 +15,7 @@ const RTT: u64 = 40 * MILLIS;
 /// `count` full segments in flight, sent at stamp 1,000 and some of them again later.
 fn in_flight(count: u32) -> Lone {
     let mut config = config();
-    config.no_delay = NoDelay::FAST3;
+    config.no_delay = Timing::FAST3;
     let mut lone = Lone::new(&config);
     lone.now = 1_000 * MILLIS;
     lone.write(vec![7; 1_376 * count as usize]);
@@ -31,7 +31,7 @@ fn state(lone: &Lone) -> String {
 #[test]
 fn an_ack_counts_only_with_a_stamp_of_its_segment() {
     let mut lone = in_flight(8);
-    lone.give(header(Command::WindowTell, 1 << 30, 0), b"");
+    lone.give(header(Command::WindowUpdate, 1 << 30, 0), b"");
     lone.now += 20 * MILLIS;
     let (before, stats) = (state(&lone), lone.kcp.stats());
     let mut forged = 0;
@@ -51,7 +51,7 @@ fn an_ack_counts_only_with_a_stamp_of_its_segment() {
     let stats = ConnectionStats {
         invalid_acks: forged,
         received_datagrams: changed.received_datagrams,
-        wire_bytes_in: changed.wire_bytes_in,
+        received_datagram_bytes: changed.received_datagram_bytes,
         ..stats
     };
     assert_eq!(changed, stats);
@@ -127,13 +127,13 @@ fn a_cumulative_ack_of_what_was_never_sent_releases_nothing() {
         let mut lone = in_flight(8);
         let before = state(&lone);
         lone.una = Sn(8).advance(beyond);
-        for command in [Command::WindowTell, Command::WindowAsk, Command::Ack, Command::Push] {
+        for command in [Command::WindowUpdate, Command::WindowProbe, Command::Ack, Command::Push] {
             lone.give(header(command, 1 << 30, 5), b"");
         }
         assert_eq!(state(&lone), before, "{beyond} beyond");
         let stats = lone.kcp.stats();
         assert_eq!(stats.in_flight_segments, 8);
-        assert_eq!(stats.invalid_una + stats.late_datagrams, 4);
+        assert_eq!(stats.invalid_una + stats.stale_una_datagrams, 4);
         // Its data is used all the same.
         lone.push(0, b"hello");
         assert_eq!(lone.read_all(), b"hello");
@@ -159,8 +159,8 @@ fn repeated_acks_cause_no_storm() {
 fn a_flood_is_answered_with_no_more_than_came() {
     type Make = fn(u32) -> Vec<u8>;
     let floods: [(&str, Make); 6] = [
-        ("questions", |_| datagram(&[(header(Command::WindowAsk, 9, 0), b"")])),
-        ("many questions", |_| datagram(&[(header(Command::WindowAsk, 9, 0), &[][..]); 50])),
+        ("questions", |_| datagram(&[(header(Command::WindowProbe, 9, 0), b"")])),
+        ("many questions", |_| datagram(&[(header(Command::WindowProbe, 9, 0), &[][..]); 50])),
         ("old data", |i| datagram(&[(header(Command::Push, (1 << 31) + 2 + i, i), b"")])),
         ("ahead", |i| datagram(&[(header(Command::Push, 2 + i % 100, i), b"x")])),
         ("beyond", |i| datagram(&[(header(Command::Push, 5_000 + i, i), b"x")])),
@@ -267,11 +267,15 @@ fn mutated_datagrams_do_no_harm() {
         let mut lone = Lone::new(&config);
         for step in 0..200 {
             lone.now += rng.below(50 * MILLIS);
-            if rng.chance(300_000) && lone.kcp.send_room() > 3_000 {
+            if rng.chance(300_000) && lone.kcp.send_capacity() > 3_000 {
                 lone.write(vec![1; rng.range(1, 3_000) as usize]);
             }
-            let command =
-                rng.pick(&[Command::Push, Command::Ack, Command::WindowAsk, Command::WindowTell]);
+            let command = rng.pick(&[
+                Command::Push,
+                Command::Ack,
+                Command::WindowProbe,
+                Command::WindowUpdate,
+            ]);
             let one = (header(command, step / 2, (lone.now / MILLIS) as u32), &[5; 40][..]);
             let mut bytes = datagram(&vec![one; rng.range(1, 4) as usize]);
             for _ in 0..rng.below(4) {
@@ -296,7 +300,7 @@ fn a_datagram_twice_is_a_datagram_once() {
         (header(Command::Ack, 1, 1_000), b""),
         (header(Command::Push, 0, 5), b"data"),
         (header(Command::Push, 2, 5), b"ahead"),
-        (header(Command::WindowAsk, 9, 0), b""),
+        (header(Command::WindowProbe, 9, 0), b""),
     ]);
     for (lone, times) in [(&mut once, 1), (&mut twice, 2)] {
         lone.now += RTT;
@@ -318,7 +322,7 @@ fn a_datagram_is_refused_whole_or_taken_whole() {
     let good =
         datagram(&[(header(Command::Push, 0, 5), b"one"), (header(Command::Push, 1, 5), b"two")]);
     for len in 0..good.len() {
-        let whole = (HEADER + 3..2 * HEADER + 3).contains(&len);
+        let whole = (HEADER_LEN + 3..2 * HEADER_LEN + 3).contains(&len);
         let mut fresh = Lone::new(&config());
         assert_eq!(fresh.input(&good[..len]).is_ok(), whole, "length {len}");
         assert_eq!(fresh.read_all(), if whole { &b"one"[..] } else { b"" });

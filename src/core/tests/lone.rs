@@ -10,7 +10,7 @@ use super::sim::CONV;
 use crate::config::KcpConfig;
 use crate::core::segment::{self, Command, Header, InputError, Segments};
 use crate::core::seq::{Sn, Ts};
-use crate::core::{Kcp, Origin, Seed};
+use crate::core::{Kcp, PacketType, Seed};
 
 /// What a segment out looks like.
 pub(super) type Sent = (Header, Vec<u8>);
@@ -72,7 +72,7 @@ impl Lone {
 
     pub(super) fn input(&mut self, datagram: &[u8]) -> Result<(), InputError> {
         self.received = (self.received.0 + 1, self.received.1 + datagram.len() as u64);
-        let result = self.kcp.input(self.instant(), datagram, Origin::Wire);
+        let result = self.kcp.input(self.instant(), datagram, PacketType::Regular);
         self.kcp.check_invariants();
         result
     }
@@ -106,7 +106,7 @@ impl Lone {
         let mut bytes = Vec::new();
         while let Some(sent) = self.kcp.poll_transmit(now, &mut bytes) {
             self.sent = (self.sent.0 + 1, self.sent.1 + sent.len as u64);
-            segment::check(&bytes, CONV).unwrap();
+            segment::validate(&bytes, CONV).unwrap();
             all.extend(Segments::new(&bytes).map(|(header, payload)| (header, payload.to_vec())));
             bytes.clear();
         }

@@ -8,17 +8,17 @@ use std::fmt::Write;
 use super::link::LinkConfig;
 use super::plan::{MILLIS, Plan, SECOND};
 use super::sim::Sim;
-use crate::config::NoDelay;
+use crate::config::Timing;
 
 const STORED: &str = include_str!("matrix.txt");
 const PLACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/core/tests/matrix.txt");
 
-const PRESETS: [(&str, NoDelay); 5] = [
-    ("protocol", NoDelay::PROTOCOL),
-    ("normal", NoDelay::NORMAL),
-    ("fast", NoDelay::FAST),
-    ("fast2", NoDelay::FAST2),
-    ("fast3", NoDelay::FAST3),
+const PRESETS: [(&str, Timing); 5] = [
+    ("protocol", Timing::KCP_DEFAULT),
+    ("normal", Timing::NORMAL),
+    ("fast", Timing::FAST),
+    ("fast2", Timing::FAST2),
+    ("fast3", Timing::FAST3),
 ];
 /// Loss in parts per million, and jitter that lets datagrams overtake each other.
 const PATHS: [(&str, u32, u64); 6] = [
@@ -31,7 +31,7 @@ const PATHS: [(&str, u32, u64); 6] = [
 ];
 
 /// 40 ms round trip, 20 Mbit/s, a queue of 250 ms.
-fn plan(preset: NoDelay, loss: u32, jitter: u64) -> Plan {
+fn plan(preset: Timing, loss: u32, jitter: u64) -> Plan {
     let mut plan = Plan::plain("matrix");
     plan.seed = 7;
     for side in &mut plan.sides {

@@ -7,7 +7,7 @@ use super::lone::{Lone, commands, config, header};
 use super::plan::{MILLIS, Plan, SECOND};
 use super::report::{each_seed, explained};
 use super::sim::Sim;
-use crate::config::{KcpConfig, Mode, NoDelay};
+use crate::config::{KcpConfig, Mode, Timing};
 use crate::core::segment::Command;
 use crate::core::seq::Sn;
 use crate::error::ConnectionError;
@@ -25,7 +25,7 @@ fn swallows(mtu: usize) -> LinkConfig {
 /// Padded probes of the first side, and the datagram size it ended with.
 fn found(sim: &Sim) -> (u64, u32) {
     let stats = sim.sides[0].kcp.stats();
-    (stats.path_probes, stats.path_mtu)
+    (stats.mtu_probes_sent, stats.current_mtu)
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn a_path_that_gets_narrow_is_found_out_and_asked_again_later() {
         let read = sim.sides[1].read;
         sim.run_until(70 * SECOND);
         assert!(sim.sides[1].read > read + 2_000_000, "data flows");
-        assert!(!sim.sides[0].kcp.needs_fragments(), "without fragments");
+        assert!(!sim.sides[0].kcp.needs_ip_fragmentation(), "without fragments");
         assert_eq!(found(&sim).1, 1_160);
         // A question each minute from then on, and the answer when there is one.
         sim.run_until(140 * SECOND);
@@ -103,7 +103,7 @@ fn loss_alone_is_not_taken_for_a_narrow_path() {
             side.link.loss = 300_000;
             // With its congestion window there is never much in flight.
             if seed % 4 >= 2 {
-                side.config.no_delay = NoDelay::PROTOCOL;
+                side.config.no_delay = Timing::KCP_DEFAULT;
             }
         }
         let mut sim = Sim::new(&plan);
@@ -112,7 +112,7 @@ fn loss_alone_is_not_taken_for_a_narrow_path() {
             let mut least = 1_400;
             while !sim.is_done() {
                 sim.step();
-                least = least.min(sim.sides[0].kcp.stats().path_mtu);
+                least = least.min(sim.sides[0].kcp.stats().current_mtu);
             }
             assert!(seed % 4 != 0 || least == 1_400, "enough of them arrive");
             lowered += u32::from(least < 1_400);
@@ -168,11 +168,11 @@ fn a_peer_that_was_never_heard_is_sent_small_probes_alone() {
     assert!(probes.iter().all(|(_, (_, payload))| payload.is_empty()), "{probes:?}");
     assert!((4..=8).contains(&probes.len()), "{probes:?}");
     assert!(data.iter().all(|(_, (_, payload))| payload.len() == 1_376));
-    assert!(lone.kcp.needs_fragments());
+    assert!(lone.kcp.needs_ip_fragmentation());
     let (_, (first, _)) = data[0];
     lone.una = Sn(1);
     lone.ack(0, first.ts.0);
-    assert!(!lone.kcp.needs_fragments());
+    assert!(!lone.kcp.needs_ip_fragmentation());
     assert_eq!(lone.timeout(), None);
 }
 
@@ -182,8 +182,8 @@ fn padded_questions_of_a_peer_are_answered() {
     let mut lone = Lone::new(&KcpConfig { mtu: 1_500, ..config() });
     lone.push(0, b"one");
     lone.out();
-    lone.give(header(Command::WindowAsk, 7, 0), &[0xAA; 1_476]);
-    assert_eq!(commands(&lone.out()), [Command::WindowTell]);
+    lone.give(header(Command::WindowProbe, 7, 0), &[0xAA; 1_476]);
+    assert_eq!(commands(&lone.out()), [Command::WindowUpdate]);
     let old = Sn(0).back(1 << 30).0;
     lone.give(header(Command::Push, old, 99), &[0xAA; 1_476]);
     let sent = lone.out();

@@ -61,8 +61,8 @@ fn a_vanished_peer_is_missed_in_time_and_not_before() {
                 let silence = side.ended_at.unwrap() - side.heard_at;
                 assert!((60 * SECOND..=70 * SECOND).contains(&silence), "{silence} us");
                 range = (range.0.min(silence), range.1.max(silence));
-                let idle = side.kcp.ended() == Some(ConnectionError::IdleTimeout);
-                assert!(idle || side.kcp.ended() == Some(ConnectionError::DeadPeer));
+                let idle = side.kcp.close_reason() == Some(ConnectionError::IdleTimeout);
+                assert!(idle || side.kcp.close_reason() == Some(ConnectionError::DeadPeer));
                 assert!(!idle || plan.sides[0].config.idle_timeout.is_some());
             }
         });
@@ -138,7 +138,7 @@ fn a_peer_that_started_anew_is_found_out() {
             while sim.sides[0].ended_at.is_none() && sim.next_event().is_some() {
                 sim.step();
             }
-            let ended = sim.sides[0].kcp.ended();
+            let ended = sim.sides[0].kcp.close_reason();
             assert!(known == 0 || ended == Some(ConnectionError::PeerStateLost), "{ended:?}");
             let round_trip = plan.sides.iter().map(|side| side.link.delay).sum::<u64>();
             let took = sim.sides[0].ended_at.unwrap() - at;
@@ -195,7 +195,7 @@ fn repeated_datagrams_end_nothing_while_the_peer_lives() {
                 sim.service(1 - from);
             }
             for (side, before) in sim.sides.iter().zip(before) {
-                assert_eq!(side.kcp.ended(), None);
+                assert_eq!(side.kcp.close_reason(), None);
                 assert_eq!((side.kcp.una(), side.kcp.rcv_nxt()), before);
                 assert!(side.kcp.is_drained() && side.kcp.readable().is_none());
             }

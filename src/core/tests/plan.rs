@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::link::{LinkConfig, Rng};
 use crate::config::{
-    AckPolicy, Backoff, Congestion, KcpConfig, Mode, NoDelay, SEGMENT_HEADER, WritePolicy,
+    AckPolicy, Backoff, CongestionControl, KcpConfig, Mode, SEGMENT_HEADER, Timing, WritePolicy,
 };
 use crate::core::seq::Sn;
 
@@ -192,7 +192,7 @@ impl Plan {
             let window = u64::from(side.config.send_window.min(peer.config.recv_window));
             let window = window.min(peer.config.recv_budget() as u64 / 1_540).clamp(1, n);
             // KCP's congestion window stays small while anything is lost or late.
-            let window = if side.config.no_delay.congestion == Congestion::Loss {
+            let window = if side.config.no_delay.congestion == CongestionControl::Reno {
                 window.min(2)
             } else {
                 window
@@ -229,8 +229,8 @@ impl SidePlan {
             config.recv_window = config.recv_window.min(other.recv_window);
             config.mtu = config.mtu.min(other.mtu);
             config.rate_limit = config.rate_limit.into_iter().chain(other.rate_limit).min();
-            if other.no_delay.congestion == Congestion::Loss {
-                config.no_delay.congestion = Congestion::Loss;
+            if other.no_delay.congestion == CongestionControl::Reno {
+                config.no_delay.congestion = CongestionControl::Reno;
             }
             config.no_delay.interval = config.no_delay.interval.max(other.no_delay.interval);
         }
@@ -246,8 +246,7 @@ fn draw_start(rng: &mut Rng) -> Sn {
 
 pub(super) fn draw_config(rng: &mut Rng, mode: Mode) -> KcpConfig {
     let windows = [1, 2, 4, 7, 16, 32, 33, 64, 128, 128, 256, 256, 512, 1_024];
-    let presets =
-        [NoDelay::PROTOCOL, NoDelay::NORMAL, NoDelay::FAST, NoDelay::FAST2, NoDelay::FAST3];
+    let presets = [Timing::KCP_DEFAULT, Timing::NORMAL, Timing::FAST, Timing::FAST2, Timing::FAST3];
     let mut config = Plan::plain("").sides[0].config.clone();
     config.mode = mode;
     config.send_window = rng.pick(&windows);
@@ -257,13 +256,13 @@ pub(super) fn draw_config(rng: &mut Rng, mode: Mode) -> KcpConfig {
         rng.pick(&presets)
     } else {
         let interval = Duration::from_millis(rng.spread(10, 1_000));
-        let congestion = rng.pick(&[Congestion::Loss, Congestion::Off]);
+        let congestion = rng.pick(&[CongestionControl::Reno, CongestionControl::Disabled]);
         let resend = NonZeroU8::new(rng.below(6) as u8);
-        NoDelay::new(rng.chance(500_000), interval, resend, congestion).unwrap()
+        Timing::new(rng.chance(500_000), interval, resend, congestion).unwrap()
     };
-    config.ack_policy = rng.pick(&[AckPolicy::EachTurn, AckPolicy::Interval, AckPolicy::Immediate]);
+    config.ack_policy = rng.pick(&[AckPolicy::PerBatch, AckPolicy::Interval, AckPolicy::Immediate]);
     config.write_policy =
-        rng.pick(&[WritePolicy::Immediate, WritePolicy::Immediate, WritePolicy::Corked]);
+        rng.pick(&[WritePolicy::Immediate, WritePolicy::Immediate, WritePolicy::Delayed]);
     config.backoff = rng.pick(&[Backoff::Linear, Backoff::Linear, Backoff::Exponential]);
     config.early_retransmit = rng.chance(700_000);
     if rng.chance(150_000) {

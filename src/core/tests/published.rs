@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::link::LinkConfig;
 use super::plan::{MILLIS, Plan, SECOND};
 use super::sim::Sim;
-use crate::config::{Congestion, NoDelay};
+use crate::config::{CongestionControl, Timing};
 use crate::stats::ConnectionStats;
 
 const GIGABYTE: u64 = 1_000_000_000;
@@ -18,7 +18,8 @@ fn transfer(jitter: u64, keep_order: bool, bytes: u64) -> (ConnectionStats, f64)
         let config = &mut side.config;
         (config.send_window, config.recv_window) = (2_048, 2_048);
         config.no_delay =
-            NoDelay::new(false, Duration::from_millis(10), None, Congestion::Off).unwrap();
+            Timing::new(false, Duration::from_millis(10), None, CongestionControl::Disabled)
+                .unwrap();
         side.link = LinkConfig {
             // 71 ms each way on average.
             delay: 71 * MILLIS - jitter / 2,

@@ -11,8 +11,8 @@ pub(crate) fn describe(datagram: &[u8]) -> String {
         let name = match command {
             Command::Push => format!("push {} [{len}] frg {frg} ts {}", sn.0, ts.0),
             Command::Ack => format!("ack {} ts {}", sn.0, ts.0),
-            Command::WindowAsk => "wask".to_owned(),
-            Command::WindowTell => "wins".to_owned(),
+            Command::WindowProbe => "wask".to_owned(),
+            Command::WindowUpdate => "wins".to_owned(),
             Command::Control => format!("control {frg} {} ts {}", sn.0, ts.0),
         };
         format!("{name} una {} wnd {wnd}", una.0)

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::lone::{Lone, config, header};
 use super::plan::MILLIS;
-use crate::config::{KcpConfig, Mode, NoDelay, WritePolicy};
+use crate::config::{KcpConfig, Mode, Timing, WritePolicy};
 use crate::core::segment::{Command, Segments};
 use crate::core::seq::Sn;
 
@@ -35,8 +35,9 @@ fn setup() -> impl Strategy<Value = KcpConfig> {
         |(window, corked, messages, with_congestion, rate)| {
             let mut config = config();
             config.send_window = window;
-            config.no_delay = if with_congestion { NoDelay::PROTOCOL } else { NoDelay::TURBO };
-            config.write_policy = if corked { WritePolicy::Corked } else { WritePolicy::Immediate };
+            config.no_delay = if with_congestion { Timing::KCP_DEFAULT } else { Timing::TURBO };
+            config.write_policy =
+                if corked { WritePolicy::Delayed } else { WritePolicy::Immediate };
             config.mode = if messages { Mode::Message } else { Mode::Stream };
             config.rate_limit = rate.and_then(std::num::NonZeroU64::new);
             config
@@ -54,7 +55,7 @@ fn leave(lone: &mut Lone, in_runs: bool) -> (Vec<Vec<u8>>, usize) {
         assert_eq!(sent.len, bytes.len());
         all.push(std::mem::take(&mut bytes));
         let mut next = |bytes: &mut Vec<u8>| {
-            if in_runs && sent.leads { lone.kcp.poll_next(bytes) } else { None }
+            if in_runs && sent.gso_follows { lone.kcp.poll_transmit_more(bytes) } else { None }
         };
         while let Some(len) = next(&mut bytes) {
             assert_eq!(len, bytes.len());

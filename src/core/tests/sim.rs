@@ -12,7 +12,7 @@ use super::host::Side;
 use super::link::{Damage, Link, Rng};
 use super::plan::Plan;
 use super::report::describe;
-use crate::core::Origin;
+use crate::core::PacketType;
 use crate::stats::ConnectionStats;
 
 pub(crate) const CONV: u32 = 0x1122_3344;
@@ -247,7 +247,7 @@ impl Sim {
     pub(crate) fn input(&mut self, to: usize, datagram: &[u8]) {
         let now = self.instant(self.now);
         let side = &mut self.sides[to];
-        let result = side.kcp.input(now, datagram, Origin::Wire);
+        let result = side.kcp.input(now, datagram, PacketType::Regular);
         if result.is_ok() {
             side.heard_at = self.now;
         }
@@ -301,7 +301,8 @@ impl Sim {
 
     fn launch(&mut self, from: usize, datagram: &[u8]) {
         let (to, slots, free) = (1 - from, &mut self.slots, &mut self.free);
-        let cut = self.links[from].config().fragments && self.sides[from].kcp.needs_fragments();
+        let cut =
+            self.links[from].config().fragments && self.sides[from].kcp.needs_ip_fragmentation();
         let whole = if cut { self.links[from].config().mtu } else { usize::MAX };
         let (host, wire, rank) = (&mut self.sides[to], &mut self.wire, &mut self.sent);
         self.links[from].send(self.now, datagram.len().min(whole), |at, damage| {

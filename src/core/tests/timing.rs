@@ -2,7 +2,7 @@
 
 use super::lone::{Lone, config};
 use super::plan::MILLIS;
-use crate::config::{Congestion, Mode, NoDelay};
+use crate::config::{CongestionControl, Mode, Timing};
 use crate::core::segment::Command;
 use crate::core::seq::Sn;
 
@@ -14,7 +14,7 @@ const MSS: usize = 1_376;
 type Pushes = Vec<(u32, u32, u64)>;
 
 /// A conversation that knows its path, and a window that leaves over it.
-fn window(preset: NoDelay, rtt: u64) -> (Lone, Pushes) {
+fn window(preset: Timing, rtt: u64) -> (Lone, Pushes) {
     let mut config = config();
     config.no_delay = preset;
     config.send_window = u16::try_from(WINDOW).unwrap();
@@ -37,7 +37,7 @@ fn pushes(lone: &mut Lone, until: u64) -> Pushes {
 
 #[test]
 fn a_window_leaves_over_a_round_trip() {
-    let (_, sent) = window(NoDelay::TURBO, RTT);
+    let (_, sent) = window(Timing::TURBO, RTT);
     let numbers: Vec<u32> = sent.iter().map(|(sn, ..)| *sn).collect();
     assert_eq!(numbers, (1..=WINDOW).collect::<Vec<_>>());
     let by = |at: u64| sent.iter().filter(|(.., left)| *left <= RTT + at * MILLIS).count();
@@ -50,13 +50,13 @@ fn a_window_leaves_over_a_round_trip() {
 
 #[test]
 fn on_a_short_path_it_leaves_at_once() {
-    let (_, sent) = window(NoDelay::TURBO, MILLIS);
+    let (_, sent) = window(Timing::TURBO, MILLIS);
     assert_eq!(sent.len(), WINDOW as usize);
     assert!(sent.iter().all(|(.., at)| *at == MILLIS), "{sent:?}");
 }
 
 /// What is repeated when everything arrived but these.
-fn repeated(preset: NoDelay, lost: &[u32], window_is_open: bool) -> Vec<u32> {
+fn repeated(preset: Timing, lost: &[u32], window_is_open: bool) -> Vec<u32> {
     let (mut lone, sent) = window(preset, RTT);
     if window_is_open {
         lone.kcp.set_windows(2 * u16::try_from(WINDOW).unwrap(), 128).unwrap();
@@ -76,13 +76,13 @@ fn repeated(preset: NoDelay, lost: &[u32], window_is_open: bool) -> Vec<u32> {
 #[test]
 fn a_repetition_that_the_window_waits_for_leaves_twice() {
     // 120 is in the last quarter: by then it has time to be repeated again.
-    assert_eq!(repeated(NoDelay::TURBO, &[1, 60, 120], false), [1, 1, 60, 60, 120]);
-    assert_eq!(repeated(NoDelay::TURBO, &[1, 60, 120], true), [1, 60, 120]);
+    assert_eq!(repeated(Timing::TURBO, &[1, 60, 120], false), [1, 1, 60, 60, 120]);
+    assert_eq!(repeated(Timing::TURBO, &[1, 60, 120], true), [1, 60, 120]);
 }
 
 #[test]
 fn a_congestion_window_is_not_burdened_with_twins() {
-    let preset = NoDelay { congestion: Congestion::Loss, ..NoDelay::TURBO };
+    let preset = Timing { congestion: CongestionControl::Reno, ..Timing::TURBO };
     let (mut lone, mut sent) = window(preset, RTT);
     // Slow start, until enough is in flight to find a loss.
     while sent.len() < 8 {
@@ -103,7 +103,7 @@ fn a_congestion_window_is_not_burdened_with_twins() {
 #[test]
 fn a_twin_that_is_not_needed_any_more_keeps_nobody_waiting() {
     let mut config = config();
-    (config.mode, config.no_delay, config.send_window) = (Mode::Message, NoDelay::TURBO, 4);
+    (config.mode, config.no_delay, config.send_window) = (Mode::Message, Timing::TURBO, 4);
     let mut lone = Lone::new(&config);
     let say = |lone: &mut Lone, count: u8| {
         (0..count).for_each(|i| lone.kcp.send(lone.instant(), vec![i; 20].into()));

@@ -9,7 +9,7 @@ use super::lone::{Lone, commands, config, header};
 use super::plan::{MILLIS, Plan, Reading, SECOND};
 use super::report::explained;
 use super::sim::Sim;
-use crate::config::{AckPolicy, NoDelay};
+use crate::config::{AckPolicy, Timing};
 use crate::core::segment::Command;
 use crate::core::seq::Sn;
 
@@ -79,10 +79,10 @@ fn acknowledged_but_not_released_data_is_asked_about() {
         }
         assert!(!lone.kcp.is_drained());
         let sent = lone.run(10 * SECOND);
-        assert!(sent.iter().all(|(_, (header, _))| header.command == Command::WindowAsk));
+        assert!(sent.iter().all(|(_, (header, _))| header.command == Command::WindowProbe));
         assert!(sent.len() >= 3, "{sent:?}");
         (lone.una, lone.wnd) = (Sn(4), 128);
-        lone.give(header(Command::WindowTell, 1 << 30, 0), b"");
+        lone.give(header(Command::WindowUpdate, 1 << 30, 0), b"");
         assert_eq!(lone.kcp.is_drained(), !more);
         assert_eq!(lone.out().len(), if more { 4 } else { 0 });
     }
@@ -116,9 +116,9 @@ fn late_words_about_the_window_change_nothing() {
         for (una, wnd) in words {
             lone.now += rng.below(20 * MILLIS);
             (lone.una, lone.wnd) = (una, wnd);
-            lone.give(header(Command::WindowTell, 1 << 30, 0), b"");
+            lone.give(header(Command::WindowUpdate, 1 << 30, 0), b"");
         }
-        assert_eq!(lone.kcp.send.remote.room(Sn(last)), edge - last, "seed {seed}");
+        assert_eq!(lone.kcp.send.remote.available(Sn(last)), edge - last, "seed {seed}");
     }
 }
 
@@ -135,12 +135,12 @@ fn a_window_smaller_than_the_first_guess_costs_seconds_at_most() {
             "window {window}: {} ms, {} repeated, {} refused",
             outcome.finished / MILLIS,
             sender.retransmits(),
-            receiver.beyond_window_segments
+            receiver.out_of_window_segments
         );
         assert!(outcome.finished < 10 * SECOND);
         // The first flight, and nothing that the peer has no room for after that.
         let refused = u64::from(32_u16.saturating_sub(window));
-        assert!(receiver.beyond_window_segments <= refused);
+        assert!(receiver.out_of_window_segments <= refused);
         assert!(window < 32 || sender.retransmits() == 0);
     }
 }
@@ -222,8 +222,8 @@ fn a_rate_limit_does_not_swallow_a_probe() {
 
 #[test]
 fn every_ack_policy_and_preset_finishes_in_time_on_a_clean_path() {
-    for preset in [NoDelay::PROTOCOL, NoDelay::NORMAL, NoDelay::FAST, NoDelay::FAST3] {
-        for policy in [AckPolicy::EachTurn, AckPolicy::Interval, AckPolicy::Immediate] {
+    for preset in [Timing::KCP_DEFAULT, Timing::NORMAL, Timing::FAST, Timing::FAST3] {
+        for policy in [AckPolicy::PerBatch, AckPolicy::Interval, AckPolicy::Immediate] {
             let mut plan = Plan::plain("policies");
             for side in &mut plan.sides {
                 (side.config.no_delay, side.config.ack_policy) = (preset, policy);
@@ -242,11 +242,11 @@ fn every_ack_policy_and_preset_finishes_in_time_on_a_clean_path() {
 fn a_word_about_the_window_rides_on_whatever_leaves() {
     let mut lone = Lone::new(&config());
     lone.push(0, b"data");
-    lone.give(header(Command::WindowAsk, 1 << 30, 0), b"");
+    lone.give(header(Command::WindowProbe, 1 << 30, 0), b"");
     assert_eq!(commands(&lone.out()), [Command::Ack]);
-    lone.give(header(Command::WindowAsk, 1 << 30, 0), b"");
-    assert_eq!(commands(&lone.out()), [Command::WindowTell]);
-    lone.give(header(Command::WindowAsk, 1 << 30, 0), b"");
+    lone.give(header(Command::WindowProbe, 1 << 30, 0), b"");
+    assert_eq!(commands(&lone.out()), [Command::WindowUpdate]);
+    lone.give(header(Command::WindowProbe, 1 << 30, 0), b"");
     lone.write(b"more".to_vec());
     assert_eq!(commands(&lone.out()), [Command::Push]);
     assert!(lone.out().is_empty());

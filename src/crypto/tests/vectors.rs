@@ -44,7 +44,8 @@ fn a_session_of_kcp_go_packet_by_packet() {
             let mut packet = sealed(&cipher, nonce, &unhex(body));
             assert_eq!(hex(&packet), *wire, "{name}");
             cipher.open(&mut packet).unwrap();
-            let Overhead { head, tail, nonce: nonce_len } = cipher.overhead();
+            let Overhead { header_len: head, trailer_len: tail, nonce: nonce_len } =
+                cipher.overhead();
             assert_eq!(hex(&packet[head..packet.len() - tail]), *body, "{name}");
             nonce += nonce_len as u8;
         }

@@ -3,36 +3,36 @@
 use std::time::Instant;
 
 use super::super::Scratch;
-use super::{Conn, DEAF_PATIENCE, REST};
-use crate::demux::Tombstone;
+use super::{Conn, DISCARD_TIMEOUT, REST};
+use crate::demux::TimeWait;
 use crate::error::ConnectionError;
 use crate::fec::FecStats;
 use crate::sync::Ordering;
 
 impl Conn {
     /// Tells the handles what changed. Returns what to remember of the conversation if it is over.
-    pub(in super::super) fn settle(
+    pub(in super::super) fn advance_lifecycle(
         &mut self,
         now: Instant,
         fec: Option<FecStats>,
         scratch: &mut Scratch,
-    ) -> Option<Tombstone> {
+    ) -> Option<TimeWait> {
         if self.ended.is_none() {
-            self.inform(now, fec, scratch);
+            self.publish_progress(now, fec, scratch);
             let end = self.end(now)?;
             self.deliver_rest(scratch);
             self.span.ended(end);
             scratch.wakers.extend(self.shared.end(end).into_iter().flatten());
             self.ended = Some(end);
             self.close_until = Some(now + self.linger);
-            if self.must_tell(end) {
+            if self.must_send_reset(end) {
                 self.kcp.abort(now);
             }
         }
-        (!self.kcp.is_leaving(now)).then(|| self.tombstone())
+        (!self.kcp.is_resetting(now)).then(|| self.tombstone())
     }
 
-    fn inform(&mut self, now: Instant, fec: Option<FecStats>, scratch: &mut Scratch) {
+    fn publish_progress(&mut self, now: Instant, fec: Option<FecStats>, scratch: &mut Scratch) {
         if !self.told_established && self.kcp.is_established() {
             self.told_established = true;
             self.span.established();
@@ -68,21 +68,21 @@ impl Conn {
             return Some(cause);
         }
         let drained = self.is_drained();
-        let over = self.told_end || (self.detached && !self.may_be_written_to());
+        let over = self.reported_eof || (self.detached && !self.may_be_written_to());
         if (self.detached || self.write_closed) && self.is_delivered() && over {
             return Some(ConnectionError::Closed);
         }
-        if self.deaf_until().is_some_and(|until| now >= until) {
+        if self.discard_deadline().is_some_and(|until| now >= until) {
             return Some(ConnectionError::Aborted);
         }
         if self.linger_until().is_some_and(|until| now >= until) {
-            let end = ConnectionError::LingerExpired;
+            let end = ConnectionError::LingerTimeout;
             return Some(if drained { ConnectionError::Closed } else { end });
         }
         if self.doubt.as_ref().is_some_and(|doubt| now >= doubt.until) {
             return Some(ConnectionError::DeadPeer);
         }
-        self.kcp.ended()
+        self.kcp.close_reason()
     }
 
     /// Whether everything is done that was left to do: the peer has every byte, and knows that no
@@ -94,38 +94,38 @@ impl Conn {
     /// Whether the peer may still send, and would understand that nobody reads it: somebody should be
     /// there to say so.
     fn may_be_written_to(&self) -> bool {
-        let open = !self.kcp.peer_has_closed() && !self.kcp.has_refused();
-        self.kcp.peer_understands_close() && open
+        let open = !self.kcp.peer_has_closed() && !self.kcp.has_discarded_data();
+        self.kcp.peer_supports_close() && open
     }
 
     /// Whether the peer has to hear that the conversation is over, since it may believe that
     /// everything is well.
-    fn must_tell(&self, end: ConnectionError) -> bool {
+    fn must_send_reset(&self, end: ConnectionError) -> bool {
         match end {
-            ConnectionError::Aborted | ConnectionError::Protocol | ConnectionError::Replaced => {
-                true
-            }
-            ConnectionError::Closed => self.kcp.has_refused() && !self.kcp.peer_has_closed(),
+            ConnectionError::Aborted
+            | ConnectionError::ProtocolViolation
+            | ConnectionError::Replaced => true,
+            ConnectionError::Closed => self.kcp.has_discarded_data() && !self.kcp.peer_has_closed(),
             _ => false,
         }
     }
 
-    fn tombstone(&self) -> Tombstone {
+    fn tombstone(&self) -> TimeWait {
         // These know of the end, or have begun anew and must not take it for theirs.
         let knows = matches!(
-            self.kcp.ended(),
+            self.kcp.close_reason(),
             Some(
                 ConnectionError::PeerRestarted
                     | ConnectionError::PeerStateLost
                     | ConnectionError::Reset
             )
         );
-        Tombstone {
+        TimeWait {
             openings: self.openings,
             nxt: self.kcp.rcv_nxt(),
             una: self.kcp.una(),
-            understands: self.kcp.peer_understands_close(),
-            resets: !knows && !self.kcp.peer_has_closed(),
+            supports_control: self.kcp.peer_supports_close(),
+            reset_on_data: !knows && !self.kcp.peer_has_closed(),
         }
     }
 
@@ -143,14 +143,14 @@ impl Conn {
 
     /// When a peer that sends what nobody reads, and acknowledges nothing new, is taken for one that
     /// does not read either.
-    fn deaf_until(&self) -> Option<Instant> {
-        let deaf = self.detached && self.kcp.has_refused() && !self.is_drained();
-        deaf.then(|| self.progress.1 + DEAF_PATIENCE)
+    fn discard_deadline(&self) -> Option<Instant> {
+        let deaf = self.detached && self.kcp.has_discarded_data() && !self.is_drained();
+        deaf.then(|| self.progress.1 + DISCARD_TIMEOUT)
     }
 
     fn plan_rest(&mut self, now: Instant) {
         let resting = self.kcp.is_drained() && self.kcp.readable().is_none();
-        self.rest_at = (resting && self.kcp.holds_memory()).then(|| now + REST);
+        self.rest_at = (resting && self.kcp.has_reclaimable_memory()).then(|| now + REST);
     }
 
     /// When the wait for the peer to know of our end is over, while there is one.
@@ -175,7 +175,7 @@ impl Conn {
 
     /// Counts whether it has segments that arrive in fragments or not at all, unless it is `over`.
     pub(in super::super) fn count_fragmenting(&mut self, over: bool, count: &mut usize) {
-        let fragmenting = !over && self.ended.is_none() && self.kcp.needs_fragments();
+        let fragmenting = !over && self.ended.is_none() && self.kcp.needs_ip_fragmentation();
         recount(&mut self.fragmenting, fragmenting, count);
     }
 
@@ -198,7 +198,7 @@ impl Conn {
         }
         let asking = silence.filter(|_| self.doubt.is_some()).filter(may_wait);
         let proof = self.doubt.as_ref().map(|doubt| doubt.until);
-        let life = [self.linger_until(), proof, self.deaf_until()];
+        let life = [self.linger_until(), proof, self.discard_deadline()];
         let rest = [self.rest_at, self.held_until, protocol, asking, closing];
         life.into_iter().chain(rest).flatten().min()
     }

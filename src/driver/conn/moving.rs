@@ -15,7 +15,7 @@ const CANDIDATES: usize = 4;
 
 /// An address that something of this conversation came from, and what it is asked.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Candidate {
+pub(super) struct PathChallenge {
     addr: SocketAddr,
     sn: Sn,
     cookie: Ts,
@@ -25,7 +25,7 @@ pub(super) struct Candidate {
 
 /// What to do about a datagram from another address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) enum Moved {
+pub(in super::super) enum PathValidation {
     /// Whoever is there has not proved anything.
     No,
     /// Ask, with this number and stamp.
@@ -43,53 +43,53 @@ impl Conn {
         addr: SocketAddr,
         datagram: &[u8],
         cookie: u32,
-    ) -> Moved {
+    ) -> PathValidation {
         self.candidates.retain(|candidate| candidate.is_fresh(now));
         if let Some(known) = self.candidates.iter_mut().find(|candidate| candidate.addr == addr) {
             let answers = Segments::new(datagram).any(|(header, _)| {
                 (header.command, header.sn, header.ts) == (Command::Ack, known.sn, known.cookie)
             });
             if answers {
-                return Moved::Yes;
+                return PathValidation::Yes;
             }
             if now < known.asked + GAP {
-                return Moved::No;
+                return PathValidation::No;
             }
             // The same question again: a round trip may take longer than the gap.
             known.asked = now;
-            return Moved::Ask(known.sn, known.cookie);
+            return PathValidation::Ask(known.sn, known.cookie);
         }
         if self.candidates.len() >= CANDIDATES {
-            return Moved::No;
+            return PathValidation::No;
         }
         let (sn, cookie) = (self.kcp.quiet_sn(), Ts(cookie));
-        self.candidates.push(Candidate { addr, sn, cookie, first_asked: now, asked: now });
-        Moved::Ask(sn, cookie)
+        self.candidates.push(PathChallenge { addr, sn, cookie, first_asked: now, asked: now });
+        PathValidation::Ask(sn, cookie)
     }
 
     /// The probe that asks.
-    pub(in super::super) fn write_question(&mut self, sn: Sn, cookie: Ts, out: &mut Vec<u8>) {
+    pub(in super::super) fn write_path_challenge(&mut self, sn: Sn, cookie: Ts, out: &mut Vec<u8>) {
         self.kcp.emit_probe(sn, cookie, out);
     }
 
     /// This side has another address: the peer is asked, and so hears from there.
     pub(in super::super) fn on_rebound(&mut self, now: Instant) {
         if self.kcp.has_started() {
-            self.kcp.probe(now);
+            self.kcp.ping(now);
         }
     }
 
     /// From now on the peer has this address.
-    pub(in super::super) fn follow(&mut self, now: Instant, addr: SocketAddr) {
+    pub(in super::super) fn migrate(&mut self, now: Instant, addr: SocketAddr) {
         self.peer = addr;
         self.candidates.clear();
-        self.kcp.on_reachable(now);
+        self.kcp.on_path_validated(now);
         self.span.moved(addr);
         self.shared.set_peer(addr);
     }
 }
 
-impl Candidate {
+impl PathChallenge {
     fn is_fresh(&self, now: Instant) -> bool {
         now < self.first_asked + LIFE
     }

@@ -3,13 +3,13 @@
 use std::time::Instant;
 
 use super::Conn;
-use crate::buffer::TxBatch;
-use crate::codec::{Codec, Extra};
+use crate::buffer::SendBatch;
+use crate::codec::{PacketCodec, SendExtras};
 use crate::fec::FecEncoder;
 
 /// Why a conversation could not send all that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) enum Interrupted {
+pub(in super::super) enum Unfinished {
     /// The turn is over or the socket takes no more; it is first in the next turn.
     Full,
     /// It had its share; the others come first.
@@ -18,9 +18,9 @@ pub(in super::super) enum Interrupted {
 
 /// Where a conversation's datagrams go.
 #[derive(Debug)]
-pub(in super::super) struct Outlet<'a> {
-    pub(in super::super) tx: &'a mut TxBatch,
-    pub(in super::super) codec: &'a mut Codec,
+pub(in super::super) struct PacketWriter<'a> {
+    pub(in super::super) tx: &'a mut SendBatch,
+    pub(in super::super) codec: &'a mut PacketCodec,
     /// Of the address.
     pub(in super::super) fec: Option<&'a mut FecEncoder>,
 }
@@ -28,15 +28,15 @@ pub(in super::super) struct Outlet<'a> {
 /// What may be sent to a peer that has proved nothing: three times what came from there, or a
 /// first datagram. Whoever gives someone else's address makes us send no more than that to it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Credit {
+pub(super) struct AmplificationBudget {
     received: usize,
     sent: usize,
-    floor: usize,
+    initial_allowance: usize,
 }
 
-impl Credit {
+impl AmplificationBudget {
     pub(super) fn new(floor: usize) -> Self {
-        Self { received: 0, sent: 0, floor }
+        Self { received: 0, sent: 0, initial_allowance: floor }
     }
 
     pub(super) fn on_received(&mut self, bytes: usize) {
@@ -44,7 +44,7 @@ impl Credit {
     }
 
     fn left(&self) -> usize {
-        self.received.saturating_mul(3).max(self.floor).saturating_sub(self.sent)
+        self.received.saturating_mul(3).max(self.initial_allowance).saturating_sub(self.sent)
     }
 }
 
@@ -55,13 +55,13 @@ impl Conn {
     pub(in super::super) fn transmit(
         &mut self,
         now: Instant,
-        out: &mut Outlet<'_>,
+        out: &mut PacketWriter<'_>,
         limit: usize,
     ) -> usize {
         let mut count = 0;
         self.held_until = None;
         while count < limit && !out.tx.is_full() {
-            let sent = if self.stream_is_next {
+            let sent = if self.prefer_stream {
                 match self.transmit_stream(now, out, limit - count) {
                     0 => self.transmit_out_of_band(now, out),
                     sent => sent,
@@ -86,7 +86,7 @@ impl Conn {
 
     /// Full segments that leave for the first time come in runs, up to `most` datagrams; everything
     /// else comes one datagram at a time.
-    fn transmit_stream(&mut self, now: Instant, out: &mut Outlet<'_>, most: usize) -> usize {
+    fn transmit_stream(&mut self, now: Instant, out: &mut PacketWriter<'_>, most: usize) -> usize {
         let overhead = self.shared.overhead;
         let limit = self.credit_left().map_or(usize::MAX, |left| left.saturating_sub(overhead));
         let (kcp, peer) = (&mut self.kcp, self.peer);
@@ -96,25 +96,26 @@ impl Conn {
             let mut len = 0;
             let write = |tail: &mut Vec<u8>| {
                 if follows {
-                    len = kcp.poll_next(tail).unwrap_or(0);
+                    len = kcp.poll_transmit_more(tail).unwrap_or(0);
                 } else if let Some(sent) = kcp.poll_transmit_within(now, tail, limit) {
-                    (len, follows) = (sent.len, sent.leads);
+                    (len, follows) = (sent.len, sent.gso_follows);
                 }
                 len > 0
             };
             let may_repeat = self.doubt.is_none();
-            let extra = Extra { fec: out.fec.as_deref_mut(), copies: self.copies, may_repeat };
+            let extra =
+                SendExtras { fec: out.fec.as_deref_mut(), copies: self.duplicates, may_repeat };
             let datagrams = out.codec.encode(now, out.tx, peer, extra, write);
             if datagrams == 0 {
                 break;
             }
             count += datagrams;
             let bytes = out.tx.bytes() - before;
-            kcp.on_sent_beside(now, bytes - len);
+            kcp.on_out_of_band_sent(now, bytes - len);
             if let Some(doubt) = &mut self.doubt {
                 doubt.credit.sent += bytes;
             }
-            self.stream_is_next = false;
+            self.prefer_stream = false;
             if !follows || count >= most || out.tx.is_full() || self.shared.has_datagrams() {
                 break;
             }
@@ -123,20 +124,20 @@ impl Conn {
     }
 
     /// Not before the stream has begun: to some peers it would be the beginning.
-    fn transmit_out_of_band(&mut self, now: Instant, out: &mut Outlet<'_>) -> usize {
+    fn transmit_out_of_band(&mut self, now: Instant, out: &mut PacketWriter<'_>) -> usize {
         if !self.shared.has_datagrams() || !self.kcp.has_started() || self.doubt.is_some() {
             return 0;
         }
-        self.held_until = self.kcp.held_until(now);
+        self.held_until = self.kcp.rate_limited_until(now);
         if self.held_until.is_some() {
             return 0;
         }
         let Some(payload) = self.shared.next_datagram() else { return 0 };
         let before = out.tx.bytes();
         out.codec.encode_out_of_band(out.tx, self.peer, self.shared.conv, &payload);
-        self.kcp.on_sent_beside(now, out.tx.bytes() - before);
+        self.kcp.on_out_of_band_sent(now, out.tx.bytes() - before);
         self.out_of_band.0 += 1;
-        self.stream_is_next = true;
+        self.prefer_stream = true;
         1
     }
 }

@@ -12,7 +12,7 @@ use super::pair::{
 };
 use super::world::{World, addr};
 use crate::config::Config;
-use crate::core::segment::{Command, Header, Notice};
+use crate::core::segment::{Command, ControlType, Header};
 use crate::core::tests::link::{CERTAIN, LinkConfig};
 use crate::error::ConnectionError;
 
@@ -39,9 +39,9 @@ fn shutdown_is_ok_once_everything_is_acknowledged() {
 fn shutdown_towards_a_vanished_peer_fails_in_time() {
     let linger = Config::default().linger;
     for (linger, promised, end) in [
-        (linger, linger, ConnectionError::LingerExpired),
+        (linger, linger, ConnectionError::LingerTimeout),
         (HOUR, MINUTE, ConnectionError::DeadPeer),
-        (Duration::ZERO, Duration::ZERO, ConnectionError::LingerExpired),
+        (Duration::ZERO, Duration::ZERO, ConnectionError::LingerTimeout),
     ] {
         let Pair { mut world, mut client, .. } =
             Pair::new(&Config::new().linger(linger).idle_timeout(None), &Config::new());
@@ -94,7 +94,7 @@ fn what_a_dropped_stream_wrote_is_delivered() {
         read_pattern(&mut server, 500_000).await;
         endpoint.wait_idle().await;
         // The other direction is still open; whatever came now would be refused.
-        assert_eq!(endpoint.stats().connections, 1);
+        assert_eq!(endpoint.stats().current_connections, 1);
         drop(server);
     });
     world.run_for(3 * SECOND);
@@ -115,7 +115,7 @@ fn a_dropped_stream_gives_up_after_linger_without_progress() {
         assert!(is_about(took, linger), "{took} us with linger {linger:?}");
         // The peer is told for a while longer.
         world.run_for(11 * SECOND);
-        assert_eq!(endpoint.stats().connections, 0);
+        assert_eq!(endpoint.stats().current_connections, 0);
     }
 }
 
@@ -148,13 +148,13 @@ fn an_abort_is_told_and_nothing_else_leaves_after_it() {
         assert_eq!(error.kind(), ErrorKind::ConnectionReset);
     });
     world.run_for(MINUTE);
-    assert_eq!(endpoint.stats().connections, 0);
+    assert_eq!(endpoint.stats().current_connections, 0);
     let log = world.log();
     let ours: Vec<_> = log.iter().filter(|sent| sent.from == addr(CLIENT)).collect();
     assert!(!ours.is_empty() && ours.len() < 5, "{ours:?}");
     for sent in ours {
         let header = Header::parse(&sent.datagram).unwrap();
-        assert_eq!((header.command, header.frg), (Command::Control, Notice::Abort as u8));
+        assert_eq!((header.command, header.frg), (Command::Control, ControlType::Reset as u8));
     }
 }
 
@@ -220,11 +220,11 @@ fn a_dropped_listener_leaves_accepted_streams_alone() {
     let mut late = world.finish(SECOND, endpoint.connect(addr(SERVER))).unwrap();
     late.try_write(b"nobody will accept this").unwrap();
     world.finish(SECOND, late.established()).unwrap();
-    assert_eq!(listener.stats().connections, 2);
+    assert_eq!(listener.stats().current_connections, 2);
     let endpoint = listener.endpoint().clone();
     drop(listener);
     world.run_for(SECOND);
-    assert_eq!(endpoint.stats().connections, 1, "the one that was accepted");
+    assert_eq!(endpoint.stats().current_connections, 1, "the one that was accepted");
     world.finish(2 * MINUTE, async move {
         client.write_all(&pattern(10)).await.unwrap();
         read_pattern(&mut server, 10).await;
@@ -233,7 +233,7 @@ fn a_dropped_listener_leaves_accepted_streams_alone() {
     });
     world.inject(addr(9), SERVER, &push(7, 0, b"hello?"));
     world.run_for(SECOND);
-    assert_eq!(endpoint.stats().dropped_not_accepting, 1);
+    assert_eq!(endpoint.stats().refused_no_listener, 1);
 }
 
 #[test]
@@ -303,8 +303,8 @@ fn endpoint_counters_add_up() {
     });
     world.run_for(SECOND);
     let (ours, theirs) = (endpoint.stats(), listener.stats());
-    assert_eq!((ours.opened_locally, ours.opened_by_peers, ours.connections), (1, 0, 1));
-    assert_eq!((theirs.opened_locally, theirs.opened_by_peers, theirs.connections), (0, 1, 1));
+    assert_eq!((ours.active_opens, ours.passive_opens, ours.current_connections), (1, 0, 1));
+    assert_eq!((theirs.active_opens, theirs.passive_opens, theirs.current_connections), (0, 1, 1));
     assert_eq!(ours.sent_datagrams, theirs.received_datagrams);
     assert_eq!(ours.sent_bytes, theirs.received_bytes);
     assert_eq!(theirs.sent_datagrams, ours.received_datagrams);
@@ -312,5 +312,8 @@ fn endpoint_counters_add_up() {
     assert!(ours.sent_bytes > 100_000);
     drop((client, server));
     world.run_for(SECOND);
-    assert_eq!((endpoint.stats().connections, listener.stats().connections), (0, 0));
+    assert_eq!(
+        (endpoint.stats().current_connections, listener.stats().current_connections),
+        (0, 0)
+    );
 }

@@ -13,7 +13,7 @@ use super::pair::{
 };
 use super::world::{World, addr};
 use crate::config::{AckPolicy, Config, Mode};
-use crate::core::segment::{HEADER, Header};
+use crate::core::segment::{HEADER_LEN, Header};
 use crate::core::tests::link::{LinkConfig, Rng};
 use crate::driver::{TURN_PACKETS, Turn};
 use crate::error::ConnectionError;
@@ -263,7 +263,7 @@ fn a_refused_size_lowers_the_mtu_once() {
 /// Whether a naive reading takes `datagram` for an opening.
 fn opens(datagram: &[u8]) -> bool {
     let word = |at: usize| u32::from_le_bytes(datagram[at..at + 4].try_into().unwrap());
-    datagram.len() >= HEADER && datagram[4] == 81 && word(12) == 0 && word(16) == 0
+    datagram.len() >= HEADER_LEN && datagram[4] == 81 && word(12) == 0 && word(16) == 0
 }
 
 /// Something that is no valid opening.
@@ -278,7 +278,7 @@ fn garbage(rng: &mut Rng, valid: &[Vec<u8>]) -> Vec<u8> {
         datagram.truncate(1 + rng.below(datagram.len() as u64) as usize);
     }
     for _ in 0..rng.below(4) {
-        let at = rng.below(datagram.len().min(2 * HEADER) as u64) as usize;
+        let at = rng.below(datagram.len().min(2 * HEADER_LEN) as u64) as usize;
         datagram[at] = rng.next() as u8;
     }
     if opens(&datagram) {
@@ -309,14 +309,14 @@ fn garbage_is_counted_and_nothing_else() {
     world.run_for(SECOND / 10);
     let stats = listener.stats();
     let counted = [
-        stats.dropped_short - before.dropped_short,
+        stats.dropped_truncated - before.dropped_truncated,
         stats.dropped_malformed - before.dropped_malformed,
-        stats.dropped_unknown - before.dropped_unknown,
+        stats.dropped_no_connection - before.dropped_no_connection,
     ];
     println!("{counted:?}");
     assert_eq!(counted.iter().sum::<u64>(), 10_000);
     assert!(counted.iter().all(|count| *count > 100));
-    assert_eq!((stats.opened_by_peers, stats.connections), (1, 1));
+    assert_eq!((stats.passive_opens, stats.current_connections), (1, 1));
     assert!(world.driver_of(SERVER).conns.capacity() <= 4);
     assert_eq!(stats.sent_datagrams, before.sent_datagrams, "strangers get no answer");
     world.finish(SECOND, async {
@@ -338,8 +338,8 @@ fn foreign_conversations_from_a_known_address_touch_nothing() {
     world.inject(addr(CLIENT), SERVER, &push(conv ^ 1, 0, b"an opening"));
     world.run_for(SECOND);
     let stats = listener.stats();
-    assert_eq!((stats.dropped_unknown, stats.dropped_malformed), (99, 99));
-    assert_eq!((stats.opened_by_peers, stats.connections), (2, 2));
+    assert_eq!((stats.dropped_no_connection, stats.dropped_malformed), (99, 99));
+    assert_eq!((stats.passive_opens, stats.current_connections), (2, 2));
     assert_eq!(server.stats().received_segments, 1);
     world.finish(SECOND, async {
         client.write_all(&pattern(10_000)).await.unwrap();
@@ -365,7 +365,10 @@ fn openings_beyond_the_backlog_wait_outside() {
     world.port(9);
     knock(&mut world);
     let stats = listener.stats();
-    assert_eq!((stats.connections, stats.refused_backlog, stats.refused_connections), (8, 12, 0));
+    assert_eq!(
+        (stats.current_connections, stats.refused_backlog, stats.refused_max_connections),
+        (8, 12, 0)
+    );
     assert!(world.driver_of(SERVER).conns.capacity() <= 8);
     let answered = |world: &mut World| {
         let convs = world.arrived(9).into_iter();
@@ -379,7 +382,10 @@ fn openings_beyond_the_backlog_wait_outside() {
     }
     knock(&mut world);
     let stats = listener.stats();
-    assert_eq!((stats.connections, stats.refused_backlog, stats.refused_connections), (10, 12, 10));
+    assert_eq!(
+        (stats.current_connections, stats.refused_backlog, stats.refused_max_connections),
+        (10, 12, 10)
+    );
 
     // A conversation that ended makes room, for another one and not for itself.
     streams.clear();
@@ -387,8 +393,8 @@ fn openings_beyond_the_backlog_wait_outside() {
     world.run_for(11 * SECOND);
     knock(&mut world);
     let stats = listener.stats();
-    assert_eq!((stats.connections, stats.opened_by_peers), (8, 16));
-    assert_eq!((stats.refused_backlog, stats.refused_connections), (16, 10));
+    assert_eq!((stats.current_connections, stats.passive_opens), (8, 16));
+    assert_eq!((stats.refused_backlog, stats.refused_max_connections), (16, 10));
 }
 
 #[test]

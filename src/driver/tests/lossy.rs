@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::world::{World, addr};
-use crate::config::{AckPolicy, Config, NoDelay, WritePolicy};
+use crate::config::{AckPolicy, Config, Timing, WritePolicy};
 use crate::core::tests::link::{Burst, LinkConfig, Rng};
 use crate::crypto::{Algorithm, Cipher, Key};
 use crate::fec::FecConfig;
@@ -39,15 +39,14 @@ fn path(rng: &mut Rng) -> LinkConfig {
 }
 
 fn config(rng: &mut Rng) -> Config {
-    let presets =
-        [NoDelay::NORMAL, NoDelay::FAST, NoDelay::FAST2, NoDelay::FAST3, NoDelay::PROTOCOL];
+    let presets = [Timing::NORMAL, Timing::FAST, Timing::FAST2, Timing::FAST3, Timing::KCP_DEFAULT];
     let windows = [8, 32, 128, 1_024];
     let mut config = Config::new()
-        .no_delay(rng.pick(&presets))
+        .timing(rng.pick(&presets))
         .windows(rng.pick(&windows), rng.pick(&windows))
         .mtu(rng.pick(&[200, 576, 1_400]))
-        .ack_policy(rng.pick(&[AckPolicy::EachTurn, AckPolicy::Interval, AckPolicy::Immediate]))
-        .write_policy(rng.pick(&[WritePolicy::Immediate, WritePolicy::Corked]))
+        .ack_policy(rng.pick(&[AckPolicy::PerBatch, AckPolicy::Interval, AckPolicy::Immediate]))
+        .write_policy(rng.pick(&[WritePolicy::Immediate, WritePolicy::Delayed]))
         .linger(Duration::from_secs(60));
     config.duplicates = rng.pick(&[0, 0, 1]);
     config.send_buffer = rng.pick(&[1_000, 65_536, 262_144]);
@@ -135,7 +134,7 @@ fn run(seed: u64, stages: bool) -> (u64, u64) {
             }
         })
         .await;
-        assert_eq!(listener.stats().opened_by_peers, lengths.len() as u64, "no ghosts");
+        assert_eq!(listener.stats().passive_opens, lengths.len() as u64, "no ghosts");
         listener.wait_idle().await;
     });
     world.run(LIMIT);

@@ -5,7 +5,7 @@ use tokio::io::AsyncWriteExt;
 use super::pair::{MINUTE, SECOND, SERVER, answer, pattern, push};
 use super::world::{World, addr};
 use crate::config::{Config, Migration};
-use crate::core::segment::{Command, Header, MARK};
+use crate::core::segment::{CONTROL_CAPABLE, Command, Header};
 use crate::core::tests::link::LinkConfig;
 use crate::listener::KcpListener;
 use crate::stream::KcpStream;
@@ -29,7 +29,7 @@ fn settled(migration: Migration) -> (World, KcpListener, KcpStream) {
     }
     world.run_for(SECOND);
     world.arrived(HOME);
-    assert_eq!(listener.stats().unvalidated, 0);
+    assert_eq!(listener.stats().unvalidated_connections, 0);
     (world, listener, stream)
 }
 
@@ -44,7 +44,7 @@ fn a_peer_is_followed_once_it_answers_from_where_it_says_it_is() {
     let asked = world.arrived(AWAY);
     assert_eq!((asked.len(), stream.peer_addr().unwrap()), (1, addr(HOME)));
     let probe = Header::parse(&asked[0]).unwrap();
-    assert_eq!((probe.command, probe.len, probe.frg), (Command::Push, 0, MARK));
+    assert_eq!((probe.command, probe.len, probe.frg), (Command::Push, 0, CONTROL_CAPABLE));
     // The right answer from elsewhere, and a wrong one from there, count for nothing.
     let right = answer(&asked[0], 0);
     let mut wrong = right.clone();
@@ -66,7 +66,7 @@ fn a_peer_is_followed_once_it_answers_from_where_it_says_it_is() {
     world.run_for(SECOND / 10);
     assert!(world.arrived(AWAY).iter().any(|d| d.len() > 100));
     assert!(world.arrived(HOME).is_empty());
-    assert_eq!(listener.stats().connections, 1);
+    assert_eq!(listener.stats().current_connections, 1);
 }
 
 #[test]
@@ -89,7 +89,10 @@ fn nobody_is_followed_who_is_not_asked_to_be() {
     world.inject(addr(AWAY), SERVER, &push(7, 1, b"moved"));
     world.run_for(SECOND / 10);
     assert!(world.arrived(AWAY).is_empty());
-    assert_eq!((stream.peer_addr().unwrap(), listener.stats().dropped_unknown), (addr(HOME), 1));
+    assert_eq!(
+        (stream.peer_addr().unwrap(), listener.stats().dropped_no_connection),
+        (addr(HOME), 1)
+    );
 }
 
 #[test]
@@ -101,9 +104,9 @@ fn who_moves_before_anything_was_acknowledged_opens_nothing_new() {
     world.inject(addr(AWAY), SERVER, &answer(&asked[0], 0));
     world.run_for(SECOND / 10);
     assert_eq!(stream.peer_addr().unwrap(), addr(AWAY));
-    assert_eq!(listener.stats().opened_by_peers, 1);
+    assert_eq!(listener.stats().passive_opens, 1);
     // Another opening under that id is another conversation.
     world.inject(addr(HOME), SERVER, &push(7, 0, b"someone else"));
     world.run_for(MINUTE / 10);
-    assert_eq!(listener.stats().opened_by_peers, 2);
+    assert_eq!(listener.stats().passive_opens, 2);
 }

@@ -28,15 +28,15 @@ fn new_segments_get_smaller_and_old_ones_pass_in_fragments() {
             tokio::join!(client.write_all(&data), read_pattern(&mut server, len)).0.unwrap();
         });
         let before = client.stats();
-        assert_eq!(before.path_probes, 0);
+        assert_eq!(before.mtu_probes_sent, 0);
         world.set_path(LinkConfig { mtu: 1_250, fragments: true, ..healthy });
         world.finish(MINUTE, async {
             let data = pattern(len);
             tokio::join!(client.write_all(&data), read_pattern(&mut server, len)).0.unwrap();
         });
         let stats = client.stats();
-        assert_eq!((stats.path_probes, stats.path_mtu), (4, 1_160), "{stats:?}");
-        assert_eq!(server.stats().path_mtu, before.path_mtu, "nobody lost anything of its");
+        assert_eq!((stats.mtu_probes_sent, stats.current_mtu), (4, 1_160), "{stats:?}");
+        assert_eq!(server.stats().current_mtu, before.current_mtu, "nobody lost anything of its");
         world.log();
         world.finish(MINUTE, async {
             let data = pattern(len);

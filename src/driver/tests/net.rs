@@ -134,14 +134,14 @@ impl Socket for SimSocket {
         Ok(self.addr)
     }
 
-    fn allow_fragments(&mut self, allow: bool) {
+    fn set_ip_fragmentation(&mut self, allow: bool) {
         let fragmenting = &mut lock(&self.net).fragmenting;
         let changed =
             if allow { fragmenting.insert(self.addr) } else { fragmenting.remove(&self.addr) };
         assert!(changed, "told once");
     }
 
-    fn max_train(&self) -> usize {
+    fn max_gso_segments(&self) -> usize {
         44
     }
 

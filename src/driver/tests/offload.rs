@@ -115,7 +115,7 @@ fn nothing_is_lost_where_segmentation_fails_from_the_start_or_later() {
         for after in [0, 1, 10] {
             on_both_runtimes(|| async move {
                 let (mut client, mut server) = (socket(), socket());
-                if client.max_train() == 1 {
+                if client.max_gso_segments() == 1 {
                     return;
                 }
                 let trains = [client.refuse_trains(after, code), server.refuse_trains(after, code)];

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::pair::{SECOND, SERVER, answer, push};
 use super::world::{World, addr};
 use crate::config::Config;
-use crate::core::segment::{Command, Header, MARK};
+use crate::core::segment::{CONTROL_CAPABLE, Command, Header};
 use crate::core::seq::{Sn, Ts};
 use crate::core::tests::link::LinkConfig;
 use crate::listener::KcpListener;
@@ -19,7 +19,8 @@ fn opened() -> (World, KcpListener, KcpStream) {
     let mut world = World::new(1, LinkConfig::delay(10_000));
     let listener = world.listener(SERVER, &Config::new());
     world.port(PEER);
-    let (command, frg, ts, sn, una) = (Command::WindowAsk, MARK, Ts(5), Sn(1 << 30), Sn(0));
+    let (command, frg, ts, sn, una) =
+        (Command::WindowProbe, CONTROL_CAPABLE, Ts(5), Sn(1 << 30), Sn(0));
     let mut opening = Vec::new();
     Header { conv: CONV, command, frg, wnd: 128, ts, sn, una, len: 0 }.emit(&mut opening);
     world.inject(addr(PEER), SERVER, &opening);
@@ -51,12 +52,12 @@ fn first_data_behind_an_acknowledgement_and_again_is_no_restart() {
     // Its acknowledgement was lost, so it comes again, now by itself.
     world.inject(addr(PEER), SERVER, &push(CONV, 0, b"first"));
     answer_all(&mut world);
-    assert_eq!((stream.error(), listener.stats().suspected_restarts), (None, 0));
+    assert_eq!((stream.error(), listener.stats().restart_probes), (None, 0));
 
     // Other first data is what somebody sends who begins anew.
     world.inject(addr(PEER), SERVER, &push(CONV, 0, b"other"));
     answer_all(&mut world);
-    assert_eq!((listener.stats().suspected_restarts, stream.error()), (1, None));
+    assert_eq!((listener.stats().restart_probes, stream.error()), (1, None));
     // It repeats it, as nothing acknowledged it.
     world.inject(addr(PEER), SERVER, &push(CONV, 0, b"other"));
     answer_all(&mut world);

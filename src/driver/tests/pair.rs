@@ -124,8 +124,8 @@ pub(super) fn answer(datagram: &[u8], una: u32) -> Vec<u8> {
     for (header, _) in Segments::new(datagram) {
         let command = match header.command {
             Command::Push => Command::Ack,
-            Command::WindowAsk => Command::WindowTell,
-            Command::Ack | Command::WindowTell | Command::Control => continue,
+            Command::WindowProbe => Command::WindowUpdate,
+            Command::Ack | Command::WindowUpdate | Command::Control => continue,
         };
         Header { command, frg: 0, wnd: 128, una: Sn(una), len: 0, ..header }.emit(&mut out);
     }

@@ -39,7 +39,10 @@ fn a_request_ends_and_its_answer_follows() {
             listener.wait_idle().await;
         });
         world.run_for(SECOND);
-        assert_eq!((endpoint.stats().connections, listener.stats().connections), (0, 0));
+        assert_eq!(
+            (endpoint.stats().current_connections, listener.stats().current_connections),
+            (0, 0)
+        );
     }
 }
 
@@ -77,7 +80,7 @@ fn writing_to_someone_who_has_left_is_refused() {
         if long_ago {
             // It waits so long for the other end.
             world.run_for(11 * SECOND);
-            assert_eq!(listener.stats().connections, 0);
+            assert_eq!(listener.stats().current_connections, 0);
         }
         world.finish(MINUTE, async {
             client.write_all(&pattern(1_000)).await.unwrap();
@@ -102,7 +105,7 @@ fn data_for_a_stream_that_was_dropped_before_any_came_opens_no_other() {
         client.write_all(b"too late").await.unwrap();
         assert_eq!(client.shutdown().await.unwrap_err().kind(), ErrorKind::ConnectionReset);
     });
-    assert_eq!(listener.stats().opened_by_peers, 1);
+    assert_eq!(listener.stats().passive_opens, 1);
 }
 
 #[test]
@@ -111,7 +114,10 @@ fn an_idle_stream_learns_that_its_peer_has_left_for_good() {
     world.set_path(LinkConfig { loss: 500_000, ..LinkConfig::delay(10_000) });
     drop(server);
     world.run_for(MINUTE);
-    assert_eq!((client.error(), listener.stats().connections), (Some(ConnectionError::Reset), 0));
+    assert_eq!(
+        (client.error(), listener.stats().current_connections),
+        (Some(ConnectionError::Reset), 0)
+    );
 }
 
 #[test]
@@ -134,7 +140,10 @@ fn a_repeated_end_is_answered_after_everything_is_over() {
     world.log();
     drop((client, server));
     world.run_for(SECOND);
-    assert_eq!((endpoint.stats().connections, listener.stats().connections), (0, 0));
+    assert_eq!(
+        (endpoint.stats().current_connections, listener.stats().current_connections),
+        (0, 0)
+    );
     let ends: Vec<_> = world.log().into_iter().filter(|s| s.datagram[4] == 85).collect();
     let close = ends.iter().find(|s| s.from == addr(CLIENT) && s.datagram[5] == 1).unwrap();
     world.inject(close.from, SERVER, &close.datagram);
@@ -184,7 +193,7 @@ fn a_stock_peer_sees_nothing_that_it_does_not_know() {
             }
         }
         assert_eq!(una, 8);
-        assert_eq!(endpoint.stats().connections, 0);
+        assert_eq!(endpoint.stats().current_connections, 0);
     }
     let segments: Vec<_> = seen.iter().flat_map(|d| Segments::new(d)).collect();
     assert!(segments.len() > 30, "probes among them");
@@ -203,7 +212,7 @@ fn a_slow_reader_gets_all_and_the_end_of_who_has_left() {
         drop(server);
     });
     world.run_for(40 * SECOND);
-    assert_eq!(listener.stats().connections, 0);
+    assert_eq!(listener.stats().current_connections, 0);
     world.finish(MINUTE, async {
         let mut got = Vec::new();
         client.read_to_end(&mut got).await.unwrap();
@@ -246,7 +255,7 @@ fn a_socket_stays_until_its_last_answer_has_arrived() {
         world.run_for(SECOND / 1_000 * 12);
         world.set_path(LinkConfig::delay(10_000));
         world.run_for(5 * SECOND);
-        assert_eq!(listener.stats().connections, 0, "lost from {begin} ms on");
+        assert_eq!(listener.stats().current_connections, 0, "lost from {begin} ms on");
         assert_eq!(world.drivers.iter().flatten().count(), 1, "the client's is gone");
     }
 }
@@ -297,7 +306,7 @@ fn a_client_of_a_server_that_restarted_is_told_within_the_dead_peer_time() {
             let error = reader.read(&mut [0; 1]).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::TimedOut);
         });
-        assert_eq!(again.stats().opened_by_peers, 0, "no ghost");
+        assert_eq!(again.stats().passive_opens, 0, "no ghost");
     }
 }
 
@@ -311,7 +320,7 @@ fn a_client_that_vanished_is_gone_within_the_idle_time() {
     assert_eq!(error.kind(), ErrorKind::TimedOut);
     assert!(world.elapsed() - before <= 61_000_000);
     world.run_for(SECOND);
-    assert_eq!(listener.stats().connections, 0);
+    assert_eq!(listener.stats().current_connections, 0);
 }
 
 #[test]
@@ -325,5 +334,5 @@ fn whoever_comes_back_on_the_same_port_is_served_at_once() {
         client.write_all(&pattern(10_000)).await.unwrap();
         read_pattern(&mut server, 10_000).await;
     });
-    assert_eq!((old.error(), listener.stats().connections), (None, 2));
+    assert_eq!((old.error(), listener.stats().current_connections), (None, 2));
 }

@@ -103,7 +103,7 @@ fn raw_datagrams_pass_the_stages_by_and_the_filter_sees_them_first() {
     });
     world.run_for(SECOND);
     let stats = listener.stats();
-    assert_eq!((stats.filtered_datagrams, stats.dropped_forged), (20, 20));
+    assert_eq!((stats.packet_filter_datagrams, stats.dropped_checksum), (20, 20));
     let sent = world.log().into_iter().filter(|sent| sent.datagram == b"raw words");
     assert_eq!(sent.count(), 20, "neither sealed nor repeated");
     // The last handle goes, and what was said before still leaves.
@@ -112,7 +112,7 @@ fn raw_datagrams_pass_the_stages_by_and_the_filter_sees_them_first() {
     endpoint.send_raw(addr(SERVER), b"raw and last").unwrap();
     drop(endpoint);
     world.run_for(SECOND);
-    assert_eq!(listener.stats().filtered_datagrams, 21);
+    assert_eq!(listener.stats().packet_filter_datagrams, 21);
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn a_raw_datagram_behind_answers_leaves_those_sealed() {
     let sent: Vec<bool> = sent.map(|sent| sent.datagram == b"raw").collect();
     assert!(sent.starts_with(&[false, true]), "the answer is in the batch first: {sent:?}");
     let stats = pair.endpoint.stats();
-    assert_eq!((stats.filtered_datagrams, stats.dropped_forged), (1, 0));
+    assert_eq!((stats.packet_filter_datagrams, stats.dropped_checksum), (1, 0));
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn whom_the_filter_does_not_admit_costs_nothing() {
     }
     world.run_for(SECOND / 100);
     let stats = listener.stats();
-    assert_eq!((stats.connections, stats.refused_by_filter), (1, 39));
+    assert_eq!((stats.current_connections, stats.refused_accept_filter), (1, 39));
     assert!(world.driver_of(SERVER).conns.capacity() <= 4);
     let (stream, peer) = world.finish(SECOND, listener.accept()).unwrap();
     assert_eq!((stream.conv(), peer), (5, addr(9)));
@@ -164,7 +164,7 @@ fn a_listener_comes_and_goes() {
     let late = world.finish(SECOND, endpoint.connect(addr(SERVER))).unwrap();
     late.try_write(b"late").unwrap();
     world.run_for(SECOND / 10);
-    assert_eq!(other.stats().dropped_not_accepting, 1);
+    assert_eq!(other.stats().refused_no_listener, 1);
     let listener = world.finish(SECOND, other.listen()).unwrap();
     let (accepted, peer) = world.finish(MINUTE, listener.accept()).unwrap();
     assert_eq!((accepted.conv(), peer), (late.conv(), addr(CLIENT)));

@@ -31,10 +31,10 @@ fn a_repetition_is_acknowledged_after_the_end() {
         drop(server);
     });
     world.finish(11 * SECOND, listener.wait_idle());
-    assert_eq!(listener.stats().connections, 0);
+    assert_eq!(listener.stats().current_connections, 0);
     world.set_path(clean);
     world.finish(5 * SECOND, client.shutdown()).unwrap();
-    assert_eq!(listener.stats().dropped_closed, 1);
+    assert_eq!(listener.stats().dropped_time_wait, 1);
 }
 
 #[test]
@@ -53,7 +53,10 @@ fn an_ended_conversation_leaves_no_ghost_and_no_obstacle() {
     world.inject(addr(9), SERVER, &first);
     world.run_for(SECOND);
     let stats = listener.stats();
-    assert_eq!((stats.opened_by_peers, stats.dropped_closed, stats.connections), (1, 1, 0));
+    assert_eq!(
+        (stats.passive_opens, stats.dropped_time_wait, stats.current_connections),
+        (1, 1, 0)
+    );
     let answers = world.arrived(9);
     let (ack, _) = Segments::new(&answers[0]).next().unwrap();
     assert_eq!((answers.len(), ack.command, ack.una.0), (1, Command::Ack, 1));
@@ -61,7 +64,7 @@ fn an_ended_conversation_leaves_no_ghost_and_no_obstacle() {
     world.inject(addr(9), SERVER, &push(7, 0, b"second"));
     let (mut stream, _) = world.finish(SECOND / 50, listener.accept()).unwrap();
     assert_eq!(world.finish(SECOND, stream.read_chunk()).unwrap(), "second");
-    assert_eq!(listener.stats().opened_by_peers, 2);
+    assert_eq!(listener.stats().passive_opens, 2);
 }
 
 #[test]
@@ -83,9 +86,9 @@ fn a_peer_that_comes_back_is_served_while_its_old_conversation_dies() {
     });
     assert_eq!(error.kind(), ErrorKind::TimedOut);
     assert!(world.elapsed() - before < micros(MINUTE + SLACK));
-    assert_eq!(listener.stats().opened_by_peers, 2);
+    assert_eq!(listener.stats().passive_opens, 2);
     // Whoever came back does not know the old conversation and says so only by silence.
-    assert!(back.stats().dropped_unknown > 0);
+    assert!(back.stats().dropped_no_connection > 0);
 }
 
 #[test]
@@ -109,11 +112,11 @@ fn a_peer_that_forgot_what_it_acknowledged_has_lost_its_state() {
     // nothing else comes for a second it is asked, and the answer to that is not late.
     stream.try_write(b"two").unwrap();
     exchange(&mut world, 0);
-    assert_eq!((stream.error(), stream.stats().echo_probes), (None, 0));
+    assert_eq!((stream.error(), stream.stats().pings_sent), (None, 0));
     for _ in 0..100 {
         exchange(&mut world, 0);
     }
-    assert_eq!(stream.stats().echo_probes, 1);
+    assert_eq!(stream.stats().pings_sent, 1);
     let error = stream.try_write(b"three").unwrap_err();
     assert_eq!(cause(&error), Some(ConnectionError::PeerStateLost));
     assert_eq!(error.kind(), ErrorKind::ConnectionReset);
@@ -140,7 +143,7 @@ fn old_datagrams_end_nothing() {
         world.run_for(20 * SECOND);
     }
     // The side that was opened to asks first.
-    assert!(server.stats().echo_probes > 0 && client.stats().late_datagrams > 0);
+    assert!(server.stats().pings_sent > 0 && client.stats().stale_una_datagrams > 0);
     world.finish(SECOND, async move {
         client.write_all(&pattern(5_000)).await.unwrap();
         read_pattern(&mut server, 5_000).await;
@@ -165,7 +168,7 @@ fn a_peer_that_never_answers_is_dead_after_a_minute() {
     assert_eq!(stream.error(), Some(ConnectionError::DeadPeer));
     assert_eq!(cause(&error), Some(ConnectionError::DeadPeer));
     assert!(is_about(world.elapsed() - before, MINUTE));
-    assert_eq!(endpoint.stats().connections, 0);
+    assert_eq!(endpoint.stats().current_connections, 0);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use super::pair::{
 };
 use super::world::{World, addr};
 use crate::config::{Config, SessionPolicy};
-use crate::core::segment::{Command, HEADER, Header, MARK, Segments};
+use crate::core::segment::{CONTROL_CAPABLE, Command, HEADER_LEN, Header, Segments};
 use crate::core::seq::{Sn, Ts};
 use crate::core::tests::link::LinkConfig;
 use crate::error::ConnectionError;
@@ -87,7 +87,7 @@ fn whoever_never_answers_is_given_up_and_counted_until_then() {
     let (mut world, listener) = server(&Config::new());
     world.inject(addr(STRANGER), SERVER, &push(7, 0, b"hello"));
     let (mut stream, _) = world.finish(SECOND, listener.accept()).unwrap();
-    assert_eq!(listener.stats().unvalidated, 1);
+    assert_eq!(listener.stats().unvalidated_connections, 1);
     // It goes on sending, and answers nothing.
     for sn in 1..30 {
         world.run_for(SECOND);
@@ -96,7 +96,10 @@ fn whoever_never_answers_is_given_up_and_counted_until_then() {
     assert_eq!(stream.error(), None);
     world.run_for(SECOND);
     assert_eq!(stream.error(), Some(ConnectionError::DeadPeer));
-    assert_eq!((listener.stats().unvalidated, listener.stats().connections), (0, 0));
+    assert_eq!(
+        (listener.stats().unvalidated_connections, listener.stats().current_connections),
+        (0, 0)
+    );
     world.finish(SECOND, async {
         assert_eq!(stream.read(&mut [0; 1_000]).await.unwrap(), 5 + 29 * 4);
         assert!(stream.read(&mut [0; 1]).await.is_err());
@@ -114,19 +117,19 @@ fn the_places_of_those_who_proved_nothing_are_bounded() {
     }
     world.run_for(SECOND / 10);
     let stats = listener.stats();
-    assert_eq!((stats.unvalidated, stats.refused_source), (33, 67));
+    assert_eq!((stats.unvalidated_connections, stats.refused_per_ip), (33, 67));
     for host in 10..60_u8 {
         let from = SocketAddr::from(([10, 0, 1, host], 5_000));
         world.inject(from, SERVER, &push(1, 0, b"x"));
     }
     world.run_for(SECOND / 10);
     let stats = listener.stats();
-    assert_eq!((stats.unvalidated, stats.refused_unvalidated), (64, 19));
-    assert_eq!(stats.connections, 64);
+    assert_eq!((stats.unvalidated_connections, stats.refused_max_unvalidated), (64, 19));
+    assert_eq!(stats.current_connections, 64);
     assert!(world.driver_of(SERVER).conns.capacity() <= 64);
     // Nobody answers, and their time is over.
     world.run_for(31 * SECOND);
-    assert_eq!(listener.stats().unvalidated, 0);
+    assert_eq!(listener.stats().unvalidated_connections, 0);
     while let Some(stream) = now_or_never(&listener) {
         assert_eq!(stream.unwrap().0.error(), Some(ConnectionError::DeadPeer));
     }
@@ -147,7 +150,7 @@ fn where_validation_is_required_nothing_is_accepted_before_it() {
     world.inject(addr(STRANGER), SERVER, &push(7, 0, b"hello"));
     world.run_for(SECOND / 10);
     assert!(now_or_never(&listener).is_none());
-    assert_eq!(listener.stats().connections, 1);
+    assert_eq!(listener.stats().current_connections, 1);
     let cookie = probe(&world.arrived(STRANGER)).unwrap();
     world.inject(addr(STRANGER), SERVER, &proof(&Header { ts: Ts(cookie.ts.0 ^ 1), ..cookie }));
     world.run_for(SECOND / 10);
@@ -181,8 +184,8 @@ fn a_server_may_speak_first() {
             client.shutdown().await.unwrap();
             assert_eq!(server.read(&mut [0; 1]).await.unwrap(), 0);
         });
-        assert_eq!(listener.stats().opened_by_peers, 1);
-        assert_eq!(listener.stats().suspected_restarts, 0);
+        assert_eq!(listener.stats().passive_opens, 1);
+        assert_eq!(listener.stats().restart_probes, 0);
     }
 }
 
@@ -197,8 +200,11 @@ fn an_opening_without_data_repeats_until_something_comes_back() {
     assert!((5..10).contains(&asked.len()), "{}", asked.len());
     for datagram in &asked {
         let header = Header::parse(datagram).unwrap();
-        assert_eq!((header.command, header.frg, header.una), (Command::WindowAsk, MARK, Sn(0)));
-        assert!(header.sn != Sn(0) && header.ts != Ts(0) && datagram.len() == HEADER);
+        assert_eq!(
+            (header.command, header.frg, header.una),
+            (Command::WindowProbe, CONTROL_CAPABLE, Sn(0))
+        );
+        assert!(header.sn != Sn(0) && header.ts != Ts(0) && datagram.len() == HEADER_LEN);
         assert_eq!(datagram, &asked[0]);
     }
     // A stock peer answers with its window; then it is asked whether it hears us.
@@ -244,12 +250,12 @@ fn a_peer_that_starts_anew_ends_what_it_forgot() {
         }
         world.run_for(2 * SECOND);
         world.arrived(STRANGER);
-        assert_eq!((old.error(), listener.stats().unvalidated), (None, 0));
+        assert_eq!((old.error(), listener.stats().unvalidated_connections), (None, 0));
 
         let again = push(7, 0, b"second");
         world.inject(addr(STRANGER), SERVER, &again);
         world.run_for(SECOND / 10);
-        assert_eq!((old.error(), listener.stats().suspected_restarts), (None, 1));
+        assert_eq!((old.error(), listener.stats().restart_probes), (None, 1));
         let cookie = probe(&world.arrived(STRANGER)).expect("it is asked");
         world.inject(addr(STRANGER), SERVER, &proof(&cookie));
         world.run_for(SECOND / 10);
@@ -275,7 +281,7 @@ fn a_stranger_cannot_make_a_live_peer_look_restarted() {
         world.inject(addr(CLIENT), SERVER, &push(client.conv(), 0, b"forged"));
         world.run_for(2 * SECOND);
     }
-    assert_eq!(listener.stats().suspected_restarts, 5);
+    assert_eq!(listener.stats().restart_probes, 5);
     world.finish(SECOND, async move {
         read_pattern(&mut client, 10).await;
         client.write_all(&pattern(10_000)).await.unwrap();
@@ -296,12 +302,12 @@ fn a_silent_server_does_not_take_a_live_client_for_a_restarted_one() {
             read_pattern(&mut server, 10).await;
         });
     }
-    assert_eq!((listener.stats().suspected_restarts, server.error()), (5, None));
+    assert_eq!((listener.stats().restart_probes, server.error()), (5, None));
 }
 
 /// A question that opens a conversation without data.
 fn asks(conv: u32, ts: u32) -> Vec<u8> {
-    let (command, frg, sn, una) = (Command::WindowAsk, MARK, Sn(1 << 30), Sn(0));
+    let (command, frg, sn, una) = (Command::WindowProbe, CONTROL_CAPABLE, Sn(1 << 30), Sn(0));
     let mut datagram = Vec::new();
     Header { conv, command, frg, wnd: 128, ts: Ts(ts), sn, una, len: 0 }.emit(&mut datagram);
     datagram
@@ -329,7 +335,7 @@ fn an_opening_that_its_data_overtakes_is_no_other_one() {
         answer_all(&mut world);
         assert!(stream.take().is_none_or(|stream| stream.error().is_none()));
         let stats = listener.stats();
-        assert_eq!((stats.opened_by_peers, stats.suspected_restarts), (1, 0));
+        assert_eq!((stats.passive_opens, stats.restart_probes), (1, 0));
     }
     // The same with two real ends, on a path that reorders.
     for seed in 0..50 {
@@ -365,7 +371,7 @@ fn a_repeated_opening_is_no_new_one() {
     let Pair { mut world, listener, client, server, .. } = Pair::plain();
     world.inject(addr(CLIENT), SERVER, &push(client.conv(), 0, b"hi"));
     world.run_for(SECOND);
-    assert_eq!(listener.stats().suspected_restarts, 0);
+    assert_eq!(listener.stats().restart_probes, 0);
     assert_eq!(server.stats().duplicate_segments, 1);
 }
 
@@ -373,13 +379,13 @@ fn a_repeated_opening_is_no_new_one() {
 fn another_conversation_replaces_the_first_only_where_asked_and_once_it_is_proven() {
     for sessions in [SessionPolicy::KeepBoth, SessionPolicy::Replace] {
         let mut config = Config::new();
-        config.sessions = sessions;
+        config.session_policy = sessions;
         let Pair { mut world, listener, client, mut server, .. } =
             Pair::new(&Config::new(), &config);
         // A forged one, in the client's name.
         world.inject(addr(CLIENT), SERVER, &push(client.conv() ^ 1, 0, b"forged"));
         world.run_for(SECOND);
-        assert_eq!((server.error(), listener.stats().connections), (None, 2));
+        assert_eq!((server.error(), listener.stats().current_connections), (None, 2));
         drop(world.finish(SECOND, listener.accept()).unwrap());
 
         let (mut second, mut other) = {
@@ -426,8 +432,8 @@ fn a_million_strangers_take_the_places_there_are_and_no_more() {
         }
     }
     let stats = listener.stats();
-    assert_eq!(stats.unvalidated, 4_096);
-    let refused = stats.refused_unvalidated + stats.refused_source + stats.refused_backlog;
+    assert_eq!(stats.unvalidated_connections, 4_096);
+    let refused = stats.refused_max_unvalidated + stats.refused_per_ip + stats.refused_backlog;
     assert!(refused > 900_000, "{stats:?}");
     assert!(world.driver_of(SERVER).conns.capacity() <= 8_192);
     world.finish(SECOND, async {
@@ -436,7 +442,10 @@ fn a_million_strangers_take_the_places_there_are_and_no_more() {
     });
     drop(accepted);
     world.run_for(45 * SECOND);
-    assert_eq!((listener.stats().unvalidated, listener.stats().connections), (0, 1));
+    assert_eq!(
+        (listener.stats().unvalidated_connections, listener.stats().current_connections),
+        (0, 1)
+    );
 }
 
 fn now_or_never(

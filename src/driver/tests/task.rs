@@ -40,7 +40,7 @@ impl Socket for Sulking {
         Ok(SocketAddr::from(([127, 0, 0, 1], 1)))
     }
 
-    fn max_train(&self) -> usize {
+    fn max_gso_segments(&self) -> usize {
         1
     }
 

@@ -153,7 +153,7 @@ fn no_parity_without_a_group() {
     assert_eq!(encoder.emit_parity(1, &mut out), 0);
     assert_eq!(out, b"");
     assert_eq!(encoder.emit_parity(0, &mut out), out.len());
-    assert_eq!(out.len(), HEAD + 1);
+    assert_eq!(out.len(), HEADER_LEN + 1);
     seal(&mut encoder, now, b"a");
     assert_eq!(encoder.emit_parity(0, &mut out), 0);
 }
@@ -162,7 +162,7 @@ fn no_parity_without_a_group() {
 fn the_longest_datagrams_are_covered() {
     let now = Instant::now();
     let mut encoder = FecEncoder::new(config(2, 1));
-    let mut packets = seal(&mut encoder, now, &payload(&mut Rng::new(1), 65_507 - HEAD));
+    let mut packets = seal(&mut encoder, now, &payload(&mut Rng::new(1), 65_507 - HEADER_LEN));
     packets.extend(seal(&mut encoder, now, b"short"));
     assert_eq!(packets[2].len(), 65_507);
     for lost in 0..3 {
@@ -240,7 +240,7 @@ fn order_and_repetition_do_not_matter() {
         let recovered: Vec<_> = fed.collect();
         // A group is finished by any ten, so parity may also have computed what was only late.
         for index in lost.into_iter().filter(|index| index % 13 < 10) {
-            let count = recovered.iter().filter(|d| **d == packets[index][HEAD..]).count();
+            let count = recovered.iter().filter(|d| **d == packets[index][HEADER_LEN..]).count();
             assert_eq!(count, 1, "seed {seed}, packet {index}");
         }
         assert_eq!(decoder.stats().mismatched_shards, 0);
@@ -270,7 +270,7 @@ fn implausible_datagrams_are_counted() {
     let mut decoder = FecDecoder::new(Some(config(2, 1)));
     decoder.input(now, &packets[0], |_| unreachable!());
     decoder.input(now, &packets[2], |datagram| {
-        assert_eq!(datagram, &packets[1][HEAD..]);
+        assert_eq!(datagram, &packets[1][HEADER_LEN..]);
         false
     });
     let stats = decoder.stats();

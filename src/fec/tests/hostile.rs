@@ -49,7 +49,7 @@ fn two_packets_near_each_other_move_the_window_within_a_second() {
             .iter()
             .flat_map(|i| feed(&mut decoder, later, &packets[*i]))
             .collect();
-        let expected = [&packets[0][HEAD..], &packets[2][HEAD..]];
+        let expected = [&packets[0][HEADER_LEN..], &packets[2][HEADER_LEN..]];
         if moves {
             assert_eq!(recovered, expected);
         }

@@ -163,7 +163,8 @@ fn a_change_on_the_way_is_noticed_and_recovery_goes_on() {
         }
         let packets = groups(&mut encoder, now, &mut rng, 4);
         let begin = packets.iter().position(|packet| {
-            seqid(packet).is_multiple_of(encoder.config().sum()) && kind(packet) == Kind::Data
+            seqid(packet).is_multiple_of(encoder.config().sum())
+                && fec_flag(packet) == FecFlag::Data
         });
         assert_eq!(decoder.layout(), Some(encoder.config()), "round {round}");
         let begin = begin.unwrap();
@@ -209,7 +210,7 @@ fn what_is_only_assumed_recovers_nothing_before_it_is_confirmed() {
     let mut rng = Rng::new(6);
     let shape = config(10, 3);
     let packets = groups(&mut FecEncoder::new(shape), now, &mut rng, 5);
-    let mut decoder = FecDecoder::assuming(shape);
+    let mut decoder = FecDecoder::with_expected_layout(shape);
     for (i, group) in packets.chunks(13).enumerate() {
         if i < 2 {
             let rest = group.iter().skip(1);

@@ -28,7 +28,7 @@ fn seqid(packet: &[u8]) -> u32 {
 
 /// Puts the datagram into a data packet; that and the parity that is due.
 fn seal(encoder: &mut FecEncoder, now: Instant, datagram: &[u8]) -> Vec<Vec<u8>> {
-    let mut packet = vec![0; HEAD];
+    let mut packet = vec![0; HEADER_LEN];
     packet.extend_from_slice(datagram);
     let due = encoder.seal(now, &mut packet);
     let mut packets = vec![packet];
@@ -59,7 +59,7 @@ fn between(encoder: &mut FecEncoder, now: Instant, rng: &mut Rng) -> Vec<Vec<u8>
         packets.extend(seal(encoder, now, &payload(rng, 60)));
         let next = seqid(packets.last().unwrap()) + 1;
         if packets.len() >= PLAIN as usize && next.is_multiple_of(encoder.config().sum()) {
-            assert!(packets.iter().all(|packet| kind(packet) == Kind::Data));
+            assert!(packets.iter().all(|packet| fec_flag(packet) == FecFlag::Data));
             return packets;
         }
     }
@@ -85,8 +85,9 @@ fn recovers(decoder: &mut FecDecoder, now: Instant, packets: &[Vec<u8>], lost: &
         }
     }
     let mut expected: Vec<_> = lost.iter().map(|i| &packets[*i]).collect();
-    expected.retain(|packet| kind(packet) == Kind::Data);
-    let mut expected: Vec<_> = expected.into_iter().map(|packet| packet[HEAD..].to_vec()).collect();
+    expected.retain(|packet| fec_flag(packet) == FecFlag::Data);
+    let mut expected: Vec<_> =
+        expected.into_iter().map(|packet| packet[HEADER_LEN..].to_vec()).collect();
     expected.sort();
     recovered.sort();
     assert_eq!(recovered, expected, "lost {lost:?}");
@@ -95,15 +96,15 @@ fn recovers(decoder: &mut FecDecoder, now: Instant, packets: &[Vec<u8>], lost: &
 #[test]
 fn kinds_follow_from_the_bytes() {
     for (low, expected) in [
-        (0xF1, Kind::Data),
-        (0xF2, Kind::Parity),
-        (0xF3, Kind::OutOfBand),
-        (81, Kind::Plain),
-        (0xF0, Kind::Plain),
+        (0xF1, FecFlag::Data),
+        (0xF2, FecFlag::Parity),
+        (0xF3, FecFlag::OutOfBand),
+        (81, FecFlag::Plain),
+        (0xF0, FecFlag::Plain),
     ] {
-        assert_eq!(kind(&[1, 2, 3, 4, low, 0]), expected);
-        assert_eq!(kind(&[1, 2, 3, 4, low, 1]), Kind::Plain);
-        assert_eq!(kind(&[1, 2, 3, 4, low]), Kind::Plain);
+        assert_eq!(fec_flag(&[1, 2, 3, 4, low, 0]), expected);
+        assert_eq!(fec_flag(&[1, 2, 3, 4, low, 1]), FecFlag::Plain);
+        assert_eq!(fec_flag(&[1, 2, 3, 4, low]), FecFlag::Plain);
     }
 }
 

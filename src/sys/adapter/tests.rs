@@ -76,9 +76,9 @@ fn addr(port: u16) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, 1], port))
 }
 
-fn adapter() -> (Adapter, Arc<Mutex<Script>>) {
+fn adapter() -> (TransportSocket, Arc<Mutex<Script>>) {
     let transport = Scripted::default();
-    (Adapter::new(transport.clone()).unwrap(), transport.0)
+    (TransportSocket::new(transport.clone()).unwrap(), transport.0)
 }
 
 fn lens(batch: &mut RxBatch) -> Vec<usize> {
@@ -177,9 +177,9 @@ fn answers_that_would_make_the_driver_spin_are_errors() {
     ]);
     for _ in 0..3 {
         let error = adapter.recv(&mut RxBatch::new()).unwrap_err();
-        assert_eq!(crate::sys::of_recv(&error), crate::sys::RecvFault::Ignore, "{error}");
+        assert_eq!(crate::sys::classify_recv(&error), crate::sys::RecvFault::Ignore, "{error}");
         let error = adapter.send(&transmit(&[0; 5])).unwrap_err();
-        assert_eq!(crate::sys::of_send(&error), crate::sys::SendFault::Lost, "{error}");
+        assert_eq!(crate::sys::classify_send(&error), crate::sys::SendFault::Lost, "{error}");
     }
 }
 

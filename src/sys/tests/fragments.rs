@@ -16,10 +16,10 @@ async fn the_system_may_forbid_it_until_it_is_allowed_and_afterwards() {
         assert_eq!(usual, libc::IP_PMTUDISC_WANT);
         let mut socket = UdpSocket::from_std(socket).unwrap();
         for _ in 0..2 {
-            socket.allow_fragments(true);
+            socket.set_ip_fragmentation(true);
             assert_eq!(get(&twin, MODE.0, MODE.1).unwrap(), libc::IP_PMTUDISC_DONT);
         }
-        socket.allow_fragments(false);
+        socket.set_ip_fragmentation(false);
         assert_eq!(get(&twin, MODE.0, MODE.1).unwrap(), usual);
     }
 }
@@ -31,7 +31,7 @@ async fn the_choice_of_the_application_stays() {
     let twin = socket.try_clone().unwrap();
     let mut socket = UdpSocket::from_std(socket).unwrap();
     for allow in [true, false] {
-        socket.allow_fragments(allow);
+        socket.set_ip_fragmentation(allow);
         assert_eq!(get(&twin, MODE.0, MODE.1).unwrap(), libc::IP_PMTUDISC_DO);
     }
 }
@@ -45,9 +45,9 @@ async fn trains_arrive_in_fragments_and_whole() {
             continue;
         }
         let (mut a, mut b) = (bound(addr).await, bound(addr).await);
-        let (to, trains) = (addr_of(&b), a.max_train());
+        let (to, trains) = (addr_of(&b), a.max_gso_segments());
         for allow in [true, false] {
-            a.allow_fragments(allow);
+            a.set_ip_fragmentation(allow);
             for size in [WHOLE_V6, WHOLE_V6 + 1, 1_400] {
                 let contents = train(10, size, size);
                 send_all(&mut a, to, size, &contents).await;
@@ -56,7 +56,7 @@ async fn trains_arrive_in_fragments_and_whole() {
                     datagrams.into_iter().flat_map(|(_, datagram)| datagram).collect();
                 assert_eq!(received, contents);
             }
-            assert_eq!(a.max_train(), trains);
+            assert_eq!(a.max_gso_segments(), trains);
         }
     }
 }

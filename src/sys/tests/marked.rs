@@ -100,7 +100,7 @@ async fn the_class_that_the_application_gave_its_socket_stays() {
 #[tokio::test]
 async fn trains_keep_their_shape_with_a_class() {
     let (a, b) = (marked(V4).await, bound(V4).await);
-    assert_eq!(a.max_train(), bound(V4).await.max_train());
+    assert_eq!(a.max_gso_segments(), bound(V4).await.max_gso_segments());
     let (from, to) = (addr_of(&a), addr_of(&b));
     exchange(a, b, from, to).await;
     if has_v6() {

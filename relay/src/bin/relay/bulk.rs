@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use clap::{Args, ValueEnum};
-use kcpx::{Config, FecConfig, KcpListener, KcpStream, NoDelay};
+use kcpx::{Config, FecConfig, KcpListener, KcpStream, Timing};
 use serde_json::json;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
@@ -65,7 +65,7 @@ pub(crate) struct ClientArgs {
 impl Options {
     fn config(&self) -> anyhow::Result<Config> {
         let mut config = Config::new()
-            .no_delay(NoDelay::TURBO)
+            .timing(Timing::TURBO)
             .windows(self.window, self.window)
             .mtu(self.mtu)
             .socket_buffers(self.buffers, self.buffers);
@@ -172,7 +172,7 @@ pub(crate) fn send(args: &ClientArgs) -> anyhow::Result<()> {
                         "timeout_retransmits": stats.timeout_retransmits,
                         "spurious_retransmits": stats.spurious_retransmits,
                         "datagrams": stats.sent_datagrams,
-                        "wire_bytes": stats.wire_bytes_out,
+                        "wire_bytes": stats.sent_datagram_bytes,
                         "srtt_ms": stats.srtt.as_secs_f64() * 1e3,
                     })
                 );
