@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use kcpx::core::segment::{Command, Header};
-use kcpx::core::seq::{Sn, Ts};
-use kcpx::core::{Kcp, PacketType, Seed};
+use kcpx::proto::segment::{Command, Header};
+use kcpx::proto::seq::{Sn, Ts};
+use kcpx::proto::{Kcp, PacketType, Seed};
 use kcpx::{CongestionControl, KcpConfig, Mode, Timing};
 
 const WINDOWS: [u16; 4] = [128, 1_024, 4_096, 16_384];

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use kcpx::FecConfig;
-use kcpx::fec::raw::{self, Codec};
+use kcpx::fec::bench::{self, Codec};
 use kcpx::fec::{FecDecoder, FecEncoder, HEADER_LEN};
 use reed_solomon_erasure::galois_8::ReedSolomon;
 
@@ -70,7 +70,7 @@ fn encode(c: &mut Criterion) {
     let mut group = c.benchmark_group("encode 10+3");
     group.throughput(Throughput::BytesDecimal((DATA * LEN) as u64));
     let shards: Vec<_> = (0..DATA).map(content).collect();
-    for kernel in raw::kernels() {
+    for kernel in bench::kernels() {
         let mut codec = Codec::new(&PLACES[..DATA], &shards, &PLACES[DATA..], kernel);
         group.bench_function(format!("raw {kernel}"), |b| b.iter(|| black_box(&mut codec).run()));
     }
@@ -105,7 +105,7 @@ fn reconstruct(c: &mut Criterion) {
         let known: Vec<u8> =
             PLACES.iter().copied().filter(|place| !lost.contains(place)).take(DATA).collect();
         let shards: Vec<_> = known.iter().map(|place| content(usize::from(*place))).collect();
-        for kernel in raw::kernels() {
+        for kernel in bench::kernels() {
             let mut codec = Codec::new(&known, &shards, lost, kernel);
             let name = format!("raw {kernel}");
             group.bench_function(name, |b| b.iter(|| black_box(&mut codec).run()));

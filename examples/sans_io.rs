@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use clap::Parser;
-use kcpx::core::{Kcp, PacketType, Seed};
+use kcpx::proto::{Kcp, PacketType, Seed};
 use kcpx::{KcpConfig, Timing};
 
 /// Moves bytes between two KCP state machines over a simulated link.

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use clap::{Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
-use kcpx::core::segment::{Command as Segment, Header};
-use kcpx::core::seq::{Sn, Ts};
+use kcpx::proto::segment::{Command as Segment, Header};
+use kcpx::proto::seq::{Sn, Ts};
 use kcpx::{Config, Endpoint, KcpListener, KcpStream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 

@@ -18,12 +18,12 @@ use crate::config::{Config, SEGMENT_HEADER, check_conv};
 use crate::driver::{Driver, DriverTask};
 use crate::error::{ConfigError, ConnectionError};
 use crate::listener::{AcceptQueue, KcpListener};
-use crate::mailbox::{Mailbox, Rebind, Request};
+use crate::shared::notifier::{Mailbox, Rebind, Request};
 use crate::stats::EndpointStats;
 use crate::stream::KcpStream;
-use crate::sync::Arc;
+use crate::sys::transport::Transport;
 use crate::sys::{MAX_DATAGRAM, Socket, TransportSocket, UdpSocket, canonical};
-use crate::transport::Transport;
+use crate::util::sync::Arc;
 
 /// A UDP socket that carries any number of conversations, driven by one task.
 ///

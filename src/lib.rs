@@ -64,7 +64,7 @@
 //!
 //! # Without a runtime
 //!
-//! [`core`] is the protocol state machine alone, [`fec`] and [`crypto`] are what may stand between it
+//! [`proto`] is the protocol state machine alone, [`fec`] and [`crypto`] are what may stand between it
 //! and a socket: no I/O, no clock, no randomness.
 //!
 //! # Features
@@ -95,29 +95,21 @@
 )]
 #![cfg_attr(loom, allow(dead_code, reason = "only the leaves are modelled"))]
 
-pub mod core;
 pub mod crypto;
 pub mod fec;
+pub mod proto;
 
 mod config;
+mod core;
 mod error;
 #[cfg(feature = "_fuzz")]
 #[doc(hidden)]
 pub mod fuzz;
-mod mailbox;
-mod pool;
-mod room;
 mod shared;
 mod stats;
-mod sync;
+mod util;
 
 // Models of the leaves above need nothing of the rest.
-#[cfg(not(loom))]
-mod buffer;
-#[cfg(not(loom))]
-mod codec;
-#[cfg(not(loom))]
-mod demux;
 #[cfg(not(loom))]
 mod driver;
 #[cfg(not(loom))]
@@ -127,23 +119,11 @@ mod endpoint;
 #[cfg(not(loom))]
 mod listener;
 #[cfg(not(loom))]
-mod peers;
-#[cfg(not(loom))]
-mod replay;
-#[cfg(not(loom))]
-mod split;
-#[cfg(not(loom))]
-mod strangers;
-#[cfg(not(loom))]
 mod stream;
 #[cfg(not(loom))]
 mod sys;
 #[cfg(not(loom))]
-mod timer;
-#[cfg(not(loom))]
 mod trace;
-#[cfg(not(loom))]
-mod transport;
 
 pub use config::{
     AcceptFilter, AckPolicy, Backoff, Config, CongestionControl, KcpConfig, Limits, Migration,
@@ -160,13 +140,13 @@ pub use error::{ConfigError, ConnectionError};
 pub use fec::FecConfig;
 #[cfg(not(loom))]
 pub use listener::{Incoming, KcpListener};
-#[cfg(not(loom))]
-pub use split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
 pub use stats::{ConnectionStats, EndpointStats, SocketErrors};
 #[cfg(not(loom))]
 pub use stream::KcpStream;
 #[cfg(not(loom))]
-pub use transport::{RecvBatch, Transmit, Transport};
+pub use stream::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
+#[cfg(not(loom))]
+pub use sys::transport::{RecvBatch, Transmit, Transport};
 
 /// The examples of docs/tuning.md, compiled.
 #[cfg(doctest)]

@@ -14,7 +14,7 @@ use crate::endpoint::Endpoint;
 use crate::error::ConnectionError;
 use crate::stats::EndpointStats;
 use crate::stream::KcpStream;
-use crate::sync::{Arc, Mutex, lock};
+use crate::util::sync::{Arc, Mutex, lock};
 
 /// Tasks that may wait to accept at once before those that gave up are sorted out.
 const WAITERS: usize = 64;

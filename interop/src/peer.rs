@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use kcpx::core::{Kcp, PacketType, Seed};
+use kcpx::proto::{Kcp, PacketType, Seed};
 use kcpx::{KcpConfig, Mode, Timing};
 
 use crate::link::Rng;

@@ -4,7 +4,7 @@
 
 use anyhow::{Context as _, ensure};
 use kcpx::KcpConfig;
-use kcpx::core::segment::{CONTROL_CAPABLE, Command, Header, Segments};
+use kcpx::proto::segment::{CONTROL_CAPABLE, Command, Header, Segments};
 use kcpx_interop::link::{Path, Rng};
 use kcpx_interop::pair::{CONV, Pair};
 use kcpx_interop::peer::{Make, Ours, Settings};

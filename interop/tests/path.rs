@@ -7,8 +7,8 @@ use std::net::SocketAddr;
 use std::process::Stdio;
 use std::time::Duration;
 
-use kcpx::core::segment::{Command, Header, Segments};
-use kcpx::core::seq::{Sn, Ts};
+use kcpx::proto::segment::{Command, Header, Segments};
+use kcpx::proto::seq::{Sn, Ts};
 use kcpx_interop::link::Rng;
 use kcpx_interop::peer::{Make, Settings};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};

@@ -243,10 +243,10 @@ async fn they_are_told_nothing_of_an_end() {
         endpoint.wait_idle().await;
         passing.abort();
         let seen = seen.lock().unwrap();
-        let commands = seen.iter().flat_map(|d| kcpx::core::segment::Segments::new(d));
+        let commands = seen.iter().flat_map(|d| kcpx::proto::segment::Segments::new(d));
         let commands: Vec<_> = commands.map(|(header, _)| header.command).collect();
         assert!(commands.len() > 70);
-        assert!(commands.iter().all(|c| *c != kcpx::core::segment::Command::Control));
+        assert!(commands.iter().all(|c| *c != kcpx::proto::segment::Command::Control));
     })
     .await;
 }

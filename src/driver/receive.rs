@@ -4,14 +4,14 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use super::conn::PacketWriter;
 use super::{Driver, RECV_CALLS, RX, TURN_ANSWERS, TURN_PACKETS};
-use crate::codec::{OpenFailure, Opened, SendExtras, out_of_band};
-use crate::core::PacketType;
+use crate::core::connection::PacketType;
 use crate::core::segment::{self, Header};
-use crate::demux::Route;
+use crate::driver::connection::PacketWriter;
+use crate::driver::demux::Route;
+use crate::driver::packet_codec::{OpenFailure, Opened, SendExtras, out_of_band};
 use crate::fec::{self, FecFlag};
-use crate::mailbox::ConnId;
+use crate::shared::notifier::ConnId;
 use crate::sys::{RecvFault, RxBatch, Socket, classify_recv, count};
 
 /// Receive errors in a row after which the socket is left alone for a while, and how long at

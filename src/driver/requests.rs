@@ -10,7 +10,7 @@ use rand_core::Rng;
 use super::Driver;
 use crate::endpoint::{Endpoint, unresolved};
 use crate::listener::{AcceptQueue, KcpListener};
-use crate::mailbox::Rebind;
+use crate::shared::notifier::Rebind;
 use crate::sys::{Socket, UdpSocket};
 
 /// Datagrams of other protocols that leave per turn.

@@ -4,9 +4,9 @@
 use std::io;
 use std::time::Instant;
 
-use super::conn::{PacketWriter, Unfinished};
 use super::{CONN_PACKETS, Driver, TIME_WAIT};
-use crate::mailbox::ConnId;
+use crate::driver::connection::{PacketWriter, Unfinished};
+use crate::shared::notifier::ConnId;
 use crate::sys::Socket;
 
 impl<S: Socket> Driver<S> {

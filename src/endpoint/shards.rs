@@ -13,10 +13,10 @@ use tokio::net::ToSocketAddrs;
 use super::Endpoint;
 use crate::config::Config;
 use crate::driver::Driver;
+use crate::driver::replay_filter::ReplayFilter;
 use crate::listener::AcceptQueue;
-use crate::replay::ReplayFilter;
-use crate::sync::{Arc, Mutex};
 use crate::sys::{Socket, UdpSocket};
+use crate::util::sync::{Arc, Mutex};
 
 /// What the drivers of a group share.
 pub(super) struct Group {

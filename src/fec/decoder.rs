@@ -10,10 +10,10 @@
 use std::time::{Duration, Instant};
 
 use super::gf256::Kernel;
-use super::learner::Autotune;
-use super::recovery::Reconstructor;
-use super::rows::Shard;
 use super::{DATA, FecConfig, FecStats, OUTER, PARITY, Places, SIZE};
+use crate::fec::autotune::Autotune;
+use crate::fec::reconstruct::Reconstructor;
+use crate::fec::shard_buffers::Shard;
 
 /// Groups behind the newest that are kept, as in kcp-go.
 const BEHIND: u32 = 3;

@@ -6,8 +6,8 @@
 use std::time::{Duration, Instant};
 
 use super::gf256::{Kernel, coefficients};
-use super::rows::Rows;
 use super::{DATA, FecConfig, HEADER_LEN, OUTER, PARITY};
+use crate::fec::shard_buffers::Rows;
 
 /// A group whose last two data packets are this far apart gets no parity, as in kcp-go: the lost
 /// packet was sent again long before.

@@ -11,15 +11,15 @@ use std::ops::{AddAssign, Sub};
 
 use crate::error::ConfigError;
 
+mod autotune;
+#[cfg(feature = "_fuzz")]
+#[doc(hidden)]
+pub mod bench;
 mod decoder;
 mod encoder;
 mod gf256;
-mod learner;
-#[cfg(feature = "_fuzz")]
-#[doc(hidden)]
-pub mod raw;
-mod recovery;
-mod rows;
+mod reconstruct;
+mod shard_buffers;
 #[cfg(test)]
 mod tests;
 

@@ -7,17 +7,17 @@ use std::time::{Duration, Instant};
 
 use super::Choices;
 use super::wire::{Wire, addr};
-use crate::buffer::{Flushed, SendBatch};
-use crate::codec::{PacketCodec, SendExtras};
 use crate::config::{Config, Limits, Mode};
 use crate::core::segment::{CONTROL_CAPABLE, Command, Header};
 use crate::core::seq::{Sn, Ts};
 use crate::crypto::{Algorithm, Cipher};
+use crate::driver::packet_codec::{PacketCodec, SendExtras};
+use crate::driver::send_batch::{Flushed, SendBatch};
 use crate::driver::{Driver, Turn};
 use crate::endpoint::Endpoint;
 use crate::fec::{FecConfig, FecEncoder};
 use crate::listener::{AcceptQueue, KcpListener};
-use crate::mailbox::Mailbox;
+use crate::shared::notifier::Mailbox;
 use crate::stats::EndpointStats;
 use crate::stream::KcpStream;
 

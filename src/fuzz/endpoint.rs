@@ -17,7 +17,7 @@ use crate::driver::{Driver, Turn};
 use crate::endpoint::Endpoint;
 use crate::fec::FecConfig;
 use crate::listener::{AcceptQueue, KcpListener};
-use crate::mailbox::Mailbox;
+use crate::shared::notifier::Mailbox;
 use crate::stream::KcpStream;
 
 /// Steps of one input, and turns in a row without a moment passing.

@@ -7,9 +7,9 @@ use bytes::Bytes;
 
 use super::Choices;
 use crate::config::Mode;
+use crate::core::connection::{Kcp, PacketType, Seed};
 use crate::core::segment::{Command, Header};
 use crate::core::seq::Sn;
-use crate::core::{Kcp, PacketType, Seed};
 use crate::error::ConnectionError;
 
 /// Steps that one input may take, and datagrams that the network holds each way.

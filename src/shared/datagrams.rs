@@ -7,10 +7,10 @@ use std::task::{Poll, Waker};
 
 use bytes::Bytes;
 
-use super::{Shared, charge};
+use super::connection::{Shared, charge};
 use crate::error::ConnectionError;
-use crate::mailbox::register_waker;
-use crate::sync::{Ordering, lock};
+use crate::shared::notifier::register_waker;
+use crate::util::sync::{Ordering, lock};
 
 /// What the datagrams of one queue may count for in bytes, see `CHUNK_CHARGE`. Beyond that the
 /// oldest goes: of two datagrams the later one tells more.

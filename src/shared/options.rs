@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use super::Shared;
 use crate::config::{Config, Setting, WritePolicy};
 use crate::error::{ConfigError, ConnectionError};
-use crate::sync::{AtomicBool, AtomicUsize, Ordering};
+use crate::shared::connection::Shared;
+use crate::util::sync::{AtomicBool, AtomicUsize, Ordering};
 
 /// In `Options::linger`: the configured time holds.
 const CONFIGURED: usize = usize::MAX;

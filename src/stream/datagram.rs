@@ -7,12 +7,12 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 
 use super::KcpStream;
-use crate::codec::OUT_OF_BAND_HEAD;
 use crate::config::Setting;
+use crate::driver::packet_codec::OUT_OF_BAND_HEAD;
 use crate::fec::{self, FecConfig};
-use crate::shared::Handle;
-use crate::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
-use crate::sync::Ordering;
+use crate::shared::connection::Handle;
+use crate::stream::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
+use crate::util::sync::Ordering;
 
 /// Bytes of an out-of-band packet that are not among those every datagram has.
 const CONV: usize = OUT_OF_BAND_HEAD - fec::HEADER_LEN;

@@ -11,10 +11,10 @@ use tokio::io::{
 
 use super::*;
 use crate::config::Mode;
-use crate::mailbox::Request;
-use crate::shared::tests::{Bench, Count};
-use crate::split::ReuniteError;
-use crate::sync::AtomicUsize;
+use crate::shared::connection::tests::{Bench, Count};
+use crate::shared::notifier::Request;
+use crate::stream::split::ReuniteError;
+use crate::util::sync::AtomicUsize;
 
 fn stream(mode: Mode, send_buffer: usize, recv_buffer: usize) -> (KcpStream, Bench) {
     let bench = Bench::new(mode, send_buffer, recv_buffer);

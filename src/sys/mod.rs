@@ -4,14 +4,15 @@
 //! in memory, of which the last may be shorter. Where the system offers segmentation and
 //! coalescing (GSO and GRO), a train is one system call; elsewhere every train has one datagram.
 
-mod adapter;
 mod bind;
 mod buffers;
+pub(crate) mod dscp;
 mod errors;
-mod fragments;
-mod marked;
+mod ip_fragmentation;
 #[cfg(test)]
 pub(crate) mod tests;
+pub(crate) mod transport;
+mod transport_socket;
 mod udp;
 
 use std::array;
@@ -22,12 +23,12 @@ use std::task::{Context, Poll};
 
 use quinn_udp::RecvMeta;
 
-pub(crate) use crate::transport::Transmit;
+pub(crate) use crate::sys::transport::Transmit;
 
-pub(crate) use adapter::TransportSocket;
 pub(crate) use bind::check_route;
 pub(crate) use buffers::Grant;
 pub(crate) use errors::{RecvFault, SendFault, classify_recv, classify_send, count};
+pub(crate) use transport_socket::TransportSocket;
 pub(crate) use udp::UdpSocket;
 
 /// Bytes of the largest datagram: the largest payload that fits an IP packet of either version.

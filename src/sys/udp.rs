@@ -11,13 +11,13 @@ use tokio::runtime::Handle;
 
 use super::bind::{SavedOptions, bind, bind_group};
 use super::errors::{SendFault, classify_send, may_be_offload};
-use super::fragments;
-use super::marked;
 use super::{MAX_TRAIN_BYTES, RxBatch, Socket, Transmit, canonical};
 use crate::config::SocketConfig;
-use crate::sync::Arc;
+use crate::sys::dscp;
+use crate::sys::ip_fragmentation;
+use crate::util::sync::Arc;
 #[cfg(all(test, target_os = "linux"))]
-use crate::sync::{AtomicUsize, Ordering};
+use crate::util::sync::{AtomicUsize, Ordering};
 
 /// A UDP socket registered with the runtime it was made in.
 #[derive(Debug)]
@@ -116,8 +116,8 @@ impl UdpSocket {
         let saved = SavedOptions::of(&socket);
         let state = UdpSocketState::new((&socket).into())?;
         saved.restore(&socket);
-        let marked = marked::has_traffic_class(&socket);
-        let trains = marked::TRAINS || !marked;
+        let marked = dscp::has_traffic_class(&socket);
+        let trains = dscp::TRAINS || !marked;
         let local = socket.local_addr()?;
         Ok(Self {
             v6: local.is_ipv6(),
@@ -177,7 +177,7 @@ impl UdpSocket {
 
     /// Whether trains of this size cannot go to `dst`, or were refused on the way.
     fn is_narrow(&self, dst: SocketAddr, size: usize) -> bool {
-        let cut = self.fragments_v6 && dst.is_ipv6() && size > fragments::WHOLE_V6;
+        let cut = self.fragments_v6 && dst.is_ipv6() && size > ip_fragmentation::WHOLE_V6;
         cut || self.gso_refused_for.is_some_and(|(peer, refused)| peer == dst && size >= refused)
     }
 
@@ -188,9 +188,9 @@ impl UdpSocket {
             self.refuse_train()?;
         }
         if self.marked {
-            return self.io.try_io(Interest::WRITABLE, || {
-                marked::send(&self.io, destination, size, contents)
-            });
+            return self
+                .io
+                .try_io(Interest::WRITABLE, || dscp::send(&self.io, destination, size, contents));
         }
         let transmit = quinn_udp::Transmit {
             destination,
@@ -231,7 +231,7 @@ impl Socket for UdpSocket {
     }
 
     fn set_ip_fragmentation(&mut self, allow: bool) {
-        self.fragments_v6 = fragments::allow(&self.io, allow);
+        self.fragments_v6 = ip_fragmentation::allow(&self.io, allow);
     }
 
     fn max_gso_segments(&self) -> usize {

@@ -4,10 +4,10 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use kcpx::core::segment::{Command, Segments};
-use kcpx::core::{Kcp, PacketType, Seed};
 use kcpx::crypto::PacketCipher;
 use kcpx::fec::{self, FecDecoder, FecFlag};
+use kcpx::proto::segment::{Command, Segments};
+use kcpx::proto::{Kcp, PacketType, Seed};
 use kcpx::{Algorithm, Cipher, FecConfig, KcpConfig, Mode};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};

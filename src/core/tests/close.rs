@@ -134,7 +134,7 @@ fn streams_end_whole_on_paths_that_lose_repeat_and_reorder() {
             }
         }
         assert_eq!(got, [lens[1], lens[0] + 1]);
-        let over = |kcp: &crate::core::Kcp| kcp.peer_has_closed() && kcp.is_closed();
+        let over = |kcp: &crate::core::connection::Kcp| kcp.peer_has_closed() && kcp.is_closed();
         assert!(duo.sides.iter().all(over), "{:?}", duo.sides);
         assert_eq!(duo.ends(), [None, None]);
     }

@@ -9,8 +9,8 @@ use super::link::Rng;
 use super::lone::config;
 use super::plan::MILLIS;
 use super::sim::CONV;
+use crate::core::connection::{Kcp, PacketType, Seed};
 use crate::core::segment::{Header, Segments};
-use crate::core::{Kcp, PacketType, Seed};
 use crate::error::ConnectionError;
 
 pub(super) struct Duo {

@@ -8,7 +8,7 @@ use super::plan::{MILLIS, Plan, Traffic};
 use super::report::{each_seed, explained};
 use super::sim::Sim;
 use crate::config::{KcpConfig, Mode};
-use crate::core::SendMessageError;
+use crate::core::connection::SendMessageError;
 use crate::core::segment::{Command, Header};
 use crate::core::seq::Sn;
 use crate::error::ConnectionError;

@@ -11,9 +11,10 @@ use super::link::Rng;
 use super::plan::{DAY, Plan, SECOND, SidePlan};
 use super::sim::CONV;
 use crate::config::{DEFAULT_WINDOW, KcpConfig, Mode, SEGMENT_CHARGE, SEGMENT_HEADER};
+use crate::core::congestion::window_autotune;
+use crate::core::connection::{Kcp, Seed};
 use crate::core::segment::{self, Command, Segments};
 use crate::core::seq::Sn;
-use crate::core::{Kcp, Seed, tune};
 use crate::error::ConnectionError;
 
 /// Datagrams that a host's socket holds while the host stands still.
@@ -111,14 +112,14 @@ impl SidePlan {
 /// Segments that a sender may ever have in flight.
 fn largest_window(config: &KcpConfig) -> u16 {
     let grows = config.auto_windows && config.send_window == DEFAULT_WINDOW;
-    if grows { tune::MAX_AUTO_WINDOW } else { config.send_window }
+    if grows { window_autotune::MAX_AUTO_WINDOW } else { config.send_window }
 }
 
 /// Bytes that a receiver may store whose window grows; zero if it does not.
 fn grown_budget(config: &KcpConfig) -> usize {
     let grows = config.auto_windows && config.recv_window == DEFAULT_WINDOW;
     if grows && config.recv_memory.is_none() {
-        usize::from(tune::MAX_AUTO_WINDOW) * SEGMENT_CHARGE
+        usize::from(window_autotune::MAX_AUTO_WINDOW) * SEGMENT_CHARGE
     } else {
         0
     }

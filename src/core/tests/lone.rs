@@ -8,9 +8,9 @@ use bytes::Bytes;
 use super::plan::{MILLIS, Plan};
 use super::sim::CONV;
 use crate::config::KcpConfig;
+use crate::core::connection::{Kcp, PacketType, Seed};
 use crate::core::segment::{self, Command, Header, InputError, Segments};
 use crate::core::seq::{Sn, Ts};
-use crate::core::{Kcp, PacketType, Seed};
 
 /// What a segment out looks like.
 pub(super) type Sent = (Header, Vec<u8>);

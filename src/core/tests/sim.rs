@@ -12,7 +12,7 @@ use super::host::Side;
 use super::link::{Damage, Link, Rng};
 use super::plan::Plan;
 use super::report::describe;
-use crate::core::PacketType;
+use crate::core::connection::PacketType;
 use crate::stats::ConnectionStats;
 
 pub(crate) const CONV: u32 = 0x1122_3344;

@@ -7,8 +7,8 @@ use std::net::SocketAddr;
 use std::task::{Context, Poll};
 
 use crate::core::tests::link::{Damage, Link, LinkConfig, Rng};
-use crate::sync::{Arc, Mutex, lock};
 use crate::sys::{RxBatch, Socket, Transmit};
+use crate::util::sync::{Arc, Mutex, lock};
 
 /// Error codes of the system.
 #[cfg(unix)]

@@ -12,11 +12,11 @@ use crate::core::tests::link::Rng;
 use crate::driver::{Driver, DriverTask};
 use crate::endpoint::Endpoint;
 use crate::listener::{AcceptQueue, KcpListener};
-use crate::mailbox::Mailbox;
+use crate::shared::notifier::Mailbox;
 use crate::stream::KcpStream;
-use crate::sync::{Arc, Ordering};
 use crate::sys::tests::without_coalescing;
 use crate::sys::{Socket, UdpSocket};
+use crate::util::sync::{Arc, Ordering};
 
 /// Bytes that cross in each direction.
 const BYTES: usize = 2 << 20;

@@ -11,10 +11,10 @@ use tokio::io::AsyncWriteExt;
 use crate::config::Config;
 use crate::driver::{Driver, DriverTask};
 use crate::endpoint::Endpoint;
-use crate::mailbox::Mailbox;
+use crate::shared::notifier::Mailbox;
 use crate::stream::KcpStream;
-use crate::sync::{Arc, AtomicUsize, Ordering};
 use crate::sys::{RxBatch, Socket, Transmit};
+use crate::util::sync::{Arc, AtomicUsize, Ordering};
 
 /// System calls beyond which the task is taken to spin.
 const MANY: usize = 20_000;

@@ -18,8 +18,8 @@ use crate::core::tests::link::{LinkConfig, Rng};
 use crate::driver::{Driver, Turn};
 use crate::endpoint::Endpoint;
 use crate::listener::{AcceptQueue, KcpListener};
-use crate::mailbox::Mailbox;
-use crate::sync::{Arc, AtomicBool, Mutex, Ordering, lock};
+use crate::shared::notifier::Mailbox;
+use crate::util::sync::{Arc, AtomicBool, Mutex, Ordering, lock};
 
 /// Rounds at one moment beyond which something spins.
 const ROUNDS: usize = 100_000;

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::sys::bind::option::{get, set};
-use crate::sys::fragments::WHOLE_V6;
+use crate::sys::ip_fragmentation::WHOLE_V6;
 
 const MODE: (i32, i32) = (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER);
 

@@ -1,0 +1,263 @@
+//! Datagrams out.
+
+use std::time::Instant;
+
+use crate::config::{AckPolicy, WritePolicy};
+use crate::core::clock::Micros;
+use crate::core::connection::Kcp;
+use crate::core::keepalive::dataless_sn;
+use crate::core::segment::{Command, HEADER_LEN, Header};
+use crate::core::send::sender::SendCandidate;
+use crate::core::seq::{Sn, Ts};
+
+/// Full datagrams that may leave before waiting acknowledgements, so that those go into the short
+/// datagram at the end of a train of equal ones.
+const MAX_FULL_DATAGRAMS_BEFORE_ACK: u32 = 44;
+
+/// What one datagram carries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Transmitted {
+    /// Bytes appended.
+    pub len: usize,
+    /// Data segments in it.
+    pub segments: u32,
+    /// Acknowledgements in it.
+    pub acks: u32,
+    /// It is a full segment that leaves for the first time, and more may follow to this peer.
+    pub(crate) gso_follows: bool,
+}
+
+impl Kcp {
+    /// Appends at most one datagram to `out`, which may already hold others. `None`: nothing is
+    /// due, and nothing was appended.
+    ///
+    /// Full segments leave in datagrams of their own, one after the other and of equal size; what
+    /// is smaller (acknowledgements, window answers, probes, short segments) shares one.
+    pub fn poll_transmit(&mut self, now: Instant, out: &mut Vec<u8>) -> Option<Transmitted> {
+        self.poll_transmit_within(now, out, usize::MAX)
+    }
+
+    /// As [`Kcp::poll_transmit`], with a datagram of at most `limit` bytes: a segment that does not
+    /// fit waits, and below `usize::MAX` no segment is repeated.
+    pub fn poll_transmit_within(
+        &mut self,
+        now: Instant,
+        out: &mut Vec<u8>,
+        limit: usize,
+    ) -> Option<Transmitted> {
+        if limit < HEADER_LEN {
+            return None;
+        }
+        let now = self.clock.tick(now);
+        self.last_poll_transmit = now;
+        let start = out.len();
+        if (self.close_reason.is_none() && self.pacer.blocked_until(now).is_some())
+            || (!self.emit_notice(now, out) && self.close_reason.is_some())
+        {
+            return None;
+        }
+        if out.len() > start || self.emit_opening(now, out) {
+            return Some(self.on_datagram_sent(now, out.len() - start, Transmitted::default()));
+        }
+        // Not to a peer that has proved nothing, whose share is for what it has to receive.
+        if limit == usize::MAX && self.emit_path_probe(now, out) {
+            return Some(self.on_datagram_sent(now, out.len() - start, Transmitted::default()));
+        }
+        self.send.defer_out_of_window_rto(now);
+        let mut sent = Transmitted::default();
+        let next = self.next_within(now, limit);
+        let full = next.filter(|next| HEADER_LEN + next.len >= self.current_mtu());
+        // A train leaves at one moment; a rate limit can make an hour of it.
+        let overdue = self.acks.since().is_some_and(|since| since < now) && self.acks_due(now);
+        let patient = self.acks.is_empty()
+            || (self.full_datagrams_since_ack < MAX_FULL_DATAGRAMS_BEFORE_ACK && !overdue);
+        // Whether there is a peer at all comes before anything that it is sent.
+        let asks = self.keepalive.is_due() && !self.keepalive.is_validated();
+        if next.is_some_and(|next| next.is_new()) {
+            self.send.path.raise(now, self.mtu, self.send.una());
+        }
+        match full.filter(|_| patient && !asks) {
+            Some(next) => {
+                self.full_datagrams_since_ack += 1;
+                self.window_update_pending = false;
+                sent.gso_follows = next.is_new() && limit == usize::MAX;
+                self.emit_segment(now, next, out, &mut sent);
+            }
+            None => self.write_small_datagram(now, next, (start, limit), out, &mut sent),
+        }
+        let len = out.len() - start;
+        (len > 0).then(|| self.on_datagram_sent(now, len, sent))
+    }
+
+    /// Appends another datagram right behind one that [leads a GSO batch](Transmitted::gso_follows), if it is of the
+    /// same kind, and returns its bytes: nothing has happened in between, so nothing else has become
+    /// due but what the first one itself made so. `None`: ask [`Kcp::poll_transmit`].
+    #[inline]
+    pub(crate) fn poll_transmit_more(&mut self, out: &mut Vec<u8>) -> Option<usize> {
+        let now = self.last_poll_transmit;
+        let patient =
+            self.acks.is_empty() || self.full_datagrams_since_ack < MAX_FULL_DATAGRAMS_BEFORE_ACK;
+        let asks = self.path_deadline().is_some_and(|at| at <= now);
+        if asks || !patient || self.pacer.blocked_until(now).is_some() {
+            return None;
+        }
+        let next = self.send.next_new(now, self.may_send_new())?;
+        if HEADER_LEN + next.len < self.current_mtu() {
+            return None;
+        }
+        let (start, mut sent) = (out.len(), Transmitted::default());
+        self.full_datagrams_since_ack += 1;
+        self.emit_segment(now, next, out, &mut sent);
+        Some(self.on_datagram_sent(now, out.len() - start, sent).len)
+    }
+
+    /// Takes note of a datagram that leaves.
+    #[inline]
+    fn on_datagram_sent(&mut self, now: Micros, len: usize, mut sent: Transmitted) -> Transmitted {
+        sent.len = len;
+        if !self.has_started() {
+            self.keepalive.on_start(now);
+        }
+        self.stats.sent_datagrams += 1;
+        self.stats.sent_datagram_bytes += sent.len as u64;
+        self.pacer.sent(now, sent.len);
+        self.update_timers(now);
+        sent
+    }
+
+    /// A datagram of everything small that is due.
+    fn write_small_datagram(
+        &mut self,
+        now: Micros,
+        mut next: Option<SendCandidate>,
+        (start, limit): (usize, usize),
+        out: &mut Vec<u8>,
+        sent: &mut Transmitted,
+    ) {
+        let size = self.current_mtu().min(limit);
+        let room = |out: &Vec<u8>| size.saturating_sub(out.len() - start);
+        self.full_datagrams_since_ack = 0;
+        if next.is_some()
+            || self.window_update_pending
+            || self.keepalive.is_due()
+            || self.acks_due(now)
+        {
+            self.emit_acks(room(out) / HEADER_LEN, out, sent);
+        }
+        if room(out) >= HEADER_LEN && self.send.remote.poll_window_probe(now) {
+            self.stats.window_probes += 1;
+            self.write_dataless(Command::WindowProbe, Ts(0), out);
+        }
+        if room(out) >= HEADER_LEN
+            && let Some((sn, cookie)) = self.keepalive.poll_ping(now, self.send.una())
+        {
+            self.emit_probe(sn, cookie, out);
+        }
+        // A segment that was cut for a larger datagram still has to leave, in one of its own.
+        while let Some(segment) =
+            next.filter(|n| out.len() == start || HEADER_LEN + n.len <= room(out))
+        {
+            self.emit_segment(now, segment, out, sent);
+            // A twin in the same datagram would be lost with it.
+            let twin = self.send.pending_redundant_retransmit();
+            next = if twin.is_some() { None } else { self.next_within(now, limit) };
+        }
+        // Every segment tells the window; only where there is none it needs one of its own.
+        if std::mem::take(&mut self.window_update_pending) && out.len() == start {
+            self.write_dataless(Command::WindowUpdate, Ts(0), out);
+        }
+    }
+
+    /// The next segment of at most `limit` bytes. Whoever bounds what leaves has doubts about the
+    /// peer: it is asked again, not sent again.
+    fn next_within(&self, now: Micros, limit: usize) -> Option<SendCandidate> {
+        let allowed = |next: &SendCandidate| limit == usize::MAX || next.is_new();
+        self.next_segment(now).filter(|next| HEADER_LEN + next.len <= limit && allowed(next))
+    }
+
+    pub(super) fn next_segment(&self, now: Micros) -> Option<SendCandidate> {
+        self.send.next(now, self.may_send_new())
+    }
+
+    /// Whether new segments may leave as far as the write policy goes.
+    #[inline]
+    pub(super) fn may_send_new(&self) -> bool {
+        self.write_policy == WritePolicy::Immediate || self.uncorked || self.send.room() == 0
+    }
+
+    #[inline]
+    fn emit_segment(
+        &mut self,
+        now: Micros,
+        next: SendCandidate,
+        out: &mut Vec<u8>,
+        sent: &mut Transmitted,
+    ) {
+        let (wnd, una) = (self.recv.advertise_window(), self.recv.nxt());
+        let (conv, ts) = (self.conv, self.clock.timestamp(now));
+        let Some(segment) = self.send.transmit(now, ts, next, &mut self.stats) else { return };
+        let len = u32::try_from(segment.payload.len()).unwrap_or(u32::MAX);
+        let (command, frg, sn) = (Command::Push, segment.frg, segment.sn);
+        Header { conv, command, frg, wnd, ts, sn, una, len }.emit(out);
+        out.extend_from_slice(segment.payload);
+        sent.segments += 1;
+        self.opening = None;
+        if self.send.send_buffer().is_empty() {
+            (self.uncorked, self.cork_until) = (false, None);
+        }
+    }
+
+    fn emit_acks(&mut self, room: usize, out: &mut Vec<u8>, sent: &mut Transmitted) {
+        if self.acks.is_empty() {
+            return;
+        }
+        let template = self.header(Command::Ack, self.close_state.mark(), Sn(0), Ts(0), 0);
+        let recv = &mut self.recv;
+        self.acks.take(template.una, room, |ack| {
+            recv.on_acknowledged(ack.sn);
+            Header { sn: ack.sn, ts: ack.ts, ..template }.emit(out);
+            sent.acks += 1;
+        });
+    }
+
+    /// A segment without data; its number is far behind everything in use.
+    pub(super) fn write_dataless(&mut self, command: Command, ts: Ts, out: &mut Vec<u8>) {
+        let sn = dataless_sn(self.send.una());
+        self.header(command, self.close_state.mark(), sn, ts, 0).emit(out);
+    }
+
+    pub(super) fn header(&mut self, command: Command, frg: u8, sn: Sn, ts: Ts, len: u32) -> Header {
+        let (wnd, una) = (self.recv.advertise_window(), self.recv.nxt());
+        Header { conv: self.conv, command, frg, wnd, ts, sn, una, len }
+    }
+
+    /// Whether acknowledgements leave even if nothing else does.
+    fn acks_due(&self, now: Micros) -> bool {
+        match self.ack_policy {
+            AckPolicy::PerBatch | AckPolicy::Immediate => !self.acks.is_empty(),
+            AckPolicy::Interval => {
+                self.acks.is_urgent()
+                    || self.acks.arrivals() as usize >= self.current_mtu() / HEADER_LEN
+                    || self.ack_deadline().is_some_and(|at| now >= at)
+            }
+        }
+    }
+
+    /// When waiting acknowledgements leave by themselves; the other policies leave at once.
+    pub(super) fn ack_deadline(&self) -> Option<Micros> {
+        let since = self.acks.since()?;
+        (self.ack_policy == AckPolicy::Interval).then(|| since.add(self.interval))
+    }
+
+    /// Whether something is due now.
+    pub(crate) fn has_pending_transmit(&self, now: Instant) -> bool {
+        self.has_work_at(self.clock.at(now))
+    }
+
+    pub(super) fn has_work_at(&self, at: Micros) -> bool {
+        let quiet = self.window_update_pending || self.keepalive.is_due() || self.owes_notice(at);
+        let quiet = quiet || self.owes_opening(at) || self.path_deadline().is_some_and(|d| d <= at);
+        quiet || self.acks_due(at) || self.next_segment(at).is_some()
+    }
+}

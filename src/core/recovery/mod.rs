@@ -1,0 +1,6 @@
+//! Loss detection and round-trip times (RFC 9002, RFC 8985, RFC 6298).
+
+pub(crate) mod acked_history;
+pub(crate) mod loss;
+pub(crate) mod rtt;
+pub(crate) mod sent_segments;

@@ -1,0 +1,99 @@
+//! Lost data shards out of those that arrived, and the coefficients for it.
+
+use super::{FecConfig, Places, SIZE};
+use crate::fec::gf256::{Kernel, coefficients};
+use crate::fec::shard_buffers::{Rows, Shard};
+
+/// Memory for coefficients that may be needed again. Losses repeat: with one packet of a group
+/// lost there are as many patterns as packets.
+const CACHE: usize = 256 * 1024;
+/// Patterns that are kept where memory does not set the limit.
+const PATTERNS: usize = 256;
+
+/// The coefficients for one set of shards.
+#[derive(Clone, Debug, Default)]
+struct Pattern {
+    present: Places,
+    coefficients: Vec<u8>,
+}
+
+/// Computes lost data shards of groups of one layout.
+#[derive(Debug)]
+pub(super) struct Reconstructor {
+    config: FecConfig,
+    /// A set of shards has one possible slot; empty before the first loss.
+    patterns: Vec<Pattern>,
+    /// What was computed last.
+    rows: Rows,
+}
+
+impl Reconstructor {
+    pub(super) fn new(config: FecConfig, kernel: Kernel) -> Self {
+        Self { config, patterns: Vec::new(), rows: Rows::new(kernel) }
+    }
+
+    pub(super) fn set_config(&mut self, config: FecConfig) {
+        if config != self.config {
+            (self.config, self.patterns) = (config, Vec::new());
+        }
+    }
+
+    /// Computes the data shards that are not among `shards`, of which there are as many as a
+    /// group has data shards, all of different places. Returns how many that are.
+    pub(super) fn run(&mut self, shards: &mut [(u8, Shard)]) -> usize {
+        shards.sort_unstable_by_key(|(place, _)| *place);
+        let mut present = Places::default();
+        shards.iter().for_each(|(place, _)| _ = present.insert(*place));
+        let lost = (0..self.config.data).filter(|place| !present.contains(*place)).count();
+        let slot = self.slot(&present);
+        let Some(pattern) = self.patterns.get_mut(slot).filter(|_| lost > 0) else { return 0 };
+        if pattern.present != present {
+            let known: Vec<u8> = shards.iter().map(|(place, _)| *place).collect();
+            let wanted = (0..self.config.data).filter(|place| !present.contains(*place));
+            let wanted: Vec<u8> = wanted.collect();
+            *pattern = Pattern { present, coefficients: coefficients(&known, &wanted) };
+        }
+        self.rows.clear(lost);
+        for ((_, shard), column) in shards.iter().zip(pattern.coefficients.chunks_exact(lost)) {
+            self.rows.fold(column, shard.lanes());
+        }
+        lost
+    }
+
+    /// The KCP datagram in what [`Self::run`] computed, which was padded to `len`; `None` if it
+    /// cannot be one.
+    pub(super) fn datagram(&self, index: usize, len: usize) -> Option<&[u8]> {
+        let shard = self.rows.row(index, len)?;
+        let size = usize::from(u16::from_le_bytes(*shard.first_chunk::<SIZE>()?));
+        let (content, padding) = shard.split_at_checked(size)?;
+        // Something wrong among the shards leaves noise in the padding, hardly ever zeros.
+        padding.iter().all(|byte| *byte == 0).then_some(content)?.get(SIZE..)
+    }
+
+    /// The only slot where the coefficients for this set can be.
+    fn slot(&mut self, present: &Places) -> usize {
+        if self.patterns.is_empty() {
+            let lost = self.config.data_shards().min(self.config.parity_shards());
+            let each = size_of::<Pattern>() + lost * self.config.data_shards();
+            self.patterns = vec![Pattern::default(); (CACHE / each).clamp(1, PATTERNS)];
+        }
+        let mix = |hash: u64, word: &u64| (hash ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let hash = present.0.iter().fold(0, |hash, word| {
+            let hash = mix(hash, word);
+            hash ^ hash >> 32
+        });
+        usize::try_from(hash >> 40).unwrap_or(0) % self.patterns.len()
+    }
+
+    /// Bytes of the coefficients that are kept.
+    #[cfg(any(test, feature = "_fuzz"))]
+    pub(super) fn cache_memory(&self) -> usize {
+        let coefficients = self.patterns.iter().map(|pattern| pattern.coefficients.capacity());
+        coefficients.sum::<usize>() + self.patterns.capacity() * size_of::<Pattern>()
+    }
+
+    #[cfg(any(test, feature = "_fuzz"))]
+    pub(super) fn memory(&self) -> usize {
+        self.cache_memory() + self.rows.memory()
+    }
+}

@@ -1,0 +1,139 @@
+//! Bytes as the kernels want them: whole lanes that start at a lane's boundary, zeros behind.
+
+use crate::fec::gf256::{Kernel, LANE, padded};
+
+/// Memory for whole lanes.
+#[derive(Debug, Default)]
+struct Space {
+    bytes: Vec<u8>,
+    /// Where the first lane starts.
+    start: usize,
+}
+
+impl Space {
+    /// Zeros. The boundary is for speed alone: nothing breaks where it cannot be found.
+    fn new(len: usize) -> Self {
+        let bytes = vec![0; len + LANE - 1];
+        let start = bytes.as_ptr().align_offset(LANE).min(LANE - 1);
+        Self { bytes, start }
+    }
+
+    /// Bytes there are for use.
+    fn len(&self) -> usize {
+        self.bytes.len().saturating_sub(LANE - 1)
+    }
+
+    fn lanes(&self) -> &[u8] {
+        self.bytes.get(self.start..).unwrap_or_default()
+    }
+
+    fn lanes_mut(&mut self) -> &mut [u8] {
+        self.bytes.get_mut(self.start..).unwrap_or_default()
+    }
+}
+
+/// One shard, kept until its group is complete.
+#[derive(Debug, Default)]
+pub(super) struct Shard {
+    space: Space,
+    len: usize,
+}
+
+impl Shard {
+    /// Takes over the content. Allocates where the last one was shorter.
+    pub(super) fn set(&mut self, content: &[u8]) {
+        let lanes = padded(content.len());
+        if self.space.len() < lanes {
+            self.space = Space::new(lanes);
+        }
+        self.len = content.len();
+        let (head, tail) = self.space.lanes_mut().split_at_mut(content.len());
+        head.copy_from_slice(content);
+        tail.iter_mut().take(lanes - content.len()).for_each(|byte| *byte = 0);
+    }
+
+    pub(super) fn content(&self) -> &[u8] {
+        self.space.lanes().get(..self.len).unwrap_or_default()
+    }
+
+    /// The content and the zeros behind it.
+    pub(super) fn lanes(&self) -> &[u8] {
+        self.space.lanes().get(..padded(self.len)).unwrap_or_default()
+    }
+
+    #[cfg(any(test, feature = "_fuzz"))]
+    pub(super) fn memory(&self) -> usize {
+        self.space.bytes.capacity()
+    }
+}
+
+/// Rows of equal length that are sums of what is folded into them.
+#[derive(Debug)]
+pub(super) struct Rows {
+    space: Space,
+    kernel: Kernel,
+    count: usize,
+    /// Bytes from one row to the next, whole lanes.
+    stride: usize,
+    /// Bytes of each row that something was folded into, whole lanes. Zeros follow.
+    used: usize,
+}
+
+impl Rows {
+    pub(super) fn new(kernel: Kernel) -> Self {
+        Self { space: Space::default(), kernel, count: 0, stride: 0, used: 0 }
+    }
+
+    /// Makes them `count` rows of zeros, and keeps what memory they have.
+    pub(super) fn clear(&mut self, count: usize) {
+        let used = self.used;
+        if used > 0 {
+            let rows = self.space.lanes_mut().chunks_exact_mut(self.stride).take(self.count);
+            rows.filter_map(|row| row.get_mut(..used)).for_each(|row| row.fill(0));
+        }
+        self.used = 0;
+        if self.count != count {
+            // The memory is all zeros now, however it is divided.
+            self.count = count;
+            self.stride = (self.space.len() / count.max(1)) / LANE * LANE;
+        }
+    }
+
+    /// Adds `content` to each row, times the coefficient of that row.
+    pub(super) fn fold(&mut self, coefficients: &[u8], content: &[u8]) {
+        if coefficients.len() != self.count {
+            debug_assert!(false, "one coefficient for each row");
+            return;
+        }
+        if self.stride < content.len() {
+            self.widen(padded(content.len()));
+        }
+        self.used = self.used.max(padded(content.len()));
+        self.kernel.fold(self.space.lanes_mut(), self.stride, coefficients, content);
+    }
+
+    fn widen(&mut self, stride: usize) {
+        let mut space = Space::new(self.count * stride);
+        if self.used > 0 {
+            let old = self.space.lanes().chunks_exact(self.stride);
+            for (new, old) in space.lanes_mut().chunks_exact_mut(stride).zip(old).take(self.count) {
+                new.iter_mut().zip(old).for_each(|(new, old)| *new = *old);
+            }
+        }
+        (self.space, self.stride) = (space, stride);
+    }
+
+    /// The first `len` bytes of a row, or all it has.
+    pub(super) fn row(&self, index: usize, len: usize) -> Option<&[u8]> {
+        if index >= self.count {
+            return None;
+        }
+        let start = index * self.stride;
+        self.space.lanes().get(start..start + len.min(self.stride))
+    }
+
+    #[cfg(any(test, feature = "_fuzz"))]
+    pub(super) fn memory(&self) -> usize {
+        self.space.bytes.capacity()
+    }
+}

@@ -1,0 +1,431 @@
+//! The queues against a driver that the test plays itself.
+
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::task::{Poll, Wake};
+
+use bytes::Bytes;
+use proptest::prelude::*;
+
+use super::*;
+use crate::shared::send_queue::TakenWrites;
+use crate::util::sync::Arc;
+
+/// Counts how often it is woken.
+#[derive(Default)]
+pub(crate) struct Count(AtomicUsize);
+
+impl Count {
+    pub(crate) fn new() -> (Arc<Self>, Waker) {
+        let count = Arc::new(Self::default());
+        (count.clone(), Waker::from(count))
+    }
+
+    pub(crate) fn woken(&self) -> usize {
+        self.0.load(Relaxed)
+    }
+}
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Relaxed);
+    }
+}
+
+/// A conversation and the driver's side of it.
+pub(crate) struct Bench {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) mailbox: Arc<Mailbox>,
+    pub(crate) commands: Vec<Request>,
+    pub(crate) out: VecDeque<Outgoing>,
+}
+
+impl Bench {
+    pub(crate) fn new(mode: Mode, send_buffer: usize, recv_buffer: usize) -> Self {
+        let mailbox = Mailbox::new();
+        mailbox.set_local(([127, 0, 0, 1], 2).into());
+        let mut config = Config::new().mode(mode);
+        (config.send_buffer, config.recv_buffer) = (send_buffer, recv_buffer);
+        let id = ConnId { slot: 3, generation: 1 };
+        let shared = Shared::new(id, 7, ([127, 0, 0, 1], 1).into(), &config, mailbox.clone());
+        Self { shared, mailbox, commands: Vec::new(), out: VecDeque::new() }
+    }
+
+    /// Whether the driver was asked to look; if so, it begins to.
+    pub(crate) fn called(&mut self) -> bool {
+        let mut ids = Vec::new();
+        self.mailbox.drain(&mut ids, &mut self.commands);
+        assert!(ids.len() <= 1, "queued once between two looks");
+        if ids.is_empty() {
+            return false;
+        }
+        self.shared.begin();
+        true
+    }
+
+    pub(crate) fn take(&mut self, room: usize) -> TakenWrites {
+        self.shared.take_writes(room, 1, &mut self.out)
+    }
+
+    /// What was taken so far, as pieces.
+    pub(crate) fn pieces(&mut self) -> Vec<Vec<u8>> {
+        self.out.drain(..).map(|piece| piece.data.to_vec()).collect()
+    }
+
+    pub(crate) fn deliver(&self, chunks: &[&[u8]], held_back: bool) -> bool {
+        let mut chunks = chunks.iter().map(|chunk| Bytes::copy_from_slice(chunk)).collect();
+        let reader = self.shared.deliver(&mut chunks, held_back);
+        assert!(chunks.is_empty());
+        reader.inspect(Waker::wake_by_ref).is_some()
+    }
+
+    fn write(&self, waker: Option<&Waker>, data: &[u8]) -> Poll<std::io::Result<usize>> {
+        let copy = |count| Bytes::copy_from_slice(&data[..count]);
+        self.shared.poll_write_with(waker, data.len(), copy)
+    }
+}
+
+fn accepted(poll: Poll<std::io::Result<usize>>) -> Option<usize> {
+    match poll {
+        Poll::Ready(Ok(count)) => Some(count),
+        Poll::Ready(Err(error)) => panic!("{error}"),
+        Poll::Pending => None,
+    }
+}
+
+#[test]
+fn writer_is_held_back_and_woken_at_a_quarter() {
+    let mut bench = Bench::new(Mode::Stream, 1000, 1000);
+    let (count, waker) = Count::new();
+    assert_eq!(accepted(bench.write(Some(&waker), &[1; 1500])), Some(1000));
+    assert_eq!(accepted(bench.write(Some(&waker), &[2; 1])), None);
+    assert!(bench.called());
+    assert_eq!(bench.shared.stats().unsent_bytes, 1000);
+
+    assert!(bench.take(249).waker.is_none());
+    let intake = bench.take(1);
+    assert!(intake.more && !intake.write_closed);
+    intake.waker.unwrap().wake();
+    assert_eq!(count.woken(), 1);
+    assert!(bench.take(10).waker.is_none(), "woken once per registration");
+    assert_eq!(accepted(bench.write(Some(&waker), &[2; 300])), Some(260));
+    assert_eq!(bench.shared.stats().unsent_bytes, 1000);
+}
+
+#[test]
+fn byte_stream_is_cut_to_the_room() {
+    let mut bench = Bench::new(Mode::Stream, 1000, 1000);
+    assert_eq!(accepted(bench.write(None, b"abcdef")), Some(6));
+    assert_eq!(accepted(bench.write(None, b"gh")), Some(2));
+    assert!(bench.take(0).more);
+    assert!(bench.take(4).more);
+    assert!(!bench.take(100).more);
+    assert_eq!(bench.pieces(), [b"abcd".as_slice(), b"ef", b"gh"]);
+}
+
+#[test]
+fn messages_are_not_cut() {
+    let mut bench = Bench::new(Mode::Message, 1000, 1000);
+    let send = |data: &[u8]| bench.shared.poll_send_message(None, data);
+    for message in [[1; 100].as_slice(), &[2; 50], &[]] {
+        assert!(send(message).is_ready());
+    }
+    assert!(bench.take(0).more, "no room, no message");
+    assert!(bench.take(10).more, "the first one moves whole");
+    assert_eq!(bench.pieces(), [[1; 100]]);
+    assert!(!bench.take(51).more);
+    assert_eq!(bench.pieces(), [[2; 50].as_slice(), &[]]);
+
+    let send = |data: &[u8]| bench.shared.poll_send_message(None, data);
+    assert!(send(&[3; 100]).is_ready() && send(&[4; 100]).is_ready());
+    assert!(bench.take(199).more, "the second one does not fit");
+    assert!(bench.out.iter().all(|piece| piece.message));
+    assert_eq!(bench.pieces(), [[3; 100]]);
+}
+
+#[test]
+fn message_waits_for_room_and_is_refused_above_the_maximum() {
+    let mut bench = Bench::new(Mode::Message, 1000, 1000);
+    let (count, waker) = Count::new();
+    bench.shared.max_message.store(2000, Relaxed);
+    let send = |data: &[u8]| bench.shared.poll_send_message(Some(&waker), data);
+    let Poll::Ready(Err(error)) = send(&[0; 2001]) else { panic!("refused") };
+    assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
+    assert_eq!(error.to_string(), "a message of 2001 bytes, allowed is at most 2000");
+    assert!(send(&[1; 600]).is_ready());
+    assert!(send(&[2; 600]).is_pending());
+    assert_eq!(bench.shared.stats().unsent_bytes, 600, "nothing is half queued");
+    bench.take(1).waker.unwrap().wake();
+    assert_eq!(count.woken(), 1);
+    let send = |data: &[u8]| bench.shared.poll_send_message(Some(&waker), data);
+    assert!(send(&[2; 2000]).is_ready(), "a large one goes when nothing is queued");
+    assert!(send(&[3; 1]).is_pending());
+}
+
+#[test]
+fn small_pieces_are_charged() {
+    let bench = Bench::new(Mode::Message, 640, 640);
+    let sent = (0..100).take_while(|_| bench.shared.poll_send_message(None, &[]).is_ready());
+    assert_eq!(sent.count(), 10, "empty messages do not pile up");
+    bench.deliver(&[b"".as_slice(); 10], false);
+    assert_eq!(bench.shared.room(), 0);
+}
+
+#[test]
+fn flush_is_reported_until_its_bytes_moved() {
+    let mut bench = Bench::new(Mode::Stream, 1000, 1000);
+    bench.shared.flush().unwrap();
+    assert!(!bench.called(), "nothing to push out");
+    assert_eq!(accepted(bench.write(None, b"abcdef")), Some(6));
+    assert!(bench.called());
+    assert!(!bench.take(2).uncork);
+    bench.shared.flush().unwrap();
+    assert!(bench.called());
+    assert!(bench.take(2).uncork);
+    assert!(bench.take(2).uncork);
+    assert!(!bench.take(2).uncork);
+    bench.shared.flush().unwrap();
+    assert!(!bench.called());
+}
+
+#[test]
+fn shutdown_is_ready_when_drained() {
+    let mut bench = Bench::new(Mode::Stream, 1000, 1000);
+    let (count, waker) = Count::new();
+    assert_eq!(accepted(bench.write(None, b"abc")), Some(3));
+    assert!(bench.shared.poll_shutdown(&waker).is_pending());
+    assert!(bench.called());
+    let intake = bench.take(100);
+    assert!(intake.write_closed && !intake.more && !intake.detached && !intake.abort);
+    assert!(bench.shared.poll_shutdown(&waker).is_pending());
+    assert!(!bench.called(), "closing twice changes nothing");
+    let Poll::Ready(Err(error)) = bench.write(None, b"d") else { panic!("closed") };
+    assert_eq!(error.kind(), std::io::ErrorKind::BrokenPipe);
+
+    bench.shared.set_drained().unwrap().wake();
+    assert_eq!(count.woken(), 1);
+    assert!(matches!(bench.shared.poll_shutdown(&waker), Poll::Ready(Ok(()))));
+    bench.shared.end(ConnectionError::EndpointClosed);
+    assert!(matches!(bench.shared.poll_shutdown(&waker), Poll::Ready(Ok(()))));
+    bench.shared.flush().unwrap();
+}
+
+#[test]
+fn end_wakes_everyone_and_stays() {
+    let bench = Bench::new(Mode::Stream, 10, 1000);
+    let (count, waker) = Count::new();
+    let mut queue = ReadBuffer::default();
+    assert_eq!(accepted(bench.write(None, &[0; 10])), Some(10));
+    assert!(bench.write(Some(&waker), b"x").is_pending());
+    assert!(bench.shared.poll_refill(&mut queue, Some(&waker)).is_pending());
+    assert!(bench.shared.poll_established(&waker).is_pending());
+    let ended = bench.shared.end(ConnectionError::LingerTimeout);
+    ended.into_iter().flatten().for_each(Waker::wake);
+    assert_eq!(count.woken(), 3);
+    assert!(bench.shared.end(ConnectionError::Reset).into_iter().flatten().next().is_none());
+    assert_eq!(bench.shared.error(), Some(ConnectionError::LingerTimeout));
+
+    let timed_out = |error: std::io::Error| error.kind() == std::io::ErrorKind::TimedOut;
+    let timed = |poll: Poll<std::io::Result<()>>| match poll {
+        Poll::Ready(result) => result.is_err_and(timed_out),
+        Poll::Pending => false,
+    };
+    assert!(timed(bench.write(None, b"x").map_ok(drop)));
+    assert!(timed(bench.shared.poll_refill(&mut queue, None)));
+    assert!(timed(bench.shared.poll_established(&waker)));
+    assert!(timed(Poll::Ready(bench.shared.flush())));
+    assert!(timed(bench.shared.poll_shutdown(&waker)));
+    assert_eq!(bench.shared.stats().unsent_bytes, 0);
+}
+
+#[test]
+fn starved_driver_is_called_at_half() {
+    let mut bench = Bench::new(Mode::Stream, 1000, 800);
+    let mut queue = ReadBuffer::default();
+    bench.deliver(&[&[1; 500], &[2; 300]], false);
+    assert!(bench.shared.poll_refill(&mut queue, None).is_ready());
+    assert_eq!(bench.shared.room(), 0, "moving to the reader's own queue frees nothing");
+    queue.consume(390);
+    bench.shared.report_read(&mut queue);
+    assert!(!bench.called(), "410 of 800 are left");
+    queue.consume(110);
+    bench.shared.report_read(&mut queue);
+    assert!(bench.called());
+    assert_eq!(bench.shared.room(), 500);
+
+    // A delivery that holds something back asks for the same.
+    bench.deliver(&[&[3; 500]], true);
+    queue.consume(300);
+    bench.shared.report_read(&mut queue);
+    assert!(!bench.called(), "500 of 800 are left");
+    assert!(bench.shared.poll_refill(&mut queue, None).is_ready());
+    queue.consume(101);
+    bench.shared.report_read(&mut queue);
+    assert!(bench.called());
+}
+
+#[test]
+fn all_read_between_room_and_delivery() {
+    let mut bench = Bench::new(Mode::Stream, 1000, 800);
+    bench.deliver(&[], true);
+    assert!(bench.called(), "no read will come to tell");
+    bench.deliver(&[b"x"], true);
+    assert!(!bench.called());
+}
+
+#[test]
+fn reader_is_woken_once_per_registration() {
+    let bench = Bench::new(Mode::Stream, 1000, 800);
+    let (count, waker) = Count::new();
+    let mut queue = ReadBuffer::default();
+    assert!(bench.shared.poll_refill(&mut queue, Some(&waker)).is_pending());
+    assert!(!bench.deliver(&[], false));
+    assert!(bench.deliver(&[b"a"], false));
+    assert!(!bench.deliver(&[b"b"], false));
+    assert_eq!(count.woken(), 1);
+    assert!(bench.shared.poll_established(&waker).is_pending());
+    bench.shared.set_established().unwrap().wake();
+    assert!(bench.shared.poll_established(&waker).is_ready());
+}
+
+#[test]
+fn last_handle_detaches() {
+    let mut bench = Bench::new(Mode::Stream, 1000, 800);
+    let handle = Handle::new(bench.shared.clone());
+    let other = handle.clone();
+    assert_eq!(accepted(bench.write(None, b"last words")), Some(10));
+    bench.deliver(&[b"never read"], false);
+    assert!(bench.called());
+    drop(handle);
+    assert!(!bench.called() && !bench.shared.is_detached());
+    drop(other);
+    assert!(bench.called());
+    let intake = bench.take(100);
+    assert!(intake.detached && !intake.abort);
+    assert_eq!(bench.pieces(), [b"last words"]);
+    assert_eq!(bench.shared.room(), 800);
+    bench.deliver(&[b"nor this"], false);
+    assert!(lock(&bench.shared.rx).clear().is_empty());
+}
+
+#[test]
+fn storage_of_a_burst_is_released() {
+    let mut bench = Bench::new(Mode::Message, 1 << 20, 1 << 20);
+    let mut queue = ReadBuffer::default();
+    for _ in 0..1000 {
+        assert!(bench.shared.poll_send_message(None, b"m").is_ready());
+        bench.deliver(&[b"m"], false);
+    }
+    bench.take(usize::MAX);
+    assert!(bench.shared.poll_refill(&mut queue, None).is_ready());
+    while queue.pop().is_some() {}
+    assert!(bench.shared.poll_refill(&mut queue, None).is_pending());
+    let capacity = lock(&bench.shared.tx).clear().capacity()
+        + lock(&bench.shared.rx).clear().capacity()
+        + queue.storage();
+    assert!(capacity <= 3 * KEEP, "{capacity}");
+    assert!(size_of::<Shared>() < 1024, "{}", size_of::<Shared>());
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Write(usize),
+    Take(usize),
+    Deliver(Vec<usize>),
+    Read(usize),
+    Refill,
+}
+
+fn ops() -> impl Strategy<Value = Vec<Op>> {
+    let op = prop_oneof![
+        (0_usize..400).prop_map(Op::Write),
+        (0_usize..400).prop_map(Op::Take),
+        proptest::collection::vec(0_usize..200, 0..4).prop_map(Op::Deliver),
+        (0_usize..400).prop_map(Op::Read),
+        Just(Op::Refill),
+    ];
+    proptest::collection::vec(op, 0..200)
+}
+
+/// The bytes `from..from + count` of an endless sequence.
+fn sequence(from: usize, count: usize) -> Vec<u8> {
+    (from..from + count).map(|i| (i % 251).to_le_bytes()[0]).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Bytes come out in the order they went in, whatever the interleaving, within the limits; and
+    /// a side that was told to wait is called as soon as the other one made way.
+    #[test]
+    fn any_interleaving_keeps_the_bytes(ops in ops(), send in 1_usize..600, recv in 1_usize..600) {
+        let mut bench = Bench::new(Mode::Stream, send, recv);
+        let (mut written, mut taken, mut delivered, mut read) = (0, 0, 0, 0);
+        let mut queue = ReadBuffer::default();
+        let (writer, waker) = Count::new();
+        let mut writer_waits = None;
+        let mut starved = false;
+        for op in ops {
+            match op {
+                Op::Write(count) => {
+                    let data = sequence(written, count);
+                    match accepted(bench.write(Some(&waker), &data)) {
+                        Some(count) => written += count,
+                        None => writer_waits = Some(writer.woken()),
+                    }
+                    prop_assert!(written - taken <= send);
+                }
+                Op::Take(room) => {
+                    starved &= !bench.called();
+                    let intake = bench.take(room);
+                    intake.waker.inspect(Waker::wake_by_ref);
+                    let bytes = bench.pieces().concat();
+                    prop_assert!(bytes.len() <= room);
+                    prop_assert_eq!(&bytes, &sequence(taken, bytes.len()));
+                    taken += bytes.len();
+                    prop_assert_eq!(intake.more, taken < written);
+                    if let Some(before) = writer_waits && !intake.more {
+                        prop_assert!(writer.woken() > before);
+                        writer_waits = None;
+                    }
+                }
+                Op::Deliver(sizes) => {
+                    bench.called();
+                    let mut chunks = VecDeque::new();
+                    let mut room = bench.shared.room();
+                    let mut held_back = false;
+                    for size in sizes {
+                        if room == 0 {
+                            held_back = true;
+                            break;
+                        }
+                        room = room.saturating_sub(charge(size));
+                        chunks.push_back(Bytes::from(sequence(delivered, size)));
+                        delivered += size;
+                    }
+                    bench.shared.deliver(&mut chunks, held_back);
+                    starved = held_back;
+                    prop_assert!(delivered - read <= recv + 200);
+                }
+                Op::Read(limit) => {
+                    let mut bytes = Vec::new();
+                    while bytes.len() < limit && let Some(chunk) = queue.front() {
+                        let part = chunk[..chunk.len().min(limit - bytes.len())].to_vec();
+                        queue.consume(part.len());
+                        bytes.extend(part);
+                    }
+                    bench.shared.report_read(&mut queue);
+                    prop_assert_eq!(&bytes, &sequence(read, bytes.len()));
+                    read += bytes.len();
+                }
+                Op::Refill => {
+                    let empty = bench.shared.poll_refill(&mut queue, None).is_pending();
+                    prop_assert_eq!(empty, queue.front().is_none());
+                    if empty && starved {
+                        prop_assert!(bench.called(), "the driver waits for an empty queue");
+                        starved = false;
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,329 @@
+//! The two sides of a stream, which the stream and its halves are made of.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::task::{Context, Poll, Waker, ready};
+
+use bytes::{BufMut, Bytes};
+use tokio::io::ReadBuf;
+use tokio::task::coop::poll_proceed;
+
+use crate::config::Mode;
+use crate::shared::connection::{Handle, ReadBuffer};
+use crate::util::buffer_pool;
+use crate::util::sync::{Mutex, MutexGuard, lock};
+
+/// Reads a conversation.
+pub(crate) struct Reader {
+    pub(crate) handle: Handle,
+    /// Locked only by the methods that take `&self`, and then for the length of a copy.
+    queue: Mutex<ReadBuffer>,
+}
+
+/// Writes a conversation.
+#[derive(Clone)]
+pub(crate) struct Writer {
+    pub(crate) handle: Handle,
+}
+
+impl Reader {
+    pub(super) fn new(handle: Handle) -> Self {
+        Self { handle, queue: Mutex::new(ReadBuffer::default()) }
+    }
+
+    /// A read in message mode serves from one message.
+    fn single(&self) -> bool {
+        self.handle.mode == Mode::Message
+    }
+
+    fn exclusive(&mut self) -> (&Handle, &mut ReadBuffer) {
+        // A panicked holder leaves valid data, as everywhere (see `sync::lock`).
+        let queue = self.queue.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
+        (&self.handle, queue)
+    }
+
+    pub(crate) fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if buf.remaining() == 0 {
+            return Poll::Ready(Ok(()));
+        }
+        let single = self.single();
+        let (handle, queue) = self.exclusive();
+        ready!(cooperate(cx, |cx| poll_bytes(handle, queue, Some(cx))))?;
+        read(handle, queue, single, buf.remaining(), |part| buf.put_slice(part));
+        Poll::Ready(Ok(()))
+    }
+
+    pub(crate) fn poll_fill_buf(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
+        let (handle, queue) = self.exclusive();
+        ready!(cooperate(cx, |cx| poll_bytes(handle, queue, Some(cx))))?;
+        Poll::Ready(Ok(queue.front().map_or(&[], |chunk| chunk)))
+    }
+
+    pub(crate) fn consume(&mut self, count: usize) {
+        if count > 0 {
+            let (handle, queue) = self.exclusive();
+            queue.consume(count);
+            handle.report_read(queue);
+        }
+    }
+
+    /// The next chunk that has bytes.
+    pub(crate) fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Bytes>> {
+        let (handle, queue) = self.exclusive();
+        ready!(cooperate(cx, |cx| poll_bytes(handle, queue, Some(cx))))?;
+        Poll::Ready(Ok(pop(handle, queue)))
+    }
+
+    /// The next message, or what reads have left of it.
+    pub(crate) fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Bytes>> {
+        check_message_mode(&self.handle)?;
+        let (handle, queue) = self.exclusive();
+        ready!(cooperate(cx, |cx| poll_chunks(handle, queue, Some(cx))))?;
+        if queue.front().is_none() {
+            let text = "the peer has ended its stream: there are no more messages";
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::UnexpectedEof, text)));
+        }
+        Poll::Ready(Ok(pop(handle, queue)))
+    }
+
+    pub(crate) fn poll_peek(
+        &self,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<usize>> {
+        if buf.remaining() == 0 {
+            return Poll::Ready(Ok(0));
+        }
+        let coop = ready!(poll_proceed(cx));
+        let (mut queue, single) = (self.shared_queue(), self.single());
+        let before = buf.remaining();
+        // Who waits for more to peek at must see what arrived since, although nothing was read.
+        let known = queue.peek(before, single).map(<[u8]>::len).sum::<usize>();
+        if known < before && !(single && queue.front().is_some()) {
+            ready!(self.handle.poll_refill(&mut queue, Some(cx.waker())))?;
+        }
+        queue.peek(before, single).for_each(|part| buf.put_slice(part));
+        coop.made_progress();
+        Poll::Ready(Ok(before - buf.remaining()))
+    }
+
+    pub(crate) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // That the conversation has ended is for the read to say.
+        self.poll_open(cx).map(|_open| Ok(()))
+    }
+
+    /// Ready with whether there is something to read, or else nothing more will come.
+    pub(crate) fn poll_open(&self, cx: &mut Context<'_>) -> Poll<bool> {
+        cooperate(cx, |cx| {
+            let mut queue = self.shared_queue();
+            let chunks = poll_chunks(&self.handle, &mut queue, Some(cx));
+            chunks.map(|_ended| queue.front().is_some())
+        })
+    }
+
+    pub(crate) fn try_read(&self, mut buf: &mut [u8]) -> io::Result<usize> {
+        let limit = buf.len();
+        self.try_read_with(limit, |part| buf.put_slice(part))
+    }
+
+    pub(crate) fn try_read_vectored(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        let limit = bufs.iter().map(|buf| buf.len()).sum();
+        let mut bufs = bufs.iter_mut();
+        let mut space: &mut [u8] = &mut [];
+        self.try_read_with(limit, |mut part| {
+            while !part.is_empty() {
+                if space.is_empty() {
+                    let Some(next) = bufs.next() else { return };
+                    space = next;
+                }
+                let count = part.len().min(space.len());
+                let (now, later) = part.split_at(count);
+                space.put_slice(now);
+                part = later;
+            }
+        })
+    }
+
+    pub(crate) fn try_read_with(&self, limit: usize, put: impl FnMut(&[u8])) -> io::Result<usize> {
+        if limit == 0 {
+            return Ok(0);
+        }
+        let mut queue = self.shared_queue();
+        or_would_block(poll_bytes(&self.handle, &mut queue, None))?;
+        Ok(read(&self.handle, &mut queue, self.single(), limit, put))
+    }
+
+    fn shared_queue(&self) -> MutexGuard<'_, ReadBuffer> {
+        lock(&self.queue)
+    }
+}
+
+impl Writer {
+    pub(super) fn new(handle: Handle) -> Self {
+        Self { handle }
+    }
+
+    pub(crate) fn poll_write(&self, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.poll_write_vectored(cx, &[IoSlice::new(buf)])
+    }
+
+    pub(crate) fn poll_write_vectored(
+        &self,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        cooperate(cx, |cx| write(&self.handle, Some(cx.waker()), bufs))
+    }
+
+    pub(crate) fn try_write(&self, buf: &[u8]) -> io::Result<usize> {
+        self.try_write_vectored(&[IoSlice::new(buf)])
+    }
+
+    pub(crate) fn try_write_vectored(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        or_would_block(write(&self.handle, None, bufs))
+    }
+
+    pub(crate) fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // Why writing is over is for the write to say.
+        cooperate(cx, |cx| self.handle.poll_writable(Some(cx.waker())).map(|_room| Ok(())))
+    }
+
+    pub(crate) fn poll_send_message(
+        &self,
+        cx: &mut Context<'_>,
+        message: &[u8],
+    ) -> Poll<io::Result<()>> {
+        check_message_mode(&self.handle)?;
+        cooperate(cx, |cx| self.handle.poll_send_message(Some(cx.waker()), message))
+    }
+}
+
+/// Polls within the task's share of its runtime, which a result uses up a little of.
+fn cooperate<T>(cx: &mut Context<'_>, poll: impl FnOnce(&mut Context<'_>) -> Poll<T>) -> Poll<T> {
+    let coop = ready!(poll_proceed(cx));
+    let result = poll(cx);
+    if result.is_ready() {
+        coop.made_progress();
+    }
+    result
+}
+
+/// Ready when the queue has a chunk, which may be an empty message, or at the end of the stream.
+fn poll_chunks(
+    handle: &Handle,
+    queue: &mut ReadBuffer,
+    cx: Option<&Context<'_>>,
+) -> Poll<io::Result<()>> {
+    match queue.front() {
+        Some(_) => Poll::Ready(Ok(())),
+        None => handle.poll_refill(queue, cx.map(|cx| cx.waker())),
+    }
+}
+
+/// Ready when the queue has a byte, or at the end of the stream.
+fn poll_bytes(
+    handle: &Handle,
+    queue: &mut ReadBuffer,
+    cx: Option<&Context<'_>>,
+) -> Poll<io::Result<()>> {
+    loop {
+        queue.skip_empty();
+        if queue.front().is_some() {
+            return Poll::Ready(Ok(()));
+        }
+        ready!(handle.poll_refill(queue, cx.map(|cx| cx.waker())))?;
+        if queue.front().is_none() {
+            return Poll::Ready(Ok(()));
+        }
+    }
+}
+
+/// Hands at most `limit` bytes to `put` and takes them off the queue.
+fn read(
+    handle: &Handle,
+    queue: &mut ReadBuffer,
+    single: bool,
+    limit: usize,
+    mut put: impl FnMut(&[u8]),
+) -> usize {
+    let mut left = limit;
+    while left > 0
+        && let Some(chunk) = queue.front()
+    {
+        let part = &chunk[..chunk.len().min(left)];
+        let count = part.len();
+        put(part);
+        queue.consume(count);
+        left -= count;
+        if single {
+            break;
+        }
+    }
+    handle.report_read(queue);
+    limit - left
+}
+
+fn pop(handle: &Handle, queue: &mut ReadBuffer) -> Bytes {
+    let chunk = queue.pop().unwrap_or_default();
+    handle.report_read(queue);
+    // A message is in a buffer of its own.
+    if handle.mode == Mode::Stream { buffer_pool::into_recycled(chunk) } else { chunk }
+}
+
+fn check_message_mode(handle: &Handle) -> io::Result<()> {
+    match handle.mode {
+        Mode::Message => Ok(()),
+        mode @ Mode::Stream => {
+            let text =
+                format!("messages need Mode::Message, this conversation is in {mode:?} mode");
+            Err(io::Error::new(io::ErrorKind::InvalidInput, text))
+        }
+    }
+}
+
+fn or_would_block<T>(poll: Poll<io::Result<T>>) -> io::Result<T> {
+    match poll {
+        Poll::Ready(result) => result,
+        Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
+    }
+}
+
+/// Writes `bufs`, one wide buffer after another: what the first of them is ready with counts.
+fn write(handle: &Handle, waker: Option<&Waker>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+    let total = bufs.iter().map(|buf| buf.len()).sum::<usize>();
+    let mut done = 0;
+    loop {
+        let waker = waker.filter(|_| done == 0);
+        let part = (total - done).min(buffer_pool::BUFFER_LEN);
+        match handle.poll_write_with(waker, part, |count| gather(bufs, done, count)) {
+            Poll::Ready(Ok(taken)) => done += taken,
+            _ if done > 0 => return Poll::Ready(Ok(done)),
+            other => return other,
+        }
+        if done == total || !done.is_multiple_of(buffer_pool::BUFFER_LEN) {
+            return Poll::Ready(Ok(done));
+        }
+    }
+}
+
+/// A copy of `count` bytes of `bufs`, after the first `skip`. Small slices share one chunk: a header
+/// and its body should not cost two.
+fn gather(bufs: &[IoSlice<'_>], mut skip: usize, count: usize) -> Bytes {
+    let mut left = count;
+    let parts = bufs.iter().map(|buf| {
+        let rest = &buf[skip.min(buf.len())..];
+        skip -= buf.len() - rest.len();
+        let part = &rest[..rest.len().min(left)];
+        left -= part.len();
+        part
+    });
+    if count >= buffer_pool::LARGE {
+        return buffer_pool::copy(parts);
+    }
+    let mut data = Vec::with_capacity(count);
+    parts.for_each(|part| data.extend_from_slice(part));
+    data.into()
+}

@@ -1,0 +1,353 @@
+//! [`KcpStream`]: one conversation, in the shape of `tokio::net::TcpStream`.
+
+mod datagram;
+pub(crate) mod halves;
+mod io;
+mod options;
+mod readiness;
+pub(crate) mod split;
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::future::poll_fn;
+use std::io::{IoSlice, IoSliceMut, Result};
+use std::net::SocketAddr;
+use std::num::NonZeroU64;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use tokio::io::ReadBuf;
+
+use crate::config::{
+    AckPolicy, SEGMENT_HEADER, Setting, Timing, WritePolicy, check_duplicates, check_mtu,
+    check_windows,
+};
+use crate::error::{ConfigError, ConnectionError};
+use crate::shared::connection::{Handle, Shared};
+use crate::stats::ConnectionStats;
+use crate::stream::halves::{Reader, Writer};
+use crate::stream::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
+use crate::util::sync::{Arc, Ordering};
+
+/// A KCP conversation with one peer: an ordered, reliable byte stream, or messages in
+/// [`Mode::Message`](crate::Mode::Message).
+///
+/// It reads and writes through [`AsyncRead`], [`AsyncBufRead`] and [`AsyncWrite`], with the methods
+/// of `AsyncReadExt` and `AsyncWriteExt`:
+///
+/// * `write` takes as many bytes as the send buffer has room for, at least one, and waits while it
+///   is full. A chunk below 64 bytes counts as 64. In message mode each write starts a segment of
+///   its own; only [`send_message`](Self::send_message) keeps the boundaries of larger ones.
+/// * `flush` hands what was written to the protocol, at once. It does not wait for the peer.
+/// * `shutdown` closes the write side and is `Ok` when the peer has acknowledged every byte; it
+///   fails when nothing was heard of the peer for [`Config::linger`](crate::Config::linger), or
+///   the conversation ends. Reading goes on. Writing then fails with [`BrokenPipe`](std::io::ErrorKind::BrokenPipe).
+/// * `read` returns buffered bytes first and the error of an ended conversation after them. In
+///   message mode one read serves from one message and leaves the rest of it for the next one.
+///
+/// The end of a conversation is an error, see [`ConnectionError`]. Pending and later calls report
+/// the same one.
+///
+/// One task waits in each direction. When several wait to read, or several to write, the last one
+/// that asked is woken.
+///
+/// Dropping the stream, or both of its owned halves, still delivers what was written; it is given
+/// up when nothing more was acknowledged for [`Config::linger`](crate::Config::linger).
+/// [`abort`](Self::abort) delivers nothing.
+///
+/// [`AsyncRead`]: tokio::io::AsyncRead
+/// [`AsyncBufRead`]: tokio::io::AsyncBufRead
+/// [`AsyncWrite`]: tokio::io::AsyncWrite
+pub struct KcpStream {
+    pub(crate) read: Reader,
+    pub(crate) write: Writer,
+}
+
+impl KcpStream {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        let handle = Handle::new(shared);
+        Self { read: Reader::new(handle.clone()), write: Writer::new(handle) }
+    }
+
+    pub(crate) fn handle(&self) -> &Handle {
+        &self.write.handle
+    }
+
+    /// Returns the address of the peer.
+    ///
+    /// # Errors
+    ///
+    /// None; the signature is that of `TcpStream`.
+    pub fn peer_addr(&self) -> Result<SocketAddr> {
+        Ok(self.handle().peer())
+    }
+
+    /// Returns the address the socket is bound to. Its IP is unspecified if it was bound so.
+    ///
+    /// # Errors
+    ///
+    /// None; the signature is that of `TcpStream`.
+    pub fn local_addr(&self) -> Result<SocketAddr> {
+        Ok(self.handle().mailbox().local())
+    }
+
+    /// Returns the conversation id, which both ends share.
+    #[must_use]
+    pub fn conv(&self) -> u32 {
+        self.handle().conv
+    }
+
+    /// Returns what the conversation has done so far.
+    #[must_use]
+    pub fn stats(&self) -> ConnectionStats {
+        self.handle().stats()
+    }
+
+    /// Returns why the conversation ended, once it has.
+    #[must_use]
+    pub fn error(&self) -> Option<ConnectionError> {
+        self.handle().error()
+    }
+
+    /// Waits until the peer has answered.
+    ///
+    /// KCP has no handshake: a stream exists before anyone is known to listen at the other end, and
+    /// the first answer is the proof.
+    ///
+    /// # Errors
+    ///
+    /// The [`ConnectionError`] if the conversation ends first.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost. When several tasks wait, the last one that asked is woken.
+    pub async fn established(&self) -> Result<()> {
+        poll_fn(|cx| self.handle().poll_established(cx.waker())).await
+    }
+
+    /// Splits the stream into a half that reads and one that writes, which borrow it.
+    ///
+    /// With `AsyncBufReadExt` in scope write `KcpStream::split(&mut stream)`: that trait has a
+    /// method of the same name, which method syntax prefers.
+    pub fn split(&mut self) -> (ReadHalf<'_>, WriteHalf<'_>) {
+        (ReadHalf { side: &mut self.read }, WriteHalf { side: &self.write })
+    }
+
+    /// Splits the stream into a half that reads and one that writes, for two tasks.
+    ///
+    /// Dropping the half that writes closes the write side.
+    #[must_use]
+    pub fn into_split(self) -> (OwnedReadHalf, OwnedWriteHalf) {
+        (
+            OwnedReadHalf { side: self.read },
+            OwnedWriteHalf { side: self.write, close_on_drop: true },
+        )
+    }
+
+    /// Ends the conversation at once. What was written and not acknowledged may be lost, and the
+    /// peer need not learn of it.
+    pub fn abort(self) {
+        self.handle().abort();
+    }
+}
+
+/// Reading beyond `AsyncRead`.
+impl KcpStream {
+    /// Waits for bytes and copies them without taking them. Returns their number.
+    ///
+    /// In message mode it copies from one message, and returns 0 if that is empty.
+    ///
+    /// # Errors
+    ///
+    /// The [`ConnectionError`] after the bytes that arrived before it.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost.
+    pub async fn peek(&self, buf: &mut [u8]) -> Result<usize> {
+        let mut buf = ReadBuf::new(buf);
+        poll_fn(|cx| self.poll_peek(cx, &mut buf)).await
+    }
+
+    /// Polls for bytes and copies them without taking them, as [`peek`](Self::peek).
+    ///
+    /// # Errors
+    ///
+    /// As [`peek`](Self::peek).
+    pub fn poll_peek(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<Result<usize>> {
+        self.read.poll_peek(cx, buf)
+    }
+
+    /// Reads bytes that are there, without waiting. Returns their number.
+    ///
+    /// # Errors
+    ///
+    /// [`WouldBlock`](std::io::ErrorKind::WouldBlock) if there are none; the [`ConnectionError`]
+    /// after the bytes that arrived before it.
+    pub fn try_read(&self, buf: &mut [u8]) -> Result<usize> {
+        self.read.try_read(buf)
+    }
+
+    /// Reads bytes that are there into several buffers, in order, without waiting. Returns their
+    /// number.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_read`](Self::try_read).
+    pub fn try_read_vectored(&self, bufs: &mut [IoSliceMut<'_>]) -> Result<usize> {
+        self.read.try_read_vectored(bufs)
+    }
+
+    /// Waits for bytes and returns them as they lie in the receive buffer, without a copy: at least
+    /// one byte, at most one message in message mode. The buffer is used again once all parts of it
+    /// are dropped, so of a stream's chunk a `BytesMut` can only be had by copying.
+    ///
+    /// # Errors
+    ///
+    /// The [`ConnectionError`] after the bytes that arrived before it.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost.
+    pub async fn read_chunk(&mut self) -> Result<Bytes> {
+        poll_fn(|cx| self.read.poll_chunk(cx)).await
+    }
+
+    /// Waits for a message and returns it, without a copy. After reads that took a part of a
+    /// message it returns the rest of that.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidInput`](std::io::ErrorKind::InvalidInput) outside
+    /// [`Mode::Message`](crate::Mode::Message); the [`ConnectionError`] after the messages that
+    /// arrived before it.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost.
+    pub async fn recv_message(&mut self) -> Result<Bytes> {
+        poll_fn(|cx| self.read.poll_message(cx)).await
+    }
+}
+
+/// Writing beyond `AsyncWrite`.
+impl KcpStream {
+    /// Writes as many bytes as there is room for, without waiting. Returns their number.
+    ///
+    /// # Errors
+    ///
+    /// [`WouldBlock`](std::io::ErrorKind::WouldBlock) if there is no room,
+    /// [`BrokenPipe`](std::io::ErrorKind::BrokenPipe) after a shutdown, the [`ConnectionError`]
+    /// once the conversation has ended. Then nothing was written.
+    pub fn try_write(&self, buf: &[u8]) -> Result<usize> {
+        self.write.try_write(buf)
+    }
+
+    /// Writes as many bytes of several buffers as there is room for, in order, without waiting.
+    /// Returns their number.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_write`](Self::try_write).
+    pub fn try_write_vectored(&self, bufs: &[IoSlice<'_>]) -> Result<usize> {
+        self.write.try_write_vectored(bufs)
+    }
+
+    /// Waits for room and writes one message, which the peer receives whole. Returns when it is
+    /// queued.
+    ///
+    /// A message larger than the send buffer is taken when nothing else is queued.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidInput`](std::io::ErrorKind::InvalidInput) outside
+    /// [`Mode::Message`](crate::Mode::Message) or above
+    /// [`max_message_size`](Self::max_message_size);
+    /// [`BrokenPipe`](std::io::ErrorKind::BrokenPipe) after a shutdown; the [`ConnectionError`]
+    /// once the conversation has ended. Then nothing was written.
+    ///
+    /// # Cancel safety
+    ///
+    /// The message is queued whole in the call that completes, or not at all.
+    pub async fn send_message(&mut self, message: &[u8]) -> Result<()> {
+        poll_fn(|cx| self.write.poll_send_message(cx, message)).await
+    }
+
+    /// Returns the largest message in bytes that can be sent now. It falls with the datagram size.
+    #[must_use]
+    pub fn max_message_size(&self) -> usize {
+        self.handle().max_message.load(Ordering::Relaxed)
+    }
+}
+
+/// Settings that may change while the conversation runs. They take effect when the driver sees
+/// them, after at most one of its turns, in the order of the calls.
+impl KcpStream {
+    /// Sets the send and the receive window, in segments.
+    ///
+    /// # Errors
+    ///
+    /// When one is 0.
+    pub fn set_windows(&self, send: u16, recv: u16) -> std::result::Result<(), ConfigError> {
+        check_windows(send, recv)?;
+        self.handle().set(Setting::Windows { send, recv });
+        Ok(())
+    }
+
+    /// Sets the timing preset.
+    pub fn set_timing(&self, preset: Timing) {
+        self.handle().set(Setting::NoDelay(preset));
+    }
+
+    /// Sets when received data is acknowledged.
+    pub fn set_ack_policy(&self, policy: AckPolicy) {
+        self.handle().set(Setting::AckPolicy(policy));
+    }
+
+    /// Sets when written data leaves.
+    pub fn set_write_policy(&self, policy: WritePolicy) {
+        self.handle().set_write_policy(policy);
+    }
+
+    /// Lowers the largest datagram to `mtu` bytes, headers included. What is in flight keeps its
+    /// size.
+    ///
+    /// # Errors
+    ///
+    /// When it is below 25, with what FEC and the cipher add, or above the present size.
+    pub fn set_mtu(&self, mtu: u16) -> std::result::Result<(), ConfigError> {
+        let overhead = self.handle().overhead;
+        check_mtu(mtu, overhead)?;
+        // Lowered here already: a second call that comes before the driver's turn is checked
+        // against this one.
+        let present = self.handle().mtu.fetch_min(usize::from(mtu), Ordering::Relaxed);
+        let smallest = (overhead + SEGMENT_HEADER) as u64 + 1;
+        ConfigError::check("mtu (bytes)", mtu, smallest, present as u64)?;
+        self.handle().set(Setting::Mtu(mtu));
+        Ok(())
+    }
+
+    /// Sets how many bytes per second may leave, headers included; `None` for no limit.
+    pub fn set_rate_limit(&self, bytes_per_second: Option<NonZeroU64>) {
+        self.handle().set(Setting::RateLimit(bytes_per_second));
+    }
+
+    /// Sets how many extra copies of each datagram leave, 0 to 8.
+    ///
+    /// # Errors
+    ///
+    /// When it is above 8.
+    pub fn set_duplicates(&self, copies: u8) -> std::result::Result<(), ConfigError> {
+        check_duplicates(copies)?;
+        self.handle().set(Setting::Duplicates(copies));
+        Ok(())
+    }
+}
+
+impl fmt::Debug for KcpStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.handle().describe("KcpStream", f)
+    }
+}

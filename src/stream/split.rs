@@ -1,0 +1,274 @@
+//! Halves of a stream: borrowed from [`KcpStream::split`], owned from [`KcpStream::into_split`].
+
+use std::fmt;
+use std::future::poll_fn;
+use std::io::{IoSlice, IoSliceMut, Result};
+use std::net::SocketAddr;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use thiserror::Error;
+use tokio::io::ReadBuf;
+
+use crate::error::ConnectionError;
+use crate::stats::ConnectionStats;
+use crate::stream::KcpStream;
+use crate::stream::halves::{Reader, Writer};
+use crate::util::sync::Ordering;
+
+/// The half of a [`KcpStream`] that reads, borrowed from it by [`KcpStream::split`].
+pub struct ReadHalf<'a> {
+    pub(crate) side: &'a mut Reader,
+}
+
+/// The half of a [`KcpStream`] that writes, borrowed from it by [`KcpStream::split`].
+///
+/// `shutdown` closes the write side. Dropping the half does nothing.
+pub struct WriteHalf<'a> {
+    pub(crate) side: &'a Writer,
+}
+
+/// The half of a [`KcpStream`] that reads, from [`KcpStream::into_split`].
+///
+/// Dropping it discards what it has not read; the conversation goes on. Since nobody reads any more
+/// the peer can send at most another receive buffer and window.
+pub struct OwnedReadHalf {
+    pub(crate) side: Reader,
+}
+
+/// The half of a [`KcpStream`] that writes, from [`KcpStream::into_split`].
+///
+/// Dropping it closes the write side: what was written is still delivered. See
+/// [`forget`](Self::forget).
+pub struct OwnedWriteHalf {
+    pub(crate) side: Writer,
+    pub(crate) close_on_drop: bool,
+}
+
+/// The two halves given to `reunite` are not of the same stream. They are returned.
+#[derive(Debug, Error)]
+#[error(
+    "the halves are of different streams: the one that reads of conversation {} with {}, \
+     the one that writes of conversation {} with {}",
+    .0.conv(), .0.side.handle.peer(), .1.conv(), .1.side.handle.peer()
+)]
+pub struct ReuniteError(pub OwnedReadHalf, pub OwnedWriteHalf);
+
+/// What both kinds of half tell about their conversation.
+macro_rules! describe {
+    ($($half:ty: $name:literal),*) => {$(
+        impl $half {
+            /// Returns the address of the peer.
+            ///
+            /// # Errors
+            ///
+            /// None, as [`KcpStream::peer_addr`].
+            pub fn peer_addr(&self) -> Result<SocketAddr> {
+                Ok(self.side.handle.peer())
+            }
+
+            /// Returns the address the socket is bound to.
+            ///
+            /// # Errors
+            ///
+            /// None, as [`KcpStream::local_addr`].
+            pub fn local_addr(&self) -> Result<SocketAddr> {
+                Ok(self.side.handle.mailbox().local())
+            }
+
+            /// Returns the conversation id, which both ends share.
+            #[must_use]
+            pub fn conv(&self) -> u32 {
+                self.side.handle.conv
+            }
+
+            /// Returns what the conversation has done so far.
+            #[must_use]
+            pub fn stats(&self) -> ConnectionStats {
+                self.side.handle.stats()
+            }
+
+            /// Returns why the conversation ended, once it has.
+            #[must_use]
+            pub fn error(&self) -> Option<ConnectionError> {
+                self.side.handle.error()
+            }
+        }
+
+        impl fmt::Debug for $half {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.side.handle.describe($name, f)
+            }
+        }
+    )*};
+}
+
+macro_rules! read_methods {
+    ($($half:ty),*) => {$(
+        impl $half {
+            /// Waits for bytes and copies them without taking them, as [`KcpStream::peek`].
+            ///
+            /// # Errors
+            ///
+            /// As [`KcpStream::peek`].
+            ///
+            /// # Cancel safety
+            ///
+            /// Nothing is lost.
+            pub async fn peek(&mut self, buf: &mut [u8]) -> Result<usize> {
+                let mut buf = ReadBuf::new(buf);
+                poll_fn(|cx| self.poll_peek(cx, &mut buf)).await
+            }
+
+            /// Polls for bytes and copies them without taking them, as [`KcpStream::poll_peek`].
+            ///
+            /// # Errors
+            ///
+            /// As [`KcpStream::peek`].
+            pub fn poll_peek(
+                &mut self,
+                cx: &mut Context<'_>,
+                buf: &mut ReadBuf<'_>,
+            ) -> Poll<Result<usize>> {
+                self.side.poll_peek(cx, buf)
+            }
+
+            /// Reads bytes that are there, without waiting. Returns their number.
+            ///
+            /// # Errors
+            ///
+            /// As [`KcpStream::try_read`].
+            pub fn try_read(&self, buf: &mut [u8]) -> Result<usize> {
+                self.side.try_read(buf)
+            }
+
+            /// Reads bytes that are there into several buffers, in order, without waiting. Returns
+            /// their number.
+            ///
+            /// # Errors
+            ///
+            /// As [`KcpStream::try_read`].
+            pub fn try_read_vectored(&self, bufs: &mut [IoSliceMut<'_>]) -> Result<usize> {
+                self.side.try_read_vectored(bufs)
+            }
+
+            /// Waits for bytes and returns them without a copy, as [`KcpStream::read_chunk`].
+            ///
+            /// # Errors
+            ///
+            /// As [`KcpStream::read_chunk`].
+            ///
+            /// # Cancel safety
+            ///
+            /// Nothing is lost.
+            pub async fn read_chunk(&mut self) -> Result<Bytes> {
+                poll_fn(|cx| self.side.poll_chunk(cx)).await
+            }
+
+            /// Waits for a message and returns it, as [`KcpStream::recv_message`].
+            ///
+            /// # Errors
+            ///
+            /// As [`KcpStream::recv_message`].
+            ///
+            /// # Cancel safety
+            ///
+            /// Nothing is lost.
+            pub async fn recv_message(&mut self) -> Result<Bytes> {
+                poll_fn(|cx| self.side.poll_message(cx)).await
+            }
+        }
+    )*};
+}
+
+macro_rules! write_methods {
+    ($($half:ty),*) => {$(
+        impl $half {
+            /// Writes as many bytes as there is room for, without waiting. Returns their number.
+            ///
+            /// # Errors
+            ///
+            /// As [`KcpStream::try_write`].
+            pub fn try_write(&self, buf: &[u8]) -> Result<usize> {
+                self.side.try_write(buf)
+            }
+
+            /// Writes as many bytes of several buffers as there is room for, in order, without
+            /// waiting. Returns their number.
+            ///
+            /// # Errors
+            ///
+            /// As [`KcpStream::try_write`].
+            pub fn try_write_vectored(&self, bufs: &[IoSlice<'_>]) -> Result<usize> {
+                self.side.try_write_vectored(bufs)
+            }
+
+            /// Waits for room and writes one message, as [`KcpStream::send_message`].
+            ///
+            /// # Errors
+            ///
+            /// As [`KcpStream::send_message`].
+            ///
+            /// # Cancel safety
+            ///
+            /// The message is queued whole in the call that completes, or not at all.
+            pub async fn send_message(&mut self, message: &[u8]) -> Result<()> {
+                poll_fn(|cx| self.side.poll_send_message(cx, message)).await
+            }
+
+            /// Returns the largest message in bytes that can be sent now.
+            #[must_use]
+            pub fn max_message_size(&self) -> usize {
+                self.side.handle.max_message.load(Ordering::Relaxed)
+            }
+        }
+    )*};
+}
+
+describe!(
+    ReadHalf<'_>: "ReadHalf", WriteHalf<'_>: "WriteHalf",
+    OwnedReadHalf: "OwnedReadHalf", OwnedWriteHalf: "OwnedWriteHalf"
+);
+read_methods!(ReadHalf<'_>, OwnedReadHalf);
+write_methods!(WriteHalf<'_>, OwnedWriteHalf);
+
+impl OwnedReadHalf {
+    /// Puts the two halves of a stream together again.
+    ///
+    /// # Errors
+    ///
+    /// Both halves, when they are not of the same stream.
+    pub fn reunite(self, write: OwnedWriteHalf) -> std::result::Result<KcpStream, ReuniteError> {
+        if !self.side.handle.is_same(&write.side.handle) {
+            return Err(ReuniteError(self, write));
+        }
+        let side = write.side.clone();
+        write.forget();
+        Ok(KcpStream { read: self.side, write: side })
+    }
+}
+
+impl OwnedWriteHalf {
+    /// Puts the two halves of a stream together again.
+    ///
+    /// # Errors
+    ///
+    /// Both halves, when they are not of the same stream.
+    pub fn reunite(self, read: OwnedReadHalf) -> std::result::Result<KcpStream, ReuniteError> {
+        read.reunite(self)
+    }
+
+    /// Drops the half without closing the write side. If the other half is gone as well the
+    /// conversation is dropped, as [`KcpStream`] says.
+    pub fn forget(mut self) {
+        self.close_on_drop = false;
+    }
+}
+
+impl Drop for OwnedWriteHalf {
+    fn drop(&mut self) {
+        if self.close_on_drop {
+            self.side.handle.close_write();
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! Helpers without protocol or I/O.
+
+pub(crate) mod buffer_pool;
+pub(crate) mod queue;
+pub(crate) mod sync;
