@@ -14,6 +14,7 @@ mod connection;
 mod demux;
 mod migration;
 pub(crate) mod packet_codec;
+mod packet_writer;
 mod peer_table;
 mod receive;
 pub(crate) mod replay_filter;

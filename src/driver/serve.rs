@@ -5,9 +5,18 @@ use std::io;
 use std::time::Instant;
 
 use super::{CONN_PACKETS, Driver, TIME_WAIT};
-use crate::driver::connection::{PacketWriter, Unfinished};
+use crate::driver::packet_writer::PacketWriter;
 use crate::shared::notifier::ConnId;
 use crate::sys::Socket;
+
+/// Why a turn ended before a connection had sent everything that is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unfinished {
+    /// The turn's budget is used up or the socket is blocked: the connection comes first next time.
+    Full,
+    /// The connection has used its quota: the other ready connections come first.
+    Quota,
+}
 
 impl<S: Socket> Driver<S> {
     /// Serves the ready conversations until the turn's budget is used up. While the socket is

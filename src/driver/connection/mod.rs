@@ -17,7 +17,6 @@ use crate::driver::Scratch;
 use crate::driver::connection::migration::PathChallenge;
 pub(super) use crate::driver::connection::migration::PathValidation;
 use crate::driver::connection::transmit::AmplificationBudget;
-pub(super) use crate::driver::connection::transmit::{PacketWriter, Unfinished};
 use crate::driver::demux::{Key, OpenedBy, Opening};
 use crate::error::ConnectionError;
 use crate::fec;

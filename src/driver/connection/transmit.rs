@@ -3,27 +3,8 @@
 use std::time::Instant;
 
 use crate::driver::connection::Conn;
-use crate::driver::packet_codec::{PacketCodec, SendExtras};
-use crate::driver::send_batch::SendBatch;
-use crate::fec::FecEncoder;
-
-/// Why a conversation could not send all that is due.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) enum Unfinished {
-    /// The turn is over or the socket takes no more; it is first in the next turn.
-    Full,
-    /// It had its share; the others come first.
-    Quota,
-}
-
-/// Where a conversation's datagrams go.
-#[derive(Debug)]
-pub(in super::super) struct PacketWriter<'a> {
-    pub(in super::super) tx: &'a mut SendBatch,
-    pub(in super::super) codec: &'a mut PacketCodec,
-    /// Of the address.
-    pub(in super::super) fec: Option<&'a mut FecEncoder>,
-}
+use crate::driver::packet_codec::SendExtras;
+use crate::driver::packet_writer::PacketWriter;
 
 /// What may be sent to a peer that has proved nothing: three times what came from there, or a
 /// first datagram. Whoever gives someone else's address makes us send no more than that to it.
