@@ -10,12 +10,7 @@ use crate::config::Config;
 use crate::crypto::nonce::{MIN_TAGGED_NONCE_LEN, NonceSecret, NonceSource};
 use crate::crypto::{Overhead, PacketCipher};
 use crate::driver::send_batch::SendBatch;
-use crate::fec::{self, FecEncoder};
-
-/// Bytes of an out-of-band packet before its payload: the header and the conversation id.
-pub(crate) const OUT_OF_BAND_HEAD: usize = fec::HEADER_LEN + 4;
-/// Every out-of-band packet has this in place of a shard number.
-const OUT_OF_BAND_SEQID: u32 = u32::MAX;
+use crate::fec::{self, FecEncoder, oob};
 
 /// Why a datagram was not opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,13 +117,7 @@ impl PacketCodec {
         payload: &[u8],
     ) {
         let start = tx.begin(self.overhead.header_len);
-        let size = u16::try_from(OUT_OF_BAND_HEAD - 6 + payload.len()).unwrap_or(u16::MAX);
-        let out = tx.tail();
-        out.extend_from_slice(&OUT_OF_BAND_SEQID.to_le_bytes());
-        out.extend_from_slice(&fec::OUT_OF_BAND.to_le_bytes());
-        out.extend_from_slice(&size.to_le_bytes());
-        out.extend_from_slice(&conv.to_le_bytes());
-        out.extend_from_slice(payload);
+        oob::write(tx.tail(), conv, payload);
         self.finish(tx, dst, start);
     }
 
@@ -168,10 +157,4 @@ impl PacketCodec {
         }
         Ok(Opened { body, nonce })
     }
-}
-
-/// The conversation id and the payload of an out-of-band packet.
-pub(crate) fn out_of_band(packet: &[u8]) -> Option<(u32, &[u8])> {
-    let (conv, payload) = packet.get(fec::HEADER_LEN..)?.split_first_chunk()?;
-    Some((u32::from_le_bytes(*conv), payload))
 }

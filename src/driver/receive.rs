@@ -8,9 +8,9 @@ use super::{Driver, RECV_CALLS, RX, TURN_ANSWERS, TURN_PACKETS};
 use crate::core::connection::PacketType;
 use crate::core::segment::{self, Header};
 use crate::driver::demux::Route;
-use crate::driver::packet_codec::{OpenFailure, Opened, SendExtras, out_of_band};
+use crate::driver::packet_codec::{OpenFailure, Opened, SendExtras};
 use crate::driver::packet_writer::PacketWriter;
-use crate::fec::{self, FecFlag};
+use crate::fec::{self, FecFlag, oob};
 use crate::shared::notifier::ConnId;
 use crate::sys::{RecvFault, RxBatch, Socket, classify_recv, count};
 
@@ -185,7 +185,7 @@ impl<S: Socket> Driver<S> {
 
     /// Takes an out-of-band datagram, for a conversation that exists.
     fn on_out_of_band(&mut self, now: Instant, from: SocketAddr, packet: &[u8]) {
-        let Some((conv, payload)) = out_of_band(packet) else {
+        let Some((conv, payload)) = oob::parse(packet) else {
             self.stats.dropped_truncated += 1;
             return;
         };

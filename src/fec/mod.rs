@@ -18,6 +18,7 @@ pub mod bench;
 mod decoder;
 mod encoder;
 mod gf256;
+pub(crate) mod oob;
 mod reconstruct;
 mod shard_buffers;
 #[cfg(test)]

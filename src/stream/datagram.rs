@@ -8,14 +8,10 @@ use bytes::Bytes;
 
 use super::KcpStream;
 use crate::config::Setting;
-use crate::driver::packet_codec::OUT_OF_BAND_HEAD;
-use crate::fec::{self, FecConfig};
+use crate::fec::{FecConfig, oob};
 use crate::shared::connection::Handle;
 use crate::stream::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 use crate::util::sync::Ordering;
-
-/// Bytes of an out-of-band packet that are not among those every datagram has.
-const CONV: usize = OUT_OF_BAND_HEAD - fec::HEADER_LEN;
 
 /// Datagrams beside the stream, as kcp-go's out-of-band packets.
 ///
@@ -179,7 +175,7 @@ fn try_recv(handle: &Handle) -> Result<Bytes> {
 
 fn limit(handle: &Handle) -> Option<usize> {
     let kcp = handle.mtu.load(Ordering::Relaxed).saturating_sub(handle.overhead);
-    handle.framed.then(|| kcp.saturating_sub(CONV))
+    handle.framed.then(|| kcp.saturating_sub(oob::CONV_LEN))
 }
 
 fn set_fec(handle: &Handle, fec: FecConfig) -> Result<()> {
