@@ -28,7 +28,7 @@ fn segment(command: Command, sn: u32, una: u32) -> Vec<u8> {
 fn full(window: u16, fast: bool, now: Instant) -> Kcp {
     let resend = if fast { Timing::FAST3 } else { no_resend() };
     let mut config = KcpConfig::default();
-    (config.send_window, config.mode, config.no_delay) = (window, Mode::Message, resend);
+    (config.send_window, config.mode, config.timing) = (window, Mode::Message, resend);
     (config.keepalive, config.idle_timeout, config.early_retransmit) = (None, None, false);
     let mut kcp = Kcp::new(CONV, &config, now, Seed::default()).expect("valid");
     kcp.input(now, &segment(Command::WindowUpdate, 1, 0), PacketType::Regular).expect("valid");

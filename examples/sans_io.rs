@@ -74,7 +74,7 @@ fn main() -> Result<()> {
     let mut now = start; // read once: from here on it only jumps
 
     let mut config = KcpConfig::new();
-    config.no_delay = Timing::FAST3;
+    config.timing = Timing::FAST3;
     config.send_window = 128;
     let conv = 1; // both ends know it
     let mut ends = [

@@ -123,7 +123,7 @@ impl Config {
     /// Sets the timing preset.
     #[must_use]
     pub fn timing(mut self, preset: Timing) -> Self {
-        self.kcp.no_delay = preset;
+        self.kcp.timing = preset;
         self
     }
 
@@ -324,7 +324,7 @@ pub(crate) enum Setting {
         send: u16,
         recv: u16,
     },
-    NoDelay(Timing),
+    Timing(Timing),
     AckPolicy(AckPolicy),
     WritePolicy(WritePolicy),
     /// Downwards only: what is in flight keeps its size.

@@ -96,7 +96,7 @@ enum Mode {
 impl Link {
     pub(crate) fn config(&self) -> Result<Config> {
         let mut config = Config::new()
-            .timing(self.no_delay()?)
+            .timing(self.timing()?)
             .mtu(self.mtu)
             .windows(self.sndwnd, self.rcvwnd)
             .cipher(self.cipher()?);
@@ -126,7 +126,7 @@ impl Link {
         Ok(config)
     }
 
-    fn no_delay(&self) -> Result<Timing> {
+    fn timing(&self) -> Result<Timing> {
         let (nodelay, interval, resend, nc) = match self.mode {
             Mode::Normal => (0, 40, 2, 1),
             Mode::Fast => (0, 30, 2, 1),

@@ -36,7 +36,7 @@ pub trait Peer: fmt::Debug {
 
 /// The presets by kcptun's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "named after the constants of NoDelay")]
+#[expect(missing_docs, reason = "named after the constants of Timing")]
 pub enum Preset {
     Protocol,
     Normal,
@@ -182,7 +182,7 @@ impl Ours {
     ) -> anyhow::Result<Self> {
         let start = Instant::now();
         let mut config = KcpConfig::new();
-        config.no_delay = settings.preset.ours();
+        config.timing = settings.preset.ours();
         config.mode = settings.mode;
         config.send_window = settings.send_window;
         config.recv_window = settings.recv_window;

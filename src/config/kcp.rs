@@ -138,7 +138,7 @@ pub enum Backoff {
 #[non_exhaustive]
 pub struct KcpConfig {
     /// Timing preset. Default [`Timing::FAST2`].
-    pub no_delay: Timing,
+    pub timing: Timing,
     /// Most segments in flight or waiting, 1 to 65,535. Default 1,024.
     pub send_window: u16,
     /// Most segments received and not yet read, 1 to 65,535. Default 1,024.
@@ -193,7 +193,7 @@ pub struct KcpConfig {
 impl Default for KcpConfig {
     fn default() -> Self {
         Self {
-            no_delay: Timing::FAST2,
+            timing: Timing::FAST2,
             send_window: DEFAULT_WINDOW,
             recv_window: DEFAULT_WINDOW,
             auto_windows: true,

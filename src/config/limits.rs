@@ -57,7 +57,7 @@ impl Limits {
         ConfigError::check("backlog", self.backlog, 1, 1 << 16)?;
         ConfigError::check("max_unvalidated", self.max_unvalidated, 1, 1 << 20)?;
         let timeout = self.validation_timeout.as_millis();
-        ConfigError::check("unvalidated_timeout (ms)", timeout, 1_000, 60 * 60 * 1_000)?;
+        ConfigError::check("validation_timeout (ms)", timeout, 1_000, 60 * 60 * 1_000)?;
         Ok(())
     }
 }

@@ -48,7 +48,7 @@ impl Choices<'_> {
             recv_window: self.recv_window(mode),
             mtu: self.pick(&[25, 50, 100, 576, 1_400]),
             mode,
-            no_delay: self.preset(),
+            timing: self.preset(),
             ack_policy: self.acks(),
             write_policy: self.pick(&[WritePolicy::Immediate, WritePolicy::Delayed]),
             backoff: self.pick(&[Backoff::Linear, Backoff::Exponential]),
@@ -85,7 +85,7 @@ impl Choices<'_> {
     pub(super) fn setting(&mut self, mode: Mode) -> Setting {
         match self.byte() % 6 {
             0 => Setting::Windows { send: self.pick(&[1, 9, 200]), recv: self.recv_window(mode) },
-            1 => Setting::NoDelay(self.preset()),
+            1 => Setting::Timing(self.preset()),
             2 => Setting::AckPolicy(self.acks()),
             3 => Setting::WritePolicy(self.pick(&[WritePolicy::Immediate, WritePolicy::Delayed])),
             4 => Setting::Mtu(self.pick(&[25, 60, 500, 1_400])),

@@ -298,7 +298,7 @@ impl KcpStream {
 
     /// Sets the timing preset.
     pub fn set_timing(&self, preset: Timing) {
-        self.handle().set(Setting::NoDelay(preset));
+        self.handle().set(Setting::Timing(preset));
     }
 
     /// Sets when received data is acknowledged.

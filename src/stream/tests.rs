@@ -334,7 +334,7 @@ fn settings_are_checked_and_sent() {
     });
     let expected = [
         Setting::Windows { send: 1, recv: 2 },
-        Setting::NoDelay(Timing::FAST3),
+        Setting::Timing(Timing::FAST3),
         Setting::AckPolicy(AckPolicy::Immediate),
         Setting::WritePolicy(WritePolicy::Delayed),
         Setting::Mtu(1200),

@@ -145,7 +145,7 @@ impl Kcp {
             clock: Clock::new(now, seed.ts_epoch),
             mode: config.mode,
             mtu: usize::from(config.mtu),
-            interval: config.no_delay.interval,
+            interval: config.timing.interval,
             ack_policy: config.ack_policy,
             write_policy: config.write_policy,
             send: Sender::new(config, sn, usize::from(config.mtu) - SEGMENT_HEADER),
@@ -387,7 +387,7 @@ impl Kcp {
 
     /// Sets the timing preset.
     pub fn set_timing(&mut self, preset: Timing) {
-        self.apply(Setting::NoDelay(preset));
+        self.apply(Setting::Timing(preset));
     }
 
     /// Sets when acknowledgements leave.
@@ -423,7 +423,7 @@ impl Kcp {
                 self.send.set_window(send);
                 self.recv.set_window(recv);
             }
-            Setting::NoDelay(preset) => {
+            Setting::Timing(preset) => {
                 self.interval = preset.interval;
                 self.send.set_timing(&preset);
             }

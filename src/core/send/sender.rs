@@ -94,7 +94,7 @@ impl Sender {
             loss: LossDetector::new(config.early_retransmit, config.backoff, longest),
             rtt: RttEstimator::new(config.max_retransmit_interval),
             remote: RemoteWindow::new(start),
-            cwnd: CongestionWindow::new(config.no_delay.congestion, start),
+            cwnd: CongestionWindow::new(config.timing.congestion, start),
             window: config.send_window,
             autotune: WindowAutotune::of(config.send_window, config.auto_windows, start),
             fast_resend: 0,
@@ -106,7 +106,7 @@ impl Sender {
             last_peer_activity: Micros(0),
             pto_backoff: None,
         };
-        sender.set_timing(&config.no_delay);
+        sender.set_timing(&config.timing);
         sender
     }
 

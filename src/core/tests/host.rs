@@ -265,7 +265,7 @@ impl Side {
         }
         let which = self.rng.below(self.plan.alternatives.len() as u64) as usize;
         let KcpConfig {
-            no_delay,
+            timing,
             send_window,
             recv_window,
             mtu,
@@ -274,13 +274,13 @@ impl Side {
             rate_limit,
             ..
         } = self.plan.alternatives[which];
-        self.kcp.set_timing(no_delay);
+        self.kcp.set_timing(timing);
         self.kcp.set_ack_policy(ack_policy);
         self.kcp.set_write_policy(write_policy);
         self.kcp.set_rate_limit(rate_limit);
         self.set_windows(send_window, recv_window);
         self.set_mtu(mtu);
-        self.plan.config.no_delay = no_delay;
+        self.plan.config.timing = timing;
         self.plan.config.rate_limit = rate_limit;
         self.slowest = self.slowest.into_iter().chain(rate_limit).min();
     }

@@ -15,7 +15,7 @@ const RTT: u64 = 40 * MILLIS;
 /// `count` full segments in flight, sent at stamp 1,000 and some of them again later.
 fn in_flight(count: u32) -> Lone {
     let mut config = config();
-    config.no_delay = Timing::FAST3;
+    config.timing = Timing::FAST3;
     let mut lone = Lone::new(&config);
     lone.now = 1_000 * MILLIS;
     lone.write(vec![7; 1_376 * count as usize]);

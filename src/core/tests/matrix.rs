@@ -37,7 +37,7 @@ fn plan(preset: Timing, loss: u32, jitter: u64) -> Plan {
     for side in &mut plan.sides {
         (side.config.send_window, side.config.recv_window) = (256, 1_024);
         side.config.auto_windows = false;
-        side.config.no_delay = preset;
+        side.config.timing = preset;
         side.link = LinkConfig {
             delay: 20 * MILLIS,
             jitter,

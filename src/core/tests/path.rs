@@ -103,7 +103,7 @@ fn loss_alone_is_not_taken_for_a_narrow_path() {
             side.link.loss = 300_000;
             // With its congestion window there is never much in flight.
             if seed % 4 >= 2 {
-                side.config.no_delay = Timing::KCP_DEFAULT;
+                side.config.timing = Timing::KCP_DEFAULT;
             }
         }
         let mut sim = Sim::new(&plan);

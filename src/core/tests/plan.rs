@@ -166,7 +166,7 @@ impl Plan {
     fn round_trip(&self) -> u64 {
         let once = |side: &SidePlan| {
             let config = &side.at_worst().config;
-            let interval = config.no_delay.interval.as_micros() as u64;
+            let interval = config.timing.interval.as_micros() as u64;
             let limit = config.rate_limit.map_or(0, |rate| 65_536 * SECOND / rate.get());
             side.link.longest_delay() + side.tick + interval + limit
         };
@@ -192,7 +192,7 @@ impl Plan {
             let window = u64::from(side.config.send_window.min(peer.config.recv_window));
             let window = window.min(peer.config.recv_budget() as u64 / 1_540).clamp(1, n);
             // KCP's congestion window stays small while anything is lost or late.
-            let window = if side.config.no_delay.congestion == CongestionControl::Reno {
+            let window = if side.config.timing.congestion == CongestionControl::Reno {
                 window.min(2)
             } else {
                 window
@@ -229,10 +229,10 @@ impl SidePlan {
             config.recv_window = config.recv_window.min(other.recv_window);
             config.mtu = config.mtu.min(other.mtu);
             config.rate_limit = config.rate_limit.into_iter().chain(other.rate_limit).min();
-            if other.no_delay.congestion == CongestionControl::Reno {
-                config.no_delay.congestion = CongestionControl::Reno;
+            if other.timing.congestion == CongestionControl::Reno {
+                config.timing.congestion = CongestionControl::Reno;
             }
-            config.no_delay.interval = config.no_delay.interval.max(other.no_delay.interval);
+            config.timing.interval = config.timing.interval.max(other.timing.interval);
         }
         worst
     }
@@ -252,7 +252,7 @@ pub(super) fn draw_config(rng: &mut Rng, mode: Mode) -> KcpConfig {
     config.send_window = rng.pick(&windows);
     config.recv_window = rng.pick(&windows);
     config.mtu = if rng.chance(600_000) { 1_400 } else { rng.spread(25, 1_500) as u16 };
-    config.no_delay = if rng.chance(700_000) {
+    config.timing = if rng.chance(700_000) {
         rng.pick(&presets)
     } else {
         let interval = Duration::from_millis(rng.spread(10, 1_000));
@@ -283,7 +283,7 @@ impl fmt::Display for Plan {
         write!(f, "set={set} seed={seed} start={} chaos={chaos}", start.0)?;
         for (name, side) in ["a", "b"].into_iter().zip(&self.sides) {
             let (c, t, r) = (&side.config, &side.traffic, &side.reading);
-            let preset = &c.no_delay;
+            let preset = &c.timing;
             write!(f, " | {name}: epoch={} mode={:?}", side.ts_epoch, c.mode)?;
             write!(f, " windows={}/{} mtu={}", c.send_window, c.recv_window, c.mtu)?;
             write!(
@@ -312,7 +312,7 @@ impl fmt::Display for Plan {
             }
             for other in &side.alternatives {
                 let (send, recv) = (other.send_window, other.recv_window);
-                write!(f, " or windows={send}/{recv} mtu={} {:?}", other.mtu, other.no_delay)?;
+                write!(f, " or windows={send}/{recv} mtu={} {:?}", other.mtu, other.timing)?;
             }
             if side.freeze.1 > 0 {
                 write!(f, " freeze={:?}", side.freeze)?;

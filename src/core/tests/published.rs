@@ -17,7 +17,7 @@ fn transfer(jitter: u64, keep_order: bool, bytes: u64) -> (ConnectionStats, f64)
     for side in &mut plan.sides {
         let config = &mut side.config;
         (config.send_window, config.recv_window) = (2_048, 2_048);
-        config.no_delay =
+        config.timing =
             Timing::new(false, Duration::from_millis(10), None, CongestionControl::Disabled)
                 .unwrap();
         side.link = LinkConfig {

@@ -35,7 +35,7 @@ fn setup() -> impl Strategy<Value = KcpConfig> {
         |(window, corked, messages, with_congestion, rate)| {
             let mut config = config();
             config.send_window = window;
-            config.no_delay = if with_congestion { Timing::KCP_DEFAULT } else { Timing::TURBO };
+            config.timing = if with_congestion { Timing::KCP_DEFAULT } else { Timing::TURBO };
             config.write_policy =
                 if corked { WritePolicy::Delayed } else { WritePolicy::Immediate };
             config.mode = if messages { Mode::Message } else { Mode::Stream };

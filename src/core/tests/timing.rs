@@ -16,7 +16,7 @@ type Pushes = Vec<(u32, u32, u64)>;
 /// A conversation that knows its path, and a window that leaves over it.
 fn window(preset: Timing, rtt: u64) -> (Lone, Pushes) {
     let mut config = config();
-    config.no_delay = preset;
+    config.timing = preset;
     config.send_window = u16::try_from(WINDOW).unwrap();
     let mut lone = Lone::new(&config);
     lone.write(vec![1; MSS]);
@@ -103,7 +103,7 @@ fn a_congestion_window_is_not_burdened_with_twins() {
 #[test]
 fn a_twin_that_is_not_needed_any_more_keeps_nobody_waiting() {
     let mut config = config();
-    (config.mode, config.no_delay, config.send_window) = (Mode::Message, Timing::TURBO, 4);
+    (config.mode, config.timing, config.send_window) = (Mode::Message, Timing::TURBO, 4);
     let mut lone = Lone::new(&config);
     let say = |lone: &mut Lone, count: u8| {
         (0..count).for_each(|i| lone.kcp.send(lone.instant(), vec![i; 20].into()));

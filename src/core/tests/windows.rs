@@ -226,7 +226,7 @@ fn every_ack_policy_and_preset_finishes_in_time_on_a_clean_path() {
         for policy in [AckPolicy::PerBatch, AckPolicy::Interval, AckPolicy::Immediate] {
             let mut plan = Plan::plain("policies");
             for side in &mut plan.sides {
-                (side.config.no_delay, side.config.ack_policy) = (preset, policy);
+                (side.config.timing, side.config.ack_policy) = (preset, policy);
                 side.traffic.bytes = 300_000;
                 side.link = LinkConfig::delay(15 * MILLIS);
             }
