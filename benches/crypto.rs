@@ -2,7 +2,7 @@
 //!
 //! `sealed` and `opened` are whole packets: nonce, checksum and copy included where there is one.
 //! `bare` is the encryption alone, beside other implementations of it; it needs the feature
-//! `_fuzz`, and the older ciphers `legacy-ciphers`. The table at the end, which `-- table` gives
+//! `_testkit`, and the older ciphers `legacy-ciphers`. The table at the end, which `-- table` gives
 //! alone, has the best of many short runs beside kcp-go's bare encryption of such packets, which
 //! was measured on another machine.
 
@@ -46,28 +46,28 @@ fn cipher(algorithm: Algorithm) -> Cipher {
 
 /// Nonces: those of an endpoint where they can be reached, otherwise a counter.
 struct Nonces {
-    #[cfg(feature = "_fuzz")]
+    #[cfg(feature = "_testkit")]
     source: kcpx::fuzz::Nonces,
-    #[cfg(not(feature = "_fuzz"))]
+    #[cfg(not(feature = "_testkit"))]
     count: u64,
 }
 
 impl Nonces {
     fn new() -> Self {
         Self {
-            #[cfg(feature = "_fuzz")]
+            #[cfg(feature = "_testkit")]
             source: kcpx::fuzz::Nonces::new(&[7; 32]),
-            #[cfg(not(feature = "_fuzz"))]
+            #[cfg(not(feature = "_testkit"))]
             count: 0,
         }
     }
 
-    #[cfg(feature = "_fuzz")]
+    #[cfg(feature = "_testkit")]
     fn fill(&mut self, len: usize, packets: &mut [&mut [u8]]) {
         self.source.fill(len, packets);
     }
 
-    #[cfg(not(feature = "_fuzz"))]
+    #[cfg(not(feature = "_testkit"))]
     fn fill(&mut self, len: usize, packets: &mut [&mut [u8]]) {
         for packet in packets.iter_mut().filter(|_| len > 0) {
             self.count += 1;
@@ -148,7 +148,7 @@ fn sizes(c: &mut Criterion) {
 }
 
 /// The encryption alone.
-#[cfg(feature = "_fuzz")]
+#[cfg(feature = "_testkit")]
 fn bare(c: &mut Criterion) {
     use kcpx::fuzz::Bare;
     let key = Key::derive("it's a secrect", Key::KCPTUN_SALT);
@@ -171,7 +171,7 @@ fn bare(c: &mut Criterion) {
     group.finish();
 }
 
-#[cfg(not(feature = "_fuzz"))]
+#[cfg(not(feature = "_testkit"))]
 fn bare(_: &mut Criterion) {}
 
 /// Other implementations of the same.
@@ -240,7 +240,7 @@ fn table() {
     bare_table();
 }
 
-#[cfg(feature = "_fuzz")]
+#[cfg(feature = "_testkit")]
 fn bare_table() {
     let key = Key::derive("it's a secrect", Key::KCPTUN_SALT);
     for algorithm in &Algorithm::ALL[2..] {
@@ -254,7 +254,7 @@ fn bare_table() {
     }
 }
 
-#[cfg(not(feature = "_fuzz"))]
+#[cfg(not(feature = "_testkit"))]
 fn bare_table() {}
 
 criterion_group! {

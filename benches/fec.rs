@@ -1,6 +1,6 @@
 //! Forward error correction of groups of 10 data and 3 parity packets of 1,400 bytes each.
 //!
-//! `cargo bench --bench fec --features _fuzz`. Throughput counts the bytes of the data packets,
+//! `cargo bench --bench fec --features _testkit`. Throughput counts the bytes of the data packets,
 //! 14,000 per group, whatever is computed. `raw` is the arithmetic alone, for each kernel that the
 //! processor has; `encoder` and `decoder` are what a connection runs; `reed-solomon-erasure` is
 //! that crate's portable code in the same run.

@@ -102,7 +102,7 @@ pub mod proto;
 mod config;
 mod core;
 mod error;
-#[cfg(feature = "_fuzz")]
+#[cfg(feature = "_testkit")]
 #[doc(hidden)]
 pub mod fuzz;
 mod shared;

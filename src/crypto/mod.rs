@@ -51,9 +51,9 @@ use thiserror::Error;
 pub use cipher::{Algorithm, Cipher};
 pub use key::Key;
 
-#[cfg(any(test, feature = "_fuzz"))]
+#[cfg(any(test, feature = "_testkit"))]
 pub(crate) use cipher::transform;
-#[cfg(feature = "_fuzz")]
+#[cfg(feature = "_testkit")]
 pub(crate) use frame::Transform;
 
 /// Bytes that a cipher adds to each packet.

@@ -175,7 +175,7 @@ impl NonceSource {
     }
 
     /// Nonces given out so far: packets sealed under the endpoint's key through this socket.
-    #[cfg(any(test, feature = "_fuzz"))]
+    #[cfg(any(test, feature = "_testkit"))]
     pub(crate) fn count(&self) -> u64 {
         self.count
     }

@@ -288,12 +288,12 @@ impl<S: Socket> Driver<S> {
         (self.has_more() && !self.blocked) || self.mailbox.register(Waker::noop())
     }
 
-    #[cfg(feature = "_fuzz")]
+    #[cfg(feature = "_testkit")]
     pub(crate) fn check_invariants(&self) {
         self.conns.iter().for_each(|(_, conn)| conn.check_invariants());
     }
 
-    #[cfg(feature = "_fuzz")]
+    #[cfg(feature = "_testkit")]
     pub(crate) fn socket_mut(&mut self) -> &mut S {
         &mut self.socket
     }

@@ -258,7 +258,7 @@ impl FecDecoder {
     }
 
     /// Bytes that packets take, and coefficients for their recovery.
-    #[cfg(any(test, feature = "_fuzz"))]
+    #[cfg(any(test, feature = "_testkit"))]
     pub(crate) fn memory(&self) -> (usize, usize) {
         let held = self.groups.iter().flat_map(|group| &group.shards).map(|(_, shard)| shard);
         let shards = held.chain(&self.spare).map(Shard::memory).sum::<usize>();
@@ -268,7 +268,7 @@ impl FecDecoder {
         (shards + all - cache, cache)
     }
 
-    #[cfg(any(test, feature = "_fuzz"))]
+    #[cfg(any(test, feature = "_testkit"))]
     pub(crate) fn check_invariants(&self) {
         let Some(layout) = self.layout else { return };
         let ids: Vec<u32> = self.groups.iter().filter_map(|group| group.id).collect();

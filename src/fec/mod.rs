@@ -12,7 +12,7 @@ use std::ops::{AddAssign, Sub};
 use crate::error::ConfigError;
 
 mod autotune;
-#[cfg(feature = "_fuzz")]
+#[cfg(feature = "_testkit")]
 #[doc(hidden)]
 pub mod bench;
 mod decoder;

@@ -61,7 +61,7 @@ impl Shard {
         self.space.lanes().get(..padded(self.len)).unwrap_or_default()
     }
 
-    #[cfg(any(test, feature = "_fuzz"))]
+    #[cfg(any(test, feature = "_testkit"))]
     pub(super) fn memory(&self) -> usize {
         self.space.bytes.capacity()
     }
@@ -132,7 +132,7 @@ impl Rows {
         self.space.lanes().get(start..start + len.min(self.stride))
     }
 
-    #[cfg(any(test, feature = "_fuzz"))]
+    #[cfg(any(test, feature = "_testkit"))]
     pub(super) fn memory(&self) -> usize {
         self.space.bytes.capacity()
     }

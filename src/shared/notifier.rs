@@ -114,7 +114,7 @@ impl Inner {
 
 impl Mailbox {
     /// The mailbox of a socket that has its address for itself.
-    #[cfg(any(test, feature = "_fuzz"))]
+    #[cfg(any(test, feature = "_testkit"))]
     pub(crate) fn new() -> Arc<Self> {
         Self::of(false)
     }

@@ -1,5 +1,5 @@
 //! Packets that kcp-go sealed: the same bytes both ways, through the public interface; and its
-//! bare ciphers, through what `_fuzz` opens for tests.
+//! bare ciphers, through what `_testkit` opens for tests.
 
 use std::collections::BTreeMap;
 
@@ -79,7 +79,7 @@ fn packets_of_kcp_go() {
 
 /// Checks the `crypt` rows of kcpgo-vectors.txt: whole packets under the bare cipher, without a
 /// checksum. Gives how many.
-#[cfg(feature = "_fuzz")]
+#[cfg(feature = "_testkit")]
 pub(crate) fn crypt_rows() -> usize {
     let mut checked = 0;
     for line in include_str!("kcpgo-vectors.txt").lines() {

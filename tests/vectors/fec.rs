@@ -148,7 +148,7 @@ fn groups_of_kcp_go_are_made_and_recovered() {
 ///
 /// Data packet `i` of a group is zeros but for a one in byte `i`, so what parity there is in that
 /// byte is the coefficient.
-#[cfg(feature = "_fuzz")]
+#[cfg(feature = "_testkit")]
 pub(crate) fn rs_rows() -> usize {
     let now = Instant::now();
     let text = include_str!("kcpgo-vectors.txt");

@@ -12,7 +12,7 @@ fn unhex(text: &str) -> Vec<u8> {
 }
 
 /// The text file has what no packet shows: the ciphers alone, and the coefficients of FEC.
-#[cfg(feature = "_fuzz")]
+#[cfg(feature = "_testkit")]
 #[test]
 fn rows_of_the_text_file() {
     let (ciphers, coefficients) = (crypt::crypt_rows(), fec::rs_rows());

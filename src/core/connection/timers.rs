@@ -80,7 +80,7 @@ impl Kcp {
     /// # Panics
     ///
     /// When something does not: for tests and fuzzing.
-    #[cfg(any(test, feature = "_fuzz"))]
+    #[cfg(any(test, feature = "_testkit"))]
     pub fn check_invariants(&self) {
         self.send.check_invariants();
         self.recv.check_invariants();

@@ -248,7 +248,7 @@ impl SentSegments {
     }
 
     /// Walks everything and compares it with what the lists claim.
-    #[cfg(any(test, feature = "_fuzz"))]
+    #[cfg(any(test, feature = "_testkit"))]
     pub(crate) fn check_invariants(&self) {
         let mut linked = 0;
         for (level, ends) in self.lists.iter().enumerate() {

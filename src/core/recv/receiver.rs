@@ -418,7 +418,7 @@ impl Receiver {
         }
     }
 
-    #[cfg(any(test, feature = "_fuzz"))]
+    #[cfg(any(test, feature = "_testkit"))]
     pub(crate) fn check_invariants(&self) {
         let held = self.reorder.iter().flatten();
         assert_eq!(held.clone().count(), self.held as usize);

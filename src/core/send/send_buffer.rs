@@ -178,7 +178,7 @@ impl SendBuffer {
     }
 
     /// Compares what is counted with what is there.
-    #[cfg(any(test, feature = "_fuzz"))]
+    #[cfg(any(test, feature = "_testkit"))]
     pub(crate) fn check_invariants(&self) {
         assert!(self.sent.len() >= usize::from(self.front_is_shared));
         assert!(self.waiting.front().is_none_or(|front| self.offset <= front.data.len()));

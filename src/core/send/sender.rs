@@ -424,7 +424,7 @@ impl Sender {
             .map(|at| at.max(self.pacer.resume()))
     }
 
-    #[cfg(any(test, feature = "_fuzz"))]
+    #[cfg(any(test, feature = "_testkit"))]
     pub(crate) fn check_invariants(&self) {
         self.sent_segments.check_invariants();
         self.send_buffer.check_invariants();

@@ -317,7 +317,7 @@ impl Conn {
         reflected
     }
 
-    #[cfg(feature = "_fuzz")]
+    #[cfg(feature = "_testkit")]
     pub(super) fn check_invariants(&self) {
         self.kcp.check_invariants();
     }

@@ -104,7 +104,7 @@ impl Kernel {
     }
 
     /// All that this processor has, the fastest first.
-    #[cfg(any(test, feature = "_fuzz"))]
+    #[cfg(any(test, feature = "_testkit"))]
     pub(crate) fn all() -> Vec<Self> {
         let mut all = Vec::new();
         #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
@@ -113,7 +113,7 @@ impl Kernel {
         all
     }
 
-    #[cfg(any(test, feature = "_fuzz"))]
+    #[cfg(any(test, feature = "_testkit"))]
     pub(crate) fn name(self) -> &'static str {
         match self.0 {
             Level::Scalar => "scalar",

@@ -85,7 +85,7 @@ impl Level {
         }
     }
 
-    #[cfg(any(test, feature = "_fuzz"))]
+    #[cfg(any(test, feature = "_testkit"))]
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::GfniAvx512 => "gfni-avx512",
