@@ -23,7 +23,7 @@ use self::choices::Choices;
 mod tests {
     use super::*;
     use crate::core::segment::HEADER_LEN;
-    use crate::core::tests::link::Rng;
+    use crate::testkit::rng::Rng;
 
     fn random(seed: u64) -> Vec<u8> {
         let mut rng = Rng::new(seed);

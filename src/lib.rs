@@ -107,6 +107,9 @@ mod error;
 pub mod fuzz;
 mod shared;
 mod stats;
+#[cfg(any(test, feature = "_testkit"))]
+#[doc(hidden)]
+pub mod testkit;
 mod util;
 
 // Models of the leaves above need nothing of the rest.

@@ -200,7 +200,7 @@ impl Path {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::tests::link::Rng;
+    use crate::testkit::rng::Rng;
 
     #[test]
     fn any_packets_keep_the_bounds() {

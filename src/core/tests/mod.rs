@@ -14,12 +14,17 @@
 
 use std::time::Instant;
 
+/// The link model, and its generator, by the name that the simulations use.
+pub(crate) mod link {
+    pub(crate) use crate::testkit::link::*;
+    pub(crate) use crate::testkit::rng::Rng;
+}
+
 mod close;
 mod duo;
 mod fragments;
 mod host;
 mod hostile;
-pub(crate) mod link;
 mod lone;
 mod matrix;
 mod path;

@@ -1,7 +1,7 @@
 //! Honest networks and hosts, as bad as they come: whatever is written arrives exactly once and in
 //! order, and is acknowledged, within the time that the plan allows.
 
-use super::link::{Burst, CERTAIN, LinkConfig, Rng};
+use super::link::{CERTAIN, GilbertElliott, LinkConfig, Rng};
 use super::plan::{DAY, HOUR, MILLIS, Plan, Reading, SECOND, Set, draw_config};
 use super::report::{each_seed, explained};
 use super::sim::Sim;
@@ -61,7 +61,7 @@ fn loss(link: &mut LinkConfig, rng: &mut Rng) {
 
 fn burst(link: &mut LinkConfig, rng: &mut Rng) {
     let leave = CERTAIN / rng.spread(1, 200) as u32;
-    link.burst = Some(Burst { enter: leave / rng.range(2, 30) as u32, leave });
+    link.burst = Some(GilbertElliott { to_bad: leave / rng.range(2, 30) as u32, to_good: leave });
 }
 
 fn reorder(link: &mut LinkConfig, rng: &mut Rng) {

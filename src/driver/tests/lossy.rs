@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::world::{World, addr};
 use crate::config::{AckPolicy, Config, Timing, WritePolicy};
-use crate::core::tests::link::{Burst, LinkConfig, Rng};
+use crate::core::tests::link::{GilbertElliott, LinkConfig, Rng};
 use crate::crypto::{Algorithm, Cipher, Key};
 use crate::fec::FecConfig;
 
@@ -23,7 +23,7 @@ fn path(rng: &mut Rng) -> LinkConfig {
         jitter: rng.spread(1, 30_000),
         keep_order: rng.chance(500_000),
         loss: rng.pick(&[0, 1_000, 10_000, 50_000, 200_000]),
-        burst: rng.pick(&[None, None, Some(Burst { enter: 5_000, leave: 200_000 })]),
+        burst: rng.pick(&[None, None, Some(GilbertElliott { to_bad: 5_000, to_good: 200_000 })]),
         reorder: rng.pick(&[0, 0, 20_000, 200_000]),
         reorder_by: rng.spread(1_000, 100_000),
         duplicate: rng.pick(&[0, 0, 50_000]),

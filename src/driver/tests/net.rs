@@ -6,8 +6,9 @@ use std::io;
 use std::net::SocketAddr;
 use std::task::{Context, Poll};
 
-use crate::core::tests::link::{Damage, Link, LinkConfig, Rng};
 use crate::sys::{RxBatch, Socket, Transmit};
+use crate::testkit::link::{Damage, Link, LinkConfig};
+use crate::testkit::rng::Rng;
 use crate::util::sync::{Arc, Mutex, lock};
 
 /// Error codes of the system.

@@ -1,0 +1,293 @@
+//! One-way link model: loss, delay, jitter, reordering, duplication, corruption, rate and MTU.
+//!
+//! Time is an argument, and what becomes of a datagram follows from the seed, its rank, its length
+//! and the time alone: no I/O, no clock. So the model serves a pair of state machines, endpoints
+//! on simulated sockets, and the cores of other implementations alike.
+//!
+//! Units: microseconds, bytes, bytes per second; probabilities in parts per million (ppm).
+//!
+//! Every datagram draws from a generator of its own, keyed by its rank, so that two runs that
+//! differ in one setting stay comparable datagram by datagram.
+
+use std::fmt;
+
+use super::rng::Rng;
+
+/// Probability 1 in parts per million.
+pub const CERTAIN: u32 = 1_000_000;
+
+/// Burst loss, the two-state Markov model of Gilbert and Elliott: in the bad state every datagram
+/// is lost, in the good state [`LinkConfig::loss`] applies. Mean burst: `CERTAIN / to_good`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GilbertElliott {
+    /// Transition from good to bad, in ppm per datagram.
+    pub to_bad: u32,
+    /// Transition from bad to good, in ppm per datagram.
+    pub to_good: u32,
+}
+
+impl GilbertElliott {
+    /// Stationary share of the bad state, in ppm.
+    fn bad_share(self) -> u32 {
+        let (to_bad, to_good) = (u64::from(self.to_bad), u64::from(self.to_good));
+        (to_bad * u64::from(CERTAIN) / (to_bad + to_good)) as u32
+    }
+}
+
+/// Link properties. The default is a perfect link: no delay, no loss, no limit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LinkConfig {
+    /// One-way propagation delay, in µs.
+    pub delay: u64,
+    /// Uniform jitter: up to this much is added to the delay of each datagram, in µs.
+    pub jitter: u64,
+    /// Jitter never reorders.
+    pub keep_order: bool,
+    /// Uniform (independent) loss, in ppm.
+    pub loss: u32,
+    /// Burst loss on top of the uniform loss.
+    pub burst: Option<GilbertElliott>,
+    /// Probability in ppm that a datagram is held back, and for how long at most, in µs.
+    pub reorder: u32,
+    pub reorder_by: u64,
+    /// Probability in ppm that a datagram is duplicated: one to `copies` duplicates, each up to
+    /// `copy_delay` µs later.
+    pub duplicate: u32,
+    pub copies: u8,
+    pub copy_delay: u64,
+    /// Probability in ppm that a datagram arrives damaged.
+    pub corrupt: u32,
+    /// Bottleneck in bytes per second, with a drop-tail queue of `queue` bytes.
+    pub rate: Option<u64>,
+    pub queue: u64,
+    /// Path MTU in bytes: larger datagrams disappear without a report. 0: no limit.
+    pub mtu: usize,
+    /// Above the MTU, datagrams whose sender allows IP fragmentation arrive nevertheless.
+    pub fragments: bool,
+    /// Outages: from when to when nothing passes, in µs.
+    pub partitions: Vec<(u64, u64)>,
+}
+
+impl LinkConfig {
+    /// A link with propagation delay alone, in µs.
+    #[must_use]
+    pub fn delay(delay: u64) -> Self {
+        Self { delay, ..Self::default() }
+    }
+
+    /// Probability (0 to 1) that one datagram does not arrive intact; a full queue and outages do
+    /// not count.
+    #[must_use]
+    pub fn mean_loss(&self) -> f64 {
+        let certain = f64::from(CERTAIN);
+        let bad = self.burst.map_or(0, GilbertElliott::bad_share);
+        let kept = |ppm: u32| 1.0 - f64::from(ppm) / certain;
+        1.0 - kept(bad) * kept(self.loss) * kept(self.corrupt)
+    }
+
+    /// Longest one-way delay in µs, duplicates aside.
+    #[must_use]
+    pub fn longest_delay(&self) -> u64 {
+        let queueing = self.rate.map_or(0, |rate| (self.queue + 65_535) * 1_000_000 / rate);
+        let held_back = if self.reorder > 0 { self.reorder_by } else { 0 };
+        self.delay + self.jitter + held_back + queueing
+    }
+
+    /// The same link without outages, with independent losses of at most one half. Bursts last a
+    /// number of datagrams, not a time: a slow sender would not outlive them.
+    #[must_use]
+    pub fn healed(&self) -> Self {
+        let bad = self.burst.map_or(0, GilbertElliott::bad_share);
+        let loss = self.loss.max(bad).min(CERTAIN / 2);
+        Self { partitions: Vec::new(), burst: None, loss, corrupt: 0, ..self.clone() }
+    }
+}
+
+impl fmt::Display for LinkConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "delay={}", self.delay)?;
+        if self.jitter > 0 {
+            write!(f, " jitter={} keep_order={}", self.jitter, self.keep_order)?;
+        }
+        if self.loss > 0 {
+            write!(f, " loss={}", self.loss)?;
+        }
+        if let Some(GilbertElliott { to_bad, to_good }) = self.burst {
+            write!(f, " burst={to_bad}/{to_good}")?;
+        }
+        if self.reorder > 0 {
+            write!(f, " reorder={}/{}", self.reorder, self.reorder_by)?;
+        }
+        if self.duplicate > 0 {
+            write!(f, " duplicate={}x{}/{}", self.duplicate, self.copies, self.copy_delay)?;
+        }
+        if self.corrupt > 0 {
+            write!(f, " corrupt={}", self.corrupt)?;
+        }
+        if let Some(rate) = self.rate {
+            write!(f, " rate={rate} queue={}", self.queue)?;
+        }
+        if self.mtu > 0 {
+            write!(f, " mtu={} fragments={}", self.mtu, self.fragments)?;
+        }
+        for (from, to) in &self.partitions {
+            write!(f, " cut={from}..{to}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Corruption of one datagram.
+///
+/// UDP carries a checksum, so a damaged datagram normally never reaches the application: a test
+/// of exact delivery has to drop whatever is not [`Damage::None`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Damage {
+    None,
+    /// An odd number of bit flips drawn from this seed, so that at least one bit differs.
+    Flip(u64),
+    /// Truncated to this many bytes.
+    Cut(usize),
+    /// The first bytes of the datagram, this many, follow it once more.
+    Join(usize),
+}
+
+impl Damage {
+    /// Applies the damage in place.
+    pub fn apply(self, datagram: &mut Vec<u8>) {
+        match self {
+            Self::None => {}
+            Self::Flip(seed) => {
+                let mut rng = Rng::new(seed);
+                for _ in 0..=2 * rng.below(4) {
+                    let bit = rng.below(datagram.len() as u64 * 8);
+                    if let Some(byte) = datagram.get_mut(bit as usize / 8) {
+                        *byte ^= 1 << (bit % 8);
+                    }
+                }
+            }
+            Self::Cut(len) => datagram.truncate(len),
+            Self::Join(len) => datagram.extend_from_within(..len.min(datagram.len())),
+        }
+    }
+}
+
+/// Counters of one link, in datagrams.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkStats {
+    pub offered: u64,
+    pub lost: u64,
+    pub cut_off: u64,
+    pub too_large: u64,
+    pub queue_full: u64,
+    pub copies: u64,
+    pub damaged: u64,
+}
+
+/// One direction of a path: configuration, seed and state.
+#[derive(Clone, Debug)]
+pub struct Link {
+    config: LinkConfig,
+    seed: u64,
+    /// State of the Gilbert-Elliott model.
+    bad: bool,
+    /// When the bottleneck has sent its whole queue, in µs.
+    free_at: u64,
+    /// Latest arrival so far in µs, for `keep_order`.
+    latest: u64,
+    stats: LinkStats,
+}
+
+impl Link {
+    #[must_use]
+    pub fn new(config: LinkConfig, seed: u64) -> Self {
+        Self { config, seed, bad: false, free_at: 0, latest: 0, stats: LinkStats::default() }
+    }
+
+    #[must_use]
+    pub fn config(&self) -> &LinkConfig {
+        &self.config
+    }
+
+    pub fn set_config(&mut self, config: LinkConfig) {
+        self.config = config;
+    }
+
+    #[must_use]
+    pub fn stats(&self) -> LinkStats {
+        self.stats
+    }
+
+    /// Offers a datagram of `len` bytes at `now` (µs, never decreasing). Calls `arrive` once per
+    /// copy that passes, with its time of arrival in µs.
+    pub fn send(&mut self, now: u64, len: usize, mut arrive: impl FnMut(u64, Damage)) {
+        // Always the same draws in the same order: settings change fates, never luck.
+        let mut rng = Rng::keyed(self.seed, self.stats.offered);
+        self.stats.offered += 1;
+        let config = &self.config;
+        if let Some(GilbertElliott { to_bad, to_good }) = config.burst {
+            self.bad = if self.bad { !rng.chance(to_good) } else { rng.chance(to_bad) };
+        }
+        let lost = rng.chance(config.loss) || (self.bad && config.burst.is_some());
+        let jitter = rng.below(config.jitter + 1);
+        let held_back = rng.chance(config.reorder);
+        let extra = rng.below(config.reorder_by + 1);
+        let copied = rng.chance(config.duplicate);
+        let damage = Self::damage(&mut rng, config.corrupt, len);
+        if config.partitions.iter().any(|&(from, to)| (from..to).contains(&now)) {
+            self.stats.cut_off += 1;
+            return;
+        }
+        if config.mtu > 0 && len > config.mtu {
+            self.stats.too_large += 1;
+            return;
+        }
+        let Some(sent) = Self::transmit(config, &mut self.free_at, now, len) else {
+            self.stats.queue_full += 1;
+            return;
+        };
+        if lost {
+            self.stats.lost += 1;
+            return;
+        }
+        let mut at = sent + config.delay + jitter;
+        if config.keep_order {
+            at = at.max(self.latest);
+            self.latest = at;
+        }
+        // After `latest`: a datagram held back does not hold back the others.
+        at += if held_back { extra } else { 0 };
+        self.stats.damaged += u64::from(damage != Damage::None);
+        arrive(at, damage);
+        if copied {
+            for _ in 0..rng.range(1, u64::from(config.copies.max(1))) {
+                self.stats.copies += 1;
+                arrive(at + rng.below(config.copy_delay + 1), Damage::None);
+            }
+        }
+    }
+
+    /// When the last bit has left the bottleneck, in µs; `None` for a full queue.
+    fn transmit(config: &LinkConfig, free_at: &mut u64, now: u64, len: usize) -> Option<u64> {
+        let Some(rate) = config.rate else { return Some(now) };
+        let queued = free_at.saturating_sub(now) * rate / 1_000_000;
+        if queued > config.queue {
+            return None;
+        }
+        *free_at = now.max(*free_at) + (len as u64 * 1_000_000).div_ceil(rate);
+        Some(*free_at)
+    }
+
+    fn damage(rng: &mut Rng, corrupt: u32, len: usize) -> Damage {
+        let (hit, kind, detail) = (rng.chance(corrupt), rng.below(3), rng.next());
+        match (hit, kind) {
+            (false, _) => Damage::None,
+            (true, 0) => Damage::Flip(detail),
+            (true, 1) => Damage::Cut(detail as usize % len.max(1)),
+            (true, _) => Damage::Join(1 + detail as usize % len.max(1)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

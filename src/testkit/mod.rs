@@ -1,0 +1,21 @@
+//! Test support, one home for unit tests, fuzz targets and the members of the workspace: a seeded
+//! generator, the model of a link, and packet scripts. Private: behind `_testkit`, not covered by
+//! semantic versioning.
+
+#![allow(missing_docs, reason = "fields and methods of test support say enough with their names")]
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "numbers of a simulation are small"
+)]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::missing_panics_doc,
+    clippy::unwrap_used,
+    reason = "a panic is how a test fails, and virtual time counts from one real instant"
+)]
+
+pub mod link;
+pub mod rng;
