@@ -110,7 +110,7 @@ impl Pair {
     /// A conversation of two given sides.
     #[must_use]
     pub fn of(ours: Ours, theirs: Box<dyn Peer>, path: Path, rng: &mut Rng) -> Self {
-        let (out, back) = (Link::new(path, rng.draw()), Link::new(path, rng.draw()));
+        let (out, back) = (Link::new(path, rng.next()), Link::new(path, rng.next()));
         let (apps, captured) = ([App::new(), App::new()], [Vec::new(), Vec::new()]);
         Self { ours, theirs, now: 0, captured, out, back, apps }
     }
@@ -164,13 +164,13 @@ impl Pair {
         let mut datagrams = Vec::new();
         self.ours.update(now, &mut datagrams);
         for datagram in datagrams.drain(..) {
-            self.captured[0].push(datagram.clone());
-            self.out.send(now, datagram);
+            self.out.send(now, &datagram);
+            self.captured[0].push(datagram);
         }
         self.theirs.update(now, &mut datagrams);
         for datagram in datagrams {
-            self.captured[1].push(datagram.clone());
-            self.back.send(now, datagram);
+            self.back.send(now, &datagram);
+            self.captured[1].push(datagram);
         }
     }
 

@@ -63,7 +63,7 @@ async fn pass(
     loop {
         // A peer that is gone shows as an error of the next receive; the relay goes on.
         let Ok((len, source)) = from.recv_from(&mut buffer).await else { continue };
-        let lost = rng.chance(percent);
+        let lost = rng.chance(u32::from(percent) * 10_000);
         if let Some(destination) = destination(source).filter(|_| !lost) {
             drop(to.send_to(&buffer[..len], destination).await);
         }

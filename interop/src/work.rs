@@ -39,7 +39,7 @@ impl Messages {
         let mut sizes = vec![1, self.mss * self.fragments];
         while left > 0 {
             let whole = rng.size(1, self.fragments.min(6)) * self.mss;
-            let size = match rng.between(0, 9) {
+            let size = match rng.range(0, 9) {
                 0 if self.empty => 0,
                 0..=3 => rng.size(1, self.mss),
                 4 => whole - 1,

@@ -43,7 +43,7 @@ fn matrix_case(make: Make, loss: u8, seed: u64) -> anyhow::Result<()> {
         recv_window: rng.pick(&[32, 64, 128, 256, 1_024]),
         mtu: 1_400,
         eager,
-        epoch: rng.draw_u32(),
+        epoch: rng.next() as u32,
     };
     (transfer.ours, transfer.theirs) = (settings(ours), settings(theirs));
     // Every other clock wraps or changes sign on the way.
@@ -180,7 +180,7 @@ fn closed_windows_open_again() {
         (transfer.theirs.recv_window, transfer.theirs.send_window) = (128, 512);
         let mut rng = Rng::new(seed);
         // Sleeps for longer than the first window lasts.
-        let mut reader = || Reader { burst: rng.size(1, 200), pause: rng.between(100, 3_000) };
+        let mut reader = || Reader { burst: rng.size(1, 200), pause: rng.range(100, 3_000) };
         transfer.readers = (reader(), reader());
         transfer.limit = 900_000;
         let pair = transfer.run(&mut rng).with_context(|| format!("{transfer:?}"))?;
