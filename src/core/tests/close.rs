@@ -1,9 +1,9 @@
 //! The end of a stream, and of a conversation, told to the peer.
 
-use super::duo::Duo;
 use super::link::Rng;
-use super::lone::{Lone, config, header};
-use super::plan::{MILLIS, SECOND};
+use super::scripted_peer::{Lone, config, header};
+use super::sim_plan::{MILLIS, SECOND};
+use super::two_endpoints::Duo;
 use crate::config::KcpConfig;
 use crate::core::segment::{CONTROL_CAPABLE, Command, ControlType, Header};
 use crate::core::seq::{Sn, Ts};

@@ -3,10 +3,10 @@
 use bytes::Bytes;
 
 use super::link::Rng;
-use super::lone::{Lone, config, header};
-use super::plan::{MILLIS, Plan, Traffic};
 use super::report::{each_seed, explained};
+use super::scripted_peer::{Lone, config, header};
 use super::sim::Sim;
+use super::sim_plan::{MILLIS, Plan, Traffic};
 use crate::config::{KcpConfig, Mode};
 use crate::core::connection::SendMessageError;
 use crate::core::segment::{Command, Header};

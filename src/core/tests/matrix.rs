@@ -6,8 +6,8 @@
 use std::fmt::Write;
 
 use super::link::LinkConfig;
-use super::plan::{MILLIS, Plan, SECOND};
 use super::sim::Sim;
+use super::sim_plan::{MILLIS, Plan, SECOND};
 use crate::config::Timing;
 
 const STORED: &str = include_str!("matrix.txt");

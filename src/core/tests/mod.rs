@@ -21,24 +21,24 @@ pub(crate) mod link {
 }
 
 mod close;
-mod duo;
 mod fragments;
-mod host;
-mod hostile;
-mod lone;
+mod gso_batches;
+mod long_fat_path;
+mod malicious_peer;
 mod matrix;
+mod pacing;
 mod path;
 mod peers;
-pub(crate) mod plan;
-mod published;
 pub(crate) mod report;
-mod runs;
+mod scripted_peer;
+mod sequence_wrap;
 pub(crate) mod sim;
+mod sim_host;
+pub(crate) mod sim_plan;
 mod sweeps;
-mod timing;
-mod tuning;
+mod two_endpoints;
+mod window_autotune;
 mod windows;
-mod wrap;
 
 /// The real instant that virtual time counts from.
 pub(crate) fn origin() -> Instant {

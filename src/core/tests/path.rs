@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use super::link::LinkConfig;
-use super::lone::{Lone, commands, config, header};
-use super::plan::{MILLIS, Plan, SECOND};
 use super::report::{each_seed, explained};
+use super::scripted_peer::{Lone, commands, config, header};
 use super::sim::Sim;
+use super::sim_plan::{MILLIS, Plan, SECOND};
 use crate::config::{KcpConfig, Mode, Timing};
 use crate::core::segment::Command;
 use crate::core::seq::Sn;

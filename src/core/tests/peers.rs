@@ -1,9 +1,9 @@
 //! Peers that vanish, start anew or stand still, and a network that repeats the past.
 
 use super::link::{CERTAIN, LinkConfig, Rng};
-use super::plan::{DAY, HOUR, MILLIS, Plan, SECOND, Set};
 use super::report::{each_seed, explained};
 use super::sim::Sim;
+use super::sim_plan::{DAY, HOUR, MILLIS, Plan, SECOND, Set};
 use crate::config::KcpConfig;
 use crate::error::ConnectionError;
 

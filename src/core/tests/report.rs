@@ -1,7 +1,7 @@
 //! Seeds in, failures out: running many plans, and saying which one failed and how to have it
 //! again.
 
-use super::plan::Plan;
+use super::sim_plan::Plan;
 use crate::core::segment::{Command, Header, Segments};
 
 /// One line about a datagram.

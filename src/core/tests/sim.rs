@@ -8,10 +8,10 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::{Duration, Instant};
 
-use super::host::Side;
 use super::link::{Damage, Link, Rng};
-use super::plan::Plan;
 use super::report::describe;
+use super::sim_host::Side;
+use super::sim_plan::Plan;
 use crate::core::connection::PacketType;
 use crate::stats::ConnectionStats;
 

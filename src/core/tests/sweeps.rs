@@ -2,9 +2,9 @@
 //! order, and is acknowledged, within the time that the plan allows.
 
 use super::link::{CERTAIN, GilbertElliott, LinkConfig, Rng};
-use super::plan::{DAY, HOUR, MILLIS, Plan, Reading, SECOND, Set, draw_config};
 use super::report::{each_seed, explained};
 use super::sim::Sim;
+use super::sim_plan::{DAY, HOUR, MILLIS, Plan, Reading, SECOND, Set, draw_config};
 use crate::config::Mode;
 
 /// First seed of every set.

@@ -5,10 +5,10 @@ use std::num::NonZeroU64;
 use std::time::Duration;
 
 use super::link::{LinkConfig, Rng};
-use super::lone::{Lone, commands, config, header};
-use super::plan::{MILLIS, Plan, Reading, SECOND};
 use super::report::explained;
+use super::scripted_peer::{Lone, commands, config, header};
 use super::sim::Sim;
+use super::sim_plan::{MILLIS, Plan, Reading, SECOND};
 use crate::config::{AckPolicy, Timing};
 use crate::core::segment::Command;
 use crate::core::seq::Sn;

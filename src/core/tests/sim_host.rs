@@ -8,8 +8,8 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use super::link::Rng;
-use super::plan::{DAY, Plan, SECOND, SidePlan};
 use super::sim::CONV;
+use super::sim_plan::{DAY, Plan, SECOND, SidePlan};
 use crate::config::{DEFAULT_WINDOW, KcpConfig, Mode, SEGMENT_CHARGE, SEGMENT_HEADER};
 use crate::core::congestion::window_autotune;
 use crate::core::connection::{Kcp, Seed};

@@ -1,9 +1,9 @@
 //! Sequence numbers and time stamps that start just before their 32 bits turn, or the half of
 //! them: nothing may differ from a start at zero.
 
-use super::plan::{MILLIS, Plan};
 use super::report::explained;
 use super::sim::{Outcome, Sim};
+use super::sim_plan::{MILLIS, Plan};
 use crate::core::segment::{Command, Header, Segments};
 use crate::core::seq::{Sn, Ts};
 use crate::stats::ConnectionStats;

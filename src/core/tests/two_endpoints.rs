@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use super::link::Rng;
-use super::lone::config;
-use super::plan::MILLIS;
+use super::scripted_peer::config;
 use super::sim::CONV;
+use super::sim_plan::MILLIS;
 use crate::core::connection::{Kcp, PacketType, Seed};
 use crate::core::segment::{Header, Segments};
 use crate::error::ConnectionError;

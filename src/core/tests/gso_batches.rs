@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 
-use super::lone::{Lone, config, header};
-use super::plan::MILLIS;
+use super::scripted_peer::{Lone, config, header};
+use super::sim_plan::MILLIS;
 use crate::config::{KcpConfig, Mode, Timing, WritePolicy};
 use crate::core::segment::{Command, Segments};
 use crate::core::seq::Sn;

@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use super::link::LinkConfig;
-use super::plan::{MILLIS, Plan, SECOND};
 use super::sim::Sim;
+use super::sim_plan::{MILLIS, Plan, SECOND};
 use crate::config::{CongestionControl, Timing};
 use crate::stats::ConnectionStats;
 

@@ -1,8 +1,8 @@
 //! Windows that nobody has set: how far they follow the path.
 
 use super::link::LinkConfig;
-use super::plan::{MILLIS, Plan, Reading, SECOND};
 use super::sim::Sim;
+use super::sim_plan::{MILLIS, Plan, Reading, SECOND};
 
 const BYTES: u64 = 60_000_000;
 

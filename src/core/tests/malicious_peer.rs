@@ -1,10 +1,10 @@
 //! Datagrams that no honest peer sends, and what must not come of them.
 
 use super::link::{CERTAIN, Rng};
-use super::lone::{Lone, commands, config, datagram, header};
-use super::plan::{DAY, MILLIS, Plan, SECOND, Set};
 use super::report::{each_seed, explained};
+use super::scripted_peer::{Lone, commands, config, datagram, header};
 use super::sim::Sim;
+use super::sim_plan::{DAY, MILLIS, Plan, SECOND, Set};
 use crate::config::{Mode, Timing};
 use crate::core::segment::{Command, HEADER_LEN};
 use crate::core::seq::Sn;
@@ -240,7 +240,7 @@ fn damaged_datagrams_do_no_harm() {
         },
     };
     let (mut ended, mut dropped) = (0, 0);
-    each_seed("hostile::damaged_datagrams_do_no_harm", 0..200, |seed, verbose| {
+    each_seed("malicious_peer::damaged_datagrams_do_no_harm", 0..200, |seed, verbose| {
         let plan = Plan::draw(&set, seed);
         let mut sim = Sim::new(&plan);
         sim.verbose = verbose;

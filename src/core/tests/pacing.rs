@@ -1,7 +1,7 @@
 //! When segments leave: a window bit by bit, and a repetition that everything waits for twice.
 
-use super::lone::{Lone, config};
-use super::plan::MILLIS;
+use super::scripted_peer::{Lone, config};
+use super::sim_plan::MILLIS;
 use crate::config::{CongestionControl, Mode, Timing};
 use crate::core::segment::Command;
 use crate::core::seq::Sn;

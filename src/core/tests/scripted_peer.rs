@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use super::plan::{MILLIS, Plan};
 use super::sim::CONV;
+use super::sim_plan::{MILLIS, Plan};
 use crate::config::KcpConfig;
 use crate::core::connection::{Kcp, PacketType, Seed};
 use crate::core::segment::{self, Command, Header, InputError, Segments};
