@@ -4,7 +4,11 @@ nightly := "cargo +nightly"
 host := "x86_64-unknown-linux-gnu"
 
 # What to run before a commit.
-check: lint test doc
+check: words lint test doc
+
+# Retired words, paths in documents, circles of imports, sizes of files and functions.
+words:
+    .ci/run words paths structure
 
 # The test command of README.md.
 test:
@@ -53,7 +57,7 @@ asan *FILTERS:
         {{ nightly }} test --lib --target {{ host }} -- {{ FILTERS }}
 
 # Isolation is off since property tests read the environment and their stored failures.
-# Unit tests under Miri, which knows no sockets and is slow; name the parts: `just miri core::seq`.
+# Unit tests under Miri, which has no sockets and is slow; name the parts: `just miri core::seq`.
 miri +FILTERS:
     MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=8 CARGO_TARGET_DIR=target/miri \
         {{ nightly }} miri test --lib -- {{ FILTERS }}
