@@ -1,7 +1,7 @@
-//! Cost of the state machine's single steps against the size of the window.
+//! Cost of single steps of the KCP state machine against the send window, 128 to 16,384 segments.
 //!
-//! `cargo bench --bench core`. Each figure is per element: per acknowledgement, per released
-//! segment, per call. What must hold is that it does not grow from 128 to 16,384 segments.
+//! `cargo bench --bench core`. Each figure is per element: per ACK, per segment acknowledged by `una`,
+//! per call, per retransmission. Expected: no figure grows with the window.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -24,11 +24,11 @@ fn segment(command: Command, sn: u32, una: u32) -> Vec<u8> {
     out
 }
 
-/// A sender with a full window in flight, all sent at `now`.
-fn full(window: u16, fast: bool, now: Instant) -> Kcp {
-    let resend = if fast { Timing::FAST3 } else { no_resend() };
+/// A sender with a full send window in flight, all sent at `now`.
+fn full_window(window: u16, fast_retransmit: bool, now: Instant) -> Kcp {
+    let timing = if fast_retransmit { Timing::FAST3 } else { without_fast_retransmit() };
     let mut config = KcpConfig::default();
-    (config.send_window, config.mode, config.timing) = (window, Mode::Message, resend);
+    (config.send_window, config.mode, config.timing) = (window, Mode::Message, timing);
     (config.keepalive, config.idle_timeout, config.early_retransmit) = (None, None, false);
     let mut kcp = Kcp::new(CONV, &config, now, Seed::default()).expect("valid");
     kcp.input(now, &segment(Command::WindowUpdate, 1, 0), PacketType::Regular).expect("valid");
@@ -42,12 +42,12 @@ fn full(window: u16, fast: bool, now: Instant) -> Kcp {
     kcp
 }
 
-fn no_resend() -> Timing {
+fn without_fast_retransmit() -> Timing {
     Timing::new(true, Duration::from_millis(10), None, CongestionControl::Disabled).expect("valid")
 }
 
-/// All numbers of a window but one in a hundred, shuffled by a fixed seed.
-fn shuffled_with_holes(window: u16) -> Vec<Vec<u8>> {
+/// ACKs of a window but for one segment in a hundred, shuffled by a fixed seed.
+fn shuffled_acks_with_holes(window: u16) -> Vec<Vec<u8>> {
     let mut numbers: Vec<u32> = (0..u32::from(window)).filter(|sn| sn % 100 != 0).collect();
     let mut state = 0x9E37_79B9_u64;
     for i in (1..numbers.len()).rev() {
@@ -63,11 +63,11 @@ fn ack(c: &mut Criterion) {
     let now = Instant::now();
     let mut group = c.benchmark_group("ack_random_with_holes");
     for window in WINDOWS {
-        let acks = shuffled_with_holes(window);
+        let acks = shuffled_acks_with_holes(window);
         group.throughput(Throughput::Elements(acks.len() as u64));
         group.bench_function(BenchmarkId::from_parameter(window), |b| {
             b.iter_batched_ref(
-                || full(window, false, now),
+                || full_window(window, false, now),
                 |kcp| {
                     for ack in &acks {
                         kcp.input(now, ack, PacketType::Regular).expect("valid");
@@ -84,12 +84,12 @@ fn una(c: &mut Criterion) {
     let now = Instant::now();
     let mut group = c.benchmark_group("una_releases_window");
     for window in WINDOWS {
-        let tell = segment(Command::WindowUpdate, 1, u32::from(window));
+        let update = segment(Command::WindowUpdate, 1, u32::from(window));
         group.throughput(Throughput::Elements(u64::from(window)));
         group.bench_function(BenchmarkId::from_parameter(window), |b| {
             b.iter_batched_ref(
-                || full(window, false, now),
-                |kcp| kcp.input(now, &tell, PacketType::Regular),
+                || full_window(window, false, now),
+                |kcp| kcp.input(now, &update, PacketType::Regular),
                 BatchSize::PerIteration,
             );
         });
@@ -101,7 +101,7 @@ fn flush(c: &mut Criterion) {
     let now = Instant::now();
     let mut group = c.benchmark_group("flush_with_nothing_due");
     for window in WINDOWS {
-        let mut kcp = full(window, false, now);
+        let mut kcp = full_window(window, false, now);
         let mut out = Vec::with_capacity(2_000);
         group.bench_function(BenchmarkId::from_parameter(window), |b| {
             b.iter(|| {
@@ -114,7 +114,7 @@ fn flush(c: &mut Criterion) {
     group.finish();
 }
 
-/// Every segment but the last few is found lost by later acknowledgements and repeated once.
+/// Fast retransmit: every segment but the last two is found lost by later ACKs and retransmitted once.
 fn fast_retransmit(c: &mut Criterion) {
     let now = Instant::now();
     let mut group = c.benchmark_group("fast_retransmit");
@@ -126,7 +126,7 @@ fn fast_retransmit(c: &mut Criterion) {
             let mut out = Vec::with_capacity(2_000);
             b.iter_batched_ref(
                 || {
-                    let mut kcp = full(window, true, now);
+                    let mut kcp = full_window(window, true, now);
                     for ack in &acks {
                         kcp.input(now, ack, PacketType::Regular).expect("valid");
                     }
@@ -144,7 +144,7 @@ fn fast_retransmit(c: &mut Criterion) {
     group.finish();
 }
 
-/// Every segment times out and is repeated once.
+/// RTO: every segment expires and is retransmitted once.
 fn timeout(c: &mut Criterion) {
     let start = Instant::now();
     let mut group = c.benchmark_group("timeout_retransmit");
@@ -153,7 +153,7 @@ fn timeout(c: &mut Criterion) {
         group.bench_function(BenchmarkId::from_parameter(window), |b| {
             let mut out = Vec::with_capacity(2_000);
             b.iter_batched_ref(
-                || full(window, false, start),
+                || full_window(window, false, start),
                 |kcp| {
                     let now = start + Duration::from_millis(900);
                     while kcp.poll_transmit(now, &mut out).is_some() {

@@ -34,38 +34,39 @@
 //!
 //! # The model
 //!
-//! One task per UDP socket drives all conversations on it; streams exchange bytes with it through
-//! queues. There is no handshake: a conversation begins with its first data segment and is known
-//! by address and 32-bit conversation id. Stock KCP has no end of stream either: between peers of
-//! this crate readers get one, in a way that others do not see; against a peer of another make a
-//! reader must know how much to expect. A peer that vanishes is an error, never an end.
+//! One task per UDP socket drives all connections on it; streams exchange bytes with that task
+//! through queues. KCP has no handshake: a connection begins with its first data segment and is
+//! identified by the peer's address and a 32-bit conversation id. KCP has no FIN either. Between
+//! peers of this crate a reader gets the end of the stream (EOF), by CONTROL segments that other
+//! implementations never receive; with kcp-go a reader must know how much to expect. A peer that
+//! vanishes is an error, never an EOF.
 //!
 //! * `flush` hands bytes to the protocol; it does not wait for the peer.
-//! * `shutdown` is `Ok` once the peer acknowledged every byte; its reader gets the end.
-//! * Dropping a stream delivers what was written in the background, for up to
-//!   [`Config::linger`] without progress. [`Endpoint::wait_idle`] waits for that; a process that
-//!   ends before loses the tail.
+//! * `shutdown` is `Ok` once the peer acknowledged every byte; the peer's reader gets EOF.
+//! * Dropping a stream delivers what was written in the background, for up to [`Config::linger`]
+//!   without progress. [`Endpoint::wait_idle`] waits for that; a process that exits before loses the
+//!   rest.
 //!
-//! An [`Endpoint`] dials and accepts any number of conversations on one socket, its own or one of
-//! the application's, or over anything else that moves datagrams: see [`Transport`].
+//! An [`Endpoint`] connects and accepts any number of connections on one socket, its own or one of
+//! the application's, or over any other carrier of datagrams: see [`Transport`].
 //!
 //! # Ciphers, FEC, datagrams
 //!
-//! [`Config::cipher`] and [`Config::fec`] speak the rest of kcp-go's wire; see [`crypto`] for which
-//! cipher to take and [`fec`] for what redundancy does. Both sides must have the same cipher and
-//! key, and each chooses its FEC by itself. With FEC a stream also carries out-of-band datagrams:
+//! [`Config::cipher`] and [`Config::fec`] select the rest of kcp-go's wire format; see [`crypto`] for
+//! which cipher to choose and [`fec`] for what redundancy costs. Both sides must have the same cipher
+//! and key; each chooses its FEC independently. With FEC a stream also carries out-of-band datagrams:
 //! [`KcpStream::send_datagram`].
 //!
 //! # Limits
 //!
-//! Without a cipher a stranger who knows or guesses address and conversation id can forge data, and
-//! with one that is no AEAD someone on the path can alter it. KCP's congestion window is off by
-//! default, as in every preset of kcptun: choose the send window for the path.
+//! Without a cipher an off-path attacker who knows or guesses address and conversation id can forge
+//! data; with a cipher that is no AEAD an on-path attacker can alter it. KCP's congestion window is
+//! off by default, as in every preset of kcptun: choose the send window for the path.
 //!
 //! # Without a runtime
 //!
-//! [`proto`] is the protocol state machine alone, [`fec`] and [`crypto`] are what may stand between it
-//! and a socket: no I/O, no clock, no randomness.
+//! [`proto`] is the sans-I/O protocol state machine, [`fec`] and [`crypto`] are the stages between it
+//! and a socket: no sockets, no clock, no randomness.
 //!
 //! # Features
 //!
@@ -77,7 +78,7 @@
 //! * `tokio-util`: [`KcpListener`] is a `tokio_util::net::Listener`.
 //! * `legacy-ciphers`: kcp-go's older ciphers.
 //! * `aws-lc-rs`: a faster backend of the AEADs, which needs a C compiler.
-//! * `tracing` (default): events for the life of conversations.
+//! * `tracing` (default): events of the lifecycle of connections.
 
 #![warn(missing_debug_implementations, missing_docs, unnameable_types, unreachable_pub)]
 #![warn(clippy::missing_errors_doc, clippy::missing_panics_doc)]
@@ -93,7 +94,7 @@
         clippy::unwrap_used
     )
 )]
-#![cfg_attr(loom, allow(dead_code, reason = "only the leaves are modelled"))]
+#![cfg_attr(loom, allow(dead_code, reason = "loom models use only the modules below `driver`"))]
 
 pub mod crypto;
 pub mod fec;
@@ -112,7 +113,7 @@ mod stats;
 pub mod testkit;
 mod util;
 
-// Models of the leaves above need nothing of the rest.
+// The loom models need only the modules above.
 #[cfg(not(loom))]
 mod driver;
 #[cfg(not(loom))]

@@ -1,30 +1,32 @@
-//! The clock of one conversation: microseconds since its start inside, milliseconds of a random
-//! epoch on the wire.
+//! The clock of one connection: [`Micros`] since its start inside, [`Ts`] milliseconds from a random
+//! epoch on the wire (kcp-go `currentMs`, one clock per process there).
 
 use std::time::{Duration, Instant};
 
 use super::seq::Ts;
 
-/// Microseconds since the start of the conversation. Never wraps in practice (584,000 years).
+/// Monotonic microseconds since the start of the connection. 64 bits last 584,000 years.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Micros(pub(crate) u64);
 
 impl Micros {
+    /// The time `wait` later, saturating.
     pub(crate) fn add(self, wait: Duration) -> Self {
         Self(self.0.saturating_add(micros(wait)))
     }
 
+    /// The time `micros` later, saturating.
     pub(crate) fn add_micros(self, micros: u64) -> Self {
         Self(self.0.saturating_add(micros))
     }
 
-    /// Microseconds since `earlier`, zero if that lies ahead.
+    /// Microseconds from `earlier` to here; zero if `earlier` lies ahead.
     pub(crate) fn since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
 }
 
-/// A duration in whole microseconds.
+/// A [`Duration`] in whole microseconds, saturating.
 pub(crate) fn micros(wait: Duration) -> u64 {
     u64::try_from(wait.as_micros()).unwrap_or(u64::MAX)
 }
@@ -33,9 +35,10 @@ pub(crate) fn micros(wait: Duration) -> u64 {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     start: Instant,
-    /// Random, so that stamps tell nothing about the host and wrap at an everyday moment.
+    /// `ts` of `start`, milliseconds. Random: time stamps then reveal no uptime (RFC 7323 7.1), and
+    /// the wrap of `ts` happens at an ordinary time, not only after 49 days.
     epoch: u32,
-    /// The last instant that was translated in passing.
+    /// The last instant given to [`Self::tick`], and its translation.
     latest: (Instant, Micros),
 }
 
@@ -44,12 +47,12 @@ impl Clock {
         Self { start, epoch, latest: (start, Micros(0)) }
     }
 
-    /// An instant before the start counts as the start.
+    /// Translates an instant. One before the start counts as the start.
     pub(crate) fn at(&self, now: Instant) -> Micros {
         Micros(micros(now.saturating_duration_since(self.start)))
     }
 
-    /// The same, remembered: the datagrams of a turn share their instant.
+    /// As [`Self::at`], with the result cached: all datagrams of one turn share their instant.
     pub(crate) fn tick(&mut self, now: Instant) -> Micros {
         if self.latest.0 != now {
             self.latest = (now, self.at(now));
@@ -57,13 +60,15 @@ impl Clock {
         self.latest.1
     }
 
+    /// The [`Instant`] of a deadline.
     pub(crate) fn instant(&self, time: Micros) -> Instant {
-        // A deadline beyond what the system clock can express is as good as a year away.
+        // An `Instant` overflow becomes a deadline one year after the start.
         let year = Duration::from_secs(365 * 24 * 60 * 60);
         self.start.checked_add(Duration::from_micros(time.0)).unwrap_or_else(|| self.start + year)
     }
 
-    #[expect(clippy::cast_possible_truncation, reason = "stamps wrap by design")]
+    /// The wire field `ts`: milliseconds from the epoch, modulo 2^32.
+    #[expect(clippy::cast_possible_truncation, reason = "time stamps wrap by design")]
     pub(crate) fn timestamp(&self, time: Micros) -> Ts {
         Ts(self.epoch.wrapping_add((time.0 / 1_000) as u32))
     }
@@ -75,19 +80,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stamps_count_milliseconds_from_the_epoch_and_wrap() {
+    fn timestamp_counts_milliseconds_from_epoch_and_wraps() {
         let start = Instant::now();
         let clock = Clock::new(start, u32::MAX - 1);
-        let stamp = |ms| clock.timestamp(clock.at(start + Duration::from_millis(ms)));
-        assert_eq!(stamp(0), Ts(u32::MAX - 1));
-        assert_eq!(stamp(1), Ts(u32::MAX));
-        assert_eq!(stamp(2), Ts(0));
-        assert_eq!(stamp(5).since(stamp(1)), 4);
-        assert_eq!(stamp(u64::from(u32::MAX) + 1), stamp(0));
+        let ts = |ms| clock.timestamp(clock.at(start + Duration::from_millis(ms)));
+        assert_eq!(ts(0), Ts(u32::MAX - 1));
+        assert_eq!(ts(1), Ts(u32::MAX));
+        assert_eq!(ts(2), Ts(0));
+        assert_eq!(ts(5).since(ts(1)), 4);
+        assert_eq!(ts(u64::from(u32::MAX) + 1), ts(0));
     }
 
     #[test]
-    fn instants_survive_the_round_trip() {
+    fn instant_to_micros_and_back_is_identity() {
         let start = Instant::now();
         let clock = Clock::new(start, 0);
         let later = start + Duration::from_micros(123_456_789);

@@ -1,29 +1,37 @@
-//! The 24-byte segment header and the datagrams made of segments.
+//! The KCP wire format: 24-byte segment headers (C `ikcp_encode_seg`) and datagrams made of segments.
 //!
-//! A datagram is any number of segments back to back, all of one conversation. [`validate`] walks it
-//! completely before anything is applied, so a datagram with one bad segment has no effect at all.
+//! A datagram is any number of segments back to back, all of one connection. [`validate`] walks the
+//! whole datagram before anything is applied, so one bad segment leaves no effect. Deviates:
+//! `ikcp_input` applies the segments before the bad one.
 //!
-//! Layout, little-endian: conv 4, cmd 1, frg 1, wnd 2, ts 4, sn 4, una 4, len 4, payload.
+//! Layout, little-endian, lengths in bytes: conv 4, cmd 1, frg 1, wnd 2, ts 4, sn 4, una 4, len 4,
+//! payload.
 
 use super::seq::{Sn, Ts};
 
 /// Bytes of a segment header.
+#[doc(alias = "IKCP_OVERHEAD")]
 pub const HEADER_LEN: usize = crate::config::SEGMENT_HEADER;
 
-/// What a segment is for.
+/// Segment type, the wire field `cmd`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 #[repr(u8)]
 pub enum Command {
-    /// Carries payload.
+    /// PUSH: carries payload.
+    #[doc(alias = "IKCP_CMD_PUSH")]
     Push = 81,
-    /// Acknowledges one PUSH and echoes its time stamp.
+    /// ACK: acknowledges the one PUSH with the same `sn` and echoes its `ts`.
+    #[doc(alias = "IKCP_CMD_ACK")]
     Ack = 82,
-    /// Asks for the receive window.
+    /// WASK: window probe, answered by a window update (RFC 9293 3.8.6.1).
+    #[doc(alias("IKCP_CMD_WASK", "WASK"))]
     WindowProbe = 83,
-    /// Tells the receive window.
+    /// WINS: window update; the header's `wnd` is the content.
+    #[doc(alias("IKCP_CMD_WINS", "WINS"))]
     WindowUpdate = 84,
-    /// Says something of the conversation's end; `frg` says what, see [`ControlType`]. Only peers that
-    /// advertised to understand it are sent one.
+    /// CONTROL: FIN, RST and their acknowledgements; `frg` is the [`ControlType`]. An extension of
+    /// this crate, sent only to peers that advertised [`CONTROL_CAPABLE`].
     Control = 85,
 }
 
@@ -40,26 +48,31 @@ impl Command {
     }
 }
 
-/// What `frg` of acknowledgements, window questions, window answers and echo probes advertises: the
-/// sender understands [`Command::Control`]. Other implementations send 0 there and read nothing.
+/// The CONTROL capability flag, in `frg` of ACKs, window probes, window updates and pings: their
+/// sender supports [`Command::Control`].
+///
+/// Works as a transport parameter (RFC 9000 7.4). Other implementations send 0 in this field and
+/// ignore its value.
 pub const CONTROL_CAPABLE: u8 = 0xA5;
 
-/// What a [`Command::Control`] says, in its `frg`.
+/// Type of a CONTROL segment ([`Command::Control`]), its wire field `frg`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 #[repr(u8)]
 pub enum ControlType {
-    /// No data follows: `sn` is the number after the last segment.
+    /// FIN: no data follows; `sn` is the number after the last PUSH (RFC 9293 3.6).
     Fin = 1,
-    /// Answers a [`ControlType::Fin`] once everything before its `sn` has arrived; `sn` and `ts` are its.
+    /// FIN-ACK: every segment before the FIN's `sn` has arrived. Copies `sn` and `ts` of the FIN.
     FinAck = 2,
-    /// The conversation is given up. `sn` and `ts` are those of a PUSH of the receiver.
+    /// RST: the connection is aborted (RFC 9293 3.10.5). `sn` and `ts` copy a PUSH of the receiver,
+    /// which proves that the RST does not come from off the path (RFC 5961 3).
     Reset = 3,
-    /// Answers a [`ControlType::Reset`] with its `sn` and `ts`.
+    /// RST-ACK: copies `sn` and `ts` of the RST.
     ResetAck = 4,
 }
 
 impl ControlType {
-    /// The notice of a [`Command::Control`], if it is a known one.
+    /// The type with this `frg`; `None` for unknown ones, which are ignored.
     #[must_use]
     pub const fn from_frg(frg: u8) -> Option<Self> {
         match frg {
@@ -72,20 +85,20 @@ impl ControlType {
     }
 }
 
-/// Why a datagram was dropped.
+/// Why a datagram is malformed and was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum InputError {
-    /// Shorter than one header.
+    /// The datagram is shorter than one header (24 bytes).
     #[error("the datagram is shorter than a segment header")]
     Truncated,
-    /// A segment belongs to another conversation.
-    #[error("a segment belongs to another conversation")]
+    /// A segment has another conversation id (`conv`).
+    #[error("a segment has another conversation id")]
     ConvMismatch,
-    /// A segment's command is none of those known.
+    /// A segment's `cmd` is none of [`Command`].
     #[error("unknown segment command {0}")]
     UnknownCommand(u8),
-    /// A segment claims more payload than the datagram holds.
+    /// A segment's `len` exceeds the rest of its datagram.
     #[error("a segment is longer than its datagram")]
     LengthOverrun,
 }
@@ -93,27 +106,27 @@ pub enum InputError {
 /// A parsed segment header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Conversation.
+    /// Conversation id, the same in both directions.
     pub conv: u32,
-    /// Command.
+    /// Segment type, the wire field `cmd`.
     pub command: Command,
-    /// PUSH: fragments of the message that follow this one. Control: the [`ControlType`]. Otherwise
-    /// [`CONTROL_CAPABLE`] or 0.
+    /// PUSH: number of fragments of the same message after this one. CONTROL: the [`ControlType`].
+    /// Otherwise [`CONTROL_CAPABLE`] or 0.
     pub frg: u8,
-    /// Segments the sender of this header can still receive.
+    /// Receive window of the sender of this header, segments beyond `una` (RFC 9293 SEG.WND).
     pub wnd: u16,
-    /// PUSH: when it was sent. ACK: the stamp of the PUSH it answers.
+    /// PUSH: time of this transmission, milliseconds. ACK: `ts` of the acknowledged PUSH.
     pub ts: Ts,
-    /// PUSH: its number. ACK: the number it answers.
+    /// PUSH: sequence number. ACK: sequence number of the acknowledged PUSH.
     pub sn: Sn,
-    /// The next number the sender of this header expects.
+    /// Cumulative acknowledgement: the next number that the sender of this header expects.
     pub una: Sn,
-    /// Payload bytes that follow.
+    /// Payload length, bytes.
     pub len: u32,
 }
 
 impl Header {
-    /// Parses the header at the start of `bytes`; the payload is not looked at.
+    /// Parses the header at the start of `bytes`; `len` is not checked against them.
     ///
     /// # Errors
     ///
@@ -152,13 +165,13 @@ impl Header {
     }
 }
 
-/// Walks a whole datagram: every segment complete, of a known command, and of `conv`.
+/// Checks a whole datagram: every segment is complete, of a known [`Command`] and of `conv`.
 ///
-/// A tail shorter than a header is ignored, as every known implementation does.
+/// Less than a header after the last segment is ignored, as in kcp-go's `Input` and C `ikcp_input`.
 ///
 /// # Errors
 ///
-/// The first fault found; nothing of the datagram may be used then.
+/// The first fault found; the caller must drop the whole datagram then.
 pub fn validate(datagram: &[u8], conv: u32) -> Result<(), InputError> {
     let mut rest = datagram;
     if rest.len() < HEADER_LEN {
@@ -179,7 +192,8 @@ fn payload_and_rest<'a>(header: &Header, segment: &'a [u8]) -> Option<(&'a [u8],
     segment.get(HEADER_LEN..)?.split_at_checked(len)
 }
 
-/// The segments of a datagram. Stops at the first one that [`validate`] would refuse.
+/// Iterator over the segments of a datagram. Ends before the first incomplete or unknown one; call
+/// [`validate`] first.
 #[derive(Clone, Debug)]
 pub struct Segments<'a>(&'a [u8]);
 
@@ -240,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn parses_a_packet_of_kcp_go() {
+    fn header_of_kcp_go_packet_parses_and_emits_identically() {
         let packet = unhex(HELLO);
         validate(&packet, 0x1122_3344).unwrap();
         let (header, payload) = Segments::new(&packet).next().unwrap();
@@ -258,13 +272,13 @@ mod tests {
                 len: 5,
             }
         );
-        let mut again = Vec::new();
-        header.emit(&mut again);
-        assert_eq!(again, packet[..HEADER_LEN]);
+        let mut emitted = Vec::new();
+        header.emit(&mut emitted);
+        assert_eq!(emitted, packet[..HEADER_LEN]);
     }
 
     #[test]
-    fn every_truncation_is_refused_or_whole() {
+    fn validate_truncated_datagram_is_an_error() {
         let packet = unhex(HELLO);
         for len in 0..packet.len() {
             let expected =
@@ -274,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn one_bad_segment_condemns_the_datagram() {
+    fn validate_one_bad_segment_rejects_the_datagram() {
         let good = unhex(HELLO);
         let conv = 0x1122_3344;
         let mut foreign = good.clone();
@@ -298,7 +312,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn emit_then_parse_is_identity(headers in prop::collection::vec(any_header(), 1..8)) {
+        fn header_emit_then_parse_is_identity(headers in prop::collection::vec(any_header(), 1..8)) {
             let mut datagram = Vec::new();
             for header in &headers {
                 Header { conv: 7, ..*header }.emit(&mut datagram);
@@ -314,7 +328,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_walked_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn validate_any_bytes_does_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let conv = bytes.first_chunk().map_or(0, |c| u32::from_le_bytes(*c));
             let whole = validate(&bytes, conv).is_ok();
             let used: usize = Segments::new(&bytes).map(|(_, p)| HEADER_LEN + p.len()).sum();

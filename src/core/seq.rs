@@ -1,45 +1,46 @@
-//! Sequence numbers and time stamps: 32-bit values that wrap.
+//! Sequence numbers and time stamps with serial number arithmetic modulo 2^32 (RFC 1982, RFC 9293
+//! 3.4; kcp-go `_itimediff`).
 //!
-//! Neither type implements `Ord`: "smaller" has no meaning on a circle. All comparison goes
-//! through [`Sn::since`] and [`Ts::since`], which are exact while the two values are less than
-//! half the circle apart.
+//! Neither type implements `Ord`: "smaller" is not defined on a circle. All comparison goes through
+//! [`Sn::since`] and [`Ts::since`], which are exact while the two values are less than 2^31 apart.
 
-/// A segment's sequence number, or a cumulative acknowledgement.
+/// Sequence number of a segment (`sn`), or a cumulative acknowledgement (`una`). Counts segments, not
+/// bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Sn(pub u32);
 
 impl Sn {
-    /// The number `count` places further on.
+    /// The number `count` segments later.
     #[must_use]
     pub const fn advance(self, count: u32) -> Self {
         Self(self.0.wrapping_add(count))
     }
 
-    /// The number `count` places back.
+    /// The number `count` segments earlier.
     #[must_use]
     pub const fn back(self, count: u32) -> Self {
         Self(self.0.wrapping_sub(count))
     }
 
-    /// How far this number lies behind (`> 0`) or before (`< 0`) `origin` on the circle.
+    /// Signed distance from `origin`: positive if this number comes later (kcp-go `_itimediff`).
     #[must_use]
     pub const fn since(self, origin: Self) -> i32 {
         self.0.wrapping_sub(origin.0).cast_signed()
     }
 
-    /// Places from `origin` to here, `None` if this number lies before `origin`.
+    /// Segments from `origin` to here; `None` if this number comes before `origin`.
     #[must_use]
     pub fn offset_from(self, origin: Self) -> Option<u32> {
         u32::try_from(self.since(origin)).ok()
     }
 }
 
-/// A time stamp as segments carry it: milliseconds of the sender's own epoch.
+/// Time stamp of a segment (`ts`): milliseconds since an epoch that only its sender knows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Ts(pub u32);
 
 impl Ts {
-    /// Milliseconds from `origin` to here, negative if this stamp is earlier.
+    /// Milliseconds from `origin` to here; negative if this time stamp is earlier.
     #[must_use]
     pub const fn since(self, origin: Self) -> i32 {
         self.0.wrapping_sub(origin.0).cast_signed()
@@ -53,7 +54,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn advance_and_since_are_inverse(start: u32, step in 0..i32::MAX) {
+        fn sn_advance_and_since_are_inverse(start: u32, step in 0..i32::MAX) {
             let moved = Sn(start).advance(step.cast_unsigned());
             prop_assert_eq!(moved.since(Sn(start)), step);
             prop_assert_eq!(Sn(start).since(moved), -step);
@@ -62,7 +63,7 @@ mod tests {
         }
 
         #[test]
-        fn order_is_antisymmetric_within_half_the_circle(a: u32, b: u32) {
+        fn since_within_half_circle_is_antisymmetric(a: u32, b: u32) {
             prop_assume!(a.wrapping_sub(b) != 1 << 31);
             prop_assert_eq!(Sn(a).since(Sn(b)), -Sn(b).since(Sn(a)));
             prop_assert_eq!(Ts(a).since(Ts(b)), -Ts(b).since(Ts(a)));
@@ -70,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn order_holds_across_the_wrap() {
+    fn since_across_wrap_keeps_order() {
         for k in 1..=1_000_u32 {
             let before = Sn(0_u32.wrapping_sub(k));
             assert_eq!(Sn(k).since(before), i32::try_from(2 * k).unwrap());

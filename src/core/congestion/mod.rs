@@ -1,4 +1,4 @@
-//! What bounds the rate of sending: congestion window, pacing, rate limit, automatic windows.
+//! Limits of the sending rate: congestion window, pacing, rate limit, window autotuning.
 
 pub(crate) mod pacer;
 pub(crate) mod rate_limiter;

@@ -1,46 +1,50 @@
 //! The rate limit that the application sets: a token bucket (kcp-go `SetRateLimit`).
 //!
-//! Applies before a datagram is built, so that time stamps and retransmission timers start when it
-//! really leaves.
+//! Applies before a datagram is built, so that its time stamp and its RTO start when it leaves.
+//! Deviates: kcp-go's bucket stands behind `flush`, where both have started.
 
 use std::num::NonZeroU64;
 
 use crate::core::clock::Micros;
 
-/// Time whose worth of bytes may leave at once.
+/// Depth of the bucket as time at the configured rate, microseconds.
 const BURST: u64 = 10_000;
+/// Microseconds.
 const SECOND: u64 = 1_000_000;
 
+/// Token bucket of one connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RateLimiter {
-    /// Bytes per second.
+    /// Bytes per second; `None` is unlimited.
     rate: Option<NonZeroU64>,
-    /// Nothing leaves before this time.
+    /// No datagram leaves before this time.
     next: Micros,
 }
 
 impl RateLimiter {
+    /// Sets the rate, bytes per second, at once: the time that sent bytes still cost at the old rate is
+    /// dropped.
     pub(crate) fn set_rate(&mut self, rate: Option<NonZeroU64>) {
         self.rate = rate;
-        // What an old rate still owes is forgiven: a new one takes effect at once.
         self.next = Micros(0);
     }
 
-    /// When the next datagram may leave, if not now.
+    /// When the next datagram may leave; `None` if it may now.
     pub(crate) fn blocked_until(&self, now: Micros) -> Option<Micros> {
         (self.rate.is_some() && self.next.since(now) > 0).then_some(self.next)
     }
 
-    /// With a limit: when the next datagram may leave.
+    /// When the next datagram may leave, possibly in the past; `None` without a limit.
     pub(crate) fn next(&self) -> Option<Micros> {
         self.rate.map(|_| self.next)
     }
 
+    /// A datagram leaves.
     #[inline]
     pub(crate) fn sent(&mut self, now: Micros, bytes: usize) {
         let Some(rate) = self.rate else { return };
         let cost = (bytes as u64).saturating_mul(SECOND) / rate;
-        // Unused time is kept for one burst, no longer.
+        // Unused time accumulates up to the depth of the bucket.
         self.next = self.next.max(Micros(now.0.saturating_sub(BURST))).add_micros(cost);
     }
 }
@@ -50,15 +54,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_long_run_rate_is_exact() {
-        let mut pacer = RateLimiter::default();
-        pacer.set_rate(NonZeroU64::new(1_000_000));
+    fn rate_limit_over_ten_seconds_is_exact() {
+        let mut limiter = RateLimiter::default();
+        limiter.set_rate(NonZeroU64::new(1_000_000));
         let (mut now, mut bytes) = (Micros(0), 0);
         while now < Micros(10 * SECOND) {
-            match pacer.blocked_until(now) {
+            match limiter.blocked_until(now) {
                 Some(next) => now = next,
                 None => {
-                    pacer.sent(now, 1_400);
+                    limiter.sent(now, 1_400);
                     bytes += 1_400;
                 }
             }
@@ -67,9 +71,9 @@ mod tests {
     }
 
     #[test]
-    fn no_rate_means_no_wait() {
-        let mut pacer = RateLimiter::default();
-        pacer.sent(Micros(0), 1 << 30);
-        assert_eq!(pacer.blocked_until(Micros(0)), None);
+    fn rate_limit_none_never_blocks() {
+        let mut limiter = RateLimiter::default();
+        limiter.sent(Micros(0), 1 << 30);
+        assert_eq!(limiter.blocked_until(Micros(0)), None);
     }
 }

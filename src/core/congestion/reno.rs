@@ -1,23 +1,30 @@
-//! KCP's own congestion window: slow start, avoidance, and a reaction to loss.
+//! KCP's congestion window: slow start, congestion avoidance and fast recovery (RFC 5681; kcp-go
+//! `cwnd`, `incr`, `ssthresh`).
 //!
-//! Growth counts acknowledged segments, so it does not depend on how the peer bundles its
-//! acknowledgements, and losses within one window of data count once.
+//! Deviates from kcp-go, which grows the window once per `Input` and reduces it once per `flush`:
+//! * Growth counts acknowledged segments (RFC 3465), so it does not depend on how the peer batches
+//!   its ACKs.
+//! * Losses within one window of data reduce it once (`recover`, RFC 6582 3.2).
 
 use crate::config::CongestionControl;
 use crate::core::seq::Sn;
 
-/// Least slow-start threshold.
+/// Least slow-start threshold, segments (IKCP_THRESH_MIN; RFC 5681 3.1 has two, too).
+#[doc(alias = "IKCP_THRESH_MIN")]
 const MIN_SSTHRESH: u32 = 2;
 
+/// The congestion window of one connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CongestionWindow {
     mode: CongestionControl,
     /// Segments.
     cwnd: u32,
+    /// Slow-start threshold, segments.
     ssthresh: u32,
-    /// Segments acknowledged since the window last grew in avoidance.
+    /// Segments acknowledged since the window last grew in congestion avoidance (RFC 3465 2.1).
     acked_since_growth: u32,
-    /// Losses of segments before this number belong to an event already reacted to.
+    /// SND.NXT when the window was last reduced: losses of earlier segments are the same loss event
+    /// (RFC 6582 3.2).
     recover: Sn,
 }
 
@@ -30,11 +37,12 @@ impl CongestionWindow {
         self.mode = mode;
     }
 
+    /// Whether the window limits sending (kcp-go `nc` 0).
     pub(crate) fn is_active(&self) -> bool {
         self.mode != CongestionControl::Disabled
     }
 
-    /// Segments that may be in flight; `u32::MAX` where the window is off.
+    /// Segments that may be in flight; `u32::MAX` with [`CongestionControl::Disabled`].
     pub(crate) fn window(&self) -> u32 {
         match self.mode {
             CongestionControl::Reno => self.cwnd,
@@ -42,7 +50,8 @@ impl CongestionWindow {
         }
     }
 
-    /// `count` segments were acknowledged; growth stops at what the peer can take.
+    /// `count` segments were acknowledged cumulatively. The window grows up to `remote_window`
+    /// (kcp-go `Input`, `rmt_wnd`), by at most `cwnd` acknowledged segments per call.
     pub(crate) fn on_ack(&mut self, count: u32, remote_window: u32) {
         for _ in 0..count.min(self.cwnd) {
             if self.cwnd >= remote_window {
@@ -52,7 +61,7 @@ impl CongestionWindow {
                 self.cwnd += 1;
             } else {
                 self.acked_since_growth += 1;
-                // One segment per window, and a sixteenth more, which is KCP's impatience.
+                // One segment per window (RFC 5681 3.1), plus KCP's `mss / 16` per ACK.
                 if self.acked_since_growth.saturating_mul(17) / 16 >= self.cwnd {
                     self.acked_since_growth = 0;
                     self.cwnd += 1;
@@ -61,23 +70,31 @@ impl CongestionWindow {
         }
     }
 
-    /// A segment was found lost by later acknowledgements.
-    pub(crate) fn on_fast_retransmit(&mut self, lost: Sn, next: Sn, in_flight: u32, resend: u32) {
+    /// Segment `lost` was found lost by later ACKs; `nxt` is SND.NXT (RFC 5681 3.2, kcp-go `flush`:
+    /// half of what is in flight, plus `fastresend`).
+    pub(crate) fn on_fast_retransmit(
+        &mut self,
+        lost: Sn,
+        nxt: Sn,
+        in_flight: u32,
+        fast_resend: u32,
+    ) {
         if lost.since(self.recover) < 0 {
             return;
         }
-        self.recover = next;
+        self.recover = nxt;
         self.ssthresh = (in_flight / 2).max(MIN_SSTHRESH);
-        self.cwnd = self.ssthresh.saturating_add(resend);
+        self.cwnd = self.ssthresh.saturating_add(fast_resend);
         self.acked_since_growth = 0;
     }
 
-    /// A segment timed out.
-    pub(crate) fn on_timeout(&mut self, lost: Sn, next: Sn, window: u32) {
+    /// The RTO of segment `lost` expired; `nxt` is SND.NXT, `window` the effective window (RFC 5681
+    /// 3.1, kcp-go `flush`: one segment).
+    pub(crate) fn on_timeout(&mut self, lost: Sn, nxt: Sn, window: u32) {
         if lost.since(self.recover) < 0 {
             return;
         }
-        self.recover = next;
+        self.recover = nxt;
         self.ssthresh = (window / 2).max(MIN_SSTHRESH);
         self.cwnd = 1;
         self.acked_since_growth = 0;
@@ -89,12 +106,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn off_means_no_limit() {
+    fn cwnd_disabled_is_unlimited() {
         assert_eq!(CongestionWindow::new(CongestionControl::Disabled, Sn(0)).window(), u32::MAX);
     }
 
     #[test]
-    fn slow_start_then_about_one_segment_a_round() {
+    fn cwnd_grows_by_slow_start_then_one_segment_per_window() {
         let mut window = CongestionWindow::new(CongestionControl::Reno, Sn(0));
         window.ssthresh = 16;
         while window.window() < 16 {
@@ -104,11 +121,11 @@ mod tests {
         window.on_ack(16, 1_000);
         assert_eq!(window.window(), 17);
         window.on_ack(500, 17);
-        assert_eq!(window.window(), 17, "never beyond what the peer can take");
+        assert_eq!(window.window(), 17, "never beyond the peer's window");
     }
 
     #[test]
-    fn losses_of_one_window_count_once() {
+    fn cwnd_losses_of_one_window_reduce_once() {
         let mut window = CongestionWindow::new(CongestionControl::Reno, Sn(u32::MAX - 3));
         window.cwnd = 40;
         window.on_fast_retransmit(Sn(u32::MAX), Sn(30), 40, 2);

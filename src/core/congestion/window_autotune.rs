@@ -1,63 +1,75 @@
-//! Windows that follow the path, where nobody has set them.
+//! Window autotuning, as Linux does for TCP buffers (dynamic right-sizing, `tcp_rcv_space_adjust`):
+//! send and receive windows that the application has not set follow the bandwidth-delay product.
 //!
-//! The default holds what is on the way in some round trips and not in others. A window that was
-//! used up within a round trip doubles, as long as that did not come from a queue: the sender's
-//! while round trips are about as short as they can be, the receiver's while the application keeps
-//! up. The sender's shrinks again when queues grow. Short paths need no more than the default.
+//! Once per round trip, a window of which three quarters were delivered doubles:
+//! * the send window while the window was the limit and `srtt` is near its minimum, so that it does
+//!   not fill a queue. It shrinks by a quarter, down to the default, when `srtt` doubles.
+//! * the receive window while the application keeps up with reading.
+//!
+//! Paths with a short round trip keep the default. kcp-go has fixed windows. Evidence: test file
+//! `core/tests/window_autotune.rs`.
 
 use crate::config::DEFAULT_WINDOW;
 use crate::core::clock::Micros;
 use crate::core::recovery::rtt::RttEstimator;
 use crate::core::seq::Sn;
 
-/// Segments of the largest window that comes by itself.
+/// Largest window that autotuning reaches, segments.
 pub(crate) const MAX_AUTO_WINDOW: u16 = 8_192;
-/// What a round trip may take longer than the shortest without a queue, microseconds.
+/// Jitter by which `srtt` may exceed its minimum without counting as a queue, microseconds.
 const QUEUE_DELAY_TOLERANCE: u64 = 2_000;
 
-/// What a direction has moved since its round trip began.
+/// Autotuning of one window.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WindowAutotune {
-    began: Micros,
-    from: Sn,
-    /// The window was what kept more from leaving.
+    /// When the current round trip began.
+    round_start: Micros,
+    /// The next number to be delivered at that time.
+    round_start_sn: Sn,
+    /// The send window was full in the current round trip: the opposite of app-limited (RFC 9002
+    /// 7.8). Cleared at its end.
     window_limited: bool,
-    /// The shortest round trip ever, microseconds: a queue of its own making lasts longer than
-    /// anybody else remembers the path without it.
+    /// Minimum RTT of the connection, microseconds. Without the 10 s window of
+    /// [`RttEstimator::min`], because a queue that this window filled lasts longer.
     base_rtt: u64,
 }
 
 impl WindowAutotune {
-    /// One for a window that nobody has set.
-    pub(crate) fn of(window: u16, auto: bool, start: Sn) -> Option<Self> {
-        let tuner =
-            Self { began: Micros(0), from: start, window_limited: false, base_rtt: u64::MAX };
-        (auto && window == DEFAULT_WINDOW).then_some(tuner)
+    /// `Some` if `window`, segments, is the default and `auto` is on. `start` is the first number.
+    pub(crate) fn for_window(window: u16, auto: bool, start: Sn) -> Option<Self> {
+        let autotune = Self {
+            round_start: Micros(0),
+            round_start_sn: start,
+            window_limited: false,
+            base_rtt: u64::MAX,
+        };
+        (auto && window == DEFAULT_WINDOW).then_some(autotune)
     }
 
-    pub(crate) fn on_limited(&mut self) {
+    /// The send window is full.
+    pub(crate) fn on_window_limited(&mut self) {
         self.window_limited = true;
     }
 
-    /// Segments since the round trip began.
+    /// Segments delivered in the current round trip, up to `next`.
     pub(crate) fn delivered(&self, next: Sn) -> u32 {
-        next.offset_from(self.from).unwrap_or(0)
+        next.offset_from(self.round_start_sn).unwrap_or(0)
     }
 
-    /// Once a round trip: the segments moved since the last time, up to `next`, and whether the
-    /// window kept more from leaving.
-    fn round(&mut self, now: Micros, next: Sn, rtt: &RttEstimator) -> Option<(u32, bool)> {
+    /// Ends the current round trip after `srtt`: the segments delivered in it, and whether the send
+    /// window was full.
+    fn end_round(&mut self, now: Micros, next: Sn, rtt: &RttEstimator) -> Option<(u32, bool)> {
         let srtt = rtt.srtt().filter(|_| !rtt.is_short())?;
-        if now.since(self.began) < srtt {
+        if now.since(self.round_start) < srtt {
             return None;
         }
-        let (moved, limited) = (self.delivered(next), self.window_limited);
+        let (delivered, window_limited) = (self.delivered(next), self.window_limited);
         self.base_rtt = self.base_rtt.min(rtt.min());
-        (self.began, self.from, self.window_limited) = (now, next, false);
-        Some((moved, limited))
+        (self.round_start, self.round_start_sn, self.window_limited) = (now, next, false);
+        Some((delivered, window_limited))
     }
 
-    /// The sender's next window.
+    /// The new send window, segments.
     pub(crate) fn send_window(
         &mut self,
         now: Micros,
@@ -65,20 +77,22 @@ impl WindowAutotune {
         rtt: &RttEstimator,
         window: u16,
     ) -> u16 {
-        let Some((moved, limited)) = self.round(now, una, rtt) else { return window };
-        // On a path that loses, a full window says nothing about room.
-        let limited = limited && moved >= u32::from(window) / 4 * 3;
+        let Some((delivered, window_limited)) = self.end_round(now, una, rtt) else {
+            return window;
+        };
+        // A window that was full because of a loss delivers less than three quarters.
+        let window_limited = window_limited && delivered >= u32::from(window) / 4 * 3;
         let srtt = rtt.srtt().unwrap_or(0);
         if srtt > 2 * self.base_rtt + QUEUE_DELAY_TOLERANCE {
             (window / 4 * 3).max(DEFAULT_WINDOW)
-        } else if limited && srtt <= self.base_rtt / 4 * 5 + QUEUE_DELAY_TOLERANCE {
+        } else if window_limited && srtt <= self.base_rtt / 4 * 5 + QUEUE_DELAY_TOLERANCE {
             window.saturating_mul(2).min(MAX_AUTO_WINDOW)
         } else {
             window
         }
     }
 
-    /// The receiver's, where `unread` segments wait for the application.
+    /// The new receive window, segments, while `unread` segments wait for the application.
     pub(crate) fn recv_window(
         &mut self,
         now: Micros,
@@ -86,9 +100,9 @@ impl WindowAutotune {
         rtt: &RttEstimator,
         (window, unread): (u16, u32),
     ) -> u16 {
-        let Some((moved, _)) = self.round(now, next, rtt) else { return window };
-        let window_is_used = moved >= u32::from(window) / 4 * 3;
-        if window_is_used && unread <= u32::from(window) / 4 {
+        let Some((delivered, _)) = self.end_round(now, next, rtt) else { return window };
+        let is_used = delivered >= u32::from(window) / 4 * 3;
+        if is_used && unread <= u32::from(window) / 4 {
             window.saturating_mul(2).min(MAX_AUTO_WINDOW)
         } else {
             window

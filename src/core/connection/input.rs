@@ -109,8 +109,8 @@ impl Kcp {
     fn input_una(&mut self, now: Micros, header: &Header, origin: PacketType) -> UnaOutcome {
         let una = self.send.on_una(now, &self.clock, header.una);
         match una {
-            UnaOutcome::Current { released } => {
-                if released > 0 {
+            UnaOutcome::Current { newly_acked } => {
+                if newly_acked > 0 {
                     self.send.on_peer_activity(now);
                 }
                 if origin == PacketType::Regular {
@@ -145,7 +145,7 @@ impl Kcp {
         match self.recv.input(header.sn, header.frg, payload) {
             Ok(RecvOutcome::InOrder) => {
                 self.restart_check = None;
-                if self.recv.tune(now, &self.send.rtt) {
+                if self.recv.autotune_window(now, &self.send.rtt) {
                     // Who only receives has to ask for it.
                     self.keepalive.request_ping(now);
                 }
@@ -155,18 +155,18 @@ impl Kcp {
                 self.stats.received_bytes += payload.len() as u64;
             }
             Ok(RecvOutcome::OutOfOrder) => {
-                self.acks.out_of_order(now, self.recv.nxt(), ack, payload.len());
+                self.acks.on_out_of_order(now, self.recv.nxt(), ack, payload.len());
                 self.stats.received_segments += 1;
                 self.stats.received_bytes += payload.len() as u64;
             }
             Ok(RecvOutcome::OutOfOrderDuplicate) => {
                 // Its acknowledgement was lost: each such number is told again, not just the last.
-                self.acks.out_of_order(now, self.recv.nxt(), ack, payload.len());
+                self.acks.on_out_of_order(now, self.recv.nxt(), ack, payload.len());
                 self.stats.duplicate_segments += 1;
             }
             Ok(RecvOutcome::Duplicate) => {
                 self.keepalive.on_duplicate_received(now);
-                self.acks.repeated(now, ack);
+                self.acks.on_duplicate(now, ack);
                 self.stats.duplicate_segments += 1;
             }
             Ok(RecvOutcome::OutOfWindow) => self.stats.out_of_window_segments += 1,
@@ -198,6 +198,6 @@ impl Kcp {
             self.keepalive.insist(now);
         }
         self.keepalive.watch(now, self.owes_answer());
-        self.send.remote.watch(now, self.send.is_window_blocked());
+        self.send.remote.update_persist_timer(now, self.send.is_window_blocked());
     }
 }

@@ -178,7 +178,7 @@ impl Kcp {
     /// Payload bytes that the send window admits now.
     #[must_use]
     pub fn send_capacity(&self) -> usize {
-        self.send.room() * self.send.mss()
+        self.send.available() * self.send.mss()
     }
 
     /// What writes are rounded up to in terms of [`Kcp::send_capacity`]: in message mode each starts a
@@ -233,7 +233,7 @@ impl Kcp {
     pub(crate) fn queue_message(&mut self, now: Instant, mut data: Bytes) -> Result<(), Bytes> {
         let piece = self.send.mss().max(data.len().div_ceil(MAX_FRAGMENTS));
         let fragments = data.len().div_ceil(piece).max(1);
-        if fragments > self.send.room() && !self.send.is_drained() {
+        if fragments > self.send.available() && !self.send.is_drained() {
             return Err(data);
         }
         for frg in (0..fragments).rev() {
@@ -332,7 +332,9 @@ impl Kcp {
 
     /// Whether [`Kcp::release_memory`] would give back something worth it.
     pub(crate) fn has_reclaimable_memory(&self) -> bool {
-        self.send.holds_memory() || self.recv.holds_memory() || self.acks.holds_memory()
+        self.send.has_reclaimable_memory()
+            || self.recv.has_reclaimable_memory()
+            || self.acks.has_reclaimable_memory()
     }
 
     /// Whether the peer has proved that it received something of ours.

@@ -73,7 +73,7 @@ impl Kcp {
     pub(super) fn stranded_until(&self) -> Option<Micros> {
         let since = self.send.path.stranded_since()?;
         let limit = self.keepalive.dead_after()?;
-        self.send.is_oldest_open().then(|| since.add_micros(limit))
+        self.send.is_oldest_unacked().then(|| since.add_micros(limit))
     }
 
     /// Largest datagram that is sent now, in bytes.

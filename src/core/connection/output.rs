@@ -183,7 +183,7 @@ impl Kcp {
     /// Whether new segments may leave as far as the write policy goes.
     #[inline]
     pub(super) fn may_send_new(&self) -> bool {
-        self.write_policy == WritePolicy::Immediate || self.uncorked || self.send.room() == 0
+        self.write_policy == WritePolicy::Immediate || self.uncorked || self.send.available() == 0
     }
 
     #[inline]
@@ -215,7 +215,7 @@ impl Kcp {
         let template = self.header(Command::Ack, self.close_state.mark(), Sn(0), Ts(0), 0);
         let recv = &mut self.recv;
         self.acks.take(template.una, room, |ack| {
-            recv.on_acknowledged(ack.sn);
+            recv.on_ack_sent(ack.sn);
             Header { sn: ack.sn, ts: ack.ts, ..template }.emit(out);
             sent.acks += 1;
         });
@@ -237,7 +237,7 @@ impl Kcp {
         match self.ack_policy {
             AckPolicy::PerBatch | AckPolicy::Immediate => !self.acks.is_empty(),
             AckPolicy::Interval => {
-                self.acks.is_urgent()
+                self.acks.is_immediate()
                     || self.acks.arrivals() as usize >= self.current_mtu() / HEADER_LEN
                     || self.ack_deadline().is_some_and(|at| now >= at)
             }

@@ -1,5 +1,9 @@
-//! What is remembered of the latest segments that a cumulative acknowledgement released: when they
-//! were sent, for acknowledgements of their own that arrive behind it.
+//! Late ACKs: times of recently acknowledged segments, for RTT samples and spurious retransmission
+//! detection (Eifel, RFC 3522).
+//!
+//! A cumulative `una` removes segments from [`SentSegments`](super::sent_segments::SentSegments)
+//! before their own ACKs arrive. Such an ACK still gives an RTT sample, and its echoed `ts` shows
+//! which transmission arrived. kcp-go ignores it (`parse_ack` returns below `snd_una`).
 
 use std::collections::VecDeque;
 
@@ -8,66 +12,72 @@ use crate::core::recovery::sent_segments::SentSegment;
 use crate::core::seq::Ts;
 use crate::util::queue;
 
-/// How many are remembered.
+/// Segments remembered.
 const CAPACITY: usize = 64;
-/// And how many of them while nothing has been sent for a while.
+/// Segments still remembered after [`AckedHistory::release_memory`].
 const CAPACITY_IDLE: usize = 8;
 
-/// When a released segment was sent.
+/// Transmission times of an acknowledged segment.
 #[derive(Clone, Copy, Debug)]
-struct Times {
-    first: Ts,
-    last: Ts,
-    /// The last time in microseconds, lower half.
-    sent: u32,
-    /// Its acknowledgement was seen.
+struct SentTimes {
+    first_ts: Ts,
+    last_ts: Ts,
+    /// Time of the last transmission, microseconds modulo 2^32.
+    last_sent: u32,
+    /// An ACK of its own was received.
     acked: bool,
-    /// It was sent more than once, the last time without being acknowledged one by one.
-    repeated: bool,
+    /// Retransmitted, and removed by `una` without an ACK of its own: the next late ACK shows that
+    /// the retransmission was spurious. False from then on.
+    unjudged_retransmit: bool,
 }
 
-/// What an acknowledgement of a released segment says.
+/// What a late ACK says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LateAck {
-    /// Too old to tell.
+    /// The segment is not remembered any more.
     Stale,
-    /// It was never sent, or not then.
+    /// The segment was never sent, or not with this time stamp.
     Invalid,
-    /// Its last transmission arrived, after so many microseconds if this is news. `repeated`: it was
-    /// a repetition that nobody needed.
-    Last { rtt: Option<u64>, repeated: bool },
-    /// An earlier one did. `repeated`: the repetition after it was not needed.
-    EarlierTransmission { repeated: bool },
+    /// Acknowledges the last transmission. `rtt` in microseconds, `None` for a duplicate ACK.
+    /// `spurious`: that transmission was a retransmission, and `una` had covered an earlier one.
+    LastTransmission { rtt: Option<u64>, spurious: bool },
+    /// Acknowledges an earlier transmission. `spurious`: the retransmission after it was not needed
+    /// (RFC 3522 3.2).
+    EarlierTransmission { spurious: bool },
 }
 
+/// The latest [`CAPACITY`] segments that a cumulative acknowledgement removed, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct AckedHistory {
-    times: VecDeque<Times>,
-    /// There were more, which are not remembered.
+    times: VecDeque<SentTimes>,
+    /// At least one segment was dropped from `times`. Then an ACK of an unknown segment is stale
+    /// instead of invalid.
     evicted: bool,
 }
 
 impl AckedHistory {
+    /// Remembers a segment that `una` removes.
     pub(crate) fn remember(&mut self, clock: &Clock, segment: &SentSegment) {
         if self.times.len() == CAPACITY {
             self.times.pop_front();
             self.evicted = true;
         }
-        let times = Times {
-            first: segment.first_ts,
-            last: clock.timestamp(segment.last_sent),
-            sent: low_half(segment.last_sent),
+        let times = SentTimes {
+            first_ts: segment.first_ts,
+            last_ts: clock.timestamp(segment.last_sent),
+            last_sent: low_half(segment.last_sent),
             acked: segment.acked,
-            repeated: segment.retransmitted && !segment.acked,
+            unjudged_retransmit: segment.retransmitted && !segment.acked,
         };
         queue::push(&mut self.times, times);
     }
 
-    pub(crate) fn holds_memory(&self) -> bool {
+    pub(crate) fn has_reclaimable_memory(&self) -> bool {
         self.times.capacity() > CAPACITY_IDLE
     }
 
-    /// Forgets all but the latest: whatever is still under way of the others is late indeed.
+    /// Forgets all but the latest [`CAPACITY_IDLE`] segments, for an idle connection. Later ACKs of
+    /// the forgotten ones are stale, not invalid.
     pub(crate) fn release_memory(&mut self) {
         let surplus = self.times.len().saturating_sub(CAPACITY_IDLE);
         self.evicted |= surplus > 0;
@@ -75,31 +85,31 @@ impl AckedHistory {
         self.times.shrink_to_fit();
     }
 
-    fn place(&self, age: u32) -> Option<usize> {
+    fn index(&self, age: u32) -> Option<usize> {
         self.times.len().checked_sub(usize::try_from(age).ok()?)
     }
 
-    /// The first and the last stamp of the segment released `age` segments ago.
-    pub(crate) fn stamps(&self, age: u32) -> Option<(Ts, Ts)> {
-        self.times.get(self.place(age)?).map(|times| (times.first, times.last))
+    /// First and last `ts` of the segment `age` numbers before `una`.
+    pub(crate) fn timestamps(&self, age: u32) -> Option<(Ts, Ts)> {
+        self.times.get(self.index(age)?).map(|times| (times.first_ts, times.last_ts))
     }
 
-    /// An acknowledgement, with its stamp, of the segment released `age` segments ago.
+    /// Judges an ACK with time stamp `ts` of the segment `age` numbers before `una`.
     pub(crate) fn on_ack(&mut self, now: Micros, age: u32, ts: Ts) -> LateAck {
         let unknown = if self.evicted { LateAck::Stale } else { LateAck::Invalid };
-        let place = self.place(age);
-        let Some(times) = place.and_then(|place| self.times.get_mut(place)) else { return unknown };
-        if ts.since(times.first) < 0 || ts.since(times.last) > 0 {
+        let index = self.index(age);
+        let Some(times) = index.and_then(|index| self.times.get_mut(index)) else { return unknown };
+        if ts.since(times.first_ts) < 0 || ts.since(times.last_ts) > 0 {
             return LateAck::Invalid;
         }
-        let repeated = std::mem::take(&mut times.repeated);
-        if ts != times.last {
-            return LateAck::EarlierTransmission { repeated };
+        let spurious = std::mem::take(&mut times.unjudged_retransmit);
+        if ts != times.last_ts {
+            return LateAck::EarlierTransmission { spurious };
         }
-        // A path that repeats datagrams much later says nothing about now.
-        let news = !std::mem::replace(&mut times.acked, true);
-        let rtt = news.then(|| u64::from(low_half(now).wrapping_sub(times.sent)));
-        LateAck::Last { rtt, repeated }
+        // A path may duplicate an ACK much later, so only the first one is an RTT sample.
+        let is_first = !std::mem::replace(&mut times.acked, true);
+        let rtt = is_first.then(|| u64::from(low_half(now).wrapping_sub(times.last_sent)));
+        LateAck::LastTransmission { rtt, spurious }
     }
 }
 
@@ -117,22 +127,33 @@ mod tests {
     use crate::core::seq::Sn;
 
     #[test]
-    fn a_rest_leaves_the_latest_and_judges_nobody_by_the_others() {
+    fn late_ack_after_release_memory_is_stale_not_invalid() {
         let clock = Clock::new(std::time::Instant::now(), 0);
-        let (mut flight, mut released) = (SentSegments::new(Sn(0)), AckedHistory::default());
+        let (mut sent, mut history) = (SentSegments::new(Sn(0)), AckedHistory::default());
         for ms in 0..20 {
             let now = Micros(ms * 1_000);
-            flight.push(now, clock.timestamp(now), BufferRange::default(), 0);
-            released.remember(&clock, &flight.pop_acked().unwrap());
+            sent.push(now, clock.timestamp(now), BufferRange::default(), 0);
+            history.remember(&clock, &sent.pop_acked().unwrap());
         }
-        assert!(released.holds_memory());
+        assert!(history.has_reclaimable_memory());
         let now = Micros(50_000);
-        assert_eq!(released.on_ack(now, 21, Ts(0)), LateAck::Invalid, "there was no such segment");
-        released.release_memory();
-        assert!(!released.holds_memory());
-        assert_eq!(released.on_ack(now, 9, Ts(11)), LateAck::Stale);
+        assert_eq!(
+            history.on_ack(now, 21, Ts(0)),
+            LateAck::Invalid,
+            "no such segment was ever sent"
+        );
+        history.release_memory();
+        assert!(!history.has_reclaimable_memory());
+        assert_eq!(history.on_ack(now, 9, Ts(11)), LateAck::Stale);
         let rtt = Some(38_000);
-        assert_eq!(released.on_ack(now, 8, Ts(12)), LateAck::Last { rtt, repeated: false });
-        assert_eq!(released.on_ack(now, 1, Ts(18)), LateAck::Invalid, "it left at another time");
+        assert_eq!(
+            history.on_ack(now, 8, Ts(12)),
+            LateAck::LastTransmission { rtt, spurious: false }
+        );
+        assert_eq!(
+            history.on_ack(now, 1, Ts(18)),
+            LateAck::Invalid,
+            "not a time stamp of its transmissions"
+        );
     }
 }

@@ -1,13 +1,14 @@
-//! When an unacknowledged segment counts as lost.
+//! Loss detection: fast retransmit (RFC 5681 3.2), early retransmit (RFC 5827) and RTO (RFC 6298),
+//! judged by order of transmission as RACK does (RFC 8985).
 //!
-//! Three signs, for one engine. *Fast*: as many transmissions as `fast_resend` asks for, each later
-//! than the segment's own, were acknowledged. *Early*: one was, and nothing new can be sent that
-//! would bring more. *Time-out*: nothing came for too long.
+//! kcp-go counts, for each unacknowledged segment, the ACKs of higher numbers (`parse_fastack`).
+//! Here "later" means later in order of transmission ([`SentSegment::xmit_seq`], RFC 8985 6.2), so a
+//! retransmission is judged by what was sent after it and can be found lost again before its RTO.
 //!
-//! Later means later in order of transmission, not in number, so a repeated segment is judged by
-//! what was sent after its repetition and can be found lost again without a time-out. Paths that
-//! reorder get an allowance on top: it grows when a repetition turns out to have been needless,
-//! which the echoed time stamps reveal, and shrinks again while they stay needed.
+//! Reordering window ([`LossDetector::reo_wnd`], RFC 8985 6.2 step 4): added to the round-trip time before
+//! a segment counts as lost. Deviates: it starts at zero, grows by a quarter of the minimum RTT with
+//! each spurious retransmission that the echoed time stamps reveal (RFC 3522, KCP has no DSACK), and
+//! is halved, not reset, after [`REO_WND_PERSIST`] confirmed losses in a row.
 
 use std::collections::VecDeque;
 
@@ -16,94 +17,109 @@ use crate::core::clock::Micros;
 use crate::core::recovery::rtt::RttEstimator;
 use crate::core::recovery::sent_segments::SentSegment;
 
-/// Segments in flight beyond which a flow is bulk: its own queue delays its acknowledgements, so
-/// the first time-out gets half as much again. Below it a flow is latency-bound and does not.
+/// Segments in flight up to which a flow is a thin stream, as in Linux `tcp_stream_is_thin` (there
+/// 4). Beyond, the flow's own queue delays its ACKs: the first RTO is 1.5 times as long. kcp-go has
+/// no such rule.
 const THIN_STREAM_LIMIT: u32 = 32;
-/// Needed repetitions in a row after which the reordering allowance is halved.
+/// Confirmed losses in a row after which the reordering window is halved (RFC 8985 6.2 step 4
+/// `reo_wnd_persist`, the same 16, counted in loss recoveries there).
 const REO_WND_PERSIST: u32 = 16;
-/// Least reordering allowance of the early rule, microseconds.
+/// Least reordering window of early retransmit, microseconds (RFC 8985 6.2 step 4 allows a floor of the
+/// timer granularity).
 const MIN_REO_WND: u64 = 1_000;
 
+/// Why a segment counts as lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LossTrigger {
+    /// `fast_resend` later transmissions were acknowledged (RFC 5681 3.2; kcp-go `fastack`).
     FastRetransmit,
+    /// One later transmission was acknowledged, and no new data can be sent that would cause more
+    /// ACKs (RFC 5827; kcp-go `flush`, early retransmit).
     EarlyRetransmit,
+    /// The retransmission timeout expired (RFC 6298 5.4).
     Rto,
 }
 
+/// Decides when a segment in flight counts as lost.
 #[derive(Debug)]
 pub(crate) struct LossDetector {
-    resend: Option<usize>,
-    early: bool,
+    /// Later transmissions that must be acknowledged; `None` turns fast retransmit off.
+    fast_resend: Option<usize>,
+    early_retransmit: bool,
     nodelay: bool,
     backoff: Backoff,
-    /// Longest wait, microseconds.
+    /// Longest RTO after back-off, microseconds (RFC 6298 2.5).
     max_rto: u64,
-    /// The latest acknowledged transmissions, ascending; as many as the fast rule needs.
-    acked: VecDeque<u64>,
-    /// Round-trip time of the latest of them.
-    round_trip: u64,
-    /// Reordering allowance, microseconds.
+    /// [`SentSegment::xmit_seq`] of the latest acknowledged transmissions, ascending; as many as fast
+    /// retransmit needs.
+    acked_xmit_seqs: VecDeque<u64>,
+    /// Round-trip time of the latest of these, microseconds (RFC 8985 `RACK.rtt`).
+    latest_rtt: u64,
+    /// Reordering window, microseconds (RFC 8985 `RACK.reo_wnd`).
     reo_wnd: u64,
-    needed: u32,
+    /// Confirmed losses since the last spurious retransmission or halving of `reo_wnd`.
+    confirmed_losses: u32,
 }
 
 impl LossDetector {
-    pub(crate) fn new(early: bool, backoff: Backoff, longest: u64) -> Self {
+    /// `max_rto` in microseconds.
+    pub(crate) fn new(early_retransmit: bool, backoff: Backoff, max_rto: u64) -> Self {
         Self {
-            resend: None,
-            early,
+            fast_resend: None,
+            early_retransmit,
             nodelay: false,
             backoff,
-            max_rto: longest,
-            acked: VecDeque::new(),
-            round_trip: 0,
+            max_rto,
+            acked_xmit_seqs: VecDeque::new(),
+            latest_rtt: 0,
             reo_wnd: 0,
-            needed: 0,
+            confirmed_losses: 0,
         }
     }
 
     pub(crate) fn set_timing(&mut self, preset: &Timing) {
-        self.resend = preset.fast_resend.map(|count| usize::from(count.get()));
+        self.fast_resend = preset.fast_resend.map(|count| usize::from(count.get()));
         self.nodelay = preset.nodelay;
-        while self.acked.len() > self.resend.unwrap_or(1) {
-            self.acked.pop_front();
+        while self.acked_xmit_seqs.len() > self.fast_resend.unwrap_or(1) {
+            self.acked_xmit_seqs.pop_front();
         }
     }
 
-    /// A transmission was acknowledged for the first time.
-    pub(crate) fn on_ack(&mut self, order: u64, rtt: u64) {
-        let keep = self.resend.unwrap_or(1);
-        if self.acked.back().is_none_or(|&latest| order > latest) {
-            self.round_trip = rtt;
+    /// The transmission `xmit_seq` was acknowledged for the first time, `rtt` microseconds after it.
+    pub(crate) fn on_ack(&mut self, xmit_seq: u64, rtt: u64) {
+        let acked = &mut self.acked_xmit_seqs;
+        let keep = self.fast_resend.unwrap_or(1);
+        if acked.back().is_none_or(|&latest| xmit_seq > latest) {
+            self.latest_rtt = rtt;
         }
-        let place = self.acked.iter().rposition(|&earlier| earlier < order).map_or(0, |i| i + 1);
-        if place == 0 && self.acked.len() >= keep {
+        let index = acked.iter().rposition(|&earlier| earlier < xmit_seq).map_or(0, |i| i + 1);
+        if index == 0 && acked.len() >= keep {
             return;
         }
-        self.acked.insert(place, order);
-        if self.acked.len() > keep {
-            self.acked.pop_front();
+        acked.insert(index, xmit_seq);
+        if acked.len() > keep {
+            acked.pop_front();
         }
     }
 
-    /// A repetition turned out to be needless: the original arrived.
+    /// A retransmission was spurious: an earlier transmission arrived. Widens the reordering window.
     pub(crate) fn on_spurious_retransmit(&mut self, rtt: &RttEstimator) {
         let step = (rtt.min() / 4).max(MIN_REO_WND);
         self.reo_wnd = (self.reo_wnd + step).min(rtt.srtt().unwrap_or(0).max(step));
-        self.needed = 0;
+        self.confirmed_losses = 0;
     }
 
-    /// A repetition was acknowledged as such.
+    /// The ACK of a retransmission echoed that retransmission's own time stamp: the loss was real.
     pub(crate) fn on_confirmed_loss(&mut self) {
-        self.needed += 1;
-        if self.needed >= REO_WND_PERSIST {
-            self.needed = 0;
+        self.confirmed_losses += 1;
+        if self.confirmed_losses >= REO_WND_PERSIST {
+            self.confirmed_losses = 0;
             self.reo_wnd /= 2;
         }
     }
 
-    /// When `segment` counts as lost, and by which sign. `stuck`: nothing new can be sent.
+    /// When `segment` counts as lost, and by which rule. `no_new_data`: nothing new may be sent now,
+    /// which early retransmit requires (RFC 5827 2.2).
     pub(crate) fn lost_at(
         &self,
         segment: &SentSegment,
@@ -111,45 +127,47 @@ impl LossDetector {
         in_flight: u32,
         no_new_data: bool,
     ) -> (Micros, LossTrigger) {
-        let timeout = (
-            segment.last_sent.add_micros(self.timeout(rtt, segment.backoff_level, in_flight)),
-            LossTrigger::Rto,
-        );
+        let rto = self.backed_off_rto(rtt, segment.backoff_level, in_flight);
+        let timeout = (segment.last_sent.add_micros(rto), LossTrigger::Rto);
         let overtaken = |by: usize| {
-            self.acked
+            self.acked_xmit_seqs
                 .len()
                 .checked_sub(by)
-                .and_then(|i| self.acked.get(i))
-                .is_some_and(|&order| order > segment.xmit_seq)
+                .and_then(|i| self.acked_xmit_seqs.get(i))
+                .is_some_and(|&acked| acked > segment.xmit_seq)
         };
         let sent = segment.last_sent;
-        let sign = if self.resend.is_some_and(overtaken) {
-            (sent.add_micros(self.round_trip + self.reo_wnd), LossTrigger::FastRetransmit)
-        } else if self.early && no_new_data && overtaken(1) {
-            let allowance = self.reo_wnd.max(rtt.min() / 4).max(MIN_REO_WND);
-            (sent.add_micros(self.round_trip + allowance), LossTrigger::EarlyRetransmit)
+        let overtaken = if self.fast_resend.is_some_and(overtaken) {
+            (sent.add_micros(self.latest_rtt + self.reo_wnd), LossTrigger::FastRetransmit)
+        } else if self.early_retransmit && no_new_data && overtaken(1) {
+            let reo_wnd = self.reo_wnd.max(rtt.min() / 4).max(MIN_REO_WND);
+            (sent.add_micros(self.latest_rtt + reo_wnd), LossTrigger::EarlyRetransmit)
         } else {
             return timeout;
         };
-        if sign.0 <= timeout.0 { sign } else { timeout }
+        if overtaken.0 <= timeout.0 { overtaken } else { timeout }
     }
 
-    /// The longest wait between two transmissions of a segment, microseconds.
+    /// The longest RTO after back-off, microseconds.
     pub(crate) fn max_rto(&self) -> u64 {
         self.max_rto
     }
 
-    /// Time-out of a transmission on `level`, microseconds.
-    pub(crate) fn timeout(&self, rtt: &RttEstimator, level: u8, in_flight: u32) -> u64 {
+    /// RTO of a transmission after `level` expiries, microseconds.
+    ///
+    /// [`Backoff::Linear`] is kcp-go's (`flush`: `seg.rto += rto`, with `nodelay` half of it),
+    /// [`Backoff::Exponential`] RFC 6298 5.5 and C `ikcp_flush` without `nodelay`. Deviates from both: bounded by
+    /// `max_rto`.
+    fn backed_off_rto(&self, rtt: &RttEstimator, level: u8, in_flight: u32) -> u64 {
         let rto = rtt.rto();
         let level = u64::from(level);
-        let wait = match (self.backoff, self.nodelay) {
+        let rto = match (self.backoff, self.nodelay) {
             (_, _) if level == 0 && in_flight > THIN_STREAM_LIMIT => rto + rto / 2,
             (Backoff::Linear, true) => rto + rto * level / 2,
             (Backoff::Linear, false) => rto + rto * level,
             (Backoff::Exponential, _) => rto << level,
         };
-        wait.min(self.max_rto)
+        rto.min(self.max_rto)
     }
 }
 
@@ -168,17 +186,17 @@ mod tests {
         let mut rtt = RttEstimator::new(Duration::from_secs(10));
         rtt.set_timing(true, Duration::from_millis(10));
         rtt.on_sample(Micros(0), 100_000);
-        let mut flight = SentSegments::new(Sn(0));
+        let mut sent = SentSegments::new(Sn(0));
         for _ in 0..4 {
-            flight.push(Micros(0), Ts(0), BufferRange::default(), 0);
+            sent.push(Micros(0), Ts(0), BufferRange::default(), 0);
         }
-        (loss, rtt, flight)
+        (loss, rtt, sent)
     }
 
     #[test]
-    fn two_later_acks_make_a_segment_lost() {
-        let (mut loss, rtt, flight) = setup(&Timing::FAST3);
-        let first = flight.get(Sn(0)).unwrap();
+    fn fast_retransmit_needs_fast_resend_later_acks() {
+        let (mut loss, rtt, sent) = setup(&Timing::FAST3);
+        let first = sent.get(Sn(0)).unwrap();
         assert_eq!(loss.lost_at(first, &rtt, 4, false).1, LossTrigger::Rto);
         loss.on_ack(3, 100_000);
         assert_eq!(loss.lost_at(first, &rtt, 4, false).1, LossTrigger::Rto);
@@ -187,15 +205,15 @@ mod tests {
             loss.lost_at(first, &rtt, 4, false),
             (Micros(100_000), LossTrigger::FastRetransmit)
         );
-        let third = flight.get(Sn(2)).unwrap();
+        let third = sent.get(Sn(2)).unwrap();
         assert_eq!(loss.lost_at(third, &rtt, 4, false).1, LossTrigger::Rto);
     }
 
     #[test]
-    fn one_later_ack_is_enough_when_nothing_new_can_be_sent() {
-        let (mut loss, rtt, flight) = setup(&Timing::KCP_DEFAULT);
+    fn early_retransmit_without_new_data_needs_one_later_ack() {
+        let (mut loss, rtt, sent) = setup(&Timing::KCP_DEFAULT);
         loss.on_ack(2, 100_000);
-        let first = flight.get(Sn(0)).unwrap();
+        let first = sent.get(Sn(0)).unwrap();
         assert_eq!(loss.lost_at(first, &rtt, 4, false).1, LossTrigger::Rto);
         assert_eq!(
             loss.lost_at(first, &rtt, 4, true),
@@ -204,28 +222,28 @@ mod tests {
     }
 
     #[test]
-    fn a_repetition_is_judged_by_what_was_sent_after_it() {
-        let (mut loss, rtt, mut flight) = setup(&Timing::FAST3);
-        for order in [2, 3, 4] {
-            loss.on_ack(order, 100_000);
+    fn fast_retransmit_of_a_retransmission_counts_only_later_transmissions() {
+        let (mut loss, rtt, mut sent) = setup(&Timing::FAST3);
+        for xmit_seq in [2, 3, 4] {
+            loss.on_ack(xmit_seq, 100_000);
         }
-        flight.mark_retransmitted(Micros(100_000), Sn(0), 0);
-        assert_eq!(loss.lost_at(flight.get(Sn(0)).unwrap(), &rtt, 4, false).1, LossTrigger::Rto);
+        sent.mark_retransmitted(Micros(100_000), Sn(0), 0);
+        assert_eq!(loss.lost_at(sent.get(Sn(0)).unwrap(), &rtt, 4, false).1, LossTrigger::Rto);
         loss.on_ack(6, 100_000);
         loss.on_ack(7, 100_000);
         assert_eq!(
-            loss.lost_at(flight.get(Sn(0)).unwrap(), &rtt, 4, false).1,
+            loss.lost_at(sent.get(Sn(0)).unwrap(), &rtt, 4, false).1,
             LossTrigger::FastRetransmit
         );
     }
 
     #[test]
-    fn needless_repetitions_buy_patience_and_needed_ones_sell_it() {
-        let (mut loss, rtt, flight) = setup(&Timing::FAST3);
+    fn reo_wnd_grows_on_spurious_retransmit_and_halves_on_confirmed_losses() {
+        let (mut loss, rtt, sent) = setup(&Timing::FAST3);
         loss.on_ack(3, 100_000);
         loss.on_ack(4, 100_000);
         loss.on_spurious_retransmit(&rtt);
-        let first = flight.get(Sn(0)).unwrap();
+        let first = sent.get(Sn(0)).unwrap();
         assert_eq!(
             loss.lost_at(first, &rtt, 4, false),
             (Micros(125_000), LossTrigger::FastRetransmit)
@@ -237,17 +255,18 @@ mod tests {
     }
 
     #[test]
-    fn back_off_follows_the_chosen_rule_and_ends_at_the_cap() {
+    fn rto_backoff_follows_the_configured_rule_up_to_max_rto() {
         let (mut loss, rtt, _) = setup(&Timing::FAST3);
         let rto = rtt.rto();
-        let waits =
-            |loss: &LossDetector| [0, 1, 2, 4].map(|level| loss.timeout(&rtt, level, 1) * 2 / rto);
-        assert_eq!(waits(&loss), [2, 3, 4, 6]);
+        let half_rtos = |loss: &LossDetector| {
+            [0, 1, 2, 4].map(|level| loss.backed_off_rto(&rtt, level, 1) * 2 / rto)
+        };
+        assert_eq!(half_rtos(&loss), [2, 3, 4, 6]);
         loss.set_timing(&Timing::NORMAL);
-        assert_eq!(waits(&loss), [2, 4, 6, 10]);
+        assert_eq!(half_rtos(&loss), [2, 4, 6, 10]);
         loss.backoff = Backoff::Exponential;
-        assert_eq!(waits(&loss), [2, 4, 8, 32]);
-        assert_eq!(loss.timeout(&rtt, 15, 1), 10_000_000);
-        assert_eq!(loss.timeout(&rtt, 0, THIN_STREAM_LIMIT + 1), rto + rto / 2);
+        assert_eq!(half_rtos(&loss), [2, 4, 8, 32]);
+        assert_eq!(loss.backed_off_rto(&rtt, 15, 1), 10_000_000);
+        assert_eq!(loss.backed_off_rto(&rtt, 0, THIN_STREAM_LIMIT + 1), rto + rto / 2);
     }
 }

@@ -1,4 +1,4 @@
-//! Loss detection and round-trip times (RFC 9002, RFC 8985, RFC 6298).
+//! Loss detection, RTT estimation and RTO (RFC 9002, RFC 8985, RFC 6298).
 
 pub(crate) mod acked_history;
 pub(crate) mod loss;

@@ -1,39 +1,50 @@
-//! Round-trip time and the retransmission time-out.
+//! RTT estimation and RTO: RFC 6298 as Linux does it (`tcp_rtt_estimator`), with kcp-go's bounds.
 //!
-//! RFC 6298 with two changes for a protocol that samples many times per round trip. The variation
-//! is the largest smoothed deviation of the last round trip, not of the last few samples, so a
-//! burst of equal samples cannot talk it down. And the time-out keeps a quarter of the smoothed
-//! RTT as its least margin: on a steady path the deviation shrinks to nothing, and the first
-//! jitter afterwards must not look like loss.
+//! Deviates from RFC 6298 2, because KCP samples many times per round trip:
+//! * `rttvar` follows the largest `mdev` of the last round trip, not of the last few samples, so a
+//!   burst of equal samples does not shrink it. Linux does the same.
+//! * A sample far below `srtt` weighs 1/32 instead of 1/4 in `mdev` (Linux; kcp-go `update_ack`).
+//! * The RTO is at least 1.25 times `srtt`. On a steady path `rttvar` shrinks to nothing, and the
+//!   first jitter afterwards must not look like loss: test `rto_on_a_steady_path_keeps_a_quarter_of_srtt`.
 
 use std::time::Duration;
 
 use crate::core::clock::{Micros, micros};
 
-/// Time-out before the first sample, as in kcp-go.
+/// RTO before the first sample, microseconds (IKCP_RTO_DEF; RFC 6298 2.1 has 1 s).
+#[doc(alias = "IKCP_RTO_DEF")]
 const INITIAL_RTO: u64 = 200_000;
-/// Least time-out with and without `nodelay`, as in kcp-go.
+/// Least RTO with `nodelay`, microseconds (IKCP_RTO_NDL; RFC 6298 2.4 has 1 s).
+#[doc(alias = "IKCP_RTO_NDL")]
 const MIN_RTO_NODELAY: u64 = 30_000;
+/// Least RTO without `nodelay`, microseconds (IKCP_RTO_MIN; RFC 6298 2.4 has 1 s).
+#[doc(alias = "IKCP_RTO_MIN")]
 const MIN_RTO: u64 = 100_000;
-/// How long the smallest sample is believed.
+/// Window of the minimum RTT filter, microseconds: the 10 s of BBR's min_rtt filter.
 const MIN_RTT_WINDOW: u64 = 10_000_000;
 
-/// Paths with a round trip below this, in microseconds, are so short that a window is read about as
-/// fast as it arrives. Timers are too coarse to help there.
+/// Minimum RTT below which a path is short, microseconds. A receiver reads a window there about as
+/// fast as it arrives, and timers of a millisecond are too coarse to pace or to tune by.
 const SHORT_RTT: u64 = 2_000;
 
-/// All times in microseconds.
+/// RTT estimator of one connection. All times in microseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RttEstimator {
-    /// `None` before the first sample: zero is a legitimate round-trip time.
+    /// Smoothed RTT; `None` before the first sample, because zero is a valid RTT. kcp-go uses 0 for
+    /// both.
     srtt: Option<u64>,
+    /// Smoothed mean deviation, updated with each sample.
     mdev: u64,
-    /// Largest deviation in the current round trip, and in the one before.
+    /// Largest `mdev` of the current round trip.
     mdev_max: u64,
+    /// Largest `mdev_max` of late: rises at once, falls by a quarter of the difference per round trip.
     rttvar: u64,
+    /// Start of the current round trip.
     round_start: Micros,
+    /// Minimum RTT of the last [`MIN_RTT_WINDOW`], `u64::MAX` before the first sample.
     min: u64,
     min_at: Micros,
+    /// KCP's flush interval: the least variance term of the RTO, as in kcp-go `update_ack`.
     interval: u64,
     min_rto: u64,
     max_rto: u64,
@@ -60,8 +71,10 @@ impl RttEstimator {
         self.interval = micros(interval);
     }
 
+    /// One RTT sample, microseconds (RFC 6298 2.2, 2.3).
     pub(crate) fn on_sample(&mut self, now: Micros, rtt: u64) {
-        // A host that stood still for an hour must not need an hour to forget it.
+        // Clamped: one sample of an hour, after a host was suspended, would raise `srtt` for hundreds
+        // of samples. Test `rto_after_one_sample_of_an_hour_recovers_within_70_samples`.
         let rtt = rtt.min(self.max_rto);
         if rtt <= self.min || now.since(self.min_at) > MIN_RTT_WINDOW {
             (self.min, self.min_at) = (rtt, now);
@@ -74,7 +87,7 @@ impl RttEstimator {
             return;
         };
         let error = rtt.abs_diff(srtt);
-        // A sample far below the average says that the path got better, not that it varies more.
+        // A sample far below `srtt` means a shorter path, not more variance.
         let weight = if rtt < srtt.saturating_sub(self.mdev) { 32 } else { 4 };
         self.mdev = self.mdev - self.mdev / weight + error / weight;
         let srtt = srtt - srtt / 8 + rtt / 8;
@@ -82,14 +95,14 @@ impl RttEstimator {
         self.mdev_max = self.mdev_max.max(self.mdev);
         self.rttvar = self.rttvar.max(self.mdev_max);
         if now.since(self.round_start) >= srtt {
-            // Down slowly: a quarter of the way to the peak of the round that just ended.
+            // A round trip ended: `rttvar` falls a quarter of the way to its `mdev_max`, as in Linux.
             self.rttvar -= (self.rttvar - self.mdev_max) / 4;
             self.mdev_max = self.mdev;
             self.round_start = now;
         }
     }
 
-    /// Retransmission time-out, microseconds.
+    /// Retransmission timeout before back-off, microseconds (RFC 6298 2.3; kcp-go `rx_rto`).
     pub(crate) fn rto(&self) -> u64 {
         let Some(srtt) = self.srtt else {
             return INITIAL_RTO.clamp(self.min_rto, self.max_rto);
@@ -98,20 +111,22 @@ impl RttEstimator {
         (srtt + margin).clamp(self.min_rto, self.max_rto)
     }
 
+    /// Smoothed RTT, microseconds; `None` before the first sample.
     pub(crate) fn srtt(&self) -> Option<u64> {
         self.srtt
     }
 
+    /// RTT variation, microseconds.
     pub(crate) fn rttvar(&self) -> u64 {
         self.rttvar
     }
 
-    /// Whether the path is short. So it is before the first sample.
+    /// Whether the minimum RTT is below [`SHORT_RTT`]. True before the first sample.
     pub(crate) fn is_short(&self) -> bool {
         self.min() < SHORT_RTT
     }
 
-    /// Smallest recent sample; zero before the first.
+    /// Minimum RTT of the last 10 s, microseconds; zero before the first sample.
     pub(crate) fn min(&self) -> u64 {
         if self.srtt.is_some() { self.min } else { 0 }
     }
@@ -128,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn first_sample_sets_everything() {
+    fn rtt_first_sample_sets_srtt_rttvar_and_min() {
         let mut rtt = rtt(true, 10);
         assert_eq!(rtt.rto(), 200_000);
         rtt.on_sample(Micros(0), 100_000);
@@ -137,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_steady_path_keeps_a_quarter_as_margin() {
+    fn rto_on_a_steady_path_keeps_a_quarter_of_srtt() {
         let mut rtt = rtt(true, 10);
         for i in 0..10_000 {
             rtt.on_sample(Micros(i * 10_000), 100_000);
@@ -146,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_samples_within_one_round_do_not_shrink_the_variation() {
+    fn rttvar_within_one_round_trip_does_not_shrink() {
         let mut rtt = rtt(true, 10);
         rtt.on_sample(Micros(0), 100_000);
         for i in 0..1_000 {
@@ -156,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_zero_sample_is_a_sample() {
+    fn rtt_sample_of_zero_is_valid() {
         let mut rtt = rtt(true, 10);
         rtt.on_sample(Micros(0), 0);
         rtt.on_sample(Micros(10), 80);
@@ -165,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn any_samples_stay_within_the_bounds() {
+    fn rto_for_any_samples_stays_within_bounds() {
         let mut rtt = rtt(false, 40);
         for (i, sample) in [0, u64::from(u32::MAX), 1, 90_000_000, 3].into_iter().enumerate() {
             rtt.on_sample(Micros(i as u64 * 1_000_000), sample);

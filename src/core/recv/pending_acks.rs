@@ -1,13 +1,15 @@
-//! Acknowledgements that wait to be sent.
+//! ACKs that wait to be sent (RFC 9000 13.2; kcp-go `acklist`).
 //!
-//! In-order data needs no entry of its own: `una`, which every segment carries, covers it. What
-//! remains is one entry per number received ahead of a gap, one for the newest arrival, whose
-//! time stamp gives the peer its RTT sample, and one for data that was here already.
+//! Data in order needs no ACK of its own: `una`, which every segment carries, covers it (kcp-go
+//! `flush` filters likewise). What remains is one ACK per number behind a gap, one for the latest
+//! arrival, whose time stamp is the peer's RTT sample, and one for the latest duplicate.
 //!
-//! What is ahead of a gap is told once more, where there is room in a datagram that leaves anyway:
-//! if the first one is lost, the peer would repeat all that it named. Never in a datagram of its
-//! own, which some peers would count as a sign of loss, and no more bytes of it than the payloads
-//! that arrived: whoever gives someone else's address gets no more sent there than they send.
+//! ACKs of numbers behind a gap are sent a second time where a datagram that leaves anyway has free
+//! space: if the first is lost, the peer retransmits all that it acknowledged. Limits:
+//! * Never in a datagram of their own. kcp-go counts every ACK of a higher number towards fast
+//!   retransmit (`parse_fastack`), so they leave only beside an ACK that is new.
+//! * No more bytes of them than payload arrived, so that a spoofed address receives no more than the
+//!   spoofer sends (RFC 9000 8.1).
 
 use std::collections::VecDeque;
 
@@ -15,47 +17,54 @@ use crate::core::clock::Micros;
 use crate::core::segment::HEADER_LEN;
 use crate::core::seq::{Sn, Ts};
 
-/// How many of the latest told ones are told again at most.
+/// The latest sent ACKs of which each may be sent a second time.
 const MAX_RESENT_ACKS: usize = 64;
+/// Capacity of the queue of ACKs behind a gap that a connection keeps once all were sent.
+const CAPACITY_KEPT: usize = 128;
 
+/// `sn` and `ts` of the acknowledged PUSH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ack {
     pub(crate) sn: Sn,
     pub(crate) ts: Ts,
 }
 
+/// The ACKs of one connection.
 #[derive(Debug, Default)]
 pub(crate) struct PendingAcks {
-    /// Numbers received ahead of a gap, each once: the receiver stores a number only once.
+    /// Numbers behind a gap, each once: the receiver stores a number only once.
     out_of_order: Vec<Ack>,
-    /// Those of them that were told once.
+    /// Those of them that were sent once, oldest first.
     resend: VecDeque<Ack>,
-    /// Bytes that may be spent on that.
+    /// Bytes of ACKs that may be sent a second time.
     resend_budget: usize,
-    /// The latest repetition of something already received.
-    repeated: Option<Ack>,
+    /// The latest duplicate.
+    duplicate: Option<Ack>,
+    /// The latest new segment.
     latest: Option<Ack>,
-    /// Arrivals since the last flush, for the policy.
+    /// Segments since all ACKs were last sent, for the ACK policy.
     arrivals: u32,
+    /// When the first of these arrived. `None` while no ACK waits.
     since: Option<Micros>,
-    /// Something arrived out of order or twice: the sender should hear of it at once.
+    /// A segment arrived out of order or twice: the ACKs leave at once whatever the policy (RFC 9000
+    /// 13.2.1). True until all are sent.
     immediate: bool,
 }
 
 impl PendingAcks {
     /// The next number in order arrived.
     pub(crate) fn on_in_order(&mut self, now: Micros, ack: Ack) {
-        self.arrived(now);
+        self.on_arrival(now);
         self.latest = Some(ack);
     }
 
-    /// A number beyond a gap arrived and was stored, or arrived again after it was acknowledged;
-    /// `una` is the next in order, `payload` the bytes that came with it.
-    pub(crate) fn out_of_order(&mut self, now: Micros, una: Sn, ack: Ack, payload: usize) {
-        self.arrived(now);
+    /// A number behind a gap was stored, or arrived again after its ACK was sent. `una` is the next
+    /// number in order, `payload` the bytes that arrived.
+    pub(crate) fn on_out_of_order(&mut self, now: Micros, una: Sn, ack: Ack, payload: usize) {
+        self.on_arrival(now);
         self.resend_budget = (self.resend_budget + payload).min(MAX_RESENT_ACKS * HEADER_LEN);
         if self.out_of_order.len() == self.out_of_order.capacity() {
-            // While nothing can be sent, gaps that have closed must not pile up.
+            // Bounds the queue by the window while nothing can be sent.
             self.out_of_order.retain(|ack| ack.sn.since(una) >= 0);
         }
         self.out_of_order.push(ack);
@@ -63,102 +72,108 @@ impl PendingAcks {
         self.immediate = true;
     }
 
-    /// Something that was here already arrived again, or a probe that looks like it.
-    pub(crate) fn repeated(&mut self, now: Micros, ack: Ack) {
-        self.arrived(now);
-        self.repeated = Some(ack);
+    /// A duplicate arrived, or a ping, which looks like one.
+    pub(crate) fn on_duplicate(&mut self, now: Micros, ack: Ack) {
+        self.on_arrival(now);
+        self.duplicate = Some(ack);
         self.immediate = true;
     }
 
-    fn arrived(&mut self, now: Micros) {
+    fn on_arrival(&mut self, now: Micros) {
         self.arrivals = self.arrivals.saturating_add(1);
         self.since.get_or_insert(now);
     }
 
+    /// Whether no ACK waits.
     pub(crate) fn is_empty(&self) -> bool {
         self.since.is_none()
     }
 
-    /// What waits is to leave at once.
+    /// Makes the waiting ACKs leave with the next transmission, whatever the policy.
     pub(crate) fn flush(&mut self) {
         self.immediate = !self.is_empty();
     }
 
-    pub(crate) fn is_urgent(&self) -> bool {
+    /// Whether the waiting ACKs leave at once, whatever the policy.
+    pub(crate) fn is_immediate(&self) -> bool {
         self.immediate
     }
 
+    /// Segments that arrived since all ACKs were last sent.
     pub(crate) fn arrivals(&self) -> u32 {
         self.arrivals
     }
 
-    /// When the oldest of them arrived.
+    /// When the first of the unacknowledged segments arrived.
     pub(crate) fn since(&self) -> Option<Micros> {
         self.since
     }
 
-    /// Takes the next ones to send, at most `room`; those below `una` are covered already. The
-    /// newest comes last of all.
-    pub(crate) fn take(&mut self, una: Sn, room: usize, mut emit: impl FnMut(Ack)) {
-        let newest = self.latest;
-        self.out_of_order.retain(|ack| ack.sn.since(una) >= 0 && Some(*ack) != newest);
-        let mut left = room - self.resend_acks(una, room, &mut emit);
-        let take = self.out_of_order.len().min(left);
-        let told = newest.filter(|ack| take < left && ack.sn.since(una) >= 0);
-        let told = self.out_of_order.drain(..take).inspect(|ack| emit(*ack)).chain(told);
-        self.resend.extend(told);
+    /// Takes the next ACKs to send, at most `max`; those below `una` are covered by it. The latest
+    /// comes last, because a peer takes its RTT sample from the last ACK of a datagram (kcp-go
+    /// `Input`).
+    pub(crate) fn take(&mut self, una: Sn, max: usize, mut emit: impl FnMut(Ack)) {
+        let latest = self.latest;
+        self.out_of_order.retain(|ack| ack.sn.since(una) >= 0 && Some(*ack) != latest);
+        let mut available = max - self.resend_acks(una, max, &mut emit);
+        let count = self.out_of_order.len().min(available);
+        let sent = latest.filter(|ack| count < available && ack.sn.since(una) >= 0);
+        let sent = self.out_of_order.drain(..count).inspect(|ack| emit(*ack)).chain(sent);
+        self.resend.extend(sent);
         let surplus = self.resend.len().saturating_sub(MAX_RESENT_ACKS);
         self.resend.drain(..surplus);
-        left -= take;
-        for slot in [&mut self.repeated, &mut self.latest] {
-            if left > 0
+        available -= count;
+        for slot in [&mut self.duplicate, &mut self.latest] {
+            if available > 0
                 && self.out_of_order.is_empty()
                 && let Some(ack) = slot.take()
             {
                 emit(ack);
-                left -= 1;
+                available -= 1;
             }
         }
-        if self.out_of_order.is_empty() && self.repeated.is_none() && self.latest.is_none() {
-            // A burst behind one gap can be a window long; idle conversations keep nothing of it.
-            if self.out_of_order.capacity() > 128 {
+        if self.out_of_order.is_empty() && self.duplicate.is_none() && self.latest.is_none() {
+            // A burst behind one gap can be as long as the window.
+            if self.out_of_order.capacity() > CAPACITY_KEPT {
                 self.out_of_order = Vec::new();
             }
             (self.arrivals, self.since, self.immediate) = (0, None, false);
         }
     }
 
-    /// Tells once more what has not been covered since, as far as there is room beside the others.
-    fn resend_acks(&mut self, una: Sn, room: usize, emit: &mut impl FnMut(Ack)) -> usize {
-        // Some senders count each acknowledgement as a sign of loss: only beside one that is news.
-        let news = self.latest.is_some_and(|ack| ack.sn.since(una) >= 0);
-        if self.resend.is_empty() || (self.out_of_order.is_empty() && !news) {
+    /// Sends again, beside new ACKs and within `max`, those that `una` has not covered since. Returns
+    /// how many.
+    fn resend_acks(&mut self, una: Sn, max: usize, emit: &mut impl FnMut(Ack)) -> usize {
+        let has_new =
+            !self.out_of_order.is_empty() || self.latest.is_some_and(|ack| ack.sn.since(una) >= 0);
+        if self.resend.is_empty() || !has_new {
             return 0;
         }
         self.resend.retain(|ack| ack.sn.since(una) >= 0);
-        let room = room.saturating_sub(self.len()).min(self.resend_budget / HEADER_LEN);
-        let count = self.resend.len().min(room);
+        let available = max.saturating_sub(self.len()).min(self.resend_budget / HEADER_LEN);
+        let count = self.resend.len().min(available);
         self.resend_budget -= count * HEADER_LEN;
-        // The latest: they may not have arrived yet, while the peer has judged the oldest.
+        // The latest: the peer has decided about the oldest already.
         let skipped = self.resend.len() - count;
         self.resend.drain(skipped..).for_each(emit);
         count
     }
 
-    pub(crate) fn holds_memory(&self) -> bool {
+    pub(crate) fn has_reclaimable_memory(&self) -> bool {
         self.is_empty() && self.out_of_order.capacity() + self.resend.capacity() > 0
     }
 
+    /// Frees all queues unless ACKs wait, for an idle connection.
     pub(crate) fn release_memory(&mut self) {
         if self.is_empty() {
             (self.out_of_order, self.resend) = (Vec::new(), VecDeque::new());
         }
     }
 
-    /// Those that wait.
+    /// ACKs that wait to be sent for the first time.
     pub(crate) fn len(&self) -> usize {
         self.out_of_order.len()
-            + usize::from(self.repeated.is_some())
+            + usize::from(self.duplicate.is_some())
             + usize::from(self.latest.is_some())
     }
 }
@@ -172,61 +187,61 @@ mod tests {
     }
 
     #[test]
-    fn what_is_ahead_is_told_twice_while_it_is() {
+    fn ack_behind_a_gap_is_sent_twice_until_una_covers_it() {
         let mut acks = PendingAcks::default();
         for sn in [5, 6, 7] {
-            acks.out_of_order(Micros(0), Sn(0), ack(sn), 1_376);
+            acks.on_out_of_order(Micros(0), Sn(0), ack(sn), 1_376);
         }
         assert_eq!(taken(&mut acks, 3, 58), [5, 6, 7]);
-        assert!(acks.is_empty(), "nothing leaves for their sake");
-        acks.out_of_order(Micros(0), Sn(3), ack(9), 1_376);
+        assert!(acks.is_empty(), "a second ACK never leaves alone");
+        acks.on_out_of_order(Micros(0), Sn(3), ack(9), 1_376);
         assert_eq!(taken(&mut acks, 3, 58), [5, 6, 7, 9]);
-        acks.out_of_order(Micros(0), Sn(3), ack(10), 1_376);
-        assert_eq!(taken(&mut acks, 3, 58), [9, 10], "twice is enough");
+        acks.on_out_of_order(Micros(0), Sn(3), ack(10), 1_376);
+        assert_eq!(taken(&mut acks, 3, 58), [9, 10], "never a third time");
         acks.on_in_order(Micros(0), ack(3));
-        assert_eq!(taken(&mut acks, 11, 58), [3], "una says it all");
+        assert_eq!(taken(&mut acks, 11, 58), [3], "una covers the others");
     }
 
     #[test]
-    fn what_was_told_before_leaves_room_for_what_was_not() {
+    fn ack_resend_yields_to_new_acks() {
         let mut acks = PendingAcks::default();
-        (10..16).for_each(|sn| acks.out_of_order(Micros(0), Sn(0), ack(sn), 1_376));
+        (10..16).for_each(|sn| acks.on_out_of_order(Micros(0), Sn(0), ack(sn), 1_376));
         assert_eq!(taken(&mut acks, 0, 6), [10, 11, 12, 13, 14, 15]);
-        (20..24).for_each(|sn| acks.out_of_order(Micros(0), Sn(0), ack(sn), 1_376));
+        (20..24).for_each(|sn| acks.on_out_of_order(Micros(0), Sn(0), ack(sn), 1_376));
         assert_eq!(taken(&mut acks, 0, 6), [14, 15, 20, 21, 22, 23]);
-        (30..300).for_each(|sn| acks.out_of_order(Micros(0), Sn(0), ack(sn), 1_376));
+        (30..300).for_each(|sn| acks.on_out_of_order(Micros(0), Sn(0), ack(sn), 1_376));
         assert_eq!(taken(&mut acks, 0, 300).len(), 270 + 8);
-        acks.repeated(Micros(0), ack(1));
-        assert_eq!(taken(&mut acks, 0, 300), [1], "that is no news");
-        acks.out_of_order(Micros(0), Sn(0), ack(400), 0);
+        acks.on_duplicate(Micros(0), ack(1));
+        assert_eq!(taken(&mut acks, 0, 300), [1], "a duplicate is not new");
+        acks.on_out_of_order(Micros(0), Sn(0), ack(400), 0);
         assert_eq!(taken(&mut acks, 0, 300).len(), MAX_RESENT_ACKS - 8 + 1);
     }
 
     #[test]
-    fn no_more_is_told_again_than_came() {
+    fn ack_resend_bytes_are_limited_by_received_payload() {
         let mut acks = PendingAcks::default();
-        let mut told = 0;
+        let mut sent = 0;
         for sn in 1..=100 {
-            acks.out_of_order(Micros(0), Sn(0), ack(sn), 10);
-            told += taken(&mut acks, 0, 58).len();
+            acks.on_out_of_order(Micros(0), Sn(0), ack(sn), 10);
+            sent += taken(&mut acks, 0, 58).len();
         }
-        assert_eq!(told, 100 + 100 * 10 / HEADER_LEN);
+        assert_eq!(sent, 100 + 100 * 10 / HEADER_LEN);
     }
 
-    fn taken(acks: &mut PendingAcks, una: u32, room: usize) -> Vec<u32> {
+    fn taken(acks: &mut PendingAcks, una: u32, max: usize) -> Vec<u32> {
         let mut out = Vec::new();
-        acks.take(Sn(una), room, |ack| out.push(ack.sn.0));
+        acks.take(Sn(una), max, |ack| out.push(ack.sn.0));
         out
     }
 
     #[test]
-    fn in_order_data_costs_one_ack() {
+    fn ack_in_order_data_needs_one_for_the_latest() {
         let mut acks = PendingAcks::default();
         for sn in 0..100 {
             acks.on_in_order(Micros(5), ack(sn));
         }
         assert_eq!(
-            (acks.arrivals(), acks.since(), acks.is_urgent()),
+            (acks.arrivals(), acks.since(), acks.is_immediate()),
             (100, Some(Micros(5)), false)
         );
         assert_eq!(taken(&mut acks, 100, 58), [99]);
@@ -234,36 +249,36 @@ mod tests {
     }
 
     #[test]
-    fn each_number_beyond_a_gap_is_told_and_the_newest_is_last() {
+    fn ack_each_number_behind_a_gap_with_the_latest_last() {
         let mut acks = PendingAcks::default();
         for sn in [5, 7, 6] {
-            acks.out_of_order(Micros(0), Sn(0), ack(sn), 1_376);
+            acks.on_out_of_order(Micros(0), Sn(0), ack(sn), 1_376);
         }
-        acks.repeated(Micros(0), ack(1));
-        assert!(acks.is_urgent());
+        acks.on_duplicate(Micros(0), ack(1));
+        assert!(acks.is_immediate());
         assert_eq!(taken(&mut acks, 3, 58), [5, 7, 1, 6]);
     }
 
     #[test]
-    fn what_una_covers_is_not_told_again() {
+    fn ack_covered_by_una_is_not_sent() {
         let mut acks = PendingAcks::default();
         for sn in [5, 6, 9] {
-            acks.out_of_order(Micros(0), Sn(0), ack(sn), 1_376);
+            acks.on_out_of_order(Micros(0), Sn(0), ack(sn), 1_376);
         }
         acks.on_in_order(Micros(1), ack(4));
         assert_eq!(taken(&mut acks, 7, 58), [9, 4]);
     }
 
     #[test]
-    fn a_small_datagram_leaves_the_rest_for_the_next() {
+    fn ack_beyond_the_datagram_is_left_for_the_next() {
         let mut acks = PendingAcks::default();
         for sn in 10..15 {
-            acks.out_of_order(Micros(0), Sn(0), ack(sn), 1_376);
+            acks.on_out_of_order(Micros(0), Sn(0), ack(sn), 1_376);
         }
         assert_eq!(taken(&mut acks, 0, 2), [10, 11]);
         assert_eq!(taken(&mut acks, 0, 2), [12, 13]);
         assert!(!acks.is_empty());
-        assert_eq!(taken(&mut acks, 0, 2), [13, 14], "one of them for the second time");
+        assert_eq!(taken(&mut acks, 0, 2), [13, 14], "one of them is sent again");
         assert!(acks.is_empty());
     }
 }

@@ -1,72 +1,79 @@
-//! Messages, put together from their fragments.
+//! Message reassembly: fragments of a message until the last one (quinn `Assembler`; kcp-go `Recv`,
+//! `PeekSize`).
+//!
+//! The wire field `frg` counts the fragments that follow, so the first one announces the size.
+//! Deviates from kcp-go, which delivers any sequence that ends in `frg` 0: fragments that do not count
+//! down to 0, or that the receive window or memory can never hold, end the connection.
 
 use bytes::BytesMut;
 
-use super::receiver::{Chunk, Payload, Receiver};
+use crate::core::recv::delivery_buffer::{Chunk, Payload};
 use crate::error::ConnectionError;
-use crate::util::queue;
 
 /// A message whose last fragment has not arrived.
 #[derive(Debug)]
-pub(super) struct MessageReassembly {
+struct Partial {
     data: BytesMut,
-    pub(super) segments: u32,
-    pub(super) charge: usize,
+    segments: u32,
+    charge: usize,
     /// `frg` of the next fragment.
-    expected: u8,
+    next_frg: u8,
 }
 
-impl Receiver {
-    pub(super) fn deliver_fragment(
+/// Reassembles the messages of one connection, one at a time, from segments in order.
+#[derive(Debug, Default)]
+pub(super) struct MessageReassembly {
+    partial: Option<Partial>,
+}
+
+impl MessageReassembly {
+    /// Takes the next segment in order, charged with `charge` bytes of the receive memory `budget`.
+    /// Returns the message that it completes. `window` in segments.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectionError::ProtocolViolation`]: the segment does not continue the message, or the
+    /// message exceeds `window` or `budget`. The segment is not stored then.
+    pub(super) fn push(
         &mut self,
-        frg: u8,
-        charge: usize,
+        (frg, charge): (u8, usize),
         payload: Payload<'_>,
-    ) -> Result<(), ConnectionError> {
+        (window, budget): (u16, usize),
+    ) -> Result<Option<Chunk>, ConnectionError> {
         let fits = match &self.partial {
-            Some(partial) => partial.expected == frg && partial.charge + charge <= self.budget,
-            // Its fragments are of equal size, the last one aside.
+            Some(partial) => partial.next_frg == frg && partial.charge + charge <= budget,
+            // All fragments but the last are of equal size.
             None => {
-                frg == 0
-                    || (u16::from(frg) < self.window
-                        && (usize::from(frg) + 1) * charge <= self.budget)
+                frg == 0 || (u16::from(frg) < window && (usize::from(frg) + 1) * charge <= budget)
             }
         };
         if !fits {
-            // It is not stored.
-            (self.unread, self.charged) = (self.unread - 1, self.charged - charge);
             return Err(ConnectionError::ProtocolViolation);
         }
-        let chunk = match (self.partial.take(), frg) {
-            (None, 0) => Chunk { data: payload.into_owned(), segments: 1, charge },
-            (partial, _) => {
-                let mut partial = partial.unwrap_or_else(|| MessageReassembly {
-                    data: BytesMut::new(),
-                    segments: 0,
-                    charge: 0,
-                    expected: frg,
-                });
-                partial.data.extend_from_slice(payload.bytes());
-                partial.segments += 1;
-                partial.charge += charge;
-                if frg > 0 {
-                    partial.expected = frg - 1;
-                    self.partial = Some(partial);
-                    return Ok(());
-                }
-                Chunk {
-                    data: partial.data.freeze(),
-                    segments: partial.segments,
-                    charge: partial.charge,
-                }
-            }
-        };
-        if chunk.data.is_empty() && !self.empty_messages {
-            (self.unread, self.charged) =
-                (self.unread - chunk.segments, self.charged - chunk.charge);
-        } else {
-            queue::push(&mut self.ready, chunk);
+        let (partial, remaining) = (self.partial.take(), frg.checked_sub(1));
+        if partial.is_none() && remaining.is_none() {
+            return Ok(Some(Chunk { data: payload.into_owned(), segments: 1, charge }));
         }
-        Ok(())
+        let mut partial = partial.unwrap_or_else(|| Partial {
+            data: BytesMut::new(),
+            segments: 0,
+            charge: 0,
+            next_frg: frg,
+        });
+        partial.data.extend_from_slice(payload.bytes());
+        partial.segments += 1;
+        partial.charge += charge;
+        if let Some(next_frg) = remaining {
+            self.partial = Some(Partial { next_frg, ..partial });
+            return Ok(None);
+        }
+        let Partial { data, segments, charge, .. } = partial;
+        Ok(Some(Chunk { data: data.freeze(), segments, charge }))
+    }
+
+    /// Segments and charge of the incomplete message.
+    #[cfg(any(test, feature = "_testkit"))]
+    pub(super) fn totals(&self) -> (u32, usize) {
+        self.partial.as_ref().map_or((0, 0), |partial| (partial.segments, partial.charge))
     }
 }

@@ -1,142 +1,98 @@
-//! The receiver: what arrived ahead of a gap, and what the application can read.
+//! The receiver: out-of-order segments, the receive window, and what the application can read
+//! (kcp-go `parse_data`, `wnd_unused`, `Recv`).
 //!
-//! Everything that is stored is charged with its payload and a fixed cost, and the advertised
-//! window is the smaller of the room in segments and in memory, so whatever was advertised can be
-//! stored. What lies beyond is neither stored nor acknowledged.
+//! Each stored segment is charged with its payload and a fixed cost. The advertised window is the
+//! smaller of the window in segments and the free memory, so all that was advertised can be stored.
+//! Segments beyond it are neither stored nor acknowledged. kcp-go bounds segments only.
 //!
-//! The next one in order is taken anyway while there is nothing to read, since no memory would
-//! ever become free without it: so memory is bounded by the budget and one segment, or by twice
-//! that where messages are put together.
+//! The next segment in order is always accepted while there is nothing to read: without it no memory
+//! would become free. Memory is thus bounded by the budget and one segment, and by twice the budget
+//! in message mode (asserted in `check_invariants`).
 
 use std::collections::VecDeque;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 
 use crate::config::{KcpConfig, Mode, SEGMENT_CHARGE, SEGMENT_COST};
 use crate::core::clock::Micros;
 use crate::core::congestion::window_autotune::WindowAutotune;
 use crate::core::recovery::rtt::RttEstimator;
+use crate::core::recv::delivery_buffer::{DeliveryBuffer, Payload};
 use crate::core::recv::reassembly::MessageReassembly;
 use crate::core::seq::Sn;
 use crate::error::ConnectionError;
-use crate::util::buffer_pool;
-use crate::util::queue;
 
-/// Bounds of the delivery buffer that in-order payloads of a byte stream are appended to.
-const MIN_CHUNK: usize = 512;
-const MAX_CHUNK: usize = buffer_pool::BUFFER_LEN;
-/// Those of this size and above are wide ones that are used again.
-const POOLED: usize = MAX_CHUNK / 2;
+/// Capacity of the reordering queue, segments, that a connection without gaps keeps.
+const REORDER_CAPACITY_KEPT: usize = 128;
 
-/// What became of a PUSH.
+/// Verdict on a PUSH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RecvOutcome {
-    /// It was the next one.
+    /// It was RCV.NXT, and was delivered with all that it made contiguous.
     InOrder,
     /// Stored behind a gap.
     OutOfOrder,
-    /// Stored behind the gap before, and acknowledged.
+    /// Stored behind a gap before, and its ACK was sent, so that ACK may be lost.
     OutOfOrderDuplicate,
-    /// Here already.
+    /// Received before; its ACK waits or `una` covers it.
     Duplicate,
-    /// Outside the window or the memory.
+    /// Beyond the receive window or memory: discarded.
     OutOfWindow,
 }
 
+/// A segment behind a gap.
 #[derive(Debug)]
-pub(super) struct OutOfOrderSegment {
+struct OutOfOrderSegment {
     payload: Bytes,
     frg: u8,
-    /// Its acknowledgement waits to be sent.
+    /// True from arrival until its ACK is written; again from a duplicate until the next ACK.
     ack_pending: bool,
 }
 
-/// A payload in its datagram, or one that was held.
-pub(super) enum Payload<'a> {
-    Borrowed(&'a [u8]),
-    Owned(Bytes),
-}
-
-impl Payload<'_> {
-    pub(super) fn bytes(&self) -> &[u8] {
-        match self {
-            Self::Borrowed(bytes) => bytes,
-            Self::Owned(bytes) => bytes,
-        }
-    }
-
-    pub(super) fn into_owned(self) -> Bytes {
-        match self {
-            Self::Borrowed(bytes) => Bytes::copy_from_slice(bytes),
-            Self::Owned(bytes) => bytes,
-        }
-    }
-}
-
-/// Something readable.
-#[derive(Debug)]
-pub(super) struct Chunk {
-    pub(super) data: Bytes,
-    pub(super) segments: u32,
-    pub(super) charge: usize,
-}
-
+/// Receiving half of a connection.
 #[derive(Debug)]
 pub(crate) struct Receiver {
-    pub(super) nxt: Sn,
-    pub(super) window: u16,
-    pub(super) tuner: Option<WindowAutotune>,
-    pub(super) budget: usize,
-    /// The budget follows the window.
-    pub(super) derived_budget: bool,
-    pub(super) charged: usize,
-    /// Slot `i` holds number `nxt + i`; slot 0 is always empty.
-    pub(super) reorder: VecDeque<Option<OutOfOrderSegment>>,
-    pub(super) held: u32,
-    pub(super) ready: VecDeque<Chunk>,
-    /// In-order bytes of a stream that are not a chunk yet.
-    pub(super) tail: BytesMut,
-    pub(super) tail_segments: u32,
-    pub(super) tail_charge: usize,
-    /// It is a wide buffer, or the rest of one.
-    pub(super) tail_is_wide: bool,
-    /// Size of the next delivery buffer; doubles while buffers fill up between two reads.
-    pub(super) chunk_size: usize,
-    /// Bytes that went through buffers between the last two reads, and since then, the tail's not
-    /// included.
-    pub(super) last_read: usize,
-    pub(super) frozen_bytes: usize,
-    pub(super) partial: Option<MessageReassembly>,
-    /// In-order segments not read yet.
-    pub(super) unread: u32,
-    pub(super) messages: bool,
-    pub(super) empty_messages: bool,
-    /// What one segment of the window stands for: a stock peer's largest, or a larger one seen.
-    pub(super) segment_charge: usize,
-    /// Right edge of the window as the peer last saw it.
-    pub(super) advertised_edge: Sn,
+    nxt: Sn,
+    /// Receive window, segments (kcp-go `rcv_wnd`).
+    window: u16,
+    /// `Some` while the receive window grows by itself: until the application sets one.
+    autotune: Option<WindowAutotune>,
+    /// Receive memory, bytes.
+    budget: usize,
+    /// The budget follows the window, because the configuration sets none.
+    derived_budget: bool,
+    /// Receive memory in use, bytes.
+    charged: usize,
+    /// Entry `i` is segment `nxt + i` (kcp-go `rcv_buf`). Invariant: entry 0 is `None`.
+    out_of_order: VecDeque<Option<OutOfOrderSegment>>,
+    out_of_order_count: u32,
+    delivery: DeliveryBuffer,
+    reassembly: MessageReassembly,
+    /// Segments in order that were not read yet.
+    unread: u32,
+    messages: bool,
+    empty_messages: bool,
+    /// Memory that one segment of the window stands for, bytes: the largest of kcp-go, or a larger
+    /// one received.
+    segment_charge: usize,
+    /// Right edge of the receive window as last advertised (RFC 9293 RCV.NXT + RCV.WND).
+    advertised_edge: Sn,
 }
 
 impl Receiver {
+    /// `start` is the peer's first sequence number.
     pub(crate) fn new(config: &KcpConfig, start: Sn) -> Self {
         Self {
             nxt: start,
             window: config.recv_window,
-            tuner: WindowAutotune::of(config.recv_window, config.auto_windows, start),
+            autotune: WindowAutotune::for_window(config.recv_window, config.auto_windows, start),
             budget: config.recv_budget(),
             derived_budget: config.recv_memory.is_none(),
             charged: 0,
-            reorder: VecDeque::new(),
-            held: 0,
-            ready: VecDeque::new(),
-            tail: BytesMut::new(),
-            tail_segments: 0,
-            tail_charge: 0,
-            tail_is_wide: false,
-            chunk_size: 0,
-            last_read: 0,
-            frozen_bytes: 0,
-            partial: None,
+            out_of_order: VecDeque::new(),
+            out_of_order_count: 0,
+            delivery: DeliveryBuffer::default(),
+            reassembly: MessageReassembly::default(),
             unread: 0,
             messages: config.mode == Mode::Message,
             empty_messages: config.empty_messages,
@@ -145,294 +101,243 @@ impl Receiver {
         }
     }
 
-    /// What is stored stays stored, and what the peer was told it may send is still taken: a
-    /// smaller window shows as that is used up. Refused, it would come again and again, a
-    /// time-out apart.
+    /// Sets the receive window, segments, and ends its autotuning.
+    ///
+    /// Never shrinks the window (RFC 9293 3.8.6): what was advertised is still accepted, and a smaller
+    /// window shows as the peer uses that up. Segments discarded instead would come again and again,
+    /// one RTO apart. Test `receive_window_lowered_in_use_loses_no_data`.
     pub(crate) fn set_window(&mut self, segments: u16) {
-        (self.window, self.tuner) = (segments, None);
+        (self.window, self.autotune) = (segments, None);
         self.set_budget();
     }
 
-    /// Something arrived in order: a window that nobody has set may be too small for the path.
-    /// Returns whether the round-trip time is wanted and not known.
-    pub(crate) fn tune(&mut self, now: Micros, rtt: &RttEstimator) -> bool {
-        let Some(tuner) = &mut self.tuner else { return false };
-        let unknown = rtt.srtt().is_none() && tuner.delivered(self.nxt) >= u32::from(self.window);
-        let window = tuner.recv_window(now, self.nxt, rtt, (self.window, self.unread));
+    /// Grows an automatic receive window, after data arrived in order. Returns whether the RTT is
+    /// needed for that and unknown, so that a ping should measure it.
+    pub(crate) fn autotune_window(&mut self, now: Micros, rtt: &RttEstimator) -> bool {
+        let Some(autotune) = &mut self.autotune else { return false };
+        let needs_rtt =
+            rtt.srtt().is_none() && autotune.delivered(self.nxt) >= u32::from(self.window);
+        let window = autotune.recv_window(now, self.nxt, rtt, (self.window, self.unread));
         if window != self.window {
             self.window = window;
             self.set_budget();
         }
-        unknown
+        needs_rtt
     }
 
     fn set_budget(&mut self) {
         if self.derived_budget {
-            let owed = self.charged + self.advertised() as usize * SEGMENT_CHARGE;
-            self.budget = (usize::from(self.window) * SEGMENT_CHARGE).max(owed);
+            let promised = self.charged + self.advertised() as usize * SEGMENT_CHARGE;
+            self.budget = (usize::from(self.window) * SEGMENT_CHARGE).max(promised);
         }
     }
 
-    /// Segments beyond `nxt` that the peer was told it may send.
+    /// Segments from RCV.NXT to the advertised edge.
     fn advertised(&self) -> u32 {
         self.advertised_edge.offset_from(self.nxt).unwrap_or(0)
     }
 
-    /// The next number in order.
+    /// RCV.NXT: the next number in order (kcp-go `rcv_nxt`).
     pub(crate) fn nxt(&self) -> Sn {
         self.nxt
     }
 
-    /// Segments that can be stored beyond `nxt`: the window to advertise.
+    /// RCV.WND: segments beyond `nxt` that can be stored (kcp-go `wnd_unused`).
     pub(crate) fn advertisable_window(&self) -> u16 {
         let segments = u32::from(self.window).saturating_sub(self.unread).max(self.advertised());
         let memory = self.budget.saturating_sub(self.charged) / self.segment_charge;
-        let memory = u32::try_from(memory).unwrap_or(u32::MAX).saturating_add(self.held);
-        let memory = memory.max(u32::from(self.has_nothing_readable()));
+        let memory = u32::try_from(memory).unwrap_or(u32::MAX);
+        let memory = memory.saturating_add(self.out_of_order_count);
+        let memory = memory.max(u32::from(self.delivery.is_empty()));
         u16::try_from(segments.min(memory)).unwrap_or(u16::MAX)
     }
 
-    /// The window to write into a header; remembers what the peer was told.
+    /// The window to write into a header, recorded as advertised.
     pub(crate) fn advertise_window(&mut self) -> u16 {
-        let room = self.advertisable_window();
-        self.advertised_edge = self.nxt.advance(u32::from(room));
+        let window = self.advertisable_window();
+        self.advertised_edge = self.nxt.advance(u32::from(window));
         self.set_budget();
-        room
+        window
     }
 
-    /// Whether reading has opened the window so much that the peer should hear of it unasked.
+    /// Whether reading has opened the window enough for a window update (RFC 9293 3.8.6.2.2, silly
+    /// window avoidance): by half of the window, or a quarter if it was closed. kcp-go sends one only
+    /// when its queue was full.
     pub(crate) fn wants_window_update(&self) -> bool {
         let gain =
             self.nxt.advance(u32::from(self.advertisable_window())).since(self.advertised_edge);
-        let share = if self.advertised_edge.since(self.nxt) <= 0 { 4 } else { 2 };
-        gain > 0 && gain.unsigned_abs() >= (u32::from(self.window) / share).max(1)
+        let divisor = if self.advertised_edge.since(self.nxt) <= 0 { 4 } else { 2 };
+        gain > 0 && gain.unsigned_abs() >= (u32::from(self.window) / divisor).max(1)
     }
 
-    /// One PUSH. An error ends the conversation (message mode only).
+    /// Processes one PUSH.
+    ///
+    /// # Errors
+    ///
+    /// Message mode: fragments that form no message, which ends the connection.
     pub(crate) fn input(
         &mut self,
         sn: Sn,
         frg: u8,
         payload: &[u8],
     ) -> Result<RecvOutcome, ConnectionError> {
-        let Some(place) = sn.offset_from(self.nxt) else { return Ok(RecvOutcome::Duplicate) };
+        let Some(offset) = sn.offset_from(self.nxt) else { return Ok(RecvOutcome::Duplicate) };
         let charge = payload.len() + SEGMENT_COST;
         let fits =
-            self.charged + charge <= self.budget || (place == 0 && self.has_nothing_readable());
-        if place >= u32::from(self.advertisable_window()) || !fits {
+            self.charged + charge <= self.budget || (offset == 0 && self.delivery.is_empty());
+        if offset >= u32::from(self.advertisable_window()) || !fits {
             return Ok(RecvOutcome::OutOfWindow);
         }
         self.segment_charge = self.segment_charge.max(charge);
-        if place > 0 {
-            return Ok(self.store_out_of_order(place as usize, frg, payload));
+        if offset > 0 {
+            return Ok(self.store_out_of_order(offset as usize, frg, payload));
         }
         self.charged += charge;
         let mut delivered = self.deliver(frg, charge, Payload::Borrowed(payload));
-        if self.held > 0 && delivered.is_ok() {
+        if self.out_of_order_count > 0 && delivered.is_ok() {
             delivered = self.deliver_contiguous();
         }
         if delivered.is_err() {
-            self.discard_held();
+            self.discard_out_of_order();
         }
         delivered.map(|()| RecvOutcome::InOrder)
     }
 
-    /// The conversation ends before what is behind the gap.
-    fn discard_held(&mut self) {
-        let held = self.reorder.drain(..).flatten();
-        self.charged -= held.map(|held| held.payload.len() + SEGMENT_COST).sum::<usize>();
-        self.held = 0;
+    /// Frees what is behind a gap, after an error.
+    fn discard_out_of_order(&mut self) {
+        let segments = self.out_of_order.drain(..).flatten();
+        self.charged -= segments.map(|segment| segment.payload.len() + SEGMENT_COST).sum::<usize>();
+        self.out_of_order_count = 0;
     }
 
-    /// Whether nothing that is stored can be read, so that only the next segment in order helps.
-    fn has_nothing_readable(&self) -> bool {
-        self.ready.is_empty() && self.tail_segments == 0
-    }
-
-    fn store_out_of_order(&mut self, place: usize, frg: u8, payload: &[u8]) -> RecvOutcome {
-        if self.reorder.len() <= place {
-            self.reorder.resize_with(place + 1, || None);
+    fn store_out_of_order(&mut self, offset: usize, frg: u8, payload: &[u8]) -> RecvOutcome {
+        if self.out_of_order.len() <= offset {
+            self.out_of_order.resize_with(offset + 1, || None);
         }
-        match self.reorder.get_mut(place) {
+        match self.out_of_order.get_mut(offset) {
             Some(slot @ None) => {
                 *slot = Some(OutOfOrderSegment {
                     payload: Bytes::copy_from_slice(payload),
                     frg,
                     ack_pending: true,
                 });
-                self.held += 1;
+                self.out_of_order_count += 1;
                 self.charged += payload.len() + SEGMENT_COST;
                 RecvOutcome::OutOfOrder
             }
-            Some(Some(held)) if !held.ack_pending => {
-                held.ack_pending = true;
+            Some(Some(segment)) if !segment.ack_pending => {
+                segment.ack_pending = true;
                 RecvOutcome::OutOfOrderDuplicate
             }
             _ => RecvOutcome::Duplicate,
         }
     }
 
-    /// The acknowledgement of `sn` leaves.
-    pub(crate) fn on_acknowledged(&mut self, sn: Sn) {
-        let place = sn.offset_from(self.nxt).and_then(|place| usize::try_from(place).ok());
-        if let Some(Some(held)) = place.and_then(|place| self.reorder.get_mut(place)) {
-            held.ack_pending = false;
+    /// The ACK of `sn` was written.
+    pub(crate) fn on_ack_sent(&mut self, sn: Sn) {
+        let offset = sn.offset_from(self.nxt).and_then(|offset| usize::try_from(offset).ok());
+        if let Some(Some(segment)) = offset.and_then(|offset| self.out_of_order.get_mut(offset)) {
+            segment.ack_pending = false;
         }
     }
 
-    /// Delivers what a filled gap released.
+    /// Delivers the segments behind a gap that was filled.
     fn deliver_contiguous(&mut self) -> Result<(), ConnectionError> {
-        while let Some(Some(held)) = self.reorder.front_mut().map(Option::take) {
-            self.held -= 1;
-            let charge = held.payload.len() + SEGMENT_COST;
-            self.deliver(held.frg, charge, Payload::Owned(held.payload))?;
+        while let Some(Some(segment)) = self.out_of_order.front_mut().map(Option::take) {
+            self.out_of_order_count -= 1;
+            let charge = segment.payload.len() + SEGMENT_COST;
+            self.deliver(segment.frg, charge, Payload::Owned(segment.payload))?;
         }
-        if self.held == 0 && self.reorder.capacity() > 128 {
-            self.reorder = VecDeque::new();
+        if self.out_of_order_count == 0 && self.out_of_order.capacity() > REORDER_CAPACITY_KEPT {
+            self.out_of_order = VecDeque::new();
         }
         Ok(())
     }
 
-    /// The next segment in order.
-    pub(super) fn deliver(
+    /// Delivers segment `nxt`, which is charged already.
+    fn deliver(
         &mut self,
         frg: u8,
         charge: usize,
         payload: Payload<'_>,
     ) -> Result<(), ConnectionError> {
         self.nxt = self.nxt.advance(1);
-        self.reorder.pop_front();
+        self.out_of_order.pop_front();
         self.unread += 1;
         if self.messages {
             return self.deliver_fragment(frg, charge, payload);
         }
         if payload.bytes().is_empty() {
-            // Nothing to read, nothing to keep.
-            (self.unread, self.charged) = (self.unread - 1, self.charged - charge);
-            return Ok(());
+            self.release_charge(1, charge);
+        } else {
+            self.delivery.append(charge, payload);
         }
-        match payload {
-            // Worth handing over as it is.
-            Payload::Owned(data) if data.len() >= MIN_CHUNK => {
-                self.freeze_tail();
-                queue::push(&mut self.ready, Chunk { data, segments: 1, charge });
-                return Ok(());
-            }
-            payload => self.append(payload.bytes()),
-        }
-        self.tail_segments += 1;
-        self.tail_charge += charge;
         Ok(())
     }
 
-    fn append(&mut self, bytes: &[u8]) {
-        // As much is expected as came before the last read: once a chunk has begun, the memory in
-        // front of it is not free before it is read. Only the first chunk after a read is worth a
-        // buffer with that much room, or each could hold one for a byte.
-        let begins = self.tail_segments == 0;
-        let is_first = begins && self.ready.is_empty();
-        let expected = if is_first { self.last_read.min(MAX_CHUNK) } else { 0 };
-        let room = bytes.len().max(expected);
-        if self.tail.capacity() - self.tail.len() < room {
-            if !begins {
-                // More arrives between two reads than a chunk holds.
-                self.chunk_size = (2 * self.chunk_size).min(MAX_CHUNK);
-            }
-            self.freeze_tail();
-            // The first one is as large as what there is: many conversations say no more.
-            let least = if self.chunk_size == 0 { 0 } else { MIN_CHUNK };
-            self.chunk_size = self.chunk_size.max(room).max(least);
-            // Its memory is free again if everything in it was read.
-            if !self.tail.try_reclaim(self.chunk_size) {
-                self.tail_is_wide = self.chunk_size >= POOLED;
-                self.tail = if self.tail_is_wide {
-                    buffer_pool::take()
-                } else {
-                    BytesMut::with_capacity(self.chunk_size)
-                };
-            }
+    fn deliver_fragment(
+        &mut self,
+        frg: u8,
+        charge: usize,
+        payload: Payload<'_>,
+    ) -> Result<(), ConnectionError> {
+        let limits = (self.window, self.budget);
+        let message = self
+            .reassembly
+            .push((frg, charge), payload, limits)
+            .inspect_err(|_| self.release_charge(1, charge))?;
+        let Some(message) = message else { return Ok(()) };
+        if message.data.is_empty() && !self.empty_messages {
+            self.release_charge(message.segments, message.charge);
+        } else {
+            self.delivery.push(message);
         }
-        self.tail.extend_from_slice(bytes);
+        Ok(())
     }
 
-    /// Makes the bytes appended so far a chunk of their own.
-    pub(super) fn freeze_tail(&mut self) {
-        if self.tail_segments == 0 {
-            return;
-        }
-        // Only buffers that others follow are shared, so that they can be used again. The last part
-        // of a wide one still has room: whoever reads it can tell.
-        let left = self.tail.capacity() - self.tail.len();
-        let lone =
-            if self.tail_is_wide { left < buffer_pool::LARGE } else { self.chunk_size < MIN_CHUNK };
-        let tail = if lone { std::mem::take(&mut self.tail) } else { self.tail.split() };
-        let data = tail.freeze();
-        self.frozen_bytes += data.len();
-        let segments = std::mem::take(&mut self.tail_segments);
-        let charge = std::mem::take(&mut self.tail_charge);
-        queue::push(&mut self.ready, Chunk { data, segments, charge });
+    /// Segments in order are read or dropped.
+    fn release_charge(&mut self, segments: u32, charge: usize) {
+        (self.unread, self.charged) = (self.unread - segments, self.charged - charge);
     }
 
-    /// The next bytes in order, or the next message.
+    /// The next bytes of the stream, or the next message.
     pub(crate) fn recv(&mut self) -> Option<Bytes> {
-        if self.ready.is_empty() {
-            let some = self.tail_segments > 0;
-            if some && self.chunk_size > MIN_CHUNK && self.tail.len() < self.chunk_size / 8 {
-                self.chunk_size = (self.chunk_size / 2).max(MIN_CHUNK);
-            }
-            self.freeze_tail();
-            if self.frozen_bytes > 0 {
-                self.last_read = std::mem::take(&mut self.frozen_bytes);
-            }
-        }
-        let chunk = self.ready.pop_front()?;
-        self.unread -= chunk.segments;
-        self.charged -= chunk.charge;
+        let chunk = self.delivery.pop()?;
+        self.release_charge(chunk.segments, chunk.charge);
         Some(chunk.data)
     }
 
-    /// Bytes of the next chunk that [`Self::recv`] would give.
+    /// Bytes that [`Self::recv`] would return.
     pub(crate) fn readable(&self) -> Option<usize> {
-        match self.ready.front() {
-            Some(chunk) => Some(chunk.data.len()),
-            None => (self.tail_segments > 0).then_some(self.tail.len()),
-        }
+        self.delivery.readable()
     }
 
-    pub(crate) fn holds_memory(&self) -> bool {
-        self.chunk_size >= MIN_CHUNK
-            || queue::is_reclaimable(&self.ready)
-            || (self.held == 0 && self.reorder.capacity() > 0)
+    pub(crate) fn has_reclaimable_memory(&self) -> bool {
+        self.delivery.has_reclaimable_memory()
+            || (self.out_of_order_count == 0 && self.out_of_order.capacity() > 0)
     }
 
-    /// Gives back the delivery buffer and the room of the queues; a conversation that rests keeps
-    /// none.
+    /// Frees buffers and the capacity of empty queues, for an idle connection.
     pub(crate) fn release_memory(&mut self) {
-        if self.tail_segments == 0 {
-            self.tail = BytesMut::new();
-            (self.chunk_size, self.last_read, self.frozen_bytes) = (0, 0, 0);
-        }
-        queue::release(&mut self.ready);
-        if self.held == 0 {
-            self.reorder = VecDeque::new();
+        self.delivery.release_memory();
+        if self.out_of_order_count == 0 {
+            self.out_of_order = VecDeque::new();
         }
     }
 
     #[cfg(any(test, feature = "_testkit"))]
     pub(crate) fn check_invariants(&self) {
-        let held = self.reorder.iter().flatten();
-        assert_eq!(held.clone().count(), self.held as usize);
-        assert!(self.reorder.front().is_none_or(Option::is_none), "slot 0 is the gap");
-        let stored: usize = held.map(|h| h.payload.len() + SEGMENT_COST).sum();
-        let ready: usize = self.ready.iter().map(|chunk| chunk.charge).sum();
-        let partial_charge = self.partial.as_ref().map_or(0, |partial| partial.charge);
-        assert_eq!(stored + ready + partial_charge + self.tail_charge, self.charged);
-        let segments: u32 = self.ready.iter().map(|chunk| chunk.segments).sum();
-        let partial = self.partial.as_ref().map_or(0, |partial| partial.segments);
-        assert_eq!(segments + partial + self.tail_segments, self.unread);
+        let behind_gap = self.out_of_order.iter().flatten();
+        assert_eq!(behind_gap.clone().count(), self.out_of_order_count as usize);
+        assert!(self.out_of_order.front().is_none_or(Option::is_none), "entry 0 is the gap");
+        let stored: usize = behind_gap.map(|h| h.payload.len() + SEGMENT_COST).sum();
+        let (ready_segments, ready_charge) = self.delivery.totals();
+        let (partial_segments, partial_charge) = self.reassembly.totals();
+        assert_eq!(stored + ready_charge + partial_charge, self.charged);
+        assert_eq!(ready_segments + partial_segments, self.unread);
         assert!(stored.max(partial_charge) <= self.budget);
-        // One segment beyond the budget where there is nothing to read, and a message being put
-        // together beside what is held behind a gap.
+        // One segment beyond the budget where there is nothing to read, and an incomplete message
+        // beside the segments behind a gap.
         let assembly = if self.messages { self.budget } else { 0 };
         assert!(self.charged <= self.budget + assembly + self.segment_charge);
     }

@@ -1,4 +1,4 @@
-//! Sending: what waits for an acknowledgement or a window, and what leaves next.
+//! Sending: the send buffer, the peer's window, and which segment leaves next.
 
 pub(crate) mod remote_window;
 mod retransmit;

@@ -1,110 +1,127 @@
-//! The peer's receive window as a right edge, and probing while it is closed.
+//! The peer's receive window (RFC 9293 SND.WND, kept as a right edge) and zero-window probing (RFC
+//! 9293 3.8.6.1; kcp-go `rmt_wnd`, `probe_wait`).
 //!
-//! `una + wnd` of an honest receiver never moves back, so the largest one seen is the truth and a
-//! late or repeated datagram cannot shrink or reopen anything. A receiver that really lowered its
-//! window says so again and again: only agreement over a round trip is believed.
+//! kcp-go and C take `wnd` of every segment in order of arrival, so a reordered datagram shrinks or
+//! reopens the window. Here the right edge `una + wnd` only grows, as RFC 9293 3.8.6 asks of
+//! receivers. A peer that did lower its window repeats the smaller edge: it is taken once
+//! [`SHRINK_REPORTS`] datagrams over a round trip agree.
 
 use crate::core::clock::Micros;
 use crate::core::seq::Sn;
 
-/// What a peer is assumed to take before it has said anything: kcp-go's default window.
+/// Window assumed before the peer advertised one, segments (IKCP_WND_RCV of kcp-go; C has 128).
+#[doc(alias = "IKCP_WND_RCV")]
 const INITIAL_REMOTE_WINDOW: u16 = 32;
-/// Datagrams that must agree before a smaller edge is taken.
-const SHRINK_VOTES: u8 = 3;
-/// First probe after the window closed, and the longest wait between probes.
+/// Datagrams that must advertise a smaller right edge before it is taken.
+const SHRINK_REPORTS: u8 = 3;
+/// Time from the window's closing to the first window probe, microseconds (RFC 9293 3.8.6.1;
+/// IKCP_PROBE_INIT of kcp-go, C has 5 s).
+#[doc(alias = "IKCP_PROBE_INIT")]
 const PROBE_INIT: u64 = 500_000;
+/// Longest interval between window probes, microseconds (IKCP_PROBE_LIMIT). Deviates: 5 s instead of
+/// 120 s, so that a lost window update costs seconds; and intervals double, where kcp-go adds half.
+#[doc(alias = "IKCP_PROBE_LIMIT")]
 const PROBE_LIMIT: u64 = 5_000_000;
 
+/// A smaller right edge that the peer advertises, until enough datagrams agree (RFC 9293 3.8.6
+/// "shrinking the window").
 #[derive(Clone, Copy, Debug)]
 struct ShrinkCandidate {
+    /// The largest of the smaller edges.
     edge: Sn,
     since: Micros,
-    votes: u8,
+    /// Datagrams that advertised a smaller edge.
+    reports: u8,
 }
 
+/// The persist timer (RFC 9293 3.8.6.1).
 #[derive(Clone, Copy, Debug)]
 struct PersistTimer {
-    wait: u64,
+    /// Microseconds.
+    interval: u64,
     next: Micros,
 }
 
+/// The peer's receive window.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RemoteWindow {
-    /// First number the peer has no room for.
-    limit: Sn,
-    /// Largest window the peer has told; `None` while we guess.
+    /// Right edge: the first number that the peer does not accept.
+    edge: Sn,
+    /// Largest window that the peer has advertised; `None` before the first.
     largest: Option<u16>,
     shrink: Option<ShrinkCandidate>,
-    probing: Option<PersistTimer>,
+    /// Runs while sending is blocked by the peer's window.
+    persist: Option<PersistTimer>,
 }
 
 impl RemoteWindow {
     pub(crate) fn new(start: Sn) -> Self {
         Self {
-            limit: start.advance(u32::from(INITIAL_REMOTE_WINDOW)),
+            edge: start.advance(u32::from(INITIAL_REMOTE_WINDOW)),
             largest: None,
             shrink: None,
-            probing: None,
+            persist: None,
         }
     }
 
-    /// Segments the peer can take beyond `una`.
+    /// Segments from `una` to the right edge.
     pub(crate) fn available(&self, una: Sn) -> u32 {
-        self.limit.offset_from(una).unwrap_or(0)
+        self.edge.offset_from(una).unwrap_or(0)
     }
 
-    /// The largest window told so far, or the initial guess.
+    /// The largest window advertised so far, or the initial assumption.
     pub(crate) fn largest(&self) -> u16 {
         self.largest.unwrap_or(INITIAL_REMOTE_WINDOW)
     }
 
-    /// A datagram with the newest cumulative acknowledgement told `wnd`.
+    /// A datagram with the newest `una` advertised `wnd`. `srtt` in microseconds.
     pub(crate) fn on_window(&mut self, now: Micros, una: Sn, wnd: u16, srtt: u64) {
         let edge = una.advance(u32::from(wnd));
         let first = self.largest.is_none();
         self.largest = Some(self.largest.map_or(wnd, |largest| largest.max(wnd)));
-        if first || edge.since(self.limit) >= 0 {
-            self.limit = edge;
+        if first || edge.since(self.edge) >= 0 {
+            self.edge = edge;
             self.shrink = None;
             return;
         }
-        let shrink = self.shrink.get_or_insert(ShrinkCandidate { edge, since: now, votes: 0 });
+        let shrink = self.shrink.get_or_insert(ShrinkCandidate { edge, since: now, reports: 0 });
         if edge.since(shrink.edge) > 0 {
             shrink.edge = edge;
         }
-        shrink.votes = shrink.votes.saturating_add(1);
-        if shrink.votes >= SHRINK_VOTES && now.since(shrink.since) >= srtt {
-            self.limit = shrink.edge;
+        shrink.reports = shrink.reports.saturating_add(1);
+        if shrink.reports >= SHRINK_REPORTS && now.since(shrink.since) >= srtt {
+            self.edge = shrink.edge;
             self.shrink = None;
         }
     }
 
-    /// Starts or stops probing; `stalled` means that data waits and only the peer's window holds
-    /// it back.
-    pub(crate) fn watch(&mut self, now: Micros, stalled: bool) {
-        match (stalled, self.probing) {
+    /// Starts or stops the persist timer. `blocked`: data waits, and only the peer's window or `una`
+    /// keeps it from leaving.
+    pub(crate) fn update_persist_timer(&mut self, now: Micros, blocked: bool) {
+        match (blocked, self.persist) {
             (true, None) => {
-                self.probing =
-                    Some(PersistTimer { wait: PROBE_INIT, next: now.add_micros(PROBE_INIT) });
+                self.persist =
+                    Some(PersistTimer { interval: PROBE_INIT, next: now.add_micros(PROBE_INIT) });
             }
-            (false, Some(_)) => self.probing = None,
+            (false, Some(_)) => self.persist = None,
             _ => {}
         }
     }
 
-    /// Whether a WASK is due; if so the next one is scheduled.
+    /// Whether a window probe is due now; schedules the next one if so.
     pub(crate) fn poll_window_probe(&mut self, now: Micros) -> bool {
-        let Some(probing) = &mut self.probing else { return false };
-        if now < probing.next {
+        let Some(persist) = &mut self.persist else { return false };
+        if now < persist.next {
             return false;
         }
-        probing.wait = (probing.wait * 2).min(PROBE_LIMIT);
-        probing.next = now.add_micros(probing.wait);
+        persist.interval = (persist.interval * 2).min(PROBE_LIMIT);
+        persist.next = now.add_micros(persist.interval);
         true
     }
 
+    /// When the next window probe is due.
     pub(crate) fn deadline(&self) -> Option<Micros> {
-        self.probing.map(|probing| probing.next)
+        self.persist.map(|persist| persist.next)
     }
 }
 
@@ -115,7 +132,7 @@ mod tests {
     const RTT: u64 = 50_000;
 
     #[test]
-    fn the_first_window_replaces_the_guess_outright() {
+    fn window_first_advertisement_replaces_the_initial_window() {
         let mut window = RemoteWindow::new(Sn(0));
         assert_eq!(window.available(Sn(0)), 32);
         window.on_window(Micros(0), Sn(0), 4, RTT);
@@ -123,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_datagram_moves_nothing() {
+    fn window_of_a_reordered_datagram_is_ignored() {
         let mut window = RemoteWindow::new(Sn(u32::MAX - 5));
         window.on_window(Micros(0), Sn(u32::MAX), 100, RTT);
         window.on_window(Micros(1), Sn(20), 100, RTT);
@@ -134,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_smaller_window_is_believed_after_three_over_a_round_trip() {
+    fn window_shrinks_after_three_reports_over_a_round_trip() {
         let mut window = RemoteWindow::new(Sn(0));
         window.on_window(Micros(0), Sn(0), 100, RTT);
         window.on_window(Micros(10), Sn(0), 8, RTT);
@@ -142,13 +159,13 @@ mod tests {
         window.on_window(Micros(30), Sn(0), 9, RTT);
         assert_eq!(window.available(Sn(0)), 100, "all within one round trip");
         window.on_window(Micros(10 + RTT), Sn(0), 9, RTT);
-        assert_eq!(window.available(Sn(0)), 10, "the largest of those that agreed");
+        assert_eq!(window.available(Sn(0)), 10, "the largest of the smaller edges");
     }
 
     #[test]
-    fn probes_back_off_to_five_seconds_and_go_on_for_ever() {
+    fn window_probe_interval_doubles_to_five_seconds_without_end() {
         let mut window = RemoteWindow::new(Sn(0));
-        window.watch(Micros(0), true);
+        window.update_persist_timer(Micros(0), true);
         let mut at = Vec::new();
         for _ in 0..8 {
             let next = window.deadline().unwrap();
@@ -157,7 +174,7 @@ mod tests {
             at.push(next.0 / 1_000);
         }
         assert_eq!(at, [500, 1_500, 3_500, 7_500, 12_500, 17_500, 22_500, 27_500]);
-        window.watch(Micros(0), false);
+        window.update_persist_timer(Micros(0), false);
         assert_eq!(window.deadline(), None);
     }
 }

@@ -1,134 +1,92 @@
-//! Which segment is repeated, and how often while the peer is silent.
+//! PTO back-off: one retransmission per probe timeout, doubling, while the peer is silent (RFC 9002
+//! 6.2.1, 6.2.4).
+//!
+//! kcp-go retransmits every segment whose RTO expired, a whole window each time, for as long as the
+//! peer is silent. Here, once the peer has been silent for a second, one segment per PTO is enough to
+//! find out that it is back: test
+//! `core::tests::sweeps::delivery_after_partitions_completes`.
 
 use crate::core::clock::Micros;
-use crate::core::recovery::loss::LossTrigger;
 use crate::core::recovery::sent_segments::MAX_BACKOFF_LEVEL;
-use crate::core::segment::HEADER_LEN;
-use crate::core::send::sender::Sender;
-use crate::core::seq::Sn;
-use crate::stats::Counters;
 
-/// Silence after which only one segment at a time is repeated, microseconds.
+/// Silence of the peer after which the back-off begins, microseconds. At least two RTOs, too.
 const PTO_BACKOFF_AFTER: u64 = 1_000_000;
 
-/// While the peer is silent.
-#[derive(Clone, Copy, Debug)]
+/// Limits retransmissions by RTO while the peer is silent.
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PtoBackoff {
-    pub(super) next: Micros,
-    repeats: u32,
+    /// When something that proves the peer's presence was last received.
+    last_peer_activity: Micros,
+    /// `None` while no back-off applies: entered by [`Self::on_rto`], left on peer activity.
+    probe: Option<ProbeTimer>,
 }
 
-impl Sender {
-    pub(super) fn lost(&self, now: Micros, stuck: bool) -> Option<(Sn, LossTrigger)> {
-        let in_flight = self.sent_segments.len();
-        for (sn, segment) in self.sent_segments.oldest_per_level() {
-            let (at, sign) = self.loss.lost_at(segment, &self.rtt, in_flight, stuck);
-            if at <= now && (sign != LossTrigger::Rto || self.may_send_probe(now)) {
-                return Some((
-                    if sign == LossTrigger::Rto { self.select_probe(sn) } else { sn },
-                    sign,
-                ));
-            }
-        }
-        None
+#[derive(Clone, Copy, Debug)]
+struct ProbeTimer {
+    /// When the next probe may leave.
+    next: Micros,
+    /// Probes sent since the back-off began, the exponent of the next PTO.
+    sent: u32,
+}
+
+impl PtoBackoff {
+    /// The peer acknowledged something or answered a ping: ends the back-off.
+    pub(super) fn on_peer_activity(&mut self, now: Micros) {
+        *self = Self { last_peer_activity: now, probe: None };
     }
 
-    /// While the peer is silent the oldest segment stands for all that are due: it is the one
-    /// that the peer accepts whatever its window, and waits for.
-    fn select_probe(&self, due: Sn) -> Sn {
-        let una = self.una();
-        let oldest = self
-            .pto_backoff
-            .and_then(|_| self.sent_segments.get(una))
-            .filter(|segment| !segment.acked);
-        oldest.map_or(due, |_| una)
+    /// Whether only one probe per PTO may leave.
+    pub(super) fn is_active(&self) -> bool {
+        self.probe.is_some()
     }
 
-    /// A time-out of something that the peer has no room for starts again without a transmission,
-    /// which would be refused. The oldest segment leaves all the same: its answer is the way back.
-    pub(crate) fn defer_out_of_window_rto(&mut self, now: Micros) {
-        let (una, room) = (self.una(), self.remote.available(self.una()));
-        while self.sent_segments.len() > room {
-            let Some((sn, _)) = self.lost(now, false) else { return };
-            if sn == una || sn.offset_from(una).is_some_and(|place| place < room) {
-                return;
-            }
-            let level = self.sent_segments.get(sn).map_or(0, |segment| segment.backoff_level);
-            self.sent_segments.move_to_back(now, sn, level);
-        }
+    /// Whether a retransmission by RTO may leave now.
+    pub(super) fn may_send_probe(&self, now: Micros) -> bool {
+        self.probe.is_none_or(|probe| now >= probe.next)
     }
 
-    /// While the peer is silent one segment at a time is enough to find out that it is back; a
-    /// whole window each time-out would only feed the outage.
-    fn may_send_probe(&self, now: Micros) -> bool {
-        match self.pto_backoff {
-            Some(hush) => now >= hush.next,
-            None => true,
-        }
+    /// When a retransmission may leave whose RTO expires at `expiry`.
+    pub(super) fn probe_at(&self, expiry: Micros) -> Micros {
+        self.probe.map_or(expiry, |probe| expiry.max(probe.next))
     }
 
-    pub(super) fn retransmit(
-        &mut self,
-        now: Micros,
-        sn: Sn,
-        sign: LossTrigger,
-        stats: &mut Counters,
-    ) {
-        let level = self.sent_segments.get(sn).map_or(0, |segment| segment.backoff_level);
-        let nxt = self.sent_segments.nxt();
-        let level = match sign {
-            LossTrigger::FastRetransmit => {
-                stats.fast_retransmits += 1;
-                self.cwnd.on_fast_retransmit(sn, nxt, self.sent_segments.len(), self.fast_resend);
-                level
-            }
-            LossTrigger::EarlyRetransmit => {
-                stats.early_retransmits += 1;
-                self.cwnd.on_fast_retransmit(sn, nxt, self.sent_segments.len(), self.fast_resend);
-                level
-            }
-            LossTrigger::Rto => {
-                stats.timeout_retransmits += 1;
-                self.cwnd.on_timeout(sn, nxt, self.effective_window());
-                self.hush(now);
-                level + 1
-            }
-        };
-        self.sent_segments.mark_retransmitted(now, sn, level);
-        if let Some(payload) = self.sent_segments.payload(sn) {
-            let sizes = (HEADER_LEN + payload.len(), HEADER_LEN + self.mss);
-            self.path.on_segment_lost(now, sizes, self.rtt.rto(), self.una());
-        }
-    }
-
-    /// The repetition that leaves once more, in another datagram, unless it has arrived meanwhile.
-    pub(crate) fn pending_redundant_retransmit(&self) -> Option<(Sn, LossTrigger)> {
-        self.redundant_retransmit
-            .filter(|(sn, _)| self.sent_segments.get(*sn).is_some_and(|segment| !segment.acked))
-    }
-
-    /// A repetition that everything waits for leaves twice: lost again it would cost another round
-    /// trip in which the window stays closed. That takes loss on both; it pays where the window is
-    /// closed by it and not by one before it, so not in the last quarter of the window.
-    pub(super) fn redundant_retransmit_for(
-        &self,
-        sn: Sn,
-        sign: LossTrigger,
-    ) -> Option<(Sn, LossTrigger)> {
-        let place = sn.offset_from(self.una())?;
-        let awaited = !self.window_is_open() && place < self.effective_window() / 4 * 3;
-        (awaited && sign != LossTrigger::Rto && !self.cwnd.is_active()).then_some((sn, sign))
-    }
-
-    /// A segment is repeated after its time-out: if the peer has been silent for long, the next
-    /// one has to wait, longer each time.
-    fn hush(&mut self, now: Micros) {
-        let rto = self.rtt.rto();
+    /// A retransmission by RTO leaves now. Begins or doubles the back-off if the peer has been silent
+    /// for long. `rto` and `max_rto` in microseconds.
+    pub(super) fn on_rto(&mut self, now: Micros, rto: u64, max_rto: u64) {
         if now.since(self.last_peer_activity) < PTO_BACKOFF_AFTER.max(2 * rto) {
             return;
         }
-        let repeats = self.pto_backoff.map_or(0, |hush| hush.repeats.saturating_add(1));
-        let wait = (rto << repeats.min(u32::from(MAX_BACKOFF_LEVEL))).min(self.loss.max_rto());
-        self.pto_backoff = Some(PtoBackoff { next: now.add_micros(wait), repeats });
+        let sent = self.probe.map_or(0, |probe| probe.sent.saturating_add(1));
+        let pto = (rto << sent.min(u32::from(MAX_BACKOFF_LEVEL))).min(max_rto);
+        self.probe = Some(ProbeTimer { next: now.add_micros(pto), sent });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RTO: u64 = 200_000;
+    const MAX_RTO: u64 = 10_000_000;
+
+    #[test]
+    fn pto_backoff_after_a_second_of_silence_doubles_up_to_max_rto() {
+        let mut backoff = PtoBackoff::default();
+        backoff.on_peer_activity(Micros(1_000_000));
+        backoff.on_rto(Micros(1_999_999), RTO, MAX_RTO);
+        assert!(!backoff.is_active() && backoff.may_send_probe(Micros(1_999_999)));
+        let mut now = Micros(2_000_000);
+        let mut ptos = Vec::new();
+        for _ in 0..8 {
+            backoff.on_rto(now, RTO, MAX_RTO);
+            let next = backoff.probe_at(now);
+            assert!(!backoff.may_send_probe(Micros(next.0 - 1)) && backoff.may_send_probe(next));
+            ptos.push(next.since(now) / 1_000);
+            now = next;
+        }
+        assert_eq!(ptos, [200, 400, 800, 1_600, 3_200, 6_400, 10_000, 10_000]);
+        backoff.on_peer_activity(now);
+        assert!(!backoff.is_active() && backoff.may_send_probe(now));
+        assert_eq!(backoff.probe_at(now), now);
     }
 }

@@ -1,7 +1,9 @@
-//! What the application wrote, from when it is taken until it is acknowledged.
+//! Send buffer: application data from `send` until its cumulative acknowledgement (quinn
+//! `SendBuffer`; kcp-go `snd_queue` and the payloads of `snd_buf`).
 //!
-//! Bytes stay where they are: a segment's payload is a [`BufferRange`] of a piece, and a piece is given
-//! back when the last segment cut from it is released.
+//! Payload is not copied: a segment's payload is a [`BufferRange`] of a chunk, and a chunk is freed
+//! when the last segment cut from it is acknowledged. The one exception is `coalesce`, for a segment
+//! that spans several writes.
 
 use std::collections::VecDeque;
 
@@ -9,42 +11,48 @@ use bytes::Bytes;
 
 use crate::util::queue;
 
-/// Bytes of a piece of a stream at most, so that a [`BufferRange`] can name any part of it.
+/// Largest chunk in stream mode, bytes, so that the `u32` fields of [`BufferRange`] reach all of it.
 const MAX_CHUNK_LEN: usize = 1 << 30;
 
-/// Where a segment's payload is.
+/// Location of a segment's payload in the [`SendBuffer`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct BufferRange {
-    /// Counts the pieces that segments were cut from.
-    piece: u32,
+    /// Number of the chunk, counted from the start of the connection modulo 2^32.
+    chunk: u32,
+    /// Bytes.
     start: u32,
+    /// Bytes.
     len: u32,
 }
 
 impl BufferRange {
-    /// Bytes.
+    /// Payload length, bytes.
     pub(crate) fn len(self) -> usize {
         self.len as usize
     }
 }
 
+/// Data of one `push`.
 #[derive(Debug)]
 struct Chunk {
     data: Bytes,
     frg: u8,
 }
 
-/// In a byte stream the pieces are one sequence, cut where segments happen to end; in message mode
-/// each piece is one segment.
+/// Chunks of application data. In stream mode they form one byte sequence, cut at the MSS; in message
+/// mode each chunk is one segment.
 #[derive(Debug)]
 pub(crate) struct SendBuffer {
-    /// Pieces that segments were cut from, the first of which has this number.
+    /// Chunks that segments in flight were cut from.
     sent: VecDeque<Bytes>,
+    /// Number of the first chunk of `sent`.
     first: u32,
-    /// Pieces that are not cut to the end, and how many bytes of the front one are.
+    /// Chunks not cut to their end yet.
     waiting: VecDeque<Chunk>,
+    /// Bytes of the first waiting chunk that segments carry already.
     offset: usize,
-    /// The front one is the last of `sent` as well.
+    /// The first waiting chunk is the last of `sent` as well. True from the first cut of a chunk
+    /// until its last.
     front_is_shared: bool,
     /// Bytes that no segment carries yet.
     bytes: usize,
@@ -64,16 +72,17 @@ impl SendBuffer {
         }
     }
 
+    /// Appends a chunk. In stream mode `frg` is zero.
     pub(crate) fn push(&mut self, mut data: Bytes, frg: u8) {
         while self.stream && data.len() > MAX_CHUNK_LEN {
-            let piece = data.split_to(MAX_CHUNK_LEN);
-            self.push(piece, frg);
+            let chunk = data.split_to(MAX_CHUNK_LEN);
+            self.push(chunk, frg);
         }
         self.bytes += data.len();
         queue::push(&mut self.waiting, Chunk { data, frg });
     }
 
-    /// Whether segments carry everything.
+    /// Whether all data was cut into segments.
     pub(crate) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
@@ -83,56 +92,56 @@ impl SendBuffer {
         self.bytes
     }
 
-    /// Segments that these will become.
+    /// Segments of at most `mss` payload bytes that the data without a segment will become.
     pub(crate) fn segments(&self, mss: usize) -> usize {
         if self.stream { self.bytes.div_ceil(mss) } else { self.waiting.len() }
     }
 
-    /// Payload of the next segment in bytes.
+    /// Payload length of the next segment, bytes.
     #[inline]
     pub(crate) fn next_len(&self, mss: usize) -> Option<usize> {
         let front = self.waiting.front()?;
         Some(if self.stream { self.bytes.min(mss) } else { front.data.len() })
     }
 
-    /// The payload and `frg` of the next segment.
+    /// Cuts the next segment: its payload and `frg`.
     #[inline]
     pub(crate) fn take(&mut self, mss: usize) -> Option<(BufferRange, u8)> {
         let len = self.next_len(mss)?;
         let front = self.waiting.front()?;
         let (frg, left) = (front.frg, front.data.len() - self.offset);
-        let span = if left < len {
+        let range = if left < len {
             self.coalesce(len);
-            self.span(0, len)
+            self.range(0, len)
         } else {
             if !self.front_is_shared {
                 queue::push(&mut self.sent, front.data.clone());
             }
-            let span = self.span(self.offset, len);
+            let range = self.range(self.offset, len);
             (self.offset, self.front_is_shared) = (self.offset + len, true);
             if left == len {
-                self.next_piece();
+                self.next_chunk();
             }
-            span
+            range
         };
         self.bytes -= len;
-        Some((span, frg))
+        Some((range, frg))
     }
 
-    /// A part of the last piece that segments were cut from.
-    #[expect(clippy::cast_possible_truncation, reason = "segments and pieces are far below 4 GiB")]
+    /// A range of the last chunk of `sent`.
+    #[expect(clippy::cast_possible_truncation, reason = "segments and chunks are far below 4 GiB")]
     #[inline]
-    fn span(&self, start: usize, len: usize) -> BufferRange {
-        let piece = self.first.wrapping_add(self.sent.len() as u32).wrapping_sub(1);
-        BufferRange { piece, start: start as u32, len: len as u32 }
+    fn range(&self, start: usize, len: usize) -> BufferRange {
+        let chunk = self.first.wrapping_add(self.sent.len() as u32).wrapping_sub(1);
+        BufferRange { chunk, start: start as u32, len: len as u32 }
     }
 
-    fn next_piece(&mut self) {
+    fn next_chunk(&mut self) {
         self.waiting.pop_front();
         (self.offset, self.front_is_shared) = (0, false);
     }
 
-    /// One segment made of several writes: the only place where payload is copied on its way in.
+    /// Copies `len` bytes of several chunks into one new chunk of `sent`.
     fn coalesce(&mut self, len: usize) {
         let mut payload = Vec::with_capacity(len);
         while payload.len() < len {
@@ -141,7 +150,7 @@ impl SendBuffer {
             let part = &rest[..rest.len().min(len - payload.len())];
             payload.extend_from_slice(part);
             if part.len() == rest.len() {
-                self.next_piece();
+                self.next_chunk();
             } else {
                 self.offset += part.len();
             }
@@ -149,40 +158,42 @@ impl SendBuffer {
         queue::push(&mut self.sent, Bytes::from(payload));
     }
 
-    /// The payload that a segment carries.
+    /// The payload at `range`.
     #[inline]
-    pub(crate) fn get(&self, span: BufferRange) -> Option<&[u8]> {
-        let piece = self.sent.get(span.piece.wrapping_sub(self.first) as usize)?;
-        piece.get(span.start as usize..)?.get(..span.len())
+    pub(crate) fn get(&self, range: BufferRange) -> Option<&[u8]> {
+        let chunk = self.sent.get(range.chunk.wrapping_sub(self.first) as usize)?;
+        chunk.get(range.start as usize..)?.get(..range.len())
     }
 
-    /// The oldest segment in flight is `oldest` now: what comes before it is given back.
+    /// Frees the chunks before `oldest`, the payload of the oldest segment in flight; all that no
+    /// segment needs if there is none.
     pub(crate) fn release(&mut self, oldest: Option<BufferRange>) {
-        let held = match oldest {
-            Some(span) => span.piece.wrapping_sub(self.first) as usize,
+        let acked = match oldest {
+            Some(range) => range.chunk.wrapping_sub(self.first) as usize,
             None => self.sent.len() - usize::from(self.front_is_shared),
         };
-        for _ in 0..held {
+        for _ in 0..acked {
             self.sent.pop_front();
             self.first = self.first.wrapping_add(1);
         }
     }
 
-    pub(crate) fn holds_memory(&self) -> bool {
+    pub(crate) fn has_reclaimable_memory(&self) -> bool {
         queue::is_reclaimable(&self.waiting) || queue::is_reclaimable(&self.sent)
     }
 
+    /// Frees the capacity of empty queues, for an idle connection.
     pub(crate) fn release_memory(&mut self) {
         queue::release(&mut self.waiting);
         queue::release(&mut self.sent);
     }
 
-    /// Compares what is counted with what is there.
+    /// Invariant: `bytes` is the data of `waiting` without the first `offset` bytes.
     #[cfg(any(test, feature = "_testkit"))]
     pub(crate) fn check_invariants(&self) {
         assert!(self.sent.len() >= usize::from(self.front_is_shared));
         assert!(self.waiting.front().is_none_or(|front| self.offset <= front.data.len()));
-        let waiting: usize = self.waiting.iter().map(|piece| piece.data.len()).sum();
+        let waiting: usize = self.waiting.iter().map(|chunk| chunk.data.len()).sum();
         assert_eq!(waiting - self.offset, self.bytes);
     }
 }
@@ -194,55 +205,55 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_stream_is_cut_into_full_segments(
+        fn send_buffer_stream_is_cut_at_the_mss(
             writes in prop::collection::vec(1_usize..5_000, 1..40),
             mss in 1_usize..1_500,
             in_flight in 0_usize..20,
         ) {
-            let mut outbox = SendBuffer::new(true);
-            outbox.first = u32::MAX - 3;
+            let mut buffer = SendBuffer::new(true);
+            buffer.first = u32::MAX - 3;
             let mut expected = Vec::new();
             for (i, len) in writes.iter().enumerate() {
                 let data = vec![u8::try_from(i).unwrap(); *len];
                 expected.extend_from_slice(&data);
-                outbox.push(Bytes::from(data), 0);
+                buffer.push(Bytes::from(data), 0);
             }
-            let count = outbox.segments(mss);
-            let mut flight = VecDeque::new();
-            let (mut lens, mut released) = (Vec::new(), Vec::new());
-            while let Some(len) = outbox.next_len(mss) {
-                let (span, frg) = outbox.take(mss).unwrap();
-                prop_assert_eq!((span.len(), frg), (len, 0));
+            let count = buffer.segments(mss);
+            let mut ranges = VecDeque::new();
+            let (mut lens, mut acked) = (Vec::new(), Vec::new());
+            while let Some(len) = buffer.next_len(mss) {
+                let (range, frg) = buffer.take(mss).unwrap();
+                prop_assert_eq!((range.len(), frg), (len, 0));
                 lens.push(len);
-                flight.push_back(span);
-                while flight.len() > in_flight {
-                    released.extend_from_slice(outbox.get(flight.pop_front().unwrap()).unwrap());
-                    outbox.release(flight.front().copied());
+                ranges.push_back(range);
+                while ranges.len() > in_flight {
+                    acked.extend_from_slice(buffer.get(ranges.pop_front().unwrap()).unwrap());
+                    buffer.release(ranges.front().copied());
                 }
-                // Each piece in flight is needed, but for the one that is being cut.
-                prop_assert!(outbox.sent.len() <= flight.len() + usize::from(outbox.front_is_shared));
-                outbox.check_invariants();
+                // Only chunks with a segment in flight are kept, and the one being cut.
+                prop_assert!(buffer.sent.len() <= ranges.len() + usize::from(buffer.front_is_shared));
+                buffer.check_invariants();
             }
-            while let Some(span) = flight.pop_front() {
-                released.extend_from_slice(outbox.get(span).unwrap());
-                outbox.release(flight.front().copied());
+            while let Some(range) = ranges.pop_front() {
+                acked.extend_from_slice(buffer.get(range).unwrap());
+                buffer.release(ranges.front().copied());
             }
             prop_assert_eq!(lens.len(), count);
             prop_assert!(lens[..count - 1].iter().all(|len| *len == mss));
-            prop_assert_eq!(released, expected);
-            prop_assert_eq!((outbox.bytes(), outbox.is_empty(), outbox.sent.len()), (0, true, 0));
+            prop_assert_eq!(acked, expected);
+            prop_assert_eq!((buffer.bytes(), buffer.is_empty(), buffer.sent.len()), (0, true, 0));
         }
     }
 
     #[test]
-    fn messages_keep_their_cuts() {
-        let mut outbox = SendBuffer::new(false);
+    fn send_buffer_messages_keep_their_boundaries() {
+        let mut buffer = SendBuffer::new(false);
         for (data, frg) in [("ab", 1), ("c", 0), ("", 0), ("def", 0)] {
-            outbox.push(Bytes::from_static(data.as_bytes()), frg);
+            buffer.push(Bytes::from_static(data.as_bytes()), frg);
         }
-        assert_eq!(outbox.segments(1_000), 4);
-        let taken: Vec<_> = std::iter::from_fn(|| outbox.take(1_000)).collect();
-        let taken = taken.iter().map(|(span, frg)| (outbox.get(*span).unwrap(), *frg));
+        assert_eq!(buffer.segments(1_000), 4);
+        let taken: Vec<_> = std::iter::from_fn(|| buffer.take(1_000)).collect();
+        let taken = taken.iter().map(|(range, frg)| (buffer.get(*range).unwrap(), *frg));
         assert!(taken.eq(
             [("ab", 1), ("c", 0), ("", 0), ("def", 0)].map(|(data, frg)| (data.as_bytes(), frg))
         ));

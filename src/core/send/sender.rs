@@ -1,14 +1,20 @@
-//! The sender: what waits, what is in flight, and which segment leaves next.
+//! The sender: composes send buffer, segments in flight, loss detection and windows, and decides
+//! which segment leaves next (kcp-go `flush`).
+//!
+//! Order: a redundant retransmission, a lost segment, then new data, each only if the pacer allows.
+//! kcp-go scans the window in order of number instead, on a timer.
+
+mod ack_processing;
 
 use bytes::Bytes;
 
 use crate::config::{KcpConfig, Mode, Timing};
-use crate::core::clock::{Clock, Micros};
+use crate::core::clock::Micros;
 use crate::core::congestion::pacer::Pacer;
 use crate::core::congestion::reno::CongestionWindow;
 use crate::core::congestion::window_autotune::WindowAutotune;
 use crate::core::path::mtu::MtuDiscovery;
-use crate::core::recovery::acked_history::{AckedHistory, LateAck};
+use crate::core::recovery::acked_history::AckedHistory;
 use crate::core::recovery::loss::{LossDetector, LossTrigger};
 use crate::core::recovery::rtt::RttEstimator;
 use crate::core::recovery::sent_segments::SentSegments;
@@ -19,22 +25,23 @@ use crate::core::send::send_buffer::SendBuffer;
 use crate::core::seq::{Sn, Ts};
 use crate::stats::Counters;
 
-/// What may leave next.
+/// The segment that may leave next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SendCandidate {
-    /// Payload bytes.
+    /// Payload length, bytes.
     pub(crate) len: usize,
-    repeat: Option<(Sn, LossTrigger)>,
+    /// The segment to retransmit, and why; `None` for new data.
+    retransmit: Option<(Sn, LossTrigger)>,
 }
 
 impl SendCandidate {
-    /// Whether it leaves for the first time.
+    /// Whether this is the segment's first transmission.
     pub(crate) fn is_new(&self) -> bool {
-        self.repeat.is_none()
+        self.retransmit.is_none()
     }
 }
 
-/// A segment to write.
+/// A PUSH to write.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OutgoingSegment<'a> {
     pub(crate) sn: Sn,
@@ -42,69 +49,74 @@ pub(crate) struct OutgoingSegment<'a> {
     pub(crate) payload: &'a [u8],
 }
 
-/// What an acknowledgement is worth.
+/// Verdict on an ACK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AckOutcome {
-    /// The peer received that transmission.
+    /// The peer received a transmission with this number and time stamp.
     Valid,
-    /// Too old to tell.
+    /// Of a segment acknowledged so long ago that its time stamps are not remembered.
     Stale,
-    /// Of nothing that was ever sent, or not at that time.
+    /// Of a number that was never sent, or not with this time stamp.
     Invalid,
 }
 
-/// How a cumulative acknowledgement relates to what was sent.
+/// Verdict on a cumulative acknowledgement (RFC 9293 3.10.7.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UnaOutcome {
-    /// It is the newest: the window beside it counts. `released` segments are done.
-    Current { released: u32 },
-    /// Older than one already seen, or so it seems.
+    /// The newest so far, so the window beside it counts. It acknowledges `newly_acked` segments.
+    Current { newly_acked: u32 },
+    /// Older than one already received, by at most 65,535 segments: a reordered datagram.
     Stale,
-    /// Of something never sent, or hopelessly old.
+    /// Beyond what was sent, or older than any window allows.
     Invalid,
 }
 
+/// Sending half of a connection.
 #[derive(Debug)]
 pub(crate) struct Sender {
-    pub(super) send_buffer: SendBuffer,
-    pub(super) sent_segments: SentSegments,
-    pub(super) loss: LossDetector,
+    send_buffer: SendBuffer,
+    sent_segments: SentSegments,
+    loss: LossDetector,
     pub(crate) rtt: RttEstimator,
     pub(crate) remote: RemoteWindow,
     pub(crate) cwnd: CongestionWindow,
-    pub(super) window: u16,
-    pub(super) autotune: Option<WindowAutotune>,
-    pub(super) fast_resend: u32,
-    pub(super) mss: usize,
+    /// Send window, segments (kcp-go `snd_wnd`).
+    window: u16,
+    /// `Some` while the send window grows by itself: until the application sets one.
+    autotune: Option<WindowAutotune>,
+    /// Later ACKs that trigger fast retransmit (kcp-go `fastresend`); zero turns it off.
+    fast_resend: u32,
+    /// Largest payload of new segments, bytes.
+    mss: usize,
     pub(crate) path: MtuDiscovery,
-    pub(super) pacer: Pacer,
-    /// A repetition that leaves once more.
-    pub(super) redundant_retransmit: Option<(Sn, LossTrigger)>,
-    pub(super) acked_history: AckedHistory,
-    pub(super) last_peer_activity: Micros,
-    pub(super) pto_backoff: Option<PtoBackoff>,
+    pacer: Pacer,
+    /// A retransmission to send once more in another datagram. `Some` from the first copy until the
+    /// second leaves or the next retransmission replaces it; void once the segment is acknowledged.
+    redundant_retransmit: Option<(Sn, LossTrigger)>,
+    acked_history: AckedHistory,
+    pto_backoff: PtoBackoff,
 }
 
 impl Sender {
+    /// `start` is the first sequence number, `mss` in bytes.
     pub(crate) fn new(config: &KcpConfig, start: Sn, mss: usize) -> Self {
-        let longest = crate::core::clock::micros(config.max_retransmit_interval);
+        let max_rto = crate::core::clock::micros(config.max_retransmit_interval);
         let mut sender = Self {
             send_buffer: SendBuffer::new(config.mode == Mode::Stream),
             sent_segments: SentSegments::new(start),
-            loss: LossDetector::new(config.early_retransmit, config.backoff, longest),
+            loss: LossDetector::new(config.early_retransmit, config.backoff, max_rto),
             rtt: RttEstimator::new(config.max_retransmit_interval),
             remote: RemoteWindow::new(start),
             cwnd: CongestionWindow::new(config.timing.congestion, start),
             window: config.send_window,
-            autotune: WindowAutotune::of(config.send_window, config.auto_windows, start),
+            autotune: WindowAutotune::for_window(config.send_window, config.auto_windows, start),
             fast_resend: 0,
             mss,
             path: MtuDiscovery::default(),
             pacer: Pacer::default(),
             redundant_retransmit: None,
             acked_history: AckedHistory::default(),
-            last_peer_activity: Micros(0),
-            pto_backoff: None,
+            pto_backoff: PtoBackoff::default(),
         };
         sender.set_timing(&config.timing);
         sender
@@ -117,32 +129,37 @@ impl Sender {
         self.fast_resend = preset.fast_resend.map_or(0, |count| u32::from(count.get()));
     }
 
+    /// Sets the send window, segments, and ends its autotuning.
     pub(crate) fn set_window(&mut self, segments: u16) {
         (self.window, self.autotune) = (segments, None);
     }
 
+    /// The send window, segments.
     pub(crate) fn window(&self) -> u16 {
         self.window
     }
 
-    /// Applies to segments cut from now on; what is in flight keeps its size.
+    /// Sets the payload length of segments cut from now on, bytes. Segments in flight keep theirs.
     pub(crate) fn set_mss(&mut self, mss: usize) {
         self.mss = mss;
     }
 
+    /// Largest payload of new segments, bytes.
     pub(crate) fn mss(&self) -> usize {
         self.mss
     }
 
+    /// SND.UNA: the oldest number not acknowledged cumulatively.
     pub(crate) fn una(&self) -> Sn {
         self.sent_segments.una()
     }
 
-    /// The number of the next new segment.
+    /// SND.NXT: the number of the next new segment.
     pub(crate) fn nxt(&self) -> Sn {
         self.sent_segments.nxt()
     }
 
+    /// Segments from SND.UNA to SND.NXT.
     pub(crate) fn in_flight(&self) -> u32 {
         self.sent_segments.len()
     }
@@ -151,15 +168,18 @@ impl Sender {
         &self.send_buffer
     }
 
+    /// Queues data; `frg` is the wire field in message mode, zero in stream mode.
     pub(crate) fn push(&mut self, data: Bytes, frg: u8) {
         self.send_buffer.push(data, frg);
     }
 
-    pub(crate) fn holds_memory(&self) -> bool {
-        let queues = self.send_buffer.holds_memory() || self.sent_segments.holds_memory();
-        queues || self.acked_history.holds_memory()
+    pub(crate) fn has_reclaimable_memory(&self) -> bool {
+        self.send_buffer.has_reclaimable_memory()
+            || self.sent_segments.has_reclaimable_memory()
+            || self.acked_history.has_reclaimable_memory()
     }
 
+    /// Frees what an idle connection does not need.
     pub(crate) fn release_memory(&mut self) {
         self.send_buffer.release_memory();
         self.sent_segments.release_memory();
@@ -171,26 +191,32 @@ impl Sender {
         self.send_buffer.is_empty() && self.sent_segments.is_empty()
     }
 
-    /// Segments waiting or in flight that the send window still admits.
-    pub(crate) fn room(&self) -> usize {
+    /// Segments that the send window admits beside those buffered and in flight (kcp-go `WaitSnd`
+    /// against `snd_wnd`).
+    pub(crate) fn available(&self) -> usize {
         let used = self.sent_segments.len() as usize + self.send_buffer.segments(self.mss);
         usize::from(self.window).saturating_sub(used)
     }
 
-    /// Effective window in segments beyond `una`.
+    /// Segments that may be in flight: the least of send window, peer's window and congestion window
+    /// (kcp-go `flush`, `cwnd`).
     #[inline]
-    pub(super) fn effective_window(&self) -> u32 {
+    fn effective_window(&self) -> u32 {
         u32::from(self.window).min(self.remote.available(self.una())).min(self.cwnd.window())
     }
 
     #[inline]
-    pub(super) fn window_is_open(&self) -> bool {
+    fn window_is_open(&self) -> bool {
         self.sent_segments.len() < self.effective_window()
     }
 
-    /// Whether only a word of the peer lets things go on: about its window, or a cumulative
-    /// acknowledgement of what it acknowledged one by one. A peer whose reader is slow holds that
-    /// back until it reads.
+    /// Whether only a window update or a cumulative acknowledgement lets sending go on, so the peer
+    /// must be probed (RFC 9293 3.8.6.1).
+    ///
+    /// True with a closed window, and with a first segment in flight that has an ACK of its own: a
+    /// peer with a slow reader holds `una` back until the application reads (kcp-go `parse_data`
+    /// stops `rcv_nxt` at a full `rcv_queue`). Test
+    /// `window_probe_while_una_is_held_back_is_sent`.
     pub(crate) fn is_window_blocked(&self) -> bool {
         match self.sent_segments.get(self.una()) {
             Some(oldest) => oldest.acked,
@@ -198,202 +224,67 @@ impl Sender {
         }
     }
 
-    /// Whether the oldest segment in flight waits for an acknowledgement of its own.
-    pub(crate) fn is_oldest_open(&self) -> bool {
+    /// Whether the first segment in flight has no ACK of its own.
+    pub(crate) fn is_oldest_unacked(&self) -> bool {
         self.sent_segments.get(self.una()).is_some_and(|oldest| !oldest.acked)
     }
 
-    /// Whether the peer owes an acknowledgement.
+    /// Whether an acknowledgement or a window update of the peer is due.
     pub(crate) fn awaits_ack(&self) -> bool {
         !self.sent_segments.all_acked() || self.is_window_blocked()
     }
 
-    // ----- network in -----
-
-    /// Whether a segment in flight, or one of the last that were, has this number and was sent with
-    /// this stamp, first or last.
-    pub(crate) fn has_sent(&self, clock: &Clock, sn: Sn, ts: Ts) -> bool {
-        let flying =
-            self.sent_segments.get(sn).map(|sent| (sent.first_ts, clock.timestamp(sent.last_sent)));
-        let released = || self.acked_history.stamps(self.una().offset_from(sn)?);
-        flying.or_else(released).is_some_and(|(first, last)| ts == first || ts == last)
-    }
-
-    /// The peer was heard: repetitions that silence held back may leave again.
-    pub(crate) fn on_peer_activity(&mut self, now: Micros) {
-        self.last_peer_activity = now;
-        self.pto_backoff = None;
-    }
-
-    /// One acknowledgement. It is a proof that the peer received what we sent only if its stamp is
-    /// one of a transmission of just that number.
-    pub(crate) fn on_ack(
-        &mut self,
-        now: Micros,
-        clock: &Clock,
-        (sn, ts): (Sn, Ts),
-        sample: bool,
-        stats: &mut Counters,
-    ) -> AckOutcome {
-        let Some(segment) = self.sent_segments.get(sn) else {
-            return self.on_released_ack(now, (sn, ts), sample, stats);
-        };
-        let (first, last) = (segment.first_ts, clock.timestamp(segment.last_sent));
-        let of_last = ts == last;
-        // After an outage of weeks the two are more than half the circle apart.
-        if !of_last && (ts.since(first) < 0 || ts.since(last) > 0) {
-            return AckOutcome::Invalid;
-        }
-        let rtt = if of_last {
-            now.since(segment.last_sent)
-        } else {
-            u64::from(clock.timestamp(now).since(ts).max(0).cast_unsigned()) * 1_000
-        };
-        let (order, repeated, fresh) = (segment.xmit_seq, segment.retransmitted, !segment.acked);
-        if fresh {
-            if sample {
-                self.rtt.on_sample(now, rtt);
-            }
-            if of_last {
-                self.loss.on_ack(order, rtt);
-            }
-            if repeated && of_last && first != last {
-                self.loss.on_confirmed_loss();
-            } else if repeated && !of_last {
-                stats.spurious_retransmits += 1;
-                self.loss.on_spurious_retransmit(&self.rtt);
-            }
-            self.sent_segments.ack(sn);
-            if self.path.is_watching()
-                && let Some(payload) = self.sent_segments.payload(sn)
-            {
-                self.path.on_segment_acked(HEADER_LEN + payload.len());
-            }
-        }
-        AckOutcome::Valid
-    }
-
-    /// An acknowledgement behind the cumulative one: good for proof and RTT. One of a repetition
-    /// says more: whatever the cumulative one covered had arrived before, so it was needless.
-    fn on_released_ack(
-        &mut self,
-        now: Micros,
-        (sn, ts): (Sn, Ts),
-        sample: bool,
-        stats: &mut Counters,
-    ) -> AckOutcome {
-        let window = u32::from(u16::MAX);
-        let age = self.una().offset_from(sn).filter(|age| (1..=window).contains(age));
-        let Some(age) = age else { return AckOutcome::Invalid };
-        match self.acked_history.on_ack(now, age, ts) {
-            LateAck::Stale => return AckOutcome::Stale,
-            LateAck::Invalid => return AckOutcome::Invalid,
-            LateAck::Last { rtt, repeated } => {
-                stats.spurious_retransmits += u64::from(repeated);
-                if let Some(rtt) = rtt.filter(|_| sample) {
-                    self.rtt.on_sample(now, rtt);
-                }
-            }
-            // The original's own acknowledgement was merely late. Where only the repetition's
-            // comes, as above, it was lost as a rule, and patience would not have helped.
-            LateAck::EarlierTransmission { repeated: true } => {
-                stats.spurious_retransmits += 1;
-                self.loss.on_spurious_retransmit(&self.rtt);
-            }
-            LateAck::EarlierTransmission { repeated: false } => {}
-        }
-        AckOutcome::Valid
-    }
-
-    /// A cumulative acknowledgement.
-    pub(crate) fn on_una(&mut self, now: Micros, clock: &Clock, una: Sn) -> UnaOutcome {
-        let ahead = una.since(self.una());
-        if ahead < 0 {
-            // No window is larger, so nothing honest is older.
-            let late = ahead.unsigned_abs() <= u32::from(u16::MAX);
-            return if late { UnaOutcome::Stale } else { UnaOutcome::Invalid };
-        }
-        let released = ahead.unsigned_abs();
-        if released > self.sent_segments.len() {
-            return UnaOutcome::Invalid;
-        }
-        let limited = self.sent_segments.len() >= u32::from(self.window);
-        for _ in 0..released {
-            if self.path.is_watching()
-                && let Some(oldest) = self.sent_segments.oldest()
-            {
-                self.path.on_segment_acked(HEADER_LEN + oldest.len());
-            }
-            if let Some(segment) = self.sent_segments.pop_acked() {
-                self.acked_history.remember(clock, &segment);
-            }
-        }
-        if released > 0 {
-            self.path.on_una(now, una);
-        }
-        self.send_buffer.release(self.sent_segments.oldest());
-        if let Some(tuner) = &mut self.autotune {
-            if limited {
-                tuner.on_limited();
-            }
-            self.window = tuner.send_window(now, una, &self.rtt, self.window);
-        }
-        self.cwnd.on_ack(released, self.remote.available(self.una()));
-        UnaOutcome::Current { released }
-    }
-
-    // ----- network out -----
-
-    /// What may leave now: a lost segment first, otherwise a new one if the windows allow.
-    pub(crate) fn next(&self, now: Micros, may_start: bool) -> Option<SendCandidate> {
-        if let Some((sn, sign)) = self.pending_redundant_retransmit() {
+    /// The segment that may leave now: a retransmission first, else new data if `may_send_new` and
+    /// the windows allow.
+    pub(crate) fn next(&self, now: Micros, may_send_new: bool) -> Option<SendCandidate> {
+        if let Some((sn, trigger)) = self.pending_redundant_retransmit() {
             let len = self.sent_segments.payload(sn)?.len();
-            return Some(SendCandidate { len, repeat: Some((sn, sign)) });
+            return Some(SendCandidate { len, retransmit: Some((sn, trigger)) });
         }
         if self.pacer.is_blocked(now) {
             return None;
         }
-        let fresh = self.next_new(now, may_start);
-        if let Some((sn, sign)) = self.lost(now, fresh.is_none()) {
+        let new = self.next_new(now, may_send_new);
+        if let Some((sn, trigger)) = self.next_lost(now, new.is_none()) {
             let len = self.sent_segments.payload(sn)?.len();
-            return Some(SendCandidate { len, repeat: Some((sn, sign)) });
+            return Some(SendCandidate { len, retransmit: Some((sn, trigger)) });
         }
-        fresh
+        new
     }
 
-    /// The new segment that may leave now, where none has to be repeated.
+    /// The new segment that may leave now if nothing is to be retransmitted.
     #[inline]
-    pub(crate) fn next_new(&self, now: Micros, may_start: bool) -> Option<SendCandidate> {
-        let open = may_start && self.window_is_open() && !self.pacer.is_blocked(now);
+    pub(crate) fn next_new(&self, now: Micros, may_send_new: bool) -> Option<SendCandidate> {
+        let open = may_send_new && self.window_is_open() && !self.pacer.is_blocked(now);
         let len = if open { self.send_buffer.next_len(self.mss) } else { None };
-        len.map(|len| SendCandidate { len, repeat: None })
+        len.map(|len| SendCandidate { len, retransmit: None })
     }
 
-    /// Counts the transmission of `next` and gives the segment to write.
+    /// Records the transmission of `next` with wire time stamp `ts`, and returns the PUSH to write.
     #[inline]
     pub(crate) fn transmit(
         &mut self,
         now: Micros,
-        stamp: Ts,
+        ts: Ts,
         next: SendCandidate,
         stats: &mut Counters,
     ) -> Option<OutgoingSegment<'_>> {
-        let sn = match next.repeat {
+        let sn = match next.retransmit {
             None => {
                 let (payload, frg) = self.send_buffer.take(self.mss)?;
                 stats.sent_segments += 1;
                 stats.sent_bytes += payload.len() as u64;
-                self.sent_segments.push(now, stamp, payload, frg)
+                self.sent_segments.push(now, ts, payload, frg)
             }
-            Some((sn, sign)) => {
-                self.retransmit(now, sn, sign, stats);
-                let is_redundant = self.redundant_retransmit == Some((sn, sign));
+            Some((sn, trigger)) => {
+                self.retransmit(now, sn, trigger, stats);
+                let is_redundant = self.redundant_retransmit == Some((sn, trigger));
                 self.redundant_retransmit =
-                    if is_redundant { None } else { self.redundant_retransmit_for(sn, sign) };
+                    if is_redundant { None } else { self.redundant_retransmit_for(sn, trigger) };
                 sn
             }
         };
-        self.pacer.sent(now, self.effective_window(), &self.rtt);
+        self.pacer.on_sent(now, self.effective_window(), &self.rtt);
         let frg = self.sent_segments.get(sn)?.frg;
         Some(OutgoingSegment {
             sn,
@@ -402,26 +293,104 @@ impl Sender {
         })
     }
 
-    /// When the rest of a window goes on that leaves bit by bit; may have passed.
+    /// When the pacer lets the next segment leave; may have passed.
     pub(crate) fn pacer_resume_at(&self) -> Micros {
-        self.pacer.resume()
+        self.pacer.resume_at()
     }
 
-    /// When an unacknowledged segment becomes due.
-    pub(crate) fn deadline(&self, may_start: bool) -> Option<Micros> {
-        let stuck = !(may_start && self.window_is_open() && !self.send_buffer.is_empty());
+    /// When the next segment in flight counts as lost and may be retransmitted.
+    pub(crate) fn deadline(&self, may_send_new: bool) -> Option<Micros> {
+        let no_new_data = !(may_send_new && self.window_is_open() && !self.send_buffer.is_empty());
         let in_flight = self.sent_segments.len();
         self.sent_segments
             .oldest_per_level()
             .map(|(_, segment)| {
-                let (at, sign) = self.loss.lost_at(segment, &self.rtt, in_flight, stuck);
-                match self.pto_backoff.filter(|_| sign == LossTrigger::Rto) {
-                    Some(hush) => at.max(hush.next),
-                    None => at,
-                }
+                let (at, trigger) = self.loss.lost_at(segment, &self.rtt, in_flight, no_new_data);
+                if trigger == LossTrigger::Rto { self.pto_backoff.probe_at(at) } else { at }
             })
             .min()
-            .map(|at| at.max(self.pacer.resume()))
+            .map(|at| at.max(self.pacer.resume_at()))
+    }
+
+    /// A segment that counts as lost now, and why.
+    fn next_lost(&self, now: Micros, no_new_data: bool) -> Option<(Sn, LossTrigger)> {
+        let in_flight = self.sent_segments.len();
+        for (sn, segment) in self.sent_segments.oldest_per_level() {
+            let (at, trigger) = self.loss.lost_at(segment, &self.rtt, in_flight, no_new_data);
+            let is_rto = trigger == LossTrigger::Rto;
+            if at <= now && (!is_rto || self.pto_backoff.may_send_probe(now)) {
+                return Some((if is_rto { self.select_probe(sn) } else { sn }, trigger));
+            }
+        }
+        None
+    }
+
+    /// The segment to send as a probe when the RTO of `expired` has expired: during PTO back-off the
+    /// oldest one, which the peer accepts whatever its window and which moves `una`.
+    fn select_probe(&self, expired: Sn) -> Sn {
+        if self.pto_backoff.is_active() && self.is_oldest_unacked() { self.una() } else { expired }
+    }
+
+    /// Re-arms expired RTOs of segments beyond the peer's window without a transmission, which the
+    /// peer would discard. The oldest segment is sent all the same: its ACK carries the window.
+    pub(crate) fn defer_out_of_window_rto(&mut self, now: Micros) {
+        let (una, window) = (self.una(), self.remote.available(self.una()));
+        while self.sent_segments.len() > window {
+            let Some((sn, _)) = self.next_lost(now, false) else { return };
+            if sn == una || sn.offset_from(una).is_some_and(|offset| offset < window) {
+                return;
+            }
+            let level = self.sent_segments.get(sn).map_or(0, |segment| segment.backoff_level);
+            self.sent_segments.move_to_back(now, sn, level);
+        }
+    }
+
+    /// Records the retransmission of `sn`: counters, congestion window, back-off, MTU discovery.
+    fn retransmit(&mut self, now: Micros, sn: Sn, trigger: LossTrigger, stats: &mut Counters) {
+        let level = self.sent_segments.get(sn).map_or(0, |segment| segment.backoff_level);
+        let (nxt, in_flight) = (self.sent_segments.nxt(), self.sent_segments.len());
+        let level = match trigger {
+            LossTrigger::FastRetransmit => {
+                stats.fast_retransmits += 1;
+                self.cwnd.on_fast_retransmit(sn, nxt, in_flight, self.fast_resend);
+                level
+            }
+            LossTrigger::EarlyRetransmit => {
+                stats.early_retransmits += 1;
+                self.cwnd.on_fast_retransmit(sn, nxt, in_flight, self.fast_resend);
+                level
+            }
+            LossTrigger::Rto => {
+                stats.timeout_retransmits += 1;
+                self.cwnd.on_timeout(sn, nxt, self.effective_window());
+                self.pto_backoff.on_rto(now, self.rtt.rto(), self.loss.max_rto());
+                level + 1
+            }
+        };
+        self.sent_segments.mark_retransmitted(now, sn, level);
+        if let Some(payload) = self.sent_segments.payload(sn) {
+            let sizes = (HEADER_LEN + payload.len(), HEADER_LEN + self.mss);
+            self.path.on_segment_lost(now, sizes, self.rtt.rto(), self.una());
+        }
+    }
+
+    /// The redundant retransmission that is to leave, unless the segment was acknowledged meanwhile.
+    pub(crate) fn pending_redundant_retransmit(&self) -> Option<(Sn, LossTrigger)> {
+        self.redundant_retransmit
+            .filter(|(sn, _)| self.sent_segments.get(*sn).is_some_and(|segment| !segment.acked))
+    }
+
+    /// Whether the retransmission of `sn` is to be sent twice, in two datagrams.
+    ///
+    /// If a retransmission that keeps the window closed is lost again, sending stops for another
+    /// round trip. The second copy costs one datagram per loss. It does not pay in the last quarter
+    /// of the window, which segments before it keep closed anyway; nor with a congestion window.
+    /// Test file `core/tests/pacing.rs`, `redundant_retransmit_*`.
+    fn redundant_retransmit_for(&self, sn: Sn, trigger: LossTrigger) -> Option<(Sn, LossTrigger)> {
+        let offset = sn.offset_from(self.una())?;
+        let closes_window = !self.window_is_open() && offset < self.effective_window() / 4 * 3;
+        (closes_window && trigger != LossTrigger::Rto && !self.cwnd.is_active())
+            .then_some((sn, trigger))
     }
 
     #[cfg(any(test, feature = "_testkit"))]

@@ -1,0 +1,149 @@
+//! ACK and `una` processing (RFC 9002 A.7 OnAckReceived; kcp-go `parse_ack`, `parse_una`).
+//!
+//! Deviates from kcp-go, which takes any number in flight: an ACK counts only with a time stamp of
+//! one of that segment's transmissions, and `una` only up to what was sent. Test file
+//! `core/tests/malicious_peer.rs`.
+
+use super::{AckOutcome, Sender, UnaOutcome};
+use crate::core::clock::{Clock, Micros};
+use crate::core::recovery::acked_history::LateAck;
+use crate::core::segment::HEADER_LEN;
+use crate::core::seq::{Sn, Ts};
+use crate::stats::Counters;
+
+impl Sender {
+    /// Whether a PUSH with this number left with this time stamp, first or last. Covers the segments
+    /// in flight and those of the [acked history](crate::core::recovery::acked_history).
+    pub(crate) fn has_sent(&self, clock: &Clock, sn: Sn, ts: Ts) -> bool {
+        let in_flight =
+            self.sent_segments.get(sn).map(|sent| (sent.first_ts, clock.timestamp(sent.last_sent)));
+        let acked = || self.acked_history.timestamps(self.una().offset_from(sn)?);
+        in_flight.or_else(acked).is_some_and(|(first, last)| ts == first || ts == last)
+    }
+
+    /// The peer is there: retransmissions that the PTO back-off deferred may leave again.
+    pub(crate) fn on_peer_activity(&mut self, now: Micros) {
+        self.pto_backoff.on_peer_activity(now);
+    }
+
+    /// Processes one ACK. [`AckOutcome::Valid`] proves that the peer received a transmission of ours.
+    ///
+    /// `sample`: whether the ACK may be an RTT sample, which only the last one of a datagram is
+    /// (kcp-go `Input`).
+    pub(crate) fn on_ack(
+        &mut self,
+        now: Micros,
+        clock: &Clock,
+        (sn, ts): (Sn, Ts),
+        sample: bool,
+        stats: &mut Counters,
+    ) -> AckOutcome {
+        let Some(segment) = self.sent_segments.get(sn) else {
+            return self.on_late_ack(now, (sn, ts), sample, stats);
+        };
+        let (first, last) = (segment.first_ts, clock.timestamp(segment.last_sent));
+        let of_last = ts == last;
+        // `of_last` comes first: after an outage of weeks `first` and `last` are more than 2^31 ms
+        // apart. Test `ack_of_the_last_transmission_after_26_days_is_valid`.
+        if !of_last && (ts.since(first) < 0 || ts.since(last) > 0) {
+            return AckOutcome::Invalid;
+        }
+        let rtt = if of_last {
+            now.since(segment.last_sent)
+        } else {
+            u64::from(clock.timestamp(now).since(ts).max(0).cast_unsigned()) * 1_000
+        };
+        let (xmit_seq, retransmitted) = (segment.xmit_seq, segment.retransmitted);
+        if !segment.acked {
+            if sample {
+                self.rtt.on_sample(now, rtt);
+            }
+            if of_last {
+                self.loss.on_ack(xmit_seq, rtt);
+            }
+            if retransmitted && of_last && first != last {
+                self.loss.on_confirmed_loss();
+            } else if retransmitted && !of_last {
+                stats.spurious_retransmits += 1;
+                self.loss.on_spurious_retransmit(&self.rtt);
+            }
+            self.sent_segments.ack(sn);
+            if self.path.is_watching()
+                && let Some(payload) = self.sent_segments.payload(sn)
+            {
+                self.path.on_segment_acked(HEADER_LEN + payload.len());
+            }
+        }
+        AckOutcome::Valid
+    }
+
+    /// Processes an ACK of a segment that `una` has passed.
+    fn on_late_ack(
+        &mut self,
+        now: Micros,
+        (sn, ts): (Sn, Ts),
+        sample: bool,
+        stats: &mut Counters,
+    ) -> AckOutcome {
+        let max_age = u32::from(u16::MAX);
+        let age = self.una().offset_from(sn).filter(|age| (1..=max_age).contains(age));
+        let Some(age) = age else { return AckOutcome::Invalid };
+        match self.acked_history.on_ack(now, age, ts) {
+            LateAck::Stale => return AckOutcome::Stale,
+            LateAck::Invalid => return AckOutcome::Invalid,
+            // Spurious here does not widen the reordering window: where only the retransmission's ACK
+            // arrives, the original's ACK was lost as a rule, and waiting would not have helped.
+            LateAck::LastTransmission { rtt, spurious } => {
+                stats.spurious_retransmits += u64::from(spurious);
+                if let Some(rtt) = rtt.filter(|_| sample) {
+                    self.rtt.on_sample(now, rtt);
+                }
+            }
+            // The original's ACK arrives after the retransmission: it was merely late.
+            LateAck::EarlierTransmission { spurious: true } => {
+                stats.spurious_retransmits += 1;
+                self.loss.on_spurious_retransmit(&self.rtt);
+            }
+            LateAck::EarlierTransmission { spurious: false } => {}
+        }
+        AckOutcome::Valid
+    }
+
+    /// Processes a cumulative acknowledgement: removes the segments before `una`, and grows the
+    /// congestion window and, at the end of a round trip, the send window.
+    pub(crate) fn on_una(&mut self, now: Micros, clock: &Clock, una: Sn) -> UnaOutcome {
+        let ahead = una.since(self.una());
+        if ahead < 0 {
+            // No window is larger than 65,535 segments, so no older `una` was ever valid.
+            let stale = ahead.unsigned_abs() <= u32::from(u16::MAX);
+            return if stale { UnaOutcome::Stale } else { UnaOutcome::Invalid };
+        }
+        let newly_acked = ahead.unsigned_abs();
+        if newly_acked > self.sent_segments.len() {
+            return UnaOutcome::Invalid;
+        }
+        let window_limited = self.sent_segments.len() >= u32::from(self.window);
+        for _ in 0..newly_acked {
+            if self.path.is_watching()
+                && let Some(oldest) = self.sent_segments.oldest_payload()
+            {
+                self.path.on_segment_acked(HEADER_LEN + oldest.len());
+            }
+            if let Some(segment) = self.sent_segments.pop_acked() {
+                self.acked_history.remember(clock, &segment);
+            }
+        }
+        if newly_acked > 0 {
+            self.path.on_una(now, una);
+        }
+        self.send_buffer.release(self.sent_segments.oldest_payload());
+        if let Some(autotune) = &mut self.autotune {
+            if window_limited {
+                autotune.on_window_limited();
+            }
+            self.window = autotune.send_window(now, una, &self.rtt, self.window);
+        }
+        self.cwnd.on_ack(newly_acked, self.remote.available(self.una()));
+        UnaOutcome::Current { newly_acked }
+    }
+}
