@@ -37,7 +37,7 @@ pub(crate) struct RttEstimator {
     mdev: u64,
     /// Largest `mdev` of the current round trip.
     mdev_max: u64,
-    /// Largest `mdev_max` of late: rises at once, falls by a quarter of the difference per round trip.
+    /// Largest recent `mdev_max`: rises at once, falls by a quarter of the difference per round trip.
     rttvar: u64,
     /// Start of the current round trip.
     round_start: Micros,

@@ -3,7 +3,7 @@
 //!
 //! kcp-go and C take `wnd` of every segment in order of arrival, so a reordered datagram shrinks or
 //! reopens the window. Here the right edge `una + wnd` only grows, as RFC 9293 3.8.6 asks of
-//! receivers. A peer that did lower its window repeats the smaller edge: it is taken once
+//! receivers. A peer that did lower its window keeps advertising the smaller edge: it is taken once
 //! [`SHRINK_REPORTS`] datagrams over a round trip agree.
 
 use crate::core::clock::Micros;

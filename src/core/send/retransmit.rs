@@ -9,7 +9,8 @@
 use crate::core::clock::Micros;
 use crate::core::recovery::sent_segments::MAX_BACKOFF_LEVEL;
 
-/// Silence of the peer after which the back-off begins, microseconds. At least two RTOs, too.
+/// Time without activity of the peer after which the back-off begins, microseconds; two RTOs if that
+/// is longer.
 const PTO_BACKOFF_AFTER: u64 = 1_000_000;
 
 /// Limits retransmissions by RTO while the peer is silent.
@@ -70,7 +71,7 @@ mod tests {
     const MAX_RTO: u64 = 10_000_000;
 
     #[test]
-    fn pto_backoff_after_a_second_of_silence_doubles_up_to_max_rto() {
+    fn pto_backoff_after_a_second_without_activity_doubles_up_to_max_rto() {
         let mut backoff = PtoBackoff::default();
         backoff.on_peer_activity(Micros(1_000_000));
         backoff.on_rto(Micros(1_999_999), RTO, MAX_RTO);

@@ -1,9 +1,9 @@
 //! The end of a stream, and of a conversation, told to the peer.
 
 use super::link::Rng;
-use super::scripted_peer::{Lone, config, header};
+use super::scripted_peer::{ScriptedPeer, config, header};
 use super::sim_plan::{MILLIS, SECOND};
-use super::two_endpoints::Duo;
+use super::two_endpoints::TwoEndpoints;
 use crate::config::KcpConfig;
 use crate::core::segment::{CONTROL_CAPABLE, Command, ControlType, Header};
 use crate::core::seq::{Sn, Ts};
@@ -14,8 +14,8 @@ fn is_notice(header: &Header, notice: ControlType) -> bool {
 }
 
 /// A peer that understands has acknowledged one segment, which was sent at stamp 0.
-fn acquainted(config: &KcpConfig) -> Lone {
-    let mut lone = Lone::new(config);
+fn acquainted(config: &KcpConfig) -> ScriptedPeer {
+    let mut lone = ScriptedPeer::new(config);
     lone.write("hello");
     lone.out();
     lone.now += 10 * MILLIS;
@@ -26,7 +26,7 @@ fn acquainted(config: &KcpConfig) -> Lone {
 
 #[test]
 fn the_end_comes_after_the_last_byte_and_the_other_direction_goes_on() {
-    let mut duo = Duo::new(1, 0);
+    let mut duo = TwoEndpoints::new(1, 0);
     duo.write(0, b"request");
     duo.close(0);
     duo.run(SECOND);
@@ -47,7 +47,7 @@ fn the_end_comes_after_the_last_byte_and_the_other_direction_goes_on() {
 
 #[test]
 fn unread_bytes_come_before_the_end() {
-    let mut duo = Duo::new(1, 0);
+    let mut duo = TwoEndpoints::new(1, 0);
     duo.write(0, b"unread");
     duo.close(0);
     duo.run(SECOND);
@@ -58,7 +58,7 @@ fn unread_bytes_come_before_the_end() {
 
 #[test]
 fn a_stream_that_carried_nothing_ends_too() {
-    let mut duo = Duo::new(1, 0);
+    let mut duo = TwoEndpoints::new(1, 0);
     duo.write(0, b"greet me");
     duo.run(SECOND);
     duo.close(1);
@@ -69,7 +69,7 @@ fn a_stream_that_carried_nothing_ends_too() {
 #[test]
 fn whichever_notice_is_lost_a_hundred_times_the_end_is_told() {
     for lost in [ControlType::Fin, ControlType::FinAck] {
-        let mut duo = Duo::new(1, 0);
+        let mut duo = TwoEndpoints::new(1, 0);
         let mut left = 100;
         duo.filter = Box::new(move |header| {
             let loses = is_notice(header, lost) && left > 0;
@@ -91,7 +91,7 @@ fn whichever_notice_is_lost_a_hundred_times_the_end_is_told() {
 #[test]
 fn an_abort_arrives_though_it_is_lost_again_and_again() {
     for lost in [ControlType::Reset, ControlType::ResetAck] {
-        let mut duo = Duo::new(1, 0);
+        let mut duo = TwoEndpoints::new(1, 0);
         duo.write(0, b"one");
         duo.write(1, b"two");
         duo.run(SECOND);
@@ -112,7 +112,7 @@ fn streams_end_whole_on_paths_that_lose_repeat_and_reorder() {
     for seed in 0..300 {
         println!("seed {seed}");
         let mut rng = Rng::new(seed);
-        let mut duo = Duo::new(seed, rng.pick(&[0, 50_000, 200_000, 400_000]));
+        let mut duo = TwoEndpoints::new(seed, rng.pick(&[0, 50_000, 200_000, 400_000]));
         let lens = [rng.spread(0, 50_000) as usize, rng.spread(0, 50_000) as usize];
         duo.write(0, b"!");
         for side in [0, 1] {
@@ -142,7 +142,7 @@ fn streams_end_whole_on_paths_that_lose_repeat_and_reorder() {
 
 #[test]
 fn a_peer_that_does_not_advertise_is_told_nothing() {
-    let mut lone = Lone::new(&config());
+    let mut lone = ScriptedPeer::new(&config());
     lone.write("hello");
     lone.out();
     lone.now += 10 * MILLIS;

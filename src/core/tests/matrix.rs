@@ -1,7 +1,7 @@
-//! Two tables of how each preset fares on bad paths, compared with the stored ones: whoever
-//! changes behaviour sees what it does to all of them, and stores the new tables on purpose.
+//! Throughput, latency and retransmissions of each preset on lossy and reordering paths, compared with
+//! the tables stored in `matrix.txt`. A change of behaviour shows in the difference.
 //!
-//! `KCP_UPDATE=1 cargo test --lib core::tests::matrix` stores them.
+//! `KCP_UPDATE=1 cargo test --lib core::tests::matrix` stores new tables.
 
 use std::fmt::Write;
 
@@ -11,7 +11,7 @@ use super::sim_plan::{MILLIS, Plan, SECOND};
 use crate::config::Timing;
 
 const STORED: &str = include_str!("matrix.txt");
-const PLACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/core/tests/matrix.txt");
+const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/core/tests/matrix.txt");
 
 const PRESETS: [(&str, Timing); 5] = [
     ("protocol", Timing::KCP_DEFAULT),
@@ -20,7 +20,7 @@ const PRESETS: [(&str, Timing); 5] = [
     ("fast2", Timing::FAST2),
     ("fast3", Timing::FAST3),
 ];
-/// Loss in parts per million, and jitter that lets datagrams overtake each other.
+/// Loss in parts per million, and jitter that reorders, microseconds.
 const PATHS: [(&str, u32, u64); 6] = [
     ("0 %", 0, 0),
     ("1 %", 10_000, 0),
@@ -50,7 +50,7 @@ fn plan(preset: Timing, loss: u32, jitter: u64) -> Plan {
     plan
 }
 
-/// 4 MB one way: virtual throughput and the repeated share.
+/// 4 MB one way: throughput in virtual time, MB/s, and retransmissions, percent.
 fn bulk(mut plan: Plan) -> String {
     plan.sides[0].traffic.bytes = 4_000_000;
     plan.sides[0].traffic.largest_write = 64 * 1024;
@@ -59,7 +59,7 @@ fn bulk(mut plan: Plan) -> String {
     format!("{:.3} {:.2}", 4.0 / seconds, outcome.stats[0].retransmit_percent())
 }
 
-/// 2,000 writes of up to 200 bytes, up to 40 ms apart: how long they took, and the repeated share.
+/// 2,000 writes of up to 200 bytes, up to 40 ms apart: latency, ms, and retransmissions, percent.
 fn thin(mut plan: Plan) -> String {
     plan.sides[0].traffic.bytes = 200_000;
     plan.sides[0].traffic.largest_write = 200;
@@ -88,14 +88,14 @@ fn table(title: &str, cell: fn(Plan) -> String) -> String {
 }
 
 #[test]
-fn behaviour_is_as_stored() {
+fn preset_matrix_is_as_stored() {
     let path = "40 ms round trip, 20 Mbit/s, send window 256, loss each way";
     let bulk = table(&format!("Bulk, MB/s and repeated %: {path}"), bulk);
     let thin = table("Small writes, median/p99 in ms and repeated %: the same path", thin);
     let both = format!("{bulk}\n{thin}");
     println!("{both}");
     if std::env::var_os("KCP_UPDATE").is_some() {
-        std::fs::write(PLACE, &both).unwrap();
+        std::fs::write(PATH, &both).unwrap();
         return;
     }
     let hint =

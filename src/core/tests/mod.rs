@@ -1,5 +1,5 @@
-//! The state machine under a deterministic simulation: a virtual clock, modelled paths and
-//! applications, and a seed for everything.
+//! Tests of the state machine: scripted peers, and deterministic simulation with a virtual clock,
+//! modelled paths and applications.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::cast_precision_loss,
@@ -9,7 +9,7 @@
 #![allow(
     clippy::disallowed_macros,
     clippy::disallowed_methods,
-    reason = "tests print what they found, and virtual time counts from a real instant"
+    reason = "tests print results, and virtual time counts from a real instant"
 )]
 
 use std::time::Instant;

@@ -1,6 +1,6 @@
-//! When segments leave: a window bit by bit, and a repetition that everything waits for twice.
+//! Pacing (RFC 9002 7.7), and redundant retransmissions of segments that keep the window closed.
 
-use super::scripted_peer::{Lone, config};
+use super::scripted_peer::{ScriptedPeer, config};
 use super::sim_plan::MILLIS;
 use crate::config::{CongestionControl, Mode, Timing};
 use crate::core::segment::Command;
@@ -10,38 +10,38 @@ const RTT: u64 = 50 * MILLIS;
 const WINDOW: u32 = 128;
 const MSS: usize = 1_376;
 
-/// Number, stamp and time of each data segment.
+/// `sn`, `ts` and time of each PUSH, microseconds.
 type Pushes = Vec<(u32, u32, u64)>;
 
-/// A conversation that knows its path, and a window that leaves over it.
-fn window(preset: Timing, rtt: u64) -> (Lone, Pushes) {
+/// A connection with one RTT sample, and the window that it sends within a round trip after it.
+fn window(preset: Timing, rtt: u64) -> (ScriptedPeer, Pushes) {
     let mut config = config();
     config.timing = preset;
     config.send_window = u16::try_from(WINDOW).unwrap();
-    let mut lone = Lone::new(&config);
-    lone.write(vec![1; MSS]);
-    lone.out();
-    lone.now = rtt;
-    lone.una = Sn(1);
-    lone.ack(0, 0);
-    lone.write(vec![1; MSS * 1_000]);
-    let pushes = pushes(&mut lone, 2 * rtt);
-    (lone, pushes)
+    let mut script = ScriptedPeer::new(&config);
+    script.write(vec![1; MSS]);
+    script.out();
+    script.now = rtt;
+    script.una = Sn(1);
+    script.ack(0, 0);
+    script.write(vec![1; MSS * 1_000]);
+    let pushes = pushes(&mut script, 2 * rtt);
+    (script, pushes)
 }
 
-fn pushes(lone: &mut Lone, until: u64) -> Pushes {
-    let sent = lone.run(until).into_iter();
+fn pushes(script: &mut ScriptedPeer, until: u64) -> Pushes {
+    let sent = script.run(until).into_iter();
     let sent = sent.filter(|(_, (header, _))| header.command == Command::Push);
     sent.map(|(at, (header, _))| (header.sn.0, header.ts.0, at)).collect()
 }
 
 #[test]
-fn a_window_leaves_over_a_round_trip() {
+fn pacing_spreads_a_window_over_four_fifths_of_a_round_trip() {
     let (_, sent) = window(Timing::TURBO, RTT);
     let numbers: Vec<u32> = sent.iter().map(|(sn, ..)| *sn).collect();
     assert_eq!(numbers, (1..=WINDOW).collect::<Vec<_>>());
-    let by = |at: u64| sent.iter().filter(|(.., left)| *left <= RTT + at * MILLIS).count();
-    // What may leave at once, and then 128 segments in 40 ms.
+    let by = |ms: u64| sent.iter().filter(|(.., at)| *at <= RTT + ms * MILLIS).count();
+    // The burst limit, and then 128 segments in 40 ms.
     assert_eq!(by(0), 33);
     assert!((40..=44).contains(&by(3)), "{} within 3 ms", by(3));
     assert!((80..=84).contains(&by(16)), "{} within 16 ms", by(16));
@@ -49,81 +49,81 @@ fn a_window_leaves_over_a_round_trip() {
 }
 
 #[test]
-fn on_a_short_path_it_leaves_at_once() {
+fn pacing_on_a_short_path_sends_the_window_at_once() {
     let (_, sent) = window(Timing::TURBO, MILLIS);
     assert_eq!(sent.len(), WINDOW as usize);
     assert!(sent.iter().all(|(.., at)| *at == MILLIS), "{sent:?}");
 }
 
-/// What is repeated when everything arrived but these.
-fn repeated(preset: Timing, lost: &[u32], window_is_open: bool) -> Vec<u32> {
-    let (mut lone, sent) = window(preset, RTT);
+/// The numbers that are retransmitted when all segments but `lost` were acknowledged.
+fn retransmitted(preset: Timing, lost: &[u32], window_is_open: bool) -> Vec<u32> {
+    let (mut script, sent) = window(preset, RTT);
     if window_is_open {
-        lone.kcp.set_windows(2 * u16::try_from(WINDOW).unwrap(), 128).unwrap();
-        lone.wnd = 1_024;
+        script.kcp.set_windows(2 * u16::try_from(WINDOW).unwrap(), 128).unwrap();
+        script.wnd = 1_024;
     }
     for (sn, ts, at) in sent {
         if !lost.contains(&sn) {
-            lone.now = lone.now.max(at + RTT);
-            lone.ack(sn, ts);
+            script.now = script.now.max(at + RTT);
+            script.ack(sn, ts);
         }
     }
-    let last = lone.now;
-    let again = pushes(&mut lone, last).into_iter().map(|(sn, ..)| sn);
-    again.filter(|sn| *sn <= WINDOW).collect()
+    let last = script.now;
+    let sent = pushes(&mut script, last).into_iter().map(|(sn, ..)| sn);
+    sent.filter(|sn| *sn <= WINDOW).collect()
 }
 
 #[test]
-fn a_repetition_that_the_window_waits_for_leaves_twice() {
-    // 120 is in the last quarter: by then it has time to be repeated again.
-    assert_eq!(repeated(Timing::TURBO, &[1, 60, 120], false), [1, 1, 60, 60, 120]);
-    assert_eq!(repeated(Timing::TURBO, &[1, 60, 120], true), [1, 60, 120]);
+fn redundant_retransmit_of_a_segment_that_closes_the_window_is_sent() {
+    // 120 is in the last quarter of the window: there is time to retransmit it once more.
+    assert_eq!(retransmitted(Timing::TURBO, &[1, 60, 120], false), [1, 1, 60, 60, 120]);
+    assert_eq!(retransmitted(Timing::TURBO, &[1, 60, 120], true), [1, 60, 120]);
 }
 
 #[test]
-fn a_congestion_window_is_not_burdened_with_twins() {
+fn redundant_retransmit_with_a_congestion_window_is_not_sent() {
     let preset = Timing { congestion: CongestionControl::Reno, ..Timing::TURBO };
-    let (mut lone, mut sent) = window(preset, RTT);
-    // Slow start, until enough is in flight to find a loss.
+    let (mut script, mut sent) = window(preset, RTT);
+    // Slow start until there are enough later ACKs to detect a loss.
     while sent.len() < 8 {
-        lone.now += RTT;
-        lone.una = Sn(sent.last().unwrap().0 + 1);
-        sent.into_iter().for_each(|(sn, ts, _)| lone.ack(sn, ts));
-        let until = lone.now + RTT;
-        sent = pushes(&mut lone, until);
+        script.now += RTT;
+        script.una = Sn(sent.last().unwrap().0 + 1);
+        sent.into_iter().for_each(|(sn, ts, _)| script.ack(sn, ts));
+        let until = script.now + RTT;
+        sent = pushes(&mut script, until);
     }
-    lone.now += RTT;
+    script.now += RTT;
     let (lost, ..) = sent[0];
-    sent[1..].iter().for_each(|(sn, ts, _)| lone.ack(*sn, *ts));
-    let now = lone.now;
-    let again = pushes(&mut lone, now);
-    assert_eq!(again.iter().filter(|(sn, ..)| *sn == lost).count(), 1, "{again:?}");
+    sent[1..].iter().for_each(|(sn, ts, _)| script.ack(*sn, *ts));
+    let now = script.now;
+    let sent = pushes(&mut script, now);
+    assert_eq!(sent.iter().filter(|(sn, ..)| *sn == lost).count(), 1, "{sent:?}");
 }
 
 #[test]
-fn a_twin_that_is_not_needed_any_more_keeps_nobody_waiting() {
+fn redundant_retransmit_of_an_acked_segment_is_dropped() {
     let mut config = config();
     (config.mode, config.timing, config.send_window) = (Mode::Message, Timing::TURBO, 4);
-    let mut lone = Lone::new(&config);
-    let say = |lone: &mut Lone, count: u8| {
-        (0..count).for_each(|i| lone.kcp.send(lone.instant(), vec![i; 20].into()));
+    let mut script = ScriptedPeer::new(&config);
+    let write = |script: &mut ScriptedPeer, count: u8| {
+        (0..count).for_each(|i| script.kcp.send(script.instant(), vec![i; 20].into()));
     };
-    say(&mut lone, 1);
-    let (first, _) = lone.out().remove(0);
-    lone.now = RTT;
-    lone.una = Sn(1);
-    lone.ack(0, first.ts.0);
-    say(&mut lone, 4);
-    let sent = lone.out();
-    lone.now += RTT;
-    sent[1..].iter().for_each(|(header, _)| lone.ack(header.sn.0, header.ts.0));
-    let (now, mut datagram) = (lone.instant(), Vec::new());
-    let again = lone.kcp.poll_transmit(now, &mut datagram).unwrap();
-    assert_eq!(again.segments, 1, "its twin would leave next");
-    // The original was merely late.
-    lone.una = Sn(5);
-    lone.ack(1, sent[0].0.ts.0);
-    say(&mut lone, 3);
-    let together = lone.kcp.poll_transmit(now, &mut datagram).unwrap();
+    write(&mut script, 1);
+    let (first, _) = script.out().remove(0);
+    script.now = RTT;
+    script.una = Sn(1);
+    script.ack(0, first.ts.0);
+    write(&mut script, 4);
+    let sent = script.out();
+    script.now += RTT;
+    sent[1..].iter().for_each(|(header, _)| script.ack(header.sn.0, header.ts.0));
+    let (now, mut datagram) = (script.instant(), Vec::new());
+    let retransmit = script.kcp.poll_transmit(now, &mut datagram).unwrap();
+    assert_eq!(retransmit.segments, 1, "the redundant one would leave next");
+    // The original's ACK arrives late.
+    script.una = Sn(5);
+    script.ack(1, sent[0].0.ts.0);
+    write(&mut script, 3);
+    let together = script.kcp.poll_transmit(now, &mut datagram).unwrap();
     assert_eq!(together.segments, 3);
 }

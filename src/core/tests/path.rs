@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::link::LinkConfig;
 use super::report::{each_seed, explained};
-use super::scripted_peer::{Lone, commands, config, header};
+use super::scripted_peer::{ScriptedPeer, commands, config, header};
 use super::sim::Sim;
 use super::sim_plan::{MILLIS, Plan, SECOND};
 use crate::config::{KcpConfig, Mode, Timing};
@@ -160,7 +160,7 @@ fn messages_cross_a_narrow_path() {
 /// conversation: nothing large is sent to it, and fragments are its only chance.
 #[test]
 fn a_peer_that_was_never_heard_is_sent_small_probes_alone() {
-    let mut lone = Lone::new(&config());
+    let mut lone = ScriptedPeer::new(&config());
     lone.write(vec![1; 1_376]);
     let sent = lone.run(30 * SECOND);
     let (probes, data): (Vec<_>, Vec<_>) =
@@ -179,7 +179,7 @@ fn a_peer_that_was_never_heard_is_sent_small_probes_alone() {
 /// What other implementations answer as well: padding counts for nothing.
 #[test]
 fn padded_questions_of_a_peer_are_answered() {
-    let mut lone = Lone::new(&KcpConfig { mtu: 1_500, ..config() });
+    let mut lone = ScriptedPeer::new(&KcpConfig { mtu: 1_500, ..config() });
     lone.push(0, b"one");
     lone.out();
     lone.give(header(Command::WindowProbe, 7, 0), &[0xAA; 1_476]);

@@ -1,10 +1,9 @@
-//! Seeds in, failures out: running many plans, and saying which one failed and how to have it
-//! again.
+//! Runs a test for many seeds, and prints the plan and the command that reproduces a failure.
 
 use super::sim_plan::Plan;
 use crate::core::segment::{Command, Header, Segments};
 
-/// One line about a datagram.
+/// One line per datagram, with each segment.
 pub(crate) fn describe(datagram: &[u8]) -> String {
     let one = |(header, _): (Header, &[u8])| {
         let Header { command, frg, wnd, ts, sn, una, len, .. } = header;
@@ -25,7 +24,7 @@ fn number(variable: &str) -> Option<u64> {
 }
 
 /// Runs `run` for each seed; with `KCP_TEST_SEED` for that one only, verbosely, and with
-/// `KCP_TEST_SEEDS` for that many. A panic is followed by the command that replays it.
+/// `KCP_TEST_SEEDS` for that many. A panic is followed by the command that reproduces it.
 pub(crate) fn each_seed(
     test: &str,
     seeds: std::ops::Range<u64>,
@@ -43,14 +42,14 @@ pub(crate) fn each_seed(
             Ok(_) => {}
             Err(panic) => {
                 let command = format!("cargo test --lib core::tests::{test} -- --nocapture");
-                println!("replay with: KCP_TEST_SEED={seed} {command}");
+                println!("reproduce with: KCP_TEST_SEED={seed} {command}");
                 std::panic::resume_unwind(panic);
             }
         }
     }
 }
 
-/// Runs `run`; should it panic, prints the plan first of all that follows.
+/// Runs `run`; prints the plan if it panics.
 pub(crate) fn explained<T>(plan: &Plan, run: impl FnOnce() -> T) -> T {
     match std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)) {
         Ok(value) => value,

@@ -1,5 +1,4 @@
-//! One core opposite a hand-made peer: each datagram in is written by the test, each datagram out
-//! is read by it.
+//! One [`Kcp`] against a scripted peer: the test writes each datagram in and reads each datagram out.
 
 use std::time::{Duration, Instant};
 
@@ -12,22 +11,24 @@ use crate::core::connection::{Kcp, PacketType, Seed};
 use crate::core::segment::{self, Command, Header, InputError, Segments};
 use crate::core::seq::{Sn, Ts};
 
-/// What a segment out looks like.
+/// A segment out: header and payload.
 pub(super) type Sent = (Header, Vec<u8>);
 
-pub(super) struct Lone {
+/// The connection under test, and the state that the scripted peer advertises.
+pub(super) struct ScriptedPeer {
     pub(super) kcp: Kcp,
     origin: Instant,
+    /// Virtual time, microseconds.
     pub(super) now: u64,
-    /// Datagrams and bytes in either direction.
+    /// Datagrams and bytes in each direction.
     pub(super) received: (u64, u64),
     pub(super) sent: (u64, u64),
-    /// What the peer says about itself in each segment.
+    /// `una` and `wnd` of the peer's next segments.
     pub(super) una: Sn,
     pub(super) wnd: u16,
 }
 
-/// The defaults without limits on silence.
+/// The defaults without keepalive, idle timeout and dead-peer timeout.
 pub(super) fn config() -> KcpConfig {
     Plan::plain("").sides[0].config.clone()
 }
@@ -37,7 +38,7 @@ pub(super) fn header(command: Command, sn: u32, ts: u32) -> Header {
     Header { conv: CONV, command, frg: 0, wnd: 128, ts, sn, una: Sn(0), len: 0 }
 }
 
-/// Segments back to back.
+/// A datagram of these segments.
 pub(super) fn datagram(segments: &[(Header, &[u8])]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (header, payload) in segments {
@@ -47,7 +48,7 @@ pub(super) fn datagram(segments: &[(Header, &[u8])]) -> Vec<u8> {
     bytes
 }
 
-impl Lone {
+impl ScriptedPeer {
     pub(super) fn new(config: &KcpConfig) -> Self {
         let origin = super::origin();
         let kcp = Kcp::new(CONV, config, origin, Seed::default()).unwrap();
@@ -59,7 +60,7 @@ impl Lone {
         self.origin + Duration::from_micros(self.now)
     }
 
-    /// When the next timer runs out.
+    /// When the next timer expires, microseconds.
     pub(super) fn timeout(&self) -> Option<u64> {
         let at = self.kcp.poll_timeout()?;
         Some(at.saturating_duration_since(self.origin).as_micros() as u64)
@@ -77,7 +78,7 @@ impl Lone {
         result
     }
 
-    /// One segment of the peer, with what it says about itself now.
+    /// Delivers one segment of the peer, with its current `una` and `wnd`.
     pub(super) fn give(&mut self, header: Header, payload: &[u8]) {
         let header = Header { una: self.una, wnd: self.wnd, ..header };
         self.input(&datagram(&[(header, payload)])).unwrap();
@@ -91,14 +92,14 @@ impl Lone {
         self.give(header(Command::Ack, sn, ts), b"");
     }
 
-    /// Tells the core if its timer has run out.
+    /// Calls `handle_timeout` if a timer has expired.
     pub(super) fn expire(&mut self) {
         if self.timeout().is_some_and(|at| at <= self.now) {
             self.kcp.handle_timeout(self.instant());
         }
     }
 
-    /// Everything that leaves now, segment by segment.
+    /// All segments that leave now.
     pub(super) fn out(&mut self) -> Vec<Sent> {
         self.expire();
         let now = self.instant();
@@ -114,7 +115,7 @@ impl Lone {
         all
     }
 
-    /// Runs all timers until `until`, and returns what left with its time.
+    /// Runs all timers until `until`, microseconds, and returns the sent segments with their times.
     pub(super) fn run(&mut self, until: u64) -> Vec<(u64, Sent)> {
         let mut all = Vec::new();
         loop {

@@ -1,5 +1,4 @@
-//! Sequence numbers and time stamps that start just before their 32 bits turn, or the half of
-//! them: nothing may differ from a start at zero.
+//! Wrap of `sn` and `ts`: starts just before 2^32 and 2^31 must behave exactly as a start at zero.
 
 use super::report::explained;
 use super::sim::{Outcome, Sim};
@@ -10,7 +9,7 @@ use crate::stats::ConnectionStats;
 
 const WINDOW: u16 = 128;
 
-/// Four windows each way at one datagram in ten lost.
+/// Four windows each way, with a tenth of the datagrams lost.
 fn plan(start: u32, epoch: u32, seed: u64) -> Plan {
     let mut plan = Plan::plain("wrap");
     (plan.seed, plan.start) = (seed, Sn(start));
@@ -27,59 +26,59 @@ fn plan(start: u32, epoch: u32, seed: u64) -> Plan {
     plan
 }
 
-/// Everything that must be equal: when it finished, after how many events, and all counters.
+/// What must be equal: the time of completion, the number of events, and all counters.
 fn trace(plan: &Plan) -> (u64, u64, [ConnectionStats; 2]) {
     let Outcome { finished, events, stats, .. } = explained(plan, || Sim::new(plan).run());
     (finished, events, stats)
 }
 
 #[test]
-fn numbers_turn_without_a_trace() {
+fn sn_wrap_changes_nothing() {
     let window = u32::from(WINDOW);
     let before = [0, 1, 2, window / 2, window, 2 * window];
     for seed in 0..5 {
         let expected = trace(&plan(0, 7, seed));
         for k in before {
-            for place in [0_u32, 1 << 31] {
-                assert_eq!(trace(&plan(place.wrapping_sub(k), 7, seed)), expected);
+            for start in [0_u32, 1 << 31] {
+                assert_eq!(trace(&plan(start.wrapping_sub(k), 7, seed)), expected);
             }
         }
-        // Probes lie a quarter of the circle behind, so that is a place to try as well.
-        for place in [1 << 30, 3 << 30] {
-            assert_eq!(trace(&plan(place - 5, 7, seed)), expected);
+        // Pings are numbered 2^30 behind, so starts around it are tried as well.
+        for start in [1 << 30, 3 << 30] {
+            assert_eq!(trace(&plan(start - 5, 7, seed)), expected);
         }
     }
 }
 
 #[test]
-fn time_stamps_turn_without_a_trace() {
+fn ts_wrap_changes_nothing() {
     for seed in 0..5 {
         let expected = trace(&plan(0, 0, seed));
         for k in [0, 1, 100, 1_000, 10_000] {
-            for place in [0_u32, 1 << 31] {
-                assert_eq!(trace(&plan(0, place.wrapping_sub(k), seed)), expected);
-                assert_eq!(trace(&plan(0, place.wrapping_add(k), seed)), expected);
+            for start in [0_u32, 1 << 31] {
+                assert_eq!(trace(&plan(0, start.wrapping_sub(k), seed)), expected);
+                assert_eq!(trace(&plan(0, start.wrapping_add(k), seed)), expected);
             }
         }
     }
 }
 
-/// The segments of a datagram as they would be with a start and an epoch of zero.
+/// The segments of a datagram, rebased to a start and an epoch of zero.
 fn rebased(datagram: &[u8], start: u32, epoch: u32) -> Vec<(Header, Vec<u8>)> {
     let one = |(header, payload): (Header, &[u8])| {
         let sn = header.sn.back(start);
-        // The stamp of a probe, far behind everything, is a cookie; questions carry none.
-        let stamped = matches!(header.command, Command::Push | Command::Ack);
-        let is_time = stamped && sn.since(Sn(0)) > -(1 << 29);
+        // The `ts` of a ping, whose number is far behind, is a cookie; window probes carry none.
+        let has_ts = matches!(header.command, Command::Push | Command::Ack);
+        let is_time = has_ts && sn.since(Sn(0)) > -(1 << 29);
         let ts = Ts(header.ts.0.wrapping_sub(if is_time { epoch } else { 0 }));
         (Header { sn, ts, una: header.una.back(start), ..header }, payload.to_vec())
     };
     Segments::new(datagram).map(one).collect()
 }
 
-/// One datagram after the other, with what depends on the start taken off.
+/// Datagram by datagram, after rebasing.
 #[test]
-fn every_datagram_is_the_same_but_for_its_origin() {
+fn sn_and_ts_wrap_leave_every_datagram_identical_after_rebasing() {
     let datagrams = |start: u32, epoch: u32| {
         let plan = plan(start, epoch, 3);
         let mut sim = Sim::new(&plan);

@@ -1,8 +1,8 @@
-//! Two real cores, two modelled paths and two modelled applications under one virtual clock that
-//! jumps from event to event. Nothing sleeps and nothing is random beyond the plan's seed.
+//! Discrete-event simulation: two [`Kcp`](crate::core::connection::Kcp)s, two modelled paths and two
+//! modelled applications under one virtual clock. Deterministic for a plan with its seed.
 //!
-//! After every event of a side its application reads and writes, the core transmits what it has,
-//! and everything that must hold is checked.
+//! After each event of a side its application reads and writes, its `Kcp` transmits, and the
+//! invariants are checked.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -43,20 +43,20 @@ impl Ord for Event {
     }
 }
 
-/// What a run came to.
+/// Result of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Outcome {
-    /// Over every event; equal plans have equal hashes.
+    /// Hash of all events; equal plans have equal hashes.
     pub(crate) hash: u64,
     pub(crate) events: u64,
-    /// When everything was delivered and acknowledged.
+    /// When everything was delivered and acknowledged, microseconds.
     pub(crate) finished: u64,
-    /// Share of the allowed time that it took.
+    /// Share of [`Plan::bound`] that this took.
     pub(crate) share: f64,
     pub(crate) stats: [ConnectionStats; 2],
 }
 
-/// Sees each datagram that leaves: the time, the side and the bytes. `false` loses it.
+/// Called with each datagram that leaves: time, side and bytes. `false` drops it.
 pub(crate) type Filter = Box<dyn FnMut(u64, usize, &[u8]) -> bool>;
 
 pub(crate) struct Sim {
@@ -72,9 +72,9 @@ pub(crate) struct Sim {
     pub(crate) filter: Option<Filter>,
     deliver_damaged: bool,
     pub(crate) verbose: bool,
-    /// Whether the time from each write to its reading is kept.
+    /// Whether the latency from each write to its reading is recorded.
     pub(crate) measure: bool,
-    /// Whether datagrams that leave are kept, with the side that sent them.
+    /// Whether sent datagrams are recorded, with the sending side.
     pub(crate) record: bool,
     pub(crate) recorded: Vec<(usize, Vec<u8>)>,
     hash: u64,
@@ -110,7 +110,7 @@ impl Sim {
         }
     }
 
-    /// Damaged datagrams reach the cores instead of failing their checksum.
+    /// Delivers corrupted datagrams instead of dropping them as a checksum would.
     pub(crate) fn deliver_damaged(&mut self) {
         self.deliver_damaged = true;
         self.sides.iter_mut().for_each(Side::expect_damage);
@@ -126,25 +126,25 @@ impl Sim {
         }
     }
 
-    /// One side forgets everything and starts anew, with nothing to say and deaf to what it reads.
+    /// One side loses its state and restarts, without data to send and without checking what it reads.
     pub(crate) fn restart(&mut self, i: usize) {
         let now = self.instant(self.now);
         self.sides[i].restart(now);
         self.service(i);
     }
 
-    /// The applications begin.
+    /// Starts the applications.
     pub(crate) fn start(&mut self) {
         self.service(0);
         self.service(1);
     }
 
-    /// Chaos, then health: runs until everything is delivered and acknowledged, and then until
-    /// nothing moves any more.
+    /// Runs the impaired network until [`Plan::chaos`], then the healed one until everything is
+    /// delivered and acknowledged and no event is left.
     ///
     /// # Panics
     ///
-    /// When something that must hold does not, or it takes longer than the plan's bound.
+    /// When an invariant fails, or completion takes longer than [`Plan::bound`].
     pub(crate) fn run(&mut self) -> Outcome {
         let heal_at = self.plan.chaos;
         let limit = heal_at + self.plan.bound();
@@ -166,19 +166,19 @@ impl Sim {
         }
         let finished = self.now;
         let share = finished.saturating_sub(heal_at) as f64 / (limit - heal_at) as f64;
-        self.settle();
+        self.drain_events();
         self.check_end();
         let stats = [self.sides[0].kcp.stats(), self.sides[1].kcp.stats()];
         Outcome { hash: self.hash, events: self.events, finished, share, stats }
     }
 
-    /// Everything still under way arrives, the applications have nothing left to do.
-    fn settle(&mut self) {
-        self.sides.iter_mut().for_each(Side::fall_silent);
+    /// Delivers all datagrams in flight, with idle applications, until no event is left.
+    fn drain_events(&mut self) {
+        self.sides.iter_mut().for_each(Side::stop_application);
         let limit = self.events + 1_000_000;
         while self.next_event().is_some() {
             self.step();
-            assert!(self.events < limit, "a drained pair never comes to rest");
+            assert!(self.events < limit, "a drained pair never becomes idle");
         }
     }
 
@@ -204,7 +204,7 @@ impl Sim {
         wire.into_iter().chain(sides).min().map(|at| at.max(self.now))
     }
 
-    /// Jumps to the next event and handles everything that is due on one side then.
+    /// Advances the clock to the next event and handles all events of one side at that time.
     pub(crate) fn step(&mut self) {
         let Some(now) = self.next_event() else { return };
         self.now = now;
@@ -224,7 +224,7 @@ impl Sim {
         self.service(side);
     }
 
-    /// Runs until `until`, with everything that is due by then.
+    /// Runs all events up to `until`, microseconds.
     pub(crate) fn run_until(&mut self, until: u64) {
         while self.next_event().is_some_and(|at| at <= until) {
             self.step();
@@ -243,7 +243,7 @@ impl Sim {
         self.free.push(event.slot);
     }
 
-    /// Gives one datagram to a core, from wherever it came.
+    /// Delivers one datagram to a side.
     pub(crate) fn input(&mut self, to: usize, datagram: &[u8]) {
         let now = self.instant(self.now);
         let side = &mut self.sides[to];
@@ -259,7 +259,7 @@ impl Sim {
         }
     }
 
-    /// A turn of one host: timers, the application, transmission, checks.
+    /// One turn of a side: timers, application, transmission, checks.
     pub(crate) fn service(&mut self, i: usize) {
         let now = self.instant(self.now);
         let lengths = self.sides[i].begin_turn(self.now, now);
@@ -272,7 +272,7 @@ impl Sim {
         self.sides[i].end_turn(self.now, self.origin);
     }
 
-    /// Everything that a side has to send enters its path.
+    /// All datagrams that a side can send now enter its path.
     fn transmit(&mut self, i: usize) {
         let now = self.instant(self.now);
         let mut scratch = std::mem::take(&mut self.scratch);

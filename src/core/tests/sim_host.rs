@@ -1,5 +1,4 @@
-//! One host of a simulation: a real core, the application that writes to it and reads from it, and
-//! everything that must hold for them after each of its turns.
+//! One side of a simulation: a [`Kcp`], its application, and the invariants checked after each turn.
 
 use std::collections::VecDeque;
 use std::num::NonZeroU64;
@@ -17,19 +16,19 @@ use crate::core::segment::{self, Command, Segments};
 use crate::core::seq::Sn;
 use crate::error::ConnectionError;
 
-/// Datagrams that a host's socket holds while the host stands still.
+/// Datagrams that the socket buffer of a suspended host holds.
 const SOCKET_BUFFER: u32 = 512;
-/// Most time between two questions about a closed window.
-const LONGEST_PROBE: u64 = 5 * SECOND;
-/// Above this window not every event is followed by a check that walks the window.
+/// Longest interval between window probes, microseconds.
+const PROBE_LIMIT: u64 = 5 * SECOND;
+/// Largest window, segments, with which each event is followed by a check of all segments.
 const CHEAP_WINDOW: u16 = 256;
 
-/// Eight bytes at a time, a byte sequence that differs at every offset and for every salt.
+/// Eight bytes of the test pattern, which differs at each index and for each salt.
 fn word(salt: u64, index: u64) -> [u8; 8] {
     (index ^ salt).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29).to_le_bytes()
 }
 
-/// `len` bytes of the sequence from `offset`.
+/// `len` bytes of the test pattern from `offset`.
 pub(crate) fn pattern(salt: u64, offset: u64, len: usize) -> Vec<u8> {
     let skip = (offset % 8) as usize;
     let mut bytes = Vec::with_capacity(len + 16);
@@ -43,7 +42,7 @@ pub(crate) fn pattern(salt: u64, offset: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Whether `bytes` are the sequence from `offset`.
+/// Whether `bytes` are the test pattern from `offset`.
 pub(crate) fn is_pattern(salt: u64, offset: u64, bytes: &[u8]) -> bool {
     let (mut rest, mut offset) = (bytes, offset);
     while !rest.is_empty() {
@@ -58,64 +57,64 @@ pub(crate) fn is_pattern(salt: u64, offset: u64, bytes: &[u8]) -> bool {
     true
 }
 
-/// One host.
+/// One side.
 #[derive(Debug)]
 pub(crate) struct Side {
     pub(crate) kcp: Kcp,
     plan: SidePlan,
     salt: u64,
     rng: Rng,
-    /// Bytes not yet handed to the core, of these the part of the write in progress.
+    /// Bytes not yet given to `kcp`, and of these the rest of the current write.
     unwritten: u64,
     in_write: u64,
     pub(crate) written: u64,
     write_at: u64,
-    /// Bytes of the peer's sequence that this side has read.
+    /// Bytes of the peer's pattern read here.
     pub(crate) read: u64,
     read_at: u64,
-    probe_at: u64,
+    ping_at: u64,
     change_at: u64,
-    /// Lengths of the peer's messages that this side has yet to read.
+    /// Lengths of the peer's messages that were not read yet.
     messages: VecDeque<usize>,
-    /// Where each write of the peer ended and when it was made, until it was read here.
+    /// End offset and time of each write of the peer, until it was read.
     writes: VecDeque<(u64, u64)>,
-    /// How long each took.
+    /// Latency of each write of the peer, microseconds.
     pub(crate) latencies: Vec<u64>,
     timeout: Option<u64>,
     pub(crate) heard_at: u64,
     pub(crate) ended_at: Option<u64>,
-    /// What it last told: the next number it expects, and the right edge of its window.
-    told: (Sn, Sn),
-    /// The largest of what settings there were.
+    /// Last advertised `una` and right edge of the receive window.
+    advertised: (Sn, Sn),
+    /// Largest values of the settings so far.
     largest_mtu: u16,
     largest_window: u16,
     stored_before: usize,
     slowest: Option<NonZeroU64>,
-    /// What arrives may be damaged.
-    inexact: bool,
-    /// The peer's segments are larger than a stock peer's.
+    /// Datagrams may arrive corrupted, so what is read is not compared.
+    corrupted: bool,
+    /// The peer's segments are larger than those of kcp-go.
     jumbo: bool,
-    frozen_inbox: u32,
-    /// When it last had its turn.
+    suspended_inbox: u32,
+    /// Time of the last turn.
     turn_at: u64,
     checks: u64,
 }
 
 impl SidePlan {
-    /// When a host that stands still at times and wakes in ticks notices something at `at`.
+    /// When a host that is suspended at times and wakes in ticks notices an event at `at`.
     pub(super) fn host_time(&self, at: u64) -> u64 {
         let at = if at >= self.freeze.0 { at.max(self.freeze.1) } else { at };
         if self.tick > 0 { at.div_ceil(self.tick) * self.tick } else { at }
     }
 }
 
-/// Segments that a sender may ever have in flight.
+/// Largest send window, segments, autotuning included.
 fn largest_window(config: &KcpConfig) -> u16 {
     let grows = config.auto_windows && config.send_window == DEFAULT_WINDOW;
     if grows { window_autotune::MAX_AUTO_WINDOW } else { config.send_window }
 }
 
-/// Bytes that a receiver may store whose window grows; zero if it does not.
+/// Receive memory, bytes, of a receive window at the limit of autotuning; zero without autotuning.
 fn grown_budget(config: &KcpConfig) -> usize {
     let grows = config.auto_windows && config.recv_window == DEFAULT_WINDOW;
     if grows && config.recv_memory.is_none() {
@@ -143,7 +142,7 @@ impl Side {
             write_at: 0,
             read: 0,
             read_at: 0,
-            probe_at: never(own.probe_every),
+            ping_at: never(own.probe_every),
             change_at: never(own.change_every),
             messages: VecDeque::new(),
             writes: VecDeque::new(),
@@ -151,14 +150,14 @@ impl Side {
             timeout: None,
             heard_at: 0,
             ended_at: None,
-            told: (plan.start, plan.start),
+            advertised: (plan.start, plan.start),
             largest_mtu: own.config.mtu,
             largest_window: largest_window(&own.config),
             slowest: own.config.rate_limit,
             stored_before: grown_budget(&own.config),
-            inexact: false,
+            corrupted: false,
             jumbo: plan.sides[1 - i].config.mtu > 1_500,
-            frozen_inbox: 0,
+            suspended_inbox: 0,
             turn_at: 0,
             checks: 0,
         };
@@ -166,25 +165,25 @@ impl Side {
         side
     }
 
-    /// What arrives from now on may be damaged.
+    /// From now on datagrams may arrive corrupted.
     pub(super) fn expect_damage(&mut self) {
-        self.inexact = true;
+        self.corrupted = true;
     }
 
-    /// It forgets everything and starts anew, with nothing to say.
+    /// Loses all state and restarts without data to send.
     pub(super) fn restart(&mut self, now: Instant) {
         let seed = Seed { ts_epoch: self.rng.next() as u32, cookie_seed: self.rng.next() };
         self.kcp = Kcp::new(CONV, &self.plan.config, now, seed).unwrap();
-        self.told = (Sn(0), Sn(0));
-        (self.unwritten, self.in_write, self.inexact) = (0, 0, true);
+        self.advertised = (Sn(0), Sn(0));
+        (self.unwritten, self.in_write, self.corrupted) = (0, 0, true);
     }
 
-    /// The application does nothing by itself any more.
-    pub(super) fn fall_silent(&mut self) {
-        (self.probe_at, self.change_at) = (u64::MAX, u64::MAX);
+    /// Ends pings and changes of settings.
+    pub(super) fn stop_application(&mut self) {
+        (self.ping_at, self.change_at) = (u64::MAX, u64::MAX);
     }
 
-    /// Whether all that it wrote was read by its peer, and acknowledged.
+    /// Whether everything was written, read by the peer and acknowledged.
     pub(super) fn is_done(&self, peer: &Self) -> bool {
         self.unwritten == 0 && peer.read == self.written && self.kcp.is_drained()
     }
@@ -196,10 +195,12 @@ impl Side {
         assert_eq!(stats.sent_segments, peer.kcp.stats().received_segments);
         assert!(self.messages.is_empty());
         assert_eq!(self.kcp.close_reason(), None);
-        assert_eq!(self.kcp.poll_timeout(), None, "nothing to do, nothing to wait for");
-        // Copies that come late, answers to a probe that is settled, and stamps of weeks ago.
-        let odd = |plan: &SidePlan| plan.link.duplicate > 0 || plan.freeze.1 > 24 * DAY;
-        if !odd(&self.plan) && !odd(&peer.plan) && stats.pings_sent == 0 {
+        assert_eq!(self.kcp.poll_timeout(), None, "an idle connection has no timer");
+        // Late duplicates, answers to a ping that was answered, and time stamps from weeks ago are
+        // counted as invalid.
+        let may_be_invalid = |plan: &SidePlan| plan.link.duplicate > 0 || plan.freeze.1 > 24 * DAY;
+        let [own, other] = [&self.plan, &peer.plan].map(may_be_invalid);
+        if !own && !other && stats.pings_sent == 0 {
             assert_eq!((stats.invalid_acks, stats.invalid_una), (0, 0), "{stats:?}");
         }
     }
@@ -212,7 +213,7 @@ impl Side {
         )
     }
 
-    /// Timers and the application; returns the lengths of the messages that the peer will read.
+    /// Timers and application; returns the lengths of the messages written.
     pub(super) fn begin_turn(&mut self, now: u64, instant: Instant) -> Vec<usize> {
         self.turn_at = now;
         self.on_timeout(instant);
@@ -222,8 +223,8 @@ impl Side {
             self.change_settings();
         }
         let lengths = self.write(now, instant);
-        if self.probe_at <= now {
-            self.probe_at = now + self.plan.probe_every;
+        if self.ping_at <= now {
+            self.ping_at = now + self.plan.probe_every;
             self.kcp.ping(instant);
         }
         lengths
@@ -237,11 +238,11 @@ impl Side {
         due
     }
 
-    /// Everything that is due has been sent.
+    /// After everything due was sent: checks.
     pub(super) fn end_turn(&mut self, now: u64, origin: Instant) {
         let since = |at: Instant| at.saturating_duration_since(origin).as_micros() as u64;
         let timeout = self.kcp.poll_timeout().map(since);
-        assert!(timeout.is_none_or(|at| at > now), "it would spin at {now} us");
+        assert!(timeout.is_none_or(|at| at > now), "a timer spins at {now} us");
         self.timeout = timeout.map(|at| self.plan.host_time(at));
         if self.kcp.close_reason().is_some() {
             self.ended_at.get_or_insert(now);
@@ -249,7 +250,7 @@ impl Side {
         self.check(now);
     }
 
-    /// The peer has written messages of these lengths, up to an offset and at a time.
+    /// The peer has written messages of these lengths; `end` is the offset and the time.
     pub(super) fn expect(&mut self, lengths: Vec<usize>, end: (u64, u64), measure: bool) {
         self.messages.extend(lengths);
         let known = self.writes.back().map_or(self.read, |&(last, _)| last);
@@ -258,7 +259,7 @@ impl Side {
         }
     }
 
-    /// One of the other configurations takes over, as far as settings may change in use.
+    /// Applies the settings of one of the alternatives that may change in use.
     fn change_settings(&mut self) {
         if self.plan.alternatives.is_empty() {
             return;
@@ -285,7 +286,7 @@ impl Side {
         self.slowest = self.slowest.into_iter().chain(rate_limit).min();
     }
 
-    /// What was told before still holds: the right edge does not move back even now.
+    /// Sets both windows. The advertised right edge must not move back.
     pub(crate) fn set_windows(&mut self, send: u16, recv: u16) {
         self.kcp.set_windows(send, recv).unwrap();
         self.largest_window = self.largest_window.max(send);
@@ -293,26 +294,26 @@ impl Side {
         (self.plan.config.send_window, self.plan.config.recv_window) = (send, recv);
     }
 
-    /// What was cut before may exceed the new datagram size.
+    /// Sets the MTU. Segments in flight may exceed it.
     pub(crate) fn set_mtu(&mut self, mtu: u16) {
         self.kcp.set_mtu(mtu).unwrap();
         self.largest_mtu = self.largest_mtu.max(mtu);
         self.plan.config.mtu = mtu;
     }
 
-    /// When a datagram that reaches the host at `at` is read from its socket.
+    /// When a datagram that reaches the host at `at` is read; `None` if the socket buffer is full.
     pub(super) fn arrival(&mut self, at: u64) -> Option<u64> {
         let (from, to) = self.plan.freeze;
         if (from..to).contains(&at) {
-            self.frozen_inbox += 1;
-            if self.frozen_inbox > SOCKET_BUFFER {
+            self.suspended_inbox += 1;
+            if self.suspended_inbox > SOCKET_BUFFER {
                 return None;
             }
         }
         Some(self.plan.host_time(at))
     }
 
-    /// When this side has something to do by itself.
+    /// When the next timer or action of the application is due.
     pub(super) fn due(&self) -> Option<u64> {
         if self.kcp.close_reason().is_some() {
             return None;
@@ -321,7 +322,7 @@ impl Side {
         let write = (has_data && self.write_at > self.turn_at).then_some(self.write_at);
         let read = (self.plan.reading.chunks > 0 && self.kcp.readable().is_some())
             .then_some(self.read_at.max(self.turn_at));
-        let wake = self.probe_at.min(self.change_at);
+        let wake = self.ping_at.min(self.change_at);
         let wake = (wake < u64::MAX).then_some(wake);
         let host = [write, read, wake].into_iter().flatten().map(|at| self.plan.host_time(at));
         host.chain(self.timeout).min()
@@ -334,14 +335,14 @@ impl Side {
         self.write_at = now + self.rng.below(traffic.pause + 1);
     }
 
-    /// Writes what is due and fits; returns the lengths of the messages that the peer will read.
+    /// Writes what is due and fits; returns the lengths of the messages written.
     fn write(&mut self, now: u64, instant: Instant) -> Vec<usize> {
         let mut lengths = Vec::new();
         let message = self.plan.config.mode == Mode::Message;
         let mss = usize::from(self.plan.config.mtu) - SEGMENT_HEADER;
         let whole = self.plan.traffic.whole;
         while self.in_write > 0 && self.write_at <= now && self.kcp.close_reason().is_none() {
-            let room = self.kcp.send_capacity();
+            let capacity = self.kcp.send_capacity();
             let mut size = usize::try_from(self.in_write).unwrap_or(usize::MAX);
             if message && whole {
                 size = size.min(self.kcp.max_message_size());
@@ -351,7 +352,7 @@ impl Side {
                 }
                 lengths.push(size);
             } else {
-                size = size.min(room);
+                size = size.min(capacity);
                 if size == 0 {
                     break;
                 }
@@ -384,10 +385,10 @@ impl Side {
             let Some(chunk) = self.kcp.recv() else { break };
             count += 1;
             // The two sides' salts differ in the last bit.
-            let right = self.inexact || is_pattern(self.salt ^ 1, self.read, &chunk);
+            let right = self.corrupted || is_pattern(self.salt ^ 1, self.read, &chunk);
             assert!(right, "wrong bytes at {}", self.read);
             self.read += chunk.len() as u64;
-            if self.plan.config.mode == Mode::Message && !self.inexact {
+            if self.plan.config.mode == Mode::Message && !self.corrupted {
                 assert_eq!(self.messages.pop_front(), Some(chunk.len()), "message boundaries");
             }
         }
@@ -401,20 +402,20 @@ impl Side {
     pub(super) fn check_datagram(&mut self, datagram: &[u8]) {
         let config = &self.plan.config;
         let mtu = usize::from(config.mtu);
-        let alone = Segments::new(datagram).count() == 1;
-        let limit = if alone { usize::from(self.largest_mtu) } else { mtu };
+        let is_single = Segments::new(datagram).count() == 1;
+        let limit = if is_single { usize::from(self.largest_mtu) } else { mtu };
         assert!(datagram.len() <= limit, "{} bytes in a datagram", datagram.len());
         segment::validate(datagram, CONV).unwrap();
         let mut walked = 0;
         for (header, payload) in Segments::new(datagram) {
             walked += SEGMENT_HEADER + payload.len();
             let edge = header.una.advance(u32::from(header.wnd));
-            assert!(header.una.since(self.told.0) >= 0, "una moved back");
-            let kept = edge.since(self.told.1) >= 0 || self.jumbo;
-            assert!(kept, "the window's right edge moved back");
-            self.told = (header.una, edge);
-            let quiet = payload.is_empty() && header.command != Command::Ack;
-            assert!(!quiet || header.sn != Sn(0), "nothing but data opens a conversation");
+            assert!(header.una.since(self.advertised.0) >= 0, "una moved back");
+            let is_kept = edge.since(self.advertised.1) >= 0 || self.jumbo;
+            assert!(is_kept, "the window's right edge moved back");
+            self.advertised = (header.una, edge);
+            let is_dataless = payload.is_empty() && header.command != Command::Ack;
+            assert!(!is_dataless || header.sn != Sn(0), "only data opens a connection");
         }
         assert_eq!(walked, datagram.len());
     }
@@ -431,16 +432,16 @@ impl Side {
         assert!(stats.in_flight_segments <= u32::from(self.largest_window));
         let mss = u64::from(self.largest_mtu) - SEGMENT_HEADER as u64;
         assert!(stats.unsent_bytes <= u64::from(self.largest_window) * mss);
-        let stored = if self.inexact { 0 } else { stats.received_bytes - self.read };
+        let stored = if self.corrupted { 0 } else { stats.received_bytes - self.read };
         let budget = config.recv_budget().max(self.stored_before) as u64;
         let budget = if self.jumbo { 2 * budget + 65_536 } else { budget };
         assert!(stored <= budget, "{stored} bytes stored");
-        let longest = config.max_retransmit_interval;
-        assert!(stats.rto <= longest, "{:?}", stats.rto);
+        let max_rto = config.max_retransmit_interval;
+        assert!(stats.rto <= max_rto, "{:?}", stats.rto);
         let waits = self.kcp.close_reason().is_none() && !self.kcp.is_drained();
-        // The rate limit and the host's own slowness come on top.
+        // The rate limit and the tick of the host come on top.
         let limit = self.slowest.map_or(0, |rate| 2 * mss.max(1_500) * SECOND / rate.get());
-        let longest = (longest.as_micros() as u64).max(LONGEST_PROBE);
+        let longest = (max_rto.as_micros() as u64).max(PROBE_LIMIT);
         let slack = limit + self.plan.tick + longest + SECOND / 100;
         let latest = self.plan.host_time(now + slack);
         if waits {

@@ -1,5 +1,5 @@
-//! One number becomes one plan: both configurations, both paths, the traffic, the readers and
-//! everything that goes wrong. A plan prints as one line, and its seed is enough to have it again.
+//! Plans of simulations, drawn from a seed: both configurations, paths, applications and faults. A
+//! plan prints as one line, and its seed reproduces it.
 
 use std::fmt;
 use std::num::{NonZeroU8, NonZeroU64};
@@ -16,28 +16,28 @@ pub(crate) const SECOND: u64 = 1_000_000;
 pub(crate) const HOUR: u64 = 3_600 * SECOND;
 pub(crate) const DAY: u64 = 24 * HOUR;
 
-/// What one side's application writes.
+/// Writes of one side's application.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Traffic {
     pub(crate) bytes: u64,
     pub(crate) largest_write: u64,
-    /// Longest pause between two writes.
+    /// Longest pause between two writes, microseconds.
     pub(crate) pause: u64,
-    /// Message mode: fragmented messages instead of one per segment.
+    /// Message mode: `send_message` with fragments instead of one message per segment.
     pub(crate) whole: bool,
 }
 
-/// How one side's application reads.
+/// Reads of one side's application. Times in microseconds.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Reading {
-    /// Chunks per wake; zero reads everything at once, always.
+    /// Chunks per read; zero reads everything as it arrives.
     pub(crate) chunks: u32,
     pub(crate) every: u64,
-    /// Nothing is read in this time.
+    /// From when to when nothing is read.
     pub(crate) pause: (u64, u64),
 }
 
-/// Everything about one side.
+/// Plan of one side. Times in microseconds.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SidePlan {
     pub(crate) config: KcpConfig,
@@ -46,13 +46,13 @@ pub(crate) struct SidePlan {
     pub(crate) link: LinkConfig,
     pub(crate) traffic: Traffic,
     pub(crate) reading: Reading,
-    /// The host wakes only at multiples of this; what came since is one batch.
+    /// The host wakes only at multiples of this; datagrams in between are one batch.
     pub(crate) tick: u64,
-    /// From when to when the host stands still.
+    /// From when to when the host is suspended.
     pub(crate) freeze: (u64, u64),
-    /// How often the application asks for a sign of life; zero for never.
+    /// Interval of pings by the application; zero for none.
     pub(crate) probe_every: u64,
-    /// How often settings change to those of one of the alternatives; zero for never.
+    /// Interval of changes to the settings of an alternative; zero for none.
     pub(crate) change_every: u64,
     pub(crate) alternatives: Vec<KcpConfig>,
 }
@@ -63,22 +63,22 @@ pub(crate) struct Plan {
     pub(crate) seed: u64,
     pub(crate) start: Sn,
     pub(crate) sides: [SidePlan; 2],
-    /// When the network heals.
+    /// When the network heals, microseconds.
     pub(crate) chaos: u64,
 }
 
-/// A family of plans: what it changes about an ordinary one.
+/// A family of plans: how it changes a plain one. The name enters the seed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Set {
     pub(crate) name: &'static str,
     pub(crate) shape: fn(&mut Plan, &mut Rng),
 }
 
-/// Data segments of one direction, so that a seed stays cheap.
-const MOST_SEGMENTS: u64 = 1_500;
+/// Most data segments of one direction, which bounds the run time of a seed.
+const MAX_SEGMENTS: u64 = 1_500;
 
 impl Plan {
-    /// A short, harmless exchange to build upon.
+    /// A short transfer over a path without faults, the base of all plans.
     pub(crate) fn plain(set: &'static str) -> Self {
         let mut plan = Self {
             set,
@@ -122,7 +122,7 @@ impl Plan {
         plan
     }
 
-    /// Until the peer has told its window, messages of up to 32 fragments are sent.
+    /// Before the peer advertised its window, messages of up to 32 fragments are sent (IKCP_WND_RCV).
     fn admit_messages(&mut self) {
         let whole = [0, 1].map(|i| self.sides[1 - i].traffic.whole);
         for (side, whole) in self.sides.iter_mut().zip(whole) {
@@ -134,27 +134,27 @@ impl Plan {
         }
     }
 
-    /// Small segments, small writes and much loss make much work out of few bytes.
+    /// Bounds the segments: small segments, small writes and heavy loss make many of few bytes.
     fn limit_work(&mut self) {
-        let q = self.passes();
+        let q = self.delivery_probability();
         for side in &mut self.sides {
             let mss = u64::from(side.config.mtu) - SEGMENT_HEADER as u64;
             let mut segment = mss;
-            let alone = side.config.mode == Mode::Message || side.config.send_window < 4;
-            if alone || side.traffic.pause > 0 {
+            let is_uncoalesced = side.config.mode == Mode::Message || side.config.send_window < 4;
+            if is_uncoalesced || side.traffic.pause > 0 {
                 segment = mss.min(side.traffic.largest_write.div_ceil(2));
             }
-            let most = (MOST_SEGMENTS as f64 * q.max(0.1)) as u64;
-            side.traffic.bytes = side.traffic.bytes.min(most * segment);
+            let max = (MAX_SEGMENTS as f64 * q.max(0.1)) as u64;
+            side.traffic.bytes = side.traffic.bytes.min(max * segment);
         }
     }
 
-    /// Chance that a segment and its acknowledgement arrive, once the network has healed.
-    fn passes(&self) -> f64 {
+    /// Probability that a segment and its ACK arrive once the network has healed.
+    fn delivery_probability(&self) -> f64 {
         self.sides.iter().map(|side| 1.0 - side.link.healed().mean_loss()).product()
     }
 
-    /// Segments that a direction needs, about.
+    /// Approximate number of segments of a direction.
     fn segments(&self, side: usize) -> u64 {
         let side = self.sides[side].at_worst();
         let mss = u64::from(side.config.mtu) - SEGMENT_HEADER as u64;
@@ -162,7 +162,7 @@ impl Plan {
         side.traffic.bytes.div_ceil(mss) + cuts
     }
 
-    /// Longest round trip of the healed network, hosts and their policies included.
+    /// Longest round trip of the healed network, microseconds, with ticks, intervals and rate limits.
     fn round_trip(&self) -> u64 {
         let once = |side: &SidePlan| {
             let config = &side.at_worst().config;
@@ -173,16 +173,15 @@ impl Plan {
         self.sides.iter().map(once).sum()
     }
 
-    /// Virtual time within which everything must be delivered and acknowledged once the network
-    /// has healed.
+    /// Upper bound of the time to completion after the network has healed, microseconds.
     ///
-    /// A segment and its acknowledgement pass with probability `q`. The unluckiest of `n` needs
-    /// `ln(n * 10^9) / -ln(1 - q)` attempts except once in 10^9 runs, each at most the longest
-    /// retransmission interval after the one before. Apart from it the windows turn over
-    /// `n / window` times, and a turn waits for its unluckiest segment on average. Then there is
-    /// what the bandwidth, the rate limits, the readers and the writers' pauses take.
+    /// A segment and its ACK arrive with probability `q`. The slowest of `n` segments needs
+    /// `ln(n * 10^9) / -ln(1 - q)` transmissions except once in 10^9 runs, each at most
+    /// `max_retransmit_interval` after the one before. Beside it `n / window` windows are sent, each of
+    /// which waits for its slowest segment on average. Bandwidth, rate limits, slow readers and the
+    /// pauses of the writers come on top.
     pub(crate) fn bound(&self) -> u64 {
-        let q = self.passes();
+        let q = self.delivery_probability();
         let attempts = |n: f64| if q < 1.0 { n.ln() / -(1.0 - q).ln() } else { 1.0 };
         let mut bound = 0.0;
         let sides = self.sides.each_ref().map(SidePlan::at_worst);
@@ -191,27 +190,28 @@ impl Plan {
             let longest = side.config.max_retransmit_interval.as_micros() as f64;
             let window = u64::from(side.config.send_window.min(peer.config.recv_window));
             let window = window.min(peer.config.recv_budget() as u64 / 1_540).clamp(1, n);
-            // KCP's congestion window stays small while anything is lost or late.
+            // The congestion window stays small under loss.
             let window = if side.config.timing.congestion == CongestionControl::Reno {
                 window.min(2)
             } else {
                 window
             };
             let once = (3 * self.round_trip() + 200 * MILLIS) as f64;
-            let unlucky = |tries: i32| 1.0 - (1.0 - (1.0 - q).powi(tries)).powi(window as i32);
+            let any_lost = |tries: i32| 1.0 - (1.0 - (1.0 - q).powi(tries)).powi(window as i32);
             let wait = |tries: i32| match side.config.backoff {
                 Backoff::Linear => once * f64::from(1 + tries),
                 Backoff::Exponential => once * 2_f64.powi(tries.min(40)),
             };
-            let turn: f64 = (0..200).map(|k| unlucky(k) * wait(k).min(longest.max(once))).sum();
+            let per_window: f64 =
+                (0..200).map(|k| any_lost(k) * wait(k).min(longest.max(once))).sum();
             let wire = (side.traffic.bytes + n * SEGMENT_HEADER as u64) as f64;
             let rate = side.link.rate.unwrap_or(u64::MAX);
             let rate = rate.min(side.config.rate_limit.map_or(u64::MAX, NonZeroU64::get));
             let reads = u64::from(peer.reading.chunks > 0) * n * peer.reading.every;
-            // Before the peer has told its window, 32 are sent; those it refused come again late.
-            let refused = n.min(32).saturating_sub(window);
-            bound += (attempts(n as f64 * 1e9) + refused as f64) * longest
-                + n.div_ceil(window) as f64 * turn;
+            // Before the peer advertised its window, 32 segments are sent; those beyond it need an RTO.
+            let out_of_window = n.min(32).saturating_sub(window);
+            bound += (attempts(n as f64 * 1e9) + out_of_window as f64) * longest
+                + n.div_ceil(window) as f64 * per_window;
             bound += 4.0 * wire / (rate as f64) * SECOND as f64;
             bound += (reads + peer.reading.pause.1 + n * side.traffic.pause) as f64;
         }
@@ -220,7 +220,7 @@ impl Plan {
 }
 
 impl SidePlan {
-    /// The slowest mixture of the configurations that it may have.
+    /// The slowest combination of its configurations.
     fn at_worst(&self) -> Self {
         let mut worst = self.clone();
         let config = &mut worst.config;
@@ -238,10 +238,10 @@ impl SidePlan {
     }
 }
 
-/// Near the places where 32-bit arithmetic turns.
+/// A number near 0, 2^31 or 2^32, where 32-bit arithmetic wraps.
 fn draw_start(rng: &mut Rng) -> Sn {
-    let place: u32 = rng.pick(&[0, 0, 1 << 31, 1 << 31, u32::MAX, u32::MAX]);
-    Sn(place.wrapping_sub(rng.spread(0, 1_000) as u32))
+    let base: u32 = rng.pick(&[0, 0, 1 << 31, 1 << 31, u32::MAX, u32::MAX]);
+    Sn(base.wrapping_sub(rng.spread(0, 1_000) as u32))
 }
 
 pub(super) fn draw_config(rng: &mut Rng, mode: Mode) -> KcpConfig {

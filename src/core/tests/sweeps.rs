@@ -1,5 +1,5 @@
-//! Honest networks and hosts, as bad as they come: whatever is written arrives exactly once and in
-//! order, and is acknowledged, within the time that the plan allows.
+//! Randomized simulations of impaired networks and hosts: all data arrives exactly once, in order, and
+//! is acknowledged within [`Plan::bound`].
 
 use super::link::{CERTAIN, GilbertElliott, LinkConfig, Rng};
 use super::report::{each_seed, explained};
@@ -10,10 +10,10 @@ use crate::config::Mode;
 /// First seed of every set.
 const BASE: u64 = 1_000;
 
-fn sweep(set: &Set, seeds: u64) {
+fn sweep(test: &str, set: &Set, seeds: u64) {
     let (mut runs, mut virtual_time, mut worst, mut events) = (0_u64, 0.0, (0.0, 0), 0);
-    let (mut sent, mut again) = (0, 0);
-    each_seed(&format!("sweeps::{}", set.name), BASE..BASE + seeds, |seed, verbose| {
+    let (mut sent, mut retransmits) = (0, 0);
+    each_seed(&format!("sweeps::{test}"), BASE..BASE + seeds, |seed, verbose| {
         let plan = Plan::draw(set, seed);
         let mut sim = Sim::new(&plan);
         sim.verbose = verbose;
@@ -25,13 +25,14 @@ fn sweep(set: &Set, seeds: u64) {
             worst = (outcome.share, seed);
         }
         for stats in outcome.stats {
-            (sent, again) = (sent + stats.sent_segments, again + stats.retransmits());
+            sent += stats.sent_segments;
+            retransmits += stats.retransmits();
         }
         format!("{plan}\n{outcome:?}")
     });
     println!(
-        "{}: {runs} seeds, {events} events, {:.1} virtual hours, {sent} segments and {again} \
-         repetitions, at most {:.0} % of the allowed time (seed {})",
+        "{}: {runs} seeds, {events} events, {:.1} virtual hours, {sent} segments and {retransmits} \
+         retransmissions, at most {:.0} % of the allowed time (seed {})",
         set.name,
         virtual_time / 3_600.0,
         worst.0 * 100.0,
@@ -39,12 +40,12 @@ fn sweep(set: &Set, seeds: u64) {
     );
 }
 
+/// A test per set of plans: its name, the name that enters the seeds, and the number of seeds.
 macro_rules! sweeps {
-    ($($(#[$about:meta])* $name:ident: $seeds:expr, $shape:expr;)*) => {$(
-        $(#[$about])*
+    ($($test:ident, $set:literal: $seeds:expr, $shape:expr;)*) => {$(
         #[test]
-        fn $name() {
-            sweep(&Set { name: stringify!($name), shape: $shape }, $seeds);
+        fn $test() {
+            sweep(stringify!($test), &Set { name: $set, shape: $shape }, $seeds);
         }
     )*};
 }
@@ -112,14 +113,14 @@ fn jumbo(plan: &mut Plan, rng: &mut Rng) {
         side.config.mtu = rng.spread(1_500, 65_507) as u16;
         side.config.send_window = side.config.send_window.min(64);
         side.traffic.bytes = rng.spread(1, 2_000_000);
-        // A message that exceeds the peer's memory is refused.
+        // A message that exceeds the receive memory closes the connection.
         side.traffic.whole = false;
         loss(&mut side.link, rng);
         side.link.loss = side.link.loss.min(100_000);
     }
 }
 
-fn freeze(plan: &mut Plan, rng: &mut Rng) {
+fn suspend(plan: &mut Plan, rng: &mut Rng) {
     let which = rng.below(3) as usize;
     for (i, side) in plan.sides.iter_mut().enumerate() {
         if which != 1 - i {
@@ -132,21 +133,21 @@ fn freeze(plan: &mut Plan, rng: &mut Rng) {
     }
 }
 
-/// The same plan twice is the same run, datagram for datagram.
+/// Two runs of a plan are identical, datagram for datagram.
 #[test]
-fn a_seed_is_a_run() {
-    let set = Set { name: "everything", shape: at_its_worst };
+fn simulation_of_one_seed_is_deterministic() {
+    let set = Set { name: "everything", shape: all_impairments };
     let mut hashes = std::collections::HashSet::new();
     for seed in 0..40 {
         let run = || Sim::new(&Plan::draw(&set, seed)).run();
-        let (once, again) = (run(), run());
-        assert_eq!(once, again, "seed {seed}");
-        hashes.insert(once.hash);
+        let (first, second) = (run(), run());
+        assert_eq!(first, second, "seed {seed}");
+        hashes.insert(first.hash);
     }
-    assert_eq!(hashes.len(), 40, "and every seed is another run");
+    assert_eq!(hashes.len(), 40, "each seed is a different run");
 }
 
-fn at_its_worst(plan: &mut Plan, rng: &mut Rng) {
+fn all_impairments(plan: &mut Plan, rng: &mut Rng) {
     if rng.chance(300_000) {
         slow_reader(plan, rng);
     }
@@ -164,45 +165,45 @@ fn at_its_worst(plan: &mut Plan, rng: &mut Rng) {
 }
 
 sweeps! {
-    lossy: 600, |plan, rng| each_link(plan, rng, |link, rng| {
+    delivery_under_loss_completes, "lossy": 600, |plan, rng| each_link(plan, rng, |link, rng| {
         loss(link, rng);
         link.corrupt = rng.pick(&[0, 0, 1_000, 100_000]);
     });
-    bursts: 400, |plan, rng| each_link(plan, rng, burst);
-    reordered_and_repeated: 600, |plan, rng| each_link(plan, rng, |link, rng| {
+    delivery_under_burst_loss_completes, "bursts": 400, |plan, rng| each_link(plan, rng, burst);
+    delivery_under_reordering_and_duplication_completes, "reordered_and_repeated": 600, |plan, rng| each_link(plan, rng, |link, rng| {
         reorder(link, rng);
         duplicate(link, rng);
     });
-    narrow: 400, |plan, rng| each_link(plan, rng, |link, rng| {
+    delivery_under_limited_bandwidth_completes, "narrow": 400, |plan, rng| each_link(plan, rng, |link, rng| {
         bandwidth(link, rng);
         link.jitter = rng.spread(0, 50 * MILLIS);
     });
-    sizes: 300, |plan, rng| for side in &mut plan.sides {
+    delivery_with_random_mtu_completes, "sizes": 300, |plan, rng| for side in &mut plan.sides {
         side.config.mtu = rng.spread(25, 1_500) as u16;
         side.link.mtu = usize::from(side.config.mtu);
         loss(&mut side.link, rng);
     };
-    large_segments: 150, jumbo;
-    messages: 400, |plan, rng| for side in &mut plan.sides {
+    delivery_with_jumbo_datagrams_completes, "large_segments": 150, jumbo;
+    delivery_of_messages_completes, "messages": 400, |plan, rng| for side in &mut plan.sides {
         side.config.mode = Mode::Message;
         side.traffic.whole = rng.chance(700_000);
         loss(&mut side.link, rng);
         reorder(&mut side.link, rng);
     };
-    slow_readers: 400, |plan, rng| {
+    delivery_to_slow_readers_completes, "slow_readers": 400, |plan, rng| {
         slow_reader(plan, rng);
         each_link(plan, rng, loss);
     };
-    cut_off: 300, |plan, rng| {
+    delivery_after_partitions_completes, "cut_off": 300, |plan, rng| {
         each_link(plan, rng, loss);
         partitions(plan, rng, 2 * HOUR);
     };
-    stopped_hosts: 100, freeze;
-    changed_settings: 300, |plan, rng| for side in &mut plan.sides {
+    delivery_with_suspended_hosts_completes, "stopped_hosts": 100, suspend;
+    delivery_with_changing_settings_completes, "changed_settings": 300, |plan, rng| for side in &mut plan.sides {
         let mode = side.config.mode;
         side.change_every = rng.spread(10 * MILLIS, 2 * SECOND);
         side.alternatives = (0..rng.range(1, 4)).map(|_| draw_config(rng, mode)).collect();
-        // A message on its way may exceed a window that was lowered.
+        // A message in flight may exceed a window that was lowered.
         side.traffic.whole = false;
         side.config.recv_memory = None;
         loss(&mut side.link, rng);
@@ -210,5 +211,5 @@ sweeps! {
             reorder(&mut side.link, rng);
         }
     };
-    everything: 800, at_its_worst;
+    delivery_under_all_impairments_completes, "everything": 800, all_impairments;
 }

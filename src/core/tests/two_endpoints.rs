@@ -1,4 +1,4 @@
-//! Two cores and a path between them that loses, delays and repeats, for tests that speak to both.
+//! Two [`Kcp`]s with a path that loses, delays and duplicates, for tests that drive both.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -13,13 +13,13 @@ use crate::core::connection::{Kcp, PacketType, Seed};
 use crate::core::segment::{Header, Segments};
 use crate::error::ConnectionError;
 
-pub(super) struct Duo {
+pub(super) struct TwoEndpoints {
     pub(super) sides: [Kcp; 2],
-    /// Sees the first header of each datagram; `false` loses it.
+    /// Called with the first header of each datagram; `false` drops it.
     pub(super) filter: Box<dyn FnMut(&Header) -> bool>,
-    /// Datagrams that left.
+    /// Datagrams sent by both.
     pub(super) sent: u64,
-    /// On the way, by arrival.
+    /// Datagrams in flight by time of arrival: receiver and bytes.
     wire: BTreeMap<(u64, u64), (usize, Vec<u8>)>,
     rng: Rng,
     loss: u64,
@@ -27,12 +27,12 @@ pub(super) struct Duo {
     pub(super) now: u64,
 }
 
-impl Duo {
-    /// `loss` in millionths. Where there is any, datagrams are also repeated and overtake.
+impl TwoEndpoints {
+    /// `loss` in parts per million. With any, datagrams are also duplicated and reordered.
     pub(super) fn new(seed: u64, loss: u64) -> Self {
         let origin = super::origin();
-        let kcp = |ts_epoch, cookies| {
-            Kcp::new(CONV, &config(), origin, Seed { ts_epoch, cookie_seed: cookies }).unwrap()
+        let kcp = |ts_epoch, cookie_seed| {
+            Kcp::new(CONV, &config(), origin, Seed { ts_epoch, cookie_seed }).unwrap()
         };
         Self {
             sides: [kcp(u32::MAX - 500, 7), kcp(77, 8)],
@@ -77,7 +77,7 @@ impl Duo {
         [self.sides[0].close_reason(), self.sides[1].close_reason()]
     }
 
-    /// Runs for `micros`.
+    /// Runs both for `micros` of virtual time.
     pub(super) fn run(&mut self, micros: u64) {
         let until = self.now + micros;
         loop {
@@ -115,8 +115,8 @@ impl Duo {
                 let copies = 1 + u64::from(self.rng.chance(self.loss as u32 / 4));
                 for _ in 0..copies {
                     if (self.filter)(&first) && !self.rng.chance(self.loss as u32) {
-                        let late = if self.loss > 0 { self.rng.range(0, 8 * MILLIS) } else { 0 };
-                        let at = self.now + 10 * MILLIS + late;
+                        let jitter = if self.loss > 0 { self.rng.range(0, 8 * MILLIS) } else { 0 };
+                        let at = self.now + 10 * MILLIS + jitter;
                         let rank = self.sent * 4 + copies + self.wire.len() as u64 * 1_000_000;
                         self.wire.insert((at, rank), (1 - side, datagram.clone()));
                     }

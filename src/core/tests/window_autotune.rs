@@ -1,4 +1,4 @@
-//! Windows that nobody has set: how far they follow the path.
+//! Window autotuning: how far windows that the application has not set follow the path.
 
 use super::link::LinkConfig;
 use super::sim::Sim;
@@ -6,7 +6,7 @@ use super::sim_plan::{MILLIS, Plan, Reading, SECOND};
 
 const BYTES: u64 = 60_000_000;
 
-/// MB/s of a transfer, and the largest window that the sender had.
+/// Throughput of a transfer, MB/s, and the largest send window, segments.
 fn transfer(auto: bool, link: &LinkConfig, reading: &Reading) -> (f64, u32) {
     let mut plan = Plan::plain("tuning");
     for side in &mut plan.sides {
@@ -34,34 +34,34 @@ fn path(delay: u64) -> LinkConfig {
 }
 
 #[test]
-fn windows_grow_where_the_path_takes_more() {
+fn window_autotune_on_a_long_path_grows_to_the_limit() {
     let path = path(100 * MILLIS);
     let (fixed, window) = transfer(false, &path, &Reading::default());
     assert_eq!(window, 1_024);
     // 1,024 segments in 200 ms.
     assert!((6.5..7.2).contains(&fixed), "{fixed} MB/s");
-    let (tuned, window) = transfer(true, &path, &Reading::default());
+    let (autotuned, window) = transfer(true, &path, &Reading::default());
     assert_eq!(window, 8_192);
-    assert!(tuned > 3.0 * fixed, "{tuned} MB/s for {fixed}");
+    assert!(autotuned > 3.0 * fixed, "{autotuned} MB/s for {fixed}");
 }
 
 #[test]
-fn windows_do_not_grow_into_queues() {
-    // 2 MB/s, a queue of a second: 1,024 segments are more than the path holds.
+fn window_autotune_with_a_bottleneck_queue_does_not_fill_it() {
+    // 2 MB/s and a queue of a second: 1,024 segments exceed the bandwidth-delay product.
     let path = LinkConfig { rate: Some(2_000_000), queue: 2_000_000, ..path(20 * MILLIS) };
     let (_, window) = transfer(true, &path, &Reading::default());
     assert!(window <= 2_048, "{window}");
 }
 
 #[test]
-fn windows_do_not_grow_where_nobody_reads_as_fast() {
+fn window_autotune_with_a_slow_reader_stays_small() {
     let slow = Reading { chunks: 1, every: 20 * MILLIS, ..Reading::default() };
     let (_, window) = transfer(true, &path(20 * MILLIS), &slow);
     assert!(window <= 2_048, "{window}");
 }
 
 #[test]
-fn short_paths_have_enough() {
+fn window_autotune_on_a_short_path_keeps_the_default() {
     let (_, window) = transfer(true, &path(500), &Reading::default());
     assert_eq!(window, 1_024);
 }

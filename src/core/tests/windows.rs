@@ -1,22 +1,22 @@
-//! Receive windows that close, shrink, are smaller than the first guess or go unheard, and
-//! acknowledgements that wait.
+//! Receive windows that close, shrink, are smaller than the initial assumption or whose updates are
+//! lost; ACKs under a rate limit; delivery buffers.
 
 use std::num::NonZeroU64;
 use std::time::Duration;
 
 use super::link::{LinkConfig, Rng};
 use super::report::explained;
-use super::scripted_peer::{Lone, commands, config, header};
+use super::scripted_peer::{ScriptedPeer, commands, config, header};
 use super::sim::Sim;
 use super::sim_plan::{MILLIS, Plan, Reading, SECOND};
 use crate::config::{AckPolicy, Timing};
 use crate::core::segment::Command;
 use crate::core::seq::Sn;
 
-/// A reader that stops, and a path that loses every datagram which would tell of its return: once
-/// it loses no more, data flows within the longest wait between two questions and a round trip.
+/// A reader that pauses, and a path that loses every window update: once it delivers again, data flows
+/// within the longest interval of window probes and a round trip (RFC 9293 3.8.6.1).
 #[test]
-fn a_closed_window_reopens_though_every_word_of_it_was_lost() {
+fn zero_window_with_lost_updates_reopens_within_the_probe_limit() {
     for lost_for in [0, SECOND, 7 * SECOND, 60 * SECOND, 600 * SECOND] {
         let mut plan = Plan::plain("closed window");
         let pause = (100 * MILLIS, 20 * SECOND);
@@ -33,98 +33,98 @@ fn a_closed_window_reopens_though_every_word_of_it_was_lost() {
             sim.start();
             sim.run_until(until);
             let (read, mut flowed) = (sim.sides[1].read, None);
-            assert!(sim.sides[0].kcp.stats().window_probes >= 3, "it asks all the time");
+            assert!(sim.sides[0].kcp.stats().window_probes >= 3, "window probes go on");
             while flowed.is_none() {
                 sim.step();
                 flowed = (sim.sides[1].read > read).then_some(sim.now - until);
             }
-            // Half a round trip for the question, one for the answer and the data.
+            // Half a round trip for the window probe, one for the update and the data.
             assert!(flowed.unwrap() <= 5 * SECOND + 60 * MILLIS, "{flowed:?}");
             sim.run();
         });
     }
 }
 
-/// The same where the window was closed before there was anything to send.
+/// The window closed before there was data to send.
 #[test]
-fn a_window_that_closed_on_the_last_byte_is_asked_about_too() {
-    let mut lone = Lone::new(&config());
-    lone.write(vec![1; 100]);
-    lone.out();
-    lone.now = 40 * MILLIS;
-    (lone.una, lone.wnd) = (Sn(1), 0);
-    lone.ack(0, 0);
-    assert_eq!(lone.timeout(), None);
-    lone.now = 10 * SECOND;
-    lone.write(vec![2; 100]);
-    let asked: Vec<_> = lone.run(40 * SECOND).into_iter().map(|(at, _)| at / MILLIS).collect();
-    assert_eq!(asked, [10_500, 11_500, 13_500, 17_500, 22_500, 27_500, 32_500, 37_500]);
+fn window_probe_after_closing_on_the_last_byte_is_sent() {
+    let mut script = ScriptedPeer::new(&config());
+    script.write(vec![1; 100]);
+    script.out();
+    script.now = 40 * MILLIS;
+    (script.una, script.wnd) = (Sn(1), 0);
+    script.ack(0, 0);
+    assert_eq!(script.timeout(), None);
+    script.now = 10 * SECOND;
+    script.write(vec![2; 100]);
+    let probes: Vec<_> = script.run(40 * SECOND).into_iter().map(|(at, _)| at / MILLIS).collect();
+    assert_eq!(probes, [10_500, 11_500, 13_500, 17_500, 22_500, 27_500, 32_500, 37_500]);
 }
 
-/// A peer whose reader is slow acknowledges segments one by one and holds the cumulative
-/// acknowledgement back. If its word that it goes on is lost, it must be asked.
+/// A peer with a slow reader sends ACKs for all segments but does not advance `una` (kcp-go
+/// `parse_data`). Its window update may be lost, so it must be probed.
 #[test]
-fn acknowledged_but_not_released_data_is_asked_about() {
+fn window_probe_while_una_is_held_back_is_sent() {
     for more in [false, true] {
-        let mut lone = Lone::new(&config());
-        lone.write(vec![1; 1_376 * 4]);
-        lone.out();
-        lone.now = 40 * MILLIS;
-        lone.wnd = 0;
+        let mut script = ScriptedPeer::new(&config());
+        script.write(vec![1; 1_376 * 4]);
+        script.out();
+        script.now = 40 * MILLIS;
+        script.wnd = 0;
         for sn in 0..4 {
-            lone.ack(sn, 0);
+            script.ack(sn, 0);
         }
         if more {
-            lone.write(vec![2; 5_000]);
+            script.write(vec![2; 5_000]);
         }
-        assert!(!lone.kcp.is_drained());
-        let sent = lone.run(10 * SECOND);
+        assert!(!script.kcp.is_drained());
+        let sent = script.run(10 * SECOND);
         assert!(sent.iter().all(|(_, (header, _))| header.command == Command::WindowProbe));
         assert!(sent.len() >= 3, "{sent:?}");
-        (lone.una, lone.wnd) = (Sn(4), 128);
-        lone.give(header(Command::WindowUpdate, 1 << 30, 0), b"");
-        assert_eq!(lone.kcp.is_drained(), !more);
-        assert_eq!(lone.out().len(), if more { 4 } else { 0 });
+        (script.una, script.wnd) = (Sn(4), 128);
+        script.give(header(Command::WindowUpdate, 1 << 30, 0), b"");
+        assert_eq!(script.kcp.is_drained(), !more);
+        assert_eq!(script.out().len(), if more { 4 } else { 0 });
     }
 }
 
-/// Whatever order the words of an honest peer arrive in, and some of them twice, the right edge is
-/// the furthest that it told.
+/// Window updates in any order, some of them duplicated: the right edge is the furthest advertised.
 #[test]
-fn late_words_about_the_window_change_nothing() {
+fn window_updates_reordered_keep_the_furthest_edge() {
     for seed in 0..500 {
         let mut rng = Rng::new(seed);
-        let mut lone = Lone::new(&config());
-        lone.write(vec![1; 1_376 * 32]);
-        lone.out();
-        lone.now = 40 * MILLIS;
-        // Cumulative acknowledgements that grow, and right edges that never move back.
+        let mut script = ScriptedPeer::new(&config());
+        script.write(vec![1; 1_376 * 32]);
+        script.out();
+        script.now = 40 * MILLIS;
+        // `una` grows, and the right edge never moves back.
         let mut edge = 40;
-        let mut words = Vec::new();
+        let mut updates = Vec::new();
         let last = rng.range(2, 20) as u32;
         for una in 1..=last {
             for _ in 0..2 {
                 edge += rng.below(20) as u32;
-                words.push((Sn(una), (edge - una) as u16));
+                updates.push((Sn(una), (edge - una) as u16));
             }
         }
-        // Three words that agree on less would be believed.
-        words.push(rng.pick(&words));
-        for i in (1..words.len()).rev() {
-            words.swap(i, rng.below(i as u64 + 1) as usize);
+        // One duplicate: three updates that agree on a smaller edge would be taken.
+        updates.push(rng.pick(&updates));
+        for i in (1..updates.len()).rev() {
+            updates.swap(i, rng.below(i as u64 + 1) as usize);
         }
-        for (una, wnd) in words {
-            lone.now += rng.below(20 * MILLIS);
-            (lone.una, lone.wnd) = (una, wnd);
-            lone.give(header(Command::WindowUpdate, 1 << 30, 0), b"");
+        for (una, wnd) in updates {
+            script.now += rng.below(20 * MILLIS);
+            (script.una, script.wnd) = (una, wnd);
+            script.give(header(Command::WindowUpdate, 1 << 30, 0), b"");
         }
-        assert_eq!(lone.kcp.send.remote.available(Sn(last)), edge - last, "seed {seed}");
+        assert_eq!(script.kcp.send.remote.available(Sn(last)), edge - last, "seed {seed}");
     }
 }
 
-/// Before it has told its window, a peer gets 32 segments; what it refused comes again.
+/// Before the peer advertised its window, 32 segments are sent (IKCP_WND_RCV); those it discards are
+/// retransmitted.
 #[test]
-fn a_window_smaller_than_the_first_guess_costs_seconds_at_most() {
+fn window_smaller_than_the_initial_one_delays_by_seconds_at_most() {
     for window in [1, 2, 5, 31, 32, 33] {
         let mut plan = Plan::plain("small window");
         plan.sides[1].config.recv_window = window;
@@ -132,21 +132,21 @@ fn a_window_smaller_than_the_first_guess_costs_seconds_at_most() {
         let outcome = Sim::new(&plan).run();
         let [sender, receiver] = outcome.stats;
         println!(
-            "window {window}: {} ms, {} repeated, {} refused",
+            "window {window}: {} ms, {} retransmitted, {} out of window",
             outcome.finished / MILLIS,
             sender.retransmits(),
             receiver.out_of_window_segments
         );
         assert!(outcome.finished < 10 * SECOND);
-        // The first flight, and nothing that the peer has no room for after that.
-        let refused = u64::from(32_u16.saturating_sub(window));
-        assert!(receiver.out_of_window_segments <= refused);
+        // Only segments of the first flight are out of window.
+        let out_of_window = u64::from(32_u16.saturating_sub(window));
+        assert!(receiver.out_of_window_segments <= out_of_window);
         assert!(window < 32 || sender.retransmits() == 0);
     }
 }
 
 #[test]
-fn a_receive_window_lowered_in_use_loses_nothing() {
+fn receive_window_lowered_in_use_loses_no_data() {
     let mut plan = Plan::plain("shrinking");
     plan.sides[0].traffic.bytes = 3_000_000;
     plan.sides[1].reading = Reading { chunks: 4, every: 30 * MILLIS, pause: (0, 0) };
@@ -161,7 +161,7 @@ fn a_receive_window_lowered_in_use_loses_nothing() {
 }
 
 #[test]
-fn a_lower_datagram_size_holds_for_new_segments_and_spares_the_old() {
+fn mtu_lowered_in_use_applies_to_new_segments_only() {
     for sizes in [[1_400, 1_200, 576, 100], [500, 1_500, 25, 1_400]] {
         let mut plan = Plan::plain("mtu");
         plan.sides[0].traffic.bytes = 200_000;
@@ -180,48 +180,47 @@ fn a_lower_datagram_size_holds_for_new_segments_and_spares_the_old() {
     }
 }
 
-/// Acknowledgements wait for the end of a train of data, not for a rate limit that takes a second
-/// over it.
+/// ACKs wait for the end of a GSO batch, but not while a rate limit spreads it over a second.
 #[test]
-fn a_rate_limit_does_not_hold_acknowledgements_back() {
+fn ack_during_a_rate_limited_batch_leaves_with_the_next_datagram() {
     let acked_at = |rate: Option<u64>| {
         let mut config = config();
         config.rate_limit = rate.and_then(NonZeroU64::new);
-        let mut lone = Lone::new(&config);
-        lone.write(vec![1; 1_376 * 30]);
-        // Behind a gap, so the peer waits for just this word.
-        lone.push(1, b"ahead");
-        let early = lone.out();
-        lone.push(3, b"further ahead");
-        let sent = lone.run(5 * SECOND);
+        let mut script = ScriptedPeer::new(&config);
+        script.write(vec![1; 1_376 * 30]);
+        // Behind a gap, so the ACK is immediate.
+        script.push(1, b"later");
+        let early = script.out();
+        script.push(3, b"latest");
+        let sent = script.run(5 * SECOND);
         let acks = sent.iter().filter(|(_, (header, _))| header.command == Command::Ack);
         (early.len(), acks.map(|(at, _)| at / MILLIS).collect::<Vec<_>>())
     };
     // A datagram takes 28 ms at this rate.
     assert_eq!(acked_at(Some(50_000)), (1, vec![28, 28]));
-    // Without a limit the train takes no time, and the first one is at its end.
+    // Without a limit the batch takes no time, and the first ACK is at its end.
     assert_eq!(acked_at(None), (31, vec![0]));
 }
 
-/// What is due while the rate limit holds everything back leaves as soon as it may.
+/// A ping due while the rate limit blocks leaves when it no longer does.
 #[test]
-fn a_rate_limit_does_not_swallow_a_probe() {
+fn ping_due_during_a_rate_limit_leaves_after_it() {
     let mut config = config();
     config.rate_limit = NonZeroU64::new(1_000);
     config.keepalive = Some(Duration::from_secs(1));
-    let mut lone = Lone::new(&config);
-    lone.write(vec![1; 1_376]);
-    assert_eq!(lone.out().len(), 1);
-    lone.now = 40 * MILLIS;
-    lone.una = Sn(1);
-    lone.ack(0, 0);
-    // Keepalive becomes due at 1.04 s, the rate limit lets go at 1.4 s.
-    let sent: Vec<_> = lone.run(2 * SECOND).into_iter().map(|(at, _)| at / MILLIS).collect();
+    let mut script = ScriptedPeer::new(&config);
+    script.write(vec![1; 1_376]);
+    assert_eq!(script.out().len(), 1);
+    script.now = 40 * MILLIS;
+    script.una = Sn(1);
+    script.ack(0, 0);
+    // The keepalive is due at 1.04 s, the rate limit blocks until 1.4 s.
+    let sent: Vec<_> = script.run(2 * SECOND).into_iter().map(|(at, _)| at / MILLIS).collect();
     assert_eq!(sent, [1_400]);
 }
 
 #[test]
-fn every_ack_policy_and_preset_finishes_in_time_on_a_clean_path() {
+fn retransmits_on_a_clean_path_with_any_ack_policy_and_preset_are_zero() {
     for preset in [Timing::KCP_DEFAULT, Timing::NORMAL, Timing::FAST, Timing::FAST3] {
         for policy in [AckPolicy::PerBatch, AckPolicy::Interval, AckPolicy::Immediate] {
             let mut plan = Plan::plain("policies");
@@ -239,32 +238,32 @@ fn every_ack_policy_and_preset_finishes_in_time_on_a_clean_path() {
 }
 
 #[test]
-fn a_word_about_the_window_rides_on_whatever_leaves() {
-    let mut lone = Lone::new(&config());
-    lone.push(0, b"data");
-    lone.give(header(Command::WindowProbe, 1 << 30, 0), b"");
-    assert_eq!(commands(&lone.out()), [Command::Ack]);
-    lone.give(header(Command::WindowProbe, 1 << 30, 0), b"");
-    assert_eq!(commands(&lone.out()), [Command::WindowUpdate]);
-    lone.give(header(Command::WindowProbe, 1 << 30, 0), b"");
-    lone.write(b"more".to_vec());
-    assert_eq!(commands(&lone.out()), [Command::Push]);
-    assert!(lone.out().is_empty());
+fn window_update_is_carried_by_any_segment() {
+    let mut script = ScriptedPeer::new(&config());
+    script.push(0, b"data");
+    script.give(header(Command::WindowProbe, 1 << 30, 0), b"");
+    assert_eq!(commands(&script.out()), [Command::Ack]);
+    script.give(header(Command::WindowProbe, 1 << 30, 0), b"");
+    assert_eq!(commands(&script.out()), [Command::WindowUpdate]);
+    script.give(header(Command::WindowProbe, 1 << 30, 0), b"");
+    script.write(b"more".to_vec());
+    assert_eq!(commands(&script.out()), [Command::Push]);
+    assert!(script.out().is_empty());
 }
 
-/// Behind a gap every other chunk is handed over as it came; what lies between them may not take a
-/// large buffer each.
+/// Large segments stored behind a gap are delivered uncopied; the small ones between them must not take
+/// a large buffer each.
 #[test]
-fn small_chunks_after_a_burst_share_a_buffer() {
-    let mut lone = Lone::new(&config());
-    (0..100).for_each(|sn| lone.push(sn, &[1; 1_300]));
-    assert_eq!(lone.read_all().len(), 130_000);
+fn delivery_small_chunks_after_a_burst_share_a_buffer() {
+    let mut script = ScriptedPeer::new(&config());
+    (0..100).for_each(|sn| script.push(sn, &[1; 1_300]));
+    assert_eq!(script.read_all().len(), 130_000);
     for pair in 0..40 {
-        lone.push(101 + 2 * pair, &[2]);
-        lone.push(102 + 2 * pair, &[3; 512]);
+        script.push(101 + 2 * pair, &[2]);
+        script.push(102 + 2 * pair, &[3; 512]);
     }
-    lone.push(100, &[4]);
-    let chunks: Vec<_> = std::iter::from_fn(|| lone.kcp.recv()).collect();
+    script.push(100, &[4]);
+    let chunks: Vec<_> = std::iter::from_fn(|| script.kcp.recv()).collect();
     let small: Vec<_> = chunks.iter().filter(|chunk| chunk.len() <= 2).collect();
     assert!(small.len() >= 39, "{}", small.len());
     for two in small.windows(2) {

@@ -99,7 +99,7 @@ impl Sender {
                     self.rtt.on_sample(now, rtt);
                 }
             }
-            // The original's ACK arrives after the retransmission: it was merely late.
+            // The original's ACK arrives after the retransmission: it was delayed, not lost.
             LateAck::EarlierTransmission { spurious: true } => {
                 stats.spurious_retransmits += 1;
                 self.loss.on_spurious_retransmit(&self.rtt);
@@ -112,13 +112,13 @@ impl Sender {
     /// Processes a cumulative acknowledgement: removes the segments before `una`, and grows the
     /// congestion window and, at the end of a round trip, the send window.
     pub(crate) fn on_una(&mut self, now: Micros, clock: &Clock, una: Sn) -> UnaOutcome {
-        let ahead = una.since(self.una());
-        if ahead < 0 {
+        let advance = una.since(self.una());
+        if advance < 0 {
             // No window is larger than 65,535 segments, so no older `una` was ever valid.
-            let stale = ahead.unsigned_abs() <= u32::from(u16::MAX);
+            let stale = advance.unsigned_abs() <= u32::from(u16::MAX);
             return if stale { UnaOutcome::Stale } else { UnaOutcome::Invalid };
         }
-        let newly_acked = ahead.unsigned_abs();
+        let newly_acked = advance.unsigned_abs();
         if newly_acked > self.sent_segments.len() {
             return UnaOutcome::Invalid;
         }
