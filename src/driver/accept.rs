@@ -1,5 +1,5 @@
-//! How conversations begin: those opened here, and those that peers open, with what is asked of
-//! whoever does before it counts.
+//! How connections open: `connect`, and the initial datagrams of peers, with the limits, the accept
+//! filter and the address validation (RFC 9000 8.1) that they have to pass.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,14 +15,16 @@ use crate::driver::connection::Conn;
 use crate::driver::demux::{Key, OpenedBy, Opening};
 use crate::driver::unvalidated::Refusal;
 use crate::error::ConnectionError;
+use crate::listener::AcceptQueue;
 use crate::shared::connection::Shared;
 use crate::shared::notifier::ConnId;
 use crate::stream::KcpStream;
 use crate::sys::Socket;
 use crate::util::sync::Arc;
 
-/// Bytes of an ordinary datagram: what anyone may be sent, however small ours are, so that there is
-/// enough for the question who it is to be repeated.
+/// Bytes that an unvalidated peer may be sent in any case. RFC 9000 14.1 has clients send initial
+/// datagrams of 1,200 bytes; those of KCP may be smaller, and three times a small one would not
+/// suffice to retransmit the ping that validates the address.
 const MIN_INITIAL_ALLOWANCE: usize = 1_200;
 
 impl<S: Socket> Driver<S> {
@@ -49,7 +51,7 @@ impl<S: Socket> Driver<S> {
         Ok(KcpStream::new(shared))
     }
 
-    /// Creates a conversation.
+    /// Creates a connection; `opening` is the initial segment of the peer for a passive open.
     pub(super) fn open(
         &mut self,
         now: Instant,
@@ -58,7 +60,8 @@ impl<S: Socket> Driver<S> {
     ) -> io::Result<Arc<Shared>> {
         let seed = Seed { ts_epoch: self.rng.next_u32(), cookie_seed: self.rng.next_u64() };
         let mut kcp = Kcp::new(key.1, &self.core, now, seed)?;
-        // Whoever has many conversations had most of them opened by peers, and asks together.
+        // The side that opened the connection pings later, so that one side pings and not both. A
+        // server with many connections opened few of them, and its pings leave in coalesced turns.
         if opening.is_none() {
             kcp.defer_keepalive();
         }
@@ -68,16 +71,16 @@ impl<S: Socket> Driver<S> {
         let id = ConnId { slot, generation: self.generations };
         let mailbox = self.mailbox.clone();
         let shared = Shared::new(id, key.1, key.0, &self.config, mailbox);
-        let openings = opening.map(OpenedBy::by).unwrap_or_default();
-        entry.insert(Box::new(Conn::new(kcp, shared.clone(), openings, &self.config, now)));
+        let opened_by = opening.map(OpenedBy::by).unwrap_or_default();
+        entry.insert(Box::new(Conn::new(kcp, shared.clone(), opened_by, &self.config, now)));
         self.demux.insert(key, id);
         self.peers.join(key.0, slot);
         self.schedule(id);
         Ok(shared)
     }
 
-    /// Someone unknown opens a conversation. Whatever refuses it does so before anything is
-    /// allocated.
+    /// Handles an initial datagram of an unknown peer: a passive open. Returns whether a connection
+    /// accepted it. A refused datagram allocates nothing (tests/allocations.rs).
     pub(super) fn on_initial(
         &mut self,
         now: Instant,
@@ -86,65 +89,69 @@ impl<S: Socket> Driver<S> {
         datagram: &[u8],
         nonce: &[u8],
     ) -> bool {
-        let Some(accept) = self.accept.clone().filter(|accept| accept.is_open()) else {
-            self.stats.refused_no_listener += 1;
-            return false;
-        };
-        let limits = &self.config.limits;
-        if self.conns.len() >= limits.max_connections {
-            self.stats.refused_max_connections += 1;
-            return false;
-        }
-        if accept.len() >= limits.backlog {
-            self.stats.refused_backlog += 1;
-            return false;
-        }
-        match self.strangers.check_admission(from.ip(), limits.max_unvalidated) {
-            Ok(()) => {}
-            Err(Refusal::Full) => {
-                self.stats.refused_max_unvalidated += 1;
-                return false;
-            }
-            Err(Refusal::Source) => {
-                self.stats.refused_per_ip += 1;
-                return false;
-            }
-        }
+        let Some(accept) = self.accept_queue(from) else { return false };
         let Ok(header) = Header::parse(datagram) else { return false };
         let filter = self.config.accept_filter.as_ref();
         if filter.is_some_and(|filter| !filter.admits(from, header.conv)) {
             self.stats.refused_accept_filter += 1;
             return false;
         }
-        let (until, holds_back) = (now + limits.validation_timeout, limits.require_validation);
-        // Whoever recorded this opening cannot make another conversation of it, from anywhere.
-        if !self.is_new_opening(now, nonce) {
+        // A recorded initial datagram opens no second connection, whatever address it is sent from.
+        if !self.is_new_initial(now, nonce) {
             self.stats.dropped_replayed += 1;
             return false;
         }
-        // One datagram to an address, however many conversations are opened in its name.
-        let first = usize::from(self.config.kcp.mtu).max(MIN_INITIAL_ALLOWANCE);
-        let floor = if self.peers.contains(from) { 0 } else { first };
-        // The configuration was validated when the driver was made.
+        let limits = &self.config.limits;
+        let (deadline, defers) = (now + limits.validation_timeout, limits.require_validation);
+        // One allowance per address, however many connections are opened in its name.
+        let allowance = if self.peers.contains(from) {
+            0
+        } else {
+            usize::from(self.config.kcp.mtu).max(MIN_INITIAL_ALLOWANCE)
+        };
+        // Fails on an invalid configuration only, and that was validated before.
         let Ok(shared) = self.open(now, (from, header.conv), Some(opening)) else { return false };
         self.stats.passive_opens += 1;
         let id = shared.id;
         let stream = KcpStream::new(shared);
-        self.strangers.enter(from.ip());
+        let (deferred, stream) = if defers { (Some(stream), None) } else { (None, Some(stream)) };
+        self.unvalidated.enter(from.ip());
         if let Some(conn) = self.get_mut(id) {
-            conn.require_validation(now, floor, until);
+            conn.require_validation(now, allowance, deadline, deferred);
         }
-        let taken = self.deliver(now, id, datagram, PacketType::Regular);
-        if holds_back && let Some(conn) = self.get_mut(id) {
-            conn.defer_accept(stream);
-        } else {
+        let accepted = self.deliver(now, id, datagram, PacketType::Regular);
+        if let Some(stream) = stream {
             self.scratch.wakers.extend(accept.push(stream));
         }
-        taken
+        accepted
     }
 
-    /// Whether a datagram of a live conversation opens it anew. Such a datagram is dropped: whoever
-    /// means it repeats it.
+    /// The accept queue, if the limits permit one more connection from `from`. Counts a refusal.
+    fn accept_queue(&mut self, from: SocketAddr) -> Option<Arc<AcceptQueue>> {
+        let (limits, stats) = (&self.config.limits, &mut self.stats);
+        let Some(accept) = self.accept.as_ref().filter(|accept| accept.is_open()) else {
+            stats.refused_no_listener += 1;
+            return None;
+        };
+        if self.conns.len() >= limits.max_connections {
+            stats.refused_max_connections += 1;
+            return None;
+        }
+        if accept.len() >= limits.backlog {
+            stats.refused_backlog += 1;
+            return None;
+        }
+        match self.unvalidated.check_admission(from.ip(), limits.max_unvalidated) {
+            Ok(()) => return Some(accept.clone()),
+            Err(Refusal::Full) => stats.refused_max_unvalidated += 1,
+            Err(Refusal::Source) => stats.refused_per_ip += 1,
+        }
+        None
+    }
+
+    /// Whether a datagram of a live connection is the initial datagram of another one: the peer may
+    /// have restarted and lost its state. The datagram is dropped and the peer is pinged; a peer
+    /// that did restart retransmits.
     pub(super) fn is_restart(
         &mut self,
         now: Instant,
@@ -157,8 +164,8 @@ impl<S: Socket> Driver<S> {
         if !conn.is_other_opening(opening, datagram) {
             return false;
         }
-        // What was recorded and is played again says nothing about now.
-        if !self.is_new_opening(now, nonce) {
+        // A replayed initial datagram is no sign of a restart.
+        if !self.is_new_initial(now, nonce) {
             self.stats.dropped_replayed += 1;
             return true;
         }
@@ -170,14 +177,14 @@ impl<S: Socket> Driver<S> {
         true
     }
 
-    /// The peer of a conversation has proved that it is there.
-    pub(super) fn on_proof(&mut self, id: ConnId) {
+    /// The address of a connection's peer is validated: it has answered a ping of this connection.
+    pub(super) fn on_validated(&mut self, id: ConnId) {
         let Some(conn) = self.get_mut(id) else { return };
-        let ((peer, conv), stream) = (conn.key(), conn.take_held_back());
-        let opened_it = conn.is_opened_by_peer();
+        let ((peer, conv), deferred) = (conn.key(), conn.finish_validation());
+        let passive = conn.is_opened_by_peer();
         self.peers.validate(peer);
-        if opened_it {
-            self.strangers.leave(peer.ip());
+        if passive {
+            self.unvalidated.leave(peer.ip());
             if self.config.migration != Migration::Off {
                 self.demux.make_movable(conv, id);
             }
@@ -185,10 +192,10 @@ impl<S: Socket> Driver<S> {
         } else {
             self.connect_pacer.on_answer();
         }
-        let Some(stream) = stream else { return };
+        let Some(stream) = deferred else { return };
         let Some(accept) = &self.accept else { return };
         if accept.len() >= self.config.limits.backlog {
-            // Dropped like one that nobody accepted.
+            // The stream is dropped, as one that the application does not accept.
             self.stats.refused_backlog += 1;
             return;
         }
@@ -196,7 +203,7 @@ impl<S: Socket> Driver<S> {
         self.scratch.wakers.extend(wakers);
     }
 
-    /// Ends what the same peer had opened before, where that is asked for.
+    /// Ends the older connections of the same peer with `Replaced` (`SessionPolicy`).
     fn replace_others(&mut self, newest: ConnId, peer: SocketAddr) {
         if self.config.session_policy == SessionPolicy::KeepBoth || !self.peers.has_several(peer) {
             return;

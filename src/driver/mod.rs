@@ -1,12 +1,16 @@
-//! The driver: one task per socket that owns everything with protocol meaning.
+//! Driver of one UDP socket: one task that owns every connection, timer and buffer of an endpoint.
 //!
-//! [`Driver::turn`] does everything except waiting: it sends what was left over, receives, looks
-//! into the mailbox, lets expired timers act, serves each conversation that something happened to,
-//! and sends. It is synchronous and takes the time as an argument, so whole endpoints run on a
-//! simulated network. The waiting is in [`task`].
+//! [`Driver::turn`] does everything except waiting: it flushes what the last turn left over,
+//! receives, drains the mailbox, expires timers, serves each ready connection, and flushes. A turn
+//! is synchronous and takes the time as an argument, so the tests run whole endpoints on a simulated
+//! network (tests/sim_world.rs). The waiting is in [`task`].
 //!
-//! A turn is bounded: so many datagrams in, so many out, the rest in the next turn. Conversations
-//! take turns in the order in which they became ready, each with a quota.
+//! A turn is bounded: a fixed number of datagrams is received and sent, the rest waits for the next
+//! turn. Connections are served in the order in which they became ready, each with a quota
+//! (tests/fairness.rs).
+//!
+//! `accept`, `migration`, `receive`, `requests`, `serve` and `stats` hold the methods of [`Driver`]
+//! by concern. All other modules of the folder are types that know nothing of [`Driver`].
 
 mod accept;
 mod connect_pacer;
@@ -19,6 +23,7 @@ mod peer_table;
 mod receive;
 pub(crate) mod replay_filter;
 mod requests;
+mod scratch;
 pub(crate) mod send_batch;
 mod serve;
 mod stats;
@@ -28,14 +33,12 @@ mod tests;
 mod timer_wheel;
 mod unvalidated;
 
-use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use chacha20::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 use slab::Slab;
@@ -48,116 +51,96 @@ use crate::driver::demux::Demux;
 use crate::driver::packet_codec::PacketCodec;
 use crate::driver::peer_table::PeerTable;
 use crate::driver::replay_filter::ReplayFilter;
-use crate::driver::send_batch::{Flushed, SendBatch};
+use crate::driver::scratch::Scratch;
+use crate::driver::send_batch::SendBatch;
 pub(crate) use crate::driver::task::DriverTask;
 use crate::driver::timer_wheel::TimerWheel;
 use crate::driver::unvalidated::UnvalidatedPeers;
 use crate::error::ConnectionError;
 use crate::listener::AcceptQueue;
-use crate::shared::connection::Outgoing;
 use crate::shared::notifier::{ConnId, Mailbox, Request};
 use crate::stats::EndpointStats;
-use crate::sys::{RxBatch, Socket};
+use crate::sys::Socket;
 use crate::trace;
 use crate::util::sync::{Arc, Mutex, lock};
 
-/// Receive calls per turn; each fills several wide buffers.
-const RECV_CALLS: usize = 2;
-/// Datagrams that leave per turn, copies included; how many of them may be answers that do not
-/// wait for their conversation to be served; and how many are one conversation's. Whole trains,
-/// which are 46 datagrams of 1,400 bytes.
+/// Datagrams sent per turn, duplicates and parity included: six GSO batches of 46 datagrams. A
+/// batch is at most 65,000 bytes (`send_batch`), which is 46 datagrams of the default 1,400 bytes.
+/// `core` bounds full datagrams before an ACK by 44, a batch at the 1,472 bytes of Ethernet.
 const TURN_PACKETS: usize = 276;
-const TURN_ANSWERS: usize = 138;
-const CONN_PACKETS: usize = 138;
-/// How long a socket outlives its last conversation at most: the last answer may be lost, and peers
-/// repeat what was not answered after a second at the latest.
-const TIME_WAIT: Duration = Duration::from_secs(2);
-/// How often a blocked socket lets timers be looked at: most of what is due cannot leave anyway.
-const BLOCKED_REST: Duration = Duration::from_millis(10);
+/// Least interval between two timer turns while the socket is blocked. Most of what a timer makes
+/// due cannot be sent then.
+const BLOCKED_TIMER_INTERVAL: Duration = Duration::from_millis(10);
 
-/// What a turn ended with.
+/// What to do after a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// More is waiting; let others run first.
+    /// More is ready to be received or sent: run again after other tasks had a chance.
     Again,
-    /// Nothing to do until something happens.
+    /// Nothing is ready: wait for the socket, the mailbox or [`Driver::deadline`].
     Idle,
-    /// Nobody needs this driver any more, or its socket is gone.
+    /// The driver has no connections and no handles, or its socket has failed for good.
     Finished,
-}
-
-/// Working memory that only a turn needs.
-#[derive(Debug, Default)]
-struct Scratch {
-    wakers: Vec<Waker>,
-    outgoing: VecDeque<Outgoing>,
-    chunks: VecDeque<Bytes>,
-}
-
-thread_local! {
-    /// Receive buffers are wide and a turn never yields, so the drivers of a thread share one set:
-    /// a process with thousands of sockets has as many sets as threads.
-    static RX: RefCell<Option<RxBatch>> = const { RefCell::new(None) };
 }
 
 #[derive(Debug)]
 pub(crate) struct Driver<S> {
     socket: S,
     config: Config,
-    /// Its part for the state machines, which see what the stages leave of a datagram.
+    /// Configuration of the state machines: datagram sizes are without FEC and cipher overhead.
     core: KcpConfig,
     mailbox: Arc<Mailbox>,
-    /// Where conversations opened by peers go, while somebody listens.
+    /// Where passively opened connections are queued; `None` until the first `listen`.
     accept: Option<Arc<AcceptQueue>>,
     conns: Slab<Box<Conn>>,
-    strangers: UnvalidatedPeers,
+    unvalidated: UnvalidatedPeers,
     connect_pacer: ConnectPacer,
     demux: Demux,
     peers: PeerTable,
     codec: PacketCodec,
-    /// Of datagrams that opened a conversation, at any socket of a group. Its lock is a leaf.
+    /// Nonces of the datagrams that opened a connection, shared by the sockets of a group. No other
+    /// lock is taken while this one is held.
     initial_nonces: Arc<Mutex<ReplayFilter>>,
-    /// Of the latest ones.
+    /// Nonces of the last `replay_window` datagrams of this socket.
     replay_filter: ReplayFilter,
-    /// Working memory: what FEC recovered.
-    recovered: Vec<(ConnId, Vec<u8>)>,
     timers: TimerWheel,
-    /// Conversations that something happened to, each once.
+    /// Connections to serve. Invariant: a connection is in it at most once (`Conn::mark_ready`).
     ready: VecDeque<ConnId>,
     tx: SendBatch,
-    /// Datagrams of other protocols are left over.
+    /// Datagrams of `send_raw` did not all fit into the last turn.
     raw_pending: bool,
+    /// True from a send that would block until a flush succeeds.
     blocked: bool,
-    /// Until when it answers peers that may not know yet that a conversation is over.
+    /// Until when a driver without users answers for connections in TIME-WAIT.
     time_wait_until: Option<Instant>,
-    /// When the last turn was.
     last_turn: Instant,
-    /// Receive errors since the last datagram, and until when that is reason enough to wait.
+    /// Receive errors since the last datagram.
     recv_failures: u32,
+    /// Until when the socket is not read, after too many receive errors in a row.
     recv_backoff_until: Option<Instant>,
-    /// Datagrams that may still leave in this turn.
+    /// Datagrams that may still be sent in this turn.
     budget: usize,
+    /// Generation of the last connection: tells two connections apart that used the same slot.
     generations: u32,
     rng: ChaCha8Rng,
-    /// Conversations that still deliver what a dropped handle or a shutdown left behind.
+    /// Connections for which `Conn::is_lingering` holds; `wait_idle` waits until this is 0.
     lingering: usize,
-    /// Conversations that need fragments, and whether the socket was told.
+    /// Connections with segments in flight that are larger than the path MTU.
     oversized_connections: usize,
+    /// Whether the socket was asked to permit IP fragmentation.
     fragments: bool,
     idle_waiters: Vec<oneshot::Sender<()>>,
     stats: EndpointStats,
+    /// The statistics that handles see.
     published: EndpointStats,
     scratch: Scratch,
-    ids: Vec<ConnId>,
-    commands: Vec<Request>,
-    expired: Vec<usize>,
-    /// Conversations looked at so far.
+    /// Connections served so far.
     #[cfg(test)]
     served: usize,
 }
 
 impl<S: Socket> Driver<S> {
-    /// `seed` is secret: conversation ids, time stamp epochs and cookies come from it.
+    /// `seed` is secret: conversation ids, epochs of timestamps and cookies are derived from it.
     pub(crate) fn new(
         socket: S,
         config: Config,
@@ -175,14 +158,13 @@ impl<S: Socket> Driver<S> {
             core: config.core(),
             peers: PeerTable::new(&config),
             codec: PacketCodec::new(&config, secret),
-            initial_nonces: Arc::new(Mutex::new(ReplayFilter::of_openings())),
+            initial_nonces: Arc::new(Mutex::new(ReplayFilter::of_initials())),
             replay_filter: ReplayFilter::of_latest(config.replay_window),
-            recovered: Vec::new(),
             config,
             mailbox,
             accept,
             conns: Slab::new(),
-            strangers: UnvalidatedPeers::default(),
+            unvalidated: UnvalidatedPeers::default(),
             connect_pacer: ConnectPacer::new(now),
             demux: Demux::default(),
             timers: TimerWheel::new(now),
@@ -204,31 +186,28 @@ impl<S: Socket> Driver<S> {
             stats: EndpointStats::default(),
             published: EndpointStats::default(),
             scratch: Scratch::default(),
-            ids: Vec::new(),
-            commands: Vec::new(),
-            expired: Vec::new(),
             #[cfg(test)]
             served: 0,
         })
     }
 
-    /// Shares with the other drivers of a group what they remember of openings: one that was
-    /// recorded could be played to each of them otherwise.
-    pub(crate) fn share_openings(&mut self, openings: Arc<Mutex<ReplayFilter>>) {
-        self.initial_nonces = openings;
+    /// Shares the nonces of initial datagrams with the other drivers of a group. A recorded initial
+    /// datagram could open a connection at each of them otherwise.
+    pub(crate) fn share_initial_nonces(&mut self, nonces: Arc<Mutex<ReplayFilter>>) {
+        self.initial_nonces = nonces;
     }
 
-    /// Whether an opening with this nonce is new.
-    fn is_new_opening(&self, now: Instant, nonce: &[u8]) -> bool {
+    /// Records the nonce of an initial datagram. Returns false for a replayed one.
+    fn is_new_initial(&self, now: Instant, nonce: &[u8]) -> bool {
         lock(&self.initial_nonces).insert(now, nonce)
     }
 
-    /// Everything except waiting.
+    /// Runs one turn: everything except waiting. See the module documentation for the order.
     pub(crate) fn turn(&mut self, now: Instant) -> Turn {
         (self.budget, self.last_turn) = (TURN_PACKETS, now);
         let mut usable = self.flush();
-        // Now, before the batch fills again: it may never be empty later while others are busy.
-        self.settle_idle_waiters();
+        // The batch is empty here. With other connections sending it may never be empty later.
+        self.notify_idle_waiters();
         let more = match self.receive(now) {
             Ok(more) => more,
             Err(error) => {
@@ -237,13 +216,13 @@ impl<S: Socket> Driver<S> {
             }
         };
         self.read_mailbox(now);
-        self.expire(now);
+        self.expire_timers(now);
         self.connect_pacer.release(now, &mut self.ready);
         usable = usable.and_then(|()| self.serve(now));
         usable = usable.and_then(|()| self.flush());
-        // Before whoever waited looks at them.
+        // A woken task reads the statistics: publish before any task is woken.
         self.publish();
-        self.settle_idle_waiters();
+        self.notify_idle_waiters();
         self.scratch.wakers.drain(..).for_each(Waker::wake);
         match usable {
             Err(error) => {
@@ -261,28 +240,27 @@ impl<S: Socket> Driver<S> {
         self.mailbox.local()
     }
 
-    /// Whether this turn was cut short.
+    /// Whether connections or raw datagrams are left over from this turn.
     fn has_more(&self) -> bool {
         !self.ready.is_empty() || self.raw_pending
     }
 
-    /// When the next turn is due if nothing else happens.
+    /// When the next turn is due if neither the socket nor a handle wakes the driver before.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        let timer = self
-            .timers
-            .next()
-            .map(|next| if self.blocked { next.max(self.last_turn + BLOCKED_REST) } else { next });
-        let leaves = self.stays().filter(|_| self.has_no_users());
-        let knocks = self.connect_pacer.deadline().filter(|_| !self.blocked);
-        [timer, knocks, self.recv_backoff_until, leaves].into_iter().flatten().min()
+        let timer = self.timers.next().map(|next| {
+            if self.blocked { next.max(self.last_turn + BLOCKED_TIMER_INTERVAL) } else { next }
+        });
+        let time_wait = self.time_wait_end().filter(|_| self.has_no_users());
+        let connects = self.connect_pacer.deadline().filter(|_| !self.blocked);
+        [timer, connects, self.recv_backoff_until, time_wait].into_iter().flatten().min()
     }
 
-    /// Whether the socket is left alone for a while: it has only failed of late.
+    /// Whether the socket is not read for a while, after receive errors in a row.
     pub(crate) fn is_resting(&self) -> bool {
         self.recv_backoff_until.is_some()
     }
 
-    /// Whether a turn was cut short or a handle has something to say.
+    /// Whether the last turn left something over or a handle has notified the driver.
     #[cfg(test)]
     fn has_mail(&self) -> bool {
         (self.has_more() && !self.blocked) || self.mailbox.register(Waker::noop())
@@ -303,74 +281,44 @@ impl<S: Socket> Driver<S> {
         &self.socket
     }
 
-    /// Whether the socket takes no more datagrams now.
+    /// Whether the last send would have blocked.
     pub(crate) fn is_blocked(&self) -> bool {
         self.blocked
     }
 
     fn is_unused(&self) -> bool {
-        self.has_no_users() && self.stays().is_none()
+        self.has_no_users() && self.time_wait_end().is_none()
     }
 
-    /// Whether there is no conversation, and nobody who could open one from here.
+    /// Whether there is neither a connection nor a handle that could open one.
     fn has_no_users(&self) -> bool {
         self.conns.is_empty() && self.mailbox.handles() == 0
     }
 
-    /// Until when it stays for what peers may repeat, as long as that lies ahead.
-    fn stays(&self) -> Option<Instant> {
+    /// When the socket may close although peers may retransmit to ended connections; `None` once
+    /// that time has passed.
+    fn time_wait_end(&self) -> Option<Instant> {
         self.time_wait_until.filter(|until| self.last_turn < *until)
-    }
-
-    /// Sends the batch. An error means that the socket cannot be used any more.
-    fn flush(&mut self) -> io::Result<()> {
-        if self.tx.is_empty() {
-            return Ok(());
-        }
-        let fragments = self.oversized_connections > 0;
-        if fragments != self.fragments {
-            self.socket.set_ip_fragmentation(fragments);
-            self.fragments = fragments;
-        }
-        self.codec.seal(&mut self.tx);
-        let flushed = self.tx.flush(&mut self.socket, &mut self.stats);
-        self.blocked = matches!(flushed, Flushed::Blocked);
-        for (dst, size) in self.tx.take_too_large() {
-            self.on_message_too_big(dst, size);
-        }
-        if let Some(error) = self.tx.take_fault() {
-            self.mailbox.set_fault(error);
-        }
-        if let Flushed::Fatal(error) = flushed { Err(error) } else { Ok(()) }
-    }
-
-    /// The path to `dst` refuses datagrams of this size: new segments get smaller.
-    fn on_message_too_big(&mut self, dst: SocketAddr, size: usize) {
-        for slot in self.peers.slots(dst) {
-            if let Some(conn) = self.conns.get_mut(slot) {
-                conn.lower_mtu(size);
-            }
-        }
     }
 
     // ----- mailbox and timers -----
 
     fn read_mailbox(&mut self, now: Instant) {
-        let (mut ids, mut commands) =
-            (std::mem::take(&mut self.ids), std::mem::take(&mut self.commands));
-        self.mailbox.drain(&mut ids, &mut commands);
+        let (mut ids, mut requests) =
+            (std::mem::take(&mut self.scratch.ids), std::mem::take(&mut self.scratch.requests));
+        self.mailbox.drain(&mut ids, &mut requests);
         for id in ids.drain(..) {
             self.schedule(id);
         }
-        for command in commands.drain(..) {
-            self.on_command(now, command);
+        for request in requests.drain(..) {
+            self.on_request(now, request);
         }
-        (self.ids, self.commands) = (ids, commands);
+        (self.scratch.ids, self.scratch.requests) = (ids, requests);
         self.send_raw();
     }
 
-    fn on_command(&mut self, now: Instant, command: Request) {
-        match command {
+    fn on_request(&mut self, now: Instant, request: Request) {
+        match request {
             Request::Set(id, setting) => {
                 if let Some(conn) = self.get_mut(id) {
                     conn.apply(setting);
@@ -383,21 +331,18 @@ impl<S: Socket> Driver<S> {
             }
             Request::Connect { peer, conv, reply } => {
                 let stream = self.connect(now, peer, conv);
-                // Whoever asked may be gone; the stream is then dropped like any other.
+                // A caller that was cancelled drops the reply, and with it the connection.
                 drop(reply.send(stream));
             }
-            // The same goes for a listener, and a socket that was replaced stays so.
+            // A cancelled `listen` drops its listener; a cancelled `rebind` stays in effect.
             Request::Listen(reply) => drop(reply.send(self.listen())),
             Request::Rebind(rebind, reply) => drop(reply.send(self.rebind(now, rebind))),
-            Request::WaitIdle(reply) => {
-                self.look_at_ready(now);
-                self.idle_waiters.push(reply);
-            }
+            Request::WaitIdle(reply) => self.wait_idle(now, reply),
         }
     }
 
-    fn expire(&mut self, now: Instant) {
-        let mut expired = std::mem::take(&mut self.expired);
+    fn expire_timers(&mut self, now: Instant) {
+        let mut expired = std::mem::take(&mut self.scratch.expired);
         self.timers.expire(now, &mut expired);
         for slot in expired.drain(..) {
             if let Some(conn) = self.conns.get_mut(slot) {
@@ -406,17 +351,17 @@ impl<S: Socket> Driver<S> {
                 self.schedule(id);
             }
         }
-        self.expired = expired;
+        self.scratch.expired = expired;
     }
 
-    // ----- conversations -----
+    // ----- connections -----
 
     fn get_mut(&mut self, id: ConnId) -> Option<&mut Conn> {
         let conn = self.conns.get_mut(id.slot as usize)?;
         (conn.id() == id).then_some(&mut **conn)
     }
 
-    /// Puts a conversation on the list of those to serve.
+    /// Puts a connection on the ready list.
     fn schedule(&mut self, id: ConnId) {
         if self.get_mut(id).is_some_and(Conn::mark_ready) {
             self.ready.push_back(id);
@@ -425,11 +370,12 @@ impl<S: Socket> Driver<S> {
 }
 
 impl<S> Drop for Driver<S> {
-    /// However the driver ends, a panic or the end of the runtime included, nobody is left asleep.
+    /// Ends all connections with `EndpointClosed` and wakes their tasks. Runs too when a turn panics
+    /// or the runtime shuts down, so that no task waits for a driver that is gone.
     fn drop(&mut self) {
-        let mut commands = Vec::new();
-        self.mailbox.close(&mut self.ids, &mut commands);
-        drop(commands);
+        let mut requests = Vec::new();
+        self.mailbox.close(&mut self.scratch.ids, &mut requests);
+        drop(requests);
         let mut wakers: Vec<Waker> = Vec::new();
         for mut conn in self.conns.drain() {
             conn.deliver_rest(&mut self.scratch);

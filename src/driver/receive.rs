@@ -1,10 +1,11 @@
-//! The receiving half of a turn.
+//! The receiving half of a turn: opens datagrams, routes them and delivers them to connections.
 
+use std::cell::RefCell;
 use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use super::{Driver, RECV_CALLS, RX, TURN_ANSWERS, TURN_PACKETS};
+use super::{Driver, TURN_PACKETS};
 use crate::core::connection::PacketType;
 use crate::core::segment::{self, Header};
 use crate::driver::demux::Route;
@@ -14,21 +15,32 @@ use crate::fec::{self, FecFlag, oob};
 use crate::shared::notifier::ConnId;
 use crate::sys::{RecvFault, RxBatch, Socket, classify_recv, count};
 
-/// Receive errors in a row after which the socket is left alone for a while, and how long at
-/// most.
-const PATIENCE: u32 = 64;
-const LONGEST_REST: Duration = Duration::from_millis(50);
+/// Receive calls per turn; each fills several buffers of 64 KiB (GRO batches).
+pub(super) const RECV_CALLS: usize = 2;
+/// Datagrams per turn that answer a received one at once, before the ready connections are served:
+/// three GSO batches, half of what a turn may send.
+const TURN_ANSWERS: usize = 138;
+/// Receive errors in a row after which the socket is not read for a while.
+const RECV_ERROR_LIMIT: u32 = 64;
+/// Longest time for which the socket is then not read; the first time is 2 ms, and each further
+/// error doubles it.
+const MAX_RECV_BACKOFF: Duration = Duration::from_millis(50);
+
+thread_local! {
+    /// Receive buffers. They are large and a turn never yields, so the drivers of a thread share
+    /// one set: a process with thousands of sockets has as many sets as threads.
+    static RX: RefCell<Option<RxBatch>> = const { RefCell::new(None) };
+}
 
 impl<S: Socket> Driver<S> {
-    /// Receives until nothing is there or the turn's share is used up. Returns whether more is
-    /// waiting; an error means that the socket cannot be used any more.
+    /// Receives until the socket is empty or the turn has made [`RECV_CALLS`] calls. Returns whether
+    /// more may be waiting. An error means that the socket has failed for good.
     pub(super) fn receive(&mut self, now: Instant) -> io::Result<bool> {
         if self.recv_backoff_until.is_some_and(|until| now < until) {
             return Ok(false);
         }
         self.recv_backoff_until = None;
-        // Taken out for the time of use: the thread's buffers are not borrowed while wakers or
-        // destructors of others might run.
+        // Taken out while in use: destructors that run meanwhile may drive another endpoint.
         let mut batch = RX.take().unwrap_or_else(RxBatch::new);
         let result = self.receive_into(now, &mut batch);
         RX.set(Some(batch));
@@ -47,15 +59,15 @@ impl<S: Socket> Driver<S> {
                         self.stats.recv_errors += 1;
                         count(&mut self.stats.recv_errors_by_class, &error);
                         self.mailbox.set_fault(error);
-                        if self.must_rest(now) {
+                        if self.backs_off(now) {
                             return Ok(false);
                         }
                         continue;
                     }
                 },
             }
-            for (from, stride, train) in batch.trains() {
-                for datagram in train.chunks_mut(stride.max(1)) {
+            for (from, segment_size, gro_batch) in batch.trains() {
+                for datagram in gro_batch.chunks_mut(segment_size.max(1)) {
                     self.on_datagram(now, &from, datagram);
                 }
             }
@@ -66,15 +78,16 @@ impl<S: Socket> Driver<S> {
         Ok(true)
     }
 
-    /// Counts a receive error. Errors that come without a datagram between them are not about
-    /// datagrams; asking on would only keep a processor busy.
-    fn must_rest(&mut self, now: Instant) -> bool {
+    /// Counts a receive error. Returns true from [`RECV_ERROR_LIMIT`] errors in a row on: the socket
+    /// is then left alone, since reading it further would keep a processor busy for nothing.
+    fn backs_off(&mut self, now: Instant) -> bool {
         self.recv_failures = self.recv_failures.saturating_add(1);
-        let Some(beyond) = self.recv_failures.checked_sub(PATIENCE).filter(|more| *more > 0) else {
+        let beyond = self.recv_failures.saturating_sub(RECV_ERROR_LIMIT);
+        if beyond == 0 {
             return false;
-        };
-        let rest = Duration::from_millis(1 << beyond.min(6)).min(LONGEST_REST);
-        self.recv_backoff_until = Some(now + rest);
+        }
+        let backoff = Duration::from_millis(1 << beyond.min(6)).min(MAX_RECV_BACKOFF);
+        self.recv_backoff_until = Some(now + backoff);
         true
     }
 
@@ -107,7 +120,7 @@ impl<S: Socket> Driver<S> {
             }
             FecFlag::Data => {
                 let datagram = body.get(fec::HEADER_LEN..).unwrap_or_default();
-                // What a conversation refuses is not to be believed about others either.
+                // A shard that its own connection rejects must not take part in a reconstruction.
                 if self.on_packet(now, from, datagram, nonce) {
                     self.on_shard(now, *from, body);
                 }
@@ -121,7 +134,8 @@ impl<S: Socket> Driver<S> {
         }
     }
 
-    /// Takes a KCP datagram, with the nonce of what brought it. Returns whether a conversation did.
+    /// Routes a KCP datagram; `nonce` is that of the packet it came in. Returns whether a connection
+    /// accepted it.
     fn on_packet(
         &mut self,
         now: Instant,
@@ -133,13 +147,13 @@ impl<S: Socket> Driver<S> {
             && datagram.starts_with(&[0; 4])
             && let Some(assigned) = self.demux.assign(*from, datagram)
         {
-            // Its first id is not 0, so this ends here.
+            // The assigned id is not 0, so this recursion is one level deep.
             return self.on_packet(now, from, &assigned, nonce);
         }
         match self.demux.route(now, from, datagram) {
             Route::Existing(id) if self.is_restart(now, id, datagram, nonce) => {}
             Route::Existing(id) => return self.deliver(now, id, datagram, PacketType::Regular),
-            // Of a peer that moved before its first data was acknowledged.
+            // A retransmission of the initial segment, from the new address of a migrated peer.
             Route::Open(opening) if self.is_initial_of_migrated(datagram, opening) => {
                 self.on_possible_migration(now, *from, datagram);
             }
@@ -148,7 +162,7 @@ impl<S: Socket> Driver<S> {
             }
             Route::Answer(header) => {
                 self.stats.dropped_time_wait += 1;
-                self.answer_for_ended(now, *from, &header);
+                self.answer_in_time_wait(now, *from, &header);
             }
             Route::Closed => self.stats.dropped_time_wait += 1,
             Route::Unknown => {
@@ -162,10 +176,11 @@ impl<S: Socket> Driver<S> {
         false
     }
 
-    /// Takes a shard for what it says of others. What it recovers counts only if it is whole and of
-    /// a conversation that lives at this address; it never opens one.
+    /// Feeds a FEC shard to the decoder of its address. A reconstructed datagram is delivered only
+    /// if it is well-formed and its connection exists at this address; it never opens one. Returns
+    /// whether the address is known.
     fn on_shard(&mut self, now: Instant, from: SocketAddr, shard: &[u8]) -> bool {
-        let (demux, recovered) = (&self.demux, &mut self.recovered);
+        let (demux, recovered) = (&self.demux, &mut self.scratch.recovered);
         let taken = self.peers.decode(now, from, shard, |datagram| {
             let conv = datagram.first_chunk().map_or(0, |conv| u32::from_le_bytes(*conv));
             let Some(id) = demux.find(&(from, conv)) else { return false };
@@ -175,15 +190,16 @@ impl<S: Socket> Driver<S> {
             recovered.push((id, datagram.to_vec()));
             true
         });
-        let mut recovered = std::mem::take(&mut self.recovered);
+        let mut recovered = std::mem::take(&mut self.scratch.recovered);
         for (id, datagram) in recovered.drain(..) {
             self.deliver(now, id, &datagram, PacketType::Fec);
         }
-        self.recovered = recovered;
+        self.scratch.recovered = recovered;
         taken
     }
 
-    /// Takes an out-of-band datagram, for a conversation that exists.
+    /// Delivers an out-of-band datagram to its connection. Without one the datagram is dropped: it
+    /// opens no connection.
     fn on_out_of_band(&mut self, now: Instant, from: SocketAddr, packet: &[u8]) {
         let Some((conv, payload)) = oob::parse(packet) else {
             self.stats.dropped_truncated += 1;
@@ -203,7 +219,7 @@ impl<S: Socket> Driver<S> {
         self.schedule(id);
     }
 
-    /// Returns whether the conversation took it.
+    /// Feeds a KCP datagram to a connection. Returns whether the connection accepted it.
     pub(super) fn deliver(
         &mut self,
         now: Instant,
@@ -211,36 +227,37 @@ impl<S: Socket> Driver<S> {
         datagram: &[u8],
         origin: PacketType,
     ) -> bool {
-        // Without a nonce of our own in it, a datagram that comes back is known by its segments.
-        let unmarked = !self.codec.detects_reflection() && origin == PacketType::Regular;
+        // Without a tagged nonce a reflected datagram can only be recognised by its segments.
+        let untagged = !self.codec.detects_reflection() && origin == PacketType::Regular;
         let Some(conn) = self.get_mut(id) else { return false };
-        if unmarked && conn.is_reflection(datagram) {
+        if untagged && conn.is_reflection(datagram) {
             self.stats.dropped_reflected += 1;
             return false;
         }
-        let awaited = conn.awaits_first();
-        let Ok(taken) = conn.input(now, datagram, origin) else {
+        let awaited = conn.awaits_first_data();
+        let Ok(outcome) = conn.input(now, datagram, origin) else {
             self.stats.dropped_malformed += 1;
             return false;
         };
-        // However it came: behind something else in a datagram, or recovered.
-        if awaited && !conn.awaits_first() {
+        // The first data may be the second segment of a datagram, or reconstructed by FEC.
+        if awaited && !conn.awaits_first_data() {
             let first = self.demux.first_data(datagram);
             if let (Some(first), Some(conn)) = (first, self.get_mut(id)) {
-                conn.add_opening(first);
+                conn.on_first_data(first);
             }
         }
-        if taken.proves {
-            self.on_proof(id);
+        if outcome.validated {
+            self.on_validated(id);
         }
-        if taken.wants_answer {
+        if outcome.immediate_ack {
             self.answer(now, id);
         }
         self.schedule(id);
         true
     }
 
-    /// The policy asks for an answer to each datagram; it joins the batch.
+    /// Transmits one datagram of a connection at once: `AckPolicy::Immediate` (kcp-go SetACKNoDelay)
+    /// wants an ACK for each received datagram.
     fn answer(&mut self, now: Instant, id: ConnId) {
         let may = self.may_answer();
         if let Some(conn) = self.conns.get_mut(id.slot as usize).filter(|_| may) {
@@ -251,13 +268,13 @@ impl<S: Socket> Driver<S> {
         }
     }
 
-    /// Whether the turn has room for an answer that waits for nobody's turn.
+    /// Whether another answer may leave at once in this turn.
     pub(super) fn may_answer(&self) -> bool {
         !self.blocked && !self.tx.is_full() && self.budget > TURN_PACKETS - TURN_ANSWERS
     }
 
-    /// Answers on behalf of a conversation that ended.
-    fn answer_for_ended(&mut self, now: Instant, to: SocketAddr, header: &Header) {
+    /// Answers a segment to a connection in TIME-WAIT with `header`, an ACK, FIN-ACK, RST or RST-ACK.
+    fn answer_in_time_wait(&mut self, now: Instant, to: SocketAddr, header: &Header) {
         if !self.may_answer() {
             return;
         }

@@ -22,7 +22,7 @@ pub(crate) struct ReplayFilter {
 
 impl ReplayFilter {
     /// Of the datagrams that opened a conversation.
-    pub(crate) fn of_openings() -> Self {
+    pub(crate) fn of_initials() -> Self {
         Self::new(OPENINGS, Some(OPENING_LIFE))
     }
 
@@ -74,7 +74,7 @@ mod tests {
     #[test]
     fn an_opening_is_remembered_for_ten_minutes() {
         let start = Instant::now();
-        let mut nonces = ReplayFilter::of_openings();
+        let mut nonces = ReplayFilter::of_initials();
         assert!(nonces.insert(start, b"0123456789ab"));
         assert!(!nonces.insert(start + OPENING_LIFE / 2, b"0123456789ab"));
         assert!(nonces.insert(start + OPENING_LIFE / 2, b"0123456789ac"));

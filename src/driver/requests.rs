@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use rand_core::Rng;
+use tokio::sync::oneshot;
 
 use super::Driver;
 use crate::endpoint::{Endpoint, unresolved};
@@ -90,6 +91,30 @@ impl<S: Socket> Driver<S> {
             }
         }
         Err(failure.unwrap_or_else(unresolved))
+    }
+
+    /// Answers `reply` once no connection is lingering. The ready connections exchange their queues
+    /// first: a write or a drop made before `wait_idle` must count. Waiting until the ready list is
+    /// empty would not do, since busy connections are always on it.
+    pub(super) fn wait_idle(&mut self, now: Instant, reply: oneshot::Sender<()>) {
+        for id in &self.ready {
+            if let Some(conn) = self.conns.get_mut(id.slot as usize).filter(|c| c.id() == *id) {
+                conn.exchange_queues(now, &mut self.scratch);
+                conn.update_lingering(now, false, &mut self.lingering);
+            }
+        }
+        self.idle_waiters.push(reply);
+    }
+
+    /// Notifies the callers of `wait_idle` once no connection is lingering and the batch is empty.
+    pub(super) fn notify_idle_waiters(&mut self) {
+        if self.lingering > 0 || !self.tx.is_empty() {
+            return;
+        }
+        for waiter in self.idle_waiters.drain(..) {
+            // A cancelled caller has dropped its receiver.
+            let _ = waiter.send(());
+        }
     }
 
     /// Puts datagrams of other protocols into the batch, past the stages. What does not fit waits.

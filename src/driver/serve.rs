@@ -1,34 +1,45 @@
-//! The serving part of a turn: each ready conversation looks at its queues, sends what is due, and
-//! settles.
+//! The sending half of a turn: each ready connection exchanges bytes with its queues, transmits
+//! what is due and advances its lifecycle; full batches are flushed to the socket.
 
 use std::io;
-use std::time::Instant;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
-use super::{CONN_PACKETS, Driver, TIME_WAIT};
+use super::Driver;
+use crate::driver::demux::TimeWait;
 use crate::driver::packet_writer::PacketWriter;
+use crate::driver::send_batch::Flushed;
 use crate::shared::notifier::ConnId;
 use crate::sys::Socket;
 
-/// Why a turn ended before a connection had sent everything that is due.
+/// Datagrams that one connection may send before the other ready connections come first: three
+/// GSO batches, half of what a turn may send (tests/fairness.rs).
+const CONN_PACKETS: usize = 138;
+/// How long a driver without users answers for connections in TIME-WAIT, at most. RFC 9293 3.4.1
+/// keeps TIME-WAIT for two segment lifetimes; here a peer retransmits an unanswered FIN or RST
+/// once a second at least, and the demultiplexer of a driver in use keeps the state for longer.
+const SOCKET_TIME_WAIT: Duration = Duration::from_secs(2);
+
+/// Why a connection was served without sending everything that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unfinished {
-    /// The turn's budget is used up or the socket is blocked: the connection comes first next time.
+    /// The turn's budget is used up or the socket is blocked.
     Full,
-    /// The connection has used its quota: the other ready connections come first.
+    /// The connection has used its quota.
     Quota,
 }
 
 impl<S: Socket> Driver<S> {
-    /// Serves the ready conversations until the turn's budget is used up. While the socket is
-    /// blocked each is looked at once, for what does not concern sending.
+    /// Serves the ready connections until the turn's budget is used up. While the socket is
+    /// blocked each is served once for its queues and its lifecycle, and sends nothing.
     pub(super) fn serve(&mut self, now: Instant) -> io::Result<()> {
         let mut left = self.ready.len();
         while left > 0 && (self.budget > 0 || self.blocked) {
             let Some(id) = self.ready.pop_front() else { break };
             left -= 1;
-            if let Some(interrupted) = self.serve_one(now, id)? {
-                match interrupted {
-                    // It keeps its place; while nothing can be sent the others are looked at.
+            if let Some(unfinished) = self.serve_one(now, id)? {
+                match unfinished {
+                    // First in the next turn. While the socket is blocked the others come first.
                     Unfinished::Full if !self.blocked => self.ready.push_front(id),
                     _ => self.ready.push_back(id),
                 }
@@ -37,7 +48,7 @@ impl<S: Socket> Driver<S> {
         Ok(())
     }
 
-    /// Serves one conversation; tells whether it has more to send.
+    /// Serves one connection. Returns why it has more to send, if it has.
     fn serve_one(&mut self, now: Instant, id: ConnId) -> io::Result<Option<Unfinished>> {
         #[cfg(test)]
         {
@@ -48,13 +59,34 @@ impl<S: Socket> Driver<S> {
             return Ok(None);
         };
         conn.exchange_queues(now, &mut self.scratch);
-        if !self.blocked && conn.would_begin(now) && !self.connect_pacer.admit(id) {
-            // Whoever waits for all to be over waits for this one as well.
-            conn.count_lingering(now, false, &mut self.lingering);
+        if !self.blocked && conn.would_connect(now) && !self.connect_pacer.admit(id) {
+            // The connect pacer puts it on the ready list again. `wait_idle` waits for its data.
+            conn.update_lingering(now, false, &mut self.lingering);
             return Ok(None);
         }
+        let unfinished = self.transmit_one(now, slot)?;
+        let Some(conn) = self.conns.get_mut(slot) else { return Ok(None) };
+        if unfinished.is_none() {
+            conn.unmark_ready();
+        }
+        let fec = self.peers.stats_of(conn.peer());
+        let over = conn.advance_lifecycle(now, fec, &mut self.scratch);
+        // A connection is removed once its last FIN or RST has left.
+        let over = over.filter(|_| unfinished.is_none());
+        conn.update_lingering(now, over.is_some(), &mut self.lingering);
+        conn.update_oversized(over.is_some(), &mut self.oversized_connections);
+        if let Some(time_wait) = over {
+            self.remove(now, id, time_wait);
+            return Ok(None);
+        }
+        let deadline = conn.deadline(now, |at| self.timers.coalesced_deadline(now, at));
+        self.timers.set(slot, deadline);
+        Ok(unfinished)
+    }
+
+    /// Transmits what is due on one connection, within its quota and the turn's budget.
+    fn transmit_one(&mut self, now: Instant, slot: usize) -> io::Result<Option<Unfinished>> {
         let mut quota = CONN_PACKETS;
-        let mut interrupted = None;
         loop {
             let Some(conn) = self.conns.get_mut(slot) else { return Ok(None) };
             let limit = if self.blocked { 0 } else { quota.min(self.budget) };
@@ -63,46 +95,64 @@ impl<S: Socket> Driver<S> {
             let sent = conn.transmit(now, &mut out, limit);
             (quota, self.budget) = (quota.saturating_sub(sent), self.budget.saturating_sub(sent));
             if sent < limit && !self.tx.is_full() {
-                break;
+                return Ok(None);
             }
             if self.tx.is_full() && !self.blocked {
                 self.flush()?;
             }
-            if self.blocked || self.budget == 0 || quota == 0 {
-                let full = self.blocked || self.budget == 0;
-                interrupted = Some(if full { Unfinished::Full } else { Unfinished::Quota });
-                break;
+            if self.blocked || self.budget == 0 {
+                return Ok(Some(Unfinished::Full));
+            }
+            if quota == 0 {
+                return Ok(Some(Unfinished::Quota));
             }
         }
-        let Some(conn) = self.conns.get_mut(slot) else { return Ok(None) };
-        if interrupted.is_none() {
-            conn.unmark_ready();
+    }
+
+    /// Removes a connection that has ended; the demultiplexer keeps its TIME-WAIT state.
+    fn remove(&mut self, now: Instant, id: ConnId, time_wait: TimeWait) {
+        let slot = id.slot as usize;
+        if time_wait.supports_control {
+            self.time_wait_until = Some(now + SOCKET_TIME_WAIT.min(self.config.linger));
         }
+        self.timers.set(slot, None);
+        let Some(conn) = self.conns.try_remove(slot) else { return };
         let peer = conn.peer();
-        let over = conn.advance_lifecycle(now, self.peers.stats_of(peer), &mut self.scratch);
-        // Not before its last words have left.
-        let over = over.filter(|_| interrupted.is_none());
-        conn.count_lingering(now, over.is_some(), &mut self.lingering);
-        conn.count_fragmenting(over.is_some(), &mut self.oversized_connections);
-        match over {
-            Some(tombstone) => {
-                let key = conn.key();
-                if tombstone.supports_control {
-                    self.time_wait_until = Some(now + TIME_WAIT.min(self.config.linger));
-                }
-                if conn.is_distrusted() {
-                    self.strangers.leave(peer.ip());
-                }
-                self.timers.set(slot, None);
-                self.conns.remove(slot);
-                self.demux.remove(now, key, id, tombstone);
-                self.peers.leave(peer, id.slot);
-                Ok(None)
-            }
-            None => {
-                let deadline = conn.deadline(now, |at| self.timers.coalesced_deadline(now, at));
-                self.timers.set(slot, deadline);
-                Ok(interrupted)
+        if conn.is_unvalidated() {
+            self.unvalidated.leave(peer.ip());
+        }
+        self.demux.remove(now, conn.key(), id, time_wait);
+        self.peers.leave(peer, id.slot);
+    }
+
+    /// Seals and sends the batch. An error means that the socket has failed for good.
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        if self.tx.is_empty() {
+            return Ok(());
+        }
+        let fragments = self.oversized_connections > 0;
+        if fragments != self.fragments {
+            self.socket.set_ip_fragmentation(fragments);
+            self.fragments = fragments;
+        }
+        self.codec.seal(&mut self.tx);
+        let flushed = self.tx.flush(&mut self.socket, &mut self.stats);
+        self.blocked = matches!(flushed, Flushed::Blocked);
+        for (dst, size) in self.tx.take_too_large() {
+            self.on_message_too_big(dst, size);
+        }
+        if let Some(error) = self.tx.take_fault() {
+            self.mailbox.set_fault(error);
+        }
+        if let Flushed::Fatal(error) = flushed { Err(error) } else { Ok(()) }
+    }
+
+    /// The operating system refused a datagram of `size` bytes to `dst` (EMSGSIZE). As a Packet Too
+    /// Big message does (RFC 8899 4.6), this lowers the MTU of every connection to that address.
+    fn on_message_too_big(&mut self, dst: SocketAddr, size: usize) {
+        for slot in self.peers.slots(dst) {
+            if let Some(conn) = self.conns.get_mut(slot) {
+                conn.lower_mtu(size);
             }
         }
     }

@@ -25,7 +25,7 @@ pub(super) struct Group {
 
 impl Group {
     pub(super) fn join<S: Socket>(&self, driver: &mut Driver<S>) {
-        driver.share_openings(self.openings.clone());
+        driver.share_initial_nonces(self.openings.clone());
     }
 }
 
@@ -47,7 +47,7 @@ impl Endpoint {
     ) -> io::Result<Self> {
         let sockets = UdpSocket::bind_group(addr, &config.socket)?;
         let group = (sockets.len() > 1)
-            .then(|| Group { openings: Arc::new(Mutex::new(ReplayFilter::of_openings())) });
+            .then(|| Group { openings: Arc::new(Mutex::new(ReplayFilter::of_initials())) });
         let mut others = Vec::new();
         for socket in sockets {
             let (config, accept) = (config.clone(), Some(accept.clone()));

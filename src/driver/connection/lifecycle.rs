@@ -1,214 +1,190 @@
-//! How a conversation ends, and until when it is kept.
+//! Lifecycle of a connection in the driver: from its creation, through `shutdown` and the drop of
+//! its last handle, to its removal.
+//!
+//! The states are those of the application's side: what the handles have done, and which timeout
+//! runs because of it. FIN and RST themselves are `core`'s (`core::close`), and what an ended
+//! connection still answers is TIME-WAIT (`demux`). Address validation (RFC 9000 8.1) runs beside
+//! the lifecycle, since a connection may be shut down or dropped before its peer is validated.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use super::{Conn, DISCARD_TIMEOUT, REST};
-use crate::driver::Scratch;
-use crate::driver::demux::TimeWait;
-use crate::error::ConnectionError;
-use crate::fec::FecStats;
-use crate::util::sync::Ordering;
+/// How long a dropped connection waits for ACKs of a peer whose data it discards. Without a reader
+/// such a peer is taken for one that does not read either. Counts from the last new ACK.
+const DISCARD_TIMEOUT: Duration = Duration::from_secs(1);
 
-impl Conn {
-    /// Tells the handles what changed. Returns what to remember of the conversation if it is over.
-    pub(in super::super) fn advance_lifecycle(
-        &mut self,
-        now: Instant,
-        fec: Option<FecStats>,
-        scratch: &mut Scratch,
-    ) -> Option<TimeWait> {
-        if self.ended.is_none() {
-            self.publish_progress(now, fec, scratch);
-            let end = self.end(now)?;
-            self.deliver_rest(scratch);
-            self.span.ended(end);
-            scratch.wakers.extend(self.shared.end(end).into_iter().flatten());
-            self.ended = Some(end);
-            self.close_until = Some(now + self.linger);
-            if self.must_send_reset(end) {
-                self.kcp.abort(now);
+/// State of a connection; the states compare to RFC 9293 3.3.2 as noted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lifecycle {
+    /// Handles may write (ESTABLISHED). Entered on creation; left on `shutdown`, on the drop of the
+    /// last handle, and on an error or abort.
+    Open,
+    /// The write side is shut down and not everything is acknowledged (FIN-WAIT-1). Entered on
+    /// `shutdown`; left once all is acknowledged, on the drop of the last handle, on the linger
+    /// timeout, and on an error or abort.
+    ShutDown {
+        /// When the state was entered, or the peer last acknowledged something new.
+        last_progress: Instant,
+    },
+    /// All data is acknowledged and `shutdown` has returned (FIN-WAIT-2 once the FIN is
+    /// acknowledged too); reading goes on. Entered from `ShutDown`; left when the peer's FIN is
+    /// read and ours acknowledged, on the drop of the last handle, and on an error or abort.
+    Drained {
+        /// Until when `wait_idle` waits for the FIN-ACK.
+        fin_ack_deadline: Instant,
+    },
+    /// The last handle is dropped: what was written is still delivered, nothing is read. Entered on
+    /// that drop; left once all is acknowledged and the FIN too, on the linger timeout, on the
+    /// discard timeout, and on an error.
+    Detached {
+        /// When the state was entered, or the peer last acknowledged something new.
+        last_progress: Instant,
+    },
+    /// The handles are notified of the end. Entered on the end, whatever it is; left by removal
+    /// once the RST, if one is due, is acknowledged or given up.
+    Ended {
+        /// Until when `wait_idle` waits for the acknowledgement of the RST.
+        reset_ack_deadline: Instant,
+    },
+}
+
+impl Lifecycle {
+    /// The application has shut down the write side.
+    pub(super) fn on_shutdown(&mut self, now: Instant) {
+        if *self == Self::Open {
+            *self = Self::ShutDown { last_progress: now };
+        }
+    }
+
+    /// The last handle was dropped.
+    pub(super) fn on_detached(&mut self, now: Instant) {
+        match self {
+            Self::Open | Self::ShutDown { .. } | Self::Drained { .. } => {
+                *self = Self::Detached { last_progress: now };
             }
-        }
-        (!self.kcp.is_resetting(now)).then(|| self.tombstone())
-    }
-
-    fn publish_progress(&mut self, now: Instant, fec: Option<FecStats>, scratch: &mut Scratch) {
-        if !self.told_established && self.kcp.is_established() {
-            self.told_established = true;
-            self.span.established();
-            scratch.wakers.extend(self.shared.set_established());
-        }
-        let una = self.kcp.una();
-        if una != self.progress.0 {
-            self.progress = (una, now);
-        }
-        if self.write_closed && !self.told_drained && self.is_drained() {
-            self.told_drained = true;
-            self.close_until = Some(now + self.linger);
-            scratch.wakers.extend(self.shared.set_drained());
-        }
-        self.shared.max_message.store(self.kcp.max_message_size(), Ordering::Relaxed);
-        let (counters, estimates) = (self.kcp.counters(), self.kcp.estimates());
-        self.shared.publish(|shown| {
-            (shown.counters, shown.estimates) = (counters, estimates);
-            shown.out_of_band = self.out_of_band;
-            shown.set_fec(fec);
-        });
-        self.plan_rest(now);
-    }
-
-    /// Whether the peer has acknowledged everything that was written.
-    fn is_drained(&self) -> bool {
-        self.kcp.is_drained() && !self.more
-    }
-
-    /// Why the conversation is over, if it is.
-    fn end(&self, now: Instant) -> Option<ConnectionError> {
-        if let Some(cause) = self.cause {
-            return Some(cause);
-        }
-        let drained = self.is_drained();
-        let over = self.reported_eof || (self.detached && !self.may_be_written_to());
-        if (self.detached || self.write_closed) && self.is_delivered() && over {
-            return Some(ConnectionError::Closed);
-        }
-        if self.discard_deadline().is_some_and(|until| now >= until) {
-            return Some(ConnectionError::Aborted);
-        }
-        if self.linger_until().is_some_and(|until| now >= until) {
-            let end = ConnectionError::LingerTimeout;
-            return Some(if drained { ConnectionError::Closed } else { end });
-        }
-        if self.doubt.as_ref().is_some_and(|doubt| now >= doubt.until) {
-            return Some(ConnectionError::DeadPeer);
-        }
-        self.kcp.close_reason()
-    }
-
-    /// Whether everything is done that was left to do: the peer has every byte, and knows that no
-    /// more come if it can.
-    fn is_delivered(&self) -> bool {
-        self.is_drained() && self.kcp.is_closed()
-    }
-
-    /// Whether the peer may still send, and would understand that nobody reads it: somebody should be
-    /// there to say so.
-    fn may_be_written_to(&self) -> bool {
-        let open = !self.kcp.peer_has_closed() && !self.kcp.has_discarded_data();
-        self.kcp.peer_supports_close() && open
-    }
-
-    /// Whether the peer has to hear that the conversation is over, since it may believe that
-    /// everything is well.
-    fn must_send_reset(&self, end: ConnectionError) -> bool {
-        match end {
-            ConnectionError::Aborted
-            | ConnectionError::ProtocolViolation
-            | ConnectionError::Replaced => true,
-            ConnectionError::Closed => self.kcp.has_discarded_data() && !self.kcp.peer_has_closed(),
-            _ => false,
+            Self::Detached { .. } | Self::Ended { .. } => {}
         }
     }
 
-    fn tombstone(&self) -> TimeWait {
-        // These know of the end, or have begun anew and must not take it for theirs.
-        let knows = matches!(
-            self.kcp.close_reason(),
-            Some(
-                ConnectionError::PeerRestarted
-                    | ConnectionError::PeerStateLost
-                    | ConnectionError::Reset
-            )
-        );
-        TimeWait {
-            openings: self.openings,
-            nxt: self.kcp.rcv_nxt(),
-            una: self.kcp.una(),
-            supports_control: self.kcp.peer_supports_close(),
-            reset_on_data: !knows && !self.kcp.peer_has_closed(),
+    /// The peer has acknowledged something new.
+    pub(super) fn on_progress(&mut self, now: Instant) {
+        if let Self::ShutDown { last_progress } | Self::Detached { last_progress } = self {
+            *last_progress = now;
         }
     }
 
-    /// When closing is given up: `linger` after the last acknowledgement of something new. While
-    /// somebody waits for the shutdown, any sign of life counts, since a peer may be slow to read.
-    fn linger_until(&self) -> Option<Instant> {
-        if self.detached {
-            Some(self.progress.1 + self.linger)
-        } else if self.write_closed && !self.told_drained {
-            Some(self.progress.1.max(self.heard) + self.linger)
-        } else {
-            None
+    /// Everything written is acknowledged. Returns true on the transition to `Drained`.
+    pub(super) fn on_drained(&mut self, now: Instant, linger: Duration) -> bool {
+        let drains = matches!(self, Self::ShutDown { .. });
+        if drains {
+            *self = Self::Drained { fin_ack_deadline: now + linger };
         }
+        drains
     }
 
-    /// When a peer that sends what nobody reads, and acknowledges nothing new, is taken for one that
-    /// does not read either.
-    fn discard_deadline(&self) -> Option<Instant> {
-        let deaf = self.detached && self.kcp.has_discarded_data() && !self.is_drained();
-        deaf.then(|| self.progress.1 + DISCARD_TIMEOUT)
+    /// The handles are notified that the connection has ended.
+    pub(super) fn on_ended(&mut self, now: Instant, linger: Duration) {
+        *self = Self::Ended { reset_ack_deadline: now + linger };
     }
 
-    fn plan_rest(&mut self, now: Instant) {
-        let resting = self.kcp.is_drained() && self.kcp.readable().is_none();
-        self.rest_at = (resting && self.kcp.has_reclaimable_memory()).then(|| now + REST);
+    pub(super) fn is_ended(&self) -> bool {
+        matches!(self, Self::Ended { .. })
     }
 
-    /// When the wait for the peer to know of our end is over, while there is one.
-    fn closing_until(&self) -> Option<Instant> {
-        self.close_until.filter(|_| self.ended.is_some() || !self.kcp.is_closed())
+    pub(super) fn is_detached(&self) -> bool {
+        matches!(self, Self::Detached { .. })
     }
 
-    /// Counts whether it still delivers what a dropped handle, a shutdown or an abort left behind,
-    /// unless it is `over`.
-    pub(in super::super) fn count_lingering(
-        &mut self,
-        now: Instant,
-        over: bool,
-        count: &mut usize,
-    ) {
-        let closing = self.closing_until().is_some_and(|until| now < until);
-        let shutting = self.write_closed && !self.told_drained;
-        let open = self.ended.is_none() && (shutting || (self.detached && !self.is_delivered()));
-        let lingers = !over && (open || closing);
-        recount(&mut self.lingering, lingers, count);
+    /// Whether the application writes no more, and what it wrote is still to be delivered or
+    /// acknowledged: from `shutdown` or the drop of the last handle until the end.
+    pub(super) fn is_closing(&self) -> bool {
+        matches!(self, Self::ShutDown { .. } | Self::Drained { .. } | Self::Detached { .. })
     }
 
-    /// Counts whether it has segments that arrive in fragments or not at all, unless it is `over`.
-    pub(in super::super) fn count_fragmenting(&mut self, over: bool, count: &mut usize) {
-        let fragmenting = !over && self.ended.is_none() && self.kcp.needs_ip_fragmentation();
-        recount(&mut self.fragmenting, fragmenting, count);
-    }
-
-    /// When [`Self::on_timeout`] should be called next. `later` moves what need not be on time: the
-    /// limits on silence, and the questions before them.
-    pub(in super::super) fn deadline(
+    /// When closing is given up: `linger` (SO_LINGER) after the last progress. While a task waits
+    /// for `shutdown`, any datagram of the peer counts as progress, since a peer may be slow to
+    /// read: `last_received`.
+    pub(super) fn linger_deadline(
         &self,
-        now: Instant,
-        later: impl Fn(Instant) -> Instant,
+        last_received: Instant,
+        linger: Duration,
     ) -> Option<Instant> {
-        let silence = self.kcp.poll_liveness().map(later);
-        let protocol = [self.kcp.poll_work(), silence].into_iter().flatten().min();
-        let closing = self.closing_until().filter(|until| *until > now);
-        // What a stranger has no credit for does not become due; only the question who it is.
-        let may_wait = |at: &Instant| self.doubt.is_none() || *at > now;
-        let protocol = protocol.filter(may_wait);
-        if self.ended.is_some() {
-            let over = self.kcp.leaves_until();
-            return [protocol, over, closing].into_iter().flatten().min();
+        match self {
+            Self::ShutDown { last_progress } => Some((*last_progress).max(last_received) + linger),
+            Self::Detached { last_progress } => Some(*last_progress + linger),
+            Self::Open | Self::Drained { .. } | Self::Ended { .. } => None,
         }
-        let asking = silence.filter(|_| self.doubt.is_some()).filter(may_wait);
-        let proof = self.doubt.as_ref().map(|doubt| doubt.until);
-        let life = [self.linger_until(), proof, self.discard_deadline()];
-        let rest = [self.rest_at, self.held_until, protocol, asking, closing];
-        life.into_iter().chain(rest).flatten().min()
+    }
+
+    /// When a dropped connection that discards data of its peer is given up, see
+    /// [`DISCARD_TIMEOUT`].
+    pub(super) fn discard_deadline(&self) -> Option<Instant> {
+        match self {
+            Self::Detached { last_progress } => Some(*last_progress + DISCARD_TIMEOUT),
+            _ => None,
+        }
+    }
+
+    /// Until when `wait_idle` waits for the peer to acknowledge the FIN of a drained connection or
+    /// the RST of an ended one.
+    pub(super) fn close_deadline(&self) -> Option<Instant> {
+        match self {
+            Self::Drained { fin_ack_deadline } => Some(*fin_ack_deadline),
+            Self::Ended { reset_ack_deadline } => Some(*reset_ack_deadline),
+            Self::Open | Self::ShutDown { .. } | Self::Detached { .. } => None,
+        }
     }
 }
 
-/// Keeps `count` in step with what one of those counted is now.
-fn recount(was: &mut bool, is: bool, count: &mut usize) {
-    match (std::mem::replace(was, is), is) {
-        (false, true) => *count += 1,
-        (true, false) => *count -= 1,
-        _ => {}
+/// What the handles were notified of, so that their tasks are woken once.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Reported {
+    /// The peer has answered: `established` returns.
+    pub(super) established: bool,
+    /// The peer's FIN was delivered behind its last byte: reads return 0.
+    pub(super) eof: bool,
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "a test needs one real instant to count from")]
+mod tests {
+    use super::*;
+
+    const LINGER: Duration = Duration::from_secs(30);
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn shutdown_then_drained_then_drop_visits_each_state_once() {
+        let now = Instant::now();
+        let mut state = Lifecycle::Open;
+        assert!(!state.on_drained(now, LINGER) && !state.is_closing(), "nothing was shut down");
+        state.on_shutdown(now);
+        assert_eq!(state, Lifecycle::ShutDown { last_progress: now });
+        state.on_shutdown(now + SECOND);
+        assert_eq!(state, Lifecycle::ShutDown { last_progress: now }, "a second shutdown");
+        assert!(state.on_drained(now + SECOND, LINGER) && !state.on_drained(now, LINGER));
+        assert_eq!(state.close_deadline(), Some(now + SECOND + LINGER));
+        assert_eq!(state.linger_deadline(now, LINGER), None);
+        state.on_detached(now + 2 * SECOND);
+        assert!(state.is_detached() && state.is_closing());
+        assert!(!state.on_drained(now, LINGER), "no handle is left to notify");
+        state.on_ended(now + 3 * SECOND, LINGER);
+        assert!(state.is_ended() && !state.is_closing());
+        state.on_detached(now);
+        state.on_shutdown(now);
+        assert_eq!(state.close_deadline(), Some(now + 3 * SECOND + LINGER), "it stays ended");
+    }
+
+    #[test]
+    fn linger_deadline_counts_datagrams_until_drop_and_acks_after_it() {
+        let now = Instant::now();
+        let mut state = Lifecycle::Open;
+        state.on_shutdown(now);
+        assert_eq!(state.linger_deadline(now + SECOND, LINGER), Some(now + SECOND + LINGER));
+        assert_eq!(state.discard_deadline(), None);
+        state.on_detached(now);
+        assert_eq!(state.linger_deadline(now + SECOND, LINGER), Some(now + LINGER));
+        state.on_progress(now + SECOND);
+        assert_eq!(state.linger_deadline(now, LINGER), Some(now + SECOND + LINGER));
+        assert_eq!(state.discard_deadline(), Some(now + SECOND + DISCARD_TIMEOUT));
     }
 }

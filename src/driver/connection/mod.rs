@@ -1,56 +1,60 @@
-//! One conversation as its driver sees it: the state machine, the queues it shares with the
-//! handles, and its life from the first datagram to the last acknowledgement.
+//! One connection in the driver: the state machine of `core`, the queues it shares with the handles,
+//! and its lifecycle.
+//!
+//! `closing`, `queues`, `transmit` and `migration` hold the methods of [`Conn`] by concern;
+//! `lifecycle` is a type that knows nothing of [`Conn`].
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
+mod closing;
 mod lifecycle;
 mod migration;
+mod queues;
 mod transmit;
 
 use crate::config::{AckPolicy, Config, Setting, core_mtu};
 use crate::core::connection::{InputError, Kcp, PacketType};
 use crate::core::seq::Sn;
-use crate::driver::Scratch;
+use crate::driver::connection::lifecycle::{Lifecycle, Reported};
 use crate::driver::connection::migration::PathChallenge;
 pub(super) use crate::driver::connection::migration::PathValidation;
 use crate::driver::connection::transmit::AmplificationBudget;
 use crate::driver::demux::{Key, OpenedBy, Opening};
 use crate::error::ConnectionError;
 use crate::fec;
-use crate::shared::connection::{CHUNK_CHARGE, Shared};
+use crate::shared::connection::Shared;
 use crate::shared::notifier::ConnId;
 use crate::stream::KcpStream;
 use crate::trace::Span;
 use crate::util::sync::{Arc, Ordering};
 
-/// What became of a datagram.
+/// Effect of a received datagram beyond the state machine.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InputOutcome {
-    /// An acknowledgement is wanted before the next datagram is looked at.
-    pub(super) wants_answer: bool,
-    /// The peer has proved that it is there, with this one.
-    pub(super) proves: bool,
+    /// `AckPolicy::Immediate`: an ACK leaves before the next datagram is handled.
+    pub(super) immediate_ack: bool,
+    /// This datagram has validated the peer's address.
+    pub(super) validated: bool,
 }
 
-/// Rest after which memory that only a busy conversation needs is given back.
-const REST: Duration = Duration::from_secs(1);
-/// How long a dropped conversation waits for acknowledgements of a peer whose own data it refuses.
-const DISCARD_TIMEOUT: Duration = Duration::from_secs(1);
-/// Sizes that a path is assumed to carry: what is tried after a datagram was refused.
+/// Bytes of a UDP payload that a path is assumed to carry after a larger datagram was refused for
+/// its size (EMSGSIZE): the minimum of QUIC (RFC 9000 14.1), and of 576-byte IPv4 paths.
 const FALLBACK_MTU: u16 = 1_200;
 const SMALLEST_MTU: u16 = 508;
 
-/// What holds for a peer that has opened a conversation and proved nothing. Short-lived, and so not
-/// a part of every conversation.
+/// Address validation (RFC 9000 8.1) of a connection that a peer opened. Boxed: few connections
+/// are in it, and for a short time.
 #[derive(Debug)]
 struct AddressValidation {
-    /// Bounds what it is sent.
+    /// Bounds what the peer is sent.
     credit: AmplificationBudget,
-    /// Until when it may go on.
-    until: Instant,
+    /// When the connection ends if the peer has not answered a ping (`validation_timeout`).
+    deadline: Instant,
+    /// The stream, if it is accepted only after validation (`require_validation`).
+    deferred: Option<KcpStream>,
 }
 
 #[derive(Debug)]
@@ -59,93 +63,82 @@ pub(super) struct Conn {
     shared: Arc<Shared>,
     span: Span,
     peer: SocketAddr,
-    /// Where it may have moved to.
+    /// Addresses that the peer may have migrated to.
     candidates: Vec<PathChallenge>,
-    /// What opened it, if a peer did.
-    openings: OpenedBy,
-    /// On the driver's ready list.
+    /// Hashes of the peer's initial segments; empty for an active open.
+    opened_by: OpenedBy,
+    /// True while the connection is on the driver's ready list.
     ready: bool,
+    /// `AckPolicy::Immediate` is set.
     immediate_acks: bool,
+    /// Extra copies of each datagram (kcp-go SetDUP).
     duplicates: u8,
+    /// Largest UDP payload in bytes, FEC and cipher overhead included.
     mtu: u16,
-    /// How long closing goes on without success, as of the last look.
+    /// The linger timeout, as of the last `exchange_queues`.
     linger: Duration,
-    /// While its peer has proved nothing.
-    doubt: Option<Box<AddressValidation>>,
-    /// To be accepted once the peer has proved that it is there.
-    unaccepted: Option<Box<KcpStream>>,
-    /// The application will write no more.
-    write_closed: bool,
-    /// Nobody holds a handle any more.
-    detached: bool,
-    /// Why this side ends it, if it does.
-    cause: Option<ConnectionError>,
-    /// A message that was taken from the shared queue and does not fit yet.
-    waiting: Option<Bytes>,
-    /// The last datagram out was out of band while the stream may have had one too: it is next.
+    /// `Some` from a passive open until the peer has answered a ping. Runs beside the lifecycle.
+    validation: Option<Box<AddressValidation>>,
+    lifecycle: Lifecycle,
+    /// Why this endpoint ends the connection. `Some` from the abort or replacement on; the next
+    /// `advance_lifecycle` makes it the error of the handles.
+    end_cause: Option<ConnectionError>,
+    reported: Reported,
+    /// A message that was taken from the send queue and exceeds the send window.
+    blocked_message: Option<Bytes>,
+    /// True while written data has not reached the state machine.
+    has_unsent_writes: bool,
+    /// The last datagram sent was out of band: segments of the stream come first next time.
     prefer_stream: bool,
-    /// When the rate limit lets an out-of-band datagram leave.
+    /// When the rate limit lets the next out-of-band datagram leave.
     held_until: Option<Instant>,
-    /// Out-of-band datagrams sent and received so far.
+    /// Out-of-band datagrams sent and received.
     out_of_band: (u64, u64),
-    /// Something still waits in front of the state machine.
-    more: bool,
-    /// Oldest unacknowledged number, and when it last moved.
-    progress: (Sn, Instant),
-    heard: Instant,
-    told_established: bool,
-    told_drained: bool,
-    /// The reader knows that the peer has ended its stream.
-    reported_eof: bool,
-    /// Until when those who wait for everything to be over wait for the peer to know of our end.
-    close_until: Option<Instant>,
-    /// It is over for the handles; the peer may still have to be told.
-    ended: Option<ConnectionError>,
-    rest_at: Option<Instant>,
-    lingering: bool,
-    fragmenting: bool,
+    /// SND.UNA as of the last `advance_lifecycle`.
+    last_una: Sn,
+    /// When the last datagram of the peer arrived.
+    last_received: Instant,
+    /// When reclaimable memory is released, unless data moves before.
+    memory_release_at: Option<Instant>,
+    /// Whether the driver counts this connection as lingering, and as one with oversized segments.
+    counted_lingering: bool,
+    counted_oversized: bool,
 }
 
 impl Conn {
     pub(super) fn new(
         kcp: Kcp,
         shared: Arc<Shared>,
-        openings: OpenedBy,
+        opened_by: OpenedBy,
         config: &Config,
         now: Instant,
     ) -> Self {
         Self {
-            progress: (kcp.una(), now),
+            last_una: kcp.una(),
             kcp,
-            span: Span::open(shared.peer(), shared.conv, openings.is_by_peer()),
+            span: Span::open(shared.peer(), shared.conv, opened_by.is_by_peer()),
             peer: shared.peer(),
             candidates: Vec::new(),
             shared,
-            openings,
+            opened_by,
             ready: false,
             immediate_acks: config.kcp.ack_policy == AckPolicy::Immediate,
             duplicates: config.duplicates,
             mtu: config.kcp.mtu,
             linger: config.linger,
-            doubt: None,
-            unaccepted: None,
-            write_closed: false,
-            detached: false,
-            cause: None,
-            waiting: None,
+            validation: None,
+            lifecycle: Lifecycle::Open,
+            end_cause: None,
+            reported: Reported::default(),
+            blocked_message: None,
+            has_unsent_writes: false,
             prefer_stream: false,
             held_until: None,
             out_of_band: (0, 0),
-            more: false,
-            heard: now,
-            told_established: false,
-            told_drained: false,
-            reported_eof: false,
-            close_until: None,
-            ended: None,
-            rest_at: None,
-            lingering: false,
-            fragmenting: false,
+            last_received: now,
+            memory_release_at: None,
+            counted_lingering: false,
+            counted_oversized: false,
         }
     }
 
@@ -165,35 +158,37 @@ impl Conn {
         &self.shared
     }
 
-    /// Returns whether it was not on the ready list yet.
+    /// Returns true unless the connection is on the ready list already.
     pub(super) fn mark_ready(&mut self) -> bool {
         !std::mem::replace(&mut self.ready, true)
-    }
-
-    /// Whether the peer opened it, not this side.
-    pub(super) fn is_opened_by_peer(&self) -> bool {
-        self.openings.is_by_peer()
-    }
-
-    /// Whether the next datagram would be the first of a conversation that this side opens.
-    pub(super) fn would_begin(&self, now: Instant) -> bool {
-        !self.kcp.has_started() && !self.openings.is_by_peer() && self.kcp.has_pending_transmit(now)
-    }
-
-    /// Ends it for a reason of this endpoint, at its next look.
-    pub(super) fn end_early(&mut self, cause: ConnectionError) {
-        self.cause.get_or_insert(cause);
     }
 
     pub(super) fn unmark_ready(&mut self) {
         self.ready = false;
     }
 
+    /// Whether this is a passive open.
+    pub(super) fn is_opened_by_peer(&self) -> bool {
+        self.opened_by.is_by_peer()
+    }
+
+    /// Whether the next datagram would be the initial one of an active open.
+    pub(super) fn would_connect(&self, now: Instant) -> bool {
+        !self.kcp.has_started()
+            && !self.opened_by.is_by_peer()
+            && self.kcp.has_pending_transmit(now)
+    }
+
+    /// Ends the connection with `cause` at the next `advance_lifecycle`. The first cause counts.
+    pub(super) fn end_early(&mut self, cause: ConnectionError) {
+        self.end_cause.get_or_insert(cause);
+    }
+
     pub(super) fn apply(&mut self, setting: Setting) {
         match setting {
             Setting::AckPolicy(policy) => self.immediate_acks = policy == AckPolicy::Immediate,
             Setting::Duplicates(copies) => self.duplicates = copies,
-            // The path may have lowered it meanwhile; it never rises.
+            // The path may have lowered the MTU since the caller read it: it is never raised.
             Setting::Mtu(mtu) if mtu >= self.mtu => return,
             Setting::Mtu(mtu) => {
                 self.mtu = mtu;
@@ -204,9 +199,9 @@ impl Conn {
         self.kcp.apply(setting);
     }
 
-    /// A datagram of `size` bytes was refused for its size.
+    /// A datagram of `size` bytes was refused for its size (EMSGSIZE; RFC 8899 4.6).
     pub(super) fn lower_mtu(&mut self, size: usize) {
-        // One that is larger than what is sent now was made before; it says nothing new.
+        // A datagram larger than the MTU was written before the MTU was lowered.
         let Some(size) = u16::try_from(size).ok().filter(|size| *size <= self.mtu) else { return };
         let lower = if size > FALLBACK_MTU { FALLBACK_MTU } else { size / 4 * 3 };
         let mtu = lower.max(SMALLEST_MTU);
@@ -216,99 +211,110 @@ impl Conn {
         }
     }
 
-    /// Takes a datagram.
+    /// Feeds a received datagram to the state machine.
     pub(super) fn input(
         &mut self,
         now: Instant,
         datagram: &[u8],
         origin: PacketType,
     ) -> Result<InputOutcome, InputError> {
-        let proven = self.is_validated();
+        let was_validated = self.is_validated();
         self.kcp.input(now, datagram, origin)?;
         if origin == PacketType::Regular {
-            self.heard = now;
+            self.last_received = now;
             let bytes = datagram.len() + self.cipher_overhead();
-            if let Some(doubt) = &mut self.doubt {
-                doubt.credit.on_received(bytes);
+            if let Some(validation) = &mut self.validation {
+                validation.credit.on_received(bytes);
             }
         }
-        let proves = !proven && self.is_validated();
-        if proves {
-            self.doubt = None;
-        }
-        Ok(InputOutcome { wants_answer: self.immediate_acks, proves })
+        let validated = !was_validated && self.is_validated();
+        Ok(InputOutcome { immediate_ack: self.immediate_acks, validated })
     }
 
-    /// Bytes that the cipher adds to a datagram, the peer's as well as ours.
+    /// Bytes that the cipher adds to a datagram, in both directions.
     fn cipher_overhead(&self) -> usize {
         self.shared.overhead - if self.shared.framed { fec::HEADER_LEN } else { 0 }
     }
 
-    /// A peer opened it who has proved nothing: it is asked, and until it answers there are limits.
-    /// `floor`: bytes it is sent in any case.
-    pub(super) fn require_validation(&mut self, now: Instant, floor: usize, until: Instant) {
-        self.doubt =
-            Some(Box::new(AddressValidation { credit: AmplificationBudget::new(floor), until }));
+    /// Starts address validation (RFC 9000 8.1) of a passive open: the peer is pinged, and until it
+    /// answers the amplification limit holds. `allowance`: bytes it is sent in any case.
+    /// `deferred`: the stream, if it is accepted only after validation.
+    pub(super) fn require_validation(
+        &mut self,
+        now: Instant,
+        allowance: usize,
+        deadline: Instant,
+        deferred: Option<KcpStream>,
+    ) {
+        let credit = AmplificationBudget::new(allowance);
+        self.validation = Some(Box::new(AddressValidation { credit, deadline, deferred }));
         self.kcp.start_validation(now);
     }
 
-    /// Keeps the stream until the peer has proved that it is there.
-    pub(super) fn defer_accept(&mut self, stream: KcpStream) {
-        self.unaccepted = Some(Box::new(stream));
+    /// Lifts the limits of an unvalidated peer. Returns the stream if its accept was deferred.
+    pub(super) fn finish_validation(&mut self) -> Option<KcpStream> {
+        self.validation.take()?.deferred
     }
 
-    /// What was kept so.
-    pub(super) fn take_held_back(&mut self) -> Option<KcpStream> {
-        self.unaccepted.take().map(|stream| *stream)
+    /// Whether the peer's address is validated: it has answered a ping of this connection.
+    fn is_validated(&self) -> bool {
+        self.kcp.is_established()
     }
 
-    /// Lets the peer know of the conversation before there is data for it.
+    /// Whether the connection counts as unvalidated.
+    pub(super) fn is_unvalidated(&self) -> bool {
+        self.validation.is_some()
+    }
+
+    /// Opens the connection at the peer before there is data for it: the first datagram is a ping.
     pub(super) fn send_open(&mut self, now: Instant) {
         self.kcp.open(now);
     }
 
-    /// Whether this opened it.
+    /// Whether `opening` is an initial segment that this connection was opened by.
     pub(super) fn was_opened_by(&self, opening: Opening) -> bool {
-        self.openings.contains(opening)
+        self.opened_by.contains(opening)
     }
 
-    /// Whether `opening`, which is what `datagram` begins with, would be another opening of this
-    /// conversation than the one that there was.
+    /// Whether `opening`, the initial segment in `datagram`, opens another connection than this one:
+    /// neither a retransmission nor a reordered initial segment of this connection, nor a reflected
+    /// datagram.
     pub(super) fn is_other_opening(&mut self, opening: Opening, datagram: &[u8]) -> bool {
-        if !self.openings.is_by_peer() || self.openings.contains(opening) {
+        if !self.opened_by.is_by_peer() || self.opened_by.contains(opening) {
             return false;
         }
-        if self.openings.was_overtaken(opening) {
-            self.openings.add(opening);
+        if self.opened_by.was_overtaken(opening) {
+            self.opened_by.add(opening);
             return false;
         }
-        // The first data there is belongs to the opening without it.
+        // After an open without data the first data belongs to this connection.
         let first = self.kcp.awaits_first_data() && matches!(opening, Opening::Data(_));
-        (!first || self.ended.is_some()) && !self.kcp.is_reflection(datagram)
+        (!first || self.lifecycle.is_ended()) && !self.kcp.is_reflection(datagram)
     }
 
-    /// Someone at the peer's address opens this conversation anew: the peer is asked.
+    /// The peer may have restarted: another initial segment came from its address. The peer is
+    /// pinged, and the pong shows whether it still has its state.
     pub(super) fn on_restart(&mut self, now: Instant) {
-        if self.ended.is_some() {
-            // Nobody is left who would have to hear of the old one's end.
+        if self.lifecycle.is_ended() {
+            // The RST of this connection would only delay the peer's new one.
             self.kcp.forget_abort();
         } else {
             self.kcp.suspect_restart(now);
         }
     }
 
-    /// Whether a peer opened it without data, and has sent none yet.
-    pub(super) fn awaits_first(&self) -> bool {
-        self.openings.is_by_peer() && self.kcp.awaits_first_data()
+    /// Whether a peer opened the connection without data and has sent none yet.
+    pub(super) fn awaits_first_data(&self) -> bool {
+        self.opened_by.is_by_peer() && self.kcp.awaits_first_data()
     }
 
-    /// The first data of a conversation that was opened without any. When it comes again, that is
-    /// no other opening.
-    pub(super) fn add_opening(&mut self, first: Opening) {
-        self.openings.add(first);
+    /// Records the first data of a connection that was opened without data, so that a retransmission
+    /// of it is not taken for another initial segment.
+    pub(super) fn on_first_data(&mut self, first: Opening) {
+        self.opened_by.add(first);
     }
 
-    /// Whether a datagram is this conversation's own, sent back. Counts it.
+    /// Whether a datagram was sent by this connection and reflected to it. Counts it if so.
     pub(super) fn is_reflection(&mut self, datagram: &[u8]) -> bool {
         let reflected = self.kcp.is_reflection(datagram);
         if reflected {
@@ -322,113 +328,12 @@ impl Conn {
         self.kcp.check_invariants();
     }
 
-    /// Takes an out-of-band datagram.
-    pub(super) fn on_datagram(&mut self, now: Instant, payload: &[u8], scratch: &mut Scratch) {
-        self.heard = now;
-        self.kcp.on_out_of_band_received(now);
-        self.out_of_band.1 += 1;
-        let waker = self.shared.deliver_datagram(Bytes::copy_from_slice(payload));
-        scratch.wakers.extend(waker);
-    }
-
-    /// Whether the peer has proved that it is there.
-    pub(super) fn is_validated(&self) -> bool {
-        self.kcp.is_established()
-    }
-
-    /// Whether it was counted among those who have proved nothing, and still is.
-    pub(super) fn is_distrusted(&self) -> bool {
-        self.doubt.is_some()
-    }
-
     pub(super) fn on_timeout(&mut self, now: Instant) {
         self.kcp.handle_timeout(now);
-        if self.rest_at.is_some_and(|at| now >= at) {
+        if self.memory_release_at.is_some_and(|at| now >= at) {
             self.kcp.release_memory();
             self.shared.release_memory();
-            self.rest_at = None;
-        }
-    }
-
-    /// Moves bytes between the state machine and the handles' queues.
-    pub(super) fn exchange_queues(&mut self, now: Instant, scratch: &mut Scratch) {
-        self.shared.begin();
-        self.take_writes(now, scratch);
-        self.deliver(scratch);
-    }
-
-    fn take_writes(&mut self, now: Instant, scratch: &mut Scratch) {
-        self.waiting = self.waiting.take().and_then(|data| self.kcp.queue_message(now, data).err());
-        let room = if self.waiting.is_some() { 0 } else { self.kcp.send_capacity() };
-        let unit = self.kcp.send_unit();
-        let intake = self.shared.take_writes(room, unit, &mut scratch.outgoing);
-        for item in scratch.outgoing.drain(..) {
-            if item.message {
-                // Only a message that is the first to move may exceed the room, so it is alone.
-                self.waiting = self.kcp.queue_message(now, item.data).err();
-            } else {
-                self.kcp.send(now, item.data);
-            }
-        }
-        if intake.uncork {
-            self.kcp.flush();
-        }
-        self.more = intake.more || self.waiting.is_some();
-        if intake.write_closed && !self.write_closed || intake.detached && !self.detached {
-            self.progress.1 = now;
-        }
-        self.write_closed |= intake.write_closed;
-        self.detached |= intake.detached;
-        self.linger = self.shared.linger();
-        if self.detached {
-            // There may be no later moment to send them.
-            self.kcp.flush_acks();
-            self.kcp.shutdown_read();
-        }
-        if intake.abort || (self.detached && self.linger.is_zero()) {
-            self.end_early(ConnectionError::Aborted);
-        }
-        // Not where something was discarded: a stream cut short must not look complete.
-        let cut_short = self.cause.is_some() || self.ended.is_some();
-        if (self.write_closed || self.detached) && !self.more && !cut_short {
-            self.kcp.close(now);
-        }
-        scratch.wakers.extend(intake.waker);
-    }
-
-    fn deliver(&mut self, scratch: &mut Scratch) {
-        if self.kcp.readable().is_some() {
-            self.deliver_readable(scratch);
-        }
-        self.tell_end(scratch);
-    }
-
-    fn deliver_readable(&mut self, scratch: &mut Scratch) {
-        let mut room = self.shared.room();
-        while room > 0 {
-            let Some(chunk) = self.kcp.recv() else { break };
-            room = room.saturating_sub(chunk.len().max(CHUNK_CHARGE));
-            scratch.chunks.push_back(chunk);
-        }
-        let held_back = self.kcp.readable().is_some();
-        scratch.wakers.extend(self.shared.deliver(&mut scratch.chunks, held_back));
-    }
-
-    /// Hands over what was acknowledged and not read yet, whatever room there is: it was accounted
-    /// for when it arrived, and the conversation it came with is over.
-    pub(super) fn deliver_rest(&mut self, scratch: &mut Scratch) {
-        while let Some(chunk) = self.kcp.recv() {
-            scratch.chunks.push_back(chunk);
-        }
-        scratch.wakers.extend(self.shared.deliver(&mut scratch.chunks, false));
-        self.tell_end(scratch);
-    }
-
-    /// Tells the reader once everything of a stream that has ended is in its queue.
-    fn tell_end(&mut self, scratch: &mut Scratch) {
-        if !self.reported_eof && self.kcp.peer_has_closed() {
-            self.reported_eof = true;
-            scratch.wakers.extend(self.shared.set_ended());
+            self.memory_release_at = None;
         }
     }
 }

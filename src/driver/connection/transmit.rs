@@ -62,7 +62,7 @@ impl Conn {
     }
 
     fn credit_left(&self) -> Option<usize> {
-        self.doubt.as_ref().map(|doubt| doubt.credit.left())
+        self.validation.as_ref().map(|validation| validation.credit.left())
     }
 
     /// Full segments that leave for the first time come in runs, up to `most` datagrams; everything
@@ -83,7 +83,7 @@ impl Conn {
                 }
                 len > 0
             };
-            let may_repeat = self.doubt.is_none();
+            let may_repeat = self.validation.is_none();
             let extra =
                 SendExtras { fec: out.fec.as_deref_mut(), copies: self.duplicates, may_repeat };
             let datagrams = out.codec.encode(now, out.tx, peer, extra, write);
@@ -93,8 +93,8 @@ impl Conn {
             count += datagrams;
             let bytes = out.tx.bytes() - before;
             kcp.on_out_of_band_sent(now, bytes - len);
-            if let Some(doubt) = &mut self.doubt {
-                doubt.credit.sent += bytes;
+            if let Some(validation) = &mut self.validation {
+                validation.credit.sent += bytes;
             }
             self.prefer_stream = false;
             if !follows || count >= most || out.tx.is_full() || self.shared.has_datagrams() {
@@ -106,7 +106,7 @@ impl Conn {
 
     /// Not before the stream has begun: to some peers it would be the beginning.
     fn transmit_out_of_band(&mut self, now: Instant, out: &mut PacketWriter<'_>) -> usize {
-        if !self.shared.has_datagrams() || !self.kcp.has_started() || self.doubt.is_some() {
+        if !self.shared.has_datagrams() || !self.kcp.has_started() || self.validation.is_some() {
             return 0;
         }
         self.held_until = self.kcp.rate_limited_until(now);

@@ -11,7 +11,8 @@ use super::limits::{streams, turn, wide};
 use super::pair::{CLIENT, MINUTE, Pair, SECOND, SERVER, micros, pattern};
 use crate::config::Config;
 use crate::core::segment::Header;
-use crate::driver::{RECV_CALLS, Turn};
+use crate::driver::Turn;
+use crate::driver::receive::RECV_CALLS;
 use crate::stream::KcpStream;
 
 const MIB: usize = 1 << 20;

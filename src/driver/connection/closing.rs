@@ -1,0 +1,229 @@
+//! End of a connection: what advances its lifecycle, which error it ends with, and its deadline.
+
+use std::time::{Duration, Instant};
+
+use super::Conn;
+use super::lifecycle::Lifecycle;
+use crate::driver::demux::TimeWait;
+use crate::driver::scratch::Scratch;
+use crate::error::ConnectionError;
+use crate::fec::FecStats;
+use crate::util::sync::Ordering;
+
+/// Time without data in either direction after which memory that only a busy connection needs is
+/// given back (tests/memory.rs).
+const MEMORY_RELEASE_DELAY: Duration = Duration::from_secs(1);
+
+impl Conn {
+    /// Notifies the handles of what changed and advances the lifecycle. Returns the TIME-WAIT state
+    /// once the connection may be removed.
+    pub(in super::super) fn advance_lifecycle(
+        &mut self,
+        now: Instant,
+        fec: Option<FecStats>,
+        scratch: &mut Scratch,
+    ) -> Option<TimeWait> {
+        if !self.lifecycle.is_ended() {
+            self.publish_progress(now, fec, scratch);
+            let error = self.end_error(now)?;
+            self.deliver_rest(scratch);
+            self.span.ended(error);
+            scratch.wakers.extend(self.shared.end(error).into_iter().flatten());
+            self.lifecycle.on_ended(now, self.linger);
+            if self.must_send_reset(error) {
+                self.kcp.abort(now);
+            }
+        }
+        (!self.kcp.is_resetting(now)).then(|| self.time_wait())
+    }
+
+    fn publish_progress(&mut self, now: Instant, fec: Option<FecStats>, scratch: &mut Scratch) {
+        if !self.reported.established && self.kcp.is_established() {
+            self.reported.established = true;
+            self.span.established();
+            scratch.wakers.extend(self.shared.set_established());
+        }
+        let una = self.kcp.una();
+        if una != self.last_una {
+            self.last_una = una;
+            self.lifecycle.on_progress(now);
+        }
+        if self.is_drained() && self.lifecycle.on_drained(now, self.linger) {
+            scratch.wakers.extend(self.shared.set_drained());
+        }
+        self.shared.max_message.store(self.kcp.max_message_size(), Ordering::Relaxed);
+        let (counters, estimates) = (self.kcp.counters(), self.kcp.estimates());
+        self.shared.publish(|shown| {
+            (shown.counters, shown.estimates) = (counters, estimates);
+            shown.out_of_band = self.out_of_band;
+            shown.set_fec(fec);
+        });
+        self.plan_memory_release(now);
+    }
+
+    /// Whether the peer has acknowledged everything that was written.
+    fn is_drained(&self) -> bool {
+        self.kcp.is_drained() && !self.has_unsent_writes
+    }
+
+    /// Whether the peer has acknowledged everything, and the FIN too if it supports FIN.
+    fn is_delivered(&self) -> bool {
+        self.is_drained() && self.kcp.is_closed()
+    }
+
+    /// The error that the connection ends with now, if it ends.
+    fn end_error(&self, now: Instant) -> Option<ConnectionError> {
+        if self.end_cause.is_some() {
+            return self.end_cause;
+        }
+        let passed = |deadline: Option<Instant>| deadline.is_some_and(|at| now >= at);
+        let detached = self.lifecycle.is_detached();
+        let read_ended = self.reported.eof || (detached && !self.awaits_peer_data());
+        if self.lifecycle.is_closing() && self.is_delivered() && read_ended {
+            return Some(ConnectionError::Closed);
+        }
+        if passed(self.discard_deadline()) {
+            return Some(ConnectionError::Aborted);
+        }
+        if passed(self.linger_deadline()) {
+            let undelivered = ConnectionError::LingerTimeout;
+            return Some(if self.is_drained() { ConnectionError::Closed } else { undelivered });
+        }
+        if passed(self.validation_deadline()) {
+            return Some(ConnectionError::DeadPeer);
+        }
+        self.kcp.close_reason()
+    }
+
+    /// Whether the peer may still send data and supports RST: a dropped connection stays for a
+    /// while then, so that it can reset instead of leaving the peer without an answer.
+    fn awaits_peer_data(&self) -> bool {
+        let open = !self.kcp.peer_has_closed() && !self.kcp.has_discarded_data();
+        self.kcp.peer_supports_close() && open
+    }
+
+    /// Whether the end is to be reported to the peer by RST: without one the peer would take the
+    /// connection for alive.
+    fn must_send_reset(&self, error: ConnectionError) -> bool {
+        match error {
+            ConnectionError::Aborted
+            | ConnectionError::ProtocolViolation
+            | ConnectionError::Replaced => true,
+            ConnectionError::Closed => self.kcp.has_discarded_data() && !self.kcp.peer_has_closed(),
+            _ => false,
+        }
+    }
+
+    fn time_wait(&self) -> TimeWait {
+        // After these the peer has ended the connection too, or has restarted and must not take an
+        // RST for its new connection.
+        let peer_ended = matches!(
+            self.kcp.close_reason(),
+            Some(
+                ConnectionError::PeerRestarted
+                    | ConnectionError::PeerStateLost
+                    | ConnectionError::Reset
+            )
+        );
+        TimeWait {
+            openings: self.opened_by,
+            nxt: self.kcp.rcv_nxt(),
+            una: self.kcp.una(),
+            supports_control: self.kcp.peer_supports_close(),
+            reset_on_data: !peer_ended && !self.kcp.peer_has_closed(),
+        }
+    }
+
+    fn linger_deadline(&self) -> Option<Instant> {
+        self.lifecycle.linger_deadline(self.last_received, self.linger)
+    }
+
+    fn discard_deadline(&self) -> Option<Instant> {
+        let discards = || self.kcp.has_discarded_data() && !self.is_drained();
+        self.lifecycle.discard_deadline().filter(|_| discards())
+    }
+
+    fn validation_deadline(&self) -> Option<Instant> {
+        self.validation.as_ref().map(|validation| validation.deadline)
+    }
+
+    /// Until when `wait_idle` waits for the peer to acknowledge the FIN or RST; `None` unless one
+    /// is due.
+    fn close_deadline(&self) -> Option<Instant> {
+        let fin_acked = !self.lifecycle.is_ended() && self.kcp.is_closed();
+        self.lifecycle.close_deadline().filter(|_| !fin_acked)
+    }
+
+    /// Whether `wait_idle` waits for this connection: data, FIN or RST of a shutdown, a drop or an
+    /// abort are still to be delivered.
+    fn is_lingering(&self, now: Instant) -> bool {
+        match self.lifecycle {
+            Lifecycle::Open => false,
+            Lifecycle::ShutDown { .. } => true,
+            Lifecycle::Detached { .. } => !self.is_delivered(),
+            Lifecycle::Drained { .. } | Lifecycle::Ended { .. } => {
+                self.close_deadline().is_some_and(|deadline| now < deadline)
+            }
+        }
+    }
+
+    /// Keeps the `count` of lingering connections up to date. `over`: the connection is removed.
+    pub(in super::super) fn update_lingering(
+        &mut self,
+        now: Instant,
+        over: bool,
+        count: &mut usize,
+    ) {
+        let lingers = !over && self.is_lingering(now);
+        update_count(&mut self.counted_lingering, lingers, count);
+    }
+
+    /// Keeps the `count` of connections with oversized segments in flight up to date: segments that
+    /// reach the peer in IP fragments or not at all. `over`: the connection is removed.
+    pub(in super::super) fn update_oversized(&mut self, over: bool, count: &mut usize) {
+        let ended = over || self.lifecycle.is_ended();
+        let oversized = !ended && self.kcp.needs_ip_fragmentation();
+        update_count(&mut self.counted_oversized, oversized, count);
+    }
+
+    fn plan_memory_release(&mut self, now: Instant) {
+        let idle = self.kcp.is_drained() && self.kcp.readable().is_none();
+        let release = idle && self.kcp.has_reclaimable_memory();
+        self.memory_release_at = release.then(|| now + MEMORY_RELEASE_DELAY);
+    }
+
+    /// When [`Self::on_timeout`] is due. `coalesce` moves deadlines that need not be exact to later
+    /// common ones: the idle and dead-peer timeouts, and the pings before them.
+    pub(in super::super) fn deadline(
+        &self,
+        now: Instant,
+        coalesce: impl Fn(Instant) -> Instant,
+    ) -> Option<Instant> {
+        let unvalidated = self.validation.is_some();
+        // The amplification limit may keep due segments of an unvalidated connection waiting: its
+        // past deadlines would make the driver spin.
+        let may_wait = |at: &Instant| !unvalidated || *at > now;
+        let liveness = self.kcp.poll_liveness().map(coalesce);
+        let protocol = [self.kcp.poll_work(), liveness].into_iter().flatten().min();
+        let protocol = protocol.filter(may_wait);
+        let closing = self.close_deadline().filter(|at| *at > now);
+        if self.lifecycle.is_ended() {
+            let reset = self.kcp.leaves_until();
+            return [protocol, reset, closing].into_iter().flatten().min();
+        }
+        let validation_ping = liveness.filter(|_| unvalidated).filter(may_wait);
+        let timeouts =
+            [self.linger_deadline(), self.validation_deadline(), self.discard_deadline()];
+        let rest = [self.memory_release_at, self.held_until, protocol, validation_ping, closing];
+        timeouts.into_iter().chain(rest).flatten().min()
+    }
+}
+
+/// Sets whether one connection is counted, and adjusts the count when that changes.
+fn update_count(counted: &mut bool, is: bool, count: &mut usize) {
+    match (std::mem::replace(counted, is), is) {
+        (false, true) => *count += 1,
+        (true, false) => *count -= 1,
+        _ => {}
+    }
+}

@@ -1,0 +1,109 @@
+//! Exchange of bytes between the state machine of a connection and the queues of its handles.
+
+use std::time::Instant;
+
+use bytes::Bytes;
+
+use super::Conn;
+use crate::driver::scratch::Scratch;
+use crate::error::ConnectionError;
+use crate::shared::connection::CHUNK_CHARGE;
+
+impl Conn {
+    /// Takes writes from the send queue and delivers received data to the receive queue, as far as
+    /// the windows of both permit.
+    pub(in super::super) fn exchange_queues(&mut self, now: Instant, scratch: &mut Scratch) {
+        self.shared.begin();
+        self.take_writes(now, scratch);
+        self.deliver(scratch);
+    }
+
+    fn take_writes(&mut self, now: Instant, scratch: &mut Scratch) {
+        let blocked = self.blocked_message.take();
+        self.blocked_message = blocked.and_then(|data| self.kcp.queue_message(now, data).err());
+        let capacity = if self.blocked_message.is_some() { 0 } else { self.kcp.send_capacity() };
+        let unit = self.kcp.send_unit();
+        let taken = self.shared.take_writes(capacity, unit, &mut scratch.outgoing);
+        for item in scratch.outgoing.drain(..) {
+            if item.message {
+                // Only the first message taken may exceed the capacity, so at most one is blocked.
+                self.blocked_message = self.kcp.queue_message(now, item.data).err();
+            } else {
+                self.kcp.send(now, item.data);
+            }
+        }
+        if taken.uncork {
+            self.kcp.flush();
+        }
+        self.has_unsent_writes = taken.more || self.blocked_message.is_some();
+        if taken.write_closed {
+            self.lifecycle.on_shutdown(now);
+        }
+        self.linger = self.shared.linger();
+        if taken.detached {
+            self.lifecycle.on_detached(now);
+            // Delayed ACKs leave now: the connection may be removed before they are due.
+            self.kcp.flush_acks();
+            self.kcp.shutdown_read();
+        }
+        if taken.abort || (taken.detached && self.linger.is_zero()) {
+            self.end_early(ConnectionError::Aborted);
+        }
+        // No FIN after an abort, which discards writes: a truncated stream must not look complete.
+        let complete = !self.has_unsent_writes && self.end_cause.is_none();
+        if self.lifecycle.is_closing() && complete {
+            self.kcp.close(now);
+        }
+        scratch.wakers.extend(taken.waker);
+    }
+
+    fn deliver(&mut self, scratch: &mut Scratch) {
+        if self.kcp.readable().is_some() {
+            self.deliver_readable(scratch);
+        }
+        self.report_eof(scratch);
+    }
+
+    fn deliver_readable(&mut self, scratch: &mut Scratch) {
+        let mut capacity = self.shared.room();
+        while capacity > 0 {
+            let Some(chunk) = self.kcp.recv() else { break };
+            capacity = capacity.saturating_sub(chunk.len().max(CHUNK_CHARGE));
+            scratch.chunks.push_back(chunk);
+        }
+        let driver_blocked = self.kcp.readable().is_some();
+        scratch.wakers.extend(self.shared.deliver(&mut scratch.chunks, driver_blocked));
+    }
+
+    /// Delivers everything acknowledged and not read yet at the end of the connection, whatever the
+    /// capacity of the receive queue: the memory was accounted for when the data arrived.
+    pub(in super::super) fn deliver_rest(&mut self, scratch: &mut Scratch) {
+        while let Some(chunk) = self.kcp.recv() {
+            scratch.chunks.push_back(chunk);
+        }
+        scratch.wakers.extend(self.shared.deliver(&mut scratch.chunks, false));
+        self.report_eof(scratch);
+    }
+
+    /// Reports the peer's FIN to the reader once everything before it is in the receive queue.
+    fn report_eof(&mut self, scratch: &mut Scratch) {
+        if !self.reported.eof && self.kcp.peer_has_closed() {
+            self.reported.eof = true;
+            scratch.wakers.extend(self.shared.set_ended());
+        }
+    }
+
+    /// Delivers a received out-of-band datagram.
+    pub(in super::super) fn on_datagram(
+        &mut self,
+        now: Instant,
+        payload: &[u8],
+        scratch: &mut Scratch,
+    ) {
+        self.last_received = now;
+        self.kcp.on_out_of_band_received(now);
+        self.out_of_band.1 += 1;
+        let waker = self.shared.deliver_datagram(Bytes::copy_from_slice(payload));
+        scratch.wakers.extend(waker);
+    }
+}

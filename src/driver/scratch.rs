@@ -1,0 +1,30 @@
+//! Working memory of one turn, kept between turns so that a turn allocates nothing.
+//!
+//! Every collection is empty between two turns; only its capacity is kept
+//! (tests/allocations.rs counts the allocations of whole transfers).
+
+use std::collections::VecDeque;
+use std::task::Waker;
+
+use bytes::Bytes;
+
+use crate::shared::connection::Outgoing;
+use crate::shared::notifier::{ConnId, Request};
+
+#[derive(Debug, Default)]
+pub(super) struct Scratch {
+    /// Tasks to wake at the end of the turn, after the statistics are published.
+    pub(super) wakers: Vec<Waker>,
+    /// Writes taken from the send queue of one connection.
+    pub(super) outgoing: VecDeque<Outgoing>,
+    /// Payload on its way to the receive queue of one connection.
+    pub(super) chunks: VecDeque<Bytes>,
+    /// Datagrams that FEC reconstructed from one shard, with their connections.
+    pub(super) recovered: Vec<(ConnId, Vec<u8>)>,
+    /// Connections whose handles changed a queue since the last turn.
+    pub(super) ids: Vec<ConnId>,
+    /// Requests of handles since the last turn.
+    pub(super) requests: Vec<Request>,
+    /// Slots whose timer has expired.
+    pub(super) expired: Vec<usize>,
+}
