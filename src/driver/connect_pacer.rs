@@ -1,62 +1,64 @@
-//! How many conversations begin at once.
+//! Pacing of connects: how many initial datagrams leave per millisecond.
 //!
-//! Ten thousand that are opened at one moment would knock at one moment, and most of their first
-//! datagrams would be lost at a peer's socket. Those lost are repeated only after the first
-//! time-out, which knows no round-trip time yet, so all would be later than if they had queued
-//! here.
+//! The initial datagrams of ten thousand connections opened at once would overflow the receive
+//! buffer of the peer's socket. A lost one is retransmitted only after the initial RTO, which is not
+//! based on a round-trip time yet, so that connecting would take longer than with a queue here.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use crate::shared::notifier::ConnId;
 
-/// First datagrams that may leave within a period: half of what a receive buffer of 208 KiB holds.
+/// Initial datagrams per [`PERIOD`]: half of what the 208 KiB default of Linux
+/// `net.core.rmem_default` holds.
 const BURST: usize = 64;
-/// Timers are no finer.
+/// The resolution of timers.
 const PERIOD: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]
 pub(super) struct ConnectPacer {
-    left: usize,
-    /// When there are [`BURST`] left again.
+    /// Initial datagrams that may still leave in this period.
+    credit: usize,
+    /// When the next period begins with a credit of [`BURST`].
     renewal: Instant,
+    /// Connections whose initial datagram waits, in order.
     waiting: VecDeque<ConnId>,
 }
 
 impl ConnectPacer {
     pub(super) fn new(now: Instant) -> Self {
-        Self { left: BURST, renewal: now + PERIOD, waiting: VecDeque::new() }
+        Self { credit: BURST, renewal: now + PERIOD, waiting: VecDeque::new() }
     }
 
-    /// Whether `id` may send its first datagram. If not, it waits here.
+    /// Whether `id` may send its initial datagram now. If not, `release` will schedule it.
     pub(super) fn admit(&mut self, id: ConnId) -> bool {
-        let Some(left) = self.left.checked_sub(1) else {
+        let Some(credit) = self.credit.checked_sub(1) else {
             self.waiting.push_back(id);
             return false;
         };
-        self.left = left;
+        self.credit = credit;
         true
     }
 
-    /// Someone has answered, and is ready for another.
+    /// A peer has answered an initial datagram: another one may leave.
     pub(super) fn on_answer(&mut self) {
-        self.left = (self.left + 1).min(BURST);
+        self.credit = (self.credit + 1).min(BURST);
     }
 
-    /// Moves those whose turn has come to the end of `ready`.
+    /// Appends the connections that may send now to `ready`.
     pub(super) fn release(&mut self, now: Instant, ready: &mut VecDeque<ConnId>) {
         if now >= self.renewal {
-            (self.left, self.renewal) = (BURST, now + PERIOD);
+            (self.credit, self.renewal) = (BURST, now + PERIOD);
         }
-        let count = self.left.min(self.waiting.len());
+        let count = self.credit.min(self.waiting.len());
         ready.extend(self.waiting.drain(..count));
         if self.waiting.is_empty() && self.waiting.capacity() > BURST {
-            // A crowd is an event; its room is not kept.
+            // Many connects at once are rare: their memory is not kept.
             self.waiting = VecDeque::new();
         }
     }
 
-    /// When the next ones may begin.
+    /// When the next initial datagrams may leave.
     pub(super) fn deadline(&self) -> Option<Instant> {
         (!self.waiting.is_empty()).then_some(self.renewal)
     }
@@ -72,25 +74,25 @@ mod tests {
     }
 
     #[test]
-    fn a_crowd_begins_bit_by_bit_and_in_order() {
+    fn connect_pacer_admits_64_per_millisecond_in_order() {
         let start = Instant::now();
-        let mut knocks = ConnectPacer::new(start);
-        let admitted = (0..1_000).filter(|slot| knocks.admit(id(*slot))).count();
-        assert_eq!((admitted, knocks.deadline()), (BURST, Some(start + PERIOD)));
+        let mut pacer = ConnectPacer::new(start);
+        let admitted = (0..1_000).filter(|slot| pacer.admit(id(*slot))).count();
+        assert_eq!((admitted, pacer.deadline()), (BURST, Some(start + PERIOD)));
         let mut ready = VecDeque::new();
-        knocks.release(start, &mut ready);
-        assert!(ready.is_empty(), "nobody has answered");
-        knocks.on_answer();
-        knocks.release(start, &mut ready);
+        pacer.release(start, &mut ready);
+        assert!(ready.is_empty(), "no peer has answered");
+        pacer.on_answer();
+        pacer.release(start, &mut ready);
         assert_eq!(ready, [id(64)]);
-        assert!(knocks.admit(ready[0]));
+        assert!(pacer.admit(ready[0]));
         let mut now = start;
-        while let Some(at) = knocks.deadline() {
+        while let Some(at) = pacer.deadline() {
             now = at;
             let before = ready.len();
-            knocks.release(now, &mut ready);
+            pacer.release(now, &mut ready);
             assert!(ready.len() - before <= BURST);
-            assert!(ready.iter().skip(before).all(|id| knocks.admit(*id)));
+            assert!(ready.iter().skip(before).all(|id| pacer.admit(*id)));
         }
         assert!(ready.iter().map(|id| id.slot).eq(64..1_000));
         assert_eq!(now - start, PERIOD * 15);

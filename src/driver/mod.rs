@@ -120,7 +120,7 @@ pub(crate) struct Driver<S> {
     recv_backoff_until: Option<Instant>,
     /// Datagrams that may still be sent in this turn.
     budget: usize,
-    /// Generation of the last connection: tells two connections apart that used the same slot.
+    /// Generation of the last connection: distinguishes connections that used the same slot.
     generations: u32,
     rng: ChaCha8Rng,
     /// Connections for which `Conn::is_lingering` holds; `wait_idle` waits until this is 0.

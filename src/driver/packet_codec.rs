@@ -1,6 +1,6 @@
-//! The stages between the state machine and the socket, in one place: out goes FEC and then the
-//! cipher, in comes the cipher and then FEC. What they leave of a datagram is computed in
-//! `config.rs`.
+//! Packet codec: the stages between the state machine and the socket. A sent datagram passes FEC,
+//! then the cipher; a received one passes the cipher, then FEC (as in kcp-go). `config.rs` computes
+//! the bytes that the stages leave of a datagram.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,35 +12,36 @@ use crate::crypto::{Overhead, PacketCipher};
 use crate::driver::send_batch::SendBatch;
 use crate::fec::{self, FecEncoder, oob};
 
-/// Why a datagram was not opened.
+/// Why a received datagram was dropped by the cipher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OpenFailure {
-    /// Its checksum or tag is wrong, or it is too short to have one.
+    /// The checksum or tag is wrong, or the datagram is too short to have one.
     Forged,
-    /// This endpoint sealed it.
+    /// The nonce is tagged as this endpoint's own: the datagram was reflected.
     Reflected,
 }
 
-/// What is sent beside a datagram.
+/// What is sent in addition to a datagram.
 #[derive(Debug)]
 pub(crate) struct SendExtras<'a> {
-    /// Of the address it goes to.
+    /// Encoder of the destination address; `None` without FEC.
     pub(crate) fec: Option<&'a mut FecEncoder>,
+    /// Extra copies (kcp-go SetDUP).
     pub(crate) copies: u8,
-    /// Whether anything beside the datagram itself may leave: not to a stranger.
+    /// False until the peer's address is validated: neither parity nor copies leave then.
     pub(crate) may_repeat: bool,
 }
 
-/// A datagram that was opened.
+/// A received datagram after decryption.
 #[derive(Debug)]
 pub(crate) struct Opened<'a> {
-    /// What was sealed: a KCP datagram, a shard or an out-of-band packet.
+    /// The plaintext: a KCP datagram, a FEC shard or an out-of-band packet.
     pub(crate) body: &'a [u8],
-    /// What the sender gave no other datagram under this key; empty without a cipher.
+    /// The nonce, unique per datagram under one key; empty without a cipher.
     pub(crate) nonce: &'a [u8],
 }
 
-/// The stages of one endpoint. What belongs to one address, its FEC state, is lent.
+/// Cipher and nonces of one endpoint. FEC encoders belong to addresses and are passed in.
 #[derive(Debug)]
 pub(crate) struct PacketCodec {
     cipher: Option<Arc<dyn PacketCipher>>,
@@ -67,8 +68,9 @@ impl PacketCodec {
         self.sealed
     }
 
-    /// Appends the KCP datagram that `write` appends for `dst`, copies of it and, when a group is
-    /// full, its parity. Returns the number of datagrams; none unless `write` has written one.
+    /// Appends the KCP datagram that `write` writes for `dst`, its copies and, when it completes a
+    /// FEC group, the parity of the group. Returns the number of datagrams; 0 if `write` returns
+    /// false.
     #[inline]
     pub(crate) fn encode(
         &mut self,
@@ -94,9 +96,9 @@ impl PacketCodec {
             return 1;
         }
         if extra.copies > 0 {
-            // Copies are the same bytes, so they are made of what is sealed.
+            // kcp-go sends identical copies: seal the datagram first.
             self.seal(tx);
-            tx.repeat(extra.copies);
+            tx.duplicate(extra.copies);
         }
         if let Some(encoder) = extra.fec {
             for index in 0..due {
@@ -127,7 +129,7 @@ impl PacketCodec {
         tx.commit(dst, start);
     }
 
-    /// Seals whatever the batch holds unsealed.
+    /// Seals the datagrams of the batch that are not sealed yet.
     pub(crate) fn seal(&mut self, tx: &mut SendBatch) {
         let Some(cipher) = &self.cipher else { return };
         tx.seal(|packets| {
@@ -137,12 +139,12 @@ impl PacketCodec {
         });
     }
 
-    /// Whether what this endpoint sealed is recognised when it comes back.
+    /// Whether nonces are long enough to be tagged, so that reflected datagrams are recognised.
     pub(crate) fn detects_reflection(&self) -> bool {
         self.overhead.nonce >= MIN_TAGGED_NONCE_LEN
     }
 
-    /// Opens a datagram in place.
+    /// Decrypts a received datagram in place.
     pub(crate) fn open<'a>(&self, datagram: &'a mut [u8]) -> Result<Opened<'a>, OpenFailure> {
         let Some(cipher) = &self.cipher else {
             return Ok(Opened { body: datagram, nonce: &[] });

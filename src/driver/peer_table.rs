@@ -1,7 +1,7 @@
-//! What is known of each address that has a conversation: which those are, and its FEC state.
+//! Peer table: the connections and the FEC state of each remote address.
 //!
-//! Parity carries no conversation id, so FEC belongs to the address. It begins with the address's
-//! first conversation and goes with the last.
+//! Parity carries no conversation id, so FEC belongs to the address, as in kcp-go: the state is
+//! created with the first connection of an address and dropped with the last.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -11,17 +11,17 @@ use std::time::Instant;
 use crate::config::Config;
 use crate::fec::{FecConfig, FecDecoder, FecEncoder, FecFlag, FecStats, fec_flag};
 
-/// Largest datagram of a kcp-go peer.
-const STOCK_DATAGRAM: usize = 1_500;
+/// Largest datagram of kcp-go in bytes (mtuLimit).
+const KCP_GO_MTU_LIMIT: usize = 1_500;
 
 /// The end of a list.
 const NONE: u32 = u32::MAX;
 
 #[derive(Debug)]
 struct Peer {
-    /// The slot of one of its conversations; the others follow in `PeerTable::links`.
+    /// The slot of its newest connection; the others follow in `PeerTable::links`.
     first: u32,
-    /// It has answered something that we sent.
+    /// True once a ping to the address was answered (RFC 9000 8.1).
     validated: bool,
     encoder: Option<Box<FecEncoder>>,
     decoder: Option<Box<FecDecoder>>,
@@ -33,7 +33,7 @@ impl Peer {
     }
 }
 
-/// The neighbours of a conversation among those of its address.
+/// Neighbours of a connection in the doubly linked list of its address.
 #[derive(Clone, Copy, Debug)]
 struct Link {
     previous: u32,
@@ -42,29 +42,29 @@ struct Link {
 
 #[derive(Debug)]
 pub(crate) struct PeerTable {
-    /// By slot. One list for each address, so that whatever concerns an address looks at none of
-    /// the others' conversations.
+    /// By slot: one doubly linked list per address, so that operations on an address cost nothing
+    /// for the connections of others.
     links: Vec<Link>,
     map: HashMap<SocketAddr, Peer>,
     fec: Option<FecConfig>,
     decode: bool,
-    /// Longest shard that is kept: what a stock peer sends, or what this side would.
+    /// Longest shard in bytes that is decoded: the larger of the own MTU and kcp-go's limit.
     longest: usize,
-    /// How many there are: where there is none, nobody needs to look for one.
+    /// Number of decoders; with none `stats_of` skips the lookup.
     decoders: usize,
-    /// What all decoders together have done.
+    /// Sum of the statistics of all decoders.
     stats: FecStats,
 }
 
 impl PeerTable {
     pub(crate) fn new(config: &Config) -> Self {
         let (fec, decode) = (config.fec, config.fec_decode);
-        let longest = usize::from(config.kcp.mtu).max(STOCK_DATAGRAM);
+        let longest = usize::from(config.kcp.mtu).max(KCP_GO_MTU_LIMIT);
         let (links, map, stats) = (Vec::new(), HashMap::new(), FecStats::default());
         Self { links, map, fec, decode, longest, decoders: 0, stats }
     }
 
-    /// The conversation in `slot` is one with `addr` from now on.
+    /// Adds the connection in `slot` to the list of `addr`.
     pub(crate) fn join(&mut self, addr: SocketAddr, slot: u32) {
         let next = match self.map.entry(addr) {
             Entry::Occupied(mut peer) => std::mem::replace(&mut peer.get_mut().first, slot),
@@ -76,7 +76,7 @@ impl PeerTable {
         let link = Link { previous: NONE, next };
         match self.links.get_mut(slot as usize) {
             Some(place) => *place = link,
-            // Slots are given out in order, so that this adds one as a rule.
+            // Slots are allocated in order, so that this adds one link as a rule.
             None => self.links.resize(slot as usize + 1, link),
         }
         if let Some(neighbour) = self.links.get_mut(next as usize) {
@@ -84,7 +84,7 @@ impl PeerTable {
         }
     }
 
-    /// The conversation in `slot`, which was one with `addr`, is so no more.
+    /// Removes the connection in `slot` from the list of `addr`.
     pub(crate) fn leave(&mut self, addr: SocketAddr, slot: u32) {
         let Some(Link { previous, next }) = self.links.get(slot as usize).copied() else { return };
         if let Some(neighbour) = self.links.get_mut(next as usize) {
@@ -103,7 +103,7 @@ impl PeerTable {
         }
     }
 
-    /// The slots of the conversations with `addr`.
+    /// The slots of the connections with `addr`.
     pub(crate) fn slots(&self, addr: SocketAddr) -> impl Iterator<Item = usize> {
         let mut next = self.map.get(&addr).map_or(NONE, |peer| peer.first);
         std::iter::from_fn(move || {
@@ -113,42 +113,41 @@ impl PeerTable {
         })
     }
 
-    /// Whether a conversation with `addr` lives.
+    /// Whether there is a connection with `addr`.
     pub(crate) fn contains(&self, addr: SocketAddr) -> bool {
         self.map.contains_key(&addr)
     }
 
-    /// Whether more than one does.
+    /// Whether there are several connections with `addr`.
     pub(crate) fn has_several(&self, addr: SocketAddr) -> bool {
         self.slots(addr).nth(1).is_some()
     }
 
-    /// `addr` is whoever it says: it has answered.
+    /// Marks `addr` as validated: a ping was answered from there.
     pub(crate) fn validate(&mut self, addr: SocketAddr) {
         if let Some(peer) = self.map.get_mut(&addr) {
             peer.validated = true;
         }
     }
 
-    /// What encodes for `addr`, if FEC is on.
+    /// The FEC encoder of `addr`; `None` without FEC.
     pub(crate) fn encoder(&mut self, addr: SocketAddr) -> Option<&mut FecEncoder> {
         let config = self.fec?;
         let encoder = &mut self.map.get_mut(&addr)?.encoder;
         Some(encoder.get_or_insert_with(|| Box::new(FecEncoder::new(config))))
     }
 
-    /// Changes what `addr` is sent, if FEC is on.
+    /// Changes the FEC ratio towards `addr`, if FEC is on.
     pub(crate) fn set_fec(&mut self, addr: SocketAddr, config: FecConfig) {
         if let Some(encoder) = self.encoder(addr) {
             encoder.set_config(config);
         }
     }
 
-    /// Takes a shard of `addr`, and hands what it recovers to `recovered`, which tells whether it
-    /// can be.
+    /// Feeds a shard of `addr` to its decoder and passes each reconstructed datagram to `recovered`,
+    /// which returns whether the datagram is plausible. Returns whether the address is known.
     ///
-    /// Where FEC is not configured, a decoder is made for the first parity of an address that has
-    /// proved to be real. Returns whether anybody is known at that address.
+    /// Without configured FEC a decoder is created by the first parity from a validated address.
     pub(crate) fn decode(
         &mut self,
         now: Instant,
@@ -171,7 +170,7 @@ impl PeerTable {
         }
         let fec = self.fec;
         let decoder = peer.decoder.get_or_insert_with(|| {
-            // Most peers are configured alike.
+            // Both sides usually have the same configuration.
             Box::new(fec.map_or_else(|| FecDecoder::new(None), FecDecoder::with_expected_layout))
         });
         let before = decoder.stats();
@@ -180,7 +179,7 @@ impl PeerTable {
         true
     }
 
-    /// What the decoder of `addr` has done, if there is one.
+    /// Statistics of the decoder of `addr`, if there is one.
     pub(crate) fn stats_of(&self, addr: SocketAddr) -> Option<FecStats> {
         if self.decoders == 0 {
             return None;
@@ -193,7 +192,7 @@ impl PeerTable {
         self.map.is_empty()
     }
 
-    /// What all decoders have done, those of addresses long gone included.
+    /// Statistics of all decoders, including those already dropped.
     pub(crate) fn stats(&self) -> FecStats {
         self.stats
     }
@@ -214,13 +213,13 @@ mod tests {
     }
 
     #[test]
-    fn an_address_knows_its_own_conversations() {
+    fn slots_of_an_address_are_its_connections_only() {
         let mut peers = PeerTable::new(&Config::new());
         for slot in 0..6 {
             peers.join(addr(1 + slot % 2), u32::from(slot));
         }
         assert_eq!((slots(&peers, 1), slots(&peers, 2)), (vec![0, 2, 4], vec![1, 3, 5]));
-        // One in the middle, the first, the last; then others in their slots.
+        // Removes a middle, the first and the last link; then reuses their slots.
         peers.leave(addr(1), 2);
         peers.leave(addr(2), 5);
         peers.leave(addr(2), 1);

@@ -1,42 +1,46 @@
-//! Nonces that were seen, so that a datagram that carries one of them again is known for a copy.
+//! Anti-replay filter: hashes of received filter. A datagram whose nonce is in it was replayed.
+//!
+//! Nonces are random, so the sliding bitmap of RFC 4303 3.4.3 and RFC 6479, which needs sequence
+//! numbers, does not fit.
 
 use std::collections::hash_map::RandomState;
 use std::collections::{HashSet, VecDeque};
 use std::hash::BuildHasher;
 use std::time::{Duration, Instant};
 
-/// How long the nonce of an opening is remembered, and how many of them: 4 MiB with all that the
-/// two collections need for an entry (at most 48 and 24 bytes).
-const OPENING_LIFE: Duration = Duration::from_secs(600);
-const OPENINGS: usize = 4 * 1024 * 1024 / 72;
+/// How long the nonce of an initial datagram is kept.
+const INITIAL_LIFETIME: Duration = Duration::from_secs(600);
+/// How many filter of initial datagrams are kept: 4 MiB, since an entry takes at most 48 bytes in
+/// the set and 24 bytes in the queue.
+const MAX_INITIALS: usize = 4 * 1024 * 1024 / 72;
 
-/// The latest nonces, by a secret hash: whoever chooses nonces does not choose those.
+/// The latest filter, as keyed hashes: an attacker cannot choose filter whose hashes collide.
 #[derive(Debug)]
 pub(crate) struct ReplayFilter {
     known: HashSet<u64>,
     order: VecDeque<(Instant, u64)>,
     capacity: usize,
-    life: Option<Duration>,
+    lifetime: Option<Duration>,
     hasher: RandomState,
 }
 
 impl ReplayFilter {
-    /// Of the datagrams that opened a conversation.
+    /// The filter of initial datagrams.
     pub(crate) fn of_initials() -> Self {
-        Self::new(OPENINGS, Some(OPENING_LIFE))
+        Self::new(MAX_INITIALS, Some(INITIAL_LIFETIME))
     }
 
-    /// Of the last `capacity` datagrams.
+    /// The filter of the last `capacity` datagrams; 0 turns it off.
     pub(crate) fn of_latest(capacity: usize) -> Self {
         Self::new(capacity, None)
     }
 
-    fn new(capacity: usize, life: Option<Duration>) -> Self {
+    fn new(capacity: usize, lifetime: Option<Duration>) -> Self {
         let (known, order) = (HashSet::new(), VecDeque::new());
-        Self { known, order, capacity, life, hasher: RandomState::new() }
+        Self { known, order, capacity, lifetime, hasher: RandomState::new() }
     }
 
-    /// Remembers a nonce. Returns whether it was new; datagrams without one always are.
+    /// Records a nonce. Returns false for a replayed one; an empty nonce never counts as replayed.
     pub(crate) fn insert(&mut self, now: Instant, nonce: &[u8]) -> bool {
         if nonce.is_empty() || self.capacity == 0 {
             return true;
@@ -54,8 +58,8 @@ impl ReplayFilter {
     }
 
     fn expire(&mut self, now: Instant) {
-        let Some(life) = self.life else { return };
-        while self.order.front().is_some_and(|(at, _)| now.duration_since(*at) >= life) {
+        let Some(lifetime) = self.lifetime else { return };
+        while self.order.front().is_some_and(|(at, _)| now.duration_since(*at) >= lifetime) {
             self.drop_oldest();
         }
     }
@@ -72,31 +76,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_opening_is_remembered_for_ten_minutes() {
+    fn replay_filter_of_initials_expires_after_ten_minutes() {
         let start = Instant::now();
-        let mut nonces = ReplayFilter::of_initials();
-        assert!(nonces.insert(start, b"0123456789ab"));
-        assert!(!nonces.insert(start + OPENING_LIFE / 2, b"0123456789ab"));
-        assert!(nonces.insert(start + OPENING_LIFE / 2, b"0123456789ac"));
-        assert!(nonces.insert(start + OPENING_LIFE, b"0123456789ab"));
+        let mut filter = ReplayFilter::of_initials();
+        assert!(filter.insert(start, b"0123456789ab"));
+        assert!(!filter.insert(start + INITIAL_LIFETIME / 2, b"0123456789ab"));
+        assert!(filter.insert(start + INITIAL_LIFETIME / 2, b"0123456789ac"));
+        assert!(filter.insert(start + INITIAL_LIFETIME, b"0123456789ab"));
     }
 
     #[test]
-    fn the_oldest_makes_room() {
+    fn replay_filter_evicts_the_oldest_nonce() {
         let now = Instant::now();
-        let mut nonces = ReplayFilter::of_latest(1_000);
+        let mut filter = ReplayFilter::of_latest(1_000);
         for i in 0..5_000_u32 {
-            assert!(nonces.insert(now, &i.to_le_bytes()));
-            assert!(nonces.known.len() <= 1_000 && nonces.order.len() <= 1_000);
+            assert!(filter.insert(now, &i.to_le_bytes()));
+            assert!(filter.known.len() <= 1_000 && filter.order.len() <= 1_000);
         }
-        assert!(!nonces.insert(now, &4_000_u32.to_le_bytes()));
-        assert!(nonces.insert(now, &3_999_u32.to_le_bytes()));
+        assert!(!filter.insert(now, &4_000_u32.to_le_bytes()));
+        assert!(filter.insert(now, &3_999_u32.to_le_bytes()));
     }
 
     #[test]
-    fn without_a_nonce_nothing_is_a_copy() {
+    fn replay_filter_accepts_datagrams_without_nonce() {
         let now = Instant::now();
-        let mut nonces = ReplayFilter::of_latest(10);
-        assert!(nonces.insert(now, &[]) && nonces.insert(now, &[]));
+        let mut filter = ReplayFilter::of_latest(10);
+        assert!(filter.insert(now, &[]) && filter.insert(now, &[]));
     }
 }

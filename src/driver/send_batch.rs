@@ -1,9 +1,9 @@
-//! Datagrams on their way out.
+//! Send batch: datagrams of one turn, sent with UDP GSO.
 //!
-//! A batch is one run of bytes: datagrams stand back to back, so equal ones for the same peer are
-//! a train that leaves in a single system call. Stages that add a header leave room for it by
-//! starting the datagram earlier; nothing moves a datagram once it is written. The cipher seals
-//! many at a time, before they leave.
+//! A batch is one contiguous buffer: datagrams stand back to back, so that equal ones to the same
+//! peer are a GSO batch, which one system call sends. A stage that adds a header reserves its bytes
+//! when the datagram is begun; a written datagram is never moved. The cipher seals many datagrams
+//! at a time, before they are sent.
 
 use std::array;
 use std::io;
@@ -13,14 +13,15 @@ use std::net::SocketAddr;
 use crate::stats::EndpointStats;
 use crate::sys::{SendFault, Socket, Transmit, classify_send, count};
 
-/// Bytes of a batch at which it is sent: two full trains, which stay in the cache. A little less
-/// than [`MAX_GSO_BYTES`] allows, so that no third one begins.
+/// Bytes of a batch at which it is flushed: two full GSO batches, which stay in the cache. A little
+/// less than twice [`MAX_GSO_BYTES`], so that no third GSO batch begins.
 const BATCH: usize = 128_000;
-/// Datagrams of a batch beyond which it is sent.
+/// Datagrams of a batch at which it is flushed.
 const BATCH_PACKETS: usize = 256;
-/// Datagrams that are sealed at a time.
+/// Datagrams passed to the cipher at a time.
 const SEAL: usize = 32;
-/// Most bytes one train may have.
+/// Most bytes of one GSO batch: below the 65,507 bytes of the largest UDP payload over IPv4. At
+/// 1,400 bytes per datagram these are 46 datagrams, at 1,472 bytes 44.
 const MAX_GSO_BYTES: usize = 65_000;
 
 #[derive(Clone, Copy, Debug)]
@@ -29,14 +30,14 @@ struct Packet {
     len: usize,
 }
 
-/// What became of a batch.
+/// Result of a flush.
 #[derive(Debug)]
 pub(crate) enum Flushed {
-    /// Everything left or was lost as the network loses things.
+    /// Everything was sent, or dropped like loss in the network.
     All,
-    /// The socket takes no more now; what is left waits.
+    /// The send would block: the rest stays in the batch.
     Blocked,
-    /// The socket cannot be used any more.
+    /// The socket has failed for good.
     Fatal(io::Error),
 }
 
@@ -44,12 +45,13 @@ pub(crate) enum Flushed {
 pub(crate) struct SendBatch {
     bytes: Vec<u8>,
     packets: Vec<Packet>,
-    /// Packets and bytes already sealed, and already sent.
+    /// Datagrams and bytes already sealed, and already sent.
     sealed: (usize, usize),
     sent: (usize, usize),
-    /// Destinations that refused a datagram for its size since the last look, and that size.
+    /// Destinations of datagrams that failed with EMSGSIZE since the last `take_too_large`, and their
+    /// size in bytes.
     too_large: Vec<(SocketAddr, usize)>,
-    /// The last error that was taken as loss, since the last look.
+    /// The last transient error since the last `take_fault`.
     fault: Option<io::Error>,
 }
 
@@ -58,7 +60,7 @@ impl SendBatch {
         self.packets.is_empty()
     }
 
-    /// Datagrams that wait.
+    /// Datagrams not sent yet.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.packets.len() - self.sent.0
@@ -69,13 +71,13 @@ impl SendBatch {
         self.bytes.len() >= BATCH || self.packets.len() >= BATCH_PACKETS
     }
 
-    /// Bytes of all datagrams.
+    /// Bytes of all datagrams in the batch.
     #[inline]
     pub(crate) fn bytes(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Begins a datagram with room for `head` bytes of headers. Returns where it starts.
+    /// Begins a datagram and reserves `head` bytes for headers. Returns the offset of its start.
     #[inline]
     pub(crate) fn begin(&mut self, head: usize) -> usize {
         let start = self.bytes.len();
@@ -83,25 +85,25 @@ impl SendBatch {
         start
     }
 
-    /// Where the datagram that was begun is written to.
+    /// The buffer that the begun datagram is appended to.
     #[inline]
     pub(crate) fn tail(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }
 
-    /// Takes back the datagram that was begun at `start`.
+    /// Discards the datagram begun at `start`.
     pub(crate) fn cancel(&mut self, start: usize) {
         self.bytes.truncate(start);
     }
 
-    /// What was begun at `start` is a datagram for `dst`.
+    /// Completes the datagram begun at `start`, for `dst`.
     #[inline]
     pub(crate) fn commit(&mut self, dst: SocketAddr, start: usize) {
         self.packets.push(Packet { dst, len: self.bytes.len() - start });
     }
 
-    /// Repeats the last datagram, which is sealed if there is a cipher, as it is.
-    pub(crate) fn repeat(&mut self, copies: u8) {
+    /// Duplicates the last datagram, which is sealed if there is a cipher, as it is.
+    pub(crate) fn duplicate(&mut self, copies: u8) {
         let Some(last) = self.packets.last().copied() else { return };
         for _ in 0..copies {
             self.bytes.extend_from_within(self.bytes.len() - last.len..);
@@ -110,14 +112,14 @@ impl SendBatch {
         self.sealed = (self.packets.len(), self.bytes.len());
     }
 
-    /// Appends a datagram that leaves as it is. What came before is sealed already.
+    /// Appends a datagram that is sent as it is. Everything before it must be sealed.
     pub(crate) fn push_sealed(&mut self, dst: SocketAddr, datagram: &[u8]) {
         self.bytes.extend_from_slice(datagram);
         self.packets.push(Packet { dst, len: datagram.len() });
         self.sealed = (self.packets.len(), self.bytes.len());
     }
 
-    /// Seals what is not sealed yet, some datagrams at a time.
+    /// Passes the datagrams that are not sealed yet to `seal`, up to [`SEAL`] at a time.
     pub(crate) fn seal(&mut self, mut seal: impl FnMut(&mut [&mut [u8]])) {
         let mut rest = self.bytes.get_mut(self.sealed.1..).unwrap_or_default();
         let mut lens = self.packets.iter().skip(self.sealed.0).map(|packet| packet.len);
@@ -136,17 +138,17 @@ impl SendBatch {
         self.sealed = (self.packets.len(), self.bytes.len());
     }
 
-    /// Destinations that refused a datagram for its size, and that size.
+    /// Destinations of datagrams that failed with EMSGSIZE, and their size in bytes.
     pub(crate) fn take_too_large(&mut self) -> Vec<(SocketAddr, usize)> {
         mem::take(&mut self.too_large)
     }
 
-    /// The last error that was taken as loss.
+    /// The last transient error.
     pub(crate) fn take_fault(&mut self) -> Option<io::Error> {
         self.fault.take()
     }
 
-    /// Sends what is there. Errors that concern one destination or one moment count as loss.
+    /// Sends the batch. Transient errors and errors of one destination count as loss.
     pub(crate) fn flush(&mut self, socket: &mut impl Socket, stats: &mut EndpointStats) -> Flushed {
         while let Some((dst, segment_size, bytes, packets)) =
             self.next_gso_batch(socket.max_gso_segments())
@@ -154,11 +156,11 @@ impl SendBatch {
             let contents = &self.bytes[self.sent.1..self.sent.1 + bytes];
             match socket.send(&Transmit { dst, segment_size, contents }) {
                 Ok(accepted) => {
-                    let gone = accepted.div_ceil(segment_size.max(1)).min(packets);
-                    stats.sent_datagrams += gone as u64;
+                    let accepted_datagrams = accepted.div_ceil(segment_size.max(1)).min(packets);
+                    stats.sent_datagrams += accepted_datagrams as u64;
                     stats.sent_bytes += accepted as u64;
-                    self.sent = (self.sent.0 + gone, self.sent.1 + accepted);
-                    if gone < packets {
+                    self.sent = (self.sent.0 + accepted_datagrams, self.sent.1 + accepted);
+                    if accepted_datagrams < packets {
                         return Flushed::Blocked;
                     }
                 }
@@ -184,16 +186,16 @@ impl SendBatch {
         Flushed::All
     }
 
-    /// The next run of equal datagrams for one destination, of which the last may be shorter:
-    /// destination, datagram size, bytes, datagrams.
-    fn next_gso_batch(&self, longest: usize) -> Option<(SocketAddr, usize, usize, usize)> {
+    /// The next GSO batch: equal datagrams to one destination, of which the last may be shorter.
+    /// Returns destination, segment size, bytes and datagrams.
+    fn next_gso_batch(&self, max_segments: usize) -> Option<(SocketAddr, usize, usize, usize)> {
         let rest = self.packets.get(self.sent.0..)?;
         let first = rest.first()?;
         let (mut bytes, mut count) = (first.len, 1);
         for packet in &rest[1..] {
             let fits = packet.dst == first.dst
                 && packet.len <= first.len
-                && count < longest
+                && count < max_segments
                 && bytes + packet.len <= MAX_GSO_BYTES;
             if !fits {
                 break;
@@ -219,7 +221,7 @@ mod tests {
     struct Script {
         answers: VecDeque<io::Result<usize>>,
         sends: Vec<(u16, usize, usize)>,
-        max_train: usize,
+        max_segments: usize,
     }
 
     impl Socket for Script {
@@ -227,7 +229,7 @@ mod tests {
             Ok(addr(0))
         }
         fn max_gso_segments(&self) -> usize {
-            self.max_train
+            self.max_segments
         }
         fn recv(&mut self, _: &mut RxBatch) -> io::Result<()> {
             Err(io::ErrorKind::WouldBlock.into())
@@ -250,7 +252,7 @@ mod tests {
     }
 
     fn script(answers: impl IntoIterator<Item = io::Result<usize>>) -> Script {
-        Script { answers: answers.into_iter().collect(), sends: Vec::new(), max_train: 44 }
+        Script { answers: answers.into_iter().collect(), sends: Vec::new(), max_segments: 44 }
     }
 
     fn batch(packets: &[(u16, usize)]) -> SendBatch {
@@ -264,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_datagrams_of_one_peer_share_a_send_and_a_shorter_one_ends_it() {
+    fn gso_batch_holds_equal_datagrams_to_one_peer_and_ends_at_a_shorter_one() {
         let mut socket = script([]);
         let mut stats = EndpointStats::default();
         let packets = [(1, 100), (1, 100), (1, 40), (1, 100), (2, 100), (2, 120), (1, 9)];
@@ -278,15 +280,15 @@ mod tests {
     }
 
     #[test]
-    fn a_train_is_no_longer_than_the_socket_allows() {
+    fn gso_batch_is_bounded_by_the_sockets_segment_limit() {
         let mut socket = script([]);
-        socket.max_train = 2;
+        socket.max_segments = 2;
         batch(&[(1, 50); 5]).flush(&mut socket, &mut EndpointStats::default());
         assert_eq!(socket.sends, [(1, 50, 100), (1, 50, 100), (1, 50, 50)]);
     }
 
     #[test]
-    fn what_a_blocked_socket_leaves_is_sent_later() {
+    fn blocked_socket_sends_the_rest_later() {
         let mut socket = script([Ok(100), Err(io::ErrorKind::WouldBlock.into())]);
         let mut stats = EndpointStats::default();
         let mut batch = batch(&[(1, 50), (1, 50), (1, 50), (2, 10)]);
@@ -299,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unreachable_peer_costs_its_own_datagrams_only() {
+    fn send_error_of_one_peer_drops_its_datagrams_only() {
         let mut socket = script([Err(io::ErrorKind::HostUnreachable.into())]);
         let mut stats = EndpointStats::default();
         let flushed = batch(&[(1, 50), (1, 50), (2, 10)]).flush(&mut socket, &mut stats);
@@ -308,13 +310,13 @@ mod tests {
     }
 
     #[test]
-    fn copies_follow_their_original_as_it_was_sealed() {
+    fn duplicates_follow_the_original_as_sealed() {
         let mut batch = SendBatch::default();
         let start = batch.begin(1);
         batch.tail().extend_from_slice(b"abc");
         batch.commit(addr(1), start);
         batch.seal(|packets| packets.iter_mut().for_each(|packet| packet[0] += 1));
-        batch.repeat(2);
+        batch.duplicate(2);
         batch.seal(|packets| packets.iter_mut().for_each(|packet| packet[0] += 1));
         assert_eq!(batch.bytes, b"\x01abc\x01abc\x01abc");
         let mut socket = script([]);
@@ -323,21 +325,21 @@ mod tests {
     }
 
     #[test]
-    fn each_datagram_is_sealed_once_and_whole() {
+    fn seal_covers_each_datagram_once() {
         let lens: Vec<usize> = (0..SEAL * 2 + 5).map(|i| 1 + i % 7).collect();
         let mut batch = SendBatch::default();
-        let (mut sealed, mut looks) = (Vec::new(), 0);
+        let (mut sealed, mut calls) = (Vec::new(), 0);
         for (i, len) in lens.iter().enumerate() {
             let start = batch.begin(*len);
             batch.commit(addr(1), start);
             if [3, 4, lens.len() - 1].contains(&i) {
                 batch.seal(|packets| {
-                    looks += 1;
+                    calls += 1;
                     sealed.extend(packets.iter().map(|packet| packet.len()));
                 });
             }
         }
-        assert_eq!((sealed, looks), (lens, 1 + 1 + 2));
+        assert_eq!((sealed, calls), (lens, 1 + 1 + 2));
         let start = batch.begin(9);
         batch.cancel(start);
         batch.seal(|_| panic!("nothing is left to seal"));

@@ -1,21 +1,21 @@
-//! Whole endpoints under the simulator.
+//! Whole endpoints on a simulated network (`sim_world`), by subject.
 
-mod busy;
+mod address_validation;
+mod close;
+mod codec;
+mod fairness;
+mod fixtures;
+mod keepalive;
 mod lifecycle;
-mod limits;
-mod lossy;
-mod many;
-mod moving;
+mod lossy_network;
+mod migration;
 mod narrow;
-mod net;
 #[cfg(target_os = "linux")]
 mod offload;
-mod opened;
-mod pair;
-mod parting;
+mod open_without_data;
 mod requests;
-mod silence;
-mod stages;
-mod strangers;
+mod resource_limits;
+mod scalability;
+mod sim_network;
+mod sim_world;
 mod task;
-mod world;

@@ -1,12 +1,13 @@
-//! Deadlines of all connections of a socket: a timer wheel of two levels.
+//! Timer wheel of the connections of one socket: a hashed hierarchical timing wheel (Varghese,
+//! Lauck) with two levels.
 //!
 //! The first level has a bucket for each of the next 1,024 milliseconds, the second one for each
-//! of the next 64 seconds, and what is farther away waits in one list that is sorted into the
-//! levels every 64 seconds. A bucket is a doubly linked list through the entries, and each entry
-//! keeps its exact deadline: buckets make finding cheap, they never round.
+//! of the next 64 seconds, and later deadlines are in one list that is sorted into the levels every
+//! 64 seconds. A bucket is a doubly linked list through the entries, and each entry keeps its exact
+//! deadline: buckets never round. An ordered map is the reference in the tests.
 //!
-//! The wheel has no clock. It moves when [`TimerWheel::expire`] is told the time, and steps over
-//! empty buckets 64 at once, so that neither an idle hour nor a jump of days costs anything.
+//! The wheel has no clock: [`TimerWheel::expire`] gets the time. It skips empty buckets 64 at a
+//! time, so that neither an idle hour nor a jump of days costs anything.
 
 use std::time::{Duration, Instant};
 
@@ -18,19 +19,19 @@ const TICK: u64 = 1_000_000;
 /// Nanoseconds of a bucket in the second level.
 const SECOND: u64 = 1_000 * TICK;
 
-/// Nanoseconds between the moments for what may be late by so much.
+/// Nanoseconds between the instants that coalesced deadlines are moved to (as Linux timer slack).
 const COALESCE_INTERVAL: u64 = 100 * TICK;
-/// Nanoseconds from which on a wait may be: that is at most a twentieth of it.
+/// Shortest wait in nanoseconds that is coalesced: a deadline moves by at most a twentieth.
 const LONG: u64 = 2 * SECOND;
 
 /// Buckets of the first level; more than a second, so that a bucket of the second always fits.
 const TICKS: u64 = 1_024;
-/// Buckets of the second level, also the seconds between two looks at what is beyond.
+/// Buckets of the second level; also the seconds between two sorts of the list beyond.
 const SECONDS: u64 = 64;
 
 /// Index of the first bucket of the second level.
 const FIRST_SECOND: u16 = 1_024;
-/// Index of the list of everything that is farther away than both levels reach.
+/// Index of the list of deadlines beyond both levels.
 const BEYOND: u16 = FIRST_SECOND + 64;
 /// The `bucket` of an entry that is not armed.
 const IDLE: u16 = u16::MAX;
@@ -55,7 +56,7 @@ impl Entry {
 #[derive(Debug)]
 pub(crate) struct TimerWheel {
     origin: Instant,
-    /// The millisecond the wheel stands at: no entry is in a bucket of an earlier one.
+    /// The current millisecond. Invariant: no entry is in a bucket of an earlier one.
     tick: u64,
     entries: Vec<Entry>,
     /// First entry of each bucket's list.
@@ -63,7 +64,7 @@ pub(crate) struct TimerWheel {
     /// Per bucket of the levels, nanoseconds from its start to its earliest deadline or less:
     /// an entry that leaves does not raise it.
     earliest: Vec<u32>,
-    /// The same for what is beyond, from the origin.
+    /// The same for the list beyond, from the origin.
     earliest_beyond: u64,
     /// Which buckets of the levels have entries.
     ticks: [u64; 16],
@@ -85,7 +86,7 @@ impl TimerWheel {
         }
     }
 
-    /// Arms the entry of `slot`, or arms it anew; `None` disarms it.
+    /// Sets the deadline of `slot`; `None` disarms it.
     ///
     /// A deadline that has passed is due at once. Memory grows to the largest slot ever armed.
     pub(crate) fn set(&mut self, slot: usize, deadline: Option<Instant>) {
@@ -104,30 +105,31 @@ impl TimerWheel {
             return;
         };
         let deadline = self.nanos(deadline);
-        // Most of what happens to a connection leaves its deadline where it is.
+        // Most turns leave the deadline of a connection as it is.
         if self.entries[slot].deadline != deadline || self.entries[slot].bucket == IDLE {
             self.unlink(index);
             self.link(index, deadline);
         }
     }
 
-    /// When something should happen that was promised for `at`, and may happen a little later with
-    /// what others have promised: ten times a second if that is far away. Thousands of connections
-    /// that rest wake their driver that often at most, and what they send leaves together.
+    /// Moves a deadline that need not be exact to the next common instant, ten of them a second, if
+    /// the deadline is far away (timer coalescing). Thousands of idle connections then wake their
+    /// driver ten times a second at most, and their pings leave in few batches
+    /// (tests/scalability.rs).
     pub(crate) fn coalesced_deadline(&self, now: Instant, at: Instant) -> Instant {
         let nanos = self.nanos(at);
         if nanos.saturating_sub(self.nanos(now)) < LONG {
             return at;
         }
-        let moment = nanos.checked_next_multiple_of(COALESCE_INTERVAL).unwrap_or(nanos);
-        at.checked_add(Duration::from_nanos(moment - nanos)).unwrap_or(at)
+        let coalesced = nanos.checked_next_multiple_of(COALESCE_INTERVAL).unwrap_or(nanos);
+        at.checked_add(Duration::from_nanos(coalesced - nanos)).unwrap_or(at)
     }
 
     /// When to call [`Self::expire`] next; `None` when nothing is armed.
     ///
-    /// Never later than the earliest deadline, save for one that had passed when it was set: that
-    /// may be the instant of the last `expire`, cut to milliseconds. It may be earlier once after
-    /// an entry has been disarmed, and then the call finds nothing to do.
+    /// Never later than the earliest deadline, except for a deadline that had passed when it was set:
+    /// then it is the instant of the last `expire`, truncated to milliseconds. It may be earlier once
+    /// after an entry was disarmed; that call expires nothing.
     pub(crate) fn next(&self) -> Option<Instant> {
         let tick = self
             .first_tick()
@@ -141,13 +143,13 @@ impl TimerWheel {
     }
 
     /// Disarms every entry whose deadline is not after `now`, and appends its slot to `expired`,
-    /// in no particular order. A `now` before that of an earlier call is no mistake.
+    /// in no particular order. `now` may be before that of an earlier call.
     pub(crate) fn expire(&mut self, now: Instant, expired: &mut Vec<usize>) {
         let now = self.nanos(now);
         if now / TICK > self.tick {
             self.advance(now, expired);
         }
-        // The current millisecond is over for some of its entries.
+        // Entries of the current millisecond that are due.
         let current = tick_bucket(self.tick);
         let earliest = u64::from(self.earliest[usize::from(current)]);
         let elapsed = now.saturating_sub(self.tick * TICK);
@@ -156,28 +158,28 @@ impl TimerWheel {
         }
     }
 
-    /// Moves the wheel to the millisecond of `now`, which is a later one than it stands at.
+    /// Moves the wheel to the millisecond of `now`, which is later than the current one.
     fn advance(&mut self, now: u64, expired: &mut Vec<usize>) {
         let (tick, second, last_second) = (now / TICK, now / SECOND, self.tick / 1_000);
-        // Milliseconds that are over: all of their entries are due.
+        // Past milliseconds: all of their entries are due.
         while let Some(over) = self.first_tick().filter(|over| *over < tick) {
             self.tick = over;
             self.sort(tick_bucket(over), now, expired);
         }
         self.tick = tick;
-        // Seconds that are over or have begun.
+        // Past seconds and the current one.
         while let Some(begun) = self.first_second(last_second).filter(|begun| *begun <= second) {
             self.sort(second_bucket(begun), now, expired);
         }
-        // Everything beyond was at least 65 seconds away when it was put there, so a look whenever
-        // 64 seconds begin comes before its time.
+        // A deadline beyond was at least 65 seconds away when it was set, so that sorting every 64
+        // seconds is in time.
         if second / SECONDS != last_second / SECONDS {
             self.earliest_beyond = u64::MAX;
             self.sort(BEYOND, now, expired);
         }
     }
 
-    /// Empties a bucket: what is due goes to `expired`, the rest to where it belongs now.
+    /// Empties a bucket: due entries go to `expired`, the others to their current bucket.
     fn sort(&mut self, bucket: u16, now: u64, expired: &mut Vec<usize>) {
         let mut next = std::mem::replace(&mut self.heads[usize::from(bucket)], NONE);
         self.mark(bucket, false);
@@ -195,7 +197,7 @@ impl TimerWheel {
         }
     }
 
-    /// Puts an entry that is in no list to the front of the one for its deadline.
+    /// Puts an entry that is in no list to the front of the list for its deadline.
     fn link(&mut self, index: u32, deadline: u64) {
         let (bucket, start) = self.place(deadline);
         let head = std::mem::replace(&mut self.heads[usize::from(bucket)], index);
@@ -252,10 +254,10 @@ impl TimerWheel {
         (BEYOND, 0)
     }
 
-    /// The first millisecond with entries, counted from the one the wheel stands at.
+    /// The first millisecond with entries, from the current one on.
     fn first_tick(&self) -> Option<u64> {
         let (word, bit) = split(tick_bucket(self.tick));
-        // The first word comes twice: what is after the current millisecond, then what is before.
+        // The first word comes twice: the bits from the current millisecond on, then those before.
         (0..=self.ticks.len()).find_map(|step| {
             let at = (word + step) % self.ticks.len();
             let wanted = match step {
@@ -276,7 +278,7 @@ impl TimerWheel {
         (bits != 0).then(|| second + 1 + u64::from(bits.trailing_zeros()))
     }
 
-    /// Notes whether a bucket has entries.
+    /// Sets whether a bucket has entries.
     fn mark(&mut self, bucket: u16, occupied: bool) {
         let (word, bit) = split(bucket);
         let word = match bucket {
@@ -287,7 +289,7 @@ impl TimerWheel {
         *word = if occupied { *word | 1 << bit } else { *word & !(1 << bit) };
     }
 
-    /// Nanoseconds from the origin; 584 years at most, none for what was before.
+    /// Nanoseconds from the origin: 584 years at most, 0 for instants before it.
     fn nanos(&self, at: Instant) -> u64 {
         let since = at.saturating_duration_since(self.origin);
         u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)

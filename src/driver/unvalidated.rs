@@ -1,21 +1,23 @@
-//! How many conversations were opened by someone who has proved nothing yet, and from where.
+//! Admission of unvalidated peers: how many connections they have opened, in total and per source IP
+//! address.
 //!
-//! Source addresses can be made up, so the bound on all of them is what protects memory. The bound
-//! on one source only sees to it that, while many try, one of them does not crowd out the others.
+//! Source addresses can be forged (RFC 9000 8.1), so the total limit is what bounds memory. The limit
+//! per source keeps one source from taking all places while many connect.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-/// While more than this share of the places is taken, one source holds at most that share.
-const CROWDED: usize = 2;
-const SOURCE_SHARE: usize = 16;
+/// Divisor: the limit per source applies while more than `max / 2` places are taken.
+const CROWDED_DIVISOR: usize = 2;
+/// Divisor: one source then holds at most `max / 16` places.
+const SOURCE_DIVISOR: usize = 16;
 
-/// Why someone is not let in.
+/// Why an initial datagram is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// Too many have proved nothing.
+    /// `max_unvalidated` connections are unvalidated.
     Full,
-    /// Too many of them come from there.
+    /// Too many of them are from this source.
     Source,
 }
 
@@ -26,24 +28,25 @@ pub(crate) struct UnvalidatedPeers {
 }
 
 impl UnvalidatedPeers {
-    /// Whether one more from `source` may enter where `max` are allowed.
+    /// Whether one more connection from `source` is admitted, with `max` in total.
     pub(crate) fn check_admission(&self, source: IpAddr, max: usize) -> Result<(), Refusal> {
         if self.total >= max {
             return Err(Refusal::Full);
         }
         let held = || self.by_source.get(&source).copied().unwrap_or(0);
-        if self.total > max / CROWDED && held() >= (max / SOURCE_SHARE).max(1) {
+        if self.total > max / CROWDED_DIVISOR && held() >= (max / SOURCE_DIVISOR).max(1) {
             return Err(Refusal::Source);
         }
         Ok(())
     }
 
+    /// Counts a connection from `source`.
     pub(crate) fn enter(&mut self, source: IpAddr) {
         self.total += 1;
         *self.by_source.entry(source).or_default() += 1;
     }
 
-    /// It has proved that it is there, or is gone.
+    /// Uncounts a connection from `source`: validated or ended.
     pub(crate) fn leave(&mut self, source: IpAddr) {
         let Some(held) = self.by_source.get_mut(&source) else { return };
         *held -= 1;
@@ -69,28 +72,28 @@ mod tests {
     }
 
     #[test]
-    fn one_source_may_have_half_of_all_places_and_no_more() {
-        let mut strangers = UnvalidatedPeers::default();
+    fn admission_limits_one_source_while_the_table_is_half_full() {
+        let mut peers = UnvalidatedPeers::default();
         let max = 64;
         let mut entered = 0;
-        while strangers.check_admission(ip(1), max).is_ok() {
-            strangers.enter(ip(1));
+        while peers.check_admission(ip(1), max).is_ok() {
+            peers.enter(ip(1));
             entered += 1;
         }
         assert_eq!(entered, 33);
-        assert_eq!(strangers.check_admission(ip(1), max), Err(Refusal::Source));
+        assert_eq!(peers.check_admission(ip(1), max), Err(Refusal::Source));
         for source in 2..=20 {
-            while strangers.check_admission(ip(source), max).is_ok() {
-                strangers.enter(ip(source));
+            while peers.check_admission(ip(source), max).is_ok() {
+                peers.enter(ip(source));
             }
         }
-        assert_eq!(strangers.len(), max);
-        assert_eq!(strangers.check_admission(ip(21), max), Err(Refusal::Full));
+        assert_eq!(peers.len(), max);
+        assert_eq!(peers.check_admission(ip(21), max), Err(Refusal::Full));
         for _ in 0..33 {
-            strangers.leave(ip(1));
+            peers.leave(ip(1));
         }
-        strangers.leave(ip(1));
-        assert_eq!(strangers.len(), max - 33);
-        assert_eq!(strangers.check_admission(ip(21), max), Ok(()));
+        peers.leave(ip(1));
+        assert_eq!(peers.len(), max - 33);
+        assert_eq!(peers.check_admission(ip(21), max), Ok(()));
     }
 }

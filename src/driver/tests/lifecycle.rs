@@ -1,4 +1,4 @@
-//! How conversations and endpoints begin and end.
+//! Shutdown, drop, abort and `wait_idle` of connections; the end of endpoints.
 
 use std::cell::Cell;
 use std::io::{self, ErrorKind};
@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::pair::{
+use super::fixtures::{
     CLIENT, HOUR, MINUTE, Pair, SECOND, SERVER, cause, greet, is_about, pattern, push, read_pattern,
 };
-use super::world::{World, addr};
+use super::sim_world::{World, addr};
 use crate::config::Config;
 use crate::core::segment::{Command, ControlType, Header};
 use crate::core::tests::link::{CERTAIN, LinkConfig};
@@ -19,7 +19,7 @@ use crate::error::ConnectionError;
 // ----- shutdown -----
 
 #[test]
-fn shutdown_is_ok_once_everything_is_acknowledged() {
+fn shutdown_returns_once_all_data_is_acked() {
     for seed in 0..20 {
         println!("seed {seed}");
         let Pair { mut world, mut client, server, .. } =
@@ -28,7 +28,7 @@ fn shutdown_is_ok_once_everything_is_acknowledged() {
         world.finish(MINUTE, async move {
             client.write_all(&pattern(100_000)).await.unwrap();
             client.shutdown().await.unwrap();
-            assert_eq!(server.stats().received_bytes, 100_002, "Ok before it was all there");
+            assert_eq!(server.stats().received_bytes, 100_002, "Ok before all was received");
             assert_eq!(client.write(b"x").await.unwrap_err().kind(), ErrorKind::BrokenPipe);
             client.shutdown().await.unwrap();
         });
@@ -36,7 +36,7 @@ fn shutdown_is_ok_once_everything_is_acknowledged() {
 }
 
 #[test]
-fn shutdown_towards_a_vanished_peer_fails_in_time() {
+fn shutdown_to_a_dead_peer_fails_after_linger() {
     let linger = Config::default().linger;
     for (linger, promised, end) in [
         (linger, linger, ConnectionError::LingerTimeout),
@@ -59,19 +59,19 @@ fn shutdown_towards_a_vanished_peer_fails_in_time() {
 }
 
 #[test]
-fn shutdown_waits_for_a_peer_that_is_slow_to_read() {
+fn shutdown_waits_for_a_slow_reader() {
     let mut small = Config::new().windows(1_024, 8);
     small.recv_buffer = 1_000;
     let Pair { mut world, mut client, mut server, .. } = Pair::new(&Config::new(), &small);
     let done = Rc::new(Cell::new(false));
-    let told = done.clone();
+    let notified = done.clone();
     world.spawn(async move {
         client.write_all(&pattern(100_000)).await.unwrap();
         client.shutdown().await.unwrap();
-        told.set(true);
+        notified.set(true);
     });
     world.run_for(10 * MINUTE);
-    assert!(!done.get(), "nobody has read yet");
+    assert!(!done.get(), "the peer has not read yet");
     world.finish(MINUTE, read_pattern(&mut server, 100_000));
     world.run_for(SECOND);
     assert!(done.get());
@@ -80,12 +80,12 @@ fn shutdown_waits_for_a_peer_that_is_slow_to_read() {
 // ----- drop and abort -----
 
 #[test]
-fn what_a_dropped_stream_wrote_is_delivered() {
+fn drop_with_unacked_data_delivers_it() {
     let Pair { mut world, listener: _listener, endpoint, mut client, mut server } = Pair::plain();
     world.set_path(LinkConfig { loss: 200_000, ..LinkConfig::delay(10_000) });
     world.finish(MINUTE, async move {
         client.write_all(&pattern(500_000)).await.unwrap();
-        // In the middle of a write: the bytes that it took are the stream's, the rest is not.
+        // A write is cancelled half way: the bytes it took are sent, the rest is not.
         let more = vec![0; 10_000_000];
         let write = client.write_all(&more);
         let poll = std::future::poll_fn(|_| std::task::Poll::Ready(()));
@@ -93,7 +93,7 @@ fn what_a_dropped_stream_wrote_is_delivered() {
         drop(client);
         read_pattern(&mut server, 500_000).await;
         endpoint.wait_idle().await;
-        // The other direction is still open; whatever came now would be refused.
+        // The other direction is still open: data from the peer would be answered with RST.
         assert_eq!(endpoint.stats().current_connections, 1);
         drop(server);
     });
@@ -102,7 +102,7 @@ fn what_a_dropped_stream_wrote_is_delivered() {
 }
 
 #[test]
-fn a_dropped_stream_gives_up_after_linger_without_progress() {
+fn linger_timeout_after_drop_counts_from_the_last_ack() {
     for linger in [Duration::ZERO, SECOND, 10 * SECOND] {
         let Pair { mut world, endpoint, client, .. } =
             Pair::new(&Config::new().linger(linger), &Config::new());
@@ -113,15 +113,15 @@ fn a_dropped_stream_gives_up_after_linger_without_progress() {
         world.finish(MINUTE, endpoint.wait_idle());
         let took = world.elapsed() - before;
         assert!(is_about(took, linger), "{took} us with linger {linger:?}");
-        // The peer is told for a while longer.
+        // The RST is retransmitted for 10 s.
         world.run_for(11 * SECOND);
         assert_eq!(endpoint.stats().current_connections, 0);
     }
 }
 
 #[test]
-fn a_dropped_stream_goes_on_while_there_is_progress() {
-    // 200 kB at 10 kB/s take twice the linger time.
+fn linger_after_drop_continues_while_acks_arrive() {
+    // 200 kB at 10 kB/s take twice the linger timeout.
     let Pair { mut world, endpoint, client, mut server, .. } = Pair::plain();
     let slow = LinkConfig { rate: Some(10_000), queue: 20_000, ..LinkConfig::delay(10_000) };
     world.set_path(slow);
@@ -133,7 +133,7 @@ fn a_dropped_stream_goes_on_while_there_is_progress() {
 }
 
 #[test]
-fn an_abort_is_told_and_nothing_else_leaves_after_it() {
+fn abort_sends_rst_and_nothing_else() {
     let Pair { mut world, endpoint, client, mut server, .. } = Pair::plain();
     world.set_path(LinkConfig::delay(10_000));
     client.try_write(&pattern(200_000)).unwrap();
@@ -161,7 +161,7 @@ fn an_abort_is_told_and_nothing_else_leaves_after_it() {
 // ----- wait_idle -----
 
 #[test]
-fn wait_idle_is_done_at_once_when_nothing_lingers() {
+fn wait_idle_without_lingering_connections_returns_at_once() {
     let Pair { mut world, endpoint, client, .. } = Pair::plain();
     client.try_write(b"on its way, and the stream is open").unwrap();
     let before = world.elapsed();
@@ -171,7 +171,7 @@ fn wait_idle_is_done_at_once_when_nothing_lingers() {
 }
 
 #[test]
-fn wait_idle_waits_for_delivery() {
+fn wait_idle_with_unacked_data_waits_for_delivery() {
     let Pair { mut world, endpoint, client, server, .. } = Pair::plain();
     client.try_write(&pattern(50_000)).unwrap();
     drop(client);
@@ -180,7 +180,7 @@ fn wait_idle_waits_for_delivery() {
 }
 
 #[test]
-fn wait_idle_waits_for_nobody_else() {
+fn wait_idle_ignores_connections_that_are_open() {
     let mut world = World::new(1, LinkConfig::default());
     let config = Config::new();
     let (listener, endpoint) = (world.listener(SERVER, &config), world.endpoint(CLIENT, &config));
@@ -203,7 +203,7 @@ fn wait_idle_waits_for_nobody_else() {
     let busy = left.clone();
     world.spawn(async move {
         endpoint.wait_idle().await;
-        assert_eq!(busy.get(), 4, "it waited for streams that are open");
+        assert_eq!(busy.get(), 4, "wait_idle waited for open connections");
     });
     world.spawn(async move {
         let mut bye = [0; 3];
@@ -215,10 +215,10 @@ fn wait_idle_waits_for_nobody_else() {
 // ----- endpoints -----
 
 #[test]
-fn a_dropped_listener_leaves_accepted_streams_alone() {
+fn listener_drop_keeps_accepted_connections() {
     let Pair { mut world, listener, endpoint, mut client, mut server } = Pair::plain();
     let mut late = world.finish(SECOND, endpoint.connect(addr(SERVER))).unwrap();
-    late.try_write(b"nobody will accept this").unwrap();
+    late.try_write(b"this is never accepted..").unwrap();
     world.finish(SECOND, late.established()).unwrap();
     assert_eq!(listener.stats().current_connections, 2);
     let endpoint = listener.endpoint().clone();
@@ -237,20 +237,20 @@ fn a_dropped_listener_leaves_accepted_streams_alone() {
 }
 
 #[test]
-fn a_driver_that_ends_wakes_everyone() {
+fn driver_drop_wakes_every_task() {
     let mut tiny = Config::new();
     (tiny.send_buffer, tiny.kcp.send_window) = (1_000, 4);
     let Pair { mut world, listener, endpoint, client, server: _server } = Pair::new(&tiny, &tiny);
     let (mut closing, _peer) = world.finish(SECOND, greet(&endpoint, &listener));
-    let opening = world.finish(SECOND, endpoint.connect(addr(9))).unwrap();
-    let told = Rc::new(Cell::new(0));
+    let unanswered = world.finish(SECOND, endpoint.connect(addr(9))).unwrap();
+    let notified = Rc::new(Cell::new(0));
     let mut expect = |task: std::pin::Pin<Box<dyn Future<Output = io::Error>>>| {
-        let told = told.clone();
+        let notified = notified.clone();
         world.spawn(async move {
             let error = task.await;
             assert_eq!(error.kind(), ErrorKind::NotConnected);
             assert_eq!(cause(&error), Some(ConnectionError::EndpointClosed));
-            told.set(told.get() + 1);
+            notified.set(notified.get() + 1);
         });
     };
     let (mut reader, mut writer) = client.into_split();
@@ -260,23 +260,23 @@ fn a_driver_that_ends_wakes_everyone() {
         closing.write_all(b"bye").await.unwrap();
         closing.shutdown().await.unwrap_err()
     }));
-    expect(Box::pin(async move { opening.established().await.unwrap_err() }));
+    expect(Box::pin(async move { unanswered.established().await.unwrap_err() }));
     expect(Box::pin(async move { listener.accept().await.unwrap_err() }));
     world.set_path(LinkConfig { loss: CERTAIN, ..LinkConfig::default() });
     world.run_for(SECOND);
-    assert_eq!(told.get(), 0);
-    // As a runtime that shuts down does with its tasks.
+    assert_eq!(notified.get(), 0);
+    // A runtime that shuts down drops its tasks likewise.
     world.crash(SERVER);
     world.crash(CLIENT);
     world.settle();
-    assert_eq!(told.get(), 5);
+    assert_eq!(notified.get(), 5);
     let error = world.finish(SECOND, endpoint.connect(addr(SERVER))).unwrap_err();
     assert_eq!(cause(&error), Some(ConnectionError::EndpointClosed));
     world.finish(SECOND, endpoint.wait_idle());
 }
 
 #[test]
-fn an_endpoint_leaves_with_its_last_datagram() {
+fn endpoint_drop_closes_the_socket_after_the_last_ack() {
     // The socket is blocked when the last acknowledgement is due.
     let Pair { mut world, listener, endpoint, client, mut server } = Pair::plain();
     drop(endpoint);
@@ -295,7 +295,7 @@ fn an_endpoint_leaves_with_its_last_datagram() {
 }
 
 #[test]
-fn endpoint_counters_add_up() {
+fn endpoint_stats_match_what_was_sent_and_received() {
     let Pair { mut world, listener, endpoint, mut client, mut server } = Pair::plain();
     world.finish(SECOND, async {
         client.write_all(&pattern(100_000)).await.unwrap();

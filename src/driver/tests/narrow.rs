@@ -2,8 +2,8 @@
 
 use tokio::io::AsyncWriteExt;
 
-use super::pair::{CLIENT, MINUTE, Pair, SERVER, pattern, read_pattern};
-use super::world::addr;
+use super::fixtures::{CLIENT, MINUTE, Pair, SERVER, pattern, read_pattern};
+use super::sim_world::addr;
 use crate::config::Config;
 use crate::core::tests::link::LinkConfig;
 use crate::crypto::{Algorithm, Cipher, Key};

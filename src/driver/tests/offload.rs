@@ -1,5 +1,5 @@
-//! Whole endpoints over loopback on systems that cut and join no trains, or stop doing so while
-//! data is on its way.
+//! Whole endpoints over loopback on systems without GSO and GRO, or whose GSO fails while data is
+//! in flight.
 
 use std::future::Future;
 use std::time::Duration;
@@ -18,12 +18,12 @@ use crate::sys::tests::without_coalescing;
 use crate::sys::{Socket, UdpSocket};
 use crate::util::sync::{Arc, Ordering};
 
-/// Bytes that cross in each direction.
+/// Bytes sent in each direction.
 const BYTES: usize = 2 << 20;
 /// Against tests that hang.
 const GUARD: Duration = Duration::from_secs(120);
 
-/// What the kernel's smallest buffers hold, one datagram by itself each: nothing gets lost.
+/// Windows that the smallest kernel buffers hold, one datagram per buffer: no datagram is lost.
 fn config() -> Config {
     Config::new().windows(64, 64)
 }
@@ -52,13 +52,13 @@ fn start(socket: UdpSocket, accept: Option<Arc<AcceptQueue>>) -> Endpoint {
     endpoint
 }
 
-/// Bytes without a pattern.
+/// Random bytes.
 fn data(seed: u64) -> Vec<u8> {
     let mut rng = Rng::new(seed);
     std::iter::repeat_with(|| rng.next().to_le_bytes()).flatten().take(BYTES).collect()
 }
 
-/// Writes all of `data` into one end, which the other end reads and compares.
+/// Writes `data` to one end; the other end reads and compares.
 async fn sink(from: &mut KcpStream, to: &mut KcpStream, data: &[u8]) {
     let read = async {
         let mut got = vec![0; data.len()];
@@ -69,8 +69,8 @@ async fn sink(from: &mut KcpStream, to: &mut KcpStream, data: &[u8]) {
     written.unwrap();
 }
 
-/// Data crosses in one direction and then comes back, and nothing is lost on the way.
-async fn cross(client: UdpSocket, server: UdpSocket) {
+/// Sends data in one direction, then echoes data. No datagram is lost.
+async fn transfer(client: UdpSocket, server: UdpSocket) {
     let queue = AcceptQueue::new();
     let addr = server.local_addr().unwrap();
     let listener = KcpListener::new(queue.clone(), start(server, Some(queue)));
@@ -95,9 +95,9 @@ async fn cross(client: UdpSocket, server: UdpSocket) {
         tokio::join!(writer.write_all(&echo), reader.read_exact(&mut got), back);
     written.unwrap();
     read.unwrap();
-    assert!(got == echo, "another echo");
+    assert!(got == echo, "other bytes were echoed");
 
-    // The last ones are on their way still.
+    // The last ACKs may be in flight.
     let all_arrived = || {
         let (near, far) = (endpoint.stats(), listener.stats());
         assert_eq!((near.send_errors, far.send_errors), (0, 0));
@@ -110,7 +110,7 @@ async fn cross(client: UdpSocket, server: UdpSocket) {
 }
 
 #[test]
-fn nothing_is_lost_where_segmentation_fails_from_the_start_or_later() {
+fn gso_failure_at_any_time_loses_nothing() {
     for code in [libc::EIO, libc::EINVAL] {
         for after in [0, 1, 10] {
             on_both_runtimes(|| async move {
@@ -118,21 +118,22 @@ fn nothing_is_lost_where_segmentation_fails_from_the_start_or_later() {
                 if client.max_gso_segments() == 1 {
                     return;
                 }
-                let trains = [client.refuse_trains(after, code), server.refuse_trains(after, code)];
-                cross(client, server).await;
-                // Nobody tries again what was refused.
-                let trains = trains.map(|trains| trains.load(Ordering::Relaxed));
-                assert_eq!(trains, [after + 1; 2], "{code} after {after}");
+                let batches =
+                    [client.refuse_trains(after, code), server.refuse_trains(after, code)];
+                transfer(client, server).await;
+                // GSO is not tried again after it failed.
+                let batches = batches.map(|batches| batches.load(Ordering::Relaxed));
+                assert_eq!(batches, [after + 1; 2], "{code} after {after}");
             });
         }
     }
 }
 
 #[test]
-fn nothing_is_lost_without_segmentation_or_coalescing() {
-    on_both_runtimes(|| cross(socket().without_trains(), socket().without_trains()));
-    on_both_runtimes(|| cross(without_coalescing(), without_coalescing()));
+fn gso_and_gro_disabled_lose_nothing() {
+    on_both_runtimes(|| transfer(socket().without_trains(), socket().without_trains()));
+    on_both_runtimes(|| transfer(without_coalescing(), without_coalescing()));
     on_both_runtimes(|| {
-        cross(without_coalescing().without_trains(), without_coalescing().without_trains())
+        transfer(without_coalescing().without_trains(), without_coalescing().without_trains())
     });
 }

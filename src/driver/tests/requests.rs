@@ -1,18 +1,18 @@
-//! What an endpoint is asked for beside its conversations, and what its socket reports.
+//! Requests to an endpoint (listen, connect, raw datagrams, filters), and socket errors.
 
 use std::io::{self, ErrorKind};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::net::code;
-use super::pair::{CLIENT, MINUTE, Pair, SECOND, SERVER, pattern, push, read_pattern};
-use super::world::{World, addr};
+use super::fixtures::{CLIENT, MINUTE, Pair, SECOND, SERVER, pattern, push, read_pattern};
+use super::sim_network::code;
+use super::sim_world::{World, addr};
 use crate::config::{AckPolicy, Config};
 use crate::core::tests::link::LinkConfig;
 use crate::crypto::{Algorithm, Cipher};
 
 #[test]
-fn every_error_is_counted_by_class_and_none_is_fatal() {
+fn socket_errors_are_counted_by_class_and_none_is_fatal() {
     let Pair { mut world, endpoint, mut client, mut server, .. } = Pair::plain();
     assert!(endpoint.take_error().unwrap().is_none());
     let kinds = [
@@ -50,9 +50,9 @@ fn every_error_is_counted_by_class_and_none_is_fatal() {
     assert_eq!(classes(stats.recv_errors_by_class), [0, 0, 1, 1, 4, 1]);
     let last = endpoint.take_error().unwrap().unwrap();
     assert!(kinds.contains(&last.kind()), "{last}");
-    assert!(endpoint.take_error().unwrap().is_none(), "it is told once");
+    assert!(endpoint.take_error().unwrap().is_none(), "an error is reported once");
 
-    // What does end a socket can be asked for afterwards.
+    // A fatal socket error is reported after the endpoint has ended.
     world.fail_recvs(CLIENT, [io::Error::from_raw_os_error(code::UNUSABLE)]);
     server.try_write(b"x").unwrap();
     world.run_for(SECOND);
@@ -62,7 +62,7 @@ fn every_error_is_counted_by_class_and_none_is_fatal() {
 }
 
 #[test]
-fn raw_datagrams_beyond_the_queue_make_room_for_later_ones() {
+fn raw_queue_overflow_drops_the_oldest_datagrams() {
     let Pair { mut world, endpoint, client, mut server, .. } = Pair::plain();
     world.port(9);
     world.block_sends(CLIENT, SECOND);
@@ -83,7 +83,7 @@ fn raw_datagrams_beyond_the_queue_make_room_for_later_ones() {
 }
 
 #[test]
-fn raw_datagrams_pass_the_stages_by_and_the_filter_sees_them_first() {
+fn raw_datagrams_bypass_the_codec_and_reach_the_packet_filter() {
     let cipher = || Cipher::new(Algorithm::Aes128Gcm, &[7; 16]).unwrap();
     let config = || {
         let mut config = Config::new().cipher(cipher());
@@ -105,8 +105,8 @@ fn raw_datagrams_pass_the_stages_by_and_the_filter_sees_them_first() {
     let stats = listener.stats();
     assert_eq!((stats.packet_filter_datagrams, stats.dropped_checksum), (20, 20));
     let sent = world.log().into_iter().filter(|sent| sent.datagram == b"raw words");
-    assert_eq!(sent.count(), 20, "neither sealed nor repeated");
-    // The last handle goes, and what was said before still leaves.
+    assert_eq!(sent.count(), 20, "neither sealed nor duplicated");
+    // A raw datagram queued before the last handle is dropped still leaves.
     drop((client, server));
     world.run_for(MINUTE);
     endpoint.send_raw(addr(SERVER), b"raw and last").unwrap();
@@ -116,7 +116,7 @@ fn raw_datagrams_pass_the_stages_by_and_the_filter_sees_them_first() {
 }
 
 #[test]
-fn a_raw_datagram_behind_answers_leaves_those_sealed() {
+fn raw_datagram_behind_acks_leaves_them_sealed() {
     let cipher = || Cipher::new(Algorithm::Aes128Gcm, &[7; 16]).unwrap();
     let client = Config::new().cipher(cipher()).packet_filter(|_, datagram| datagram == b"raw");
     let server = Config::new().cipher(cipher()).ack_policy(AckPolicy::Immediate);
@@ -135,14 +135,14 @@ fn a_raw_datagram_behind_answers_leaves_those_sealed() {
 }
 
 #[test]
-fn whom_the_filter_does_not_admit_costs_nothing() {
+fn accept_filter_rejection_allocates_nothing() {
     let config = Config::new().accept_filter(|from, conv| from == addr(9) && conv == 5);
     let mut world = World::new(1, LinkConfig::delay(1_000));
     let listener = world.listener(SERVER, &config);
     world.port(9);
     for conv in 1..=20 {
-        world.inject(addr(9), SERVER, &push(conv, 0, b"knock"));
-        world.inject(addr(8), SERVER, &push(conv, 0, b"knock"));
+        world.inject(addr(9), SERVER, &push(conv, 0, b"hello"));
+        world.inject(addr(8), SERVER, &push(conv, 0, b"hello"));
     }
     world.run_for(SECOND / 100);
     let stats = listener.stats();
@@ -153,14 +153,14 @@ fn whom_the_filter_does_not_admit_costs_nothing() {
 }
 
 #[test]
-fn a_listener_comes_and_goes() {
+fn listen_twice_is_refused_until_the_listener_drops() {
     let Pair { mut world, endpoint, listener, client, mut server } = Pair::plain();
     let error = world.finish(SECOND, listener.endpoint().listen()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::AddrInUse);
     assert!(error.to_string().contains(&addr(SERVER).to_string()), "{error}");
     let other = listener.endpoint().clone();
     drop(listener);
-    // Nobody listens: an opening is refused, and comes again.
+    // Without a listener the initial datagram is refused, and retransmitted.
     let late = world.finish(SECOND, endpoint.connect(addr(SERVER))).unwrap();
     late.try_write(b"late").unwrap();
     world.run_for(SECOND / 10);
@@ -168,28 +168,28 @@ fn a_listener_comes_and_goes() {
     let listener = world.finish(SECOND, other.listen()).unwrap();
     let (accepted, peer) = world.finish(MINUTE, listener.accept()).unwrap();
     assert_eq!((accepted.conv(), peer), (late.conv(), addr(CLIENT)));
-    // Both directions of the first conversation saw nothing of that.
+    // The first connection is not affected.
     client.try_write(b"there").unwrap();
     world.finish(SECOND, server.read_exact(&mut [0; 5])).unwrap();
-    // A listener that nobody waited for leaves no trace.
+    // A cancelled `listen` leaves no listener behind.
     drop(listener);
     drop(Box::pin(other.listen()));
-    let mut asked = Box::pin(other.listen());
+    let mut listening = Box::pin(other.listen());
     let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
-    assert!(asked.as_mut().poll(&mut cx).is_pending());
-    drop(asked);
+    assert!(listening.as_mut().poll(&mut cx).is_pending());
+    drop(listening);
     world.settle();
     let listener = world.finish(SECOND, other.listen()).unwrap();
-    // And an endpoint that only dialled may listen as well.
+    // An endpoint that only connected may listen too.
     let back = world.finish(SECOND, endpoint.listen()).unwrap();
-    let dialled = world.finish(SECOND, listener.endpoint().connect(addr(CLIENT))).unwrap();
-    dialled.try_write(b"back").unwrap();
+    let connected = world.finish(SECOND, listener.endpoint().connect(addr(CLIENT))).unwrap();
+    connected.try_write(b"back").unwrap();
     let (accepted, peer) = world.finish(SECOND, back.accept()).unwrap();
-    assert_eq!((accepted.conv(), peer), (dialled.conv(), addr(SERVER)));
+    assert_eq!((accepted.conv(), peer), (connected.conv(), addr(SERVER)));
 }
 
 #[test]
-fn a_conversation_id_of_choice_is_free_or_refused() {
+fn connect_with_a_used_conv_is_refused() {
     let mut world = World::new(1, LinkConfig::delay(1_000));
     let listener = world.listener(SERVER, &Config::new());
     let endpoint = world.endpoint(CLIENT, &Config::new().conv(Some(7)));
@@ -199,13 +199,13 @@ fn a_conversation_id_of_choice_is_free_or_refused() {
     assert_eq!(again.kind(), ErrorKind::AddrInUse);
     let text = format!("conversation id 7 is in use with {}", addr(SERVER));
     assert_eq!(again.to_string(), text);
-    // With another peer it is another conversation, and another id is as well.
+    // The same conv with another peer, and another conv with the same peer, are free.
     assert_eq!(world.finish(SECOND, endpoint.connect(addr(3))).unwrap().conv(), 7);
     let other = world.finish(SECOND, endpoint.connect_with_conv(addr(SERVER), 8)).unwrap();
     assert_eq!(other.conv(), 8);
     let zero = world.finish(SECOND, endpoint.connect_with_conv(addr(SERVER), 0)).unwrap_err();
     assert_eq!(zero.to_string(), "conv is 0, allowed is 1 to 4294967295");
-    // A minute after its end nothing of it is under way any more.
+    // TIME-WAIT ends after a minute.
     drop(client);
     world.run_for(SECOND);
     let soon = world.finish(SECOND, endpoint.connect(addr(SERVER))).unwrap_err();

@@ -1,5 +1,5 @@
-//! The task around the driver, on Tokio's paused clock: it sleeps whenever nothing can be done. If
-//! it did not, that clock would stand still.
+//! The driver task on Tokio's paused clock: it sleeps whenever nothing is due. The paused clock
+//! advances only while all tasks sleep, so a spinning task makes the test fail.
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -16,26 +16,26 @@ use crate::stream::KcpStream;
 use crate::sys::{RxBatch, Socket, Transmit};
 use crate::util::sync::{Arc, AtomicUsize, Ordering};
 
-/// System calls beyond which the task is taken to spin.
-const MANY: usize = 20_000;
+/// Socket calls beyond which the task spins.
+const MAX_CALLS: usize = 20_000;
 
-/// A socket without a network, that says what it is told to.
-struct Sulking {
-    /// What each receive fails with, although the socket claims to be readable.
+/// A socket without a network that fails as configured.
+struct FailingSocket {
+    /// Error of each receive, although the socket reports that it is readable.
     recv: Option<ErrorKind>,
-    /// Nothing can be sent, now or later.
+    /// Every send would block.
     blocked: bool,
     calls: Arc<AtomicUsize>,
 }
 
-impl Sulking {
+impl FailingSocket {
     fn count(&self) {
         let calls = self.calls.fetch_add(1, Ordering::Relaxed);
-        assert!(calls < MANY, "it spins");
+        assert!(calls < MAX_CALLS, "the task spins");
     }
 }
 
-impl Socket for Sulking {
+impl Socket for FailingSocket {
     fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(SocketAddr::from(([127, 0, 0, 1], 1)))
     }
@@ -63,8 +63,8 @@ impl Socket for Sulking {
     }
 }
 
-/// A conversation with unacknowledged data over such a socket.
-async fn stream(socket: Sulking) -> KcpStream {
+/// A connection with unacknowledged data over such a socket.
+async fn stream(socket: FailingSocket) -> KcpStream {
     let mailbox = Mailbox::new();
     let now = tokio::time::Instant::now().into_std();
     let driver = Driver::new(socket, Config::new(), mailbox.clone(), None, [7; 32], now).unwrap();
@@ -76,40 +76,40 @@ async fn stream(socket: Sulking) -> KcpStream {
     stream
 }
 
-/// The system calls that such a conversation costs.
+/// The socket calls of such a connection.
 async fn calls_within(time: Duration, recv: Option<ErrorKind>, blocked: bool) -> usize {
     let calls = Arc::new(AtomicUsize::new(0));
-    let stream = stream(Sulking { recv, blocked, calls: calls.clone() }).await;
+    let stream = stream(FailingSocket { recv, blocked, calls: calls.clone() }).await;
     tokio::time::sleep(time).await;
     assert_eq!(stream.error(), None);
     calls.load(Ordering::Relaxed)
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_quiet_socket_costs_a_call_per_timer() {
+async fn task_on_a_quiet_socket_makes_one_call_per_timer() {
     let calls = calls_within(Duration::from_secs(10), None, false).await;
     assert!((10..200).contains(&calls), "{calls} calls");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_socket_that_only_fails_is_left_alone_between_tries() {
+async fn task_backs_off_while_the_socket_only_fails() {
     let reset = Some(ErrorKind::ConnectionReset);
     let calls = calls_within(Duration::from_secs(10), reset, false).await;
     assert!((200..1_000).contains(&calls), "{calls} calls");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_blocked_socket_is_left_alone_while_timers_expire() {
+async fn task_on_a_blocked_socket_does_not_spin() {
     let calls = calls_within(Duration::from_secs(10), None, true).await;
     assert!((10..4_000).contains(&calls), "{calls} calls");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_conversation_ends_in_time_on_a_blocked_socket() {
+async fn linger_timeout_on_a_blocked_socket_is_in_time() {
     let linger = Config::default().linger;
     let before = tokio::time::Instant::now();
     let calls = Arc::new(AtomicUsize::new(0));
-    let mut stream = stream(Sulking { recv: None, blocked: true, calls }).await;
+    let mut stream = stream(FailingSocket { recv: None, blocked: true, calls }).await;
     let error = stream.shutdown().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TimedOut);
     let took = before.elapsed();

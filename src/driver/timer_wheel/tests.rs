@@ -1,4 +1,4 @@
-//! The wheel against a plain table of deadlines.
+//! The timer wheel against an ordered map of deadlines.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -41,7 +41,7 @@ fn seeds() -> Vec<u64> {
     }
 }
 
-/// The wheel, and what it has to do.
+/// A timer wheel and its reference, an ordered map.
 struct Pair {
     wheel: TimerWheel,
     origin: Instant,
@@ -128,12 +128,12 @@ impl Pair {
 }
 
 #[test]
-fn random_operations_match_a_plain_table() {
+fn random_operations_match_an_ordered_map() {
     for seed in seeds() {
         println!("KCP_TEST_SEED={seed}");
         let mut random = Random(seed);
         let mut pair = Pair::new();
-        // From a crowd in few slots to 10,000 entries.
+        // From many operations on three slots to 10,000 entries.
         let slots = [3, 100, 10_000][usize::try_from(seed % 3).unwrap()];
         for step in 0..20_000 {
             let slot = usize::try_from(random.below(slots)).unwrap();
@@ -177,7 +177,7 @@ fn random_operations_match_a_plain_table() {
 }
 
 #[test]
-fn ten_thousand_entries_expire_each_at_its_own_time() {
+fn ten_thousand_deadlines_expire_exactly() {
     let mut random = Random(7);
     let mut pair = Pair::new();
     for slot in 0..10_000 {
@@ -216,7 +216,7 @@ fn deadlines_are_exact_within_a_millisecond() {
 }
 
 #[test]
-fn a_lonely_entry_costs_one_wake_however_far_it_is() {
+fn single_far_deadline_costs_one_wake() {
     for millis in [0, 1, 999, 1_023, 1_024, 1_999, 63_999, 64_000, 65_000, 128_000, 2_592_000_000] {
         let mut pair = Pair::new();
         let deadline = pair.origin + Duration::from_millis(millis);
@@ -228,7 +228,7 @@ fn a_lonely_entry_costs_one_wake_however_far_it_is() {
 }
 
 #[test]
-fn disarmed_entries_wake_at_most_once_more() {
+fn disarmed_entries_cause_one_wake_at_most() {
     let mut pair = Pair::new();
     let origin = pair.origin;
     let at = |millis| origin + Duration::from_millis(millis);
@@ -248,7 +248,7 @@ fn disarmed_entries_wake_at_most_once_more() {
 }
 
 #[test]
-fn rearming_moves_the_deadline_both_ways() {
+fn set_moves_a_deadline_in_both_directions() {
     let mut pair = Pair::new();
     let origin = pair.origin;
     let at = |millis| origin + Duration::from_millis(millis);
@@ -263,7 +263,7 @@ fn rearming_moves_the_deadline_both_ways() {
 }
 
 #[test]
-fn what_is_due_already_is_reported_at_once() {
+fn past_deadline_expires_at_once() {
     let mut pair = Pair::new();
     let now = pair.origin + Duration::from_millis(12_345);
     pair.expire(now);
@@ -276,7 +276,7 @@ fn what_is_due_already_is_reported_at_once() {
 }
 
 #[test]
-fn a_deadline_at_the_end_of_time_is_not_reached() {
+fn deadline_at_the_end_of_time_does_not_expire() {
     let mut wheel = TimerWheel::new(Instant::now());
     let far = Duration::from_secs(u64::MAX / 4);
     if let Some(deadline) = wheel.origin.checked_add(far) {
@@ -289,7 +289,7 @@ fn a_deadline_at_the_end_of_time_is_not_reached() {
 }
 
 #[test]
-fn memory_is_bounded_and_steady() {
+fn memory_is_bounded_by_the_largest_slot() {
     assert!(size_of::<Entry>() <= 32);
     let mut wheel = TimerWheel::new(Instant::now());
     wheel.set(1_000_000, None);
@@ -310,10 +310,10 @@ fn memory_is_bounded_and_steady() {
 }
 
 #[test]
-fn far_promises_share_their_moments_and_near_ones_are_kept() {
+fn coalesced_deadline_moves_far_deadlines_only() {
     let wheel = TimerWheel::new(Instant::now());
     let at = |micros| wheel.origin + Duration::from_micros(micros);
-    for (now, promised, moment) in [
+    for (now, deadline, coalesced) in [
         (0, 15_000_000, 15_000_000),
         (0, 15_000_001, 15_100_000),
         (0, 15_099_999, 15_100_000),
@@ -321,7 +321,7 @@ fn far_promises_share_their_moments_and_near_ones_are_kept() {
         (0, 1_999_999, 1_999_999),
         (20_000_000, 15_000_001, 15_000_001),
     ] {
-        assert_eq!(wheel.coalesced_deadline(at(now), at(promised)), at(moment));
+        assert_eq!(wheel.coalesced_deadline(at(now), at(deadline)), at(coalesced));
     }
     if let Some(far) = wheel.origin.checked_add(Duration::from_secs(u64::MAX / 4)) {
         assert_eq!(wheel.coalesced_deadline(at(0), far), far);

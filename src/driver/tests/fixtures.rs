@@ -1,12 +1,12 @@
-//! What the scenario tests share: a client and a server with a conversation between them, and a
-//! peer that a test plays itself, datagram by datagram.
+//! Fixtures of the scenario tests: a client and a server with one connection, and the datagrams of
+//! a peer that the test plays.
 
 use std::io;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::world::{World, addr};
+use super::sim_world::{World, addr};
 use crate::config::Config;
 use crate::core::segment::{Command, Header, Segments};
 use crate::core::seq::{Sn, Ts};
@@ -20,14 +20,14 @@ pub(super) const SECOND: Duration = Duration::from_secs(1);
 pub(super) const MINUTE: Duration = Duration::from_secs(60);
 pub(super) const HOUR: Duration = Duration::from_secs(3_600);
 
-/// What an end may take beyond the time that was promised: a round trip or two.
+/// Tolerance of timeouts: a few round trips.
 pub(super) const SLACK: Duration = Duration::from_millis(100);
 
 /// Hosts of every pair.
 pub(super) const SERVER: u8 = 1;
 pub(super) const CLIENT: u8 = 2;
 
-/// A conversation that both ends know, over a path of 10 ms.
+/// An established connection over a path with 10 ms delay.
 pub(super) struct Pair {
     pub(super) world: World,
     pub(super) listener: KcpListener,
@@ -45,7 +45,7 @@ impl Pair {
         Self::seeded(1, client, server)
     }
 
-    /// Over a path of a quarter of a millisecond, where a window leaves at one moment.
+    /// Over a path with 0.25 ms delay, where a whole window is sent at once (no pacing).
     pub(super) fn near(client: &Config, server: &Config) -> Self {
         Self::on(World::new(1, LinkConfig::delay(250)), client, server)
     }
@@ -68,12 +68,12 @@ pub(super) fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap()
 }
 
-/// Whether `elapsed` microseconds are what was promised.
+/// Whether `elapsed` microseconds are `promised`, up to [`SLACK`] more.
 pub(super) fn is_about(elapsed: u64, promised: Duration) -> bool {
     (micros(promised)..micros(promised + SLACK)).contains(&elapsed)
 }
 
-/// Another conversation from `endpoint`: the client's end and the server's.
+/// Opens a connection from `endpoint`: returns the client's stream and the server's.
 pub(super) async fn greet(endpoint: &Endpoint, listener: &KcpListener) -> (KcpStream, KcpStream) {
     let mut client = endpoint.connect(addr(SERVER)).await.unwrap();
     client.write_all(b"hi").await.unwrap();
@@ -84,7 +84,7 @@ pub(super) async fn greet(endpoint: &Endpoint, listener: &KcpListener) -> (KcpSt
     (client, server)
 }
 
-/// Reads `len` bytes that [`pattern`] made.
+/// Reads `len` bytes and compares them to [`pattern`].
 pub(super) async fn read_pattern(stream: &mut KcpStream, len: usize) {
     let mut got = vec![0; len];
     stream.read_exact(&mut got).await.unwrap();
@@ -95,12 +95,12 @@ pub(super) fn pattern(len: usize) -> Vec<u8> {
     (0..len as u32).map(|i| (i ^ (i >> 7)) as u8).collect()
 }
 
-/// Why the conversation ended, as an error of a read or a write tells it.
+/// The connection error within an I/O error.
 pub(super) fn cause(error: &io::Error) -> Option<ConnectionError> {
     error.get_ref().and_then(|cause| cause.downcast_ref()).copied()
 }
 
-/// A data segment.
+/// A data segment (PUSH).
 pub(super) fn push(conv: u32, sn: u32, payload: &[u8]) -> Vec<u8> {
     let mut datagram = Vec::new();
     Header {
@@ -118,7 +118,7 @@ pub(super) fn push(conv: u32, sn: u32, payload: &[u8]) -> Vec<u8> {
     datagram
 }
 
-/// What a peer answers that received `datagram` and expects `una` next.
+/// The answers of a peer that received `datagram` and expects `una` next.
 pub(super) fn answer(datagram: &[u8], una: u32) -> Vec<u8> {
     let mut out = Vec::new();
     for (header, _) in Segments::new(datagram) {

@@ -1,9 +1,9 @@
-//! Peers that turn up at another address.
+//! Connection migration (RFC 9000 9): datagrams of a connection from another address.
 
 use tokio::io::AsyncWriteExt;
 
-use super::pair::{MINUTE, SECOND, SERVER, answer, pattern, push};
-use super::world::{World, addr};
+use super::fixtures::{MINUTE, SECOND, SERVER, answer, pattern, push};
+use super::sim_world::{World, addr};
 use crate::config::{Config, Migration};
 use crate::core::segment::{CONTROL_CAPABLE, Command, Header};
 use crate::core::tests::link::LinkConfig;
@@ -13,8 +13,8 @@ use crate::stream::KcpStream;
 const HOME: u8 = 9;
 const AWAY: u8 = 10;
 
-/// A conversation with a hand-played peer that has proved to be there.
-fn settled(migration: Migration) -> (World, KcpListener, KcpStream) {
+/// A connection with a validated peer that the test plays.
+fn validated(migration: Migration) -> (World, KcpListener, KcpStream) {
     let mut config = Config::new();
     config.migration = migration;
     let mut world = World::new(1, LinkConfig::delay(1_000));
@@ -34,19 +34,22 @@ fn settled(migration: Migration) -> (World, KcpListener, KcpStream) {
 }
 
 #[test]
-fn a_peer_is_followed_once_it_answers_from_where_it_says_it_is() {
-    let (mut world, listener, mut stream) = settled(Migration::Authenticated);
+fn migration_follows_a_path_response_from_the_new_address() {
+    let (mut world, listener, mut stream) = validated(Migration::Authenticated);
     for _ in 0..5 {
-        // Many datagrams draw one question a second.
+        // Many datagrams cause one PATH_CHALLENGE a second.
         world.inject(addr(AWAY), SERVER, &push(7, 1, b"moved"));
         world.run_for(SECOND / 50);
     }
-    let asked = world.arrived(AWAY);
-    assert_eq!((asked.len(), stream.peer_addr().unwrap()), (1, addr(HOME)));
-    let probe = Header::parse(&asked[0]).unwrap();
-    assert_eq!((probe.command, probe.len, probe.frg), (Command::Push, 0, CONTROL_CAPABLE));
-    // The right answer from elsewhere, and a wrong one from there, count for nothing.
-    let right = answer(&asked[0], 0);
+    let challenges = world.arrived(AWAY);
+    assert_eq!((challenges.len(), stream.peer_addr().unwrap()), (1, addr(HOME)));
+    let challenge = Header::parse(&challenges[0]).unwrap();
+    assert_eq!(
+        (challenge.command, challenge.len, challenge.frg),
+        (Command::Push, 0, CONTROL_CAPABLE)
+    );
+    // The right response from another address, and a wrong one from the new address, are ignored.
+    let right = answer(&challenges[0], 0);
     let mut wrong = right.clone();
     wrong[8] ^= 1;
     world.inject(addr(HOME), SERVER, &right);
@@ -70,8 +73,8 @@ fn a_peer_is_followed_once_it_answers_from_where_it_says_it_is() {
 }
 
 #[test]
-fn a_peer_far_away_is_followed_too() {
-    let (mut world, listener, stream) = settled(Migration::Authenticated);
+fn migration_with_a_long_round_trip_succeeds() {
+    let (mut world, listener, stream) = validated(Migration::Authenticated);
     world.set_path(LinkConfig::delay(600_000));
     for _ in 0..50 {
         world.inject(addr(AWAY), SERVER, &push(7, 1, b"moved"));
@@ -84,8 +87,8 @@ fn a_peer_far_away_is_followed_too() {
 }
 
 #[test]
-fn nobody_is_followed_who_is_not_asked_to_be() {
-    let (mut world, listener, stream) = settled(Migration::Off);
+fn migration_off_drops_datagrams_of_other_addresses() {
+    let (mut world, listener, stream) = validated(Migration::Off);
     world.inject(addr(AWAY), SERVER, &push(7, 1, b"moved"));
     world.run_for(SECOND / 10);
     assert!(world.arrived(AWAY).is_empty());
@@ -96,17 +99,17 @@ fn nobody_is_followed_who_is_not_asked_to_be() {
 }
 
 #[test]
-fn who_moves_before_anything_was_acknowledged_opens_nothing_new() {
-    let (mut world, listener, stream) = settled(Migration::Authenticated);
+fn migration_before_first_ack_does_not_accept_a_new_connection() {
+    let (mut world, listener, stream) = validated(Migration::Authenticated);
     world.inject(addr(AWAY), SERVER, &push(7, 0, b"hello"));
     world.run_for(SECOND / 10);
-    let asked = world.arrived(AWAY);
-    world.inject(addr(AWAY), SERVER, &answer(&asked[0], 0));
+    let challenges = world.arrived(AWAY);
+    world.inject(addr(AWAY), SERVER, &answer(&challenges[0], 0));
     world.run_for(SECOND / 10);
     assert_eq!(stream.peer_addr().unwrap(), addr(AWAY));
     assert_eq!(listener.stats().passive_opens, 1);
-    // Another opening under that id is another conversation.
-    world.inject(addr(HOME), SERVER, &push(7, 0, b"someone else"));
+    // Another initial segment under that conversation id opens another connection.
+    world.inject(addr(HOME), SERVER, &push(7, 0, b"another peer"));
     world.run_for(MINUTE / 10);
     assert_eq!(listener.stats().passive_opens, 2);
 }

@@ -1,15 +1,15 @@
-//! Peers that have proved nothing: what they are sent, how many there may be, and what they cannot
-//! do to others.
+//! Address validation (RFC 9000 8.1): the amplification limit, the bounds on unvalidated peers, and
+//! forged or restarted initial segments.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::pair::{
+use super::fixtures::{
     CLIENT, MINUTE, Pair, SECOND, SERVER, answer, cause, greet, pattern, push, read_pattern,
 };
-use super::world::{World, addr};
+use super::sim_world::{World, addr};
 use crate::config::{Config, SessionPolicy};
 use crate::core::segment::{CONTROL_CAPABLE, Command, HEADER_LEN, Header, Segments};
 use crate::core::seq::{Sn, Ts};
@@ -17,81 +17,82 @@ use crate::core::tests::link::LinkConfig;
 use crate::error::ConnectionError;
 use crate::listener::KcpListener;
 
-const STRANGER: u8 = 9;
+const PEER: u8 = 9;
 
 fn server(config: &Config) -> (World, KcpListener) {
     let mut world = World::new(1, LinkConfig::delay(1_000));
     let listener = world.listener(SERVER, config);
-    world.port(STRANGER);
+    world.port(PEER);
     (world, listener)
 }
 
-/// The echo probe among what arrived, with its datagram.
-fn probe(arrived: &[Vec<u8>]) -> Option<Header> {
+/// The first ping among the datagrams that arrived.
+fn find_ping(arrived: &[Vec<u8>]) -> Option<Header> {
     let headers = arrived.iter().flat_map(|d| Segments::new(d)).map(|(header, _)| header);
     headers.into_iter().find(|h| h.command == Command::Push && h.len == 0)
 }
 
-/// The answer of a peer that has received nothing of ours but that probe.
-fn proof(probe: &Header) -> Vec<u8> {
+/// The pong of a peer that has received only this ping.
+fn pong(ping: &Header) -> Vec<u8> {
     let mut out = Vec::new();
     let (command, una) = (Command::Ack, Sn(0));
-    Header { command, frg: 0, wnd: 128, una, ..*probe }.emit(&mut out);
+    Header { command, frg: 0, wnd: 128, una, ..*ping }.emit(&mut out);
     out
 }
 
 #[test]
-fn whoever_has_proved_nothing_is_sent_three_times_what_it_sent_or_one_datagram() {
+fn amplification_limit_is_3x_received_or_one_datagram() {
     for (len, most) in [(1, 1_400), (400, 1_400), (1_300, 3 * 1_324)] {
         let (mut world, listener) = server(&Config::new());
-        world.inject(addr(STRANGER), SERVER, &push(7, 0, &vec![1; len]));
+        world.inject(addr(PEER), SERVER, &push(7, 0, &vec![1; len]));
         let (mut stream, _) = world.finish(SECOND, listener.accept()).unwrap();
         world.finish(SECOND, stream.write_all(&pattern(100_000))).unwrap();
         world.run_for(29 * SECOND);
-        let arrived = world.arrived(STRANGER);
+        let arrived = world.arrived(PEER);
         let bytes = arrived.iter().map(Vec::len).sum::<usize>();
         assert!(bytes <= most && bytes + 1_400 > most, "{bytes} bytes for {len}");
-        // The question comes first, and again.
-        assert!(probe(&arrived[..1]).is_some());
-        let asked = arrived.iter().filter(|d| probe(std::slice::from_ref(*d)).is_some()).count();
-        assert!(asked > 1, "{asked}");
-        // Its answer opens the way.
-        let cookie = probe(&arrived[arrived.len() - 1..]).unwrap();
-        world.inject(addr(STRANGER), SERVER, &proof(&cookie));
+        // The ping is sent first, and retransmitted.
+        assert!(find_ping(&arrived[..1]).is_some());
+        let pings =
+            arrived.iter().filter(|d| find_ping(std::slice::from_ref(*d)).is_some()).count();
+        assert!(pings > 1, "{pings}");
+        // The pong lifts the limit.
+        let cookie = find_ping(&arrived[arrived.len() - 1..]).unwrap();
+        world.inject(addr(PEER), SERVER, &pong(&cookie));
         world.run_for(SECOND / 10);
-        let more = world.arrived(STRANGER).iter().map(Vec::len).sum::<usize>();
+        let more = world.arrived(PEER).iter().map(Vec::len).sum::<usize>();
         assert!(more > 100_000, "{more}");
     }
 }
 
 #[test]
-fn another_conversation_in_the_same_name_is_no_way_around_that() {
+fn amplification_limit_holds_across_connections_of_one_address() {
     let (mut world, listener) = server(&Config::new());
     let mut streams = Vec::new();
     let mut sent = 0;
     for conv in 1..=50 {
-        let knock = push(conv, 0, b"x");
-        sent += knock.len();
-        world.inject(addr(STRANGER), SERVER, &knock);
+        let initial = push(conv, 0, b"x");
+        sent += initial.len();
+        world.inject(addr(PEER), SERVER, &initial);
         let (mut stream, _) = world.finish(SECOND, listener.accept()).unwrap();
         world.finish(SECOND, stream.write_all(&pattern(10_000))).unwrap();
         streams.push(stream);
     }
     world.run_for(29 * SECOND);
-    let bytes = world.arrived(STRANGER).iter().map(Vec::len).sum::<usize>();
+    let bytes = world.arrived(PEER).iter().map(Vec::len).sum::<usize>();
     assert!(bytes <= 3 * sent + 1_400, "{bytes} bytes for {sent}");
 }
 
 #[test]
-fn whoever_never_answers_is_given_up_and_counted_until_then() {
+fn validation_timeout_ends_an_unvalidated_connection() {
     let (mut world, listener) = server(&Config::new());
-    world.inject(addr(STRANGER), SERVER, &push(7, 0, b"hello"));
+    world.inject(addr(PEER), SERVER, &push(7, 0, b"hello"));
     let (mut stream, _) = world.finish(SECOND, listener.accept()).unwrap();
     assert_eq!(listener.stats().unvalidated_connections, 1);
-    // It goes on sending, and answers nothing.
+    // The peer sends data and answers no ping.
     for sn in 1..30 {
         world.run_for(SECOND);
-        world.inject(addr(STRANGER), SERVER, &push(7, sn, b"more"));
+        world.inject(addr(PEER), SERVER, &push(7, sn, b"more"));
     }
     assert_eq!(stream.error(), None);
     world.run_for(SECOND);
@@ -107,13 +108,13 @@ fn whoever_never_answers_is_given_up_and_counted_until_then() {
 }
 
 #[test]
-fn the_places_of_those_who_proved_nothing_are_bounded() {
+fn unvalidated_connections_are_bounded_in_total_and_per_source() {
     let mut config = Config::new();
     (config.limits.max_unvalidated, config.limits.backlog) = (64, 65_536);
     let (mut world, listener) = server(&config);
-    // One source gets half of the places, the others share the rest.
+    // One source gets half of the places, the other sources share the rest.
     for conv in 1..=100 {
-        world.inject(addr(STRANGER), SERVER, &push(conv, 0, b"x"));
+        world.inject(addr(PEER), SERVER, &push(conv, 0, b"x"));
     }
     world.run_for(SECOND / 10);
     let stats = listener.stats();
@@ -127,7 +128,7 @@ fn the_places_of_those_who_proved_nothing_are_bounded() {
     assert_eq!((stats.unvalidated_connections, stats.refused_max_unvalidated), (64, 19));
     assert_eq!(stats.current_connections, 64);
     assert!(world.driver_of(SERVER).conns.capacity() <= 64);
-    // Nobody answers, and their time is over.
+    // No peer answers within the validation timeout.
     world.run_for(31 * SECOND);
     assert_eq!(listener.stats().unvalidated_connections, 0);
     while let Some(stream) = now_or_never(&listener) {
@@ -143,29 +144,29 @@ fn the_places_of_those_who_proved_nothing_are_bounded() {
 }
 
 #[test]
-fn where_validation_is_required_nothing_is_accepted_before_it() {
+fn require_validation_defers_accept_until_a_ping_is_answered() {
     let mut config = Config::new();
     config.limits.require_validation = true;
     let (mut world, listener) = server(&config);
-    world.inject(addr(STRANGER), SERVER, &push(7, 0, b"hello"));
+    world.inject(addr(PEER), SERVER, &push(7, 0, b"hello"));
     world.run_for(SECOND / 10);
     assert!(now_or_never(&listener).is_none());
     assert_eq!(listener.stats().current_connections, 1);
-    let cookie = probe(&world.arrived(STRANGER)).unwrap();
-    world.inject(addr(STRANGER), SERVER, &proof(&Header { ts: Ts(cookie.ts.0 ^ 1), ..cookie }));
+    let cookie = find_ping(&world.arrived(PEER)).unwrap();
+    world.inject(addr(PEER), SERVER, &pong(&Header { ts: Ts(cookie.ts.0 ^ 1), ..cookie }));
     world.run_for(SECOND / 10);
-    assert!(now_or_never(&listener).is_none(), "that was no answer");
-    world.inject(addr(STRANGER), SERVER, &proof(&cookie));
+    assert!(now_or_never(&listener).is_none(), "the timestamp of the pong is wrong");
+    world.inject(addr(PEER), SERVER, &pong(&cookie));
     world.run_for(SECOND / 10);
     let (mut stream, peer) = world.finish(SECOND, listener.accept()).unwrap();
-    assert_eq!(peer, addr(STRANGER));
+    assert_eq!(peer, addr(PEER));
     assert_eq!(world.finish(SECOND, stream.read_chunk()).unwrap(), "hello");
 }
 
-// ----- openings -----
+// ----- initial segments -----
 
 #[test]
-fn a_server_may_speak_first() {
+fn open_on_connect_lets_the_server_send_first() {
     for loss in [0, 300_000] {
         let mut world = World::new(3, LinkConfig { loss, ..LinkConfig::delay(10_000) });
         let listener = world.listener(SERVER, &Config::new());
@@ -190,90 +191,90 @@ fn a_server_may_speak_first() {
 }
 
 #[test]
-fn an_opening_without_data_repeats_until_something_comes_back() {
+fn open_without_data_is_retransmitted_until_answered() {
     let mut world = World::new(1, LinkConfig::delay(1_000));
-    world.port(STRANGER);
+    world.port(PEER);
     let endpoint = world.endpoint(CLIENT, &Config::new().open_on_connect(true));
-    let stream = world.finish(SECOND, endpoint.connect(addr(STRANGER))).unwrap();
+    let stream = world.finish(SECOND, endpoint.connect(addr(PEER))).unwrap();
     world.run_for(10 * SECOND);
-    let asked = world.arrived(STRANGER);
-    assert!((5..10).contains(&asked.len()), "{}", asked.len());
-    for datagram in &asked {
+    let pings = world.arrived(PEER);
+    assert!((5..10).contains(&pings.len()), "{}", pings.len());
+    for datagram in &pings {
         let header = Header::parse(datagram).unwrap();
         assert_eq!(
             (header.command, header.frg, header.una),
             (Command::WindowProbe, CONTROL_CAPABLE, Sn(0))
         );
         assert!(header.sn != Sn(0) && header.ts != Ts(0) && datagram.len() == HEADER_LEN);
-        assert_eq!(datagram, &asked[0]);
+        assert_eq!(datagram, &pings[0]);
     }
-    // A stock peer answers with its window; then it is asked whether it hears us.
-    world.inject(addr(STRANGER), CLIENT, &answer(&asked[0], 0));
+    // A peer of another implementation answers with its window; then it is pinged.
+    world.inject(addr(PEER), CLIENT, &answer(&pings[0], 0));
     world.run_for(20 * SECOND);
-    let after = world.arrived(STRANGER);
+    let after = world.arrived(PEER);
     assert!(after.iter().all(|d| Header::parse(d).unwrap().command == Command::Push));
-    let cookie = probe(&after[after.len() - 1..]).unwrap();
-    world.inject(addr(STRANGER), CLIENT, &proof(&cookie));
+    let cookie = find_ping(&after[after.len() - 1..]).unwrap();
+    world.inject(addr(PEER), CLIENT, &pong(&cookie));
     world.finish(SECOND, stream.established()).unwrap();
 }
 
 #[test]
-fn data_is_an_opening_of_its_own() {
+fn first_data_replaces_the_open_without_data() {
     let mut world = World::new(1, LinkConfig::delay(1_000));
-    world.port(STRANGER);
+    world.port(PEER);
     let endpoint = world.endpoint(CLIENT, &Config::new().open_on_connect(true));
-    let stream = world.finish(SECOND, endpoint.connect(addr(STRANGER))).unwrap();
+    let stream = world.finish(SECOND, endpoint.connect(addr(PEER))).unwrap();
     stream.try_write(b"hello").unwrap();
     world.run_for(2 * SECOND);
-    let sent = world.arrived(STRANGER);
+    let sent = world.arrived(PEER);
     let first = sent.iter().position(|d| Header::parse(d).unwrap().command == Command::Push);
     let later = &sent[first.unwrap()..];
     assert!(later.iter().all(|d| Header::parse(d).unwrap().command == Command::Push));
 }
 
-// ----- the same name again -----
+// ----- restarts and the same conversation id again -----
 
 #[test]
-fn a_peer_that_starts_anew_ends_what_it_forgot() {
-    for (greets, written) in [(true, 10), (false, 0)] {
+fn restart_confirmed_by_a_ping_ends_the_old_connection() {
+    for (acks_all, written) in [(true, 10), (false, 0)] {
         let (mut world, listener) = server(&Config::new());
-        world.inject(addr(STRANGER), SERVER, &push(7, 0, b"first"));
+        world.inject(addr(PEER), SERVER, &push(7, 0, b"first"));
         let (mut old, _) = world.finish(SECOND, listener.accept()).unwrap();
         world.finish(SECOND, old.write_all(&pattern(written))).unwrap();
         world.run_for(SECOND / 10);
-        let arrived = world.arrived(STRANGER);
-        world.inject(addr(STRANGER), SERVER, &answer(&arrived[0], u32::from(written > 0)));
-        if greets {
+        let arrived = world.arrived(PEER);
+        world.inject(addr(PEER), SERVER, &answer(&arrived[0], u32::from(written > 0)));
+        if acks_all {
             for datagram in &arrived {
-                world.inject(addr(STRANGER), SERVER, &answer(datagram, 1));
+                world.inject(addr(PEER), SERVER, &answer(datagram, 1));
             }
         }
         world.run_for(2 * SECOND);
-        world.arrived(STRANGER);
+        world.arrived(PEER);
         assert_eq!((old.error(), listener.stats().unvalidated_connections), (None, 0));
 
         let again = push(7, 0, b"second");
-        world.inject(addr(STRANGER), SERVER, &again);
+        world.inject(addr(PEER), SERVER, &again);
         world.run_for(SECOND / 10);
         assert_eq!((old.error(), listener.stats().restart_probes), (None, 1));
-        let cookie = probe(&world.arrived(STRANGER)).expect("it is asked");
-        world.inject(addr(STRANGER), SERVER, &proof(&cookie));
+        let cookie = find_ping(&world.arrived(PEER)).expect("the peer is pinged");
+        world.inject(addr(PEER), SERVER, &pong(&cookie));
         world.run_for(SECOND / 10);
         if written == 0 {
-            // It had nothing to forget: that it goes on with this has to show it.
+            // The pong shows no lost state: the retransmission of the initial segment does.
             assert_eq!(old.error(), None);
-            world.inject(addr(STRANGER), SERVER, &again);
+            world.inject(addr(PEER), SERVER, &again);
             world.run_for(SECOND / 10);
         }
         assert_eq!(old.error(), Some(ConnectionError::PeerRestarted));
-        world.inject(addr(STRANGER), SERVER, &again);
+        world.inject(addr(PEER), SERVER, &again);
         let (mut new, _) = world.finish(SECOND, listener.accept()).unwrap();
         assert_eq!(world.finish(SECOND, new.read_chunk()).unwrap(), "second");
     }
 }
 
 #[test]
-fn a_stranger_cannot_make_a_live_peer_look_restarted() {
+fn forged_initial_segments_do_not_end_a_live_connection() {
     let Pair { mut world, listener, mut client, mut server, .. } = Pair::plain();
     world.finish(SECOND, server.write_all(&pattern(10))).unwrap();
     world.run_for(2 * SECOND);
@@ -290,13 +291,13 @@ fn a_stranger_cannot_make_a_live_peer_look_restarted() {
 }
 
 #[test]
-fn a_silent_server_does_not_take_a_live_client_for_a_restarted_one() {
+fn forged_initial_segments_to_a_silent_server_do_not_end_a_live_connection() {
     let Pair { mut world, listener, mut client, mut server, .. } = Pair::plain();
     world.run_for(2 * SECOND);
     for _ in 0..5 {
         world.inject(addr(CLIENT), SERVER, &push(client.conv(), 0, b"forged"));
         world.run_for(2 * SECOND);
-        // It has nothing of the server's to acknowledge, but it goes on.
+        // The client has nothing to acknowledge, but sends data.
         world.finish(SECOND, async {
             client.write_all(&pattern(10)).await.unwrap();
             read_pattern(&mut server, 10).await;
@@ -305,8 +306,8 @@ fn a_silent_server_does_not_take_a_live_client_for_a_restarted_one() {
     assert_eq!((listener.stats().restart_probes, server.error()), (5, None));
 }
 
-/// A question that opens a conversation without data.
-fn asks(conv: u32, ts: u32) -> Vec<u8> {
+/// An initial segment without data.
+fn open_segment(conv: u32, ts: u32) -> Vec<u8> {
     let (command, frg, sn, una) = (Command::WindowProbe, CONTROL_CAPABLE, Sn(1 << 30), Sn(0));
     let mut datagram = Vec::new();
     Header { conv, command, frg, wnd: 128, ts: Ts(ts), sn, una, len: 0 }.emit(&mut datagram);
@@ -314,30 +315,30 @@ fn asks(conv: u32, ts: u32) -> Vec<u8> {
 }
 
 #[test]
-fn an_opening_that_its_data_overtakes_is_no_other_one() {
+fn reordered_open_behind_its_first_data_is_no_restart() {
     for ended in [false, true] {
         let (mut world, listener) = server(&Config::new());
-        world.inject(addr(STRANGER), SERVER, &push(7, 0, b"first"));
+        world.inject(addr(PEER), SERVER, &push(7, 0, b"first"));
         let (stream, _) = world.finish(SECOND, listener.accept()).unwrap();
         let mut stream = Some(stream).filter(|_| !ended);
         let answer_all = |world: &mut World| {
             for _ in 0..40 {
                 world.run_for(SECOND / 20);
-                for datagram in world.arrived(STRANGER) {
-                    world.inject(addr(STRANGER), SERVER, &answer(&datagram, 0));
+                for datagram in world.arrived(PEER) {
+                    world.inject(addr(PEER), SERVER, &answer(&datagram, 0));
                 }
             }
         };
         if ended {
             answer_all(&mut world);
         }
-        world.inject(addr(STRANGER), SERVER, &asks(7, 5));
+        world.inject(addr(PEER), SERVER, &open_segment(7, 5));
         answer_all(&mut world);
         assert!(stream.take().is_none_or(|stream| stream.error().is_none()));
         let stats = listener.stats();
         assert_eq!((stats.passive_opens, stats.restart_probes), (1, 0));
     }
-    // The same with two real ends, on a path that reorders.
+    // The same with two endpoints, on a path that reorders.
     for seed in 0..50 {
         let path = LinkConfig { jitter: 10_000, ..LinkConfig::delay(10_000) };
         let mut world = World::new(seed, path);
@@ -353,21 +354,21 @@ fn an_opening_that_its_data_overtakes_is_no_other_one() {
 }
 
 #[test]
-fn an_aborted_conversation_makes_room_for_another_of_its_name() {
+fn abort_frees_the_conv_for_a_new_connection() {
     let (mut world, listener) = server(&Config::new());
-    world.inject(addr(STRANGER), SERVER, &push(7, 0, b"first"));
+    world.inject(addr(PEER), SERVER, &push(7, 0, b"first"));
     let (stream, _) = world.finish(SECOND, listener.accept()).unwrap();
     stream.abort();
     for _ in 0..3 {
         world.run_for(SECOND / 2);
-        world.inject(addr(STRANGER), SERVER, &push(7, 0, b"second"));
+        world.inject(addr(PEER), SERVER, &push(7, 0, b"second"));
     }
     let (mut stream, _) = world.finish(SECOND, listener.accept()).unwrap();
     assert_eq!(world.finish(SECOND, stream.read_chunk()).unwrap(), "second");
 }
 
 #[test]
-fn a_repeated_opening_is_no_new_one() {
+fn retransmitted_initial_segment_is_no_restart() {
     let Pair { mut world, listener, client, server, .. } = Pair::plain();
     world.inject(addr(CLIENT), SERVER, &push(client.conv(), 0, b"hi"));
     world.run_for(SECOND);
@@ -376,13 +377,13 @@ fn a_repeated_opening_is_no_new_one() {
 }
 
 #[test]
-fn another_conversation_replaces_the_first_only_where_asked_and_once_it_is_proven() {
+fn session_policy_replace_ends_the_older_connection_after_validation() {
     for sessions in [SessionPolicy::KeepBoth, SessionPolicy::Replace] {
         let mut config = Config::new();
         config.session_policy = sessions;
         let Pair { mut world, listener, client, mut server, .. } =
             Pair::new(&Config::new(), &config);
-        // A forged one, in the client's name.
+        // A forged initial segment from the client's address.
         world.inject(addr(CLIENT), SERVER, &push(client.conv() ^ 1, 0, b"forged"));
         world.run_for(SECOND);
         assert_eq!((server.error(), listener.stats().current_connections), (None, 2));
@@ -410,13 +411,13 @@ fn another_conversation_replaces_the_first_only_where_asked_and_once_it_is_prove
 }
 
 #[test]
-fn a_million_strangers_take_the_places_there_are_and_no_more() {
+fn flood_of_unvalidated_peers_keeps_to_the_limits() {
     let (mut world, listener) = server(&Config::new());
     world.set_path(LinkConfig::delay(0));
     let pair = world.endpoint(CLIENT, &Config::new());
     let (mut client, mut server) = world.finish(SECOND, greet(&pair, &listener));
     world.run_for(SECOND);
-    let knock = push(1, 0, b"let me in");
+    let initial = push(1, 0, b"let me in");
     let mut accepted = Vec::new();
     for round in 0..1_000_u32 {
         for i in 0..1_000_u32 {
@@ -424,7 +425,7 @@ fn a_million_strangers_take_the_places_there_are_and_no_more() {
             let source = (round * 1_000 + i) % 65_000;
             let [_, _, high, low] = source.to_be_bytes();
             let from = SocketAddr::from(([127, 7, high, low], 1_024 + (source % 60_000) as u16));
-            world.inject(from, SERVER, &knock);
+            world.inject(from, SERVER, &initial);
         }
         world.run_for(Duration::from_micros(50));
         while let Some(Ok((stream, _))) = now_or_never(&listener) {

@@ -1,33 +1,33 @@
-//! Peers that fall silent, come back, forget, or repeat themselves.
+//! Keepalive, idle and dead-peer timeouts; TIME-WAIT; restarted peers; replayed datagrams.
 
 use std::io::ErrorKind;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::pair::{
+use super::fixtures::{
     CLIENT, HOUR, MINUTE, Pair, SECOND, SERVER, SLACK, answer, cause, greet, is_about, micros,
     pattern, push, read_pattern,
 };
-use super::world::{World, addr};
+use super::sim_world::{World, addr};
 use crate::config::Config;
 use crate::core::segment::{Command, Segments};
 use crate::core::tests::link::{CERTAIN, LinkConfig};
 use crate::error::ConnectionError;
 
-// ----- tombstones and restarts -----
+// ----- TIME-WAIT and restarts -----
 
 #[test]
-fn a_repetition_is_acknowledged_after_the_end() {
+fn time_wait_acks_retransmitted_data() {
     let Pair { mut world, listener, endpoint: _endpoint, mut client, mut server } = Pair::plain();
     client.try_write(b"bye").unwrap();
     world.settle();
-    // It is on its way; the answer will be lost.
+    // The datagram is in flight; its ACK will be lost.
     let clean = LinkConfig::delay(10_000);
     world.set_path(LinkConfig { loss: CERTAIN, ..clean.clone() });
     world.finish(SECOND, async {
         let mut bye = [0; 3];
         server.read_exact(&mut bye).await.unwrap();
-        // It has sent nothing, and gives up telling the peer that it never will.
+        // The dropped connection has sent nothing, and gives up its FIN after 10 s.
         drop(server);
     });
     world.finish(11 * SECOND, listener.wait_idle());
@@ -38,7 +38,7 @@ fn a_repetition_is_acknowledged_after_the_end() {
 }
 
 #[test]
-fn an_ended_conversation_leaves_no_ghost_and_no_obstacle() {
+fn time_wait_does_not_accept_old_and_does_not_block_new_connections() {
     let mut world = World::new(1, LinkConfig::delay(10_000));
     let listener = world.listener(SERVER, &Config::new());
     world.port(9);
@@ -46,7 +46,7 @@ fn an_ended_conversation_leaves_no_ghost_and_no_obstacle() {
     world.inject(addr(9), SERVER, &first);
     let (stream, _) = world.finish(SECOND, listener.accept()).unwrap();
     stream.abort();
-    // Until then it might turn out to be a peer that can be told.
+    // For 10 s the peer might still advertise CONTROL and be sent the RST.
     world.run_for(11 * SECOND);
     world.arrived(9);
 
@@ -68,7 +68,7 @@ fn an_ended_conversation_leaves_no_ghost_and_no_obstacle() {
 }
 
 #[test]
-fn a_peer_that_comes_back_is_served_while_its_old_conversation_dies() {
+fn restart_is_accepted_while_the_old_connection_times_out() {
     let Pair { mut world, listener, endpoint, client, mut server } = Pair::plain();
     world.crash(CLIENT);
     drop((endpoint, client));
@@ -87,17 +87,17 @@ fn a_peer_that_comes_back_is_served_while_its_old_conversation_dies() {
     assert_eq!(error.kind(), ErrorKind::TimedOut);
     assert!(world.elapsed() - before < micros(MINUTE + SLACK));
     assert_eq!(listener.stats().passive_opens, 2);
-    // Whoever came back does not know the old conversation and says so only by silence.
+    // The restarted peer does not know the old connection and does not answer it.
     assert!(back.stats().dropped_no_connection > 0);
 }
 
 #[test]
-fn a_peer_that_forgot_what_it_acknowledged_has_lost_its_state() {
+fn stale_una_confirmed_by_a_ping_is_peer_state_lost() {
     let mut world = World::new(1, LinkConfig::delay(10_000));
     let endpoint = world.endpoint(CLIENT, &Config::new());
     world.port(9);
     let stream = world.finish(SECOND, endpoint.connect(addr(9))).unwrap();
-    let exchange = |world: &mut World, una: u32| {
+    let answer_all = |world: &mut World, una: u32| {
         world.run_for(SECOND / 50);
         for datagram in world.arrived(9) {
             world.inject(addr(9), CLIENT, &answer(&datagram, una));
@@ -105,16 +105,16 @@ fn a_peer_that_forgot_what_it_acknowledged_has_lost_its_state() {
         world.run_for(SECOND / 50);
     };
     stream.try_write(b"one").unwrap();
-    exchange(&mut world, 1);
+    answer_all(&mut world, 1);
     assert_eq!((stream.stats().in_flight_segments, stream.error()), (0, None));
 
-    // Restarted, it knows nothing of the first segment. Such a datagram may just be late; when
-    // nothing else comes for a second it is asked, and the answer to that is not late.
+    // A restarted peer acknowledges less than before. Such a datagram may be old: when nothing else
+    // comes for a second the peer is pinged, and the pong is not old.
     stream.try_write(b"two").unwrap();
-    exchange(&mut world, 0);
+    answer_all(&mut world, 0);
     assert_eq!((stream.error(), stream.stats().pings_sent), (None, 0));
     for _ in 0..100 {
-        exchange(&mut world, 0);
+        answer_all(&mut world, 0);
     }
     assert_eq!(stream.stats().pings_sent, 1);
     let error = stream.try_write(b"three").unwrap_err();
@@ -123,7 +123,7 @@ fn a_peer_that_forgot_what_it_acknowledged_has_lost_its_state() {
 }
 
 #[test]
-fn old_datagrams_end_nothing() {
+fn replayed_datagrams_do_not_end_a_connection() {
     let Pair { mut world, mut client, mut server, .. } = Pair::plain();
     world.finish(MINUTE, async {
         for _ in 0..50 {
@@ -133,7 +133,7 @@ fn old_datagrams_end_nothing() {
             read_pattern(&mut client, 5_000).await;
         }
     });
-    // Everything that was ever said, again and again, also while probes are on their way.
+    // Every datagram so far is replayed, also while pings are in flight.
     let old = world.log();
     for _ in 0..20 {
         for sent in &old {
@@ -142,7 +142,7 @@ fn old_datagrams_end_nothing() {
         }
         world.run_for(20 * SECOND);
     }
-    // The side that was opened to asks first.
+    // The side that accepted the connection pings first.
     assert!(server.stats().pings_sent > 0 && client.stats().stale_una_datagrams > 0);
     world.finish(SECOND, async move {
         client.write_all(&pattern(5_000)).await.unwrap();
@@ -152,16 +152,16 @@ fn old_datagrams_end_nothing() {
     });
 }
 
-// ----- silence -----
+// ----- timeouts -----
 
 #[test]
-fn a_peer_that_never_answers_is_dead_after_a_minute() {
+fn dead_peer_timeout_ends_an_unanswered_connect() {
     let mut world = World::new(1, LinkConfig::default());
     let endpoint = world.endpoint(CLIENT, &Config::new());
     let mut stream = world.finish(SECOND, endpoint.connect(addr(9))).unwrap();
-    // However long it takes before the first word.
+    // Without data there is no timeout.
     world.run_for(10 * MINUTE);
-    assert_eq!(stream.error(), None, "nobody was asked anything yet");
+    assert_eq!(stream.error(), None, "nothing was sent yet");
     let before = world.elapsed();
     stream.try_write(b"anyone?").unwrap();
     let error = world.finish(2 * MINUTE, stream.read(&mut [0; 10])).unwrap_err();
@@ -172,7 +172,7 @@ fn a_peer_that_never_answers_is_dead_after_a_minute() {
 }
 
 #[test]
-fn an_idle_conversation_without_keepalive_ends_after_the_idle_timeout() {
+fn idle_timeout_without_keepalive_ends_the_connection() {
     let config = Config::new().keepalive(None);
     let Pair { mut world, mut client, mut server, .. } = Pair::new(&config, &config);
     let before = world.elapsed();
@@ -188,7 +188,7 @@ fn an_idle_conversation_without_keepalive_ends_after_the_idle_timeout() {
 }
 
 #[test]
-fn keepalive_holds_an_idle_pair_with_few_datagrams() {
+fn keepalive_holds_an_idle_connection_with_few_datagrams() {
     let Pair { mut world, listener: _listener, mut client, mut server, .. } = Pair::plain();
     world.log();
     world.run_for(HOUR);
@@ -202,7 +202,7 @@ fn keepalive_holds_an_idle_pair_with_few_datagrams() {
 }
 
 #[test]
-fn a_pair_with_nothing_to_wait_for_has_no_timer() {
+fn idle_connection_without_timeouts_has_no_timer() {
     let quiet = Config::new().keepalive(None).idle_timeout(None);
     let Pair { mut world, listener, mut client, mut server, .. } = Pair::new(&quiet, &quiet);
     world.finish(SECOND, async {

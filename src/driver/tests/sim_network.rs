@@ -1,4 +1,4 @@
-//! The network of the simulated world, and its sockets.
+//! The simulated network and its sockets.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
@@ -11,7 +11,7 @@ use crate::testkit::link::{Damage, Link, LinkConfig};
 use crate::testkit::rng::Rng;
 use crate::util::sync::{Arc, Mutex, lock};
 
-/// Error codes of the system.
+/// Error codes of the operating system.
 #[cfg(unix)]
 pub(super) mod code {
     pub(in super::super) const TOO_LARGE: i32 = libc::EMSGSIZE;
@@ -25,12 +25,12 @@ pub(super) mod code {
     pub(in super::super) const NO_BUFFERS: i32 = 10_055;
 }
 
-/// Datagrams that a socket holds for its owner; more are lost, as with a kernel's buffer.
+/// Receive buffer of a socket in datagrams; more are lost, as in a kernel.
 const INBOX: usize = 4_096;
 
 type Flight = (u64, u64, SocketAddr, SocketAddr, Vec<u8>);
 
-/// A datagram that somebody handed to the network, whatever became of it there.
+/// A datagram that was handed to the network, whether delivered or lost.
 #[derive(Clone, Debug)]
 pub(super) struct Sent {
     pub(super) from: SocketAddr,
@@ -47,19 +47,19 @@ pub(super) struct Net {
     pub(super) links: HashMap<(SocketAddr, SocketAddr), Link>,
     pub(super) flying: BinaryHeap<Reverse<Flight>>,
     pub(super) inboxes: HashMap<SocketAddr, VecDeque<(SocketAddr, Vec<u8>)>>,
-    /// What the next sends and receives of a socket answer instead of working.
+    /// Errors of the next sends and receives of a socket.
     pub(super) send_faults: HashMap<SocketAddr, VecDeque<io::Error>>,
     pub(super) recv_faults: HashMap<SocketAddr, VecDeque<io::Error>>,
-    /// Sockets whose system refuses datagrams above a size.
+    /// Sockets on which datagrams above a size in bytes fail with EMSGSIZE.
     pub(super) limits: HashMap<SocketAddr, usize>,
-    /// Sockets that take nothing until a moment.
+    /// Sockets on which sends would block, until when in microseconds.
     pub(super) blocked: HashMap<SocketAddr, u64>,
-    /// Sockets whose datagrams may be fragmented.
+    /// Sockets that permit IP fragmentation.
     pub(super) fragmenting: HashSet<SocketAddr>,
-    /// Everything sent, once somebody asked for it.
+    /// Everything sent since the last `log` call; `None` before the first.
     pub(super) log: Option<Vec<Sent>>,
     pub(super) sent: u64,
-    pub(super) trains: u64,
+    pub(super) last_rank: u64,
     pub(super) hash: u64,
 }
 
@@ -79,7 +79,7 @@ impl Net {
             fragmenting: HashSet::new(),
             log: None,
             sent: 0,
-            trains: 0,
+            last_rank: 0,
             hash: 0xCBF2_9CE4_8422_2325,
         }
     }
@@ -96,7 +96,7 @@ impl Net {
         let key = u64::from(from.port()) << 16 | u64::from(to.port());
         let fresh = || Link::new(path.clone(), Rng::keyed(seed, key).next());
         let link = self.links.entry((from, to)).or_insert_with(fresh);
-        let mut rank = self.trains;
+        let mut rank = self.last_rank;
         let cut = link.config().fragments && self.fragmenting.contains(&from);
         let whole = if cut { link.config().mtu } else { usize::MAX };
         link.send(now, datagram.len().min(whole), |at, damage| {
@@ -105,10 +105,10 @@ impl Net {
                 self.flying.push(Reverse((at, rank, from, to, datagram.to_vec())));
             }
         });
-        self.trains = rank;
+        self.last_rank = rank;
     }
 
-    /// Whether a socket would say that it takes datagrams again.
+    /// Whether the socket is writable.
     pub(super) fn is_writable(&self, addr: SocketAddr) -> bool {
         self.blocked.get(&addr).is_none_or(|until| *until <= self.now)
     }
@@ -139,7 +139,7 @@ impl Socket for SimSocket {
         let fragmenting = &mut lock(&self.net).fragmenting;
         let changed =
             if allow { fragmenting.insert(self.addr) } else { fragmenting.remove(&self.addr) };
-        assert!(changed, "told once");
+        assert!(changed, "set_ip_fragmentation is called on changes only");
     }
 
     fn max_gso_segments(&self) -> usize {

@@ -1,10 +1,11 @@
-//! Ciphers, FEC and out-of-band datagrams in whole endpoints, and strangers who meddle with them.
+//! Ciphers, FEC and out-of-band datagrams in whole endpoints; reflected, replayed and forged
+//! packets.
 
 use tokio::io::AsyncWriteExt;
 
-use super::limits::turn;
-use super::pair::{CLIENT, MINUTE, Pair, SECOND, SERVER, greet, pattern, push, read_pattern};
-use super::world::addr;
+use super::fixtures::{CLIENT, MINUTE, Pair, SECOND, SERVER, greet, pattern, push, read_pattern};
+use super::resource_limits::turn;
+use super::sim_world::addr;
 use crate::config::Config;
 use crate::core::tests::link::LinkConfig;
 use crate::crypto::{Algorithm, Cipher, Key};
@@ -22,7 +23,7 @@ fn with_fec(data: usize, parity: usize) -> Config {
     Config::new().fec(FecConfig::new(data, parity).unwrap())
 }
 
-/// A packet with the head of FEC: number, kind, size.
+/// A packet with a FEC header: shard number, flag, size.
 fn shard(seqid: u32, kind: u16, inner: &[u8]) -> Vec<u8> {
     let mut packet = seqid.to_le_bytes().to_vec();
     packet.extend_from_slice(&kind.to_le_bytes());
@@ -31,8 +32,8 @@ fn shard(seqid: u32, kind: u16, inner: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// A bulk transfer over a path that loses `loss` in a million: what the sender repeated, in
-/// percent, and what the receiver recovered.
+/// A bulk transfer over a path that loses `loss` in a million: retransmissions of the sender in
+/// percent, and shards that the receiver reconstructed.
 fn bulk(config: &Config, seed: u64, loss: u32) -> (f64, u64) {
     let pair = Pair::seeded(seed, config, config);
     pair.world.set_path(LinkConfig { loss, ..LinkConfig::delay(20_000) });
@@ -50,25 +51,25 @@ fn bulk(config: &Config, seed: u64, loss: u32) -> (f64, u64) {
 }
 
 #[test]
-fn redundancy_saves_repetitions() {
+fn fec_reduces_retransmissions() {
     for seed in 1..=3 {
         let (without, none) = bulk(&Config::new(), seed, 50_000);
         let (with, recovered) = bulk(&with_fec(10, 3), seed, 50_000);
-        println!("seed {seed}: {without:.1} % repeated without FEC, {with:.1} % with 10/3");
+        println!("seed {seed}: {without:.1} % retransmitted without FEC, {with:.1} % with 10/3");
         assert!(with < without / 2.0, "seed {seed}: {with} of {without}");
         assert!(none == 0 && recovered > 50, "seed {seed}: {recovered}");
     }
 }
 
 #[test]
-fn a_mirror_is_recognised_under_every_cipher() {
+fn reflected_packets_are_dropped_with_every_cipher() {
     for algorithm in Algorithm::ALL {
         let config = with_cipher(*algorithm);
         let Pair { mut world, mut client, mut server, endpoint, .. } = Pair::new(&config, &config);
         world.log();
         world.finish(SECOND, async {
             client.write_all(&pattern(20_000)).await.unwrap();
-            // Before it is acknowledged everything comes back, from the right address.
+            // Everything is reflected before it is acknowledged, from the peer's address.
         });
         let sent = world.log();
         let ours: Vec<_> = sent.iter().filter(|sent| sent.from == addr(CLIENT)).collect();
@@ -88,7 +89,7 @@ fn a_mirror_is_recognised_under_every_cipher() {
 }
 
 #[test]
-fn a_mirror_that_waits_for_the_answer_is_recognised_too() {
+fn reflected_packets_after_a_delay_are_dropped() {
     for fec in [None, Some(FecConfig::new(10, 3).unwrap())] {
         let mut config = Config::new();
         config.fec = fec;
@@ -106,27 +107,27 @@ fn a_mirror_that_waits_for_the_answer_is_recognised_too() {
         world.run_for(SECOND / 10);
         assert!(endpoint.stats().dropped_reflected >= 29);
         assert_eq!(client.stats().received_bytes, 0);
-        // Nor does it meddle with what the peer's redundancy is about.
+        // The reflected shards do not reach the FEC decoder.
         assert!(client.stats().fec.data_shards <= shards + 2);
     }
 }
 
 #[test]
-fn a_recorded_opening_opens_nothing_again() {
+fn replayed_initial_datagram_opens_no_connection() {
     for algorithm in Algorithm::ALL.iter().filter(|one| **one != Algorithm::Null) {
         let config = with_cipher(*algorithm);
         let Pair { mut world, listener, endpoint, mut client, server: _server, .. } =
             Pair::new(&config, &config);
         let sent = world.log();
-        let opening = sent.iter().find(|sent| sent.from == addr(CLIENT)).unwrap();
-        // From where nobody is, and from where it came.
+        let initial = sent.iter().find(|sent| sent.from == addr(CLIENT)).unwrap();
+        // From addresses without a connection, and from the original one.
         for from in [addr(77), addr(78), addr(CLIENT)] {
-            world.inject(from, SERVER, &opening.datagram);
+            world.inject(from, SERVER, &initial.datagram);
         }
         world.run_for(SECOND / 10);
         let stats = listener.stats();
         assert_eq!((stats.passive_opens, stats.dropped_replayed), (1, 2), "{algorithm}");
-        // Another conversation opens as ever, with the same words.
+        // Another connection with the same initial data opens.
         let (mut second, mut answer) = world.finish(SECOND, greet(&endpoint, &listener));
         world.finish(SECOND, async {
             second.write_all(&pattern(5_000)).await.unwrap();
@@ -138,7 +139,7 @@ fn a_recorded_opening_opens_nothing_again() {
 }
 
 #[test]
-fn with_a_replay_window_no_datagram_is_taken_twice() {
+fn replay_window_drops_replayed_datagrams() {
     let mut config = with_cipher(Algorithm::Aes128Gcm);
     config.replay_window = 1_000;
     let Pair { mut world, listener, mut client, mut server, .. } = Pair::new(&config, &config);
@@ -156,14 +157,14 @@ fn with_a_replay_window_no_datagram_is_taken_twice() {
 }
 
 #[test]
-fn who_has_not_the_key_is_not_heard() {
+fn wrong_key_datagrams_are_dropped() {
     let server = with_cipher(Algorithm::Aes256Gcm);
     for algorithm in Algorithm::ALL {
         let mut client = with_cipher(*algorithm);
         if *algorithm == Algorithm::Aes256Gcm {
             client.cipher = Cipher::new(*algorithm, &[1; 32]).unwrap();
         }
-        let mut world = super::world::World::new(3, LinkConfig::delay(10_000));
+        let mut world = super::sim_world::World::new(3, LinkConfig::delay(10_000));
         let listener = world.listener(SERVER, &server);
         let endpoint = world.endpoint(CLIENT, &client);
         let mut stream = world.finish(SECOND, endpoint.connect(addr(SERVER))).unwrap();
@@ -177,7 +178,7 @@ fn who_has_not_the_key_is_not_heard() {
 }
 
 #[test]
-fn the_largest_datagram_is_as_large_as_configured() {
+fn mtu_bounds_datagrams_with_fec_and_cipher() {
     for algorithm in Algorithm::ALL {
         for fec in [None, Some(FecConfig::new(3, 1).unwrap())] {
             for mtu in [100, 576, 1_400, 1_500] {
@@ -196,8 +197,8 @@ fn the_largest_datagram_is_as_large_as_configured() {
 }
 
 #[test]
-fn redundancy_is_used_without_being_asked_for() {
-    // The receiver has no FEC of its own: it learns what it needs from what comes.
+fn fec_parity_is_decoded_without_configuration() {
+    // The receiver has no FEC configured: autotune learns the layout from the shards.
     let Pair { mut world, mut client, mut server, .. } = Pair::new(&with_fec(5, 2), &Config::new());
     world.set_path(LinkConfig { loss: 50_000, ..LinkConfig::delay(10_000) });
     world.finish(MINUTE, async {
@@ -211,14 +212,14 @@ fn redundancy_is_used_without_being_asked_for() {
 }
 
 #[test]
-fn the_ratio_may_change_while_bytes_are_under_way() {
+fn fec_ratio_change_in_flight_loses_nothing() {
     let config = with_fec(10, 3);
     let Pair { mut world, mut client, mut server, .. } = Pair::new(&config, &config);
     world.set_path(LinkConfig { loss: 50_000, ..LinkConfig::delay(10_000) });
     let mut before = 0;
     for (data, parity) in [(3, 1), (20, 5), (1, 1), (10, 3)] {
         client.set_fec(FecConfig::new(data, parity).unwrap()).unwrap();
-        // Whoever changes more often than each second is not followed.
+        // The decoder adopts a new layout at most once a second.
         world.run_for(SECOND * 2);
         world.finish(MINUTE, async {
             let bytes = pattern(4_000_000);
@@ -232,7 +233,7 @@ fn the_ratio_may_change_while_bytes_are_under_way() {
 }
 
 #[test]
-fn redundancy_ends_with_the_last_conversation_of_an_address() {
+fn fec_state_of_an_address_ends_with_its_last_connection() {
     let config = with_fec(2, 2);
     let Pair { mut world, listener, endpoint, client, mut server, .. } =
         Pair::new(&config, &config);
@@ -254,35 +255,35 @@ fn redundancy_ends_with_the_last_conversation_of_an_address() {
 }
 
 #[test]
-fn strangers_cannot_use_redundancy_to_be_heard() {
+fn fec_from_unvalidated_addresses_is_not_decoded() {
     let config = with_fec(2, 2);
     let Pair { mut world, listener, client, server: _server, .. } = Pair::new(&config, &config);
     let before = listener.stats();
-    // A stranger's parity, and out-of-band packets of everybody for nobody.
+    // Parity of an unknown peer, and out-of-band packets without a connection.
     world.inject(addr(50), SERVER, &shard(2, 0xf2, &[7; 100]));
     world.inject(addr(50), SERVER, &shard(u32::MAX, 0xf3, &client.conv().to_le_bytes()));
     world.inject(addr(CLIENT), SERVER, &shard(u32::MAX, 0xf3, &[1, 2, 3, 4]));
-    // A stranger's data shard with something else than an opening in it.
+    // A data shard of an unknown peer without an initial segment in it.
     world.inject(addr(50), SERVER, &shard(0, 0xf1, &push(9, 3, b"late")));
     world.run_for(SECOND);
     let stats = listener.stats();
     assert_eq!((stats.passive_opens, stats.current_connections), (1, 1));
     assert_eq!(stats.dropped_no_connection - before.dropped_no_connection, 4);
-    // One with an opening in it is an opening.
+    // A data shard with an initial segment opens a connection.
     world.inject(addr(50), SERVER, &shard(0, 0xf1, &push(9, 0, b"hello")));
     world.run_for(SECOND);
     assert_eq!(listener.stats().passive_opens, 2);
 }
 
 #[test]
-fn datagrams_beside_a_full_window_take_turns_with_it() {
+fn out_of_band_datagrams_alternate_with_a_full_window() {
     let config = with_fec(10, 3);
     let Pair { mut world, client, server: _server, .. } = Pair::near(&config, &config);
-    // Enough for a window that is known to be wide.
+    // Enough data to learn that the remote window is wide.
     client.try_write(&pattern(10_000)).unwrap();
     world.run_for(SECOND);
     client.try_write(&pattern(100_000)).unwrap();
-    (0..10).for_each(|_| client.send_datagram(b"beside").unwrap());
+    (0..10).for_each(|_| client.send_datagram(b"oob-dg").unwrap());
     let (_, sent) = turn(&mut world, CLIENT);
     let kinds: Vec<_> = sent.iter().map(|sent| sent.datagram[4]).filter(|k| *k != 0xf2).collect();
     assert_eq!(kinds[..20], [0xf3, 0xf1].repeat(10), "{kinds:x?}");
@@ -290,7 +291,7 @@ fn datagrams_beside_a_full_window_take_turns_with_it() {
 }
 
 #[test]
-fn datagrams_beside_the_stream_are_bounded_and_respect_the_rate() {
+fn out_of_band_queue_is_bounded_and_rate_limited() {
     let config = with_fec(10, 3);
     let Pair { mut world, client, server, .. } = Pair::new(&config, &config);
     let largest = client.max_datagram_size().unwrap();
@@ -307,11 +308,11 @@ fn datagrams_beside_the_stream_are_bounded_and_respect_the_rate() {
         (client.stats().out_of_band_sent, server.stats().out_of_band_received),
         (kept, kept)
     );
-    // The latest are kept.
+    // The queue drops the oldest datagrams.
     let first = server.try_recv_datagram().unwrap();
     assert_eq!(first[..4], (1_000 - kept as u32).to_le_bytes());
 
-    // Nor is there a place to pile up where the rate holds them back.
+    // Datagrams that the rate limit holds back are bounded by the same queue.
     client.set_rate_limit(std::num::NonZeroU64::new(1_000));
     let before = client.stats();
     for _ in 0..50 {
@@ -329,7 +330,7 @@ fn datagrams_beside_the_stream_are_bounded_and_respect_the_rate() {
     world.run_for(SECOND);
     let more = server.stats().out_of_band_received - before;
     assert!((6..=8).contains(&more), "{more} of 1,400 bytes in a second of 10,000");
-    // They do not hold up the stream.
+    // Out-of-band datagrams do not block the stream.
     (0..150).for_each(|_| client.send_datagram(&vec![0; largest]).unwrap());
     let (mut client, mut server) = (client, server);
     world.finish(SECOND * 3, async {

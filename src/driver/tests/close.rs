@@ -1,18 +1,18 @@
-//! How the end of one side reaches the other.
+//! FIN, RST and TIME-WAIT between two endpoints.
 
 use std::io::ErrorKind;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::pair::{CLIENT, MINUTE, Pair, SECOND, SERVER, answer, cause, pattern, read_pattern};
-use super::world::{World, addr};
+use super::fixtures::{CLIENT, MINUTE, Pair, SECOND, SERVER, answer, cause, pattern, read_pattern};
+use super::sim_world::{World, addr};
 use crate::config::Config;
 use crate::core::segment::{Command, Segments};
 use crate::core::tests::link::{CERTAIN, LinkConfig};
 use crate::error::ConnectionError;
 
 #[test]
-fn a_request_ends_and_its_answer_follows() {
+fn half_close_delivers_request_and_response() {
     for seed in 0..20 {
         println!("seed {seed}");
         let Pair { mut world, listener, endpoint, mut client, mut server } =
@@ -47,7 +47,7 @@ fn a_request_ends_and_its_answer_follows() {
 }
 
 #[test]
-fn an_end_goes_on_being_the_end() {
+fn eof_is_reported_by_every_later_read() {
     let Pair { mut world, mut client, server, .. } = Pair::plain();
     drop(server);
     world.finish(SECOND, async {
@@ -69,8 +69,8 @@ fn an_end_goes_on_being_the_end() {
 }
 
 #[test]
-fn writing_to_someone_who_has_left_is_refused() {
-    // Whether it has left long ago, or is still there to see to its own last bytes.
+fn rst_answers_data_after_the_reader_was_dropped() {
+    // The peer was removed long ago, or still delivers its own last bytes.
     for (long_ago, written) in [(true, 0), (true, 3), (false, 3)] {
         let Pair { mut world, listener, mut client, mut server, .. } = Pair::plain();
         world.finish(SECOND, async {
@@ -78,7 +78,7 @@ fn writing_to_someone_who_has_left_is_refused() {
             drop(server);
         });
         if long_ago {
-            // It waits so long for the other end.
+            // A dropped connection waits up to 10 s for the FIN-ACK.
             world.run_for(11 * SECOND);
             assert_eq!(listener.stats().current_connections, 0);
         }
@@ -93,7 +93,7 @@ fn writing_to_someone_who_has_left_is_refused() {
 }
 
 #[test]
-fn data_for_a_stream_that_was_dropped_before_any_came_opens_no_other() {
+fn rst_answers_first_data_after_drop_without_a_new_connection() {
     let mut world = World::new(1, LinkConfig::delay(1_000));
     let listener = world.listener(SERVER, &Config::new());
     let endpoint = world.endpoint(CLIENT, &Config::new().open_on_connect(true));
@@ -109,7 +109,7 @@ fn data_for_a_stream_that_was_dropped_before_any_came_opens_no_other() {
 }
 
 #[test]
-fn an_idle_stream_learns_that_its_peer_has_left_for_good() {
+fn rst_reaches_an_idle_peer_of_a_dropped_connection() {
     let Pair { mut world, listener, client, server, .. } = Pair::plain();
     world.set_path(LinkConfig { loss: 500_000, ..LinkConfig::delay(10_000) });
     drop(server);
@@ -121,10 +121,10 @@ fn an_idle_stream_learns_that_its_peer_has_left_for_good() {
 }
 
 #[test]
-fn aborts_reach_whoever_only_waits() {
+fn rst_reaches_a_peer_that_only_reads() {
     let Pair { mut world, mut client, server, .. } = Pair::plain();
     world.set_path(LinkConfig { loss: 300_000, ..LinkConfig::delay(10_000) });
-    // Nothing was said for so long that no stamp is recent.
+    // After 14 s without data no timestamp is recent enough for an RST.
     world.run_for(14 * SECOND);
     world.finish(5 * SECOND, async {
         let abort = async { server.abort() };
@@ -135,7 +135,7 @@ fn aborts_reach_whoever_only_waits() {
 }
 
 #[test]
-fn a_repeated_end_is_answered_after_everything_is_over() {
+fn fin_retransmission_in_time_wait_is_answered_with_fin_ack() {
     let Pair { mut world, listener, endpoint, client, server } = Pair::plain();
     world.log();
     drop((client, server));
@@ -144,8 +144,8 @@ fn a_repeated_end_is_answered_after_everything_is_over() {
         (endpoint.stats().current_connections, listener.stats().current_connections),
         (0, 0)
     );
-    let ends: Vec<_> = world.log().into_iter().filter(|s| s.datagram[4] == 85).collect();
-    let close = ends.iter().find(|s| s.from == addr(CLIENT) && s.datagram[5] == 1).unwrap();
+    let controls: Vec<_> = world.log().into_iter().filter(|s| s.datagram[4] == 85).collect();
+    let close = controls.iter().find(|s| s.from == addr(CLIENT) && s.datagram[5] == 1).unwrap();
     world.inject(close.from, SERVER, &close.datagram);
     world.run_for(SECOND);
     let answers = world.log();
@@ -154,26 +154,26 @@ fn a_repeated_end_is_answered_after_everything_is_over() {
 }
 
 #[test]
-fn what_nobody_accepted_is_reset_when_the_listener_goes() {
+fn rst_ends_unaccepted_connections_when_the_listener_drops() {
     let Pair { mut world, listener, endpoint, .. } = Pair::plain();
     let mut late = world.finish(SECOND, endpoint.connect(addr(SERVER))).unwrap();
-    late.try_write(b"nobody will read this").unwrap();
+    late.try_write(b"this is never read...").unwrap();
     world.finish(SECOND, late.established()).unwrap();
     drop(listener);
     let error = world.finish(SECOND, late.read(&mut [0])).unwrap_err();
     assert_eq!(cause(&error), Some(ConnectionError::Reset));
 }
 
-/// A peer of another make: it acknowledges and answers, and advertises nothing.
+/// A peer of another implementation: sends ACKs and does not advertise the CONTROL capability.
 #[test]
-fn a_stock_peer_sees_nothing_that_it_does_not_know() {
-    let stranger = 9;
+fn control_segments_are_not_sent_to_peers_without_the_capability() {
+    let other_peer = 9;
     let mut world = World::new(1, LinkConfig::delay(10_000));
-    world.port(stranger);
+    world.port(other_peer);
     let endpoint = world.endpoint(CLIENT, &Config::new().keepalive(Some(SECOND)));
     let mut seen = Vec::new();
     for abort in [false, true] {
-        let stream = world.finish(SECOND, endpoint.connect(addr(stranger))).unwrap();
+        let stream = world.finish(SECOND, endpoint.connect(addr(other_peer))).unwrap();
         stream.try_write(&pattern(10_000)).unwrap();
         let mut una = 0;
         let mut stream = Some(stream);
@@ -183,12 +183,12 @@ fn a_stock_peer_sees_nothing_that_it_does_not_know() {
                 if abort { stream.abort() } else { drop(stream) }
             }
             world.run_for(SECOND);
-            for datagram in world.arrived(stranger) {
+            for datagram in world.arrived(other_peer) {
                 for (header, _) in Segments::new(&datagram) {
                     let is_next = header.command == Command::Push && header.sn.0 == una;
                     una += u32::from(is_next);
                 }
-                world.inject(addr(stranger), CLIENT, &answer(&datagram, una));
+                world.inject(addr(other_peer), CLIENT, &answer(&datagram, una));
                 seen.push(datagram);
             }
         }
@@ -196,12 +196,12 @@ fn a_stock_peer_sees_nothing_that_it_does_not_know() {
         assert_eq!(endpoint.stats().current_connections, 0);
     }
     let segments: Vec<_> = seen.iter().flat_map(|d| Segments::new(d)).collect();
-    assert!(segments.len() > 30, "probes among them");
+    assert!(segments.len() > 30, "pings among them");
     assert!(segments.iter().all(|(header, _)| header.command != Command::Control));
 }
 
 #[test]
-fn a_slow_reader_gets_all_and_the_end_of_who_has_left() {
+fn fin_reaches_a_slow_reader_after_the_sender_is_gone() {
     let mut small = Config::new();
     small.recv_buffer = 64 * 1_024;
     let Pair { mut world, listener, mut client, mut server, .. } =
@@ -221,7 +221,7 @@ fn a_slow_reader_gets_all_and_the_end_of_who_has_left() {
 }
 
 #[test]
-fn two_that_leave_with_data_under_way_do_not_wait_for_each_other() {
+fn simultaneous_close_with_data_in_flight_completes() {
     let Pair { mut world, listener, endpoint, client, server } = Pair::plain();
     client.try_write(&pattern(1_000)).unwrap();
     server.try_write(&pattern(1_000)).unwrap();
@@ -233,7 +233,7 @@ fn two_that_leave_with_data_under_way_do_not_wait_for_each_other() {
 }
 
 #[test]
-fn a_socket_stays_until_its_last_answer_has_arrived() {
+fn time_wait_keeps_the_socket_until_the_last_fin_ack_arrives() {
     for begin in [14, 16, 18, 20, 22] {
         let Pair { mut world, listener, endpoint, mut client, mut server } = Pair::plain();
         drop(endpoint);
@@ -256,12 +256,12 @@ fn a_socket_stays_until_its_last_answer_has_arrived() {
         world.set_path(LinkConfig::delay(10_000));
         world.run_for(5 * SECOND);
         assert_eq!(listener.stats().current_connections, 0, "lost from {begin} ms on");
-        assert_eq!(world.drivers.iter().flatten().count(), 1, "the client's is gone");
+        assert_eq!(world.drivers.iter().flatten().count(), 1, "the client's driver has finished");
     }
 }
 
 #[test]
-fn a_client_that_comes_back_under_the_same_name_is_greeted_again() {
+fn restart_with_the_same_conv_is_accepted_again() {
     let mut world = World::new(1, LinkConfig::delay(10_000));
     let listener = world.listener(SERVER, &Config::new());
     let mut kept = Vec::new();
@@ -281,18 +281,18 @@ fn a_client_that_comes_back_under_the_same_name_is_greeted_again() {
     }
 }
 
-// ----- peers that cannot say goodbye -----
+// ----- peers that end without FIN or RST -----
 
 #[test]
-fn a_client_of_a_server_that_restarted_is_told_within_the_dead_peer_time() {
-    // Waiting for an answer, and waiting for nothing: then keepalive comes first.
-    for (asks, most) in [(true, MINUTE), (false, MINUTE + 15 * SECOND)] {
+fn server_restart_times_out_within_dead_peer_timeout() {
+    // With data in flight, and idle: then the keepalive period comes first.
+    for (writes, most) in [(true, MINUTE), (false, MINUTE + 15 * SECOND)] {
         let Pair { mut world, mut client, server, listener, .. } = Pair::plain();
         world.crash(SERVER);
         drop((server, listener));
         let again = world.listener(SERVER, &Config::new());
         let before = world.elapsed();
-        if asks {
+        if writes {
             client.try_write(b"are you there?").unwrap();
         }
         let error = world.finish(2 * MINUTE, client.read(&mut [0; 1])).unwrap_err();
@@ -306,12 +306,12 @@ fn a_client_of_a_server_that_restarted_is_told_within_the_dead_peer_time() {
             let error = reader.read(&mut [0; 1]).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::TimedOut);
         });
-        assert_eq!(again.stats().passive_opens, 0, "no ghost");
+        assert_eq!(again.stats().passive_opens, 0, "no connection is accepted");
     }
 }
 
 #[test]
-fn a_client_that_vanished_is_gone_within_the_idle_time() {
+fn client_crash_times_out_within_idle_timeout() {
     let Pair { mut world, listener, mut server, endpoint, client, .. } = Pair::plain();
     world.crash(CLIENT);
     drop((endpoint, client));
@@ -324,12 +324,13 @@ fn a_client_that_vanished_is_gone_within_the_idle_time() {
 }
 
 #[test]
-fn whoever_comes_back_on_the_same_port_is_served_at_once() {
+fn restart_on_the_same_port_is_accepted_at_once() {
     let Pair { mut world, listener, server: old, endpoint, client, .. } = Pair::plain();
     world.crash(CLIENT);
     drop((endpoint, client));
     let endpoint = world.endpoint(CLIENT, &Config::new());
-    let (mut client, mut server) = world.finish(SECOND, super::pair::greet(&endpoint, &listener));
+    let (mut client, mut server) =
+        world.finish(SECOND, super::fixtures::greet(&endpoint, &listener));
     world.finish(SECOND, async {
         client.write_all(&pattern(10_000)).await.unwrap();
         read_pattern(&mut server, 10_000).await;

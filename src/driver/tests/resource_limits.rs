@@ -1,4 +1,4 @@
-//! What one turn, one conversation, one peer and one stranger may cost, and which errors matter.
+//! Resource limits of turns, connections and peers; socket errors.
 
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -7,11 +7,11 @@ use std::rc::Rc;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::net::{Sent, code};
-use super::pair::{
+use super::fixtures::{
     CLIENT, MINUTE, Pair, SECOND, SERVER, cause, greet, pattern, push, read_pattern,
 };
-use super::world::{World, addr};
+use super::sim_network::{Sent, code};
+use super::sim_world::{World, addr};
 use crate::config::{AckPolicy, Config, Mode};
 use crate::core::segment::{HEADER_LEN, Header};
 use crate::core::tests::link::{LinkConfig, Rng};
@@ -19,13 +19,14 @@ use crate::driver::{TURN_PACKETS, Turn};
 use crate::error::ConnectionError;
 use crate::stream::KcpStream;
 
+/// Windows and buffers that hold several turns of datagrams.
 pub(super) fn wide() -> Config {
     let mut config = Config::new().windows(4_096, 4_096);
     (config.send_buffer, config.recv_buffer) = (4_000_000, 4_000_000);
     config
 }
 
-/// Takes one turn of `host` now. Returns how it ended and what left.
+/// Runs one turn of `host`. Returns its result and what was sent.
 pub(super) fn turn(world: &mut World, host: u8) -> (Turn, Vec<Sent>) {
     world.log();
     let now = world.now();
@@ -33,7 +34,7 @@ pub(super) fn turn(world: &mut World, host: u8) -> (Turn, Vec<Sent>) {
     (turn, world.log())
 }
 
-/// Conversations from the client to the server.
+/// Opens `count` more connections from the client to the server.
 pub(super) fn streams(pair: &mut Pair, count: usize) -> Vec<(KcpStream, KcpStream)> {
     let (endpoint, listener) = (&pair.endpoint, &pair.listener);
     let streams = (0..count).map(|_| pair.world.finish(SECOND, greet(endpoint, listener)));
@@ -45,7 +46,7 @@ pub(super) fn streams(pair: &mut Pair, count: usize) -> Vec<(KcpStream, KcpStrea
 // ----- turns -----
 
 #[test]
-fn a_turn_sends_so_much_and_says_that_there_is_more() {
+fn send_budget_per_turn_leaves_the_rest_for_the_next_turn() {
     for copies in [0, 3] {
         let mut config = wide();
         config.duplicates = copies;
@@ -68,7 +69,7 @@ fn a_turn_sends_so_much_and_says_that_there_is_more() {
 }
 
 #[test]
-fn answers_to_each_datagram_stay_within_the_turn() {
+fn immediate_acks_stay_within_the_send_budget() {
     let client = wide().mode(Mode::Message).mtu(200);
     let mut pair = Pair::new(&client, &wide().ack_policy(AckPolicy::Immediate));
     for _ in 0..500 {
@@ -90,7 +91,7 @@ fn answers_to_each_datagram_stay_within_the_turn() {
 }
 
 #[test]
-fn small_conversations_are_served_beside_a_greedy_one() {
+fn fairness_serves_small_connections_beside_a_bulk_transfer() {
     let mut pair = Pair::near(&wide(), &wide());
     let streams = streams(&mut pair, 100);
     let data = pattern(4_000_000);
@@ -102,7 +103,7 @@ fn small_conversations_are_served_beside_a_greedy_one() {
         let mut waiting: HashSet<u32> = streams.iter().map(|(client, _)| client.conv()).collect();
         for _ in 0..2 {
             let (turn, sent) = turn(&mut pair.world, CLIENT);
-            assert_eq!(turn, Turn::Again, "the greedy one has more");
+            assert_eq!(turn, Turn::Again, "the bulk transfer has more");
             for sent in sent {
                 waiting.remove(&Header::parse(&sent.datagram).unwrap().conv);
             }
@@ -114,7 +115,7 @@ fn small_conversations_are_served_beside_a_greedy_one() {
 // ----- a blocked socket -----
 
 #[test]
-fn what_a_blocked_socket_leaves_is_sent_later() {
+fn blocked_socket_sends_the_rest_later() {
     let Pair { mut world, endpoint, mut client, mut server, listener } = Pair::plain();
     world.fail_sends(CLIENT, [ErrorKind::WouldBlock; 100]);
     world.fail_sends(SERVER, [ErrorKind::WouldBlock; 100]);
@@ -131,7 +132,7 @@ fn what_a_blocked_socket_leaves_is_sent_later() {
 }
 
 #[test]
-fn a_blocked_socket_costs_no_turns_and_one_batch() {
+fn blocked_socket_takes_no_turns_and_holds_one_batch() {
     let mut pair = Pair::new(&wide(), &wide());
     let streams = streams(&mut pair, 20);
     let Pair { mut world, server, client, .. } = pair;
@@ -142,7 +143,7 @@ fn a_blocked_socket_costs_no_turns_and_one_batch() {
         server.try_write(&data).unwrap();
     }
     server.try_write(b"hello").unwrap();
-    // Receiving goes on, timers expire, and nothing can leave.
+    // Receiving goes on and timers expire while nothing can be sent.
     let turns = world.run_for(10 * SECOND - SECOND / 1_000);
     println!("{turns} turns");
     assert!(turns < 3_000, "{turns} turns");
@@ -159,7 +160,7 @@ fn a_blocked_socket_costs_no_turns_and_one_batch() {
 // ----- errors -----
 
 #[test]
-fn errors_of_one_moment_are_loss() {
+fn transient_send_errors_count_as_loss() {
     let Pair { mut world, endpoint, mut client, mut server, listener } = Pair::plain();
     let kinds = [
         ErrorKind::HostUnreachable,
@@ -184,7 +185,7 @@ fn errors_of_one_moment_are_loss() {
 }
 
 #[test]
-fn receive_errors_are_ridden_out() {
+fn transient_receive_errors_do_not_end_connections() {
     let Pair { mut world, endpoint, mut client, mut server, listener } = Pair::plain();
     let kinds = [ErrorKind::ConnectionRefused, ErrorKind::ConnectionReset];
     for round in 1..=5 {
@@ -203,7 +204,7 @@ fn receive_errors_are_ridden_out() {
 }
 
 #[test]
-fn a_socket_that_only_fails_is_asked_less_and_less() {
+fn receive_backoff_grows_while_the_socket_only_fails() {
     let Pair { mut world, listener, client, server, .. } = Pair::plain();
     world.fail_recvs(SERVER, [ErrorKind::ConnectionReset; 1_000]);
     client.try_write(b"hello").unwrap();
@@ -218,7 +219,7 @@ fn a_socket_that_only_fails_is_asked_less_and_less() {
 }
 
 #[test]
-fn a_socket_that_is_none_any_more_ends_the_driver() {
+fn fatal_socket_error_ends_the_driver() {
     for send in [true, false] {
         let Pair { mut world, endpoint, mut client, server, .. } = Pair::plain();
         let gone = [io::Error::from_raw_os_error(code::UNUSABLE)];
@@ -238,13 +239,13 @@ fn a_socket_that_is_none_any_more_ends_the_driver() {
 }
 
 #[test]
-fn a_refused_size_lowers_the_mtu_once() {
+fn message_too_big_lowers_the_mtu_once() {
     let Pair { mut world, endpoint, client, mut server, .. } = Pair::new(&wide(), &Config::new());
-    // For two seconds the way to the peer leads through a device that refuses what is larger.
+    // For two seconds the route to the peer has an MTU of 1,200 bytes (EMSGSIZE).
     world.limit_sends(CLIENT, Some(1_200));
     client.try_write(&pattern(300_000)).unwrap();
     world.run_for(SECOND);
-    assert!(endpoint.stats().send_errors > 1, "every train of the burst was refused");
+    assert!(endpoint.stats().send_errors > 1, "every GSO batch of the burst was refused");
     world.log();
     client.try_write(&pattern(300_000)).unwrap();
     world.run_for(SECOND);
@@ -258,15 +259,15 @@ fn a_refused_size_lowers_the_mtu_once() {
     });
 }
 
-// ----- strangers -----
+// ----- unvalidated peers -----
 
-/// Whether a naive reading takes `datagram` for an opening.
-fn opens(datagram: &[u8]) -> bool {
+/// Whether `datagram` looks like an initial segment.
+fn looks_initial(datagram: &[u8]) -> bool {
     let word = |at: usize| u32::from_le_bytes(datagram[at..at + 4].try_into().unwrap());
     datagram.len() >= HEADER_LEN && datagram[4] == 81 && word(12) == 0 && word(16) == 0
 }
 
-/// Something that is no valid opening.
+/// A datagram that is no valid initial segment.
 fn garbage(rng: &mut Rng, valid: &[Vec<u8>]) -> Vec<u8> {
     let mut datagram = if rng.chance(300_000) {
         let len = rng.spread(1, 1_500) as usize;
@@ -281,14 +282,14 @@ fn garbage(rng: &mut Rng, valid: &[Vec<u8>]) -> Vec<u8> {
         let at = rng.below(datagram.len().min(2 * HEADER_LEN) as u64) as usize;
         datagram[at] = rng.next() as u8;
     }
-    if opens(&datagram) {
+    if looks_initial(&datagram) {
         datagram[12] = 1;
     }
     datagram
 }
 
 #[test]
-fn garbage_is_counted_and_nothing_else() {
+fn malformed_datagrams_are_only_counted() {
     let Pair { mut world, listener, mut client, mut server, .. } = Pair::plain();
     world.finish(SECOND, async {
         client.write_all(&pattern(20_000)).await.unwrap();
@@ -318,7 +319,7 @@ fn garbage_is_counted_and_nothing_else() {
     assert!(counted.iter().all(|count| *count > 100));
     assert_eq!((stats.passive_opens, stats.current_connections), (1, 1));
     assert!(world.driver_of(SERVER).conns.capacity() <= 4);
-    assert_eq!(stats.sent_datagrams, before.sent_datagrams, "strangers get no answer");
+    assert_eq!(stats.sent_datagrams, before.sent_datagrams, "unvalidated peers get no answer");
     world.finish(SECOND, async {
         client.write_all(&pattern(10)).await.unwrap();
         read_pattern(&mut server, 10).await;
@@ -326,16 +327,16 @@ fn garbage_is_counted_and_nothing_else() {
 }
 
 #[test]
-fn foreign_conversations_from_a_known_address_touch_nothing() {
+fn unknown_conv_from_a_known_address_changes_no_connection() {
     let Pair { mut world, listener, mut client, mut server, .. } = Pair::plain();
     let conv = client.conv();
     for i in 1..100 {
-        world.inject(addr(CLIENT), SERVER, &push(conv ^ i, i, b"not an opening"));
+        world.inject(addr(CLIENT), SERVER, &push(conv ^ i, i, b"not initial data"));
         let mut mixed = push(conv, 5, b"mine");
         mixed.extend(push(conv ^ i, 6, b"not mine"));
         world.inject(addr(CLIENT), SERVER, &mixed);
     }
-    world.inject(addr(CLIENT), SERVER, &push(conv ^ 1, 0, b"an opening"));
+    world.inject(addr(CLIENT), SERVER, &push(conv ^ 1, 0, b"initial data"));
     world.run_for(SECOND);
     let stats = listener.stats();
     assert_eq!((stats.dropped_no_connection, stats.dropped_malformed), (99, 99));
@@ -346,24 +347,24 @@ fn foreign_conversations_from_a_known_address_touch_nothing() {
         read_pattern(&mut server, 10_000).await;
         let (mut second, peer) = listener.accept().await.unwrap();
         assert_eq!((second.conv(), peer), (conv ^ 1, addr(CLIENT)));
-        assert_eq!(second.read_chunk().await.unwrap(), "an opening");
+        assert_eq!(second.read_chunk().await.unwrap(), "initial data");
     });
 }
 
 #[test]
-fn openings_beyond_the_backlog_wait_outside() {
+fn backlog_full_refuses_initial_datagrams() {
     let mut config = Config::new();
     (config.limits.backlog, config.limits.max_connections) = (8, 10);
     let mut world = World::new(1, LinkConfig::delay(1_000));
     let listener = world.listener(SERVER, &config);
-    let knock = |world: &mut World| {
+    let send_initials = |world: &mut World| {
         for conv in 1..=20 {
-            world.inject(addr(9), SERVER, &push(conv, 0, b"knock"));
+            world.inject(addr(9), SERVER, &push(conv, 0, b"hello"));
         }
         world.run_for(SECOND / 100);
     };
     world.port(9);
-    knock(&mut world);
+    send_initials(&mut world);
     let stats = listener.stats();
     assert_eq!(
         (stats.current_connections, stats.refused_backlog, stats.refused_max_connections),
@@ -374,31 +375,31 @@ fn openings_beyond_the_backlog_wait_outside() {
         let convs = world.arrived(9).into_iter();
         convs.map(|d| Header::parse(&d).unwrap().conv).collect::<HashSet<u32>>().len()
     };
-    assert_eq!(answered(&mut world), 8, "only those that were let in are acknowledged");
+    assert_eq!(answered(&mut world), 8, "only accepted initial segments are acknowledged");
 
     let mut streams = Vec::new();
     for _ in 0..8 {
         streams.push(world.finish(SECOND, listener.accept()).unwrap().0);
     }
-    knock(&mut world);
+    send_initials(&mut world);
     let stats = listener.stats();
     assert_eq!(
         (stats.current_connections, stats.refused_backlog, stats.refused_max_connections),
         (10, 12, 10)
     );
 
-    // A conversation that ended makes room, for another one and not for itself.
+    // An ended connection frees its place for another connection and not for itself.
     streams.clear();
-    // Nothing tells yet whether the peer has to hear of it.
+    // The RST is retransmitted for 10 s, since it is unknown whether the peer supports CONTROL.
     world.run_for(11 * SECOND);
-    knock(&mut world);
+    send_initials(&mut world);
     let stats = listener.stats();
     assert_eq!((stats.current_connections, stats.passive_opens), (8, 16));
     assert_eq!((stats.refused_backlog, stats.refused_max_connections), (16, 10));
 }
 
 #[test]
-fn an_endpoint_dials_no_more_than_it_may_have() {
+fn max_connections_refuses_connect() {
     let mut config = Config::new();
     config.limits.max_connections = 3;
     let mut world = World::new(1, LinkConfig::delay(1_000));
@@ -417,7 +418,7 @@ fn an_endpoint_dials_no_more_than_it_may_have() {
 // ----- readers -----
 
 #[test]
-fn a_slow_reader_holds_back_nobody_else() {
+fn slow_reader_does_not_block_other_connections() {
     let mut bounded = Config::new().windows(1_024, 64);
     bounded.recv_buffer = 20_000;
     let mut pair = Pair::new(&wide(), &bounded);
@@ -432,7 +433,7 @@ fn a_slow_reader_holds_back_nobody_else() {
             done.set(done.get() + 1);
         });
     }
-    // The slow one reads a little and never asks again.
+    // The slow reader reads 1,000 bytes and stops.
     world.spawn(async move { client.write_all(&pattern(2_000_000)).await.unwrap() });
     world.finish(SECOND, read_pattern(&mut server, 1_000));
     let mut most = 0;
@@ -441,7 +442,7 @@ fn a_slow_reader_holds_back_nobody_else() {
         world.settle();
         most = most.max(server.stats().received_bytes);
     }
-    // Its queue with a chunk that went in while there was any room, and a window.
+    // Its receive queue, exceeded by one chunk at most, and a receive window.
     let bound = 1_000 + 20_000 + 65_536 + 64 * 1_376;
     assert!((20_000..bound).contains(&most), "{most} bytes held");
 }

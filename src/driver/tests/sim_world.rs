@@ -1,5 +1,5 @@
-//! Whole endpoints on a simulated network: drivers stepped by hand, applications as futures polled
-//! by hand, one virtual clock. Everything follows from the seed.
+//! Deterministic simulation of whole endpoints: drivers stepped by hand, applications as futures
+//! polled by hand, one virtual clock. The seed determines everything.
 
 use std::cell::RefCell;
 use std::cmp::Reverse;
@@ -11,8 +11,8 @@ use std::pin::Pin;
 use std::task::{Context, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use super::net::{Net, Sent, SimSocket};
-use super::pair::micros;
+use super::fixtures::micros;
+use super::sim_network::{Net, Sent, SimSocket};
 use crate::config::Config;
 use crate::core::tests::link::{LinkConfig, Rng};
 use crate::driver::{Driver, Turn};
@@ -21,11 +21,11 @@ use crate::listener::{AcceptQueue, KcpListener};
 use crate::shared::notifier::Mailbox;
 use crate::util::sync::{Arc, AtomicBool, Mutex, Ordering, lock};
 
-/// Rounds at one moment beyond which something spins.
+/// Rounds at one instant beyond which a driver or task spins.
 const ROUNDS: usize = 100_000;
 
-/// Whether a driver has a reason to take a turn: what would have woken its task.
-fn wants(driver: &Driver<SimSocket>, now: Instant) -> bool {
+/// Whether a turn of the driver is due: what would wake its task.
+fn is_due(driver: &Driver<SimSocket>, now: Instant) -> bool {
     let net = lock(&driver.socket().net);
     let waiting = net.inboxes.get(&driver.local()).is_some_and(|inbox| !inbox.is_empty());
     let writable = driver.is_blocked() && net.is_writable(driver.local());
@@ -36,7 +36,7 @@ fn wants(driver: &Driver<SimSocket>, now: Instant) -> bool {
         || driver.has_mail()
 }
 
-/// Remembers that somebody was woken.
+/// Waker that records a wake.
 struct Woken(AtomicBool);
 
 impl Wake for Woken {
@@ -45,9 +45,9 @@ impl Wake for Woken {
     }
 }
 
-/// An application: it is polled when it was woken and not otherwise, so that a lost wake shows.
+/// An application task. Polled only after a wake, so that a lost wake makes the test fail.
 struct Task<'a> {
-    /// `None` when it is done.
+    /// `None` once it has completed.
     future: Option<Pin<Box<dyn Future<Output = ()> + 'a>>>,
     woken: Arc<Woken>,
     waker: Waker,
@@ -59,7 +59,7 @@ impl<'a> Task<'a> {
         Self { future: Some(Box::pin(future)), waker: woken.clone().into(), woken }
     }
 
-    /// Returns whether there is more to come of it.
+    /// Returns true until the task has completed.
     fn run(&mut self) -> bool {
         if self.woken.0.swap(false, Ordering::Relaxed) {
             let mut cx = Context::from_waker(&self.waker);
@@ -75,17 +75,17 @@ impl<'a> Task<'a> {
     }
 }
 
-/// Everything that exists in one simulation.
+/// One simulation: network, drivers, application tasks.
 pub(super) struct World {
     start: Instant,
     net: Arc<Mutex<Net>>,
     seed: u64,
     pub(super) drivers: Vec<Option<Driver<SimSocket>>>,
     tasks: Vec<Task<'static>>,
-    /// Turns that drivers took, and how often applications ran since they were woken.
+    /// Turns of all drivers, and polls of woken application tasks.
     pub(super) turns: usize,
     pub(super) wakes: usize,
-    /// Times in a row that something was due without a moment passing.
+    /// Times in a row that something was due without time passing.
     stalled: usize,
 }
 
@@ -114,7 +114,7 @@ impl World {
         let socket = SimSocket { addr, net: self.net.clone() };
         let mailbox = Mailbox::new();
         let mut seed = [0; 32];
-        // A host that comes back is not the one it was.
+        // A restarted host has another seed.
         let generation = self.drivers.len() as u64;
         let mut rng = Rng::keyed(self.seed, generation << 8 | u64::from(host));
         seed.chunks_exact_mut(8).for_each(|part| part.copy_from_slice(&rng.next().to_le_bytes()));
@@ -165,7 +165,7 @@ impl World {
         lock(&self.net).recv_faults.entry(addr(host)).or_default().extend(faults);
     }
 
-    /// Faults that were not met yet: of sends and of receives.
+    /// Injected faults that are left: of sends and of receives.
     pub(super) fn faults_left(&self, host: u8) -> (usize, usize) {
         let net = lock(&self.net);
         let left = |faults: &HashMap<SocketAddr, VecDeque<io::Error>>| {
@@ -174,7 +174,7 @@ impl World {
         (left(&net.send_faults), left(&net.recv_faults))
     }
 
-    /// From now on the system of `host` refuses datagrams above `limit` bytes.
+    /// Datagrams of `host` above `limit` bytes fail with EMSGSIZE from now on.
     pub(super) fn limit_sends(&self, host: u8, limit: Option<usize>) {
         let mut net = lock(&self.net);
         match limit {
@@ -183,18 +183,18 @@ impl World {
         };
     }
 
-    /// Whether datagrams of `host` may be fragmented.
+    /// Whether the socket of `host` permits IP fragmentation.
     pub(super) fn may_fragment(&self, host: u8) -> bool {
         lock(&self.net).fragmenting.contains(&addr(host))
     }
 
-    /// The socket of `host` takes nothing for a while.
+    /// Sends of `host` would block for `time`.
     pub(super) fn block_sends(&self, host: u8, time: Duration) {
         let until = self.elapsed() + micros(time);
         lock(&self.net).blocked.insert(addr(host), until);
     }
 
-    /// The process behind `host` is gone, without a word to anyone on the network.
+    /// The process of `host` is killed: its driver is dropped and its port closed.
     pub(super) fn crash(&mut self, host: u8) {
         for slot in &mut self.drivers {
             if slot.as_ref().is_some_and(|driver| driver.local() == addr(host)) {
@@ -215,7 +215,7 @@ impl World {
         lock(&self.net).inboxes.insert(addr(host), VecDeque::new());
     }
 
-    /// What arrived at such a port.
+    /// Takes what arrived at a port without a driver.
     pub(super) fn arrived(&self, host: u8) -> Vec<Vec<u8>> {
         let mut net = lock(&self.net);
         net.deliver_due();
@@ -223,7 +223,7 @@ impl World {
         inbox.drain(..).map(|(_, datagram)| datagram).collect()
     }
 
-    /// Time passes and nobody does anything. Returns the datagrams that wait for `host`.
+    /// Lets time pass without turns. Returns the datagrams in the receive buffer of `host`.
     pub(super) fn let_arrive(&self, time: Duration, host: u8) -> usize {
         let mut net = lock(&self.net);
         net.now += micros(time);
@@ -231,12 +231,12 @@ impl World {
         net.inboxes.get(&addr(host)).map_or(0, VecDeque::len)
     }
 
-    /// Everything sent since the last call; the first one begins to keep it.
+    /// Everything sent since the last call. The first call starts the log.
     pub(super) fn log(&self) -> Vec<Sent> {
         lock(&self.net).log.replace(Vec::new()).unwrap_or_default()
     }
 
-    /// Puts a datagram on the wire.
+    /// Sends a datagram from any address.
     pub(super) fn inject(&self, from: SocketAddr, host: u8, datagram: &[u8]) {
         lock(&self.net).send(from, addr(host), datagram);
     }
@@ -254,12 +254,12 @@ impl World {
         lock(&self.net).sent
     }
 
-    /// Fingerprint of every datagram sent so far.
+    /// Hash of every datagram sent so far.
     pub(super) fn hash(&self) -> u64 {
         lock(&self.net).hash
     }
 
-    /// Runs everything that can run now. Returns the turns it took.
+    /// Runs drivers and tasks until nothing is due now. Returns the turns it took.
     pub(super) fn settle(&mut self) -> usize {
         self.settle_with(None)
     }
@@ -267,7 +267,7 @@ impl World {
     fn settle_with(&mut self, mut main: Option<&mut Task<'_>>) -> usize {
         let first = self.turns;
         for round in 0.. {
-            assert!(round < ROUNDS, "the endpoints never come to rest");
+            assert!(round < ROUNDS, "the endpoints spin");
             let sent = self.sent();
             let before = self.tasks.len();
             self.wakes += self.tasks.iter().filter(|task| task.is_woken()).count();
@@ -277,20 +277,20 @@ impl World {
             let now = self.now();
             let mut again = false;
             for slot in &mut self.drivers {
-                let Some(driver) = slot.as_mut().filter(|driver| wants(driver, now)) else {
+                let Some(driver) = slot.as_mut().filter(|driver| is_due(driver, now)) else {
                     continue;
                 };
                 self.turns += 1;
                 let turn = driver.turn(now);
                 again |= turn == Turn::Again;
                 if turn == Turn::Finished {
-                    // Its port is closed: what arrives there now is lost.
+                    // The port is closed: what arrives there is lost.
                     lock(&self.net).inboxes.remove(&driver.local());
                     *slot = None;
                 }
             }
             lock(&self.net).deliver_due();
-            again |= self.drivers.iter().flatten().any(|driver| wants(driver, now));
+            again |= self.drivers.iter().flatten().any(|driver| is_due(driver, now));
             again |= self.tasks.iter().any(Task::is_woken);
             again |= main.as_ref().is_some_and(|main| main.is_woken());
             if !again && before == self.tasks.len() && sent == self.sent() {
@@ -300,7 +300,7 @@ impl World {
         self.turns - first
     }
 
-    /// The next moment at which something is due.
+    /// When something is due next, in microseconds.
     fn next(&self) -> Option<u64> {
         let timers = self.drivers.iter().flatten().filter_map(Driver::deadline);
         let timer = timers.min().map(|at| {
@@ -313,19 +313,19 @@ impl World {
         [timer, arrival, writable].into_iter().flatten().min()
     }
 
-    /// Jumps to the next moment at which something is due. `false` if there is none.
+    /// Advances the clock to when something is due next. `false` if nothing ever is.
     pub(super) fn advance(&mut self) -> bool {
         let Some(next) = self.next() else { return false };
         let mut net = lock(&self.net);
         self.stalled = if next > net.now { 0 } else { self.stalled + 1 };
-        assert!(self.stalled < ROUNDS, "something is due again and again, and time stands still");
+        assert!(self.stalled < ROUNDS, "something is due again and again without time passing");
         net.now = net.now.max(next);
         net.deliver_due();
         true
     }
 
-    /// Runs until every application is done. Panics when virtual time exceeds `limit`, or when
-    /// nothing will ever happen again.
+    /// Runs until every task has completed. Panics when virtual time exceeds `limit`, or when
+    /// nothing is due any more (a deadlock).
     pub(super) fn run(&mut self, limit: Duration) {
         self.settle();
         while !self.tasks.is_empty() {
@@ -336,8 +336,8 @@ impl World {
         }
     }
 
-    /// Runs until `task` is done and returns what it made, whatever the other applications do.
-    /// Panics like [`Self::run`].
+    /// Runs until `task` has completed and returns its value; other tasks may still run. Panics
+    /// like [`Self::run`].
     pub(super) fn finish<T>(&mut self, limit: Duration, task: impl Future<Output = T>) -> T {
         let end = self.elapsed() + micros(limit);
         let result = RefCell::new(None);
@@ -352,7 +352,7 @@ impl World {
         }
     }
 
-    /// Runs for `time`, whatever happens. Returns the turns it took.
+    /// Runs for `time`. Returns the turns it took.
     pub(super) fn run_for(&mut self, time: Duration) -> usize {
         let end = self.elapsed() + micros(time);
         let mut turns = self.settle();

@@ -1,4 +1,4 @@
-//! What many conversations cost together, in turns and in conversations looked at.
+//! Cost of many idle connections, in turns and in connections served.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::pair::{CLIENT, MINUTE, SECOND, SERVER, greet};
-use super::world::World;
+use super::fixtures::{CLIENT, MINUTE, SECOND, SERVER, greet};
+use super::sim_world::World;
 use crate::config::Config;
 use crate::core::tests::link::LinkConfig;
 use crate::listener::KcpListener;
 use crate::stream::KcpStream;
 
-/// Opens conversations, `gap` apart.
+/// Opens `count` connections, `gap` apart.
 fn open(
     world: &mut World,
     config: &Config,
@@ -31,37 +31,37 @@ fn open(
 }
 
 #[test]
-fn keepalives_of_many_conversations_leave_together() {
+fn keepalive_pings_of_many_connections_are_coalesced() {
     let mut world = World::new(1, LinkConfig::delay(1_000));
     let (listener, ends) = open(&mut world, &Config::new(), 500, Duration::from_millis(10));
     world.run_for(MINUTE / 4);
-    let before = probes(&ends);
+    let before = pings(&ends);
     let turns = world.run_for(MINUTE);
-    let probes = probes(&ends) - before;
-    println!("{probes} probes in {turns} turns");
-    // Four periods, in each of which one end of each asks the other, ten times a second at most.
-    assert!((1_500..=2_000).contains(&probes), "{probes} probes");
-    assert!(turns <= 900, "{probes} probes took {turns} turns");
+    let pings = pings(&ends) - before;
+    println!("{pings} pings in {turns} turns");
+    // Four keepalive periods: one end of each connection pings, in ten turns a second at most.
+    assert!((1_500..=2_000).contains(&pings), "{pings} pings");
+    assert!(turns <= 900, "{pings} pings took {turns} turns");
     assert_eq!(listener.stats().current_connections, 500);
 }
 
-fn probes(ends: &[(KcpStream, KcpStream)]) -> u64 {
+fn pings(ends: &[(KcpStream, KcpStream)]) -> u64 {
     ends.iter().map(|(a, b)| a.stats().pings_sent + b.stats().pings_sent).sum()
 }
 
 #[test]
-fn conversations_that_rest_cost_a_turn_nothing() {
+fn idle_connections_are_not_served() {
     const ACTIVE: usize = 20;
     const MESSAGES: usize = 50;
     let quiet = Config::new().keepalive(None).idle_timeout(None);
     let served = |world: &mut World| [SERVER, CLIENT].map(|host| world.driver_of(host).served);
     let mut costs = Vec::new();
-    for conversations in [ACTIVE, 2_000] {
+    for connections in [ACTIVE, 2_000] {
         let mut world = World::new(1, LinkConfig::delay(1_000));
-        let (_listener, mut ends) = open(&mut world, &quiet, conversations, Duration::ZERO);
+        let (_listener, mut ends) = open(&mut world, &quiet, connections, Duration::ZERO);
         world.run_for(3 * SECOND);
         let before = served(&mut world);
-        let active = ends.split_off(conversations - ACTIVE);
+        let active = ends.split_off(connections - ACTIVE);
         let idle = Rc::new(RefCell::new(ends));
         for (mut client, mut server) in active {
             let kept = idle.clone();
@@ -73,7 +73,7 @@ fn conversations_that_rest_cost_a_turn_nothing() {
                     server.write_all(&message).await.unwrap();
                     client.read_exact(&mut message).await.unwrap();
                 }
-                // Not dropped yet: that would be an end to tell.
+                // Kept alive: a drop would send a FIN and be served.
                 kept.borrow_mut().push((client, server));
             });
         }
@@ -81,8 +81,8 @@ fn conversations_that_rest_cost_a_turn_nothing() {
         let after = served(&mut world);
         costs.push([after[0] - before[0], after[1] - before[1]]);
     }
-    println!("conversations looked at by server and client: {costs:?}");
-    assert_eq!(costs[0], costs[1], "those that rest make a difference");
+    println!("connections served by server and client: {costs:?}");
+    assert_eq!(costs[0], costs[1], "idle connections are served");
     let most = ACTIVE * MESSAGES * 3;
-    assert!(costs[1].iter().all(|looked| (1..=most).contains(looked)), "{costs:?}, {most}");
+    assert!(costs[1].iter().all(|served| (1..=most).contains(served)), "{costs:?}, {most}");
 }

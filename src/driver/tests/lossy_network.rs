@@ -1,4 +1,5 @@
-//! Many seeds of several clients echoing through a bad network.
+//! Random sweep: up to 16 clients echo data over paths with loss, reordering, duplication and
+//! partitions.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -6,14 +7,14 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::world::{World, addr};
+use super::sim_world::{World, addr};
 use crate::config::{AckPolicy, Config, Timing, WritePolicy};
 use crate::core::tests::link::{GilbertElliott, LinkConfig, Rng};
 use crate::crypto::{Algorithm, Cipher, Key};
 use crate::fec::FecConfig;
 
-/// Virtual time within which everything must be done: the worst plan sends 16 x 100 KB each way
-/// over a path that loses a fifth and may be cut off for five seconds.
+/// Virtual time limit of one run: the worst plan sends 16 x 100 KB each way over a path that loses
+/// a fifth and is partitioned for five seconds.
 const LIMIT: Duration = Duration::from_secs(600);
 
 fn path(rng: &mut Rng) -> LinkConfig {
@@ -59,7 +60,7 @@ fn pattern(seed: u64, len: usize) -> Vec<u8> {
     std::iter::repeat_with(|| rng.next().to_le_bytes()).flatten().take(len).collect()
 }
 
-/// Adds a cipher to both, and FEC to one or both.
+/// Adds a cipher to both sides, and FEC to none, one or both.
 fn add_stages(rng: &mut Rng, server: &mut Config, client: &mut Config) {
     let key = Key::derive("a passphrase", "a salt");
     let cipher = Cipher::from_name(rng.pick(Algorithm::ALL).name(), &key).unwrap();
@@ -71,7 +72,7 @@ fn add_stages(rng: &mut Rng, server: &mut Config, client: &mut Config) {
     client.replay_window = rng.pick(&[0, 1_000]);
 }
 
-/// One run. Returns the fingerprint of all traffic and the virtual time it took.
+/// One run. Returns a hash of all traffic and the virtual time in microseconds.
 fn run(seed: u64, stages: bool) -> (u64, u64) {
     let mut rng = Rng::new(seed);
     let (path, mut server, mut client) = (path(&mut rng), config(&mut rng), config(&mut rng));
@@ -123,7 +124,7 @@ fn run(seed: u64, stages: bool) -> (u64, u64) {
                         left -= chunk.len();
                         stream.write_all(&chunk).await.unwrap();
                     }
-                    // Dropped without a word: the endpoint delivers the rest.
+                    // Dropped without `shutdown`: the endpoint delivers the rest.
                 }));
             }
             handlers.retain_mut(|handler| handler.as_mut().poll(cx).is_pending());
@@ -134,13 +135,17 @@ fn run(seed: u64, stages: bool) -> (u64, u64) {
             }
         })
         .await;
-        assert_eq!(listener.stats().passive_opens, lengths.len() as u64, "no ghosts");
+        assert_eq!(
+            listener.stats().passive_opens,
+            lengths.len() as u64,
+            "no connection is accepted twice"
+        );
         listener.wait_idle().await;
     });
     world.run(LIMIT);
     assert_eq!(*done.borrow(), u64::from(clients));
-    // Nobody holds anything any more: every driver ends by itself, after it has answered what its
-    // last conversation's peer may repeat.
+    // No handle is left: every driver finishes, after it has answered retransmissions in
+    // TIME-WAIT.
     world.run_for(Duration::from_secs(3));
     assert!(world.drivers.iter().all(Option::is_none), "a driver outlived its users");
     (world.hash(), world.elapsed())
@@ -152,14 +157,14 @@ fn seeds(name: &str, range: std::ops::Range<u64>, stages: bool) {
     println!("{name}: seeds {range:?}");
     for seed in range {
         let replay = format!(
-            "KCP_TEST_SEED={seed} cargo test --lib driver::tests::lossy::{name} -- --nocapture"
+            "KCP_TEST_SEED={seed} cargo test --lib driver::tests::lossy_network::{name} -- --nocapture"
         );
         let _guard = Replay(replay);
         run(seed, stages);
     }
 }
 
-/// Prints how to repeat a run that panics.
+/// Prints how to replay a run that panics.
 struct Replay(String);
 
 impl Drop for Replay {
@@ -171,22 +176,22 @@ impl Drop for Replay {
 }
 
 #[test]
-fn endpoints_deliver_everything() {
-    seeds("endpoints_deliver_everything", 0..150, false);
+fn lossy_network_delivers_everything() {
+    seeds("lossy_network_delivers_everything", 0..150, false);
 }
 
 #[test]
-fn endpoints_deliver_everything_again() {
-    seeds("endpoints_deliver_everything_again", 10_000..10_150, false);
+fn lossy_network_with_more_seeds_delivers_everything() {
+    seeds("lossy_network_with_more_seeds_delivers_everything", 10_000..10_150, false);
 }
 
 #[test]
-fn endpoints_deliver_everything_through_ciphers_and_fec() {
-    seeds("endpoints_deliver_everything_through_ciphers_and_fec", 20_000..20_400, true);
+fn lossy_network_with_ciphers_and_fec_delivers_everything() {
+    seeds("lossy_network_with_ciphers_and_fec_delivers_everything", 20_000..20_400, true);
 }
 
 #[test]
-fn a_seed_is_a_seed() {
+fn simulation_with_one_seed_is_deterministic() {
     for (seed, stages) in [(3, false), (77, false), (10_020, false), (20_003, true)] {
         assert_eq!(run(seed, stages), run(seed, stages));
     }
