@@ -10,7 +10,7 @@
 //! (tests/fairness.rs).
 //!
 //! `accept`, `migration`, `receive`, `requests`, `serve` and `stats` hold the methods of [`Driver`]
-//! by concern. All other modules of the folder are types that know nothing of [`Driver`].
+//! by concern. All other modules of the folder are types that do not depend on [`Driver`].
 
 mod accept;
 mod connect_pacer;

@@ -19,7 +19,7 @@ const NONE: u32 = u32::MAX;
 
 #[derive(Debug)]
 struct Peer {
-    /// The slot of its newest connection; the others follow in `PeerTable::links`.
+    /// The slot of its newest connection; the others are linked in `PeerTable::links`.
     first: u32,
     /// True once a ping to the address was answered (RFC 9000 8.1).
     validated: bool,
@@ -123,7 +123,7 @@ impl PeerTable {
         self.slots(addr).nth(1).is_some()
     }
 
-    /// Marks `addr` as validated: a ping was answered from there.
+    /// Sets `addr` to validated: a ping was answered from there.
     pub(crate) fn validate(&mut self, addr: SocketAddr) {
         if let Some(peer) = self.map.get_mut(&addr) {
             peer.validated = true;

@@ -1,6 +1,6 @@
 //! Anti-replay filter: hashes of received filter. A datagram whose nonce is in it was replayed.
 //!
-//! Nonces are random, so the sliding bitmap of RFC 4303 3.4.3 and RFC 6479, which needs sequence
+//! The nonces are random, so the sliding bitmap of RFC 4303 3.4.3 and RFC 6479, which needs sequence
 //! numbers, does not fit.
 
 use std::collections::hash_map::RandomState;

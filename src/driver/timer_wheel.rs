@@ -182,7 +182,7 @@ impl TimerWheel {
     /// Empties a bucket: due entries go to `expired`, the others to their current bucket.
     fn sort(&mut self, bucket: u16, now: u64, expired: &mut Vec<usize>) {
         let mut next = std::mem::replace(&mut self.heads[usize::from(bucket)], NONE);
-        self.mark(bucket, false);
+        self.set_occupied(bucket, false);
         while next != NONE {
             let index = next;
             let entry = &mut self.entries[index as usize];
@@ -213,7 +213,7 @@ impl TimerWheel {
         let offset = u32::try_from(deadline.saturating_sub(start)).unwrap_or(0);
         let earliest = &mut self.earliest[usize::from(bucket)];
         *earliest = if head == NONE { offset } else { offset.min(*earliest) };
-        self.mark(bucket, true);
+        self.set_occupied(bucket, true);
     }
 
     /// Takes an entry out of its list, if it is in one.
@@ -233,7 +233,7 @@ impl TimerWheel {
         }
         self.heads[usize::from(bucket)] = next;
         if next == NONE {
-            self.mark(bucket, false);
+            self.set_occupied(bucket, false);
         }
         if next == NONE && bucket == BEYOND {
             self.earliest_beyond = u64::MAX;
@@ -279,7 +279,7 @@ impl TimerWheel {
     }
 
     /// Sets whether a bucket has entries.
-    fn mark(&mut self, bucket: u16, occupied: bool) {
+    fn set_occupied(&mut self, bucket: u16, occupied: bool) {
         let (word, bit) = split(bucket);
         let word = match bucket {
             BEYOND => return,

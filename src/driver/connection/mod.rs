@@ -2,7 +2,7 @@
 //! and its lifecycle.
 //!
 //! `closing`, `queues`, `transmit` and `migration` hold the methods of [`Conn`] by concern;
-//! `lifecycle` is a type that knows nothing of [`Conn`].
+//! `lifecycle` is a type that does not depend on [`Conn`].
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

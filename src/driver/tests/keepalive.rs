@@ -20,7 +20,7 @@ use crate::error::ConnectionError;
 fn time_wait_acks_retransmitted_data() {
     let Pair { mut world, listener, endpoint: _endpoint, mut client, mut server } = Pair::plain();
     client.try_write(b"bye").unwrap();
-    world.settle();
+    world.run_ready();
     // The datagram is in flight; its ACK will be lost.
     let clean = LinkConfig::delay(10_000);
     world.set_path(LinkConfig { loss: CERTAIN, ..clean.clone() });

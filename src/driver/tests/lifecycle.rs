@@ -268,7 +268,7 @@ fn driver_drop_wakes_every_task() {
     // A runtime that shuts down drops its tasks likewise.
     world.crash(SERVER);
     world.crash(CLIENT);
-    world.settle();
+    world.run_ready();
     assert_eq!(notified.get(), 5);
     let error = world.finish(SECOND, endpoint.connect(addr(SERVER))).unwrap_err();
     assert_eq!(cause(&error), Some(ConnectionError::EndpointClosed));

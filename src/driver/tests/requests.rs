@@ -67,11 +67,11 @@ fn raw_queue_overflow_drops_the_oldest_datagrams() {
     world.port(9);
     world.block_sends(CLIENT, SECOND);
     client.try_write(b"something that waits").unwrap();
-    world.settle();
+    world.run_ready();
     for n in 0..300_u16 {
         endpoint.send_raw(addr(9), &n.to_le_bytes()).unwrap();
     }
-    world.settle();
+    world.run_ready();
     assert_eq!(endpoint.stats().raw_sent_datagrams, 0);
     world.run_for(2 * SECOND);
     let arrived = world.arrived(9).into_iter();
@@ -122,7 +122,7 @@ fn raw_datagram_behind_acks_leaves_them_sealed() {
     let server = Config::new().cipher(cipher()).ack_policy(AckPolicy::Immediate);
     let mut pair = Pair::new(&client, &server);
     pair.client.try_write(b"to be answered").unwrap();
-    pair.world.settle();
+    pair.world.run_ready();
     assert_eq!(pair.world.let_arrive(SECOND / 10, SERVER), 1);
     pair.listener.endpoint().send_raw(addr(CLIENT), b"raw").unwrap();
     pair.world.log();
@@ -178,7 +178,7 @@ fn listen_twice_is_refused_until_the_listener_drops() {
     let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
     assert!(listening.as_mut().poll(&mut cx).is_pending());
     drop(listening);
-    world.settle();
+    world.run_ready();
     let listener = world.finish(SECOND, other.listen()).unwrap();
     // An endpoint that only connected may listen too.
     let back = world.finish(SECOND, endpoint.listen()).unwrap();

@@ -262,7 +262,7 @@ fn message_too_big_lowers_the_mtu_once() {
 // ----- unvalidated peers -----
 
 /// Whether `datagram` looks like an initial segment.
-fn looks_initial(datagram: &[u8]) -> bool {
+fn is_initial_segment(datagram: &[u8]) -> bool {
     let word = |at: usize| u32::from_le_bytes(datagram[at..at + 4].try_into().unwrap());
     datagram.len() >= HEADER_LEN && datagram[4] == 81 && word(12) == 0 && word(16) == 0
 }
@@ -282,7 +282,7 @@ fn garbage(rng: &mut Rng, valid: &[Vec<u8>]) -> Vec<u8> {
         let at = rng.below(datagram.len().min(2 * HEADER_LEN) as u64) as usize;
         datagram[at] = rng.next() as u8;
     }
-    if looks_initial(&datagram) {
+    if is_initial_segment(&datagram) {
         datagram[12] = 1;
     }
     datagram
@@ -352,7 +352,7 @@ fn unknown_conv_from_a_known_address_changes_no_connection() {
 }
 
 #[test]
-fn backlog_full_refuses_initial_datagrams() {
+fn full_backlog_drops_initial_datagrams() {
     let mut config = Config::new();
     (config.limits.backlog, config.limits.max_connections) = (8, 10);
     let mut world = World::new(1, LinkConfig::delay(1_000));
@@ -399,7 +399,7 @@ fn backlog_full_refuses_initial_datagrams() {
 }
 
 #[test]
-fn max_connections_refuses_connect() {
+fn connect_beyond_max_connections_fails() {
     let mut config = Config::new();
     config.limits.max_connections = 3;
     let mut world = World::new(1, LinkConfig::delay(1_000));
@@ -411,7 +411,7 @@ fn max_connections_refuses_connect() {
     let error = world.finish(SECOND, endpoint.connect(addr(SERVER))).unwrap_err();
     assert_eq!(error.to_string(), "the endpoint has 3 connections, its max_connections");
     streams.pop();
-    world.settle();
+    world.run_ready();
     world.finish(SECOND, endpoint.connect(addr(SERVER))).unwrap();
 }
 
@@ -439,7 +439,7 @@ fn slow_reader_does_not_block_other_connections() {
     let mut most = 0;
     while done.get() < 10 {
         assert!(world.advance() && world.elapsed() < 60_000_000);
-        world.settle();
+        world.run_ready();
         most = most.max(server.stats().received_bytes);
     }
     // Its receive queue, exceeded by one chunk at most, and a receive window.

@@ -67,7 +67,7 @@ fn idle_connections_are_not_served() {
             let kept = idle.clone();
             world.spawn(async move {
                 for _ in 0..MESSAGES {
-                    client.write_all(b"question").await.unwrap();
+                    client.write_all(b"requests").await.unwrap();
                     let mut message = [0; 8];
                     server.read_exact(&mut message).await.unwrap();
                     server.write_all(&message).await.unwrap();

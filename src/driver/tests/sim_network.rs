@@ -28,7 +28,7 @@ pub(super) mod code {
 /// Receive buffer of a socket in datagrams; more are lost, as in a kernel.
 const INBOX: usize = 4_096;
 
-type Flight = (u64, u64, SocketAddr, SocketAddr, Vec<u8>);
+type Delivery = (u64, u64, SocketAddr, SocketAddr, Vec<u8>);
 
 /// A datagram that was handed to the network, whether delivered or lost.
 #[derive(Clone, Debug)]
@@ -45,7 +45,7 @@ pub(super) struct Net {
     pub(super) seed: u64,
     pub(super) path: LinkConfig,
     pub(super) links: HashMap<(SocketAddr, SocketAddr), Link>,
-    pub(super) flying: BinaryHeap<Reverse<Flight>>,
+    pub(super) flying: BinaryHeap<Reverse<Delivery>>,
     pub(super) inboxes: HashMap<SocketAddr, VecDeque<(SocketAddr, Vec<u8>)>>,
     /// Errors of the next sends and receives of a socket.
     pub(super) send_faults: HashMap<SocketAddr, VecDeque<io::Error>>,
@@ -55,7 +55,7 @@ pub(super) struct Net {
     /// Sockets on which sends would block, until when in microseconds.
     pub(super) blocked: HashMap<SocketAddr, u64>,
     /// Sockets that permit IP fragmentation.
-    pub(super) fragmenting: HashSet<SocketAddr>,
+    pub(super) ip_fragmentation: HashSet<SocketAddr>,
     /// Everything sent since the last `log` call; `None` before the first.
     pub(super) log: Option<Vec<Sent>>,
     pub(super) sent: u64,
@@ -76,7 +76,7 @@ impl Net {
             recv_faults: HashMap::new(),
             limits: HashMap::new(),
             blocked: HashMap::new(),
-            fragmenting: HashSet::new(),
+            ip_fragmentation: HashSet::new(),
             log: None,
             sent: 0,
             last_rank: 0,
@@ -97,7 +97,7 @@ impl Net {
         let fresh = || Link::new(path.clone(), Rng::keyed(seed, key).next());
         let link = self.links.entry((from, to)).or_insert_with(fresh);
         let mut rank = self.last_rank;
-        let cut = link.config().fragments && self.fragmenting.contains(&from);
+        let cut = link.config().fragments && self.ip_fragmentation.contains(&from);
         let whole = if cut { link.config().mtu } else { usize::MAX };
         link.send(now, datagram.len().min(whole), |at, damage| {
             if damage == Damage::None {
@@ -136,9 +136,12 @@ impl Socket for SimSocket {
     }
 
     fn set_ip_fragmentation(&mut self, allow: bool) {
-        let fragmenting = &mut lock(&self.net).fragmenting;
-        let changed =
-            if allow { fragmenting.insert(self.addr) } else { fragmenting.remove(&self.addr) };
+        let ip_fragmentation = &mut lock(&self.net).ip_fragmentation;
+        let changed = if allow {
+            ip_fragmentation.insert(self.addr)
+        } else {
+            ip_fragmentation.remove(&self.addr)
+        };
         assert!(changed, "set_ip_fragmentation is called on changes only");
     }
 

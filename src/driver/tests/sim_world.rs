@@ -185,7 +185,7 @@ impl World {
 
     /// Whether the socket of `host` permits IP fragmentation.
     pub(super) fn may_fragment(&self, host: u8) -> bool {
-        lock(&self.net).fragmenting.contains(&addr(host))
+        lock(&self.net).ip_fragmentation.contains(&addr(host))
     }
 
     /// Sends of `host` would block for `time`.
@@ -260,11 +260,11 @@ impl World {
     }
 
     /// Runs drivers and tasks until nothing is due now. Returns the turns it took.
-    pub(super) fn settle(&mut self) -> usize {
-        self.settle_with(None)
+    pub(super) fn run_ready(&mut self) -> usize {
+        self.run_ready_with(None)
     }
 
-    fn settle_with(&mut self, mut main: Option<&mut Task<'_>>) -> usize {
+    fn run_ready_with(&mut self, mut main: Option<&mut Task<'_>>) -> usize {
         let first = self.turns;
         for round in 0.. {
             assert!(round < ROUNDS, "the endpoints spin");
@@ -327,10 +327,10 @@ impl World {
     /// Runs until every task has completed. Panics when virtual time exceeds `limit`, or when
     /// nothing is due any more (a deadlock).
     pub(super) fn run(&mut self, limit: Duration) {
-        self.settle();
+        self.run_ready();
         while !self.tasks.is_empty() {
             assert!(self.advance(), "{} tasks wait for nothing", self.tasks.len());
-            self.settle();
+            self.run_ready();
             let elapsed = Duration::from_micros(self.elapsed());
             assert!(elapsed < limit, "{} tasks left after {elapsed:?}", self.tasks.len());
         }
@@ -343,7 +343,7 @@ impl World {
         let result = RefCell::new(None);
         let mut main = Task::new(async { *result.borrow_mut() = Some(task.await) });
         loop {
-            self.settle_with(Some(&mut main));
+            self.run_ready_with(Some(&mut main));
             if let Some(value) = result.take() {
                 return value;
             }
@@ -355,9 +355,9 @@ impl World {
     /// Runs for `time`. Returns the turns it took.
     pub(super) fn run_for(&mut self, time: Duration) -> usize {
         let end = self.elapsed() + micros(time);
-        let mut turns = self.settle();
+        let mut turns = self.run_ready();
         while self.next().is_some_and(|next| next <= end) && self.advance() {
-            turns += self.settle();
+            turns += self.run_ready();
         }
         let mut net = lock(&self.net);
         net.now = net.now.max(end);
