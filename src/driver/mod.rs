@@ -207,7 +207,7 @@ impl<S: Socket> Driver<S> {
         (self.budget, self.last_turn) = (TURN_PACKETS, now);
         let mut usable = self.flush();
         // The batch is empty here. With other connections sending it may never be empty later.
-        self.notify_idle_waiters();
+        self.answer_idle_waiters();
         let more = match self.receive(now) {
             Ok(more) => more,
             Err(error) => {
@@ -222,7 +222,7 @@ impl<S: Socket> Driver<S> {
         usable = usable.and_then(|()| self.flush());
         // A woken task reads the statistics: publish before any task is woken.
         self.publish();
-        self.notify_idle_waiters();
+        self.answer_idle_waiters();
         self.scratch.wakers.drain(..).for_each(Waker::wake);
         match usable {
             Err(error) => {
@@ -337,7 +337,10 @@ impl<S: Socket> Driver<S> {
             // A cancelled `listen` drops its listener; a cancelled `rebind` stays in effect.
             Request::Listen(reply) => drop(reply.send(self.listen())),
             Request::Rebind(rebind, reply) => drop(reply.send(self.rebind(now, rebind))),
-            Request::WaitIdle(reply) => self.wait_idle(now, reply),
+            Request::WaitIdle(reply) => {
+                self.exchange_ready(now);
+                self.idle_waiters.push(reply);
+            }
         }
     }
 

@@ -1,4 +1,4 @@
-//! Anti-replay filter: hashes of received filter. A datagram whose nonce is in it was replayed.
+//! Anti-replay filter: hashes of received nonces. A datagram whose nonce is in it was replayed.
 //!
 //! The nonces are random, so the sliding bitmap of RFC 4303 3.4.3 and RFC 6479, which needs sequence
 //! numbers, does not fit.
@@ -10,14 +10,15 @@ use std::time::{Duration, Instant};
 
 /// How long the nonce of an initial datagram is kept.
 const INITIAL_LIFETIME: Duration = Duration::from_secs(600);
-/// How many filter of initial datagrams are kept: 4 MiB, since an entry takes at most 48 bytes in
+/// How many nonces of initial datagrams are kept: 4 MiB, since an entry takes at most 48 bytes in
 /// the set and 24 bytes in the queue.
 const MAX_INITIALS: usize = 4 * 1024 * 1024 / 72;
 
-/// The latest filter, as keyed hashes: an attacker cannot choose filter whose hashes collide.
+/// The latest nonces, as keyed hashes: an attacker cannot choose nonces whose hashes collide.
 #[derive(Debug)]
 pub(crate) struct ReplayFilter {
     known: HashSet<u64>,
+    /// The hashes by age. Invariant: the same hashes as in `known`.
     order: VecDeque<(Instant, u64)>,
     capacity: usize,
     lifetime: Option<Duration>,

@@ -6,7 +6,6 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use rand_core::Rng;
-use tokio::sync::oneshot;
 
 use super::Driver;
 use crate::endpoint::{Endpoint, unresolved};
@@ -93,26 +92,25 @@ impl<S: Socket> Driver<S> {
         Err(failure.unwrap_or_else(unresolved))
     }
 
-    /// Answers `reply` once no connection is lingering. The ready connections exchange their queues
-    /// first: a write or a drop made before `wait_idle` must count. Waiting until the ready list is
-    /// empty would not do, since busy connections are always on it.
-    pub(super) fn wait_idle(&mut self, now: Instant, reply: oneshot::Sender<()>) {
+    /// Exchanges queues with all ready connections, so that what their handles left to deliver counts
+    /// as lingering. Waiting until none is ready would not do: beside busy connections that may
+    /// never be.
+    pub(super) fn exchange_ready(&mut self, now: Instant) {
         for id in &self.ready {
             if let Some(conn) = self.conns.get_mut(id.slot as usize).filter(|c| c.id() == *id) {
                 conn.exchange_queues(now, &mut self.scratch);
-                conn.update_lingering(now, false, &mut self.lingering);
+                conn.count_lingering(now, false, &mut self.lingering);
             }
         }
-        self.idle_waiters.push(reply);
     }
 
-    /// Notifies the callers of `wait_idle` once no connection is lingering and the batch is empty.
-    pub(super) fn notify_idle_waiters(&mut self) {
-        if self.lingering > 0 || !self.tx.is_empty() {
+    /// Replies to `wait_idle` once no connection lingers and the last datagrams have left.
+    pub(super) fn answer_idle_waiters(&mut self) {
+        if self.idle_waiters.is_empty() || !self.tx.is_empty() || self.lingering > 0 {
             return;
         }
         for waiter in self.idle_waiters.drain(..) {
-            // A cancelled caller has dropped its receiver.
+            // The caller may be gone.
             let _ = waiter.send(());
         }
     }

@@ -61,7 +61,7 @@ impl<S: Socket> Driver<S> {
         conn.exchange_queues(now, &mut self.scratch);
         if !self.blocked && conn.would_connect(now) && !self.connect_pacer.admit(id) {
             // The connect pacer puts it on the ready list again. `wait_idle` waits for its data.
-            conn.update_lingering(now, false, &mut self.lingering);
+            conn.count_lingering(now, false, &mut self.lingering);
             return Ok(None);
         }
         let unfinished = self.transmit_one(now, slot)?;
@@ -73,8 +73,8 @@ impl<S: Socket> Driver<S> {
         let over = conn.advance_lifecycle(now, fec, &mut self.scratch);
         // A connection is removed once its last FIN or RST has left.
         let over = over.filter(|_| unfinished.is_none());
-        conn.update_lingering(now, over.is_some(), &mut self.lingering);
-        conn.update_oversized(over.is_some(), &mut self.oversized_connections);
+        conn.count_lingering(now, over.is_some(), &mut self.lingering);
+        conn.count_oversized(over.is_some(), &mut self.oversized_connections);
         if let Some(time_wait) = over {
             self.remove(now, id, time_wait);
             return Ok(None);

@@ -168,7 +168,7 @@ impl Conn {
     }
 
     /// Keeps the `count` of lingering connections up to date. `over`: the connection is removed.
-    pub(in super::super) fn update_lingering(
+    pub(in super::super) fn count_lingering(
         &mut self,
         now: Instant,
         over: bool,
@@ -180,7 +180,7 @@ impl Conn {
 
     /// Keeps the `count` of connections with oversized segments in flight up to date: segments that
     /// reach the peer in IP fragments or not at all. `over`: the connection is removed.
-    pub(in super::super) fn update_oversized(&mut self, over: bool, count: &mut usize) {
+    pub(in super::super) fn count_oversized(&mut self, over: bool, count: &mut usize) {
         let ended = over || self.lifecycle.is_ended();
         let oversized = !ended && self.kcp.needs_ip_fragmentation();
         update_count(&mut self.counted_oversized, oversized, count);

@@ -78,7 +78,7 @@ fn rst_answers_data_after_the_reader_was_dropped() {
             drop(server);
         });
         if long_ago {
-            // A dropped connection waits up to 10 s for the FIN-ACK.
+            // A dropped connection waits for the peer's FIN, up to the linger timeout of 10 s.
             world.run_for(11 * SECOND);
             assert_eq!(listener.stats().current_connections, 0);
         }

@@ -45,7 +45,7 @@ impl Pair {
         Self::seeded(1, client, server)
     }
 
-    /// Over a path with 0.25 ms delay, where a whole window is sent at once (no pacing).
+    /// Over a path with 0.25 ms delay, where a whole window leaves at one instant.
     pub(super) fn near(client: &Config, server: &Config) -> Self {
         Self::on(World::new(1, LinkConfig::delay(250)), client, server)
     }
