@@ -24,7 +24,7 @@ const TABLE: &[Difference] = &[
         name: "reads_after_a_reset",
         tcp: "ConnectionReset, end, end",
         kcp: "ConnectionReset, ConnectionReset, ConnectionReset",
-        reason: "a failed stream never looks like one that ended",
+        reason: "a failed stream is never mistaken for one that ended",
     },
     Difference {
         name: "writes_after_a_reset",
