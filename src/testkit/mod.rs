@@ -19,3 +19,4 @@
 
 pub mod link;
 pub mod rng;
+pub mod script;

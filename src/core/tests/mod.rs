@@ -30,6 +30,7 @@ mod pacing;
 mod path;
 mod peers;
 pub(crate) mod report;
+mod script;
 mod scripted_peer;
 mod sequence_wrap;
 pub(crate) mod sim;

@@ -1,0 +1,376 @@
+//! Packet scripts: one rule of the protocol per test, with the exact moments at which segments
+//! leave.
+
+use std::num::NonZeroU8;
+use std::time::Duration;
+
+use crate::config::{AckPolicy, Backoff, CongestionControl, KcpConfig, Timing};
+use crate::core::segment::CONTROL_CAPABLE;
+use crate::error::ConnectionError;
+use crate::testkit::script::{
+    Script, ack, fin, fin_ack, ms, mtu_probe, ping, push, quiet, rst, rst_ack, script,
+    window_probe, window_update,
+};
+
+/// Payload of a full segment: 1,400 bytes without the header.
+const MSS: usize = 1_376;
+/// A number that the receive window left behind long ago, as in a ping of the peer.
+const OLD: u32 = 0xC000_0000;
+
+/// A connection over a path of 50 ms: `b"hello"` was sent and acknowledged, and the peer advertised
+/// the CONTROL capability in the ACK.
+fn established(config: &KcpConfig) -> Script {
+    script(config)
+        .write(b"hello")
+        .expect(push(0, b"hello").ts(0))
+        .at(ms(50))
+        .recv(ack(0).una(1).frg(CONTROL_CAPABLE))
+        .expect_none()
+}
+
+// ----- acknowledgements -----
+
+#[test]
+fn ack_policy_immediate_acks_each_segment_at_once() {
+    let config = KcpConfig { ack_policy: AckPolicy::Immediate, ..quiet() };
+    let _ = script(&config)
+        .recv(push(0, b"a").ts(7))
+        .expect(ack(0).una(1).ts(7))
+        .at(ms(1))
+        .recv(push(1, b"b").ts(8))
+        .expect(ack(1).una(2).ts(8))
+        .at(ms(1_000))
+        .read(b"ab")
+        .expect_none();
+}
+
+#[test]
+fn ack_policy_interval_acks_after_one_interval() {
+    let timing = Timing::new(true, ms(20), None, CongestionControl::Disabled).unwrap();
+    let config = KcpConfig { ack_policy: AckPolicy::Interval, timing: timing, ..quiet() };
+    let _ = script(&config)
+        .at(ms(5))
+        .recv(push(0, b"a").ts(7))
+        .expect_none()
+        .at(ms(25))
+        .expect(ack(0).una(1).ts(7))
+        .at(ms(1_000))
+        .expect_none();
+}
+
+#[test]
+fn duplicate_is_acked_again_at_once_whatever_the_policy() {
+    let config = KcpConfig { ack_policy: AckPolicy::Interval, ..quiet() };
+    let _ = script(&config)
+        .recv(push(0, b"a").ts(7))
+        .at(ms(20))
+        .expect(ack(0).una(1).ts(7))
+        .at(ms(30))
+        .recv(push(0, b"a").ts(27))
+        .expect(ack(0).una(1).ts(27))
+        .at(ms(1_000))
+        .read(b"a")
+        .expect_none();
+}
+
+// ----- windows -----
+
+#[test]
+fn zero_window_is_probed_after_500_ms_and_then_up_to_every_5_s() {
+    let mut script = script(&quiet())
+        .write(b"a")
+        .expect(push(0, b"a"))
+        .at(ms(50))
+        .recv(ack(0).una(1).wnd(0))
+        .write(b"b")
+        .expect_none();
+    for at in [500, 1_500, 3_500, 7_500, 12_500, 17_500] {
+        script = script.at(ms(50 + at)).expect(window_probe().una(0));
+    }
+    let _ = script
+        .recv(window_update().una(1).wnd(1))
+        .expect(push(1, b"b"))
+        .at(ms(17_600))
+        .recv(ack(1).una(2))
+        .at(ms(60_000))
+        .expect_none();
+}
+
+#[test]
+fn window_probe_is_answered_with_the_receive_window() {
+    let config = KcpConfig { recv_window: 8, auto_windows: false, ..quiet() };
+    let _ = script(&config)
+        .recv(push(0, b"a"))
+        .expect(ack(0).una(1).wnd(7))
+        .recv(window_probe())
+        .expect(window_update().una(1).wnd(7))
+        .at(ms(1_000))
+        .expect_none();
+}
+
+#[test]
+fn reading_a_full_receive_window_sends_a_window_update() {
+    let config = KcpConfig { recv_window: 2, auto_windows: false, ..quiet() };
+    let _ = script(&config)
+        .recv_datagram(&[push(0, b"a"), push(1, b"b")])
+        .expect(ack(1).una(2).wnd(0))
+        .at(ms(300))
+        .read(b"ab")
+        .expect(window_update().una(2).wnd(2))
+        .at(ms(1_000))
+        .expect_none();
+}
+
+// ----- loss -----
+
+/// A single segment that nobody acknowledges leaves at these moments.
+fn unanswered(config: &KcpConfig, at: [u64; 8]) {
+    let mut script = script(config).write(b"a");
+    for at in at {
+        script = script.at(ms(at)).expect(push(0, b"a").ts(at as u32)).expect_none();
+    }
+}
+
+#[test]
+fn rto_is_200_ms_before_the_first_sample_and_grows_by_half_of_it() {
+    // From 2 s of silence on the PTO back-off doubles the wait instead.
+    unanswered(&quiet(), [0, 200, 500, 900, 1_400, 2_000, 2_700, 3_500]);
+}
+
+#[test]
+fn rto_without_nodelay_grows_by_the_whole() {
+    let config = KcpConfig { timing: Timing::NORMAL, ..quiet() };
+    unanswered(&config, [0, 200, 600, 1_200, 2_000, 3_000, 4_200, 5_800]);
+}
+
+#[test]
+fn rto_with_exponential_backoff_doubles_up_to_the_maximum() {
+    let config = KcpConfig { backoff: Backoff::Exponential, ..quiet() };
+    unanswered(&config, [0, 200, 600, 1_400, 3_000, 6_200, 12_600, 22_600]);
+}
+
+#[test]
+fn rto_follows_the_first_rtt_sample() {
+    // srtt 50 ms and rttvar 25 ms: 50 + 4 * 25.
+    let _ = established(&quiet())
+        .write(b"a")
+        .expect(push(1, b"a").ts(50))
+        .at(ms(200))
+        .expect(push(1, b"a").ts(200))
+        .at(ms(230))
+        .recv(ack(1).una(2))
+        .at(ms(60_000))
+        .expect_none();
+}
+
+/// Three full segments in flight, of which the second was acknowledged after 50 ms.
+fn one_sacked(config: &KcpConfig) -> Script {
+    established(config)
+        .write(&[1; 3 * MSS])
+        .expect(push(1, &[1; MSS]))
+        .expect(push(2, &[1; MSS]))
+        .expect(push(3, &[1; MSS]))
+        .at(ms(100))
+        .recv(ack(2).una(1))
+        .expect_none()
+}
+
+fn fast_resend(n: u8) -> Timing {
+    Timing::new(true, ms(10), NonZeroU8::new(n), CongestionControl::Disabled).unwrap()
+}
+
+#[test]
+fn fast_retransmit_needs_as_many_later_acks_as_fast_resend() {
+    let config = KcpConfig { timing: fast_resend(2), early_retransmit: false, ..quiet() };
+    let _ = one_sacked(&config)
+        .at(ms(101))
+        .recv(ack(3).una(1))
+        .expect(push(1, &[1; MSS]).ts(101))
+        .expect_none();
+    let config = KcpConfig { timing: fast_resend(1), early_retransmit: false, ..quiet() };
+    // `one_sacked` expects that nothing leaves on the first ACK: with one it does.
+    let _ = established(&config)
+        .write(&[1; 2 * MSS])
+        .expect(push(1, &[1; MSS]))
+        .expect(push(2, &[1; MSS]))
+        .at(ms(100))
+        .recv(ack(2).una(1))
+        .expect(push(1, &[1; MSS]).ts(100))
+        .expect_none();
+}
+
+#[test]
+fn early_retransmit_follows_one_later_ack_and_a_quarter_of_the_rtt() {
+    let _ = one_sacked(&quiet()).at(Duration::from_micros(112_500)).expect(push(1, &[1; MSS]));
+}
+
+#[test]
+fn ack_of_the_retransmission_and_of_the_original_end_the_same_loss() {
+    let _ = one_sacked(&quiet())
+        .at(Duration::from_micros(112_500))
+        .expect(push(1, &[1; MSS]).ts(112))
+        .at(ms(120))
+        // The original arrived after all; what was sent again is acknowledged later.
+        .recv(ack(1).ts(50).una(4))
+        .at(ms(170))
+        .recv(ack(1).ts(112).una(4))
+        .at(ms(60_000))
+        .expect_none();
+}
+
+// ----- FIN and RST -----
+
+#[test]
+fn fin_follows_the_last_segment_and_is_retransmitted_until_fin_ack() {
+    let mut script = established(&quiet()).with(|kcp, now| kcp.close(now)).expect(fin(1).ts(50));
+    // The RTO of 150 ms, doubled up to a second.
+    for at in [200, 500, 1_100, 2_100, 3_100] {
+        script = script.at(ms(at)).expect(fin(1).ts(at as u32)).expect_none();
+    }
+    let script = script.recv(fin_ack(1).ts(3_100).una(1)).at(ms(60_000)).expect_none();
+    assert!(script.kcp().is_closed());
+}
+
+#[test]
+fn fin_is_not_sent_to_a_peer_without_the_control_capability() {
+    let script = script(&quiet())
+        .write(b"a")
+        .expect(push(0, b"a"))
+        .at(ms(50))
+        .recv(ack(0).una(1))
+        .with(|kcp, now| kcp.close(now))
+        .at(ms(60_000))
+        .expect_none();
+    assert!(script.kcp().is_closed());
+}
+
+#[test]
+fn fin_is_answered_with_fin_ack_once_everything_before_it_arrived() {
+    let script = established(&quiet())
+        .recv(fin(2).ts(500).una(1))
+        .expect_none()
+        .recv_datagram(&[push(0, b"a").una(1), push(1, b"b").una(1)])
+        .expect(fin_ack(2).ts(500).una(2))
+        .expect(ack(1).una(2))
+        .read(b"ab");
+    assert!(script.kcp().peer_has_closed());
+}
+
+#[test]
+fn rst_without_a_recent_timestamp_is_answered_with_a_ping() {
+    let script = established(&quiet())
+        .at(ms(20_000))
+        .recv(rst(0).ts(0).una(1))
+        .expect(ping())
+        .expect_close_reason(None);
+    let asked = script.last();
+    let _ = script
+        .recv(rst(asked.sn.0).ts(asked.ts.0).una(1))
+        .expect(rst_ack(asked.sn.0).ts(asked.ts.0))
+        .expect_close_reason(Some(ConnectionError::Reset));
+}
+
+#[test]
+fn rst_names_the_last_segment_of_the_peer_and_is_retransmitted_for_10_s() {
+    let mut script = established(&quiet())
+        .recv(push(0, b"a").una(1))
+        .expect(ack(0).una(1))
+        .with(|kcp, now| assert!(kcp.abort(now)))
+        .expect(rst(0).ts(50))
+        .expect_close_reason(Some(ConnectionError::Aborted));
+    for at in [200, 500, 1_100, 2_100, 3_100, 4_100, 5_100, 6_100, 7_100, 8_100, 9_100] {
+        script = script.at(ms(at)).expect(rst(0).ts(50)).expect_none();
+    }
+    let _ = script.at(ms(60_000)).expect_none();
+}
+
+#[test]
+fn rst_ack_stops_the_rst() {
+    let _ = established(&quiet())
+        .recv(push(0, b"a").una(1))
+        .expect(ack(0).una(1))
+        .with(|kcp, now| assert!(kcp.abort(now)))
+        .expect(rst(0).ts(50))
+        .at(ms(100))
+        .recv(rst_ack(0).ts(50).una(1))
+        .at(ms(60_000))
+        .expect_none();
+}
+
+// ----- pings and MTU probes -----
+
+#[test]
+fn ping_is_acked_with_its_number_and_timestamp() {
+    let _ = script(&quiet())
+        .recv(push(OLD, b"").ts(0xDEAD))
+        .expect(ack(OLD).ts(0xDEAD).una(0))
+        .at(ms(1_000))
+        .read(b"")
+        .expect_none();
+}
+
+#[test]
+fn mtu_probe_is_acked_and_its_padding_is_discarded() {
+    let _ = script(&quiet())
+        .recv(mtu_probe(1_400).sn(OLD).ts(0xBEEF))
+        .expect(ack(OLD).ts(0xBEEF).una(0))
+        .at(ms(1_000))
+        .read(b"")
+        .expect_none();
+}
+
+#[test]
+fn idle_connection_pings_every_keepalive_period() {
+    let config = KcpConfig { keepalive: Some(ms(15_000)), ..quiet() };
+    let script = established(&config).at(ms(15_050)).expect(ping().frg(CONTROL_CAPABLE));
+    let first = script.last();
+    let script = script.at(ms(15_100)).recv_ack_of_last(1).at(ms(30_100)).expect(ping());
+    assert_ne!(script.last().ts, first.ts, "a new cookie per ping");
+    let _ = script.expect_close_reason(None);
+}
+
+#[test]
+fn unanswered_pings_end_with_the_dead_peer_timeout() {
+    let config = KcpConfig { dead_peer_timeout: Some(ms(6_000)), ..quiet() };
+    let mut script = established(&config)
+        .recv(window_update().una(1).wnd(0))
+        .at(ms(1_000))
+        .with(|kcp, now| kcp.ping(now))
+        .expect(ping());
+    let cookie = script.last().ts.0;
+    // From a third of the timeout on, one per second with the same cookie.
+    for at in [2_050, 3_050, 4_050, 5_050, 6_050] {
+        script = script.at(ms(at)).expect(ping().ts(cookie)).expect_none();
+    }
+    let _ = script.at(ms(7_000)).expect_close_reason(Some(ConnectionError::DeadPeer));
+}
+
+#[test]
+fn ack_of_a_ping_below_our_una_means_peer_state_lost() {
+    let _ = established(&quiet())
+        .at(ms(1_000))
+        .with(|kcp, now| kcp.ping(now))
+        .expect(ping())
+        .recv_ack_of_last(0)
+        .expect_close_reason(Some(ConnectionError::PeerStateLost));
+}
+
+#[test]
+fn suspected_black_hole_is_pinged_and_then_probed_with_a_full_datagram() {
+    let full = |sn| push(sn, &[1; MSS]);
+    let mut script = established(&quiet()).write(&[1; 2 * MSS]).expect(full(1)).expect(full(2));
+    for at in [200, 425] {
+        script = script.at(ms(at)).expect(full(1)).expect(full(2));
+    }
+    // The third loss of full segments, an RTO apart, with no acknowledgement of one.
+    let script = script.at(ms(725)).expect(full(1)).expect(ping());
+    let asked = script.last();
+    let script = script.expect(full(2));
+    let _ = script
+        .at(ms(775))
+        .recv(ack(asked.sn.0).ts(asked.ts.0).una(1))
+        .expect(mtu_probe(1_400))
+        .at(ms(825))
+        .recv_ack_of_last(1)
+        .expect_none();
+}
