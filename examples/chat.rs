@@ -1,8 +1,8 @@
 //! Chat: lines travel in the stream, and who is there travels beside it.
 //!
-//! A line must arrive, and in order. That somebody is still there is said every second, and the
+//! A line must arrive, and in order. That a guest is still there is said every second, and the
 //! next time will do if one is lost: such notices are out-of-band datagrams, which are neither
-//! repeated nor kept back behind lines that were lost on the way. They share a header with FEC, so
+//! retransmitted nor kept back behind lines that were lost. They share a header with FEC, so
 //! both sides have it on.
 //!
 //! ```sh
@@ -124,7 +124,7 @@ impl Inbox {
             }
             ensure!(self.partial.len() <= LINE, "a line of more than {LINE} bytes");
             tokio::select! {
-                // Its error says that the conversation has ended; how, the stream tells below,
+                // Its error says that the connection has ended; how, the stream tells below,
                 // after its last lines.
                 notice = self.reader.recv_datagram() => if let Ok(notice) = notice {
                     return Ok(Some(Post::Notice(notice)));
@@ -238,7 +238,7 @@ async fn join(addr: &str, name: &str) -> Result<(Inbox, OwnedWriteHalf)> {
         format!("cannot connect to {addr:?}: expected HOST:PORT, as in 127.0.0.1:4005")
     })?;
     stream.write_all(format!("{name}\n").as_bytes()).await?;
-    stream.established().await.with_context(|| format!("nobody answers at {addr}"))?;
+    stream.established().await.with_context(|| format!("no peer answers at {addr}"))?;
     let (reader, writer) = stream.into_split();
     Ok((Inbox::new(reader), writer))
 }

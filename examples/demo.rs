@@ -10,10 +10,8 @@
 //! cargo run --release --example demo -- --loss 20 --rtt 150
 //! ```
 
-#[path = "common/histogram.rs"]
-mod histogram;
-#[path = "common/picture.rs"]
-mod picture;
+#[path = "common/chart.rs"]
+mod chart;
 #[path = "common/progress.rs"]
 mod progress;
 #[path = "common/relay.rs"]
@@ -25,6 +23,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use clap::{Parser, value_parser};
+use hdrhistogram::Histogram;
 use kcpx::{Config, KcpListener, KcpStream, Timing};
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -72,7 +71,7 @@ async fn main() -> Result<()> {
         detour: Duration::from_millis(5),
     };
     println!(
-        "link       {} ms round trip, {} % loss each way, {} % of the datagrams overtaken by others",
+        "link       {} ms round trip, {} % loss each way, {} % of the datagrams reordered",
         args.rtt, link.loss, link.detours,
     );
 
@@ -83,7 +82,7 @@ async fn main() -> Result<()> {
 
     let mut stream = KcpStream::connect_with(relay.addr, config).await?;
     let upload = upload(&mut stream, &args).await.context("the upload failed")?;
-    let mut latencies = exchange(&mut stream, &args).await.context("the messages failed")?;
+    let latencies = exchange(&mut stream, &args).await.context("the messages failed")?;
 
     let (stats, endpoint) = (stream.stats(), stream.endpoint());
     stream.shutdown().await?;
@@ -91,9 +90,8 @@ async fn main() -> Result<()> {
     endpoint.wait_idle().await;
     server.await?.context("the server failed")?;
 
-    latencies.sort_unstable();
-    let percentile = |percent: usize| latencies[(latencies.len() - 1) * percent / 100];
-    let (p50, p99) = (percentile(50), percentile(99));
+    let at = |quantile| Duration::from_nanos(latencies.value_at_quantile(quantile));
+    let (p50, p99) = (at(0.5), at(0.99));
     let picture = save_picture(&args, &latencies, p50, p99)?;
     let seconds = upload.time.as_secs_f64();
     println!();
@@ -108,14 +106,14 @@ async fn main() -> Result<()> {
         latencies.len()
     );
     println!("           round trip p50 {:.1} ms, p99 {:.1} ms", millis(p50), millis(p99));
-    println!("           ({} ms are the link; a lost datagram costs its repetition)", args.rtt);
+    println!("           ({} ms are the link; a lost datagram costs its retransmission)", args.rtt);
     let (datagrams, lost) = (relay.counts.datagrams.load(Relaxed), relay.counts.lost.load(Relaxed));
     let share = lost as f64 * 100.0 / datagrams as f64;
-    println!("repeated   {:.1} % of the segments", stats.retransmit_percent());
+    println!("resent     {:.1} % of the segments", stats.retransmit_percent());
     println!(
         "           (the link lost {share:.1} % of {datagrams} datagrams, and a segment whose"
     );
-    println!("           acknowledgement was lost is repeated, too)");
+    println!("           acknowledgement was lost is retransmitted, too)");
     println!("picture    {}", picture.display());
     Ok(())
 }
@@ -145,7 +143,7 @@ async fn upload(stream: &mut KcpStream, args: &Args) -> Result<Upload> {
         sent += count;
         progress.show(sent, || {
             let speed = sent as f64 / start.elapsed().as_secs_f64() / 1e6;
-            format!("{speed:.1} MB/s, {:.1} % repeated", stream.stats().retransmit_percent())
+            format!("{speed:.1} MB/s, {:.1} % retransmitted", stream.stats().retransmit_percent())
         });
     }
     let mut theirs = [0; 32];
@@ -158,8 +156,9 @@ async fn upload(stream: &mut KcpStream, args: &Args) -> Result<Upload> {
     Ok(Upload { time: start.elapsed(), sha256: hex(ours) })
 }
 
-/// Sends requests at a steady rate, however late the replies are; returns how late they were.
-async fn exchange(stream: &mut KcpStream, args: &Args) -> Result<Vec<Duration>> {
+/// Sends requests at a steady rate, however late the replies are; returns their round-trip times in
+/// nanoseconds.
+async fn exchange(stream: &mut KcpStream, args: &Args) -> Result<Histogram<u64>> {
     let (mut reader, mut writer) = KcpStream::split(stream);
     let (sent, mut send_times) = mpsc::unbounded_channel();
     let count = args.messages;
@@ -175,14 +174,14 @@ async fn exchange(stream: &mut KcpStream, args: &Args) -> Result<Vec<Duration>> 
     };
     let replies = async move {
         let mut progress = Progress::new("messages", u64::from(count));
-        let mut latencies = Vec::new();
+        let mut latencies = Histogram::new(3)?;
         let mut reply = [0; MESSAGE];
         for number in 0..count {
             reader.read_exact(&mut reply).await?;
             let sent = send_times.recv().await.context("a reply without a request")?;
             let latency = sent.elapsed();
             ensure!(reply == message(number), "reply {number} differs from its request");
-            latencies.push(latency);
+            latencies.record(u64::try_from(latency.as_nanos())?)?;
             progress.show(u64::from(number), || format!("{:.1} ms", millis(latency)));
         }
         progress.finish();
@@ -241,7 +240,7 @@ fn millis(duration: Duration) -> f64 {
 /// Draws the latencies into the build directory, or into the temporary one without it.
 fn save_picture(
     args: &Args,
-    latencies: &[Duration],
+    latencies: &Histogram<u64>,
     p50: Duration,
     p99: Duration,
 ) -> Result<PathBuf> {
@@ -255,7 +254,8 @@ fn save_picture(
     );
     let link = Duration::from_millis(args.rtt);
     let marks = [("link", link), ("p50", p50), ("p99", p99)];
-    let picture = histogram::svg(&title, &note, "messages", latencies, &marks);
+    let longest = Duration::from_nanos(latencies.max());
+    let picture = chart::distribution((&title, &note, "messages"), latencies, longest, &marks);
     std::fs::write(&path, picture).with_context(|| format!("cannot write {}", path.display()))?;
     Ok(path)
 }

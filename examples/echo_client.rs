@@ -26,7 +26,7 @@ struct Args {
 async fn main() -> Result<()> {
     let Args { addr, text } = Args::parse();
 
-    // There is no handshake, so `connect` does not tell whether anyone is there. A peer that does
+    // There is no handshake, so `connect` does not show whether a peer is there. A peer that does
     // not answer within this time does: the default is a minute.
     let mut config = Config::new();
     config.kcp.dead_peer_timeout = Some(Duration::from_secs(5));
@@ -36,12 +36,12 @@ async fn main() -> Result<()> {
     })?;
     stream.write_all(text.as_bytes()).await?;
 
-    // `shutdown` is Ok once the peer has acknowledged every byte, and tells it that there are no
+    // `shutdown` is Ok once the peer has acknowledged every byte, and sends it a FIN: there are no
     // more. It answers in kind, so the echo is complete at its end.
-    let nobody = || format!("no echo from {addr}; is echo_server running there?");
-    stream.shutdown().await.with_context(nobody)?;
+    let no_echo = || format!("no echo from {addr}; is echo_server running there?");
+    stream.shutdown().await.with_context(no_echo)?;
     let mut echo = Vec::new();
-    stream.read_to_end(&mut echo).await.with_context(nobody)?;
+    stream.read_to_end(&mut echo).await.with_context(no_echo)?;
     ensure!(echo == text.as_bytes(), "the echo differs from what was sent");
     println!("{}", String::from_utf8_lossy(&echo));
 

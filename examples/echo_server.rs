@@ -27,7 +27,7 @@ async fn main() -> Result<()> {
     })?;
     println!("listening on {}, Ctrl-C ends", listener.local_addr()?);
 
-    let mut conversations = JoinSet::new();
+    let mut connections = JoinSet::new();
     loop {
         let (stream, peer) = tokio::select! {
             accepted = listener.accept() => accepted.context("the endpoint has ended")?,
@@ -36,10 +36,10 @@ async fn main() -> Result<()> {
                 break;
             }
         };
-        println!("{peer}: opened conversation {}", stream.conv());
-        while conversations.try_join_next().is_some() {}
-        conversations.spawn(async move {
-            // A client of another make cannot say that it has finished: its conversation ends with
+        println!("{peer}: opened conversation id {}", stream.conv());
+        while connections.try_join_next().is_some() {}
+        connections.spawn(async move {
+            // A client of another implementation sends no FIN: its connection ends with
             // an error after the idle timeout.
             let reason =
                 echo(stream).await.err().map_or_else(|| "finished".into(), |e| e.to_string());
@@ -47,9 +47,9 @@ async fn main() -> Result<()> {
         });
     }
 
-    // What was echoed and not acknowledged yet still has to get there: nobody else delivers it.
+    // Delivers what was echoed and is not acknowledged yet.
     println!("ending");
-    conversations.shutdown().await;
+    connections.shutdown().await;
     listener.wait_idle().await;
     Ok(())
 }

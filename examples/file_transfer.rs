@@ -7,7 +7,7 @@
 //! cargo run --release --example file_transfer -- send 127.0.0.1:4000 original.bin
 //! ```
 //!
-//! A length comes first, for the progress bar and for receivers of another make, which hear of no
+//! A length comes first, for the progress bar and for other implementations, which hear of no
 //! end of a stream: the sender writes the length of the file in 8 bytes, the file, and its SHA-256
 //! in 32 bytes; the receiver answers with one byte, which says whether what arrived has that hash
 //! and is stored. Files are read, written and hashed on threads of their own; the queues in between
@@ -135,8 +135,8 @@ async fn send(addr: &str, path: &Path, config: Config) -> Result<()> {
     let answer = stream.read_u8().await.context("the receiver did not confirm the transfer")?;
     progress.finish();
 
-    let repeated = format!("{:.2} % retransmitted", stream.stats().retransmit_percent());
-    println!("sent {}", summary(length, start, &repeated, &hash));
+    let retransmitted = format!("{:.2} % retransmitted", stream.stats().retransmit_percent());
+    println!("sent {}", summary(length, start, &retransmitted, &hash));
     let endpoint = stream.endpoint();
     stream.shutdown().await?;
     drop(stream);
@@ -158,7 +158,7 @@ fn read_and_hash(file: File, length: u64, queue: &mpsc::Sender<Vec<u8>>) -> std:
         left -= piece.len() as u64;
         hasher.update(&piece);
         if queue.blocking_send(piece).is_err() {
-            break; // the conversation has ended, which is reported over there
+            break; // the connection has ended, which is reported over there
         }
     }
     Ok(hasher.finalize().into())
@@ -252,10 +252,10 @@ async fn answer_with(stream: &mut KcpStream, answer: u8) -> std::io::Result<()> 
     stream.shutdown().await
 }
 
-fn summary(bytes: u64, start: Instant, repeated: &str, hash: &Hash) -> String {
+fn summary(bytes: u64, start: Instant, retransmitted: &str, hash: &Hash) -> String {
     let seconds = start.elapsed().as_secs_f64();
     let speed = speed(bytes, start);
-    format!("{bytes} bytes in {seconds:.2} s, {speed}, {repeated}, sha256 {}", hex(hash))
+    format!("{bytes} bytes in {seconds:.2} s, {speed}, {retransmitted}, sha256 {}", hex(hash))
 }
 
 fn speed(bytes: u64, start: Instant) -> String {

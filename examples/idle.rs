@@ -1,8 +1,8 @@
 //! What connections cost that do nothing: CPU time and memory of a server process.
 //!
-//! Starts a server process with one listener, opens many conversations with it, sends 64 bytes over
+//! Starts a server process with one listener, opens many connections with it, sends 64 bytes over
 //! each and reads the echo, and then lets them rest; once with keepalive and idle timeout off, once
-//! with the defaults. The server serves each conversation in a task of its own.
+//! with the defaults. The server serves each connection in a task of its own.
 //!
 //! ```sh
 //! cargo run --release --example idle
@@ -29,9 +29,9 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
 const GREETING: [u8; 64] = [7; 64];
-/// Conversations that are being opened at the same time.
+/// Connections that are being opened at the same time.
 const AT_ONCE: usize = 256;
-/// Sockets that the client's conversations share.
+/// Sockets that the client's connections share.
 const ENDPOINTS: usize = 4;
 /// How long the last acknowledgements and what follows them may take.
 const SETTLE: Duration = Duration::from_secs(3);
@@ -41,7 +41,7 @@ const TWO_KEEPALIVES: u64 = 30;
 /// Measures what idle connections cost a server process.
 #[derive(Parser)]
 struct Args {
-    /// Conversations with the one listener
+    /// Connections with the one listener
     #[arg(long, default_value_t = 10_000, value_parser = value_parser!(u32).range(1..=60_000))]
     connections: u32,
     /// How long they rest; with the defaults 30 s at least, since keepalive acts every 15 s
@@ -50,7 +50,7 @@ struct Args {
     /// Open them evenly over so many seconds, so that their keepalives do not fall together
     #[arg(long, default_value_t = 0, value_parser = value_parser!(u64).range(0..=3_600))]
     over: u64,
-    /// Give each conversation a client socket of its own, instead of 4 for all
+    /// Give each connection a client socket of its own, instead of 4 for all
     #[arg(long)]
     sockets: bool,
     #[command(subcommand)]
@@ -120,7 +120,7 @@ async fn measure(args: &Args, defaults: bool, seconds: u64) -> Result<Measured> 
     let mut server = Server::start(defaults)?;
     let before = server.sample()?;
 
-    println!("{}: opening {} connections", name(defaults), args.connections);
+    println!("{}: connecting {} connections", name(defaults), args.connections);
     let mut streams = open(args, server.addr, config(defaults)).await?;
     sleep(SETTLE).await;
 
@@ -152,13 +152,13 @@ async fn open(args: &Args, server: SocketAddr, config: Config) -> Result<Vec<Kcp
     for _ in 0..ENDPOINTS {
         endpoints.push(Endpoint::bind_with("127.0.0.1:0", config.clone()).await?);
     }
-    let (mut opening, mut streams) = (JoinSet::new(), Vec::new());
+    let (mut connecting, mut streams) = (JoinSet::new(), Vec::new());
     let (start, over) = (Instant::now(), Duration::from_secs(args.over));
     for number in 0..args.connections as usize {
         sleep_until(start + over.mul_f64(number as f64 / f64::from(args.connections))).await;
         let own = args.sockets.then(|| config.clone());
         let endpoint = endpoints[number % ENDPOINTS].clone();
-        opening.spawn(async move {
+        connecting.spawn(async move {
             let mut stream = match own {
                 Some(config) => KcpStream::connect_with(server, config).await?,
                 None => endpoint.connect(server).await?,
@@ -166,13 +166,13 @@ async fn open(args: &Args, server: SocketAddr, config: Config) -> Result<Vec<Kcp
             greet(&mut stream).await?;
             std::io::Result::Ok(stream)
         });
-        if opening.len() >= AT_ONCE
-            && let Some(opened) = opening.join_next().await
+        if connecting.len() >= AT_ONCE
+            && let Some(opened) = connecting.join_next().await
         {
             streams.push(opened??);
         }
     }
-    while let Some(opened) = opening.join_next().await {
+    while let Some(opened) = connecting.join_next().await {
         streams.push(opened??);
     }
     Ok(streams)
@@ -238,7 +238,7 @@ impl Drop for Server {
     }
 }
 
-/// Tells the address, then answers each line of standard input with a sample.
+/// Prints the address, then answers each line of standard input with a sample.
 fn serve(runtime: &Runtime, config: Config) -> Result<()> {
     let listener = Arc::new(runtime.block_on(KcpListener::bind_with("127.0.0.1:0", config))?);
     let accepting = listener.clone();

@@ -1,4 +1,4 @@
-//! Sends a megabyte to whoever listens, and ends: what the end of a program must look like so that
+//! Sends a megabyte to a listener, and ends: what the end of a program must look like so that
 //! nothing is lost. KCP lives in the process; no kernel goes on sending when that is gone.
 //!
 //! ```sh
@@ -13,7 +13,7 @@ use clap::Parser;
 use kcpx::KcpStream;
 use tokio::io::AsyncWriteExt;
 
-/// Sends a megabyte to whoever listens, and ends.
+/// Sends a megabyte to a listener, and ends.
 #[derive(Parser)]
 struct Args {
     /// Where to send it
@@ -31,7 +31,7 @@ async fn main() -> Result<()> {
     let mut stream = KcpStream::connect(addr).await?;
     let endpoint = stream.endpoint();
     stream.write_all(&data[..1]).await?;
-    // There is no handshake: only now is it certain that somebody listens.
+    // There is no handshake: only now is it certain that a peer is there.
     stream.established().await?;
     stream.write_all(&data[1..]).await?;
 
@@ -43,7 +43,7 @@ async fn main() -> Result<()> {
         // Ok: the peer has acknowledged every byte.
         stream.shutdown().await?;
         drop(stream);
-        // Until nothing is left to be told, be it the end of the stream. It is all that a program
+        // Until everything is acknowledged, the FIN included. It is all that a program
         // needs which dropped its streams, without `shutdown`, wherever that was convenient.
         endpoint.wait_idle().await;
         println!("delivered");

@@ -1,4 +1,4 @@
-//! An echo server over KCP that tells Prometheus how it fares.
+//! An echo server over KCP with metrics for Prometheus.
 //!
 //! Beside the KCP listener a small HTTP server on TCP answers `/metrics` with what the endpoint and
 //! its connections have counted. `common/exporter.rs` is the part to take into a program of your
@@ -164,13 +164,13 @@ fn render(registry: &Registry) -> impl IntoResponse + use<> {
 }
 
 async fn serve(listener: &KcpListener, exporter: &Exporter) -> Result<()> {
-    let mut conversations = JoinSet::new();
+    let mut connections = JoinSet::new();
     loop {
         let (stream, peer) = listener.accept().await.context("the endpoint has ended")?;
-        while conversations.try_join_next().is_some() {}
+        while connections.try_join_next().is_some() {}
         let stream = Arc::new(stream);
         exporter.add(&stream);
-        conversations.spawn(async move {
+        connections.spawn(async move {
             if let Err(error) = echo(&stream).await {
                 println!("{peer}: {error}");
             }

@@ -1,7 +1,7 @@
 //! Carries TCP connections over KCP: a tunnel for any TCP service.
 //!
 //! One proxy stands beside the users of a service, the other beside the service. Each TCP
-//! connection becomes a KCP conversation of its own, so none of them waits for what another one
+//! connection becomes a KCP connection of its own, so none of them waits for what another one
 //! lost; all of them share one socket.
 //!
 //! ```sh
@@ -52,9 +52,9 @@ enum Role {
         #[command(flatten)]
         link: Link,
     },
-    /// Takes KCP conversations and carries each to the target
+    /// Takes KCP connections and carries each to the target
     Server {
-        /// Where to take KCP conversations, as HOST:PORT; port 0 picks a free one
+        /// Where to take KCP connections, as HOST:PORT; port 0 picks a free one
         #[arg(long, short, default_value = "0.0.0.0:4006")]
         listen: String,
         /// The TCP service behind the proxy, as HOST:PORT
@@ -93,7 +93,7 @@ fn refused(addr: &str) -> String {
     format!("cannot listen on {addr:?}: expected a free HOST:PORT, as in 127.0.0.1:8388")
 }
 
-/// An endpoint for conversations with the proxy server, and its address.
+/// An endpoint for connections with the proxy server, and its address.
 async fn dialer(remote: &str, config: Config) -> Result<(Endpoint, SocketAddr)> {
     let mut peers = lookup_host(remote).await.with_context(|| {
         format!("cannot find {remote:?}: expected HOST:PORT, as in example.org:4006")
@@ -112,12 +112,13 @@ async fn until_interrupted(proxy: impl Future<Output = Result<()>>) -> Result<()
     }
 }
 
+/// Of the demonstration: TCP connections at once, and bytes on each of them.
+const CONNECTIONS: u64 = 4;
+const BYTES: usize = 16_000_000;
+
 /// A TCP service, both proxies, and a client of the service: what it uploads comes back, over
 /// several connections at once.
 async fn demo() -> Result<()> {
-    const CONNECTIONS: u64 = 4;
-    const BYTES: usize = 16_000_000;
-
     let link = Args::try_parse_from(["proxy", "server", "--target", "-", "--key", "a passphrase"])?;
     let Some(Role::Server { link, .. }) = link.role else { unreachable!("it was parsed as such") };
     let service = TcpListener::bind("127.0.0.1:0").await?;
@@ -170,7 +171,7 @@ async fn demo() -> Result<()> {
     println!("{CONNECTIONS} connections, {BYTES} bytes each way on each, every sha256 equal");
     let stats = far.stats();
     println!(
-        "{} conversations from one socket, {} datagrams received, {} recovered by FEC",
+        "{} connections from one socket, {} datagrams received, {} recovered by FEC",
         stats.passive_opens, stats.received_datagrams, stats.fec.recovered_shards,
     );
     Ok(())

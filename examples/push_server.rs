@@ -1,7 +1,7 @@
 //! One writer, many readers: a server that pushes ticks to everyone who subscribed.
 //!
-//! The source of the ticks waits for nobody. Each subscriber has a task of its own and a bounded
-//! queue; one that reads too slowly loses the oldest ticks and is told how many, while the others
+//! The source of the ticks never waits. Each subscriber has a task of its own and a bounded
+//! queue; one that reads too slowly loses the oldest ticks and gets their number, while the others
 //! go on. A client only connects, and the server speaks first.
 //!
 //! ```sh
@@ -77,7 +77,7 @@ async fn main() -> Result<()> {
                 let mut clock = interval(Duration::from_secs(1) / rate);
                 for number in 0_u64.. {
                     clock.tick().await;
-                    // An error says that nobody is subscribed now.
+                    // An error says that there is no subscriber now.
                     drop(ticks.send(number));
                 }
             };
@@ -162,7 +162,7 @@ impl Subscription {
         let stream = KcpStream::connect_with(addr, config()).await.with_context(|| {
             format!("cannot connect to {addr:?}: expected HOST:PORT, as in 127.0.0.1:4004")
         })?;
-        stream.established().await.with_context(|| format!("nobody answers at {addr}"))?;
+        stream.established().await.with_context(|| format!("no peer answers at {addr}"))?;
         Ok(Self { stream, line: String::new() })
     }
 
@@ -229,7 +229,7 @@ async fn demo() -> Result<()> {
             }
         }
         ensure!(missed > 0, "the slow reader missed nothing");
-        println!("the slow one got {seen} and was told that it missed {missed}");
+        println!("the slow one got {seen} and missed {missed}, as reported");
         for subscription in fast.into_iter().chain([slow]) {
             subscription.close().await?;
         }

@@ -88,8 +88,8 @@ fn main() -> Result<()> {
 
     loop {
         // The application: one end writes what the window admits, the other reads what is there.
-        let room = ends[0].send_capacity().min(unsent.len());
-        ends[0].send(now, unsent.split_to(room));
+        let capacity = ends[0].send_capacity().min(unsent.len());
+        ends[0].send(now, unsent.split_to(capacity));
         while let Some(chunk) = ends[1].recv() {
             received.extend_from_slice(&chunk);
         }
@@ -104,7 +104,7 @@ fn main() -> Result<()> {
                 link.send(&args, now, 1 - from, std::mem::take(&mut datagram));
             }
             if let Some(error) = end.close_reason() {
-                return Err(error).context("the conversation ended early");
+                return Err(error).context("the connection ended early");
             }
         }
 
@@ -123,12 +123,17 @@ fn main() -> Result<()> {
     }
 
     ensure!(received == original, "the bytes that arrived are not those that were sent");
-    let (stats, seconds) = (ends[0].stats(), (now - start).as_secs_f64());
-    println!("delivered    {} bytes, all equal", received.len());
-    println!("virtual time {seconds:.3} s, {:.2} MB/s", received.len() as f64 / seconds / 1e6);
+    report(&ends[0], &link, received.len(), now - start);
+    Ok(())
+}
+
+fn report(sender: &Kcp, link: &Link, bytes: usize, time: Duration) {
+    let (stats, seconds) = (sender.stats(), time.as_secs_f64());
+    println!("delivered    {bytes} bytes, all equal");
+    println!("virtual time {seconds:.3} s, {:.2} MB/s", bytes as f64 / seconds / 1e6);
     println!("link         {} datagrams, {} lost, both directions", link.sent, link.lost);
     println!(
-        "segments     {} sent, {} repeated ({:.1} %): {} fast, {} early, {} timed out",
+        "segments     {} sent, {} retransmitted ({:.1} %): {} fast, {} early, {} timed out",
         stats.sent_segments,
         stats.retransmits(),
         stats.retransmit_percent(),
@@ -136,7 +141,6 @@ fn main() -> Result<()> {
         stats.early_retransmits,
         stats.timeout_retransmits,
     );
-    println!("             (a segment is repeated, too, if its acknowledgement was lost)");
+    println!("             (a segment is retransmitted, too, if its acknowledgement was lost)");
     println!("round trip   {:.1} ms smoothed", stats.srtt.as_secs_f64() * 1e3);
-    Ok(())
 }

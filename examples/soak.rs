@@ -1,8 +1,8 @@
-//! What a server keeps of conversations that come and go, and of strangers that only knock.
+//! Memory of a server under connections that come and go, and under floods of initial segments.
 //!
-//! `cycles` opens, echoes and closes one conversation after the other on one listener and prints
-//! the memory in use. `flood` has thousands of addresses send first packets that nobody stands
-//! behind, beside a conversation whose goodput is measured before, during and after.
+//! `cycles` opens, echoes and closes one connection after the other on one listener and prints
+//! the memory in use. `flood` has thousands of addresses send initial segments without a peer
+//! behind them, beside a connection whose goodput is measured before, during and after.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -18,7 +18,7 @@ use kcpx::proto::seq::{Sn, Ts};
 use kcpx::{Config, Endpoint, KcpListener, KcpStream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// Measures what one listener keeps of conversations that are over, and of strangers.
+/// Measures what one listener keeps of ended connections and of unvalidated peers.
 #[derive(Parser)]
 struct Args {
     #[command(subcommand)]
@@ -27,7 +27,7 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Mode {
-    /// Open, echo and close conversations on one listener.
+    /// Open, echo and close connections on one listener.
     Cycles {
         /// How many.
         #[arg(long, default_value_t = 100_000)]
@@ -36,7 +36,7 @@ enum Mode {
         #[arg(long, default_value_t = 32)]
         parallel: u64,
     },
-    /// Send first packets from many addresses beside a conversation. Linux, whose whole 127/8 is
+    /// Send first packets from many addresses beside a connection. Linux, whose whole 127/8 is
     /// loopback.
     Flood {
         /// Packets a second.
@@ -56,7 +56,7 @@ async fn main() -> anyhow::Result<()> {
     }
 }
 
-/// Resident memory of this process in KiB, where the system tells.
+/// Resident memory of this process in KiB, where the system reports it.
 fn resident() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -126,7 +126,7 @@ async fn cycles(count: u64, parallel: u64) -> anyhow::Result<()> {
     }
     let (ours, theirs) = (client.stats(), server.stats());
     println!(
-        "{count} conversations in {took:.1} s, {:.0} a second; now {} and {} of them live",
+        "{count} connections in {took:.1} s, {:.0} a second; now {} and {} of them live",
         count as f64 / took,
         ours.current_connections,
         theirs.current_connections
@@ -162,7 +162,7 @@ async fn flood(rate: u64, seconds: u64) -> anyhow::Result<()> {
 
     let stop = Arc::new(AtomicBool::new(false));
     let halt = stop.clone();
-    let flooding = std::thread::spawn(move || knock(addr, rate, &halt));
+    let flooding = std::thread::spawn(move || send_initials(addr, rate, &halt));
     let during = measure("during", &bytes, seconds).await;
     stop.store(true, Ordering::Relaxed);
     let sent = flooding.join().ok().context("the flood failed")??;
@@ -191,12 +191,12 @@ async fn flood(rate: u64, seconds: u64) -> anyhow::Result<()> {
     );
     ensure!(during * 2.0 >= before, "less than half of the goodput was left");
     ensure!(recovered.is_some(), "the goodput did not come back");
-    // 4,096 places of at most 8 KiB, and some room.
-    ensure!(peak < memory + 48 * 1024, "{} KiB for strangers", peak - memory);
+    // 4,096 places of at most 8 KiB, and some slack.
+    ensure!(peak < memory + 48 * 1024, "{} KiB for unvalidated peers", peak - memory);
     Ok(())
 }
 
-/// An established conversation that sends as fast as it can and reads the echo.
+/// An established connection that sends as fast as it can and reads the echo.
 async fn transfer(addr: SocketAddr, bytes: Arc<AtomicU64>) -> std::io::Result<()> {
     let stream = KcpStream::connect(addr).await?;
     let (mut reader, mut writer) = stream.into_split();
@@ -222,7 +222,7 @@ async fn measure(name: &str, bytes: &AtomicU64, seconds: u64) -> f64 {
 }
 
 /// Sends first packets at a steady rate. Returns how many.
-fn knock(addr: SocketAddr, rate: u64, stop: &AtomicBool) -> anyhow::Result<u64> {
+fn send_initials(addr: SocketAddr, rate: u64, stop: &AtomicBool) -> anyhow::Result<u64> {
     let sockets = (0..SOURCES)
         .map(|source| {
             let [_, _, high, low] = (source + 1).to_be_bytes();
@@ -247,7 +247,7 @@ fn knock(addr: SocketAddr, rate: u64, stop: &AtomicBool) -> anyhow::Result<u64> 
             }
             .emit(&mut datagram);
             datagram.extend_from_slice(b"hello");
-            // The kernel may have no room: then so many fewer arrive.
+            // The send buffer may be full: then so many fewer arrive.
             let _ = sockets[(sent % u64::from(SOURCES)) as usize].send_to(&datagram, addr);
             sent += 1;
         }

@@ -137,12 +137,12 @@ fn identity() -> Result<(TlsAcceptor, CertificateDer<'static>)> {
 }
 
 async fn serve(listener: &KcpListener, acceptor: TlsAcceptor) -> Result<()> {
-    let mut conversations = JoinSet::new();
+    let mut connections = JoinSet::new();
     loop {
         let (stream, peer) = listener.accept().await?;
-        while conversations.try_join_next().is_some() {}
+        while connections.try_join_next().is_some() {}
         let acceptor = acceptor.clone();
-        conversations.spawn(async move {
+        connections.spawn(async move {
             if let Err(error) = echo(stream, acceptor).await {
                 println!("{peer}: {error}");
             }
@@ -156,7 +156,7 @@ async fn echo(stream: KcpStream, acceptor: TlsAcceptor) -> std::io::Result<()> {
     loop {
         let count = tls.read(&mut block).await?;
         if count == 0 {
-            // The client has said that it is done, authenticated: nobody cut the stream short.
+            // The client has said that it is done, authenticated: the stream was not truncated.
             return tls.shutdown().await;
         }
         tls.write_all(&block[..count]).await?;

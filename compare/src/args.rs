@@ -18,7 +18,7 @@ pub(crate) const WINDOW: u16 = 1_024;
 pub(crate) const BACKLOG: u16 = 16_384;
 pub(crate) const KEY: &[u8; 16] = b"sixteen key byte";
 /// How long a client may take beyond its `--seconds` to get everything across.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Measures kcpx and other transports side by side, with the same workloads in the same run.
 ///
@@ -42,7 +42,7 @@ pub(crate) struct Args {
     /// With which; kcp-go only where KCPX_COMPARE_PEER names a program [default: all]
     #[arg(long, value_enum, value_delimiter = ',')]
     pub(crate) peers: Vec<Peer>,
-    /// Cipher and FEC by kcptun's names; whoever lacks one is left out [default: all for sink,
+    /// Cipher and FEC by kcptun's names; a peer that lacks one is left out [default: all for sink,
     /// plain for the rest]
     #[arg(long, value_enum, value_delimiter = ',')]
     pub(crate) wires: Vec<Wire>,
@@ -263,12 +263,12 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_is_consistent() {
+    fn command_line_definition_is_consistent() {
         Args::command().debug_assert();
     }
 
     #[test]
-    fn by_default_sink_has_all_wires_and_the_rest_the_plain_one() {
+    fn default_cases_are_all_wires_for_sink_and_plain_for_the_rest() {
         let groups = groups(&["--peers", "kcpx,tcp"]);
         let wires = |workload| {
             let groups = groups.iter().filter(move |group| group[0].workload == workload);
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wire_that_is_asked_for_meets_whoever_has_it() {
+    fn requested_wire_selects_the_peers_that_support_it() {
         let groups = groups(&["--workload", "echo", "--wires", "aes-128-gcm"]);
         let mut peers: Vec<_> = groups[0].iter().map(|case| case.peer).collect();
         peers.retain(|peer| *peer != Peer::KcpGo);
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn json_has_the_names_of_the_command_line() {
+    fn json_names_equal_command_line_names() {
         fn same<T: ValueEnum + Serialize>() {
             for value in T::value_variants() {
                 let json = serde_json::to_value(value).unwrap();

@@ -10,7 +10,7 @@ use crate::report::{Column, cases, figure, label};
 
 const WIDTH: u32 = 720;
 const MARGIN: u32 = 16;
-/// Room for the names on the left and the figures on the right.
+/// Space for the names on the left and the figures on the right.
 const NAMES: u32 = 230;
 const VALUES: u32 = 165;
 const BAR: u32 = 16;
@@ -173,8 +173,8 @@ impl Chart {
     fn length(&self, group: &Group, bar: &Bar) -> f64 {
         let values = group.bars.iter().filter_map(|bar| bar.value);
         let most = values.fold(0.0, f64::max);
-        let room = f64::from(WIDTH - 2 * MARGIN - NAMES - VALUES);
-        if most > 0.0 { room * bar.value.unwrap_or(0.0) / most } else { 0.0 }
+        let width = f64::from(WIDTH - 2 * MARGIN - NAMES - VALUES);
+        if most > 0.0 { width * bar.value.unwrap_or(0.0) / most } else { 0.0 }
     }
 
     fn bar(&self, out: &mut String, bar: &Bar, length: f64, y: u32) {
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn bars_are_as_long_as_their_values_within_a_group() {
+    fn bar_lengths_are_proportional_within_a_group() {
         let samples = [
             sample(Peer::Kcpx, Wire::Plain, 0, Some(2_000.0)),
             sample(Peer::Quinn, Wire::Plain, 0, Some(500.0)),
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn every_element_is_closed_and_text_is_escaped() {
+    fn svg_elements_are_closed_and_text_is_escaped() {
         let mut odd = sample(Peer::Quinn, Wire::Plain, 0, Some(1.0));
         odd.figures.as_mut().unwrap().note = Some("a < b & c".to_owned());
         let svg = &all(&[odd])[0].1;

@@ -1,4 +1,4 @@
-//! Starts the two processes of each measurement and collects what they tell.
+//! Starts the two processes of each measurement and collects what they report.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -12,7 +12,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::time::{sleep, timeout};
 
-use crate::args::{Args, Case, PATIENCE, Workload, name};
+use crate::args::{Args, Case, TIMEOUT, Workload, name};
 use crate::os::{self, Pin};
 use crate::programs::Programs;
 use crate::protocol::{Figures, Listening, Outcome, Sample, Snapshot};
@@ -22,7 +22,7 @@ const CLIENT_CPU: usize = 1;
 /// What a process may take to start and to answer.
 const PROMPT: Duration = Duration::from_secs(10);
 /// What a process may take to end.
-const FAREWELL: Duration = Duration::from_secs(2);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 /// After the work of `many`, until what follows it has passed too.
 const SETTLE: Duration = Duration::from_secs(1);
 const GIB: f64 = (1_u64 << 30) as f64;
@@ -35,7 +35,7 @@ pub(crate) async fn all(args: &Args, mut json: Option<File>) -> anyhow::Result<V
     for run in 0..args.runs {
         for group in &groups {
             for turn in 0..group.len() {
-                // Whoever goes first changes from run to run.
+                // The order of the peers changes from run to run.
                 let case = group[(turn + run as usize) % group.len()];
                 let sample = one(args, &programs, case, run).await;
                 let title = format!(
@@ -97,13 +97,14 @@ async fn figures(
     let mut server = Process::start(SERVER_CPU, program, &arguments)?;
     let mut client = None;
     let figures = async {
-        let listening: Listening = server.told(PROMPT).await.context("the server did not start")?;
+        let listening: Listening =
+            server.receive(PROMPT).await.context("the server did not start")?;
         let arguments = client_arguments(args, case, &listening);
         let (before, drops) = (server.ask().await?, os::udp_drops());
         let client = client.insert(Process::start(CLIENT_CPU, program, &arguments)?);
         *pinned = server.pinned && client.pinned;
-        let limit = args.load.time() + PATIENCE + PROMPT;
-        let outcome = client.told(limit).await.context("the client")?;
+        let limit = args.load.time() + TIMEOUT + PROMPT;
+        let outcome = client.receive(limit).await.context("the client")?;
         let after = server.ask().await?;
         let udp_drops = os::udp_drops().zip(drops).map(|(after, before)| after - before);
         let rest = match case.workload {
@@ -125,7 +126,7 @@ async fn figures(
     figures
 }
 
-/// What the two processes told, put together.
+/// The reports of the two processes, put together.
 fn joined(
     case: Case,
     outcome: Outcome,
@@ -211,7 +212,7 @@ impl Process {
         })
     }
 
-    async fn told<T: DeserializeOwned>(&mut self, limit: Duration) -> anyhow::Result<T> {
+    async fn receive<T: DeserializeOwned>(&mut self, limit: Duration) -> anyhow::Result<T> {
         let line = timeout(limit, self.answers.next_line()).await;
         let line = line.with_context(|| format!("not done after {} s", limit.as_secs()))??;
         let line = line.context("ended without a result")?;
@@ -221,13 +222,13 @@ impl Process {
     async fn ask(&mut self) -> anyhow::Result<Snapshot> {
         let questions = self.questions.as_mut().context("asked after the end")?;
         questions.write_all(b"\n").await.context("the server")?;
-        self.told(PROMPT).await.context("the server")
+        self.receive(PROMPT).await.context("the server")
     }
 
     /// The end of its input is the sign to end.
     async fn stop(mut self) {
         self.questions = None;
-        if timeout(FAREWELL, self.child.wait()).await.is_err() {
+        if timeout(EXIT_TIMEOUT, self.child.wait()).await.is_err() {
             // An error says that it has ended meanwhile.
             let _ = self.child.kill().await;
         }

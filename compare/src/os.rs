@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_drops_stand_below_their_name() {
+    fn snmp_drop_counters_are_found_by_name() {
         let snmp = "Tcp: InSegs RcvbufErrors\nTcp: 7 8\n\
                     Udp: InDatagrams NoPorts RcvbufErrors SndbufErrors\nUdp: 1 2 3 4\n\
                     UdpLite: InDatagrams RcvbufErrors\nUdpLite: 5 6\n";

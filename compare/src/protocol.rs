@@ -1,4 +1,4 @@
-//! What the processes tell each other, one JSON object per line; help.txt explains it.
+//! Messages between the processes, one JSON object per line; help.txt explains it.
 
 use serde::{Deserialize, Serialize};
 
@@ -45,8 +45,8 @@ pub(crate) struct Outcome {
     pub(crate) stuck: Option<u64>,
     /// Connections that failed with an error.
     pub(crate) failed: Option<u64>,
-    /// Repeated share of what was sent, where the transport tells.
-    pub(crate) repeated_pct: Option<f64>,
+    /// Retransmitted share of what was sent in percent, where the transport reports it.
+    pub(crate) retransmit_pct: Option<f64>,
 }
 
 /// What one measurement gave.
@@ -64,7 +64,7 @@ pub(crate) struct Figures {
     pub(crate) server_kib_per_connection: Option<f64>,
     /// CPU time of the server per second while its connections do nothing.
     pub(crate) server_idle_ms_per_s: Option<f64>,
-    /// Datagrams that the kernel dropped for want of room, of all processes in this network.
+    /// Datagrams that the kernel dropped at full buffers, of all processes in this network.
     pub(crate) udp_drops: Option<u64>,
 }
 

@@ -28,12 +28,12 @@ const fn compared(
     Column { title, digits, value, ratio: true }
 }
 
-const REPEATED: Column = column("repeated %", 3, |it| it.outcome.repeated_pct);
+const RETRANSMIT: Column = column("retransmit %", 3, |it| it.outcome.retransmit_pct);
 const DROPS: Column = column("drops", 0, |it| it.udp_drops.map(|drops| drops as f64));
 const BULK: &[Column] = &[
     compared("MB/s", 1, |it| it.mb_per_s),
     compared("CPU-s/GiB", 2, |it| it.cpu_s_per_gib),
-    REPEATED,
+    RETRANSMIT,
     DROPS,
 ];
 const PINGPONG: &[Column] = &[
@@ -210,7 +210,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_median_is_in_the_middle() {
+    fn median_is_the_middle_value() {
         assert_eq!(median(vec![]), None);
         assert_eq!(median(vec![3.0]), Some(3.0));
         assert_eq!(median(vec![9.0, 1.0, 2.0]), Some(2.0));
@@ -218,7 +218,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_table_has_medians_ratios_and_empty_cells() {
+    fn table_shows_medians_ratios_and_empty_cells() {
         let mut samples = Vec::new();
         for (run, speed) in [(0, 900.0), (1, 1_100.0), (2, 1_000.0)] {
             samples.push(sample(Peer::Kcpx, Wire::Plain, run, Some(speed)));

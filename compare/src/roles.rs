@@ -10,7 +10,7 @@ use serde::Serialize;
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines, Stdin, stdin};
 use tokio::time::timeout;
 
-use crate::args::{Case, Load, PATIENCE, Peer, Role, Workload, name};
+use crate::args::{Case, Load, Peer, Role, TIMEOUT, Workload, name};
 use crate::os;
 use crate::peers::{self, Accept, Connect, Duplex};
 use crate::protocol::{Listening, Snapshot};
@@ -65,7 +65,7 @@ async fn client(case: Case, connect: SocketAddr, load: Load) -> anyhow::Result<(
     }
 }
 
-fn tell(what: &impl Serialize) -> anyhow::Result<()> {
+fn report(what: &impl Serialize) -> anyhow::Result<()> {
     println!("{}", serde_json::to_string(what)?);
     Ok(std::io::stdout().flush()?)
 }
@@ -95,7 +95,7 @@ async fn serve<A: Accept>(case: Case, listen: SocketAddr) -> anyhow::Result<()> 
     let answering = async {
         let mut questions = questions();
         while questions.next_line().await?.is_some() {
-            tell(&Snapshot {
+            report(&Snapshot {
                 cpu_s: os::cpu_seconds()?,
                 rss_kib: os::resident_kib()?,
                 bytes: seen.bytes.load(Ordering::Relaxed),
@@ -104,7 +104,7 @@ async fn serve<A: Accept>(case: Case, listen: SocketAddr) -> anyhow::Result<()> 
         }
         Ok(())
     };
-    tell(&Listening { addr, note })?;
+    report(&Listening { addr, note })?;
     tokio::select! {
         ended = accepting => ended,
         ended = answering => ended,
@@ -142,11 +142,11 @@ async fn work<C: Connect>(case: Case, server: SocketAddr, load: Load) -> anyhow:
         };
         Ok((outcome, vec![stream]))
     };
-    let limit = load.time() + PATIENCE;
+    let limit = load.time() + TIMEOUT;
     let done = timeout(limit, working).await;
     let (outcome, _streams) =
         done.with_context(|| format!("not done after {} s", limit.as_secs()))??;
-    tell(&outcome)?;
+    report(&outcome)?;
     let mut questions = questions();
     while questions.next_line().await?.is_some() {}
     end()

@@ -18,9 +18,9 @@ type Row<Stats> = (&'static str, &'static str, Kind, fn(&Stats) -> u64);
 
 /// Names begin with `kcpx_`; counters are given `_total` by the encoder.
 const ENDPOINT: &[Row<EndpointStats>] = &[
-    ("connections", "Conversations now known", Kind::Gauge, |s| s.current_connections),
-    ("opened_by_peers", "Conversations opened by peers", Kind::Counter, |s| s.passive_opens),
-    ("opened_locally", "Conversations opened from here", Kind::Counter, |s| s.active_opens),
+    ("connections", "Connections now open", Kind::Gauge, |s| s.current_connections),
+    ("opened_by_peers", "Connections opened by peers", Kind::Counter, |s| s.passive_opens),
+    ("opened_locally", "Connections opened locally", Kind::Counter, |s| s.active_opens),
     ("received_datagrams", "Datagrams received", Kind::Counter, |s| s.received_datagrams),
     ("received_bytes", "Bytes received, headers included", Kind::Counter, |s| s.received_bytes),
     ("sent_datagrams", "Datagrams sent", Kind::Counter, |s| s.sent_datagrams),
@@ -29,14 +29,14 @@ const ENDPOINT: &[Row<EndpointStats>] = &[
     ("dropped_replayed", "Dropped: taken before", Kind::Counter, |s| s.dropped_replayed),
     ("dropped_short", "Dropped: shorter than a segment", Kind::Counter, |s| s.dropped_truncated),
     ("dropped_malformed", "Dropped: no valid segment", Kind::Counter, |s| s.dropped_malformed),
-    ("dropped_unknown", "Dropped: of no conversation", Kind::Counter, |s| s.dropped_no_connection),
+    ("dropped_unknown", "Dropped: of no connection", Kind::Counter, |s| s.dropped_no_connection),
     ("refused_connections", "Refused: too many", Kind::Counter, |s| s.refused_max_connections),
     ("refused_backlog", "Refused: not accepted in time", Kind::Counter, |s| s.refused_backlog),
     ("refused_unvalidated", "Refused: too many unproved", Kind::Counter, |s| {
         s.refused_max_unvalidated
     }),
     ("refused_source", "Refused: too many of one source", Kind::Counter, |s| s.refused_per_ip),
-    ("unvalidated", "Conversations that proved nothing yet", Kind::Gauge, |s| {
+    ("unvalidated", "Connections whose peer is not validated yet", Kind::Gauge, |s| {
         s.unvalidated_connections
     }),
     ("receive_errors", "Receive errors ridden out", Kind::Counter, |s| s.recv_errors),

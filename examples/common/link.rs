@@ -62,7 +62,7 @@ pub(crate) struct Link {
     /// Bytes per second that leave on each connection, headers included; 0 is no limit
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     ratelimit: u64,
-    /// Seconds of silence before the peer is asked for a sign of life; 0 never asks, and waits
+    /// Seconds of silence before a keepalive ping; 0 never sends one, and waits
     /// for ever
     #[arg(long, value_name = "SECONDS", default_value_t = 15,
         value_parser = value_parser!(u64).range(..=21_600))]
@@ -114,10 +114,10 @@ impl Link {
         if self.keepalive == 0 {
             config = config.keepalive(None).idle_timeout(None);
         } else {
-            // Silence must be longer than the question and its answer take.
+            // The idle timeout must be longer than a ping and its answer take.
             let after = Duration::from_secs(self.keepalive);
-            let silence = config.kcp.idle_timeout.max(after.checked_mul(4));
-            config = config.keepalive(Some(after)).idle_timeout(silence);
+            let idle = config.kcp.idle_timeout.max(after.checked_mul(4));
+            config = config.keepalive(Some(after)).idle_timeout(idle);
         }
         config.kcp.rate_limit = NonZeroU64::new(self.ratelimit);
         config.duplicates = self.duplicates;

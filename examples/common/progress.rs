@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 pub(crate) struct Progress {
     label: &'static str,
     total: u64,
-    /// `None` where nobody would see it move.
+    /// `None` without a terminal.
     bar: Option<ProgressBar>,
     /// When there is something to show next, and how long after that.
     due: Instant,

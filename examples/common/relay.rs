@@ -42,7 +42,7 @@ pub(crate) struct Relay {
 }
 
 impl Relay {
-    /// Starts a task that relays between whoever sends to [`Relay::addr`] and `server`.
+    /// Starts a task that relays between the client, which sends to [`Relay::addr`], and `server`.
     pub(crate) async fn start(server: SocketAddr, link: Link, seed: u64) -> Result<Self> {
         let to_client = UdpSocket::bind("127.0.0.1:0").await?;
         let to_server = UdpSocket::bind("127.0.0.1:0").await?;
@@ -83,7 +83,7 @@ async fn run(to_client: UdpSocket, to_server: UdpSocket, mut air: Air) -> Result
             ready = to_server.readable() => ready?,
             () = sleep_until(next.unwrap_or_else(Instant::now)), if next.is_some() => {}
         }
-        // Errors of sockets are losses like others: nobody may be there yet, or any more.
+        // Errors of sockets count as loss: the other end may not be there yet, or any more.
         let now = Instant::now();
         while let Ok((len, from)) = to_client.try_recv_from(&mut buf) {
             client = Some(from);

@@ -1,4 +1,4 @@
-//! TCP connections and KCP conversations, one for one.
+//! TCP connections and KCP connections, one for one.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 /// Bytes that each direction of a connection copies at once.
 const BLOCK: usize = 64 * 1024;
 
-/// Takes TCP connections and opens a conversation for each, all from one socket.
+/// Takes TCP connections and opens a connection for each, all from one socket.
 pub(crate) async fn client(
     listener: &TcpListener,
     endpoint: &Endpoint,
@@ -30,12 +30,12 @@ pub(crate) async fn client(
             }
         };
         while connections.try_join_next().is_some() {}
-        let kcp = endpoint.connect(peer).await.context("cannot open a conversation")?;
+        let kcp = endpoint.connect(peer).await.context("cannot open a connection")?;
         connections.spawn(async move { report(from, carry(tcp, kcp).await) });
     }
 }
 
-/// Takes conversations and opens a TCP connection to the target for each.
+/// Takes connections and opens a TCP connection to the target for each.
 pub(crate) async fn server(listener: &KcpListener, target: &str) -> Result<()> {
     let mut connections = JoinSet::new();
     loop {
@@ -60,7 +60,7 @@ async fn carry(mut tcp: TcpStream, mut kcp: KcpStream) -> io::Result<(u64, u64)>
     tcp.set_nodelay(true)?;
     let copied = copy_bidirectional_with_sizes(&mut tcp, &mut kcp, BLOCK, BLOCK).await;
     if copied.is_err() {
-        // Whoever is on the other side must not take what arrived for the whole: a reset on one
+        // The other side must not take what arrived for the whole: a reset on one
         // side becomes a reset on the other.
         kcp.abort();
         tcp.set_zero_linger()?;

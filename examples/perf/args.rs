@@ -8,7 +8,7 @@ use clap::{ArgMatches, Args, Command, CommandFactory, FromArgMatches, Parser, Su
 use clap::{ValueEnum, value_parser};
 
 use super::link::Link;
-use super::meter::MOST_SAMPLES;
+use super::meter::MAX_ROUND_TRIPS;
 
 /// Measures KCP between two processes, or two machines
 ///
@@ -66,7 +66,7 @@ pub(crate) struct ClientArgs {
     size: Option<u32>,
     /// Round trips of pingpong, 20,000 without --seconds; messages, as many as fit into --seconds
     #[arg(long, value_name = "N",
-        value_parser = value_parser!(u64).range(1..=MOST_SAMPLES as u64))]
+        value_parser = value_parser!(u64).range(1..=MAX_ROUND_TRIPS))]
     count: Option<u64>,
     /// Connections of many and idle, 1,000
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=60_000))]
@@ -188,7 +188,7 @@ impl ClientArgs {
         let seconds = self.seconds.or(default);
         let most = match (workload, seconds) {
             (Workload::Pingpong, None) => 20_000,
-            _ => MOST_SAMPLES as u64,
+            _ => MAX_ROUND_TRIPS,
         };
         let size = match workload {
             Workload::Sink | Workload::Source | Workload::Echo => 64 * 1024,
@@ -269,12 +269,12 @@ Workloads:
   messages   After the same warm-up --size bytes are sent every --every ms and come back. Latency
              is that of the whole round trip; half of it approximates one way where both directions
              are alike. It counts from when the message was handed over, or was to be: a message
-             that has to wait until those before it find room counts from when it was due.
+             that has to wait for capacity behind those before it counts from when it was due.
 
 Lines per second, on standard error: goodput, or round trips; smoothed round-trip time; resent share
 of the segments that this side sent; CPU time of this process, 100 % being one core.
 
-Keys of --json, null where there is nothing to tell. CPU is user and system time, and what is said
+Keys of --json, null where there is no value. CPU is user and system time, and what is said
 of the server is of its whole process: measure with one client at a time, and memory per
 connection with a server that was just started, since a process keeps what it has used once.
   workload                    as given
@@ -302,4 +302,4 @@ connection with a server that was just started, since a process keeps what it ha
 
 Columns of --csv: seconds, bytes, mb_per_s, srtt_us, retransmit_pct, cpu_pct, operations. bytes and
 operations are sums since the beginning, the others are of the row's time; empty where there is
-nothing to tell.";
+no value.";

@@ -10,7 +10,7 @@ use super::client::Session;
 use super::hash::pseudo_random;
 use super::wire::Role;
 
-/// After so many bytes what is sent repeats itself: a prime, so that no piece that is misplaced by
+/// Period in bytes of what is sent: a prime, so that no piece that is misplaced by
 /// whole writes or whole segments looks right.
 const PERIOD: usize = 65_521;
 
@@ -47,12 +47,12 @@ pub(crate) async fn sink(session: &Session) -> Result<()> {
         stream.write_all(&block[..len]).await?;
         sent += len as u64;
         meter.count(len);
-        meter.look(|| stream.stats());
+        meter.sample(|| stream.stats());
     }
     stream.shutdown().await?;
     let arrived = stream.read_u64().await?;
     session.end().await?;
-    meter.settle(stream.stats());
+    meter.set_final(stream.stats());
     ensure!(arrived == sent, "sent {sent} bytes, the server has counted {arrived}");
     Ok(())
 }
@@ -67,10 +67,10 @@ pub(crate) async fn source(session: &Session) -> Result<()> {
             break;
         }
         meter.count(chunk.len());
-        meter.look(|| stream.stats());
+        meter.sample(|| stream.stats());
     }
     session.end().await?;
-    meter.settle(stream.stats());
+    meter.set_final(stream.stats());
     // What the server has sent is compared with it in the report.
     stream.shutdown().await?;
     Ok(())
@@ -106,10 +106,10 @@ pub(crate) async fn echo(session: &Session) -> Result<()> {
             arrived += piece.len() as u64;
         }
         meter.count(chunk.len());
-        meter.look(|| reader.stats());
+        meter.sample(|| reader.stats());
     }
     session.end().await?;
-    meter.settle(reader.stats());
+    meter.set_final(reader.stats());
     while let Some(sent) = writing.join_next().await {
         let sent = sent??;
         ensure!(arrived == sent, "sent {sent} bytes, {arrived} came back");

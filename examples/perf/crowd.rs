@@ -16,16 +16,16 @@ use super::wire::{HEADER, Role};
 /// Connections of `idle` that are being opened at the same time.
 const AT_ONCE: usize = 256;
 /// How long the last acknowledgements of `idle`, and what follows them, may take.
-const SETTLE: Duration = Duration::from_secs(1);
+const DRAIN: Duration = Duration::from_secs(1);
 
 pub(crate) async fn many(session: &Session) -> Result<()> {
     let (plan, meter) = (&session.plan, &session.meter);
     session.begin().await?;
     let begin = Instant::now();
-    let mut opening = JoinSet::new();
+    let mut connecting = JoinSet::new();
     for number in 0..plan.connections {
         let session = session.clone();
-        opening.spawn(async move {
+        connecting.spawn(async move {
             let stream = exchange(&session, number).await?;
             let latency = begin.elapsed();
             anyhow::Ok((stream, latency))
@@ -33,7 +33,7 @@ pub(crate) async fn many(session: &Session) -> Result<()> {
     }
     let end = begin + plan.time.unwrap_or_default();
     let (mut streams, mut error) = (Vec::new(), None);
-    while let Ok(Some(opened)) = timeout_at(end.into(), opening.join_next()).await {
+    while let Ok(Some(opened)) = timeout_at(end.into(), connecting.join_next()).await {
         match opened? {
             Ok((stream, latency)) => {
                 meter.count(plan.size);
@@ -44,7 +44,7 @@ pub(crate) async fn many(session: &Session) -> Result<()> {
         }
     }
     session.end().await?;
-    opening.shutdown().await;
+    connecting.shutdown().await;
     let failed = plan.connections - u32::try_from(streams.len())?;
     session.failed(failed).await;
     if let Some(error) = error {
@@ -67,20 +67,20 @@ async fn exchange(session: &Session, number: u32) -> Result<KcpStream> {
 
 pub(crate) async fn idle(session: &Session) -> Result<()> {
     let plan = &session.plan;
-    let (mut opening, mut streams) = (JoinSet::new(), Vec::new());
+    let (mut connecting, mut streams) = (JoinSet::new(), Vec::new());
     for number in 0..plan.connections {
         let session = session.clone();
-        opening.spawn(async move { exchange(&session, number).await });
-        if opening.len() >= AT_ONCE
-            && let Some(opened) = opening.join_next().await
+        connecting.spawn(async move { exchange(&session, number).await });
+        if connecting.len() >= AT_ONCE
+            && let Some(opened) = connecting.join_next().await
         {
             streams.push(opened??);
         }
     }
-    while let Some(opened) = opening.join_next().await {
+    while let Some(opened) = connecting.join_next().await {
         streams.push(opened??);
     }
-    sleep(SETTLE).await;
+    sleep(DRAIN).await;
     session.begin().await?;
     sleep(plan.time.unwrap_or_default()).await;
     session.end().await?;
@@ -94,7 +94,7 @@ pub(crate) async fn idle(session: &Session) -> Result<()> {
     close(session, streams)
 }
 
-/// Dropping them tells the server of the end of each.
+/// Drops the streams, which sends their FINs.
 fn close(session: &Session, streams: Vec<KcpStream>) -> Result<()> {
     for stream in streams {
         session.meter.add(&stream.stats());

@@ -15,7 +15,7 @@ use super::wire::Role;
 
 /// Round trips before those that are measured.
 const WARM_UP: u64 = 100;
-/// A write that takes so long waited for room.
+/// A write that takes so long waited for capacity in the send buffer.
 const BLOCKED: Duration = Duration::from_millis(1);
 
 /// A message that begins with its number, so that no two are alike.
@@ -50,13 +50,11 @@ pub(crate) async fn pingpong(session: &Session) -> Result<()> {
         }
         round_trip(&mut stream, message.numbered(number), &mut back).await?;
         meter.count(plan.size);
-        if !meter.latency(sent.elapsed()) {
-            break;
-        }
-        meter.look(|| stream.stats());
+        meter.latency(sent.elapsed());
+        meter.sample(|| stream.stats());
     }
     session.end().await?;
-    meter.settle(stream.stats());
+    meter.set_final(stream.stats());
     stream.shutdown().await?;
     Ok(())
 }
@@ -111,10 +109,10 @@ pub(crate) async fn messages(session: &Session) -> Result<()> {
         ensure!(back == expected.numbered(number), "another message than number {number} came");
         meter.count(plan.size);
         meter.latency(latency);
-        meter.look(|| reader.stats());
+        meter.sample(|| reader.stats());
     }
     session.end().await?;
-    meter.settle(reader.stats());
+    meter.set_final(reader.stats());
     while let Some(written) = writing.join_next().await {
         let written: Result<()> = written?;
         written?;
@@ -124,7 +122,7 @@ pub(crate) async fn messages(session: &Session) -> Result<()> {
 
 /// What the latency of a message counts from: when its sender woke up for it, since timers are late
 /// by up to a millisecond, which is not the link's doing. But if it was due while its sender waited
-/// for room, which it did until `blocked`, then that wait is a part of it.
+/// for capacity, which it did until `blocked`, then that wait is a part of it.
 fn origin(due: Instant, awake: Instant, blocked: Option<Instant>) -> Instant {
     if blocked.is_some_and(|until| due < until) { due } else { awake }
 }

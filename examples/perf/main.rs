@@ -28,12 +28,8 @@ mod wire;
 mod chart;
 #[path = "../common/hash.rs"]
 mod hash;
-#[path = "../common/histogram.rs"]
-mod histogram;
 #[path = "../common/link.rs"]
 mod link;
-#[path = "../common/picture.rs"]
-mod picture;
 #[cfg(unix)]
 #[path = "../common/process.rs"]
 mod process;

@@ -1,25 +1,26 @@
-//! What a run has measured so far: written by the workload, read by the display and the report,
+//! Measurements of a run so far: written by the workload, read by the display and the report,
 //! which therefore work whenever the run ends.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use hdrhistogram::Histogram;
 use kcpx::{ConnectionStats, Endpoint, EndpointStats};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::args::Workload;
 use super::system;
 
-/// Latencies that are kept at most; a run ends when it has as many.
-pub(crate) const MOST_SAMPLES: usize = 4_000_000;
+/// Most round trips of one run.
+pub(crate) const MAX_ROUND_TRIPS: u64 = 4_000_000;
 /// Time of a row, and rows that a line on the screen stands for.
 const ROW: Duration = Duration::from_millis(200);
 const ROWS_PER_LINE: usize = 5;
 
-/// Where and when the measurement began, or ended.
+/// Resources of this process at the beginning or the end of the measurement.
 #[derive(Clone, Copy)]
-pub(crate) struct Mark {
+pub(crate) struct Snapshot {
     pub(crate) at: Instant,
     pub(crate) cpu: Option<Duration>,
     pub(crate) rss_kib: Option<u64>,
@@ -27,7 +28,7 @@ pub(crate) struct Mark {
     pub(crate) drops: Option<u64>,
 }
 
-impl Mark {
+impl Snapshot {
     fn now(endpoint: &Endpoint) -> Self {
         let (at, cpu, endpoint) = (Instant::now(), system::cpu(), endpoint.stats());
         Self { at, cpu, rss_kib: system::rss_kib(), endpoint, drops: system::drops() }
@@ -57,33 +58,34 @@ pub(crate) struct Meter {
     endpoint: Endpoint,
     bytes: AtomicU64,
     operations: AtomicU64,
-    /// Whether somebody wants to know the statistics of the stream.
+    /// True while the display waits for statistics of the stream.
     asked: AtomicBool,
+    /// Nanoseconds, to three digits.
+    latencies: Mutex<Histogram<u64>>,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    begin: Option<Mark>,
-    end: Option<Mark>,
-    /// Of the one stream that is measured, as last told.
+    begin: Option<Snapshot>,
+    end: Option<Snapshot>,
+    /// Latest statistics of the one measured stream.
     link: ConnectionStats,
     /// Segments sent, and sent again, by streams beyond that one.
     others: (u64, u64),
-    latencies: Vec<Duration>,
     rows: Vec<Row>,
 }
 
 /// All of it, for the report.
 pub(crate) struct Measured {
-    pub(crate) begin: Mark,
-    pub(crate) end: Mark,
+    pub(crate) begin: Snapshot,
+    pub(crate) end: Snapshot,
     pub(crate) bytes: u64,
     pub(crate) operations: u64,
     pub(crate) segments: u64,
     pub(crate) retransmits: u64,
-    /// In ascending order.
-    pub(crate) latencies: Vec<Duration>,
+    /// Nanoseconds.
+    pub(crate) latencies: Histogram<u64>,
     pub(crate) rows: Vec<Row>,
 }
 
@@ -96,20 +98,21 @@ impl Meter {
             bytes: AtomicU64::new(0),
             operations: AtomicU64::new(0),
             asked: AtomicBool::new(false),
+            latencies: Mutex::new(histogram()),
             state: Mutex::default(),
         }
     }
 
     /// Starts the clock; what comes before is preparation.
     pub(crate) fn begin(&self) {
-        let mark = Mark::now(&self.endpoint);
-        self.state().begin = Some(mark);
+        let snapshot = Snapshot::now(&self.endpoint);
+        self.state().begin = Some(snapshot);
     }
 
     /// Stops the clock, if it has not been.
     pub(crate) fn end(&self) {
-        let mark = Mark::now(&self.endpoint);
-        self.state().end.get_or_insert(mark);
+        let snapshot = Snapshot::now(&self.endpoint);
+        self.state().end.get_or_insert(snapshot);
     }
 
     /// Counts payload that made its way.
@@ -117,23 +120,22 @@ impl Meter {
         self.bytes.fetch_add(bytes as u64, Relaxed);
     }
 
-    /// Counts a round trip. Whether there is room for another one.
-    pub(crate) fn latency(&self, latency: Duration) -> bool {
+    /// Counts a round trip.
+    pub(crate) fn latency(&self, latency: Duration) {
         self.operations.fetch_add(1, Relaxed);
-        let mut state = self.state();
-        state.latencies.push(latency);
-        state.latencies.len() < MOST_SAMPLES
+        let nanos = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
+        self.latencies().saturating_record(nanos);
     }
 
-    /// Takes the statistics of the stream, if somebody wants them now.
-    pub(crate) fn look(&self, stats: impl FnOnce() -> ConnectionStats) {
+    /// Takes the statistics of the stream if the display waits for them.
+    pub(crate) fn sample(&self, stats: impl FnOnce() -> ConnectionStats) {
         if self.asked.swap(false, Relaxed) {
             self.state().link = stats();
         }
     }
 
     /// Takes the last statistics of the stream.
-    pub(crate) fn settle(&self, stats: ConnectionStats) {
+    pub(crate) fn set_final(&self, stats: ConnectionStats) {
         self.state().link = stats;
     }
 
@@ -142,6 +144,10 @@ impl Meter {
         let mut state = self.state();
         state.others.0 += stats.sent_segments;
         state.others.1 += stats.retransmits();
+    }
+
+    fn latencies(&self) -> MutexGuard<'_, Histogram<u64>> {
+        self.latencies.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -184,7 +190,7 @@ impl Meter {
     }
 
     /// What happened since the row before.
-    fn row(&self, begin: &Mark, before: &Row) -> Row {
+    fn row(&self, begin: &Snapshot, before: &Row) -> Row {
         let seconds = begin.at.elapsed().as_secs_f64();
         let (bytes, operations) = (self.bytes.load(Relaxed), self.operations.load(Relaxed));
         let (link, cpu) = (self.state().link, system::cpu());
@@ -236,8 +242,6 @@ impl Meter {
         self.end();
         let mut state = self.state();
         let end = state.end?;
-        let mut latencies = std::mem::take(&mut state.latencies);
-        latencies.sort_unstable();
         let mut rows = std::mem::take(&mut state.rows);
         if rows.is_empty() {
             // It was over before there was a row: it is one row as a whole.
@@ -253,8 +257,13 @@ impl Meter {
             operations: self.operations.load(Relaxed),
             segments: state.link.sent_segments + state.others.0,
             retransmits: state.link.retransmits() + state.others.1,
-            latencies,
+            latencies: self.latencies().clone(),
             rows,
         })
     }
+}
+
+/// For latencies from 1 ns to 10 minutes, to three digits.
+fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, 600_000_000_000, 3).expect("bounds in order")
 }

@@ -1,10 +1,9 @@
-//! The picture of a run: values over time, or how latencies are distributed.
+//! Chart of a run: values over time, or the distribution of latencies.
 
 use std::time::Duration;
 
 use super::args::Workload;
 use super::chart::{self, Panel};
-use super::histogram;
 use super::meter::Row;
 use super::report::Report;
 
@@ -24,7 +23,7 @@ fn over_time(report: &Report) -> String {
         let title = format!("{} idle connections", figures.connections);
         let cpu =
             Panel { label: "CPU of the client, % of a core", points: points(|row| row.cpu_pct) };
-        return chart::svg(&title, "", &[cpu]);
+        return chart::over_time(&title, "", &[cpu]);
     }
     let title = format!("{} over one stream", report.workload.name());
     let speed = figures.mb_per_s.unwrap_or(0.0);
@@ -41,25 +40,21 @@ fn over_time(report: &Report) -> String {
         let rtt = points(|row| row.srtt.map(|srtt| srtt.as_secs_f64() * 1e3));
         panels.push(Panel { label: "smoothed round trip, ms", points: rtt });
     }
-    chart::svg(&title, &note, &panels)
+    chart::over_time(&title, &note, &panels)
 }
 
-/// Up to the last of a thousand: a few that took very long would make all others one bar.
+/// Up to the 99.9th percentile: the few that took very long would make all others one bar.
 fn distribution(report: &Report) -> String {
-    let samples = &report.latencies;
-    let at = |share: f64| {
-        let place = samples.len().saturating_sub(1) as f64 * share;
-        samples.get(place.round() as usize).copied().unwrap_or_default()
-    };
-    let shown = &samples[..samples.partition_point(|sample| *sample <= at(0.999))];
+    let latencies = &report.latencies;
+    let at = |quantile| Duration::from_nanos(latencies.value_at_quantile(quantile));
     let marks = [("p50", at(0.5)), ("p99", at(0.99)), ("p99.9", at(0.999))];
     let (title, what) = match report.workload {
         Workload::Many => ("Time to the answer of connections that begin at once", "connections"),
         Workload::Messages => ("Round trips of messages at a steady rate", "messages"),
         _ => ("Round trips, one at a time", "round trips"),
     };
-    let longest = samples.last().map_or(0.0, Duration::as_secs_f64) * 1e3;
-    let beyond = samples.len() - shown.len();
-    let note = format!("{} of them, {beyond} not shown, up to {longest:.3} ms", samples.len());
-    histogram::svg(title, &note, what, shown, &marks)
+    let (count, longest) = (latencies.len(), at(1.0).as_secs_f64() * 1e3);
+    let beyond = count - latencies.count_between(0, latencies.value_at_quantile(0.999));
+    let note = format!("{count} of them, {beyond} not shown, up to {longest:.3} ms");
+    chart::distribution((title, &note, what), latencies, at(0.999), &marks)
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use hdrhistogram::Histogram;
 use serde::Serialize;
 
 use super::args::{ClientArgs, Plan, Workload};
@@ -24,7 +25,7 @@ pub(crate) struct Client {
     pub(crate) interrupted: bool,
 }
 
-/// What the server told.
+/// What the server reported.
 pub(crate) struct Server {
     /// Before there was anything of the run.
     pub(crate) before: Sample,
@@ -68,8 +69,8 @@ pub(crate) struct Figures {
 pub(crate) struct Report {
     pub(crate) workload: Workload,
     pub(crate) figures: Figures,
-    /// In ascending order.
-    pub(crate) latencies: Vec<Duration>,
+    /// Nanoseconds.
+    pub(crate) latencies: Histogram<u64>,
     pub(crate) rows: Vec<Row>,
 }
 
@@ -100,11 +101,7 @@ impl Report {
         let discarded = system::discarded(&end.endpoint) - system::discarded(&begin.endpoint);
         let resent = measured.retransmits + server.totals.retransmits;
         let segments = measured.segments + server.totals.sent_segments + resent;
-        let percentile = |share: f64| {
-            let last = measured.latencies.len().checked_sub(1)?;
-            let sample = measured.latencies[(last as f64 * share).round() as usize];
-            Some(sample.as_secs_f64() * 1e6)
-        };
+        let micros = |quantile| micros(&measured.latencies, quantile);
         let figures = Figures {
             workload: plan.workload.name(),
             interrupted,
@@ -113,10 +110,10 @@ impl Report {
             mb_per_s: (plan.workload != Workload::Idle && wall_s > 0.0)
                 .then(|| measured.bytes as f64 / wall_s / 1e6),
             operations: measured.operations,
-            p50_us: percentile(0.5),
-            p99_us: percentile(0.99),
-            p999_us: percentile(0.999),
-            max_us: percentile(1.0),
+            p50_us: micros(0.5),
+            p99_us: micros(0.99),
+            p999_us: micros(0.999),
+            max_us: micros(1.0),
             connections,
             failed,
             client_cpu_s,
@@ -188,21 +185,7 @@ impl Report {
                     .map_or_else(String::new, |cost| { format!(", together {cost:.2} s per GiB") }),
             ),
         );
-        let memory = |kib: Option<u64>| shown(kib.map(|kib| kib as f64), 0);
-        let each = match (figures.client_kib_per_connection, figures.kib_per_connection) {
-            (Some(client), Some(server)) => {
-                format!("; per connection {client:.2} and {server:.2} KiB")
-            }
-            _ => String::new(),
-        };
-        row(
-            "memory",
-            format!(
-                "client {} KiB, server {} KiB{each}",
-                memory(figures.client_rss_kib),
-                memory(figures.rss_kib)
-            ),
-        );
+        row("memory", figures.memory());
         row("resent", format!("{} % of the segments", shown(figures.retransmit_pct, 3)));
         row(
             "on the wire",
@@ -246,6 +229,26 @@ impl Report {
         }
         out
     }
+}
+
+impl Figures {
+    /// Memory of both processes, as a line of the table.
+    fn memory(&self) -> String {
+        let memory = |kib: Option<u64>| shown(kib.map(|kib| kib as f64), 0);
+        let (client, server) = (memory(self.client_rss_kib), memory(self.rss_kib));
+        let each = match (self.client_kib_per_connection, self.kib_per_connection) {
+            (Some(client), Some(server)) => {
+                format!("; per connection {client:.2} and {server:.2} KiB")
+            }
+            _ => String::new(),
+        };
+        format!("client {client} KiB, server {server} KiB{each}")
+    }
+}
+
+/// Latency at a quantile in microseconds; `None` without a sample.
+fn micros(latencies: &Histogram<u64>, quantile: f64) -> Option<f64> {
+    (!latencies.is_empty()).then(|| latencies.value_at_quantile(quantile) as f64 / 1e3)
 }
 
 fn grown<T>(now: Option<T>, before: Option<T>, minus: fn(T, T) -> T) -> Option<T> {

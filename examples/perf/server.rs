@@ -142,7 +142,7 @@ impl Server {
         let begin = Instant::now();
         println!("{peer}: {workload} begins");
         wire::send(&mut stream, &Answer::Sample(self.sample(run.totals()))).await?;
-        // A client that vanishes ends this by the limits on silence, unless those are off.
+        // A client that vanishes ends this by the idle timeout, unless those are off.
         while let Some(ask) = timeout(LONGEST_RUN, wire::receive(&mut stream)).await?? {
             match ask {
                 Ask::Sample => {}

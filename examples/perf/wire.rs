@@ -1,4 +1,4 @@
-//! What client and server tell each other beside the data that is measured.
+//! Control messages of client and server beside the measured data.
 //!
 //! Every stream begins with 16 bytes: `kpf1`, its role in one byte, three zeros, and in big-endian
 //! order the number of the run it belongs to. A run begins with a stream of the role `Control`, on
@@ -100,7 +100,7 @@ pub(crate) enum Answer {
 /// What the server has used and counted so far. Two of them make a difference.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Sample {
-    /// Of the process; `None` where the system does not tell.
+    /// Of the process; `None` where the system does not report it.
     pub(crate) cpu_s: Option<f64>,
     pub(crate) rss_kib: Option<u64>,
     /// Datagrams that the kernel dropped since the socket's receive buffer was full.

@@ -44,7 +44,7 @@ mod demo {
 }
 
 #[test]
-fn http_serves_a_client_of_the_library_and_its_own() {
+fn http_example_serves_a_library_client_and_its_own() {
     let (_server, addr) = Example::serve("http", &["server", "--listen", ANYWHERE]);
     let url = format!("http://{addr}");
     one_thread().block_on(guarded(async {
@@ -69,7 +69,7 @@ fn http_serves_a_client_of_the_library_and_its_own() {
 }
 
 #[test]
-fn grpc_serves_a_client_of_the_library_and_its_own() {
+fn grpc_example_serves_a_library_client_and_its_own() {
     let (_server, addr) = Example::serve("grpc", &["server", "--listen", ANYWHERE]);
     let url = format!("http://{addr}");
     one_thread().block_on(guarded(async {
@@ -96,7 +96,7 @@ fn grpc_serves_a_client_of_the_library_and_its_own() {
 }
 
 #[test]
-fn tls_trusts_the_certificate_of_its_server_alone() {
+fn tls_example_trusts_only_the_certificate_of_its_server() {
     let directory = std::env::temp_dir();
     let file = |who: &str| {
         let path = directory.join(format!("kcpx-{}-{who}.der", std::process::id()));
@@ -120,7 +120,7 @@ fn tls_trusts_the_certificate_of_its_server_alone() {
 }
 
 #[test]
-fn push_server_pushes_to_a_client_of_the_library_and_its_own() {
+fn push_server_example_pushes_to_a_library_client_and_its_own() {
     let args = ["server", "--listen", ANYWHERE, "--rate", "200"];
     let (_server, addr) = Example::serve("push_server", &args);
     one_thread().block_on(guarded(async {
@@ -142,7 +142,7 @@ fn push_server_pushes_to_a_client_of_the_library_and_its_own() {
 }
 
 #[test]
-fn chat_takes_lines_and_notices_from_one_process_to_another() {
+fn chat_example_carries_lines_and_datagrams_between_processes() {
     let (_server, addr) = Example::serve("chat", &["server", "--listen", ANYWHERE]);
     let addr = addr.to_string();
     let join = |name: &str| Example::start("chat", &["client", &addr, "--name", name]);
@@ -150,7 +150,7 @@ fn chat_takes_lines_and_notices_from_one_process_to_another() {
     assert_eq!(alice.line(), "joined as alice");
     let mut bob = join("bob");
     alice.line_after("* bob joined");
-    // Whether a notice or a line comes first is open, so they are awaited one after the other.
+    // Whether a datagram or a line comes first is open, so they are awaited one after the other.
     alice.line_after("* bob is here");
     bob.line_after("* alice is here");
     bob.say("good morning");
@@ -168,13 +168,13 @@ fn chat_takes_lines_and_notices_from_one_process_to_another() {
 }
 
 #[test]
-fn metrics_count_what_the_echo_has_done() {
+fn metrics_example_counts_the_echo_traffic() {
     let args = ["server", "--listen", ANYWHERE, "--metrics", ANYWHERE];
     let (server, addr) = Example::serve("metrics", &args);
     let url = server.line_after("metrics at ");
     one_thread().block_on(guarded(async {
         let mut stream = KcpStream::connect(addr).await.expect("a stream");
-        stream.write_all(&[7; 5_000]).await.expect("room");
+        stream.write_all(&[7; 5_000]).await.expect("capacity");
         assert_eq!(read(&mut stream, 5_000).await, [7; 5_000]);
 
         let client =

@@ -131,7 +131,7 @@ fn read_picture(path: &Path) -> String {
 }
 
 #[test]
-fn perf_counts_what_its_bulk_workloads_move() {
+fn perf_bulk_workloads_count_their_bytes() {
     let (server, addr) = Example::serve("perf", &["server", "--listen", ANYWHERE]);
     let (csv, svg) = (scratch("bulk.csv"), scratch("bulk.svg"));
     let files = ["--csv", csv.to_str().unwrap(), "--plot", svg.to_str().unwrap()];
@@ -168,7 +168,7 @@ fn perf_counts_what_its_bulk_workloads_move() {
 }
 
 #[test]
-fn perf_ends_at_a_time_as_well() {
+fn perf_ends_after_the_given_time() {
     let (_server, addr) = Example::serve("perf", &["server", "--listen", ANYWHERE]);
     for workload in ["sink", "source", "echo"] {
         let figures = measure(addr, workload, &["--seconds", "0.3"]);
@@ -219,7 +219,7 @@ fn perf_counts_its_connections() {
 }
 
 #[test]
-fn perf_takes_the_options_of_the_link_on_both_sides() {
+fn perf_applies_link_options_on_both_sides() {
     let link = ["--key", "k", "--crypt", "aes", "--datashard", "4", "--parityshard", "2"];
     let more = ["--mode", "manual", "--nodelay", "1", "--interval", "15", "--acknodelay"];
     let options = [link.as_slice(), &more, &["--sndwnd", "200", "--threads", "1"]].concat();
@@ -230,7 +230,7 @@ fn perf_takes_the_options_of_the_link_on_both_sides() {
     // Two packets of redundancy for four of data.
     assert!(number(&figures, "wire_bytes_out") > 700_000.0, "{figures}");
 
-    // Another key is no run: nobody answers.
+    // With another key there is no run: no peer answers.
     let addr = addr.to_string();
     let other = client(&addr, "sink", &["--key", "another", "--crypt", "aes"]);
     other.fail_with("has it the same --crypt and --key?");
@@ -238,7 +238,7 @@ fn perf_takes_the_options_of_the_link_on_both_sides() {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn perf_tells_what_it_has_when_it_is_interrupted() {
+fn perf_interrupted_reports_what_was_measured() {
     let (_server, addr) = Example::serve("perf", &["server", "--listen", ANYWHERE]);
     let addr = addr.to_string();
     for workload in ["sink", "source", "echo", "pingpong", "messages"] {
@@ -256,7 +256,7 @@ fn perf_tells_what_it_has_when_it_is_interrupted() {
 /// What does not begin as a stream of this program must, or belongs to no run, is given up; the
 /// server serves the next.
 #[test]
-fn perf_server_survives_other_programs() {
+fn perf_server_survives_unknown_clients() {
     use kcpx::KcpStream;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -264,15 +264,15 @@ fn perf_server_survives_other_programs() {
 
     let (_server, addr) = Example::serve("perf", &["server", "--listen", ANYWHERE]);
     one_thread().block_on(guarded(async {
-        let strangers: [&[u8]; 4] = [
+        let unknown_clients: [&[u8]; 4] = [
             b"GET / HTTP/1.1\r\n\r\n",
             b"kpf1\x02\0\0\0\0\0\0\0\0\0\0\x07",
             b"kpf1\x09\0\0\0\0\0\0\0\0\0\0\x07",
             b"kpf1\0\0\0\0\0\0\0\0\0\0\0\x07{\"workload\":7}\n",
         ];
-        for words in strangers {
+        for words in unknown_clients {
             let mut stream = KcpStream::connect(addr).await.expect("a stream");
-            stream.write_all(words).await.expect("room");
+            stream.write_all(words).await.expect("capacity");
             let mut answer = Vec::new();
             // Reset, or ended without a word.
             if stream.read_to_end(&mut answer).await.is_ok() {
@@ -281,8 +281,8 @@ fn perf_server_survives_other_programs() {
         }
         // A line that is too long.
         let mut stream = KcpStream::connect(addr).await.expect("a stream");
-        stream.write_all(b"kpf1\0\0\0\0\0\0\0\0\0\0\0\x08").await.expect("room");
-        stream.write_all(&[b'x'; 5_000]).await.expect("room");
+        stream.write_all(b"kpf1\0\0\0\0\0\0\0\0\0\0\0\x08").await.expect("capacity");
+        stream.write_all(&[b'x'; 5_000]).await.expect("capacity");
         let mut answer = Vec::new();
         if stream.read_to_end(&mut answer).await.is_ok() {
             assert_eq!(answer, b"");
@@ -292,7 +292,7 @@ fn perf_server_survives_other_programs() {
 }
 
 #[test]
-fn perf_refuses_by_name_what_makes_no_sense() {
+fn perf_rejects_invalid_options_by_name() {
     let refused = |workload: &str, options: &[&str], text: &str| {
         client("127.0.0.1:9", workload, options).fail_with(text);
     };

@@ -40,7 +40,7 @@ impl Example {
             std::thread::spawn(move || {
                 for line in BufReader::new(stream).lines().map_while(Result::ok) {
                     println!("{name}: {line}");
-                    // Nobody may listen any more; the pipe is emptied nevertheless.
+                    // The receiver may be gone; the pipe is drained nevertheless.
                     drop(sender.send(line));
                 }
             });

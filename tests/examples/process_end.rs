@@ -33,14 +33,14 @@ fn is_part(got: &[u8]) -> bool {
 }
 
 #[test]
-fn a_process_that_waits_until_all_is_idle_loses_nothing() {
+fn wait_idle_before_process_exit_loses_nothing() {
     let (said, got, ended) = last_words(&[]);
     assert_eq!((said.as_str(), got.len(), ended), ("delivered", SIZE, true));
     assert!(is_part(&got));
 }
 
 #[test]
-fn a_process_that_leaves_at_once_may_lose_its_last_words_and_never_looks_complete() {
+fn exit_without_wait_idle_may_lose_the_tail_and_never_looks_complete() {
     let (said, got, ended) = last_words(&["--in-a-hurry"]);
     println!("{} of {SIZE} bytes arrived, and the end: {ended}", got.len());
     assert_eq!(said, "left at once");

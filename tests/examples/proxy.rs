@@ -60,7 +60,7 @@ async fn web_server() -> SocketAddr {
 }
 
 #[test]
-fn a_download_of_256_mib_by_a_stock_client_arrives_unchanged() {
+fn proxy_download_of_256_mib_by_an_http_client_arrives_unchanged() {
     let test = async {
         let tunnel = Tunnel::new(web_server().await, &["--key", "a passphrase"]);
         let client =
@@ -86,7 +86,7 @@ fn a_download_of_256_mib_by_a_stock_client_arrives_unchanged() {
 }
 
 #[test]
-fn uploads_on_connections_at_once_arrive_unchanged() {
+fn proxy_concurrent_uploads_arrive_unchanged() {
     let test = async {
         let options = ["--crypt", "null", "--mode", "fast3", "--parityshard", "0"];
         let tunnel = Tunnel::new(web_server().await, &options);
@@ -112,7 +112,7 @@ fn uploads_on_connections_at_once_arrive_unchanged() {
 /// The end of each direction passes through by itself: the answer comes after the end of the
 /// question.
 #[test]
-fn half_closed_connections_pass_through() {
+fn proxy_forwards_half_closed_connections() {
     let test = async {
         let service = TcpListener::bind(ANYWHERE).await.unwrap();
         let tunnel = Tunnel::new(service.local_addr().unwrap(), &["--key", "a passphrase"]);
@@ -122,12 +122,12 @@ fn half_closed_connections_pass_through() {
             let mut got = Vec::new();
             tcp.read_to_end(&mut got).await.expect("the end of the question");
             assert_same(&got, &question);
-            tcp.write_all(&bytes(2, 200_000)).await.expect("room");
+            tcp.write_all(&bytes(2, 200_000)).await.expect("capacity");
             tcp.shutdown().await.expect("an end");
         };
         let client = async {
             let mut tcp = TcpStream::connect(tunnel.addr).await.expect("a connection");
-            tcp.write_all(&question).await.expect("room");
+            tcp.write_all(&question).await.expect("capacity");
             tcp.shutdown().await.expect("an end");
             let mut answer = Vec::new();
             tcp.read_to_end(&mut answer).await.expect("the end of the answer");
@@ -139,13 +139,13 @@ fn half_closed_connections_pass_through() {
 }
 
 #[test]
-fn a_server_that_speaks_first_is_heard() {
+fn proxy_forwards_a_server_that_sends_first() {
     let test = async {
         let service = TcpListener::bind(ANYWHERE).await.unwrap();
         let tunnel = Tunnel::new(service.local_addr().unwrap(), &["--key", "a passphrase"]);
         let server = async {
             let (mut tcp, _) = service.accept().await.expect("a connection");
-            tcp.write_all(b"220 ready\r\n").await.expect("room");
+            tcp.write_all(b"220 ready\r\n").await.expect("capacity");
             let mut answer = String::new();
             tcp.read_to_string(&mut answer).await.expect("the end of the answer");
             assert_eq!(answer, "QUIT\r\n");
@@ -155,7 +155,7 @@ fn a_server_that_speaks_first_is_heard() {
             let mut greeting = [0; 11];
             tcp.read_exact(&mut greeting).await.expect("a greeting");
             assert_eq!(&greeting, b"220 ready\r\n");
-            tcp.write_all(b"QUIT\r\n").await.expect("room");
+            tcp.write_all(b"QUIT\r\n").await.expect("capacity");
             tcp.shutdown().await.expect("an end");
         };
         tokio::join!(server, client);
@@ -165,7 +165,7 @@ fn a_server_that_speaks_first_is_heard() {
 
 /// What is cut short must not look complete.
 #[test]
-fn a_connection_that_the_service_resets_is_reset() {
+fn proxy_forwards_a_reset_of_the_service() {
     let test = async {
         let service = TcpListener::bind(ANYWHERE).await.unwrap();
         let tunnel = Tunnel::new(service.local_addr().unwrap(), &["--key", "a passphrase"]);
@@ -176,7 +176,7 @@ fn a_connection_that_the_service_resets_is_reset() {
         };
         let client = async {
             let mut tcp = TcpStream::connect(tunnel.addr).await.expect("a connection");
-            tcp.write_u8(1).await.expect("room");
+            tcp.write_u8(1).await.expect("capacity");
             let error = tcp.read_u8().await.expect_err("no byte");
             assert_eq!(error.kind(), ErrorKind::ConnectionReset);
         };
@@ -186,12 +186,12 @@ fn a_connection_that_the_service_resets_is_reset() {
 }
 
 #[test]
-fn a_service_that_is_not_there_resets_the_connection() {
+fn proxy_resets_when_the_service_is_unreachable() {
     let test = async {
-        // The port is taken, so that nobody else gets it, and nobody listens.
-        let nobody = TcpSocket::new_v4().unwrap();
-        nobody.bind(ANYWHERE.parse().unwrap()).unwrap();
-        let tunnel = Tunnel::new(nobody.local_addr().unwrap(), &["--key", "a passphrase"]);
+        // The port is bound, so that no other program gets it, and does not listen.
+        let bound = TcpSocket::new_v4().unwrap();
+        bound.bind(ANYWHERE.parse().unwrap()).unwrap();
+        let tunnel = Tunnel::new(bound.local_addr().unwrap(), &["--key", "a passphrase"]);
         let mut tcp = TcpStream::connect(tunnel.addr).await.expect("a connection");
         let error = tcp.read_u8().await.expect_err("no byte");
         assert_eq!(error.kind(), ErrorKind::ConnectionReset);
@@ -200,7 +200,7 @@ fn a_service_that_is_not_there_resets_the_connection() {
 }
 
 #[test]
-fn options_that_make_no_sense_are_refused_by_name() {
+fn proxy_rejects_invalid_options_by_name() {
     let refused = |options: &[&str], text: &str| {
         let server = ["server", "--listen", ANYWHERE, "--target", "127.0.0.1:1"];
         Example::start("proxy", &[&server, options].concat()).fail_with(text);

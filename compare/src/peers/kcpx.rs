@@ -29,7 +29,7 @@ fn config(case: Case) -> anyhow::Result<Config> {
 }
 
 impl Duplex for KcpStream {
-    fn repeated_pct(&self) -> Option<f64> {
+    fn retransmit_pct(&self) -> Option<f64> {
         Some(self.stats().retransmit_percent())
     }
 }

@@ -23,8 +23,8 @@ use crate::args::Case;
 
 /// A connection.
 pub(crate) trait Duplex: AsyncRead + AsyncWrite + Unpin + Send + 'static {
-    /// Repeated share of what was sent in percent, where the transport tells.
-    fn repeated_pct(&self) -> Option<f64> {
+    /// Retransmitted share of what was sent in percent, where the transport reports it.
+    fn retransmit_pct(&self) -> Option<f64> {
         None
     }
 }

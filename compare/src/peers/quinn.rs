@@ -40,7 +40,7 @@ pub(crate) struct Stream {
 }
 
 impl Duplex for Stream {
-    fn repeated_pct(&self) -> Option<f64> {
+    fn retransmit_pct(&self) -> Option<f64> {
         let path = self.connection.stats().path;
         Some(path.lost_packets as f64 * 100.0 / path.sent_packets.max(1) as f64)
     }

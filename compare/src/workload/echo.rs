@@ -54,6 +54,6 @@ pub(crate) async fn run(stream: &mut impl Duplex, load: Load) -> anyhow::Result<
         Ok(meter.wall().as_secs_f64())
     };
     let (bytes, wall_s) = tokio::try_join!(writing, reading)?;
-    let repeated_pct = stream.repeated_pct();
-    Ok(Outcome { bytes, wall_s, cpu_s: meter.cpu_s()?, repeated_pct, ..Outcome::default() })
+    let retransmit_pct = stream.retransmit_pct();
+    Ok(Outcome { bytes, wall_s, cpu_s: meter.cpu_s()?, retransmit_pct, ..Outcome::default() })
 }

@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::{Meter, Seen};
-use crate::args::{Load, PATIENCE};
+use crate::args::{Load, TIMEOUT};
 use crate::peers::{Connect, Duplex};
 use crate::protocol::Outcome;
 
@@ -49,7 +49,7 @@ pub(crate) async fn run<C: Connect>(
         }
         anyhow::Ok(())
     };
-    if let Ok(ended) = timeout(PATIENCE, all).await {
+    if let Ok(ended) = timeout(TIMEOUT, all).await {
         ended?;
     }
     let (wall_s, cpu_s) = (meter.wall().as_secs_f64(), meter.cpu_s()?);

@@ -66,9 +66,9 @@ impl Blocks {
     /// The next block, and whether it is the last one.
     fn next(&mut self, elapsed: Duration) -> (&[u8], bool) {
         let last = elapsed >= self.time || (self.number + 1) * BLOCK as u64 >= self.bytes;
-        let mark = if last { self.number | LAST } else { self.number }.to_le_bytes();
-        self.block[..8].copy_from_slice(&mark);
-        self.block[BLOCK - 8..].copy_from_slice(&mark);
+        let stamp = if last { self.number | LAST } else { self.number }.to_le_bytes();
+        self.block[..8].copy_from_slice(&stamp);
+        self.block[BLOCK - 8..].copy_from_slice(&stamp);
         self.number += 1;
         (&self.block, last)
     }
@@ -77,15 +77,9 @@ impl Blocks {
 /// Checks that `block` is the one with this number, and returns whether it is the last.
 fn check(block: &[u8], number: u64) -> anyhow::Result<bool> {
     let [first, end] = [&block[..8], &block[BLOCK - 8..]];
-    let mark = u64::from_le_bytes(first.try_into()?);
-    ensure!(first == end && mark & !LAST == number, "block {number} is marked {mark:#x}");
-    Ok(mark & LAST != 0)
-}
-
-/// The smallest value that is not exceeded by this share of `sorted`.
-fn percentile(sorted: &[u64], share: f64) -> Option<u64> {
-    let rank = (sorted.len() as f64 * share).ceil() as usize;
-    sorted.get(rank.saturating_sub(1)).copied()
+    let stamp = u64::from_le_bytes(first.try_into()?);
+    ensure!(first == end && stamp & !LAST == number, "block {number} is stamped {stamp:#x}");
+    Ok(stamp & LAST != 0)
 }
 
 #[cfg(test)]
@@ -106,21 +100,12 @@ mod tests {
     }
 
     #[test]
-    fn a_block_of_two_halves_is_refused() {
+    fn torn_block_is_rejected() {
         let mut blocks = Blocks::new(Duration::from_secs(1), u64::MAX);
         let first = blocks.next(Duration::ZERO).0.to_vec();
         let mut mixed = blocks.next(Duration::ZERO).0.to_vec();
         mixed[..100].copy_from_slice(&first[..100]);
         assert!(check(&mixed, 0).is_err());
         assert!(check(&mixed, 1).is_err());
-    }
-
-    #[test]
-    fn percentiles_are_values_that_occurred() {
-        let sorted: Vec<u64> = (1..=1_000).collect();
-        assert_eq!(percentile(&sorted, 0.5), Some(500));
-        assert_eq!(percentile(&sorted, 0.999), Some(999));
-        assert_eq!(percentile(&[7], 0.999), Some(7));
-        assert_eq!(percentile(&[], 0.5), None);
     }
 }

@@ -40,6 +40,6 @@ pub(crate) async fn run(stream: &mut impl Duplex, load: Load) -> anyhow::Result<
 
     let (arrived, bytes) = (u64::from_le_bytes(answer), blocks.number * BLOCK as u64);
     ensure!(arrived == bytes, "{arrived} bytes arrived of {bytes}");
-    let repeated_pct = stream.repeated_pct();
-    Ok(Outcome { bytes, wall_s, cpu_s: meter.cpu_s()?, repeated_pct, ..Outcome::default() })
+    let retransmit_pct = stream.retransmit_pct();
+    Ok(Outcome { bytes, wall_s, cpu_s: meter.cpu_s()?, retransmit_pct, ..Outcome::default() })
 }
