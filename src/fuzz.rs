@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn pairs_survive_any_operations() {
+    fn kcp_ops_hold_invariants_for_any_input() {
         seeds("kcp_ops").iter().for_each(|input| kcp_ops(input));
         for seed in 0..300 {
             println!("seed {seed}");
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endpoint_survives_any_datagrams() {
+    fn endpoint_survives_any_datagrams() {
         seeds("datagram").iter().for_each(|input| datagram(input));
         for seed in 0..300 {
             println!("seed {seed}");
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn endpoints_survive_their_applications_and_their_network() {
+    fn endpoints_survive_any_application_and_network() {
         seeds("endpoint").iter().for_each(|input| endpoint(input));
         for seed in 0..300 {
             println!("seed {seed}");
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn any_bytes_parse_like_the_naive_walk() {
+    fn segment_parser_agrees_with_a_naive_walk() {
         seeds("segment").iter().for_each(|input| segment(input));
         for seed in 0..1_000 {
             let mut input = random(seed);

@@ -1,4 +1,4 @@
-//! What moving data asks of the allocator once a conversation is under way: nothing for a datagram.
+//! Allocations per datagram of an established connection: none.
 
 mod common;
 
@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// Bytes of one write and of one read.
 const BLOCK: usize = 64 * 1024;
-/// Blocks until every queue and table has the room that it needs, and blocks that count.
+/// Blocks until every queue and table has its final capacity, and blocks that count.
 const WARM_UP: u64 = 128;
 const BLOCKS: u64 = 512;
 /// Allocations that any number of blocks may take beside these.
@@ -96,8 +96,8 @@ async fn write(stream: &mut KcpStream, block: &[u8], blocks: u64) {
 }
 
 #[test]
-fn a_sink_allocates_nothing_for_a_datagram() {
-    // Where there is room for a part of a block that is a write of its own.
+fn sink_allocates_nothing_per_datagram() {
+    // A queue with capacity for a part of a block takes that part as a write of its own.
     let asked = measure(async |pair, block, blocks| {
         let mut got = vec![0; block.len()];
         let sink = async {
@@ -112,7 +112,7 @@ fn a_sink_allocates_nothing_for_a_datagram() {
 }
 
 #[test]
-fn an_echo_allocates_nothing_for_a_datagram() {
+fn echo_allocates_nothing_per_datagram() {
     // Nothing else is on its way, so that no segment holds parts of two blocks.
     let asked = measure(async |pair, block, blocks| {
         let mut heard = vec![0; block.len()];
@@ -136,7 +136,7 @@ fn an_echo_allocates_nothing_for_a_datagram() {
 }
 
 #[test]
-fn a_reader_of_chunks_gives_their_memory_back() {
+fn dropped_chunks_return_their_buffers() {
     // As a sink, and what has a chunk come back.
     let asked = measure(async |pair, block, blocks| {
         let sink = async {
@@ -151,7 +151,7 @@ fn a_reader_of_chunks_gives_their_memory_back() {
 }
 
 #[test]
-fn a_reader_that_gets_little_at_a_time_uses_its_buffers_again() {
+fn small_reads_reuse_buffers() {
     for piece in [3_000, 5_500, 11_000, 27_000, 55_000] {
         let asked = measure(async |pair, block, blocks| {
             let mut got = vec![0; piece];

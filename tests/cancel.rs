@@ -1,4 +1,4 @@
-//! Futures that are dropped halfway lose nothing: every await of the public API, in `select!`.
+//! Cancel safety: every await of the public API, dropped in `select!`, loses nothing.
 
 mod common;
 
@@ -10,27 +10,27 @@ use common::{Pair, assert_same, bytes, listener, on_both_runtimes, pair, read, t
 use kcpx::{Config, Endpoint, KcpStream, Mode, OwnedReadHalf, OwnedWriteHalf};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 
-/// Drops futures that are not ready when they are first polled, and with each one that was dropped
-/// gives the next more time, so that one is ready in the end.
+/// Cancels futures that are not ready in time. After each cancelled one the next gets more turns of
+/// the runtime, so that one completes in the end.
 #[derive(Default)]
-struct Impatience {
+struct Canceller {
     calls: usize,
-    patience: usize,
+    turns_allowed: usize,
     dropped: usize,
 }
 
-impl Impatience {
-    /// `None` if the future was dropped.
+impl Canceller {
+    /// `None`: the future was cancelled.
     async fn with<F: Future>(&mut self, future: F) -> Option<F::Output> {
         self.calls += 1;
         tokio::select! {
             biased;
             output = future => {
-                self.patience = 0;
+                self.turns_allowed = 0;
                 Some(output)
             }
-            () = turns(self.patience) => {
-                self.patience = 2 * self.patience + 1;
+            () = turns(self.turns_allowed) => {
+                self.turns_allowed = 2 * self.turns_allowed + 1;
                 self.dropped += 1;
                 None
             }
@@ -46,7 +46,7 @@ fn small() -> Config {
 }
 
 #[test]
-fn reads_lose_nothing() {
+fn cancelled_reads_lose_nothing() {
     on_both_runtimes(|| async {
         let Pair { mut client, mut server, listener: _listener } = pair(Config::new()).await;
         let data = bytes(1, 300_000);
@@ -57,47 +57,47 @@ fn reads_lose_nothing() {
             }
         };
         let receive = async {
-            let mut impatience = Impatience::default();
+            let mut canceller = Canceller::default();
             let (mut got, mut buf) = (Vec::new(), [0; 500]);
             while got.len() < data.len() {
-                match impatience.calls % 6 {
+                match canceller.calls % 6 {
                     0 => {
-                        if let Some(count) = impatience.with(server.read(&mut buf)).await {
+                        if let Some(count) = canceller.with(server.read(&mut buf)).await {
                             got.extend_from_slice(&buf[..count.unwrap()]);
                         }
                     }
                     1 => {
-                        if let Some(chunk) = impatience.with(server.read_chunk()).await {
+                        if let Some(chunk) = canceller.with(server.read_chunk()).await {
                             got.extend_from_slice(&chunk.unwrap());
                         }
                     }
                     2 => {
-                        if let Some(chunk) = impatience.with(server.fill_buf()).await {
+                        if let Some(chunk) = canceller.with(server.fill_buf()).await {
                             let count = chunk.unwrap().len().min(300);
                             got.extend_from_slice(&server.fill_buf().await.unwrap()[..count]);
                             server.consume(count);
                         }
                     }
                     3 => {
-                        if let Some(count) = impatience.with(server.peek(&mut buf)).await {
+                        if let Some(count) = canceller.with(server.peek(&mut buf)).await {
                             assert!(data[got.len()..].starts_with(&buf[..count.unwrap()]));
                         }
                     }
                     4 => {
-                        if impatience.with(server.readable()).await.is_some() {
+                        if canceller.with(server.readable()).await.is_some() {
                             let count = server.try_read(&mut buf).unwrap();
                             got.extend_from_slice(&buf[..count]);
                         }
                     }
                     _ => {
                         let mut more = Vec::new();
-                        if impatience.with(server.read_buf(&mut more)).await.is_some() {
+                        if canceller.with(server.read_buf(&mut more)).await.is_some() {
                             got.extend_from_slice(&more);
                         }
                     }
                 }
             }
-            (got, impatience.dropped)
+            (got, canceller.dropped)
         };
         let ((), (got, dropped)) = tokio::join!(send, receive);
         assert_same(&got, &data);
@@ -106,29 +106,29 @@ fn reads_lose_nothing() {
 }
 
 #[test]
-fn writes_commit_what_they_say_and_nothing_else() {
+fn cancelled_writes_commit_exactly_what_they_report() {
     on_both_runtimes(|| async {
         let Pair { mut client, mut server, listener: _listener } = pair(small()).await;
         let data = bytes(2, 300_000);
         let send = async {
-            let (mut impatience, mut rest) = (Impatience::default(), &data[..]);
+            let (mut canceller, mut rest) = (Canceller::default(), &data[..]);
             while !rest.is_empty() {
                 let some = &rest[..rest.len().min(5_000)];
-                let written = match impatience.calls % 4 {
-                    0 => impatience.with(client.write(some)).await,
+                let written = match canceller.calls % 4 {
+                    0 => canceller.with(client.write(some)).await,
                     1 => {
                         let slices = some.chunks(999).map(IoSlice::new).collect::<Vec<_>>();
-                        impatience.with(client.write_vectored(&slices)).await
+                        canceller.with(client.write_vectored(&slices)).await
                     }
                     2 => {
-                        let ready = impatience.with(client.writable()).await;
+                        let ready = canceller.with(client.writable()).await;
                         ready.map(|ready| ready.and_then(|()| client.try_write(some)))
                     }
-                    _ => impatience.with(client.flush()).await.map(|flushed| flushed.map(|()| 0)),
+                    _ => canceller.with(client.flush()).await.map(|flushed| flushed.map(|()| 0)),
                 };
                 rest = &rest[written.map_or(0, Result::unwrap)..];
             }
-            impatience.dropped
+            canceller.dropped
         };
         let (dropped, got) = tokio::join!(send, read(&mut server, data.len()));
         assert_same(&got, &data);
@@ -137,31 +137,31 @@ fn writes_commit_what_they_say_and_nothing_else() {
 }
 
 #[test]
-fn messages_go_whole_or_not_at_all() {
+fn cancelled_messages_are_sent_whole_or_not_at_all() {
     on_both_runtimes(|| async {
         let config = small().mode(Mode::Message);
         let Pair { mut client, mut server, listener: _listener } = pair(config).await;
         let messages: Vec<_> = (0..200).map(|seed| bytes(seed, 1 + 37 * seed as usize)).collect();
         let send = async {
-            let mut impatience = Impatience::default();
+            let mut canceller = Canceller::default();
             for message in &messages {
                 let sent = loop {
-                    if let Some(sent) = impatience.with(client.send_message(message)).await {
+                    if let Some(sent) = canceller.with(client.send_message(message)).await {
                         break sent;
                     }
                 };
                 sent.unwrap();
             }
-            impatience.dropped
+            canceller.dropped
         };
         let receive = async {
-            let (mut impatience, mut got) = (Impatience::default(), Vec::new());
+            let (mut canceller, mut got) = (Canceller::default(), Vec::new());
             while got.len() < messages.len() {
-                if let Some(message) = impatience.with(server.recv_message()).await {
+                if let Some(message) = canceller.with(server.recv_message()).await {
                     got.push(message.unwrap());
                 }
             }
-            (got, impatience.dropped)
+            (got, canceller.dropped)
         };
         let (dropped_sends, (got, dropped_receives)) = tokio::join!(send, receive);
         for (got, message) in got.iter().zip(&messages) {
@@ -172,20 +172,20 @@ fn messages_go_whole_or_not_at_all() {
 }
 
 #[test]
-fn owned_halves_lose_nothing() {
+fn cancelled_calls_of_owned_halves_lose_nothing() {
     async fn receive(mut reader: OwnedReadHalf, len: usize) -> Vec<u8> {
-        let (mut impatience, mut got) = (Impatience::default(), Vec::new());
+        let (mut canceller, mut got) = (Canceller::default(), Vec::new());
         let mut buf = [0; 100];
         while got.len() < len {
-            match impatience.calls % 3 {
+            match canceller.calls % 3 {
                 0 => {
-                    if let Some(chunk) = impatience.with(reader.read_chunk()).await {
+                    if let Some(chunk) = canceller.with(reader.read_chunk()).await {
                         got.extend_from_slice(&chunk.unwrap());
                     }
                 }
-                1 => drop(impatience.with(reader.peek(&mut buf)).await),
+                1 => drop(canceller.with(reader.peek(&mut buf)).await),
                 _ => {
-                    if let Some(count) = impatience.with(reader.read(&mut buf)).await {
+                    if let Some(count) = canceller.with(reader.read(&mut buf)).await {
                         got.extend_from_slice(&buf[..count.unwrap()]);
                     }
                 }
@@ -194,13 +194,13 @@ fn owned_halves_lose_nothing() {
         got
     }
     async fn send(mut writer: OwnedWriteHalf, data: &[u8]) {
-        let (mut impatience, mut rest) = (Impatience::default(), data);
+        let (mut canceller, mut rest) = (Canceller::default(), data);
         while !rest.is_empty() {
-            let written = impatience.with(writer.write(rest)).await;
+            let written = canceller.with(writer.write(rest)).await;
             rest = &rest[written.map_or(0, Result::unwrap)..];
         }
         let shut = loop {
-            if let Some(shut) = impatience.with(writer.shutdown()).await {
+            if let Some(shut) = canceller.with(writer.shutdown()).await {
                 break shut;
             }
         };
@@ -217,7 +217,7 @@ fn owned_halves_lose_nothing() {
 }
 
 #[test]
-fn accepting_loses_no_conversation() {
+fn cancelled_accepts_lose_no_connection() {
     on_both_runtimes(|| async {
         let listener = listener(Config::new()).await;
         let addr = listener.local_addr().unwrap();
@@ -233,16 +233,16 @@ fn accepting_loses_no_conversation() {
             clients
         };
         let accept = async {
-            let (mut impatience, mut servers) = (Impatience::default(), Vec::new());
+            let (mut canceller, mut servers) = (Canceller::default(), Vec::new());
             while servers.len() < 50 {
-                let server = if impatience.calls % 2 == 0 {
-                    impatience.with(listener.accept()).await.map(|one| one.unwrap().0)
+                let server = if canceller.calls % 2 == 0 {
+                    canceller.with(listener.accept()).await.map(|one| one.unwrap().0)
                 } else {
-                    impatience.with(listener.incoming().next()).await.map(Result::unwrap)
+                    canceller.with(listener.incoming().next()).await.map(Result::unwrap)
                 };
                 servers.extend(server);
             }
-            (servers, impatience.dropped)
+            (servers, canceller.dropped)
         };
         let (clients, (servers, dropped)) = tokio::join!(dial, accept);
         let conv_of =
@@ -253,23 +253,23 @@ fn accepting_loses_no_conversation() {
 }
 
 #[test]
-fn a_connect_that_nobody_waited_for_leaves_nothing_behind() {
+fn cancelled_connect_leaves_nothing_behind() {
     on_both_runtimes(|| async {
         let listener = listener(Config::new()).await;
         let addr = listener.local_addr().unwrap();
         let endpoint = Endpoint::bind_with("127.0.0.1:0", Config::new()).await.unwrap();
-        let (mut impatience, mut streams) = (Impatience::default(), Vec::new());
+        let (mut canceller, mut streams) = (Canceller::default(), Vec::new());
         while streams.len() < 20 {
-            streams.extend(impatience.with(endpoint.connect(addr)).await.map(Result::unwrap));
+            streams.extend(canceller.with(endpoint.connect(addr)).await.map(Result::unwrap));
         }
-        assert!(impatience.dropped > 0);
+        assert!(canceller.dropped > 0);
         until(|| endpoint.stats().current_connections == 20).await;
         drop(streams);
         until(|| endpoint.stats().current_connections == 0).await;
         assert_eq!(listener.stats().passive_opens, 0);
         // The same with a socket for each.
         let mut stream = loop {
-            if let Some(stream) = impatience.with(KcpStream::connect(addr)).await {
+            if let Some(stream) = canceller.with(KcpStream::connect(addr)).await {
                 break stream.unwrap();
             }
         };
@@ -279,14 +279,14 @@ fn a_connect_that_nobody_waited_for_leaves_nothing_behind() {
 }
 
 #[test]
-fn whoever_waits_for_the_other_end_may_stop_and_start_again() {
+fn cancelled_shutdown_established_and_wait_idle_can_be_called_again() {
     on_both_runtimes(|| async {
         let Pair { client, mut server, listener } = pair(Config::new()).await;
         drop(client);
         let mut client = KcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let data = bytes(4, 1_000_000);
-        let mut impatience = Impatience::default();
-        assert!(impatience.with(client.established()).await.is_none());
+        let mut canceller = Canceller::default();
+        assert!(canceller.with(client.established()).await.is_none());
         let accept = async {
             let (mut other, _) = listener.accept().await.unwrap();
             let got = read(&mut other, data.len()).await;
@@ -296,19 +296,19 @@ fn whoever_waits_for_the_other_end_may_stop_and_start_again() {
             client.write_all(&data).await.unwrap();
             client.established().await.unwrap();
             let shut = loop {
-                if let Some(shut) = impatience.with(client.shutdown()).await {
+                if let Some(shut) = canceller.with(client.shutdown()).await {
                     break shut;
                 }
             };
             shut.unwrap();
             let endpoint = client.endpoint();
             drop(client);
-            while impatience.with(endpoint.wait_idle()).await.is_none() {}
-            while impatience.with(listener.wait_idle()).await.is_none() {}
+            while canceller.with(endpoint.wait_idle()).await.is_none() {}
+            while canceller.with(listener.wait_idle()).await.is_none() {}
         };
         let ((), (_other, got)) = tokio::join!(send, accept);
         assert_same(&got, &data);
-        assert!(impatience.dropped > 0);
-        assert!(server.write(b"nobody is left").await.is_ok());
+        assert!(canceller.dropped > 0);
+        assert!(server.write(b"no reader").await.is_ok());
     });
 }

@@ -1,4 +1,4 @@
-//! Many conversations at once, over real loopback sockets.
+//! Many connections at once, over real loopback sockets.
 
 mod common;
 
@@ -27,7 +27,7 @@ async fn exchange(stream: KcpStream, data: Vec<u8>) {
 }
 
 #[test]
-fn a_thousand_connections_echo_at_the_same_time() {
+fn thousand_connections_echo_concurrently() {
     const CONNECTIONS: usize = 1_000;
     const SOCKETS: usize = 4;
     const LEN: usize = 64 * 1024;
@@ -60,7 +60,7 @@ fn a_thousand_connections_echo_at_the_same_time() {
 }
 
 #[test]
-fn a_slow_reader_holds_up_nobody_else() {
+fn slow_reader_does_not_block_other_connections() {
     const LEN: usize = 1 << 20;
     on_both_runtimes(|| async {
         let mut config = Config::new().windows(64, 64);
@@ -76,7 +76,7 @@ fn a_slow_reader_holds_up_nobody_else() {
             writer.write_all(&data).await.unwrap();
             writer.shutdown().await.unwrap();
         });
-        // Nobody reads, so its window closes and the writer waits.
+        // Without a reader its window closes and the writer waits.
         until(|| reader.stats().peer_window_segments == 0).await;
 
         let mut tasks = JoinSet::new();

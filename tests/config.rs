@@ -1,4 +1,4 @@
-//! Settings: what is refused and how, and what may change while bytes are under way.
+//! Configuration: validation errors, and settings that change with data in flight.
 
 mod common;
 
@@ -15,7 +15,7 @@ use kcpx::{
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// Each with what the refusal has to say.
-fn refused() -> Vec<(Config, &'static str)> {
+fn invalid() -> Vec<(Config, &'static str)> {
     let with = |change: fn(&mut Config)| {
         let mut config = Config::new();
         change(&mut config);
@@ -45,9 +45,9 @@ fn refused() -> Vec<(Config, &'static str)> {
 }
 
 #[test]
-fn a_refused_configuration_names_field_value_and_range_everywhere() {
+fn config_error_names_field_value_and_range() {
     on_both_runtimes(|| async {
-        for (config, text) in refused() {
+        for (config, text) in invalid() {
             let errors = [
                 KcpListener::bind_with("127.0.0.1:0", config.clone()).await.err(),
                 Endpoint::bind_with("127.0.0.1:0", config.clone()).await.err(),
@@ -69,7 +69,7 @@ fn a_refused_configuration_names_field_value_and_range_everywhere() {
 }
 
 #[test]
-fn setters_refuse_in_the_same_words_and_change_nothing() {
+fn setters_reject_with_the_same_error_and_change_nothing() {
     on_both_runtimes(|| async {
         let Pair { mut client, mut server, listener: _listener } = pair(Config::new()).await;
         let refusals = [
@@ -134,7 +134,7 @@ async fn transfer(
 }
 
 #[test]
-fn windows_may_change_while_bytes_are_under_way() {
+fn windows_change_with_data_in_flight() {
     on_both_runtimes(|| async {
         steady_through(Config::new(), |stream, call| {
             let (send, recv) = [(4, 64), (1024, 1024), (64, 4), (1, 1), (65_535, 65_535)][call % 5];
@@ -145,7 +145,7 @@ fn windows_may_change_while_bytes_are_under_way() {
 }
 
 #[test]
-fn timing_may_change_while_bytes_are_under_way() {
+fn timing_changes_with_data_in_flight() {
     let custom =
         Timing::new(false, Duration::from_millis(50), None, CongestionControl::Reno).unwrap();
     on_both_runtimes(|| async {
@@ -155,7 +155,7 @@ fn timing_may_change_while_bytes_are_under_way() {
 }
 
 #[test]
-fn policies_may_change_while_bytes_are_under_way() {
+fn policies_change_with_data_in_flight() {
     on_both_runtimes(|| async {
         steady_through(Config::new(), |stream, call| {
             stream.set_ack_policy(
@@ -168,7 +168,7 @@ fn policies_may_change_while_bytes_are_under_way() {
 }
 
 #[test]
-fn the_datagram_size_may_fall_while_bytes_are_under_way() {
+fn mtu_decreases_with_data_in_flight() {
     on_both_runtimes(|| async {
         let pair = steady_through(Config::new().mtu(9_000), |stream, call| {
             stream.set_mtu([9_000, 1_400, 1_399, 576, 100][call.min(4)]).unwrap();
@@ -182,7 +182,7 @@ fn the_datagram_size_may_fall_while_bytes_are_under_way() {
 }
 
 #[test]
-fn the_rate_limit_may_change_while_bytes_are_under_way() {
+fn rate_limit_changes_with_data_in_flight() {
     on_both_runtimes(|| async {
         steady_through(Config::new(), |stream, call| {
             stream.set_rate_limit([NonZeroU64::new(20_000_000), None][call % 2]);
@@ -192,7 +192,7 @@ fn the_rate_limit_may_change_while_bytes_are_under_way() {
 }
 
 #[test]
-fn copies_may_be_sent_and_are_not_delivered_twice() {
+fn duplicates_are_sent_and_delivered_once() {
     on_both_runtimes(|| async {
         let pair = steady_through(Config::new(), |stream, call| {
             stream.set_duplicates([2, 0, 1][call % 3]).unwrap();
@@ -204,7 +204,7 @@ fn copies_may_be_sent_and_are_not_delivered_twice() {
 }
 
 #[test]
-fn any_choice_of_settings_carries_bytes() {
+fn any_valid_config_carries_data() {
     let mut choices = vec![
         Config::new().windows(1, 1),
         Config::new().mtu(25),
@@ -238,7 +238,7 @@ fn any_choice_of_settings_carries_bytes() {
 }
 
 #[test]
-fn corked_bytes_leave_with_a_flush() {
+fn delayed_writes_leave_with_a_flush() {
     on_both_runtimes(|| async {
         let slow =
             Timing::new(true, Duration::from_secs(5), None, CongestionControl::Disabled).unwrap();
@@ -253,7 +253,7 @@ fn corked_bytes_leave_with_a_flush() {
 }
 
 #[test]
-fn a_smaller_datagram_makes_smaller_messages() {
+fn max_message_size_follows_the_mtu() {
     on_both_runtimes(|| async {
         let Pair { client, server: _server, listener: _listener } =
             pair(Config::new().mode(Mode::Message)).await;

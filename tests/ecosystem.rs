@@ -151,7 +151,7 @@ fn grpc_calls_of_each_kind_are_answered() {
 }
 
 #[test]
-fn a_stopped_grpc_server_closes_its_connections() {
+fn grpc_server_shutdown_closes_its_connections() {
     let test = async {
         let (addr, server, stop) = grpc_server().await;
         let client = dialer().await;
@@ -165,7 +165,7 @@ fn a_stopped_grpc_server_closes_its_connections() {
 }
 
 #[test]
-fn a_connector_with_sockets_of_its_own_connects_by_name() {
+fn connector_with_own_sockets_connects_by_name() {
     let test = async {
         let (addr, _server, _stop) = grpc_server().await;
         let uri = format!("http://localhost:{}", addr.port());
@@ -243,7 +243,7 @@ fn tls() -> TlsSides {
 }
 
 #[test]
-fn generic_code_takes_the_listener() {
+fn listener_works_with_generic_tokio_util_code() {
     /// Knows nothing of KCP.
     async fn echo_once<L>(listener: &mut L) -> L::Addr
     where
@@ -251,7 +251,7 @@ fn generic_code_takes_the_listener() {
     {
         let (mut stream, peer) = listener.accept().await.expect("a connection");
         let byte = stream.read_u8().await.expect("a byte");
-        stream.write_u8(byte).await.expect("room");
+        stream.write_u8(byte).await.expect("capacity");
         stream.shutdown().await.expect("an acknowledgement");
         peer
     }
@@ -261,7 +261,7 @@ fn generic_code_takes_the_listener() {
         let addr = tokio_util::net::Listener::local_addr(&listener).expect("an address");
         let client = async {
             let mut stream = KcpStream::connect_with(addr, config()).await.expect("a stream");
-            stream.write_u8(5).await.expect("room");
+            stream.write_u8(5).await.expect("capacity");
             assert_eq!(stream.read_u8().await.expect("an echo"), 5);
             stream.local_addr().expect("an address").port()
         };
@@ -272,7 +272,7 @@ fn generic_code_takes_the_listener() {
 }
 
 #[test]
-fn a_service_is_told_both_addresses() {
+fn connect_info_has_both_addresses() {
     one_thread().block_on(guarded(async {
         let pair = pair(config()).await;
         let info: KcpConnectInfo = pair.server.connect_info();
@@ -282,7 +282,7 @@ fn a_service_is_told_both_addresses() {
     }));
 }
 
-/// The runtime that drives an endpoint may end before whoever accepts.
+/// The runtime that drives an endpoint may end before the task that accepts.
 #[test]
 fn servers_on_an_ended_endpoint_do_not_spin() {
     let driving = one_thread();
@@ -300,7 +300,7 @@ fn servers_on_an_ended_endpoint_do_not_spin() {
 }
 
 #[test]
-fn a_connector_refuses_what_it_cannot_dial() {
+fn connector_rejects_uris_that_it_cannot_connect_to() {
     use tower_service::Service;
 
     one_thread().block_on(guarded(async {

@@ -1,4 +1,4 @@
-//! Endpoints made by hand: what they take over, dial, accept and refuse.
+//! `Endpoint`: sockets taken over, connect, accept, filters and rebinding.
 
 mod common;
 
@@ -18,7 +18,7 @@ fn std_socket() -> std::net::UdpSocket {
     std::net::UdpSocket::bind(LOCAL).unwrap()
 }
 
-/// Exchanges a few bytes over a new conversation, which is returned.
+/// Exchanges a few bytes over a new connection, which is returned.
 async fn converse(from: &Endpoint, listener: &KcpListener) -> (KcpStream, KcpStream) {
     let to = listener.local_addr().unwrap();
     let mut client = from.connect(to).await.unwrap();
@@ -32,7 +32,7 @@ async fn converse(from: &Endpoint, listener: &KcpListener) -> (KcpStream, KcpStr
 }
 
 #[test]
-fn sockets_of_the_application_are_taken_over() {
+fn from_socket_takes_over_sockets_of_the_application() {
     on_both_runtimes(|| async {
         let (one, two, three) = (std_socket(), std_socket(), std_socket());
         let addrs = [&one, &two, &three].map(|socket| socket.local_addr().unwrap());
@@ -56,7 +56,7 @@ fn sockets_of_the_application_are_taken_over() {
 }
 
 #[test]
-fn a_refused_configuration_takes_no_socket() {
+fn invalid_config_takes_no_socket() {
     on_both_runtimes(|| async {
         let errors = [
             Endpoint::from_std(std_socket(), Config::new().mtu(1)).unwrap_err(),
@@ -71,13 +71,13 @@ fn a_refused_configuration_takes_no_socket() {
 }
 
 #[test]
-fn sockets_are_taken_over_inside_a_runtime_only() {
+fn from_socket_needs_a_runtime() {
     let error = KcpListener::try_from(std_socket()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Other);
 }
 
 #[test]
-fn one_listener_at_a_time() {
+fn listen_rejects_a_second_listener() {
     on_both_runtimes(|| async {
         let (endpoint, peer) =
             (Endpoint::bind(LOCAL).await.unwrap(), Endpoint::bind(LOCAL).await.unwrap());
@@ -86,18 +86,18 @@ fn one_listener_at_a_time() {
         assert_eq!(error.kind(), ErrorKind::AddrInUse);
         let addr = endpoint.local_addr().unwrap().to_string();
         assert!(error.to_string().contains(&addr), "{error}");
-        let conversation = converse(&peer, &first).await;
+        let connection = converse(&peer, &first).await;
         drop(first);
         let second = endpoint.listen().await.unwrap();
         converse(&peer, &second).await;
-        drop(conversation);
+        drop(connection);
         let bound = KcpListener::bind(LOCAL).await.unwrap();
         assert_eq!(bound.endpoint().listen().await.unwrap_err().kind(), ErrorKind::AddrInUse);
     });
 }
 
 #[test]
-fn both_ends_dial_each_other_over_two_sockets() {
+fn endpoints_connect_to_each_other_over_two_sockets() {
     on_both_runtimes(|| async {
         let (one, two) =
             (Endpoint::bind(LOCAL).await.unwrap(), Endpoint::bind(LOCAL).await.unwrap());
@@ -110,7 +110,7 @@ fn both_ends_dial_each_other_over_two_sockets() {
 }
 
 #[test]
-fn conversation_ids_of_choice() {
+fn connect_with_a_chosen_conversation_id() {
     on_both_runtimes(|| async {
         let listener = KcpListener::bind(LOCAL).await.unwrap();
         let addr = listener.local_addr().unwrap();
@@ -137,7 +137,7 @@ fn conversation_ids_of_choice() {
 }
 
 #[test]
-fn peers_that_the_socket_cannot_reach_are_named() {
+fn connect_error_names_the_unreachable_peer() {
     on_both_runtimes(|| async {
         let endpoint = Endpoint::bind(LOCAL).await.unwrap();
         let local = endpoint.local_addr().unwrap();
@@ -161,7 +161,7 @@ fn peers_that_the_socket_cannot_reach_are_named() {
 }
 
 #[test]
-fn addresses_without_a_route_are_passed_over() {
+fn connect_skips_addresses_without_a_route() {
     on_both_runtimes(|| async {
         let listener = KcpListener::bind(LOCAL).await.unwrap();
         let good = listener.local_addr().unwrap();
@@ -176,7 +176,7 @@ fn addresses_without_a_route_are_passed_over() {
 }
 
 #[test]
-fn socket_settings_that_fail_are_named() {
+fn socket_option_errors_name_the_option() {
     on_both_runtimes(|| async {
         let mut config = Config::new();
         config.socket.device = Some("no-such-dev".into());
@@ -191,7 +191,7 @@ fn socket_settings_that_fail_are_named() {
     });
 }
 
-/// Forwards between whoever spoke last and `server`, as a device does that keeps a client's place
+/// Forwards between the latest sender and `server`, as a NAT does that keeps a client's place
 /// while its address changes. Returns where it listens.
 async fn relay(server: SocketAddr) -> SocketAddr {
     let (outside, inside) =
@@ -219,7 +219,7 @@ async fn relay(server: SocketAddr) -> SocketAddr {
 }
 
 #[test]
-fn conversations_go_on_over_another_socket() {
+fn rebind_keeps_the_connections() {
     on_both_runtimes(|| async {
         let listener = KcpListener::bind(LOCAL).await.unwrap();
         let via = relay(listener.local_addr().unwrap()).await;
@@ -256,7 +256,7 @@ fn conversations_go_on_over_another_socket() {
 }
 
 #[test]
-fn a_socket_that_cannot_reach_everyone_is_refused() {
+fn rebind_rejects_a_socket_that_cannot_reach_every_peer() {
     on_both_runtimes(|| async {
         let Ok(v6) = std::net::UdpSocket::bind("[::1]:0") else { return };
         let listener = KcpListener::bind(LOCAL).await.unwrap();
@@ -276,7 +276,7 @@ fn a_socket_that_cannot_reach_everyone_is_refused() {
 }
 
 #[test]
-fn another_protocol_shares_the_port() {
+fn packet_filter_shares_the_port_with_another_protocol() {
     on_both_runtimes(|| async {
         let (questions, mut asked) = mpsc::unbounded_channel();
         let config = Config::new().packet_filter(move |from, datagram| {
@@ -317,7 +317,7 @@ fn another_protocol_shares_the_port() {
 }
 
 #[test]
-fn who_is_not_admitted_is_counted_and_waits_outside() {
+fn accept_filter_rejection_is_counted_and_may_be_lifted() {
     on_both_runtimes(|| async {
         let admitted = Arc::new(std::sync::atomic::AtomicBool::new(false));
         let open = admitted.clone();
@@ -329,7 +329,7 @@ fn who_is_not_admitted_is_counted_and_waits_outside() {
         until(|| listener.stats().refused_accept_filter > 0).await;
         assert_eq!(listener.stats().passive_opens, 0);
         admitted.store(true, std::sync::atomic::Ordering::Relaxed);
-        // Its opening is repeated.
+        // Its initial segment is retransmitted.
         assert_eq!(listener.accept().await.unwrap().0.conv(), stream.conv());
     });
 }

@@ -25,7 +25,7 @@ async fn endpoint() -> Endpoint {
 }
 
 #[test]
-fn port_zero_is_a_free_port() {
+fn bind_to_port_0_picks_a_free_port() {
     on_both_runtimes(|| async {
         let (one, two) = (listener(Config::new()).await, listener(Config::new()).await);
         let ports = [&one, &two].map(|listener| listener.local_addr().unwrap().port());
@@ -37,7 +37,7 @@ fn port_zero_is_a_free_port() {
 }
 
 #[test]
-fn names_are_resolved() {
+fn bind_and_connect_resolve_names() {
     on_both_runtimes(|| async {
         let listener = KcpListener::bind("localhost:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -49,7 +49,7 @@ fn names_are_resolved() {
 }
 
 #[test]
-fn a_dropped_listener_leaves_its_streams_alone_and_takes_no_more() {
+fn dropped_listener_keeps_accepted_streams_and_accepts_no_more() {
     on_both_runtimes(|| async {
         let Pair { mut client, mut server, listener } = pair(Config::new()).await;
         let addr = listener.local_addr().unwrap();
@@ -68,7 +68,7 @@ fn a_dropped_listener_leaves_its_streams_alone_and_takes_no_more() {
 }
 
 #[test]
-fn a_socket_is_free_again_once_nobody_needs_it() {
+fn socket_is_released_with_its_last_user() {
     on_both_runtimes(|| async {
         let Pair { client, server, listener } = pair(Config::new()).await;
         let addr = listener.local_addr().unwrap();
@@ -81,7 +81,7 @@ fn a_socket_is_free_again_once_nobody_needs_it() {
 }
 
 #[test]
-fn streams_come_one_after_the_other() {
+fn accept_returns_streams_in_order() {
     on_both_runtimes(|| async {
         let (listener, endpoint) = (listener(Config::new()).await, endpoint().await);
         let mut clients = Vec::new();
@@ -102,7 +102,7 @@ fn streams_come_one_after_the_other() {
 
 #[cfg(feature = "stream")]
 #[test]
-fn incoming_is_a_stream_too() {
+fn incoming_is_a_futures_stream() {
     use futures_core::Stream;
     on_both_runtimes(|| async {
         let (listener, endpoint) = (listener(Config::new()).await, endpoint().await);
@@ -114,7 +114,7 @@ fn incoming_is_a_stream_too() {
 }
 
 #[test]
-fn several_tasks_accept_and_each_stream_goes_to_one() {
+fn concurrent_accepts_get_each_stream_once() {
     on_both_runtimes(|| async {
         let (listener, endpoint) = (Arc::new(listener(Config::new()).await), endpoint().await);
         let (found, mut accepted) = mpsc::unbounded_channel();
@@ -144,7 +144,7 @@ fn several_tasks_accept_and_each_stream_goes_to_one() {
 }
 
 #[test]
-fn one_socket_dials_and_listens() {
+fn one_socket_connects_and_listens() {
     on_both_runtimes(|| async {
         let (one, two) = (listener(Config::new()).await, listener(Config::new()).await);
         let mut there = one.endpoint().connect(two.local_addr().unwrap()).await.unwrap();
@@ -162,7 +162,7 @@ fn one_socket_dials_and_listens() {
 }
 
 #[test]
-fn conversations_of_one_address_do_not_mix() {
+fn connections_of_one_address_do_not_mix() {
     on_both_runtimes(|| async {
         let (listener, endpoint) = (listener(Config::new()).await, endpoint().await);
         let addr = listener.local_addr().unwrap();
@@ -180,11 +180,11 @@ fn conversations_of_one_address_do_not_mix() {
 }
 
 #[test]
-fn garbage_is_counted_by_reason_and_opens_nothing() {
+fn malformed_datagrams_are_counted_by_reason_and_accept_nothing() {
     on_both_runtimes(|| async {
         let listener = listener(Config::new()).await;
-        let stranger = silent_peer().await;
-        stranger.connect(listener.local_addr().unwrap()).await.unwrap();
+        let unknown = silent_peer().await;
+        unknown.connect(listener.local_addr().unwrap()).await.unwrap();
 
         let mut wrong_length = segment(7, PUSH, 0, 0, b"hello");
         wrong_length.pop();
@@ -192,14 +192,14 @@ fn garbage_is_counted_by_reason_and_opens_nothing() {
         two_convs.extend(segment(8, PUSH, 0, 0, b"hello"));
         let malformed = [segment(7, 99, 0, 0, b""), wrong_length, two_convs];
         let short = [vec![1], vec![2; 23]];
-        // Well-formed, but no opening: the middle of a stream, an acknowledgement.
+        // Well-formed, but no initial segment: the middle of a stream, an acknowledgement.
         let unknown = [
             segment(7, PUSH, 5, 0, b"x"),
             segment(7, PUSH, 0, 3, b"x"),
             segment(7, ACK, 0, 0, b""),
         ];
         for datagram in malformed.iter().chain(&short).chain(&unknown) {
-            stranger.send(datagram).await.unwrap();
+            unknown.send(datagram).await.unwrap();
         }
         until(|| {
             let stats = listener.stats();
@@ -216,26 +216,26 @@ fn garbage_is_counted_by_reason_and_opens_nothing() {
         );
         assert!(is_pending(listener.accept()).await);
 
-        // It takes an opening to open.
-        stranger.send(&segment(7, PUSH, 0, 0, b"hello")).await.unwrap();
+        // Only an initial segment opens a connection.
+        unknown.send(&segment(7, PUSH, 0, 0, b"hello")).await.unwrap();
         let (mut stream, peer) = listener.accept().await.unwrap();
-        assert_eq!((stream.conv(), peer), (7, stranger.local_addr().unwrap()));
+        assert_eq!((stream.conv(), peer), (7, unknown.local_addr().unwrap()));
         assert_eq!(read(&mut stream, 5).await, b"hello");
     });
 }
 
 #[test]
-fn garbage_between_two_peers_does_not_disturb_them() {
+fn malformed_datagrams_do_not_disturb_a_connection() {
     on_both_runtimes(|| async {
         let Pair { mut client, mut server, listener } = pair(Config::new()).await;
-        let stranger = silent_peer().await;
+        let unknown = silent_peer().await;
         let addr = listener.local_addr().unwrap();
         for seed in 0..500 {
             let garbage = bytes(seed, (seed % 100) as usize);
-            stranger.send_to(&garbage, addr).await.unwrap();
-            // The conversation's own number, from elsewhere.
+            unknown.send_to(&garbage, addr).await.unwrap();
+            // The conversation id of the connection, from another address.
             let foreign = segment(client.conv(), ACK, 1, 1, b"");
-            stranger.send_to(&foreign, addr).await.unwrap();
+            unknown.send_to(&foreign, addr).await.unwrap();
         }
         client.write_all(b"undisturbed").await.unwrap();
         assert_eq!(read(&mut server, 11).await, b"undisturbed");
@@ -244,7 +244,7 @@ fn garbage_between_two_peers_does_not_disturb_them() {
 }
 
 #[test]
-fn a_full_backlog_refuses_until_there_is_room() {
+fn full_backlog_rejects_until_accept() {
     on_both_runtimes(|| async {
         let mut config = Config::new();
         config.limits.backlog = 1;
@@ -254,13 +254,13 @@ fn a_full_backlog_refuses_until_there_is_room() {
         let second = dial(&endpoint, &listener).await;
         until(|| listener.stats().refused_backlog > 0).await;
         assert_eq!(listener.accept().await.unwrap().0.conv(), first.conv());
-        // Its opening is repeated.
+        // Its initial segment is retransmitted.
         assert_eq!(listener.accept().await.unwrap().0.conv(), second.conv());
     });
 }
 
 #[test]
-fn the_connection_limit_holds_for_both_directions() {
+fn max_connections_limits_accept_and_connect() {
     on_both_runtimes(|| async {
         let mut config = Config::new();
         config.limits.max_connections = 1;
@@ -272,7 +272,7 @@ fn the_connection_limit_holds_for_both_directions() {
         until(|| listener.stats().refused_max_connections > 0).await;
         let error = listener.endpoint().connect(addr).await.unwrap_err();
         assert!(error.to_string().contains("max_connections"), "{error}");
-        // Room again.
+        // Capacity again.
         drop((first, server));
         let (server, _) = listener.accept().await.unwrap();
         assert_eq!(server.conv(), second.conv());
@@ -280,7 +280,7 @@ fn the_connection_limit_holds_for_both_directions() {
 }
 
 #[test]
-fn streams_nobody_accepted_are_let_go_with_the_listener() {
+fn dropped_listener_resets_unaccepted_streams() {
     on_both_runtimes(|| async {
         let Pair { client: _client, server, listener } = pair(Config::new()).await;
         let addr = listener.local_addr().unwrap();

@@ -1,4 +1,4 @@
-//! What the heap holds for conversations that rest, counted by the allocator.
+//! Heap memory of idle connections, counted by the allocator.
 
 mod common;
 
@@ -10,7 +10,7 @@ use kcpx::{Config, Endpoint, KcpStream};
 use tokio::io::AsyncWriteExt;
 
 const CONNECTIONS: usize = 500;
-/// Bytes that one end of a resting conversation may hold, its share of all tables included. Both
+/// Bytes that one end of an idle connection may hold, its share of all tables included. Both
 /// ends are in this process.
 const LIMIT: usize = 3_840;
 
@@ -38,7 +38,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Both ends of conversations over two sockets.
+/// Both ends of connections over two sockets.
 struct Many {
     ends: Vec<(KcpStream, KcpStream)>,
     before: usize,
@@ -83,7 +83,7 @@ async fn exchange(client: &mut KcpStream, server: &mut KcpStream, sent: &[u8]) {
 }
 
 #[test]
-fn resting_conversations_are_small() {
+fn idle_connections_stay_within_the_memory_limit() {
     one_thread().block_on(guarded(async {
         let mut many = Many::open().await;
         until(|| many.per_end() <= LIMIT).await;

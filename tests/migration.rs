@@ -1,4 +1,4 @@
-//! A client that changes its address in the middle of a conversation.
+//! A client that changes its address in the middle of a connection.
 
 mod common;
 
@@ -16,7 +16,7 @@ fn config(algorithm: Algorithm, migration: Migration) -> Config {
 }
 
 #[test]
-fn a_conversation_goes_on_from_another_socket() {
+fn migration_keeps_the_connection() {
     on_both_runtimes(|| async {
         for (algorithm, migration) in [
             (Algorithm::Aes128Gcm, Migration::Authenticated),
@@ -40,11 +40,11 @@ fn a_conversation_goes_on_from_another_socket() {
 
             let (mut back, mut out) = client.into_split();
             let sent = data.clone();
-            let moving = endpoint.clone();
+            let migrating = endpoint.clone();
             let writing = tokio::spawn(async move {
                 let (before, after) = sent.split_at(sent.len() / 2);
                 out.write_all(before).await.unwrap();
-                moving.rebind("127.0.0.1:0").await.unwrap();
+                migrating.rebind("127.0.0.1:0").await.unwrap();
                 out.write_all(after).await.unwrap();
                 out.shutdown().await.unwrap();
             });
@@ -62,12 +62,12 @@ fn a_conversation_goes_on_from_another_socket() {
 }
 
 #[test]
-fn a_server_that_was_not_asked_to_follows_nobody() {
+fn migration_off_ends_with_dead_peer() {
     on_both_runtimes(|| async {
-        let mut patient = config(Algorithm::Aes128Gcm, Migration::Off);
-        patient.kcp.dead_peer_timeout = Some(Duration::from_secs(2));
-        let listener = KcpListener::bind_with("127.0.0.1:0", patient.clone()).await.unwrap();
-        let endpoint = Endpoint::bind_with("127.0.0.1:0", patient).await.unwrap();
+        let mut config = config(Algorithm::Aes128Gcm, Migration::Off);
+        config.kcp.dead_peer_timeout = Some(Duration::from_secs(2));
+        let listener = KcpListener::bind_with("127.0.0.1:0", config.clone()).await.unwrap();
+        let endpoint = Endpoint::bind_with("127.0.0.1:0", config).await.unwrap();
         let mut client = endpoint.connect(listener.local_addr().unwrap()).await.unwrap();
         client.write_all(b"!").await.unwrap();
         client.established().await.unwrap();
@@ -79,7 +79,7 @@ fn a_server_that_was_not_asked_to_follows_nobody() {
 }
 
 #[test]
-fn following_needs_a_cipher_that_is_worth_it() {
+fn migration_requires_an_aead_cipher() {
     for (algorithm, migration, allowed) in [
         (Algorithm::Null, Migration::Authenticated, false),
         (Algorithm::Aes128, Migration::Authenticated, false),

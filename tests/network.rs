@@ -1,4 +1,4 @@
-//! What the system's network does: ports that nobody has, and both IP versions on one socket.
+//! The system's network: port unreachable errors, and both IP versions on one socket.
 
 mod common;
 
@@ -11,7 +11,7 @@ use tokio::io::AsyncWriteExt;
 
 const LOCAL: &str = "127.0.0.1:0";
 
-/// A socket whose port refuses everybody until it is given to a server. Nobody else can take it
+/// A socket whose port is unreachable until it is given to a server. No other program can take it
 /// meanwhile.
 fn refusing() -> std::net::UdpSocket {
     let socket = std::net::UdpSocket::bind(LOCAL).unwrap();
@@ -26,7 +26,7 @@ fn start(refusing: std::net::UdpSocket, client: SocketAddr) -> KcpListener {
 }
 
 #[test]
-fn a_server_that_starts_late_is_found_after_refusals() {
+fn port_unreachable_is_a_transient_error_until_the_server_starts() {
     on_both_runtimes(|| async {
         let server = refusing();
         let addr = server.local_addr().unwrap();
@@ -56,7 +56,7 @@ fn a_server_that_starts_late_is_found_after_refusals() {
 }
 
 #[test]
-fn a_stream_connects_to_a_server_that_starts_after_it() {
+fn connect_before_the_server_starts_succeeds() {
     on_both_runtimes(|| async {
         let server = refusing();
         let mut client = KcpStream::connect(server.local_addr().unwrap()).await.unwrap();
@@ -72,7 +72,7 @@ fn a_stream_connects_to_a_server_that_starts_after_it() {
 }
 
 #[test]
-fn a_wildcard_v6_listener_serves_v4_clients_under_their_plain_address() {
+fn wildcard_ipv6_listener_reports_ipv4_clients_as_ipv4() {
     on_both_runtimes(|| async {
         // Machines without IPv6 exist.
         let Ok(listener) = KcpListener::bind("[::]:0").await else { return };

@@ -36,13 +36,13 @@ fn sockets(addr: SocketAddr) -> usize {
     let local = format!(" {ip:08X}:{:04X} ", v4.port());
     let table = std::fs::read_to_string("/proc/net/udp").unwrap();
     // While others come and go a line can be there twice, or not at all: by the number of the file a
-    // socket counts once, and whoever counts waits for what there should be.
+    // socket counts once, and the test waits for the expected count.
     let mine = table.lines().filter(|line| line.contains(&local));
     mine.filter_map(|line| line.split_whitespace().nth(9)).collect::<HashSet<_>>().len()
 }
 
 #[test]
-fn all_shards_accept_and_serve() {
+fn shards_all_accept_and_serve() {
     const CLIENTS: usize = 200;
     const LEN: usize = 20_000;
     on_both_runtimes(|| async {
@@ -68,7 +68,7 @@ fn all_shards_accept_and_serve() {
             let (mut stream, _) = listener.accept().await.unwrap();
             assert_eq!(stream.local_addr().unwrap(), addr);
             // The endpoint of a stream is that of its socket alone. The first look at each tells
-            // the sockets apart by how many conversations they have.
+            // the sockets apart by how many connections they have.
             let endpoint = stream.endpoint();
             servers.spawn(async move {
                 let data = read(&mut stream, LEN).await;
@@ -83,7 +83,7 @@ fn all_shards_accept_and_serve() {
         while let Some(opened) = servers.join_next().await {
             *shares.entry(opened.unwrap()).or_default() += 1;
         }
-        println!("conversations of the shards, and how many saw so many: {shares:?}");
+        println!("connections per shard, and how often that was seen: {shares:?}");
         assert!(shares.keys().all(|opened| *opened < CLIENTS as u64), "one socket has them all");
         listener.wait_idle().await;
         let stats = listener.stats();
@@ -92,7 +92,7 @@ fn all_shards_accept_and_serve() {
     });
 }
 
-/// Conversations from sockets of their own, both ends of each.
+/// Connections from sockets of their own, both ends of each.
 async fn pairs(listener: &KcpListener, addr: SocketAddr, count: usize) -> Vec<[KcpStream; 2]> {
     let mut pairs = Vec::new();
     for _ in 0..count {
@@ -103,19 +103,19 @@ async fn pairs(listener: &KcpListener, addr: SocketAddr, count: usize) -> Vec<[K
 }
 
 #[test]
-fn every_socket_stays_until_the_last_conversation_is_over() {
+fn shard_sockets_stay_until_the_last_connection_ends() {
     on_both_runtimes(|| async {
         let (listener, addr) = sharded(config()).await;
         let mut pairs = pairs(&listener, addr, 24).await;
         drop(listener);
-        // All but one conversation end, and with them all drivers but one.
+        // All but one connection end, and with them all drivers but one.
         while pairs.len() > 1 {
             for mut stream in pairs.pop().unwrap() {
                 stream.shutdown().await.unwrap();
             }
         }
         let [mut client, mut server] = pairs.pop().unwrap();
-        // The drivers stay for what peers may repeat, and then only two are left, one of each side.
+        // The drivers stay for TIME-WAIT, and then only two are left, one of each side.
         let tasks = tokio::runtime::Handle::current().metrics();
         until(|| tasks.num_alive_tasks() == 2).await;
         for _ in 0..20 {
@@ -133,7 +133,7 @@ fn every_socket_stays_until_the_last_conversation_is_over() {
 }
 
 #[test]
-fn an_address_in_use_is_refused_and_nothing_stays_bound() {
+fn shards_reject_an_address_in_use_and_stay_unbound() {
     on_both_runtimes(|| async {
         let (listener, addr) = sharded(config()).await;
         for shards in [1, SHARDS] {
@@ -152,7 +152,7 @@ fn an_address_in_use_is_refused_and_nothing_stays_bound() {
 }
 
 #[test]
-fn what_needs_an_address_of_its_own_is_refused() {
+fn shards_reject_options_that_need_one_socket() {
     on_both_runtimes(|| async {
         let (listener, addr) = sharded(config()).await;
         let (_client, server) = open(&listener, addr, config()).await;
@@ -177,16 +177,16 @@ fn what_needs_an_address_of_its_own_is_refused() {
             let error = config().shards(shards).validate().unwrap_err();
             assert!(matches!(error, ConfigError::OutOfRange { min: 1, max: 64, .. }), "{error}");
         }
-        let mut moving = config().shards(2).cipher(cipher());
-        moving.migration = Migration::Authenticated;
-        let error = moving.validate().unwrap_err();
+        let mut migratory = config().shards(2).cipher(cipher());
+        migratory.migration = Migration::Authenticated;
+        let error = migratory.validate().unwrap_err();
         assert!(matches!(error, ConfigError::Requires { field: "migration", .. }), "{error}");
-        assert!(moving.shards(1).validate().is_ok());
+        assert!(migratory.shards(1).validate().is_ok());
     });
 }
 
 #[test]
-fn a_recorded_opening_is_worth_nothing_at_any_shard() {
+fn replayed_initial_segment_is_dropped_by_every_shard() {
     const SOURCES: usize = 40;
     on_both_runtimes(|| async {
         let config = config().cipher(cipher());
@@ -196,11 +196,11 @@ fn a_recorded_opening_is_worth_nothing_at_any_shard() {
         let mut client =
             KcpStream::connect_with(relay.local_addr().unwrap(), config).await.unwrap();
         client.write_all(b"once").await.unwrap();
-        let mut opening = [0; 1_500];
-        let (len, _) = relay.recv_from(&mut opening).await.unwrap();
+        let mut initial = [0; 1_500];
+        let (len, _) = relay.recv_from(&mut initial).await.unwrap();
         for _ in 0..SOURCES {
             let source = UdpSocket::bind("127.0.0.1:0").await.unwrap();
-            source.send_to(&opening[..len], addr).await.unwrap();
+            source.send_to(&initial[..len], addr).await.unwrap();
         }
         until(|| listener.stats().received_datagrams >= SOURCES as u64).await;
         let stats = listener.stats();

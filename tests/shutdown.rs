@@ -1,4 +1,4 @@
-//! How conversations end, over real loopback sockets.
+//! How connections end, over real loopback sockets.
 
 mod common;
 
@@ -23,14 +23,14 @@ fn hasty() -> Config {
 }
 
 /// A stream to a peer that never answers.
-async fn to_silence(config: Config) -> (KcpStream, UdpSocket) {
+async fn to_silent_peer(config: Config) -> (KcpStream, UdpSocket) {
     let silent = silent_peer().await;
     let stream = KcpStream::connect_with(silent.local_addr().unwrap(), config).await.unwrap();
     (stream, silent)
 }
 
 #[test]
-fn shutdown_waits_until_everything_is_delivered() {
+fn shutdown_waits_until_everything_is_acked() {
     on_both_runtimes(|| async {
         let Pair { mut client, mut server, listener: _listener } = pair(Config::new()).await;
         let data = bytes(1, 4 << 20);
@@ -84,18 +84,18 @@ fn shutdown_closes_one_direction() {
 }
 
 #[test]
-fn shutdown_of_a_stream_that_wrote_nothing_is_ok_at_once() {
+fn shutdown_without_data_is_ok_at_once() {
     on_both_runtimes(|| async {
-        let (mut stream, _silent) = to_silence(Config::new()).await;
+        let (mut stream, _silent) = to_silent_peer(Config::new()).await;
         stream.shutdown().await.unwrap();
         assert_eq!(stream.stats().sent_datagrams, 0);
     });
 }
 
 #[test]
-fn shutdown_towards_silence_fails_after_the_linger_time() {
+fn shutdown_to_a_silent_peer_fails_after_linger() {
     on_both_runtimes(|| async {
-        let (mut stream, _silent) = to_silence(Config::new().linger(SECOND)).await;
+        let (mut stream, _silent) = to_silent_peer(Config::new().linger(SECOND)).await;
         stream.write_all(b"anyone?").await.unwrap();
         assert_eq!(cause(stream.shutdown().await), ConnectionError::LingerTimeout);
         assert_eq!(stream.error(), Some(ConnectionError::LingerTimeout));
@@ -104,13 +104,13 @@ fn shutdown_towards_silence_fails_after_the_linger_time() {
 }
 
 #[test]
-fn a_stream_dropped_in_the_middle_of_a_write_delivers_what_was_taken() {
+fn drop_during_a_write_delivers_what_was_accepted() {
     on_both_runtimes(|| async {
         let Pair { mut client, mut server, listener: _listener } = pair(Config::new()).await;
         let endpoint = client.endpoint();
         let data = bytes(3, 8 << 20);
         let mut taken = 0;
-        // Until everything on the way is full, since nobody reads yet; the last write is dropped.
+        // Until every buffer on the way is full, without a reader yet; the last write is dropped.
         while let Some(count) = tokio::select! {
             biased;
             count = client.write(&data[taken..]) => Some(count.unwrap()),
@@ -130,9 +130,9 @@ fn a_stream_dropped_in_the_middle_of_a_write_delivers_what_was_taken() {
 }
 
 #[test]
-fn wait_idle_waits_for_what_was_dropped_and_for_nothing_else() {
+fn wait_idle_waits_for_dropped_streams_only() {
     on_both_runtimes(|| async {
-        let (mut stream, _silent) = to_silence(Config::new().linger(SECOND)).await;
+        let (mut stream, _silent) = to_silent_peer(Config::new().linger(SECOND)).await;
         let endpoint = stream.endpoint();
         stream.write_all(b"anyone?").await.unwrap();
         // An open stream does not count, delivered or not.
@@ -145,7 +145,7 @@ fn wait_idle_waits_for_what_was_dropped_and_for_nothing_else() {
 }
 
 #[test]
-fn an_accepted_stream_that_is_dropped_delivers_too() {
+fn drop_of_an_accepted_stream_delivers() {
     on_both_runtimes(|| async {
         let Pair { mut client, mut server, listener } = pair(Config::new()).await;
         let data = bytes(4, 1 << 20);
@@ -162,9 +162,9 @@ fn an_accepted_stream_that_is_dropped_delivers_too() {
 }
 
 #[test]
-fn without_linger_a_drop_delivers_nothing_more() {
+fn linger_0_delivers_nothing_after_drop() {
     on_both_runtimes(|| async {
-        let (mut stream, _silent) = to_silence(Config::new().linger(Duration::ZERO)).await;
+        let (mut stream, _silent) = to_silent_peer(Config::new().linger(Duration::ZERO)).await;
         let endpoint = stream.endpoint();
         stream.write_all(&bytes(5, 100_000)).await.unwrap();
         drop(stream);
@@ -174,11 +174,11 @@ fn without_linger_a_drop_delivers_nothing_more() {
 }
 
 #[test]
-fn what_a_stream_says_about_lingering_holds_when_it_is_dropped() {
+fn set_linger_applies_at_drop() {
     on_both_runtimes(|| async {
         // Neither would end within the time of a test otherwise.
         for time in [SECOND, Duration::ZERO] {
-            let (mut stream, _silent) = to_silence(Config::new().linger(3_600 * SECOND)).await;
+            let (mut stream, _silent) = to_silent_peer(Config::new().linger(3_600 * SECOND)).await;
             let endpoint = stream.endpoint();
             stream.write_all(b"anyone?").await.unwrap();
             stream.set_linger(Some(time)).unwrap();
@@ -191,9 +191,9 @@ fn what_a_stream_says_about_lingering_holds_when_it_is_dropped() {
 }
 
 #[test]
-fn a_linger_of_more_than_a_day_is_refused() {
+fn linger_of_more_than_a_day_is_rejected() {
     on_both_runtimes(|| async {
-        let (stream, _silent) = to_silence(Config::new()).await;
+        let (stream, _silent) = to_silent_peer(Config::new()).await;
         let error = stream.set_linger(Some(90_000 * SECOND)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
         assert_eq!(error.to_string(), "linger (ms) is 90000000, allowed is 0 to 86400000");
@@ -206,9 +206,9 @@ fn a_linger_of_more_than_a_day_is_refused() {
 }
 
 #[test]
-fn abort_ends_a_conversation_at_once() {
+fn abort_ends_the_connection_at_once() {
     on_both_runtimes(|| async {
-        let (mut stream, _silent) = to_silence(Config::new()).await;
+        let (mut stream, _silent) = to_silent_peer(Config::new()).await;
         let endpoint = stream.endpoint();
         stream.write_all(&bytes(6, 100_000)).await.unwrap();
         stream.abort();
@@ -218,11 +218,11 @@ fn abort_ends_a_conversation_at_once() {
 }
 
 #[test]
-fn a_peer_that_is_gone_ends_the_conversation_for_everyone_who_waits() {
+fn dead_peer_wakes_every_waiter_with_an_error() {
     on_both_runtimes(|| async {
         let mut config = hasty();
         config.send_buffer = 1_000;
-        let (stream, _silent) = to_silence(config).await;
+        let (stream, _silent) = to_silent_peer(config).await;
         let (mut reader, mut writer) = stream.into_split();
         let data = bytes(7, 4 << 20);
         let (written, got) = tokio::join!(writer.write_all(&data), reader.read_u8());
@@ -242,16 +242,16 @@ fn a_peer_that_is_gone_ends_the_conversation_for_everyone_who_waits() {
 }
 
 #[test]
-fn waiting_for_a_peer_that_never_answers_ends_too() {
+fn established_fails_after_the_dead_peer_timeout() {
     on_both_runtimes(|| async {
-        let (mut stream, _silent) = to_silence(hasty()).await;
+        let (mut stream, _silent) = to_silent_peer(hasty()).await;
         stream.write_all(b"anyone?").await.unwrap();
         assert_eq!(cause(stream.established().await), ConnectionError::DeadPeer);
     });
 }
 
 #[test]
-fn an_idle_conversation_ends_with_its_own_error_after_the_buffered_bytes() {
+fn idle_timeout_is_reported_after_the_buffered_bytes() {
     on_both_runtimes(|| async {
         let idle = Config::new().keepalive(None).idle_timeout(Some(SECOND));
         let listener = listener(Config::new()).await;
@@ -271,7 +271,7 @@ fn an_idle_conversation_ends_with_its_own_error_after_the_buffered_bytes() {
 }
 
 #[test]
-fn keepalive_keeps_an_idle_conversation() {
+fn keepalive_prevents_the_idle_timeout() {
     on_both_runtimes(|| async {
         let mut config = Config::new().keepalive(Some(SECOND)).idle_timeout(Some(2 * SECOND));
         config.kcp.dead_peer_timeout = Some(2 * SECOND);
@@ -286,7 +286,7 @@ fn keepalive_keeps_an_idle_conversation() {
 }
 
 #[test]
-fn the_end_of_a_runtime_wakes_whoever_waits_elsewhere() {
+fn runtime_shutdown_wakes_waiters_on_other_runtimes() {
     for driving in [one_thread(), two_threads()] {
         // The driver of a socket lives in the runtime that opened it; the waiting tasks do not.
         // What one side writes is more than the other, which does not read, can hold.
@@ -327,7 +327,7 @@ fn the_end_of_a_runtime_wakes_whoever_waits_elsewhere() {
 }
 
 #[test]
-fn a_runtime_that_is_dropped_while_tasks_wait_does_not_hang() {
+fn runtime_drop_with_waiting_tasks_does_not_hang() {
     for runtime in [one_thread(), two_threads()] {
         let (started, waits) = std::sync::mpsc::channel();
         runtime.block_on(guarded(async {

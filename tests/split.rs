@@ -9,7 +9,7 @@ use kcpx::{Config, FecConfig, KcpStream, Mode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 
 #[test]
-fn borrowed_halves_work_at_the_same_time() {
+fn borrowed_halves_read_and_write_concurrently() {
     on_both_runtimes(|| async {
         let Pair { mut client, mut server, .. } = pair(Config::new()).await;
         let data = bytes(1, 1 << 20);
@@ -71,7 +71,7 @@ fn owned_halves_work_in_two_tasks_and_reunite() {
 }
 
 #[test]
-fn halves_of_different_streams_are_given_back() {
+fn reunite_of_different_streams_returns_both_halves() {
     on_both_runtimes(|| async {
         let mut first = pair(Config::new()).await;
         let addr = first.listener.local_addr().unwrap();
@@ -97,7 +97,7 @@ fn halves_of_different_streams_are_given_back() {
 }
 
 #[test]
-fn dropping_the_writing_half_delivers_and_leaves_reading_alone() {
+fn write_half_drop_delivers_and_keeps_reading() {
     on_both_runtimes(|| async {
         let Pair { client, mut server, listener } = pair(Config::new()).await;
         let endpoint = client.endpoint();
@@ -114,7 +114,7 @@ fn dropping_the_writing_half_delivers_and_leaves_reading_alone() {
 }
 
 #[test]
-fn a_reunited_stream_cannot_write_after_its_half_was_shut_down() {
+fn reunited_stream_stays_shut_down_for_writing() {
     on_both_runtimes(|| async {
         let Pair { client, mut server, listener: _listener } = pair(Config::new()).await;
         let (reader, mut writer) = client.into_split();
@@ -127,7 +127,7 @@ fn a_reunited_stream_cannot_write_after_its_half_was_shut_down() {
 }
 
 #[test]
-fn a_forgotten_writing_half_closes_nothing() {
+fn forgotten_write_half_does_not_shut_down() {
     on_both_runtimes(|| async {
         let Pair { client, mut server, listener: _listener } = pair(Config::new()).await;
         let endpoint = client.endpoint();
@@ -140,11 +140,11 @@ fn a_forgotten_writing_half_closes_nothing() {
 }
 
 #[test]
-fn dropping_the_reading_half_leaves_writing_alone() {
+fn read_half_drop_keeps_writing() {
     on_both_runtimes(|| async {
         let Pair { client, mut server, listener: _listener } = pair(Config::new()).await;
         let (reader, mut writer) = client.into_split();
-        server.write_all(b"nobody reads this").await.unwrap();
+        server.write_all(b"this is not read").await.unwrap();
         drop(reader);
         let data = bytes(4, 1 << 20);
         let (sent, got) = tokio::join!(writer.write_all(&data), read(&mut server, data.len()));
@@ -156,7 +156,7 @@ fn dropping_the_reading_half_leaves_writing_alone() {
 }
 
 #[test]
-fn dropping_both_halves_still_delivers() {
+fn drop_of_both_halves_delivers() {
     on_both_runtimes(|| async {
         let Pair { client, mut server, listener: _listener } = pair(Config::new()).await;
         let endpoint = client.endpoint();
@@ -202,7 +202,7 @@ fn halves_have_the_methods_of_the_stream() {
 }
 
 #[test]
-fn a_half_becomes_ready_for_what_it_can_do() {
+fn half_readiness_covers_its_own_direction_only() {
     on_both_runtimes(|| async {
         let Pair { mut client, mut server, .. } = pair(Config::new()).await;
         let refused = ErrorKind::InvalidInput;
@@ -223,7 +223,7 @@ fn a_half_becomes_ready_for_what_it_can_do() {
 }
 
 #[test]
-fn halves_have_the_datagrams_of_their_stream() {
+fn halves_send_and_receive_datagrams() {
     on_both_runtimes(|| async {
         let config = Config::new().fec(FecConfig::new(3, 1).unwrap());
         let Pair { client, server, listener: _listener } = pair(config).await;

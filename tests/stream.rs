@@ -14,7 +14,7 @@ use kcpx::{Config, KcpListener, KcpStream, Mode};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 #[test]
-fn a_stream_can_cross_threads_and_be_moved() {
+fn stream_is_send_sync_and_unpin() {
     fn check<T: Send + Sync + Unpin + std::fmt::Debug>() {}
     check::<KcpStream>();
     check::<KcpListener>();
@@ -24,7 +24,7 @@ fn a_stream_can_cross_threads_and_be_moved() {
 }
 
 #[test]
-fn what_is_sent_comes_back() {
+fn echo_returns_what_was_sent() {
     on_both_runtimes(|| async {
         let mut pair = pair(Config::new()).await;
         pair.client.write_all(b"hello").await.unwrap();
@@ -35,7 +35,7 @@ fn what_is_sent_comes_back() {
 }
 
 #[test]
-fn both_ends_agree_on_who_they_are() {
+fn addresses_and_conv_agree_on_both_ends() {
     on_both_runtimes(|| async {
         let pair = pair(Config::new()).await;
         let (client, server) = (&pair.client, &pair.server);
@@ -76,7 +76,7 @@ fn large_transfers_run_in_both_directions_at_once() {
 }
 
 #[test]
-fn empty_buffers_are_no_end_and_no_wait() {
+fn empty_buffers_neither_block_nor_signal_eof() {
     on_both_runtimes(|| async {
         let mut pair = pair(Config::new()).await;
         assert_eq!(pair.client.read(&mut []).await.unwrap(), 0);
@@ -89,7 +89,7 @@ fn empty_buffers_are_no_end_and_no_wait() {
 }
 
 #[test]
-fn vectored_writes_and_reads_keep_the_order() {
+fn vectored_io_keeps_the_order() {
     on_both_runtimes(|| async {
         let mut pair = pair(Config::new()).await;
         assert!(pair.client.is_write_vectored());
@@ -119,7 +119,7 @@ fn vectored_writes_and_reads_keep_the_order() {
 }
 
 #[test]
-fn chunks_are_the_bytes_in_order() {
+fn read_chunk_returns_the_bytes_in_order() {
     on_both_runtimes(|| async {
         let mut pair = pair(Config::new()).await;
         let data = bytes(4, 1 << 20);
@@ -141,7 +141,7 @@ fn chunks_are_the_bytes_in_order() {
 }
 
 #[test]
-fn peeking_takes_nothing() {
+fn peek_consumes_nothing() {
     on_both_runtimes(|| async {
         let mut pair = pair(Config::new()).await;
         pair.client.write_all(b"abc").await.unwrap();
@@ -160,14 +160,14 @@ fn peeking_takes_nothing() {
 }
 
 #[test]
-fn trying_does_not_wait() {
+fn try_read_and_try_write_do_not_wait() {
     on_both_runtimes(|| async {
         let pair = pair(Config::new()).await;
         let mut buf = [0; 1024];
         let error = pair.client.try_read(&mut buf).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::WouldBlock);
 
-        // Fills every buffer on the way, since nobody reads.
+        // Without a reader every buffer on the way fills.
         let data = bytes(5, 4 << 20);
         let mut written = 0;
         let error = loop {
@@ -201,7 +201,7 @@ fn trying_does_not_wait() {
 }
 
 #[test]
-fn lines_are_read_through_the_buffer_of_the_stream() {
+fn buf_read_lines_use_the_buffer_of_the_stream() {
     on_both_runtimes(|| async {
         let mut pair = pair(Config::new()).await;
         let long = "x".repeat(100_000);
@@ -221,7 +221,7 @@ fn lines_are_read_through_the_buffer_of_the_stream() {
 }
 
 #[test]
-fn a_stream_is_established_once_the_peer_has_answered() {
+fn established_resolves_with_the_first_answer() {
     on_both_runtimes(|| async {
         let listener = listener(Config::new()).await;
         let mut client = KcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
@@ -233,13 +233,13 @@ fn a_stream_is_established_once_the_peer_has_answered() {
 }
 
 #[test]
-fn connecting_neither_waits_nor_introduces_us() {
+fn connect_sends_nothing_and_does_not_wait() {
     on_both_runtimes(|| async {
         let silent = silent_peer().await;
         let client = KcpStream::connect(silent.local_addr().unwrap()).await.unwrap();
         let listener = listener(Config::new()).await;
         let quiet = KcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        // Another conversation goes through while these have sent nothing.
+        // Another connection goes through while these have sent nothing.
         drop(open(&listener, listener.local_addr().unwrap(), Config::new()).await);
         assert_eq!(quiet.stats().sent_datagrams, 0);
         assert_eq!(client.stats().sent_datagrams, 0);
@@ -248,7 +248,7 @@ fn connecting_neither_waits_nor_introduces_us() {
 }
 
 #[test]
-fn flush_returns_at_once_even_if_nobody_answers() {
+fn flush_does_not_wait_for_the_peer() {
     on_both_runtimes(|| async {
         let silent = silent_peer().await;
         let mut client = KcpStream::connect(silent.local_addr().unwrap()).await.unwrap();
@@ -261,7 +261,7 @@ fn flush_returns_at_once_even_if_nobody_answers() {
 }
 
 #[test]
-fn ipv6_carries_a_conversation() {
+fn ipv6_carries_a_connection() {
     on_both_runtimes(|| async {
         let listener = match KcpListener::bind("[::1]:0").await {
             Ok(listener) => listener,
@@ -309,7 +309,7 @@ fn messages_keep_their_boundaries() {
 }
 
 #[test]
-fn small_messages_and_writes_beyond_the_window_all_arrive_in_order() {
+fn small_messages_and_writes_beyond_the_window_arrive_in_order() {
     on_both_runtimes(|| async {
         let mut pair = pair(messages().windows(4, 4)).await;
         let send = async {
@@ -335,7 +335,7 @@ fn small_messages_and_writes_beyond_the_window_all_arrive_in_order() {
 }
 
 #[test]
-fn a_read_serves_from_one_message_and_leaves_the_rest_of_it() {
+fn read_serves_one_message_and_keeps_its_rest() {
     on_both_runtimes(|| async {
         let mut pair = pair(Config::new().mode(Mode::Message)).await;
         for message in [b"first", b"later"] {
@@ -351,10 +351,10 @@ fn a_read_serves_from_one_message_and_leaves_the_rest_of_it() {
 }
 
 #[test]
-fn the_largest_message_goes_through_and_a_larger_one_is_refused() {
+fn message_of_max_size_passes_and_a_larger_one_is_rejected() {
     on_both_runtimes(|| async {
         let mut pair = pair(messages()).await;
-        // It grows when the peer tells how large its window is.
+        // It grows with the first advertised window.
         pair.server.write_all(b"!").await.unwrap();
         assert_eq!(read(&mut pair.client, 1).await, b"!");
         let max = pair.client.max_message_size();
@@ -374,7 +374,7 @@ fn the_largest_message_goes_through_and_a_larger_one_is_refused() {
 }
 
 #[test]
-fn messages_need_message_mode() {
+fn message_calls_require_message_mode() {
     on_both_runtimes(|| async {
         let mut pair = pair(Config::new()).await;
         for refused in [

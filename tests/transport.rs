@@ -1,4 +1,4 @@
-//! Conversations over a transport of the application's.
+//! Connections over a transport of the application's.
 
 mod common;
 
@@ -15,7 +15,7 @@ use kcpx::{Algorithm, Cipher, Config, Endpoint, KcpStream, RecvBatch, Transmit, 
 use tokio::io::AsyncWriteExt;
 
 /// Datagrams that one direction holds.
-const ROOM: usize = 32;
+const CAPACITY: usize = 32;
 
 /// One direction of a path.
 #[derive(Default)]
@@ -25,7 +25,7 @@ struct Queue {
     writer: Option<Waker>,
 }
 
-/// One end of a path between two addresses. What there is no room for waits.
+/// One end of a path between two addresses. Datagrams beyond its capacity wait.
 struct Channel {
     local: SocketAddr,
     peer: SocketAddr,
@@ -83,7 +83,7 @@ impl Transport for Channel {
         let mut any = false;
         while let Some(datagram) = queue.datagrams.front() {
             if !batch.push(self.peer, datagram) {
-                assert!(any && batch.is_full(), "a fresh batch has room");
+                assert!(any && batch.is_full(), "a fresh batch is not full");
                 break;
             }
             any = true;
@@ -107,9 +107,9 @@ impl Transport for Channel {
         self.fails()?;
         assert_eq!(transmit.dst, self.peer);
         let mut queue = self.outgoing.lock().unwrap();
-        let room = (ROOM - queue.datagrams.len()).min(self.at_once);
+        let available = (CAPACITY - queue.datagrams.len()).min(self.at_once);
         let mut taken = 0;
-        for datagram in transmit.datagrams().take(room) {
+        for datagram in transmit.datagrams().take(available) {
             assert!((1..=self.largest).contains(&datagram.len()));
             queue.datagrams.push_back(datagram.to_vec());
             taken += 1;
@@ -162,7 +162,7 @@ async fn back(mut stream: KcpStream, len: usize) {
 }
 
 #[test]
-fn a_mebibyte_goes_there_and_back() {
+fn transport_carries_a_mebibyte_both_ways() {
     on_both_runtimes(|| async {
         for at_once in [usize::MAX, 1] {
             let (mut one, mut two) = Channel::pair();
@@ -176,7 +176,7 @@ fn a_mebibyte_goes_there_and_back() {
 }
 
 #[test]
-fn failures_now_and_then_are_loss() {
+fn transient_transport_errors_count_as_loss() {
     on_both_runtimes(|| async {
         let (mut one, mut two) = Channel::pair();
         (one.failing, two.failing) = (Some(11), Some(13));
@@ -192,7 +192,7 @@ fn failures_now_and_then_are_loss() {
 }
 
 #[test]
-fn a_small_datagram_size_is_kept_to_and_a_larger_mtu_refused() {
+fn transport_max_datagram_size_limits_the_mtu() {
     on_both_runtimes(|| async {
         let small = || {
             let (mut one, mut two) = Channel::pair();
@@ -209,7 +209,7 @@ fn a_small_datagram_size_is_kept_to_and_a_larger_mtu_refused() {
 }
 
 #[test]
-fn a_transport_goes_with_the_last_handle() {
+fn transport_is_dropped_with_the_last_handle() {
     on_both_runtimes(|| async {
         let (one, two) = Channel::pair();
         let queue = Arc::downgrade(&one.incoming);
@@ -222,7 +222,7 @@ fn a_transport_goes_with_the_last_handle() {
 }
 
 #[test]
-fn the_socket_of_a_transport_cannot_be_replaced() {
+fn rebind_of_a_transport_is_rejected() {
     on_both_runtimes(|| async {
         let endpoint = Endpoint::from_transport(Channel::pair().0, Config::new()).unwrap();
         let before = endpoint.local_addr().unwrap();
@@ -233,7 +233,7 @@ fn the_socket_of_a_transport_cannot_be_replaced() {
 }
 
 #[test]
-fn transports_need_a_runtime() {
+fn transport_needs_a_runtime() {
     let error = Endpoint::from_transport(Channel::pair().0, Config::new()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Other);
 }
@@ -271,9 +271,9 @@ impl Transport for Quiet {
     }
 }
 
-/// On a clock that only moves while nobody has anything to do.
+/// On a clock that only advances while every task waits.
 #[tokio::test(start_paused = true)]
-async fn a_transport_without_news_is_left_alone() {
+async fn idle_transport_is_not_polled() {
     for blocked in [false, true] {
         let calls = Arc::new(AtomicUsize::new(0));
         let transport = Quiet { blocked, calls: calls.clone() };

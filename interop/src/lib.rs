@@ -1,10 +1,13 @@
 //! Other implementations beside kcpx.
 //!
-//! A [`pair::Pair`] is our state machine and a [`peer::Peer`] of another make, connected by two
-//! seeded [`link::Link`]s under a virtual clock in milliseconds: no sockets, no waiting, the same
+//! A [`pair::Pair`] is our state machine and a [`peer::Peer`] of another implementation, connected
+//! by two seeded [`link::Link`]s under a virtual clock in milliseconds: no sockets, no waiting, the same
 //! course for the same seed. A [`relay::Relay`] stands between real sockets.
 
+pub mod implementation;
 pub mod link;
+pub mod others;
+pub mod ours;
 pub mod pair;
 pub mod peer;
 pub mod relay;

@@ -4,8 +4,10 @@ use std::collections::VecDeque;
 
 use anyhow::{Context as _, ensure};
 
+use crate::implementation::Implementation;
 use crate::link::{Link, Path, Rng};
-use crate::peer::{Make, Ours, Peer, Settings};
+use crate::ours::Ours;
+use crate::peer::{Peer, Settings};
 
 /// An application that reads.
 #[derive(Clone, Copy, Debug)]
@@ -71,7 +73,7 @@ impl App {
     }
 }
 
-/// Both sides of one conversation.
+/// Both sides of one connection.
 #[derive(Debug)]
 pub struct Pair {
     /// Our side.
@@ -87,27 +89,27 @@ pub struct Pair {
     apps: [App; 2],
 }
 
-/// Number of the conversation in every run.
+/// Conversation id of every run.
 pub const CONV: u32 = 0x1234_5678;
 
 impl Pair {
-    /// A new conversation.
+    /// A new connection.
     ///
     /// # Errors
     ///
     /// When a side refuses its settings.
     pub fn new(
-        make: Make,
+        implementation: Implementation,
         (ours, theirs): (&Settings, &Settings),
         path: Path,
         rng: &mut Rng,
     ) -> anyhow::Result<Self> {
         let ours = Ours::new(CONV, ours, rng, |_| {})?;
-        let theirs = make.build(CONV, theirs, rng)?;
+        let theirs = implementation.build(CONV, theirs, rng)?;
         Ok(Self::of(ours, theirs, path, rng))
     }
 
-    /// A conversation of two given sides.
+    /// A connection of two given sides.
     #[must_use]
     pub fn of(ours: Ours, theirs: Box<dyn Peer>, path: Path, rng: &mut Rng) -> Self {
         let (out, back) = (Link::new(path, rng.next()), Link::new(path, rng.next()));

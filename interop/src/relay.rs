@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 
 use crate::link::Rng;
 
-/// Passes datagrams on between whoever writes to [`Relay::addr`] and one server. It ends with its
+/// Forwards datagrams between one client, at [`Relay::addr`], and one server. It ends with its
 /// value.
 #[derive(Debug)]
 pub struct Relay {

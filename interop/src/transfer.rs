@@ -5,12 +5,14 @@ use std::ops::Range;
 use anyhow::ensure;
 use kcpx::{AckPolicy, Backoff, KcpConfig, Mode, WritePolicy};
 
+use crate::implementation::Implementation;
 use crate::link::{Path, Rng};
+use crate::ours::Ours;
 use crate::pair::{CONV, Pair, Reader};
-use crate::peer::{Make, Ours, Settings};
+use crate::peer::Settings;
 use crate::{SEED_VARIABLE, seeds, work};
 
-/// Runs `case` for each seed, and says how to repeat the one that fails.
+/// Runs `case` for each seed, and prints how to replay the one that fails.
 ///
 /// # Panics
 ///
@@ -121,7 +123,7 @@ impl Policies {
 #[derive(Debug)]
 pub struct Transfer {
     /// The other side.
-    pub make: Make,
+    pub implementation: Implementation,
     /// The way there and back.
     pub path: Path,
     /// Our settings.
@@ -145,9 +147,9 @@ pub struct Transfer {
 impl Transfer {
     /// 200 kB each way at once with default settings in at most 10 s.
     #[must_use]
-    pub fn new(make: Make, path: Path) -> Self {
+    pub fn new(implementation: Implementation, path: Path) -> Self {
         Self {
-            make,
+            implementation,
             path,
             ours: Settings::default(),
             policies: Policies::usual(),
@@ -182,7 +184,7 @@ impl Transfer {
     /// When something differs, or it takes longer than its limit.
     pub fn run(&self, rng: &mut Rng) -> anyhow::Result<Pair> {
         let ours = Ours::new(CONV, &self.ours, rng, |config| self.policies.apply(config))?;
-        let theirs = self.make.build(CONV, &self.theirs, rng)?;
+        let theirs = self.implementation.build(CONV, &self.theirs, rng)?;
         let mut pair = Pair::of(ours, theirs, self.path, rng);
         pair.set_readers(self.readers.0, self.readers.1);
         let our_writes =

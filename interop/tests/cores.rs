@@ -1,4 +1,4 @@
-//! Our state machine against those of other makes, in memory: every byte arrives, in order, and
+//! Our state machine against other implementations, in memory: every byte arrives, in order, and
 //! within a stated virtual time.
 //!
 //! A failure prints the command that replays just that case.
@@ -6,9 +6,11 @@
 
 use anyhow::{Context as _, ensure};
 use kcpx::{ConnectionError, KcpConfig, Mode};
+use kcpx_interop::implementation::Implementation;
 use kcpx_interop::link::{Path, Rng};
+use kcpx_interop::ours::Ours;
 use kcpx_interop::pair::{CONV, Pair, Reader};
-use kcpx_interop::peer::{Make, Ours, Preset, Settings};
+use kcpx_interop::peer::{Preset, Settings};
 use kcpx_interop::transfer::{Policies, Roles, Transfer, bytes, check, each};
 use kcpx_interop::work;
 
@@ -25,13 +27,13 @@ impl Digits {
     }
 }
 
-/// Presets, who sends, modes and the way the other make is driven follow from the seed; windows,
+/// Presets, senders, modes and how the other side is driven follow from the seed; windows,
 /// policies, clocks, data and the path's mischief are drawn.
-fn matrix_case(make: Make, loss: u8, seed: u64) -> anyhow::Result<()> {
+fn matrix_case(implementation: Implementation, loss: u8, seed: u64) -> anyhow::Result<()> {
     let mut digits = Digits(seed);
     let mut rng = Rng::new(seed ^ (u64::from(loss) << 32));
     let path = if loss == 0 { Path::CLEAN } else { Path::lossy(loss) };
-    let mut transfer = Transfer::new(make, path);
+    let mut transfer = Transfer::new(implementation, path);
     let preset = digits.pick(Preset::ALL);
     transfer.roles = digits.pick(Roles::ALL);
     let (ours, theirs) = (digits.pick(MODES), digits.pick(MODES));
@@ -50,16 +52,16 @@ fn matrix_case(make: Make, loss: u8, seed: u64) -> anyhow::Result<()> {
     transfer.ours.epoch = rng.pick(&[transfer.ours.epoch, u32::MAX - 100]);
     transfer.theirs.epoch = rng.pick(&[transfer.theirs.epoch, u32::MAX - 100, (1 << 31) - 100]);
     transfer.policies = Policies::draw(&mut rng);
-    transfer.limit = limit(loss, transfer.roles.they && make != Make::Ours);
+    transfer.limit = limit(loss, transfer.roles.they && implementation != Implementation::Ours);
     let pair = transfer.run(&mut rng).with_context(|| format!("{transfer:?}"))?;
     let stats = pair.ours.kcp().stats();
-    ensure!(loss > 0 || stats.retransmits() == 0, "repeated without loss: {stats:#?}");
-    println!("  {make:?} {loss} % {preset:?}: {} ms", pair.now);
+    ensure!(loss > 0 || stats.retransmits() == 0, "retransmitted without loss: {stats:#?}");
+    println!("  {implementation:?} {loss} % {preset:?}: {} ms", pair.now);
     Ok(())
 }
 
 /// The stated virtual time in milliseconds for 200 kB each way over a round trip of 20 ms to 50 ms.
-/// The time-outs of the other makes grow exponentially and without bound, most of all where their
+/// The RTO of the other implementations backs off exponentially without bound, most of all where their
 /// first flight of 128 segments meets a receive window of 32.
 fn limit(loss: u8, they_send: bool) -> u64 {
     match (loss, they_send) {
@@ -72,10 +74,12 @@ fn limit(loss: u8, they_send: bool) -> u64 {
 }
 
 macro_rules! matrix {
-    ($($name:ident: $make:ident, $loss:literal;)*) => {$(
+    ($($name:ident: $peer:ident, $loss:literal;)*) => {$(
         #[test]
         fn $name() {
-            each(stringify!($name), 0..360, |seed| matrix_case(Make::$make, $loss, seed));
+            each(stringify!($name), 0..360, |seed| {
+                matrix_case(Implementation::$peer, $loss, seed)
+            });
         }
     )*};
 }
@@ -93,19 +97,19 @@ matrix! {
 }
 
 #[test]
-fn the_same_seed_takes_the_same_course() {
+fn same_seed_gives_the_same_run() {
     let run = || {
-        let pair = Transfer::new(Make::C, Path::lossy(5)).run(&mut Rng::new(1)).unwrap();
+        let pair = Transfer::new(Implementation::C, Path::lossy(5)).run(&mut Rng::new(1)).unwrap();
         (pair.now, pair.ours.kcp().stats())
     };
     assert_eq!(run(), run());
 }
 
 #[test]
-fn datagram_sizes_may_differ() {
-    each("datagram_sizes_may_differ", 0..168, |seed| {
+fn different_mtus_deliver_everything() {
+    each("different_mtus_deliver_everything", 0..168, |seed| {
         let mut digits = Digits(seed);
-        let mut transfer = Transfer::new(digits.pick(Make::ALL), Path::lossy(5));
+        let mut transfer = Transfer::new(digits.pick(Implementation::ALL), Path::lossy(5));
         (transfer.ours.mode, transfer.theirs.mode) = (digits.pick(MODES), digits.pick(MODES));
         (transfer.ours.mtu, transfer.theirs.mtu) = digits.pick([
             (1_400, 576),
@@ -128,16 +132,16 @@ fn datagram_sizes_may_differ() {
 }
 
 #[test]
-fn a_message_beyond_our_memory_ends_the_conversation() {
-    each("a_message_beyond_our_memory_ends_the_conversation", 0..6, |seed| {
+fn message_beyond_receive_memory_is_a_protocol_violation() {
+    each("message_beyond_receive_memory_is_a_protocol_violation", 0..6, |seed| {
         let mut digits = Digits(seed);
         // Our own sender would not even start, it knows the window.
-        let make = digits.pick([Make::C, Make::Rust]);
+        let implementation = digits.pick([Implementation::C, Implementation::Rust]);
         let path = digits.pick([Path::CLEAN, Path::lossy(5)]);
         let mut rng = Rng::new(seed);
         let ours = Settings { mode: Mode::Message, ..Settings::default() };
         let theirs = Settings { mtu: 4_000, send_window: 512, ..ours };
-        let mut pair = Pair::new(make, (&ours, &theirs), path, &mut rng)?;
+        let mut pair = Pair::new(implementation, (&ours, &theirs), path, &mut rng)?;
         pair.they_write(&[vec![1; 3_976], vec![2; 127 * 3_976]]);
         let result = pair.run_until(60_000, |_| false);
         let ended = pair.ours.kcp().close_reason();
@@ -148,10 +152,10 @@ fn a_message_beyond_our_memory_ends_the_conversation() {
 }
 
 #[test]
-fn our_sender_stays_within_their_default_window() {
-    each("our_sender_stays_within_their_default_window", 0..12, |seed| {
+fn sender_stays_within_the_default_receive_window_of_the_peer() {
+    each("sender_stays_within_the_default_receive_window_of_the_peer", 0..12, |seed| {
         let mut digits = Digits(seed);
-        let mut transfer = Transfer::new(digits.pick(Make::ALL), Path::CLEAN);
+        let mut transfer = Transfer::new(digits.pick(Implementation::ALL), Path::CLEAN);
         transfer.roles = Roles { we: true, they: false };
         (transfer.ours.send_window, transfer.ours.recv_window) = (1_024, 1_024);
         (transfer.theirs.send_window, transfer.theirs.recv_window) = (32, 128);
@@ -161,7 +165,7 @@ fn our_sender_stays_within_their_default_window() {
         transfer.limit = 30_000;
         let pair = transfer.run(&mut Rng::new(seed)).with_context(|| format!("{transfer:?}"))?;
         let stats = pair.ours.kcp().stats();
-        // Nothing is lost on the way, so whatever is repeated was sent for nothing.
+        // Nothing is lost on the way, so every retransmission is spurious.
         ensure!(stats.retransmits() == 0, "it was refused: {stats:#?}");
         println!("  {} ms, {} window probes", pair.now, stats.window_probes);
         Ok(())
@@ -169,11 +173,11 @@ fn our_sender_stays_within_their_default_window() {
 }
 
 #[test]
-fn closed_windows_open_again() {
-    each("closed_windows_open_again", 0..72, |seed| {
+fn zero_window_reopens_with_every_implementation() {
+    each("zero_window_reopens_with_every_implementation", 0..72, |seed| {
         let mut digits = Digits(seed);
         let loss = digits.pick([0, 5, 20]);
-        let mut transfer = Transfer::new(digits.pick(Make::ALL), Path::lossy(loss));
+        let mut transfer = Transfer::new(digits.pick(Implementation::ALL), Path::lossy(loss));
         transfer.theirs.eager = digits.pick([false, true]);
         let window = digits.pick([32, 128]);
         (transfer.ours.recv_window, transfer.ours.send_window) = (window, 512);
@@ -190,10 +194,10 @@ fn closed_windows_open_again() {
 }
 
 #[test]
-fn messages_of_127_fragments_and_empty_ones_reach_us() {
-    each("messages_of_127_fragments_and_empty_ones_reach_us", 0..36, |seed| {
+fn messages_of_127_fragments_and_empty_messages_are_received() {
+    each("messages_of_127_fragments_and_empty_messages_are_received", 0..36, |seed| {
         let mut digits = Digits(seed);
-        let make = digits.pick(Make::ALL);
+        let implementation = digits.pick(Implementation::ALL);
         let (mode, deliver_empty) =
             digits.pick([(Mode::Stream, false), (Mode::Message, false), (Mode::Message, true)]);
         let path = digits.pick([Path::CLEAN, Path::lossy(5)]);
@@ -202,7 +206,8 @@ fn messages_of_127_fragments_and_empty_ones_reach_us() {
         let theirs = Settings { mode: Mode::Message, recv_window: 128, ..Settings::default() };
         let ours =
             Ours::new(CONV, &ours, &mut rng, |config| config.empty_messages = deliver_empty)?;
-        let mut pair = Pair::of(ours, make.build(CONV, &theirs, &mut rng)?, path, &mut rng);
+        let mut pair =
+            Pair::of(ours, implementation.build(CONV, &theirs, &mut rng)?, path, &mut rng);
         // Our own side of the other end learns the window of ours from an answer to the first
         // message; the others send what they are given.
         let mut writes = work::Messages { total: 300_000, mss: 1_376, fragments: 127, empty: true }
@@ -218,27 +223,27 @@ fn messages_of_127_fragments_and_empty_ones_reach_us() {
             writes.retain(|write| !write.is_empty());
         }
         check("to us", mode == Mode::Message, &writes, pair.we_got())?;
-        println!("  {make:?} {mode:?}: {} ms, {empty} empty", pair.now);
+        println!("  {implementation:?} {mode:?}: {} ms, {empty} empty", pair.now);
         Ok(())
     });
 }
 
 #[test]
-fn messages_of_255_fragments_and_empty_ones_reach_them() {
-    each("messages_of_255_fragments_and_empty_ones_reach_them", 0..12, |seed| {
+fn messages_of_255_fragments_and_empty_messages_are_sent() {
+    each("messages_of_255_fragments_and_empty_messages_are_sent", 0..12, |seed| {
         let mut digits = Digits(seed);
-        let make = digits.pick(Make::ALL);
+        let implementation = digits.pick(Implementation::ALL);
         let path = digits.pick([Path::CLEAN, Path::lossy(5)]);
         let (window, fragments) = digits.pick([(128, 128), (512, 255)]);
         let mut rng = Rng::new(seed);
         let ours = Settings { mode: Mode::Message, send_window: 512, ..Settings::default() };
         let theirs = Settings { mode: Mode::Message, recv_window: window, ..Settings::default() };
-        let mut pair = if make == Make::Ours {
+        let mut pair = if implementation == Implementation::Ours {
             let ours = Ours::new(CONV, &ours, &mut rng, |_| {})?;
             let theirs = Ours::new(CONV, &theirs, &mut rng, |config| config.empty_messages = true)?;
             Pair::of(ours, Box::new(theirs), path, &mut rng)
         } else {
-            Pair::new(make, (&ours, &theirs), path, &mut rng)?
+            Pair::new(implementation, (&ours, &theirs), path, &mut rng)?
         };
         let mut writes =
             work::Messages { total: 600_000, mss: 1_376, fragments, empty: true }.draw(&mut rng);
@@ -248,21 +253,21 @@ fn messages_of_255_fragments_and_empty_ones_reach_them() {
         pair.run_until(60_000, |pair| pair.is_settled() && pair.bytes_read().1 == all)?;
         check("to them", true, &writes, pair.they_got())?;
         ensure!(pair.ours.kcp().max_message_size() == fragments * 1_376, "a different limit");
-        println!("  {make:?} {window}: {} ms", pair.now);
+        println!("  {implementation:?} {window}: {} ms", pair.now);
         Ok(())
     });
 }
 
 #[test]
-fn writes_in_pieces_keep_the_cuts_of_a_session() {
-    each("writes_in_pieces_keep_the_cuts_of_a_session", 0..6, |seed| {
+fn message_mode_writes_are_cut_as_kcp_go_cuts_them() {
+    each("message_mode_writes_are_cut_as_kcp_go_cuts_them", 0..6, |seed| {
         let mut digits = Digits(seed);
-        let make = digits.pick(Make::ALL);
+        let implementation = digits.pick(Implementation::ALL);
         let path = digits.pick([Path::CLEAN, Path::lossy(5)]);
         let mut rng = Rng::new(seed);
         let settings = Settings { mode: Mode::Message, ..Settings::default() };
         let ours = Ours::new(CONV, &settings, &mut rng, |_| {})?.in_pieces();
-        let theirs = make.build(CONV, &settings, &mut rng)?;
+        let theirs = implementation.build(CONV, &settings, &mut rng)?;
         let mut pair = Pair::of(ours, theirs, path, &mut rng);
         let writes = work::stream(&mut rng, 200_000);
         pair.we_write(&writes);
@@ -274,18 +279,18 @@ fn writes_in_pieces_keep_the_cuts_of_a_session() {
 }
 
 #[test]
-fn an_echo_probe_is_answered_and_moves_nothing() {
-    each("an_echo_probe_is_answered_and_moves_nothing", 0..60, |seed| {
+fn ping_is_acked_and_leaves_the_streams_unchanged() {
+    each("ping_is_acked_and_leaves_the_streams_unchanged", 0..60, |seed| {
         let mut digits = Digits(seed);
-        let make = digits.pick(Make::ALL);
+        let implementation = digits.pick(Implementation::ALL);
         let path = digits.pick([Path::CLEAN, Path::lossy(20)]);
         let mut rng = Rng::new(seed);
         let settings = Settings { eager: digits.pick([false, true]), ..Settings::default() };
-        let mut pair = Pair::new(make, (&settings, &settings), path, &mut rng)?;
+        let mut pair = Pair::new(implementation, (&settings, &settings), path, &mut rng)?;
         // As long as it or its answer may be lost it takes another one each second.
         while !pair.ours.kcp().is_established() {
             ensure!(pair.now <= 30_000, "no answer");
-            pair.ours.probe(pair.now);
+            pair.ours.ping(pair.now);
             pair.run_for(1_001)?;
         }
         let stats = pair.ours.kcp().stats();
@@ -304,10 +309,10 @@ fn an_echo_probe_is_answered_and_moves_nothing() {
 }
 
 #[test]
-fn keepalive_probes_do_not_disturb_the_stream() {
-    each("keepalive_probes_do_not_disturb_the_stream", 0..12, |seed| {
+fn keepalive_pings_keep_the_connection_and_the_streams() {
+    each("keepalive_pings_keep_the_connection_and_the_streams", 0..12, |seed| {
         let mut digits = Digits(seed);
-        let make = digits.pick(Make::ALL);
+        let implementation = digits.pick(Implementation::ALL);
         let path = digits.pick([Path::CLEAN, Path::lossy(20)]);
         let mut rng = Rng::new(seed);
         let settings = Settings { eager: digits.pick([false, true]), ..Settings::default() };
@@ -317,7 +322,7 @@ fn keepalive_probes_do_not_disturb_the_stream() {
             config.idle_timeout = Some(15 * second);
         };
         let ours = Ours::new(CONV, &settings, &mut rng, often)?;
-        let theirs = make.build(CONV, &settings, &mut rng)?;
+        let theirs = implementation.build(CONV, &settings, &mut rng)?;
         let mut pair = Pair::of(ours, theirs, path, &mut rng);
         let mut all = Vec::new();
         for round in 1..=5 {
@@ -328,7 +333,7 @@ fn keepalive_probes_do_not_disturb_the_stream() {
             let bytes = (round * 20_000, round * 20_000);
             let limit = pair.now + 30_000;
             pair.run_until(limit, |pair| pair.is_settled() && pair.bytes_read() == bytes)?;
-            // Longer than the idle timeout: it is the answers that keep the conversation.
+            // Longer than the idle timeout: the answers to pings keep the connection.
             pair.run_for(30_000)?;
         }
         check("to them", false, &all, pair.they_got())?;
@@ -340,28 +345,28 @@ fn keepalive_probes_do_not_disturb_the_stream() {
 }
 
 #[test]
-fn a_peer_that_lost_its_state_is_recognised() {
-    each("a_peer_that_lost_its_state_is_recognised", 0..12, |seed| {
+fn peer_restart_ends_with_peer_state_lost() {
+    each("peer_restart_ends_with_peer_state_lost", 0..12, |seed| {
         let mut digits = Digits(seed);
-        let make = digits.pick(Make::ALL);
+        let implementation = digits.pick(Implementation::ALL);
         let path = digits.pick([Path::CLEAN, Path::lossy(5)]);
         let before = digits.pick([20_000, 400_000]);
         let mut rng = Rng::new(seed);
         let settings = Settings::default();
-        let mut pair = Pair::new(make, (&settings, &settings), path, &mut rng)?;
+        let mut pair = Pair::new(implementation, (&settings, &settings), path, &mut rng)?;
         let writes = work::stream(&mut rng, before);
         pair.we_write(&writes);
         pair.run_until(30_000, |pair| pair.is_settled() && pair.bytes_read().1 == before)?;
-        // Repetitions that are still on their way would be news to the new one.
+        // Retransmissions in flight would be new data to the new state machine.
         pair.run_for(1_000)?;
-        pair.theirs = make.build(CONV, &settings, &mut rng)?;
+        pair.theirs = implementation.build(CONV, &settings, &mut rng)?;
         pair.we_write(&work::stream(&mut rng, 20_000));
         let limit = pair.now + 60_000;
         let result = pair.run_until(limit, |pair| pair.bytes_read().1 > before);
         ensure!(result.is_err(), "a new state machine took the middle of an old stream");
         let ended = pair.ours.kcp().close_reason();
         ensure!(ended == Some(ConnectionError::PeerStateLost), "{ended:?}: {result:?}");
-        println!("  {make:?} after {before} bytes: {} ms", pair.now);
+        println!("  {implementation:?} after {before} bytes: {} ms", pair.now);
         ensure!(pair.theirs.recv().is_none(), "it delivered something");
         Ok(())
     });

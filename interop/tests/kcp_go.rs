@@ -156,7 +156,7 @@ async fn matrix(role: &str, run: impl AsyncFn(Cell) -> String) {
 fn seen(stream: &KcpStream) -> String {
     let stats = stream.stats();
     format!(
-        "{:.1} % repeated, {} recovered",
+        "{:.1} % retransmitted, {} recovered",
         stats.retransmit_percent(),
         stats.fec.recovered_shards
     )
@@ -240,11 +240,11 @@ async fn our_server(cell: Cell) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn kcpx_dials_kcp_go() {
+async fn kcpx_client_connects_to_kcp_go() {
     matrix("kcpx dials", our_client).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn kcp_go_dials_kcpx() {
+async fn kcp_go_client_connects_to_kcpx() {
     matrix("kcp-go dials", our_server).await;
 }

@@ -119,7 +119,7 @@ async fn all(mut tasks: JoinSet<()>) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn our_clients_and_their_listener() {
+async fn kcpx_clients_connect_to_a_tokio_kcp_listener() {
     within_deadline(async {
         let addr = their_echo_server(true).await;
         let mut tasks = JoinSet::new();
@@ -135,7 +135,7 @@ async fn our_clients_and_their_listener() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn their_clients_and_our_listener() {
+async fn tokio_kcp_clients_connect_to_a_kcpx_listener() {
     within_deadline(async {
         let addr = our_echo_server().await;
         let mut tasks = JoinSet::new();
@@ -153,7 +153,7 @@ async fn their_clients_and_our_listener() {
 
 /// Each of their writes is one message of 73 fragments, to a byte stream of ours.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn their_messages_in_our_stream() {
+async fn message_mode_of_tokio_kcp_is_read_as_a_stream() {
     within_deadline(async {
         let addr = our_echo_server().await;
         let config = theirs(false);
@@ -168,8 +168,10 @@ async fn their_messages_in_our_stream() {
 
 /// Question and answer: nothing waits for company.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn small_messages_back_and_forth() {
-    async fn ping_pong(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) {
+async fn small_messages_are_echoed_both_ways() {
+    async fn request_and_response_round_trips_complete(
+        stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    ) {
         for seed in 0..200 {
             let question = random_bytes(seed, 64);
             stream.write_all(&question).await.unwrap();
@@ -182,19 +184,19 @@ async fn small_messages_back_and_forth() {
     within_deadline(async {
         let addr = their_echo_server(true).await;
         let mut stream = KcpStream::connect_with(addr, ours()).await.unwrap();
-        ping_pong(&mut stream).await;
+        request_and_response_round_trips_complete(&mut stream).await;
         stream.established().await.unwrap();
         finish(stream).await;
         let addr = our_echo_server().await;
         let mut stream = tokio_kcp::KcpStream::connect(&theirs(true), addr).await.unwrap();
-        ping_pong(&mut stream).await;
+        request_and_response_round_trips_complete(&mut stream).await;
     })
     .await;
 }
 
 /// Asked to, our listener gives a client a conversation id.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn their_clients_ask_for_a_conversation_id() {
+async fn conv_0_of_a_tokio_kcp_client_is_assigned_an_id() {
     within_deadline(async {
         let mut config = ours();
         config.assign_conv = true;
@@ -213,9 +215,9 @@ async fn their_clients_ask_for_a_conversation_id() {
     .await;
 }
 
-/// What we send to a peer of another make has no command that it does not know, to the end.
+/// A peer without the CONTROL capability is sent no command that it does not know.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn they_are_told_nothing_of_an_end() {
+async fn fin_and_rst_are_not_sent_to_tokio_kcp() {
     within_deadline(async {
         let server = their_echo_server(true).await;
         let tap = std::sync::Arc::new(tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap());

@@ -39,7 +39,7 @@ pub struct End {
 /// What the kernel dropped at one end. A snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct KernelCounts {
-    /// Datagrams that a full receive buffer of a socket had no room for.
+    /// Datagrams that a full receive buffer of a socket could not hold.
     pub udp_receive_drops: u64,
     /// Datagrams that were not sent for want of buffers.
     pub udp_send_drops: u64,
@@ -51,16 +51,16 @@ pub struct KernelCounts {
 impl End {
     pub(crate) fn new(address: Ipv4Addr) -> anyhow::Result<Self> {
         let (jobs, work) = channel();
-        let (tell, told) = channel();
+        let (reply, answer) = channel();
         thread::Builder::new().name(format!("end {address}")).spawn(move || {
-            // Whoever made this end has the answer, or is gone.
+            // The creator of this end has the answer, or is gone.
             let made = enter(address);
             let usable = made.is_ok();
-            if tell.send(made).is_ok() && usable {
+            if reply.send(made).is_ok() && usable {
                 serve(&work);
             }
         })?;
-        let device = told.recv().map_err(|_| anyhow!("the thread of {address} is gone"))??;
+        let device = answer.recv().map_err(|_| anyhow!("the thread of {address} is gone"))??;
         Ok(Self { address, device: Arc::new(device), jobs })
     }
 
@@ -72,7 +72,7 @@ impl End {
 
     /// Starts a command at this end.
     ///
-    /// It lives on when the path is gone, without a network. Whoever started it ends it, and a
+    /// It lives on when the path is gone, without a network. Its creator ends it, and a
     /// command that calls [`die_with_parent`](crate::die_with_parent) ends by itself.
     ///
     /// # Errors
@@ -101,7 +101,7 @@ impl End {
     ///
     /// # Errors
     ///
-    /// When the system does not tell.
+    /// When the system does not report it.
     pub fn kernel(&self) -> anyhow::Result<KernelCounts> {
         self.ask(|| {
             // These name the namespace of the thread that reads them.
@@ -124,10 +124,10 @@ impl End {
     /// Has the thread of this end do something short.
     fn ask<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
         let gone = || io::Error::other("the thread of this end is gone");
-        let (tell, told) = channel();
-        let job = Box::new(move || drop(tell.send(work())));
+        let (reply, answer) = channel();
+        let job = Box::new(move || drop(reply.send(work())));
         self.jobs.send(job).map_err(|_| gone())?;
-        told.recv().map_err(|_| gone())
+        answer.recv().map_err(|_| gone())
     }
 }
 
@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernels_counters_are_found() {
+    fn kernel_drop_counters_are_parsed() {
         let udp = "Tcp: A B\nTcp: 1 2\n\
                    Udp: InDatagrams NoPorts InErrors OutDatagrams RcvbufErrors SndbufErrors\n\
                    Udp: 10 20 30 40 50 60\nUdpLite: RcvbufErrors\nUdpLite: 9\n";

@@ -21,7 +21,7 @@
 //! let path = Path::new(Conditions { loss: 5.0, ..Conditions::default() }, 1)?;
 //! let address = path.server().address();
 //! let bind = move || UdpSocket::bind((address, 4000));
-//! // A socket stays at the end where it was made, whoever uses it.
+//! // A socket stays at the end where it was made, whichever thread uses it.
 //! let socket = path.server().start(bind)?.join();
 //! // ... the same at `path.client()`, or `spawn` with a `std::process::Command` ...
 //! println!("{:?}", path.client_to_server()?);

@@ -2,7 +2,7 @@
 //!
 //! It owns the packets that are under way. Time is an argument, counted from any fixed moment, and
 //! the random numbers come from a seed, so the same packets at the same times have the same fate
-//! whoever carries them. It knows neither clocks nor devices.
+//! whatever carries them. It knows neither clocks nor devices.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -15,7 +15,7 @@ use serde::Serialize;
 
 /// Bytes under way that one direction holds at most. A relay that gets more than that loses
 /// packets which the conditions did not ask to lose, and counts them as such.
-const ROOM: usize = 128 << 20;
+const MEMORY: usize = 128 << 20;
 /// Beyond this a packet would rather be lost, and times stay far from overflow.
 const LONGEST: Duration = Duration::from_secs(10);
 /// What comes out later than this after it was due counts as late.
@@ -106,7 +106,7 @@ pub struct Counts {
     pub packets: u64,
     /// Their bytes, IP headers included.
     pub bytes: u64,
-    /// Packets that the bottleneck's queue had no room for.
+    /// Packets that the bottleneck's queue was full for.
     pub queue_dropped: u64,
     /// Packets lost on purpose.
     pub lost: u64,
@@ -121,7 +121,7 @@ pub struct Counts {
     /// Packets that came out more than a millisecond after they were due, since the relay did not
     /// get the processor in time. Many of them come in bursts that the conditions did not ask for.
     pub late: u64,
-    /// Packets lost since the relay had no room or could not hand them on. Not what was asked for:
+    /// Packets lost since the relay was out of memory or could not send them. Not what was asked for:
     /// a measurement with any of these does not count.
     pub no_room: u64,
 }
@@ -134,7 +134,7 @@ pub struct Link {
     /// When the packets in the bottleneck's queue will have left it.
     departures: VecDeque<Duration>,
     flying: BinaryHeap<Reverse<Flight>>,
-    room: usize,
+    free: usize,
     sequence: u64,
     counts: Counts,
 }
@@ -156,7 +156,7 @@ impl Link {
             rng: ChaCha8Rng::seed_from_u64(seed),
             departures: VecDeque::new(),
             flying: BinaryHeap::new(),
-            room: ROOM,
+            free: MEMORY,
             sequence: 0,
             counts: Counts::default(),
         }
@@ -199,7 +199,7 @@ impl Link {
         }
         let Reverse(Flight { due, packet, .. }) = self.flying.pop()?;
         self.counts.late += u64::from(now - due > LATE);
-        self.room += packet.len();
+        self.free += packet.len();
         self.counts.delivered += 1;
         self.counts.delivered_bytes += packet.len() as u64;
         Some(packet)
@@ -224,7 +224,7 @@ impl Link {
         self.counts.no_room += 1;
     }
 
-    /// When a packet sent at `now` has left the bottleneck; `None` when that has no room for it.
+    /// When a packet sent at `now` has left the bottleneck; `None` when its queue is full.
     fn depart(&mut self, now: Duration, len: usize) -> Option<Duration> {
         let Some(Bottleneck { rate_mbit, queue }) = self.conditions.bottleneck else {
             return Some(now);
@@ -242,11 +242,11 @@ impl Link {
     }
 
     fn fly(&mut self, due: Duration, packet: &[u8]) {
-        let Some(room) = self.room.checked_sub(packet.len()) else {
+        let Some(free) = self.free.checked_sub(packet.len()) else {
             self.counts.no_room += 1;
             return;
         };
-        self.room = room;
+        self.free = free;
         self.sequence += 1;
         let (sequence, packet) = (self.sequence, packet.to_vec());
         self.flying.push(Reverse(Flight { due, sequence, packet }));

@@ -21,7 +21,7 @@ pub(crate) fn up(device: u32) -> nix::Result<()> {
     set(device, UP, &[])
 }
 
-/// Sets how many packets a device holds that nobody has taken yet.
+/// Sets how many packets a device holds that were not read yet.
 pub(crate) fn queue(device: u32, packets: u32) -> nix::Result<()> {
     // An attribute: its length, its type, its value.
     let mut attribute = [0; 8];

@@ -86,7 +86,7 @@ impl Path {
 
 impl Drop for Path {
     fn drop(&mut self) {
-        // The threads see that nobody can write to their pipe any more.
+        // The threads see that their pipe has no writer any more.
         self.stop = None;
         self.pumps.take().into_iter().flatten().for_each(Pump::join);
     }

@@ -51,11 +51,11 @@ impl Pump {
         name: &str,
     ) -> io::Result<Self> {
         let shared = Arc::new(Mutex::new(Shared::default()));
-        let told = shared.clone();
+        let state = shared.clone();
         let thread = thread::Builder::new().name(name.into()).spawn(move || {
-            let publish = |counts| lock(&told).counts = counts;
+            let publish = |counts| lock(&state).counts = counts;
             if let Err(error) = run(&mut link, &from, &to, &stop, publish) {
-                lock(&told).failed = Some((error.kind(), error.to_string()));
+                lock(&state).failed = Some((error.kind(), error.to_string()));
             }
         })?;
         Ok(Self { thread, shared })
@@ -72,7 +72,7 @@ impl Pump {
 
     /// Waits for the thread; the pipe is closed by now.
     pub(crate) fn join(self) {
-        // A panic there has been printed, and there is nobody left to be told.
+        // A panic there has been printed, and no caller is left to report it to.
         let _ = self.thread.join();
     }
 }
@@ -117,16 +117,16 @@ fn run(
             Ok(_) | Err(Errno::EINTR) => {}
             Err(error) => return Err(error.into()),
         }
-        // Nobody writes to the pipe; that it has no writer shows without being asked for.
+        // The pipe is never written to; that it has no writer shows without being asked for.
         if fds[0].revents().is_some_and(|events| !events.is_empty()) {
             return Ok(());
         }
     }
 }
 
-/// Has the system wake this thread when it asked for it: unless told, it rounds sleeps up by 50 us,
+/// Has the system wake this thread when it asked for it: by default it rounds sleeps up by 50 us,
 /// and lets a busy program finish its turn of some milliseconds, whose packets then come in a burst
-/// that nobody asked for. Without the right to this, the relay is only less precise, and says so in
+/// beyond the conditions. Without the right to this, the relay is only less precise, and says so in
 /// its count of late packets.
 fn be_prompt() {
     let _ = set_timerslack(1);
@@ -145,7 +145,7 @@ fn take(
         match from.recv(packet) {
             Ok(len) => {
                 let packet = packet.get(..len).unwrap_or_default();
-                // The path is one of IPv4. What the kernel says by itself in IPv6 is nobody's.
+                // The path is one of IPv4. What the kernel says by itself in IPv6 belongs to no path.
                 if packet.first().is_some_and(|byte| byte >> 4 == 4) {
                     link.push(began.elapsed(), packet);
                 }

@@ -10,7 +10,7 @@ use kcpx_relay::{Conditions, Path};
 
 /// Few enough for any socket's receive buffer, all at once.
 const PACKETS: u32 = 200;
-const PATIENCE: Duration = Duration::from_secs(4);
+const TIMEOUT: Duration = Duration::from_secs(4);
 
 /// A path, or `None` and a word about it where namespaces or devices are not to be had.
 fn path(conditions: Conditions, seed: u64) -> Option<Path> {
@@ -43,8 +43,21 @@ fn number(packet: &[u8]) -> u32 {
     u32::from_be_bytes(packet.try_into().expect("four bytes"))
 }
 
+/// Echoes so many packets, and returns their numbers.
+fn echo_packets(socket: &UdpSocket, count: usize) -> BTreeSet<u32> {
+    socket.set_read_timeout(Some(TIMEOUT)).expect("a time-out");
+    let mut buffer = [0; 4];
+    let mut received = BTreeSet::new();
+    while received.len() < count {
+        let (len, peer) = socket.recv_from(&mut buffer).expect("those that are not lost");
+        received.insert(number(&buffer[..len]));
+        socket.send_to(&buffer[..len], peer).expect("an echo");
+    }
+    received
+}
+
 #[test]
-fn losses_are_those_of_the_seed_and_the_delay_is_kept() {
+fn loss_follows_the_seed_and_delay_is_kept() {
     let conditions =
         Conditions { delay: Duration::from_millis(40), loss: 10.0, ..Conditions::default() };
     let seed = 5;
@@ -56,29 +69,19 @@ fn losses_are_those_of_the_seed_and_the_delay_is_kept() {
     let bind = move || UdpSocket::bind((address, 0)).expect("a socket at the server's end");
     let echo = path.server().start(bind).expect("a thread").join().expect("its socket");
     let server = echo.local_addr().expect("its address");
-    let expected = there.clone();
+    let expected = there.len();
     // A socket stays where it was made, so any thread can use it.
-    let echoing = std::thread::spawn(move || {
-        echo.set_read_timeout(Some(PATIENCE)).expect("a time-out");
-        let mut buffer = [0; 4];
-        let mut heard = BTreeSet::new();
-        while heard.len() < expected.len() {
-            let (len, peer) = echo.recv_from(&mut buffer).expect("those that are not lost");
-            heard.insert(number(&buffer[..len]));
-            echo.send_to(&buffer[..len], peer).expect("an echo");
-        }
-        heard
-    });
+    let echoing = std::thread::spawn(move || echo_packets(&echo, expected));
 
     let address = path.client().address();
     let expected = back.len();
     let asking = path.client().start(move || {
         let socket = UdpSocket::bind((address, 0)).expect("a socket at the client's end");
-        socket.set_read_timeout(Some(PATIENCE)).expect("a time-out");
+        socket.set_read_timeout(Some(TIMEOUT)).expect("a time-out");
         socket.connect(server).expect("a peer");
         let began = Instant::now();
         (0..PACKETS).for_each(|number| {
-            socket.send(&number.to_be_bytes()).expect("room in the send buffer");
+            socket.send(&number.to_be_bytes()).expect("capacity in the send buffer");
         });
         let (mut heard, mut first) = (BTreeSet::new(), None);
         let mut buffer = [0; 4];
@@ -110,7 +113,7 @@ fn losses_are_those_of_the_seed_and_the_delay_is_kept() {
 }
 
 #[test]
-fn a_full_receive_buffer_shows() {
+fn full_receive_buffer_is_reported() {
     let Some(path) = path(Conditions { delay: Duration::ZERO, ..Conditions::default() }, 1) else {
         return;
     };
@@ -122,19 +125,19 @@ fn a_full_receive_buffer_shows() {
     let bind = move || UdpSocket::bind((address, 0)).expect("a socket at the client's end");
     let busy = path.client().start(bind).expect("a thread").join().expect("its socket");
 
-    // Nobody reads. Sooner or later something is dropped, and only the kernel knows.
-    let deadline = Instant::now() + PATIENCE;
+    // Without a reader datagrams are dropped sooner or later, and only the kernel counts them.
+    let deadline = Instant::now() + TIMEOUT;
     while path.server().kernel().expect("the kernel's counters").udp_receive_drops == 0 {
         assert!(Instant::now() < deadline, "no drop was counted");
         for _ in 0..100 {
-            busy.send_to(&[0; 1_000], server).expect("room in the send buffer");
+            busy.send_to(&[0; 1_000], server).expect("capacity in the send buffer");
         }
     }
     assert_eq!(path.client().kernel().expect("the kernel's counters").udp_receive_drops, 0);
 }
 
 #[test]
-fn commands_live_at_their_end_and_paths_side_by_side() {
+fn commands_run_at_their_end_of_independent_paths() {
     let Some(first) = path(Conditions::default(), 1) else { return };
     let second = path(Conditions::default(), 1).expect("as the first");
     let devices = |end: &kcpx_relay::End| {

@@ -17,7 +17,7 @@ impl Choices<'_> {
         *first
     }
 
-    /// Up to 255 bytes, or the first of them repeated to 1,300.
+    /// Up to 255 bytes, or 1,300 copies of the first.
     pub(super) fn bytes(&mut self) -> Vec<u8> {
         let len = usize::from(self.byte());
         let (bytes, rest) = self.0.split_at(len.min(self.0.len()));
@@ -33,14 +33,14 @@ impl Choices<'_> {
         choices[usize::from(self.byte()) % choices.len()]
     }
 
-    /// `mortal`: silence may end the conversation.
+    /// `mortal`: an idle or dead-peer timeout may end the connection.
     pub(super) fn config(&mut self, mode: Mode, mortal: bool) -> KcpConfig {
         let limits = if mortal { [1, 5, 60] } else { [0; 3] };
-        let mut silence = || {
+        let mut timeout = || {
             let seconds = self.pick(&limits);
             (seconds > 0).then(|| Duration::from_secs(seconds))
         };
-        let (idle_timeout, dead_peer_timeout) = (silence(), silence());
+        let (idle_timeout, dead_peer_timeout) = (timeout(), timeout());
         // Messages are put together within the window and the memory.
         let memory = if mode == Mode::Stream { Some(self.pick(&[1_540, 9_999])) } else { None };
         KcpConfig {

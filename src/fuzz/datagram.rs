@@ -21,10 +21,10 @@ use crate::shared::notifier::Mailbox;
 use crate::stats::EndpointStats;
 use crate::stream::KcpStream;
 
-/// Datagrams that one input may send, and conversations that the endpoint may have.
+/// Datagrams that one input may send, and connections that the endpoint may have.
 const DATAGRAMS: usize = 500;
 const CONNECTIONS: usize = 8;
-/// Addresses that datagrams come from, and conversations that they name.
+/// Addresses that datagrams come from, and connections that they name.
 const PEERS: u8 = 3;
 const CONVS: u8 = 3;
 
@@ -88,7 +88,7 @@ fn config(choices: &mut Choices<'_>) -> Config {
     config
 }
 
-/// Somebody who has the key, and may or may not keep to the rules.
+/// A peer that has the key, and may or may not keep to the rules.
 struct Peer {
     addr: SocketAddr,
     codec: PacketCodec,
@@ -147,7 +147,7 @@ impl Peer {
     }
 
     fn seal(&mut self, now: Instant, shard: bool, mut bytes: Vec<u8>) {
-        // Nobody sends nothing.
+        // An empty datagram is not sent.
         bytes.resize(bytes.len().max(1), 0);
         let fec = shard.then_some(&mut self.fec);
         let write = |tail: &mut Vec<u8>| {
@@ -166,7 +166,7 @@ impl Peer {
     }
 }
 
-/// A segment that may be one of a conversation's.
+/// A segment that may be one of a connection's.
 fn segment(choices: &mut Choices<'_>) -> Vec<u8> {
     let payload = choices.bytes();
     let commands =

@@ -30,7 +30,7 @@ const CLIENT: u8 = 1;
 const ELSEWHERE: u8 = 2;
 
 /// Nothing that applications, network and clock do to two endpoints makes either panic, spin, break
-/// a promise about its memory or outlive its users. Where nobody forges, every stream is a prefix of
+/// a promise about its memory or outlive its users. Without forgeries, every stream is a prefix of
 /// what was written, and complete if it ends.
 ///
 /// # Panics
@@ -102,7 +102,7 @@ struct World {
     drivers: [Option<Driver<Wire>>; 2],
     endpoint: Option<Endpoint>,
     listener: Option<KcpListener>,
-    /// By side, then by conversation.
+    /// By side, then by connection.
     ends: [HashMap<u32, End>; 2],
     /// What each side ever wrote, and whether it closed: it outlives the stream.
     totals: [HashMap<u32, (u64, bool)>; 2],
@@ -311,7 +311,7 @@ impl World {
                 }
                 continue;
             }
-            // A conversation that nobody accepted has written nothing.
+            // A connection that was not accepted has written nothing.
             let (written, closed) = written.copied().unwrap_or((0, true));
             if got.is_empty() {
                 assert!(closed && end.read == written, "a stream cut short looks complete");

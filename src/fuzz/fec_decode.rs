@@ -203,7 +203,7 @@ mod tests {
     use crate::testkit::rng::Rng;
 
     #[test]
-    fn any_packets_keep_the_bounds() {
+    fn fec_decoder_keeps_its_bounds_for_any_packets() {
         for seed in 0..400 {
             println!("seed {seed}");
             let mut rng = Rng::new(seed);

@@ -17,7 +17,7 @@ const STEPS: usize = 2_000;
 const WIRE: usize = 64;
 /// Rounds within which a healed network must have delivered everything.
 const HEAL: usize = 50_000;
-/// Most fragments of a message: what a peer is assumed to take before it has told its window.
+/// Most fragments of a message: the window that a peer is assumed to have before it advertised one.
 const FRAGMENTS: usize = 32;
 
 /// One side, and what is on its way to it.
@@ -31,13 +31,13 @@ struct Side {
 
 struct Pair {
     sides: [Side; 2],
-    /// Nobody but the two puts anything on the wire.
+    /// Nothing but datagrams of the two is on the wire.
     honest: bool,
     mode: Mode,
     now: Instant,
-    /// Silence may end a conversation.
+    /// An idle or dead-peer timeout may end a connection.
     mortal: bool,
-    /// Something that the other side never sent was delivered: what arrives is anybody's guess.
+    /// Something that the other side never sent was delivered: what arrives is undefined.
     tainted: bool,
 }
 
@@ -75,7 +75,7 @@ impl Pair {
 
     fn input(&mut self, to: usize, datagram: &[u8], origin: PacketType) {
         let result = self.sides[to].kcp.input(self.now, datagram, origin);
-        assert!(self.tainted || result.is_ok(), "we refuse our own datagrams: {result:?}");
+        assert!(self.tainted || result.is_ok(), "own datagrams are rejected: {result:?}");
     }
 
     /// The next `len` bytes that this side sends.
@@ -99,8 +99,8 @@ impl Pair {
         for side in 0..2 {
             self.sides[side].kcp.check_invariants();
             let ended = self.sides[side].kcp.close_reason();
-            let silence = [ConnectionError::DeadPeer, ConnectionError::IdleTimeout].map(Some);
-            let may = self.tainted || ended.is_none() || (self.mortal && silence.contains(&ended));
+            let timeouts = [ConnectionError::DeadPeer, ConnectionError::IdleTimeout].map(Some);
+            let may = self.tainted || ended.is_none() || (self.mortal && timeouts.contains(&ended));
             assert!(may, "it ended with {ended:?}");
         }
     }
@@ -258,7 +258,7 @@ fn mutate(pair: &mut Pair, side: usize, choices: &mut Choices<'_>) {
     pair.input(side, &datagram, PacketType::Regular);
 }
 
-/// A segment made up from the input, most likely with the right conversation.
+/// A segment made up from the input, most likely with the right connection.
 fn forge(pair: &mut Pair, side: usize, choices: &mut Choices<'_>) {
     pair.tainted = true;
     let mut datagram = Vec::new();

@@ -115,7 +115,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(200))]
 
         #[test]
-        fn packets_of_any_bytes(data in proptest::collection::vec(any::<u8>(), 0..2_000)) {
+        fn survives_any_bytes(data in proptest::collection::vec(any::<u8>(), 0..2_000)) {
             open_packet(&data);
         }
     }

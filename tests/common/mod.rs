@@ -59,14 +59,14 @@ pub(crate) async fn is_pending<F: Future>(future: F) -> bool {
     poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_pending())).await
 }
 
-/// A conversation over loopback, with its listener.
+/// A connection over loopback, with its listener.
 pub(crate) struct Pair {
     pub(crate) client: KcpStream,
     pub(crate) server: KcpStream,
     pub(crate) listener: KcpListener,
 }
 
-/// Both ends of a new conversation, both with `config`. It was opened by a byte that is read
+/// Both ends of a new connection, both with `config`. It was opened by a byte that is read
 /// already.
 pub(crate) async fn pair(config: Config) -> Pair {
     let listener = listener(config.clone()).await;
@@ -75,17 +75,17 @@ pub(crate) async fn pair(config: Config) -> Pair {
     Pair { client, server, listener }
 }
 
-/// Another conversation with `listener`, which accepts nothing else meanwhile.
+/// Another connection with `listener`, which accepts nothing else meanwhile.
 pub(crate) async fn open(
     listener: &KcpListener,
     addr: SocketAddr,
     config: Config,
 ) -> (KcpStream, KcpStream) {
     let mut client = KcpStream::connect_with(addr, config).await.expect("a stream");
-    client.write_all(b"!").await.expect("the opening");
-    let (mut server, peer) = listener.accept().await.expect("a conversation");
+    client.write_all(b"!").await.expect("the first byte");
+    let (mut server, peer) = listener.accept().await.expect("a connection");
     assert_eq!(peer.port(), client.local_addr().expect("an address").port());
-    assert_eq!(server.read_u8().await.expect("the opening"), b'!');
+    assert_eq!(server.read_u8().await.expect("the first byte"), b'!');
     (client, server)
 }
 
@@ -124,7 +124,7 @@ pub(crate) fn assert_same(got: &[u8], expected: &[u8]) {
     assert_eq!(got.len(), expected.len(), "the beginning is the same");
 }
 
-/// Why a conversation ended, out of the error of a read or a write.
+/// Why a connection ended, out of the error of a read or a write.
 #[track_caller]
 pub(crate) fn cause<T>(result: io::Result<T>) -> ConnectionError {
     let error = result.err().expect("an error");

@@ -43,7 +43,7 @@ const TABLE: &[Difference] = &[
         tcp: "read end, write BrokenPipe",
         kcp: "read end, write TimedOut",
         reason: "a socket closes `Config::linger` after its last stream at the latest; then \
-                 nobody answers",
+                 no peer answers",
     },
     Difference {
         name: "shutdown_after_a_reset",

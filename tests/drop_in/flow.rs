@@ -1,4 +1,4 @@
-//! Moving bytes: how many, how fast the other side takes them, and through what.
+//! Transfers: sizes, slow readers, and the ways to read and write.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::atomic::{AtomicUsize, Ordering};

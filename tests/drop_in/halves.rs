@@ -18,7 +18,7 @@ behaviours!(
     write_half_forgotten,
     write_half_shut_down,
     reunite,
-    reunite_of_strangers,
+    reunite_of_different_streams,
     halves_know_their_addresses,
     halves_try_and_wait,
     halves_peek_and_gather,
@@ -125,7 +125,7 @@ async fn reunite<T: Transport>() -> Observation {
     format!("{there}, {}", text(&mut client, 4).await)
 }
 
-async fn reunite_of_strangers<T: Transport>() -> Observation {
+async fn reunite_of_different_streams<T: Transport>() -> Observation {
     let (client, mut server) = pair::<T>().await;
     let (reader, writer) = client.into_split();
     let (others, _peer) = pair::<T>().await;

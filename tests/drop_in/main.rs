@@ -83,7 +83,7 @@ fn observe_on(
     run: fn() -> support::Run,
 ) -> Result<Observation, String> {
     let (done, result) = mpsc::channel();
-    // A thread of its own, so that even one that never yields is noticed.
+    // A thread of its own, so that even one that never yields is detected.
     let thread = thread::spawn(move || {
         let observation = runtime().block_on(run());
         // The receiver is gone if this took too long.

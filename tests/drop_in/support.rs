@@ -29,7 +29,7 @@ macro_rules! behaviours {
 }
 pub(crate) use behaviours;
 
-/// Both ends of a new connection. Its listener is gone, which should matter to nobody.
+/// Both ends of a new connection. Its listener is dropped, which has no effect on them.
 pub(crate) async fn pair<T: Transport>() -> (T::Stream, T::Stream) {
     let listener = T::bind().await;
     pair_with::<T>(&listener).await
@@ -41,7 +41,7 @@ pub(crate) async fn pair_with<T: Transport>(listener: &T::Listener) -> (T::Strea
     (client.expect("a client"), server.expect("a server").0)
 }
 
-/// Ends a connection with a reset, once it is one: an end that nobody is known to hear is not told.
+/// Ends a connection with a reset once it is established: an unvalidated peer is sent none.
 pub(crate) async fn abort<T: Transport>(stream: T::Stream) {
     T::known(&stream).await.expect("a connection");
     stream.set_zero_linger().expect("an option");

@@ -67,7 +67,7 @@ impl Transport for Tcp {
     async fn gone(_: SocketAddr) {}
 }
 
-/// A second is enough for silence and for lingering; the rest is by default.
+/// Dead-peer timeout and linger of one second; the rest is by default.
 fn hasty() -> Config {
     let second = Some(Duration::from_secs(1));
     let mut config = Config::new().idle_timeout(second).keepalive(None).open_on_connect(true);

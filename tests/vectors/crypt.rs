@@ -51,7 +51,7 @@ fn check_packet(row: &Packet, cipher: &dyn PacketCipher) {
 }
 
 #[test]
-fn packets_of_kcp_go() {
+fn kcp_go_packets_open_and_seal_identically() {
     let packets: Packets = serde_json::from_str(include_str!("crypt.json")).unwrap();
     let (mut checked, mut left_out) = (BTreeMap::new(), BTreeMap::new());
     for row in &packets.vectors {

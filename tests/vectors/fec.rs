@@ -114,7 +114,7 @@ fn subsets(
 }
 
 #[test]
-fn groups_of_kcp_go_are_made_and_recovered() {
+fn kcp_go_fec_groups_are_encoded_and_recovered() {
     let file: File = serde_json::from_str(include_str!("fec.json")).unwrap();
     assert!(!file.vectors.is_empty());
     for run in &file.vectors {

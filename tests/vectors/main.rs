@@ -14,7 +14,7 @@ fn unhex(text: &str) -> Vec<u8> {
 /// The text file has what no packet shows: the ciphers alone, and the coefficients of FEC.
 #[cfg(feature = "_testkit")]
 #[test]
-fn rows_of_the_text_file() {
+fn text_vectors_match() {
     let (ciphers, coefficients) = (crypt::crypt_rows(), fec::rs_rows());
     assert!(ciphers == 300 || (ciphers == 125 && !cfg!(feature = "legacy-ciphers")));
     assert_eq!(coefficients, 11);

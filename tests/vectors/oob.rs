@@ -29,7 +29,7 @@ fn vectors() -> Vec<Vector> {
     file.vectors
 }
 
-/// Bytes 8 to 11 of a packet are the conversation, which a stream chooses by itself.
+/// Bytes 8 to 11 of a packet are the session, which a stream chooses by itself.
 fn with_conv(packet: &str, conv: u32) -> Vec<u8> {
     let mut packet = unhex(packet);
     packet[8..12].copy_from_slice(&conv.to_le_bytes());
@@ -44,23 +44,23 @@ async fn receive(socket: &UdpSocket) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn recorded_packets_are_sent_and_received() {
+async fn kcp_go_oob_packets_are_sent_and_received() {
     let config = Config::new().fec(FecConfig::new(10, 3).unwrap());
     // A socket in the place of the peer sees what is sent.
     let wire = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let mut stream = KcpStream::connect_with(wire.local_addr().unwrap(), config).await.unwrap();
-    // Datagrams wait for the opening, which is a shard here.
+    // Datagrams wait for the initial segment, which is a shard here.
     stream.write_all(b"!").await.unwrap();
     assert_eq!(fec::fec_flag(&receive(&wire).await), FecFlag::Data);
-    // Whoever receives needs no FEC. The conversation is opened by hand, by the first segment.
+    // A receiver needs no FEC. The session is opened by hand, by the first segment.
     let listener = KcpListener::bind("127.0.0.1:0").await.unwrap();
     let sender = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     sender.connect(listener.local_addr().unwrap()).await.unwrap();
-    let mut opening = unhex("4433221151000002");
-    opening.resize(24, 0);
-    opening[20] = 1;
-    opening.push(b'!');
-    sender.send(&opening).await.unwrap();
+    let mut initial = unhex("4433221151000002");
+    initial.resize(24, 0);
+    initial[20] = 1;
+    initial.push(b'!');
+    sender.send(&initial).await.unwrap();
     let (mut peer, _) = listener.accept().await.unwrap();
     assert_eq!((peer.read_u8().await.unwrap(), peer.conv()), (b'!', 0x1122_3344));
 
@@ -70,7 +70,7 @@ async fn recorded_packets_are_sent_and_received() {
         stream.send_datagram(&payload).unwrap();
         let mut sent = receive(&wire).await;
         while fec::fec_flag(&sent) != FecFlag::OutOfBand {
-            // The opening again, since nobody answers.
+            // The initial segment again, since no peer answers.
             sent = receive(&wire).await;
         }
         assert_eq!(sent, with_conv(&vector.packet, stream.conv()));

@@ -1,4 +1,4 @@
-//! Replays recorded conversations of kcp-go: its datagrams, opened and with what FEC recovers, give
+//! Replays recorded sessions of kcp-go: its datagrams, opened and with what FEC recovers, give
 //! exactly the bytes that were written, and in message mode the messages.
 
 use std::collections::HashMap;
@@ -42,7 +42,7 @@ struct Session {
 
 fn parse(text: &str) -> Session {
     let session: Session = serde_json::from_str(text).unwrap();
-    assert!(session.datagrams.len() > 20, "the file holds a conversation");
+    assert!(session.datagrams.len() > 20, "the file holds a session");
     session
 }
 
@@ -99,7 +99,7 @@ impl Session {
 /// Chunks of bytes: what was delivered, or datagrams.
 type Chunks = Vec<Vec<u8>>;
 
-/// Everything that a fresh core delivers when it is fed one side of the conversation, and the
+/// Everything that a fresh core delivers when it is fed one side of the session, and the
 /// datagrams that were recovered.
 fn replay(session: &Session, from: &str, mode: Mode) -> Option<(Chunks, Chunks)> {
     let start = Instant::now();
@@ -128,7 +128,7 @@ fn replay(session: &Session, from: &str, mode: Mode) -> Option<(Chunks, Chunks)>
         chunks.extend(std::iter::from_fn(|| kcp.recv()).map(|chunk| chunk.to_vec()));
         check_answers(&mut kcp, now);
     }
-    // Whatever we do at the end, the recorded peer is told nothing that it does not know.
+    // However the session ends, the recorded peer is sent no command that it does not know.
     let end = start + Duration::from_secs(3_600);
     kcp.close(end);
     check_answers(&mut kcp, end);
@@ -144,7 +144,7 @@ fn check_answers(kcp: &mut Kcp, now: Instant) {
     let mut answer = Vec::new();
     while kcp.poll_transmit(now, &mut answer).is_some() {
         let known = Segments::new(&answer).all(|(header, _)| header.command != Command::Control);
-        assert!(known, "a notice for a peer that advertised nothing");
+        assert!(known, "a CONTROL segment to a peer without the capability");
         answer.clear();
     }
 }
@@ -184,7 +184,7 @@ const SESSIONS: [(&str, &str); 13] = sessions![
 ];
 
 #[test]
-fn every_recorded_conversation_gives_its_bytes() {
+fn recorded_kcp_go_sessions_deliver_their_bytes() {
     let (mut checked, mut all_recovered) = (0, 0);
     for (name, text) in SESSIONS {
         let session = parse(text);

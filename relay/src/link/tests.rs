@@ -25,7 +25,7 @@ fn pass(link: &mut Link, count: u32, gap: Duration) -> Vec<(Duration, u32)> {
 }
 
 #[test]
-fn without_conditions_only_time_passes() {
+fn default_conditions_only_delay() {
     let mut link = Link::new(Conditions::default(), 1);
     let arrived = pass(&mut link, 1_000, MS);
     let expected: Vec<_> = (0..1_000).map(|number| (MS * (25 + number), number)).collect();
@@ -37,14 +37,14 @@ fn without_conditions_only_time_passes() {
 }
 
 #[test]
-fn packets_of_one_moment_keep_their_order() {
+fn packets_of_one_instant_keep_their_order() {
     let mut link = Link::new(Conditions::default(), 1);
     let order: Vec<_> = pass(&mut link, 500, Duration::ZERO).iter().map(|(_, n)| *n).collect();
     assert_eq!(order, (0..500).collect::<Vec<_>>());
 }
 
 #[test]
-fn the_share_lost_is_the_share_asked_for() {
+fn loss_rate_matches_the_setting() {
     for percent in [0.0, 0.5, 5.0, 20.0, 100.0] {
         let conditions = Conditions { loss: percent, ..Conditions::default() };
         let mut link = Link::new(conditions, 7);
@@ -58,7 +58,7 @@ fn the_share_lost_is_the_share_asked_for() {
 }
 
 #[test]
-fn a_seed_repeats_and_another_differs() {
+fn same_seed_gives_the_same_run_and_another_seed_differs() {
     let conditions = Conditions {
         jitter: 10 * MS,
         loss: 10.0,
@@ -73,7 +73,7 @@ fn a_seed_repeats_and_another_differs() {
 
 /// What else is asked for, or how fast packets come, changes nothing about which are lost.
 #[test]
-fn the_fate_of_a_packet_depends_on_its_number_alone() {
+fn packet_fate_depends_on_its_rank_alone() {
     let lossy = Conditions { loss: 5.0, ..Conditions::default() };
     let more = Conditions { jitter: 20 * MS, reorder: 50.0, ..lossy };
     let survivors = |conditions, gap| {
@@ -89,7 +89,7 @@ fn the_fate_of_a_packet_depends_on_its_number_alone() {
 }
 
 #[test]
-fn jitter_stays_in_its_range_and_reorders() {
+fn jitter_stays_in_range_and_reorders() {
     let conditions = Conditions { jitter: 10 * MS, ..Conditions::default() };
     let arrived = pass(&mut Link::new(conditions, 5), 1_000, MS);
     let late: Vec<_> = arrived.iter().map(|(due, number)| *due - MS * *number).collect();
@@ -99,7 +99,7 @@ fn jitter_stays_in_its_range_and_reorders() {
 }
 
 #[test]
-fn what_is_held_back_is_overtaken() {
+fn reordered_packets_are_overtaken() {
     let conditions = Conditions { reorder: 10.0, ..Conditions::default() };
     let mut link = Link::new(conditions, 5);
     let arrived = pass(&mut link, 1_000, MS);
@@ -110,7 +110,7 @@ fn what_is_held_back_is_overtaken() {
 }
 
 #[test]
-fn a_second_copy_follows_the_first() {
+fn duplicate_arrives_after_the_original() {
     let conditions = Conditions { duplicate: 100.0, ..Conditions::default() };
     let mut link = Link::new(conditions, 5);
     let order: Vec<_> = pass(&mut link, 3, MS).iter().map(|(_, number)| *number).collect();
@@ -119,7 +119,7 @@ fn a_second_copy_follows_the_first() {
 }
 
 #[test]
-fn a_bottleneck_spaces_packets_and_drops_the_tail() {
+fn bottleneck_spaces_packets_and_drops_the_tail() {
     // 100 bytes at 0.8 Mbit/s take 1 ms.
     let bottleneck = Some(Bottleneck { rate_mbit: 0.8, queue: 10 });
     let conditions = Conditions { bottleneck, ..Conditions::default() };
@@ -129,7 +129,7 @@ fn a_bottleneck_spaces_packets_and_drops_the_tail() {
     assert_eq!(burst, expected);
     assert_eq!(link.counts().queue_dropped, 20);
 
-    // At its own rate nothing waits; at twice the rate every second packet finds no room.
+    // At its own rate nothing waits; at twice the rate every second packet finds a full queue.
     let mut paced = Link::new(conditions, 5);
     assert_eq!(pass(&mut paced, 100, MS).len(), 100);
     let mut fast = Link::new(conditions, 5);
@@ -137,14 +137,14 @@ fn a_bottleneck_spaces_packets_and_drops_the_tail() {
 }
 
 #[test]
-fn memory_is_bounded_and_the_shortage_is_counted() {
+fn full_memory_drops_packets_and_counts_them() {
     let mut link = Link::new(Conditions::default(), 1);
-    link.room = 250;
+    link.free = 250;
     for number in 0..5 {
         link.push(Duration::ZERO, &numbered(number));
     }
     assert_eq!((link.flying.len(), link.counts().no_room), (2, 3));
-    // What leaves makes room again.
+    // What leaves frees memory.
     assert!(link.pop_due(25 * MS).is_some());
     link.push(25 * MS, &numbered(9));
     assert_eq!((link.flying.len(), link.counts().no_room), (2, 3));
@@ -156,7 +156,7 @@ fn memory_is_bounded_and_the_shortage_is_counted() {
 }
 
 #[test]
-fn what_is_fetched_late_is_counted() {
+fn late_delivery_is_counted() {
     let mut link = Link::new(Conditions::default(), 1);
     (0..3).for_each(|number| link.push(Duration::ZERO, &numbered(number)));
     for (millis, late) in [(25, 0), (26, 0), (27, 1)] {
@@ -166,7 +166,7 @@ fn what_is_fetched_late_is_counted() {
 }
 
 #[test]
-fn settings_outside_their_range_are_refused() {
+fn conditions_outside_their_range_are_rejected() {
     let good = Conditions::default();
     assert!(good.validate().is_ok());
     let bottleneck = |rate_mbit, queue| Some(Bottleneck { rate_mbit, queue });

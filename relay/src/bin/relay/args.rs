@@ -11,7 +11,7 @@ use crate::{bulk, command, run};
 /// Runs two commands with a path between them that delays and loses packets.
 ///
 /// It makes two network namespaces with one device each, starts the server in one and, once that
-/// is ready, the client in the other, and carries packets between them: 25 ms each way unless told
+/// is ready, the client in the other, and carries packets between them: 25 ms each way unless set
 /// otherwise, and whatever else the options say, in both directions alike. Packets are drawn from
 /// a seed, in order, so the same seed gives the same fate to the first, the second, ... packet.
 /// All of IPv4 crosses it, the kernel's TCP included, in packets of at most 1500 bytes.
@@ -26,7 +26,7 @@ use crate::{bulk, command, run};
 /// packets. With `kept_up` false the relay itself lost packets, or the kernel on the way to it,
 /// and what was measured does not count: give it more of the machine, or less to carry. `late`
 /// packets came more than a millisecond after they were due, for the same reason.
-/// `udp_receive_drops` are what the receive buffers at that end had no room for.
+/// `udp_receive_drops` are what the receive buffers at that end could not hold.
 ///
 /// It needs root, or a user who may make user namespaces and open /dev/net/tun. Nothing is left
 /// behind, even if it is killed, but processes that a command starts and does not end.
@@ -66,7 +66,7 @@ pub(crate) struct Args {
     /// Rate of a bottleneck in 10^6 bits per second of IP packets; without it there is none
     #[arg(long, value_name = "MBIT", requires = "queue")]
     rate_mbit: Option<f64>,
-    /// Packets that the bottleneck's queue holds; what finds no room is dropped
+    /// Packets that the bottleneck's queue holds; packets beyond it are dropped
     #[arg(long, value_name = "PACKETS", requires = "rate_mbit")]
     queue: Option<usize>,
     /// Decides which packets are lost, late, and so on
@@ -92,7 +92,7 @@ pub(crate) struct Args {
 /// What it starts itself as.
 #[derive(Debug, Subcommand)]
 enum Role {
-    /// Becomes a command that ends with whoever started it.
+    /// Becomes a command that ends with its parent.
     #[command(hide = true)]
     Tied {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]

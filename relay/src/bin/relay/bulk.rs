@@ -97,7 +97,7 @@ fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
 }
 
 pub(crate) fn serve(args: &ServerArgs) -> anyhow::Result<()> {
-    // Whoever started this says by the end of the input that it is over.
+    // The parent closes the input to end it.
     std::thread::spawn(|| {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         std::process::exit(0);

@@ -27,7 +27,7 @@ const LOOK: Duration = Duration::from_millis(5);
 pub(crate) struct Running {
     name: &'static str,
     child: Child,
-    /// Until it is ready; afterwards nobody listens, and nothing is kept for it.
+    /// Until it is ready; afterwards nothing reads them, and nothing is kept.
     lines: Option<Receiver<String>>,
     reader: Option<JoinHandle<VecDeque<String>>>,
 }
@@ -50,8 +50,8 @@ impl Running {
         let mut child =
             end.spawn(tied).with_context(|| format!("the {name} {program} did not start"))?;
         let output = child.stdout.take().context("its output")?;
-        let (tell, lines) = channel();
-        let reader = thread::spawn(move || read(name, output, &tell));
+        let (lines_out, lines) = channel();
+        let reader = thread::spawn(move || read(name, output, &lines_out));
         Ok(Self { name, child, lines: Some(lines), reader: Some(reader) })
     }
 
@@ -113,8 +113,8 @@ impl Drop for Running {
     }
 }
 
-/// Passes lines on, to people and to whoever waits for one, and keeps the last ones.
-fn read(name: &str, output: ChildStdout, tell: &Sender<String>) -> VecDeque<String> {
+/// Passes lines on, to people and to a waiter for one, and keeps the last ones.
+fn read(name: &str, output: ChildStdout, lines_out: &Sender<String>) -> VecDeque<String> {
     let mut output = BufReader::new(output);
     let mut kept = VecDeque::new();
     loop {
@@ -129,8 +129,8 @@ fn read(name: &str, output: ChildStdout, tell: &Sender<String>) -> VecDeque<Stri
             kept.pop_front();
         }
         kept.push_back(line.clone());
-        // It fails when nobody listens any more.
-        let _ = tell.send(line);
+        // It fails once the receiver is gone.
+        let _ = lines_out.send(line);
     }
 }
 

@@ -88,7 +88,7 @@ pub(crate) fn run(run: &Run) -> anyhow::Result<ExitCode> {
     println!("{text}");
     if own_losses > 0 {
         eprintln!(
-            "relay: {own_losses} packets were lost for want of room: this run does not count"
+            "relay: {own_losses} packets were lost for want of memory: this run does not count"
         );
     }
     if given_up {

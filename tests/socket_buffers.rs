@@ -1,5 +1,5 @@
 //! What becomes known of kernel buffers that are smaller than asked for. Alone in its process,
-//! since that is told once in one.
+//! since the shortfall is logged once per process.
 
 #![cfg(all(target_os = "linux", feature = "tracing"))]
 
@@ -45,7 +45,7 @@ fn limits() -> [usize; 2] {
 }
 
 #[test]
-fn a_shortfall_is_told_once_with_what_was_granted() {
+fn socket_buffer_shortfall_is_logged_once_with_the_granted_size() {
     let [recv, send] = limits();
     if recv >= HUGE || send >= HUGE {
         println!("SKIPPED: this system does not limit buffers");

@@ -20,7 +20,7 @@ fn fec(data: usize, parity: usize) -> FecConfig {
 
 /// Both ends in one process under the same key, which each of them could take for its own.
 #[test]
-fn every_cipher_carries_a_conversation() {
+fn every_cipher_carries_a_connection() {
     for algorithm in Algorithm::ALL {
         for fec in [None, Some(fec(3, 1))] {
             on_both_runtimes(|| async {
@@ -75,12 +75,12 @@ impl PacketCipher for Stamp {
 }
 
 #[test]
-fn a_cipher_of_ones_own_carries_a_conversation() {
+fn custom_cipher_carries_a_connection() {
     on_both_runtimes(|| async {
         let config = Config::new().cipher(Cipher::custom(Stamp)).fec(fec(2, 1));
         let Pair { mut client, mut server, listener } = pair(config).await;
-        let stranger = UdpSocket::bind("127.0.0.1:0").await.unwrap();
-        stranger.send_to(&[0; 100], listener.local_addr().unwrap()).await.unwrap();
+        let unknown = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        unknown.send_to(&[0; 100], listener.local_addr().unwrap()).await.unwrap();
         until(|| listener.stats().dropped_checksum == 1).await;
         client.write_all(&bytes(2, 50_000)).await.unwrap();
         assert_same(&read(&mut server, 50_000).await, &bytes(2, 50_000));
@@ -88,7 +88,7 @@ fn a_cipher_of_ones_own_carries_a_conversation() {
 }
 
 #[test]
-fn what_cannot_be_configured_is_said() {
+fn invalid_codec_config_is_rejected_by_name() {
     let refused = |config: Config| config.validate().unwrap_err().to_string();
     assert_eq!(
         FecConfig::new(0, 3).unwrap_err().to_string(),
@@ -110,7 +110,7 @@ fn what_cannot_be_configured_is_said() {
 }
 
 #[test]
-fn datagrams_travel_beside_the_stream() {
+fn datagrams_are_carried_out_of_band() {
     on_both_runtimes(|| async {
         let Pair { client, server, listener: _listener } =
             pair(Config::new().fec(fec(10, 3))).await;
@@ -136,7 +136,7 @@ fn datagrams_travel_beside_the_stream() {
 }
 
 #[test]
-fn datagrams_are_refused_where_they_cannot_be_sent() {
+fn datagrams_without_fec_are_rejected() {
     on_both_runtimes(|| async {
         let Pair { client, server, listener: _listener } = pair(Config::new()).await;
         assert_eq!(client.max_datagram_size(), None);
@@ -145,7 +145,7 @@ fn datagrams_are_refused_where_they_cannot_be_sent() {
         assert_eq!(error.to_string(), "this needs the header that FEC adds: set Config::fec");
         assert_eq!(client.set_fec(fec(3, 1)).unwrap_err().kind(), ErrorKind::Unsupported);
 
-        // Whoever waits for one hears of the end.
+        // A pending receive fails with the end.
         assert!(is_pending(server.recv_datagram()).await);
         let waiting = tokio::spawn(async move { cause(server.recv_datagram().await) });
         drop(client);
@@ -155,7 +155,7 @@ fn datagrams_are_refused_where_they_cannot_be_sent() {
 }
 
 #[test]
-fn the_end_of_a_conversation_ends_datagrams_too() {
+fn connection_end_fails_datagram_calls() {
     on_both_runtimes(|| async {
         let mut config = Config::new().fec(fec(10, 3)).keepalive(None);
         config.kcp.idle_timeout = Some(Duration::from_secs(1));
@@ -171,7 +171,7 @@ fn the_end_of_a_conversation_ends_datagrams_too() {
 /// The datagrams of kcp-go as they were recorded, through everything that stands between the
 /// socket and the reader.
 #[test]
-fn recorded_conversations_pass_through_a_listener() {
+fn recorded_kcp_go_sessions_pass_through_a_listener() {
     #[derive(serde::Deserialize)]
     struct Datagram {
         from: String,
@@ -229,5 +229,5 @@ fn recorded_conversations_pass_through_a_listener() {
         });
         played += 1;
     }
-    assert!(played >= 9, "{played} conversations");
+    assert!(played >= 9, "{played} sessions");
 }

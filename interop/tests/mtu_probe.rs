@@ -1,4 +1,4 @@
-//! What a path is asked with: segments padded to the size of a datagram. Other makes answer them
+//! MTU probes: segments padded to the size of a datagram. Other implementations answer them
 //! like short ones, and deliver nothing of them.
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use kcpx::proto::segment::{Command, Header, Segments};
 use kcpx::proto::seq::{Sn, Ts};
+use kcpx_interop::implementation::Implementation;
 use kcpx_interop::link::Rng;
-use kcpx_interop::peer::{Make, Settings};
+use kcpx_interop::peer::Settings;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::UdpSocket;
 
@@ -53,10 +54,10 @@ fn answers<'a>(datagrams: impl IntoIterator<Item = &'a Vec<u8>>) -> (bool, bool)
 }
 
 #[test]
-fn state_machines_answer_padded_segments_and_deliver_nothing_of_them() {
-    for make in Make::ALL {
+fn mtu_probe_is_acked_and_discarded_by_every_state_machine() {
+    for implementation in Implementation::ALL {
         let mut rng = Rng::new(1);
-        let mut peer = make.build(CONV, &Settings::default(), &mut rng).unwrap();
+        let mut peer = implementation.build(CONV, &Settings::default(), &mut rng).unwrap();
         let mut now = 0;
         let mut give = |peer: &mut Box<dyn kcpx_interop::peer::Peer>, datagram: &[u8]| {
             let mut out = Vec::new();
@@ -67,15 +68,19 @@ fn state_machines_answer_padded_segments_and_deliver_nothing_of_them() {
             }
             answers(&out)
         };
-        assert_eq!(give(&mut peer, &push(0, b"one")), (false, false), "{make:?}");
-        assert_eq!(give(&mut peer, &padded(Command::WindowProbe)), (false, true), "{make:?}");
-        assert_eq!(give(&mut peer, &padded(Command::Push)), (true, false), "{make:?}");
+        assert_eq!(give(&mut peer, &push(0, b"one")), (false, false), "{implementation:?}");
+        assert_eq!(
+            give(&mut peer, &padded(Command::WindowProbe)),
+            (false, true),
+            "{implementation:?}"
+        );
+        assert_eq!(give(&mut peer, &padded(Command::Push)), (true, false), "{implementation:?}");
         give(&mut peer, &push(1, b"two"));
         let mut got = Vec::new();
         while let Some(data) = peer.recv() {
             got.extend(data);
         }
-        assert_eq!(got, b"onetwo", "{make:?}");
+        assert_eq!(got, b"onetwo", "{implementation:?}");
     }
 }
 
@@ -117,7 +122,7 @@ async fn ask(server: SocketAddr) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tokio_kcp_answers_padded_segments() {
+async fn mtu_probe_is_acked_by_tokio_kcp() {
     let config = tokio_kcp::KcpConfig {
         nodelay: tokio_kcp::KcpNoDelayConfig::fastest(),
         flush_write: true,
@@ -139,7 +144,7 @@ async fn tokio_kcp_answers_padded_segments() {
 
 /// As in `kcp_go.rs`: only where there is such a peer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn kcp_go_answers_padded_segments() {
+async fn mtu_probe_is_acked_by_kcp_go() {
     let Some(peer) = std::env::var_os("KCPX_KCP_GO_PEER") else {
         println!("SKIPPED: KCPX_KCP_GO_PEER does not name an executable; see docs/interop.md");
         return;
