@@ -183,8 +183,8 @@ fn connections_of_one_address_do_not_mix() {
 fn malformed_datagrams_are_counted_by_reason_and_accept_nothing() {
     on_both_runtimes(|| async {
         let listener = listener(Config::new()).await;
-        let unknown = silent_peer().await;
-        unknown.connect(listener.local_addr().unwrap()).await.unwrap();
+        let socket = silent_peer().await;
+        socket.connect(listener.local_addr().unwrap()).await.unwrap();
 
         let mut wrong_length = segment(7, PUSH, 0, 0, b"hello");
         wrong_length.pop();
@@ -199,7 +199,7 @@ fn malformed_datagrams_are_counted_by_reason_and_accept_nothing() {
             segment(7, ACK, 0, 0, b""),
         ];
         for datagram in malformed.iter().chain(&short).chain(&unknown) {
-            unknown.send(datagram).await.unwrap();
+            socket.send(datagram).await.unwrap();
         }
         until(|| {
             let stats = listener.stats();
@@ -217,9 +217,9 @@ fn malformed_datagrams_are_counted_by_reason_and_accept_nothing() {
         assert!(is_pending(listener.accept()).await);
 
         // Only an initial segment opens a connection.
-        unknown.send(&segment(7, PUSH, 0, 0, b"hello")).await.unwrap();
+        socket.send(&segment(7, PUSH, 0, 0, b"hello")).await.unwrap();
         let (mut stream, peer) = listener.accept().await.unwrap();
-        assert_eq!((stream.conv(), peer), (7, unknown.local_addr().unwrap()));
+        assert_eq!((stream.conv(), peer), (7, socket.local_addr().unwrap()));
         assert_eq!(read(&mut stream, 5).await, b"hello");
     });
 }
