@@ -98,10 +98,10 @@ pub(crate) struct Driver<S> {
     demux: Demux,
     peers: PeerTable,
     codec: PacketCodec,
-    /// Nonces of the datagrams that opened a connection, shared by the sockets of a group. No other
+    /// The nonces of datagrams that opened a connection, shared by the sockets of a group. No other
     /// lock is taken while this one is held.
     initial_nonces: Arc<Mutex<ReplayFilter>>,
-    /// Nonces of the last `replay_window` datagrams of this socket.
+    /// The nonces of the last `replay_window` datagrams of this socket.
     replay_filter: ReplayFilter,
     timers: TimerWheel,
     /// Connections to serve. Invariant: a connection is in it at most once (`Conn::mark_ready`).

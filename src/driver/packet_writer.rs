@@ -10,7 +10,7 @@ use crate::fec::FecEncoder;
 pub(super) struct PacketWriter<'a> {
     pub(super) tx: &'a mut SendBatch,
     pub(super) codec: &'a mut PacketCodec,
-    /// The encoder of the destination address; `None` without FEC. Parity carries no conversation
-    /// id, so all connections to one address share an encoder.
+    /// The encoder of the destination address; `None` without FEC. All connections to one address
+    /// share it, since parity carries no conversation id.
     pub(super) fec: Option<&'a mut FecEncoder>,
 }

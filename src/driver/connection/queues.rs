@@ -49,7 +49,7 @@ impl Conn {
         if taken.abort || (taken.detached && self.linger.is_zero()) {
             self.end_early(ConnectionError::Aborted);
         }
-        // No FIN after an abort, which discards writes: a truncated stream must not look complete.
+        // No FIN after an abort, which discards writes: a truncated stream must not end in a FIN.
         let complete = !self.has_unsent_writes && self.end_cause.is_none();
         if self.lifecycle.is_closing() && complete {
             self.kcp.close(now);

@@ -261,7 +261,7 @@ fn message_too_big_lowers_the_mtu_once() {
 
 // ----- unvalidated peers -----
 
-/// Whether `datagram` looks like an initial segment.
+/// Whether `datagram` could be an initial segment by its first header.
 fn is_initial_segment(datagram: &[u8]) -> bool {
     let word = |at: usize| u32::from_le_bytes(datagram[at..at + 4].try_into().unwrap());
     datagram.len() >= HEADER_LEN && datagram[4] == 81 && word(12) == 0 && word(16) == 0
