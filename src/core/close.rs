@@ -1,187 +1,496 @@
-//! The end of a conversation, told to a peer that understands it.
+//! Graceful close (FIN) and reset (RST) of a connection: states, retransmission, who is reset.
 //!
-//! KCP itself has no end of stream. Peers that advertise it ([`CONTROL_CAPABLE`]) tell each other, each
-//! notice in a datagram of its own: `Close` says which number the stream ends before, is repeated
-//! until `Closed` answers it, and counts once everything before that number has arrived. `Reset`
-//! proves by the stamp of a recent segment that its sender takes part in the conversation; one
-//! that does not prove it draws an echo probe, whose stamp the next one can carry. The bytes are in
-//! docs/wire.md.
+//! KCP has no end of stream and no reset. Peers that advertise [`CONTROL_CAPABLE`] exchange CONTROL
+//! segments, each in a datagram of its own, with the meaning of RFC 9293 3.6 and 3.5.2; the bytes
+//! are in docs/wire.md. Deviations: FIN and RST take no sequence number, and each is acknowledged
+//! by a segment of its own, FIN-ACK and RST-ACK, because `una` counts data segments alone.
+//!
+//! A RST counts only if its number and time stamp are those of a recent segment of the receiver.
+//! Any other RST is answered with a ping, as RFC 5961 3.2 answers with a challenge ACK: the next RST
+//! can name that ping.
 
 use super::clock::Micros;
 use super::segment::{CONTROL_CAPABLE, Command, ControlType, Header};
 use super::seq::{Sn, Ts};
+use crate::error::ConnectionError;
 
-/// Most time between two repetitions of a notice, microseconds.
-pub(crate) const LONGEST_GAP: u64 = 1_000_000;
-/// How long an abort is repeated, and how old the stamp that it carries may be, microseconds.
+/// Longest time between two transmissions of a FIN or a RST, microseconds. The first gap is the RTO,
+/// each further one doubles (RFC 6298 5.5).
+const MAX_CONTROL_INTERVAL: u64 = 1_000_000;
+
+/// How long a RST is retransmitted, and how old the segment that it names may be, microseconds.
 pub(crate) const RESET_LIFETIME: u64 = 10_000_000;
 
-/// When a notice is sent again.
+/// A FIN is valid up to this many segments ahead of RCV.NXT: no receive window is larger.
+const MAX_FIN_DISTANCE: u32 = u16::MAX as u32;
+
+/// A CONTROL segment to send. `conv`, `wnd` and `una` are those of every segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ControlSegment {
+    pub(crate) kind: ControlType,
+    pub(crate) sn: Sn,
+    pub(crate) ts: Ts,
+}
+
+/// Whether FIN and RST can be exchanged with this peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ControlSupport {
+    /// `close_notify` is off: CONTROL segments are neither sent nor acted on. Entered at
+    /// construction, never left.
+    Disabled,
+    /// Nothing of the peer shows yet what it supports. Entered at construction; left on the first
+    /// ACK, window probe, window update or ping of the peer.
+    Unknown,
+    /// The peer is another implementation. Entered from `Unknown` on an ACK, window probe or window
+    /// update without [`CONTROL_CAPABLE`]; left on any segment that carries it.
+    Unsupported,
+    /// The peer takes CONTROL segments. Entered on a segment with [`CONTROL_CAPABLE`], never left.
+    Supported,
+}
+
+/// Our half of the stream (RFC 9293: ESTABLISHED, FIN-WAIT-1, FIN-WAIT-2).
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Repeat {
-    next: Micros,
+enum SendClose {
+    /// The application may write. Entered at construction; left on [`CloseState::close`].
+    Open,
+    /// FIN has not been sent yet. Entered on [`CloseState::close`]; left when FIN leaves, after the
+    /// last segment has left for the first time. A peer that is [`ControlSupport::Unsupported`]
+    /// keeps the connection here: it is sent no FIN.
+    FinQueued,
+    /// FIN is retransmitted. Entered when FIN leaves; left on FIN-ACK.
+    FinSent { fin: LocalFin, timer: RetransmitTimer },
+    /// The peer has every byte and our FIN. Entered on FIN-ACK, never left.
+    FinAcked { fin: LocalFin },
+}
+
+/// The peer's half of the stream.
+#[derive(Clone, Copy, Debug)]
+enum RecvClose {
+    /// No valid FIN yet. Entered at construction, and from `FinReceived` when data with a number
+    /// from the FIN's on arrives; left on FIN.
+    Open,
+    /// Data before the FIN is still missing. Entered on FIN; left for `Complete` when RCV.NXT
+    /// reaches `sn`, for `Open` when data contradicts the FIN.
+    FinReceived { sn: Sn, ts: Ts },
+    /// Everything that the peer sent has arrived. Entered on FIN or on the segment before it, never
+    /// left.
+    /// Invariant: `sn` is RCV.NXT.
+    Complete { sn: Sn },
+}
+
+/// Our RST, or the peer's.
+#[derive(Clone, Copy, Debug)]
+enum ResetState {
+    /// Neither side has reset the connection. Entered at construction, and when the RST need not
+    /// arrive any more; left on [`CloseState::start_reset`] or a valid RST.
+    Idle,
+    /// RST is retransmitted until `until`. No `timer`: it leaves with the next transmission.
+    /// Entered on [`CloseState::start_reset`] from any other state, always without a timer, also
+    /// where a FIN had one; left on RST-ACK, RST or `until`.
+    Sending { until: Micros, timer: Option<RetransmitTimer> },
+    /// The peer knows of our RST. Entered on RST-ACK.
+    Acked,
+    /// The peer has not answered for [`RESET_LIFETIME`]. Entered at `until`.
+    Expired,
+    /// The peer reset the connection. Entered on a valid RST, which is answered with RST-ACK.
+    Received,
+}
+
+/// Whether the application reads (`std::net::Shutdown::Read`).
+#[derive(Clone, Copy, Debug)]
+enum ReadSide {
+    /// Entered at construction; left on [`CloseState::shutdown_read`].
+    Reading,
+    /// New data is dropped without an ACK, where the peer can be sent a RST for it (RFC 9293 3.6.1
+    /// sends one as well). Entered on [`CloseState::shutdown_read`], never left. `discarded` is true
+    /// once data was dropped so.
+    Discarding { discarded: bool },
+}
+
+/// Our FIN, with the time stamps of its first and its latest transmission.
+#[derive(Clone, Copy, Debug)]
+struct LocalFin {
+    sn: Sn,
+    first_ts: Ts,
+    last_ts: Ts,
+}
+
+impl LocalFin {
+    fn matches(&self, sn: Sn, ts: Ts) -> bool {
+        self.sn == sn && ts.since(self.first_ts) >= 0 && ts.since(self.last_ts) <= 0
+    }
+}
+
+/// Retransmission timer of a FIN or a RST.
+#[derive(Clone, Copy, Debug)]
+struct RetransmitTimer {
+    expires: Micros,
+    /// Microseconds between the latest transmission and `expires`.
     gap: u64,
 }
 
-/// Our `Close`, once it was sent.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LocalFin {
-    pub(crate) sn: Sn,
-    pub(crate) first: Ts,
-    pub(crate) last: Ts,
+impl RetransmitTimer {
+    /// The timer after a transmission at `now`: the RTO at first, doubled each further time.
+    fn restart(previous: Option<Self>, now: Micros, rto: u64) -> Self {
+        let gap = previous.map_or(rto, |timer| 2 * timer.gap).min(MAX_CONTROL_INTERVAL);
+        Self { expires: now.add_micros(gap), gap }
+    }
 }
 
+/// How both directions of a connection end: four states, and the CONTROL segment that is due.
 #[derive(Debug)]
 pub(crate) struct CloseState {
-    /// This side advertises and understands notices.
-    pub(crate) enabled: bool,
-    /// The peer does; unknown before it has sent anything that would say so.
-    pub(crate) peer: Option<bool>,
-    /// Nothing more will be written.
-    pub(crate) closing: bool,
-    pub(crate) sent: Option<LocalFin>,
-    /// The peer knows of our end.
-    pub(crate) fin_acked: bool,
-    /// Where the peer's stream ends, and the stamp of its notice.
-    pub(crate) remote_fin: Option<(Sn, Ts)>,
-    /// What the next datagram answers.
-    pub(crate) answer: Option<(ControlType, Sn, Ts)>,
-    /// Until when our abort is repeated.
-    pub(crate) aborting: Option<Micros>,
-    pub(crate) repeat: Option<Repeat>,
-    /// The latest data segment or probe of the peer.
-    pub(crate) heard: Option<(Sn, Ts)>,
-    /// Nobody reads any more, and whether something came that nobody will read.
-    pub(crate) discarding: bool,
-    pub(crate) discarded_data: bool,
+    control: ControlSupport,
+    send: SendClose,
+    recv: RecvClose,
+    reset: ResetState,
+    read: ReadSide,
+    /// FIN-ACK or RST-ACK that the next datagram carries.
+    reply: Option<ControlSegment>,
+    /// Number and time stamp of the peer's latest PUSH, which our RST names.
+    last_push: Option<(Sn, Ts)>,
 }
 
+/// Whether the peer supports CONTROL segments.
 impl CloseState {
-    pub(crate) fn new(enabled: bool) -> Self {
+    pub(crate) fn new(close_notify: bool) -> Self {
         Self {
-            enabled,
-            peer: None,
-            closing: false,
-            sent: None,
-            fin_acked: false,
-            remote_fin: None,
-            answer: None,
-            aborting: None,
-            repeat: None,
-            heard: None,
-            discarding: false,
-            discarded_data: false,
+            control: if close_notify { ControlSupport::Unknown } else { ControlSupport::Disabled },
+            send: SendClose::Open,
+            recv: RecvClose::Open,
+            reset: ResetState::Idle,
+            read: ReadSide::Reading,
+            reply: None,
+            last_push: None,
         }
     }
 
-    /// What `frg` is where it says nothing else.
-    pub(crate) fn mark(&self) -> u8 {
-        if self.enabled { CONTROL_CAPABLE } else { 0 }
+    /// `frg` of ACKs, window probes, window updates and pings: what this side advertises.
+    pub(crate) fn capability(&self) -> u8 {
+        if self.control == ControlSupport::Disabled { 0 } else { CONTROL_CAPABLE }
     }
 
-    /// Whether the peer is known to understand notices.
-    pub(crate) fn peer_understands(&self) -> bool {
-        self.enabled && self.peer == Some(true)
+    /// Whether the peer has advertised [`CONTROL_CAPABLE`].
+    pub(crate) fn peer_supports_control(&self) -> bool {
+        self.control == ControlSupport::Supported
     }
 
-    /// Learns from a segment of the peer what it understands. `probe`: it is a PUSH that lies far
-    /// behind, which is the only kind whose `frg` is free.
-    pub(crate) fn on_capability(&mut self, header: &Header, probe: bool) {
-        let says = match header.command {
-            Command::Push => probe && header.frg == CONTROL_CAPABLE,
-            Command::Control => false,
-            Command::Ack | Command::WindowProbe | Command::WindowUpdate => {
-                self.peer.get_or_insert(false);
-                header.frg == CONTROL_CAPABLE
+    /// Learns from a segment of the peer whether it supports CONTROL segments. `is_ping`: the
+    /// segment is an empty PUSH far behind RCV.NXT, the only kind of PUSH whose `frg` is free.
+    pub(crate) fn on_capability(&mut self, header: &Header, is_ping: bool) {
+        let advertises = header.frg == CONTROL_CAPABLE;
+        match (self.control, header.command) {
+            (ControlSupport::Disabled, _) | (_, Command::Control) => {}
+            (_, Command::Push) if !is_ping => {}
+            _ if advertises => self.control = ControlSupport::Supported,
+            (
+                ControlSupport::Unknown,
+                Command::Ack | Command::WindowProbe | Command::WindowUpdate,
+            ) => {
+                self.control = ControlSupport::Unsupported;
+                self.cancel_reset();
             }
+            _ => {}
+        }
+    }
+
+    /// Whether a ping has to find out if the peer can be sent our FIN.
+    pub(crate) fn needs_capability_ping(&self) -> bool {
+        self.is_closing() && self.control == ControlSupport::Unknown
+    }
+}
+
+/// FIN of this side.
+impl CloseState {
+    /// The application will write no more.
+    pub(crate) fn close(&mut self) {
+        if let SendClose::Open = self.send {
+            self.send = SendClose::FinQueued;
+        }
+    }
+
+    /// Whether [`Self::close`] was called.
+    pub(crate) fn is_closing(&self) -> bool {
+        !matches!(self.send, SendClose::Open)
+    }
+
+    /// Whether FIN has to leave, now or later.
+    fn owes_fin(&self) -> bool {
+        matches!(self.send, SendClose::FinQueued | SendClose::FinSent { .. })
+            && self.peer_supports_control()
+    }
+
+    /// Whether nothing more can be done for our FIN: it is acknowledged, or cannot be sent.
+    pub(crate) fn is_fin_settled(&self) -> bool {
+        matches!(self.send, SendClose::FinAcked { .. })
+            || matches!(self.control, ControlSupport::Disabled | ControlSupport::Unsupported)
+    }
+
+    /// Whether FIN has left and FIN-ACK has not arrived.
+    pub(crate) fn awaits_fin_ack(&self) -> bool {
+        matches!(self.send, SendClose::FinSent { .. })
+    }
+
+    /// When FIN is retransmitted.
+    pub(crate) fn fin_deadline(&self) -> Option<Micros> {
+        match self.send {
+            SendClose::FinSent { timer, .. } => Some(timer.expires),
+            _ => None,
+        }
+    }
+
+    /// Whether FIN would leave now, once every segment has left for the first time.
+    pub(crate) fn fin_is_due(&self, now: Micros) -> bool {
+        self.owes_fin() && self.fin_deadline().is_none_or(|at| now >= at)
+    }
+
+    /// The FIN to send now, if one is due. `sn` is SND.NXT, `ts` the time stamp of `now`, `rto` in
+    /// microseconds.
+    pub(crate) fn poll_fin(
+        &mut self,
+        now: Micros,
+        (sn, ts): (Sn, Ts),
+        rto: u64,
+    ) -> Option<ControlSegment> {
+        if !self.fin_is_due(now) {
+            return None;
+        }
+        let (first_ts, previous) = match self.send {
+            SendClose::FinSent { fin, timer } => (fin.first_ts, Some(timer)),
+            _ => (ts, None),
         };
-        if says {
-            self.peer = Some(true);
-        }
-        if self.peer == Some(false) {
-            self.aborting = None;
-        }
+        self.send = SendClose::FinSent {
+            fin: LocalFin { sn, first_ts, last_ts: ts },
+            timer: RetransmitTimer::restart(previous, now, rto),
+        };
+        Some(ControlSegment { kind: ControlType::Fin, sn, ts })
     }
 
-    /// A data segment or a probe of the peer arrived.
-    pub(crate) fn on_push(&mut self, sn: Sn, ts: Ts) {
-        self.heard = Some((sn, ts));
-        if self.aborting.is_some() {
-            // The peer goes on: it has not heard, or asks for a fresh stamp.
-            self.repeat = None;
+    /// Whether `sn` and `ts` are those of a FIN that this side has sent.
+    pub(crate) fn is_own_fin(&self, sn: Sn, ts: Ts) -> bool {
+        match self.send {
+            SendClose::FinSent { fin, .. } | SendClose::FinAcked { fin } => fin.matches(sn, ts),
+            SendClose::Open | SendClose::FinQueued => false,
         }
     }
 
-    /// Whether `sn`, which is new, comes too late for anybody to read it.
-    pub(crate) fn refuses(&mut self, sn: Sn, nxt: Sn) -> bool {
-        let refuses = self.discarding && self.peer_understands() && sn.since(nxt) >= 0;
-        self.discarded_data |= refuses;
-        refuses
-    }
-
-    /// Whether the peer's stream ends before `sn`. A `Close` that did not count yet and that data
-    /// contradicts is forgotten: the data is there.
-    pub(crate) fn is_beyond_end(&mut self, sn: Sn, nxt: Sn) -> bool {
-        let Some((end, _)) = self.remote_fin.filter(|(end, _)| sn.since(*end) >= 0) else {
+    /// A FIN-ACK arrived. Returns whether it is valid.
+    pub(crate) fn on_fin_ack(&mut self, sn: Sn, ts: Ts) -> bool {
+        let (SendClose::FinSent { fin, .. } | SendClose::FinAcked { fin }) = self.send else {
             return false;
         };
-        if end != nxt {
-            self.remote_fin = None;
+        if !fin.matches(sn, ts) {
+            return false;
         }
-        end == nxt
+        self.send = SendClose::FinAcked { fin };
+        self.on_peer_unaware_of_reset();
+        true
+    }
+}
+
+/// FIN of the peer, and data that nobody reads.
+impl CloseState {
+    /// A FIN with a possible `una` arrived; `nxt` is RCV.NXT. Returns whether it is valid.
+    pub(crate) fn on_fin(&mut self, sn: Sn, ts: Ts, nxt: Sn) -> bool {
+        let in_window = sn.offset_from(nxt).is_some_and(|ahead| ahead <= MAX_FIN_DISTANCE);
+        let agrees = match self.recv {
+            RecvClose::Open => true,
+            RecvClose::FinReceived { sn: known, .. } | RecvClose::Complete { sn: known } => {
+                known == sn
+            }
+        };
+        // A reflected FIN of ours fits where both streams have the same length.
+        if !in_window || !agrees || self.is_own_fin(sn, ts) {
+            return false;
+        }
+        self.recv = RecvClose::FinReceived { sn, ts };
+        self.on_in_order(nxt);
+        true
+    }
+
+    /// RCV.NXT is now `nxt`. Where that completes the peer's stream, FIN-ACK is due.
+    pub(crate) fn on_in_order(&mut self, nxt: Sn) {
+        if let RecvClose::FinReceived { sn, ts } = self.recv
+            && sn == nxt
+        {
+            self.recv = RecvClose::Complete { sn };
+            self.reply = Some(ControlSegment { kind: ControlType::FinAck, sn, ts });
+        }
+    }
+
+    /// Whether data with number `sn` lies behind the end of the peer's stream. Data that contradicts
+    /// a FIN which is not complete yet takes that FIN back: the data is there.
+    pub(crate) fn is_beyond_fin(&mut self, sn: Sn) -> bool {
+        match self.recv {
+            RecvClose::Complete { sn: end } => sn.since(end) >= 0,
+            RecvClose::FinReceived { sn: end, .. } if sn.since(end) >= 0 => {
+                self.recv = RecvClose::Open;
+                false
+            }
+            RecvClose::Open | RecvClose::FinReceived { .. } => false,
+        }
     }
 
     /// Whether everything that the peer will ever send has arrived.
-    pub(crate) fn peer_has_closed(&self, nxt: Sn) -> bool {
-        self.remote_fin.is_some_and(|(end, _)| end == nxt)
+    pub(crate) fn is_recv_complete(&self) -> bool {
+        matches!(self.recv, RecvClose::Complete { .. })
     }
 
-    /// Everything before the end of the peer's stream has arrived: it is told.
-    pub(crate) fn on_advance(&mut self, nxt: Sn) {
-        if let Some((end, ts)) = self.remote_fin.filter(|(end, _)| *end == nxt) {
-            self.answer = Some((ControlType::FinAck, end, ts));
+    /// The application will read no more.
+    pub(crate) fn shutdown_read(&mut self) {
+        if let ReadSide::Reading = self.read {
+            self.read = ReadSide::Discarding { discarded: false };
         }
     }
 
-    /// Whether there is something to tell, and nothing shows yet whether the peer understands.
-    pub(crate) fn needs_capability_ping(&self) -> bool {
-        self.closing && self.enabled && self.peer.is_none()
+    /// Whether data was dropped because nobody reads it.
+    pub(crate) fn has_discarded_data(&self) -> bool {
+        matches!(self.read, ReadSide::Discarding { discarded: true })
     }
 
-    /// Whether `Close` has to leave, now or later.
-    pub(crate) fn owes_close(&self) -> bool {
-        self.closing && !self.fin_acked && self.peer_understands()
+    /// Whether to drop new data with number `sn`, because nobody will read it and the peer can be
+    /// sent a RST for it; `nxt` is RCV.NXT. Duplicates are not new: they are acknowledged.
+    pub(crate) fn discards(&mut self, sn: Sn, nxt: Sn) -> bool {
+        let supported = self.peer_supports_control();
+        match &mut self.read {
+            ReadSide::Discarding { discarded } if supported && sn.since(nxt) >= 0 => {
+                *discarded = true;
+                true
+            }
+            ReadSide::Reading | ReadSide::Discarding { .. } => false,
+        }
+    }
+}
+
+/// RST, and who has to be sent one.
+impl CloseState {
+    /// Whether a RST may reach a peer that takes it, as far as is known.
+    pub(crate) fn may_send_reset(&self) -> bool {
+        matches!(self.control, ControlSupport::Unknown | ControlSupport::Supported)
     }
 
-    /// Whether the peer knows of our end, or never will.
-    pub(crate) fn is_settled(&self) -> bool {
-        self.fin_acked || !self.enabled || self.peer == Some(false)
+    /// Whether the peer has to be sent a RST when the connection ends with `reason`, since it may
+    /// take the connection for open. `peer_has_closed`: its stream is complete and was read.
+    pub(crate) fn must_send_reset(&self, reason: ConnectionError, peer_has_closed: bool) -> bool {
+        match reason {
+            ConnectionError::Aborted
+            | ConnectionError::ProtocolViolation
+            | ConnectionError::Replaced => true,
+            ConnectionError::Closed => self.has_discarded_data() && !peer_has_closed,
+            _ => false,
+        }
     }
 
-    pub(crate) fn is_ours(&self, sn: Sn, ts: Ts) -> bool {
-        self.sent.is_some_and(|sent| {
-            sent.sn == sn && ts.since(sent.first) >= 0 && ts.since(sent.last) <= 0
-        })
+    /// Whether the peer may still write data that nobody reads, and would take the RST for it: the
+    /// connection stays until then. `peer_has_closed`: its stream is complete and was read.
+    pub(crate) fn may_be_written_to(&self, peer_has_closed: bool) -> bool {
+        self.peer_supports_control() && !peer_has_closed && !self.has_discarded_data()
     }
 
-    /// When our close is repeated.
-    pub(crate) fn close_deadline(&self) -> Option<Micros> {
-        self.repeat.map(|repeat| repeat.next).filter(|_| self.owes_close())
+    /// Starts to send RST. It leaves with the next transmission, whatever timer FIN had. Changes
+    /// nothing while RST is sent already.
+    pub(crate) fn start_reset(&mut self, now: Micros) {
+        if !matches!(self.reset, ResetState::Sending { .. }) {
+            self.reset = ResetState::Sending { until: now.add_micros(RESET_LIFETIME), timer: None };
+        }
     }
 
-    /// When our abort is repeated, or given up.
-    pub(crate) fn abort_deadline(&self) -> Option<Micros> {
-        let until = self.aborting?;
-        let next = self.repeat.map_or(Micros(0), |repeat| repeat.next);
-        Some(if self.peer_understands() { next.min(until) } else { until })
+    /// The peer need not learn of our RST any more.
+    pub(crate) fn cancel_reset(&mut self) {
+        if let ResetState::Sending { .. } = self.reset {
+            self.reset = ResetState::Idle;
+        }
     }
 
-    pub(crate) fn schedule(&mut self, now: Micros, rto: u64) {
-        let gap = self.repeat.map_or(rto, |repeat| 2 * repeat.gap).min(LONGEST_GAP);
-        self.repeat = Some(Repeat { next: now.add_micros(gap), gap });
+    /// Until when RST is retransmitted.
+    pub(crate) fn reset_until(&self) -> Option<Micros> {
+        match self.reset {
+            ResetState::Sending { until, .. } => Some(until),
+            _ => None,
+        }
     }
 
-    pub(crate) fn is_due(&self, now: Micros) -> bool {
-        self.repeat.is_none_or(|repeat| now >= repeat.next)
+    /// When RST is retransmitted or given up. Time 0: it is due.
+    pub(crate) fn reset_deadline(&self) -> Option<Micros> {
+        let ResetState::Sending { until, timer } = self.reset else { return None };
+        let next = timer.map_or(Micros(0), |timer| timer.expires);
+        Some(if self.peer_supports_control() { next.min(until) } else { until })
+    }
+
+    /// Gives RST up after [`RESET_LIFETIME`].
+    pub(crate) fn expire_reset(&mut self, now: Micros) {
+        if self.reset_until().is_some_and(|until| now >= until) {
+            self.reset = ResetState::Expired;
+        }
+    }
+
+    /// The RST to send now, if one is due. `rto` is in microseconds.
+    pub(crate) fn poll_reset(&mut self, now: Micros, rto: u64) -> Option<ControlSegment> {
+        let ResetState::Sending { until, timer } = self.reset else { return None };
+        let is_due = now < until && timer.is_none_or(|timer| now >= timer.expires);
+        if !is_due || !self.peer_supports_control() {
+            return None;
+        }
+        let timer = Some(RetransmitTimer::restart(timer, now, rto));
+        self.reset = ResetState::Sending { until, timer };
+        // A RST that names no segment draws a ping, which the next RST names.
+        let (sn, ts) = self.last_push.unwrap_or_default();
+        Some(ControlSegment { kind: ControlType::Reset, sn, ts })
+    }
+
+    /// A data segment or a ping of the peer arrived.
+    pub(crate) fn on_push(&mut self, sn: Sn, ts: Ts) {
+        self.last_push = Some((sn, ts));
+        self.on_peer_unaware_of_reset();
+    }
+
+    /// The peer goes on as if no RST had arrived: RST leaves with the next transmission.
+    fn on_peer_unaware_of_reset(&mut self) {
+        if let ResetState::Sending { timer, .. } = &mut self.reset {
+            *timer = None;
+        }
+    }
+
+    /// A RST arrived whose number and time stamp are those of a recent segment of ours.
+    pub(crate) fn on_reset(&mut self, sn: Sn, ts: Ts) {
+        self.reset = ResetState::Received;
+        self.reply = Some(ControlSegment { kind: ControlType::ResetAck, sn, ts });
+    }
+
+    /// A RST-ACK arrived. Returns whether it is valid.
+    pub(crate) fn on_reset_ack(&mut self, sn: Sn, ts: Ts) -> bool {
+        let valid = self.last_push == Some((sn, ts));
+        if valid && self.reset_until().is_some() {
+            self.reset = ResetState::Acked;
+        }
+        valid
+    }
+}
+
+/// What is due in any state.
+impl CloseState {
+    /// Whether CONTROL segments of the peer are acted on.
+    pub(crate) fn is_enabled(&self) -> bool {
+        self.control != ControlSupport::Disabled
+    }
+
+    /// Whether a FIN-ACK or RST-ACK is due.
+    pub(crate) fn has_reply(&self) -> bool {
+        self.reply.is_some()
+    }
+
+    /// The FIN-ACK or RST-ACK to send now, if one is due.
+    pub(crate) fn poll_reply(&mut self) -> Option<ControlSegment> {
+        self.reply.take()
+    }
+    /// Asserts the invariants of the states; `nxt` is RCV.NXT.
+    #[cfg(any(test, feature = "_testkit"))]
+    pub(crate) fn check_invariants(&self, nxt: Sn) {
+        if let RecvClose::Complete { sn } = self.recv {
+            assert_eq!(sn, nxt, "no data arrives behind the end of the stream");
+        }
+        if let SendClose::FinSent { .. } | SendClose::FinAcked { .. } = self.send {
+            assert!(self.peer_supports_control(), "FIN leaves to peers that support it");
+        }
     }
 }

@@ -1,35 +1,40 @@
-//! Whether the peer is there: echo probes, keepalive, and the limits on silence.
+//! Keepalive, ping, idle timeout and dead-peer timeout of a connection.
 //!
-//! The echo probe is an empty PUSH whose number lies a quarter of the circle behind what the peer
-//! has acknowledged. Every KCP peer takes it for a repetition, acknowledges it and copies its time
-//! stamp, a random cookie; so the answer proves that the peer is there now, and its cumulative
-//! acknowledgement shows whether it still has the state of this conversation.
+//! A ping (QUIC PING, RFC 9000 19.2) is an empty PUSH whose number lies a quarter of the circle
+//! behind what the peer has acknowledged, as the keepalive of RFC 9293 3.8.4 has an old sequence
+//! number. Every KCP implementation takes it for a duplicate, acknowledges it and copies its time
+//! stamp, which is a random cookie. So the ACK, the pong, shows that the peer receives our datagrams
+//! now (address validation, RFC 9000 8.1), and its `una` shows whether the peer still has the state
+//! of this connection.
 
 use std::time::Duration;
 
+use super::clock::{Micros, micros};
+use super::seq::{Sn, Ts};
 use crate::config::KcpConfig;
-use crate::core::clock::{Micros, micros};
-use crate::core::seq::{Sn, Ts};
 use crate::error::ConnectionError;
 
-/// Distance of a probe's number behind the oldest unacknowledged one.
-const PROBE_DISTANCE: u32 = 1 << 30;
-/// How long a cookie is worth something.
+/// Segments between a ping's number and the oldest unacknowledged one.
+const PING_DISTANCE: u32 = 1 << 30;
+/// How long after its first transmission a ping can be answered, microseconds.
 pub(crate) const COOKIE_LIFE: u64 = 10_000_000;
-/// Least time between probes.
+/// Shortest time between two pings, microseconds.
 const MIN_PING_INTERVAL: u64 = 1_000_000;
-/// The same where the peer says that it lacks an answer, by repeating itself.
+/// The same where a duplicate shows that the peer lacks our acknowledgement, microseconds.
 const MIN_PING_INTERVAL_PROMPTED: u64 = 100_000;
-/// Share of the keepalive period that one side waits longer than the other.
+/// Divisor: the side that dialled adds `period / 16` to its keepalive period, so that only one side
+/// pings.
 const KEEPALIVE_STAGGER: u64 = 16;
-/// Share of the dead-peer time after which an unanswered peer is probed each second.
+/// Divisor of the dead-peer timeout: after that share without an answer pings begin, one each
+/// [`MIN_PING_INTERVAL`].
 const PING_START_DIVISOR: u64 = 3;
 
+/// A ping that has left.
 #[derive(Clone, Copy, Debug)]
 struct Ping {
     sn: Sn,
     cookie: Ts,
-    /// What the peer had acknowledged when it was first asked.
+    /// What the peer had acknowledged when the ping first left.
     una: Sn,
     first_sent: Micros,
     sent: Micros,
@@ -41,187 +46,253 @@ impl Ping {
     }
 }
 
-/// The answer to an echo probe.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Pong {
-    /// Its cumulative acknowledgement lies behind what the peer had acknowledged before it was
-    /// asked.
-    pub(crate) state_lost: bool,
-    /// Microseconds since it was asked, where that happened once.
-    pub(crate) rtt: Option<u64>,
+/// Whether a ping is outstanding, and whether one leaves with the next transmission.
+#[derive(Clone, Copy, Debug)]
+enum PingState {
+    /// Entered at construction and on a pong; left when a ping is requested.
+    Idle,
+    /// The first ping is to leave. Entered from `Idle` when a ping is requested, and on a pong from
+    /// `OutstandingDue`; left when the ping leaves.
+    Due,
+    /// A ping has not been answered. Entered when a ping leaves; left on a pong, or when the ping
+    /// is to be sent again. A ping that is not fresh any more stays, and is replaced by the next.
+    Outstanding(Ping),
+    /// The same, and the ping is to leave again. Left on a pong, or when the ping leaves.
+    OutstandingDue(Ping),
 }
 
-#[derive(Debug)]
-pub(crate) struct Keepalive {
-    keepalive: Option<u64>,
-    idle: Option<u64>,
-    dead: Option<u64>,
-    heard: Micros,
-    /// Since when an answer is outstanding.
-    waiting: Option<Micros>,
-    probe: Option<Ping>,
-    /// The last one that was answered.
-    last_answered: Option<Ping>,
-    /// A probe is to be sent with the next transmission.
-    ping_pending: bool,
-    validated: bool,
-    /// The peer is asked each second until it has proved that it is there.
-    validating: bool,
-    cookies: u64,
-}
-
-impl Keepalive {
-    pub(crate) fn new(config: &KcpConfig, now: Micros, seed: u64) -> Self {
-        let limit = |limit: Option<Duration>| limit.map(micros);
-        Self {
-            keepalive: limit(config.keepalive),
-            idle: limit(config.idle_timeout),
-            dead: limit(config.dead_peer_timeout),
-            heard: now,
-            waiting: None,
-            probe: None,
-            last_answered: None,
-            ping_pending: false,
-            validated: false,
-            validating: false,
-            cookies: seed,
+impl PingState {
+    fn outstanding(&self) -> Option<&Ping> {
+        match self {
+            Self::Idle | Self::Due => None,
+            Self::Outstanding(ping) | Self::OutstandingDue(ping) => Some(ping),
         }
     }
 
-    /// The peer goes first with keepalives: it takes one to keep both sides.
-    pub(crate) fn give_way(&mut self) {
-        let idle = self.idle.unwrap_or(u64::MAX);
-        let later = |period: u64| {
-            let later = period.saturating_add(period / KEEPALIVE_STAGGER);
-            // Not so late that the answer comes when silence has ended the conversation.
-            if later.saturating_add(2 * MIN_PING_INTERVAL) < idle { later } else { period }
+    fn is_due(&self) -> bool {
+        matches!(self, Self::Due | Self::OutstandingDue(_))
+    }
+
+    fn request(&mut self) {
+        *self = match *self {
+            Self::Idle | Self::Due => Self::Due,
+            Self::Outstanding(ping) | Self::OutstandingDue(ping) => Self::OutstandingDue(ping),
         };
-        self.keepalive = self.keepalive.map(later);
+    }
+
+    fn on_pong(&mut self) {
+        *self = if self.is_due() { Self::Due } else { Self::Idle };
+    }
+}
+
+/// Whether the peer has shown that it receives our datagrams (RFC 9000 8.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PeerValidation {
+    /// Entered at construction; left on [`Keepalive::start_validation`] or a valid ACK.
+    NotRequested,
+    /// The peer is sent pings until it acknowledges anything, one each [`MIN_PING_INTERVAL`].
+    /// Entered on [`Keepalive::start_validation`]; left on a valid ACK or pong.
+    Requested,
+    /// Entered on a valid ACK or pong, never left.
+    Validated,
+}
+
+/// The ACK of a ping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pong {
+    /// Its `una` lies behind what the peer had acknowledged before the ping first left.
+    pub(crate) state_lost: bool,
+    /// Microseconds since the ping left, if it left once.
+    pub(crate) rtt: Option<u64>,
+}
+
+/// Liveness of the peer: pings and the timeouts that end a connection. All times in microseconds.
+#[derive(Debug)]
+pub(crate) struct Keepalive {
+    period: Option<u64>,
+    idle_timeout: Option<u64>,
+    dead_peer_timeout: Option<u64>,
+    /// When the peer's latest datagram arrived, or our first one left.
+    last_received: Micros,
+    /// Since when the peer owes an answer, or since its latest datagram while it does.
+    unanswered_since: Option<Micros>,
+    ping: PingState,
+    /// The latest ping that was answered.
+    last_answered: Option<Ping>,
+    validation: PeerValidation,
+    cookie_state: u64,
+}
+
+impl Keepalive {
+    pub(crate) fn new(config: &KcpConfig, now: Micros, cookie_seed: u64) -> Self {
+        let limit = |limit: Option<Duration>| limit.map(micros);
+        Self {
+            period: limit(config.keepalive),
+            idle_timeout: limit(config.idle_timeout),
+            dead_peer_timeout: limit(config.dead_peer_timeout),
+            last_received: now,
+            unanswered_since: None,
+            ping: PingState::Idle,
+            last_answered: None,
+            validation: PeerValidation::NotRequested,
+            cookie_state: cookie_seed,
+        }
+    }
+
+    /// Lengthens the keepalive period, so that the peer's pings keep both sides alive.
+    pub(crate) fn defer(&mut self) {
+        let idle = self.idle_timeout.unwrap_or(u64::MAX);
+        let longer = |period: u64| {
+            let longer = period.saturating_add(period / KEEPALIVE_STAGGER);
+            // The pong has to arrive before the idle timeout ends the connection.
+            if longer.saturating_add(2 * MIN_PING_INTERVAL) < idle { longer } else { period }
+        };
+        self.period = self.period.map(longer);
     }
 
     /// A valid datagram came from the peer.
     pub(crate) fn on_received(&mut self, now: Micros) {
-        self.heard = now;
-        if self.waiting.is_some() {
-            self.waiting = Some(now);
+        self.last_received = now;
+        if self.unanswered_since.is_some() {
+            self.unanswered_since = Some(now);
         }
     }
 
-    /// The first datagram leaves: from now on silence counts.
-    pub(crate) fn on_start(&mut self, now: Micros) {
-        self.heard = now;
+    /// The first datagram leaves: the idle timeout starts.
+    pub(crate) fn on_first_sent(&mut self, now: Micros) {
+        self.last_received = now;
     }
 
-    /// The peer proved that it received something of ours.
+    /// The peer has acknowledged something that only the receiver of our datagrams knows.
     pub(crate) fn on_validated(&mut self) {
-        self.validated = true;
+        self.validation = PeerValidation::Validated;
     }
 
-    /// Silence after which the peer is given up, microseconds.
+    /// Dead-peer timeout, microseconds.
     pub(crate) fn dead_after(&self) -> Option<u64> {
-        self.dead
+        self.dead_peer_timeout
     }
 
+    /// Whether the peer has shown that it receives our datagrams.
     pub(crate) fn is_validated(&self) -> bool {
-        self.validated
+        self.validation == PeerValidation::Validated
     }
 
-    /// Whether an acknowledgement answers the outstanding probe; if so the probe is settled.
-    pub(crate) fn on_answer(&mut self, now: Micros, (sn, ts): (Sn, Ts), una: Sn) -> Option<Pong> {
-        let asked = |probe: &Ping| probe.sn == sn && probe.cookie == ts && probe.is_fresh(now);
-        let probe = self.probe.filter(asked)?;
-        self.last_answered = self.probe.take();
-        self.validated = true;
-        // Later acknowledgements may have overtaken the answer, so it is judged by what was
-        // acknowledged when the probe left.
-        let rtt = (probe.sent == probe.first_sent).then(|| now.since(probe.sent));
-        Some(Pong { state_lost: una.since(probe.una) < 0, rtt })
+    /// Takes an ACK that fits no segment in flight. Returns the pong if it answers the outstanding
+    /// ping.
+    pub(crate) fn on_pong(&mut self, now: Micros, (sn, ts): (Sn, Ts), una: Sn) -> Option<Pong> {
+        let answers = |ping: &&Ping| ping.sn == sn && ping.cookie == ts && ping.is_fresh(now);
+        let ping = *self.ping.outstanding().filter(answers)?;
+        self.ping.on_pong();
+        self.last_answered = Some(ping);
+        self.on_validated();
+        // Later acknowledgements may have overtaken the pong, so `una` is compared with what was
+        // acknowledged when the ping left.
+        let rtt = (ping.sent == ping.first_sent).then(|| now.since(ping.sent));
+        Some(Pong { state_lost: una.since(ping.una) < 0, rtt })
     }
 
-    /// Whether a probe of that number and cookie was sent a short time ago, answered or not.
+    /// Whether a ping with this number and cookie left within [`COOKIE_LIFE`], answered or not.
     pub(crate) fn is_recent_ping(&self, now: Micros, (sn, ts): (Sn, Ts)) -> bool {
-        let probes = [self.probe, self.last_answered].into_iter().flatten();
-        probes.filter(|p| p.is_fresh(now)).any(|p| (p.sn, p.cookie) == (sn, ts))
+        let pings = [self.ping.outstanding(), self.last_answered.as_ref()].into_iter().flatten();
+        pings.filter(|ping| ping.is_fresh(now)).any(|ping| (ping.sn, ping.cookie) == (sn, ts))
     }
 
-    /// Asks for a probe as soon as the gap between probes allows.
+    /// Requests a ping, unless the latest one left within [`MIN_PING_INTERVAL`].
     pub(crate) fn request_ping(&mut self, now: Micros) {
-        self.ping_pending |= self.probe.is_none_or(|p| now.since(p.sent) >= MIN_PING_INTERVAL);
+        let sent = self.ping.outstanding().map(|ping| ping.sent);
+        if sent.is_none_or(|sent| now.since(sent) >= MIN_PING_INTERVAL) {
+            self.ping.request();
+        }
     }
 
-    /// Asks for a probe now, and each second until the peer has answered something.
-    pub(crate) fn insist(&mut self, now: Micros) {
-        self.validating = true;
+    /// Requests a ping now, and one each [`MIN_PING_INTERVAL`] until the peer is validated.
+    pub(crate) fn start_validation(&mut self, now: Micros) {
+        if self.validation == PeerValidation::NotRequested {
+            self.validation = PeerValidation::Requested;
+        }
         self.request_ping(now);
     }
 
-    /// The peer repeats what it was answered: the answer was lost, and the probe that came with it.
+    /// A duplicate of acknowledged data arrived: the acknowledgement was lost, and with it the ping
+    /// in the same datagram.
     pub(crate) fn on_duplicate_received(&mut self, now: Micros) {
-        let asked = self.probe.filter(|_| self.validating && !self.validated);
-        self.ping_pending |=
-            asked.is_some_and(|probe| now.since(probe.sent) >= MIN_PING_INTERVAL_PROMPTED);
+        if self
+            .unvalidated_ping()
+            .is_some_and(|ping| now.since(ping.sent) >= MIN_PING_INTERVAL_PROMPTED)
+        {
+            self.ping.request();
+        }
     }
 
-    /// Whether a probe leaves with the next transmission.
+    /// Whether a ping leaves with the next transmission.
     pub(crate) fn is_due(&self) -> bool {
-        self.ping_pending
+        self.ping.is_due()
     }
 
-    /// The probe to send now, if one is due. Its number is never zero, which other listeners take
-    /// for an opening. While its cookie is worth something the same probe is repeated, so an
-    /// answer counts even where a round trip takes longer than the gap between probes.
+    /// Number and cookie of the ping to send now, if one is due; `una` is SND.UNA. A fresh ping is
+    /// sent again unchanged, so that a pong counts even if the round trip takes longer than
+    /// [`MIN_PING_INTERVAL`].
     pub(crate) fn poll_ping(&mut self, now: Micros, una: Sn) -> Option<(Sn, Ts)> {
-        if !std::mem::take(&mut self.ping_pending) {
+        if !self.ping.is_due() {
             return None;
         }
-        let probe = match self.probe.filter(|probe| probe.is_fresh(now)) {
-            Some(probe) => Ping { sent: now, ..probe },
+        let fresh = self.ping.outstanding().filter(|ping| ping.is_fresh(now)).copied();
+        let ping = match fresh {
+            Some(ping) => Ping { sent: now, ..ping },
             None => {
                 let (sn, cookie) = (dataless_sn(una), self.next_cookie());
                 Ping { sn, cookie, una, first_sent: now, sent: now }
             }
         };
-        self.probe = Some(probe);
-        Some((probe.sn, probe.cookie))
+        self.ping = PingState::Outstanding(ping);
+        Some((ping.sn, ping.cookie))
     }
 
-    /// SplitMix64 over the caller's random seed: cookies need to be unguessable for strangers who
-    /// do not see the traffic; whoever sees it can answer anyway.
+    /// A random cookie: SplitMix64 over the caller's seed. RFC 9000 8.2.1 asks for unpredictable
+    /// data; SplitMix64 is invertible from two outputs, so this relies on an attacker who sees no
+    /// datagram of ours: one that does can answer a ping anyway.
     pub(crate) fn next_cookie(&mut self) -> Ts {
-        self.cookies = self.cookies.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.cookies;
+        self.cookie_state = self.cookie_state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.cookie_state;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
         Ts((z >> 32) as u32)
     }
 
-    /// Keeps track of whether the peer owes an answer (`outstanding`: data in flight, or data
-    /// waiting for a window).
-    pub(crate) fn watch(&mut self, now: Micros, outstanding: bool) {
-        if outstanding || self.probe.is_some() {
-            self.waiting.get_or_insert(now);
+    /// Starts or stops the dead-peer timeout. `outstanding`: the peer owes an answer to data, FIN or
+    /// an initial segment. An outstanding ping counts as well.
+    #[inline]
+    pub(crate) fn update_outstanding(&mut self, now: Micros, outstanding: bool) {
+        if outstanding || self.ping.outstanding().is_some() {
+            self.unanswered_since.get_or_insert(now);
         } else {
-            self.waiting = None;
+            self.unanswered_since = None;
         }
     }
 
-    /// Checks the limits and schedules probes. `started`: something of ours has ever been sent;
-    /// before that the peer has no reason to say anything, and a probe would introduce us to it.
+    /// Acts on passed deadlines: requests pings, ends the connection. `started`: a datagram of ours
+    /// has left. Before that the peer has no reason to send anything, and a ping would be the first
+    /// that it sees of this connection.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectionError::DeadPeer`] or [`ConnectionError::IdleTimeout`] after that timeout.
     pub(crate) fn handle_timeout(
         &mut self,
         now: Micros,
         started: bool,
     ) -> Result<(), ConnectionError> {
-        // Both limits may be over at once; that an answer is missing says more.
-        if let Some((dead, since)) = self.dead.zip(self.silent_since()) {
-            if now.since(since) >= dead {
+        // Both timeouts may have passed; that an answer is missing says more.
+        if let Some((timeout, since)) = self.dead_peer_timeout.zip(self.silent_since()) {
+            if now.since(since) >= timeout {
                 return Err(ConnectionError::DeadPeer);
             }
-            if started && now >= self.ping_start_at(dead, since) {
+            if started && now >= self.ping_start_at(timeout, since) {
                 self.request_ping(now);
             }
         }
-        if started && self.idle.is_some_and(|idle| now.since(self.heard) >= idle) {
+        if started && self.idle_timeout.is_some_and(|idle| now.since(self.last_received) >= idle) {
             return Err(ConnectionError::IdleTimeout);
         }
         let keepalive = started && self.keepalive_at().is_some_and(|at| now >= at);
@@ -233,47 +304,55 @@ impl Keepalive {
 
     /// When [`Self::handle_timeout`] has something to do next.
     pub(crate) fn deadline(&self, started: bool) -> Option<Micros> {
-        let idle = self.idle.filter(|_| started).map(|idle| self.heard.add_micros(idle));
-        // A probe that is due leaves with the next transmission and needs no timer.
-        let probing = started && !self.ping_pending;
-        let silence = self.dead.zip(self.silent_since()).map(|(dead, since)| {
-            let anxious = self.ping_start_at(dead, since);
-            let next =
-                self.probe.map_or(anxious, |p| anxious.max(p.sent.add_micros(MIN_PING_INTERVAL)));
-            if probing { next.min(since.add_micros(dead)) } else { since.add_micros(dead) }
+        let idle = self.idle_timeout.filter(|_| started);
+        let idle = idle.map(|timeout| self.last_received.add_micros(timeout));
+        // A ping that is due leaves with the next transmission and needs no timer.
+        let may_ping = started && !self.ping.is_due();
+        let dead = self.dead_peer_timeout.zip(self.silent_since()).map(|(timeout, since)| {
+            let start = self.ping_start_at(timeout, since);
+            let ping = self.ping.outstanding().map(|p| p.sent.add_micros(MIN_PING_INTERVAL));
+            let (next, end) = (ping.map_or(start, |at| at.max(start)), since.add_micros(timeout));
+            if may_ping { next.min(end) } else { end }
         });
-        let keepalive = if probing { self.keepalive_at() } else { None };
-        let insisting = self.validation_ping_at().filter(|_| probing);
-        [idle, silence, keepalive, insisting].into_iter().flatten().min()
+        let keepalive = if may_ping { self.keepalive_at() } else { None };
+        let validation = self.validation_ping_at().filter(|_| may_ping);
+        [idle, dead, keepalive, validation].into_iter().flatten().min()
     }
 
-    /// When the peer begins to be probed each second: after a share of the dead-peer time without
-    /// a word, and a moment to answer what it owes since `since`.
-    fn ping_start_at(&self, dead: u64, since: Micros) -> Micros {
-        self.heard.add_micros(dead / PING_START_DIVISOR).max(since.add_micros(MIN_PING_INTERVAL))
+    /// When pings begin, one each [`MIN_PING_INTERVAL`]: after a share of the dead-peer timeout
+    /// without a datagram, and a moment to answer what the peer owes since `since`.
+    fn ping_start_at(&self, timeout: u64, since: Micros) -> Micros {
+        let share = self.last_received.add_micros(timeout / PING_START_DIVISOR);
+        share.max(since.add_micros(MIN_PING_INTERVAL))
     }
 
+    /// Since when the peer owes an answer and has sent nothing.
     fn silent_since(&self) -> Option<Micros> {
-        self.waiting.map(|waiting| waiting.max(self.heard))
+        self.unanswered_since.map(|since| since.max(self.last_received))
     }
 
-    /// When a peer that has proved nothing is asked again.
+    /// The outstanding ping of a validation that is not complete.
+    fn unvalidated_ping(&self) -> Option<&Ping> {
+        self.ping.outstanding().filter(|_| self.validation == PeerValidation::Requested)
+    }
+
+    /// When an unvalidated peer is sent the next ping.
     fn validation_ping_at(&self) -> Option<Micros> {
-        let asked = self.probe.filter(|_| self.validating && !self.validated)?;
-        Some(asked.sent.add_micros(MIN_PING_INTERVAL))
+        self.unvalidated_ping().map(|ping| ping.sent.add_micros(MIN_PING_INTERVAL))
     }
 
-    /// The next keepalive: one period after the last sign of life, or after the last probe.
+    /// The next keepalive: one period after the peer's latest datagram or our latest ping.
     fn keepalive_at(&self) -> Option<Micros> {
-        let last = self.probe.map_or(self.heard, |p| p.sent.max(self.heard));
-        self.keepalive.map(|period| last.add_micros(period))
+        let ping = self.ping.outstanding().map(|ping| ping.sent);
+        let last = ping.map_or(self.last_received, |sent| sent.max(self.last_received));
+        self.period.map(|period| last.add_micros(period))
     }
 }
 
-/// A number for segments that carry no data of the stream: far behind everything in use, never
-/// zero.
+/// A number for segments without data: far behind everything in use. Never 0: listeners of other
+/// implementations take number 0 for an initial segment.
 pub(crate) fn dataless_sn(una: Sn) -> Sn {
-    match una.back(PROBE_DISTANCE) {
+    match una.back(PING_DISTANCE) {
         Sn(0) => Sn(u32::MAX),
         sn => sn,
     }
@@ -285,97 +364,109 @@ mod tests {
 
     const SECOND: u64 = 1_000_000;
 
-    fn liveness() -> Keepalive {
+    fn keepalive() -> Keepalive {
         Keepalive::new(&KcpConfig::default(), Micros(0), 7)
     }
 
     #[test]
-    fn who_repeats_itself_is_asked_again_at_once_but_not_each_time() {
-        let mut live = liveness();
-        live.insist(Micros(0));
-        let asked = live.poll_ping(Micros(0), Sn(0)).unwrap();
-        let mut probes = 0;
+    fn ping_during_validation_is_prompted_by_duplicates_each_100_ms() {
+        let mut keepalive = keepalive();
+        keepalive.start_validation(Micros(0));
+        let ping = keepalive.poll_ping(Micros(0), Sn(0)).unwrap();
+        let mut pings = 0;
         for ms in 0..1_000 {
             let now = Micros(ms * 1_000);
-            live.on_duplicate_received(now);
-            probes += usize::from(live.poll_ping(now, Sn(0)).is_some());
+            keepalive.on_duplicate_received(now);
+            pings += usize::from(keepalive.poll_ping(now, Sn(0)).is_some());
         }
-        assert_eq!(probes, 9);
-        live.on_answer(Micros(SECOND), asked, Sn(0)).unwrap();
-        live.on_duplicate_received(Micros(2 * SECOND));
-        assert!(!live.is_due(), "it has answered");
+        assert_eq!(pings, 9);
+        keepalive.on_pong(Micros(SECOND), ping, Sn(0)).unwrap();
+        keepalive.on_duplicate_received(Micros(2 * SECOND));
+        assert!(!keepalive.is_due(), "the peer is validated");
     }
 
     #[test]
-    fn an_idle_conversation_probes_each_period_and_hears_the_answer() {
-        let mut live = liveness();
-        assert_eq!(live.deadline(true), Some(Micros(15 * SECOND)));
-        live.handle_timeout(Micros(15 * SECOND), true).unwrap();
-        let (sn, cookie) = live.poll_ping(Micros(15 * SECOND), Sn(5)).unwrap();
+    fn keepalive_of_an_idle_connection_pings_each_period_and_takes_the_pong() {
+        let mut keepalive = keepalive();
+        assert_eq!(keepalive.deadline(true), Some(Micros(15 * SECOND)));
+        keepalive.handle_timeout(Micros(15 * SECOND), true).unwrap();
+        let (sn, cookie) = keepalive.poll_ping(Micros(15 * SECOND), Sn(5)).unwrap();
         assert_eq!(sn, Sn(5_u32.wrapping_sub(1 << 30)));
-        assert_eq!(live.on_answer(Micros(16 * SECOND), (sn, Ts(cookie.0 ^ 1)), Sn(5)), None);
-        assert!(!live.is_validated());
-        let answer = live.on_answer(Micros(16 * SECOND), (sn, cookie), Sn(5));
-        assert_eq!(answer.map(|answer| answer.state_lost), Some(false));
-        assert!(live.is_validated());
-        live.on_received(Micros(16 * SECOND));
-        assert_eq!(live.deadline(true), Some(Micros(31 * SECOND)));
+        assert_eq!(keepalive.on_pong(Micros(16 * SECOND), (sn, Ts(cookie.0 ^ 1)), Sn(5)), None);
+        assert!(!keepalive.is_validated());
+        let pong = keepalive.on_pong(Micros(16 * SECOND), (sn, cookie), Sn(5));
+        assert_eq!(pong.map(|pong| pong.state_lost), Some(false));
+        assert!(keepalive.is_validated());
+        keepalive.on_received(Micros(16 * SECOND));
+        assert_eq!(keepalive.deadline(true), Some(Micros(31 * SECOND)));
     }
 
     #[test]
-    fn a_cookie_expires() {
-        let mut live = liveness();
-        live.request_ping(Micros(0));
-        let (sn, cookie) = live.poll_ping(Micros(0), Sn(5)).unwrap();
-        assert_eq!(live.on_answer(Micros(11 * SECOND), (sn, cookie), Sn(5)), None);
+    fn pong_after_the_lifetime_of_its_cookie_is_ignored() {
+        let mut keepalive = keepalive();
+        keepalive.request_ping(Micros(0));
+        let (sn, cookie) = keepalive.poll_ping(Micros(0), Sn(5)).unwrap();
+        assert_eq!(keepalive.on_pong(Micros(11 * SECOND), (sn, cookie), Sn(5)), None);
     }
 
     #[test]
-    fn a_probe_is_repeated_while_its_cookie_lives() {
-        let mut live = liveness();
-        let mut probe = |second: u32| {
+    fn ping_is_retransmitted_unchanged_while_its_cookie_lives() {
+        let mut keepalive = keepalive();
+        let mut ping = |second: u32| {
             let now = Micros(u64::from(second) * SECOND);
-            live.request_ping(now);
-            live.poll_ping(now, Sn(5 + second)).unwrap()
+            keepalive.request_ping(now);
+            keepalive.poll_ping(now, Sn(5 + second)).unwrap()
         };
-        let first = probe(0);
-        assert_eq!((probe(1), probe(10)), (first, first));
-        assert_ne!(probe(11), first);
+        let first = ping(0);
+        assert_eq!((ping(1), ping(10)), (first, first));
+        assert_ne!(ping(11), first);
     }
 
     #[test]
-    fn an_answer_is_judged_by_what_was_acknowledged_when_it_was_asked_for() {
-        for (una, forgotten) in [(4, true), (5, false), (9, false)] {
-            let mut live = liveness();
-            live.request_ping(Micros(0));
-            let (sn, cookie) = live.poll_ping(Micros(0), Sn(5)).unwrap();
-            let answer = live.on_answer(Micros(SECOND), (sn, cookie), Sn(una));
-            assert_eq!(answer.map(|answer| answer.state_lost), Some(forgotten));
+    fn pong_is_compared_with_what_was_acknowledged_when_the_ping_left() {
+        for (una, state_lost) in [(4, true), (5, false), (9, false)] {
+            let mut keepalive = keepalive();
+            keepalive.request_ping(Micros(0));
+            let (sn, cookie) = keepalive.poll_ping(Micros(0), Sn(5)).unwrap();
+            let pong = keepalive.on_pong(Micros(SECOND), (sn, cookie), Sn(una));
+            assert_eq!(pong.map(|pong| pong.state_lost), Some(state_lost));
         }
     }
 
     #[test]
-    fn a_silent_peer_is_probed_each_second_and_given_up_after_the_limit() {
+    fn ping_requested_again_while_outstanding_survives_the_pong() {
+        let mut keepalive = keepalive();
+        keepalive.request_ping(Micros(0));
+        let ping = keepalive.poll_ping(Micros(0), Sn(5)).unwrap();
+        keepalive.request_ping(Micros(SECOND));
+        keepalive.on_pong(Micros(SECOND), ping, Sn(5)).unwrap();
+        assert!(keepalive.is_due());
+        assert!(keepalive.is_recent_ping(Micros(SECOND), ping), "a RST may still name it");
+        assert_ne!(keepalive.poll_ping(Micros(SECOND), Sn(5)), Some(ping));
+    }
+
+    #[test]
+    fn dead_peer_is_pinged_each_second_and_given_up_after_the_timeout() {
         let mut config = KcpConfig::default();
         (config.keepalive, config.idle_timeout) = (None, None);
-        let mut live = Keepalive::new(&config, Micros(0), 7);
-        assert_eq!(live.deadline(true), None, "nothing outstanding, nothing to do");
-        live.watch(Micros(3_600 * SECOND), true);
+        let mut keepalive = Keepalive::new(&config, Micros(0), 7);
+        assert_eq!(keepalive.deadline(true), None, "nothing is outstanding");
+        keepalive.update_outstanding(Micros(3_600 * SECOND), true);
         let mut now;
-        let mut probes = 0;
+        let mut pings = 0;
         let error = loop {
-            now = live.deadline(true).unwrap();
-            match live.handle_timeout(now, true) {
+            now = keepalive.deadline(true).unwrap();
+            match keepalive.handle_timeout(now, true) {
                 Err(error) => break error,
-                Ok(()) => probes += u32::from(live.poll_ping(now, Sn(0)).is_some()),
+                Ok(()) => pings += u32::from(keepalive.poll_ping(now, Sn(0)).is_some()),
             }
         };
         assert_eq!(error, ConnectionError::DeadPeer);
-        assert_eq!((now, probes), (Micros(3_660 * SECOND), 59));
+        assert_eq!((now, pings), (Micros(3_660 * SECOND), 59));
     }
 
     #[test]
-    fn probes_never_carry_the_number_zero() {
+    fn ping_number_is_never_zero() {
         assert_eq!(dataless_sn(Sn(1 << 30)), Sn(u32::MAX));
     }
 }

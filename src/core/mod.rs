@@ -20,6 +20,7 @@ mod recv;
 pub mod segment;
 mod send;
 pub mod seq;
+pub(crate) mod time_wait;
 
 #[cfg(test)]
 pub(crate) mod tests;

@@ -1,74 +1,354 @@
-//! How a conversation opens when no data does it, and what an opening of a live one is worth.
+//! Opening a connection: initial segments, conversation ids that a listener assigns, restarts.
+//!
+//! KCP has no handshake: the first segment of an unknown conversation id opens a connection. A
+//! peer that lost its state and starts over with the same id looks like that too, so the listener
+//! compares initial segments and asks the old peer with a ping ([`RestartCheck`]).
 
-use crate::core::clock::Micros;
-use crate::core::segment::{CONTROL_CAPABLE, Command, HEADER_LEN, Header, Segments};
-use crate::core::seq::{Sn, Ts};
+use super::clock::Micros;
+use super::segment::{CONTROL_CAPABLE, Command, HEADER_LEN, Header, Segments};
+use super::seq::{Sn, Ts};
 
-/// Most time between two repetitions of an opening, microseconds.
-pub(crate) const LONGEST_GAP: u64 = 5_000_000;
+/// Longest time between two transmissions of an initial segment without data, microseconds. The
+/// first gap is the RTO, each further one doubles (RFC 6298 5.5).
+const MAX_INITIAL_INTERVAL: u64 = 5_000_000;
 
-/// An opening without data that nobody has answered yet.
+/// Shortest time in which nothing but stale datagrams arrive before the peer is asked whether it
+/// still has the state of the connection, microseconds.
+const STALE_PEER_TIMEOUT: u64 = 1_000_000;
+
+/// Whether this side has sent anything, and the initial segment without data (`Kcp::open`).
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Establishment {
+    /// No datagram of ours has left. Entered at construction; left on `Kcp::open`, or when the first
+    /// datagram leaves.
+    Idle,
+    /// An initial segment is to be sent until the peer answers. Entered on `Kcp::open`; left when a
+    /// datagram of the connection arrives or our first data leaves.
+    Opening(OpenRequest),
+    /// A datagram of ours has left, and no initial segment is outstanding. Never left.
+    Started,
+}
+
+/// An initial segment without data: a window probe with a time stamp.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OpenRequest {
-    /// Names this opening: a later one under the same conversation id has another.
-    pub(crate) ts: Ts,
-    /// When it leaves next, and the gap after that in microseconds.
-    pub(crate) next: Micros,
-    pub(crate) gap: u64,
-    pub(crate) sent: bool,
+    /// Random and not 0. A later connection under the same conversation id has another.
+    ts: Ts,
+    /// When the segment leaves next.
+    expires: Micros,
+    /// Microseconds between the next transmission and the one after that.
+    gap: u64,
+    progress: OpenProgress,
 }
 
-impl OpenRequest {
-    pub(crate) fn deadline(&self) -> Option<Micros> {
-        self.sent.then_some(self.next)
-    }
-
-    pub(crate) fn is_sent(&self) -> bool {
-        self.sent
-    }
-}
-
-/// What is known of a peer that may have started anew.
+/// Whether an initial segment without data has left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RestartCheck {
-    /// It was asked.
+enum OpenProgress {
+    /// No datagram of any kind has left. Entered on `Kcp::open`.
+    Queued,
+    /// Another datagram left before it, for instance a ping while written data was delayed.
+    /// Entered from `Queued`.
+    Overtaken,
+    /// Entered when the segment leaves, never left: the segment is retransmitted.
+    Sent,
+}
+
+impl Establishment {
+    /// Whether any datagram of ours has left.
+    #[inline]
+    pub(crate) fn has_started(&self) -> bool {
+        match self {
+            Self::Idle => false,
+            Self::Opening(request) => request.progress != OpenProgress::Queued,
+            Self::Started => true,
+        }
+    }
+
+    /// Queues an initial segment that is named `ts`, unless something has left already. `rto` is in
+    /// microseconds.
+    pub(crate) fn open(&mut self, now: Micros, ts: Ts, rto: u64) {
+        if !self.has_started() {
+            let progress = OpenProgress::Queued;
+            *self = Self::Opening(OpenRequest { ts, expires: now, gap: rto, progress });
+        }
+    }
+
+    /// A datagram of ours leaves.
+    #[inline]
+    pub(crate) fn on_datagram_sent(&mut self) {
+        match self {
+            Self::Idle => *self = Self::Started,
+            Self::Opening(request) if request.progress == OpenProgress::Queued => {
+                request.progress = OpenProgress::Overtaken;
+            }
+            Self::Opening(_) | Self::Started => {}
+        }
+    }
+
+    /// Our first data leaves, or the peer has answered: no initial segment is needed any more.
+    /// Returns whether one was outstanding.
+    #[inline]
+    pub(crate) fn end_opening(&mut self) -> bool {
+        let Self::Opening(_) = self else { return false };
+        *self = if self.has_started() { Self::Started } else { Self::Idle };
+        true
+    }
+
+    /// Whether an initial segment without data would leave now.
+    pub(crate) fn is_due(&self, now: Micros) -> bool {
+        matches!(self, Self::Opening(request) if now >= request.expires)
+    }
+
+    /// The time stamp of the initial segment to send now, if one is due.
+    pub(crate) fn poll_initial(&mut self, now: Micros) -> Option<Ts> {
+        let Self::Opening(request) = self else { return None };
+        if now < request.expires {
+            return None;
+        }
+        request.expires = now.add_micros(request.gap);
+        request.gap = (2 * request.gap).min(MAX_INITIAL_INTERVAL);
+        request.progress = OpenProgress::Sent;
+        Some(request.ts)
+    }
+
+    /// Whether an initial segment without data has left and nothing answered it.
+    pub(crate) fn awaits_answer(&self) -> bool {
+        self.deadline().is_some()
+    }
+
+    /// When the initial segment is retransmitted.
+    pub(crate) fn deadline(&self) -> Option<Micros> {
+        match self {
+            Self::Opening(request) if request.progress == OpenProgress::Sent => {
+                Some(request.expires)
+            }
+            Self::Idle | Self::Opening(_) | Self::Started => None,
+        }
+    }
+}
+
+/// What the peer's datagrams show of its state: two facts that change on their own.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PeerState {
+    freshness: Freshness,
+    restart: RestartCheck,
+}
+
+/// Whether the peer's cumulative acknowledgements move with ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Freshness {
+    /// Nothing has arrived from the peer. Entered at construction; left on the first datagram.
+    Unheard,
+    /// Entered on a datagram with a current `una`; left on one with none.
+    Current,
+    /// Since then every datagram has acknowledged less than an earlier one, or what was never sent.
+    /// Either the path delivers old datagrams, or the peer has lost its state. Left on a current
+    /// datagram.
+    StaleSince(Micros),
+}
+
+/// Whether a peer at the same address has restarted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RestartCheck {
+    /// Nothing speaks for it. Entered at construction, and when the peer shows that it has the
+    /// state of this connection; left on another initial segment.
+    Idle,
+    /// Another initial segment came and the peer was sent a ping. Left on the pong.
     Asked,
-    /// It has answered like one that has received nothing.
+    /// The peer answered the ping and had received nothing of ours before, or has lost it. The
+    /// next other initial segment ends the connection.
     Answered,
 }
 
-/// What a datagram opens a conversation with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum InitialSegment<'a> {
-    /// The payload of the first data segment.
-    Data(&'a [u8]),
-    /// A question for the window, and the stamp that names it, which is not 0.
-    Asks(Ts),
+/// What another initial segment from the peer's address means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Restart {
+    /// The peer is sent a ping.
+    Suspected,
+    /// The peer has restarted.
+    Confirmed,
 }
 
-/// What `datagram` would open a conversation with: its first segment is a PUSH with number 0 and
-/// nothing acknowledged, or a marked window question of someone who has received nothing.
-pub(crate) fn first(datagram: &[u8]) -> Option<InitialSegment<'_>> {
-    let header = Header::parse(datagram).ok().filter(|header| header.una == Sn(0))?;
-    match header.command {
-        Command::Push if header.sn == Sn(0) => {
-            let len = usize::try_from(header.len).ok()?;
-            datagram.get(HEADER_LEN..)?.get(..len).map(InitialSegment::Data)
+impl PeerState {
+    pub(crate) fn new() -> Self {
+        Self { freshness: Freshness::Unheard, restart: RestartCheck::Idle }
+    }
+
+    /// A datagram of the peer arrived, or was recovered by FEC.
+    #[inline]
+    pub(crate) fn on_received(&mut self) {
+        if self.freshness == Freshness::Unheard {
+            self.freshness = Freshness::Current;
         }
-        Command::WindowProbe
-            if header.sn != Sn(0) && header.frg == CONTROL_CAPABLE && header.len == 0 =>
-        {
-            // Within a conversation such a question has no stamp.
-            Some(InitialSegment::Asks(header.ts)).filter(|_| header.ts != Ts(0))
+    }
+
+    /// Whether any datagram of the peer has arrived.
+    pub(crate) fn has_received(&self) -> bool {
+        self.freshness != Freshness::Unheard
+    }
+
+    /// A datagram came straight from the network. `is_current`: one of its segments has a current
+    /// `una`. Returns whether the peer is to be sent a ping, whose pong decides: replayed datagrams
+    /// end no connection (core/tests/peer_restart.rs). `rto` is in microseconds.
+    #[inline]
+    pub(crate) fn on_una(&mut self, now: Micros, is_current: bool, rto: impl Fn() -> u64) -> bool {
+        if is_current {
+            self.freshness = Freshness::Current;
+            return false;
         }
-        _ => None,
+        let since = match self.freshness {
+            Freshness::StaleSince(since) => since,
+            Freshness::Unheard | Freshness::Current => now,
+        };
+        self.freshness = Freshness::StaleSince(since);
+        now.since(since) >= STALE_PEER_TIMEOUT.max(3 * rto())
+    }
+
+    /// The peer sent what only the peer of this connection can send: it has not restarted.
+    #[inline]
+    pub(crate) fn on_state_shown(&mut self) {
+        self.restart = RestartCheck::Idle;
+    }
+
+    /// A pong arrived that does not show the state of this connection.
+    pub(crate) fn on_pong(&mut self) {
+        if self.restart != RestartCheck::Idle {
+            self.restart = RestartCheck::Answered;
+        }
+    }
+
+    /// Whether another initial segment came since the peer last showed its state.
+    pub(crate) fn is_restart_suspected(&self) -> bool {
+        self.restart != RestartCheck::Idle
+    }
+
+    /// Another initial segment came from the peer's address.
+    pub(crate) fn on_other_initial(&mut self) -> Restart {
+        if self.restart == RestartCheck::Answered {
+            return Restart::Confirmed;
+        }
+        self.restart = RestartCheck::Asked;
+        Restart::Suspected
     }
 }
 
-/// The first data of a conversation, wherever it is in `datagram`.
-pub(crate) fn first_data(datagram: &[u8]) -> Option<InitialSegment<'_>> {
-    let mut segments = Segments::new(datagram);
-    let (_, payload) =
-        segments.find(|(header, _)| header.command == Command::Push && header.sn == Sn(0))?;
-    Some(InitialSegment::Data(payload))
+/// The first segment of a connection (as a QUIC Initial, RFC 9000 17.2.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum InitialSegment<'a> {
+    /// Payload of the first data segment.
+    Data(&'a [u8]),
+    /// A window probe before there is data, and its time stamp, which is not 0.
+    WindowProbe(Ts),
+}
+
+impl<'a> InitialSegment<'a> {
+    /// The initial segment that `datagram` begins with: PUSH number 0 with `una` 0, or a window
+    /// probe with [`CONTROL_CAPABLE`], a time stamp and `una` 0.
+    pub(crate) fn parse(datagram: &'a [u8]) -> Option<Self> {
+        let header = Header::parse(datagram).ok().filter(|header| header.una == Sn(0))?;
+        match header.command {
+            Command::Push if header.sn == Sn(0) => {
+                let len = usize::try_from(header.len).ok()?;
+                datagram.get(HEADER_LEN..)?.get(..len).map(Self::Data)
+            }
+            Command::WindowProbe
+                if header.sn != Sn(0) && header.frg == CONTROL_CAPABLE && header.len == 0 =>
+            {
+                // A window probe of a connection that is open has time stamp 0.
+                Some(Self::WindowProbe(header.ts)).filter(|_| header.ts != Ts(0))
+            }
+            _ => None,
+        }
+    }
+
+    /// The first data of a connection, wherever it is in `datagram`.
+    pub(crate) fn find_data(datagram: &'a [u8]) -> Option<Self> {
+        let mut segments = Segments::new(datagram);
+        let (_, payload) =
+            segments.find(|(header, _)| header.command == Command::Push && header.sn == Sn(0))?;
+        Some(Self::Data(payload))
+    }
+
+    /// What is remembered of this segment. `hash` is the caller's hash of it: this module draws no
+    /// randomness, and the hash has to be one that peers cannot aim at.
+    pub(crate) fn hashed(self, hash: u64) -> InitialHash {
+        match self {
+            Self::Data(_) => InitialHash::Data(hash),
+            Self::WindowProbe(_) => InitialHash::WindowProbe(hash),
+        }
+    }
+}
+
+/// The hash of an [`InitialSegment`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum InitialHash {
+    Data(u64),
+    WindowProbe(u64),
+}
+
+/// Hashes of the initial segments of a connection; none if this side opened it. Duplicates of these
+/// are no restart of the peer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct OpenedBy {
+    data: Option<u64>,
+    window_probe: Option<u64>,
+}
+
+impl OpenedBy {
+    /// The peer opened the connection with this segment.
+    pub(crate) fn by(initial: InitialHash) -> Self {
+        match initial {
+            InitialHash::Data(hash) => Self { data: Some(hash), window_probe: None },
+            InitialHash::WindowProbe(hash) => Self { data: None, window_probe: Some(hash) },
+        }
+    }
+
+    /// Adds the other initial segment: the first data after a window probe, or a window probe that
+    /// the first data has overtaken.
+    pub(crate) fn add(&mut self, initial: InitialHash) {
+        match initial {
+            InitialHash::Data(hash) => self.data.get_or_insert(hash),
+            InitialHash::WindowProbe(hash) => self.window_probe.get_or_insert(hash),
+        };
+    }
+
+    /// Whether this may be the window probe of the connection, overtaken by its first data.
+    pub(crate) fn was_overtaken(&self, initial: InitialHash) -> bool {
+        matches!(initial, InitialHash::WindowProbe(_))
+            && self.data.is_some()
+            && self.window_probe.is_none()
+    }
+
+    /// Whether this is an initial segment of the connection.
+    pub(crate) fn contains(&self, initial: InitialHash) -> bool {
+        match initial {
+            InitialHash::Data(hash) => self.data == Some(hash),
+            InitialHash::WindowProbe(hash) => self.window_probe == Some(hash),
+        }
+    }
+
+    /// Whether the peer opened the connection with a window probe, and no data has come.
+    pub(crate) fn awaits_data(&self) -> bool {
+        self.window_probe.is_some() && self.data.is_none()
+    }
+
+    /// Whether the peer opened the connection.
+    pub(crate) fn is_by_peer(&self) -> bool {
+        self.data.is_some() || self.window_probe.is_some()
+    }
+}
+
+/// Rewrites a valid datagram with conversation id 0, which is how tokio_kcp's clients ask the listener
+/// for an id. The new id is the low half of `hash`, which is of the sender's address and the initial
+/// segment: a retransmission belongs to the same connection, and the id is as hard to guess as a
+/// random one.
+#[expect(clippy::cast_possible_truncation, reason = "half of a hash is a hash")]
+pub(crate) fn assign_conv(datagram: &[u8], hash: u64) -> Vec<u8> {
+    let conv = (hash as u32).max(1);
+    let mut assigned = Vec::with_capacity(datagram.len());
+    for (header, payload) in Segments::new(datagram) {
+        Header { conv, ..header }.emit(&mut assigned);
+        assigned.extend_from_slice(payload);
+    }
+    assigned
 }

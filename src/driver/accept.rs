@@ -9,10 +9,11 @@ use rand_core::Rng;
 
 use crate::config::{Migration, SessionPolicy};
 use crate::core::connection::{Kcp, PacketType, Seed};
+use crate::core::open::{InitialHash, OpenedBy};
 use crate::core::segment::Header;
 use crate::driver::Driver;
 use crate::driver::connection::Conn;
-use crate::driver::demux::{Key, OpenedBy, Opening};
+use crate::driver::demux::Key;
 use crate::driver::unvalidated::Refusal;
 use crate::error::ConnectionError;
 use crate::listener::AcceptQueue;
@@ -56,7 +57,7 @@ impl<S: Socket> Driver<S> {
         &mut self,
         now: Instant,
         key: Key,
-        opening: Option<Opening>,
+        opening: Option<InitialHash>,
     ) -> io::Result<Arc<Shared>> {
         let seed = Seed { ts_epoch: self.rng.next_u32(), cookie_seed: self.rng.next_u64() };
         let mut kcp = Kcp::new(key.1, &self.core, now, seed)?;
@@ -85,7 +86,7 @@ impl<S: Socket> Driver<S> {
         &mut self,
         now: Instant,
         from: SocketAddr,
-        opening: Opening,
+        opening: InitialHash,
         datagram: &[u8],
         nonce: &[u8],
     ) -> bool {
@@ -159,7 +160,7 @@ impl<S: Socket> Driver<S> {
         datagram: &[u8],
         nonce: &[u8],
     ) -> bool {
-        let Some(opening) = self.demux.opening(datagram) else { return false };
+        let Some(opening) = self.demux.initial_hash(datagram) else { return false };
         let Some(conn) = self.get_mut(id) else { return false };
         if !conn.is_other_opening(opening, datagram) {
             return false;
@@ -186,7 +187,7 @@ impl<S: Socket> Driver<S> {
         if passive {
             self.unvalidated.leave(peer.ip());
             if self.config.migration != Migration::Off {
-                self.demux.make_movable(conv, id);
+                self.demux.make_migratable(conv, id);
             }
             self.replace_others(id, peer);
         } else {

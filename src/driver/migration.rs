@@ -7,10 +7,10 @@ use rand_core::Rng;
 
 use crate::config::Migration;
 use crate::core::connection::PacketType;
+use crate::core::open::InitialHash;
 use crate::core::segment::Header;
 use crate::driver::Driver;
 use crate::driver::connection::PathValidation;
-use crate::driver::demux::Opening;
 use crate::driver::packet_codec::SendExtras;
 use crate::shared::notifier::ConnId;
 use crate::sys::Socket;
@@ -56,7 +56,7 @@ impl<S: Socket> Driver<S> {
     }
 
     /// Whether what would open a conversation opened one that may move.
-    pub(super) fn is_initial_of_migrated(&mut self, datagram: &[u8], opening: Opening) -> bool {
+    pub(super) fn is_initial_of_migrated(&mut self, datagram: &[u8], opening: InitialHash) -> bool {
         let Ok(header) = Header::parse(datagram) else { return false };
         let known = self.demux.migratable(header.conv).and_then(|id| self.get_mut(id));
         known.is_some_and(|conn| conn.was_opened_by(opening))

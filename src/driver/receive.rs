@@ -145,7 +145,7 @@ impl<S: Socket> Driver<S> {
     ) -> bool {
         if self.config.assign_conv
             && datagram.starts_with(&[0; 4])
-            && let Some(assigned) = self.demux.assign(*from, datagram)
+            && let Some(assigned) = self.demux.assign_conv(*from, datagram)
         {
             // The assigned id is not 0, so this recursion is one level deep.
             return self.on_packet(now, from, &assigned, nonce);
@@ -160,18 +160,18 @@ impl<S: Socket> Driver<S> {
             Route::Open(opening) => {
                 return self.on_initial(now, *from, opening, datagram, nonce);
             }
-            Route::Answer(header) => {
+            Route::Reply(header) => {
                 self.stats.dropped_time_wait += 1;
                 self.answer_in_time_wait(now, *from, &header);
             }
-            Route::Closed => self.stats.dropped_time_wait += 1,
+            Route::TimeWait => self.stats.dropped_time_wait += 1,
             Route::Unknown => {
                 if !self.on_possible_migration(now, *from, datagram) {
                     self.stats.dropped_no_connection += 1;
                 }
             }
             Route::Malformed => self.stats.dropped_malformed += 1,
-            Route::Short => self.stats.dropped_truncated += 1,
+            Route::Truncated => self.stats.dropped_truncated += 1,
         }
         false
     }
@@ -241,7 +241,7 @@ impl<S: Socket> Driver<S> {
         };
         // The first data may be the second segment of a datagram, or reconstructed by FEC.
         if awaited && !conn.awaits_first_data() {
-            let first = self.demux.first_data(datagram);
+            let first = self.demux.first_data_hash(datagram);
             if let (Some(first), Some(conn)) = (first, self.get_mut(id)) {
                 conn.on_first_data(first);
             }

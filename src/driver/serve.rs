@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use super::Driver;
-use crate::driver::demux::TimeWait;
+use crate::core::time_wait::TimeWait;
 use crate::driver::packet_writer::PacketWriter;
 use crate::driver::send_batch::Flushed;
 use crate::shared::notifier::ConnId;

@@ -1,198 +1,209 @@
-//! The end of the stream and of the connection: FIN and RST.
+//! FIN and RST of a connection: close, read shutdown, abort, and the CONTROL segments they send.
 
 use std::time::Instant;
 
 use super::Kcp;
 use crate::core::clock::Micros;
-use crate::core::close::{LocalFin, RESET_LIFETIME};
+use crate::core::close::{ControlSegment, RESET_LIFETIME};
+use crate::core::open::OpenedBy;
 use crate::core::segment::{Command, ControlType, Header};
-use crate::core::send::sender::UnaOutcome;
 use crate::core::seq::{Sn, Ts};
+use crate::core::time_wait::TimeWait;
 use crate::error::ConnectionError;
 
-/// The end of the stream, in both directions.
+/// Close and abort.
 impl Kcp {
-    /// Nothing more will be sent. Once everything queued has left for the first time the peer is
-    /// told, if it is one that understands, and told again until it says that it has everything.
+    /// Ends our half of the stream (FIN, RFC 9293 3.6): nothing more will be sent.
+    ///
+    /// FIN leaves once everything queued has left for the first time, if the peer supports it, and
+    /// is retransmitted until the peer acknowledges that it has everything.
+    #[doc(alias = "FIN")]
     pub fn close(&mut self, now: Instant) {
-        self.close_state.closing = true;
+        self.close_state.close();
         self.update_timers(self.clock.at(now));
     }
 
-    /// Whether the peer has everything, knows of the end that [`Kcp::close`] told it, or cannot be
-    /// told.
+    /// Whether [`Kcp::close`] is complete: the peer has acknowledged every byte, and our FIN where
+    /// it supports one.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.is_drained()
-            && self.close_state.closing
-            && (self.close_state.is_settled() || !self.has_started())
+            && self.close_state.is_closing()
+            && (self.close_state.is_fin_settled() || !self.has_started())
     }
 
-    /// Whether the peer has ended its stream and everything before that has been read through
+    /// Whether the peer has ended its stream (FIN) and everything before that has been read through
     /// [`Kcp::recv`].
     #[must_use]
     pub fn peer_has_closed(&self) -> bool {
-        self.close_state.peer_has_closed(self.recv.nxt()) && self.recv.readable().is_none()
+        self.close_state.is_recv_complete() && self.recv.readable().is_none()
     }
 
-    /// Whether the peer is known to understand how a conversation ends: it is told of a close and
-    /// of an abort, and tells of its own.
+    /// Whether the peer is known to support FIN and RST. Peers of other implementations are neither
+    /// sent one nor do they send one.
     #[must_use]
     pub fn peer_supports_close(&self) -> bool {
-        self.close_state.peer_understands()
+        self.close_state.peer_supports_control()
     }
 
-    /// Nobody will read what is still to come. A peer that understands why is not told that it
-    /// arrived, and should be told with [`Kcp::abort`] that it did not, see
-    /// [`Kcp::has_discarded_data`]; from any other it is taken and thrown away.
+    /// Shuts the read side down: what still arrives is not read.
+    ///
+    /// New data of a peer that supports RST is dropped without an ACK from now on, and should be
+    /// answered with [`Kcp::abort`], see [`Kcp::has_discarded_data`]. New data of any other peer is
+    /// acknowledged and dropped.
+    #[doc(alias = "SHUT_RD")]
     pub fn shutdown_read(&mut self) {
-        self.close_state.discarding = true;
+        self.close_state.shutdown_read();
     }
 
-    /// Whether something came after [`Kcp::shutdown_read`] that was not taken.
+    /// Whether data has arrived after [`Kcp::shutdown_read`] and was dropped without an ACK.
     #[must_use]
     pub fn has_discarded_data(&self) -> bool {
-        self.close_state.discarded_data
+        self.close_state.has_discarded_data()
     }
 
-    /// Gives the conversation up: it ends at once with [`ConnectionError::Aborted`], unless it has
-    /// ended already, and nothing more is sent or taken.
+    /// Resets the connection (RST, RFC 9293 3.10.5): it ends at once with
+    /// [`ConnectionError::Aborted`], unless it has ended already, and no more data is sent or taken.
     ///
-    /// Returns whether the peer is told, as far as it understands. If so keep driving the
-    /// conversation, for ten seconds at most: [`Kcp::is_resetting`] says for how long.
+    /// Returns whether RST is sent to the peer, as far as it supports that. If so keep driving the
+    /// connection, for ten seconds at most: [`Kcp::is_resetting`] says for how long.
+    #[doc(alias = "RST")]
     pub fn abort(&mut self, now: Instant) -> bool {
-        // Who was never heard may not be there at all.
-        let met = self.has_started() && self.stats.received_datagrams > 0;
-        let tell = self.close_state.enabled && self.close_state.peer != Some(false) && met;
-        if tell && self.close_state.aborting.is_none() {
-            let until = self.clock.at(now).add_micros(RESET_LIFETIME);
-            (self.close_state.aborting, self.close_state.repeat) = (Some(until), None);
+        // A peer that nothing came from may not exist.
+        let has_met = self.has_started() && self.peer.has_received();
+        let sends_reset = has_met && self.close_state.may_send_reset();
+        if sends_reset {
+            self.close_state.start_reset(self.clock.at(now));
         }
         self.close_reason.get_or_insert(ConnectionError::Aborted);
-        tell
+        sends_reset
     }
 
-    /// Whether the peer still has to be told of an abort.
+    /// Whether RST is still sent to the peer: until RST-ACK, or for ten seconds.
     #[must_use]
     pub fn is_resetting(&self, now: Instant) -> bool {
-        self.close_state.aborting.is_some_and(|until| self.clock.at(now) < until)
+        self.close_state.reset_until().is_some_and(|until| self.clock.at(now) < until)
     }
 
-    /// The peer need not hear of an abort any more.
-    pub(crate) fn forget_abort(&mut self) {
-        self.close_state.aborting = None;
+    /// Stops sending RST.
+    pub(crate) fn cancel_reset(&mut self) {
+        self.close_state.cancel_reset();
     }
 
-    /// When the peer is no more told of an abort.
-    pub(crate) fn leaves_until(&self) -> Option<Instant> {
-        self.close_state.aborting.map(|until| self.clock.instant(until))
+    /// When RST is given up, while it is sent.
+    pub(crate) fn reset_until(&self) -> Option<Instant> {
+        self.close_state.reset_until().map(|until| self.clock.instant(until))
     }
 
-    /// Whether our end is told and the peer has not answered.
-    pub(super) fn awaits_fin_ack(&self) -> bool {
-        self.close_state.owes_close() && self.close_state.sent.is_some()
+    /// Whether the peer has to be sent a RST when the connection ends with `reason`.
+    pub(crate) fn must_send_reset(&self, reason: ConnectionError) -> bool {
+        self.close_state.must_send_reset(reason, self.peer_has_closed())
     }
 
-    /// An abort is not repeated for ever.
-    pub(super) fn expire_abort(&mut self, now: Micros) {
-        self.close_state.aborting = self.close_state.aborting.filter(|until| now < *until);
+    /// Whether the peer may still write data that nobody reads, and would take a RST for it.
+    pub(crate) fn may_be_written_to(&self) -> bool {
+        self.close_state.may_be_written_to(self.peer_has_closed())
     }
 
-    /// Whether a notice would leave now.
-    pub(super) fn owes_notice(&self, now: Micros) -> bool {
-        let close = self.close_state.owes_close()
-            && self.send.send_buffer().is_empty()
-            && self.has_started();
-        self.close_state.answer.is_some() || (close && self.close_state.is_due(now))
-    }
-
-    /// Appends the notice that is due, if any. The rest of the conversation may have ended.
-    pub(super) fn emit_notice(&mut self, now: Micros, out: &mut Vec<u8>) -> bool {
-        let stamp = self.clock.timestamp(now);
-        if let Some((notice, sn, ts)) = self.close_state.answer.take() {
-            self.notice(notice, sn, ts, out);
-            return true;
+    /// What still answers the peer when this connection is gone (RFC 9293 TIME-WAIT). `opened_by`:
+    /// the initial segment that opened the connection.
+    pub(crate) fn time_wait(&self, opened_by: OpenedBy) -> TimeWait {
+        // Such a peer knows of the end, or has restarted and must not take the RST for its new
+        // connection.
+        let knows_end = matches!(
+            self.close_reason,
+            Some(
+                ConnectionError::PeerRestarted
+                    | ConnectionError::PeerStateLost
+                    | ConnectionError::Reset
+            )
+        );
+        TimeWait {
+            opened_by,
+            rcv_nxt: self.rcv_nxt(),
+            snd_una: self.una(),
+            supports_control: self.close_state.peer_supports_control(),
+            reset_on_data: !knows_end && !self.peer_has_closed(),
         }
-        let aborts = self.close_state.aborting.is_some_and(|until| now < until);
-        if aborts && self.close_state.peer_understands() && self.close_state.is_due(now) {
-            // Without a segment to name the peer asks, and the next one can name that probe.
-            let (sn, ts) = self.close_state.heard.unwrap_or_default();
-            self.close_state.schedule(now, self.send.rtt.rto());
-            self.notice(ControlType::Reset, sn, ts, out);
-            return true;
-        }
-        if self.close_reason.is_none() && self.owes_notice(now) {
-            let sn = self.send.nxt();
-            let first = self.close_state.sent.map_or(stamp, |sent| sent.first);
-            self.close_state.sent = Some(LocalFin { sn, first, last: stamp });
-            self.close_state.schedule(now, self.send.rtt.rto());
-            self.notice(ControlType::Fin, sn, stamp, out);
-            return true;
-        }
-        false
+    }
+}
+
+/// CONTROL segments out.
+impl Kcp {
+    /// Whether a CONTROL segment would leave now, while the connection is open.
+    pub(super) fn has_control_due(&self, now: Micros) -> bool {
+        self.close_state.has_reply() || self.has_fin_due(now)
     }
 
-    fn notice(&mut self, notice: ControlType, sn: Sn, ts: Ts, out: &mut Vec<u8>) {
-        self.header(Command::Control, notice as u8, sn, ts, 0).emit(out);
+    fn has_fin_due(&self, now: Micros) -> bool {
+        self.close_state.fin_is_due(now) && self.send.send_buffer().is_empty() && self.has_started()
     }
 
-    /// A notice of the peer.
-    pub(super) fn input_notice(&mut self, now: Micros, header: &Header, una: UnaOutcome) {
-        if !self.close_state.enabled {
-            return;
-        }
-        let (sn, ts) = (header.sn, header.ts);
-        let taken = match ControlType::from_frg(header.frg) {
-            Some(ControlType::Fin) => una != UnaOutcome::Invalid && self.on_close(sn, ts),
-            Some(ControlType::FinAck) if self.close_state.is_ours(sn, ts) => {
-                (self.close_state.fin_acked, self.close_state.repeat) = (true, None);
-                true
-            }
-            Some(ControlType::Reset) => self.on_abort(now, sn, ts),
-            Some(ControlType::ResetAck) if self.close_state.heard == Some((sn, ts)) => {
-                self.close_state.aborting = None;
-                true
-            }
-            _ => false,
-        };
-        self.stats.invalid_control_segments += u64::from(!taken);
-    }
-
-    fn on_close(&mut self, sn: Sn, ts: Ts) -> bool {
-        let nxt = self.recv.nxt();
-        let plausible = sn.offset_from(nxt).is_some_and(|ahead| ahead <= u32::from(u16::MAX));
-        let agrees = self.close_state.remote_fin.is_none_or(|(end, _)| end == sn);
-        // Our own, sent back, looks like the peer's where both streams have the same length.
-        if !plausible || !agrees || self.close_state.is_ours(sn, ts) {
-            return false;
-        }
-        self.close_state.remote_fin = Some((sn, ts));
-        self.close_state.on_advance(nxt);
+    /// Appends the CONTROL segment that is due, if any: replies and RST leave after the end as well.
+    pub(super) fn emit_control(&mut self, now: Micros, out: &mut Vec<u8>) -> bool {
+        let Some(ControlSegment { kind, sn, ts }) = self.poll_control(now) else { return false };
+        self.header(Command::Control, kind as u8, sn, ts, 0).emit(out);
         true
     }
 
-    /// The conversation ends if the stamp is one that this side sent within the last ten seconds:
-    /// whoever knows it takes part. Otherwise the peer is asked.
-    fn on_abort(&mut self, now: Micros, sn: Sn, ts: Ts) -> bool {
+    fn poll_control(&mut self, now: Micros) -> Option<ControlSegment> {
+        let reply = self.close_state.poll_reply();
+        if reply.is_some() {
+            return reply;
+        }
+        if self.close_reason.is_some() {
+            return self.close_state.poll_reset(now, self.send.rtt.rto());
+        }
+        if !self.has_fin_due(now) {
+            return None;
+        }
+        let fin = (self.send.nxt(), self.clock.timestamp(now));
+        self.close_state.poll_fin(now, fin, self.send.rtt.rto())
+    }
+}
+
+/// CONTROL segments in.
+impl Kcp {
+    /// Takes a CONTROL segment. `una_is_valid`: its `una` is not beyond what was sent.
+    pub(super) fn input_control(&mut self, now: Micros, header: &Header, una_is_valid: bool) {
+        if !self.close_state.is_enabled() {
+            return;
+        }
+        let (sn, ts) = (header.sn, header.ts);
+        let valid = match ControlType::from_frg(header.frg) {
+            Some(ControlType::Fin) => {
+                una_is_valid && self.close_state.on_fin(sn, ts, self.recv.nxt())
+            }
+            Some(ControlType::FinAck) => self.close_state.on_fin_ack(sn, ts),
+            Some(ControlType::Reset) => self.on_reset(now, sn, ts),
+            Some(ControlType::ResetAck) => self.close_state.on_reset_ack(sn, ts),
+            None => false,
+        };
+        self.stats.invalid_control_segments += u64::from(!valid);
+    }
+
+    /// A RST ends the connection if it names a segment that this side sent within
+    /// [`RESET_LIFETIME`]: only a peer that receives our segments knows number and time stamp. Any
+    /// other RST draws a ping (RFC 5961 3.2, challenge ACK). Returns whether the RST is valid.
+    fn on_reset(&mut self, now: Micros, sn: Sn, ts: Ts) -> bool {
         let age = i64::from(self.clock.timestamp(now).since(ts)) * 1_000;
-        let recent = (0..=RESET_LIFETIME.cast_signed()).contains(&age);
-        let known = (recent && self.send.has_sent(&self.clock, sn, ts))
+        let is_recent = (0..=RESET_LIFETIME.cast_signed()).contains(&age);
+        let valid = (is_recent && self.send.has_sent(&self.clock, sn, ts))
             || self.keepalive.is_recent_ping(now, (sn, ts))
             || self.send.path.has_asked(now, (sn, ts));
-        if known {
+        if valid {
             self.close_reason.get_or_insert(ConnectionError::Reset);
-            self.close_state.aborting = None;
-            self.close_state.answer = Some((ControlType::ResetAck, sn, ts));
+            self.close_state.on_reset(sn, ts);
         } else if self.has_started() && self.close_reason.is_none() {
             self.keepalive.request_ping(now);
         }
-        known
+        valid
     }
 
-    /// Whether `header` is our own `Close`, sent back. Its answer has the same number and stamp.
-    pub(super) fn is_own_close(&self, header: &Header) -> bool {
+    /// Whether `header` is our own FIN, reflected. A FIN-ACK has the same number and time stamp.
+    pub(super) fn is_own_fin(&self, header: &Header) -> bool {
         header.command == Command::Control
             && ControlType::from_frg(header.frg) == Some(ControlType::Fin)
-            && self.close_state.is_ours(header.sn, header.ts)
+            && self.close_state.is_own_fin(header.sn, header.ts)
     }
 }

@@ -1,4 +1,4 @@
-//! Datagrams in.
+//! Input of datagrams: ACKs, cumulative acknowledgements, data, CONTROL segments.
 
 use std::time::Instant;
 
@@ -8,26 +8,21 @@ use crate::core::recv::pending_acks::Ack;
 use crate::core::recv::receiver::RecvOutcome;
 use crate::core::segment::{self, Command, Header, InputError, Segments};
 use crate::core::send::sender::{AckOutcome, UnaOutcome};
-use crate::core::seq::Sn;
 
-/// How long only late datagrams must come before the peer is asked whether it still has the state
-/// of this conversation, microseconds.
-const STALE_PEER_TIMEOUT: u64 = 1_000_000;
-
-/// Further behind than this is no repetition: no window is larger.
+/// Segments. A number further behind RCV.NXT than the largest window is no retransmission: it is that
+/// of a ping or an MTU probe.
 const MAX_WINDOW: i32 = u16::MAX as i32;
 
 impl Kcp {
-    /// Takes one datagram of the peer.
+    /// Takes one datagram of the peer (kcp-go `Input`).
     ///
-    /// The datagram is walked completely before anything is applied. Acknowledgements are matched
-    /// against what was in flight before any cumulative one of the same datagram, and count only
-    /// if their time stamp is one of a transmission of that segment. Windows are taken only from
-    /// datagrams with the newest cumulative acknowledgement.
+    /// The datagram is validated completely before anything is applied. ACKs are applied before the
+    /// cumulative acknowledgements of the same datagram, and count only if their time stamp is that
+    /// of a transmission of the segment. Windows are taken only from segments with a current `una`.
     ///
     /// # Errors
     ///
-    /// When a segment is malformed or of another conversation; the datagram had no effect then.
+    /// When a segment is malformed or has another conversation id; the datagram has no effect then.
     pub fn input(
         &mut self,
         now: Instant,
@@ -38,18 +33,19 @@ impl Kcp {
         let now = self.clock.tick(now);
         self.stats.received_datagrams += 1;
         self.stats.received_datagram_bytes += datagram.len() as u64;
+        self.peer.on_received();
         if origin == PacketType::Regular {
             self.keepalive.on_received(now);
         }
         self.input_acks(now, datagram, origin);
-        let mut consistent = false;
+        let mut is_current = false;
         for (header, payload) in Segments::new(datagram) {
             let una = self.input_una(now, &header, origin);
-            consistent |= matches!(una, UnaOutcome::Current { .. });
+            is_current |= matches!(una, UnaOutcome::Current { .. });
             let empty = header.command == Command::Push && payload.is_empty();
             if origin == PacketType::Regular && una != UnaOutcome::Invalid && !empty {
-                // A probe may still be meant for an earlier conversation of that name.
-                self.on_opened(now);
+                // Not for a ping: it may be meant for an earlier connection under this id.
+                self.on_initial_answered(now);
             }
             let far_behind = self.recv.nxt().since(header.sn) > MAX_WINDOW;
             self.close_state.on_capability(&header, empty && far_behind);
@@ -57,50 +53,49 @@ impl Kcp {
                 Command::Push => self.input_push(now, &header, payload, origin),
                 Command::WindowProbe => self.window_update_pending = true,
                 Command::Ack | Command::WindowUpdate => {}
-                Command::Control => self.input_notice(now, &header, una),
+                Command::Control => self.input_control(now, &header, una != UnaOutcome::Invalid),
             }
         }
-        if origin == PacketType::Regular {
-            self.check_stale_peer(now, consistent);
+        if origin == PacketType::Regular
+            && self.peer.on_una(now, is_current, || self.send.rtt.rto())
+        {
+            self.keepalive.request_ping(now);
         }
         self.update_timers(now);
         Ok(())
     }
 
     fn input_acks(&mut self, now: Micros, datagram: &[u8], origin: PacketType) {
-        let wire = origin == PacketType::Regular;
+        let is_regular = origin == PacketType::Regular;
         let acks = Segments::new(datagram).map(|(header, _)| header);
         let mut acks = acks.filter(|header| header.command == Command::Ack).peekable();
         while let Some(header) = acks.next() {
             let (sn, ts) = (header.sn, header.ts);
-            // The last one is of what arrived last; the others may have waited, or be told again.
-            let sample = wire && acks.peek().is_none();
+            // Only the last ACK is of the segment that arrived last: the others may have been
+            // delayed or resent, and are no RTT samples.
+            let sample = is_regular && acks.peek().is_none();
             match self.send.on_ack(now, &self.clock, (sn, ts), sample, &mut self.stats) {
                 AckOutcome::Valid => {
                     self.keepalive.on_validated();
-                    self.restart_check = None;
+                    self.peer.on_state_shown();
                     self.send.on_peer_activity(now);
                     continue;
                 }
                 AckOutcome::Stale => continue,
                 AckOutcome::Invalid => {}
             }
-            let answer =
-                if wire { self.keepalive.on_answer(now, (sn, ts), header.una) } else { None };
-            match answer {
-                Some(answer) => {
+            let pong =
+                if is_regular { self.keepalive.on_pong(now, (sn, ts), header.una) } else { None };
+            match pong {
+                Some(pong) => {
                     self.send.on_peer_activity(now);
-                    // All that one who only receives learns of the path.
-                    if let Some(rtt) = answer.rtt.filter(|_| sample) {
+                    // The only RTT samples of a side that sends no data.
+                    if let Some(rtt) = pong.rtt.filter(|_| sample) {
                         self.send.rtt.on_sample(now, rtt);
                     }
-                    // It is there, it answers.
-                    if !answer.state_lost && header.una != Sn(0) {
-                        self.restart_check = None;
-                    }
-                    self.on_suspect_answer(answer.state_lost);
+                    self.on_pong(pong.state_lost, header.una);
                 }
-                None if wire && self.on_path_answer(now, &header) => {}
+                None if is_regular && self.on_path_answer(now, &header) => {}
                 None => self.stats.invalid_acks += 1,
             }
         }
@@ -125,31 +120,31 @@ impl Kcp {
     }
 
     fn input_push(&mut self, now: Micros, header: &Header, payload: &[u8], origin: PacketType) {
-        // What is told about a padded probe means nothing to whoever sent it.
-        let padding = !payload.is_empty() && self.recv.nxt().since(header.sn) > MAX_WINDOW;
-        if origin == PacketType::Regular && !padding {
+        // A RST that names an MTU probe means nothing to its sender.
+        let is_mtu_probe = !payload.is_empty() && self.recv.nxt().since(header.sn) > MAX_WINDOW;
+        if origin == PacketType::Regular && !is_mtu_probe {
             self.close_state.on_push(header.sn, header.ts);
         }
         if self.close_reason.is_some() {
             return;
         }
-        if self.close_state.is_beyond_end(header.sn, self.recv.nxt()) {
+        if self.close_state.is_beyond_fin(header.sn) {
             self.stats.out_of_window_segments += 1;
             return;
         }
-        if !payload.is_empty() && self.close_state.refuses(header.sn, self.recv.nxt()) {
+        if !payload.is_empty() && self.close_state.discards(header.sn, self.recv.nxt()) {
             self.stats.out_of_window_segments += 1;
             return;
         }
         let ack = Ack { sn: header.sn, ts: header.ts };
         match self.recv.input(header.sn, header.frg, payload) {
             Ok(RecvOutcome::InOrder) => {
-                self.restart_check = None;
+                self.peer.on_state_shown();
                 if self.recv.autotune_window(now, &self.send.rtt) {
-                    // Who only receives has to ask for it.
+                    // A side that sends no data learns the RTT from pings alone.
                     self.keepalive.request_ping(now);
                 }
-                self.close_state.on_advance(self.recv.nxt());
+                self.close_state.on_in_order(self.recv.nxt());
                 self.acks.on_in_order(now, ack);
                 self.stats.received_segments += 1;
                 self.stats.received_bytes += payload.len() as u64;
@@ -160,7 +155,7 @@ impl Kcp {
                 self.stats.received_bytes += payload.len() as u64;
             }
             Ok(RecvOutcome::OutOfOrderDuplicate) => {
-                // Its acknowledgement was lost: each such number is told again, not just the last.
+                // The ACK was lost: each such number is acknowledged again, not just the last.
                 self.acks.on_out_of_order(now, self.recv.nxt(), ack, payload.len());
                 self.stats.duplicate_segments += 1;
             }
@@ -172,32 +167,5 @@ impl Kcp {
             Ok(RecvOutcome::OutOfWindow) => self.stats.out_of_window_segments += 1,
             Err(error) => self.close_reason = Some(error),
         }
-    }
-
-    /// A late datagram is nothing. But where nothing else comes for a while the peer may have
-    /// forgotten what it acknowledged: it is asked, and its answer decides, so old datagrams that
-    /// somebody repeats cannot end a conversation.
-    fn check_stale_peer(&mut self, now: Micros, consistent: bool) {
-        if consistent {
-            self.only_stale_since = None;
-            return;
-        }
-        let since = *self.only_stale_since.get_or_insert(now);
-        if now.since(since) >= STALE_PEER_TIMEOUT.max(3 * self.send.rtt.rto()) {
-            self.keepalive.request_ping(now);
-        }
-    }
-
-    /// Re-derives what depends on both directions: whether the peer owes an answer, and whether
-    /// its window needs probing.
-    #[inline]
-    pub(super) fn update_timers(&mut self, now: Micros) {
-        if self.close_state.needs_capability_ping() && self.send.is_drained() && self.has_started()
-        {
-            // Its answer shows whether it can be told of the end.
-            self.keepalive.insist(now);
-        }
-        self.keepalive.watch(now, self.owes_answer());
-        self.send.remote.update_persist_timer(now, self.send.is_window_blocked());
     }
 }

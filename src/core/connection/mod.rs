@@ -32,7 +32,7 @@ use crate::core::clock::{Clock, Micros};
 use crate::core::close::CloseState;
 use crate::core::congestion::rate_limiter::RateLimiter;
 use crate::core::keepalive::Keepalive;
-use crate::core::open::{OpenRequest, RestartCheck};
+use crate::core::open::{Establishment, PeerState};
 use crate::core::recv::pending_acks::PendingAcks;
 use crate::core::recv::receiver::Receiver;
 use crate::core::send::sender::Sender;
@@ -107,11 +107,8 @@ pub struct Kcp {
     /// With [`WritePolicy::Delayed`]: when waiting data leaves by itself.
     cork_until: Option<Micros>,
     uncorked: bool,
-    /// Since when only late datagrams have come.
-    only_stale_since: Option<Micros>,
-    opening: Option<OpenRequest>,
-    /// Someone at the peer's address opened this conversation anew, and what the peer says.
-    restart_check: Option<RestartCheck>,
+    establishment: Establishment,
+    peer: PeerState,
     close_state: CloseState,
     close_reason: Option<ConnectionError>,
     stats: Counters,
@@ -158,9 +155,8 @@ impl Kcp {
             full_datagrams_since_ack: 0,
             cork_until: None,
             uncorked: false,
-            only_stale_since: None,
-            opening: None,
-            restart_check: None,
+            establishment: Establishment::Idle,
+            peer: PeerState::new(),
             close_state: CloseState::new(config.close_notify),
             close_reason: None,
             stats: Counters::default(),
@@ -303,13 +299,13 @@ impl Kcp {
 
     /// The peer goes first with keepalives.
     pub(crate) fn defer_keepalive(&mut self) {
-        self.keepalive.give_way();
+        self.keepalive.defer();
     }
 
     /// Asks the peer for a proof that it is there, with the next transmission and then each second
     /// until there is one.
     pub fn start_validation(&mut self, now: Instant) {
-        self.keepalive.insist(self.clock.at(now));
+        self.keepalive.start_validation(self.clock.at(now));
     }
 
     // ----- state -----

@@ -1,80 +1,87 @@
-//! Opening a connection, and peers that start over.
+//! Opening a connection before there is data, and peers that restart.
 
 use std::time::Instant;
 
 use super::Kcp;
 use crate::core::clock::Micros;
-use crate::core::open::{LONGEST_GAP, OpenRequest, RestartCheck};
+use crate::core::open::Restart;
 use crate::core::segment::Command;
 use crate::core::seq::{Sn, Ts};
 use crate::error::ConnectionError;
 
-/// Openings.
+/// Initial segments.
 impl Kcp {
-    /// Lets the peer know of the conversation before there is data for it, so that it may speak
-    /// first: with a question for its window, repeated until something comes back or data leaves.
-    /// Every KCP listener that opens a conversation for any segment takes it for an opening.
+    /// Opens the connection at the peer before there is data for it, so that the peer may send
+    /// first: a window probe, retransmitted until something comes back or data leaves. A KCP
+    /// listener that opens a connection for any segment takes the window probe for one.
     pub fn open(&mut self, now: Instant) {
         if !self.has_started() {
-            let (ts, next) = (Ts(self.keepalive.next_cookie().0 | 1), self.clock.at(now));
-            let gap = self.send.rtt.rto();
-            self.opening = Some(OpenRequest { ts, next, gap, sent: false });
+            let ts = Ts(self.keepalive.next_cookie().0 | 1);
+            self.establishment.open(self.clock.at(now), ts, self.send.rtt.rto());
         }
     }
 
-    /// Whether an opening without data would leave now.
-    pub(super) fn owes_opening(&self, now: Micros) -> bool {
-        self.send.send_buffer().is_empty()
-            && self.opening.is_some_and(|opening| now >= opening.next)
+    /// Whether an initial segment without data would leave now.
+    pub(super) fn has_initial_due(&self, now: Micros) -> bool {
+        self.send.send_buffer().is_empty() && self.establishment.is_due(now)
     }
 
-    /// Appends the opening that is due, if any.
-    pub(super) fn emit_opening(&mut self, now: Micros, out: &mut Vec<u8>) -> bool {
-        let Some(opening) = self.opening.filter(|_| self.owes_opening(now)) else { return false };
-        let gap = (2 * opening.gap).min(LONGEST_GAP);
-        let next = now.add_micros(opening.gap);
-        self.opening = Some(OpenRequest { next, gap, sent: true, ..opening });
-        self.write_dataless(Command::WindowProbe, opening.ts, out);
+    /// When the initial segment without data is retransmitted.
+    pub(super) fn initial_deadline(&self) -> Option<Micros> {
+        self.establishment.deadline().filter(|_| self.send.send_buffer().is_empty())
+    }
+
+    /// Appends the initial segment without data that is due, if any.
+    pub(super) fn emit_initial(&mut self, now: Micros, out: &mut Vec<u8>) -> bool {
+        if !self.has_initial_due(now) {
+            return false;
+        }
+        if !self.has_started() {
+            self.keepalive.on_first_sent(now);
+        }
+        let Some(ts) = self.establishment.poll_initial(now) else { return false };
+        self.write_dataless(Command::WindowProbe, ts, out);
         true
     }
 
-    /// Something came that is of this conversation: the peer knows of it. Whether it hears us is
-    /// another question.
-    pub(super) fn on_opened(&mut self, now: Micros) {
-        if self.opening.take().is_some() {
-            self.keepalive.insist(now);
+    /// A segment of this connection arrived: the peer has the connection. Whether our datagrams
+    /// reach the peer is not known yet.
+    pub(super) fn on_initial_answered(&mut self, now: Micros) {
+        if self.establishment.end_opening() {
+            self.keepalive.start_validation(now);
         }
     }
 
-    /// Someone at the peer's address opens this conversation anew. The peer is asked: if it has
-    /// forgotten everything, the conversation ends with
-    /// [`PeerRestarted`](crate::ConnectionError::PeerRestarted).
+    /// Another initial segment of this connection came from the peer's address, which may have
+    /// restarted. The peer is sent a ping: if it has lost the state of this connection, the
+    /// connection ends with [`PeerRestarted`](crate::ConnectionError::PeerRestarted).
     ///
-    /// Where nothing of ours was ever acknowledged there is nothing to have forgotten. Then it ends
-    /// when the opening comes again after the answer, and nothing that only the old peer could have
-    /// sent came in between.
+    /// Where nothing of ours was ever acknowledged there is no state to have lost. Then the
+    /// connection ends when the initial segment is retransmitted after the pong, and nothing that
+    /// only the old peer can send came in between.
     pub(crate) fn suspect_restart(&mut self, now: Instant) {
-        if self.restart_check == Some(RestartCheck::Answered) {
-            self.close_reason.get_or_insert(ConnectionError::PeerRestarted);
-            return;
+        match self.peer.on_other_initial() {
+            Restart::Confirmed => {
+                self.close_reason.get_or_insert(ConnectionError::PeerRestarted);
+            }
+            Restart::Suspected => self.keepalive.request_ping(self.clock.at(now)),
         }
-        self.restart_check = Some(RestartCheck::Asked);
-        self.keepalive.request_ping(self.clock.at(now));
     }
 
-    /// The peer has answered, and it had nothing of ours before or has forgotten it.
-    pub(super) fn on_suspect_answer(&mut self, forgotten: bool) {
-        if self.restart_check.is_some() {
-            self.restart_check = Some(RestartCheck::Answered);
+    /// A pong arrived. `state_lost`: the peer acknowledges less than before the ping.
+    pub(super) fn on_pong(&mut self, state_lost: bool, una: Sn) {
+        if !state_lost && una != Sn(0) {
+            self.peer.on_state_shown();
         }
-        if forgotten {
-            let anew = self.restart_check.is_some();
+        self.peer.on_pong();
+        if state_lost {
+            let restarted = self.peer.is_restart_suspected();
             let lost = ConnectionError::PeerStateLost;
-            self.close_reason = Some(if anew { ConnectionError::PeerRestarted } else { lost });
+            self.close_reason = Some(if restarted { ConnectionError::PeerRestarted } else { lost });
         }
     }
 
-    /// Whether the next number expected of the peer is the first one.
+    /// Whether RCV.NXT is the first number.
     pub(crate) fn awaits_first_data(&self) -> bool {
         self.recv.nxt() == Sn(0)
     }

@@ -26,7 +26,7 @@ impl Kcp {
     pub(crate) fn is_reflection(&self, datagram: &[u8]) -> bool {
         self.has_started()
             && Segments::new(datagram).any(|(header, payload)| {
-                self.is_own_close(&header)
+                self.is_own_fin(&header)
                     || (header.command == Command::Push
                         && !payload.is_empty()
                         && self.send.has_sent(&self.clock, header.sn, header.ts))
@@ -46,7 +46,7 @@ impl Kcp {
     /// Writes an echo probe, which may go to another address than the peer's.
     pub(crate) fn emit_probe(&mut self, sn: Sn, cookie: Ts, out: &mut Vec<u8>) {
         self.stats.pings_sent += 1;
-        self.header(Command::Push, self.close_state.mark(), sn, cookie, 0).emit(out);
+        self.header(Command::Push, self.close_state.capability(), sn, cookie, 0).emit(out);
     }
 
     /// Counts a datagram that came back.

@@ -53,11 +53,11 @@ impl Kcp {
         self.last_poll_transmit = now;
         let start = out.len();
         if (self.close_reason.is_none() && self.pacer.blocked_until(now).is_some())
-            || (!self.emit_notice(now, out) && self.close_reason.is_some())
+            || (!self.emit_control(now, out) && self.close_reason.is_some())
         {
             return None;
         }
-        if out.len() > start || self.emit_opening(now, out) {
+        if out.len() > start || self.emit_initial(now, out) {
             return Some(self.on_datagram_sent(now, out.len() - start, Transmitted::default()));
         }
         // Not to a peer that has proved nothing, whose share is for what it has to receive.
@@ -117,8 +117,9 @@ impl Kcp {
     fn on_datagram_sent(&mut self, now: Micros, len: usize, mut sent: Transmitted) -> Transmitted {
         sent.len = len;
         if !self.has_started() {
-            self.keepalive.on_start(now);
+            self.keepalive.on_first_sent(now);
         }
+        self.establishment.on_datagram_sent();
         self.stats.sent_datagrams += 1;
         self.stats.sent_datagram_bytes += sent.len as u64;
         self.pacer.sent(now, sent.len);
@@ -202,7 +203,7 @@ impl Kcp {
         Header { conv, command, frg, wnd, ts, sn, una, len }.emit(out);
         out.extend_from_slice(segment.payload);
         sent.segments += 1;
-        self.opening = None;
+        self.establishment.end_opening();
         if self.send.send_buffer().is_empty() {
             (self.uncorked, self.cork_until) = (false, None);
         }
@@ -212,7 +213,7 @@ impl Kcp {
         if self.acks.is_empty() {
             return;
         }
-        let template = self.header(Command::Ack, self.close_state.mark(), Sn(0), Ts(0), 0);
+        let template = self.header(Command::Ack, self.close_state.capability(), Sn(0), Ts(0), 0);
         let recv = &mut self.recv;
         self.acks.take(template.una, room, |ack| {
             recv.on_ack_sent(ack.sn);
@@ -224,7 +225,7 @@ impl Kcp {
     /// A segment without data; its number is far behind everything in use.
     pub(super) fn write_dataless(&mut self, command: Command, ts: Ts, out: &mut Vec<u8>) {
         let sn = dataless_sn(self.send.una());
-        self.header(command, self.close_state.mark(), sn, ts, 0).emit(out);
+        self.header(command, self.close_state.capability(), sn, ts, 0).emit(out);
     }
 
     pub(super) fn header(&mut self, command: Command, frg: u8, sn: Sn, ts: Ts, len: u32) -> Header {
@@ -256,8 +257,10 @@ impl Kcp {
     }
 
     pub(super) fn has_work_at(&self, at: Micros) -> bool {
-        let quiet = self.window_update_pending || self.keepalive.is_due() || self.owes_notice(at);
-        let quiet = quiet || self.owes_opening(at) || self.path_deadline().is_some_and(|d| d <= at);
+        let quiet =
+            self.window_update_pending || self.keepalive.is_due() || self.has_control_due(at);
+        let quiet =
+            quiet || self.has_initial_due(at) || self.path_deadline().is_some_and(|d| d <= at);
         quiet || self.acks_due(at) || self.next_segment(at).is_some()
     }
 }

@@ -1,9 +1,9 @@
-//! What happens by itself: when the next thing is due, and what a passed deadline does.
+//! Deadlines of a connection, and what happens when one has passed.
 
 use std::time::Instant;
 
+use super::Kcp;
 use crate::core::clock::Micros;
-use crate::core::connection::Kcp;
 
 impl Kcp {
     /// When [`Kcp::handle_timeout`] should be called next; `None` while there is nothing to wait
@@ -13,25 +13,26 @@ impl Kcp {
         [self.poll_work(), self.poll_liveness()].into_iter().flatten().min()
     }
 
-    /// The same for whatever has to be on time.
+    /// The next deadline that has to be kept exactly: everything but [`Self::poll_liveness`].
     pub(crate) fn poll_work(&self) -> Option<Instant> {
         if self.close_reason.is_some() {
-            return self.close_state.abort_deadline().map(|at| self.clock.instant(at));
+            return self.close_state.reset_deadline().map(|at| self.clock.instant(at));
         }
         let work = [
             self.send.deadline(self.may_send_new()),
             self.ack_deadline(),
             self.cork_until.filter(|_| !self.send.send_buffer().is_empty()),
             self.send.remote.deadline(),
-            self.close_state.close_deadline(),
+            self.close_state.fin_deadline(),
             self.path_deadline(),
             self.stranded_until(),
-            self.opening.filter(|_| self.send.send_buffer().is_empty()).and_then(|o| o.deadline()),
+            self.initial_deadline(),
         ];
-        // The rate limit holds back whatever is due.
+        // The rate limit delays everything that is due.
         let work =
             work.into_iter().flatten().min().map(|at| self.pacer.blocked_until(at).unwrap_or(at));
-        // What could leave and did not, at the last look, waits for something else.
+        // A segment that could have left at the latest `poll_transmit` and did not waits for
+        // something else than pacing or the rate limit.
         let ahead = |at: &Micros| *at > self.last_poll_transmit;
         let resume = Some(self.send.pacer_resume_at()).filter(ahead);
         let resume = resume.filter(|&at| self.next_segment(at).is_some());
@@ -40,7 +41,8 @@ impl Kcp {
         [work, resume, queued].into_iter().flatten().min().map(|at| self.clock.instant(at))
     }
 
-    /// When the peer is asked for a sign of life, or its silence ends the conversation.
+    /// The next deadline of keepalive, validation, idle timeout and dead-peer timeout, which may be
+    /// kept late.
     pub(crate) fn poll_liveness(&self) -> Option<Instant> {
         if self.close_reason.is_some() {
             return None;
@@ -48,11 +50,12 @@ impl Kcp {
         self.keepalive.deadline(self.has_started()).map(|at| self.clock.instant(at))
     }
 
-    /// Time has passed. Follow with [`Kcp::poll_transmit`].
+    /// Acts on the deadlines that have passed. Follow with [`Kcp::poll_transmit`].
     pub fn handle_timeout(&mut self, now: Instant) {
         let (now, started) = (self.clock.at(now), self.has_started());
         if self.close_reason.is_some() {
-            return self.expire_abort(now);
+            self.close_state.expire_reset(now);
+            return;
         }
         if self.cork_until.is_some_and(|until| now >= until) {
             self.flush();
@@ -64,26 +67,42 @@ impl Kcp {
         self.check_oversized_timeout(now);
     }
 
-    /// Whether the peer owes an answer to something.
-    pub(super) fn owes_answer(&self) -> bool {
-        let opening = self.opening.is_some_and(|opening| opening.is_sent());
-        self.send.awaits_ack() || self.awaits_fin_ack() || opening
+    /// Re-arms the timers that depend on both directions: the dead-peer timeout while the peer owes
+    /// an answer, and zero-window probes (RFC 9293 3.8.6.1).
+    #[inline]
+    pub(super) fn update_timers(&mut self, now: Micros) {
+        if self.close_state.needs_capability_ping() && self.send.is_drained() && self.has_started()
+        {
+            // The pong shows whether the peer can be sent our FIN.
+            self.keepalive.start_validation(now);
+        }
+        self.keepalive.update_outstanding(now, self.owes_answer());
+        self.send.remote.update_persist_timer(now, self.send.is_window_blocked());
     }
 
-    /// Whether anything of ours has ever left.
+    /// Whether the peer owes an answer: to data, FIN or an initial segment.
+    fn owes_answer(&self) -> bool {
+        self.send.awaits_ack()
+            || self.close_state.awaits_fin_ack()
+            || self.establishment.awaits_answer()
+    }
+
+    /// Whether any datagram of ours has left.
+    #[inline]
     pub(crate) fn has_started(&self) -> bool {
-        self.stats.sent_datagrams > 0
+        self.establishment.has_started()
     }
 
-    /// Checks everything that must hold between calls.
+    /// Asserts every invariant that holds between calls.
     ///
     /// # Panics
     ///
-    /// When something does not: for tests and fuzzing.
+    /// When one does not hold: for tests and fuzzing.
     #[cfg(any(test, feature = "_testkit"))]
     pub fn check_invariants(&self) {
         self.send.check_invariants();
         self.recv.check_invariants();
+        self.close_state.check_invariants(self.recv.nxt());
         assert!(self.send.in_flight() <= u32::from(u16::MAX));
         assert!(self.acks.len() <= usize::from(u16::MAX) + 2);
         if self.close_reason.is_none() && self.send.is_window_blocked() {

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::Conn;
 use super::lifecycle::Lifecycle;
-use crate::driver::demux::TimeWait;
+use crate::core::time_wait::TimeWait;
 use crate::driver::scratch::Scratch;
 use crate::error::ConnectionError;
 use crate::fec::FecStats;
@@ -30,11 +30,11 @@ impl Conn {
             self.span.ended(error);
             scratch.wakers.extend(self.shared.end(error).into_iter().flatten());
             self.lifecycle.on_ended(now, self.linger);
-            if self.must_send_reset(error) {
+            if self.kcp.must_send_reset(error) {
                 self.kcp.abort(now);
             }
         }
-        (!self.kcp.is_resetting(now)).then(|| self.time_wait())
+        (!self.kcp.is_resetting(now)).then(|| self.kcp.time_wait(self.opened_by))
     }
 
     fn publish_progress(&mut self, now: Instant, fec: Option<FecStats>, scratch: &mut Scratch) {
@@ -78,7 +78,7 @@ impl Conn {
         }
         let passed = |deadline: Option<Instant>| deadline.is_some_and(|at| now >= at);
         let detached = self.lifecycle.is_detached();
-        let read_ended = self.reported.eof || (detached && !self.awaits_peer_data());
+        let read_ended = self.reported.eof || (detached && !self.kcp.awaits_peer_data());
         if self.lifecycle.is_closing() && self.is_delivered() && read_ended {
             return Some(ConnectionError::Closed);
         }
@@ -93,45 +93,6 @@ impl Conn {
             return Some(ConnectionError::DeadPeer);
         }
         self.kcp.close_reason()
-    }
-
-    /// Whether the peer may still send data and supports RST: a dropped connection stays for a
-    /// while then, so that it can reset instead of leaving the peer without an answer.
-    fn awaits_peer_data(&self) -> bool {
-        let open = !self.kcp.peer_has_closed() && !self.kcp.has_discarded_data();
-        self.kcp.peer_supports_close() && open
-    }
-
-    /// Whether the end is to be reported to the peer by RST: without one the peer would take the
-    /// connection for alive.
-    fn must_send_reset(&self, error: ConnectionError) -> bool {
-        match error {
-            ConnectionError::Aborted
-            | ConnectionError::ProtocolViolation
-            | ConnectionError::Replaced => true,
-            ConnectionError::Closed => self.kcp.has_discarded_data() && !self.kcp.peer_has_closed(),
-            _ => false,
-        }
-    }
-
-    fn time_wait(&self) -> TimeWait {
-        // After these the peer has ended the connection too, or has restarted and must not take an
-        // RST for its new connection.
-        let peer_ended = matches!(
-            self.kcp.close_reason(),
-            Some(
-                ConnectionError::PeerRestarted
-                    | ConnectionError::PeerStateLost
-                    | ConnectionError::Reset
-            )
-        );
-        TimeWait {
-            openings: self.opened_by,
-            nxt: self.kcp.rcv_nxt(),
-            una: self.kcp.una(),
-            supports_control: self.kcp.peer_supports_close(),
-            reset_on_data: !peer_ended && !self.kcp.peer_has_closed(),
-        }
     }
 
     fn linger_deadline(&self) -> Option<Instant> {
@@ -208,7 +169,7 @@ impl Conn {
         let protocol = protocol.filter(may_wait);
         let closing = self.close_deadline().filter(|at| *at > now);
         if self.lifecycle.is_ended() {
-            let reset = self.kcp.leaves_until();
+            let reset = self.kcp.reset_until();
             return [protocol, reset, closing].into_iter().flatten().min();
         }
         let validation_ping = liveness.filter(|_| unvalidated).filter(may_wait);

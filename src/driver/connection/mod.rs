@@ -17,12 +17,13 @@ mod transmit;
 
 use crate::config::{AckPolicy, Config, Setting, core_mtu};
 use crate::core::connection::{InputError, Kcp, PacketType};
+use crate::core::open::{InitialHash, OpenedBy};
 use crate::core::seq::Sn;
 use crate::driver::connection::lifecycle::{Lifecycle, Reported};
 use crate::driver::connection::migration::PathChallenge;
 pub(super) use crate::driver::connection::migration::PathValidation;
 use crate::driver::connection::transmit::AmplificationBudget;
-use crate::driver::demux::{Key, OpenedBy, Opening};
+use crate::driver::demux::Key;
 use crate::error::ConnectionError;
 use crate::fec;
 use crate::shared::connection::Shared;
@@ -272,14 +273,14 @@ impl Conn {
     }
 
     /// Whether `opening` is an initial segment that this connection was opened by.
-    pub(super) fn was_opened_by(&self, opening: Opening) -> bool {
+    pub(super) fn was_opened_by(&self, opening: InitialHash) -> bool {
         self.opened_by.contains(opening)
     }
 
     /// Whether `opening`, the initial segment in `datagram`, opens another connection than this one:
     /// neither a retransmission nor a reordered initial segment of this connection, nor a reflected
     /// datagram.
-    pub(super) fn is_other_opening(&mut self, opening: Opening, datagram: &[u8]) -> bool {
+    pub(super) fn is_other_opening(&mut self, opening: InitialHash, datagram: &[u8]) -> bool {
         if !self.opened_by.is_by_peer() || self.opened_by.contains(opening) {
             return false;
         }
@@ -288,7 +289,7 @@ impl Conn {
             return false;
         }
         // After an open without data the first data belongs to this connection.
-        let first = self.kcp.awaits_first_data() && matches!(opening, Opening::Data(_));
+        let first = self.kcp.awaits_first_data() && matches!(opening, InitialHash::Data(_));
         (!first || self.lifecycle.is_ended()) && !self.kcp.is_reflection(datagram)
     }
 
@@ -297,7 +298,7 @@ impl Conn {
     pub(super) fn on_restart(&mut self, now: Instant) {
         if self.lifecycle.is_ended() {
             // The RST of this connection would only delay the peer's new one.
-            self.kcp.forget_abort();
+            self.kcp.cancel_reset();
         } else {
             self.kcp.suspect_restart(now);
         }
@@ -310,7 +311,7 @@ impl Conn {
 
     /// Records the first data of a connection that was opened without data, so that a retransmission
     /// of it is not taken for another initial segment.
-    pub(super) fn on_first_data(&mut self, first: Opening) {
+    pub(super) fn on_first_data(&mut self, first: InitialHash) {
         self.opened_by.add(first);
     }
 
