@@ -6,20 +6,14 @@
 //! by a segment of its own, FIN-ACK and RST-ACK, because `una` counts data segments alone.
 //!
 //! A RST counts only if its number and time stamp are those of a recent segment of the receiver.
-//! Any other RST is answered with a ping, as RFC 5961 3.2 answers with a challenge ACK: the next RST
-//! can name that ping.
+//! Any other RST is answered with a ping, as RFC 5961 3.2 answers with a challenge ACK: the next
+//! RST can name that ping.
 
 use super::clock::Micros;
+use super::reset::{ResetState, RetransmitTimer};
 use super::segment::{CONTROL_CAPABLE, Command, ControlType, Header};
 use super::seq::{Sn, Ts};
 use crate::error::ConnectionError;
-
-/// Longest time between two transmissions of a FIN or a RST, microseconds. The first gap is the RTO,
-/// each further one doubles (RFC 6298 5.5).
-const MAX_CONTROL_INTERVAL: u64 = 1_000_000;
-
-/// How long a RST is retransmitted, and how old the segment that it names may be, microseconds.
-pub(crate) const RESET_LIFETIME: u64 = 10_000_000;
 
 /// A FIN is valid up to this many segments ahead of RCV.NXT: no receive window is larger.
 const MAX_FIN_DISTANCE: u32 = u16::MAX as u32;
@@ -78,31 +72,13 @@ enum RecvClose {
     Complete { sn: Sn },
 }
 
-/// Our RST, or the peer's.
-#[derive(Clone, Copy, Debug)]
-enum ResetState {
-    /// Neither side has reset the connection. Entered at construction, and when the RST need not
-    /// arrive any more; left on [`CloseState::start_reset`] or a valid RST.
-    Idle,
-    /// RST is retransmitted until `until`. No `timer`: it leaves with the next transmission.
-    /// Entered on [`CloseState::start_reset`] from any other state, always without a timer, also
-    /// where a FIN had one; left on RST-ACK, RST or `until`.
-    Sending { until: Micros, timer: Option<RetransmitTimer> },
-    /// The peer knows of our RST. Entered on RST-ACK.
-    Acked,
-    /// The peer has not answered for [`RESET_LIFETIME`]. Entered at `until`.
-    Expired,
-    /// The peer reset the connection. Entered on a valid RST, which is answered with RST-ACK.
-    Received,
-}
-
 /// Whether the application reads (`std::net::Shutdown::Read`).
 #[derive(Clone, Copy, Debug)]
 enum ReadSide {
     /// Entered at construction; left on [`CloseState::shutdown_read`].
     Reading,
-    /// New data is dropped without an ACK, where the peer can be sent a RST for it (RFC 9293 3.6.1
-    /// sends one as well). Entered on [`CloseState::shutdown_read`], never left. `discarded` is true
+    /// New data is dropped without an ACK, where the peer can be sent a RST for it (as RFC 9293
+    /// 3.6.1 sends one). Entered on [`CloseState::shutdown_read`], never left. `discarded` is true
     /// once data was dropped so.
     Discarding { discarded: bool },
 }
@@ -118,22 +94,6 @@ struct LocalFin {
 impl LocalFin {
     fn matches(&self, sn: Sn, ts: Ts) -> bool {
         self.sn == sn && ts.since(self.first_ts) >= 0 && ts.since(self.last_ts) <= 0
-    }
-}
-
-/// Retransmission timer of a FIN or a RST.
-#[derive(Clone, Copy, Debug)]
-struct RetransmitTimer {
-    expires: Micros,
-    /// Microseconds between the latest transmission and `expires`.
-    gap: u64,
-}
-
-impl RetransmitTimer {
-    /// The timer after a transmission at `now`: the RTO at first, doubled each further time.
-    fn restart(previous: Option<Self>, now: Micros, rto: u64) -> Self {
-        let gap = previous.map_or(rto, |timer| 2 * timer.gap).min(MAX_CONTROL_INTERVAL);
-        Self { expires: now.add_micros(gap), gap }
     }
 }
 
@@ -188,7 +148,7 @@ impl CloseState {
                 Command::Ack | Command::WindowProbe | Command::WindowUpdate,
             ) => {
                 self.control = ControlSupport::Unsupported;
-                self.cancel_reset();
+                self.reset.cancel();
             }
             _ => {}
         }
@@ -283,7 +243,7 @@ impl CloseState {
             return false;
         }
         self.send = SendClose::FinAcked { fin };
-        self.on_peer_unaware_of_reset();
+        self.reset.on_peer_unaware();
         true
     }
 }
@@ -318,8 +278,8 @@ impl CloseState {
         }
     }
 
-    /// Whether data with number `sn` lies behind the end of the peer's stream. Data that contradicts
-    /// a FIN which is not complete yet takes that FIN back: the data is there.
+    /// Whether data with number `sn` lies behind the end of the peer's stream. A FIN that is not
+    /// complete yet is taken back by data that contradicts it: the data is there.
     pub(crate) fn is_beyond_fin(&mut self, sn: Sn) -> bool {
         match self.recv {
             RecvClose::Complete { sn: end } => sn.since(end) >= 0,
@@ -382,57 +342,32 @@ impl CloseState {
     }
 
     /// Whether the peer may still write data that nobody reads, and would take the RST for it: the
-    /// connection stays until then. `peer_has_closed`: its stream is complete and was read.
-    pub(crate) fn may_be_written_to(&self, peer_has_closed: bool) -> bool {
+    /// connection stays for it. `peer_has_closed`: its stream is complete and was read.
+    pub(crate) fn awaits_peer_data(&self, peer_has_closed: bool) -> bool {
         self.peer_supports_control() && !peer_has_closed && !self.has_discarded_data()
     }
 
-    /// Starts to send RST. It leaves with the next transmission, whatever timer FIN had. Changes
-    /// nothing while RST is sent already.
-    pub(crate) fn start_reset(&mut self, now: Micros) {
-        if !matches!(self.reset, ResetState::Sending { .. }) {
-            self.reset = ResetState::Sending { until: now.add_micros(RESET_LIFETIME), timer: None };
-        }
+    /// Our RST, or the peer's.
+    pub(crate) fn reset(&self) -> &ResetState {
+        &self.reset
     }
 
-    /// The peer need not learn of our RST any more.
-    pub(crate) fn cancel_reset(&mut self) {
-        if let ResetState::Sending { .. } = self.reset {
-            self.reset = ResetState::Idle;
-        }
-    }
-
-    /// Until when RST is retransmitted.
-    pub(crate) fn reset_until(&self) -> Option<Micros> {
-        match self.reset {
-            ResetState::Sending { until, .. } => Some(until),
-            _ => None,
-        }
+    /// As [`Self::reset`], to start, cancel or expire our RST.
+    pub(crate) fn reset_mut(&mut self) -> &mut ResetState {
+        &mut self.reset
     }
 
     /// When RST is retransmitted or given up. Time 0: it is due.
     pub(crate) fn reset_deadline(&self) -> Option<Micros> {
-        let ResetState::Sending { until, timer } = self.reset else { return None };
-        let next = timer.map_or(Micros(0), |timer| timer.expires);
+        let (until, next) = self.reset.until().zip(self.reset.next_transmission())?;
         Some(if self.peer_supports_control() { next.min(until) } else { until })
-    }
-
-    /// Gives RST up after [`RESET_LIFETIME`].
-    pub(crate) fn expire_reset(&mut self, now: Micros) {
-        if self.reset_until().is_some_and(|until| now >= until) {
-            self.reset = ResetState::Expired;
-        }
     }
 
     /// The RST to send now, if one is due. `rto` is in microseconds.
     pub(crate) fn poll_reset(&mut self, now: Micros, rto: u64) -> Option<ControlSegment> {
-        let ResetState::Sending { until, timer } = self.reset else { return None };
-        let is_due = now < until && timer.is_none_or(|timer| now >= timer.expires);
-        if !is_due || !self.peer_supports_control() {
+        if !self.peer_supports_control() || !self.reset.poll(now, rto) {
             return None;
         }
-        let timer = Some(RetransmitTimer::restart(timer, now, rto));
-        self.reset = ResetState::Sending { until, timer };
         // A RST that names no segment draws a ping, which the next RST names.
         let (sn, ts) = self.last_push.unwrap_or_default();
         Some(ControlSegment { kind: ControlType::Reset, sn, ts })
@@ -441,27 +376,20 @@ impl CloseState {
     /// A data segment or a ping of the peer arrived.
     pub(crate) fn on_push(&mut self, sn: Sn, ts: Ts) {
         self.last_push = Some((sn, ts));
-        self.on_peer_unaware_of_reset();
-    }
-
-    /// The peer goes on as if no RST had arrived: RST leaves with the next transmission.
-    fn on_peer_unaware_of_reset(&mut self) {
-        if let ResetState::Sending { timer, .. } = &mut self.reset {
-            *timer = None;
-        }
+        self.reset.on_peer_unaware();
     }
 
     /// A RST arrived whose number and time stamp are those of a recent segment of ours.
     pub(crate) fn on_reset(&mut self, sn: Sn, ts: Ts) {
-        self.reset = ResetState::Received;
+        self.reset.on_received();
         self.reply = Some(ControlSegment { kind: ControlType::ResetAck, sn, ts });
     }
 
     /// A RST-ACK arrived. Returns whether it is valid.
     pub(crate) fn on_reset_ack(&mut self, sn: Sn, ts: Ts) -> bool {
         let valid = self.last_push == Some((sn, ts));
-        if valid && self.reset_until().is_some() {
-            self.reset = ResetState::Acked;
+        if valid {
+            self.reset.on_ack();
         }
         valid
     }
@@ -492,5 +420,165 @@ impl CloseState {
         if let SendClose::FinSent { .. } | SendClose::FinAcked { .. } = self.send {
             assert!(self.peer_supports_control(), "FIN leaves to peers that support it");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::reset::{MAX_CONTROL_INTERVAL, RESET_LIFETIME};
+
+    const RTO: u64 = 200_000;
+
+    fn segment(command: Command, frg: u8) -> Header {
+        let (sn, ts, una) = (Sn(0), Ts(0), Sn(0));
+        Header { conv: 1, command, frg, wnd: 128, ts, sn, una, len: 0 }
+    }
+
+    fn supported() -> CloseState {
+        let mut state = CloseState::new(true);
+        state.on_capability(&segment(Command::Ack, CONTROL_CAPABLE), false);
+        state
+    }
+
+    #[test]
+    fn control_capability_is_learned_from_free_frg_fields_alone() {
+        for (command, frg, is_ping, supported, settled) in [
+            (Command::Ack, CONTROL_CAPABLE, false, true, false),
+            (Command::WindowUpdate, 0, false, false, true),
+            (Command::Push, CONTROL_CAPABLE, true, true, false),
+            (Command::Push, CONTROL_CAPABLE, false, false, false),
+            (Command::Push, 0, true, false, false),
+            (Command::Control, CONTROL_CAPABLE, false, false, false),
+        ] {
+            let mut state = CloseState::new(true);
+            state.on_capability(&segment(command, frg), is_ping);
+            assert_eq!(state.peer_supports_control(), supported, "{command:?} {frg}");
+            assert_eq!(state.is_fin_settled(), settled, "{command:?} {frg}");
+        }
+        let mut disabled = CloseState::new(false);
+        disabled.on_capability(&segment(Command::Ack, CONTROL_CAPABLE), false);
+        assert!(!disabled.peer_supports_control() && disabled.capability() == 0);
+    }
+
+    #[test]
+    fn fin_waits_for_a_capability_that_comes_late() {
+        let mut state = CloseState::new(true);
+        state.close();
+        assert!(state.needs_capability_ping());
+        state.on_capability(&segment(Command::Ack, 0), false);
+        assert!(state.is_fin_settled() && !state.needs_capability_ping());
+        assert_eq!(state.poll_fin(Micros(0), (Sn(1), Ts(0)), RTO), None);
+        state.on_capability(&segment(Command::Ack, CONTROL_CAPABLE), false);
+        state.on_capability(&segment(Command::Ack, 0), false);
+        assert!(state.poll_fin(Micros(0), (Sn(1), Ts(0)), RTO).is_some());
+    }
+
+    #[test]
+    fn fin_is_retransmitted_with_doubled_gaps_until_fin_ack() {
+        let mut state = supported();
+        state.close();
+        let mut gaps = Vec::new();
+        let mut now = Micros(0);
+        for ts in 0..5 {
+            assert_eq!(state.poll_fin(now, (Sn(7), Ts(ts)), RTO).map(|fin| fin.ts), Some(Ts(ts)));
+            assert_eq!(state.poll_fin(now, (Sn(7), Ts(ts)), RTO), None);
+            let at = state.fin_deadline().unwrap();
+            gaps.push(at.since(now));
+            now = at;
+        }
+        assert_eq!(gaps, [RTO, 2 * RTO, 4 * RTO, MAX_CONTROL_INTERVAL, MAX_CONTROL_INTERVAL]);
+        assert!(!state.on_fin_ack(Sn(7), Ts(5)) && !state.on_fin_ack(Sn(6), Ts(0)));
+        assert!(state.on_fin_ack(Sn(7), Ts(2)), "a FIN-ACK of any transmission counts");
+        assert_eq!((state.fin_deadline(), state.is_fin_settled()), (None, true));
+        assert!(state.is_own_fin(Sn(7), Ts(4)), "a late reflection is still recognised");
+    }
+
+    #[test]
+    fn reset_after_a_fin_leaves_at_once_and_starts_its_own_gaps() {
+        let mut state = supported();
+        state.close();
+        for second in 0..3 {
+            state.poll_fin(Micros(second * 1_000_000), (Sn(7), Ts(0)), RTO).unwrap();
+        }
+        state.on_push(Sn(3), Ts(9));
+        let now = Micros(2_000_001);
+        state.reset_mut().start(now);
+        assert_eq!(state.reset_deadline(), Some(Micros(0)));
+        let rst = ControlSegment { kind: ControlType::Reset, sn: Sn(3), ts: Ts(9) };
+        assert_eq!(state.poll_reset(now, RTO), Some(rst));
+        assert_eq!(state.reset_deadline(), Some(now.add_micros(RTO)));
+        assert_eq!(state.poll_reset(now, RTO), None);
+        // Data of the peer shows that the RST was lost.
+        state.on_push(Sn(4), Ts(10));
+        assert_eq!(state.poll_reset(now, RTO).map(|rst| rst.sn), Some(Sn(4)));
+    }
+
+    #[test]
+    fn reset_ends_on_rst_ack_and_after_its_lifetime() {
+        let mut state = supported();
+        state.on_push(Sn(3), Ts(9));
+        state.reset_mut().start(Micros(0));
+        assert!(!state.on_reset_ack(Sn(3), Ts(8)) && state.on_reset_ack(Sn(3), Ts(9)));
+        assert_eq!(state.reset().until(), None);
+        state.reset_mut().start(Micros(5));
+        state.reset_mut().expire(Micros(RESET_LIFETIME + 4));
+        assert_eq!(state.reset().until(), Some(Micros(RESET_LIFETIME + 5)));
+        assert_eq!(state.poll_reset(Micros(RESET_LIFETIME + 5), RTO), None);
+        state.reset_mut().expire(Micros(RESET_LIFETIME + 5));
+        assert_eq!((state.reset().until(), state.reset_deadline()), (None, None));
+    }
+
+    #[test]
+    fn peer_without_control_is_sent_no_reset() {
+        let mut state = CloseState::new(true);
+        assert!(state.may_send_reset());
+        state.reset_mut().start(Micros(0));
+        assert_eq!(state.poll_reset(Micros(0), RTO), None, "nothing shows that the peer takes it");
+        state.on_capability(&segment(Command::Ack, 0), false);
+        assert!(!state.may_send_reset() && state.reset().until().is_none());
+    }
+
+    #[test]
+    fn fin_counts_once_everything_before_it_has_arrived() {
+        let mut state = supported();
+        assert!(!state.on_fin(Sn(1), Ts(0), Sn(2)), "behind RCV.NXT");
+        assert!(!state.on_fin(Sn(2 + MAX_FIN_DISTANCE + 1), Ts(0), Sn(2)), "beyond any window");
+        assert!(state.on_fin(Sn(4), Ts(0), Sn(2)));
+        assert!(!state.on_fin(Sn(5), Ts(0), Sn(2)), "contradicts the first one");
+        state.on_in_order(Sn(3));
+        assert!(!state.has_reply() && !state.is_recv_complete() && !state.is_beyond_fin(Sn(3)));
+        state.on_in_order(Sn(4));
+        let ack = ControlSegment { kind: ControlType::FinAck, sn: Sn(4), ts: Ts(0) };
+        assert_eq!((state.poll_reply(), state.is_recv_complete()), (Some(ack), true));
+        assert!(state.is_beyond_fin(Sn(4)) && !state.is_beyond_fin(Sn(3)));
+        assert!(state.on_fin(Sn(4), Ts(6), Sn(4)), "the FIN-ACK was lost");
+        assert_eq!(state.poll_reply(), Some(ControlSegment { ts: Ts(6), ..ack }));
+    }
+
+    #[test]
+    fn fin_that_data_contradicts_is_taken_back() {
+        let mut state = supported();
+        assert!(state.on_fin(Sn(4), Ts(0), Sn(2)));
+        assert!(!state.is_beyond_fin(Sn(5)), "the data is taken");
+        state.on_in_order(Sn(4));
+        assert!(!state.is_recv_complete() && !state.has_reply());
+    }
+
+    #[test]
+    fn read_shutdown_discards_new_data_of_a_peer_that_can_be_reset() {
+        let mut state = CloseState::new(true);
+        assert!(!state.discards(Sn(5), Sn(5)));
+        state.shutdown_read();
+        assert!(!state.discards(Sn(5), Sn(5)) && !state.has_discarded_data());
+        state.on_capability(&segment(Command::Ack, CONTROL_CAPABLE), false);
+        assert!(!state.discards(Sn(4), Sn(5)), "a duplicate");
+        assert!(state.awaits_peer_data(false) && !state.awaits_peer_data(true));
+        assert!(!state.must_send_reset(ConnectionError::Closed, false));
+        assert!(state.discards(Sn(5), Sn(5)) && state.has_discarded_data());
+        state.shutdown_read();
+        assert!(state.has_discarded_data() && !state.awaits_peer_data(false));
+        assert!(state.must_send_reset(ConnectionError::Closed, false));
+        assert!(!state.must_send_reset(ConnectionError::Closed, true));
     }
 }

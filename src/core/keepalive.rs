@@ -3,9 +3,9 @@
 //! A ping (QUIC PING, RFC 9000 19.2) is an empty PUSH whose number lies a quarter of the circle
 //! behind what the peer has acknowledged, as the keepalive of RFC 9293 3.8.4 has an old sequence
 //! number. Every KCP implementation takes it for a duplicate, acknowledges it and copies its time
-//! stamp, which is a random cookie. So the ACK, the pong, shows that the peer receives our datagrams
-//! now (address validation, RFC 9000 8.1), and its `una` shows whether the peer still has the state
-//! of this connection.
+//! stamp, which is a random cookie. So the ACK, the pong, shows that the peer receives our
+//! datagrams now (address validation, RFC 9000 8.1), and its `una` shows whether the peer still has
+//! the state of this connection.
 
 use std::time::Duration;
 
@@ -260,8 +260,8 @@ impl Keepalive {
         Ts((z >> 32) as u32)
     }
 
-    /// Starts or stops the dead-peer timeout. `outstanding`: the peer owes an answer to data, FIN or
-    /// an initial segment. An outstanding ping counts as well.
+    /// Starts or stops the dead-peer timeout. `outstanding`: the peer owes an answer to data, FIN
+    /// or an initial segment. An outstanding ping counts as well.
     #[inline]
     pub(crate) fn update_outstanding(&mut self, now: Micros, outstanding: bool) {
         if outstanding || self.ping.outstanding().is_some() {

@@ -17,6 +17,7 @@ pub(crate) mod open;
 mod path;
 mod recovery;
 mod recv;
+mod reset;
 pub mod segment;
 mod send;
 pub mod seq;

@@ -19,8 +19,8 @@ const STALE_PEER_TIMEOUT: u64 = 1_000_000;
 /// Whether this side has sent anything, and the initial segment without data (`Kcp::open`).
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Establishment {
-    /// No datagram of ours has left. Entered at construction; left on `Kcp::open`, or when the first
-    /// datagram leaves.
+    /// No datagram of ours has left. Entered at construction; left on `Kcp::open`, or when the
+    /// first datagram leaves.
     Idle,
     /// An initial segment is to be sent until the peer answers. Entered on `Kcp::open`; left when a
     /// datagram of the connection arrives or our first data leaves.
@@ -338,10 +338,10 @@ impl OpenedBy {
     }
 }
 
-/// Rewrites a valid datagram with conversation id 0, which is how tokio_kcp's clients ask the listener
-/// for an id. The new id is the low half of `hash`, which is of the sender's address and the initial
-/// segment: a retransmission belongs to the same connection, and the id is as hard to guess as a
-/// random one.
+/// Rewrites a valid datagram with conversation id 0, which is how clients of tokio_kcp ask the
+/// listener for an id. The new id is the low half of `hash`, which is of the sender's address and
+/// the initial segment: a retransmission belongs to the same connection, and the id is as hard to
+/// guess as a random one.
 #[expect(clippy::cast_possible_truncation, reason = "half of a hash is a hash")]
 pub(crate) fn assign_conv(datagram: &[u8], hash: u64) -> Vec<u8> {
     let conv = (hash as u32).max(1);
@@ -351,4 +351,115 @@ pub(crate) fn assign_conv(datagram: &[u8], hash: u64) -> Vec<u8> {
         assigned.extend_from_slice(payload);
     }
     assigned
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RTO: u64 = 200_000;
+
+    fn segment(command: Command, frg: u8, sn: u32, ts: u32) -> Vec<u8> {
+        let (sn, ts, una) = (Sn(sn), Ts(ts), Sn(0));
+        let mut datagram = Vec::new();
+        Header { conv: 0, command, frg, wnd: 128, ts, sn, una, len: 0 }.emit(&mut datagram);
+        datagram
+    }
+
+    #[test]
+    fn initial_segment_is_retransmitted_with_doubled_gaps_until_answered() {
+        let mut state = Establishment::Idle;
+        state.open(Micros(7), Ts(5), RTO);
+        assert!(!state.has_started() && !state.awaits_answer() && state.deadline().is_none());
+        let (mut now, mut gaps) = (Micros(7), Vec::new());
+        for _ in 0..7 {
+            assert_eq!(state.poll_initial(now), Some(Ts(5)));
+            state.on_datagram_sent();
+            assert_eq!(state.poll_initial(now), None);
+            let at = state.deadline().unwrap();
+            gaps.push(at.since(now) / RTO);
+            now = at;
+        }
+        assert_eq!(gaps, [1, 2, 4, 8, 16, 25, 25]);
+        state.open(now, Ts(6), RTO);
+        assert_eq!(state.poll_initial(now), Some(Ts(5)), "open has no effect once started");
+        assert!(state.end_opening() && state.has_started() && !state.end_opening());
+        assert_eq!((state.poll_initial(now), state.deadline()), (None, None));
+    }
+
+    #[test]
+    fn initial_segment_overtaken_by_another_datagram_still_leaves() {
+        let mut state = Establishment::Idle;
+        state.open(Micros(0), Ts(5), RTO);
+        state.on_datagram_sent();
+        assert!(state.has_started() && !state.awaits_answer());
+        assert_eq!(state.poll_initial(Micros(0)), Some(Ts(5)));
+        assert!(state.awaits_answer());
+    }
+
+    #[test]
+    fn opening_that_ends_before_anything_left_has_not_started() {
+        let mut state = Establishment::Idle;
+        state.open(Micros(0), Ts(5), RTO);
+        assert!(state.end_opening() && !state.has_started());
+        state.on_datagram_sent();
+        assert!(state.has_started());
+    }
+
+    #[test]
+    fn restart_is_confirmed_by_an_initial_segment_after_a_pong_without_state() {
+        let mut peer = PeerState::new();
+        peer.on_pong();
+        assert_eq!(peer.on_other_initial(), Restart::Suspected);
+        assert_eq!(peer.on_other_initial(), Restart::Suspected);
+        peer.on_pong();
+        peer.on_state_shown();
+        assert_eq!(peer.on_other_initial(), Restart::Suspected);
+        peer.on_pong();
+        assert_eq!(peer.on_other_initial(), Restart::Confirmed);
+    }
+
+    #[test]
+    fn stale_una_for_a_second_draws_a_ping() {
+        let mut peer = PeerState::new();
+        assert!(!peer.has_received());
+        let mut on_una = |ms: u64, is_current| {
+            peer.on_received();
+            peer.on_una(Micros(ms * 1_000), is_current, || RTO)
+        };
+        assert!(!on_una(0, false) && !on_una(999, false) && on_una(1_000, false));
+        assert!(on_una(1_001, false), "until a current datagram arrives");
+        assert!(!on_una(1_500, true) && !on_una(1_600, false) && !on_una(2_599, false));
+        assert!(on_una(2_600, false));
+        assert!(peer.has_received());
+    }
+
+    #[test]
+    fn initial_segment_is_parsed_from_the_first_segment_alone() {
+        let push = segment(Command::Push, 0, 0, 5);
+        assert_eq!(InitialSegment::parse(&push), Some(InitialSegment::Data(b"")));
+        let probe = segment(Command::WindowProbe, CONTROL_CAPABLE, 9, 5);
+        assert_eq!(InitialSegment::parse(&probe), Some(InitialSegment::WindowProbe(Ts(5))));
+        for other in [
+            segment(Command::WindowProbe, CONTROL_CAPABLE, 9, 0),
+            segment(Command::WindowProbe, CONTROL_CAPABLE, 0, 5),
+            segment(Command::WindowProbe, 0, 9, 5),
+            segment(Command::Push, 0, 1, 5),
+            segment(Command::Ack, CONTROL_CAPABLE, 0, 5),
+        ] {
+            assert_eq!(InitialSegment::parse(&other), None);
+        }
+        let both = [probe, push].concat();
+        assert_eq!(InitialSegment::find_data(&both), Some(InitialSegment::Data(b"")));
+    }
+
+    #[test]
+    fn assigned_conv_is_in_every_segment_and_never_zero() {
+        let datagram = [segment(Command::Push, 0, 0, 5), segment(Command::Ack, 0, 3, 5)].concat();
+        for (hash, conv) in [(0xFFFF_FFFF_0000_0007, 7), (1 << 32, 1)] {
+            let assigned = assign_conv(&datagram, hash);
+            let expected = Segments::new(&datagram).map(|(header, _)| Header { conv, ..header });
+            assert!(Segments::new(&assigned).map(|(header, _)| header).eq(expected));
+        }
+    }
 }

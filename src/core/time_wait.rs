@@ -118,3 +118,104 @@ impl TimeWait {
         self.supports_control.then_some((*header, acknowledges))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::seq::Ts;
+
+    const FIRST: InitialHash = InitialHash::Data(1);
+    const PROBE: InitialHash = InitialHash::WindowProbe(2);
+
+    /// After 4 segments of the peer; the peer has acknowledged 6 of ours.
+    fn ended(opened_by: OpenedBy) -> TimeWait {
+        TimeWait {
+            opened_by,
+            rcv_nxt: Sn(4),
+            snd_una: Sn(6),
+            supports_control: true,
+            reset_on_data: true,
+        }
+    }
+
+    fn segment(command: Command, frg: u8, sn: u32, una: u32) -> Header {
+        let (sn, ts, una) = (Sn(sn), Ts(77), Sn(una));
+        Header { conv: 9, command, frg, wnd: 128, ts, sn, una, len: 0 }
+    }
+
+    fn reply_to(state: &TimeWait, segments: &[Header]) -> Option<Header> {
+        let mut datagram = Vec::new();
+        segments.iter().for_each(|header| header.emit(&mut datagram));
+        match state.clone().on_datagram(None, &datagram) {
+            TimeWaitOutcome::Reply(header) => Some(header),
+            TimeWaitOutcome::Drop => None,
+            TimeWaitOutcome::Open(_) => panic!("no initial segment"),
+        }
+    }
+
+    #[test]
+    fn time_wait_acknowledges_the_last_duplicate_with_a_closed_window() {
+        let push = |sn| segment(Command::Push, 0, sn, 6);
+        let reply = reply_to(&ended(OpenedBy::default()), &[push(2), push(3)]).unwrap();
+        let ack = Header { wnd: 0, una: Sn(4), ..segment(Command::Ack, 0, 3, 6) };
+        assert_eq!(reply, ack);
+        let ack = segment(Command::Ack, CONTROL_CAPABLE, 3, 6);
+        assert_eq!(reply_to(&ended(OpenedBy::default()), &[ack]), None);
+    }
+
+    #[test]
+    fn time_wait_acknowledges_the_last_fin_and_any_reset() {
+        let control = |kind: ControlType, sn| segment(Command::Control, kind as u8, sn, 6);
+        for (header, kind) in [
+            (control(ControlType::Fin, 4), Some(ControlType::FinAck)),
+            (control(ControlType::Fin, 5), None),
+            (control(ControlType::Reset, 1_000), Some(ControlType::ResetAck)),
+            (control(ControlType::FinAck, 4), None),
+        ] {
+            let state = ended(OpenedBy::default());
+            let reply = reply_to(&state, &[segment(Command::Push, 0, 3, 6), header]);
+            let expected =
+                kind.map(|kind| Header { wnd: 0, una: Sn(4), ..control(kind, header.sn.0) });
+            let ack = Header { wnd: 0, una: Sn(4), ..segment(Command::Ack, 0, 3, 6) };
+            assert_eq!(reply, Some(expected.unwrap_or(ack)));
+            let state = TimeWait { supports_control: false, ..state };
+            assert_eq!(reply_to(&state, &[header]), None);
+        }
+    }
+
+    #[test]
+    fn time_wait_resets_a_peer_that_sends_new_data() {
+        let state = ended(OpenedBy::default());
+        let push = segment(Command::Push, 0, 4, 6);
+        let reset = reply_to(&state, &[push]).unwrap();
+        assert_eq!((reset.command, reset.frg), (Command::Control, ControlType::Reset as u8));
+        assert_eq!((reset.sn, reset.ts, reset.una, reset.wnd), (Sn(4), Ts(77), Sn(4), 0));
+        for una in [5, 6 + MAX_WINDOW + 1] {
+            assert_eq!(reply_to(&state, &[segment(Command::Push, 0, 4, una)]), None, "{una}");
+        }
+        let knows_end = TimeWait { reset_on_data: false, ..state };
+        assert_eq!(reply_to(&knows_end, &[push]), None);
+        // A ping advertises the capability by itself.
+        let unknown = TimeWait { supports_control: false, ..state };
+        let ping = segment(Command::Push, CONTROL_CAPABLE, 1 << 31, 6);
+        assert!(reply_to(&unknown, &[ping]).is_some());
+        assert_eq!(reply_to(&unknown, &[Header { frg: 0, ..ping }]), None);
+    }
+
+    #[test]
+    fn initial_segment_in_time_wait_opens_unless_it_is_of_the_ended_connection() {
+        let on = |state: &mut TimeWait, initial| state.on_datagram(Some(initial), &[]);
+        let other = InitialHash::Data(3);
+        let mut by_data = ended(OpenedBy::by(FIRST));
+        assert_eq!(on(&mut by_data, FIRST), TimeWaitOutcome::Drop);
+        assert_eq!(on(&mut by_data, other), TimeWaitOutcome::Open(other));
+        // The window probe of the ended connection, overtaken by its data; then another one.
+        assert_eq!(on(&mut by_data, PROBE), TimeWaitOutcome::Drop);
+        let next = InitialHash::WindowProbe(4);
+        assert_eq!(on(&mut by_data, next), TimeWaitOutcome::Open(next));
+        // The first data of a connection that a window probe opened.
+        assert_eq!(on(&mut ended(OpenedBy::by(PROBE)), other), TimeWaitOutcome::Drop);
+        // A peer that this side had connected to.
+        assert_eq!(on(&mut ended(OpenedBy::default()), other), TimeWaitOutcome::Drop);
+    }
+}

@@ -4,8 +4,9 @@ use std::time::Instant;
 
 use super::Kcp;
 use crate::core::clock::Micros;
-use crate::core::close::{ControlSegment, RESET_LIFETIME};
+use crate::core::close::ControlSegment;
 use crate::core::open::OpenedBy;
+use crate::core::reset::RESET_LIFETIME;
 use crate::core::segment::{Command, ControlType, Header};
 use crate::core::seq::{Sn, Ts};
 use crate::core::time_wait::TimeWait;
@@ -62,8 +63,8 @@ impl Kcp {
         self.close_state.has_discarded_data()
     }
 
-    /// Resets the connection (RST, RFC 9293 3.10.5): it ends at once with
-    /// [`ConnectionError::Aborted`], unless it has ended already, and no more data is sent or taken.
+    /// Resets the connection (RST, RFC 9293 3.10.5). The connection ends at once with
+    /// [`ConnectionError::Aborted`], unless it has ended already; no more data is sent or taken.
     ///
     /// Returns whether RST is sent to the peer, as far as it supports that. If so keep driving the
     /// connection, for ten seconds at most: [`Kcp::is_resetting`] says for how long.
@@ -73,7 +74,7 @@ impl Kcp {
         let has_met = self.has_started() && self.peer.has_received();
         let sends_reset = has_met && self.close_state.may_send_reset();
         if sends_reset {
-            self.close_state.start_reset(self.clock.at(now));
+            self.close_state.reset_mut().start(self.clock.at(now));
         }
         self.close_reason.get_or_insert(ConnectionError::Aborted);
         sends_reset
@@ -82,17 +83,17 @@ impl Kcp {
     /// Whether RST is still sent to the peer: until RST-ACK, or for ten seconds.
     #[must_use]
     pub fn is_resetting(&self, now: Instant) -> bool {
-        self.close_state.reset_until().is_some_and(|until| self.clock.at(now) < until)
+        self.close_state.reset().until().is_some_and(|until| self.clock.at(now) < until)
     }
 
     /// Stops sending RST.
     pub(crate) fn cancel_reset(&mut self) {
-        self.close_state.cancel_reset();
+        self.close_state.reset_mut().cancel();
     }
 
     /// When RST is given up, while it is sent.
     pub(crate) fn reset_until(&self) -> Option<Instant> {
-        self.close_state.reset_until().map(|until| self.clock.instant(until))
+        self.close_state.reset().until().map(|until| self.clock.instant(until))
     }
 
     /// Whether the peer has to be sent a RST when the connection ends with `reason`.
@@ -101,8 +102,8 @@ impl Kcp {
     }
 
     /// Whether the peer may still write data that nobody reads, and would take a RST for it.
-    pub(crate) fn may_be_written_to(&self) -> bool {
-        self.close_state.may_be_written_to(self.peer_has_closed())
+    pub(crate) fn awaits_peer_data(&self) -> bool {
+        self.close_state.awaits_peer_data(self.peer_has_closed())
     }
 
     /// What still answers the peer when this connection is gone (RFC 9293 TIME-WAIT). `opened_by`:
@@ -139,7 +140,7 @@ impl Kcp {
         self.close_state.fin_is_due(now) && self.send.send_buffer().is_empty() && self.has_started()
     }
 
-    /// Appends the CONTROL segment that is due, if any: replies and RST leave after the end as well.
+    /// Appends the CONTROL segment that is due, if any. Replies and RST leave after the end too.
     pub(super) fn emit_control(&mut self, now: Micros, out: &mut Vec<u8>) -> bool {
         let Some(ControlSegment { kind, sn, ts }) = self.poll_control(now) else { return false };
         self.header(Command::Control, kind as u8, sn, ts, 0).emit(out);

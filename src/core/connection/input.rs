@@ -9,8 +9,8 @@ use crate::core::recv::receiver::RecvOutcome;
 use crate::core::segment::{self, Command, Header, InputError, Segments};
 use crate::core::send::sender::{AckOutcome, UnaOutcome};
 
-/// Segments. A number further behind RCV.NXT than the largest window is no retransmission: it is that
-/// of a ping or an MTU probe.
+/// Largest window, segments. A number further behind RCV.NXT is that of a ping or an MTU probe, not
+/// of a retransmission.
 const MAX_WINDOW: i32 = u16::MAX as i32;
 
 impl Kcp {

@@ -54,7 +54,7 @@ impl Kcp {
     pub fn handle_timeout(&mut self, now: Instant) {
         let (now, started) = (self.clock.at(now), self.has_started());
         if self.close_reason.is_some() {
-            self.close_state.expire_reset(now);
+            self.close_state.reset_mut().expire(now);
             return;
         }
         if self.cork_until.is_some_and(|until| now >= until) {

@@ -1,4 +1,4 @@
-//! The end of a stream, and of a conversation, told to the peer.
+//! FIN and RST between two cores, and opposite a scripted peer.
 
 use super::link::Rng;
 use super::scripted_peer::{ScriptedPeer, config, header};
@@ -9,12 +9,12 @@ use crate::core::segment::{CONTROL_CAPABLE, Command, ControlType, Header};
 use crate::core::seq::{Sn, Ts};
 use crate::error::ConnectionError;
 
-fn is_notice(header: &Header, notice: ControlType) -> bool {
-    header.command == Command::Control && header.frg == notice as u8
+fn is_control(header: &Header, kind: ControlType) -> bool {
+    header.command == Command::Control && header.frg == kind as u8
 }
 
-/// A peer that understands has acknowledged one segment, which was sent at stamp 0.
-fn acquainted(config: &KcpConfig) -> ScriptedPeer {
+/// A core whose peer supports CONTROL and has acknowledged one segment, sent at time stamp 0.
+fn with_capable_peer(config: &KcpConfig) -> ScriptedPeer {
     let mut lone = ScriptedPeer::new(config);
     lone.write("hello");
     lone.out();
@@ -25,7 +25,7 @@ fn acquainted(config: &KcpConfig) -> ScriptedPeer {
 }
 
 #[test]
-fn the_end_comes_after_the_last_byte_and_the_other_direction_goes_on() {
+fn fin_ends_one_direction_after_its_last_byte() {
     let mut duo = TwoEndpoints::new(1, 0);
     duo.write(0, b"request");
     duo.close(0);
@@ -46,7 +46,7 @@ fn the_end_comes_after_the_last_byte_and_the_other_direction_goes_on() {
 }
 
 #[test]
-fn unread_bytes_come_before_the_end() {
+fn fin_is_reported_after_unread_bytes() {
     let mut duo = TwoEndpoints::new(1, 0);
     duo.write(0, b"unread");
     duo.close(0);
@@ -57,7 +57,7 @@ fn unread_bytes_come_before_the_end() {
 }
 
 #[test]
-fn a_stream_that_carried_nothing_ends_too() {
+fn fin_ends_a_stream_without_data() {
     let mut duo = TwoEndpoints::new(1, 0);
     duo.write(0, b"greet me");
     duo.run(SECOND);
@@ -67,12 +67,12 @@ fn a_stream_that_carried_nothing_ends_too() {
 }
 
 #[test]
-fn whichever_notice_is_lost_a_hundred_times_the_end_is_told() {
+fn fin_completes_though_fin_or_fin_ack_is_lost_100_times() {
     for lost in [ControlType::Fin, ControlType::FinAck] {
         let mut duo = TwoEndpoints::new(1, 0);
         let mut left = 100;
         duo.filter = Box::new(move |header| {
-            let loses = is_notice(header, lost) && left > 0;
+            let loses = is_control(header, lost) && left > 0;
             left -= i32::from(loses);
             !loses
         });
@@ -84,12 +84,12 @@ fn whichever_notice_is_lost_a_hundred_times_the_end_is_told() {
         assert_eq!(duo.ends(), [None, None]);
         let before = duo.sent;
         duo.run(10 * SECOND);
-        assert_eq!(duo.sent, before, "nothing is repeated any more");
+        assert_eq!(duo.sent, before, "no more retransmissions");
     }
 }
 
 #[test]
-fn an_abort_arrives_though_it_is_lost_again_and_again() {
+fn reset_completes_though_rst_or_rst_ack_is_lost_5_times() {
     for lost in [ControlType::Reset, ControlType::ResetAck] {
         let mut duo = TwoEndpoints::new(1, 0);
         duo.write(0, b"one");
@@ -97,7 +97,7 @@ fn an_abort_arrives_though_it_is_lost_again_and_again() {
         duo.run(SECOND);
         let mut left = 5;
         duo.filter = Box::new(move |header| {
-            let loses = is_notice(header, lost) && left > 0;
+            let loses = is_control(header, lost) && left > 0;
             left -= i32::from(loses);
             !loses
         });
@@ -108,7 +108,7 @@ fn an_abort_arrives_though_it_is_lost_again_and_again() {
 }
 
 #[test]
-fn streams_end_whole_on_paths_that_lose_repeat_and_reorder() {
+fn fin_arrives_after_all_data_at_any_loss_duplication_and_reordering() {
     for seed in 0..300 {
         println!("seed {seed}");
         let mut rng = Rng::new(seed);
@@ -117,7 +117,7 @@ fn streams_end_whole_on_paths_that_lose_repeat_and_reorder() {
         duo.write(0, b"!");
         for side in [0, 1] {
             duo.write(side, &vec![side as u8; lens[side]]);
-            // One may end long before the other.
+            // One stream may end long before the other.
             if rng.chance(500_000) {
                 duo.run(rng.range(0, SECOND));
             }
@@ -141,7 +141,7 @@ fn streams_end_whole_on_paths_that_lose_repeat_and_reorder() {
 }
 
 #[test]
-fn a_peer_that_does_not_advertise_is_told_nothing() {
+fn peer_without_control_capability_is_sent_no_control() {
     let mut lone = ScriptedPeer::new(&config());
     lone.write("hello");
     lone.out();
@@ -150,19 +150,19 @@ fn a_peer_that_does_not_advertise_is_told_nothing() {
     lone.ack(0, 0);
     let now = lone.instant();
     lone.kcp.close(now);
-    assert!(lone.kcp.is_closed(), "there is nothing to wait for");
+    assert!(lone.kcp.is_closed(), "no FIN-ACK to wait for");
     let sent = lone.run(600 * SECOND);
     assert!(sent.iter().all(|(_, (header, _))| header.command != Command::Control));
     let now = lone.instant();
-    assert!(!lone.kcp.abort(now), "it cannot be told");
+    assert!(!lone.kcp.abort(now), "no RST is sent");
     assert_eq!(lone.out(), []);
 }
 
 #[test]
-fn who_asked_not_to_is_neither_told_nor_tells() {
+fn close_notify_off_neither_sends_nor_takes_control() {
     let mut quiet = config();
     quiet.close_notify = false;
-    let mut lone = acquainted(&quiet);
+    let mut lone = with_capable_peer(&quiet);
     lone.push(0, b"data");
     let now = lone.instant();
     lone.kcp.close(now);
@@ -175,22 +175,22 @@ fn who_asked_not_to_is_neither_told_nor_tells() {
 }
 
 #[test]
-fn a_close_that_contradicts_what_is_known_is_ignored() {
-    let close = |sn, ts| Header { frg: ControlType::Fin as u8, ..header(Command::Control, sn, ts) };
-    let mut lone = acquainted(&config());
+fn fin_that_contradicts_data_or_another_fin_is_ignored() {
+    let fin = |sn, ts| Header { frg: ControlType::Fin as u8, ..header(Command::Control, sn, ts) };
+    let mut lone = with_capable_peer(&config());
     lone.push(0, b"a");
     lone.push(1, b"b");
     for sn in [0, 1, 2 + 65_536, u32::MAX, 1 << 31] {
-        lone.give(close(sn, 5), b"");
+        lone.give(fin(sn, 5), b"");
     }
     assert_eq!(lone.kcp.stats().invalid_control_segments, 5);
-    // Of something that was never sent: it cannot be of this peer.
+    // Its `una` acknowledges what was never sent: the FIN is not of this peer.
     lone.una = Sn(9);
-    lone.give(close(2, 5), b"");
+    lone.give(fin(2, 5), b"");
     lone.una = Sn(1);
     assert_eq!(lone.kcp.stats().invalid_control_segments, 6);
-    // Data beyond it shows that it was wrong.
-    lone.give(close(4, 5), b"");
+    // Data beyond the FIN takes it back.
+    lone.give(fin(4, 5), b"");
     lone.push(5, b"f");
     lone.push(5, b"f");
     lone.push(2, b"c");
@@ -198,49 +198,49 @@ fn a_close_that_contradicts_what_is_known_is_ignored() {
     lone.push(4, b"e");
     assert_eq!(lone.read_all(), b"abcdef");
     assert!(!lone.kcp.peer_has_closed());
-    // Once it counts, it stays.
-    lone.give(close(6, 7), b"");
+    // A complete FIN stays.
+    lone.give(fin(6, 7), b"");
     assert!(lone.kcp.peer_has_closed());
-    lone.give(close(7, 8), b"");
+    lone.give(fin(7, 8), b"");
     lone.push(6, b"more");
     assert!(lone.kcp.peer_has_closed());
     assert_eq!((lone.read_all().len(), lone.kcp.stats().invalid_control_segments), (0, 7));
     let answers: Vec<_> = lone.out().into_iter().map(|(header, _)| header).collect();
-    let told = answers.iter().filter(|header| is_notice(header, ControlType::FinAck));
-    assert_eq!(told.map(|header| (header.sn, header.ts)).collect::<Vec<_>>(), [(Sn(6), Ts(7))]);
+    let fin_acks = answers.iter().filter(|header| is_control(header, ControlType::FinAck));
+    assert_eq!(fin_acks.map(|header| (header.sn, header.ts)).collect::<Vec<_>>(), [(Sn(6), Ts(7))]);
 }
 
 #[test]
-fn an_abort_needs_the_stamp_of_a_recent_segment() {
-    let abort =
+fn reset_is_valid_only_with_the_time_stamp_of_a_recent_segment() {
+    let reset =
         |sn, ts| Header { frg: ControlType::Reset as u8, ..header(Command::Control, sn, ts) };
-    let mut lone = acquainted(&config());
+    let mut lone = with_capable_peer(&config());
     lone.now = 20 * SECOND;
     lone.write("again");
     lone.out();
     // The second segment was sent at 20 s; the first is too old.
     for (sn, ts) in [(1, 0), (1, 19_999), (1, 20_001), (2, 20_000), (0, 20_000), (0, 0)] {
-        lone.give(abort(sn, ts), b"");
+        lone.give(reset(sn, ts), b"");
     }
     assert_eq!((lone.kcp.close_reason(), lone.kcp.stats().invalid_control_segments), (None, 6));
-    // Whoever means it can answer this.
-    let asked = lone.out();
-    let (probe, _) = asked.iter().find(|(h, _)| h.command == Command::Push && h.len == 0).unwrap();
-    assert_eq!(probe.frg, CONTROL_CAPABLE);
-    lone.give(abort(probe.sn.0, probe.ts.0 ^ 1), b"");
+    // The sender of a genuine RST receives the ping and names it in the next one.
+    let sent = lone.out();
+    let (ping, _) = sent.iter().find(|(h, _)| h.command == Command::Push && h.len == 0).unwrap();
+    assert_eq!(ping.frg, CONTROL_CAPABLE);
+    lone.give(reset(ping.sn.0, ping.ts.0 ^ 1), b"");
     assert_eq!(lone.kcp.close_reason(), None);
-    lone.give(abort(probe.sn.0, probe.ts.0), b"");
+    lone.give(reset(ping.sn.0, ping.ts.0), b"");
     assert_eq!(lone.kcp.close_reason(), Some(ConnectionError::Reset));
     let answer = lone.out();
     assert_eq!(answer.len(), 1);
-    assert!(is_notice(&answer[0].0, ControlType::ResetAck));
-    assert_eq!((answer[0].0.sn, answer[0].0.ts), (probe.sn, probe.ts));
+    assert!(is_control(&answer[0].0, ControlType::ResetAck));
+    assert_eq!((answer[0].0.sn, answer[0].0.ts), (ping.sn, ping.ts));
     assert_eq!(lone.timeout(), None);
 }
 
 #[test]
-fn an_abort_names_the_latest_segment_and_gives_up_after_ten_seconds() {
-    let mut lone = acquainted(&config());
+fn reset_names_the_latest_segment_and_expires_after_10_s() {
+    let mut lone = with_capable_peer(&config());
     lone.push(0, b"data");
     lone.now += 5 * MILLIS;
     let now = lone.instant();
@@ -249,7 +249,7 @@ fn an_abort_names_the_latest_segment_and_gives_up_after_ten_seconds() {
     let start = lone.now;
     let first = lone.out();
     assert_eq!((first.len(), first[0].0.sn, first[0].0.ts), (1, Sn(0), Ts(10)));
-    // It goes on, so it has not heard: the stamp of this one is newer.
+    // The peer goes on, so the RST was lost. The next one has the time stamp of this segment.
     lone.now += 5 * MILLIS;
     lone.push(1, b"more");
     let second = lone.out();
@@ -257,7 +257,7 @@ fn an_abort_names_the_latest_segment_and_gives_up_after_ten_seconds() {
     let more = lone.run(60 * SECOND);
     assert!((10..20).contains(&more.len()), "{more:?}");
     assert!(more.iter().all(
-        |(at, (header, _))| *at < start + 10 * SECOND && is_notice(header, ControlType::Reset)
+        |(at, (header, _))| *at < start + 10 * SECOND && is_control(header, ControlType::Reset)
     ));
     assert_eq!(lone.timeout(), None);
     let now = lone.instant();

@@ -28,7 +28,7 @@ mod malicious_peer;
 mod matrix;
 mod pacing;
 mod path;
-mod peers;
+mod peer_restart;
 pub(crate) mod report;
 mod script;
 mod scripted_peer;

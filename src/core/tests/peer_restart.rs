@@ -1,4 +1,4 @@
-//! Peers that vanish, start anew or stand still, and a network that repeats the past.
+//! Liveness in simulation: dead peers, restarts, suspended hosts, outages and replayed datagrams.
 
 use super::link::{CERTAIN, LinkConfig, Rng};
 use super::report::{each_seed, explained};
@@ -9,7 +9,7 @@ use crate::error::ConnectionError;
 
 const MINUTE: u64 = 60 * SECOND;
 
-/// Two sides with the default limits on silence and something to say now and then, for `length`.
+/// Two sides with the default timeouts that write now and then, for `length` microseconds.
 fn chatty(plan: &mut Plan, rng: &mut Rng, length: u64, (least, most): (u64, u64)) {
     let limits = KcpConfig::default();
     for side in &mut plan.sides {
@@ -30,7 +30,7 @@ fn chatty(plan: &mut Plan, rng: &mut Rng, length: u64, (least, most): (u64, u64)
 }
 
 #[test]
-fn a_vanished_peer_is_missed_in_time_and_not_before() {
+fn dead_peer_timeout_fires_60_to_70_s_after_the_last_datagram() {
     let set = Set {
         name: "vanished",
         shape: |plan, rng| {
@@ -43,7 +43,7 @@ fn a_vanished_peer_is_missed_in_time_and_not_before() {
         },
     };
     let mut range = (u64::MAX, 0);
-    let name = "peers::a_vanished_peer_is_missed_in_time_and_not_before";
+    let name = "peer_restart::dead_peer_timeout_fires_60_to_70_s_after_the_last_datagram";
     each_seed(name, 0..200, |seed, verbose| {
         let plan = Plan::draw(&set, seed);
         let gone = Rng::keyed(seed, 9).spread(SECOND, MINUTE);
@@ -72,16 +72,16 @@ fn a_vanished_peer_is_missed_in_time_and_not_before() {
     println!("missed after {:.3} to {:.3} s of silence", seconds(range.0), seconds(range.1));
 }
 
-/// A bad path is not a dead peer. Printed for worse paths too, where it may well be taken for one.
+/// Prints the false positives for worse paths too, where some are expected.
 #[test]
-fn a_living_peer_is_not_given_up_at_half_the_datagrams_lost() {
+fn dead_peer_timeout_spares_a_live_peer_at_50_percent_loss() {
     for (loss, seeds) in [(300_000, 60), (500_000, 200), (700_000, 40), (900_000, 40)] {
         let set = Set {
             name: "alive",
             shape: |plan, rng| chatty(plan, rng, 30 * MINUTE, (SECOND, 30 * SECOND)),
         };
         let (mut deaths, mut time) = (0, 0);
-        let name = "peers::a_living_peer_is_not_given_up_at_half_the_datagrams_lost";
+        let name = "peer_restart::dead_peer_timeout_spares_a_live_peer_at_50_percent_loss";
         each_seed(name, 0..seeds, |seed, verbose| {
             let mut plan = Plan::draw(&set, seed);
             for side in &mut plan.sides {
@@ -112,7 +112,7 @@ fn a_living_peer_is_not_given_up_at_half_the_datagrams_lost() {
 }
 
 #[test]
-fn a_peer_that_started_anew_is_found_out() {
+fn restarted_peer_ends_the_connection_with_peer_state_lost() {
     let set = Set {
         name: "restarted",
         shape: |plan, rng| {
@@ -125,38 +125,42 @@ fn a_peer_that_started_anew_is_found_out() {
         },
     };
     let mut longest = 0;
-    each_seed("peers::a_peer_that_started_anew_is_found_out", 0..100, |seed, verbose| {
-        let plan = Plan::draw(&set, seed);
-        let at = Rng::keyed(seed, 9).spread(10 * SECOND, 2 * MINUTE);
-        let mut sim = Sim::new(&plan);
-        sim.verbose = verbose;
-        explained(&plan, || {
-            sim.start();
-            sim.run_until(at);
-            let known = sim.sides[0].kcp.una().0;
-            sim.restart(1);
-            while sim.sides[0].ended_at.is_none() && sim.next_event().is_some() {
-                sim.step();
-            }
-            let ended = sim.sides[0].kcp.close_reason();
-            assert!(known == 0 || ended == Some(ConnectionError::PeerStateLost), "{ended:?}");
-            let round_trip = plan.sides.iter().map(|side| side.link.delay).sum::<u64>();
-            let took = sim.sides[0].ended_at.unwrap() - at;
-            longest = longest.max(took);
-            // It refuses what lies beyond its window without a word, so it may be asked only
-            // after a third of the dead-peer time; from then on every second.
-            let lossless = sim.links.iter().all(|link| link.config().loss == 0);
-            let limit = 21 * SECOND + 2 * round_trip;
-            assert!(took <= limit || !lossless, "after {took} us");
-        });
-        plan.to_string()
-    });
+    each_seed(
+        "peer_restart::restarted_peer_ends_the_connection_with_peer_state_lost",
+        0..100,
+        |seed, verbose| {
+            let plan = Plan::draw(&set, seed);
+            let at = Rng::keyed(seed, 9).spread(10 * SECOND, 2 * MINUTE);
+            let mut sim = Sim::new(&plan);
+            sim.verbose = verbose;
+            explained(&plan, || {
+                sim.start();
+                sim.run_until(at);
+                let known = sim.sides[0].kcp.una().0;
+                sim.restart(1);
+                while sim.sides[0].ended_at.is_none() && sim.next_event().is_some() {
+                    sim.step();
+                }
+                let ended = sim.sides[0].kcp.close_reason();
+                assert!(known == 0 || ended == Some(ConnectionError::PeerStateLost), "{ended:?}");
+                let round_trip = plan.sides.iter().map(|side| side.link.delay).sum::<u64>();
+                let took = sim.sides[0].ended_at.unwrap() - at;
+                longest = longest.max(took);
+                // The restarted peer drops what lies beyond its window without an ACK, so the first
+                // ping may leave only after a third of the dead-peer timeout; then one each second.
+                let lossless = sim.links.iter().all(|link| link.config().loss == 0);
+                let limit = 21 * SECOND + 2 * round_trip;
+                assert!(took <= limit || !lossless, "after {took} us");
+            });
+            plan.to_string()
+        },
+    );
     println!("found out after at most {:.1} s", longest as f64 / SECOND as f64);
 }
 
-/// Whatever a third party repeats of the past, and however bad the path to the peer is.
+/// A third party replays recorded datagrams, at any loss on the path to the peer.
 #[test]
-fn repeated_datagrams_end_nothing_while_the_peer_lives() {
+fn replayed_datagrams_do_not_end_a_connection() {
     let set = Set {
         name: "replayed",
         shape: |plan, rng| {
@@ -168,7 +172,7 @@ fn repeated_datagrams_end_nothing_while_the_peer_lives() {
             }
         },
     };
-    let name = "peers::repeated_datagrams_end_nothing_while_the_peer_lives";
+    let name = "peer_restart::replayed_datagrams_do_not_end_a_connection";
     each_seed(name, 0..100, |seed, verbose| {
         let mut plan = Plan::draw(&set, seed);
         let real = plan.sides.each_ref().map(|side| side.link.loss);
@@ -204,10 +208,10 @@ fn repeated_datagrams_end_nothing_while_the_peer_lives() {
     });
 }
 
-/// Cut off for a second or for hours: the first byte afterwards needs no more than the longest
-/// retransmission interval and two round trips.
+/// After an outage of a second or of hours the first byte arrives within the longest retransmission
+/// interval and two round trips.
 #[test]
-fn a_healed_path_is_used_at_once() {
+fn retransmission_after_an_outage_resumes_within_the_longest_interval() {
     let mut latest = 0;
     for (seed, cut) in [SECOND, 5 * SECOND, 30 * SECOND, 5 * MINUTE, HOUR, 2 * HOUR]
         .into_iter()
@@ -252,10 +256,10 @@ fn a_healed_path_is_used_at_once() {
     println!("the first byte came at most {:.1} s after the cut", latest as f64 / 1e6);
 }
 
-/// The same before the peer has ever told its window, which is smaller than the first guess: it
-/// accepts nothing but the oldest segment.
+/// The same before the peer has advertised its window, which is smaller than the initial guess: the
+/// peer accepts nothing but the oldest segments.
 #[test]
-fn a_path_that_heals_late_finds_the_segment_that_the_peer_waits_for() {
+fn retransmission_after_an_outage_begins_with_the_oldest_segment() {
     for window in [1, 2, 16] {
         let mut plan = Plan::plain("healed late");
         let cut = (0, 10 * MINUTE);
@@ -270,15 +274,15 @@ fn a_path_that_heals_late_finds_the_segment_that_the_peer_waits_for() {
             sim.step();
         }
         assert!(sim.now <= cut.1 + 10 * SECOND + 80 * MILLIS, "window {window}: {}", sim.now);
-        // And what the outage held back does not wait as long each.
+        // The segments after the oldest do not wait for an interval each.
         sim.run_until(cut.1 + 30 * SECOND);
         assert_eq!(sim.sides[1].read, 100_000, "window {window}");
     }
 }
 
-/// Acknowledgements that the path repeats much later say nothing about its delay now.
+/// ACKs that the path duplicates much later are no RTT samples (Karn's algorithm, RFC 6298 3).
 #[test]
-fn late_copies_do_not_lengthen_the_round_trip() {
+fn rtt_ignores_late_duplicates_of_acks() {
     for copy_delay in [SECOND, 30 * SECOND] {
         let mut plan = Plan::plain("copies");
         for side in &mut plan.sides {
@@ -299,10 +303,10 @@ fn late_copies_do_not_lengthen_the_round_trip() {
     }
 }
 
-/// With the default limits a host may stand still for almost a minute. If it is longer, the other
-/// side gives it up in its time, and it finds out once it is awake.
+/// With the default timeouts a host may be suspended for almost a minute. After a longer time the
+/// other side has ended the connection, and the host does once it runs again.
 #[test]
-fn a_host_that_stands_still_for_too_long_is_given_up() {
+fn suspended_host_is_given_up_after_the_dead_peer_timeout() {
     for (seconds, survives) in [(1, true), (30, true), (55, true), (65, false), (600, false)] {
         let length = seconds * SECOND;
         let mut plan = Plan::plain("standstill");
@@ -332,9 +336,9 @@ fn a_host_that_stands_still_for_too_long_is_given_up() {
     }
 }
 
-/// A host that stood still for as long as it likes carries on where it was.
+/// Up to 30 days, beyond the wrap of the 32-bit time stamps at 24.8 days.
 #[test]
-fn a_stopped_host_goes_on_where_it_was() {
+fn suspended_host_without_timeouts_resumes_after_any_time() {
     let times = [SECOND, MINUTE, HOUR, DAY, 24 * DAY, 25 * DAY, 30 * DAY];
     for (i, length) in times.into_iter().enumerate() {
         for which in [0b01, 0b10, 0b11_usize] {

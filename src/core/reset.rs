@@ -1,0 +1,155 @@
+//! Reset (RST) of a connection: how long it is sent, and the timer that FIN has as well.
+
+use super::clock::Micros;
+
+/// Longest time between two transmissions of a FIN or a RST, microseconds. The first gap is the
+/// RTO, each further one doubles (RFC 6298 5.5).
+pub(crate) const MAX_CONTROL_INTERVAL: u64 = 1_000_000;
+
+/// How long a RST is retransmitted, and how old the segment that it names may be, microseconds.
+pub(crate) const RESET_LIFETIME: u64 = 10_000_000;
+
+/// Retransmission timer of a FIN or a RST.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RetransmitTimer {
+    pub(crate) expires: Micros,
+    /// Microseconds between the latest transmission and `expires`.
+    gap: u64,
+}
+
+impl RetransmitTimer {
+    /// The timer after a transmission at `now`: `rto` microseconds at first, doubled each further
+    /// time.
+    pub(crate) fn restart(previous: Option<Self>, now: Micros, rto: u64) -> Self {
+        let gap = previous.map_or(rto, |timer| 2 * timer.gap).min(MAX_CONTROL_INTERVAL);
+        Self { expires: now.add_micros(gap), gap }
+    }
+}
+
+/// Our RST, or the peer's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ResetState {
+    /// Neither side has reset the connection. Entered at construction, and when our RST need not
+    /// arrive any more; left on [`Self::start`] or a valid RST.
+    Idle,
+    /// RST is retransmitted until `until`. No `timer`: it leaves with the next transmission.
+    /// Entered on [`Self::start`] from any other state, always without a timer, also where FIN had
+    /// one; left on RST-ACK, RST, [`Self::cancel`] or `until`.
+    Sending { until: Micros, timer: Option<RetransmitTimer> },
+    /// The peer knows of our RST. Entered on RST-ACK; left on [`Self::start`] or a valid RST.
+    Acked,
+    /// The peer has not answered for [`RESET_LIFETIME`]. Entered at `until`; left as `Acked`.
+    Expired,
+    /// The peer has reset the connection. Entered on a valid RST; left on [`Self::start`].
+    Received,
+}
+
+impl ResetState {
+    /// Starts to send RST, unless it is sent already.
+    pub(crate) fn start(&mut self, now: Micros) {
+        if self.until().is_none() {
+            *self = Self::Sending { until: now.add_micros(RESET_LIFETIME), timer: None };
+        }
+    }
+
+    /// The peer need not learn of our RST any more.
+    pub(crate) fn cancel(&mut self) {
+        if self.until().is_some() {
+            *self = Self::Idle;
+        }
+    }
+
+    /// Until when RST is sent, while it is.
+    pub(crate) fn until(&self) -> Option<Micros> {
+        match self {
+            Self::Sending { until, .. } => Some(*until),
+            Self::Idle | Self::Acked | Self::Expired | Self::Received => None,
+        }
+    }
+
+    /// When RST leaves next, while it is sent. Time 0: with the next transmission.
+    pub(crate) fn next_transmission(&self) -> Option<Micros> {
+        match self {
+            Self::Sending { timer, .. } => Some(timer.map_or(Micros(0), |timer| timer.expires)),
+            Self::Idle | Self::Acked | Self::Expired | Self::Received => None,
+        }
+    }
+
+    /// Gives RST up after [`RESET_LIFETIME`].
+    pub(crate) fn expire(&mut self, now: Micros) {
+        if self.until().is_some_and(|until| now >= until) {
+            *self = Self::Expired;
+        }
+    }
+
+    /// Whether RST leaves now; the timer restarts. `rto` is in microseconds.
+    pub(crate) fn poll(&mut self, now: Micros, rto: u64) -> bool {
+        let Self::Sending { until, timer } = self else { return false };
+        let is_due = now < *until && timer.is_none_or(|timer| now >= timer.expires);
+        if is_due {
+            *timer = Some(RetransmitTimer::restart(*timer, now, rto));
+        }
+        is_due
+    }
+
+    /// The peer goes on as if no RST had arrived: RST leaves with the next transmission.
+    pub(crate) fn on_peer_unaware(&mut self) {
+        if let Self::Sending { timer, .. } = self {
+            *timer = None;
+        }
+    }
+
+    /// A valid RST-ACK arrived.
+    pub(crate) fn on_ack(&mut self) {
+        if self.until().is_some() {
+            *self = Self::Acked;
+        }
+    }
+
+    /// A valid RST arrived.
+    pub(crate) fn on_received(&mut self) {
+        *self = Self::Received;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RTO: u64 = 200_000;
+
+    #[test]
+    fn reset_is_retransmitted_with_doubled_gaps_until_its_lifetime_is_over() {
+        let mut state = ResetState::Idle;
+        assert!(!state.poll(Micros(0), RTO));
+        state.start(Micros(0));
+        let (mut now, mut sent) = (Micros(0), 0);
+        while now < Micros(RESET_LIFETIME) {
+            assert!(state.poll(now, RTO) && !state.poll(now, RTO));
+            let next = state.next_transmission().unwrap();
+            assert!(next.since(now) <= MAX_CONTROL_INTERVAL);
+            (now, sent) = (next, sent + 1);
+        }
+        // At 0, 0.2, 0.6 and 1.4 s, then each second.
+        assert_eq!(sent, 12);
+        assert!(!state.poll(now, RTO));
+        state.start(now);
+        assert_eq!(state.until(), Some(Micros(RESET_LIFETIME)), "start does not prolong it");
+        state.expire(now);
+        assert!(matches!(state, ResetState::Expired));
+    }
+
+    #[test]
+    fn reset_that_starts_again_has_no_timer() {
+        for ended in [ResetState::Acked, ResetState::Expired, ResetState::Received] {
+            let mut state = ended;
+            state.on_peer_unaware();
+            state.on_ack();
+            state.cancel();
+            assert_eq!((state.until(), state.next_transmission()), (None, None));
+            state.start(Micros(5));
+            assert_eq!(state.next_transmission(), Some(Micros(0)));
+            assert!(state.poll(Micros(5), RTO));
+        }
+    }
+}
