@@ -1,7 +1,7 @@
 //! Cost of single steps of the KCP state machine against the send window, 128 to 16,384 segments.
 //!
-//! `cargo bench --bench core`. Each figure is per element: per ACK, per segment acknowledged by `una`,
-//! per call, per retransmission. Expected: no figure grows with the window.
+//! `cargo bench --bench core`. Each figure is per element: per ACK, per segment acknowledged by
+//! `una`, per call, per retransmission. Expected: no figure grows with the window.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -114,7 +114,8 @@ fn flush(c: &mut Criterion) {
     group.finish();
 }
 
-/// Fast retransmit: every segment but the last two is found lost by later ACKs and retransmitted once.
+/// Fast retransmit: every segment but the last two is found lost by later ACKs and retransmitted
+/// once.
 fn fast_retransmit(c: &mut Criterion) {
     let now = Instant::now();
     let mut group = c.benchmark_group("fast_retransmit");

@@ -44,37 +44,37 @@
 //! * `flush` hands bytes to the protocol; it does not wait for the peer.
 //! * `shutdown` is `Ok` once the peer acknowledged every byte; the peer's reader gets EOF.
 //! * Dropping a stream delivers what was written in the background, for up to [`Config::linger`]
-//!   without progress. [`Endpoint::wait_idle`] waits for that; a process that exits before loses the
-//!   rest.
+//!   without progress. [`Endpoint::wait_idle`] waits for that; a process that exits before loses
+//!   the rest.
 //!
 //! An [`Endpoint`] connects and accepts any number of connections on one socket, its own or one of
 //! the application's, or over any other carrier of datagrams: see [`Transport`].
 //!
 //! # Ciphers, FEC, datagrams
 //!
-//! [`Config::cipher`] and [`Config::fec`] select the rest of kcp-go's wire format; see [`crypto`] for
-//! which cipher to choose and [`fec`] for what redundancy costs. Both sides must have the same cipher
-//! and key; each chooses its FEC independently. With FEC a stream also carries out-of-band datagrams:
-//! [`KcpStream::send_datagram`].
+//! [`Config::cipher`] and [`Config::fec`] select the rest of kcp-go's wire format; see [`crypto`]
+//! for which cipher to choose and [`fec`] for what redundancy costs. Both sides must have the same
+//! cipher and key; each chooses its FEC independently. With FEC a stream also carries out-of-band
+//! datagrams: [`KcpStream::send_datagram`].
 //!
 //! # Limits
 //!
-//! Without a cipher an off-path attacker who knows or guesses address and conversation id can forge
-//! data; with a cipher that is no AEAD an on-path attacker can alter it. KCP's congestion window is
-//! off by default, as in every preset of kcptun: choose the send window for the path.
+//! Without a cipher an off-path attacker who has or guesses address and conversation id can forge
+//! data; with a cipher that is no AEAD an on-path attacker can alter it. KCP's congestion window
+//! is off by default, as in every preset of kcptun: choose the send window for the path.
 //!
 //! # Without a runtime
 //!
-//! [`proto`] is the sans-I/O protocol state machine, [`fec`] and [`crypto`] are the stages between it
-//! and a socket: no sockets, no clock, no randomness.
+//! [`proto`] is the sans-I/O protocol state machine, [`fec`] and [`crypto`] are the stages between
+//! it and a socket: no sockets, no clock, no randomness.
 //!
 //! # Features
 //!
 //! * `stream`: [`Incoming`] is a `futures_core::Stream`.
 //! * `axum`: [`KcpListener`] is an `axum::serve::Listener`, so that `axum::serve` runs on it.
 //! * `hyper`: `KcpConnector`, with which the clients of hyper-util and tonic connect.
-//! * `tonic`: [`KcpStream`] is `tonic::transport::server::Connected`. With `stream`, a tonic server
-//!   takes [`KcpListener::incoming`].
+//! * `tonic`: [`KcpStream`] is `tonic::transport::server::Connected`. With `stream`, a tonic
+//!   server takes [`KcpListener::incoming`].
 //! * `tokio-util`: [`KcpListener`] is a `tokio_util::net::Listener`.
 //! * `legacy-ciphers`: kcp-go's older ciphers.
 //! * `aws-lc-rs`: a faster backend of the AEADs, which needs a C compiler.

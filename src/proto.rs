@@ -1,11 +1,12 @@
-//! The sans-I/O KCP state machine, as `quinn-proto` is for QUIC: no sockets, no clock, no randomness.
+//! The sans-I/O KCP state machine, as `quinn-proto` is for QUIC: no sockets, no clock, no
+//! randomness.
 //!
 //! [`Kcp`] is one connection. Time is an argument, datagrams go in through [`Kcp::input`] and come
 //! out of [`Kcp::poll_transmit`], deadlines out of [`Kcp::poll_timeout`]. [`segment`] parses and
 //! writes the wire format, [`seq`] has the wrapping sequence numbers and time stamps.
 //!
-//! No call blocks on another connection, with one exception: delivery buffers of 64 KiB come from a
-//! process-wide pool behind a `Mutex`, which is held for a push or a pop.
+//! No call blocks on another connection, with one exception: delivery buffers of 64 KiB come from
+//! a process-wide pool behind a `Mutex`, which is held for a push or a pop.
 
 pub use crate::core::connection::{Kcp, PacketType, Seed, SendMessageError, Transmitted};
 pub use crate::core::segment::{self, Command, ControlType, Header, InputError, Segments};

@@ -1,5 +1,5 @@
-//! The clock of one connection: [`Micros`] since its start inside, [`Ts`] milliseconds from a random
-//! epoch on the wire (kcp-go `currentMs`, one clock per process there).
+//! The clock of one connection: [`Micros`] since its start inside, [`Ts`] milliseconds from a
+//! random epoch on the wire (kcp-go `currentMs`, one clock per process there).
 
 use std::time::{Duration, Instant};
 
@@ -35,8 +35,8 @@ pub(crate) fn micros(wait: Duration) -> u64 {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     start: Instant,
-    /// `ts` of `start`, milliseconds. Random: time stamps then reveal no uptime (RFC 7323 7.1), and
-    /// the wrap of `ts` happens at an ordinary time, not only after 49 days.
+    /// `ts` of `start`, milliseconds. Random: time stamps then reveal no uptime (RFC 7323 7.1),
+    /// and the wrap of `ts` happens at an ordinary time, not only after 49 days.
     epoch: u32,
     /// The last instant given to [`Self::tick`], and its translation.
     latest: (Instant, Micros),

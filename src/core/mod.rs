@@ -1,7 +1,8 @@
 //! The sans-I/O KCP state machine: no sockets, no clock, no randomness, no tasks.
 //!
-//! Imports go one way: `connection` composes `send`, `recv`, `recovery`, `congestion`, `path` and the
-//! plain state types `close`, `open` and `keepalive`; all of them use `clock`, `segment` and `seq`.
+//! Imports go one way: `connection` composes `send`, `recv`, `recovery`, `congestion`, `path` and
+//! the plain state types `close`, `open` and `keepalive`; all of them use `clock`, `segment` and
+//! `seq`.
 //!
 //! One lock: `recv` takes delivery buffers of 64 KiB from `util::buffer_pool`, a process-wide pool
 //! behind a `Mutex` that is held for a push or a pop.

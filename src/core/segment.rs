@@ -1,7 +1,8 @@
-//! The KCP wire format: 24-byte segment headers (C `ikcp_encode_seg`) and datagrams made of segments.
+//! The KCP wire format: 24-byte segment headers (C `ikcp_encode_seg`) and datagrams made of
+//! segments.
 //!
-//! A datagram is any number of segments back to back, all of one connection. [`validate`] walks the
-//! whole datagram before anything is applied, so one bad segment leaves no effect. Deviates:
+//! A datagram is any number of segments back to back, all of one connection. [`validate`] walks
+//! the whole datagram before anything is applied, so one bad segment leaves no effect. Deviates:
 //! `ikcp_input` applies the segments before the bad one.
 //!
 //! Layout, little-endian, lengths in bytes: conv 4, cmd 1, frg 1, wnd 2, ts 4, sn 4, una 4, len 4,
@@ -60,12 +61,12 @@ pub const CONTROL_CAPABLE: u8 = 0xA5;
 #[non_exhaustive]
 #[repr(u8)]
 pub enum ControlType {
-    /// FIN: no data follows; `sn` is the number after the last PUSH (RFC 9293 3.6).
+    /// FIN: the end of data; `sn` is the number after the last PUSH (RFC 9293 3.6).
     Fin = 1,
     /// FIN-ACK: every segment before the FIN's `sn` has arrived. Copies `sn` and `ts` of the FIN.
     FinAck = 2,
-    /// RST: the connection is aborted (RFC 9293 3.10.5). `sn` and `ts` copy a PUSH of the receiver,
-    /// which proves that the RST does not come from off the path (RFC 5961 3).
+    /// RST: the connection is aborted (RFC 9293 3.10.5). `sn` and `ts` copy a PUSH of the
+    /// receiver, which proves that the RST does not come from off the path (RFC 5961 3).
     Reset = 3,
     /// RST-ACK: copies `sn` and `ts` of the RST.
     ResetAck = 4,
@@ -106,7 +107,7 @@ pub enum InputError {
 /// A parsed segment header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Conversation id, the same in both directions.
+    /// The conversation id, the same in both directions.
     pub conv: u32,
     /// Segment type, the wire field `cmd`.
     pub command: Command,
@@ -167,7 +168,8 @@ impl Header {
 
 /// Checks a whole datagram: every segment is complete, of a known [`Command`] and of `conv`.
 ///
-/// Less than a header after the last segment is ignored, as in kcp-go's `Input` and C `ikcp_input`.
+/// Less than a header after the last segment is ignored, as in kcp-go's `Input` and C
+/// `ikcp_input`.
 ///
 /// # Errors
 ///

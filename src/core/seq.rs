@@ -1,11 +1,12 @@
 //! Sequence numbers and time stamps with serial number arithmetic modulo 2^32 (RFC 1982, RFC 9293
 //! 3.4; kcp-go `_itimediff`).
 //!
-//! Neither type implements `Ord`: "smaller" is not defined on a circle. All comparison goes through
-//! [`Sn::since`] and [`Ts::since`], which are exact while the two values are less than 2^31 apart.
+//! Neither type implements `Ord`: "smaller" is not defined on a circle. All comparison goes
+//! through [`Sn::since`] and [`Ts::since`], which are exact while the two values are less than
+//! 2^31 apart.
 
-/// Sequence number of a segment (`sn`), or a cumulative acknowledgement (`una`). Counts segments, not
-/// bytes.
+/// Sequence number of a segment (`sn`), or a cumulative acknowledgement (`una`). Counts segments,
+/// not bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Sn(pub u32);
 
@@ -35,7 +36,7 @@ impl Sn {
     }
 }
 
-/// Time stamp of a segment (`ts`): milliseconds since an epoch that only its sender knows.
+/// Time stamp of a segment (`ts`): milliseconds since an epoch private to its sender.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Ts(pub u32);
 

@@ -1,26 +1,28 @@
 //! Pacing (RFC 9002 7.7): a window leaves over a round trip instead of in one burst.
 //!
-//! kcp-go has none: it writes the whole window at once. The longer the path, the more of such a burst
-//! arrives at once in a socket buffer that holds about a hundred datagrams: `docs/performance.md`.
+//! kcp-go has none: it writes the whole window at once. The longer the path, the more of such a
+//! burst arrives at once in a socket buffer that holds about a hundred datagrams:
+//! `docs/performance.md`.
 //!
 //! Applies before a datagram is built, so that its time stamp and its RTO start when it leaves.
 
 use crate::core::clock::Micros;
 use crate::core::recovery::rtt::RttEstimator;
 
-/// Share of a round trip in which a window leaves, as a fraction: a rate of 1.25 windows per `srtt`,
-/// the N of RFC 9002 7.7. Above one, so that ACKs set the rate, not the pacer.
+/// Share of a round trip in which a window leaves, as a fraction: a rate of 1.25 windows per
+/// `srtt`, the N of RFC 9002 7.7. Above one, so that ACKs set the rate, not the pacer.
 const WINDOW_SPREAD: (u64, u64) = (4, 5);
 /// Burst limit as time at the paced rate, nanoseconds: timers have a granularity of milliseconds.
 const MAX_BURST_NANOS: u64 = 2_000_000;
-/// Time after the pacing deadline at which a blocked sender resumes, nanoseconds, so that each timer
-/// releases a batch.
+/// Time after the pacing deadline at which a blocked sender resumes, nanoseconds, so that each
+/// timer releases a batch.
 const QUANTUM_NANOS: u64 = 1_000_000;
 /// Burst limit on any path, segments (RFC 9002 7.7 suggests the initial window): a third of what a
 /// receive buffer of 208 KiB, the Linux default, holds.
 const MAX_BURST_SEGMENTS: u64 = 32;
 
-/// Pacer of one connection: a virtual clock that each segment advances by its share of the round trip.
+/// Pacer of one connection: a virtual clock that each segment advances by its share of the round
+/// trip.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Pacer {
     /// Departure time of the last segment at exactly the paced rate, nanoseconds.
@@ -40,8 +42,8 @@ impl Pacer {
         self.resume_at > now
     }
 
-    /// A segment leaves while `window` segments may be in flight. Paths with a short round trip are
-    /// not paced.
+    /// A segment leaves while `window` segments may be in flight. Paths with a short round trip
+    /// are not paced.
     pub(crate) fn on_sent(&mut self, now: Micros, window: u32, rtt: &RttEstimator) {
         let Some(srtt) = rtt.srtt().filter(|_| !rtt.is_short()) else {
             self.resume_at = Micros(0);

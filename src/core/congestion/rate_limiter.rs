@@ -22,8 +22,8 @@ pub(crate) struct RateLimiter {
 }
 
 impl RateLimiter {
-    /// Sets the rate, bytes per second, at once: the time that sent bytes still cost at the old rate is
-    /// dropped.
+    /// Sets the rate, bytes per second, at once: the time that sent bytes still cost at the old
+    /// rate is dropped.
     pub(crate) fn set_rate(&mut self, rate: Option<NonZeroU64>) {
         self.rate = rate;
         self.next = Micros(0);

@@ -23,8 +23,8 @@ pub(crate) struct CongestionWindow {
     ssthresh: u32,
     /// Segments acknowledged since the window last grew in congestion avoidance (RFC 3465 2.1).
     acked_since_growth: u32,
-    /// SND.NXT when the window was last reduced: losses of earlier segments are the same loss event
-    /// (RFC 6582 3.2).
+    /// SND.NXT when the window was last reduced: losses of earlier segments are the same loss
+    /// event (RFC 6582 3.2).
     recover: Sn,
 }
 
@@ -70,8 +70,8 @@ impl CongestionWindow {
         }
     }
 
-    /// Segment `lost` was found lost by later ACKs; `nxt` is SND.NXT (RFC 5681 3.2, kcp-go `flush`:
-    /// half of what is in flight, plus `fastresend`).
+    /// Segment `lost` was found lost by later ACKs; `nxt` is SND.NXT (RFC 5681 3.2, kcp-go
+    /// `flush`: half of what is in flight, plus `fastresend`).
     pub(crate) fn on_fast_retransmit(
         &mut self,
         lost: Sn,
@@ -88,8 +88,8 @@ impl CongestionWindow {
         self.acked_since_growth = 0;
     }
 
-    /// The RTO of segment `lost` expired; `nxt` is SND.NXT, `window` the effective window (RFC 5681
-    /// 3.1, kcp-go `flush`: one segment).
+    /// The RTO of segment `lost` expired; `nxt` is SND.NXT, `window` the effective window (RFC
+    /// 5681 3.1, kcp-go `flush`: one segment).
     pub(crate) fn on_timeout(&mut self, lost: Sn, nxt: Sn, window: u32) {
         if lost.since(self.recover) < 0 {
             return;

@@ -1,12 +1,13 @@
-//! Window autotuning, as Linux does for TCP buffers (dynamic right-sizing, `tcp_rcv_space_adjust`):
-//! send and receive windows that the application has not set follow the bandwidth-delay product.
+//! Window autotuning, as Linux does for TCP buffers (dynamic right-sizing,
+//! `tcp_rcv_space_adjust`): send and receive windows that the application has not set track the
+//! bandwidth-delay product.
 //!
 //! Once per round trip, a window of which three quarters were delivered doubles:
-//! * the send window while the window was the limit and `srtt` is near its minimum, so that it does
-//!   not fill a queue. It shrinks by a quarter, down to the default, when `srtt` doubles.
+//! * the send window while the window was the limit and `srtt` is near its minimum, so that it
+//!   does not fill a queue. It shrinks by a quarter, down to the default, when `srtt` doubles.
 //! * the receive window while the application keeps up with reading.
 //!
-//! Paths with a short round trip keep the default. kcp-go has fixed windows. Evidence: test file
+//! Paths with a short round trip keep the default. kcp-go has fixed windows. Tested in
 //! `core/tests/window_autotune.rs`.
 
 use crate::config::DEFAULT_WINDOW;
@@ -56,8 +57,8 @@ impl WindowAutotune {
         next.offset_from(self.round_start_sn).unwrap_or(0)
     }
 
-    /// Ends the current round trip after `srtt`: the segments delivered in it, and whether the send
-    /// window was full.
+    /// Ends the current round trip after `srtt`: the segments delivered in it, and whether the
+    /// send window was full.
     fn end_round(&mut self, now: Micros, next: Sn, rtt: &RttEstimator) -> Option<(u32, bool)> {
         let srtt = rtt.srtt().filter(|_| !rtt.is_short())?;
         if now.since(self.round_start) < srtt {

@@ -41,8 +41,8 @@ pub(crate) enum LateAck {
     /// Acknowledges the last transmission. `rtt` in microseconds, `None` for a duplicate ACK.
     /// `spurious`: that transmission was a retransmission, and `una` had covered an earlier one.
     LastTransmission { rtt: Option<u64>, spurious: bool },
-    /// Acknowledges an earlier transmission. `spurious`: the retransmission after it was not needed
-    /// (RFC 3522 3.2).
+    /// Acknowledges an earlier transmission. `spurious`: the retransmission after it was not
+    /// needed (RFC 3522 3.2).
     EarlierTransmission { spurious: bool },
 }
 
@@ -76,8 +76,8 @@ impl AckedHistory {
         self.times.capacity() > CAPACITY_IDLE
     }
 
-    /// Forgets all but the latest [`CAPACITY_IDLE`] segments, for an idle connection. Later ACKs of
-    /// the forgotten ones are stale, not invalid.
+    /// Forgets all but the latest [`CAPACITY_IDLE`] segments, for an idle connection. Later ACKs
+    /// of the forgotten ones are stale, not invalid.
     pub(crate) fn release_memory(&mut self) {
         let surplus = self.times.len().saturating_sub(CAPACITY_IDLE);
         self.evicted |= surplus > 0;

@@ -2,13 +2,14 @@
 //! judged by order of transmission as RACK does (RFC 8985).
 //!
 //! kcp-go counts, for each unacknowledged segment, the ACKs of higher numbers (`parse_fastack`).
-//! Here "later" means later in order of transmission ([`SentSegment::xmit_seq`], RFC 8985 6.2), so a
-//! retransmission is judged by what was sent after it and can be found lost again before its RTO.
+//! Here "later" means later in order of transmission ([`SentSegment::xmit_seq`], RFC 8985 6.2), so
+//! a retransmission is judged by what was sent after it and can be found lost again before its
+//! RTO.
 //!
-//! Reordering window ([`LossDetector::reo_wnd`], RFC 8985 6.2 step 4): added to the round-trip time before
-//! a segment counts as lost. Deviates: it starts at zero, grows by a quarter of the minimum RTT with
-//! each spurious retransmission that the echoed time stamps reveal (RFC 3522, KCP has no DSACK), and
-//! is halved, not reset, after [`REO_WND_PERSIST`] confirmed losses in a row.
+//! Reordering window ([`LossDetector::reo_wnd`], RFC 8985 6.2 step 4): added to the round-trip
+//! time before a segment counts as lost. Deviates: it starts at zero, grows by a quarter of the
+//! minimum RTT with each spurious retransmission that the echoed time stamps reveal (RFC 3522, KCP
+//! has no DSACK), and is halved, not reset, after [`REO_WND_PERSIST`] confirmed losses in a row.
 
 use std::collections::VecDeque;
 
@@ -18,14 +19,14 @@ use crate::core::recovery::rtt::RttEstimator;
 use crate::core::recovery::sent_segments::SentSegment;
 
 /// Segments in flight up to which a flow is a thin stream, as in Linux `tcp_stream_is_thin` (there
-/// 4). Beyond, the flow's own queue delays its ACKs: the first RTO is 1.5 times as long. kcp-go has
-/// no such rule.
+/// 4). Beyond, the flow's own queue delays its ACKs: the first RTO is 1.5 times as long. kcp-go
+/// has no such rule.
 const THIN_STREAM_LIMIT: u32 = 32;
 /// Confirmed losses in a row after which the reordering window is halved (RFC 8985 6.2 step 4
 /// `reo_wnd_persist`, the same 16, counted in loss recoveries there).
 const REO_WND_PERSIST: u32 = 16;
-/// Least reordering window of early retransmit, microseconds (RFC 8985 6.2 step 4 allows a floor of the
-/// timer granularity).
+/// Least reordering window of early retransmit, microseconds (RFC 8985 6.2 step 4 allows a floor
+/// of the timer granularity).
 const MIN_REO_WND: u64 = 1_000;
 
 /// Why a segment counts as lost.
@@ -50,8 +51,8 @@ pub(crate) struct LossDetector {
     backoff: Backoff,
     /// Longest RTO after back-off, microseconds (RFC 6298 2.5).
     max_rto: u64,
-    /// [`SentSegment::xmit_seq`] of the latest acknowledged transmissions, ascending; as many as fast
-    /// retransmit needs.
+    /// [`SentSegment::xmit_seq`] of the latest acknowledged transmissions, ascending; as many as
+    /// fast retransmit needs.
     acked_xmit_seqs: VecDeque<u64>,
     /// Round-trip time of the latest of these, microseconds (RFC 8985 `RACK.rtt`).
     latest_rtt: u64,
@@ -85,7 +86,8 @@ impl LossDetector {
         }
     }
 
-    /// The transmission `xmit_seq` was acknowledged for the first time, `rtt` microseconds after it.
+    /// The transmission `xmit_seq` was acknowledged for the first time, `rtt` microseconds after
+    /// it.
     pub(crate) fn on_ack(&mut self, xmit_seq: u64, rtt: u64) {
         let acked = &mut self.acked_xmit_seqs;
         let keep = self.fast_resend.unwrap_or(1);
@@ -102,7 +104,8 @@ impl LossDetector {
         }
     }
 
-    /// A retransmission was spurious: an earlier transmission arrived. Widens the reordering window.
+    /// A retransmission was spurious: an earlier transmission arrived. Widens the reordering
+    /// window.
     pub(crate) fn on_spurious_retransmit(&mut self, rtt: &RttEstimator) {
         let step = (rtt.min() / 4).max(MIN_REO_WND);
         self.reo_wnd = (self.reo_wnd + step).min(rtt.srtt().unwrap_or(0).max(step));
@@ -118,8 +121,8 @@ impl LossDetector {
         }
     }
 
-    /// When `segment` counts as lost, and by which rule. `no_new_data`: nothing new may be sent now,
-    /// which early retransmit requires (RFC 5827 2.2).
+    /// When `segment` counts as lost, and by which rule. `no_new_data`: nothing new may be sent
+    /// now, which early retransmit requires (RFC 5827 2.2).
     pub(crate) fn lost_at(
         &self,
         segment: &SentSegment,
@@ -156,8 +159,8 @@ impl LossDetector {
     /// RTO of a transmission after `level` expiries, microseconds.
     ///
     /// [`Backoff::Linear`] is kcp-go's (`flush`: `seg.rto += rto`, with `nodelay` half of it),
-    /// [`Backoff::Exponential`] RFC 6298 5.5 and C `ikcp_flush` without `nodelay`. Deviates from both: bounded by
-    /// `max_rto`.
+    /// [`Backoff::Exponential`] RFC 6298 5.5 and C `ikcp_flush` without `nodelay`. Deviates from
+    /// both: bounded by `max_rto`.
     fn backed_off_rto(&self, rtt: &RttEstimator, level: u8, in_flight: u32) -> u64 {
         let rto = rtt.rto();
         let level = u64::from(level);

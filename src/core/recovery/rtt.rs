@@ -1,11 +1,12 @@
 //! RTT estimation and RTO: RFC 6298 as Linux does it (`tcp_rtt_estimator`), with kcp-go's bounds.
 //!
 //! Deviates from RFC 6298 2, because KCP samples many times per round trip:
-//! * `rttvar` follows the largest `mdev` of the last round trip, not of the last few samples, so a
+//! * `rttvar` tracks the largest `mdev` of the last round trip, not of the last few samples, so a
 //!   burst of equal samples does not shrink it. Linux does the same.
 //! * A sample far below `srtt` weighs 1/32 instead of 1/4 in `mdev` (Linux; kcp-go `update_ack`).
 //! * The RTO is at least 1.25 times `srtt`. On a steady path `rttvar` shrinks to nothing, and the
-//!   first jitter afterwards must not look like loss: test `rto_on_a_steady_path_keeps_a_quarter_of_srtt`.
+//!   first jitter afterwards must not count as loss: test
+//!   `rto_on_a_steady_path_keeps_a_quarter_of_srtt`.
 
 use std::time::Duration;
 
@@ -30,14 +31,15 @@ const SHORT_RTT: u64 = 2_000;
 /// RTT estimator of one connection. All times in microseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RttEstimator {
-    /// Smoothed RTT; `None` before the first sample, because zero is a valid RTT. kcp-go uses 0 for
-    /// both.
+    /// Smoothed RTT; `None` before the first sample, because zero is a valid RTT. kcp-go uses 0
+    /// for both.
     srtt: Option<u64>,
     /// Smoothed mean deviation, updated with each sample.
     mdev: u64,
     /// Largest `mdev` of the current round trip.
     mdev_max: u64,
-    /// Largest recent `mdev_max`: rises at once, falls by a quarter of the difference per round trip.
+    /// Largest recent `mdev_max`: rises at once, falls by a quarter of the difference per round
+    /// trip.
     rttvar: u64,
     /// Start of the current round trip.
     round_start: Micros,
@@ -73,8 +75,8 @@ impl RttEstimator {
 
     /// One RTT sample, microseconds (RFC 6298 2.2, 2.3).
     pub(crate) fn on_sample(&mut self, now: Micros, rtt: u64) {
-        // Clamped: one sample of an hour, after a host was suspended, would raise `srtt` for hundreds
-        // of samples. Test `rto_after_one_sample_of_an_hour_recovers_within_70_samples`.
+        // Clamped: one sample of an hour, after a host was suspended, would raise `srtt` for
+        // hundreds of samples. Test `rto_after_one_sample_of_an_hour_recovers_within_70_samples`.
         let rtt = rtt.min(self.max_rto);
         if rtt <= self.min || now.since(self.min_at) > MIN_RTT_WINDOW {
             (self.min, self.min_at) = (rtt, now);
@@ -95,7 +97,8 @@ impl RttEstimator {
         self.mdev_max = self.mdev_max.max(self.mdev);
         self.rttvar = self.rttvar.max(self.mdev_max);
         if now.since(self.round_start) >= srtt {
-            // A round trip ended: `rttvar` falls a quarter of the way to its `mdev_max`, as in Linux.
+            // A round trip ended: `rttvar` falls a quarter of the way to its `mdev_max`, as in
+            // Linux.
             self.rttvar -= (self.rttvar - self.mdev_max) / 4;
             self.mdev_max = self.mdev;
             self.round_start = now;

@@ -1,14 +1,14 @@
 //! Segments in flight (RFC 9002 A.1 `sent_packets`; kcp-go `snd_buf`): a ring indexed by sequence
 //! number, with lists in order of transmission.
 //!
-//! A segment stays in the ring until `una` passes it, so a lookup by number is an index. What an ACK
-//! touches is 32 bytes, half a cache line, apart from the payloads: bench `core`,
+//! A segment stays in the ring until `una` passes it, so a lookup by number is an index. What an
+//! ACK touches is 32 bytes, half a cache line, apart from the payloads: bench `core`,
 //! `ack_random_with_holes`, has the same cost per ACK for 128 and 16,384 segments.
 //!
 //! Unacknowledged segments are linked in order of their last transmission, one list per back-off
-//! level. Within a list RTOs expire, and later transmissions are acknowledged, from the front on. So
-//! loss detection looks at the fronts of at most 16 lists, where kcp-go's `flush` scans the window:
-//! bench `core`, `flush_with_nothing_due`.
+//! level. Within a list RTOs expire, and later transmissions are acknowledged, from the front on.
+//! So loss detection inspects the fronts of at most 16 lists, where kcp-go's `flush` scans the
+//! window: bench `core`, `flush_with_nothing_due`.
 //!
 //! Invariant: a list holds exactly the unacknowledged segments of its level, in ascending
 //! [`SentSegment::xmit_seq`] (asserted in `check_invariants`).
@@ -179,7 +179,7 @@ impl SentSegments {
         self.link(sn);
     }
 
-    /// Marks one segment acknowledged by its own ACK. As in kcp-go `parse_ack` it stays in flight
+    /// Records the ACK of one segment. As in kcp-go `parse_ack` it stays in flight
     /// until `una` passes it ([`Self::pop_acked`]).
     pub(crate) fn ack(&mut self, sn: Sn) {
         self.unlink(sn);
@@ -295,7 +295,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn fronts(sent: &SentSegments) -> Vec<u32> {
+    fn oldest_sns(sent: &SentSegments) -> Vec<u32> {
         sent.oldest_per_level().map(|(sn, _)| sn.0).collect()
     }
 
@@ -305,14 +305,14 @@ mod tests {
         for _ in 0..4 {
             sent.push(Micros(0), Ts(0), BufferRange::default(), 0);
         }
-        assert_eq!(fronts(&sent), [u32::MAX]);
+        assert_eq!(oldest_sns(&sent), [u32::MAX]);
         sent.mark_retransmitted(Micros(1), Sn(u32::MAX), 0);
-        assert_eq!(fronts(&sent), [0]);
+        assert_eq!(oldest_sns(&sent), [0]);
         sent.mark_retransmitted(Micros(2), Sn(0), 1);
-        assert_eq!(fronts(&sent), [1, 0]);
+        assert_eq!(oldest_sns(&sent), [1, 0]);
         sent.ack(Sn(1));
         sent.ack(Sn(0));
-        assert_eq!(fronts(&sent), [2]);
+        assert_eq!(oldest_sns(&sent), [2]);
         assert_eq!(sent.pop_acked().map(|s| s.retransmitted), Some(true));
         assert_eq!((sent.una(), sent.nxt()), (Sn(0), Sn(3)));
         sent.check_invariants();

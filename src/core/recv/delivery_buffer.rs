@@ -1,11 +1,11 @@
 //! Delivery buffer: in-order data until the application reads it (kcp-go `rcv_queue`).
 //!
-//! Payloads of a byte stream are appended to one buffer, the tail, which a read freezes into a chunk:
-//! a read of small segments costs one [`Bytes`], not one per segment. Messages, and large segments
-//! that were stored out of order, are chunks of their own and not copied again.
+//! Payloads of a byte stream are appended to one buffer, the tail, which a read freezes into a
+//! chunk: a read of small segments costs one [`Bytes`], not one per segment. Messages, and large
+//! segments that were stored out of order, are chunks of their own and not copied again.
 //!
-//! Tails of 32 KiB and more come from `util::buffer_pool`, a process-wide pool behind a `Mutex`: the
-//! one lock in `core`, taken at most once per chunk and held for a pop.
+//! Tails of 32 KiB and more come from `util::buffer_pool`, a process-wide pool behind a `Mutex`:
+//! the one lock in `core`, taken at most once per chunk and held for a pop.
 
 use std::collections::VecDeque;
 
@@ -14,8 +14,8 @@ use bytes::{Bytes, BytesMut};
 use crate::util::buffer_pool;
 use crate::util::queue;
 
-/// Least size of a tail, bytes, once a connection has filled a first one. Also the least payload that
-/// becomes a chunk without being copied.
+/// Least size of a tail, bytes, once a connection has filled a first one. Also the least payload
+/// that becomes a chunk without being copied.
 const MIN_CHUNK: usize = 512;
 /// Largest size of a tail, bytes.
 const MAX_CHUNK: usize = buffer_pool::BUFFER_LEN;
@@ -66,8 +66,8 @@ pub(super) struct DeliveryBuffer {
     tail_charge: usize,
     /// The tail is a buffer of the pool or the rest of one. True until the tail is replaced.
     tail_is_pooled: bool,
-    /// Size of the next tail, bytes: doubles when one fills up between two reads, halves when a read
-    /// finds it nearly empty. Zero before the first.
+    /// Size of the next tail, bytes: doubles when one fills up between two reads, halves when a
+    /// read finds it nearly empty. Zero before the first.
     chunk_size: usize,
     /// Bytes that went through tails between the last two reads of everything.
     last_read: usize,
@@ -102,9 +102,9 @@ impl DeliveryBuffer {
     }
 
     fn append_to_tail(&mut self, bytes: &[u8]) {
-        // The first chunk after a read gets the capacity for as many bytes as came before that read:
-        // the memory before an unread chunk cannot be reclaimed until it is read. Later chunks do
-        // not, or each could pin a large buffer for one byte. Test
+        // The first chunk after a read gets the capacity for as many bytes as came before that
+        // read: the memory before an unread chunk cannot be reclaimed until it is read. Later
+        // chunks do not, or each could pin a large buffer for one byte. Test
         // `delivery_small_chunks_after_a_burst_share_a_buffer`.
         let is_new = self.tail_segments == 0;
         let is_first = is_new && self.ready.is_empty();
@@ -116,7 +116,8 @@ impl DeliveryBuffer {
                 self.chunk_size = (2 * self.chunk_size).min(MAX_CHUNK);
             }
             self.freeze_tail();
-            // The very first tail is exactly as large as its data: many connections receive no more.
+            // The very first tail is exactly as large as its data: many connections receive no
+            // more.
             let least = if self.chunk_size == 0 { 0 } else { MIN_CHUNK };
             self.chunk_size = self.chunk_size.max(capacity).max(least);
             // Reclaims the tail's memory if all that was in it was read and dropped.

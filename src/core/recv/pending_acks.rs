@@ -4,12 +4,12 @@
 //! `flush` filters likewise). What remains is one ACK per number behind a gap, one for the latest
 //! arrival, whose time stamp is the peer's RTT sample, and one for the latest duplicate.
 //!
-//! ACKs of numbers behind a gap are sent a second time where a datagram that leaves anyway has free
-//! space: if the first is lost, the peer retransmits all that it acknowledged. Limits:
+//! ACKs of numbers behind a gap are sent a second time where a datagram that leaves anyway has
+//! free space: if the first is lost, the peer retransmits all that it acknowledged. Limits:
 //! * Never in a datagram of their own. kcp-go counts every ACK of a higher number towards fast
 //!   retransmit (`parse_fastack`), so they leave only beside an ACK that is new.
-//! * No more bytes of them than payload arrived, so that a spoofed address receives no more than the
-//!   spoofer sends (RFC 9000 8.1).
+//! * No more bytes of them than payload arrived, so that a spoofed address receives no more than
+//!   the spoofer sends (RFC 9000 8.1).
 
 use std::collections::VecDeque;
 
@@ -46,8 +46,8 @@ pub(crate) struct PendingAcks {
     arrivals: u32,
     /// When the first of these arrived. `None` while no ACK waits.
     since: Option<Micros>,
-    /// A segment arrived out of order or twice: the ACKs leave at once whatever the policy (RFC 9000
-    /// 13.2.1). True until all are sent.
+    /// A segment arrived out of order or twice: the ACKs leave at once whatever the policy (RFC
+    /// 9000 13.2.1). True until all are sent.
     immediate: bool,
 }
 
@@ -58,8 +58,8 @@ impl PendingAcks {
         self.latest = Some(ack);
     }
 
-    /// A number behind a gap was stored, or arrived again after its ACK was sent. `una` is the next
-    /// number in order, `payload` the bytes that arrived.
+    /// A number behind a gap was stored, or arrived again after its ACK was sent. `una` is the
+    /// next number in order, `payload` the bytes that arrived.
     pub(crate) fn on_out_of_order(&mut self, now: Micros, una: Sn, ack: Ack, payload: usize) {
         self.on_arrival(now);
         self.resend_budget = (self.resend_budget + payload).min(MAX_RESENT_ACKS * HEADER_LEN);
@@ -72,7 +72,7 @@ impl PendingAcks {
         self.immediate = true;
     }
 
-    /// A duplicate arrived, or a ping, which looks like one.
+    /// A duplicate arrived, or a ping, whose number is one of a duplicate.
     pub(crate) fn on_duplicate(&mut self, now: Micros, ack: Ack) {
         self.on_arrival(now);
         self.duplicate = Some(ack);
@@ -141,8 +141,8 @@ impl PendingAcks {
         }
     }
 
-    /// Sends again, beside new ACKs and within `max`, those that `una` has not covered since. Returns
-    /// how many.
+    /// Sends again, beside new ACKs and within `max`, those that `una` has not covered since.
+    /// Returns how many.
     fn resend_acks(&mut self, una: Sn, max: usize, emit: &mut impl FnMut(Ack)) -> usize {
         let has_new =
             !self.out_of_order.is_empty() || self.latest.is_some_and(|ack| ack.sn.since(una) >= 0);

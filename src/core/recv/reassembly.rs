@@ -1,9 +1,9 @@
-//! Message reassembly: fragments of a message until the last one (quinn `Assembler`; kcp-go `Recv`,
-//! `PeekSize`).
+//! Message reassembly: fragments of a message until the last one (quinn `Assembler`; kcp-go
+//! `Recv`, `PeekSize`).
 //!
-//! The wire field `frg` counts the fragments that follow, so the first one announces the size.
-//! Deviates from kcp-go, which delivers any sequence that ends in `frg` 0: fragments that do not count
-//! down to 0, or that the receive window or memory can never hold, end the connection.
+//! The wire field `frg` counts the fragments still to come, so the first one announces the size.
+//! Deviates from kcp-go, which delivers any sequence that ends in `frg` 0: fragments that do not
+//! count down to 0, or that the receive window or memory can never hold, end the connection.
 
 use bytes::BytesMut;
 
@@ -12,7 +12,7 @@ use crate::error::ConnectionError;
 
 /// A message whose last fragment has not arrived.
 #[derive(Debug)]
-struct Partial {
+struct IncompleteMessage {
     data: BytesMut,
     segments: u32,
     charge: usize,
@@ -23,12 +23,12 @@ struct Partial {
 /// Reassembles the messages of one connection, one at a time, from segments in order.
 #[derive(Debug, Default)]
 pub(super) struct MessageReassembly {
-    partial: Option<Partial>,
+    partial: Option<IncompleteMessage>,
 }
 
 impl MessageReassembly {
-    /// Takes the next segment in order, charged with `charge` bytes of the receive memory `budget`.
-    /// Returns the message that it completes. `window` in segments.
+    /// Takes the next segment in order, charged with `charge` bytes of the receive memory
+    /// `budget`. Returns the message that it completes. `window` in segments.
     ///
     /// # Errors
     ///
@@ -54,7 +54,7 @@ impl MessageReassembly {
         if partial.is_none() && remaining.is_none() {
             return Ok(Some(Chunk { data: payload.into_owned(), segments: 1, charge }));
         }
-        let mut partial = partial.unwrap_or_else(|| Partial {
+        let mut partial = partial.unwrap_or_else(|| IncompleteMessage {
             data: BytesMut::new(),
             segments: 0,
             charge: 0,
@@ -64,10 +64,10 @@ impl MessageReassembly {
         partial.segments += 1;
         partial.charge += charge;
         if let Some(next_frg) = remaining {
-            self.partial = Some(Partial { next_frg, ..partial });
+            self.partial = Some(IncompleteMessage { next_frg, ..partial });
             return Ok(None);
         }
-        let Partial { data, segments, charge, .. } = partial;
+        let IncompleteMessage { data, segments, charge, .. } = partial;
         Ok(Some(Chunk { data: data.freeze(), segments, charge }))
     }
 

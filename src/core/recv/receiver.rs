@@ -2,12 +2,12 @@
 //! (kcp-go `parse_data`, `wnd_unused`, `Recv`).
 //!
 //! Each stored segment is charged with its payload and a fixed cost. The advertised window is the
-//! smaller of the window in segments and the free memory, so all that was advertised can be stored.
-//! Segments beyond it are neither stored nor acknowledged. kcp-go bounds segments only.
+//! smaller of the window in segments and the free memory, so all that was advertised can be
+//! stored. Segments beyond it are neither stored nor acknowledged. kcp-go bounds segments only.
 //!
-//! The next segment in order is always accepted while there is nothing to read: without it no memory
-//! would become free. Memory is thus bounded by the budget and one segment, and by twice the budget
-//! in message mode (asserted in `check_invariants`).
+//! The next segment in order is always accepted while there is nothing to read: without it no
+//! memory would become free. Memory is thus bounded by the budget and one segment, and by twice
+//! the budget in message mode (asserted in `check_invariants`).
 
 use std::collections::VecDeque;
 
@@ -59,7 +59,7 @@ pub(crate) struct Receiver {
     autotune: Option<WindowAutotune>,
     /// Receive memory, bytes.
     budget: usize,
-    /// The budget follows the window, because the configuration sets none.
+    /// The budget is derived from the window, because the configuration sets none.
     derived_budget: bool,
     /// Receive memory in use, bytes.
     charged: usize,
@@ -103,9 +103,9 @@ impl Receiver {
 
     /// Sets the receive window, segments, and ends its autotuning.
     ///
-    /// Never shrinks the window (RFC 9293 3.8.6): what was advertised is still accepted, and a smaller
-    /// window shows as the peer uses that up. Segments discarded instead would come again and again,
-    /// one RTO apart. Test `receive_window_lowered_in_use_loses_no_data`.
+    /// Never shrinks the window (RFC 9293 3.8.6): what was advertised is still accepted, and a
+    /// smaller window shows as the peer uses that up. Segments discarded instead would come again
+    /// and again, one RTO apart. Test `receive_window_lowered_in_use_loses_no_data`.
     pub(crate) fn set_window(&mut self, segments: u16) {
         (self.window, self.autotune) = (segments, None);
         self.set_budget();
@@ -161,8 +161,8 @@ impl Receiver {
     }
 
     /// Whether reading has opened the window enough for a window update (RFC 9293 3.8.6.2.2, silly
-    /// window avoidance): by half of the window, or a quarter if it was closed. kcp-go sends one only
-    /// when its queue was full.
+    /// window avoidance): by half of the window, or a quarter if it was closed. kcp-go sends one
+    /// only when its queue was full.
     pub(crate) fn wants_window_update(&self) -> bool {
         let gain =
             self.nxt.advance(u32::from(self.advertisable_window())).since(self.advertised_edge);

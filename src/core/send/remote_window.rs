@@ -1,10 +1,10 @@
 //! The peer's receive window (RFC 9293 SND.WND, kept as a right edge) and zero-window probing (RFC
 //! 9293 3.8.6.1; kcp-go `rmt_wnd`, `probe_wait`).
 //!
-//! kcp-go and C take `wnd` of every segment in order of arrival, so a reordered datagram shrinks or
-//! reopens the window. Here the right edge `una + wnd` only grows, as RFC 9293 3.8.6 asks of
-//! receivers. A peer that did lower its window keeps advertising the smaller edge: it is taken once
-//! [`SHRINK_REPORTS`] datagrams over a round trip agree.
+//! kcp-go and C take `wnd` of every segment in order of arrival, so a reordered datagram shrinks
+//! or reopens the window. Here the right edge `una + wnd` only grows, as RFC 9293 3.8.6 asks of
+//! receivers. A peer that did lower its window keeps advertising the smaller edge: it is taken
+//! once [`SHRINK_REPORTS`] datagrams over a round trip agree.
 
 use crate::core::clock::Micros;
 use crate::core::seq::Sn;
@@ -18,8 +18,9 @@ const SHRINK_REPORTS: u8 = 3;
 /// IKCP_PROBE_INIT of kcp-go, C has 5 s).
 #[doc(alias = "IKCP_PROBE_INIT")]
 const PROBE_INIT: u64 = 500_000;
-/// Longest interval between window probes, microseconds (IKCP_PROBE_LIMIT). Deviates: 5 s instead of
-/// 120 s, so that a lost window update costs seconds; and intervals double, where kcp-go adds half.
+/// Longest interval between window probes, microseconds (IKCP_PROBE_LIMIT). Deviates: 5 s instead
+/// of 120 s, so that a lost window update costs seconds; and intervals double, where kcp-go adds
+/// half.
 #[doc(alias = "IKCP_PROBE_LIMIT")]
 const PROBE_LIMIT: u64 = 5_000_000;
 
@@ -95,8 +96,8 @@ impl RemoteWindow {
         }
     }
 
-    /// Starts or stops the persist timer. `blocked`: data waits, and only the peer's window or `una`
-    /// keeps it from leaving.
+    /// Starts or stops the persist timer. `blocked`: data waits, and only the peer's window or
+    /// `una` keeps it from leaving.
     pub(crate) fn update_persist_timer(&mut self, now: Micros, blocked: bool) {
         match (blocked, self.persist) {
             (true, None) => {

@@ -1,16 +1,16 @@
-//! PTO back-off: one retransmission per probe timeout, doubling, while the peer is silent (RFC 9002
-//! 6.2.1, 6.2.4).
+//! PTO back-off: one retransmission per probe timeout, doubling, while the peer is silent (RFC
+//! 9002 6.2.1, 6.2.4).
 //!
-//! kcp-go retransmits every segment whose RTO expired, a whole window each time, for as long as the
-//! peer is silent. Here, once the peer has been silent for a second, one segment per PTO is enough to
-//! find out that it is back: test
+//! kcp-go retransmits every segment whose RTO expired, a whole window each time, for as long as
+//! the peer is silent. Here, once the peer has been silent for a second, one segment per PTO is
+//! enough to find out that it is back: test
 //! `core::tests::sweeps::delivery_after_partitions_completes`.
 
 use crate::core::clock::Micros;
 use crate::core::recovery::sent_segments::MAX_BACKOFF_LEVEL;
 
-/// Time without activity of the peer after which the back-off begins, microseconds; two RTOs if that
-/// is longer.
+/// Time without activity of the peer after which the back-off begins, microseconds; two RTOs if
+/// that is longer.
 const PTO_BACKOFF_AFTER: u64 = 1_000_000;
 
 /// Limits retransmissions by RTO while the peer is silent.
@@ -51,8 +51,8 @@ impl PtoBackoff {
         self.probe.map_or(expiry, |probe| expiry.max(probe.next))
     }
 
-    /// A retransmission by RTO leaves now. Begins or doubles the back-off if the peer has been silent
-    /// for long. `rto` and `max_rto` in microseconds.
+    /// A retransmission by RTO leaves now. Begins or doubles the back-off if the peer has been
+    /// silent for long. `rto` and `max_rto` in microseconds.
     pub(super) fn on_rto(&mut self, now: Micros, rto: u64, max_rto: u64) {
         if now.since(self.last_peer_activity) < PTO_BACKOFF_AFTER.max(2 * rto) {
             return;

@@ -1,9 +1,9 @@
 //! Send buffer: application data from `send` until its cumulative acknowledgement (quinn
 //! `SendBuffer`; kcp-go `snd_queue` and the payloads of `snd_buf`).
 //!
-//! Payload is not copied: a segment's payload is a [`BufferRange`] of a chunk, and a chunk is freed
-//! when the last segment cut from it is acknowledged. The one exception is `coalesce`, for a segment
-//! that spans several writes.
+//! Payload is not copied: a segment's payload is a [`BufferRange`] of a chunk, and a chunk is
+//! freed when the last segment cut from it is acknowledged. The one exception is `coalesce`, for a
+//! segment that spans several writes.
 
 use std::collections::VecDeque;
 
@@ -11,7 +11,8 @@ use bytes::Bytes;
 
 use crate::util::queue;
 
-/// Largest chunk in stream mode, bytes, so that the `u32` fields of [`BufferRange`] reach all of it.
+/// Largest chunk in stream mode, bytes, so that the `u32` fields of [`BufferRange`] reach all of
+/// it.
 const MAX_CHUNK_LEN: usize = 1 << 30;
 
 /// Location of a segment's payload in the [`SendBuffer`].
@@ -39,8 +40,8 @@ struct Chunk {
     frg: u8,
 }
 
-/// Chunks of application data. In stream mode they form one byte sequence, cut at the MSS; in message
-/// mode each chunk is one segment.
+/// Chunks of application data. In stream mode they form one byte sequence, cut at the MSS; in
+/// message mode each chunk is one segment.
 #[derive(Debug)]
 pub(crate) struct SendBuffer {
     /// Chunks that segments in flight were cut from.

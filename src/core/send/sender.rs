@@ -1,8 +1,8 @@
 //! The sender: composes send buffer, segments in flight, loss detection and windows, and decides
 //! which segment leaves next (kcp-go `flush`).
 //!
-//! Order: a redundant retransmission, a lost segment, then new data, each only if the pacer allows.
-//! kcp-go scans the window in order of number instead, on a timer.
+//! Order: a redundant retransmission, a lost segment, then new data, each only if the pacer
+//! allows. kcp-go scans the window in order of number instead, on a timer.
 
 mod ack_processing;
 
@@ -90,8 +90,9 @@ pub(crate) struct Sender {
     mss: usize,
     pub(crate) path: MtuDiscovery,
     pacer: Pacer,
-    /// A retransmission to send once more in another datagram. `Some` from the first copy until the
-    /// second leaves or the next retransmission replaces it; void once the segment is acknowledged.
+    /// A retransmission to send once more in another datagram. `Some` from the first copy until
+    /// the second leaves or the next retransmission replaces it; void once the segment is
+    /// acknowledged.
     redundant_retransmit: Option<(Sn, LossTrigger)>,
     acked_history: AckedHistory,
     pto_backoff: PtoBackoff,
@@ -198,8 +199,8 @@ impl Sender {
         usize::from(self.window).saturating_sub(used)
     }
 
-    /// Segments that may be in flight: the least of send window, peer's window and congestion window
-    /// (kcp-go `flush`, `cwnd`).
+    /// Segments that may be in flight: the least of send window, peer's window and congestion
+    /// window (kcp-go `flush`, `cwnd`).
     #[inline]
     fn effective_window(&self) -> u32 {
         u32::from(self.window).min(self.remote.available(self.una())).min(self.cwnd.window())
@@ -210,8 +211,8 @@ impl Sender {
         self.sent_segments.len() < self.effective_window()
     }
 
-    /// Whether only a window update or a cumulative acknowledgement lets sending go on, so the peer
-    /// must be probed (RFC 9293 3.8.6.1).
+    /// Whether only a window update or a cumulative acknowledgement lets sending go on, so the
+    /// peer must be probed (RFC 9293 3.8.6.1).
     ///
     /// True with a closed window, and with a first segment in flight that has an ACK of its own: a
     /// peer with a slow reader holds `una` back until the application reads (kcp-go `parse_data`
@@ -260,7 +261,8 @@ impl Sender {
         len.map(|len| SendCandidate { len, retransmit: None })
     }
 
-    /// Records the transmission of `next` with wire time stamp `ts`, and returns the PUSH to write.
+    /// Records the transmission of `next` with wire time stamp `ts`, and returns the PUSH to
+    /// write.
     #[inline]
     pub(crate) fn transmit(
         &mut self,
@@ -325,8 +327,8 @@ impl Sender {
         None
     }
 
-    /// The segment to send as a probe when the RTO of `expired` has expired: during PTO back-off the
-    /// oldest one, which the peer accepts whatever its window and which moves `una`.
+    /// The segment to send as a probe when the RTO of `expired` has expired: during PTO back-off
+    /// the oldest one, which the peer accepts whatever its window and which moves `una`.
     fn select_probe(&self, expired: Sn) -> Sn {
         if self.pto_backoff.is_active() && self.is_oldest_unacked() { self.una() } else { expired }
     }
@@ -374,7 +376,8 @@ impl Sender {
         }
     }
 
-    /// The redundant retransmission that is to leave, unless the segment was acknowledged meanwhile.
+    /// The redundant retransmission that is to leave, unless the segment was acknowledged
+    /// meanwhile.
     pub(crate) fn pending_redundant_retransmit(&self) -> Option<(Sn, LossTrigger)> {
         self.redundant_retransmit
             .filter(|(sn, _)| self.sent_segments.get(*sn).is_some_and(|segment| !segment.acked))
@@ -383,9 +386,9 @@ impl Sender {
     /// Whether the retransmission of `sn` is to be sent twice, in two datagrams.
     ///
     /// If a retransmission that keeps the window closed is lost again, sending stops for another
-    /// round trip. The second copy costs one datagram per loss. It does not pay in the last quarter
-    /// of the window, which segments before it keep closed anyway; nor with a congestion window.
-    /// Test file `core/tests/pacing.rs`, `redundant_retransmit_*`.
+    /// round trip. The second copy costs one datagram per loss. It does not pay in the last
+    /// quarter of the window, which segments before it keep closed anyway; nor with a congestion
+    /// window. Test file `core/tests/pacing.rs`, `redundant_retransmit_*`.
     fn redundant_retransmit_for(&self, sn: Sn, trigger: LossTrigger) -> Option<(Sn, LossTrigger)> {
         let offset = sn.offset_from(self.una())?;
         let closes_window = !self.window_is_open() && offset < self.effective_window() / 4 * 3;

@@ -227,8 +227,8 @@ fn duplicate_push_with_other_payload_is_discarded() {
     }
 }
 
-/// Two endpoints with a path that corrupts datagrams, delivered without a checksum: nothing may panic
-/// or exceed its bounds.
+/// Two endpoints with a path that corrupts datagrams, delivered without a checksum: nothing may
+/// panic or exceed its bounds.
 #[test]
 fn corrupted_datagrams_do_not_panic() {
     let set = Set {

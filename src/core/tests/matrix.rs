@@ -1,5 +1,5 @@
-//! Throughput, latency and retransmissions of each preset on lossy and reordering paths, compared with
-//! the tables stored in `matrix.txt`. A change of behaviour shows in the difference.
+//! Throughput, latency and retransmissions of each preset on lossy and reordering paths, compared
+//! with the tables stored in `matrix.txt`. A change of behaviour shows in the difference.
 //!
 //! `KCP_UPDATE=1 cargo test --lib core::tests::matrix` stores new tables.
 

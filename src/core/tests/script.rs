@@ -17,8 +17,8 @@ const MSS: usize = 1_376;
 /// A number that the receive window left behind long ago, as in a ping of the peer.
 const OLD: u32 = 0xC000_0000;
 
-/// A connection over a path of 50 ms: `b"hello"` was sent and acknowledged, and the peer advertised
-/// the CONTROL capability in the ACK.
+/// A connection over a path of 50 ms: `b"hello"` was sent and acknowledged, and the peer
+/// advertised the CONTROL capability in the ACK.
 fn established(config: &KcpConfig) -> Script {
     script(config)
         .write(b"hello")

@@ -1,5 +1,5 @@
-//! Discrete-event simulation: two [`Kcp`](crate::core::connection::Kcp)s, two modelled paths and two
-//! modelled applications under one virtual clock. Deterministic for a plan with its seed.
+//! Discrete-event simulation: two [`Kcp`](crate::core::connection::Kcp)s, two modelled paths and
+//! two modelled applications under one virtual clock. Deterministic for a plan with its seed.
 //!
 //! After each event of a side its application reads and writes, its `Kcp` transmits, and the
 //! invariants are checked.
@@ -126,7 +126,8 @@ impl Sim {
         }
     }
 
-    /// One side loses its state and restarts, without data to send and without checking what it reads.
+    /// One side loses its state and restarts, without data to send and without checking what it
+    /// reads.
     pub(crate) fn restart(&mut self, i: usize) {
         let now = self.instant(self.now);
         self.sides[i].restart(now);

@@ -1,4 +1,5 @@
-//! One side of a simulation: a [`Kcp`], its application, and the invariants checked after each turn.
+//! One side of a simulation: a [`Kcp`], its application, and the invariants checked after each
+//! turn.
 
 use std::collections::VecDeque;
 use std::num::NonZeroU64;
@@ -101,7 +102,7 @@ pub(crate) struct Side {
 }
 
 impl SidePlan {
-    /// When a host that is suspended at times and wakes in ticks notices an event at `at`.
+    /// When a host that is suspended at times and wakes in ticks detects an event at `at`.
     pub(super) fn host_time(&self, at: u64) -> u64 {
         let at = if at >= self.freeze.0 { at.max(self.freeze.1) } else { at };
         if self.tick > 0 { at.div_ceil(self.tick) * self.tick } else { at }

@@ -122,7 +122,8 @@ impl Plan {
         plan
     }
 
-    /// Before the peer advertised its window, messages of up to 32 fragments are sent (IKCP_WND_RCV).
+    /// Before the peer advertised its window, messages of up to 32 fragments are sent
+    /// (IKCP_WND_RCV).
     fn admit_messages(&mut self) {
         let whole = [0, 1].map(|i| self.sides[1 - i].traffic.whole);
         for (side, whole) in self.sides.iter_mut().zip(whole) {
@@ -162,7 +163,8 @@ impl Plan {
         side.traffic.bytes.div_ceil(mss) + cuts
     }
 
-    /// Longest round trip of the healed network, microseconds, with ticks, intervals and rate limits.
+    /// Longest round trip of the healed network, microseconds, with ticks, intervals and rate
+    /// limits.
     fn round_trip(&self) -> u64 {
         let once = |side: &SidePlan| {
             let config = &side.at_worst().config;
@@ -175,11 +177,11 @@ impl Plan {
 
     /// Upper bound of the time to completion after the network has healed, microseconds.
     ///
-    /// A segment and its ACK arrive with probability `q`. The slowest of `n` segments needs
-    /// `ln(n * 10^9) / -ln(1 - q)` transmissions except once in 10^9 runs, each at most
-    /// `max_retransmit_interval` after the one before. Beside it `n / window` windows are sent, each of
-    /// which waits for its slowest segment on average. Bandwidth, rate limits, slow readers and the
-    /// pauses of the writers come on top.
+    /// A segment and its ACK arrive with probability `q`. The slowest of `n` segments needs `ln(n
+    /// * 10^9) / -ln(1 - q)` transmissions except once in 10^9 runs, each at most
+    /// `max_retransmit_interval` after the one before. Beside it `n / window` windows are sent,
+    /// each of which waits for its slowest segment on average. Bandwidth, rate limits, slow
+    /// readers and the pauses of the writers come on top.
     pub(crate) fn bound(&self) -> u64 {
         let q = self.delivery_probability();
         let attempts = |n: f64| if q < 1.0 { n.ln() / -(1.0 - q).ln() } else { 1.0 };
@@ -208,7 +210,8 @@ impl Plan {
             let rate = side.link.rate.unwrap_or(u64::MAX);
             let rate = rate.min(side.config.rate_limit.map_or(u64::MAX, NonZeroU64::get));
             let reads = u64::from(peer.reading.chunks > 0) * n * peer.reading.every;
-            // Before the peer advertised its window, 32 segments are sent; those beyond it need an RTO.
+            // Before the peer advertised its window, 32 segments are sent; those beyond it need an
+            // RTO.
             let out_of_window = n.min(32).saturating_sub(window);
             bound += (attempts(n as f64 * 1e9) + out_of_window as f64) * longest
                 + n.div_ceil(window) as f64 * per_window;

@@ -1,5 +1,5 @@
-//! Randomized simulations of impaired networks and hosts: all data arrives exactly once, in order, and
-//! is acknowledged within [`Plan::bound`].
+//! Randomized simulations of impaired networks and hosts: all data arrives exactly once, in order,
+//! and is acknowledged within [`Plan::bound`].
 
 use super::link::{CERTAIN, GilbertElliott, LinkConfig, Rng};
 use super::report::{each_seed, explained};
@@ -133,7 +133,7 @@ fn suspend(plan: &mut Plan, rng: &mut Rng) {
     }
 }
 
-/// Two runs of a plan are identical, datagram for datagram.
+/// A plan gives the same simulation each time, datagram for datagram.
 #[test]
 fn simulation_of_one_seed_is_deterministic() {
     let set = Set { name: "everything", shape: all_impairments };
@@ -165,51 +165,63 @@ fn all_impairments(plan: &mut Plan, rng: &mut Rng) {
 }
 
 sweeps! {
-    delivery_under_loss_completes, "lossy": 600, |plan, rng| each_link(plan, rng, |link, rng| {
-        loss(link, rng);
-        link.corrupt = rng.pick(&[0, 0, 1_000, 100_000]);
-    });
-    delivery_under_burst_loss_completes, "bursts": 400, |plan, rng| each_link(plan, rng, burst);
-    delivery_under_reordering_and_duplication_completes, "reordered_and_repeated": 600, |plan, rng| each_link(plan, rng, |link, rng| {
-        reorder(link, rng);
-        duplicate(link, rng);
-    });
-    delivery_under_limited_bandwidth_completes, "narrow": 400, |plan, rng| each_link(plan, rng, |link, rng| {
-        bandwidth(link, rng);
-        link.jitter = rng.spread(0, 50 * MILLIS);
-    });
-    delivery_with_random_mtu_completes, "sizes": 300, |plan, rng| for side in &mut plan.sides {
-        side.config.mtu = rng.spread(25, 1_500) as u16;
-        side.link.mtu = usize::from(side.config.mtu);
-        loss(&mut side.link, rng);
-    };
-    delivery_with_jumbo_datagrams_completes, "large_segments": 150, jumbo;
-    delivery_of_messages_completes, "messages": 400, |plan, rng| for side in &mut plan.sides {
-        side.config.mode = Mode::Message;
-        side.traffic.whole = rng.chance(700_000);
-        loss(&mut side.link, rng);
-        reorder(&mut side.link, rng);
-    };
-    delivery_to_slow_readers_completes, "slow_readers": 400, |plan, rng| {
-        slow_reader(plan, rng);
-        each_link(plan, rng, loss);
-    };
-    delivery_after_partitions_completes, "cut_off": 300, |plan, rng| {
-        each_link(plan, rng, loss);
-        partitions(plan, rng, 2 * HOUR);
-    };
-    delivery_with_suspended_hosts_completes, "stopped_hosts": 100, suspend;
-    delivery_with_changing_settings_completes, "changed_settings": 300, |plan, rng| for side in &mut plan.sides {
-        let mode = side.config.mode;
-        side.change_every = rng.spread(10 * MILLIS, 2 * SECOND);
-        side.alternatives = (0..rng.range(1, 4)).map(|_| draw_config(rng, mode)).collect();
-        // A message in flight may exceed a window that was lowered.
-        side.traffic.whole = false;
-        side.config.recv_memory = None;
-        loss(&mut side.link, rng);
-        if rng.chance(500_000) {
+    delivery_under_loss_completes, "lossy": 600,
+        |plan, rng| each_link(plan, rng, |link, rng| {
+            loss(link, rng);
+            link.corrupt = rng.pick(&[0, 0, 1_000, 100_000]);
+        });
+    delivery_under_burst_loss_completes, "bursts": 400,
+        |plan, rng| each_link(plan, rng, burst);
+    delivery_under_reordering_and_duplication_completes, "reordered_and_repeated": 600,
+        |plan, rng| each_link(plan, rng, |link, rng| {
+            reorder(link, rng);
+            duplicate(link, rng);
+        });
+    delivery_under_limited_bandwidth_completes, "narrow": 400,
+        |plan, rng| each_link(plan, rng, |link, rng| {
+            bandwidth(link, rng);
+            link.jitter = rng.spread(0, 50 * MILLIS);
+        });
+    delivery_with_random_mtu_completes, "sizes": 300,
+        |plan, rng| for side in &mut plan.sides {
+            side.config.mtu = rng.spread(25, 1_500) as u16;
+            side.link.mtu = usize::from(side.config.mtu);
+            loss(&mut side.link, rng);
+        };
+    delivery_with_jumbo_datagrams_completes, "large_segments": 150,
+        jumbo;
+    delivery_of_messages_completes, "messages": 400,
+        |plan, rng| for side in &mut plan.sides {
+            side.config.mode = Mode::Message;
+            side.traffic.whole = rng.chance(700_000);
+            loss(&mut side.link, rng);
             reorder(&mut side.link, rng);
-        }
-    };
-    delivery_under_all_impairments_completes, "everything": 800, all_impairments;
+        };
+    delivery_to_slow_readers_completes, "slow_readers": 400,
+        |plan, rng| {
+            slow_reader(plan, rng);
+            each_link(plan, rng, loss);
+        };
+    delivery_after_partitions_completes, "cut_off": 300,
+        |plan, rng| {
+            each_link(plan, rng, loss);
+            partitions(plan, rng, 2 * HOUR);
+        };
+    delivery_with_suspended_hosts_completes, "stopped_hosts": 100,
+        suspend;
+    delivery_with_changing_settings_completes, "changed_settings": 300,
+        |plan, rng| for side in &mut plan.sides {
+            let mode = side.config.mode;
+            side.change_every = rng.spread(10 * MILLIS, 2 * SECOND);
+            side.alternatives = (0..rng.range(1, 4)).map(|_| draw_config(rng, mode)).collect();
+            // A message in flight may exceed a window that was lowered.
+            side.traffic.whole = false;
+            side.config.recv_memory = None;
+            loss(&mut side.link, rng);
+            if rng.chance(500_000) {
+                reorder(&mut side.link, rng);
+            }
+        };
+    delivery_under_all_impairments_completes, "everything": 800,
+        all_impairments;
 }

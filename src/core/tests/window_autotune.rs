@@ -1,4 +1,4 @@
-//! Window autotuning: how far windows that the application has not set follow the path.
+//! Window autotuning: how far windows that the application has not set track the path.
 
 use super::link::LinkConfig;
 use super::sim::Sim;

@@ -1,5 +1,5 @@
-//! Receive windows that close, shrink, are smaller than the initial assumption or whose updates are
-//! lost; ACKs under a rate limit; delivery buffers.
+//! Receive windows that close, shrink, are smaller than the initial assumption or whose updates
+//! are lost; ACKs under a rate limit; delivery buffers.
 
 use std::num::NonZeroU64;
 use std::time::Duration;
@@ -13,8 +13,8 @@ use crate::config::{AckPolicy, Timing};
 use crate::core::segment::Command;
 use crate::core::seq::Sn;
 
-/// A reader that pauses, and a path that loses every window update: once it delivers again, data flows
-/// within the longest interval of window probes and a round trip (RFC 9293 3.8.6.1).
+/// A reader that pauses, and a path that loses every window update: once it delivers again, data
+/// flows within the longest interval of window probes and a round trip (RFC 9293 3.8.6.1).
 #[test]
 fn zero_window_with_lost_updates_reopens_within_the_probe_limit() {
     for lost_for in [0, SECOND, 7 * SECOND, 60 * SECOND, 600 * SECOND] {
@@ -88,7 +88,8 @@ fn window_probe_while_una_is_held_back_is_sent() {
     }
 }
 
-/// Window updates in any order, some of them duplicated: the right edge is the furthest advertised.
+/// Window updates in any order, some of them duplicated: the right edge is the furthest
+/// advertised.
 #[test]
 fn window_updates_reordered_keep_the_furthest_edge() {
     for seed in 0..500 {
@@ -121,8 +122,8 @@ fn window_updates_reordered_keep_the_furthest_edge() {
     }
 }
 
-/// Before the peer advertised its window, 32 segments are sent (IKCP_WND_RCV); those it discards are
-/// retransmitted.
+/// Before the peer advertised its window, 32 segments are sent (IKCP_WND_RCV); those it discards
+/// are retransmitted.
 #[test]
 fn window_smaller_than_the_initial_one_delays_by_seconds_at_most() {
     for window in [1, 2, 5, 31, 32, 33] {
@@ -251,8 +252,8 @@ fn window_update_is_carried_by_any_segment() {
     assert!(script.out().is_empty());
 }
 
-/// Large segments stored behind a gap are delivered uncopied; the small ones between them must not take
-/// a large buffer each.
+/// Large segments stored behind a gap are delivered uncopied; the small ones between them must not
+/// take a large buffer each.
 #[test]
 fn delivery_small_chunks_after_a_burst_share_a_buffer() {
     let mut script = ScriptedPeer::new(&config());

@@ -12,8 +12,8 @@ use crate::core::seq::{Sn, Ts};
 use crate::stats::Counters;
 
 impl Sender {
-    /// Whether a PUSH with this number left with this time stamp, first or last. Covers the segments
-    /// in flight and those of the [acked history](crate::core::recovery::acked_history).
+    /// Whether a PUSH with this number left with this time stamp, first or last. Covers the
+    /// segments in flight and those of the [acked history](crate::core::recovery::acked_history).
     pub(crate) fn has_sent(&self, clock: &Clock, sn: Sn, ts: Ts) -> bool {
         let in_flight =
             self.sent_segments.get(sn).map(|sent| (sent.first_ts, clock.timestamp(sent.last_sent)));
@@ -26,7 +26,8 @@ impl Sender {
         self.pto_backoff.on_peer_activity(now);
     }
 
-    /// Processes one ACK. [`AckOutcome::Valid`] proves that the peer received a transmission of ours.
+    /// Processes one ACK. [`AckOutcome::Valid`] proves that the peer received a transmission of
+    /// ours.
     ///
     /// `sample`: whether the ACK may be an RTT sample, which only the last one of a datagram is
     /// (kcp-go `Input`).
@@ -91,8 +92,9 @@ impl Sender {
         match self.acked_history.on_ack(now, age, ts) {
             LateAck::Stale => return AckOutcome::Stale,
             LateAck::Invalid => return AckOutcome::Invalid,
-            // Spurious here does not widen the reordering window: where only the retransmission's ACK
-            // arrives, the original's ACK was lost as a rule, and waiting would not have helped.
+            // Spurious here does not widen the reordering window: where only the retransmission's
+            // ACK arrives, the original's ACK was lost as a rule, and waiting would not have
+            // helped.
             LateAck::LastTransmission { rtt, spurious } => {
                 stats.spurious_retransmits += u64::from(spurious);
                 if let Some(rtt) = rtt.filter(|_| sample) {
