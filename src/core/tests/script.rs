@@ -47,7 +47,7 @@ fn ack_policy_immediate_acks_each_segment_at_once() {
 #[test]
 fn ack_policy_interval_acks_after_one_interval() {
     let timing = Timing::new(true, ms(20), None, CongestionControl::Disabled).unwrap();
-    let config = KcpConfig { ack_policy: AckPolicy::Interval, timing: timing, ..quiet() };
+    let config = KcpConfig { ack_policy: AckPolicy::Interval, timing, ..quiet() };
     let _ = script(&config)
         .at(ms(5))
         .recv(push(0, b"a").ts(7))
