@@ -47,7 +47,7 @@ fn cipher(algorithm: Algorithm) -> Cipher {
 /// Nonces: those of an endpoint where they can be reached, otherwise a counter.
 struct Nonces {
     #[cfg(feature = "_testkit")]
-    source: kcpx::fuzz::Nonces,
+    source: kcpx::fuzz::SocketNonces,
     #[cfg(not(feature = "_testkit"))]
     count: u64,
 }
@@ -56,7 +56,7 @@ impl Nonces {
     fn new() -> Self {
         Self {
             #[cfg(feature = "_testkit")]
-            source: kcpx::fuzz::Nonces::new(&[7; 32]),
+            source: kcpx::fuzz::SocketNonces::new(&[7; 32]),
             #[cfg(not(feature = "_testkit"))]
             count: 0,
         }
@@ -161,7 +161,7 @@ fn bare(c: &mut Criterion) {
         run(&mut group, &format!("{name} encrypt"), BATCH, || bare.encrypt(black_box(&mut slices)));
         run(&mut group, &format!("{name} decrypt"), 1, || bare.decrypt(black_box(slices[0])));
     }
-    let mut nonces = kcpx::fuzz::Nonces::new(&[7; 32]);
+    let mut nonces = kcpx::fuzz::SocketNonces::new(&[7; 32]);
     let mut packets = batch();
     let mut slices = slices(&mut packets);
     group.throughput(Throughput::Elements(BATCH as u64));

@@ -1,7 +1,7 @@
 //! Chat: lines travel in the stream, and who is there travels beside it.
 //!
 //! A line must arrive, and in order. That a guest is still there is said every second, and the
-//! next time will do if one is lost: such notices are out-of-band datagrams, which are neither
+//! next time will do if one is lost: such presence datagrams are out-of-band datagrams, which are neither
 //! retransmitted nor kept back behind lines that were lost. They share a header with FEC, so
 //! both sides have it on.
 //!
@@ -33,13 +33,13 @@ use tokio::time::{Instant, interval};
 /// Longest line in bytes, so that a client takes no more memory than that; longest name.
 const LINE: usize = 4_096;
 const NAME: usize = 32;
-/// Lines and notices that wait for one client at most.
+/// Lines and presence datagrams that wait for one client at most.
 const QUEUE: usize = 256;
-/// How often a client says that it is there, and the silence after which it counts as away.
+/// How often a client says that it is there, and after what time without it counts as away.
 const BEAT: Duration = Duration::from_secs(1);
 const AWAY: Duration = Duration::from_secs(5);
 
-/// Chat with lines in the stream and notices beside it; without a command, a room with two guests
+/// Chat with lines in the stream and presence datagrams beside it; without a command, a lobby with two guests
 /// in this process.
 #[derive(Parser)]
 struct Args {
@@ -49,13 +49,13 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Role {
-    /// The room: passes on what each client sends, until Ctrl-C
+    /// The lobby: passes on what each client sends, until Ctrl-C
     Server {
         /// Where to listen, as HOST:PORT; port 0 picks a free one
         #[arg(long, default_value = "127.0.0.1:4005")]
         listen: String,
     },
-    /// Joins the room: sends the lines of its input, prints what others send, until its input ends
+    /// Joins the lobby: sends the lines of its input, prints what others send, until its input ends
     Client {
         /// Where the server is, as HOST:PORT
         addr: String,
@@ -99,7 +99,7 @@ enum Post {
     /// With its newline.
     Line(String),
     /// From a client: it is there. To a client: the name of who is.
-    Notice(Bytes),
+    Presence(Bytes),
 }
 
 /// What the other side sends, whichever way it comes.
@@ -113,7 +113,7 @@ impl Inbox {
         Self { reader, partial: Vec::new() }
     }
 
-    /// The next line or notice; `None` when the other side has ended its stream. Cancel safe.
+    /// The next line or presence; `None` when the other side has ended its stream. Cancel safe.
     async fn next(&mut self) -> Result<Option<Post>> {
         loop {
             if let Some(end) = self.partial.iter().position(|byte| *byte == b'\n') {
@@ -124,10 +124,10 @@ impl Inbox {
             }
             ensure!(self.partial.len() <= LINE, "a line of more than {LINE} bytes");
             tokio::select! {
-                // Its error says that the connection has ended; how, the stream tells below,
+                // Its error says that the connection has ended; how, the stream says below,
                 // after its last lines.
-                notice = self.reader.recv_datagram() => if let Ok(notice) = notice {
-                    return Ok(Some(Post::Notice(notice)));
+                presence = self.reader.recv_datagram() => if let Ok(presence) = presence {
+                    return Ok(Some(Post::Presence(presence)));
                 },
                 ready = self.reader.readable() => ready?,
             }
@@ -145,45 +145,45 @@ impl Inbox {
         loop {
             match self.next().await?.context("the stream has ended")? {
                 Post::Line(line) => return Ok(line),
-                Post::Notice(_) => {}
+                Post::Presence(_) => {}
             }
         }
     }
 }
 
-/// Everyone in the room, by number.
+/// Everyone in the lobby, by number.
 #[derive(Default)]
-struct Room {
+struct Lobby {
     guests: Mutex<HashMap<u64, mpsc::Sender<Post>>>,
 }
 
-impl Room {
+impl Lobby {
     fn with<T>(&self, action: impl FnOnce(&mut HashMap<u64, mpsc::Sender<Post>>) -> T) -> T {
         action(&mut self.guests.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// To everyone but `from`. A guest whose queue is full misses a notice, but no line: rather
-    /// than that it has to leave, which the end of its queue tells it.
+    /// To everyone but `from`. A guest whose queue is full misses a presence, but no line: rather
+    /// than that it has to leave, which the end of its queue shows.
     fn post(&self, from: u64, post: &Post) {
         self.with(|guests| {
             guests.retain(|number, queue| {
                 let full = *number != from && queue.try_send(post.clone()).is_err();
-                !full || matches!(post, Post::Notice(_))
+                !full || matches!(post, Post::Presence(_))
             });
         });
     }
 }
 
 async fn serve(listener: &KcpListener) -> Result<()> {
-    let room = Arc::new(Room::default());
+    let lobby = Arc::new(Lobby::default());
     let mut guests = JoinSet::new();
     for number in 0.. {
         let (stream, peer) = listener.accept().await?;
         while guests.try_join_next().is_some() {}
-        let room = room.clone();
+        let lobby = lobby.clone();
         guests.spawn(async move {
-            let left = host(stream, number, &room).await;
-            room.with(|guests| guests.remove(&number));
+            let left = host(stream, number, &lobby).await;
+            lobby.with(|guests| guests.remove(&number));
             println!("{peer}: {}", left.map_or_else(|error| error.to_string(), |()| "left".into()));
         });
     }
@@ -191,15 +191,15 @@ async fn serve(listener: &KcpListener) -> Result<()> {
 }
 
 /// One guest, from its name to its end.
-async fn host(stream: KcpStream, number: u64, room: &Room) -> Result<()> {
+async fn host(stream: KcpStream, number: u64, lobby: &Lobby) -> Result<()> {
     let (reader, mut writer) = stream.into_split();
     let mut inbox = Inbox::new(reader);
     let name = inbox.line().await?.trim().to_owned();
     ensure!((1..=NAME).contains(&name.len()), "a name of {} bytes", name.len());
     let (queue, mut posts) = mpsc::channel(QUEUE);
-    room.with(|guests| guests.insert(number, queue));
-    room.post(number, &Post::Line(format!("* {name} joined\n")));
-    let here = Post::Notice(Bytes::from(name.clone()));
+    lobby.with(|guests| guests.insert(number, queue));
+    lobby.post(number, &Post::Line(format!("* {name} joined\n")));
+    let here = Post::Presence(Bytes::from(name.clone()));
     loop {
         tokio::select! {
             post = posts.recv() => match post {
@@ -208,14 +208,14 @@ async fn host(stream: KcpStream, number: u64, room: &Room) -> Result<()> {
             },
             received = inbox.next() => match received? {
                 Some(Post::Line(line)) => {
-                    room.post(number, &Post::Line(format!("{name}: {line}")));
+                    lobby.post(number, &Post::Line(format!("{name}: {line}")));
                 }
-                Some(Post::Notice(_)) => room.post(number, &here),
+                Some(Post::Presence(_)) => lobby.post(number, &here),
                 None => break,
             },
         }
     }
-    room.post(number, &Post::Line(format!("* {name} left\n")));
+    lobby.post(number, &Post::Line(format!("* {name} left\n")));
     writer.shutdown().await?;
     Ok(())
 }
@@ -223,11 +223,11 @@ async fn host(stream: KcpStream, number: u64, room: &Room) -> Result<()> {
 async fn deliver(writer: &mut OwnedWriteHalf, post: &Post) -> std::io::Result<()> {
     match post {
         Post::Line(line) => writer.write_all(line.as_bytes()).await,
-        Post::Notice(notice) => writer.send_datagram(notice),
+        Post::Presence(presence) => writer.send_datagram(presence),
     }
 }
 
-/// Joins the room at `addr`.
+/// Joins the lobby at `addr`.
 async fn join(addr: &str, name: &str) -> Result<(Inbox, OwnedWriteHalf)> {
     ensure!(
         (1..=NAME).contains(&name.len()) && !name.contains('\n'),
@@ -257,7 +257,7 @@ async fn talk(addr: &str, name: &str) -> Result<()> {
             },
             received = inbox.next() => match received? {
                 Some(Post::Line(line)) => print!("{line}"),
-                Some(Post::Notice(name)) => {
+                Some(Post::Presence(name)) => {
                     let name = String::from_utf8_lossy(&name).into_owned();
                     if seen.insert(name.clone(), Instant::now()).is_none() {
                         println!("* {name} is here");
@@ -273,12 +273,12 @@ async fn talk(addr: &str, name: &str) -> Result<()> {
             }
         }
     }
-    // The room has every line once this is done.
+    // The lobby has every line once this is done.
     writer.shutdown().await?;
     Ok(())
 }
 
-/// A room with two guests: a line of one reaches the other, and so does a notice.
+/// A lobby with two guests: a line of one reaches the other, and so does a presence.
 async fn demo() -> Result<()> {
     let listener = bind("127.0.0.1:0").await?;
     let addr = listener.local_addr()?.to_string();
@@ -288,7 +288,7 @@ async fn demo() -> Result<()> {
         let (mut bob, mut to_bob) = join(&addr, "bob").await?;
         let joined = alice.line().await?;
         ensure!(joined == "* bob joined\n", "alice read {joined:?}");
-        println!("a room at {addr}, with alice and bob");
+        println!("a lobby at {addr}, with alice and bob");
 
         to_bob.write_all(b"hello, alice\n").await?;
         let line = alice.line().await?;
@@ -297,13 +297,13 @@ async fn demo() -> Result<()> {
 
         // A datagram may be lost, so bob says it again until alice has heard it.
         let mut beat = interval(Duration::from_millis(20));
-        let notice = loop {
+        let presence = loop {
             tokio::select! {
                 received = alice.next() => break received?.context("the stream has ended")?,
                 _ = beat.tick() => to_bob.send_datagram(b"here")?,
             }
         };
-        ensure!(notice == Post::Notice(Bytes::from_static(b"bob")), "alice got {notice:?}");
+        ensure!(presence == Post::Presence(Bytes::from_static(b"bob")), "alice got {presence:?}");
         println!("beside it:          bob is here");
 
         to_bob.shutdown().await?;

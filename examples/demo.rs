@@ -253,9 +253,9 @@ fn save_picture(
         args.rtt, args.loss,
     );
     let link = Duration::from_millis(args.rtt);
-    let marks = [("link", link), ("p50", p50), ("p99", p99)];
+    let labels = [("link", link), ("p50", p50), ("p99", p99)];
     let longest = Duration::from_nanos(latencies.max());
-    let picture = chart::distribution((&title, &note, "messages"), latencies, longest, &marks);
+    let picture = chart::distribution((&title, &note, "messages"), latencies, longest, &labels);
     std::fs::write(&path, picture).with_context(|| format!("cannot write {}", path.display()))?;
     Ok(path)
 }

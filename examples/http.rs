@@ -1,6 +1,6 @@
 //! HTTP over KCP: an axum server and a hyper client.
 //!
-//! Neither knows that there is no TCP below: `axum::serve` takes a `KcpListener`, and hyper-util's
+//! Neither depends on TCP: `axum::serve` takes a `KcpListener`, and hyper-util's
 //! client a `KcpConnector`.
 //!
 //! ```sh

@@ -33,8 +33,8 @@ const GREETING: [u8; 64] = [7; 64];
 const AT_ONCE: usize = 256;
 /// Sockets that the client's connections share.
 const ENDPOINTS: usize = 4;
-/// How long the last acknowledgements and what follows them may take.
-const SETTLE: Duration = Duration::from_secs(3);
+/// How long the last acknowledgements and timers after them may take.
+const DRAIN: Duration = Duration::from_secs(3);
 /// With the defaults the rest lasts this long at least: two keepalive periods.
 const TWO_KEEPALIVES: u64 = 30;
 
@@ -122,7 +122,7 @@ async fn measure(args: &Args, defaults: bool, seconds: u64) -> Result<Measured> 
 
     println!("{}: connecting {} connections", name(defaults), args.connections);
     let mut streams = open(args, server.addr, config(defaults)).await?;
-    sleep(SETTLE).await;
+    sleep(DRAIN).await;
 
     println!("{}: resting for {seconds} s", name(defaults));
     let start = server.sample()?;

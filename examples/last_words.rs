@@ -1,4 +1,4 @@
-//! Sends a megabyte to a listener, and ends: what the end of a program must look like so that
+//! Sends a megabyte to a listener, and ends: how a program must end so that
 //! nothing is lost. KCP lives in the process; no kernel goes on sending when that is gone.
 //!
 //! ```sh

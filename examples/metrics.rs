@@ -108,8 +108,8 @@ async fn demo() -> Result<()> {
         let text = scrape(&http.to_string()).await?;
         let labels = format!("{{peer=\"{}\",conv=\"{}\"}}", peer(&stream)?, stream.conv());
         for (name, expected) in [
-            ("kcpx_connections".to_owned(), 1),
-            ("kcpx_opened_by_peers_total".to_owned(), 1),
+            ("kcpx_current_connections".to_owned(), 1),
+            ("kcpx_passive_opens_total".to_owned(), 1),
             (format!("kcpx_connection_received_bytes_total{labels}"), BYTES as u64),
             (format!("kcpx_connection_sent_bytes_total{labels}"), BYTES as u64),
         ] {
@@ -178,7 +178,7 @@ async fn serve(listener: &KcpListener, exporter: &Exporter) -> Result<()> {
     }
 }
 
-/// Through a shared reference, since the exporter looks at the same stream.
+/// Through a shared reference, since the exporter reads the same stream.
 async fn echo(stream: &KcpStream) -> std::io::Result<()> {
     let mut block = vec![0; BLOCK];
     loop {

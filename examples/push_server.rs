@@ -27,7 +27,7 @@ use tokio::time::interval;
 
 /// Ticks that wait for one subscriber before the oldest are lost to it.
 const QUEUE: usize = 256;
-/// Characters that follow the number of a tick, so that a subscriber can fall behind soon.
+/// Characters after the number of a tick, so that a subscriber can fall behind soon.
 const PADDING: usize = 1_000;
 
 /// One writer, many readers; without a command, a server and its clients in this process.

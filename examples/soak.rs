@@ -140,11 +140,11 @@ async fn cycles(count: u64, parallel: u64) -> anyhow::Result<()> {
 
 async fn cycle(client: &Endpoint, addr: SocketAddr) -> anyhow::Result<()> {
     let mut stream = client.connect(addr).await?;
-    stream.write_all(b"a question of some length, as they are").await?;
+    stream.write_all(b"a request of some length, as they are").await?;
     stream.shutdown().await?;
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).await?;
-    ensure!(answer == b"a question of some length, as they are", "another answer: {answer:?}");
+    ensure!(answer == b"a request of some length, as they are", "another answer: {answer:?}");
     Ok(())
 }
 

@@ -8,7 +8,7 @@
 //! cargo run --release --example tls
 //! ```
 //!
-//! or in two terminals; the server writes its certificate where the client looks for it:
+//! or in two terminals; the server writes its certificate where the client reads it:
 //!
 //! ```sh
 //! cargo run --release --example tls -- server --listen 127.0.0.1:4003

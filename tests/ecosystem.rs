@@ -39,7 +39,7 @@ async fn dialer() -> Endpoint {
     Endpoint::bind_with("127.0.0.1:0", config()).await.expect("an endpoint")
 }
 
-/// Waits until neither side knows of any connection.
+/// Waits until neither side has a connection.
 async fn none_left(one: &Endpoint, other: &Endpoint) {
     guarded(until(|| {
         one.stats().current_connections == 0 && other.stats().current_connections == 0
@@ -244,7 +244,7 @@ fn tls() -> TlsSides {
 
 #[test]
 fn listener_works_with_generic_tokio_util_code() {
-    /// Knows nothing of KCP.
+    /// Independent of KCP.
     async fn echo_once<L>(listener: &mut L) -> L::Addr
     where
         L: tokio_util::net::Listener<Io: Unpin>,

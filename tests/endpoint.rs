@@ -110,7 +110,7 @@ fn endpoints_connect_to_each_other_over_two_sockets() {
 }
 
 #[test]
-fn connect_with_a_chosen_conversation_id() {
+fn connect_with_a_chosen_conv() {
     on_both_runtimes(|| async {
         let listener = KcpListener::bind(LOCAL).await.unwrap();
         let addr = listener.local_addr().unwrap();
@@ -278,11 +278,11 @@ fn rebind_rejects_a_socket_that_cannot_reach_every_peer() {
 #[test]
 fn packet_filter_shares_the_port_with_another_protocol() {
     on_both_runtimes(|| async {
-        let (questions, mut asked) = mpsc::unbounded_channel();
+        let (requests, mut asked) = mpsc::unbounded_channel();
         let config = Config::new().packet_filter(move |from, datagram| {
             let ours = datagram.first() == Some(&0);
             if ours {
-                questions.send((from, datagram.to_vec())).unwrap();
+                requests.send((from, datagram.to_vec())).unwrap();
             }
             ours
         });
@@ -296,8 +296,8 @@ fn packet_filter_shares_the_port_with_another_protocol() {
         let (mut server, _) = listener.accept().await.unwrap();
         for round in 1..=10 {
             other.send_to(&[0, round], addr).await.unwrap();
-            let (from, question) = asked.recv().await.unwrap();
-            assert_eq!((from, question), (other.local_addr().unwrap(), vec![0, round]));
+            let (from, request) = asked.recv().await.unwrap();
+            assert_eq!((from, request), (other.local_addr().unwrap(), vec![0, round]));
             listener.endpoint().send_raw(from, &[0, round, round]).unwrap();
             let mut answer = [0; 10];
             let (len, from) = other.recv_from(&mut answer).await.unwrap();

@@ -67,8 +67,8 @@ fn shards_all_accept_and_serve() {
         for _ in 0..CLIENTS {
             let (mut stream, _) = listener.accept().await.unwrap();
             assert_eq!(stream.local_addr().unwrap(), addr);
-            // The endpoint of a stream is that of its socket alone. The first look at each tells
-            // the sockets apart by how many connections they have.
+            // The endpoint of a stream is that of its socket alone. At first use the sockets
+            // differ in how many connections they have.
             let endpoint = stream.endpoint();
             servers.spawn(async move {
                 let data = read(&mut stream, LEN).await;

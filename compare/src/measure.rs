@@ -23,8 +23,8 @@ const CLIENT_CPU: usize = 1;
 const PROMPT: Duration = Duration::from_secs(10);
 /// What a process may take to end.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
-/// After the work of `many`, until what follows it has passed too.
-const SETTLE: Duration = Duration::from_secs(1);
+/// After the work of `many`, until its last packets have passed too.
+const DRAIN: Duration = Duration::from_secs(1);
 const GIB: f64 = (1_u64 << 30) as f64;
 
 pub(crate) async fn all(args: &Args, mut json: Option<File>) -> anyhow::Result<Vec<Sample>> {
@@ -156,7 +156,7 @@ fn joined(
 
 /// The server after the work, and its CPU time per second while nothing happens.
 async fn rest(args: &Args, server: &mut Process) -> anyhow::Result<(Snapshot, f64)> {
-    sleep(SETTLE).await;
+    sleep(DRAIN).await;
     let start = server.ask().await?;
     sleep(Duration::from_secs(args.rest)).await;
     let end = server.ask().await?;
@@ -187,7 +187,7 @@ fn arguments(role: &str, case: Case) -> Vec<String> {
 /// A child, which is killed with its measurement if it does not end by itself.
 struct Process {
     child: Child,
-    questions: Option<ChildStdin>,
+    requests: Option<ChildStdin>,
     answers: Lines<BufReader<ChildStdout>>,
     pinned: bool,
 }
@@ -205,7 +205,7 @@ impl Process {
             .with_context(|| format!("cannot start {}", program.display()))?;
         let answers = child.stdout.take().context("a child without output")?;
         Ok(Self {
-            questions: child.stdin.take(),
+            requests: child.stdin.take(),
             answers: BufReader::new(answers).lines(),
             child,
             pinned: pin.holds(),
@@ -220,14 +220,14 @@ impl Process {
     }
 
     async fn ask(&mut self) -> anyhow::Result<Snapshot> {
-        let questions = self.questions.as_mut().context("asked after the end")?;
-        questions.write_all(b"\n").await.context("the server")?;
+        let requests = self.requests.as_mut().context("asked after the end")?;
+        requests.write_all(b"\n").await.context("the server")?;
         self.receive(PROMPT).await.context("the server")
     }
 
     /// The end of its input is the sign to end.
     async fn stop(mut self) {
-        self.questions = None;
+        self.requests = None;
         if timeout(EXIT_TIMEOUT, self.child.wait()).await.is_err() {
             // An error says that it has ended meanwhile.
             let _ = self.child.kill().await;

@@ -1,4 +1,4 @@
-//! What only the system knows.
+//! Counters of the system.
 
 use std::io;
 

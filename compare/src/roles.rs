@@ -70,7 +70,7 @@ fn report(what: &impl Serialize) -> anyhow::Result<()> {
     Ok(std::io::stdout().flush()?)
 }
 
-fn questions() -> Lines<BufReader<Stdin>> {
+fn requests() -> Lines<BufReader<Stdin>> {
     BufReader::new(stdin()).lines()
 }
 
@@ -93,8 +93,8 @@ async fn serve<A: Accept>(case: Case, listen: SocketAddr) -> anyhow::Result<()> 
         }
     };
     let answering = async {
-        let mut questions = questions();
-        while questions.next_line().await?.is_some() {
+        let mut requests = requests();
+        while requests.next_line().await?.is_some() {
             report(&Snapshot {
                 cpu_s: os::cpu_seconds()?,
                 rss_kib: os::resident_kib()?,
@@ -147,7 +147,7 @@ async fn work<C: Connect>(case: Case, server: SocketAddr, load: Load) -> anyhow:
     let (outcome, _streams) =
         done.with_context(|| format!("not done after {} s", limit.as_secs()))??;
     report(&outcome)?;
-    let mut questions = questions();
-    while questions.next_line().await?.is_some() {}
+    let mut requests = requests();
+    while requests.next_line().await?.is_some() {}
     end()
 }

@@ -25,8 +25,8 @@ const STYLE: &str = "
     .grid { stroke: #d9dee3 }
     .bar { fill: #2f81c7 }
     .curve { fill: none; stroke: #2f81c7; stroke-width: 1.5; stroke-linejoin: round }
-    .mark { stroke: #c2410c; stroke-width: 1.5; stroke-dasharray: 5 3 }
-    .mark-text { fill: #c2410c; font-weight: 600 }
+    .label { stroke: #c2410c; stroke-width: 1.5; stroke-dasharray: 5 3 }
+    .label-text { fill: #c2410c; font-weight: 600 }
     @media (prefers-color-scheme: dark) {
         text { fill: #e6edf3 }
         .page { fill: #0d1117 }
@@ -35,8 +35,8 @@ const STYLE: &str = "
         .grid { stroke: #2b333d }
         .bar { fill: #58a6ff }
         .curve { stroke: #58a6ff }
-        .mark { stroke: #f0883e }
-        .mark-text { fill: #f0883e }
+        .label { stroke: #f0883e }
+        .label-text { fill: #f0883e }
     }
 ";
 
@@ -91,17 +91,17 @@ impl Picture {
         self.line("axis", LEFT, bottom, RIGHT, bottom);
     }
 
-    /// Vertical lines through the plot. Labels of close marks go below each other, each beside its
+    /// Vertical lines through the plot. Labels of close labels go below each other, each beside its
     /// line.
-    fn marks(&mut self, marks: &[(&str, Duration)], x: impl Fn(f64) -> f64) {
-        for (index, (name, value)) in marks.iter().enumerate() {
+    fn labels(&mut self, labels: &[(&str, Duration)], x: impl Fn(f64) -> f64) {
+        for (index, (name, value)) in labels.iter().enumerate() {
             let value = millis(*value);
             let (at, level) = (x(value), TOP - 18.0 + 16.0 * index as f64);
-            self.line("mark", at, level - 11.0, at, BOTTOM);
+            self.line("label", at, level - 11.0, at, BOTTOM);
             let (anchor, beside) = if at > RIGHT - 120.0 { ("end", -6.0) } else { ("start", 6.0) };
             let digits = if value < 10.0 { 3 } else { 1 };
             let label = format!("{name} {value:.digits$} ms");
-            self.text("mark-text", anchor, at + beside, level, &label);
+            self.text("label-text", anchor, at + beside, level, &label);
         }
     }
 
@@ -193,12 +193,12 @@ const HEIGHT: f64 = 400.0;
 const BOTTOM: f64 = HEIGHT - 56.0;
 
 /// Draws how `durations` (nanoseconds, of things called `what`) are distributed up to `longest`,
-/// with a labelled line at each of `marks`, which are in ascending order.
+/// with a labelled line at each of `labels`, which are in ascending order.
 pub(crate) fn distribution(
     (title, note, what): (&str, &str, &str),
     durations: &Histogram<u64>,
     longest: Duration,
-    marks: &[(&str, Duration)],
+    labels: &[(&str, Duration)],
 ) -> String {
     let end = millis(longest).max(0.001);
     let width = round_step(end / 120.0);
@@ -238,7 +238,7 @@ pub(crate) fn distribution(
             BOTTOM - top,
         ));
     }
-    picture.marks(marks, x);
+    picture.labels(labels, x);
     picture.finish()
 }
 

@@ -18,30 +18,34 @@ type Row<Stats> = (&'static str, &'static str, Kind, fn(&Stats) -> u64);
 
 /// Names begin with `kcpx_`; counters are given `_total` by the encoder.
 const ENDPOINT: &[Row<EndpointStats>] = &[
-    ("connections", "Connections now open", Kind::Gauge, |s| s.current_connections),
-    ("opened_by_peers", "Connections opened by peers", Kind::Counter, |s| s.passive_opens),
-    ("opened_locally", "Connections opened locally", Kind::Counter, |s| s.active_opens),
+    ("current_connections", "Connections now open", Kind::Gauge, |s| s.current_connections),
+    ("passive_opens", "Connections opened by peers", Kind::Counter, |s| s.passive_opens),
+    ("active_opens", "Connections opened locally", Kind::Counter, |s| s.active_opens),
     ("received_datagrams", "Datagrams received", Kind::Counter, |s| s.received_datagrams),
     ("received_bytes", "Bytes received, headers included", Kind::Counter, |s| s.received_bytes),
     ("sent_datagrams", "Datagrams sent", Kind::Counter, |s| s.sent_datagrams),
     ("sent_bytes", "Bytes sent, headers included", Kind::Counter, |s| s.sent_bytes),
-    ("dropped_forged", "Dropped: wrong checksum or tag", Kind::Counter, |s| s.dropped_checksum),
+    ("dropped_checksum", "Dropped: wrong checksum or tag", Kind::Counter, |s| s.dropped_checksum),
     ("dropped_replayed", "Dropped: taken before", Kind::Counter, |s| s.dropped_replayed),
-    ("dropped_short", "Dropped: shorter than a segment", Kind::Counter, |s| s.dropped_truncated),
+    ("dropped_truncated", "Dropped: shorter than a segment", Kind::Counter, |s| {
+        s.dropped_truncated
+    }),
     ("dropped_malformed", "Dropped: no valid segment", Kind::Counter, |s| s.dropped_malformed),
-    ("dropped_unknown", "Dropped: of no connection", Kind::Counter, |s| s.dropped_no_connection),
-    ("refused_connections", "Refused: too many", Kind::Counter, |s| s.refused_max_connections),
+    ("dropped_no_connection", "Dropped: of no connection", Kind::Counter, |s| {
+        s.dropped_no_connection
+    }),
+    ("refused_max_connections", "Refused: too many", Kind::Counter, |s| s.refused_max_connections),
     ("refused_backlog", "Refused: not accepted in time", Kind::Counter, |s| s.refused_backlog),
-    ("refused_unvalidated", "Refused: too many unproved", Kind::Counter, |s| {
+    ("refused_max_unvalidated", "Refused: too many unvalidated", Kind::Counter, |s| {
         s.refused_max_unvalidated
     }),
-    ("refused_source", "Refused: too many of one source", Kind::Counter, |s| s.refused_per_ip),
-    ("unvalidated", "Connections whose peer is not validated yet", Kind::Gauge, |s| {
+    ("refused_per_ip", "Refused: too many of one source", Kind::Counter, |s| s.refused_per_ip),
+    ("unvalidated_connections", "Connections whose peer is not validated yet", Kind::Gauge, |s| {
         s.unvalidated_connections
     }),
-    ("receive_errors", "Receive errors ridden out", Kind::Counter, |s| s.recv_errors),
+    ("receive_errors", "Transient receive errors", Kind::Counter, |s| s.recv_errors),
     ("send_errors", "Send errors taken as loss", Kind::Counter, |s| s.send_errors),
-    ("fec_recovered", "Packets recovered by FEC", Kind::Counter, |s| s.fec.recovered_shards),
+    ("fec_recovered_shards", "Packets recovered by FEC", Kind::Counter, |s| s.fec.recovered_shards),
 ];
 
 /// The same, with the labels `peer` and `conv`.

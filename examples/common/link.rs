@@ -62,7 +62,7 @@ pub(crate) struct Link {
     /// Bytes per second that leave on each connection, headers included; 0 is no limit
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     ratelimit: u64,
-    /// Seconds of silence before a keepalive ping; 0 never sends one, and waits
+    /// Seconds without a datagram before a keepalive ping; 0 never sends one, and waits
     /// for ever
     #[arg(long, value_name = "SECONDS", default_value_t = 15,
         value_parser = value_parser!(u64).range(..=21_600))]

@@ -264,7 +264,7 @@ Workloads:
              before has ended.
   many       --connections of one socket begin at once; each sends 16 + --size bytes and reads
              --size bytes back. What has not finished after --seconds has failed.
-  idle       --connections send 64 bytes, read them back, and rest: 1 s to settle, then --seconds
+  idle       --connections send 64 bytes, read them back, and rest: 1 s to drain, then --seconds
              in which CPU time is measured.
   messages   After the same warm-up --size bytes are sent every --every ms and come back. Latency
              is that of the whole round trip; half of it approximates one way where both directions

@@ -11,7 +11,7 @@ use super::hash::pseudo_random;
 use super::wire::Role;
 
 /// Period in bytes of what is sent: a prime, so that no piece that is misplaced by
-/// whole writes or whole segments looks right.
+/// whole writes or whole segments compares equal.
 const PERIOD: usize = 65_521;
 
 /// How much is left to send: so many bytes, or until a time.

@@ -18,7 +18,7 @@ use super::report::{Client, Report, Server};
 use super::wire::{self, Answer, Ask, Header, Offer, Role, Sample};
 use super::{bulk, crowd, latency, system};
 
-/// How long the server may take to answer the first question, and one later.
+/// How long the server may take to answer the first request, and one later.
 const HELLO: Duration = Duration::from_secs(10);
 const ANSWER: Duration = Duration::from_secs(15);
 
@@ -186,7 +186,7 @@ impl Session {
         Ok(Some(Report::new(&self.plan, client, &server)))
     }
 
-    /// Ends what is left of the run, so that the server knows at once.
+    /// Ends what is left of the run, so that the server sees it at once.
     async fn close(&self) -> Result<()> {
         let ending = async {
             self.book.lock().await.control.shutdown().await?;

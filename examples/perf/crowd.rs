@@ -15,7 +15,7 @@ use super::wire::{HEADER, Role};
 
 /// Connections of `idle` that are being opened at the same time.
 const AT_ONCE: usize = 256;
-/// How long the last acknowledgements of `idle`, and what follows them, may take.
+/// How long the last acknowledgements of `idle`, and timers after them, may take.
 const DRAIN: Duration = Duration::from_secs(1);
 
 pub(crate) async fn many(session: &Session) -> Result<()> {

@@ -47,7 +47,7 @@ fn over_time(report: &Report) -> String {
 fn distribution(report: &Report) -> String {
     let latencies = &report.latencies;
     let at = |quantile| Duration::from_nanos(latencies.value_at_quantile(quantile));
-    let marks = [("p50", at(0.5)), ("p99", at(0.99)), ("p99.9", at(0.999))];
+    let labels = [("p50", at(0.5)), ("p99", at(0.99)), ("p99.9", at(0.999))];
     let (title, what) = match report.workload {
         Workload::Many => ("Time to the answer of connections that begin at once", "connections"),
         Workload::Messages => ("Round trips of messages at a steady rate", "messages"),
@@ -56,5 +56,5 @@ fn distribution(report: &Report) -> String {
     let (count, longest) = (latencies.len(), at(1.0).as_secs_f64() * 1e3);
     let beyond = count - latencies.count_between(0, latencies.value_at_quantile(0.999));
     let note = format!("{count} of them, {beyond} not shown, up to {longest:.3} ms");
-    chart::distribution((title, &note, what), latencies, at(0.999), &marks)
+    chart::distribution((title, &note, what), latencies, at(0.999), &labels)
 }

@@ -16,7 +16,7 @@ use super::wire::Sample;
 
 const GIB: f64 = (1_u64 << 30) as f64;
 
-/// What the client knows.
+/// What the client measured.
 pub(crate) struct Client {
     pub(crate) measured: Measured,
     /// Memory before there was anything of the run.

@@ -3,7 +3,7 @@
 //! Every stream begins with 16 bytes: `kpf1`, its role in one byte, three zeros, and in big-endian
 //! order the number of the run it belongs to. A run begins with a stream of the role `Control`, on
 //! which lines of JSON go back and forth: first the client's [`Offer`], then its [`Ask`]s, and the
-//! server's [`Answer`] to each. The streams that are measured follow, each in the role that says
+//! server's [`Answer`] to each. The measured streams come next, each in the role that says
 //! what the server does with it; they end with the end of the stream.
 
 use std::io::{Error, ErrorKind, Result};

@@ -24,7 +24,7 @@ impl Implementation {
     ///
     /// # Errors
     ///
-    /// When the implementation refuses the settings.
+    /// When the implementation rejects the settings.
     pub fn build(
         self,
         conv: u32,

@@ -83,7 +83,7 @@ impl CCore {
     ///
     /// # Errors
     ///
-    /// When it refuses them.
+    /// When it rejects them.
     pub fn new(conv: u32, settings: &Settings) -> anyhow::Result<Self> {
         let ticking = Ticking::new(settings);
         let mut sent = ticking.sent.clone();
@@ -151,7 +151,7 @@ impl RustPort {
     ///
     /// # Errors
     ///
-    /// When it refuses them.
+    /// When it rejects them.
     pub fn new(conv: u32, settings: &Settings) -> anyhow::Result<Self> {
         let ticking = Ticking { epoch: 0, ..Ticking::new(settings) };
         let mut kcp = match settings.mode {

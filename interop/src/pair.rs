@@ -89,7 +89,7 @@ pub struct Pair {
     apps: [App; 2],
 }
 
-/// Conversation id of every run.
+/// The conversation id of every run.
 pub const CONV: u32 = 0x1234_5678;
 
 impl Pair {
@@ -97,7 +97,7 @@ impl Pair {
     ///
     /// # Errors
     ///
-    /// When a side refuses its settings.
+    /// When a side rejects its settings.
     pub fn new(
         implementation: Implementation,
         (ours, theirs): (&Settings, &Settings),

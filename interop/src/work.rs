@@ -17,7 +17,7 @@ pub fn stream(rng: &mut Rng, total: usize) -> Vec<Vec<u8>> {
     writes
 }
 
-/// What messages look like.
+/// Sizes and number of messages.
 #[derive(Clone, Copy, Debug)]
 pub struct Messages {
     /// Bytes in all, at least.

@@ -27,7 +27,7 @@ impl Digits {
     }
 }
 
-/// Presets, senders, modes and how the other side is driven follow from the seed; windows,
+/// Presets, senders, modes and how the other side is driven are digits of the seed; windows,
 /// policies, clocks, data and the path's mischief are drawn.
 fn matrix_case(implementation: Implementation, loss: u8, seed: u64) -> anyhow::Result<()> {
     let mut digits = Digits(seed);
@@ -135,7 +135,7 @@ fn different_mtus_deliver_everything() {
 fn message_beyond_receive_memory_is_a_protocol_violation() {
     each("message_beyond_receive_memory_is_a_protocol_violation", 0..6, |seed| {
         let mut digits = Digits(seed);
-        // Our own sender would not even start, it knows the window.
+        // Our own sender would not even start, the window is advertised.
         let implementation = digits.pick([Implementation::C, Implementation::Rust]);
         let path = digits.pick([Path::CLEAN, Path::lossy(5)]);
         let mut rng = Rng::new(seed);

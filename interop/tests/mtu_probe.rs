@@ -40,7 +40,7 @@ fn push(sn: u32, data: &[u8]) -> Vec<u8> {
     segment(Command::Push, (Sn(sn), Ts(1)), Sn(0), data)
 }
 
-/// Whether the probe was answered, and the question for the window.
+/// Whether the probe was answered, and the window probe.
 fn answers<'a>(datagrams: impl IntoIterator<Item = &'a Vec<u8>>) -> (bool, bool) {
     let mut seen = (false, false);
     for datagram in datagrams {

@@ -166,19 +166,19 @@ async fn message_mode_of_tokio_kcp_is_read_as_a_stream() {
     .await;
 }
 
-/// Question and answer: nothing waits for company.
+/// Requests and responses: no datagram waits for more data.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn small_messages_are_echoed_both_ways() {
     async fn request_and_response_round_trips_complete(
         stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     ) {
         for seed in 0..200 {
-            let question = random_bytes(seed, 64);
-            stream.write_all(&question).await.unwrap();
+            let request = random_bytes(seed, 64);
+            stream.write_all(&request).await.unwrap();
             stream.flush().await.unwrap();
             let mut answer = [0; 64];
             stream.read_exact(&mut answer).await.unwrap();
-            assert_eq!(question, answer);
+            assert_eq!(request, answer);
         }
     }
     within_deadline(async {

@@ -2,7 +2,7 @@
 //!
 //! It owns the packets that are under way. Time is an argument, counted from any fixed moment, and
 //! the random numbers come from a seed, so the same packets at the same times have the same fate
-//! whatever carries them. It knows neither clocks nor devices.
+//! whatever carries them. It uses neither clocks nor devices.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -123,7 +123,7 @@ pub struct Counts {
     pub late: u64,
     /// Packets lost since the relay was out of memory or could not send them. Not what was asked for:
     /// a measurement with any of these does not count.
-    pub no_room: u64,
+    pub relay_drops: u64,
 }
 
 /// One direction.
@@ -133,7 +133,7 @@ pub struct Link {
     rng: ChaCha8Rng,
     /// When the packets in the bottleneck's queue will have left it.
     departures: VecDeque<Duration>,
-    flying: BinaryHeap<Reverse<Flight>>,
+    flying: BinaryHeap<Reverse<InFlight>>,
     free: usize,
     sequence: u64,
     counts: Counts,
@@ -141,7 +141,7 @@ pub struct Link {
 
 /// A packet on its way: the first to arrive is the smallest, among equals the first sent.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Flight {
+struct InFlight {
     due: Duration,
     sequence: u64,
     packet: Vec<u8>,
@@ -197,7 +197,7 @@ impl Link {
         if self.next_due()? > now {
             return None;
         }
-        let Reverse(Flight { due, packet, .. }) = self.flying.pop()?;
+        let Reverse(InFlight { due, packet, .. }) = self.flying.pop()?;
         self.counts.late += u64::from(now - due > LATE);
         self.free += packet.len();
         self.counts.delivered += 1;
@@ -221,7 +221,7 @@ impl Link {
     pub fn refused(&mut self, len: usize) {
         self.counts.delivered -= 1;
         self.counts.delivered_bytes -= len as u64;
-        self.counts.no_room += 1;
+        self.counts.relay_drops += 1;
     }
 
     /// When a packet sent at `now` has left the bottleneck; `None` when its queue is full.
@@ -243,13 +243,13 @@ impl Link {
 
     fn fly(&mut self, due: Duration, packet: &[u8]) {
         let Some(free) = self.free.checked_sub(packet.len()) else {
-            self.counts.no_room += 1;
+            self.counts.relay_drops += 1;
             return;
         };
         self.free = free;
         self.sequence += 1;
         let (sequence, packet) = (self.sequence, packet.to_vec());
-        self.flying.push(Reverse(Flight { due, sequence, packet }));
+        self.flying.push(Reverse(InFlight { due, sequence, packet }));
     }
 
     fn chance(&mut self, percent: f64) -> bool {

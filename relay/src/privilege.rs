@@ -11,7 +11,7 @@ use nix::unistd::{getegid, geteuid};
 /// Lets a process that is not root make network namespaces, by a user namespace of its own. Does
 /// nothing for root.
 ///
-/// Call it first in `main`: the system refuses it once there are other threads.
+/// Call it first in `main`: the system rejects it once there are other threads.
 ///
 /// # Errors
 ///
@@ -22,9 +22,9 @@ pub fn allow() -> anyhow::Result<()> {
         return Ok(());
     }
     unshare(CloneFlags::CLONE_NEWUSER).context(
-        "without root this needs a user namespace, which the system refuses: run it as root",
+        "without root this needs a user namespace, which the system denies: run it as root",
     )?;
-    // Each keeps its number, so that files look as before. A group may be mapped only after
+    // Each keeps its number, so that owners of files stay. A group may be mapped only after
     // changes of groups are forbidden.
     let write = |file: &str, text: String| {
         fs::write(format!("/proc/self/{file}"), text)

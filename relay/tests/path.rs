@@ -106,7 +106,7 @@ fn loss_follows_the_seed_and_delay_is_kept() {
     assert_eq!((down.packets, down.lost), (there.len() as u64, lost(there.len(), back.len())));
     // Four bytes, and the headers of UDP and IP.
     assert_eq!((up.bytes, down.delivered_bytes), (up.packets * 32, back.len() as u64 * 32));
-    assert_eq!((up.no_room, down.no_room), (0, 0));
+    assert_eq!((up.relay_drops, down.relay_drops), (0, 0));
     for end in [path.server(), path.client()] {
         assert_eq!(end.kernel().expect("the kernel's counters"), Default::default());
     }
@@ -148,7 +148,7 @@ fn commands_run_at_their_end_of_independent_paths() {
         String::from_utf8(output.stdout).expect("text")
     };
     for end in [first.server(), first.client(), second.server(), second.client()] {
-        // The namespace knows the way to the other end, and no other.
+        // The namespace has a route to the other end, and no other.
         let routes = devices(end);
         assert_eq!(routes.lines().count(), 2, "{routes}");
         assert!(routes.contains("00004D0A") || routes.contains("0A4D0000"), "{routes}");

@@ -314,7 +314,7 @@ impl World {
             // A connection that was not accepted has written nothing.
             let (written, closed) = written.copied().unwrap_or((0, true));
             if got.is_empty() {
-                assert!(closed && end.read == written, "a stream cut short looks complete");
+                assert!(closed && end.read == written, "a truncated stream ends with EOF");
                 return;
             }
             for byte in got {

@@ -167,7 +167,7 @@ impl Path {
 
     fn input(&mut self, packet: &[u8]) {
         self.longest = self.longest.max(packet.len());
-        // Under a layout that is not the sender's, noise may look like a datagram.
+        // Under a layout that is not the sender's, noise may parse as a datagram.
         let honest = !self.tainted;
         let mut layouts = vec![self.decoder.layout()];
         let mut unknown = 0;

@@ -233,7 +233,7 @@ fn message(pair: &mut Pair, side: usize, choices: &mut Choices<'_>) {
     }
 }
 
-/// Bytes that need not even look like a datagram.
+/// Bytes that need not even parse as a datagram.
 fn raw(pair: &mut Pair, side: usize, choices: &mut Choices<'_>) {
     pair.tainted = true;
     let len = usize::from(choices.byte()).min(choices.0.len());

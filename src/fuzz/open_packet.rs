@@ -35,9 +35,9 @@ impl fmt::Debug for Bare {
 
 /// The nonces of one socket, and what recognises them.
 #[derive(Debug)]
-pub struct Nonces(NonceSecret, NonceSource);
+pub struct SocketNonces(NonceSecret, NonceSource);
 
-impl Nonces {
+impl SocketNonces {
     /// From a secret.
     #[must_use]
     pub fn new(random: &[u8; 32]) -> Self {

@@ -1,6 +1,6 @@
 //! One-way link model: loss, delay, jitter, reordering, duplication, corruption, rate and MTU.
 //!
-//! Time is an argument, and what becomes of a datagram follows from the seed, its rank, its length
+//! Time is an argument, and what becomes of a datagram depends on the seed, its rank, its length
 //! and the time alone: no I/O, no clock. So the model serves a pair of state machines, endpoints
 //! on simulated sockets, and the cores of other implementations alike.
 //!
@@ -148,7 +148,7 @@ pub enum Damage {
     Flip(u64),
     /// Truncated to this many bytes.
     Cut(usize),
-    /// The first bytes of the datagram, this many, follow it once more.
+    /// The first bytes of the datagram, this many, are appended once more.
     Join(usize),
 }
 

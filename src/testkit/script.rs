@@ -28,7 +28,7 @@ use crate::core::segment::{self, Command, ControlType, HEADER_LEN, Header, Segme
 use crate::core::seq::{Sn, Ts};
 use crate::error::ConnectionError;
 
-/// Conversation id of every script.
+/// The conversation id of every script.
 pub const CONV: u32 = 0x1122_3344;
 /// Receive window that the scripted peer advertises unless a segment says otherwise, in segments.
 pub const PEER_WINDOW: u16 = 128;
@@ -302,7 +302,7 @@ impl Script {
         self.recv(ack(last.sn.0).ts(last.ts.0).una(una))
     }
 
-    /// The next segment leaves now, and looks like `want`.
+    /// The next segment leaves now, and matches `want`.
     #[must_use]
     #[track_caller]
     pub fn expect(mut self, want: Segment) -> Self {

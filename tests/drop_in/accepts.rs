@@ -11,7 +11,7 @@ use crate::transport::{Listener, Stream, Transport};
 behaviours!(
     accept_in_several_tasks,
     accept_by_polling,
-    accept_knows_the_peer,
+    accept_returns_the_peer_address,
     accept_of_a_silent_client,
     accept_after_the_client_is_gone,
     server_speaks_first,
@@ -60,7 +60,7 @@ async fn accept_by_polling<T: Transport>() -> Observation {
     text(&mut accepted.unwrap().0, 4).await
 }
 
-async fn accept_knows_the_peer<T: Transport>() -> Observation {
+async fn accept_returns_the_peer_address<T: Transport>() -> Observation {
     let listener = T::bind().await;
     let addr = listener.local_addr().unwrap();
     let (client, accepted) = tokio::join!(T::connect(addr), listener.accept());

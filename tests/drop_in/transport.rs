@@ -26,7 +26,7 @@ pub(crate) trait Transport: Sized + 'static {
     fn connect_hastily(addr: SocketAddr) -> impl Future<Output = Result<Self::Stream>> + Send;
     /// A connection with every setting as it is by default.
     fn connect_plainly(addr: SocketAddr) -> impl Future<Output = Result<Self::Stream>> + Send;
-    /// Waits until the listener knows of a connection.
+    /// Waits until the listener has a connection.
     fn known(stream: &Self::Stream) -> impl Future<Output = Result<()>> + Send;
     /// Waits until the socket at an address is gone whose last connection was dropped, where a
     /// process has anything to do with that.

@@ -190,7 +190,7 @@ fn metrics_example_counts_the_echo_traffic() {
             let line = line.unwrap_or_else(|| panic!("no {name} in {text}"));
             line.rsplit(' ').next().unwrap().parse::<f64>().expect("a number")
         };
-        assert_eq!(value("kcpx_connections ", ""), 1.0);
+        assert_eq!(value("kcpx_current_connections ", ""), 1.0);
         assert_eq!(value("kcpx_connection_received_bytes_total{", &labels), 5_000.0);
         assert_eq!(value("kcpx_connection_sent_bytes_total{", &labels), 5_000.0);
         assert!(value("kcpx_received_bytes_total ", "") > 5_000.0);

@@ -110,7 +110,7 @@ fn read_series(path: &Path) -> Vec<Vec<String>> {
     rows
 }
 
-/// Takes the file away, after a look at whether it is a picture whose elements are all closed.
+/// Takes the file away, after checking that it is a picture whose elements are all closed.
 #[track_caller]
 fn read_picture(path: &Path) -> String {
     let text = std::fs::read_to_string(path).expect("a picture");

@@ -44,7 +44,7 @@ impl Tunnel {
     }
 }
 
-/// A web server on TCP that knows nothing of KCP.
+/// A web server on TCP, independent of KCP.
 async fn web_server() -> SocketAddr {
     let chunks = || {
         let chunks = (0..CHUNKS).map(|seed| Ok::<_, Infallible>(Bytes::from(bytes(seed, CHUNK))));
@@ -110,24 +110,24 @@ fn proxy_concurrent_uploads_arrive_unchanged() {
 }
 
 /// The end of each direction passes through by itself: the answer comes after the end of the
-/// question.
+/// request.
 #[test]
 fn proxy_forwards_half_closed_connections() {
     let test = async {
         let service = TcpListener::bind(ANYWHERE).await.unwrap();
         let tunnel = Tunnel::new(service.local_addr().unwrap(), &["--key", "a passphrase"]);
-        let question = bytes(1, 300_000);
+        let request = bytes(1, 300_000);
         let server = async {
             let (mut tcp, _) = service.accept().await.expect("a connection");
             let mut got = Vec::new();
-            tcp.read_to_end(&mut got).await.expect("the end of the question");
-            assert_same(&got, &question);
+            tcp.read_to_end(&mut got).await.expect("the end of the request");
+            assert_same(&got, &request);
             tcp.write_all(&bytes(2, 200_000)).await.expect("capacity");
             tcp.shutdown().await.expect("an end");
         };
         let client = async {
             let mut tcp = TcpStream::connect(tunnel.addr).await.expect("a connection");
-            tcp.write_all(&question).await.expect("capacity");
+            tcp.write_all(&request).await.expect("capacity");
             tcp.shutdown().await.expect("an end");
             let mut answer = Vec::new();
             tcp.read_to_end(&mut answer).await.expect("the end of the answer");
@@ -163,7 +163,7 @@ fn proxy_forwards_a_server_that_sends_first() {
     two_threads().block_on(guarded(test));
 }
 
-/// What is cut short must not look complete.
+/// A truncated stream must not end with EOF.
 #[test]
 fn proxy_forwards_a_reset_of_the_service() {
     let test = async {

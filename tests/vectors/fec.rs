@@ -43,7 +43,7 @@ impl Rng {
     }
 }
 
-/// A data packet of the encoder, and the parity packets that follow it.
+/// A data packet of the encoder, and the parity packets after it.
 fn seal(encoder: &mut FecEncoder, now: Instant, payload: &[u8]) -> (Vec<u8>, Vec<Vec<u8>>) {
     let mut packet = vec![0; HEADER_LEN];
     packet.extend_from_slice(payload);

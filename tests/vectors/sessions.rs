@@ -139,7 +139,7 @@ fn replay(session: &Session, from: &str, mode: Mode) -> Option<(Chunks, Chunks)>
     Some((chunks, recovered))
 }
 
-/// Everything that leaves is of the four commands that every make knows.
+/// Everything that leaves is of the four commands of every implementation.
 fn check_answers(kcp: &mut Kcp, now: Instant) {
     let mut answer = Vec::new();
     while kcp.poll_transmit(now, &mut answer).is_some() {

@@ -33,7 +33,7 @@ fn default_conditions_only_delay() {
     let counts = link.counts();
     assert_eq!((counts.packets, counts.bytes), (1_000, 100_000));
     assert_eq!((counts.delivered, counts.delivered_bytes), (1_000, 100_000));
-    assert_eq!(counts.lost + counts.queue_dropped + counts.no_room, 0);
+    assert_eq!(counts.lost + counts.queue_dropped + counts.relay_drops, 0);
 }
 
 #[test]
@@ -143,16 +143,16 @@ fn full_memory_drops_packets_and_counts_them() {
     for number in 0..5 {
         link.push(Duration::ZERO, &numbered(number));
     }
-    assert_eq!((link.flying.len(), link.counts().no_room), (2, 3));
+    assert_eq!((link.flying.len(), link.counts().relay_drops), (2, 3));
     // What leaves frees memory.
     assert!(link.pop_due(25 * MS).is_some());
     link.push(25 * MS, &numbered(9));
-    assert_eq!((link.flying.len(), link.counts().no_room), (2, 3));
+    assert_eq!((link.flying.len(), link.counts().relay_drops), (2, 3));
 
     let packet = link.pop_due(25 * MS).expect("the second packet");
     link.refused(packet.len());
     let counts = link.counts();
-    assert_eq!((counts.delivered, counts.delivered_bytes, counts.no_room), (1, 100, 4));
+    assert_eq!((counts.delivered, counts.delivered_bytes, counts.relay_drops), (1, 100, 4));
 }
 
 #[test]

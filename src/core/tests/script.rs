@@ -133,7 +133,7 @@ fn unanswered(config: &KcpConfig, at: [u64; 8]) {
 
 #[test]
 fn rto_is_200_ms_before_the_first_sample_and_grows_by_half_of_it() {
-    // From 2 s of silence on the PTO back-off doubles the wait instead.
+    // From 2 s without an answer on the PTO back-off doubles the wait instead.
     unanswered(&quiet(), [0, 200, 500, 900, 1_400, 2_000, 2_700, 3_500]);
 }
 

@@ -26,7 +26,7 @@ fn loss_rate_matches_uniform_and_gilbert_elliott_settings() {
     assert!((88_000..92_000).contains(&all.len()), "{}", all.len());
     assert_eq!(stats.lost + all.len() as u64, 100_000);
     let runs = all.windows(2).filter(|pair| pair[1].0 > pair[0].0 + 1).count() as u64;
-    assert!((9..14).contains(&(stats.lost / runs)), "runs of {}", stats.lost / runs);
+    assert!((9..14).contains(&(stats.lost / runs)), "bursts of {}", stats.lost / runs);
 }
 
 #[test]

@@ -19,8 +19,8 @@ const LINES: usize = 1_000;
 const LINE: u64 = 64 * 1024;
 /// How long a server has to end by itself.
 const GRACE: Duration = Duration::from_secs(1);
-/// Between two looks at a child.
-const LOOK: Duration = Duration::from_millis(5);
+/// Between two polls of a child.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A command that is killed when this goes, however that happens.
 #[derive(Debug)]
@@ -81,7 +81,7 @@ impl Running {
             if Instant::now() >= deadline {
                 return Ok(None);
             }
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 
@@ -97,7 +97,7 @@ impl Running {
             // A grandchild that lives on may hold the output open: it is not waited for.
             let deadline = Instant::now() + GRACE;
             while !reader.is_finished() && Instant::now() < deadline {
-                thread::sleep(LOOK);
+                thread::sleep(POLL_INTERVAL);
             }
             if reader.is_finished() { reader.join().ok() } else { None }
         });

@@ -69,8 +69,8 @@ pub(crate) fn run(run: &Run) -> anyhow::Result<ExitCode> {
         output,
     };
     let (client_to_server, server_to_client) = (path.client_to_server()?, path.server_to_client()?);
-    let own_losses = client_to_server.no_room
-        + server_to_client.no_room
+    let own_losses = client_to_server.relay_drops
+        + server_to_client.relay_drops
         + at_server.device_drops
         + at_client.device_drops;
     let report = Report {
