@@ -289,23 +289,17 @@ impl Config {
 impl Config {
     /// Bytes that FEC and the cipher add to each KCP datagram.
     pub(crate) fn overhead(&self) -> usize {
+        let (cipher, fec_header) = self.overheads();
+        usize::from(cipher) + usize::from(fec_header)
+    }
+
+    /// The same apart: bytes of the cipher, in both directions, and of the FEC header.
+    pub(crate) fn overheads(&self) -> (u16, u16) {
         let cipher = self.cipher.overhead();
-        cipher.header_len
-            + cipher.trailer_len
-            + if self.fec.is_some() { fec::HEADER_LEN } else { 0 }
+        let bytes = |len: usize| u16::try_from(len).unwrap_or(u16::MAX);
+        let fec_header = if self.fec.is_some() { fec::HEADER_LEN } else { 0 };
+        (bytes(cipher.header_len + cipher.trailer_len), bytes(fec_header))
     }
-
-    /// The settings of the state machine, whose datagrams leave room for that.
-    pub(crate) fn core(&self) -> KcpConfig {
-        let mut kcp = self.kcp.clone();
-        kcp.mtu = core_mtu(kcp.mtu, self.overhead());
-        kcp
-    }
-}
-
-/// The largest KCP datagram where the stages add `overhead` bytes to make one of `mtu`.
-pub(crate) fn core_mtu(mtu: u16, overhead: usize) -> u16 {
-    mtu.saturating_sub(u16::try_from(overhead).unwrap_or(u16::MAX))
 }
 
 /// Zero names no conversation.

@@ -9,5 +9,7 @@
 //! a process-wide pool behind a `Mutex`, which is held for a push or a pop.
 
 pub use crate::core::connection::{Kcp, PacketType, Seed, SendMessageError, Transmitted};
+pub use crate::core::path::amplification::SendBudget;
+pub use crate::core::path::validation::{PathChallenge, PathValidation};
 pub use crate::core::segment::{self, Command, ControlType, Header, InputError, Segments};
 pub use crate::core::seq::{self, Sn, Ts};

@@ -15,7 +15,7 @@ mod congestion;
 pub(crate) mod connection;
 mod keepalive;
 pub(crate) mod open;
-mod path;
+pub(crate) mod path;
 mod recovery;
 mod recv;
 mod reset;

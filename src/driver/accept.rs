@@ -60,7 +60,9 @@ impl<S: Socket> Driver<S> {
         opening: Option<InitialHash>,
     ) -> io::Result<Arc<Shared>> {
         let seed = Seed { ts_epoch: self.rng.next_u32(), cookie_seed: self.rng.next_u64() };
-        let mut kcp = Kcp::new(key.1, &self.core, now, seed)?;
+        let mut kcp = Kcp::new(key.1, &self.config.kcp, now, seed)?;
+        let (cipher, fec_header) = self.config.overheads();
+        kcp.set_overhead(cipher, fec_header)?;
         // The side that opened the connection pings later, so that one side pings and not both. A
         // server with many connections opened few of them, and its pings leave in coalesced turns.
         if opening.is_none() {

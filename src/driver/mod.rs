@@ -44,7 +44,7 @@ use rand_core::{Rng, SeedableRng};
 use slab::Slab;
 use tokio::sync::oneshot;
 
-use crate::config::{Config, KcpConfig, Setting};
+use crate::config::{Config, Setting};
 use crate::driver::connect_pacer::ConnectPacer;
 use crate::driver::connection::Conn;
 use crate::driver::demux::Demux;
@@ -87,8 +87,6 @@ pub(crate) enum Turn {
 pub(crate) struct Driver<S> {
     socket: S,
     config: Config,
-    /// Configuration of the state machines: datagram sizes are without FEC and cipher overhead.
-    core: KcpConfig,
     mailbox: Arc<Mailbox>,
     /// Where passively opened connections are queued; `None` until the first `listen`.
     accept: Option<Arc<AcceptQueue>>,
@@ -155,7 +153,6 @@ impl<S: Socket> Driver<S> {
         mailbox.set_local(socket.local_addr()?);
         Ok(Self {
             socket,
-            core: config.core(),
             peers: PeerTable::new(&config),
             codec: PacketCodec::new(&config, secret),
             initial_nonces: Arc::new(Mutex::new(ReplayFilter::of_initials())),

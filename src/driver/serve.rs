@@ -152,7 +152,7 @@ impl<S: Socket> Driver<S> {
     fn on_message_too_big(&mut self, dst: SocketAddr, size: usize) {
         for slot in self.peers.slots(dst) {
             if let Some(conn) = self.conns.get_mut(slot) {
-                conn.lower_mtu(size);
+                conn.on_message_too_big(size);
             }
         }
     }

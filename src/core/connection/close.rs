@@ -191,7 +191,7 @@ impl Kcp {
         let is_recent = (0..=RESET_LIFETIME.cast_signed()).contains(&age);
         let valid = (is_recent && self.send.has_sent(&self.clock, sn, ts))
             || self.keepalive.is_recent_ping(now, (sn, ts))
-            || self.send.path.has_asked(now, (sn, ts));
+            || self.send.path.is_recent_ping(now, (sn, ts));
         if valid {
             self.close_reason.get_or_insert(ConnectionError::Reset);
             self.close_state.on_reset(sn, ts);

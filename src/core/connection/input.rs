@@ -61,6 +61,7 @@ impl Kcp {
         {
             self.keepalive.request_ping(now);
         }
+        self.on_amplification_input(datagram.len(), origin == PacketType::Regular);
         self.update_timers(now);
         Ok(())
     }
@@ -95,7 +96,7 @@ impl Kcp {
                     }
                     self.on_pong(pong.state_lost, header.una);
                 }
-                None if is_regular && self.on_path_answer(now, &header) => {}
+                None if is_regular && self.on_mtu_probe_ack(now, &header) => {}
                 None => self.stats.invalid_acks += 1,
             }
         }

@@ -18,6 +18,7 @@ mod mtu;
 mod open;
 mod out_of_band;
 pub(crate) mod output;
+mod path;
 mod timers;
 
 use std::num::NonZeroU64;
@@ -33,6 +34,8 @@ use crate::core::close::CloseState;
 use crate::core::congestion::rate_limiter::RateLimiter;
 use crate::core::keepalive::Keepalive;
 use crate::core::open::{Establishment, PeerState};
+use crate::core::path::amplification::Amplification;
+use crate::core::path::validation::PathValidator;
 use crate::core::recv::pending_acks::PendingAcks;
 use crate::core::recv::receiver::Receiver;
 use crate::core::send::sender::Sender;
@@ -88,8 +91,6 @@ pub struct Kcp {
     conv: u32,
     clock: Clock,
     mode: Mode,
-    /// Largest datagram that is wanted, in bytes; the path may carry less.
-    mtu: usize,
     interval: Duration,
     ack_policy: AckPolicy,
     write_policy: WritePolicy,
@@ -97,6 +98,11 @@ pub struct Kcp {
     recv: Receiver,
     pub(super) acks: PendingAcks,
     keepalive: Keepalive,
+    amplification: Amplification,
+    path_validator: PathValidator,
+    /// Bytes that cipher and FEC header add to each datagram sent, and the cipher to each received.
+    sent_overhead: u16,
+    received_overhead: u16,
     pacer: RateLimiter,
     /// When something could last leave.
     last_poll_transmit: Micros,
@@ -141,7 +147,6 @@ impl Kcp {
             conv,
             clock: Clock::new(now, seed.ts_epoch),
             mode: config.mode,
-            mtu: usize::from(config.mtu),
             interval: config.timing.interval,
             ack_policy: config.ack_policy,
             write_policy: config.write_policy,
@@ -149,6 +154,10 @@ impl Kcp {
             recv: Receiver::new(config, sn),
             acks: PendingAcks::default(),
             keepalive: Keepalive::new(config, Micros(0), seed.cookie_seed),
+            amplification: Amplification::Unlimited,
+            path_validator: PathValidator::default(),
+            sent_overhead: 0,
+            received_overhead: 0,
             pacer,
             last_poll_transmit: Micros(0),
             window_update_pending: false,
@@ -302,12 +311,6 @@ impl Kcp {
         self.keepalive.defer();
     }
 
-    /// Asks the peer for a proof that it is there, with the next transmission and then each second
-    /// until there is one.
-    pub fn start_validation(&mut self, now: Instant) {
-        self.keepalive.start_validation(self.clock.at(now));
-    }
-
     // ----- state -----
 
     /// Whether everything sent is acknowledged cumulatively and nothing waits.
@@ -404,7 +407,7 @@ impl Kcp {
     ///
     /// When it is outside 25 to 65,507.
     pub fn set_mtu(&mut self, mtu: u16) -> Result<(), ConfigError> {
-        config::check_mtu(mtu, 0)?;
+        config::check_mtu(mtu, usize::from(self.sent_overhead))?;
         self.apply(Setting::Mtu(mtu));
         Ok(())
     }
@@ -433,8 +436,7 @@ impl Kcp {
                 self.flush();
             }
             Setting::Mtu(mtu) => {
-                self.mtu = usize::from(mtu);
-                self.send.path.on_resized();
+                self.send.path.on_max_mtu_changed(mtu);
                 self.update_mss();
             }
             Setting::RateLimit(rate) => self.pacer.set_rate(rate),

@@ -1,31 +1,90 @@
-//! Path MTU discovery of a connection.
+//! Path MTU discovery of a connection (DPLPMTUD, RFC 8899): MTU probes in and out, `EMSGSIZE`, and
+//! the segment size that follows. The state machine is [`MtuDiscovery`].
+//!
+//! [`MtuDiscovery`]: crate::core::path::mtu::MtuDiscovery
 
 use super::Kcp;
+use crate::config;
 use crate::core::clock::Micros;
 use crate::core::segment::{Command, HEADER_LEN, Header};
-use crate::error::ConnectionError;
+use crate::error::{ConfigError, ConnectionError};
 
-/// Path probes.
+/// Datagram sizes.
 impl Kcp {
-    /// Whether someone should see to it that datagrams may be fragmented on their way.
-    pub(crate) fn needs_ip_fragmentation(&self) -> bool {
+    /// Largest datagram that is sent now, in bytes. At most the configured MTU less the
+    /// [overhead](Kcp::set_overhead), and less where the path does not carry that.
+    #[doc(alias = "PMTUD")]
+    #[doc(alias = "DPLPMTUD")]
+    #[must_use]
+    pub fn current_mtu(&self) -> usize {
+        HEADER_LEN + self.send.mss()
+    }
+
+    /// Largest UDP payload wanted, in bytes: as configured, or what `EMSGSIZE` left of it.
+    pub(crate) fn max_mtu(&self) -> u16 {
+        self.send.path.max_mtu()
+    }
+
+    /// Sets the bytes that the caller adds to each datagram of [`Kcp::poll_transmit`]: `cipher` in
+    /// both directions, `fec_header` to those of this side. Default: none. They count against the
+    /// MTU and against the anti-amplification limit. To be called before anything is sent.
+    ///
+    /// # Errors
+    ///
+    /// When the MTU leaves no byte for data.
+    pub fn set_overhead(&mut self, cipher: u16, fec_header: u16) -> Result<(), ConfigError> {
+        let sent = cipher.saturating_add(fec_header);
+        config::check_mtu(self.max_mtu(), usize::from(sent))?;
+        (self.sent_overhead, self.received_overhead) = (sent, cipher);
+        self.send.path.set_overhead(sent);
+        self.update_mss();
+        Ok(())
+    }
+
+    /// Reports that the operating system refused a datagram of `size` bytes, overhead included
+    /// (`EMSGSIZE`). Returns the largest UDP payload from now on if that is less than before; new
+    /// segments are cut for it, those in flight keep their size.
+    #[doc(alias = "EMSGSIZE")]
+    pub fn on_message_too_big(&mut self, size: usize) -> Option<u16> {
+        if !self.send.path.on_message_too_big(size) {
+            return None;
+        }
+        self.update_mss();
+        Some(self.max_mtu())
+    }
+
+    /// Whether the caller should let routers fragment datagrams (clear DF): segments in flight are
+    /// larger than what the path carries.
+    #[must_use]
+    pub fn needs_ip_fragmentation(&self) -> bool {
         self.close_reason.is_none()
             && self.send.awaits_ack()
             && self.send.path.needs_ip_fragmentation(self.keepalive.is_validated())
     }
 
-    /// When the next probe leaves. Without data in flight it can wait: nobody is hurt.
-    pub(super) fn path_deadline(&self) -> Option<Micros> {
+    /// Segments are cut from now on for what is both wanted and carried. Returns whether that is
+    /// another size than before.
+    pub(super) fn update_mss(&mut self) -> bool {
+        let (mss, before) = (self.send.path.current_mtu() - HEADER_LEN, self.send.mss());
+        self.send.set_mss(mss);
+        mss != before
+    }
+}
+
+/// MTU probes.
+impl Kcp {
+    /// When the next MTU probe, or the ping before it, leaves. Only while data is in flight.
+    pub(super) fn mtu_probe_deadline(&self) -> Option<Micros> {
         self.send.path.deadline().filter(|_| self.send.awaits_ack())
     }
 
-    /// Appends the probe that is due, if any.
-    pub(super) fn emit_path_probe(&mut self, now: Micros, out: &mut Vec<u8>) -> bool {
-        if self.path_deadline().is_none_or(|at| now < at) {
+    /// Appends the MTU probe or ping that is due, if any.
+    pub(super) fn write_mtu_probe(&mut self, now: Micros, out: &mut Vec<u8>) -> bool {
+        if self.mtu_probe_deadline().is_none_or(|at| now < at) {
             return false;
         }
-        let (rto, live) = (self.send.rtt.rto(), &mut self.keepalive);
-        let Some(probe) = self.send.path.take_probe(now, rto, || live.next_cookie()) else {
+        let (rto, keepalive) = (self.send.rtt.rto(), &mut self.keepalive);
+        let Some(probe) = self.send.path.poll_probe(now, rto, || keepalive.next_cookie()) else {
             return false;
         };
         let padding = probe.size - HEADER_LEN;
@@ -40,45 +99,32 @@ impl Kcp {
         true
     }
 
-    /// Whether an acknowledgement answers such a probe.
-    pub(super) fn on_path_answer(&mut self, now: Micros, header: &Header) -> bool {
+    /// An ACK that matches no segment in flight. Returns whether it answers an MTU probe or the
+    /// ping before it.
+    pub(super) fn on_mtu_probe_ack(&mut self, now: Micros, header: &Header) -> bool {
         let (answer, nxt) = ((header.sn, header.ts), self.send.nxt());
-        if !self.send.path.on_answer(now, answer, nxt, self.mtu) {
+        if !self.send.path.on_ack(now, answer, nxt) {
             return false;
         }
         self.keepalive.on_validated();
         if self.update_mss() {
-            // What silence held back may be small enough now, or pass in fragments.
+            // What the PTO back-off held back may be small enough now, or pass in IP fragments.
             self.send.on_peer_activity(now);
         }
         true
     }
 
-    /// From now on segments are cut for what is both wanted and carried. Returns whether that is
-    /// something else than before.
-    pub(super) fn update_mss(&mut self) -> bool {
-        let (mss, before) = (self.mtu.min(self.send.path.limit()) - HEADER_LEN, self.send.mss());
-        self.send.set_mss(mss);
-        mss != before
-    }
-
-    /// The end of a conversation whose segments are too large for a path that does not carry
-    /// fragments either, while its peer answers whatever is small.
+    /// Ends the connection where oversized segments made no progress for the dead-peer timeout: the
+    /// path carries no IP fragments either, while the peer answers whatever is small.
     pub(super) fn check_oversized_timeout(&mut self, now: Micros) {
-        if self.stranded_until().is_some_and(|until| now >= until) {
+        if self.oversized_deadline().is_some_and(|until| now >= until) {
             self.close_reason.get_or_insert(ConnectionError::DeadPeer);
         }
     }
 
-    pub(super) fn stranded_until(&self) -> Option<Micros> {
-        let since = self.send.path.stranded_since()?;
+    pub(super) fn oversized_deadline(&self) -> Option<Micros> {
+        let since = self.send.path.oversized_since()?;
         let limit = self.keepalive.dead_after()?;
         self.send.is_oldest_unacked().then(|| since.add_micros(limit))
-    }
-
-    /// Largest datagram that is sent now, in bytes.
-    #[must_use]
-    pub fn current_mtu(&self) -> usize {
-        HEADER_LEN + self.send.mss()
     }
 }

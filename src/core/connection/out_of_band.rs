@@ -1,28 +1,36 @@
-//! What happens beside the state machine and concerns it: datagrams of another kind, and its own that
-//! come back.
+//! Out-of-band datagrams (kcp-go OOB) as far as they concern the connection, and datagrams of this
+//! side that come back (reflections).
 
 use std::time::Instant;
 
 use crate::core::connection::Kcp;
-use crate::core::keepalive::dataless_sn;
 use crate::core::segment::{Command, Segments};
-use crate::core::seq::{Sn, Ts};
 
+/// Out-of-band datagrams.
 impl Kcp {
-    /// Whether the rate limit lets something else leave now, and from when it does if not.
+    /// Until when the rate limit holds back a datagram beside the KCP ones; `None`: it may leave now.
     pub(crate) fn rate_limited_until(&self, now: Instant) -> Option<Instant> {
         self.pacer.blocked_until(self.clock.at(now)).map(|at| self.clock.instant(at))
     }
 
-    /// Counts bytes that left beside the KCP datagrams against the rate limit.
+    /// Charges bytes that left beside the KCP datagrams to the rate limit: out-of-band datagrams,
+    /// duplicates, FEC parity and overhead.
     pub(crate) fn on_out_of_band_sent(&mut self, now: Instant, bytes: usize) {
         let now = self.clock.tick(now);
         self.pacer.sent(now, bytes);
     }
 
-    /// Whether a datagram holds a segment that this side sent: number and stamp are those of one in
-    /// flight, or of one of the last 64 that were. A peer's own would have to hit both, and its
-    /// clock started elsewhere.
+    /// An out-of-band datagram of the peer arrived: it restarts the idle and dead-peer timeouts.
+    pub(crate) fn on_out_of_band_received(&mut self, now: Instant) {
+        self.keepalive.on_received(self.clock.at(now));
+    }
+}
+
+/// Reflections.
+impl Kcp {
+    /// Whether a datagram holds a segment that this side sent: sequence number and timestamp are
+    /// those of one in flight, or of one of the last 64 acknowledged. A segment of the peer matches
+    /// only by chance, since its timestamps count from another random epoch.
     pub(crate) fn is_reflection(&self, datagram: &[u8]) -> bool {
         self.has_started()
             && Segments::new(datagram).any(|(header, payload)| {
@@ -33,29 +41,8 @@ impl Kcp {
             })
     }
 
-    /// A number for segments that carry no data of the stream.
-    pub(crate) fn quiet_sn(&self) -> Sn {
-        dataless_sn(self.send.una())
-    }
-
-    /// The peer can be reached again: what silence held back may leave.
-    pub(crate) fn on_path_validated(&mut self, now: Instant) {
-        self.send.on_peer_activity(self.clock.at(now));
-    }
-
-    /// Writes an echo probe, which may go to another address than the peer's.
-    pub(crate) fn emit_probe(&mut self, sn: Sn, cookie: Ts, out: &mut Vec<u8>) {
-        self.stats.pings_sent += 1;
-        self.header(Command::Push, self.close_state.capability(), sn, cookie, 0).emit(out);
-    }
-
-    /// Counts a datagram that came back.
+    /// Counts a reflected datagram.
     pub(crate) fn count_reflected(&mut self) {
         self.stats.reflected_datagrams += 1;
-    }
-
-    /// The peer was heard, by something else than a KCP datagram.
-    pub(crate) fn on_out_of_band_received(&mut self, now: Instant) {
-        self.keepalive.on_received(self.clock.at(now));
     }
 }

@@ -6,6 +6,7 @@ use crate::config::{AckPolicy, WritePolicy};
 use crate::core::clock::Micros;
 use crate::core::connection::Kcp;
 use crate::core::keepalive::dataless_sn;
+use crate::core::path::amplification::SendBudget;
 use crate::core::segment::{Command, HEADER_LEN, Header};
 use crate::core::send::sender::SendCandidate;
 use crate::core::seq::{Sn, Ts};
@@ -35,22 +36,12 @@ impl Kcp {
     /// Full segments leave in datagrams of their own, one after the other and of equal size; what
     /// is smaller (acknowledgements, window answers, probes, short segments) shares one.
     pub fn poll_transmit(&mut self, now: Instant, out: &mut Vec<u8>) -> Option<Transmitted> {
-        self.poll_transmit_within(now, out, usize::MAX)
-    }
-
-    /// As [`Kcp::poll_transmit`], with a datagram of at most `limit` bytes: a segment that does not
-    /// fit waits, and below `usize::MAX` no segment is repeated.
-    pub fn poll_transmit_within(
-        &mut self,
-        now: Instant,
-        out: &mut Vec<u8>,
-        limit: usize,
-    ) -> Option<Transmitted> {
-        if limit < HEADER_LEN {
-            return None;
-        }
         let now = self.clock.tick(now);
         self.last_poll_transmit = now;
+        let budget = self.send_budget();
+        if !budget.admits(HEADER_LEN) {
+            return None;
+        }
         let start = out.len();
         if (self.close_reason.is_none() && self.pacer.blocked_until(now).is_some())
             || (!self.emit_control(now, out) && self.close_reason.is_some())
@@ -61,12 +52,12 @@ impl Kcp {
             return Some(self.on_datagram_sent(now, out.len() - start, Transmitted::default()));
         }
         // Not to a peer that has proved nothing, whose share is for what it has to receive.
-        if limit == usize::MAX && self.emit_path_probe(now, out) {
+        if budget.may_probe_mtu() && self.write_mtu_probe(now, out) {
             return Some(self.on_datagram_sent(now, out.len() - start, Transmitted::default()));
         }
         self.send.defer_out_of_window_rto(now);
         let mut sent = Transmitted::default();
-        let next = self.next_within(now, limit);
+        let next = self.next_within(now, budget);
         let full = next.filter(|next| HEADER_LEN + next.len >= self.current_mtu());
         // A train leaves at one moment; a rate limit can make an hour of it.
         let overdue = self.acks.since().is_some_and(|since| since < now) && self.acks_due(now);
@@ -75,16 +66,16 @@ impl Kcp {
         // Whether there is a peer at all comes before anything that it is sent.
         let asks = self.keepalive.is_due() && !self.keepalive.is_validated();
         if next.is_some_and(|next| next.is_new()) {
-            self.send.path.raise(now, self.mtu, self.send.una());
+            self.send.path.on_new_data(now, self.send.una());
         }
         match full.filter(|_| patient && !asks) {
             Some(next) => {
                 self.full_datagrams_since_ack += 1;
                 self.window_update_pending = false;
-                sent.gso_follows = next.is_new() && limit == usize::MAX;
-                self.emit_segment(now, next, out, &mut sent);
+                sent.gso_follows = next.is_new() && budget.may_batch();
+                self.write_segment(now, next, out, &mut sent);
             }
-            None => self.write_small_datagram(now, next, (start, limit), out, &mut sent),
+            None => self.write_small_datagram(now, next, (start, budget), out, &mut sent),
         }
         let len = out.len() - start;
         (len > 0).then(|| self.on_datagram_sent(now, len, sent))
@@ -98,7 +89,7 @@ impl Kcp {
         let now = self.last_poll_transmit;
         let patient =
             self.acks.is_empty() || self.full_datagrams_since_ack < MAX_FULL_DATAGRAMS_BEFORE_ACK;
-        let asks = self.path_deadline().is_some_and(|at| at <= now);
+        let asks = self.mtu_probe_deadline().is_some_and(|at| at <= now);
         if asks || !patient || self.pacer.blocked_until(now).is_some() {
             return None;
         }
@@ -108,7 +99,7 @@ impl Kcp {
         }
         let (start, mut sent) = (out.len(), Transmitted::default());
         self.full_datagrams_since_ack += 1;
-        self.emit_segment(now, next, out, &mut sent);
+        self.write_segment(now, next, out, &mut sent);
         Some(self.on_datagram_sent(now, out.len() - start, sent).len)
     }
 
@@ -123,6 +114,7 @@ impl Kcp {
         self.stats.sent_datagrams += 1;
         self.stats.sent_datagram_bytes += sent.len as u64;
         self.pacer.sent(now, sent.len);
+        self.amplification.on_sent(sent.len + usize::from(self.sent_overhead));
         self.update_timers(now);
         sent
     }
@@ -132,11 +124,11 @@ impl Kcp {
         &mut self,
         now: Micros,
         mut next: Option<SendCandidate>,
-        (start, limit): (usize, usize),
+        (start, budget): (usize, SendBudget),
         out: &mut Vec<u8>,
         sent: &mut Transmitted,
     ) {
-        let size = self.current_mtu().min(limit);
+        let size = budget.cap(self.current_mtu());
         let room = |out: &Vec<u8>| size.saturating_sub(out.len() - start);
         self.full_datagrams_since_ack = 0;
         if next.is_some()
@@ -144,7 +136,7 @@ impl Kcp {
             || self.keepalive.is_due()
             || self.acks_due(now)
         {
-            self.emit_acks(room(out) / HEADER_LEN, out, sent);
+            self.write_acks(room(out) / HEADER_LEN, out, sent);
         }
         if room(out) >= HEADER_LEN && self.send.remote.poll_window_probe(now) {
             self.stats.window_probes += 1;
@@ -153,16 +145,16 @@ impl Kcp {
         if room(out) >= HEADER_LEN
             && let Some((sn, cookie)) = self.keepalive.poll_ping(now, self.send.una())
         {
-            self.emit_probe(sn, cookie, out);
+            self.write_ping(sn, cookie, out);
         }
         // A segment that was cut for a larger datagram still has to leave, in one of its own.
         while let Some(segment) =
             next.filter(|n| out.len() == start || HEADER_LEN + n.len <= room(out))
         {
-            self.emit_segment(now, segment, out, sent);
+            self.write_segment(now, segment, out, sent);
             // A twin in the same datagram would be lost with it.
             let twin = self.send.pending_redundant_retransmit();
-            next = if twin.is_some() { None } else { self.next_within(now, limit) };
+            next = if twin.is_some() { None } else { self.next_within(now, budget) };
         }
         // Every segment tells the window; only where there is none it needs one of its own.
         if std::mem::take(&mut self.window_update_pending) && out.len() == start {
@@ -172,9 +164,9 @@ impl Kcp {
 
     /// The next segment of at most `limit` bytes. Whoever bounds what leaves has doubts about the
     /// peer: it is asked again, not sent again.
-    fn next_within(&self, now: Micros, limit: usize) -> Option<SendCandidate> {
-        let allowed = |next: &SendCandidate| limit == usize::MAX || next.is_new();
-        self.next_segment(now).filter(|next| HEADER_LEN + next.len <= limit && allowed(next))
+    fn next_within(&self, now: Micros, budget: SendBudget) -> Option<SendCandidate> {
+        let allowed = |next: &SendCandidate| next.is_new() || budget.may_retransmit();
+        self.next_segment(now).filter(|next| budget.admits(HEADER_LEN + next.len) && allowed(next))
     }
 
     pub(super) fn next_segment(&self, now: Micros) -> Option<SendCandidate> {
@@ -188,7 +180,7 @@ impl Kcp {
     }
 
     #[inline]
-    fn emit_segment(
+    fn write_segment(
         &mut self,
         now: Micros,
         next: SendCandidate,
@@ -209,7 +201,7 @@ impl Kcp {
         }
     }
 
-    fn emit_acks(&mut self, room: usize, out: &mut Vec<u8>, sent: &mut Transmitted) {
+    fn write_acks(&mut self, room: usize, out: &mut Vec<u8>, sent: &mut Transmitted) {
         if self.acks.is_empty() {
             return;
         }
@@ -260,7 +252,7 @@ impl Kcp {
         let quiet =
             self.window_update_pending || self.keepalive.is_due() || self.has_control_due(at);
         let quiet =
-            quiet || self.has_initial_due(at) || self.path_deadline().is_some_and(|d| d <= at);
+            quiet || self.has_initial_due(at) || self.mtu_probe_deadline().is_some_and(|d| d <= at);
         quiet || self.acks_due(at) || self.next_segment(at).is_some()
     }
 }

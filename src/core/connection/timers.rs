@@ -10,7 +10,12 @@ impl Kcp {
     /// for.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        [self.poll_work(), self.poll_liveness()].into_iter().flatten().min()
+        let work = self.poll_work();
+        // What the anti-amplification limit holds back waits for a datagram, not for a time.
+        let ahead = |at: &Instant| {
+            self.send_budget().is_unlimited() || self.clock.at(*at) > self.last_poll_transmit
+        };
+        [work.filter(ahead), self.poll_liveness()].into_iter().flatten().min()
     }
 
     /// The next deadline that has to be kept exactly: everything but [`Self::poll_liveness`].
@@ -24,8 +29,8 @@ impl Kcp {
             self.cork_until.filter(|_| !self.send.send_buffer().is_empty()),
             self.send.remote.deadline(),
             self.close_state.fin_deadline(),
-            self.path_deadline(),
-            self.stranded_until(),
+            self.mtu_probe_deadline(),
+            self.oversized_deadline(),
             self.initial_deadline(),
         ];
         // The rate limit delays everything that is due.

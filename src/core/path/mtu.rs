@@ -1,333 +1,542 @@
-//! Whether the path carries datagrams of full size, where nobody says that it does not.
+//! Path MTU discovery: DPLPMTUD (RFC 8899) with black-hole detection, and the sizes that the
+//! operating system refuses (`EMSGSIZE`).
 //!
-//! A router that cannot pass a datagram on says so, but its word may be filtered: then whatever is
-//! too large disappears (RFC 2923), while everything small arrives. Nothing is asked as long as
-//! full segments are acknowledged. When they are repeated again and again and none arrives, the
-//! peer is asked with an echo probe (see `liveness.rs`) whether it is there, and if it answers, with
-//! a padded one: to any KCP peer that is a repetition of something old, whose payload it skips and
-//! whose number and stamp it acknowledges. The stamp is a random cookie, so an answer proves that
-//! this size arrived. Where small probes are answered and large ones are not, new segments are
-//! cut smaller (RFC 8899 without its raising in small steps).
+//! A router that drops a datagram for its size reports so by ICMP, which may be filtered: full
+//! datagrams then disappear while small ones arrive, a PMTU black hole (RFC 2923 2.1, RFC 8899 4.3).
+//! [`MtuDiscovery`] sends no probe while full segments are acknowledged. After
+//! [`BLACK_HOLE_THRESHOLD`] retransmissions of full segments without an ACK a ping asks whether the
+//! peer is reachable at all; its pong allows one padded MTU probe (RFC 8899 4.1). Both are empty or
+//! padded PUSH segments with a sequence number far behind: any KCP implementation takes them for
+//! duplicates, skips the payload, and acknowledges number and timestamp. The timestamp is a random
+//! cookie, so an ACK proves that this size arrived. Where pings are answered and MTU probes are not,
+//! new segments are cut smaller.
 //!
-//! Segments that exist keep their size: the peer may have received one whose acknowledgement was
-//! lost, so its number cannot be given to other bytes. They need a path that passes fragments on,
-//! which [`MtuDiscovery::needs_ip_fragmentation`] has the driver ask of the system.
+//! Segments that exist keep their size: the peer may have received one whose ACK was lost, so its
+//! sequence number cannot be given to other bytes. Until they are acknowledged the caller lets
+//! routers fragment ([`MtuDiscovery::needs_ip_fragmentation`]).
+//!
+//! Deviations from RFC 8899: the search starts complete, at the configured size, and not at BASE
+//! (5.2), so a path that carries it costs no probe; the search walks [`PLPMTU_TABLE`] instead of
+//! small steps (5.3.2); probes leave only while data is in flight.
 
 use crate::core::clock::Micros;
 use crate::core::keepalive::{COOKIE_LIFE, dataless_sn};
 use crate::core::segment::HEADER_LEN;
 use crate::core::seq::{Sn, Ts};
 
-/// Sizes of a KCP datagram in bytes that are tried below the configured one, and one that every
-/// path carries. With 40 bytes of cipher and FEC they are 1,200, 1,000 and 508 bytes of UDP payload:
-/// what fits IPv6's least MTU, what fits some tunnels in it, and what every IPv4 host takes.
-const PLPMTU_TABLE: [usize; 2] = [1_160, 960];
-const MIN_PLPMTU: usize = 468;
-/// Repetitions of full segments, a time-out apart and with no acknowledgement of one between them,
-/// that raise a doubt.
+/// PLPMTU candidates below the configured size, bytes of UDP payload (RFC 8899 5.3.2): 1,200 is the
+/// minimum of QUIC (RFC 9000 14) and fits the minimum MTU of IPv6 (RFC 8200 5), 1,000 fits common
+/// tunnels inside that, 508 is what every IPv4 host reassembles (RFC 1122 3.3.2: 576 bytes, less
+/// the largest IP header and the UDP header).
+const PLPMTU_TABLE: [u16; 3] = [1_200, 1_000, MIN_PLPMTU_PAYLOAD];
+const MIN_PLPMTU_PAYLOAD: u16 = 508;
+/// Bytes of the UDP payload that a probed size leaves for cipher and FEC header (36 today), so that
+/// the sizes searched are the same on every connection.
+const OVERHEAD_MARGIN: u16 = 40;
+/// MIN_PLPMTU of RFC 8899 5.1.2, bytes of a KCP datagram: the last size of the table, never probed.
+const MIN_PLPMTU: usize = datagram_size(MIN_PLPMTU_PAYLOAD);
+/// Retransmissions of full segments, at least one RTO apart and without an ACK of a full segment
+/// between them, that suggest a black hole (RFC 8899 4.3; quinn and s2n-quic use the same 3).
 const BLACK_HOLE_THRESHOLD: u8 = 3;
-/// Large probes in a row that must stay unanswered while small ones after them are answered.
+/// MAX_PROBES of RFC 8899 5.1.2: MTU probes of one size that are lost, each confirmed by a pong
+/// after it.
 const MAX_PROBES: u8 = 3;
-/// Least time between large probes, and for an answer to either kind, microseconds.
+/// PROBE_TIMER of RFC 8899 5.1.1, microseconds: least time between MTU probes, and for the ACK of
+/// either kind. Deviates: 1 s instead of the recommended 15 s, or two RTOs where that is longer.
 const PROBE_TIMER: u64 = 1_000_000;
-/// How often a path that carried less is asked for more, microseconds.
+/// PMTU_RAISE_TIMER of RFC 8899 5.1.1, microseconds. Deviates: 60 s instead of 600 s.
 const PMTU_RAISE_TIMER: u64 = 60_000_000;
-/// Numbers that a peer which has forgotten everything might take for new data.
+/// Pings of one round double their interval this many times at most.
+const MAX_PING_BACKOFF: u8 = 3;
+/// Least sequence number of a probe: a peer that lost its state takes smaller ones for new data.
 const MIN_PROBE_SN: u32 = 1 << 16;
 
-#[derive(Debug, Default)]
+/// Bytes of a KCP datagram that a probe of this UDP payload tests.
+const fn datagram_size(plpmtu: u16) -> usize {
+    (plpmtu - OVERHEAD_MARGIN) as usize
+}
+
+/// Path MTU discovery of one connection. Sizes are bytes of a KCP datagram unless said otherwise.
+#[derive(Debug)]
 pub(crate) struct MtuDiscovery {
-    /// Repetitions since a full segment arrived, when the last one counted, and the largest
-    /// datagram among them in bytes.
-    suspicious_loss_count: u8,
-    sign_at: Micros,
-    lost: usize,
-    /// When the last large probe left.
-    asked: Option<Micros>,
-    /// The last small one, and when it was sent.
-    small: Option<(Sn, Ts, Micros)>,
-    search: Option<Box<Search>>,
-    narrow: Option<Box<Narrow>>,
+    /// Largest UDP payload wanted, bytes: configured, lowered by `EMSGSIZE`.
+    max_mtu: u16,
+    /// Bytes that cipher and FEC header add to each KCP datagram.
+    overhead: u16,
+    state: State,
+    black_hole_detector: BlackHoleDetector,
+    /// `None` until the first probe: most connections never send one.
+    last_probes: Option<Box<LastProbes>>,
 }
 
-/// What a path is known not to carry.
+/// The states of RFC 8899 5.2.
+#[derive(Debug)]
+enum State {
+    /// Nothing to search: the configured size is at most [`MIN_PLPMTU`]. Entered and left on
+    /// [`MtuDiscovery::on_max_mtu_changed`].
+    Disabled(Option<Box<Reduced>>),
+    /// The PLPMTU in use is confirmed by ACKs of full segments: the configured size (`None`, the
+    /// start), or a reduced one. Entered on an acknowledged MTU probe, on an ACK of a full segment
+    /// in `Base`, and when a raise finds nothing. Left to `Base` on [`BLACK_HOLE_THRESHOLD`] lost
+    /// full segments, to `SearchingUp` on `raise_at` with new data.
+    SearchComplete(Option<Box<Reduced>>),
+    /// Confirms the peer with pings and the current size with MTU probes (RFC 8899 BASE). Entered
+    /// on suspicion of a black hole. Left to `SearchComplete` on an ACK of an MTU probe or of a
+    /// full segment, to `SearchingDown` or `Error` on [`MAX_PROBES`] lost probes.
+    Base(Box<Base>),
+    /// Probes the next smaller size of the table while segments are cut for [`MIN_PLPMTU`]. Entered
+    /// on a black hole. Left to `SearchComplete` on an ACK of an MTU probe, to itself with the next
+    /// size or to `Error` on [`MAX_PROBES`] lost probes.
+    SearchingDown(Box<Search>),
+    /// Probes the configured size and then smaller ones, once each. Entered on `raise_at` with new
+    /// data. Left to `SearchComplete` on an ACK, or to the state before when no probe is acked.
+    SearchingUp(Box<Search>),
+    /// Only [`MIN_PLPMTU`] is left (RFC 8899 ERROR). Entered when every size of the table is lost.
+    /// Left to `SearchingUp` on `raise_at` with new data.
+    Error(Box<Reduced>),
+}
+
+#[derive(Debug)]
+struct Base {
+    probing: Probing,
+    reduced: Option<Reduced>,
+}
+
+#[derive(Debug)]
+struct Search {
+    probing: Probing,
+    reduced: Reduced,
+}
+
+/// A PLPMTU below the configured size.
 #[derive(Clone, Copy, Debug)]
-struct Narrow {
-    /// What it carries, in bytes of a KCP datagram.
-    limit: usize,
+struct Reduced {
+    plpmtu: usize,
+    /// When a larger size is probed, if new data leaves then (PMTU_RAISE_TIMER).
     raise_at: Micros,
-    /// Segments before this number may have been cut too large, and none of them was acknowledged
-    /// since.
-    oversized_in_flight: Option<(Sn, Micros)>,
+    /// Segments that may be larger than the path: set on a black hole, cleared when all of them
+    /// are acknowledged. Survives a change of state.
+    oversized: Option<Oversized>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ProbeGoal {
-    /// Whether the size in use is carried at all.
-    Doubt,
-    /// What is, since it is not.
-    Lower,
-    /// Whether more is than before: one question for each size, which may as well be lost.
-    Raise,
+/// Segments in flight that were cut before the PLPMTU was reduced.
+#[derive(Clone, Copy, Debug)]
+struct Oversized {
+    /// They are numbered before this one.
+    until: Sn,
+    /// When UNA last advanced.
+    last_progress: Micros,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    Small,
-    Large,
+    PingDue,
+    PingSent,
+    ProbeDue,
+    ProbeSent,
 }
 
-/// A size that is being tried.
+/// A size under test: pings and MTU probes take turns, so that only loss of the size counts.
 #[derive(Clone, Copy, Debug)]
-struct Search {
-    purpose: ProbeGoal,
+struct Probing {
     size: usize,
-    stage: Stage,
-    /// A probe of this stage has left.
-    waits: bool,
     sn: Sn,
-    large: Option<Ts>,
-    /// Small ones sent in a row.
-    tries: u8,
-    /// A large one was not answered; it counts once a small one is.
-    missed: bool,
-    strikes: u8,
-    /// When the next probe leaves.
+    stage: Stage,
+    /// Cookie of the MTU probe of this size; a repeated probe carries the same one.
+    probe_ts: Option<Ts>,
+    /// Pings sent in the latest round.
+    ping_count: u8,
+    /// True from the timeout of an MTU probe to the pong that confirms its loss.
+    probe_timed_out: bool,
+    /// Confirmed losses of MTU probes of this size (PROBE_COUNT of RFC 8899 5.1.3).
+    probe_count: u8,
+    /// When the next ping or MTU probe leaves.
     next: Micros,
 }
 
-/// A probe to write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Probe {
-    pub(crate) sn: Sn,
-    pub(crate) cookie: Ts,
-    /// Bytes of the datagram.
-    pub(crate) size: usize,
-}
-
-impl Search {
-    pub(crate) fn new(purpose: ProbeGoal, size: usize, sn: Sn, next: Micros) -> Self {
-        let stage = if purpose == ProbeGoal::Doubt { Stage::Small } else { Stage::Large };
+impl Probing {
+    fn new(stage: Stage, size: usize, sn: Sn, next: Micros) -> Self {
         Self {
-            purpose,
             size,
-            stage,
-            waits: false,
             sn,
-            large: None,
-            tries: 0,
-            missed: false,
-            strikes: 0,
+            stage,
+            probe_ts: None,
+            ping_count: 0,
+            probe_timed_out: false,
+            probe_count: 0,
             next,
         }
     }
 }
 
+/// What was probed last; outlives the state that sent it.
+#[derive(Debug, Default)]
+struct LastProbes {
+    ping: Option<(Sn, Ts, Micros)>,
+    mtu_probe_at: Option<Micros>,
+}
+
+/// A ping or MTU probe to write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Probe {
+    pub(crate) sn: Sn,
+    pub(crate) cookie: Ts,
+    /// Bytes of the KCP datagram; [`HEADER_LEN`] for a ping.
+    pub(crate) size: usize,
+}
+
+/// Counts lost full segments between ACKs of full segments (RFC 8899 4.3).
+#[derive(Debug, Default)]
+struct BlackHoleDetector {
+    suspicious_loss_count: u8,
+    last_loss: Micros,
+    /// Largest datagram among them.
+    largest: usize,
+}
+
+impl BlackHoleDetector {
+    /// Returns whether the threshold is reached. Losses within one RTO count once.
+    fn on_loss(&mut self, now: Micros, size: usize, rto: u64) -> bool {
+        if self.suspicious_loss_count > 0 && now.since(self.last_loss) < rto {
+            return false;
+        }
+        (self.suspicious_loss_count, self.last_loss) = (self.suspicious_loss_count + 1, now);
+        self.largest = self.largest.max(size);
+        self.suspicious_loss_count >= BLACK_HOLE_THRESHOLD
+    }
+
+    fn reset(&mut self) {
+        (self.suspicious_loss_count, self.largest) = (0, 0);
+    }
+}
+
+impl State {
+    fn reduced(&self) -> Option<&Reduced> {
+        match self {
+            Self::Disabled(reduced) | Self::SearchComplete(reduced) => reduced.as_deref(),
+            Self::Base(base) => base.reduced.as_ref(),
+            Self::SearchingDown(search) | Self::SearchingUp(search) => Some(&search.reduced),
+            Self::Error(reduced) => Some(reduced),
+        }
+    }
+
+    fn reduced_mut(&mut self) -> Option<&mut Reduced> {
+        match self {
+            Self::Disabled(reduced) | Self::SearchComplete(reduced) => reduced.as_deref_mut(),
+            Self::Base(base) => base.reduced.as_mut(),
+            Self::SearchingDown(search) | Self::SearchingUp(search) => Some(&mut search.reduced),
+            Self::Error(reduced) => Some(reduced),
+        }
+    }
+
+    fn probing(&self) -> Option<&Probing> {
+        match self {
+            Self::Base(base) => Some(&base.probing),
+            Self::SearchingDown(search) | Self::SearchingUp(search) => Some(&search.probing),
+            Self::Disabled(_) | Self::SearchComplete(_) | Self::Error(_) => None,
+        }
+    }
+
+    fn probing_mut(&mut self) -> Option<&mut Probing> {
+        match self {
+            Self::Base(base) => Some(&mut base.probing),
+            Self::SearchingDown(search) | Self::SearchingUp(search) => Some(&mut search.probing),
+            Self::Disabled(_) | Self::SearchComplete(_) | Self::Error(_) => None,
+        }
+    }
+}
+
+/// Sizes.
 impl MtuDiscovery {
-    /// What the path is known to carry, in bytes of a KCP datagram, if that is less than asked for.
-    pub(crate) fn limit(&self) -> usize {
-        self.narrow.as_ref().map_or(usize::MAX, |narrow| narrow.limit)
+    /// `max_mtu`: largest UDP payload wanted, bytes.
+    pub(crate) fn new(max_mtu: u16) -> Self {
+        let mut discovery = Self {
+            max_mtu,
+            overhead: 0,
+            state: State::SearchComplete(None),
+            black_hole_detector: BlackHoleDetector::default(),
+            last_probes: None,
+        };
+        discovery.stop_probing();
+        discovery
     }
 
-    /// Whether it matters what arrives.
-    pub(crate) fn is_watching(&self) -> bool {
-        self.suspicious_loss_count > 0
+    /// Largest UDP payload wanted, bytes.
+    pub(crate) fn max_mtu(&self) -> u16 {
+        self.max_mtu
     }
 
-    /// A segment is repeated, in a datagram of `size` bytes where `mtu` are allowed.
-    pub(crate) fn on_segment_lost(
-        &mut self,
-        now: Micros,
-        (size, mtu): (usize, usize),
-        rto: u64,
-        una: Sn,
-    ) {
-        // A larger one was cut before the path was known.
-        if self.search.is_some() || size <= MIN_PLPMTU || size > mtu {
-            return;
-        }
-        if self.suspicious_loss_count > 0 && now.since(self.sign_at) < rto {
-            return;
-        }
-        (self.suspicious_loss_count, self.sign_at) = (self.suspicious_loss_count + 1, now);
-        self.lost = self.lost.max(size);
-        if self.suspicious_loss_count >= BLACK_HOLE_THRESHOLD {
-            self.search =
-                Some(Box::new(Search::new(ProbeGoal::Doubt, mtu, mtu_probe_sn(una), now)));
-        }
+    /// Largest datagram that is wanted.
+    fn max_datagram(&self) -> usize {
+        usize::from(self.max_mtu.saturating_sub(self.overhead)).max(HEADER_LEN + 1)
     }
 
-    /// A segment arrived that left in a datagram of `size` bytes.
-    pub(crate) fn on_segment_acked(&mut self, size: usize) {
-        if self.suspicious_loss_count > 0 && size >= self.lost {
-            self.reset_black_hole_detector();
-        }
+    /// Largest datagram that is wanted and that the path carries as far as known.
+    pub(crate) fn current_mtu(&self) -> usize {
+        let max = self.max_datagram();
+        self.state.reduced().map_or(max, |reduced| max.min(reduced.plpmtu))
     }
 
-    /// The cumulative acknowledgement has moved to `una`.
-    pub(crate) fn on_una(&mut self, now: Micros, una: Sn) {
-        if let Some(narrow) = &mut self.narrow {
-            let stranded = narrow.oversized_in_flight.filter(|(until, _)| until.since(una) > 0);
-            narrow.oversized_in_flight = stranded.map(|(until, _)| (until, now));
-        }
+    /// Bytes that the caller adds to each datagram; they count against `max_mtu`.
+    pub(crate) fn set_overhead(&mut self, overhead: u16) {
+        self.overhead = overhead;
+        self.stop_probing();
     }
 
-    /// Datagrams have another size from now on, so what was found out about the old one is void.
-    pub(crate) fn on_resized(&mut self) {
-        self.reset_black_hole_detector();
-        self.search = None;
+    /// A new configured size in bytes of UDP payload: it restarts detection, since losses of the
+    /// old size say nothing about the new one.
+    pub(crate) fn on_max_mtu_changed(&mut self, max_mtu: u16) {
+        self.max_mtu = max_mtu;
+        self.stop_probing();
     }
 
-    pub(crate) fn reset_black_hole_detector(&mut self) {
-        (self.suspicious_loss_count, self.lost) = (0, 0);
-        self.search.take_if(|search| search.purpose == ProbeGoal::Doubt);
+    /// `EMSGSIZE` for a UDP payload of `size` bytes: the wanted size falls to the next of the table
+    /// (RFC 8899 4.6 without its validation: the report is local, not an ICMP message). Returns
+    /// whether it fell; it stays so, since the system knows the MTU of the interface and the path.
+    pub(crate) fn on_message_too_big(&mut self, size: usize) -> bool {
+        // A datagram above the wanted size was written before that fell.
+        let Some(size) = u16::try_from(size).ok().filter(|size| *size <= self.max_mtu) else {
+            return false;
+        };
+        let Some(next) = PLPMTU_TABLE.into_iter().find(|next| *next < size) else { return false };
+        self.on_max_mtu_changed(next);
+        true
     }
 
-    /// New data leaves in datagrams of up to `mtu` bytes if the path lets it: it is time to ask for
-    /// more now and then.
-    pub(crate) fn raise(&mut self, now: Micros, mtu: usize, una: Sn) {
-        let Some(narrow) = &mut self.narrow else { return };
-        let rests = self.search.is_none() && narrow.oversized_in_flight.is_none();
-        if rests && now >= narrow.raise_at && narrow.limit < mtu {
-            narrow.raise_at = now.add_micros(PMTU_RAISE_TIMER);
-            self.search =
-                Some(Box::new(Search::new(ProbeGoal::Raise, mtu, mtu_probe_sn(una), now)));
-        }
-    }
-
-    /// When the next probe leaves.
-    pub(crate) fn deadline(&self) -> Option<Micros> {
-        self.search.as_ref().map(|search| search.next)
-    }
-
-    /// Since when segments that were cut too large have made no progress.
-    pub(crate) fn stranded_since(&self) -> Option<Micros> {
-        self.narrow.as_ref()?.oversized_in_flight.map(|(_, since)| since)
-    }
-
-    /// Whether routers should be allowed to cut datagrams into fragments: there are segments too
-    /// large for the path, or a peer that proved nothing may not even have received the first one.
-    /// Not while sizes are tried: those would arrive in fragments as well.
+    /// Whether routers should fragment: oversized segments are in flight, or a peer that never
+    /// answered may not have received the first, full segment. Not during probes of a validated
+    /// peer: those would arrive in fragments as well.
     pub(crate) fn needs_ip_fragmentation(&self, validated: bool) -> bool {
-        match &self.search {
-            Some(search) => !validated && search.tries > 1,
-            None => self.stranded_since().is_some(),
+        match self.state.probing() {
+            Some(probing) => !validated && probing.ping_count > 1,
+            None => self.oversized_since().is_some(),
         }
     }
 
-    /// The probe that is due, if any.
-    pub(crate) fn take_probe(
+    /// When UNA last advanced, while oversized segments are in flight.
+    pub(crate) fn oversized_since(&self) -> Option<Micros> {
+        self.state.reduced()?.oversized.map(|oversized| oversized.last_progress)
+    }
+}
+
+/// Events.
+impl MtuDiscovery {
+    /// Whether ACKs of full segments matter now: true from the first suspicious loss to a reset.
+    #[inline]
+    pub(crate) fn is_watching(&self) -> bool {
+        self.black_hole_detector.suspicious_loss_count > 0
+    }
+
+    /// A segment that left in a datagram of `size` bytes is retransmitted. `rto` in microseconds.
+    pub(crate) fn on_segment_lost(&mut self, now: Micros, size: usize, rto: u64, una: Sn) {
+        let mtu = self.current_mtu();
+        // Larger ones were cut before the PLPMTU was reduced.
+        if self.state.probing().is_some() || size <= MIN_PLPMTU || size > mtu {
+            return;
+        }
+        if self.black_hole_detector.on_loss(now, size, rto) {
+            let probing = Probing::new(Stage::PingDue, mtu, mtu_probe_sn(una), now);
+            self.state =
+                State::Base(Box::new(Base { probing, reduced: self.state.reduced().copied() }));
+        }
+    }
+
+    /// A segment that left in a datagram of `size` bytes is acknowledged.
+    pub(crate) fn on_segment_acked(&mut self, size: usize) {
+        if self.is_watching() && size >= self.black_hole_detector.largest {
+            self.black_hole_detector.reset();
+            if let State::Base(base) = &self.state {
+                self.complete(base.reduced);
+            }
+        }
+    }
+
+    /// UNA has advanced.
+    pub(crate) fn on_una(&mut self, now: Micros, una: Sn) {
+        if let Some(reduced) = self.state.reduced_mut() {
+            let in_flight = reduced.oversized.filter(|oversized| oversized.until.since(una) > 0);
+            reduced.oversized =
+                in_flight.map(|oversized| Oversized { last_progress: now, ..oversized });
+        }
+    }
+
+    /// New data is about to leave: time to probe for more if PMTU_RAISE_TIMER has expired.
+    pub(crate) fn on_new_data(&mut self, now: Micros, una: Sn) {
+        let max = self.max_datagram();
+        let (State::SearchComplete(Some(reduced)) | State::Error(reduced)) = &self.state else {
+            return;
+        };
+        if reduced.oversized.is_some() || now < reduced.raise_at || reduced.plpmtu >= max {
+            return;
+        }
+        let raise_at = now.add_micros(PMTU_RAISE_TIMER);
+        let reduced = Reduced { raise_at, ..**reduced };
+        let probing = Probing::new(Stage::ProbeDue, max, mtu_probe_sn(una), now);
+        self.state = State::SearchingUp(Box::new(Search { probing, reduced }));
+    }
+
+    /// An ACK that matches no segment in flight. Returns whether it answers a ping or an MTU probe;
+    /// `nxt` is the sequence number of the next new segment.
+    pub(crate) fn on_ack(&mut self, now: Micros, (sn, ts): (Sn, Ts), nxt: Sn) -> bool {
+        let Some(probing) = self.state.probing_mut().filter(|probing| probing.sn == sn) else {
+            return false;
+        };
+        if probing.probe_ts == Some(ts) {
+            let size = probing.size;
+            self.on_probe_acked(now, size);
+            return true;
+        }
+        let Some(last) = &self.last_probes else { return false };
+        let pong = last.ping.is_some_and(|(_, cookie, _)| cookie == ts);
+        if probing.stage != Stage::PingSent || !pong {
+            return false;
+        }
+        probing.probe_count += u8::from(std::mem::take(&mut probing.probe_timed_out));
+        if probing.probe_count >= MAX_PROBES {
+            self.on_black_hole(now, nxt);
+        } else {
+            let earliest = last.mtu_probe_at.map_or(now, |sent| sent.add_micros(PROBE_TIMER));
+            (probing.stage, probing.next) = (Stage::ProbeDue, now.max(earliest));
+        }
+        true
+    }
+}
+
+/// Probes and transitions.
+impl MtuDiscovery {
+    /// When the next ping or MTU probe leaves.
+    pub(crate) fn deadline(&self) -> Option<Micros> {
+        self.state.probing().map(|probing| probing.next)
+    }
+
+    /// The ping or MTU probe that is due, if any. `rto` in microseconds; `cookie` is random.
+    pub(crate) fn poll_probe(
         &mut self,
         now: Micros,
         rto: u64,
         cookie: impl FnOnce() -> Ts,
     ) -> Option<Probe> {
-        let search = self.search.as_mut().filter(|search| now >= search.next)?;
-        if search.waits && search.stage == Stage::Large {
-            if search.purpose == ProbeGoal::Raise {
-                let limit = self.narrow.as_ref().map_or(MIN_PLPMTU, |narrow| narrow.limit);
-                let next =
-                    PLPMTU_TABLE.into_iter().find(|size| (limit + 1..search.size).contains(size));
-                let Some(size) = next else {
-                    self.search = None;
-                    return None;
-                };
-                (search.size, search.large) = (size, None);
-            } else {
-                (search.stage, search.missed, search.waits) = (Stage::Small, true, false);
-            }
+        if now < self.deadline()? {
+            return None;
         }
+        self.expire_probe();
+        let probing = self.state.probing_mut()?;
+        let last = self.last_probes.get_or_insert_default();
         let wait = PROBE_TIMER.max(2 * rto);
-        let (sn, size) = (search.sn, search.size);
-        match search.stage {
-            Stage::Small => {
-                let known = self.small.filter(|_| search.waits).map(|(_, known, _)| known);
-                let cookie = known.unwrap_or_else(cookie);
-                self.small = Some((sn, cookie, now));
-                search.tries = if search.waits { search.tries } else { 0 };
-                search.waits = true;
-                search.next = now.add_micros(wait << search.tries.min(3));
-                search.tries = search.tries.saturating_add(1);
-                Some(Probe { sn, cookie, size: HEADER_LEN })
+        let sn = probing.sn;
+        if let Stage::ProbeDue | Stage::ProbeSent = probing.stage {
+            (probing.stage, probing.next) = (Stage::ProbeSent, now.add_micros(wait));
+            last.mtu_probe_at = Some(now);
+            let cookie = *probing.probe_ts.get_or_insert_with(cookie);
+            return Some(Probe { sn, cookie, size: probing.size });
+        }
+        // A ping without a pong is sent again with the same cookie.
+        let repeated = probing.stage == Stage::PingSent;
+        let known = last.ping.filter(|_| repeated).map(|(_, known, _)| known);
+        let cookie = known.unwrap_or_else(cookie);
+        last.ping = Some((sn, cookie, now));
+        let sent = if repeated { probing.ping_count } else { 0 };
+        probing.stage = Stage::PingSent;
+        probing.next = now.add_micros(wait << sent.min(MAX_PING_BACKOFF));
+        probing.ping_count = sent.saturating_add(1);
+        Some(Probe { sn, cookie, size: HEADER_LEN })
+    }
+
+    /// PROBE_TIMER expired without an ACK of the MTU probe: a ping tells loss from silence. A raise
+    /// goes on with the next smaller size.
+    fn expire_probe(&mut self) {
+        match &mut self.state {
+            State::Base(base) => base.probing.on_probe_timeout(),
+            State::SearchingDown(search) => search.probing.on_probe_timeout(),
+            State::SearchingUp(search) if search.probing.stage == Stage::ProbeSent => {
+                match next_smaller(search.probing.size).filter(|s| *s > search.reduced.plpmtu) {
+                    Some(size) => {
+                        let (sn, next) = (search.probing.sn, search.probing.next);
+                        search.probing = Probing::new(Stage::ProbeDue, size, sn, next);
+                    }
+                    None => {
+                        let reduced = search.reduced;
+                        self.complete(Some(reduced));
+                    }
+                }
             }
-            Stage::Large => {
-                (search.waits, search.next) = (true, now.add_micros(wait));
-                self.asked = Some(now);
-                Some(Probe { sn, cookie: *search.large.get_or_insert_with(cookie), size })
-            }
+            _ => {}
         }
     }
 
-    /// Whether a small probe of that number and cookie was sent a short time ago, answered or not.
-    pub(crate) fn has_asked(&self, now: Micros, asked: (Sn, Ts)) -> bool {
-        let fresh = |sent: Micros| now.since(sent) <= COOKIE_LIFE;
-        self.small.is_some_and(|(sn, cookie, sent)| (sn, cookie) == asked && fresh(sent))
+    /// Whether a ping of that number and cookie was sent a short time ago, answered or not.
+    pub(crate) fn is_recent_ping(&self, now: Micros, (sn, ts): (Sn, Ts)) -> bool {
+        let ping = self.last_probes.as_ref().and_then(|last| last.ping);
+        ping.is_some_and(|(known, cookie, sent)| {
+            (known, cookie) == (sn, ts) && now.since(sent) <= COOKIE_LIFE
+        })
     }
 
-    /// Whether an acknowledgement answers a probe. `nxt` is the number of the next new segment,
-    /// `mtu` the largest datagram that is wanted.
-    pub(crate) fn on_answer(
-        &mut self,
-        now: Micros,
-        (sn, ts): (Sn, Ts),
-        nxt: Sn,
-        mtu: usize,
-    ) -> bool {
-        let Some(search) = self.search.as_mut().filter(|search| search.sn == sn) else {
-            return false;
+    /// The path carries `size`.
+    fn on_probe_acked(&mut self, now: Micros, size: usize) {
+        self.black_hole_detector.reset();
+        let reduced = match &self.state {
+            _ if size >= self.max_datagram() => None,
+            State::Base(base) => base.reduced,
+            state => state.reduced().map(|reduced| Reduced {
+                plpmtu: size,
+                raise_at: now.add_micros(PMTU_RAISE_TIMER),
+                ..*reduced
+            }),
         };
-        if search.large == Some(ts) {
-            let (size, purpose) = (search.size, search.purpose);
-            self.on_probe_acked(now, size, purpose, mtu);
-            return true;
-        }
-        let asked = self.small.is_some_and(|(_, cookie, _)| cookie == ts);
-        if search.stage != Stage::Small || !search.waits || !asked {
-            return false;
-        }
-        search.strikes += u8::from(std::mem::take(&mut search.missed));
-        if search.strikes >= MAX_PROBES {
-            self.on_black_hole(now, nxt);
-        } else {
-            let earliest = self.asked.map_or(now, |asked| asked.add_micros(PROBE_TIMER));
-            (search.stage, search.waits, search.next) = (Stage::Large, false, now.max(earliest));
-        }
-        true
+        self.complete(reduced);
     }
 
-    pub(crate) fn on_probe_acked(
-        &mut self,
-        now: Micros,
-        size: usize,
-        purpose: ProbeGoal,
-        mtu: usize,
-    ) {
-        self.reset_black_hole_detector();
-        self.search = None;
-        if size >= mtu {
-            self.narrow = None;
-        } else if let Some(narrow) = self.narrow.as_mut().filter(|_| purpose != ProbeGoal::Doubt) {
-            (narrow.limit, narrow.raise_at) = (size, now.add_micros(PMTU_RAISE_TIMER));
-        }
-    }
-
-    /// Until it is known what the path carries instead, segments are cut so that it carries them.
-    pub(crate) fn on_black_hole(&mut self, now: Micros, nxt: Sn) {
-        let Some(search) = self.search.take() else { return };
-        self.reset_black_hole_detector();
+    /// The path does not carry the size under test: segments are cut for [`MIN_PLPMTU`] until an
+    /// MTU probe of the next smaller size is acknowledged.
+    fn on_black_hole(&mut self, now: Micros, nxt: Sn) {
+        self.black_hole_detector.reset();
+        let Some(probing) = self.state.probing().copied() else { return };
+        let oversized = match &self.state {
+            State::Base(_) => Some(Oversized { until: nxt, last_progress: now }),
+            state => state.reduced().and_then(|reduced| reduced.oversized),
+        };
         let raise_at = now.add_micros(PMTU_RAISE_TIMER);
-        let known = self.narrow.take().and_then(|narrow| narrow.oversized_in_flight);
-        let doubt = search.purpose == ProbeGoal::Doubt;
-        let stranded = if doubt { Some((nxt, now)) } else { known };
-        self.narrow =
-            Some(Box::new(Narrow { limit: MIN_PLPMTU, raise_at, oversized_in_flight: stranded }));
-        if let Some(size) = PLPMTU_TABLE.into_iter().find(|size| *size < search.size) {
-            self.search = Some(Box::new(Search::new(ProbeGoal::Lower, size, search.sn, now)));
+        let reduced = Reduced { plpmtu: MIN_PLPMTU, raise_at, oversized };
+        self.state = match next_smaller(probing.size).filter(|size| *size > MIN_PLPMTU) {
+            Some(size) => {
+                let probing = Probing::new(Stage::ProbeDue, size, probing.sn, now);
+                State::SearchingDown(Box::new(Search { probing, reduced }))
+            }
+            None => State::Error(Box::new(reduced)),
+        };
+    }
+
+    /// Ends detection and search without a result: what was known before holds.
+    fn stop_probing(&mut self) {
+        self.black_hole_detector.reset();
+        self.complete(self.state.reduced().copied());
+    }
+
+    fn complete(&mut self, reduced: Option<Reduced>) {
+        let disabled = self.max_datagram() <= MIN_PLPMTU;
+        self.state = match reduced {
+            _ if disabled => State::Disabled(reduced.map(Box::new)),
+            Some(reduced) if reduced.plpmtu <= MIN_PLPMTU => State::Error(Box::new(reduced)),
+            reduced => State::SearchComplete(reduced.map(Box::new)),
+        };
+    }
+}
+
+impl Probing {
+    fn on_probe_timeout(&mut self) {
+        if self.stage == Stage::ProbeSent {
+            (self.stage, self.probe_timed_out) = (Stage::PingDue, true);
         }
     }
 }
 
-/// As [`dataless_sn`], and nothing that a peer which has forgotten everything would store.
+/// The next size of the table, bytes of a KCP datagram.
+fn next_smaller(size: usize) -> Option<usize> {
+    PLPMTU_TABLE.into_iter().map(datagram_size).find(|next| *next < size)
+}
+
+/// As [`dataless_sn`], and nothing that a peer which lost its state would store.
 fn mtu_probe_sn(una: Sn) -> Sn {
     match dataless_sn(una) {
         Sn(sn) if sn < MIN_PROBE_SN => Sn(u32::MAX),

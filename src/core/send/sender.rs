@@ -113,7 +113,7 @@ impl Sender {
             autotune: WindowAutotune::for_window(config.send_window, config.auto_windows, start),
             fast_resend: 0,
             mss,
-            path: MtuDiscovery::default(),
+            path: MtuDiscovery::new(config.mtu),
             pacer: Pacer::default(),
             redundant_retransmit: None,
             acked_history: AckedHistory::default(),
@@ -371,8 +371,8 @@ impl Sender {
         };
         self.sent_segments.mark_retransmitted(now, sn, level);
         if let Some(payload) = self.sent_segments.payload(sn) {
-            let sizes = (HEADER_LEN + payload.len(), HEADER_LEN + self.mss);
-            self.path.on_segment_lost(now, sizes, self.rtt.rto(), self.una());
+            let size = HEADER_LEN + payload.len();
+            self.path.on_segment_lost(now, size, self.rtt.rto(), self.una());
         }
     }
 

@@ -1,78 +1,34 @@
-//! A peer that may have another address by now.
+//! Migration of a connection to another address of the peer, or of this side (RFC 9000 9).
 
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use crate::core::segment::{Command, Segments};
-use crate::core::seq::{Sn, Ts};
+use crate::core::path::validation::{PathChallenge, PathValidation};
 use crate::driver::connection::Conn;
 
-/// How long the question to a new address is worth an answer, and the least time between two.
-const LIFE: Duration = Duration::from_secs(10);
-const GAP: Duration = Duration::from_secs(1);
-/// Addresses that are asked at a time.
-const CANDIDATES: usize = 4;
-
-/// An address that something of this conversation came from, and what it is asked.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct PathChallenge {
-    addr: SocketAddr,
-    sn: Sn,
-    cookie: Ts,
-    first_asked: Instant,
-    asked: Instant,
-}
-
-/// What to do about a datagram from another address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) enum PathValidation {
-    /// Whoever is there has not proved anything.
-    No,
-    /// Ask, with this number and stamp.
-    Ask(Sn, Ts),
-    /// The peer is there.
-    Yes,
-}
-
 impl Conn {
-    /// A datagram of this conversation came from `addr`, which is not the peer's. `cookie` is
+    /// A datagram of this connection came from `addr`, which is not the peer's address. `cookie` is
     /// random.
-    pub(in super::super) fn on_other_address(
+    pub(in super::super) fn validate_path(
         &mut self,
         now: Instant,
         addr: SocketAddr,
         datagram: &[u8],
         cookie: u32,
     ) -> PathValidation {
-        self.candidates.retain(|candidate| candidate.is_fresh(now));
-        if let Some(known) = self.candidates.iter_mut().find(|candidate| candidate.addr == addr) {
-            let answers = Segments::new(datagram).any(|(header, _)| {
-                (header.command, header.sn, header.ts) == (Command::Ack, known.sn, known.cookie)
-            });
-            if answers {
-                return PathValidation::Yes;
-            }
-            if now < known.asked + GAP {
-                return PathValidation::No;
-            }
-            // The same question again: a round trip may take longer than the gap.
-            known.asked = now;
-            return PathValidation::Ask(known.sn, known.cookie);
-        }
-        if self.candidates.len() >= CANDIDATES {
-            return PathValidation::No;
-        }
-        let (sn, cookie) = (self.kcp.quiet_sn(), Ts(cookie));
-        self.candidates.push(PathChallenge { addr, sn, cookie, first_asked: now, asked: now });
-        PathValidation::Ask(sn, cookie)
+        self.kcp.validate_path(now, addr, datagram, cookie)
     }
 
-    /// The probe that asks.
-    pub(in super::super) fn write_path_challenge(&mut self, sn: Sn, cookie: Ts, out: &mut Vec<u8>) {
-        self.kcp.emit_probe(sn, cookie, out);
+    /// Appends a PATH_CHALLENGE.
+    pub(in super::super) fn write_path_challenge(
+        &mut self,
+        challenge: PathChallenge,
+        out: &mut Vec<u8>,
+    ) {
+        self.kcp.write_path_challenge(challenge, out);
     }
 
-    /// This side has another address: the peer is asked, and so hears from there.
+    /// This side has another address (a rebind): a ping lets the peer see it, and migrate.
     pub(in super::super) fn on_rebound(&mut self, now: Instant) {
         if self.kcp.has_started() {
             self.kcp.ping(now);
@@ -82,15 +38,8 @@ impl Conn {
     /// From now on the peer has this address.
     pub(in super::super) fn migrate(&mut self, now: Instant, addr: SocketAddr) {
         self.peer = addr;
-        self.candidates.clear();
         self.kcp.on_path_validated(now);
         self.span.moved(addr);
         self.shared.set_peer(addr);
-    }
-}
-
-impl PathChallenge {
-    fn is_fresh(&self, now: Instant) -> bool {
-        now < self.first_asked + LIFE
     }
 }

@@ -15,17 +15,13 @@ mod migration;
 mod queues;
 mod transmit;
 
-use crate::config::{AckPolicy, Config, Setting, core_mtu};
+use crate::config::{AckPolicy, Config, Setting};
 use crate::core::connection::{InputError, Kcp, PacketType};
 use crate::core::open::{InitialHash, OpenedBy};
 use crate::core::seq::Sn;
 use crate::driver::connection::lifecycle::{Lifecycle, Reported};
-use crate::driver::connection::migration::PathChallenge;
-pub(super) use crate::driver::connection::migration::PathValidation;
-use crate::driver::connection::transmit::AmplificationBudget;
 use crate::driver::demux::Key;
 use crate::error::ConnectionError;
-use crate::fec;
 use crate::shared::connection::Shared;
 use crate::shared::notifier::ConnId;
 use crate::stream::KcpStream;
@@ -41,17 +37,10 @@ pub(super) struct InputOutcome {
     pub(super) validated: bool,
 }
 
-/// Bytes of a UDP payload that a path is assumed to carry after a larger datagram was refused for
-/// its size (EMSGSIZE): the minimum of QUIC (RFC 9000 14.1), and of 576-byte IPv4 paths.
-const FALLBACK_MTU: u16 = 1_200;
-const SMALLEST_MTU: u16 = 508;
-
 /// Address validation (RFC 9000 8.1) of a connection that a peer opened. Boxed: few connections
-/// are in it, and for a short time.
+/// are in it, and for a short time. The anti-amplification limit is in the core.
 #[derive(Debug)]
 struct AddressValidation {
-    /// Bounds what the peer is sent.
-    credit: AmplificationBudget,
     /// When the connection ends if the peer has not answered a ping (`validation_timeout`).
     deadline: Instant,
     /// The stream, if it is accepted only after validation (`require_validation`).
@@ -64,8 +53,6 @@ pub(super) struct Conn {
     shared: Arc<Shared>,
     span: Span,
     peer: SocketAddr,
-    /// Addresses that the peer may have migrated to.
-    candidates: Vec<PathChallenge>,
     /// Hashes of the peer's initial segments; empty for an active open.
     opened_by: OpenedBy,
     /// True while the connection is on the driver's ready list.
@@ -74,8 +61,6 @@ pub(super) struct Conn {
     immediate_acks: bool,
     /// Extra copies of each datagram (kcp-go SetDUP).
     duplicates: u8,
-    /// Largest UDP payload in bytes, FEC and cipher overhead included.
-    mtu: u16,
     /// The linger timeout, as of the last `exchange_queues`.
     linger: Duration,
     /// `Some` from a passive open until the peer has answered a ping. Runs beside the lifecycle.
@@ -119,13 +104,11 @@ impl Conn {
             kcp,
             span: Span::open(shared.peer(), shared.conv, opened_by.is_by_peer()),
             peer: shared.peer(),
-            candidates: Vec::new(),
             shared,
             opened_by,
             ready: false,
             immediate_acks: config.kcp.ack_policy == AckPolicy::Immediate,
             duplicates: config.duplicates,
-            mtu: config.kcp.mtu,
             linger: config.linger,
             validation: None,
             lifecycle: Lifecycle::Open,
@@ -190,24 +173,15 @@ impl Conn {
             Setting::AckPolicy(policy) => self.immediate_acks = policy == AckPolicy::Immediate,
             Setting::Duplicates(copies) => self.duplicates = copies,
             // The path may have lowered the MTU since the caller read it: it is never raised.
-            Setting::Mtu(mtu) if mtu >= self.mtu => return,
-            Setting::Mtu(mtu) => {
-                self.mtu = mtu;
-                return self.kcp.apply(Setting::Mtu(core_mtu(mtu, self.shared.overhead)));
-            }
+            Setting::Mtu(mtu) if mtu >= self.kcp.max_mtu() => return,
             _ => {}
         }
         self.kcp.apply(setting);
     }
 
     /// A datagram of `size` bytes was refused for its size (EMSGSIZE; RFC 8899 4.6).
-    pub(super) fn lower_mtu(&mut self, size: usize) {
-        // A datagram larger than the MTU was written before the MTU was lowered.
-        let Some(size) = u16::try_from(size).ok().filter(|size| *size <= self.mtu) else { return };
-        let lower = if size > FALLBACK_MTU { FALLBACK_MTU } else { size / 4 * 3 };
-        let mtu = lower.max(SMALLEST_MTU);
-        if mtu < self.mtu {
-            self.apply(Setting::Mtu(mtu));
+    pub(super) fn on_message_too_big(&mut self, size: usize) {
+        if let Some(mtu) = self.kcp.on_message_too_big(size) {
             self.shared.mtu.fetch_min(usize::from(mtu), Ordering::Relaxed);
         }
     }
@@ -223,18 +197,9 @@ impl Conn {
         self.kcp.input(now, datagram, origin)?;
         if origin == PacketType::Regular {
             self.last_received = now;
-            let bytes = datagram.len() + self.cipher_overhead();
-            if let Some(validation) = &mut self.validation {
-                validation.credit.on_received(bytes);
-            }
         }
         let validated = !was_validated && self.is_validated();
         Ok(InputOutcome { immediate_ack: self.immediate_acks, validated })
-    }
-
-    /// Bytes that the cipher adds to a datagram, in both directions.
-    fn cipher_overhead(&self) -> usize {
-        self.shared.overhead - if self.shared.framed { fec::HEADER_LEN } else { 0 }
     }
 
     /// Starts address validation (RFC 9000 8.1) of a passive open: the peer is pinged, and until it
@@ -247,9 +212,8 @@ impl Conn {
         deadline: Instant,
         deferred: Option<KcpStream>,
     ) {
-        let credit = AmplificationBudget::new(allowance);
-        self.validation = Some(Box::new(AddressValidation { credit, deadline, deferred }));
-        self.kcp.start_validation(now);
+        self.validation = Some(Box::new(AddressValidation { deadline, deferred }));
+        self.kcp.require_validation(now, allowance);
     }
 
     /// Lifts the limits of an unvalidated peer. Returns the stream if its accept was deferred.

@@ -1,0 +1,88 @@
+//! Address validation, the anti-amplification limit and path validation of a connection (RFC 9000
+//! 8.1, 8.2 and 9).
+
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use super::Kcp;
+use crate::core::keepalive::dataless_sn;
+use crate::core::path::amplification::{Amplification, SendBudget};
+use crate::core::path::validation::{PathChallenge, PathValidation};
+use crate::core::segment::Command;
+use crate::core::seq::{Sn, Ts};
+
+/// Address validation (RFC 9000 8.1).
+impl Kcp {
+    /// Pings the peer with the next transmission and then each second until it has proved that it
+    /// received something of this side, see [`Kcp::is_established`].
+    pub fn start_validation(&mut self, now: Instant) {
+        self.keepalive.start_validation(self.clock.at(now));
+    }
+
+    /// Puts an accepted connection under the anti-amplification limit (RFC 9000 8.1) and starts
+    /// address validation. Until the peer is validated it is sent three times the bytes that
+    /// [`Kcp::input`] took, or `initial_allowance` bytes where that is more; the
+    /// [overhead](Kcp::set_overhead) counts in both directions. Nothing is retransmitted but pings.
+    ///
+    /// Call before the first [`Kcp::input`]. Default: no limit.
+    pub fn require_validation(&mut self, now: Instant, initial_allowance: usize) {
+        if !self.is_established() {
+            self.amplification = Amplification::limited(initial_allowance);
+        }
+        self.start_validation(now);
+    }
+
+    /// What the next datagram may have, and whether anything beside it may leave: ask before
+    /// sending FEC parity, duplicates or out-of-band datagrams to the peer.
+    #[must_use]
+    #[inline]
+    pub fn send_budget(&self) -> SendBudget {
+        self.amplification.budget(usize::from(self.sent_overhead))
+    }
+
+    /// A datagram of `len` bytes was accepted: counts it, and ends the limit with the first proof.
+    #[inline]
+    pub(super) fn on_amplification_input(&mut self, len: usize, regular: bool) {
+        if regular {
+            self.amplification.on_received(len + usize::from(self.received_overhead));
+        }
+        if self.keepalive.is_validated() {
+            self.amplification = Amplification::Unlimited;
+        }
+    }
+}
+
+/// Path validation (RFC 9000 8.2).
+impl Kcp {
+    /// Judges a datagram of this connection that came from `addr`, which is not the peer's address.
+    /// `cookie` is random. It does not take the datagram: after [`PathValidation::Validated`] call
+    /// [`Kcp::on_path_validated`], then [`Kcp::input`].
+    pub fn validate_path(
+        &mut self,
+        now: Instant,
+        addr: SocketAddr,
+        datagram: &[u8],
+        cookie: u32,
+    ) -> PathValidation {
+        let new = PathChallenge { sn: dataless_sn(self.send.una()), cookie: Ts(cookie) };
+        self.path_validator.on_datagram(self.clock.at(now), addr, datagram, new)
+    }
+
+    /// Appends the datagram of a PATH_CHALLENGE, a ping for the candidate path.
+    pub fn write_path_challenge(&mut self, challenge: PathChallenge, out: &mut Vec<u8>) {
+        self.write_ping(challenge.sn, challenge.cookie, out);
+    }
+
+    /// The peer is reachable at a new address: challenges of other paths are void, and what the PTO
+    /// back-off held back may leave.
+    pub fn on_path_validated(&mut self, now: Instant) {
+        self.path_validator.clear();
+        self.send.on_peer_activity(self.clock.at(now));
+    }
+
+    /// Appends a ping: an empty PUSH with an old sequence number and a random timestamp.
+    pub(super) fn write_ping(&mut self, sn: Sn, cookie: Ts, out: &mut Vec<u8>) {
+        self.stats.pings_sent += 1;
+        self.header(Command::Push, self.close_state.capability(), sn, cookie, 0).emit(out);
+    }
+}

@@ -1,0 +1,161 @@
+//! Anti-amplification limit: an unvalidated peer is sent at most three times what came from its
+//! address (RFC 9000 8.1).
+//!
+//! Whoever connects with a forged source address makes this side send no more than that to the
+//! victim. Deviates: a peer whose first datagrams are short is sent [`Amplification::limited`]'s
+//! initial allowance in any case, one full datagram to an address, since KCP has no padded initial
+//! (RFC 9000 14.1) and pings must be retransmitted. Shown by
+//! `driver/tests/address_validation.rs` and the tests of this file.
+
+/// Bytes out for each byte in (RFC 9000 8.1).
+const FACTOR: usize = 3;
+
+/// The limit of one connection. Bytes are UDP payload, cipher and FEC header included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Amplification {
+    /// The peer is validated, or was connected to from here. The start; entered for good on the
+    /// first proof that the peer received something of this side.
+    #[default]
+    Unlimited,
+    /// The peer connected and is not validated. Entered when a connection is accepted.
+    Limited {
+        /// Received from the address of the peer.
+        received: usize,
+        /// Sent to it.
+        sent: usize,
+        /// May be sent even if nothing was received.
+        initial_allowance: usize,
+    },
+}
+
+/// What may leave to a peer now: the answer of the anti-amplification limit (RFC 9000 8.1) to
+/// whatever sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendBudget {
+    /// The peer is validated: no limit.
+    Unlimited,
+    /// The peer is unvalidated: a datagram of [`Kcp::poll_transmit`](crate::proto::Kcp::poll_transmit)
+    /// has at most so many bytes.
+    Bytes(usize),
+}
+
+impl Amplification {
+    /// An unvalidated peer; `initial_allowance`: bytes it is sent in any case.
+    pub(crate) fn limited(initial_allowance: usize) -> Self {
+        Self::Limited { received: 0, sent: 0, initial_allowance }
+    }
+
+    /// A datagram of the peer was accepted.
+    #[inline]
+    pub(crate) fn on_received(&mut self, bytes: usize) {
+        if let Self::Limited { received, .. } = self {
+            *received = received.saturating_add(bytes);
+        }
+    }
+
+    /// A datagram leaves.
+    #[inline]
+    pub(crate) fn on_sent(&mut self, bytes: usize) {
+        if let Self::Limited { sent, .. } = self {
+            *sent = sent.saturating_add(bytes);
+        }
+    }
+
+    /// What the next datagram may have, less the `overhead` that it gets.
+    #[inline]
+    pub(crate) fn budget(&self, overhead: usize) -> SendBudget {
+        match *self {
+            Self::Unlimited => SendBudget::Unlimited,
+            Self::Limited { received, sent, initial_allowance } => {
+                let total = received.saturating_mul(FACTOR).max(initial_allowance);
+                SendBudget::Bytes(total.saturating_sub(sent).saturating_sub(overhead))
+            }
+        }
+    }
+}
+
+impl SendBudget {
+    /// Whether the peer is validated.
+    #[must_use]
+    #[inline]
+    pub const fn is_unlimited(self) -> bool {
+        matches!(self, Self::Unlimited)
+    }
+
+    /// Whether segments are retransmitted: to an unvalidated peer only pings are.
+    #[must_use]
+    #[inline]
+    pub const fn may_retransmit(self) -> bool {
+        self.is_unlimited()
+    }
+
+    /// Whether MTU probes leave (RFC 8899): the bytes of an unvalidated peer are for what it has to
+    /// receive.
+    #[must_use]
+    #[inline]
+    pub const fn may_probe_mtu(self) -> bool {
+        self.is_unlimited()
+    }
+
+    /// Whether datagrams leave in batches (GSO): the budget of an unvalidated peer is asked for each.
+    #[must_use]
+    #[inline]
+    pub const fn may_batch(self) -> bool {
+        self.is_unlimited()
+    }
+
+    /// Whether anything beside the datagrams of the connection may leave: duplicates, FEC parity and
+    /// out-of-band datagrams.
+    #[must_use]
+    #[inline]
+    pub const fn may_send_extras(self) -> bool {
+        self.is_unlimited()
+    }
+
+    /// Whether a datagram of `size` bytes may leave.
+    #[must_use]
+    #[inline]
+    pub const fn admits(self, size: usize) -> bool {
+        match self {
+            Self::Unlimited => true,
+            Self::Bytes(bytes) => size <= bytes,
+        }
+    }
+
+    /// The largest datagram of at most `size` bytes that may leave.
+    #[inline]
+    pub(crate) fn cap(self, size: usize) -> usize {
+        match self {
+            Self::Unlimited => size,
+            Self::Bytes(bytes) => size.min(bytes),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amplification_limit_is_3x_received_or_the_initial_allowance() {
+        let mut limit = Amplification::limited(1_200);
+        assert_eq!(limit.budget(0), SendBudget::Bytes(1_200));
+        limit.on_received(100);
+        limit.on_sent(1_000);
+        assert_eq!(limit.budget(40), SendBudget::Bytes(160));
+        limit.on_received(400);
+        assert_eq!(limit.budget(40), SendBudget::Bytes(460));
+        limit.on_sent(600);
+        assert_eq!(limit.budget(0), SendBudget::Bytes(0));
+    }
+
+    #[test]
+    fn amplification_unlimited_counts_nothing_and_admits_everything() {
+        let mut limit = Amplification::default();
+        limit.on_sent(usize::MAX);
+        let budget = limit.budget(40);
+        assert_eq!(budget, SendBudget::Unlimited);
+        assert!(budget.admits(usize::MAX) && budget.may_retransmit() && budget.may_batch());
+        assert!(!SendBudget::Bytes(1_200).may_probe_mtu() && SendBudget::Bytes(24).admits(24));
+    }
+}
