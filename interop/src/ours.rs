@@ -46,7 +46,7 @@ impl Ours {
         config.recv_window = settings.recv_window;
         config.mtu = settings.mtu;
         adjust(&mut config);
-        let seed = Seed { ts_epoch: settings.epoch, cookie_seed: rng.next() };
+        let seed = Seed::new(settings.epoch, rng.next());
         Ok(Self {
             kcp: Kcp::new(conv, &config, start, seed)?,
             start,

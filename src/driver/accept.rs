@@ -59,7 +59,7 @@ impl<S: Socket> Driver<S> {
         key: Key,
         opening: Option<InitialHash>,
     ) -> io::Result<Arc<Shared>> {
-        let seed = Seed { ts_epoch: self.rng.next_u32(), cookie_seed: self.rng.next_u64() };
+        let seed = Seed::new(self.rng.next_u32(), self.rng.next_u64());
         let mut kcp = Kcp::new(key.1, &self.config.kcp, now, seed)?;
         let (cipher, fec_header) = self.config.overheads();
         kcp.set_overhead(cipher, fec_header)?;

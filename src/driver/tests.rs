@@ -9,7 +9,7 @@ mod keepalive;
 mod lifecycle;
 mod lossy_network;
 mod migration;
-mod narrow;
+mod mtu_discovery;
 #[cfg(target_os = "linux")]
 mod offload;
 mod open_without_data;

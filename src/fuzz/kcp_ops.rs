@@ -152,7 +152,7 @@ pub fn kcp_ops(data: &[u8]) {
     let mortal = choices.byte() & 3 == 0;
     let side = |choices: &mut Choices<'_>| {
         let config = choices.config(mode, mortal);
-        let seed = Seed { ts_epoch: choices.word(), cookie_seed: u64::from(choices.word()) };
+        let seed = Seed::new(choices.word(), u64::from(choices.word()));
         let kcp = Kcp::starting_at(7, &config, start, seed, sn);
         Side { kcp, wire: VecDeque::new(), sent: Vec::new(), got: 0 }
     };

@@ -1,15 +1,17 @@
-//! The KCP state machine: no I/O, no clock, no lock, no randomness.
+//! The KCP connection, sans I/O: no socket, no clock, no randomness.
 //!
-//! [`Kcp`] is one conversation. Time is an argument of every call that needs it, datagrams go in
+//! [`Kcp`] is one connection. Time is an argument of every call that needs it, datagrams go in
 //! through [`Kcp::input`] and come out of [`Kcp::poll_transmit`], and the caller decides when.
+//! Buffers of received data come from a pool of the process (`util/buffer_pool.rs`), whose lock is
+//! taken for one push or pop and never held across a call; there is no other lock.
 //!
-//! The contract: after any call that takes `&mut self`, drain [`Kcp::poll_transmit`] when there is
-//! room for datagrams, then read [`Kcp::poll_timeout`] and call [`Kcp::handle_timeout`] when that
-//! moment has come. Calling any of them too often is harmless.
+//! The contract: after any call that takes `&mut self`, drain [`Kcp::poll_transmit`] while datagrams
+//! can be sent, then read [`Kcp::poll_timeout`] and call [`Kcp::handle_timeout`] at that time.
+//! Calling any of them too often is harmless.
 //!
-//! What differs from the stock state machine, none of it visible to the peer: acknowledgements and
-//! windows are validated before they are believed; timers are exact deadlines instead of a tick;
-//! loss is judged by order of transmission, with an allowance for paths that reorder; nothing
+//! Deviations from `ikcp.c` and kcp-go, none of them visible on the wire: ACKs, `una` and windows are
+//! validated before they are applied; timers are exact deadlines instead of `ikcp_update` every
+//! interval; loss is detected by order of transmission with a reordering window (RFC 8985); no call
 //! scans the window.
 
 mod close;
@@ -46,46 +48,60 @@ use crate::stats::{ConnectionStats, Counters, Estimates, Snapshot};
 pub use crate::core::connection::output::Transmitted;
 pub(crate) use crate::core::segment::InputError;
 
-/// Most fragments of one message, a limit of the wire.
+/// Fragments of one message at most: `frg` is one byte on the wire.
 const MAX_FRAGMENTS: usize = 255;
 
-/// Where a KCP datagram came from.
+/// How a KCP datagram arrived: the `pktType` of kcp-go's `Input`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum PacketType {
-    /// Straight from the network.
+    /// From the network.
+    #[doc(alias = "IKCP_PACKET_REGULAR")]
     Regular,
-    /// Put together from redundancy: says nothing about now, so it feeds neither the round-trip
-    /// time nor the window.
+    /// Reconstructed by FEC: its arrival time says nothing, so it is no RTT sample and its window is
+    /// not taken.
+    #[doc(alias = "IKCP_PACKET_FEC")]
     Fec,
 }
 
-/// The random part of a conversation, given by the caller.
+/// Random numbers of one connection, drawn by the caller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Seed {
-    /// What the time stamps on the wire start from, in milliseconds.
+    /// First `ts` on the wire, milliseconds.
     pub ts_epoch: u32,
-    /// Source of the cookies of echo probes.
+    /// Seed of the generator of ping cookies.
     pub cookie_seed: u64,
+}
+
+impl Seed {
+    /// `ts_epoch`: first `ts` on the wire, milliseconds. `cookie_seed`: seed of the generator of
+    /// ping cookies, which must be unpredictable (RFC 9000 8.2.1). Default of both: 0, for tests.
+    #[must_use]
+    pub const fn new(ts_epoch: u32, cookie_seed: u64) -> Self {
+        Self { ts_epoch, cookie_seed }
+    }
 }
 
 /// Why a message was not accepted for sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SendMessageError {
-    /// There is no room in the send window now.
+    /// The send window has no capacity for all of it now.
     #[error("the send window is full")]
     Full,
-    /// The peer could not put it together.
+    /// The peer could not reassemble it.
     #[error("the message has {size} bytes, allowed are {max}")]
     TooLarge {
         /// Bytes of the message.
         size: usize,
-        /// Largest message that the peer is known to be able to receive.
+        /// Largest message in bytes, see [`Kcp::max_message_size`].
         max: usize,
     },
 }
 
-/// One conversation.
+/// One KCP connection: kcp-go's `KCP`, `ikcpcb` in C.
+#[doc(alias = "ikcpcb")]
 #[derive(Debug)]
 pub struct Kcp {
     conv: u32,
@@ -104,14 +120,16 @@ pub struct Kcp {
     sent_overhead: u16,
     received_overhead: u16,
     pacer: RateLimiter,
-    /// When something could last leave.
+    /// When [`Kcp::poll_transmit`] was last called.
     last_poll_transmit: Micros,
-    /// A window answer is owed.
+    /// True from a window probe, or from a window that opened, to the next datagram with data or a
+    /// window update (IKCP_ASK_TELL).
     window_update_pending: bool,
-    /// Full datagrams since acknowledgements were last written while some wait.
+    /// Full datagrams since ACKs were last written, see `MAX_FULL_DATAGRAMS_BEFORE_ACK`.
     full_datagrams_since_ack: u32,
-    /// With [`WritePolicy::Delayed`]: when waiting data leaves by itself.
+    /// With [`WritePolicy::Delayed`]: when queued data leaves without a flush.
     cork_until: Option<Micros>,
+    /// True from [`Kcp::flush`] until the send buffer is empty.
     uncorked: bool,
     establishment: Establishment,
     peer: PeerState,
@@ -121,7 +139,7 @@ pub struct Kcp {
 }
 
 impl Kcp {
-    /// Starts a conversation at `now`.
+    /// A new connection with conversation id `conv`. The clock of the wire starts at `now`.
     ///
     /// # Errors
     ///
@@ -136,8 +154,8 @@ impl Kcp {
         Ok(Self::starting_at(conv, config, now, seed, Sn(0)))
     }
 
-    /// Both directions start at `sn`, which only two cores of this crate agree on: for tests of
-    /// the wrap.
+    /// As [`Kcp::new`] with a first sequence number other than 0 in both directions, which two ends of
+    /// this crate can agree on: for tests of sequence wrap.
     #[doc(hidden)]
     #[must_use]
     pub fn starting_at(conv: u32, config: &KcpConfig, now: Instant, seed: Seed, sn: Sn) -> Self {
@@ -172,22 +190,21 @@ impl Kcp {
         }
     }
 
-    /// The conversation id.
+    /// The conversation id (`conv` on the wire).
     #[must_use]
     pub fn conv(&self) -> u32 {
         self.conv
     }
 
-    // ----- application -----
-
     /// Payload bytes that the send window admits now.
+    #[doc(alias = "WaitSnd")]
     #[must_use]
     pub fn send_capacity(&self) -> usize {
         self.send.available() * self.send.mss()
     }
 
-    /// What writes are rounded up to in terms of [`Kcp::send_capacity`]: in message mode each starts a
-    /// segment of its own.
+    /// Bytes that each write is rounded up to in terms of [`Kcp::send_capacity`]: in message mode each
+    /// write starts a segment of its own.
     pub(crate) fn send_unit(&self) -> usize {
         match self.mode {
             Mode::Stream => 1,
@@ -196,9 +213,9 @@ impl Kcp {
     }
 
     /// Queues bytes: in stream mode behind those already queued, in message mode cut into segments
-    /// of their own, as a kcp-go session does with each write.
+    /// of their own, as kcp-go's `UDPSession.Write` does.
     ///
-    /// Everything is taken; ask [`Kcp::send_capacity`] first to stay within the send window. Empty
+    /// All bytes are queued; ask [`Kcp::send_capacity`] first to stay within the send window. Empty
     /// data is ignored.
     pub fn send(&mut self, now: Instant, mut data: Bytes) {
         if data.is_empty() {
@@ -222,7 +239,7 @@ impl Kcp {
     ///
     /// [`SendMessageError::TooLarge`] beyond [`Kcp::max_message_size`]: more fragments than 255 or
     /// than the peer's receive window could never be put together.
-    /// [`SendMessageError::Full`] when the send window has no room for all of it now. Nothing is
+    /// [`SendMessageError::Full`] when the send window has no capacity for all of it now. Nothing is
     /// queued in either case.
     pub fn send_message(&mut self, now: Instant, data: Bytes) -> Result<(), SendMessageError> {
         let max = self.max_message_size();
@@ -232,9 +249,9 @@ impl Kcp {
         self.queue_message(now, data).map_err(|_| SendMessageError::Full)
     }
 
-    /// Queues a message whose size was checked when it was accepted, or gives it back while there
-    /// is no room. Limits that have shrunk since then make it wait for an empty window, and
-    /// segments exceed the datagram size where 255 of them would not do.
+    /// Queues a message whose size was checked when it was accepted, or returns it while the send
+    /// window has no capacity. Where limits have shrunk since then the message waits for an empty
+    /// window, and segments exceed the datagram size if 255 of them would not hold it.
     pub(crate) fn queue_message(&mut self, now: Instant, mut data: Bytes) -> Result<(), Bytes> {
         let piece = self.send.mss().max(data.len().div_ceil(MAX_FRAGMENTS));
         let fragments = data.len().div_ceil(piece).max(1);
@@ -249,14 +266,14 @@ impl Kcp {
         Ok(())
     }
 
-    /// Largest message in bytes that [`Kcp::send_message`] takes: as many fragments as the peer's
-    /// largest window so far (32 until it told one), our own send window and the wire allow.
+    /// Largest message in bytes that [`Kcp::send_message`] takes: as many fragments as the largest
+    /// window that the peer advertised (32 before the first), our send window and the wire allow.
     #[must_use]
     pub fn max_message_size(&self) -> usize {
         let fragments = MAX_FRAGMENTS
             .min(usize::from(self.send.remote.largest()))
             .min(usize::from(self.send.window()))
-            // A closed window opens again.
+            // A zero window opens again.
             .max(1);
         fragments * self.send.mss()
     }
@@ -266,83 +283,83 @@ impl Kcp {
         if self.write_policy == WritePolicy::Delayed && self.cork_until.is_none() {
             self.cork_until = Some(now.add(self.interval));
         }
-        // The peer's window may be closed already.
+        // The peer's window may be zero: persist timer.
         self.update_timers(now);
     }
 
-    /// Lets corked data leave now.
+    /// Lets data that [`WritePolicy::Delayed`] holds back leave now (kcp-go `flush`).
     pub fn flush(&mut self) {
         self.uncorked = !self.send.send_buffer().is_empty();
     }
 
-    /// The next bytes in order, or in message mode the next message.
+    /// The next bytes in order, or in message mode the next message. `None`: nothing is readable.
     pub fn recv(&mut self) -> Option<Bytes> {
         let chunk = self.recv.recv()?;
         self.window_update_pending |= self.recv.wants_window_update();
         Some(chunk)
     }
 
-    /// Bytes of what [`Kcp::recv`] would return; `None` when it would return nothing.
+    /// Bytes of what [`Kcp::recv`] would return; `None` when nothing is readable.
+    #[doc(alias = "PeekSize")]
     #[must_use]
     pub fn readable(&self) -> Option<usize> {
         self.recv.readable()
     }
 
-    /// Gives back memory that only a busy conversation needs.
+    /// Frees the spare capacity of the queues, which only a busy connection needs.
     pub fn release_memory(&mut self) {
         self.send.release_memory();
         self.recv.release_memory();
         self.acks.release_memory();
     }
 
-    /// Lets waiting acknowledgements leave with the next transmission, whatever the policy.
+    /// Lets pending ACKs leave with the next transmission, whatever the policy (RFC 9000 13.2.1,
+    /// immediate acknowledgement).
     pub(crate) fn flush_acks(&mut self) {
         self.acks.flush();
     }
 
-    /// Asks the peer for a sign of life with the next transmission. Not before the first data of a
-    /// conversation: the probe would be the first thing the peer hears.
+    /// Sends a ping with the next transmission (RFC 9000 19.2). Not before the first data of a
+    /// connection: some peers would take the ping for an initial segment.
     pub fn ping(&mut self, now: Instant) {
         self.keepalive.request_ping(self.clock.at(now));
     }
 
-    /// The peer goes first with keepalives.
+    /// Waits longer between keepalive pings than the peer does, so that one side pings for both.
     pub(crate) fn defer_keepalive(&mut self) {
         self.keepalive.defer();
     }
 
-    // ----- state -----
-
-    /// Whether everything sent is acknowledged cumulatively and nothing waits.
+    /// Whether everything queued was sent and is acknowledged cumulatively.
     #[must_use]
     pub fn is_drained(&self) -> bool {
         self.send.is_drained()
     }
 
-    /// The oldest number that is not acknowledged cumulatively.
+    /// SND.UNA: the oldest sequence number that is not acknowledged cumulatively.
     pub(crate) fn una(&self) -> Sn {
         self.send.una()
     }
 
-    /// The next number expected of the peer.
+    /// RCV.NXT: the next sequence number expected of the peer.
     pub(crate) fn rcv_nxt(&self) -> Sn {
         self.recv.nxt()
     }
 
-    /// Whether [`Kcp::release_memory`] would give back something worth it.
+    /// Whether [`Kcp::release_memory`] would free a noteworthy capacity.
     pub(crate) fn has_reclaimable_memory(&self) -> bool {
         self.send.has_reclaimable_memory()
             || self.recv.has_reclaimable_memory()
             || self.acks.has_reclaimable_memory()
     }
 
-    /// Whether the peer has proved that it received something of ours.
+    /// Whether the peer is validated: it acknowledged a segment or a ping of this side (RFC 9000 8.1).
     #[must_use]
     pub fn is_established(&self) -> bool {
         self.keepalive.is_validated()
     }
 
-    /// Why the conversation ended by itself, if it has.
+    /// Why the connection ended, if it has.
     #[must_use]
     pub fn close_reason(&self) -> Option<ConnectionError> {
         self.close_reason
@@ -373,51 +390,58 @@ impl Kcp {
         }
     }
 
-    // ----- settings -----
-
-    /// Sets the windows in segments.
+    /// Sets the windows in segments, which switches window autotuning off. Default: as configured.
     ///
     /// # Errors
     ///
     /// When one is outside 1 to 65,535.
+    #[doc(alias = "SetWindowSize")]
+    #[doc(alias = "WndSize")]
     pub fn set_windows(&mut self, send: u16, recv: u16) -> Result<(), ConfigError> {
         config::check_windows(send, recv)?;
         self.apply(Setting::Windows { send, recv });
         Ok(())
     }
 
-    /// Sets the timing preset.
+    /// Sets the timing preset: interval, minimum RTO, fast retransmit, congestion control.
+    #[doc(alias = "SetNoDelay")]
+    #[doc(alias = "NoDelay")]
     pub fn set_timing(&mut self, preset: Timing) {
         self.apply(Setting::Timing(preset));
     }
 
-    /// Sets when acknowledgements leave.
+    /// Sets when ACKs leave.
+    #[doc(alias = "SetACKNoDelay")]
     pub fn set_ack_policy(&mut self, policy: AckPolicy) {
         self.apply(Setting::AckPolicy(policy));
     }
 
     /// Sets when written data leaves.
+    #[doc(alias = "SetWriteDelay")]
     pub fn set_write_policy(&mut self, policy: WritePolicy) {
         self.apply(Setting::WritePolicy(policy));
     }
 
-    /// Sets the largest datagram in bytes. Segments that exist already keep their size.
+    /// Sets the MTU: largest UDP payload in bytes, [overhead](Kcp::set_overhead) included. Segments
+    /// that exist keep their size. Restarts PMTU black-hole detection.
     ///
     /// # Errors
     ///
-    /// When it is outside 25 to 65,507.
+    /// When it is outside 25, plus the overhead, to 65,507.
+    #[doc(alias = "SetMtu")]
     pub fn set_mtu(&mut self, mtu: u16) -> Result<(), ConfigError> {
         config::check_mtu(mtu, usize::from(self.sent_overhead))?;
         self.apply(Setting::Mtu(mtu));
         Ok(())
     }
 
-    /// Sets the bytes per second that may leave.
+    /// Sets the bytes per second that may leave; `None`, the default: no limit.
+    #[doc(alias = "SetRateLimit")]
     pub fn set_rate_limit(&mut self, rate: Option<NonZeroU64>) {
         self.apply(Setting::RateLimit(rate));
     }
 
-    /// Applies a validated setting; those that concern other layers do nothing here.
+    /// Applies a validated setting; settings of other layers are ignored.
     pub(crate) fn apply(&mut self, setting: Setting) {
         match setting {
             Setting::Windows { send, recv } => {
@@ -432,7 +456,7 @@ impl Kcp {
             Setting::WritePolicy(policy) => {
                 self.write_policy = policy;
                 self.cork_until = None;
-                // What waits already is not held back a second time.
+                // Data that is queued already is not delayed twice.
                 self.flush();
             }
             Setting::Mtu(mtu) => {

@@ -1,4 +1,7 @@
-//! Datagrams out.
+//! Datagrams out: `poll_transmit`, what goes first, and which segments share a datagram.
+//!
+//! Priorities follow from the order in [`Kcp::poll_transmit`]: CONTROL segments, the initial segment, MTU
+//! probes, then full segments in datagrams of their own, and everything small in one.
 
 use std::time::Instant;
 
@@ -11,8 +14,10 @@ use crate::core::segment::{Command, HEADER_LEN, Header};
 use crate::core::send::sender::SendCandidate;
 use crate::core::seq::{Sn, Ts};
 
-/// Full datagrams that may leave before waiting acknowledgements, so that those go into the short
-/// datagram at the end of a train of equal ones.
+/// Full datagrams that may leave before pending ACKs, so that ACKs go into the short datagram at the end
+/// of a GSO batch, whose other datagrams are of equal size. 44 is the batch of the largest Ethernet
+/// datagrams: 65,000 bytes (`driver/send_batch.rs`) by 1,472 bytes of UDP payload. Of 1,400 bytes
+/// each a batch holds 46, so 44 full ones and the short one always fit.
 const MAX_FULL_DATAGRAMS_BEFORE_ACK: u32 = 44;
 
 /// What one datagram carries.
@@ -23,18 +28,22 @@ pub struct Transmitted {
     pub len: usize,
     /// Data segments in it.
     pub segments: u32,
-    /// Acknowledgements in it.
+    /// ACKs in it.
     pub acks: u32,
-    /// It is a full segment that leaves for the first time, and more may follow to this peer.
+    /// True for a full segment that leaves for the first time to a validated peer: datagrams of the
+    /// same size may follow in one GSO batch.
     pub(crate) gso_follows: bool,
 }
 
+/// Datagrams.
 impl Kcp {
     /// Appends at most one datagram to `out`, which may already hold others. `None`: nothing is
     /// due, and nothing was appended.
     ///
-    /// Full segments leave in datagrams of their own, one after the other and of equal size; what
-    /// is smaller (acknowledgements, window answers, probes, short segments) shares one.
+    /// Full segments leave in datagrams of their own, one after the other and of equal size; what is
+    /// smaller (ACKs, window updates, pings, short segments) shares one. An unvalidated peer is sent
+    /// what [`Kcp::send_budget`] admits: a segment that does not fit waits, and no segment is
+    /// retransmitted.
     pub fn poll_transmit(&mut self, now: Instant, out: &mut Vec<u8>) -> Option<Transmitted> {
         let now = self.clock.tick(now);
         self.last_poll_transmit = now;
@@ -51,7 +60,6 @@ impl Kcp {
         if out.len() > start || self.emit_initial(now, out) {
             return Some(self.on_datagram_sent(now, out.len() - start, Transmitted::default()));
         }
-        // Not to a peer that has proved nothing, whose share is for what it has to receive.
         if budget.may_probe_mtu() && self.write_mtu_probe(now, out) {
             return Some(self.on_datagram_sent(now, out.len() - start, Transmitted::default()));
         }
@@ -59,16 +67,16 @@ impl Kcp {
         let mut sent = Transmitted::default();
         let next = self.next_within(now, budget);
         let full = next.filter(|next| HEADER_LEN + next.len >= self.current_mtu());
-        // A train leaves at one moment; a rate limit can make an hour of it.
+        // A GSO batch leaves at one instant, but a rate limit may spread it over a long time.
         let overdue = self.acks.since().is_some_and(|since| since < now) && self.acks_due(now);
-        let patient = self.acks.is_empty()
+        let acks_may_wait = self.acks.is_empty()
             || (self.full_datagrams_since_ack < MAX_FULL_DATAGRAMS_BEFORE_ACK && !overdue);
-        // Whether there is a peer at all comes before anything that it is sent.
-        let asks = self.keepalive.is_due() && !self.keepalive.is_validated();
+        // Address validation goes before data.
+        let validates = self.keepalive.is_due() && !self.keepalive.is_validated();
         if next.is_some_and(|next| next.is_new()) {
             self.send.path.on_new_data(now, self.send.una());
         }
-        match full.filter(|_| patient && !asks) {
+        match full.filter(|_| acks_may_wait && !validates) {
             Some(next) => {
                 self.full_datagrams_since_ack += 1;
                 self.window_update_pending = false;
@@ -81,16 +89,17 @@ impl Kcp {
         (len > 0).then(|| self.on_datagram_sent(now, len, sent))
     }
 
-    /// Appends another datagram right behind one that [leads a GSO batch](Transmitted::gso_follows), if it is of the
-    /// same kind, and returns its bytes: nothing has happened in between, so nothing else has become
-    /// due but what the first one itself made so. `None`: ask [`Kcp::poll_transmit`].
+    /// Continues a GSO batch: appends another datagram of the size of the one before, which
+    /// [leads a batch](Transmitted::gso_follows), and returns its bytes. Time stands still in a batch,
+    /// so only what the datagram before made due is checked. `None`: call [`Kcp::poll_transmit`].
+    /// Same datagrams as one by one: core/tests/gso_batches.rs.
     #[inline]
     pub(crate) fn poll_transmit_more(&mut self, out: &mut Vec<u8>) -> Option<usize> {
         let now = self.last_poll_transmit;
-        let patient =
+        let acks_may_wait =
             self.acks.is_empty() || self.full_datagrams_since_ack < MAX_FULL_DATAGRAMS_BEFORE_ACK;
-        let asks = self.mtu_probe_deadline().is_some_and(|at| at <= now);
-        if asks || !patient || self.pacer.blocked_until(now).is_some() {
+        let probe_due = self.mtu_probe_deadline().is_some_and(|at| at <= now);
+        if probe_due || !acks_may_wait || self.pacer.blocked_until(now).is_some() {
             return None;
         }
         let next = self.send.next_new(now, self.may_send_new())?;
@@ -103,7 +112,7 @@ impl Kcp {
         Some(self.on_datagram_sent(now, out.len() - start, sent).len)
     }
 
-    /// Takes note of a datagram that leaves.
+    /// A datagram leaves (OnPacketSent of RFC 9002 A.5): counters, rate limit, anti-amplification limit.
     #[inline]
     fn on_datagram_sent(&mut self, now: Micros, len: usize, mut sent: Transmitted) -> Transmitted {
         sent.len = len;
@@ -119,7 +128,8 @@ impl Kcp {
         sent
     }
 
-    /// A datagram of everything small that is due.
+    /// Appends one datagram of everything small that is due: ACKs, window probe, ping, and segments
+    /// while they fit.
     fn write_small_datagram(
         &mut self,
         now: Micros,
@@ -129,41 +139,40 @@ impl Kcp {
         sent: &mut Transmitted,
     ) {
         let size = budget.cap(self.current_mtu());
-        let room = |out: &Vec<u8>| size.saturating_sub(out.len() - start);
+        let available = |out: &Vec<u8>| size.saturating_sub(out.len() - start);
         self.full_datagrams_since_ack = 0;
         if next.is_some()
             || self.window_update_pending
             || self.keepalive.is_due()
             || self.acks_due(now)
         {
-            self.write_acks(room(out) / HEADER_LEN, out, sent);
+            self.write_acks(available(out) / HEADER_LEN, out, sent);
         }
-        if room(out) >= HEADER_LEN && self.send.remote.poll_window_probe(now) {
+        if available(out) >= HEADER_LEN && self.send.remote.poll_window_probe(now) {
             self.stats.window_probes += 1;
             self.write_dataless(Command::WindowProbe, Ts(0), out);
         }
-        if room(out) >= HEADER_LEN
+        if available(out) >= HEADER_LEN
             && let Some((sn, cookie)) = self.keepalive.poll_ping(now, self.send.una())
         {
             self.write_ping(sn, cookie, out);
         }
-        // A segment that was cut for a larger datagram still has to leave, in one of its own.
+        // A segment cut for a larger PLPMTU leaves in a datagram of its own.
         while let Some(segment) =
-            next.filter(|n| out.len() == start || HEADER_LEN + n.len <= room(out))
+            next.filter(|n| out.len() == start || HEADER_LEN + n.len <= available(out))
         {
             self.write_segment(now, segment, out, sent);
-            // A twin in the same datagram would be lost with it.
-            let twin = self.send.pending_redundant_retransmit();
-            next = if twin.is_some() { None } else { self.next_within(now, budget) };
+            // A redundant retransmission in the same datagram would be lost with it.
+            let redundant = self.send.pending_redundant_retransmit();
+            next = if redundant.is_some() { None } else { self.next_within(now, budget) };
         }
-        // Every segment tells the window; only where there is none it needs one of its own.
+        // Every segment carries the window; a window update is written where there is no other one.
         if std::mem::take(&mut self.window_update_pending) && out.len() == start {
             self.write_dataless(Command::WindowUpdate, Ts(0), out);
         }
     }
 
-    /// The next segment of at most `limit` bytes. Whoever bounds what leaves has doubts about the
-    /// peer: it is asked again, not sent again.
+    /// The next segment that the budget admits.
     fn next_within(&self, now: Micros, budget: SendBudget) -> Option<SendCandidate> {
         let allowed = |next: &SendCandidate| next.is_new() || budget.may_retransmit();
         self.next_segment(now).filter(|next| budget.admits(HEADER_LEN + next.len) && allowed(next))
@@ -173,7 +182,8 @@ impl Kcp {
         self.send.next(now, self.may_send_new())
     }
 
-    /// Whether new segments may leave as far as the write policy goes.
+    /// Whether the write policy lets new segments leave: always with [`WritePolicy::Immediate`], else after a
+    /// flush or when the send window is full.
     #[inline]
     pub(super) fn may_send_new(&self) -> bool {
         self.write_policy == WritePolicy::Immediate || self.uncorked || self.send.available() == 0
@@ -201,20 +211,20 @@ impl Kcp {
         }
     }
 
-    fn write_acks(&mut self, room: usize, out: &mut Vec<u8>, sent: &mut Transmitted) {
+    fn write_acks(&mut self, max: usize, out: &mut Vec<u8>, sent: &mut Transmitted) {
         if self.acks.is_empty() {
             return;
         }
         let template = self.header(Command::Ack, self.close_state.capability(), Sn(0), Ts(0), 0);
         let recv = &mut self.recv;
-        self.acks.take(template.una, room, |ack| {
+        self.acks.take(template.una, max, |ack| {
             recv.on_ack_sent(ack.sn);
             Header { sn: ack.sn, ts: ack.ts, ..template }.emit(out);
             sent.acks += 1;
         });
     }
 
-    /// A segment without data; its number is far behind everything in use.
+    /// Appends a segment without payload, whose sequence number is far behind SND.UNA.
     pub(super) fn write_dataless(&mut self, command: Command, ts: Ts, out: &mut Vec<u8>) {
         let sn = dataless_sn(self.send.una());
         self.header(command, self.close_state.capability(), sn, ts, 0).emit(out);
@@ -225,7 +235,7 @@ impl Kcp {
         Header { conv: self.conv, command, frg, wnd, ts, sn, una, len }
     }
 
-    /// Whether acknowledgements leave even if nothing else does.
+    /// Whether ACKs leave even if nothing else does.
     fn acks_due(&self, now: Micros) -> bool {
         match self.ack_policy {
             AckPolicy::PerBatch | AckPolicy::Immediate => !self.acks.is_empty(),
@@ -237,13 +247,14 @@ impl Kcp {
         }
     }
 
-    /// When waiting acknowledgements leave by themselves; the other policies leave at once.
+    /// When pending ACKs leave under [`AckPolicy::Interval`]; with other policies they leave at once.
     pub(super) fn ack_deadline(&self) -> Option<Micros> {
         let since = self.acks.since()?;
         (self.ack_policy == AckPolicy::Interval).then(|| since.add(self.interval))
     }
 
-    /// Whether something is due now.
+    /// Whether [`Kcp::poll_transmit`] would append something at `now`, limits on rate and amplification
+    /// aside.
     pub(crate) fn has_pending_transmit(&self, now: Instant) -> bool {
         self.has_work_at(self.clock.at(now))
     }

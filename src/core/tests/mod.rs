@@ -20,14 +20,15 @@ pub(crate) mod link {
     pub(crate) use crate::testkit::rng::Rng;
 }
 
+mod amplification;
 mod close;
 mod fragments;
 mod gso_batches;
 mod long_fat_path;
 mod malicious_peer;
 mod matrix;
+mod mtu_discovery;
 mod pacing;
-mod path;
 mod peer_restart;
 pub(crate) mod report;
 mod script;

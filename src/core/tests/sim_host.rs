@@ -130,7 +130,7 @@ impl Side {
         let own = &plan.sides[i];
         own.config.validate().unwrap();
         let mut rng = Rng::keyed(plan.seed, 100 + i as u64);
-        let seed = Seed { ts_epoch: own.ts_epoch, cookie_seed: rng.next() };
+        let seed = Seed::new(own.ts_epoch, rng.next());
         let never = |every: u64| if every > 0 { every } else { u64::MAX };
         let mut side = Self {
             kcp: Kcp::starting_at(CONV, &own.config, origin, seed, plan.start),
@@ -173,7 +173,7 @@ impl Side {
 
     /// Loses all state and restarts without data to send.
     pub(super) fn restart(&mut self, now: Instant) {
-        let seed = Seed { ts_epoch: self.rng.next() as u32, cookie_seed: self.rng.next() };
+        let seed = Seed::new(self.rng.next() as u32, self.rng.next());
         self.kcp = Kcp::new(CONV, &self.plan.config, now, seed).unwrap();
         self.advertised = (Sn(0), Sn(0));
         (self.unwritten, self.in_write, self.corrupted) = (0, 0, true);

@@ -1,0 +1,89 @@
+//! Anti-amplification limit (RFC 9000 8.1) and path validation (RFC 9000 8.2) of a core that is driven
+//! without the driver.
+
+use std::net::SocketAddr;
+
+use super::scripted_peer::{ScriptedPeer, config, datagram, header};
+use super::sim_plan::{MILLIS, SECOND};
+use crate::core::connection::PacketType;
+use crate::core::path::amplification::SendBudget;
+use crate::core::path::validation::PathValidation;
+use crate::core::segment::{Command, Header};
+
+#[test]
+fn amplification_limit_without_the_driver_holds_until_a_ping_is_answered() {
+    let mut scripted = ScriptedPeer::new(&config());
+    scripted.kcp.set_overhead(28, 8).unwrap();
+    scripted.kcp.require_validation(scripted.instant(), 1_200);
+    scripted.push(0, &[1; 400]);
+    scripted.write(vec![1; 100_000]);
+    // 3 x (24 + 400 + 28) received; each datagram sent counts 36 more.
+    let sent = scripted.run(20 * SECOND);
+    assert!(sent.iter().filter(|(_, (header, _))| header.command == Command::Push).count() > 2);
+    let (datagrams, bytes) = scripted.sent;
+    let limit = 3 * (24 + 400 + 28);
+    assert!(bytes + 36 * datagrams <= limit, "{bytes} bytes in {datagrams}");
+    let SendBudget::Bytes(left) = scripted.kcp.send_budget() else { panic!("it is limited") };
+    assert_eq!(left as u64, (limit - bytes - 36 * datagrams).saturating_sub(36));
+    // What the limit holds back sets no timer in the past.
+    assert!(scripted.timeout().is_none_or(|at| at > scripted.now), "{:?}", scripted.timeout());
+
+    let ping = sent.iter().rev().find(|(_, (header, payload))| {
+        header.command == Command::Push && payload.is_empty() && header.len == 0
+    });
+    let (_, (ping, _)) = ping.unwrap();
+    scripted.now += 10 * MILLIS;
+    scripted.ack(ping.sn.0, ping.ts.0);
+    assert!(scripted.kcp.is_established());
+    assert_eq!(scripted.kcp.send_budget(), SendBudget::Unlimited);
+    assert!(scripted.out().len() > 10);
+}
+
+#[test]
+fn amplification_limit_of_zero_sends_nothing_and_sets_no_past_timer() {
+    let mut scripted = ScriptedPeer::new(&config());
+    scripted.kcp.require_validation(scripted.instant(), 0);
+    scripted.write(vec![1; 10_000]);
+    assert!(scripted.run(10 * SECOND).is_empty());
+}
+
+#[test]
+fn path_challenge_without_the_driver_validates_only_the_path_it_was_sent_to() {
+    let mut scripted = ScriptedPeer::new(&config());
+    scripted.push(0, b"hello");
+    scripted.out();
+    let addr = |port| SocketAddr::from(([10, 0, 0, 1], port));
+    let moved = datagram(&[(header(Command::Push, 1, 0), b"moved")]);
+    let PathValidation::Challenge(challenge) =
+        scripted.kcp.validate_path(scripted.instant(), addr(1), &moved, 77)
+    else {
+        panic!("the first datagram draws a challenge")
+    };
+    let mut bytes = Vec::new();
+    scripted.kcp.write_path_challenge(challenge, &mut bytes);
+    let ping = Header::parse(&bytes).unwrap();
+    assert_eq!((ping.command, ping.len, ping.ts.0), (Command::Push, 0, 77));
+    let response = datagram(&[(header(Command::Ack, ping.sn.0, ping.ts.0), b"")]);
+    let now = scripted.instant();
+    // From another address the response is only a datagram of a further candidate path.
+    let other = scripted.kcp.validate_path(now, addr(2), &response, 78);
+    assert!(matches!(other, PathValidation::Challenge(_)));
+    // At most one challenge a second to each address.
+    assert_eq!(scripted.kcp.validate_path(now, addr(1), &moved, 79), PathValidation::Unvalidated);
+    for port in 3..5 {
+        scripted.kcp.validate_path(now, addr(port), &moved, 80);
+    }
+    // Four candidate paths at a time.
+    assert_eq!(scripted.kcp.validate_path(now, addr(5), &moved, 81), PathValidation::Unvalidated);
+    assert_eq!(scripted.kcp.validate_path(now, addr(1), &response, 82), PathValidation::Validated);
+    scripted.kcp.on_path_validated(now);
+    scripted.kcp.input(now, &moved, PacketType::Regular).unwrap();
+    assert_eq!(scripted.read_all(), b"hellomoved");
+
+    // A challenge expires after ten seconds.
+    let again = scripted.kcp.validate_path(now, addr(1), &moved, 83);
+    assert!(matches!(again, PathValidation::Challenge(_)));
+    scripted.now += 10 * SECOND;
+    let late = scripted.kcp.validate_path(scripted.instant(), addr(1), &response, 84);
+    assert!(matches!(late, PathValidation::Challenge(fresh) if fresh != challenge));
+}
