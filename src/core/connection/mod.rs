@@ -21,16 +21,14 @@ mod open;
 mod out_of_band;
 pub(crate) mod output;
 mod path;
+mod settings;
 mod timers;
 
-use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use crate::config::{
-    self, AckPolicy, KcpConfig, Mode, SEGMENT_HEADER, Setting, Timing, WritePolicy,
-};
+use crate::config::{AckPolicy, KcpConfig, Mode, SEGMENT_HEADER, WritePolicy};
 use crate::core::clock::{Clock, Micros};
 use crate::core::close::CloseState;
 use crate::core::congestion::rate_limiter::RateLimiter;
@@ -387,84 +385,6 @@ impl Kcp {
             in_flight_segments: self.send.in_flight(),
             unsent_bytes: self.send.send_buffer().bytes() as u64,
             current_mtu: u32::try_from(self.current_mtu()).unwrap_or(u32::MAX),
-        }
-    }
-
-    /// Sets the windows in segments, which switches window autotuning off. Default: as configured.
-    ///
-    /// # Errors
-    ///
-    /// When one is outside 1 to 65,535.
-    #[doc(alias = "SetWindowSize")]
-    #[doc(alias = "WndSize")]
-    pub fn set_windows(&mut self, send: u16, recv: u16) -> Result<(), ConfigError> {
-        config::check_windows(send, recv)?;
-        self.apply(Setting::Windows { send, recv });
-        Ok(())
-    }
-
-    /// Sets the timing preset: interval, minimum RTO, fast retransmit, congestion control.
-    #[doc(alias = "SetNoDelay")]
-    #[doc(alias = "NoDelay")]
-    pub fn set_timing(&mut self, preset: Timing) {
-        self.apply(Setting::Timing(preset));
-    }
-
-    /// Sets when ACKs leave.
-    #[doc(alias = "SetACKNoDelay")]
-    pub fn set_ack_policy(&mut self, policy: AckPolicy) {
-        self.apply(Setting::AckPolicy(policy));
-    }
-
-    /// Sets when written data leaves.
-    #[doc(alias = "SetWriteDelay")]
-    pub fn set_write_policy(&mut self, policy: WritePolicy) {
-        self.apply(Setting::WritePolicy(policy));
-    }
-
-    /// Sets the MTU: largest UDP payload in bytes, [overhead](Kcp::set_overhead) included. Segments
-    /// that exist keep their size. Restarts PMTU black-hole detection.
-    ///
-    /// # Errors
-    ///
-    /// When it is outside 25, plus the overhead, to 65,507.
-    #[doc(alias = "SetMtu")]
-    pub fn set_mtu(&mut self, mtu: u16) -> Result<(), ConfigError> {
-        config::check_mtu(mtu, usize::from(self.sent_overhead))?;
-        self.apply(Setting::Mtu(mtu));
-        Ok(())
-    }
-
-    /// Sets the bytes per second that may leave; `None`, the default: no limit.
-    #[doc(alias = "SetRateLimit")]
-    pub fn set_rate_limit(&mut self, rate: Option<NonZeroU64>) {
-        self.apply(Setting::RateLimit(rate));
-    }
-
-    /// Applies a validated setting; settings of other layers are ignored.
-    pub(crate) fn apply(&mut self, setting: Setting) {
-        match setting {
-            Setting::Windows { send, recv } => {
-                self.send.set_window(send);
-                self.recv.set_window(recv);
-            }
-            Setting::Timing(preset) => {
-                self.interval = preset.interval;
-                self.send.set_timing(&preset);
-            }
-            Setting::AckPolicy(policy) => self.ack_policy = policy,
-            Setting::WritePolicy(policy) => {
-                self.write_policy = policy;
-                self.cork_until = None;
-                // Data that is queued already is not delayed twice.
-                self.flush();
-            }
-            Setting::Mtu(mtu) => {
-                self.send.path.on_max_mtu_changed(mtu);
-                self.update_mss();
-            }
-            Setting::RateLimit(rate) => self.pacer.set_rate(rate),
-            Setting::Duplicates(_) | Setting::Fec(_) => {}
         }
     }
 }

@@ -2,5 +2,7 @@
 //! path validation (RFC 9000 8.2).
 
 pub(crate) mod amplification;
+mod black_hole;
 pub(crate) mod mtu;
+mod mtu_state;
 pub(crate) mod validation;

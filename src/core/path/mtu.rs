@@ -1,10 +1,10 @@
 //! Path MTU discovery: DPLPMTUD (RFC 8899) with black-hole detection, and the sizes that the
-//! operating system refuses (`EMSGSIZE`).
+//! operating system rejects (`EMSGSIZE`).
 //!
 //! A router that drops a datagram for its size reports so by ICMP, which may be filtered: full
 //! datagrams then disappear while small ones arrive, a PMTU black hole (RFC 2923 2.1, RFC 8899 4.3).
 //! [`MtuDiscovery`] sends no probe while full segments are acknowledged. After
-//! [`BLACK_HOLE_THRESHOLD`] retransmissions of full segments without an ACK a ping asks whether the
+//! `BLACK_HOLE_THRESHOLD` retransmissions of full segments without an ACK a ping asks whether the
 //! peer is reachable at all; its pong allows one padded MTU probe (RFC 8899 4.1). Both are empty or
 //! padded PUSH segments with a sequence number far behind: any KCP implementation takes them for
 //! duplicates, skips the payload, and acknowledges number and timestamp. The timestamp is a random
@@ -21,6 +21,10 @@
 
 use crate::core::clock::Micros;
 use crate::core::keepalive::{COOKIE_LIFE, dataless_sn};
+use crate::core::path::black_hole::BlackHoleDetector;
+use crate::core::path::mtu_state::{
+    Base, LastProbes, Oversized, Probing, Reduced, Search, Stage, State,
+};
 use crate::core::segment::HEADER_LEN;
 use crate::core::seq::{Sn, Ts};
 
@@ -34,10 +38,7 @@ const MIN_PLPMTU_PAYLOAD: u16 = 508;
 /// the sizes searched are the same on every connection.
 const OVERHEAD_MARGIN: u16 = 40;
 /// MIN_PLPMTU of RFC 8899 5.1.2, bytes of a KCP datagram: the last size of the table, never probed.
-const MIN_PLPMTU: usize = datagram_size(MIN_PLPMTU_PAYLOAD);
-/// Retransmissions of full segments, at least one RTO apart and without an ACK of a full segment
-/// between them, that suggest a black hole (RFC 8899 4.3; quinn and s2n-quic use the same 3).
-const BLACK_HOLE_THRESHOLD: u8 = 3;
+const MIN_PLPMTU: usize = kcp_size(MIN_PLPMTU_PAYLOAD);
 /// MAX_PROBES of RFC 8899 5.1.2: MTU probes of one size that are lost, each confirmed by a pong
 /// after it.
 const MAX_PROBES: u8 = 3;
@@ -52,7 +53,7 @@ const MAX_PING_BACKOFF: u8 = 3;
 const MIN_PROBE_SN: u32 = 1 << 16;
 
 /// Bytes of a KCP datagram that a probe of this UDP payload tests.
-const fn datagram_size(plpmtu: u16) -> usize {
+const fn kcp_size(plpmtu: u16) -> usize {
     (plpmtu - OVERHEAD_MARGIN) as usize
 }
 
@@ -69,113 +70,6 @@ pub(crate) struct MtuDiscovery {
     last_probes: Option<Box<LastProbes>>,
 }
 
-/// The states of RFC 8899 5.2.
-#[derive(Debug)]
-enum State {
-    /// Nothing to search: the configured size is at most [`MIN_PLPMTU`]. Entered and left on
-    /// [`MtuDiscovery::on_max_mtu_changed`].
-    Disabled(Option<Box<Reduced>>),
-    /// The PLPMTU in use is confirmed by ACKs of full segments: the configured size (`None`, the
-    /// start), or a reduced one. Entered on an acknowledged MTU probe, on an ACK of a full segment
-    /// in `Base`, and when a raise finds nothing. Left to `Base` on [`BLACK_HOLE_THRESHOLD`] lost
-    /// full segments, to `SearchingUp` on `raise_at` with new data.
-    SearchComplete(Option<Box<Reduced>>),
-    /// Confirms the peer with pings and the current size with MTU probes (RFC 8899 BASE). Entered
-    /// on suspicion of a black hole. Left to `SearchComplete` on an ACK of an MTU probe or of a
-    /// full segment, to `SearchingDown` or `Error` on [`MAX_PROBES`] lost probes.
-    Base(Box<Base>),
-    /// Probes the next smaller size of the table while segments are cut for [`MIN_PLPMTU`]. Entered
-    /// on a black hole. Left to `SearchComplete` on an ACK of an MTU probe, to itself with the next
-    /// size or to `Error` on [`MAX_PROBES`] lost probes.
-    SearchingDown(Box<Search>),
-    /// Probes the configured size and then smaller ones, once each. Entered on `raise_at` with new
-    /// data. Left to `SearchComplete` on an ACK, or to the state before when no probe is acked.
-    SearchingUp(Box<Search>),
-    /// Only [`MIN_PLPMTU`] is left (RFC 8899 ERROR). Entered when every size of the table is lost.
-    /// Left to `SearchingUp` on `raise_at` with new data.
-    Error(Box<Reduced>),
-}
-
-#[derive(Debug)]
-struct Base {
-    probing: Probing,
-    reduced: Option<Reduced>,
-}
-
-#[derive(Debug)]
-struct Search {
-    probing: Probing,
-    reduced: Reduced,
-}
-
-/// A PLPMTU below the configured size.
-#[derive(Clone, Copy, Debug)]
-struct Reduced {
-    plpmtu: usize,
-    /// When a larger size is probed, if new data leaves then (PMTU_RAISE_TIMER).
-    raise_at: Micros,
-    /// Segments that may be larger than the path: set on a black hole, cleared when all of them
-    /// are acknowledged. Survives a change of state.
-    oversized: Option<Oversized>,
-}
-
-/// Segments in flight that were cut before the PLPMTU was reduced.
-#[derive(Clone, Copy, Debug)]
-struct Oversized {
-    /// They are numbered before this one.
-    until: Sn,
-    /// When UNA last advanced.
-    last_progress: Micros,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    PingDue,
-    PingSent,
-    ProbeDue,
-    ProbeSent,
-}
-
-/// A size under test: pings and MTU probes take turns, so that only loss of the size counts.
-#[derive(Clone, Copy, Debug)]
-struct Probing {
-    size: usize,
-    sn: Sn,
-    stage: Stage,
-    /// Cookie of the MTU probe of this size; a repeated probe carries the same one.
-    probe_ts: Option<Ts>,
-    /// Pings sent in the latest round.
-    ping_count: u8,
-    /// True from the timeout of an MTU probe to the pong that confirms its loss.
-    probe_timed_out: bool,
-    /// Confirmed losses of MTU probes of this size (PROBE_COUNT of RFC 8899 5.1.3).
-    probe_count: u8,
-    /// When the next ping or MTU probe leaves.
-    next: Micros,
-}
-
-impl Probing {
-    fn new(stage: Stage, size: usize, sn: Sn, next: Micros) -> Self {
-        Self {
-            size,
-            sn,
-            stage,
-            probe_ts: None,
-            ping_count: 0,
-            probe_timed_out: false,
-            probe_count: 0,
-            next,
-        }
-    }
-}
-
-/// What was probed last; outlives the state that sent it.
-#[derive(Debug, Default)]
-struct LastProbes {
-    ping: Option<(Sn, Ts, Micros)>,
-    mtu_probe_at: Option<Micros>,
-}
-
 /// A ping or MTU probe to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Probe {
@@ -183,67 +77,6 @@ pub(crate) struct Probe {
     pub(crate) cookie: Ts,
     /// Bytes of the KCP datagram; [`HEADER_LEN`] for a ping.
     pub(crate) size: usize,
-}
-
-/// Counts lost full segments between ACKs of full segments (RFC 8899 4.3).
-#[derive(Debug, Default)]
-struct BlackHoleDetector {
-    suspicious_loss_count: u8,
-    last_loss: Micros,
-    /// Largest datagram among them.
-    largest: usize,
-}
-
-impl BlackHoleDetector {
-    /// Returns whether the threshold is reached. Losses within one RTO count once.
-    fn on_loss(&mut self, now: Micros, size: usize, rto: u64) -> bool {
-        if self.suspicious_loss_count > 0 && now.since(self.last_loss) < rto {
-            return false;
-        }
-        (self.suspicious_loss_count, self.last_loss) = (self.suspicious_loss_count + 1, now);
-        self.largest = self.largest.max(size);
-        self.suspicious_loss_count >= BLACK_HOLE_THRESHOLD
-    }
-
-    fn reset(&mut self) {
-        (self.suspicious_loss_count, self.largest) = (0, 0);
-    }
-}
-
-impl State {
-    fn reduced(&self) -> Option<&Reduced> {
-        match self {
-            Self::Disabled(reduced) | Self::SearchComplete(reduced) => reduced.as_deref(),
-            Self::Base(base) => base.reduced.as_ref(),
-            Self::SearchingDown(search) | Self::SearchingUp(search) => Some(&search.reduced),
-            Self::Error(reduced) => Some(reduced),
-        }
-    }
-
-    fn reduced_mut(&mut self) -> Option<&mut Reduced> {
-        match self {
-            Self::Disabled(reduced) | Self::SearchComplete(reduced) => reduced.as_deref_mut(),
-            Self::Base(base) => base.reduced.as_mut(),
-            Self::SearchingDown(search) | Self::SearchingUp(search) => Some(&mut search.reduced),
-            Self::Error(reduced) => Some(reduced),
-        }
-    }
-
-    fn probing(&self) -> Option<&Probing> {
-        match self {
-            Self::Base(base) => Some(&base.probing),
-            Self::SearchingDown(search) | Self::SearchingUp(search) => Some(&search.probing),
-            Self::Disabled(_) | Self::SearchComplete(_) | Self::Error(_) => None,
-        }
-    }
-
-    fn probing_mut(&mut self) -> Option<&mut Probing> {
-        match self {
-            Self::Base(base) => Some(&mut base.probing),
-            Self::SearchingDown(search) | Self::SearchingUp(search) => Some(&mut search.probing),
-            Self::Disabled(_) | Self::SearchComplete(_) | Self::Error(_) => None,
-        }
-    }
 }
 
 /// Sizes.
@@ -292,7 +125,7 @@ impl MtuDiscovery {
 
     /// `EMSGSIZE` for a UDP payload of `size` bytes: the wanted size falls to the next of the table
     /// (RFC 8899 4.6 without its validation: the report is local, not an ICMP message). Returns
-    /// whether it fell; it stays so, since the system knows the MTU of the interface and the path.
+    /// whether it fell; it stays so, since the operating system has the MTU of the route.
     pub(crate) fn on_message_too_big(&mut self, size: usize) -> bool {
         // A datagram above the wanted size was written before that fell.
         let Some(size) = u16::try_from(size).ok().filter(|size| *size <= self.max_mtu) else {
@@ -324,7 +157,7 @@ impl MtuDiscovery {
     /// Whether ACKs of full segments matter now: true from the first suspicious loss to a reset.
     #[inline]
     pub(crate) fn is_watching(&self) -> bool {
-        self.black_hole_detector.suspicious_loss_count > 0
+        self.black_hole_detector.is_suspicious()
     }
 
     /// A segment that left in a datagram of `size` bytes is retransmitted. `rto` in microseconds.
@@ -343,7 +176,7 @@ impl MtuDiscovery {
 
     /// A segment that left in a datagram of `size` bytes is acknowledged.
     pub(crate) fn on_segment_acked(&mut self, size: usize) {
-        if self.is_watching() && size >= self.black_hole_detector.largest {
+        if self.is_watching() && self.black_hole_detector.is_refuted_by(size) {
             self.black_hole_detector.reset();
             if let State::Base(base) = &self.state {
                 self.complete(base.reduced);
@@ -431,18 +264,18 @@ impl MtuDiscovery {
             return Some(Probe { sn, cookie, size: probing.size });
         }
         // A ping without a pong is sent again with the same cookie.
-        let repeated = probing.stage == Stage::PingSent;
-        let known = last.ping.filter(|_| repeated).map(|(_, known, _)| known);
+        let is_resent = probing.stage == Stage::PingSent;
+        let known = last.ping.filter(|_| is_resent).map(|(_, known, _)| known);
         let cookie = known.unwrap_or_else(cookie);
         last.ping = Some((sn, cookie, now));
-        let sent = if repeated { probing.ping_count } else { 0 };
+        let sent = if is_resent { probing.ping_count } else { 0 };
         probing.stage = Stage::PingSent;
         probing.next = now.add_micros(wait << sent.min(MAX_PING_BACKOFF));
         probing.ping_count = sent.saturating_add(1);
         Some(Probe { sn, cookie, size: HEADER_LEN })
     }
 
-    /// PROBE_TIMER expired without an ACK of the MTU probe: a ping tells loss from silence. A raise
+    /// PROBE_TIMER expired without an ACK of the MTU probe: a ping separates loss of the size from loss of the path. A raise
     /// goes on with the next smaller size.
     fn expire_probe(&mut self) {
         match &mut self.state {
@@ -523,17 +356,9 @@ impl MtuDiscovery {
     }
 }
 
-impl Probing {
-    fn on_probe_timeout(&mut self) {
-        if self.stage == Stage::ProbeSent {
-            (self.stage, self.probe_timed_out) = (Stage::PingDue, true);
-        }
-    }
-}
-
 /// The next size of the table, bytes of a KCP datagram.
 fn next_smaller(size: usize) -> Option<usize> {
-    PLPMTU_TABLE.into_iter().map(datagram_size).find(|next| *next < size)
+    PLPMTU_TABLE.into_iter().map(kcp_size).find(|next| *next < size)
 }
 
 /// As [`dataless_sn`], and nothing that a peer which lost its state would store.
