@@ -1,6 +1,7 @@
-//! One UDP socket with its driver, as the application holds it.
+//! [`Endpoint`]: a UDP socket with its driver, as the application holds it.
 
 mod connect;
+mod rebind;
 mod shards;
 
 use std::fmt;
@@ -8,28 +9,30 @@ use std::io;
 use std::net::SocketAddr;
 use std::ops::Add;
 
-use bytes::Bytes;
 use tokio::net::{ToSocketAddrs, lookup_host};
-use tokio::runtime::Handle;
+use tokio::runtime;
 use tokio::sync::oneshot;
 
-use self::shards::Group;
+use self::shards::ShardGroup;
 use crate::config::{Config, SEGMENT_HEADER, check_conv};
-use crate::driver::{Driver, DriverTask};
-use crate::error::{ConfigError, ConnectionError};
-use crate::listener::{AcceptQueue, KcpListener};
-use crate::shared::notifier::{Mailbox, Rebind, Request};
+use crate::driver::Driver;
+use crate::driver::replay_filter::ReplayFilter;
+use crate::driver::task::DriverTask;
+use crate::error::{ConfigError, ConnectionError, unresolved};
+use crate::shared::accept_queue::AcceptQueue;
+use crate::shared::connection::Handle;
+use crate::shared::requests::{Request, RequestQueue};
 use crate::stats::EndpointStats;
 use crate::stream::KcpStream;
 use crate::sys::transport::Transport;
-use crate::sys::{MAX_DATAGRAM, Socket, TransportSocket, UdpSocket, canonical};
-use crate::util::sync::Arc;
+use crate::sys::{Socket, TransportSocket, UdpSocket, canonical};
+use crate::util::sync::{Arc, Mutex};
 
-/// A UDP socket that carries any number of conversations, driven by one task.
+/// A UDP socket that carries any number of connections, driven by one task.
 ///
-/// [`KcpListener`] and [`KcpStream::connect`] make their own; an endpoint made by hand dials and
-/// accepts on one socket, and several conversations with one peer are independent streams: none
-/// waits for another one's lost data.
+/// [`KcpListener`](crate::KcpListener) and [`KcpStream::connect`] make their own. An endpoint made
+/// by hand connects and accepts on one socket, and several connections with one peer are
+/// independent streams: no head-of-line blocking between them.
 ///
 /// The socket lives until the last endpoint handle, listener and stream are gone and everything
 /// that was written is delivered or given up.
@@ -56,12 +59,12 @@ use crate::util::sync::Arc;
 /// # }
 /// ```
 pub struct Endpoint {
-    mailbox: Arc<Mailbox>,
+    requests: Arc<RequestQueue>,
     /// The other shards of a listener.
     sibling_shards: Option<Arc<[Self]>>,
 }
 
-/// Making one.
+/// Constructors.
 impl Endpoint {
     /// Binds a socket with the default configuration.
     ///
@@ -77,7 +80,7 @@ impl Endpoint {
         Self::bind_with(addr, Config::default()).await
     }
 
-    /// Binds a socket; the first resolved address that can be bound is taken. Every conversation
+    /// Binds a socket; the first resolved address that can be bound is taken. Every connection
     /// has this configuration.
     ///
     /// # Errors
@@ -94,9 +97,9 @@ impl Endpoint {
 
     /// Takes over a bound UDP socket, blocking or not.
     ///
-    /// Its options stay as they are: [`Config::socket`] is not applied. It becomes non-blocking. The
-    /// endpoint owns it and drops it when it ends; whoever wants to keep the socket passes a
-    /// [`try_clone`](std::net::UdpSocket::try_clone), which shares all of that.
+    /// The socket becomes non-blocking; its other options stay as they are: [`Config::socket`] is
+    /// not applied. The endpoint drops the socket when it ends. To keep it, pass a
+    /// [`try_clone`](std::net::UdpSocket::try_clone), which shares all options.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -111,7 +114,8 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// When it is no usable UDP socket, the configuration is refused, or outside a Tokio runtime.
+    /// When the socket is no usable UDP socket, the configuration is refused, or outside a Tokio
+    /// runtime.
     ///
     /// # Panics
     ///
@@ -120,14 +124,14 @@ impl Endpoint {
         Self::adopt_socket(socket, config, None)
     }
 
-    /// Runs conversations over a transport of the application's. [`Config::socket`] has no meaning
-    /// for it.
+    /// Runs connections over a [`Transport`] of the application's. [`Config::socket`] does not
+    /// apply.
     ///
     /// # Errors
     ///
-    /// When the configuration is refused, which an MTU above
-    /// [`max_datagram_size`](Transport::max_datagram_size) is as well, the transport has no
-    /// address, or outside a Tokio runtime.
+    /// When the configuration is refused, when its MTU is above the transport's
+    /// [`max_datagram_size`](Transport::max_datagram_size), when the transport has no address, or
+    /// outside a Tokio runtime.
     ///
     /// # Panics
     ///
@@ -157,7 +161,7 @@ impl Endpoint {
         Err(failure.unwrap_or_else(unresolved))
     }
 
-    /// Binds a socket, for a configuration that was checked.
+    /// Binds a socket and starts its driver. The configuration was validated.
     fn start(
         addr: SocketAddr,
         config: Config,
@@ -179,54 +183,95 @@ impl Endpoint {
         socket: S,
         config: Config,
         accept: Option<Arc<AcceptQueue>>,
-        group: Option<&Group>,
+        initial_nonces: Option<Arc<Mutex<ReplayFilter>>>,
     ) -> io::Result<Self> {
-        Handle::try_current().map_err(io::Error::other)?;
+        runtime::Handle::try_current().map_err(io::Error::other)?;
         let mut seed = [0; 32];
         getrandom::fill(&mut seed).map_err(io::Error::other)?;
-        let mailbox = Mailbox::of(group.is_some());
+        let requests = RequestQueue::with_sharded(initial_nonces.is_some());
         let now = tokio::time::Instant::now().into_std();
-        let mut driver = Driver::new(socket, config, mailbox.clone(), accept, seed, now)?;
-        if let Some(group) = group {
-            group.join(&mut driver);
+        let mut driver = Driver::new(socket, config, requests.clone(), accept, seed, now)?;
+        if let Some(initial_nonces) = initial_nonces {
+            driver.share_initial_nonces(initial_nonces);
         }
-        let endpoint = Self::attach(mailbox);
+        let endpoint = Self::attach(requests);
         #[expect(clippy::disallowed_methods, reason = "the one task of a socket")]
         drop(tokio::spawn(DriverTask::new(driver)));
         Ok(endpoint)
     }
 
-    /// Another handle to the endpoint behind `mailbox`.
-    pub(crate) fn attach(mailbox: Arc<Mailbox>) -> Self {
-        mailbox.add_handle();
-        Self { mailbox, sibling_shards: None }
+    /// Binds the sockets of a listener and starts a driver for each.
+    pub(crate) async fn bind_listener(
+        addr: impl ToSocketAddrs,
+        config: Config,
+        accept: &Arc<AcceptQueue>,
+    ) -> io::Result<Self> {
+        Self::bind_first(addr, config, |addr, config| Self::start_group(addr, &config, accept))
+            .await
+    }
+
+    fn start_group(
+        addr: SocketAddr,
+        config: &Config,
+        accept: &Arc<AcceptQueue>,
+    ) -> io::Result<Self> {
+        let ShardGroup { sockets, initial_nonces } = ShardGroup::bind(addr, &config.socket)?;
+        let mut shards = Vec::new();
+        for socket in sockets {
+            let (config, accept) = (config.clone(), Some(accept.clone()));
+            shards.push(Self::spawn(socket, config, accept, initial_nonces.clone())?);
+        }
+        let mut first = shards.swap_remove(0);
+        first.sibling_shards = initial_nonces.map(|_| shards.into());
+        Ok(first)
+    }
+
+    /// Another handle to the endpoint behind `requests`.
+    pub(crate) fn attach(requests: Arc<RequestQueue>) -> Self {
+        requests.add_handle();
+        Self { requests, sibling_shards: None }
+    }
+
+    /// This shard, and the others of its listener.
+    fn shards(&self) -> impl Iterator<Item = &Self> {
+        std::iter::once(self).chain(self.sibling_shards.iter().flat_map(|others| others.iter()))
+    }
+
+    /// Rejects what needs a socket with an address of its own: answers may come in at any socket
+    /// of the group.
+    pub(crate) fn reject_sharded(&self, what: &str) -> io::Result<()> {
+        if !self.requests.is_sharded() {
+            return Ok(());
+        }
+        let text = format!("an endpoint whose address several sockets share cannot {what}");
+        Err(io::Error::new(io::ErrorKind::Unsupported, text))
     }
 }
 
-/// Conversations.
+/// Connections.
 impl Endpoint {
-    /// Opens a conversation with `peer`. Its id is [`Config::conv`], or else a random one.
+    /// Opens a connection to `peer`. Its conversation id is [`Config::conv`], or else a random
+    /// one.
     ///
-    /// There is no handshake on this wire: the peer learns of the conversation with the first
-    /// write. [`KcpStream::established`] tells when it has answered.
+    /// KCP has no handshake: the peer learns of the connection with the first write.
+    /// [`KcpStream::established`] waits for its first answer.
     ///
     /// # Errors
     ///
-    /// When the endpoint has ended, or has
-    /// [`max_connections`](crate::Limits::max_connections) conversations;
-    /// [`Unsupported`](io::ErrorKind::Unsupported) with [`shards`](crate::SocketConfig::shards);
-    /// [`InvalidInput`](io::ErrorKind::InvalidInput) when the socket does not speak the peer's IP
-    /// version; [`AddrInUse`](io::ErrorKind::AddrInUse) when the configured id is in use with this
-    /// peer.
+    /// When the endpoint has ended, or has [`max_connections`](crate::Limits::max_connections)
+    /// connections; [`Unsupported`](io::ErrorKind::Unsupported) with
+    /// [`shards`](crate::SocketConfig::shards); [`InvalidInput`](io::ErrorKind::InvalidInput) when
+    /// the socket does not support the peer's IP version; [`AddrInUse`](io::ErrorKind::AddrInUse)
+    /// when the configured conversation id is in use with this peer.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: a conversation that nobody receives is let go before anything is sent.
+    /// Cancel safe: a connection that nobody receives is removed before anything is sent.
     pub async fn connect(&self, peer: SocketAddr) -> io::Result<KcpStream> {
         self.open(peer, None).await
     }
 
-    /// Opens the conversation with the id `conv`, for peers that expect a certain one.
+    /// Opens a connection with the conversation id `conv`, for peers that expect a certain one.
     ///
     /// ```
     /// use std::io::ErrorKind;
@@ -259,46 +304,39 @@ impl Endpoint {
 
     async fn open(&self, peer: SocketAddr, conv: Option<u32>) -> io::Result<KcpStream> {
         self.reject_sharded("dial")?;
-        self.ask(|reply| Request::Connect { peer: canonical(peer), conv, reply }).await?
+        let request = |reply| Request::Connect { peer: canonical(peer), conv, reply };
+        Ok(self.stream(self.request(request).await??))
     }
 
-    /// Begins to accept conversations that peers open, until the listener is dropped. What arrives
-    /// while there is none is refused.
-    ///
-    /// # Errors
-    ///
-    /// [`AddrInUse`](io::ErrorKind::AddrInUse) while the endpoint has a listener;
-    /// [`Unsupported`](io::ErrorKind::Unsupported) with [`shards`](crate::SocketConfig::shards);
-    /// [`NotConnected`](io::ErrorKind::NotConnected) when it has ended.
-    ///
-    /// # Cancel safety
-    ///
-    /// Cancel safe: a listener that nobody receives is dropped.
-    pub async fn listen(&self) -> io::Result<KcpListener> {
-        self.reject_sharded("listen")?;
-        self.ask(Request::Listen).await?
+    /// The stream of a connection of this endpoint, or of one of its shards.
+    pub(crate) fn stream(&self, handle: Handle) -> KcpStream {
+        let shard = self.shards().find(|shard| handle.is_of(shard.requests.notifier()));
+        KcpStream::new(handle, shard.unwrap_or(self).requests.clone())
     }
 
-    /// Waits until everything that dropped or shut down streams left behind is acknowledged by
-    /// its peer, or given up after [`Config::linger`].
+    /// Waits until no connection lingers: everything that dropped or shut down streams have
+    /// written is acknowledged by the peer, or given up after [`Config::linger`].
     ///
-    /// Streams that are still open do not count. A process that ends before this resolves loses
-    /// what was not delivered yet; with TCP the kernel would have kept it.
+    /// Streams that are still open do not count. A process that exits earlier loses what was not
+    /// delivered yet; with TCP the kernel would still deliver it.
     ///
     /// # Cancel safety
     ///
     /// Cancel safe.
     pub async fn wait_idle(&self) {
         for shard in self.shards() {
-            // An endpoint that has ended has nothing left to deliver.
-            drop(shard.ask(Request::WaitIdle).await);
+            // An error: the endpoint has ended and has nothing left to deliver.
+            drop(shard.request(Request::WaitIdle).await);
         }
     }
 
-    /// Hands the driver a command and waits for its reply.
-    async fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Request) -> io::Result<T> {
+    /// Hands the driver a request and waits for its reply.
+    pub(crate) async fn request<T>(
+        &self,
+        request: impl FnOnce(oneshot::Sender<T>) -> Request,
+    ) -> io::Result<T> {
         let (reply, answer) = oneshot::channel();
-        self.mailbox.command(command(reply));
+        self.requests.push(request(reply));
         answer.await.map_err(|_| ConnectionError::EndpointClosed.into())
     }
 }
@@ -315,94 +353,32 @@ impl Endpoint {
     }
 
     pub(crate) fn local(&self) -> SocketAddr {
-        self.mailbox.local()
+        self.requests.notifier().local()
     }
 
-    /// Binds another socket as this one was, and goes on with it, see
-    /// [`rebind_std`](Self::rebind_std). Port 0 asks the system for a free one.
-    ///
-    /// # Errors
-    ///
-    /// As [`rebind_std`](Self::rebind_std), and when no resolved address can be bound.
-    ///
-    /// # Cancel safety
-    ///
-    /// The socket may or may not have been replaced.
-    pub async fn rebind(&self, addr: impl ToSocketAddrs) -> io::Result<()> {
-        self.replace(Rebind::Bind(lookup_host(addr).await?.collect())).await
-    }
-
-    /// Goes on with another socket under the live conversations, such as after the machine came
-    /// into another network. What is under way to the old one is lost and sent again.
-    ///
-    /// To the peers the conversations now come from another address: a server drops what they send
-    /// as a stranger's unless it follows them, see [`Config::migration`].
-    ///
-    /// # Errors
-    ///
-    /// [`InvalidInput`](io::ErrorKind::InvalidInput) when the new socket does not speak the IP
-    /// version of a peer; [`Unsupported`](io::ErrorKind::Unsupported) for an endpoint on a
-    /// [`Transport`], or with [`shards`](crate::SocketConfig::shards); [`NotConnected`](io::ErrorKind::NotConnected) when it has ended. The old
-    /// socket then stays.
-    ///
-    /// # Cancel safety
-    ///
-    /// The socket may or may not have been replaced.
-    pub async fn rebind_std(&self, socket: std::net::UdpSocket) -> io::Result<()> {
-        self.replace(Rebind::Socket(Box::new(UdpSocket::from_std(socket)?))).await
-    }
-
-    async fn replace(&self, rebind: Rebind) -> io::Result<()> {
-        self.reject_sharded("be rebound")?;
-        self.ask(|reply| Request::Rebind(rebind, reply)).await?
-    }
-
-    /// Queues a datagram of another protocol, which leaves from this port as it is: neither
-    /// encrypted nor in any conversation. [`Config::packet_filter`] receives what comes back.
-    ///
-    /// Up to 256 wait for the socket; beyond that the oldest is dropped and counted in
-    /// [`raw_dropped_datagrams`](EndpointStats::raw_dropped_datagrams).
-    ///
-    /// # Errors
-    ///
-    /// [`InvalidInput`](io::ErrorKind::InvalidInput) for an empty datagram and above 65,507 bytes;
-    /// [`NotConnected`](io::ErrorKind::NotConnected) when the endpoint has ended.
-    pub fn send_raw(&self, peer: SocketAddr, datagram: &[u8]) -> io::Result<()> {
-        let len = datagram.len();
-        if !(1..=MAX_DATAGRAM).contains(&len) {
-            let text = format!("the datagram has {len} bytes, allowed are 1 to {MAX_DATAGRAM}");
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
-        }
-        if self.mailbox.send_raw(canonical(peer), Bytes::copy_from_slice(datagram)) {
-            Ok(())
-        } else {
-            Err(ConnectionError::EndpointClosed.into())
-        }
-    }
-
-    /// Returns the last error that the socket reported, once. Hardly any of them ends a
-    /// conversation: they count as loss, and [`stats`](Self::stats) says how many of which kind
-    /// there were. When the socket became unusable, which ends the endpoint, this says why.
+    /// Returns the last error that the socket reported, once (SO_ERROR). Socket errors are
+    /// transient as a rule: they count as loss, and [`stats`](Self::stats) counts them by class.
+    /// When the socket became unusable, which ends the endpoint, this is the reason.
     ///
     /// # Errors
     ///
     /// None; the signature is that of `TcpStream`.
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
-        Ok(self.shards().find_map(|shard| shard.mailbox.take_fault()))
+        Ok(self.shards().find_map(|shard| shard.requests.notifier().take_error()))
     }
 
     /// A snapshot of the endpoint's counters: of a listener with
     /// [`shards`](crate::SocketConfig::shards) those of all sockets together.
     #[must_use]
     pub fn stats(&self) -> EndpointStats {
-        let shards = self.shards().map(|shard| shard.mailbox.stats());
+        let shards = self.shards().map(|shard| shard.requests.notifier().stats());
         shards.fold(EndpointStats::default(), Add::add)
     }
 }
 
 impl Clone for Endpoint {
     fn clone(&self) -> Self {
-        let mut other = Self::attach(self.mailbox.clone());
+        let mut other = Self::attach(self.requests.clone());
         other.sibling_shards = self.sibling_shards.clone();
         other
     }
@@ -410,7 +386,7 @@ impl Clone for Endpoint {
 
 impl Drop for Endpoint {
     fn drop(&mut self) {
-        self.mailbox.remove_handle();
+        self.requests.remove_handle();
     }
 }
 
@@ -418,8 +394,4 @@ impl fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Endpoint").field("local", &self.local()).finish_non_exhaustive()
     }
-}
-
-pub(crate) fn unresolved() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidInput, "the name resolves to no address")
 }

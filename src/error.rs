@@ -1,4 +1,4 @@
-//! Why a configuration was refused, and why a conversation ended.
+//! [`ConfigError`]: why a configuration was refused. [`ConnectionError`]: why a connection ended.
 
 use std::io;
 
@@ -82,46 +82,49 @@ impl From<ConfigError> for io::Error {
     }
 }
 
-/// Why a conversation ended.
+/// Why a connection ended.
 ///
-/// Stored once when the conversation ends and handed to every pending and later call. Inside an
+/// Stored once when the connection ends and returned by every pending and later call. Inside an
 /// [`io::Error`] it is reachable through [`io::Error::get_ref`] and a downcast.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Error)]
 #[non_exhaustive]
 pub enum ConnectionError {
-    /// This side gave the conversation up.
-    #[error("the conversation was aborted locally")]
+    /// This side aborted the connection: `abort`, or a drop with a linger time of zero, or a drop
+    /// whose peer sent on without acknowledging anything.
+    #[error("the connection was aborted locally")]
     Aborted,
-    /// Both sides have ended their streams, and everything arrived. Reads report the end of the
-    /// stream instead, and writes that the write side is shut down.
-    #[error("the conversation was closed by both sides")]
+    /// Both sides have closed their streams (FIN) and everything arrived. Reads return the end of
+    /// the stream instead, and writes that the write side is shut down.
+    #[error("the connection was closed by both sides")]
     Closed,
-    /// Data or a probe was outstanding and nothing valid came back for the dead-peer time.
+    /// Data or a ping was outstanding and nothing valid came back for the dead-peer timeout.
     #[error("the peer did not answer within the dead-peer timeout")]
     DeadPeer,
-    /// The endpoint that drives this conversation has stopped.
+    /// The endpoint of this connection has ended.
     #[error("the endpoint is closed")]
     EndpointClosed,
     /// Nothing valid was received for the idle timeout.
     #[error("nothing was received within the idle timeout")]
     IdleTimeout,
-    /// The conversation was closed and its last bytes were not acknowledged in time.
+    /// The connection was shut down or dropped, and its last bytes were not acknowledged within
+    /// the linger time.
     #[error("the last bytes were not acknowledged within the linger time")]
     LingerTimeout,
-    /// A newer conversation from the same address took its place, as
+    /// A newer connection from the same address replaced it, as
     /// [`SessionPolicy::Replace`](crate::SessionPolicy::Replace) asks for.
-    #[error("the conversation was replaced by a newer one")]
+    #[error("the connection was replaced by a newer one")]
     Replaced,
-    /// The peer aborted the conversation, or had closed it when more data came.
-    #[error("the peer reset the conversation")]
+    /// The peer aborted the connection (RST), or had closed it when more data came.
+    #[error("the peer reset the connection")]
     Reset,
-    /// Every datagram of the peer contradicts what it had acknowledged before: it lost its state.
-    #[error("the peer lost the state of this conversation")]
+    /// The peer lost its state: it acknowledges less than before, and an answered ping confirmed
+    /// that.
+    #[error("the peer lost the state of this connection")]
     PeerStateLost,
-    /// The peer opened the same conversation anew.
-    #[error("the peer restarted the conversation")]
+    /// The peer restarted: it opened a connection with the same conversation id again.
+    #[error("the peer restarted the connection")]
     PeerRestarted,
-    /// A message could not be put together: its fragments are inconsistent.
+    /// The peer violated the protocol: the fragments of a message are inconsistent.
     #[error("the peer sent inconsistent message fragments")]
     ProtocolViolation,
 }
@@ -148,18 +151,23 @@ impl From<ConnectionError> for io::Error {
     }
 }
 
+/// A name that resolves to no address.
+pub(crate) fn unresolved() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, "the name resolves to no address")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn refusal_names_field_value_and_range() {
+    fn config_error_names_field_value_and_range() {
         let error = ConfigError::check("mtu (bytes)", 24_u16, 49, 65_507).unwrap_err();
         assert_eq!(error.to_string(), "mtu (bytes) is 24, allowed is 49 to 65507");
     }
 
     #[test]
-    fn cause_survives_the_trip_through_io_error() {
+    fn connection_error_survives_the_conversion_to_io_error() {
         let error = io::Error::from(ConnectionError::DeadPeer);
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         let cause = error.get_ref().and_then(|e| e.downcast_ref::<ConnectionError>());

@@ -1,116 +1,24 @@
-//! Conversations opened by peers, and the queue they wait in.
+//! [`KcpListener`]: accepts connections opened by peers, in the shape of `tokio::net::TcpListener`.
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use tokio::net::ToSocketAddrs;
 
 use crate::config::Config;
 use crate::endpoint::Endpoint;
-use crate::error::ConnectionError;
+use crate::shared::accept_queue::{AcceptHandle, AcceptQueue};
+use crate::shared::requests::Request;
 use crate::stats::EndpointStats;
 use crate::stream::KcpStream;
-use crate::util::sync::{Arc, Mutex, lock};
 
-/// Tasks that may wait to accept at once before those that gave up are sorted out.
-const WAITERS: usize = 64;
-
-/// Between the driver and whoever accepts. Its lock is a leaf.
-#[derive(Debug)]
-pub(crate) struct AcceptQueue {
-    inner: Mutex<Inner>,
-}
-
-#[derive(Debug)]
-struct Inner {
-    streams: VecDeque<KcpStream>,
-    wakers: Vec<Waker>,
-    /// The listener is there.
-    listening: bool,
-    /// The driver is there.
-    driver_alive: bool,
-}
-
-impl AcceptQueue {
-    pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self {
-            inner: Mutex::new(Inner {
-                streams: VecDeque::new(),
-                wakers: Vec::new(),
-                listening: true,
-                driver_alive: true,
-            }),
-        })
-    }
-
-    /// Driver: whether anybody will accept.
-    pub(crate) fn is_open(&self) -> bool {
-        lock(&self.inner).listening
-    }
-
-    /// Driver: conversations that wait.
-    pub(crate) fn len(&self) -> usize {
-        lock(&self.inner).streams.len()
-    }
-
-    /// Driver: one more. Returns everyone to wake: several tasks may accept.
-    pub(crate) fn push(&self, stream: KcpStream) -> Vec<Waker> {
-        let mut inner = lock(&self.inner);
-        if !inner.listening {
-            drop(inner);
-            stream.abort();
-            return Vec::new();
-        }
-        inner.streams.push_back(stream);
-        std::mem::take(&mut inner.wakers)
-    }
-
-    /// Driver: no more will come. Returns everyone to wake.
-    pub(crate) fn close(&self) -> Vec<Waker> {
-        let mut inner = lock(&self.inner);
-        inner.driver_alive = false;
-        std::mem::take(&mut inner.wakers)
-    }
-
-    fn poll_accept(&self, cx: &Context<'_>) -> Poll<io::Result<KcpStream>> {
-        let mut inner = lock(&self.inner);
-        if let Some(stream) = inner.streams.pop_front() {
-            return Poll::Ready(Ok(stream));
-        }
-        if !inner.driver_alive {
-            return Poll::Ready(Err(ConnectionError::EndpointClosed.into()));
-        }
-        if inner.wakers.len() >= WAITERS {
-            // Most of them have given up: whoever has not asks again.
-            let stale = std::mem::take(&mut inner.wakers);
-            drop(inner);
-            stale.into_iter().for_each(Waker::wake);
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
-        }
-        if !inner.wakers.iter().any(|waker| waker.will_wake(cx.waker())) {
-            inner.wakers.push(cx.waker().clone());
-        }
-        Poll::Pending
-    }
-
-    /// Listener: stop. What was not accepted is aborted: nobody has read it.
-    fn stop(&self) {
-        let mut inner = lock(&self.inner);
-        inner.listening = false;
-        let streams = std::mem::take(&mut inner.streams);
-        drop(inner);
-        streams.into_iter().for_each(KcpStream::abort);
-    }
-}
-
-/// A KCP socket server, listening for conversations that peers open.
+/// A KCP socket server, listening for connections that peers open.
 ///
-/// Dropping it stops accepting and leaves accepted streams alone.
+/// Dropping it stops accepting and aborts connections that were not accepted; accepted streams go
+/// on.
 ///
 /// ```no_run
 /// use kcpx::KcpListener;
@@ -119,12 +27,12 @@ impl AcceptQueue {
 /// let listener = KcpListener::bind("127.0.0.1:4000").await?;
 /// loop {
 ///     let (stream, peer) = listener.accept().await?;
-///     println!("{peer} opened conversation {}", stream.conv());
+///     println!("{peer} opened connection {}", stream.conv());
 /// }
 /// # }
 /// ```
 pub struct KcpListener {
-    queue: Arc<AcceptQueue>,
+    queue: AcceptHandle,
     endpoint: Endpoint,
 }
 
@@ -141,8 +49,9 @@ impl KcpListener {
     }
 
     /// Binds a UDP socket and listens; every accepted stream has this configuration. With
-    /// [`shards`](crate::SocketConfig::shards) it binds so many to the same address. Such a listener
-    /// accepts as any other; its [`endpoint`](Self::endpoint) cannot dial or be rebound.
+    /// [`shards`](crate::SocketConfig::shards) it binds as many sockets to the same address. Such
+    /// a listener accepts as any other; its [`endpoint`](Self::endpoint) can neither connect nor
+    /// be rebound.
     ///
     /// # Errors
     ///
@@ -151,7 +60,7 @@ impl KcpListener {
     pub async fn bind_with(addr: impl ToSocketAddrs, config: Config) -> io::Result<Self> {
         let queue = AcceptQueue::new();
         let endpoint = Endpoint::bind_listener(addr, config, &queue).await?;
-        Ok(Self::new(queue, endpoint))
+        Ok(Self::new(AcceptHandle::new(queue), endpoint))
     }
 
     /// Takes over a bound UDP socket and listens, as [`Endpoint::from_std`].
@@ -166,19 +75,19 @@ impl KcpListener {
     pub fn from_std(socket: std::net::UdpSocket, config: Config) -> io::Result<Self> {
         let queue = AcceptQueue::new();
         let endpoint = Endpoint::adopt_socket(socket, config, Some(queue.clone()))?;
-        Ok(Self::new(queue, endpoint))
+        Ok(Self::new(AcceptHandle::new(queue), endpoint))
     }
 
-    pub(crate) fn new(queue: Arc<AcceptQueue>, endpoint: Endpoint) -> Self {
+    pub(crate) fn new(queue: AcceptHandle, endpoint: Endpoint) -> Self {
         Self { queue, endpoint }
     }
 
-    /// Waits for the next conversation. It exists from its first data segment on, so bytes may be
-    /// readable at once.
+    /// Waits for the next connection. A connection exists from its first segment on (there is no
+    /// handshake), so bytes may be readable at once.
     ///
     /// # Errors
     ///
-    /// Only when the endpoint has ended; an error of one peer never ends the loop.
+    /// Only when the endpoint has ended; an error of one connection never ends the loop.
     ///
     /// # Cancel safety
     ///
@@ -187,15 +96,15 @@ impl KcpListener {
         poll_fn(|cx| self.poll_accept(cx)).await
     }
 
-    /// Polls for the next conversation. Every task that polled is woken when one arrives.
+    /// Polls for the next connection. Every task that polled is woken when one arrives.
     ///
     /// # Errors
     ///
     /// As [`accept`](Self::accept).
     pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(KcpStream, SocketAddr)>> {
-        self.queue.poll_accept(cx).map_ok(|stream| {
-            let peer = stream.handle().peer();
-            (stream, peer)
+        self.queue.poll_accept(cx.waker()).map_ok(|handle| {
+            let peer = handle.peer();
+            (self.endpoint.stream(handle), peer)
         })
     }
 
@@ -218,13 +127,14 @@ impl KcpListener {
         self.endpoint.local_addr()
     }
 
-    /// The endpoint behind this listener: it can dial from the same socket, if there is just one.
+    /// The endpoint behind this listener: it can connect from the same socket, unless there are
+    /// several, see [`shards`](crate::SocketConfig::shards).
     #[must_use]
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
 
-    /// Waits until everything lingering is delivered; see [`Endpoint::wait_idle`].
+    /// Waits until all lingering connections have delivered; see [`Endpoint::wait_idle`].
     pub async fn wait_idle(&self) {
         self.endpoint.wait_idle().await;
     }
@@ -236,18 +146,32 @@ impl KcpListener {
     }
 }
 
+impl Endpoint {
+    /// Begins to accept connections that peers open, until the listener is dropped. Initial
+    /// segments that arrive without a listener are refused.
+    ///
+    /// # Errors
+    ///
+    /// [`AddrInUse`](io::ErrorKind::AddrInUse) while the endpoint has a listener;
+    /// [`Unsupported`](io::ErrorKind::Unsupported) with [`shards`](crate::SocketConfig::shards);
+    /// [`NotConnected`](io::ErrorKind::NotConnected) when it has ended.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: a listener that nobody receives is dropped.
+    pub async fn listen(&self) -> io::Result<KcpListener> {
+        self.reject_sharded("listen")?;
+        let queue = self.request(Request::Listen).await??;
+        Ok(KcpListener::new(queue, self.clone()))
+    }
+}
+
 /// Listens with the default configuration.
 impl TryFrom<std::net::UdpSocket> for KcpListener {
     type Error = io::Error;
 
     fn try_from(socket: std::net::UdpSocket) -> io::Result<Self> {
         Self::from_std(socket, Config::default())
-    }
-}
-
-impl Drop for KcpListener {
-    fn drop(&mut self) {
-        self.queue.stop();
     }
 }
 
@@ -262,7 +186,7 @@ impl fmt::Debug for KcpListener {
 #[derive(Debug)]
 pub struct Incoming<'a> {
     listener: &'a KcpListener,
-    /// The stream has returned its error.
+    /// True once the `Stream` has returned its error.
     #[cfg(feature = "stream")]
     ended: bool,
 }
@@ -286,7 +210,7 @@ impl Incoming<'_> {
 impl futures_core::Stream for Incoming<'_> {
     type Item = io::Result<KcpStream>;
 
-    // Whoever skips errors, as servers do, would never leave its loop if there were one each time.
+    // A loop that skips errors, as servers do, would never end if each poll returned one.
     fn poll_next(
         mut self: std::pin::Pin<&mut Self>,
         cx: &mut Context<'_>,

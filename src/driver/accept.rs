@@ -16,10 +16,9 @@ use crate::driver::connection::Conn;
 use crate::driver::demux::Key;
 use crate::driver::unvalidated::Refusal;
 use crate::error::ConnectionError;
-use crate::listener::AcceptQueue;
-use crate::shared::connection::Shared;
-use crate::shared::notifier::ConnId;
-use crate::stream::KcpStream;
+use crate::shared::accept_queue::AcceptQueue;
+use crate::shared::conn_id::ConnId;
+use crate::shared::connection::{Handle, Shared};
 use crate::sys::Socket;
 use crate::util::sync::Arc;
 
@@ -34,7 +33,7 @@ impl<S: Socket> Driver<S> {
         now: Instant,
         peer: SocketAddr,
         conv: Option<u32>,
-    ) -> io::Result<KcpStream> {
+    ) -> io::Result<Handle> {
         self.socket.check_peer(peer)?;
         if self.conns.len() >= self.config.limits.max_connections {
             let limit = self.config.limits.max_connections;
@@ -45,11 +44,11 @@ impl<S: Socket> Driver<S> {
         let shared = self.open(now, (peer, conv), None)?;
         self.stats.active_opens += 1;
         if self.config.open_on_connect
-            && let Some(conn) = self.get_mut(shared.id)
+            && let Some(conn) = self.get_mut(shared.id())
         {
             conn.send_open(now);
         }
-        Ok(KcpStream::new(shared))
+        Ok(Handle::new(shared))
     }
 
     /// Creates a connection; `opening` is the initial segment of the peer for a passive open.
@@ -72,8 +71,8 @@ impl<S: Socket> Driver<S> {
         self.generations = self.generations.wrapping_add(1);
         let slot = u32::try_from(entry.key()).map_err(io::Error::other)?;
         let id = ConnId { slot, generation: self.generations };
-        let mailbox = self.mailbox.clone();
-        let shared = Shared::new(id, key.1, key.0, &self.config, mailbox);
+        let notifier = self.notifier.clone();
+        let shared = Shared::new(id, key.1, key.0, &self.config, notifier);
         let opened_by = opening.map(OpenedBy::by).unwrap_or_default();
         entry.insert(Box::new(Conn::new(kcp, shared.clone(), opened_by, &self.config, now)));
         self.demux.insert(key, id);
@@ -115,16 +114,16 @@ impl<S: Socket> Driver<S> {
         // Fails on an invalid configuration only, and that was validated before.
         let Ok(shared) = self.open(now, (from, header.conv), Some(opening)) else { return false };
         self.stats.passive_opens += 1;
-        let id = shared.id;
-        let stream = KcpStream::new(shared);
-        let (deferred, stream) = if defers { (Some(stream), None) } else { (None, Some(stream)) };
+        let id = shared.id();
+        let handle = Handle::new(shared);
+        let (deferred, handle) = if defers { (Some(handle), None) } else { (None, Some(handle)) };
         self.unvalidated.enter(from.ip());
         if let Some(conn) = self.get_mut(id) {
             conn.require_validation(now, allowance, deadline, deferred);
         }
         let accepted = self.deliver(now, id, datagram, PacketType::Regular);
-        if let Some(stream) = stream {
-            self.scratch.wakers.extend(accept.push(stream));
+        if let Some(handle) = handle {
+            self.scratch.wakers.extend(accept.push(handle));
         }
         accepted
     }
@@ -195,14 +194,14 @@ impl<S: Socket> Driver<S> {
         } else {
             self.connect_pacer.on_answer();
         }
-        let Some(stream) = deferred else { return };
+        let Some(handle) = deferred else { return };
         let Some(accept) = &self.accept else { return };
         if accept.len() >= self.config.limits.backlog {
-            // The stream is dropped, as one that the application does not accept.
+            // The handle is dropped, as one that the application does not accept.
             self.stats.refused_backlog += 1;
             return;
         }
-        let wakers = accept.push(stream);
+        let wakers = accept.push(handle);
         self.scratch.wakers.extend(wakers);
     }
 

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use crate::shared::notifier::ConnId;
+use crate::shared::conn_id::ConnId;
 
 /// Initial datagrams per [`PERIOD`]: half of what the 208 KiB default of Linux
 /// `net.core.rmem_default` holds.

@@ -13,7 +13,7 @@ use std::time::Instant;
 use crate::core::open::{InitialHash, InitialSegment, assign_conv};
 use crate::core::segment::{self, HEADER_LEN, Header};
 use crate::core::time_wait::{TIME_WAIT_DURATION, TimeWait, TimeWaitOutcome};
-use crate::shared::notifier::ConnId;
+use crate::shared::conn_id::ConnId;
 
 /// Most connections in TIME-WAIT; beyond that the oldest one goes.
 const MAX_TIME_WAITS: usize = 4_096;

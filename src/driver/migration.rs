@@ -13,7 +13,7 @@ use crate::core::path::validation::{PathChallenge, PathValidation};
 use crate::core::segment::Header;
 use crate::driver::Driver;
 use crate::driver::packet_codec::SendExtras;
-use crate::shared::notifier::ConnId;
+use crate::shared::conn_id::ConnId;
 use crate::sys::Socket;
 
 impl<S: Socket> Driver<S> {

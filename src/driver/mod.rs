@@ -1,7 +1,7 @@
 //! Driver of one UDP socket: one task that owns every connection, timer and buffer of an endpoint.
 //!
 //! [`Driver::turn`] does everything except waiting: it flushes what the last turn left over,
-//! receives, drains the mailbox, expires timers, serves each ready connection, and flushes. A turn
+//! receives, drains the notifier, expires timers, serves each ready connection, and flushes. A turn
 //! is synchronous and takes the time as an argument, so the tests run whole endpoints on a simulated
 //! network (tests/sim_world.rs). The waiting is in [`task`].
 //!
@@ -21,13 +21,14 @@ pub(crate) mod packet_codec;
 mod packet_writer;
 mod peer_table;
 mod receive;
+mod recv_backoff;
 pub(crate) mod replay_filter;
 mod requests;
 mod scratch;
 pub(crate) mod send_batch;
 mod serve;
 mod stats;
-mod task;
+pub(crate) mod task;
 #[cfg(test)]
 mod tests;
 mod timer_wheel;
@@ -44,21 +45,23 @@ use rand_core::{Rng, SeedableRng};
 use slab::Slab;
 use tokio::sync::oneshot;
 
-use crate::config::{Config, Setting};
+use crate::config::Config;
 use crate::driver::connect_pacer::ConnectPacer;
 use crate::driver::connection::Conn;
 use crate::driver::demux::Demux;
 use crate::driver::packet_codec::PacketCodec;
 use crate::driver::peer_table::PeerTable;
+use crate::driver::recv_backoff::RecvBackoff;
 use crate::driver::replay_filter::ReplayFilter;
 use crate::driver::scratch::Scratch;
 use crate::driver::send_batch::SendBatch;
-pub(crate) use crate::driver::task::DriverTask;
 use crate::driver::timer_wheel::TimerWheel;
 use crate::driver::unvalidated::UnvalidatedPeers;
 use crate::error::ConnectionError;
-use crate::listener::AcceptQueue;
-use crate::shared::notifier::{ConnId, Mailbox, Request};
+use crate::shared::accept_queue::AcceptQueue;
+use crate::shared::conn_id::ConnId;
+use crate::shared::notifier::Notifier;
+use crate::shared::requests::RequestQueue;
 use crate::stats::EndpointStats;
 use crate::sys::Socket;
 use crate::trace;
@@ -77,7 +80,7 @@ const BLOCKED_TIMER_INTERVAL: Duration = Duration::from_millis(10);
 pub(crate) enum Turn {
     /// More is ready to be received or sent: run again after other tasks had a chance.
     Again,
-    /// Nothing is ready: wait for the socket, the mailbox or [`Driver::deadline`].
+    /// Nothing is ready: wait for the socket, the notifier or [`Driver::deadline`].
     Idle,
     /// The driver has no connections and no handles, or its socket has failed for good.
     Finished,
@@ -87,7 +90,8 @@ pub(crate) enum Turn {
 pub(crate) struct Driver<S> {
     socket: S,
     config: Config,
-    mailbox: Arc<Mailbox>,
+    notifier: Arc<Notifier>,
+    requests: Arc<RequestQueue>,
     /// Where passively opened connections are queued; `None` until the first `listen`.
     accept: Option<Arc<AcceptQueue>>,
     conns: Slab<Box<Conn>>,
@@ -112,10 +116,7 @@ pub(crate) struct Driver<S> {
     /// Until when a driver without users answers for connections in TIME-WAIT.
     time_wait_until: Option<Instant>,
     last_turn: Instant,
-    /// Receive errors since the last datagram.
-    recv_failures: u32,
-    /// Until when the socket is not read, after too many receive errors in a row.
-    recv_backoff_until: Option<Instant>,
+    recv_backoff: RecvBackoff,
     /// Datagrams that may still be sent in this turn.
     budget: usize,
     /// Generation of the last connection: distinguishes connections that used the same slot.
@@ -142,7 +143,7 @@ impl<S: Socket> Driver<S> {
     pub(crate) fn new(
         socket: S,
         config: Config,
-        mailbox: Arc<Mailbox>,
+        requests: Arc<RequestQueue>,
         accept: Option<Arc<AcceptQueue>>,
         seed: [u8; 32],
         now: Instant,
@@ -150,7 +151,8 @@ impl<S: Socket> Driver<S> {
         let mut rng = ChaCha8Rng::from_seed(seed);
         let mut secret = [0; 32];
         rng.fill_bytes(&mut secret);
-        mailbox.set_local(socket.local_addr()?);
+        let notifier = requests.notifier().clone();
+        notifier.set_local(socket.local_addr()?);
         Ok(Self {
             socket,
             peers: PeerTable::new(&config),
@@ -158,7 +160,8 @@ impl<S: Socket> Driver<S> {
             initial_nonces: Arc::new(Mutex::new(ReplayFilter::of_initials())),
             replay_filter: ReplayFilter::of_latest(config.replay_window),
             config,
-            mailbox,
+            notifier,
+            requests,
             accept,
             conns: Slab::new(),
             unvalidated: UnvalidatedPeers::default(),
@@ -171,8 +174,7 @@ impl<S: Socket> Driver<S> {
             blocked: false,
             time_wait_until: None,
             last_turn: now,
-            recv_failures: 0,
-            recv_backoff_until: None,
+            recv_backoff: RecvBackoff::default(),
             budget: 0,
             generations: 0,
             rng,
@@ -212,7 +214,7 @@ impl<S: Socket> Driver<S> {
                 false
             }
         };
-        self.read_mailbox(now);
+        self.read_inbox(now);
         self.expire_timers(now);
         self.connect_pacer.release(now, &mut self.ready);
         usable = usable.and_then(|()| self.serve(now));
@@ -224,7 +226,7 @@ impl<S: Socket> Driver<S> {
         match usable {
             Err(error) => {
                 trace::socket_failed(self.local(), &error);
-                self.mailbox.set_fault(error);
+                self.notifier.set_error(error);
                 Turn::Finished
             }
             Ok(()) if self.is_unused() && self.tx.is_empty() && !self.raw_pending => Turn::Finished,
@@ -234,7 +236,7 @@ impl<S: Socket> Driver<S> {
     }
 
     pub(crate) fn local(&self) -> SocketAddr {
-        self.mailbox.local()
+        self.notifier.local()
     }
 
     /// Whether connections or raw datagrams are left over from this turn.
@@ -249,18 +251,18 @@ impl<S: Socket> Driver<S> {
         });
         let time_wait = self.time_wait_end().filter(|_| self.has_no_users());
         let connects = self.connect_pacer.deadline().filter(|_| !self.blocked);
-        [timer, connects, self.recv_backoff_until, time_wait].into_iter().flatten().min()
+        [timer, connects, self.recv_backoff.deadline(), time_wait].into_iter().flatten().min()
     }
 
     /// Whether the socket is not read for a while, after receive errors in a row.
     pub(crate) fn is_resting(&self) -> bool {
-        self.recv_backoff_until.is_some()
+        self.recv_backoff.is_active()
     }
 
     /// Whether the last turn left something over or a handle has notified the driver.
     #[cfg(test)]
     fn has_mail(&self) -> bool {
-        (self.has_more() && !self.blocked) || self.mailbox.register(Waker::noop())
+        (self.has_more() && !self.blocked) || self.register(Waker::noop())
     }
 
     #[cfg(feature = "_testkit")]
@@ -289,56 +291,13 @@ impl<S: Socket> Driver<S> {
 
     /// Whether there is neither a connection nor a handle that could open one.
     fn has_no_users(&self) -> bool {
-        self.conns.is_empty() && self.mailbox.handles() == 0
+        self.conns.is_empty() && self.requests.handles() == 0
     }
 
     /// When the socket may close although peers may retransmit to ended connections; `None` once
     /// that time has passed.
     fn time_wait_end(&self) -> Option<Instant> {
         self.time_wait_until.filter(|until| self.last_turn < *until)
-    }
-
-    // ----- mailbox and timers -----
-
-    fn read_mailbox(&mut self, now: Instant) {
-        let (mut ids, mut requests) =
-            (std::mem::take(&mut self.scratch.ids), std::mem::take(&mut self.scratch.requests));
-        self.mailbox.drain(&mut ids, &mut requests);
-        for id in ids.drain(..) {
-            self.schedule(id);
-        }
-        for request in requests.drain(..) {
-            self.on_request(now, request);
-        }
-        (self.scratch.ids, self.scratch.requests) = (ids, requests);
-        self.send_raw();
-    }
-
-    fn on_request(&mut self, now: Instant, request: Request) {
-        match request {
-            Request::Set(id, setting) => {
-                if let Some(conn) = self.get_mut(id) {
-                    conn.apply(setting);
-                    if let Setting::Fec(fec) = setting {
-                        let peer = conn.peer();
-                        self.peers.set_fec(peer, fec);
-                    }
-                    self.schedule(id);
-                }
-            }
-            Request::Connect { peer, conv, reply } => {
-                let stream = self.connect(now, peer, conv);
-                // A caller that was cancelled drops the reply, and with it the connection.
-                drop(reply.send(stream));
-            }
-            // A cancelled `listen` drops its listener; a cancelled `rebind` stays in effect.
-            Request::Listen(reply) => drop(reply.send(self.listen())),
-            Request::Rebind(rebind, reply) => drop(reply.send(self.rebind(now, rebind))),
-            Request::WaitIdle(reply) => {
-                self.exchange_ready(now);
-                self.idle_waiters.push(reply);
-            }
-        }
     }
 
     fn expire_timers(&mut self, now: Instant) {
@@ -373,9 +332,8 @@ impl<S> Drop for Driver<S> {
     /// Ends all connections with `EndpointClosed` and wakes their tasks. Runs too when a turn panics
     /// or the runtime shuts down, so that no task waits for a driver that is gone.
     fn drop(&mut self) {
-        let mut requests = Vec::new();
-        self.mailbox.close(&mut self.scratch.ids, &mut requests);
-        drop(requests);
+        self.notifier.close();
+        drop(self.requests.close());
         let mut wakers: Vec<Waker> = Vec::new();
         for mut conn in self.conns.drain() {
             conn.deliver_rest(&mut self.scratch);

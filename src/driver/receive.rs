@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::io;
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::{Driver, TURN_PACKETS};
 use crate::core::connection::PacketType;
@@ -12,7 +12,7 @@ use crate::driver::demux::Route;
 use crate::driver::packet_codec::{OpenFailure, Opened, SendExtras};
 use crate::driver::packet_writer::PacketWriter;
 use crate::fec::{self, FecFlag, oob};
-use crate::shared::notifier::ConnId;
+use crate::shared::conn_id::ConnId;
 use crate::sys::{RecvFault, RxBatch, Socket, classify_recv, count};
 
 /// Receive calls per turn; each fills several buffers of 64 KiB (GRO batches).
@@ -20,11 +20,6 @@ pub(super) const RECV_CALLS: usize = 2;
 /// Datagrams per turn that answer a received one at once, before the ready connections are served:
 /// three GSO batches, half of what a turn may send.
 const TURN_ANSWERS: usize = 138;
-/// Receive errors in a row after which the socket is not read for a while.
-const RECV_ERROR_LIMIT: u32 = 64;
-/// Longest time for which the socket is then not read; the first time is 2 ms, and each further
-/// error doubles it.
-const MAX_RECV_BACKOFF: Duration = Duration::from_millis(50);
 
 thread_local! {
     /// Receive buffers. They are large and a turn never yields, so the drivers of a thread share
@@ -36,10 +31,9 @@ impl<S: Socket> Driver<S> {
     /// Receives until the socket is empty or the turn has made [`RECV_CALLS`] calls. Returns whether
     /// more may be waiting. An error means that the socket has failed for good.
     pub(super) fn receive(&mut self, now: Instant) -> io::Result<bool> {
-        if self.recv_backoff_until.is_some_and(|until| now < until) {
+        if !self.recv_backoff.may_receive(now) {
             return Ok(false);
         }
-        self.recv_backoff_until = None;
         // Taken out while in use: destructors that run meanwhile may drive another endpoint.
         let mut batch = RX.take().unwrap_or_else(RxBatch::new);
         let result = self.receive_into(now, &mut batch);
@@ -51,15 +45,15 @@ impl<S: Socket> Driver<S> {
         for _ in 0..RECV_CALLS {
             batch.clear();
             match self.socket.recv(batch) {
-                Ok(()) => self.recv_failures = 0,
+                Ok(()) => self.recv_backoff.on_received(),
                 Err(error) => match classify_recv(&error) {
                     RecvFault::Empty => return Ok(false),
                     RecvFault::Fatal => return Err(error),
                     RecvFault::Interrupted | RecvFault::Ignore => {
                         self.stats.recv_errors += 1;
                         count(&mut self.stats.recv_errors_by_class, &error);
-                        self.mailbox.set_fault(error);
-                        if self.backs_off(now) {
+                        self.notifier.set_error(error);
+                        if self.recv_backoff.on_error(now) {
                             return Ok(false);
                         }
                         continue;
@@ -76,19 +70,6 @@ impl<S: Socket> Driver<S> {
             }
         }
         Ok(true)
-    }
-
-    /// Counts a receive error. Returns true from [`RECV_ERROR_LIMIT`] errors in a row on: the socket
-    /// is then left alone, since reading it further would keep a processor busy for nothing.
-    fn backs_off(&mut self, now: Instant) -> bool {
-        self.recv_failures = self.recv_failures.saturating_add(1);
-        let beyond = self.recv_failures.saturating_sub(RECV_ERROR_LIMIT);
-        if beyond == 0 {
-            return false;
-        }
-        let backoff = Duration::from_millis(1 << beyond.min(6)).min(MAX_RECV_BACKOFF);
-        self.recv_backoff_until = Some(now + backoff);
-        true
     }
 
     fn on_datagram(&mut self, now: Instant, from: &SocketAddr, datagram: &mut [u8]) {

@@ -1,23 +1,106 @@
-//! What handles ask of the endpoint as a whole: to dial, to listen, another socket, datagrams of
-//! other protocols.
+//! Requests of the endpoint's handles: connect, listen, rebind, wait until idle, raw datagrams.
 
 use std::io;
 use std::net::SocketAddr;
+use std::task::Waker;
 use std::time::Instant;
 
 use rand_core::Rng;
 
 use super::Driver;
-use crate::endpoint::{Endpoint, unresolved};
-use crate::listener::{AcceptQueue, KcpListener};
-use crate::shared::notifier::Rebind;
+use crate::config::Setting;
+use crate::driver::recv_backoff::RecvBackoff;
+use crate::error::unresolved;
+use crate::shared::accept_queue::{AcceptHandle, AcceptQueue};
+use crate::shared::conn_id::ConnId;
+use crate::shared::requests::{Rebind, Request};
 use crate::sys::{Socket, UdpSocket};
 
-/// Datagrams of other protocols that leave per turn.
+/// Raw datagrams that leave per turn.
 const TURN_RAW: usize = 64;
 
 impl<S: Socket> Driver<S> {
-    /// The id of a new conversation with `peer`: `wanted`, the configured one, or any that is free.
+    /// Acts on everything that handles have notified: ids, then settings, then requests.
+    pub(super) fn read_inbox(&mut self, now: Instant) {
+        let mut requests = std::mem::take(&mut self.scratch.requests);
+        let mut ids = std::mem::take(&mut self.scratch.ids);
+        let mut settings = std::mem::take(&mut self.scratch.settings);
+        // Before the ids: what was written before a request is then among them.
+        self.requests.drain(&mut requests);
+        self.notifier.drain(&mut ids, &mut settings);
+        for id in ids.drain(..) {
+            self.schedule(id);
+        }
+        for (id, setting) in settings.drain(..) {
+            self.apply(id, setting);
+        }
+        for request in requests.drain(..) {
+            self.on_request(now, request);
+        }
+        self.scratch.requests = requests;
+        (self.scratch.ids, self.scratch.settings) = (ids, settings);
+        self.send_raw();
+    }
+
+    /// Registers the waker of the driver's task. Returns true if something has been notified: the
+    /// task takes another turn instead of parking.
+    pub(super) fn register(&self, waker: &Waker) -> bool {
+        self.notifier.register(waker) || self.requests.has_pending()
+    }
+
+    /// Changes a setting of a running connection.
+    fn apply(&mut self, id: ConnId, setting: Setting) {
+        let Some(conn) = self.get_mut(id) else { return };
+        conn.apply(setting);
+        if let Setting::Fec(fec) = setting {
+            let peer = conn.peer();
+            self.peers.set_fec(peer, fec);
+        }
+        self.schedule(id);
+    }
+
+    fn on_request(&mut self, now: Instant, request: Request) {
+        match request {
+            Request::Connect { peer, conv, reply } => {
+                let handle = self.connect(now, peer, conv);
+                // The caller may be gone; the handle is then dropped like any other.
+                drop(reply.send(handle));
+            }
+            // Likewise for a listener. A socket that was replaced stays so.
+            Request::Listen(reply) => drop(reply.send(self.listen())),
+            Request::Rebind(rebind, reply) => drop(reply.send(self.rebind(now, rebind))),
+            Request::WaitIdle(reply) => {
+                self.exchange_ready(now);
+                self.idle_waiters.push(reply);
+            }
+        }
+    }
+
+    /// Exchanges queues with all ready connections, so that what their handles left to deliver
+    /// counts as lingering. Waiting until none is ready would not do: beside busy connections that
+    /// may never be.
+    fn exchange_ready(&mut self, now: Instant) {
+        for id in &self.ready {
+            if let Some(conn) = self.conns.get_mut(id.slot as usize).filter(|c| c.id() == *id) {
+                conn.exchange_queues(now, &mut self.scratch);
+                conn.count_lingering(now, false, &mut self.lingering);
+            }
+        }
+    }
+
+    /// Replies to `wait_idle` once no connection lingers and the last datagrams have left.
+    pub(super) fn answer_idle_waiters(&mut self) {
+        if self.idle_waiters.is_empty() || !self.tx.is_empty() || self.lingering > 0 {
+            return;
+        }
+        for waiter in self.idle_waiters.drain(..) {
+            // The caller may be gone.
+            let _ = waiter.send(());
+        }
+    }
+
+    /// The conversation id of a new connection with `peer`: `wanted`, the configured one, or a
+    /// free one at random.
     pub(super) fn choose_conv(
         &mut self,
         now: Instant,
@@ -30,7 +113,7 @@ impl<S: Socket> Driver<S> {
             if !self.demux.contains(&key) {
                 return Ok(conv);
             }
-            // What is still under way of the other one would get into this one.
+            // Segments of the other connection that are still in flight would get into this one.
             let live = self.demux.find(&key).is_some();
             let when = if live { "is in use" } else { "was in use less than a minute ago" };
             let text = format!("conversation id {conv} {when} with {peer}");
@@ -44,19 +127,19 @@ impl<S: Socket> Driver<S> {
         }
     }
 
-    /// Lets peers open conversations, as long as the listener lives.
-    pub(super) fn listen(&mut self) -> io::Result<KcpListener> {
+    /// Lets peers open connections, until the listener is dropped.
+    fn listen(&mut self) -> io::Result<AcceptHandle> {
         if self.accept.as_ref().is_some_and(|accept| accept.is_open()) {
             let text = format!("the endpoint {} has a listener already", self.local());
             return Err(io::Error::new(io::ErrorKind::AddrInUse, text));
         }
         let queue = AcceptQueue::new();
         self.accept = Some(queue.clone());
-        Ok(KcpListener::new(queue, Endpoint::attach(self.mailbox.clone())))
+        Ok(AcceptHandle::new(queue))
     }
 
-    /// Goes on with another socket, if it can reach everyone.
-    pub(super) fn rebind(&mut self, now: Instant, rebind: Rebind) -> io::Result<()> {
+    /// Replaces the socket, if the new one can reach every peer.
+    fn rebind(&mut self, now: Instant, rebind: Rebind) -> io::Result<()> {
         let socket = match rebind {
             Rebind::Socket(socket) => *socket,
             Rebind::Bind(addrs) => self.bind(&addrs)?,
@@ -67,10 +150,10 @@ impl<S: Socket> Driver<S> {
         let local = socket.local_addr()?;
         self.socket.replace(socket)?;
         self.fragments = false;
-        self.mailbox.set_local(local);
-        // Whatever was wrong was so with the other one.
-        (self.recv_failures, self.recv_backoff_until) = (0, None);
-        // Peers that follow have to hear from the new address, also of who only listens.
+        self.notifier.set_local(local);
+        // The receive errors were those of the old socket.
+        self.recv_backoff = RecvBackoff::default();
+        // A peer migrates once it hears from the new address, so idle connections send as well.
         let mut ids = Vec::new();
         for (_, conn) in &mut self.conns {
             conn.on_rebound(now);
@@ -92,42 +175,19 @@ impl<S: Socket> Driver<S> {
         Err(failure.unwrap_or_else(unresolved))
     }
 
-    /// Exchanges queues with all ready connections, so that what their handles left to deliver counts
-    /// as lingering. Waiting until none is ready would not do: beside busy connections that may
-    /// never be.
-    pub(super) fn exchange_ready(&mut self, now: Instant) {
-        for id in &self.ready {
-            if let Some(conn) = self.conns.get_mut(id.slot as usize).filter(|c| c.id() == *id) {
-                conn.exchange_queues(now, &mut self.scratch);
-                conn.count_lingering(now, false, &mut self.lingering);
-            }
-        }
-    }
-
-    /// Replies to `wait_idle` once no connection lingers and the last datagrams have left.
-    pub(super) fn answer_idle_waiters(&mut self) {
-        if self.idle_waiters.is_empty() || !self.tx.is_empty() || self.lingering > 0 {
-            return;
-        }
-        for waiter in self.idle_waiters.drain(..) {
-            // The caller may be gone.
-            let _ = waiter.send(());
-        }
-    }
-
-    /// Puts datagrams of other protocols into the batch, past the stages. What does not fit waits.
-    pub(super) fn send_raw(&mut self) {
-        let (mut waiting, dropped) = self.mailbox.raw();
+    /// Puts raw datagrams into the batch, past FEC and the cipher. What does not fit waits.
+    fn send_raw(&mut self) {
+        let (mut waiting, dropped) = self.requests.raw();
         self.stats.raw_dropped_datagrams = dropped;
-        let mut room = TURN_RAW;
-        while waiting && room > 0 && !self.blocked && !self.tx.is_full() {
-            let Some((peer, datagram)) = self.mailbox.next_raw() else { break };
-            room -= 1;
+        let mut quota = TURN_RAW;
+        while waiting && quota > 0 && !self.blocked && !self.tx.is_full() {
+            let Some((peer, datagram)) = self.requests.next_raw() else { break };
+            quota -= 1;
             self.codec.seal(&mut self.tx);
             self.tx.push_sealed(peer, &datagram);
             self.stats.raw_sent_datagrams += 1;
             self.budget = self.budget.saturating_sub(1);
-            waiting = self.mailbox.raw().0;
+            waiting = self.requests.raw().0;
         }
         self.raw_pending = waiting;
     }

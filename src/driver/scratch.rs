@@ -8,8 +8,10 @@ use std::task::Waker;
 
 use bytes::Bytes;
 
-use crate::shared::connection::Outgoing;
-use crate::shared::notifier::{ConnId, Request};
+use crate::config::Setting;
+use crate::shared::conn_id::ConnId;
+use crate::shared::requests::Request;
+use crate::shared::send_queue::Outgoing;
 
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
@@ -23,7 +25,9 @@ pub(super) struct Scratch {
     pub(super) recovered: Vec<(ConnId, Vec<u8>)>,
     /// Connections whose handles changed a queue since the last turn.
     pub(super) ids: Vec<ConnId>,
-    /// Requests of handles since the last turn.
+    /// Settings that handles changed since the last turn, in the order of the calls.
+    pub(super) settings: Vec<(ConnId, Setting)>,
+    /// Requests of endpoint handles since the last turn.
     pub(super) requests: Vec<Request>,
     /// Slots whose timer has expired.
     pub(super) expired: Vec<usize>,

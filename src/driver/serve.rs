@@ -9,7 +9,7 @@ use super::Driver;
 use crate::core::time_wait::TimeWait;
 use crate::driver::packet_writer::PacketWriter;
 use crate::driver::send_batch::Flushed;
-use crate::shared::notifier::ConnId;
+use crate::shared::conn_id::ConnId;
 use crate::sys::Socket;
 
 /// Datagrams that one connection may send before the other ready connections come first: three
@@ -142,7 +142,7 @@ impl<S: Socket> Driver<S> {
             self.on_message_too_big(dst, size);
         }
         if let Some(error) = self.tx.take_fault() {
-            self.mailbox.set_fault(error);
+            self.notifier.set_error(error);
         }
         if let Flushed::Fatal(error) = flushed { Err(error) } else { Ok(()) }
     }

@@ -21,7 +21,7 @@ impl<S: Socket> Driver<S> {
         self.stats.fec = self.peers.stats();
         if self.stats != self.published {
             self.published = self.stats;
-            self.mailbox.publish(&self.stats);
+            self.notifier.publish(&self.stats);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The waiting part of the driver: turns, and in between whatever wakes it first.
+//! [`DriverTask`]: the driver as a task: turns, and in between it parks until something wakes it.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -10,26 +10,27 @@ use tokio::time::Sleep;
 use super::{Driver, Turn};
 use crate::sys::Socket;
 
-/// Turns in a row before other tasks get a chance, even if each found little to do.
+/// Turns in a row before the task yields to others, even if each found little to do.
 const TURNS_PER_POLL: usize = 8;
 
-/// A driver as a task. It ends when nobody needs it any more.
+/// A driver as a task. Ends when the driver has no users left, or its socket is unusable.
 #[derive(Debug)]
 pub(crate) struct DriverTask<S> {
     driver: Driver<S>,
     sleep: Pin<Box<Sleep>>,
-    /// What `sleep` is set to, if anything.
+    /// The deadline that `sleep` is set to.
     armed: Option<Instant>,
 }
 
 impl<S: Socket + Unpin> DriverTask<S> {
-    /// Called within a Tokio runtime that has time enabled.
+    /// To be called in a Tokio runtime with time enabled.
     pub(crate) fn new(driver: Driver<S>) -> Self {
         let sleep = Box::pin(tokio::time::sleep(std::time::Duration::ZERO));
         Self { driver, sleep, armed: None }
     }
 
-    /// Registers for everything that may happen next. Returns whether something has happened.
+    /// Registers for everything that may wake the driver: readable, writable, notified, deadline.
+    /// Returns whether something has happened already.
     fn register(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
         if !self.driver.is_resting() && self.driver.socket.poll_recv_ready(cx).is_ready() {
             return true;
@@ -37,16 +38,14 @@ impl<S: Socket + Unpin> DriverTask<S> {
         if self.driver.is_blocked() && self.driver.socket.poll_send_ready(cx).is_ready() {
             return true;
         }
-        // After registering the mailbox is looked at once more, inside `register`.
-        self.driver.mailbox.register(cx.waker()) || self.poll_sleep(cx, now)
+        self.driver.register(cx.waker()) || self.poll_sleep(cx, now)
     }
 
     fn poll_sleep(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
         let Some(deadline) = self.driver.deadline() else {
             return false;
         };
-        // The clock decides: a `Sleep` may say Pending for a deadline that has passed, since it
-        // shares the task's budget.
+        // A `Sleep` may be pending after its deadline: it takes part in the task's budget.
         if deadline <= now {
             return true;
         }
@@ -68,7 +67,7 @@ impl<S: Socket + Unpin> Future for DriverTask<S> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
         for _ in 0..TURNS_PER_POLL {
-            // Tokio's clock, so that a paused runtime pauses the protocol too.
+            // Tokio's clock: a paused runtime pauses the protocol too.
             let now = tokio::time::Instant::now().into_std();
             match this.driver.turn(now) {
                 Turn::Finished => return Poll::Ready(()),

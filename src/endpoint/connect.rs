@@ -1,14 +1,15 @@
-//! Streams that dial from a socket of their own.
+//! `KcpStream::connect`: streams with an endpoint and a socket of their own.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use tokio::net::{ToSocketAddrs, lookup_host};
 
-use super::{Endpoint, unresolved};
+use super::Endpoint;
 use crate::config::Config;
 #[cfg(doc)]
 use crate::error::ConnectionError;
+use crate::error::unresolved;
 use crate::stream::KcpStream;
 use crate::sys::{canonical, check_route};
 
@@ -17,16 +18,16 @@ impl KcpStream {
     /// counters.
     #[must_use]
     pub fn endpoint(&self) -> Endpoint {
-        Endpoint::attach(self.handle().mailbox().clone())
+        Endpoint::attach(self.requests.clone())
     }
 
-    /// Opens a conversation with the default configuration from a fresh socket.
+    /// Opens a connection with the default configuration from a new socket.
     ///
-    /// There is no handshake on this wire, so this neither waits for the peer nor fails because
-    /// nobody listens: the peer learns of the conversation with the first write.
-    /// [`established`](Self::established) tells when it has answered, and a peer that never does
-    /// ends the conversation with [`DeadPeer`](ConnectionError::DeadPeer). Of several addresses it
-    /// takes the first that the system has a route to.
+    /// KCP has no handshake, so this neither waits for the peer nor fails because nobody listens:
+    /// the peer learns of the connection with the first write. [`established`](Self::established)
+    /// waits for its first answer; without one the connection ends with
+    /// [`DeadPeer`](ConnectionError::DeadPeer). Of several addresses the first with a route is
+    /// taken.
     ///
     /// # Errors
     ///
@@ -40,7 +41,7 @@ impl KcpStream {
         Self::connect_with(addr, Config::default()).await
     }
 
-    /// Opens a conversation from a fresh socket.
+    /// Opens a connection from a new socket.
     ///
     /// # Errors
     ///

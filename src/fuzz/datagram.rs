@@ -16,8 +16,9 @@ use crate::driver::send_batch::{Flushed, SendBatch};
 use crate::driver::{Driver, Turn};
 use crate::endpoint::Endpoint;
 use crate::fec::{FecConfig, FecEncoder};
-use crate::listener::{AcceptQueue, KcpListener};
-use crate::shared::notifier::Mailbox;
+use crate::listener::KcpListener;
+use crate::shared::accept_queue::{AcceptHandle, AcceptQueue};
+use crate::shared::requests::RequestQueue;
 use crate::stats::EndpointStats;
 use crate::stream::KcpStream;
 
@@ -39,17 +40,17 @@ pub fn datagram(data: &[u8]) {
     let mut now = Instant::now();
     let config = config(&mut choices);
     let queue = AcceptQueue::new();
-    let mailbox = Mailbox::new();
+    let requests = RequestQueue::new();
     let driver = Driver::new(
         Wire::default(),
         config.clone(),
-        mailbox.clone(),
+        requests.clone(),
         Some(queue.clone()),
         [1; 32],
         now,
     );
     let mut driver = driver.expect("a valid configuration");
-    let listener = KcpListener::new(queue, Endpoint::attach(mailbox));
+    let listener = KcpListener::new(AcceptHandle::new(queue), Endpoint::attach(requests));
     let mut peers: Vec<Peer> = (1..=PEERS).map(|host| Peer::new(host, &config)).collect();
     let mut streams = VecDeque::new();
     let mut sent = 0;

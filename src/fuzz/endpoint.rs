@@ -16,8 +16,9 @@ use crate::crypto::{Algorithm, Cipher};
 use crate::driver::{Driver, Turn};
 use crate::endpoint::Endpoint;
 use crate::fec::FecConfig;
-use crate::listener::{AcceptQueue, KcpListener};
-use crate::shared::notifier::Mailbox;
+use crate::listener::KcpListener;
+use crate::shared::accept_queue::{AcceptHandle, AcceptQueue};
+use crate::shared::requests::RequestQueue;
 use crate::stream::KcpStream;
 
 /// Steps of one input, and turns in a row without a moment passing.
@@ -115,11 +116,11 @@ struct World {
 impl World {
     fn new(now: Instant, server: &Config, client: &Config, honest: bool) -> Self {
         let driver = |host, config: &Config, accept| {
-            let mailbox = Mailbox::new();
+            let requests = RequestQueue::new();
             let wire = Wire { local: Some(addr(host)), ..Wire::default() };
             let seed = [host + 1; 32];
-            let driver = Driver::new(wire, config.clone(), mailbox.clone(), accept, seed, now);
-            (driver.ok(), Endpoint::attach(mailbox))
+            let driver = Driver::new(wire, config.clone(), requests.clone(), accept, seed, now);
+            (driver.ok(), Endpoint::attach(requests))
         };
         let queue = AcceptQueue::new();
         let (first, serving) = driver(SERVER, server, Some(queue.clone()));
@@ -128,7 +129,7 @@ impl World {
             now,
             drivers: [first, second],
             endpoint: Some(dialing),
-            listener: Some(KcpListener::new(queue, serving)),
+            listener: Some(KcpListener::new(AcceptHandle::new(queue), serving)),
             ends: [HashMap::new(), HashMap::new()],
             totals: [HashMap::new(), HashMap::new()],
             wire: VecDeque::new(),

@@ -1,62 +1,50 @@
-//! What the handles of one conversation share with the driver: two byte queues, a few flags, and
-//! the wakers of whoever waits. No protocol state.
+//! [`Shared`]: what the handles of one connection share with the driver. Composes the queues and
+//! notifies the driver. No protocol state.
 //!
-//! The locks are leaves: no code holds two of them, or one of them and the mailbox's. Under a lock
-//! pointers move, bytes are copied outside. Wakers leave a critical section as values and run, or
-//! are dropped, after it.
+//! Locks are leaves: no code holds two of them, or one of them and one of the notifier. Under a
+//! lock pointers move, bytes are copied outside. Wakers leave a critical section as values, and
+//! are woken or dropped after it.
 //!
-//! Who calls what: the driver calls [`begin`](Shared::begin), then [`take_writes`] and [`room`],
-//! [`deliver`]; the handles call the rest, through [`Handle`]. One task waits per direction: the
-//! last one to register is woken.
-//!
-//! [`take_writes`]: Shared::take_writes
-//! [`room`]: Shared::room
-//! [`deliver`]: Shared::deliver
+//! The driver calls [`begin_exchange`](Shared::begin_exchange) first, then
+//! [`take_writes`](Shared::take_writes), [`recv_available`](Shared::recv_available) and
+//! [`deliver`](Shared::deliver); the handles call the rest, through [`Handle`]. One task waits per
+//! direction: the last one to register is woken.
 
 #[cfg(all(test, loom))]
-pub(crate) mod loom_tests;
+mod loom_tests;
 #[cfg(all(test, not(loom)))]
 pub(crate) mod tests;
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::mem;
+use std::io;
 use std::net::SocketAddr;
 use std::ops::Deref;
-use std::task::Waker;
+use std::task::{Poll, Waker};
+use std::time::Duration;
 
-pub(crate) use crate::shared::recv_queue::ReadBuffer;
-pub(crate) use crate::shared::send_queue::Outgoing;
+use bytes::Bytes;
 
-use crate::config::{Config, Mode, SEGMENT_HEADER, Setting};
-use crate::error::ConnectionError;
+use crate::config::{Config, Mode, SEGMENT_HEADER, Setting, WritePolicy};
+use crate::error::{ConfigError, ConnectionError};
+use crate::shared::conn_id::ConnId;
 use crate::shared::datagrams::Datagrams;
-use crate::shared::notifier::{ConnId, Mailbox, Request};
+use crate::shared::established::Established;
+use crate::shared::notifier::{ConnNotifier, Notifier};
 use crate::shared::options::Options;
-use crate::shared::recv_queue::RecvQueue;
-use crate::shared::send_queue::SendQueue;
+use crate::shared::recv_queue::{ReadBuffer, RecvQueue};
+use crate::shared::send_queue::{Outgoing, SendQueue, TakenWrites};
 use crate::stats::{ConnectionStats, Snapshot};
-use crate::util::queue;
 use crate::util::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering, lock};
 
-/// Least that a chunk counts for in a queue. A chunk has a price beyond its bytes (its entry, its
-/// allocation); without this a peer that sends single bytes or empty messages, or an application
-/// that writes them, would fill a queue with many times the configured memory.
-pub(crate) const CHUNK_CHARGE: usize = 64;
-
-/// An empty queue keeps room for this many chunks; what a burst needed beyond that is released, so
-/// that an idle conversation stays small.
-const KEEP: usize = 8;
-
-/// Everyone to wake at the end of a conversation.
+/// All tasks to wake at the end of a connection.
 pub(crate) type Ended = [Option<Waker>; 5];
 
-/// One conversation, as its driver and its handles see it.
+/// One connection, as its driver and its handles see it.
 pub(crate) struct Shared {
-    pub(crate) id: ConnId,
     pub(crate) conv: u32,
-    /// Changes only where the peer moves. Its lock is a leaf.
-    pub(super) peer: Mutex<SocketAddr>,
+    /// Address of the peer. Changes only by migration. The lock is a leaf.
+    peer: Mutex<SocketAddr>,
     pub(crate) mode: Mode,
     /// Largest datagram in bytes now. Only ever falls.
     pub(crate) mtu: AtomicUsize,
@@ -64,39 +52,32 @@ pub(crate) struct Shared {
     pub(crate) overhead: usize,
     /// Whether this side sends with FEC framing, which out-of-band datagrams are a part of.
     pub(crate) framed: bool,
-    /// Largest message in bytes that the driver accepts now.
+    /// Largest message in bytes that the driver takes now.
     pub(crate) max_message: AtomicUsize,
-    pub(super) mailbox: Arc<Mailbox>,
-    /// The id is in the mailbox, or the driver has not looked since it was.
-    pub(super) notified: AtomicBool,
-    pub(super) handles: AtomicUsize,
-    pub(super) detached: AtomicBool,
-    pub(super) send_buffer: usize,
-    pub(super) recv_buffer: usize,
-    pub(super) options: Options,
-    /// Copy of `SendQueue::queued` for a writer that does not hold the lock: a hint, checked again
-    /// under it.
-    pub(super) tx_queued: AtomicUsize,
-    pub(super) tx: Mutex<SendQueue>,
-    pub(super) rx: Mutex<RecvQueue>,
-    /// Whether the driver has datagrams to take: a hint that saves it a lock.
-    pub(super) has_datagrams: AtomicBool,
-    pub(super) datagrams: Mutex<Datagrams>,
-    pub(super) stats: Mutex<Snapshot>,
+    notifier: ConnNotifier,
+    /// Number of [`Handle`]s.
+    handles: AtomicUsize,
+    /// True once the last handle is gone.
+    detached: AtomicBool,
+    options: Options,
+    send: SendQueue,
+    recv: RecvQueue,
+    established: Established,
+    datagrams: Datagrams,
+    stats: Mutex<Snapshot>,
 }
 
 impl Shared {
-    /// A new conversation. Until the driver says more, a message may fill one segment.
+    /// A new connection. A message may fill one segment until the driver allows more.
     pub(crate) fn new(
         id: ConnId,
         conv: u32,
         peer: SocketAddr,
         config: &Config,
-        mailbox: Arc<Mailbox>,
+        notifier: Arc<Notifier>,
     ) -> Arc<Self> {
         let (mtu, overhead) = (usize::from(config.kcp.mtu), config.overhead());
         Arc::new(Self {
-            id,
             conv,
             peer: Mutex::new(peer),
             mode: config.kcp.mode,
@@ -104,137 +85,281 @@ impl Shared {
             overhead,
             framed: config.fec.is_some(),
             max_message: AtomicUsize::new(mtu.saturating_sub(overhead + SEGMENT_HEADER)),
-            mailbox,
-            notified: AtomicBool::new(false),
+            notifier: ConnNotifier::new(notifier, id),
             handles: AtomicUsize::new(0),
             detached: AtomicBool::new(false),
-            send_buffer: config.send_buffer,
-            recv_buffer: config.recv_buffer,
             options: Options::new(config),
-            tx_queued: AtomicUsize::new(0),
-            tx: Mutex::new(SendQueue::default()),
-            rx: Mutex::new(RecvQueue::default()),
-            has_datagrams: AtomicBool::new(false),
-            datagrams: Mutex::new(Datagrams::default()),
+            send: SendQueue::new(config.send_buffer),
+            recv: RecvQueue::new(config.recv_buffer),
+            established: Established::new(),
+            datagrams: Datagrams::default(),
             stats: Mutex::new(Snapshot::default()),
         })
     }
 
-    /// Asks the driver to look at this conversation. Called after the queues have changed.
-    pub(super) fn notify(&self) {
-        if !self.notified.swap(true, Ordering::AcqRel) {
-            self.mailbox.push(self.id);
-        }
+    pub(crate) fn id(&self) -> ConnId {
+        self.notifier.id()
     }
 
-    /// Driver: a look begins. Called before the queues are read: whatever changes from here on
-    /// puts the id into the mailbox again.
-    pub(crate) fn begin(&self) {
-        // A swap and not a store: it acquires what the last notifier did.
-        self.notified.swap(false, Ordering::AcqRel);
-    }
-
-    /// Driver: ends the conversation. Every pending and later call reports `error`, reads once the
-    /// bytes delivered before are read. What was written and not taken is discarded. The first
-    /// error stays.
-    pub(crate) fn end(&self, error: ConnectionError) -> Ended {
-        let mut tx = lock(&self.tx);
-        tx.fault.get_or_insert(error);
-        let discarded = tx.clear();
-        self.tx_queued.store(0, Ordering::Relaxed);
-        let (writer, shutdown) = (tx.writer.take(), tx.shutdown.take());
-        drop(tx);
-        drop(discarded);
-        let mut rx = lock(&self.rx);
-        rx.fault.get_or_insert(error);
-        let (reader, opener) = (rx.reader.take(), rx.established_waker.take());
-        drop(rx);
-        let mut datagrams = lock(&self.datagrams);
-        datagrams.fault.get_or_insert(error);
-        let unsent = datagrams.clear_unsent();
-        let receiver = datagrams.reader.take();
-        drop(datagrams);
-        drop(unsent);
-        [writer, shutdown, reader, opener, receiver]
-    }
-
-    /// The address of the peer.
+    /// Address of the peer.
     pub(crate) fn peer(&self) -> SocketAddr {
         *lock(&self.peer)
     }
 
-    /// Driver: the conversation rests. Gives back the room of queues that are empty.
-    pub(crate) fn release_memory(&self) {
-        let written = queue::release(&mut lock(&self.tx).chunks);
-        drop(written);
-        let received = queue::release(&mut lock(&self.rx).chunks);
-        drop(received);
+    /// Address the socket is bound to.
+    pub(crate) fn local(&self) -> SocketAddr {
+        self.notifier.endpoint().local()
     }
 
-    /// Driver: the peer has moved.
-    pub(crate) fn set_peer(&self, peer: SocketAddr) {
-        *lock(&self.peer) = peer;
-    }
-
-    /// Driver: changes the statistics that handles see.
-    pub(crate) fn publish(&self, change: impl FnOnce(&mut Snapshot)) {
-        change(&mut lock(&self.stats));
-    }
-
-    /// Whether the last handle is gone: nobody reads or writes any more.
-    pub(crate) fn is_detached(&self) -> bool {
-        self.detached.load(Ordering::Acquire)
-    }
-
-    /// The latest statistics, bytes that still wait for the driver included.
-    pub(crate) fn stats(&self) -> ConnectionStats {
-        let waiting = lock(&self.tx).bytes;
-        let mut stats = lock(&self.stats).stats();
-        stats.unsent_bytes = stats.unsent_bytes.saturating_add(waiting as u64);
-        stats.out_of_band_dropped = self.dropped_datagrams();
-        stats
-    }
-
-    /// Why the conversation ended, once it has.
+    /// Why the connection ended, once it has.
     pub(crate) fn error(&self) -> Option<ConnectionError> {
-        lock(&self.tx).fault
+        self.send.error()
     }
 
-    pub(crate) fn mailbox(&self) -> &Arc<Mailbox> {
-        &self.mailbox
+    /// How long closing goes on without progress.
+    pub(crate) fn linger(&self) -> Duration {
+        self.options.linger()
     }
 
-    /// Hands the driver a setting, in the order of the calls.
-    pub(crate) fn set(&self, setting: Setting) {
-        self.mailbox.command(Request::Set(self.id, setting));
-    }
-
-    /// Formats whatever stands for this conversation.
+    /// Formats the handle of this name.
     pub(crate) fn describe(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct(name)
             .field("conv", &self.conv)
             .field("peer", &self.peer())
-            .field("local", &self.mailbox.local())
+            .field("local", &self.local())
             .finish_non_exhaustive()
+    }
+}
+
+/// Driver.
+impl Shared {
+    /// An exchange of queues begins. Called before the queues are read: whatever changes from here
+    /// on notifies the driver again.
+    pub(crate) fn begin_exchange(&self) {
+        self.notifier.begin_exchange();
+    }
+
+    /// Moves at most `limit` bytes of what was written to the end of `out`, see
+    /// [`SendQueue::take_writes`].
+    pub(crate) fn take_writes(
+        &self,
+        limit: usize,
+        unit: usize,
+        out: &mut VecDeque<Outgoing>,
+    ) -> TakenWrites {
+        let taken = self.send.take_writes(limit, unit, out);
+        TakenWrites { detached: self.is_detached(), ..taken }
+    }
+
+    /// The write side is closed and the peer has acknowledged every byte. Returns the task in
+    /// `shutdown`.
+    pub(crate) fn set_drained(&self) -> Option<Waker> {
+        self.send.set_drained()
+    }
+
+    /// Bytes that the receive queue takes now, see [`RecvQueue::available`].
+    pub(crate) fn recv_available(&self) -> usize {
+        self.recv.available()
+    }
+
+    /// Appends what arrived in order, see [`RecvQueue::deliver`]. Returns the reader to wake.
+    pub(crate) fn deliver(&self, chunks: &mut VecDeque<Bytes>, held_back: bool) -> Option<Waker> {
+        self.recv.deliver(chunks, held_back, &self.notifier)
+    }
+
+    /// The peer has ended its stream, and all of it was delivered. Returns the reader to wake.
+    pub(crate) fn set_eof(&self) -> Option<Waker> {
+        self.recv.set_eof()
+    }
+
+    /// The peer has answered. Returns the task in `established`.
+    pub(crate) fn set_established(&self) -> Option<Waker> {
+        self.established.set()
+    }
+
+    /// The next out-of-band datagram to be sent.
+    pub(crate) fn next_datagram(&self) -> Option<Bytes> {
+        self.datagrams.next_outgoing()
+    }
+
+    /// Whether an out-of-band datagram waits to be sent: a hint that takes no lock.
+    pub(crate) fn has_datagrams(&self) -> bool {
+        self.datagrams.has_outgoing()
+    }
+
+    /// Queues an out-of-band datagram that arrived. Returns the reader to wake.
+    pub(crate) fn deliver_datagram(&self, datagram: Bytes) -> Option<Waker> {
+        self.datagrams.deliver(datagram)
+    }
+
+    /// Ends the connection. Every pending and later call reports `error`, reads once the bytes
+    /// delivered before are read. What was written and not taken is discarded. The first error
+    /// stays.
+    pub(crate) fn end(&self, error: ConnectionError) -> Ended {
+        let [writer, shutdown] = self.send.fail(error);
+        let reader = self.recv.fail(error);
+        let established = self.established.fail(error);
+        let receiver = self.datagrams.fail(error);
+        [writer, shutdown, reader, established, receiver]
+    }
+
+    /// The connection is idle: frees the memory of empty queues.
+    pub(crate) fn release_memory(&self) {
+        self.send.release_memory();
+        self.recv.release_memory();
+    }
+
+    /// The peer has migrated.
+    pub(crate) fn set_peer(&self, peer: SocketAddr) {
+        *lock(&self.peer) = peer;
+    }
+
+    /// Changes the statistics that handles see.
+    pub(crate) fn publish(&self, change: impl FnOnce(&mut Snapshot)) {
+        change(&mut lock(&self.stats));
+    }
+
+    /// Whether the last handle is gone: no more reads or writes.
+    pub(crate) fn is_detached(&self) -> bool {
+        self.detached.load(Ordering::Acquire)
+    }
+}
+
+/// Handles. Without a waker these do not register and `Pending` means "would block".
+impl Shared {
+    /// Ready with the number of bytes a write may copy now, see [`SendQueue::poll_writable`].
+    pub(crate) fn poll_writable(&self, waker: Option<&Waker>) -> Poll<io::Result<usize>> {
+        self.send.poll_writable(waker)
+    }
+
+    /// Writes a part of `len` bytes, see [`SendQueue::poll_write_with`].
+    pub(crate) fn poll_write_with(
+        &self,
+        waker: Option<&Waker>,
+        len: usize,
+        copy: impl Fn(usize) -> Bytes,
+    ) -> Poll<io::Result<usize>> {
+        self.send.poll_write_with(waker, len, copy, &self.notifier)
+    }
+
+    /// Writes a whole message, see [`SendQueue::poll_send_message`].
+    pub(crate) fn poll_send_message(
+        &self,
+        waker: Option<&Waker>,
+        message: &[u8],
+    ) -> Poll<io::Result<()>> {
+        let max = self.max_message.load(Ordering::Relaxed);
+        self.send.poll_send_message(waker, message, max, &self.notifier)
+    }
+
+    /// Lets what was written leave without further delay.
+    pub(crate) fn flush(&self) -> io::Result<()> {
+        self.send.flush(&self.notifier)
+    }
+
+    /// Closes the write side. What was written is still delivered.
+    pub(crate) fn close_write(&self) {
+        self.send.close(&self.notifier);
+    }
+
+    /// Closes the write side; ready when the peer has acknowledged every byte.
+    pub(crate) fn poll_shutdown(&self, waker: &Waker) -> Poll<io::Result<()>> {
+        self.send.poll_shutdown(waker, &self.notifier)
+    }
+
+    /// Asks the driver to end the connection, and discards what was written.
+    pub(crate) fn abort(&self) {
+        self.send.abort(&self.notifier);
+    }
+
+    /// Moves what was delivered to the reader's own end, see [`RecvQueue::poll_refill`].
+    pub(crate) fn poll_refill(
+        &self,
+        buffer: &mut ReadBuffer,
+        waker: Option<&Waker>,
+    ) -> Poll<io::Result<()>> {
+        self.recv.poll_refill(buffer, waker, &self.notifier)
+    }
+
+    /// Reports what was read, see [`RecvQueue::report_read`].
+    pub(crate) fn report_read(&self, buffer: &mut ReadBuffer) {
+        self.recv.report_read(buffer, &self.notifier);
+    }
+
+    /// Ready once the peer has answered, or with the error of a connection that ended before.
+    pub(crate) fn poll_established(&self, waker: &Waker) -> Poll<io::Result<()>> {
+        self.established.poll(waker)
+    }
+
+    /// Queues an out-of-band datagram to be sent.
+    pub(crate) fn send_datagram(&self, datagram: Bytes) -> io::Result<()> {
+        self.datagrams.send(datagram, &self.notifier)
+    }
+
+    /// The next out-of-band datagram received.
+    pub(crate) fn poll_datagram(&self, waker: Option<&Waker>) -> Poll<io::Result<Bytes>> {
+        self.datagrams.poll_recv(waker)
+    }
+
+    /// The latest statistics. Bytes that the driver has not taken yet count as unsent.
+    pub(crate) fn stats(&self) -> ConnectionStats {
+        let waiting = self.send.unsent_bytes();
+        let mut stats = lock(&self.stats).stats();
+        stats.unsent_bytes = stats.unsent_bytes.saturating_add(waiting as u64);
+        stats.out_of_band_dropped = self.datagrams.dropped();
+        stats
+    }
+
+    /// Whether this belongs to the endpoint of `notifier`.
+    pub(crate) fn is_of(&self, notifier: &Notifier) -> bool {
+        std::ptr::eq(self.notifier.endpoint(), notifier)
+    }
+
+    /// Hands the driver a setting, in the order of the calls.
+    pub(crate) fn set(&self, setting: Setting) {
+        self.notifier.set(setting);
+    }
+
+    /// The linger time that was set for this connection.
+    pub(crate) fn own_linger(&self) -> Option<Duration> {
+        self.options.own_linger()
+    }
+
+    /// Sets the linger time of this connection, in whole milliseconds.
+    pub(crate) fn set_linger(&self, time: Option<Duration>) -> Result<(), ConfigError> {
+        self.options.set_linger(time)?;
+        self.notifier.notify();
+        Ok(())
+    }
+
+    pub(crate) fn nodelay(&self) -> bool {
+        self.options.nodelay()
+    }
+
+    pub(crate) fn set_write_policy(&self, policy: WritePolicy) {
+        self.options.set_write_policy(policy);
+        self.set(Setting::WritePolicy(policy));
+    }
+
+    /// Why the connection failed, once.
+    pub(crate) fn take_error(&self) -> Option<ConnectionError> {
+        let error = self.error().filter(|error| *error != ConnectionError::Closed)?;
+        self.options.take_error(error)
     }
 
     /// The last handle is gone.
     fn detach(&self) {
-        // The flag comes first: a delivery that misses it has finished before the queue is
-        // cleared below, a later one sees it under the lock.
+        // The flag comes before the notification: the exchange after it sees the flag.
         self.detached.store(true, Ordering::Release);
-        let mut tx = lock(&self.tx);
-        let writers = (tx.writer.take(), tx.shutdown.take());
-        drop(tx);
-        let mut rx = lock(&self.rx);
-        let readers = (rx.reader.take(), rx.established_waker.take());
-        let unread = rx.clear();
-        drop(rx);
-        let mut datagrams = lock(&self.datagrams);
-        let (receiver, unheard) = (datagrams.reader.take(), datagrams.clear());
-        drop(datagrams);
-        drop((writers, readers, unread, receiver, unheard));
-        self.notify();
+        // A delivery before this lock is cleared here, a later one is discarded.
+        let dropped = (
+            self.send.detach(),
+            self.recv.detach(),
+            self.established.detach(),
+            self.datagrams.detach(),
+        );
+        drop(dropped);
+        self.notifier.notify();
     }
 }
 
@@ -244,8 +369,8 @@ impl fmt::Debug for Shared {
     }
 }
 
-/// One user of a conversation. When the last one is dropped the conversation is detached: the
-/// driver delivers what was written and then lets go of it.
+/// A counted reference of the application to a connection. Dropping the last one detaches the
+/// connection: the driver delivers what was written and then removes it.
 pub(crate) struct Handle(Arc<Shared>);
 
 impl Handle {
@@ -254,7 +379,7 @@ impl Handle {
         Self(shared)
     }
 
-    /// Whether both belong to the same conversation.
+    /// Whether both belong to the same connection.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -282,12 +407,8 @@ impl Drop for Handle {
     }
 }
 
-/// What `len` bytes in one chunk count for.
-pub(super) fn charge(len: usize) -> usize {
-    len.max(CHUNK_CHARGE)
-}
-
-/// The storage of a queue that is empty and large, to be dropped outside the lock.
-pub(super) fn surplus<T>(queue: &mut VecDeque<T>) -> Option<VecDeque<T>> {
-    (queue.is_empty() && queue.capacity() > KEEP).then(|| mem::take(queue))
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.describe("Handle", f)
+    }
 }

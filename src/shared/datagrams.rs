@@ -1,4 +1,4 @@
-//! Both ways: out-of-band datagrams, which wait in small queues and may be lost.
+//! Out-of-band datagrams, both ways: small queues that drop the oldest when full.
 
 use std::collections::VecDeque;
 use std::io;
@@ -7,27 +7,29 @@ use std::task::{Poll, Waker};
 
 use bytes::Bytes;
 
-use super::connection::{Shared, charge};
 use crate::error::ConnectionError;
-use crate::shared::notifier::register_waker;
-use crate::util::sync::{Ordering, lock};
+use crate::shared::charge::charge;
+use crate::shared::notifier::ConnNotifier;
+use crate::shared::wakers::register_waker;
+use crate::util::sync::{AtomicBool, Mutex, Ordering, lock};
 
-/// What the datagrams of one queue may count for in bytes, see `CHUNK_CHARGE`. Beyond that the
-/// oldest goes: of two datagrams the later one tells more.
-const QUEUE: usize = 256 * 1024;
+/// Bytes that the datagrams of one queue may count for, see `CHUNK_CHARGE`. Beyond that the oldest
+/// is dropped: of two datagrams the later one is worth more.
+const QUEUE_CAPACITY: usize = 256 * 1024;
 
 #[derive(Default)]
 struct Queue {
     datagrams: VecDeque<Bytes>,
-    len: usize,
+    /// Bytes that the datagrams count for.
+    charged: usize,
     dropped: u64,
 }
 
 impl Queue {
     fn push(&mut self, datagram: Bytes) {
-        self.len += charge(datagram.len());
+        self.charged += charge(datagram.len());
         self.datagrams.push_back(datagram);
-        while self.len > QUEUE && self.datagrams.len() > 1 {
+        while self.charged > QUEUE_CAPACITY && self.datagrams.len() > 1 {
             self.pop();
             self.dropped += 1;
         }
@@ -35,111 +37,134 @@ impl Queue {
 
     fn pop(&mut self) -> Option<Bytes> {
         let datagram = self.datagrams.pop_front()?;
-        self.len -= charge(datagram.len());
+        self.charged -= charge(datagram.len());
         Some(datagram)
     }
 
     fn take(&mut self) -> VecDeque<Bytes> {
-        self.len = 0;
+        self.charged = 0;
         mem::take(&mut self.datagrams)
     }
 }
 
-/// Most conversations never have any: what only the others need is elsewhere.
+/// The out-of-band datagrams of one connection.
 #[derive(Default)]
 pub(super) struct Datagrams {
-    queues: Option<Box<Queues>>,
-    pub(super) fault: Option<ConnectionError>,
-    pub(super) reader: Option<Waker>,
+    /// True while a datagram waits to be sent: a hint that saves the driver a lock.
+    has_outgoing: AtomicBool,
+    queues: Mutex<Queues>,
 }
 
 #[derive(Default)]
 struct Queues {
+    /// `None` until the first datagram: most connections never have any.
+    both: Option<Box<BothQueues>>,
+    /// True once the last handle is gone: what arrives is discarded.
+    detached: bool,
+    error: Option<ConnectionError>,
+    reader: Option<Waker>,
+}
+
+#[derive(Default)]
+struct BothQueues {
     outgoing: Queue,
     incoming: Queue,
 }
 
-impl Datagrams {
-    fn queues(&mut self) -> &mut Queues {
-        self.queues.get_or_insert_default()
-    }
-
-    /// Empties both queues. The content is for dropping outside the lock.
-    pub(super) fn clear(&mut self) -> Option<[VecDeque<Bytes>; 2]> {
-        let queues = self.queues.as_mut()?;
-        Some([queues.outgoing.take(), queues.incoming.take()])
-    }
-
-    /// Nothing more is sent. What was received can still be read.
-    pub(super) fn clear_unsent(&mut self) -> Option<VecDeque<Bytes>> {
-        Some(self.queues.as_mut()?.outgoing.take())
+impl Queues {
+    fn both(&mut self) -> &mut BothQueues {
+        self.both.get_or_insert_default()
     }
 }
 
+/// What a detached connection leaves, to be dropped outside the lock.
+pub(super) type Detached = (Option<Waker>, Option<[VecDeque<Bytes>; 2]>);
+
 /// Driver.
-impl Shared {
-    /// The next datagram to be sent. What waits stays here, where the oldest makes room.
-    pub(crate) fn next_datagram(&self) -> Option<Bytes> {
-        if !self.has_datagrams() {
+impl Datagrams {
+    /// The next datagram to be sent. Those behind it stay in the queue, where the oldest is
+    /// dropped when it is full.
+    pub(super) fn next_outgoing(&self) -> Option<Bytes> {
+        if !self.has_outgoing() {
             return None;
         }
-        let mut datagrams = lock(&self.datagrams);
-        let outgoing = &mut datagrams.queues.as_mut()?.outgoing;
+        let mut queues = lock(&self.queues);
+        let outgoing = &mut queues.both.as_mut()?.outgoing;
         let next = outgoing.pop();
-        self.has_datagrams.store(!outgoing.datagrams.is_empty(), Ordering::Relaxed);
+        self.has_outgoing.store(!outgoing.datagrams.is_empty(), Ordering::Relaxed);
         next
     }
 
     /// Whether a datagram waits to be sent: a hint that takes no lock.
-    pub(crate) fn has_datagrams(&self) -> bool {
-        self.has_datagrams.load(Ordering::Relaxed)
+    pub(super) fn has_outgoing(&self) -> bool {
+        self.has_outgoing.load(Ordering::Relaxed)
     }
 
-    /// Queues what arrived. Returns who waits for it.
-    pub(crate) fn deliver_datagram(&self, datagram: Bytes) -> Option<Waker> {
-        let mut datagrams = lock(&self.datagrams);
-        if self.is_detached() {
+    /// Queues what arrived. Returns the reader to wake.
+    pub(super) fn deliver(&self, datagram: Bytes) -> Option<Waker> {
+        let mut queues = lock(&self.queues);
+        if queues.detached {
             return None;
         }
-        datagrams.queues().incoming.push(datagram);
-        datagrams.reader.take()
+        queues.both().incoming.push(datagram);
+        queues.reader.take()
+    }
+
+    /// The connection has ended. Discards what was not sent; what was received can still be read.
+    /// Returns the reader to wake.
+    pub(super) fn fail(&self, error: ConnectionError) -> Option<Waker> {
+        let mut queues = lock(&self.queues);
+        queues.error.get_or_insert(error);
+        let unsent = queues.both.as_mut().map(|both| both.outgoing.take());
+        let reader = queues.reader.take();
+        drop(queues);
+        drop(unsent);
+        reader
     }
 }
 
 /// Handles.
-impl Shared {
-    /// Datagrams that made room for later ones.
-    pub(super) fn dropped_datagrams(&self) -> u64 {
-        let datagrams = lock(&self.datagrams);
-        let queues = datagrams.queues.as_ref();
-        queues.map_or(0, |queues| queues.outgoing.dropped + queues.incoming.dropped)
+impl Datagrams {
+    /// Datagrams that were dropped for later ones, of both queues.
+    pub(super) fn dropped(&self) -> u64 {
+        let queues = lock(&self.queues);
+        queues.both.as_ref().map_or(0, |both| both.outgoing.dropped + both.incoming.dropped)
     }
 
-    /// Queues a datagram.
-    pub(crate) fn send_datagram(&self, datagram: Bytes) -> io::Result<()> {
-        let mut datagrams = lock(&self.datagrams);
-        if let Some(fault) = datagrams.fault {
-            return Err(fault.into());
+    /// Queues a datagram to be sent.
+    pub(super) fn send(&self, datagram: Bytes, notifier: &ConnNotifier) -> io::Result<()> {
+        let mut queues = lock(&self.queues);
+        if let Some(error) = queues.error {
+            return Err(error.into());
         }
-        datagrams.queues().outgoing.push(datagram);
-        self.has_datagrams.store(true, Ordering::Relaxed);
-        drop(datagrams);
-        self.notify();
+        queues.both().outgoing.push(datagram);
+        self.has_outgoing.store(true, Ordering::Relaxed);
+        drop(queues);
+        notifier.notify();
         Ok(())
     }
 
-    /// The next datagram; without a waker whoever waits stays registered.
-    pub(crate) fn poll_datagram(&self, waker: Option<&Waker>) -> Poll<io::Result<Bytes>> {
-        let mut datagrams = lock(&self.datagrams);
-        if let Some(datagram) = datagrams.queues.as_mut().and_then(|q| q.incoming.pop()) {
+    /// The next datagram received. Without a waker the task that is registered stays so.
+    pub(super) fn poll_recv(&self, waker: Option<&Waker>) -> Poll<io::Result<Bytes>> {
+        let mut queues = lock(&self.queues);
+        if let Some(datagram) = queues.both.as_mut().and_then(|both| both.incoming.pop()) {
             return Poll::Ready(Ok(datagram));
         }
-        if let Some(fault) = datagrams.fault {
-            return Poll::Ready(Err(fault.into()));
+        if let Some(error) = queues.error {
+            return Poll::Ready(Err(error.into()));
         }
-        let replaced = waker.and_then(|waker| register_waker(&mut datagrams.reader, waker));
-        drop(datagrams);
+        let replaced = waker.and_then(|waker| register_waker(&mut queues.reader, waker));
+        drop(queues);
         drop(replaced);
         Poll::Pending
+    }
+
+    /// The last handle is gone: discards both queues, and what arrives from here on.
+    pub(super) fn detach(&self) -> Detached {
+        let mut queues = lock(&self.queues);
+        queues.detached = true;
+        let reader = queues.reader.take();
+        let both = queues.both.as_mut();
+        (reader, both.map(|both| [both.outgoing.take(), both.incoming.take()]))
     }
 }

@@ -1,8 +1,15 @@
-//! What handles and driver share: queues of bytes, settings, wakers. No protocol state.
+//! Shared between the handles of an endpoint and its driver: byte queues, datagrams, settings,
+//! requests, wakers. No protocol state.
 
+pub(crate) mod accept_queue;
+pub(crate) mod charge;
+pub(crate) mod conn_id;
 pub(crate) mod connection;
 mod datagrams;
+mod established;
 pub(crate) mod notifier;
 mod options;
-mod recv_queue;
-mod send_queue;
+pub(crate) mod recv_queue;
+pub(crate) mod requests;
+pub(crate) mod send_queue;
+mod wakers;

@@ -1,361 +1,342 @@
-//! The mailbox of one endpoint: which conversations want the driver's attention, what it is asked
-//! to do, and how to wake it.
+//! [`Notifier`]: how handles wake the driver of their endpoint.
 //!
-//! Its lock is a leaf: no other lock is taken while it is held, and wakers run after its release.
+//! Holds the ids of connections whose queues have changed, settings to apply, and the driver's
+//! waker; beside them what the driver publishes: local address, statistics, last socket error.
+//!
+//! Locks are leaves: no other lock is taken while one is held, and wakers run after its release.
 
-use std::collections::VecDeque;
 use std::io;
 use std::mem;
 use std::net::SocketAddr;
 use std::task::Waker;
 
-use bytes::Bytes;
-#[cfg(not(loom))]
-use tokio::sync::oneshot;
-
 use crate::config::Setting;
-#[cfg(not(loom))]
-use crate::listener::KcpListener;
+use crate::shared::conn_id::ConnId;
 use crate::stats::EndpointStats;
-#[cfg(not(loom))]
-use crate::stream::KcpStream;
-#[cfg(not(loom))]
-use crate::sys::UdpSocket;
-use crate::util::sync::{Arc, AtomicUsize, Mutex, Ordering, lock};
+use crate::util::queue::move_all;
+use crate::util::sync::{Arc, AtomicBool, Mutex, Ordering, lock};
 
-/// Datagrams that wait to be sent as they are; beyond that the oldest makes room.
-const RAW: usize = 256;
-
-/// Names one conversation of an endpoint. A reused slot has a new generation, so that what was
-/// queued for an ended conversation never reaches its successor.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct ConnId {
-    pub(crate) slot: u32,
-    pub(crate) generation: u32,
-}
-
-/// What a handle asks of the driver beyond reading and writing.
+/// The notifier of one endpoint. Shared by its driver, its connections and its `RequestQueue`.
 #[derive(Debug)]
-pub(crate) enum Request {
-    /// Change a setting of a running conversation.
-    Set(ConnId, Setting),
-    /// Open a conversation, with this id or as configured.
-    #[cfg(not(loom))]
-    Connect { peer: SocketAddr, conv: Option<u32>, reply: oneshot::Sender<io::Result<KcpStream>> },
-    /// Let peers open conversations.
-    #[cfg(not(loom))]
-    Listen(oneshot::Sender<io::Result<KcpListener>>),
-    /// Go on with another socket.
-    #[cfg(not(loom))]
-    Rebind(Rebind, oneshot::Sender<io::Result<()>>),
-    /// Tell when everything lingering is delivered.
-    #[cfg(not(loom))]
-    WaitIdle(oneshot::Sender<()>),
-}
-
-/// Another socket.
-#[cfg(not(loom))]
-#[derive(Debug)]
-pub(crate) enum Rebind {
-    /// The first of these that can be bound.
-    Bind(Vec<SocketAddr>),
-    /// This one.
-    Socket(Box<UdpSocket>),
-}
-
-/// What the handles of an endpoint share with its driver: queues to it, its counters, and where it
-/// is bound.
-#[derive(Debug)]
-pub(crate) struct Mailbox {
-    inner: Mutex<Inner>,
+pub(crate) struct Notifier {
+    pending: Mutex<Pending>,
     stats: Mutex<EndpointStats>,
-    /// The only place that knows: it changes when the socket is replaced.
+    /// Address of the socket. The only copy: it changes when the socket is replaced.
     local: Mutex<SocketAddr>,
-    raw: Mutex<Raw>,
-    /// The last socket error that nobody has asked for.
-    fault: Mutex<Option<io::Error>>,
-    /// Endpoint handles and listeners; while there are any the driver goes on.
-    handles: AtomicUsize,
-    /// Its socket is one of several with the same address.
-    shard: bool,
+    /// Last transient socket error that `Endpoint::take_error` has not returned yet.
+    last_error: Mutex<Option<io::Error>>,
 }
 
-/// Datagrams of other protocols, on their way out.
+/// What the next turn of the driver acts on.
 #[derive(Debug, Default)]
-struct Raw {
-    datagrams: VecDeque<(SocketAddr, Bytes)>,
-    dropped: u64,
-}
-
-#[derive(Debug, Default)]
-struct Inner {
+struct Pending {
     ids: Vec<ConnId>,
-    commands: Vec<Request>,
-    /// The driver's waker. It stays here while the driver runs, so that a turn clones nothing.
-    waker: Option<Waker>,
-    /// Whether the driver waits for `waker`.
-    asleep: bool,
-    /// Since the driver looked the last handle went, or a raw datagram came.
+    /// In the order of the calls.
+    settings: Vec<(ConnId, Setting)>,
+    /// True from a [`Notifier::wake`] until the next drain.
     wake_requested: bool,
-    /// The driver is gone: whatever comes now is dropped.
-    closed: bool,
+    driver: DriverState,
 }
 
-impl Inner {
+impl Pending {
     fn is_empty(&self) -> bool {
-        self.ids.is_empty() && self.commands.is_empty() && !self.wake_requested
-    }
-
-    /// The waker to wake, once per sleep.
-    fn take_waker(&mut self) -> Option<Waker> {
-        if mem::take(&mut self.asleep) { self.waker.take() } else { None }
+        self.ids.is_empty() && self.settings.is_empty() && !self.wake_requested
     }
 }
 
-impl Mailbox {
-    /// The mailbox of a socket that has its address for itself.
-    #[cfg(any(test, feature = "_testkit"))]
-    pub(crate) fn new() -> Arc<Self> {
-        Self::of(false)
-    }
+/// Whether the driver's task has to be woken.
+#[derive(Debug)]
+enum DriverState {
+    /// In a turn, or woken and about to run: nothing to wake. Entered by a drain or a wake, left
+    /// by [`Notifier::register`]. After a drain it keeps the waker of the last park, so that the
+    /// next park of the same task clones none.
+    Running(Option<Waker>),
+    /// Asleep. Entered by [`Notifier::register`], left by the first wake or drain.
+    Parked(Waker),
+    /// Dropped. Final: ids, settings and wakes are discarded.
+    Gone,
+}
 
-    /// The mailbox of one of several sockets with the same address, if it is a `shard`.
-    pub(crate) fn of(shard: bool) -> Arc<Self> {
-        Arc::new(Self {
-            inner: Mutex::new(Inner::default()),
-            stats: Mutex::new(EndpointStats::default()),
-            local: Mutex::new(SocketAddr::from(([0, 0, 0, 0], 0))),
-            raw: Mutex::new(Raw::default()),
-            fault: Mutex::new(None),
-            handles: AtomicUsize::new(0),
-            shard,
-        })
+impl Default for DriverState {
+    fn default() -> Self {
+        Self::Running(None)
     }
+}
 
-    /// Queues the id and wakes the driver if it sleeps. The caller has set the conversation's
-    /// `notified` flag, so an id is queued at most once between two looks of the driver.
-    pub(crate) fn push(&self, id: ConnId) {
-        self.put(|inner| inner.ids.push(id));
-    }
-
-    /// Queues a command and wakes the driver if it sleeps. Without a driver the command is
-    /// dropped, which answers whoever waits for its reply.
-    pub(crate) fn command(&self, command: Request) {
-        let mut command = Some(command);
-        self.put(|inner| {
-            if !inner.closed {
-                inner.commands.extend(command.take());
+impl DriverState {
+    /// Leaves `Parked`. Returns the waker to wake, once per park.
+    fn unpark(&mut self) -> Option<Waker> {
+        match mem::take(self) {
+            Self::Parked(waker) => Some(waker),
+            other => {
+                *self = other;
+                None
             }
-        });
-    }
-
-    /// Driver: it is gone. Moves out what it did not look at.
-    pub(crate) fn close(&self, ids: &mut Vec<ConnId>, commands: &mut Vec<Request>) {
-        self.drain(ids, commands);
-        lock(&self.inner).closed = true;
-        // What slipped in between has no one to answer it either.
-        self.drain(ids, commands);
-    }
-
-    /// One more handle keeps the endpoint alive.
-    pub(crate) fn add_handle(&self) {
-        self.handles.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// One handle less; after the last one the driver looks whether it is needed.
-    pub(crate) fn remove_handle(&self) {
-        if self.handles.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.put(|inner| inner.wake_requested = true);
         }
     }
 
-    /// Driver: handles that keep the endpoint alive.
-    pub(crate) fn handles(&self) -> usize {
-        self.handles.load(Ordering::Acquire)
+    /// Leaves `Parked` without a wake: the driver runs already.
+    fn run(&mut self) {
+        if let Some(waker) = self.unpark() {
+            *self = Self::Running(Some(waker));
+        }
     }
 
-    /// Whether the socket is one of several with the same address.
-    pub(crate) fn is_shard(&self) -> bool {
-        self.shard
+    /// Enters `Parked`. Returns the replaced waker, to be dropped after the lock is released.
+    #[must_use]
+    fn park(&mut self, waker: &Waker) -> Option<Waker> {
+        let stored = match mem::take(self) {
+            Self::Running(stored) => stored,
+            Self::Parked(stored) => Some(stored),
+            Self::Gone => {
+                *self = Self::Gone;
+                return None;
+            }
+        };
+        match stored {
+            Some(stored) if stored.will_wake(waker) => {
+                *self = Self::Parked(stored);
+                None
+            }
+            replaced => {
+                *self = Self::Parked(waker.clone());
+                replaced
+            }
+        }
+    }
+}
+
+/// Handles and `RequestQueue`.
+impl Notifier {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            pending: Mutex::new(Pending::default()),
+            stats: Mutex::new(EndpointStats::default()),
+            local: Mutex::new(SocketAddr::from(([0, 0, 0, 0], 0))),
+            last_error: Mutex::new(None),
+        })
     }
 
-    /// Driver: replaces the counters that handles see.
-    pub(crate) fn publish(&self, stats: &EndpointStats) {
-        *lock(&self.stats) = *stats;
+    /// Queues the id of a connection whose queues have changed, and wakes a parked driver. The
+    /// connection's `notified` flag was set, so an id is queued at most once between two
+    /// exchanges.
+    fn push(&self, id: ConnId) {
+        self.update(|pending| pending.ids.push(id));
     }
 
-    /// The latest counters.
+    /// Queues a setting, and wakes a parked driver.
+    fn set(&self, id: ConnId, setting: Setting) {
+        self.update(|pending| pending.settings.push((id, setting)));
+    }
+
+    /// Lets the driver take another turn. Returns false if the driver is gone.
+    pub(super) fn wake(&self) -> bool {
+        self.update(|pending| pending.wake_requested = true)
+    }
+
+    /// The latest counters of the endpoint.
     pub(crate) fn stats(&self) -> EndpointStats {
         *lock(&self.stats)
     }
 
-    /// Driver: where the socket is bound.
-    pub(crate) fn set_local(&self, local: SocketAddr) {
-        *lock(&self.local) = local;
-    }
-
-    /// Where the socket is bound.
+    /// Address the socket is bound to.
     pub(crate) fn local(&self) -> SocketAddr {
         *lock(&self.local)
     }
 
-    /// Queues a datagram that leaves as it is. `false` if there is no driver any more.
-    pub(crate) fn send_raw(&self, peer: SocketAddr, datagram: Bytes) -> bool {
-        let mut raw = lock(&self.raw);
-        let oldest = if raw.datagrams.len() < RAW { None } else { raw.datagrams.pop_front() };
-        raw.dropped += u64::from(oldest.is_some());
-        raw.datagrams.push_back((peer, datagram));
-        drop(raw);
-        drop(oldest);
-        let mut driven = false;
-        self.put(|inner| {
-            inner.wake_requested = true;
-            driven = !inner.closed;
-        });
-        driven
+    /// The last transient socket error, once.
+    pub(crate) fn take_error(&self) -> Option<io::Error> {
+        lock(&self.last_error).take()
     }
 
-    /// Driver: the next datagram to leave as it is.
-    pub(crate) fn next_raw(&self) -> Option<(SocketAddr, Bytes)> {
-        lock(&self.raw).datagrams.pop_front()
-    }
-
-    /// Driver: whether there is one, and how many made room for others.
-    pub(crate) fn raw(&self) -> (bool, u64) {
-        let raw = lock(&self.raw);
-        (!raw.datagrams.is_empty(), raw.dropped)
-    }
-
-    /// Driver: an error of the socket that was ridden out.
-    pub(crate) fn set_fault(&self, error: io::Error) {
-        *lock(&self.fault) = Some(error);
-    }
-
-    /// The last error of the socket that was ridden out, once.
-    pub(crate) fn take_fault(&self) -> Option<io::Error> {
-        lock(&self.fault).take()
-    }
-
-    fn put(&self, add: impl FnOnce(&mut Inner)) {
-        let mut inner = lock(&self.inner);
-        add(&mut inner);
-        let waker = inner.take_waker();
-        drop(inner);
+    /// Changes what is pending and wakes a parked driver. Returns false, and changes nothing, if
+    /// the driver is gone.
+    fn update(&self, change: impl FnOnce(&mut Pending)) -> bool {
+        let mut pending = lock(&self.pending);
+        if matches!(pending.driver, DriverState::Gone) {
+            return false;
+        }
+        change(&mut pending);
+        let waker = pending.driver.unpark();
+        drop(pending);
         if let Some(waker) = waker {
             waker.wake();
         }
+        true
     }
+}
 
-    /// Moves everything queued to the end of `ids` and `commands`; with both empty that is an
-    /// exchange of vectors, so no memory is allocated in the long run. Until the next
-    /// [`register`](Self::register) nothing wakes the driver: it is awake.
+/// Driver.
+impl Notifier {
+    /// Moves what is pending to the end of `ids` and `settings`. From here until the next
+    /// [`register`](Self::register) nothing wakes the driver: it runs.
     ///
-    /// Returns whether anything was taken.
-    pub(crate) fn drain(&self, ids: &mut Vec<ConnId>, commands: &mut Vec<Request>) -> bool {
-        let mut inner = lock(&self.inner);
-        inner.asleep = false;
-        let any = !inner.is_empty();
-        inner.wake_requested = false;
-        take(&mut inner.ids, ids);
-        take(&mut inner.commands, commands);
+    /// Returns whether anything was pending.
+    pub(crate) fn drain(
+        &self,
+        ids: &mut Vec<ConnId>,
+        settings: &mut Vec<(ConnId, Setting)>,
+    ) -> bool {
+        let mut pending = lock(&self.pending);
+        pending.driver.run();
+        let any = !pending.is_empty();
+        pending.wake_requested = false;
+        move_all(&mut pending.ids, ids);
+        move_all(&mut pending.settings, settings);
         any
     }
 
-    /// Registers the waker of a driver about to sleep. Returns true, and registers nothing, if
-    /// something is queued already: the driver must look again instead.
+    /// Registers the waker of a driver about to park. Returns true, and registers nothing, if
+    /// something is pending: the driver must take another turn instead.
     pub(crate) fn register(&self, waker: &Waker) -> bool {
-        let mut inner = lock(&self.inner);
-        if !inner.is_empty() {
+        let mut pending = lock(&self.pending);
+        if !pending.is_empty() {
             return true;
         }
-        inner.asleep = true;
-        let replaced = register_waker(&mut inner.waker, waker);
-        drop(inner);
+        let replaced = pending.driver.park(waker);
+        drop(pending);
         drop(replaced);
         false
     }
-}
 
-fn take<T>(from: &mut Vec<T>, to: &mut Vec<T>) {
-    if to.is_empty() {
-        mem::swap(from, to);
-    } else {
-        to.append(from);
+    /// The driver is gone. Discards what is pending and what comes later.
+    pub(crate) fn close(&self) {
+        let mut pending = lock(&self.pending);
+        let discarded = mem::replace(
+            &mut *pending,
+            Pending { driver: DriverState::Gone, ..Pending::default() },
+        );
+        drop(pending);
+        drop(discarded);
+    }
+
+    /// Replaces the counters that handles see.
+    pub(crate) fn publish(&self, stats: &EndpointStats) {
+        *lock(&self.stats) = *stats;
+    }
+
+    /// The socket is bound to this address.
+    pub(crate) fn set_local(&self, local: SocketAddr) {
+        *lock(&self.local) = local;
+    }
+
+    /// The socket has reported this error.
+    pub(crate) fn set_error(&self, error: io::Error) {
+        let replaced = lock(&self.last_error).replace(error);
+        drop(replaced);
     }
 }
 
-/// Stores `waker` unless the stored one wakes the same task. Returns the one it replaced, to be
-/// dropped once the lock is released: the last waker of a task drops the task, and with it
-/// whatever handles that owns.
-#[must_use]
-pub(crate) fn register_waker(slot: &mut Option<Waker>, waker: &Waker) -> Option<Waker> {
-    match slot {
-        Some(stored) if stored.will_wake(waker) => None,
-        _ => slot.replace(waker.clone()),
+/// Notifies the driver about one connection.
+#[derive(Debug)]
+pub(crate) struct ConnNotifier {
+    endpoint: Arc<Notifier>,
+    id: ConnId,
+    /// True from a notification until the driver next begins to exchange queues.
+    notified: AtomicBool,
+}
+
+impl ConnNotifier {
+    pub(super) fn new(endpoint: Arc<Notifier>, id: ConnId) -> Self {
+        Self { endpoint, id, notified: AtomicBool::new(false) }
+    }
+
+    pub(super) fn id(&self) -> ConnId {
+        self.id
+    }
+
+    pub(super) fn endpoint(&self) -> &Notifier {
+        &self.endpoint
+    }
+
+    /// Asks the driver to exchange queues with this connection. Called after the queues changed.
+    pub(super) fn notify(&self) {
+        if !self.notified.swap(true, Ordering::AcqRel) {
+            self.endpoint.push(self.id);
+        }
+    }
+
+    /// Driver: an exchange begins. Called before the queues are read: later changes notify again.
+    pub(super) fn begin_exchange(&self) {
+        // A swap and not a store: it acquires what the last notification released.
+        self.notified.swap(false, Ordering::AcqRel);
+    }
+
+    /// Hands the driver a setting, in the order of the calls.
+    pub(super) fn set(&self, setting: Setting) {
+        self.endpoint.set(self.id, setting);
     }
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::task::Wake;
-
     use super::*;
     use crate::config::AckPolicy;
-
-    #[derive(Default)]
-    struct Count(AtomicUsize);
-
-    impl Wake for Count {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
+    use crate::shared::connection::tests::Count;
 
     fn id(slot: u32) -> ConnId {
         ConnId { slot, generation: 0 }
     }
 
     #[test]
-    fn wakes_once_per_registration() {
-        let mailbox = Mailbox::new();
-        let count = Arc::new(Count::default());
-        let waker = Waker::from(count.clone());
-        let woken = || count.0.load(Ordering::Relaxed);
-        let (mut ids, mut commands) = (Vec::new(), Vec::new());
+    fn wake_happens_once_per_registration() {
+        let notifier = Notifier::new();
+        let (count, waker) = Count::new();
+        let (mut ids, mut settings) = (Vec::new(), Vec::new());
 
-        assert!(!mailbox.register(&waker));
-        mailbox.push(id(1));
-        mailbox.push(id(2));
-        mailbox.command(Request::Set(id(1), Setting::AckPolicy(AckPolicy::Immediate)));
-        assert_eq!(woken(), 1);
-        assert!(mailbox.register(&waker), "something is queued: look again");
-        assert!(mailbox.drain(&mut ids, &mut commands));
-        assert_eq!((ids.as_slice(), commands.len()), ([id(1), id(2)].as_slice(), 1));
+        assert!(!notifier.register(&waker));
+        notifier.push(id(1));
+        notifier.push(id(2));
+        notifier.set(id(1), Setting::AckPolicy(AckPolicy::Immediate));
+        assert_eq!(count.woken(), 1);
+        assert!(notifier.register(&waker), "something is pending: take another turn");
+        assert!(notifier.drain(&mut ids, &mut settings));
+        assert_eq!((ids.as_slice(), settings.len()), ([id(1), id(2)].as_slice(), 1));
 
         // A driver that something else woke is not woken by what it is about to drain.
         ids.clear();
-        commands.clear();
-        assert!(!mailbox.register(&waker));
-        assert!(!mailbox.drain(&mut ids, &mut commands));
-        mailbox.push(id(3));
-        assert_eq!(woken(), 1);
-        assert!(mailbox.drain(&mut ids, &mut commands));
+        settings.clear();
+        assert!(!notifier.register(&waker));
+        assert!(!notifier.drain(&mut ids, &mut settings));
+        notifier.push(id(3));
+        assert_eq!(count.woken(), 1);
+        assert!(notifier.drain(&mut ids, &mut settings));
         assert_eq!(ids, [id(3)]);
     }
 
     #[test]
-    fn draining_appends_and_reuses_capacity() {
-        let mailbox = Mailbox::new();
-        let (mut ids, mut commands) = (vec![id(1)], Vec::new());
-        mailbox.push(id(2));
-        assert!(mailbox.drain(&mut ids, &mut commands));
+    fn drain_appends_and_reuses_capacity() {
+        let notifier = Notifier::new();
+        let (mut ids, mut settings) = (vec![id(1)], Vec::new());
+        notifier.push(id(2));
+        assert!(notifier.drain(&mut ids, &mut settings));
         assert_eq!(ids, [id(1), id(2)]);
         ids.clear();
         ids.reserve(100);
-        mailbox.push(id(3));
-        assert!(mailbox.drain(&mut ids, &mut commands));
-        assert!(lock(&mailbox.inner).ids.capacity() >= 100);
+        notifier.push(id(3));
+        assert!(notifier.drain(&mut ids, &mut settings));
+        assert!(lock(&notifier.pending).ids.capacity() >= 100);
+    }
+
+    #[test]
+    fn waker_is_kept_over_a_turn_and_dropped_when_the_driver_is_gone() {
+        let notifier = Notifier::new();
+        let (count, waker) = Count::new();
+        let kept = |expected| assert_eq!(Arc::strong_count(&count), expected);
+        kept(2);
+        for _ in 0..3 {
+            assert!(!notifier.register(&waker));
+            kept(3);
+            assert!(!notifier.drain(&mut Vec::new(), &mut Vec::new()));
+            kept(3);
+        }
+        assert!(!notifier.register(&waker));
+        notifier.close();
+        kept(2);
+        assert!(!notifier.wake() && !notifier.register(&waker));
+        notifier.push(id(1));
+        kept(2);
+        assert_eq!(count.woken(), 0);
     }
 }
 
@@ -364,23 +345,23 @@ mod loom_tests {
     use loom::thread;
 
     use super::*;
-    use crate::shared::connection::loom_tests::Sleeper;
+    use crate::util::loom::Sleeper;
 
-    /// Whatever is pushed while the driver registers or drains reaches it: a lost wake would leave
-    /// it asleep, which the model reports as a deadlock.
+    /// An id that is pushed while the driver registers or drains reaches it. A lost wake would
+    /// leave the driver parked, which loom reports as a deadlock.
     #[test]
-    fn loom_mailbox_loses_no_wake() {
+    fn loom_notifier_loses_no_wake() {
         loom::model(|| {
-            let mailbox = Mailbox::new();
+            let notifier = Notifier::new();
             let pushers = [1, 2].map(|slot| {
-                let mailbox = mailbox.clone();
-                thread::spawn(move || mailbox.push(ConnId { slot, generation: 0 }))
+                let notifier = notifier.clone();
+                thread::spawn(move || notifier.push(ConnId { slot, generation: 0 }))
             });
             let sleeper = Sleeper::new();
             let waker = sleeper.waker();
-            let (mut ids, mut commands) = (Vec::new(), Vec::new());
+            let (mut ids, mut settings) = (Vec::new(), Vec::new());
             while ids.len() < 2 {
-                if !mailbox.drain(&mut ids, &mut commands) && !mailbox.register(&waker) {
+                if !notifier.drain(&mut ids, &mut settings) && !notifier.register(&waker) {
                     sleeper.sleep();
                 }
             }

@@ -1,4 +1,5 @@
-//! Driver to application: bytes and messages received and not yet read.
+//! Receive queue, from the driver to the application: bytes and messages received and not yet
+//! read.
 
 use std::collections::VecDeque;
 use std::io;
@@ -7,61 +8,78 @@ use std::task::{Poll, Waker};
 
 use bytes::{Buf, Bytes};
 
-use super::connection::{Shared, charge, surplus};
 use crate::error::ConnectionError;
-use crate::shared::notifier::register_waker;
+use crate::shared::charge::charge;
+use crate::shared::notifier::ConnNotifier;
+use crate::shared::wakers::register_waker;
 use crate::util::buffer_pool;
 use crate::util::queue;
-use crate::util::sync::lock;
+use crate::util::sync::{Mutex, lock};
 
-#[derive(Default)]
-pub(super) struct RecvQueue {
-    pub(super) chunks: VecDeque<Bytes>,
-    /// What everything delivered and not reported as read counts for, see `CHUNK_CHARGE`.
-    len: usize,
-    /// The driver holds more back and waits for the reader.
-    driver_blocked: bool,
-    established: bool,
-    /// The peer has ended its stream, and all of it is here.
-    ended: bool,
-    pub(super) fault: Option<ConnectionError>,
-    pub(super) reader: Option<Waker>,
-    /// Waits for the conversation to be established.
-    pub(super) established_waker: Option<Waker>,
+/// State of the read side of a connection (the receiving states of RFC 9000 3.2).
+#[derive(Clone, Copy, Debug)]
+enum RecvState {
+    /// More may come. Left on the end of the peer's stream, or of the connection.
+    Open,
+    /// The peer has ended its stream, and all of it is in the queue: reads return the end of file
+    /// after it. Final, also when the connection ends later.
+    Eof,
+    /// The connection has ended: reads return the error after what is in the queue. Left for `Eof`
+    /// when the peer's end of stream is delivered after that.
+    Failed(ConnectionError),
 }
 
-impl RecvQueue {
-    /// Empties the queue. The content is for dropping outside the lock.
-    pub(super) fn clear(&mut self) -> VecDeque<Bytes> {
-        self.len = 0;
+/// The receive queue of one connection.
+pub(super) struct RecvQueue {
+    /// Bytes that the chunks may count for, see `CHUNK_CHARGE`.
+    capacity: usize,
+    delivered: Mutex<Delivered>,
+}
+
+struct Delivered {
+    chunks: VecDeque<Bytes>,
+    /// Bytes that everything delivered and not reported as read counts for, see `CHUNK_CHARGE`.
+    charged: usize,
+    /// True while the driver holds more back and waits for the reader.
+    driver_blocked: bool,
+    /// True once the last handle is gone: what is delivered is discarded.
+    detached: bool,
+    state: RecvState,
+    reader: Option<Waker>,
+}
+
+impl Delivered {
+    /// Empties the queue. Drop the result outside the lock.
+    fn clear(&mut self) -> VecDeque<Bytes> {
+        self.charged = 0;
         mem::take(&mut self.chunks)
     }
 
-    /// Takes note of what was read. Returns whether the driver waits for that.
+    /// Frees capacity for what was read. Returns whether the driver waits for that.
     #[must_use]
-    fn report(&mut self, read: usize, recv_buffer: usize) -> bool {
-        self.len = self.len.saturating_sub(read);
-        self.len <= recv_buffer / 2 && mem::take(&mut self.driver_blocked)
+    fn report_read(&mut self, read: usize, capacity: usize) -> bool {
+        self.charged = self.charged.saturating_sub(read);
+        self.charged <= capacity / 2 && mem::take(&mut self.driver_blocked)
     }
 }
 
-/// The reader's own end of the queue: chunks it took from the shared one in a single exchange, so
-/// that bytes are copied outside the lock.
+/// The reader's own end of the queue: chunks that it took from the shared one in a single
+/// exchange, so that bytes are copied outside the lock.
 #[derive(Debug, Default)]
 pub(crate) struct ReadBuffer {
     chunks: VecDeque<Bytes>,
-    /// What was read since the last report to the shared queue.
+    /// Bytes read since the last report to the shared queue, as charged.
     read: usize,
 }
 
 impl ReadBuffer {
-    /// The next chunk. In message mode it is a message, or what is left of one, and may be empty.
+    /// The next chunk. In message mode it is a message, or the rest of one, and may be empty.
     pub(crate) fn front(&self) -> Option<&Bytes> {
         self.chunks.front()
     }
 
     #[cfg(test)]
-    pub(super) fn storage(&self) -> usize {
+    pub(super) fn capacity(&self) -> usize {
         self.chunks.capacity()
     }
 
@@ -86,15 +104,15 @@ impl ReadBuffer {
         }
     }
 
-    /// Takes chunks off that have no bytes: to a reader of bytes they would look like the end.
+    /// Takes empty chunks off the front: to a reader of bytes they would mean the end.
     pub(crate) fn skip_empty(&mut self) {
         while self.front().is_some_and(Bytes::is_empty) {
             self.pop();
         }
     }
 
-    /// The chunks from the front that hold the next `limit` bytes, the last one cut to fit;
-    /// at most one if `single`.
+    /// The chunks from the front that hold the next `limit` bytes, the last one cut to fit; at
+    /// most one if `single`.
     pub(crate) fn peek(&self, mut limit: usize, single: bool) -> impl Iterator<Item = &[u8]> {
         self.chunks.iter().take(if single { 1 } else { usize::MAX }).map_while(move |chunk| {
             let part = &chunk[..chunk.len().min(limit)];
@@ -104,126 +122,155 @@ impl ReadBuffer {
     }
 }
 
+impl RecvQueue {
+    pub(super) fn new(capacity: usize) -> Self {
+        let delivered = Delivered {
+            chunks: VecDeque::new(),
+            charged: 0,
+            driver_blocked: false,
+            detached: false,
+            state: RecvState::Open,
+            reader: None,
+        };
+        Self { capacity, delivered: Mutex::new(delivered) }
+    }
+}
+
 /// Driver.
-impl Shared {
-    /// Bytes that the reader's queue takes now. The driver delivers while this is above zero: a
-    /// chunk that does not fit is delivered all the same, otherwise a message above the limit would
-    /// never be. At zero the reader notifies the driver once half of the queue is free.
-    pub(crate) fn room(&self) -> usize {
-        let mut rx = lock(&self.rx);
-        if self.is_detached() {
-            return self.recv_buffer;
+impl RecvQueue {
+    /// Bytes that the queue takes now. The driver delivers while this is above zero: a chunk that
+    /// does not fit is delivered all the same, otherwise a message above the capacity would never
+    /// be. At zero the reader notifies the driver once half of the queue is free.
+    pub(super) fn available(&self) -> usize {
+        let mut delivered = lock(&self.delivered);
+        if delivered.detached {
+            return self.capacity;
         }
-        let room = self.recv_buffer.saturating_sub(rx.len);
+        let available = self.capacity.saturating_sub(delivered.charged);
         // In the critical section that saw it full: the reader cannot slip in between.
-        rx.driver_blocked |= room == 0;
-        room
+        delivered.driver_blocked |= available == 0;
+        available
     }
 
-    /// Appends what arrived in order; in message mode each chunk is one message. `held_back` says
-    /// that there is more, which did not fit: then the reader notifies the driver once half of the
-    /// queue is free. Without handles everything is discarded.
+    /// Appends what arrived in order; in message mode each chunk is one message. `held_back`:
+    /// there is more, which did not fit, so the reader notifies the driver once half of the queue
+    /// is free. Without handles everything is discarded.
     ///
     /// Returns the reader to wake.
-    pub(crate) fn deliver(&self, chunks: &mut VecDeque<Bytes>, held_back: bool) -> Option<Waker> {
+    pub(super) fn deliver(
+        &self,
+        chunks: &mut VecDeque<Bytes>,
+        held_back: bool,
+        notifier: &ConnNotifier,
+    ) -> Option<Waker> {
         let charged = chunks.iter().map(|chunk| charge(chunk.len())).sum::<usize>();
-        let mut rx = lock(&self.rx);
-        if self.is_detached() {
-            drop(rx);
+        let mut delivered = lock(&self.delivered);
+        if delivered.detached {
+            drop(delivered);
             chunks.drain(..).for_each(buffer_pool::recycle);
             return None;
         }
-        let reader = if chunks.is_empty() { None } else { rx.reader.take() };
-        queue::reserve(&mut rx.chunks, chunks.len());
-        rx.chunks.append(chunks);
-        rx.len += charged;
-        // With nothing left to read, no read will come to call the driver.
-        let again = held_back && rx.len == 0;
-        rx.driver_blocked = held_back && !again;
-        drop(rx);
+        let reader = if chunks.is_empty() { None } else { delivered.reader.take() };
+        queue::reserve(&mut delivered.chunks, chunks.len());
+        delivered.chunks.append(chunks);
+        delivered.charged += charged;
+        // With nothing left to read, no read will come to notify the driver.
+        let again = held_back && delivered.charged == 0;
+        delivered.driver_blocked = held_back && !again;
+        drop(delivered);
         if again {
-            self.notify();
+            notifier.notify();
         }
         reader
     }
 
     /// The peer has ended its stream, and all of it was delivered. Returns the reader to wake.
-    pub(crate) fn set_ended(&self) -> Option<Waker> {
-        let mut rx = lock(&self.rx);
-        rx.ended = true;
-        rx.reader.take()
+    pub(super) fn set_eof(&self) -> Option<Waker> {
+        let mut delivered = lock(&self.delivered);
+        delivered.state = RecvState::Eof;
+        delivered.reader.take()
     }
 
-    /// The peer has answered: there is someone at that address who speaks KCP.
-    pub(crate) fn set_established(&self) -> Option<Waker> {
-        let mut rx = lock(&self.rx);
-        rx.established = true;
-        rx.established_waker.take()
+    /// The connection has ended. What was delivered can still be read. Returns the reader to wake.
+    pub(super) fn fail(&self, error: ConnectionError) -> Option<Waker> {
+        let mut delivered = lock(&self.delivered);
+        if matches!(delivered.state, RecvState::Open) {
+            delivered.state = RecvState::Failed(error);
+        }
+        delivered.reader.take()
+    }
+
+    /// The connection is idle: frees the memory of an empty queue.
+    pub(super) fn release_memory(&self) {
+        let memory = queue::release(&mut lock(&self.delivered).chunks);
+        drop(memory);
     }
 }
 
 /// Handles. Without a waker these do not register and `Pending` means "would block".
-impl Shared {
-    /// Adds what was delivered to the reader's queue. Ready when that has a chunk then, without one
-    /// at the end of the peer's stream, or with the reason why none will ever come.
-    pub(crate) fn poll_refill(
+impl RecvQueue {
+    /// Moves what was delivered to the reader's own end. Ready when that has a chunk then, without
+    /// one at the end of the peer's stream, or with the error of an ended connection.
+    pub(super) fn poll_refill(
         &self,
-        queue: &mut ReadBuffer,
+        buffer: &mut ReadBuffer,
         waker: Option<&Waker>,
+        notifier: &ConnNotifier,
     ) -> Poll<io::Result<()>> {
-        let mut rx = lock(&self.rx);
-        let wanted = rx.report(mem::take(&mut queue.read), self.recv_buffer);
-        let (mut replaced, mut storage) = (None, [None, None]);
-        if queue.chunks.is_empty() {
-            mem::swap(&mut rx.chunks, &mut queue.chunks);
+        let mut delivered = lock(&self.delivered);
+        let blocked = delivered.report_read(mem::take(&mut buffer.read), self.capacity);
+        let (mut replaced, mut memory) = (None, [None, None]);
+        if buffer.chunks.is_empty() {
+            mem::swap(&mut delivered.chunks, &mut buffer.chunks);
         } else {
-            queue.chunks.append(&mut rx.chunks);
+            buffer.chunks.append(&mut delivered.chunks);
         }
-        let outcome = if !queue.chunks.is_empty() || rx.ended {
-            Poll::Ready(Ok(()))
-        } else if let Some(fault) = rx.fault {
-            Poll::Ready(Err(fault.into()))
-        } else {
-            storage = [surplus(&mut rx.chunks), surplus(&mut queue.chunks)];
-            if rx.chunks.capacity() == 0 {
-                // Where the driver fills it, and can give it back.
-                mem::swap(&mut rx.chunks, &mut queue.chunks);
+        let outcome = match delivered.state {
+            _ if !buffer.chunks.is_empty() => Poll::Ready(Ok(())),
+            RecvState::Eof => Poll::Ready(Ok(())),
+            RecvState::Failed(error) => Poll::Ready(Err(error.into())),
+            RecvState::Open => {
+                let shared = &mut delivered.chunks;
+                memory = [queue::release_burst(shared), queue::release_burst(&mut buffer.chunks)];
+                if shared.capacity() == 0 {
+                    // Memory belongs where the driver fills it, and can free it.
+                    mem::swap(shared, &mut buffer.chunks);
+                }
+                replaced = waker.and_then(|waker| register_waker(&mut delivered.reader, waker));
+                Poll::Pending
             }
-            replaced = waker.and_then(|waker| register_waker(&mut rx.reader, waker));
-            Poll::Pending
         };
-        drop(rx);
-        drop((replaced, storage));
-        if wanted {
-            self.notify();
+        drop(delivered);
+        drop((replaced, memory));
+        if blocked {
+            notifier.notify();
         }
         outcome
     }
 
-    /// Reports what was read once it matters, so that the driver learns in time that there is
-    /// room. In between, `room` is short by at most an eighth of the buffer.
-    pub(crate) fn report_read(&self, queue: &mut ReadBuffer) {
-        if queue.read <= self.recv_buffer / 8 {
+    /// Reports what was read once it is more than an eighth of the capacity, so that a blocked
+    /// driver is notified in time. Until then [`available`](Self::available) is short by as much.
+    pub(super) fn report_read(&self, buffer: &mut ReadBuffer, notifier: &ConnNotifier) {
+        if buffer.read <= self.capacity / 8 {
             return;
         }
-        let wanted = lock(&self.rx).report(mem::take(&mut queue.read), self.recv_buffer);
-        if wanted {
-            self.notify();
+        let read = mem::take(&mut buffer.read);
+        let blocked = lock(&self.delivered).report_read(read, self.capacity);
+        if blocked {
+            notifier.notify();
         }
     }
 
-    /// Ready once the peer has answered, or with the reason why it never will.
-    pub(crate) fn poll_established(&self, waker: &Waker) -> Poll<io::Result<()>> {
-        let mut rx = lock(&self.rx);
-        if rx.established {
-            return Poll::Ready(Ok(()));
-        }
-        if let Some(fault) = rx.fault {
-            return Poll::Ready(Err(fault.into()));
-        }
-        let replaced = register_waker(&mut rx.established_waker, waker);
-        drop(rx);
-        drop(replaced);
-        Poll::Pending
+    /// The last handle is gone: discards what is delivered from here on. Returns what is to be
+    /// dropped.
+    pub(super) fn detach(&self) -> (Option<Waker>, VecDeque<Bytes>) {
+        let mut delivered = lock(&self.delivered);
+        delivered.detached = true;
+        (delivered.reader.take(), delivered.clear())
+    }
+
+    #[cfg(test)]
+    pub(super) fn clear(&self) -> VecDeque<Bytes> {
+        lock(&self.delivered).clear()
     }
 }

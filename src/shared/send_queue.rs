@@ -1,4 +1,4 @@
-//! Application to driver: bytes and messages written and not yet taken.
+//! Send queue, from the application to the driver: bytes and messages written and not yet taken.
 
 use std::collections::VecDeque;
 use std::io;
@@ -7,285 +7,431 @@ use std::task::{Poll, Waker, ready};
 
 use bytes::Bytes;
 
-use super::connection::{Shared, charge, surplus};
 use crate::error::ConnectionError;
-use crate::shared::notifier::register_waker;
+use crate::shared::charge::charge;
+use crate::shared::notifier::ConnNotifier;
+use crate::shared::wakers::register_waker;
 use crate::util::queue;
-use crate::util::sync::{Ordering, lock};
+use crate::util::sync::{AtomicUsize, Mutex, Ordering, lock};
 
-/// A piece of what was written, on its way to the protocol.
+/// A chunk of what was written, on its way to the protocol.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     pub(crate) data: Bytes,
-    /// A whole message, which keeps its boundaries; otherwise a piece of a byte stream.
+    /// True for a whole message, which keeps its boundaries; false for a piece of a byte stream.
     pub(crate) message: bool,
 }
 
-/// What a look at the writing side found.
+/// What the driver finds when it takes writes.
 #[derive(Debug, Default)]
 pub(crate) struct TakenWrites {
     /// A flush asks for what was taken to leave now.
-    pub(crate) uncork: bool,
-    /// Nothing more will be written. What is queued still has to go, see `more`.
+    pub(crate) flush: bool,
+    /// True from `shutdown` on. What is queued still has to be sent, see `more`.
     pub(crate) write_closed: bool,
-    /// Nobody holds the conversation any more.
+    /// True once the last handle is gone.
     pub(crate) detached: bool,
-    /// The conversation is to end at once.
-    pub(crate) abort: bool,
+    /// True from `abort` on: the connection is to end at once.
+    pub(crate) reset: bool,
     /// Something is still queued.
     pub(crate) more: bool,
-    /// A writer to wake, since enough room is free.
+    /// The writer to wake, once a quarter of the queue is free.
     pub(crate) waker: Option<Waker>,
 }
 
-#[derive(Default)]
-pub(super) struct SendQueue {
-    pub(super) chunks: VecDeque<Outgoing>,
-    /// Payload bytes queued.
-    pub(super) bytes: usize,
-    /// What the chunks count for, see `CHUNK_CHARGE`.
-    queued: usize,
-    closed: bool,
-    drained: bool,
-    abort: bool,
-    /// Something was written since the last flush.
-    unflushed: bool,
-    uncork: bool,
-    pub(super) fault: Option<ConnectionError>,
-    pub(super) writer: Option<Waker>,
-    pub(super) shutdown: Option<Waker>,
+/// State of the write side of a connection (the sending states of RFC 9000 3.1).
+#[derive(Clone, Copy, Debug)]
+enum SendState {
+    /// Writes are taken. Left on `shutdown`, or the end of the connection.
+    Open,
+    /// `shutdown` was called: writes fail with `BrokenPipe`. Left when the peer has acknowledged
+    /// every byte, or on the end of the connection.
+    Closed,
+    /// The peer has acknowledged every byte: `shutdown` and `flush` are `Ok` from here on, also
+    /// after the connection has ended with `error`. Final.
+    Drained { error: Option<ConnectionError> },
+    /// The connection ended with bytes unacknowledged, or while open. Final. `closed`: `shutdown`
+    /// was called, so writes still fail with `BrokenPipe`.
+    Failed { error: ConnectionError, closed: bool },
 }
 
-impl SendQueue {
-    /// Empties the queue. The content is for dropping outside the lock.
-    pub(super) fn clear(&mut self) -> VecDeque<Outgoing> {
-        (self.bytes, self.queued) = (0, 0);
-        mem::take(&mut self.chunks)
+impl SendState {
+    fn is_closed(self) -> bool {
+        match self {
+            Self::Open => false,
+            Self::Closed | Self::Drained { .. } => true,
+            Self::Failed { closed, .. } => closed,
+        }
     }
 
-    /// Whether writing is still possible.
-    fn check(&self) -> io::Result<()> {
-        if self.closed {
+    /// Why the connection ended, once it has.
+    fn error(self) -> Option<ConnectionError> {
+        match self {
+            Self::Open | Self::Closed => None,
+            Self::Drained { error } => error,
+            Self::Failed { error, .. } => Some(error),
+        }
+    }
+
+    /// Whether writes are taken.
+    fn check_writable(self) -> io::Result<()> {
+        if self.is_closed() {
             return Err(io::Error::new(io::ErrorKind::BrokenPipe, "the write side is shut down"));
         }
-        self.fault.map_or(Ok(()), |fault| Err(fault.into()))
+        self.error().map_or(Ok(()), |error| Err(error.into()))
+    }
+
+    /// `shutdown`. Returns whether it is the first one.
+    fn close(&mut self) -> bool {
+        let first = !self.is_closed();
+        match self {
+            Self::Open => *self = Self::Closed,
+            Self::Failed { closed, .. } => *closed = true,
+            Self::Closed | Self::Drained { .. } => {}
+        }
+        first
+    }
+
+    /// The peer has acknowledged every byte of a closed write side.
+    fn drain(&mut self) {
+        if matches!(self, Self::Open | Self::Closed) {
+            *self = Self::Drained { error: None };
+        }
+    }
+
+    /// The connection has ended. The first error stays.
+    fn fail(&mut self, cause: ConnectionError) {
+        match self {
+            Self::Open => *self = Self::Failed { error: cause, closed: false },
+            Self::Closed => *self = Self::Failed { error: cause, closed: true },
+            Self::Drained { error } => {
+                error.get_or_insert(cause);
+            }
+            Self::Failed { .. } => {}
+        }
+    }
+}
+
+/// The send queue of one connection.
+pub(super) struct SendQueue {
+    /// Bytes that the chunks may count for, see `CHUNK_CHARGE`.
+    capacity: usize,
+    /// Copy of `Writes::charged` for a writer without the lock: a hint, checked again under it.
+    charged_hint: AtomicUsize,
+    writes: Mutex<Writes>,
+}
+
+struct Writes {
+    chunks: VecDeque<Outgoing>,
+    /// Payload bytes queued.
+    bytes: usize,
+    /// Bytes that the chunks count for, see `CHUNK_CHARGE`.
+    charged: usize,
+    state: SendState,
+    /// True from `abort` on.
+    reset_requested: bool,
+    /// True from a write until the next flush.
+    dirty: bool,
+    /// True from a flush until everything written before it was taken.
+    flush_requested: bool,
+    writer: Option<Waker>,
+    /// The task in `shutdown`.
+    shutdown: Option<Waker>,
+}
+
+impl Writes {
+    /// Empties the queue. Drop the result outside the lock.
+    fn clear(&mut self) -> VecDeque<Outgoing> {
+        (self.bytes, self.charged) = (0, 0);
+        mem::take(&mut self.chunks)
     }
 
     fn push(&mut self, data: Bytes, message: bool) {
         self.bytes += data.len();
-        self.queued += charge(data.len());
-        self.unflushed = true;
+        self.charged += charge(data.len());
+        self.dirty = true;
         queue::push(&mut self.chunks, Outgoing { data, message });
     }
-}
 
-/// Driver.
-impl Shared {
-    /// Moves at most `room` bytes of what was written to the end of `out`. Each chunk counts for a
-    /// multiple of `unit`: the size of a segment in message mode, where chunks do not share one.
-    /// The last piece of a byte stream may be cut. A message is never cut: it moves if it fits, or
-    /// if it is the first to move while there is any room.
-    ///
-    /// A flush is reported until everything written before it has moved. Called at each look, with
-    /// no room too, for what else it finds.
-    pub(crate) fn take_writes(
-        &self,
-        mut room: usize,
-        unit: usize,
-        out: &mut VecDeque<Outgoing>,
-    ) -> TakenWrites {
-        let mut guard = lock(&self.tx);
-        let tx = &mut *guard;
-        let before = tx.queued;
-        while room > 0
-            && let Some(next) = tx.chunks.front_mut()
+    /// Moves chunks to `out`, see [`SendQueue::take_writes`].
+    fn take(&mut self, mut limit: usize, unit: usize, out: &mut VecDeque<Outgoing>) {
+        let before = self.charged;
+        while limit > 0
+            && let Some(next) = self.chunks.front_mut()
         {
             let len = next.data.len();
             let cost = len.div_ceil(unit).max(1) * unit;
-            if cost > room && !next.message {
-                tx.bytes -= room;
-                tx.queued = tx.queued - charge(len) + charge(len - room);
-                let data = next.data.split_to(mem::take(&mut room));
+            if cost > limit && !next.message {
+                self.bytes -= limit;
+                self.charged = self.charged - charge(len) + charge(len - limit);
+                let data = next.data.split_to(mem::take(&mut limit));
                 out.push_back(Outgoing { data, message: false });
-            } else if cost <= room || tx.queued == before {
-                tx.bytes -= len;
-                tx.queued -= charge(len);
-                room = room.saturating_sub(cost);
-                out.extend(tx.chunks.pop_front());
+            } else if cost <= limit || self.charged == before {
+                self.bytes -= len;
+                self.charged -= charge(len);
+                limit = limit.saturating_sub(cost);
+                out.extend(self.chunks.pop_front());
             } else {
                 break;
             }
         }
-        self.tx_queued.store(tx.queued, Ordering::Relaxed);
-        let more = !tx.chunks.is_empty();
-        let free = self.send_buffer.saturating_sub(tx.queued);
-        // Not for every acknowledged segment: a writer that is woken should find room worth it.
-        let roomy = tx.queued < before && free >= (self.send_buffer / 4).max(1);
-        let intake = TakenWrites {
-            uncork: tx.uncork,
-            write_closed: tx.closed,
-            detached: self.is_detached(),
-            abort: tx.abort,
-            more,
-            waker: if roomy { tx.writer.take() } else { None },
+    }
+}
+
+impl SendQueue {
+    pub(super) fn new(capacity: usize) -> Self {
+        let writes = Writes {
+            chunks: VecDeque::new(),
+            bytes: 0,
+            charged: 0,
+            state: SendState::Open,
+            reset_requested: false,
+            dirty: false,
+            flush_requested: false,
+            writer: None,
+            shutdown: None,
         };
-        tx.uncork &= more;
-        let storage = surplus(&mut tx.chunks);
-        drop(guard);
-        drop(storage);
-        intake
+        Self { capacity, charged_hint: AtomicUsize::new(0), writes: Mutex::new(writes) }
     }
 
-    /// Everything written is acknowledged and the write side is closed.
-    pub(crate) fn set_drained(&self) -> Option<Waker> {
-        let mut tx = lock(&self.tx);
-        tx.drained = true;
-        tx.shutdown.take()
+    fn available(&self, charged: usize) -> usize {
+        self.capacity.saturating_sub(charged)
+    }
+}
+
+/// Driver.
+impl SendQueue {
+    /// Moves at most `limit` bytes of what was written to the end of `out`. Each chunk counts for
+    /// a multiple of `unit`: the size of a segment in message mode, where chunks do not share one.
+    /// The last piece of a byte stream may be cut. A message is never cut: it moves if it fits, or
+    /// if it is the first to move and `limit` is above zero.
+    ///
+    /// A flush is reported until everything written before it has moved. Called in each exchange,
+    /// also with a limit of zero, for what else it returns.
+    pub(super) fn take_writes(
+        &self,
+        limit: usize,
+        unit: usize,
+        out: &mut VecDeque<Outgoing>,
+    ) -> TakenWrites {
+        let mut guard = lock(&self.writes);
+        let writes = &mut *guard;
+        let before = writes.charged;
+        writes.take(limit, unit, out);
+        self.charged_hint.store(writes.charged, Ordering::Relaxed);
+        let more = !writes.chunks.is_empty();
+        // Not for every acknowledged segment: a writer that is woken should find a quarter free.
+        let worthwhile =
+            writes.charged < before && self.available(writes.charged) >= (self.capacity / 4).max(1);
+        let taken = TakenWrites {
+            flush: writes.flush_requested,
+            write_closed: writes.state.is_closed(),
+            detached: false,
+            reset: writes.reset_requested,
+            more,
+            waker: if worthwhile { writes.writer.take() } else { None },
+        };
+        writes.flush_requested &= more;
+        let memory = queue::release_burst(&mut writes.chunks);
+        drop(guard);
+        drop(memory);
+        taken
+    }
+
+    /// The write side is closed and the peer has acknowledged every byte. Returns the task in
+    /// `shutdown`.
+    pub(super) fn set_drained(&self) -> Option<Waker> {
+        let mut writes = lock(&self.writes);
+        writes.state.drain();
+        writes.shutdown.take()
+    }
+
+    /// The connection has ended. Discards what was not taken. Returns the tasks to wake.
+    pub(super) fn fail(&self, error: ConnectionError) -> [Option<Waker>; 2] {
+        let mut writes = lock(&self.writes);
+        writes.state.fail(error);
+        let discarded = writes.clear();
+        self.charged_hint.store(0, Ordering::Relaxed);
+        let wakers = [writes.writer.take(), writes.shutdown.take()];
+        drop(writes);
+        drop(discarded);
+        wakers
+    }
+
+    /// The connection is idle: frees the memory of an empty queue.
+    pub(super) fn release_memory(&self) {
+        let memory = queue::release(&mut lock(&self.writes).chunks);
+        drop(memory);
     }
 }
 
 /// Handles. Without a waker these do not register and `Pending` means "would block".
-impl Shared {
-    /// Ready with the number of bytes a write may copy now, at least one, or with the reason why
-    /// none ever will be. That a conversation has ended may only show when the bytes are pushed.
-    pub(crate) fn poll_writable(&self, waker: Option<&Waker>) -> Poll<io::Result<usize>> {
-        let free = self.send_buffer.saturating_sub(self.tx_queued.load(Ordering::Relaxed));
-        if free > 0 {
-            return Poll::Ready(Ok(free));
+impl SendQueue {
+    /// Payload bytes that the driver has not taken yet.
+    pub(super) fn unsent_bytes(&self) -> usize {
+        lock(&self.writes).bytes
+    }
+
+    /// Why the connection ended, once it has.
+    pub(super) fn error(&self) -> Option<ConnectionError> {
+        lock(&self.writes).state.error()
+    }
+
+    /// Ready with the number of bytes a write may copy now, at least one, or with the error that
+    /// every write returns. The end of the connection may only show when the bytes are pushed.
+    pub(super) fn poll_writable(&self, waker: Option<&Waker>) -> Poll<io::Result<usize>> {
+        let available = self.available(self.charged_hint.load(Ordering::Relaxed));
+        if available > 0 {
+            return Poll::Ready(Ok(available));
         }
-        let mut tx = lock(&self.tx);
-        tx.check()?;
-        let free = self.send_buffer.saturating_sub(tx.queued);
-        if free > 0 {
-            return Poll::Ready(Ok(free));
+        let mut writes = lock(&self.writes);
+        writes.state.check_writable()?;
+        let available = self.available(writes.charged);
+        if available > 0 {
+            return Poll::Ready(Ok(available));
         }
-        let replaced = waker.and_then(|waker| register_waker(&mut tx.writer, waker));
-        drop(tx);
+        let replaced = waker.and_then(|waker| register_waker(&mut writes.writer, waker));
+        drop(writes);
         drop(replaced);
         Poll::Pending
     }
 
-    /// Writes a part of `len` bytes, of which `copy` copies the first so many. Nothing is taken
-    /// unless this is ready, and then as many bytes as it says.
-    pub(crate) fn poll_write_with(
+    /// Writes a part of `len` bytes; `copy` copies the first so many of them. Takes exactly as
+    /// many bytes as it returns when ready, and none otherwise.
+    pub(super) fn poll_write_with(
         &self,
         waker: Option<&Waker>,
         len: usize,
         copy: impl Fn(usize) -> Bytes,
+        notifier: &ConnNotifier,
     ) -> Poll<io::Result<usize>> {
         if len == 0 {
             return Poll::Ready(Ok(0));
         }
         loop {
-            let room = ready!(self.poll_writable(waker))?;
-            let mut data = copy(len.min(room));
-            let mut tx = lock(&self.tx);
-            tx.check()?;
+            let available = ready!(self.poll_writable(waker))?;
+            let mut data = copy(len.min(available));
+            let mut writes = lock(&self.writes);
+            writes.state.check_writable()?;
             // Another writer may have been faster since the copy was made.
-            data.truncate(self.send_buffer.saturating_sub(tx.queued));
+            data.truncate(self.available(writes.charged));
             let taken = data.len();
             if taken == 0 {
                 continue;
             }
-            tx.push(data, false);
-            self.tx_queued.store(tx.queued, Ordering::Relaxed);
-            drop(tx);
-            self.notify();
+            writes.push(data, false);
+            self.charged_hint.store(writes.charged, Ordering::Relaxed);
+            drop(writes);
+            notifier.notify();
             return Poll::Ready(Ok(taken));
         }
     }
 
-    /// Writes a whole message: when it fits, or when nothing else is queued.
-    pub(crate) fn poll_send_message(
+    /// Writes a whole message of at most `max` bytes: when it fits, or when nothing else is
+    /// queued.
+    pub(super) fn poll_send_message(
         &self,
         waker: Option<&Waker>,
         message: &[u8],
+        max: usize,
+        notifier: &ConnNotifier,
     ) -> Poll<io::Result<()>> {
-        let max = self.max_message.load(Ordering::Relaxed);
         if message.len() > max {
             let text = format!("a message of {} bytes, allowed is at most {max}", message.len());
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidInput, text)));
         }
         let mut copy = None;
         loop {
-            let mut tx = lock(&self.tx);
-            tx.check()?;
-            let free = self.send_buffer.saturating_sub(tx.queued);
-            if tx.queued > 0 && charge(message.len()) > free {
-                let replaced = waker.and_then(|waker| register_waker(&mut tx.writer, waker));
-                drop(tx);
+            let mut writes = lock(&self.writes);
+            writes.state.check_writable()?;
+            let available = self.available(writes.charged);
+            if writes.charged > 0 && charge(message.len()) > available {
+                let replaced = waker.and_then(|waker| register_waker(&mut writes.writer, waker));
+                drop(writes);
                 drop(replaced);
                 return Poll::Pending;
             }
             if let Some(copy) = copy.take() {
-                tx.push(copy, true);
-                self.tx_queued.store(tx.queued, Ordering::Relaxed);
-                drop(tx);
-                self.notify();
+                writes.push(copy, true);
+                self.charged_hint.store(writes.charged, Ordering::Relaxed);
+                drop(writes);
+                notifier.notify();
                 return Poll::Ready(Ok(()));
             }
-            drop(tx);
+            drop(writes);
             copy = Some(Bytes::copy_from_slice(message));
         }
     }
 
     /// Lets what was written leave without further delay.
-    pub(crate) fn flush(&self) -> io::Result<()> {
-        let mut tx = lock(&self.tx);
-        if let Some(fault) = tx.fault
-            && !tx.drained
-        {
-            return Err(fault.into());
+    pub(super) fn flush(&self, notifier: &ConnNotifier) -> io::Result<()> {
+        let mut writes = lock(&self.writes);
+        if let SendState::Failed { error, .. } = writes.state {
+            return Err(error.into());
         }
-        // Nothing new to push out: copy loops flush whenever their reader is slow, which should
-        // not cost a turn of the driver each time.
-        let asks = mem::take(&mut tx.unflushed);
-        tx.uncork |= asks;
-        drop(tx);
-        if asks {
-            self.notify();
+        // Copy loops flush whenever their reader is slow. Without a write since the last flush
+        // that must not cost a turn of the driver.
+        let dirty = mem::take(&mut writes.dirty);
+        writes.flush_requested |= dirty;
+        drop(writes);
+        if dirty {
+            notifier.notify();
         }
         Ok(())
     }
 
     /// Closes the write side. What was written is still delivered.
-    pub(crate) fn close_write(&self) {
-        let mut tx = lock(&self.tx);
-        let closes = !mem::replace(&mut tx.closed, true);
-        let writer = tx.writer.take();
-        drop(tx);
+    pub(super) fn close(&self, notifier: &ConnNotifier) {
+        let mut writes = lock(&self.writes);
+        let first = writes.state.close();
+        let writer = writes.writer.take();
+        drop(writes);
         if let Some(writer) = writer {
             writer.wake();
         }
-        if closes {
-            self.notify();
+        if first {
+            notifier.notify();
         }
     }
 
-    /// Closes the write side; ready when everything written is acknowledged.
-    pub(crate) fn poll_shutdown(&self, waker: &Waker) -> Poll<io::Result<()>> {
-        self.close_write();
-        let mut tx = lock(&self.tx);
-        if tx.drained {
-            return Poll::Ready(Ok(()));
+    /// Closes the write side; ready when the peer has acknowledged every byte.
+    pub(super) fn poll_shutdown(
+        &self,
+        waker: &Waker,
+        notifier: &ConnNotifier,
+    ) -> Poll<io::Result<()>> {
+        self.close(notifier);
+        let mut writes = lock(&self.writes);
+        match writes.state {
+            SendState::Drained { .. } => return Poll::Ready(Ok(())),
+            SendState::Failed { error, .. } => return Poll::Ready(Err(error.into())),
+            SendState::Open | SendState::Closed => {}
         }
-        if let Some(fault) = tx.fault {
-            return Poll::Ready(Err(fault.into()));
-        }
-        let replaced = register_waker(&mut tx.shutdown, waker);
-        drop(tx);
+        let replaced = register_waker(&mut writes.shutdown, waker);
+        drop(writes);
         drop(replaced);
         Poll::Pending
     }
 
-    /// Asks the driver to give the conversation up and discards what was written.
-    pub(crate) fn abort(&self) {
-        let mut tx = lock(&self.tx);
-        tx.abort = true;
-        let discarded = tx.clear();
-        self.tx_queued.store(0, Ordering::Relaxed);
-        drop(tx);
+    /// Asks the driver to end the connection, and discards what was written.
+    pub(super) fn abort(&self, notifier: &ConnNotifier) {
+        let mut writes = lock(&self.writes);
+        writes.reset_requested = true;
+        let discarded = writes.clear();
+        self.charged_hint.store(0, Ordering::Relaxed);
+        drop(writes);
         drop(discarded);
-        self.notify();
+        notifier.notify();
+    }
+
+    /// The last handle is gone. Returns the wakers of cancelled calls, to be dropped.
+    pub(super) fn detach(&self) -> [Option<Waker>; 2] {
+        let mut writes = lock(&self.writes);
+        [writes.writer.take(), writes.shutdown.take()]
+    }
+
+    #[cfg(test)]
+    pub(super) fn clear(&self) -> VecDeque<Outgoing> {
+        lock(&self.writes).clear()
     }
 }

@@ -1,4 +1,4 @@
-//! Out-of-band datagrams of a stream: unreliable, unordered, beside the byte stream.
+//! Unreliable datagrams of a connection (kcp-go's out-of-band packets, QUIC DATAGRAM).
 
 use std::future::poll_fn;
 use std::io::{Error, ErrorKind, Result};
@@ -13,20 +13,21 @@ use crate::shared::connection::Handle;
 use crate::stream::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 use crate::util::sync::Ordering;
 
-/// Datagrams beside the stream, as kcp-go's out-of-band packets.
+/// Unreliable datagrams beside the stream: kcp-go's out-of-band packets.
 ///
-/// They are neither repeated nor ordered, are encrypted as everything else, and never begin a
-/// conversation: they wait until something of the stream has left, and what arrives before the peer
-/// knows of the conversation is lost. Dropping the stream discards those that wait. Without a cipher
-/// one that somebody sends back cannot be told from the peer's. They share a header with
-/// FEC, so [`Config::fec`](crate::Config::fec) must be set on the side that sends; receiving needs
-/// nothing. A kcp-go peer needs a version of 2026: older ones take such a packet for a malformed
-/// segment, and an old server may then end the conversation when bytes 0 to 3 of the payload are
+/// They are neither retransmitted nor ordered, are encrypted as everything else, and never open a
+/// connection: they wait until the stream has sent something, and are lost when they arrive before
+/// that. Dropping the stream discards those that wait. Without a cipher a reflected datagram
+/// cannot be distinguished from one of the peer. Datagrams share a header with FEC, so
+/// [`Config::fec`](crate::Config::fec) must be set on the side that sends; receiving needs no
+/// setting. A kcp-go peer needs a version of 2026: older ones take such a packet for a malformed
+/// segment, and an old server may then end the connection when bytes 0 to 3 of the payload are
 /// zero.
 impl KcpStream {
-    /// Queues a datagram. It leaves with the driver's next turn, by turns with those of the stream.
+    /// Queues a datagram. It leaves in the driver's next turn, in alternation with datagrams of
+    /// the stream.
     ///
-    /// Of what waits, 256 KiB at most, the oldest makes room for the latest;
+    /// At most 256 KiB wait; beyond that the oldest is dropped, and
     /// [`ConnectionStats::out_of_band_dropped`](crate::ConnectionStats::out_of_band_dropped)
     /// counts that.
     ///
@@ -35,14 +36,15 @@ impl KcpStream {
     /// [`Unsupported`](ErrorKind::Unsupported) without [`Config::fec`](crate::Config::fec);
     /// [`InvalidInput`](ErrorKind::InvalidInput) above
     /// [`max_datagram_size`](Self::max_datagram_size); the
-    /// [`ConnectionError`](crate::ConnectionError) once the conversation has ended.
+    /// [`ConnectionError`](crate::ConnectionError) once the connection has ended.
+    #[doc(alias = "DATAGRAM")]
     pub fn send_datagram(&self, datagram: &[u8]) -> Result<()> {
         send(self.handle(), datagram)
     }
 
     /// Waits for a datagram and returns it.
     ///
-    /// Of what waits to be read, 256 KiB at most, the oldest makes room for the latest.
+    /// At most 256 KiB wait to be read; beyond that the oldest is dropped.
     ///
     /// # Errors
     ///
@@ -75,24 +77,24 @@ impl KcpStream {
     }
 
     /// Returns the largest datagram in bytes that can be sent now, or `None` where none can be:
-    /// without [`Config::fec`](crate::Config::fec). It falls with the datagram size of the path.
+    /// without [`Config::fec`](crate::Config::fec). It falls with the MTU of the path.
     #[must_use]
     pub fn max_datagram_size(&self) -> Option<usize> {
         limit(self.handle())
     }
 
-    /// Changes the redundancy in what this side sends to the address of the peer, and to all
-    /// conversations with it.
+    /// Changes the FEC shards of what this side sends to the address of the peer, on all
+    /// connections with it.
     ///
-    /// The next 516 packets, or a few more, carry no redundancy at all: a kcp-go receiver would
-    /// compute wrong data out of groups of both kinds. It learns the new numbers only from some 258
-    /// packets without a loss and recovers nothing until then; this crate's within two groups. So
+    /// At least the next 516 packets carry no parity: a kcp-go receiver would compute wrong data
+    /// out of groups of both layouts. kcp-go learns the new layout from about 258 packets without
+    /// a loss (`autoTune`) and recovers nothing until then; this crate within two groups. So
     /// change it rarely.
     ///
     /// # Errors
     ///
     /// [`Unsupported`](ErrorKind::Unsupported) without [`Config::fec`](crate::Config::fec): the
-    /// size of segments leaves no room for its header.
+    /// segment size does not reserve its header.
     pub fn set_fec(&self, fec: FecConfig) -> Result<()> {
         set_fec(self.handle(), fec)
     }
@@ -142,7 +144,7 @@ macro_rules! halves {
                 limit(&self.side.handle)
             }
 
-            /// Changes the redundancy in what this side sends, as [`KcpStream::set_fec`].
+            /// Changes the FEC shards of what this side sends, as [`KcpStream::set_fec`].
             ///
             /// # Errors
             ///

@@ -1,4 +1,4 @@
-//! The two sides of a stream, which the stream and its halves are made of.
+//! [`Reader`] and [`Writer`]: the two directions of a stream, shared by `KcpStream` and its halves.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::task::{Context, Poll, Waker, ready};
@@ -8,18 +8,19 @@ use tokio::io::ReadBuf;
 use tokio::task::coop::poll_proceed;
 
 use crate::config::Mode;
-use crate::shared::connection::{Handle, ReadBuffer};
+use crate::shared::connection::Handle;
+use crate::shared::recv_queue::ReadBuffer;
 use crate::util::buffer_pool;
 use crate::util::sync::{Mutex, MutexGuard, lock};
 
-/// Reads a conversation.
+/// The read side of a connection.
 pub(crate) struct Reader {
     pub(crate) handle: Handle,
-    /// Locked only by the methods that take `&self`, and then for the length of a copy.
-    queue: Mutex<ReadBuffer>,
+    /// Locked only by the methods that take `&self`, and then for the time of a copy.
+    buffer: Mutex<ReadBuffer>,
 }
 
-/// Writes a conversation.
+/// The write side of a connection.
 #[derive(Clone)]
 pub(crate) struct Writer {
     pub(crate) handle: Handle,
@@ -27,17 +28,17 @@ pub(crate) struct Writer {
 
 impl Reader {
     pub(super) fn new(handle: Handle) -> Self {
-        Self { handle, queue: Mutex::new(ReadBuffer::default()) }
+        Self { handle, buffer: Mutex::new(ReadBuffer::default()) }
     }
 
-    /// A read in message mode serves from one message.
+    /// True in message mode: a read returns bytes of one message only.
     fn single(&self) -> bool {
         self.handle.mode == Mode::Message
     }
 
     fn exclusive(&mut self) -> (&Handle, &mut ReadBuffer) {
-        // A panicked holder leaves valid data, as everywhere (see `sync::lock`).
-        let queue = self.queue.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
+        // A poisoned lock is ignored, as in `sync::lock`.
+        let queue = self.buffer.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
         (&self.handle, queue)
     }
 
@@ -77,7 +78,7 @@ impl Reader {
         Poll::Ready(Ok(pop(handle, queue)))
     }
 
-    /// The next message, or what reads have left of it.
+    /// The next message, or the rest that reads have left of it.
     pub(crate) fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Bytes>> {
         check_message_mode(&self.handle)?;
         let (handle, queue) = self.exclusive();
@@ -100,7 +101,8 @@ impl Reader {
         let coop = ready!(poll_proceed(cx));
         let (mut queue, single) = (self.shared_queue(), self.single());
         let before = buf.remaining();
-        // Who waits for more to peek at must see what arrived since, although nothing was read.
+        // A task that waits for more to peek at must see what arrived since, although nothing was
+        // read.
         let known = queue.peek(before, single).map(<[u8]>::len).sum::<usize>();
         if known < before && !(single && queue.front().is_some()) {
             ready!(self.handle.poll_refill(&mut queue, Some(cx.waker())))?;
@@ -111,11 +113,11 @@ impl Reader {
     }
 
     pub(crate) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // That the conversation has ended is for the read to say.
+        // The error of an ended connection is for the read to return.
         self.poll_open(cx).map(|_open| Ok(()))
     }
 
-    /// Ready with whether there is something to read, or else nothing more will come.
+    /// Ready with true when there is something to read, with false when nothing more will come.
     pub(crate) fn poll_open(&self, cx: &mut Context<'_>) -> Poll<bool> {
         cooperate(cx, |cx| {
             let mut queue = self.shared_queue();
@@ -157,7 +159,7 @@ impl Reader {
     }
 
     fn shared_queue(&self) -> MutexGuard<'_, ReadBuffer> {
-        lock(&self.queue)
+        lock(&self.buffer)
     }
 }
 
@@ -187,8 +189,8 @@ impl Writer {
     }
 
     pub(crate) fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // Why writing is over is for the write to say.
-        cooperate(cx, |cx| self.handle.poll_writable(Some(cx.waker())).map(|_room| Ok(())))
+        // The error of an ended connection is for the write to return.
+        cooperate(cx, |cx| self.handle.poll_writable(Some(cx.waker())).map(|_available| Ok(())))
     }
 
     pub(crate) fn poll_send_message(
@@ -201,7 +203,8 @@ impl Writer {
     }
 }
 
-/// Polls within the task's share of its runtime, which a result uses up a little of.
+/// Polls within the task's budget of Tokio's cooperative scheduling. A ready result costs one
+/// unit.
 fn cooperate<T>(cx: &mut Context<'_>, poll: impl FnOnce(&mut Context<'_>) -> Poll<T>) -> Poll<T> {
     let coop = ready!(poll_proceed(cx));
     let result = poll(cx);
@@ -211,7 +214,7 @@ fn cooperate<T>(cx: &mut Context<'_>, poll: impl FnOnce(&mut Context<'_>) -> Pol
     result
 }
 
-/// Ready when the queue has a chunk, which may be an empty message, or at the end of the stream.
+/// Ready when the buffer has a chunk, which may be an empty message, or at the end of the stream.
 fn poll_chunks(
     handle: &Handle,
     queue: &mut ReadBuffer,
@@ -223,7 +226,7 @@ fn poll_chunks(
     }
 }
 
-/// Ready when the queue has a byte, or at the end of the stream.
+/// Ready when the buffer has a byte, or at the end of the stream.
 fn poll_bytes(
     handle: &Handle,
     queue: &mut ReadBuffer,
@@ -241,7 +244,7 @@ fn poll_bytes(
     }
 }
 
-/// Hands at most `limit` bytes to `put` and takes them off the queue.
+/// Hands at most `limit` bytes to `put` and takes them off the buffer.
 fn read(
     handle: &Handle,
     queue: &mut ReadBuffer,
@@ -269,7 +272,7 @@ fn read(
 fn pop(handle: &Handle, queue: &mut ReadBuffer) -> Bytes {
     let chunk = queue.pop().unwrap_or_default();
     handle.report_read(queue);
-    // A message is in a buffer of its own.
+    // Of a stream's chunk only: a message has a buffer of its own.
     if handle.mode == Mode::Stream { buffer_pool::into_recycled(chunk) } else { chunk }
 }
 
@@ -277,8 +280,7 @@ fn check_message_mode(handle: &Handle) -> io::Result<()> {
     match handle.mode {
         Mode::Message => Ok(()),
         mode @ Mode::Stream => {
-            let text =
-                format!("messages need Mode::Message, this conversation is in {mode:?} mode");
+            let text = format!("messages need Mode::Message, this connection is in {mode:?} mode");
             Err(io::Error::new(io::ErrorKind::InvalidInput, text))
         }
     }
@@ -291,7 +293,8 @@ fn or_would_block<T>(poll: Poll<io::Result<T>>) -> io::Result<T> {
     }
 }
 
-/// Writes `bufs`, one wide buffer after another: what the first of them is ready with counts.
+/// Writes `bufs` in pieces of `BUFFER_LEN` bytes. Only the first piece may be pending or fail;
+/// what was written before a later one that does is the result.
 fn write(handle: &Handle, waker: Option<&Waker>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
     let total = bufs.iter().map(|buf| buf.len()).sum::<usize>();
     let mut done = 0;
@@ -309,8 +312,8 @@ fn write(handle: &Handle, waker: Option<&Waker>, bufs: &[IoSlice<'_>]) -> Poll<i
     }
 }
 
-/// A copy of `count` bytes of `bufs`, after the first `skip`. Small slices share one chunk: a header
-/// and its body should not cost two.
+/// A copy of `count` bytes of `bufs`, after the first `skip`, in one chunk: a header and its body
+/// should not cost two.
 fn gather(bufs: &[IoSlice<'_>], mut skip: usize, count: usize) -> Bytes {
     let mut left = count;
     let parts = bufs.iter().map(|buf| {

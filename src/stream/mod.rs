@@ -1,4 +1,4 @@
-//! [`KcpStream`]: one conversation, in the shape of `tokio::net::TcpStream`.
+//! [`KcpStream`]: one connection, in the shape of `tokio::net::TcpStream`.
 
 mod datagram;
 pub(crate) mod halves;
@@ -25,37 +25,38 @@ use crate::config::{
     check_windows,
 };
 use crate::error::{ConfigError, ConnectionError};
-use crate::shared::connection::{Handle, Shared};
+use crate::shared::connection::Handle;
+use crate::shared::requests::RequestQueue;
 use crate::stats::ConnectionStats;
 use crate::stream::halves::{Reader, Writer};
-use crate::stream::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 use crate::util::sync::{Arc, Ordering};
 
-/// A KCP conversation with one peer: an ordered, reliable byte stream, or messages in
+/// A KCP connection with one peer: an ordered, reliable byte stream, or messages in
 /// [`Mode::Message`](crate::Mode::Message).
 ///
-/// It reads and writes through [`AsyncRead`], [`AsyncBufRead`] and [`AsyncWrite`], with the methods
-/// of `AsyncReadExt` and `AsyncWriteExt`:
+/// It reads and writes through [`AsyncRead`], [`AsyncBufRead`] and [`AsyncWrite`], with the
+/// methods of `AsyncReadExt` and `AsyncWriteExt`:
 ///
-/// * `write` takes as many bytes as the send buffer has room for, at least one, and waits while it
-///   is full. A chunk below 64 bytes counts as 64. In message mode each write starts a segment of
+/// * `write` takes as many bytes as fit into the send buffer, at least one, and waits while it is
+///   full. A chunk below 64 bytes counts as 64. In message mode each write starts a segment of
 ///   its own; only [`send_message`](Self::send_message) keeps the boundaries of larger ones.
 /// * `flush` hands what was written to the protocol, at once. It does not wait for the peer.
-/// * `shutdown` closes the write side and is `Ok` when the peer has acknowledged every byte; it
-///   fails when nothing was heard of the peer for [`Config::linger`](crate::Config::linger), or
-///   the conversation ends. Reading goes on. Writing then fails with [`BrokenPipe`](std::io::ErrorKind::BrokenPipe).
-/// * `read` returns buffered bytes first and the error of an ended conversation after them. In
+/// * `shutdown` closes the write side (FIN) and is `Ok` when the peer has acknowledged every byte;
+///   it fails when nothing was received from the peer for
+///   [`Config::linger`](crate::Config::linger), or the connection ends. Reading goes on. Writing
+///   then fails with [`BrokenPipe`](std::io::ErrorKind::BrokenPipe).
+/// * `read` returns buffered bytes first and the error of an ended connection after them. In
 ///   message mode one read serves from one message and leaves the rest of it for the next one.
 ///
-/// The end of a conversation is an error, see [`ConnectionError`]. Pending and later calls report
+/// The end of a connection is an error, see [`ConnectionError`]. Pending and later calls report
 /// the same one.
 ///
 /// One task waits in each direction. When several wait to read, or several to write, the last one
 /// that asked is woken.
 ///
-/// Dropping the stream, or both of its owned halves, still delivers what was written; it is given
-/// up when nothing more was acknowledged for [`Config::linger`](crate::Config::linger).
-/// [`abort`](Self::abort) delivers nothing.
+/// Dropping the stream, or both of its owned halves, still delivers what was written, until
+/// nothing more is acknowledged for [`Config::linger`](crate::Config::linger).
+/// [`abort`](Self::abort) (RST) delivers nothing.
 ///
 /// [`AsyncRead`]: tokio::io::AsyncRead
 /// [`AsyncBufRead`]: tokio::io::AsyncBufRead
@@ -63,12 +64,13 @@ use crate::util::sync::{Arc, Ordering};
 pub struct KcpStream {
     pub(crate) read: Reader,
     pub(crate) write: Writer,
+    /// Of the endpoint that carries it.
+    pub(crate) requests: Arc<RequestQueue>,
 }
 
 impl KcpStream {
-    pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        let handle = Handle::new(shared);
-        Self { read: Reader::new(handle.clone()), write: Writer::new(handle) }
+    pub(crate) fn new(handle: Handle, requests: Arc<RequestQueue>) -> Self {
+        Self { read: Reader::new(handle.clone()), write: Writer::new(handle), requests }
     }
 
     pub(crate) fn handle(&self) -> &Handle {
@@ -90,7 +92,7 @@ impl KcpStream {
     ///
     /// None; the signature is that of `TcpStream`.
     pub fn local_addr(&self) -> Result<SocketAddr> {
-        Ok(self.handle().mailbox().local())
+        Ok(self.handle().local())
     }
 
     /// Returns the conversation id, which both ends share.
@@ -99,13 +101,13 @@ impl KcpStream {
         self.handle().conv
     }
 
-    /// Returns what the conversation has done so far.
+    /// Returns the statistics of the connection.
     #[must_use]
     pub fn stats(&self) -> ConnectionStats {
         self.handle().stats()
     }
 
-    /// Returns why the conversation ended, once it has.
+    /// Returns why the connection ended, once it has.
     #[must_use]
     pub fn error(&self) -> Option<ConnectionError> {
         self.handle().error()
@@ -113,12 +115,12 @@ impl KcpStream {
 
     /// Waits until the peer has answered.
     ///
-    /// KCP has no handshake: a stream exists before anyone is known to listen at the other end, and
-    /// the first answer is the proof.
+    /// KCP has no handshake: a stream exists before a peer is known to listen, and the first valid
+    /// answer establishes the connection.
     ///
     /// # Errors
     ///
-    /// The [`ConnectionError`] if the conversation ends first.
+    /// The [`ConnectionError`] if the connection ends first.
     ///
     /// # Cancel safety
     ///
@@ -127,27 +129,8 @@ impl KcpStream {
         poll_fn(|cx| self.handle().poll_established(cx.waker())).await
     }
 
-    /// Splits the stream into a half that reads and one that writes, which borrow it.
-    ///
-    /// With `AsyncBufReadExt` in scope write `KcpStream::split(&mut stream)`: that trait has a
-    /// method of the same name, which method syntax prefers.
-    pub fn split(&mut self) -> (ReadHalf<'_>, WriteHalf<'_>) {
-        (ReadHalf { side: &mut self.read }, WriteHalf { side: &self.write })
-    }
-
-    /// Splits the stream into a half that reads and one that writes, for two tasks.
-    ///
-    /// Dropping the half that writes closes the write side.
-    #[must_use]
-    pub fn into_split(self) -> (OwnedReadHalf, OwnedWriteHalf) {
-        (
-            OwnedReadHalf { side: self.read },
-            OwnedWriteHalf { side: self.write, close_on_drop: true },
-        )
-    }
-
-    /// Ends the conversation at once. What was written and not acknowledged may be lost, and the
-    /// peer need not learn of it.
+    /// Ends the connection at once (RFC 9293 3.10.5). What was written and not acknowledged may be
+    /// lost. A peer that supports CONTROL segments gets an RST; others are not notified.
     pub fn abort(self) {
         self.handle().abort();
     }
@@ -200,9 +183,9 @@ impl KcpStream {
         self.read.try_read_vectored(bufs)
     }
 
-    /// Waits for bytes and returns them as they lie in the receive buffer, without a copy: at least
-    /// one byte, at most one message in message mode. The buffer is used again once all parts of it
-    /// are dropped, so of a stream's chunk a `BytesMut` can only be had by copying.
+    /// Waits for bytes and returns them as they lie in the receive buffer, without a copy: at
+    /// least one byte, at most one message in message mode. The buffer is reused once all parts of
+    /// it are dropped, so a `BytesMut` of a stream's chunk can only be had by copying.
     ///
     /// # Errors
     ///
@@ -234,19 +217,19 @@ impl KcpStream {
 
 /// Writing beyond `AsyncWrite`.
 impl KcpStream {
-    /// Writes as many bytes as there is room for, without waiting. Returns their number.
+    /// Writes as many bytes as fit into the send buffer, without waiting. Returns their number.
     ///
     /// # Errors
     ///
-    /// [`WouldBlock`](std::io::ErrorKind::WouldBlock) if there is no room,
+    /// [`WouldBlock`](std::io::ErrorKind::WouldBlock) if the send buffer is full,
     /// [`BrokenPipe`](std::io::ErrorKind::BrokenPipe) after a shutdown, the [`ConnectionError`]
-    /// once the conversation has ended. Then nothing was written.
+    /// once the connection has ended. Then nothing was written.
     pub fn try_write(&self, buf: &[u8]) -> Result<usize> {
         self.write.try_write(buf)
     }
 
-    /// Writes as many bytes of several buffers as there is room for, in order, without waiting.
-    /// Returns their number.
+    /// Writes as many bytes of several buffers as fit into the send buffer, in order, without
+    /// waiting. Returns their number.
     ///
     /// # Errors
     ///
@@ -255,8 +238,8 @@ impl KcpStream {
         self.write.try_write_vectored(bufs)
     }
 
-    /// Waits for room and writes one message, which the peer receives whole. Returns when it is
-    /// queued.
+    /// Waits for capacity and writes one message, which the peer receives whole. Returns when it
+    /// is queued.
     ///
     /// A message larger than the send buffer is taken when nothing else is queued.
     ///
@@ -266,7 +249,7 @@ impl KcpStream {
     /// [`Mode::Message`](crate::Mode::Message) or above
     /// [`max_message_size`](Self::max_message_size);
     /// [`BrokenPipe`](std::io::ErrorKind::BrokenPipe) after a shutdown; the [`ConnectionError`]
-    /// once the conversation has ended. Then nothing was written.
+    /// once the connection has ended. Then nothing was written.
     ///
     /// # Cancel safety
     ///
@@ -275,53 +258,57 @@ impl KcpStream {
         poll_fn(|cx| self.write.poll_send_message(cx, message)).await
     }
 
-    /// Returns the largest message in bytes that can be sent now. It falls with the datagram size.
+    /// Returns the largest message in bytes that can be sent now. It falls with the MTU.
     #[must_use]
     pub fn max_message_size(&self) -> usize {
         self.handle().max_message.load(Ordering::Relaxed)
     }
 }
 
-/// Settings that may change while the conversation runs. They take effect when the driver sees
-/// them, after at most one of its turns, in the order of the calls.
+/// Settings that may change while the connection runs. They take effect in the next turn of the
+/// driver, in the order of the calls.
 impl KcpStream {
     /// Sets the send and the receive window, in segments.
     ///
     /// # Errors
     ///
     /// When one is 0.
+    #[doc(alias = "SetWindowSize")]
     pub fn set_windows(&self, send: u16, recv: u16) -> std::result::Result<(), ConfigError> {
         check_windows(send, recv)?;
         self.handle().set(Setting::Windows { send, recv });
         Ok(())
     }
 
-    /// Sets the timing preset.
+    /// Sets the timing preset (kcp-go `SetNoDelay`).
+    #[doc(alias = "SetNoDelay")]
     pub fn set_timing(&self, preset: Timing) {
         self.handle().set(Setting::Timing(preset));
     }
 
     /// Sets when received data is acknowledged.
+    #[doc(alias = "SetACKNoDelay")]
     pub fn set_ack_policy(&self, policy: AckPolicy) {
         self.handle().set(Setting::AckPolicy(policy));
     }
 
     /// Sets when written data leaves.
+    #[doc(alias = "SetWriteDelay")]
     pub fn set_write_policy(&self, policy: WritePolicy) {
         self.handle().set_write_policy(policy);
     }
 
-    /// Lowers the largest datagram to `mtu` bytes, headers included. What is in flight keeps its
-    /// size.
+    /// Lowers the largest datagram to `mtu` bytes of UDP payload, all headers included. Segments
+    /// in flight keep their size.
     ///
     /// # Errors
     ///
-    /// When it is below 25, with what FEC and the cipher add, or above the present size.
+    /// When `mtu` is below 25 plus the overhead of FEC and the cipher, or above the current MTU.
+    #[doc(alias = "SetMtu")]
     pub fn set_mtu(&self, mtu: u16) -> std::result::Result<(), ConfigError> {
         let overhead = self.handle().overhead;
         check_mtu(mtu, overhead)?;
-        // Lowered here already: a second call that comes before the driver's turn is checked
-        // against this one.
+        // Lowered here already: a second call before the driver's next turn is checked against it.
         let present = self.handle().mtu.fetch_min(usize::from(mtu), Ordering::Relaxed);
         let smallest = (overhead + SEGMENT_HEADER) as u64 + 1;
         ConfigError::check("mtu (bytes)", mtu, smallest, present as u64)?;
@@ -330,18 +317,21 @@ impl KcpStream {
     }
 
     /// Sets how many bytes per second may leave, headers included; `None` for no limit.
+    #[doc(alias = "SetRateLimit")]
     pub fn set_rate_limit(&self, bytes_per_second: Option<NonZeroU64>) {
         self.handle().set(Setting::RateLimit(bytes_per_second));
     }
 
-    /// Sets how many extra copies of each datagram leave, 0 to 8.
+    /// Sets how many extra copies of each datagram leave, 0 to 8. Each costs the whole bandwidth
+    /// once more.
     ///
     /// # Errors
     ///
     /// When it is above 8.
-    pub fn set_duplicates(&self, copies: u8) -> std::result::Result<(), ConfigError> {
-        check_duplicates(copies)?;
-        self.handle().set(Setting::Duplicates(copies));
+    #[doc(alias = "SetDUP")]
+    pub fn set_duplicates(&self, duplicates: u8) -> std::result::Result<(), ConfigError> {
+        check_duplicates(duplicates)?;
+        self.handle().set(Setting::Duplicates(duplicates));
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! What `TcpStream` calls socket options, where a conversation has something of the kind.
+//! Socket options of a stream, as `TcpStream` has them: nodelay, linger, `take_error`.
 
 use std::io::{Error, Result};
 use std::time::Duration;
@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::KcpStream;
 use crate::config::WritePolicy;
 
-/// Options of a `TcpStream` that mean something here. `ttl` is one of the socket, which
-/// conversations share.
+/// Options of a `TcpStream` that a connection has too. `ttl` is one of the socket, which
+/// connections share.
 impl KcpStream {
     /// Returns whether written data leaves as soon as the windows allow. Default `true`, unlike
     /// TCP.
@@ -28,6 +28,7 @@ impl KcpStream {
     /// # Errors
     ///
     /// None; the signature is that of `TcpStream`.
+    #[doc(alias = "TCP_NODELAY")]
     pub fn set_nodelay(&self, nodelay: bool) -> Result<()> {
         let policy = if nodelay { WritePolicy::Immediate } else { WritePolicy::Delayed };
         self.handle().set_write_policy(policy);
@@ -44,16 +45,17 @@ impl KcpStream {
         Ok(self.handle().own_linger())
     }
 
-    /// Sets for this stream how long closing goes on without success, 0 s to 1 day in whole
+    /// Sets for this stream how long closing goes on without progress, 0 s to 1 day in whole
     /// milliseconds; `None` for [`Config::linger`](crate::Config::linger). With zero, dropping the
     /// stream aborts it.
     ///
-    /// Unlike TCP's it never blocks a thread.
+    /// Unlike SO_LINGER it never blocks a thread.
     ///
     /// # Errors
     ///
     /// [`InvalidInput`](std::io::ErrorKind::InvalidInput) around a
     /// [`ConfigError`](crate::ConfigError) above a day.
+    #[doc(alias = "SO_LINGER")]
     pub fn set_linger(&self, time: Option<Duration>) -> Result<()> {
         Ok(self.handle().set_linger(time)?)
     }
@@ -69,8 +71,8 @@ impl KcpStream {
         self.set_linger(Some(Duration::ZERO))
     }
 
-    /// Returns why the conversation failed, the first time it is asked after that. Reads and
-    /// writes go on reporting the same error, and so does [`error`](Self::error).
+    /// Returns why the connection failed, once (SO_ERROR). Reads and writes go on returning the
+    /// same error, and so does [`error`](Self::error).
     ///
     /// # Errors
     ///

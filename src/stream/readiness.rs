@@ -1,4 +1,4 @@
-//! Readiness, and reads that fill a [`BufMut`], for the stream and its halves alike.
+//! Readiness (`ready`, `readable`, `writable`) and `try_read_buf`, for the stream and its halves.
 
 use std::future::poll_fn;
 use std::io::{Error, ErrorKind, Result};
@@ -13,7 +13,7 @@ use crate::stream::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 
 impl KcpStream {
     /// Waits until the stream is ready for one of what `interest` names, and returns all of it
-    /// that it is ready for. At the end of the peer's stream, and once the conversation has ended,
+    /// that it is ready for. At the end of the peer's stream, and once the connection has ended,
     /// it is readable and [`READ_CLOSED`](Ready::READ_CLOSED).
     ///
     /// # Errors
@@ -37,7 +37,7 @@ macro_rules! readable {
             ///
             /// # Errors
             ///
-            /// None; the read that follows reports how the conversation ended.
+            /// None; the next read returns the error of an ended connection.
             ///
             /// # Cancel safety
             ///
@@ -46,9 +46,9 @@ macro_rules! readable {
                 poll_fn(|cx| self.$side.poll_readable(cx)).await
             }
 
-            /// Reads bytes that are there into the spare room of `buf`, without waiting, and
-            /// returns their number. A buffer that grows is given at most its present capacity,
-            /// or 64 bytes without any.
+            /// Reads bytes that are there into the spare capacity of `buf`, without waiting, and
+            /// returns their number. A buffer that grows gets at most its spare capacity, or 64
+            /// bytes without any.
             ///
             /// # Errors
             ///
@@ -64,11 +64,11 @@ macro_rules! readable {
 macro_rules! writable {
     ($($writer:ty: $side:ident),*) => {$(
         impl $writer {
-            /// Waits until there is room to write, or the write side is closed.
+            /// Waits until a write would take bytes, or fail.
             ///
             /// # Errors
             ///
-            /// None; the write that follows reports why it is impossible.
+            /// None; the next write returns the error.
             ///
             /// # Cancel safety
             ///
@@ -93,7 +93,7 @@ impl KcpStream {
         self.read.poll_readable(cx)
     }
 
-    /// Polls until there is room to write, as [`writable`](Self::writable).
+    /// Polls until a write would take bytes, as [`writable`](Self::writable).
     ///
     /// # Errors
     ///
@@ -143,7 +143,7 @@ macro_rules! ready_halves {
 
 ready_halves!(OwnedReadHalf, OwnedWriteHalf; ReadHalf<'_>, WriteHalf<'_>);
 
-/// Ready with everything that is ready, once something is.
+/// Ready with everything that is ready, once one of both is.
 fn poll_ready(
     cx: &mut Context<'_>,
     read: Option<&Reader>,

@@ -1,4 +1,4 @@
-//! Halves of a stream: borrowed from [`KcpStream::split`], owned from [`KcpStream::into_split`].
+//! Split halves of a stream: borrowed by [`KcpStream::split`], owned by [`KcpStream::into_split`].
 
 use std::fmt;
 use std::future::poll_fn;
@@ -11,10 +11,32 @@ use thiserror::Error;
 use tokio::io::ReadBuf;
 
 use crate::error::ConnectionError;
+use crate::shared::requests::RequestQueue;
 use crate::stats::ConnectionStats;
 use crate::stream::KcpStream;
 use crate::stream::halves::{Reader, Writer};
-use crate::util::sync::Ordering;
+use crate::util::sync::{Arc, Ordering};
+
+impl KcpStream {
+    /// Splits the stream into a half that reads and one that writes, which borrow it.
+    ///
+    /// With `AsyncBufReadExt` in scope write `KcpStream::split(&mut stream)`: that trait has a
+    /// method of the same name, which method syntax prefers.
+    pub fn split(&mut self) -> (ReadHalf<'_>, WriteHalf<'_>) {
+        (ReadHalf { side: &mut self.read }, WriteHalf { side: &self.write })
+    }
+
+    /// Splits the stream into a half that reads and one that writes, for two tasks.
+    ///
+    /// Dropping the half that writes closes the write side.
+    #[must_use]
+    pub fn into_split(self) -> (OwnedReadHalf, OwnedWriteHalf) {
+        (
+            OwnedReadHalf { side: self.read, requests: self.requests },
+            OwnedWriteHalf { side: self.write, close_on_drop: true },
+        )
+    }
+}
 
 /// The half of a [`KcpStream`] that reads, borrowed from it by [`KcpStream::split`].
 pub struct ReadHalf<'a> {
@@ -30,15 +52,17 @@ pub struct WriteHalf<'a> {
 
 /// The half of a [`KcpStream`] that reads, from [`KcpStream::into_split`].
 ///
-/// Dropping it discards what it has not read; the conversation goes on. Since nobody reads any more
+/// Dropping it discards what it has not read; the connection goes on. Since nobody reads any more
 /// the peer can send at most another receive buffer and window.
 pub struct OwnedReadHalf {
     pub(crate) side: Reader,
+    /// Of the endpoint that carries the stream.
+    requests: Arc<RequestQueue>,
 }
 
 /// The half of a [`KcpStream`] that writes, from [`KcpStream::into_split`].
 ///
-/// Dropping it closes the write side: what was written is still delivered. See
+/// Dropping it closes the write side (FIN): what was written is still delivered. See
 /// [`forget`](Self::forget).
 pub struct OwnedWriteHalf {
     pub(crate) side: Writer,
@@ -48,13 +72,13 @@ pub struct OwnedWriteHalf {
 /// The two halves given to `reunite` are not of the same stream. They are returned.
 #[derive(Debug, Error)]
 #[error(
-    "the halves are of different streams: the one that reads of conversation {} with {}, \
-     the one that writes of conversation {} with {}",
+    "the halves are of different streams: the one that reads of connection {} with {}, \
+     the one that writes of connection {} with {}",
     .0.conv(), .0.side.handle.peer(), .1.conv(), .1.side.handle.peer()
 )]
 pub struct ReuniteError(pub OwnedReadHalf, pub OwnedWriteHalf);
 
-/// What both kinds of half tell about their conversation.
+/// Methods of all halves: addresses, conversation id, statistics, error.
 macro_rules! describe {
     ($($half:ty: $name:literal),*) => {$(
         impl $half {
@@ -73,7 +97,7 @@ macro_rules! describe {
             ///
             /// None, as [`KcpStream::local_addr`].
             pub fn local_addr(&self) -> Result<SocketAddr> {
-                Ok(self.side.handle.mailbox().local())
+                Ok(self.side.handle.local())
             }
 
             /// Returns the conversation id, which both ends share.
@@ -82,13 +106,13 @@ macro_rules! describe {
                 self.side.handle.conv
             }
 
-            /// Returns what the conversation has done so far.
+            /// Returns the statistics of the connection.
             #[must_use]
             pub fn stats(&self) -> ConnectionStats {
                 self.side.handle.stats()
             }
 
-            /// Returns why the conversation ended, once it has.
+            /// Returns why the connection ended, once it has.
             #[must_use]
             pub fn error(&self) -> Option<ConnectionError> {
                 self.side.handle.error()
@@ -184,7 +208,8 @@ macro_rules! read_methods {
 macro_rules! write_methods {
     ($($half:ty),*) => {$(
         impl $half {
-            /// Writes as many bytes as there is room for, without waiting. Returns their number.
+            /// Writes as many bytes as fit into the send buffer, without waiting. Returns their
+            /// number.
             ///
             /// # Errors
             ///
@@ -193,8 +218,8 @@ macro_rules! write_methods {
                 self.side.try_write(buf)
             }
 
-            /// Writes as many bytes of several buffers as there is room for, in order, without
-            /// waiting. Returns their number.
+            /// Writes as many bytes of several buffers as fit into the send buffer, in order,
+            /// without waiting. Returns their number.
             ///
             /// # Errors
             ///
@@ -203,7 +228,7 @@ macro_rules! write_methods {
                 self.side.try_write_vectored(bufs)
             }
 
-            /// Waits for room and writes one message, as [`KcpStream::send_message`].
+            /// Waits for capacity and writes one message, as [`KcpStream::send_message`].
             ///
             /// # Errors
             ///
@@ -233,7 +258,7 @@ read_methods!(ReadHalf<'_>, OwnedReadHalf);
 write_methods!(WriteHalf<'_>, OwnedWriteHalf);
 
 impl OwnedReadHalf {
-    /// Puts the two halves of a stream together again.
+    /// Joins the two halves of a stream.
     ///
     /// # Errors
     ///
@@ -244,12 +269,12 @@ impl OwnedReadHalf {
         }
         let side = write.side.clone();
         write.forget();
-        Ok(KcpStream { read: self.side, write: side })
+        Ok(KcpStream { read: self.side, write: side, requests: self.requests })
     }
 }
 
 impl OwnedWriteHalf {
-    /// Puts the two halves of a stream together again.
+    /// Joins the two halves of a stream.
     ///
     /// # Errors
     ///
@@ -258,8 +283,8 @@ impl OwnedWriteHalf {
         read.reunite(self)
     }
 
-    /// Drops the half without closing the write side. If the other half is gone as well the
-    /// conversation is dropped, as [`KcpStream`] says.
+    /// Drops the half without closing the write side. If the other half is gone as well this drops
+    /// the connection, see [`KcpStream`].
     pub fn forget(mut self) {
         self.close_on_drop = false;
     }

@@ -1,4 +1,4 @@
-//! The stream and its halves against a driver that the test plays itself.
+//! Tests of the stream and its halves against a scripted driver.
 
 use std::fmt::Debug;
 use std::io::ErrorKind;
@@ -12,13 +12,12 @@ use tokio::io::{
 use super::*;
 use crate::config::Mode;
 use crate::shared::connection::tests::{Bench, Count};
-use crate::shared::notifier::Request;
 use crate::stream::split::ReuniteError;
 use crate::util::sync::AtomicUsize;
 
 fn stream(mode: Mode, send_buffer: usize, recv_buffer: usize) -> (KcpStream, Bench) {
     let bench = Bench::new(mode, send_buffer, recv_buffer);
-    (KcpStream::new(bench.shared.clone()), bench)
+    (KcpStream::new(Handle::new(bench.shared.clone()), bench.endpoint.clone()), bench)
 }
 
 fn kind<T: Debug>(result: Result<T>) -> ErrorKind {
@@ -38,7 +37,7 @@ fn ready<F: Future>(future: F) -> F::Output {
 }
 
 #[test]
-fn is_what_other_crates_ask_of_a_stream() {
+fn stream_implements_the_io_traits_and_debug() {
     fn check<T: AsyncRead + AsyncBufRead + AsyncWrite + Debug + Unpin + Send + Sync + 'static>() {}
     fn send<T: Send>(_: T) {}
     check::<KcpStream>();
@@ -54,7 +53,7 @@ fn is_what_other_crates_ask_of_a_stream() {
 }
 
 #[tokio::test]
-async fn cancelled_write_leaves_nothing() {
+async fn cancelled_write_queues_nothing() {
     let (mut stream, mut bench) = stream(Mode::Stream, 100, 100);
     stream.write_all(&[1; 100]).await.unwrap();
     {
@@ -68,11 +67,11 @@ async fn cancelled_write_leaves_nothing() {
     ready(stream.writable()).unwrap();
     stream.write_all(&[4; 10]).await.unwrap();
     bench.take(100);
-    assert_eq!(bench.pieces(), [[1; 100].as_slice(), &[4; 10]]);
+    assert_eq!(bench.chunks(), [[1; 100].as_slice(), &[4; 10]]);
 }
 
 #[tokio::test]
-async fn blocked_tasks_are_woken() {
+async fn blocked_reader_and_writer_are_woken() {
     let (stream, mut bench) = stream(Mode::Stream, 100, 100);
     let (mut reader, mut writer) = stream.into_split();
     let read = tokio::spawn(async move {
@@ -86,12 +85,12 @@ async fn blocked_tasks_are_woken() {
     let mut sent = 0;
     for _ in 0..6 {
         tokio::task::yield_now().await;
-        if bench.called() {
-            let intake = bench.take(1000);
-            sent += bench.pieces().concat().len();
-            intake.waker.inspect(Waker::wake_by_ref);
+        if bench.notified() {
+            let taken = bench.take(1000);
+            sent += bench.chunks().concat().len();
+            taken.waker.inspect(Waker::wake_by_ref);
         }
-        if bench.shared.room() >= 64 {
+        if bench.shared.recv_available() >= 64 {
             bench.deliver(&[&[6; 64]], false);
         }
     }
@@ -102,7 +101,7 @@ async fn blocked_tasks_are_woken() {
 }
 
 #[tokio::test]
-async fn fault_comes_after_buffered_bytes() {
+async fn connection_error_comes_after_buffered_bytes() {
     let (mut stream, bench) = stream(Mode::Stream, 100, 100);
     bench.deliver(&[b"abc", b"def"], false);
     assert_eq!(stream.read_u8().await.unwrap(), b'a');
@@ -123,7 +122,7 @@ async fn fault_comes_after_buffered_bytes() {
 }
 
 #[tokio::test]
-async fn byte_reads_cross_chunks() {
+async fn read_crosses_chunks_in_stream_mode() {
     let (mut stream, bench) = stream(Mode::Stream, 100, 1000);
     bench.deliver(&[b"abc", b"", b"def\ngh"], false);
     let mut buf = [0; 5];
@@ -138,7 +137,7 @@ async fn byte_reads_cross_chunks() {
 }
 
 #[tokio::test]
-async fn peeking_takes_nothing_and_sees_what_comes() {
+async fn peek_takes_nothing_and_sees_later_bytes() {
     let (mut stream, bench) = stream(Mode::Stream, 100, 1000);
     let mut buf = [0; 8];
     assert!(now(stream.peek(&mut buf)).is_pending());
@@ -162,20 +161,20 @@ async fn peeking_takes_nothing_and_sees_what_comes() {
 }
 
 #[tokio::test]
-async fn vectored_write_makes_one_piece() {
+async fn vectored_write_makes_one_chunk() {
     let (mut stream, mut bench) = stream(Mode::Stream, 100, 100);
     assert!(stream.is_write_vectored());
     let bufs = [b"ab".as_slice(), b"", b"cde"].map(IoSlice::new);
     assert_eq!(stream.write_vectored(&bufs).await.unwrap(), 5);
     bench.take(100);
-    assert_eq!(bench.pieces(), [b"abcde"]);
+    assert_eq!(bench.chunks(), [b"abcde"]);
     let long = [[1; 60], [2; 60]];
     let bufs = [IoSlice::new(&long[0]), IoSlice::new(&long[1])];
     assert_eq!(stream.try_write_vectored(&bufs).unwrap(), 100);
     assert_eq!(kind(stream.try_write_vectored(&bufs)), ErrorKind::WouldBlock);
     assert_eq!(stream.write_vectored(&[]).await.unwrap(), 0);
     bench.take(100);
-    assert_eq!(bench.pieces(), [[[1; 60].as_slice(), &[2; 40]].concat()]);
+    assert_eq!(bench.chunks(), [[[1; 60].as_slice(), &[2; 40]].concat()]);
 }
 
 #[tokio::test]
@@ -184,8 +183,8 @@ async fn messages_keep_their_boundaries() {
     stream.send_message(b"one").await.unwrap();
     stream.send_message(b"").await.unwrap();
     bench.take(1000);
-    assert!(bench.out.iter().all(|piece| piece.message));
-    assert_eq!(bench.pieces(), [b"one".as_slice(), b""]);
+    assert!(bench.out.iter().all(|chunk| chunk.message));
+    assert_eq!(bench.chunks(), [b"one".as_slice(), b""]);
     assert_eq!(stream.max_message_size(), 1376);
     let error = stream.send_message(&[0; 1377]).await.unwrap_err();
     assert_eq!(error.to_string(), "a message of 1377 bytes, allowed is at most 1376");
@@ -206,16 +205,16 @@ async fn messages_keep_their_boundaries() {
 }
 
 #[tokio::test]
-async fn messages_need_message_mode() {
+async fn message_calls_are_refused_in_stream_mode() {
     let (mut stream, _bench) = stream(Mode::Stream, 1000, 1000);
-    let refused = "messages need Mode::Message, this conversation is in Stream mode";
+    let refused = "messages need Mode::Message, this connection is in Stream mode";
     let sent = stream.send_message(b"x").await.unwrap_err();
     assert_eq!((sent.kind(), sent.to_string().as_str()), (ErrorKind::InvalidInput, refused));
     assert_eq!(kind(stream.recv_message().await), ErrorKind::InvalidInput);
 }
 
 #[tokio::test]
-async fn established_and_end_wake_who_waits() {
+async fn established_and_connection_end_wake_waiters() {
     let (stream, bench) = stream(Mode::Stream, 1000, 1000);
     assert!(now(stream.established()).is_pending());
     bench.shared.set_established();
@@ -243,55 +242,55 @@ async fn busy_reader_yields_to_other_tasks() {
             }
         })
     };
-    // On one thread this task only goes on since the reader gives way.
+    // On one thread this task only goes on because the reader yields.
     tokio::task::yield_now().await;
     assert!((1..10_000).contains(&reads.load(Ordering::Relaxed)));
     reader.abort();
 }
 
 #[tokio::test]
-async fn drop_and_abort_tell_the_driver() {
+async fn drop_and_abort_notify_the_driver() {
     let (mut dropped, mut bench) = stream(Mode::Stream, 1000, 1000);
     dropped.write_all(b"last words").await.unwrap();
     drop(dropped);
-    assert!(bench.called());
-    let intake = bench.take(1000);
-    assert!(intake.detached && !intake.abort);
-    assert_eq!(bench.pieces(), [b"last words"]);
+    assert!(bench.notified());
+    let taken = bench.take(1000);
+    assert!(taken.detached && !taken.reset);
+    assert_eq!(bench.chunks(), [b"last words"]);
 
     let (mut aborted, mut bench) = stream(Mode::Stream, 1000, 1000);
     aborted.write_all(b"never mind").await.unwrap();
     aborted.abort();
-    assert!(bench.called());
-    let intake = bench.take(1000);
-    assert!(intake.detached && intake.abort && !intake.more);
+    assert!(bench.notified());
+    let taken = bench.take(1000);
+    assert!(taken.detached && taken.reset && !taken.more);
     assert!(bench.out.is_empty());
 }
 
 #[tokio::test]
-async fn dropping_the_owned_write_half_closes_the_write_side() {
+async fn owned_write_half_dropped_closes_the_write_side() {
     let (whole, mut bench) = stream(Mode::Stream, 1000, 1000);
     let (reader, mut writer) = whole.into_split();
     writer.write_all(b"bye").await.unwrap();
     drop(writer);
-    assert!(bench.called());
-    let intake = bench.take(1000);
-    assert!(intake.write_closed && !intake.detached);
-    assert_eq!(bench.pieces(), [b"bye"]);
+    assert!(bench.notified());
+    let taken = bench.take(1000);
+    assert!(taken.write_closed && !taken.detached);
+    assert_eq!(bench.chunks(), [b"bye"]);
     drop(reader);
-    assert!(bench.called() && bench.take(0).detached);
+    assert!(bench.notified() && bench.take(0).detached);
 
     let (whole, mut bench) = stream(Mode::Stream, 1000, 1000);
     let (reader, writer) = whole.into_split();
     writer.forget();
-    assert!(!bench.called());
+    assert!(!bench.notified());
     drop(reader);
-    let intake = bench.take(0);
-    assert!(intake.detached && !intake.write_closed);
+    let taken = bench.take(0);
+    assert!(taken.detached && !taken.write_closed);
 }
 
 #[tokio::test]
-async fn halves_reunite_if_they_belong_together() {
+async fn halves_reunite_only_if_of_the_same_stream() {
     let (one, mut bench) = stream(Mode::Stream, 1000, 1000);
     let (two, _other) = stream(Mode::Stream, 1000, 1000);
     bench.deliver(&[b"abc"], false);
@@ -305,15 +304,15 @@ async fn halves_reunite_if_they_belong_together() {
     drop((read_two, write_two));
 
     let mut one = write_one.reunite(read_one).unwrap();
-    assert!(!bench.called(), "neither closed nor detached");
+    assert!(!bench.notified(), "neither closed nor detached");
     assert_eq!(one.read_u16().await.unwrap(), u16::from_be_bytes(*b"bc"));
     one.write_all(b"x").await.unwrap();
     drop(one);
-    assert!(bench.called() && bench.take(10).detached);
+    assert!(bench.notified() && bench.take(10).detached);
 }
 
 #[test]
-fn settings_are_checked_and_sent() {
+fn settings_are_validated_and_sent_in_order() {
     let (stream, mut bench) = stream(Mode::Stream, 1000, 1000);
     stream.set_windows(1, 2).unwrap();
     assert!(stream.set_windows(0, 2).is_err());
@@ -327,11 +326,9 @@ fn settings_are_checked_and_sent() {
     stream.set_rate_limit(NonZeroU64::new(5));
     stream.set_duplicates(8).unwrap();
     assert!(stream.set_duplicates(9).is_err());
-    assert!(!bench.called());
-    let settings = bench.commands.iter().map(|command| match command {
-        Request::Set(id, setting) if *id == bench.shared.id => *setting,
-        other => panic!("{other:?}"),
-    });
+    assert!(!bench.notified());
+    assert!(bench.settings.iter().all(|(id, _)| *id == bench.shared.id()));
+    let settings = bench.settings.iter().map(|(_, setting)| *setting);
     let expected = [
         Setting::Windows { send: 1, recv: 2 },
         Setting::Timing(Timing::FAST3),

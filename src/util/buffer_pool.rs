@@ -1,55 +1,55 @@
-//! Wide buffers that are used again.
+//! Pool of 64 KiB buffers for the whole process, last in first out.
 //!
-//! A busy stream takes and returns buffers of 64 KiB many thousand times a second. Left to the
-//! allocator, what is returned at the end of its heap goes back to the system, and the same memory
-//! is faulted in again for the next buffer: page by page, zeroed each time. Here the buffer that
-//! was returned last, which the cache still holds, is the next to be taken.
+//! A busy stream takes and returns many thousand such buffers per second. The allocator returns
+//! the end of its heap to the system, and the next buffer faults the same pages in again, zeroed.
+//! The pool hands out the buffer that came back last, which is still in the CPU cache.
 
 use std::sync::{Mutex, PoisonError};
 
 use bytes::{Bytes, BytesMut};
 
-/// Bytes of a buffer.
+/// Length of a pooled buffer in bytes.
 pub(crate) const BUFFER_LEN: usize = 64 * 1024;
-/// Bytes of what is worth a wide buffer of its own.
+/// Bytes from which data gets a pooled buffer of its own.
 pub(crate) const LARGE: usize = BUFFER_LEN / 4;
-/// Buffers kept for the whole process, 4 MiB: what two busy streams with windows of 1,024 segments have
-/// on the way. All others go back to the allocator.
-const KEPT: usize = 64;
+/// Buffers kept for the whole process, 4 MiB: what two busy streams with windows of 1,024 segments
+/// have in flight. All others go back to the allocator.
+const MAX_POOLED: usize = 64;
 
 static FREE: Mutex<Vec<BytesMut>> = Mutex::new(Vec::new());
 
-/// An empty buffer with room for [`BUFFER_LEN`] bytes.
+/// An empty buffer with a capacity of [`BUFFER_LEN`] bytes.
 pub(crate) fn take() -> BytesMut {
     let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
-    let kept = free.pop();
+    let pooled = free.pop();
     drop(free);
-    kept.unwrap_or_else(|| BytesMut::with_capacity(BUFFER_LEN))
+    pooled.unwrap_or_else(|| BytesMut::with_capacity(BUFFER_LEN))
 }
 
-/// Takes a buffer back, however much of it was used. Returns whether it is kept if there is room.
+/// Takes a buffer back, however much of it was used. Returns whether its capacity fits the pool; a
+/// full pool drops it all the same.
 fn give(mut buffer: BytesMut) -> bool {
     buffer.clear();
-    // A message can be wider: what is kept must not depend on what peers send.
+    // A message can be larger: the memory of the pool must not depend on what peers send.
     if !buffer.try_reclaim(BUFFER_LEN) || buffer.try_reclaim(BUFFER_LEN + 1) {
         return false;
     }
     let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
-    if free.len() < KEPT {
+    if free.len() < MAX_POOLED {
         free.push(buffer);
     }
     true
 }
 
-/// Takes back what was read to its end, where it is the last reference to a wide buffer.
+/// Returns the buffer of `data` to the pool if this is its last reference.
 pub(crate) fn recycle(data: Bytes) {
     if let Ok(buffer) = data.try_into_mut() {
         give(buffer);
     }
 }
 
-/// The same bytes, whose buffer comes back by itself once no slice of it is left, where this is the
-/// only reference to a large one.
+/// The same bytes in a buffer that returns to the pool once no slice of it is left. Only for the
+/// sole reference to a large buffer; others stay as they are.
 pub(crate) fn into_recycled(data: Bytes) -> Bytes {
     match data.try_into_mut() {
         Ok(buffer) if buffer.capacity() >= LARGE => Bytes::from_owner(Returned(buffer)),
@@ -58,8 +58,8 @@ pub(crate) fn into_recycled(data: Bytes) -> Bytes {
     }
 }
 
-/// A copy of `parts`, which are [`BUFFER_LEN`] bytes at most, in a buffer that comes back by itself once
-/// no slice of it is left. Worth it for large copies only.
+/// A copy of `parts`, at most [`BUFFER_LEN`] bytes, in a buffer that returns to the pool once no
+/// slice of it is left. For copies from [`LARGE`] bytes on.
 pub(crate) fn copy<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Bytes {
     let mut buffer = take();
     parts.into_iter().for_each(|part| buffer.extend_from_slice(part));
@@ -84,17 +84,17 @@ impl Drop for Returned {
 mod tests {
     use super::*;
 
-    // Other tests use the pool at the same time, so these look at their own buffers only.
+    // Other tests use the pool at the same time, so these check their own buffers only.
 
     #[test]
-    fn a_copy_is_what_was_copied_and_can_be_cut() {
+    fn copy_can_be_split() {
         let mut data = copy([&b"abc"[..], b"", b"defg"]);
         let front = data.split_to(2);
         assert_eq!((&front[..], &data[..]), (&b"ab"[..], &b"cdefg"[..]));
     }
 
     #[test]
-    fn no_other_buffers_are_kept_than_wide_ones() {
+    fn buffers_of_another_capacity_are_not_pooled() {
         for (size, kept) in
             [(100, false), (BUFFER_LEN, true), (BUFFER_LEN + 1, false), (2 * BUFFER_LEN, false)]
         {
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_still_holds_is_not_taken_back() {
+    fn shared_buffer_is_not_recycled() {
         let mut buffer = take();
         buffer.extend_from_slice(&b"held".repeat(LARGE));
         let data = buffer.freeze();

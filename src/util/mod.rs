@@ -1,5 +1,7 @@
 //! Helpers without protocol or I/O.
 
 pub(crate) mod buffer_pool;
+#[cfg(all(test, loom))]
+pub(crate) mod loom;
 pub(crate) mod queue;
 pub(crate) mod sync;

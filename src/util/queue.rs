@@ -1,15 +1,18 @@
-//! How much room the queues of a conversation have.
+//! Memory of the queues of a connection: exact first allocation, release when idle.
 //!
-//! Of many conversations most rest. The standard library gives the first entry of a queue the
-//! room of four, and each of a conversation's queues would keep that for ever.
+//! Of many connections most are idle. `VecDeque` allocates at least four entries, and each queue
+//! of an idle connection would keep them for ever.
 
 use std::collections::VecDeque;
+use std::mem;
 
-/// A queue with more room than this has seen more than a greeting.
-const ALONE: usize = 1;
+/// Entries. An empty queue with more capacity than this has been busy before, see [`release`].
+const IDLE_CAPACITY: usize = 1;
+/// Entries. An empty queue with more capacity than this has seen a burst, see [`release_burst`].
+pub(crate) const BURST_CAPACITY: usize = 8;
 
-/// Makes room for `count` more entries: for just as many where there is no room yet, and from then
-/// on as queues grow.
+/// Reserves capacity for `count` more entries: exactly as many in a queue without any, and from
+/// then on as `VecDeque` grows.
 pub(crate) fn reserve<T>(queue: &mut VecDeque<T>, count: usize) {
     if queue.capacity() == 0 {
         queue.reserve_exact(count);
@@ -18,7 +21,7 @@ pub(crate) fn reserve<T>(queue: &mut VecDeque<T>, count: usize) {
     }
 }
 
-/// Appends an entry, which is alone as a rule.
+/// Appends an entry. The first one of a queue gets capacity for itself alone.
 #[inline]
 pub(crate) fn push<T>(queue: &mut VecDeque<T>, entry: T) {
     if queue.len() == queue.capacity() {
@@ -27,14 +30,29 @@ pub(crate) fn push<T>(queue: &mut VecDeque<T>, entry: T) {
     queue.push_back(entry);
 }
 
-/// Whether giving back the room of a queue is worth it: it is empty, and has room for several.
+/// Whether [`release`] would free memory: the queue is empty and has capacity for several entries.
 pub(crate) fn is_reclaimable<T>(queue: &VecDeque<T>) -> bool {
-    queue.is_empty() && queue.capacity() > ALONE
+    queue.is_empty() && queue.capacity() > IDLE_CAPACITY
 }
 
-/// Gives back the room of a queue where that is worth it. The room is for dropping outside locks.
+/// Takes the memory out of an idle queue. Drop the result outside locks.
 pub(crate) fn release<T>(queue: &mut VecDeque<T>) -> Option<VecDeque<T>> {
-    is_reclaimable(queue).then(|| std::mem::take(queue))
+    is_reclaimable(queue).then(|| mem::take(queue))
+}
+
+/// Takes the memory out of an empty queue that a burst has grown. Drop the result outside locks.
+pub(crate) fn release_burst<T>(queue: &mut VecDeque<T>) -> Option<VecDeque<T>> {
+    (queue.is_empty() && queue.capacity() > BURST_CAPACITY).then(|| mem::take(queue))
+}
+
+/// Moves all entries to the end of `to`. With `to` empty the vectors are exchanged, so that two
+/// vectors in turns allocate nothing in the long run.
+pub(crate) fn move_all<T>(from: &mut Vec<T>, to: &mut Vec<T>) {
+    if to.is_empty() {
+        mem::swap(from, to);
+    } else {
+        to.append(from);
+    }
 }
 
 #[cfg(test)]
@@ -42,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_entry_gets_room_for_itself() {
+    fn push_into_an_empty_queue_allocates_one_entry() {
         let mut queue = VecDeque::new();
         push(&mut queue, 1_u64);
         assert_eq!(queue.capacity(), 1);
@@ -51,7 +69,7 @@ mod tests {
         (1..=3).for_each(|entry| push(&mut queue, entry));
         assert!(release(&mut queue).is_none(), "it is in use");
         queue.clear();
-        assert!(release(&mut queue).is_some_and(|room| room.capacity() >= 3));
+        assert!(release(&mut queue).is_some_and(|memory| memory.capacity() >= 3));
         assert_eq!(queue.capacity(), 0);
     }
 }

@@ -1,4 +1,4 @@
-//! The synchronisation primitives that the model checker replaces.
+//! Synchronisation primitives, which loom replaces in models.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::{
@@ -11,8 +11,8 @@ pub(crate) use std::sync::{
     atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
-/// Locks, and goes on with the data of a panicked holder: every critical section in this crate
-/// leaves its data valid at each step, and one panicking task must not take the endpoint with it.
+/// Locks a mutex and ignores poisoning: every critical section in this crate leaves its data valid
+/// at each step, and one panicking task must not end the endpoint.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }

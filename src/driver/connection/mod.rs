@@ -22,9 +22,8 @@ use crate::core::seq::Sn;
 use crate::driver::connection::lifecycle::{Lifecycle, Reported};
 use crate::driver::demux::Key;
 use crate::error::ConnectionError;
-use crate::shared::connection::Shared;
-use crate::shared::notifier::ConnId;
-use crate::stream::KcpStream;
+use crate::shared::conn_id::ConnId;
+use crate::shared::connection::{Handle, Shared};
 use crate::trace::Span;
 use crate::util::sync::{Arc, Ordering};
 
@@ -43,8 +42,8 @@ pub(super) struct InputOutcome {
 struct AddressValidation {
     /// When the connection ends if the peer has not answered a ping (`validation_timeout`).
     deadline: Instant,
-    /// The stream, if it is accepted only after validation (`require_validation`).
-    deferred: Option<KcpStream>,
+    /// The handle, if it is accepted only after validation (`require_validation`).
+    deferred: Option<Handle>,
 }
 
 #[derive(Debug)]
@@ -127,7 +126,7 @@ impl Conn {
     }
 
     pub(super) fn id(&self) -> ConnId {
-        self.shared.id
+        self.shared.id()
     }
 
     pub(super) fn peer(&self) -> SocketAddr {
@@ -204,20 +203,20 @@ impl Conn {
 
     /// Starts address validation (RFC 9000 8.1) of a passive open: the peer is pinged, and until it
     /// answers the amplification limit holds. `allowance`: bytes it is sent in any case.
-    /// `deferred`: the stream, if it is accepted only after validation.
+    /// `deferred`: the handle, if it is accepted only after validation.
     pub(super) fn require_validation(
         &mut self,
         now: Instant,
         allowance: usize,
         deadline: Instant,
-        deferred: Option<KcpStream>,
+        deferred: Option<Handle>,
     ) {
         self.validation = Some(Box::new(AddressValidation { deadline, deferred }));
         self.kcp.require_validation(now, allowance);
     }
 
-    /// Lifts the limits of an unvalidated peer. Returns the stream if its accept was deferred.
-    pub(super) fn finish_validation(&mut self) -> Option<KcpStream> {
+    /// Lifts the limits of an unvalidated peer. Returns the handle if its accept was deferred.
+    pub(super) fn finish_validation(&mut self) -> Option<Handle> {
         self.validation.take()?.deferred
     }
 

@@ -7,13 +7,13 @@ use bytes::Bytes;
 use super::Conn;
 use crate::driver::scratch::Scratch;
 use crate::error::ConnectionError;
-use crate::shared::connection::CHUNK_CHARGE;
+use crate::shared::charge::CHUNK_CHARGE;
 
 impl Conn {
     /// Takes writes from the send queue and delivers received data to the receive queue, as far as
     /// the windows of both permit.
     pub(in super::super) fn exchange_queues(&mut self, now: Instant, scratch: &mut Scratch) {
-        self.shared.begin();
+        self.shared.begin_exchange();
         self.take_writes(now, scratch);
         self.deliver(scratch);
     }
@@ -32,7 +32,7 @@ impl Conn {
                 self.kcp.send(now, item.data);
             }
         }
-        if taken.uncork {
+        if taken.flush {
             self.kcp.flush();
         }
         self.has_unsent_writes = taken.more || self.blocked_message.is_some();
@@ -46,7 +46,7 @@ impl Conn {
             self.kcp.flush_acks();
             self.kcp.shutdown_read();
         }
-        if taken.abort || (taken.detached && self.linger.is_zero()) {
+        if taken.reset || (taken.detached && self.linger.is_zero()) {
             self.end_early(ConnectionError::Aborted);
         }
         // No FIN after an abort, which discards writes: a truncated stream must not end in a FIN.
@@ -65,7 +65,7 @@ impl Conn {
     }
 
     fn deliver_readable(&mut self, scratch: &mut Scratch) {
-        let mut capacity = self.shared.room();
+        let mut capacity = self.shared.recv_available();
         while capacity > 0 {
             let Some(chunk) = self.kcp.recv() else { break };
             capacity = capacity.saturating_sub(chunk.len().max(CHUNK_CHARGE));
@@ -89,7 +89,7 @@ impl Conn {
     fn report_eof(&mut self, scratch: &mut Scratch) {
         if !self.reported.eof && self.kcp.peer_has_closed() {
             self.reported.eof = true;
-            scratch.wakers.extend(self.shared.set_ended());
+            scratch.wakers.extend(self.shared.set_eof());
         }
     }
 

@@ -9,10 +9,12 @@ use tokio::runtime::Builder;
 
 use crate::config::Config;
 use crate::core::tests::link::Rng;
-use crate::driver::{Driver, DriverTask};
+use crate::driver::Driver;
+use crate::driver::task::DriverTask;
 use crate::endpoint::Endpoint;
-use crate::listener::{AcceptQueue, KcpListener};
-use crate::shared::notifier::Mailbox;
+use crate::listener::KcpListener;
+use crate::shared::accept_queue::{AcceptHandle, AcceptQueue};
+use crate::shared::requests::RequestQueue;
 use crate::stream::KcpStream;
 use crate::sys::tests::without_coalescing;
 use crate::sys::{Socket, UdpSocket};
@@ -42,11 +44,11 @@ fn socket() -> UdpSocket {
 }
 
 fn start(socket: UdpSocket, accept: Option<Arc<AcceptQueue>>) -> Endpoint {
-    let mailbox = Mailbox::new();
+    let requests = RequestQueue::new();
     let now = tokio::time::Instant::now().into_std();
     let seed = [if accept.is_some() { 1 } else { 2 }; 32];
-    let driver = Driver::new(socket, config(), mailbox.clone(), accept, seed, now).unwrap();
-    let endpoint = Endpoint::attach(mailbox);
+    let driver = Driver::new(socket, config(), requests.clone(), accept, seed, now).unwrap();
+    let endpoint = Endpoint::attach(requests);
     #[expect(clippy::disallowed_methods, reason = "the task under test")]
     drop(tokio::spawn(DriverTask::new(driver)));
     endpoint
@@ -73,7 +75,7 @@ async fn sink(from: &mut KcpStream, to: &mut KcpStream, data: &[u8]) {
 async fn transfer(client: UdpSocket, server: UdpSocket) {
     let queue = AcceptQueue::new();
     let addr = server.local_addr().unwrap();
-    let listener = KcpListener::new(queue.clone(), start(server, Some(queue)));
+    let listener = KcpListener::new(AcceptHandle::new(queue.clone()), start(server, Some(queue)));
     let endpoint = start(client, None);
     let mut client = endpoint.connect(addr).await.unwrap();
     client.write_all(b"!").await.unwrap();

@@ -17,8 +17,9 @@ use crate::config::Config;
 use crate::core::tests::link::{LinkConfig, Rng};
 use crate::driver::{Driver, Turn};
 use crate::endpoint::Endpoint;
-use crate::listener::{AcceptQueue, KcpListener};
-use crate::shared::notifier::Mailbox;
+use crate::listener::KcpListener;
+use crate::shared::accept_queue::{AcceptHandle, AcceptQueue};
+use crate::shared::requests::RequestQueue;
 use crate::util::sync::{Arc, AtomicBool, Mutex, Ordering, lock};
 
 /// Rounds at one instant beyond which a driver or task spins.
@@ -112,7 +113,7 @@ impl World {
         let addr = addr(host);
         lock(&self.net).inboxes.insert(addr, VecDeque::new());
         let socket = SimSocket { addr, net: self.net.clone() };
-        let mailbox = Mailbox::new();
+        let requests = RequestQueue::new();
         let mut seed = [0; 32];
         // A restarted host has another seed.
         let generation = self.drivers.len() as u64;
@@ -120,9 +121,9 @@ impl World {
         seed.chunks_exact_mut(8).for_each(|part| part.copy_from_slice(&rng.next().to_le_bytes()));
         let now = self.now();
         let driver =
-            Driver::new(socket, config.clone(), mailbox.clone(), accept, seed, now).unwrap();
+            Driver::new(socket, config.clone(), requests.clone(), accept, seed, now).unwrap();
         self.drivers.push(Some(driver));
-        Endpoint::attach(mailbox)
+        Endpoint::attach(requests)
     }
 
     pub(super) fn endpoint(&mut self, host: u8, config: &Config) -> Endpoint {
@@ -132,7 +133,7 @@ impl World {
     pub(super) fn listener(&mut self, host: u8, config: &Config) -> KcpListener {
         let queue = AcceptQueue::new();
         let endpoint = self.driver(host, config, Some(queue.clone()));
-        KcpListener::new(queue, endpoint)
+        KcpListener::new(AcceptHandle::new(queue), endpoint)
     }
 
     pub(super) fn spawn(&mut self, task: impl Future<Output = ()> + 'static) {

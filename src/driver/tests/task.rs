@@ -9,9 +9,10 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 
 use crate::config::Config;
-use crate::driver::{Driver, DriverTask};
+use crate::driver::Driver;
+use crate::driver::task::DriverTask;
 use crate::endpoint::Endpoint;
-use crate::shared::notifier::Mailbox;
+use crate::shared::requests::RequestQueue;
 use crate::stream::KcpStream;
 use crate::sys::{RxBatch, Socket, Transmit};
 use crate::util::sync::{Arc, AtomicUsize, Ordering};
@@ -65,10 +66,10 @@ impl Socket for FailingSocket {
 
 /// A connection with unacknowledged data over such a socket.
 async fn stream(socket: FailingSocket) -> KcpStream {
-    let mailbox = Mailbox::new();
+    let requests = RequestQueue::new();
     let now = tokio::time::Instant::now().into_std();
-    let driver = Driver::new(socket, Config::new(), mailbox.clone(), None, [7; 32], now).unwrap();
-    let endpoint = Endpoint::attach(mailbox);
+    let driver = Driver::new(socket, Config::new(), requests.clone(), None, [7; 32], now).unwrap();
+    let endpoint = Endpoint::attach(requests);
     #[expect(clippy::disallowed_methods, reason = "the task under test")]
     drop(tokio::spawn(DriverTask::new(driver)));
     let stream = endpoint.connect(SocketAddr::from(([127, 0, 0, 1], 2))).await.unwrap();

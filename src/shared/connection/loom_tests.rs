@@ -1,75 +1,39 @@
-//! Every interleaving of a handle with the driver, by the model checker. A wake that gets lost
-//! leaves a thread asleep for ever, which the model reports as a deadlock.
+//! Loom models of a handle against the driver. A lost wake leaves a thread parked for ever, which
+//! loom reports as a deadlock.
 
 use std::io;
 use std::net::Ipv4Addr;
-use std::task::{Poll, Wake};
+use std::task::Poll;
 
 use bytes::Bytes;
-use loom::sync::Notify;
 use loom::thread;
 
 use super::*;
+use crate::util::loom::Sleeper;
 
-/// A thread that waits for its waker.
-pub(crate) struct Sleeper(std::sync::Arc<Flag>);
-
-struct Flag(Notify);
-
-impl Wake for Flag {
-    fn wake(self: std::sync::Arc<Self>) {
-        self.0.notify();
-    }
-}
-
-impl Sleeper {
-    pub(crate) fn new() -> Self {
-        Self(std::sync::Arc::new(Flag(Notify::new())))
-    }
-
-    pub(crate) fn waker(&self) -> Waker {
-        self.0.clone().into()
-    }
-
-    pub(crate) fn sleep(&self) {
-        self.0.0.wait();
-    }
-
-    /// Polls until ready.
-    fn block_on<T>(&self, mut poll: impl FnMut(&Waker) -> Poll<T>) -> T {
-        let waker = self.waker();
-        loop {
-            match poll(&waker) {
-                Poll::Ready(value) => return value,
-                Poll::Pending => self.sleep(),
-            }
-        }
-    }
-}
-
-fn conversation(buffer: usize) -> (Arc<Shared>, Arc<Mailbox>) {
-    let mailbox = Mailbox::new();
+fn connection(buffer: usize) -> (Arc<Shared>, Arc<Notifier>) {
+    let notifier = Notifier::new();
     let mut config = Config::new();
     (config.send_buffer, config.recv_buffer) = (buffer, buffer);
     let id = ConnId { slot: 0, generation: 0 };
     let addr = (Ipv4Addr::LOCALHOST, 1).into();
-    (Shared::new(id, 1, addr, &config, mailbox.clone()), mailbox)
+    (Shared::new(id, 1, addr, &config, notifier.clone()), notifier)
 }
 
-/// Waits as the driver does until the conversation is in the mailbox, and begins to look at it.
-fn called(shared: &Shared, mailbox: &Mailbox) {
-    let (mut ids, mut commands) = (Vec::new(), Vec::new());
+/// Parks as the driver does until the connection has notified, and begins an exchange.
+fn notified(shared: &Shared, notifier: &Notifier) {
+    let (mut ids, mut settings) = (Vec::new(), Vec::new());
     Sleeper::new().block_on(|waker| {
-        if mailbox.drain(&mut ids, &mut commands) {
+        if notifier.drain(&mut ids, &mut settings) {
             Poll::Ready(())
-        } else if mailbox.register(waker) {
+        } else if notifier.register(waker) {
             waker.wake_by_ref();
             Poll::Pending
         } else {
             Poll::Pending
         }
     });
-    shared.begin();
+    shared.begin_exchange();
 }
 
 fn write(shared: &Shared, waker: &Waker) -> Poll<io::Result<usize>> {
@@ -77,22 +41,22 @@ fn write(shared: &Shared, waker: &Waker) -> Poll<io::Result<usize>> {
 }
 
 /// Reads a chunk.
-fn read(shared: &Shared, queue: &mut ReadQueue) -> io::Result<Bytes> {
+fn read(shared: &Shared, queue: &mut ReadBuffer) -> io::Result<Bytes> {
     Sleeper::new().block_on(|waker| {
         if queue.front().is_none() {
             std::task::ready!(shared.poll_refill(queue, Some(waker)))?;
         }
         let chunk = queue.pop().unwrap();
-        shared.settle(queue);
+        shared.report_read(queue);
         Poll::Ready(Ok(chunk))
     })
 }
 
-/// The driver sees every write, and a writer that waits for room gets it.
+/// The driver takes every write, and a writer that waits for capacity gets it.
 #[test]
 fn loom_write_against_take() {
     loom::model(|| {
-        let (shared, mailbox) = conversation(1);
+        let (shared, notifier) = connection(1);
         let writer = {
             let shared = shared.clone();
             thread::spawn(move || {
@@ -104,38 +68,38 @@ fn loom_write_against_take() {
         };
         let mut out = VecDeque::new();
         while out.len() < 2 {
-            called(&shared, &mailbox);
-            let intake = shared.take_writes(10, 1, &mut out);
-            intake.waker.into_iter().for_each(Waker::wake);
+            notified(&shared, &notifier);
+            let taken = shared.take_writes(10, 1, &mut out);
+            taken.waker.into_iter().for_each(Waker::wake);
         }
         writer.join().unwrap();
     });
 }
 
-/// Two writers share the room without exceeding it or losing a byte.
+/// Two writers neither exceed the capacity nor lose a byte.
 #[test]
 fn loom_write_against_write() {
     loom::model(|| {
-        let (shared, _mailbox) = conversation(1);
+        let (shared, _notifier) = connection(1);
         let other = {
             let shared = shared.clone();
             thread::spawn(move || write(&shared, Waker::noop()).is_ready())
         };
         let one = write(&shared, Waker::noop()).is_ready();
-        assert!(one != other.join().unwrap(), "there is room for one of them");
+        assert!(one != other.join().unwrap(), "there is capacity for one of them");
     });
 }
 
-/// A reader that is about to wait gets what is delivered, and a driver that holds something back
-/// learns when there is room.
+/// A reader about to wait gets what is delivered, and a driver that holds something back is
+/// notified when there is capacity.
 #[test]
 fn loom_deliver_against_read() {
     loom::model(|| {
-        let (shared, mailbox) = conversation(1);
+        let (shared, notifier) = connection(1);
         let reader = {
             let shared = shared.clone();
             thread::spawn(move || {
-                let mut queue = ReadQueue::default();
+                let mut queue = ReadBuffer::default();
                 assert_eq!(read(&shared, &mut queue).unwrap(), "a");
                 assert_eq!(read(&shared, &mut queue).unwrap(), "b");
             })
@@ -145,99 +109,99 @@ fn loom_deliver_against_read() {
             shared.deliver(&mut chunks, held_back).into_iter().for_each(Waker::wake);
         };
         deliver(b"a", true);
-        called(&shared, &mailbox);
-        assert_eq!(shared.room(), 1);
+        notified(&shared, &notifier);
+        assert_eq!(shared.recv_available(), 1);
         deliver(b"b", false);
         reader.join().unwrap();
     });
 }
 
-/// The driver finds no room while the reader makes it.
+/// The driver finds a full queue while the reader frees it.
 #[test]
-fn loom_room_against_read() {
+fn loom_available_against_read() {
     loom::model(|| {
-        let (shared, mailbox) = conversation(1);
+        let (shared, notifier) = connection(1);
         shared.deliver(&mut VecDeque::from([Bytes::from_static(b"a")]), false);
         let reader = {
             let shared = shared.clone();
             thread::spawn(move || {
-                let mut queue = ReadQueue::default();
+                let mut queue = ReadBuffer::default();
                 assert_eq!(read(&shared, &mut queue).unwrap(), "a");
             })
         };
-        if shared.room() == 0 {
-            called(&shared, &mailbox);
-            assert_eq!(shared.room(), 1);
+        if shared.recv_available() == 0 {
+            notified(&shared, &notifier);
+            assert_eq!(shared.recv_available(), 1);
         }
         reader.join().unwrap();
     });
 }
 
-/// Whatever a write reported as taken comes before the close, and nothing after it.
+/// A write that succeeded comes before the close, and none after it.
 #[test]
 fn loom_close_against_write() {
     loom::model(|| {
-        let (shared, mailbox) = conversation(100);
+        let (shared, notifier) = connection(100);
         let writer = {
             let shared = shared.clone();
             thread::spawn(move || write(&shared, Waker::noop()).map(|result| result.is_ok()))
         };
         shared.close_write();
         let mut out = VecDeque::new();
-        called(&shared, &mailbox);
-        let intake = shared.take_writes(10, 1, &mut out);
-        assert!(intake.write_closed && !intake.more);
-        let taken = writer.join().unwrap() == Poll::Ready(true);
+        notified(&shared, &notifier);
+        let taken = shared.take_writes(10, 1, &mut out);
+        assert!(taken.write_closed && !taken.more);
+        let written = writer.join().unwrap() == Poll::Ready(true);
         assert!(!shared.take_writes(10, 1, &mut VecDeque::new()).more);
-        assert_eq!(out.len(), usize::from(taken));
+        assert_eq!(out.len(), usize::from(written));
     });
 }
 
-/// A shutdown that is about to wait learns that everything is acknowledged.
+/// A shutdown about to wait is woken when everything is acknowledged.
 #[test]
 fn loom_shutdown_against_drained() {
     loom::model(|| {
-        let (shared, mailbox) = conversation(100);
+        let (shared, notifier) = connection(100);
         let closer = {
             let shared = shared.clone();
             thread::spawn(move || {
                 Sleeper::new().block_on(|waker| shared.poll_shutdown(waker)).unwrap();
             })
         };
-        called(&shared, &mailbox);
+        notified(&shared, &notifier);
         assert!(shared.take_writes(10, 1, &mut VecDeque::new()).write_closed);
         shared.set_drained().into_iter().for_each(Waker::wake);
         closer.join().unwrap();
     });
 }
 
-/// A delivery to handles that are going away leaves nothing behind, and the driver learns that
-/// they are gone.
+/// A delivery to handles that are being dropped leaves nothing behind, and the driver is notified
+/// that they are gone.
 #[test]
 fn loom_drop_against_deliver() {
     loom::model(|| {
-        let (shared, mailbox) = conversation(100);
+        let (shared, notifier) = connection(100);
         let handles = [Handle::new(shared.clone()), Handle::new(shared.clone())];
         let droppers = handles.map(|handle| thread::spawn(move || drop(handle)));
         shared.deliver(&mut VecDeque::from([Bytes::from_static(b"a")]), false);
-        called(&shared, &mailbox);
+        notified(&shared, &notifier);
         assert!(shared.take_writes(10, 1, &mut VecDeque::new()).detached);
         for dropper in droppers {
             dropper.join().unwrap();
         }
-        assert!(lock(&shared.rx).clear().is_empty());
+        assert!(shared.recv.clear().is_empty());
     });
 }
 
-/// The end of a conversation reaches a reader and a writer that are about to wait.
+/// The end of a connection reaches a reader and a writer about to wait.
 #[test]
 fn loom_end_against_waiting() {
     loom::model(|| {
-        let (shared, _mailbox) = conversation(1);
+        let (shared, _notifier) = connection(1);
         assert!(write(&shared, Waker::noop()).is_ready());
         let reader = {
             let shared = shared.clone();
-            thread::spawn(move || read(&shared, &mut ReadQueue::default()).unwrap_err())
+            thread::spawn(move || read(&shared, &mut ReadBuffer::default()).unwrap_err())
         };
         let writer = {
             let shared = shared.clone();

@@ -1,4 +1,4 @@
-//! The queues against a driver that the test plays itself.
+//! Tests of the queues against a scripted driver.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::task::{Poll, Wake};
@@ -7,8 +7,9 @@ use bytes::Bytes;
 use proptest::prelude::*;
 
 use super::*;
-use crate::shared::send_queue::TakenWrites;
-use crate::util::sync::Arc;
+use crate::shared::charge::charge;
+use crate::shared::requests::{Request, RequestQueue};
+use crate::util::queue::BURST_CAPACITY;
 
 /// Counts how often it is woken.
 #[derive(Default)]
@@ -31,44 +32,48 @@ impl Wake for Count {
     }
 }
 
-/// A conversation and the driver's side of it.
+/// A connection and the driver's side of it.
 pub(crate) struct Bench {
     pub(crate) shared: Arc<Shared>,
-    pub(crate) mailbox: Arc<Mailbox>,
-    pub(crate) commands: Vec<Request>,
+    pub(crate) endpoint: Arc<RequestQueue>,
+    pub(crate) settings: Vec<(ConnId, Setting)>,
+    pub(crate) requests: Vec<Request>,
     pub(crate) out: VecDeque<Outgoing>,
 }
 
 impl Bench {
     pub(crate) fn new(mode: Mode, send_buffer: usize, recv_buffer: usize) -> Self {
-        let mailbox = Mailbox::new();
-        mailbox.set_local(([127, 0, 0, 1], 2).into());
+        let endpoint = RequestQueue::new();
+        let notifier = endpoint.notifier().clone();
+        notifier.set_local(([127, 0, 0, 1], 2).into());
         let mut config = Config::new().mode(mode);
         (config.send_buffer, config.recv_buffer) = (send_buffer, recv_buffer);
         let id = ConnId { slot: 3, generation: 1 };
-        let shared = Shared::new(id, 7, ([127, 0, 0, 1], 1).into(), &config, mailbox.clone());
-        Self { shared, mailbox, commands: Vec::new(), out: VecDeque::new() }
+        let shared = Shared::new(id, 7, ([127, 0, 0, 1], 1).into(), &config, notifier);
+        let (settings, requests) = (Vec::new(), Vec::new());
+        Self { shared, endpoint, settings, requests, out: VecDeque::new() }
     }
 
-    /// Whether the driver was asked to look; if so, it begins to.
-    pub(crate) fn called(&mut self) -> bool {
+    /// Whether the driver was notified; if so, it begins an exchange.
+    pub(crate) fn notified(&mut self) -> bool {
         let mut ids = Vec::new();
-        self.mailbox.drain(&mut ids, &mut self.commands);
-        assert!(ids.len() <= 1, "queued once between two looks");
+        self.endpoint.drain(&mut self.requests);
+        self.endpoint.notifier().drain(&mut ids, &mut self.settings);
+        assert!(ids.len() <= 1, "queued once between two exchanges");
         if ids.is_empty() {
             return false;
         }
-        self.shared.begin();
+        self.shared.begin_exchange();
         true
     }
 
-    pub(crate) fn take(&mut self, room: usize) -> TakenWrites {
-        self.shared.take_writes(room, 1, &mut self.out)
+    pub(crate) fn take(&mut self, limit: usize) -> TakenWrites {
+        self.shared.take_writes(limit, 1, &mut self.out)
     }
 
-    /// What was taken so far, as pieces.
-    pub(crate) fn pieces(&mut self) -> Vec<Vec<u8>> {
-        self.out.drain(..).map(|piece| piece.data.to_vec()).collect()
+    /// The chunks that were taken so far.
+    pub(crate) fn chunks(&mut self) -> Vec<Vec<u8>> {
+        self.out.drain(..).map(|chunk| chunk.data.to_vec()).collect()
     }
 
     pub(crate) fn deliver(&self, chunks: &[&[u8]], held_back: bool) -> bool {
@@ -78,13 +83,13 @@ impl Bench {
         reader.inspect(Waker::wake_by_ref).is_some()
     }
 
-    fn write(&self, waker: Option<&Waker>, data: &[u8]) -> Poll<std::io::Result<usize>> {
+    fn write(&self, waker: Option<&Waker>, data: &[u8]) -> Poll<io::Result<usize>> {
         let copy = |count| Bytes::copy_from_slice(&data[..count]);
         self.shared.poll_write_with(waker, data.len(), copy)
     }
 }
 
-fn accepted(poll: Poll<std::io::Result<usize>>) -> Option<usize> {
+fn accepted(poll: Poll<io::Result<usize>>) -> Option<usize> {
     match poll {
         Poll::Ready(Ok(count)) => Some(count),
         Poll::Ready(Err(error)) => panic!("{error}"),
@@ -93,18 +98,18 @@ fn accepted(poll: Poll<std::io::Result<usize>>) -> Option<usize> {
 }
 
 #[test]
-fn writer_is_held_back_and_woken_at_a_quarter() {
+fn writer_blocks_on_a_full_queue_and_is_woken_at_a_quarter_free() {
     let mut bench = Bench::new(Mode::Stream, 1000, 1000);
     let (count, waker) = Count::new();
     assert_eq!(accepted(bench.write(Some(&waker), &[1; 1500])), Some(1000));
     assert_eq!(accepted(bench.write(Some(&waker), &[2; 1])), None);
-    assert!(bench.called());
+    assert!(bench.notified());
     assert_eq!(bench.shared.stats().unsent_bytes, 1000);
 
     assert!(bench.take(249).waker.is_none());
-    let intake = bench.take(1);
-    assert!(intake.more && !intake.write_closed);
-    intake.waker.unwrap().wake();
+    let taken = bench.take(1);
+    assert!(taken.more && !taken.write_closed);
+    taken.waker.unwrap().wake();
     assert_eq!(count.woken(), 1);
     assert!(bench.take(10).waker.is_none(), "woken once per registration");
     assert_eq!(accepted(bench.write(Some(&waker), &[2; 300])), Some(260));
@@ -112,44 +117,44 @@ fn writer_is_held_back_and_woken_at_a_quarter() {
 }
 
 #[test]
-fn byte_stream_is_cut_to_the_room() {
+fn byte_stream_is_cut_to_the_limit() {
     let mut bench = Bench::new(Mode::Stream, 1000, 1000);
     assert_eq!(accepted(bench.write(None, b"abcdef")), Some(6));
     assert_eq!(accepted(bench.write(None, b"gh")), Some(2));
     assert!(bench.take(0).more);
     assert!(bench.take(4).more);
     assert!(!bench.take(100).more);
-    assert_eq!(bench.pieces(), [b"abcd".as_slice(), b"ef", b"gh"]);
+    assert_eq!(bench.chunks(), [b"abcd".as_slice(), b"ef", b"gh"]);
 }
 
 #[test]
-fn messages_are_not_cut() {
+fn message_is_taken_whole_or_not_at_all() {
     let mut bench = Bench::new(Mode::Message, 1000, 1000);
     let send = |data: &[u8]| bench.shared.poll_send_message(None, data);
     for message in [[1; 100].as_slice(), &[2; 50], &[]] {
         assert!(send(message).is_ready());
     }
-    assert!(bench.take(0).more, "no room, no message");
+    assert!(bench.take(0).more, "a limit of zero takes no message");
     assert!(bench.take(10).more, "the first one moves whole");
-    assert_eq!(bench.pieces(), [[1; 100]]);
+    assert_eq!(bench.chunks(), [[1; 100]]);
     assert!(!bench.take(51).more);
-    assert_eq!(bench.pieces(), [[2; 50].as_slice(), &[]]);
+    assert_eq!(bench.chunks(), [[2; 50].as_slice(), &[]]);
 
     let send = |data: &[u8]| bench.shared.poll_send_message(None, data);
     assert!(send(&[3; 100]).is_ready() && send(&[4; 100]).is_ready());
     assert!(bench.take(199).more, "the second one does not fit");
-    assert!(bench.out.iter().all(|piece| piece.message));
-    assert_eq!(bench.pieces(), [[3; 100]]);
+    assert!(bench.out.iter().all(|chunk| chunk.message));
+    assert_eq!(bench.chunks(), [[3; 100]]);
 }
 
 #[test]
-fn message_waits_for_room_and_is_refused_above_the_maximum() {
+fn message_waits_for_capacity_and_is_refused_above_the_maximum() {
     let mut bench = Bench::new(Mode::Message, 1000, 1000);
     let (count, waker) = Count::new();
     bench.shared.max_message.store(2000, Relaxed);
     let send = |data: &[u8]| bench.shared.poll_send_message(Some(&waker), data);
     let Poll::Ready(Err(error)) = send(&[0; 2001]) else { panic!("refused") };
-    assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
+    assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
     assert_eq!(error.to_string(), "a message of 2001 bytes, allowed is at most 2000");
     assert!(send(&[1; 600]).is_ready());
     assert!(send(&[2; 600]).is_pending());
@@ -162,29 +167,29 @@ fn message_waits_for_room_and_is_refused_above_the_maximum() {
 }
 
 #[test]
-fn small_pieces_are_charged() {
+fn small_chunks_are_charged_64_bytes() {
     let bench = Bench::new(Mode::Message, 640, 640);
     let sent = (0..100).take_while(|_| bench.shared.poll_send_message(None, &[]).is_ready());
     assert_eq!(sent.count(), 10, "empty messages do not pile up");
     bench.deliver(&[b"".as_slice(); 10], false);
-    assert_eq!(bench.shared.room(), 0);
+    assert_eq!(bench.shared.recv_available(), 0);
 }
 
 #[test]
-fn flush_is_reported_until_its_bytes_moved() {
+fn flush_is_reported_until_its_bytes_are_taken() {
     let mut bench = Bench::new(Mode::Stream, 1000, 1000);
     bench.shared.flush().unwrap();
-    assert!(!bench.called(), "nothing to push out");
+    assert!(!bench.notified(), "nothing to push out");
     assert_eq!(accepted(bench.write(None, b"abcdef")), Some(6));
-    assert!(bench.called());
-    assert!(!bench.take(2).uncork);
+    assert!(bench.notified());
+    assert!(!bench.take(2).flush);
     bench.shared.flush().unwrap();
-    assert!(bench.called());
-    assert!(bench.take(2).uncork);
-    assert!(bench.take(2).uncork);
-    assert!(!bench.take(2).uncork);
+    assert!(bench.notified());
+    assert!(bench.take(2).flush);
+    assert!(bench.take(2).flush);
+    assert!(!bench.take(2).flush);
     bench.shared.flush().unwrap();
-    assert!(!bench.called());
+    assert!(!bench.notified());
 }
 
 #[test]
@@ -193,13 +198,13 @@ fn shutdown_is_ready_when_drained() {
     let (count, waker) = Count::new();
     assert_eq!(accepted(bench.write(None, b"abc")), Some(3));
     assert!(bench.shared.poll_shutdown(&waker).is_pending());
-    assert!(bench.called());
-    let intake = bench.take(100);
-    assert!(intake.write_closed && !intake.more && !intake.detached && !intake.abort);
+    assert!(bench.notified());
+    let taken = bench.take(100);
+    assert!(taken.write_closed && !taken.more && !taken.detached && !taken.reset);
     assert!(bench.shared.poll_shutdown(&waker).is_pending());
-    assert!(!bench.called(), "closing twice changes nothing");
+    assert!(!bench.notified(), "closing twice changes nothing");
     let Poll::Ready(Err(error)) = bench.write(None, b"d") else { panic!("closed") };
-    assert_eq!(error.kind(), std::io::ErrorKind::BrokenPipe);
+    assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
 
     bench.shared.set_drained().unwrap().wake();
     assert_eq!(count.woken(), 1);
@@ -210,7 +215,7 @@ fn shutdown_is_ready_when_drained() {
 }
 
 #[test]
-fn end_wakes_everyone_and_stays() {
+fn connection_end_wakes_all_waiters_and_the_first_error_stays() {
     let bench = Bench::new(Mode::Stream, 10, 1000);
     let (count, waker) = Count::new();
     let mut queue = ReadBuffer::default();
@@ -224,8 +229,8 @@ fn end_wakes_everyone_and_stays() {
     assert!(bench.shared.end(ConnectionError::Reset).into_iter().flatten().next().is_none());
     assert_eq!(bench.shared.error(), Some(ConnectionError::LingerTimeout));
 
-    let timed_out = |error: std::io::Error| error.kind() == std::io::ErrorKind::TimedOut;
-    let timed = |poll: Poll<std::io::Result<()>>| match poll {
+    let timed_out = |error: io::Error| error.kind() == io::ErrorKind::TimedOut;
+    let timed = |poll: Poll<io::Result<()>>| match poll {
         Poll::Ready(result) => result.is_err_and(timed_out),
         Poll::Pending => false,
     };
@@ -238,38 +243,38 @@ fn end_wakes_everyone_and_stays() {
 }
 
 #[test]
-fn starved_driver_is_called_at_half() {
+fn blocked_driver_is_notified_at_half_free() {
     let mut bench = Bench::new(Mode::Stream, 1000, 800);
     let mut queue = ReadBuffer::default();
     bench.deliver(&[&[1; 500], &[2; 300]], false);
     assert!(bench.shared.poll_refill(&mut queue, None).is_ready());
-    assert_eq!(bench.shared.room(), 0, "moving to the reader's own queue frees nothing");
+    assert_eq!(bench.shared.recv_available(), 0, "a move to the reader's own queue frees nothing");
     queue.consume(390);
     bench.shared.report_read(&mut queue);
-    assert!(!bench.called(), "410 of 800 are left");
+    assert!(!bench.notified(), "410 of 800 are left");
     queue.consume(110);
     bench.shared.report_read(&mut queue);
-    assert!(bench.called());
-    assert_eq!(bench.shared.room(), 500);
+    assert!(bench.notified());
+    assert_eq!(bench.shared.recv_available(), 500);
 
     // A delivery that holds something back asks for the same.
     bench.deliver(&[&[3; 500]], true);
     queue.consume(300);
     bench.shared.report_read(&mut queue);
-    assert!(!bench.called(), "500 of 800 are left");
+    assert!(!bench.notified(), "500 of 800 are left");
     assert!(bench.shared.poll_refill(&mut queue, None).is_ready());
     queue.consume(101);
     bench.shared.report_read(&mut queue);
-    assert!(bench.called());
+    assert!(bench.notified());
 }
 
 #[test]
-fn all_read_between_room_and_delivery() {
+fn held_back_delivery_into_a_drained_queue_notifies_at_once() {
     let mut bench = Bench::new(Mode::Stream, 1000, 800);
     bench.deliver(&[], true);
-    assert!(bench.called(), "no read will come to tell");
+    assert!(bench.notified(), "no read will come to notify");
     bench.deliver(&[b"x"], true);
-    assert!(!bench.called());
+    assert!(!bench.notified());
 }
 
 #[test]
@@ -288,27 +293,27 @@ fn reader_is_woken_once_per_registration() {
 }
 
 #[test]
-fn last_handle_detaches() {
+fn last_handle_dropped_detaches() {
     let mut bench = Bench::new(Mode::Stream, 1000, 800);
     let handle = Handle::new(bench.shared.clone());
     let other = handle.clone();
     assert_eq!(accepted(bench.write(None, b"last words")), Some(10));
     bench.deliver(&[b"never read"], false);
-    assert!(bench.called());
+    assert!(bench.notified());
     drop(handle);
-    assert!(!bench.called() && !bench.shared.is_detached());
+    assert!(!bench.notified() && !bench.shared.is_detached());
     drop(other);
-    assert!(bench.called());
-    let intake = bench.take(100);
-    assert!(intake.detached && !intake.abort);
-    assert_eq!(bench.pieces(), [b"last words"]);
-    assert_eq!(bench.shared.room(), 800);
+    assert!(bench.notified());
+    let taken = bench.take(100);
+    assert!(taken.detached && !taken.reset);
+    assert_eq!(bench.chunks(), [b"last words"]);
+    assert_eq!(bench.shared.recv_available(), 800);
     bench.deliver(&[b"nor this"], false);
-    assert!(lock(&bench.shared.rx).clear().is_empty());
+    assert!(bench.shared.recv.clear().is_empty());
 }
 
 #[test]
-fn storage_of_a_burst_is_released() {
+fn burst_memory_is_released() {
     let mut bench = Bench::new(Mode::Message, 1 << 20, 1 << 20);
     let mut queue = ReadBuffer::default();
     for _ in 0..1000 {
@@ -319,10 +324,10 @@ fn storage_of_a_burst_is_released() {
     assert!(bench.shared.poll_refill(&mut queue, None).is_ready());
     while queue.pop().is_some() {}
     assert!(bench.shared.poll_refill(&mut queue, None).is_pending());
-    let capacity = lock(&bench.shared.tx).clear().capacity()
-        + lock(&bench.shared.rx).clear().capacity()
-        + queue.storage();
-    assert!(capacity <= 3 * KEEP, "{capacity}");
+    let capacity = bench.shared.send.clear().capacity()
+        + bench.shared.recv.clear().capacity()
+        + queue.capacity();
+    assert!(capacity <= 3 * BURST_CAPACITY, "{capacity}");
     assert!(size_of::<Shared>() < 1024, "{}", size_of::<Shared>());
 }
 
@@ -354,16 +359,16 @@ fn sequence(from: usize, count: usize) -> Vec<u8> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Bytes come out in the order they went in, whatever the interleaving, within the limits; and
-    /// a side that was told to wait is called as soon as the other one made way.
+    /// Bytes come out in the order they went in, within the limits, and a side that has to wait is
+    /// notified once the other one has freed capacity.
     #[test]
-    fn any_interleaving_keeps_the_bytes(ops in ops(), send in 1_usize..600, recv in 1_usize..600) {
+    fn bytes_keep_their_order_in_any_interleaving(ops in ops(), send in 1_usize..600, recv in 1_usize..600) {
         let mut bench = Bench::new(Mode::Stream, send, recv);
-        let (mut written, mut taken, mut delivered, mut read) = (0, 0, 0, 0);
+        let (mut written, mut moved, mut delivered, mut read) = (0, 0, 0, 0);
         let mut queue = ReadBuffer::default();
         let (writer, waker) = Count::new();
         let mut writer_waits = None;
-        let mut starved = false;
+        let mut blocked = false;
         for op in ops {
             match op {
                 Op::Write(count) => {
@@ -372,38 +377,38 @@ proptest! {
                         Some(count) => written += count,
                         None => writer_waits = Some(writer.woken()),
                     }
-                    prop_assert!(written - taken <= send);
+                    prop_assert!(written - moved <= send);
                 }
-                Op::Take(room) => {
-                    starved &= !bench.called();
-                    let intake = bench.take(room);
-                    intake.waker.inspect(Waker::wake_by_ref);
-                    let bytes = bench.pieces().concat();
-                    prop_assert!(bytes.len() <= room);
-                    prop_assert_eq!(&bytes, &sequence(taken, bytes.len()));
-                    taken += bytes.len();
-                    prop_assert_eq!(intake.more, taken < written);
-                    if let Some(before) = writer_waits && !intake.more {
+                Op::Take(limit) => {
+                    blocked &= !bench.notified();
+                    let taken = bench.take(limit);
+                    taken.waker.inspect(Waker::wake_by_ref);
+                    let bytes = bench.chunks().concat();
+                    prop_assert!(bytes.len() <= limit);
+                    prop_assert_eq!(&bytes, &sequence(moved, bytes.len()));
+                    moved += bytes.len();
+                    prop_assert_eq!(taken.more, moved < written);
+                    if let Some(before) = writer_waits && !taken.more {
                         prop_assert!(writer.woken() > before);
                         writer_waits = None;
                     }
                 }
                 Op::Deliver(sizes) => {
-                    bench.called();
+                    bench.notified();
                     let mut chunks = VecDeque::new();
-                    let mut room = bench.shared.room();
+                    let mut available = bench.shared.recv_available();
                     let mut held_back = false;
                     for size in sizes {
-                        if room == 0 {
+                        if available == 0 {
                             held_back = true;
                             break;
                         }
-                        room = room.saturating_sub(charge(size));
+                        available = available.saturating_sub(charge(size));
                         chunks.push_back(Bytes::from(sequence(delivered, size)));
                         delivered += size;
                     }
                     bench.shared.deliver(&mut chunks, held_back);
-                    starved = held_back;
+                    blocked = held_back;
                     prop_assert!(delivered - read <= recv + 200);
                 }
                 Op::Read(limit) => {
@@ -420,9 +425,9 @@ proptest! {
                 Op::Refill => {
                     let empty = bench.shared.poll_refill(&mut queue, None).is_pending();
                     prop_assert_eq!(empty, queue.front().is_none());
-                    if empty && starved {
-                        prop_assert!(bench.called(), "the driver waits for an empty queue");
-                        starved = false;
+                    if empty && blocked {
+                        prop_assert!(bench.notified(), "the driver waits for an empty queue");
+                        blocked = false;
                     }
                 }
             }

@@ -1,0 +1,293 @@
+//! [`RequestQueue`]: what an endpoint's handles ask of the driver: connect, listen, rebind, wait
+//! until idle, send a raw datagram.
+//!
+//! Locks are leaves. The driver drains the requests BEFORE the ids of the [`Notifier`] and acts on
+//! the ids first: whatever a task wrote before it asked to wait until idle is then part of that
+//! turn.
+
+use std::collections::VecDeque;
+#[cfg(not(loom))]
+use std::io;
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+#[cfg(not(loom))]
+use tokio::sync::oneshot;
+
+#[cfg(not(loom))]
+use crate::shared::accept_queue::AcceptHandle;
+#[cfg(not(loom))]
+use crate::shared::connection::Handle;
+use crate::shared::notifier::Notifier;
+#[cfg(not(loom))]
+use crate::sys::UdpSocket;
+use crate::util::queue::move_all;
+use crate::util::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering, lock};
+
+/// Raw datagrams that wait for the socket; beyond that the oldest is dropped.
+const MAX_RAW_DATAGRAMS: usize = 256;
+
+/// What an endpoint's handle asks of the driver. A request that is dropped answers its caller with
+/// `EndpointClosed`.
+#[derive(Debug)]
+pub(crate) enum Request {
+    /// Open a connection, with this conversation id or as configured.
+    #[cfg(not(loom))]
+    Connect { peer: SocketAddr, conv: Option<u32>, reply: oneshot::Sender<io::Result<Handle>> },
+    /// Accept connections that peers open.
+    #[cfg(not(loom))]
+    Listen(oneshot::Sender<io::Result<AcceptHandle>>),
+    /// Replace the socket.
+    #[cfg(not(loom))]
+    Rebind(Rebind, oneshot::Sender<io::Result<()>>),
+    /// Reply when every lingering connection has delivered or given up.
+    #[cfg(not(loom))]
+    WaitIdle(oneshot::Sender<()>),
+    /// Stands for any of them in a model: oneshot channels are not modelled.
+    #[cfg(loom)]
+    Model,
+}
+
+/// The socket that [`Request::Rebind`] goes on with.
+#[cfg(not(loom))]
+#[derive(Debug)]
+pub(crate) enum Rebind {
+    /// The first of these addresses that can be bound.
+    Bind(Vec<SocketAddr>),
+    /// This one.
+    Socket(Box<UdpSocket>),
+}
+
+/// Requests and raw datagrams from the handles of an endpoint to its driver.
+#[derive(Debug)]
+pub(crate) struct RequestQueue {
+    notifier: Arc<Notifier>,
+    /// `None` once the driver is gone.
+    requests: Mutex<Option<Vec<Request>>>,
+    /// True from a push until the next drain: saves the driver a lock per turn.
+    pending: AtomicBool,
+    raw: Mutex<RawDatagrams>,
+    /// Endpoint handles and listeners; while there are any the driver goes on.
+    handles: AtomicUsize,
+    /// The socket is one of several with the same address (SO_REUSEPORT).
+    sharded: bool,
+}
+
+/// Datagrams of other protocols, on their way out.
+#[derive(Debug, Default)]
+struct RawDatagrams {
+    waiting: VecDeque<(SocketAddr, Bytes)>,
+    dropped: u64,
+}
+
+/// Handles.
+impl RequestQueue {
+    /// For a socket that is alone on its address.
+    #[cfg(any(test, feature = "_testkit"))]
+    pub(crate) fn new() -> Arc<Self> {
+        Self::with_sharded(false)
+    }
+
+    /// For one of several sockets with the same address if `sharded`.
+    pub(crate) fn with_sharded(sharded: bool) -> Arc<Self> {
+        Arc::new(Self {
+            notifier: Notifier::new(),
+            requests: Mutex::new(Some(Vec::new())),
+            pending: AtomicBool::new(false),
+            raw: Mutex::new(RawDatagrams::default()),
+            handles: AtomicUsize::new(0),
+            sharded,
+        })
+    }
+
+    pub(crate) fn notifier(&self) -> &Arc<Notifier> {
+        &self.notifier
+    }
+
+    /// Queues a request and wakes a parked driver. Without a driver the request is dropped.
+    pub(crate) fn push(&self, request: Request) {
+        let mut requests = lock(&self.requests);
+        let Some(queued) = requests.as_mut() else {
+            drop(requests);
+            drop(request);
+            return;
+        };
+        queued.push(request);
+        self.pending.store(true, Ordering::Relaxed);
+        drop(requests);
+        self.notifier.wake();
+    }
+
+    /// Queues a raw datagram. Returns false if the driver is gone.
+    pub(crate) fn send_raw(&self, peer: SocketAddr, datagram: Bytes) -> bool {
+        let mut raw = lock(&self.raw);
+        let oldest =
+            if raw.waiting.len() < MAX_RAW_DATAGRAMS { None } else { raw.waiting.pop_front() };
+        raw.dropped += u64::from(oldest.is_some());
+        raw.waiting.push_back((peer, datagram));
+        drop(raw);
+        drop(oldest);
+        self.notifier.wake()
+    }
+
+    /// Whether the socket is one of several with the same address.
+    pub(crate) fn is_sharded(&self) -> bool {
+        self.sharded
+    }
+
+    /// One more handle keeps the endpoint alive.
+    pub(crate) fn add_handle(&self) {
+        self.handles.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One handle less; after the last one the driver checks whether it may finish.
+    pub(crate) fn remove_handle(&self) {
+        if self.handles.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.notifier.wake();
+        }
+    }
+}
+
+/// Driver.
+impl RequestQueue {
+    /// Moves the queued requests to the end of `requests`.
+    pub(crate) fn drain(&self, requests: &mut Vec<Request>) {
+        if !self.has_pending() {
+            return;
+        }
+        let mut queued = lock(&self.requests);
+        self.pending.store(false, Ordering::Relaxed);
+        if let Some(queued) = queued.as_mut() {
+            move_all(queued, requests);
+        }
+    }
+
+    /// Whether a request waits. To be asked once more after [`Notifier::register`]: a drain of the
+    /// notifier also clears the wake of a request that came after the requests were drained.
+    pub(crate) fn has_pending(&self) -> bool {
+        self.pending.load(Ordering::Acquire)
+    }
+
+    /// The driver is gone. Returns the requests without a reply, to be dropped.
+    pub(crate) fn close(&self) -> Option<Vec<Request>> {
+        lock(&self.requests).take()
+    }
+
+    /// Handles that keep the endpoint alive.
+    pub(crate) fn handles(&self) -> usize {
+        self.handles.load(Ordering::Acquire)
+    }
+
+    /// The next raw datagram to send.
+    pub(crate) fn next_raw(&self) -> Option<(SocketAddr, Bytes)> {
+        lock(&self.raw).waiting.pop_front()
+    }
+
+    /// Whether a raw datagram waits, and how many were dropped so far.
+    pub(crate) fn raw(&self) -> (bool, u64) {
+        let raw = lock(&self.raw);
+        (!raw.waiting.is_empty(), raw.dropped)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::shared::connection::tests::Count;
+
+    #[test]
+    fn request_wakes_a_parked_driver_and_is_dropped_without_one() {
+        let queue = RequestQueue::new();
+        let (count, waker) = Count::new();
+        let mut requests = Vec::new();
+        assert!(!queue.notifier().register(&waker));
+        let (reply, mut answer) = oneshot::channel();
+        queue.push(Request::WaitIdle(reply));
+        assert!(queue.has_pending());
+        assert_eq!(count.woken(), 1);
+        queue.drain(&mut requests);
+        assert!(!queue.has_pending());
+        let Some(Request::WaitIdle(reply)) = requests.pop() else { panic!("it is the request") };
+        reply.send(()).unwrap();
+        answer.try_recv().unwrap();
+
+        let (reply, mut answer) = oneshot::channel();
+        queue.push(Request::WaitIdle(reply));
+        drop(queue.close());
+        assert_eq!(answer.try_recv(), Err(oneshot::error::TryRecvError::Closed));
+        let (reply, mut answer) = oneshot::channel();
+        queue.push(Request::WaitIdle(reply));
+        assert_eq!(answer.try_recv(), Err(oneshot::error::TryRecvError::Closed));
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use std::task::Poll;
+
+    use loom::thread;
+
+    use super::*;
+    use crate::shared::conn_id::ConnId;
+    use crate::shared::notifier::ConnNotifier;
+    use crate::util::loom::Sleeper;
+
+    /// Takes turns as the driver does until `done`, parked in between.
+    fn drive(queue: &RequestQueue, mut turn: impl FnMut(&[Request], &[ConnId]) -> bool) {
+        Sleeper::new().block_on(|waker| {
+            let (mut requests, mut ids) = (Vec::new(), Vec::new());
+            queue.drain(&mut requests);
+            queue.notifier().drain(&mut ids, &mut Vec::new());
+            if turn(&requests, &ids) {
+                return Poll::Ready(());
+            }
+            if queue.notifier().register(waker) || queue.has_pending() {
+                waker.wake_by_ref();
+            }
+            Poll::Pending
+        });
+    }
+
+    /// Requests that are pushed while the driver drains or registers reach it.
+    #[test]
+    fn loom_request_queue_loses_no_wake() {
+        loom::model(|| {
+            let queue = RequestQueue::with_sharded(false);
+            let pushers = [0, 1].map(|_| {
+                let queue = queue.clone();
+                thread::spawn(move || queue.push(Request::Model))
+            });
+            let mut taken = 0;
+            drive(&queue, |requests, _| {
+                taken += requests.len();
+                taken == 2
+            });
+            for pusher in pushers {
+                pusher.join().unwrap();
+            }
+        });
+    }
+
+    /// A turn that sees a request has seen every id that was pushed before it.
+    #[test]
+    fn loom_request_comes_after_the_writes_before_it() {
+        loom::model(|| {
+            let queue = RequestQueue::with_sharded(false);
+            let writer = {
+                let queue = queue.clone();
+                thread::spawn(move || {
+                    let id = ConnId { slot: 1, generation: 0 };
+                    ConnNotifier::new(queue.notifier().clone(), id).notify();
+                    queue.push(Request::Model);
+                })
+            };
+            let mut written = false;
+            drive(&queue, |requests, ids| {
+                written |= !ids.is_empty();
+                assert!(written || requests.is_empty());
+                !requests.is_empty()
+            });
+            writer.join().unwrap();
+        });
+    }
+}
