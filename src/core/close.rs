@@ -181,7 +181,7 @@ impl CloseState {
     }
 
     /// Whether nothing more can be done for our FIN: it is acknowledged, or cannot be sent.
-    pub(crate) fn is_fin_settled(&self) -> bool {
+    pub(crate) fn is_fin_complete(&self) -> bool {
         matches!(self.send, SendClose::FinAcked { .. })
             || matches!(self.control, ControlSupport::Disabled | ControlSupport::Unsupported)
     }
@@ -443,7 +443,7 @@ mod tests {
 
     #[test]
     fn control_capability_is_learned_from_free_frg_fields_alone() {
-        for (command, frg, is_ping, supported, settled) in [
+        for (command, frg, is_ping, supported, complete) in [
             (Command::Ack, CONTROL_CAPABLE, false, true, false),
             (Command::WindowUpdate, 0, false, false, true),
             (Command::Push, CONTROL_CAPABLE, true, true, false),
@@ -454,7 +454,7 @@ mod tests {
             let mut state = CloseState::new(true);
             state.on_capability(&segment(command, frg), is_ping);
             assert_eq!(state.peer_supports_control(), supported, "{command:?} {frg}");
-            assert_eq!(state.is_fin_settled(), settled, "{command:?} {frg}");
+            assert_eq!(state.is_fin_complete(), complete, "{command:?} {frg}");
         }
         let mut disabled = CloseState::new(false);
         disabled.on_capability(&segment(Command::Ack, CONTROL_CAPABLE), false);
@@ -467,7 +467,7 @@ mod tests {
         state.close();
         assert!(state.needs_capability_ping());
         state.on_capability(&segment(Command::Ack, 0), false);
-        assert!(state.is_fin_settled() && !state.needs_capability_ping());
+        assert!(state.is_fin_complete() && !state.needs_capability_ping());
         assert_eq!(state.poll_fin(Micros(0), (Sn(1), Ts(0)), RTO), None);
         state.on_capability(&segment(Command::Ack, CONTROL_CAPABLE), false);
         state.on_capability(&segment(Command::Ack, 0), false);
@@ -490,7 +490,7 @@ mod tests {
         assert_eq!(gaps, [RTO, 2 * RTO, 4 * RTO, MAX_CONTROL_INTERVAL, MAX_CONTROL_INTERVAL]);
         assert!(!state.on_fin_ack(Sn(7), Ts(5)) && !state.on_fin_ack(Sn(6), Ts(0)));
         assert!(state.on_fin_ack(Sn(7), Ts(2)), "a FIN-ACK of any transmission counts");
-        assert_eq!((state.fin_deadline(), state.is_fin_settled()), (None, true));
+        assert_eq!((state.fin_deadline(), state.is_fin_complete()), (None, true));
         assert!(state.is_own_fin(Sn(7), Ts(4)), "a late reflection is still recognised");
     }
 

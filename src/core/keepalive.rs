@@ -106,7 +106,7 @@ pub(crate) struct Pong {
     pub(crate) rtt: Option<u64>,
 }
 
-/// Liveness of the peer: pings and the timeouts that end a connection. All times in microseconds.
+/// Pings, and the timeouts that end a connection. All times in microseconds.
 #[derive(Debug)]
 pub(crate) struct Keepalive {
     period: Option<u64>,
@@ -163,7 +163,7 @@ impl Keepalive {
         self.last_received = now;
     }
 
-    /// The peer has acknowledged something that only the receiver of our datagrams knows.
+    /// The peer has shown that it receives our datagrams: a valid ACK or pong arrived.
     pub(crate) fn on_validated(&mut self) {
         self.validation = PeerValidation::Validated;
     }

@@ -1,8 +1,8 @@
 //! Opening a connection: initial segments, conversation ids that a listener assigns, restarts.
 //!
 //! KCP has no handshake: the first segment of an unknown conversation id opens a connection. A
-//! peer that lost its state and starts over with the same id looks like that too, so the listener
-//! compares initial segments and asks the old peer with a ping ([`RestartCheck`]).
+//! peer that has lost its state and uses the same id again sends such a segment as well, so initial
+//! segments are compared ([`OpenedBy`]), and the peer is sent a ping ([`RestartCheck`]).
 
 use super::clock::Micros;
 use super::segment::{CONTROL_CAPABLE, Command, HEADER_LEN, Header, Segments};
@@ -88,7 +88,7 @@ impl Establishment {
     /// Our first data leaves, or the peer has answered: no initial segment is needed any more.
     /// Returns whether one was outstanding.
     #[inline]
-    pub(crate) fn end_opening(&mut self) -> bool {
+    pub(crate) fn cancel_initial(&mut self) -> bool {
         let Self::Opening(_) = self else { return false };
         *self = if self.has_started() { Self::Started } else { Self::Idle };
         true
@@ -383,7 +383,7 @@ mod tests {
         assert_eq!(gaps, [1, 2, 4, 8, 16, 25, 25]);
         state.open(now, Ts(6), RTO);
         assert_eq!(state.poll_initial(now), Some(Ts(5)), "open has no effect once started");
-        assert!(state.end_opening() && state.has_started() && !state.end_opening());
+        assert!(state.cancel_initial() && state.has_started() && !state.cancel_initial());
         assert_eq!((state.poll_initial(now), state.deadline()), (None, None));
     }
 
@@ -398,10 +398,10 @@ mod tests {
     }
 
     #[test]
-    fn opening_that_ends_before_anything_left_has_not_started() {
+    fn initial_segment_canceled_before_anything_left_has_not_started() {
         let mut state = Establishment::Idle;
         state.open(Micros(0), Ts(5), RTO);
-        assert!(state.end_opening() && !state.has_started());
+        assert!(state.cancel_initial() && !state.has_started());
         state.on_datagram_sent();
         assert!(state.has_started());
     }

@@ -36,7 +36,7 @@ pub(crate) enum ResetState {
     /// Entered on [`Self::start`] from any other state, always without a timer, also where FIN had
     /// one; left on RST-ACK, RST, [`Self::cancel`] or `until`.
     Sending { until: Micros, timer: Option<RetransmitTimer> },
-    /// The peer knows of our RST. Entered on RST-ACK; left on [`Self::start`] or a valid RST.
+    /// Our RST has arrived. Entered on RST-ACK; left on [`Self::start`] or a valid RST.
     Acked,
     /// The peer has not answered for [`RESET_LIFETIME`]. Entered at `until`; left as `Acked`.
     Expired,

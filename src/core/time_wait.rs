@@ -193,8 +193,8 @@ mod tests {
         for una in [5, 6 + MAX_WINDOW + 1] {
             assert_eq!(reply_to(&state, &[segment(Command::Push, 0, 4, una)]), None, "{una}");
         }
-        let knows_end = TimeWait { reset_on_data: false, ..state };
-        assert_eq!(reply_to(&knows_end, &[push]), None);
+        let peer_ended = TimeWait { reset_on_data: false, ..state };
+        assert_eq!(reply_to(&peer_ended, &[push]), None);
         // A ping advertises the capability by itself.
         let unknown = TimeWait { supports_control: false, ..state };
         let ping = segment(Command::Push, CONTROL_CAPABLE, 1 << 31, 6);

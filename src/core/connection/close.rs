@@ -30,7 +30,7 @@ impl Kcp {
     pub fn is_closed(&self) -> bool {
         self.is_drained()
             && self.close_state.is_closing()
-            && (self.close_state.is_fin_settled() || !self.has_started())
+            && (self.close_state.is_fin_complete() || !self.has_started())
     }
 
     /// Whether the peer has ended its stream (FIN) and everything before that has been read through
@@ -109,9 +109,9 @@ impl Kcp {
     /// What still answers the peer when this connection is gone (RFC 9293 TIME-WAIT). `opened_by`:
     /// the initial segment that opened the connection.
     pub(crate) fn time_wait(&self, opened_by: OpenedBy) -> TimeWait {
-        // Such a peer knows of the end, or has restarted and must not take the RST for its new
-        // connection.
-        let knows_end = matches!(
+        // After these the peer has ended the connection too, or has restarted and must not take a
+        // RST for its new connection.
+        let peer_ended = matches!(
             self.close_reason,
             Some(
                 ConnectionError::PeerRestarted
@@ -124,7 +124,7 @@ impl Kcp {
             rcv_nxt: self.rcv_nxt(),
             snd_una: self.una(),
             supports_control: self.close_state.peer_supports_control(),
-            reset_on_data: !knows_end && !self.peer_has_closed(),
+            reset_on_data: !peer_ended && !self.peer_has_closed(),
         }
     }
 }
@@ -184,7 +184,7 @@ impl Kcp {
     }
 
     /// A RST ends the connection if it names a segment that this side sent within
-    /// [`RESET_LIFETIME`]: only a peer that receives our segments knows number and time stamp. Any
+    /// [`RESET_LIFETIME`]: only a peer that receives our segments has number and time stamp. Any
     /// other RST draws a ping (RFC 5961 3.2, challenge ACK). Returns whether the RST is valid.
     fn on_reset(&mut self, now: Micros, sn: Sn, ts: Ts) -> bool {
         let age = i64::from(self.clock.timestamp(now).since(ts)) * 1_000;

@@ -47,7 +47,7 @@ impl Kcp {
     /// A segment of this connection arrived: the peer has the connection. Whether our datagrams
     /// reach the peer is not known yet.
     pub(super) fn on_initial_answered(&mut self, now: Micros) {
-        if self.establishment.end_opening() {
+        if self.establishment.cancel_initial() {
             self.keepalive.start_validation(now);
         }
     }

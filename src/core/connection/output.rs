@@ -205,7 +205,7 @@ impl Kcp {
         Header { conv, command, frg, wnd, ts, sn, una, len }.emit(out);
         out.extend_from_slice(segment.payload);
         sent.segments += 1;
-        self.establishment.end_opening();
+        self.establishment.cancel_initial();
         if self.send.send_buffer().is_empty() {
             (self.uncorked, self.cork_until) = (false, None);
         }

@@ -55,7 +55,7 @@ impl Kcp {
         self.keepalive.deadline(self.has_started()).map(|at| self.clock.instant(at))
     }
 
-    /// Acts on the deadlines that have passed. Follow with [`Kcp::poll_transmit`].
+    /// Acts on the deadlines that have passed. Call [`Kcp::poll_transmit`] afterwards.
     pub fn handle_timeout(&mut self, now: Instant) {
         let (now, started) = (self.clock.at(now), self.has_started());
         if self.close_reason.is_some() {

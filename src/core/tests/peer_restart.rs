@@ -1,4 +1,4 @@
-//! Liveness in simulation: dead peers, restarts, suspended hosts, outages and replayed datagrams.
+//! Simulations of dead peers, restarts, suspended hosts, outages and replayed datagrams.
 
 use super::link::{CERTAIN, LinkConfig, Rng};
 use super::report::{each_seed, explained};
@@ -58,9 +58,9 @@ fn dead_peer_timeout_fires_60_to_70_s_after_the_last_datagram() {
                 sim.step();
             }
             for side in &sim.sides {
-                let silence = side.ended_at.unwrap() - side.heard_at;
-                assert!((60 * SECOND..=70 * SECOND).contains(&silence), "{silence} us");
-                range = (range.0.min(silence), range.1.max(silence));
+                let elapsed = side.ended_at.unwrap() - side.heard_at;
+                assert!((60 * SECOND..=70 * SECOND).contains(&elapsed), "{elapsed} us");
+                range = (range.0.min(elapsed), range.1.max(elapsed));
                 let idle = side.kcp.close_reason() == Some(ConnectionError::IdleTimeout);
                 assert!(idle || side.kcp.close_reason() == Some(ConnectionError::DeadPeer));
                 assert!(!idle || plan.sides[0].config.idle_timeout.is_some());
@@ -69,7 +69,11 @@ fn dead_peer_timeout_fires_60_to_70_s_after_the_last_datagram() {
         plan.to_string()
     });
     let seconds = |us: u64| us as f64 / SECOND as f64;
-    println!("missed after {:.3} to {:.3} s of silence", seconds(range.0), seconds(range.1));
+    println!(
+        "given up {:.3} to {:.3} s after the last datagram",
+        seconds(range.0),
+        seconds(range.1)
+    );
 }
 
 /// Prints the false positives for worse paths too, where some are expected.
