@@ -1,15 +1,14 @@
-//! Events in the life of conversations, for `tracing`. Nothing that a stranger can cause is above
-//! `debug`. Nothing is logged per datagram.
+//! Events of connections and endpoints for `tracing`. Events that an unvalidated peer can cause are
+//! at most `debug`. Nothing is logged per datagram.
 
 #![cfg_attr(not(feature = "tracing"), expect(unused_variables, reason = "the feature is off"))]
 
 use std::net::SocketAddr;
 
 use crate::error::ConnectionError;
-use crate::sys::Grant;
 
-/// What all events of one conversation are a part of: a span `connection` with the address of its
-/// peer at the beginning and its conversation id.
+/// The span of one connection, parent of its events: `connection`, with the peer's address at the
+/// start and the conversation id.
 #[derive(Debug)]
 pub(crate) struct Span {
     #[cfg(feature = "tracing")]
@@ -17,37 +16,40 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// A conversation opens.
-    pub(crate) fn open(peer: SocketAddr, conv: u32, by_peer: bool) -> Self {
+    /// A connection was opened, by the peer (passive open) or from here.
+    pub(crate) fn open(peer: SocketAddr, conv: u32, passive: bool) -> Self {
         let opened = Self {
             #[cfg(feature = "tracing")]
             span: tracing::debug_span!(parent: None, "connection", %peer, conv),
         };
         opened.enter(|| {
             #[cfg(feature = "tracing")]
-            tracing::debug!(by_peer, "opened");
+            tracing::debug!(passive, "opened");
         });
         opened
     }
 
+    /// The peer answered for the first time.
     pub(crate) fn established(&self) {
         self.enter(|| {
             #[cfg(feature = "tracing")]
-            tracing::debug!("the peer has answered");
+            tracing::debug!("established");
         });
     }
 
-    pub(crate) fn moved(&self, to: SocketAddr) {
+    /// The connection migrated to another address of the peer.
+    pub(crate) fn migrated(&self, to: SocketAddr) {
         self.enter(|| {
             #[cfg(feature = "tracing")]
-            tracing::debug!(%to, "the peer has moved");
+            tracing::debug!(%to, "migrated");
         });
     }
 
-    pub(crate) fn ended(&self, cause: ConnectionError) {
+    /// The connection ended.
+    pub(crate) fn ended(&self, reason: ConnectionError) {
         self.enter(|| {
             #[cfg(feature = "tracing")]
-            tracing::debug!(%cause, "ended");
+            tracing::debug!(%reason, "ended");
         });
     }
 
@@ -57,25 +59,41 @@ impl Span {
     }
 }
 
+/// The socket of an endpoint failed for good.
 pub(crate) fn socket_failed(local: SocketAddr, error: &std::io::Error) {
     #[cfg(feature = "tracing")]
     tracing::debug!(%local, %error, "the socket cannot be used any more");
 }
 
-pub(crate) fn key_is_worn(local: SocketAddr, sealed: u64) {
+/// The endpoint sealed so many packets that its key should be replaced.
+pub(crate) fn key_limit_reached(local: SocketAddr, sealed: u64) {
     #[cfg(feature = "tracing")]
     tracing::warn!(%local, sealed, "the key of this endpoint should be replaced");
 }
 
-/// The system granted smaller buffers than it was asked for.
-pub(crate) fn buffers_are_small(send: Option<Grant>, recv: Option<Grant>) {
+/// Bytes of a kernel socket buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Grant {
+    pub(crate) requested: usize,
+    pub(crate) granted: usize,
+}
+
+impl Grant {
+    /// Whether the system granted less than was requested.
+    pub(crate) fn is_short(self) -> bool {
+        self.granted < self.requested
+    }
+}
+
+/// The system granted smaller socket buffers than were requested.
+pub(crate) fn socket_buffers_limited(send: Option<Grant>, recv: Option<Grant>) {
     #[cfg(feature = "tracing")]
     tracing::info!(
-        recv_asked = recv.map(|recv| recv.asked),
+        recv_requested = recv.map(|recv| recv.requested),
         recv_granted = recv.map(|recv| recv.granted),
-        send_asked = send.map(|send| send.asked),
+        send_requested = send.map(|send| send.requested),
         send_granted = send.map(|send| send.granted),
-        "socket buffers are smaller than asked for, in bytes; on Linux the limits are \
+        "socket buffers are smaller than requested, in bytes; on Linux the limits are \
          net.core.rmem_max and net.core.wmem_max"
     );
 }

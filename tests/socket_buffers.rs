@@ -1,5 +1,5 @@
-//! What becomes known of kernel buffers that are smaller than asked for. Alone in its process,
-//! since the shortfall is logged once per process.
+//! The event about kernel socket buffers that are smaller than requested. A test binary of its own:
+//! the event appears once in a process.
 
 #![cfg(all(target_os = "linux", feature = "tracing"))]
 
@@ -12,11 +12,11 @@ use common::{guarded, one_thread};
 use kcpx::{Config, Endpoint, KcpListener};
 use tracing_subscriber::filter::LevelFilter;
 
-/// More than any machine gives.
+/// Bytes, more than any machine grants.
 const HUGE: usize = 1 << 30;
 const SMALL: usize = 64 * 1024;
 
-/// What is logged.
+/// The text of all events.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -36,7 +36,7 @@ impl Write for Log {
     }
 }
 
-/// The system's limit of both buffers.
+/// The system's limits in bytes, receive and send.
 fn limits() -> [usize; 2] {
     ["rmem_max", "wmem_max"].map(|name| {
         let text = std::fs::read_to_string(format!("/proc/sys/net/core/{name}"));
@@ -60,11 +60,11 @@ fn socket_buffer_shortfall_is_logged_once_with_the_granted_size() {
     one_thread().block_on(guarded(async {
         let local = "127.0.0.1:0";
         let granted = Config::new().socket_buffers(Some(SMALL), Some(SMALL));
-        let unasked = Config::new().socket_buffers(None, None);
-        for config in [granted, unasked] {
+        let default = Config::new().socket_buffers(None, None);
+        for config in [granted, default] {
             Endpoint::bind_with(local, config).await.unwrap();
         }
-        assert_eq!(log.text(), "", "nothing is missing");
+        assert_eq!(log.text(), "", "every request was granted");
 
         let config = Config::new().socket_buffers(Some(HUGE), Some(HUGE));
         let listener = KcpListener::bind_with(local, config.clone().shards(3)).await.unwrap();
@@ -77,8 +77,8 @@ fn socket_buffer_shortfall_is_logged_once_with_the_granted_size() {
     assert_eq!(text.lines().count(), 1, "{text}");
     for part in [
         " INFO ",
-        &format!("recv_asked={HUGE} recv_granted={recv} "),
-        &format!("send_asked={HUGE} send_granted={send}"),
+        &format!("recv_requested={HUGE} recv_granted={recv} "),
+        &format!("send_requested={HUGE} send_granted={send}"),
         "net.core.rmem_max",
     ] {
         assert!(text.contains(part), "{part:?} is not in {text}");

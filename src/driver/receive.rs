@@ -60,7 +60,7 @@ impl<S: Socket> Driver<S> {
                     }
                 },
             }
-            for (from, segment_size, gro_batch) in batch.trains() {
+            for (from, segment_size, gro_batch) in batch.gro_batches() {
                 for datagram in gro_batch.chunks_mut(segment_size.max(1)) {
                     self.on_datagram(now, &from, datagram);
                 }

@@ -15,7 +15,7 @@ impl<S: Socket> Driver<S> {
         self.stats.unvalidated_connections = self.unvalidated.len() as u64;
         let sealed = self.codec.sealed();
         if self.stats.sealed_datagrams < MAX_SEALED_PER_KEY && sealed >= MAX_SEALED_PER_KEY {
-            trace::key_is_worn(self.local(), sealed);
+            trace::key_limit_reached(self.local(), sealed);
         }
         self.stats.sealed_datagrams = sealed;
         self.stats.fec = self.peers.stats();

@@ -1,4 +1,4 @@
-//! The kernel's buffers of a socket: asked for, and what became of it.
+//! Kernel socket buffers (`SO_SNDBUF`, `SO_RCVBUF`): what was requested and what was granted.
 
 use std::io;
 use std::sync::Once;
@@ -6,60 +6,48 @@ use std::sync::Once;
 use socket2::Socket;
 
 use crate::config::SocketConfig;
-use crate::trace;
+use crate::trace::{self, Grant};
 
-/// Smallest kernel buffer in bytes that is still tried when larger ones are refused.
-const MIN_BUFFER: usize = 4 * 1024;
+/// Bytes of the smallest kernel buffer that is requested after larger ones were refused.
+const MIN_BUFFER_LEN: usize = 4 * 1024;
 
-/// What the system reports for each byte that it was asked for and grants: Linux reserves as much
-/// again for its own bookkeeping, and counts that in.
-const REPORTED: usize = if cfg!(any(target_os = "linux", target_os = "android")) { 2 } else { 1 };
+/// Bytes that the system reports for each byte granted: Linux doubles the size for its own
+/// bookkeeping (socket(7), `SO_RCVBUF`).
+const REPORTED_PER_BYTE: usize =
+    if cfg!(any(target_os = "linux", target_os = "android")) { 2 } else { 1 };
 
-/// A kernel buffer in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Grant {
-    pub(crate) asked: usize,
-    pub(crate) granted: usize,
-}
-
-impl Grant {
-    fn is_short(self) -> bool {
-        self.granted < self.asked
-    }
-}
-
-/// Asks for the buffers that the configuration names. The first time in this process that less is
-/// granted that is told: whoever runs the machine can change it, for all sockets at once.
+/// Requests the buffer sizes of the configuration. The first time in a process that the system
+/// grants less, an event reports it: the limit is one of the machine, for all sockets.
 pub(super) fn set(socket: &Socket, config: &SocketConfig) {
-    static TOLD: Once = Once::new();
-    let send = config.send_buffer_size.map(|asked| {
+    static REPORTED: Once = Once::new();
+    let send = config.send_buffer_size.map(|requested| {
         let set = |bytes| socket.set_send_buffer_size(bytes);
-        grant(asked, set, || socket.send_buffer_size())
+        grant(requested, set, || socket.send_buffer_size())
     });
-    let recv = config.recv_buffer_size.map(|asked| {
+    let recv = config.recv_buffer_size.map(|requested| {
         let set = |bytes| socket.set_recv_buffer_size(bytes);
-        grant(asked, set, || socket.recv_buffer_size())
+        grant(requested, set, || socket.recv_buffer_size())
     });
     if [send, recv].into_iter().flatten().any(Grant::is_short) {
-        TOLD.call_once(|| trace::buffers_are_small(send, recv));
+        REPORTED.call_once(|| trace::socket_buffers_limited(send, recv));
     }
 }
 
 fn grant(
-    asked: usize,
+    requested: usize,
     set: impl Fn(usize) -> io::Result<()>,
     get: impl Fn() -> io::Result<usize>,
 ) -> Grant {
-    largest_accepted(asked, set);
-    // A system that does not say is believed to have done as it was told.
-    let granted = get().map_or(asked, |reported| reported / REPORTED);
-    Grant { asked, granted }
+    set_largest_accepted(requested, set);
+    // A system without the report counts as having granted everything.
+    let granted = get().map_or(requested, |reported| reported / REPORTED_PER_BYTE);
+    Grant { requested, granted }
 }
 
-/// Some systems take a buffer size as a wish and cap it, others refuse what is above their
-/// maximum: those are asked for half of it until they agree. No answer leaves the default.
-fn largest_accepted(mut bytes: usize, set: impl Fn(usize) -> io::Result<()>) {
-    while set(bytes).is_err() && bytes / 2 >= MIN_BUFFER {
+/// Sets a buffer size, halved until the system accepts it. Linux caps the size by itself; others
+/// refuse what is above their maximum. When all is refused the system's default stays.
+fn set_largest_accepted(mut bytes: usize, set: impl Fn(usize) -> io::Result<()>) {
+    while set(bytes).is_err() && bytes / 2 >= MIN_BUFFER_LEN {
         bytes /= 2;
     }
 }
@@ -72,32 +60,32 @@ mod tests {
     use crate::sys::bind::bind;
 
     #[test]
-    fn buffer_sizes_above_the_maximum_are_halved_until_they_fit() {
-        let asked = RefCell::new(Vec::new());
-        largest_accepted(1 << 20, |bytes| {
-            asked.borrow_mut().push(bytes);
+    fn buffer_size_above_the_maximum_is_halved_until_accepted() {
+        let requests = RefCell::new(Vec::new());
+        set_largest_accepted(1 << 20, |bytes| {
+            requests.borrow_mut().push(bytes);
             if bytes > 300_000 { Err(io::ErrorKind::OutOfMemory.into()) } else { Ok(()) }
         });
-        assert_eq!(asked.into_inner(), [1 << 20, 1 << 19, 1 << 18]);
-        largest_accepted(1 << 30, |_| Err(io::ErrorKind::OutOfMemory.into()));
+        assert_eq!(requests.into_inner(), [1 << 20, 1 << 19, 1 << 18]);
+        set_largest_accepted(1 << 30, |_| Err(io::ErrorKind::OutOfMemory.into()));
     }
 
     #[test]
-    fn what_is_granted_is_what_the_system_says() {
+    fn granted_buffer_size_is_the_systems_report() {
         let size = Cell::new(0);
         let capped = |bytes: usize| {
-            size.set(bytes.min(212_992) * REPORTED);
+            size.set(bytes.min(212_992) * REPORTED_PER_BYTE);
             Ok(())
         };
         let short = grant(4 << 20, capped, || Ok(size.get()));
-        assert_eq!(short, Grant { asked: 4 << 20, granted: 212_992 });
+        assert_eq!(short, Grant { requested: 4 << 20, granted: 212_992 });
         assert!(short.is_short());
         assert!(!grant(212_992, capped, || Ok(size.get())).is_short());
         assert!(!grant(1 << 20, capped, || Err(io::ErrorKind::Unsupported.into())).is_short());
     }
 
     #[test]
-    fn sizes_that_the_system_cannot_give_are_no_error() {
+    fn buffer_size_that_is_not_granted_is_no_error() {
         let config = SocketConfig {
             send_buffer_size: Some(1 << 30),
             recv_buffer_size: Some(1),
@@ -109,10 +97,10 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn small_sizes_are_granted_in_full() {
+    fn small_buffer_size_is_granted_in_full() {
         let socket = Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None).unwrap();
         let set = |bytes| socket.set_recv_buffer_size(bytes);
         let grant = grant(64 * 1024, set, || socket.recv_buffer_size());
-        assert_eq!(grant, Grant { asked: 64 * 1024, granted: 64 * 1024 });
+        assert_eq!(grant, Grant { requested: 64 * 1024, granted: 64 * 1024 });
     }
 }

@@ -1,8 +1,8 @@
-//! Sending with the class of service that the socket has.
+//! Sending with the socket's own traffic class (DSCP: `IP_TOS`, `IPV6_TCLASS`).
 //!
-//! The UDP library states a class with each datagram, for the ECN bits in it, and what a datagram
-//! states goes before what its socket was given. So a socket with a class of its own sends without
-//! it; only segmentation is asked for here as well, where the system has it.
+//! quinn-udp states a class with each datagram, for the ECN bits in it, and a control message
+//! overrides the socket's option. So a socket with a class of its own sends here, without that
+//! control message; GSO is requested here as well, where the system has it.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use socket2::SockRef;
 use tokio::net::UdpSocket;
 
-/// Whether the socket has another class than the system's default.
+/// Whether the socket has another DSCP than the system's default of 0.
 pub(super) fn has_traffic_class(socket: &std::net::UdpSocket) -> bool {
     let socket = SockRef::from(socket);
     let v6 = {
@@ -33,14 +33,14 @@ pub(super) fn has_traffic_class(socket: &std::net::UdpSocket) -> bool {
             io::Result::Ok(0)
         }
     };
-    // A socket of one version does not have the other's option. The low bits are not the class.
+    // A socket of one IP version does not have the option of the other. The low two bits are ECN.
     [socket.tos_v4(), v6].into_iter().flatten().any(|class| class >> 2 != 0)
 }
 
-/// Whether trains can be sent in this way.
-pub(super) const TRAINS: bool = cfg!(any(target_os = "linux", target_os = "android"));
+/// Whether [`send`] takes GSO batches.
+pub(super) const HAS_GSO: bool = cfg!(any(target_os = "linux", target_os = "android"));
 
-/// One system call for datagrams of `size` bytes, one of them without [`TRAINS`].
+/// Sends datagrams of `size` bytes with one system call; one datagram without [`HAS_GSO`].
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(super) fn send(
     socket: &UdpSocket,
@@ -57,7 +57,7 @@ pub(super) fn send(
     let socket = SockRef::from(socket);
     if contents.len() > size {
         let size = u16::try_from(size).map_err(|_| io::ErrorKind::InvalidInput)?;
-        let control = segmentation(size);
+        let control = gso_control_message(size);
         socket.sendmsg(&message.with_control(&control), 0)?;
     } else {
         socket.sendmsg(&message, 0)?;
@@ -65,7 +65,7 @@ pub(super) fn send(
     Ok(())
 }
 
-/// One system call for one datagram.
+/// Sends one datagram with one system call.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 pub(super) fn send(
     socket: &UdpSocket,
@@ -76,14 +76,14 @@ pub(super) fn send(
     SockRef::from(socket).send_to(contents, &dst.into()).map(drop)
 }
 
-/// Bytes of a word, to whose multiple the kernel pads control messages.
+/// Bytes to whose multiple the kernel pads control messages (`CMSG_ALIGN`).
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const WORD: usize = size_of::<usize>();
 
-/// The control message that has the kernel cut what is sent into datagrams of `size` bytes: its
-/// length as a word, level and type as integers, the size, padding.
+/// The control message `UDP_SEGMENT`, which has the kernel cut `contents` into datagrams of `size`
+/// bytes: length as a word, level and type as integers, size, padding.
 #[cfg(any(target_os = "linux", target_os = "android"))]
-fn segmentation(size: u16) -> [u8; 2 * WORD + 8] {
+fn gso_control_message(size: u16) -> [u8; 2 * WORD + 8] {
     let len = (WORD + 8 + 2).to_ne_bytes();
     let (level, kind) = (libc::SOL_UDP.to_ne_bytes(), libc::UDP_SEGMENT.to_ne_bytes());
     let fields = len.into_iter().chain(level).chain(kind).chain(size.to_ne_bytes());

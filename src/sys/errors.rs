@@ -1,21 +1,20 @@
-//! Which socket errors are weather and which are the end.
+//! Classification of socket errors: transient ones count as loss, fatal ones end the endpoint.
 //!
-//! UDP reports what went wrong with earlier datagrams, with other peers, or for the moment. None
-//! of that ends a socket: it counts as loss, which the protocol repairs. Only a descriptor that is
-//! not a usable socket any more does.
+//! UDP reports errors of earlier datagrams, of other peers (ICMP), or of the moment. They count as
+//! loss, which retransmission repairs. Only a descriptor that is not a usable socket is fatal.
 
 use std::io::{self, ErrorKind};
 
 use crate::stats::SocketErrors;
 
-/// Errors of a system that has no memory for a datagram.
+/// Error codes: the system has no memory for a datagram.
 #[cfg(unix)]
 const NO_BUFFERS: &[i32] = &[libc::ENOBUFS, libc::ENOMEM];
 /// `WSAENOBUFS`.
 #[cfg(windows)]
 const NO_BUFFERS: &[i32] = &[10_055];
 
-/// Errors of a descriptor that is no socket, or none any more.
+/// Error codes: the descriptor is not a socket, or closed.
 #[cfg(unix)]
 const UNUSABLE: &[i32] = &[libc::EBADF, libc::ENOTSOCK];
 /// `ERROR_INVALID_HANDLE`, `WSAEBADF`, `WSAENOTSOCK`, `WSANOTINITIALISED`.
@@ -25,13 +24,13 @@ const UNUSABLE: &[i32] = &[6, 10_009, 10_038, 10_093];
 /// What a failed send means for the datagram and for the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SendFault {
-    /// There is no room now; the datagram waits.
+    /// The send buffer is full; the datagram waits.
     Blocked,
     /// Try again at once.
     Interrupted,
     /// The datagram is lost, as if the network had lost it.
     Lost,
-    /// The datagram is lost, and so would be every one of its size to that peer.
+    /// The datagram is lost for its size (`EMSGSIZE`), as any of that size to that peer.
     TooLarge,
     /// The socket cannot be used any more.
     Fatal,
@@ -40,17 +39,17 @@ pub(crate) enum SendFault {
 /// What a failed receive means for the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RecvFault {
-    /// Nothing is there.
+    /// No datagram waits.
     Empty,
     /// Try again at once.
     Interrupted,
-    /// The error is about something else: an earlier datagram of ours, or one that is gone.
+    /// The error concerns an earlier datagram sent, or a received one that is lost.
     Ignore,
     /// The socket cannot be used any more.
     Fatal,
 }
 
-/// Judges the error of a send. What is not known is loss.
+/// Classifies the error of a send. Unknown errors are loss.
 pub(crate) fn classify_send(error: &io::Error) -> SendFault {
     match error.kind() {
         ErrorKind::WouldBlock => SendFault::Blocked,
@@ -61,7 +60,7 @@ pub(crate) fn classify_send(error: &io::Error) -> SendFault {
     }
 }
 
-/// Judges the error of a receive. What is not known is ignored.
+/// Classifies the error of a receive. Unknown errors are ignored.
 pub(crate) fn classify_recv(error: &io::Error) -> RecvFault {
     match error.kind() {
         ErrorKind::WouldBlock => RecvFault::Empty,
@@ -71,8 +70,8 @@ pub(crate) fn classify_recv(error: &io::Error) -> RecvFault {
     }
 }
 
-/// Whether segmentation itself may be what a system refused about a train: drivers and routes
-/// that cannot do it say so only when it is tried.
+/// Whether GSO itself may be the reason of a send error: network drivers without it fail when it is
+/// used (`EIO`, `EINVAL`).
 pub(super) fn may_be_offload(error: &io::Error) -> bool {
     #[cfg(unix)]
     if error.raw_os_error() == Some(libc::EIO) {
@@ -81,7 +80,7 @@ pub(super) fn may_be_offload(error: &io::Error) -> bool {
     error.kind() == ErrorKind::InvalidInput
 }
 
-/// Counts an error that was ridden out under what it says.
+/// Counts a transient error in its class.
 pub(crate) fn count(errors: &mut SocketErrors, error: &io::Error) {
     let counter = match error.kind() {
         _ if quinn_udp::is_msg_size_err(error) => &mut errors.too_large,

@@ -1,17 +1,18 @@
-//! Whether routers may cut a socket's datagrams into fragments.
+//! IP fragmentation of a socket's datagrams (`IP_MTU_DISCOVER`, `IPV6_MTU`).
 //!
-//! Linux sets Don't Fragment on whatever fits what it knows of the path, and cuts up itself what
-//! does not. Where a router's word about a narrower path is filtered, it knows nothing, and what is
-//! too large disappears. The other systems leave the bit off unless asked, so there is nothing to
-//! do.
+//! Linux sets Don't Fragment on datagrams within the path MTU that it knows, and fragments larger
+//! ones itself. Where ICMP messages about a smaller path MTU are filtered, Linux does not learn of
+//! it and datagrams above it vanish (a PMTU black hole, RFC 2923). Other systems leave Don't
+//! Fragment off unless asked, so nothing is done there.
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
-pub(super) use crate::sys::ip_fragmentation::linux::allow;
+pub(super) use self::linux::allow;
 
-/// Largest IPv6 datagram that every path carries whole, as UDP payload in bytes.
-pub(super) const WHOLE_V6: usize = 1_280 - 40 - 8;
+/// Bytes of the largest UDP payload that every IPv6 path carries without fragments: the least MTU
+/// of IPv6 (RFC 8200 section 5) less IP and UDP headers.
+pub(super) const MAX_UNFRAGMENTED_V6: usize = 1_280 - 40 - 8;
 
-/// Nothing to do; the socket keeps sending trains.
+/// Does nothing on this system. Returns whether IPv6 datagrams are fragmented by the sender.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 pub(super) fn allow(_: &tokio::net::UdpSocket, _: bool) -> bool {
     false
@@ -22,17 +23,17 @@ mod linux {
     use std::net::UdpSocket;
     use std::os::fd::AsFd;
 
-    use crate::sys::bind::option::{get, set};
+    use crate::sys::options::{get, set};
 
-    /// The least MTU of IPv6, where only the sender fragments.
-    const LEAST_V6: libc::c_int = 1_280;
+    /// The least MTU of IPv6 in bytes. Only the sender fragments there.
+    const MIN_MTU_V6: libc::c_int = 1_280;
 
-    /// Lets datagrams of a socket be fragmented on their way, or leaves that to the system again.
-    /// Returns whether IPv6 datagrams above [`WHOLE_V6`](crate::sys::ip_fragmentation::WHOLE_V6) are fragmented now.
+    /// Allows IP fragmentation of a socket's datagrams, or restores the system's default.
+    /// Returns whether IPv6 datagrams above `MAX_UNFRAGMENTED_V6` are fragmented from now on.
     ///
-    /// A choice of the application's own stays.
+    /// An option that the application set itself stays.
     pub(in super::super) fn allow(socket: &tokio::net::UdpSocket, allow: bool) -> bool {
-        // The options belong to the socket, whichever descriptor they are set through.
+        // Options belong to the socket, not to the descriptor they are set through.
         let Ok(socket) = socket.as_fd().try_clone_to_owned().map(UdpSocket::from) else {
             return false;
         };
@@ -42,10 +43,11 @@ mod linux {
 
     fn allow_v4(socket: &UdpSocket, allow: bool) {
         let (level, name) = (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER);
-        let (usual, off) = (libc::IP_PMTUDISC_WANT, libc::IP_PMTUDISC_DONT);
-        let (from, to) = if allow { (usual, off) } else { (off, usual) };
+        let (default, off) = (libc::IP_PMTUDISC_WANT, libc::IP_PMTUDISC_DONT);
+        let (from, to) = if allow { (default, off) } else { (off, default) };
         if get(socket, level, name).is_ok_and(|mode| mode == from) {
-            // Without it the segments wait until the path is whole, or the conversation ends.
+            // On failure oversized segments stay in flight until the path carries them, or the
+            // connection times out.
             drop(set(socket, level, name, to));
         }
     }
@@ -53,9 +55,9 @@ mod linux {
     fn allow_v6(socket: &UdpSocket, allow: bool) -> bool {
         let level = libc::IPPROTO_IPV6;
         let is = |name, value| get(socket, level, name).is_ok_and(|mode| mode == value);
-        let usual = is(libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_WANT);
-        let usual = usual && is(libc::IPV6_DONTFRAG, 0);
-        let size = if allow { LEAST_V6 } else { 0 };
-        usual && set(socket, level, libc::IPV6_MTU, size).is_ok() && allow
+        let default = is(libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_WANT);
+        let default = default && is(libc::IPV6_DONTFRAG, 0);
+        let size = if allow { MIN_MTU_V6 } else { 0 };
+        default && set(socket, level, libc::IPV6_MTU, size).is_ok() && allow
     }
 }

@@ -1,14 +1,16 @@
-//! The real socket on the loopback interface.
+//! The UDP socket on the loopback interface.
 
 #[cfg(target_os = "linux")]
-mod fragments;
+mod dscp;
 #[cfg(target_os = "linux")]
-mod marked;
+mod ip_fragmentation;
 
 use std::future::poll_fn;
 use std::io::{self, ErrorKind};
-use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::net::{Ipv6Addr, SocketAddr};
+use std::task::Poll;
 
+use super::recv_batch::{BUFFERS, MAX_GSO_BYTES};
 use super::*;
 use crate::config::SocketConfig;
 
@@ -17,29 +19,29 @@ const V6: &str = "[::1]:0";
 const ANY_V6: &str = "[::]:0";
 
 async fn bound(addr: &str) -> UdpSocket {
-    // Nothing may be lost for want of room, also where a datagram is charged as two kilobytes.
+    // No datagram may be lost to a full buffer, also where one is charged as two kilobytes.
     let config = SocketConfig { recv_buffer_size: Some(1 << 20), ..SocketConfig::default() };
     writable(UdpSocket::bind(addr.parse().unwrap(), &config).unwrap()).await
 }
 
-/// The runtime takes a socket for blocked until it has heard of it for the first time.
+/// Waits until the runtime reports the socket writable: a new one counts as blocked.
 async fn writable(socket: UdpSocket) -> UdpSocket {
     poll_fn(|cx| socket.poll_send_ready(cx)).await.unwrap();
     socket
 }
 
-/// A socket to which the system hands each datagram by itself.
+/// A socket without GRO: each datagram is received by itself.
 #[cfg(target_os = "linux")]
-pub(crate) fn without_coalescing() -> UdpSocket {
+pub(crate) fn without_gro() -> UdpSocket {
     let config = SocketConfig { recv_buffer_size: Some(1 << 20), ..SocketConfig::default() };
     let socket = bind::bind(V4.parse().unwrap(), &config).unwrap();
-    let twin = socket.try_clone().unwrap();
+    let clone = socket.try_clone().unwrap();
     let socket = UdpSocket::from_std(socket).unwrap();
-    bind::option::set(&twin, libc::SOL_UDP, libc::UDP_GRO, 0).unwrap();
+    options::set(&clone, libc::SOL_UDP, libc::UDP_GRO, 0).unwrap();
     socket
 }
 
-/// A socket whose address refuses whatever comes from others, and is taken by nobody else.
+/// A connected socket: the system answers datagrams of others with ICMP port unreachable.
 fn refusing() -> std::net::UdpSocket {
     let socket = std::net::UdpSocket::bind(V4).unwrap();
     socket.connect("127.0.0.1:9").unwrap();
@@ -50,17 +52,17 @@ fn addr_of(socket: &UdpSocket) -> SocketAddr {
     socket.local_addr().unwrap()
 }
 
-/// Machines without IPv6 exist; what concerns it is not tested there.
+/// Whether the machine has IPv6; its tests are skipped on those without.
 fn has_v6() -> bool {
     std::net::UdpSocket::bind(V6).is_ok()
 }
 
-/// `count` datagrams of `size` bytes, the last of `tail`; each byte tells its place.
-fn train(count: usize, size: usize, tail: usize) -> Vec<u8> {
+/// A GSO batch of `count` datagrams of `size` bytes, the last of `tail`, filled with a pattern.
+fn gso_batch(count: usize, size: usize, tail: usize) -> Vec<u8> {
     (0..(count - 1) * size + tail).map(|at| u8::try_from((at / 7 + at) % 251).unwrap()).collect()
 }
 
-/// Sends all of it, waiting where the socket would block.
+/// Sends all of `contents`, waiting where the socket would block.
 async fn send_all(socket: &mut UdpSocket, dst: SocketAddr, segment_size: usize, contents: &[u8]) {
     let mut sent = 0;
     while sent < contents.len() {
@@ -78,10 +80,10 @@ async fn send_all(socket: &mut UdpSocket, dst: SocketAddr, segment_size: usize, 
     }
 }
 
-/// The next datagrams until there are `count`, and the trains they came in.
+/// Receives `count` datagrams. Returns them and the number of GRO batches.
 async fn receive(socket: &mut UdpSocket, count: usize) -> (Vec<(SocketAddr, Vec<u8>)>, usize) {
     let mut batch = RxBatch::new();
-    let (mut datagrams, mut trains) = (Vec::new(), 0);
+    let (mut datagrams, mut batches) = (Vec::new(), 0);
     while datagrams.len() < count {
         batch.clear();
         match socket.recv(&mut batch) {
@@ -92,19 +94,21 @@ async fn receive(socket: &mut UdpSocket, count: usize) -> (Vec<(SocketAddr, Vec<
             }
             Err(error) => panic!("{error}"),
         }
-        for (from, stride, contents) in batch.trains() {
-            trains += 1;
-            datagrams.extend(contents.chunks_mut(stride).map(|datagram| (from, datagram.to_vec())));
+        for (from, segment_size, contents) in batch.gro_batches() {
+            batches += 1;
+            datagrams.extend(
+                contents.chunks_mut(segment_size).map(|datagram| (from, datagram.to_vec())),
+            );
         }
     }
-    (datagrams, trains)
+    (datagrams, batches)
 }
 
-/// Sends trains of many shapes from `a` to `b` and compares what arrives.
+/// Sends GSO batches of many shapes from `a` to `b` and compares the datagrams received.
 async fn exchange(mut a: UdpSocket, mut b: UdpSocket, from: SocketAddr, to: SocketAddr) {
     for count in 1..=44 {
         for (size, tail) in [(1_400, 1_400), (1_400, 1), (100, 77)] {
-            let sent = train(count, size, tail);
+            let sent = gso_batch(count, size, tail);
             send_all(&mut a, to, size, &sent).await;
             let (datagrams, _) = receive(&mut b, count).await;
             assert_eq!(datagrams.len(), count);
@@ -119,22 +123,22 @@ async fn exchange(mut a: UdpSocket, mut b: UdpSocket, from: SocketAddr, to: Sock
 }
 
 #[tokio::test]
-async fn trains_over_v4() {
+async fn gso_batches_arrive_over_ipv4() {
     let (a, b) = (bound(V4).await, bound(V4).await);
     let (from, to) = (addr_of(&a), addr_of(&b));
     exchange(a, b, from, to).await;
 }
 
 #[tokio::test]
-async fn trains_over_v4_without_segmentation() {
-    let (a, b) = (bound(V4).await.without_trains(), bound(V4).await);
+async fn datagrams_arrive_without_gso() {
+    let (a, b) = (bound(V4).await.without_gso(), bound(V4).await);
     assert_eq!(a.max_gso_segments(), 1);
     let (from, to) = (addr_of(&a), addr_of(&b));
     exchange(a, b, from, to).await;
 }
 
 #[tokio::test]
-async fn trains_over_v6() {
+async fn gso_batches_arrive_over_ipv6() {
     if !has_v6() {
         return;
     }
@@ -144,7 +148,7 @@ async fn trains_over_v6() {
 }
 
 #[tokio::test]
-async fn dual_stack_speaks_plain_v4_addresses() {
+async fn dual_stack_socket_reports_ipv4_peers_as_ipv4() {
     if !has_v6() {
         return;
     }
@@ -160,7 +164,7 @@ async fn dual_stack_speaks_plain_v4_addresses() {
 }
 
 #[tokio::test]
-async fn v4_sockets_take_mapped_destinations() {
+async fn ipv4_socket_sends_to_ipv4_mapped_address() {
     let (mut a, mut b) = (bound(V4).await, bound(V4).await);
     let to = addr_of(&b);
     let mapped = SocketAddr::new(Ipv6Addr::from(0xffff_7f00_0001_u128).into(), to.port());
@@ -169,7 +173,7 @@ async fn v4_sockets_take_mapped_destinations() {
 }
 
 #[tokio::test]
-async fn only_v6_refuses_v4() {
+async fn only_v6_socket_counts_ipv4_send_as_lost() {
     if !has_v6() {
         return;
     }
@@ -181,39 +185,39 @@ async fn only_v6_refuses_v4() {
     assert_eq!(classify_send(&error), SendFault::Lost, "{error}");
 }
 
-/// Loopback hands a train over in one piece on Linux.
+/// The loopback of Linux delivers a GSO batch as one GRO batch.
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn a_train_arrives_as_one() {
+async fn gso_batch_arrives_as_one_gro_batch() {
     let (mut a, mut b) = (bound(V4).await, bound(V4).await);
     if a.max_gso_segments() == 1 {
         return;
     }
     assert_eq!(a.max_gso_segments(), 64);
     let to = addr_of(&b);
-    send_all(&mut a, to, 1_200, &train(44, 1_200, 9)).await;
-    let (datagrams, trains) = receive(&mut b, 44).await;
-    assert_eq!((datagrams.len(), trains), (44, 1));
+    send_all(&mut a, to, 1_200, &gso_batch(44, 1_200, 9)).await;
+    let (datagrams, batches) = receive(&mut b, 44).await;
+    assert_eq!((datagrams.len(), batches), (44, 1));
 }
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn a_train_arrives_in_pieces_without_coalescing() {
-    let (mut a, mut b) = (bound(V4).await, without_coalescing());
+async fn gso_batch_arrives_as_single_datagrams_without_gro() {
+    let (mut a, mut b) = (bound(V4).await, without_gro());
     let (from, to) = (addr_of(&a), addr_of(&b));
-    send_all(&mut a, to, 1_200, &train(44, 1_200, 9)).await;
-    let (datagrams, trains) = receive(&mut b, 44).await;
-    assert_eq!((datagrams.len(), trains), (44, 44));
+    send_all(&mut a, to, 1_200, &gso_batch(44, 1_200, 9)).await;
+    let (datagrams, batches) = receive(&mut b, 44).await;
+    assert_eq!((datagrams.len(), batches), (44, 44));
     exchange(a, b, from, to).await;
 }
 
 #[tokio::test]
-async fn contents_beyond_one_train_leave_in_several() {
+async fn contents_beyond_one_gso_batch_leave_in_several() {
     let (mut a, mut b) = (bound(V4).await, bound(V4).await);
     let to = addr_of(&b);
     for (size, count) in [(1_000, 70), (100, 65)] {
-        let contents = train(count, size, size / 3);
-        assert!(count > 64 || contents.len() > MAX_TRAIN_BYTES);
+        let contents = gso_batch(count, size, size / 3);
+        assert!(count > 64 || contents.len() > MAX_GSO_BYTES);
         send_all(&mut a, to, size, &contents).await;
         let (datagrams, _) = receive(&mut b, count).await;
         let received: Vec<u8> = datagrams.into_iter().flat_map(|(_, datagram)| datagram).collect();
@@ -222,10 +226,10 @@ async fn contents_beyond_one_train_leave_in_several() {
 }
 
 #[tokio::test]
-async fn largest_datagram_passes_whole_and_a_larger_one_is_refused_for_its_size() {
+async fn datagram_above_maximum_is_too_large() {
     let (mut a, mut b) = (bound(V4).await, bound(V4).await);
     let to = addr_of(&b);
-    let mut contents = train(1, 0, MAX_TRAIN_BYTES);
+    let mut contents = gso_batch(1, 0, MAX_GSO_BYTES);
     send_all(&mut a, to, contents.len(), &contents).await;
     assert_eq!(receive(&mut b, 1).await.0, [(addr_of(&a), contents.clone())]);
     contents.push(0);
@@ -234,7 +238,7 @@ async fn largest_datagram_passes_whole_and_a_larger_one_is_refused_for_its_size(
 }
 
 #[tokio::test]
-async fn empty_contents_send_nothing_and_empty_datagrams_are_left_out() {
+async fn empty_datagrams_are_neither_sent_nor_received() {
     let (mut a, mut b) = (bound(V4).await, bound(V4).await);
     let to = addr_of(&b);
     assert_eq!(a.send(&Transmit { dst: to, segment_size: 0, contents: &[] }).unwrap(), 0);
@@ -246,7 +250,7 @@ async fn empty_contents_send_nothing_and_empty_datagrams_are_left_out() {
 }
 
 #[tokio::test]
-async fn refusals_by_icmp_are_ridden_out() {
+async fn icmp_unreachable_does_not_fail_the_socket() {
     let (mut a, mut b) = (bound(V4).await, bound(V4).await);
     let refusing = refusing();
     let closed = refusing.local_addr().unwrap();
@@ -262,48 +266,48 @@ async fn refusals_by_icmp_are_ridden_out() {
     }
 }
 
-/// A socket that was connected before it was handed over hears of the refusal.
+/// Only a connected socket reports ICMP errors.
 #[cfg(unix)]
 #[tokio::test]
-async fn refusals_on_a_connected_socket_are_weather() {
+async fn icmp_unreachable_on_a_connected_socket_is_transient() {
     use tokio::io::Interest;
 
     let refusing = refusing();
     let closed = refusing.local_addr().unwrap();
     let connected = std::net::UdpSocket::bind(V4).unwrap();
     connected.connect(closed).unwrap();
-    let twin = connected.try_clone().unwrap();
+    let clone = connected.try_clone().unwrap();
     let mut socket = writable(UdpSocket::from_std(connected).unwrap()).await;
-    let twin = tokio::net::UdpSocket::from_std(twin).unwrap();
+    let clone = tokio::net::UdpSocket::from_std(clone).unwrap();
     let transmit = Transmit { dst: closed, segment_size: 1, contents: b"?" };
 
     assert_eq!(socket.send(&transmit).unwrap(), 1);
-    assert!(twin.ready(Interest::ERROR).await.unwrap().is_error());
+    assert!(clone.ready(Interest::ERROR).await.unwrap().is_error());
     let error = socket.send(&transmit).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
     assert_eq!(classify_send(&error), SendFault::Lost);
 
-    // The error is gone with its report.
+    // The system reports an error once.
     assert_eq!(socket.send(&transmit).unwrap(), 1);
 }
 
 #[tokio::test]
-async fn nobody_has_port_zero() {
+async fn send_to_port_zero_is_lost_and_keeps_gso() {
     let mut socket = bound(V4).await;
-    let (train, max_train) = ([0; 20], socket.max_gso_segments());
+    let (contents, before) = ([0; 20], socket.max_gso_segments());
     let dst = SocketAddr::from(([127, 0, 0, 1], 0));
-    let error = socket.send(&Transmit { dst, segment_size: 10, contents: &train }).unwrap_err();
+    let error = socket.send(&Transmit { dst, segment_size: 10, contents: &contents }).unwrap_err();
     assert_eq!(classify_send(&error), SendFault::Lost);
-    assert_eq!(socket.max_gso_segments(), max_train);
+    assert_eq!(socket.max_gso_segments(), before);
 }
 
 #[tokio::test]
-async fn readiness_ends_where_receiving_would_block() {
+async fn recv_until_would_block_clears_readiness() {
     let (mut a, mut b) = (bound(V4).await, bound(V4).await);
     let to = addr_of(&b);
     let plain = std::net::UdpSocket::bind(V4).unwrap();
     for n in 0..2 * BUFFERS + 1 {
-        // Another source each time, so that nothing is coalesced.
+        // Alternating sources, so that no datagrams are coalesced.
         let source =
             if n.is_multiple_of(2) { &plain } else { &std::net::UdpSocket::bind(V4).unwrap() };
         source.send_to(&[0], to).unwrap();
@@ -315,7 +319,7 @@ async fn readiness_ends_where_receiving_would_block() {
     loop {
         batch.clear();
         match b.recv(&mut batch) {
-            Ok(()) => sizes.push((batch.trains().count(), batch.is_full())),
+            Ok(()) => sizes.push((batch.gro_batches().count(), batch.is_full())),
             Err(error) => break assert_eq!(error.kind(), ErrorKind::WouldBlock),
         }
     }
@@ -325,96 +329,40 @@ async fn readiness_ends_where_receiving_would_block() {
 }
 
 #[tokio::test]
-async fn a_full_batch_receives_nothing() {
+async fn recv_into_a_full_batch_receives_nothing() {
     let mut socket = bound(V4).await;
     let mut batch = RxBatch::new();
     for n in 0..4 {
         assert!(batch.push(SocketAddr::from(([10, 0, 0, n], 1)), &[n]));
     }
     assert!(socket.recv(&mut batch).is_ok());
-    assert_eq!(batch.trains().count(), 4);
+    assert_eq!(batch.gro_batches().count(), 4);
 }
 
 #[test]
-fn sockets_need_a_runtime() {
+fn bind_outside_a_runtime_fails() {
     let error = UdpSocket::bind(V4.parse().unwrap(), &SocketConfig::default()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Other);
 }
 
 #[test]
-fn addresses_in_use_are_reported() {
+fn bind_to_an_address_in_use_fails() {
     let first = std::net::UdpSocket::bind(V4).unwrap();
     let error = bind::bind(first.local_addr().unwrap(), &SocketConfig::default()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::AddrInUse);
 }
 
-#[test]
-fn canonical_addresses_compare_equal() {
-    let v4 = SocketAddr::from(([192, 0, 2, 1], 7));
-    let mapped = SocketAddr::new(Ipv6Addr::from(0xffff_c000_0201_u128).into(), 7);
-    assert_eq!((canonical(v4), canonical(mapped)), (v4, v4));
-    let link_local = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
-    let labelled = SocketAddrV6::new(link_local, 7, 99, 3).into();
-    assert_eq!(canonical(labelled), SocketAddrV6::new(link_local, 7, 0, 3).into());
-    let loopback = SocketAddr::from((Ipv6Addr::LOCALHOST, 7));
-    assert_eq!(canonical(loopback), loopback);
-}
-
-#[test]
-fn pushed_datagrams_coalesce_as_received_ones_do() {
-    let peer = |n| SocketAddr::from(([10, 0, 0, n], 1));
-    let mut batch = RxBatch::new();
-    for (from, len) in [(1, 10), (1, 10), (1, 3), (1, 10), (2, 4), (2, 5)] {
-        assert!(batch.push(peer(from), &vec![from; len]));
-    }
-    assert!(batch.is_full());
-    assert!(!batch.push(peer(3), &[0]));
-    // A shorter datagram still fits behind one of its train.
-    assert!(batch.push(peer(2), &[2; 5]));
-    let trains: Vec<_> =
-        batch.trains().map(|(from, stride, train)| (from, stride, train.len())).collect();
-    assert_eq!(trains, [(peer(1), 10, 23), (peer(1), 10, 10), (peer(2), 4, 4), (peer(2), 5, 10)]);
-    batch.clear();
-    assert_eq!(batch.trains().count(), 0);
-}
-
-#[test]
-fn what_arrived_before_an_error_is_kept() {
-    let mut batch = RxBatch::new();
-    let mut calls = 0;
-    let result = batch.fill(|buffers, meta| {
-        calls += 1;
-        match calls {
-            1 => Err(ErrorKind::Interrupted.into()),
-            2 => {
-                assert_eq!((buffers.len(), meta.len()), (BUFFERS, BUFFERS));
-                buffers[0][..3].copy_from_slice(b"abc");
-                (meta[0].len, meta[0].stride) = (3, 3);
-                Ok(1)
-            }
-            _ => {
-                assert_eq!((buffers.len(), meta.len()), (BUFFERS - 1, BUFFERS - 1));
-                Err(io::Error::other("later"))
-            }
-        }
-    });
-    assert!(result.is_ok());
-    assert_eq!(calls, 3);
-    assert!(batch.trains().map(|(_, _, train)| train.to_vec()).eq([b"abc"]));
-    assert!(batch.fill(|_, _| Err(io::Error::other("now"))).is_err());
-}
-
 #[cfg(target_os = "linux")]
-mod options {
+mod gso_failures {
     use std::net::UdpSocket as StdSocket;
 
-    use super::super::bind::option::set;
+    use super::super::options::set;
     use super::*;
 
-    /// The kernel segments nothing for a socket that sends no checksums: a failure at run time as
-    /// some network devices have it.
+    /// The kernel refuses GSO on a socket without checksums: a failure at run time, as with some
+    /// network devices.
     #[tokio::test]
-    async fn trains_leave_singly_where_segmentation_fails() {
+    async fn gso_failure_sends_single_datagrams() {
         let socket = StdSocket::bind(V4).unwrap();
         set(&socket, libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).unwrap();
         let (mut a, mut b) =
@@ -423,7 +371,7 @@ mod options {
             return;
         }
         let (from, to) = (addr_of(&a), addr_of(&b));
-        let contents = train(9, 1_200, 30);
+        let contents = gso_batch(9, 1_200, 30);
         let transmit = Transmit { dst: to, segment_size: 1_200, contents: &contents };
         assert_eq!(a.send(&transmit).unwrap(), contents.len());
         assert_eq!(a.max_gso_segments(), 1);
@@ -433,16 +381,16 @@ mod options {
         exchange(a, b, from, to).await;
     }
 
-    /// What fails for its destination says nothing about segmentation.
+    /// A batch whose datagrams fail one by one too says nothing about GSO.
     #[tokio::test]
-    async fn segmentation_survives_what_fails_without_it_too() {
+    async fn gso_stays_on_when_single_datagrams_fail_too() {
         let mut socket = bound(V4).await;
-        let max_train = socket.max_gso_segments();
-        // Nothing leaves the machine from a loopback address.
+        let before = socket.max_gso_segments();
+        // The system sends nothing off the machine from a loopback address.
         let dst = SocketAddr::from(([192, 0, 2, 1], 9));
         let transmit = Transmit { dst, segment_size: 100, contents: &[0; 300] };
         let error = socket.send(&transmit).unwrap_err();
         assert_eq!(classify_send(&error), SendFault::Lost, "{error}");
-        assert_eq!(socket.max_gso_segments(), max_train);
+        assert_eq!(socket.max_gso_segments(), before);
     }
 }

@@ -1,27 +1,27 @@
-//! What the application implements to run conversations over something other than a UDP socket.
+//! Transports of the application: connections over something other than a UDP socket.
 
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::task::{Context, Poll};
 
-use crate::sys::{MAX_DATAGRAM, RxBatch};
+use super::recv_batch::{MAX_DATAGRAM, RxBatch};
 
-/// Something that moves datagrams, for [`Endpoint::from_transport`]: a tunnel, a relay, a radio, a
-/// pair of queues in a test.
+/// A datagram transport other than UDP, for [`Endpoint::from_transport`]: a tunnel, a relay, a
+/// radio, a pair of queues in a test.
 ///
-/// Like UDP it may lose, repeat and reorder them; it must neither split nor join them. Addresses
-/// are whatever it takes them for, as long as each peer has its own; IPv4 addresses mapped into
-/// IPv6 count as IPv4.
+/// Like UDP a transport may lose, duplicate and reorder datagrams; it must neither split nor join
+/// them. Addresses may mean anything, as long as each peer has its own; IPv4-mapped IPv6 addresses
+/// count as IPv4.
 ///
-/// Both polls work as polls of futures do: `Pending` promises that the waker of the last call is
-/// woken once another call may find something. They are called by one task and must not block.
+/// Both polls work as polls of futures do: after `Pending` the transport must wake the waker of the
+/// last call once another call may succeed. They are called by one task and must not block.
 ///
-/// An error counts as loss and is found in [`EndpointStats`](crate::EndpointStats) and
-/// [`Endpoint::take_error`]; errors in a row without a datagram between them slow receiving down.
-/// Only a system's code for a descriptor that is no socket any more, such as `EBADF`, ends the
-/// endpoint. A transport that has ended otherwise stays `Pending`, and conversations end by their
-/// timeouts. Dropping the endpoint and its streams drops the transport.
+/// An error counts as loss and appears in [`EndpointStats`](crate::EndpointStats) and
+/// [`Endpoint::take_error`]; receive errors in a row slow receiving down. Only the error code of a
+/// descriptor that is not a socket any more, such as `EBADF`, ends the endpoint. A transport that
+/// has ended otherwise stays `Pending`, and connections end by their timeouts. The transport is
+/// dropped with the endpoint and its streams.
 ///
 /// ```
 /// use std::io;
@@ -31,7 +31,7 @@ use crate::sys::{MAX_DATAGRAM, RxBatch};
 /// use kcpx::{Config, Endpoint, RecvBatch, Transmit, Transport};
 /// use tokio::sync::mpsc;
 ///
-/// /// One end of a path with two ends.
+/// /// One end of a link between two endpoints.
 /// struct Pipe {
 ///     local: SocketAddr,
 ///     peer: SocketAddr,
@@ -65,7 +65,7 @@ use crate::sys::{MAX_DATAGRAM, RxBatch};
 ///     ) -> Poll<io::Result<usize>> {
 ///         let mut taken = 0;
 ///         for datagram in transmit.datagrams() {
-///             // Nobody at the other end: lost, as on a network.
+///             // With no receiver the datagram is lost, as on a network.
 ///             let _ = self.outgoing.send(datagram.to_vec());
 ///             taken += 1;
 ///         }
@@ -96,33 +96,33 @@ use crate::sys::{MAX_DATAGRAM, RxBatch};
 /// [`Endpoint::from_transport`]: crate::Endpoint::from_transport
 /// [`Endpoint::take_error`]: crate::Endpoint::take_error
 pub trait Transport: Send + 'static {
-    /// Returns the address of this end. Asked once, when the endpoint is made.
+    /// Returns the local address. Called once, when the endpoint is created.
     ///
     /// # Errors
     ///
-    /// Refuses the endpoint.
+    /// An error fails [`Endpoint::from_transport`](crate::Endpoint::from_transport).
     fn local_addr(&self) -> io::Result<SocketAddr>;
 
-    /// Bytes of the largest datagram it carries, at most 65,507, which is the default. Asked once,
-    /// when the endpoint is made; the configured MTU must not be larger.
+    /// Returns the largest datagram in bytes, at most 65,507, which is the default. Called once,
+    /// when the endpoint is created; the configured MTU must not be larger.
     fn max_datagram_size(&self) -> usize {
         MAX_DATAGRAM
     }
 
-    /// Polls for datagrams and pushes them into `batch`, which has room for one at least. `Ready`
-    /// means that it pushed some; it is called again until the batch is full or it is `Pending`.
+    /// Polls for datagrams and pushes them into `batch`, which takes at least one. `Ready` means
+    /// that some were pushed; the poll is repeated until the batch is full or it is `Pending`.
     ///
     /// # Errors
     ///
-    /// When receiving failed; nothing was pushed.
+    /// When receiving failed; then nothing was pushed.
     fn poll_recv(
         &mut self,
         cx: &mut Context<'_>,
         batch: &mut RecvBatch<'_>,
     ) -> Poll<io::Result<()>>;
 
-    /// Polls to send datagrams, all for one peer. Returns how many were taken, in their order, at
-    /// least one; it is called again for the others. `Pending` means that none was.
+    /// Polls to send datagrams, all to one peer. Returns how many were taken, from the first on, at
+    /// least one; the poll is repeated for the others. `Pending` means that none was taken.
     ///
     /// # Errors
     ///
@@ -134,26 +134,26 @@ pub trait Transport: Send + 'static {
     ) -> Poll<io::Result<usize>>;
 }
 
-/// Datagrams for one peer, all of one size except that the last may be shorter.
+/// Datagrams to one peer, all of one size except that the last may be shorter (a GSO batch).
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Transmit<'a> {
-    /// Where they go; IPv4 peers as such, also on a socket that serves both versions.
+    /// Destination; IPv4 peers as IPv4 addresses, also on a socket that serves both versions.
     pub dst: SocketAddr,
-    /// Bytes of each datagram; the last has what is left over.
+    /// Bytes of each datagram; the last has the remaining bytes.
     pub segment_size: usize,
     /// The datagrams, back to back.
     pub contents: &'a [u8],
 }
 
 impl<'a> Transmit<'a> {
-    /// The datagrams, one by one.
+    /// Iterates over the datagrams.
     pub fn datagrams(&self) -> impl ExactSizeIterator<Item = &'a [u8]> + use<'a> {
         self.contents.chunks(self.segment_size.max(1))
     }
 }
 
-/// Room for received datagrams, handed to [`Transport::poll_recv`].
+/// Receive buffer for [`Transport::poll_recv`].
 pub struct RecvBatch<'a> {
     batch: &'a mut RxBatch,
     pushed: usize,
@@ -164,21 +164,21 @@ impl<'a> RecvBatch<'a> {
         Self { batch, pushed: 0 }
     }
 
-    /// Datagrams pushed so far, those that were too large included.
+    /// Returns the datagrams pushed so far, those that were too large included.
     pub(crate) fn pushed(&self) -> usize {
         self.pushed
     }
 
-    /// Whether there may be no room for another datagram: what is pushed now may be lost.
+    /// Returns whether the batch is full: the next [`push`](Self::push) may be refused.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.batch.is_full()
     }
 
-    /// Adds a datagram that came from `from`.
+    /// Adds a datagram received from `from`.
     ///
-    /// Returns whether it was taken. Without room it is not: return from the poll, and push it in
-    /// the next one. One of more than 65,507 bytes is dropped, which counts as taken.
+    /// Returns whether it was taken. A full batch refuses it: return from the poll, and push the
+    /// datagram in the next one. One of more than 65,507 bytes is dropped, which counts as taken.
     pub fn push(&mut self, from: SocketAddr, datagram: &[u8]) -> bool {
         let taken = datagram.len() > MAX_DATAGRAM || self.batch.push(from, datagram);
         self.pushed += usize::from(taken);

@@ -1,8 +1,9 @@
-//! A transport of the application in the place of the socket.
+//! The application's transport behind the `Socket` trait.
 //!
-//! The driver tries first and asks for readiness when there is nothing; a transport is polled with
-//! the waker that is to be woken. So each side keeps the waker that the transport was last given:
-//! who waits with another one is told to try again, and the transport then gets that.
+//! The driver receives first and polls readiness only after `WouldBlock`, while a transport is polled
+//! with the waker to wake. So each direction keeps the waker that the transport was last polled with:
+//! a task that polls readiness with another waker gets `Ready`, and the next receive or send passes
+//! that waker on.
 
 #[cfg(test)]
 mod tests;
@@ -13,30 +14,31 @@ use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::task::{Context, Poll, Waker};
 
-use super::{MAX_DATAGRAM, RxBatch, Socket};
-use crate::sys::transport::{RecvBatch, Transmit, Transport};
+use super::recv_batch::{MAX_DATAGRAM, RxBatch};
+use super::socket::Socket;
+use super::transport::{RecvBatch, Transmit, Transport};
 
-/// Datagrams offered at a time.
-const TRAIN: usize = 64;
+/// Most datagrams offered to the transport in one [`Transmit`], as with GSO on Linux.
+const MAX_SEGMENTS: usize = 64;
 
-/// One direction.
+/// Readiness of one direction.
 #[derive(Default)]
-struct Side {
-    /// What the transport holds since it had nothing or no room.
+struct Direction {
+    /// The waker that the transport keeps: set by `Pending`, cleared by `Ready`.
     registered: Option<Waker>,
-    /// What it is polled with.
+    /// The waker of the task that polled readiness last, for the next poll of the transport.
     waker: Cell<Option<Waker>>,
-    /// What failed behind something that did not.
-    fault: Option<io::Error>,
+    /// An error that followed a success in the same call, for the next call.
+    deferred_error: Option<io::Error>,
 }
 
-impl Side {
-    /// The waker to poll with. Before anyone waited nobody needs to be woken.
+impl Direction {
+    /// Returns the waker to poll the transport with; none has to be woken before a task waits.
     fn waker(&mut self) -> Waker {
         self.waker.get_mut().as_ref().unwrap_or(Waker::noop()).clone()
     }
 
-    /// `Pending` if the transport is going to wake this very task.
+    /// `Pending` if the transport keeps a waker of this task.
     fn poll_ready(&self, cx: &Context<'_>) -> Poll<io::Result<()>> {
         if self.registered.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
             return Poll::Pending;
@@ -45,10 +47,10 @@ impl Side {
         Poll::Ready(Ok(()))
     }
 
-    /// What the caller is told after `error`, before which `done` went well.
+    /// Returns the result of a call in which `done` succeeded before `error`.
     fn fail<T>(&mut self, error: io::Error, done: Option<T>) -> io::Result<T> {
         self.registered = None;
-        // These have a meaning for whoever tries again, and the transport said something else.
+        // Both kinds have a meaning to the driver that the transport did not intend.
         let error = match error.kind() {
             ErrorKind::WouldBlock | ErrorKind::Interrupted => io::Error::other(error),
             _ => error,
@@ -56,37 +58,39 @@ impl Side {
         match done {
             None => Err(error),
             Some(done) => {
-                self.fault = Some(error);
+                self.deferred_error = Some(error);
                 Ok(done)
             }
         }
     }
 }
 
-/// A [`Transport`] as the driver's socket.
+/// A [`Transport`] as the driver's [`Socket`].
 pub(crate) struct TransportSocket {
     transport: Box<dyn Transport>,
     local: SocketAddr,
     max_datagram: usize,
-    recv: Side,
-    send: Side,
+    recv: Direction,
+    send: Direction,
 }
 
 impl TransportSocket {
+    /// Wraps a transport.
+    ///
     /// # Errors
     ///
-    /// When the transport has no address.
+    /// That of [`Transport::local_addr`].
     pub(crate) fn new(transport: impl Transport) -> io::Result<Self> {
         Ok(Self {
             local: transport.local_addr()?,
             max_datagram: transport.max_datagram_size().min(MAX_DATAGRAM),
             transport: Box::new(transport),
-            recv: Side::default(),
-            send: Side::default(),
+            recv: Direction::default(),
+            send: Direction::default(),
         })
     }
 
-    /// Bytes of the largest datagram that it carries.
+    /// Returns the largest datagram in bytes.
     pub(crate) fn max_datagram(&self) -> usize {
         self.max_datagram
     }
@@ -98,24 +102,24 @@ impl Socket for TransportSocket {
     }
 
     fn max_gso_segments(&self) -> usize {
-        TRAIN
+        MAX_SEGMENTS
     }
 
     fn recv(&mut self, batch: &mut RxBatch) -> io::Result<()> {
-        if let Some(error) = self.recv.fault.take() {
+        if let Some(error) = self.recv.deferred_error.take() {
             return Err(error);
         }
         let waker = self.recv.waker();
         let mut cx = Context::from_waker(&waker);
         let mut received = None;
         while !batch.is_full() {
-            let mut room = RecvBatch::new(batch);
-            match self.transport.poll_recv(&mut cx, &mut room) {
-                Poll::Ready(Ok(())) if room.pushed() > 0 => {
+            let mut received_batch = RecvBatch::new(batch);
+            match self.transport.poll_recv(&mut cx, &mut received_batch) {
+                Poll::Ready(Ok(())) if received_batch.pushed() > 0 => {
                     self.recv.registered = None;
                     received = Some(());
                 }
-                // Asking on would find the same, again and again.
+                // Polling on would loop.
                 Poll::Ready(Ok(())) => {
                     let error = io::Error::other("the transport was ready and had nothing");
                     return self.recv.fail(error, received);
@@ -131,7 +135,7 @@ impl Socket for TransportSocket {
     }
 
     fn send(&mut self, transmit: &Transmit<'_>) -> io::Result<usize> {
-        if let Some(error) = self.send.fault.take() {
+        if let Some(error) = self.send.deferred_error.take() {
             return Err(error);
         }
         let Transmit { dst, segment_size, contents } = *transmit;
@@ -175,6 +179,6 @@ impl Socket for TransportSocket {
 
 impl fmt::Debug for TransportSocket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Adapter").field("local", &self.local).finish_non_exhaustive()
+        f.debug_struct("TransportSocket").field("local", &self.local).finish_non_exhaustive()
     }
 }

@@ -1,4 +1,4 @@
-//! The real socket: Tokio's readiness around quinn-udp's system calls.
+//! The UDP socket: Tokio's readiness around quinn-udp's system calls, with GSO and GRO.
 
 use std::io;
 use std::net::{SocketAddr, SocketAddrV6};
@@ -9,65 +9,67 @@ use socket2::SockRef;
 use tokio::io::Interest;
 use tokio::runtime::Handle;
 
-use super::bind::{SavedOptions, bind, bind_group};
+use super::bind::{bind, bind_group};
 use super::errors::{SendFault, classify_send, may_be_offload};
-use super::{MAX_TRAIN_BYTES, RxBatch, Socket, Transmit, canonical};
+use super::options::SavedOptions;
+use super::recv_batch::{MAX_GSO_BYTES, RxBatch, canonical};
+use super::transport::Transmit;
+use super::{dscp, ip_fragmentation};
 use crate::config::SocketConfig;
-use crate::sys::dscp;
-use crate::sys::ip_fragmentation;
 use crate::util::sync::Arc;
 #[cfg(all(test, target_os = "linux"))]
 use crate::util::sync::{AtomicUsize, Ordering};
 
-/// A UDP socket registered with the runtime it was made in.
+/// A UDP socket, registered with the runtime it was created in.
 #[derive(Debug)]
 pub(crate) struct UdpSocket {
     io: tokio::net::UdpSocket,
     state: UdpSocketState,
-    /// An IPv6 socket takes IPv4 peers as mapped addresses only.
+    /// Whether the socket is IPv6: then IPv4 destinations must be IPv4-mapped.
     v6: bool,
-    /// Whether it takes peers of IPv4, and of IPv6.
+    /// Whether it serves IPv4 peers, and IPv6 peers.
     families: (bool, bool),
-    /// It has a class of service of its own.
-    marked: bool,
-    /// 1 where the system does not segment, or did not when it came to it.
-    max_train: usize,
-    /// The last peer whose path could not take segments of this size, and the size in bytes.
+    /// Whether it has a DSCP of its own (`dscp.rs` then sends).
+    has_traffic_class: bool,
+    /// Most datagrams of a GSO batch: 1 where the system does not segment, or failed to.
+    max_gso_segments: usize,
+    /// The last peer whose path did not take a GSO batch of this segment size in bytes.
     gso_refused_for: Option<(SocketAddr, usize)>,
-    /// IPv6 datagrams that not every path carries whole leave in fragments, which a train cannot.
+    /// True while IP fragmentation is allowed: IPv6 datagrams above `MAX_UNFRAGMENTED_V6` then leave
+    /// in fragments, which GSO cannot do.
     fragments_v6: bool,
-    /// Keeps every socket of its group open, if it has one.
+    /// Keeps every socket of its `SO_REUSEPORT` group open, if it has one.
     _group: Option<Arc<[std::net::UdpSocket]>>,
     #[cfg(all(test, target_os = "linux"))]
-    refusing: Option<Refusing>,
+    gso_failure: Option<GsoFailure>,
 }
 
-/// A system that cannot segment and says so when it comes to it.
+/// A system that fails to segment at run time, for tests.
 #[cfg(all(test, target_os = "linux"))]
 #[derive(Debug)]
-struct Refusing {
-    /// Trains that still leave.
+struct GsoFailure {
+    /// GSO batches that still leave.
     after: usize,
-    /// What all others fail with.
+    /// The error code of all others.
     code: i32,
-    /// Trains so far, those that failed included.
-    trains: Arc<AtomicUsize>,
+    /// GSO batches so far, those that failed included.
+    batches: Arc<AtomicUsize>,
 }
 
-/// Why a train was refused that may well leave as single datagrams.
+/// Why the system refused a GSO batch whose datagrams it may take one by one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Refusal {
+enum GsoRefusal {
     /// The system or the network device cannot segment.
     Offload,
-    /// The segments are larger than the path's MTU: singly they are fragmented, in a train not.
+    /// The segments exceed the path MTU: single datagrams are fragmented, a GSO batch is not.
     PathMtu,
 }
 
 impl UdpSocket {
-    /// Binds a socket. Port 0 has the system choose one.
+    /// Binds a socket. Port 0 lets the system choose one.
     ///
-    /// An IPv6 socket serves IPv4 peers too unless the configuration says otherwise. Buffer sizes
-    /// are wishes.
+    /// An IPv6 wildcard socket serves IPv4 peers too unless `only_v6` is set. The system may grant
+    /// smaller buffers than requested.
     ///
     /// # Errors
     ///
@@ -76,11 +78,11 @@ impl UdpSocket {
         Self::from_std(bind(addr, config)?)
     }
 
-    /// Binds as many sockets to the same address as the configuration says. Either all are bound or
-    /// none stays so.
+    /// Binds one socket per shard to the same address (`SO_REUSEPORT`). Either all are bound or
+    /// none stays bound.
     ///
-    /// None of them is closed before the last one is dropped: the system would spread the peers of
-    /// the others anew.
+    /// None of them is closed before the last one is dropped: closing one makes the system
+    /// redistribute the peers of the others.
     ///
     /// # Errors
     ///
@@ -100,12 +102,12 @@ impl UdpSocket {
         Ok(sockets)
     }
 
-    /// Takes over a bound socket. Its options stay, except that it becomes non-blocking and
-    /// coalesces what it receives.
+    /// Adopts a bound socket. Its options stay, except that it becomes non-blocking and coalesces
+    /// received datagrams (`UDP_GRO`).
     ///
     /// # Errors
     ///
-    /// When it is no usable UDP socket, or outside a Tokio runtime.
+    /// When it is not a usable UDP socket, or outside a Tokio runtime.
     ///
     /// # Panics
     ///
@@ -116,54 +118,54 @@ impl UdpSocket {
         let saved = SavedOptions::of(&socket);
         let state = UdpSocketState::new((&socket).into())?;
         saved.restore(&socket);
-        let marked = dscp::has_traffic_class(&socket);
-        let trains = dscp::TRAINS || !marked;
+        let has_traffic_class = dscp::has_traffic_class(&socket);
+        let has_gso = dscp::HAS_GSO || !has_traffic_class;
         let local = socket.local_addr()?;
         Ok(Self {
             v6: local.is_ipv6(),
-            families: versions(&socket, local),
-            marked,
-            max_train: if trains { state.max_gso_segments().max(1) } else { 1 },
+            families: families(&socket, local),
+            has_traffic_class,
+            max_gso_segments: if has_gso { state.max_gso_segments().max(1) } else { 1 },
             io: tokio::net::UdpSocket::from_std(socket)?,
             state,
             gso_refused_for: None,
             fragments_v6: false,
             _group: None,
             #[cfg(all(test, target_os = "linux"))]
-            refusing: None,
+            gso_failure: None,
         })
     }
 
-    /// Turns segmentation off.
+    /// Turns GSO off.
     #[cfg(test)]
-    pub(crate) fn without_trains(mut self) -> Self {
-        self.max_train = 1;
+    pub(crate) fn without_gso(mut self) -> Self {
+        self.max_gso_segments = 1;
         self
     }
 
-    /// Lets so many trains leave, and has all others fail with `code`. Returns what counts both.
+    /// Lets `after` GSO batches leave; all later ones fail with `code`. Returns the counter of both.
     #[cfg(all(test, target_os = "linux"))]
-    pub(crate) fn refuse_trains(&mut self, after: usize, code: i32) -> Arc<AtomicUsize> {
-        let trains = Arc::default();
-        self.refusing = Some(Refusing { after, code, trains: Arc::clone(&trains) });
-        trains
+    pub(crate) fn refuse_gso_batches(&mut self, after: usize, code: i32) -> Arc<AtomicUsize> {
+        let batches = Arc::default();
+        self.gso_failure = Some(GsoFailure { after, code, batches: Arc::clone(&batches) });
+        batches
     }
 
     #[cfg(all(test, target_os = "linux"))]
-    fn refuse_train(&self) -> io::Result<()> {
-        match &self.refusing {
-            Some(it) if it.trains.fetch_add(1, Ordering::Relaxed) >= it.after => {
-                Err(io::Error::from_raw_os_error(it.code))
+    fn check_gso_failure(&self) -> io::Result<()> {
+        match &self.gso_failure {
+            Some(failure) if failure.batches.fetch_add(1, Ordering::Relaxed) >= failure.after => {
+                Err(io::Error::from_raw_os_error(failure.code))
             }
             _ => Ok(()),
         }
     }
 
-    /// The address as this socket's system calls want it.
+    /// Returns the address in the form that this socket's system calls take: IPv4-mapped on IPv6.
     fn destination(&self, addr: SocketAddr) -> io::Result<SocketAddr> {
         if addr.port() == 0 {
-            // Nobody can have it. The system refuses it in the words in which it refuses
-            // segmentation, so a forged source must not get that far.
+            // No peer has port 0. The system refuses it with the error code of a GSO failure, so a
+            // forged source port of 0 must not reach the system.
             return Err(io::ErrorKind::InvalidInput.into());
         }
         Ok(match addr {
@@ -175,19 +177,22 @@ impl UdpSocket {
         })
     }
 
-    /// Whether trains of this size cannot go to `dst`, or were refused on the way.
-    fn is_narrow(&self, dst: SocketAddr, size: usize) -> bool {
-        let cut = self.fragments_v6 && dst.is_ipv6() && size > ip_fragmentation::WHOLE_V6;
-        cut || self.gso_refused_for.is_some_and(|(peer, refused)| peer == dst && size >= refused)
+    /// Whether GSO batches of this segment size cannot go to `dst`: they need IP fragmentation, or
+    /// one was refused before.
+    fn must_send_singly(&self, dst: SocketAddr, size: usize) -> bool {
+        let is_fragmented = size > ip_fragmentation::MAX_UNFRAGMENTED_V6;
+        let is_fragmented = is_fragmented && self.fragments_v6 && dst.is_ipv6();
+        is_fragmented
+            || self.gso_refused_for.is_some_and(|(peer, refused)| peer == dst && size >= refused)
     }
 
-    /// One system call.
+    /// Sends a GSO batch or a datagram with one system call.
     fn send_once(&self, destination: SocketAddr, size: usize, contents: &[u8]) -> io::Result<()> {
         #[cfg(all(test, target_os = "linux"))]
         if contents.len() > size {
-            self.refuse_train()?;
+            self.check_gso_failure()?;
         }
-        if self.marked {
+        if self.has_traffic_class {
             return self
                 .io
                 .try_io(Interest::WRITABLE, || dscp::send(&self.io, destination, size, contents));
@@ -203,12 +208,13 @@ impl UdpSocket {
     }
 }
 
-impl Socket for UdpSocket {
-    fn local_addr(&self) -> io::Result<SocketAddr> {
+/// The operations of the `Socket` trait, which documents them (`socket.rs`).
+impl UdpSocket {
+    pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
         self.io.local_addr()
     }
 
-    fn check_peer(&self, peer: SocketAddr) -> io::Result<()> {
+    pub(crate) fn check_peer(&self, peer: SocketAddr) -> io::Result<()> {
         let (v4, v6) = self.families;
         let refused = match peer {
             _ if peer.port() == 0 => format!("the peer {peer} has port 0, allowed is 1 to 65535"),
@@ -225,55 +231,50 @@ impl Socket for UdpSocket {
         Err(io::Error::new(io::ErrorKind::InvalidInput, refused))
     }
 
-    fn replace(&mut self, socket: UdpSocket) -> io::Result<()> {
-        *self = socket;
-        Ok(())
-    }
-
-    fn set_ip_fragmentation(&mut self, allow: bool) {
+    pub(crate) fn set_ip_fragmentation(&mut self, allow: bool) {
         self.fragments_v6 = ip_fragmentation::allow(&self.io, allow);
     }
 
-    fn max_gso_segments(&self) -> usize {
-        self.max_train
+    pub(crate) fn max_gso_segments(&self) -> usize {
+        self.max_gso_segments
     }
 
-    fn recv(&mut self, batch: &mut RxBatch) -> io::Result<()> {
-        // Until it would block: only that clears the readiness, so that the next poll waits.
+    pub(crate) fn recv(&mut self, batch: &mut RxBatch) -> io::Result<()> {
+        // Until `WouldBlock`: only that clears Tokio's readiness, so that the next poll waits.
         batch.fill(|buffers, meta| {
             self.io.try_io(Interest::READABLE, || self.state.recv((&self.io).into(), buffers, meta))
         })
     }
 
-    fn send(&mut self, transmit: &Transmit<'_>) -> io::Result<usize> {
+    pub(crate) fn send(&mut self, transmit: &Transmit<'_>) -> io::Result<usize> {
         let Transmit { dst, segment_size, contents } = *transmit;
         let destination = self.destination(dst)?;
         let size = segment_size.clamp(1, contents.len().max(1));
-        let mut longest = (MAX_TRAIN_BYTES / size).clamp(1, self.max_train);
-        if self.is_narrow(dst, size) {
-            longest = 1;
+        let mut segments = (MAX_GSO_BYTES / size).clamp(1, self.max_gso_segments);
+        if self.must_send_singly(dst, size) {
+            segments = 1;
         }
         let mut refusal = None;
         let mut sent = 0;
         while let Some(rest) = contents.get(sent..).filter(|rest| !rest.is_empty()) {
-            let (train, _) = rest.split_at(rest.len().min(longest * size));
-            match self.send_once(destination, size, train) {
+            let (batch, _) = rest.split_at(rest.len().min(segments * size));
+            match self.send_once(destination, size, batch) {
                 Ok(()) => {
-                    sent += train.len();
-                    // The same datagram alone went through: it was the train that was refused.
+                    sent += batch.len();
+                    // The first datagram of the batch was taken alone: GSO was refused, not it.
                     match refusal.take() {
-                        Some(Refusal::Offload) => self.max_train = 1,
-                        Some(Refusal::PathMtu) => self.gso_refused_for = Some((dst, size)),
+                        Some(GsoRefusal::Offload) => self.max_gso_segments = 1,
+                        Some(GsoRefusal::PathMtu) => self.gso_refused_for = Some((dst, size)),
                         None => {}
                     }
                 }
-                Err(error) if train.len() > size && may_be_offload(&error) => {
-                    (refusal, longest) = (Some(Refusal::Offload), 1);
+                Err(error) if batch.len() > size && may_be_offload(&error) => {
+                    (refusal, segments) = (Some(GsoRefusal::Offload), 1);
                 }
                 Err(error)
-                    if train.len() > size && classify_send(&error) == SendFault::TooLarge =>
+                    if batch.len() > size && classify_send(&error) == SendFault::TooLarge =>
                 {
-                    (refusal, longest) = (Some(Refusal::PathMtu), 1);
+                    (refusal, segments) = (Some(GsoRefusal::PathMtu), 1);
                 }
                 Err(_) if sent > 0 => break,
                 Err(error) => return Err(error),
@@ -282,20 +283,20 @@ impl Socket for UdpSocket {
         Ok(sent)
     }
 
-    fn poll_recv_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub(crate) fn poll_recv_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.io.poll_recv_ready(cx)
     }
 
-    fn poll_send_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub(crate) fn poll_send_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.io.poll_send_ready(cx)
     }
 }
 
-/// Whether a socket takes peers of IPv4, and of IPv6.
-fn versions(socket: &std::net::UdpSocket, local: SocketAddr) -> (bool, bool) {
+/// Whether a socket serves IPv4 peers, and IPv6 peers.
+fn families(socket: &std::net::UdpSocket, local: SocketAddr) -> (bool, bool) {
     let SocketAddr::V6(v6) = local else { return (true, false) };
     let mapped = v6.ip().to_ipv4_mapped().is_some();
-    // Bound to one IPv6 address it has none that an IPv4 peer could answer to.
+    // A socket bound to one IPv6 address has no IPv4 address.
     let both = v6.ip().is_unspecified() && matches!(SockRef::from(socket).only_v6(), Ok(false));
     (mapped || both, !mapped)
 }

@@ -39,7 +39,7 @@ impl Conn {
     pub(in super::super) fn migrate(&mut self, now: Instant, addr: SocketAddr) {
         self.peer = addr;
         self.kcp.on_path_validated(now);
-        self.span.moved(addr);
+        self.span.migrated(addr);
         self.shared.set_peer(addr);
     }
 }

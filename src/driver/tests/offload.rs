@@ -16,8 +16,8 @@ use crate::listener::KcpListener;
 use crate::shared::accept_queue::{AcceptHandle, AcceptQueue};
 use crate::shared::requests::RequestQueue;
 use crate::stream::KcpStream;
-use crate::sys::tests::without_coalescing;
-use crate::sys::{Socket, UdpSocket};
+use crate::sys::UdpSocket;
+use crate::sys::tests::without_gro;
 use crate::util::sync::{Arc, Ordering};
 
 /// Bytes sent in each direction.
@@ -120,8 +120,10 @@ fn gso_failure_at_any_time_loses_nothing() {
                 if client.max_gso_segments() == 1 {
                     return;
                 }
-                let batches =
-                    [client.refuse_trains(after, code), server.refuse_trains(after, code)];
+                let batches = [
+                    client.refuse_gso_batches(after, code),
+                    server.refuse_gso_batches(after, code),
+                ];
                 transfer(client, server).await;
                 // GSO is not tried again after it failed.
                 let batches = batches.map(|batches| batches.load(Ordering::Relaxed));
@@ -133,9 +135,7 @@ fn gso_failure_at_any_time_loses_nothing() {
 
 #[test]
 fn gso_and_gro_disabled_lose_nothing() {
-    on_both_runtimes(|| transfer(socket().without_trains(), socket().without_trains()));
-    on_both_runtimes(|| transfer(without_coalescing(), without_coalescing()));
-    on_both_runtimes(|| {
-        transfer(without_coalescing().without_trains(), without_coalescing().without_trains())
-    });
+    on_both_runtimes(|| transfer(socket().without_gso(), socket().without_gso()));
+    on_both_runtimes(|| transfer(without_gro(), without_gro()));
+    on_both_runtimes(|| transfer(without_gro().without_gso(), without_gro().without_gso()));
 }

@@ -1,4 +1,4 @@
-//! The class of service that leaves, and the other options of a socket.
+//! Traffic class (DSCP) of the datagrams sent, and the other options of a socket.
 
 use std::mem::MaybeUninit;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use socket2::{MaybeUninitSlice, MsgHdrMut, SockRef};
 
 use super::*;
 
-/// Expedited forwarding, and the byte it makes of the header's field.
+/// Expedited forwarding (RFC 3246), and the header byte of this DSCP.
 const DSCP: u8 = 46;
 const CLASS: u8 = 46 << 2;
 
@@ -17,11 +17,11 @@ async fn with(addr: &str, change: impl FnOnce(&mut SocketConfig)) -> io::Result<
     Ok(writable(UdpSocket::bind(addr.parse().unwrap(), &config)?).await)
 }
 
-async fn marked(addr: &str) -> UdpSocket {
+async fn with_dscp(addr: &str) -> UdpSocket {
     with(addr, |config| config.dscp = Some(DSCP)).await.unwrap()
 }
 
-/// A socket that is told the class of each datagram.
+/// A socket that receives the class of each datagram.
 fn observer(addr: &str) -> std::net::UdpSocket {
     let socket = std::net::UdpSocket::bind(addr).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -34,7 +34,7 @@ fn observer(addr: &str) -> std::net::UdpSocket {
     socket
 }
 
-/// The next datagram's length and class.
+/// Receives a datagram. Returns its length and class.
 #[expect(unsafe_code, reason = "the control messages come in memory that may be uninitialized")]
 fn observe(socket: &std::net::UdpSocket) -> (usize, Option<u8>) {
     const WORD: usize = size_of::<usize>();
@@ -62,10 +62,10 @@ fn observe(socket: &std::net::UdpSocket) -> (usize, Option<u8>) {
     (len, None)
 }
 
-/// What arrives of a train and of a datagram of its own.
+/// Sends a GSO batch and a single datagram. Returns length and class of each received datagram.
 async fn classes(mut from: UdpSocket, to: &std::net::UdpSocket) -> Vec<(usize, Option<u8>)> {
     let dst = to.local_addr().unwrap();
-    send_all(&mut from, dst, 1_000, &train(5, 1_000, 300)).await;
+    send_all(&mut from, dst, 1_000, &gso_batch(5, 1_000, 300)).await;
     send_all(&mut from, dst, 10, &[1; 10]).await;
     (0..6).map(|_| observe(to)).collect()
 }
@@ -75,22 +75,22 @@ fn all(class: u8) -> Vec<(usize, Option<u8>)> {
 }
 
 #[tokio::test]
-async fn the_class_is_in_every_datagram_of_either_version() {
+async fn dscp_is_in_every_datagram_of_both_ip_versions() {
     let v4 = observer(V4);
-    assert_eq!(classes(marked(V4).await, &v4).await, all(CLASS));
+    assert_eq!(classes(with_dscp(V4).await, &v4).await, all(CLASS));
     assert_eq!(classes(bound(V4).await, &v4).await, all(0));
     if !has_v6() {
         return;
     }
     let v6 = observer(V6);
-    assert_eq!(classes(marked(V6).await, &v6).await, all(CLASS));
-    assert_eq!(classes(marked(ANY_V6).await, &v6).await, all(CLASS));
-    assert_eq!(classes(marked(ANY_V6).await, &v4).await, all(CLASS), "IPv4 on both");
+    assert_eq!(classes(with_dscp(V6).await, &v6).await, all(CLASS));
+    assert_eq!(classes(with_dscp(ANY_V6).await, &v6).await, all(CLASS));
+    assert_eq!(classes(with_dscp(ANY_V6).await, &v4).await, all(CLASS), "IPv4 on both");
     assert_eq!(classes(bound(ANY_V6).await, &v4).await, all(0));
 }
 
 #[tokio::test]
-async fn the_class_that_the_application_gave_its_socket_stays() {
+async fn dscp_of_an_adopted_socket_stays() {
     let socket = std::net::UdpSocket::bind(V4).unwrap();
     SockRef::from(&socket).set_tos_v4(u32::from(CLASS)).unwrap();
     let socket = writable(UdpSocket::from_std(socket).unwrap()).await;
@@ -98,13 +98,13 @@ async fn the_class_that_the_application_gave_its_socket_stays() {
 }
 
 #[tokio::test]
-async fn trains_keep_their_shape_with_a_class() {
-    let (a, b) = (marked(V4).await, bound(V4).await);
+async fn gso_batches_with_dscp_arrive() {
+    let (a, b) = (with_dscp(V4).await, bound(V4).await);
     assert_eq!(a.max_gso_segments(), bound(V4).await.max_gso_segments());
     let (from, to) = (addr_of(&a), addr_of(&b));
     exchange(a, b, from, to).await;
     if has_v6() {
-        let (dual, v4) = (marked(ANY_V6).await, bound(V4).await);
+        let (dual, v4) = (with_dscp(ANY_V6).await, bound(V4).await);
         let from = SocketAddr::from(([127, 0, 0, 1], addr_of(&dual).port()));
         let to = addr_of(&v4);
         exchange(dual, v4, from, to).await;
@@ -112,7 +112,7 @@ async fn trains_keep_their_shape_with_a_class() {
 }
 
 #[tokio::test]
-async fn hops_are_limited_for_both_versions() {
+async fn ttl_is_set_for_both_ip_versions() {
     let config = SocketConfig { ttl: Some(7), ..SocketConfig::default() };
     let v4 = bind::bind(V4.parse().unwrap(), &config).unwrap();
     assert_eq!(SockRef::from(&v4).ttl_v4().unwrap(), 7);
@@ -124,7 +124,7 @@ async fn hops_are_limited_for_both_versions() {
 }
 
 #[tokio::test]
-async fn a_socket_is_tied_to_its_device() {
+async fn device_binds_the_socket_or_fails_by_name() {
     let missing = with(V4, |config| config.device = Some("no-such-dev".into())).await;
     let error = missing.unwrap_err();
     assert!(error.to_string().starts_with("device \"no-such-dev\" cannot be set"), "{error}");
@@ -137,7 +137,7 @@ async fn a_socket_is_tied_to_its_device() {
 }
 
 #[tokio::test]
-async fn peers_of_the_wrong_version_are_refused_by_name() {
+async fn peer_of_the_wrong_ip_version_is_refused() {
     let (v4, v6): (SocketAddr, SocketAddr) =
         ("192.0.2.1:9".parse().unwrap(), "[2001:db8::1]:9".parse().unwrap());
     let socket = bound(V4).await;
@@ -159,11 +159,11 @@ async fn peers_of_the_wrong_version_are_refused_by_name() {
 }
 
 #[test]
-fn a_route_is_asked_for_without_sending() {
+fn route_check_sends_nothing() {
     let socket = observer(V4);
     let config = SocketConfig::default();
     check_route(socket.local_addr().unwrap(), &config).unwrap();
-    // Broadcasts are not for sockets that did not ask for them.
+    // Broadcast needs `SO_BROADCAST`.
     let broadcast = "255.255.255.255:9".parse().unwrap();
     assert!(check_route(broadcast, &config).is_err());
     socket.set_nonblocking(true).unwrap();

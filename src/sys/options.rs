@@ -1,0 +1,150 @@
+//! Socket options that socket2 does not have, and the values of those that quinn-udp changes.
+
+use std::io;
+use std::net::UdpSocket;
+#[cfg(unix)]
+use std::os::fd::AsRawFd;
+#[cfg(windows)]
+use std::os::windows::io::AsRawSocket;
+
+/// Values of the options that quinn-udp switches on, taken before it does.
+///
+/// Don't Fragment is among them. With it a datagram above the path's MTU fails or vanishes, and its
+/// segments keep their size when they are retransmitted; the system's default sends IP fragments.
+/// The others ask for control messages with each datagram, which are not read here.
+#[derive(Debug)]
+pub(super) struct SavedOptions([Option<i32>; OPTIONS.len()]);
+
+impl SavedOptions {
+    /// Reads the options; [`restore`](Self::restore) skips those that this socket does not have.
+    pub(super) fn of(socket: &UdpSocket) -> Self {
+        Self(OPTIONS.map(|(level, name)| get(socket, level, name).ok()))
+    }
+
+    /// Writes them back.
+    pub(super) fn restore(&self, socket: &UdpSocket) {
+        for ((level, name), value) in OPTIONS.into_iter().zip(self.0) {
+            if let Some(value) = value {
+                // Where the system refuses to undo the change the socket still works: a datagram
+                // that is too large is then reported as such (EMSGSIZE).
+                drop(set(socket, level, name, value));
+            }
+        }
+    }
+}
+
+/// Level and name of each saved option.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const OPTIONS: [(i32, i32); 8] = [
+    (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER),
+    (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER),
+    (libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG),
+    (libc::IPPROTO_IP, libc::IP_PKTINFO),
+    (libc::IPPROTO_IP, libc::IP_RECVTOS),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS),
+];
+#[cfg(any(target_vendor = "apple", target_os = "freebsd"))]
+const OPTIONS: [(i32, i32); 2] =
+    [(libc::IPPROTO_IP, libc::IP_DONTFRAG), (libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG)];
+/// `IP_DONTFRAGMENT` of `IPPROTO_IP`, `IPV6_DONTFRAG` of `IPPROTO_IPV6`.
+#[cfg(windows)]
+const OPTIONS: [(i32, i32); 2] = [(0, 14), (41, 14)];
+#[cfg(not(any(
+    target_os = "linux",
+    target_os = "android",
+    target_vendor = "apple",
+    target_os = "freebsd",
+    windows
+)))]
+const OPTIONS: [(i32, i32); 0] = [];
+
+#[cfg(unix)]
+type Len = libc::socklen_t;
+#[cfg(windows)]
+type Len = libc::c_int;
+#[cfg(unix)]
+type RawHandle = libc::c_int;
+#[cfg(windows)]
+type RawHandle = libc::SOCKET;
+
+/// Bytes of an integer option's value.
+const INT: Len = 4;
+const _: () = assert!(size_of::<libc::c_int>() == 4);
+
+#[cfg(unix)]
+fn handle(socket: &UdpSocket) -> io::Result<RawHandle> {
+    Ok(socket.as_raw_fd())
+}
+
+#[cfg(windows)]
+fn handle(socket: &UdpSocket) -> io::Result<RawHandle> {
+    RawHandle::try_from(socket.as_raw_socket()).map_err(io::Error::other)
+}
+
+/// Returns the value of an integer option (`getsockopt`).
+#[expect(unsafe_code, reason = "socket2 does not have these options")]
+pub(super) fn get(
+    socket: &UdpSocket,
+    level: libc::c_int,
+    name: libc::c_int,
+) -> io::Result<libc::c_int> {
+    let handle = handle(socket)?;
+    let (mut value, mut len): (libc::c_int, Len) = (0, INT);
+    // SAFETY: `socket` is borrowed and thus open. `value` and `len` are live and exclusive; `len`
+    // is the size of `value` in bytes, and the system writes no more than that.
+    let result = unsafe {
+        let value = (&raw mut value).cast();
+        libc::getsockopt(handle, level, name, value, &raw mut len)
+    };
+    if result == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Sets an integer option (`setsockopt`).
+#[expect(unsafe_code, reason = "socket2 does not have these options")]
+pub(super) fn set(
+    socket: &UdpSocket,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
+    let handle = handle(socket)?;
+    // SAFETY: `socket` is borrowed and thus open. The system reads `INT` bytes, all of `value`,
+    // which is live, and keeps no pointer.
+    let result = unsafe { libc::setsockopt(handle, level, name, (&raw const value).cast(), INT) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    fn values(socket: &UdpSocket) -> Vec<Option<i32>> {
+        OPTIONS.iter().map(|&(level, name)| get(socket, level, name).ok()).collect()
+    }
+
+    #[tokio::test]
+    async fn adopted_socket_keeps_the_systems_fragmentation() {
+        for (addr, options) in [("127.0.0.1:0", 4), ("[::1]:0", 8), ("[::]:0", 8)] {
+            // Machines without IPv6 exist.
+            let Ok(socket) = UdpSocket::bind(addr) else { continue };
+            let clone = socket.try_clone().unwrap();
+            let before = values(&clone);
+            assert_eq!(before.iter().flatten().count(), options);
+            assert_ne!(before[0], Some(libc::IP_PMTUDISC_PROBE));
+            let _socket = crate::sys::UdpSocket::from_std(socket).unwrap();
+            assert_eq!(values(&clone), before);
+        }
+    }
+
+    #[tokio::test]
+    async fn adopted_socket_keeps_the_applications_fragmentation() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let (level, name) = (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER);
+        set(&socket, level, name, libc::IP_PMTUDISC_DO).unwrap();
+        let clone = socket.try_clone().unwrap();
+        let _socket = crate::sys::UdpSocket::from_std(socket).unwrap();
+        assert_eq!(get(&clone, level, name).unwrap(), libc::IP_PMTUDISC_DO);
+    }
+}

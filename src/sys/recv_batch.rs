@@ -1,0 +1,228 @@
+//! Receive arena: buffers for one batch of received datagrams, coalesced (UDP GRO) or single.
+
+use std::array;
+use std::fmt;
+use std::io::{self, IoSliceMut};
+use std::net::SocketAddr;
+
+use quinn_udp::RecvMeta;
+
+/// Bytes of the largest datagram: the largest UDP payload of an IPv4 packet, 65,535 - 20 - 8.
+pub(crate) const MAX_DATAGRAM: usize = 65_507;
+/// Most bytes of one GSO or GRO batch: what one system call takes.
+pub(super) const MAX_GSO_BYTES: usize = MAX_DATAGRAM;
+/// Most datagrams of one GRO batch (Linux `UDP_MAX_SEGMENTS`).
+const MAX_GRO_SEGMENTS: usize = 64;
+
+/// Receive buffers of the arena. One holds a whole GRO batch, so a few suffice for bulk; more would
+/// only save system calls where many peers send one datagram each, and costs cache.
+pub(super) const BUFFERS: usize = 4;
+
+/// Bytes of one receive buffer.
+///
+/// No datagram is cut short: a UDP payload is at most 65,527 bytes, and what the kernel coalesces
+/// for one receive stays below 65,536 with all its headers.
+const BUFFER_LEN: usize = 64 * 1024;
+
+/// One filled receive buffer: datagrams of one source.
+#[derive(Clone, Copy, Debug)]
+struct GroBatch {
+    from: SocketAddr,
+    /// Bytes of each datagram but the last; never zero.
+    segment_size: usize,
+    /// Bytes of all of them.
+    len: usize,
+}
+
+/// Receive arena: [`BUFFERS`] buffers of 64 KiB, reused for every receive.
+///
+/// The 256 KiB are address space: only pages that datagrams were written to become memory.
+pub(crate) struct RxBatch {
+    /// All buffers in one piece.
+    memory: Vec<u8>,
+    /// What the first `used` buffers hold.
+    filled: [GroBatch; BUFFERS],
+    used: usize,
+}
+
+impl RxBatch {
+    /// An empty arena.
+    pub(crate) fn new() -> Self {
+        let none = GroBatch { from: SocketAddr::from(([0, 0, 0, 0], 0)), segment_size: 1, len: 0 };
+        // `vec![0; _]` of this size is mapped by the system and not written to.
+        Self { memory: vec![0; BUFFERS * BUFFER_LEN], filled: [none; BUFFERS], used: 0 }
+    }
+
+    /// Whether every buffer is filled: then more datagrams probably wait in the socket.
+    pub(crate) fn is_full(&self) -> bool {
+        self.used == BUFFERS
+    }
+
+    /// Frees all buffers.
+    pub(crate) fn clear(&mut self) {
+        self.used = 0;
+    }
+
+    /// The GRO batches received, in order: source, segment size, and datagrams of that size back to
+    /// back, the last of which may be shorter.
+    ///
+    /// Sources are [`canonical`]. The segment size is never zero. Empty datagrams are left out: no
+    /// packet of this protocol is empty.
+    pub(crate) fn gro_batches(&mut self) -> impl Iterator<Item = (SocketAddr, usize, &mut [u8])> {
+        let filled = self.filled.iter().take(self.used);
+        self.memory.chunks_exact_mut(BUFFER_LEN).zip(filled).filter_map(|(buffer, batch)| {
+            let contents = buffer.get_mut(..batch.len).filter(|contents| !contents.is_empty())?;
+            Some((batch.from, batch.segment_size, contents))
+        })
+    }
+
+    /// Adds a datagram as if the socket had received it, to the last GRO batch where the kernel
+    /// would coalesce them. Returns whether a buffer had capacity for it.
+    pub(crate) fn push(&mut self, from: SocketAddr, datagram: &[u8]) -> bool {
+        let from = canonical(from);
+        let last = self.used.checked_sub(1);
+        let last = last.and_then(|last| Some((last, *self.filled.get(last)?)));
+        let coalesced = last.filter(|(_, batch)| {
+            batch.from == from
+                && batch.len.is_multiple_of(batch.segment_size)
+                && (1..=batch.segment_size).contains(&datagram.len())
+                && batch.len / batch.segment_size < MAX_GRO_SEGMENTS
+                && batch.len + datagram.len() <= MAX_GSO_BYTES
+        });
+        let (buffer, start, segment_size) = match coalesced {
+            Some((last, batch)) => (last, batch.len, batch.segment_size),
+            None => (self.used, 0, datagram.len().max(1)),
+        };
+        let len = start + datagram.len();
+        let memory = self.memory.chunks_exact_mut(BUFFER_LEN).nth(buffer);
+        let free = memory.and_then(|memory| memory.get_mut(start..len));
+        let (Some(free), Some(batch)) = (free, self.filled.get_mut(buffer)) else { return false };
+        free.copy_from_slice(datagram);
+        *batch = GroBatch { from, segment_size, len };
+        self.used = buffer + 1;
+        true
+    }
+
+    /// Hands the free buffers to `recv` until all are filled or it fails.
+    ///
+    /// # Errors
+    ///
+    /// That of `recv`, when nothing was received before it; otherwise it is left for the next call.
+    pub(super) fn fill(
+        &mut self,
+        mut recv: impl FnMut(&mut [IoSliceMut<'_>], &mut [RecvMeta]) -> io::Result<usize>,
+    ) -> io::Result<()> {
+        let before = self.used;
+        while !self.is_full() {
+            let mut free = self.memory.chunks_exact_mut(BUFFER_LEN).skip(self.used);
+            let mut buffers: [_; BUFFERS] =
+                array::from_fn(|_| IoSliceMut::new(free.next().unwrap_or_default()));
+            let mut meta = [RecvMeta::default(); BUFFERS];
+            let free = BUFFERS - self.used;
+            let received = match recv(&mut buffers[..free], &mut meta[..free]) {
+                Ok(received) => received,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) if self.used == before => return Err(error),
+                // The socket reports a lasting error again; the datagrams received come first.
+                Err(_) => break,
+            };
+            for meta in meta.iter().take(received) {
+                self.filled[self.used] = GroBatch {
+                    from: canonical(meta.addr),
+                    segment_size: meta.stride.max(1),
+                    len: meta.len.min(BUFFER_LEN),
+                };
+                self.used += 1;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for RxBatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RxBatch").field("filled", &&self.filled[..self.used]).finish()
+    }
+}
+
+/// Canonical form of a peer's address, for comparison and hashing: IPv4-mapped IPv6 (RFC 4291
+/// 2.5.5.2) becomes IPv4, and the flow label is 0. The scope of a link-local address stays.
+pub(crate) fn canonical(addr: SocketAddr) -> SocketAddr {
+    let mut addr = match addr {
+        SocketAddr::V6(v6) if v6.ip().to_ipv4_mapped().is_some() => {
+            SocketAddr::new(addr.ip().to_canonical(), addr.port())
+        }
+        other => other,
+    };
+    if let SocketAddr::V6(v6) = &mut addr {
+        v6.set_flowinfo(0);
+    }
+    addr
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::ErrorKind;
+    use std::net::{Ipv6Addr, SocketAddrV6};
+
+    use super::*;
+
+    #[test]
+    fn ipv4_mapped_and_plain_addresses_have_one_canonical_form() {
+        let v4 = SocketAddr::from(([192, 0, 2, 1], 7));
+        let mapped = SocketAddr::new(Ipv6Addr::from(0xffff_c000_0201_u128).into(), 7);
+        assert_eq!((canonical(v4), canonical(mapped)), (v4, v4));
+        let link_local = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
+        let labelled = SocketAddrV6::new(link_local, 7, 99, 3).into();
+        assert_eq!(canonical(labelled), SocketAddrV6::new(link_local, 7, 0, 3).into());
+        let loopback = SocketAddr::from((Ipv6Addr::LOCALHOST, 7));
+        assert_eq!(canonical(loopback), loopback);
+    }
+
+    #[test]
+    fn pushed_datagrams_coalesce_as_received_ones() {
+        let peer = |n| SocketAddr::from(([10, 0, 0, n], 1));
+        let mut batch = RxBatch::new();
+        for (from, len) in [(1, 10), (1, 10), (1, 3), (1, 10), (2, 4), (2, 5)] {
+            assert!(batch.push(peer(from), &vec![from; len]));
+        }
+        assert!(batch.is_full());
+        assert!(!batch.push(peer(3), &[0]));
+        // A datagram of the same size or shorter still joins the last GRO batch.
+        assert!(batch.push(peer(2), &[2; 5]));
+        let received: Vec<_> = batch
+            .gro_batches()
+            .map(|(from, size, contents)| (from, size, contents.len()))
+            .collect();
+        let expected = [(peer(1), 10, 23), (peer(1), 10, 10), (peer(2), 4, 4), (peer(2), 5, 10)];
+        assert_eq!(received, expected);
+        batch.clear();
+        assert_eq!(batch.gro_batches().count(), 0);
+    }
+
+    #[test]
+    fn datagrams_received_before_an_error_are_kept() {
+        let mut batch = RxBatch::new();
+        let mut calls = 0;
+        let result = batch.fill(|buffers, meta| {
+            calls += 1;
+            match calls {
+                1 => Err(ErrorKind::Interrupted.into()),
+                2 => {
+                    assert_eq!((buffers.len(), meta.len()), (BUFFERS, BUFFERS));
+                    buffers[0][..3].copy_from_slice(b"abc");
+                    (meta[0].len, meta[0].stride) = (3, 3);
+                    Ok(1)
+                }
+                _ => {
+                    assert_eq!((buffers.len(), meta.len()), (BUFFERS - 1, BUFFERS - 1));
+                    Err(io::Error::other("later"))
+                }
+            }
+        });
+        assert!(result.is_ok());
+        assert_eq!(calls, 3);
+        assert!(batch.gro_batches().map(|(_, _, contents)| contents.to_vec()).eq([b"abc"]));
+        assert!(batch.fill(|_, _| Err(io::Error::other("now"))).is_err());
+    }
+}
