@@ -36,7 +36,7 @@ fn content(seed: usize) -> Vec<u8> {
     (0..LEN).map(|i| ((i * 31 + seed * 97) ^ (i >> 3)) as u8).collect()
 }
 
-/// A data packet for the encoder, with room for its head.
+/// A data packet for the encoder, with space for its header.
 fn packet(seed: usize) -> Vec<u8> {
     let mut packet = content(seed);
     packet.iter_mut().take(HEADER_LEN).for_each(|byte| *byte = 0);

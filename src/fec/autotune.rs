@@ -1,19 +1,19 @@
-//! Finds out the peer's groups from the kinds and numbers of its packets.
+//! Detection of the peer's FEC layout from flags and seqids (kcp-go `autoTune`).
 //!
-//! What is known of each number is kept for the last few thousand. Wherever parity turns into data
-//! a group begins, and wherever data turns into parity its data ends; the distance of two such
-//! edges is the sum of the two shard counts, or a multiple. Such a guess is believed once every
-//! place of a group has been seen with the kind it must have, looking back from now and before
-//! anything contradicts. Losses only delay that, and a wrong packet only until it is left behind.
+//! The flag of each seqid is kept for the last few thousand. A group begins where parity is followed
+//! by data, and its data ends where data is followed by parity; the distance of two such edges is
+//! the sum of the shard counts, or a multiple. Such a guess is adopted once every position of a group
+//! has been seen with the flag it must have, backwards from the latest packet and before any
+//! contradiction. Loss delays that; a forged packet does until it leaves the window.
 //!
-//! Work is bounded: a packet pays for the examination of a few samples, and guesses wait until
-//! enough is saved up.
+//! Work is bounded: each packet pays for the examination of a few samples, and a guess waits until
+//! its cost is saved up.
 
 use std::time::{Duration, Instant};
 
-use super::{FecConfig, Places, narrow};
+use super::config::{FecConfig, Places, to_u8};
 
-/// Numbers remembered: sixteen of the largest groups.
+/// Seqids remembered: sixteen of the largest groups.
 const WINDOW: u32 = 4_096;
 const WORDS: usize = WINDOW as usize / 64;
 /// Edges of each kind remembered. Guesses are distances between them and their simple fractions:
@@ -26,36 +26,36 @@ const FRACTION: u32 = 16;
 /// Samples that may be examined for each packet, and that may be saved up.
 const INCOME: u32 = 64;
 const SAVINGS: u32 = 4 * WINDOW;
-/// Packets that must contradict a layout that was confirmed: one alone may be stale or forged.
+/// Packets that must contradict a confirmed layout: one alone may be stale or forged.
 const CONTRADICTIONS: u32 = 2;
-/// What one that contradicts weighs against those that agree: most agree with most layouts.
-const WEIGHT: u32 = 8;
-/// Least time between two changes.
-const REST: Duration = Duration::from_secs(1);
-/// How long a number far from all others waits for another one like it.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// Agreeing packets that one contradicting packet outweighs: most packets agree with most layouts.
+const CONTRADICTION_WEIGHT: u32 = 8;
+/// Least time between two layout changes.
+const MIN_CHANGE_INTERVAL: Duration = Duration::from_secs(1);
+/// Time in which a second seqid must confirm one far outside the window.
+const JUMP_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(super) struct Autotune {
-    /// A bit for each number: it was received, and it was parity.
+    /// A bit for each seqid: received, and parity.
     seen: Box<[u64; WORDS]>,
     parity: Box<[u64; WORDS]>,
-    /// The highest number in the window.
+    /// The highest seqid of the window.
     top: Option<u32>,
-    /// Numbers of the first packets behind an edge: to data, and to parity.
+    /// Seqids of the first packets after an edge: to data, and to parity.
     starts: Edges,
     ends: Edges,
-    /// A sum that nothing contradicts and that too little confirms.
+    /// A sum without contradiction that too few packets confirm.
     guess: Option<Guess>,
     savings: u32,
     /// Packets that contradicted the current layout.
     contradictions: u32,
-    /// Packets that agreed with it, less those that did not times [`WEIGHT`]. Two groups of them
+    /// Packets that agreed with the current layout, less contradictions times [`CONTRADICTION_WEIGHT`]. Two groups of them
     /// confirm it for good.
     agreements: u32,
-    /// Numbers that came with both kinds.
+    /// Seqids that came with both flags.
     conflicts: u32,
-    /// A number outside the window, and when it came.
+    /// A seqid outside the window, and its arrival.
     suspect: Option<(u32, Instant)>,
     changed: Option<Instant>,
 }
@@ -78,7 +78,7 @@ impl Autotune {
         }
     }
 
-    /// One packet. Returns another layout than the current one if the peer turns out to use it.
+    /// Samples one packet. Returns the peer's layout when it is found to differ from the current.
     pub(super) fn sample(
         &mut self,
         now: Instant,
@@ -94,13 +94,14 @@ impl Autotune {
         if let Some(current) = current {
             self.contradictions = self.contradictions.saturating_add(u32::from(!agrees));
             if self.agreements < 2 * current.sum() {
-                let change = if agrees { 1 } else { -WEIGHT.cast_signed() };
+                let change = if agrees { 1 } else { -CONTRADICTION_WEIGHT.cast_signed() };
                 self.agreements = self.agreements.saturating_add_signed(change);
             }
         }
-        let before = self.kind(seqid.wrapping_sub(1)).is_some_and(|kind| kind != parity);
-        let after = self.kind(seqid.wrapping_add(1)).is_some_and(|kind| kind != parity);
-        let rests = self.changed.is_some_and(|at| now.saturating_duration_since(at) < REST);
+        let before = self.is_parity_at(seqid.wrapping_sub(1)).is_some_and(|other| other != parity);
+        let after = self.is_parity_at(seqid.wrapping_add(1)).is_some_and(|other| other != parity);
+        let rests =
+            self.changed.is_some_and(|at| now.saturating_duration_since(at) < MIN_CHANGE_INTERVAL);
         let content = current.is_some() && self.contradictions == 0;
         let mut found = None;
         if let Some(guess) = &mut self.guess {
@@ -127,7 +128,7 @@ impl Autotune {
             }
             for (sum, part) in earlier.sums(edge) {
                 let fits = !is_start || edge.is_multiple_of(sum);
-                if fits && found.is_none() && tried.insert(narrow(sum - 1)) {
+                if fits && found.is_none() && tried.insert(to_u8(sum - 1)) {
                     let least = if part == 1 { 2 * sum } else { FRACTION * sum };
                     found = self.verify(sum, least, seqid, current);
                 }
@@ -139,7 +140,7 @@ impl Autotune {
         found
     }
 
-    /// Remembers the packet; false if there is nothing new in it, or it is not to be believed.
+    /// Records the packet. Returns false for a duplicate, and for one far outside the window.
     fn note(&mut self, now: Instant, seqid: u32, parity: bool) -> bool {
         let Some(top) = self.top else {
             self.restart(seqid, parity);
@@ -150,11 +151,11 @@ impl Autotune {
             self.forget(top.wrapping_add(1), ahead);
             self.top = Some(seqid);
         } else if top.wrapping_sub(seqid) >= WINDOW {
-            // Far from everything. One packet alone must not make us forget the rest.
+            // One packet alone must not discard the window.
             let suspect = self.suspect.replace((seqid, now));
             let agrees = suspect.is_some_and(|(other, at)| {
                 let distance = seqid.wrapping_sub(other).min(other.wrapping_sub(seqid));
-                let recent = now.saturating_duration_since(at) <= PATIENCE;
+                let recent = now.saturating_duration_since(at) <= JUMP_TIMEOUT;
                 recent && distance > 0 && distance < WINDOW
             });
             if agrees {
@@ -162,10 +163,10 @@ impl Autotune {
             }
             return agrees;
         }
-        match self.kind(seqid) {
+        match self.is_parity_at(seqid) {
             Some(kind) if kind == parity => false,
             Some(_) => {
-                // A peer that started again uses its numbers anew: what was is worth nothing.
+                // A restarted peer reuses its seqids: the recorded flags are void.
                 self.conflicts += 1;
                 if self.conflicts >= CONTRADICTIONS {
                     self.restart(seqid, parity);
@@ -181,7 +182,7 @@ impl Autotune {
         }
     }
 
-    /// Forgets everything but this packet.
+    /// Discards everything but this packet.
     fn restart(&mut self, seqid: u32, parity: bool) {
         self.seen.fill(0);
         (self.starts, self.ends) = (Edges::default(), Edges::default());
@@ -190,8 +191,8 @@ impl Autotune {
         self.set(seqid, parity);
     }
 
-    /// The parity shard count follows from the sum: looks back from `seqid` until every place of a
-    /// group has been seen, which must be in this order: data, then parity.
+    /// Checks a guess of the sum: searches back from `seqid` until every position of a group has been
+    /// seen, data before parity. That gives the parity shard count.
     fn verify(
         &mut self,
         sum: u32,
@@ -216,7 +217,7 @@ impl Autotune {
         let (mut at, mut place) = (seqid, seqid % sum);
         for _ in 0..reach {
             self.savings = self.savings.checked_sub(1)?;
-            if let Some(parity) = self.kind(at) {
+            if let Some(parity) = self.is_parity_at(at) {
                 if parity {
                     parities = parities.min(place);
                 } else {
@@ -225,7 +226,7 @@ impl Autotune {
                 if data > parities {
                     break;
                 }
-                covered += u32::from(places.insert(narrow(place)));
+                covered += u32::from(places.insert(to_u8(place)));
                 seen += 1;
                 let contradicts = current.is_some_and(|current| current.is_parity(at) != parity);
                 if contradicts {
@@ -252,8 +253,8 @@ impl Autotune {
         None
     }
 
-    /// What is known of a number: whether it was parity.
-    fn kind(&self, seqid: u32) -> Option<bool> {
+    /// The recorded flag of a seqid: whether it was parity.
+    fn is_parity_at(&self, seqid: u32) -> Option<bool> {
         let (word, bit) = slot(seqid);
         let inside = self.top.is_some_and(|top| top.wrapping_sub(seqid) < WINDOW);
         (inside && self.seen[word] & bit != 0).then(|| self.parity[word] & bit != 0)
@@ -266,7 +267,7 @@ impl Autotune {
         self.parity[word] |= if parity { bit } else { 0 };
     }
 
-    /// Forgets what stands where the next `count` numbers belong, whole words where it can.
+    /// Clears the records of `count` seqids, whole words where possible.
     fn forget(&mut self, mut seqid: u32, mut count: u32) {
         while count > 0 {
             let (word, bit) = slot(seqid);
@@ -277,17 +278,17 @@ impl Autotune {
     }
 }
 
-/// Word and bit of a number, within the window whatever the number.
+/// Word and bit of a seqid; any seqid is within the window.
 fn slot(seqid: u32) -> (usize, u64) {
     let index = (seqid % WINDOW) as usize;
     (index / 64, 1 << (index % 64))
 }
 
-/// A sum that is to be looked at again.
+/// A sum to verify again.
 #[derive(Clone, Copy, Debug)]
 struct Guess {
     sum: u32,
-    /// After so many packets, or when the next one contradicts the current layout.
+    /// Packets until then; earlier when one contradicts the current layout.
     wait: u32,
 }
 

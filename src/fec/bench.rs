@@ -1,8 +1,10 @@
 //! Single steps for benches and tests of the published package. Private.
 
-use super::{FecConfig, FecDecoder, FecEncoder};
-use crate::fec::gf256::{Kernel, coefficients};
-use crate::fec::shard_buffers::{Rows, Shard};
+use super::config::FecConfig;
+use super::decoder::FecDecoder;
+use super::encoder::FecEncoder;
+use super::gf256::{Kernel, coefficients};
+use super::shard_buffers::{Rows, Shard};
 
 /// The kernels that this processor has, the fastest first.
 #[must_use]

@@ -1,75 +1,77 @@
-//! The receiver's half: keeps what arrived of the last few groups and computes what did not.
+//! FEC decoder (kcp-go `fecDecoder`): keeps the packets of the last few groups and recovers lost
+//! data packets.
 //!
-//! The driver hands data packets to KCP by itself, so nothing is delivered from here that was not
-//! lost. A group is finished when as many packets arrived as it has data packets; it is remembered
-//! so that the rest of it is not taken for a new one. There is no clock in this: a group waits
-//! until newer ones push it out.
+//! The driver passes data packets to KCP itself; only recovered ones are delivered from here. A group
+//! is finished when as many packets arrived as it has data packets; its number is kept so that late
+//! packets do not start it again. A group leaves when newer groups push it out, not by time.
 //!
-//! Numbers come from the network. One packet never moves the place where groups are expected.
+//! Seqids come from the network: one packet alone never moves the window of groups.
 
 use std::time::{Duration, Instant};
 
+use super::autotune::Autotune;
+use super::config::{FecConfig, Places};
 use super::gf256::Kernel;
-use super::{DATA, FecConfig, FecStats, OUTER, PARITY, Places, SIZE};
-use crate::fec::autotune::Autotune;
-use crate::fec::reconstruct::Reconstructor;
-use crate::fec::shard_buffers::Shard;
+use super::packet::{DATA, PARITY, SIZE_LEN, UNCOVERED_LEN};
+use super::reconstruct::Reconstructor;
+use super::shard_buffers::Shard;
+use super::stats::FecStats;
 
-/// Groups behind the newest that are kept, as in kcp-go.
+/// Groups kept behind the newest (kcp-go `maxShardSets`).
 const BEHIND: u32 = 3;
-/// Groups ahead of the newest that are believed at once.
+/// Groups that one packet may move the window ahead.
 const AHEAD: u32 = 64;
-/// Packets that must agree with a layout after one that did not, and at least two groups of them.
-/// Parity of other groups than those assumed makes data of the right shape and the wrong bytes, so
-/// a layout in doubt recovers nothing.
+/// Packets that must agree with a layout after a contradiction, and at least two groups of them.
+/// Parity of another layout yields well-formed packets of wrong bytes, so an unconfirmed layout
+/// recovers nothing.
 const CONFIRMATION: u32 = 64;
-/// As many must agree with one that was only assumed.
-const ASSUMPTION: u32 = 16;
-/// How long a number outside of that waits for another one like it.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// Packets that must agree with an expected layout.
+const EXPECTATION: u32 = 16;
+/// Time in which a second seqid must confirm one outside the window.
+const JUMP_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Recovers lost data packets of one peer.
 ///
-/// Memory: packets of at most four groups, each as long as received.
+/// Memory: packets of at most four groups, at their received lengths.
 #[derive(Debug)]
 pub struct FecDecoder {
     layout: Option<FecConfig>,
-    /// Packets that must agree with the layout before it is believed.
-    doubt: u32,
-    learner: Autotune,
-    recovery: Option<Reconstructor>,
+    /// Packets that must still agree before the layout counts as confirmed.
+    unconfirmed: u32,
+    autotune: Autotune,
+    reconstructor: Option<Reconstructor>,
     kernel: Kernel,
     groups: [Group; 1 + BEHIND as usize],
     newest: Option<u32>,
     suspect: Option<Suspect>,
-    /// Memory of packets that are not needed any more.
+    /// Buffers of released packets, for reuse.
     spare: Vec<Shard>,
     stats: FecStats,
 }
 
 impl FecDecoder {
-    /// A decoder for a layout that the peer is known to use, until it turns out to use another
-    /// one; or one that finds it out from the first few groups.
+    /// A decoder for a known layout of the peer, or with `None` one that detects it from the first
+    /// few groups. A change of the layout is detected in both cases.
     #[must_use]
     pub fn new(known: Option<FecConfig>) -> Self {
         Self::with_kernel(known, Kernel::best())
     }
 
-    /// A decoder for a layout that the peer may use: it recovers nothing before some packets, two
-    /// groups at least, have agreed.
+    /// A decoder for an expected layout of the peer: it recovers nothing before some packets, at
+    /// least two groups of them, have confirmed the layout.
     #[must_use]
     pub fn with_expected_layout(layout: FecConfig) -> Self {
         let mut decoder = Self::new(Some(layout));
-        decoder.doubt = ASSUMPTION.max(2 * layout.sum());
+        decoder.unconfirmed = EXPECTATION.max(2 * layout.sum());
         decoder
     }
 
     pub(super) fn with_kernel(initial: Option<FecConfig>, kernel: Kernel) -> Self {
         Self {
             layout: initial,
-            doubt: 0,
-            learner: Autotune::new(),
-            recovery: None,
+            unconfirmed: 0,
+            autotune: Autotune::new(),
+            reconstructor: None,
             kernel,
             groups: Default::default(),
             newest: None,
@@ -79,22 +81,22 @@ impl FecDecoder {
         }
     }
 
-    /// The peer's groups, as far as known.
+    /// Returns the peer's layout, once it is known.
     #[must_use]
     pub fn layout(&self) -> Option<FecConfig> {
         self.layout
     }
 
-    /// What happened so far.
+    /// Returns the counters so far.
     #[must_use]
     pub fn stats(&self) -> FecStats {
         self.stats
     }
 
-    /// Takes one decrypted data or parity packet.
+    /// Processes one decrypted data or parity packet.
     ///
-    /// `recovered` is called with each KCP datagram that this one makes computable, and says
-    /// whether it is plausible: made of whole segments, of a conversation that exists.
+    /// Calls `recovered` with each KCP datagram that this packet makes recoverable; its result says
+    /// whether the datagram is well-formed and of a connection that exists.
     pub fn input(&mut self, now: Instant, packet: &[u8], mut recovered: impl FnMut(&[u8]) -> bool) {
         let Some((seqid, parity, content)) = parse(packet) else { return };
         if parity {
@@ -102,14 +104,14 @@ impl FecDecoder {
         } else {
             self.stats.data_shards += 1;
         }
-        if let Some(layout) = self.learner.sample(now, seqid, parity, self.layout) {
+        if let Some(layout) = self.autotune.sample(now, seqid, parity, self.layout) {
             self.stats.layout_changes += 1;
             self.adopt(layout);
         }
         let Some(layout) = self.layout else { return };
         if seqid >= layout.paws() || layout.is_parity(seqid) != parity {
             self.stats.misplaced_shards += 1;
-            self.doubt = CONFIRMATION.max(2 * layout.sum());
+            self.unconfirmed = CONFIRMATION.max(2 * layout.sum());
             let known = self.groups.iter_mut().filter(|group| group.id.is_some());
             known.for_each(|group| group.give_up(&mut self.spare));
             return;
@@ -121,17 +123,17 @@ impl FecDecoder {
         self.finish(layout, index, &mut recovered);
     }
 
-    /// Other groups. What is there was collected under wrong numbers.
+    /// Changes the layout. The groups so far were collected by wrong boundaries.
     fn adopt(&mut self, layout: FecConfig) {
-        (self.layout, self.doubt) = (Some(layout), 0);
+        (self.layout, self.unconfirmed) = (Some(layout), 0);
         self.forget_groups();
         (self.newest, self.suspect) = (None, None);
-        if let Some(recovery) = &mut self.recovery {
-            recovery.set_config(layout);
+        if let Some(reconstructor) = &mut self.reconstructor {
+            reconstructor.set_config(layout);
         }
     }
 
-    /// Whether a packet is of a group that is kept now. Moves on to newer groups.
+    /// Whether the packet's group is in the window. Moves the window to newer groups.
     fn admit(&mut self, now: Instant, layout: FecConfig, seqid: u32) -> bool {
         let id = seqid / layout.sum();
         let Some(newest) = self.newest else {
@@ -163,23 +165,23 @@ impl FecDecoder {
         false
     }
 
-    /// Whether a number outside the window is where the peer continues: a second one near the
-    /// first, in time too, and none between them that is where they were before.
+    /// Whether the peer continues at a seqid outside the window: a second seqid near the first,
+    /// within [`JUMP_TIMEOUT`], and none inside the window between the two.
     fn resolve(&mut self, now: Instant, layout: FecConfig, seqid: u32) -> bool {
         let id = seqid / layout.sum();
         let other = self.suspect.replace(Suspect { seqid, at: now });
         other.is_some_and(|other| {
             let distance = ahead(layout, other.seqid / layout.sum(), id).unsigned_abs();
-            let recent = now.saturating_duration_since(other.at) <= PATIENCE;
+            let recent = now.saturating_duration_since(other.at) <= JUMP_TIMEOUT;
             recent && other.seqid != seqid && distance <= BEHIND
         })
     }
 
-    /// Keeps a packet. Returns the group's index if that is complete now.
+    /// Stores a packet. Returns the index of its group when that can be decoded now.
     fn store(&mut self, layout: FecConfig, seqid: u32, content: &[u8]) -> Option<usize> {
         let (id, place) = (seqid / layout.sum(), layout.position(seqid));
         let known = self.groups.iter().position(|group| group.id == Some(id));
-        // There are as many slots as groups in the window, and what left it is gone.
+        // Invariant: a slot for each group of the window; `retire` frees those that left it.
         let index = known.or_else(|| self.groups.iter().position(|group| group.id.is_none()))?;
         let group = self.groups.get_mut(index)?;
         group.id = Some(id);
@@ -188,13 +190,13 @@ impl FecDecoder {
             if !group.contradicts(place, content) {
                 return None;
             }
-            // The peer started again and uses its numbers anew.
+            // A restarted peer reuses its seqids.
             group.clear(&mut self.spare);
             group.id = Some(id);
         }
         group.seen.insert(place);
-        // Copies confirm nothing.
-        self.doubt = self.doubt.saturating_sub(1);
+        // Duplicates, which returned above, do not confirm the layout.
+        self.unconfirmed = self.unconfirmed.saturating_sub(1);
         if group.finished {
             return None;
         }
@@ -204,7 +206,7 @@ impl FecDecoder {
         (group.shards.len() >= layout.data_shards()).then_some(index)
     }
 
-    /// A group has what it needs: computes what is missing.
+    /// Recovers the missing data packets of a group that has enough packets.
     fn finish(
         &mut self,
         layout: FecConfig,
@@ -212,7 +214,7 @@ impl FecDecoder {
         recovered: &mut impl FnMut(&[u8]) -> bool,
     ) {
         let Some(group) = self.groups.get_mut(index) else { return };
-        if self.doubt > 0 {
+        if self.unconfirmed > 0 {
             group.give_up(&mut self.spare);
             return;
         }
@@ -223,13 +225,13 @@ impl FecDecoder {
             shards.map(|(_, shard)| shard.content().len())
         };
         if let Some(len) = longest(true).max() {
-            // All parity of a group is as long as its longest data.
+            // All parity of a group is as long as its longest data packet.
             let agrees =
                 longest(true).all(|other| other == len) && longest(false).all(|l| l <= len);
-            let recovery =
-                self.recovery.get_or_insert_with(|| Reconstructor::new(layout, self.kernel));
-            let lost = if agrees { recovery.run(&mut group.shards) } else { 0 };
-            for datagram in (0..lost).map(|index| recovery.datagram(index, len)) {
+            let reconstructor =
+                self.reconstructor.get_or_insert_with(|| Reconstructor::new(layout, self.kernel));
+            let lost = if agrees { reconstructor.run(&mut group.shards) } else { 0 };
+            for datagram in (0..lost).map(|index| reconstructor.datagram(index, len)) {
                 if datagram.is_some_and(&mut *recovered) {
                     self.stats.recovered_shards += 1;
                 } else {
@@ -241,7 +243,7 @@ impl FecDecoder {
         group.release(&mut self.spare);
     }
 
-    /// Gives up what has left the window that ends with `newest`.
+    /// Drops the groups that have left the window, which ends with `newest`.
     fn retire(&mut self, layout: FecConfig, newest: u32) {
         for group in &mut self.groups {
             let behind = group.id.map(|id| ahead(layout, newest, id).wrapping_neg());
@@ -257,14 +259,13 @@ impl FecDecoder {
         self.groups.iter_mut().for_each(|group| group.clear(&mut self.spare));
     }
 
-    /// Bytes that packets take, and coefficients for their recovery.
+    /// Bytes of stored packets, and of the coefficient cache.
     #[cfg(any(test, feature = "_testkit"))]
     pub(crate) fn memory(&self) -> (usize, usize) {
         let held = self.groups.iter().flat_map(|group| &group.shards).map(|(_, shard)| shard);
         let shards = held.chain(&self.spare).map(Shard::memory).sum::<usize>();
-        let recovery = self.recovery.as_ref();
-        let (all, cache) =
-            recovery.map_or((0, 0), |recovery| (recovery.memory(), recovery.cache_memory()));
+        let reconstructor = self.reconstructor.as_ref();
+        let (all, cache) = reconstructor.map_or((0, 0), |all| (all.memory(), all.cache_memory()));
         (shards + all - cache, cache)
     }
 
@@ -282,35 +283,35 @@ impl FecDecoder {
             assert!(group.shards.is_empty() || (!group.finished && group.id.is_some()));
             assert!(group.id.is_some() || !group.finished);
         }
-        assert!(self.recovery.as_ref().is_none_or(|r| r.cache_memory() <= 256 * 1024));
+        assert!(self.reconstructor.as_ref().is_none_or(|r| r.cache_memory() <= 256 * 1024));
     }
 }
 
-/// A packet outside the window.
+/// A packet outside the window, to be confirmed.
 #[derive(Clone, Copy, Debug)]
 struct Suspect {
     seqid: u32,
     at: Instant,
 }
 
-/// What arrived of a group.
+/// Packets received of a group.
 #[derive(Debug, Default)]
 struct Group {
     id: Option<u32>,
-    /// Places that arrived, also after the group was finished.
+    /// Positions received, also after the group was finished.
     seen: Places,
     shards: Vec<(u8, Shard)>,
     finished: bool,
 }
 
 impl Group {
-    /// Whether something else came in this place before.
+    /// Whether another packet was received in this position.
     fn contradicts(&self, place: u8, content: &[u8]) -> bool {
         let earlier = self.shards.iter().find(|(other, _)| *other == place);
         earlier.is_some_and(|(_, shard)| shard.content() != content)
     }
 
-    /// Nothing of it will be recovered.
+    /// Sets the group as finished without recovery.
     fn give_up(&mut self, spare: &mut Vec<Shard>) {
         self.finished = true;
         self.release(spare);
@@ -326,18 +327,18 @@ impl Group {
     }
 }
 
-/// Number, whether it is parity, and what parity covers of a packet.
+/// Parses a packet into seqid, whether it is parity, and the bytes that parity covers.
 fn parse(packet: &[u8]) -> Option<(u32, bool, &[u8])> {
-    let (&[a, b, c, d, low, high], content) = packet.split_first_chunk::<OUTER>()?;
+    let (&[a, b, c, d, low, high], content) = packet.split_first_chunk::<UNCOVERED_LEN>()?;
     let parity = match u16::from_le_bytes([low, high]) {
         DATA => false,
         PARITY => true,
         _ => return None,
     };
-    (content.len() >= SIZE).then_some((u32::from_le_bytes([a, b, c, d]), parity, content))
+    (content.len() >= SIZE_LEN).then_some((u32::from_le_bytes([a, b, c, d]), parity, content))
 }
 
-/// Groups from one to another, the shorter way round.
+/// Distance from one group number to another, the shorter way round the wrap.
 fn ahead(layout: FecConfig, from: u32, to: u32) -> i32 {
     let groups = layout.groups();
     // Both are below the count of groups, which is below half of all numbers.

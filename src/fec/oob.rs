@@ -9,19 +9,17 @@
 //! | 8..12 | conv | the connection that the payload belongs to |
 //! | 12.. | payload | |
 
-use super::{HEADER_LEN, OUT_OF_BAND};
+use super::packet::{HEADER_LEN, OUT_OF_BAND, UNCOVERED_LEN};
 
 /// Bytes of the conversation id in front of the payload.
 pub(crate) const CONV_LEN: usize = 4;
 
 /// The `seqid` of every out-of-band packet.
 const SEQID: u32 = u32::MAX;
-/// Bytes in front of the size field, which does not count them.
-const BEFORE_SIZE: usize = 6;
 
 /// Appends an out-of-band packet to `out`.
 pub(crate) fn write(out: &mut Vec<u8>, conv: u32, payload: &[u8]) {
-    let size = HEADER_LEN - BEFORE_SIZE + CONV_LEN + payload.len();
+    let size = HEADER_LEN - UNCOVERED_LEN + CONV_LEN + payload.len();
     out.extend_from_slice(&SEQID.to_le_bytes());
     out.extend_from_slice(&OUT_OF_BAND.to_le_bytes());
     out.extend_from_slice(&u16::try_from(size).unwrap_or(u16::MAX).to_le_bytes());

@@ -1,16 +1,17 @@
-//! Lost data shards out of those that arrived, and the coefficients for it.
+//! Erasure decoding: lost data shards from the received ones, with a cache of coefficients.
 
-use super::{FecConfig, Places, SIZE};
-use crate::fec::gf256::{Kernel, coefficients};
-use crate::fec::shard_buffers::{Rows, Shard};
+use super::config::{FecConfig, Places};
+use super::gf256::{Kernel, coefficients};
+use super::packet::SIZE_LEN;
+use super::shard_buffers::{Rows, Shard};
 
-/// Memory for coefficients that may be needed again. Losses repeat: with one packet of a group
-/// lost there are as many patterns as packets.
-const CACHE: usize = 256 * 1024;
-/// Patterns that are kept where memory does not set the limit.
-const PATTERNS: usize = 256;
+/// Bytes of cached coefficients. Loss patterns recur: with one packet of a group lost there are as
+/// many patterns as packets.
+const CACHE_LEN: usize = 256 * 1024;
+/// Most patterns cached.
+const MAX_PATTERNS: usize = 256;
 
-/// The coefficients for one set of shards.
+/// The coefficients for one set of received shards.
 #[derive(Clone, Debug, Default)]
 struct Pattern {
     present: Places,
@@ -21,9 +22,9 @@ struct Pattern {
 #[derive(Debug)]
 pub(super) struct Reconstructor {
     config: FecConfig,
-    /// A set of shards has one possible slot; empty before the first loss.
+    /// Direct-mapped: a set of shards has one slot. Empty before the first loss.
     patterns: Vec<Pattern>,
-    /// What was computed last.
+    /// The shards recovered last.
     rows: Rows,
 }
 
@@ -38,8 +39,8 @@ impl Reconstructor {
         }
     }
 
-    /// Computes the data shards that are not among `shards`, of which there are as many as a
-    /// group has data shards, all of different places. Returns how many that are.
+    /// Recovers the data shards that are not among `shards`, which are as many as a group has data
+    /// shards, in different positions. Returns their number.
     pub(super) fn run(&mut self, shards: &mut [(u8, Shard)]) -> usize {
         shards.sort_unstable_by_key(|(place, _)| *place);
         let mut present = Places::default();
@@ -60,22 +61,22 @@ impl Reconstructor {
         lost
     }
 
-    /// The KCP datagram in what [`Self::run`] computed, which was padded to `len`; `None` if it
-    /// cannot be one.
+    /// Returns the KCP datagram of a recovered shard, which was padded to `len` bytes; `None` if it
+    /// is malformed.
     pub(super) fn datagram(&self, index: usize, len: usize) -> Option<&[u8]> {
         let shard = self.rows.row(index, len)?;
-        let size = usize::from(u16::from_le_bytes(*shard.first_chunk::<SIZE>()?));
+        let size = usize::from(u16::from_le_bytes(*shard.first_chunk::<SIZE_LEN>()?));
         let (content, padding) = shard.split_at_checked(size)?;
-        // Something wrong among the shards leaves noise in the padding, hardly ever zeros.
-        padding.iter().all(|byte| *byte == 0).then_some(content)?.get(SIZE..)
+        // A wrong shard leaves noise in the padding, hardly ever zeros.
+        padding.iter().all(|byte| *byte == 0).then_some(content)?.get(SIZE_LEN..)
     }
 
-    /// The only slot where the coefficients for this set can be.
+    /// Returns the slot of this set of shards.
     fn slot(&mut self, present: &Places) -> usize {
         if self.patterns.is_empty() {
             let lost = self.config.data_shards().min(self.config.parity_shards());
             let each = size_of::<Pattern>() + lost * self.config.data_shards();
-            self.patterns = vec![Pattern::default(); (CACHE / each).clamp(1, PATTERNS)];
+            self.patterns = vec![Pattern::default(); (CACHE_LEN / each).clamp(1, MAX_PATTERNS)];
         }
         let mix = |hash: u64, word: &u64| (hash ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let hash = present.0.iter().fold(0, |hash, word| {
@@ -85,7 +86,7 @@ impl Reconstructor {
         usize::try_from(hash >> 40).unwrap_or(0) % self.patterns.len()
     }
 
-    /// Bytes of the coefficients that are kept.
+    /// Bytes of the cached coefficients.
     #[cfg(any(test, feature = "_testkit"))]
     pub(super) fn cache_memory(&self) -> usize {
         let coefficients = self.patterns.iter().map(|pattern| pattern.coefficients.capacity());

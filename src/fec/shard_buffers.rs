@@ -1,8 +1,8 @@
-//! Bytes as the kernels want them: whole lanes that start at a lane's boundary, zeros behind.
+//! Aligned buffers for the GF(256) kernels: whole lanes of 64 bytes, padded with zeros.
 
-use crate::fec::gf256::{Kernel, LANE, padded};
+use super::gf256::{Kernel, LANE, padded};
 
-/// Memory for whole lanes.
+/// Memory of whole lanes.
 #[derive(Debug, Default)]
 struct Space {
     bytes: Vec<u8>,
@@ -11,14 +11,14 @@ struct Space {
 }
 
 impl Space {
-    /// Zeros. The boundary is for speed alone: nothing breaks where it cannot be found.
+    /// Zeros. Alignment is for speed alone: kernels load from any address.
     fn new(len: usize) -> Self {
         let bytes = vec![0; len + LANE - 1];
         let start = bytes.as_ptr().align_offset(LANE).min(LANE - 1);
         Self { bytes, start }
     }
 
-    /// Bytes there are for use.
+    /// Usable bytes.
     fn len(&self) -> usize {
         self.bytes.len().saturating_sub(LANE - 1)
     }
@@ -40,7 +40,7 @@ pub(super) struct Shard {
 }
 
 impl Shard {
-    /// Takes over the content. Allocates where the last one was shorter.
+    /// Copies the content. Allocates when the buffer is shorter.
     pub(super) fn set(&mut self, content: &[u8]) {
         let lanes = padded(content.len());
         if self.space.len() < lanes {
@@ -56,7 +56,7 @@ impl Shard {
         self.space.lanes().get(..self.len).unwrap_or_default()
     }
 
-    /// The content and the zeros behind it.
+    /// The content and its padding.
     pub(super) fn lanes(&self) -> &[u8] {
         self.space.lanes().get(..padded(self.len)).unwrap_or_default()
     }
@@ -67,7 +67,7 @@ impl Shard {
     }
 }
 
-/// Rows of equal length that are sums of what is folded into them.
+/// Rows of equal length: sums of the shards folded into them, times coefficients.
 #[derive(Debug)]
 pub(super) struct Rows {
     space: Space,
@@ -75,7 +75,7 @@ pub(super) struct Rows {
     count: usize,
     /// Bytes from one row to the next, whole lanes.
     stride: usize,
-    /// Bytes of each row that something was folded into, whole lanes. Zeros follow.
+    /// Bytes of each row that are in use, whole lanes. The bytes after are zero.
     used: usize,
 }
 
@@ -84,7 +84,7 @@ impl Rows {
         Self { space: Space::default(), kernel, count: 0, stride: 0, used: 0 }
     }
 
-    /// Makes them `count` rows of zeros, and keeps what memory they have.
+    /// Resets to `count` rows of zeros. Keeps the memory.
     pub(super) fn clear(&mut self, count: usize) {
         let used = self.used;
         if used > 0 {
@@ -93,7 +93,7 @@ impl Rows {
         }
         self.used = 0;
         if self.count != count {
-            // The memory is all zeros now, however it is divided.
+            // All memory is zero now, whatever the stride.
             self.count = count;
             self.stride = (self.space.len() / count.max(1)) / LANE * LANE;
         }

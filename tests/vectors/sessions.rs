@@ -113,7 +113,7 @@ fn replay(session: &Session, from: &str, mode: Mode) -> Option<(Chunks, Chunks)>
         let direct = match fec::fec_flag(packet) {
             FecFlag::Plain => Some(&packet[..]),
             FecFlag::Data => Some(&packet[fec::HEADER_LEN..]),
-            FecFlag::Parity | FecFlag::OutOfBand => None,
+            _ => None,
         };
         if let Some(datagram) = direct {
             kcp.input(now, datagram, PacketType::Regular).unwrap();

@@ -1,7 +1,7 @@
-//! The kernel for every processor: plain operations on whole lanes, which compilers turn into
-//! whatever vectors the target has at least. The oracle of the others.
+//! The portable kernel: plain operations on whole lanes, which compilers turn into the vectors that
+//! the target has at least. Tests compare the other kernels with it.
 
-use super::{LANE, POLYNOMIAL};
+use super::field::{LANE, POLYNOMIAL};
 
 type Lane = [u8; LANE];
 
@@ -35,7 +35,7 @@ fn powers(lane: &Lane) -> [Lane; 8] {
     powers
 }
 
-/// Adds those powers whose bits the coefficient has.
+/// Adds the lane times the coefficient: the powers of its bits.
 fn add(to: &mut Lane, powers: &[Lane; 8], coefficient: u8) {
     for (bit, power) in powers.iter().enumerate() {
         let mask = (coefficient >> bit & 1).wrapping_neg();

@@ -1,5 +1,8 @@
+//! GF(2^8) against bitwise multiplication and the crate reed-solomon-erasure.
+
 use reed_solomon_erasure::galois_8::ReedSolomon;
 
+use super::field::{POLYNOMIAL, multiply};
 use super::*;
 use crate::core::tests::link::Rng;
 
@@ -20,7 +23,7 @@ fn bytes(rng: &mut Rng, len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn tables_multiply() {
+fn product_equals_bitwise_multiplication() {
     for a in 0..=255 {
         for b in 0..=255 {
             assert_eq!(multiply(a, b), slow(a, b), "{a} times {b}");
@@ -29,7 +32,7 @@ fn tables_multiply() {
 }
 
 #[test]
-fn every_kernel_knows_every_product() {
+fn kernels_compute_every_product() {
     let all: Vec<u8> = (0..=255).collect();
     for kernel in Kernel::all() {
         for coefficient in 0..=255 {
@@ -43,8 +46,8 @@ fn every_kernel_knows_every_product() {
 }
 
 #[test]
-fn every_kernel_does_what_the_scalar_one_does() {
-    let scalar = Kernel(Level::Scalar);
+fn kernels_equal_the_scalar_kernel() {
+    let scalar = *Kernel::all().last().expect("the scalar kernel");
     for seed in 0..2_000 {
         let mut rng = Rng::new(seed);
         let (len, count) = (rng.spread(0, 1_500) as usize, rng.range(0, 9) as usize);
@@ -71,7 +74,7 @@ fn every_kernel_does_what_the_scalar_one_does() {
 }
 
 #[test]
-fn this_processors_best_comes_first() {
+fn best_kernel_is_listed_first() {
     let names: Vec<_> = Kernel::all().into_iter().map(Kernel::name).collect();
     println!("kernels: {}", names.join(" "));
     assert_eq!(Kernel::best(), Kernel::all()[0]);
@@ -116,7 +119,7 @@ fn combine(known: &[u8], wanted: &[u8], shards: &[Vec<u8>]) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn the_published_shapes_agree_with_another_implementation() {
+fn common_layouts_equal_reed_solomon_erasure() {
     let shapes = [
         (1, 1),
         (2, 1),
@@ -142,7 +145,7 @@ fn the_published_shapes_agree_with_another_implementation() {
 }
 
 #[test]
-fn random_shapes_agree_with_another_implementation() {
+fn random_layouts_equal_reed_solomon_erasure() {
     for seed in 0..200 {
         let mut rng = Rng::new(seed);
         let data = rng.spread(1, 255) as usize;
@@ -153,7 +156,7 @@ fn random_shapes_agree_with_another_implementation() {
 }
 
 #[test]
-fn the_matrix_is_the_documented_one() {
+fn parity_coefficients_equal_the_golden_matrix() {
     assert_eq!(coefficients(&[0, 1], &[2]), [3, 2]);
     let known: Vec<u8> = (0..10).collect();
     let rows = [

@@ -1,7 +1,7 @@
-//! Kernels for x86. All are one loop over other vectors: load a piece of the source once, and for
-//! up to four rows multiply it and add it to the row.
+//! Kernels for x86 (GFNI, AVX2, SSSE3). All are one loop with different vectors: load a piece of the
+//! source once, and for up to four rows multiply it and add it to the row.
 //!
-//! Without GFNI a product is two look-ups in tables of 16 bytes, one for each half of the byte.
+//! Without GFNI a product is two table lookups, in tables of 16 bytes, one for each half of the byte.
 //! GFNI multiplies by a bit matrix; its own multiplication is for another polynomial.
 
 #![expect(unsafe_code, reason = "loads and stores of vectors, and calls of what was detected")]
@@ -11,7 +11,7 @@ use std::arch::x86::*;
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
-use super::{LANE, multiply, padded};
+use super::field::{LANE, multiply, padded};
 
 /// For each coefficient its products with 0 to 15, then with 0, 16, 32, ... 240.
 static NIBBLES: [[u8; 32]; 256] = {
@@ -55,7 +55,7 @@ static MATRICES: [u64; 256] = {
     }
 };
 
-/// What the processor can do; [`Level::available`] alone gives them out.
+/// Instruction sets; only [`Level::available`] creates them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Level {
     GfniAvx512,
@@ -65,7 +65,7 @@ pub(super) enum Level {
 }
 
 impl Level {
-    /// Those that this processor has, the fastest first.
+    /// Returns those of this processor, the fastest first.
     pub(super) fn available() -> impl Iterator<Item = Self> {
         [Self::GfniAvx512, Self::GfniAvx2, Self::Avx2, Self::Ssse3]
             .into_iter()

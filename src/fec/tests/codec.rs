@@ -1,23 +1,23 @@
-//! What the encoder writes, and that it can be recovered.
+//! Packets of the encoder, and their recovery.
 
-use super::super::gf256::{Kernel, coefficients, padded};
 use super::*;
+use crate::fec::gf256::{Kernel, coefficients, padded};
 
 /// Parity of a group computed at once, from its data packets.
 fn one_shot(config: FecConfig, data: &[Vec<u8>]) -> Vec<Vec<u8>> {
-    let len = data.iter().map(Vec::len).max().unwrap() - OUTER;
+    let len = data.iter().map(Vec::len).max().unwrap() - UNCOVERED_LEN;
     let places: Vec<u8> = (0..=255).take(config.sum() as usize).collect();
     let (known, wanted) = places.split_at(config.data_shards());
     let mut rows = vec![0; padded(len) * wanted.len()];
     for (packet, column) in data.iter().zip(coefficients(known, wanted).chunks(wanted.len())) {
         let scalar = *Kernel::all().last().unwrap();
-        scalar.fold(&mut rows, padded(len), column, &packet[OUTER..]);
+        scalar.fold(&mut rows, padded(len), column, &packet[UNCOVERED_LEN..]);
     }
     rows.chunks(padded(len)).map(|row| row[..len].to_vec()).collect()
 }
 
 #[test]
-fn parity_made_on_the_way_is_parity_made_at_once() {
+fn incremental_parity_equals_parity_of_the_whole_group() {
     let now = Instant::now();
     for seed in 0..100 {
         let mut rng = Rng::new(seed);
@@ -43,8 +43,8 @@ fn parity_made_on_the_way_is_parity_made_at_once() {
                 assert_eq!(parity.len(), expected.len());
                 for (i, (packet, content)) in parity.iter().zip(expected).enumerate() {
                     assert_eq!(seqid(packet), first + i as u32);
-                    assert_eq!(packet[4..OUTER], PARITY.to_le_bytes());
-                    assert!(packet[OUTER..] == content, "seed {seed}, {}", kernel.name());
+                    assert_eq!(packet[4..UNCOVERED_LEN], PARITY.to_le_bytes());
+                    assert!(packet[UNCOVERED_LEN..] == content, "seed {seed}, {}", kernel.name());
                 }
             }
         }
@@ -52,14 +52,14 @@ fn parity_made_on_the_way_is_parity_made_at_once() {
 }
 
 #[test]
-fn the_head_of_a_data_packet() {
+fn data_packet_header_has_seqid_flag_and_size() {
     let mut encoder = FecEncoder::starting_at(config(10, 3), 26);
     let packets = seal(&mut encoder, Instant::now(), b"datagram");
     assert_eq!(packets, [b"\x1a\0\0\0\xf1\0\x0a\0datagram"]);
 }
 
 #[test]
-fn a_late_last_packet_leaves_the_numbers_of_its_parity_out() {
+fn group_with_a_late_last_packet_skips_its_parity_seqids() {
     let start = Instant::now();
     let mut encoder = FecEncoder::new(config(3, 2));
     let mut at = |millis: u64| {
@@ -73,7 +73,7 @@ fn a_late_last_packet_leaves_the_numbers_of_its_parity_out() {
 }
 
 #[test]
-fn the_first_packet_of_all_has_no_parity_of_its_own() {
+fn first_packet_alone_gets_no_parity() {
     let start = Instant::now();
     let mut encoder = FecEncoder::new(config(1, 2));
     let mut at = |millis: u64| seal(&mut encoder, start + self::millis(millis), b"").len() - 1;
@@ -81,7 +81,7 @@ fn the_first_packet_of_all_has_no_parity_of_its_own() {
 }
 
 #[test]
-fn numbers_start_again_behind_the_last_group() {
+fn seqid_wraps_after_the_last_group() {
     let now = Instant::now();
     let shape = config(10, 3);
     let mut encoder = FecEncoder::starting_at(shape, shape.paws() - 13);
@@ -95,7 +95,7 @@ fn numbers_start_again_behind_the_last_group() {
 }
 
 #[test]
-fn other_groups_begin_after_enough_data_alone_at_a_multiple_of_their_sum() {
+fn layout_change_starts_after_516_unprotected_packets_at_a_group_start() {
     let now = Instant::now();
     let mut rng = Rng::new(1);
     let mut encoder = FecEncoder::new(config(10, 3));
@@ -119,7 +119,7 @@ fn other_groups_begin_after_enough_data_alone_at_a_multiple_of_their_sum() {
 /// A receiver that goes on with the old groups until it has forgotten them, as kcp-go's does, must
 /// not compute what was never sent.
 #[test]
-fn a_change_gives_nobody_parity_of_both() {
+fn layout_change_never_mixes_parity_of_both_layouts() {
     let now = Instant::now();
     let mut rng = Rng::new(2);
     for (old, new) in [((10, 3), (5, 2)), ((3, 1), (20, 5)), ((1, 1), (2, 4)), ((10, 3), (9, 4))] {
@@ -142,7 +142,7 @@ fn a_change_gives_nobody_parity_of_both() {
 }
 
 #[test]
-fn no_parity_without_a_group() {
+fn emit_parity_without_a_full_group_writes_nothing() {
     let now = Instant::now();
     let mut encoder = FecEncoder::new(config(2, 1));
     let mut out = Vec::new();
@@ -159,7 +159,7 @@ fn no_parity_without_a_group() {
 }
 
 #[test]
-fn the_longest_datagrams_are_covered() {
+fn largest_datagrams_are_recovered() {
     let now = Instant::now();
     let mut encoder = FecEncoder::new(config(2, 1));
     let mut packets = seal(&mut encoder, now, &payload(&mut Rng::new(1), 65_507 - HEADER_LEN));
@@ -171,7 +171,7 @@ fn the_longest_datagrams_are_covered() {
 }
 
 #[test]
-fn everything_that_enough_is_left_of_comes_back() {
+fn every_loss_pattern_within_parity_is_recovered() {
     let now = Instant::now();
     for seed in 0..200 {
         println!("seed {seed}");
@@ -199,7 +199,7 @@ fn everything_that_enough_is_left_of_comes_back() {
 }
 
 #[test]
-fn a_finished_group_is_not_decoded_again() {
+fn finished_group_is_not_decoded_again() {
     let now = Instant::now();
     for (data, parity) in [(1, 1), (2, 3), (3, 3), (1, 4)] {
         let shape = config(data, parity);
@@ -216,7 +216,7 @@ fn a_finished_group_is_not_decoded_again() {
 }
 
 #[test]
-fn order_and_repetition_do_not_matter() {
+fn reordered_and_duplicate_packets_are_recovered_once() {
     let now = Instant::now();
     let shape = config(10, 3);
     for seed in 0..200 {
@@ -248,7 +248,7 @@ fn order_and_repetition_do_not_matter() {
 }
 
 #[test]
-fn a_group_with_too_much_lost_is_counted_when_it_leaves() {
+fn unrecoverable_group_is_counted_when_it_leaves_the_window() {
     let now = Instant::now();
     let shape = config(4, 2);
     let packets = groups(&mut FecEncoder::new(shape), now, &mut Rng::new(3), 6);
@@ -264,7 +264,7 @@ fn a_group_with_too_much_lost_is_counted_when_it_leaves() {
 }
 
 #[test]
-fn implausible_datagrams_are_counted() {
+fn malformed_recovered_datagrams_are_counted() {
     let now = Instant::now();
     let packets = groups(&mut FecEncoder::new(config(2, 1)), now, &mut Rng::new(1), 1);
     let mut decoder = FecDecoder::new(Some(config(2, 1)));

@@ -1,12 +1,13 @@
-//! Encoder and decoder against each other, on a network that the test is.
+//! Encoder and decoder against each other.
 
+mod autotune;
 mod codec;
-mod hostile;
-mod learning;
+mod malicious_peer;
 
 use std::time::{Duration, Instant};
 
-use super::encoder::PLAIN;
+use super::encoder::UNPROTECTED;
+use super::packet::UNCOVERED_LEN;
 use super::*;
 use crate::core::tests::link::Rng;
 
@@ -58,7 +59,7 @@ fn between(encoder: &mut FecEncoder, now: Instant, rng: &mut Rng) -> Vec<Vec<u8>
     loop {
         packets.extend(seal(encoder, now, &payload(rng, 60)));
         let next = seqid(packets.last().unwrap()) + 1;
-        if packets.len() >= PLAIN as usize && next.is_multiple_of(encoder.config().sum()) {
+        if packets.len() >= UNPROTECTED as usize && next.is_multiple_of(encoder.config().sum()) {
             assert!(packets.iter().all(|packet| fec_flag(packet) == FecFlag::Data));
             return packets;
         }
@@ -94,7 +95,7 @@ fn recovers(decoder: &mut FecDecoder, now: Instant, packets: &[Vec<u8>], lost: &
 }
 
 #[test]
-fn kinds_follow_from_the_bytes() {
+fn fec_flag_follows_from_bytes_4_and_5() {
     for (low, expected) in [
         (0xF1, FecFlag::Data),
         (0xF2, FecFlag::Parity),
@@ -109,7 +110,7 @@ fn kinds_follow_from_the_bytes() {
 }
 
 #[test]
-fn shard_counts_are_checked() {
+fn shard_counts_outside_the_range_are_refused() {
     for (data, parity) in [(1, 1), (255, 1), (1, 255), (128, 128)] {
         let config = FecConfig::new(data, parity).unwrap();
         assert_eq!((config.data_shards(), config.parity_shards()), (data, parity));
@@ -125,7 +126,7 @@ fn shard_counts_are_checked() {
 }
 
 #[test]
-fn numbers_wrap_at_a_multiple_of_the_sum() {
+fn seqid_wraps_at_a_multiple_of_the_sum() {
     assert_eq!(config(10, 3).paws(), 4_294_967_287);
     assert_eq!(config(2, 1).paws(), u32::MAX);
     assert_eq!(config(128, 128).paws(), 4_294_967_040);
@@ -135,7 +136,7 @@ fn numbers_wrap_at_a_multiple_of_the_sum() {
 }
 
 #[test]
-fn statistics_add_up() {
+fn fec_stats_add_and_subtract() {
     let one = FecStats { data_shards: 1, refused_jumps: 7, ..FecStats::default() };
     let mut sum = FecStats { data_shards: 2, layout_changes: 1, ..FecStats::default() };
     sum += one;

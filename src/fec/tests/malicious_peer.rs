@@ -1,15 +1,15 @@
-//! Numbers and contents that no honest peer sends, and peers that start again.
+//! Seqids and contents that no honest peer sends, and restarted peers.
 
 use super::*;
 
 fn forged(seqid: u32, parity: bool, len: usize) -> Vec<u8> {
     let mut packet = seqid.to_le_bytes().to_vec();
     packet.extend_from_slice(&if parity { PARITY } else { DATA }.to_le_bytes());
-    packet.resize(OUTER + len, 0x5A);
+    packet.resize(UNCOVERED_LEN + len, 0x5A);
     packet
 }
 
-/// A decoder in the middle of a conversation, what sends to it, and the packets of a group each.
+/// An encoder and its decoder after ten groups, the generator of payloads, and the time.
 fn running() -> (FecEncoder, FecDecoder, Rng, Instant) {
     let (now, shape, mut rng) = (Instant::now(), config(10, 3), Rng::new(1));
     let mut encoder = FecEncoder::starting_at(shape, 13_000);
@@ -20,7 +20,7 @@ fn running() -> (FecEncoder, FecDecoder, Rng, Instant) {
 }
 
 #[test]
-fn one_packet_far_away_moves_nothing() {
+fn one_seqid_far_outside_does_not_move_the_window() {
     for far in [100_000, 13_000 + 13 * 200, 0, u32::MAX - 100, 1 << 31, 13_000 - 13 * 10] {
         let (mut encoder, mut decoder, mut rng, now) = running();
         for round in 0..20 {
@@ -37,7 +37,7 @@ fn one_packet_far_away_moves_nothing() {
 }
 
 #[test]
-fn two_packets_near_each_other_move_the_window_within_a_second() {
+fn two_seqids_far_outside_move_the_window_within_a_second() {
     for (pause, moves) in [(0, true), (1_000, true), (1_001, false)] {
         let (_, mut decoder, mut rng, now) = running();
         let mut encoder = FecEncoder::starting_at(config(10, 3), 1 << 30);
@@ -58,7 +58,7 @@ fn two_packets_near_each_other_move_the_window_within_a_second() {
 }
 
 #[test]
-fn a_restarted_peer_counts_from_zero() {
+fn restarted_peer_at_seqid_zero_is_decoded() {
     for before in [1, 3, 5, 30, 64, 70, 1_000] {
         let (now, shape, mut rng) = (Instant::now(), config(10, 3), Rng::new(before));
         let mut encoder = FecEncoder::new(shape);
@@ -83,7 +83,7 @@ fn a_restarted_peer_counts_from_zero() {
 }
 
 #[test]
-fn a_restarted_peer_may_use_other_groups() {
+fn restarted_peer_with_another_layout_is_decoded() {
     let (now, mut rng) = (Instant::now(), Rng::new(9));
     for before in [1, 3, 5, 30, 70, 1_000] {
         for (data, parity) in [(5, 2), (20, 4), (100, 28)] {
@@ -104,7 +104,7 @@ fn a_restarted_peer_may_use_other_groups() {
 }
 
 #[test]
-fn a_jump_within_the_window_is_followed_at_once() {
+fn seqid_ahead_within_64_groups_moves_the_window_at_once() {
     let (_, mut decoder, mut rng, now) = running();
     let mut encoder = FecEncoder::starting_at(config(10, 3), 13_000 + 13 * (9 + 64));
     recovers(&mut decoder, now, &groups(&mut encoder, now, &mut rng, 3), &[0, 1, 2]);
@@ -112,7 +112,7 @@ fn a_jump_within_the_window_is_followed_at_once() {
 }
 
 #[test]
-fn memory_is_that_of_four_groups() {
+fn memory_is_bounded_by_four_groups() {
     let now = Instant::now();
     for (data, parity) in [(10, 3), (128, 127), (3, 60), (200, 56)] {
         let shape = config(data, parity);
@@ -139,7 +139,7 @@ fn memory_is_that_of_four_groups() {
 }
 
 #[test]
-fn coefficients_of_many_patterns_stay_within_their_memory() {
+fn coefficient_cache_stays_within_its_bound() {
     let now = Instant::now();
     for (data, parity) in [(10, 3), (128, 64), (128, 128), (170, 86)] {
         let shape = config(data, parity);
@@ -160,7 +160,7 @@ fn coefficients_of_many_patterns_stay_within_their_memory() {
 }
 
 #[test]
-fn memory_is_used_again() {
+fn shard_buffers_are_reused() {
     let (mut encoder, mut decoder, mut rng, now) = running();
     let mut run = |decoder: &mut FecDecoder, encoder: &mut FecEncoder| {
         for _ in 0..200 {
@@ -178,7 +178,7 @@ fn memory_is_used_again() {
 }
 
 #[test]
-fn short_and_foreign_packets_are_nothing() {
+fn short_and_foreign_packets_are_ignored() {
     let mut decoder = FecDecoder::new(None);
     let now = Instant::now();
     for packet in [&[][..], &[0; 5], &forged(1, false, 0), &forged(2, true, 1), &[0; 100]] {
@@ -191,7 +191,7 @@ fn short_and_foreign_packets_are_nothing() {
 }
 
 #[test]
-fn parity_that_does_not_fit_its_data_gives_nothing() {
+fn parity_of_wrong_length_recovers_nothing() {
     let (now, shape) = (Instant::now(), config(2, 2));
     let packets = groups(&mut FecEncoder::new(shape), now, &mut Rng::new(1), 1);
     let mut short = packets[2].clone();
@@ -200,7 +200,7 @@ fn parity_that_does_not_fit_its_data_gives_nothing() {
         // A flipped byte in the padding, or in the size.
         let mut decoder = FecDecoder::new(Some(shape));
         let mut damaged = packets[parity].clone();
-        damaged[OUTER + 1] ^= 0x40;
+        damaged[UNCOVERED_LEN + 1] ^= 0x40;
         decoder.input(now, &packets[data], |_| unreachable!());
         decoder.input(now, &damaged, |_| unreachable!());
         assert_eq!(decoder.stats().mismatched_shards, 1);
@@ -212,7 +212,7 @@ fn parity_that_does_not_fit_its_data_gives_nothing() {
 }
 
 #[test]
-fn a_number_used_for_other_contents_starts_its_group_again() {
+fn reused_seqid_restarts_its_group() {
     let (now, shape, mut rng) = (Instant::now(), config(4, 2), Rng::new(8));
     let old = groups(&mut FecEncoder::new(shape), now, &mut rng, 1);
     let new = groups(&mut FecEncoder::new(shape), now, &mut rng, 1);
@@ -223,7 +223,7 @@ fn a_number_used_for_other_contents_starts_its_group_again() {
 }
 
 #[test]
-fn arbitrary_packets_do_no_harm() {
+fn arbitrary_packets_keep_the_invariants() {
     let now = Instant::now();
     for seed in 0..500 {
         let mut rng = Rng::new(seed);
@@ -241,7 +241,7 @@ fn arbitrary_packets_do_no_harm() {
             clock += millis(rng.below(3) * rng.below(600));
             let len = rng.below(80) as usize;
             let mut packet = forged(at, rng.chance(300_000), len);
-            packet.iter_mut().skip(OUTER).for_each(|byte| *byte = rng.below(3) as u8);
+            packet.iter_mut().skip(UNCOVERED_LEN).for_each(|byte| *byte = rng.below(3) as u8);
             decoder.input(clock, &packet, |_| rng.chance(500_000));
             decoder.check_invariants();
         }

@@ -1,8 +1,8 @@
-//! Finding out the peer's groups.
+//! Detection of the peer's FEC layout.
 
 use super::*;
 
-/// A packet of which only number and kind matter.
+/// A packet of seqid and flag alone.
 fn blank(seqid: u32, parity: bool) -> Vec<u8> {
     let mut packet = seqid.to_le_bytes().to_vec();
     packet.extend_from_slice(&if parity { PARITY } else { DATA }.to_le_bytes());
@@ -27,7 +27,7 @@ fn shapes() -> Vec<FecConfig> {
 }
 
 #[test]
-fn two_groups_without_loss_are_enough() {
+fn layout_is_detected_within_two_groups_without_loss() {
     let now = Instant::now();
     let shapes = shapes();
     for &shape in &shapes {
@@ -49,7 +49,7 @@ fn two_groups_without_loss_are_enough() {
 }
 
 #[test]
-fn two_groups_are_enough_on_the_way_too() {
+fn layout_change_is_detected_within_two_groups() {
     let now = Instant::now();
     let shapes = shapes();
     let mut later = 0;
@@ -79,7 +79,7 @@ fn two_groups_are_enough_on_the_way_too() {
 }
 
 #[test]
-fn sixteen_groups_with_a_tenth_lost_are_enough() {
+fn layout_is_detected_within_16_groups_at_10_percent_loss() {
     let now = Instant::now();
     let shapes = [(1, 1), (2, 2), (5, 1), (1, 6), (10, 3), (20, 5), (70, 30), (128, 128)];
     for (data, parity) in shapes {
@@ -124,7 +124,7 @@ fn sixteen_groups_with_a_tenth_lost_are_enough() {
 }
 
 #[test]
-fn groups_without_parity_do_not_hide_the_others() {
+fn layout_is_detected_among_groups_without_parity() {
     let now = Instant::now();
     let shape = config(10, 3);
     for every in 2..=4 {
@@ -139,7 +139,7 @@ fn groups_without_parity_do_not_hide_the_others() {
 }
 
 #[test]
-fn a_change_on_the_way_is_noticed_and_recovery_goes_on() {
+fn layout_change_is_detected_and_recovery_continues() {
     let start = Instant::now();
     let ratios = [(10, 3), (5, 5), (20, 4), (3, 1), (1, 1), (128, 100), (10, 3)];
     let mut rng = Rng::new(1);
@@ -177,7 +177,7 @@ fn a_change_on_the_way_is_noticed_and_recovery_goes_on() {
 }
 
 #[test]
-fn a_wrong_kind_makes_recovery_pause_and_nothing_else() {
+fn contradicting_flag_pauses_recovery_only() {
     let now = Instant::now();
     let mut rng = Rng::new(5);
     let shape = config(10, 3);
@@ -205,7 +205,7 @@ fn a_wrong_kind_makes_recovery_pause_and_nothing_else() {
 }
 
 #[test]
-fn what_is_only_assumed_recovers_nothing_before_it_is_confirmed() {
+fn expected_layout_recovers_nothing_before_confirmation() {
     let now = Instant::now();
     let mut rng = Rng::new(6);
     let shape = config(10, 3);
@@ -222,7 +222,7 @@ fn what_is_only_assumed_recovers_nothing_before_it_is_confirmed() {
 }
 
 #[test]
-fn wrong_kinds_do_not_stop_the_search() {
+fn contradicting_flags_do_not_stop_detection() {
     let start = Instant::now();
     let shape = config(10, 3);
     for seed in 0..200 {
@@ -249,7 +249,7 @@ fn wrong_kinds_do_not_stop_the_search() {
 }
 
 #[test]
-fn changes_are_a_second_apart() {
+fn layout_changes_are_at_least_a_second_apart() {
     let start = Instant::now();
     let shapes = [config(10, 3), config(5, 2)];
     let mut decoder = FecDecoder::new(None);
@@ -265,7 +265,7 @@ fn changes_are_a_second_apart() {
     }
     let changes = decoder.stats().layout_changes;
     assert!((5..=10).contains(&changes), "{changes}");
-    // Once it has settled, so does the decoder.
+    // Once the layout stays, the decoder keeps it.
     for _ in 0..4 * 13 {
         sample(&mut decoder, start + millis(12_000), shapes[0], shapes[0].group_start(seqid));
         seqid += 1;
@@ -278,7 +278,7 @@ fn changes_are_a_second_apart() {
 }
 
 #[test]
-fn the_wrap_is_not_an_edge() {
+fn seqid_wrap_is_not_a_group_edge() {
     let now = Instant::now();
     for shape in shapes() {
         let mut decoder = FecDecoder::new(Some(config(9, 9)));
@@ -290,7 +290,7 @@ fn the_wrap_is_not_an_edge() {
 }
 
 #[test]
-fn a_forged_number_far_away_does_not_stop_the_search() {
+fn forged_seqid_far_outside_does_not_stop_detection() {
     let now = Instant::now();
     let shape = config(10, 3);
     for far in [50_000, 4_000, 1 << 31, u32::MAX] {

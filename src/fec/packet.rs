@@ -1,0 +1,47 @@
+//! FEC header of kcp-go: seqid, flag, and size.
+
+/// Bytes in front of the KCP datagram of a data packet: seqid (4), flag (2), size (2).
+#[doc(alias = "fecHeaderSizePlus2")]
+pub const HEADER_LEN: usize = 8;
+/// Flag of a data packet (kcp-go `typeData`).
+#[doc(alias = "typeData")]
+pub const DATA: u16 = 0xF1;
+/// Flag of a parity packet (kcp-go `typeParity`).
+#[doc(alias = "typeParity")]
+pub const PARITY: u16 = 0xF2;
+/// Flag of an out-of-band packet, which no parity covers (kcp-go `typeOOB`).
+#[doc(alias = "typeOOB")]
+pub const OUT_OF_BAND: u16 = 0xF3;
+
+/// Bytes in front of what parity covers, which begins with the size: seqid and flag (kcp-go
+/// `fecHeaderSize`).
+pub(super) const UNCOVERED_LEN: usize = 6;
+/// Bytes of the size field, which counts itself.
+pub(super) const SIZE_LEN: usize = 2;
+
+/// Kind of a decrypted packet, by its FEC flag (kcp-go `fecPacket.flag`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FecFlag {
+    /// A KCP datagram behind [`HEADER_LEN`] bytes.
+    Data,
+    /// Parity of a group.
+    Parity,
+    /// An out-of-band packet: a datagram beside the stream.
+    OutOfBand,
+    /// No FEC flag: a KCP datagram without FEC, or malformed.
+    Plain,
+}
+
+/// Returns the kind of a decrypted packet from its bytes 4 and 5. No KCP segment has a flag there:
+/// these are its command and fragment count.
+#[must_use]
+pub fn fec_flag(packet: &[u8]) -> FecFlag {
+    let Some(&[_, _, _, _, low, high]) = packet.first_chunk() else { return FecFlag::Plain };
+    match u16::from_le_bytes([low, high]) {
+        DATA => FecFlag::Data,
+        PARITY => FecFlag::Parity,
+        OUT_OF_BAND => FecFlag::OutOfBand,
+        _ => FecFlag::Plain,
+    }
+}
