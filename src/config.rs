@@ -1,4 +1,4 @@
-//! Configuration as types: plain data with defaults, checked once when it is used.
+//! `Config`: plain data with defaults, validated once when it is used.
 
 mod filter;
 mod kcp;
@@ -24,7 +24,7 @@ pub(crate) use self::kcp::{
 pub use self::limits::{Limits, Migration, SessionPolicy};
 pub use self::socket::SocketConfig;
 
-/// Everything an endpoint, a listener or a stream can be told.
+/// Configuration of an endpoint, a listener or a stream.
 ///
 /// ```
 /// use kcpx::{Config, Timing};
@@ -35,56 +35,59 @@ pub use self::socket::SocketConfig;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Config {
-    /// The state machine of each conversation. Its `mtu` is here that of the whole datagram, with
-    /// what FEC and the cipher add.
+    /// The state machine of each connection. Its `mtu` is here that of the whole datagram, with the
+    /// bytes that FEC and the cipher add.
     pub kcp: KcpConfig,
-    /// Redundancy in what this side sends. Default `None`. The peer need not do the same.
+    /// Forward error correction of the datagrams sent. Default `None`. The peer chooses its own.
     pub fec: Option<FecConfig>,
-    /// Recover lost datagrams from the redundancy that a peer sends, whatever this side sends.
-    /// Default `true`; costs up to four groups of memory for a peer that sends any.
+    /// Recover lost datagrams from the parity that a peer sends, with or without [`fec`](Self::fec).
+    /// Default `true`. Costs up to four groups of memory for a peer that sends parity.
     pub fec_decode: bool,
-    /// Encryption; both sides must agree. Default [`Cipher::null`]: none.
+    /// Encryption; both sides must have the same. Default [`Cipher::null`]: none.
     pub cipher: Cipher,
-    /// How many of the latest datagrams are remembered so that one of them is not taken twice, 0 to
-    /// 1,048,576. Default 0: inside a conversation a repeated datagram has no effect, and one that
-    /// opened a conversation is remembered in any case. Needs a cipher with a nonce.
+    /// Anti-replay window in datagrams, 0 to 1,048,576 (RFC 4303 3.4.3). Default 0: within a
+    /// connection a replayed datagram has no effect, and those that opened one are remembered in any
+    /// case. Needs a cipher with a nonce. Costs memory for a hash of each datagram of the window.
     pub replay_window: usize,
-    /// The id of the conversations opened from here, 1 to 4,294,967,295. Default `None`: a random
-    /// one, never 0. An id can be in use once with each peer, see
+    /// KCP conversation id (`conv`) of the connections opened from here, 1 to 4,294,967,295. Default `None`: a
+    /// random one, never 0. An id can be in use once with each peer, see
     /// [`Endpoint::connect_with_conv`](crate::Endpoint::connect_with_conv).
     pub conv: Option<u32>,
-    /// Sorts out datagrams of other protocols on the same port. Default `None`.
+    /// Filter for datagrams of other protocols on the same port. Default `None`.
     pub packet_filter: Option<PacketFilter>,
-    /// Decides who may open a conversation. Default `None`: everybody, within `limits`.
+    /// Filter for connections that peers open. Default `None`: all, within `limits`.
     pub accept_filter: Option<AcceptFilter>,
-    /// The UDP socket, where the crate makes it.
+    /// Options of the UDP socket, where the crate binds it.
     pub socket: SocketConfig,
-    /// Bounds against strangers.
+    /// Limits on connections that peers open.
     pub limits: Limits,
-    /// When a peer opens another conversation from the same address.
+    /// Whether a new connection of a peer replaces its others from the same address.
     pub session_policy: SessionPolicy,
-    /// Take an opening under conversation id 0 as a request for one, as tokio_kcp's clients send it:
-    /// the answer carries a random id, which the client adopts. Default `false`: 0 is an id like
-    /// any other.
+    /// Assign a random conversation id to a peer that opens with id 0, as tokio_kcp's clients ask
+    /// for: they adopt the id of the answer. Default `false`: 0 is an id like any other.
     pub assign_conv: bool,
-    /// Whether conversations that peers opened follow them to another address.
+    /// Whether connections that peers opened migrate to another address of the peer.
     pub migration: Migration,
-    /// Let the peer know of a conversation when it is opened from here, and not only with its first
-    /// data, so that the peer may speak first. Default `false`. Needs
-    /// [`close_notify`](KcpConfig::close_notify), whose mark makes a listener of this crate take it
-    /// for an opening; kcp-go takes anything for one.
+    /// Send an initial segment at `connect`, before there is data, so that the peer can accept and
+    /// write first. Default `false`. Needs [`close_notify`](KcpConfig::close_notify), whose
+    /// capability makes a listener of this crate accept a segment without data; kcp-go accepts any.
+    /// Costs one datagram, retransmitted until answered.
     pub open_on_connect: bool,
-    /// Bytes a stream takes from the application before the protocol has room, 1 to 2^30.
-    /// Default 256 KiB.
+    /// Bytes that a stream buffers in front of the send window, 1 to 2^30. Default 256 KiB.
+    #[doc(alias = "SO_SNDBUF")]
     pub send_buffer: usize,
-    /// Bytes a stream holds ready for the application, 1 to 2^30. Beyond that the protocol's
-    /// receive window closes. Default 256 KiB.
+    /// Bytes that a stream buffers for the application, 1 to 2^30. Default 256 KiB. While they are
+    /// unread the receive window closes.
+    #[doc(alias = "SO_RCVBUF")]
     pub recv_buffer: usize,
-    /// How long closing goes on without success, 0 s to 1 day. A dropped stream is given up when
-    /// nothing more was acknowledged for this long; zero aborts it at once. A `shutdown` fails
-    /// when nothing was heard of the peer for this long. Default 10 s.
+    /// Linger timeout of closing, 0 s to 1 day. Default 10 s. A dropped stream is aborted after this
+    /// time without an acknowledgement; zero aborts it at once. A `shutdown` fails after this time
+    /// without a datagram of the peer.
+    #[doc(alias = "SO_LINGER")]
     pub linger: Duration,
-    /// Extra copies of each datagram, 0 to 8 (kcp-go's `SetDUP`). Default 0.
+    /// Extra copies of each datagram, 0 to 8 (kcp-go `SetDUP`). Default 0. Costs as much bandwidth
+    /// again for each.
+    #[doc(alias = "SetDUP")]
     pub duplicates: u8,
 }
 
@@ -120,15 +123,18 @@ impl Config {
         Self::default()
     }
 
-    /// Sets the timing preset.
+    /// Sets the timing preset. Default [`Timing::FAST2`].
+    #[doc(alias = "SetNoDelay")]
+    #[doc(alias = "NoDelay")]
     #[must_use]
     pub fn timing(mut self, preset: Timing) -> Self {
         self.kcp.timing = preset;
         self
     }
 
-    /// Sets the send and receive windows in segments, 1 to 65,535 each. Without this they grow
-    /// with the path, see [`KcpConfig::auto_windows`].
+    /// Sets the send and receive windows in segments, 1 to 65,535 each, and turns
+    /// [`KcpConfig::auto_windows`] off. Default 1,024 each, with autotuning.
+    #[doc(alias = "SetWindowSize")]
     #[must_use]
     pub fn windows(mut self, send: u16, recv: u16) -> Self {
         (self.kcp.send_window, self.kcp.recv_window) = (send, recv);
@@ -136,91 +142,97 @@ impl Config {
         self
     }
 
-    /// Sets the largest datagram in bytes, headers included.
+    /// Sets the largest datagram in bytes, headers included. Default 1,400.
+    #[doc(alias = "SetMtu")]
     #[must_use]
     pub fn mtu(mut self, bytes: u16) -> Self {
         self.kcp.mtu = bytes;
         self
     }
 
-    /// Sets the redundancy in what this side sends.
+    /// Sets the forward error correction of the datagrams sent. Default none.
     #[must_use]
     pub fn fec(mut self, fec: FecConfig) -> Self {
         self.fec = Some(fec);
         self
     }
 
-    /// Sets the encryption.
+    /// Sets the encryption. Default none.
     #[must_use]
     pub fn cipher(mut self, cipher: Cipher) -> Self {
         self.cipher = cipher;
         self
     }
 
-    /// Sets byte stream or message mode.
+    /// Sets byte stream or message mode. Default [`Mode::Stream`].
+    #[doc(alias = "SetStreamMode")]
     #[must_use]
     pub fn mode(mut self, mode: Mode) -> Self {
         self.kcp.mode = mode;
         self
     }
 
-    /// Sets when acknowledgements leave.
+    /// Sets when acknowledgements are sent. Default [`AckPolicy::PerBatch`].
+    #[doc(alias = "SetACKNoDelay")]
     #[must_use]
     pub fn ack_policy(mut self, policy: AckPolicy) -> Self {
         self.kcp.ack_policy = policy;
         self
     }
 
-    /// Sets when written data leaves.
+    /// Sets when written data is sent. Default [`WritePolicy::Immediate`].
+    #[doc(alias = "SetWriteDelay")]
     #[must_use]
     pub fn write_policy(mut self, policy: WritePolicy) -> Self {
         self.kcp.write_policy = policy;
         self
     }
 
-    /// Sets the silence after which the peer is asked for a sign of life.
+    /// Sets the idle time after which a ping is sent. Default 15 s.
+    #[doc(alias = "SO_KEEPALIVE")]
     #[must_use]
     pub fn keepalive(mut self, after: Option<Duration>) -> Self {
         self.kcp.keepalive = after;
         self
     }
 
-    /// Sets the silence that ends a conversation.
+    /// Sets the idle time after which a connection ends. Default 60 s.
     #[must_use]
     pub fn idle_timeout(mut self, after: Option<Duration>) -> Self {
         self.kcp.idle_timeout = after;
         self
     }
 
-    /// Sets how long a dropped stream keeps delivering what was written.
+    /// Sets the linger timeout of closing; see the field. Default 10 s.
+    #[doc(alias = "SO_LINGER")]
     #[must_use]
     pub fn linger(mut self, time: Duration) -> Self {
         self.linger = time;
         self
     }
 
-    /// Sets whether the peer learns of a conversation before there is data for it.
+    /// Sets whether `connect` sends an initial segment before there is data. Default `false`.
     #[must_use]
     pub fn open_on_connect(mut self, open: bool) -> Self {
         self.open_on_connect = open;
         self
     }
 
-    /// Sets whether peers that understand it are told of the end of a stream.
+    /// Sets whether the end of a stream is sent to peers that support it. Default `true`.
     #[must_use]
     pub fn close_notify(mut self, notify: bool) -> Self {
         self.kcp.close_notify = notify;
         self
     }
 
-    /// Sets the id of the conversations opened from here.
+    /// Sets the conversation id of the connections opened from here. Default random.
     #[must_use]
     pub fn conv(mut self, conv: Option<u32>) -> Self {
         self.conv = conv;
         self
     }
 
-    /// Sets what sorts out datagrams of other protocols; see [`PacketFilter`].
+    /// Sets the filter for datagrams of other protocols; see [`PacketFilter`].
     #[must_use]
     pub fn packet_filter(
         mut self,
@@ -230,7 +242,7 @@ impl Config {
         self
     }
 
-    /// Sets what decides who may open a conversation; see [`AcceptFilter`].
+    /// Sets the filter for connections that peers open; see [`AcceptFilter`].
     #[must_use]
     pub fn accept_filter(
         mut self,
@@ -240,21 +252,26 @@ impl Config {
         self
     }
 
-    /// Sets the kernel's socket buffers in bytes; `None` leaves the system's default.
+    /// Sets the kernel socket buffers in bytes; `None` leaves the system's default. Default 4 MiB
+    /// each.
+    #[doc(alias = "SO_SNDBUF")]
+    #[doc(alias = "SO_RCVBUF")]
     #[must_use]
     pub fn socket_buffers(mut self, send: Option<usize>, recv: Option<usize>) -> Self {
         (self.socket.send_buffer_size, self.socket.recv_buffer_size) = (send, recv);
         self
     }
 
-    /// Sets how many sockets a listener binds to its address; see [`SocketConfig::shards`].
+    /// Sets the number of sockets that a listener binds to its address; see
+    /// [`SocketConfig::shards`]. Default 1.
+    #[doc(alias = "SO_REUSEPORT")]
     #[must_use]
     pub fn shards(mut self, sockets: usize) -> Self {
         self.socket.shards = sockets;
         self
     }
 
-    /// Checks every field. Called by everything that takes a configuration.
+    /// Checks every field. Every function that takes a configuration calls it.
     ///
     /// # Errors
     ///
@@ -271,7 +288,7 @@ impl Config {
         self.limits.validate()?;
         self.migration.check(&self.cipher)?;
         if self.migration != Migration::Off && self.socket.shards > 1 {
-            // Wherever the peer is now, what it sends arrives at another socket.
+            // The system may deliver the datagrams of the new address to another socket.
             return Err(ConfigError::Requires { field: "migration", needs: "one shard" });
         }
         if self.open_on_connect && !self.kcp.close_notify {
@@ -285,15 +302,15 @@ impl Config {
     }
 }
 
-/// What the stages leave of a datagram: the only place that knows.
+/// Size arithmetic of a datagram: MTU less the overhead of FEC and cipher.
 impl Config {
-    /// Bytes that FEC and the cipher add to each KCP datagram.
+    /// Returns the bytes that FEC and the cipher add to each KCP datagram.
     pub(crate) fn overhead(&self) -> usize {
         let (cipher, fec_header) = self.overheads();
         usize::from(cipher) + usize::from(fec_header)
     }
 
-    /// The same apart: bytes of the cipher, in both directions, and of the FEC header.
+    /// Returns the two overheads in bytes: of the cipher (header and trailer), and of the FEC header.
     pub(crate) fn overheads(&self) -> (u16, u16) {
         let cipher = self.cipher.overhead();
         let bytes = |len: usize| u16::try_from(len).unwrap_or(u16::MAX);
@@ -302,7 +319,7 @@ impl Config {
     }
 }
 
-/// Zero names no conversation.
+/// Checks a conversation id that is to be used: not 0.
 pub(crate) fn check_conv(conv: u32) -> Result<(), ConfigError> {
     ConfigError::check("conv", conv, 1, u64::from(u32::MAX))
 }
@@ -311,7 +328,7 @@ pub(crate) fn check_duplicates(copies: u8) -> Result<(), ConfigError> {
     ConfigError::check("duplicates", copies, 0, 8)
 }
 
-/// A setting that may change while a conversation runs.
+/// A setting that may change during a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Setting {
     Windows {
@@ -321,10 +338,10 @@ pub(crate) enum Setting {
     Timing(Timing),
     AckPolicy(AckPolicy),
     WritePolicy(WritePolicy),
-    /// Downwards only: what is in flight keeps its size.
+    /// Bytes. Downwards only: segments in flight keep their size.
     Mtu(u16),
     RateLimit(Option<NonZeroU64>),
     Duplicates(u8),
-    /// Of everything that goes to this address.
+    /// Of all connections with this address.
     Fec(FecConfig),
 }

@@ -1,8 +1,7 @@
 //! The traits of other crates for the types of this one, each behind a feature of its own.
 //!
-//! Nothing here has state or knows the protocol: each file calls the public methods of listener and
-//! stream, as an adapter outside this crate would. They are here since only this crate, or the
-//! other one, may write such an `impl`.
+//! The files call the public methods of listener and stream, as an adapter outside this crate would.
+//! They are here because of the orphan rule: only this crate or the other one may implement.
 
 #[cfg(feature = "axum")]
 mod axum;

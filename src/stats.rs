@@ -1,4 +1,4 @@
-//! Statistics as plain data: snapshots, with the unit in each name.
+//! Statistics of connections and endpoints: plain data, with the unit in each name.
 
 use std::fmt;
 use std::ops::Add;
@@ -6,92 +6,93 @@ use std::time::Duration;
 
 use crate::fec::FecStats;
 
-/// What one conversation has done so far. A snapshot.
+/// Statistics of one connection since its start. A snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ConnectionStats {
-    /// Smoothed round-trip time; zero before the first sample.
+    /// Smoothed round-trip time (RFC 6298); zero before the first sample.
     pub srtt: Duration,
-    /// Variation of the round-trip time.
+    /// Round-trip time variation (RFC 6298).
     pub rttvar: Duration,
-    /// Retransmission time-out for a segment sent now.
+    /// Retransmission timeout of a segment sent now.
     pub rto: Duration,
-    /// Smallest round-trip time seen; zero before the first sample.
+    /// Minimum round-trip time; zero before the first sample.
     pub min_rtt: Duration,
-    /// Congestion window in segments; equals the send window where it is off.
+    /// Congestion window in segments; the send window without congestion control.
     pub cwnd_segments: u32,
-    /// Segments the peer can take beyond what it acknowledged.
+    /// Send window advertised by the peer in segments (RFC 9293 SND.WND).
     pub peer_window_segments: u32,
     /// Segments sent and not yet covered by a cumulative acknowledgement.
     pub in_flight_segments: u32,
-    /// Bytes accepted for sending and not yet sent once.
+    /// Bytes written and not yet sent for the first time.
     pub unsent_bytes: u64,
-    /// Largest KCP datagram in bytes that is sent now, without what cipher and FEC add: as
-    /// configured, or what the path was found to carry.
+    /// Largest KCP datagram in bytes that is sent now, without the overhead of cipher and FEC: the
+    /// configured size, or the smaller one that path MTU discovery found (RFC 8899).
+    #[doc(alias = "PMTUD")]
+    #[doc(alias = "DPLPMTUD")]
     pub current_mtu: u32,
     /// Payload bytes sent for the first time.
     pub sent_bytes: u64,
     /// Payload bytes delivered in order.
     pub received_bytes: u64,
-    /// Datagrams sent, before duplication.
+    /// Datagrams sent, without the copies of `duplicates`.
     pub sent_datagrams: u64,
     /// Datagrams accepted.
     pub received_datagrams: u64,
-    /// Bytes of those datagrams sent, headers included.
+    /// Bytes of the datagrams sent, headers included.
     pub sent_datagram_bytes: u64,
-    /// Bytes of those datagrams received, headers included.
+    /// Bytes of the datagrams received, headers included.
     pub received_datagram_bytes: u64,
     /// Data segments sent for the first time.
     pub sent_segments: u64,
-    /// Data segments sent again since enough later ones were acknowledged.
+    /// Fast retransmits: data segments lost since enough later ones were acknowledged.
     pub fast_retransmits: u64,
-    /// Data segments sent again after one later one was acknowledged and nothing new was queued.
+    /// Early retransmits (RFC 5827): one later segment was acknowledged and no new data queued.
     pub early_retransmits: u64,
-    /// Data segments sent again after their time-out.
+    /// Data segments retransmitted after their RTO.
     pub timeout_retransmits: u64,
-    /// Retransmissions whose original turned out to have arrived.
+    /// Spurious retransmissions: the original arrived (RFC 3522).
     pub spurious_retransmits: u64,
     /// Data segments received for the first time.
     pub received_segments: u64,
-    /// Data segments received again.
+    /// Duplicate data segments received.
     pub duplicate_segments: u64,
-    /// Data segments refused since they lie beyond the receive window or its memory.
+    /// Data segments discarded outside the receive window or above its memory.
     pub out_of_window_segments: u64,
-    /// Acknowledgements that matched nothing we sent, or not at that time.
+    /// ACKs of a segment never sent, or of a wrong timestamp.
     pub invalid_acks: u64,
-    /// Cumulative acknowledgements of something never sent.
+    /// Cumulative ACKs (`una`) of segments never sent.
     pub invalid_una: u64,
-    /// Datagrams older than the newest cumulative acknowledgement.
+    /// Datagrams with a `una` older than the newest.
     pub stale_una_datagrams: u64,
-    /// Window probes sent.
+    /// Zero-window probes sent (RFC 9293 3.8.6.1).
     pub window_probes: u64,
-    /// Echo probes sent (keepalive and liveness, and before a padded one).
+    /// Pings sent: keepalive, address validation, and before an MTU probe.
     pub pings_sent: u64,
-    /// Padded probes sent to find out which datagrams the path carries: none while full segments
-    /// arrive.
+    /// MTU probes sent (RFC 8899): none while full segments are acknowledged.
     pub mtu_probes_sent: u64,
-    /// Notices of an end that contradicted what is known, or proved nothing, and were ignored.
+    /// CONTROL segments (FIN, RST) that contradicted the state or were not authentic, ignored.
     pub invalid_control_segments: u64,
-    /// Datagrams of this side's that somebody sent back to it.
+    /// Reflected datagrams: sent by this side and received again.
     pub reflected_datagrams: u64,
     /// Out-of-band datagrams sent.
     pub out_of_band_sent: u64,
     /// Out-of-band datagrams received.
     pub out_of_band_received: u64,
-    /// Out-of-band datagrams that made room for later ones before they were sent or read.
+    /// Out-of-band datagrams dropped from a full queue, the oldest first.
     pub out_of_band_dropped: u64,
-    /// What FEC did with what came from this address.
+    /// FEC decoding of the datagrams from the peer's address.
     pub fec: FecStats,
 }
 
 impl ConnectionStats {
-    /// Data segments sent again, for whichever reason.
+    /// Returns all retransmissions of data segments.
     #[must_use]
     pub fn retransmits(&self) -> u64 {
         self.fast_retransmits + self.early_retransmits + self.timeout_retransmits
     }
 
-    /// Retransmitted share of all data segments sent, in percent.
+    /// Returns the share of retransmissions in all data segments sent, in percent.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a ratio for people")]
     pub fn retransmit_percent(&self) -> f64 {
@@ -100,8 +101,8 @@ impl ConnectionStats {
     }
 }
 
-/// What the state machine of a conversation counts. Each conversation has this twice, once for the
-/// handles: so there is nothing else in it.
+/// Counters of a connection's state machine. Each connection has them twice, once in the snapshot
+/// for its handles, so other fields do not belong here.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) sent_bytes: u64,
@@ -129,7 +130,7 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// As a part of what users see.
+    /// Converts to the public statistics, which lack the estimates.
     pub(crate) fn stats(&self) -> ConnectionStats {
         ConnectionStats {
             sent_bytes: self.sent_bytes,
@@ -159,7 +160,7 @@ impl Counters {
     }
 }
 
-/// What the state machine of a conversation estimates. Times in microseconds.
+/// Estimates of a connection's state machine. Times in microseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Estimates {
     pub(crate) srtt: u64,
@@ -173,19 +174,19 @@ pub(crate) struct Estimates {
     pub(crate) current_mtu: u32,
 }
 
-/// What handles are shown of a conversation.
+/// Snapshot of a connection for its handles.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Snapshot {
     pub(crate) counters: Counters,
     pub(crate) estimates: Estimates,
     /// Out-of-band datagrams sent and received.
     pub(crate) out_of_band: (u64, u64),
-    /// Of most addresses there is none.
+    /// `None` without FEC packets from the address.
     pub(crate) fec: Option<Box<FecStats>>,
 }
 
 impl Snapshot {
-    /// Only what the state machine knows.
+    /// A snapshot of the state machine alone.
     pub(crate) fn of(counters: Counters, estimates: Estimates) -> Self {
         Self { counters, estimates, out_of_band: (0, 0), fec: None }
     }
@@ -197,7 +198,7 @@ impl Snapshot {
         }
     }
 
-    /// As users see it.
+    /// Converts to the public statistics.
     pub(crate) fn stats(&self) -> ConnectionStats {
         let estimates = &self.estimates;
         ConnectionStats {
@@ -218,34 +219,34 @@ impl Snapshot {
     }
 }
 
-/// Errors that a socket reported, by what they say. None of them ended it.
+/// Transient errors of a socket by class. None of them ended the endpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SocketErrors {
-    /// A datagram larger than the path or the system takes (`EMSGSIZE`).
+    /// The datagram exceeds the MTU of the path or the system (`EMSGSIZE`).
     pub too_large: u64,
-    /// No memory for it just then (`ENOBUFS`, `ENOMEM`).
+    /// The system was out of buffers (`ENOBUFS`, `ENOMEM`).
     pub no_buffers: u64,
-    /// Forbidden, such as by a firewall (`EPERM`, `EACCES`).
+    /// Denied, such as by a firewall (`EPERM`, `EACCES`).
     pub denied: u64,
-    /// Nobody listens at the peer's port (`ECONNREFUSED`, `ECONNRESET`).
+    /// The peer's port is closed (`ECONNREFUSED`, `ECONNRESET`).
     pub refused: u64,
-    /// No way to the peer, or none from this address any more (`ENETUNREACH`, `EHOSTUNREACH`,
+    /// No route to the peer, or the local address is gone (`ENETUNREACH`, `EHOSTUNREACH`,
     /// `ENETDOWN`, `EADDRNOTAVAIL`).
     pub unreachable: u64,
-    /// Anything else.
+    /// All other errors.
     pub other: u64,
 }
 
-/// What one endpoint has done so far. A snapshot.
+/// Statistics of one endpoint since its start. A snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EndpointStats {
-    /// Conversations now known, lingering ones included.
+    /// Connections now, lingering ones included (kcp-go CurrEstab).
     pub current_connections: u64,
-    /// Conversations opened by peers.
+    /// Connections opened by peers (RFC 4022 tcpPassiveOpens).
     pub passive_opens: u64,
-    /// Conversations opened from here.
+    /// Connections opened from here (RFC 4022 tcpActiveOpens).
     pub active_opens: u64,
     /// Datagrams received.
     pub received_datagrams: u64,
@@ -255,62 +256,61 @@ pub struct EndpointStats {
     pub sent_datagrams: u64,
     /// Bytes handed to the kernel.
     pub sent_bytes: u64,
-    /// Datagrams sealed by the cipher; a key should not seal more than 2^32 of them.
+    /// Datagrams sealed by the cipher; replace the key before 2^32.
     pub sealed_datagrams: u64,
-    /// Dropped: the checksum or the tag is wrong.
+    /// Dropped: wrong checksum or tag (kcp-go InCsumErrors).
     pub dropped_checksum: u64,
-    /// Dropped: this endpoint sent it.
+    /// Dropped: reflected, this endpoint sent the datagram.
     pub dropped_reflected: u64,
-    /// Dropped: a copy of a datagram that was taken before.
+    /// Dropped: replayed, by `replay_window`.
     pub dropped_replayed: u64,
-    /// Dropped: too short to be a segment.
+    /// Dropped: shorter than a segment header.
     pub dropped_truncated: u64,
-    /// Dropped: a segment is malformed (unknown command, length, mixed conversations).
+    /// Dropped: a segment is malformed (unknown command, length, several conversation ids).
     pub dropped_malformed: u64,
-    /// Dropped: no such conversation, and not an opening.
+    /// Dropped: no such connection, and not an initial segment.
     pub dropped_no_connection: u64,
-    /// Dropped: belongs to a conversation that ended a short time ago.
+    /// Dropped: of a connection in TIME-WAIT.
     pub dropped_time_wait: u64,
-    /// Dropped: would open a conversation on an endpoint that does not accept.
+    /// Refused initial segments: the endpoint does not listen.
     pub refused_no_listener: u64,
-    /// Dropped: would open a conversation beyond `max_connections`.
+    /// Refused initial segments: `max_connections` reached.
     pub refused_max_connections: u64,
-    /// Dropped: would open a conversation beyond `backlog`.
+    /// Refused initial segments: `backlog` full.
     pub refused_backlog: u64,
-    /// Dropped: would open a conversation while `max_unvalidated` others have proved nothing.
+    /// Refused initial segments: `max_unvalidated` reached.
     pub refused_max_unvalidated: u64,
-    /// Dropped: would open a conversation while many have proved nothing, too many of them from
-    /// the same IP address.
+    /// Refused initial segments: the IP address has too many of the unvalidated connections.
     pub refused_per_ip: u64,
-    /// Conversations opened by peers that now have proved nothing.
+    /// Connections of unvalidated peers now.
     pub unvalidated_connections: u64,
-    /// Conversations that followed their peer to another address.
+    /// Migrations to another address of the peer.
     pub migrations: u64,
-    /// Openings of conversations that were open already; the peer was asked about each.
+    /// Initial segments of existing connections; each was answered with a ping, to detect a restart.
     pub restart_probes: u64,
-    /// Dropped: would open a conversation that the accept filter does not want.
+    /// Refused initial segments: by the accept filter.
     pub refused_accept_filter: u64,
-    /// Datagrams of other protocols, which the packet filter took.
+    /// Datagrams of other protocols, taken by the packet filter.
     pub packet_filter_datagrams: u64,
-    /// Datagrams from [`send_raw`](crate::Endpoint::send_raw) that were put on their way.
+    /// Datagrams from [`send_raw`](crate::Endpoint::send_raw) that were sent.
     pub raw_sent_datagrams: u64,
-    /// Datagrams from [`send_raw`](crate::Endpoint::send_raw) that made room for later ones.
+    /// Datagrams from [`send_raw`](crate::Endpoint::send_raw) dropped from a full queue.
     pub raw_dropped_datagrams: u64,
-    /// Receive errors that were ridden out.
+    /// Transient receive errors.
     pub recv_errors: u64,
-    /// The same by what the system said.
+    /// Receive errors by class.
     pub recv_errors_by_class: SocketErrors,
-    /// Send errors that were taken as loss.
+    /// Send errors, taken as loss.
     pub send_errors: u64,
-    /// The same by what the system said.
+    /// Send errors by class.
     pub send_errors_by_class: SocketErrors,
-    /// Out-of-band datagrams received for a conversation that exists.
+    /// Out-of-band datagrams received for an existing connection.
     pub out_of_band_received: u64,
-    /// What FEC did with what came from all addresses.
+    /// FEC decoding of the datagrams from all addresses.
     pub fec: FecStats,
 }
 
-/// Of several sockets together.
+/// Sum over several sockets.
 impl Add for SocketErrors {
     type Output = Self;
 
@@ -326,7 +326,7 @@ impl Add for SocketErrors {
     }
 }
 
-/// Of several sockets together.
+/// Sum over several sockets.
 impl Add for EndpointStats {
     type Output = Self;
 
@@ -371,13 +371,13 @@ impl Add for EndpointStats {
     }
 }
 
-/// One line each, with the names of kcp-go's `Snmp` where it counts the same.
+/// Writes a counter per line, names padded to one width.
 fn write_lines(f: &mut fmt::Formatter<'_>, lines: &[(&str, u64)]) -> fmt::Result {
     let width = lines.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     lines.iter().try_for_each(|(name, value)| writeln!(f, "{name:<width$} {value}"))
 }
 
-/// For reading beside kcp-go's `Snmp`: a counter a line, under its names where it has the same.
+/// One counter per line, with the names of kcp-go's `Snmp` where it has the same counter.
 impl fmt::Display for ConnectionStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_lines(
@@ -407,7 +407,7 @@ impl fmt::Display for ConnectionStats {
     }
 }
 
-/// For reading beside kcp-go's `Snmp`: a counter a line, under its names where it has the same.
+/// One counter per line, with the names of kcp-go's `Snmp` where it has the same counter.
 impl fmt::Display for EndpointStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_lines(
@@ -443,7 +443,7 @@ impl fmt::Display for EndpointStats {
     }
 }
 
-/// For reading beside kcp-go's `Snmp`: a counter a line, under its names where it has the same.
+/// One counter per line, with the names of kcp-go's `Snmp` where it has the same counter.
 impl fmt::Display for FecStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_lines(
@@ -466,7 +466,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counters_carry_the_names_of_kcp_go() {
+    fn display_uses_the_counter_names_of_kcp_go() {
         let mut stats =
             ConnectionStats { sent_segments: 90, fast_retransmits: 7, ..Default::default() };
         (stats.timeout_retransmits, stats.fec.recovered_shards) = (3, 5);

@@ -55,8 +55,8 @@ impl Ticking {
             return None;
         }
         match settings.mode {
-            Mode::Message => Some(data),
             Mode::Stream => Some(data.min(segments.min(127) * settings.mss())),
+            _ => Some(data),
         }
     }
 
@@ -156,7 +156,7 @@ impl RustPort {
         let ticking = Ticking { epoch: 0, ..Ticking::new(settings) };
         let mut kcp = match settings.mode {
             Mode::Stream => kcp::Kcp::new_stream(conv, ticking.sent.clone()),
-            Mode::Message => kcp::Kcp::new(conv, ticking.sent.clone()),
+            _ => kcp::Kcp::new(conv, ticking.sent.clone()),
         };
         let (nodelay, interval, resend, nc) = settings.preset.numbers();
         kcp.set_nodelay(nodelay, i32::from(interval), i32::from(resend), nc);

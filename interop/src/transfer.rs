@@ -167,7 +167,7 @@ impl Transfer {
     fn writes(&self, from: &Settings, to: &Settings, rng: &mut Rng) -> Vec<Vec<u8>> {
         match from.mode {
             Mode::Stream => work::stream(rng, self.total),
-            Mode::Message => work::Messages {
+            _ => work::Messages {
                 total: self.total,
                 mss: from.mss(),
                 fragments: usize::from(from.send_window.min(to.recv_window).min(self.fragments)),

@@ -1,4 +1,4 @@
-//! Functions of the application that the driver asks.
+//! Filters: functions of the application that the driver calls for datagrams and new connections.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -7,16 +7,15 @@ use std::sync::Arc;
 type TakesPacket = dyn Fn(SocketAddr, &[u8]) -> bool + Send + Sync;
 type AdmitsPeer = dyn Fn(SocketAddr, u32) -> bool + Send + Sync;
 
-/// Sorts out datagrams of other protocols, so that STUN, say, can share the port.
+/// Filter for datagrams of other protocols on the same port, such as STUN.
 ///
-/// It sees each datagram as it was received, before anything is decrypted, with its source.
-/// `true` means that the datagram is not KCP and that the function has done with it whatever there
-/// was to do: it is counted in
+/// The function gets each datagram as received, before decryption, with its source. `true` means
+/// that the datagram is not KCP and has been handled: it is counted in
 /// [`packet_filter_datagrams`](crate::EndpointStats::packet_filter_datagrams) and dropped.
 /// [`Endpoint::send_raw`](crate::Endpoint::send_raw) answers from the same port.
 ///
-/// It runs in the task that serves every conversation of the socket, so it must be quick and must
-/// neither block nor panic: hand the datagram to a channel, without waiting for room in it.
+/// It runs in the task that serves every connection of the socket, so it must be quick and must
+/// neither block nor panic: pass the datagram to a channel with `try_send`.
 ///
 /// Two filters are equal if one is a clone of the other.
 ///
@@ -29,7 +28,7 @@ type AdmitsPeer = dyn Fn(SocketAddr, u32) -> bool + Send + Sync;
 ///     // The magic cookie of RFC 8489.
 ///     let is_stun = datagram.get(4..8) == Some(&[0x21, 0x12, 0xA4, 0x42]);
 ///     if is_stun {
-///         // Lost like on the network if nobody takes them out.
+///         // With a full channel the datagram is lost, as on a network.
 ///         let _ = stun.try_send((from, datagram.to_vec()));
 ///     }
 ///     is_stun
@@ -45,20 +44,20 @@ impl PacketFilter {
         Self(Arc::new(takes))
     }
 
-    /// Whether the function took the datagram.
+    /// Whether the datagram belongs to another protocol.
     pub(crate) fn takes(&self, from: SocketAddr, datagram: &[u8]) -> bool {
         (self.0)(from, datagram)
     }
 }
 
-/// Decides who may open a conversation.
+/// Filter for connections that peers open.
 ///
-/// It is asked with the address and the conversation id of an opening, before anything is kept of
-/// that; `false` drops the datagram, unanswered, and is counted in
-/// [`refused_accept_filter`](crate::EndpointStats::refused_accept_filter). The peer repeats its opening, so
-/// it is asked again, until the peer gives up. An address may be forged.
+/// The function gets the address and the conversation id of an initial segment, before any state is
+/// created. `false` drops the datagram without an answer, counted in
+/// [`refused_accept_filter`](crate::EndpointStats::refused_accept_filter). The peer retransmits, so
+/// the function is called again until the peer gives up. The address may be forged.
 ///
-/// It runs in the task that serves every conversation of the socket, so it must be quick and must
+/// It runs in the task that serves every connection of the socket, so it must be quick and must
 /// neither block nor panic.
 ///
 /// Two filters are equal if one is a clone of the other.
@@ -84,7 +83,7 @@ impl AcceptFilter {
     }
 }
 
-/// Functions are compared by identity, and have nothing to show.
+/// Equality by identity, and `Debug` without the function.
 macro_rules! by_identity {
     ($($filter:ident),*) => {$(
         impl PartialEq for $filter {
@@ -110,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn filters_equal_their_clones_and_nothing_else() {
+    fn filter_equals_its_clones_only() {
         let filter = |limit: u32| AcceptFilter::new(move |_, conv| conv < limit);
         let (one, other) = (filter(5), filter(5));
         assert_eq!(one, one.clone());

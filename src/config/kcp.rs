@@ -1,28 +1,30 @@
-//! The state machine's settings.
+//! `KcpConfig`: settings of one connection's state machine.
 
 use std::num::{NonZeroU8, NonZeroU64};
 use std::time::Duration;
 
 use crate::error::ConfigError;
 
-/// Bytes of a segment header on the wire.
+/// Bytes of a segment header (`IKCP_OVERHEAD`).
 pub(crate) const SEGMENT_HEADER: usize = 24;
 
-/// Largest UDP payload over IPv4.
+/// Bytes of the largest UDP payload over IPv4, 65,535 - 20 - 8.
 const MAX_DATAGRAM: u64 = 65_507;
 
-/// What storing one received segment costs beside its payload, generously.
+/// Bytes that storing one received segment costs beside its payload, rounded up.
 pub(crate) const SEGMENT_COST: usize = 64;
 
-/// Receive memory that one advertised segment stands for: the largest payload of a stock peer
-/// (its datagrams are at most 1,500 bytes) and what storing it costs.
+/// Bytes of receive memory for one advertised segment: the largest payload of kcp-go (`mtuLimit` of
+/// 1,500 less the header) and the cost of storing it.
 pub(crate) const SEGMENT_CHARGE: usize = 1_476 + SEGMENT_COST;
 
-/// The timing preset: KCP's four `nodelay` parameters.
+/// Timing preset: KCP's four `nodelay` parameters (`ikcp_nodelay`, kcp-go `SetNoDelay`).
 ///
-/// The constants carry kcptun's names and numbers. The C library's README uses "normal mode" for
+/// The constants have kcptun's names and numbers. The C library's README uses "normal mode" for
 /// `0, 40, 0, 0`, which is not [`Timing::NORMAL`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias = "nodelay")]
+#[doc(alias = "SetNoDelay")]
 pub struct Timing {
     pub(crate) nodelay: bool,
     pub(crate) interval: Duration,
@@ -55,13 +57,13 @@ impl Timing {
 
     /// Any combination, with kcp-go's meaning of each parameter.
     ///
-    /// * `nodelay`: retransmission time-out of at least 30 ms instead of 100 ms, and a gentler
-    ///   linear back-off.
-    /// * `interval`: 10 ms to 5 s. Part of the retransmission time-out, the delay of
-    ///   [`AckPolicy::Interval`] and of [`WritePolicy::Delayed`].
-    /// * `fast_resend`: how many later transmissions must be acknowledged before a segment counts
-    ///   as lost; `None` leaves that to the time-out.
-    /// * `congestion`: whether KCP's congestion window applies.
+    /// * `nodelay`: minimum RTO of 30 ms instead of 100 ms, and an RTO that grows by half instead of
+    ///   by the whole with [`Backoff::Linear`].
+    /// * `interval`: 10 ms to 5 s. Part of the RTO, the delay of [`AckPolicy::Interval`] and of
+    ///   [`WritePolicy::Delayed`].
+    /// * `fast_resend`: later transmissions acknowledged before a segment counts as lost (fast
+    ///   retransmit, kcp-go `resend`); `None` leaves that to the RTO.
+    /// * `congestion`: whether KCP's congestion window applies (kcp-go `nc` is its opposite).
     ///
     /// # Errors
     ///
@@ -77,60 +79,71 @@ impl Timing {
     }
 }
 
-/// Whether KCP's congestion window limits the sender (kcp-go's `nc` is its opposite).
+/// Congestion control of the sender (kcp-go's `nc` is its opposite).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+#[doc(alias = "nc")]
 pub enum CongestionControl {
-    /// Slow start, avoidance, and a reaction to loss.
+    /// KCP's congestion window: slow start, congestion avoidance, and reduction on loss.
     Reno,
-    /// Only the send window and the peer's receive window limit the sender.
+    /// None: only the send window and the peer's receive window limit the sender.
     Disabled,
 }
 
-/// How a byte sequence is cut into segments.
+/// Byte stream or messages (kcp-go `SetStreamMode`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+#[doc(alias = "SetStreamMode")]
 pub enum Mode {
-    /// One stream of bytes: small writes share segments. kcp-go's stream mode, and the default.
+    /// A byte stream: small writes share segments. The default.
     Stream,
-    /// Each write starts a segment of its own, and messages keep their boundaries.
+    /// Messages: each write starts a segment and keeps its boundaries. kcp-go's default.
     Message,
 }
 
-/// Segments of both windows unless something else is set.
+/// Default of both windows in segments.
 pub(crate) const DEFAULT_WINDOW: u16 = 1_024;
 
-/// When received data is acknowledged.
+/// When acknowledgements of received data are sent (kcp-go `SetACKNoDelay`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+#[doc(alias = "SetACKNoDelay")]
+#[doc(alias = "delayed ACK")]
 pub enum AckPolicy {
     /// Once per received batch of datagrams. The default.
     PerBatch,
-    /// After one interval, earlier when a datagram is full of acknowledgements or data arrived out
-    /// of order. kcp-go's behaviour without ack-no-delay.
+    /// After one [`Timing`] interval; earlier when a datagram is full of acknowledgements or data
+    /// arrived out of order. kcp-go without ack-no-delay.
     Interval,
-    /// After every datagram: kcp-go's ack-no-delay.
+    /// After every datagram: kcp-go with ack-no-delay. Costs one datagram for each received.
     Immediate,
 }
 
-/// When written data leaves.
+/// When written data is sent (kcp-go `SetWriteDelay`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+#[doc(alias = "SetWriteDelay")]
 pub enum WritePolicy {
-    /// As soon as the windows allow. The default.
+    /// As soon as the windows permit. The default.
     Immediate,
-    /// After one interval, when the send window is full, or at a flush: kcp-go's write delay.
+    /// After one [`Timing`] interval, when the send window is full, or at a flush: kcp-go's write
+    /// delay.
     Delayed,
 }
 
-/// How the retransmission time-out of one segment grows with each expiry.
+/// Back-off of a segment's RTO with each expiry.
 ///
-/// Either way it never exceeds [`KcpConfig::max_retransmit_interval`].
+/// It never exceeds [`KcpConfig::max_retransmit_interval`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Backoff {
-    /// By half the time-out with `nodelay`, by the whole without: kcp-go's choice, the default.
+    /// Grows by half the RTO with `nodelay`, by the whole RTO without, as in kcp-go. The default.
     Linear,
-    /// Doubled each time.
+    /// Doubles each time (RFC 6298 5.5).
     Exponential,
 }
 
-/// Settings of one conversation's state machine.
+/// Settings of one connection's state machine.
 ///
 /// Plain data: change the fields you need and leave the rest. [`KcpConfig::validate`] is called by
 /// everything that takes a configuration.
@@ -139,54 +152,66 @@ pub enum Backoff {
 pub struct KcpConfig {
     /// Timing preset. Default [`Timing::FAST2`].
     pub timing: Timing,
-    /// Most segments in flight or waiting, 1 to 65,535. Default 1,024.
+    /// Send window in segments, in flight or waiting, 1 to 65,535 (kcp-go `SetWindowSize`). Default
+    /// 1,024. Costs up to one segment of memory each.
+    #[doc(alias = "SetWindowSize")]
     pub send_window: u16,
-    /// Most segments received and not yet read, 1 to 65,535. Default 1,024.
+    /// Receive window in segments received and not yet read, 1 to 65,535. Default 1,024.
+    #[doc(alias = "SetWindowSize")]
     pub recv_window: u16,
-    /// Whether a window of the default size grows to 8,192 segments, 11 MB, where the path takes
-    /// them and the application keeps up. Default on; [`Config::windows`](crate::Config::windows)
-    /// turns it off.
+    /// Window autotuning: windows of the default size grow up to 8,192 segments (11 MB) while the
+    /// path delivers them and the application keeps up. Default `true`;
+    /// [`Config::windows`](crate::Config::windows) turns it off.
     pub auto_windows: bool,
-    /// Largest KCP datagram in bytes, 25 to 65,507; within a [`Config`](crate::Config) the largest
-    /// UDP payload. Default 1,400. Above 1,500 a kcp-go peer truncates.
+    /// Largest KCP datagram in bytes, 25 to 65,507 (kcp-go `SetMtu`); within a
+    /// [`Config`](crate::Config) the largest UDP payload. Default 1,400. kcp-go receives at most
+    /// 1,500.
+    #[doc(alias = "SetMtu")]
     pub mtu: u16,
     /// Byte stream or messages. Default [`Mode::Stream`].
     pub mode: Mode,
-    /// When acknowledgements leave. Default [`AckPolicy::PerBatch`].
+    /// When acknowledgements are sent. Default [`AckPolicy::PerBatch`].
     pub ack_policy: AckPolicy,
-    /// When written data leaves. Default [`WritePolicy::Immediate`].
+    /// When written data is sent. Default [`WritePolicy::Immediate`].
     pub write_policy: WritePolicy,
-    /// Growth of the retransmission time-out. Default [`Backoff::Linear`].
+    /// Back-off of the RTO. Default [`Backoff::Linear`].
     pub backoff: Backoff,
-    /// With nothing new to send, take one acknowledged later transmission (and a reordering
-    /// allowance) as a sign of loss. Default `true`, as kcp-go.
+    /// Early retransmit (RFC 5827): with no new data to send, one acknowledged later transmission
+    /// and a reordering window are enough to declare a segment lost. Default `true`, as in kcp-go.
     pub early_retransmit: bool,
-    /// Upper bound of one segment's retransmission interval, 1 s to 60 s. Default 10 s.
+    /// Maximum RTO of one segment, 1 s to 60 s (RFC 6298 2.5). Default 10 s.
     pub max_retransmit_interval: Duration,
-    /// Silence after which a conversation with data or a probe outstanding ends with
-    /// [`DeadPeer`](crate::ConnectionError::DeadPeer), 1 s to 1 day; `None` never. Default 60 s.
+    /// Time without a datagram of the peer after which a connection with unacknowledged data or a
+    /// ping outstanding ends with [`DeadPeer`](crate::ConnectionError::DeadPeer), 1 s to 1 day;
+    /// `None` never. Default 60 s.
+    #[doc(alias = "TCP_USER_TIMEOUT")]
     pub dead_peer_timeout: Option<Duration>,
-    /// Silence after which the peer is asked for a sign of life, 1 s to 1 day; `None` never.
-    /// Default 15 s. The side that opened the conversation waits a sixteenth longer, so that
-    /// only one of them asks, and both up to 0.1 s, so that many ask together. A stock
-    /// server that closed on its side answers this with a new idle session.
+    /// Idle time after which a ping is sent, 1 s to 1 day; `None` never. Default 15 s. The side that
+    /// opened the connection waits a sixteenth longer, so that only one side pings, and both wait up
+    /// to 0.1 s longer, so that the pings of many connections share wake-ups. A kcp-go server that
+    /// closed its side accepts a new idle session for a ping.
+    #[doc(alias = "SO_KEEPALIVE")]
+    #[doc(alias = "ping")]
     pub keepalive: Option<Duration>,
-    /// Silence after which a conversation ends with
+    /// Idle time after which a connection ends with
     /// [`IdleTimeout`](crate::ConnectionError::IdleTimeout), 1 s to 1 day; `None` never.
-    /// Default 60 s; with keepalive on it only ends conversations whose peer is gone. Before
-    /// anything has been sent, silence does not count.
+    /// Default 60 s; with keepalive on it only ends connections whose peer does not answer. It does
+    /// not run before anything has been sent.
     pub idle_timeout: Option<Duration>,
-    /// Bytes per second that leave, headers included; `None` for no limit. Default `None`.
+    /// Limit of sent bytes per second, headers included (kcp-go `SetRateLimit`); `None` for no
+    /// limit. Default `None`.
+    #[doc(alias = "SetRateLimit")]
     pub rate_limit: Option<NonZeroU64>,
-    /// Memory for received data in bytes, at least one segment (1,540). Default `None`:
+    /// Receive memory in bytes, at least one segment (1,540). Default `None`:
     /// `recv_window` times 1,540.
     pub recv_memory: Option<usize>,
-    /// Tell the peer when this side has written everything, or gives up, and learn the same of it.
-    /// Default `true`. Only a peer that advertises to understand it is told, in header fields that
-    /// no other implementation reads, so nothing changes for those.
+    /// End of stream and abort by CONTROL segments (FIN and RST), to a peer that advertises the
+    /// capability. Default `true`. The capability stands in header fields that other implementations
+    /// do not read, so nothing changes for them.
+    #[doc(alias = "FIN")]
     pub close_notify: bool,
-    /// Deliver zero-length messages in message mode. Default `false`: they are acknowledged and
-    /// skipped. A byte stream always skips them.
+    /// Deliver empty messages in message mode. Default `false`: they are acknowledged and skipped.
+    /// A byte stream always skips them.
     pub empty_messages: bool,
 }
 
@@ -249,7 +274,7 @@ impl KcpConfig {
         Ok(())
     }
 
-    /// Receive memory in bytes that this configuration allows.
+    /// Returns the receive memory in bytes.
     pub(crate) fn recv_budget(&self) -> usize {
         let derived = usize::from(self.recv_window) * SEGMENT_CHARGE;
         self.recv_memory.unwrap_or(derived)
@@ -262,7 +287,7 @@ pub(crate) fn check_windows(send: u16, recv: u16) -> Result<(), ConfigError> {
     ConfigError::check("recv_window (segments)", recv, 1, max)
 }
 
-/// The smallest datagram has room for one byte of data beside the header, and `overhead` more.
+/// Checks the MTU in bytes: at least one byte of data, the header, and `overhead`.
 pub(crate) fn check_mtu(mtu: u16, overhead: usize) -> Result<(), ConfigError> {
     let min = (overhead + SEGMENT_HEADER) as u64 + 1;
     ConfigError::check("mtu (bytes)", mtu, min, MAX_DATAGRAM)

@@ -1,41 +1,41 @@
-//! What peers may do: how many conversations, from where, and what becomes of the old ones.
+//! Limits on connections that peers open, session policy, and migration.
 
 use std::time::Duration;
 
 use crate::crypto::Cipher;
 use crate::error::ConfigError;
 
-/// Bounds of one endpoint against strangers. Each of the [`shards`](crate::SocketConfig::shards) of
-/// a listener has them for itself, save the one backlog.
+/// Limits of one endpoint on connections, most of all of unvalidated peers (RFC 9000 8.1). Each of
+/// the [`shards`](crate::SocketConfig::shards) of a listener has them for itself, save the backlog.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
-    /// Most conversations at once, 1 to 16,777,216. Default 65,536.
+    /// Most connections at once, 1 to 16,777,216. Default 65,536.
     pub max_connections: usize,
-    /// Most conversations opened by peers and not yet accepted, 1 to 65,536. Default 1,024.
+    /// Most connections opened by peers and not yet accepted, 1 to 65,536. Default 1,024.
+    #[doc(alias = "listen backlog")]
     pub backlog: usize,
-    /// Most conversations opened by peers that have not answered anything yet, and so may not be
-    /// where they say they are, 1 to 1,048,576. Default 4,096. While more than half of these places
-    /// are taken, one IP address holds at most a sixteenth of them.
+    /// Most connections of unvalidated peers, whose source address may be forged, 1 to 1,048,576.
+    /// Default 4,096. While more than half of them exist, one IP address has at most a sixteenth.
     pub max_unvalidated: usize,
-    /// How long a peer that opened a conversation may go on without an answer to anything, 1 s to
-    /// 1 hour. Default 30 s.
+    /// Time for the address validation of a peer that opened a connection, 1 s to 1 hour. Default
+    /// 30 s.
     pub validation_timeout: Duration,
-    /// Show a conversation to the application only after its peer has answered something. Default
-    /// `false`: it is accepted with its first datagram, a round trip earlier.
+    /// Accept a connection only once its peer's address is validated. Default `false`: with its
+    /// first datagram. Costs one round trip.
+    #[doc(alias = "TCP_DEFER_ACCEPT")]
     pub require_validation: bool,
 }
 
-/// What becomes of the conversations that a peer opened before, when it opens another one from the
-/// same address.
+/// Whether a new connection of a peer replaces its older ones from the same address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SessionPolicy {
-    /// They live on, beside the new one. The default.
+    /// The older connections stay. The default.
     #[default]
     KeepBoth,
-    /// They end with [`Replaced`](crate::ConnectionError::Replaced), once the peer of the new one
-    /// has proved that it is there: kcp-go's choice, which replaces at once.
+    /// The older connections end with [`Replaced`](crate::ConnectionError::Replaced), once the peer
+    /// of the new one is validated. kcp-go replaces without validation.
     Replace,
 }
 
@@ -62,23 +62,23 @@ impl Limits {
     }
 }
 
-/// Whether a conversation that a peer opened follows the peer to another address, which it has when
-/// it changes networks or its NAT forgets it.
+/// Connection migration (RFC 9000 section 9): whether a connection that a peer opened moves to the
+/// peer's new address, after a change of networks or a NAT rebinding.
 ///
-/// The peer is followed once it has answered a question that was sent to the new address, at most
-/// one a second and address. While two conversations with different peers have the same id, neither
-/// is followed. A peer of any make answers the question; where both addresses are one's own there is
-/// [`Endpoint::rebind`](crate::Endpoint::rebind).
+/// It migrates once the peer has answered a PATH_CHALLENGE at the new address (RFC 9000 8.2), sent
+/// at most once a second and address. While two connections with different peers have the same
+/// conversation id, neither migrates. Other implementations answer the challenge too. For a change
+/// of the own address there is [`Endpoint::rebind`](crate::Endpoint::rebind).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Migration {
-    /// An address is a peer's name, as for kcp-go. The default.
+    /// Never: an address identifies a peer, as in kcp-go. The default.
     #[default]
     Off,
-    /// With an AEAD cipher, whose packets nobody else can make.
+    /// With an AEAD cipher, whose packets cannot be forged.
     Authenticated,
-    /// With any cipher that has a key. Without an AEAD someone on the path can alter packets, and
-    /// so lead the conversation away.
+    /// With any cipher that has a key. Without an AEAD an attacker on the path can alter packets, and
+    /// so redirect the connection.
     AnyCipher,
 }
 

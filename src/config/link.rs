@@ -1,20 +1,21 @@
-//! Settings from what is known of a path.
+//! `Config::for_link`: windows and buffers from the bandwidth-delay product of a path.
 
 use std::time::Duration;
 
 use super::{Config, SEGMENT_HEADER};
 
-/// Smallest window: what a peer takes that has told nothing yet.
-const SMALLEST: u64 = 32;
+/// Smallest window in segments: that of a peer whose window is not known yet (`IKCP_WND_RCV`).
+const MIN_WINDOW: u64 = 32;
 
 impl Config {
-    /// The defaults with windows and buffers for a path of `bits_per_second` and a round trip of
-    /// `rtt`: both windows hold what is on the way in a round trip and a quarter more, so that the
-    /// path stays full while a lost segment is repeated. Between 32 and 65,535 segments of 1,400
-    /// bytes; kernel buffers and the stream's own grow with it.
+    /// The defaults with windows and buffers for the bandwidth-delay product of a path: 5/4 of
+    /// `bits_per_second` times `rtt`, so that the path stays full while a lost segment is
+    /// retransmitted. Between 32 and 65,535 segments of 1,400 bytes; kernel and stream buffers grow
+    /// with the windows.
     ///
-    /// A window is a bound on what is lost in a burst as well: where the path is shared, give only
-    /// the share that this conversation is to have. See docs/tuning.md.
+    /// The window also bounds the loss at a bottleneck: on a shared path pass the connection's share
+    /// of the bandwidth. See docs/tuning.md.
+    #[doc(alias = "BDP")]
     ///
     /// ```
     /// use std::time::Duration;
@@ -29,8 +30,8 @@ impl Config {
         let product = u128::from(bits_per_second) * u128::from(micros) / 8_000_000;
         let segment = u128::from(config.kcp.mtu) - SEGMENT_HEADER as u128;
         let segments = (product * 5 / 4).div_ceil(segment);
-        let most = u64::from(u16::MAX);
-        let segments = u64::try_from(segments).unwrap_or(most).clamp(SMALLEST, most);
+        let max = u64::from(u16::MAX);
+        let segments = u64::try_from(segments).unwrap_or(max).clamp(MIN_WINDOW, max);
         let window = u16::try_from(segments).unwrap_or(u16::MAX);
         config = config.windows(window, window);
         let bytes = usize::from(window) * usize::from(config.kcp.mtu);
@@ -50,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn windows_follow_the_path_within_their_range() {
+    fn windows_for_link_are_five_quarters_of_the_bdp() {
         for (bits, millis, window) in [
             (0, 0, 32),
             (1_000_000, 20, 32),

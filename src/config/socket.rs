@@ -1,47 +1,50 @@
-//! The UDP socket's part of the configuration.
+//! `SocketConfig`: options of the UDP socket.
 
 use crate::error::ConfigError;
 
-/// The longest name that systems give a network interface, in bytes.
-const DEVICE_NAME: u64 = 15;
+/// Bytes of the longest name of a network interface (`IFNAMSIZ` - 1).
+const MAX_DEVICE_LEN: u64 = 15;
 
-/// Most sockets that share an address.
+/// Most sockets with one address.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const MOST_SHARDS: u64 = 64;
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 const MOST_SHARDS: u64 = 1;
 
-/// The UDP socket, where the crate makes it. A socket that the application made keeps its own
-/// options.
+/// Options of the UDP socket, where the crate binds it. A socket of the application keeps its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SocketConfig {
-    /// Kernel send buffer in bytes; `None` leaves the system's default. Default 4 MiB, as kcptun.
-    /// The system may grant less; the feature `tracing` tells so once in a process.
+    /// Kernel send buffer in bytes (`SO_SNDBUF`); `None` leaves the system's default. Default 4 MiB,
+    /// as in kcptun. The system may grant less; with the feature `tracing` an event reports that
+    /// once in a process.
     pub send_buffer_size: Option<usize>,
-    /// Kernel receive buffer in bytes; `None` leaves the system's default. Default 4 MiB, as
-    /// kcptun. The system may grant less, which is told as for the send buffer; it should hold a
-    /// window, or bursts are lost.
+    /// Kernel receive buffer in bytes (`SO_RCVBUF`); `None` leaves the system's default. Default
+    /// 4 MiB, as in kcptun. The system may grant less, reported as for the send buffer. A buffer
+    /// smaller than a window loses bursts.
     pub recv_buffer_size: Option<usize>,
-    /// For an IPv6 address: refuse IPv4. Default `false`, a wildcard IPv6 socket serves both.
+    /// Serve IPv6 peers only on an IPv6 address (`IPV6_V6ONLY`). Default `false`: a wildcard IPv6
+    /// socket serves both.
     pub only_v6: bool,
-    /// Class of service in each packet's header (DSCP, kcptun's `--dscp`), 0 to 63; the same for
-    /// peers of both IP versions. Default `None`: the system's, which is 0. Outside Linux and
-    /// Android datagrams then leave one by one.
+    /// DSCP of each IP packet, 0 to 63 (kcp-go `SetDSCP`, kcptun `--dscp`), for both IP versions.
+    /// Default `None`: the system's, which is 0. Outside Linux and Android it turns GSO off.
+    #[doc(alias = "SetDSCP")]
+    #[doc(alias = "IP_TOS")]
     pub dscp: Option<u8>,
-    /// Routers that a packet may pass, 1 to 255: the time to live of IPv4, the hop limit of IPv6.
-    /// Default `None`: the system's.
+    /// Time to live of IPv4 and hop limit of IPv6, 1 to 255 hops. Default `None`: the system's.
+    #[doc(alias = "IP_TTL")]
     pub ttl: Option<u32>,
-    /// Name of the one network interface to use, 1 to 15 bytes, such as `eth0`. Default `None`: the
-    /// routes decide. Linux and Android only; elsewhere binding fails with
-    /// [`Unsupported`](std::io::ErrorKind::Unsupported). Some systems ask for privileges.
+    /// Name of the network interface to use, 1 to 15 bytes, such as `eth0`. Default `None`: by
+    /// route. Linux and Android only; elsewhere binding fails with
+    /// [`Unsupported`](std::io::ErrorKind::Unsupported). Some systems require privileges.
+    #[doc(alias = "SO_BINDTODEVICE")]
     pub device: Option<String>,
-    /// Sockets that [`KcpListener::bind_with`](crate::KcpListener::bind_with) binds to its address,
-    /// 1 to 64, and elsewhere than on Linux and Android 1. Default 1. Each has a task of its own, so
-    /// that a server uses as many cores; the system spreads peers over them by address, so no
-    /// conversation can follow its peer to another one
-    /// ([`Config::migration`](crate::Config::migration)). What it costs: each has its kernel buffers
-    /// and tables. Whatever else makes a socket makes one.
+    /// Sockets that [`KcpListener::bind_with`](crate::KcpListener::bind_with) binds to its address
+    /// (`SO_REUSEPORT`), 1 to 64; on systems other than Linux and Android 1. Default 1. Each has a
+    /// task of its own, so that a server uses as many cores. The system distributes peers over them
+    /// by address, so [`Config::migration`](crate::Config::migration) is not possible. Costs kernel
+    /// buffers and tables for each. Other functions bind one socket.
+    #[doc(alias = "SO_REUSEPORT")]
     pub shards: usize,
 }
 
@@ -78,7 +81,7 @@ impl SocketConfig {
             ConfigError::check("ttl (hops)", ttl, 1, 255)?;
         }
         if let Some(device) = &self.device {
-            ConfigError::check("length of device (bytes)", device.len(), 1, DEVICE_NAME)?;
+            ConfigError::check("length of device (bytes)", device.len(), 1, MAX_DEVICE_LEN)?;
         }
         Ok(())
     }

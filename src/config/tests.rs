@@ -1,14 +1,16 @@
+//! Defaults, presets, and the errors of validation.
+
 use std::num::NonZeroU8;
 
 use super::*;
 
 #[test]
-fn defaults_are_valid() {
+fn default_config_is_valid() {
     Config::default().validate().unwrap();
 }
 
 #[test]
-fn presets_have_kcptun_numbers() {
+fn timing_presets_equal_kcptuns() {
     let numbers = |p: Timing| {
         let resend = p.fast_resend.map_or(0, NonZeroU8::get);
         (p.nodelay, p.interval.as_millis(), resend, p.congestion == CongestionControl::Disabled)
@@ -21,7 +23,7 @@ fn presets_have_kcptun_numbers() {
 }
 
 #[test]
-fn each_refusal_names_its_field() {
+fn config_error_names_the_field() {
     let refused = |change: fn(&mut Config)| {
         let mut config = Config::default();
         change(&mut config);

@@ -11,8 +11,8 @@ use crate::stream::KcpStream;
 
 /// `axum::serve(listener, app)` serves HTTP over KCP.
 ///
-/// Accepting fails only when the endpoint has ended. There is nothing to retry then, and the trait
-/// has no error to return, so it waits until the server is shut down or dropped.
+/// Accepting fails only when the endpoint has ended. The trait has no error to return, so `accept`
+/// then stays pending until the server is shut down or dropped.
 impl Listener for KcpListener {
     type Io = KcpStream;
     type Addr = SocketAddr;

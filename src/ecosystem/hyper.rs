@@ -21,8 +21,8 @@ use crate::stream::KcpStream;
 /// `Endpoint::connect_with_connector`. Without a port in the URI it is 80 for `http` and 443 for
 /// `https`; TLS itself is for another layer around this one.
 ///
-/// There is no handshake on this wire, so connecting does not tell whether anybody is there: a
-/// request to nobody fails after
+/// KCP has no handshake, so connecting succeeds without a peer: a request to an unreachable host
+/// fails after
 /// [`KcpConfig::dead_peer_timeout`](crate::KcpConfig::dead_peer_timeout).
 ///
 /// ```
@@ -44,7 +44,7 @@ use crate::stream::KcpStream;
 ///
 /// # Cancel safety
 ///
-/// A future that is dropped has sent nothing.
+/// A dropped future has sent nothing.
 #[derive(Clone, Debug)]
 pub struct KcpConnector {
     via: Via,
@@ -65,9 +65,9 @@ impl KcpConnector {
 
     /// A connector whose connections share the socket of an endpoint.
     ///
-    /// A client owns its streams; with a handle of the endpoint the application still sees their
-    /// [`stats`](Endpoint::stats) and can wait until they are delivered before it ends:
-    /// [`Endpoint::wait_idle`]. Hosts must have an address of a family that the socket speaks.
+    /// A client owns its streams; through a handle of the endpoint the application reads their
+    /// [`stats`](Endpoint::stats) and can wait before it exits until their data is delivered:
+    /// [`Endpoint::wait_idle`]. Hosts must have an address of an IP version that the socket serves.
     #[must_use]
     pub fn with_endpoint(endpoint: Endpoint) -> Self {
         Self { via: Via::Endpoint(endpoint) }
@@ -101,7 +101,7 @@ async fn connect_on(endpoint: &Endpoint, target: (&str, u16)) -> io::Result<KcpS
     let mut failure = io::Error::new(io::ErrorKind::InvalidInput, what);
     for peer in lookup_host(target).await? {
         match endpoint.connect(peer).await {
-            // Of a family that the socket does not speak; the next one may be of the other.
+            // An address of an IP version that the socket lacks; the next one may be of the other.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => failure = error,
             result => return result,
         }
@@ -109,7 +109,7 @@ async fn connect_on(endpoint: &Endpoint, target: (&str, u16)) -> io::Result<KcpS
     Err(failure)
 }
 
-/// What the pool of hyper-util's client asks of a connection.
+/// Connection properties for the pool of hyper-util's client.
 impl Connection for KcpStream {
     fn connected(&self) -> Connected {
         Connected::new()
@@ -121,7 +121,7 @@ fn target(uri: &Uri) -> io::Result<(&str, u16)> {
     let refused = |what: String| io::Error::new(io::ErrorKind::InvalidInput, what);
     let host = uri.host().filter(|host| !host.is_empty());
     let host = host.ok_or_else(|| refused(format!("the URI {uri} has no host")))?;
-    // An IPv6 address is in brackets there, and must not be here.
+    // An IPv6 address is in brackets in a URI, and without them in a lookup.
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     let port = match (uri.port_u16(), uri.scheme_str()) {
         (Some(port), _) => port,

@@ -9,7 +9,7 @@ use tokio_util::net::Listener;
 use crate::listener::KcpListener;
 use crate::stream::KcpStream;
 
-/// Code that is generic over listeners takes a KCP one too.
+/// For code that is generic over listeners.
 impl Listener for KcpListener {
     type Io = KcpStream;
     type Addr = SocketAddr;

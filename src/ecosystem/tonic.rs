@@ -1,4 +1,4 @@
-//! What a tonic server tells its services about a KCP connection.
+//! Connection information of tonic servers.
 
 use std::net::SocketAddr;
 
@@ -8,12 +8,12 @@ use crate::stream::KcpStream;
 
 /// The addresses of a gRPC connection over KCP.
 ///
-/// A service finds it among the extensions of a request:
+/// Services find it in the extensions of a request:
 /// `request.extensions().get::<KcpConnectInfo>()`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KcpConnectInfo {
-    /// The address the socket is bound to. Its IP is unspecified if it was bound so.
+    /// Local address of the socket. Its IP is unspecified if it was bound so.
     pub local_addr: SocketAddr,
     /// The address of the peer.
     pub peer_addr: SocketAddr,
