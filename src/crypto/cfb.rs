@@ -1,10 +1,10 @@
-//! Cipher feedback over whole packets: full blocks, a constant IV, feedback that starts anew in
-//! each packet.
+//! CFB mode (NIST SP 800-38A 6.3) with full blocks over whole packets, as kcp-go's `encrypt`: a
+//! constant IV, restarted in each packet.
 //!
 //! Encryption of one packet is a chain, each block waiting for the one before, so one packet alone
-//! leaves most of the processor idle. Packets of a batch are therefore encrypted side by side,
-//! one block of each in turn. Decryption of a packet has no such chain and takes as many blocks
-//! at once as the backend does.
+//! leaves most of the processor idle. Packets of a batch are therefore encrypted interleaved, one
+//! block of each in turn, which is 6 times as fast (docs/performance.md). Decryption has no such
+//! chain and takes as many blocks at once as the backend does.
 //!
 //! Both run as a closure inside the backend that the cipher chose for this processor: there they
 //! are compiled for its instructions, and round keys are loaded once per batch.
@@ -13,31 +13,39 @@ use std::array;
 
 use cipher::array::{Array, ArraySize};
 use cipher::common::{BlockSizeUser, ParBlocks, typenum::Unsigned};
-use cipher::{BlockCipherEncBackend, BlockCipherEncClosure, BlockCipherEncrypt};
+use cipher::{BlockCipherEncBackend, BlockCipherEncClosure, BlockCipherEncrypt, KeyInit};
 use zeroize::Zeroize;
 
 use super::frame::Transform;
 
-/// What every kcp-go starts from; ciphers of smaller blocks take its first bytes.
+/// kcp-go's `initialVector`; ciphers of smaller blocks use its first bytes.
 const IV: [u8; 16] = [
     0xa7, 0x73, 0x4f, 0x9c, 0x12, 0xac, 0x1b, 0x01, 0xa4, 0x15, 0xf2, 0xc1, 0xfc, 0x78, 0xe6, 0x6b,
 ];
 
-/// Packets side by side when there are too few for the full width.
-const FEW: usize = 4;
+/// Packets interleaved in a batch too small for all lanes.
+const FEW_LANES: usize = 4;
 
-/// Bytes that are decrypted at once: what the widest backend takes.
-const SPACE: usize = 1_024;
+/// Bytes decrypted at once: what the widest backend takes.
+const STRIDE: usize = 1_024;
 
-/// CFB with the block cipher `C`, up to `LANES` packets side by side.
-pub(super) struct Cfb<C: BlockSizeUser, const LANES: usize> {
+/// CFB with the block cipher `C`, up to `LANES` packets interleaved.
+struct Cfb<C: BlockSizeUser, const LANES: usize> {
     cipher: C,
     /// The encrypted IV: key stream of each packet's first block.
     first: Array<u8, C::BlockSize>,
 }
 
+/// CFB with a block cipher and this key; `None` for a key of the wrong length.
+pub(super) fn new<C, const LANES: usize>(key: &[u8]) -> Option<Box<dyn Transform>>
+where
+    C: BlockCipherEncrypt + KeyInit + Send + Sync + 'static,
+{
+    Some(Box::new(Cfb::<C, LANES>::new(C::new_from_slice(key).ok()?)))
+}
+
 impl<C: BlockCipherEncrypt, const LANES: usize> Cfb<C, LANES> {
-    pub(super) fn new(cipher: C) -> Self {
+    fn new(cipher: C) -> Self {
         let mut first: Array<u8, C::BlockSize> = Array::default();
         first.iter_mut().zip(IV).for_each(|(to, from)| *to = from);
         cipher.encrypt_block(&mut first);
@@ -65,7 +73,7 @@ impl<C: BlockSizeUser, const LANES: usize> Drop for Cfb<C, LANES> {
     }
 }
 
-/// Encrypts packets side by side.
+/// Encrypts packets interleaved.
 struct Encrypt<'a, 'p, N: ArraySize, const LANES: usize> {
     first: &'a Array<u8, N>,
     packets: &'a mut [&'p mut [u8]],
@@ -79,10 +87,10 @@ impl<N: ArraySize, const LANES: usize> BlockCipherEncClosure for Encrypt<'_, '_,
     #[inline(always)]
     fn call<B: BlockCipherEncBackend<BlockSize = N>>(self, backend: &B) {
         for group in self.packets.chunks_mut(LANES) {
-            if group.len() > FEW {
+            if group.len() > FEW_LANES {
                 encrypt_interleaved::<B, LANES>(backend, self.first, group);
             } else {
-                encrypt_interleaved::<B, FEW>(backend, self.first, group);
+                encrypt_interleaved::<B, FEW_LANES>(backend, self.first, group);
             }
         }
     }
@@ -105,8 +113,8 @@ fn encrypt_interleaved<B: BlockCipherEncBackend, const LANES: usize>(
     // The key stream of each lane's next block.
     let mut keys: [Array<u8, B::BlockSize>; LANES] = array::from_fn(|_| first.clone());
 
-    // Where the backend has a faster way for several blocks and the lanes fill it, use that as
-    // long as all packets last.
+    // Where the backend is faster for several blocks and the lanes fill them, use that as long as
+    // every packet has another block.
     let mut at = 0;
     if (2..=LANES).contains(&B::ParBlocksSize::USIZE) {
         while at < shared {
@@ -148,15 +156,15 @@ impl<N: ArraySize> BlockSizeUser for Decrypt<'_, N> {
 impl<N: ArraySize> BlockCipherEncClosure for Decrypt<'_, N> {
     #[inline(always)]
     fn call<B: BlockCipherEncBackend<BlockSize = N>>(self, backend: &B) {
-        let mut space = [0; SPACE];
-        // The key stream of a run's first block, and of what follows each of its blocks.
+        let mut space = [0; STRIDE];
+        // The key stream of the first block of a stride, and of the blocks after it.
         let mut key = self.first.clone();
         let (keys, _) = Array::slice_as_chunks_mut(&mut space);
-        for run in self.packet.chunks_mut(SPACE) {
-            let (blocks, _) = Array::slice_as_chunks(run);
+        for stride in self.packet.chunks_mut(STRIDE) {
+            let (blocks, _) = Array::slice_as_chunks(stride);
             encrypt_into(backend, blocks, keys);
             let count = blocks.len();
-            let (head, rest) = run.split_at_mut(B::BlockSize::USIZE.min(run.len()));
+            let (head, rest) = stride.split_at_mut(B::BlockSize::USIZE.min(stride.len()));
             xor(head, &key);
             xor(rest, Array::slice_as_flattened(keys));
             if let Some(last) = count.checked_sub(1).and_then(|last| keys.get(last)) {
@@ -180,7 +188,7 @@ fn encrypt_into<B: BlockCipherEncBackend>(
         backend.encrypt_par_blocks((group, keys).into());
     }
     match key_groups.next() {
-        // A group costs what half of it costs one by one.
+        // A whole group costs as much as half of its blocks one by one.
         Some(keys) if 2 * blocks.len() > keys.len() => {
             keys.iter_mut().zip(blocks).for_each(|(key, block)| key.clone_from(block));
             backend.encrypt_par_blocks_inplace(keys);
@@ -194,7 +202,7 @@ fn encrypt_into<B: BlockCipherEncBackend>(
     }
 }
 
-/// Adds as much of the key stream as there are bytes.
+/// XORs the key stream into `bytes`.
 #[inline(always)]
 fn xor(bytes: &mut [u8], key: &[u8]) {
     for (byte, key) in bytes.iter_mut().zip(key) {

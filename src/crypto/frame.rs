@@ -1,17 +1,15 @@
-//! The frame of every cipher without a tag of its own: nonce, checksum, body.
-//!
-//! The one place that knows where nonce and CRC stand. What turns the bytes into others is a
-//! [`Transform`].
+//! Packet layout of the ciphers without integrity: nonce, CRC-32 of the body, body, all encrypted
+//! (kcp-go `cryptHeaderSize`).
 
 use std::fmt;
 
-use super::{OpenError, Overhead, PacketCipher};
+use super::packet_cipher::{OpenError, Overhead, PacketCipher};
 
-/// Bytes of nonce, and of the whole head.
-pub(super) const NONCE: usize = 16;
-pub(super) const HEAD: usize = NONCE + 4;
+/// Bytes of the nonce (kcp-go `nonceSize`), and of the header with the CRC.
+const NONCE_LEN: usize = 16;
+const HEADER_LEN: usize = NONCE_LEN + 4;
 
-/// A length-preserving encryption of whole packets, head included.
+/// A length-preserving encryption of whole packets, header included.
 pub(crate) trait Transform: Send + Sync {
     /// Encrypts each packet in place, whatever its length.
     fn encrypt(&self, packets: &mut [&mut [u8]]);
@@ -20,7 +18,7 @@ pub(crate) trait Transform: Send + Sync {
     fn decrypt(&self, packet: &mut [u8]);
 }
 
-/// Leaves packets as they are: the "none" cipher, which still has nonce and checksum.
+/// The `none` cipher: nonce and checksum without encryption.
 pub(super) struct Clear;
 
 impl Transform for Clear {
@@ -29,7 +27,7 @@ impl Transform for Clear {
     fn decrypt(&self, _: &mut [u8]) {}
 }
 
-/// A transform behind nonce and checksum.
+/// A transform with nonce and checksum.
 pub(super) struct Framed {
     name: &'static str,
     transform: Box<dyn Transform>,
@@ -43,13 +41,13 @@ impl Framed {
 
 impl PacketCipher for Framed {
     fn overhead(&self) -> Overhead {
-        Overhead { nonce: NONCE, header_len: HEAD, trailer_len: 0 }
+        Overhead { nonce: NONCE_LEN, header_len: HEADER_LEN, trailer_len: 0 }
     }
 
     fn seal(&self, packets: &mut [&mut [u8]]) {
         for packet in packets.iter_mut() {
-            let Some((head, body)) = packet.split_first_chunk_mut::<HEAD>() else { continue };
-            // Over the body alone: neither the nonce nor the checksum itself is covered.
+            let Some((head, body)) = packet.split_first_chunk_mut::<HEADER_LEN>() else { continue };
+            // The checksum covers the body alone, not the nonce.
             if let Some(sum) = head.last_chunk_mut() {
                 *sum = crc32fast::hash(body).to_le_bytes();
             }
@@ -58,11 +56,11 @@ impl PacketCipher for Framed {
     }
 
     fn open(&self, datagram: &mut [u8]) -> Result<(), OpenError> {
-        if datagram.len() < HEAD {
+        if datagram.len() < HEADER_LEN {
             return Err(OpenError);
         }
         self.transform.decrypt(datagram);
-        let (head, body) = datagram.split_first_chunk::<HEAD>().ok_or(OpenError)?;
+        let (head, body) = datagram.split_first_chunk::<HEADER_LEN>().ok_or(OpenError)?;
         let sum = crc32fast::hash(body).to_le_bytes();
         if head.last_chunk() == Some(&sum) { Ok(()) } else { Err(OpenError) }
     }

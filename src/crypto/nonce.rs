@@ -1,12 +1,12 @@
-//! Nonces that never repeat within an endpoint, look random outside, and are known again.
+//! Packet nonces: unique within an endpoint, pseudorandom to others, and detectable as own.
 //!
-//! The first eight bytes are a keyed permutation of a counter, so they cannot repeat whatever else
-//! a cipher does with them; the shard number is part of the counter, so sockets of one endpoint
-//! need not agree on anything. The bytes after that are a keyed tag of the first eight. By the tag
-//! an endpoint recognises its own packets when somebody sends them back, and between endpoints
-//! that share a cipher key it makes a repeated nonce as rare as with random ones.
+//! The first eight bytes are a keyed permutation of a counter, so they are unique; the shard number
+//! is part of the counter, so sockets of one endpoint need no coordination. The bytes after them are
+//! a keyed tag of the first eight. By the tag an endpoint detects reflected packets, and between
+//! endpoints that share a cipher key it makes a nonce collision as rare as with random nonces.
+//! Deviates: kcp-go draws random nonces.
 //!
-//! No system call, no lock, no clock: the one secret is an argument.
+//! No system call, no lock, no clock: the secret is an argument.
 
 use std::fmt;
 
@@ -15,18 +15,18 @@ use cipher::{BlockCipherEncrypt, KeyInit};
 use zeroize::{Zeroize, Zeroizing};
 
 /// Bytes of the permuted counter, and of a word of the tag.
-const WORD: usize = 8;
-/// Shortest nonce whose tag is long enough to recognise it by.
+const WORD_LEN: usize = 8;
+/// Bytes of the shortest nonce whose tag identifies it: 8, and a tag of 4.
 pub(crate) const MIN_TAGGED_NONCE_LEN: usize = 12;
 /// Bits of the counter below the shard number.
 const COUNTER_BITS: u32 = 56;
-/// Rounds of the permutation. Five hide its structure from whoever sees fewer nonces than a half
-/// of the counter has values; one is for good measure.
+/// Rounds of the Feistel permutation. Five hide its structure from an observer of fewer than 2^32
+/// nonces; one more is a margin.
 const ROUNDS: u8 = 6;
-/// Nonces made at once: what AES does fastest in one go.
+/// Number of nonces permuted at once: AES is fastest on many blocks.
 const AHEAD: usize = 64;
 
-/// What one endpoint's nonces depend on. Wiped when it is dropped.
+/// Secret of an endpoint's nonces, shared by its sockets. Wiped on drop.
 #[derive(Clone)]
 pub(crate) struct NonceSecret {
     permutation: Aes128Enc,
@@ -34,7 +34,7 @@ pub(crate) struct NonceSecret {
 }
 
 impl NonceSecret {
-    /// From 32 random bytes, drawn once per endpoint.
+    /// A secret from 32 random bytes, drawn once per endpoint.
     pub(crate) fn new(random: &[u8; 32]) -> Self {
         let (permutation, tag) = random.split_at(16);
         let permutation = permutation.first_chunk::<16>().copied().unwrap_or_default();
@@ -47,7 +47,7 @@ impl NonceSecret {
 
     /// Whether a nonce of at least twelve bytes is one of this endpoint's.
     ///
-    /// Another's passes for it once in 2^32 with twelve bytes, once in 2^64 with sixteen or more.
+    /// False positives: one in 2^32 with twelve bytes, one in 2^64 with sixteen or more.
     pub(crate) fn is_own(&self, nonce: &[u8]) -> bool {
         if nonce.len() < MIN_TAGGED_NONCE_LEN {
             return false;
@@ -61,15 +61,15 @@ impl NonceSecret {
         }
     }
 
-    /// Bytes `8 * index..` of what follows the first eight.
+    /// Returns bytes `8 * index..` of the tag.
     #[inline]
-    fn tag_word(&self, id: u64, index: u64) -> [u8; WORD] {
+    fn tag_word(&self, id: u64, index: u64) -> [u8; WORD_LEN] {
         let tag =
             if index == 0 { siphash(&self.tag, &[id]) } else { siphash(&self.tag, &[id, index]) };
         tag.to_le_bytes()
     }
 
-    /// The counters permuted, by a Feistel network whose round function is AES.
+    /// Permutes the counters: a Feistel network with AES as round function.
     fn permute(&self, counters: [u64; AHEAD]) -> [u64; AHEAD] {
         let mut left = counters.map(high);
         let mut right = counters.map(low);
@@ -154,13 +154,13 @@ impl fmt::Debug for NonceSecret {
     }
 }
 
-/// The nonces of one socket.
+/// Generator of one socket's nonces.
 pub(crate) struct NonceSource {
     secret: NonceSecret,
     shard: u64,
-    /// Nonces given out.
+    /// Number of nonces generated.
     count: u64,
-    /// Permuted ahead: the 64 counters that `count` is among.
+    /// The 64 permuted counters that `count` is among.
     ahead: Box<[u64; AHEAD]>,
 }
 
@@ -174,7 +174,7 @@ impl NonceSource {
         source
     }
 
-    /// Nonces given out so far: packets sealed under the endpoint's key through this socket.
+    /// Returns the nonces generated: packets sealed by this socket.
     #[cfg(any(test, feature = "_testkit"))]
     pub(crate) fn count(&self) -> u64 {
         self.count
@@ -216,7 +216,7 @@ impl NonceSource {
 
     /// Permutes the next 64 counters.
     fn refill(&mut self) {
-        // 2^56 packets do not fit in the life of a socket.
+        // 2^56 packets exceed the lifetime of a socket.
         let mut counters = (self.count..).map(|count| self.shard | count);
         *self.ahead = self.secret.permute([(); AHEAD].map(|()| counters.next().unwrap_or(0)));
     }
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn no_eight_bytes_repeat_among_shards() {
+    fn nonce_prefix_is_unique_among_shards() {
         let secret = secret(1);
         let mut seen = HashSet::new();
         for shard in [0, 1, 7, 255] {
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_bytes_are_the_counter_permuted() {
+    fn nonce_prefix_is_the_permuted_counter() {
         let secret = secret(2);
         let mut source = NonceSource::new(&secret, 3);
         for count in 0..1_000 {
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_are_prefixes_of_one_another() {
+    fn shorter_nonce_is_a_prefix_of_a_longer_one() {
         let long = take(&mut NonceSource::new(&secret(3), 0), 256);
         for len in 1..256 {
             let nonce = take(&mut NonceSource::new(&secret(3), 0), len);
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_nonce_is_written() {
+    fn fill_writes_the_nonce_only() {
         let mut source = NonceSource::new(&secret(4), 0);
         let mut packets = vec![vec![0xee; 40]; 100];
         let mut slices: Vec<&mut [u8]> = packets.iter_mut().map(|p| &mut p[..]).collect();
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn own_nonces_are_recognised_and_no_others() {
+    fn own_nonces_are_detected_and_no_others() {
         let (ours, theirs) = (secret(5), secret(6));
         for len in [12, 16, 20, 24, 40] {
             let (mut own, mut other) = (NonceSource::new(&ours, 9), NonceSource::new(&theirs, 9));
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn any_altered_bit_makes_a_nonce_foreign() {
+    fn nonce_with_a_flipped_bit_is_not_own() {
         let secret = secret(7);
         let nonce = take(&mut NonceSource::new(&secret, 0), 16);
         for bit in 0..128 {
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn bits_are_even() {
+    fn nonce_bits_are_unbiased() {
         let mut source = NonceSource::new(&secret(8), 0);
         let mut ones = [0; 128];
         for _ in 0..10_000 {
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn debug_shows_no_secret() {
+    fn debug_hides_the_secret() {
         assert_eq!(format!("{:?}", secret(9)), "NonceSecret(..)");
         let shown = format!("{:?}", NonceSource::new(&secret(9), 0));
         assert_eq!(shown, "NonceSource { count: 0, .. }");
@@ -363,7 +363,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_permutation_has_an_inverse(key: [u8; 32], counters: [[u64; 32]; 2]) {
+        fn permutation_is_invertible(key: [u8; 32], counters: [[u64; 32]; 2]) {
             let secret = NonceSecret::new(&key);
             let counters: [u64; AHEAD] = counters.concat().try_into().unwrap();
             for (counter, id) in counters.into_iter().zip(secret.permute(counters)) {

@@ -1,4 +1,5 @@
-//! Salsa20 under the first half of the packet's nonce, which stays in clear.
+//! Salsa20 with the first 8 bytes of the packet as nonce, which stay in the clear (kcp-go
+//! `salsa20BlockCrypt`).
 
 use salsa20::Salsa20 as Stream;
 use salsa20::cipher::{KeyIvInit, StreamCipher};
@@ -16,7 +17,7 @@ impl Salsa20 {
     }
 
     fn apply(&self, packet: &mut [u8]) {
-        // Less than a nonce is no packet.
+        // A packet shorter than the nonce is left as it is.
         if let Some((nonce, rest)) = packet.split_first_chunk_mut::<8>() {
             Stream::new((&*self.key).into(), (&*nonce).into()).apply_keystream(rest);
         }

@@ -28,7 +28,7 @@ fn all() -> impl Iterator<Item = (Algorithm, Cipher)> {
     Algorithm::ALL.iter().map(|algorithm| (*algorithm, cipher(*algorithm)))
 }
 
-/// Room for a packet with this body, its nonce counting up from `nonce`.
+/// A packet with this body before sealing, its nonce counting up from `nonce`.
 fn packet(cipher: &Cipher, nonce: u8, body: &[u8]) -> Vec<u8> {
     let Overhead { nonce: nonce_len, header_len: head, trailer_len: tail } = cipher.overhead();
     let mut packet: Vec<u8> = (nonce..).take(nonce_len).collect();
@@ -54,7 +54,7 @@ fn pattern(len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn overheads_are_kcp_gos() {
+fn overhead_of_each_cipher_equals_kcp_gos() {
     for (algorithm, cipher) in all() {
         let Overhead { nonce, header_len: head, trailer_len: tail } = cipher.overhead();
         let expected = match algorithm {
@@ -71,7 +71,7 @@ fn overheads_are_kcp_gos() {
 }
 
 #[test]
-fn every_length_comes_back() {
+fn packets_of_every_length_open_to_their_body() {
     for (algorithm, cipher) in all() {
         let Overhead { nonce, header_len: head, trailer_len: tail } = cipher.overhead();
         for len in (0..200).chain([1_375, 1_400, 1_480, 1_500, 9_000, 65_400]) {
@@ -92,7 +92,7 @@ fn every_length_comes_back() {
 }
 
 #[test]
-fn every_truncation_is_refused() {
+fn truncated_packets_are_refused() {
     for (algorithm, cipher) in all().skip(1) {
         for len in [0, 1, 15, 16, 17, 100] {
             let packet = sealed(&cipher, 3, &pattern(len));
@@ -129,7 +129,7 @@ fn unprotected(algorithm: Algorithm) -> std::ops::Range<usize> {
 }
 
 #[test]
-fn every_flipped_bit_is_refused_or_in_the_unprotected_nonce() {
+fn flipped_bit_is_refused_or_in_the_unprotected_nonce() {
     for (algorithm, cipher) in all().skip(1) {
         let (nonce, head) = (cipher.overhead().nonce, cipher.overhead().header_len);
         for len in [12, 24, 45, 100] {
@@ -152,7 +152,7 @@ fn every_flipped_bit_is_refused_or_in_the_unprotected_nonce() {
 }
 
 #[test]
-fn another_key_opens_nothing() {
+fn packet_of_another_key_is_refused() {
     for (algorithm, cipher) in all().skip(2) {
         let mut key = KEY;
         key[3] ^= 0x40;
@@ -162,7 +162,7 @@ fn another_key_opens_nothing() {
 }
 
 #[test]
-fn slices_that_are_no_packets_do_no_harm() {
+fn short_slices_do_not_disturb_their_batch() {
     for (_, cipher) in all() {
         for len in 0..40 {
             let (mut short, mut long) = (vec![1; len], packet(&cipher, 0, &pattern(50)));
@@ -174,7 +174,7 @@ fn slices_that_are_no_packets_do_no_harm() {
 }
 
 #[test]
-fn one_cipher_serves_two_threads_at_once() {
+fn cipher_is_usable_from_several_threads() {
     for (algorithm, cipher) in all() {
         let body = pattern(300);
         let expected = sealed(&cipher, 5, &body);
@@ -190,7 +190,7 @@ fn one_cipher_serves_two_threads_at_once() {
 }
 
 #[test]
-fn a_batch_of_any_size_is_its_packets() {
+fn batch_of_any_size_equals_single_packets() {
     for (algorithm, cipher) in all() {
         for count in 1..=40 {
             // Acknowledgements among full packets, and some of each length in between.
@@ -213,7 +213,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn batches_of_random_lengths_are_their_packets(
+    fn batch_of_random_lengths_equals_single_packets(
         lens in vec(0_usize..=1_500, 1..=40),
     ) {
         for (algorithm, cipher) in all() {
@@ -227,7 +227,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_open_or_do_not(data in vec(any::<u8>(), 0..200)) {
+    fn arbitrary_bytes_do_not_panic_open(data in vec(any::<u8>(), 0..200)) {
         for (_, cipher) in all().skip(1) {
             let mut datagram = data.clone();
             if cipher.open(&mut datagram).is_ok() {
@@ -238,7 +238,7 @@ proptest! {
 }
 
 #[test]
-fn names_lead_back() {
+fn algorithm_name_parses_to_the_algorithm() {
     for algorithm in Algorithm::ALL {
         assert_eq!(Algorithm::from_name(algorithm.name()), Ok(*algorithm));
         assert_eq!(algorithm.to_string().parse(), Ok(*algorithm));
@@ -249,7 +249,7 @@ fn names_lead_back() {
 }
 
 #[test]
-fn an_unknown_name_is_refused_with_the_known_ones() {
+fn unknown_cipher_name_error_lists_the_names() {
     let key = Key::derive("passphrase", Key::KCPTUN_SALT);
     let error = Cipher::from_name("AES", &key).unwrap_err().to_string();
     let start = "cipher is \"AES\", allowed is null, none, aes-128, aes-192, aes-256, aes-128-gcm, \
@@ -266,7 +266,7 @@ fn an_unknown_name_is_refused_with_the_known_ones() {
 }
 
 #[test]
-fn a_name_takes_the_leading_bytes_of_the_key() {
+fn cipher_from_name_uses_the_leading_key_bytes() {
     let key = Key::new(KEY);
     for algorithm in Algorithm::ALL {
         let named = Cipher::from_name(algorithm.name(), &key).unwrap();
@@ -279,7 +279,7 @@ fn a_name_takes_the_leading_bytes_of_the_key() {
 }
 
 #[test]
-fn each_algorithm_takes_its_key_lengths_alone() {
+fn key_of_wrong_length_is_refused() {
     for algorithm in Algorithm::ALL {
         let allowed = |len: usize| match algorithm {
             Algorithm::Null | Algorithm::None => true,
@@ -303,7 +303,7 @@ fn each_algorithm_takes_its_key_lengths_alone() {
 }
 
 #[test]
-fn a_cipher_equals_its_clones() {
+fn cipher_equals_its_clones_only() {
     let one = cipher(Algorithm::Aes128);
     assert_eq!(one, one.clone());
     assert_ne!(one, cipher(Algorithm::Aes128));
@@ -312,7 +312,7 @@ fn a_cipher_equals_its_clones() {
 }
 
 #[test]
-fn debug_shows_names_and_no_key() {
+fn debug_shows_the_name_and_no_key() {
     for (algorithm, cipher) in all() {
         assert_eq!(format!("{cipher:?}"), format!("Cipher({algorithm})"));
         let inside = format!("{:?}", cipher.packet_cipher());
@@ -337,7 +337,7 @@ impl PacketCipher for Custom {
 }
 
 #[test]
-fn the_overhead_of_a_custom_cipher_is_checked() {
+fn overhead_of_a_custom_cipher_is_checked() {
     let check = |nonce, head, tail| {
         Cipher::custom(Custom(Overhead { nonce, header_len: head, trailer_len: tail }))
             .check()

@@ -1,32 +1,32 @@
-//! The "xor" cipher: one table, derived from the key, over every packet.
+//! The `xor` cipher (kcp-go `simpleXORBlockCrypt`): one key stream, XORed into every packet.
 
 use sha1::Sha1;
 use zeroize::Zeroizing;
 
 use super::frame::Transform;
 
-/// Bytes of the table of [`Xor`]: kcp-go's largest packet.
-const TABLE: usize = 1_500;
-/// Salt and iterations of that table, as in kcp-go.
-const XOR_SALT: &[u8] = b"sH3CIVoF#rWLtJo6";
-const XOR_ITERATIONS: u32 = 32;
+/// Bytes of the key stream: kcp-go's largest packet (`mtuLimit`).
+const KEY_STREAM_LEN: usize = 1_500;
+/// Salt and PBKDF2 iterations of the key stream, as in kcp-go.
+const SALT: &[u8] = b"sH3CIVoF#rWLtJo6";
+const ITERATIONS: u32 = 32;
 
-/// The same bytes in every packet, derived from the key.
+/// The key stream, derived from the key.
 pub(super) struct Xor {
-    table: Zeroizing<Vec<u8>>,
+    key_stream: Zeroizing<Vec<u8>>,
 }
 
 impl Xor {
     pub(super) fn new(key: &[u8]) -> Self {
-        let mut table = Zeroizing::new(vec![0; TABLE]);
-        pbkdf2::pbkdf2_hmac::<Sha1>(key, XOR_SALT, XOR_ITERATIONS, &mut table);
-        Self { table }
+        let mut key_stream = Zeroizing::new(vec![0; KEY_STREAM_LEN]);
+        pbkdf2::pbkdf2_hmac::<Sha1>(key, SALT, ITERATIONS, &mut key_stream);
+        Self { key_stream }
     }
 
     fn apply(&self, packet: &mut [u8]) {
-        // kcp-go has no longer packets, so that the table begins again is between us.
-        for run in packet.chunks_mut(TABLE) {
-            run.iter_mut().zip(self.table.iter()).for_each(|(byte, key)| *byte ^= key);
+        // Deviates: kcp-go has no packets above 1,500 bytes; here the key stream is cyclic in them.
+        for part in packet.chunks_mut(KEY_STREAM_LEN) {
+            part.iter_mut().zip(self.key_stream.iter()).for_each(|(byte, key)| *byte ^= key);
         }
     }
 }

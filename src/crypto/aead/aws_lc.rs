@@ -7,8 +7,8 @@ use aws_lc_rs::aead::{
     Nonce as Unique, UnboundKey,
 };
 
-use super::{Aead, Backend, Nonce, Tag};
-use crate::crypto::{OpenError, PacketCipher};
+use super::packet::{Aead, Backend, Nonce, Tag};
+use crate::crypto::packet_cipher::{OpenError, PacketCipher};
 
 impl Backend for LessSafeKey {
     fn encrypt(&self, nonce: &Nonce, body: &mut [u8]) -> Option<Tag> {

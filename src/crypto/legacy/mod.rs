@@ -13,8 +13,8 @@ use blowfish::Blowfish;
 use cast5::Cast5;
 use zeroize::Zeroizing;
 
-use super::Algorithm;
-use super::cipher::cfb;
+use super::algorithm::Algorithm;
+use super::cfb;
 use super::frame::Transform;
 use sm4::Sm4;
 use tea::Tea;
@@ -25,18 +25,18 @@ use xtea::Xtea;
 /// The bare encryption of an older algorithm; `None` for others, and for a wrong key length.
 pub(super) fn transform(algorithm: Algorithm, key: &[u8]) -> Option<Box<dyn Transform>> {
     match algorithm {
-        Algorithm::TripleDes => cfb::<TripleDes, { triple_des::LANES }>(key),
+        Algorithm::TripleDes => cfb::new::<TripleDes, { triple_des::LANES }>(key),
         Algorithm::Blowfish => {
-            // The schedule repeats the key until it is used up, so a repeated key is the same
-            // key, and the crate's least length of four bytes is none.
+            // The schedule takes the key cyclically, so a key concatenated with itself has the same
+            // schedule: the crate's minimum of four bytes costs nothing.
             let key = Zeroizing::new(if key.len() < 4 { key.repeat(4) } else { key.to_vec() });
-            cfb::<Blowfish, 4>(&key)
+            cfb::new::<Blowfish, 4>(&key)
         }
-        Algorithm::Cast5 => cfb::<Cast5, 4>(key),
-        Algorithm::Sm4 => cfb::<Sm4, { sm4::LANES }>(key),
-        Algorithm::Tea => cfb::<Tea, { tea::LANES }>(key),
-        Algorithm::Twofish => cfb::<Twofish, 4>(key),
-        Algorithm::Xtea => cfb::<Xtea, { tea::LANES }>(key),
+        Algorithm::Cast5 => cfb::new::<Cast5, 4>(key),
+        Algorithm::Sm4 => cfb::new::<Sm4, { sm4::LANES }>(key),
+        Algorithm::Tea => cfb::new::<Tea, { tea::LANES }>(key),
+        Algorithm::Twofish => cfb::new::<Twofish, 4>(key),
+        Algorithm::Xtea => cfb::new::<Xtea, { tea::LANES }>(key),
         _ => None,
     }
 }

@@ -31,7 +31,7 @@ const PLAIN: [&str; 2] = [
 ];
 
 #[test]
-fn a_session_of_kcp_go_packet_by_packet() {
+fn packets_of_a_kcp_go_session_are_equal() {
     let check = |name: &str, bodies: &[&str], wire: &[&str]| {
         let algorithm = match Algorithm::from_name(name) {
             Ok(algorithm) => algorithm,
@@ -223,7 +223,7 @@ const BARE: [(&str, &str); 12] = [
 ];
 
 #[test]
-fn bare_ciphers_over_45_bytes() {
+fn transforms_equal_kcp_gos_golden_vectors() {
     let plain: Vec<u8> = (0..45).collect();
     for (name, wire) in BARE {
         let algorithm = match Algorithm::from_name(name) {
@@ -241,7 +241,7 @@ fn bare_ciphers_over_45_bytes() {
 }
 
 #[test]
-fn the_table_of_xor() {
+fn xor_key_stream_equals_kcp_gos() {
     let mut zeros = vec![0; 3_100];
     transform(Algorithm::Xor, &KEY).unwrap().encrypt(&mut [&mut zeros]);
     let start = "b217b0f27e8a8ffab790505b60ccb6d96af001c17edbdf6f5dcf6971e58e390d";
