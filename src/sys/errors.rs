@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn send_errors() {
+    fn send_error_codes_are_classified() {
         let table = [
             (libc::EAGAIN, SendFault::Blocked),
             (libc::EWOULDBLOCK, SendFault::Blocked),
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn receive_errors() {
+    fn recv_error_codes_are_classified() {
         let table = [
             (libc::EAGAIN, RecvFault::Empty),
             (libc::EWOULDBLOCK, RecvFault::Empty),
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn each_error_is_counted_once_in_its_class() {
+    fn error_is_counted_once_in_its_class() {
         let mut errors = SocketErrors::default();
         for code in [
             libc::EMSGSIZE,
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_without_a_code_are_judged_by_kind() {
+    fn error_without_a_code_is_classified_by_kind() {
         assert_eq!(classify_send(&ErrorKind::WouldBlock.into()), SendFault::Blocked);
         assert_eq!(classify_send(&ErrorKind::Interrupted.into()), SendFault::Interrupted);
         assert_eq!(classify_send(&ErrorKind::InvalidInput.into()), SendFault::Lost);
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn only_some_refusals_can_be_about_segmentation() {
+    fn only_eio_and_einval_can_be_gso_failures() {
         for (code, may) in
             [(libc::EIO, true), (libc::EINVAL, true), (libc::ENOBUFS, false), (libc::EAGAIN, false)]
         {
@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn windows_codes() {
+    fn windows_error_codes_are_classified() {
         // WSAENETRESET, WSAECONNRESET, WSAEMSGSIZE, WSAENOTSOCK.
         for (code, sent, received) in [
             (10_052, SendFault::Lost, RecvFault::Ignore),
@@ -225,7 +225,7 @@ mod tests {
             (10_038, SendFault::Fatal, RecvFault::Fatal),
         ] {
             let error = io::Error::from_raw_os_error(code);
-            assert_eq!((of_send(&error), of_recv(&error)), (sent, received), "{error}");
+            assert_eq!((classify_send(&error), classify_recv(&error)), (sent, received), "{error}");
         }
     }
 }

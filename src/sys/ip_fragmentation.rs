@@ -1,6 +1,6 @@
 //! IP fragmentation of a socket's datagrams (`IP_MTU_DISCOVER`, `IPV6_MTU`).
 //!
-//! Linux sets Don't Fragment on datagrams within the path MTU that it knows, and fragments larger
+//! Linux sets Don't Fragment on datagrams within the cached path MTU, and fragments larger
 //! ones itself. Where ICMP messages about a smaller path MTU are filtered, Linux does not learn of
 //! it and datagrams above it vanish (a PMTU black hole, RFC 2923). Other systems leave Don't
 //! Fragment off unless asked, so nothing is done there.

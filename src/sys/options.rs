@@ -25,7 +25,7 @@ impl SavedOptions {
     pub(super) fn restore(&self, socket: &UdpSocket) {
         for ((level, name), value) in OPTIONS.into_iter().zip(self.0) {
             if let Some(value) = value {
-                // Where the system refuses to undo the change the socket still works: a datagram
+                // Where the system fails to undo the change the socket still works: a datagram
                 // that is too large is then reported as such (EMSGSIZE).
                 drop(set(socket, level, name, value));
             }

@@ -359,7 +359,7 @@ mod gso_failures {
     use super::super::options::set;
     use super::*;
 
-    /// The kernel refuses GSO on a socket without checksums: a failure at run time, as with some
+    /// The kernel rejects GSO on a socket without checksums: a failure at run time, as with some
     /// network devices.
     #[tokio::test]
     async fn gso_failure_sends_single_datagrams() {

@@ -110,7 +110,7 @@ pub trait Transport: Send + 'static {
     }
 
     /// Polls for datagrams and pushes them into `batch`, which takes at least one. `Ready` means
-    /// that some were pushed; the poll is repeated until the batch is full or it is `Pending`.
+    /// that some were pushed; the driver polls again until the batch is full or it is `Pending`.
     ///
     /// # Errors
     ///
@@ -122,7 +122,7 @@ pub trait Transport: Send + 'static {
     ) -> Poll<io::Result<()>>;
 
     /// Polls to send datagrams, all to one peer. Returns how many were taken, from the first on, at
-    /// least one; the poll is repeated for the others. `Pending` means that none was taken.
+    /// least one; the driver polls again for the others. `Pending` means that none was taken.
     ///
     /// # Errors
     ///
@@ -177,7 +177,7 @@ impl<'a> RecvBatch<'a> {
 
     /// Adds a datagram received from `from`.
     ///
-    /// Returns whether it was taken. A full batch refuses it: return from the poll, and push the
+    /// Returns whether it was taken. A full batch takes no more: return from the poll, and push the
     /// datagram in the next one. One of more than 65,507 bytes is dropped, which counts as taken.
     pub fn push(&mut self, from: SocketAddr, datagram: &[u8]) -> bool {
         let taken = datagram.len() > MAX_DATAGRAM || self.batch.push(from, datagram);

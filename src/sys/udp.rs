@@ -164,7 +164,7 @@ impl UdpSocket {
     /// Returns the address in the form that this socket's system calls take: IPv4-mapped on IPv6.
     fn destination(&self, addr: SocketAddr) -> io::Result<SocketAddr> {
         if addr.port() == 0 {
-            // No peer has port 0. The system refuses it with the error code of a GSO failure, so a
+            // No peer has port 0. The system rejects it with the error code of a GSO failure, so a
             // forged source port of 0 must not reach the system.
             return Err(io::ErrorKind::InvalidInput.into());
         }

@@ -1,4 +1,4 @@
-//! The transport as a socket, with a transport that follows a script.
+//! The transport as a socket, with a transport that plays a script.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
