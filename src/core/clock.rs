@@ -10,17 +10,17 @@ use super::seq::Ts;
 pub(crate) struct Micros(pub(crate) u64);
 
 impl Micros {
-    /// The time `wait` later, saturating.
+    /// This time plus `wait`, saturating.
     pub(crate) fn add(self, wait: Duration) -> Self {
         Self(self.0.saturating_add(micros(wait)))
     }
 
-    /// The time `micros` later, saturating.
+    /// This time plus `micros` microseconds, saturating.
     pub(crate) fn add_micros(self, micros: u64) -> Self {
         Self(self.0.saturating_add(micros))
     }
 
-    /// Microseconds from `earlier` to here; zero if `earlier` lies ahead.
+    /// Microseconds from `earlier` to this time; zero if `earlier` is later.
     pub(crate) fn since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
@@ -34,11 +34,12 @@ pub(crate) fn micros(wait: Duration) -> u64 {
 /// Translates between the caller's clock, [`Micros`] and the wire.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
+    /// The caller's instant of `Micros(0)`.
     start: Instant,
-    /// `ts` of `start`, milliseconds. Random: time stamps then reveal no uptime (RFC 7323 7.1),
-    /// and the wrap of `ts` happens at an ordinary time, not only after 49 days.
+    /// `ts` of `start`, milliseconds. Random, so that timestamps reveal no uptime (RFC 7323 7.1),
+    /// and `ts` wraps at 2^32 ms (49.7 days) in young connections as well as in old ones.
     epoch: u32,
-    /// The last instant given to [`Self::tick`], and its translation.
+    /// The last instant passed to [`Self::tick`], and its [`Micros`].
     latest: (Instant, Micros),
 }
 
@@ -47,12 +48,13 @@ impl Clock {
         Self { start, epoch, latest: (start, Micros(0)) }
     }
 
-    /// Translates an instant. One before the start counts as the start.
+    /// Microseconds from the start to `now`; `Micros(0)` for an instant before the start.
     pub(crate) fn at(&self, now: Instant) -> Micros {
         Micros(micros(now.saturating_duration_since(self.start)))
     }
 
-    /// As [`Self::at`], with the result cached: all datagrams of one turn share their instant.
+    /// As [`Self::at`], with the result cached: the datagrams of one GSO or GRO batch have the same
+    /// `now`.
     pub(crate) fn tick(&mut self, now: Instant) -> Micros {
         if self.latest.0 != now {
             self.latest = (now, self.at(now));
@@ -68,7 +70,7 @@ impl Clock {
     }
 
     /// The wire field `ts`: milliseconds from the epoch, modulo 2^32.
-    #[expect(clippy::cast_possible_truncation, reason = "time stamps wrap by design")]
+    #[expect(clippy::cast_possible_truncation, reason = "timestamps wrap by design")]
     pub(crate) fn timestamp(&self, time: Micros) -> Ts {
         Ts(self.epoch.wrapping_add((time.0 / 1_000) as u32))
     }

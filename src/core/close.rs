@@ -1,13 +1,15 @@
-//! Graceful close (FIN) and reset (RST) of a connection: states, retransmission, who is reset.
+//! Graceful close (FIN) and reset (RST) of a connection: states, retransmission, and when RST is
+//! required.
 //!
 //! KCP has no end of stream and no reset. Peers that advertise [`CONTROL_CAPABLE`] exchange CONTROL
 //! segments, each in a datagram of its own, with the meaning of RFC 9293 3.6 and 3.5.2; the bytes
-//! are in docs/wire.md. Deviations: FIN and RST take no sequence number, and each is acknowledged
-//! by a segment of its own, FIN-ACK and RST-ACK, because `una` counts data segments alone.
+//! are in docs/wire.md. Deviations: FIN takes no sequence number, because `una` counts data
+//! segments alone, and is acknowledged by FIN-ACK; RST is acknowledged too, by RST-ACK, and
+//! retransmitted until then.
 //!
-//! A RST counts only if its number and time stamp are those of a recent segment of the receiver.
-//! Any other RST is answered with a ping, as RFC 5961 3.2 answers with a challenge ACK: the next
-//! RST can name that ping.
+//! A RST is valid only with number and timestamp of a recent segment of the side that receives the
+//! RST. Any other RST is answered with a ping, as RFC 5961 3.2 answers with a challenge ACK: the
+//! next RST can have number and timestamp of that ping.
 
 use super::clock::Micros;
 use super::reset::{ResetState, RetransmitTimer};
@@ -15,10 +17,10 @@ use super::segment::{CONTROL_CAPABLE, Command, ControlType, Header};
 use super::seq::{Sn, Ts};
 use crate::error::ConnectionError;
 
-/// A FIN is valid up to this many segments ahead of RCV.NXT: no receive window is larger.
+/// A FIN is valid up to this many segments beyond RCV.NXT: no receive window is larger.
 const MAX_FIN_DISTANCE: u32 = u16::MAX as u32;
 
-/// A CONTROL segment to send. `conv`, `wnd` and `una` are those of every segment.
+/// A CONTROL segment to send. Its `conv`, `wnd` and `una` are filled in as for every segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ControlSegment {
     pub(crate) kind: ControlType,
@@ -32,24 +34,26 @@ enum ControlSupport {
     /// `close_notify` is off: CONTROL segments are neither sent nor acted on. Entered at
     /// construction, never left.
     Disabled,
-    /// Nothing of the peer shows yet what it supports. Entered at construction; left on the first
-    /// ACK, window probe, window update or ping of the peer.
+    /// No segment of the peer has shown whether CONTROL is supported. Entered at construction; left
+    /// on the first ACK, window probe or window update, or on a ping with [`CONTROL_CAPABLE`].
     Unknown,
-    /// The peer is another implementation. Entered from `Unknown` on an ACK, window probe or window
-    /// update without [`CONTROL_CAPABLE`]; left on any segment that carries it.
+    /// The peer does not support CONTROL: another implementation, or `close_notify` is off there.
+    /// Entered from `Unknown` on an ACK, window probe or window update without [`CONTROL_CAPABLE`];
+    /// left on an ACK, window probe, window update or ping with [`CONTROL_CAPABLE`].
     Unsupported,
-    /// The peer takes CONTROL segments. Entered on a segment with [`CONTROL_CAPABLE`], never left.
+    /// The peer supports CONTROL. Entered on an ACK, window probe, window update or ping with
+    /// [`CONTROL_CAPABLE`], never left.
     Supported,
 }
 
-/// Our half of the stream (RFC 9293: ESTABLISHED, FIN-WAIT-1, FIN-WAIT-2).
+/// Our half of the stream (RFC 9293 3.3.2: ESTABLISHED, FIN-WAIT-1, FIN-WAIT-2).
 #[derive(Clone, Copy, Debug)]
 enum SendClose {
     /// The application may write. Entered at construction; left on [`CloseState::close`].
     Open,
     /// FIN has not been sent yet. Entered on [`CloseState::close`]; left when FIN leaves, after the
-    /// last segment has left for the first time. A peer that is [`ControlSupport::Unsupported`]
-    /// keeps the connection here: it is sent no FIN.
+    /// last segment has left for the first time. The state stays while the peer is not
+    /// [`ControlSupport::Supported`]: no FIN is sent then.
     FinQueued,
     /// FIN is retransmitted. Entered when FIN leaves; left on FIN-ACK.
     FinSent { fin: LocalFin, timer: RetransmitTimer },
@@ -57,7 +61,7 @@ enum SendClose {
     FinAcked { fin: LocalFin },
 }
 
-/// The peer's half of the stream.
+/// The peer's half of the stream (RFC 9293 3.3.2: ESTABLISHED, CLOSE-WAIT).
 #[derive(Clone, Copy, Debug)]
 enum RecvClose {
     /// No valid FIN yet. Entered at construction, and from `FinReceived` when data with a number
@@ -66,9 +70,8 @@ enum RecvClose {
     /// Data before the FIN is still missing. Entered on FIN; left for `Complete` when RCV.NXT
     /// reaches `sn`, for `Open` when data contradicts the FIN.
     FinReceived { sn: Sn, ts: Ts },
-    /// Everything that the peer sent has arrived. Entered on FIN or on the segment before it, never
-    /// left.
-    /// Invariant: `sn` is RCV.NXT.
+    /// Everything that the peer sent has arrived. Entered when RCV.NXT reaches the `sn` of the FIN,
+    /// never left. Invariant: `sn` is RCV.NXT.
     Complete { sn: Sn },
 }
 
@@ -77,13 +80,13 @@ enum RecvClose {
 enum ReadSide {
     /// Entered at construction; left on [`CloseState::shutdown_read`].
     Reading,
-    /// New data is dropped without an ACK, where the peer can be sent a RST for it (as RFC 9293
-    /// 3.6.1 sends one). Entered on [`CloseState::shutdown_read`], never left. `discarded` is true
-    /// once data was dropped so.
+    /// New data of a peer that supports CONTROL is dropped without an ACK, and RST is the answer
+    /// (RFC 9293 3.6.1); new data of any other peer is acknowledged. Entered on
+    /// [`CloseState::shutdown_read`], never left. `discarded`: data was dropped without an ACK.
     Discarding { discarded: bool },
 }
 
-/// Our FIN, with the time stamps of its first and its latest transmission.
+/// Our FIN, with the timestamps of its first and its latest transmission.
 #[derive(Clone, Copy, Debug)]
 struct LocalFin {
     sn: Sn,
@@ -97,7 +100,7 @@ impl LocalFin {
     }
 }
 
-/// How both directions of a connection end: four states, and the CONTROL segment that is due.
+/// How both directions of a connection end, and the CONTROL segments that are due.
 #[derive(Debug)]
 pub(crate) struct CloseState {
     control: ControlSupport,
@@ -107,7 +110,7 @@ pub(crate) struct CloseState {
     read: ReadSide,
     /// FIN-ACK or RST-ACK that the next datagram carries.
     reply: Option<ControlSegment>,
-    /// Number and time stamp of the peer's latest PUSH, which our RST names.
+    /// Number and timestamp of the peer's latest PUSH: those of our RST.
     last_push: Option<(Sn, Ts)>,
 }
 
@@ -135,7 +138,7 @@ impl CloseState {
         self.control == ControlSupport::Supported
     }
 
-    /// Learns from a segment of the peer whether it supports CONTROL segments. `is_ping`: the
+    /// A segment of the peer arrived: takes the CONTROL capability from its `frg`. `is_ping`: the
     /// segment is an empty PUSH far behind RCV.NXT, the only kind of PUSH whose `frg` is free.
     pub(crate) fn on_capability(&mut self, header: &Header, is_ping: bool) {
         let advertises = header.frg == CONTROL_CAPABLE;
@@ -162,7 +165,7 @@ impl CloseState {
 
 /// FIN of this side.
 impl CloseState {
-    /// The application will write no more.
+    /// The application writes no more: FIN is due after the data that is queued.
     pub(crate) fn close(&mut self) {
         if let SendClose::Open = self.send {
             self.send = SendClose::FinQueued;
@@ -174,7 +177,7 @@ impl CloseState {
         !matches!(self.send, SendClose::Open)
     }
 
-    /// Whether FIN has to leave, now or later.
+    /// Whether FIN has to be sent or retransmitted, now or later.
     fn owes_fin(&self) -> bool {
         matches!(self.send, SendClose::FinQueued | SendClose::FinSent { .. })
             && self.peer_supports_control()
@@ -204,7 +207,7 @@ impl CloseState {
         self.owes_fin() && self.fin_deadline().is_none_or(|at| now >= at)
     }
 
-    /// The FIN to send now, if one is due. `sn` is SND.NXT, `ts` the time stamp of `now`, `rto` in
+    /// The FIN to send now, if one is due. `sn` is SND.NXT, `ts` the timestamp of `now`, `rto` in
     /// microseconds.
     pub(crate) fn poll_fin(
         &mut self,
@@ -234,7 +237,7 @@ impl CloseState {
         }
     }
 
-    /// A FIN-ACK arrived. Returns whether it is valid.
+    /// A FIN-ACK arrived. Returns whether number and timestamp are those of our FIN.
     pub(crate) fn on_fin_ack(&mut self, sn: Sn, ts: Ts) -> bool {
         let (SendClose::FinSent { fin, .. } | SendClose::FinAcked { fin }) = self.send else {
             return false;
@@ -248,9 +251,10 @@ impl CloseState {
     }
 }
 
-/// FIN of the peer, and data that nobody reads.
+/// FIN of the peer, and data after `shutdown_read`.
 impl CloseState {
-    /// A FIN with a possible `una` arrived; `nxt` is RCV.NXT. Returns whether it is valid.
+    /// A FIN arrived whose `una` is not beyond what was sent; `nxt` is RCV.NXT. Returns whether the
+    /// FIN is valid.
     pub(crate) fn on_fin(&mut self, sn: Sn, ts: Ts, nxt: Sn) -> bool {
         let in_window = sn.offset_from(nxt).is_some_and(|ahead| ahead <= MAX_FIN_DISTANCE);
         let agrees = match self.recv {
@@ -259,7 +263,8 @@ impl CloseState {
                 known == sn
             }
         };
-        // A reflected FIN of ours fits where both streams have the same length.
+        // Our own FIN, reflected by the path, passes the other checks if both streams have the same
+        // length.
         if !in_window || !agrees || self.is_own_fin(sn, ts) {
             return false;
         }
@@ -268,7 +273,8 @@ impl CloseState {
         true
     }
 
-    /// RCV.NXT is now `nxt`. Where that completes the peer's stream, FIN-ACK is due.
+    /// RCV.NXT is now `nxt`. If that is the `sn` of the FIN, the peer's stream is complete and
+    /// FIN-ACK is due.
     pub(crate) fn on_in_order(&mut self, nxt: Sn) {
         if let RecvClose::FinReceived { sn, ts } = self.recv
             && sn == nxt
@@ -278,8 +284,8 @@ impl CloseState {
         }
     }
 
-    /// Whether data with number `sn` lies behind the end of the peer's stream. A FIN that is not
-    /// complete yet is taken back by data that contradicts it: the data is there.
+    /// Whether data with number `sn` is beyond the end of the peer's stream. Before the stream is
+    /// complete, data beyond the FIN contradicts the FIN, and the FIN is forgotten.
     pub(crate) fn is_beyond_fin(&mut self, sn: Sn) -> bool {
         match self.recv {
             RecvClose::Complete { sn: end } => sn.since(end) >= 0,
@@ -296,20 +302,20 @@ impl CloseState {
         matches!(self.recv, RecvClose::Complete { .. })
     }
 
-    /// The application will read no more.
+    /// The application reads no more.
     pub(crate) fn shutdown_read(&mut self) {
         if let ReadSide::Reading = self.read {
             self.read = ReadSide::Discarding { discarded: false };
         }
     }
 
-    /// Whether data was dropped because nobody reads it.
+    /// Whether data was dropped without an ACK after [`Self::shutdown_read`].
     pub(crate) fn has_discarded_data(&self) -> bool {
         matches!(self.read, ReadSide::Discarding { discarded: true })
     }
 
-    /// Whether to drop new data with number `sn`, because nobody will read it and the peer can be
-    /// sent a RST for it; `nxt` is RCV.NXT. Duplicates are not new: they are acknowledged.
+    /// Whether to drop data with number `sn` without an ACK: the read side is shut down, the data
+    /// is new, and the peer supports RST. `nxt` is RCV.NXT. Duplicates are still acknowledged.
     pub(crate) fn discards(&mut self, sn: Sn, nxt: Sn) -> bool {
         let supported = self.peer_supports_control();
         match &mut self.read {
@@ -322,15 +328,15 @@ impl CloseState {
     }
 }
 
-/// RST, and who has to be sent one.
+/// RST, and when it is required.
 impl CloseState {
-    /// Whether a RST may reach a peer that takes it, as far as is known.
+    /// Whether RST may be sent: the peer supports CONTROL segments, or that is not known yet.
     pub(crate) fn may_send_reset(&self) -> bool {
         matches!(self.control, ControlSupport::Unknown | ControlSupport::Supported)
     }
 
-    /// Whether the peer has to be sent a RST when the connection ends with `reason`, since it may
-    /// take the connection for open. `peer_has_closed`: its stream is complete and was read.
+    /// Whether RST is required when the connection ends with `reason`, because the peer may still
+    /// treat the connection as open. `peer_has_closed`: the peer's stream is complete and was read.
     pub(crate) fn must_send_reset(&self, reason: ConnectionError, peer_has_closed: bool) -> bool {
         match reason {
             ConnectionError::Aborted
@@ -341,13 +347,14 @@ impl CloseState {
         }
     }
 
-    /// Whether the peer may still write data that nobody reads, and would take the RST for it: the
-    /// connection stays for it. `peer_has_closed`: its stream is complete and was read.
+    /// Whether the connection has to stay, to answer further data of the peer with RST: the peer
+    /// supports RST, has not ended its stream, and no data was dropped yet. `peer_has_closed`: the
+    /// peer's stream is complete and was read.
     pub(crate) fn awaits_peer_data(&self, peer_has_closed: bool) -> bool {
         self.peer_supports_control() && !peer_has_closed && !self.has_discarded_data()
     }
 
-    /// Our RST, or the peer's.
+    /// State of our RST or of the peer's.
     pub(crate) fn reset(&self) -> &ResetState {
         &self.reset
     }
@@ -357,7 +364,7 @@ impl CloseState {
         &mut self.reset
     }
 
-    /// When RST is retransmitted or given up. Time 0: it is due.
+    /// When RST leaves next, or its lifetime ends. `Micros(0)`: RST is due.
     pub(crate) fn reset_deadline(&self) -> Option<Micros> {
         let (until, next) = self.reset.until().zip(self.reset.next_transmission())?;
         Some(if self.peer_supports_control() { next.min(until) } else { until })
@@ -368,24 +375,26 @@ impl CloseState {
         if !self.peer_supports_control() || !self.reset.poll(now, rto) {
             return None;
         }
-        // A RST that names no segment draws a ping, which the next RST names.
+        // Without a PUSH of the peer the RST is not valid: the peer answers with a ping, and the
+        // next RST has number and timestamp of that ping.
         let (sn, ts) = self.last_push.unwrap_or_default();
         Some(ControlSegment { kind: ControlType::Reset, sn, ts })
     }
 
-    /// A data segment or a ping of the peer arrived.
+    /// A data segment or a ping of the peer arrived: our RST gets its number and timestamp, and
+    /// leaves at once if it is being sent.
     pub(crate) fn on_push(&mut self, sn: Sn, ts: Ts) {
         self.last_push = Some((sn, ts));
         self.reset.on_peer_unaware();
     }
 
-    /// A RST arrived whose number and time stamp are those of a recent segment of ours.
+    /// A RST arrived with number and timestamp of a recent segment of ours: RST-ACK is due.
     pub(crate) fn on_reset(&mut self, sn: Sn, ts: Ts) {
         self.reset.on_received();
         self.reply = Some(ControlSegment { kind: ControlType::ResetAck, sn, ts });
     }
 
-    /// A RST-ACK arrived. Returns whether it is valid.
+    /// A RST-ACK arrived. Returns whether number and timestamp are those of our RST.
     pub(crate) fn on_reset_ack(&mut self, sn: Sn, ts: Ts) -> bool {
         let valid = self.last_push == Some((sn, ts));
         if valid {
@@ -395,7 +404,7 @@ impl CloseState {
     }
 }
 
-/// What is due in any state.
+/// Replies, which are due in any state.
 impl CloseState {
     /// Whether CONTROL segments of the peer are acted on.
     pub(crate) fn is_enabled(&self) -> bool {
@@ -411,6 +420,7 @@ impl CloseState {
     pub(crate) fn poll_reply(&mut self) -> Option<ControlSegment> {
         self.reply.take()
     }
+
     /// Asserts the invariants of the states; `nxt` is RCV.NXT.
     #[cfg(any(test, feature = "_testkit"))]
     pub(crate) fn check_invariants(&self, nxt: Sn) {

@@ -3,8 +3,8 @@
 //! A ping (QUIC PING, RFC 9000 19.2) is an empty PUSH whose number lies a quarter of the circle
 //! behind what the peer has acknowledged, as the keepalive of RFC 9293 3.8.4 has an old sequence
 //! number. Every KCP implementation takes it for a duplicate, acknowledges it and copies its time
-//! stamp, which is a random cookie. So the ACK, the pong, shows that the peer receives our
-//! datagrams now (address validation, RFC 9000 8.1), and its `una` shows whether the peer still has
+//! stamp, which is a random cookie. The ACK of a ping is the pong. It shows that the peer receives
+//! our datagrams (address validation, RFC 9000 8.1), and its `una` shows whether the peer still has
 //! the state of this connection.
 
 use std::time::Duration;
@@ -14,18 +14,19 @@ use super::seq::{Sn, Ts};
 use crate::config::KcpConfig;
 use crate::error::ConnectionError;
 
-/// Segments between a ping's number and the oldest unacknowledged one.
+/// Distance from SND.UNA back to the sequence number of a ping, segments.
 const PING_DISTANCE: u32 = 1 << 30;
-/// How long after its first transmission a ping can be answered, microseconds.
+/// How long after the first transmission of a ping its pong is valid, microseconds.
 pub(crate) const COOKIE_LIFE: u64 = 10_000_000;
 /// Shortest time between two pings, microseconds.
 const MIN_PING_INTERVAL: u64 = 1_000_000;
-/// The same where a duplicate shows that the peer lacks our acknowledgement, microseconds.
+/// Shortest time between two pings to an unvalidated peer whose duplicates show that our ACKs are
+/// lost, microseconds.
 const MIN_PING_INTERVAL_PROMPTED: u64 = 100_000;
-/// Divisor: the side that dialled adds `period / 16` to its keepalive period, so that only one side
-/// pings.
+/// Divisor: [`Keepalive::defer`] adds `period / 16` to the keepalive period of one side, so that
+/// only the other side pings.
 const KEEPALIVE_STAGGER: u64 = 16;
-/// Divisor of the dead-peer timeout: after that share without an answer pings begin, one each
+/// Divisor of the dead-peer timeout: pings begin after a third of it without an answer, one each
 /// [`MIN_PING_INTERVAL`].
 const PING_START_DIVISOR: u64 = 3;
 
@@ -34,7 +35,7 @@ const PING_START_DIVISOR: u64 = 3;
 struct Ping {
     sn: Sn,
     cookie: Ts,
-    /// What the peer had acknowledged when the ping first left.
+    /// SND.UNA at the first transmission.
     una: Sn,
     first_sent: Micros,
     sent: Micros,
@@ -54,10 +55,12 @@ enum PingState {
     /// The first ping is to leave. Entered from `Idle` when a ping is requested, and on a pong from
     /// `OutstandingDue`; left when the ping leaves.
     Due,
-    /// A ping has not been answered. Entered when a ping leaves; left on a pong, or when the ping
-    /// is to be sent again. A ping that is not fresh any more stays, and is replaced by the next.
+    /// A ping has not been answered. Entered when a ping leaves; left on a pong, or when a ping is
+    /// requested. A ping older than [`COOKIE_LIFE`] stays until the next ping replaces it.
     Outstanding(Ping),
-    /// The same, and the ping is to leave again. Left on a pong, or when the ping leaves.
+    /// A ping has not been answered, and a ping is to leave: the same one, or a new one if that is
+    /// older than [`COOKIE_LIFE`]. Entered from `Outstanding` when a ping is requested; left on a
+    /// pong, or when the ping leaves.
     OutstandingDue(Ping),
 }
 
@@ -100,26 +103,31 @@ enum PeerValidation {
 /// The ACK of a ping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pong {
-    /// Its `una` lies behind what the peer had acknowledged before the ping first left.
+    /// The `una` of the pong is below SND.UNA at the first transmission of the ping: the peer has
+    /// lost the state of the connection.
     pub(crate) state_lost: bool,
-    /// Microseconds since the ping left, if it left once.
+    /// RTT sample, microseconds; `None` if the ping was retransmitted (Karn's algorithm, RFC 6298
+    /// 3).
     pub(crate) rtt: Option<u64>,
 }
 
 /// Pings, and the timeouts that end a connection. All times in microseconds.
 #[derive(Debug)]
 pub(crate) struct Keepalive {
+    /// Keepalive interval.
     period: Option<u64>,
     idle_timeout: Option<u64>,
     dead_peer_timeout: Option<u64>,
     /// When the peer's latest datagram arrived, or our first one left.
     last_received: Micros,
-    /// Since when the peer owes an answer, or since its latest datagram while it does.
+    /// When an answer of the peer became due, or the latest datagram arrived while an answer was
+    /// due; `None` while no answer is due.
     unanswered_since: Option<Micros>,
     ping: PingState,
-    /// The latest ping that was answered.
+    /// The latest ping that was answered, for [`Self::is_recent_ping`].
     last_answered: Option<Ping>,
     validation: PeerValidation,
+    /// State of the SplitMix64 generator, see [`Self::next_cookie`].
     cookie_state: u64,
 }
 
@@ -150,7 +158,7 @@ impl Keepalive {
         self.period = self.period.map(longer);
     }
 
-    /// A valid datagram came from the peer.
+    /// A valid datagram of the peer arrived.
     pub(crate) fn on_received(&mut self, now: Micros) {
         self.last_received = now;
         if self.unanswered_since.is_some() {
@@ -178,16 +186,16 @@ impl Keepalive {
         self.validation == PeerValidation::Validated
     }
 
-    /// Takes an ACK that fits no segment in flight. Returns the pong if it answers the outstanding
-    /// ping.
+    /// Takes an ACK that matches no segment in flight. Returns the pong if the ACK answers the
+    /// outstanding ping.
     pub(crate) fn on_pong(&mut self, now: Micros, (sn, ts): (Sn, Ts), una: Sn) -> Option<Pong> {
         let answers = |ping: &&Ping| ping.sn == sn && ping.cookie == ts && ping.is_fresh(now);
         let ping = *self.ping.outstanding().filter(answers)?;
         self.ping.on_pong();
         self.last_answered = Some(ping);
         self.on_validated();
-        // Later acknowledgements may have overtaken the pong, so `una` is compared with what was
-        // acknowledged when the ping left.
+        // ACKs sent after the pong may have arrived before it, so `una` is compared with SND.UNA at
+        // the time of the ping.
         let rtt = (ping.sent == ping.first_sent).then(|| now.since(ping.sent));
         Some(Pong { state_lost: una.since(ping.una) < 0, rtt })
     }
@@ -214,8 +222,8 @@ impl Keepalive {
         self.request_ping(now);
     }
 
-    /// A duplicate of acknowledged data arrived: the acknowledgement was lost, and with it the ping
-    /// in the same datagram.
+    /// A duplicate of acknowledged data arrived: our ACK was lost, and with it the validation ping
+    /// that shared its datagram.
     pub(crate) fn on_duplicate_received(&mut self, now: Micros) {
         if self
             .unvalidated_ping()
@@ -250,8 +258,9 @@ impl Keepalive {
     }
 
     /// A random cookie: SplitMix64 over the caller's seed. RFC 9000 8.2.1 asks for unpredictable
-    /// data; SplitMix64 is invertible from two outputs, so this relies on an attacker who sees no
-    /// datagram of ours: one that does can answer a ping anyway.
+    /// data; SplitMix64 is invertible from two outputs, so the cookies are unpredictable only to an
+    /// attacker who sees no datagram of ours. An attacker who sees them can answer a ping in any
+    /// case.
     pub(crate) fn next_cookie(&mut self) -> Ts {
         self.cookie_state = self.cookie_state.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.cookie_state;
@@ -260,8 +269,8 @@ impl Keepalive {
         Ts((z >> 32) as u32)
     }
 
-    /// Starts or stops the dead-peer timeout. `outstanding`: the peer owes an answer to data, FIN
-    /// or an initial segment. An outstanding ping counts as well.
+    /// Starts or stops the dead-peer timeout. `outstanding`: an answer of the peer to data, FIN or
+    /// an initial segment is due. An outstanding ping counts as well.
     #[inline]
     pub(crate) fn update_outstanding(&mut self, now: Micros, outstanding: bool) {
         if outstanding || self.ping.outstanding().is_some() {
@@ -273,7 +282,7 @@ impl Keepalive {
 
     /// Acts on passed deadlines: requests pings, ends the connection. `started`: a datagram of ours
     /// has left. Before that the peer has no reason to send anything, and a ping would be the first
-    /// that it sees of this connection.
+    /// segment of this connection at the peer.
     ///
     /// # Errors
     ///
@@ -283,7 +292,7 @@ impl Keepalive {
         now: Micros,
         started: bool,
     ) -> Result<(), ConnectionError> {
-        // Both timeouts may have passed; that an answer is missing says more.
+        // Where both timeouts have passed `DeadPeer` is reported: it is the more specific error.
         if let Some((timeout, since)) = self.dead_peer_timeout.zip(self.silent_since()) {
             if now.since(since) >= timeout {
                 return Err(ConnectionError::DeadPeer);
@@ -319,19 +328,20 @@ impl Keepalive {
         [idle, dead, keepalive, validation].into_iter().flatten().min()
     }
 
-    /// When pings begin, one each [`MIN_PING_INTERVAL`]: after a share of the dead-peer timeout
-    /// without a datagram, and a moment to answer what the peer owes since `since`.
+    /// When pings begin, one each [`MIN_PING_INTERVAL`]: a third of the dead-peer timeout after the
+    /// latest datagram, but at least [`MIN_PING_INTERVAL`] after `since`, when the answer became
+    /// due.
     fn ping_start_at(&self, timeout: u64, since: Micros) -> Micros {
         let share = self.last_received.add_micros(timeout / PING_START_DIVISOR);
         share.max(since.add_micros(MIN_PING_INTERVAL))
     }
 
-    /// Since when the peer owes an answer and has sent nothing.
+    /// Since when an answer of the peer is due and no datagram has arrived.
     fn silent_since(&self) -> Option<Micros> {
         self.unanswered_since.map(|since| since.max(self.last_received))
     }
 
-    /// The outstanding ping of a validation that is not complete.
+    /// The outstanding ping, while address validation is requested and not complete.
     fn unvalidated_ping(&self) -> Option<&Ping> {
         self.ping.outstanding().filter(|_| self.validation == PeerValidation::Requested)
     }
@@ -341,7 +351,8 @@ impl Keepalive {
         self.unvalidated_ping().map(|ping| ping.sent.add_micros(MIN_PING_INTERVAL))
     }
 
-    /// The next keepalive: one period after the peer's latest datagram or our latest ping.
+    /// When the next keepalive ping is due: one period after the peer's latest datagram or our
+    /// outstanding ping.
     fn keepalive_at(&self) -> Option<Micros> {
         let ping = self.ping.outstanding().map(|ping| ping.sent);
         let last = ping.map_or(self.last_received, |sent| sent.max(self.last_received));
@@ -349,8 +360,8 @@ impl Keepalive {
     }
 }
 
-/// A number for segments without data: far behind everything in use. Never 0: listeners of other
-/// implementations take number 0 for an initial segment.
+/// Sequence number of a segment without data: 2^30 segments before `una`, outside every window.
+/// Never 0: listeners of other implementations take number 0 for an initial segment.
 pub(crate) fn dataless_sn(una: Sn) -> Sn {
     match una.back(PING_DISTANCE) {
         Sn(0) => Sn(u32::MAX),

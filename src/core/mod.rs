@@ -1,11 +1,11 @@
 //! The sans-I/O KCP state machine: no sockets, no clock, no randomness, no tasks.
 //!
-//! Imports go one way: `connection` composes `send`, `recv`, `recovery`, `congestion`, `path` and
-//! the plain state types `close`, `open` and `keepalive`; all of them use `clock`, `segment` and
-//! `seq`.
+//! Files import in one direction, without a circle (`scripts/check-imports`): `connection` composes
+//! `send`, `recv`, `recovery`, `congestion`, `path` and the state types of `close`, `reset`,
+//! `open`, `time_wait` and `keepalive`; all of these use `clock`, `segment` and `seq`.
 //!
 //! One lock: `recv` takes delivery buffers of 64 KiB from `util::buffer_pool`, a process-wide pool
-//! behind a `Mutex` that is held for a push or a pop.
+//! behind a `Mutex` that is held for one pop.
 
 #![forbid(unsafe_code)]
 

@@ -9,11 +9,11 @@ use super::segment::{CONTROL_CAPABLE, Command, HEADER_LEN, Header, Segments};
 use super::seq::{Sn, Ts};
 
 /// Longest time between two transmissions of an initial segment without data, microseconds. The
-/// first gap is the RTO, each further one doubles (RFC 6298 5.5).
+/// first interval is the RTO, each further interval doubles (RFC 6298 5.5).
 const MAX_INITIAL_INTERVAL: u64 = 5_000_000;
 
-/// Shortest time in which nothing but stale datagrams arrive before the peer is asked whether it
-/// still has the state of the connection, microseconds.
+/// Time during which only datagrams with a stale or invalid `una` arrive before the peer is sent a
+/// ping, microseconds; three RTOs if that is longer.
 const STALE_PEER_TIMEOUT: u64 = 1_000_000;
 
 /// Whether this side has sent anything, and the initial segment without data (`Kcp::open`).
@@ -29,7 +29,7 @@ pub(crate) enum Establishment {
     Started,
 }
 
-/// An initial segment without data: a window probe with a time stamp.
+/// An initial segment without data: a window probe with a timestamp.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OpenRequest {
     /// Random and not 0. A later connection under the same conversation id has another.
@@ -37,7 +37,7 @@ pub(crate) struct OpenRequest {
     /// When the segment leaves next.
     expires: Micros,
     /// Microseconds between the next transmission and the one after that.
-    gap: u64,
+    interval: u64,
     progress: OpenProgress,
 }
 
@@ -46,10 +46,10 @@ pub(crate) struct OpenRequest {
 enum OpenProgress {
     /// No datagram of any kind has left. Entered on `Kcp::open`.
     Queued,
-    /// Another datagram left before it, for instance a ping while written data was delayed.
-    /// Entered from `Queued`.
+    /// Another datagram has left before the initial segment, for instance a ping. Entered from
+    /// `Queued`.
     Overtaken,
-    /// Entered when the segment leaves, never left: the segment is retransmitted.
+    /// The initial segment has left and is retransmitted. Entered when it first leaves, never left.
     Sent,
 }
 
@@ -64,12 +64,12 @@ impl Establishment {
         }
     }
 
-    /// Queues an initial segment that is named `ts`, unless something has left already. `rto` is in
-    /// microseconds.
+    /// Queues an initial segment with timestamp `ts`, unless a datagram has left already. `rto` is
+    /// in microseconds.
     pub(crate) fn open(&mut self, now: Micros, ts: Ts, rto: u64) {
         if !self.has_started() {
             let progress = OpenProgress::Queued;
-            *self = Self::Opening(OpenRequest { ts, expires: now, gap: rto, progress });
+            *self = Self::Opening(OpenRequest { ts, expires: now, interval: rto, progress });
         }
     }
 
@@ -99,14 +99,14 @@ impl Establishment {
         matches!(self, Self::Opening(request) if now >= request.expires)
     }
 
-    /// The time stamp of the initial segment to send now, if one is due.
+    /// The timestamp of the initial segment to send now, if one is due.
     pub(crate) fn poll_initial(&mut self, now: Micros) -> Option<Ts> {
         let Self::Opening(request) = self else { return None };
         if now < request.expires {
             return None;
         }
-        request.expires = now.add_micros(request.gap);
-        request.gap = (2 * request.gap).min(MAX_INITIAL_INTERVAL);
+        request.expires = now.add_micros(request.interval);
+        request.interval = (2 * request.interval).min(MAX_INITIAL_INTERVAL);
         request.progress = OpenProgress::Sent;
         Some(request.ts)
     }
@@ -127,40 +127,42 @@ impl Establishment {
     }
 }
 
-/// What the peer's datagrams show of its state: two facts that change on their own.
+/// What the peer's datagrams show of its state: two independent facts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PeerState {
     freshness: Freshness,
     restart: RestartCheck,
 }
 
-/// Whether the peer's cumulative acknowledgements move with ours.
+/// Whether the peer's `una` is current.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Freshness {
-    /// Nothing has arrived from the peer. Entered at construction; left on the first datagram.
+    /// No datagram of the peer has arrived. Entered at construction; left on the first datagram.
     Unheard,
-    /// Entered on a datagram with a current `una`; left on one with none.
+    /// Entered on the first datagram, and on a datagram with a current `una`; left on a datagram
+    /// without one.
     Current,
-    /// Since then every datagram has acknowledged less than an earlier one, or what was never sent.
-    /// Either the path delivers old datagrams, or the peer has lost its state. Left on a current
-    /// datagram.
+    /// Since this time the `una` of every datagram was below an earlier one, or beyond what was
+    /// sent: either the path delivers old datagrams, or the peer has lost its state. Left on a
+    /// datagram with a current `una`.
     StaleSince(Micros),
 }
 
 /// Whether a peer at the same address has restarted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RestartCheck {
-    /// Nothing speaks for it. Entered at construction, and when the peer shows that it has the
-    /// state of this connection; left on another initial segment.
+    /// No restart is suspected. Entered at construction, and when the peer shows that it has the
+    /// state of this connection; left on a different initial segment.
     Idle,
-    /// Another initial segment came and the peer was sent a ping. Left on the pong.
-    Asked,
-    /// The peer answered the ping and had received nothing of ours before, or has lost it. The
-    /// next other initial segment ends the connection.
-    Answered,
+    /// A different initial segment arrived, and the peer was sent a ping. Left on a pong, or when
+    /// the peer shows that it has the state.
+    PingSent,
+    /// The pong has arrived and does not show the state of this connection. The next different
+    /// initial segment ends the connection. Left when the peer shows that it has the state.
+    PongReceived,
 }
 
-/// What another initial segment from the peer's address means.
+/// What a different initial segment from the peer's address means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Restart {
     /// The peer is sent a ping.
@@ -187,9 +189,10 @@ impl PeerState {
         self.freshness != Freshness::Unheard
     }
 
-    /// A datagram came straight from the network. `is_current`: one of its segments has a current
-    /// `una`. Returns whether the peer is to be sent a ping, whose pong decides: replayed datagrams
-    /// end no connection (core/tests/peer_restart.rs). `rto` is in microseconds.
+    /// A datagram arrived from the network, not from FEC. `is_current`: one of its segments has a
+    /// current `una`. Returns whether the peer is to be sent a ping: only the pong can end the
+    /// connection, replayed datagrams cannot (core/tests/peer_restart.rs). `rto` is in
+    /// microseconds.
     #[inline]
     pub(crate) fn on_una(&mut self, now: Micros, is_current: bool, rto: impl Fn() -> u64) -> bool {
         if is_current {
@@ -204,7 +207,8 @@ impl PeerState {
         now.since(since) >= STALE_PEER_TIMEOUT.max(3 * rto())
     }
 
-    /// The peer sent what only the peer of this connection can send: it has not restarted.
+    /// A valid ACK, new data in order, or a pong with the state of this connection arrived: the
+    /// peer has not restarted.
     #[inline]
     pub(crate) fn on_state_shown(&mut self) {
         self.restart = RestartCheck::Idle;
@@ -213,21 +217,21 @@ impl PeerState {
     /// A pong arrived that does not show the state of this connection.
     pub(crate) fn on_pong(&mut self) {
         if self.restart != RestartCheck::Idle {
-            self.restart = RestartCheck::Answered;
+            self.restart = RestartCheck::PongReceived;
         }
     }
 
-    /// Whether another initial segment came since the peer last showed its state.
+    /// Whether a different initial segment arrived since the peer last showed its state.
     pub(crate) fn is_restart_suspected(&self) -> bool {
         self.restart != RestartCheck::Idle
     }
 
-    /// Another initial segment came from the peer's address.
+    /// A different initial segment arrived from the peer's address.
     pub(crate) fn on_other_initial(&mut self) -> Restart {
-        if self.restart == RestartCheck::Answered {
+        if self.restart == RestartCheck::PongReceived {
             return Restart::Confirmed;
         }
-        self.restart = RestartCheck::Asked;
+        self.restart = RestartCheck::PingSent;
         Restart::Suspected
     }
 }
@@ -237,13 +241,13 @@ impl PeerState {
 pub(crate) enum InitialSegment<'a> {
     /// Payload of the first data segment.
     Data(&'a [u8]),
-    /// A window probe before there is data, and its time stamp, which is not 0.
+    /// A window probe before there is data, and its timestamp, which is not 0.
     WindowProbe(Ts),
 }
 
 impl<'a> InitialSegment<'a> {
     /// The initial segment that `datagram` begins with: PUSH number 0 with `una` 0, or a window
-    /// probe with [`CONTROL_CAPABLE`], a time stamp and `una` 0.
+    /// probe with [`CONTROL_CAPABLE`], `una` 0, and timestamp and number other than 0.
     pub(crate) fn parse(datagram: &'a [u8]) -> Option<Self> {
         let header = Header::parse(datagram).ok().filter(|header| header.una == Sn(0))?;
         match header.command {
@@ -254,14 +258,14 @@ impl<'a> InitialSegment<'a> {
             Command::WindowProbe
                 if header.sn != Sn(0) && header.frg == CONTROL_CAPABLE && header.len == 0 =>
             {
-                // A window probe of a connection that is open has time stamp 0.
+                // A window probe of a connection that is open has timestamp 0.
                 Some(Self::WindowProbe(header.ts)).filter(|_| header.ts != Ts(0))
             }
             _ => None,
         }
     }
 
-    /// The first data of a connection, wherever it is in `datagram`.
+    /// PUSH number 0, at any position in `datagram`.
     pub(crate) fn find_data(datagram: &'a [u8]) -> Option<Self> {
         let mut segments = Segments::new(datagram);
         let (_, payload) =
@@ -269,8 +273,8 @@ impl<'a> InitialSegment<'a> {
         Some(Self::Data(payload))
     }
 
-    /// What is remembered of this segment. `hash` is the caller's hash of it: this module draws no
-    /// randomness, and the hash has to be one that peers cannot aim at.
+    /// The hash that is stored for this segment. `hash` is computed by the caller, with a random
+    /// key, so that a peer cannot produce collisions; this module draws no randomness.
     pub(crate) fn hashed(self, hash: u64) -> InitialHash {
         match self {
             Self::Data(_) => InitialHash::Data(hash),
@@ -286,8 +290,8 @@ pub(crate) enum InitialHash {
     WindowProbe(u64),
 }
 
-/// Hashes of the initial segments of a connection; none if this side opened it. Duplicates of these
-/// are no restart of the peer.
+/// Hashes of the initial segments of a connection; none if this side opened the connection. A
+/// segment with one of these hashes is a duplicate, not a restart of the peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OpenedBy {
     data: Option<u64>,
@@ -295,7 +299,7 @@ pub(crate) struct OpenedBy {
 }
 
 impl OpenedBy {
-    /// The peer opened the connection with this segment.
+    /// A connection that the peer opened with `initial`.
     pub(crate) fn by(initial: InitialHash) -> Self {
         match initial {
             InitialHash::Data(hash) => Self { data: Some(hash), window_probe: None },
@@ -303,8 +307,8 @@ impl OpenedBy {
         }
     }
 
-    /// Adds the other initial segment: the first data after a window probe, or a window probe that
-    /// the first data has overtaken.
+    /// Adds the second initial segment: the first data after a window probe, or a window probe that
+    /// arrives after the first data.
     pub(crate) fn add(&mut self, initial: InitialHash) {
         match initial {
             InitialHash::Data(hash) => self.data.get_or_insert(hash),
@@ -312,14 +316,15 @@ impl OpenedBy {
         };
     }
 
-    /// Whether this may be the window probe of the connection, overtaken by its first data.
+    /// Whether `initial` may be the window probe of the connection, which its first data has
+    /// overtaken.
     pub(crate) fn was_overtaken(&self, initial: InitialHash) -> bool {
         matches!(initial, InitialHash::WindowProbe(_))
             && self.data.is_some()
             && self.window_probe.is_none()
     }
 
-    /// Whether this is an initial segment of the connection.
+    /// Whether `initial` is a known initial segment of the connection.
     pub(crate) fn contains(&self, initial: InitialHash) -> bool {
         match initial {
             InitialHash::Data(hash) => self.data == Some(hash),
@@ -327,7 +332,8 @@ impl OpenedBy {
         }
     }
 
-    /// Whether the peer opened the connection with a window probe, and no data has come.
+    /// Whether the peer opened the connection with a window probe, and its first data has not
+    /// arrived.
     pub(crate) fn awaits_data(&self) -> bool {
         self.window_probe.is_some() && self.data.is_none()
     }
@@ -338,10 +344,10 @@ impl OpenedBy {
     }
 }
 
-/// Rewrites a valid datagram with conversation id 0, which is how clients of tokio_kcp ask the
-/// listener for an id. The new id is the low half of `hash`, which is of the sender's address and
-/// the initial segment: a retransmission belongs to the same connection, and the id is as hard to
-/// guess as a random one.
+/// Rewrites a valid datagram with conversation id 0, by which clients of tokio_kcp request an id
+/// from the listener. The new id is the low half of `hash`, a keyed hash of the sender's address
+/// and the initial segment: a retransmission gets the same id, which is as hard to guess as a
+/// random one.
 #[expect(clippy::cast_possible_truncation, reason = "half of a hash is a hash")]
 pub(crate) fn assign_conv(datagram: &[u8], hash: u64) -> Vec<u8> {
     let conv = (hash as u32).max(1);

@@ -1,9 +1,11 @@
-//! Reset (RST) of a connection: how long it is sent, and the timer that FIN has as well.
+//! Reset of a connection (RST, RFC 9293 3.5.2): its lifetime, and the retransmission timer that RST
+//! and FIN share.
 
 use super::clock::Micros;
 
-/// Longest time between two transmissions of a FIN or a RST, microseconds. The first gap is the
-/// RTO, each further one doubles (RFC 6298 5.5).
+/// Longest time between two transmissions of a FIN or a RST, microseconds. The first interval is
+/// the RTO, each further interval doubles (RFC 6298 5.5). Deviates: the bound is 1 s, RFC 6298 2.5
+/// has at least 60 s.
 pub(crate) const MAX_CONTROL_INTERVAL: u64 = 1_000_000;
 
 /// How long a RST is retransmitted, and how old the segment that it names may be, microseconds.
@@ -14,52 +16,53 @@ pub(crate) const RESET_LIFETIME: u64 = 10_000_000;
 pub(crate) struct RetransmitTimer {
     pub(crate) expires: Micros,
     /// Microseconds between the latest transmission and `expires`.
-    gap: u64,
+    interval: u64,
 }
 
 impl RetransmitTimer {
-    /// The timer after a transmission at `now`: `rto` microseconds at first, doubled each further
-    /// time.
+    /// The timer after a transmission at `now`. `previous`: the timer of the transmission before;
+    /// its interval is doubled. The first interval is `rto` microseconds.
     pub(crate) fn restart(previous: Option<Self>, now: Micros, rto: u64) -> Self {
-        let gap = previous.map_or(rto, |timer| 2 * timer.gap).min(MAX_CONTROL_INTERVAL);
-        Self { expires: now.add_micros(gap), gap }
+        let interval = previous.map_or(rto, |timer| 2 * timer.interval).min(MAX_CONTROL_INTERVAL);
+        Self { expires: now.add_micros(interval), interval }
     }
 }
 
 /// Our RST, or the peer's.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ResetState {
-    /// Neither side has reset the connection. Entered at construction, and when our RST need not
-    /// arrive any more; left on [`Self::start`] or a valid RST.
+    /// No RST was sent or received, or ours was canceled. Entered at construction and on
+    /// [`Self::cancel`]; left on [`Self::start`] or a valid RST.
     Idle,
-    /// RST is retransmitted until `until`. No `timer`: it leaves with the next transmission.
-    /// Entered on [`Self::start`] from any other state, always without a timer, also where FIN had
-    /// one; left on RST-ACK, RST, [`Self::cancel`] or `until`.
+    /// RST is retransmitted until `until`. `timer` is `None` when RST leaves with the next
+    /// transmission. Entered on [`Self::start`] from any other state, with `timer` `None`; left on
+    /// a valid RST-ACK, a valid RST, [`Self::cancel`] or at `until`.
     Sending { until: Micros, timer: Option<RetransmitTimer> },
     /// Our RST has arrived. Entered on RST-ACK; left on [`Self::start`] or a valid RST.
     Acked,
-    /// The peer has not answered for [`RESET_LIFETIME`]. Entered at `until`; left as `Acked`.
+    /// No RST-ACK arrived within [`RESET_LIFETIME`]. Entered at `until`; left on [`Self::start`] or
+    /// a valid RST.
     Expired,
     /// The peer has reset the connection. Entered on a valid RST; left on [`Self::start`].
     Received,
 }
 
 impl ResetState {
-    /// Starts to send RST, unless it is sent already.
+    /// Starts to send RST. No effect, and no longer lifetime, while RST is being sent.
     pub(crate) fn start(&mut self, now: Micros) {
         if self.until().is_none() {
             *self = Self::Sending { until: now.add_micros(RESET_LIFETIME), timer: None };
         }
     }
 
-    /// The peer need not learn of our RST any more.
+    /// Stops sending RST.
     pub(crate) fn cancel(&mut self) {
         if self.until().is_some() {
             *self = Self::Idle;
         }
     }
 
-    /// Until when RST is sent, while it is.
+    /// When the lifetime of our RST ends; `None` unless RST is being sent.
     pub(crate) fn until(&self) -> Option<Micros> {
         match self {
             Self::Sending { until, .. } => Some(*until),
@@ -67,7 +70,8 @@ impl ResetState {
         }
     }
 
-    /// When RST leaves next, while it is sent. Time 0: with the next transmission.
+    /// When RST leaves next; `None` unless RST is being sent. `Micros(0)`: with the next
+    /// transmission.
     pub(crate) fn next_transmission(&self) -> Option<Micros> {
         match self {
             Self::Sending { timer, .. } => Some(timer.map_or(Micros(0), |timer| timer.expires)),
@@ -75,14 +79,14 @@ impl ResetState {
         }
     }
 
-    /// Gives RST up after [`RESET_LIFETIME`].
+    /// Stops sending RST if its lifetime has ended at `now`.
     pub(crate) fn expire(&mut self, now: Micros) {
         if self.until().is_some_and(|until| now >= until) {
             *self = Self::Expired;
         }
     }
 
-    /// Whether RST leaves now; the timer restarts. `rto` is in microseconds.
+    /// Whether RST leaves now; if so, restarts the timer. `rto` is in microseconds.
     pub(crate) fn poll(&mut self, now: Micros, rto: u64) -> bool {
         let Self::Sending { until, timer } = self else { return false };
         let is_due = now < *until && timer.is_none_or(|timer| now >= timer.expires);
@@ -92,7 +96,8 @@ impl ResetState {
         is_due
     }
 
-    /// The peer goes on as if no RST had arrived: RST leaves with the next transmission.
+    /// A segment of the peer shows that our RST has not arrived: RST leaves with the next
+    /// transmission.
     pub(crate) fn on_peer_unaware(&mut self) {
         if let Self::Sending { timer, .. } = self {
             *timer = None;

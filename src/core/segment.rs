@@ -1,9 +1,9 @@
 //! The KCP wire format: 24-byte segment headers (C `ikcp_encode_seg`) and datagrams made of
 //! segments.
 //!
-//! A datagram is any number of segments back to back, all of one connection. [`validate`] walks
-//! the whole datagram before anything is applied, so one bad segment leaves no effect. Deviates:
-//! `ikcp_input` applies the segments before the bad one.
+//! A datagram is any number of segments back to back, all of one connection. [`validate`] walks the
+//! whole datagram before anything is applied, so a datagram with one malformed segment has no
+//! effect. Deviates: kcp-go `Input` and C `ikcp_input` apply the segments before the malformed one.
 //!
 //! Layout, little-endian, lengths in bytes: conv 4, cmd 1, frg 1, wnd 2, ts 4, sn 4, una 4, len 4,
 //! payload.
@@ -52,8 +52,8 @@ impl Command {
 /// The CONTROL capability flag, in `frg` of ACKs, window probes, window updates and pings: their
 /// sender supports [`Command::Control`].
 ///
-/// Works as a transport parameter (RFC 9000 7.4). Other implementations send 0 in this field and
-/// ignore its value.
+/// Has the role of a QUIC transport parameter (RFC 9000 7.4). Other implementations send 0 in this
+/// field and ignore its value.
 pub const CONTROL_CAPABLE: u8 = 0xA5;
 
 /// Type of a CONTROL segment ([`Command::Control`]), its wire field `frg`.
@@ -65,15 +65,15 @@ pub enum ControlType {
     Fin = 1,
     /// FIN-ACK: every segment before the FIN's `sn` has arrived. Copies `sn` and `ts` of the FIN.
     FinAck = 2,
-    /// RST: the connection is aborted (RFC 9293 3.10.5). `sn` and `ts` copy a PUSH of the
-    /// receiver, which proves that the RST does not come from off the path (RFC 5961 3).
+    /// RST: the connection is aborted (RFC 9293 3.10.5). `sn` and `ts` are those of a recent PUSH
+    /// of the side that receives the RST, so an off-path attacker cannot forge one (RFC 5961 3.2).
     Reset = 3,
     /// RST-ACK: copies `sn` and `ts` of the RST.
     ResetAck = 4,
 }
 
 impl ControlType {
-    /// The type with this `frg`; `None` for unknown ones, which are ignored.
+    /// The type with this `frg`; `None` for an unknown type, whose segment is ignored.
     #[must_use]
     pub const fn from_frg(frg: u8) -> Option<Self> {
         match frg {
@@ -111,8 +111,8 @@ pub struct Header {
     pub conv: u32,
     /// Segment type, the wire field `cmd`.
     pub command: Command,
-    /// PUSH: number of fragments of the same message after this one. CONTROL: the [`ControlType`].
-    /// Otherwise [`CONTROL_CAPABLE`] or 0.
+    /// PUSH: number of fragments of the same message after this fragment. CONTROL: the
+    /// [`ControlType`]. Otherwise [`CONTROL_CAPABLE`] or 0.
     pub frg: u8,
     /// Receive window of the sender of this header, segments beyond `una` (RFC 9293 SEG.WND).
     pub wnd: u16,
@@ -127,7 +127,8 @@ pub struct Header {
 }
 
 impl Header {
-    /// Parses the header at the start of `bytes`; `len` is not checked against them.
+    /// Parses the header at the start of `bytes`. Does not check `len` against the length of
+    /// `bytes`.
     ///
     /// # Errors
     ///
@@ -168,12 +169,12 @@ impl Header {
 
 /// Checks a whole datagram: every segment is complete, of a known [`Command`] and of `conv`.
 ///
-/// Less than a header after the last segment is ignored, as in kcp-go's `Input` and C
+/// Trailing bytes that are fewer than a header are ignored, as in kcp-go `Input` and C
 /// `ikcp_input`.
 ///
 /// # Errors
 ///
-/// The first fault found; the caller must drop the whole datagram then.
+/// The first fault found; the caller must then drop the whole datagram.
 pub fn validate(datagram: &[u8], conv: u32) -> Result<(), InputError> {
     let mut rest = datagram;
     if rest.len() < HEADER_LEN {
@@ -189,13 +190,14 @@ pub fn validate(datagram: &[u8], conv: u32) -> Result<(), InputError> {
     Ok(())
 }
 
+/// Payload of the first segment, and the bytes after it; `None` if `len` exceeds the datagram.
 fn payload_and_rest<'a>(header: &Header, segment: &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
     let len = usize::try_from(header.len).ok()?;
     segment.get(HEADER_LEN..)?.split_at_checked(len)
 }
 
-/// Iterator over the segments of a datagram. Ends before the first incomplete or unknown one; call
-/// [`validate`] first.
+/// Iterator over the segments of a datagram. Ends before the first segment that is incomplete or
+/// has an unknown `cmd`; call [`validate`] first.
 #[derive(Clone, Debug)]
 pub struct Segments<'a>(&'a [u8]);
 

@@ -1,4 +1,4 @@
-//! Sequence numbers and time stamps with serial number arithmetic modulo 2^32 (RFC 1982, RFC 9293
+//! Sequence numbers and timestamps with serial number arithmetic modulo 2^32 (RFC 1982, RFC 9293
 //! 3.4; kcp-go `_itimediff`).
 //!
 //! Neither type implements `Ord`: "smaller" is not defined on a circle. All comparison goes
@@ -11,13 +11,13 @@
 pub struct Sn(pub u32);
 
 impl Sn {
-    /// The number `count` segments later.
+    /// This sequence number plus `count`, modulo 2^32.
     #[must_use]
     pub const fn advance(self, count: u32) -> Self {
         Self(self.0.wrapping_add(count))
     }
 
-    /// The number `count` segments earlier.
+    /// This sequence number minus `count`, modulo 2^32.
     #[must_use]
     pub const fn back(self, count: u32) -> Self {
         Self(self.0.wrapping_sub(count))
@@ -29,19 +29,19 @@ impl Sn {
         self.0.wrapping_sub(origin.0).cast_signed()
     }
 
-    /// Segments from `origin` to here; `None` if this number comes before `origin`.
+    /// Segments from `origin` to this number; `None` if this number comes before `origin`.
     #[must_use]
     pub fn offset_from(self, origin: Self) -> Option<u32> {
         u32::try_from(self.since(origin)).ok()
     }
 }
 
-/// Time stamp of a segment (`ts`): milliseconds since an epoch private to its sender.
+/// Timestamp of a segment (`ts`): milliseconds since a random epoch of its sender.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Ts(pub u32);
 
 impl Ts {
-    /// Milliseconds from `origin` to here; negative if this time stamp is earlier.
+    /// Milliseconds from `origin` to this timestamp; negative if this timestamp is earlier.
     #[must_use]
     pub const fn since(self, origin: Self) -> i32 {
         self.0.wrapping_sub(origin.0).cast_signed()

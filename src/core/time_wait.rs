@@ -1,7 +1,7 @@
 //! TIME-WAIT: what a connection that has ended still answers (RFC 9293 3.3.2, 3.6.1).
 //!
 //! The peer may have missed the last acknowledgement, FIN-ACK or RST-ACK, and a late duplicate of
-//! its initial segment must not open a connection that nobody wants. Deviation: the state lasts
+//! its initial segment must not open a new connection. Deviation: the state lasts
 //! [`TIME_WAIT_DURATION`], not twice the MSL of two minutes, and both sides enter it.
 
 use std::time::Duration;
@@ -13,7 +13,8 @@ use super::seq::Sn;
 /// How long an ended connection still answers.
 pub(crate) const TIME_WAIT_DURATION: Duration = Duration::from_secs(60);
 
-/// Segments before RCV.NXT that are still acknowledged: no window is larger.
+/// Segments before RCV.NXT that are still acknowledged, and segments beyond SND.UNA that `una` may
+/// have: no window is larger.
 const MAX_WINDOW: u32 = u16::MAX as u32;
 
 /// What is remembered of a connection that has ended.
@@ -27,11 +28,11 @@ pub(crate) struct TimeWait {
     pub(crate) snd_una: Sn,
     /// The peer supports CONTROL segments.
     pub(crate) supports_control: bool,
-    /// The peer may take the connection for open: new data and pings are answered with RST.
+    /// The peer may treat the connection as open: new data and pings are answered with RST.
     pub(crate) reset_on_data: bool,
 }
 
-/// What becomes of a datagram for a connection in TIME-WAIT.
+/// How a datagram for a connection in TIME-WAIT is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TimeWaitOutcome {
     /// The datagram opens another connection under the same conversation id.
@@ -43,7 +44,8 @@ pub(crate) enum TimeWaitOutcome {
 }
 
 impl TimeWait {
-    /// Takes a valid datagram. `initial`: the hash of its initial segment, if it begins with one.
+    /// Takes a datagram that passed `validate`. `initial`: the hash of its initial segment, if the
+    /// datagram begins with one.
     pub(crate) fn on_datagram(
         &mut self,
         initial: Option<InitialHash>,
@@ -54,11 +56,13 @@ impl TimeWait {
                 self.opened_by.add(initial);
                 return TimeWaitOutcome::Drop;
             }
-            // The first data of a connection that ended before any arrived opens no other one.
+            // The peer's first data, late: the connection ended after the window probe and before
+            // data.
             let is_first_data =
                 matches!(initial, InitialHash::Data(_)) && self.opened_by.awaits_data();
             if !is_first_data && !self.opened_by.contains(initial) {
-                // A peer that did not open the connection may only retransmit acknowledged data.
+                // If this side opened the connection, the peer's first data is not in `opened_by`:
+                // such a segment is a retransmission of acknowledged data.
                 let is_by_peer = self.opened_by.is_by_peer();
                 return if is_by_peer {
                     TimeWaitOutcome::Open(initial)
@@ -66,8 +70,9 @@ impl TimeWait {
                     TimeWaitOutcome::Drop
                 };
             }
-            // The initial segment again, though data after it was acknowledged: a peer that has
-            // restarted with the same first data. It may open once TIME-WAIT is over.
+            // A duplicate of the initial segment, though later data was acknowledged: the peer has
+            // restarted with the same first data. Its retransmission opens a connection after
+            // TIME-WAIT.
             if !is_first_data && self.rcv_nxt != Sn(1) {
                 return TimeWaitOutcome::Drop;
             }
@@ -75,8 +80,8 @@ impl TimeWait {
         self.reply(datagram).map_or(TimeWaitOutcome::Drop, TimeWaitOutcome::Reply)
     }
 
-    /// An ACK of the last received data segment in `datagram`, with a closed window since nothing
-    /// more is read; or before that a CONTROL segment.
+    /// The reply: a CONTROL segment if one is due, else an ACK of the last PUSH in `datagram` that
+    /// was received before. `wnd` is 0: nothing more is read.
     fn reply(&self, datagram: &[u8]) -> Option<Header> {
         let (mut duplicate, mut control) = (None, None);
         for (header, _) in Segments::new(datagram) {
@@ -99,7 +104,8 @@ impl TimeWait {
         self.rcv_nxt.offset_from(sn).is_some_and(|age| (1..=MAX_WINDOW).contains(&age))
     }
 
-    /// RST for new data or a ping, whose `una` shows that the peer has received our segments.
+    /// RST for new data or a ping with a valid `una`, which shows that the sender receives our
+    /// segments.
     fn reset(&self, push: &Header) -> Option<(Header, ControlType)> {
         let una_is_valid =
             push.una.offset_from(self.snd_una).is_some_and(|ahead| ahead <= MAX_WINDOW);

@@ -56,7 +56,7 @@ impl<S: Socket> Driver<S> {
         if !self.may_answer() {
             return;
         }
-        let extra = SendExtras { fec: None, copies: 0, may_repeat: false };
+        let extra = SendExtras { fec: None, copies: 0, may_send_extras: false };
         let Some(conn) = self.conns.get_mut(id.slot as usize) else { return };
         let write = |tail: &mut Vec<u8>| {
             conn.write_path_challenge(challenge, tail);

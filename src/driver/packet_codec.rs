@@ -29,7 +29,7 @@ pub(crate) struct SendExtras<'a> {
     /// Extra copies (kcp-go SetDUP).
     pub(crate) copies: u8,
     /// False until the peer's address is validated: neither parity nor copies leave then.
-    pub(crate) may_repeat: bool,
+    pub(crate) may_send_extras: bool,
 }
 
 /// A received datagram after decryption.
@@ -92,7 +92,7 @@ impl PacketCodec {
             due = encoder.seal(now, shard);
         }
         self.finish(tx, dst, start);
-        if !extra.may_repeat {
+        if !extra.may_send_extras {
             return 1;
         }
         if extra.copies > 0 {

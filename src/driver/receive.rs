@@ -259,7 +259,7 @@ impl<S: Socket> Driver<S> {
         if !self.may_answer() {
             return;
         }
-        let extra = SendExtras { fec: self.peers.encoder(to), copies: 0, may_repeat: true };
+        let extra = SendExtras { fec: self.peers.encoder(to), copies: 0, may_send_extras: true };
         let write = |tail: &mut Vec<u8>| {
             header.emit(tail);
             true

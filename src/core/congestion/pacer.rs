@@ -1,18 +1,19 @@
-//! Pacing (RFC 9002 7.7): a window leaves over a round trip instead of in one burst.
+//! Pacing (RFC 9002 7.7): a window of segments leaves over most of a round trip instead of in one
+//! burst.
 //!
 //! kcp-go has none: it writes the whole window at once. The longer the path, the more of such a
 //! burst arrives at once in a socket buffer that holds about a hundred datagrams:
 //! `docs/performance.md`.
 //!
-//! Applies before a datagram is built, so that its time stamp and its RTO start when it leaves.
+//! Applies before a datagram is built, so that timestamp and RTO start when the datagram leaves.
 
 use crate::core::clock::Micros;
 use crate::core::recovery::rtt::RttEstimator;
 
-/// Share of a round trip in which a window leaves, as a fraction: a rate of 1.25 windows per
-/// `srtt`, the N of RFC 9002 7.7. Above one, so that ACKs set the rate, not the pacer.
+/// Share of a round trip in which a window leaves, as a fraction: a rate of 1.25 windows per `srtt`
+/// (N = 1.25 in RFC 9002 7.7). Above one, so that ACKs limit the rate, not the pacer.
 const WINDOW_SPREAD: (u64, u64) = (4, 5);
-/// Burst limit as time at the paced rate, nanoseconds: timers have a granularity of milliseconds.
+/// Burst limit as time at the paced rate, nanoseconds: timers have a granularity of 1 ms.
 const MAX_BURST_NANOS: u64 = 2_000_000;
 /// Time after the pacing deadline at which a blocked sender resumes, nanoseconds, so that each
 /// timer releases a batch.
@@ -42,8 +43,8 @@ impl Pacer {
         self.resume_at > now
     }
 
-    /// A segment leaves while `window` segments may be in flight. Paths with a short round trip
-    /// are not paced.
+    /// A segment leaves; `window` is the effective window, segments. Paths with a [short round
+    /// trip](RttEstimator::is_short) are not paced.
     pub(crate) fn on_sent(&mut self, now: Micros, window: u32, rtt: &RttEstimator) {
         let Some(srtt) = rtt.srtt().filter(|_| !rtt.is_short()) else {
             self.resume_at = Micros(0);

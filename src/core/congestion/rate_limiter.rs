@@ -1,7 +1,7 @@
 //! The rate limit that the application sets: a token bucket (kcp-go `SetRateLimit`).
 //!
-//! Applies before a datagram is built, so that its time stamp and its RTO start when it leaves.
-//! Deviates: kcp-go's bucket stands behind `flush`, where both have started.
+//! Applies before a datagram is built, so that timestamp and RTO start when the datagram leaves.
+//! Deviates: kcp-go applies its bucket after `flush`, when timestamp and RTO have started.
 
 use std::num::NonZeroU64;
 
@@ -22,8 +22,8 @@ pub(crate) struct RateLimiter {
 }
 
 impl RateLimiter {
-    /// Sets the rate, bytes per second, at once: the time that sent bytes still cost at the old
-    /// rate is dropped.
+    /// Sets the rate, bytes per second. The next datagram may leave at once: bytes sent at the old
+    /// rate are not charged any more.
     pub(crate) fn set_rate(&mut self, rate: Option<NonZeroU64>) {
         self.rate = rate;
         self.next = Micros(0);
@@ -41,10 +41,10 @@ impl RateLimiter {
 
     /// A datagram leaves.
     #[inline]
-    pub(crate) fn sent(&mut self, now: Micros, bytes: usize) {
+    pub(crate) fn on_sent(&mut self, now: Micros, bytes: usize) {
         let Some(rate) = self.rate else { return };
         let cost = (bytes as u64).saturating_mul(SECOND) / rate;
-        // Unused time accumulates up to the depth of the bucket.
+        // Unused time accumulates up to `BURST`.
         self.next = self.next.max(Micros(now.0.saturating_sub(BURST))).add_micros(cost);
     }
 }
@@ -62,7 +62,7 @@ mod tests {
             match limiter.blocked_until(now) {
                 Some(next) => now = next,
                 None => {
-                    limiter.sent(now, 1_400);
+                    limiter.on_sent(now, 1_400);
                     bytes += 1_400;
                 }
             }
@@ -73,7 +73,7 @@ mod tests {
     #[test]
     fn rate_limit_none_never_blocks() {
         let mut limiter = RateLimiter::default();
-        limiter.sent(Micros(0), 1 << 30);
+        limiter.on_sent(Micros(0), 1 << 30);
         assert_eq!(limiter.blocked_until(Micros(0)), None);
     }
 }

@@ -9,7 +9,7 @@
 use crate::config::CongestionControl;
 use crate::core::seq::Sn;
 
-/// Least slow-start threshold, segments (IKCP_THRESH_MIN; RFC 5681 3.1 has two, too).
+/// Least slow-start threshold, segments (IKCP_THRESH_MIN; RFC 5681 3.1 has 2 segments as well).
 #[doc(alias = "IKCP_THRESH_MIN")]
 const MIN_SSTHRESH: u32 = 2;
 
@@ -29,6 +29,7 @@ pub(crate) struct CongestionWindow {
 }
 
 impl CongestionWindow {
+    /// Starts with a window of one segment, as kcp-go `flush` does. `start`: first sequence number.
     pub(crate) fn new(mode: CongestionControl, start: Sn) -> Self {
         Self { mode, cwnd: 1, ssthresh: MIN_SSTHRESH, acked_since_growth: 0, recover: start }
     }
@@ -50,8 +51,9 @@ impl CongestionWindow {
         }
     }
 
-    /// `count` segments were acknowledged cumulatively. The window grows up to `remote_window`
-    /// (kcp-go `Input`, `rmt_wnd`), by at most `cwnd` acknowledged segments per call.
+    /// `count` segments were acknowledged cumulatively. The window grows up to `remote_window`,
+    /// segments (kcp-go `Input`, `rmt_wnd`). Of each call at most `cwnd` acknowledged segments
+    /// count (RFC 3465 2.3 bounds them by L).
     pub(crate) fn on_ack(&mut self, count: u32, remote_window: u32) {
         for _ in 0..count.min(self.cwnd) {
             if self.cwnd >= remote_window {
@@ -70,8 +72,8 @@ impl CongestionWindow {
         }
     }
 
-    /// Segment `lost` was found lost by later ACKs; `nxt` is SND.NXT (RFC 5681 3.2, kcp-go
-    /// `flush`: half of what is in flight, plus `fastresend`).
+    /// Segment `lost` was found lost by ACKs of later transmissions; `nxt` is SND.NXT (RFC 5681
+    /// 3.2, kcp-go `flush`: `cwnd` becomes half of `in_flight`, plus `fastresend`).
     pub(crate) fn on_fast_retransmit(
         &mut self,
         lost: Sn,
@@ -88,8 +90,8 @@ impl CongestionWindow {
         self.acked_since_growth = 0;
     }
 
-    /// The RTO of segment `lost` expired; `nxt` is SND.NXT, `window` the effective window (RFC
-    /// 5681 3.1, kcp-go `flush`: one segment).
+    /// The RTO of segment `lost` expired; `nxt` is SND.NXT, `window` the effective window (RFC 5681
+    /// 3.1, kcp-go `flush`: `cwnd` becomes one segment).
     pub(crate) fn on_timeout(&mut self, lost: Sn, nxt: Sn, window: u32) {
         if lost.since(self.recover) < 0 {
             return;

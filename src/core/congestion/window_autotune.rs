@@ -2,12 +2,12 @@
 //! `tcp_rcv_space_adjust`): send and receive windows that the application has not set track the
 //! bandwidth-delay product.
 //!
-//! Once per round trip, a window of which three quarters were delivered doubles:
-//! * the send window while the window was the limit and `srtt` is near its minimum, so that it
-//!   does not fill a queue. It shrinks by a quarter, down to the default, when `srtt` doubles.
-//! * the receive window while the application keeps up with reading.
+//! Once per round trip a window doubles if three quarters of it were delivered, and:
+//! * send window: it was full, and `srtt` is near the minimum RTT, so that the window does not fill
+//!   a queue. It shrinks by a quarter, down to the default, when `srtt` exceeds twice the minimum.
+//! * receive window: at most a quarter of it is unread.
 //!
-//! Paths with a short round trip keep the default. kcp-go has fixed windows. Tested in
+//! Paths with a round trip below 2 ms keep the default. kcp-go has fixed windows. Tested in
 //! `core/tests/window_autotune.rs`.
 
 use crate::config::DEFAULT_WINDOW;
@@ -25,18 +25,19 @@ const QUEUE_DELAY_TOLERANCE: u64 = 2_000;
 pub(crate) struct WindowAutotune {
     /// When the current round trip began.
     round_start: Micros,
-    /// The next number to be delivered at that time.
+    /// SND.UNA (send window) or RCV.NXT (receive window) at that time.
     round_start_sn: Sn,
     /// The send window was full in the current round trip: the opposite of app-limited (RFC 9002
     /// 7.8). Cleared at its end.
     window_limited: bool,
-    /// Minimum RTT of the connection, microseconds. Without the 10 s window of
-    /// [`RttEstimator::min`], because a queue that this window filled lasts longer.
+    /// Minimum RTT of the connection, microseconds; not of the last 10 s as [`RttEstimator::min`],
+    /// because a queue that this window keeps full lasts longer than that.
     base_rtt: u64,
 }
 
 impl WindowAutotune {
-    /// `Some` if `window`, segments, is the default and `auto` is on. `start` is the first number.
+    /// `Some` if `window`, segments, is the default and `auto` is on. `start` is the first sequence
+    /// number.
     pub(crate) fn for_window(window: u16, auto: bool, start: Sn) -> Option<Self> {
         let autotune = Self {
             round_start: Micros(0),
@@ -52,13 +53,13 @@ impl WindowAutotune {
         self.window_limited = true;
     }
 
-    /// Segments delivered in the current round trip, up to `next`.
+    /// Segments delivered in the current round trip. `next` is SND.UNA or RCV.NXT.
     pub(crate) fn delivered(&self, next: Sn) -> u32 {
         next.offset_from(self.round_start_sn).unwrap_or(0)
     }
 
-    /// Ends the current round trip after `srtt`: the segments delivered in it, and whether the
-    /// send window was full.
+    /// Ends the current round trip if it has lasted `srtt`. Returns the segments delivered in it,
+    /// and whether the send window was full.
     fn end_round(&mut self, now: Micros, next: Sn, rtt: &RttEstimator) -> Option<(u32, bool)> {
         let srtt = rtt.srtt().filter(|_| !rtt.is_short())?;
         if now.since(self.round_start) < srtt {
@@ -70,7 +71,7 @@ impl WindowAutotune {
         Some((delivered, window_limited))
     }
 
-    /// The new send window, segments.
+    /// The new send window, segments; `una` is SND.UNA.
     pub(crate) fn send_window(
         &mut self,
         now: Micros,
@@ -81,7 +82,8 @@ impl WindowAutotune {
         let Some((delivered, window_limited)) = self.end_round(now, una, rtt) else {
             return window;
         };
-        // A window that was full because of a loss delivers less than three quarters.
+        // A send window that is full because a lost segment holds SND.UNA back delivers less than
+        // three quarters.
         let window_limited = window_limited && delivered >= u32::from(window) / 4 * 3;
         let srtt = rtt.srtt().unwrap_or(0);
         if srtt > 2 * self.base_rtt + QUEUE_DELAY_TOLERANCE {
@@ -93,7 +95,8 @@ impl WindowAutotune {
         }
     }
 
-    /// The new receive window, segments, while `unread` segments wait for the application.
+    /// The new receive window, segments; `next` is RCV.NXT, `unread` the segments that the
+    /// application has not read.
     pub(crate) fn recv_window(
         &mut self,
         now: Micros,

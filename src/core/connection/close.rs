@@ -1,4 +1,4 @@
-//! FIN and RST of a connection: close, read shutdown, abort, and the CONTROL segments they send.
+//! FIN and RST of a connection: close, read shutdown, abort, and CONTROL segments in and out.
 
 use std::time::Instant;
 
@@ -40,8 +40,8 @@ impl Kcp {
         self.close_state.is_recv_complete() && self.recv.readable().is_none()
     }
 
-    /// Whether the peer is known to support FIN and RST. Peers of other implementations are neither
-    /// sent one nor do they send one.
+    /// Whether the peer is known to support FIN and RST. Other implementations support neither:
+    /// none is sent to them.
     #[must_use]
     pub fn peer_supports_close(&self) -> bool {
         self.close_state.peer_supports_control()
@@ -66,13 +66,14 @@ impl Kcp {
     /// Resets the connection (RST, RFC 9293 3.10.5). The connection ends at once with
     /// [`ConnectionError::Aborted`], unless it has ended already; no more data is sent or taken.
     ///
-    /// Returns whether RST is sent to the peer, as far as it supports that. If so keep driving the
-    /// connection, for ten seconds at most: [`Kcp::is_resetting`] says for how long.
+    /// Returns whether RST is to be sent: a datagram went in each direction, and the peer supports
+    /// RST or has not shown whether it does. If so, keep driving the connection while
+    /// [`Kcp::is_resetting`], for ten seconds at most.
     #[doc(alias = "RST")]
     pub fn abort(&mut self, now: Instant) -> bool {
-        // A peer that nothing came from may not exist.
-        let has_met = self.has_started() && self.peer.has_received();
-        let sends_reset = has_met && self.close_state.may_send_reset();
+        // Without a datagram in each direction the peer may not exist, or not have the connection.
+        let has_exchanged = self.has_started() && self.peer.has_received();
+        let sends_reset = has_exchanged && self.close_state.may_send_reset();
         if sends_reset {
             self.close_state.reset_mut().start(self.clock.at(now));
         }
@@ -80,7 +81,7 @@ impl Kcp {
         sends_reset
     }
 
-    /// Whether RST is still sent to the peer: until RST-ACK, or for ten seconds.
+    /// Whether RST is still being sent: until RST-ACK, or for ten seconds.
     #[must_use]
     pub fn is_resetting(&self, now: Instant) -> bool {
         self.close_state.reset().until().is_some_and(|until| self.clock.at(now) < until)
@@ -91,26 +92,26 @@ impl Kcp {
         self.close_state.reset_mut().cancel();
     }
 
-    /// When RST is given up, while it is sent.
+    /// When RST retransmission ends; `None` unless RST is being sent.
     pub(crate) fn reset_until(&self) -> Option<Instant> {
         self.close_state.reset().until().map(|until| self.clock.instant(until))
     }
 
-    /// Whether the peer has to be sent a RST when the connection ends with `reason`.
+    /// Whether RST is required when the connection ends with `reason`.
     pub(crate) fn must_send_reset(&self, reason: ConnectionError) -> bool {
         self.close_state.must_send_reset(reason, self.peer_has_closed())
     }
 
-    /// Whether the peer may still write data that nobody reads, and would take a RST for it.
+    /// Whether the connection has to stay, to answer further data of the peer with RST.
     pub(crate) fn awaits_peer_data(&self) -> bool {
         self.close_state.awaits_peer_data(self.peer_has_closed())
     }
 
-    /// What still answers the peer when this connection is gone (RFC 9293 TIME-WAIT). `opened_by`:
-    /// the initial segment that opened the connection.
+    /// The TIME-WAIT state of this connection (RFC 9293 3.3.2), which answers the peer afterwards.
+    /// `opened_by`: the initial segments of the connection.
     pub(crate) fn time_wait(&self, opened_by: OpenedBy) -> TimeWait {
-        // After these the peer has ended the connection too, or has restarted and must not take a
-        // RST for its new connection.
+        // With these reasons the peer has ended the connection too, or has restarted, and a RST
+        // could end its new connection.
         let peer_ended = matches!(
             self.close_reason,
             Some(
@@ -140,7 +141,8 @@ impl Kcp {
         self.close_state.fin_is_due(now) && self.send.send_buffer().is_empty() && self.has_started()
     }
 
-    /// Appends the CONTROL segment that is due, if any. Replies and RST leave after the end too.
+    /// Appends the CONTROL segment that is due, if any. Replies and RST leave after the end of the
+    /// connection too.
     pub(super) fn emit_control(&mut self, now: Micros, out: &mut Vec<u8>) -> bool {
         let Some(ControlSegment { kind, sn, ts }) = self.poll_control(now) else { return false };
         self.header(Command::Control, kind as u8, sn, ts, 0).emit(out);
@@ -183,9 +185,9 @@ impl Kcp {
         self.stats.invalid_control_segments += u64::from(!valid);
     }
 
-    /// A RST ends the connection if it names a segment that this side sent within
-    /// [`RESET_LIFETIME`]: only a peer that receives our segments has number and time stamp. Any
-    /// other RST draws a ping (RFC 5961 3.2, challenge ACK). Returns whether the RST is valid.
+    /// A RST ends the connection if it has number and timestamp of a segment that this side sent
+    /// within [`RESET_LIFETIME`]: only a peer that receives our segments has these. Any other RST
+    /// draws a ping (RFC 5961 3.2, challenge ACK). Returns whether the RST is valid.
     fn on_reset(&mut self, now: Micros, sn: Sn, ts: Ts) -> bool {
         let age = i64::from(self.clock.timestamp(now).since(ts)) * 1_000;
         let is_recent = (0..=RESET_LIFETIME.cast_signed()).contains(&age);
@@ -201,7 +203,7 @@ impl Kcp {
         valid
     }
 
-    /// Whether `header` is our own FIN, reflected. A FIN-ACK has the same number and time stamp.
+    /// Whether `header` is our own FIN, reflected. A FIN-ACK has the same number and timestamp.
     pub(super) fn is_own_fin(&self, header: &Header) -> bool {
         header.command == Command::Control
             && ControlType::from_frg(header.frg) == Some(ControlType::Fin)

@@ -1,4 +1,5 @@
-//! Input of datagrams: ACKs, cumulative acknowledgements, data, CONTROL segments.
+//! Input of datagrams (kcp-go `Input`; RFC 9293 3.10.7): ACKs, cumulative acknowledgements, data,
+//! CONTROL segments.
 
 use std::time::Instant;
 
@@ -9,7 +10,7 @@ use crate::core::recv::receiver::RecvOutcome;
 use crate::core::segment::{self, Command, Header, InputError, Segments};
 use crate::core::send::sender::{AckOutcome, UnaOutcome};
 
-/// Largest window, segments. A number further behind RCV.NXT is that of a ping or an MTU probe, not
+/// Largest window, segments. A number further before RCV.NXT is that of a ping or an MTU probe, not
 /// of a retransmission.
 const MAX_WINDOW: i32 = u16::MAX as i32;
 
@@ -17,7 +18,7 @@ impl Kcp {
     /// Takes one datagram of the peer (kcp-go `Input`).
     ///
     /// The datagram is validated completely before anything is applied. ACKs are applied before the
-    /// cumulative acknowledgements of the same datagram, and count only if their time stamp is that
+    /// cumulative acknowledgements of the same datagram, and count only if their timestamp is that
     /// of a transmission of the segment. Windows are taken only from segments with a current `una`.
     ///
     /// # Errors
@@ -42,13 +43,14 @@ impl Kcp {
         for (header, payload) in Segments::new(datagram) {
             let una = self.input_una(now, &header, origin);
             is_current |= matches!(una, UnaOutcome::Current { .. });
-            let empty = header.command == Command::Push && payload.is_empty();
-            if origin == PacketType::Regular && una != UnaOutcome::Invalid && !empty {
-                // Not for a ping: it may be meant for an earlier connection under this id.
+            let is_empty_push = header.command == Command::Push && payload.is_empty();
+            if origin == PacketType::Regular && una != UnaOutcome::Invalid && !is_empty_push {
+                // A ping does not answer an initial segment: the peer may have sent the ping to an
+                // earlier connection with this id.
                 self.on_initial_answered(now);
             }
             let far_behind = self.recv.nxt().since(header.sn) > MAX_WINDOW;
-            self.close_state.on_capability(&header, empty && far_behind);
+            self.close_state.on_capability(&header, is_empty_push && far_behind);
             match header.command {
                 Command::Push => self.input_push(now, &header, payload, origin),
                 Command::WindowProbe => self.window_update_pending = true,
@@ -66,14 +68,16 @@ impl Kcp {
         Ok(())
     }
 
+    /// Takes the ACKs of a datagram: of data, of a ping (pong) or of an MTU probe.
     fn input_acks(&mut self, now: Micros, datagram: &[u8], origin: PacketType) {
         let is_regular = origin == PacketType::Regular;
         let acks = Segments::new(datagram).map(|(header, _)| header);
         let mut acks = acks.filter(|header| header.command == Command::Ack).peekable();
         while let Some(header) = acks.next() {
             let (sn, ts) = (header.sn, header.ts);
-            // Only the last ACK is of the segment that arrived last: the others may have been
-            // delayed or resent, and are no RTT samples.
+            // Only the last ACK of a datagram is an RTT sample, as in kcp-go `Input`: it
+            // acknowledges the segment that arrived last. The others may be delayed or sent a
+            // second time.
             let sample = is_regular && acks.peek().is_none();
             match self.send.on_ack(now, &self.clock, (sn, ts), sample, &mut self.stats) {
                 AckOutcome::Valid => {
@@ -102,6 +106,7 @@ impl Kcp {
         }
     }
 
+    /// Takes the `una` of one segment, and its `wnd` if that `una` is current.
     fn input_una(&mut self, now: Micros, header: &Header, origin: PacketType) -> UnaOutcome {
         let una = self.send.on_una(now, &self.clock, header.una);
         match una {
@@ -120,8 +125,10 @@ impl Kcp {
         una
     }
 
+    /// Takes one PUSH: data, a ping or an MTU probe.
     fn input_push(&mut self, now: Micros, header: &Header, payload: &[u8], origin: PacketType) {
-        // A RST that names an MTU probe means nothing to its sender.
+        // Our RST has number and timestamp of the latest PUSH. The peer does not accept those of an
+        // MTU probe.
         let is_mtu_probe = !payload.is_empty() && self.recv.nxt().since(header.sn) > MAX_WINDOW;
         if origin == PacketType::Regular && !is_mtu_probe {
             self.close_state.on_push(header.sn, header.ts);
@@ -142,7 +149,7 @@ impl Kcp {
             Ok(RecvOutcome::InOrder) => {
                 self.peer.on_state_shown();
                 if self.recv.autotune_window(now, &self.send.rtt) {
-                    // A side that sends no data learns the RTT from pings alone.
+                    // Pings are the only RTT samples of a side that sends no data.
                     self.keepalive.request_ping(now);
                 }
                 self.close_state.on_in_order(self.recv.nxt());
@@ -156,7 +163,8 @@ impl Kcp {
                 self.stats.received_bytes += payload.len() as u64;
             }
             Ok(RecvOutcome::OutOfOrderDuplicate) => {
-                // The ACK was lost: each such number is acknowledged again, not just the last.
+                // The ACK may be lost: every such number is acknowledged a second time, not only
+                // the latest.
                 self.acks.on_out_of_order(now, self.recv.nxt(), ack, payload.len());
                 self.stats.duplicate_segments += 1;
             }

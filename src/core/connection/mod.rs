@@ -1,18 +1,18 @@
 //! The KCP connection, sans I/O: no socket, no clock, no randomness.
 //!
-//! [`Kcp`] is one connection. Time is an argument of every call that needs it, datagrams go in
-//! through [`Kcp::input`] and come out of [`Kcp::poll_transmit`], and the caller decides when.
-//! Buffers of received data come from a pool of the process (`util/buffer_pool.rs`), whose lock is
-//! taken for one push or pop and never held across a call; there is no other lock.
+//! [`Kcp`] is one connection. Time is an argument of every call that needs it; datagrams go in
+//! through [`Kcp::input`] and come out of [`Kcp::poll_transmit`]; the caller owns socket and
+//! timers. Buffers of received data come from a process-wide pool (`util/buffer_pool.rs`), whose
+//! lock is held for one pop; there is no other lock.
 //!
-//! The contract: after any call that takes `&mut self`, drain [`Kcp::poll_transmit`] while datagrams
-//! can be sent, then read [`Kcp::poll_timeout`] and call [`Kcp::handle_timeout`] at that time.
-//! Calling any of them too often is harmless.
+//! The contract: after any call that takes `&mut self`, drain [`Kcp::poll_transmit`] while
+//! datagrams can be sent, then read [`Kcp::poll_timeout`] and call [`Kcp::handle_timeout`] at that
+//! time. More calls of these than necessary have no effect.
 //!
-//! Deviations from `ikcp.c` and kcp-go, none of them visible on the wire: ACKs, `una` and windows are
-//! validated before they are applied; timers are exact deadlines instead of `ikcp_update` every
-//! interval; loss is detected by order of transmission with a reordering window (RFC 8985); no call
-//! scans the window.
+//! Deviations from `ikcp.c` and kcp-go, none of which changes the wire format: ACKs, `una` and
+//! windows are validated before they are applied; timers are exact deadlines instead of
+//! `ikcp_update` every interval; loss is detected by order of transmission with a reordering window
+//! (RFC 8985); no call scans the send window.
 
 mod close;
 mod input;
@@ -46,7 +46,7 @@ use crate::stats::{ConnectionStats, Counters, Estimates, Snapshot};
 pub use crate::core::connection::output::Transmitted;
 pub(crate) use crate::core::segment::InputError;
 
-/// Fragments of one message at most: `frg` is one byte on the wire.
+/// Most fragments of one message: `frg` is one byte on the wire.
 const MAX_FRAGMENTS: usize = 255;
 
 /// How a KCP datagram arrived: the `pktType` of kcp-go's `Input`.
@@ -56,8 +56,8 @@ pub enum PacketType {
     /// From the network.
     #[doc(alias = "IKCP_PACKET_REGULAR")]
     Regular,
-    /// Reconstructed by FEC: its arrival time says nothing, so it is no RTT sample and its window is
-    /// not taken.
+    /// Reconstructed by FEC: the datagram is late by the time of the reconstruction, so its ACKs
+    /// are no RTT samples and its `wnd` is ignored.
     #[doc(alias = "IKCP_PACKET_FEC")]
     Fec,
 }
@@ -85,10 +85,10 @@ impl Seed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SendMessageError {
-    /// The send window has no capacity for all of it now.
+    /// The send window has no capacity for the whole message now.
     #[error("the send window is full")]
     Full,
-    /// The peer could not reassemble it.
+    /// The peer could not reassemble the message.
     #[error("the message has {size} bytes, allowed are {max}")]
     TooLarge {
         /// Bytes of the message.
@@ -114,14 +114,16 @@ pub struct Kcp {
     keepalive: Keepalive,
     amplification: Amplification,
     path_validator: PathValidator,
-    /// Bytes that cipher and FEC header add to each datagram sent, and the cipher to each received.
+    /// Bytes that cipher and FEC header add to each datagram sent.
     sent_overhead: u16,
+    /// Bytes that the cipher adds to each datagram received.
     received_overhead: u16,
-    pacer: RateLimiter,
+    rate_limiter: RateLimiter,
     /// When [`Kcp::poll_transmit`] was last called.
     last_poll_transmit: Micros,
-    /// True from a window probe, or from a window that opened, to the next datagram with data or a
-    /// window update (IKCP_ASK_TELL).
+    /// A window update is due (kcp-go `IKCP_ASK_TELL`). True from a window probe of the peer, or
+    /// from [`Receiver::wants_window_update`], until the next datagram other than a CONTROL
+    /// segment, an initial segment or an MTU probe.
     window_update_pending: bool,
     /// Full datagrams since ACKs were last written, see `MAX_FULL_DATAGRAMS_BEFORE_ACK`.
     full_datagrams_since_ack: u32,
@@ -137,7 +139,7 @@ pub struct Kcp {
 }
 
 impl Kcp {
-    /// A new connection with conversation id `conv`. The clock of the wire starts at `now`.
+    /// A new connection with conversation id `conv`. `ts` on the wire counts from `now`.
     ///
     /// # Errors
     ///
@@ -152,13 +154,13 @@ impl Kcp {
         Ok(Self::starting_at(conv, config, now, seed, Sn(0)))
     }
 
-    /// As [`Kcp::new`] with a first sequence number other than 0 in both directions, which two ends of
-    /// this crate can agree on: for tests of sequence wrap.
+    /// As [`Kcp::new`] with first sequence number `sn` in both directions; both sides must use the
+    /// same: for tests of sequence wrap.
     #[doc(hidden)]
     #[must_use]
     pub fn starting_at(conv: u32, config: &KcpConfig, now: Instant, seed: Seed, sn: Sn) -> Self {
-        let mut pacer = RateLimiter::default();
-        pacer.set_rate(config.rate_limit);
+        let mut rate_limiter = RateLimiter::default();
+        rate_limiter.set_rate(config.rate_limit);
         Self {
             conv,
             clock: Clock::new(now, seed.ts_epoch),
@@ -174,7 +176,7 @@ impl Kcp {
             path_validator: PathValidator::default(),
             sent_overhead: 0,
             received_overhead: 0,
-            pacer,
+            rate_limiter,
             last_poll_transmit: Micros(0),
             window_update_pending: false,
             full_datagrams_since_ack: 0,
@@ -201,7 +203,7 @@ impl Kcp {
         self.send.available() * self.send.mss()
     }
 
-    /// Bytes that each write is rounded up to in terms of [`Kcp::send_capacity`]: in message mode each
+    /// A write takes a multiple of this many bytes of [`Kcp::send_capacity`]: in message mode each
     /// write starts a segment of its own.
     pub(crate) fn send_unit(&self) -> usize {
         match self.mode {
@@ -213,7 +215,7 @@ impl Kcp {
     /// Queues bytes: in stream mode behind those already queued, in message mode cut into segments
     /// of their own, as kcp-go's `UDPSession.Write` does.
     ///
-    /// All bytes are queued; ask [`Kcp::send_capacity`] first to stay within the send window. Empty
+    /// All bytes are queued, even beyond the send window: call [`Kcp::send_capacity`] first. Empty
     /// data is ignored.
     pub fn send(&mut self, now: Instant, mut data: Bytes) {
         if data.is_empty() {
@@ -228,17 +230,17 @@ impl Kcp {
                 }
             }
         }
-        self.queued(now);
+        self.on_queued(now);
     }
 
     /// Queues one message that the peer receives whole, in fragments where it exceeds a segment.
     ///
     /// # Errors
     ///
-    /// [`SendMessageError::TooLarge`] beyond [`Kcp::max_message_size`]: more fragments than 255 or
-    /// than the peer's receive window could never be put together.
-    /// [`SendMessageError::Full`] when the send window has no capacity for all of it now. Nothing is
-    /// queued in either case.
+    /// [`SendMessageError::TooLarge`] beyond [`Kcp::max_message_size`]: a message of more fragments
+    /// than 255 or than the peer's receive window could never be reassembled.
+    /// [`SendMessageError::Full`] when the send window has no capacity for the whole message now.
+    /// Nothing is queued in either case.
     pub fn send_message(&mut self, now: Instant, data: Bytes) -> Result<(), SendMessageError> {
         let max = self.max_message_size();
         if data.len() > max {
@@ -247,9 +249,10 @@ impl Kcp {
         self.queue_message(now, data).map_err(|_| SendMessageError::Full)
     }
 
-    /// Queues a message whose size was checked when it was accepted, or returns it while the send
-    /// window has no capacity. Where limits have shrunk since then the message waits for an empty
-    /// window, and segments exceed the datagram size if 255 of them would not hold it.
+    /// Queues a message whose size was checked before, or returns the message while the send window
+    /// has no capacity. If MTU or window have shrunk since the check, the message is queued once
+    /// the send window is empty, in segments larger than the MSS if it would need more than 255 of
+    /// them.
     pub(crate) fn queue_message(&mut self, now: Instant, mut data: Bytes) -> Result<(), Bytes> {
         let piece = self.send.mss().max(data.len().div_ceil(MAX_FRAGMENTS));
         let fragments = data.len().div_ceil(piece).max(1);
@@ -260,7 +263,7 @@ impl Kcp {
             let payload = data.split_to(data.len().min(piece));
             self.send.push(payload, u8::try_from(frg).unwrap_or(u8::MAX));
         }
-        self.queued(now);
+        self.on_queued(now);
         Ok(())
     }
 
@@ -271,17 +274,18 @@ impl Kcp {
         let fragments = MAX_FRAGMENTS
             .min(usize::from(self.send.remote.largest()))
             .min(usize::from(self.send.window()))
-            // A zero window opens again.
+            // A zero window is temporary.
             .max(1);
         fragments * self.send.mss()
     }
 
-    fn queued(&mut self, now: Instant) {
+    /// Data was queued: starts the write delay and re-arms timers.
+    fn on_queued(&mut self, now: Instant) {
         let now = self.clock.at(now);
         if self.write_policy == WritePolicy::Delayed && self.cork_until.is_none() {
             self.cork_until = Some(now.add(self.interval));
         }
-        // The peer's window may be zero: persist timer.
+        // Starts the persist timer if the peer's window is zero.
         self.update_timers(now);
     }
 
@@ -304,21 +308,22 @@ impl Kcp {
         self.recv.readable()
     }
 
-    /// Frees the spare capacity of the queues, which only a busy connection needs.
+    /// Frees the spare capacity of the queues: for an idle connection.
     pub fn release_memory(&mut self) {
         self.send.release_memory();
         self.recv.release_memory();
         self.acks.release_memory();
     }
 
-    /// Lets pending ACKs leave with the next transmission, whatever the policy (RFC 9000 13.2.1,
-    /// immediate acknowledgement).
+    /// Lets pending ACKs leave with the next transmission under every [`AckPolicy`] (RFC 9000
+    /// 13.2.1, immediate acknowledgement).
     pub(crate) fn flush_acks(&mut self) {
         self.acks.flush();
     }
 
-    /// Sends a ping with the next transmission (RFC 9000 19.2). Not before the first data of a
-    /// connection: some peers would take the ping for an initial segment.
+    /// Sends a ping with the next transmission (RFC 9000 19.2). To be called after the first data
+    /// of a connection has left: some implementations take any first segment, also a ping, for an
+    /// initial segment.
     pub fn ping(&mut self, now: Instant) {
         self.keepalive.request_ping(self.clock.at(now));
     }
@@ -328,7 +333,7 @@ impl Kcp {
         self.keepalive.defer();
     }
 
-    /// Whether everything queued was sent and is acknowledged cumulatively.
+    /// Whether all data queued was sent and is acknowledged cumulatively.
     #[must_use]
     pub fn is_drained(&self) -> bool {
         self.send.is_drained()
@@ -351,7 +356,8 @@ impl Kcp {
             || self.acks.has_reclaimable_memory()
     }
 
-    /// Whether the peer is validated: it acknowledged a segment or a ping of this side (RFC 9000 8.1).
+    /// Whether the peer is validated: it acknowledged a segment or a ping of this side (RFC 9000
+    /// 8.1).
     #[must_use]
     pub fn is_established(&self) -> bool {
         self.keepalive.is_validated()

@@ -1,5 +1,5 @@
 //! Path MTU discovery of a connection (DPLPMTUD, RFC 8899): MTU probes in and out, `EMSGSIZE`, and
-//! the segment size that follows. The state machine is [`MtuDiscovery`].
+//! the resulting segment size. The state machine is [`MtuDiscovery`].
 //!
 //! [`MtuDiscovery`]: crate::core::path::mtu::MtuDiscovery
 
@@ -11,8 +11,8 @@ use crate::error::{ConfigError, ConnectionError};
 
 /// Datagram sizes.
 impl Kcp {
-    /// Largest datagram that is sent now, in bytes. At most the configured MTU less the
-    /// [overhead](Kcp::set_overhead), and less where the path does not carry that.
+    /// Largest datagram that is sent now, in bytes: the configured MTU less the
+    /// [overhead](Kcp::set_overhead), or the PLPMTU of the path if that is smaller (RFC 8899).
     #[doc(alias = "PMTUD")]
     #[doc(alias = "DPLPMTUD")]
     #[must_use]
@@ -20,7 +20,7 @@ impl Kcp {
         HEADER_LEN + self.send.mss()
     }
 
-    /// Largest UDP payload wanted, in bytes: as configured, or what `EMSGSIZE` left of it.
+    /// Upper bound of the MTU, UDP payload in bytes: as configured, or lowered by `EMSGSIZE`.
     pub(crate) fn max_mtu(&self) -> u16 {
         self.send.path.max_mtu()
     }
@@ -42,8 +42,8 @@ impl Kcp {
     }
 
     /// Reports that the operating system refused a datagram of `size` bytes, overhead included
-    /// (`EMSGSIZE`). Returns the largest UDP payload from now on if that is less than before; new
-    /// segments are cut for it, those in flight keep their size.
+    /// (`EMSGSIZE`). Returns the new largest UDP payload in bytes if that is less than before. New
+    /// segments are cut for the new size, segments in flight keep theirs.
     #[doc(alias = "EMSGSIZE")]
     pub fn on_message_too_big(&mut self, size: usize) -> Option<u16> {
         if !self.send.path.on_message_too_big(size) {
@@ -62,8 +62,7 @@ impl Kcp {
             && self.send.path.needs_ip_fragmentation(self.keepalive.is_validated())
     }
 
-    /// Segments are cut from now on for what is both wanted and carried. Returns whether that is
-    /// another size than before.
+    /// Sets the size of new segments to the current MTU. Returns whether the size has changed.
     pub(super) fn update_mss(&mut self) -> bool {
         let (mss, before) = (self.send.path.current_mtu() - HEADER_LEN, self.send.mss());
         self.send.set_mss(mss);
@@ -73,7 +72,8 @@ impl Kcp {
 
 /// MTU probes.
 impl Kcp {
-    /// When the next MTU probe, or the ping before it, leaves. Only while data is in flight.
+    /// When the next MTU probe, or the ping before an MTU probe, leaves. Only while data is in
+    /// flight.
     pub(super) fn mtu_probe_deadline(&self) -> Option<Micros> {
         self.send.path.deadline().filter(|_| self.send.awaits_ack())
     }
@@ -99,8 +99,8 @@ impl Kcp {
         true
     }
 
-    /// An ACK that matches no segment in flight. Returns whether it answers an MTU probe or the
-    /// ping before it.
+    /// An ACK that matches no segment in flight. Returns whether the ACK answers an MTU probe or
+    /// the ping before an MTU probe.
     pub(super) fn on_mtu_probe_ack(&mut self, now: Micros, header: &Header) -> bool {
         let (answer, nxt) = ((header.sn, header.ts), self.send.nxt());
         if !self.send.path.on_ack(now, answer, nxt) {
@@ -108,14 +108,15 @@ impl Kcp {
         }
         self.keepalive.on_validated();
         if self.update_mss() {
-            // What the PTO back-off held back may be small enough now, or pass in IP fragments.
+            // Ends the PTO back-off: its segments may be small enough now, or pass in IP fragments.
             self.send.on_peer_activity(now);
         }
         true
     }
 
-    /// Ends the connection where oversized segments made no progress for the dead-peer timeout: the
-    /// path carries no IP fragments either, while the peer answers whatever is small.
+    /// Ends the connection if oversized segments made no progress for the dead-peer timeout: the
+    /// path carries no IP fragments either, while the small datagrams of the peer keep restarting
+    /// its dead-peer timeout.
     pub(super) fn check_oversized_timeout(&mut self, now: Micros) {
         if self.oversized_deadline().is_some_and(|until| now >= until) {
             self.close_reason.get_or_insert(ConnectionError::DeadPeer);

@@ -1,4 +1,4 @@
-//! Opening a connection before there is data, and peers that restart.
+//! Initial segments without data, and detection of a peer that has restarted.
 
 use std::time::Instant;
 
@@ -12,8 +12,8 @@ use crate::error::ConnectionError;
 /// Initial segments.
 impl Kcp {
     /// Opens the connection at the peer before there is data for it, so that the peer may send
-    /// first: a window probe, retransmitted until something comes back or data leaves. A KCP
-    /// listener that opens a connection for any segment takes the window probe for one.
+    /// first: a window probe, retransmitted until a segment of the peer arrives or data leaves.
+    /// Listeners of other implementations that open a connection for any first segment accept it.
     pub fn open(&mut self, now: Instant) {
         if !self.has_started() {
             let ts = Ts(self.keepalive.next_cookie().0 | 1);
@@ -44,21 +44,21 @@ impl Kcp {
         true
     }
 
-    /// A segment of this connection arrived: the peer has the connection. Whether our datagrams
-    /// reach the peer is not known yet.
+    /// A segment of this connection arrived: no initial segment is needed any more. The segment
+    /// does not prove that the peer receives our datagrams, so address validation starts.
     pub(super) fn on_initial_answered(&mut self, now: Micros) {
         if self.establishment.cancel_initial() {
             self.keepalive.start_validation(now);
         }
     }
 
-    /// Another initial segment of this connection came from the peer's address, which may have
-    /// restarted. The peer is sent a ping: if it has lost the state of this connection, the
-    /// connection ends with [`PeerRestarted`](crate::ConnectionError::PeerRestarted).
+    /// A different initial segment of this connection arrived from the peer's address: the peer may
+    /// have restarted. The peer is sent a ping: if the pong shows that the state of this connection
+    /// is lost, the connection ends with [`PeerRestarted`](crate::ConnectionError::PeerRestarted).
     ///
-    /// Where nothing of ours was ever acknowledged there is no state to have lost. Then the
-    /// connection ends when the initial segment is retransmitted after the pong, and nothing that
-    /// only the old peer can send came in between.
+    /// If the peer never acknowledged data of ours, the pong cannot show a loss of state. Then the
+    /// connection ends on the next different initial segment after the pong, unless a valid ACK or
+    /// new data in order arrived in between.
     pub(crate) fn suspect_restart(&mut self, now: Instant) {
         match self.peer.on_other_initial() {
             Restart::Confirmed => {
@@ -81,7 +81,7 @@ impl Kcp {
         }
     }
 
-    /// Whether RCV.NXT is the first number.
+    /// Whether RCV.NXT is 0: no data in order has arrived.
     pub(crate) fn awaits_first_data(&self) -> bool {
         self.recv.nxt() == Sn(0)
     }

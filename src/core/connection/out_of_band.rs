@@ -8,16 +8,16 @@ use crate::core::segment::{Command, Segments};
 
 /// Out-of-band datagrams.
 impl Kcp {
-    /// Until when the rate limit holds back a datagram beside the KCP ones; `None`: it may leave now.
+    /// When the rate limit lets the next out-of-band datagram leave; `None`: now.
     pub(crate) fn rate_limited_until(&self, now: Instant) -> Option<Instant> {
-        self.pacer.blocked_until(self.clock.at(now)).map(|at| self.clock.instant(at))
+        self.rate_limiter.blocked_until(self.clock.at(now)).map(|at| self.clock.instant(at))
     }
 
     /// Charges bytes that left beside the KCP datagrams to the rate limit: out-of-band datagrams,
     /// duplicates, FEC parity and overhead.
     pub(crate) fn on_out_of_band_sent(&mut self, now: Instant, bytes: usize) {
         let now = self.clock.tick(now);
-        self.pacer.sent(now, bytes);
+        self.rate_limiter.on_sent(now, bytes);
     }
 
     /// An out-of-band datagram of the peer arrived: it restarts the idle and dead-peer timeouts.

@@ -1,7 +1,8 @@
-//! Datagrams out: `poll_transmit`, what goes first, and which segments share a datagram.
+//! Output of datagrams (kcp-go `flush`): `poll_transmit`, priorities, and which segments share a
+//! datagram.
 //!
-//! Priorities follow from the order in [`Kcp::poll_transmit`]: CONTROL segments, the initial segment, MTU
-//! probes, then full segments in datagrams of their own, and everything small in one.
+//! [`Kcp::poll_transmit`] sends in this order: CONTROL segments, the initial segment, MTU probes,
+//! then full segments in datagrams of their own, and everything small in one datagram.
 
 use std::time::Instant;
 
@@ -14,10 +15,10 @@ use crate::core::segment::{Command, HEADER_LEN, Header};
 use crate::core::send::sender::SendCandidate;
 use crate::core::seq::{Sn, Ts};
 
-/// Full datagrams that may leave before pending ACKs, so that ACKs go into the short datagram at the end
-/// of a GSO batch, whose other datagrams are of equal size. 44 is the batch of the largest Ethernet
-/// datagrams: 65,000 bytes (`driver/send_batch.rs`) by 1,472 bytes of UDP payload. Of 1,400 bytes
-/// each a batch holds 46, so 44 full ones and the short one always fit.
+/// Full datagrams that may leave before pending ACKs. The datagrams of a GSO batch are of equal
+/// size, only the last may be shorter, so ACKs wait for that one. 44 = 65,000 / 1,472: largest
+/// batch (`driver/send_batch.rs`) by largest UDP payload of Ethernet, both in bytes. A batch of the
+/// default 1,400 bytes holds 46 datagrams, so 44 full ones and a short one fit.
 const MAX_FULL_DATAGRAMS_BEFORE_ACK: u32 = 44;
 
 /// What one datagram carries.
@@ -30,8 +31,8 @@ pub struct Transmitted {
     pub segments: u32,
     /// ACKs in it.
     pub acks: u32,
-    /// True for a full segment that leaves for the first time to a validated peer: datagrams of the
-    /// same size may follow in one GSO batch.
+    /// True for a full segment that leaves for the first time to a validated peer: further
+    /// datagrams of the same size may share its GSO batch.
     pub(crate) gso_follows: bool,
 }
 
@@ -40,8 +41,8 @@ impl Kcp {
     /// Appends at most one datagram to `out`, which may already hold others. `None`: nothing is
     /// due, and nothing was appended.
     ///
-    /// Full segments leave in datagrams of their own, one after the other and of equal size; what is
-    /// smaller (ACKs, window updates, pings, short segments) shares one. An unvalidated peer is sent
+    /// Full segments leave in datagrams of their own, one after the other and of equal size; ACKs,
+    /// window updates, pings and short segments share one datagram. An unvalidated peer is sent
     /// what [`Kcp::send_budget`] admits: a segment that does not fit waits, and no segment is
     /// retransmitted.
     pub fn poll_transmit(&mut self, now: Instant, out: &mut Vec<u8>) -> Option<Transmitted> {
@@ -52,7 +53,7 @@ impl Kcp {
             return None;
         }
         let start = out.len();
-        if (self.close_reason.is_none() && self.pacer.blocked_until(now).is_some())
+        if (self.close_reason.is_none() && self.rate_limiter.blocked_until(now).is_some())
             || (!self.emit_control(now, out) && self.close_reason.is_some())
         {
             return None;
@@ -67,7 +68,8 @@ impl Kcp {
         let mut sent = Transmitted::default();
         let next = self.next_within(now, budget);
         let full = next.filter(|next| HEADER_LEN + next.len >= self.current_mtu());
-        // A GSO batch leaves at one instant, but a rate limit may spread it over a long time.
+        // A GSO batch is written at one instant. ACKs of segments that arrived before that instant
+        // do not wait for its end: a rate limit may spread the batch over a long time.
         let overdue = self.acks.since().is_some_and(|since| since < now) && self.acks_due(now);
         let acks_may_wait = self.acks.is_empty()
             || (self.full_datagrams_since_ack < MAX_FULL_DATAGRAMS_BEFORE_ACK && !overdue);
@@ -89,17 +91,17 @@ impl Kcp {
         (len > 0).then(|| self.on_datagram_sent(now, len, sent))
     }
 
-    /// Continues a GSO batch: appends another datagram of the size of the one before, which
-    /// [leads a batch](Transmitted::gso_follows), and returns its bytes. Time stands still in a batch,
-    /// so only what the datagram before made due is checked. `None`: call [`Kcp::poll_transmit`].
-    /// Same datagrams as one by one: core/tests/gso_batches.rs.
+    /// Continues a GSO batch after a datagram with [`Transmitted::gso_follows`]: appends another
+    /// datagram of the same size, and returns its bytes. `None`: call [`Kcp::poll_transmit`]. All
+    /// datagrams of a batch have the same `now`, so only what the datagram before can have made due
+    /// is checked. The datagrams are the same as without batches: core/tests/gso_batches.rs.
     #[inline]
     pub(crate) fn poll_transmit_more(&mut self, out: &mut Vec<u8>) -> Option<usize> {
         let now = self.last_poll_transmit;
         let acks_may_wait =
             self.acks.is_empty() || self.full_datagrams_since_ack < MAX_FULL_DATAGRAMS_BEFORE_ACK;
         let probe_due = self.mtu_probe_deadline().is_some_and(|at| at <= now);
-        if probe_due || !acks_may_wait || self.pacer.blocked_until(now).is_some() {
+        if probe_due || !acks_may_wait || self.rate_limiter.blocked_until(now).is_some() {
             return None;
         }
         let next = self.send.next_new(now, self.may_send_new())?;
@@ -112,7 +114,8 @@ impl Kcp {
         Some(self.on_datagram_sent(now, out.len() - start, sent).len)
     }
 
-    /// A datagram leaves (OnPacketSent of RFC 9002 A.5): counters, rate limit, anti-amplification limit.
+    /// A datagram leaves (OnPacketSent of RFC 9002 A.5): counters, rate limit, anti-amplification
+    /// limit.
     #[inline]
     fn on_datagram_sent(&mut self, now: Micros, len: usize, mut sent: Transmitted) -> Transmitted {
         sent.len = len;
@@ -122,14 +125,14 @@ impl Kcp {
         self.establishment.on_datagram_sent();
         self.stats.sent_datagrams += 1;
         self.stats.sent_datagram_bytes += sent.len as u64;
-        self.pacer.sent(now, sent.len);
+        self.rate_limiter.on_sent(now, sent.len);
         self.amplification.on_sent(sent.len + usize::from(self.sent_overhead));
         self.update_timers(now);
         sent
     }
 
-    /// Appends one datagram of everything small that is due: ACKs, window probe, ping, and segments
-    /// while they fit.
+    /// Appends one datagram of everything small that is due: ACKs, window probe, ping, segments
+    /// while they fit, and a window update if there is nothing else.
     fn write_small_datagram(
         &mut self,
         now: Micros,
@@ -162,11 +165,13 @@ impl Kcp {
             next.filter(|n| out.len() == start || HEADER_LEN + n.len <= available(out))
         {
             self.write_segment(now, segment, out, sent);
-            // A redundant retransmission in the same datagram would be lost with it.
+            // A redundant retransmission leaves in the next datagram: in this one it would be lost
+            // together with the first copy.
             let redundant = self.send.pending_redundant_retransmit();
             next = if redundant.is_some() { None } else { self.next_within(now, budget) };
         }
-        // Every segment carries the window; a window update is written where there is no other one.
+        // Every segment carries `wnd`; a window update is written only in a datagram without
+        // another segment.
         if std::mem::take(&mut self.window_update_pending) && out.len() == start {
             self.write_dataless(Command::WindowUpdate, Ts(0), out);
         }
@@ -178,17 +183,19 @@ impl Kcp {
         self.next_segment(now).filter(|next| budget.admits(HEADER_LEN + next.len) && allowed(next))
     }
 
+    /// The next segment that may leave, without regard to the budget.
     pub(super) fn next_segment(&self, now: Micros) -> Option<SendCandidate> {
         self.send.next(now, self.may_send_new())
     }
 
-    /// Whether the write policy lets new segments leave: always with [`WritePolicy::Immediate`], else after a
-    /// flush or when the send window is full.
+    /// Whether the write policy lets new segments leave: always with [`WritePolicy::Immediate`],
+    /// else after a flush or when the send window is full.
     #[inline]
     pub(super) fn may_send_new(&self) -> bool {
         self.write_policy == WritePolicy::Immediate || self.uncorked || self.send.available() == 0
     }
 
+    /// Appends the PUSH of `next` and records its transmission.
     #[inline]
     fn write_segment(
         &mut self,
@@ -211,6 +218,7 @@ impl Kcp {
         }
     }
 
+    /// Appends at most `max` of the pending ACKs.
     fn write_acks(&mut self, max: usize, out: &mut Vec<u8>, sent: &mut Transmitted) {
         if self.acks.is_empty() {
             return;
@@ -224,18 +232,20 @@ impl Kcp {
         });
     }
 
-    /// Appends a segment without payload, whose sequence number is far behind SND.UNA.
+    /// Appends a segment without payload, with a sequence number far before SND.UNA
+    /// ([`dataless_sn`]).
     pub(super) fn write_dataless(&mut self, command: Command, ts: Ts, out: &mut Vec<u8>) {
         let sn = dataless_sn(self.send.una());
         self.header(command, self.close_state.capability(), sn, ts, 0).emit(out);
     }
 
+    /// A header with the current `wnd` and `una`; records the window as advertised.
     pub(super) fn header(&mut self, command: Command, frg: u8, sn: Sn, ts: Ts, len: u32) -> Header {
         let (wnd, una) = (self.recv.advertise_window(), self.recv.nxt());
         Header { conv: self.conv, command, frg, wnd, ts, sn, una, len }
     }
 
-    /// Whether ACKs leave even if nothing else does.
+    /// Whether pending ACKs leave now even if no other segment does.
     fn acks_due(&self, now: Micros) -> bool {
         match self.ack_policy {
             AckPolicy::PerBatch | AckPolicy::Immediate => !self.acks.is_empty(),
@@ -247,23 +257,23 @@ impl Kcp {
         }
     }
 
-    /// When pending ACKs leave under [`AckPolicy::Interval`]; with other policies they leave at once.
+    /// When pending ACKs leave under [`AckPolicy::Interval`]; with other policies they leave at
+    /// once.
     pub(super) fn ack_deadline(&self) -> Option<Micros> {
         let since = self.acks.since()?;
         (self.ack_policy == AckPolicy::Interval).then(|| since.add(self.interval))
     }
 
-    /// Whether [`Kcp::poll_transmit`] would append something at `now`, limits on rate and amplification
-    /// aside.
+    /// Whether [`Kcp::poll_transmit`] would append a datagram at `now`, if rate limit and
+    /// anti-amplification limit allow.
     pub(crate) fn has_pending_transmit(&self, now: Instant) -> bool {
         self.has_work_at(self.clock.at(now))
     }
 
     pub(super) fn has_work_at(&self, at: Micros) -> bool {
-        let quiet =
-            self.window_update_pending || self.keepalive.is_due() || self.has_control_due(at);
-        let quiet =
-            quiet || self.has_initial_due(at) || self.mtu_probe_deadline().is_some_and(|d| d <= at);
-        quiet || self.acks_due(at) || self.next_segment(at).is_some()
+        let due = self.window_update_pending || self.keepalive.is_due() || self.has_control_due(at);
+        let due =
+            due || self.has_initial_due(at) || self.mtu_probe_deadline().is_some_and(|d| d <= at);
+        due || self.acks_due(at) || self.next_segment(at).is_some()
     }
 }

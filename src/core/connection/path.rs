@@ -20,8 +20,8 @@ impl Kcp {
     }
 
     /// Puts an accepted connection under the anti-amplification limit (RFC 9000 8.1) and starts
-    /// address validation. Until the peer is validated it is sent three times the bytes that
-    /// [`Kcp::input`] took, or `initial_allowance` bytes where that is more; the
+    /// address validation. An unvalidated peer is sent at most three times the bytes that
+    /// [`Kcp::input`] took, or `initial_allowance` bytes if that is more; the
     /// [overhead](Kcp::set_overhead) counts in both directions. Nothing is retransmitted but pings.
     ///
     /// Call before the first [`Kcp::input`]. Default: no limit.
@@ -32,15 +32,17 @@ impl Kcp {
         self.start_validation(now);
     }
 
-    /// What the next datagram may have, and whether anything beside it may leave: ask before
-    /// sending FEC parity, duplicates or out-of-band datagrams to the peer.
+    /// Bytes that the next datagram may have under the anti-amplification limit. Check
+    /// [`SendBudget::may_send_extras`] before sending FEC parity, duplicates or out-of-band
+    /// datagrams to the peer.
     #[must_use]
     #[inline]
     pub fn send_budget(&self) -> SendBudget {
         self.amplification.budget(usize::from(self.sent_overhead))
     }
 
-    /// A datagram of `len` bytes was accepted: counts it, and ends the limit with the first proof.
+    /// A datagram of `len` bytes was accepted: counts its bytes, and ends the limit once the peer
+    /// is validated. `regular`: not reconstructed by FEC.
     #[inline]
     pub(super) fn on_amplification_input(&mut self, len: usize, regular: bool) {
         if regular {
@@ -55,7 +57,7 @@ impl Kcp {
 /// Path validation (RFC 9000 8.2).
 impl Kcp {
     /// Judges a datagram of this connection that came from `addr`, which is not the peer's address.
-    /// `cookie` is random. It does not take the datagram: after [`PathValidation::Validated`] call
+    /// `cookie` is random. The datagram is not processed: after [`PathValidation::Validated`] call
     /// [`Kcp::on_path_validated`], then [`Kcp::input`].
     pub fn validate_path(
         &mut self,
@@ -73,14 +75,15 @@ impl Kcp {
         self.write_ping(challenge.sn, challenge.cookie, out);
     }
 
-    /// The peer is reachable at a new address: challenges of other paths are void, and what the PTO
-    /// back-off held back may leave.
+    /// The peer is reachable at a new address: challenges of other paths are void, and the PTO
+    /// back-off ends.
     pub fn on_path_validated(&mut self, now: Instant) {
         self.path_validator.clear();
         self.send.on_peer_activity(self.clock.at(now));
     }
 
-    /// Appends a ping: an empty PUSH with an old sequence number and a random timestamp.
+    /// Appends a ping: an empty PUSH with a sequence number far before SND.UNA and a random
+    /// timestamp.
     pub(super) fn write_ping(&mut self, sn: Sn, cookie: Ts, out: &mut Vec<u8>) {
         self.stats.pings_sent += 1;
         self.header(Command::Push, self.close_state.capability(), sn, cookie, 0).emit(out);

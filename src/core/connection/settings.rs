@@ -81,7 +81,7 @@ impl Kcp {
                 self.send.path.on_max_mtu_changed(mtu);
                 self.update_mss();
             }
-            Setting::RateLimit(rate) => self.pacer.set_rate(rate),
+            Setting::RateLimit(rate) => self.rate_limiter.set_rate(rate),
             Setting::Duplicates(_) | Setting::Fec(_) => {}
         }
     }

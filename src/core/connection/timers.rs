@@ -6,19 +6,19 @@ use super::Kcp;
 use crate::core::clock::Micros;
 
 impl Kcp {
-    /// When [`Kcp::handle_timeout`] should be called next; `None` while there is nothing to wait
-    /// for.
+    /// When [`Kcp::handle_timeout`] should be called next; `None` while no timer runs.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let work = self.poll_work();
-        // What the anti-amplification limit holds back waits for a datagram, not for a time.
+        // A datagram that the anti-amplification limit holds back waits for a datagram of the peer,
+        // not for a time.
         let ahead = |at: &Instant| {
             self.send_budget().is_unlimited() || self.clock.at(*at) > self.last_poll_transmit
         };
         [work.filter(ahead), self.poll_liveness()].into_iter().flatten().min()
     }
 
-    /// The next deadline that has to be kept exactly: everything but [`Self::poll_liveness`].
+    /// The next deadline that must not be late: all but those of [`Self::poll_liveness`].
     pub(crate) fn poll_work(&self) -> Option<Instant> {
         if self.close_reason.is_some() {
             return self.close_state.reset_deadline().map(|at| self.clock.instant(at));
@@ -33,21 +33,25 @@ impl Kcp {
             self.oversized_deadline(),
             self.initial_deadline(),
         ];
-        // The rate limit delays everything that is due.
-        let work =
-            work.into_iter().flatten().min().map(|at| self.pacer.blocked_until(at).unwrap_or(at));
-        // A segment that could have left at the latest `poll_transmit` and did not waits for
-        // something else than pacing or the rate limit.
+        // The rate limit delays every datagram.
+        let work = work
+            .into_iter()
+            .flatten()
+            .min()
+            .map(|at| self.rate_limiter.blocked_until(at).unwrap_or(at));
+        // Pacer and rate limit need a timer only if they release segments after the latest
+        // `poll_transmit`; a segment that was free to leave then waits for another event.
         let ahead = |at: &Micros| *at > self.last_poll_transmit;
         let resume = Some(self.send.pacer_resume_at()).filter(ahead);
         let resume = resume.filter(|&at| self.next_segment(at).is_some());
-        let resume = resume.map(|at| self.pacer.blocked_until(at).unwrap_or(at));
-        let queued = self.pacer.next().filter(ahead).filter(|&at| self.has_work_at(at));
-        [work, resume, queued].into_iter().flatten().min().map(|at| self.clock.instant(at))
+        let resume = resume.map(|at| self.rate_limiter.blocked_until(at).unwrap_or(at));
+        let rate_limited =
+            self.rate_limiter.next().filter(ahead).filter(|&at| self.has_work_at(at));
+        [work, resume, rate_limited].into_iter().flatten().min().map(|at| self.clock.instant(at))
     }
 
     /// The next deadline of keepalive, validation, idle timeout and dead-peer timeout, which may be
-    /// kept late.
+    /// late, so that the driver can coalesce these timers.
     pub(crate) fn poll_liveness(&self) -> Option<Instant> {
         if self.close_reason.is_some() {
             return None;
@@ -72,8 +76,8 @@ impl Kcp {
         self.check_oversized_timeout(now);
     }
 
-    /// Re-arms the timers that depend on both directions: the dead-peer timeout while the peer owes
-    /// an answer, and zero-window probes (RFC 9293 3.8.6.1).
+    /// Re-arms the timers that depend on both directions: the dead-peer timeout while an answer of
+    /// the peer is due, and the persist timer (RFC 9293 3.8.6.1).
     #[inline]
     pub(super) fn update_timers(&mut self, now: Micros) {
         if self.close_state.needs_capability_ping() && self.send.is_drained() && self.has_started()
@@ -85,7 +89,7 @@ impl Kcp {
         self.send.remote.update_persist_timer(now, self.send.is_window_blocked());
     }
 
-    /// Whether the peer owes an answer: to data, FIN or an initial segment.
+    /// Whether an answer of the peer is due: to data, FIN or an initial segment.
     fn owes_answer(&self) -> bool {
         self.send.awaits_ack()
             || self.close_state.awaits_fin_ack()

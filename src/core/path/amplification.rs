@@ -1,46 +1,46 @@
 //! Anti-amplification limit: an unvalidated peer is sent at most three times what came from its
 //! address (RFC 9000 8.1).
 //!
-//! Whoever connects with a forged source address makes this side send no more than that to the
-//! victim. Deviates: a peer whose first datagrams are short is sent [`Amplification::limited`]'s
-//! initial allowance in any case, one full datagram to an address, since KCP has no padded initial
-//! (RFC 9000 14.1) and pings must be retransmitted. Shown by
-//! `driver/tests/address_validation.rs` and the tests of this file.
+//! This bounds what an attacker with a forged source address can make this side send to the victim.
+//! Deviates: every peer is sent the initial allowance of [`Amplification::limited`], one full
+//! datagram, since KCP has no padded Initial packet (RFC 9000 14.1) and pings must be
+//! retransmitted. Tests: `driver/tests/address_validation.rs` and the tests of this file.
 
 /// Bytes out for each byte in (RFC 9000 8.1).
 const FACTOR: usize = 3;
 
-/// The limit of one connection. Bytes are UDP payload, cipher and FEC header included.
+/// The limit of one connection (RFC 9000 8.1). Bytes are UDP payload, cipher and FEC header
+/// included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Amplification {
-    /// The peer is validated, or was connected to from here. The start; entered for good on the
-    /// first proof that the peer received something of this side.
+    /// The peer is validated, or this side opened the connection. Entered at construction, and when
+    /// the peer is validated, then never left.
     #[default]
     Unlimited,
     /// The peer connected and is not validated. Entered when a connection is accepted.
     Limited {
-        /// Received from the address of the peer.
+        /// Bytes received from the address of the peer.
         received: usize,
-        /// Sent to it.
+        /// Bytes sent to that address.
         sent: usize,
-        /// May be sent even if nothing was received.
+        /// Bytes that may be sent even if nothing was received.
         initial_allowance: usize,
     },
 }
 
-/// What may leave to a peer now: the answer of the anti-amplification limit (RFC 9000 8.1) to
-/// whatever sends.
+/// What the anti-amplification limit (RFC 9000 8.1) lets leave to a peer now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendBudget {
     /// The peer is validated: no limit.
     Unlimited,
-    /// The peer is unvalidated: a datagram of [`Kcp::poll_transmit`](crate::proto::Kcp::poll_transmit)
-    /// has at most so many bytes.
+    /// The peer is unvalidated: a datagram of
+    /// [`Kcp::poll_transmit`](crate::proto::Kcp::poll_transmit) has at most this many bytes.
     Bytes(usize),
 }
 
 impl Amplification {
-    /// An unvalidated peer; `initial_allowance`: bytes it is sent in any case.
+    /// The limit of an unvalidated peer. `initial_allowance`: bytes that may be sent even if
+    /// nothing was received.
     pub(crate) fn limited(initial_allowance: usize) -> Self {
         Self::Limited { received: 0, sent: 0, initial_allowance }
     }
@@ -61,7 +61,8 @@ impl Amplification {
         }
     }
 
-    /// What the next datagram may have, less the `overhead` that it gets.
+    /// Bytes that the next KCP datagram may have: `overhead`, the bytes that cipher and FEC header
+    /// add to it, is deducted.
     #[inline]
     pub(crate) fn budget(&self, overhead: usize) -> SendBudget {
         match *self {
@@ -89,23 +90,24 @@ impl SendBudget {
         self.is_unlimited()
     }
 
-    /// Whether MTU probes leave (RFC 8899): the bytes of an unvalidated peer are for what it has to
-    /// receive.
+    /// Whether MTU probes leave (RFC 8899): the budget of an unvalidated peer is for data and
+    /// pings.
     #[must_use]
     #[inline]
     pub const fn may_probe_mtu(self) -> bool {
         self.is_unlimited()
     }
 
-    /// Whether datagrams leave in batches (GSO): the budget of an unvalidated peer is asked for each.
+    /// Whether datagrams leave in GSO batches: the budget of an unvalidated peer is checked for
+    /// each datagram.
     #[must_use]
     #[inline]
     pub const fn may_batch(self) -> bool {
         self.is_unlimited()
     }
 
-    /// Whether anything beside the datagrams of the connection may leave: duplicates, FEC parity and
-    /// out-of-band datagrams.
+    /// Whether anything beside the datagrams of the connection may leave: duplicates, FEC parity
+    /// and out-of-band datagrams.
     #[must_use]
     #[inline]
     pub const fn may_send_extras(self) -> bool {

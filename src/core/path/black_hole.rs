@@ -6,17 +6,20 @@ use crate::core::clock::Micros;
 /// between them, that suggest a black hole (RFC 8899 4.3; quinn and s2n-quic use the same 3).
 const BLACK_HOLE_THRESHOLD: u8 = 3;
 
-/// Counts lost full segments between ACKs of full segments (RFC 8899 4.3).
+/// Counts losses of full segments since the last ACK of a full segment (RFC 8899 4.3).
 #[derive(Debug, Default)]
 pub(super) struct BlackHoleDetector {
+    /// Losses counted since the last reset.
     suspicious_loss_count: u8,
+    /// When the latest of them was counted.
     last_loss: Micros,
-    /// Largest datagram among them, bytes.
+    /// Largest datagram counted, bytes.
     largest: usize,
 }
 
 impl BlackHoleDetector {
-    /// Returns whether the threshold is reached. Losses within one RTO count once.
+    /// Counts the loss of a datagram of `size` bytes; losses within one RTO count once. Returns
+    /// whether [`BLACK_HOLE_THRESHOLD`] is reached. `rto` is in microseconds.
     pub(super) fn on_loss(&mut self, now: Micros, size: usize, rto: u64) -> bool {
         if self.suspicious_loss_count > 0 && now.since(self.last_loss) < rto {
             return false;
@@ -36,7 +39,8 @@ impl BlackHoleDetector {
         self.suspicious_loss_count > 0
     }
 
-    /// Whether an ACK of a datagram of `size` bytes contradicts the losses.
+    /// Whether an ACK of a datagram of `size` bytes refutes the suspicion: the datagram is at least
+    /// as large as those lost.
     pub(super) fn is_refuted_by(&self, size: usize) -> bool {
         size >= self.largest
     }

@@ -1,23 +1,23 @@
-//! Path MTU discovery: DPLPMTUD (RFC 8899) with black-hole detection, and the sizes that the
+//! Path MTU discovery: DPLPMTUD (RFC 8899) with black-hole detection, and datagrams that the
 //! operating system rejects (`EMSGSIZE`).
 //!
 //! A router that drops a datagram for its size reports so by ICMP, which may be filtered: full
-//! datagrams then disappear while small ones arrive, a PMTU black hole (RFC 2923 2.1, RFC 8899 4.3).
-//! [`MtuDiscovery`] sends no probe while full segments are acknowledged. After
+//! datagrams then disappear while small ones arrive, a PMTU black hole (RFC 2923 2.1, RFC 8899
+//! 4.3). [`MtuDiscovery`] sends no probe while full segments are acknowledged. After
 //! `BLACK_HOLE_THRESHOLD` retransmissions of full segments without an ACK a ping asks whether the
-//! peer is reachable at all; its pong allows one padded MTU probe (RFC 8899 4.1). Both are empty or
-//! padded PUSH segments with a sequence number far behind: any KCP implementation takes them for
-//! duplicates, skips the payload, and acknowledges number and timestamp. The timestamp is a random
-//! cookie, so an ACK proves that this size arrived. Where pings are answered and MTU probes are not,
-//! new segments are cut smaller.
+//! peer is reachable at all; its pong allows one padded MTU probe (RFC 8899 4.1). The ping is an
+//! empty PUSH, the MTU probe a padded PUSH, both with a sequence number far before SND.UNA: any KCP
+//! implementation treats them as duplicates, skips the payload, and acknowledges number and
+//! timestamp. The timestamp is a random cookie, so the ACK proves that a datagram of this size
+//! arrived. Where pings are answered and MTU probes are not, new segments are cut smaller.
 //!
 //! Segments that exist keep their size: the peer may have received one whose ACK was lost, so its
-//! sequence number cannot be given to other bytes. Until they are acknowledged the caller lets
-//! routers fragment ([`MtuDiscovery::needs_ip_fragmentation`]).
+//! sequence number cannot be reused for other bytes. Until these segments are acknowledged the
+//! caller lets routers fragment ([`MtuDiscovery::needs_ip_fragmentation`]).
 //!
 //! Deviations from RFC 8899: the search starts complete, at the configured size, and not at BASE
-//! (5.2), so a path that carries it costs no probe; the search walks [`PLPMTU_TABLE`] instead of
-//! small steps (5.3.2); probes leave only while data is in flight.
+//! (5.2), so a path that carries that size costs no probe; the search walks [`PLPMTU_TABLE`]
+//! instead of small steps (5.3.2); probes leave only while data is in flight.
 
 use crate::core::clock::Micros;
 use crate::core::keepalive::{COOKIE_LIFE, dataless_sn};
@@ -34,25 +34,27 @@ use crate::core::seq::{Sn, Ts};
 /// the largest IP header and the UDP header).
 const PLPMTU_TABLE: [u16; 3] = [1_200, 1_000, MIN_PLPMTU_PAYLOAD];
 const MIN_PLPMTU_PAYLOAD: u16 = 508;
-/// Bytes of the UDP payload that a probed size leaves for cipher and FEC header (36 today), so that
+/// Bytes that each probed size reserves for cipher and FEC header (at most 36 are used), so that
 /// the sizes searched are the same on every connection.
 const OVERHEAD_MARGIN: u16 = 40;
 /// MIN_PLPMTU of RFC 8899 5.1.2, bytes of a KCP datagram: the last size of the table, never probed.
 const MIN_PLPMTU: usize = kcp_size(MIN_PLPMTU_PAYLOAD);
-/// MAX_PROBES of RFC 8899 5.1.2: MTU probes of one size that are lost, each confirmed by a pong
-/// after it.
+/// MAX_PROBES of RFC 8899 5.1.2: lost MTU probes of one size, where each loss is confirmed by a
+/// later pong.
 const MAX_PROBES: u8 = 3;
-/// PROBE_TIMER of RFC 8899 5.1.1, microseconds: least time between MTU probes, and for the ACK of
-/// either kind. Deviates: 1 s instead of the recommended 15 s, or two RTOs where that is longer.
+/// PROBE_TIMER of RFC 8899 5.1.1, microseconds: shortest time between two MTU probes, and how long
+/// the ACK of an MTU probe or ping is awaited. Deviates: 1 s instead of the recommended 15 s; two
+/// RTOs if that is longer.
 const PROBE_TIMER: u64 = 1_000_000;
 /// PMTU_RAISE_TIMER of RFC 8899 5.1.1, microseconds. Deviates: 60 s instead of 600 s.
 const PMTU_RAISE_TIMER: u64 = 60_000_000;
-/// Pings of one round double their interval this many times at most.
+/// The interval of unanswered pings doubles this many times at most.
 const MAX_PING_BACKOFF: u8 = 3;
-/// Least sequence number of a probe: a peer that lost its state takes smaller ones for new data.
+/// Least sequence number of a probe: a peer that has lost its state expects number 0, and would
+/// store a probe with a number inside its window.
 const MIN_PROBE_SN: u32 = 1 << 16;
 
-/// Bytes of a KCP datagram that a probe of this UDP payload tests.
+/// Bytes of the KCP datagram in a UDP payload of `plpmtu` bytes.
 const fn kcp_size(plpmtu: u16) -> usize {
     (plpmtu - OVERHEAD_MARGIN) as usize
 }
@@ -60,7 +62,7 @@ const fn kcp_size(plpmtu: u16) -> usize {
 /// Path MTU discovery of one connection. Sizes are bytes of a KCP datagram unless said otherwise.
 #[derive(Debug)]
 pub(crate) struct MtuDiscovery {
-    /// Largest UDP payload wanted, bytes: configured, lowered by `EMSGSIZE`.
+    /// Upper bound of the UDP payload, bytes: as configured, or lowered by `EMSGSIZE`.
     max_mtu: u16,
     /// Bytes that cipher and FEC header add to each KCP datagram.
     overhead: u16,
@@ -81,7 +83,7 @@ pub(crate) struct Probe {
 
 /// Sizes.
 impl MtuDiscovery {
-    /// `max_mtu`: largest UDP payload wanted, bytes.
+    /// `max_mtu`: upper bound of the UDP payload, bytes.
     pub(crate) fn new(max_mtu: u16) -> Self {
         let mut discovery = Self {
             max_mtu,
@@ -94,40 +96,41 @@ impl MtuDiscovery {
         discovery
     }
 
-    /// Largest UDP payload wanted, bytes.
+    /// Upper bound of the UDP payload, bytes.
     pub(crate) fn max_mtu(&self) -> u16 {
         self.max_mtu
     }
 
-    /// Largest datagram that is wanted.
+    /// Upper bound of the KCP datagram: `max_mtu` less the overhead.
     fn max_datagram(&self) -> usize {
         usize::from(self.max_mtu.saturating_sub(self.overhead)).max(HEADER_LEN + 1)
     }
 
-    /// Largest datagram that is wanted and that the path carries as far as known.
+    /// Largest KCP datagram to send now: `max_datagram`, or the reduced PLPMTU if that is smaller.
     pub(crate) fn current_mtu(&self) -> usize {
         let max = self.max_datagram();
         self.state.reduced().map_or(max, |reduced| max.min(reduced.plpmtu))
     }
 
-    /// Bytes that the caller adds to each datagram; they count against `max_mtu`.
+    /// Sets the bytes that the caller adds to each datagram, which count against `max_mtu`.
     pub(crate) fn set_overhead(&mut self, overhead: u16) {
         self.overhead = overhead;
         self.stop_probing();
     }
 
-    /// A new configured size in bytes of UDP payload: it restarts detection, since losses of the
-    /// old size say nothing about the new one.
+    /// Sets the upper bound of the UDP payload, bytes, and restarts detection: losses of the old
+    /// size say nothing about the new one.
     pub(crate) fn on_max_mtu_changed(&mut self, max_mtu: u16) {
         self.max_mtu = max_mtu;
         self.stop_probing();
     }
 
-    /// `EMSGSIZE` for a UDP payload of `size` bytes: the wanted size falls to the next of the table
-    /// (RFC 8899 4.6 without its validation: the report is local, not an ICMP message). Returns
-    /// whether it fell; it stays so, since the operating system has the MTU of the route.
+    /// `EMSGSIZE` for a UDP payload of `size` bytes: `max_mtu` falls to the next size of
+    /// [`PLPMTU_TABLE`] (RFC 8899 4.6 without its validation: the report is local, not an ICMP
+    /// message). Returns whether `max_mtu` fell. Probing does not raise it: the operating system
+    /// has the MTU of the route.
     pub(crate) fn on_message_too_big(&mut self, size: usize) -> bool {
-        // A datagram above the wanted size was written before that fell.
+        // A datagram above `max_mtu` was written before `max_mtu` fell.
         let Some(size) = u16::try_from(size).ok().filter(|size| *size <= self.max_mtu) else {
             return false;
         };
@@ -138,7 +141,7 @@ impl MtuDiscovery {
 
     /// Whether routers should fragment: oversized segments are in flight, or a peer that never
     /// answered may not have received the first, full segment. Not during probes of a validated
-    /// peer: those would arrive in fragments as well.
+    /// peer: MTU probes would arrive in fragments.
     pub(crate) fn needs_ip_fragmentation(&self, validated: bool) -> bool {
         match self.state.probing() {
             Some(probing) => !validated && probing.ping_count > 1,
@@ -146,7 +149,7 @@ impl MtuDiscovery {
         }
     }
 
-    /// When UNA last advanced, while oversized segments are in flight.
+    /// When SND.UNA last advanced; `None` unless oversized segments are in flight.
     pub(crate) fn oversized_since(&self) -> Option<Micros> {
         self.state.reduced()?.oversized.map(|oversized| oversized.last_progress)
     }
@@ -163,7 +166,7 @@ impl MtuDiscovery {
     /// A segment that left in a datagram of `size` bytes is retransmitted. `rto` in microseconds.
     pub(crate) fn on_segment_lost(&mut self, now: Micros, size: usize, rto: u64, una: Sn) {
         let mtu = self.current_mtu();
-        // Larger ones were cut before the PLPMTU was reduced.
+        // Larger segments were cut before the PLPMTU was reduced.
         if self.state.probing().is_some() || size <= MIN_PLPMTU || size > mtu {
             return;
         }
@@ -184,7 +187,7 @@ impl MtuDiscovery {
         }
     }
 
-    /// UNA has advanced.
+    /// SND.UNA has advanced to `una`.
     pub(crate) fn on_una(&mut self, now: Micros, una: Sn) {
         if let Some(reduced) = self.state.reduced_mut() {
             let in_flight = reduced.oversized.filter(|oversized| oversized.until.since(una) > 0);
@@ -193,7 +196,7 @@ impl MtuDiscovery {
         }
     }
 
-    /// New data is about to leave: time to probe for more if PMTU_RAISE_TIMER has expired.
+    /// New data is about to leave: starts the search upwards if PMTU_RAISE_TIMER has expired.
     pub(crate) fn on_new_data(&mut self, now: Micros, una: Sn) {
         let max = self.max_datagram();
         let (State::SearchComplete(Some(reduced)) | State::Error(reduced)) = &self.state else {
@@ -208,8 +211,8 @@ impl MtuDiscovery {
         self.state = State::SearchingUp(Box::new(Search { probing, reduced }));
     }
 
-    /// An ACK that matches no segment in flight. Returns whether it answers a ping or an MTU probe;
-    /// `nxt` is the sequence number of the next new segment.
+    /// An ACK that matches no segment in flight. Returns whether the ACK answers a ping or an MTU
+    /// probe; `nxt` is SND.NXT.
     pub(crate) fn on_ack(&mut self, now: Micros, (sn, ts): (Sn, Ts), nxt: Sn) -> bool {
         let Some(probing) = self.state.probing_mut().filter(|probing| probing.sn == sn) else {
             return false;
@@ -263,7 +266,7 @@ impl MtuDiscovery {
             let cookie = *probing.probe_ts.get_or_insert_with(cookie);
             return Some(Probe { sn, cookie, size: probing.size });
         }
-        // A ping without a pong is sent again with the same cookie.
+        // A ping without a pong is retransmitted with the same cookie.
         let is_resent = probing.stage == Stage::PingSent;
         let known = last.ping.filter(|_| is_resent).map(|(_, known, _)| known);
         let cookie = known.unwrap_or_else(cookie);
@@ -275,8 +278,8 @@ impl MtuDiscovery {
         Some(Probe { sn, cookie, size: HEADER_LEN })
     }
 
-    /// PROBE_TIMER expired without an ACK of the MTU probe: a ping separates loss of the size from loss of the path. A raise
-    /// goes on with the next smaller size.
+    /// PROBE_TIMER expired without an ACK of the MTU probe: a ping distinguishes a lost size from a
+    /// lost path. The search upwards continues with the next smaller size.
     fn expire_probe(&mut self) {
         match &mut self.state {
             State::Base(base) => base.probing.on_probe_timeout(),
@@ -297,7 +300,7 @@ impl MtuDiscovery {
         }
     }
 
-    /// Whether a ping of that number and cookie was sent a short time ago, answered or not.
+    /// Whether a ping with this number and cookie left within [`COOKIE_LIFE`], answered or not.
     pub(crate) fn is_recent_ping(&self, now: Micros, (sn, ts): (Sn, Ts)) -> bool {
         let ping = self.last_probes.as_ref().and_then(|last| last.ping);
         ping.is_some_and(|(known, cookie, sent)| {
@@ -305,7 +308,7 @@ impl MtuDiscovery {
         })
     }
 
-    /// The path carries `size`.
+    /// The MTU probe of `size` bytes is acknowledged: the path carries that size.
     fn on_probe_acked(&mut self, now: Micros, size: usize) {
         self.black_hole_detector.reset();
         let reduced = match &self.state {
@@ -340,12 +343,13 @@ impl MtuDiscovery {
         };
     }
 
-    /// Ends detection and search without a result: what was known before holds.
+    /// Ends detection and search without a result: the PLPMTU stays what it was.
     fn stop_probing(&mut self) {
         self.black_hole_detector.reset();
         self.complete(self.state.reduced().copied());
     }
 
+    /// Ends probing with the PLPMTU `reduced`, or the configured size if that is `None`.
     fn complete(&mut self, reduced: Option<Reduced>) {
         let disabled = self.max_datagram() <= MIN_PLPMTU;
         self.state = match reduced {
@@ -361,7 +365,7 @@ fn next_smaller(size: usize) -> Option<usize> {
     PLPMTU_TABLE.into_iter().map(kcp_size).find(|next| *next < size)
 }
 
-/// As [`dataless_sn`], and nothing that a peer which lost its state would store.
+/// As [`dataless_sn`], but not below [`MIN_PROBE_SN`].
 fn mtu_probe_sn(una: Sn) -> Sn {
     match dataless_sn(una) {
         Sn(sn) if sn < MIN_PROBE_SN => Sn(u32::MAX),

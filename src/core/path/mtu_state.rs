@@ -9,10 +9,10 @@ pub(super) enum State {
     /// Nothing to search: the configured size is at most MIN_PLPMTU. Entered and left on
     /// `set_mtu` and `EMSGSIZE`.
     Disabled(Option<Box<Reduced>>),
-    /// The PLPMTU in use is confirmed by ACKs of full segments: the configured size (`None`, the
-    /// start), or a reduced one. Entered on an acknowledged MTU probe, on an ACK of a full segment
-    /// in `Base`, and when a raise finds nothing. Left to `Base` on BLACK_HOLE_THRESHOLD lost
-    /// full segments, to `SearchingUp` on `raise_at` with new data.
+    /// No black hole is suspected of the PLPMTU in use: the configured size (`None`, the start), or
+    /// a reduced one. Entered on an acknowledged MTU probe, on an ACK of a full segment in `Base`,
+    /// and when a raise finds nothing. Left to `Base` on BLACK_HOLE_THRESHOLD lost full segments,
+    /// to `SearchingUp` on `raise_at` with new data.
     SearchComplete(Option<Box<Reduced>>),
     /// Confirms the peer with pings and the current size with MTU probes (RFC 8899 BASE). Entered
     /// on suspicion of a black hole. Left to `SearchComplete` on an ACK of an MTU probe or of a
@@ -30,12 +30,14 @@ pub(super) enum State {
     Error(Box<Reduced>),
 }
 
+/// `State::Base`; `reduced` as before the suspicion.
 #[derive(Debug)]
 pub(super) struct Base {
     pub(super) probing: Probing,
     pub(super) reduced: Option<Reduced>,
 }
 
+/// `State::SearchingDown` and `State::SearchingUp`.
 #[derive(Debug)]
 pub(super) struct Search {
     pub(super) probing: Probing,
@@ -45,6 +47,7 @@ pub(super) struct Search {
 /// A PLPMTU below the configured size.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reduced {
+    /// Bytes of a KCP datagram.
     pub(super) plpmtu: usize,
     /// When a larger size is probed, if new data leaves then (PMTU_RAISE_TIMER).
     pub(super) raise_at: Micros,
@@ -56,27 +59,35 @@ pub(super) struct Reduced {
 /// Segments in flight that were cut before the PLPMTU was reduced.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Oversized {
-    /// They are numbered before this one.
+    /// The number after the last of these segments.
     pub(super) until: Sn,
-    /// When UNA last advanced.
+    /// When SND.UNA last advanced.
     pub(super) last_progress: Micros,
 }
 
+/// What leaves next while a size is under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
+    /// A ping leaves at `Probing::next`.
     PingDue,
+    /// A ping waits for its pong and is retransmitted at `Probing::next`.
     PingSent,
+    /// An MTU probe leaves at `Probing::next`.
     ProbeDue,
+    /// An MTU probe waits for its ACK until `Probing::next` (PROBE_TIMER).
     ProbeSent,
 }
 
-/// A size under test: pings and MTU probes take turns, so that only loss of the size counts.
+/// A size under test. Pings and MTU probes alternate, so that a loss counts only if the path to the
+/// peer works.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Probing {
+    /// Bytes of a KCP datagram.
     pub(super) size: usize,
+    /// Sequence number of all pings and MTU probes of this size.
     pub(super) sn: Sn,
     pub(super) stage: Stage,
-    /// Cookie of the MTU probe of this size; a probe that is sent again carries the same one.
+    /// Cookie of the MTU probe of this size, the same in each retransmission.
     pub(super) probe_ts: Option<Ts>,
     /// Pings sent in the latest round.
     pub(super) ping_count: u8,
@@ -103,10 +114,12 @@ impl Probing {
     }
 }
 
-/// What was probed last; outlives the state that sent it.
+/// The latest ping and MTU probe; kept across changes of state.
 #[derive(Debug, Default)]
 pub(super) struct LastProbes {
+    /// Number, cookie and time of the latest ping.
     pub(super) ping: Option<(Sn, Ts, Micros)>,
+    /// Time of the latest MTU probe.
     pub(super) mtu_probe_at: Option<Micros>,
 }
 

@@ -1,10 +1,10 @@
 //! Path validation of a migrating peer: PATH_CHALLENGE and PATH_RESPONSE (RFC 9000 8.2, 9.3).
 //!
-//! A datagram of a connection that comes from another address proves nothing: it may be a copy. The
-//! challenge is a ping to that address, an empty PUSH with a random timestamp, which any KCP
-//! implementation acknowledges; an ACK from there with that timestamp is the response. A challenge is
-//! sent only in answer to a datagram, is one segment header long and leaves at most once a second to
-//! each address, so it amplifies nothing. Shown by `driver/tests/migration.rs`.
+//! A datagram of a connection from a new address may be replayed by an attacker, so it proves no
+//! migration. The challenge is a ping to that address, an empty PUSH with a random timestamp, which
+//! any KCP implementation acknowledges; an ACK from there with that timestamp is the response. A
+//! challenge is sent only in answer to a datagram, is one segment header long and leaves at most
+//! once a second to each address, so it amplifies nothing. Shown by `driver/tests/migration.rs`.
 
 use std::net::SocketAddr;
 
@@ -12,30 +12,31 @@ use crate::core::clock::Micros;
 use crate::core::segment::{Command, Segments};
 use crate::core::seq::{Sn, Ts};
 
-/// Lifetime of a challenge, microseconds. RFC 9000 8.2.4 recommends three PTOs; an RTT of the new
-/// path is not known yet.
+/// Lifetime of a challenge, microseconds. Deviates: RFC 9000 8.2.4 recommends three PTOs, but the
+/// RTT of the new path is not known yet.
 const CHALLENGE_LIFETIME: u64 = 10_000_000;
 /// Least time between challenges to one address, microseconds.
 const MIN_CHALLENGE_INTERVAL: u64 = 1_000_000;
 /// Candidate paths of one connection at a time; datagrams from further addresses are ignored.
 const MAX_CANDIDATES: usize = 4;
 
-/// A PATH_CHALLENGE to write with [`Kcp::write_path_challenge`](crate::proto::Kcp::write_path_challenge).
+/// A PATH_CHALLENGE to write with
+/// [`Kcp::write_path_challenge`](crate::proto::Kcp::write_path_challenge).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathChallenge {
     pub(crate) sn: Sn,
     pub(crate) cookie: Ts,
 }
 
-/// What a datagram from another address than the peer's says about that path.
+/// What a datagram from an address other than the peer's shows of that path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PathValidation {
-    /// Nothing: no response, and no challenge is due.
+    /// Not a PATH_RESPONSE, and no challenge is due.
     Unvalidated,
-    /// Nothing yet: send this challenge to the address.
+    /// Not a PATH_RESPONSE: send this challenge to the address.
     Challenge(PathChallenge),
-    /// The datagram is the response: the peer is at this address.
+    /// The datagram is the PATH_RESPONSE: the peer is at this address.
     Validated,
 }
 
@@ -57,8 +58,8 @@ pub(crate) struct PathValidator {
 }
 
 impl PathValidator {
-    /// Judges a datagram that came from `addr`. `new`: what a first challenge carries; its timestamp
-    /// is random.
+    /// Judges a datagram that came from `addr`. `new`: number and random timestamp of the
+    /// challenge, if it is the first to `addr`.
     pub(crate) fn on_datagram(
         &mut self,
         now: Micros,
@@ -74,7 +75,7 @@ impl PathValidator {
             if now.since(path.last_sent) < MIN_CHALLENGE_INTERVAL {
                 return PathValidation::Unvalidated;
             }
-            // The same data again: the RTT of the path may exceed the interval.
+            // The same cookie as before: the RTT of the path may exceed the interval.
             path.last_sent = now;
             return PathValidation::Challenge(path.challenge);
         }

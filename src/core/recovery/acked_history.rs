@@ -1,5 +1,5 @@
-//! Late ACKs: times of recently acknowledged segments, for RTT samples and spurious retransmission
-//! detection (Eifel, RFC 3522).
+//! Late ACKs: send times of recently acknowledged segments, for RTT samples and spurious
+//! retransmission detection (Eifel, RFC 3522).
 //!
 //! A cumulative `una` removes segments from [`SentSegments`](super::sent_segments::SentSegments)
 //! before their own ACKs arrive. Such an ACK still gives an RTT sample, and its echoed `ts` shows
@@ -12,9 +12,9 @@ use crate::core::recovery::sent_segments::SentSegment;
 use crate::core::seq::Ts;
 use crate::util::queue;
 
-/// Segments remembered.
+/// Segments kept.
 const CAPACITY: usize = 64;
-/// Segments still remembered after [`AckedHistory::release_memory`].
+/// Segments still kept after [`AckedHistory::release_memory`].
 const CAPACITY_IDLE: usize = 8;
 
 /// Transmission times of an acknowledged segment.
@@ -27,19 +27,20 @@ struct SentTimes {
     /// An ACK of its own was received.
     acked: bool,
     /// Retransmitted, and removed by `una` without an ACK of its own: the next late ACK shows that
-    /// the retransmission was spurious. False from then on.
+    /// the retransmission was spurious. False after that ACK.
     unjudged_retransmit: bool,
 }
 
-/// What a late ACK says.
+/// What a late ACK acknowledges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LateAck {
-    /// The segment is not remembered any more.
+    /// The segment was evicted from the history.
     Stale,
-    /// The segment was never sent, or not with this time stamp.
+    /// The segment was never sent, or not with this timestamp.
     Invalid,
     /// Acknowledges the last transmission. `rtt` in microseconds, `None` for a duplicate ACK.
-    /// `spurious`: that transmission was a retransmission, and `una` had covered an earlier one.
+    /// `spurious`: the segment was retransmitted, and `una` covered it before an ACK of its own
+    /// arrived.
     LastTransmission { rtt: Option<u64>, spurious: bool },
     /// Acknowledges an earlier transmission. `spurious`: the retransmission after it was not
     /// needed (RFC 3522 3.2).
@@ -56,7 +57,7 @@ pub(crate) struct AckedHistory {
 }
 
 impl AckedHistory {
-    /// Remembers a segment that `una` removes.
+    /// Adds a segment that `una` removes.
     pub(crate) fn remember(&mut self, clock: &Clock, segment: &SentSegment) {
         if self.times.len() == CAPACITY {
             self.times.pop_front();
@@ -94,7 +95,7 @@ impl AckedHistory {
         self.times.get(self.index(age)?).map(|times| (times.first_ts, times.last_ts))
     }
 
-    /// Judges an ACK with time stamp `ts` of the segment `age` numbers before `una`.
+    /// Judges an ACK with timestamp `ts` of the segment `age` numbers before `una`.
     pub(crate) fn on_ack(&mut self, now: Micros, age: u32, ts: Ts) -> LateAck {
         let unknown = if self.evicted { LateAck::Stale } else { LateAck::Invalid };
         let index = self.index(age);
@@ -153,7 +154,7 @@ mod tests {
         assert_eq!(
             history.on_ack(now, 1, Ts(18)),
             LateAck::Invalid,
-            "not a time stamp of its transmissions"
+            "not a timestamp of its transmissions"
         );
     }
 }

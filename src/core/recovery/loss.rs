@@ -8,7 +8,7 @@
 //!
 //! Reordering window ([`LossDetector::reo_wnd`], RFC 8985 6.2 step 4): added to the round-trip
 //! time before a segment counts as lost. Deviates: it starts at zero, grows by a quarter of the
-//! minimum RTT with each spurious retransmission that the echoed time stamps reveal (RFC 3522, KCP
+//! minimum RTT with each spurious retransmission that the echoed timestamps reveal (RFC 3522, KCP
 //! has no DSACK), and is halved, not reset, after [`REO_WND_PERSIST`] confirmed losses in a row.
 
 use std::collections::VecDeque;
@@ -19,8 +19,8 @@ use crate::core::recovery::rtt::RttEstimator;
 use crate::core::recovery::sent_segments::SentSegment;
 
 /// Segments in flight up to which a flow is a thin stream, as in Linux `tcp_stream_is_thin` (there
-/// 4). Beyond, the flow's own queue delays its ACKs: the first RTO is 1.5 times as long. kcp-go
-/// has no such rule.
+/// 4). With more in flight the flow's own queue delays its ACKs, so the first RTO is 1.5 times as
+/// long. kcp-go has no such rule.
 const THIN_STREAM_LIMIT: u32 = 32;
 /// Confirmed losses in a row after which the reordering window is halved (RFC 8985 6.2 step 4
 /// `reo_wnd_persist`, the same 16, counted in loss recoveries there).
@@ -44,7 +44,8 @@ pub(crate) enum LossTrigger {
 /// Decides when a segment in flight counts as lost.
 #[derive(Debug)]
 pub(crate) struct LossDetector {
-    /// Later transmissions that must be acknowledged; `None` turns fast retransmit off.
+    /// Later transmissions that must be acknowledged before a segment counts as lost (kcp-go
+    /// `fastresend`); `None` turns fast retransmit off.
     fast_resend: Option<usize>,
     early_retransmit: bool,
     nodelay: bool,
@@ -112,7 +113,7 @@ impl LossDetector {
         self.confirmed_losses = 0;
     }
 
-    /// The ACK of a retransmission echoed that retransmission's own time stamp: the loss was real.
+    /// The ACK of a retransmission echoed that retransmission's own timestamp: the loss was real.
     pub(crate) fn on_confirmed_loss(&mut self) {
         self.confirmed_losses += 1;
         if self.confirmed_losses >= REO_WND_PERSIST {
@@ -140,7 +141,7 @@ impl LossDetector {
                 .is_some_and(|&acked| acked > segment.xmit_seq)
         };
         let sent = segment.last_sent;
-        let overtaken = if self.fast_resend.is_some_and(overtaken) {
+        let by_ack = if self.fast_resend.is_some_and(overtaken) {
             (sent.add_micros(self.latest_rtt + self.reo_wnd), LossTrigger::FastRetransmit)
         } else if self.early_retransmit && no_new_data && overtaken(1) {
             let reo_wnd = self.reo_wnd.max(rtt.min() / 4).max(MIN_REO_WND);
@@ -148,7 +149,7 @@ impl LossDetector {
         } else {
             return timeout;
         };
-        if overtaken.0 <= timeout.0 { overtaken } else { timeout }
+        if by_ack.0 <= timeout.0 { by_ack } else { timeout }
     }
 
     /// The longest RTO after back-off, microseconds.

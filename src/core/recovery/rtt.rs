@@ -24,8 +24,8 @@ const MIN_RTO: u64 = 100_000;
 /// Window of the minimum RTT filter, microseconds: the 10 s of BBR's min_rtt filter.
 const MIN_RTT_WINDOW: u64 = 10_000_000;
 
-/// Minimum RTT below which a path is short, microseconds. A receiver reads a window there about as
-/// fast as it arrives, and timers of a millisecond are too coarse to pace or to tune by.
+/// Minimum RTT below which a path is short, microseconds. On such a path a receiver reads a window
+/// about as fast as it arrives, and timers of 1 ms are too coarse for pacing and autotuning.
 const SHORT_RTT: u64 = 2_000;
 
 /// RTT estimator of one connection. All times in microseconds.
@@ -45,6 +45,7 @@ pub(crate) struct RttEstimator {
     round_start: Micros,
     /// Minimum RTT of the last [`MIN_RTT_WINDOW`], `u64::MAX` before the first sample.
     min: u64,
+    /// When `min` was sampled.
     min_at: Micros,
     /// KCP's flush interval: the least variance term of the RTO, as in kcp-go `update_ack`.
     interval: u64,

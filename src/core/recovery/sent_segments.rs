@@ -1,8 +1,8 @@
 //! Segments in flight (RFC 9002 A.1 `sent_packets`; kcp-go `snd_buf`): a ring indexed by sequence
 //! number, with lists in order of transmission.
 //!
-//! A segment stays in the ring until `una` passes it, so a lookup by number is an index. What an
-//! ACK touches is 32 bytes, half a cache line, apart from the payloads: bench `core`,
+//! A segment stays in the ring until `una` passes it, so a lookup by number is an index. An ACK
+//! touches one entry of 32 bytes, half a cache line; payloads are in a second ring. Bench `core`,
 //! `ack_random_with_holes`, has the same cost per ACK for 128 and 16,384 segments.
 //!
 //! Unacknowledged segments are linked in order of their last transmission, one list per back-off
@@ -34,7 +34,8 @@ pub(crate) struct SentSegment {
     pub(crate) last_sent: Micros,
     /// Wire `ts` of the first transmission.
     pub(crate) first_ts: Ts,
-    /// Neighbours in the list of its level; its own number where there is none.
+    /// Neighbours in the list of the segment's level; the segment's own number at an end of the
+    /// list.
     prev: Sn,
     next: Sn,
     pub(crate) frg: u8,
@@ -135,7 +136,7 @@ impl SentSegments {
         self.payloads.front().copied()
     }
 
-    /// Records the first transmission of a new segment, with wire time stamp `first_ts`.
+    /// Records the first transmission of a new segment, with wire timestamp `first_ts`.
     #[inline]
     pub(crate) fn push(&mut self, now: Micros, first_ts: Ts, payload: BufferRange, frg: u8) -> Sn {
         let sn = self.nxt();
@@ -179,8 +180,8 @@ impl SentSegments {
         self.link(sn);
     }
 
-    /// Records the ACK of one segment. As in kcp-go `parse_ack` it stays in flight
-    /// until `una` passes it ([`Self::pop_acked`]).
+    /// Records the ACK of one segment, which stays in the ring until `una` passes it
+    /// ([`Self::pop_acked`]), as in kcp-go `parse_ack`.
     pub(crate) fn ack(&mut self, sn: Sn) {
         self.unlink(sn);
         if let Some(segment) = self.get_mut(sn) {

@@ -5,7 +5,7 @@
 //! segments that were stored out of order, are chunks of their own and not copied again.
 //!
 //! Tails of 32 KiB and more come from `util::buffer_pool`, a process-wide pool behind a `Mutex`:
-//! the one lock in `core`, taken at most once per chunk and held for a pop.
+//! the one lock in `core`, taken at most once per tail and held for one pop.
 
 use std::collections::VecDeque;
 
@@ -50,7 +50,7 @@ impl Payload<'_> {
 #[derive(Debug)]
 pub(super) struct Chunk {
     pub(super) data: Bytes,
-    /// Segments that it came in.
+    /// Segments that carried the data.
     pub(super) segments: u32,
     /// Receive memory that these segments are charged with, bytes.
     pub(super) charge: usize,
@@ -60,18 +60,19 @@ pub(super) struct Chunk {
 #[derive(Debug, Default)]
 pub(super) struct DeliveryBuffer {
     ready: VecDeque<Chunk>,
-    /// In-order bytes of a stream behind `ready` that are no chunk yet.
+    /// In-order bytes of a stream after those in `ready`, not frozen into a chunk yet.
     tail: BytesMut,
     tail_segments: u32,
     tail_charge: usize,
-    /// The tail is a buffer of the pool or the rest of one. True until the tail is replaced.
+    /// The tail is a buffer of the pool, or what is left of one after chunks were split off. True
+    /// until the tail is replaced.
     tail_is_pooled: bool,
     /// Size of the next tail, bytes: doubles when one fills up between two reads, halves when a
     /// read finds it nearly empty. Zero before the first.
     chunk_size: usize,
-    /// Bytes that went through tails between the last two reads of everything.
+    /// Bytes frozen between the last two reads that emptied the buffer.
     last_read: usize,
-    /// Bytes frozen since the last read of everything.
+    /// Bytes frozen since the last read that emptied the buffer.
     frozen_bytes: usize,
 }
 
@@ -102,9 +103,9 @@ impl DeliveryBuffer {
     }
 
     fn append_to_tail(&mut self, bytes: &[u8]) {
-        // The first chunk after a read gets the capacity for as many bytes as came before that
-        // read: the memory before an unread chunk cannot be reclaimed until it is read. Later
-        // chunks do not, or each could pin a large buffer for one byte. Test
+        // The first chunk after a read that emptied the buffer gets capacity for `last_read` bytes:
+        // memory before an unread chunk cannot be reclaimed. Later chunks get the capacity of their
+        // own bytes, or each could pin a large buffer for one byte. Test
         // `delivery_small_chunks_after_a_burst_share_a_buffer`.
         let is_new = self.tail_segments == 0;
         let is_first = is_new && self.ready.is_empty();
@@ -116,8 +117,8 @@ impl DeliveryBuffer {
                 self.chunk_size = (2 * self.chunk_size).min(MAX_CHUNK);
             }
             self.freeze_tail();
-            // The very first tail is exactly as large as its data: many connections receive no
-            // more.
+            // The first tail of a connection is exactly as large as its data: many connections
+            // receive no more.
             let least = if self.chunk_size == 0 { 0 } else { MIN_CHUNK };
             self.chunk_size = self.chunk_size.max(capacity).max(least);
             // Reclaims the tail's memory if all that was in it was read and dropped.
@@ -138,8 +139,9 @@ impl DeliveryBuffer {
         if self.tail_segments == 0 {
             return;
         }
-        // A tail whose rest is too small for further chunks is given away whole, so that it can be
-        // recycled when it was read. Else only its filled part is split off.
+        // A tail whose free rest is too small for further chunks becomes the chunk whole, so that
+        // its memory can be recycled once the chunk was read. Else only the filled part is split
+        // off.
         let rest = self.tail.capacity() - self.tail.len();
         let give_away = if self.tail_is_pooled {
             rest < buffer_pool::LARGE
@@ -190,7 +192,7 @@ impl DeliveryBuffer {
         queue::release(&mut self.ready);
     }
 
-    /// Segments and charge of everything in it.
+    /// Segments and charge of all unread data.
     #[cfg(any(test, feature = "_testkit"))]
     pub(super) fn totals(&self) -> (u32, usize) {
         let ready = (self.tail_segments, self.tail_charge);

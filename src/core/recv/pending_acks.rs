@@ -1,15 +1,17 @@
 //! ACKs that wait to be sent (RFC 9000 13.2; kcp-go `acklist`).
 //!
 //! Data in order needs no ACK of its own: `una`, which every segment carries, covers it (kcp-go
-//! `flush` filters likewise). What remains is one ACK per number behind a gap, one for the latest
-//! arrival, whose time stamp is the peer's RTT sample, and one for the latest duplicate.
+//! `flush` filters likewise). What remains is one ACK per number above a gap in the sequence, one
+//! for the latest arrival, whose timestamp is the peer's RTT sample, and one for the latest
+//! duplicate.
 //!
-//! ACKs of numbers behind a gap are sent a second time where a datagram that leaves anyway has
-//! free space: if the first is lost, the peer retransmits all that it acknowledged. Limits:
+//! ACKs of numbers above a gap are sent a second time where a datagram that leaves in any case has
+//! free space: if the datagram with the first copies is lost, the peer retransmits all segments
+//! that they acknowledged. Limits:
 //! * Never in a datagram of their own. kcp-go counts every ACK of a higher number towards fast
-//!   retransmit (`parse_fastack`), so they leave only beside an ACK that is new.
-//! * No more bytes of them than payload arrived, so that a spoofed address receives no more than
-//!   the spoofer sends (RFC 9000 8.1).
+//!   retransmit (`parse_fastack`), so second copies leave only beside a new ACK.
+//! * No more bytes of second copies than payload arrived, so that a forged source address receives
+//!   no more than the attacker sends (RFC 9000 8.1).
 
 use std::collections::VecDeque;
 
@@ -17,9 +19,9 @@ use crate::core::clock::Micros;
 use crate::core::segment::HEADER_LEN;
 use crate::core::seq::{Sn, Ts};
 
-/// The latest sent ACKs of which each may be sent a second time.
+/// Most ACKs, the latest ones, that are kept for a second copy.
 const MAX_RESENT_ACKS: usize = 64;
-/// Capacity of the queue of ACKs behind a gap that a connection keeps once all were sent.
+/// Capacity, in ACKs above a gap, that a connection keeps once all were sent.
 const CAPACITY_KEPT: usize = 128;
 
 /// `sn` and `ts` of the acknowledged PUSH.
@@ -32,9 +34,9 @@ pub(crate) struct Ack {
 /// The ACKs of one connection.
 #[derive(Debug, Default)]
 pub(crate) struct PendingAcks {
-    /// Numbers behind a gap, each once: the receiver stores a number only once.
+    /// ACKs of numbers above a gap, one for each: the receiver stores a number only once.
     out_of_order: Vec<Ack>,
-    /// Those of them that were sent once, oldest first.
+    /// ACKs of numbers above a gap that were sent once, oldest first.
     resend: VecDeque<Ack>,
     /// Bytes of ACKs that may be sent a second time.
     resend_budget: usize,
@@ -46,7 +48,7 @@ pub(crate) struct PendingAcks {
     arrivals: u32,
     /// When the first of these arrived. `None` while no ACK waits.
     since: Option<Micros>,
-    /// A segment arrived out of order or twice: the ACKs leave at once whatever the policy (RFC
+    /// A segment arrived out of order or twice: the ACKs leave at once under every ACK policy (RFC
     /// 9000 13.2.1). True until all are sent.
     immediate: bool,
 }
@@ -58,8 +60,8 @@ impl PendingAcks {
         self.latest = Some(ack);
     }
 
-    /// A number behind a gap was stored, or arrived again after its ACK was sent. `una` is the
-    /// next number in order, `payload` the bytes that arrived.
+    /// A segment above a gap was stored, or a duplicate of it arrived after its ACK was sent. `una`
+    /// is RCV.NXT, `payload` the bytes that arrived.
     pub(crate) fn on_out_of_order(&mut self, now: Micros, una: Sn, ack: Ack, payload: usize) {
         self.on_arrival(now);
         self.resend_budget = (self.resend_budget + payload).min(MAX_RESENT_ACKS * HEADER_LEN);
@@ -72,7 +74,7 @@ impl PendingAcks {
         self.immediate = true;
     }
 
-    /// A duplicate arrived, or a ping, whose number is one of a duplicate.
+    /// A duplicate arrived, or a ping, which has the number of a duplicate.
     pub(crate) fn on_duplicate(&mut self, now: Micros, ack: Ack) {
         self.on_arrival(now);
         self.duplicate = Some(ack);
@@ -89,12 +91,12 @@ impl PendingAcks {
         self.since.is_none()
     }
 
-    /// Makes the waiting ACKs leave with the next transmission, whatever the policy.
+    /// Makes the waiting ACKs leave with the next transmission under every ACK policy.
     pub(crate) fn flush(&mut self) {
         self.immediate = !self.is_empty();
     }
 
-    /// Whether the waiting ACKs leave at once, whatever the policy.
+    /// Whether the waiting ACKs leave at once under every ACK policy.
     pub(crate) fn is_immediate(&self) -> bool {
         self.immediate
     }
@@ -104,14 +106,14 @@ impl PendingAcks {
         self.arrivals
     }
 
-    /// When the first of the unacknowledged segments arrived.
+    /// When the first segment arrived whose ACK waits.
     pub(crate) fn since(&self) -> Option<Micros> {
         self.since
     }
 
-    /// Takes the next ACKs to send, at most `max`; those below `una` are covered by it. The latest
-    /// comes last, because a peer takes its RTT sample from the last ACK of a datagram (kcp-go
-    /// `Input`).
+    /// Takes the next ACKs to send, at most `max`. ACKs below `una` (RCV.NXT) are dropped, except
+    /// the latest arrival and the latest duplicate. The latest arrival comes last, because a peer
+    /// takes its RTT sample from the last ACK of a datagram (kcp-go `Input`).
     pub(crate) fn take(&mut self, una: Sn, max: usize, mut emit: impl FnMut(Ack)) {
         let latest = self.latest;
         self.out_of_order.retain(|ack| ack.sn.since(una) >= 0 && Some(*ack) != latest);
@@ -133,7 +135,7 @@ impl PendingAcks {
             }
         }
         if self.out_of_order.is_empty() && self.duplicate.is_none() && self.latest.is_none() {
-            // A burst behind one gap can be as long as the window.
+            // A burst above one gap can be as long as the window.
             if self.out_of_order.capacity() > CAPACITY_KEPT {
                 self.out_of_order = Vec::new();
             }
@@ -141,7 +143,7 @@ impl PendingAcks {
         }
     }
 
-    /// Sends again, beside new ACKs and within `max`, those that `una` has not covered since.
+    /// Emits second copies, beside new ACKs and within `max`, of ACKs that `una` does not cover.
     /// Returns how many.
     fn resend_acks(&mut self, una: Sn, max: usize, emit: &mut impl FnMut(Ack)) -> usize {
         let has_new =
@@ -153,7 +155,7 @@ impl PendingAcks {
         let available = max.saturating_sub(self.len()).min(self.resend_budget / HEADER_LEN);
         let count = self.resend.len().min(available);
         self.resend_budget -= count * HEADER_LEN;
-        // The latest: the peer has decided about the oldest already.
+        // The latest ACKs: for the oldest the peer has already decided whether to retransmit.
         let skipped = self.resend.len() - count;
         self.resend.drain(skipped..).for_each(emit);
         count

@@ -15,6 +15,7 @@ use crate::error::ConnectionError;
 struct IncompleteMessage {
     data: BytesMut,
     segments: u32,
+    /// Receive memory that the fragments are charged with, bytes.
     charge: usize,
     /// `frg` of the next fragment.
     next_frg: u8,

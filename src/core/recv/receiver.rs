@@ -1,5 +1,5 @@
 //! The receiver: out-of-order segments, the receive window, and what the application can read
-//! (kcp-go `parse_data`, `wnd_unused`, `Recv`).
+//! (kcp-go `parse_data`, `wnd_unused`, `Recv`; RFC 9293 3.8.6).
 //!
 //! Each stored segment is charged with its payload and a fixed cost. The advertised window is the
 //! smaller of the window in segments and the free memory, so all that was advertised can be
@@ -28,19 +28,19 @@ const REORDER_CAPACITY_KEPT: usize = 128;
 /// Verdict on a PUSH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RecvOutcome {
-    /// It was RCV.NXT, and was delivered with all that it made contiguous.
+    /// The number was RCV.NXT: delivered, with the stored segments that are in order now.
     InOrder,
-    /// Stored behind a gap.
+    /// Stored above a gap in the sequence.
     OutOfOrder,
-    /// Stored behind a gap before, and its ACK was sent, so that ACK may be lost.
+    /// Stored before, and its ACK was sent: that ACK may be lost.
     OutOfOrderDuplicate,
-    /// Received before; its ACK waits or `una` covers it.
+    /// Received before; its ACK waits, or `una` covers the number.
     Duplicate,
     /// Beyond the receive window or memory: discarded.
     OutOfWindow,
 }
 
-/// A segment behind a gap.
+/// A segment above a gap.
 #[derive(Debug)]
 struct OutOfOrderSegment {
     payload: Bytes,
@@ -52,12 +52,13 @@ struct OutOfOrderSegment {
 /// Receiving half of a connection.
 #[derive(Debug)]
 pub(crate) struct Receiver {
+    /// RCV.NXT.
     nxt: Sn,
     /// Receive window, segments (kcp-go `rcv_wnd`).
     window: u16,
-    /// `Some` while the receive window grows by itself: until the application sets one.
+    /// Autotuning of `window`; `None` once the application has set a window.
     autotune: Option<WindowAutotune>,
-    /// Receive memory, bytes.
+    /// Limit of the receive memory, bytes.
     budget: usize,
     /// The budget is derived from the window, because the configuration sets none.
     derived_budget: bool,
@@ -68,12 +69,14 @@ pub(crate) struct Receiver {
     out_of_order_count: u32,
     delivery: DeliveryBuffer,
     reassembly: MessageReassembly,
-    /// Segments in order that were not read yet.
+    /// Segments in order that the application has not read.
     unread: u32,
+    /// Message mode: fragments are reassembled.
     messages: bool,
+    /// Message mode: messages without bytes are delivered, not dropped.
     empty_messages: bool,
-    /// Memory that one segment of the window stands for, bytes: the largest of kcp-go, or a larger
-    /// one received.
+    /// Receive memory counted per segment of the advertised window, bytes: the charge of the
+    /// largest segment that kcp-go sends, or of a larger segment received.
     segment_charge: usize,
     /// Right edge of the receive window as last advertised (RFC 9293 RCV.NXT + RCV.WND).
     advertised_edge: Sn,
@@ -103,16 +106,17 @@ impl Receiver {
 
     /// Sets the receive window, segments, and ends its autotuning.
     ///
-    /// Never shrinks the window (RFC 9293 3.8.6): what was advertised is still accepted, and a
-    /// smaller window shows as the peer uses that up. Segments discarded instead would come again
-    /// and again, one RTO apart. Test `receive_window_lowered_in_use_loses_no_data`.
+    /// Never shrinks the window (RFC 9293 3.8.6): what was advertised is still accepted, and the
+    /// smaller window takes effect as the peer uses that up. Discarded segments would be
+    /// retransmitted, one RTO apart, until they fit. Test
+    /// `receive_window_lowered_in_use_loses_no_data`.
     pub(crate) fn set_window(&mut self, segments: u16) {
         (self.window, self.autotune) = (segments, None);
         self.set_budget();
     }
 
-    /// Grows an automatic receive window, after data arrived in order. Returns whether the RTT is
-    /// needed for that and unknown, so that a ping should measure it.
+    /// Autotunes the receive window, after data arrived in order. Returns whether a ping should
+    /// measure the RTT, which autotuning needs and which is unknown.
     pub(crate) fn autotune_window(&mut self, now: Micros, rtt: &RttEstimator) -> bool {
         let Some(autotune) = &mut self.autotune else { return false };
         let needs_rtt =
@@ -142,7 +146,7 @@ impl Receiver {
         self.nxt
     }
 
-    /// RCV.WND: segments beyond `nxt` that can be stored (kcp-go `wnd_unused`).
+    /// RCV.WND: segments from `nxt` on that can be stored (kcp-go `wnd_unused`).
     pub(crate) fn advertisable_window(&self) -> u16 {
         let segments = u32::from(self.window).saturating_sub(self.unread).max(self.advertised());
         let memory = self.budget.saturating_sub(self.charged) / self.segment_charge;
@@ -203,7 +207,7 @@ impl Receiver {
         delivered.map(|()| RecvOutcome::InOrder)
     }
 
-    /// Frees what is behind a gap, after an error.
+    /// Discards the segments above a gap, after an error.
     fn discard_out_of_order(&mut self) {
         let segments = self.out_of_order.drain(..).flatten();
         self.charged -= segments.map(|segment| segment.payload.len() + SEGMENT_COST).sum::<usize>();
@@ -241,7 +245,7 @@ impl Receiver {
         }
     }
 
-    /// Delivers the segments behind a gap that was filled.
+    /// Delivers the stored segments that are in order after a gap was filled.
     fn deliver_contiguous(&mut self) -> Result<(), ConnectionError> {
         while let Some(Some(segment)) = self.out_of_order.front_mut().map(Option::take) {
             self.out_of_order_count -= 1;
@@ -295,7 +299,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Segments in order are read or dropped.
+    /// Segments in order were read or dropped: frees their window and memory.
     fn release_charge(&mut self, segments: u32, charge: usize) {
         (self.unread, self.charged) = (self.unread - segments, self.charged - charge);
     }
@@ -336,8 +340,8 @@ impl Receiver {
         assert_eq!(stored + ready_charge + partial_charge, self.charged);
         assert_eq!(ready_segments + partial_segments, self.unread);
         assert!(stored.max(partial_charge) <= self.budget);
-        // One segment beyond the budget where there is nothing to read, and an incomplete message
-        // beside the segments behind a gap.
+        // One segment may exceed the budget while there is nothing to read, and an incomplete
+        // message counts beside the segments above a gap.
         let assembly = if self.messages { self.budget } else { 0 };
         assert!(self.charged <= self.budget + assembly + self.segment_charge);
     }

@@ -1,10 +1,10 @@
 //! The peer's receive window (RFC 9293 SND.WND, kept as a right edge) and zero-window probing (RFC
 //! 9293 3.8.6.1; kcp-go `rmt_wnd`, `probe_wait`).
 //!
-//! kcp-go and C take `wnd` of every segment in order of arrival, so a reordered datagram shrinks
-//! or reopens the window. Here the right edge `una + wnd` only grows, as RFC 9293 3.8.6 asks of
-//! receivers. A peer that did lower its window keeps advertising the smaller edge: it is taken
-//! once [`SHRINK_REPORTS`] datagrams over a round trip agree.
+//! kcp-go and C take `wnd` of every segment in order of arrival, so a reordered datagram shrinks or
+//! reopens the window. Here the right edge `una + wnd` only grows, since a receiver should not
+//! shrink its window (RFC 9293 3.8.6). A peer that does so keeps advertising a smaller edge, which
+//! is accepted once [`SHRINK_REPORTS`] segments over a round trip advertise one.
 
 use crate::core::clock::Micros;
 use crate::core::seq::Sn;
@@ -12,7 +12,7 @@ use crate::core::seq::Sn;
 /// Window assumed before the peer advertised one, segments (IKCP_WND_RCV of kcp-go; C has 128).
 #[doc(alias = "IKCP_WND_RCV")]
 const INITIAL_REMOTE_WINDOW: u16 = 32;
-/// Datagrams that must advertise a smaller right edge before it is taken.
+/// Segments that must advertise a smaller right edge before that edge is accepted.
 const SHRINK_REPORTS: u8 = 3;
 /// Time from the window's closing to the first window probe, microseconds (RFC 9293 3.8.6.1;
 /// IKCP_PROBE_INIT of kcp-go, C has 5 s).
@@ -24,14 +24,14 @@ const PROBE_INIT: u64 = 500_000;
 #[doc(alias = "IKCP_PROBE_LIMIT")]
 const PROBE_LIMIT: u64 = 5_000_000;
 
-/// A smaller right edge that the peer advertises, until enough datagrams agree (RFC 9293 3.8.6
-/// "shrinking the window").
+/// A smaller right edge that the peer advertises, until [`SHRINK_REPORTS`] segments do (RFC 9293
+/// 3.8.6 "shrinking the window").
 #[derive(Clone, Copy, Debug)]
 struct ShrinkCandidate {
     /// The largest of the smaller edges.
     edge: Sn,
     since: Micros,
-    /// Datagrams that advertised a smaller edge.
+    /// Segments that advertised a smaller edge.
     reports: u8,
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct RemoteWindow {
     /// Largest window that the peer has advertised; `None` before the first.
     largest: Option<u16>,
     shrink: Option<ShrinkCandidate>,
-    /// Runs while sending is blocked by the peer's window.
+    /// Runs while sending is blocked by the peer's window or by a `una` that the peer holds back.
     persist: Option<PersistTimer>,
 }
 
@@ -75,7 +75,7 @@ impl RemoteWindow {
         self.largest.unwrap_or(INITIAL_REMOTE_WINDOW)
     }
 
-    /// A datagram with the newest `una` advertised `wnd`. `srtt` in microseconds.
+    /// A segment with a current `una` advertised `wnd` segments. `srtt` in microseconds.
     pub(crate) fn on_window(&mut self, now: Micros, una: Sn, wnd: u16, srtt: u64) {
         let edge = una.advance(u32::from(wnd));
         let first = self.largest.is_none();
@@ -96,8 +96,8 @@ impl RemoteWindow {
         }
     }
 
-    /// Starts or stops the persist timer. `blocked`: data waits, and only the peer's window or
-    /// `una` keeps it from leaving.
+    /// Starts or stops the persist timer. `blocked`: only the peer's window or `una` keeps sending
+    /// from going on (`Sender::is_window_blocked`).
     pub(crate) fn update_persist_timer(&mut self, now: Micros, blocked: bool) {
         match (blocked, self.persist) {
             (true, None) => {

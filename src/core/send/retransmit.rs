@@ -9,29 +9,30 @@
 use crate::core::clock::Micros;
 use crate::core::recovery::sent_segments::MAX_BACKOFF_LEVEL;
 
-/// Time without activity of the peer after which the back-off begins, microseconds; two RTOs if
-/// that is longer.
+/// Time without a valid ACK, pong or new `una` after which the back-off begins, microseconds; two
+/// RTOs if that is longer.
 const PTO_BACKOFF_AFTER: u64 = 1_000_000;
 
 /// Limits retransmissions by RTO while the peer is silent.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PtoBackoff {
-    /// When something that proves the peer's presence was last received.
+    /// When a valid ACK, a pong or a new `una` was last received, or the path was validated.
     last_peer_activity: Micros,
     /// `None` while no back-off applies: entered by [`Self::on_rto`], left on peer activity.
     probe: Option<ProbeTimer>,
 }
 
+/// The timer of an active back-off (RFC 9002 6.2.1).
 #[derive(Clone, Copy, Debug)]
 struct ProbeTimer {
     /// When the next probe may leave.
     next: Micros,
-    /// Probes sent since the back-off began, the exponent of the next PTO.
-    sent: u32,
+    /// Doublings of the PTO since the back-off began.
+    doublings: u32,
 }
 
 impl PtoBackoff {
-    /// The peer acknowledged something or answered a ping: ends the back-off.
+    /// A valid ACK, a pong or a new `una` arrived, or a path was validated: ends the back-off.
     pub(super) fn on_peer_activity(&mut self, now: Micros) {
         *self = Self { last_peer_activity: now, probe: None };
     }
@@ -52,14 +53,14 @@ impl PtoBackoff {
     }
 
     /// A retransmission by RTO leaves now. Begins or doubles the back-off if the peer has been
-    /// silent for long. `rto` and `max_rto` in microseconds.
+    /// silent for [`PTO_BACKOFF_AFTER`]. `rto` and `max_rto` in microseconds.
     pub(super) fn on_rto(&mut self, now: Micros, rto: u64, max_rto: u64) {
         if now.since(self.last_peer_activity) < PTO_BACKOFF_AFTER.max(2 * rto) {
             return;
         }
-        let sent = self.probe.map_or(0, |probe| probe.sent.saturating_add(1));
-        let pto = (rto << sent.min(u32::from(MAX_BACKOFF_LEVEL))).min(max_rto);
-        self.probe = Some(ProbeTimer { next: now.add_micros(pto), sent });
+        let doublings = self.probe.map_or(0, |probe| probe.doublings.saturating_add(1));
+        let pto = (rto << doublings.min(u32::from(MAX_BACKOFF_LEVEL))).min(max_rto);
+        self.probe = Some(ProbeTimer { next: now.add_micros(pto), doublings });
     }
 }
 

@@ -15,7 +15,7 @@ use crate::util::queue;
 /// it.
 const MAX_CHUNK_LEN: usize = 1 << 30;
 
-/// Location of a segment's payload in the [`SendBuffer`].
+/// Position of a segment's payload in the [`SendBuffer`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct BufferRange {
     /// Number of the chunk, counted from the start of the connection modulo 2^32.
@@ -52,8 +52,8 @@ pub(crate) struct SendBuffer {
     waiting: VecDeque<Chunk>,
     /// Bytes of the first waiting chunk that segments carry already.
     offset: usize,
-    /// The first waiting chunk is the last of `sent` as well. True from the first cut of a chunk
-    /// until its last.
+    /// The first waiting chunk is also the last of `sent`. True from the first segment cut from a
+    /// chunk until the last.
     front_is_shared: bool,
     /// Bytes that no segment carries yet.
     bytes: usize,
@@ -166,8 +166,8 @@ impl SendBuffer {
         chunk.get(range.start as usize..)?.get(..range.len())
     }
 
-    /// Frees the chunks before `oldest`, the payload of the oldest segment in flight; all that no
-    /// segment needs if there is none.
+    /// Frees the chunks before `oldest`, the payload of the oldest segment in flight; `None`:
+    /// nothing is in flight, and all chunks cut to their end are freed.
     pub(crate) fn release(&mut self, oldest: Option<BufferRange>) {
         let acked = match oldest {
             Some(range) => range.chunk.wrapping_sub(self.first) as usize,

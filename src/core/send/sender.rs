@@ -1,8 +1,9 @@
 //! The sender: composes send buffer, segments in flight, loss detection and windows, and decides
 //! which segment leaves next (kcp-go `flush`).
 //!
-//! Order: a redundant retransmission, a lost segment, then new data, each only if the pacer
-//! allows. kcp-go scans the window in order of number instead, on a timer.
+//! Order: a redundant retransmission, which is not paced, then a lost segment, then new data, both
+//! only if the pacer allows. kcp-go scans the window in order of sequence number instead, on a
+//! timer.
 
 mod ack_processing;
 
@@ -52,18 +53,19 @@ pub(crate) struct OutgoingSegment<'a> {
 /// Verdict on an ACK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AckOutcome {
-    /// The peer received a transmission with this number and time stamp.
+    /// The peer received a transmission with this number and timestamp.
     Valid,
-    /// Of a segment acknowledged so long ago that its time stamps are not remembered.
+    /// Of a segment acknowledged so long ago that it is not in the acked history any more.
     Stale,
-    /// Of a number that was never sent, or not with this time stamp.
+    /// Of a number that was never sent, or was not sent with this timestamp.
     Invalid,
 }
 
 /// Verdict on a cumulative acknowledgement (RFC 9293 3.10.7.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UnaOutcome {
-    /// The newest so far, so the window beside it counts. It acknowledges `newly_acked` segments.
+    /// The newest so far, so `wnd` of the same segment is valid. Acknowledges `newly_acked`
+    /// segments.
     Current { newly_acked: u32 },
     /// Older than one already received, by at most 65,535 segments: a reordered datagram.
     Stale,
@@ -82,16 +84,17 @@ pub(crate) struct Sender {
     pub(crate) cwnd: CongestionWindow,
     /// Send window, segments (kcp-go `snd_wnd`).
     window: u16,
-    /// `Some` while the send window grows by itself: until the application sets one.
+    /// Autotuning of `window`; `None` once the application has set a window.
     autotune: Option<WindowAutotune>,
-    /// Later ACKs that trigger fast retransmit (kcp-go `fastresend`); zero turns it off.
+    /// ACKs of later transmissions that trigger fast retransmit (kcp-go `fastresend`); zero turns
+    /// fast retransmit off.
     fast_resend: u32,
     /// Largest payload of new segments, bytes.
     mss: usize,
     pub(crate) path: MtuDiscovery,
     pacer: Pacer,
-    /// A retransmission to send once more in another datagram. `Some` from the first copy until
-    /// the second leaves or the next retransmission replaces it; void once the segment is
+    /// A retransmission to send a second time in another datagram. `Some` from the first copy until
+    /// the second leaves or the next retransmission replaces the entry; void once the segment is
     /// acknowledged.
     redundant_retransmit: Option<(Sn, LossTrigger)>,
     acked_history: AckedHistory,
@@ -211,12 +214,12 @@ impl Sender {
         self.sent_segments.len() < self.effective_window()
     }
 
-    /// Whether only a window update or a cumulative acknowledgement lets sending go on, so the
-    /// peer must be probed (RFC 9293 3.8.6.1).
+    /// Whether sending can go on only after a window update or a cumulative acknowledgement, so
+    /// that window probes are needed (RFC 9293 3.8.6.1).
     ///
-    /// True with a closed window, and with a first segment in flight that has an ACK of its own: a
-    /// peer with a slow reader holds `una` back until the application reads (kcp-go `parse_data`
-    /// stops `rcv_nxt` at a full `rcv_queue`). Test
+    /// True if data waits and the peer's window is zero, and if the oldest segment in flight has an
+    /// ACK of its own but `una` does not pass it: a peer with a slow reader holds `una` back until
+    /// its application reads (kcp-go `parse_data` stops `rcv_nxt` at a full `rcv_queue`). Test
     /// `window_probe_while_una_is_held_back_is_sent`.
     pub(crate) fn is_window_blocked(&self) -> bool {
         match self.sent_segments.get(self.una()) {
@@ -225,12 +228,12 @@ impl Sender {
         }
     }
 
-    /// Whether the first segment in flight has no ACK of its own.
+    /// Whether the oldest segment in flight has no ACK of its own.
     pub(crate) fn is_oldest_unacked(&self) -> bool {
         self.sent_segments.get(self.una()).is_some_and(|oldest| !oldest.acked)
     }
 
-    /// Whether an acknowledgement or a window update of the peer is due.
+    /// Whether an acknowledgement or a window update of the peer is outstanding.
     pub(crate) fn awaits_ack(&self) -> bool {
         !self.sent_segments.all_acked() || self.is_window_blocked()
     }
@@ -261,7 +264,7 @@ impl Sender {
         len.map(|len| SendCandidate { len, retransmit: None })
     }
 
-    /// Records the transmission of `next` with wire time stamp `ts`, and returns the PUSH to
+    /// Records the transmission of `next` with wire timestamp `ts`, and returns the PUSH to
     /// write.
     #[inline]
     pub(crate) fn transmit(
@@ -327,14 +330,15 @@ impl Sender {
         None
     }
 
-    /// The segment to send as a probe when the RTO of `expired` has expired: during PTO back-off
-    /// the oldest one, which the peer accepts whatever its window and which moves `una`.
+    /// The segment to retransmit when the RTO of `expired` has expired: during PTO back-off the
+    /// oldest segment, which advances `una` and which the peer accepts with any window.
     fn select_probe(&self, expired: Sn) -> Sn {
         if self.pto_backoff.is_active() && self.is_oldest_unacked() { self.una() } else { expired }
     }
 
-    /// Re-arms expired RTOs of segments beyond the peer's window without a transmission, which the
-    /// peer would discard. The oldest segment is sent all the same: its ACK carries the window.
+    /// Re-arms expired RTOs of segments beyond the peer's window without a retransmission, which
+    /// the peer would discard. The oldest segment is retransmitted all the same: its ACK carries
+    /// `wnd`.
     pub(crate) fn defer_out_of_window_rto(&mut self, now: Micros) {
         let (una, window) = (self.una(), self.remote.available(self.una()));
         while self.sent_segments.len() > window {
@@ -383,12 +387,13 @@ impl Sender {
             .filter(|(sn, _)| self.sent_segments.get(*sn).is_some_and(|segment| !segment.acked))
     }
 
-    /// Whether the retransmission of `sn` is to be sent twice, in two datagrams.
+    /// Returns `sn` and `trigger` if the retransmission of `sn` is to be sent a second time, in
+    /// another datagram.
     ///
     /// If a retransmission that keeps the window closed is lost again, sending stops for another
-    /// round trip. The second copy costs one datagram per loss. It does not pay in the last
-    /// quarter of the window, which segments before it keep closed anyway; nor with a congestion
-    /// window. Test file `core/tests/pacing.rs`, `redundant_retransmit_*`.
+    /// round trip. The second copy costs one datagram per loss. Not in the last quarter of the
+    /// window, which other segments keep closed in any case, and not with a congestion window. Test
+    /// file `core/tests/pacing.rs`, `redundant_retransmit_*`.
     fn redundant_retransmit_for(&self, sn: Sn, trigger: LossTrigger) -> Option<(Sn, LossTrigger)> {
         let offset = sn.offset_from(self.una())?;
         let closes_window = !self.window_is_open() && offset < self.effective_window() / 4 * 3;

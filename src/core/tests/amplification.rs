@@ -1,5 +1,5 @@
-//! Anti-amplification limit (RFC 9000 8.1) and path validation (RFC 9000 8.2) of a core that is driven
-//! without the driver.
+//! Anti-amplification limit (RFC 9000 8.1) and path validation (RFC 9000 8.2) of a core that is
+//! driven without the driver.
 
 use std::net::SocketAddr;
 

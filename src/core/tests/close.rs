@@ -13,7 +13,7 @@ fn is_control(header: &Header, kind: ControlType) -> bool {
     header.command == Command::Control && header.frg == kind as u8
 }
 
-/// A core whose peer supports CONTROL and has acknowledged one segment, sent at time stamp 0.
+/// A core whose peer supports CONTROL and has acknowledged one segment, sent at timestamp 0.
 fn with_capable_peer(config: &KcpConfig) -> ScriptedPeer {
     let mut lone = ScriptedPeer::new(config);
     lone.write("hello");
@@ -249,7 +249,7 @@ fn reset_names_the_latest_segment_and_expires_after_10_s() {
     let start = lone.now;
     let first = lone.out();
     assert_eq!((first.len(), first[0].0.sn, first[0].0.ts), (1, Sn(0), Ts(10)));
-    // The peer goes on, so the RST was lost. The next one has the time stamp of this segment.
+    // The peer goes on, so the RST was lost. The next one has the timestamp of this segment.
     lone.now += 5 * MILLIS;
     lone.push(1, b"more");
     let second = lone.out();

@@ -75,7 +75,7 @@ proptest! {
     ) {
         let mut pair = [ScriptedPeer::new(&config), ScriptedPeer::new(&config)];
         let mut pushed = 0_u32;
-        // Time stamp of the last transmission of each segment.
+        // Timestamp of the last transmission of each segment.
         let mut timestamps = Vec::new();
         for step in steps {
             for script in &mut pair {

@@ -12,7 +12,7 @@ use crate::stats::ConnectionStats;
 
 const RTT: u64 = 40 * MILLIS;
 
-/// `count` full segments in flight, all with time stamp 1,000.
+/// `count` full segments in flight, all with timestamp 1,000.
 fn in_flight(count: u32) -> ScriptedPeer {
     let mut config = config();
     config.timing = Timing::FAST3;

@@ -90,8 +90,8 @@ fn table(title: &str, cell: fn(Plan) -> String) -> String {
 #[test]
 fn preset_matrix_is_as_stored() {
     let path = "40 ms round trip, 20 Mbit/s, send window 256, loss each way";
-    let bulk = table(&format!("Bulk, MB/s and repeated %: {path}"), bulk);
-    let thin = table("Small writes, median/p99 in ms and repeated %: the same path", thin);
+    let bulk = table(&format!("Bulk, MB/s and retransmitted %: {path}"), bulk);
+    let thin = table("Small writes, median/p99 in ms and retransmitted %: the same path", thin);
     let both = format!("{bulk}\n{thin}");
     println!("{both}");
     if std::env::var_os("KCP_UPDATE").is_some() {

@@ -145,7 +145,8 @@ fn oversized_segments_on_a_path_without_ip_fragments_end_in_dead_peer() {
     });
 }
 
-/// Fragments of a message that was queued before keep their size, later ones are cut for the PLPMTU.
+/// Fragments of a message that was queued before keep their size, later ones are cut for the
+/// PLPMTU.
 #[test]
 fn messages_on_a_reduced_plpmtu_arrive_whole() {
     let mut plan = plan("messages", 300_000);
@@ -159,8 +160,8 @@ fn messages_on_a_reduced_plpmtu_arrive_whole() {
     assert_eq!(found(&sim).1, 1_160);
 }
 
-/// A peer that never answered may not have received the first segment, which opens the connection: no
-/// MTU probe is sent to it, and IP fragments may carry that segment.
+/// A peer that never answered may not have received the first segment, which opens the connection:
+/// no MTU probe is sent to it, and IP fragments may carry that segment.
 #[test]
 fn mtu_discovery_before_the_first_answer_sends_pings_alone() {
     let mut scripted = ScriptedPeer::new(&config());

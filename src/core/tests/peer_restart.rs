@@ -340,7 +340,7 @@ fn suspended_host_is_given_up_after_the_dead_peer_timeout() {
     }
 }
 
-/// Up to 30 days, beyond the wrap of the 32-bit time stamps at 24.8 days.
+/// Up to 30 days, beyond the wrap of the 32-bit timestamps at 24.8 days.
 #[test]
 fn suspended_host_without_timeouts_resumes_after_any_time() {
     let times = [SECOND, MINUTE, HOUR, DAY, 24 * DAY, 25 * DAY, 30 * DAY];

@@ -197,7 +197,7 @@ impl Side {
         assert!(self.messages.is_empty());
         assert_eq!(self.kcp.close_reason(), None);
         assert_eq!(self.kcp.poll_timeout(), None, "an idle connection has no timer");
-        // Late duplicates, answers to a ping that was answered, and time stamps from weeks ago are
+        // Late duplicates, answers to a ping that was answered, and timestamps from weeks ago are
         // counted as invalid.
         let may_be_invalid = |plan: &SidePlan| plan.link.duplicate > 0 || plan.freeze.1 > 24 * DAY;
         let [own, other] = [&self.plan, &peer.plan].map(may_be_invalid);

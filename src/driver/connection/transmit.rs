@@ -43,7 +43,7 @@ impl Conn {
     /// Full segments that leave for the first time come in GSO batches, up to `most` datagrams;
     /// everything else comes one datagram at a time.
     fn transmit_stream(&mut self, now: Instant, out: &mut PacketWriter<'_>, most: usize) -> usize {
-        let may_repeat = self.kcp.send_budget().may_send_extras();
+        let may_send_extras = self.kcp.send_budget().may_send_extras();
         let (kcp, peer) = (&mut self.kcp, self.peer);
         let (mut count, mut follows) = (0, false);
         loop {
@@ -57,8 +57,11 @@ impl Conn {
                 }
                 len > 0
             };
-            let extra =
-                SendExtras { fec: out.fec.as_deref_mut(), copies: self.duplicates, may_repeat };
+            let extra = SendExtras {
+                fec: out.fec.as_deref_mut(),
+                copies: self.duplicates,
+                may_send_extras,
+            };
             let datagrams = out.codec.encode(now, out.tx, peer, extra, write);
             if datagrams == 0 {
                 break;

@@ -1,6 +1,6 @@
 //! ACK and `una` processing (RFC 9002 A.7 OnAckReceived; kcp-go `parse_ack`, `parse_una`).
 //!
-//! Deviates from kcp-go, which takes any number in flight: an ACK counts only with a time stamp of
+//! Deviates from kcp-go, which takes any number in flight: an ACK counts only with a timestamp of
 //! one of that segment's transmissions, and `una` only up to what was sent. Test file
 //! `core/tests/malicious_peer.rs`.
 
@@ -12,7 +12,7 @@ use crate::core::seq::{Sn, Ts};
 use crate::stats::Counters;
 
 impl Sender {
-    /// Whether a PUSH with this number left with this time stamp, first or last. Covers the
+    /// Whether a PUSH with this number left with this timestamp, first or last. Covers the
     /// segments in flight and those of the [acked history](crate::core::recovery::acked_history).
     pub(crate) fn has_sent(&self, clock: &Clock, sn: Sn, ts: Ts) -> bool {
         let in_flight =
@@ -21,7 +21,8 @@ impl Sender {
         in_flight.or_else(acked).is_some_and(|(first, last)| ts == first || ts == last)
     }
 
-    /// The peer is there: retransmissions that the PTO back-off deferred may leave again.
+    /// A valid ACK, a pong or a new `una` arrived, or a path was validated: the PTO back-off ends,
+    /// and the retransmissions that it deferred may leave.
     pub(crate) fn on_peer_activity(&mut self, now: Micros) {
         self.pto_backoff.on_peer_activity(now);
     }
@@ -29,8 +30,8 @@ impl Sender {
     /// Processes one ACK. [`AckOutcome::Valid`] proves that the peer received a transmission of
     /// ours.
     ///
-    /// `sample`: whether the ACK may be an RTT sample, which only the last one of a datagram is
-    /// (kcp-go `Input`).
+    /// `sample`: whether the ACK may be an RTT sample; only the last ACK of a datagram may (kcp-go
+    /// `Input`).
     pub(crate) fn on_ack(
         &mut self,
         now: Micros,
@@ -43,13 +44,13 @@ impl Sender {
             return self.on_late_ack(now, (sn, ts), sample, stats);
         };
         let (first, last) = (segment.first_ts, clock.timestamp(segment.last_sent));
-        let of_last = ts == last;
-        // `of_last` comes first: after an outage of weeks `first` and `last` are more than 2^31 ms
-        // apart. Test `ack_of_the_last_transmission_after_26_days_is_valid`.
-        if !of_last && (ts.since(first) < 0 || ts.since(last) > 0) {
+        let echoes_last = ts == last;
+        // `echoes_last` comes first: after an outage of weeks `first` and `last` are more than 2^31
+        // ms apart. Test `ack_of_the_last_transmission_after_26_days_is_valid`.
+        if !echoes_last && (ts.since(first) < 0 || ts.since(last) > 0) {
             return AckOutcome::Invalid;
         }
-        let rtt = if of_last {
+        let rtt = if echoes_last {
             now.since(segment.last_sent)
         } else {
             u64::from(clock.timestamp(now).since(ts).max(0).cast_unsigned()) * 1_000
@@ -59,12 +60,12 @@ impl Sender {
             if sample {
                 self.rtt.on_sample(now, rtt);
             }
-            if of_last {
+            if echoes_last {
                 self.loss.on_ack(xmit_seq, rtt);
             }
-            if retransmitted && of_last && first != last {
+            if retransmitted && echoes_last && first != last {
                 self.loss.on_confirmed_loss();
-            } else if retransmitted && !of_last {
+            } else if retransmitted && !echoes_last {
                 stats.spurious_retransmits += 1;
                 self.loss.on_spurious_retransmit(&self.rtt);
             }
@@ -92,16 +93,17 @@ impl Sender {
         match self.acked_history.on_ack(now, age, ts) {
             LateAck::Stale => return AckOutcome::Stale,
             LateAck::Invalid => return AckOutcome::Invalid,
-            // Spurious here does not widen the reordering window: where only the retransmission's
-            // ACK arrives, the original's ACK was lost as a rule, and waiting would not have
-            // helped.
+            // `spurious` does not widen the reordering window here: only the ACK of the
+            // retransmission has arrived, so most likely the ACK of the original was lost, and a
+            // longer wait would not have helped.
             LateAck::LastTransmission { rtt, spurious } => {
                 stats.spurious_retransmits += u64::from(spurious);
                 if let Some(rtt) = rtt.filter(|_| sample) {
                     self.rtt.on_sample(now, rtt);
                 }
             }
-            // The original's ACK arrives after the retransmission: it was delayed, not lost.
+            // The ACK of the original arrives after the retransmission: the original was delayed,
+            // not lost.
             LateAck::EarlierTransmission { spurious: true } => {
                 stats.spurious_retransmits += 1;
                 self.loss.on_spurious_retransmit(&self.rtt);
