@@ -232,13 +232,13 @@ impl Endpoint {
         Self { requests, sibling_shards: None }
     }
 
-    /// This shard, and the others of its listener.
+    /// All shards of the listener, or the endpoint itself without shards.
     fn shards(&self) -> impl Iterator<Item = &Self> {
         std::iter::once(self).chain(self.sibling_shards.iter().flat_map(|others| others.iter()))
     }
 
-    /// Rejects what needs a socket with an address of its own: answers may come in at any socket
-    /// of the group.
+    /// Rejects what needs a socket with an address of its own: the answers to one shard may arrive
+    /// at any other shard.
     pub(crate) fn reject_sharded(&self, what: &str) -> io::Result<()> {
         if !self.requests.is_sharded() {
             return Ok(());
@@ -253,8 +253,8 @@ impl Endpoint {
     /// Opens a connection to `peer`. Its conversation id is [`Config::conv`], or else a random
     /// one.
     ///
-    /// KCP has no handshake: the peer learns of the connection with the first write.
-    /// [`KcpStream::established`] waits for its first answer.
+    /// KCP has no handshake: the peer learns of the connection with the first write, or at once
+    /// with [`Config::open_on_connect`]. [`KcpStream::established`] waits for the first answer.
     ///
     /// # Errors
     ///
@@ -266,7 +266,7 @@ impl Endpoint {
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: a connection that nobody receives is removed before anything is sent.
+    /// Cancel safe: a connection whose stream is not returned is removed before any data is sent.
     pub async fn connect(&self, peer: SocketAddr) -> io::Result<KcpStream> {
         self.open(peer, None).await
     }
@@ -314,8 +314,9 @@ impl Endpoint {
         KcpStream::new(handle, shard.unwrap_or(self).requests.clone())
     }
 
-    /// Waits until no connection lingers: everything that dropped or shut down streams have
-    /// written is acknowledged by the peer, or given up after [`Config::linger`].
+    /// Waits until no connection lingers: the peers have acknowledged everything that was written
+    /// to streams before they were dropped or shut down, or it is given up after
+    /// [`Config::linger`].
     ///
     /// Streams that are still open do not count. A process that exits earlier loses what was not
     /// delivered yet; with TCP the kernel would still deliver it.

@@ -158,7 +158,7 @@ impl Endpoint {
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: a listener that nobody receives is dropped.
+    /// Cancel safe: a listener that is not returned is dropped.
     pub async fn listen(&self) -> io::Result<KcpListener> {
         self.reject_sharded("listen")?;
         let queue = self.request(Request::Listen).await??;
@@ -210,7 +210,7 @@ impl Incoming<'_> {
 impl futures_core::Stream for Incoming<'_> {
     type Item = io::Result<KcpStream>;
 
-    // A loop that skips errors, as servers do, would never end if each poll returned one.
+    // A loop that skips errors, as servers do, would never end if each poll returned the error.
     fn poll_next(
         mut self: std::pin::Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -22,12 +22,15 @@ use crate::shared::connection::{Handle, Shared};
 use crate::sys::Socket;
 use crate::util::sync::Arc;
 
-/// Bytes that an unvalidated peer may be sent in any case. RFC 9000 14.1 has clients send initial
-/// datagrams of 1,200 bytes; those of KCP may be smaller, and three times a small one would not
-/// suffice to retransmit the ping that validates the address.
+/// Bytes that an unvalidated peer may be sent at least, if three times what it sent is less (RFC
+/// 9000 8.1); the MTU if that is larger. Deviates: QUIC needs no such minimum, since initial
+/// datagrams of clients have 1,200 bytes (RFC 9000 14.1). Those of KCP may be smaller, and three
+/// times a small one would not suffice to retransmit the ping that validates the address.
 const MIN_INITIAL_ALLOWANCE: usize = 1_200;
 
 impl<S: Socket> Driver<S> {
+    /// Active open: creates a connection to `peer`. Nothing is sent before there is data, except
+    /// with `Config::open_on_connect`.
     pub(super) fn connect(
         &mut self,
         now: Instant,
@@ -51,20 +54,21 @@ impl<S: Socket> Driver<S> {
         Ok(Handle::new(shared))
     }
 
-    /// Creates a connection; `opening` is the initial segment of the peer for a passive open.
+    /// Creates a connection. `initial`: the hash of the peer's initial segment for a passive open,
+    /// `None` for an active open.
     pub(super) fn open(
         &mut self,
         now: Instant,
         key: Key,
-        opening: Option<InitialHash>,
+        initial: Option<InitialHash>,
     ) -> io::Result<Arc<Shared>> {
         let seed = Seed::new(self.rng.next_u32(), self.rng.next_u64());
         let mut kcp = Kcp::new(key.1, &self.config.kcp, now, seed)?;
         let (cipher, fec_header) = self.config.overheads();
         kcp.set_overhead(cipher, fec_header)?;
-        // The side that opened the connection pings later, so that one side pings and not both. A
-        // server with many connections opened few of them, and its pings leave in coalesced turns.
-        if opening.is_none() {
+        // The active opener pings later than its peer, so that one side pings and not both: the
+        // server, whose pings to many peers leave at coalesced deadlines (`timer_wheel`).
+        if initial.is_none() {
             kcp.defer_keepalive();
         }
         let entry = self.conns.vacant_entry();
@@ -73,7 +77,7 @@ impl<S: Socket> Driver<S> {
         let id = ConnId { slot, generation: self.generations };
         let notifier = self.notifier.clone();
         let shared = Shared::new(id, key.1, key.0, &self.config, notifier);
-        let opened_by = opening.map(OpenedBy::by).unwrap_or_default();
+        let opened_by = initial.map(OpenedBy::by).unwrap_or_default();
         entry.insert(Box::new(Conn::new(kcp, shared.clone(), opened_by, &self.config, now)));
         self.demux.insert(key, id);
         self.peers.join(key.0, slot);
@@ -87,7 +91,7 @@ impl<S: Socket> Driver<S> {
         &mut self,
         now: Instant,
         from: SocketAddr,
-        opening: InitialHash,
+        initial: InitialHash,
         datagram: &[u8],
         nonce: &[u8],
     ) -> bool {
@@ -98,21 +102,21 @@ impl<S: Socket> Driver<S> {
             self.stats.refused_accept_filter += 1;
             return false;
         }
-        // A recorded initial datagram opens no second connection, whatever address it is sent from.
+        // A replayed initial datagram opens no second connection, whatever its source address.
         if !self.is_new_initial(now, nonce) {
             self.stats.dropped_replayed += 1;
             return false;
         }
         let limits = &self.config.limits;
         let (deadline, defers) = (now + limits.validation_timeout, limits.require_validation);
-        // One allowance per address, however many connections are opened in its name.
+        // One allowance per address: a further connection from this address gets none.
         let allowance = if self.peers.contains(from) {
             0
         } else {
             usize::from(self.config.kcp.mtu).max(MIN_INITIAL_ALLOWANCE)
         };
-        // Fails on an invalid configuration only, and that was validated before.
-        let Ok(shared) = self.open(now, (from, header.conv), Some(opening)) else { return false };
+        // `open` fails on an invalid configuration only, and the endpoint has validated it.
+        let Ok(shared) = self.open(now, (from, header.conv), Some(initial)) else { return false };
         self.stats.passive_opens += 1;
         let id = shared.id();
         let handle = Handle::new(shared);
@@ -151,19 +155,19 @@ impl<S: Socket> Driver<S> {
         None
     }
 
-    /// Whether a datagram of a live connection is the initial datagram of another one: the peer may
-    /// have restarted and lost its state. The datagram is dropped and the peer is pinged; a peer
-    /// that did restart retransmits.
-    pub(super) fn is_restart(
+    /// Handles a datagram under the key of an open connection. Returns true if the datagram is the
+    /// initial datagram of another connection: the peer may have restarted and lost its state. Then
+    /// the datagram is to be dropped and the peer is pinged; a peer that did restart retransmits.
+    pub(super) fn on_possible_restart(
         &mut self,
         now: Instant,
         id: ConnId,
         datagram: &[u8],
         nonce: &[u8],
     ) -> bool {
-        let Some(opening) = self.demux.initial_hash(datagram) else { return false };
+        let Some(initial) = self.demux.initial_hash(datagram) else { return false };
         let Some(conn) = self.get_mut(id) else { return false };
-        if !conn.is_other_opening(opening, datagram) {
+        if !conn.is_other_initial(initial, datagram) {
             return false;
         }
         // A replayed initial datagram is no sign of a restart.
@@ -173,7 +177,7 @@ impl<S: Socket> Driver<S> {
         }
         self.stats.restart_probes += 1;
         if let Some(conn) = self.get_mut(id) {
-            conn.on_restart(now);
+            conn.on_other_initial(now);
         }
         self.schedule(id);
         true
@@ -197,7 +201,8 @@ impl<S: Socket> Driver<S> {
         let Some(handle) = deferred else { return };
         let Some(accept) = &self.accept else { return };
         if accept.len() >= self.config.limits.backlog {
-            // The handle is dropped, as one that the application does not accept.
+            // Dropping the handle ends the connection, as if the application had dropped its
+            // stream.
             self.stats.refused_backlog += 1;
             return;
         }

@@ -1,8 +1,9 @@
 //! Pacing of connects: how many initial datagrams leave per millisecond.
 //!
 //! The initial datagrams of ten thousand connections opened at once would overflow the receive
-//! buffer of the peer's socket. A lost one is retransmitted only after the initial RTO, which is not
-//! based on a round-trip time yet, so that connecting would take longer than with a queue here.
+//! buffer of the peer's socket. A lost initial datagram is retransmitted only after the initial
+//! RTO (RFC 6298 2.1; no round-trip time is measured yet), which takes longer than waiting in this
+//! queue.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -12,7 +13,7 @@ use crate::shared::conn_id::ConnId;
 /// Initial datagrams per [`PERIOD`]: half of what the 208 KiB default of Linux
 /// `net.core.rmem_default` holds.
 const BURST: usize = 64;
-/// The resolution of timers.
+/// Length of a period: the resolution of Tokio's timers.
 const PERIOD: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]
@@ -30,7 +31,7 @@ impl ConnectPacer {
         Self { credit: BURST, renewal: now + PERIOD, waiting: VecDeque::new() }
     }
 
-    /// Whether `id` may send its initial datagram now. If not, `release` will schedule it.
+    /// Whether `id` may send its initial datagram now. Otherwise `id` waits for [`Self::release`].
     pub(super) fn admit(&mut self, id: ConnId) -> bool {
         let Some(credit) = self.credit.checked_sub(1) else {
             self.waiting.push_back(id);
@@ -40,7 +41,7 @@ impl ConnectPacer {
         true
     }
 
-    /// A peer has answered an initial datagram: another one may leave.
+    /// A peer has answered an initial datagram: one more may leave in this period.
     pub(super) fn on_answer(&mut self) {
         self.credit = (self.credit + 1).min(BURST);
     }

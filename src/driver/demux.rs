@@ -1,8 +1,9 @@
 //! Demultiplexer: the connection that a datagram belongs to, by address and conversation id.
 //!
-//! A conversation id is valid for one address: the same id from another address never reaches the
-//! connection, but for a migration that was validated. An ended connection stays in TIME-WAIT for a
-//! minute ([`TimeWait`]), so that a late duplicate of its initial segment opens no new one.
+//! A conversation id is valid for one address: the same id from another address reaches the
+//! connection only after a validated migration (RFC 9000 9). An ended connection stays in TIME-WAIT
+//! for [`TIME_WAIT_DURATION`] ([`TimeWait`]), so that a late duplicate of its initial segment opens
+//! no connection.
 
 use std::collections::hash_map::RandomState;
 use std::collections::{HashMap, VecDeque};
@@ -15,7 +16,7 @@ use crate::core::segment::{self, HEADER_LEN, Header};
 use crate::core::time_wait::{TIME_WAIT_DURATION, TimeWait, TimeWaitOutcome};
 use crate::shared::conn_id::ConnId;
 
-/// Most connections in TIME-WAIT; beyond that the oldest one goes.
+/// Most connections in TIME-WAIT; beyond that the oldest is dropped.
 const MAX_TIME_WAITS: usize = 4_096;
 
 /// What names a connection on the wire: the peer's address and the conversation id.
@@ -24,16 +25,19 @@ pub(crate) type Key = (SocketAddr, u32);
 /// Where a datagram goes.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Route {
+    /// To this open connection.
     Existing(ConnId),
-    /// To a new connection, if the endpoint accepts one: the initial segment of an unknown peer.
+    /// To a new connection, if the endpoint accepts one: the hash of the initial segment.
     Open(InitialHash),
-    /// To no connection. The one in TIME-WAIT replies with this segment.
+    /// To a connection in TIME-WAIT, which replies with this segment.
     Reply(Header),
-    /// Dropped by a connection in TIME-WAIT.
+    /// To a connection in TIME-WAIT, which drops it.
     TimeWait,
-    /// Valid segments of an unknown connection.
+    /// Nowhere: valid segments of an unknown connection.
     Unknown,
+    /// Nowhere: an incomplete segment, an unknown command, or different conversation ids.
     Malformed,
+    /// Nowhere: shorter than one header.
     Truncated,
 }
 
@@ -41,15 +45,16 @@ pub(crate) enum Route {
 #[derive(Debug, Default)]
 pub(crate) struct Demux {
     live: HashMap<Key, ConnId>,
-    /// Connections that may migrate, by conversation id alone: as a rule one each.
+    /// Validated connections that may migrate, by conversation id alone: usually one per id.
     migratable: HashMap<u32, Vec<ConnId>>,
-    /// The latest connection found: a GRO batch is of one connection.
+    /// Cache of the latest lookup: the datagrams of a GRO batch usually belong to one connection.
     recent: Option<(Key, ConnId)>,
     /// Connections in TIME-WAIT, and until when.
     ended: HashMap<Key, (Instant, TimeWait)>,
-    /// In order of expiry. An entry whose instant differs from that in `ended` was replaced.
+    /// Keys of `ended` in order of expiry. An entry whose instant differs from that in `ended` is
+    /// stale: a later connection under the key has ended since.
     expiry: VecDeque<(Instant, Key)>,
-    /// Random per endpoint, so that peers cannot aim at the hash of an initial segment.
+    /// Keyed at random per endpoint: peers cannot construct initial segments whose hashes collide.
     hasher: RandomState,
 }
 
@@ -93,13 +98,13 @@ impl Demux {
         }
     }
 
-    /// The hash of the initial segment that `datagram` begins with, if it does.
+    /// The hash of the initial segment that `datagram` begins with; `None` without one.
     pub(crate) fn initial_hash(&self, datagram: &[u8]) -> Option<InitialHash> {
         InitialSegment::parse(datagram).map(|initial| self.hash(initial))
     }
 
-    /// The hash of the first data of a connection, if it is in `datagram`: that of an initial
-    /// segment with the same data.
+    /// The hash of the first data of a connection (`sn` 0) if `datagram` contains it, at any place.
+    /// Equal to the hash of an initial segment with the same data.
     pub(crate) fn first_data_hash(&self, datagram: &[u8]) -> Option<InitialHash> {
         InitialSegment::find_data(datagram).map(|first| self.hash(first))
     }
@@ -108,20 +113,21 @@ impl Demux {
         initial.hashed(self.hasher.hash_one(initial))
     }
 
-    /// An initial datagram under conversation id 0, rewritten to the id that it is assigned: the
-    /// same one for the same initial segment from the same address.
+    /// Rewrites an initial datagram with conversation id 0 to an id that depends only on the
+    /// address and the initial segment: a retransmission is assigned the same id.
     pub(crate) fn assign_conv(&self, from: SocketAddr, datagram: &[u8]) -> Option<Vec<u8>> {
         segment::validate(datagram, 0).ok()?;
         let initial = self.initial_hash(datagram)?;
         Some(assign_conv(datagram, self.hasher.hash_one((from, initial))))
     }
 
-    /// From now on this connection may migrate to another address.
+    /// Lets a connection, whose peer is validated, migrate to another address.
     pub(crate) fn make_migratable(&mut self, conv: u32, id: ConnId) {
         self.migratable.entry(conv).or_default().push(id);
     }
 
-    /// The connection under this id that may have migrated, if there is exactly one.
+    /// The only connection with conversation id `conv` that may migrate; `None` if there are
+    /// several.
     pub(crate) fn migratable(&self, conv: u32) -> Option<ConnId> {
         match self.migratable.get(&conv)?.as_slice() {
             [id] => Some(*id),
@@ -129,7 +135,8 @@ impl Demux {
         }
     }
 
-    /// Moves a connection to another address. Returns whether the id was free there.
+    /// Changes the address of a connection. Returns false, and changes nothing, if another
+    /// connection is open under `to`.
     pub(crate) fn rekey(&mut self, from: Key, to: Key, id: ConnId) -> bool {
         if self.live.contains_key(&to) || self.live.get(&from) != Some(&id) {
             return false;
@@ -155,7 +162,8 @@ impl Demux {
         self.live.contains_key(key) || self.ended.contains_key(key)
     }
 
-    /// Ends the connection `id`, which enters TIME-WAIT. Another one under the same key stays.
+    /// Removes the connection `id` and stores its TIME-WAIT state. Does nothing if another
+    /// connection is open under `key`.
     pub(crate) fn remove(&mut self, now: Instant, key: Key, id: ConnId, time_wait: TimeWait) {
         if self.live.get(&key) != Some(&id) {
             return;

@@ -17,8 +17,9 @@ use crate::shared::conn_id::ConnId;
 use crate::sys::Socket;
 
 impl<S: Socket> Driver<S> {
-    /// A whole datagram from an address without a connection of its conversation id. Returns whether
-    /// it was taken for one of a connection whose peer may have migrated.
+    /// Handles a datagram of valid segments from an address that has no connection with its
+    /// conversation id. Returns true if a connection with this id may migrate: its peer may be at
+    /// `from` now.
     pub(super) fn on_possible_migration(
         &mut self,
         now: Instant,
@@ -45,7 +46,8 @@ impl<S: Socket> Driver<S> {
         true
     }
 
-    /// Sends a PATH_CHALLENGE without FEC and duplicates, since nobody is proven to be at `to`.
+    /// Sends a PATH_CHALLENGE (RFC 9000 8.2.1), without parity and copies, since `to` is not
+    /// validated.
     fn send_path_challenge(
         &mut self,
         now: Instant,
@@ -56,31 +58,31 @@ impl<S: Socket> Driver<S> {
         if !self.may_answer() {
             return;
         }
-        let extra = SendExtras { fec: None, copies: 0, may_send_extras: false };
+        let extras = SendExtras { fec: None, duplicates: 0, may_send_extras: false };
         let Some(conn) = self.conns.get_mut(id.slot as usize) else { return };
         let write = |tail: &mut Vec<u8>| {
             conn.write_path_challenge(challenge, tail);
             true
         };
-        self.codec.encode(now, &mut self.tx, to, extra, write);
+        self.codec.encode(now, &mut self.tx, to, extras, write);
         self.budget = self.budget.saturating_sub(1);
     }
 
-    /// Whether an initial segment is a duplicate of the one that opened a connection which may have
-    /// migrated since.
-    pub(super) fn is_initial_of_migrated(&mut self, datagram: &[u8], opening: InitialHash) -> bool {
+    /// Whether `initial` is a retransmission of the initial segment of a connection that may
+    /// migrate: its peer has another address since.
+    pub(super) fn is_initial_of_migrated(&mut self, datagram: &[u8], initial: InitialHash) -> bool {
         let Ok(header) = Header::parse(datagram) else { return false };
-        let known = self.demux.migratable(header.conv).and_then(|id| self.get_mut(id));
-        known.is_some_and(|conn| conn.was_opened_by(opening))
+        let conn = self.demux.migratable(header.conv).and_then(|id| self.get_mut(id));
+        conn.is_some_and(|conn| conn.was_opened_by(initial))
     }
 
-    /// Moves a connection to the validated address `to`.
+    /// Changes the peer's address of a connection to `to`, which is validated.
     fn migrate(&mut self, now: Instant, id: ConnId, to: SocketAddr) {
         let Some(conn) = self.get_mut(id) else { return };
         let (old, conv) = conn.key();
         conn.migrate(now, to);
         if !self.demux.rekey((old, conv), (to, conv), id) {
-            // Another connection has taken this address and conversation id meanwhile.
+            // Another connection with this address and conversation id has opened meanwhile.
             if let Some(conn) = self.get_mut(id) {
                 conn.migrate(now, old);
             }

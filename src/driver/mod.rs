@@ -1,9 +1,10 @@
 //! Driver of one UDP socket: one task that owns every connection, timer and buffer of an endpoint.
 //!
-//! [`Driver::turn`] does everything except waiting: it flushes what the last turn left over,
-//! receives, drains the notifier, expires timers, serves each ready connection, and flushes. A turn
-//! is synchronous and takes the time as an argument, so the tests run whole endpoints on a simulated
-//! network (tests/sim_world.rs). The waiting is in [`task`].
+//! [`Driver::turn`] does everything except waiting. In this order it flushes what the last turn
+//! left over, receives, takes the requests of handles, expires timers, serves ready connections,
+//! flushes, publishes the statistics and wakes tasks. A turn is synchronous and takes the time as
+//! an argument, so the tests run whole endpoints on a simulated network (tests/sim_world.rs). The
+//! waiting is in [`task`].
 //!
 //! A turn is bounded: a fixed number of datagrams is received and sent, the rest waits for the next
 //! turn. Connections are served in the order in which they became ready, each with a quota
@@ -69,10 +70,10 @@ use crate::util::sync::{Arc, Mutex, lock};
 
 /// Datagrams sent per turn, duplicates and parity included: six GSO batches of 46 datagrams. A
 /// batch is at most 65,000 bytes (`send_batch`), which is 46 datagrams of the default 1,400 bytes.
-/// `core` bounds full datagrams before an ACK by 44, a batch at the 1,472 bytes of Ethernet.
+/// Not to be confused with `MAX_FULL_DATAGRAMS_BEFORE_ACK` of `core`: 44, for 1,472-byte datagrams.
 const TURN_PACKETS: usize = 276;
-/// Least interval between two timer turns while the socket is blocked. Most of what a timer makes
-/// due cannot be sent then.
+/// Least interval between two turns that a timer starts while the socket is blocked. Most of what a
+/// timer makes due cannot be sent then.
 const BLOCKED_TIMER_INTERVAL: Duration = Duration::from_millis(10);
 
 /// What to do after a turn.
@@ -82,7 +83,8 @@ pub(crate) enum Turn {
     Again,
     /// Nothing is ready: wait for the socket, the notifier or [`Driver::deadline`].
     Idle,
-    /// The driver has no connections and no handles, or its socket has failed for good.
+    /// Nothing needs the socket: no connection, handle, TIME-WAIT state or unsent datagram. Or the
+    /// socket has failed for good.
     Finished,
 }
 
@@ -100,8 +102,8 @@ pub(crate) struct Driver<S> {
     demux: Demux,
     peers: PeerTable,
     codec: PacketCodec,
-    /// The nonces of datagrams that opened a connection, shared by the sockets of a group. No other
-    /// lock is taken while this one is held.
+    /// Replay filter of the initial datagrams that passed admission or hint at a restart, shared by
+    /// the shards of a listener (SO_REUSEPORT). No other lock is taken while this one is held.
     initial_nonces: Arc<Mutex<ReplayFilter>>,
     /// The nonces of the last `replay_window` datagrams of this socket.
     replay_filter: ReplayFilter,
@@ -109,11 +111,12 @@ pub(crate) struct Driver<S> {
     /// Connections to serve. Invariant: a connection is in it at most once (`Conn::mark_ready`).
     ready: VecDeque<ConnId>,
     tx: SendBatch,
-    /// Datagrams of `send_raw` did not all fit into the last turn.
+    /// True while datagrams of `Endpoint::send_raw` wait that did not leave in the last turn.
     raw_pending: bool,
     /// True from a send that would block until a flush succeeds.
     blocked: bool,
-    /// Until when a driver without users answers for connections in TIME-WAIT.
+    /// Until when a driver without connections and handles keeps its socket open to answer for
+    /// connections in TIME-WAIT (RFC 9293 3.3.2).
     time_wait_until: Option<Instant>,
     last_turn: Instant,
     recv_backoff: RecvBackoff,
@@ -126,8 +129,8 @@ pub(crate) struct Driver<S> {
     lingering: usize,
     /// Connections with segments in flight that are larger than the path MTU.
     oversized_connections: usize,
-    /// Whether the socket was asked to permit IP fragmentation.
-    fragments: bool,
+    /// True while the socket permits IP fragmentation, which oversized segments in flight need.
+    ip_fragmentation: bool,
     idle_waiters: Vec<oneshot::Sender<()>>,
     stats: EndpointStats,
     /// The statistics that handles see.
@@ -180,7 +183,7 @@ impl<S: Socket> Driver<S> {
             rng,
             lingering: 0,
             oversized_connections: 0,
-            fragments: false,
+            ip_fragmentation: false,
             idle_waiters: Vec::new(),
             stats: EndpointStats::default(),
             published: EndpointStats::default(),
@@ -190,13 +193,13 @@ impl<S: Socket> Driver<S> {
         })
     }
 
-    /// Shares the nonces of initial datagrams with the other drivers of a group. A recorded initial
-    /// datagram could open a connection at each of them otherwise.
+    /// Shares the nonces of initial datagrams with the other shards of a listener. Otherwise a
+    /// replayed initial datagram could open a connection at each shard.
     pub(crate) fn share_initial_nonces(&mut self, nonces: Arc<Mutex<ReplayFilter>>) {
         self.initial_nonces = nonces;
     }
 
-    /// Records the nonce of an initial datagram. Returns false for a replayed one.
+    /// Records the nonce of an initial datagram. Returns false for a replayed datagram.
     fn is_new_initial(&self, now: Instant, nonce: &[u8]) -> bool {
         lock(&self.initial_nonces).insert(now, nonce)
     }
@@ -214,7 +217,7 @@ impl<S: Socket> Driver<S> {
                 false
             }
         };
-        self.read_inbox(now);
+        self.drain_requests(now);
         self.expire_timers(now);
         self.connect_pacer.release(now, &mut self.ready);
         usable = usable.and_then(|()| self.serve(now));
@@ -254,14 +257,14 @@ impl<S: Socket> Driver<S> {
         [timer, connects, self.recv_backoff.deadline(), time_wait].into_iter().flatten().min()
     }
 
-    /// Whether the socket is not read for a while, after receive errors in a row.
-    pub(crate) fn is_resting(&self) -> bool {
+    /// Whether receiving pauses after many receive errors in a row, see [`RecvBackoff`].
+    pub(crate) fn is_in_recv_backoff(&self) -> bool {
         self.recv_backoff.is_active()
     }
 
     /// Whether the last turn left something over or a handle has notified the driver.
     #[cfg(test)]
-    fn has_mail(&self) -> bool {
+    fn has_pending_work(&self) -> bool {
         (self.has_more() && !self.blocked) || self.register(Waker::noop())
     }
 
@@ -294,12 +297,13 @@ impl<S: Socket> Driver<S> {
         self.conns.is_empty() && self.requests.handles() == 0
     }
 
-    /// When the socket may close although peers may retransmit to ended connections; `None` once
-    /// that time has passed.
+    /// Until when the socket stays open because peers may retransmit to connections in TIME-WAIT;
+    /// `None` once that time has passed.
     fn time_wait_end(&self) -> Option<Instant> {
         self.time_wait_until.filter(|until| self.last_turn < *until)
     }
 
+    /// Handles the expired timers of connections and puts these on the ready list.
     fn expire_timers(&mut self, now: Instant) {
         let mut expired = std::mem::take(&mut self.scratch.expired);
         self.timers.expire(now, &mut expired);
@@ -320,7 +324,7 @@ impl<S: Socket> Driver<S> {
         (conn.id() == id).then_some(&mut **conn)
     }
 
-    /// Puts a connection on the ready list.
+    /// Puts a connection on the ready list, unless it is marked ready already.
     fn schedule(&mut self, id: ConnId) {
         if self.get_mut(id).is_some_and(Conn::mark_ready) {
             self.ready.push_back(id);
@@ -329,8 +333,8 @@ impl<S: Socket> Driver<S> {
 }
 
 impl<S> Drop for Driver<S> {
-    /// Ends all connections with `EndpointClosed` and wakes their tasks. Runs too when a turn panics
-    /// or the runtime shuts down, so that no task waits for a driver that is gone.
+    /// Ends all connections with `EndpointClosed` and wakes their tasks. Runs too when a turn
+    /// panics or the runtime shuts down, so that no task waits for a driver that is gone.
     fn drop(&mut self) {
         self.notifier.close();
         drop(self.requests.close());

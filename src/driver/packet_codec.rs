@@ -1,6 +1,6 @@
 //! Packet codec: the stages between the state machine and the socket. A sent datagram passes FEC,
-//! then the cipher; a received one passes the cipher, then FEC (as in kcp-go). `config.rs` computes
-//! the bytes that the stages leave of a datagram.
+//! then the cipher; a received one passes the cipher, then FEC (as in kcp-go). `Config::overhead`
+//! is the number of bytes that the stages add to a datagram.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,14 +21,15 @@ pub(crate) enum OpenFailure {
     Reflected,
 }
 
-/// What is sent in addition to a datagram.
+/// What is sent in addition to a datagram: parity and copies.
 #[derive(Debug)]
 pub(crate) struct SendExtras<'a> {
     /// Encoder of the destination address; `None` without FEC.
     pub(crate) fec: Option<&'a mut FecEncoder>,
     /// Extra copies (kcp-go SetDUP).
-    pub(crate) copies: u8,
-    /// False until the peer's address is validated: neither parity nor copies leave then.
+    pub(crate) duplicates: u8,
+    /// False until the peer's address is validated (RFC 9000 8.1): neither parity nor copies leave
+    /// then.
     pub(crate) may_send_extras: bool,
 }
 
@@ -68,46 +69,46 @@ impl PacketCodec {
         self.sealed
     }
 
-    /// Appends the KCP datagram that `write` writes for `dst`, its copies and, when it completes a
-    /// FEC group, the parity of the group. Returns the number of datagrams; 0 if `write` returns
-    /// false.
+    /// Appends the KCP datagram that `write` writes for `dst`, its copies and, if the datagram
+    /// completes a FEC group, the parity of the group. Returns the number of datagrams; 0 if
+    /// `write` returns false.
     #[inline]
     pub(crate) fn encode(
         &mut self,
         now: Instant,
         tx: &mut SendBatch,
         dst: SocketAddr,
-        mut extra: SendExtras<'_>,
+        mut extras: SendExtras<'_>,
         write: impl FnOnce(&mut Vec<u8>) -> bool,
     ) -> usize {
-        let fec_head = if extra.fec.is_some() { fec::HEADER_LEN } else { 0 };
+        let fec_head = if extras.fec.is_some() { fec::HEADER_LEN } else { 0 };
         let start = tx.begin(self.overhead.header_len + fec_head);
         if !write(tx.tail()) {
             tx.cancel(start);
             return 0;
         }
         let mut due = 0;
-        if let Some(encoder) = &mut extra.fec {
+        if let Some(encoder) = &mut extras.fec {
             let shard = tx.tail().get_mut(start + self.overhead.header_len..).unwrap_or_default();
             due = encoder.seal(now, shard);
         }
         self.finish(tx, dst, start);
-        if !extra.may_send_extras {
+        if !extras.may_send_extras {
             return 1;
         }
-        if extra.copies > 0 {
-            // kcp-go sends identical copies: seal the datagram first.
+        if extras.duplicates > 0 {
+            // Copies are identical, as those of kcp-go: seal the datagram first.
             self.seal(tx);
-            tx.duplicate(extra.copies);
+            tx.duplicate(extras.duplicates);
         }
-        if let Some(encoder) = extra.fec {
+        if let Some(encoder) = extras.fec {
             for index in 0..due {
                 let start = tx.begin(self.overhead.header_len);
                 encoder.emit_parity(index, tx.tail());
                 self.finish(tx, dst, start);
             }
         }
-        1 + usize::from(extra.copies) + due
+        1 + usize::from(extras.duplicates) + due
     }
 
     /// Appends an out-of-band packet for `dst`.
@@ -123,6 +124,7 @@ impl PacketCodec {
         self.finish(tx, dst, start);
     }
 
+    /// Reserves the trailer of the cipher and completes the datagram begun at `start`.
     #[inline]
     fn finish(&self, tx: &mut SendBatch, dst: SocketAddr, start: usize) {
         tx.begin(self.overhead.trailer_len);

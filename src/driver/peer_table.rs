@@ -19,7 +19,8 @@ const NONE: u32 = u32::MAX;
 
 #[derive(Debug)]
 struct Peer {
-    /// The slot of its newest connection; the others are linked in `PeerTable::links`.
+    /// Slot of the newest connection with this address; the others are linked in
+    /// `PeerTable::links`.
     first: u32,
     /// True once a ping to the address was answered (RFC 9000 8.1).
     validated: bool,
@@ -42,15 +43,15 @@ struct Link {
 
 #[derive(Debug)]
 pub(crate) struct PeerTable {
-    /// By slot: one doubly linked list per address, so that operations on an address cost nothing
-    /// for the connections of others.
+    /// By slot: one doubly linked list per address, so that the cost of an operation does not
+    /// depend on the connections of other addresses.
     links: Vec<Link>,
     map: HashMap<SocketAddr, Peer>,
     fec: Option<FecConfig>,
-    decode: bool,
-    /// Longest shard in bytes that is decoded: the larger of the own MTU and kcp-go's limit.
-    longest: usize,
-    /// Number of decoders; with none `stats_of` skips the lookup.
+    fec_decode: bool,
+    /// Longest shard in bytes that is decoded: the larger of `KcpConfig::mtu` and kcp-go's limit.
+    max_shard_len: usize,
+    /// Number of addresses with a decoder; if it is 0, `stats_of` skips the lookup.
     decoders: usize,
     /// Sum of the statistics of all decoders.
     stats: FecStats,
@@ -58,10 +59,10 @@ pub(crate) struct PeerTable {
 
 impl PeerTable {
     pub(crate) fn new(config: &Config) -> Self {
-        let (fec, decode) = (config.fec, config.fec_decode);
-        let longest = usize::from(config.kcp.mtu).max(KCP_GO_MTU_LIMIT);
+        let (fec, fec_decode) = (config.fec, config.fec_decode);
+        let max_shard_len = usize::from(config.kcp.mtu).max(KCP_GO_MTU_LIMIT);
         let (links, map, stats) = (Vec::new(), HashMap::new(), FecStats::default());
-        Self { links, map, fec, decode, longest, decoders: 0, stats }
+        Self { links, map, fec, fec_decode, max_shard_len, decoders: 0, stats }
     }
 
     /// Adds the connection in `slot` to the list of `addr`.
@@ -123,7 +124,7 @@ impl PeerTable {
         self.slots(addr).nth(1).is_some()
     }
 
-    /// Sets `addr` to validated: a ping was answered from there.
+    /// Records that `addr` is validated (RFC 9000 8.1): a ping was answered from there.
     pub(crate) fn validate(&mut self, addr: SocketAddr) {
         if let Some(peer) = self.map.get_mut(&addr) {
             peer.validated = true;
@@ -144,8 +145,9 @@ impl PeerTable {
         }
     }
 
-    /// Feeds a shard of `addr` to its decoder and passes each reconstructed datagram to `recovered`,
-    /// which returns whether the datagram is plausible. Returns whether the address is known.
+    /// Feeds a shard of `addr` to its decoder and passes each reconstructed datagram to
+    /// `recovered`, which returns whether the datagram is plausible. Returns whether the address
+    /// is known.
     ///
     /// Without configured FEC a decoder is created by the first parity from a validated address.
     pub(crate) fn decode(
@@ -156,11 +158,11 @@ impl PeerTable {
         recovered: impl FnMut(&[u8]) -> bool,
     ) -> bool {
         let Some(peer) = self.map.get_mut(&addr) else { return false };
-        if shard.len() > self.longest {
+        if shard.len() > self.max_shard_len {
             return true;
         }
         if peer.decoder.is_none() {
-            if !self.decode {
+            if !self.fec_decode {
                 return true;
             }
             if self.fec.is_none() && !(peer.validated && fec_flag(shard) == FecFlag::Parity) {

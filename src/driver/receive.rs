@@ -1,4 +1,4 @@
-//! The receiving half of a turn: opens datagrams, routes them and delivers them to connections.
+//! The receiving half of a turn: decrypts datagrams, routes them and delivers them to connections.
 
 use std::cell::RefCell;
 use std::io;
@@ -22,19 +22,19 @@ pub(super) const RECV_CALLS: usize = 2;
 const TURN_ANSWERS: usize = 138;
 
 thread_local! {
-    /// Receive buffers. They are large and a turn never yields, so the drivers of a thread share
-    /// one set: a process with thousands of sockets has as many sets as threads.
+    /// Receive buffers, one set per thread: the set is large, and a turn never yields while it uses
+    /// the set. A process with thousands of sockets has as many sets as threads.
     static RX: RefCell<Option<RxBatch>> = const { RefCell::new(None) };
 }
 
 impl<S: Socket> Driver<S> {
-    /// Receives until the socket is empty or the turn has made [`RECV_CALLS`] calls. Returns whether
-    /// more may be waiting. An error means that the socket has failed for good.
+    /// Receives until the socket is empty or the turn has made [`RECV_CALLS`] calls. Returns
+    /// whether more may be waiting. An error means that the socket has failed for good.
     pub(super) fn receive(&mut self, now: Instant) -> io::Result<bool> {
         if !self.recv_backoff.may_receive(now) {
             return Ok(false);
         }
-        // Taken out while in use: destructors that run meanwhile may drive another endpoint.
+        // `RX` is empty meanwhile: a destructor that runs in here may drive another endpoint.
         let mut batch = RX.take().unwrap_or_else(RxBatch::new);
         let result = self.receive_into(now, &mut batch);
         RX.set(Some(batch));
@@ -101,7 +101,7 @@ impl<S: Socket> Driver<S> {
             }
             FecFlag::Data => {
                 let datagram = body.get(fec::HEADER_LEN..).unwrap_or_default();
-                // A shard that its own connection rejects must not take part in a reconstruction.
+                // A data shard that its connection rejects must not take part in a reconstruction.
                 if self.on_packet(now, from, datagram, nonce) {
                     self.on_shard(now, *from, body);
                 }
@@ -115,8 +115,8 @@ impl<S: Socket> Driver<S> {
         }
     }
 
-    /// Routes a KCP datagram; `nonce` is that of the packet it came in. Returns whether a connection
-    /// accepted it.
+    /// Routes a KCP datagram. `nonce`: that of the UDP datagram around it. Returns whether a
+    /// connection accepted the datagram.
     fn on_packet(
         &mut self,
         now: Instant,
@@ -132,14 +132,14 @@ impl<S: Socket> Driver<S> {
             return self.on_packet(now, from, &assigned, nonce);
         }
         match self.demux.route(now, from, datagram) {
-            Route::Existing(id) if self.is_restart(now, id, datagram, nonce) => {}
+            Route::Existing(id) if self.on_possible_restart(now, id, datagram, nonce) => {}
             Route::Existing(id) => return self.deliver(now, id, datagram, PacketType::Regular),
             // A retransmission of the initial segment, from the new address of a migrated peer.
-            Route::Open(opening) if self.is_initial_of_migrated(datagram, opening) => {
+            Route::Open(initial) if self.is_initial_of_migrated(datagram, initial) => {
                 self.on_possible_migration(now, *from, datagram);
             }
-            Route::Open(opening) => {
-                return self.on_initial(now, *from, opening, datagram, nonce);
+            Route::Open(initial) => {
+                return self.on_initial(now, *from, initial, datagram, nonce);
             }
             Route::Reply(header) => {
                 self.stats.dropped_time_wait += 1;
@@ -158,11 +158,11 @@ impl<S: Socket> Driver<S> {
     }
 
     /// Feeds a FEC shard to the decoder of its address. A reconstructed datagram is delivered only
-    /// if it is well-formed and its connection exists at this address; it never opens one. Returns
-    /// whether the address is known.
+    /// if its segments are valid and its connection exists at this address; a reconstructed
+    /// datagram never opens a connection. Returns whether the address has a connection.
     fn on_shard(&mut self, now: Instant, from: SocketAddr, shard: &[u8]) -> bool {
         let (demux, recovered) = (&self.demux, &mut self.scratch.recovered);
-        let taken = self.peers.decode(now, from, shard, |datagram| {
+        let known = self.peers.decode(now, from, shard, |datagram| {
             let conv = datagram.first_chunk().map_or(0, |conv| u32::from_le_bytes(*conv));
             let Some(id) = demux.find(&(from, conv)) else { return false };
             if segment::validate(datagram, conv).is_err() {
@@ -176,11 +176,11 @@ impl<S: Socket> Driver<S> {
             self.deliver(now, id, &datagram, PacketType::Fec);
         }
         self.scratch.recovered = recovered;
-        taken
+        known
     }
 
-    /// Delivers an out-of-band datagram to its connection. Without one the datagram is dropped: it
-    /// opens no connection.
+    /// Delivers an out-of-band datagram (kcp-go `SendOOB`) to its connection. An out-of-band
+    /// datagram opens no connection: without one it is dropped.
     fn on_out_of_band(&mut self, now: Instant, from: SocketAddr, packet: &[u8]) {
         let Some((conv, payload)) = oob::parse(packet) else {
             self.stats.dropped_truncated += 1;
@@ -200,27 +200,27 @@ impl<S: Socket> Driver<S> {
         self.schedule(id);
     }
 
-    /// Feeds a KCP datagram to a connection. Returns whether the connection accepted it.
+    /// Feeds a KCP datagram to a connection. Returns whether the connection accepted the datagram.
     pub(super) fn deliver(
         &mut self,
         now: Instant,
         id: ConnId,
         datagram: &[u8],
-        origin: PacketType,
+        packet_type: PacketType,
     ) -> bool {
         // Without a tagged nonce a reflected datagram can only be recognised by its segments.
-        let untagged = !self.codec.detects_reflection() && origin == PacketType::Regular;
+        let untagged = !self.codec.detects_reflection() && packet_type == PacketType::Regular;
         let Some(conn) = self.get_mut(id) else { return false };
         if untagged && conn.is_reflection(datagram) {
             self.stats.dropped_reflected += 1;
             return false;
         }
         let awaited = conn.awaits_first_data();
-        let Ok(outcome) = conn.input(now, datagram, origin) else {
+        let Ok(outcome) = conn.input(now, datagram, packet_type) else {
             self.stats.dropped_malformed += 1;
             return false;
         };
-        // The first data may be the second segment of a datagram, or reconstructed by FEC.
+        // This datagram brought the first data, in any of its segments.
         if awaited && !conn.awaits_first_data() {
             let first = self.demux.first_data_hash(datagram);
             if let (Some(first), Some(conn)) = (first, self.get_mut(id)) {
@@ -237,8 +237,8 @@ impl<S: Socket> Driver<S> {
         true
     }
 
-    /// Transmits one datagram of a connection at once: `AckPolicy::Immediate` (kcp-go SetACKNoDelay)
-    /// wants an ACK for each received datagram.
+    /// Transmits one datagram of a connection at once: `AckPolicy::Immediate` (kcp-go
+    /// SetACKNoDelay) wants an ACK for each received datagram.
     fn answer(&mut self, now: Instant, id: ConnId) {
         let may = self.may_answer();
         if let Some(conn) = self.conns.get_mut(id.slot as usize).filter(|_| may) {
@@ -254,17 +254,19 @@ impl<S: Socket> Driver<S> {
         !self.blocked && !self.tx.is_full() && self.budget > TURN_PACKETS - TURN_ANSWERS
     }
 
-    /// Answers a segment to a connection in TIME-WAIT with `header`, an ACK, FIN-ACK, RST or RST-ACK.
+    /// Sends `header`, the ACK, FIN-ACK, RST or RST-ACK that a connection in TIME-WAIT replies
+    /// with.
     fn answer_in_time_wait(&mut self, now: Instant, to: SocketAddr, header: &Header) {
         if !self.may_answer() {
             return;
         }
-        let extra = SendExtras { fec: self.peers.encoder(to), copies: 0, may_send_extras: true };
+        let extras =
+            SendExtras { fec: self.peers.encoder(to), duplicates: 0, may_send_extras: true };
         let write = |tail: &mut Vec<u8>| {
             header.emit(tail);
             true
         };
-        let sent = self.codec.encode(now, &mut self.tx, to, extra, write);
+        let sent = self.codec.encode(now, &mut self.tx, to, extras, write);
         self.budget = self.budget.saturating_sub(sent);
     }
 }

@@ -1,21 +1,23 @@
-//! [`RecvBackoff`]: leaves a socket alone for a while when it only fails to receive.
+//! [`RecvBackoff`]: pauses receiving on a socket that returns nothing but errors.
 
 use std::time::{Duration, Instant};
 
-/// Receive errors in a row, without a datagram between them, before the socket is left alone.
+/// Receive errors without a datagram between them before receiving pauses.
 const ERRORS_BEFORE_BACKOFF: u32 = 64;
-/// Longest pause between two attempts. Pauses start at 2 ms and double.
+/// Longest pause between two receive calls. Pauses start at 2 ms and double.
 const MAX_BACKOFF: Duration = Duration::from_millis(50);
 
 /// Exponential back-off of the receive side of a socket.
 ///
-/// A receive error concerns an earlier datagram (an ICMP message) and counts as loss. Many in a
-/// row without a datagram between them do not: asking on would only keep a processor busy.
+/// A receive error usually reports an ICMP message about a datagram sent earlier, and counts as
+/// loss. Many errors without a datagram between them have another cause, and a driver that went on
+/// receiving would spin.
 #[derive(Debug, Default)]
 pub(super) struct RecvBackoff {
-    /// Since the last datagram.
+    /// Receive errors since the last datagram.
     errors: u32,
-    /// Set from an error beyond `ERRORS_BEFORE_BACKOFF` until the first attempt after it.
+    /// End of the pause. `Some` from an error beyond `ERRORS_BEFORE_BACKOFF` until the first
+    /// receive call after the pause.
     until: Option<Instant>,
 }
 
@@ -25,7 +27,7 @@ impl RecvBackoff {
         self.errors = 0;
     }
 
-    /// The socket has failed. Returns whether it is to be left alone until the deadline.
+    /// The socket has returned an error. Returns whether receiving pauses until the deadline.
     pub(super) fn on_error(&mut self, now: Instant) -> bool {
         self.errors = self.errors.saturating_add(1);
         let Some(beyond) = self.errors.checked_sub(ERRORS_BEFORE_BACKOFF).filter(|more| *more > 0)
@@ -37,7 +39,7 @@ impl RecvBackoff {
         true
     }
 
-    /// Whether the socket may be asked now. If so the pause is over.
+    /// Whether to receive now. Ends a pause whose deadline has passed.
     pub(super) fn may_receive(&mut self, now: Instant) -> bool {
         if self.until.is_some_and(|until| now < until) {
             return false;
@@ -46,12 +48,12 @@ impl RecvBackoff {
         true
     }
 
-    /// Whether the socket is left alone.
+    /// Whether receiving pauses.
     pub(super) fn is_active(&self) -> bool {
         self.until.is_some()
     }
 
-    /// When the socket is asked again, while it is left alone.
+    /// When the pause ends; `None` without one.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.until
     }

@@ -1,7 +1,8 @@
-//! Anti-replay filter: hashes of received nonces. A datagram whose nonce is in it was replayed.
+//! Anti-replay filter: hashes of received nonces. A datagram whose nonce is in the filter is a
+//! replay.
 //!
-//! The nonces are random, so the sliding bitmap of RFC 4303 3.4.3 and RFC 6479, which needs sequence
-//! numbers, does not fit.
+//! The nonces are random, so the sliding bitmap of RFC 4303 3.4.3 and RFC 6479, which needs
+//! sequence numbers, does not fit.
 
 use std::collections::hash_map::RandomState;
 use std::collections::{HashSet, VecDeque};
@@ -10,8 +11,9 @@ use std::time::{Duration, Instant};
 
 /// How long the nonce of an initial datagram is kept.
 const INITIAL_LIFETIME: Duration = Duration::from_secs(600);
-/// How many nonces of initial datagrams are kept: 4 MiB, since an entry takes at most 48 bytes in
-/// the set and 24 bytes in the queue.
+/// How many nonces of initial datagrams are kept: 4 MiB, since an entry takes at most 24 bytes in
+/// the set (9 bytes a bucket, 7 of 16 buckets used) and 48 bytes in the queue (24 bytes, half
+/// used).
 const MAX_INITIALS: usize = 4 * 1024 * 1024 / 72;
 
 /// The latest nonces, as keyed hashes: an attacker cannot choose nonces whose hashes collide.
@@ -21,6 +23,7 @@ pub(crate) struct ReplayFilter {
     /// The hashes by age. Invariant: the same hashes as in `known`.
     order: VecDeque<(Instant, u64)>,
     capacity: usize,
+    /// `None`: a nonce is kept until `capacity` later ones have come.
     lifetime: Option<Duration>,
     hasher: RandomState,
 }
@@ -41,7 +44,8 @@ impl ReplayFilter {
         Self { known, order, capacity, lifetime, hasher: RandomState::new() }
     }
 
-    /// Records a nonce. Returns false for a replayed one; an empty nonce never counts as replayed.
+    /// Records a nonce. Returns false for a replayed one. Datagrams without a cipher have an empty
+    /// nonce, which never counts as replayed.
     pub(crate) fn insert(&mut self, now: Instant, nonce: &[u8]) -> bool {
         if nonce.is_empty() || self.capacity == 0 {
             return true;

@@ -16,16 +16,17 @@ use crate::shared::conn_id::ConnId;
 use crate::shared::requests::{Rebind, Request};
 use crate::sys::{Socket, UdpSocket};
 
-/// Raw datagrams that leave per turn.
+/// Raw datagrams that leave per turn, at most.
 const TURN_RAW: usize = 64;
 
 impl<S: Socket> Driver<S> {
-    /// Acts on everything that handles have notified: ids, then settings, then requests.
-    pub(super) fn read_inbox(&mut self, now: Instant) {
+    /// Acts on what handles have queued since the last turn: ids of connections whose queues
+    /// changed, then settings, then requests, then raw datagrams.
+    pub(super) fn drain_requests(&mut self, now: Instant) {
         let mut requests = std::mem::take(&mut self.scratch.requests);
         let mut ids = std::mem::take(&mut self.scratch.ids);
         let mut settings = std::mem::take(&mut self.scratch.settings);
-        // Before the ids: what was written before a request is then among them.
+        // Requests before ids: every write made before a request is then covered by the ids.
         self.requests.drain(&mut requests);
         self.notifier.drain(&mut ids, &mut settings);
         for id in ids.drain(..) {
@@ -42,7 +43,7 @@ impl<S: Socket> Driver<S> {
         self.send_raw();
     }
 
-    /// Registers the waker of the driver's task. Returns true if something has been notified: the
+    /// Registers the waker of the driver's task. Returns true if handles have queued anything: the
     /// task takes another turn instead of parking.
     pub(super) fn register(&self, waker: &Waker) -> bool {
         self.notifier.register(waker) || self.requests.has_pending()
@@ -66,7 +67,7 @@ impl<S: Socket> Driver<S> {
                 // The caller may be gone; the handle is then dropped like any other.
                 drop(reply.send(handle));
             }
-            // Likewise for a listener. A socket that was replaced stays so.
+            // Likewise the listener. A rebind is not undone if its caller is gone.
             Request::Listen(reply) => drop(reply.send(self.listen())),
             Request::Rebind(rebind, reply) => drop(reply.send(self.rebind(now, rebind))),
             Request::WaitIdle(reply) => {
@@ -76,9 +77,9 @@ impl<S: Socket> Driver<S> {
         }
     }
 
-    /// Exchanges queues with all ready connections, so that what their handles left to deliver
-    /// counts as lingering. Waiting until none is ready would not do: beside busy connections that
-    /// may never be.
+    /// Exchanges queues with all ready connections, so that connections whose handles left data to
+    /// deliver count as lingering. The ready list is not waited for to become empty: with busy
+    /// connections it may never be.
     fn exchange_ready(&mut self, now: Instant) {
         for id in &self.ready {
             if let Some(conn) = self.conns.get_mut(id.slot as usize).filter(|c| c.id() == *id) {
@@ -138,7 +139,7 @@ impl<S: Socket> Driver<S> {
         Ok(AcceptHandle::new(queue))
     }
 
-    /// Replaces the socket, if the new one can reach every peer.
+    /// Replaces the socket, if the new one supports the IP version of every peer.
     fn rebind(&mut self, now: Instant, rebind: Rebind) -> io::Result<()> {
         let socket = match rebind {
             Rebind::Socket(socket) => *socket,
@@ -149,11 +150,12 @@ impl<S: Socket> Driver<S> {
         }
         let local = socket.local_addr()?;
         self.socket.replace(socket)?;
-        self.fragments = false;
+        self.ip_fragmentation = false;
         self.notifier.set_local(local);
         // The receive errors were those of the old socket.
         self.recv_backoff = RecvBackoff::default();
-        // A peer migrates once it hears from the new address, so idle connections send as well.
+        // A peer migrates when a datagram comes from the new address (RFC 9000 9.2), so idle
+        // connections send a ping.
         let mut ids = Vec::new();
         for (_, conn) in &mut self.conns {
             conn.on_rebound(now);
@@ -163,7 +165,7 @@ impl<S: Socket> Driver<S> {
         Ok(())
     }
 
-    /// Binds the first of `addrs` that can be.
+    /// Binds the first of `addrs` that can be bound.
     fn bind(&self, addrs: &[SocketAddr]) -> io::Result<UdpSocket> {
         let mut failure = None;
         for addr in addrs {
@@ -175,7 +177,8 @@ impl<S: Socket> Driver<S> {
         Err(failure.unwrap_or_else(unresolved))
     }
 
-    /// Puts raw datagrams into the batch, past FEC and the cipher. What does not fit waits.
+    /// Appends raw datagrams (`Endpoint::send_raw`) to the batch, without FEC and cipher. What
+    /// exceeds [`TURN_RAW`] or the batch waits for the next turn.
     fn send_raw(&mut self) {
         let (mut waiting, dropped) = self.requests.raw();
         self.stats.raw_dropped_datagrams = dropped;

@@ -1,9 +1,9 @@
 //! Send batch: datagrams of one turn, sent with UDP GSO.
 //!
-//! A batch is one contiguous buffer: datagrams stand back to back, so that equal ones to the same
-//! peer are a GSO batch, which one system call sends. A stage that adds a header reserves its bytes
-//! when the datagram is begun; a written datagram is never moved. The cipher seals many datagrams
-//! at a time, before they are sent.
+//! A send batch is one contiguous buffer: datagrams stand back to back, so that datagrams of equal
+//! size to the same address are a GSO batch, which one system call sends (Linux UDP_SEGMENT). The
+//! bytes of headers are reserved when a datagram is begun; a written datagram is never moved. The
+//! cipher seals up to [`SEAL_PACKETS`] datagrams at a time, before they are sent.
 
 use std::array;
 use std::io;
@@ -13,13 +13,13 @@ use std::net::SocketAddr;
 use crate::stats::EndpointStats;
 use crate::sys::{SendFault, Socket, Transmit, classify_send, count};
 
-/// Bytes of a batch at which it is flushed: two full GSO batches, which stay in the cache. A little
-/// less than twice [`MAX_GSO_BYTES`], so that no third GSO batch begins.
-const BATCH: usize = 128_000;
-/// Datagrams of a batch at which it is flushed.
+/// Bytes of a send batch at which it is flushed: two full GSO batches, which stay in the CPU
+/// cache. A little less than twice [`MAX_GSO_BYTES`], so that no third GSO batch begins.
+const BATCH_BYTES: usize = 128_000;
+/// Datagrams of a send batch at which it is flushed.
 const BATCH_PACKETS: usize = 256;
-/// Datagrams passed to the cipher at a time.
-const SEAL: usize = 32;
+/// Datagrams passed to the cipher at a time, at most.
+const SEAL_PACKETS: usize = 32;
 /// Most bytes of one GSO batch: below the 65,507 bytes of the largest UDP payload over IPv4. At
 /// 1,400 bytes per datagram these are 46 datagrams, at 1,472 bytes 44.
 const MAX_GSO_BYTES: usize = 65_000;
@@ -45,11 +45,12 @@ pub(crate) enum Flushed {
 pub(crate) struct SendBatch {
     bytes: Vec<u8>,
     packets: Vec<Packet>,
-    /// Datagrams and bytes already sealed, and already sent.
+    /// Datagrams and bytes already sealed.
     sealed: (usize, usize),
+    /// Datagrams and bytes already sent.
     sent: (usize, usize),
-    /// Destinations of datagrams that failed with EMSGSIZE since the last `take_too_large`, and their
-    /// size in bytes.
+    /// Destinations of datagrams that failed with EMSGSIZE since the last `take_too_large`, and
+    /// their size in bytes.
     too_large: Vec<(SocketAddr, usize)>,
     /// The last transient error since the last `take_fault`.
     fault: Option<io::Error>,
@@ -68,7 +69,7 @@ impl SendBatch {
 
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
-        self.bytes.len() >= BATCH || self.packets.len() >= BATCH_PACKETS
+        self.bytes.len() >= BATCH_BYTES || self.packets.len() >= BATCH_PACKETS
     }
 
     /// Bytes of all datagrams in the batch.
@@ -102,7 +103,7 @@ impl SendBatch {
         self.packets.push(Packet { dst, len: self.bytes.len() - start });
     }
 
-    /// Duplicates the last datagram, which is sealed if there is a cipher, as it is.
+    /// Appends `copies` copies of the last datagram, which must be sealed if there is a cipher.
     pub(crate) fn duplicate(&mut self, copies: u8) {
         let Some(last) = self.packets.last().copied() else { return };
         for _ in 0..copies {
@@ -112,19 +113,19 @@ impl SendBatch {
         self.sealed = (self.packets.len(), self.bytes.len());
     }
 
-    /// Appends a datagram that is sent as it is. Everything before it must be sealed.
+    /// Appends a datagram that no stage changes. All datagrams before it must be sealed.
     pub(crate) fn push_sealed(&mut self, dst: SocketAddr, datagram: &[u8]) {
         self.bytes.extend_from_slice(datagram);
         self.packets.push(Packet { dst, len: datagram.len() });
         self.sealed = (self.packets.len(), self.bytes.len());
     }
 
-    /// Passes the datagrams that are not sealed yet to `seal`, up to [`SEAL`] at a time.
+    /// Passes the datagrams that are not sealed yet to `seal`, up to [`SEAL_PACKETS`] at a time.
     pub(crate) fn seal(&mut self, mut seal: impl FnMut(&mut [&mut [u8]])) {
         let mut rest = self.bytes.get_mut(self.sealed.1..).unwrap_or_default();
         let mut lens = self.packets.iter().skip(self.sealed.0).map(|packet| packet.len);
         loop {
-            let mut packets: [&mut [u8]; SEAL] = array::from_fn(|_| Default::default());
+            let mut packets: [&mut [u8]; SEAL_PACKETS] = array::from_fn(|_| Default::default());
             let mut count = 0;
             for (slot, len) in packets.iter_mut().zip(&mut lens) {
                 (*slot, rest) = mem::take(&mut rest).split_at_mut(len);
@@ -186,7 +187,8 @@ impl SendBatch {
         Flushed::All
     }
 
-    /// The next GSO batch: equal datagrams to one destination, of which the last may be shorter.
+    /// The next GSO batch: datagrams of equal size to one destination, the last of which may be
+    /// shorter.
     /// Returns destination, segment size, bytes and datagrams.
     fn next_gso_batch(&self, max_segments: usize) -> Option<(SocketAddr, usize, usize, usize)> {
         let rest = self.packets.get(self.sent.0..)?;
@@ -326,7 +328,7 @@ mod tests {
 
     #[test]
     fn seal_covers_each_datagram_once() {
-        let lens: Vec<usize> = (0..SEAL * 2 + 5).map(|i| 1 + i % 7).collect();
+        let lens: Vec<usize> = (0..SEAL_PACKETS * 2 + 5).map(|i| 1 + i % 7).collect();
         let mut batch = SendBatch::default();
         let (mut sealed, mut calls) = (Vec::new(), 0);
         for (i, len) in lens.iter().enumerate() {

@@ -15,9 +15,10 @@ use crate::sys::Socket;
 /// Datagrams that one connection may send before the other ready connections come first: three
 /// GSO batches, half of what a turn may send (tests/fairness.rs).
 const CONN_PACKETS: usize = 138;
-/// How long a driver without users answers for connections in TIME-WAIT, at most. RFC 9293 3.4.1
-/// keeps TIME-WAIT for two segment lifetimes; here a peer retransmits an unanswered FIN or RST
-/// once a second at least, and the demultiplexer of a driver in use keeps the state for longer.
+/// How long a driver without connections and handles keeps its socket open to answer for
+/// connections in TIME-WAIT; `Config::linger` if that is shorter. Deviates from RFC 9293 3.6.1,
+/// where TIME-WAIT lasts two segment lifetimes: a peer retransmits an unanswered FIN or RST at
+/// least once a second, and a driver in use keeps the state for `TIME_WAIT_DURATION`.
 const SOCKET_TIME_WAIT: Duration = Duration::from_secs(2);
 
 /// Why a connection was served without sending everything that is due.
@@ -30,8 +31,9 @@ enum Unfinished {
 }
 
 impl<S: Socket> Driver<S> {
-    /// Serves the ready connections until the turn's budget is used up. While the socket is
-    /// blocked each is served once for its queues and its lifecycle, and sends nothing.
+    /// Serves the ready connections, each once, until the turn's budget is used up. While the
+    /// socket is blocked every ready connection exchanges its queues and advances its lifecycle,
+    /// and sends nothing.
     pub(super) fn serve(&mut self, now: Instant) -> io::Result<()> {
         let mut left = self.ready.len();
         while left > 0 && (self.budget > 0 || self.blocked) {
@@ -39,7 +41,7 @@ impl<S: Socket> Driver<S> {
             left -= 1;
             if let Some(unfinished) = self.serve_one(now, id)? {
                 match unfinished {
-                    // First in the next turn. While the socket is blocked the others come first.
+                    // Served first in the next turn; behind the others while the socket is blocked.
                     Unfinished::Full if !self.blocked => self.ready.push_front(id),
                     _ => self.ready.push_back(id),
                 }
@@ -60,7 +62,8 @@ impl<S: Socket> Driver<S> {
         };
         conn.exchange_queues(now, &mut self.scratch);
         if !self.blocked && conn.would_connect(now) && !self.connect_pacer.admit(id) {
-            // The connect pacer puts it on the ready list again. `wait_idle` waits for its data.
+            // `ConnectPacer::release` puts the connection on the ready list again, for which it
+            // stays marked. Meanwhile `wait_idle` waits for its data.
             conn.count_lingering(now, false, &mut self.lingering);
             return Ok(None);
         }
@@ -70,12 +73,12 @@ impl<S: Socket> Driver<S> {
             conn.unmark_ready();
         }
         let fec = self.peers.stats_of(conn.peer());
-        let over = conn.advance_lifecycle(now, fec, &mut self.scratch);
-        // A connection is removed once its last FIN or RST has left.
-        let over = over.filter(|_| unfinished.is_none());
-        conn.count_lingering(now, over.is_some(), &mut self.lingering);
-        conn.count_oversized(over.is_some(), &mut self.oversized_connections);
-        if let Some(time_wait) = over {
+        let time_wait = conn.advance_lifecycle(now, fec, &mut self.scratch);
+        // A connection is removed only after its last segments, such as a FIN-ACK, have left.
+        let time_wait = time_wait.filter(|_| unfinished.is_none());
+        conn.count_lingering(now, time_wait.is_some(), &mut self.lingering);
+        conn.count_oversized(time_wait.is_some(), &mut self.oversized_connections);
+        if let Some(time_wait) = time_wait {
             self.remove(now, id, time_wait);
             return Ok(None);
         }
@@ -130,10 +133,10 @@ impl<S: Socket> Driver<S> {
         if self.tx.is_empty() {
             return Ok(());
         }
-        let fragments = self.oversized_connections > 0;
-        if fragments != self.fragments {
-            self.socket.set_ip_fragmentation(fragments);
-            self.fragments = fragments;
+        let permit = self.oversized_connections > 0;
+        if permit != self.ip_fragmentation {
+            self.socket.set_ip_fragmentation(permit);
+            self.ip_fragmentation = permit;
         }
         self.codec.seal(&mut self.tx);
         let flushed = self.tx.flush(&mut self.socket, &mut self.stats);
@@ -147,8 +150,8 @@ impl<S: Socket> Driver<S> {
         if let Flushed::Fatal(error) = flushed { Err(error) } else { Ok(()) }
     }
 
-    /// The operating system refused a datagram of `size` bytes to `dst` (EMSGSIZE). As a Packet Too
-    /// Big message does (RFC 8899 4.6), this lowers the MTU of every connection to that address.
+    /// The operating system refused a datagram of `size` bytes to `dst` (EMSGSIZE). Handled like a
+    /// Packet Too Big message (RFC 8899 4.6): lowers the MTU of every connection to `dst`.
     fn on_message_too_big(&mut self, dst: SocketAddr, size: usize) {
         for slot in self.peers.slots(dst) {
             if let Some(conn) = self.conns.get_mut(slot) {

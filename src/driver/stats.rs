@@ -5,7 +5,8 @@ use crate::sys::Socket;
 use crate::trace;
 
 /// Datagrams sealed under one key after which a warning is logged: 2^32, the limit for random
-/// nonces of 12 bytes (NIST SP 800-38D 8.3). The nonces of a peer may be chosen at random.
+/// nonces of 12 bytes (NIST SP 800-38D 8.3). The peer seals under the same key and may draw its
+/// nonces at random.
 const MAX_SEALED_PER_KEY: u64 = 1 << 32;
 
 impl<S: Socket> Driver<S> {

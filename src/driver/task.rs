@@ -1,4 +1,5 @@
-//! [`DriverTask`]: the driver as a task: turns, and in between it parks until something wakes it.
+//! [`DriverTask`]: the future that runs a driver on Tokio: turns, and in between the task is parked
+//! until the socket, a handle or a deadline wakes it.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -10,10 +11,11 @@ use tokio::time::Sleep;
 use super::{Driver, Turn};
 use crate::sys::Socket;
 
-/// Turns in a row before the task yields to others, even if each found little to do.
+/// Turns per poll, at most. After `Turn::Again` the task yields at once; after `Turn::Idle` another
+/// turn runs if the socket, a handle or a deadline became ready meanwhile.
 const TURNS_PER_POLL: usize = 8;
 
-/// A driver as a task. Ends when the driver has no users left, or its socket is unusable.
+/// A driver as a future, which is ready after [`Turn::Finished`].
 #[derive(Debug)]
 pub(crate) struct DriverTask<S> {
     driver: Driver<S>,
@@ -23,16 +25,16 @@ pub(crate) struct DriverTask<S> {
 }
 
 impl<S: Socket + Unpin> DriverTask<S> {
-    /// To be called in a Tokio runtime with time enabled.
+    /// Panics outside a Tokio runtime with time enabled.
     pub(crate) fn new(driver: Driver<S>) -> Self {
         let sleep = Box::pin(tokio::time::sleep(std::time::Duration::ZERO));
         Self { driver, sleep, armed: None }
     }
 
-    /// Registers for everything that may wake the driver: readable, writable, notified, deadline.
-    /// Returns whether something has happened already.
+    /// Registers for everything that may wake the driver: socket readable, socket writable while
+    /// blocked, notified by a handle, deadline. Returns true if one of these has happened already.
     fn register(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
-        if !self.driver.is_resting() && self.driver.socket.poll_recv_ready(cx).is_ready() {
+        if !self.driver.is_in_recv_backoff() && self.driver.socket.poll_recv_ready(cx).is_ready() {
             return true;
         }
         if self.driver.is_blocked() && self.driver.socket.poll_send_ready(cx).is_ready() {
@@ -45,7 +47,7 @@ impl<S: Socket + Unpin> DriverTask<S> {
         let Some(deadline) = self.driver.deadline() else {
             return false;
         };
-        // A `Sleep` may be pending after its deadline: it takes part in the task's budget.
+        // `Sleep` takes part in Tokio's cooperative budget: it may be pending after its deadline.
         if deadline <= now {
             return true;
         }
@@ -67,7 +69,7 @@ impl<S: Socket + Unpin> Future for DriverTask<S> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
         for _ in 0..TURNS_PER_POLL {
-            // Tokio's clock: a paused runtime pauses the protocol too.
+            // Tokio's clock: `tokio::time::pause` stops the timers of the protocol as well.
             let now = tokio::time::Instant::now().into_std();
             match this.driver.turn(now) {
                 Turn::Finished => return Poll::Ready(()),

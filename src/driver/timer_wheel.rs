@@ -1,5 +1,5 @@
-//! Timer wheel of the connections of one socket: a hashed hierarchical timing wheel (Varghese,
-//! Lauck) with two levels.
+//! Timer wheel of the connections of one socket: a hashed hierarchical timing wheel (Varghese and
+//! Lauck, 1987) with two levels.
 //!
 //! The first level has a bucket for each of the next 1,024 milliseconds, the second one for each
 //! of the next 64 seconds, and later deadlines are in one list that is sorted into the levels every
@@ -21,12 +21,13 @@ const SECOND: u64 = 1_000 * TICK;
 
 /// Nanoseconds between the instants that coalesced deadlines are moved to (as Linux timer slack).
 const COALESCE_INTERVAL: u64 = 100 * TICK;
-/// Shortest wait in nanoseconds that is coalesced: a deadline moves by at most a twentieth.
-const LONG: u64 = 2 * SECOND;
+/// Shortest wait in nanoseconds that is coalesced: coalescing then adds at most a twentieth to it.
+const MIN_COALESCED_WAIT: u64 = 2 * SECOND;
 
-/// Buckets of the first level; more than a second, so that a bucket of the second always fits.
+/// Buckets of the first level. More than 1,000, so that the entries of one bucket of the second
+/// level always fit into the first level.
 const TICKS: u64 = 1_024;
-/// Buckets of the second level; also the seconds between two sorts of the list beyond.
+/// Buckets of the second level. Also the seconds between two sorts of the list beyond both levels.
 const SECONDS: u64 = 64;
 
 /// Index of the first bucket of the second level.
@@ -56,7 +57,7 @@ impl Entry {
 #[derive(Debug)]
 pub(crate) struct TimerWheel {
     origin: Instant,
-    /// The current millisecond. Invariant: no entry is in a bucket of an earlier one.
+    /// The current millisecond. Invariant: no entry is in a bucket of an earlier millisecond.
     tick: u64,
     entries: Vec<Entry>,
     /// First entry of each bucket's list.
@@ -64,10 +65,12 @@ pub(crate) struct TimerWheel {
     /// Per bucket of the levels, nanoseconds from its start to its earliest deadline or less:
     /// an entry that leaves does not raise it.
     earliest: Vec<u32>,
-    /// The same for the list beyond, from the origin.
+    /// Nanoseconds from the origin to the earliest deadline of the list beyond both levels, or
+    /// less.
     earliest_beyond: u64,
-    /// Which buckets of the levels have entries.
+    /// Bitmap of the buckets of the first level that have entries.
     ticks: [u64; 16],
+    /// Bitmap of the buckets of the second level that have entries.
     seconds: u64,
 }
 
@@ -86,7 +89,7 @@ impl TimerWheel {
         }
     }
 
-    /// Sets the deadline of `slot`; `None` disarms it.
+    /// Sets the deadline of `slot`; `None` disarms its timer.
     ///
     /// A deadline that has passed is due at once. Memory grows to the largest slot ever armed.
     pub(crate) fn set(&mut self, slot: usize, deadline: Option<Instant>) {
@@ -118,7 +121,7 @@ impl TimerWheel {
     /// (tests/scalability.rs).
     pub(crate) fn coalesced_deadline(&self, now: Instant, at: Instant) -> Instant {
         let nanos = self.nanos(at);
-        if nanos.saturating_sub(self.nanos(now)) < LONG {
+        if nanos.saturating_sub(self.nanos(now)) < MIN_COALESCED_WAIT {
             return at;
         }
         let coalesced = nanos.checked_next_multiple_of(COALESCE_INTERVAL).unwrap_or(nanos);
@@ -127,9 +130,9 @@ impl TimerWheel {
 
     /// When to call [`Self::expire`] next; `None` when nothing is armed.
     ///
-    /// Never later than the earliest deadline, except for a deadline that had passed when it was set:
-    /// then it is the instant of the last `expire`, truncated to milliseconds. It may be earlier once
-    /// after an entry was disarmed; that call expires nothing.
+    /// Never later than the earliest deadline, except for a deadline that had passed when it was
+    /// set: then it is the instant of the last `expire`, truncated to milliseconds. It may be
+    /// earlier once after an entry was disarmed; that call expires nothing.
     pub(crate) fn next(&self) -> Option<Instant> {
         let tick = self
             .first_tick()
@@ -167,7 +170,7 @@ impl TimerWheel {
             self.sort(tick_bucket(over), now, expired);
         }
         self.tick = tick;
-        // Past seconds and the current one.
+        // Past seconds and the current second.
         while let Some(begun) = self.first_second(last_second).filter(|begun| *begun <= second) {
             self.sort(second_bucket(begun), now, expired);
         }

@@ -1,15 +1,15 @@
-//! Admission of unvalidated peers: how many connections they have opened, in total and per source IP
-//! address.
+//! Admission of unvalidated peers: how many connections they have opened, in total and per source
+//! IP address.
 //!
-//! Source addresses can be forged (RFC 9000 8.1), so the total limit is what bounds memory. The limit
-//! per source keeps one source from taking all places while many connect.
+//! Source addresses can be forged (RFC 9000 8.1), so only the total limit bounds memory. The limit
+//! per source keeps one source from using up the total while many connect.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-/// Divisor: the limit per source applies while more than `max / 2` places are taken.
+/// Divisor: the limit per source applies while more than `max / 2` connections are unvalidated.
 const CROWDED_DIVISOR: usize = 2;
-/// Divisor: one source then holds at most `max / 16` places.
+/// Divisor: one source then has at most `max / 16` unvalidated connections, or one if that is 0.
 const SOURCE_DIVISOR: usize = 16;
 
 /// Why an initial datagram is refused.
@@ -17,7 +17,7 @@ const SOURCE_DIVISOR: usize = 16;
 pub(crate) enum Refusal {
     /// `max_unvalidated` connections are unvalidated.
     Full,
-    /// Too many of them are from this source.
+    /// Too many unvalidated connections are from this source.
     Source,
 }
 
@@ -33,8 +33,8 @@ impl UnvalidatedPeers {
         if self.total >= max {
             return Err(Refusal::Full);
         }
-        let held = || self.by_source.get(&source).copied().unwrap_or(0);
-        if self.total > max / CROWDED_DIVISOR && held() >= (max / SOURCE_DIVISOR).max(1) {
+        let from_source = || self.by_source.get(&source).copied().unwrap_or(0);
+        if self.total > max / CROWDED_DIVISOR && from_source() >= (max / SOURCE_DIVISOR).max(1) {
             return Err(Refusal::Source);
         }
         Ok(())
@@ -46,11 +46,11 @@ impl UnvalidatedPeers {
         *self.by_source.entry(source).or_default() += 1;
     }
 
-    /// Uncounts a connection from `source`: validated or ended.
+    /// Removes a connection from `source`, validated or ended, from the count.
     pub(crate) fn leave(&mut self, source: IpAddr) {
-        let Some(held) = self.by_source.get_mut(&source) else { return };
-        *held -= 1;
-        if *held == 0 {
+        let Some(count) = self.by_source.get_mut(&source) else { return };
+        *count -= 1;
+        if *count == 0 {
             self.by_source.remove(&source);
         }
         self.total -= 1;

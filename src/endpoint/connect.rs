@@ -23,9 +23,9 @@ impl KcpStream {
 
     /// Opens a connection with the default configuration from a new socket.
     ///
-    /// KCP has no handshake, so this neither waits for the peer nor fails because nobody listens:
-    /// the peer learns of the connection with the first write. [`established`](Self::established)
-    /// waits for its first answer; without one the connection ends with
+    /// KCP has no handshake, so this neither waits for the peer nor fails without a listener: the
+    /// peer learns of the connection with the first write. [`established`](Self::established)
+    /// waits for the first answer; without an answer to a write the connection ends with
     /// [`DeadPeer`](ConnectionError::DeadPeer). Of several addresses the first with a route is
     /// taken.
     ///

@@ -1,9 +1,9 @@
 //! Shards: several sockets bound to one address (SO_REUSEPORT), each with a driver of its own.
 //!
-//! The system sends all datagrams of one peer to the same socket, as long as the group stays as it
-//! is. So the group is complete before the first driver starts, and no socket of it is closed
-//! before the last driver has ended. The drivers share nothing but the accept queue and the replay
-//! filter of initial segments.
+//! The system delivers all datagrams from one address to the same socket, as long as the set of
+//! sockets does not change. So all sockets are bound before the first driver starts, and none is
+//! closed before the last driver has ended. The drivers share only the accept queue and the replay
+//! filter of initial datagrams.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use crate::util::sync::{Arc, Mutex};
 /// The sockets of a listener, and what their drivers share.
 pub(super) struct ShardGroup {
     pub(super) sockets: Vec<UdpSocket>,
-    /// Replay filter of initial segments; `None` for a socket that is alone.
+    /// Replay filter of initial datagrams; `None` for a single socket.
     pub(super) initial_nonces: Option<Arc<Mutex<ReplayFilter>>>,
 }
 

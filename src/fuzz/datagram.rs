@@ -155,7 +155,7 @@ impl Peer {
             tail.extend_from_slice(&bytes);
             true
         };
-        let extra = SendExtras { fec, copies: 0, may_send_extras: true };
+        let extra = SendExtras { fec, duplicates: 0, may_send_extras: true };
         self.codec.encode(now, &mut self.tx, addr(0), extra, write);
         self.flush();
     }

@@ -10,10 +10,11 @@ use crate::error::ConnectionError;
 use crate::shared::connection::Handle;
 use crate::util::sync::{Arc, Mutex, lock};
 
-/// Tasks that may wait to accept at once before those that gave up are sorted out.
+/// Most stored wakers. One more wakes all tasks, which drops the wakers of those that gave up.
 const MAX_WAKERS: usize = 64;
 
-/// From the driver to the listener, or from several drivers with `shards`. The lock is a leaf.
+/// Queue from the driver, or from all drivers with `SocketConfig::shards`, to the listener. The
+/// lock is a leaf.
 #[derive(Debug)]
 pub(crate) struct AcceptQueue {
     backlog: Mutex<Backlog>,
@@ -51,8 +52,8 @@ impl AcceptQueue {
         lock(&self.backlog).connections.len()
     }
 
-    /// Driver: queues a connection, or aborts it without a listener. Returns all tasks to wake:
-    /// several may accept.
+    /// Driver: queues a connection; without a listener the connection is aborted. Returns all tasks
+    /// to wake: several may accept.
     pub(crate) fn push(&self, connection: Handle) -> Vec<Waker> {
         let mut backlog = lock(&self.backlog);
         if !backlog.listening {
@@ -64,7 +65,7 @@ impl AcceptQueue {
         mem::take(&mut backlog.wakers)
     }
 
-    /// Driver: it is gone. Returns all tasks to wake.
+    /// Driver: called when a driver is dropped. Returns all tasks to wake.
     pub(crate) fn close(&self) -> Vec<Waker> {
         let mut backlog = lock(&self.backlog);
         backlog.driver_alive = false;
@@ -81,7 +82,7 @@ impl AcceptQueue {
             return Poll::Ready(Err(ConnectionError::EndpointClosed.into()));
         }
         if backlog.wakers.len() >= MAX_WAKERS {
-            // Most of these tasks have given up: the others poll again.
+            // Tasks that gave up ignore the wake, the others poll again.
             let stale = mem::take(&mut backlog.wakers);
             drop(backlog);
             stale.into_iter().for_each(Waker::wake);
@@ -94,7 +95,7 @@ impl AcceptQueue {
         Poll::Pending
     }
 
-    /// Listener: it is dropped. Aborts connections that were not accepted.
+    /// Listener: called when the listener is dropped. Aborts connections that were not accepted.
     fn stop(&self) {
         let mut backlog = lock(&self.backlog);
         backlog.listening = false;
@@ -104,8 +105,8 @@ impl AcceptQueue {
     }
 }
 
-/// The listener's side of an [`AcceptQueue`]. Dropping it stops listening, also inside a reply
-/// whose receiver is gone.
+/// The listener's side of an [`AcceptQueue`]. Dropping the handle stops listening, also if it is
+/// dropped inside a reply that no task received.
 #[derive(Debug)]
 pub(crate) struct AcceptHandle(Arc<AcceptQueue>);
 

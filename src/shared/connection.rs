@@ -37,7 +37,8 @@ use crate::shared::send_queue::{Outgoing, SendQueue, TakenWrites};
 use crate::stats::{ConnectionStats, Snapshot};
 use crate::util::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering, lock};
 
-/// All tasks to wake at the end of a connection.
+/// All tasks to wake at the end of a connection: in a write, in `shutdown`, in a read, in
+/// `established`, and in a receive of an out-of-band datagram.
 pub(crate) type Ended = [Option<Waker>; 5];
 
 /// One connection, as its driver and its handles see it.
@@ -310,7 +311,7 @@ impl Shared {
         stats
     }
 
-    /// Whether this belongs to the endpoint of `notifier`.
+    /// Whether this connection belongs to the endpoint of `notifier`.
     pub(crate) fn is_of(&self, notifier: &Notifier) -> bool {
         std::ptr::eq(self.notifier.endpoint(), notifier)
     }
@@ -351,7 +352,8 @@ impl Shared {
     fn detach(&self) {
         // The flag comes before the notification: the exchange after it sees the flag.
         self.detached.store(true, Ordering::Release);
-        // A delivery before this lock is cleared here, a later one is discarded.
+        // What was delivered before the receive queue is locked is cleared, later data is
+        // discarded.
         let dropped = (
             self.send.detach(),
             self.recv.detach(),

@@ -1,7 +1,7 @@
 //! [`Notifier`]: how handles wake the driver of their endpoint.
 //!
 //! Holds the ids of connections whose queues have changed, settings to apply, and the driver's
-//! waker; beside them what the driver publishes: local address, statistics, last socket error.
+//! waker. Also holds what the driver publishes: local address, statistics, last socket error.
 //!
 //! Locks are leaves: no other lock is taken while one is held, and wakers run after its release.
 
@@ -23,7 +23,7 @@ pub(crate) struct Notifier {
     stats: Mutex<EndpointStats>,
     /// Address of the socket. The only copy: it changes when the socket is replaced.
     local: Mutex<SocketAddr>,
-    /// Last transient socket error that `Endpoint::take_error` has not returned yet.
+    /// Last socket error, transient or fatal, that `Endpoint::take_error` has not returned yet.
     last_error: Mutex<Option<io::Error>>,
 }
 
@@ -117,9 +117,9 @@ impl Notifier {
         })
     }
 
-    /// Queues the id of a connection whose queues have changed, and wakes a parked driver. The
-    /// connection's `notified` flag was set, so an id is queued at most once between two
-    /// exchanges.
+    /// Queues the id of a connection whose queues have changed, and wakes a parked driver. Only
+    /// [`ConnNotifier::notify`] calls this, on setting `notified`: an id is queued at most once
+    /// between two exchanges.
     fn push(&self, id: ConnId) {
         self.update(|pending| pending.ids.push(id));
     }
@@ -144,7 +144,7 @@ impl Notifier {
         *lock(&self.local)
     }
 
-    /// The last transient socket error, once.
+    /// The last socket error, transient or fatal, once (SO_ERROR).
     pub(crate) fn take_error(&self) -> Option<io::Error> {
         lock(&self.last_error).take()
     }
@@ -168,8 +168,8 @@ impl Notifier {
 
 /// Driver.
 impl Notifier {
-    /// Moves what is pending to the end of `ids` and `settings`. From here until the next
-    /// [`register`](Self::register) nothing wakes the driver: it runs.
+    /// Moves what is pending to the end of `ids` and `settings`. Until the next
+    /// [`register`](Self::register) the driver runs, and no handle wakes it.
     ///
     /// Returns whether anything was pending.
     pub(crate) fn drain(
@@ -256,7 +256,8 @@ impl ConnNotifier {
         }
     }
 
-    /// Driver: an exchange begins. Called before the queues are read: later changes notify again.
+    /// Driver: begins an exchange of queues. Called before the queues are read, so that later
+    /// changes notify again.
     pub(super) fn begin_exchange(&self) {
         // A swap and not a store: it acquires what the last notification released.
         self.notified.swap(false, Ordering::AcqRel);

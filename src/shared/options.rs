@@ -9,7 +9,7 @@ use crate::config::{Config, WritePolicy};
 use crate::error::{ConfigError, ConnectionError};
 use crate::util::sync::{AtomicBool, AtomicUsize, Ordering};
 
-/// In `Options::linger`: `Config::linger` holds.
+/// Value of `Options::linger` while `Config::linger` applies.
 const CONFIGURED: usize = usize::MAX;
 /// Milliseconds in a day.
 const MAX_LINGER_MILLIS: u64 = 24 * 60 * 60 * 1_000;
@@ -33,19 +33,20 @@ impl Options {
         }
     }
 
-    /// How long closing goes on without progress.
+    /// How long closing goes on without progress (SO_LINGER): the own linger time or the
+    /// configured.
     pub(super) fn linger(&self) -> Duration {
         self.own_linger().unwrap_or(self.configured_linger)
     }
 
-    /// The same, if it was set for this connection.
+    /// The linger time set for this connection; `None` while `Config::linger` applies.
     pub(super) fn own_linger(&self) -> Option<Duration> {
         let millis = self.linger.load(Ordering::Relaxed);
         (millis != CONFIGURED).then(|| Duration::from_millis(millis as u64))
     }
 
-    /// Sets the linger time of this connection, in whole milliseconds. The driver has to be
-    /// notified: closing may be under way, and a deadline depends on it.
+    /// Sets the linger time of this connection, in whole milliseconds. The caller notifies the
+    /// driver: if closing is under way, its deadline depends on the linger time.
     pub(super) fn set_linger(&self, time: Option<Duration>) -> Result<(), ConfigError> {
         let millis = match time {
             // Rounded up: only zero means zero.

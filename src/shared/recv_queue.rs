@@ -38,7 +38,7 @@ pub(super) struct RecvQueue {
 
 struct Delivered {
     chunks: VecDeque<Bytes>,
-    /// Bytes that everything delivered and not reported as read counts for, see `CHUNK_CHARGE`.
+    /// Bytes that all chunks delivered and not yet reported as read count for, see `CHUNK_CHARGE`.
     charged: usize,
     /// True while the driver holds more back and waits for the reader.
     driver_blocked: bool,
@@ -104,7 +104,7 @@ impl ReadBuffer {
         }
     }
 
-    /// Takes empty chunks off the front: to a reader of bytes they would mean the end.
+    /// Takes empty chunks off the front: a read of 0 bytes would mean the end of the stream.
     pub(crate) fn skip_empty(&mut self) {
         while self.front().is_some_and(Bytes::is_empty) {
             self.pop();
@@ -112,9 +112,9 @@ impl ReadBuffer {
     }
 
     /// The chunks from the front that hold the next `limit` bytes, the last one cut to fit; at
-    /// most one if `single`.
-    pub(crate) fn peek(&self, mut limit: usize, single: bool) -> impl Iterator<Item = &[u8]> {
-        self.chunks.iter().take(if single { 1 } else { usize::MAX }).map_while(move |chunk| {
+    /// most one if `one_message`.
+    pub(crate) fn peek(&self, mut limit: usize, one_message: bool) -> impl Iterator<Item = &[u8]> {
+        self.chunks.iter().take(if one_message { 1 } else { usize::MAX }).map_while(move |chunk| {
             let part = &chunk[..chunk.len().min(limit)];
             limit -= part.len();
             (limit > 0 || !part.is_empty()).then_some(part)
@@ -147,7 +147,7 @@ impl RecvQueue {
             return self.capacity;
         }
         let available = self.capacity.saturating_sub(delivered.charged);
-        // In the critical section that saw it full: the reader cannot slip in between.
+        // Set in the critical section that found the queue full: no read in between is missed.
         delivered.driver_blocked |= available == 0;
         available
     }
@@ -233,7 +233,8 @@ impl RecvQueue {
                 let shared = &mut delivered.chunks;
                 memory = [queue::release_burst(shared), queue::release_burst(&mut buffer.chunks)];
                 if shared.capacity() == 0 {
-                    // Memory belongs where the driver fills it, and can free it.
+                    // The memory goes back to the shared queue, where the driver fills and frees
+                    // it.
                     mem::swap(shared, &mut buffer.chunks);
                 }
                 replaced = waker.and_then(|waker| register_waker(&mut delivered.reader, waker));

@@ -1,9 +1,8 @@
-//! [`RequestQueue`]: what an endpoint's handles ask of the driver: connect, listen, rebind, wait
+//! [`RequestQueue`]: requests of endpoint handles to the driver: connect, listen, rebind, wait
 //! until idle, send a raw datagram.
 //!
 //! Locks are leaves. The driver drains the requests BEFORE the ids of the [`Notifier`] and acts on
-//! the ids first: whatever a task wrote before it asked to wait until idle is then part of that
-//! turn.
+//! the ids first: a `WaitIdle` then covers everything that the same task wrote before the request.
 
 use std::collections::VecDeque;
 #[cfg(not(loom))]
@@ -43,18 +42,18 @@ pub(crate) enum Request {
     /// Reply when every lingering connection has delivered or given up.
     #[cfg(not(loom))]
     WaitIdle(oneshot::Sender<()>),
-    /// Stands for any of them in a model: oneshot channels are not modelled.
+    /// Stands for any request under loom, which does not model oneshot channels.
     #[cfg(loom)]
     Model,
 }
 
-/// The socket that [`Request::Rebind`] goes on with.
+/// The socket that replaces the one of the endpoint.
 #[cfg(not(loom))]
 #[derive(Debug)]
 pub(crate) enum Rebind {
-    /// The first of these addresses that can be bound.
+    /// A new socket, on the first of these addresses that can be bound.
     Bind(Vec<SocketAddr>),
-    /// This one.
+    /// A bound socket.
     Socket(Box<UdpSocket>),
 }
 
@@ -67,13 +66,14 @@ pub(crate) struct RequestQueue {
     /// True from a push until the next drain: saves the driver a lock per turn.
     pending: AtomicBool,
     raw: Mutex<RawDatagrams>,
-    /// Endpoint handles and listeners; while there are any the driver goes on.
+    /// Number of `Endpoint`s, of which a listener has one. While it is above 0 the driver goes on
+    /// without connections.
     handles: AtomicUsize,
     /// The socket is one of several with the same address (SO_REUSEPORT).
     sharded: bool,
 }
 
-/// Datagrams of other protocols, on their way out.
+/// Queue of `Endpoint::send_raw`: datagrams of other protocols that wait for the socket.
 #[derive(Debug, Default)]
 struct RawDatagrams {
     waiting: VecDeque<(SocketAddr, Bytes)>,
@@ -82,13 +82,13 @@ struct RawDatagrams {
 
 /// Handles.
 impl RequestQueue {
-    /// For a socket that is alone on its address.
+    /// The queue of a socket that does not share its address.
     #[cfg(any(test, feature = "_testkit"))]
     pub(crate) fn new() -> Arc<Self> {
         Self::with_sharded(false)
     }
 
-    /// For one of several sockets with the same address if `sharded`.
+    /// The queue of a socket. `sharded`: several sockets share its address (SO_REUSEPORT).
     pub(crate) fn with_sharded(sharded: bool) -> Arc<Self> {
         Arc::new(Self {
             notifier: Notifier::new(),
@@ -162,8 +162,8 @@ impl RequestQueue {
         }
     }
 
-    /// Whether a request waits. To be asked once more after [`Notifier::register`]: a drain of the
-    /// notifier also clears the wake of a request that came after the requests were drained.
+    /// Whether a request waits. Checked again after [`Notifier::register`]: a drain of the notifier
+    /// also clears the wake of a request that was pushed after the requests were drained.
     pub(crate) fn has_pending(&self) -> bool {
         self.pending.load(Ordering::Acquire)
     }

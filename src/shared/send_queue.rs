@@ -296,7 +296,7 @@ impl SendQueue {
         Poll::Pending
     }
 
-    /// Writes a part of `len` bytes; `copy` copies the first so many of them. Takes exactly as
+    /// Writes at most `len` bytes; `copy(n)` returns a copy of the first `n`. Queues exactly as
     /// many bytes as it returns when ready, and none otherwise.
     pub(super) fn poll_write_with(
         &self,
@@ -369,8 +369,8 @@ impl SendQueue {
         if let SendState::Failed { error, .. } = writes.state {
             return Err(error.into());
         }
-        // Copy loops flush whenever their reader is slow. Without a write since the last flush
-        // that must not cost a turn of the driver.
+        // Copy loops flush whenever their reader is slow. A flush without a write since the last
+        // flush must not cost a turn of the driver.
         let dirty = mem::take(&mut writes.dirty);
         writes.flush_requested |= dirty;
         drop(writes);

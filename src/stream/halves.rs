@@ -31,15 +31,15 @@ impl Reader {
         Self { handle, buffer: Mutex::new(ReadBuffer::default()) }
     }
 
-    /// True in message mode: a read returns bytes of one message only.
-    fn single(&self) -> bool {
+    /// Whether a read returns bytes of one message only: in message mode.
+    fn one_message(&self) -> bool {
         self.handle.mode == Mode::Message
     }
 
-    fn exclusive(&mut self) -> (&Handle, &mut ReadBuffer) {
+    fn buffer_mut(&mut self) -> (&Handle, &mut ReadBuffer) {
         // A poisoned lock is ignored, as in `sync::lock`.
-        let queue = self.buffer.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
-        (&self.handle, queue)
+        let buffer = self.buffer.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
+        (&self.handle, buffer)
     }
 
     pub(crate) fn poll_read(
@@ -50,44 +50,44 @@ impl Reader {
         if buf.remaining() == 0 {
             return Poll::Ready(Ok(()));
         }
-        let single = self.single();
-        let (handle, queue) = self.exclusive();
-        ready!(cooperate(cx, |cx| poll_bytes(handle, queue, Some(cx))))?;
-        read(handle, queue, single, buf.remaining(), |part| buf.put_slice(part));
+        let one_message = self.one_message();
+        let (handle, buffer) = self.buffer_mut();
+        ready!(cooperate(cx, |cx| poll_bytes(handle, buffer, Some(cx))))?;
+        read(handle, buffer, one_message, buf.remaining(), |part| buf.put_slice(part));
         Poll::Ready(Ok(()))
     }
 
     pub(crate) fn poll_fill_buf(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
-        let (handle, queue) = self.exclusive();
-        ready!(cooperate(cx, |cx| poll_bytes(handle, queue, Some(cx))))?;
-        Poll::Ready(Ok(queue.front().map_or(&[], |chunk| chunk)))
+        let (handle, buffer) = self.buffer_mut();
+        ready!(cooperate(cx, |cx| poll_bytes(handle, buffer, Some(cx))))?;
+        Poll::Ready(Ok(buffer.front().map_or(&[], |chunk| chunk)))
     }
 
     pub(crate) fn consume(&mut self, count: usize) {
         if count > 0 {
-            let (handle, queue) = self.exclusive();
-            queue.consume(count);
-            handle.report_read(queue);
+            let (handle, buffer) = self.buffer_mut();
+            buffer.consume(count);
+            handle.report_read(buffer);
         }
     }
 
     /// The next chunk that has bytes.
     pub(crate) fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Bytes>> {
-        let (handle, queue) = self.exclusive();
-        ready!(cooperate(cx, |cx| poll_bytes(handle, queue, Some(cx))))?;
-        Poll::Ready(Ok(pop(handle, queue)))
+        let (handle, buffer) = self.buffer_mut();
+        ready!(cooperate(cx, |cx| poll_bytes(handle, buffer, Some(cx))))?;
+        Poll::Ready(Ok(pop(handle, buffer)))
     }
 
     /// The next message, or the rest that reads have left of it.
     pub(crate) fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Bytes>> {
         check_message_mode(&self.handle)?;
-        let (handle, queue) = self.exclusive();
-        ready!(cooperate(cx, |cx| poll_chunks(handle, queue, Some(cx))))?;
-        if queue.front().is_none() {
+        let (handle, buffer) = self.buffer_mut();
+        ready!(cooperate(cx, |cx| poll_chunks(handle, buffer, Some(cx))))?;
+        if buffer.front().is_none() {
             let text = "the peer has ended its stream: there are no more messages";
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::UnexpectedEof, text)));
         }
-        Poll::Ready(Ok(pop(handle, queue)))
+        Poll::Ready(Ok(pop(handle, buffer)))
     }
 
     pub(crate) fn poll_peek(
@@ -99,15 +99,15 @@ impl Reader {
             return Poll::Ready(Ok(0));
         }
         let coop = ready!(poll_proceed(cx));
-        let (mut queue, single) = (self.shared_queue(), self.single());
+        let (mut buffer, one_message) = (self.lock_buffer(), self.one_message());
         let before = buf.remaining();
         // A task that waits for more to peek at must see what arrived since, although nothing was
         // read.
-        let known = queue.peek(before, single).map(<[u8]>::len).sum::<usize>();
-        if known < before && !(single && queue.front().is_some()) {
-            ready!(self.handle.poll_refill(&mut queue, Some(cx.waker())))?;
+        let known = buffer.peek(before, one_message).map(<[u8]>::len).sum::<usize>();
+        if known < before && !(one_message && buffer.front().is_some()) {
+            ready!(self.handle.poll_refill(&mut buffer, Some(cx.waker())))?;
         }
-        queue.peek(before, single).for_each(|part| buf.put_slice(part));
+        buffer.peek(before, one_message).for_each(|part| buf.put_slice(part));
         coop.made_progress();
         Poll::Ready(Ok(before - buf.remaining()))
     }
@@ -120,9 +120,9 @@ impl Reader {
     /// Ready with true when there is something to read, with false when nothing more will come.
     pub(crate) fn poll_open(&self, cx: &mut Context<'_>) -> Poll<bool> {
         cooperate(cx, |cx| {
-            let mut queue = self.shared_queue();
-            let chunks = poll_chunks(&self.handle, &mut queue, Some(cx));
-            chunks.map(|_ended| queue.front().is_some())
+            let mut buffer = self.lock_buffer();
+            let chunks = poll_chunks(&self.handle, &mut buffer, Some(cx));
+            chunks.map(|_ended| buffer.front().is_some())
         })
     }
 
@@ -153,12 +153,12 @@ impl Reader {
         if limit == 0 {
             return Ok(0);
         }
-        let mut queue = self.shared_queue();
-        or_would_block(poll_bytes(&self.handle, &mut queue, None))?;
-        Ok(read(&self.handle, &mut queue, self.single(), limit, put))
+        let mut buffer = self.lock_buffer();
+        or_would_block(poll_bytes(&self.handle, &mut buffer, None))?;
+        Ok(read(&self.handle, &mut buffer, self.one_message(), limit, put))
     }
 
-    fn shared_queue(&self) -> MutexGuard<'_, ReadBuffer> {
+    fn lock_buffer(&self) -> MutexGuard<'_, ReadBuffer> {
         lock(&self.buffer)
     }
 }
@@ -217,28 +217,28 @@ fn cooperate<T>(cx: &mut Context<'_>, poll: impl FnOnce(&mut Context<'_>) -> Pol
 /// Ready when the buffer has a chunk, which may be an empty message, or at the end of the stream.
 fn poll_chunks(
     handle: &Handle,
-    queue: &mut ReadBuffer,
+    buffer: &mut ReadBuffer,
     cx: Option<&Context<'_>>,
 ) -> Poll<io::Result<()>> {
-    match queue.front() {
+    match buffer.front() {
         Some(_) => Poll::Ready(Ok(())),
-        None => handle.poll_refill(queue, cx.map(|cx| cx.waker())),
+        None => handle.poll_refill(buffer, cx.map(|cx| cx.waker())),
     }
 }
 
 /// Ready when the buffer has a byte, or at the end of the stream.
 fn poll_bytes(
     handle: &Handle,
-    queue: &mut ReadBuffer,
+    buffer: &mut ReadBuffer,
     cx: Option<&Context<'_>>,
 ) -> Poll<io::Result<()>> {
     loop {
-        queue.skip_empty();
-        if queue.front().is_some() {
+        buffer.skip_empty();
+        if buffer.front().is_some() {
             return Poll::Ready(Ok(()));
         }
-        ready!(handle.poll_refill(queue, cx.map(|cx| cx.waker())))?;
-        if queue.front().is_none() {
+        ready!(handle.poll_refill(buffer, cx.map(|cx| cx.waker())))?;
+        if buffer.front().is_none() {
             return Poll::Ready(Ok(()));
         }
     }
@@ -247,32 +247,32 @@ fn poll_bytes(
 /// Hands at most `limit` bytes to `put` and takes them off the buffer.
 fn read(
     handle: &Handle,
-    queue: &mut ReadBuffer,
-    single: bool,
+    buffer: &mut ReadBuffer,
+    one_message: bool,
     limit: usize,
     mut put: impl FnMut(&[u8]),
 ) -> usize {
     let mut left = limit;
     while left > 0
-        && let Some(chunk) = queue.front()
+        && let Some(chunk) = buffer.front()
     {
         let part = &chunk[..chunk.len().min(left)];
         let count = part.len();
         put(part);
-        queue.consume(count);
+        buffer.consume(count);
         left -= count;
-        if single {
+        if one_message {
             break;
         }
     }
-    handle.report_read(queue);
+    handle.report_read(buffer);
     limit - left
 }
 
-fn pop(handle: &Handle, queue: &mut ReadBuffer) -> Bytes {
-    let chunk = queue.pop().unwrap_or_default();
-    handle.report_read(queue);
-    // Of a stream's chunk only: a message has a buffer of its own.
+fn pop(handle: &Handle, buffer: &mut ReadBuffer) -> Bytes {
+    let chunk = buffer.pop().unwrap_or_default();
+    handle.report_read(buffer);
+    // Only chunks of a byte stream share a buffer: a message has one of its own.
     if handle.mode == Mode::Stream { buffer_pool::into_recycled(chunk) } else { chunk }
 }
 
@@ -293,8 +293,8 @@ fn or_would_block<T>(poll: Poll<io::Result<T>>) -> io::Result<T> {
     }
 }
 
-/// Writes `bufs` in pieces of `BUFFER_LEN` bytes. Only the first piece may be pending or fail;
-/// what was written before a later one that does is the result.
+/// Writes `bufs` in pieces of `BUFFER_LEN` bytes. Pending and errors of the first piece are the
+/// result; those of a later piece end the write with the bytes written so far.
 fn write(handle: &Handle, waker: Option<&Waker>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
     let total = bufs.iter().map(|buf| buf.len()).sum::<usize>();
     let mut done = 0;
@@ -313,7 +313,7 @@ fn write(handle: &Handle, waker: Option<&Waker>, bufs: &[IoSlice<'_>]) -> Poll<i
 }
 
 /// A copy of `count` bytes of `bufs`, after the first `skip`, in one chunk: a header and its body
-/// should not cost two.
+/// then count as one chunk and not as two.
 fn gather(bufs: &[IoSlice<'_>], mut skip: usize, count: usize) -> Bytes {
     let mut left = count;
     let parts = bufs.iter().map(|buf| {

@@ -64,7 +64,7 @@ use crate::util::sync::{Arc, Ordering};
 pub struct KcpStream {
     pub(crate) read: Reader,
     pub(crate) write: Writer,
-    /// Of the endpoint that carries it.
+    /// Requests to the endpoint that carries the stream, for `KcpStream::endpoint`.
     pub(crate) requests: Arc<RequestQueue>,
 }
 

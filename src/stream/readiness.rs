@@ -12,9 +12,9 @@ use crate::stream::halves::{Reader, Writer};
 use crate::stream::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 
 impl KcpStream {
-    /// Waits until the stream is ready for one of what `interest` names, and returns all of it
+    /// Waits until the stream is ready for at least one operation of `interest`, and returns all
     /// that it is ready for. At the end of the peer's stream, and once the connection has ended,
-    /// it is readable and [`READ_CLOSED`](Ready::READ_CLOSED).
+    /// the stream is readable and [`READ_CLOSED`](Ready::READ_CLOSED).
     ///
     /// # Errors
     ///
@@ -143,7 +143,7 @@ macro_rules! ready_halves {
 
 ready_halves!(OwnedReadHalf, OwnedWriteHalf; ReadHalf<'_>, WriteHalf<'_>);
 
-/// Ready with everything that is ready, once one of both is.
+/// Ready with all sides that are ready, once at least one is.
 fn poll_ready(
     cx: &mut Context<'_>,
     read: Option<&Reader>,

@@ -130,7 +130,7 @@ pub struct Kcp {
     /// With [`WritePolicy::Delayed`]: when queued data leaves without a flush.
     cork_until: Option<Micros>,
     /// True from [`Kcp::flush`] until the send buffer is empty.
-    uncorked: bool,
+    flush_requested: bool,
     establishment: Establishment,
     peer: PeerState,
     close_state: CloseState,
@@ -181,7 +181,7 @@ impl Kcp {
             window_update_pending: false,
             full_datagrams_since_ack: 0,
             cork_until: None,
-            uncorked: false,
+            flush_requested: false,
             establishment: Establishment::Idle,
             peer: PeerState::new(),
             close_state: CloseState::new(config.close_notify),
@@ -291,7 +291,7 @@ impl Kcp {
 
     /// Lets data that [`WritePolicy::Delayed`] holds back leave now (kcp-go `flush`).
     pub fn flush(&mut self) {
-        self.uncorked = !self.send.send_buffer().is_empty();
+        self.flush_requested = !self.send.send_buffer().is_empty();
     }
 
     /// The next bytes in order, or in message mode the next message. `None`: nothing is readable.

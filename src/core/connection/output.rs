@@ -192,7 +192,9 @@ impl Kcp {
     /// else after a flush or when the send window is full.
     #[inline]
     pub(super) fn may_send_new(&self) -> bool {
-        self.write_policy == WritePolicy::Immediate || self.uncorked || self.send.available() == 0
+        self.write_policy == WritePolicy::Immediate
+            || self.flush_requested
+            || self.send.available() == 0
     }
 
     /// Appends the PUSH of `next` and records its transmission.
@@ -214,7 +216,7 @@ impl Kcp {
         sent.segments += 1;
         self.establishment.cancel_initial();
         if self.send.send_buffer().is_empty() {
-            (self.uncorked, self.cork_until) = (false, None);
+            (self.flush_requested, self.cork_until) = (false, None);
         }
     }
 

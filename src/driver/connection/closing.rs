@@ -11,12 +11,13 @@ use crate::fec::FecStats;
 use crate::util::sync::Ordering;
 
 /// Time without data in either direction after which memory that only a busy connection needs is
-/// given back (tests/memory.rs).
+/// released (tests/memory.rs).
 const MEMORY_RELEASE_DELAY: Duration = Duration::from_secs(1);
 
 impl Conn {
-    /// Notifies the handles of what changed and advances the lifecycle. Returns the TIME-WAIT state
-    /// once the connection may be removed.
+    /// Publishes progress to the handles and advances the lifecycle. `fec`: statistics of the FEC
+    /// decoder of the peer's address. Returns the TIME-WAIT state once the connection may be
+    /// removed.
     pub(in super::super) fn advance_lifecycle(
         &mut self,
         now: Instant,
@@ -71,7 +72,7 @@ impl Conn {
         self.is_drained() && self.kcp.is_closed()
     }
 
-    /// The error that the connection ends with now, if it ends.
+    /// The error that the connection ends with at `now`; `None` while it goes on.
     fn end_error(&self, now: Instant) -> Option<ConnectionError> {
         if self.end_cause.is_some() {
             return self.end_cause;
@@ -108,15 +109,15 @@ impl Conn {
         self.validation.as_ref().map(|validation| validation.deadline)
     }
 
-    /// Until when `wait_idle` waits for the peer to acknowledge the FIN or RST; `None` unless one
-    /// is due.
+    /// Until when `wait_idle` waits for the peer to acknowledge the FIN or RST; `None` if neither
+    /// is outstanding.
     fn close_deadline(&self) -> Option<Instant> {
         let fin_acked = !self.lifecycle.is_ended() && self.kcp.is_closed();
         self.lifecycle.close_deadline().filter(|_| !fin_acked)
     }
 
-    /// Whether `wait_idle` waits for this connection: data, FIN or RST of a shutdown, a drop or an
-    /// abort are still to be delivered.
+    /// Whether `wait_idle` waits for this connection: after a shutdown, drop or abort its data,
+    /// FIN or RST is not acknowledged yet.
     fn is_lingering(&self, now: Instant) -> bool {
         match self.lifecycle {
             Lifecycle::Open => false,
@@ -128,21 +129,21 @@ impl Conn {
         }
     }
 
-    /// Keeps the `count` of lingering connections up to date. `over`: the connection is removed.
+    /// Keeps the `count` of lingering connections up to date. `removed`: the connection is removed.
     pub(in super::super) fn count_lingering(
         &mut self,
         now: Instant,
-        over: bool,
+        removed: bool,
         count: &mut usize,
     ) {
-        let lingers = !over && self.is_lingering(now);
+        let lingers = !removed && self.is_lingering(now);
         update_count(&mut self.counted_lingering, lingers, count);
     }
 
     /// Keeps the `count` of connections with oversized segments in flight up to date: segments that
-    /// reach the peer in IP fragments or not at all. `over`: the connection is removed.
-    pub(in super::super) fn count_oversized(&mut self, over: bool, count: &mut usize) {
-        let ended = over || self.lifecycle.is_ended();
+    /// reach the peer in IP fragments or not at all. `removed`: the connection is removed.
+    pub(in super::super) fn count_oversized(&mut self, removed: bool, count: &mut usize) {
+        let ended = removed || self.lifecycle.is_ended();
         let oversized = !ended && self.kcp.needs_ip_fragmentation();
         update_count(&mut self.counted_oversized, oversized, count);
     }
@@ -161,8 +162,8 @@ impl Conn {
         coalesce: impl Fn(Instant) -> Instant,
     ) -> Option<Instant> {
         let unvalidated = self.validation.is_some();
-        // The amplification limit may keep due segments of an unvalidated connection waiting: its
-        // past deadlines would make the driver spin.
+        // The anti-amplification limit may keep due segments of an unvalidated connection waiting:
+        // a deadline that has passed would make the driver spin.
         let may_wait = |at: &Instant| !unvalidated || *at > now;
         let liveness = self.kcp.poll_liveness().map(coalesce);
         let protocol = [self.kcp.poll_work(), liveness].into_iter().flatten().min();
@@ -175,14 +176,15 @@ impl Conn {
         let validation_ping = liveness.filter(|_| unvalidated).filter(may_wait);
         let timeouts =
             [self.linger_deadline(), self.validation_deadline(), self.discard_deadline()];
-        let rest = [self.memory_release_at, self.held_until, protocol, validation_ping, closing];
+        let rest =
+            [self.memory_release_at, self.rate_limited_until, protocol, validation_ping, closing];
         timeouts.into_iter().chain(rest).flatten().min()
     }
 }
 
 /// Sets whether one connection is counted, and adjusts the count when that changes.
-fn update_count(counted: &mut bool, is: bool, count: &mut usize) {
-    match (std::mem::replace(counted, is), is) {
+fn update_count(counted: &mut bool, counts: bool, count: &mut usize) {
+    match (std::mem::replace(counted, counts), counts) {
         (false, true) => *count += 1,
         (true, false) => *count -= 1,
         _ => {}

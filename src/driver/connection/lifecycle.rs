@@ -8,8 +8,9 @@
 
 use std::time::{Duration, Instant};
 
-/// How long a dropped connection waits for ACKs of a peer whose data it discards. Without a reader
-/// such a peer is taken for one that does not read either. Counts from the last new ACK.
+/// How long a dropped connection that discards data of its peer waits for new ACKs, counted from
+/// the last one. A peer that sends data and acknowledges none is taken for one that does not read:
+/// two such sides would wait for each other until the linger timeout.
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// State of a connection; the states compare to RFC 9293 3.3.2 as noted.
@@ -39,8 +40,8 @@ pub(super) enum Lifecycle {
         /// When the state was entered, or the peer last acknowledged something new.
         last_progress: Instant,
     },
-    /// The handles are notified of the end. Entered on the end, whatever it is; left by removal
-    /// once the RST, if one is due, is acknowledged or given up.
+    /// The handles are notified of the error. Entered when the connection ends, with any error;
+    /// left by removal once the RST, if one is sent, is acknowledged or given up.
     Ended {
         /// Until when `wait_idle` waits for the acknowledgement of the RST.
         reset_ack_deadline: Instant,
@@ -101,8 +102,8 @@ impl Lifecycle {
     }
 
     /// When closing is given up: `linger` (SO_LINGER) after the last progress. While a task waits
-    /// for `shutdown`, any datagram of the peer counts as progress, since a peer may be slow to
-    /// read: `last_received`.
+    /// for `shutdown`, any datagram of the peer counts as progress (`last_received`), since the
+    /// peer may be slow to read.
     pub(super) fn linger_deadline(
         &self,
         last_received: Instant,

@@ -7,8 +7,8 @@ use crate::core::path::validation::{PathChallenge, PathValidation};
 use crate::driver::connection::Conn;
 
 impl Conn {
-    /// A datagram of this connection came from `addr`, which is not the peer's address. `cookie` is
-    /// random.
+    /// Path validation (RFC 9000 8.2): a datagram with this conversation id came from `addr`,
+    /// which is not the peer's address. `cookie`: random, for a PATH_CHALLENGE.
     pub(in super::super) fn validate_path(
         &mut self,
         now: Instant,
@@ -28,14 +28,14 @@ impl Conn {
         self.kcp.write_path_challenge(challenge, out);
     }
 
-    /// This side has another address (a rebind): a ping lets the peer see it, and migrate.
+    /// The endpoint was rebound to another address: a ping lets the peer migrate (RFC 9000 9.2).
     pub(in super::super) fn on_rebound(&mut self, now: Instant) {
         if self.kcp.has_started() {
             self.kcp.ping(now);
         }
     }
 
-    /// From now on the peer has this address.
+    /// Changes the peer's address to `addr`, which is validated.
     pub(in super::super) fn migrate(&mut self, now: Instant, addr: SocketAddr) {
         self.peer = addr;
         self.kcp.on_path_validated(now);

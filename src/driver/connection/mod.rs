@@ -1,5 +1,5 @@
-//! One connection in the driver: the state machine of `core`, the queues it shares with the handles,
-//! and its lifecycle.
+//! One connection in the driver: the state machine of `core`, the queues it shares with the
+//! handles, and its lifecycle.
 //!
 //! `closing`, `queues`, `transmit` and `migration` hold the methods of [`Conn`] by concern;
 //! `lifecycle` is a type that does not depend on [`Conn`].
@@ -27,7 +27,7 @@ use crate::shared::connection::{Handle, Shared};
 use crate::trace::Span;
 use crate::util::sync::{Arc, Ordering};
 
-/// Effect of a received datagram beyond the state machine.
+/// What the driver has to do after a received datagram.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InputOutcome {
     /// `AckPolicy::Immediate`: an ACK leaves before the next datagram is handled.
@@ -54,7 +54,8 @@ pub(super) struct Conn {
     peer: SocketAddr,
     /// Hashes of the peer's initial segments; empty for an active open.
     opened_by: OpenedBy,
-    /// True while the connection is on the driver's ready list.
+    /// True while the connection is on the driver's ready list, waits in the connect pacer or is
+    /// being served: it is not to be put on the list then.
     ready: bool,
     /// `AckPolicy::Immediate` is set.
     immediate_acks: bool,
@@ -75,18 +76,20 @@ pub(super) struct Conn {
     has_unsent_writes: bool,
     /// The last datagram sent was out of band: segments of the stream come first next time.
     prefer_stream: bool,
-    /// When the rate limit lets the next out-of-band datagram leave.
-    held_until: Option<Instant>,
+    /// When the rate limit (kcp-go `SetRateLimit`) lets the next out-of-band datagram leave;
+    /// `None` if none waits for that.
+    rate_limited_until: Option<Instant>,
     /// Out-of-band datagrams sent and received.
     out_of_band: (u64, u64),
     /// SND.UNA as of the last `advance_lifecycle`.
     last_una: Sn,
-    /// When the last datagram of the peer arrived.
+    /// When the last datagram of the peer arrived, not counting those that FEC reconstructed.
     last_received: Instant,
     /// When reclaimable memory is released, unless data moves before.
     memory_release_at: Option<Instant>,
-    /// Whether the driver counts this connection as lingering, and as one with oversized segments.
+    /// True while this connection is counted in `Driver::lingering`.
     counted_lingering: bool,
+    /// True while this connection is counted in `Driver::oversized_connections`.
     counted_oversized: bool,
 }
 
@@ -116,7 +119,7 @@ impl Conn {
             blocked_message: None,
             has_unsent_writes: false,
             prefer_stream: false,
-            held_until: None,
+            rate_limited_until: None,
             out_of_band: (0, 0),
             last_received: now,
             memory_release_at: None,
@@ -171,7 +174,8 @@ impl Conn {
         match setting {
             Setting::AckPolicy(policy) => self.immediate_acks = policy == AckPolicy::Immediate,
             Setting::Duplicates(copies) => self.duplicates = copies,
-            // The path may have lowered the MTU since the caller read it: it is never raised.
+            // The path MTU may have fallen since the caller read it: a setting never raises the
+            // MTU.
             Setting::Mtu(mtu) if mtu >= self.kcp.max_mtu() => return,
             _ => {}
         }
@@ -190,20 +194,21 @@ impl Conn {
         &mut self,
         now: Instant,
         datagram: &[u8],
-        origin: PacketType,
+        packet_type: PacketType,
     ) -> Result<InputOutcome, InputError> {
         let was_validated = self.is_validated();
-        self.kcp.input(now, datagram, origin)?;
-        if origin == PacketType::Regular {
+        self.kcp.input(now, datagram, packet_type)?;
+        if packet_type == PacketType::Regular {
             self.last_received = now;
         }
         let validated = !was_validated && self.is_validated();
         Ok(InputOutcome { immediate_ack: self.immediate_acks, validated })
     }
 
-    /// Starts address validation (RFC 9000 8.1) of a passive open: the peer is pinged, and until it
-    /// answers the amplification limit holds. `allowance`: bytes it is sent in any case.
-    /// `deferred`: the handle, if it is accepted only after validation.
+    /// Starts address validation (RFC 9000 8.1) of a passive open: the peer is pinged, and until
+    /// the pong arrives the anti-amplification limit holds. `allowance`: bytes that the peer may
+    /// be sent even if three times what it sent is less. `deferred`: the handle, if it is accepted
+    /// only after validation.
     pub(super) fn require_validation(
         &mut self,
         now: Instant,
@@ -230,35 +235,36 @@ impl Conn {
         self.validation.is_some()
     }
 
-    /// Opens the connection at the peer before there is data for it: the first datagram is a ping.
+    /// Opens the connection at the peer before there is data, see [`Kcp::open`]: the initial
+    /// segment is a window probe (IKCP_CMD_WASK).
     pub(super) fn send_open(&mut self, now: Instant) {
         self.kcp.open(now);
     }
 
-    /// Whether `opening` is an initial segment that this connection was opened by.
-    pub(super) fn was_opened_by(&self, opening: InitialHash) -> bool {
-        self.opened_by.contains(opening)
+    /// Whether `initial` is the hash of an initial segment of this connection.
+    pub(super) fn was_opened_by(&self, initial: InitialHash) -> bool {
+        self.opened_by.contains(initial)
     }
 
-    /// Whether `opening`, the initial segment in `datagram`, opens another connection than this one:
-    /// neither a retransmission nor a reordered initial segment of this connection, nor a reflected
-    /// datagram.
-    pub(super) fn is_other_opening(&mut self, opening: InitialHash, datagram: &[u8]) -> bool {
-        if !self.opened_by.is_by_peer() || self.opened_by.contains(opening) {
+    /// Whether `initial`, the hash of the initial segment of `datagram`, belongs to another
+    /// connection: it is neither a retransmission nor a reordered initial segment of this
+    /// connection, nor a reflected datagram.
+    pub(super) fn is_other_initial(&mut self, initial: InitialHash, datagram: &[u8]) -> bool {
+        if !self.opened_by.is_by_peer() || self.opened_by.contains(initial) {
             return false;
         }
-        if self.opened_by.was_overtaken(opening) {
-            self.opened_by.add(opening);
+        if self.opened_by.was_overtaken(initial) {
+            self.opened_by.add(initial);
             return false;
         }
         // After an open without data the first data belongs to this connection.
-        let first = self.kcp.awaits_first_data() && matches!(opening, InitialHash::Data(_));
+        let first = self.kcp.awaits_first_data() && matches!(initial, InitialHash::Data(_));
         (!first || self.lifecycle.is_ended()) && !self.kcp.is_reflection(datagram)
     }
 
-    /// The peer may have restarted: another initial segment came from its address. The peer is
-    /// pinged, and the pong shows whether it still has its state.
-    pub(super) fn on_restart(&mut self, now: Instant) {
+    /// An initial segment of another connection came from the peer's address: the peer may have
+    /// restarted. A ping leaves, and the pong shows whether the peer still has its state.
+    pub(super) fn on_other_initial(&mut self, now: Instant) {
         if self.lifecycle.is_ended() {
             // The RST of this connection would only delay the peer's new one.
             self.kcp.cancel_reset();
@@ -272,13 +278,14 @@ impl Conn {
         self.opened_by.is_by_peer() && self.kcp.awaits_first_data()
     }
 
-    /// Records the first data of a connection that was opened without data, so that a retransmission
-    /// of it is not taken for another initial segment.
+    /// Records the first data of a connection that was opened without data, so that a
+    /// retransmission of it is not taken for another initial segment.
     pub(super) fn on_first_data(&mut self, first: InitialHash) {
         self.opened_by.add(first);
     }
 
-    /// Whether a datagram was sent by this connection and reflected to it. Counts it if so.
+    /// Whether `datagram` was sent by this connection and reflected to it. Counts a reflected
+    /// datagram.
     pub(super) fn is_reflection(&mut self, datagram: &[u8]) -> bool {
         let reflected = self.kcp.is_reflection(datagram);
         if reflected {
@@ -292,6 +299,7 @@ impl Conn {
         self.kcp.check_invariants();
     }
 
+    /// Handles the deadlines that have passed, see [`Self::deadline`].
     pub(super) fn on_timeout(&mut self, now: Instant) {
         self.kcp.handle_timeout(now);
         if self.memory_release_at.is_some_and(|at| now >= at) {

@@ -71,12 +71,12 @@ impl Conn {
             capacity = capacity.saturating_sub(chunk.len().max(CHUNK_CHARGE));
             scratch.chunks.push_back(chunk);
         }
-        let driver_blocked = self.kcp.readable().is_some();
-        scratch.wakers.extend(self.shared.deliver(&mut scratch.chunks, driver_blocked));
+        let held_back = self.kcp.readable().is_some();
+        scratch.wakers.extend(self.shared.deliver(&mut scratch.chunks, held_back));
     }
 
-    /// Delivers everything acknowledged and not read yet at the end of the connection, whatever the
-    /// capacity of the receive queue: the memory was accounted for when the data arrived.
+    /// Delivers all data that was acknowledged and not read yet, at the end of the connection. The
+    /// capacity of the receive queue does not bound this: the receive window has bounded the data.
     pub(in super::super) fn deliver_rest(&mut self, scratch: &mut Scratch) {
         while let Some(chunk) = self.kcp.recv() {
             scratch.chunks.push_back(chunk);

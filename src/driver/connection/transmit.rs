@@ -9,9 +9,10 @@ use crate::driver::packet_codec::SendExtras;
 use crate::driver::packet_writer::PacketWriter;
 
 impl Conn {
-    /// Appends datagrams to the batch until there are `limit`, duplicates and parity included, and
-    /// returns how many there are. Fewer than `limit`, with space left in the batch, means that
-    /// nothing more is due. Out-of-band datagrams and those of the stream take turns.
+    /// Appends datagrams to the batch until there are `limit` or more, duplicates and parity
+    /// included, and returns how many there are. Fewer than `limit`, with space left in the batch,
+    /// means that nothing more may leave now. Out-of-band datagrams and those of the stream
+    /// alternate.
     pub(in super::super) fn transmit(
         &mut self,
         now: Instant,
@@ -19,7 +20,7 @@ impl Conn {
         limit: usize,
     ) -> usize {
         let mut count = 0;
-        self.held_until = None;
+        self.rate_limited_until = None;
         while count < limit && !out.tx.is_full() {
             let sent = if self.prefer_stream {
                 match self.transmit_stream(now, out, limit - count) {
@@ -40,29 +41,29 @@ impl Conn {
         count
     }
 
-    /// Full segments that leave for the first time come in GSO batches, up to `most` datagrams;
-    /// everything else comes one datagram at a time.
-    fn transmit_stream(&mut self, now: Instant, out: &mut PacketWriter<'_>, most: usize) -> usize {
+    /// Appends datagrams of the stream: a GSO batch of full new segments, up to `limit` datagrams,
+    /// or one datagram of anything else.
+    fn transmit_stream(&mut self, now: Instant, out: &mut PacketWriter<'_>, limit: usize) -> usize {
         let may_send_extras = self.kcp.send_budget().may_send_extras();
         let (kcp, peer) = (&mut self.kcp, self.peer);
-        let (mut count, mut follows) = (0, false);
+        let (mut count, mut in_gso_batch) = (0, false);
         loop {
             let before = out.tx.bytes();
             let mut len = 0;
             let write = |tail: &mut Vec<u8>| {
-                if follows {
+                if in_gso_batch {
                     len = kcp.poll_transmit_more(tail).unwrap_or(0);
                 } else if let Some(sent) = kcp.poll_transmit(now, tail) {
-                    (len, follows) = (sent.len, sent.gso_follows);
+                    (len, in_gso_batch) = (sent.len, sent.gso_follows);
                 }
                 len > 0
             };
-            let extra = SendExtras {
+            let extras = SendExtras {
                 fec: out.fec.as_deref_mut(),
-                copies: self.duplicates,
+                duplicates: self.duplicates,
                 may_send_extras,
             };
-            let datagrams = out.codec.encode(now, out.tx, peer, extra, write);
+            let datagrams = out.codec.encode(now, out.tx, peer, extras, write);
             if datagrams == 0 {
                 break;
             }
@@ -70,22 +71,22 @@ impl Conn {
             let bytes = out.tx.bytes() - before;
             kcp.on_out_of_band_sent(now, bytes - len);
             self.prefer_stream = false;
-            if !follows || count >= most || out.tx.is_full() || self.shared.has_datagrams() {
+            if !in_gso_batch || count >= limit || out.tx.is_full() || self.shared.has_datagrams() {
                 break;
             }
         }
         count
     }
 
-    /// Not before the stream has begun: other implementations would take an out-of-band datagram for
-    /// its start.
+    /// Appends one out-of-band datagram, but none before a segment of this connection has left:
+    /// other implementations would take the out-of-band datagram for the initial segment.
     fn transmit_out_of_band(&mut self, now: Instant, out: &mut PacketWriter<'_>) -> usize {
         let may_send = self.kcp.has_started() && self.kcp.send_budget().may_send_extras();
         if !self.shared.has_datagrams() || !may_send {
             return 0;
         }
-        self.held_until = self.kcp.rate_limited_until(now);
-        if self.held_until.is_some() {
+        self.rate_limited_until = self.kcp.rate_limited_until(now);
+        if self.rate_limited_until.is_some() {
             return 0;
         }
         let Some(payload) = self.shared.next_datagram() else { return 0 };

@@ -31,10 +31,10 @@ fn is_due(driver: &Driver<SimSocket>, now: Instant) -> bool {
     let waiting = net.inboxes.get(&driver.local()).is_some_and(|inbox| !inbox.is_empty());
     let writable = driver.is_blocked() && net.is_writable(driver.local());
     drop(net);
-    waiting && !driver.is_resting()
+    waiting && !driver.is_in_recv_backoff()
         || writable
         || driver.deadline().is_some_and(|at| at <= now)
-        || driver.has_mail()
+        || driver.has_pending_work()
 }
 
 /// Waker that records a wake.
