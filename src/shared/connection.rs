@@ -148,8 +148,10 @@ impl Shared {
         unit: usize,
         out: &mut VecDeque<Outgoing>,
     ) -> TakenWrites {
-        let taken = self.send.take_writes(limit, unit, out);
-        TakenWrites { detached: self.is_detached(), ..taken }
+        // Invariant: an exchange that sees the flag sees every write before the drop. Hence the
+        // flag is read before the queue; a later drop notifies again.
+        let detached = self.is_detached();
+        TakenWrites { detached, ..self.send.take_writes(limit, unit, out) }
     }
 
     /// The write side is closed and the peer has acknowledged every byte. Returns the task in

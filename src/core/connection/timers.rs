@@ -9,19 +9,26 @@ impl Kcp {
     /// When [`Kcp::handle_timeout`] should be called next; `None` while no timer runs.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let work = self.poll_work();
         // A datagram that the anti-amplification limit holds back waits for a datagram of the peer,
-        // not for a time.
-        let ahead = |at: &Instant| {
-            self.send_budget().is_unlimited() || self.clock.at(*at) > self.last_poll_transmit
-        };
-        [work.filter(ahead), self.poll_liveness()].into_iter().flatten().min()
+        // not for a time: deadlines that have passed do not count then.
+        let limited = !self.send_budget().is_unlimited();
+        let work = self.work_after(limited.then_some(self.last_poll_transmit));
+        // A RST that the limit holds back ends all the same.
+        let reset_until = self.close_reason.and_then(|_| self.reset_until());
+        [work, self.poll_liveness(), reset_until].into_iter().flatten().min()
     }
 
     /// The next deadline that must not be late: all but those of [`Self::poll_liveness`].
     pub(crate) fn poll_work(&self) -> Option<Instant> {
+        self.work_after(None)
+    }
+
+    /// The next deadline of [`Self::poll_work`] that is later than `after`, if given.
+    fn work_after(&self, after: Option<Micros>) -> Option<Instant> {
+        let counts = |at: &Micros| after.is_none_or(|after| *at > after);
         if self.close_reason.is_some() {
-            return self.close_state.reset_deadline().map(|at| self.clock.instant(at));
+            let reset = self.close_state.reset_deadline().filter(counts);
+            return reset.map(|at| self.clock.instant(at));
         }
         let work = [
             self.send.deadline(self.may_send_new()),
@@ -37,6 +44,7 @@ impl Kcp {
         let work = work
             .into_iter()
             .flatten()
+            .filter(counts)
             .min()
             .map(|at| self.rate_limiter.blocked_until(at).unwrap_or(at));
         // Pacer and rate limit need a timer only if they release segments after the latest
@@ -47,7 +55,8 @@ impl Kcp {
         let resume = resume.map(|at| self.rate_limiter.blocked_until(at).unwrap_or(at));
         let rate_limited =
             self.rate_limiter.next().filter(ahead).filter(|&at| self.has_work_at(at));
-        [work, resume, rate_limited].into_iter().flatten().min().map(|at| self.clock.instant(at))
+        let next = [work, resume, rate_limited].into_iter().flatten().filter(counts).min();
+        next.map(|at| self.clock.instant(at))
     }
 
     /// The next deadline of keepalive, validation, idle timeout and dead-peer timeout, which may be
@@ -117,7 +126,8 @@ impl Kcp {
         if self.close_reason.is_none() && self.send.is_window_blocked() {
             assert!(self.send.remote.deadline().is_some(), "a closed window is probed");
         }
-        if self.close_reason.is_none() && self.send.awaits_ack() {
+        let limited = !self.send_budget().is_unlimited();
+        if self.close_reason.is_none() && self.send.awaits_ack() && !limited {
             assert!(self.poll_timeout().is_some(), "unacknowledged data has a timer");
         }
     }

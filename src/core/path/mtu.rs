@@ -127,14 +127,18 @@ impl MtuDiscovery {
 
     /// `EMSGSIZE` for a UDP payload of `size` bytes: `max_mtu` falls to the next size of
     /// [`PLPMTU_TABLE`] (RFC 8899 4.6 without its validation: the report is local, not an ICMP
-    /// message). Returns whether `max_mtu` fell. Probing does not raise it: the operating system
+    /// message), or to the smallest. Returns whether `max_mtu` fell. Probing does not raise it: the operating system
     /// has the MTU of the route.
     pub(crate) fn on_message_too_big(&mut self, size: usize) -> bool {
         // A datagram above `max_mtu` was written before `max_mtu` fell.
         let Some(size) = u16::try_from(size).ok().filter(|size| *size <= self.max_mtu) else {
             return false;
         };
-        let Some(next) = PLPMTU_TABLE.into_iter().find(|next| *next < size) else { return false };
+        let smallest = PLPMTU_TABLE[PLPMTU_TABLE.len() - 1];
+        let next = PLPMTU_TABLE.into_iter().find(|next| *next < size).unwrap_or(smallest);
+        if next >= self.max_mtu {
+            return false;
+        }
         self.on_max_mtu_changed(next);
         true
     }

@@ -8,7 +8,8 @@ use super::sim_plan::{MILLIS, SECOND};
 use crate::core::connection::PacketType;
 use crate::core::path::amplification::SendBudget;
 use crate::core::path::validation::PathValidation;
-use crate::core::segment::{Command, Header};
+use crate::core::segment::{CONTROL_CAPABLE, Command, Header};
+use crate::core::seq::Ts;
 
 #[test]
 fn amplification_limit_without_the_driver_holds_until_a_ping_is_answered() {
@@ -45,6 +46,24 @@ fn amplification_limit_of_zero_sends_nothing_and_sets_no_past_timer() {
     scripted.kcp.require_validation(scripted.instant(), 0);
     scripted.write(vec![1; 10_000]);
     assert!(scripted.run(10 * SECOND).is_empty());
+}
+
+/// A RST that the limit holds back still ends: its lifetime is a deadline.
+#[test]
+fn amplification_limit_during_a_reset_keeps_its_deadline() {
+    let mut scripted = ScriptedPeer::new(&config());
+    scripted.kcp.require_validation(scripted.instant(), 0);
+    let probe =
+        Header { frg: CONTROL_CAPABLE, ts: Ts(9), ..header(Command::WindowProbe, u32::MAX, 0) };
+    scripted.input(&datagram(&[(probe, b"")])).unwrap();
+    while !scripted.out().is_empty() {}
+    assert!(scripted.kcp.abort(scripted.instant()), "the peer is reset");
+    while !scripted.out().is_empty() {}
+    let due = scripted.timeout().expect("the reset has a deadline");
+    assert!(due > scripted.now && due <= scripted.now + 10 * SECOND, "{due}");
+    scripted.run(11 * SECOND);
+    assert!(!scripted.kcp.is_resetting(scripted.instant()));
+    assert_eq!(scripted.timeout(), None);
 }
 
 #[test]

@@ -197,6 +197,14 @@ fn mtu_probe_of_a_peer_is_acknowledged_and_not_delivered() {
     assert_eq!(scripted.read_all(), b"onetwo");
 }
 
+/// A small datagram that is too big says as much about all larger ones.
+#[test]
+fn message_too_big_below_the_table_lowers_the_mtu_to_the_smallest_size() {
+    let mut scripted = ScriptedPeer::new(&config());
+    assert_eq!(scripted.kcp.on_message_too_big(400), Some(508));
+    assert_eq!(scripted.kcp.on_message_too_big(400), None, "the smallest size stays");
+}
+
 /// `EMSGSIZE` lowers the wanted size for good, step by step through the same table.
 #[test]
 fn message_too_big_lowers_the_mtu_to_the_next_size_of_the_table() {

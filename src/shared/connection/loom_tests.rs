@@ -193,6 +193,25 @@ fn loom_drop_against_deliver() {
     });
 }
 
+/// An exchange that sees the handles gone has seen every write before the drop: otherwise a FIN
+/// could leave ahead of the last bytes.
+#[test]
+fn loom_write_and_drop_against_take() {
+    loom::model(|| {
+        let (shared, _notifier) = connection(100);
+        let handle = Handle::new(shared.clone());
+        let dropper = thread::spawn(move || {
+            assert!(write(&handle, Waker::noop()).is_ready());
+            drop(handle);
+        });
+        shared.begin_exchange();
+        let mut out = VecDeque::new();
+        let taken = shared.take_writes(10, 1, &mut out);
+        assert!(!taken.detached || out.len() == 1, "the write came before the drop");
+        dropper.join().unwrap();
+    });
+}
+
 /// The end of a connection reaches a reader and a writer about to wait.
 #[test]
 fn loom_end_against_waiting() {
