@@ -1,7 +1,7 @@
 //! SM4, forwards only, with tables.
 //!
-//! The S-box and the linear map after it are one look-up per byte. Four blocks go through the
-//! rounds together: a round of one block alone waits for its look-ups most of the time.
+//! The S-box and the linear map after it are one lookup per byte. Four blocks go through the
+//! rounds together: a round of one block alone waits for its lookups most of the time.
 
 use cipher::common::{BlockSizeUser, KeySizeUser, ParBlocks, ParBlocksSizeUser};
 use cipher::consts::{U4, U16};

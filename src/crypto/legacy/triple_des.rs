@@ -1,6 +1,6 @@
 //! 3DES (encrypt, decrypt, encrypt), forwards only, with tables.
 //!
-//! An S-box and the permutation after it are one look-up. The final permutation of one DES and the
+//! An S-box and the permutation after it are one lookup. The final permutation of one DES and the
 //! initial one of the next cancel, so there is one of each.
 
 use cipher::common::{BlockSizeUser, KeySizeUser, ParBlocks, ParBlocksSizeUser};

@@ -1,6 +1,6 @@
 //! Twofish, forwards only, with the key-dependent S-boxes computed once per key.
 //!
-//! Each S-box holds its share of the matrix product too, so a round is eight look-ups. As in any
+//! Each S-box holds its share of the matrix product too, so a round is eight lookups. As in any
 //! cipher with tables, time depends on what lies in the cache.
 
 use cipher::common::{BlockSizeUser, KeySizeUser, ParBlocksSizeUser};
