@@ -16,7 +16,7 @@ use kcpx::{Algorithm, Cipher, Key};
 const PACKET: usize = 1_400;
 const BATCH: usize = 16;
 
-/// kcp-go's MB/s of sealing and opening, by name.
+/// kcp-go's MB/s of encryption and decryption, by name.
 const GO: [(&str, u32, u32); 10] = [
     ("aes-128", 1_103, 1_959),
     ("aes-128-gcm", 4_373, 4_798),
@@ -44,15 +44,15 @@ fn cipher(algorithm: Algorithm) -> Cipher {
     Cipher::from_name(algorithm.name(), &key).expect("a derived key fits")
 }
 
-/// Nonces: those of an endpoint where they can be reached, otherwise a counter.
-struct Nonces {
+/// Nonce source: those of an endpoint where they can be reached, otherwise a counter.
+struct NonceSource {
     #[cfg(feature = "_testkit")]
     source: kcpx::fuzz::SocketNonces,
     #[cfg(not(feature = "_testkit"))]
     count: u64,
 }
 
-impl Nonces {
+impl NonceSource {
     fn new() -> Self {
         Self {
             #[cfg(feature = "_testkit")]
@@ -76,10 +76,10 @@ impl Nonces {
     }
 }
 
-/// Sealing a batch, and opening a packet of it: nothing is allocated in either.
+/// Encryption of a batch, and decryption of a packet of it: nothing is allocated in either.
 struct Work {
     cipher: Cipher,
-    nonces: Nonces,
+    nonces: NonceSource,
     packets: Vec<Vec<u8>>,
     sealed: Vec<u8>,
     opened: Vec<u8>,
@@ -91,7 +91,7 @@ impl Work {
         let mut sealed = batch().swap_remove(0);
         cipher.seal(&mut [&mut sealed]);
         let opened = sealed.clone();
-        Self { cipher, nonces: Nonces::new(), packets: batch(), sealed, opened }
+        Self { cipher, nonces: NonceSource::new(), packets: batch(), sealed, opened }
     }
 
     fn seal(&mut self) {

@@ -172,12 +172,12 @@ sweeps! {
         });
     delivery_under_burst_loss_completes, "bursts": 400,
         |plan, rng| each_link(plan, rng, burst);
-    delivery_under_reordering_and_duplication_completes, "reordered_and_repeated": 600,
+    delivery_under_reordering_and_duplication_completes, "reordered_and_duplicated": 600,
         |plan, rng| each_link(plan, rng, |link, rng| {
             reorder(link, rng);
             duplicate(link, rng);
         });
-    delivery_under_limited_bandwidth_completes, "narrow": 400,
+    delivery_under_limited_bandwidth_completes, "limited_bandwidth": 400,
         |plan, rng| each_link(plan, rng, |link, rng| {
             bandwidth(link, rng);
             link.jitter = rng.spread(0, 50 * MILLIS);
