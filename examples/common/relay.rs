@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use chacha20::ChaCha8Rng;
+use rand_core::{Rng as _, SeedableRng as _};
 use socket2::SockRef;
 use tokio::net::UdpSocket;
 use tokio::time::{Instant, sleep_until};
@@ -51,8 +53,12 @@ impl Relay {
             SockRef::from(socket).set_recv_buffer_size(SOCKET_BUFFER)?;
         }
         let relay = Self { addr: to_client.local_addr()?, counts: Arc::default() };
-        let air =
-            Air { link, random: seed, under_way: BTreeMap::new(), counts: relay.counts.clone() };
+        let air = Air {
+            link,
+            random: ChaCha8Rng::seed_from_u64(seed),
+            under_way: BTreeMap::new(),
+            counts: relay.counts.clone(),
+        };
         tokio::spawn(run(to_client, to_server, air));
         Ok(relay)
     }
@@ -61,7 +67,7 @@ impl Relay {
 /// The datagrams between the two sockets.
 struct Air {
     link: Link,
-    random: u64,
+    random: ChaCha8Rng,
     /// By time of arrival; the number keeps equal times apart.
     under_way: BTreeMap<(Instant, u64), (Towards, Vec<u8>)>,
     counts: Arc<Counts>,
@@ -121,12 +127,8 @@ impl Air {
         Some(first.remove())
     }
 
-    /// A number below `bound` (SplitMix64).
+    /// A number below `bound`.
     fn draw(&mut self, bound: u64) -> u64 {
-        self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.random;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (z ^ (z >> 31)) % bound
+        self.random.next_u64() % bound
     }
 }

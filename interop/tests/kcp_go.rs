@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 
 use kcpx::crypto::Key;
 use kcpx::{Cipher, Config, FecConfig, KcpListener, KcpStream, Mode, Timing};
-use kcpx_interop::link::Rng;
 use kcpx_interop::relay::Relay;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::{Child, Command};
@@ -121,10 +120,17 @@ impl Cell {
     }
 }
 
+/// SplitMix64 as docs/interop.md asks of the peer, which generates the same bytes.
 fn random_bytes(seed: u64) -> Vec<u8> {
-    let mut bytes = vec![0; TOTAL];
-    Rng::new(seed).fill(&mut bytes);
-    bytes
+    let mut state = seed;
+    let next = || {
+        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (z ^ (z >> 31)).to_le_bytes()
+    };
+    std::iter::repeat_with(next).flatten().take(TOTAL).collect()
 }
 
 /// Runs every cell of one role and prints a row for each.

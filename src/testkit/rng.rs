@@ -1,30 +1,40 @@
 //! Seeded pseudo-random numbers: the same seed draws the same plan on every machine and version.
 
-/// SplitMix64, with the draws that plans and link models need.
-#[derive(Clone, Debug)]
-pub struct Rng(u64);
+use chacha20::ChaCha8Rng;
+use rand_core::{Rng as _, SeedableRng as _};
+
+/// ChaCha8 (its output is specified, unlike that of `rand::SmallRng`), with the draws that plans
+/// and link models need.
+#[derive(Debug)]
+pub struct Rng(ChaCha8Rng);
+
+impl Clone for Rng {
+    fn clone(&self) -> Self {
+        let mut rng = ChaCha8Rng::from_seed(self.0.get_seed());
+        rng.set_word_pos(self.0.get_word_pos());
+        Self(rng)
+    }
+}
 
 impl Rng {
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        Self(seed)
+        Self(ChaCha8Rng::seed_from_u64(seed))
     }
 
     /// An independent generator for each pair of numbers.
     #[must_use]
     pub fn keyed(seed: u64, key: u64) -> Self {
-        let mut outer = Self(seed);
-        Self(outer.next() ^ Self(key).next())
+        let mut bytes = [0; 32];
+        bytes[..8].copy_from_slice(&seed.to_le_bytes());
+        bytes[8..16].copy_from_slice(&key.to_le_bytes());
+        Self(ChaCha8Rng::from_seed(bytes))
     }
 
     /// 64 uniformly distributed bits.
     #[expect(clippy::should_implement_trait, reason = "a generator is no iterator")]
     pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
+        self.0.next_u64()
     }
 
     /// A number in `0..limit`; zero for an empty range.
@@ -62,8 +72,27 @@ impl Rng {
 
     /// Overwrites `bytes`.
     pub fn fill(&mut self, bytes: &mut [u8]) {
-        for part in bytes.chunks_mut(8) {
-            part.copy_from_slice(&self.next().to_le_bytes()[..part.len()]);
+        self.0.fill_bytes(bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clone_continues_the_same_stream() {
+        let mut rng = Rng::new(3);
+        for skipped in 0..200 {
+            let mut copy = rng.clone();
+            assert_eq!(copy.next(), rng.next(), "after {skipped}");
         }
+    }
+
+    #[test]
+    fn keyed_generators_differ_in_seed_and_key() {
+        let first = |seed, key| Rng::keyed(seed, key).next();
+        assert_ne!(first(1, 2), first(2, 1));
+        assert_eq!(first(1, 2), first(1, 2));
     }
 }

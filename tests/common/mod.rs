@@ -9,7 +9,9 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
+use chacha20::ChaCha8Rng;
 use kcpx::{Config, ConnectionError, KcpListener, KcpStream};
+use rand_core::{Rng as _, SeedableRng as _};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::UdpSocket;
 use tokio::runtime::{Builder, Runtime};
@@ -100,13 +102,9 @@ pub(crate) async fn silent_peer() -> UdpSocket {
 
 /// `len` bytes without a pattern; another `seed` gives others.
 pub(crate) fn bytes(seed: u64, len: usize) -> Vec<u8> {
-    let mut state = seed;
-    let next = || {
-        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let z = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        (z ^ (z >> 27)).to_le_bytes()
-    };
-    std::iter::repeat_with(next).flatten().take(len).collect()
+    let mut bytes = vec![0; len];
+    ChaCha8Rng::seed_from_u64(seed).fill_bytes(&mut bytes);
+    bytes
 }
 
 /// Reads so many bytes.

@@ -6,6 +6,8 @@ use std::io;
 use std::pin::{Pin, pin};
 use std::task::Poll;
 
+use chacha20::ChaCha8Rng;
+use rand_core::{Rng as _, SeedableRng as _};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 use crate::transport::{Listener, Stream, Transport};
@@ -116,11 +118,7 @@ pub(crate) async fn turns(turns: usize) {
 
 /// `len` bytes without a pattern.
 pub(crate) fn bytes(len: usize) -> Vec<u8> {
-    let mut state = 1_u64;
-    let next = || {
-        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let z = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        (z ^ (z >> 27)).to_le_bytes()
-    };
-    std::iter::repeat_with(next).flatten().take(len).collect()
+    let mut bytes = vec![0; len];
+    ChaCha8Rng::seed_from_u64(1).fill_bytes(&mut bytes);
+    bytes
 }

@@ -3,8 +3,10 @@
 
 use std::time::Instant;
 
+use chacha20::ChaCha8Rng;
 use kcpx::FecConfig;
 use kcpx::fec::{FecDecoder, FecEncoder, HEADER_LEN};
+use rand_core::{Rng as _, SeedableRng as _};
 use serde::Deserialize;
 
 use crate::unhex;
@@ -30,17 +32,9 @@ struct Packet {
     parity_packets: Vec<String>,
 }
 
-/// SplitMix64.
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        ((z ^ (z >> 31)) % limit as u64) as usize
-    }
+/// A number below `limit`.
+fn below(rng: &mut ChaCha8Rng, limit: usize) -> usize {
+    (rng.next_u64() % limit as u64) as usize
 }
 
 /// A data packet of the encoder, and the parity packets after it.
@@ -130,12 +124,12 @@ fn kcp_go_fec_groups_are_encoded_and_recovered() {
                 });
                 continue;
             }
-            let mut rng = Rng(i as u64);
+            let mut rng = ChaCha8Rng::seed_from_u64(i as u64);
             for _ in 0..2_000_usize.div_ceil(groups.len()) {
                 let mut lost: Vec<usize> = (0..sum).collect();
-                let left = rng.below(run.parity_shards) + 1;
+                let left = below(&mut rng, run.parity_shards) + 1;
                 while lost.len() > left {
-                    lost.swap_remove(rng.below(lost.len()));
+                    lost.swap_remove(below(&mut rng, lost.len()));
                 }
                 recover(config, group, &lost);
             }

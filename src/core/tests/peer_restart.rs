@@ -334,7 +334,9 @@ fn suspended_host_is_given_up_after_the_dead_peer_timeout() {
             assert_eq!((stopped, other), (None, None), "{length} us");
         } else {
             let missed = other.unwrap() - 10 * SECOND;
-            assert!((60 * SECOND..=61 * SECOND).contains(&missed), "{missed} us");
+            // The timeout counts from the last datagram, which left up to a pause before.
+            let earliest = 60 * SECOND - 100 * MILLIS;
+            assert!((earliest..=61 * SECOND).contains(&missed), "{missed} us");
             assert!((awake..=awake + 70 * SECOND).contains(&stopped.unwrap()));
         }
     }

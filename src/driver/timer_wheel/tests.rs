@@ -3,35 +3,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
+use crate::testkit::rng::Rng;
 
-/// SplitMix64: small, and the same everywhere.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-
-    /// Nanoseconds of every order of magnitude up to `days`.
-    fn span(&mut self, days: u64) -> Duration {
-        let bound = 1 << self.below(52);
-        let nanos = self.below(bound).min(days * 24 * 60 * 60 * SECOND);
-        // Boundaries are where mistakes would be.
-        Duration::from_nanos(match self.below(6) {
-            0 => nanos / TICK * TICK,
-            1 => nanos / SECOND * SECOND,
-            2 => (nanos / SECOND * SECOND).saturating_sub(1),
-            _ => nanos,
-        })
-    }
+/// Nanoseconds of every order of magnitude up to `days`.
+fn span(rng: &mut Rng, days: u64) -> Duration {
+    let bound = 1 << rng.below(52);
+    let nanos = rng.below(bound).min(days * 24 * 60 * 60 * SECOND);
+    // Boundaries are where mistakes would be.
+    Duration::from_nanos(match rng.below(6) {
+        0 => nanos / TICK * TICK,
+        1 => nanos / SECOND * SECOND,
+        2 => (nanos / SECOND * SECOND).saturating_sub(1),
+        _ => nanos,
+    })
 }
 
 fn seeds() -> Vec<u64> {
@@ -131,30 +115,30 @@ impl Pair {
 fn random_operations_match_an_ordered_map() {
     for seed in seeds() {
         println!("KCP_TEST_SEED={seed}");
-        let mut random = Random(seed);
+        let mut rng = Rng::new(seed);
         let mut pair = Pair::new();
         // From many operations on three slots to 10,000 entries.
         let slots = [3, 100, 10_000][usize::try_from(seed % 3).unwrap()];
         for step in 0..20_000 {
-            let slot = usize::try_from(random.below(slots)).unwrap();
-            match random.below(16) {
+            let slot = usize::try_from(rng.below(slots)).unwrap();
+            match rng.below(16) {
                 0..=8 => {
-                    let after = random.span(60);
+                    let after = span(&mut rng, 60);
                     pair.set(slot, Some(pair.now + after));
                 }
                 9 => {
-                    let before = random.span(1);
+                    let before = span(&mut rng, 1);
                     let deadline = pair.now.checked_sub(before).unwrap_or(pair.now);
                     pair.set(slot, Some(deadline));
                 }
                 10 | 11 => pair.set(slot, None),
                 12 => {
-                    let days = random.span(30);
+                    let days = span(&mut rng, 30);
                     pair.expire(pair.now + days);
                 }
                 13 => {
                     // A reading from another thread may lie a little behind.
-                    let before = random.span(1).min(Duration::from_secs(2));
+                    let before = span(&mut rng, 1).min(Duration::from_secs(2));
                     let now = pair.now.checked_sub(before).unwrap_or(pair.now);
                     pair.expire(now.max(pair.origin));
                 }
@@ -178,10 +162,10 @@ fn random_operations_match_an_ordered_map() {
 
 #[test]
 fn ten_thousand_deadlines_expire_exactly() {
-    let mut random = Random(7);
+    let mut rng = Rng::new(7);
     let mut pair = Pair::new();
     for slot in 0..10_000 {
-        let after = Duration::from_nanos(random.below(200 * SECOND));
+        let after = Duration::from_nanos(rng.below(200 * SECOND));
         pair.set(slot, Some(pair.now + after));
     }
     // Nothing was disarmed, so every wake finds its entry, and there are no more wakes than that.
