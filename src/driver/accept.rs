@@ -183,7 +183,8 @@ impl<S: Socket> Driver<S> {
         true
     }
 
-    /// The address of a connection's peer is validated: it has answered a ping of this connection.
+    /// The address of a connection's peer is validated: it has acknowledged a segment
+    /// or a ping of this connection.
     pub(super) fn on_validated(&mut self, id: ConnId) {
         let Some(conn) = self.get_mut(id) else { return };
         let ((peer, conv), deferred) = (conn.key(), conn.finish_validation());

@@ -11,7 +11,7 @@ use crate::util::sync::{Mutex, lock};
 pub(super) struct Established(Mutex<State>);
 
 enum State {
-    /// Nothing valid has come from the peer yet. Entered at the start. Holds the task that waits.
+    /// The peer has acknowledged nothing yet. Entered at the start. Holds the task that waits.
     Waiting(Option<Waker>),
     /// The peer has answered. Final.
     Established,

@@ -138,7 +138,10 @@ impl Kcp {
     }
 
     fn has_fin_due(&self, now: Micros) -> bool {
-        self.close_state.fin_is_due(now) && self.send.send_buffer().is_empty() && self.has_started()
+        self.close_reason.is_none()
+            && self.close_state.fin_is_due(now)
+            && self.send.send_buffer().is_empty()
+            && self.has_started()
     }
 
     /// Appends the CONTROL segment that is due, if any. Replies and RST leave after the end of the

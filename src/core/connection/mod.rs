@@ -44,7 +44,6 @@ use crate::error::{ConfigError, ConnectionError};
 use crate::stats::{ConnectionStats, Counters, Estimates, Snapshot};
 
 pub use crate::core::connection::output::Transmitted;
-pub(crate) use crate::core::segment::InputError;
 
 /// Most fragments of one message: `frg` is one byte on the wire.
 const MAX_FRAGMENTS: usize = 255;

@@ -22,7 +22,8 @@ impl Kcp {
     /// Puts an accepted connection under the anti-amplification limit (RFC 9000 8.1) and starts
     /// address validation. An unvalidated peer is sent at most three times the bytes that
     /// [`Kcp::input`] took, or `initial_allowance` bytes if that is more; the
-    /// [overhead](Kcp::set_overhead) counts in both directions. Nothing is retransmitted but pings.
+    /// [overhead](Kcp::set_overhead) counts in both directions. No data segment is
+    /// retransmitted and no MTU probe leaves.
     ///
     /// Call before the first [`Kcp::input`]. Default: no limit.
     pub fn require_validation(&mut self, now: Instant, initial_allowance: usize) {

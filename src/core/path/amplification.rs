@@ -30,6 +30,7 @@ pub(crate) enum Amplification {
 
 /// What the anti-amplification limit (RFC 9000 8.1) lets leave to a peer now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SendBudget {
     /// The peer is validated: no limit.
     Unlimited,
@@ -83,7 +84,7 @@ impl SendBudget {
         matches!(self, Self::Unlimited)
     }
 
-    /// Whether segments are retransmitted: to an unvalidated peer only pings are.
+    /// Whether data segments are retransmitted: to an unvalidated peer none is.
     #[must_use]
     #[inline]
     pub const fn may_retransmit(self) -> bool {

@@ -3,7 +3,8 @@
 //!
 //! A router that drops a datagram for its size reports so by ICMP, which may be filtered: full
 //! datagrams then disappear while small ones arrive, a PMTU black hole (RFC 2923 2.1, RFC 8899
-//! 4.3). [`MtuDiscovery`] sends no probe while full segments are acknowledged. After
+//! 4.3). [`MtuDiscovery`] sends no probe while full segments of the
+//! configured size are acknowledged; below that size it probes for more once a minute. After
 //! `BLACK_HOLE_THRESHOLD` retransmissions of full segments without an ACK a ping asks whether the
 //! peer is reachable at all; its pong allows one padded MTU probe (RFC 8899 4.1). The ping is an
 //! empty PUSH, the MTU probe a padded PUSH, both with a sequence number far before SND.UNA: any KCP

@@ -16,8 +16,9 @@ mod queues;
 mod transmit;
 
 use crate::config::{AckPolicy, Config, Setting};
-use crate::core::connection::{InputError, Kcp, PacketType};
+use crate::core::connection::{Kcp, PacketType};
 use crate::core::open::{InitialHash, OpenedBy};
+use crate::core::segment::InputError;
 use crate::core::seq::Sn;
 use crate::driver::connection::lifecycle::{Lifecycle, Reported};
 use crate::driver::demux::Key;
@@ -40,7 +41,7 @@ pub(super) struct InputOutcome {
 /// are in it, and for a short time. The anti-amplification limit is in the core.
 #[derive(Debug)]
 struct AddressValidation {
-    /// When the connection ends if the peer has not answered a ping (`validation_timeout`).
+    /// When the connection ends if the peer is not validated (`validation_timeout`).
     deadline: Instant,
     /// The handle, if it is accepted only after validation (`require_validation`).
     deferred: Option<Handle>,
@@ -63,7 +64,7 @@ pub(super) struct Conn {
     duplicates: u8,
     /// The linger timeout, as of the last `exchange_queues`.
     linger: Duration,
-    /// `Some` from a passive open until the peer has answered a ping. Runs beside the lifecycle.
+    /// `Some` from a passive open until the peer is validated. Runs beside the lifecycle.
     validation: Option<Box<AddressValidation>>,
     lifecycle: Lifecycle,
     /// Why this endpoint ends the connection. `Some` from the abort or replacement on; the next
@@ -225,7 +226,8 @@ impl Conn {
         self.validation.take()?.deferred
     }
 
-    /// Whether the peer's address is validated: it has answered a ping of this connection.
+    /// Whether the peer's address is validated: it has acknowledged a
+    /// segment or a ping of this connection.
     fn is_validated(&self) -> bool {
         self.kcp.is_established()
     }
