@@ -303,7 +303,7 @@ async fn send_to_port_zero_is_lost_and_keeps_gso() {
 
 #[tokio::test]
 async fn recv_until_would_block_clears_readiness() {
-    let (mut a, mut b) = (bound(V4).await, bound(V4).await);
+    let (mut a, b) = (bound(V4).await, bound(V4).await);
     let to = addr_of(&b);
     let plain = std::net::UdpSocket::bind(V4).unwrap();
     for n in 0..2 * BUFFERS + 1 {
@@ -330,7 +330,7 @@ async fn recv_until_would_block_clears_readiness() {
 
 #[tokio::test]
 async fn recv_into_a_full_batch_receives_nothing() {
-    let mut socket = bound(V4).await;
+    let socket = bound(V4).await;
     let mut batch = RxBatch::new();
     for n in 0..4 {
         assert!(batch.push(SocketAddr::from(([10, 0, 0, n], 1)), &[n]));

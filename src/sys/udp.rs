@@ -239,7 +239,7 @@ impl UdpSocket {
         self.max_gso_segments
     }
 
-    pub(crate) fn recv(&mut self, batch: &mut RxBatch) -> io::Result<()> {
+    pub(crate) fn recv(&self, batch: &mut RxBatch) -> io::Result<()> {
         // Until `WouldBlock`: only that clears Tokio's readiness, so that the next poll waits.
         batch.fill(|buffers, meta| {
             self.io.try_io(Interest::READABLE, || self.state.recv((&self.io).into(), buffers, meta))

@@ -177,8 +177,8 @@ impl Plan {
 
     /// Upper bound of the time to completion after the network has healed, microseconds.
     ///
-    /// A segment and its ACK arrive with probability `q`. The slowest of `n` segments needs `ln(n
-    /// * 10^9) / -ln(1 - q)` transmissions except once in 10^9 runs, each at most
+    /// A segment and its ACK arrive with probability `q`. The slowest of `n` segments needs
+    /// `ln(n * 10^9) / -ln(1 - q)` transmissions except once in 10^9 runs, each at most
     /// `max_retransmit_interval` after the one before. Beside it `n / window` windows are sent,
     /// each of which waits for its slowest segment on average. Bandwidth, rate limits, slow
     /// readers and the pauses of the writers come on top.
