@@ -182,16 +182,16 @@ impl Peer for RustPort {
     }
 
     fn input(&mut self, now: u64, datagram: &[u8]) {
-        self.kcp.update(self.ticking.clock(now)).expect("the sent takes everything");
+        self.kcp.update(self.ticking.clock(now)).expect("the output buffer takes everything");
         self.kcp.input(datagram).expect("it takes every datagram of ours");
         self.ticking.touched = true;
     }
 
     fn update(&mut self, now: u64, out: &mut Vec<Vec<u8>>) {
         let clock = self.ticking.clock(now);
-        self.kcp.update(clock).expect("the sent takes everything");
+        self.kcp.update(clock).expect("the output buffer takes everything");
         if std::mem::take(&mut self.ticking.touched) && self.ticking.eager {
-            self.kcp.flush().expect("the sent takes everything");
+            self.kcp.flush().expect("the output buffer takes everything");
         }
         self.ticking.wait = u64::from(self.kcp.check(clock));
         self.ticking.take(out);

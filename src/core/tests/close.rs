@@ -1,6 +1,5 @@
 //! FIN and RST between two cores, and opposite a scripted peer.
 
-use super::link::Rng;
 use super::scripted_peer::{ScriptedPeer, config, header};
 use super::sim_plan::{MILLIS, SECOND};
 use super::two_endpoints::TwoEndpoints;
@@ -8,6 +7,7 @@ use crate::config::KcpConfig;
 use crate::core::segment::{CONTROL_CAPABLE, Command, ControlType, Header};
 use crate::core::seq::{Sn, Ts};
 use crate::error::ConnectionError;
+use crate::testkit::rng::Rng;
 
 fn is_control(header: &Header, kind: ControlType) -> bool {
     header.command == Command::Control && header.frg == kind as u8

@@ -3,7 +3,6 @@
 
 use bytes::Bytes;
 
-use super::link::Rng;
 use super::report::{each_seed, explained};
 use super::scripted_peer::{ScriptedPeer, config, header};
 use super::sim::Sim;
@@ -13,6 +12,7 @@ use crate::core::connection::SendMessageError;
 use crate::core::segment::{Command, Header};
 use crate::core::seq::Sn;
 use crate::error::ConnectionError;
+use crate::testkit::rng::Rng;
 
 fn messages(window: u16) -> KcpConfig {
     KcpConfig { mode: Mode::Message, recv_window: window, send_window: window, ..config() }

@@ -4,11 +4,11 @@
 
 use std::time::Duration;
 
-use super::link::LinkConfig;
 use super::sim::Sim;
 use super::sim_plan::{MILLIS, Plan, SECOND};
 use crate::config::{CongestionControl, Timing};
 use crate::stats::ConnectionStats;
+use crate::testkit::link::LinkConfig;
 
 const GIGABYTE: u64 = 1_000_000_000;
 

@@ -1,6 +1,7 @@
 //! Forged, corrupted, truncated and duplicated datagrams: which state they must not change.
 
-use super::link::{CERTAIN, Rng};
+use std::ops::Range;
+
 use super::report::{each_seed, explained};
 use super::scripted_peer::{ScriptedPeer, commands, config, datagram, header};
 use super::sim::Sim;
@@ -9,6 +10,8 @@ use crate::config::{Mode, Timing};
 use crate::core::segment::{Command, HEADER_LEN};
 use crate::core::seq::Sn;
 use crate::stats::ConnectionStats;
+use crate::testkit::link::CERTAIN;
+use crate::testkit::rng::Rng;
 
 const RTT: u64 = 40 * MILLIS;
 
@@ -21,6 +24,18 @@ fn in_flight(count: u32) -> ScriptedPeer {
     script.write(vec![7; 1_376 * count as usize]);
     assert_eq!(script.out().len(), count as usize);
     script
+}
+
+/// Sends one segment for each of `numbers` and acknowledges it after [`RTT`].
+fn sample_rtt(script: &mut ScriptedPeer, numbers: Range<u32>) {
+    for sn in numbers {
+        script.write(vec![1; 10]);
+        script.out();
+        let ts = script.now / MILLIS;
+        script.now += RTT;
+        script.una = Sn(sn + 1);
+        script.ack(sn, ts as u32);
+    }
 }
 
 /// All state that ACKs may change.
@@ -89,14 +104,7 @@ fn rto_with_forged_acks_stays_within_bounds() {
         // With valid ACKs from here on the estimate recovers.
         script.una = Sn(30);
         script.ack(29, 0);
-        for sn in 30..158 {
-            script.write(vec![1; 10]);
-            script.out();
-            let ts = script.now / MILLIS;
-            script.now += RTT;
-            script.una = Sn(sn + 1);
-            script.ack(sn, ts as u32);
-        }
+        sample_rtt(&mut script, 30..158);
         let rto = script.kcp.stats().rto.as_micros() as u64;
         assert!(rto <= 2 * RTT + 10 * MILLIS, "seed {seed}: {rto}");
     }
@@ -109,14 +117,7 @@ fn rto_after_one_sample_of_an_hour_recovers_within_70_samples() {
     script.now += 3_600 * SECOND;
     script.una = Sn(1);
     script.ack(0, 1_000);
-    for sn in 1..70 {
-        script.write(vec![1; 10]);
-        script.out();
-        let ts = script.now / MILLIS;
-        script.now += RTT;
-        script.una = Sn(sn + 1);
-        script.ack(sn, ts as u32);
-    }
+    sample_rtt(&mut script, 1..70);
     let rto = script.kcp.stats().rto;
     assert!(rto.as_millis() < 250, "{rto:?}");
 }

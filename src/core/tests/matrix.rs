@@ -5,10 +5,10 @@
 
 use std::fmt::Write;
 
-use super::link::LinkConfig;
 use super::sim::Sim;
 use super::sim_plan::{MILLIS, Plan, SECOND};
 use crate::config::Timing;
+use crate::testkit::link::LinkConfig;
 
 const STORED: &str = include_str!("matrix.txt");
 const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/core/tests/matrix.txt");

@@ -14,12 +14,6 @@
 
 use std::time::Instant;
 
-/// The link model, and its generator, by the name that the simulations use.
-pub(crate) mod link {
-    pub(crate) use crate::testkit::link::*;
-    pub(crate) use crate::testkit::rng::Rng;
-}
-
 mod amplification;
 mod close;
 mod fragments;

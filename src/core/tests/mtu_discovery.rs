@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use super::link::LinkConfig;
 use super::report::{each_seed, explained};
 use super::scripted_peer::{ScriptedPeer, commands, config, header};
 use super::sim::Sim;
@@ -12,6 +11,7 @@ use crate::config::{KcpConfig, Mode, Timing};
 use crate::core::segment::Command;
 use crate::core::seq::Sn;
 use crate::error::ConnectionError;
+use crate::testkit::link::LinkConfig;
 
 fn plan(name: &'static str, bytes: u64) -> Plan {
     let mut plan = Plan::plain(name);

@@ -1,11 +1,12 @@
 //! Simulations of dead peers, restarts, suspended hosts, outages and replayed datagrams.
 
-use super::link::{CERTAIN, LinkConfig, Rng};
 use super::report::{each_seed, explained};
 use super::sim::Sim;
 use super::sim_plan::{DAY, HOUR, MILLIS, Plan, SECOND, Set};
 use crate::config::KcpConfig;
 use crate::error::ConnectionError;
+use crate::testkit::link::{CERTAIN, LinkConfig};
+use crate::testkit::rng::Rng;
 
 const MINUTE: u64 = 60 * SECOND;
 

@@ -8,12 +8,13 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::{Duration, Instant};
 
-use super::link::{Damage, Link, Rng};
 use super::report::describe;
 use super::sim_host::Side;
 use super::sim_plan::Plan;
 use crate::core::connection::PacketType;
 use crate::stats::ConnectionStats;
+use crate::testkit::link::{Damage, Link};
+use crate::testkit::rng::Rng;
 
 pub(crate) const CONV: u32 = 0x1122_3344;
 

@@ -7,7 +7,6 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
-use super::link::Rng;
 use super::sim::CONV;
 use super::sim_plan::{DAY, Plan, SECOND, SidePlan};
 use crate::config::{DEFAULT_WINDOW, KcpConfig, Mode, SEGMENT_CHARGE, SEGMENT_HEADER};
@@ -16,6 +15,7 @@ use crate::core::connection::{Kcp, Seed};
 use crate::core::segment::{self, Command, Segments};
 use crate::core::seq::Sn;
 use crate::error::ConnectionError;
+use crate::testkit::rng::Rng;
 
 /// Datagrams that the socket buffer of a suspended host holds.
 const SOCKET_BUFFER: u32 = 512;

@@ -5,11 +5,12 @@ use std::fmt;
 use std::num::{NonZeroU8, NonZeroU64};
 use std::time::Duration;
 
-use super::link::{LinkConfig, Rng};
 use crate::config::{
     AckPolicy, Backoff, CongestionControl, KcpConfig, Mode, SEGMENT_HEADER, Timing, WritePolicy,
 };
 use crate::core::seq::Sn;
+use crate::testkit::link::LinkConfig;
+use crate::testkit::rng::Rng;
 
 pub(crate) const MILLIS: u64 = 1_000;
 pub(crate) const SECOND: u64 = 1_000_000;

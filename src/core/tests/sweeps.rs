@@ -1,11 +1,12 @@
 //! Randomized simulations of impaired networks and hosts: all data arrives exactly once, in order,
 //! and is acknowledged within [`Plan::bound`].
 
-use super::link::{CERTAIN, GilbertElliott, LinkConfig, Rng};
 use super::report::{each_seed, explained};
 use super::sim::Sim;
 use super::sim_plan::{DAY, HOUR, MILLIS, Plan, Reading, SECOND, Set, draw_config};
 use crate::config::Mode;
+use crate::testkit::link::{CERTAIN, GilbertElliott, LinkConfig};
+use crate::testkit::rng::Rng;
 
 /// First seed of every set.
 const BASE: u64 = 1_000;

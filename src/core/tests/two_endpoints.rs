@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use super::link::Rng;
 use super::scripted_peer::config;
 use super::sim::CONV;
 use super::sim_plan::MILLIS;
 use crate::core::connection::{Kcp, PacketType, Seed};
 use crate::core::segment::{Header, Segments};
 use crate::error::ConnectionError;
+use crate::testkit::rng::Rng;
 
 pub(super) struct TwoEndpoints {
     pub(super) sides: [Kcp; 2],

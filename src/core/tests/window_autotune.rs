@@ -1,8 +1,8 @@
 //! Window autotuning: how far windows that the application has not set track the path.
 
-use super::link::LinkConfig;
 use super::sim::Sim;
 use super::sim_plan::{MILLIS, Plan, Reading, SECOND};
+use crate::testkit::link::LinkConfig;
 
 const BYTES: u64 = 60_000_000;
 

@@ -4,7 +4,6 @@
 use std::num::NonZeroU64;
 use std::time::Duration;
 
-use super::link::{LinkConfig, Rng};
 use super::report::explained;
 use super::scripted_peer::{ScriptedPeer, commands, config, header};
 use super::sim::Sim;
@@ -12,6 +11,8 @@ use super::sim_plan::{MILLIS, Plan, Reading, SECOND};
 use crate::config::{AckPolicy, Timing};
 use crate::core::segment::Command;
 use crate::core::seq::Sn;
+use crate::testkit::link::LinkConfig;
+use crate::testkit::rng::Rng;
 
 /// A reader that pauses, and a path that loses every window update: once it delivers again, data
 /// flows within the longest interval of window probes and a round trip (RFC 9293 3.8.6.1).

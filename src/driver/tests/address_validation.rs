@@ -13,9 +13,9 @@ use super::sim_world::{World, addr};
 use crate::config::{Config, SessionPolicy};
 use crate::core::segment::{CONTROL_CAPABLE, Command, HEADER_LEN, Header, Segments};
 use crate::core::seq::{Sn, Ts};
-use crate::core::tests::link::LinkConfig;
 use crate::error::ConnectionError;
 use crate::listener::KcpListener;
+use crate::testkit::link::LinkConfig;
 
 const PEER: u8 = 9;
 

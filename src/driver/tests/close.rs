@@ -8,8 +8,8 @@ use super::fixtures::{CLIENT, MINUTE, Pair, SECOND, SERVER, answer, cause, patte
 use super::sim_world::{World, addr};
 use crate::config::Config;
 use crate::core::segment::{Command, Segments};
-use crate::core::tests::link::{CERTAIN, LinkConfig};
 use crate::error::ConnectionError;
+use crate::testkit::link::{CERTAIN, LinkConfig};
 
 #[test]
 fn half_close_delivers_request_and_response() {

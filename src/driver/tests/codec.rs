@@ -7,9 +7,9 @@ use super::fixtures::{CLIENT, MINUTE, Pair, SECOND, SERVER, greet, pattern, push
 use super::resource_limits::turn;
 use super::sim_world::addr;
 use crate::config::Config;
-use crate::core::tests::link::LinkConfig;
 use crate::crypto::{Algorithm, Cipher, Key};
 use crate::fec::FecConfig;
+use crate::testkit::link::LinkConfig;
 
 fn cipher(algorithm: Algorithm) -> Cipher {
     Cipher::from_name(algorithm.name(), &Key::derive("a passphrase", "a salt")).unwrap()

@@ -10,11 +10,11 @@ use super::sim_world::{World, addr};
 use crate::config::Config;
 use crate::core::segment::{Command, Header, Segments};
 use crate::core::seq::{Sn, Ts};
-use crate::core::tests::link::LinkConfig;
 use crate::endpoint::Endpoint;
 use crate::error::ConnectionError;
 use crate::listener::KcpListener;
 use crate::stream::KcpStream;
+use crate::testkit::link::LinkConfig;
 
 pub(super) const SECOND: Duration = Duration::from_secs(1);
 pub(super) const MINUTE: Duration = Duration::from_secs(60);

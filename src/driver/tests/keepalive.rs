@@ -11,8 +11,8 @@ use super::fixtures::{
 use super::sim_world::{World, addr};
 use crate::config::Config;
 use crate::core::segment::{Command, Segments};
-use crate::core::tests::link::{CERTAIN, LinkConfig};
 use crate::error::ConnectionError;
+use crate::testkit::link::{CERTAIN, LinkConfig};
 
 // ----- TIME-WAIT and restarts -----
 

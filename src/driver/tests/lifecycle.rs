@@ -13,8 +13,8 @@ use super::fixtures::{
 use super::sim_world::{World, addr};
 use crate::config::Config;
 use crate::core::segment::{Command, ControlType, Header};
-use crate::core::tests::link::{CERTAIN, LinkConfig};
 use crate::error::ConnectionError;
+use crate::testkit::link::{CERTAIN, LinkConfig};
 
 // ----- shutdown -----
 

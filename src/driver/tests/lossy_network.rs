@@ -9,9 +9,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::sim_world::{World, addr};
 use crate::config::{AckPolicy, Config, Timing, WritePolicy};
-use crate::core::tests::link::{GilbertElliott, LinkConfig, Rng};
 use crate::crypto::{Algorithm, Cipher, Key};
 use crate::fec::FecConfig;
+use crate::testkit::link::{GilbertElliott, LinkConfig};
+use crate::testkit::rng::Rng;
 
 /// Virtual time limit of one run: the worst plan sends 16 x 100 KB each way over a path that loses
 /// a fifth and is partitioned for five seconds.

@@ -6,9 +6,9 @@ use super::fixtures::{MINUTE, SECOND, SERVER, answer, pattern, push};
 use super::sim_world::{World, addr};
 use crate::config::{Config, Migration};
 use crate::core::segment::{CONTROL_CAPABLE, Command, Header};
-use crate::core::tests::link::LinkConfig;
 use crate::listener::KcpListener;
 use crate::stream::KcpStream;
+use crate::testkit::link::LinkConfig;
 
 const HOME: u8 = 9;
 const AWAY: u8 = 10;

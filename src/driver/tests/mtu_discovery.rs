@@ -5,9 +5,9 @@ use tokio::io::AsyncWriteExt;
 use super::fixtures::{CLIENT, MINUTE, Pair, SERVER, pattern, read_pattern};
 use super::sim_world::addr;
 use crate::config::Config;
-use crate::core::tests::link::LinkConfig;
 use crate::crypto::{Algorithm, Cipher, Key};
 use crate::fec::FecConfig;
+use crate::testkit::link::LinkConfig;
 
 /// The largest overhead of the ciphers here, with FEC: 36 bytes.
 fn with_stages() -> Config {

@@ -8,7 +8,6 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::Builder;
 
 use crate::config::Config;
-use crate::core::tests::link::Rng;
 use crate::driver::Driver;
 use crate::driver::task::DriverTask;
 use crate::endpoint::Endpoint;
@@ -18,6 +17,7 @@ use crate::shared::requests::RequestQueue;
 use crate::stream::KcpStream;
 use crate::sys::UdpSocket;
 use crate::sys::tests::without_gro;
+use crate::testkit::rng::Rng;
 use crate::util::sync::{Arc, Ordering};
 
 /// Bytes sent in each direction.

@@ -7,9 +7,9 @@ use super::sim_world::{World, addr};
 use crate::config::Config;
 use crate::core::segment::{CONTROL_CAPABLE, Command, Header};
 use crate::core::seq::{Sn, Ts};
-use crate::core::tests::link::LinkConfig;
 use crate::listener::KcpListener;
 use crate::stream::KcpStream;
+use crate::testkit::link::LinkConfig;
 
 const CONV: u32 = 7;
 const PEER: u8 = 9;

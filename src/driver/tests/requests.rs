@@ -8,8 +8,8 @@ use super::fixtures::{CLIENT, MINUTE, Pair, SECOND, SERVER, pattern, push, read_
 use super::sim_network::code;
 use super::sim_world::{World, addr};
 use crate::config::{AckPolicy, Config};
-use crate::core::tests::link::LinkConfig;
 use crate::crypto::{Algorithm, Cipher};
+use crate::testkit::link::LinkConfig;
 
 #[test]
 fn socket_errors_are_counted_by_class_and_none_is_fatal() {

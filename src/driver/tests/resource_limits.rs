@@ -14,10 +14,11 @@ use super::sim_network::{Sent, code};
 use super::sim_world::{World, addr};
 use crate::config::{AckPolicy, Config, Mode};
 use crate::core::segment::{HEADER_LEN, Header};
-use crate::core::tests::link::{LinkConfig, Rng};
 use crate::driver::{TURN_PACKETS, Turn};
 use crate::error::ConnectionError;
 use crate::stream::KcpStream;
+use crate::testkit::link::LinkConfig;
+use crate::testkit::rng::Rng;
 
 /// Windows and buffers that hold several turns of datagrams.
 pub(super) fn wide() -> Config {

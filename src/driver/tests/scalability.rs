@@ -9,9 +9,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::fixtures::{CLIENT, MINUTE, SECOND, SERVER, greet};
 use super::sim_world::World;
 use crate::config::Config;
-use crate::core::tests::link::LinkConfig;
 use crate::listener::KcpListener;
 use crate::stream::KcpStream;
+use crate::testkit::link::LinkConfig;
 
 /// Opens `count` connections, `gap` apart.
 fn open(

@@ -14,12 +14,13 @@ use std::time::{Duration, Instant};
 use super::fixtures::micros;
 use super::sim_network::{Net, Sent, SimSocket};
 use crate::config::Config;
-use crate::core::tests::link::{LinkConfig, Rng};
 use crate::driver::{Driver, Turn};
 use crate::endpoint::Endpoint;
 use crate::listener::KcpListener;
 use crate::shared::accept_queue::{AcceptHandle, AcceptQueue};
 use crate::shared::requests::RequestQueue;
+use crate::testkit::link::LinkConfig;
+use crate::testkit::rng::Rng;
 use crate::util::sync::{Arc, AtomicBool, Mutex, Ordering, lock};
 
 /// Rounds at one instant beyond which a driver or task spins.

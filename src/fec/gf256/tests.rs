@@ -4,7 +4,7 @@ use reed_solomon_erasure::galois_8::ReedSolomon;
 
 use super::field::{POLYNOMIAL, multiply};
 use super::*;
-use crate::core::tests::link::Rng;
+use crate::testkit::rng::Rng;
 
 /// Multiplication as polynomials, bit by bit.
 fn slow(a: u8, b: u8) -> u8 {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::encoder::UNPROTECTED;
 use super::packet::UNCOVERED_LEN;
 use super::*;
-use crate::core::tests::link::Rng;
+use crate::testkit::rng::Rng;
 
 fn config(data: usize, parity: usize) -> FecConfig {
     FecConfig::new(data, parity).unwrap()
