@@ -1,9 +1,9 @@
 //! kcp-go's older block ciphers, all in cipher feedback.
 //!
-//! Blowfish and CAST5 are other crates'; here are TEA with kcp-go's 16 rounds, XTEA with its byte
-//! order, and 3DES, SM4 and Twofish with tables.
+//! Blowfish, CAST5, SM4 and XTEA are other crates', the last with kcp-go's byte order around it.
+//! Here are TEA with kcp-go's 16 rounds, and 3DES and Twofish with tables, whose crates are slower
+//! than kcp-go (docs/performance.md).
 
-mod sm4;
 mod tea;
 mod triple_des;
 mod twofish;
@@ -16,7 +16,6 @@ use zeroize::Zeroizing;
 use super::algorithm::Algorithm;
 use super::cfb;
 use super::frame::Transform;
-use sm4::Sm4;
 use tea::Tea;
 use triple_des::TripleDes;
 use twofish::Twofish;
@@ -33,10 +32,10 @@ pub(super) fn transform(algorithm: Algorithm, key: &[u8]) -> Option<Box<dyn Tran
             cfb::new::<Blowfish, 4>(&key)
         }
         Algorithm::Cast5 => cfb::new::<Cast5, 4>(key),
-        Algorithm::Sm4 => cfb::new::<Sm4, { sm4::LANES }>(key),
+        Algorithm::Sm4 => cfb::new::<sm4::Sm4, 4>(key),
         Algorithm::Tea => cfb::new::<Tea, { tea::LANES }>(key),
         Algorithm::Twofish => cfb::new::<Twofish, 4>(key),
-        Algorithm::Xtea => cfb::new::<Xtea, { tea::LANES }>(key),
+        Algorithm::Xtea => cfb::new::<Xtea, 4>(key),
         _ => None,
     }
 }

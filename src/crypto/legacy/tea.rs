@@ -1,7 +1,6 @@
 //! TEA with 16 rounds (8 cycles) and big-endian words, as kcp-go uses it.
 //!
-//! Also the lanes that XTEA shares: ciphers of additions and shifts on two words run as fast on a
-//! vector of blocks as on one.
+//! Of additions and shifts on two words, it runs as fast on a vector of blocks as on one.
 
 use cipher::common::{BlockSizeUser, KeySizeUser, ParBlocks, ParBlocksSizeUser};
 use cipher::consts::{U8, U16};
@@ -18,7 +17,7 @@ const CYCLES: u32 = 8;
 const DELTA: u32 = 0x9e37_79b9;
 
 /// A number of blocks as two vectors of words.
-pub(super) type Words<const N: usize> = [[u32; N]; 2];
+type Words<const N: usize> = [[u32; N]; 2];
 
 pub(super) struct Tea {
     key: Zeroizing<[u32; 4]>,
@@ -48,7 +47,7 @@ fn mix(v: u32, a: u32, b: u32, sum: u32) -> u32 {
 }
 
 /// The four words of a key.
-pub(super) fn key_words(key: &Array<u8, U16>) -> Zeroizing<[u32; 4]> {
+fn key_words(key: &Array<u8, U16>) -> Zeroizing<[u32; 4]> {
     let mut words = Zeroizing::new([0; 4]);
     for (word, bytes) in words.iter_mut().zip(key.as_chunks().0) {
         *word = u32::from_be_bytes(*bytes);
@@ -58,10 +57,7 @@ pub(super) fn key_words(key: &Array<u8, U16>) -> Zeroizing<[u32; 4]> {
 
 /// Takes one block through `rounds`.
 #[inline(always)]
-pub(super) fn one(
-    mut block: InOut<'_, '_, Array<u8, U8>>,
-    rounds: impl FnOnce(Words<1>) -> Words<1>,
-) {
+fn one(mut block: InOut<'_, '_, Array<u8, U8>>, rounds: impl FnOnce(Words<1>) -> Words<1>) {
     let word = u64::from_be_bytes((*block.get_in()).into());
     let [[v0], [v1]] = rounds([[high(word)], [low(word)]]);
     *block.get_out() = join(v0, v1).into();
@@ -69,7 +65,7 @@ pub(super) fn one(
 
 /// Takes [`LANES`] blocks through `rounds`.
 #[inline(always)]
-pub(super) fn many(
+fn many(
     mut blocks: InOut<'_, '_, Array<Array<u8, U8>, U8>>,
     rounds: impl FnOnce(Words<LANES>) -> Words<LANES>,
 ) {

@@ -60,58 +60,7 @@ fn oracle(algorithm: Algorithm, key: &[u8]) -> Option<Oracle> {
         Algorithm::Sm4 => Some(by_cfb_mode::<sm4::Sm4>(key)),
         #[cfg(feature = "legacy-ciphers")]
         Algorithm::Twofish => Some(by_cfb_mode::<twofish::Twofish>(key)),
-        #[cfg(feature = "legacy-ciphers")]
-        Algorithm::Xtea => Some(by_cfb_mode::<swapped::Xtea>(key)),
         _ => None,
-    }
-}
-
-/// XTEA of its crate, with the bytes of each word the other way round.
-#[cfg(feature = "legacy-ciphers")]
-mod swapped {
-    use ::cipher::common::{BlockSizeUser, KeySizeUser, ParBlocksSizeUser};
-    use ::cipher::consts::{U1, U8, U16};
-    use ::cipher::{
-        Block, BlockCipherEncBackend, BlockCipherEncClosure, BlockCipherEncrypt, InOut, Key,
-        KeyInit,
-    };
-
-    pub(super) struct Xtea(xtea::Xtea);
-
-    impl KeySizeUser for Xtea {
-        type KeySize = U16;
-    }
-
-    impl KeyInit for Xtea {
-        fn new(key: &Key<Self>) -> Self {
-            let mut key = *key;
-            key.as_chunks_mut::<4>().0.iter_mut().for_each(|word| word.reverse());
-            Self(xtea::Xtea::new(&key))
-        }
-    }
-
-    impl BlockSizeUser for Xtea {
-        type BlockSize = U8;
-    }
-
-    impl ParBlocksSizeUser for Xtea {
-        type ParBlocksSize = U1;
-    }
-
-    impl BlockCipherEncrypt for Xtea {
-        fn encrypt_with_backend(&self, f: impl BlockCipherEncClosure<BlockSize = U8>) {
-            f.call(self);
-        }
-    }
-
-    impl BlockCipherEncBackend for Xtea {
-        fn encrypt_block(&self, mut block: InOut<'_, '_, Block<Self>>) {
-            let mut bytes = *block.get_in();
-            bytes.as_chunks_mut::<4>().0.iter_mut().for_each(|word| word.reverse());
-            BlockCipherEncrypt::encrypt_block(&self.0, &mut bytes);
-            bytes.as_chunks_mut::<4>().0.iter_mut().for_each(|word| word.reverse());
-            *block.get_out() = bytes;
-        }
     }
 }
 
