@@ -113,7 +113,7 @@ macro_rules! halves {
             ///
             /// Nothing is lost.
             pub async fn recv_datagram(&self) -> Result<Bytes> {
-                poll_fn(|cx| self.side.handle.poll_datagram(Some(cx.waker()))).await
+                poll_fn(|cx| self.handle().poll_datagram(Some(cx.waker()))).await
             }
 
             /// Returns an out-of-band datagram that has arrived, as
@@ -123,7 +123,7 @@ macro_rules! halves {
             ///
             /// As [`KcpStream::try_recv_datagram`].
             pub fn try_recv_datagram(&self) -> Result<Bytes> {
-                try_recv(&self.side.handle)
+                try_recv(self.handle())
             }
         }
 
@@ -134,14 +134,14 @@ macro_rules! halves {
             ///
             /// As [`KcpStream::send_datagram`].
             pub fn send_datagram(&self, datagram: &[u8]) -> Result<()> {
-                send(&self.side.handle, datagram)
+                send(self.handle(), datagram)
             }
 
             /// Returns the largest datagram in bytes that can be sent now, as
             /// [`KcpStream::max_datagram_size`].
             #[must_use]
             pub fn max_datagram_size(&self) -> Option<usize> {
-                limit(&self.side.handle)
+                limit(self.handle())
             }
 
             /// Changes the FEC shards of what this side sends, as [`KcpStream::set_fec`].
@@ -150,7 +150,7 @@ macro_rules! halves {
             ///
             /// As [`KcpStream::set_fec`].
             pub fn set_fec(&self, fec: FecConfig) -> Result<()> {
-                set_fec(&self.side.handle, fec)
+                set_fec(self.handle(), fec)
             }
         }
     )*};

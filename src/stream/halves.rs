@@ -20,10 +20,11 @@ pub(crate) struct Reader {
     buffer: Mutex<ReadBuffer>,
 }
 
-/// The write side of a connection.
-#[derive(Clone)]
-pub(crate) struct Writer {
-    pub(crate) handle: Handle,
+/// The write side of a connection. It borrows the handle, which a stream then has once for both
+/// directions: an idle connection costs little because streams are small.
+#[derive(Clone, Copy)]
+pub(crate) struct Writer<'a> {
+    handle: &'a Handle,
 }
 
 impl Reader {
@@ -163,8 +164,8 @@ impl Reader {
     }
 }
 
-impl Writer {
-    pub(super) fn new(handle: Handle) -> Self {
+impl<'a> Writer<'a> {
+    pub(super) fn new(handle: &'a Handle) -> Self {
         Self { handle }
     }
 
@@ -177,7 +178,7 @@ impl Writer {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        cooperate(cx, |cx| write(&self.handle, Some(cx.waker()), bufs))
+        cooperate(cx, |cx| write(self.handle, Some(cx.waker()), bufs))
     }
 
     pub(crate) fn try_write(&self, buf: &[u8]) -> io::Result<usize> {
@@ -185,7 +186,7 @@ impl Writer {
     }
 
     pub(crate) fn try_write_vectored(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
-        or_would_block(write(&self.handle, None, bufs))
+        or_would_block(write(self.handle, None, bufs))
     }
 
     pub(crate) fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -198,7 +199,7 @@ impl Writer {
         cx: &mut Context<'_>,
         message: &[u8],
     ) -> Poll<io::Result<()>> {
-        check_message_mode(&self.handle)?;
+        check_message_mode(self.handle)?;
         cooperate(cx, |cx| self.handle.poll_send_message(Some(cx.waker()), message))
     }
 }

@@ -37,14 +37,14 @@ macro_rules! impl_read {
 }
 
 macro_rules! impl_write {
-    ($($writer:ty: $side:ident),*) => {$(
+    ($($writer:ty),*) => {$(
         impl AsyncWrite for $writer {
             fn poll_write(
                 self: Pin<&mut Self>,
                 cx: &mut Context<'_>,
                 buf: &[u8],
             ) -> Poll<io::Result<usize>> {
-                self.$side.poll_write(cx, buf)
+                self.writer().poll_write(cx, buf)
             }
 
             fn poll_write_vectored(
@@ -52,7 +52,7 @@ macro_rules! impl_write {
                 cx: &mut Context<'_>,
                 bufs: &[IoSlice<'_>],
             ) -> Poll<io::Result<usize>> {
-                self.$side.poll_write_vectored(cx, bufs)
+                self.writer().poll_write_vectored(cx, bufs)
             }
 
             fn is_write_vectored(&self) -> bool {
@@ -61,16 +61,16 @@ macro_rules! impl_write {
 
             /// Hands what was written to the protocol, without waiting for acknowledgements.
             fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-                Poll::Ready(self.$side.handle.flush())
+                Poll::Ready(self.handle().flush())
             }
 
             /// Closes the write side and waits until the peer has acknowledged every byte.
             fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-                self.$side.handle.poll_shutdown(cx.waker())
+                self.handle().poll_shutdown(cx.waker())
             }
         }
     )*};
 }
 
 impl_read!(KcpStream: read, ReadHalf<'_>: side, OwnedReadHalf: side);
-impl_write!(KcpStream: write, WriteHalf<'_>: side, OwnedWriteHalf: side);
+impl_write!(KcpStream, WriteHalf<'_>, OwnedWriteHalf);

@@ -63,18 +63,21 @@ use crate::util::sync::{Arc, Ordering};
 /// [`AsyncWrite`]: tokio::io::AsyncWrite
 pub struct KcpStream {
     pub(crate) read: Reader,
-    pub(crate) write: Writer,
     /// Requests to the endpoint that carries the stream, for `KcpStream::endpoint`.
     pub(crate) requests: Arc<RequestQueue>,
 }
 
 impl KcpStream {
     pub(crate) fn new(handle: Handle, requests: Arc<RequestQueue>) -> Self {
-        Self { read: Reader::new(handle.clone()), write: Writer::new(handle), requests }
+        Self { read: Reader::new(handle), requests }
     }
 
     pub(crate) fn handle(&self) -> &Handle {
-        &self.write.handle
+        &self.read.handle
+    }
+
+    pub(crate) fn writer(&self) -> Writer<'_> {
+        Writer::new(self.handle())
     }
 
     /// Returns the address of the peer.
@@ -225,7 +228,7 @@ impl KcpStream {
     /// [`BrokenPipe`](std::io::ErrorKind::BrokenPipe) after a shutdown, the [`ConnectionError`]
     /// once the connection has ended. Then nothing was written.
     pub fn try_write(&self, buf: &[u8]) -> Result<usize> {
-        self.write.try_write(buf)
+        self.writer().try_write(buf)
     }
 
     /// Writes as many bytes of several buffers as fit into the send buffer, in order, without
@@ -235,7 +238,7 @@ impl KcpStream {
     ///
     /// As [`try_write`](Self::try_write).
     pub fn try_write_vectored(&self, bufs: &[IoSlice<'_>]) -> Result<usize> {
-        self.write.try_write_vectored(bufs)
+        self.writer().try_write_vectored(bufs)
     }
 
     /// Waits for capacity and writes one message, which the peer receives whole. Returns when it
@@ -255,7 +258,7 @@ impl KcpStream {
     ///
     /// The message is queued whole in the call that completes, or not at all.
     pub async fn send_message(&mut self, message: &[u8]) -> Result<()> {
-        poll_fn(|cx| self.write.poll_send_message(cx, message)).await
+        poll_fn(|cx| self.writer().poll_send_message(cx, message)).await
     }
 
     /// Returns the largest message in bytes that can be sent now. It falls with the MTU.

@@ -25,7 +25,7 @@ impl KcpStream {
     /// Nothing is lost.
     pub async fn ready(&self, interest: Interest) -> Result<Ready> {
         let read = interest.is_readable().then_some(&self.read);
-        let write = interest.is_writable().then_some(&self.write);
+        let write = interest.is_writable().then(|| self.writer());
         poll_fn(|cx| poll_ready(cx, read, write)).await
     }
 }
@@ -62,7 +62,7 @@ macro_rules! readable {
 }
 
 macro_rules! writable {
-    ($($writer:ty: $side:ident),*) => {$(
+    ($($writer:ty),*) => {$(
         impl $writer {
             /// Waits until a write would take bytes, or fail.
             ///
@@ -74,14 +74,14 @@ macro_rules! writable {
             ///
             /// Nothing is lost.
             pub async fn writable(&self) -> Result<()> {
-                poll_fn(|cx| self.$side.poll_writable(cx)).await
+                poll_fn(|cx| self.writer().poll_writable(cx)).await
             }
         }
     )*};
 }
 
 readable!(KcpStream: read, ReadHalf<'_>: side, OwnedReadHalf: side);
-writable!(KcpStream: write, WriteHalf<'_>: side, OwnedWriteHalf: side);
+writable!(KcpStream, WriteHalf<'_>, OwnedWriteHalf);
 
 impl KcpStream {
     /// Polls until there is something to read, as [`readable`](Self::readable).
@@ -99,7 +99,7 @@ impl KcpStream {
     ///
     /// None, as [`writable`](Self::writable).
     pub fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<Result<()>> {
-        self.write.poll_writable(cx)
+        self.writer().poll_writable(cx)
     }
 }
 
@@ -133,8 +133,7 @@ macro_rules! ready_halves {
             ///
             /// Nothing is lost.
             pub async fn ready(&self, interest: Interest) -> Result<Ready> {
-                let side: &Writer = &self.side;
-                let write = interest.is_writable().then_some(side);
+                let write = interest.is_writable().then(|| self.writer());
                 poll_fn(|cx| poll_ready(cx, None, write)).await
             }
         }
@@ -147,7 +146,7 @@ ready_halves!(OwnedReadHalf, OwnedWriteHalf; ReadHalf<'_>, WriteHalf<'_>);
 fn poll_ready(
     cx: &mut Context<'_>,
     read: Option<&Reader>,
-    write: Option<&Writer>,
+    write: Option<Writer<'_>>,
 ) -> Poll<Result<Ready>> {
     if read.is_none() && write.is_none() {
         let text = "nothing here becomes ready for this interest: readable or writable is allowed";

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::future::poll_fn;
 use std::io::{IoSlice, IoSliceMut, Result};
+use std::marker::PhantomData;
 use std::net::SocketAddr;
 use std::task::{Context, Poll};
 
@@ -11,6 +12,7 @@ use thiserror::Error;
 use tokio::io::ReadBuf;
 
 use crate::error::ConnectionError;
+use crate::shared::connection::Handle;
 use crate::shared::requests::RequestQueue;
 use crate::stats::ConnectionStats;
 use crate::stream::KcpStream;
@@ -23,7 +25,8 @@ impl KcpStream {
     /// With `AsyncBufReadExt` in scope write `KcpStream::split(&mut stream)`: that trait has a
     /// method of the same name, which method syntax prefers.
     pub fn split(&mut self) -> (ReadHalf<'_>, WriteHalf<'_>) {
-        (ReadHalf { side: &mut self.read }, WriteHalf { side: &self.write })
+        let handle = self.handle().clone();
+        (ReadHalf { side: &mut self.read }, WriteHalf { handle, stream: PhantomData })
     }
 
     /// Splits the stream into a half that reads and one that writes, for two tasks.
@@ -31,23 +34,25 @@ impl KcpStream {
     /// Dropping the half that writes closes the write side.
     #[must_use]
     pub fn into_split(self) -> (OwnedReadHalf, OwnedWriteHalf) {
+        let handle = self.handle().clone();
         (
             OwnedReadHalf { side: self.read, requests: self.requests },
-            OwnedWriteHalf { side: self.write, close_on_drop: true },
+            OwnedWriteHalf { handle, close_on_drop: true },
         )
     }
 }
 
 /// The half of a [`KcpStream`] that reads, borrowed from it by [`KcpStream::split`].
 pub struct ReadHalf<'a> {
-    pub(crate) side: &'a mut Reader,
+    pub(super) side: &'a mut Reader,
 }
 
 /// The half of a [`KcpStream`] that writes, borrowed from it by [`KcpStream::split`].
 ///
 /// `shutdown` closes the write side. Dropping the half does nothing.
 pub struct WriteHalf<'a> {
-    pub(crate) side: &'a Writer,
+    handle: Handle,
+    stream: PhantomData<&'a KcpStream>,
 }
 
 /// The half of a [`KcpStream`] that reads, from [`KcpStream::into_split`].
@@ -55,7 +60,7 @@ pub struct WriteHalf<'a> {
 /// Dropping it discards what it has not read; the connection goes on. Since nobody reads any more
 /// the peer can send at most another receive buffer and window.
 pub struct OwnedReadHalf {
-    pub(crate) side: Reader,
+    pub(super) side: Reader,
     /// Of the endpoint that carries the stream.
     requests: Arc<RequestQueue>,
 }
@@ -65,8 +70,8 @@ pub struct OwnedReadHalf {
 /// Dropping it closes the write side (FIN): what was written is still delivered. See
 /// [`forget`](Self::forget).
 pub struct OwnedWriteHalf {
-    pub(crate) side: Writer,
-    pub(crate) close_on_drop: bool,
+    handle: Handle,
+    close_on_drop: bool,
 }
 
 /// The two halves given to `reunite` are not of the same stream. They are returned.
@@ -74,21 +79,25 @@ pub struct OwnedWriteHalf {
 #[error(
     "the halves are of different streams: the one that reads of connection {} with {}, \
      the one that writes of connection {} with {}",
-    .0.conv(), .0.side.handle.peer(), .1.conv(), .1.side.handle.peer()
+    .0.conv(), .0.handle().peer(), .1.conv(), .1.handle().peer()
 )]
 pub struct ReuniteError(pub OwnedReadHalf, pub OwnedWriteHalf);
 
 /// Methods of all halves: addresses, conversation id, statistics, error.
 macro_rules! describe {
-    ($($half:ty: $name:literal),*) => {$(
+    ($($half:ty: $name:literal, $($handle:ident).+;)*) => {$(
         impl $half {
+            pub(super) fn handle(&self) -> &Handle {
+                &self.$($handle).+
+            }
+
             /// Returns the address of the peer.
             ///
             /// # Errors
             ///
             /// None, as [`KcpStream::peer_addr`].
             pub fn peer_addr(&self) -> Result<SocketAddr> {
-                Ok(self.side.handle.peer())
+                Ok(self.handle().peer())
             }
 
             /// Returns the address the socket is bound to.
@@ -97,31 +106,31 @@ macro_rules! describe {
             ///
             /// None, as [`KcpStream::local_addr`].
             pub fn local_addr(&self) -> Result<SocketAddr> {
-                Ok(self.side.handle.local())
+                Ok(self.handle().local())
             }
 
             /// Returns the conversation id, which both ends share.
             #[must_use]
             pub fn conv(&self) -> u32 {
-                self.side.handle.conv
+                self.handle().conv
             }
 
             /// Returns the statistics of the connection.
             #[must_use]
             pub fn stats(&self) -> ConnectionStats {
-                self.side.handle.stats()
+                self.handle().stats()
             }
 
             /// Returns why the connection ended, once it has.
             #[must_use]
             pub fn error(&self) -> Option<ConnectionError> {
-                self.side.handle.error()
+                self.handle().error()
             }
         }
 
         impl fmt::Debug for $half {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                self.side.handle.describe($name, f)
+                self.handle().describe($name, f)
             }
         }
     )*};
@@ -208,6 +217,10 @@ macro_rules! read_methods {
 macro_rules! write_methods {
     ($($half:ty),*) => {$(
         impl $half {
+            pub(super) fn writer(&self) -> Writer<'_> {
+                Writer::new(self.handle())
+            }
+
             /// Writes as many bytes as fit into the send buffer, without waiting. Returns their
             /// number.
             ///
@@ -215,7 +228,7 @@ macro_rules! write_methods {
             ///
             /// As [`KcpStream::try_write`].
             pub fn try_write(&self, buf: &[u8]) -> Result<usize> {
-                self.side.try_write(buf)
+                self.writer().try_write(buf)
             }
 
             /// Writes as many bytes of several buffers as fit into the send buffer, in order,
@@ -225,7 +238,7 @@ macro_rules! write_methods {
             ///
             /// As [`KcpStream::try_write`].
             pub fn try_write_vectored(&self, bufs: &[IoSlice<'_>]) -> Result<usize> {
-                self.side.try_write_vectored(bufs)
+                self.writer().try_write_vectored(bufs)
             }
 
             /// Waits for capacity and writes one message, as [`KcpStream::send_message`].
@@ -238,21 +251,23 @@ macro_rules! write_methods {
             ///
             /// The message is queued whole in the call that completes, or not at all.
             pub async fn send_message(&mut self, message: &[u8]) -> Result<()> {
-                poll_fn(|cx| self.side.poll_send_message(cx, message)).await
+                poll_fn(|cx| self.writer().poll_send_message(cx, message)).await
             }
 
             /// Returns the largest message in bytes that can be sent now.
             #[must_use]
             pub fn max_message_size(&self) -> usize {
-                self.side.handle.max_message.load(Ordering::Relaxed)
+                self.handle().max_message.load(Ordering::Relaxed)
             }
         }
     )*};
 }
 
 describe!(
-    ReadHalf<'_>: "ReadHalf", WriteHalf<'_>: "WriteHalf",
-    OwnedReadHalf: "OwnedReadHalf", OwnedWriteHalf: "OwnedWriteHalf"
+    ReadHalf<'_>: "ReadHalf", side.handle;
+    WriteHalf<'_>: "WriteHalf", handle;
+    OwnedReadHalf: "OwnedReadHalf", side.handle;
+    OwnedWriteHalf: "OwnedWriteHalf", handle;
 );
 read_methods!(ReadHalf<'_>, OwnedReadHalf);
 write_methods!(WriteHalf<'_>, OwnedWriteHalf);
@@ -264,12 +279,11 @@ impl OwnedReadHalf {
     ///
     /// Both halves, when they are not of the same stream.
     pub fn reunite(self, write: OwnedWriteHalf) -> std::result::Result<KcpStream, ReuniteError> {
-        if !self.side.handle.is_same(&write.side.handle) {
+        if !self.handle().is_same(write.handle()) {
             return Err(ReuniteError(self, write));
         }
-        let side = write.side.clone();
         write.forget();
-        Ok(KcpStream { read: self.side, write: side, requests: self.requests })
+        Ok(KcpStream { read: self.side, requests: self.requests })
     }
 }
 
@@ -293,7 +307,7 @@ impl OwnedWriteHalf {
 impl Drop for OwnedWriteHalf {
     fn drop(&mut self) {
         if self.close_on_drop {
-            self.side.handle.close_write();
+            self.handle.close_write();
         }
     }
 }
