@@ -6,7 +6,8 @@
 //! hands to the kernel in one piece is cut before it gets there.
 //!
 //! [`Path`] is the whole thing, and needs Linux. [`Link`] is one direction of it under a clock of
-//! the caller's, for simulations.
+//! the caller's, for simulations. Conditions can differ between [`Directions`] and change with time,
+//! see [`Schedule`].
 //!
 //! ```no_run
 //! # #[cfg(not(target_os = "linux"))]
@@ -48,7 +49,9 @@ mod pump;
 
 #[cfg(target_os = "linux")]
 pub use end::{End, KernelCounts};
-pub use link::{Bottleneck, Conditions, Counts, Link};
+pub use link::{
+    Bottleneck, Burst, Conditions, Counts, Directions, Link, QueueDelay, Schedule, Step,
+};
 #[cfg(target_os = "linux")]
 pub use path::Path;
 #[cfg(target_os = "linux")]

@@ -4,100 +4,33 @@
 //! the random numbers come from a seed, so the same packets at the same times have the same fate
 //! whatever carries them. It uses neither clocks nor devices.
 
+mod bottleneck;
+mod conditions;
+mod loss;
+mod steps;
+
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use anyhow::ensure;
 use chacha20::ChaCha8Rng;
 use rand_core::{Rng as _, SeedableRng as _};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
+
+use bottleneck::Queue;
+use loss::Loss;
+use steps::Phases;
+
+pub use bottleneck::QueueDelay;
+pub(crate) use bottleneck::QueueDelays;
+pub use conditions::{Bottleneck, Burst, Conditions};
+pub use steps::{Directions, Schedule, Step};
 
 /// Bytes under way that one direction holds at most. A relay that gets more than that loses
 /// packets which the conditions did not ask to lose, and counts them as such.
 const MEMORY: usize = 128 << 20;
-/// Beyond this a packet would rather be lost, and times stay far from overflow.
-const LONGEST: Duration = Duration::from_secs(10);
 /// What comes out later than this after it was due counts as late.
 const LATE: Duration = Duration::from_millis(1);
-
-/// What happens to packets on their way in one direction.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Conditions {
-    /// What each packet needs at least. At most 10 s together with the jitter. Default 25 ms.
-    #[serde(rename = "delay_ms", serialize_with = "as_millis")]
-    pub delay: Duration,
-    /// What a packet needs more at most. Each draws its own, so packets overtake each other.
-    /// Default 0.
-    #[serde(rename = "jitter_ms", serialize_with = "as_millis")]
-    pub jitter: Duration,
-    /// Percent of the packets that never arrive. Default 0.
-    #[serde(rename = "loss_percent")]
-    pub loss: f64,
-    /// Percent of the packets that are held back by a further quarter of the delay, and at least
-    /// 1 ms, so that later ones overtake them. Default 0.
-    #[serde(rename = "reorder_percent")]
-    pub reorder: f64,
-    /// Percent of the packets that arrive twice, unless lost. Default 0.
-    #[serde(rename = "duplicate_percent")]
-    pub duplicate: f64,
-    /// A slow link at the beginning. Default `None`: packets take no time to send.
-    pub bottleneck: Option<Bottleneck>,
-}
-
-/// A link of a fixed rate with a queue that drops at its tail.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Bottleneck {
-    /// 10^6 bits per second, above 0. Whole IP packets count.
-    pub rate_mbit: f64,
-    /// Packets that it holds at most, with the one being sent; at least 1.
-    pub queue: usize,
-}
-
-impl Default for Conditions {
-    fn default() -> Self {
-        Self {
-            delay: Duration::from_millis(25),
-            jitter: Duration::ZERO,
-            loss: 0.0,
-            reorder: 0.0,
-            duplicate: 0.0,
-            bottleneck: None,
-        }
-    }
-}
-
-impl Conditions {
-    /// Checks every field.
-    ///
-    /// # Errors
-    ///
-    /// The first field that is outside its range.
-    pub fn validate(&self) -> anyhow::Result<()> {
-        ensure!(
-            self.delay <= LONGEST && self.jitter <= LONGEST - self.delay,
-            "delay and jitter are {:?} and {:?}, allowed are {LONGEST:?} together",
-            self.delay,
-            self.jitter
-        );
-        for (field, percent) in
-            [("loss", self.loss), ("reorder", self.reorder), ("duplicate", self.duplicate)]
-        {
-            ensure!(
-                (0.0..=100.0).contains(&percent),
-                "{field} is {percent} %, allowed are 0 to 100"
-            );
-        }
-        if let Some(Bottleneck { rate_mbit, queue }) = self.bottleneck {
-            ensure!(
-                (0.001..=1e6).contains(&rate_mbit),
-                "rate is {rate_mbit} Mbit/s, allowed are 0.001 to 1000000"
-            );
-            ensure!(queue > 0, "a queue of no packet lets none pass");
-        }
-        Ok(())
-    }
-}
 
 /// What one direction has done so far. A snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -108,6 +41,8 @@ pub struct Counts {
     pub bytes: u64,
     /// Packets that the bottleneck's queue was full for.
     pub queue_dropped: u64,
+    /// How long the others waited in that queue; `None` without any.
+    pub queue_delay: Option<QueueDelay>,
     /// Packets lost on purpose.
     pub lost: u64,
     /// Packets held back so that later ones overtake them.
@@ -129,11 +64,13 @@ pub struct Counts {
 /// One direction.
 #[derive(Debug)]
 pub struct Link {
-    conditions: Conditions,
+    phases: Phases,
     rng: ChaCha8Rng,
-    /// When the packets in the bottleneck's queue will have left it.
-    departures: VecDeque<Duration>,
-    flying: BinaryHeap<Reverse<InFlight>>,
+    loss: Loss,
+    queue: Queue,
+    /// The latest time a packet was due, lost or not, without what `reorder` adds.
+    last_due: Duration,
+    in_flight: BinaryHeap<Reverse<InFlight>>,
     free: usize,
     sequence: u64,
     counts: Counts,
@@ -148,47 +85,66 @@ struct InFlight {
 }
 
 impl Link {
-    /// Nothing under way yet.
+    /// Nothing under way yet. The conditions are those of a [`Schedule`], or
+    /// [`Conditions`] which never change.
     #[must_use]
-    pub fn new(conditions: Conditions, seed: u64) -> Self {
+    pub fn new(schedule: impl Into<Schedule>, seed: u64) -> Self {
         Self {
-            conditions,
+            phases: Phases::new(schedule.into()),
             rng: ChaCha8Rng::seed_from_u64(seed),
-            departures: VecDeque::new(),
-            flying: BinaryHeap::new(),
+            loss: Loss::new(seed),
+            queue: Queue::default(),
+            last_due: Duration::ZERO,
+            in_flight: BinaryHeap::new(),
             free: MEMORY,
             sequence: 0,
             counts: Counts::default(),
         }
     }
 
+    /// Has the steps of its schedule, and periods of loss, count from `start` rather than from 0.
+    /// To be called before the first packet.
+    pub fn set_start(&mut self, start: Duration) {
+        self.phases.set_start(start);
+    }
+
+    /// Whether no packet was sent into it yet.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.counts.packets == 0
+    }
+
     /// Sends an IP packet into it at `now`, which never decreases.
     pub fn push(&mut self, now: Duration, packet: &[u8]) {
         self.counts.packets += 1;
         self.counts.bytes += packet.len() as u64;
+        self.phases.advance(now);
+        let conditions = self.phases.conditions();
         // Always the same draws, so that the fate of a packet depends on its number alone.
-        let lost = self.chance(self.conditions.loss);
-        let late = self.part(self.conditions.jitter);
-        let reordered = self.chance(self.conditions.reorder);
-        let twice = self.chance(self.conditions.duplicate);
+        let [loss, jitter, reorder, duplicate] = std::array::from_fn(|_| uniform(&mut self.rng));
+        let lost = self.loss.next_packet(loss, conditions);
 
-        let Some(departure) = self.depart(now, packet.len()) else {
+        let Some(departure) = self.queue.depart(now, packet.len(), &self.phases) else {
             self.counts.queue_dropped += 1;
             return;
         };
-        if lost {
+        let mut due = departure + conditions.delay + conditions.jitter.mul_f64(jitter);
+        if conditions.ordered {
+            due = due.max(self.last_due);
+        }
+        self.last_due = due.max(self.last_due);
+        if lost || self.loss.at(departure, conditions, self.phases.losses()) {
             self.counts.lost += 1;
             return;
         }
-        let mut due = departure + self.conditions.delay + late;
-        if reordered {
+        let twice = duplicate < conditions.duplicate / 100.0;
+        if reorder < conditions.reorder / 100.0 {
             self.counts.reordered += 1;
-            due += (self.conditions.delay / 4).max(Duration::from_millis(1));
+            due += (conditions.delay / 4).max(Duration::from_millis(1));
         }
-        self.fly(due, packet);
+        self.deliver_at(due, packet);
         if twice {
             self.counts.duplicated += 1;
-            self.fly(due, packet);
+            self.deliver_at(due, packet);
         }
     }
 
@@ -197,7 +153,7 @@ impl Link {
         if self.next_due()? > now {
             return None;
         }
-        let Reverse(InFlight { due, packet, .. }) = self.flying.pop()?;
+        let Reverse(InFlight { due, packet, .. }) = self.in_flight.pop()?;
         self.counts.late += u64::from(now - due > LATE);
         self.free += packet.len();
         self.counts.delivered += 1;
@@ -208,13 +164,23 @@ impl Link {
     /// When the next packet arrives.
     #[must_use]
     pub fn next_due(&self) -> Option<Duration> {
-        self.flying.peek().map(|Reverse(flight)| flight.due)
+        self.in_flight.peek().map(|Reverse(in_flight)| in_flight.due)
     }
 
     /// What happened so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
+        Counts { queue_delay: self.queue.delays().summary(), ..self.counts }
+    }
+
+    /// What happened so far but for the delays of the queue, whose summary costs more.
+    pub(crate) fn counts_without_delay(&self) -> Counts {
         self.counts
+    }
+
+    /// The delays of the queue, for another thread to read.
+    pub(crate) fn queue_delays(&self) -> QueueDelays {
+        self.queue.delays().clone()
     }
 
     /// Says that a packet of `len` bytes which came out could not be handed on.
@@ -224,24 +190,7 @@ impl Link {
         self.counts.relay_drops += 1;
     }
 
-    /// When a packet sent at `now` has left the bottleneck; `None` when its queue is full.
-    fn depart(&mut self, now: Duration, len: usize) -> Option<Duration> {
-        let Some(Bottleneck { rate_mbit, queue }) = self.conditions.bottleneck else {
-            return Some(now);
-        };
-        while self.departures.front().is_some_and(|departure| *departure <= now) {
-            self.departures.pop_front();
-        }
-        if self.departures.len() >= queue {
-            return None;
-        }
-        let begin = self.departures.back().copied().unwrap_or(now);
-        let departure = begin + Duration::from_secs_f64(len as f64 * 8.0 / (rate_mbit * 1e6));
-        self.departures.push_back(departure);
-        Some(departure)
-    }
-
-    fn fly(&mut self, due: Duration, packet: &[u8]) {
+    fn deliver_at(&mut self, due: Duration, packet: &[u8]) {
         let Some(free) = self.free.checked_sub(packet.len()) else {
             self.counts.relay_drops += 1;
             return;
@@ -249,23 +198,21 @@ impl Link {
         self.free = free;
         self.sequence += 1;
         let (sequence, packet) = (self.sequence, packet.to_vec());
-        self.flying.push(Reverse(InFlight { due, sequence, packet }));
-    }
-
-    fn chance(&mut self, percent: f64) -> bool {
-        // 53 bits: every one of these is exact, and all are below 1.
-        let drawn = (self.rng.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
-        drawn < percent / 100.0
-    }
-
-    /// A random part of `whole`.
-    fn part(&mut self, whole: Duration) -> Duration {
-        whole.mul_f64((self.rng.next_u64() >> 11) as f64 / (1_u64 << 53) as f64)
+        self.in_flight.push(Reverse(InFlight { due, sequence, packet }));
     }
 }
 
-fn as_millis<S: serde::Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
+/// A random number from 0 to below 1. 53 bits: every one of these is exact.
+fn uniform(rng: &mut ChaCha8Rng) -> f64 {
+    (rng.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
+}
+
+fn as_millis<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_f64(time.as_secs_f64() * 1e3)
+}
+
+fn as_seconds<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_f64(time.as_secs_f64())
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 
 use std::io::{self, ErrorKind, PipeReader};
 use std::os::fd::AsFd as _;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ use thread_priority::{
 };
 use tun_rs::SyncDevice;
 
-use crate::link::{Counts, Link};
+use crate::link::{Counts, Link, QueueDelays};
 
 /// How long it sleeps while packets keep coming.
 const TICK: Duration = Duration::from_micros(100);
@@ -34,6 +34,25 @@ const BATCH: usize = 256;
 pub(crate) struct Pump {
     thread: JoinHandle<()>,
     shared: Arc<Mutex<Shared>>,
+    queue_delays: QueueDelays,
+}
+
+/// The clock that both directions of a path have in common.
+#[derive(Clone, Debug)]
+pub(crate) struct Clock {
+    origin: Instant,
+    /// When the first packet of either direction was taken, which steps count from.
+    first_packet: Arc<OnceLock<Duration>>,
+}
+
+impl Clock {
+    pub(crate) fn new() -> Self {
+        Self { origin: Instant::now(), first_packet: Arc::default() }
+    }
+
+    fn now(&self) -> Duration {
+        self.origin.elapsed()
+    }
 }
 
 #[derive(Debug, Default)]
@@ -48,24 +67,26 @@ impl Pump {
         from: Arc<SyncDevice>,
         to: Arc<SyncDevice>,
         stop: PipeReader,
+        clock: Clock,
         name: &str,
     ) -> io::Result<Self> {
+        let queue_delays = link.queue_delays();
         let shared = Arc::new(Mutex::new(Shared::default()));
         let state = shared.clone();
         let thread = thread::Builder::new().name(name.into()).spawn(move || {
             let publish = |counts| lock(&state).counts = counts;
-            if let Err(error) = run(&mut link, &from, &to, &stop, publish) {
+            if let Err(error) = run(&mut link, &from, &to, &stop, &clock, publish) {
                 lock(&state).failed = Some((error.kind(), error.to_string()));
             }
         })?;
-        Ok(Self { thread, shared })
+        Ok(Self { thread, shared, queue_delays })
     }
 
     /// What happened so far, or why nothing happens any more.
     pub(crate) fn counts(&self) -> io::Result<Counts> {
         let shared = lock(&self.shared);
         match &shared.failed {
-            None => Ok(shared.counts),
+            None => Ok(Counts { queue_delay: self.queue_delays.summary(), ..shared.counts }),
             Some((kind, text)) => Err(io::Error::new(*kind, text.clone())),
         }
     }
@@ -86,24 +107,24 @@ fn run(
     from: &SyncDevice,
     to: &SyncDevice,
     stop: &PipeReader,
+    clock: &Clock,
     publish: impl Fn(Counts),
 ) -> io::Result<()> {
     be_prompt();
-    let began = Instant::now();
     let mut packet = vec![0; usize::from(u16::MAX)];
     loop {
-        let taken = take(link, from, &mut packet, began)?;
-        let now = began.elapsed();
+        let taken = take(link, from, &mut packet, clock)?;
+        let now = clock.now();
         while let Some(due) = link.pop_due(now + GRAIN) {
             if to.send(&due).is_err() {
                 link.refused(due.len());
             }
         }
-        publish(link.counts());
+        publish(link.counts_without_delay());
         if taken == BATCH {
             continue;
         }
-        let now = began.elapsed();
+        let now = clock.now();
         let due = link.next_due().map(|due| due.saturating_sub(now));
         // While packets keep coming, taking them in groups costs fewer wake-ups than one by one.
         let (busy, sleep) = match due {
@@ -135,19 +156,18 @@ fn be_prompt() {
 }
 
 /// Takes the packets that wait at `from`, at most a batch; how many.
-fn take(
-    link: &mut Link,
-    from: &SyncDevice,
-    packet: &mut [u8],
-    began: Instant,
-) -> io::Result<usize> {
+fn take(link: &mut Link, from: &SyncDevice, packet: &mut [u8], clock: &Clock) -> io::Result<usize> {
     for taken in 0..BATCH {
         match from.recv(packet) {
             Ok(len) => {
                 let packet = packet.get(..len).unwrap_or_default();
                 // The path is one of IPv4. What the kernel says by itself in IPv6 belongs to no path.
                 if packet.first().is_some_and(|byte| byte >> 4 == 4) {
-                    link.push(began.elapsed(), packet);
+                    let now = clock.now();
+                    if link.is_unused() {
+                        link.set_start(*clock.first_packet.get_or_init(|| now));
+                    }
+                    link.push(now, packet);
                 }
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(taken),

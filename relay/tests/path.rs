@@ -6,15 +6,15 @@ use std::net::UdpSocket;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use kcpx_relay::{Conditions, Path};
+use kcpx_relay::{Conditions, Directions, Path, Schedule, Step};
 
 /// Few enough for any socket's receive buffer, all at once.
 const PACKETS: u32 = 200;
 const TIMEOUT: Duration = Duration::from_secs(4);
 
 /// A path, or `None` and a word about it where namespaces or devices are not to be had.
-fn path(conditions: Conditions, seed: u64) -> Option<Path> {
-    match Path::new(conditions, seed) {
+fn path(directions: impl Into<Directions>, seed: u64) -> Option<Path> {
+    match Path::new(directions, seed) {
         Ok(path) => Some(path),
         Err(error) => {
             println!("SKIPPED: {error:#}");
@@ -134,6 +134,42 @@ fn full_receive_buffer_is_reported() {
         }
     }
     assert_eq!(path.client().kernel().expect("the kernel's counters").udp_receive_drops, 0);
+}
+
+#[test]
+fn steps_of_both_directions_count_from_the_first_packet_of_either() {
+    let initial = Conditions { delay: Duration::ZERO, ..Conditions::default() };
+    let at = Duration::from_millis(300);
+    let step = Step { at, conditions: Conditions { loss: 100.0, ..initial } };
+    let Some(path) = path(Schedule { initial, steps: vec![step] }, 1) else { return };
+    // A step that counted from the beginning of the path would be over by now.
+    std::thread::sleep(at);
+
+    let bind = |end: &kcpx_relay::End| {
+        let address = end.address();
+        let bind = move || UdpSocket::bind((address, 0)).expect("a socket at this end");
+        end.start(bind).expect("a thread").join().expect("its socket")
+    };
+    let (server, client) = (bind(path.server()), bind(path.client()));
+    server.set_read_timeout(Some(TIMEOUT)).expect("a time-out");
+    let server_address = server.local_addr().expect("its address");
+    client.send_to(&[0], server_address).expect("capacity in the send buffer");
+    server.recv(&mut [0]).expect("the first packet");
+
+    let deadline = Instant::now() + TIMEOUT;
+    while path.client_to_server().expect("counters").lost == 0 {
+        assert!(Instant::now() < deadline, "the step did not come");
+        client.send_to(&[0], server_address).expect("capacity in the send buffer");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // The first packet of the other direction is behind the step.
+    let client_address = client.local_addr().expect("its address");
+    server.send_to(&[0], client_address).expect("capacity in the send buffer");
+    while path.server_to_client().expect("counters").packets == 0 {
+        assert!(Instant::now() < deadline, "the packet did not come");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(path.server_to_client().expect("counters").lost, 1);
 }
 
 #[test]

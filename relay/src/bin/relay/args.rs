@@ -126,6 +126,7 @@ impl Args {
             reorder: self.reorder,
             duplicate: self.duplicate,
             bottleneck: bottleneck.map(|(rate_mbit, queue)| Bottleneck { rate_mbit, queue }),
+            ..Conditions::default()
         };
         Ok(run::Run {
             conditions,
