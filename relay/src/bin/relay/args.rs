@@ -4,17 +4,17 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
-use kcpx_relay::{Bottleneck, Conditions};
 
+use crate::conditions::PathArgs;
 use crate::{bulk, command, run};
 
 /// Runs two commands with a path between them that delays and loses packets.
 ///
 /// It makes two network namespaces with one device each, starts the server in one and, once that
 /// is ready, the client in the other, and carries packets between them: 25 ms each way unless set
-/// otherwise, and whatever else the options say, in both directions alike. Packets are drawn from
-/// a seed, in order, so the same seed gives the same fate to the first, the second, ... packet.
-/// All of IPv4 crosses it, the kernel's TCP included, in packets of at most 1500 bytes.
+/// otherwise, and whatever else the options say, in both directions alike or in one of them. Packets
+/// are drawn from a seed, in order, so the same seed gives the same fate to the first, the second,
+/// ... packet. All of IPv4 crosses it, the kernel's TCP included, in packets of at most 1500 bytes.
 ///
 /// {server} in the commands becomes the server's address, 10.77.0.1. Commands are split as a shell
 /// splits them, but run without one; `sh -c '...'` gives one. What they print goes to the error
@@ -23,9 +23,10 @@ use crate::{bulk, command, run};
 /// killed. The client's input is empty. The relay ends with 0 if the client did.
 ///
 /// In the report, `packets` and `bytes` of a direction are those sent into it, in whole IP
-/// packets. With `kept_up` false the relay itself lost packets, or the kernel on the way to it,
-/// and what was measured does not count: give it more of the machine, or less to carry. `late`
-/// packets came more than a millisecond after they were due, for the same reason.
+/// packets, and `queue_delay` is how long packets waited in the bottleneck's queue before they were
+/// sent, those dropped left out. With `kept_up` false the relay itself lost packets, or the kernel
+/// on the way to it, and what was measured does not count: give it more of the machine, or less to
+/// carry. `late` packets came more than a millisecond after they were due, for the same reason.
 /// `udp_receive_drops` are what the receive buffers at that end could not hold.
 ///
 /// It needs root, or a user who may make user namespaces and open /dev/net/tun. Nothing is left
@@ -45,30 +46,20 @@ use crate::{bulk, command, run};
 ///     relay --delay-ms 100 --loss 5 --jitter-ms 20 \
 ///         --server 'target/release/examples/echo_server {server}:4000' \
 ///         --client 'target/release/examples/echo_client {server}:4000'
+///
+///   The same, 5 % lost in bursts of 3 packets on average:
+///     relay --loss 5 --burst 3 --server 'target/release/examples/echo_server {server}:4000' \
+///         --client 'target/release/examples/echo_client {server}:4000'
+///
+///   No loss, 10 % from the 3rd second on, none after the 6th:
+///     relay --at '3 loss=10' --at '6 loss=0' \
+///         --server 'relay bulk-server --listen {server}:4000' \
+///         --client 'relay bulk-client --connect {server}:4000'
 #[derive(Debug, Parser)]
 #[command(verbatim_doc_comment, args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
-    /// What each packet needs, in milliseconds
-    #[arg(long, value_name = "MS", default_value_t = 25.0)]
-    delay_ms: f64,
-    /// What a packet needs more at most, in milliseconds; packets overtake each other
-    #[arg(long, value_name = "MS", default_value_t = 0.0)]
-    jitter_ms: f64,
-    /// Percent of the packets that never arrive
-    #[arg(long, value_name = "PERCENT", default_value_t = 0.0)]
-    loss: f64,
-    /// Percent of the packets held back by a further quarter of the delay, and at least 1 ms
-    #[arg(long, value_name = "PERCENT", default_value_t = 0.0)]
-    reorder: f64,
-    /// Percent of the packets that arrive twice
-    #[arg(long, value_name = "PERCENT", default_value_t = 0.0)]
-    duplicate: f64,
-    /// Rate of a bottleneck in 10^6 bits per second of IP packets; without it there is none
-    #[arg(long, value_name = "MBIT", requires = "queue")]
-    rate_mbit: Option<f64>,
-    /// Packets that the bottleneck's queue holds; packets beyond it are dropped
-    #[arg(long, value_name = "PACKETS", requires = "rate_mbit")]
-    queue: Option<usize>,
+    #[command(flatten)]
+    path: PathArgs,
     /// Decides which packets are lost, late, and so on
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -118,18 +109,8 @@ pub(crate) fn main() -> anyhow::Result<ExitCode> {
 
 impl Args {
     fn run(self) -> anyhow::Result<run::Run> {
-        let bottleneck = self.rate_mbit.zip(self.queue);
-        let conditions = Conditions {
-            delay: Duration::try_from_secs_f64(self.delay_ms / 1e3)?,
-            jitter: Duration::try_from_secs_f64(self.jitter_ms / 1e3)?,
-            loss: self.loss,
-            reorder: self.reorder,
-            duplicate: self.duplicate,
-            bottleneck: bottleneck.map(|(rate_mbit, queue)| Bottleneck { rate_mbit, queue }),
-            ..Conditions::default()
-        };
         Ok(run::Run {
-            conditions,
+            directions: self.path.directions()?,
             seed: self.seed,
             limit: Duration::from_secs(self.seconds),
             ready: self.ready,

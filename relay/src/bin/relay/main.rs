@@ -7,6 +7,8 @@ mod bulk;
 #[cfg(target_os = "linux")]
 mod command;
 #[cfg(target_os = "linux")]
+mod conditions;
+#[cfg(target_os = "linux")]
 mod run;
 
 #[cfg(target_os = "linux")]

@@ -4,7 +4,7 @@ use std::process::{ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use kcpx_relay::{Conditions, Counts, KernelCounts, Path};
+use kcpx_relay::{Counts, Directions, KernelCounts, Path};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -12,7 +12,7 @@ use crate::command::Running;
 
 #[derive(Debug)]
 pub(crate) struct Run {
-    pub(crate) conditions: Conditions,
+    pub(crate) directions: Directions,
     pub(crate) seed: u64,
     pub(crate) limit: Duration,
     pub(crate) ready: Option<String>,
@@ -22,7 +22,7 @@ pub(crate) struct Run {
 
 #[derive(Debug, Serialize)]
 struct Report {
-    conditions: Conditions,
+    conditions: Directions,
     seed: u64,
     /// From the start of the client to its end.
     seconds: f64,
@@ -46,7 +46,7 @@ struct Side {
 
 pub(crate) fn run(run: &Run) -> anyhow::Result<ExitCode> {
     kcpx_relay::allow()?;
-    let path = Path::new(run.conditions, run.seed)?;
+    let path = Path::new(run.directions.clone(), run.seed)?;
     let address = path.server().address().to_string();
     let [server_command, client_command] =
         [&run.server, &run.client].map(|command| command.replace("{server}", &address));
@@ -74,7 +74,7 @@ pub(crate) fn run(run: &Run) -> anyhow::Result<ExitCode> {
         + at_server.device_drops
         + at_client.device_drops;
     let report = Report {
-        conditions: run.conditions,
+        conditions: run.directions.clone(),
         seed: run.seed,
         seconds,
         given_up,

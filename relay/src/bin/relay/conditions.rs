@@ -1,0 +1,512 @@
+//! The conditions of a path on the command line: options for both directions or for one, and steps.
+//!
+//! Options and steps share one list of names. Values are layered: what a step sets goes before what
+//! options set, and what is set for one direction before what is set for both.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
+use kcpx_relay::{Bottleneck, Burst, Conditions, Directions, Schedule, Step};
+
+/// A condition that can be set.
+struct Name {
+    /// For both directions, client to server, server to client.
+    longs: [&'static str; 3],
+    /// Without its unit, for steps and as another name of the options.
+    shorts: Option<[&'static str; 3]>,
+    value: &'static str,
+    help: &'static str,
+}
+
+macro_rules! name {
+    ($long:literal $(or $short:literal)?, $value:literal, $help:literal) => {
+        Name {
+            longs: [$long, concat!("up-", $long), concat!("down-", $long)],
+            shorts: [$([$short, concat!("up-", $short), concat!("down-", $short)])?].first().copied(),
+            value: $value,
+            help: $help,
+        }
+    };
+}
+
+const NAMES: [Name; 10] = [
+    name!("delay-ms" or "delay", "MS", "What each packet needs, in milliseconds [default: 25]"),
+    name!(
+        "jitter-ms" or "jitter",
+        "MS",
+        "What a packet needs more at most, in milliseconds; packets overtake each other [default: 0]"
+    ),
+    name!(
+        "ordered",
+        "true|false",
+        "Has jitter reorder nothing: no packet is due before one that was sent before it. Where \
+         packets are close together the mean delay nears delay and jitter together"
+    ),
+    name!("loss", "PERCENT", "Percent of the packets that never arrive [default: 0]"),
+    name!(
+        "burst",
+        "PACKETS",
+        "Losses come in bursts of so many packets on average, 1 or more; --loss stays the share of \
+         packets lost (Gilbert-Elliott by packet, all packets lost in the bad state)"
+    ),
+    name!(
+        "burst-ms",
+        "MS",
+        "Losses come in bad periods of so many milliseconds on average, exponentially distributed, \
+         1 to 10000; --loss is the share of the time that they take. Not with --burst"
+    ),
+    name!(
+        "reorder",
+        "PERCENT",
+        "Percent of the packets held back by a further quarter of the delay, and at least 1 ms \
+         [default: 0]"
+    ),
+    name!("duplicate", "PERCENT", "Percent of the packets that arrive twice [default: 0]"),
+    name!(
+        "rate-mbit" or "rate",
+        "MBIT",
+        "Rate of a bottleneck in 10^6 bits per second of IP packets; needs --queue. Without it \
+         there is no bottleneck"
+    ),
+    name!(
+        "queue",
+        "PACKETS",
+        "Packets that the bottleneck's queue holds; packets beyond it are dropped"
+    ),
+];
+
+const DIRECTIONS: [Option<&str>; 3] = [None, Some("client to server"), Some("server to client")];
+const HEADING: &str = "One direction, up (client to server) or down (server to client)";
+
+/// The options for a path.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PathArgs {
+    /// What is set for both directions, client to server, server to client: names and values.
+    values: [Vec<(&'static str, String)>; 3],
+    steps: Vec<String>,
+}
+
+impl Args for PathArgs {
+    fn augment_args(mut command: Command) -> Command {
+        for (index, direction) in DIRECTIONS.iter().enumerate() {
+            for name in &NAMES {
+                command = command.arg(option(name, index, *direction));
+            }
+        }
+        command.arg(
+            Arg::new("at")
+                .long("at")
+                .value_name("SECONDS NAME=VALUE...")
+                .action(ArgAction::Append)
+                .help(
+                    "Changes conditions for both directions SECONDS after the first packet came \
+                     onto the path, as in '5 loss=10 rate=5', or for one, as in '5 up-loss=10'. \
+                     Names are those of the options, the unit may be left out. May be given \
+                     several times",
+                ),
+        )
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+fn option(name: &Name, index: usize, direction: Option<&str>) -> Arg {
+    let mut option = Arg::new(name.longs[index])
+        .long(name.longs[index])
+        .value_name(name.value)
+        .allow_negative_numbers(true)
+        .help(match direction {
+            None => name.help.to_owned(),
+            Some(direction) => format!("As --{}, from {direction} alone", name.longs[0]),
+        });
+    if direction.is_some() {
+        option = option.help_heading(HEADING).hide_short_help(true);
+    }
+    if let Some(shorts) = name.shorts {
+        option = option.visible_alias(shorts[index]);
+    }
+    if name.longs[0] == "ordered" {
+        option = option.num_args(0..=1).require_equals(true).default_missing_value("true");
+    }
+    option
+}
+
+impl FromArgMatches for PathArgs {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let values = std::array::from_fn(|index| {
+            let value = |name: &Name| {
+                let value = matches.get_one::<String>(name.longs[index])?;
+                Some((name.longs[0], value.clone()))
+            };
+            NAMES.iter().filter_map(value).collect()
+        });
+        let steps = matches.get_many("at").into_iter().flatten().cloned().collect();
+        Ok(Self { values, steps })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl PathArgs {
+    /// What they say of the path, checked.
+    pub(crate) fn directions(&self) -> anyhow::Result<Directions> {
+        let mut options = [Settings::default(); 3];
+        for (settings, values) in options.iter_mut().zip(&self.values) {
+            for (name, value) in values {
+                settings.set(name, value)?;
+            }
+        }
+        let step = |text: &String| parse_step(text).with_context(|| format!("--at '{text}'"));
+        let mut steps = self.steps.iter().map(step).collect::<anyhow::Result<Vec<_>>>()?;
+        steps.sort_by_key(|(at, _)| *at);
+
+        let phases = [1, 2].map(|direction| {
+            let mut settings = options[direction].or(options[0]);
+            let mut phases = vec![(Duration::ZERO, settings)];
+            for (at, step) in &steps {
+                settings = step[direction].or(step[0]).or(settings);
+                phases.push((*at, settings));
+            }
+            phases
+        });
+        check_use(phases.iter().flatten().map(|(_, settings)| settings))?;
+        let directions = Directions { up: schedule(&phases[0])?, down: schedule(&phases[1])? };
+        directions.validate()?;
+        Ok(directions)
+    }
+}
+
+/// Rejects what changes nothing at any time in any direction.
+fn check_use<'a>(phases: impl Iterator<Item = &'a Settings> + Clone) -> anyhow::Result<()> {
+    let bursts = phases.clone().filter(|settings| settings.burst.is_some());
+    let losses = bursts.clone().any(|settings| settings.loss.is_some_and(|loss| loss > 0.0));
+    ensure!(
+        losses || bursts.count() == 0,
+        "bursts need losses: give a --loss above 0, or a step with loss="
+    );
+    let mut queues = phases.filter(|settings| settings.queue.is_some()).peekable();
+    ensure!(
+        queues.peek().is_none() || queues.any(|settings| settings.rate_mbit.is_some()),
+        "a queue needs a rate: give --rate-mbit, or a step with rate="
+    );
+    Ok(())
+}
+
+/// Of steps at the same time the last one has what all of them set.
+fn schedule(phases: &[(Duration, Settings)]) -> anyhow::Result<Schedule> {
+    let mut phases = phases.iter();
+    let initial =
+        phases.next().map_or_else(|| Ok(Conditions::default()), |(_, first)| first.conditions())?;
+    let mut steps: Vec<Step> = Vec::new();
+    for (at, settings) in phases {
+        let conditions = settings.conditions().with_context(|| format!("the step at {at:?}"))?;
+        steps.pop_if(|last| last.at == *at);
+        steps.push(Step { at: *at, conditions });
+    }
+    Ok(Schedule { initial, steps })
+}
+
+/// The time of a step, and what it sets for both directions, client to server, server to client.
+fn parse_step(text: &str) -> anyhow::Result<(Duration, [Settings; 3])> {
+    let mut words = text.split_whitespace();
+    let seconds = words.next().unwrap_or_default();
+    let at = seconds.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    let at = at.with_context(|| {
+        format!("'{seconds}' is no time, allowed are seconds and changes: '5 loss=10 rate=5'")
+    })?;
+    let mut step = [Settings::default(); 3];
+    let mut changes = 0;
+    for word in words {
+        let (name, value) = word.split_once('=').with_context(|| {
+            format!("'{word}' is no change, allowed are NAME=VALUE, as in loss=10")
+        })?;
+        let (direction, name) = match (name.strip_prefix("up-"), name.strip_prefix("down-")) {
+            (Some(name), _) => (1, name),
+            (_, Some(name)) => (2, name),
+            (None, None) => (0, name),
+        };
+        step[direction].set(name, value)?;
+        changes += 1;
+    }
+    ensure!(changes > 0, "no change, allowed are one and more: '5 loss=10 rate=5'");
+    Ok((at, step))
+}
+
+/// What is set, of all that can be.
+#[derive(Clone, Copy, Debug, Default)]
+struct Settings {
+    delay: Option<Duration>,
+    jitter: Option<Duration>,
+    ordered: Option<bool>,
+    loss: Option<f64>,
+    burst: Option<Burst>,
+    reorder: Option<f64>,
+    duplicate: Option<f64>,
+    rate_mbit: Option<f64>,
+    queue: Option<usize>,
+}
+
+impl Settings {
+    /// Sets one, under its long or its short name.
+    fn set(&mut self, name: &str, value: &str) -> anyhow::Result<()> {
+        let known = NAMES.iter().find(|known| {
+            known.longs[0] == name || known.shorts.is_some_and(|shorts| shorts[0] == name)
+        });
+        let Some(name) = known.map(|known| known.longs[0]) else {
+            let names = NAMES.map(|known| known.longs[0]).join(", ");
+            bail!("'{name}' is no condition, allowed are {names}, also after up- or down-");
+        };
+        let number = || -> anyhow::Result<f64> {
+            value.parse().ok().with_context(|| format!("{name} is '{value}', allowed are numbers"))
+        };
+        let time = || {
+            let time = Duration::try_from_secs_f64(number()? / 1e3).ok();
+            time.with_context(|| {
+                format!("{name} is '{value}', allowed are milliseconds from 0 to 10000")
+            })
+        };
+        match name {
+            "delay-ms" => put(&mut self.delay, name, time()?),
+            "jitter-ms" => put(&mut self.jitter, name, time()?),
+            "ordered" => {
+                let ordered = value.parse().ok();
+                let ordered = ordered
+                    .with_context(|| format!("{name} is '{value}', allowed are true and false"))?;
+                put(&mut self.ordered, name, ordered)
+            }
+            "loss" => put(&mut self.loss, name, number()?),
+            "burst" | "burst-ms" => {
+                ensure!(
+                    self.burst.is_none(),
+                    "burst and burst-ms are both given, allowed is one of them, once"
+                );
+                let by_time = name == "burst-ms";
+                let burst = if by_time { Burst::Time(time()?) } else { Burst::Packets(number()?) };
+                put(&mut self.burst, name, burst)
+            }
+            "reorder" => put(&mut self.reorder, name, number()?),
+            "duplicate" => put(&mut self.duplicate, name, number()?),
+            "rate-mbit" => put(&mut self.rate_mbit, name, number()?),
+            _ => {
+                let queue = value.parse().ok().with_context(|| {
+                    format!("{name} is '{value}', allowed are whole numbers of packets from 1 on")
+                })?;
+                put(&mut self.queue, name, queue)
+            }
+        }
+    }
+
+    /// These, and where they set nothing the others.
+    fn or(self, others: Self) -> Self {
+        Self {
+            delay: self.delay.or(others.delay),
+            jitter: self.jitter.or(others.jitter),
+            ordered: self.ordered.or(others.ordered),
+            loss: self.loss.or(others.loss),
+            burst: self.burst.or(others.burst),
+            reorder: self.reorder.or(others.reorder),
+            duplicate: self.duplicate.or(others.duplicate),
+            rate_mbit: self.rate_mbit.or(others.rate_mbit),
+            queue: self.queue.or(others.queue),
+        }
+    }
+
+    /// The conditions that they make, the ranges of values not checked.
+    fn conditions(&self) -> anyhow::Result<Conditions> {
+        let default = Conditions::default();
+        let loss = self.loss.unwrap_or(default.loss);
+        let bottleneck = match (self.rate_mbit, self.queue) {
+            (Some(rate_mbit), Some(queue)) => Some(Bottleneck { rate_mbit, queue }),
+            (Some(rate), None) => {
+                bail!("a rate of {rate} Mbit/s needs a queue: give --queue, or queue= in the step")
+            }
+            // The queue of a rate that another step sets, or another direction has.
+            (None, _) => None,
+        };
+        Ok(Conditions {
+            delay: self.delay.unwrap_or(default.delay),
+            jitter: self.jitter.unwrap_or(default.jitter),
+            ordered: self.ordered.unwrap_or(default.ordered),
+            loss,
+            // While nothing is lost there is nothing that could come in bursts.
+            burst: self.burst.filter(|_| loss > 0.0),
+            reorder: self.reorder.unwrap_or(default.reorder),
+            duplicate: self.duplicate.unwrap_or(default.duplicate),
+            bottleneck,
+        })
+    }
+}
+
+fn put<T>(setting: &mut Option<T>, name: &str, value: T) -> anyhow::Result<()> {
+    ensure!(setting.is_none(), "{name} is given twice, allowed is once");
+    *setting = Some(value);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        path: PathArgs,
+    }
+
+    fn directions(line: &[&str]) -> anyhow::Result<Directions> {
+        let words = std::iter::once(&"relay").chain(line);
+        <Line as clap::Parser>::try_parse_from(words)?.path.directions()
+    }
+
+    fn parse(line: &[&str]) -> Directions {
+        directions(line).expect("good options")
+    }
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn every_option_sets_its_condition_in_both_directions() {
+        assert_eq!(parse(&[]), Directions::default());
+        let line = "--delay-ms 40 --jitter-ms 2.5 --ordered --loss 5 --burst 3 --reorder 1 \
+                    --duplicate 2 --rate-mbit 20 --queue 50";
+        let expected = Conditions {
+            delay: 40 * MS,
+            jitter: 5 * MS / 2,
+            ordered: true,
+            loss: 5.0,
+            burst: Some(Burst::Packets(3.0)),
+            reorder: 1.0,
+            duplicate: 2.0,
+            bottleneck: Some(Bottleneck { rate_mbit: 20.0, queue: 50 }),
+        };
+        let words: Vec<_> = line.split_whitespace().collect();
+        assert_eq!(parse(&words), Directions::from(expected));
+        let short = line.replace("-ms", "").replace("-mbit", "");
+        let words: Vec<_> = short.split_whitespace().collect();
+        assert_eq!(parse(&words), Directions::from(expected));
+        let by_time = parse(&["--loss=5", "--burst-ms=20"]);
+        assert_eq!(by_time.up.initial.burst, Some(Burst::Time(20 * MS)));
+    }
+
+    #[test]
+    fn option_of_a_direction_goes_before_that_of_both() {
+        let line = [
+            "--up-loss",
+            "1",
+            "--loss",
+            "2",
+            "--down-delay",
+            "70",
+            "--ordered",
+            "--up-ordered=false",
+        ];
+        let Directions { up, down } = parse(&line);
+        assert_eq!((up.initial.loss, down.initial.loss), (1.0, 2.0));
+        assert_eq!((up.initial.delay, down.initial.delay), (25 * MS, 70 * MS));
+        assert_eq!((up.initial.ordered, down.initial.ordered), (false, true));
+        // Each of them alone.
+        for name in &NAMES {
+            let value = if name.longs[0] == "ordered" { "true" } else { "3" };
+            let set = |index: usize| {
+                let mut line = vec![format!("--{}={value}", name.longs[index])];
+                match name.longs[0] {
+                    "burst" | "burst-ms" => line.push("--loss=5".into()),
+                    "queue" => line.push("--rate=5".into()),
+                    "rate-mbit" => line.push("--queue=5".into()),
+                    _ => {}
+                }
+                let words: Vec<_> = line.iter().map(String::as_str).collect();
+                directions(&words)
+            };
+            let both = set(0).expect("good options");
+            assert_eq!(both.up, both.down, "{}", name.longs[0]);
+            // A rate for both needs a queue for both.
+            if name.longs[0] != "queue" {
+                for index in [1, 2] {
+                    let one = set(index).expect("good options");
+                    let (set, other) =
+                        if index == 1 { (&one.up, &one.down) } else { (&one.down, &one.up) };
+                    assert_eq!(*set, both.up, "{}", name.longs[index]);
+                    assert_ne!(*other, both.up, "{}", name.longs[index]);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn steps_change_what_they_name_and_keep_the_rest() {
+        // Not in the order of time, and two at the same time.
+        let Directions { up, down } = parse(&[
+            "--loss=1",
+            "--up-loss=2",
+            "--queue=50",
+            "--burst=3",
+            "--at=10 loss=0",
+            "--at=5 loss=10 rate=5",
+            "--at=5 up-delay=40 down-burst-ms=20",
+            "--at=7.5 down-loss=4",
+        ]);
+        let bottleneck = Some(Bottleneck { rate_mbit: 5.0, queue: 50 });
+        let burst = Some(Burst::Packets(3.0));
+        let initial = Conditions { loss: 2.0, burst, ..Conditions::default() };
+        let first = Conditions { loss: 10.0, delay: 40 * MS, bottleneck, ..initial };
+        let last = Conditions { loss: 0.0, burst: None, ..first };
+        let step = |millis, conditions| Step { at: MS * millis, conditions };
+        let steps = vec![step(5_000, first), step(7_500, first), step(10_000, last)];
+        assert_eq!(up, Schedule { initial, steps });
+
+        let initial = Conditions { loss: 1.0, ..initial };
+        let burst = Some(Burst::Time(20 * MS));
+        let first = Conditions { loss: 10.0, burst, bottleneck, ..initial };
+        let second = Conditions { loss: 4.0, ..first };
+        let last = Conditions { loss: 0.0, burst: None, ..first };
+        let steps = vec![step(5_000, first), step(7_500, second), step(10_000, last)];
+        assert_eq!(down, Schedule { initial, steps });
+    }
+
+    #[test]
+    fn bad_conditions_are_rejected_with_what_is_allowed() {
+        for (line, allowed) in [
+            (&["--loss=x"][..], "loss is 'x', allowed are numbers"),
+            (&["--loss", "-5"], "loss is -5 %, allowed are 0 to 100"),
+            (&["--down-loss=101"], "from server to client: loss is 101 %, allowed are 0 to 100"),
+            (&["--delay", "-5"], "delay-ms is '-5', allowed are milliseconds from 0 to 10000"),
+            (&["--delay=nan"], "allowed are milliseconds from 0 to 10000"),
+            (&["--jitter=10000"], "allowed are 10s together"),
+            (&["--ordered=x"], "ordered is 'x', allowed are true and false"),
+            (&["--burst=3"], "bursts need losses: give a --loss above 0"),
+            (&["--burst-ms=20"], "bursts need losses: give a --loss above 0"),
+            (&["--up-burst=3", "--down-loss=5"], "bursts need losses"),
+            (&["--loss=5", "--burst=3", "--burst-ms=20"], "allowed is one of them"),
+            (&["--loss=5", "--burst=0.5"], "burst is 0.5 packets, allowed are 1 to 1000000"),
+            (&["--loss=80", "--burst=3"], "allowed are at most 75.00 %"),
+            (&["--loss=5", "--burst-ms=0.1"], "allowed are 1ms to 10s"),
+            (&["--rate=5"], "needs a queue: give --queue"),
+            (&["--queue=5"], "a queue needs a rate: give --rate-mbit"),
+            (&["--up-rate=5", "--down-queue=5"], "a queue needs a rate"),
+            (&["--rate=5", "--queue=0"], "allowed are 1 and more"),
+            (&["--rate=5", "--queue=1.5"], "allowed are whole numbers of packets from 1 on"),
+            (&["--rate=0", "--queue=5"], "allowed are 0.001 to 1000000"),
+            (&["--at="], "'' is no time, allowed are seconds and changes"),
+            (&["--at=loss=5"], "'loss=5' is no time, allowed are seconds and changes"),
+            (&["--at=-1 loss=5"], "'-1' is no time"),
+            (&["--at=5"], "no change, allowed are one and more"),
+            (&["--at=5 loss"], "'loss' is no change, allowed are NAME=VALUE"),
+            (&["--at=5 lost=3"], "'lost' is no condition, allowed are delay-ms, jitter-ms"),
+            (&["--at=5 loss=3 loss=4"], "loss is given twice, allowed is once"),
+            (&["--at=5 loss=300"], "the step at 5s: loss is 300 %, allowed are 0 to 100"),
+            (&["--at=5 rate=5"], "the step at 5s: a rate of 5 Mbit/s needs a queue"),
+            (&["--at=5 burst=5"], "bursts need losses"),
+        ] {
+            let error = directions(line).expect_err("bad options");
+            let error = format!("{error:#}");
+            assert!(error.contains(allowed), "{line:?}: {error}, not {allowed}");
+        }
+    }
+}
