@@ -197,3 +197,70 @@ fn commands_run_at_their_end_of_independent_paths() {
     second.client_to_server().expect("it goes on");
     assert!(!devices(second.client()).is_empty());
 }
+
+/// Runs the program itself, and gives its report and whether it ended with 0.
+fn relay(arguments: &[&str]) -> (serde_json::Value, bool) {
+    let output = Command::new(env!("CARGO_BIN_EXE_relay"))
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .expect("the relay");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    println!("{errors}");
+    (serde_json::from_slice(&output.stdout).expect("a report"), output.status.success())
+}
+
+#[test]
+fn two_clients_run_at_the_same_time_and_are_reported_each() {
+    if path(Conditions::default(), 1).is_none() {
+        return;
+    }
+    let pipe = format!("{}/pipe.{}", env!("CARGO_TARGET_TMPDIR"), std::process::id());
+    let server = format!("sh -c 'rm -f {pipe}; mkfifo {pipe}; echo ready; cat'");
+    // A pipe waits for its other end, so neither of them ends without the other.
+    let reader = format!("cat {pipe}");
+    let writer = format!("sh -c 'echo from the other > {pipe}; echo done; exit 3'");
+    let (report, succeeded) =
+        relay(&["--seconds=20", "--server", &server, "--client", &reader, "--client", &writer]);
+    std::fs::remove_file(&pipe).expect("the pipe");
+
+    assert!(!succeeded, "one of the clients ended with 3");
+    assert_eq!(report["given_up"], false);
+    let clients = report["clients"].as_array().expect("clients");
+    assert_eq!(clients.len(), 2);
+    assert_eq!(clients[0]["status"], "exit status: 0");
+    assert_eq!(clients[0]["output"], serde_json::json!(["from the other"]));
+    assert_eq!(clients[1]["status"], "exit status: 3");
+    assert_eq!(clients[1]["output"], serde_json::json!(["done"]));
+    assert_eq!(report["server"]["status"], "exit status: 0");
+}
+
+/// Over a bottleneck, bursts of loss and steps, with what they leave in the report.
+#[test]
+fn two_bulk_clients_share_a_bottleneck() {
+    if path(Conditions::default(), 1).is_none() {
+        return;
+    }
+    let relay_program = env!("CARGO_BIN_EXE_relay");
+    let server = format!("{relay_program} bulk-server --listen {{server}}:4000 --seconds 0.5");
+    let client = format!("{relay_program} bulk-client --connect {{server}}:4000 --seconds 0.5");
+    let line = "--delay-ms=5 --rate-mbit=20 --queue=50 --loss=2 --burst=3 --seconds=40";
+    let mut arguments: Vec<_> = line.split(' ').collect();
+    arguments.extend(["--at=0.2 down-loss=0", "--at=0.4 up-loss=3", "--server", &server]);
+    arguments.extend(["--client", &client, "--client", &client]);
+    let (report, succeeded) = relay(&arguments);
+
+    assert!(succeeded, "{report:#}");
+    let counted = report["server"]["output"].as_array().expect("what the server printed");
+    let bytes = counted.iter().filter_map(|line| line["bytes"].as_u64());
+    assert_eq!(bytes.filter(|bytes| *bytes > 0).count(), 2, "{report:#}");
+    let steps = &report["conditions"]["up"]["steps"];
+    assert_eq!((&steps[0]["loss_percent"], &steps[1]["loss_percent"]), (&2.0.into(), &3.0.into()));
+
+    let up = &report["client_to_server"];
+    let delay = ["p50_ms", "p99_ms", "max_ms"].map(|name| up["queue_delay"][name].as_f64());
+    assert!(delay.is_sorted() && delay[0].is_some(), "{report:#}");
+    // 50 packets of 1500 bytes take 30 ms.
+    assert!(delay[2] > Some(0.0) && delay[2] <= Some(30.0), "{report:#}");
+    assert!(up["lost"].as_u64() > Some(0), "{report:#}");
+}

@@ -8,7 +8,7 @@ use clap::{Parser, Subcommand};
 use crate::conditions::PathArgs;
 use crate::{bulk, command, run};
 
-/// Runs two commands with a path between them that delays and loses packets.
+/// Runs commands with a path between them that delays and loses packets.
 ///
 /// It makes two network namespaces with one device each, starts the server in one and, once that
 /// is ready, the client in the other, and carries packets between them: 25 ms each way unless set
@@ -18,16 +18,17 @@ use crate::{bulk, command, run};
 ///
 /// {server} in the commands becomes the server's address, 10.77.0.1. Commands are split as a shell
 /// splits them, but run without one; `sh -c '...'` gives one. What they print goes to the error
-/// output as it comes, and together with the counters into the JSON report at the end. When the
-/// client has ended, the server's input is closed; if it has not ended a second later, it is
-/// killed. The client's input is empty. The relay ends with 0 if the client did.
+/// output as it comes, and together with the counters into the JSON report at the end. When all
+/// clients have ended, the server's input is closed; if it has not ended a second later, it is
+/// killed. The clients' input is empty. The relay ends with 0 if all clients did.
 ///
 /// In the report, `packets` and `bytes` of a direction are those sent into it, in whole IP
 /// packets, and `queue_delay` is how long packets waited in the bottleneck's queue before they were
 /// sent, those dropped left out. With `kept_up` false the relay itself lost packets, or the kernel
 /// on the way to it, and what was measured does not count: give it more of the machine, or less to
 /// carry. `late` packets came more than a millisecond after they were due, for the same reason.
-/// `udp_receive_drops` are what the receive buffers at that end could not hold.
+/// `udp_receive_drops` of an end are what the receive buffers there could not hold. A summary of each
+/// direction and of each client goes to the error output too.
 ///
 /// It needs root, or a user who may make user namespaces and open /dev/net/tun. Nothing is left
 /// behind, even if it is killed, but processes that a command starts and does not end.
@@ -51,6 +52,11 @@ use crate::{bulk, command, run};
 ///     relay --loss 5 --burst 3 --server 'target/release/examples/echo_server {server}:4000' \
 ///         --client 'target/release/examples/echo_client {server}:4000'
 ///
+///   Two clients that share 20 Mbit/s with a queue of 50 packets, for 10 s:
+///     relay --rate-mbit 20 --queue 50 --server 'relay bulk-server --listen {server}:4000' \
+///         --client 'relay bulk-client --connect {server}:4000' \
+///         --client 'relay bulk-client --connect {server}:4000'
+///
 ///   No loss, 10 % from the 3rd second on, none after the 6th:
 ///     relay --at '3 loss=10' --at '6 loss=0' \
 ///         --server 'relay bulk-server --listen {server}:4000' \
@@ -63,7 +69,7 @@ pub(crate) struct Args {
     /// Decides which packets are lost, late, and so on
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Seconds after which the client is killed; the report comes all the same
+    /// Seconds after which clients are killed; the report comes all the same
     #[arg(long, value_name = "SECONDS", default_value_t = 60,
           value_parser = clap::value_parser!(u64).range(1..=3_600))]
     seconds: u64,
@@ -73,9 +79,10 @@ pub(crate) struct Args {
     /// The command at the first end
     #[arg(long, value_name = "COMMAND", required = true)]
     server: Option<String>,
-    /// The command at the other end, started when the server is ready
+    /// A command at the other end, started when the server is ready. Given several times, all
+    /// run there at the same time
     #[arg(long, value_name = "COMMAND", required = true)]
-    client: Option<String>,
+    client: Vec<String>,
     #[command(subcommand)]
     role: Option<Role>,
 }
@@ -89,7 +96,7 @@ enum Role {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
         command: Vec<std::ffi::OsString>,
     },
-    /// Counts what one client sends.
+    /// Counts what each client sends.
     #[command(hide = true)]
     BulkServer(bulk::ServerArgs),
     /// Sends as much as it can for some time.
@@ -114,9 +121,9 @@ impl Args {
             seed: self.seed,
             limit: Duration::from_secs(self.seconds),
             ready: self.ready,
-            // The command line is refused without these.
+            // The command line is refused without these two.
             server: self.server.unwrap_or_default(),
-            client: self.client.unwrap_or_default(),
+            clients: self.client,
         })
     }
 }

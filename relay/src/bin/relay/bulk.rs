@@ -104,26 +104,27 @@ pub(crate) fn serve(args: &ServerArgs) -> anyhow::Result<()> {
     });
     let time = args.options.time()?;
     runtime()?.block_on(async {
+        // Until the input ends: a client may still want to hear that its end has arrived.
         match args.options.over {
             Over::Kcpx => {
                 let config = args.options.config()?;
                 let listener = KcpListener::bind_with(args.listen, config).await?;
                 ready(listener.local_addr()?)?;
-                let (mut stream, _) = listener.accept().await?;
-                drain(&mut stream, time).await?;
-                drop(stream);
-                listener.wait_idle().await;
+                loop {
+                    let (stream, peer) = listener.accept().await?;
+                    tokio::spawn(count(stream, peer, time));
+                }
             }
             Over::Tcp => {
                 let listener = TcpListener::bind(args.listen).await?;
                 args.options.tune(SockRef::from(&listener))?;
                 ready(listener.local_addr()?)?;
-                let (mut stream, _) = listener.accept().await?;
-                drain(&mut stream, time).await?;
+                loop {
+                    let (stream, peer) = listener.accept().await?;
+                    tokio::spawn(count(stream, peer, time));
+                }
             }
         }
-        // Until the input ends: the client may still want to hear that its end has arrived.
-        std::future::pending().await
     })
 }
 
@@ -132,8 +133,20 @@ fn ready(addr: SocketAddr) -> std::io::Result<()> {
     std::io::stdout().flush()
 }
 
-/// Reads to the end; says how much there was within `time` of the first byte, and in all.
-async fn drain(stream: &mut (impl AsyncRead + Unpin), time: Duration) -> anyhow::Result<()> {
+/// Prints what one client sent, or what went wrong with it.
+async fn count(stream: impl AsyncRead + Unpin, peer: SocketAddr, time: Duration) {
+    let line = match drain(stream, time).await {
+        Ok((bytes, mb_per_second)) => {
+            json!({ "client": peer.to_string(), "bytes": bytes, "mb_per_s": mb_per_second })
+        }
+        Err(error) => json!({ "client": peer.to_string(), "error": error.to_string() }),
+    };
+    println!("{line}");
+}
+
+/// Reads to the end; how many bytes there were, and how many 10^6 a second within `time` of the
+/// first one.
+async fn drain(mut stream: impl AsyncRead + Unpin, time: Duration) -> std::io::Result<(u64, f64)> {
     let mut chunk = vec![0; WRITE];
     let mut bytes = stream.read(&mut chunk).await? as u64;
     let began = Instant::now();
@@ -149,9 +162,7 @@ async fn drain(stream: &mut (impl AsyncRead + Unpin), time: Duration) -> anyhow:
         bytes += read as u64;
     }
     let (counted, time) = within.unwrap_or_else(|| (bytes, began.elapsed()));
-    let mb_per_second = counted as f64 / 1e6 / time.as_secs_f64();
-    println!("{}", json!({ "bytes": bytes, "mb_per_s": mb_per_second }));
-    Ok(std::io::stdout().flush()?)
+    Ok((bytes, counted as f64 / 1e6 / time.as_secs_f64()))
 }
 
 pub(crate) fn send(args: &ClientArgs) -> anyhow::Result<()> {

@@ -25,7 +25,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// A command that is killed when this goes, however that happens.
 #[derive(Debug)]
 pub(crate) struct Running {
-    name: &'static str,
+    name: String,
     child: Child,
     /// Until it is ready; afterwards nothing reads them, and nothing is kept.
     lines: Option<Receiver<String>>,
@@ -35,7 +35,7 @@ pub(crate) struct Running {
 impl Running {
     /// Starts `command` at `end`, through this program, which ties it to the relay.
     pub(crate) fn start(
-        name: &'static str,
+        name: String,
         command: &str,
         input: Stdio,
         end: &End,
@@ -51,7 +51,10 @@ impl Running {
             end.spawn(tied).with_context(|| format!("the {name} {program} did not start"))?;
         let output = child.stdout.take().context("its output")?;
         let (lines_out, lines) = channel();
-        let reader = thread::spawn(move || read(name, output, &lines_out));
+        let reader = thread::spawn({
+            let name = name.clone();
+            move || read(&name, output, &lines_out)
+        });
         Ok(Self { name, child, lines: Some(lines), reader: Some(reader) })
     }
 
@@ -71,26 +74,23 @@ impl Running {
         }
     }
 
-    /// Waits for its end, at most until `deadline`.
-    pub(crate) fn wait(&mut self, deadline: Instant) -> anyhow::Result<Option<ExitStatus>> {
+    /// Whether it ended by now. Its lines are dropped, so `ready` comes before.
+    fn has_ended(&mut self) -> anyhow::Result<bool> {
         self.lines = None;
-        loop {
-            if let Some(status) = self.child.try_wait()? {
-                return Ok(Some(status));
-            }
-            if Instant::now() >= deadline {
-                return Ok(None);
-            }
-            thread::sleep(POLL_INTERVAL);
-        }
+        Ok(self.child.try_wait()?.is_some())
+    }
+
+    /// Kills it, unless it has ended.
+    pub(crate) fn kill(&mut self) -> anyhow::Result<()> {
+        Ok(self.child.kill()?)
     }
 
     /// Closes its input, and kills it when that does not end it. How it ended, and what it
     /// printed.
     pub(crate) fn end(mut self) -> anyhow::Result<(ExitStatus, Vec<Value>)> {
         drop(self.child.stdin.take());
-        if self.wait(Instant::now() + GRACE)?.is_none() {
-            self.child.kill()?;
+        if wait(std::slice::from_mut(&mut self), Instant::now() + GRACE)?.contains(&None) {
+            self.kill()?;
         }
         let status = self.child.wait()?;
         let lines = self.reader.take().and_then(|reader| {
@@ -110,6 +110,25 @@ impl Drop for Running {
         // Neither matters for one that has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// Waits until all have ended, at most until `deadline`; when each did, where it did.
+pub(crate) fn wait(
+    commands: &mut [Running],
+    deadline: Instant,
+) -> anyhow::Result<Vec<Option<Instant>>> {
+    let mut ends = vec![None; commands.len()];
+    loop {
+        for (command, end) in commands.iter_mut().zip(&mut ends) {
+            if end.is_none() && command.has_ended()? {
+                *end = Some(Instant::now());
+            }
+        }
+        if ends.iter().all(Option::is_some) || Instant::now() >= deadline {
+            return Ok(ends);
+        }
+        thread::sleep(POLL_INTERVAL);
     }
 }
 

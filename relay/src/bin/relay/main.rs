@@ -1,4 +1,4 @@
-//! Runs two commands with a path between them that delays and loses packets.
+//! Runs commands with a path between them that delays and loses packets.
 
 #[cfg(target_os = "linux")]
 mod args;

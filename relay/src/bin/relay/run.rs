@@ -1,6 +1,6 @@
-//! One run: path, server, client, report.
+//! One run: path, server, clients, report.
 
-use std::process::{ExitCode, ExitStatus, Stdio};
+use std::process::{ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -8,7 +8,7 @@ use kcpx_relay::{Counts, Directions, KernelCounts, Path};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::command::Running;
+use crate::command::{self, Running};
 
 #[derive(Debug)]
 pub(crate) struct Run {
@@ -17,82 +17,187 @@ pub(crate) struct Run {
     pub(crate) limit: Duration,
     pub(crate) ready: Option<String>,
     pub(crate) server: String,
-    pub(crate) client: String,
+    pub(crate) clients: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
 struct Report {
     conditions: Directions,
     seed: u64,
-    /// From the start of the client to its end.
+    /// From the start of the first client to the end of the last.
     seconds: f64,
-    /// The client did not end by itself within its time.
+    /// A client did not end by itself within its time.
     given_up: bool,
     client_to_server: Counts,
     server_to_client: Counts,
     kept_up: bool,
+    kernel: Kernel,
     server: Side,
-    client: Side,
+    clients: Vec<Client>,
+}
+
+#[derive(Debug, Serialize)]
+struct Kernel {
+    server: KernelCounts,
+    client: KernelCounts,
 }
 
 #[derive(Debug, Serialize)]
 struct Side {
     command: String,
     status: String,
-    #[serde(flatten)]
-    kernel: KernelCounts,
     output: Vec<Value>,
+}
+
+#[derive(Debug, Serialize)]
+struct Client {
+    /// From the start of the first client to the end of this one.
+    seconds: f64,
+    /// It did not end by itself within its time.
+    given_up: bool,
+    #[serde(skip)]
+    succeeded: bool,
+    #[serde(flatten)]
+    side: Side,
 }
 
 pub(crate) fn run(run: &Run) -> anyhow::Result<ExitCode> {
     kcpx_relay::allow()?;
     let path = Path::new(run.directions.clone(), run.seed)?;
     let address = path.server().address().to_string();
-    let [server_command, client_command] =
-        [&run.server, &run.client].map(|command| command.replace("{server}", &address));
     let deadline = Instant::now() + run.limit;
 
-    let mut server = Running::start("server", &server_command, Stdio::piped(), path.server())?;
+    let command = run.server.replace("{server}", &address);
+    let mut server = Running::start("server".into(), &command, Stdio::piped(), path.server())?;
     server.ready(run.ready.as_deref().unwrap_or_default(), deadline)?;
     let began = Instant::now();
-    let mut client = Running::start("client", &client_command, Stdio::null(), path.client())?;
-    let given_up = client.wait(deadline)?.is_none();
+    let clients = run_clients(run, &path, &address, deadline)?;
     let seconds = began.elapsed().as_secs_f64();
-    let (client_status, client_output) = client.end()?;
-    let (server_status, server_output) = server.end()?;
+    let server = side(command, server)?.0;
 
-    let (at_server, at_client) = (path.server().kernel()?, path.client().kernel()?);
-    let side = |command, status: ExitStatus, kernel, output| Side {
-        command,
-        status: status.to_string(),
-        kernel,
-        output,
-    };
+    let kernel = Kernel { server: path.server().kernel()?, client: path.client().kernel()? };
     let (client_to_server, server_to_client) = (path.client_to_server()?, path.server_to_client()?);
     let own_losses = client_to_server.relay_drops
         + server_to_client.relay_drops
-        + at_server.device_drops
-        + at_client.device_drops;
+        + kernel.server.device_drops
+        + kernel.client.device_drops;
     let report = Report {
         conditions: run.directions.clone(),
         seed: run.seed,
         seconds,
-        given_up,
+        given_up: clients.iter().any(|client| client.given_up),
         client_to_server,
         server_to_client,
         kept_up: own_losses == 0,
-        server: side(server_command, server_status, at_server, server_output),
-        client: side(client_command, client_status, at_client, client_output),
+        kernel,
+        server,
+        clients,
     };
     let text = serde_json::to_string_pretty(&report).context("the report")?;
     println!("{text}");
+    summarize(&report, own_losses, run.limit);
+    let succeeded = report.clients.iter().all(|client| client.succeeded && !client.given_up);
+    Ok(if succeeded { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Runs all clients at the same time.
+fn run_clients(
+    run: &Run,
+    path: &Path,
+    address: &str,
+    deadline: Instant,
+) -> anyhow::Result<Vec<Client>> {
+    let began = Instant::now();
+    let mut commands = Vec::new();
+    let mut running = Vec::new();
+    for (index, command) in run.clients.iter().enumerate() {
+        let command = command.replace("{server}", address);
+        let name = client_name(index, run.clients.len());
+        running.push(Running::start(name, &command, Stdio::null(), path.client())?);
+        commands.push(command);
+    }
+    let ends = command::wait(&mut running, deadline)?;
+    let gave_up = Instant::now();
+    // None of them goes on while another one is waited for.
+    for (client, _) in running.iter_mut().zip(&ends).filter(|(_, end)| end.is_none()) {
+        client.kill()?;
+    }
+    let mut clients = Vec::new();
+    for ((command, running), end) in commands.into_iter().zip(running).zip(ends) {
+        let (side, succeeded) = side(command, running)?;
+        let seconds = (end.unwrap_or(gave_up) - began).as_secs_f64();
+        clients.push(Client { seconds, given_up: end.is_none(), succeeded, side });
+    }
+    Ok(clients)
+}
+
+/// One client alone needs no number.
+fn client_name(index: usize, count: usize) -> String {
+    if count == 1 { "client".into() } else { format!("client {}", index + 1) }
+}
+
+/// Ends a command; the part of the report about it, and whether it ended with 0.
+fn side(command: String, running: Running) -> anyhow::Result<(Side, bool)> {
+    let (status, output) = running.end()?;
+    Ok((Side { command, status: status.to_string(), output }, status.success()))
+}
+
+/// The report in a few lines for people.
+fn summarize(report: &Report, own_losses: u64, limit: Duration) {
+    for (name, counts) in [
+        ("client to server", &report.client_to_server),
+        ("server to client", &report.server_to_client),
+    ] {
+        eprintln!("relay: {name}: {}", summary(counts));
+    }
+    for (index, client) in report.clients.iter().enumerate() {
+        let name = client_name(index, report.clients.len());
+        if client.given_up {
+            eprintln!("relay: {name} did not end within {limit:?}");
+        } else {
+            eprintln!("relay: {name}: {} after {:.3} s", client.side.status, client.seconds);
+        }
+    }
     if own_losses > 0 {
         eprintln!(
             "relay: {own_losses} packets were lost for want of memory: this run does not count"
         );
     }
-    if given_up {
-        eprintln!("relay: the client did not end within {:?}", run.limit);
+}
+
+fn summary(counts: &Counts) -> String {
+    let Counts { packets, lost, queue_dropped, .. } = counts;
+    let mut text = format!("{packets} packets, {lost} lost");
+    if let Some(delay) = &counts.queue_delay {
+        let millis = |time: Duration| time.as_secs_f64() * 1e3;
+        text += &format!(
+            ", {queue_dropped} dropped by the queue; the others waited there {:.1} ms (median), \
+             {:.1} ms (99 %), {:.1} ms (maximum)",
+            millis(delay.p50),
+            millis(delay.p99),
+            millis(delay.max)
+        );
     }
-    Ok(if client_status.success() && !given_up { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use kcpx_relay::QueueDelay;
+
+    use super::*;
+
+    #[test]
+    fn summary_has_the_queue_delay_where_there_is_a_queue() {
+        let mut counts = Counts { packets: 100, lost: 5, ..Counts::default() };
+        assert_eq!(summary(&counts), "100 packets, 5 lost");
+        let [p50, p99, max] = [1_000, 19_040, 20_100].map(Duration::from_micros);
+        counts.queue_delay = Some(QueueDelay { p50, p99, max });
+        counts.queue_dropped = 7;
+        assert_eq!(
+            summary(&counts),
+            "100 packets, 5 lost, 7 dropped by the queue; the others waited there 1.0 ms (median), \
+             19.0 ms (99 %), 20.1 ms (maximum)"
+        );
+    }
 }
