@@ -2,5 +2,6 @@
 
 pub(crate) mod acked_history;
 pub(crate) mod loss;
+pub(crate) mod retransmit_budget;
 pub(crate) mod rtt;
 pub(crate) mod sent_segments;

@@ -1,7 +1,8 @@
 //! The sender: composes send buffer, segments in flight, loss detection and windows, and decides
 //! which segment leaves next (kcp-go `flush`).
 //!
-//! Order: a redundant retransmission, which is not paced, then a lost segment, then new data, both
+//! Order: a redundant retransmission, which is not paced, then a lost segment if the
+//! [retransmission budget](crate::core::recovery::retransmit_budget) has tokens, then new data, both
 //! only if the pacer allows. kcp-go scans the window in order of sequence number instead, on a
 //! timer.
 
@@ -17,6 +18,7 @@ use crate::core::congestion::window_autotune::WindowAutotune;
 use crate::core::path::mtu::MtuDiscovery;
 use crate::core::recovery::acked_history::AckedHistory;
 use crate::core::recovery::loss::{LossDetector, LossTrigger};
+use crate::core::recovery::retransmit_budget::RetransmitBudget;
 use crate::core::recovery::rtt::RttEstimator;
 use crate::core::recovery::sent_segments::SentSegments;
 use crate::core::segment::HEADER_LEN;
@@ -79,6 +81,7 @@ pub(crate) struct Sender {
     send_buffer: SendBuffer,
     sent_segments: SentSegments,
     loss: LossDetector,
+    retransmit_budget: RetransmitBudget,
     pub(crate) rtt: RttEstimator,
     pub(crate) remote: RemoteWindow,
     pub(crate) cwnd: CongestionWindow,
@@ -109,6 +112,7 @@ impl Sender {
             send_buffer: SendBuffer::new(config.mode == Mode::Stream),
             sent_segments: SentSegments::new(start),
             loss: LossDetector::new(config.early_retransmit, config.backoff, max_rto),
+            retransmit_budget: RetransmitBudget::new(),
             rtt: RttEstimator::new(config.max_retransmit_interval),
             remote: RemoteWindow::new(start),
             cwnd: CongestionWindow::new(config.timing.congestion, start),
@@ -249,7 +253,9 @@ impl Sender {
             return None;
         }
         let new = self.next_new(now, may_send_new);
-        if let Some((sn, trigger)) = self.next_lost(now, new.is_none()) {
+        if self.retransmit_budget.may_retransmit(now)
+            && let Some((sn, trigger)) = self.next_lost(now, new.is_none())
+        {
             let len = self.sent_segments.payload(sn)?.len();
             return Some(SendCandidate { len, retransmit: Some((sn, trigger)) });
         }
@@ -314,12 +320,21 @@ impl Sender {
                 if trigger == LossTrigger::Rto { self.pto_backoff.probe_at(at) } else { at }
             })
             .min()
-            .map(|at| at.max(self.pacer.resume_at()))
+            .map(|at| at.max(self.pacer.resume_at()).max(self.retransmit_budget.available_at()))
     }
 
-    /// A segment that counts as lost now, and why.
+    /// A segment that counts as lost now, and why: the one transmitted first, or the oldest if few
+    /// retransmissions are left.
     fn next_lost(&self, now: Micros, no_new_data: bool) -> Option<(Sn, LossTrigger)> {
         let in_flight = self.sent_segments.len();
+        if self.retransmit_budget.is_scarce()
+            && let Some(oldest) = self.sent_segments.get(self.una()).filter(|oldest| !oldest.acked)
+        {
+            let (at, trigger) = self.loss.lost_at(oldest, &self.rtt, in_flight, no_new_data);
+            if at <= now && (trigger != LossTrigger::Rto || self.pto_backoff.may_send_probe(now)) {
+                return Some((self.una(), trigger));
+            }
+        }
         for (sn, segment) in self.sent_segments.oldest_per_level() {
             let (at, trigger) = self.loss.lost_at(segment, &self.rtt, in_flight, no_new_data);
             let is_rto = trigger == LossTrigger::Rto;
@@ -374,6 +389,10 @@ impl Sender {
             }
         };
         self.sent_segments.mark_retransmitted(now, sn, level);
+        self.retransmit_budget.on_retransmit(now, self.rtt.srtt().unwrap_or(self.rtt.rto()));
+        if let Some(autotune) = &mut self.autotune {
+            autotune.on_retransmit();
+        }
         if let Some(payload) = self.sent_segments.payload(sn) {
             let size = HEADER_LEN + payload.len();
             self.path.on_segment_lost(now, size, self.rtt.rto(), self.una());
@@ -397,8 +416,11 @@ impl Sender {
     fn redundant_retransmit_for(&self, sn: Sn, trigger: LossTrigger) -> Option<(Sn, LossTrigger)> {
         let offset = sn.offset_from(self.una())?;
         let closes_window = !self.window_is_open() && offset < self.effective_window() / 4 * 3;
-        (closes_window && trigger != LossTrigger::Rto && !self.cwnd.is_active())
-            .then_some((sn, trigger))
+        (closes_window
+            && trigger != LossTrigger::Rto
+            && !self.cwnd.is_active()
+            && self.retransmit_budget.may_send_redundant())
+        .then_some((sn, trigger))
     }
 
     #[cfg(any(test, feature = "_testkit"))]

@@ -15,6 +15,7 @@
 use std::time::Instant;
 
 mod amplification;
+mod bottleneck;
 mod close;
 mod fragments;
 mod gso_batches;

@@ -70,6 +70,7 @@ impl Sender {
                 self.loss.on_spurious_retransmit(&self.rtt);
             }
             self.sent_segments.ack(sn);
+            self.on_newly_acked();
             if self.path.is_watching()
                 && let Some(payload) = self.sent_segments.payload(sn)
             {
@@ -77,6 +78,15 @@ impl Sender {
             }
         }
         AckOutcome::Valid
+    }
+
+    /// A segment was acknowledged for the first time, by its number or by `una`.
+    #[inline]
+    fn on_newly_acked(&mut self) {
+        self.retransmit_budget.on_acked();
+        if let Some(autotune) = &mut self.autotune {
+            autotune.on_acked();
+        }
     }
 
     /// Processes an ACK of a segment that `una` has passed.
@@ -134,6 +144,9 @@ impl Sender {
                 self.path.on_segment_acked(HEADER_LEN + oldest.len());
             }
             if let Some(segment) = self.sent_segments.pop_acked() {
+                if !segment.acked {
+                    self.on_newly_acked();
+                }
                 self.acked_history.remember(clock, &segment);
             }
         }

@@ -1,0 +1,121 @@
+//! Limit on retransmissions: packet conservation (RFC 9937, Proportional Rate Reduction; Jacobson
+//! 1988), as a token bucket that acknowledgements fill.
+//!
+//! Through a bottleneck whose queue is full, the retransmissions themselves are lost, are found
+//! lost a round trip later, and are repeated; without a limit, retransmissions soon are most of
+//! what the path carries. Here a retransmission takes a token, and each newly acknowledged segment
+//! brings one. So in any time span, retransmissions are at most the segments acknowledged in it,
+//! plus [`CAPACITY`], plus [`TRICKLE`] per smoothed RTT: test file `core/tests/bottleneck.rs`. Below
+//! half of all datagrams lost, more tokens arrive than are needed.
+//!
+//! Applies with any congestion control, and with none. kcp-go has no such limit.
+
+use crate::core::clock::Micros;
+
+/// Most tokens, and those of the start.
+const CAPACITY: u32 = 64;
+/// Tokens granted to an empty bucket once per period, so that a tail whose ACKs are all lost is
+/// retransmitted.
+const TRICKLE: u32 = 4;
+/// Least period between two grants, microseconds.
+const MIN_TRICKLE_PERIOD: u64 = 30_000;
+/// Tokens above which a redundant retransmission may leave: the first copy of another segment is
+/// worth more than the second of one.
+const REDUNDANT_ABOVE: u32 = 8;
+
+/// Tokens for retransmissions of one connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RetransmitBudget {
+    tokens: u32,
+    /// When an empty bucket is next granted [`TRICKLE`] tokens.
+    grant_at: Micros,
+}
+
+impl RetransmitBudget {
+    pub(crate) fn new() -> Self {
+        Self { tokens: CAPACITY, grant_at: Micros(0) }
+    }
+
+    /// A segment was acknowledged for the first time, by its number or by `una`.
+    #[inline]
+    pub(crate) fn on_acked(&mut self) {
+        self.tokens = (self.tokens + 1).min(CAPACITY);
+    }
+
+    /// Whether a retransmission may leave.
+    #[inline]
+    pub(crate) fn may_retransmit(&self, now: Micros) -> bool {
+        self.tokens > 0 || now >= self.grant_at
+    }
+
+    /// Whether a second copy of a retransmission may leave.
+    pub(crate) fn may_send_redundant(&self) -> bool {
+        self.tokens > REDUNDANT_ABOVE
+    }
+
+    /// Whether only a few retransmissions may leave: the oldest segments go first then.
+    pub(crate) fn is_scarce(&self) -> bool {
+        self.tokens < TRICKLE
+    }
+
+    /// When a retransmission may leave; may have passed.
+    pub(crate) fn available_at(&self) -> Micros {
+        if self.tokens > 0 { Micros(0) } else { self.grant_at }
+    }
+
+    /// A retransmission leaves. `rtt` is the smoothed RTT, or the RTO before there is one,
+    /// microseconds.
+    pub(crate) fn on_retransmit(&mut self, now: Micros, rtt: u64) {
+        if self.tokens == 0 {
+            self.tokens = TRICKLE;
+            self.grant_at = now.add_micros(rtt.max(MIN_TRICKLE_PERIOD));
+        }
+        self.tokens -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Retransmits as often as the budget allows until `until`, and returns how often.
+    fn spend(budget: &mut RetransmitBudget, from: u64, until: u64, rtt: u64) -> u32 {
+        let (mut now, mut spent) = (from, 0);
+        while now < until {
+            if budget.may_retransmit(Micros(now)) {
+                budget.on_retransmit(Micros(now), rtt);
+                spent += 1;
+            } else {
+                now = budget.available_at().0;
+            }
+        }
+        spent
+    }
+
+    #[test]
+    fn retransmissions_without_acks_are_the_capacity_and_four_per_rtt() {
+        for (rtt, periods) in [(100_000, 10), (1_000, 34)] {
+            let mut budget = RetransmitBudget::new();
+            assert_eq!(spend(&mut budget, 1, 1_000_000, rtt), CAPACITY + TRICKLE * periods);
+        }
+    }
+
+    #[test]
+    fn each_acked_segment_allows_one_retransmission_up_to_the_capacity() {
+        let mut budget = RetransmitBudget::new();
+        assert_eq!(spend(&mut budget, 0, 1, 100_000), CAPACITY + TRICKLE);
+        for acked in [1, 7, CAPACITY, 1_000] {
+            (0..acked).for_each(|_| budget.on_acked());
+            assert_eq!(spend(&mut budget, 1, 2, 100_000), acked.min(CAPACITY));
+        }
+    }
+
+    #[test]
+    fn redundant_retransmissions_stop_before_others() {
+        let mut budget = RetransmitBudget::new();
+        while budget.may_send_redundant() {
+            budget.on_retransmit(Micros(0), 100_000);
+        }
+        assert!(budget.may_retransmit(Micros(0)) && !budget.is_scarce());
+    }
+}
