@@ -34,6 +34,23 @@ impl GilbertElliott {
     }
 }
 
+/// Burst loss by time, the same model in continuous time: both states last an exponentially
+/// distributed time, whatever is sent, and in the bad state every datagram is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BurstDurations {
+    /// Mean duration of the good state, in µs, at least 1.
+    pub good: u64,
+    /// Mean duration of the bad state, in µs, at least 1.
+    pub bad: u64,
+}
+
+impl BurstDurations {
+    /// Stationary share of the bad state, in ppm.
+    fn bad_share(self) -> u32 {
+        (self.bad * u64::from(CERTAIN) / (self.good + self.bad)) as u32
+    }
+}
+
 /// Link properties. The default is a perfect link: no delay, no loss, no limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LinkConfig {
@@ -47,6 +64,8 @@ pub struct LinkConfig {
     pub loss: u32,
     /// Burst loss on top of the uniform loss.
     pub burst: Option<GilbertElliott>,
+    /// Burst loss by time on top of both.
+    pub burst_by_time: Option<BurstDurations>,
     /// Probability in ppm that a datagram is held back, and for how long at most, in µs.
     pub reorder: u32,
     pub reorder_by: u64,
@@ -80,9 +99,17 @@ impl LinkConfig {
     #[must_use]
     pub fn mean_loss(&self) -> f64 {
         let certain = f64::from(CERTAIN);
-        let bad = self.burst.map_or(0, GilbertElliott::bad_share);
+        let [bad, bad_by_time] = self.bad_shares();
         let kept = |ppm: u32| 1.0 - f64::from(ppm) / certain;
-        1.0 - kept(bad) * kept(self.loss) * kept(self.corrupt)
+        1.0 - kept(bad) * kept(bad_by_time) * kept(self.loss) * kept(self.corrupt)
+    }
+
+    /// Stationary shares of the bad states, in ppm: by datagram, by time.
+    fn bad_shares(&self) -> [u32; 2] {
+        [
+            self.burst.map_or(0, GilbertElliott::bad_share),
+            self.burst_by_time.map_or(0, BurstDurations::bad_share),
+        ]
     }
 
     /// Longest one-way delay in µs, duplicates aside.
@@ -97,9 +124,10 @@ impl LinkConfig {
     /// number of datagrams, not a time: a slow sender would not outlive them.
     #[must_use]
     pub fn healed(&self) -> Self {
-        let bad = self.burst.map_or(0, GilbertElliott::bad_share);
-        let loss = self.loss.max(bad).min(CERTAIN / 2);
-        Self { partitions: Vec::new(), burst: None, loss, corrupt: 0, ..self.clone() }
+        let [bad, bad_by_time] = self.bad_shares();
+        let loss = self.loss.max(bad).max(bad_by_time).min(CERTAIN / 2);
+        let (burst, burst_by_time) = (None, None);
+        Self { partitions: Vec::new(), burst, burst_by_time, loss, corrupt: 0, ..self.clone() }
     }
 }
 
@@ -114,6 +142,9 @@ impl fmt::Display for LinkConfig {
         }
         if let Some(GilbertElliott { to_bad, to_good }) = self.burst {
             write!(f, " burst={to_bad}/{to_good}")?;
+        }
+        if let Some(BurstDurations { good, bad }) = self.burst_by_time {
+            write!(f, " burst_by_time={good}/{bad}")?;
         }
         if self.reorder > 0 {
             write!(f, " reorder={}/{}", self.reorder, self.reorder_by)?;
@@ -191,6 +222,7 @@ pub struct Link {
     seed: u64,
     /// State of the Gilbert-Elliott model.
     bad: bool,
+    bursts: BurstSchedule,
     /// When the bottleneck has sent its whole queue, in µs.
     free_at: u64,
     /// Latest arrival so far in µs, for `keep_order`.
@@ -201,7 +233,8 @@ pub struct Link {
 impl Link {
     #[must_use]
     pub fn new(config: LinkConfig, seed: u64) -> Self {
-        Self { config, seed, bad: false, free_at: 0, latest: 0, stats: LinkStats::default() }
+        let (bursts, stats) = (BurstSchedule::new(seed), LinkStats::default());
+        Self { config, seed, bad: false, bursts, free_at: 0, latest: 0, stats }
     }
 
     #[must_use]
@@ -228,7 +261,8 @@ impl Link {
         if let Some(GilbertElliott { to_bad, to_good }) = config.burst {
             self.bad = if self.bad { !rng.chance(to_good) } else { rng.chance(to_bad) };
         }
-        let lost = rng.chance(config.loss) || (self.bad && config.burst.is_some());
+        let bad = config.burst_by_time.is_some_and(|mean| self.bursts.is_bad(mean, now));
+        let lost = rng.chance(config.loss) || bad || (self.bad && config.burst.is_some());
         let jitter = rng.below(config.jitter + 1);
         let held_back = rng.chance(config.reorder);
         let extra = rng.below(config.reorder_by + 1);
@@ -286,6 +320,34 @@ impl Link {
             (true, 1) => Damage::Cut(detail as usize % len.max(1)),
             (true, _) => Damage::Join(1 + detail as usize % len.max(1)),
         }
+    }
+}
+
+/// The states of [`BurstDurations`] over time, from a generator of their own: the bursts of a seed
+/// are the same whatever is sent. Begins in the good state at time 0.
+#[derive(Clone, Debug)]
+struct BurstSchedule {
+    rng: Rng,
+    bad: bool,
+    /// When the state ends, in µs; `None` before the first datagram.
+    ends_at: Option<u64>,
+}
+
+impl BurstSchedule {
+    fn new(seed: u64) -> Self {
+        Self { rng: Rng::keyed(seed, u64::MAX), bad: false, ends_at: None }
+    }
+
+    /// Whether the state at `now` is the bad one.
+    fn is_bad(&mut self, mean: BurstDurations, now: u64) -> bool {
+        let mut ends_at = self.ends_at.unwrap_or_else(|| self.rng.exponential(mean.good));
+        while ends_at <= now {
+            self.bad = !self.bad;
+            let mean = if self.bad { mean.bad } else { mean.good };
+            ends_at += self.rng.exponential(mean).max(1);
+        }
+        self.ends_at = Some(ends_at);
+        self.bad
     }
 }
 

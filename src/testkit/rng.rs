@@ -65,6 +65,27 @@ impl Rng {
         self.below(1_000_000) < u64::from(ppm)
     }
 
+    /// An exponentially distributed number with this mean. By von Neumann's comparisons of uniform
+    /// numbers, since the last bits of a logarithm differ between machines.
+    pub fn exponential(&mut self, mean: u64) -> u64 {
+        let mut whole = 0;
+        loop {
+            let first = self.next();
+            let (mut last, mut decreasing) = (first, 1_u32);
+            loop {
+                let next = self.next();
+                if next >= last {
+                    break;
+                }
+                (last, decreasing) = (next, decreasing + 1);
+            }
+            if decreasing % 2 == 1 {
+                return whole * mean + ((u128::from(first) * u128::from(mean)) >> 64) as u64;
+            }
+            whole += 1;
+        }
+    }
+
     /// One of `choices`.
     pub fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len() as u64) as usize]
@@ -94,5 +115,18 @@ mod tests {
         let first = |seed, key| Rng::keyed(seed, key).next();
         assert_ne!(first(1, 2), first(2, 1));
         assert_eq!(first(1, 2), first(1, 2));
+    }
+
+    #[test]
+    fn exponential_has_its_mean_and_its_tail() {
+        let mut rng = Rng::new(5);
+        let all: Vec<u64> = (0..100_000).map(|_| rng.exponential(1_000)).collect();
+        let mean = all.iter().sum::<u64>() / 100_000;
+        assert!((985..1_015).contains(&mean), "mean {mean}");
+        // Beyond t: exp(-t / mean).
+        for (beyond, share) in [(100, 90_484), (1_000, 36_788), (3_000, 4_979)] {
+            let count = all.iter().filter(|&&n| n > beyond).count();
+            assert!(count.abs_diff(share) < 600, "{count} beyond {beyond}");
+        }
     }
 }

@@ -26,6 +26,7 @@ fn path(rng: &mut Rng) -> LinkConfig {
         keep_order: rng.chance(500_000),
         loss: rng.pick(&[0, 1_000, 10_000, 50_000, 200_000]),
         burst: rng.pick(&[None, None, Some(GilbertElliott { to_bad: 5_000, to_good: 200_000 })]),
+        burst_by_time: None,
         reorder: rng.pick(&[0, 0, 20_000, 200_000]),
         reorder_by: rng.spread(1_000, 100_000),
         duplicate: rng.pick(&[0, 0, 50_000]),

@@ -30,6 +30,29 @@ fn loss_rate_matches_uniform_and_gilbert_elliott_settings() {
 }
 
 #[test]
+fn bursts_by_time_have_their_mean_loss_and_duration_at_any_rate() {
+    let burst_by_time = Some(BurstDurations { good: 475_000, bad: 25_000 });
+    let config = LinkConfig { burst_by_time, ..LinkConfig::default() };
+    assert!((config.mean_loss() - 0.05).abs() < 1e-9);
+    // 2,000 bursts in 1,000 s, seen by one and by two datagrams per millisecond.
+    for step in [1_000, 500] {
+        let mut link = Link::new(config.clone(), 1);
+        let (mut bursts, mut lost, mut before) = (0_u64, 0_u64, true);
+        let count = 1_000_000_000 / step;
+        for i in 0..count {
+            let mut passes = false;
+            link.send(i * step, 1_000, |_, _| passes = true);
+            (bursts, lost) = (bursts + u64::from(before && !passes), lost + u64::from(!passes));
+            before = passes;
+        }
+        let share = lost as f64 / count as f64;
+        assert!((0.046..0.054).contains(&share), "{share}");
+        let mean = lost * step / bursts;
+        assert!((23_500..26_500).contains(&mean), "bursts of {mean} us");
+    }
+}
+
+#[test]
 fn jitter_reorders_unless_keep_order() {
     let config = |keep_order| LinkConfig { jitter: 20_000, keep_order, ..LinkConfig::default() };
     let ordered = |all: &[(u64, u64)]| all.is_sorted_by_key(|&(_, at)| at);
