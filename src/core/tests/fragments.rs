@@ -216,7 +216,7 @@ fn message_boundaries_under_loss_are_kept() {
             let largest_write = rng.spread(1, 300_000);
             let mss = u64::from(side.config.mtu) - 24;
             let bytes = (300 * largest_write.min(mss)).min(300_000);
-            side.traffic = Traffic { bytes, largest_write, pause: 0, whole: true };
+            side.traffic = Traffic { bytes, largest_write, whole: true, ..Traffic::default() };
         }
         let mut sim = Sim::new(&plan);
         sim.verbose = verbose;

@@ -331,6 +331,12 @@ impl Side {
 
     fn next_write(&mut self, now: u64) {
         let traffic = &self.plan.traffic;
+        if traffic.every > 0 {
+            self.in_write = traffic.largest_write.min(self.unwritten);
+            // The first write is due at time zero.
+            self.write_at += if self.written > 0 { traffic.every } else { 0 };
+            return;
+        }
         let size = self.rng.range(1, traffic.largest_write.max(1));
         self.in_write = size.min(self.unwritten);
         self.write_at = now + self.rng.below(traffic.pause + 1);

@@ -24,6 +24,9 @@ pub(crate) struct Traffic {
     pub(crate) largest_write: u64,
     /// Longest pause between two writes, microseconds.
     pub(crate) pause: u64,
+    /// Above zero: each write has `largest_write` bytes and is due this long after the one before,
+    /// microseconds, whatever `pause` says.
+    pub(crate) every: u64,
     /// Message mode: `send_message` with fragments instead of one message per segment.
     pub(crate) whole: bool,
 }
@@ -112,6 +115,7 @@ impl Plan {
                 bytes: if rng.chance(100_000) { 0 } else { rng.spread(1, 256 * 1024) },
                 largest_write: rng.spread(1, 256 * 1024),
                 pause: if rng.chance(500_000) { 0 } else { rng.spread(1, 200 * MILLIS) },
+                every: 0,
                 whole: rng.chance(500_000),
             };
             side.tick = rng.pick(&[0, 0, 0, MILLIS, 10 * MILLIS, 50 * MILLIS]);
@@ -218,6 +222,7 @@ impl Plan {
                 + n.div_ceil(window) as f64 * per_window;
             bound += 4.0 * wire / (rate as f64) * SECOND as f64;
             bound += (reads + peer.reading.pause.1 + n * side.traffic.pause) as f64;
+            bound += (n * side.traffic.every) as f64;
         }
         bound as u64 + 60 * SECOND
     }
@@ -310,6 +315,9 @@ impl fmt::Display for Plan {
                 write!(f, " memory={memory}")?;
             }
             write!(f, " bytes={} write<={} pause<={}", t.bytes, t.largest_write, t.pause)?;
+            if t.every > 0 {
+                write!(f, " every={}", t.every)?;
+            }
             write!(f, " whole={} tick={} probe={}", t.whole, side.tick, side.probe_every)?;
             if r.chunks > 0 {
                 write!(f, " read={}/{} not={:?}", r.chunks, r.every, r.pause)?;
