@@ -38,6 +38,10 @@ fuzz TARGET SECS:
 bench NAME:
     cargo bench --bench {{ NAME }}
 
+# kcpx on impaired paths in virtual time, with the goal beside each figure: `just loss --help`.
+loss *ARGS:
+    cargo bench --bench loss --features _testkit -- {{ ARGS }}
+
 # One seed of the simulators again, with what they print; of all tests, or of those named.
 sim SEED *TESTS="core::tests driver::tests":
     KCP_TEST_SEED={{ SEED }} cargo test --lib -- --nocapture {{ TESTS }}

@@ -1,0 +1,370 @@
+//! The cells: a path, a protection, the workloads, and the goal.
+
+use std::fmt;
+use std::ops::Range;
+
+use kcpx::{FecConfig, KcpConfig};
+use serde::Serialize;
+
+use crate::figures::{Figures, Goal, Measure};
+use crate::path::{MILLIS, Path, SECOND, part_of_120};
+use crate::simulation::{self, Setup};
+use crate::workload::Workload;
+
+/// What protects the data against loss beside retransmission. Both ends have the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Protection {
+    None,
+    #[serde(rename = "fec_10_3")]
+    Fec10x3,
+    #[serde(rename = "fec_5_2")]
+    Fec5x2,
+    #[serde(rename = "fec_64_10")]
+    Fec64x10,
+}
+
+impl Protection {
+    /// What messages of a low rate are tried with.
+    const INTERACTIVE: [Self; 3] = [Self::None, Self::Fec10x3, Self::Fec5x2];
+    const FEC_INTERACTIVE: [Self; 2] = [Self::Fec10x3, Self::Fec5x2];
+
+    fn fec(self) -> Option<FecConfig> {
+        match self {
+            Self::None => None,
+            Self::Fec10x3 => Some(FecConfig::SHORT),
+            Self::Fec5x2 => Some(FecConfig::new(5, 2).expect("a valid layout")),
+            Self::Fec64x10 => Some(FecConfig::BULK),
+        }
+    }
+}
+
+impl fmt::Display for Protection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(fec) = self.fec() else { return f.write_str("none") };
+        write!(f, "FEC {}/{}", fec.data_shards(), fec.parity_shards())
+    }
+}
+
+/// Send and receive windows of both ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Windows {
+    /// The default: 1,024 segments that grow.
+    Automatic,
+    /// In segments.
+    Fixed(u16),
+}
+
+impl Windows {
+    const ALL: [Self; 2] = [Self::Automatic, Self::Fixed(1_024)];
+}
+
+impl fmt::Display for Windows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Automatic => f.write_str("automatic windows"),
+            Self::Fixed(segments) => write!(f, "windows of {segments}"),
+        }
+    }
+}
+
+/// How long a cell runs and which part of it is measured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Span {
+    /// 600 s, or 12 s beside bulk; measured from second 6 on.
+    Messages,
+    /// 12 s; measured from the start of the last connection on.
+    Bulk,
+    /// 120 s; this part, in ppm, is measured.
+    Part(Range<u64>),
+}
+
+/// One row of a table.
+#[derive(Clone, Debug)]
+pub(crate) struct Cell {
+    pub(crate) name: &'static str,
+    pub(crate) path: Path,
+    /// Workload and measured part, where they are not the usual ones.
+    note: String,
+    pub(crate) protection: Protection,
+    pub(crate) windows: Windows,
+    flows: Vec<Workload>,
+    span: Span,
+    pub(crate) goal: Goal,
+    /// What the cell must reach once there is a congestion control for such paths.
+    pub(crate) later_goal: Goal,
+}
+
+impl Cell {
+    fn messages(name: &'static str, path: Path, protection: Protection) -> Self {
+        Self {
+            name,
+            path,
+            note: String::new(),
+            protection,
+            windows: Windows::Automatic,
+            flows: vec![Workload::MESSAGES],
+            span: Span::Messages,
+            goal: Goal::default(),
+            later_goal: Goal::default(),
+        }
+    }
+
+    fn bulk(name: &'static str, path: Path, windows: Windows, flows: usize) -> Self {
+        let note = if flows > 1 { format!("{flows} connections") } else { String::new() };
+        let flows = vec![Workload::Bulk; flows];
+        let base = Self::messages(name, path, Protection::None);
+        Self { note, windows, flows, span: Span::Bulk, ..base }
+    }
+
+    fn goal<const N: usize>(self, bounds: [(Measure, f64); N]) -> Self {
+        Self { goal: Goal::new(bounds), ..self }
+    }
+
+    fn later_goal<const N: usize>(self, bounds: [(Measure, f64); N]) -> Self {
+        Self { later_goal: Goal::new(bounds), ..self }
+    }
+
+    fn note(self, note: impl Into<String>) -> Self {
+        Self { note: note.into(), ..self }
+    }
+
+    /// Path, workload and measured part, for people.
+    pub(crate) fn description(&self) -> String {
+        let separator = if self.note.is_empty() { "" } else { ", " };
+        format!("{}{separator}{}", self.path.name, self.note)
+    }
+
+    /// Protection, and windows where they are a part of it.
+    pub(crate) fn variant(&self) -> String {
+        if self.has_bulk() {
+            format!("{}, {}", self.protection, self.windows)
+        } else {
+            self.protection.to_string()
+        }
+    }
+
+    /// Whether it belongs into the table of bulk transfers.
+    pub(crate) fn has_bulk(&self) -> bool {
+        self.flows.contains(&Workload::Bulk)
+    }
+
+    /// Virtual seconds of a run, where none were asked for.
+    fn default_seconds(&self) -> u64 {
+        match self.span {
+            Span::Messages if self.has_bulk() => 12,
+            Span::Messages => 600,
+            Span::Bulk => 12,
+            Span::Part(_) => 120,
+        }
+    }
+
+    /// Virtual seconds of a run.
+    pub(crate) fn seconds(&self, asked: Option<u64>) -> u64 {
+        asked.unwrap_or_else(|| self.default_seconds())
+    }
+
+    /// Runs the cell with each of the seeds.
+    ///
+    /// # Errors
+    ///
+    /// When messages are not delivered.
+    pub(crate) fn run(&self, seconds: u64, seeds: Range<u64>) -> Result<Vec<Figures>, String> {
+        seeds
+            .map(|seed| {
+                let setup = self.setup(seconds * SECOND, seed);
+                let outcome = simulation::run(&setup)?;
+                Ok(Figures::of(&setup, &outcome))
+            })
+            .collect()
+    }
+
+    fn setup(&self, end: u64, seed: u64) -> Setup<'_> {
+        let mut config = KcpConfig::default();
+        if let Windows::Fixed(segments) = self.windows {
+            (config.send_window, config.recv_window) = (segments, segments);
+            config.auto_windows = false;
+        }
+        // A connection begins when the one before has filled the queue.
+        let stagger = (500 * MILLIS).min(end / 16);
+        let starts = (0..).map(|i| if self.span == Span::Bulk { i * stagger } else { 0 });
+        let flows: Vec<_> = self.flows.iter().copied().zip(starts).collect();
+        let early_until = (5 * SECOND).min(end / 2);
+        let measured = match &self.span {
+            Span::Messages => early_until..end,
+            Span::Bulk => flows.iter().map(|(_, start)| *start).max().unwrap_or(0)..end,
+            Span::Part(part) => end * part.start / 1_000_000..end * part.end / 1_000_000,
+        };
+        let (path, fec) = (&self.path, self.protection.fec());
+        Setup { seed, path, config, fec, flows, end, measured, early_until }
+    }
+}
+
+/// Names and meanings of the cells, in the order of the tables.
+pub(crate) const NAMES: [(&str, &str); 13] = [
+    ("G1", "independent losses of 1 %, messages, FEC"),
+    ("G2", "independent losses of 5 %, messages, FEC"),
+    ("G3", "independent losses of 10 %, messages, FEC"),
+    ("G4", "independent losses of 20 %, messages, FEC"),
+    ("C", "independent losses, messages, without FEC"),
+    ("B1", "bursts with a mean of 3 packets, messages"),
+    ("B2", "bursts with a mean of 25 ms, messages"),
+    ("J", "jitter and reordering without loss, messages"),
+    ("T", "5 % loss, messages of other rates and sizes"),
+    ("X", "losses of 0, then 10 %, then 0, messages"),
+    ("Q", "a bottleneck with a drop-tail queue, bulk; messages beside it"),
+    ("F", "several bulk connections over one bottleneck"),
+    ("L", "5 % loss, bulk, no bottleneck"),
+];
+
+/// Losses of the cells G, C, B1 and B2 in percent.
+const LOSSES: [u32; 4] = [1, 5, 10, 20];
+/// Wire limits of G and B at these losses.
+const WIRE_LIMITS: [f64; 4] = [1.5, 1.5, 1.6, 1.9];
+
+/// All cells, in the order of the tables.
+pub(crate) fn all() -> Vec<Cell> {
+    let mut cells = independent_losses();
+    cells.extend(bursts());
+    cells.extend(reordering());
+    cells.extend(rates());
+    cells.extend(loss_steps());
+    cells.extend(bottleneck());
+    cells.extend(sharing());
+    cells.extend(lossy_bulk());
+    cells
+}
+
+fn limits(p99: f64, wire: f64) -> [(Measure, f64); 2] {
+    [(Measure::P99Ms, p99), (Measure::Wire, wire)]
+}
+
+fn independent_losses() -> Vec<Cell> {
+    let mut cells = Vec::new();
+    let p99 = [45.0, 50.0, 70.0, 110.0];
+    for (i, name) in ["G1", "G2", "G3", "G4"].into_iter().enumerate() {
+        for protection in Protection::FEC_INTERACTIVE {
+            let cell = Cell::messages(name, Path::loss(LOSSES[i]), protection);
+            cells.push(cell.goal(limits(p99[i], WIRE_LIMITS[i])));
+        }
+    }
+    let goals = [(90.0, 1.1), (90.0, 1.2), (100.0, 1.4), (110.0, 1.85)];
+    for (loss, (p99, wire)) in LOSSES.into_iter().zip(goals) {
+        let cell = Cell::messages("C", Path::loss(loss), Protection::None);
+        cells.push(cell.goal(limits(p99, wire)));
+    }
+    cells
+}
+
+fn bursts() -> Vec<Cell> {
+    let by_packets = bursts_of("B1", Path::bursts_of_packets, [70.0, 100.0, 120.0, 165.0]);
+    let by_time = bursts_of("B2", Path::bursts_by_time, [75.0, 100.0, 155.0, 210.0]);
+    [by_packets, by_time].concat()
+}
+
+fn bursts_of(name: &'static str, path: fn(u32) -> Path, p99: [f64; 4]) -> Vec<Cell> {
+    let mut cells = Vec::new();
+    for (i, loss) in LOSSES.into_iter().enumerate() {
+        for protection in Protection::INTERACTIVE {
+            let cell = Cell::messages(name, path(loss), protection);
+            cells.push(cell.goal(limits(p99[i], WIRE_LIMITS[i])));
+        }
+    }
+    cells
+}
+
+fn reordering() -> Vec<Cell> {
+    let mut cells = Vec::new();
+    let paths = [
+        Path::jitter(5, false),
+        Path::jitter(20, false),
+        Path::jitter(20, true),
+        Path::held_back(),
+    ];
+    for path in paths {
+        for protection in [Protection::None, Protection::Fec10x3] {
+            let p99 = path.longest_delay_ms() + 1.0;
+            let goal = [(Measure::P99Ms, p99), (Measure::RetransmittedPercent, 0.2)];
+            cells.push(Cell::messages("J", path.clone(), protection).goal(goal));
+        }
+    }
+    cells
+}
+
+fn rates() -> Vec<Cell> {
+    let mut cells = Vec::new();
+    let kib = |millis: u64| Workload::Messages { size: 1_024, every: millis * MILLIS };
+    let small = Workload::Messages { size: 100, every: 16 * MILLIS };
+    for workload in [kib(2), kib(33), kib(50), kib(600), small] {
+        for protection in Protection::INTERACTIVE {
+            let cell = Cell::messages("T", Path::loss(5), protection).note(workload.to_string());
+            cells.push(Cell { flows: vec![workload], ..cell });
+        }
+    }
+    cells
+}
+
+/// While 10 % are lost the goal of G3 from 2 s after the change on. From 30 s after the losses the
+/// latency of the path, and the wire bytes of 5 % redundancy with some reserve.
+fn loss_steps() -> Vec<Cell> {
+    let parts = [
+        ("seconds 22 to 60", part_of_120(22)..part_of_120(60), limits(70.0, 1.6)),
+        ("seconds 90 to 120", part_of_120(90)..part_of_120(120), limits(26.0, 1.15)),
+    ];
+    let mut cells = Vec::new();
+    for (note, part, goal) in parts {
+        for protection in Protection::INTERACTIVE {
+            let cell = Cell::messages("X", Path::loss_steps(), protection).note(note).goal(goal);
+            cells.push(Cell { span: Span::Part(part.clone()), ..cell });
+        }
+    }
+    cells
+}
+
+/// Queues of the bottleneck in packets; 89 are about the bandwidth-delay product.
+const QUEUES: [u64; 3] = [50, 89, 300];
+
+fn rate_limits(mbit: f64, wire: f64) -> [(Measure, f64); 2] {
+    [(Measure::BulkMbit, mbit), (Measure::Wire, wire)]
+}
+
+fn bottleneck() -> Vec<Cell> {
+    let mut cells = Vec::new();
+    for windows in Windows::ALL {
+        for queue in QUEUES {
+            let cell = Cell::bulk("Q", Path::bottleneck(queue), windows, 1);
+            let cell = cell.goal(rate_limits(17.0, 2.1)).later_goal(rate_limits(18.0, 1.1));
+            cells.push(cell);
+        }
+    }
+    for queue in QUEUES {
+        let cell = Cell::messages("Q", Path::bottleneck(queue), Protection::None);
+        let cell = cell.note("messages beside bulk");
+        let cell = Cell { flows: vec![Workload::Bulk, Workload::MESSAGES], ..cell };
+        // Half a round trip and 15 ms.
+        let is_longest = queue == 300;
+        cells.push(if is_longest { cell.later_goal([(Measure::P99Ms, 40.0)]) } else { cell });
+    }
+    cells
+}
+
+fn sharing() -> Vec<Cell> {
+    let share = (Measure::SmallestSharePercent, 25.0);
+    let two = Cell::bulk("F", Path::bottleneck(89), Windows::Automatic, 2).goal([share]);
+    let four = Cell::bulk("F", Path::bottleneck(89), Windows::Automatic, 4);
+    vec![two, four.goal(rate_limits(18.0, 1.1))]
+}
+
+fn lossy_bulk() -> Vec<Cell> {
+    let mut cells = Vec::new();
+    // 11.3 and 22.5 MB/s.
+    for (protection, mbit, wire) in
+        [(Protection::None, 90.4, 1.15), (Protection::Fec64x10, 180.0, 1.25)]
+    {
+        for windows in Windows::ALL {
+            let cell = Cell::bulk("L", Path::loss(5), windows, 1);
+            cells.push(Cell { protection, ..cell }.goal(rate_limits(mbit, wire)));
+        }
+    }
+    cells
+}

@@ -1,0 +1,87 @@
+//! One end of a connection: the state machine and its FEC, as the driver joins them. No cipher.
+
+use std::time::Instant;
+
+use kcpx::fec::{FecDecoder, FecEncoder, FecFlag, HEADER_LEN, fec_flag};
+use kcpx::proto::{Kcp, PacketType, Seed};
+use kcpx::{FecConfig, KcpConfig};
+
+pub(crate) struct Endpoint {
+    pub(crate) kcp: Kcp,
+    encoder: Option<FecEncoder>,
+    decoder: FecDecoder,
+    /// The datagram that is being written.
+    datagram: Vec<u8>,
+    parity: Vec<u8>,
+}
+
+impl Endpoint {
+    /// Both ends of a connection have the same `fec`.
+    pub(crate) fn new(
+        conv: u32,
+        config: &KcpConfig,
+        fec: Option<FecConfig>,
+        cookie_seed: u64,
+        now: Instant,
+    ) -> Self {
+        let seed = Seed::new(0, cookie_seed);
+        let mut kcp = Kcp::new(conv, config, now, seed).expect("the configuration is valid");
+        let fec_header = if fec.is_some() { HEADER_LEN as u16 } else { 0 };
+        kcp.set_overhead(0, fec_header).expect("the MTU leaves bytes for data");
+        let decoder = fec.map_or_else(|| FecDecoder::new(None), FecDecoder::with_expected_layout);
+        let encoder = fec.map(FecEncoder::new);
+        Self { kcp, encoder, decoder, datagram: Vec::new(), parity: Vec::new() }
+    }
+
+    /// Calls `send` with each datagram that leaves now, parity included.
+    pub(crate) fn transmit(&mut self, now: Instant, mut send: impl FnMut(&[u8])) {
+        let header_len = if self.encoder.is_some() { HEADER_LEN } else { 0 };
+        loop {
+            self.datagram.clear();
+            self.datagram.resize(header_len, 0);
+            if self.kcp.poll_transmit(now, &mut self.datagram).is_none() {
+                return;
+            }
+            let Some(encoder) = &mut self.encoder else {
+                send(&self.datagram);
+                continue;
+            };
+            let due = encoder.seal(now, &mut self.datagram);
+            send(&self.datagram);
+            for index in 0..due {
+                self.parity.clear();
+                encoder.emit_parity(index, &mut self.parity);
+                send(&self.parity);
+            }
+        }
+    }
+
+    /// A datagram arrives.
+    ///
+    /// # Panics
+    ///
+    /// When the state machine drops it: the link damages nothing.
+    pub(crate) fn receive(&mut self, now: Instant, datagram: &[u8]) {
+        let Self { kcp, decoder, .. } = self;
+        let flag = fec_flag(datagram);
+        if flag == FecFlag::Plain || flag == FecFlag::Data {
+            let header_len = if flag == FecFlag::Data { HEADER_LEN } else { 0 };
+            let result = kcp.input(now, &datagram[header_len..], PacketType::Regular);
+            assert_eq!(result, Ok(()), "a datagram of the peer is dropped");
+        }
+        if flag != FecFlag::Plain {
+            decoder.input(now, datagram, |recovered| {
+                kcp.input(now, recovered, PacketType::Fec).is_ok()
+            });
+        }
+    }
+
+    /// Runs the timers that are due. Returns whether there were any.
+    pub(crate) fn handle_timeout(&mut self, now: Instant) -> bool {
+        let due = self.kcp.poll_timeout().is_some_and(|at| at <= now);
+        if due {
+            self.kcp.handle_timeout(now);
+        }
+        due
+    }
+}

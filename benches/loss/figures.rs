@@ -1,0 +1,182 @@
+//! The figures of a run, their medians over the seeds, and the goals they are compared with.
+
+use std::ops::Range;
+
+use serde::Serialize;
+
+use crate::path::{BOTTLENECK_MBIT, SECOND};
+use crate::simulation::{Counters, Outcome, Setup};
+
+/// Figures of one run. Latencies one way, in order, in ms; `None` where there are no messages or no
+/// bulk.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Figures {
+    pub(crate) p50_ms: Option<f64>,
+    pub(crate) p99_ms: Option<f64>,
+    pub(crate) p999_ms: Option<f64>,
+    pub(crate) max_ms: Option<f64>,
+    /// p99 of the messages written in the first 5 s.
+    pub(crate) early_p99_ms: Option<f64>,
+    /// All bulk connections together.
+    pub(crate) bulk_mbit: Option<f64>,
+    /// The slowest bulk connection, in percent of its fair share of the bottleneck.
+    pub(crate) smallest_share_percent: Option<f64>,
+    /// IP bytes from client to server per byte read at the server.
+    pub(crate) wire: f64,
+    /// Retransmissions in percent of all data segments sent.
+    pub(crate) retransmitted_percent: f64,
+}
+
+impl Figures {
+    pub(crate) fn of(setup: &Setup<'_>, outcome: &Outcome) -> Self {
+        let sorted = |written: Range<u64>| {
+            let messages = outcome.messages.iter();
+            let within = messages.filter(|message| written.contains(&message.at));
+            let mut all: Vec<u64> = within.map(|message| message.latency).collect();
+            all.sort_unstable();
+            all
+        };
+        let (measured, early) = (sorted(setup.measured.clone()), sorted(0..setup.early_until));
+        let Outcome { before, after, .. } = outcome;
+        let seconds = (setup.measured.end - setup.measured.start) as f64 / SECOND as f64;
+        let rates = bulk_rates(before, after, seconds);
+        let fair_share = BOTTLENECK_MBIT as f64 / rates.len() as f64;
+        let smallest = rates.iter().copied().reduce(f64::min);
+        let sent = after.sent_segments - before.sent_segments;
+        let retransmits = after.retransmits - before.retransmits;
+        let received = |counters: &Counters| counters.received.iter().map(|(n, _)| n).sum::<u64>();
+        let useful = received(after) - received(before);
+        Self {
+            p50_ms: quantile(&measured, 0.5),
+            p99_ms: quantile(&measured, 0.99),
+            p999_ms: quantile(&measured, 0.999),
+            max_ms: quantile(&measured, 1.0),
+            early_p99_ms: quantile(&early, 0.99),
+            bulk_mbit: (!rates.is_empty()).then(|| rates.iter().sum()),
+            smallest_share_percent: smallest
+                .filter(|_| rates.len() > 1)
+                .map(|rate| rate * 100.0 / fair_share),
+            wire: (after.ip_bytes - before.ip_bytes) as f64 / useful as f64,
+            retransmitted_percent: retransmits as f64 * 100.0 / (sent + retransmits) as f64,
+        }
+    }
+
+    /// The median of each figure by itself; of an even number of runs the upper one.
+    pub(crate) fn median(runs: &[Self]) -> Self {
+        let of = |figure: fn(&Self) -> Option<f64>| {
+            let mut all: Vec<f64> = runs.iter().filter_map(figure).collect();
+            all.sort_by(f64::total_cmp);
+            all.get(all.len() / 2).copied()
+        };
+        Self {
+            p50_ms: of(|run| run.p50_ms),
+            p99_ms: of(|run| run.p99_ms),
+            p999_ms: of(|run| run.p999_ms),
+            max_ms: of(|run| run.max_ms),
+            early_p99_ms: of(|run| run.early_p99_ms),
+            bulk_mbit: of(|run| run.bulk_mbit),
+            smallest_share_percent: of(|run| run.smallest_share_percent),
+            wire: of(|run| Some(run.wire)).unwrap_or(f64::NAN),
+            retransmitted_percent: of(|run| Some(run.retransmitted_percent)).unwrap_or(f64::NAN),
+        }
+    }
+}
+
+/// The element at `share` of sorted latencies in us, in ms.
+fn quantile(sorted: &[u64], share: f64) -> Option<f64> {
+    let index = ((sorted.len() as f64 * share) as usize).min(sorted.len().checked_sub(1)?);
+    sorted.get(index).map(|&us| us as f64 / 1e3)
+}
+
+/// Mbit/s of each bulk connection.
+fn bulk_rates(before: &Counters, after: &Counters, seconds: f64) -> Vec<f64> {
+    let pairs = before.received.iter().zip(&after.received);
+    let bulk = pairs.filter(|(_, (_, is_bulk))| *is_bulk);
+    bulk.map(|((from, _), (to, _))| (to - from) as f64 * 8.0 / 1e6 / seconds).collect()
+}
+
+/// A figure that a goal limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Measure {
+    P99Ms,
+    Wire,
+    RetransmittedPercent,
+    BulkMbit,
+    SmallestSharePercent,
+}
+
+impl Measure {
+    fn of(self, figures: &Figures) -> Option<f64> {
+        match self {
+            Self::P99Ms => figures.p99_ms,
+            Self::Wire => Some(figures.wire),
+            Self::RetransmittedPercent => Some(figures.retransmitted_percent),
+            Self::BulkMbit => figures.bulk_mbit,
+            Self::SmallestSharePercent => figures.smallest_share_percent,
+        }
+    }
+
+    fn is_at_most(self) -> bool {
+        matches!(self, Self::P99Ms | Self::Wire | Self::RetransmittedPercent)
+    }
+
+    /// Name and unit.
+    fn words(self) -> (&'static str, &'static str) {
+        match self {
+            Self::P99Ms => ("p99", " ms"),
+            Self::Wire => ("wire", ""),
+            Self::RetransmittedPercent => ("retransmitted", " %"),
+            Self::BulkMbit => ("bulk", " Mbit/s"),
+            Self::SmallestSharePercent => ("smallest share", " %"),
+        }
+    }
+}
+
+/// One limit of a goal: at most or at least `limit`, whichever is the better side.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(crate) struct Bound {
+    pub(crate) measure: Measure,
+    pub(crate) limit: f64,
+}
+
+/// What a cell must reach; empty where its figures are only shown.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub(crate) struct Goal(pub(crate) Vec<Bound>);
+
+impl Goal {
+    pub(crate) fn new<const N: usize>(bounds: [(Measure, f64); N]) -> Self {
+        Self(bounds.map(|(measure, limit)| Bound { measure, limit }).to_vec())
+    }
+
+    /// "p99 <= 45 ms, wire <= 1.5".
+    pub(crate) fn text(&self) -> String {
+        let text = |bound: &Bound| {
+            let (name, unit) = bound.measure.words();
+            let sign = if bound.measure.is_at_most() { "<=" } else { ">=" };
+            format!("{name} {sign} {}{unit}", bound.limit)
+        };
+        self.0.iter().map(text).collect::<Vec<_>>().join(", ")
+    }
+
+    /// "met", or by how much each limit is missed; empty without a goal.
+    pub(crate) fn verdict(&self, figures: &Figures) -> String {
+        if self.0.is_empty() {
+            return String::new();
+        }
+        let miss = |bound: &Bound| {
+            let (name, unit) = bound.measure.words();
+            let Some(value) = bound.measure.of(figures) else {
+                return Some(format!("{name} is missing"));
+            };
+            let at_most = bound.measure.is_at_most();
+            let excess = if at_most { value - bound.limit } else { bound.limit - value };
+            (excess > 0.0 || excess.is_nan()).then(|| {
+                let digits = if bound.measure == Measure::Wire { 3 } else { 2 };
+                format!("{name} by {excess:.digits$}{unit}")
+            })
+        };
+        let misses: Vec<String> = self.0.iter().filter_map(miss).collect();
+        if misses.is_empty() { "met".to_owned() } else { format!("missed: {}", misses.join(", ")) }
+    }
+}

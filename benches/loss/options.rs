@@ -1,0 +1,106 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Parser, value_parser};
+
+use crate::cells::{self, Cell};
+
+/// Judges kcpx on impaired paths in virtual time, and prints each figure beside its goal
+///
+/// Both ends of a connection and the path between them run in this process under a virtual clock, so
+/// that ten minutes take a second and nothing depends on the machine: the same options print the
+/// same tables.
+#[derive(Debug, Parser)]
+#[command(
+    name = "loss",
+    bin_name = "cargo bench --bench loss --features _testkit --",
+    after_help = "`--list` names the cells, `--help` explains the columns.",
+    after_long_help = HELP
+)]
+pub(crate) struct Options {
+    /// Cells by the beginning of their names, such as `G2`, `B` for B1 and B2; default: all
+    #[arg(value_name = "CELL", value_parser = cell_name)]
+    cells: Vec<String>,
+    /// Virtual seconds of each run, 1 to 86400 [default: 600 for messages, 12 for bulk, 120 for X]
+    #[arg(long, value_name = "S", value_parser = value_parser!(u64).range(1..=86_400))]
+    seconds: Option<u64>,
+    /// Runs of each cell, with the seeds 1 to N, 1 to 99; the tables have their medians [default: 3]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u64).range(1..=99))]
+    seeds: Option<u64>,
+    /// Writes every figure of every seed to this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Prints the cells and their goals, and runs nothing
+    #[arg(long)]
+    pub(crate) list: bool,
+    /// One seed and one virtual second of each cell, twice: shows that all of them run and that both
+    /// times give the same tables, and prints neither
+    #[arg(long)]
+    pub(crate) test: bool,
+    /// Passed by `cargo bench`.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+const HELP: &str = "\
+Columns:
+  path             what the packets meet, and the workload or the part of the run where it is not the
+                   usual one: a message of 1 KiB each 10 ms into one ordered stream
+  protection       what both ends send beside retransmissions, FEC d/p; for bulk also the windows
+  p50 ... max      one-way latency from the write to the read in order, ms; 25 ms are the path's own.
+                   Of messages written in second 6 and later, as all figures of messages
+  first 5 s p99    p99 of the messages written before that
+  wire             IP bytes (datagrams and 28 each) from client to server per byte read
+  retransmitted %  retransmissions in percent of all data segments sent
+  smallest share   the slowest of several connections, in percent of an equal share of the bottleneck
+  verdict          `met`, or by how much each limit of the goal is missed; empty where figures are
+                   only shown
+
+Examples:
+  cargo bench --bench loss --features _testkit
+  cargo bench --bench loss --features _testkit -- G B2 --seconds 60 --seeds 1
+  cargo bench --bench loss --features _testkit -- Q F L --json bulk.json";
+
+impl Options {
+    /// The options of the command line. Without `--bench` `cargo test` runs this program, with
+    /// arguments that are meant for others: then it is a test.
+    pub(crate) fn of_command_line() -> Self {
+        if std::env::args().any(|arg| arg == "--bench") {
+            Self::parse()
+        } else {
+            Self::parse_from(["loss", "--test"])
+        }
+    }
+
+    /// Virtual seconds of each run that were asked for.
+    pub(crate) fn seconds(&self) -> Option<u64> {
+        self.seconds.or_else(|| self.test.then_some(1))
+    }
+
+    pub(crate) fn seeds(&self) -> u64 {
+        self.seeds.unwrap_or(if self.test { 1 } else { 3 })
+    }
+
+    /// The cells that were asked for, in the order of the tables.
+    pub(crate) fn cells(&self) -> Vec<Cell> {
+        let is_asked = |cell: &Cell| self.cells.iter().any(|asked| begins_with(cell.name, asked));
+        let mut all = cells::all();
+        all.retain(|cell| self.cells.is_empty() || is_asked(cell));
+        all
+    }
+}
+
+/// Accepts the beginning of a cell's name.
+fn cell_name(asked: &str) -> Result<String, String> {
+    if !asked.is_empty() && cells::NAMES.iter().any(|(name, _)| begins_with(name, asked)) {
+        return Ok(asked.to_owned());
+    }
+    let names: Vec<_> = cells::NAMES.iter().map(|(name, _)| *name).collect();
+    Err(format!("no cell begins so; there are {}", names.join(", ")))
+}
+
+/// Without regard to case.
+fn begins_with(name: &str, asked: &str) -> bool {
+    name.get(..asked.len()).is_some_and(|start| start.eq_ignore_ascii_case(asked))
+}

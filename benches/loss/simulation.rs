@@ -1,0 +1,269 @@
+//! Discrete-event simulation of the connections of one cell over one path, in virtual time: no
+//! socket, no clock. Deterministic for its seed.
+//!
+//! Datagrams that arrive in the same microsecond are one received batch.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::mem;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use kcpx::testkit::link::{Link, LinkConfig};
+use kcpx::testkit::rng::Rng;
+use kcpx::{FecConfig, KcpConfig};
+
+use crate::endpoint::Endpoint;
+use crate::path::{IP_OVERHEAD, Path};
+use crate::workload::{Application, MAX_DRAIN, Message, Workload};
+
+/// Index of an end of a connection, and of the link that leaves it.
+const CLIENT: usize = 0;
+const SERVER: usize = 1;
+
+/// One run. All times in us.
+pub(crate) struct Setup<'a> {
+    pub(crate) seed: u64,
+    pub(crate) path: &'a Path,
+    pub(crate) config: KcpConfig,
+    pub(crate) fec: Option<FecConfig>,
+    /// The workload of each connection, and when it begins.
+    pub(crate) flows: Vec<(Workload, u64)>,
+    /// When the applications stop writing.
+    pub(crate) end: u64,
+    /// What is counted, and which messages are: those written within this time.
+    pub(crate) measured: Range<u64>,
+    /// Messages written before this are the first ones, judged by themselves.
+    pub(crate) early_until: u64,
+}
+
+/// What one run measured.
+pub(crate) struct Outcome {
+    /// Messages of all connections.
+    pub(crate) messages: Vec<Message>,
+    pub(crate) before: Counters,
+    pub(crate) after: Counters,
+}
+
+/// Counters of all connections at one time.
+#[derive(Clone, Debug)]
+pub(crate) struct Counters {
+    /// IP bytes from client to server.
+    pub(crate) ip_bytes: u64,
+    /// Bytes that the server of each connection has read, and whether they are bulk.
+    pub(crate) received: Vec<(u64, bool)>,
+    /// Segments that the clients sent for the first time.
+    pub(crate) sent_segments: u64,
+    pub(crate) retransmits: u64,
+}
+
+/// A datagram in flight, ordered by its arrival.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Arrival {
+    at: u64,
+    rank: u64,
+    flow: usize,
+    to: usize,
+    datagram: Vec<u8>,
+}
+
+struct Flow {
+    ends: [Endpoint; 2],
+    /// When the timer of each end runs out.
+    timeouts: [Option<u64>; 2],
+    /// An event of this end was handled at the current time.
+    touched: [bool; 2],
+    application: Application,
+}
+
+impl Flow {
+    /// When the next timer or write is due.
+    fn due(&self) -> Option<u64> {
+        let [client, server] = self.timeouts;
+        [client, server, self.application.due()].into_iter().flatten().min()
+    }
+}
+
+struct Simulation {
+    origin: Instant,
+    now: u64,
+    links: [Link; 2],
+    /// Times of changes of the loss in us, the next one last.
+    loss_steps: Vec<(u64, u32)>,
+    flows: Vec<Flow>,
+    in_flight: BinaryHeap<Reverse<Arrival>>,
+    /// Buffers of datagrams that have arrived.
+    spare: Vec<Vec<u8>>,
+    ip_bytes: u64,
+    sent: u64,
+}
+
+/// Runs one setup.
+///
+/// # Errors
+///
+/// When messages are not delivered [`MAX_DRAIN`] after the last write.
+///
+/// # Panics
+///
+/// When a timer does not advance, or the state machine drops a datagram of its peer.
+pub(crate) fn run(setup: &Setup<'_>) -> Result<Outcome, String> {
+    let mut simulation = Simulation::new(setup);
+    let (mut before, mut after) = (None, None);
+    loop {
+        let next = simulation.next_event();
+        if next >= setup.measured.start && before.is_none() {
+            before = Some(simulation.counters());
+        }
+        if next >= setup.measured.end && after.is_none() {
+            after = Some(simulation.counters());
+        }
+        if next >= setup.end && simulation.flows.iter().all(|flow| flow.application.is_delivered())
+        {
+            break;
+        }
+        if next > setup.end + MAX_DRAIN {
+            let progress = simulation.flows.iter().map(|flow| flow.application.progress());
+            let progress = progress.collect::<Vec<_>>().join(", ");
+            return Err(format!(
+                "{} s after the last write the server has read {progress}; seed {}",
+                MAX_DRAIN / 1_000_000,
+                setup.seed
+            ));
+        }
+        simulation.step(next);
+    }
+    let flows = simulation.flows.into_iter();
+    let messages = flows.flat_map(|flow| flow.application.messages).collect();
+    let (before, after) = before.zip(after).expect("the measured time ends before the run does");
+    Ok(Outcome { messages, before, after })
+}
+
+impl Simulation {
+    fn new(setup: &Setup<'_>) -> Self {
+        let origin = Instant::now();
+        let link = |i: usize| {
+            let seed = Rng::keyed(setup.seed, i as u64).next();
+            Link::new(setup.path.links[i].clone(), seed)
+        };
+        let flow = |(i, &(workload, start)): (usize, &(Workload, u64))| Flow {
+            ends: [CLIENT, SERVER].map(|end| {
+                let cookie_seed = Rng::keyed(setup.seed, (10 + 2 * i + end) as u64).next();
+                Endpoint::new(1 + i as u32, &setup.config, setup.fec, cookie_seed, origin)
+            }),
+            timeouts: [None; 2],
+            touched: [true; 2],
+            application: Application::new(workload, start, setup.end),
+        };
+        let steps = setup.path.loss_steps.iter().rev();
+        Self {
+            origin,
+            now: 0,
+            links: [link(CLIENT), link(SERVER)],
+            loss_steps: steps.map(|&(part, loss)| (setup.end * part / 1_000_000, loss)).collect(),
+            flows: setup.flows.iter().enumerate().map(flow).collect(),
+            in_flight: BinaryHeap::new(),
+            spare: Vec::new(),
+            ip_bytes: 0,
+            sent: 0,
+        }
+    }
+
+    fn instant(&self) -> Instant {
+        self.origin + Duration::from_micros(self.now)
+    }
+
+    /// When the next event is due. Keepalive timers make sure that there is one.
+    fn next_event(&self) -> u64 {
+        let arrival = self.in_flight.peek().map(|Reverse(arrival)| arrival.at);
+        let flows = self.flows.iter().filter_map(Flow::due);
+        flows.chain(arrival).min().unwrap_or(u64::MAX)
+    }
+
+    /// Advances the clock and handles all events of that time.
+    fn step(&mut self, now: u64) {
+        self.now = now;
+        while let Some((_, loss)) = self.loss_steps.pop_if(|(at, _)| *at <= now) {
+            for link in &mut self.links {
+                let config = link.config().clone();
+                link.set_config(LinkConfig { loss, ..config });
+            }
+        }
+        let instant = self.instant();
+        while self.in_flight.peek().is_some_and(|Reverse(arrival)| arrival.at <= now) {
+            let Some(Reverse(arrival)) = self.in_flight.pop() else { break };
+            let flow = &mut self.flows[arrival.flow];
+            flow.ends[arrival.to].receive(instant, &arrival.datagram);
+            flow.touched[arrival.to] = true;
+            self.spare.push(arrival.datagram);
+        }
+        for i in 0..self.flows.len() {
+            for end in [CLIENT, SERVER] {
+                let flow = &mut self.flows[i];
+                let writes = end == CLIENT && flow.application.due().is_some_and(|due| due <= now);
+                let expired = flow.timeouts[end].is_some_and(|at| at <= now);
+                if mem::take(&mut flow.touched[end]) || writes || expired {
+                    self.service(i, end);
+                }
+            }
+        }
+    }
+
+    /// One turn of one end: timers, application, transmission.
+    fn service(&mut self, i: usize, end: usize) {
+        let (now, instant) = (self.now, self.instant());
+        let Flow { ends, application, .. } = &mut self.flows[i];
+        let endpoint = &mut ends[end];
+        endpoint.handle_timeout(instant);
+        if end == CLIENT {
+            application.write(&mut endpoint.kcp, now, instant);
+        } else {
+            application.read(&mut endpoint.kcp, now);
+        }
+        self.transmit(i, end);
+        if self.flows[i].ends[end].handle_timeout(instant) {
+            self.transmit(i, end);
+        }
+        let flow = &mut self.flows[i];
+        let timeout = flow.ends[end].kcp.poll_timeout();
+        let timeout =
+            timeout.map(|at| at.saturating_duration_since(self.origin).as_micros() as u64);
+        assert!(timeout.is_none_or(|at| at > now), "a timer does not advance at {now} us");
+        flow.timeouts[end] = timeout;
+    }
+
+    /// All datagrams that an end can send now enter its link.
+    fn transmit(&mut self, i: usize, end: usize) {
+        let (now, instant) = (self.now, self.instant());
+        let Self { flows, links, in_flight, spare, ip_bytes, sent, .. } = self;
+        flows[i].ends[end].transmit(instant, |datagram| {
+            let packet_len = datagram.len() + IP_OVERHEAD;
+            if end == CLIENT {
+                *ip_bytes += packet_len as u64;
+            }
+            links[end].send(now, packet_len, |at, _| {
+                *sent += 1;
+                let mut copy = spare.pop().unwrap_or_default();
+                copy.clear();
+                copy.extend_from_slice(datagram);
+                let (rank, to) = (*sent, 1 - end);
+                in_flight.push(Reverse(Arrival { at, rank, flow: i, to, datagram: copy }));
+            });
+        });
+    }
+
+    fn counters(&self) -> Counters {
+        let stats = self.flows.iter().map(|flow| flow.ends[CLIENT].kcp.stats());
+        let (mut sent_segments, mut retransmits) = (0, 0);
+        for stats in stats {
+            sent_segments += stats.sent_segments;
+            retransmits += stats.retransmits();
+        }
+        let received = self.flows.iter().map(|flow| {
+            let Flow { application, .. } = flow;
+            (application.received, application.is_bulk())
+        });
+        let (ip_bytes, received) = (self.ip_bytes, received.collect());
+        Counters { ip_bytes, received, sent_segments, retransmits }
+    }
+}

@@ -1,0 +1,138 @@
+//! What is printed: markdown tables with the goal beside each figure, and JSON.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+use crate::cells::{Cell, Protection};
+use crate::figures::{Figures, Goal};
+
+/// One cell with what it measured.
+pub(crate) struct Row {
+    pub(crate) cell: Cell,
+    pub(crate) seconds: u64,
+    /// One for each seed.
+    pub(crate) runs: Vec<Figures>,
+    pub(crate) median: Figures,
+}
+
+/// A number with a fixed number of digits, or nothing.
+fn cell(value: Option<f64>, digits: usize) -> String {
+    value.map_or_else(String::new, |value| format!("{value:.digits$}"))
+}
+
+type Column = (&'static str, fn(&Row) -> String);
+
+const MESSAGES: [Column; 12] = [
+    ("cell", |row| row.cell.name.to_owned()),
+    ("path", |row| row.cell.description()),
+    ("protection", |row| row.cell.variant()),
+    ("p50", |row| cell(row.median.p50_ms, 1)),
+    ("p99", |row| cell(row.median.p99_ms, 1)),
+    ("p99.9", |row| cell(row.median.p999_ms, 1)),
+    ("max", |row| cell(row.median.max_ms, 1)),
+    ("first 5 s p99", |row| cell(row.median.early_p99_ms, 1)),
+    ("wire", |row| cell(Some(row.median.wire), 3)),
+    ("retransmitted %", |row| cell(Some(row.median.retransmitted_percent), 2)),
+    ("goal", |row| row.cell.goal.text()),
+    ("verdict", |row| row.cell.goal.verdict(&row.median)),
+];
+
+const BULK: [Column; 13] = [
+    ("cell", |row| row.cell.name.to_owned()),
+    ("path", |row| row.cell.description()),
+    ("protection", |row| row.cell.variant()),
+    ("Mbit/s", |row| cell(row.median.bulk_mbit, 2)),
+    ("MB/s", |row| cell(row.median.bulk_mbit.map(|mbit| mbit / 8.0), 2)),
+    ("smallest share %", |row| cell(row.median.smallest_share_percent, 0)),
+    ("message p99", |row| cell(row.median.p99_ms, 1)),
+    ("wire", |row| cell(Some(row.median.wire), 3)),
+    ("retransmitted %", |row| cell(Some(row.median.retransmitted_percent), 2)),
+    ("goal", |row| row.cell.goal.text()),
+    ("verdict", |row| row.cell.goal.verdict(&row.median)),
+    ("later goal", |row| row.cell.later_goal.text()),
+    ("verdict", |row| row.cell.later_goal.verdict(&row.median)),
+];
+
+/// The tables of all rows.
+pub(crate) fn markdown(rows: &[Row], seeds: u64) -> String {
+    let mut times: Vec<_> = rows.iter().map(|row| row.seconds).collect();
+    times.sort_unstable();
+    times.dedup();
+    let times = times.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
+    let last = crate::FIRST_SEED + seeds - 1;
+    let mut out = format!(
+        "Virtual time, runs of {times} s, medians of the seeds {} to {last}. RTT 50 ms; latencies one way, in order, in ms; \
+         losses in both directions; wire: IP bytes from client to server per byte read.\n",
+        crate::FIRST_SEED
+    );
+    let (bulk, messages): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(|row| row.cell.has_bulk());
+    if !messages.is_empty() {
+        out += "\nMessages, 1 KiB per 10 ms where nothing else is said. All figures but \"first 5 s p99\" \
+                are of second 6 on.\n\n";
+        table(&mut out, &MESSAGES, &messages);
+    }
+    if !bulk.is_empty() {
+        out += "\nBulk. \"smallest share\": the slowest connection in percent of an equal share of \
+                the bottleneck. \"later goal\": with a congestion control for such paths.\n\n";
+        table(&mut out, &BULK, &bulk);
+    }
+    let met = rows.iter().filter(|row| row.cell.goal.verdict(&row.median) == "met").count();
+    let judged = rows.iter().filter(|row| !row.cell.goal.0.is_empty()).count();
+    writeln!(out, "\n{met} of {judged} goals met.").expect("a string takes all");
+    out
+}
+
+fn table(out: &mut String, columns: &[Column], rows: &[&Row]) {
+    let mut line = |cells: Vec<String>| {
+        writeln!(out, "| {} |", cells.join(" | ")).expect("a string takes all");
+    };
+    line(columns.iter().map(|(name, _)| (*name).to_owned()).collect());
+    line(columns.iter().map(|_| "---".to_owned()).collect());
+    for row in rows {
+        line(columns.iter().map(|(_, text)| text(row)).collect());
+    }
+}
+
+#[derive(Serialize)]
+struct JsonRow<'a> {
+    cell: &'a str,
+    path: String,
+    protection: Protection,
+    windows: String,
+    seconds: u64,
+    goal: &'a Goal,
+    verdict: String,
+    later_goal: &'a Goal,
+    later_verdict: String,
+    median: &'a Figures,
+    runs: &'a [Figures],
+}
+
+/// All rows, with the figures of each seed.
+///
+/// # Errors
+///
+/// When a figure has no JSON.
+pub(crate) fn json(rows: &[Row], seeds: u64) -> serde_json::Result<String> {
+    let row = |row: &Row| {
+        let Row { cell, seconds, runs, median } = row;
+        serde_json::to_value(JsonRow {
+            cell: cell.name,
+            path: cell.description(),
+            protection: cell.protection,
+            windows: cell.windows.to_string(),
+            seconds: *seconds,
+            goal: &cell.goal,
+            verdict: cell.goal.verdict(median),
+            later_goal: &cell.later_goal,
+            later_verdict: cell.later_goal.verdict(median),
+            median,
+            runs,
+        })
+    };
+    let cells = rows.iter().map(row).collect::<Result<Vec<_>, _>>()?;
+    let all =
+        serde_json::json!({ "first_seed": crate::FIRST_SEED, "seeds": seeds, "cells": cells });
+    Ok(serde_json::to_string_pretty(&all)? + "\n")
+}
