@@ -19,6 +19,8 @@ pub(crate) const BACKLOG: u16 = 16_384;
 pub(crate) const KEY: &[u8; 16] = b"sixteen key byte";
 /// How long a client may take beyond its `--seconds` to get everything across.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
+/// What a process may take to start and to answer.
+pub(crate) const PROMPT: Duration = Duration::from_secs(10);
 
 /// Measures kcpx and other transports side by side, with the same workloads in the same run.
 ///

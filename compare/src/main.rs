@@ -5,6 +5,7 @@ mod chart;
 mod measure;
 mod os;
 mod peers;
+mod process;
 mod programs;
 mod protocol;
 mod report;

@@ -3,26 +3,17 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Write as _;
-use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use serde::de::DeserializeOwned;
-use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
-use tokio::process::{Child, ChildStdin, ChildStdout, Command};
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
-use crate::args::{Args, Case, TIMEOUT, Workload, name};
-use crate::os::{self, Pin};
+use crate::args::{Args, Case, PROMPT, TIMEOUT, Workload, name};
+use crate::os;
+use crate::process::{CLIENT_CPU, Process, SERVER_CPU};
 use crate::programs::Programs;
 use crate::protocol::{Figures, Listening, Outcome, Sample, Snapshot};
 
-const SERVER_CPU: usize = 0;
-const CLIENT_CPU: usize = 1;
-/// What a process may take to start and to answer.
-const PROMPT: Duration = Duration::from_secs(10);
-/// What a process may take to end.
-const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 /// After the work of `many`, until its last packets have passed too.
 const DRAIN: Duration = Duration::from_secs(1);
 const GIB: f64 = (1_u64 << 30) as f64;
@@ -182,55 +173,4 @@ fn arguments(role: &str, case: Case) -> Vec<String> {
     option("--wire", name(case.wire));
     option("--peer", name(case.peer));
     arguments
-}
-
-/// A child, which is killed with its measurement if it does not end by itself.
-struct Process {
-    child: Child,
-    requests: Option<ChildStdin>,
-    answers: Lines<BufReader<ChildStdout>>,
-    pinned: bool,
-}
-
-impl Process {
-    fn start(cpu: usize, program: &OsStr, arguments: &[String]) -> anyhow::Result<Self> {
-        // A child has the CPUs of the thread that starts it, from its first instruction on.
-        let pin = Pin::to(cpu);
-        let mut child = Command::new(program)
-            .args(arguments)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .with_context(|| format!("cannot start {}", program.display()))?;
-        let answers = child.stdout.take().context("a child without output")?;
-        Ok(Self {
-            requests: child.stdin.take(),
-            answers: BufReader::new(answers).lines(),
-            child,
-            pinned: pin.holds(),
-        })
-    }
-
-    async fn receive<T: DeserializeOwned>(&mut self, limit: Duration) -> anyhow::Result<T> {
-        let line = timeout(limit, self.answers.next_line()).await;
-        let line = line.with_context(|| format!("not done after {} s", limit.as_secs()))??;
-        let line = line.context("ended without a result")?;
-        serde_json::from_str(&line).with_context(|| format!("not understood: {line}"))
-    }
-
-    async fn ask(&mut self) -> anyhow::Result<Snapshot> {
-        let requests = self.requests.as_mut().context("asked after the end")?;
-        requests.write_all(b"\n").await.context("the server")?;
-        self.receive(PROMPT).await.context("the server")
-    }
-
-    /// The end of its input is the sign to end.
-    async fn stop(mut self) {
-        self.requests = None;
-        if timeout(EXIT_TIMEOUT, self.child.wait()).await.is_err() {
-            // An error says that it has ended meanwhile.
-            let _ = self.child.kill().await;
-        }
-    }
 }
