@@ -18,17 +18,21 @@ use crate::protocol::{Figures, Listening, Outcome, Sample, Snapshot};
 const DRAIN: Duration = Duration::from_secs(1);
 const GIB: f64 = (1_u64 << 30) as f64;
 
-pub(crate) async fn all(args: &Args, mut json: Option<File>) -> anyhow::Result<Vec<Sample>> {
-    let groups = args.groups()?;
-    let programs = Programs::of(&groups).await?;
+/// Measures groups of workloads over loopback.
+pub(crate) async fn all(
+    args: &Args,
+    groups: &[Vec<Case>],
+    programs: &Programs,
+    mut json: Option<&File>,
+) -> anyhow::Result<Vec<Sample>> {
     let count = args.runs as usize * groups.iter().map(Vec::len).sum::<usize>();
     let mut samples = Vec::with_capacity(count);
     for run in 0..args.runs {
-        for group in &groups {
+        for group in groups {
             for turn in 0..group.len() {
                 // The order of the peers changes from run to run.
                 let case = group[(turn + run as usize) % group.len()];
-                let sample = one(args, &programs, case, run).await;
+                let sample = one(args, programs, case, run).await;
                 let title = format!(
                     "[{}/{count}] run {} {} {} {}",
                     samples.len() + 1,
@@ -61,6 +65,8 @@ fn summary(sample: &Sample) -> String {
         Workload::Many => {
             format!("{} in {:.2} s", outcome.finished.unwrap_or_default(), outcome.wall_s)
         }
+        // They have a summary of their own.
+        Workload::Msg | Workload::Bulk => String::new(),
     }
 }
 
@@ -83,7 +89,7 @@ async fn figures(
     case: Case,
     pinned: &mut bool,
 ) -> anyhow::Result<Figures> {
-    let mut arguments = arguments("server", case);
+    let mut arguments = role_arguments("server", case);
     arguments.extend(["--listen".into(), "127.0.0.1:0".into()]);
     let mut server = Process::start(SERVER_CPU, program, &arguments)?;
     let mut client = None;
@@ -94,7 +100,7 @@ async fn figures(
         let (before, drops) = (server.ask().await?, os::udp_drops());
         let client = client.insert(Process::start(CLIENT_CPU, program, &arguments)?);
         *pinned = server.pinned && client.pinned;
-        let limit = args.load.time() + TIMEOUT + PROMPT;
+        let limit = args.load.time(case.workload) + TIMEOUT + PROMPT;
         let outcome = client.receive(limit).await.context("the client")?;
         let after = server.ask().await?;
         let udp_drops = os::udp_drops().zip(drops).map(|(after, before)| after - before);
@@ -155,18 +161,19 @@ async fn rest(args: &Args, server: &mut Process) -> anyhow::Result<(Snapshot, f6
 }
 
 fn client_arguments(args: &Args, case: Case, listening: &Listening) -> Vec<String> {
-    let mut arguments = arguments("client", case);
+    let mut arguments = role_arguments("client", case);
     let load = args.load;
     let mut option = |option: &str, value: String| arguments.extend([option.into(), value]);
     option("--connect", listening.addr.to_string());
-    option("--seconds", load.seconds.to_string());
+    option("--seconds", load.time(case.workload).as_secs().to_string());
     option("--limit", load.limit.to_string());
     option("--round-trips", load.round_trips.to_string());
     option("--connections", load.connections.to_string());
     arguments
 }
 
-fn arguments(role: &str, case: Case) -> Vec<String> {
+/// What both roles of all workloads are started with.
+pub(crate) fn role_arguments(role: &str, case: Case) -> Vec<String> {
     let mut arguments = vec![role.to_owned()];
     let mut option = |option: &str, value| arguments.extend([option.to_owned(), value]);
     option("--workload", name(case.workload));

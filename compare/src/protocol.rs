@@ -24,6 +24,41 @@ pub(crate) struct Snapshot {
     pub(crate) bytes: u64,
     /// Connections it has accepted.
     pub(crate) connections: u64,
+    /// Of `msg` alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) messages: Option<Messages>,
+    /// Of `bulk` alone, once its time is over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) within: Option<Within>,
+}
+
+/// Messages that arrived, each once and in order.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Messages {
+    pub(crate) received: u64,
+    /// Those due within five seconds of the first.
+    pub(crate) first_5s: Option<Latency>,
+    pub(crate) rest: Option<Latency>,
+}
+
+/// From when a message was due to when it was read, in microseconds.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Latency {
+    pub(crate) count: u64,
+    pub(crate) min_us: f64,
+    pub(crate) p50_us: f64,
+    pub(crate) p95_us: f64,
+    pub(crate) p99_us: f64,
+    pub(crate) p999_us: f64,
+    pub(crate) max_us: f64,
+}
+
+/// What a server read within its time, which begins with the first byte.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Within {
+    pub(crate) bytes: u64,
+    /// Less than asked for if everything arrived before.
+    pub(crate) seconds: f64,
 }
 
 /// The one line of a client, when its work is done.
@@ -47,6 +82,9 @@ pub(crate) struct Outcome {
     pub(crate) failed: Option<u64>,
     /// Retransmitted share of what was sent in percent, where the transport reports it.
     pub(crate) retransmit_pct: Option<f64>,
+    /// For msg and bulk: whether the server had read everything when the client ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) complete: Option<bool>,
 }
 
 /// What one measurement gave.

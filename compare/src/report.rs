@@ -63,6 +63,8 @@ impl Workload {
             Self::Sink | Self::Echo => BULK,
             Self::Pingpong => PINGPONG,
             Self::Many => MANY,
+            // Their tables have paths in rows and peers in columns.
+            Self::Msg | Self::Bulk => &[],
         }
     }
 }
@@ -117,14 +119,15 @@ pub(crate) fn markdown(args: &Args, samples: &[Sample]) -> String {
 }
 
 fn title(args: &Args, workload: Workload, samples: &[Sample]) -> String {
-    let load = args.load;
+    let (load, seconds) = (args.load, args.load.time(workload).as_secs());
     let what = match workload {
-        Workload::Sink => format!("sink: one connection, 64 KiB writes for {} s", load.seconds),
-        Workload::Echo => format!("echo: one connection, 64 KiB writes for {} s", load.seconds),
+        Workload::Sink => format!("sink: one connection, 64 KiB writes for {seconds} s"),
+        Workload::Echo => format!("echo: one connection, 64 KiB writes for {seconds} s"),
         Workload::Pingpong => format!("pingpong: 64 bytes, up to {} times", load.round_trips),
         Workload::Many => {
             format!("many: {} connections at once, an echo of 1 KiB each", load.connections)
         }
+        Workload::Msg | Workload::Bulk => name(workload),
     };
     let mut same = samples.iter().filter(|sample| sample.case.workload == workload);
     let pinned = if same.all(|sample| sample.pinned || sample.error.is_some()) {

@@ -4,43 +4,44 @@ use std::io::Write as _;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Once};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use serde::Serialize;
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines, Stdin, stdin};
 use tokio::time::timeout;
 
-use crate::args::{Case, Load, Peer, Role, TIMEOUT, Workload, name};
+use crate::args::{Case, Load, PROMPT, Peer, Role, TIMEOUT, Workload, name};
 use crate::os;
 use crate::peers::{self, Accept, Connect, Duplex};
 use crate::protocol::{Listening, Snapshot};
-use crate::workload::{Seen, echo, many, pingpong, sink};
+use crate::workload::{Seen, bulk, echo, many, msg, pingpong, sink};
 
 pub(crate) async fn play(role: Role) -> anyhow::Result<()> {
     // Where it does not suffice, the workload says so.
     os::raise_file_limit()?;
     match role {
-        Role::Server { case, listen } => server(case, listen).await,
+        Role::Server { case, listen, load } => server(case, listen, load).await,
         Role::Client { case, connect, load } => client(case, connect, load).await,
     }
 }
 
-async fn server(case: Case, listen: SocketAddr) -> anyhow::Result<()> {
+async fn server(case: Case, listen: SocketAddr, load: Load) -> anyhow::Result<()> {
     match case.peer {
         #[cfg(feature = "together")]
-        Peer::Kcpx => serve::<peers::kcpx::Server>(case, listen).await,
+        Peer::Kcpx => serve::<peers::kcpx::Server>(case, listen, load).await,
         #[cfg(feature = "together")]
-        Peer::TokioKcp => serve::<peers::tokio_kcp::Server>(case, listen).await,
+        Peer::TokioKcp => serve::<peers::tokio_kcp::Server>(case, listen, load).await,
         #[cfg(feature = "together")]
-        Peer::KcpTokio => serve::<peers::kcp_tokio::Server>(case, listen).await,
+        Peer::KcpTokio => serve::<peers::kcp_tokio::Server>(case, listen, load).await,
         #[cfg(feature = "together")]
-        Peer::KcpRs => serve::<peers::kcp_rs::Server>(case, listen).await,
+        Peer::KcpRs => serve::<peers::kcp_rs::Server>(case, listen, load).await,
         #[cfg(feature = "together")]
-        Peer::Quinn => serve::<peers::quinn::Server>(case, listen).await,
+        Peer::Quinn => serve::<peers::quinn::Server>(case, listen, load).await,
         #[cfg(feature = "together")]
-        Peer::Tcp => serve::<peers::tcp::Server>(case, listen).await,
+        Peer::Tcp => serve::<peers::tcp::Server>(case, listen, load).await,
         #[cfg(feature = "apart")]
-        Peer::RustTokioKcp => serve::<peers::rust_tokio_kcp::Server>(case, listen).await,
+        Peer::RustTokioKcp => serve::<peers::rust_tokio_kcp::Server>(case, listen, load).await,
         peer => bail!("{} is in another program", name(peer)),
     }
 }
@@ -79,7 +80,7 @@ fn end() -> ! {
     std::process::exit(0)
 }
 
-async fn serve<A: Accept>(case: Case, listen: SocketAddr) -> anyhow::Result<()> {
+async fn serve<A: Accept>(case: Case, listen: SocketAddr, load: Load) -> anyhow::Result<()> {
     let mut listener = A::bind(case, listen).await?;
     let note = (A::NOTE)(case).map(str::to_owned);
     let addr = listener.addr()?;
@@ -89,7 +90,7 @@ async fn serve<A: Accept>(case: Case, listen: SocketAddr) -> anyhow::Result<()> 
         loop {
             let stream = listener.accept().await?;
             shared.connections.fetch_add(1, Ordering::Relaxed);
-            tokio::spawn(attend(case.workload, stream, shared.clone()));
+            tokio::spawn(attend(case.workload, stream, shared.clone(), load));
         }
     };
     let answering = async {
@@ -100,6 +101,8 @@ async fn serve<A: Accept>(case: Case, listen: SocketAddr) -> anyhow::Result<()> 
                 rss_kib: os::resident_kib()?,
                 bytes: seen.bytes.load(Ordering::Relaxed),
                 connections: seen.connections.load(Ordering::Relaxed),
+                messages: seen.messages(),
+                within: seen.within(),
             })?;
         }
         Ok(())
@@ -112,12 +115,14 @@ async fn serve<A: Accept>(case: Case, listen: SocketAddr) -> anyhow::Result<()> 
     .map(|()| end())
 }
 
-async fn attend(workload: Workload, mut stream: impl Duplex, seen: Arc<Seen>) {
+async fn attend(workload: Workload, mut stream: impl Duplex, seen: Arc<Seen>, load: Load) {
     let done = match workload {
         Workload::Sink => sink::serve(&mut stream, &seen).await,
         Workload::Echo => echo::serve(&mut stream, &seen, false).await,
         Workload::Pingpong => echo::serve(&mut stream, &seen, true).await,
         Workload::Many => many::serve(&mut stream, &seen).await,
+        Workload::Msg => msg::serve(&mut stream, &seen, load.size).await,
+        Workload::Bulk => bulk::serve(&mut stream, &seen, load.time(workload)).await,
     };
     if let Err(error) = done {
         // One stands for all: there may be thousands of the same kind.
@@ -138,11 +143,15 @@ async fn work<C: Connect>(case: Case, server: SocketAddr, load: Load) -> anyhow:
         let outcome = match case.workload {
             Workload::Sink => sink::run(&mut stream, load).await?,
             Workload::Echo => echo::run(&mut stream, load).await?,
-            _ => pingpong::run(&mut stream, load).await?,
+            Workload::Msg => msg::run(&mut stream, load).await?,
+            Workload::Bulk => bulk::run(&mut stream, load).await?,
+            Workload::Pingpong | Workload::Many => pingpong::run(&mut stream, load).await?,
         };
         Ok((outcome, vec![stream]))
     };
-    let limit = load.time() + TIMEOUT;
+    // Those two have that limit of their own, and say then how far they came.
+    let connecting = if case.workload.is_across_path() { PROMPT } else { Duration::ZERO };
+    let limit = load.time(case.workload) + TIMEOUT + connecting;
     let done = timeout(limit, working).await;
     let (outcome, _streams) =
         done.with_context(|| format!("not done after {} s", limit.as_secs()))??;

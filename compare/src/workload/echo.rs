@@ -4,7 +4,7 @@
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::{BLOCK, Blocks, Meter, Seen, check};
-use crate::args::Load;
+use crate::args::{Load, Workload};
 use crate::peers::Duplex;
 use crate::protocol::Outcome;
 
@@ -33,7 +33,7 @@ pub(crate) async fn run(stream: &mut impl Duplex, load: Load) -> anyhow::Result<
     let meter = Meter::start()?;
     let (mut reader, mut writer) = tokio::io::split(&mut *stream);
     let writing = async {
-        let mut blocks = Blocks::new(load.time(), load.bytes());
+        let mut blocks = Blocks::new(load.time(Workload::Echo), load.bytes());
         loop {
             let (block, last) = blocks.next(meter.wall());
             writer.write_all(block).await?;

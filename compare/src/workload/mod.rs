@@ -1,18 +1,23 @@
 //! The workloads, the same for every transport.
 
+pub(crate) mod bulk;
 pub(crate) mod echo;
 pub(crate) mod many;
+pub(crate) mod msg;
 pub(crate) mod pingpong;
+pub(crate) mod schedule;
 pub(crate) mod sink;
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 
 use crate::os;
+use crate::protocol::{Messages, Within};
 
-/// Bytes of one write of sink and echo. The first eight carry its number, and in the last one
+/// Bytes of one write of sink, echo and bulk. The first eight carry its number, and in the last one
 /// [`LAST`]; its last eight carry the number again.
 pub(crate) const BLOCK: usize = 64 * 1024;
 const LAST: u64 = 1 << 63;
@@ -22,9 +27,26 @@ const LAST: u64 = 1 << 63;
 pub(crate) struct Seen {
     pub(crate) bytes: AtomicU64,
     pub(crate) connections: AtomicU64,
+    /// Of `msg`, since its connection was accepted.
+    latencies: Mutex<Option<msg::Latencies>>,
+    /// Of `bulk`, since its first byte.
+    goodput: Mutex<Option<bulk::Goodput>>,
+}
+
+/// A lock whose holder panicked has ended its task alone.
+fn locked<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Seen {
+    pub(crate) fn messages(&self) -> Option<Messages> {
+        locked(&self.latencies).as_ref().map(msg::Latencies::report)
+    }
+
+    pub(crate) fn within(&self) -> Option<Within> {
+        locked(&self.goodput).as_ref()?.report(Instant::now())
+    }
+
     fn add(&self, bytes: usize) {
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }

@@ -7,7 +7,7 @@ use hdrhistogram::Histogram;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::Meter;
-use crate::args::Load;
+use crate::args::{Load, Workload};
 use crate::peers::Duplex;
 use crate::protocol::Outcome;
 
@@ -21,7 +21,8 @@ pub(crate) async fn run(stream: &mut impl Duplex, load: Load) -> anyhow::Result<
     // Nanoseconds up to ten minutes, to three digits; it allocates before the measurement alone.
     let mut latencies = Histogram::<u64>::new_with_bounds(1, 600_000_000_000, 3)?;
     let meter = Meter::start()?;
-    while latencies.len() < load.round_trips as u64 && meter.wall() < load.time() {
+    while latencies.len() < load.round_trips as u64 && meter.wall() < load.time(Workload::Pingpong)
+    {
         let start = Instant::now();
         round_trip(stream, latencies.len()).await?;
         latencies.saturating_record(u64::try_from(start.elapsed().as_nanos())?);

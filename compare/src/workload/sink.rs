@@ -5,7 +5,7 @@ use anyhow::ensure;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::{BLOCK, Blocks, Meter, Seen, check};
-use crate::args::Load;
+use crate::args::{Load, Workload};
 use crate::peers::Duplex;
 use crate::protocol::Outcome;
 
@@ -24,7 +24,7 @@ pub(crate) async fn serve(stream: &mut impl Duplex, seen: &Seen) -> anyhow::Resu
 }
 
 pub(crate) async fn run(stream: &mut impl Duplex, load: Load) -> anyhow::Result<Outcome> {
-    let mut blocks = Blocks::new(load.time(), load.bytes());
+    let mut blocks = Blocks::new(load.time(Workload::Sink), load.bytes());
     let meter = Meter::start()?;
     loop {
         let (block, last) = blocks.next(meter.wall());

@@ -1,0 +1,79 @@
+//! Values with a unit, and percentages.
+
+use std::time::Duration;
+
+/// A number and one of these, as in `10ms` or `2.5s`.
+const UNITS: [(&str, f64); 3] = [("us", 1e-6), ("ms", 1e-3), ("s", 1.0)];
+/// Longer than any setting wants, and far from overflow.
+const LONGEST_S: f64 = 3_600.0;
+
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let unit = text.strip_prefix(digits).unwrap_or_default();
+    let number: f64 = digits.parse().map_err(|_| {
+        format!("`{text}` has no number in front; allowed is a number with us, ms or s, as in 10ms")
+    })?;
+    let Some((_, factor)) = UNITS.iter().find(|(name, _)| *name == unit) else {
+        return Err(format!("the unit is `{unit}`; allowed are us, ms and s, as in 10ms"));
+    };
+    let seconds = number * factor;
+    if !(0.0..=LONGEST_S).contains(&seconds) {
+        return Err(format!("it is {text}; allowed are 0s to {LONGEST_S}s"));
+    }
+    // Rounded to nanoseconds, so that 10ms is exactly that.
+    Ok(Duration::from_nanos((seconds * 1e9).round() as u64))
+}
+
+/// Time between messages.
+pub(crate) fn interval(text: &str) -> Result<Duration, String> {
+    let time = duration(text)?;
+    let allowed = Duration::from_micros(100)..=Duration::from_secs(10);
+    if allowed.contains(&time) {
+        return Ok(time);
+    }
+    Err(format!("it is {text}; allowed are 100us to 10s"))
+}
+
+pub(crate) fn percent(text: &str) -> Result<f64, String> {
+    let number: f64 = text
+        .parse()
+        .map_err(|_| format!("`{text}` is no number; allowed are 0 to 100 (percent)"))?;
+    if (0.0..=100.0).contains(&number) {
+        return Ok(number);
+    }
+    Err(format!("it is {text}; allowed are 0 to 100 (percent)"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_a_number_and_a_unit() {
+        let valid = [
+            ("10ms", Duration::from_millis(10)),
+            ("600ms", Duration::from_millis(600)),
+            ("2.5s", Duration::from_millis(2_500)),
+            ("250us", Duration::from_micros(250)),
+            ("0s", Duration::ZERO),
+        ];
+        for (text, expected) in valid {
+            assert_eq!(duration(text), Ok(expected), "{text}");
+        }
+        for text in ["", "10", "ms", "10 ms", "10m", "-1ms", "nans", "1e9s", "10msms"] {
+            let error = duration(text).expect_err(text);
+            assert!(error.contains("allowed"), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn interval_and_percent_errors_name_what_is_allowed() {
+        assert_eq!(interval("100us"), Ok(Duration::from_micros(100)));
+        assert!(interval("99us").unwrap_err().contains("100us to 10s"));
+        assert!(interval("11s").unwrap_err().contains("100us to 10s"));
+        assert_eq!(percent("2.5"), Ok(2.5));
+        for text in ["x", "-1", "100.1", "nan", "5%"] {
+            assert!(percent(text).unwrap_err().contains("0 to 100"), "{text}");
+        }
+    }
+}

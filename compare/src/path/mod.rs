@@ -1,0 +1,137 @@
+//! Workloads across a path with delay and loss between two network namespaces: what is measured
+//! on which path, and what came out.
+
+pub(crate) mod measure;
+pub(crate) mod report;
+
+use anyhow::Context as _;
+use kcpx_relay::{Bottleneck, Conditions, Counts, KernelCounts, Path};
+use serde::Serialize;
+
+use crate::args::{Args, Case, PathOptions};
+use crate::protocol::{Messages, Outcome};
+
+/// The path of one row, from the command line.
+fn conditions(options: &PathOptions, loss: f64) -> Conditions {
+    let bottleneck = options.rate.zip(options.queue);
+    Conditions {
+        delay: options.rtt / 2,
+        jitter: options.jitter,
+        loss,
+        bottleneck: bottleneck.map(|(rate_mbit, queue)| Bottleneck { rate_mbit, queue }),
+        ..Conditions::default()
+    }
+}
+
+/// Checks the path of each row, and makes one: without the right to, every cell would be empty.
+pub(crate) fn check(args: &Args) -> anyhow::Result<()> {
+    let conditions = |loss: &f64| conditions(&args.path, *loss);
+    args.path
+        .loss
+        .iter()
+        .try_for_each(|loss| conditions(loss).validate())
+        .context("the path of --rtt, --jitter, --rate and --queue")?;
+    let first = args.path.loss.first().map(conditions).unwrap_or_default();
+    Path::new(first, 0).context("msg and bulk need a path").map(drop)
+}
+
+/// One measurement across a path.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct PathSample {
+    #[serde(flatten)]
+    pub(crate) case: Case,
+    pub(crate) conditions: Conditions,
+    pub(crate) seed: u64,
+    pub(crate) seconds: u64,
+    /// Of `msg` alone.
+    #[serde(flatten)]
+    pub(crate) message: Option<Message>,
+    pub(crate) pinned: bool,
+    #[serde(flatten)]
+    pub(crate) figures: Option<PathFigures>,
+    /// Why this measurement does not count.
+    pub(crate) error: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct Message {
+    pub(crate) every_ms: f64,
+    pub(crate) size: usize,
+    /// How many there are to send.
+    pub(crate) scheduled: u64,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct PathFigures {
+    /// Of the client.
+    #[serde(flatten)]
+    pub(crate) outcome: Outcome,
+    pub(crate) note: Option<String>,
+    pub(crate) server_cpu_s: f64,
+    /// Payload that the server has read.
+    pub(crate) read_bytes: u64,
+    pub(crate) messages: Option<Messages>,
+    pub(crate) goodput_mbit_per_s: Option<f64>,
+    /// Bytes of IP packets from client to server for each byte of payload that the server has read.
+    pub(crate) wire_ratio: f64,
+    pub(crate) client_to_server: Counts,
+    pub(crate) server_to_client: Counts,
+    pub(crate) server_kernel: KernelCounts,
+    pub(crate) client_kernel: KernelCounts,
+}
+
+impl PathFigures {
+    /// Packets that came out of the relay more than a millisecond late, of all that came out.
+    pub(crate) fn late(&self) -> (u64, u64) {
+        let [up, down] = [self.client_to_server, self.server_to_client];
+        (up.late + down.late, up.delivered + down.delivered)
+    }
+
+    /// Packets lost that the conditions did not ask to lose.
+    pub(crate) fn relay_drops(&self) -> u64 {
+        self.client_to_server.relay_drops
+            + self.server_to_client.relay_drops
+            + self.server_kernel.device_drops
+            + self.client_kernel.device_drops
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn conditions_are_those_of_the_options() {
+        let mut options = PathOptions {
+            rtt: Duration::from_millis(50),
+            loss: vec![0.0, 5.0],
+            rate: None,
+            queue: None,
+            jitter: Duration::from_millis(3),
+            seed: vec![1],
+        };
+        let made = conditions(&options, 5.0);
+        assert_eq!((made.delay, made.jitter), (Duration::from_millis(25), options.jitter));
+        assert_eq!((made.loss, made.bottleneck), (5.0, None));
+        (options.rate, options.queue) = (Some(20.0), Some(50));
+        let bottleneck = conditions(&options, 0.0).bottleneck;
+        assert_eq!(bottleneck, Some(Bottleneck { rate_mbit: 20.0, queue: 50 }));
+    }
+
+    #[test]
+    fn impossible_paths_are_refused_before_the_first_measurement() {
+        let cases = [
+            ("--rtt 30s", "delay and jitter are 15s"),
+            ("--rate 0 --queue 5", "rate is 0 Mbit/s"),
+            ("--rate 20 --queue 0", "a queue of no packet"),
+        ];
+        for (options, expected) in cases {
+            let line = format!("compare --workload msg {options}");
+            let args = Args::from_arguments(line.split(' ')).unwrap();
+            let error = format!("{:#}", check(&args).expect_err(options));
+            assert!(error.contains(expected) && error.contains("--rtt"), "{options}: {error}");
+        }
+    }
+}
