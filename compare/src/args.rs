@@ -69,7 +69,7 @@ pub(crate) struct Args {
     /// Write every single result into this file, one JSON object per line
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
-    /// Write bar charts into this directory
+    /// Write charts into this directory
     #[arg(long, value_name = "DIR")]
     pub(crate) svg: Option<PathBuf>,
     // Last, since its heading is that of all that come after it.

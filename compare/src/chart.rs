@@ -1,5 +1,8 @@
 //! Bar charts, legible on light and on dark pages.
 
+#[cfg(all(feature = "together", target_os = "linux"))]
+pub(crate) mod lines;
+
 use std::fmt::Write as _;
 
 use clap::ValueEnum as _;

@@ -82,7 +82,7 @@ async fn across_paths(
 ) -> anyhow::Result<()> {
     let samples = path::measure::all(args, groups, programs, json).await?;
     print!("{}", path::report::markdown(args, &samples));
-    Ok(())
+    draw(args, path::report::charts(&samples))
 }
 
 #[cfg(not(all(feature = "together", target_os = "linux")))]

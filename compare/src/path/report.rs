@@ -1,4 +1,4 @@
-//! Tables of what ran across a path: rows are paths, columns are peers.
+//! Tables and charts of what ran across a path: rows are paths, columns are peers.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -7,6 +7,7 @@ use clap::ValueEnum as _;
 
 use super::PathSample;
 use crate::args::{Args, Peer, Wire, Workload, name};
+use crate::chart::lines::{self, Line};
 use crate::protocol::{Latency, Messages};
 use crate::report::median;
 use crate::workload::msg::LEARNING;
@@ -192,6 +193,55 @@ fn relay(samples: &[&PathSample]) -> String {
     )
 }
 
+/// File names and contents: median and p99 over the loss, from second 6 on, or of the first five
+/// seconds where there is no more; goodput of bulk.
+pub(crate) fn charts(samples: &[PathSample]) -> Vec<(String, String)> {
+    let mut charts = Vec::new();
+    for &wire in Wire::value_variants() {
+        let of = |workload| -> Vec<&PathSample> {
+            let same =
+                |sample: &&PathSample| (sample.case.workload, sample.case.wire) == (workload, wire);
+            samples.iter().filter(same).collect()
+        };
+        let suffix = if wire == Wire::Plain { String::new() } else { format!("-{}", name(wire)) };
+        let messages = of(Workload::Msg);
+        let any_rest = latency(&messages, REST, |it| it.p50_us).is_some();
+        let (part, when) =
+            if any_rest { (REST, "from second 6 on") } else { (FIRST, "the first 5 s") };
+        let quantiles: [(&str, Quantile); 2] = [("p50", |it| it.p50_us), ("p99", |it| it.p99_us)];
+        for (quantile, value) in quantiles {
+            let title = format!("One-way latency, {quantile}, ms over loss, {when}");
+            let lines = plot(&messages, |samples| latency(samples, part, value));
+            charts.push((format!("msg-{quantile}{suffix}.svg"), title, lines, losses(&messages)));
+        }
+        let bulk = of(Workload::Bulk);
+        let lines = plot(&bulk, |samples| {
+            let goodput = samples.iter().map(|sample| sample.figures.as_ref()?.goodput_mbit_per_s);
+            median(goodput.flatten().collect())
+        });
+        let title = "Goodput, Mbit/s over loss".to_owned();
+        charts.push((format!("bulk{suffix}.svg"), title, lines, losses(&bulk)));
+    }
+    let drawn = charts.into_iter().filter_map(|(file, title, lines, losses)| {
+        let places: Vec<_> = losses.iter().map(|loss| format!("{loss} %")).collect();
+        Some((file, lines::svg(&title, &places, &lines)?))
+    });
+    drawn.collect()
+}
+
+/// One line for each peer, with a value or a gap for each loss.
+fn plot(samples: &[&PathSample], value: impl Fn(&[&PathSample]) -> Option<f64>) -> Vec<Line> {
+    let lines = peers(samples).into_iter().map(|peer| {
+        let values = losses(samples).into_iter().map(|loss| {
+            let mut samples = cell_samples(samples, loss, peer);
+            samples.retain(|sample| sample.error.is_none());
+            value(&samples)
+        });
+        Line { label: label(samples, peer), ours: peer == Peer::Kcpx, values: values.collect() }
+    });
+    lines.collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -279,5 +329,22 @@ mod tests {
         let args = args("compare --workload msg --loss 0 --seconds 5");
         let text = markdown(&args, &[msg(Peer::Kcpx, 0.0, 1, 26.0, 1_000)]);
         assert!(!text.contains("from second 6 on") && text.contains("the first 5 s"), "{text}");
+    }
+
+    #[test]
+    fn charts_have_a_line_for_each_peer() {
+        let samples = [
+            msg(Peer::Kcpx, 0.0, 1, 26.0, 1_000),
+            msg(Peer::Kcpx, 5.0, 1, 30.0, 1_000),
+            msg(Peer::Quinn, 0.0, 1, 26.0, 1_000),
+            msg(Peer::Quinn, 5.0, 1, 90.0, 1_000),
+        ];
+        let charts = charts(&samples);
+        let names: Vec<_> = charts.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["msg-p50.svg", "msg-p99.svg"]);
+        for (_, svg) in &charts {
+            assert_eq!(svg.matches("<polyline").count(), 2, "{svg}");
+            assert!(svg.contains("quinn (TLS 1.3)") && svg.contains("5 %"), "{svg}");
+        }
     }
 }
