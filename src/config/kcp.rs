@@ -160,7 +160,8 @@ pub struct KcpConfig {
     #[doc(alias = "SetWindowSize")]
     pub recv_window: u16,
     /// Window autotuning: windows of the default size grow up to 8,192 segments (11 MB) while the
-    /// path delivers them and the application keeps up. Default `true`;
+    /// path delivers them and the application keeps up. On congestive loss the send window shrinks,
+    /// to 32 segments at least. Default `true`;
     /// [`Config::windows`](crate::Config::windows) turns it off.
     pub auto_windows: bool,
     /// Largest KCP datagram in bytes, 25 to 65,507 (kcp-go `SetMtu`); within a

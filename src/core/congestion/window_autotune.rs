@@ -4,11 +4,14 @@
 //!
 //! Once per round trip a window doubles if three quarters of it were delivered, and:
 //! * send window: it was full, `srtt` is near the minimum RTT, so that the window does not fill a
-//!   queue, and few segments were retransmitted; below the default it grows by an eighth instead.
-//!   It shrinks by a quarter, down to the default, when `srtt` exceeds twice the minimum; and to 1.25
-//!   times the measured bandwidth-delay product, below the default too, when retransmissions and a
-//!   queue together show congestion.
+//!   queue, and at most an eighth of the segments were retransmitted. It shrinks by a quarter, down
+//!   to the default, when `srtt` exceeds twice the minimum.
 //! * receive window: at most a quarter of it is unread.
+//!
+//! Congestive loss: a queue, and more than a quarter of the segments of a full window retransmitted,
+//! in [`CONGESTED_ROUNDS`] round trips in a row. The send window becomes 1.25 times the measured
+//! bandwidth-delay product, below the default too, and grows by an eighth per round trip from then
+//! on, while no queue shows. Loss without a queue is none: it may be random.
 //!
 //! Paths with a round trip below 2 ms keep the default. kcp-go has fixed windows. Tested in
 //! `core/tests/window_autotune.rs`.
@@ -24,8 +27,9 @@ pub(crate) const MAX_AUTO_WINDOW: u16 = 8_192;
 const QUEUE_DELAY_TOLERANCE: u64 = 2_000;
 /// Round trips in a row with congestive loss after which the send window shrinks.
 const CONGESTED_ROUNDS: u8 = 2;
-/// Least send window after congestive loss, segments.
-const MIN_AUTO_WINDOW: u64 = 32;
+/// Least send window after congestive loss, segments; a round trip in which fewer are acknowledged
+/// says nothing about the path. kcp-go's default window.
+const MIN_AUTO_WINDOW: u32 = 32;
 
 /// Autotuning of one window.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +46,8 @@ pub(crate) struct WindowAutotune {
     retransmits: u32,
     /// Latest round trips in a row with congestive loss.
     congested_rounds: u8,
+    /// The send window has shrunk on congestive loss.
+    was_congested: bool,
     /// Minimum RTT of the connection, microseconds; not of the last 10 s as [`RttEstimator::min`],
     /// because a queue that this window keeps full lasts longer than that.
     base_rtt: u64,
@@ -58,6 +64,7 @@ impl WindowAutotune {
             acked: 0,
             retransmits: 0,
             congested_rounds: 0,
+            was_congested: false,
             base_rtt: u64::MAX,
         };
         (auto && window == DEFAULT_WINDOW).then_some(autotune)
@@ -108,29 +115,41 @@ impl WindowAutotune {
         let Some((delivered, window_limited)) = self.end_round(now, una, rtt) else {
             return window;
         };
-        // A send window that is full because a lost segment holds SND.UNA back delivers less than
-        // three quarters.
-        let window_limited = window_limited && delivered >= u32::from(window) / 4 * 3;
-        let srtt = rtt.srtt().unwrap_or(0);
-        let queue = srtt > self.base_rtt / 4 * 5 + QUEUE_DELAY_TOLERANCE;
         let acked = std::mem::take(&mut self.acked);
         let retransmits = std::mem::take(&mut self.retransmits);
-        let congested = queue && retransmits > acked / 4;
-        self.congested_rounds = if congested { self.congested_rounds + 1 } else { 0 };
-        if self.congested_rounds >= CONGESTED_ROUNDS {
+        let srtt = rtt.srtt().unwrap_or(0);
+        // A window that has shrunk lets its queue drain within 10 s: the path has become longer.
+        if self.was_congested && rtt.min() > 2 * self.base_rtt + QUEUE_DELAY_TOLERANCE {
+            self.base_rtt = rtt.min();
+        }
+        let queue = srtt > self.base_rtt / 4 * 5 + QUEUE_DELAY_TOLERANCE;
+        let measured = window_limited && acked >= MIN_AUTO_WINDOW;
+        if queue && measured && retransmits > acked / 4 {
+            self.congested_rounds += 1;
+        } else {
             self.congested_rounds = 0;
+        }
+        if self.congested_rounds >= CONGESTED_ROUNDS {
+            (self.congested_rounds, self.was_congested) = (0, true);
             // What the path delivered in `srtt`, for the minimum RTT: without the queue.
             let bdp = u64::from(acked) * self.base_rtt / srtt.max(1);
-            let target = (bdp + bdp / 4).max(MIN_AUTO_WINDOW);
-            u16::try_from(target).map_or(window, |target| target.min(window))
-        } else if srtt > 2 * self.base_rtt + QUEUE_DELAY_TOLERANCE {
-            (window / 4 * 3).max(DEFAULT_WINDOW.min(window))
-        } else if window_limited && !queue && retransmits <= acked / 8 {
-            let growth = if window < DEFAULT_WINDOW { window / 8 } else { window };
-            window.saturating_add(growth).min(MAX_AUTO_WINDOW)
-        } else {
-            window
+            let target = (bdp + bdp / 4).max(u64::from(MIN_AUTO_WINDOW));
+            return u16::try_from(target).map_or(window, |target| target.min(window));
         }
+        if srtt > 2 * self.base_rtt + QUEUE_DELAY_TOLERANCE {
+            return (window / 4 * 3).max(DEFAULT_WINDOW.min(window));
+        }
+        if queue || !window_limited {
+            return window;
+        }
+        if self.was_congested {
+            // Congestion avoidance, faster than RFC 5681's: many round trips lie between two losses
+            // of a long fat path.
+            return window.saturating_add(window / 8).min(MAX_AUTO_WINDOW);
+        }
+        // A window that is full because a lost segment holds SND.UNA back delivers less.
+        let used = delivered >= u32::from(window) / 4 * 3 && retransmits <= acked / 8;
+        if used { window.saturating_mul(2).min(MAX_AUTO_WINDOW) } else { window }
     }
 
     /// The new receive window, segments; `next` is RCV.NXT, `unread` the segments that the
