@@ -52,6 +52,8 @@ pub struct ConnectionStats {
     pub early_retransmits: u64,
     /// Data segments retransmitted after their RTO.
     pub timeout_retransmits: u64,
+    /// Further copies of retransmissions, sent where losses are frequent.
+    pub redundant_retransmits: u64,
     /// Spurious retransmissions: the original arrived (RFC 3522).
     pub spurious_retransmits: u64,
     /// Data segments received for the first time.
@@ -90,7 +92,10 @@ impl ConnectionStats {
     /// Returns all retransmissions of data segments.
     #[must_use]
     pub fn retransmits(&self) -> u64 {
-        self.fast_retransmits + self.early_retransmits + self.timeout_retransmits
+        self.fast_retransmits
+            + self.early_retransmits
+            + self.timeout_retransmits
+            + self.redundant_retransmits
     }
 
     /// Returns the share of retransmissions in all data segments sent, in percent.
@@ -115,6 +120,7 @@ pub(crate) struct Counters {
     pub(crate) sent_segments: u64,
     pub(crate) fast_retransmits: u64,
     pub(crate) early_retransmits: u64,
+    pub(crate) redundant_retransmits: u64,
     pub(crate) timeout_retransmits: u64,
     pub(crate) spurious_retransmits: u64,
     pub(crate) received_segments: u64,
@@ -143,6 +149,7 @@ impl Counters {
             sent_segments: self.sent_segments,
             fast_retransmits: self.fast_retransmits,
             early_retransmits: self.early_retransmits,
+            redundant_retransmits: self.redundant_retransmits,
             timeout_retransmits: self.timeout_retransmits,
             spurious_retransmits: self.spurious_retransmits,
             received_segments: self.received_segments,

@@ -28,6 +28,7 @@ impl fmt::Display for ConnectionStats {
                 ("RetransSegs", self.retransmits()),
                 ("FastRetransSegs", self.fast_retransmits),
                 ("EarlyRetransSegs", self.early_retransmits),
+                ("RedundantRetransSegs", self.redundant_retransmits),
                 ("LostSegs", self.timeout_retransmits),
                 ("RepeatSegs", self.duplicate_segments),
                 ("SpuriousRetransSegs", self.spurious_retransmits),

@@ -267,12 +267,13 @@ impl Kcp {
     }
 
     /// Largest message in bytes that [`Kcp::send_message`] takes: as many fragments as the largest
-    /// window that the peer advertised (32 before the first), our send window and the wire allow.
+    /// window that the peer advertised (32 before the first), our configured send window and the wire
+    /// allow.
     #[must_use]
     pub fn max_message_size(&self) -> usize {
         let fragments = MAX_FRAGMENTS
             .min(usize::from(self.send.remote.largest()))
-            .min(usize::from(self.send.window()))
+            .min(usize::from(self.send.configured_window()))
             // A zero window is temporary.
             .max(1);
         fragments * self.send.mss()

@@ -167,8 +167,8 @@ impl Kcp {
             self.write_segment(now, segment, out, sent);
             // A redundant retransmission leaves in the next datagram: in this one it would be lost
             // together with the first copy.
-            let redundant = self.send.pending_redundant_retransmit();
-            next = if redundant.is_some() { None } else { self.next_within(now, budget) };
+            let copy = self.send.due_copy(now);
+            next = if copy.is_some() { None } else { self.next_within(now, budget) };
         }
         // Every segment carries `wnd`; a window update is written only in a datagram without
         // another segment.

@@ -24,6 +24,8 @@ struct SentTimes {
     last_ts: Ts,
     /// Time of the last transmission, microseconds modulo 2^32.
     last_sent: u32,
+    /// [`SentSegment::xmit_seq`] modulo 2^32.
+    xmit_seq: u32,
     /// An ACK of its own was received.
     acked: bool,
     /// Retransmitted, and removed by `una` without an ACK of its own: the next late ACK shows that
@@ -38,13 +40,14 @@ pub(crate) enum LateAck {
     Stale,
     /// The segment was never sent, or not with this timestamp.
     Invalid,
-    /// Acknowledges the last transmission. `rtt` in microseconds, `None` for a duplicate ACK.
+    /// Acknowledges the last transmission. `rtt` in microseconds, `None` for a duplicate ACK;
+    /// `xmit_seq` modulo 2^32.
     /// `spurious`: the segment was retransmitted, and `una` covered it before an ACK of its own
     /// arrived.
-    LastTransmission { rtt: Option<u64>, spurious: bool },
+    LastTransmission { rtt: Option<u64>, xmit_seq: u32, spurious: bool },
     /// Acknowledges an earlier transmission. `spurious`: the retransmission after it was not
-    /// needed (RFC 3522 3.2).
-    EarlierTransmission { spurious: bool },
+    /// needed (RFC 3522 3.2). It left `apart` milliseconds before the last.
+    EarlierTransmission { spurious: bool, apart: u64 },
 }
 
 /// The latest [`CAPACITY`] segments that a cumulative acknowledgement removed, oldest first.
@@ -57,8 +60,9 @@ pub(crate) struct AckedHistory {
 }
 
 impl AckedHistory {
-    /// Adds a segment that `una` removes.
-    pub(crate) fn remember(&mut self, clock: &Clock, segment: &SentSegment) {
+    /// Adds a segment that `una` removes. `copied`: its retransmission left in several copies, so
+    /// an ACK of an earlier transmission may be one of these.
+    pub(crate) fn remember(&mut self, clock: &Clock, segment: &SentSegment, copied: bool) {
         if self.times.len() == CAPACITY {
             self.times.pop_front();
             self.evicted = true;
@@ -67,8 +71,9 @@ impl AckedHistory {
             first_ts: segment.first_ts,
             last_ts: clock.timestamp(segment.last_sent),
             last_sent: low_half(segment.last_sent),
+            xmit_seq: crate::core::recovery::loss::low_half(segment.xmit_seq),
             acked: segment.acked,
-            unjudged_retransmit: segment.retransmitted && !segment.acked,
+            unjudged_retransmit: segment.retransmitted && !segment.acked && !copied,
         };
         queue::push(&mut self.times, times);
     }
@@ -105,12 +110,13 @@ impl AckedHistory {
         }
         let spurious = std::mem::take(&mut times.unjudged_retransmit);
         if ts != times.last_ts {
-            return LateAck::EarlierTransmission { spurious };
+            let apart = u64::from(times.last_ts.since(ts).unsigned_abs());
+            return LateAck::EarlierTransmission { spurious, apart };
         }
         // A path may duplicate an ACK much later, so only the first one is an RTT sample.
         let is_first = !std::mem::replace(&mut times.acked, true);
         let rtt = is_first.then(|| u64::from(low_half(now).wrapping_sub(times.last_sent)));
-        LateAck::LastTransmission { rtt, spurious }
+        LateAck::LastTransmission { rtt, xmit_seq: times.xmit_seq, spurious }
     }
 }
 
@@ -134,7 +140,7 @@ mod tests {
         for ms in 0..20 {
             let now = Micros(ms * 1_000);
             sent.push(now, clock.timestamp(now), BufferRange::default(), 0);
-            history.remember(&clock, &sent.pop_acked().unwrap());
+            history.remember(&clock, &sent.pop_acked().unwrap(), false);
         }
         assert!(history.has_reclaimable_memory());
         let now = Micros(50_000);
@@ -149,7 +155,7 @@ mod tests {
         let rtt = Some(38_000);
         assert_eq!(
             history.on_ack(now, 8, Ts(12)),
-            LateAck::LastTransmission { rtt, spurious: false }
+            LateAck::LastTransmission { rtt, xmit_seq: 13, spurious: false }
         );
         assert_eq!(
             history.on_ack(now, 1, Ts(18)),

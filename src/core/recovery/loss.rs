@@ -9,7 +9,8 @@
 //! Reordering window ([`LossDetector::reo_wnd`], RFC 8985 6.2 step 4): added to the round-trip
 //! time before a segment counts as lost. Deviates: it starts at zero, grows by a quarter of the
 //! minimum RTT with each spurious retransmission that the echoed timestamps reveal (RFC 3522, KCP
-//! has no DSACK), and is halved, not reset, after [`REO_WND_PERSIST`] confirmed losses in a row.
+//! has no DSACK), if the original left at most two round trips before, and is halved, not reset,
+//! after [`REO_WND_PERSIST`] confirmed losses in a row.
 
 use std::collections::VecDeque;
 
@@ -23,11 +24,13 @@ use crate::core::recovery::sent_segments::SentSegment;
 /// long. kcp-go has no such rule.
 const THIN_STREAM_LIMIT: u32 = 32;
 /// Confirmed losses in a row after which the reordering window is halved (RFC 8985 6.2 step 4
-/// `reo_wnd_persist`, the same 16, counted in loss recoveries there).
-const REO_WND_PERSIST: u32 = 16;
+/// `reo_wnd_persist`, 16 loss recoveries there).
+const REO_WND_PERSIST: u32 = 4;
+/// Least step of the reordering window, microseconds.
+const MIN_REO_WND_STEP: u64 = 1_000;
 /// Least reordering window of early retransmit, microseconds (RFC 8985 6.2 step 4 allows a floor
 /// of the timer granularity).
-const MIN_REO_WND: u64 = 1_000;
+const MIN_EARLY_REO_WND: u64 = 2_000;
 
 /// Why a segment counts as lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +58,10 @@ pub(crate) struct LossDetector {
     /// [`SentSegment::xmit_seq`] of the latest acknowledged transmissions, ascending; as many as
     /// fast retransmit needs.
     acked_xmit_seqs: VecDeque<u64>,
-    /// Round-trip time of the latest of these, microseconds (RFC 8985 `RACK.rtt`).
+    /// The latest transmission of which an ACK has arrived, those of segments that `una` has passed
+    /// included.
+    latest_acked: u64,
+    /// Round-trip time of the latest of `acked_xmit_seqs`, microseconds (RFC 8985 `RACK.rtt`).
     latest_rtt: u64,
     /// Reordering window, microseconds (RFC 8985 `RACK.reo_wnd`).
     reo_wnd: u64,
@@ -73,6 +79,7 @@ impl LossDetector {
             backoff,
             max_rto,
             acked_xmit_seqs: VecDeque::new(),
+            latest_acked: 0,
             latest_rtt: 0,
             reo_wnd: 0,
             confirmed_losses: 0,
@@ -105,10 +112,27 @@ impl LossDetector {
         }
     }
 
-    /// A retransmission was spurious: an earlier transmission arrived. Widens the reordering
-    /// window.
-    pub(crate) fn on_spurious_retransmit(&mut self, rtt: &RttEstimator) {
-        let step = (rtt.min() / 4).max(MIN_REO_WND);
+    /// Whether the transmission left after all of which an ACK has arrived, and so is an RTT sample
+    /// (RFC 8985 6.2 step 2): an ACK that was held up, by a gap that FEC filled or a retransmission
+    /// that was not needed, is none. `xmit_seq` modulo 2^32, as [`Self::on_newest_ack`] takes it.
+    pub(crate) fn is_newest(&self, xmit_seq: u32) -> bool {
+        let ahead = xmit_seq.wrapping_sub(low_half(self.latest_acked));
+        ahead != 0 && ahead <= u32::MAX / 2
+    }
+
+    /// Records an ACK of the [newest](Self::is_newest) transmission.
+    pub(crate) fn on_newest_ack(&mut self, xmit_seq: u32) {
+        let ahead = xmit_seq.wrapping_sub(low_half(self.latest_acked));
+        self.latest_acked += u64::from(ahead);
+    }
+
+    /// A retransmission was spurious: a transmission arrived that left `apart` microseconds before.
+    /// Widens the reordering window, if that is not so long that no window would have helped.
+    pub(crate) fn on_spurious_retransmit(&mut self, rtt: &RttEstimator, apart: u64) {
+        if apart > 2 * rtt.srtt().unwrap_or(0) {
+            return;
+        }
+        let step = (rtt.min() / 4).max(MIN_REO_WND_STEP);
         self.reo_wnd = (self.reo_wnd + step).min(rtt.srtt().unwrap_or(0).max(step));
         self.confirmed_losses = 0;
     }
@@ -144,7 +168,7 @@ impl LossDetector {
         let by_ack = if self.fast_resend.is_some_and(overtaken) {
             (sent.add_micros(self.latest_rtt + self.reo_wnd), LossTrigger::FastRetransmit)
         } else if self.early_retransmit && no_new_data && overtaken(1) {
-            let reo_wnd = self.reo_wnd.max(rtt.min() / 4).max(MIN_REO_WND);
+            let reo_wnd = self.reo_wnd.max(MIN_EARLY_REO_WND);
             (sent.add_micros(self.latest_rtt + reo_wnd), LossTrigger::EarlyRetransmit)
         } else {
             return timeout;
@@ -173,6 +197,11 @@ impl LossDetector {
         };
         rto.min(self.max_rto)
     }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the low half")]
+pub(crate) fn low_half(xmit_seq: u64) -> u32 {
+    xmit_seq as u32
 }
 
 #[cfg(test)]
@@ -221,7 +250,7 @@ mod tests {
         assert_eq!(loss.lost_at(first, &rtt, 4, false).1, LossTrigger::Rto);
         assert_eq!(
             loss.lost_at(first, &rtt, 4, true),
-            (Micros(125_000), LossTrigger::EarlyRetransmit)
+            (Micros(102_000), LossTrigger::EarlyRetransmit)
         );
     }
 
@@ -246,7 +275,9 @@ mod tests {
         let (mut loss, rtt, sent) = setup(&Timing::FAST3);
         loss.on_ack(3, 100_000);
         loss.on_ack(4, 100_000);
-        loss.on_spurious_retransmit(&rtt);
+        loss.on_spurious_retransmit(&rtt, 200_001);
+        assert_eq!(loss.lost_at(sent.get(Sn(0)).unwrap(), &rtt, 4, false).0, Micros(100_000));
+        loss.on_spurious_retransmit(&rtt, 200_000);
         let first = sent.get(Sn(0)).unwrap();
         assert_eq!(
             loss.lost_at(first, &rtt, 4, false),

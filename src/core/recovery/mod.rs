@@ -2,6 +2,7 @@
 
 pub(crate) mod acked_history;
 pub(crate) mod loss;
+pub(crate) mod loss_rate;
 pub(crate) mod retransmit_budget;
 pub(crate) mod rtt;
 pub(crate) mod sent_segments;

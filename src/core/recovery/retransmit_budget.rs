@@ -2,20 +2,21 @@
 //! 1988), as a token bucket that acknowledgements fill.
 //!
 //! Through a bottleneck whose queue is full, the retransmissions themselves are lost, are found
-//! lost a round trip later, and are repeated; without a limit, retransmissions soon are most of
+//! lost a round trip later, and leave again; without a limit, retransmissions soon are most of
 //! what the path carries. Here a retransmission takes a token, and each newly acknowledged segment
 //! brings one. So in any time span, retransmissions are at most the segments acknowledged in it,
-//! plus [`CAPACITY`], plus [`TRICKLE`] per smoothed RTT: test file `core/tests/bottleneck.rs`. Below
-//! half of all datagrams lost, more tokens arrive than are needed.
+//! plus [`CAPACITY`], plus [`TRICKLE`] per smoothed RTT, or per 30 ms if that is longer: test file
+//! `core/tests/bottleneck.rs`. Where less than half of all datagrams are lost, more tokens arrive
+//! than are needed, but for a burst of more than [`CAPACITY`], which takes more round trips.
 //!
 //! Applies with any congestion control, and with none. kcp-go has no such limit.
 
 use crate::core::clock::Micros;
 
-/// Most tokens, and those of the start.
+/// Most tokens, and those of the start: twice the burst that the pacer allows.
 const CAPACITY: u32 = 64;
 /// Tokens granted to an empty bucket once per period, so that a tail whose ACKs are all lost is
-/// retransmitted.
+/// retransmitted. Two would be RFC 9002's (6.2.4); a copy for each is allowed.
 const TRICKLE: u32 = 4;
 /// Least period between two grants, microseconds.
 const MIN_TRICKLE_PERIOD: u64 = 30_000;
@@ -48,12 +49,15 @@ impl RetransmitBudget {
         self.tokens > 0 || now >= self.grant_at
     }
 
-    /// Whether a second copy of a retransmission may leave.
-    pub(crate) fn may_send_redundant(&self) -> bool {
-        self.tokens > REDUNDANT_ABOVE
+    /// Takes tokens for further copies of a retransmission, at most `wanted`; returns how many.
+    pub(crate) fn take_redundant(&mut self, wanted: u8) -> u8 {
+        let spare = self.tokens.saturating_sub(REDUNDANT_ABOVE);
+        let taken = u8::try_from(spare).map_or(wanted, |spare| spare.min(wanted));
+        self.tokens -= u32::from(taken);
+        taken
     }
 
-    /// Whether only a few retransmissions may leave: the oldest segments go first then.
+    /// Whether only a few retransmissions may leave: SND.UNA goes first then.
     pub(crate) fn is_scarce(&self) -> bool {
         self.tokens < TRICKLE
     }
@@ -113,9 +117,8 @@ mod tests {
     #[test]
     fn redundant_retransmissions_stop_before_others() {
         let mut budget = RetransmitBudget::new();
-        while budget.may_send_redundant() {
-            budget.on_retransmit(Micros(0), 100_000);
-        }
+        let taken: u32 = (0..100).map(|_| u32::from(budget.take_redundant(2))).sum();
+        assert_eq!(taken, CAPACITY - REDUNDANT_ABOVE);
         assert!(budget.may_retransmit(Micros(0)) && !budget.is_scarce());
     }
 }

@@ -1,5 +1,6 @@
 //! Sending: the send buffer, the peer's window, and which segment leaves next.
 
+mod redundant;
 pub(crate) mod remote_window;
 mod retransmit;
 pub(crate) mod send_buffer;

@@ -7,10 +7,11 @@
 //! timer.
 
 mod ack_processing;
+mod further_copies;
 
 use bytes::Bytes;
 
-use crate::config::{KcpConfig, Mode, Timing};
+use crate::config::{DEFAULT_WINDOW, KcpConfig, Mode, Timing};
 use crate::core::clock::Micros;
 use crate::core::congestion::pacer::Pacer;
 use crate::core::congestion::reno::CongestionWindow;
@@ -22,6 +23,7 @@ use crate::core::recovery::retransmit_budget::RetransmitBudget;
 use crate::core::recovery::rtt::RttEstimator;
 use crate::core::recovery::sent_segments::SentSegments;
 use crate::core::segment::HEADER_LEN;
+use crate::core::send::redundant::RedundantRetransmits;
 use crate::core::send::remote_window::RemoteWindow;
 use crate::core::send::retransmit::PtoBackoff;
 use crate::core::send::send_buffer::SendBuffer;
@@ -33,14 +35,24 @@ use crate::stats::Counters;
 pub(crate) struct SendCandidate {
     /// Payload length, bytes.
     pub(crate) len: usize,
-    /// The segment to retransmit, and why; `None` for new data.
-    retransmit: Option<(Sn, LossTrigger)>,
+    transmission: Transmission,
+}
+
+/// Which transmission of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Transmission {
+    /// The first.
+    New,
+    /// A retransmission.
+    Retransmit(Sn, LossTrigger),
+    /// A further copy of a retransmission.
+    FurtherCopy(Sn),
 }
 
 impl SendCandidate {
     /// Whether this is the segment's first transmission.
     pub(crate) fn is_new(&self) -> bool {
-        self.retransmit.is_none()
+        self.transmission == Transmission::New
     }
 }
 
@@ -96,10 +108,9 @@ pub(crate) struct Sender {
     mss: usize,
     pub(crate) path: MtuDiscovery,
     pacer: Pacer,
-    /// A retransmission to send a second time in another datagram. `Some` from the first copy until
-    /// the second leaves or the next retransmission replaces the entry; void once the segment is
-    /// acknowledged.
-    redundant_retransmit: Option<(Sn, LossTrigger)>,
+    /// Loss rate and further copies of retransmissions; `Some` from the first retransmission until
+    /// the connection is idle.
+    redundant: Option<Box<RedundantRetransmits>>,
     acked_history: AckedHistory,
     pto_backoff: PtoBackoff,
 }
@@ -122,7 +133,7 @@ impl Sender {
             mss,
             path: MtuDiscovery::new(config.mtu),
             pacer: Pacer::default(),
-            redundant_retransmit: None,
+            redundant: None,
             acked_history: AckedHistory::default(),
             pto_backoff: PtoBackoff::default(),
         };
@@ -145,6 +156,12 @@ impl Sender {
     /// The send window, segments.
     pub(crate) fn window(&self) -> u16 {
         self.window
+    }
+
+    /// The send window that the application set, or the default, segments: autotuning may have
+    /// shrunk the one in use, which limits how fast data leaves and not what may be written.
+    pub(crate) fn configured_window(&self) -> u16 {
+        if self.autotune.is_some() { self.window.max(DEFAULT_WINDOW) } else { self.window }
     }
 
     /// Sets the payload length of segments cut from now on, bytes. Segments in flight keep theirs.
@@ -185,6 +202,7 @@ impl Sender {
         self.send_buffer.has_reclaimable_memory()
             || self.sent_segments.has_reclaimable_memory()
             || self.acked_history.has_reclaimable_memory()
+            || self.redundant.is_some()
     }
 
     /// Frees what an idle connection does not need.
@@ -192,6 +210,7 @@ impl Sender {
         self.send_buffer.release_memory();
         self.sent_segments.release_memory();
         self.acked_history.release_memory();
+        self.redundant = None;
     }
 
     /// Whether every byte was acknowledged cumulatively.
@@ -245,9 +264,9 @@ impl Sender {
     /// The segment that may leave now: a retransmission first, else new data if `may_send_new` and
     /// the windows allow.
     pub(crate) fn next(&self, now: Micros, may_send_new: bool) -> Option<SendCandidate> {
-        if let Some((sn, trigger)) = self.pending_redundant_retransmit() {
+        if let Some(sn) = self.due_copy(now) {
             let len = self.sent_segments.payload(sn)?.len();
-            return Some(SendCandidate { len, retransmit: Some((sn, trigger)) });
+            return Some(SendCandidate { len, transmission: Transmission::FurtherCopy(sn) });
         }
         if self.pacer.is_blocked(now) {
             return None;
@@ -257,7 +276,8 @@ impl Sender {
             && let Some((sn, trigger)) = self.next_lost(now, new.is_none())
         {
             let len = self.sent_segments.payload(sn)?.len();
-            return Some(SendCandidate { len, retransmit: Some((sn, trigger)) });
+            let transmission = Transmission::Retransmit(sn, trigger);
+            return Some(SendCandidate { len, transmission });
         }
         new
     }
@@ -267,7 +287,7 @@ impl Sender {
     pub(crate) fn next_new(&self, now: Micros, may_send_new: bool) -> Option<SendCandidate> {
         let open = may_send_new && self.window_is_open() && !self.pacer.is_blocked(now);
         let len = if open { self.send_buffer.next_len(self.mss) } else { None };
-        len.map(|len| SendCandidate { len, retransmit: None })
+        len.map(|len| SendCandidate { len, transmission: Transmission::New })
     }
 
     /// Records the transmission of `next` with wire timestamp `ts`, and returns the PUSH to
@@ -280,18 +300,23 @@ impl Sender {
         next: SendCandidate,
         stats: &mut Counters,
     ) -> Option<OutgoingSegment<'_>> {
-        let sn = match next.retransmit {
-            None => {
+        let sn = match next.transmission {
+            Transmission::New => {
                 let (payload, frg) = self.send_buffer.take(self.mss)?;
                 stats.sent_segments += 1;
                 stats.sent_bytes += payload.len() as u64;
+                if let Some(redundant) = &mut self.redundant {
+                    redundant.loss_rate.on_sent(now);
+                }
                 self.sent_segments.push(now, ts, payload, frg)
             }
-            Some((sn, trigger)) => {
+            Transmission::Retransmit(sn, trigger) => {
                 self.retransmit(now, sn, trigger, stats);
-                let is_redundant = self.redundant_retransmit == Some((sn, trigger));
-                self.redundant_retransmit =
-                    if is_redundant { None } else { self.redundant_retransmit_for(sn, trigger) };
+                self.schedule_copies(now, (sn, ts), trigger);
+                sn
+            }
+            Transmission::FurtherCopy(sn) => {
+                self.retransmit_copy(now, sn, stats);
                 sn
             }
         };
@@ -321,10 +346,13 @@ impl Sender {
             })
             .min()
             .map(|at| at.max(self.pacer.resume_at()).max(self.retransmit_budget.available_at()))
+            .into_iter()
+            .chain(self.redundant.as_ref().and_then(|redundant| redundant.deadline()))
+            .min()
     }
 
-    /// A segment that counts as lost now, and why: the one transmitted first, or the oldest if few
-    /// retransmissions are left.
+    /// A segment that counts as lost now, and why: the one transmitted first, or SND.UNA if only a
+    /// few retransmissions may leave, since everything waits for that.
     fn next_lost(&self, now: Micros, no_new_data: bool) -> Option<(Sn, LossTrigger)> {
         let in_flight = self.sent_segments.len();
         if self.retransmit_budget.is_scarce()
@@ -388,6 +416,12 @@ impl Sender {
                 level + 1
             }
         };
+        let is_first = self.sent_segments.get(sn).is_some_and(|segment| !segment.retransmitted);
+        let new = || Box::new(RedundantRetransmits::new(now));
+        let redundant = self.redundant.get_or_insert_with(new);
+        if is_first {
+            redundant.loss_rate.on_lost(now);
+        }
         self.sent_segments.mark_retransmitted(now, sn, level);
         self.retransmit_budget.on_retransmit(now, self.rtt.srtt().unwrap_or(self.rtt.rto()));
         if let Some(autotune) = &mut self.autotune {
@@ -397,30 +431,6 @@ impl Sender {
             let size = HEADER_LEN + payload.len();
             self.path.on_segment_lost(now, size, self.rtt.rto(), self.una());
         }
-    }
-
-    /// The redundant retransmission that is to leave, unless the segment was acknowledged
-    /// meanwhile.
-    pub(crate) fn pending_redundant_retransmit(&self) -> Option<(Sn, LossTrigger)> {
-        self.redundant_retransmit
-            .filter(|(sn, _)| self.sent_segments.get(*sn).is_some_and(|segment| !segment.acked))
-    }
-
-    /// Returns `sn` and `trigger` if the retransmission of `sn` is to be sent a second time, in
-    /// another datagram.
-    ///
-    /// If a retransmission that keeps the window closed is lost again, sending stops for another
-    /// round trip. The second copy costs one datagram per loss. Not in the last quarter of the
-    /// window, which other segments keep closed in any case, and not with a congestion window. Test
-    /// file `core/tests/pacing.rs`, `redundant_retransmit_*`.
-    fn redundant_retransmit_for(&self, sn: Sn, trigger: LossTrigger) -> Option<(Sn, LossTrigger)> {
-        let offset = sn.offset_from(self.una())?;
-        let closes_window = !self.window_is_open() && offset < self.effective_window() / 4 * 3;
-        (closes_window
-            && trigger != LossTrigger::Rto
-            && !self.cwnd.is_active()
-            && self.retransmit_budget.may_send_redundant())
-        .then_some((sn, trigger))
     }
 
     #[cfg(any(test, feature = "_testkit"))]

@@ -2,7 +2,6 @@
 //! leave.
 
 use std::num::NonZeroU8;
-use std::time::Duration;
 
 use crate::config::{AckPolicy, Backoff, CongestionControl, KcpConfig, Timing};
 use crate::core::segment::CONTROL_CAPABLE;
@@ -200,20 +199,20 @@ fn fast_retransmit_needs_as_many_later_acks_as_fast_resend() {
 }
 
 #[test]
-fn early_retransmit_follows_one_later_ack_and_a_quarter_of_the_rtt() {
-    let _ = one_sacked(&quiet()).at(Duration::from_micros(112_500)).expect(push(1, &[1; MSS]));
+fn early_retransmit_follows_one_later_ack_and_two_milliseconds() {
+    let _ = one_sacked(&quiet()).at(ms(102)).expect(push(1, &[1; MSS]));
 }
 
 #[test]
 fn ack_of_the_retransmission_and_of_the_original_end_the_same_loss() {
     let _ = one_sacked(&quiet())
-        .at(Duration::from_micros(112_500))
-        .expect(push(1, &[1; MSS]).ts(112))
+        .at(ms(102))
+        .expect(push(1, &[1; MSS]).ts(102))
         .at(ms(120))
         // The original arrived after all; what was sent again is acknowledged later.
         .recv(ack(1).ts(50).una(4))
-        .at(ms(170))
-        .recv(ack(1).ts(112).una(4))
+        .at(ms(160))
+        .recv(ack(1).ts(102).una(4))
         .at(ms(60_000))
         .expect_none();
 }

@@ -221,7 +221,8 @@ fn fec_ratio_change_in_flight_loses_nothing() {
         client.set_fec(FecConfig::new(data, parity).unwrap()).unwrap();
         // The decoder adopts a new layout at most once a second.
         world.run_for(SECOND * 2);
-        // A gap in the wrong place delays learning by 258 shards, so one transfer may be too short.
+        // How soon the decoder learns a layout depends on which shards are lost: 4 MB pass within
+        // 60 ms, and may be too few.
         let recovered = (0..3).map(|_| {
             world.finish(MINUTE, async {
                 let bytes = pattern(4_000_000);
@@ -230,7 +231,7 @@ fn fec_ratio_change_in_flight_loses_nothing() {
             });
             server.stats().fec.recovered_shards
         });
-        let recovered = recovered.max().unwrap();
+        let recovered = recovered.last().unwrap();
         assert!(recovered > before + 10, "{data}/{parity}: {recovered} after {before}");
         before = recovered;
     }

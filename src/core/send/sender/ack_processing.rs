@@ -7,6 +7,7 @@
 use super::{AckOutcome, Sender, UnaOutcome};
 use crate::core::clock::{Clock, Micros};
 use crate::core::recovery::acked_history::LateAck;
+use crate::core::recovery::loss::low_half;
 use crate::core::segment::HEADER_LEN;
 use crate::core::seq::{Sn, Ts};
 use crate::stats::Counters;
@@ -57,20 +58,21 @@ impl Sender {
         };
         let (xmit_seq, retransmitted) = (segment.xmit_seq, segment.retransmitted);
         if !segment.acked {
-            if sample {
-                self.rtt.on_sample(now, rtt);
-            }
             if echoes_last {
+                self.on_newest_ack(now, low_half(xmit_seq), sample.then_some(rtt));
                 self.loss.on_ack(xmit_seq, rtt);
             }
-            if retransmitted && echoes_last && first != last {
+            let is_copy = self.redundant.as_ref().is_some_and(|copies| copies.is_copy(sn, ts));
+            if retransmitted && (is_copy || (echoes_last && first != last)) {
                 self.loss.on_confirmed_loss();
             } else if retransmitted && !echoes_last {
-                stats.spurious_retransmits += 1;
-                self.loss.on_spurious_retransmit(&self.rtt);
+                self.on_spurious_retransmit(now, u64::from(last.since(ts).unsigned_abs()), stats);
             }
             self.sent_segments.ack(sn);
             self.on_newly_acked();
+            if retransmitted {
+                self.forget_copies(sn);
+            }
             if self.path.is_watching()
                 && let Some(payload) = self.sent_segments.payload(sn)
             {
@@ -106,21 +108,39 @@ impl Sender {
             // `spurious` does not widen the reordering window here: only the ACK of the
             // retransmission has arrived, so most likely the ACK of the original was lost, and a
             // longer wait would not have helped.
-            LateAck::LastTransmission { rtt, spurious } => {
+            LateAck::LastTransmission { rtt, xmit_seq, spurious } => {
                 stats.spurious_retransmits += u64::from(spurious);
-                if let Some(rtt) = rtt.filter(|_| sample) {
-                    self.rtt.on_sample(now, rtt);
-                }
+                self.on_newest_ack(now, xmit_seq, rtt.filter(|_| sample));
             }
             // The ACK of the original arrives after the retransmission: the original was delayed,
             // not lost.
-            LateAck::EarlierTransmission { spurious: true } => {
-                stats.spurious_retransmits += 1;
-                self.loss.on_spurious_retransmit(&self.rtt);
+            LateAck::EarlierTransmission { spurious: true, apart } => {
+                self.on_spurious_retransmit(now, apart, stats);
             }
-            LateAck::EarlierTransmission { spurious: false } => {}
+            LateAck::EarlierTransmission { spurious: false, .. } => {}
         }
         AckOutcome::Valid
+    }
+
+    /// An ACK of the last transmission of a segment; `rtt` in microseconds if it may be a sample,
+    /// which it is if no later transmission was acknowledged before. `xmit_seq` modulo 2^32.
+    fn on_newest_ack(&mut self, now: Micros, xmit_seq: u32, rtt: Option<u64>) {
+        if self.loss.is_newest(xmit_seq) {
+            self.loss.on_newest_ack(xmit_seq);
+            if let Some(rtt) = rtt {
+                self.rtt.on_sample(now, rtt);
+            }
+        }
+    }
+
+    /// A retransmission was not needed: a transmission arrived that left `apart` milliseconds
+    /// before it.
+    fn on_spurious_retransmit(&mut self, now: Micros, apart: u64, stats: &mut Counters) {
+        stats.spurious_retransmits += 1;
+        self.loss.on_spurious_retransmit(&self.rtt, apart * 1_000);
+        if let Some(redundant) = &mut self.redundant {
+            redundant.loss_rate.on_spurious(now);
+        }
     }
 
     /// Processes a cumulative acknowledgement: removes the segments before `una`, and grows the
@@ -143,11 +163,13 @@ impl Sender {
             {
                 self.path.on_segment_acked(HEADER_LEN + oldest.len());
             }
+            let sn = self.una();
             if let Some(segment) = self.sent_segments.pop_acked() {
                 if !segment.acked {
                     self.on_newly_acked();
                 }
-                self.acked_history.remember(clock, &segment);
+                let copied = segment.retransmitted && self.forget_copies(sn);
+                self.acked_history.remember(clock, &segment, copied);
             }
         }
         if newly_acked > 0 {

@@ -1,0 +1,131 @@
+//! Loss rate of first transmissions, which decides how many copies of a retransmission leave.
+//!
+//! Measured per second of first transmissions: the larger of the mean of the last
+//! [`WINDOW_SECONDS`] and of the last second, so that the estimate rises at once and falls slowly
+//! (WebRTC's FEC controller filters by the maximum as well). A segment counts as lost when it is
+//! retransmitted for the first time, and no longer when that proves spurious (RFC 3522). kcp-go
+//! measures no loss.
+
+use crate::core::clock::Micros;
+
+/// Seconds of the longer mean.
+const WINDOW_SECONDS: usize = 10;
+const SECOND: u64 = 1_000_000;
+
+/// First transmissions of one second, and those of them that were lost.
+#[derive(Clone, Copy, Debug, Default)]
+struct Second {
+    sent: u32,
+    lost: u32,
+}
+
+/// Estimator of one connection.
+#[derive(Clone, Debug)]
+pub(crate) struct LossRate {
+    /// The current second is `seconds[current]`; those before it precede it in the ring.
+    seconds: [Second; WINDOW_SECONDS],
+    current: usize,
+    /// When the current second began.
+    began: Micros,
+}
+
+impl LossRate {
+    /// Starts with `sent` segments of which none was lost.
+    pub(crate) fn new(now: Micros, sent: u32) -> Self {
+        let mut seconds = [Second::default(); WINDOW_SECONDS];
+        if let Some(first) = seconds.first_mut() {
+            first.sent = sent;
+        }
+        Self { seconds, current: 0, began: now }
+    }
+
+    /// A segment is sent for the first time.
+    pub(crate) fn on_sent(&mut self, now: Micros) {
+        let second = self.second(now);
+        second.sent = second.sent.saturating_add(1);
+    }
+
+    /// A segment that was sent once is retransmitted.
+    pub(crate) fn on_lost(&mut self, now: Micros) {
+        let second = self.second(now);
+        second.lost = second.lost.saturating_add(1);
+    }
+
+    /// Such a retransmission was spurious.
+    pub(crate) fn on_spurious(&mut self, now: Micros) {
+        let second = self.second(now);
+        second.lost = second.lost.saturating_sub(1);
+    }
+
+    /// Lost segments per million.
+    pub(crate) fn per_million(&self) -> u32 {
+        let mean = |seconds: &mut dyn Iterator<Item = &Second>| {
+            let (sent, lost) = seconds.fold((0_u64, 0_u64), |(sent, lost), second| {
+                (sent + u64::from(second.sent), lost + u64::from(second.lost))
+            });
+            // Losses of segments that an earlier second counts as sent can exceed what this one
+            // sent.
+            let rate = lost.min(sent) * 1_000_000 / sent.max(1);
+            u32::try_from(rate).unwrap_or(u32::MAX)
+        };
+        // The last second is the current one and the one before it, of which it is a part.
+        let before = (self.current + WINDOW_SECONDS - 1) % WINDOW_SECONDS;
+        let last = [self.seconds[before], self.seconds[self.current]];
+        mean(&mut self.seconds.iter()).max(mean(&mut last.iter()))
+    }
+
+    /// The counts of the second that contains `now`; forgets those that are too old.
+    fn second(&mut self, now: Micros) -> &mut Second {
+        let passed = now.since(self.began) / SECOND;
+        for _ in 0..passed.min(WINDOW_SECONDS as u64) {
+            self.current = (self.current + 1) % WINDOW_SECONDS;
+            self.seconds[self.current] = Second::default();
+        }
+        self.began = self.began.add_micros(passed * SECOND);
+        &mut self.seconds[self.current]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sends `count` segments within the second after `now`, of which every `nth` is lost.
+    fn send(rate: &mut LossRate, now: u64, count: u64, nth: u64) {
+        for i in 0..count {
+            let now = Micros(now + i * SECOND / count);
+            rate.on_sent(now);
+            if i % nth == 0 {
+                rate.on_lost(now);
+            }
+        }
+    }
+
+    #[test]
+    fn loss_rate_is_the_larger_of_ten_seconds_and_the_last() {
+        let mut rate = LossRate::new(Micros(0), 0);
+        for second in 0..9 {
+            send(&mut rate, second * SECOND, 100, 10);
+        }
+        assert_eq!(rate.per_million(), 100_000);
+        send(&mut rate, 9 * SECOND, 100, 2);
+        // Of the last two seconds 60 of 200; of all ten 140 of 1,000.
+        assert_eq!(rate.per_million(), 300_000);
+    }
+
+    #[test]
+    fn loss_rate_forgets_after_ten_seconds() {
+        let mut rate = LossRate::new(Micros(0), 0);
+        send(&mut rate, 0, 100, 10);
+        for second in 1..10 {
+            send(&mut rate, second * SECOND, 100, u64::MAX);
+            rate.on_spurious(Micros(second * SECOND));
+        }
+        assert!((10_000..11_000).contains(&rate.per_million()), "{}", rate.per_million());
+        send(&mut rate, 11 * SECOND, 100, u64::MAX);
+        rate.on_spurious(Micros(11 * SECOND));
+        assert_eq!(rate.per_million(), 0);
+        send(&mut rate, 10_000 * SECOND, 10, 1);
+        assert_eq!(rate.per_million(), 1_000_000);
+    }
+}

@@ -1,0 +1,72 @@
+//! When a retransmission leaves in several copies, and their transmission.
+
+use super::Sender;
+use crate::core::clock::Micros;
+use crate::core::recovery::loss::LossTrigger;
+use crate::core::seq::{Sn, Ts};
+use crate::stats::Counters;
+
+/// Segments in flight and buffered up to which a flow counts as one of messages, whose latency
+/// matters more than the datagrams it costs.
+const LATENCY_BOUND_LIMIT: usize = 256;
+
+impl Sender {
+    /// The segment of which a further copy is to leave now.
+    pub(crate) fn due_copy(&self, now: Micros) -> Option<Sn> {
+        self.redundant.as_ref()?.due_copy(now)
+    }
+
+    /// A retransmission of `sn` leaves with timestamp `ts`: decides how many copies more leave, and
+    /// charges the retransmission budget for them.
+    pub(super) fn schedule_copies(
+        &mut self,
+        now: Micros,
+        (sn, ts): (Sn, Ts),
+        trigger: LossTrigger,
+    ) {
+        let rtt = self.rtt.srtt().unwrap_or(self.rtt.rto());
+        let closes_window = self.closes_window(sn, trigger);
+        let (allowed, latency_bound) = (!self.pto_backoff.is_active(), self.is_latency_bound());
+        let Some(redundant) = &mut self.redundant else { return };
+        let wanted = if latency_bound { redundant.further_copies() } else { 0 };
+        let wanted = if allowed { wanted.max(u8::from(closes_window)) } else { 0 };
+        let copies = self.retransmit_budget.take_redundant(wanted);
+        redundant.on_first_copy(now, (sn, ts), copies, rtt);
+    }
+
+    /// Records the transmission of a further copy of `sn`, which was charged for when it was
+    /// scheduled.
+    pub(super) fn retransmit_copy(&mut self, now: Micros, sn: Sn, stats: &mut Counters) {
+        stats.redundant_retransmits += 1;
+        let level = self.sent_segments.get(sn).map_or(0, |segment| segment.backoff_level);
+        self.sent_segments.mark_retransmitted(now, sn, level);
+        let rtt = self.rtt.srtt().unwrap_or(self.rtt.rto());
+        if let Some(redundant) = &mut self.redundant {
+            redundant.on_further_copy(now, sn, rtt);
+        }
+    }
+
+    /// A retransmitted segment was acknowledged. Returns whether it had further copies.
+    pub(super) fn forget_copies(&mut self, sn: Sn) -> bool {
+        self.redundant.as_mut().is_some_and(|redundant| redundant.on_acked(sn))
+    }
+
+    /// Whether everything that was written has left or may leave now, and it is not much: a flow
+    /// of messages, limited by its application (RFC 9002 7.8) and by no window.
+    fn is_latency_bound(&self) -> bool {
+        let outstanding = self.sent_segments.len() as usize + self.send_buffer.segments(self.mss);
+        outstanding <= LATENCY_BOUND_LIMIT && outstanding < self.effective_window() as usize
+    }
+
+    /// Whether the window is closed and waits for `sn`.
+    ///
+    /// If such a retransmission is lost again, sending stops for another round trip. The second
+    /// copy costs one datagram per loss. Not in the last quarter of the window, which other segments
+    /// keep closed in any case, and not with a congestion window. Test file `core/tests/pacing.rs`,
+    /// `redundant_retransmit_*`.
+    fn closes_window(&self, sn: Sn, trigger: LossTrigger) -> bool {
+        let Some(offset) = sn.offset_from(self.una()) else { return false };
+        let closes_window = !self.window_is_open() && offset < self.effective_window() / 4 * 3;
+        closes_window && trigger != LossTrigger::Rto && !self.cwnd.is_active()
+    }
+}
