@@ -387,6 +387,11 @@ impl Handle {
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
+
+    /// A reference that is not counted: it does not keep the connection attached.
+    pub(crate) fn uncounted(&self) -> Arc<Shared> {
+        self.0.clone()
+    }
 }
 
 impl Clone for Handle {

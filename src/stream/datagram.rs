@@ -9,7 +9,7 @@ use bytes::Bytes;
 use super::KcpStream;
 use crate::config::Setting;
 use crate::fec::{FecConfig, oob};
-use crate::shared::connection::Handle;
+use crate::shared::connection::Shared;
 use crate::stream::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 use crate::util::sync::Ordering;
 
@@ -158,36 +158,36 @@ macro_rules! halves {
 
 halves!(OwnedReadHalf, OwnedWriteHalf; ReadHalf<'_>, WriteHalf<'_>);
 
-fn send(handle: &Handle, datagram: &[u8]) -> Result<()> {
-    check_framed(handle)?;
-    let (size, max) = (datagram.len(), limit(handle).unwrap_or(0));
+fn send(shared: &Shared, datagram: &[u8]) -> Result<()> {
+    check_framed(shared)?;
+    let (size, max) = (datagram.len(), limit(shared).unwrap_or(0));
     if size > max {
         let text = format!("the datagram has {size} bytes, allowed are {max}");
         return Err(Error::new(ErrorKind::InvalidInput, text));
     }
-    handle.send_datagram(Bytes::copy_from_slice(datagram))
+    shared.send_datagram(Bytes::copy_from_slice(datagram))
 }
 
-fn try_recv(handle: &Handle) -> Result<Bytes> {
-    match handle.poll_datagram(None) {
+fn try_recv(shared: &Shared) -> Result<Bytes> {
+    match shared.poll_datagram(None) {
         Poll::Ready(result) => result,
         Poll::Pending => Err(ErrorKind::WouldBlock.into()),
     }
 }
 
-fn limit(handle: &Handle) -> Option<usize> {
-    let kcp = handle.mtu.load(Ordering::Relaxed).saturating_sub(handle.overhead);
-    handle.framed.then(|| kcp.saturating_sub(oob::CONV_LEN))
+fn limit(shared: &Shared) -> Option<usize> {
+    let kcp = shared.mtu.load(Ordering::Relaxed).saturating_sub(shared.overhead);
+    shared.framed.then(|| kcp.saturating_sub(oob::CONV_LEN))
 }
 
-fn set_fec(handle: &Handle, fec: FecConfig) -> Result<()> {
-    check_framed(handle)?;
-    handle.set(Setting::Fec(fec));
+fn set_fec(shared: &Shared, fec: FecConfig) -> Result<()> {
+    check_framed(shared)?;
+    shared.set(Setting::Fec(fec));
     Ok(())
 }
 
-fn check_framed(handle: &Handle) -> Result<()> {
-    if handle.framed {
+fn check_framed(shared: &Shared) -> Result<()> {
+    if shared.framed {
         return Ok(());
     }
     let text = "this needs the header that FEC adds: set Config::fec";

@@ -8,7 +8,7 @@ use tokio::io::ReadBuf;
 use tokio::task::coop::poll_proceed;
 
 use crate::config::Mode;
-use crate::shared::connection::Handle;
+use crate::shared::connection::{Handle, Shared};
 use crate::shared::recv_queue::ReadBuffer;
 use crate::util::buffer_pool;
 use crate::util::sync::{Mutex, MutexGuard, lock};
@@ -20,11 +20,11 @@ pub(crate) struct Reader {
     buffer: Mutex<ReadBuffer>,
 }
 
-/// The write side of a connection. It borrows the handle, which a stream then has once for both
-/// directions: an idle connection costs little because streams are small.
+/// The write side of a connection. It borrows the connection, of which a stream then has one handle
+/// for both directions: an idle connection costs little because streams are small.
 #[derive(Clone, Copy)]
 pub(crate) struct Writer<'a> {
-    handle: &'a Handle,
+    shared: &'a Shared,
 }
 
 impl Reader {
@@ -165,8 +165,8 @@ impl Reader {
 }
 
 impl<'a> Writer<'a> {
-    pub(super) fn new(handle: &'a Handle) -> Self {
-        Self { handle }
+    pub(super) fn new(shared: &'a Shared) -> Self {
+        Self { shared }
     }
 
     pub(crate) fn poll_write(&self, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
@@ -178,7 +178,7 @@ impl<'a> Writer<'a> {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        cooperate(cx, |cx| write(self.handle, Some(cx.waker()), bufs))
+        cooperate(cx, |cx| write(self.shared, Some(cx.waker()), bufs))
     }
 
     pub(crate) fn try_write(&self, buf: &[u8]) -> io::Result<usize> {
@@ -186,12 +186,12 @@ impl<'a> Writer<'a> {
     }
 
     pub(crate) fn try_write_vectored(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
-        or_would_block(write(self.handle, None, bufs))
+        or_would_block(write(self.shared, None, bufs))
     }
 
     pub(crate) fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         // The error of an ended connection is for the write to return.
-        cooperate(cx, |cx| self.handle.poll_writable(Some(cx.waker())).map(|_available| Ok(())))
+        cooperate(cx, |cx| self.shared.poll_writable(Some(cx.waker())).map(|_available| Ok(())))
     }
 
     pub(crate) fn poll_send_message(
@@ -199,8 +199,8 @@ impl<'a> Writer<'a> {
         cx: &mut Context<'_>,
         message: &[u8],
     ) -> Poll<io::Result<()>> {
-        check_message_mode(self.handle)?;
-        cooperate(cx, |cx| self.handle.poll_send_message(Some(cx.waker()), message))
+        check_message_mode(self.shared)?;
+        cooperate(cx, |cx| self.shared.poll_send_message(Some(cx.waker()), message))
     }
 }
 
@@ -217,19 +217,19 @@ fn cooperate<T>(cx: &mut Context<'_>, poll: impl FnOnce(&mut Context<'_>) -> Pol
 
 /// Ready when the buffer has a chunk, which may be an empty message, or at the end of the stream.
 fn poll_chunks(
-    handle: &Handle,
+    shared: &Shared,
     buffer: &mut ReadBuffer,
     cx: Option<&Context<'_>>,
 ) -> Poll<io::Result<()>> {
     match buffer.front() {
         Some(_) => Poll::Ready(Ok(())),
-        None => handle.poll_refill(buffer, cx.map(|cx| cx.waker())),
+        None => shared.poll_refill(buffer, cx.map(|cx| cx.waker())),
     }
 }
 
 /// Ready when the buffer has a byte, or at the end of the stream.
 fn poll_bytes(
-    handle: &Handle,
+    shared: &Shared,
     buffer: &mut ReadBuffer,
     cx: Option<&Context<'_>>,
 ) -> Poll<io::Result<()>> {
@@ -238,7 +238,7 @@ fn poll_bytes(
         if buffer.front().is_some() {
             return Poll::Ready(Ok(()));
         }
-        ready!(handle.poll_refill(buffer, cx.map(|cx| cx.waker())))?;
+        ready!(shared.poll_refill(buffer, cx.map(|cx| cx.waker())))?;
         if buffer.front().is_none() {
             return Poll::Ready(Ok(()));
         }
@@ -247,7 +247,7 @@ fn poll_bytes(
 
 /// Hands at most `limit` bytes to `put` and takes them off the buffer.
 fn read(
-    handle: &Handle,
+    shared: &Shared,
     buffer: &mut ReadBuffer,
     one_message: bool,
     limit: usize,
@@ -266,19 +266,19 @@ fn read(
             break;
         }
     }
-    handle.report_read(buffer);
+    shared.report_read(buffer);
     limit - left
 }
 
-fn pop(handle: &Handle, buffer: &mut ReadBuffer) -> Bytes {
+fn pop(shared: &Shared, buffer: &mut ReadBuffer) -> Bytes {
     let chunk = buffer.pop().unwrap_or_default();
-    handle.report_read(buffer);
+    shared.report_read(buffer);
     // Only chunks of a byte stream share a buffer: a message has one of its own.
-    if handle.mode == Mode::Stream { buffer_pool::into_recycled(chunk) } else { chunk }
+    if shared.mode == Mode::Stream { buffer_pool::into_recycled(chunk) } else { chunk }
 }
 
-fn check_message_mode(handle: &Handle) -> io::Result<()> {
-    match handle.mode {
+fn check_message_mode(shared: &Shared) -> io::Result<()> {
+    match shared.mode {
         Mode::Message => Ok(()),
         mode @ Mode::Stream => {
             let text = format!("messages need Mode::Message, this connection is in {mode:?} mode");
@@ -296,13 +296,13 @@ fn or_would_block<T>(poll: Poll<io::Result<T>>) -> io::Result<T> {
 
 /// Writes `bufs` in pieces of `BUFFER_LEN` bytes. Pending and errors of the first piece are the
 /// result; those of a later piece end the write with the bytes written so far.
-fn write(handle: &Handle, waker: Option<&Waker>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+fn write(shared: &Shared, waker: Option<&Waker>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
     let total = bufs.iter().map(|buf| buf.len()).sum::<usize>();
     let mut done = 0;
     loop {
         let waker = waker.filter(|_| done == 0);
         let part = (total - done).min(buffer_pool::BUFFER_LEN);
-        match handle.poll_write_with(waker, part, |count| gather(bufs, done, count)) {
+        match shared.poll_write_with(waker, part, |count| gather(bufs, done, count)) {
             Poll::Ready(Ok(taken)) => done += taken,
             _ if done > 0 => return Poll::Ready(Ok(done)),
             other => return other,

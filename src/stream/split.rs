@@ -12,7 +12,7 @@ use thiserror::Error;
 use tokio::io::ReadBuf;
 
 use crate::error::ConnectionError;
-use crate::shared::connection::Handle;
+use crate::shared::connection::{Handle, Shared};
 use crate::shared::requests::RequestQueue;
 use crate::stats::ConnectionStats;
 use crate::stream::KcpStream;
@@ -25,8 +25,8 @@ impl KcpStream {
     /// With `AsyncBufReadExt` in scope write `KcpStream::split(&mut stream)`: that trait has a
     /// method of the same name, which method syntax prefers.
     pub fn split(&mut self) -> (ReadHalf<'_>, WriteHalf<'_>) {
-        let handle = self.handle().clone();
-        (ReadHalf { side: &mut self.read }, WriteHalf { handle, stream: PhantomData })
+        let shared = self.handle().uncounted();
+        (ReadHalf { side: &mut self.read }, WriteHalf { shared, stream: PhantomData })
     }
 
     /// Splits the stream into a half that reads and one that writes, for two tasks.
@@ -51,7 +51,9 @@ pub struct ReadHalf<'a> {
 ///
 /// `shutdown` closes the write side. Dropping the half does nothing.
 pub struct WriteHalf<'a> {
-    handle: Handle,
+    /// Not counted: a half that is in scope still, but no longer used, does not keep a dropped
+    /// stream attached.
+    shared: Arc<Shared>,
     stream: PhantomData<&'a KcpStream>,
 }
 
@@ -87,7 +89,7 @@ pub struct ReuniteError(pub OwnedReadHalf, pub OwnedWriteHalf);
 macro_rules! describe {
     ($($half:ty: $name:literal, $($handle:ident).+;)*) => {$(
         impl $half {
-            pub(super) fn handle(&self) -> &Handle {
+            pub(super) fn handle(&self) -> &Shared {
                 &self.$($handle).+
             }
 
@@ -265,7 +267,7 @@ macro_rules! write_methods {
 
 describe!(
     ReadHalf<'_>: "ReadHalf", side.handle;
-    WriteHalf<'_>: "WriteHalf", handle;
+    WriteHalf<'_>: "WriteHalf", shared;
     OwnedReadHalf: "OwnedReadHalf", side.handle;
     OwnedWriteHalf: "OwnedWriteHalf", handle;
 );
@@ -279,7 +281,7 @@ impl OwnedReadHalf {
     ///
     /// Both halves, when they are not of the same stream.
     pub fn reunite(self, write: OwnedWriteHalf) -> std::result::Result<KcpStream, ReuniteError> {
-        if !self.handle().is_same(write.handle()) {
+        if !self.side.handle.is_same(&write.handle) {
             return Err(ReuniteError(self, write));
         }
         write.forget();
