@@ -22,7 +22,8 @@ impl KeyInit for Xtea {
     fn new(key: &Key<Self>) -> Self {
         let mut key = Zeroizing::new((*key).into());
         swap_words::<16>(&mut key);
-        Self(xtea::Xtea::new(&(*key).into()))
+        let key = Zeroizing::new(Key::<Self>::from(*key));
+        Self(xtea::Xtea::new(&key))
     }
 }
 
