@@ -120,8 +120,8 @@ impl LinkConfig {
         self.delay + self.jitter + held_back + queueing
     }
 
-    /// The same link without outages, with independent losses of at most one half. Bursts last a
-    /// number of datagrams, not a time: a slow sender would not outlive them.
+    /// The same link without outages, with independent losses of at most one half instead of bursts:
+    /// a slow sender may not outlive a burst that lasts a number of datagrams.
     #[must_use]
     pub fn healed(&self) -> Self {
         let [bad, bad_by_time] = self.bad_shares();
