@@ -150,11 +150,16 @@ impl Link {
 
     /// Takes out the next packet that has arrived by `now`.
     pub fn pop_due(&mut self, now: Duration) -> Option<Vec<u8>> {
-        if self.next_due()? > now {
+        self.pop_due_within(now, Duration::ZERO)
+    }
+
+    /// As [`pop_due`](Self::pop_due), of the packets that arrive within `grain` after `now` as well.
+    pub(crate) fn pop_due_within(&mut self, now: Duration, grain: Duration) -> Option<Vec<u8>> {
+        if self.next_due()? > now + grain {
             return None;
         }
         let Reverse(InFlight { due, packet, .. }) = self.in_flight.pop()?;
-        self.counts.late += u64::from(now - due > LATE);
+        self.counts.late += u64::from(now.saturating_sub(due) > LATE);
         self.free += packet.len();
         self.counts.delivered += 1;
         self.counts.delivered_bytes += packet.len() as u64;

@@ -115,7 +115,7 @@ fn run(
     loop {
         let taken = take(link, from, &mut packet, clock)?;
         let now = clock.now();
-        while let Some(due) = link.pop_due(now + GRAIN) {
+        while let Some(due) = link.pop_due_within(now, GRAIN) {
             if to.send(&due).is_err() {
                 link.refused(due.len());
             }

@@ -186,6 +186,18 @@ fn full_memory_drops_packets_and_counts_them() {
 }
 
 #[test]
+fn pop_due_within_counts_late_packets_without_the_grain() {
+    let grain = MS / 20;
+    let mut link = Link::new(Conditions::default(), 1);
+    (0..3).for_each(|number| link.push(Duration::ZERO, &numbered(number)));
+    assert_eq!(link.pop_due_within(MS * 25 - grain - Duration::from_nanos(1), grain), None);
+    for (taken, late) in [(MS * 25 - grain, 0), (MS * 26, 0), (MS * 26 + grain, 1)] {
+        assert!(link.pop_due_within(taken, grain).is_some());
+        assert_eq!(link.counts().late, late);
+    }
+}
+
+#[test]
 fn late_delivery_is_counted() {
     let mut link = Link::new(Conditions::default(), 1);
     (0..3).for_each(|number| link.push(Duration::ZERO, &numbered(number)));
