@@ -75,7 +75,7 @@ enum Span {
     Messages,
     /// 12 s; measured from the start of the last connection on.
     Bulk,
-    /// 120 s; this part, in ppm, is measured.
+    /// 120 s; this part of the run, in ppm, is measured.
     Part(Range<u64>),
 }
 
@@ -84,7 +84,7 @@ enum Span {
 pub(crate) struct Cell {
     pub(crate) name: &'static str,
     pub(crate) path: Path,
-    /// Workload and measured part, where they are not the usual ones.
+    /// The workload, where it is not the usual one.
     note: String,
     pub(crate) protection: Protection,
     pub(crate) windows: Windows,
@@ -129,10 +129,18 @@ impl Cell {
         Self { note: note.into(), ..self }
     }
 
-    /// Path, workload and measured part, for people.
-    pub(crate) fn description(&self) -> String {
-        let separator = if self.note.is_empty() { "" } else { ", " };
-        format!("{}{separator}{}", self.path.name, self.note)
+    /// Path, workload, and the measured part of a run of so many seconds, for people.
+    pub(crate) fn description(&self, seconds: u64) -> String {
+        let mut parts = vec![self.path.name.clone()];
+        if !self.note.is_empty() {
+            parts.push(self.note.clone());
+        }
+        if let Span::Part(part) = &self.span {
+            // To a tenth of a second.
+            let second = |ppm: u64| ((seconds * ppm) as f64 / 1e5).round() / 10.0;
+            parts.push(format!("seconds {} to {}", second(part.start), second(part.end)));
+        }
+        parts.join(", ")
     }
 
     /// Protection, and windows where they are a part of it.
@@ -308,13 +316,13 @@ fn rates() -> Vec<Cell> {
 /// latency of the path, and the wire bytes of 5 % redundancy with some reserve.
 fn loss_steps() -> Vec<Cell> {
     let parts = [
-        ("seconds 22 to 60", part_of_120(22)..part_of_120(60), limits(70.0, 1.6)),
-        ("seconds 90 to 120", part_of_120(90)..part_of_120(120), limits(26.0, 1.15)),
+        (part_of_120(22)..part_of_120(60), limits(70.0, 1.6)),
+        (part_of_120(90)..part_of_120(120), limits(26.0, 1.15)),
     ];
     let mut cells = Vec::new();
-    for (note, part, goal) in parts {
+    for (part, goal) in parts {
         for protection in Protection::INTERACTIVE {
-            let cell = Cell::messages("X", Path::loss_steps(), protection).note(note).goal(goal);
+            let cell = Cell::messages("X", Path::loss_steps(), protection).goal(goal);
             cells.push(Cell { span: Span::Part(part.clone()), ..cell });
         }
     }

@@ -39,7 +39,7 @@ fn main() -> Result<()> {
     let (count, began) = (cells.len(), Instant::now());
     let mut rows = Vec::new();
     for cell in cells {
-        progress(rows.len() + 1, count, &cell);
+        progress(rows.len() + 1, count, &cell, cell.seconds(seconds));
         rows.push(run(cell, seconds, seeds)?);
     }
     end_progress(count, began);
@@ -56,7 +56,7 @@ fn run(cell: Cell, seconds: Option<u64>, seeds: u64) -> Result<Row> {
     let seconds = cell.seconds(seconds);
     let runs = cell
         .run(seconds, FIRST_SEED..FIRST_SEED + seeds)
-        .map_err(|error| anyhow!("{}, {}: {error}", cell.name, cell.description()))?;
+        .map_err(|error| anyhow!("{}, {}: {error}", cell.name, cell.description(seconds)))?;
     let median = Figures::median(&runs);
     Ok(Row { cell, seconds, runs, median })
 }
@@ -87,15 +87,16 @@ fn list(cells: &[Cell]) {
         }
         println!("{name:<4}{meaning}");
         for cell in rows {
-            let (path, goal) = (cell.description(), cell.goal.text());
+            let path = cell.description(cell.seconds(None));
+            let goal = cell.goal.text();
             println!("      {path:<44} {:<28} {goal}", cell.variant());
         }
     }
 }
 
 /// Names the cell that runs: in one line of a terminal, else in a line each.
-fn progress(index: usize, count: usize, cell: &Cell) {
-    let (path, variant) = (cell.description(), cell.variant());
+fn progress(index: usize, count: usize, cell: &Cell, seconds: u64) {
+    let (path, variant) = (cell.description(seconds), cell.variant());
     let line = format!("[{index:>2}/{count}] {} {path}, {variant}", cell.name);
     if stderr().is_terminal() {
         eprint!("\r\x1b[K{line}");

@@ -8,8 +8,8 @@ use crate::cells::{self, Cell};
 
 /// Judges kcpx on impaired paths in virtual time, and prints each figure beside its goal
 ///
-/// Both ends of a connection and the path between them run in this process under a virtual clock, so
-/// that ten minutes take a second and nothing depends on the machine: the same options print the
+/// Both ends of a connection and the path between them run in this process under a virtual clock,
+/// so that ten minutes take a second and nothing depends on the machine: the same options print the
 /// same tables.
 #[derive(Debug, Parser)]
 #[command(
@@ -25,7 +25,7 @@ pub(crate) struct Options {
     /// Virtual seconds of each run, 1 to 86400 [default: 600 for messages, 12 for bulk, 120 for X]
     #[arg(long, value_name = "S", value_parser = value_parser!(u64).range(1..=86_400))]
     seconds: Option<u64>,
-    /// Runs of each cell, with the seeds 1 to N, 1 to 99; the tables have their medians [default: 3]
+    /// Runs of each cell, with the seeds 1 to N, 1 to 99; the tables have medians [default: 3]
     #[arg(long, value_name = "N", value_parser = value_parser!(u64).range(1..=99))]
     seeds: Option<u64>,
     /// Writes every figure of every seed to this file
@@ -34,8 +34,8 @@ pub(crate) struct Options {
     /// Prints the cells and their goals, and runs nothing
     #[arg(long)]
     pub(crate) list: bool,
-    /// One seed and one virtual second of each cell, twice: shows that all of them run and that both
-    /// times give the same tables, and prints neither
+    /// One seed and one virtual second of each cell, twice: shows that all of them run and that
+    /// both times give the same tables, and prints neither
     #[arg(long)]
     pub(crate) test: bool,
     /// Passed by `cargo bench`.
@@ -45,15 +45,18 @@ pub(crate) struct Options {
 
 const HELP: &str = "\
 Columns:
-  path             what the packets meet, and the workload or the part of the run where it is not the
-                   usual one: a message of 1 KiB each 10 ms into one ordered stream
+  path             what the packets meet; the workload where it is not the usual one, a message of
+                   1 KiB each 10 ms into one ordered stream; and the seconds of the run that are
+                   measured where not all from second 6 on are
   protection       what both ends send beside retransmissions, FEC d/p; for bulk also the windows
-  p50 ... max      one-way latency from the write to the read in order, ms; 25 ms are the path's own.
-                   Of messages written in second 6 and later, as all figures of messages
+  p50 ... max      one-way latency from the write to the read in order, ms; 25 ms are the path's
+                   own. Of messages written in second 6 and later, as all figures of messages, or
+                   in the seconds that `path` names
   first 5 s p99    p99 of the messages written before that
   wire             IP bytes (datagrams and 28 each) from client to server per byte read
   retransmitted %  retransmissions in percent of all data segments sent
-  smallest share   the slowest of several connections, in percent of an equal share of the bottleneck
+  smallest share   the slowest of several connections, in percent of an equal share of the
+                   bottleneck
   verdict          `met`, or by how much each limit of the goal is missed; empty where figures are
                    only shown
 

@@ -25,7 +25,7 @@ type Column = (&'static str, fn(&Row) -> String);
 
 const MESSAGES: [Column; 12] = [
     ("cell", |row| row.cell.name.to_owned()),
-    ("path", |row| row.cell.description()),
+    ("path", |row| row.cell.description(row.seconds)),
     ("protection", |row| row.cell.variant()),
     ("p50", |row| cell(row.median.p50_ms, 1)),
     ("p99", |row| cell(row.median.p99_ms, 1)),
@@ -40,7 +40,7 @@ const MESSAGES: [Column; 12] = [
 
 const BULK: [Column; 13] = [
     ("cell", |row| row.cell.name.to_owned()),
-    ("path", |row| row.cell.description()),
+    ("path", |row| row.cell.description(row.seconds)),
     ("protection", |row| row.cell.variant()),
     ("Mbit/s", |row| cell(row.median.bulk_mbit, 2)),
     ("MB/s", |row| cell(row.median.bulk_mbit.map(|mbit| mbit / 8.0), 2)),
@@ -62,14 +62,15 @@ pub(crate) fn markdown(rows: &[Row], seeds: u64) -> String {
     let times = times.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
     let last = crate::FIRST_SEED + seeds - 1;
     let mut out = format!(
-        "Virtual time, runs of {times} s, medians of the seeds {} to {last}. RTT 50 ms; latencies one way, in order, in ms; \
-         losses in both directions; wire: IP bytes from client to server per byte read.\n",
+        "Virtual time, runs of {times} s, medians of the seeds {} to {last}. RTT 50 ms; latencies \
+         one way, in order, in ms; losses in both directions; wire: IP bytes from client to server \
+         per byte read.\n",
         crate::FIRST_SEED
     );
     let (bulk, messages): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(|row| row.cell.has_bulk());
     if !messages.is_empty() {
-        out += "\nMessages, 1 KiB per 10 ms where nothing else is said. All figures but \"first 5 s p99\" \
-                are of second 6 on.\n\n";
+        out += "\nMessages, 1 KiB per 10 ms where nothing else is said. All figures but \
+                \"first 5 s p99\" are of second 6 on, or of the seconds named beside the path.\n\n";
         table(&mut out, &MESSAGES, &messages);
     }
     if !bulk.is_empty() {
@@ -119,7 +120,7 @@ pub(crate) fn json(rows: &[Row], seeds: u64) -> serde_json::Result<String> {
         let Row { cell, seconds, runs, median } = row;
         serde_json::to_value(JsonRow {
             cell: cell.name,
-            path: cell.description(),
+            path: cell.description(*seconds),
             protection: cell.protection,
             windows: cell.windows.to_string(),
             seconds: *seconds,
