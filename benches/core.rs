@@ -15,6 +15,9 @@ use kcpx::{CongestionControl, KcpConfig, Mode, Timing};
 
 const WINDOWS: [u16; 4] = [128, 1_024, 4_096, 16_384];
 const CONV: u32 = 7;
+const PAYLOAD: &[u8] = b"payload";
+/// A segment of the benches on the wire: a header of 24 bytes, and the payload.
+const SEGMENT_LEN: usize = 24 + PAYLOAD.len();
 
 fn segment(command: Command, sn: u32, una: u32) -> Vec<u8> {
     let mut out = Vec::new();
@@ -34,7 +37,7 @@ fn full_window(window: u16, fast_retransmit: bool, now: Instant) -> Kcp {
     kcp.input(now, &segment(Command::WindowUpdate, 1, 0), PacketType::Regular).expect("valid");
     let mut out = Vec::new();
     for _ in 0..window {
-        kcp.send(now, Bytes::from_static(b"payload"));
+        kcp.send(now, Bytes::from_static(PAYLOAD));
     }
     while kcp.poll_transmit(now, &mut out).is_some() {
         out.clear();
@@ -114,58 +117,67 @@ fn flush(c: &mut Criterion) {
     group.finish();
 }
 
-/// Fast retransmit: every segment but the last two is found lost by later ACKs and retransmitted
-/// once.
-fn fast_retransmit(c: &mut Criterion) {
-    let now = Instant::now();
-    let mut group = c.benchmark_group("fast_retransmit");
+/// Sends what may leave. Returns how long that took and how many segments left.
+fn send_all(kcp: &mut Kcp, now: Instant) -> (Duration, u64) {
+    let (mut out, mut bytes) = (Vec::with_capacity(2_000), 0);
+    let start = Instant::now();
+    while kcp.poll_transmit(now, &mut out).is_some() {
+        bytes += out.len();
+        out.clear();
+    }
+    (start.elapsed(), (bytes / SEGMENT_LEN) as u64)
+}
+
+/// Measures `run`, which gives the time of some retransmissions and their number, per one of them.
+fn retransmissions(c: &mut Criterion, name: &str, run: impl Fn(u16) -> (Duration, u64)) {
+    let mut group = c.benchmark_group(name);
     for window in WINDOWS {
-        let acks: Vec<_> =
-            (1..=2).map(|i| segment(Command::Ack, u32::from(window) - i, 0)).collect();
-        group.throughput(Throughput::Elements(u64::from(window)));
+        let (_, expected) = run(window);
+        assert!(expected >= 64, "{expected} left of a window of {window}");
+        group.throughput(Throughput::Elements(expected));
         group.bench_function(BenchmarkId::from_parameter(window), |b| {
-            let mut out = Vec::with_capacity(2_000);
-            b.iter_batched_ref(
-                || {
-                    let mut kcp = full_window(window, true, now);
-                    for ack in &acks {
-                        kcp.input(now, ack, PacketType::Regular).expect("valid");
-                    }
-                    kcp
-                },
-                |kcp| {
-                    while kcp.poll_transmit(now, &mut out).is_some() {
-                        out.clear();
-                    }
-                },
-                BatchSize::PerIteration,
-            );
+            let timed = |_| {
+                let (time, left) = run(window);
+                assert_eq!(left, expected);
+                time
+            };
+            b.iter_custom(|iterations| (0..iterations).map(timed).sum());
         });
     }
     group.finish();
 }
 
-/// RTO: every segment expires and is retransmitted once.
+/// Fast retransmit of the older half of the window, which the first ACKs show to be lost.
+///
+/// Retransmissions need tokens, of which each ACK brings one: 64 ACKs from the end of the window,
+/// which are not measured, take turns with the retransmissions that they allow.
+fn fast_retransmit(c: &mut Criterion) {
+    let now = Instant::now();
+    retransmissions(c, "fast_retransmit", |window| {
+        let mut kcp = full_window(window, true, now);
+        let (mut time, mut segments, mut newest) = (Duration::ZERO, 0, u32::from(window));
+        for _ in 0..window / 128 {
+            for _ in 0..64 {
+                newest -= 1;
+                let ack = segment(Command::Ack, newest, 0);
+                kcp.input(now, &ack, PacketType::Regular).expect("valid");
+            }
+            let (round_time, round_segments) = send_all(&mut kcp, now);
+            time += round_time;
+            segments += round_segments;
+        }
+        (time, segments)
+    });
+}
+
+/// RTO: every segment has expired, and as many are retransmitted as there are tokens without an
+/// ACK.
 fn timeout(c: &mut Criterion) {
     let start = Instant::now();
-    let mut group = c.benchmark_group("timeout_retransmit");
-    for window in WINDOWS {
-        group.throughput(Throughput::Elements(u64::from(window)));
-        group.bench_function(BenchmarkId::from_parameter(window), |b| {
-            let mut out = Vec::with_capacity(2_000);
-            b.iter_batched_ref(
-                || full_window(window, false, start),
-                |kcp| {
-                    let now = start + Duration::from_millis(900);
-                    while kcp.poll_transmit(now, &mut out).is_some() {
-                        out.clear();
-                    }
-                },
-                BatchSize::PerIteration,
-            );
-        });
-    }
-    group.finish();
+    retransmissions(c, "timeout_retransmit", |window| {
+        let mut kcp = full_window(window, false, start);
+        send_all(&mut kcp, start + Duration::from_millis(900))
+    });
 }
 
 criterion_group!(benches, ack, una, flush, fast_retransmit, timeout);
