@@ -12,9 +12,10 @@ use crate::{bulk, command, run};
 ///
 /// It makes two network namespaces with one device each, starts the server in one and, once that
 /// is ready, the client in the other, and carries packets between them: 25 ms each way unless set
-/// otherwise, and whatever else the options say, in both directions alike or in one of them. Packets
-/// are drawn from a seed, in order, so the same seed gives the same fate to the first, the second,
-/// ... packet. All of IPv4 crosses it, the kernel's TCP included, in packets of at most 1500 bytes.
+/// otherwise, and whatever else the options say, in both directions alike or in one of them.
+/// Packets are drawn from a seed, in order, so the same seed gives the same fate to the first, the
+/// second, ... packet. All of IPv4 crosses it, the kernel's TCP included, in packets of at most
+/// 1500 bytes.
 ///
 /// {server} in the commands becomes the server's address, 10.77.0.1. Commands are split as a shell
 /// splits them, but run without one; `sh -c '...'` gives one. What they print goes to the error
@@ -27,8 +28,8 @@ use crate::{bulk, command, run};
 /// sent, those dropped left out. With `kept_up` false the relay itself lost packets, or the kernel
 /// on the way to it, and what was measured does not count: give it more of the machine, or less to
 /// carry. `late` packets came more than a millisecond after they were due, for the same reason.
-/// `udp_receive_drops` of an end are what the receive buffers there could not hold. A summary of each
-/// direction and of each client goes to the error output too.
+/// `udp_receive_drops` of an end are what the receive buffers there could not hold. A summary of
+/// each direction and of each client goes to the error output too.
 ///
 /// It needs root, or a user who may make user namespaces and open /dev/net/tun. Nothing is left
 /// behind, even if it is killed, but processes that a command starts and does not end.

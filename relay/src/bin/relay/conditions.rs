@@ -23,7 +23,9 @@ macro_rules! name {
     ($long:literal $(or $short:literal)?, $value:literal, $help:literal) => {
         Name {
             longs: [$long, concat!("up-", $long), concat!("down-", $long)],
-            shorts: [$([$short, concat!("up-", $short), concat!("down-", $short)])?].first().copied(),
+            shorts: [$([$short, concat!("up-", $short), concat!("down-", $short)])?]
+                .first()
+                .copied(),
             value: $value,
             help: $help,
         }
@@ -35,7 +37,8 @@ const NAMES: [Name; 10] = [
     name!(
         "jitter-ms" or "jitter",
         "MS",
-        "What a packet needs more at most, in milliseconds; packets overtake each other [default: 0]"
+        "What a packet needs more at most, in milliseconds; packets overtake each other \
+         [default: 0]"
     ),
     name!(
         "ordered",
