@@ -1,12 +1,13 @@
 //! The two processes of a measurement.
 
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::net::SocketAddr;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Once};
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use serde::Serialize;
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines, Stdin, stdin};
 use tokio::time::timeout;
@@ -80,6 +81,25 @@ fn end() -> ! {
     std::process::exit(0)
 }
 
+/// Starts a thread that ends the process when its standard input ends, with a failure unless
+/// `done`.
+///
+/// The program that started this process holds the other end of the input, and may be killed at any
+/// time; the system then closes that end. A thread waits for it, so that the task which is measured
+/// polls nothing more.
+fn end_with_input(done: Arc<AtomicBool>) -> io::Result<JoinHandle<()>> {
+    thread::Builder::new().name("input".into()).spawn(move || {
+        // An error of the input is its end as well.
+        let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
+        if done.load(Ordering::Acquire) {
+            end();
+        }
+        // Nobody may be left to read this.
+        let _ = writeln!(io::stderr(), "client: the input has ended before there was a result");
+        std::process::exit(1);
+    })
+}
+
 async fn serve<A: Accept>(case: Case, listen: SocketAddr, load: Load) -> anyhow::Result<()> {
     let mut listener = A::bind(case, listen).await?;
     let note = (A::NOTE)(case).map(str::to_owned);
@@ -134,6 +154,8 @@ async fn attend(workload: Workload, mut stream: impl Duplex, seen: Arc<Seen>, lo
 }
 
 async fn work<C: Connect>(case: Case, server: SocketAddr, load: Load) -> anyhow::Result<()> {
+    let reported = Arc::new(AtomicBool::new(false));
+    let ending = end_with_input(reported.clone())?;
     let working = async {
         let client = C::new(case, server).await?;
         if case.workload == Workload::Many {
@@ -156,7 +178,7 @@ async fn work<C: Connect>(case: Case, server: SocketAddr, load: Load) -> anyhow:
     let (outcome, _streams) =
         done.with_context(|| format!("not done after {} s", limit.as_secs()))??;
     report(&outcome)?;
-    let mut requests = requests();
-    while requests.next_line().await?.is_some() {}
-    end()
+    reported.store(true, Ordering::Release);
+    // The connections stay until then.
+    ending.join().map_err(|_| anyhow!("the thread that waits for the end of the input panicked"))
 }
