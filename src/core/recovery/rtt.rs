@@ -120,6 +120,11 @@ impl RttEstimator {
         self.srtt
     }
 
+    /// Smoothed RTT, or the RTO before the first sample, microseconds.
+    pub(crate) fn srtt_or_rto(&self) -> u64 {
+        self.srtt.unwrap_or_else(|| self.rto())
+    }
+
     /// RTT variation, microseconds.
     pub(crate) fn rttvar(&self) -> u64 {
         self.rttvar

@@ -423,7 +423,7 @@ impl Sender {
             redundant.loss_rate.on_lost(now);
         }
         self.sent_segments.mark_retransmitted(now, sn, level);
-        self.retransmit_budget.on_retransmit(now, self.rtt.srtt().unwrap_or(self.rtt.rto()));
+        self.retransmit_budget.on_retransmit(now, self.rtt.srtt_or_rto());
         if let Some(autotune) = &mut self.autotune {
             autotune.on_retransmit();
         }

@@ -24,7 +24,7 @@ impl Sender {
         (sn, ts): (Sn, Ts),
         trigger: LossTrigger,
     ) {
-        let rtt = self.rtt.srtt().unwrap_or(self.rtt.rto());
+        let rtt = self.rtt.srtt_or_rto();
         let closes_window = self.closes_window(sn, trigger);
         let (allowed, latency_bound) = (!self.pto_backoff.is_active(), self.is_latency_bound());
         let Some(redundant) = &mut self.redundant else { return };
@@ -40,7 +40,7 @@ impl Sender {
         stats.redundant_retransmits += 1;
         let level = self.sent_segments.get(sn).map_or(0, |segment| segment.backoff_level);
         self.sent_segments.mark_retransmitted(now, sn, level);
-        let rtt = self.rtt.srtt().unwrap_or(self.rtt.rto());
+        let rtt = self.rtt.srtt_or_rto();
         if let Some(redundant) = &mut self.redundant {
             redundant.on_further_copy(now, sn, rtt);
         }
