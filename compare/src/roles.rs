@@ -69,7 +69,7 @@ async fn client(case: Case, connect: SocketAddr, load: Load) -> anyhow::Result<(
 
 fn report(what: &impl Serialize) -> anyhow::Result<()> {
     println!("{}", serde_json::to_string(what)?);
-    Ok(std::io::stdout().flush()?)
+    Ok(io::stdout().flush()?)
 }
 
 fn requests() -> Lines<BufReader<Stdin>> {
