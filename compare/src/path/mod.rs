@@ -125,7 +125,7 @@ mod tests {
         let cases = [
             ("--rtt 30s", "delay and jitter are 15s"),
             ("--rate 0 --queue 5", "rate is 0 Mbit/s"),
-            ("--rate 20 --queue 0", "a queue of no packet"),
+            ("--rate 20 --queue 0", "queue is 0 packets"),
         ];
         for (options, expected) in cases {
             let line = format!("compare --workload msg {options}");
