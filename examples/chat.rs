@@ -165,11 +165,22 @@ impl Lobby {
     /// To everyone but `from`. A guest whose queue is full misses a presence, but no line: rather
     /// than that it has to leave, which the end of its queue shows.
     fn post(&self, from: u64, post: &Post) {
+        self.with(|guests| Self::post_to(guests, from, post));
+    }
+
+    /// Adds a guest and posts it to the others in one step, so that of two who join at once exactly
+    /// one sees the other join.
+    fn join(&self, number: u64, queue: mpsc::Sender<Post>, post: &Post) {
         self.with(|guests| {
-            guests.retain(|number, queue| {
-                let full = *number != from && queue.try_send(post.clone()).is_err();
-                !full || matches!(post, Post::Presence(_))
-            });
+            guests.insert(number, queue);
+            Self::post_to(guests, number, post);
+        });
+    }
+
+    fn post_to(guests: &mut HashMap<u64, mpsc::Sender<Post>>, from: u64, post: &Post) {
+        guests.retain(|number, queue| {
+            let full = *number != from && queue.try_send(post.clone()).is_err();
+            !full || matches!(post, Post::Presence(_))
         });
     }
 }
@@ -197,8 +208,7 @@ async fn host(stream: KcpStream, number: u64, lobby: &Lobby) -> Result<()> {
     let name = inbox.line().await?.trim().to_owned();
     ensure!((1..=NAME).contains(&name.len()), "a name of {} bytes", name.len());
     let (queue, mut posts) = mpsc::channel(QUEUE);
-    lobby.with(|guests| guests.insert(number, queue));
-    lobby.post(number, &Post::Line(format!("* {name} joined\n")));
+    lobby.join(number, queue, &Post::Line(format!("* {name} joined\n")));
     let here = Post::Presence(Bytes::from(name.clone()));
     loop {
         tokio::select! {
