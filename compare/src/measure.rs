@@ -10,7 +10,7 @@ use tokio::time::sleep;
 
 use crate::args::{Args, Case, PROMPT, TIMEOUT, Workload, name};
 use crate::os;
-use crate::process::{CLIENT_CPU, Process, SERVER_CPU};
+use crate::process::{CLIENT_CPU, Process, SERVER_CPU, stop_both};
 use crate::programs::Programs;
 use crate::protocol::{Figures, Listening, Outcome, Sample, Snapshot};
 
@@ -115,11 +115,7 @@ async fn figures(
         })
     };
     let figures = figures.await;
-    // The server first: it need not see how its connections end.
-    server.stop().await;
-    if let Some(client) = client {
-        client.stop().await;
-    }
+    stop_both(server, client).await;
     figures
 }
 

@@ -65,11 +65,19 @@ impl Process {
     }
 
     /// The end of its input is the sign to end.
-    pub(crate) async fn stop(mut self) {
+    async fn stop(mut self) {
         self.requests = None;
         if timeout(EXIT_TIMEOUT, self.child.wait()).await.is_err() {
             // An error says that it has ended meanwhile.
             let _ = self.child.kill().await;
         }
+    }
+}
+
+/// Ends the processes of a measurement, the server first: it need not see how its connections end.
+pub(crate) async fn stop_both(server: Process, client: Option<Process>) {
+    server.stop().await;
+    if let Some(client) = client {
+        client.stop().await;
     }
 }

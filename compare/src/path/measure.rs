@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 use super::{Message, PathFigures, PathSample, conditions};
 use crate::args::{Args, Case, Load, PROMPT, TIMEOUT, Workload, name};
 use crate::measure::role_arguments;
-use crate::process::{CLIENT_CPU, Process, SERVER_CPU};
+use crate::process::{CLIENT_CPU, Process, SERVER_CPU, stop_both};
 use crate::programs::Programs;
 use crate::protocol::{Listening, Outcome, Snapshot};
 use crate::workload::schedule;
@@ -163,10 +163,7 @@ async fn figures(run: &Run, program: &OsStr, pinned: &mut bool) -> anyhow::Resul
         joined(outcome, listening.note, [before, after], wire_bytes, [up, down], kernel)
     };
     let figures = figures.await;
-    server.stop().await;
-    if let Some(client) = client {
-        client.stop().await;
-    }
+    stop_both(server, client).await;
     figures
 }
 

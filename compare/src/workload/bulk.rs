@@ -46,14 +46,7 @@ pub(crate) async fn run(stream: &mut impl Duplex, load: Load) -> anyhow::Result<
     let mut blocks = Blocks::new(time, u64::MAX);
     let meter = Meter::start()?;
     let exchange = async {
-        loop {
-            let (block, last) = blocks.next(meter.wall());
-            stream.write_all(block).await?;
-            if last {
-                break;
-            }
-        }
-        stream.flush().await?;
+        blocks.write_to(stream, &meter).await?;
         let mut answer = [0; 8];
         stream.read_exact(&mut answer).await?;
         anyhow::Ok(u64::from_le_bytes(answer))

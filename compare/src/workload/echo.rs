@@ -34,14 +34,7 @@ pub(crate) async fn run(stream: &mut impl Duplex, load: Load) -> anyhow::Result<
     let (mut reader, mut writer) = tokio::io::split(&mut *stream);
     let writing = async {
         let mut blocks = Blocks::new(load.time(Workload::Echo), load.bytes());
-        loop {
-            let (block, last) = blocks.next(meter.wall());
-            writer.write_all(block).await?;
-            if last {
-                writer.flush().await?;
-                return anyhow::Ok(blocks.number * BLOCK as u64);
-            }
-        }
+        anyhow::Ok(blocks.write_to(&mut writer, &meter).await?)
     };
     let reading = async {
         let mut block = vec![0; BLOCK];

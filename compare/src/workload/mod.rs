@@ -13,6 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
+use tokio::io::{AsyncWrite, AsyncWriteExt as _};
 
 use crate::os;
 use crate::protocol::{Messages, Within};
@@ -93,6 +94,23 @@ impl Blocks {
         self.block[BLOCK - 8..].copy_from_slice(&stamp);
         self.number += 1;
         (&self.block, last)
+    }
+
+    /// Writes blocks up to the last one, and returns their bytes.
+    async fn write_to(
+        &mut self,
+        writer: &mut (impl AsyncWrite + Unpin),
+        meter: &Meter,
+    ) -> std::io::Result<u64> {
+        loop {
+            let (block, last) = self.next(meter.wall());
+            writer.write_all(block).await?;
+            if last {
+                break;
+            }
+        }
+        writer.flush().await?;
+        Ok(self.number * BLOCK as u64)
     }
 }
 

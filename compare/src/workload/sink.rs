@@ -26,19 +26,12 @@ pub(crate) async fn serve(stream: &mut impl Duplex, seen: &Seen) -> anyhow::Resu
 pub(crate) async fn run(stream: &mut impl Duplex, load: Load) -> anyhow::Result<Outcome> {
     let mut blocks = Blocks::new(load.time(Workload::Sink), load.bytes());
     let meter = Meter::start()?;
-    loop {
-        let (block, last) = blocks.next(meter.wall());
-        stream.write_all(block).await?;
-        if last {
-            break;
-        }
-    }
-    stream.flush().await?;
+    let bytes = blocks.write_to(stream, &meter).await?;
     let mut answer = [0; 8];
     stream.read_exact(&mut answer).await?;
     let wall_s = meter.wall().as_secs_f64();
 
-    let (arrived, bytes) = (u64::from_le_bytes(answer), blocks.number * BLOCK as u64);
+    let arrived = u64::from_le_bytes(answer);
     ensure!(arrived == bytes, "{arrived} bytes arrived of {bytes}");
     let retransmit_pct = stream.retransmit_pct();
     Ok(Outcome { bytes, wall_s, cpu_s: meter.cpu_s()?, retransmit_pct, ..Outcome::default() })
