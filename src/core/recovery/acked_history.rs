@@ -71,7 +71,7 @@ impl AckedHistory {
             first_ts: segment.first_ts,
             last_ts: clock.timestamp(segment.last_sent),
             last_sent: low_half(segment.last_sent),
-            xmit_seq: crate::core::recovery::loss::low_half(segment.xmit_seq),
+            xmit_seq: segment.xmit_seq_low(),
             acked: segment.acked,
             unjudged_retransmit: segment.retransmitted && !segment.acked && !copied,
         };

@@ -58,9 +58,9 @@ pub(crate) struct LossDetector {
     /// [`SentSegment::xmit_seq`] of the latest acknowledged transmissions, ascending; as many as
     /// fast retransmit needs.
     acked_xmit_seqs: VecDeque<u64>,
-    /// The latest transmission of which an ACK has arrived, those of segments that `una` has passed
-    /// included.
-    latest_acked: u64,
+    /// The latest transmission of which an ACK has arrived, modulo 2^32, those of segments that
+    /// `una` has passed included.
+    latest_acked: u32,
     /// Round-trip time of the latest of `acked_xmit_seqs`, microseconds (RFC 8985 `RACK.rtt`).
     latest_rtt: u64,
     /// Reordering window, microseconds (RFC 8985 `RACK.reo_wnd`).
@@ -112,18 +112,16 @@ impl LossDetector {
         }
     }
 
-    /// Whether the transmission left after all of which an ACK has arrived, and so is an RTT sample
-    /// (RFC 8985 6.2 step 2): an ACK that was held up, by a gap that FEC filled or a retransmission
-    /// that was not needed, is none. `xmit_seq` modulo 2^32, as [`Self::on_newest_ack`] takes it.
-    pub(crate) fn is_newest(&self, xmit_seq: u32) -> bool {
-        let ahead = xmit_seq.wrapping_sub(low_half(self.latest_acked));
-        ahead != 0 && ahead <= u32::MAX / 2
-    }
-
-    /// Records an ACK of the [newest](Self::is_newest) transmission.
-    pub(crate) fn on_newest_ack(&mut self, xmit_seq: u32) {
-        let ahead = xmit_seq.wrapping_sub(low_half(self.latest_acked));
-        self.latest_acked += u64::from(ahead);
+    /// An ACK of a transmission arrived, `xmit_seq` modulo 2^32. Returns whether it left after all
+    /// of which an ACK had arrived, and so is an RTT sample (RFC 8985 6.2 step 2): an ACK that was
+    /// held up, by a gap that FEC filled or a retransmission that was not needed, is none.
+    pub(crate) fn is_newest_ack(&mut self, xmit_seq: u32) -> bool {
+        let ahead = xmit_seq.wrapping_sub(self.latest_acked);
+        let newest = ahead != 0 && ahead <= u32::MAX / 2;
+        if newest {
+            self.latest_acked = xmit_seq;
+        }
+        newest
     }
 
     /// A retransmission was spurious: a transmission arrived that left `apart` microseconds before.
@@ -197,11 +195,6 @@ impl LossDetector {
         };
         rto.min(self.max_rto)
     }
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "the low half")]
-pub(crate) fn low_half(xmit_seq: u64) -> u32 {
-    xmit_seq as u32
 }
 
 #[cfg(test)]

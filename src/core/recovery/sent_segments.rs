@@ -47,6 +47,14 @@ pub(crate) struct SentSegment {
     pub(crate) acked: bool,
 }
 
+impl SentSegment {
+    /// [`Self::xmit_seq`] modulo 2^32.
+    #[expect(clippy::cast_possible_truncation, reason = "the low half")]
+    pub(crate) fn xmit_seq_low(&self) -> u32 {
+        self.xmit_seq as u32
+    }
+}
+
 const _: () = assert!(size_of::<SentSegment>() == 32, "half a cache line");
 
 /// First and last segment of a list that is not empty.

@@ -355,15 +355,10 @@ impl Sender {
     /// few retransmissions may leave, since everything waits for that.
     fn next_lost(&self, now: Micros, no_new_data: bool) -> Option<(Sn, LossTrigger)> {
         let in_flight = self.sent_segments.len();
-        if self.retransmit_budget.is_scarce()
-            && let Some(oldest) = self.sent_segments.get(self.una()).filter(|oldest| !oldest.acked)
-        {
-            let (at, trigger) = self.loss.lost_at(oldest, &self.rtt, in_flight, no_new_data);
-            if at <= now && (trigger != LossTrigger::Rto || self.pto_backoff.may_send_probe(now)) {
-                return Some((self.una(), trigger));
-            }
-        }
-        for (sn, segment) in self.sent_segments.oldest_per_level() {
+        let scarce = self.retransmit_budget.is_scarce() && self.is_oldest_unacked();
+        let oldest = if scarce { self.sent_segments.get(self.una()) } else { None };
+        let oldest = oldest.map(|segment| (self.una(), segment)).into_iter();
+        for (sn, segment) in oldest.chain(self.sent_segments.oldest_per_level()) {
             let (at, trigger) = self.loss.lost_at(segment, &self.rtt, in_flight, no_new_data);
             let is_rto = trigger == LossTrigger::Rto;
             if at <= now && (!is_rto || self.pto_backoff.may_send_probe(now)) {

@@ -7,7 +7,6 @@
 use super::{AckOutcome, Sender, UnaOutcome};
 use crate::core::clock::{Clock, Micros};
 use crate::core::recovery::acked_history::LateAck;
-use crate::core::recovery::loss::low_half;
 use crate::core::segment::HEADER_LEN;
 use crate::core::seq::{Sn, Ts};
 use crate::stats::Counters;
@@ -56,23 +55,26 @@ impl Sender {
         } else {
             u64::from(clock.timestamp(now).since(ts).max(0).cast_unsigned()) * 1_000
         };
-        let (xmit_seq, retransmitted) = (segment.xmit_seq, segment.retransmitted);
+        let (xmit_seq, xmit_seq_low) = (segment.xmit_seq, segment.xmit_seq_low());
+        let retransmitted = segment.retransmitted;
         if !segment.acked {
             if echoes_last {
-                self.on_newest_ack(now, low_half(xmit_seq), sample.then_some(rtt));
+                self.sample_newest(now, xmit_seq_low, sample.then_some(rtt));
                 self.loss.on_ack(xmit_seq, rtt);
             }
-            let is_copy = self.redundant.as_ref().is_some_and(|copies| copies.is_copy(sn, ts));
-            if retransmitted && (is_copy || (echoes_last && first != last)) {
-                self.loss.on_confirmed_loss();
-            } else if retransmitted && !echoes_last {
-                self.on_spurious_retransmit(now, u64::from(last.since(ts).unsigned_abs()), stats);
+            if retransmitted {
+                let copies = self.redundant.as_ref();
+                let is_copy = copies.is_some_and(|copies| copies.is_copy(sn, ts));
+                if is_copy || (echoes_last && first != last) {
+                    self.loss.on_confirmed_loss();
+                } else if !echoes_last {
+                    let apart = u64::from(last.since(ts).unsigned_abs());
+                    self.on_spurious_retransmit(now, apart, stats);
+                }
+                self.forget_copies(sn);
             }
             self.sent_segments.ack(sn);
             self.on_newly_acked();
-            if retransmitted {
-                self.forget_copies(sn);
-            }
             if self.path.is_watching()
                 && let Some(payload) = self.sent_segments.payload(sn)
             {
@@ -110,7 +112,7 @@ impl Sender {
             // longer wait would not have helped.
             LateAck::LastTransmission { rtt, xmit_seq, spurious } => {
                 stats.spurious_retransmits += u64::from(spurious);
-                self.on_newest_ack(now, xmit_seq, rtt.filter(|_| sample));
+                self.sample_newest(now, xmit_seq, rtt.filter(|_| sample));
             }
             // The ACK of the original arrives after the retransmission: the original was delayed,
             // not lost.
@@ -124,12 +126,11 @@ impl Sender {
 
     /// An ACK of the last transmission of a segment; `rtt` in microseconds if it may be a sample,
     /// which it is if no later transmission was acknowledged before. `xmit_seq` modulo 2^32.
-    fn on_newest_ack(&mut self, now: Micros, xmit_seq: u32, rtt: Option<u64>) {
-        if self.loss.is_newest(xmit_seq) {
-            self.loss.on_newest_ack(xmit_seq);
-            if let Some(rtt) = rtt {
-                self.rtt.on_sample(now, rtt);
-            }
+    fn sample_newest(&mut self, now: Micros, xmit_seq: u32, rtt: Option<u64>) {
+        if self.loss.is_newest_ack(xmit_seq)
+            && let Some(rtt) = rtt
+        {
+            self.rtt.on_sample(now, rtt);
         }
     }
 
