@@ -1,0 +1,112 @@
+//! Which segments count as lost, when, and their retransmission (RFC 9002 A.8 OnLossDetectionTimeout;
+//! kcp-go `flush`).
+
+use super::Sender;
+use crate::core::clock::Micros;
+use crate::core::recovery::loss::LossTrigger;
+use crate::core::segment::HEADER_LEN;
+use crate::core::send::redundant::RedundantRetransmits;
+use crate::core::seq::Sn;
+use crate::stats::Counters;
+
+impl Sender {
+    /// When the next segment in flight counts as lost and may be retransmitted.
+    pub(crate) fn deadline(&self, may_send_new: bool) -> Option<Micros> {
+        let no_new_data = !(may_send_new && self.window_is_open() && !self.send_buffer.is_empty());
+        let in_flight = self.sent_segments.len();
+        self.sent_segments
+            .oldest_per_level()
+            .map(|(_, segment)| {
+                let (at, trigger) = self.loss.lost_at(segment, &self.rtt, in_flight, no_new_data);
+                if trigger == LossTrigger::Rto { self.pto_backoff.probe_at(at) } else { at }
+            })
+            .min()
+            .map(|at| at.max(self.pacer.resume_at()).max(self.retransmit_budget.available_at()))
+            .into_iter()
+            .chain(self.redundant.as_ref().and_then(|redundant| redundant.deadline()))
+            .min()
+    }
+
+    /// A segment that counts as lost now, and why: the one transmitted first, or SND.UNA if only a
+    /// few retransmissions may leave, since everything waits for that.
+    pub(super) fn next_lost(&self, now: Micros, no_new_data: bool) -> Option<(Sn, LossTrigger)> {
+        let in_flight = self.sent_segments.len();
+        let scarce = self.retransmit_budget.is_scarce() && self.is_oldest_unacked();
+        let oldest = if scarce { self.sent_segments.get(self.una()) } else { None };
+        let oldest = oldest.map(|segment| (self.una(), segment)).into_iter();
+        for (sn, segment) in oldest.chain(self.sent_segments.oldest_per_level()) {
+            let (at, trigger) = self.loss.lost_at(segment, &self.rtt, in_flight, no_new_data);
+            let is_rto = trigger == LossTrigger::Rto;
+            if at <= now && (!is_rto || self.pto_backoff.may_send_probe(now)) {
+                return Some((if is_rto { self.select_probe(sn) } else { sn }, trigger));
+            }
+        }
+        None
+    }
+
+    /// The segment to retransmit when the RTO of `expired` has expired: during PTO back-off the
+    /// oldest segment, which advances `una` and which the peer accepts with any window.
+    fn select_probe(&self, expired: Sn) -> Sn {
+        if self.pto_backoff.is_active() && self.is_oldest_unacked() { self.una() } else { expired }
+    }
+
+    /// Re-arms expired RTOs of segments beyond the peer's window without a retransmission, which
+    /// the peer would discard. The oldest segment is retransmitted all the same: its ACK carries
+    /// `wnd`.
+    pub(crate) fn defer_out_of_window_rto(&mut self, now: Micros) {
+        let (una, window) = (self.una(), self.remote.available(self.una()));
+        while self.sent_segments.len() > window {
+            let Some((sn, _)) = self.next_lost(now, false) else { return };
+            if sn == una || sn.offset_from(una).is_some_and(|offset| offset < window) {
+                return;
+            }
+            let level = self.sent_segments.get(sn).map_or(0, |segment| segment.backoff_level);
+            self.sent_segments.move_to_back(now, sn, level);
+        }
+    }
+
+    /// Records the retransmission of `sn`: counters, congestion window, back-off, MTU discovery.
+    pub(super) fn retransmit(
+        &mut self,
+        now: Micros,
+        sn: Sn,
+        trigger: LossTrigger,
+        stats: &mut Counters,
+    ) {
+        let level = self.sent_segments.get(sn).map_or(0, |segment| segment.backoff_level);
+        let (nxt, in_flight) = (self.sent_segments.nxt(), self.sent_segments.len());
+        let level = match trigger {
+            LossTrigger::FastRetransmit => {
+                stats.fast_retransmits += 1;
+                self.cwnd.on_fast_retransmit(sn, nxt, in_flight, self.fast_resend);
+                level
+            }
+            LossTrigger::EarlyRetransmit => {
+                stats.early_retransmits += 1;
+                self.cwnd.on_fast_retransmit(sn, nxt, in_flight, self.fast_resend);
+                level
+            }
+            LossTrigger::Rto => {
+                stats.timeout_retransmits += 1;
+                self.cwnd.on_timeout(sn, nxt, self.effective_window());
+                self.pto_backoff.on_rto(now, self.rtt.rto(), self.loss.max_rto());
+                level + 1
+            }
+        };
+        let is_first = self.sent_segments.get(sn).is_some_and(|segment| !segment.retransmitted);
+        let new = || Box::new(RedundantRetransmits::new(now));
+        let redundant = self.redundant.get_or_insert_with(new);
+        if is_first {
+            redundant.loss_rate.on_lost(now);
+        }
+        self.sent_segments.mark_retransmitted(now, sn, level);
+        self.retransmit_budget.on_retransmit(now, self.rtt.srtt_or_rto());
+        if let Some(autotune) = &mut self.autotune {
+            autotune.on_retransmit();
+        }
+        if let Some(payload) = self.sent_segments.payload(sn) {
+            let size = HEADER_LEN + payload.len();
+            self.path.on_segment_lost(now, size, self.rtt.rto(), self.una());
+        }
+    }
+}
