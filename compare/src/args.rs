@@ -1,5 +1,6 @@
 //! What is measured, and with which settings: the command line and the names in it.
 
+mod path;
 mod units;
 
 use std::ffi::OsString;
@@ -8,11 +9,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::RangedU64ValueParser;
-use clap::error::ErrorKind;
-use clap::parser::ValueSource;
-use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _};
+use clap::{CommandFactory as _, FromArgMatches as _};
 use clap::{Parser, Subcommand, ValueEnum, value_parser};
 use serde::Serialize;
+
+pub(crate) use path::{BurstLength, PathOptions};
 
 /// The environment variable with the path of a program that is measured as `kcp-go`.
 pub(crate) const EXTERNAL: &str = "KCPX_COMPARE_PEER";
@@ -103,35 +104,6 @@ pub(crate) struct Load {
           value_parser = number(MESSAGE_HEADER, 1 << 20))]
     pub(crate) size: usize,
 }
-
-/// The path that msg and bulk run across, the same in both directions.
-#[derive(Clone, Debug, clap::Args)]
-#[command(next_help_heading = "Path of msg and bulk")]
-pub(crate) struct PathOptions {
-    /// Round trip of a packet, half of it each way
-    #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = units::duration)]
-    pub(crate) rtt: Duration,
-    /// Percent of the packets that never arrive; each value is a row
-    #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_value = "0,1,5,10,20",
-          value_parser = units::percent)]
-    pub(crate) loss: Vec<f64>,
-    /// Rate of a bottleneck in 10^6 bits per second of IP packets; without it there is none
-    #[arg(long, value_name = "MBIT", requires = "queue")]
-    pub(crate) rate: Option<f64>,
-    /// Packets that the bottleneck's queue holds; packets beyond it are dropped
-    #[arg(long, value_name = "PACKETS", requires = "rate")]
-    pub(crate) queue: Option<usize>,
-    /// What a packet needs more at most each way; packets overtake each other
-    #[arg(long, value_name = "TIME", default_value = "0ms", value_parser = units::duration)]
-    pub(crate) jitter: Duration,
-    /// Decides which packets are lost; each value is a run
-    #[arg(long, value_delimiter = ',', default_value = "1")]
-    pub(crate) seed: Vec<u64>,
-}
-
-/// Options that mean nothing over loopback, and the one that means nothing across a path.
-const PATH_ONLY: [&str; 8] = ["rtt", "loss", "rate", "queue", "jitter", "seed", "every", "size"];
-const LOOPBACK_ONLY: &str = "runs";
 
 /// What a message holds at least: number and timestamp.
 const MESSAGE_HEADER: u64 = 16;
@@ -296,30 +268,9 @@ impl Args {
         let matches = Self::command().try_get_matches_from(arguments)?;
         let args = Self::from_arg_matches(&matches)?;
         if args.role.is_none() {
-            args.reject_without_effect(&matches)?;
+            path::reject_without_effect(&args, &matches)?;
         }
         Ok(args)
-    }
-
-    /// An option for other workloads than those asked for would silently do nothing.
-    fn reject_without_effect(&self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        let given = |option: &str| {
-            matches.value_source(option).is_some_and(|source| source == ValueSource::CommandLine)
-        };
-        let reject = |text: String| Err(Self::command().error(ErrorKind::ArgumentConflict, text));
-        let across = |workload: &Workload| workload.is_across_path();
-        let of_path = PATH_ONLY.into_iter().find(|option| given(option));
-        if let (Some(option), false) = (of_path, self.workload.iter().any(across)) {
-            return reject(format!("--{option} is for the workloads msg and bulk; add one"));
-        }
-        if self.workload.iter().all(across) && given(LOOPBACK_ONLY) {
-            return reject(
-                "--runs is for workloads over loopback; msg and bulk take a list of \
-                           seeds, as in --seed 1,2,3"
-                    .into(),
-            );
-        }
-        Ok(())
     }
 
     /// What is measured, in groups of rows that are compared with each other.
@@ -331,7 +282,7 @@ impl Args {
         } else {
             self.peers.clone()
         };
-        if !external && peers.contains(&Peer::KcpGo) {
+        if !external && peers.iter().chain(&self.path.beside).any(|peer| *peer == Peer::KcpGo) {
             anyhow::bail!("kcp-go is measured where {EXTERNAL} names its program; see --help");
         }
         let mut groups = Vec::new();
@@ -365,49 +316,6 @@ mod tests {
     fn groups(arguments: &[&str]) -> Vec<Vec<Case>> {
         let arguments = std::iter::once("compare").chain(arguments.iter().copied());
         Args::from_arguments(arguments).unwrap().groups().unwrap()
-    }
-
-    fn error(arguments: &str) -> String {
-        let arguments = std::iter::once("compare").chain(arguments.split(' '));
-        Args::from_arguments(arguments).expect_err("accepted").to_string()
-    }
-
-    #[test]
-    fn path_options_are_lists_with_units() {
-        let line =
-            "compare --workload msg --rtt 80ms --loss 0,2.5 --seed 3,4 --every 2ms --size 64";
-        let args = Args::from_arguments(line.split(' ')).unwrap();
-        assert_eq!(args.path.rtt, Duration::from_millis(80));
-        assert_eq!(
-            (args.path.loss.as_slice(), args.path.seed.as_slice()),
-            (&[0.0, 2.5][..], &[3, 4][..])
-        );
-        assert_eq!((args.load.every, args.load.size), (Duration::from_millis(2), 64));
-        let default = Args::from_arguments(["compare", "--workload", "msg,bulk"]).unwrap();
-        assert_eq!(default.path.loss, [0.0, 1.0, 5.0, 10.0, 20.0]);
-        let seconds = |workload| default.load.time(workload).as_secs();
-        assert_eq!((seconds(Workload::Msg), seconds(Workload::Bulk)), (60, 12));
-        assert_eq!(default.groups().unwrap().len(), 2, "plain alone");
-    }
-
-    #[test]
-    fn path_option_errors_name_the_option_and_what_is_allowed() {
-        let cases = [
-            ("--workload msg --every 10", ["--every", "allowed are us, ms and s"]),
-            ("--workload msg --every 50us", ["--every", "100us to 10s"]),
-            ("--workload msg --size 8", ["--size", "16.."]),
-            ("--workload bulk --loss 0,101", ["--loss", "0 to 100"]),
-            ("--workload bulk --rtt fast", ["--rtt", "as in 10ms"]),
-            ("--workload bulk --rate 20", ["--queue", "required"]),
-            ("--workload bulk --queue 20", ["--rate", "required"]),
-            ("--workload sink --loss 5", ["--loss", "msg and bulk"]),
-            ("--every 2ms", ["--every", "msg and bulk"]),
-            ("--workload msg --runs 3", ["--runs", "--seed 1,2,3"]),
-        ];
-        for (arguments, expected) in cases {
-            let error = error(arguments);
-            assert!(expected.iter().all(|part| error.contains(part)), "{arguments}: {error}");
-        }
     }
 
     #[test]

@@ -50,7 +50,8 @@ fn main() -> anyhow::Result<()> {
     }
 
     let runtime = runtime()?;
-    let programs = runtime.block_on(Programs::of(&groups))?;
+    let peers = groups.iter().flatten().map(|case| case.peer).chain(args.path.beside);
+    let programs = runtime.block_on(Programs::of(peers))?;
     let samples = runtime.block_on(measure::all(&args, &loopback, &programs, json.as_ref()))?;
     print!("{}", report::markdown(&args, &samples));
     draw(&args, chart::all(&samples))?;

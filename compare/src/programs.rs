@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use tokio::process::Command;
 
-use crate::args::{Case, EXTERNAL, Peer};
+use crate::args::{EXTERNAL, Peer};
 
 /// The programs of one measurement.
 pub(crate) struct Programs {
@@ -19,10 +19,10 @@ pub(crate) struct Programs {
 impl Programs {
     /// Finds them, and builds what is missing: cargo makes one set of features for all crates of a
     /// build, and with that of kcpx rust_tokio_kcp would not be at its best (Cargo.toml says why).
-    pub(crate) async fn of(groups: &[Vec<Case>]) -> anyhow::Result<Self> {
+    pub(crate) async fn of(mut peers: impl Iterator<Item = Peer>) -> anyhow::Result<Self> {
         let together = env::current_exe()?;
         let mut apart = None;
-        if groups.iter().flatten().any(|case| case.peer == Peer::RustTokioKcp) {
+        if peers.any(|peer| peer == Peer::RustTokioKcp) {
             let target = together.ancestors().nth(2).context("no target directory")?.join("apart");
             let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
             let built = Command::new(cargo)

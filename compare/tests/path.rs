@@ -3,6 +3,7 @@
 #![cfg(all(feature = "together", target_os = "linux"))]
 
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use kcpx_relay::{Conditions, Path};
 use serde_json::Value;
@@ -25,19 +26,7 @@ fn has_paths() -> bool {
 
 /// Measures kcpx and TCP without loss and with 5 %: what was printed, and the four samples.
 fn measure(workload: &str) -> (String, Vec<Value>) {
-    let json = format!("{}/{workload}-{}.jsonl", env!("CARGO_TARGET_TMPDIR"), std::process::id());
-    let output = Command::new(env!("CARGO_BIN_EXE_kcpx-compare"))
-        .args(["--workload", workload, "--peers", "kcpx,tcp", "--loss", "0,5"])
-        .args(["--rtt", "50ms", "--seconds", &SECONDS.to_string(), "--json", &json])
-        .stdin(Stdio::null())
-        .stderr(Stdio::inherit())
-        .output()
-        .expect("the program");
-    assert!(output.status.success(), "{}", output.status);
-    let samples = std::fs::read_to_string(&json).expect("samples");
-    std::fs::remove_file(&json).expect("its own file");
-    let samples: Vec<Value> =
-        samples.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let (text, samples) = run(workload, &["--peers", "kcpx,tcp", "--loss", "0,5"]);
     let cases: Vec<_> = samples
         .iter()
         .map(|sample| {
@@ -46,7 +35,27 @@ fn measure(workload: &str) -> (String, Vec<Value>) {
         })
         .collect();
     assert_eq!(cases, [(0.0, "kcpx"), (0.0, "tcp"), (5.0, "kcpx"), (5.0, "tcp")]);
-    (String::from_utf8(output.stdout).expect("text"), samples)
+    (text, samples)
+}
+
+/// What a measurement with these options printed, and its samples.
+fn run(workload: &str, options: &[&str]) -> (String, Vec<Value>) {
+    static NUMBER: AtomicUsize = AtomicUsize::new(0);
+    let (process, number) = (std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
+    let json = format!("{}/path-{process}-{number}.jsonl", env!("CARGO_TARGET_TMPDIR"));
+    let output = Command::new(env!("CARGO_BIN_EXE_kcpx-compare"))
+        .args(["--workload", workload])
+        .args(options)
+        .args(["--rtt", "50ms", "--seconds", &SECONDS.to_string(), "--json", &json])
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .expect("the program");
+    assert!(output.status.success(), "{}", output.status);
+    let samples = std::fs::read_to_string(&json).expect("samples");
+    std::fs::remove_file(&json).expect("its own file");
+    let samples = samples.lines().map(|line| serde_json::from_str(line).expect("JSON"));
+    (String::from_utf8(output.stdout).expect("text"), samples.collect())
 }
 
 /// What holds for a sample of either workload.
@@ -124,4 +133,25 @@ fn bulk_reads_all_that_was_written_and_counts_what_came_in_time() {
         let (goodput, ratio) = cell.split_once(" at ").expect(cell);
         assert!(goodput.parse::<f64>().is_ok() && ratio.parse::<f64>().is_ok(), "{cell}");
     }
+}
+
+#[test]
+fn transfers_beside_each_other_share_the_rate_of_the_path() {
+    if !has_paths() {
+        return;
+    }
+    let path = ["--loss", "0", "--rate", "8", "--queue", "50"];
+    let (text, samples) =
+        run("bulk", &[&["--peers", "kcpx", "--beside", "tcp"], &path[..]].concat());
+    for sample in &samples {
+        assert_eq!(sample["error"], Value::Null, "{sample}");
+        let goodput = [&sample["goodput_mbit_per_s"], &sample["beside_mbit_per_s"]].map(number);
+        assert!(goodput.iter().all(|goodput| *goodput > 0.0), "{sample}");
+        // What waits in the queue when the time is over came in before.
+        assert!(goodput[0] + goodput[1] <= 8.8, "{sample}");
+    }
+    assert!(text.contains("beside a bulk transfer of tcp"), "{text}");
+    let (own, rest) = rows(&text)[1][1].split_once(" + ").expect("two figures");
+    let (beside, ratio) = rest.split_once(" at ").expect("a ratio");
+    assert!([own, beside, ratio].iter().all(|figure| figure.parse::<f64>().is_ok()), "{text}");
 }

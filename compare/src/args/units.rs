@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::BurstLength;
+
 /// A number and one of these, as in `10ms` or `2.5s`.
 const UNITS: [(&str, f64); 3] = [("us", 1e-6), ("ms", 1e-3), ("s", 1.0)];
 /// Longer than any setting wants, and far from overflow.
@@ -32,6 +34,15 @@ pub(crate) fn interval(text: &str) -> Result<Duration, String> {
         return Ok(time);
     }
     Err(format!("it is {text}; allowed are 100us to 10s"))
+}
+
+/// A number of packets, or a time.
+pub(crate) fn burst(text: &str) -> Result<BurstLength, String> {
+    if let Ok(packets) = text.parse() {
+        return Ok(BurstLength::Packets(packets));
+    }
+    let time = duration(text).map(BurstLength::Time);
+    time.map_err(|_| format!("it is {text}; allowed are packets, as in 3, or a time, as in 25ms"))
 }
 
 pub(crate) fn percent(text: &str) -> Result<f64, String> {

@@ -1,27 +1,25 @@
 //! Makes a path for each measurement, starts the two processes at its ends and puts together what
 //! they and the relay report.
 
-use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Write as _;
-use std::time::Duration;
 
-use anyhow::{Context as _, anyhow, bail, ensure};
-use kcpx_relay::{Conditions, Counts, End, KernelCounts, Path};
-use tokio::runtime::Handle;
+use anyhow::{Context as _, bail, ensure};
+use kcpx_relay::{Conditions, Counts, KernelCounts, Path};
 
+use super::pair::{Pair, goodput};
 use super::{Message, PathFigures, PathSample, conditions};
-use crate::args::{Args, Case, Load, PROMPT, TIMEOUT, Workload, name};
-use crate::measure::role_arguments;
-use crate::process::{CLIENT_CPU, Process, SERVER_CPU, stop_both};
+use crate::args::{Args, Case, Load, Peer, TIMEOUT, Wire, Workload, name};
 use crate::programs::Programs;
-use crate::protocol::{Listening, Outcome, Snapshot};
+use crate::protocol::{Outcome, Snapshot};
 use crate::workload::schedule;
 
 /// One measurement that is to be made.
 #[derive(Clone, Copy)]
 struct Run {
     case: Case,
+    /// The peer of a transfer that shares the path.
+    beside: Option<Peer>,
     conditions: Conditions,
     seed: u64,
     load: Load,
@@ -64,8 +62,9 @@ fn runs(args: &Args, groups: &[Vec<Case>]) -> Vec<Run> {
             for &loss in &args.path.loss {
                 // The order of the peers changes from seed to seed.
                 let cases = (0..group.len()).map(|place| group[(place + turn) % group.len()]);
-                let conditions = conditions(&args.path, loss);
-                runs.extend(cases.map(|case| Run { case, conditions, seed, load: args.load }));
+                let (conditions, load) = (conditions(&args.path, loss), args.load);
+                let beside = args.path.beside;
+                runs.extend(cases.map(|case| Run { case, beside, conditions, seed, load }));
             }
         }
     }
@@ -86,11 +85,14 @@ fn summary(sample: &PathSample) -> String {
         }
         (None, None) => String::new(),
     };
-    format!("{what} at {:.3}, {late} of {of} packets late", figures.wire_ratio)
+    let beside = figures
+        .beside_mbit_per_s
+        .map_or_else(String::new, |beside| format!(" + {beside:.2} Mbit/s"));
+    format!("{what}{beside} at {:.3}, {late} of {of} packets late", figures.wire_ratio)
 }
 
 async fn one(programs: &Programs, run: &Run) -> PathSample {
-    let Run { case, conditions, seed, load } = *run;
+    let Run { case, conditions, seed, load, .. } = *run;
     let time = load.time(case.workload);
     let message = (case.workload == Workload::Msg).then(|| Message {
         every_ms: load.every.as_secs_f64() * 1e3,
@@ -98,11 +100,7 @@ async fn one(programs: &Programs, run: &Run) -> PathSample {
         scheduled: schedule::count(time, load.every),
     });
     let mut pinned = false;
-    let figures = match programs.program(case.peer) {
-        Ok(program) => figures(run, &program, &mut pinned).await,
-        Err(error) => Err(error),
-    };
-    let (figures, error) = match figures {
+    let (figures, error) = match figures(run, programs, &mut pinned).await {
         Ok(figures) => {
             let wrong = verdict(run, message, &figures);
             (Some(figures), wrong.err().map(|error| format!("{error:#}")))
@@ -138,43 +136,46 @@ fn verdict(run: &Run, message: Option<Message>, figures: &PathFigures) -> anyhow
     Ok(())
 }
 
-async fn figures(run: &Run, program: &OsStr, pinned: &mut bool) -> anyhow::Result<PathFigures> {
+async fn figures(run: &Run, programs: &Programs, pinned: &mut bool) -> anyhow::Result<PathFigures> {
     let path = Path::new(run.conditions, run.seed)?;
-    let address = path.server().address();
-    let listen = ["--listen".into(), format!("{address}:0")];
-    let arguments = path_arguments("server", run, listen);
-    let mut server = start(path.server(), SERVER_CPU, program, arguments)?;
-    let mut client = None;
-    let figures = async {
-        let listening: Listening =
-            server.receive(PROMPT).await.context("the server did not start")?;
-        let (before, sent) = (server.ask().await?, path.client_to_server()?.bytes);
-        let connect = ["--connect".into(), listening.addr.to_string()];
-        let arguments = path_arguments("client", run, connect);
-        let client = client.insert(start(path.client(), CLIENT_CPU, program, arguments)?);
-        *pinned = server.pinned && client.pinned;
-        // Its own limit, the time to connect, and that to start and to answer.
-        let limit = run.load.time(run.case.workload) + TIMEOUT + 2 * PROMPT;
-        let outcome: Outcome = client.receive(limit).await.context("the client")?;
-        let (up, down) = (path.client_to_server()?, path.server_to_client()?);
-        let after = server.ask().await?;
-        let kernel = [path.server().kernel()?, path.client().kernel()?];
-        let wire_bytes = up.bytes - sent;
-        joined(outcome, listening.note, [before, after], wire_bytes, [up, down], kernel)
+    let start = |case| Pair::serve(&path, programs, case, run.load);
+    let mut pair = start(run.case).await?;
+    let mut beside = match run.beside {
+        Some(peer) => {
+            let (workload, wire) = (Workload::Bulk, Wire::Plain);
+            Some(start(Case { workload, wire, peer }).await.context("the transfer beside")?)
+        }
+        None => None,
     };
-    let figures = figures.await;
-    stop_both(server, client).await;
+    let sent = path.client_to_server()?.bytes;
+    if let Some(beside) = &mut beside {
+        beside.connect(&path).context("the transfer beside")?;
+    }
+    pair.connect(&path)?;
+    *pinned = pair.is_pinned();
+    let outcome = pair.outcome().await?;
+    let after = pair.snapshot().await?;
+    let beside = match beside {
+        Some(beside) => Some(beside.end().await.context("the transfer beside")?),
+        None => None,
+    };
+    let counts = [path.client_to_server()?, path.server_to_client()?];
+    let kernel = [path.server().kernel()?, path.client().kernel()?];
+    let note = pair.note.take();
+    let figures = joined(outcome, note, [pair.before, after], (counts, sent), kernel, beside);
+    pair.stop().await;
     figures
 }
 
-/// The reports of the two processes and of the relay, put together.
+/// The reports of the two processes and of the relay, put together. `sent`: bytes from client to
+/// server before the client was started; `beside`: payload and goodput of the transfer beside.
 fn joined(
     outcome: Outcome,
     note: Option<String>,
     [before, after]: [Snapshot; 2],
-    wire_bytes: u64,
-    [client_to_server, server_to_client]: [Counts; 2],
+    ([client_to_server, server_to_client], sent): ([Counts; 2], u64),
     [server_kernel, client_kernel]: [KernelCounts; 2],
+    beside: Option<(u64, f64)>,
 ) -> anyhow::Result<PathFigures> {
     let read_bytes = after.bytes - before.bytes;
     ensure!(read_bytes > 0, "the server has read nothing");
@@ -182,49 +183,19 @@ fn joined(
         let bytes = outcome.bytes;
         ensure!(read_bytes == bytes, "the client counts {bytes} bytes, the server {read_bytes}");
     }
-    let within = after.within.filter(|within| within.seconds > 0.0);
+    let payload = read_bytes + beside.map_or(0, |(bytes, _)| bytes);
     Ok(PathFigures {
         outcome,
         note,
         server_cpu_s: after.cpu_s - before.cpu_s,
         read_bytes,
         messages: after.messages,
-        goodput_mbit_per_s: within.map(|it| it.bytes as f64 * 8.0 / 1e6 / it.seconds),
-        wire_ratio: wire_bytes as f64 / read_bytes as f64,
+        goodput_mbit_per_s: after.within.and_then(goodput),
+        beside_mbit_per_s: beside.map(|(_, goodput)| goodput),
+        wire_ratio: (client_to_server.bytes - sent) as f64 / payload as f64,
         client_to_server,
         server_to_client,
         server_kernel,
         client_kernel,
     })
-}
-
-/// Starts a process at an end of the path, from a thread there.
-fn start(
-    end: &End,
-    cpu: usize,
-    program: &OsStr,
-    arguments: Vec<String>,
-) -> anyhow::Result<Process> {
-    let (runtime, program) = (Handle::current(), program.to_owned());
-    let thread = end.start(move || {
-        let _entered = runtime.enter();
-        Process::start(cpu, &program, &arguments)
-    })?;
-    thread.join().map_err(|_| anyhow!("the thread that starts a process panicked"))?
-}
-
-fn path_arguments(role: &str, run: &Run, address: [String; 2]) -> Vec<String> {
-    let mut arguments = role_arguments(role, run.case);
-    arguments.extend(address);
-    let seconds = run.load.time(run.case.workload).as_secs();
-    arguments.extend(["--seconds".into(), seconds.to_string()]);
-    if run.case.workload == Workload::Msg {
-        let every = format!("{}us", micros(run.load.every));
-        arguments.extend(["--every".into(), every, "--size".into(), run.load.size.to_string()]);
-    }
-    arguments
-}
-
-fn micros(time: Duration) -> f64 {
-    time.as_nanos() as f64 / 1e3
 }

@@ -2,22 +2,31 @@
 //! on which path, and what came out.
 
 pub(crate) mod measure;
+mod pair;
 pub(crate) mod report;
 
 use anyhow::Context as _;
-use kcpx_relay::{Bottleneck, Conditions, Counts, KernelCounts, Path};
+use kcpx_relay::{Bottleneck, Burst, Conditions, Counts, KernelCounts, Path};
 use serde::Serialize;
 
-use crate::args::{Args, Case, PathOptions};
+use crate::args::{Args, BurstLength, Case, PathOptions};
 use crate::protocol::{Messages, Outcome};
 
 /// The path of one row, from the command line.
 fn conditions(options: &PathOptions, loss: f64) -> Conditions {
     let bottleneck = options.rate.zip(options.queue);
+    // A row without loss beside rows with it has no bursts.
+    let burst = options.burst.filter(|_| loss > 0.0);
     Conditions {
         delay: options.rtt / 2,
         jitter: options.jitter,
+        ordered: options.ordered,
         loss,
+        burst: burst.map(|length| match length {
+            BurstLength::Packets(mean) => Burst::Packets(mean),
+            BurstLength::Time(mean) => Burst::Time(mean),
+        }),
+        reorder: options.reorder,
         bottleneck: bottleneck.map(|(rate_mbit, queue)| Bottleneck { rate_mbit, queue }),
         ..Conditions::default()
     }
@@ -30,7 +39,7 @@ pub(crate) fn check(args: &Args) -> anyhow::Result<()> {
         .loss
         .iter()
         .try_for_each(|loss| conditions(loss).validate())
-        .context("the path of --rtt, --jitter, --rate and --queue")?;
+        .context("the path of --rtt, --jitter, --loss, --burst, --rate and --queue")?;
     let first = args.path.loss.first().map(conditions).unwrap_or_default();
     Path::new(first, 0).context("msg and bulk need a path").map(drop)
 }
@@ -72,7 +81,11 @@ pub(crate) struct PathFigures {
     pub(crate) read_bytes: u64,
     pub(crate) messages: Option<Messages>,
     pub(crate) goodput_mbit_per_s: Option<f64>,
-    /// Bytes of IP packets from client to server for each byte of payload that the server has read.
+    /// Goodput of the transfer beside.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) beside_mbit_per_s: Option<f64>,
+    /// Bytes of IP packets from client to server for each byte of payload that the servers have
+    /// read, that of the transfer beside included.
     pub(crate) wire_ratio: f64,
     pub(crate) client_to_server: Counts,
     pub(crate) server_to_client: Counts,
@@ -110,11 +123,21 @@ mod tests {
             rate: None,
             queue: None,
             jitter: Duration::from_millis(3),
+            ordered: true,
+            reorder: 2.0,
+            burst: Some(BurstLength::Packets(3.0)),
+            beside: None,
             seed: vec![1],
         };
         let made = conditions(&options, 5.0);
         assert_eq!((made.delay, made.jitter), (Duration::from_millis(25), options.jitter));
         assert_eq!((made.loss, made.bottleneck), (5.0, None));
+        assert_eq!((made.ordered, made.reorder), (true, 2.0));
+        assert_eq!(made.burst, Some(Burst::Packets(3.0)));
+        assert_eq!(conditions(&options, 0.0).burst, None);
+        options.burst = Some(BurstLength::Time(Duration::from_millis(25)));
+        let burst = conditions(&options, 1.0).burst;
+        assert_eq!(burst, Some(Burst::Time(Duration::from_millis(25))));
         (options.rate, options.queue) = (Some(20.0), Some(50));
         let bottleneck = conditions(&options, 0.0).bottleneck;
         assert_eq!(bottleneck, Some(Bottleneck { rate_mbit: 20.0, queue: 50 }));
@@ -126,6 +149,7 @@ mod tests {
             ("--rtt 30s", "delay and jitter are 15s"),
             ("--rate 0 --queue 5", "rate is 0 Mbit/s"),
             ("--rate 20 --queue 0", "queue is 0 packets"),
+            ("--loss 60 --burst 1", "loss"),
         ];
         for (options, expected) in cases {
             let line = format!("compare --workload msg {options}");

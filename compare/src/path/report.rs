@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::ValueEnum as _;
 
 use super::PathSample;
-use crate::args::{Args, Peer, Wire, Workload, name};
+use crate::args::{Args, BurstLength, Peer, Wire, Workload, name};
 use crate::chart::lines::{self, Line};
 use crate::protocol::{Latency, Messages};
 use crate::report::median;
@@ -69,10 +69,24 @@ fn title(args: &Args, workload: Workload, samples: &[&PathSample]) -> String {
     }
     let _ = write!(title, "; round trip {} ms", millis(args.path.rtt));
     if !args.path.jitter.is_zero() {
-        let _ = write!(title, ", jitter up to {} ms", millis(args.path.jitter));
+        let order = if args.path.ordered { ", in order" } else { "" };
+        let _ = write!(title, ", jitter up to {} ms{order}", millis(args.path.jitter));
     }
+    if args.path.reorder > 0.0 {
+        let _ = write!(title, ", {} % held back", args.path.reorder);
+    }
+    let _ = match args.path.burst {
+        Some(BurstLength::Packets(mean)) => write!(title, ", lost in bursts of {mean} packets"),
+        Some(BurstLength::Time(mean)) => {
+            write!(title, ", lost in periods of {} ms", millis(mean))
+        }
+        None => Ok(()),
+    };
     if let Some((rate, queue)) = args.path.rate.zip(args.path.queue) {
         let _ = write!(title, ", {rate} Mbit/s with a queue of {queue} packets");
+    }
+    if let Some(peer) = args.path.beside {
+        let _ = write!(title, ", beside a bulk transfer of {}", name(peer));
     }
     let _ = match args.path.seed.len() {
         1 => write!(title, "; 1 seed"),
@@ -154,7 +168,13 @@ fn latency_cell(samples: &[&PathSample], part: Part) -> Option<String> {
     let figure = |value: Quantile| latency(samples, part, value).map(millis);
     let (p50, p99, p999) =
         (figure(|it| it.p50_us)?, figure(|it| it.p99_us)?, figure(|it| it.p999_us)?);
-    Some(format!("{p50}/{p99}/{p999} ms at {:.2}", ratio(samples)?))
+    Some(format!("{p50}/{p99}/{p999} ms{} at {:.2}", beside(samples), ratio(samples)?))
+}
+
+/// Goodput of the transfer beside, if there is one.
+fn beside(samples: &[&PathSample]) -> String {
+    let goodput = samples.iter().filter_map(|sample| sample.figures.as_ref()?.beside_mbit_per_s);
+    median(goodput.collect()).map_or_else(String::new, |goodput| format!(" + {goodput:.2}"))
 }
 
 /// Whole milliseconds from a hundred on.
@@ -178,7 +198,8 @@ fn ratio(samples: &[&PathSample]) -> Option<f64> {
 
 fn bulk_cell(samples: &[&PathSample]) -> Option<String> {
     let goodput = samples.iter().filter_map(|sample| sample.figures.as_ref()?.goodput_mbit_per_s);
-    Some(format!("{:.2} at {:.2}", median(goodput.collect())?, ratio(samples)?))
+    let goodput = median(goodput.collect())?;
+    Some(format!("{goodput:.2}{} at {:.2}", beside(samples), ratio(samples)?))
 }
 
 /// How well the relay kept its conditions.
@@ -272,6 +293,7 @@ mod tests {
             read_bytes: 1_000,
             messages: Some(messages),
             goodput_mbit_per_s: None,
+            beside_mbit_per_s: None,
             wire_ratio: 1.25,
             client_to_server: kcpx_relay::Counts { late: 1, delivered: 200, ..Default::default() },
             server_to_client: kcpx_relay::Counts { delivered: 200, ..Default::default() },
