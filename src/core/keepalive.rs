@@ -206,12 +206,19 @@ impl Keepalive {
         pings.filter(|ping| ping.is_fresh(now)).any(|ping| (ping.sn, ping.cookie) == (sn, ts))
     }
 
-    /// Requests a ping, unless the latest one left within [`MIN_PING_INTERVAL`].
+    /// Requests a ping, unless the latest one left within [`MIN_PING_INTERVAL`], answered or not:
+    /// the pong of a peer whose state contradicts ours would ask for the next ping at once.
     pub(crate) fn request_ping(&mut self, now: Micros) {
-        let sent = self.ping.outstanding().map(|ping| ping.sent);
-        if sent.is_none_or(|sent| now.since(sent) >= MIN_PING_INTERVAL) {
+        if self.next_ping_at().is_none_or(|at| now >= at) {
             self.ping.request();
         }
+    }
+
+    /// When the next ping may leave; `None` if none has left.
+    fn next_ping_at(&self) -> Option<Micros> {
+        let pings = [self.ping.outstanding(), self.last_answered.as_ref()];
+        let sent = pings.into_iter().flatten().map(|ping| ping.sent).max();
+        sent.map(|sent| sent.add_micros(MIN_PING_INTERVAL))
     }
 
     /// Requests a ping now, and one each [`MIN_PING_INTERVAL`] until the peer is validated.
@@ -319,8 +326,8 @@ impl Keepalive {
         let may_ping = started && !self.ping.is_due();
         let dead = self.dead_peer_timeout.zip(self.silent_since()).map(|(timeout, since)| {
             let start = self.ping_start_at(timeout, since);
-            let ping = self.ping.outstanding().map(|p| p.sent.add_micros(MIN_PING_INTERVAL));
-            let (next, end) = (ping.map_or(start, |at| at.max(start)), since.add_micros(timeout));
+            let next = self.next_ping_at().map_or(start, |at| at.max(start));
+            let end = since.add_micros(timeout);
             if may_ping { next.min(end) } else { end }
         });
         let keepalive = if may_ping { self.keepalive_at() } else { None };
@@ -356,7 +363,8 @@ impl Keepalive {
     fn keepalive_at(&self) -> Option<Micros> {
         let ping = self.ping.outstanding().map(|ping| ping.sent);
         let last = ping.map_or(self.last_received, |sent| sent.max(self.last_received));
-        self.period.map(|period| last.add_micros(period))
+        let at = last.add_micros(self.period?);
+        Some(self.next_ping_at().map_or(at, |next| next.max(at)))
     }
 }
 
@@ -410,6 +418,21 @@ mod tests {
         assert!(keepalive.is_validated());
         keepalive.on_received(Micros(16 * SECOND));
         assert_eq!(keepalive.deadline(true), Some(Micros(31 * SECOND)));
+    }
+
+    #[test]
+    fn answered_pings_are_a_second_apart_as_others_are() {
+        let mut keepalive = keepalive();
+        let mut pings = 0;
+        for ms in 0..10_000 {
+            let now = Micros(ms * 1_000);
+            keepalive.request_ping(now);
+            if let Some(ping) = keepalive.poll_ping(now, Sn(0)) {
+                pings += 1;
+                keepalive.on_pong(now, ping, Sn(0)).unwrap();
+            }
+        }
+        assert_eq!(pings, 10);
     }
 
     #[test]

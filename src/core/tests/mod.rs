@@ -26,6 +26,7 @@ mod mtu_discovery;
 mod pacing;
 mod peer_restart;
 pub(crate) mod report;
+mod response_limit;
 mod script;
 mod scripted_peer;
 mod sequence_wrap;

@@ -9,7 +9,7 @@ use super::scripted_peer::config;
 use super::sim::CONV;
 use super::sim_plan::MILLIS;
 use crate::core::connection::{Kcp, PacketType, Seed};
-use crate::core::segment::{Header, Segments};
+use crate::core::segment::{Header, InputError, Segments};
 use crate::error::ConnectionError;
 use crate::testkit::rng::Rng;
 
@@ -19,6 +19,9 @@ pub(super) struct TwoEndpoints {
     pub(super) filter: Box<dyn FnMut(&Header) -> bool>,
     /// Datagrams sent by both.
     pub(super) sent: u64,
+    /// Datagrams that each side received, and those without data that it sent.
+    pub(super) received: [u64; 2],
+    pub(super) sent_without_data: [u64; 2],
     /// Datagrams in flight by time of arrival: receiver and bytes.
     wire: BTreeMap<(u64, u64), (usize, Vec<u8>)>,
     rng: Rng,
@@ -38,6 +41,8 @@ impl TwoEndpoints {
             sides: [kcp(u32::MAX - 500, 7), kcp(77, 8)],
             filter: Box::new(|_| true),
             sent: 0,
+            received: [0; 2],
+            sent_without_data: [0; 2],
             wire: BTreeMap::new(),
             rng: Rng::new(seed),
             loss,
@@ -73,6 +78,14 @@ impl TwoEndpoints {
         all
     }
 
+    /// A datagram arrives at `side`, of the other side or forged.
+    pub(super) fn input(&mut self, side: usize, datagram: &[u8]) -> Result<(), InputError> {
+        let result = self.sides[side].input(self.instant(), datagram, PacketType::Regular);
+        self.received[side] += 1;
+        self.sides[side].check_invariants();
+        result
+    }
+
     pub(super) fn ends(&self) -> [Option<ConnectionError>; 2] {
         [self.sides[0].close_reason(), self.sides[1].close_reason()]
     }
@@ -98,8 +111,7 @@ impl TwoEndpoints {
             self.sides.iter_mut().for_each(|kcp| kcp.handle_timeout(now));
             while let Some(entry) = self.wire.first_entry().filter(|e| e.key().0 <= next) {
                 let (to, datagram) = entry.remove();
-                self.sides[to].input(now, &datagram, PacketType::Regular).unwrap();
-                self.sides[to].check_invariants();
+                self.input(to, &datagram).unwrap();
             }
         }
         self.now = until;
@@ -109,8 +121,9 @@ impl TwoEndpoints {
         let now = self.instant();
         for side in [0, 1] {
             let mut datagram = Vec::new();
-            while self.sides[side].poll_transmit(now, &mut datagram).is_some() {
+            while let Some(sent) = self.sides[side].poll_transmit(now, &mut datagram) {
                 self.sent += 1;
+                self.sent_without_data[side] += u64::from(sent.segments == 0);
                 let (first, _) = Segments::new(&datagram).next().unwrap();
                 let copies = 1 + u64::from(self.rng.chance(self.loss as u32 / 4));
                 for _ in 0..copies {
