@@ -14,6 +14,7 @@ use crate::core::segment::Header;
 use crate::driver::Driver;
 use crate::driver::connection::Conn;
 use crate::driver::demux::Key;
+use crate::driver::replay_filter::KnownInitial;
 use crate::driver::unvalidated::Refusal;
 use crate::error::ConnectionError;
 use crate::shared::accept_queue::AcceptQueue;
@@ -102,8 +103,9 @@ impl<S: Socket> Driver<S> {
             self.stats.refused_accept_filter += 1;
             return false;
         }
-        // A replayed initial datagram opens no second connection, whatever its source address.
-        if !self.is_new_initial(now, nonce) {
+        // Whatever its source address, a replayed initial datagram opens no second connection, and
+        // nor does a retransmission that was recorded before it could arrive.
+        if self.remember_initial(now, nonce, datagram) != KnownInitial::Nothing {
             self.stats.dropped_replayed += 1;
             return false;
         }
@@ -166,14 +168,23 @@ impl<S: Socket> Driver<S> {
         nonce: &[u8],
     ) -> bool {
         let Some(initial) = self.demux.initial_hash(datagram) else { return false };
+        // Every datagram that could open a connection is remembered, also if it opens none: replayed
+        // from another address, or after the end of this connection, it would open one. A replayed
+        // one is no sign of a restart either.
+        let known = self.remember_initial(now, nonce, datagram);
         let Some(conn) = self.get_mut(id) else { return false };
-        if !conn.is_other_initial(initial, datagram) {
-            return false;
-        }
-        // A replayed initial datagram is no sign of a restart.
-        if !self.is_new_initial(now, nonce) {
+        // First data that was recorded elsewhere is not that of this connection.
+        let is_replay = match known {
+            KnownInitial::Nothing => false,
+            KnownInitial::Segment => conn.awaits_first_data(),
+            KnownInitial::Nonce => true,
+        };
+        if is_replay {
             self.stats.dropped_replayed += 1;
             return true;
+        }
+        if !conn.is_other_initial(initial, datagram) {
+            return false;
         }
         self.stats.restart_probes += 1;
         if let Some(conn) = self.get_mut(id) {

@@ -53,7 +53,7 @@ use crate::driver::demux::Demux;
 use crate::driver::packet_codec::PacketCodec;
 use crate::driver::peer_table::PeerTable;
 use crate::driver::recv_backoff::RecvBackoff;
-use crate::driver::replay_filter::ReplayFilter;
+use crate::driver::replay_filter::{KnownInitial, ReplayFilter};
 use crate::driver::scratch::Scratch;
 use crate::driver::send_batch::SendBatch;
 use crate::driver::timer_wheel::TimerWheel;
@@ -199,9 +199,9 @@ impl<S: Socket> Driver<S> {
         self.initial_nonces = nonces;
     }
 
-    /// Records the nonce of an initial datagram. Returns false for a replayed datagram.
-    fn is_new_initial(&self, now: Instant, nonce: &[u8]) -> bool {
-        lock(&self.initial_nonces).insert(now, nonce)
+    /// Records a datagram that could open a connection, and returns what of it is known.
+    fn remember_initial(&self, now: Instant, nonce: &[u8], datagram: &[u8]) -> KnownInitial {
+        lock(&self.initial_nonces).insert_initial(now, nonce, datagram)
     }
 
     /// Runs one turn: everything except waiting. See the module documentation for the order.

@@ -9,12 +9,30 @@ use std::collections::{HashSet, VecDeque};
 use std::hash::BuildHasher;
 use std::time::{Duration, Instant};
 
-/// How long the nonce of an initial datagram is kept.
+use crate::core::open::InitialSegment;
+use crate::core::segment::Header;
+
+/// How long an initial datagram is remembered.
 const INITIAL_LIFETIME: Duration = Duration::from_secs(600);
-/// How many nonces of initial datagrams are kept: 4 MiB, since an entry takes at most 24 bytes in
-/// the set (9 bytes a bucket, 7 of 16 buckets used) and 48 bytes in the queue (24 bytes, half
-/// used).
+/// How many hashes of initial datagrams are kept, of nonces and of segments: 4 MiB, since an entry
+/// takes at most 24 bytes in the set (9 bytes a bucket, 7 of 16 buckets used) and 48 bytes in the
+/// queue (24 bytes, half used).
 const MAX_INITIALS: usize = 4 * 1024 * 1024 / 72;
+
+/// The transmissions of one initial segment have timestamps within this many milliseconds, as a
+/// power of two: 65 s. A peer that opens another connection with the same conversation id and the
+/// same first data does so later, or with a clock of another origin.
+const TIMESTAMP_BITS: u32 = 16;
+
+/// What is known of an initial datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum KnownInitial {
+    Nothing,
+    /// Its nonce: the datagram is a replay.
+    Nonce,
+    /// Its initial segment: it is another transmission of one that has arrived.
+    Segment,
+}
 
 /// The latest nonces, as keyed hashes: an attacker cannot choose nonces whose hashes collide.
 #[derive(Debug)]
@@ -51,7 +69,47 @@ impl ReplayFilter {
             return true;
         }
         self.expire(now);
-        let hash = self.hasher.hash_one(nonce);
+        self.insert_hash(now, self.hasher.hash_one(nonce))
+    }
+
+    /// Records an initial datagram by its nonce, and by its conversation id and first segment, since
+    /// a retransmission that has not arrived has a nonce of its own. Without a cipher nothing is
+    /// known.
+    pub(crate) fn insert_initial(
+        &mut self,
+        now: Instant,
+        nonce: &[u8],
+        datagram: &[u8],
+    ) -> KnownInitial {
+        if nonce.is_empty() {
+            return KnownInitial::Nothing;
+        }
+        if !self.insert(now, nonce) {
+            return KnownInitial::Nonce;
+        }
+        let (Ok(header), Some(segment)) =
+            (Header::parse(datagram), InitialSegment::parse(datagram))
+        else {
+            return KnownInitial::Nothing;
+        };
+        let period = header.ts.0 >> TIMESTAMP_BITS;
+        let hash = |period: u32| {
+            let period = period & (u32::MAX >> TIMESTAMP_BITS);
+            self.hasher.hash_one((header.conv, segment, period))
+        };
+        // Before or after the end of a period.
+        let neighbours = [hash(period.wrapping_sub(1)), hash(period.wrapping_add(1))];
+        let own = hash(period);
+        let known = neighbours.iter().any(|hash| self.known.contains(hash));
+        if self.insert_hash(now, own) && !known {
+            KnownInitial::Nothing
+        } else {
+            KnownInitial::Segment
+        }
+    }
+
+    /// Returns false if the hash is known.
+    fn insert_hash(&mut self, now: Instant, hash: u64) -> bool {
         if !self.known.insert(hash) {
             return false;
         }

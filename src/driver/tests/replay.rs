@@ -1,0 +1,84 @@
+//! Recorded datagrams, replayed to a listener under every cipher: none delivers anything again.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::fixtures::{CLIENT, MINUTE, SECOND, SERVER, greet, pattern, read_pattern};
+use super::sim_world::{World, addr};
+use crate::config::Config;
+use crate::crypto::{Algorithm, Cipher, Key};
+use crate::testkit::link::LinkConfig;
+
+/// Transfers in both directions over a path that loses a tenth, so that initial segments and first
+/// data are retransmitted, then replays all datagrams of the client: during the connection, at its
+/// end and after TIME-WAIT; in order and each alone; from the client's address and from others.
+fn replay_everything(algorithm: Algorithm, open_on_connect: bool, seed: u64) {
+    let cipher =
+        Cipher::from_name(algorithm.name(), &Key::derive("a passphrase", "a salt")).unwrap();
+    let config = Config::new().cipher(cipher).open_on_connect(open_on_connect);
+    let mut world = World::new(seed, LinkConfig { loss: 300_000, ..LinkConfig::delay(10_000) });
+    world.log();
+    let listener = world.listener(SERVER, &config);
+    let endpoint = world.endpoint(CLIENT, &config);
+    let (mut client, mut server) = world.finish(MINUTE, greet(&endpoint, &listener));
+    world.finish(MINUTE, async {
+        client.write_all(&pattern(20_000)).await.unwrap();
+        read_pattern(&mut server, 20_000).await;
+        server.write_all(&pattern(20_000)).await.unwrap();
+        read_pattern(&mut client, 20_000).await;
+    });
+    world.set_path(LinkConfig::delay(10_000));
+    world.run_for(SECOND);
+    let mut recorded = world.log();
+    recorded.retain(|sent| sent.from == addr(CLIENT));
+    // Whatever opens is accepted and read.
+    let again = Rc::new(Cell::new(0));
+    let count = again.clone();
+    world.spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut buf = [0; 1_000];
+            while let Ok(len @ 1..) = stream.read(&mut buf).await {
+                count.set(count.get() + len);
+            }
+        }
+    });
+    let label = format!("{algorithm}, open_on_connect {open_on_connect}, seed {seed}");
+    let replay = |world: &mut World, when: &str| {
+        for (host, gap) in [(77, false), (78, true), (CLIENT, false)] {
+            for sent in &recorded {
+                world.inject(addr(host), SERVER, &sent.datagram);
+                if gap {
+                    world.run_for(SECOND / 100);
+                }
+            }
+            world.run_for(SECOND);
+        }
+        assert_eq!(again.get(), 0, "{label}, {when}: bytes delivered again");
+    };
+    let received = server.stats().received_bytes;
+    replay(&mut world, "during the connection");
+    assert_eq!(server.stats().received_bytes, received, "{label}");
+    world.finish(MINUTE, async {
+        client.write_all(&pattern(5_000)).await.unwrap();
+        read_pattern(&mut server, 5_000).await;
+        client.shutdown().await.unwrap();
+        server.shutdown().await.unwrap();
+    });
+    drop((client, server));
+    replay(&mut world, "after the end");
+    world.run_for(2 * MINUTE);
+    replay(&mut world, "after TIME-WAIT");
+}
+
+#[test]
+fn replayed_datagrams_deliver_nothing_again_under_any_cipher() {
+    for algorithm in Algorithm::ALL.iter().filter(|one| **one != Algorithm::Null) {
+        for open_on_connect in [false, true] {
+            for seed in 1..=4 {
+                replay_everything(*algorithm, open_on_connect, seed);
+            }
+        }
+    }
+}
