@@ -280,6 +280,8 @@ pub struct EndpointStats {
     pub dropped_no_connection: u64,
     /// Dropped: of a connection in TIME-WAIT.
     pub dropped_time_wait: u64,
+    /// Dropped: out-of-band datagrams of peers whose address is not validated yet.
+    pub dropped_unvalidated: u64,
     /// Refused initial segments: the endpoint does not listen.
     pub refused_no_listener: u64,
     /// Refused initial segments: `max_connections` reached.
@@ -356,6 +358,7 @@ impl Add for EndpointStats {
             dropped_truncated: self.dropped_truncated + more.dropped_truncated,
             dropped_malformed: self.dropped_malformed + more.dropped_malformed,
             dropped_no_connection: self.dropped_no_connection + more.dropped_no_connection,
+            dropped_unvalidated: self.dropped_unvalidated + more.dropped_unvalidated,
             dropped_time_wait: self.dropped_time_wait + more.dropped_time_wait,
             refused_no_listener: self.refused_no_listener + more.refused_no_listener,
             refused_max_connections: self.refused_max_connections + more.refused_max_connections,

@@ -29,6 +29,10 @@ use crate::util::sync::Arc;
 /// times a small one would not suffice to retransmit the ping that validates the address.
 const MIN_INITIAL_ALLOWANCE: usize = 1_200;
 
+/// Unvalidated connections of one IP address that get [`MIN_INITIAL_ALLOWANCE`]. Who forges the
+/// address can choose any port, and the bytes meet at one host.
+const MAX_ALLOWANCES_PER_IP: usize = 8;
+
 impl<S: Socket> Driver<S> {
     /// Active open: creates a connection to `peer`. Nothing is sent before there is data, except
     /// with `Config::open_on_connect`.
@@ -111,12 +115,12 @@ impl<S: Socket> Driver<S> {
         }
         let limits = &self.config.limits;
         let (deadline, defers) = (now + limits.validation_timeout, limits.require_validation);
-        // One allowance per address: a further connection from this address gets none.
-        let allowance = if self.peers.contains(from) {
-            0
-        } else {
-            usize::from(self.config.kcp.mtu).max(MIN_INITIAL_ALLOWANCE)
-        };
+        // One allowance per address, and few per IP address: a further connection is sent at most
+        // three times what it sent.
+        let is_first = !self.peers.contains(from)
+            && self.unvalidated.from_source(from.ip()) < MAX_ALLOWANCES_PER_IP;
+        let allowance =
+            if is_first { usize::from(self.config.kcp.mtu).max(MIN_INITIAL_ALLOWANCE) } else { 0 };
         // `open` fails on an invalid configuration only, and the endpoint has validated it.
         let Ok(shared) = self.open(now, (from, header.conv), Some(initial)) else { return false };
         self.stats.passive_opens += 1;

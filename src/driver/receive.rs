@@ -194,6 +194,11 @@ impl<S: Socket> Driver<S> {
             self.stats.dropped_no_connection += 1;
             return;
         };
+        if conn.is_unvalidated() {
+            // Nobody knows yet whether the peer exists: its datagrams take no memory.
+            self.stats.dropped_unvalidated += 1;
+            return;
+        }
         self.stats.out_of_band_received += 1;
         conn.on_datagram(now, payload, &mut self.scratch);
         let id = conn.id();

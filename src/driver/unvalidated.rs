@@ -33,11 +33,16 @@ impl UnvalidatedPeers {
         if self.total >= max {
             return Err(Refusal::Full);
         }
-        let from_source = || self.by_source.get(&source).copied().unwrap_or(0);
-        if self.total > max / CROWDED_DIVISOR && from_source() >= (max / SOURCE_DIVISOR).max(1) {
+        let max_per_source = (max / SOURCE_DIVISOR).max(1);
+        if self.total > max / CROWDED_DIVISOR && self.from_source(source) >= max_per_source {
             return Err(Refusal::Source);
         }
         Ok(())
+    }
+
+    /// Unvalidated connections from `source`.
+    pub(crate) fn from_source(&self, source: IpAddr) -> usize {
+        self.by_source.get(&source).copied().unwrap_or(0)
     }
 
     /// Counts a connection from `source`.

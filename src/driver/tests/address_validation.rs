@@ -84,6 +84,47 @@ fn amplification_limit_holds_across_connections_of_one_address() {
 }
 
 #[test]
+fn amplification_limit_holds_across_ports_of_one_ip_address() {
+    let (mut world, listener) = server(&Config::new());
+    world.log();
+    let (mut streams, mut received) = (Vec::new(), 0);
+    for port in 1..=500 {
+        let initial = push(u32::from(port), 0, b"x");
+        received += initial.len();
+        world.inject(SocketAddr::from(([10, 0, 1, 1], port)), SERVER, &initial);
+        let (mut stream, _) = world.finish(SECOND, listener.accept()).unwrap();
+        world.finish(SECOND, stream.write_all(&pattern(10_000))).unwrap();
+        streams.push(stream);
+    }
+    world.run_for(29 * SECOND);
+    let sent = world.log().into_iter().filter(|sent| sent.from == addr(SERVER));
+    let sent: usize = sent.map(|sent| sent.datagram.len()).sum();
+    println!("{sent} bytes for {received}, {:.1} times as many", sent as f64 / received as f64);
+    assert!(sent <= 3 * received + 8 * 1_400, "{sent} bytes for {received}");
+}
+
+#[test]
+fn out_of_band_datagrams_of_unvalidated_peers_are_dropped() {
+    let (mut world, listener) = server(&Config::new());
+    world.inject(addr(PEER), SERVER, &push(7, 0, b"hello"));
+    let (stream, _) = world.finish(SECOND, listener.accept()).unwrap();
+    let mut packet = Vec::new();
+    crate::fec::oob::write(&mut packet, 7, b"who knows");
+    for _ in 0..100 {
+        world.inject(addr(PEER), SERVER, &packet);
+    }
+    world.run_for(SECOND / 10);
+    let stats = listener.stats();
+    assert_eq!((stats.out_of_band_received, stats.dropped_unvalidated), (0, 100));
+    let cookie = find_ping(&world.arrived(PEER)).unwrap();
+    world.inject(addr(PEER), SERVER, &pong(&cookie));
+    world.inject(addr(PEER), SERVER, &packet);
+    world.run_for(SECOND / 10);
+    assert_eq!(listener.stats().out_of_band_received, 1);
+    assert_eq!(stream.error(), None);
+}
+
+#[test]
 fn validation_timeout_ends_an_unvalidated_connection() {
     let (mut world, listener) = server(&Config::new());
     world.inject(addr(PEER), SERVER, &push(7, 0, b"hello"));
