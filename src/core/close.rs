@@ -67,8 +67,8 @@ enum RecvClose {
     /// No valid FIN yet. Entered at construction, and from `FinReceived` when data with a number
     /// from the FIN's on arrives; left on FIN.
     Open,
-    /// Data before the FIN is still missing. Entered on FIN; left for `Complete` when RCV.NXT
-    /// reaches `sn`, for `Open` when data contradicts the FIN.
+    /// Data before the FIN is still missing. Entered on FIN, also from itself; left for `Complete`
+    /// when RCV.NXT reaches `sn`, for `Open` when data contradicts the FIN.
     FinReceived { sn: Sn, ts: Ts },
     /// Everything that the peer sent has arrived. Entered when RCV.NXT reaches the `sn` of the FIN,
     /// never left. Invariant: `sn` is RCV.NXT.
@@ -257,11 +257,11 @@ impl CloseState {
     /// FIN is valid.
     pub(crate) fn on_fin(&mut self, sn: Sn, ts: Ts, nxt: Sn) -> bool {
         let in_window = sn.offset_from(nxt).is_some_and(|ahead| ahead <= MAX_FIN_DISTANCE);
+        // A FIN that has not taken effect may be forged: the peer retransmits its own, which
+        // replaces it.
         let agrees = match self.recv {
-            RecvClose::Open => true,
-            RecvClose::FinReceived { sn: known, .. } | RecvClose::Complete { sn: known } => {
-                known == sn
-            }
+            RecvClose::Open | RecvClose::FinReceived { .. } => true,
+            RecvClose::Complete { sn: known } => known == sn,
         };
         // Our own FIN, reflected by the path, passes the other checks if both streams have the same
         // length.
@@ -485,6 +485,16 @@ mod tests {
     }
 
     #[test]
+    fn fin_that_has_not_taken_effect_is_replaced_by_the_next() {
+        let mut state = supported();
+        assert!(state.on_fin(Sn(60_000), Ts(1), Sn(5)), "forged, far ahead");
+        assert!(state.on_fin(Sn(7), Ts(2), Sn(5)));
+        state.on_in_order(Sn(7));
+        assert!(state.is_recv_complete());
+        assert!(!state.on_fin(Sn(60_000), Ts(1), Sn(7)) && state.on_fin(Sn(7), Ts(3), Sn(7)));
+    }
+
+    #[test]
     fn fin_is_retransmitted_with_doubled_gaps_until_fin_ack() {
         let mut state = supported();
         state.close();
@@ -555,13 +565,13 @@ mod tests {
         assert!(!state.on_fin(Sn(1), Ts(0), Sn(2)), "behind RCV.NXT");
         assert!(!state.on_fin(Sn(2 + MAX_FIN_DISTANCE + 1), Ts(0), Sn(2)), "beyond any window");
         assert!(state.on_fin(Sn(4), Ts(0), Sn(2)));
-        assert!(!state.on_fin(Sn(5), Ts(0), Sn(2)), "contradicts the first one");
         state.on_in_order(Sn(3));
         assert!(!state.has_reply() && !state.is_recv_complete() && !state.is_beyond_fin(Sn(3)));
         state.on_in_order(Sn(4));
         let ack = ControlSegment { kind: ControlType::FinAck, sn: Sn(4), ts: Ts(0) };
         assert_eq!((state.poll_reply(), state.is_recv_complete()), (Some(ack), true));
         assert!(state.is_beyond_fin(Sn(4)) && !state.is_beyond_fin(Sn(3)));
+        assert!(!state.on_fin(Sn(5), Ts(0), Sn(4)), "contradicts the one that has taken effect");
         assert!(state.on_fin(Sn(4), Ts(6), Sn(4)), "the FIN-ACK was lost");
         assert_eq!(state.poll_reply(), Some(ControlSegment { ts: Ts(6), ..ack }));
     }
