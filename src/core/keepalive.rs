@@ -120,8 +120,10 @@ pub(crate) struct Keepalive {
     dead_peer_timeout: Option<u64>,
     /// When the peer's latest datagram arrived, or our first one left.
     last_received: Micros,
-    /// When an answer of the peer became due, or the latest datagram arrived while an answer was
-    /// due; `None` while no answer is due.
+    /// When the peer's latest datagram with something new arrived, or our first one left.
+    last_alive: Micros,
+    /// When an answer of the peer became due, or the latest such datagram arrived while an answer
+    /// was due; `None` while no answer is due.
     unanswered_since: Option<Micros>,
     ping: PingState,
     /// The latest ping that was answered, for [`Self::is_recent_ping`].
@@ -139,6 +141,7 @@ impl Keepalive {
             idle_timeout: limit(config.idle_timeout),
             dead_peer_timeout: limit(config.dead_peer_timeout),
             last_received: now,
+            last_alive: now,
             unanswered_since: None,
             ping: PingState::Idle,
             last_answered: None,
@@ -158,9 +161,18 @@ impl Keepalive {
         self.period = self.period.map(longer);
     }
 
-    /// A valid datagram of the peer arrived.
-    pub(crate) fn on_received(&mut self, now: Micros) {
+    /// A valid datagram of the peer arrived. Only one with something new, such as data or an
+    /// acknowledgement, is a sign of life, since anybody can send a recorded one. Where no such
+    /// datagram came for most of the idle timeout, any other draws a ping: only the peer can answer.
+    pub(crate) fn on_received(&mut self, now: Micros, is_new: bool) {
         self.last_received = now;
+        if !is_new {
+            if self.unproven_ping_at().is_some_and(|at| now >= at) {
+                self.request_ping(now);
+            }
+            return;
+        }
+        self.last_alive = now;
         if self.unanswered_since.is_some() {
             self.unanswered_since = Some(now);
         }
@@ -168,7 +180,7 @@ impl Keepalive {
 
     /// The first datagram leaves: the idle timeout starts.
     pub(crate) fn on_first_sent(&mut self, now: Micros) {
-        self.last_received = now;
+        (self.last_received, self.last_alive) = (now, now);
     }
 
     /// The peer has shown that it receives our datagrams: a valid ACK or pong arrived.
@@ -308,11 +320,12 @@ impl Keepalive {
                 self.request_ping(now);
             }
         }
-        if started && self.idle_timeout.is_some_and(|idle| now.since(self.last_received) >= idle) {
+        if started && self.idle_timeout.is_some_and(|idle| now.since(self.last_alive) >= idle) {
             return Err(ConnectionError::IdleTimeout);
         }
-        let keepalive = started && self.keepalive_at().is_some_and(|at| now >= at);
-        if keepalive || self.validation_ping_at().is_some_and(|at| now >= at) {
+        let at = [self.keepalive_at(), self.unproven_ping_at()].into_iter().flatten().min();
+        let due = started && at.is_some_and(|at| now >= at);
+        if due || self.validation_ping_at().is_some_and(|at| now >= at) {
             self.request_ping(now);
         }
         Ok(())
@@ -321,7 +334,7 @@ impl Keepalive {
     /// When [`Self::handle_timeout`] has something to do next.
     pub(crate) fn deadline(&self, started: bool) -> Option<Micros> {
         let idle = self.idle_timeout.filter(|_| started);
-        let idle = idle.map(|timeout| self.last_received.add_micros(timeout));
+        let idle = idle.map(|timeout| self.last_alive.add_micros(timeout));
         // A ping that is due leaves with the next transmission and needs no timer.
         let may_ping = started && !self.ping.is_due();
         let dead = self.dead_peer_timeout.zip(self.silent_since()).map(|(timeout, since)| {
@@ -330,22 +343,22 @@ impl Keepalive {
             let end = since.add_micros(timeout);
             if may_ping { next.min(end) } else { end }
         });
-        let keepalive = if may_ping { self.keepalive_at() } else { None };
-        let validation = self.validation_ping_at().filter(|_| may_ping);
-        [idle, dead, keepalive, validation].into_iter().flatten().min()
+        let pings = [self.keepalive_at(), self.unproven_ping_at(), self.validation_ping_at()];
+        let ping = pings.into_iter().flatten().min().filter(|_| may_ping);
+        [idle, dead, ping].into_iter().flatten().min()
     }
 
     /// When pings begin, one each [`MIN_PING_INTERVAL`]: a third of the dead-peer timeout after the
-    /// latest datagram, but at least [`MIN_PING_INTERVAL`] after `since`, when the answer became
+    /// latest sign of life, but at least [`MIN_PING_INTERVAL`] after `since`, when the answer became
     /// due.
     fn ping_start_at(&self, timeout: u64, since: Micros) -> Micros {
-        let share = self.last_received.add_micros(timeout / PING_START_DIVISOR);
+        let share = self.last_alive.add_micros(timeout / PING_START_DIVISOR);
         share.max(since.add_micros(MIN_PING_INTERVAL))
     }
 
-    /// Since when an answer of the peer is due and no datagram has arrived.
+    /// Since when an answer of the peer is due and no sign of life has arrived.
     fn silent_since(&self) -> Option<Micros> {
-        self.unanswered_since.map(|since| since.max(self.last_received))
+        self.unanswered_since.map(|since| since.max(self.last_alive))
     }
 
     /// The outstanding ping, while address validation is requested and not complete.
@@ -356,6 +369,14 @@ impl Keepalive {
     /// When an unvalidated peer is sent the next ping.
     fn validation_ping_at(&self) -> Option<Micros> {
         self.unvalidated_ping().map(|ping| ping.sent.add_micros(MIN_PING_INTERVAL))
+    }
+
+    /// When pings begin, one each [`MIN_PING_INTERVAL`], to a peer whose latest datagrams may be
+    /// recorded ones: two thirds of the idle timeout after the latest sign of life.
+    fn unproven_ping_at(&self) -> Option<Micros> {
+        let idle = self.idle_timeout.filter(|_| self.last_received > self.last_alive)?;
+        let at = self.last_alive.add_micros(idle / 3 * 2);
+        Some(self.next_ping_at().map_or(at, |next| next.max(at)))
     }
 
     /// When the next keepalive ping is due: one period after the peer's latest datagram or our
@@ -416,7 +437,7 @@ mod tests {
         let pong = keepalive.on_pong(Micros(16 * SECOND), (sn, cookie), Sn(5));
         assert_eq!(pong.map(|pong| pong.state_lost), Some(false));
         assert!(keepalive.is_validated());
-        keepalive.on_received(Micros(16 * SECOND));
+        keepalive.on_received(Micros(16 * SECOND), true);
         assert_eq!(keepalive.deadline(true), Some(Micros(31 * SECOND)));
     }
 

@@ -35,14 +35,12 @@ impl Kcp {
         self.stats.received_datagrams += 1;
         self.stats.received_datagram_bytes += datagram.len() as u64;
         self.peer.on_received();
-        if origin == PacketType::Regular {
-            self.keepalive.on_received(now);
-        }
-        self.input_acks(now, datagram, origin);
+        let mut is_new = self.input_acks(now, datagram, origin);
         let mut is_current = false;
         for (header, payload) in Segments::new(datagram) {
             let una = self.input_una(now, &header, origin);
             is_current |= matches!(una, UnaOutcome::Current { .. });
+            is_new |= matches!(una, UnaOutcome::Current { newly_acked: 1.. });
             let is_empty_push = header.command == Command::Push && payload.is_empty();
             if origin == PacketType::Regular && una != UnaOutcome::Invalid && !is_empty_push {
                 // A ping does not answer an initial segment: the peer may have sent the ping to an
@@ -52,11 +50,14 @@ impl Kcp {
             let far_behind = self.recv.nxt().since(header.sn) > MAX_WINDOW;
             self.close_state.on_capability(&header, is_empty_push && far_behind);
             match header.command {
-                Command::Push => self.input_push(now, &header, payload, origin),
+                Command::Push => is_new |= self.input_push(now, &header, payload, origin),
                 Command::WindowProbe => self.window_update_pending = true,
                 Command::Ack | Command::WindowUpdate => {}
                 Command::Control => self.input_control(now, &header, una != UnaOutcome::Invalid),
             }
+        }
+        if origin == PacketType::Regular {
+            self.keepalive.on_received(now, is_new);
         }
         if origin == PacketType::Regular
             && self.peer.on_una(now, is_current, || self.send.rtt.rto())
@@ -68,8 +69,10 @@ impl Kcp {
         Ok(())
     }
 
-    /// Takes the ACKs of a datagram: of data, of a ping (pong) or of an MTU probe.
-    fn input_acks(&mut self, now: Micros, datagram: &[u8], origin: PacketType) {
+    /// Takes the ACKs of a datagram: of data, of a ping (pong) or of an MTU probe. Returns whether
+    /// one was the first of its kind, so that the datagram is no replay.
+    fn input_acks(&mut self, now: Micros, datagram: &[u8], origin: PacketType) -> bool {
+        let mut is_new = false;
         let is_regular = origin == PacketType::Regular;
         let acks = Segments::new(datagram).map(|(header, _)| header);
         let mut acks = acks.filter(|header| header.command == Command::Ack).peekable();
@@ -80,7 +83,8 @@ impl Kcp {
             // second time.
             let sample = is_regular && acks.peek().is_none();
             match self.send.on_ack(now, &self.clock, (sn, ts), sample, &mut self.stats) {
-                AckOutcome::Valid => {
+                outcome @ (AckOutcome::NewlyAcked | AckOutcome::AckedBefore) => {
+                    is_new |= outcome == AckOutcome::NewlyAcked;
                     self.keepalive.on_validated();
                     self.peer.on_state_shown();
                     self.send.on_peer_activity(now);
@@ -89,10 +93,18 @@ impl Kcp {
                 AckOutcome::Stale => continue,
                 AckOutcome::Invalid => {}
             }
-            let pong =
-                if is_regular { self.keepalive.on_pong(now, (sn, ts), header.una) } else { None };
+            // A peer that acknowledges what was never sent is part of another connection: somebody
+            // has relayed our validation ping to it.
+            let contradicts =
+                !self.keepalive.is_validated() && header.una.since(self.send.nxt()) > 0;
+            let pong = if is_regular && !contradicts {
+                self.keepalive.on_pong(now, (sn, ts), header.una)
+            } else {
+                None
+            };
             match pong {
                 Some(pong) => {
+                    is_new = true;
                     self.send.on_peer_activity(now);
                     // The only RTT samples of a side that sends no data.
                     if let Some(rtt) = pong.rtt.filter(|_| sample) {
@@ -100,10 +112,11 @@ impl Kcp {
                     }
                     self.on_pong(pong.state_lost, header.una);
                 }
-                None if is_regular && self.on_mtu_probe_ack(now, &header) => {}
+                None if is_regular && self.on_mtu_probe_ack(now, &header) => is_new = true,
                 None => self.stats.invalid_acks += 1,
             }
         }
+        is_new
     }
 
     /// Takes the `una` of one segment, and its `wnd` if that `una` is current.
@@ -125,8 +138,14 @@ impl Kcp {
         una
     }
 
-    /// Takes one PUSH: data, a ping or an MTU probe.
-    fn input_push(&mut self, now: Micros, header: &Header, payload: &[u8], origin: PacketType) {
+    /// Takes one PUSH: data, a ping or an MTU probe. Returns whether it was new data.
+    fn input_push(
+        &mut self,
+        now: Micros,
+        header: &Header,
+        payload: &[u8],
+        origin: PacketType,
+    ) -> bool {
         // Our RST has number and timestamp of the latest PUSH. The peer does not accept those of an
         // MTU probe.
         let is_mtu_probe = !payload.is_empty() && self.recv.nxt().since(header.sn) > MAX_WINDOW;
@@ -134,18 +153,19 @@ impl Kcp {
             self.close_state.on_push(header.sn, header.ts);
         }
         if self.close_reason.is_some() {
-            return;
+            return false;
         }
         if self.close_state.is_beyond_fin(header.sn) {
             self.stats.out_of_window_segments += 1;
-            return;
+            return false;
         }
         if !payload.is_empty() && self.close_state.discards(header.sn, self.recv.nxt()) {
             self.stats.out_of_window_segments += 1;
-            return;
+            return false;
         }
         let ack = Ack { sn: header.sn, ts: header.ts };
-        match self.recv.input(header.sn, header.frg, payload) {
+        let outcome = self.recv.input(header.sn, header.frg, payload);
+        match outcome {
             Ok(RecvOutcome::InOrder) => {
                 self.peer.on_state_shown();
                 if self.recv.autotune_window(now, &self.send.rtt) {
@@ -176,5 +196,6 @@ impl Kcp {
             Ok(RecvOutcome::OutOfWindow) => self.stats.out_of_window_segments += 1,
             Err(error) => self.close_reason = Some(error),
         }
+        matches!(outcome, Ok(RecvOutcome::InOrder | RecvOutcome::OutOfOrder))
     }
 }

@@ -20,9 +20,10 @@ impl Kcp {
         self.rate_limiter.on_sent(now, bytes);
     }
 
-    /// An out-of-band datagram of the peer arrived: it restarts the idle and dead-peer timeouts.
+    /// An out-of-band datagram of the peer arrived. It may be a replay, so it restarts no timeout;
+    /// at most once a second it draws a ping, whose pong does.
     pub(crate) fn on_out_of_band_received(&mut self, now: Instant) {
-        self.keepalive.on_received(self.clock.at(now));
+        self.keepalive.on_received(self.clock.at(now), false);
     }
 }
 

@@ -8,7 +8,7 @@ use super::Kcp;
 use crate::core::keepalive::dataless_sn;
 use crate::core::path::amplification::{Amplification, SendBudget};
 use crate::core::path::validation::{PathChallenge, PathValidation};
-use crate::core::segment::Command;
+use crate::core::segment::{Command, Segments};
 use crate::core::seq::{Sn, Ts};
 
 /// Address validation (RFC 9000 8.1).
@@ -68,7 +68,22 @@ impl Kcp {
         cookie: u32,
     ) -> PathValidation {
         let new = PathChallenge { sn: dataless_sn(self.send.una()), cookie: Ts(cookie) };
-        self.path_validator.on_datagram(self.clock.at(now), addr, datagram, new)
+        let is_new = self.has_something_new(datagram);
+        self.path_validator.on_datagram(self.clock.at(now), addr, (datagram, is_new), new)
+    }
+
+    /// Whether a datagram of this connection has data that has not arrived, or is the first to
+    /// acknowledge something.
+    fn has_something_new(&self, datagram: &[u8]) -> bool {
+        let (una, nxt) = (self.send.una(), self.send.nxt());
+        Segments::new(datagram).any(|(header, payload)| {
+            let acks = header.una.since(una) > 0 && header.una.since(nxt) <= 0;
+            acks || match header.command {
+                Command::Push => !payload.is_empty() && self.recv.is_missing(header.sn),
+                Command::Ack => self.send.is_unacked(&self.clock, header.sn, header.ts),
+                _ => false,
+            }
+        })
     }
 
     /// Appends the datagram of a PATH_CHALLENGE, a ping for the candidate path.

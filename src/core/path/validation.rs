@@ -17,7 +17,9 @@ use crate::core::seq::{Sn, Ts};
 const CHALLENGE_LIFETIME: u64 = 10_000_000;
 /// Least time between challenges to one address, microseconds.
 const MIN_CHALLENGE_INTERVAL: u64 = 1_000_000;
-/// Candidate paths of one connection at a time; datagrams from further addresses are ignored.
+/// Candidate paths of one connection at a time. A datagram from a further address replaces the
+/// candidate that was longest without a datagram of something new, if it has something new itself:
+/// recorded datagrams keep no peer from migrating.
 const MAX_CANDIDATES: usize = 4;
 
 /// A PATH_CHALLENGE to write with
@@ -48,6 +50,8 @@ struct CandidatePath {
     challenge: PathChallenge,
     first_sent: Micros,
     last_sent: Micros,
+    /// When the latest datagram with something new came from there; `None` if none has.
+    last_new: Option<Micros>,
 }
 
 /// Candidate paths of one connection.
@@ -58,20 +62,23 @@ pub(crate) struct PathValidator {
 }
 
 impl PathValidator {
-    /// Judges a datagram that came from `addr`. `new`: number and random timestamp of the
+    /// Judges a datagram that came from `addr`. `is_new`: it has new data or is the first to
+    /// acknowledge something, so it is no replay. `challenge`: number and random timestamp of the
     /// challenge, if it is the first to `addr`.
     pub(crate) fn on_datagram(
         &mut self,
         now: Micros,
         addr: SocketAddr,
-        datagram: &[u8],
-        new: PathChallenge,
+        (datagram, is_new): (&[u8], bool),
+        challenge: PathChallenge,
     ) -> PathValidation {
+        let last_new = is_new.then_some(now);
         self.candidates.retain(|path| now.since(path.first_sent) < CHALLENGE_LIFETIME);
         if let Some(path) = self.candidates.iter_mut().find(|path| path.addr == addr) {
             if path.challenge.is_answered_by(datagram) {
                 return PathValidation::Validated;
             }
+            path.last_new = last_new.or(path.last_new);
             if now.since(path.last_sent) < MIN_CHALLENGE_INTERVAL {
                 return PathValidation::Unvalidated;
             }
@@ -79,16 +86,18 @@ impl PathValidator {
             path.last_sent = now;
             return PathValidation::Challenge(path.challenge);
         }
-        if self.candidates.len() >= MAX_CANDIDATES {
+        let (first_sent, last_sent) = (now, now);
+        let candidate = CandidatePath { addr, challenge, first_sent, last_sent, last_new };
+        if self.candidates.len() < MAX_CANDIDATES {
+            self.candidates.push(candidate);
+        } else if let Some(stalest) = self.candidates.iter_mut().min_by_key(|path| path.last_new)
+            && is_new
+        {
+            *stalest = candidate;
+        } else {
             return PathValidation::Unvalidated;
         }
-        self.candidates.push(CandidatePath {
-            addr,
-            challenge: new,
-            first_sent: now,
-            last_sent: now,
-        });
-        PathValidation::Challenge(new)
+        PathValidation::Challenge(challenge)
     }
 
     /// The peer has migrated: challenges of other paths are void.
@@ -103,5 +112,39 @@ impl PathChallenge {
         Segments::new(datagram).any(|(header, _)| {
             (header.command, header.sn, header.ts) == (Command::Ack, self.sn, self.cookie)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn addr(host: u8) -> SocketAddr {
+        SocketAddr::from(([192, 0, 2, host], 5_000))
+    }
+
+    fn judge(paths: &mut PathValidator, now: u64, host: u8, is_new: bool) -> bool {
+        let challenge = PathChallenge { sn: Sn(7), cookie: Ts(u32::from(host)) };
+        let verdict = paths.on_datagram(Micros(now), addr(host), (&[], is_new), challenge);
+        verdict == PathValidation::Challenge(challenge)
+    }
+
+    #[test]
+    fn recorded_datagrams_from_many_addresses_keep_no_path_from_being_challenged() {
+        let mut paths = PathValidator::default();
+        for host in 1..=4 {
+            assert!(judge(&mut paths, 0, host, false));
+        }
+        assert!(!judge(&mut paths, 1, 5, false), "the candidates are complete");
+        assert!(judge(&mut paths, 2, 9, true), "the peer, with something new");
+        // Its place is safe from what is recorded, and the longest without news goes first.
+        assert!((10..20).all(|host| !judge(&mut paths, 3, host, false)));
+        for host in 10..13 {
+            assert!(judge(&mut paths, 4, host, true));
+        }
+        assert!(paths.candidates.iter().any(|path| path.addr == addr(9)));
+        assert!(judge(&mut paths, 5, 13, true));
+        assert_eq!(paths.candidates.len(), MAX_CANDIDATES);
+        assert!(paths.candidates.iter().all(|path| path.addr != addr(9)));
     }
 }

@@ -237,6 +237,13 @@ impl Receiver {
         }
     }
 
+    /// Whether the segment has not arrived, and its number is in the receive window.
+    pub(crate) fn is_missing(&self, sn: Sn) -> bool {
+        let Some(offset) = sn.offset_from(self.nxt) else { return false };
+        offset < u32::from(self.advertisable_window())
+            && !matches!(self.out_of_order.get(offset as usize), Some(Some(_)))
+    }
+
     /// The ACK of `sn` was written.
     pub(crate) fn on_ack_sent(&mut self, sn: Sn) {
         let offset = sn.offset_from(self.nxt).and_then(|offset| usize::try_from(offset).ok());

@@ -67,8 +67,12 @@ pub(crate) struct OutgoingSegment<'a> {
 /// Verdict on an ACK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AckOutcome {
-    /// The peer received a transmission with this number and timestamp.
-    Valid,
+    /// The peer received a transmission with this number and timestamp; the first ACK of the
+    /// segment.
+    NewlyAcked,
+    /// The peer received a transmission with this number and timestamp, as an earlier ACK or `una`
+    /// has shown: the ACK may be a replay.
+    AckedBefore,
     /// Of a segment acknowledged so long ago that it is not in the acked history any more.
     Stale,
     /// Of a number that was never sent, or was not sent with this timestamp.

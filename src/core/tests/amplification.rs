@@ -92,8 +92,9 @@ fn path_challenge_without_the_driver_validates_only_the_path_it_was_sent_to() {
     for port in 3..5 {
         scripted.kcp.validate_path(now, addr(port), &moved, 80);
     }
-    // Four candidate paths at a time.
-    assert_eq!(scripted.kcp.validate_path(now, addr(5), &moved, 81), PathValidation::Unvalidated);
+    // Four candidate paths at a time; what may be recorded replaces none.
+    let old = datagram(&[(header(Command::Push, 0, 0), b"hello")]);
+    assert_eq!(scripted.kcp.validate_path(now, addr(5), &old, 81), PathValidation::Unvalidated);
     assert_eq!(scripted.kcp.validate_path(now, addr(1), &response, 82), PathValidation::Validated);
     scripted.kcp.on_path_validated(now);
     scripted.kcp.input(now, &moved, PacketType::Regular).unwrap();

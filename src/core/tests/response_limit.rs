@@ -1,12 +1,17 @@
-//! How many datagrams without data a connection sends, whatever the two sides believe of each
-//! other: in a second at most as many as it received, and ten.
+//! What forged and recorded datagrams can cause. How many datagrams without data a connection
+//! sends, whatever the two sides believe of each other: in a second at most as many as it received,
+//! and ten.
+
+use std::time::Duration;
 
 use super::report::each_seed;
-use super::scripted_peer::{datagram, header};
+use super::scripted_peer::{ScriptedPeer, Sent, config, datagram, header};
 use super::sim_plan::{MILLIS, SECOND};
 use super::two_endpoints::TwoEndpoints;
+use crate::config::KcpConfig;
 use crate::core::segment::{CONTROL_CAPABLE, Command, Header};
 use crate::core::seq::Sn;
+use crate::error::ConnectionError;
 use crate::testkit::rng::Rng;
 
 /// Datagrams without data in a second beyond those received.
@@ -99,4 +104,60 @@ fn forged_datagrams_of_any_kind_cause_no_storm() {
         }
         format!("{} datagrams", pair.sent)
     });
+}
+
+#[test]
+fn repeated_datagrams_are_no_sign_of_life() {
+    let config = KcpConfig { idle_timeout: Some(Duration::from_secs(60)), ..config() };
+    let mut script = ScriptedPeer::new(&config);
+    script.write(vec![1; 100]);
+    let sent = script.out();
+    script.una = Sn(1);
+    let data = datagram(&[(Header { una: Sn(1), ..header(Command::Push, 0, 5) }, &[7; 50])]);
+    let acks = datagram(&[(Header { una: Sn(1), ..header(Command::Ack, 0, sent[0].0.ts.0) }, b"")]);
+    let probe = datagram(&[(Header { una: Sn(1), ..header(Command::WindowProbe, 9, 0) }, b"")]);
+    for recorded in [&data, &acks, &probe] {
+        script.input(recorded).unwrap();
+    }
+    let mut pings = 0;
+    while script.kcp.close_reason().is_none() {
+        script.now += SECOND / 2;
+        for recorded in [&data, &acks, &probe] {
+            script.input(recorded).unwrap();
+        }
+        let is_ping = |(header, _): &Sent| header.command == Command::Push;
+        pings += script.out().iter().filter(|sent| is_ping(sent)).count();
+        assert!(script.now <= 61 * SECOND, "recorded datagrams keep the connection alive");
+    }
+    assert_eq!(script.kcp.close_reason(), Some(ConnectionError::IdleTimeout));
+    assert!((19..=21).contains(&pings), "{pings} pings ask the peer, one a second from 40 s on");
+}
+
+#[test]
+fn pong_of_a_peer_in_another_connection_validates_nothing() {
+    let mut script = ScriptedPeer::new(&config());
+    script.kcp.require_validation(script.instant(), 1_200);
+    script.push(0, &[1; 10]);
+    let sent = script.out();
+    let (ping, _) = sent.iter().find(|(header, _)| header.command == Command::Push).unwrap();
+    let (sn, ts) = (ping.sn.0, ping.ts.0);
+    // The ping was relayed to a client that has received data of its own connection.
+    script.una = Sn(3);
+    script.ack(sn, ts);
+    assert!(!script.kcp.is_established());
+    script.una = Sn(0);
+    script.ack(sn, ts);
+    assert!(script.kcp.is_established());
+}
+
+#[test]
+fn reflected_segment_of_any_of_its_transmissions_is_recognised() {
+    let mut script = ScriptedPeer::new(&config());
+    script.write(vec![1; 100]);
+    let sent = script.run(2 * SECOND);
+    let own: Vec<_> = sent.iter().filter(|(_, (header, _))| header.sn == Sn(0)).collect();
+    assert!(own.len() >= 3, "{} transmissions", own.len());
+    for (_, (header, payload)) in own {
+        assert!(script.kcp.is_reflection(&datagram(&[(*header, payload)])), "{header:?}");
+    }
 }

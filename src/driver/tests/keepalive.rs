@@ -194,7 +194,9 @@ fn keepalive_holds_an_idle_connection_with_few_datagrams() {
     world.run_for(HOUR);
     let count = world.log().len();
     println!("{count} datagrams in an hour");
-    assert!((240..=480).contains(&count), "{count} datagrams");
+    // A keepalive ping and its pong each 15 s, and from the other side, for which a ping may be a
+    // recorded one, a ping each 45 s, whose datagram is that of a pong.
+    assert!((240..=560).contains(&count), "{count} datagrams");
     world.finish(SECOND, async move {
         client.write_all(&pattern(10)).await.unwrap();
         read_pattern(&mut server, 10).await;

@@ -39,8 +39,9 @@ fn keepalive_pings_of_many_connections_are_coalesced() {
     let turns = world.run_for(MINUTE);
     let pings = pings(&ends) - before;
     println!("{pings} pings in {turns} turns");
-    // Four keepalive periods: one end of each connection pings, in ten turns a second at most.
-    assert!((1_500..=2_000).contains(&pings), "{pings} pings");
+    // Four keepalive periods: one end of each connection pings, in ten turns a second at most, and
+    // the other end once or twice, for proof that the pings are not recorded ones.
+    assert!((1_500..=3_000).contains(&pings), "{pings} pings");
     assert!(turns <= 900, "{pings} pings took {turns} turns");
     assert_eq!(listener.stats().current_connections, 500);
 }

@@ -12,13 +12,23 @@ use crate::core::seq::{Sn, Ts};
 use crate::stats::Counters;
 
 impl Sender {
-    /// Whether a PUSH with this number left with this timestamp, first or last. Covers the
-    /// segments in flight and those of the [acked history](crate::core::recovery::acked_history).
+    /// Whether an ACK with this number and timestamp would be the first of a segment.
+    pub(crate) fn is_unacked(&self, clock: &Clock, sn: Sn, ts: Ts) -> bool {
+        let unacked = self.sent_segments.get(sn).is_some_and(|segment| !segment.acked);
+        unacked && self.has_sent(clock, sn, ts)
+    }
+
+    /// Whether a PUSH with this number may have left with this timestamp: at its first transmission,
+    /// at its last, or between. Covers the segments in flight and those of the [acked
+    /// history](crate::core::recovery::acked_history).
     pub(crate) fn has_sent(&self, clock: &Clock, sn: Sn, ts: Ts) -> bool {
         let in_flight =
             self.sent_segments.get(sn).map(|sent| (sent.first_ts, clock.timestamp(sent.last_sent)));
         let acked = || self.acked_history.timestamps(self.una().offset_from(sn)?);
-        in_flight.or_else(acked).is_some_and(|(first, last)| ts == first || ts == last)
+        in_flight.or_else(acked).is_some_and(|(first, last)| {
+            // `last` comes first, as in `on_ack`.
+            ts == last || (ts.since(first) >= 0 && ts.since(last) <= 0)
+        })
     }
 
     /// A valid ACK, a pong or a new `una` arrived, or a path was validated: the PTO back-off ends,
@@ -27,8 +37,8 @@ impl Sender {
         self.pto_backoff.on_peer_activity(now);
     }
 
-    /// Processes one ACK. [`AckOutcome::Valid`] proves that the peer received a transmission of
-    /// ours.
+    /// Processes one ACK. [`AckOutcome::NewlyAcked`] and [`AckOutcome::AckedBefore`] prove that the
+    /// peer received a transmission of ours.
     ///
     /// `sample`: whether the ACK may be an RTT sample; only the last ACK of a datagram may (kcp-go
     /// `Input`).
@@ -57,7 +67,8 @@ impl Sender {
         };
         let (xmit_seq, xmit_seq_low) = (segment.xmit_seq, segment.xmit_seq_low());
         let retransmitted = segment.retransmitted;
-        if !segment.acked {
+        let acked_before = segment.acked;
+        if !acked_before {
             if echoes_last {
                 self.sample_newest(now, xmit_seq_low, sample.then_some(rtt));
                 self.loss.on_ack(xmit_seq, rtt);
@@ -81,7 +92,7 @@ impl Sender {
                 self.path.on_segment_acked(HEADER_LEN + payload.len());
             }
         }
-        AckOutcome::Valid
+        if acked_before { AckOutcome::AckedBefore } else { AckOutcome::NewlyAcked }
     }
 
     /// A segment was acknowledged for the first time, by its number or by `una`.
@@ -121,7 +132,7 @@ impl Sender {
             }
             LateAck::EarlierTransmission { spurious: false, .. } => {}
         }
-        AckOutcome::Valid
+        AckOutcome::AckedBefore
     }
 
     /// An ACK of the last transmission of a segment; `rtt` in microseconds if it may be a sample,
