@@ -195,7 +195,7 @@ impl<S: Socket> Driver<S> {
             return;
         };
         if conn.is_unvalidated() {
-            // Nobody knows yet whether the peer exists: its datagrams take no memory.
+            // The peer may not exist: its datagrams take no memory.
             self.stats.dropped_unvalidated += 1;
             return;
         }

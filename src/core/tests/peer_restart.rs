@@ -60,7 +60,7 @@ fn dead_peer_timeout_fires_60_to_70_s_after_the_last_datagram() {
             }
             for side in &sim.sides {
                 let elapsed = side.ended_at.unwrap() - side.heard_at;
-                // The time counts from the latest datagram with something new, which a repeated one
+                // The time counts from the latest datagram with something new, which a duplicate
                 // may have followed.
                 assert!((59 * SECOND..=70 * SECOND).contains(&elapsed), "{elapsed} us");
                 range = (range.0.min(elapsed), range.1.max(elapsed));

@@ -107,7 +107,7 @@ fn forged_datagrams_of_any_kind_cause_no_storm() {
 }
 
 #[test]
-fn repeated_datagrams_are_no_sign_of_life() {
+fn recorded_datagrams_are_no_sign_of_life() {
     let config = KcpConfig { idle_timeout: Some(Duration::from_secs(60)), ..config() };
     let mut script = ScriptedPeer::new(&config);
     script.write(vec![1; 100]);

@@ -109,7 +109,7 @@ fn out_of_band_datagrams_of_unvalidated_peers_are_dropped() {
     world.inject(addr(PEER), SERVER, &push(7, 0, b"hello"));
     let (stream, _) = world.finish(SECOND, listener.accept()).unwrap();
     let mut packet = Vec::new();
-    crate::fec::oob::write(&mut packet, 7, b"who knows");
+    crate::fec::oob::write(&mut packet, 7, b"anybody");
     for _ in 0..100 {
         world.inject(addr(PEER), SERVER, &packet);
     }
