@@ -21,6 +21,13 @@ pub struct ConnectionStats {
     pub min_rtt: Duration,
     /// Congestion window in segments; the send window without congestion control.
     pub cwnd_segments: u32,
+    /// Rate at which data may leave, segment headers included, in bytes per second, with
+    /// [`CongestionControl::Model`](crate::CongestionControl::Model); zero while it sets none.
+    pub pacing_bytes_per_second: u64,
+    /// Rate at which the path delivers data, segment headers included, in bytes per second, as
+    /// measured with [`CongestionControl::Model`](crate::CongestionControl::Model); zero before the
+    /// first sample.
+    pub delivery_bytes_per_second: u64,
     /// Send window advertised by the peer in segments (RFC 9293 SND.WND).
     pub peer_window_segments: u32,
     /// Segments sent and not yet covered by a cumulative acknowledgement.
@@ -176,6 +183,9 @@ pub(crate) struct Estimates {
     pub(crate) rto: u64,
     pub(crate) min_rtt: u64,
     pub(crate) cwnd_segments: u32,
+    /// Bytes per second.
+    pub(crate) pacing_rate: u64,
+    pub(crate) delivery_rate: u64,
     pub(crate) peer_window_segments: u32,
     pub(crate) in_flight_segments: u32,
     pub(crate) unsent_bytes: u64,
@@ -215,6 +225,8 @@ impl Snapshot {
             rto: Duration::from_micros(estimates.rto),
             min_rtt: Duration::from_micros(estimates.min_rtt),
             cwnd_segments: estimates.cwnd_segments,
+            pacing_bytes_per_second: estimates.pacing_rate,
+            delivery_bytes_per_second: estimates.delivery_rate,
             peer_window_segments: estimates.peer_window_segments,
             in_flight_segments: estimates.in_flight_segments,
             unsent_bytes: estimates.unsent_bytes,

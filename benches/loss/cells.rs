@@ -1,9 +1,11 @@
 //! The cells: a path, a protection, the workloads, and the goal.
 
 use std::fmt;
+use std::num::NonZeroU8;
 use std::ops::Range;
+use std::time::Duration;
 
-use kcpx::{FecConfig, KcpConfig};
+use kcpx::{CongestionControl, FecConfig, KcpConfig, Timing};
 use serde::Serialize;
 
 use crate::figures::{Figures, Goal, Measure};
@@ -68,6 +70,37 @@ impl fmt::Display for Windows {
     }
 }
 
+/// Congestion control of both ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Congestion {
+    /// That of the default configuration.
+    Default,
+    Disabled,
+    Model,
+}
+
+impl Congestion {
+    fn name(self) -> Option<&'static str> {
+        match self {
+            Self::Default => None,
+            Self::Disabled => Some("disabled"),
+            Self::Model => Some("model"),
+        }
+    }
+
+    /// The default timing, `1, 20, 2, 1`, with this congestion control.
+    fn timing(self) -> Timing {
+        let congestion = match self {
+            Self::Default => return KcpConfig::default().timing,
+            Self::Disabled => CongestionControl::Disabled,
+            Self::Model => CongestionControl::Model,
+        };
+        Timing::new(true, Duration::from_millis(20), NonZeroU8::new(2), congestion)
+            .expect("a valid interval")
+    }
+}
+
 /// How long a cell runs and which part of it is measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Span {
@@ -88,11 +121,10 @@ pub(crate) struct Cell {
     note: String,
     pub(crate) protection: Protection,
     pub(crate) windows: Windows,
+    pub(crate) congestion: Congestion,
     flows: Vec<Workload>,
     span: Span,
     pub(crate) goal: Goal,
-    /// What the cell must reach once there is a congestion control for such paths.
-    pub(crate) later_goal: Goal,
 }
 
 impl Cell {
@@ -103,10 +135,10 @@ impl Cell {
             note: String::new(),
             protection,
             windows: Windows::Automatic,
+            congestion: Congestion::Default,
             flows: vec![Workload::MESSAGES],
             span: Span::Messages,
             goal: Goal::default(),
-            later_goal: Goal::default(),
         }
     }
 
@@ -121,8 +153,11 @@ impl Cell {
         Self { goal: Goal::new(bounds), ..self }
     }
 
-    fn later_goal<const N: usize>(self, bounds: [(Measure, f64); N]) -> Self {
-        Self { later_goal: Goal::new(bounds), ..self }
+    /// The same row with each congestion control.
+    fn with_each_congestion(self) -> impl Iterator<Item = Self> {
+        [Congestion::Disabled, Congestion::Model]
+            .into_iter()
+            .map(move |congestion| Self { congestion, ..self.clone() })
     }
 
     fn note(self, note: impl Into<String>) -> Self {
@@ -143,13 +178,14 @@ impl Cell {
         parts.join(", ")
     }
 
-    /// Protection, and windows where they are a part of it.
+    /// Protection, windows where they are a part of it, and congestion control.
     pub(crate) fn variant(&self) -> String {
+        let mut parts = vec![self.protection.to_string()];
         if self.has_bulk() {
-            format!("{}, {}", self.protection, self.windows)
-        } else {
-            self.protection.to_string()
+            parts.push(self.windows.to_string());
         }
+        parts.extend(self.congestion.name().map(str::to_owned));
+        parts.join(", ")
     }
 
     /// Whether it belongs into the table of bulk transfers.
@@ -189,6 +225,7 @@ impl Cell {
 
     fn setup(&self, end: u64, seed: u64) -> Setup<'_> {
         let mut config = KcpConfig::default();
+        config.timing = self.congestion.timing();
         if let Windows::Fixed(segments) = self.windows {
             (config.send_window, config.recv_window) = (segments, segments);
             config.auto_windows = false;
@@ -259,7 +296,7 @@ fn independent_losses() -> Vec<Cell> {
     let goals = [(90.0, 1.1), (90.0, 1.2), (100.0, 1.4), (110.0, 1.85)];
     for (loss, (p99, wire)) in LOSSES.into_iter().zip(goals) {
         let cell = Cell::messages("C", Path::loss(loss), Protection::None);
-        cells.push(cell.goal(limits(p99, wire)));
+        cells.extend(cell.goal(limits(p99, wire)).with_each_congestion());
     }
     cells
 }
@@ -293,7 +330,8 @@ fn reordering() -> Vec<Cell> {
         for protection in [Protection::None, Protection::Fec10x3] {
             let p99 = path.longest_delay_ms() + 1.0;
             let goal = [(Measure::P99Ms, p99), (Measure::RetransmittedPercent, 0.2)];
-            cells.push(Cell::messages("J", path.clone(), protection).goal(goal));
+            let cell = Cell::messages("J", path.clone(), protection).goal(goal);
+            cells.extend(cell.with_each_congestion());
         }
     }
     cells
@@ -340,18 +378,29 @@ fn bottleneck() -> Vec<Cell> {
     let mut cells = Vec::new();
     for windows in Windows::ALL {
         for queue in QUEUES {
-            let cell = Cell::bulk("Q", Path::bottleneck(queue), windows, 1);
-            let cell = cell.goal(rate_limits(17.0, 2.1)).later_goal(rate_limits(18.0, 1.1));
-            cells.push(cell);
+            for cell in Cell::bulk("Q", Path::bottleneck(queue), windows, 1).with_each_congestion()
+            {
+                let goal = match cell.congestion {
+                    Congestion::Model => rate_limits(18.0, 1.1),
+                    _ => rate_limits(17.0, 2.1),
+                };
+                cells.push(cell.goal(goal));
+            }
         }
     }
     for queue in QUEUES {
         let cell = Cell::messages("Q", Path::bottleneck(queue), Protection::None);
         let cell = cell.note("messages beside bulk");
         let cell = Cell { flows: vec![Workload::Bulk, Workload::MESSAGES], ..cell };
-        // Half a round trip and 15 ms.
-        let is_longest = queue == 300;
-        cells.push(if is_longest { cell.later_goal([(Measure::P99Ms, 40.0)]) } else { cell });
+        for cell in cell.with_each_congestion() {
+            // Half a round trip and 15 ms.
+            let judged = queue == 300 && cell.congestion == Congestion::Model;
+            cells.push(if judged { cell.goal([(Measure::P99Ms, 40.0)]) } else { cell });
+        }
+    }
+    for loss in [5, 20] {
+        let path = Path::lossy_bottleneck(89, loss);
+        cells.extend(Cell::bulk("Q", path, Windows::Automatic, 1).with_each_congestion());
     }
     cells
 }
@@ -360,7 +409,8 @@ fn sharing() -> Vec<Cell> {
     let share = (Measure::SmallestSharePercent, 25.0);
     let two = Cell::bulk("F", Path::bottleneck(89), Windows::Automatic, 2).goal([share]);
     let four = Cell::bulk("F", Path::bottleneck(89), Windows::Automatic, 4);
-    vec![two, four.goal(rate_limits(18.0, 1.1))]
+    let four = four.goal(rate_limits(18.0, 1.1));
+    two.with_each_congestion().chain(four.with_each_congestion()).collect()
 }
 
 fn lossy_bulk() -> Vec<Cell> {
@@ -371,7 +421,8 @@ fn lossy_bulk() -> Vec<Cell> {
     {
         for windows in Windows::ALL {
             let cell = Cell::bulk("L", Path::loss(5), windows, 1);
-            cells.push(Cell { protection, ..cell }.goal(rate_limits(mbit, wire)));
+            let cell = Cell { protection, ..cell }.goal(rate_limits(mbit, wire));
+            cells.extend(cell.with_each_congestion());
         }
     }
     cells

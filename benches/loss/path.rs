@@ -80,6 +80,14 @@ impl Path {
         path
     }
 
+    /// The same with independent losses in both directions.
+    pub(crate) fn lossy_bottleneck(queue: u64, percent: u32) -> Self {
+        let mut path = Self::bottleneck(queue);
+        path.name += &format!(", loss {percent} %");
+        path.links.iter_mut().for_each(|link| link.loss = percent * PERCENT);
+        path
+    }
+
     /// No loss; 10 % from second 20 of 120; none again from second 60.
     pub(crate) fn loss_steps() -> Self {
         let mut path = Self::symmetric("loss 0, 10, 0 %".to_owned(), LinkConfig::delay(DELAY));

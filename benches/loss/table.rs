@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use crate::cells::{Cell, Protection};
+use crate::cells::{Cell, Congestion, Protection};
 use crate::figures::{Figures, Goal};
 
 /// One cell with what it measured.
@@ -38,7 +38,7 @@ const MESSAGES: [Column; 12] = [
     ("verdict", |row| row.cell.goal.verdict(&row.median)),
 ];
 
-const BULK: [Column; 13] = [
+const BULK: [Column; 11] = [
     ("cell", |row| row.cell.name.to_owned()),
     ("path", |row| row.cell.description(row.seconds)),
     ("protection", |row| row.cell.variant()),
@@ -50,8 +50,6 @@ const BULK: [Column; 13] = [
     ("retransmitted %", |row| cell(Some(row.median.retransmitted_percent), 2)),
     ("goal", |row| row.cell.goal.text()),
     ("verdict", |row| row.cell.goal.verdict(&row.median)),
-    ("later goal", |row| row.cell.later_goal.text()),
-    ("verdict", |row| row.cell.later_goal.verdict(&row.median)),
 ];
 
 /// The tables of all rows.
@@ -75,7 +73,7 @@ pub(crate) fn markdown(rows: &[Row], seeds: u64) -> String {
     }
     if !bulk.is_empty() {
         out += "\nBulk. \"smallest share\": the slowest connection in percent of an equal share of \
-                the bottleneck. \"later goal\": with a congestion control for such paths.\n\n";
+                the bottleneck.\n\n";
         table(&mut out, &BULK, &bulk);
     }
     let met = rows.iter().filter(|row| row.cell.goal.verdict(&row.median) == "met").count();
@@ -101,11 +99,10 @@ struct JsonRow<'a> {
     path: String,
     protection: Protection,
     windows: String,
+    congestion: Congestion,
     seconds: u64,
     goal: &'a Goal,
     verdict: String,
-    later_goal: &'a Goal,
-    later_verdict: String,
     median: &'a Figures,
     runs: &'a [Figures],
 }
@@ -123,11 +120,10 @@ pub(crate) fn json(rows: &[Row], seeds: u64) -> serde_json::Result<String> {
             path: cell.description(*seconds),
             protection: cell.protection,
             windows: cell.windows.to_string(),
+            congestion: cell.congestion,
             seconds: *seconds,
             goal: &cell.goal,
             verdict: cell.goal.verdict(median),
-            later_goal: &cell.later_goal,
-            later_verdict: cell.later_goal.verdict(median),
             median,
             runs,
         })

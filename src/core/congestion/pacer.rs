@@ -7,6 +7,8 @@
 //!
 //! Applies before a datagram is built, so that timestamp and RTO start when the datagram leaves.
 
+use std::num::NonZeroU64;
+
 use crate::core::clock::Micros;
 use crate::core::recovery::rtt::RttEstimator;
 
@@ -21,6 +23,9 @@ const QUANTUM_NANOS: u64 = 1_000_000;
 /// Burst limit on any path, segments (RFC 9002 7.7 suggests the initial window): a third of what a
 /// receive buffer of 208 KiB, the Linux default, holds.
 const MAX_BURST_SEGMENTS: u64 = 32;
+/// The same at a rate that a congestion controller sets: the initial window of RFC 9002 7.2.
+const MAX_BURST_SEGMENTS_AT_RATE: u64 = 10;
+const SECOND_NANOS: u64 = 1_000_000_000;
 
 /// Pacer of one connection: a virtual clock that each segment advances by its share of the round
 /// trip.
@@ -33,6 +38,11 @@ pub(crate) struct Pacer {
 }
 
 impl Pacer {
+    /// Forgets what has left: from now on another rule applies.
+    pub(crate) fn reset(&mut self) {
+        *self = Self::default();
+    }
+
     /// When the next segment may leave; may have passed.
     pub(crate) fn resume_at(&self) -> Micros {
         self.resume_at
@@ -57,6 +67,22 @@ impl Pacer {
         if self.departure > now {
             self.resume_at = Micros((self.departure + QUANTUM_NANOS).div_ceil(1_000));
         }
+    }
+
+    /// `bytes` leave, at `rate` bytes per second; `None` is no pacing.
+    pub(crate) fn on_sent_at_rate(&mut self, now: Micros, bytes: u64, rate: Option<NonZeroU64>) {
+        let Some(rate) = rate else {
+            self.resume_at = Micros(0);
+            return;
+        };
+        let interval = bytes.saturating_mul(SECOND_NANOS) / rate;
+        let now = now.0.saturating_mul(1_000);
+        let burst = MAX_BURST_NANOS.max(interval.saturating_mul(MAX_BURST_SEGMENTS_AT_RATE));
+        let earliest = now.saturating_sub(burst);
+        self.departure = self.departure.max(earliest).saturating_add(interval);
+        let resume_at = self.departure.saturating_add(QUANTUM_NANOS).div_ceil(1_000);
+        // A rate that has risen since is not held up by what left at the old one.
+        self.resume_at = if self.departure > now { Micros(resume_at) } else { Micros(0) };
     }
 }
 
@@ -102,6 +128,28 @@ mod tests {
             let per_second = u64::from(window) * SECOND / srtt * 5 / 4;
             assert!(sent.abs_diff(per_second) <= per_second / 50 + max_burst, "{window}: {sent}");
             assert!(longest <= max_burst, "{window}: {longest}");
+        }
+    }
+
+    #[test]
+    fn pacer_at_a_rate_sends_that_many_bytes_in_short_bursts() {
+        for (rate, max_burst) in [(2_500_000, 12), (100_000_000, 220), (10_000, 11)] {
+            let (mut pacer, mut now) = (Pacer::default(), Micros(10 * SECOND));
+            let (mut sent, mut burst, mut longest) = (0, 0, 0);
+            while now < Micros(20 * SECOND) {
+                if pacer.is_blocked(now) {
+                    (now, burst) = (pacer.resume_at(), 0);
+                    continue;
+                }
+                pacer.on_sent_at_rate(now, 1_400, NonZeroU64::new(rate));
+                (sent, burst) = (sent + 1_400, burst + 1);
+                longest = longest.max(burst);
+            }
+            let slack = rate / 10 + max_burst * 1_400;
+            assert!((10 * rate..=10 * rate + slack).contains(&sent), "{rate}: {sent}");
+            assert!(longest <= max_burst, "{rate}: {longest}");
+            pacer.on_sent_at_rate(now, 1_400, None);
+            assert!(!pacer.is_blocked(now), "no rate is no pacing");
         }
     }
 

@@ -6,7 +6,6 @@
 //!   its ACKs.
 //! * Losses within one window of data reduce it once (`recover`, RFC 6582 3.2).
 
-use crate::config::CongestionControl;
 use crate::core::seq::Sn;
 
 /// Least slow-start threshold, segments (IKCP_THRESH_MIN; RFC 5681 3.1 has 2 segments as well).
@@ -16,7 +15,6 @@ const MIN_SSTHRESH: u32 = 2;
 /// The congestion window of one connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CongestionWindow {
-    mode: CongestionControl,
     /// Segments.
     cwnd: u32,
     /// Slow-start threshold, segments.
@@ -30,25 +28,13 @@ pub(crate) struct CongestionWindow {
 
 impl CongestionWindow {
     /// Starts with a window of one segment, as kcp-go `flush` does. `start`: first sequence number.
-    pub(crate) fn new(mode: CongestionControl, start: Sn) -> Self {
-        Self { mode, cwnd: 1, ssthresh: MIN_SSTHRESH, acked_since_growth: 0, recover: start }
+    pub(crate) fn new(start: Sn) -> Self {
+        Self { cwnd: 1, ssthresh: MIN_SSTHRESH, acked_since_growth: 0, recover: start }
     }
 
-    pub(crate) fn set_mode(&mut self, mode: CongestionControl) {
-        self.mode = mode;
-    }
-
-    /// Whether the window limits sending (kcp-go `nc` 0).
-    pub(crate) fn is_active(&self) -> bool {
-        self.mode != CongestionControl::Disabled
-    }
-
-    /// Segments that may be in flight; `u32::MAX` with [`CongestionControl::Disabled`].
+    /// Segments that may be in flight.
     pub(crate) fn window(&self) -> u32 {
-        match self.mode {
-            CongestionControl::Reno => self.cwnd,
-            CongestionControl::Disabled => u32::MAX,
-        }
+        self.cwnd
     }
 
     /// `count` segments were acknowledged cumulatively. The window grows up to `remote_window`,
@@ -108,13 +94,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cwnd_disabled_is_unlimited() {
-        assert_eq!(CongestionWindow::new(CongestionControl::Disabled, Sn(0)).window(), u32::MAX);
-    }
-
-    #[test]
     fn cwnd_grows_by_slow_start_then_one_segment_per_window() {
-        let mut window = CongestionWindow::new(CongestionControl::Reno, Sn(0));
+        let mut window = CongestionWindow::new(Sn(0));
         window.ssthresh = 16;
         while window.window() < 16 {
             window.on_ack(window.window(), 1_000);
@@ -128,7 +109,7 @@ mod tests {
 
     #[test]
     fn cwnd_losses_of_one_window_reduce_once() {
-        let mut window = CongestionWindow::new(CongestionControl::Reno, Sn(u32::MAX - 3));
+        let mut window = CongestionWindow::new(Sn(u32::MAX - 3));
         window.cwnd = 40;
         window.on_fast_retransmit(Sn(u32::MAX), Sn(30), 40, 2);
         assert_eq!(window.window(), 22);

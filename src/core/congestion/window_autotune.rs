@@ -104,19 +104,24 @@ impl WindowAutotune {
         Some((delivered, window_limited))
     }
 
-    /// The new send window, segments; `una` is SND.UNA.
+    /// The new send window, segments; `una` is SND.UNA. `rate_based`: a congestion control limits
+    /// rate and bytes in flight, so the window need not, and doubles whenever it was full.
     pub(crate) fn send_window(
         &mut self,
         now: Micros,
         una: Sn,
         rtt: &RttEstimator,
-        window: u16,
+        (window, rate_based): (u16, bool),
     ) -> u16 {
         let Some((delivered, window_limited)) = self.end_round(now, una, rtt) else {
             return window;
         };
         let acked = std::mem::take(&mut self.acked);
         let retransmits = std::mem::take(&mut self.retransmits);
+        if rate_based {
+            let grown = window.saturating_mul(2).min(MAX_AUTO_WINDOW);
+            return if window_limited { grown } else { window };
+        }
         let srtt = rtt.srtt().unwrap_or(0);
         // A window that has shrunk lets its queue drain within 10 s: the path has become longer.
         if self.was_congested && rtt.min() > 2 * self.base_rtt + QUEUE_DELAY_TOLERANCE {

@@ -59,6 +59,7 @@ impl Kcp {
         if origin == PacketType::Regular {
             self.keepalive.on_received(now, is_new);
         }
+        self.send.on_acks_processed(now);
         if origin == PacketType::Regular
             && self.peer.on_una(now, is_current, || self.send.rtt.rto())
         {

@@ -381,12 +381,15 @@ impl Kcp {
 
     pub(crate) fn estimates(&self) -> Estimates {
         let rtt = &self.send.rtt;
+        let (cwnd_segments, pacing_rate, delivery_rate) = self.send.congestion_estimates();
         Estimates {
             srtt: rtt.srtt().unwrap_or(0),
             rttvar: rtt.rttvar(),
             rto: rtt.rto(),
             min_rtt: rtt.min(),
-            cwnd_segments: self.send.cwnd.window().min(u32::from(self.send.window())),
+            cwnd_segments,
+            pacing_rate,
+            delivery_rate,
             peer_window_segments: self.send.remote.available(self.send.una()),
             in_flight_segments: self.send.in_flight(),
             unsent_bytes: self.send.send_buffer().bytes() as u64,

@@ -26,7 +26,7 @@ const MIN_RTT_WINDOW: u64 = 10_000_000;
 
 /// Minimum RTT below which a path is short, microseconds. On such a path a receiver reads a window
 /// about as fast as it arrives, and timers of 1 ms are too coarse for pacing and autotuning.
-const SHORT_RTT: u64 = 2_000;
+pub(crate) const SHORT_RTT: u64 = 2_000;
 
 /// RTT estimator of one connection. All times in microseconds.
 #[derive(Clone, Copy, Debug)]

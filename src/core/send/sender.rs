@@ -7,6 +7,7 @@
 //! timer.
 
 mod ack_processing;
+mod congestion;
 mod further_copies;
 mod retransmission;
 
@@ -14,8 +15,8 @@ use bytes::Bytes;
 
 use crate::config::{DEFAULT_WINDOW, KcpConfig, Mode, Timing};
 use crate::core::clock::Micros;
+use crate::core::congestion::control::{Congestion, SentAs};
 use crate::core::congestion::pacer::Pacer;
-use crate::core::congestion::reno::CongestionWindow;
 use crate::core::congestion::window_autotune::WindowAutotune;
 use crate::core::path::mtu::MtuDiscovery;
 use crate::core::recovery::acked_history::AckedHistory;
@@ -23,6 +24,7 @@ use crate::core::recovery::loss::{LossDetector, LossTrigger};
 use crate::core::recovery::retransmit_budget::RetransmitBudget;
 use crate::core::recovery::rtt::RttEstimator;
 use crate::core::recovery::sent_segments::SentSegments;
+use crate::core::segment::HEADER_LEN;
 use crate::core::send::redundant::RedundantRetransmits;
 use crate::core::send::remote_window::RemoteWindow;
 use crate::core::send::retransmit::PtoBackoff;
@@ -100,7 +102,7 @@ pub(crate) struct Sender {
     retransmit_budget: RetransmitBudget,
     pub(crate) rtt: RttEstimator,
     pub(crate) remote: RemoteWindow,
-    pub(crate) cwnd: CongestionWindow,
+    congestion: Congestion,
     /// Send window, segments (kcp-go `snd_wnd`).
     window: u16,
     /// Autotuning of `window`; `None` once the application has set a window.
@@ -130,7 +132,7 @@ impl Sender {
             retransmit_budget: RetransmitBudget::new(),
             rtt: RttEstimator::new(config.max_retransmit_interval),
             remote: RemoteWindow::new(start),
-            cwnd: CongestionWindow::new(config.timing.congestion, start),
+            congestion: Congestion::disabled(),
             window: config.send_window,
             autotune: WindowAutotune::for_window(config.send_window, config.auto_windows, start),
             fast_resend: 0,
@@ -148,18 +150,13 @@ impl Sender {
     pub(crate) fn set_timing(&mut self, preset: &Timing) {
         self.rtt.set_timing(preset.nodelay, preset.interval);
         self.loss.set_timing(preset);
-        self.cwnd.set_mode(preset.congestion);
+        self.set_congestion(preset.congestion);
         self.fast_resend = preset.fast_resend.map_or(0, |count| u32::from(count.get()));
     }
 
     /// Sets the send window, segments, and ends its autotuning.
     pub(crate) fn set_window(&mut self, segments: u16) {
         (self.window, self.autotune) = (segments, None);
-    }
-
-    /// The send window, segments.
-    pub(crate) fn window(&self) -> u16 {
-        self.window
     }
 
     /// The send window that the application set, or the default, segments: autotuning may have
@@ -171,6 +168,7 @@ impl Sender {
     /// Sets the payload length of segments cut from now on, bytes. Segments in flight keep theirs.
     pub(crate) fn set_mss(&mut self, mss: usize) {
         self.mss = mss;
+        self.congestion.set_segment((HEADER_LEN + mss) as u64);
     }
 
     /// Largest payload of new segments, bytes.
@@ -214,6 +212,7 @@ impl Sender {
         self.send_buffer.release_memory();
         self.sent_segments.release_memory();
         self.acked_history.release_memory();
+        self.congestion.release_memory();
         self.redundant = None;
     }
 
@@ -233,7 +232,7 @@ impl Sender {
     /// window (kcp-go `flush`, `cwnd`).
     #[inline]
     fn effective_window(&self) -> u32 {
-        u32::from(self.window).min(self.remote.available(self.una())).min(self.cwnd.window())
+        u32::from(self.window).min(self.remote.available(self.una())).min(self.congestion.window())
     }
 
     #[inline]
@@ -304,7 +303,7 @@ impl Sender {
         next: SendCandidate,
         stats: &mut Counters,
     ) -> Option<OutgoingSegment<'_>> {
-        let sn = match next.transmission {
+        let (sn, sent_as) = match next.transmission {
             Transmission::New => {
                 let (payload, frg) = self.send_buffer.take(self.mss)?;
                 stats.sent_segments += 1;
@@ -312,19 +311,19 @@ impl Sender {
                 if let Some(redundant) = &mut self.redundant {
                     redundant.loss_rate.on_sent(now);
                 }
-                self.sent_segments.push(now, ts, payload, frg)
+                (self.sent_segments.push(now, ts, payload, frg), SentAs::New)
             }
             Transmission::Retransmit(sn, trigger) => {
                 self.retransmit(now, sn, trigger, stats);
                 self.schedule_copies(now, (sn, ts), trigger);
-                sn
+                (sn, SentAs::Retransmission { by_timeout: trigger == LossTrigger::Rto })
             }
             Transmission::FurtherCopy(sn) => {
                 self.retransmit_copy(now, sn, stats);
-                sn
+                (sn, SentAs::RedundantCopy)
             }
         };
-        self.pacer.on_sent(now, self.effective_window(), &self.rtt);
+        self.on_sent(now, sn, sent_as);
         let frg = self.sent_segments.get(sn)?.frg;
         Some(OutgoingSegment {
             sn,
@@ -342,6 +341,7 @@ impl Sender {
     pub(crate) fn check_invariants(&self) {
         self.sent_segments.check_invariants();
         self.send_buffer.check_invariants();
+        self.check_congestion();
         let rto = self.rtt.rto();
         assert!((30_000..=60_000_000).contains(&rto), "rto {rto}");
     }

@@ -86,6 +86,9 @@ impl Sender {
             }
             self.sent_segments.ack(sn);
             self.on_newly_acked();
+            if let Some(index) = sn.offset_from(self.una()) {
+                self.congestion.on_acked(now, index as usize, echoes_last);
+            }
             if self.path.is_watching()
                 && let Some(payload) = self.sent_segments.payload(sn)
             {
@@ -123,6 +126,9 @@ impl Sender {
             // longer wait would not have helped.
             LateAck::LastTransmission { rtt, xmit_seq, spurious } => {
                 stats.spurious_retransmits += u64::from(spurious);
+                if spurious {
+                    self.congestion.on_spurious_retransmit();
+                }
                 self.sample_newest(now, xmit_seq, rtt.filter(|_| sample));
             }
             // The ACK of the original arrives after the retransmission: the original was delayed,
@@ -142,6 +148,7 @@ impl Sender {
             && let Some(rtt) = rtt
         {
             self.rtt.on_sample(now, rtt);
+            self.congestion.on_rtt(rtt);
         }
     }
 
@@ -149,6 +156,7 @@ impl Sender {
     /// before it.
     fn on_spurious_retransmit(&mut self, now: Micros, apart: u64, stats: &mut Counters) {
         stats.spurious_retransmits += 1;
+        self.congestion.on_spurious_retransmit();
         self.loss.on_spurious_retransmit(&self.rtt, apart * 1_000);
         if let Some(redundant) = &mut self.redundant {
             redundant.loss_rate.on_spurious(now);
@@ -180,6 +188,7 @@ impl Sender {
                 if !segment.acked {
                     self.on_newly_acked();
                 }
+                self.congestion.on_una(now, !segment.retransmitted);
                 let copied = segment.retransmitted && self.forget_copies(sn);
                 self.acked_history.remember(clock, &segment, copied);
             }
@@ -192,9 +201,11 @@ impl Sender {
             if window_limited {
                 autotune.on_window_limited();
             }
-            self.window = autotune.send_window(now, una, &self.rtt, self.window);
+            let window = (self.window, self.congestion.is_model());
+            self.window = autotune.send_window(now, una, &self.rtt, window);
         }
-        self.cwnd.on_ack(newly_acked, self.remote.available(self.una()));
+        let remote_window = self.remote.available(self.una());
+        self.congestion.change_reno(|reno| reno.on_ack(newly_acked, remote_window));
         UnaOutcome::Current { newly_acked }
     }
 }

@@ -62,11 +62,12 @@ impl Sender {
     ///
     /// If such a retransmission is lost again, sending stops for another round trip. The second
     /// copy costs one datagram per loss. Not in the last quarter of the window, which other segments
-    /// keep closed in any case, and not with a congestion window. Test file `core/tests/pacing.rs`,
+    /// keep closed in any case, and not with a congestion window, be it KCP's or one of a model that
+    /// is closed (the effective window is zero then). Test file `core/tests/pacing.rs`,
     /// `redundant_retransmit_*`.
     fn closes_window(&self, sn: Sn, trigger: LossTrigger) -> bool {
         let Some(offset) = sn.offset_from(self.una()) else { return false };
         let closes_window = !self.window_is_open() && offset < self.effective_window() / 4 * 3;
-        closes_window && trigger != LossTrigger::Rto && !self.cwnd.is_active()
+        closes_window && trigger != LossTrigger::Rto && !self.congestion.is_reno()
     }
 }

@@ -1,0 +1,276 @@
+//! The congestion control of a connection: none, KCP's congestion window, or a controller with a
+//! model of the path.
+
+use std::num::NonZeroU64;
+
+use crate::config::CongestionControl;
+use crate::core::clock::Micros;
+use crate::core::congestion::controller::{Acked, Controller, Lost};
+use crate::core::congestion::delivery_rate::DeliveryRate;
+use crate::core::congestion::model::Model;
+use crate::core::congestion::reno::CongestionWindow;
+use crate::core::seq::Sn;
+
+/// Congestion control of one connection.
+#[derive(Debug)]
+pub(crate) struct Congestion {
+    /// Segments that may be in flight, which is all that sending reads. With a model `u32::MAX`
+    /// while another segment may leave, and zero while none may: the model counts bytes, and not
+    /// those that were acknowledged out of order.
+    ///
+    /// Invariant: as [`Control::window`] says; [`Congestion::change`] keeps it so.
+    window: u32,
+    control: Control,
+}
+
+#[derive(Debug)]
+enum Control {
+    Disabled,
+    Reno(CongestionWindow),
+    Model(Box<ModelControl>),
+}
+
+/// A model, and the bytes in flight that it limits.
+#[derive(Debug)]
+struct ModelControl {
+    rate: DeliveryRate,
+    model: Model,
+    /// RTT sample of the datagram that is processed, microseconds.
+    rtt: Option<u64>,
+}
+
+/// Which transmission of a segment leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SentAs {
+    New,
+    /// The transmission before it was found lost, by the RTO or by acknowledgements.
+    Retransmission {
+        by_timeout: bool,
+    },
+    /// Another copy of a retransmission.
+    RedundantCopy,
+}
+
+impl Control {
+    fn window(&self) -> u32 {
+        match self {
+            Self::Disabled => u32::MAX,
+            Self::Reno(window) => window.window(),
+            Self::Model(control) if control.is_open() => u32::MAX,
+            Self::Model(_) => 0,
+        }
+    }
+}
+
+impl ModelControl {
+    /// Whether another segment may leave.
+    #[inline]
+    fn is_open(&self) -> bool {
+        self.rate.in_flight() < self.model.window()
+    }
+}
+
+impl Congestion {
+    /// No congestion control; [`Self::set_mode`] starts another one.
+    pub(crate) fn disabled() -> Self {
+        Self { window: u32::MAX, control: Control::Disabled }
+    }
+
+    /// The mode in use.
+    pub(crate) fn mode(&self) -> CongestionControl {
+        match self.control {
+            Control::Disabled => CongestionControl::Disabled,
+            Control::Reno(_) => CongestionControl::Reno,
+            Control::Model(_) => CongestionControl::Model,
+        }
+    }
+
+    /// Starts `mode` afresh. `una` is SND.UNA, `segment` the bytes of a full segment, `in_flight` the
+    /// bytes of each from SND.UNA on, zero for those that are acknowledged.
+    pub(crate) fn set_mode(
+        &mut self,
+        mode: CongestionControl,
+        (una, segment): (Sn, u64),
+        in_flight: impl Iterator<Item = u32>,
+    ) {
+        self.control = match mode {
+            CongestionControl::Disabled => Control::Disabled,
+            CongestionControl::Reno => Control::Reno(CongestionWindow::new(una)),
+            CongestionControl::Model => Control::Model(Box::new(ModelControl {
+                rate: DeliveryRate::new(in_flight),
+                model: Model::new(segment),
+                rtt: None,
+            })),
+        };
+        self.window = self.control.window();
+    }
+
+    /// Segments that may be in flight; `u32::MAX` is no limit.
+    #[inline]
+    pub(crate) fn window(&self) -> u32 {
+        self.window
+    }
+
+    /// The only place that changes a control, which keeps `window` true.
+    #[inline]
+    fn change(&mut self, change: impl FnOnce(&mut Control)) {
+        change(&mut self.control);
+        self.window = self.control.window();
+    }
+
+    /// Changes KCP's congestion window, if that is in use.
+    #[inline]
+    pub(crate) fn change_reno(&mut self, change: impl FnOnce(&mut CongestionWindow)) {
+        if let Control::Reno(_) = &self.control {
+            self.change(|control| {
+                if let Control::Reno(window) = control {
+                    change(window);
+                }
+            });
+        }
+    }
+
+    #[inline]
+    fn change_model(&mut self, change: impl FnOnce(&mut ModelControl)) {
+        if let Control::Model(_) = &self.control {
+            self.change(|control| {
+                if let Control::Model(model) = control {
+                    change(model);
+                }
+            });
+        }
+    }
+
+    /// Whether a model limits rate and window.
+    #[inline]
+    pub(crate) fn is_model(&self) -> bool {
+        matches!(self.control, Control::Model(_))
+    }
+
+    /// Whether KCP's congestion window limits sending (kcp-go `nc` 0).
+    pub(crate) fn is_reno(&self) -> bool {
+        matches!(self.control, Control::Reno(_))
+    }
+
+    /// Whether a segment that is found lost by acknowledgements may leave again: its lost
+    /// transmission is in flight no more then. What its RTO finds lost may leave in any case
+    /// (RFC 9002 7.5).
+    pub(crate) fn admits_retransmission(&self, bytes: u64) -> bool {
+        match &self.control {
+            Control::Disabled | Control::Reno(_) => true,
+            Control::Model(control) => {
+                let others = control.rate.in_flight().saturating_sub(bytes);
+                others < control.model.window()
+            }
+        }
+    }
+
+    /// Segment SND.UNA + `index` leaves, `bytes` with its header. `limited`: nothing more may leave
+    /// for now, for another reason than the model's. With a model returns its pacing rate.
+    pub(crate) fn on_sent(
+        &mut self,
+        now: Micros,
+        (index, bytes): (usize, u32),
+        sent_as: SentAs,
+        limited: bool,
+    ) -> Option<NonZeroU64> {
+        let mut pacing_rate = None;
+        self.change_model(|ModelControl { rate, model, .. }| {
+            match sent_as {
+                SentAs::New => rate.on_sent(now, bytes),
+                SentAs::Retransmission { by_timeout } => {
+                    model.on_lost(&Lost { now, sent_at: rate.sent_at(index), by_timeout });
+                    rate.on_retransmitted(now, index, bytes);
+                }
+                SentAs::RedundantCopy => rate.on_copied(index),
+            }
+            if limited && rate.in_flight() < model.window() {
+                rate.on_app_limited();
+            }
+            pacing_rate = model.pacing_rate();
+        });
+        pacing_rate
+    }
+
+    /// Segment SND.UNA + `index` was acknowledged for the first time. `is_latest`: what arrived is
+    /// its latest transmission, as far as is known.
+    #[inline]
+    pub(crate) fn on_acked(&mut self, now: Micros, index: usize, is_latest: bool) {
+        self.change_model(|control| control.rate.on_acked(now, index, is_latest));
+    }
+
+    /// SND.UNA passes a segment.
+    #[inline]
+    pub(crate) fn on_una(&mut self, now: Micros, is_latest: bool) {
+        self.change_model(|control| control.rate.on_una(now, is_latest));
+    }
+
+    /// An RTT sample, microseconds.
+    #[inline]
+    pub(crate) fn on_rtt(&mut self, rtt: u64) {
+        self.change_model(|control| control.rtt = Some(rtt));
+    }
+
+    /// The acknowledgements of a datagram were processed.
+    #[inline]
+    pub(crate) fn on_acks_processed(&mut self, now: Micros) {
+        self.change_model(|control| control.on_acks_processed(now));
+    }
+
+    /// A retransmission was spurious.
+    pub(crate) fn on_spurious_retransmit(&mut self) {
+        self.change_model(|control| control.model.on_spurious_loss());
+    }
+
+    /// Bytes of a full segment, header included.
+    pub(crate) fn set_segment(&mut self, segment: u64) {
+        self.change_model(|control| control.model.set_segment(segment));
+    }
+
+    /// Frees what an idle connection does not need.
+    pub(crate) fn release_memory(&mut self) {
+        self.change_model(|control| control.rate.release_memory());
+    }
+
+    /// For statistics: the window in full segments of `segment` bytes, and the rates at which
+    /// segments leave and arrive, bytes per second, zero while unknown.
+    pub(crate) fn estimates(&self, segment: u64) -> (u32, u64, u64) {
+        match &self.control {
+            Control::Disabled | Control::Reno(_) => (self.window, 0, 0),
+            Control::Model(control) => {
+                let window = control.model.window() / segment.max(1);
+                let rate = control.model.pacing_rate().map_or(0, NonZeroU64::get);
+                let window = u32::try_from(window).unwrap_or(u32::MAX);
+                (window, rate, control.model.delivery_rate())
+            }
+        }
+    }
+
+    #[cfg(any(test, feature = "_testkit"))]
+    pub(crate) fn check_invariants(&self, unacked: impl Iterator<Item = bool>) {
+        assert_eq!(self.window, self.control.window());
+        if let Control::Model(control) = &self.control {
+            control.rate.check_invariants(unacked);
+            assert!(control.rate.in_flight() > 0 || control.is_open(), "nothing would open it");
+        }
+    }
+}
+
+impl ModelControl {
+    fn on_acks_processed(&mut self, now: Micros) {
+        let (batch, sample) = self.rate.take_batch(now, self.model.min_rtt());
+        let rtt = self.rtt.take();
+        if batch.segments == 0 && rtt.is_none() {
+            return;
+        }
+        self.model.on_acked(&Acked {
+            now,
+            segments: batch.segments,
+            bytes: batch.bytes,
+            delivered: self.rate.delivered(),
+            in_flight: self.rate.in_flight(),
+            rtt,
+            rate: sample,
+        });
+    }
+}

@@ -1,0 +1,55 @@
+//! What a congestion controller is told and what it decides (RFC 9002 7; BBRv3 draft
+//! draft-ietf-ccwg-bbr section 4).
+//!
+//! A controller sees bytes, times and counts, no segment and no clock, and costs O(1) per event.
+//! [`Control`](super::control) feeds it and enforces its decisions.
+
+use std::fmt::Debug;
+use std::num::NonZeroU64;
+
+use crate::core::clock::Micros;
+use crate::core::congestion::delivery_rate::RateSample;
+
+/// A datagram with acknowledgements was processed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Acked {
+    pub(crate) now: Micros,
+    /// Segments that were acknowledged for the first time.
+    pub(crate) segments: u32,
+    /// Bytes of these segments, headers included.
+    pub(crate) bytes: u64,
+    /// Bytes acknowledged since the controller began, these included.
+    pub(crate) delivered: u64,
+    /// Bytes in flight after it.
+    pub(crate) in_flight: u64,
+    /// RTT sample, microseconds.
+    pub(crate) rtt: Option<u64>,
+    /// Delivery rate sample; `None` where it would not be meaningful.
+    pub(crate) rate: Option<RateSample>,
+}
+
+/// A transmission was found lost; the segment is retransmitted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lost {
+    pub(crate) now: Micros,
+    /// When it left; `None` if that is not known.
+    pub(crate) sent_at: Option<Micros>,
+    /// Found by the RTO, not by acknowledgements of later transmissions.
+    pub(crate) by_timeout: bool,
+}
+
+/// A congestion controller.
+pub(crate) trait Controller: Debug + Send {
+    fn on_acked(&mut self, acked: &Acked);
+
+    fn on_lost(&mut self, lost: &Lost);
+
+    /// A transmission that was found lost has arrived (RFC 3522): its loss is undone.
+    fn on_spurious_loss(&mut self);
+
+    /// Bytes that may be in flight; `u64::MAX` is no limit.
+    fn window(&self) -> u64;
+
+    /// Bytes per second at which segments leave; `None` is no pacing.
+    fn pacing_rate(&self) -> Option<NonZeroU64>;
+}

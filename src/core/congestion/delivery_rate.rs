@@ -1,0 +1,336 @@
+//! Delivery rate samples (draft-cheng-iccrg-delivery-rate-estimation): bytes acknowledged between
+//! the departure of a transmission and its acknowledgement, by the longer of the time in which they
+//! left and the time in which they were acknowledged. And bytes in flight.
+//!
+//! A rate is never higher than that at which the bytes left, so a peer that acknowledges in bursts
+//! or too early does not raise it beyond that.
+
+use std::collections::VecDeque;
+
+use crate::core::clock::Micros;
+use crate::util::queue;
+
+/// Microseconds.
+const SECOND: u64 = 1_000_000;
+
+/// The latest transmission of a segment, and the state when it left.
+#[derive(Clone, Copy, Debug)]
+struct Transmission {
+    sent_at: Micros,
+    /// When the transmission left whose acknowledgement was the latest then (draft
+    /// `P.first_sent_time`).
+    first_sent: Micros,
+    /// When that was acknowledged (draft `P.delivered_time`).
+    delivered_at: Micros,
+    /// Bytes acknowledged by then (draft `P.delivered`).
+    delivered: u64,
+    /// Bytes of one copy; header and payload.
+    bytes: u32,
+    /// Bytes of this segment in flight, all copies: zero once it is acknowledged.
+    in_flight: u32,
+    /// The application, not the controller, limited what left (draft `P.is_app_limited`).
+    app_limited: bool,
+    /// Left before the controller began, so there is no state for it.
+    unknown: bool,
+}
+
+/// A delivery rate sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RateSample {
+    /// Bytes per second.
+    pub(crate) rate: u64,
+    /// Bytes acknowledged when the transmission left that this is a sample of: a round trip ends
+    /// when this passes the number of bytes acknowledged at its start.
+    pub(crate) prior_delivered: u64,
+    pub(crate) app_limited: bool,
+}
+
+/// What was acknowledged by one datagram.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Batch {
+    pub(crate) segments: u32,
+    pub(crate) bytes: u64,
+    /// The latest of the transmissions, if any may be sampled.
+    newest: Option<Newest>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Newest {
+    prior_delivered: u64,
+    prior_at: Micros,
+    send_elapsed: u64,
+    app_limited: bool,
+}
+
+/// Estimator of one connection.
+#[derive(Debug)]
+pub(crate) struct DeliveryRate {
+    /// Entry `i` is segment SND.UNA + `i`.
+    transmissions: VecDeque<Transmission>,
+    /// Invariant: the sum of `in_flight` of all entries.
+    in_flight: u64,
+    /// Bytes acknowledged (draft `C.delivered`).
+    delivered: u64,
+    /// When bytes were last acknowledged, or sending began again (draft `C.delivered_time`).
+    delivered_at: Micros,
+    /// When the transmission left that was acknowledged last (draft `C.first_sent_time`).
+    first_sent: Micros,
+    /// Transmissions are limited by the application until so many bytes are acknowledged; zero if
+    /// they are not (draft `C.app_limited`).
+    app_limited_until: u64,
+    batch: Batch,
+}
+
+impl DeliveryRate {
+    /// Starts with segments in flight that left before, of so many bytes each, zero for those that
+    /// are acknowledged.
+    pub(crate) fn new(in_flight: impl Iterator<Item = u32>) -> Self {
+        let unknown = |bytes| Transmission {
+            sent_at: Micros(0),
+            first_sent: Micros(0),
+            delivered_at: Micros(0),
+            delivered: 0,
+            bytes,
+            in_flight: bytes,
+            app_limited: true,
+            unknown: true,
+        };
+        let transmissions: VecDeque<_> = in_flight.map(unknown).collect();
+        let in_flight = transmissions.iter().map(|sent| u64::from(sent.in_flight)).sum();
+        Self {
+            transmissions,
+            in_flight,
+            delivered: 0,
+            delivered_at: Micros(0),
+            first_sent: Micros(0),
+            app_limited_until: 0,
+            batch: Batch::default(),
+        }
+    }
+
+    /// Bytes that left and are neither acknowledged nor found lost.
+    #[inline]
+    pub(crate) fn in_flight(&self) -> u64 {
+        self.in_flight
+    }
+
+    pub(crate) fn delivered(&self) -> u64 {
+        self.delivered
+    }
+
+    /// A new segment leaves.
+    #[inline]
+    pub(crate) fn on_sent(&mut self, now: Micros, bytes: u32) {
+        let sent = self.transmission(now, bytes);
+        queue::push(&mut self.transmissions, sent);
+    }
+
+    /// When the latest transmission of segment SND.UNA + `index` left, if that is known.
+    pub(crate) fn sent_at(&self, index: usize) -> Option<Micros> {
+        self.transmissions.get(index).filter(|sent| !sent.unknown).map(|sent| sent.sent_at)
+    }
+
+    /// Segment SND.UNA + `index` was found lost and leaves again.
+    pub(crate) fn on_retransmitted(&mut self, now: Micros, index: usize, bytes: u32) {
+        let Some(lost) = self.transmissions.get(index) else { return };
+        self.in_flight = self.in_flight.saturating_sub(u64::from(lost.in_flight));
+        let sent = self.transmission(now, bytes);
+        self.transmissions[index] = sent;
+    }
+
+    /// A further copy of segment SND.UNA + `index` leaves.
+    pub(crate) fn on_copied(&mut self, index: usize) {
+        let Some(sent) = self.transmissions.get_mut(index) else { return };
+        let before = sent.in_flight;
+        sent.in_flight = before.saturating_add(sent.bytes);
+        self.in_flight += u64::from(sent.in_flight - before);
+    }
+
+    /// The state for a transmission that leaves now, which is counted as in flight.
+    #[inline]
+    fn transmission(&mut self, now: Micros, bytes: u32) -> Transmission {
+        if self.in_flight == 0 {
+            (self.first_sent, self.delivered_at) = (now, now);
+        }
+        self.in_flight += u64::from(bytes);
+        Transmission {
+            sent_at: now,
+            first_sent: self.first_sent,
+            delivered_at: self.delivered_at,
+            delivered: self.delivered,
+            bytes,
+            in_flight: bytes,
+            app_limited: self.app_limited_until > 0,
+            unknown: false,
+        }
+    }
+
+    /// What is in flight now was limited by the application or the peer's window: rates of it say
+    /// only that the path carries as much.
+    pub(crate) fn on_app_limited(&mut self) {
+        self.app_limited_until = (self.delivered + self.in_flight).max(1);
+    }
+
+    /// Segment SND.UNA + `index` was acknowledged for the first time. `is_latest`: what arrived is
+    /// its latest transmission, as far as is known.
+    #[inline]
+    pub(crate) fn on_acked(&mut self, now: Micros, index: usize, is_latest: bool) {
+        let Some(sent) = self.transmissions.get_mut(index) else { return };
+        if sent.in_flight == 0 {
+            return;
+        }
+        self.in_flight = self.in_flight.saturating_sub(u64::from(sent.in_flight));
+        sent.in_flight = 0;
+        self.delivered += u64::from(sent.bytes);
+        self.delivered_at = now;
+        self.batch.segments = self.batch.segments.saturating_add(1);
+        self.batch.bytes += u64::from(sent.bytes);
+        let is_newest =
+            self.batch.newest.is_none_or(|newest| sent.delivered >= newest.prior_delivered);
+        if is_latest && !sent.unknown && is_newest {
+            self.first_sent = sent.sent_at;
+            self.batch.newest = Some(Newest {
+                prior_delivered: sent.delivered,
+                prior_at: sent.delivered_at,
+                send_elapsed: sent.sent_at.since(sent.first_sent),
+                app_limited: sent.app_limited,
+            });
+        }
+    }
+
+    /// SND.UNA passes its segment.
+    #[inline]
+    pub(crate) fn on_una(&mut self, now: Micros, is_latest: bool) {
+        self.on_acked(now, 0, is_latest);
+        self.transmissions.pop_front();
+    }
+
+    /// Ends the acknowledgements of a datagram: what they covered, and the sample. `min_rtt` in
+    /// microseconds: a sample over less time is none, since then not the path but a retransmission
+    /// whose original arrived was measured (section 4.1.4 of the draft).
+    pub(crate) fn take_batch(
+        &mut self,
+        now: Micros,
+        min_rtt: Option<u64>,
+    ) -> (Batch, Option<RateSample>) {
+        let batch = std::mem::take(&mut self.batch);
+        if self.app_limited_until > 0 && self.delivered > self.app_limited_until {
+            self.app_limited_until = 0;
+        }
+        let sample = batch.newest.and_then(|newest| {
+            let elapsed = newest.send_elapsed.max(now.since(newest.prior_at));
+            if elapsed == 0 || min_rtt.is_some_and(|min_rtt| elapsed < min_rtt) {
+                return None;
+            }
+            let bytes = self.delivered.saturating_sub(newest.prior_delivered);
+            Some(RateSample {
+                rate: bytes.saturating_mul(SECOND) / elapsed,
+                prior_delivered: newest.prior_delivered,
+                app_limited: newest.app_limited,
+            })
+        });
+        (batch, sample)
+    }
+
+    pub(crate) fn release_memory(&mut self) {
+        queue::release(&mut self.transmissions);
+    }
+
+    #[cfg(any(test, feature = "_testkit"))]
+    pub(crate) fn check_invariants(&self, unacked: impl Iterator<Item = bool>) {
+        let sum: u64 = self.transmissions.iter().map(|sent| u64::from(sent.in_flight)).sum();
+        assert_eq!(self.in_flight, sum, "bytes in flight");
+        let counted = self.transmissions.iter().map(|sent| sent.in_flight > 0);
+        assert!(counted.eq(unacked), "an entry for each segment, in flight until acknowledged");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PACKET: u32 = 1_000;
+
+    fn empty() -> DeliveryRate {
+        DeliveryRate::new(std::iter::empty())
+    }
+
+    /// Sends a packet each `gap` us, each acknowledged `rtt` later in steps of `batch` packets;
+    /// returns the largest rate.
+    fn largest_rate(gap: u64, rtt: u64, batch: u64) -> u64 {
+        let (mut rate, mut largest, mut acked) = (empty(), 0, 0);
+        for i in 0..2_000_u64 {
+            let now = Micros(1 + i * gap);
+            while acked + batch <= i && 1 + (acked + batch - 1) * gap + rtt <= now.0 {
+                (0..batch).for_each(|_| rate.on_una(now, true));
+                acked += batch;
+                let sample = rate.take_batch(now, Some(rtt)).1;
+                largest = largest.max(sample.map_or(0, |sample| sample.rate));
+            }
+            rate.on_sent(now, PACKET);
+        }
+        largest
+    }
+
+    #[test]
+    fn rate_is_that_of_departure_however_acks_are_batched() {
+        for batch in [1, 2, 20, 100] {
+            let rate = largest_rate(500, 50_000, batch);
+            // 1,000 bytes each 0.5 ms.
+            assert!((1_900_000..=2_060_000).contains(&rate), "{batch}: {rate}");
+        }
+    }
+
+    #[test]
+    fn ack_before_the_round_trip_is_no_sample() {
+        let mut rate = empty();
+        (0..10).for_each(|_| rate.on_sent(Micros(1_000), PACKET));
+        (0..10).for_each(|_| rate.on_una(Micros(1_001), true));
+        assert_eq!(rate.take_batch(Micros(1_001), Some(50_000)).1, None);
+        assert_eq!((rate.in_flight(), rate.delivered()), (0, 10_000));
+    }
+
+    #[test]
+    fn retransmission_and_copies_are_in_flight_until_the_segment_is_acked() {
+        let mut rate = empty();
+        (0..3).for_each(|_| rate.on_sent(Micros(1_000), PACKET));
+        rate.on_retransmitted(Micros(60_000), 0, PACKET);
+        assert_eq!(rate.in_flight(), 3_000);
+        rate.on_copied(0);
+        assert_eq!(rate.in_flight(), 4_000);
+        rate.check_invariants([true, true, true].into_iter());
+        // The original arrived: no sample of the retransmission.
+        rate.on_acked(Micros(61_000), 0, false);
+        assert_eq!(rate.take_batch(Micros(61_000), None).1, None);
+        assert_eq!((rate.in_flight(), rate.delivered()), (2_000, 1_000));
+        rate.on_una(Micros(61_000), true);
+        rate.check_invariants([true, true].into_iter());
+    }
+
+    #[test]
+    fn samples_are_app_limited_until_what_was_in_flight_is_acked() {
+        let mut rate = empty();
+        rate.on_sent(Micros(1_000), PACKET);
+        rate.on_app_limited();
+        (0..2).for_each(|_| rate.on_sent(Micros(2_000), PACKET));
+        let mut limited = Vec::new();
+        for at in [51_000, 52_000, 53_000] {
+            rate.on_una(Micros(at), true);
+            limited.push(rate.take_batch(Micros(at), None).1.map(|sample| sample.app_limited));
+            rate.on_sent(Micros(at), PACKET);
+        }
+        assert_eq!(limited, [Some(false), Some(true), Some(true)]);
+        (0..3).for_each(|_| rate.on_una(Micros(103_000), true));
+        assert_eq!(rate.take_batch(Micros(103_000), None).1.map(|s| s.app_limited), Some(false));
+    }
+
+    #[test]
+    fn segments_sent_before_the_start_are_in_flight_and_no_samples() {
+        let mut rate = DeliveryRate::new([PACKET, 0, PACKET].into_iter());
+        assert_eq!(rate.in_flight(), 2_000);
+        (0..3).for_each(|_| rate.on_una(Micros(9), true));
+        let (batch, sample) = rate.take_batch(Micros(9), None);
+        assert_eq!((batch.segments, batch.bytes, sample), (2, 2_000, None));
+        assert_eq!(rate.in_flight(), 0);
+    }
+}

@@ -1,0 +1,106 @@
+//! The loss rate that a path has while nothing queues: random loss, which sending slower does not
+//! reduce. Congestion is what exceeds it.
+//!
+//! BBRv3 takes 2 % for congestion (draft-ietf-ccwg-bbr `BBR.LossThresh`), so that random loss of 5 %
+//! leaves a sixteenth of the rate. Here the threshold lies 2 %, and two standard deviations, above
+//! what was measured in rounds whose RTT was near the shortest one.
+
+/// Loss above the base that counts as congestion, per million (draft `BBR.LossThresh`).
+const THRESHOLD: u64 = 20_000;
+/// Segments that count as sent and not lost at the start.
+const PRIOR: u64 = 300;
+/// Segments that are remembered; of more, each counts less.
+const MEMORY: u64 = 4_096;
+/// Highest base, per million.
+const MAX_BASE: u64 = 350_000;
+/// Least base of which the standard deviation is taken, per million.
+const MIN_VARIANCE_BASE: u64 = 2_000;
+/// Segments below which a round says nothing.
+const MIN_SEGMENTS: u64 = 8;
+const MILLION: u64 = 1_000_000;
+
+/// Estimator of one connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LossBase {
+    /// Segments of rounds without a queue, and those of them that were lost, in thousandths of a
+    /// segment.
+    sent: u64,
+    lost: u64,
+}
+
+impl LossBase {
+    pub(crate) fn new() -> Self {
+        Self { sent: PRIOR * 1_000, lost: 0 }
+    }
+
+    /// A round without a queue, in which `lost` of `sent` segments were lost.
+    pub(crate) fn on_round(&mut self, sent: u64, lost: u64) {
+        self.sent += sent.min(MEMORY) * 1_000;
+        self.lost += lost.min(sent).min(MEMORY) * 1_000;
+        if self.sent > MEMORY * 1_000 {
+            self.lost = self.lost * (MEMORY * 1_000) / self.sent;
+            self.sent = MEMORY * 1_000;
+        }
+    }
+
+    /// The loss rate without a queue, per million.
+    pub(crate) fn per_million(&self) -> u64 {
+        (self.lost * MILLION / self.sent.max(1)).min(MAX_BASE)
+    }
+
+    /// Whether `lost` of `sent` segments are more than random loss explains.
+    pub(crate) fn is_exceeded(&self, sent: u64, lost: u64) -> bool {
+        sent >= MIN_SEGMENTS && rate(sent, lost) > self.threshold(sent)
+    }
+
+    /// The same, and more than `least` per million.
+    pub(crate) fn is_exceeded_by(&self, sent: u64, lost: u64, least: u64) -> bool {
+        self.is_exceeded(sent, lost) && rate(sent, lost) > least
+    }
+
+    /// Loss of a round of `sent` segments above which it is congestion, per million.
+    fn threshold(&self, sent: u64) -> u64 {
+        let base = self.per_million();
+        let p = base.max(MIN_VARIANCE_BASE);
+        // Standard deviation of the share: sqrt(p (1 - p) / n).
+        let sigma = (p * (MILLION - p) / sent.max(1)).isqrt();
+        base + THRESHOLD + 2 * sigma
+    }
+}
+
+fn rate(sent: u64, lost: u64) -> u64 {
+    lost.min(sent).saturating_mul(MILLION) / sent.max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base_follows_the_loss_of_rounds_without_a_queue() {
+        let mut base = LossBase::new();
+        assert_eq!(base.per_million(), 0);
+        (0..100).for_each(|_| base.on_round(100, 5));
+        assert!((47_000..=50_000).contains(&base.per_million()), "{}", base.per_million());
+        (0..200).for_each(|_| base.on_round(100, 0));
+        assert!(base.per_million() < 1_000, "{}", base.per_million());
+    }
+
+    #[test]
+    fn only_loss_beyond_the_base_is_congestion() {
+        let mut base = LossBase::new();
+        // Two percent and two standard deviations of 0.2 % of 100 segments are 2.9 %.
+        assert!(base.is_exceeded(100, 3) && !base.is_exceeded(100, 2) && !base.is_exceeded(7, 7));
+        (0..200).for_each(|_| base.on_round(100, 20));
+        assert!(!base.is_exceeded(100, 29) && base.is_exceeded(100, 31));
+        assert!(!base.is_exceeded_by(100, 31, 400_000));
+    }
+
+    #[test]
+    fn numbers_beyond_any_window_saturate() {
+        let mut base = LossBase::new();
+        (0..1_000).for_each(|_| base.on_round(u64::MAX, u64::MAX));
+        assert_eq!(base.per_million(), MAX_BASE);
+        assert!(base.is_exceeded(u64::from(u32::MAX), u64::from(u32::MAX)));
+    }
+}

@@ -1,0 +1,90 @@
+//! What the sender tells the [congestion control](crate::core::congestion::control), and the
+//! pacing that follows from it.
+
+use super::Sender;
+use crate::config::CongestionControl;
+use crate::core::clock::Micros;
+use crate::core::congestion::control::SentAs;
+use crate::core::segment::HEADER_LEN;
+use crate::core::seq::Sn;
+
+impl Sender {
+    /// Changes the congestion control; another one starts afresh, without samples of what is in
+    /// flight.
+    pub(super) fn set_congestion(&mut self, mode: CongestionControl) {
+        if self.congestion.mode() == mode {
+            return;
+        }
+        let (una, count) = (self.una(), self.sent_segments.len());
+        let segments = &self.sent_segments;
+        let in_flight = (0..count).map(|offset| {
+            let sn = una.advance(offset);
+            let acked = segments.get(sn).is_none_or(|segment| segment.acked);
+            let bytes = segments.payload(sn).map_or(0, |payload| bytes_of(payload.len()));
+            if acked { 0 } else { bytes }
+        });
+        self.congestion.set_mode(mode, (una, (HEADER_LEN + self.mss) as u64), in_flight);
+        self.pacer.reset();
+    }
+
+    /// A transmission of `sn` leaves: charges the pacer and the congestion control for it.
+    #[inline]
+    pub(super) fn on_sent(&mut self, now: Micros, sn: Sn, sent_as: SentAs) {
+        if self.congestion.is_model() {
+            self.on_sent_with_model(now, sn, sent_as);
+        } else {
+            self.pacer.on_sent(now, self.effective_window(), &self.rtt);
+        }
+    }
+
+    fn on_sent_with_model(&mut self, now: Micros, sn: Sn, sent_as: SentAs) {
+        let payload = self.sent_segments.payload(sn);
+        let Some((offset, payload)) = sn.offset_from(self.una()).zip(payload) else { return };
+        let bytes = bytes_of(payload.len());
+        let limited = self.send_buffer.is_empty() || self.is_flow_limited();
+        let sent = (offset as usize, bytes);
+        let rate = self.congestion.on_sent(now, sent, sent_as, limited);
+        self.pacer.on_sent_at_rate(now, u64::from(bytes), rate);
+    }
+
+    /// Whether the congestion control lets `sn`, which is found lost by acknowledgements, leave.
+    pub(super) fn may_retransmit_early(&self, sn: Sn) -> bool {
+        let bytes = self.sent_segments.payload(sn).map_or(0, |payload| bytes_of(payload.len()));
+        self.congestion.admits_retransmission(u64::from(bytes))
+    }
+
+    /// Whether the send window or that of the peer is full, on a path without a queue: with one,
+    /// the window is more than the path needs, and limits nothing.
+    fn is_flow_limited(&self) -> bool {
+        let window = u32::from(self.window).min(self.remote.available(self.una()));
+        let queue = self.rtt.srtt().is_some_and(|srtt| srtt > self.rtt.min() / 4 * 5);
+        self.sent_segments.len() >= window && !queue
+    }
+
+    /// The datagram with the acknowledgements that were processed has ended.
+    #[inline]
+    pub(crate) fn on_acks_processed(&mut self, now: Micros) {
+        self.congestion.on_acks_processed(now);
+    }
+
+    /// For statistics: congestion window, segments, the rate at which segments leave, and that at
+    /// which they arrive, bytes per second; zero while unknown.
+    pub(crate) fn congestion_estimates(&self) -> (u32, u64, u64) {
+        let (window, pacing_rate, delivery_rate) =
+            self.congestion.estimates((HEADER_LEN + self.mss) as u64);
+        (window.min(u32::from(self.window)), pacing_rate, delivery_rate)
+    }
+
+    #[cfg(any(test, feature = "_testkit"))]
+    pub(super) fn check_congestion(&self) {
+        let unacked = (0..self.sent_segments.len()).map(|offset| {
+            self.sent_segments.get(self.una().advance(offset)).is_some_and(|sent| !sent.acked)
+        });
+        self.congestion.check_invariants(unacked);
+    }
+}
+
+/// Bytes of a segment with so many of payload, header included.
+fn bytes_of(payload: usize) -> u32 {
+    u32::try_from(HEADER_LEN + payload).unwrap_or(u32::MAX)
+}
