@@ -35,6 +35,9 @@ pub(crate) struct Link {
     /// 1: no congestion window
     #[arg(long, value_name = "0|1", value_parser = value_parser!(u8).range(..=1))]
     nc: Option<u8>,
+    /// Congestion control, whatever --nc says
+    #[arg(long, value_enum)]
+    congestion: Option<Congestion>,
     /// Largest datagram in bytes
     #[arg(long, default_value_t = 1350)]
     mtu: u16,
@@ -93,6 +96,16 @@ enum Mode {
     Manual,
 }
 
+#[derive(Clone, Copy, ValueEnum)]
+enum Congestion {
+    /// A model of the path's bandwidth and round-trip time
+    Model,
+    /// KCP's congestion window
+    Reno,
+    /// None
+    Disabled,
+}
+
 impl Link {
     pub(crate) fn config(&self) -> Result<Config> {
         let mut config = Config::new()
@@ -134,9 +147,10 @@ impl Link {
             Mode::Fast3 => (1, 10, 2, 1),
             Mode::Manual => (0, 50, 0, 0),
         };
-        let congestion = match self.nc.unwrap_or(nc) {
-            0 => CongestionControl::Reno,
-            _ => CongestionControl::Disabled,
+        let congestion = match (self.congestion, self.nc.unwrap_or(nc)) {
+            (Some(Congestion::Model), _) => CongestionControl::Model,
+            (Some(Congestion::Reno), _) | (None, 0) => CongestionControl::Reno,
+            (Some(Congestion::Disabled), _) | (None, _) => CongestionControl::Disabled,
         };
         Ok(Timing::new(
             self.nodelay.unwrap_or(nodelay) != 0,

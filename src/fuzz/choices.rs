@@ -72,7 +72,11 @@ impl Choices<'_> {
 
     pub(super) fn preset(&mut self) -> Timing {
         let interval = Duration::from_millis(self.pick(&[10, 20, 100, 5_000]));
-        let congestion = self.pick(&[CongestionControl::Disabled, CongestionControl::Reno]);
+        let congestion = self.pick(&[
+            CongestionControl::Disabled,
+            CongestionControl::Reno,
+            CongestionControl::Model,
+        ]);
         let resend = NonZeroU8::new(self.pick(&[0, 1, 2, 3, 255]));
         let nodelay = self.byte() & 1 == 0;
         Timing::new(nodelay, interval, resend, congestion).unwrap_or(Timing::FAST3)

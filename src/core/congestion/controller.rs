@@ -1,5 +1,5 @@
-//! What a congestion controller is told and what it decides (RFC 9002 7; BBRv3 draft
-//! draft-ietf-ccwg-bbr section 4).
+//! Interface of a congestion controller: events and decisions (RFC 9002 7; BBRv3,
+//! draft-ietf-ccwg-bbr 4).
 //!
 //! A controller sees bytes, times and counts, no segment and no clock, and costs O(1) per event.
 //! [`Control`](super::control) feeds it and enforces its decisions.

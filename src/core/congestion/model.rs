@@ -15,13 +15,14 @@ mod ack_aggregation;
 mod min_rtt;
 mod phase;
 mod round;
+mod transitions;
 
 use std::num::NonZeroU64;
 
 use self::ack_aggregation::AckAggregation;
 use self::min_rtt::MinRtt;
 use self::phase::Phase;
-use self::round::Rounds;
+use self::round::{RoundStats, Rounds};
 use crate::core::clock::Micros;
 use crate::core::congestion::controller::{Acked, Controller, Lost};
 use crate::core::congestion::loss_base::LossBase;
@@ -31,9 +32,9 @@ use crate::core::congestion::windowed_max::WindowedMax;
 const INITIAL_WINDOW: u64 = 32;
 /// Least window, segments (draft `BBR.MinPipeCwnd`).
 const MIN_WINDOW: u64 = 4;
-/// Silence after which the model begins again with a loss by timeout, microseconds (persistent
-/// congestion, RFC 9002 7.6).
-const SILENCE: u64 = 1_000_000;
+/// Time without an acknowledgement after which the model begins again with a loss by timeout,
+/// microseconds (persistent congestion, RFC 9002 7.6).
+const PERSISTENT_CONGESTION: u64 = 1_000_000;
 const SECOND: u64 = 1_000_000;
 const MILLION: u64 = 1_000_000;
 
@@ -131,6 +132,15 @@ impl Model {
         (self.sending_rate().saturating_mul(rtt) / SECOND).max(self.segment * MIN_WINDOW)
     }
 
+    /// Least window, bytes, and bytes that may leave in a round trip: the initial window also while
+    /// the application limits what leaves and nothing queues, so that a flow of messages waits for
+    /// nothing when it must retransmit.
+    fn least_window(&self) -> u64 {
+        let is_thin = self.app_limited && self.unqueued_since.is_some();
+        let initial = self.phase == Phase::Startup || is_thin;
+        self.segment * if initial { INITIAL_WINDOW } else { MIN_WINDOW }
+    }
+
     /// Bytes in flight during a probe of the shortest RTT.
     fn probe_window(&self) -> u64 {
         (self.bdp() / 2).max(self.segment * MIN_WINDOW)
@@ -144,11 +154,12 @@ impl Model {
         self.in_flight_hi = before.min(in_flight / 100 * 85).max(self.bdp());
     }
 
-    /// Nothing was acknowledged for long: what the model knows may be of another path.
-    fn restart(&mut self) {
-        let (delivered, rounds) = (self.delivered, self.rounds);
+    /// Nothing was acknowledged for long: what the model has measured may be of another path.
+    fn restart(&mut self, now: Micros) {
+        let (delivered, mut rounds) = (self.delivered, self.rounds);
+        rounds.stats = RoundStats::default();
         *self = Self { delivered, rounds, ..Self::new(self.segment) };
-        self.phase_began = rounds.count;
+        (self.phase_began, self.phase_began_at) = (rounds.count, now);
     }
 }
 
@@ -184,8 +195,8 @@ impl Controller for Model {
         stats.lost += u64::from(sent_at.is_some_and(|at| at >= self.phase_began_at));
         let unqueued = sent_at.zip(self.unqueued_since).is_some_and(|(at, since)| at >= since);
         stats.lost_unqueued += u64::from(unqueued);
-        if lost.by_timeout && lost.now.since(self.acked_at) > SILENCE {
-            self.restart();
+        if lost.by_timeout && lost.now.since(self.acked_at) > PERSISTENT_CONGESTION {
+            self.restart(lost.now);
         }
     }
 
@@ -205,12 +216,11 @@ impl Controller for Model {
         if self.min_rtt.is_short() {
             return u64::MAX;
         }
-        let initial = self.segment * INITIAL_WINDOW;
         let bdp = self.bdp();
         match self.phase {
             Phase::Startup => {
                 let window = bdp.saturating_mul(277) / 100;
-                window.saturating_add(self.aggregation.extra()).max(initial)
+                window.saturating_add(self.aggregation.extra()).max(self.least_window())
             }
             Phase::ProbeRtt { .. } => self.probe_window(),
             _ => {
@@ -218,18 +228,14 @@ impl Controller for Model {
                 let window =
                     if self.phase == Phase::Up { self.up_window().min(twice) } else { twice };
                 let window = window.saturating_add(self.aggregation.extra());
-                window.min(self.in_flight_hi.max(bdp)).max(self.segment * MIN_WINDOW)
+                window.min(self.in_flight_hi.max(bdp)).max(self.least_window())
             }
         }
     }
 
     fn pacing_rate(&self) -> Option<NonZeroU64> {
         let rtt = self.min_rtt.get().filter(|_| !self.min_rtt.is_short())?;
-        let least = match self.phase {
-            Phase::Startup => INITIAL_WINDOW,
-            _ => MIN_WINDOW,
-        };
-        let least = self.segment * least * SECOND / rtt.max(1);
+        let least = self.least_window() * SECOND / rtt.max(1);
         let rate = self.sending_rate().max(least);
         NonZeroU64::new(rate.saturating_mul(self.phase.pacing_gain()) / 100)
     }

@@ -4,7 +4,7 @@
 
 use super::sim::Sim;
 use super::sim_plan::{MILLIS, Plan, SECOND};
-use crate::config::Timing;
+use crate::config::{CongestionControl, Timing};
 use crate::testkit::link::LinkConfig;
 
 /// UDP and IPv4 headers, bytes.
@@ -30,7 +30,7 @@ fn plan(link: &LinkConfig, auto: bool) -> Plan {
     let mut plan = Plan::plain("bottleneck");
     for side in &mut plan.sides {
         let config = &mut side.config;
-        config.timing = Timing::FAST3;
+        config.timing = Timing { congestion: CongestionControl::Disabled, ..Timing::FAST3 };
         (config.send_window, config.recv_window) = (1_024, 1_024);
         config.auto_windows = auto;
         side.link = link.clone();

@@ -198,10 +198,10 @@ impl Plan {
             let window = u64::from(side.config.send_window.min(peer.config.recv_window));
             let window = window.min(peer.config.recv_budget() as u64 / 1_540).clamp(1, n);
             // The congestion window stays small under loss.
-            let window = if side.config.timing.congestion == CongestionControl::Reno {
-                window.min(2)
-            } else {
-                window
+            let window = match side.config.timing.congestion {
+                CongestionControl::Reno => window.min(2),
+                CongestionControl::Model => window.min(4),
+                CongestionControl::Disabled => window,
             };
             let once = (3 * self.round_trip() + 200 * MILLIS) as f64;
             let any_lost = |tries: i32| 1.0 - (1.0 - (1.0 - q).powi(tries)).powi(window as i32);
@@ -238,8 +238,11 @@ impl SidePlan {
             config.recv_window = config.recv_window.min(other.recv_window);
             config.mtu = config.mtu.min(other.mtu);
             config.rate_limit = config.rate_limit.into_iter().chain(other.rate_limit).min();
-            if other.timing.congestion == CongestionControl::Reno {
-                config.timing.congestion = CongestionControl::Reno;
+            let either = [config.timing.congestion, other.timing.congestion];
+            for slowest in [CongestionControl::Model, CongestionControl::Reno] {
+                if either.contains(&slowest) {
+                    config.timing.congestion = slowest;
+                }
             }
             config.timing.interval = config.timing.interval.max(other.timing.interval);
         }
@@ -265,7 +268,11 @@ pub(super) fn draw_config(rng: &mut Rng, mode: Mode) -> KcpConfig {
         rng.pick(&presets)
     } else {
         let interval = Duration::from_millis(rng.spread(10, 1_000));
-        let congestion = rng.pick(&[CongestionControl::Reno, CongestionControl::Disabled]);
+        let congestion = rng.pick(&[
+            CongestionControl::Reno,
+            CongestionControl::Disabled,
+            CongestionControl::Model,
+        ]);
         let resend = NonZeroU8::new(rng.below(6) as u8);
         Timing::new(rng.chance(500_000), interval, resend, congestion).unwrap()
     };

@@ -55,8 +55,9 @@ impl MinRtt {
         self.probed = Some(u64::MAX);
     }
 
-    /// Ends a probe: its shortest RTT is that of the path.
+    /// Ends a probe: its shortest RTT is that of the path. Without a sample the old one stays.
     pub(super) fn end_probe(&mut self, now: Micros) {
+        self.at = now;
         if let Some(probed) = self.probed.take().filter(|probed| *probed < u64::MAX) {
             self.replace(now, probed);
         }

@@ -1,5 +1,5 @@
-//! What the sender tells the [congestion control](crate::core::congestion::control), and the
-//! pacing that follows from it.
+//! The sender's side of the [congestion control](crate::core::congestion::control): events, and
+//! pacing at its rate.
 
 use super::Sender;
 use crate::config::CongestionControl;

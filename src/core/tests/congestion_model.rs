@@ -1,0 +1,280 @@
+//! The [rate model](crate::core::congestion) over simulated paths and against scripted peers. Flows
+//! that share a bottleneck are cell F of `benches/loss`.
+
+use super::scripted_peer::{ScriptedPeer, config};
+use super::sim::Sim;
+use super::sim_plan::{MILLIS, Plan, SECOND};
+use crate::config::{CongestionControl, Timing};
+use crate::core::seq::Sn;
+use crate::testkit::link::LinkConfig;
+
+/// 20 Mbit/s.
+const RATE: u64 = 2_500_000;
+const RTT: u64 = 50 * MILLIS;
+const PACKET: u64 = 1_400;
+/// Bandwidth-delay product, segments.
+const BDP: u32 = (RATE * RTT / SECOND / PACKET) as u32;
+
+fn timing(congestion: CongestionControl) -> Timing {
+    Timing { congestion, ..Timing::FAST2 }
+}
+
+fn bottleneck(queue: u64) -> LinkConfig {
+    LinkConfig { delay: RTT / 2, rate: Some(RATE), queue: queue * PACKET, ..LinkConfig::default() }
+}
+
+/// Bulk from the first side to the second, with windows of their default that adapt.
+fn bulk(link: &LinkConfig, congestion: CongestionControl) -> Sim {
+    let mut plan = Plan::plain("congestion model");
+    for side in &mut plan.sides {
+        side.config.timing = timing(congestion);
+        side.link = link.clone();
+    }
+    plan.sides[0].traffic.bytes = 1 << 40;
+    plan.sides[0].traffic.largest_write = 65_536;
+    let mut sim = Sim::new(&plan);
+    sim.start();
+    sim
+}
+
+/// Mbit/s read from now until `until`, and retransmissions in percent of the segments read.
+fn goodput(sim: &mut Sim, until: u64) -> (f64, f64) {
+    let from = sim.now;
+    let figures = |sim: &Sim| {
+        let (sent, received) = (sim.sides[0].kcp.stats(), sim.sides[1].kcp.stats());
+        (sim.sides[1].read, sent.retransmits(), received.received_segments)
+    };
+    let before = figures(sim);
+    sim.run_until(until);
+    let after = figures(sim);
+    let mbit = (after.0 - before.0) as f64 * 8.0 / (until - from) as f64;
+    let retransmitted = (after.1 - before.1) as f64 * 100.0 / (after.2 - before.2) as f64;
+    println!("{from} to {until}: {mbit:.2} Mbit/s, {retransmitted:.2} % retransmitted");
+    (mbit, retransmitted)
+}
+
+#[test]
+fn bulk_through_a_bottleneck_fills_it_and_loses_little() {
+    for queue in [20, 50, 89, 300] {
+        let mut sim = bulk(&bottleneck(queue), CongestionControl::Model);
+        // Startup loses what its last round sent beyond the path and its queue.
+        let (_, retransmitted) = goodput(&mut sim, SECOND);
+        assert!(retransmitted < 40.0, "queue of {queue}: {retransmitted} %");
+        sim.run_until(3 * SECOND);
+        let (mut most, mut at) = (0, 3 * SECOND);
+        while at < 5 * SECOND {
+            at += 10 * MILLIS;
+            sim.run_until(at);
+            most = most.max(sim.sides[0].kcp.stats().in_flight_segments);
+        }
+        // Segments acknowledged out of order are among them.
+        assert!(most <= 5 * BDP / 2, "queue of {queue}: {most} in flight");
+        let (mbit, retransmitted) = goodput(&mut sim, 12 * SECOND);
+        assert!(mbit >= 18.5, "queue of {queue}: {mbit} Mbit/s");
+        assert!(retransmitted < 1.0, "queue of {queue}: {retransmitted} %");
+        let stats = sim.sides[0].kcp.stats();
+        let delivered = stats.delivery_bytes_per_second;
+        assert!((2_400_000..2_600_000).contains(&delivered), "{stats:?}");
+        assert!(stats.pacing_bytes_per_second > 2_000_000, "{stats:?}");
+    }
+}
+
+/// Reno keeps 0.5 Mbit/s at 20 %.
+#[test]
+fn random_loss_does_not_reduce_the_rate() {
+    for (loss, least) in [(10_000, 18.2), (50_000, 17.2), (200_000, 13.5)] {
+        let link = LinkConfig { loss, ..bottleneck(89) };
+        let mut sim = bulk(&link, CongestionControl::Model);
+        let (mbit, _) = goodput(&mut sim, 12 * SECOND);
+        assert!(mbit >= least, "loss of {loss} ppm: {mbit} Mbit/s");
+        // 88.4 Mbit/s are asked of a connection without congestion control.
+        if loss == 50_000 {
+            let link = LinkConfig { loss, ..LinkConfig::delay(RTT / 2) };
+            let mut sim = bulk(&link, CongestionControl::Model);
+            let (mbit, _) = goodput(&mut sim, 12 * SECOND);
+            assert!(mbit >= 88.4, "no bottleneck: {mbit} Mbit/s");
+        }
+    }
+}
+
+#[test]
+fn rate_follows_a_bottleneck_that_changes() {
+    let mut sim = bulk(&bottleneck(89), CongestionControl::Model);
+    sim.run_until(5 * SECOND);
+    for (rate, least) in [(RATE / 4, 4.4), (4 * RATE, 70.0)] {
+        let from = sim.now;
+        sim.links[0].set_config(LinkConfig { rate: Some(rate), ..bottleneck(89) });
+        sim.run_until(from + 10 * SECOND);
+        let (mbit, retransmitted) = goodput(&mut sim, from + 20 * SECOND);
+        assert!(mbit >= least, "{rate}: {mbit} Mbit/s");
+        assert!(retransmitted < 3.0, "{rate}: {retransmitted} %");
+    }
+}
+
+/// The path becomes longer, which is first taken for a queue: after ten seconds the RTT is measured
+/// with half a bandwidth-delay product in flight.
+#[test]
+fn min_rtt_probe_finds_a_longer_path() {
+    let mut sim = bulk(&bottleneck(300), CongestionControl::Model);
+    sim.run_until(5 * SECOND);
+    sim.links[0].set_config(LinkConfig { delay: 3 * RTT / 2, ..bottleneck(300) });
+    let (mut probed, mut at) = (None, 6 * SECOND);
+    while at < 20 * SECOND {
+        at += 10 * MILLIS;
+        sim.run_until(at);
+        if sim.sides[0].kcp.stats().in_flight_segments <= 3 * BDP / 4 {
+            probed.get_or_insert(at);
+        }
+    }
+    let probed = probed.expect("little in flight at some time");
+    assert!((14 * SECOND..16 * SECOND).contains(&probed), "{probed}");
+    let (mbit, _) = goodput(&mut sim, 30 * SECOND);
+    assert!(mbit >= 18.0, "{mbit} Mbit/s");
+}
+
+/// Messages do not feel the model: each is read when it is without.
+#[test]
+fn app_limited_flow_is_not_delayed() {
+    let latencies = |congestion, loss| {
+        let mut plan = Plan::plain("messages");
+        for side in &mut plan.sides {
+            side.config.timing = timing(congestion);
+            side.link = LinkConfig { loss, ..LinkConfig::delay(RTT / 2) };
+        }
+        let traffic = &mut plan.sides[0].traffic;
+        (traffic.bytes, traffic.largest_write, traffic.every) = (2_000 << 10, 1 << 10, 10 * MILLIS);
+        let mut sim = Sim::new(&plan);
+        sim.measure = true;
+        sim.run();
+        std::mem::take(&mut sim.sides[1].latencies)
+    };
+    for loss in [0, 10_000, 100_000, 200_000] {
+        let model = latencies(CongestionControl::Model, loss);
+        assert_eq!(model.len(), 2_000);
+        assert_eq!(model, latencies(CongestionControl::Disabled, loss), "loss of {loss} ppm");
+    }
+}
+
+#[test]
+fn congestion_control_may_change_while_data_is_in_flight() {
+    let link = LinkConfig { loss: 10_000, ..bottleneck(89) };
+    let mut sim = bulk(&link, CongestionControl::Disabled);
+    let modes = [CongestionControl::Model, CongestionControl::Reno, CongestionControl::Disabled];
+    for (i, mode) in modes.into_iter().cycle().take(9).enumerate() {
+        sim.run_until((i as u64 + 1) * SECOND);
+        sim.sides[0].kcp.set_timing(timing(mode));
+        sim.sides[0].kcp.check_invariants();
+        let paced = sim.sides[0].kcp.stats().pacing_bytes_per_second;
+        assert_eq!(paced, 0, "nothing is known of the path yet");
+    }
+    sim.sides[0].kcp.set_timing(timing(CongestionControl::Model));
+    sim.run_until(13 * SECOND);
+    let (mbit, retransmitted) = goodput(&mut sim, 20 * SECOND);
+    assert!(mbit >= 18.0 && retransmitted < 3.0, "{mbit} Mbit/s, {retransmitted} %");
+}
+
+/// The path after an outage may be another one.
+#[test]
+fn outage_is_followed_by_startup() {
+    let link = LinkConfig { partitions: vec![(5 * SECOND, 9 * SECOND)], ..bottleneck(89) };
+    let mut sim = bulk(&link, CongestionControl::Model);
+    sim.run_until(12 * SECOND);
+    let (mbit, retransmitted) = goodput(&mut sim, 16 * SECOND);
+    assert!(mbit >= 18.0 && retransmitted < 3.0, "{mbit} Mbit/s, {retransmitted} %");
+}
+
+/// A connection with a full window of data in flight, and what left.
+fn model_peer() -> ScriptedPeer {
+    let mut config = config();
+    config.timing = timing(CongestionControl::Model);
+    let mut script = ScriptedPeer::new(&config);
+    (script.now, script.wnd) = (1_000 * MILLIS, u16::MAX);
+    script
+}
+
+/// Sends whenever the connection may for `time`, and acknowledges all with `una` once per `every`
+/// us, `early` round trips before anything can have arrived; returns segments sent and the largest
+/// number of them at one time.
+fn acked_in_bursts(script: &mut ScriptedPeer, time: u64, every: u64) -> (usize, usize) {
+    let (until, mut sent, mut most) = (script.now + time, 0, 0);
+    while script.now < until {
+        let free = script.kcp.send_capacity();
+        script.write(vec![7; free]);
+        let next = script.now + every;
+        let left = script.run(next);
+        sent += left.len();
+        for at in left.chunk_by(|a, b| a.0 == b.0) {
+            most = most.max(at.len());
+        }
+        let Some((_, (last, _))) = left.last() else { continue };
+        script.una = Sn(last.sn.0 + 1);
+        script.ack(last.sn.0, last.ts.0);
+    }
+    (sent, most)
+}
+
+#[test]
+fn acks_in_bursts_do_not_raise_the_rate_beyond_that_of_departure() {
+    let mut script = model_peer();
+    // Everything is acknowledged each 50 ms.
+    acked_in_bursts(&mut script, 2 * SECOND, RTT);
+    let before = script.kcp.stats();
+    let (sent, _) = acked_in_bursts(&mut script, 4 * SECOND, RTT);
+    let stats = script.kcp.stats();
+    let delivered = sent as u64 * PACKET * SECOND / (4 * SECOND);
+    assert!(stats.delivery_bytes_per_second <= delivered * 3 / 2, "{stats:?}, {delivered}");
+    assert!(before.delivery_bytes_per_second > 0);
+}
+
+#[test]
+fn duplicate_and_forged_acks_change_nothing_in_the_model() {
+    let mut script = model_peer();
+    script.write(vec![7; 100 * 1_376]);
+    let first = script.out();
+    assert_eq!(first.len(), 32, "the initial window");
+    script.now += RTT;
+    first.iter().for_each(|(header, _)| script.ack(header.sn.0, header.ts.0));
+    let before = script.kcp.stats();
+    for _ in 0..1_000 {
+        for (header, _) in &first {
+            script.ack(header.sn.0, header.ts.0);
+        }
+        script.ack(1 << 20, first[0].0.ts.0);
+        script.una = Sn(1 << 20);
+        script.ack(0, 0);
+        script.una = Sn(0);
+    }
+    let after = script.kcp.stats();
+    assert_eq!(after.delivery_bytes_per_second, before.delivery_bytes_per_second);
+    assert_eq!(after.pacing_bytes_per_second, before.pacing_bytes_per_second);
+    assert_eq!(after.cwnd_segments, before.cwnd_segments);
+}
+
+/// Acknowledgements at the instant of departure: no division by zero, no limit on such a path, and
+/// a window that saturates.
+#[test]
+fn rtt_of_zero_limits_nothing() {
+    let mut script = model_peer();
+    for _ in 0..50 {
+        script.write(vec![7; 100 * 1_376]);
+        for (header, _) in script.out() {
+            script.una = Sn(header.sn.0 + 1);
+            script.ack(header.sn.0, header.ts.0);
+        }
+    }
+    let stats = script.kcp.stats();
+    assert_eq!((stats.pacing_bytes_per_second, stats.cwnd_segments), (0, 1_024), "{stats:?}");
+}
+
+/// A peer that acknowledges nothing: the initial window, and what the budget grants.
+#[test]
+fn unacknowledged_data_is_bounded_by_the_initial_window() {
+    let mut script = model_peer();
+    let free = script.kcp.send_capacity();
+    script.write(vec![7; free]);
+    let sent = script.run(60 * SECOND);
+    let data = sent.iter().filter(|(_, (_, payload))| !payload.is_empty());
+    let new = data.map(|(_, (header, _))| header.sn.0).max().unwrap() + 1;
+    assert_eq!(new, 32, "{} segments", sent.len());
+    assert!(sent.len() <= 32 + 64 + 4 * 60_000 / 200, "{}", sent.len());
+}
