@@ -179,7 +179,9 @@ impl Controller for Model {
             }
             if let Some(round) = self.rounds.on_acked(sample.prior_delivered, acked.delivered) {
                 self.on_round(acked, &round);
-                if round.sampled {
+                // Little is sent in these phases, which on a path of 10 ms last longer than the filter.
+                let low = matches!(self.phase, Phase::Drain | Phase::ProbeRtt { .. });
+                if round.sampled && !low {
                     self.bandwidth.next_round();
                     self.bandwidth.update(sample.rate);
                 }
@@ -235,7 +237,7 @@ impl Controller for Model {
 
     fn pacing_rate(&self) -> Option<NonZeroU64> {
         let rtt = self.min_rtt.get().filter(|_| !self.min_rtt.is_short())?;
-        let least = self.least_window() * SECOND / rtt.max(1);
+        let least = self.least_window() * SECOND / rtt.clamp(1, SECOND);
         let rate = self.sending_rate().max(least);
         NonZeroU64::new(rate.saturating_mul(self.phase.pacing_gain()) / 100)
     }

@@ -4,7 +4,7 @@
 //! [`MtuDiscovery`]: crate::core::path::mtu::MtuDiscovery
 
 use super::Kcp;
-use crate::config;
+use crate::config::{self, Mode};
 use crate::core::clock::Micros;
 use crate::core::segment::{Command, HEADER_LEN, Header};
 use crate::error::{ConfigError, ConnectionError};
@@ -102,8 +102,14 @@ impl Kcp {
     /// An ACK that matches no segment in flight. Returns whether the ACK answers an MTU probe or
     /// the ping before an MTU probe.
     pub(super) fn on_mtu_probe_ack(&mut self, now: Micros, header: &Header) -> bool {
-        let (answer, nxt) = ((header.sn, header.ts), self.send.nxt());
-        if !self.send.path.on_ack(now, answer, nxt) {
+        // Segments of queued messages keep their size, so they are oversized as those in flight are.
+        let queued = match self.mode {
+            Mode::Stream => 0,
+            Mode::Message => self.send.send_buffer().segments(self.send.mss()),
+        };
+        let oversized_until = self.send.nxt().advance(u32::try_from(queued).unwrap_or(0));
+        let answer = (header.sn, header.ts);
+        if !self.send.path.on_ack(now, answer, oversized_until) {
             return false;
         }
         self.keepalive.on_validated();

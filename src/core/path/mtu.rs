@@ -217,7 +217,7 @@ impl MtuDiscovery {
     }
 
     /// An ACK that matches no segment in flight. Returns whether the ACK answers a ping or an MTU
-    /// probe; `nxt` is SND.NXT.
+    /// probe; segments before `nxt` are cut already: SND.NXT, or later where messages are queued.
     pub(crate) fn on_ack(&mut self, now: Micros, (sn, ts): (Sn, Ts), nxt: Sn) -> bool {
         let Some(probing) = self.state.probing_mut().filter(|probing| probing.sn == sn) else {
             return false;

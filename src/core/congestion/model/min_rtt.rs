@@ -6,6 +6,8 @@ use crate::core::recovery::rtt::SHORT_RTT;
 
 /// Age at which the shortest RTT must be measured again, microseconds (draft `BBR.MinRTTFilterLen`).
 const MAX_AGE: u64 = 10_000_000;
+/// Longest RTT that counts, microseconds: beyond it a host was suspended, or the ACK is forged.
+const MAX_RTT: u64 = 10_000_000;
 /// An RTT that exceeds the shortest one by at most this share, as divisor, renews it.
 const RENEWED_WITHIN: u64 = 64;
 
@@ -23,7 +25,7 @@ pub(super) struct MinRtt {
 impl MinRtt {
     pub(super) fn on_sample(&mut self, now: Micros, rtt: u64) {
         self.probed = self.probed.map(|probed| probed.min(rtt));
-        let rtt = rtt.max(1);
+        let rtt = rtt.clamp(1, MAX_RTT);
         if self.min.is_none_or(|min| rtt <= min + min / RENEWED_WITHIN) {
             self.min = Some(self.min.map_or(rtt, |min| min.min(rtt)));
             self.at = now;
@@ -65,7 +67,7 @@ impl MinRtt {
 
     /// The path was not filled lately, so `rtt` is its RTT.
     pub(super) fn replace(&mut self, now: Micros, rtt: u64) {
-        (self.min, self.at) = (Some(rtt.max(1)), now);
+        (self.min, self.at) = (Some(rtt.clamp(1, MAX_RTT)), now);
     }
 }
 

@@ -48,8 +48,8 @@ impl Model {
         let congested = self.loss.is_exceeded(segments, lost);
         match self.phase {
             Phase::Startup => {
-                if !round.sampled {
-                    // The application limited what left.
+                if self.app_limited || !round.sampled {
+                    // The application or the peer's window limited what left.
                 } else if self.loss.is_exceeded_by(segments, lost, STARTUP_LOSS) {
                     self.limit_in_flight(acked.in_flight, lost);
                     self.enter(acked.now, Phase::Drain);
@@ -96,7 +96,8 @@ impl Model {
     fn learn_loss(&mut self, now: Micros, round: &RoundStats) {
         let is_near = |rtt: Option<u64>| rtt.is_some_and(|rtt| self.min_rtt.is_near(rtt));
         let steady = matches!(self.phase, Phase::Cruise | Phase::Refill);
-        if !is_near(round.mean_rtt()) && !(steady && is_near(round.min_rtt())) {
+        let unqueued = is_near(round.mean_rtt()) || (steady && is_near(round.min_rtt()));
+        if !unqueued {
             self.unqueued_since = None;
         } else if self.unqueued_since.is_none() {
             self.unqueued_since = Some(now);
@@ -155,9 +156,11 @@ impl Model {
         if probing || !self.min_rtt.is_outdated(acked.now) {
             return;
         }
+        // A short path is not limited, so a probe could not drain it.
+        let unlimited = self.app_limited || self.min_rtt.is_short();
         match acked.rtt {
-            Some(rtt) if self.app_limited => self.min_rtt.replace(acked.now, rtt),
-            _ if self.app_limited => {}
+            Some(rtt) if unlimited => self.min_rtt.replace(acked.now, rtt),
+            _ if unlimited => {}
             _ => {
                 self.min_rtt.begin_probe();
                 self.enter(acked.now, Phase::ProbeRtt { until: None });

@@ -126,9 +126,6 @@ impl Sender {
             // longer wait would not have helped.
             LateAck::LastTransmission { rtt, xmit_seq, spurious } => {
                 stats.spurious_retransmits += u64::from(spurious);
-                if spurious {
-                    self.congestion.on_spurious_retransmit();
-                }
                 self.sample_newest(now, xmit_seq, rtt.filter(|_| sample));
             }
             // The ACK of the original arrives after the retransmission: the original was delayed,
