@@ -93,7 +93,7 @@ pub enum CongestionControl {
     /// For paths with a bottleneck that others share: its queue stays short, and little is lost in
     /// it. Random loss does not reduce the rate, only loss that queues cause. Flows that are limited
     /// by their application, such as messages, are not delayed. On paths with a round trip below
-    /// 2 ms it limits nothing. Costs 56 bytes for each segment in flight.
+    /// 2 ms it limits nothing. Costs 48 bytes for each segment in flight.
     #[doc(alias = "BBR")]
     Model,
     /// None: only the send window and the peer's receive window limit the sender. For paths that
