@@ -95,7 +95,9 @@ impl Congestion {
     ) {
         self.control = match mode {
             CongestionControl::Disabled => Control::Disabled,
-            CongestionControl::Reno => Control::Reno(CongestionWindow::new(una)),
+            CongestionControl::Reno => {
+                Control::Reno(CongestionWindow::with_in_flight(una, in_flight.count()))
+            }
             CongestionControl::Model => Control::Model(Box::new(ModelControl {
                 rate: DeliveryRate::new(in_flight),
                 model: Model::new(segment),
@@ -152,19 +154,6 @@ impl Congestion {
         matches!(self.control, Control::Reno(_))
     }
 
-    /// Whether a segment that is found lost by acknowledgements may leave again: its lost
-    /// transmission is in flight no more then. What its RTO finds lost may leave in any case
-    /// (RFC 9002 7.5).
-    pub(crate) fn admits_retransmission(&self, bytes: u64) -> bool {
-        match &self.control {
-            Control::Disabled | Control::Reno(_) => true,
-            Control::Model(control) => {
-                let others = control.rate.in_flight().saturating_sub(bytes);
-                others < control.model.window()
-            }
-        }
-    }
-
     /// Segment SND.UNA + `index` leaves, `bytes` with its header. `limited`: nothing more may leave
     /// for now, for another reason than the model's. With a model returns its pacing rate.
     pub(crate) fn on_sent(
@@ -201,8 +190,8 @@ impl Congestion {
 
     /// SND.UNA passes a segment.
     #[inline]
-    pub(crate) fn on_una(&mut self, now: Micros, is_latest: bool) {
-        self.change_model(|control| control.rate.on_una(now, is_latest));
+    pub(crate) fn on_una(&mut self, now: Micros) {
+        self.change_model(|control| control.rate.on_una(now));
     }
 
     /// An RTT sample, microseconds.

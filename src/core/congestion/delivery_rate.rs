@@ -149,7 +149,8 @@ impl DeliveryRate {
     /// The state for a transmission that leaves now, which is counted as in flight.
     #[inline]
     fn transmission(&mut self, now: Micros, bytes: u32) -> Transmission {
-        if self.in_flight == 0 {
+        // Nothing is known of what left before this estimator began.
+        if self.in_flight == 0 || self.delivered_at == Micros(0) {
             (self.first_sent, self.delivered_at) = (now, now);
         }
         self.in_flight += u64::from(bytes);
@@ -185,8 +186,9 @@ impl DeliveryRate {
         self.delivered_at = now;
         self.batch.segments = self.batch.segments.saturating_add(1);
         self.batch.bytes += u64::from(sent.bytes);
-        let is_newest =
-            self.batch.newest.is_none_or(|newest| sent.delivered >= newest.prior_delivered);
+        // Of the acknowledgements of several datagrams too: they may be reordered.
+        let is_newest = sent.sent_at >= self.first_sent
+            && self.batch.newest.is_none_or(|newest| sent.delivered >= newest.prior_delivered);
         if is_latest && !sent.unknown && is_newest {
             self.first_sent = sent.sent_at;
             self.batch.newest = Some(Newest {
@@ -198,15 +200,16 @@ impl DeliveryRate {
         }
     }
 
-    /// SND.UNA passes its segment.
+    /// SND.UNA passes its segment. No sample: unlike an ACK, which names a timestamp, `una` proves
+    /// nothing, and a peer could raise the rate with it.
     #[inline]
-    pub(crate) fn on_una(&mut self, now: Micros, is_latest: bool) {
-        self.on_acked(now, 0, is_latest);
+    pub(crate) fn on_una(&mut self, now: Micros) {
+        self.on_acked(now, 0, false);
         self.transmissions.pop_front();
     }
 
     /// Ends the acknowledgements of a datagram: what they covered, and the sample. `min_rtt` in
-    /// microseconds: a sample over less time is none, since then not the path but a retransmission
+    /// microseconds: without one, or over less time, there is no sample, since then not the path but a retransmission
     /// whose original arrived was measured (section 4.1.4 of the draft).
     pub(crate) fn take_batch(
         &mut self,
@@ -219,7 +222,7 @@ impl DeliveryRate {
         }
         let sample = batch.newest.and_then(|newest| {
             let elapsed = newest.send_elapsed.max(now.since(newest.prior_at));
-            if elapsed == 0 || min_rtt.is_some_and(|min_rtt| elapsed < min_rtt) {
+            if elapsed == 0 || elapsed < min_rtt? {
                 return None;
             }
             let bytes = self.delivered.saturating_sub(newest.prior_delivered);
@@ -255,6 +258,12 @@ mod tests {
         DeliveryRate::new(std::iter::empty())
     }
 
+    /// The ACK of the oldest segment, and a `una` beyond it.
+    fn ack(rate: &mut DeliveryRate, now: u64) {
+        rate.on_acked(Micros(now), 0, true);
+        rate.on_una(Micros(now));
+    }
+
     /// Sends a packet each `gap` us, each acknowledged `rtt` later in steps of `batch` packets;
     /// returns the largest rate.
     fn largest_rate(gap: u64, rtt: u64, batch: u64) -> u64 {
@@ -262,7 +271,7 @@ mod tests {
         for i in 0..2_000_u64 {
             let now = Micros(1 + i * gap);
             while acked + batch <= i && 1 + (acked + batch - 1) * gap + rtt <= now.0 {
-                (0..batch).for_each(|_| rate.on_una(now, true));
+                (0..batch).for_each(|_| ack(&mut rate, now.0));
                 acked += batch;
                 let sample = rate.take_batch(now, Some(rtt)).1;
                 largest = largest.max(sample.map_or(0, |sample| sample.rate));
@@ -285,7 +294,7 @@ mod tests {
     fn ack_before_the_round_trip_is_no_sample() {
         let mut rate = empty();
         (0..10).for_each(|_| rate.on_sent(Micros(1_000), PACKET));
-        (0..10).for_each(|_| rate.on_una(Micros(1_001), true));
+        (0..10).for_each(|_| ack(&mut rate, 1_001));
         assert_eq!(rate.take_batch(Micros(1_001), Some(50_000)).1, None);
         assert_eq!((rate.in_flight(), rate.delivered()), (0, 10_000));
     }
@@ -301,9 +310,9 @@ mod tests {
         rate.check_invariants([true, true, true].into_iter());
         // The original arrived: no sample of the retransmission.
         rate.on_acked(Micros(61_000), 0, false);
-        assert_eq!(rate.take_batch(Micros(61_000), None).1, None);
+        assert_eq!(rate.take_batch(Micros(61_000), Some(50_000)).1, None);
         assert_eq!((rate.in_flight(), rate.delivered()), (2_000, 1_000));
-        rate.on_una(Micros(61_000), true);
+        rate.on_una(Micros(61_000));
         rate.check_invariants([true, true].into_iter());
     }
 
@@ -315,22 +324,49 @@ mod tests {
         (0..2).for_each(|_| rate.on_sent(Micros(2_000), PACKET));
         let mut limited = Vec::new();
         for at in [51_000, 52_000, 53_000] {
-            rate.on_una(Micros(at), true);
-            limited.push(rate.take_batch(Micros(at), None).1.map(|sample| sample.app_limited));
+            ack(&mut rate, at);
+            limited
+                .push(rate.take_batch(Micros(at), Some(50_000)).1.map(|sample| sample.app_limited));
             rate.on_sent(Micros(at), PACKET);
         }
         assert_eq!(limited, [Some(false), Some(true), Some(true)]);
-        (0..3).for_each(|_| rate.on_una(Micros(103_000), true));
-        assert_eq!(rate.take_batch(Micros(103_000), None).1.map(|s| s.app_limited), Some(false));
+        (0..3).for_each(|_| ack(&mut rate, 103_000));
+        assert_eq!(
+            rate.take_batch(Micros(103_000), Some(50_000)).1.map(|s| s.app_limited),
+            Some(false)
+        );
     }
 
     #[test]
     fn segments_sent_before_the_start_are_in_flight_and_no_samples() {
         let mut rate = DeliveryRate::new([PACKET, 0, PACKET].into_iter());
         assert_eq!(rate.in_flight(), 2_000);
-        (0..3).for_each(|_| rate.on_una(Micros(9), true));
-        let (batch, sample) = rate.take_batch(Micros(9), None);
+        (0..3).for_each(|_| ack(&mut rate, 9));
+        let (batch, sample) = rate.take_batch(Micros(9), Some(1));
         assert_eq!((batch.segments, batch.bytes, sample), (2, 2_000, None));
         assert_eq!(rate.in_flight(), 0);
+    }
+    #[test]
+    fn una_alone_is_no_sample() {
+        let mut rate = empty();
+        (0..10).for_each(|_| rate.on_sent(Micros(1_000), PACKET));
+        (0..10).for_each(|_| rate.on_una(Micros(51_000)));
+        assert_eq!(rate.take_batch(Micros(51_000), Some(50_000)).1, None);
+        assert_eq!((rate.in_flight(), rate.delivered()), (0, 10_000));
+    }
+
+    #[test]
+    fn reordered_ack_of_an_earlier_departure_is_no_sample() {
+        let mut rate = empty();
+        for at in 1..=3 {
+            rate.on_sent(Micros(at * 1_000), PACKET);
+        }
+        rate.on_acked(Micros(53_000), 2, true);
+        assert!(rate.take_batch(Micros(53_000), Some(50_000)).1.is_some());
+        rate.on_acked(Micros(53_500), 0, true);
+        assert_eq!(rate.take_batch(Micros(53_500), Some(50_000)).1, None);
+        // What leaves next counts from the latest departure.
+        rate.on_sent(Micros(54_000), PACKET);
+        assert_eq!(rate.transmissions[3].first_sent, Micros(3_000));
     }
 }

@@ -58,6 +58,8 @@ pub(crate) struct Model {
     phase_began_at: Micros,
     /// Since when nothing queues: the end of the first of the latest rounds without a queue.
     unqueued_since: Option<Micros>,
+    /// When Cruise last began.
+    steady_since: Micros,
     rounds: Rounds,
     /// Bytes per second acknowledged (draft `BBR.max_bw`).
     bandwidth: WindowedMax,
@@ -90,6 +92,7 @@ impl Model {
             phase_began: 0,
             phase_began_at: Micros(0),
             unqueued_since: None,
+            steady_since: Micros(0),
             rounds: Rounds::default(),
             bandwidth: WindowedMax::default(),
             min_rtt: MinRtt::default(),
@@ -146,11 +149,12 @@ impl Model {
         (self.bdp() / 2).max(self.segment * MIN_WINDOW)
     }
 
-    /// Congestive loss of `lost` segments with `in_flight` bytes in flight: no more than that from now on, until Up
-    /// finds that more is possible. Never below what is delivered in a round trip.
+    /// Congestive loss of `lost` segments with `in_flight` bytes in flight: no more than that from
+    /// now on, until Up finds that more is possible. Never below what is delivered in a round trip.
     fn limit_in_flight(&mut self, in_flight: u64, lost: u64) {
         let before = self.in_flight_hi;
-        self.event = Some(LossEvent { in_flight_hi: before, lost });
+        let event = self.event.get_or_insert(LossEvent { in_flight_hi: before, lost: 0 });
+        event.lost += lost;
         self.in_flight_hi = before.min(in_flight / 100 * 85).max(self.bdp());
     }
 
@@ -195,7 +199,9 @@ impl Controller for Model {
     fn on_lost(&mut self, lost: &Lost) {
         let (stats, sent_at) = (&mut self.rounds.stats, lost.sent_at);
         stats.lost += u64::from(sent_at.is_some_and(|at| at >= self.phase_began_at));
-        let unqueued = sent_at.zip(self.unqueued_since).is_some_and(|(at, since)| at >= since);
+        let unqueued = sent_at
+            .zip(self.unqueued_since)
+            .is_some_and(|(at, since)| at >= since.max(self.steady_since));
         stats.lost_unqueued += u64::from(unqueued);
         if lost.by_timeout && lost.now.since(self.acked_at) > PERSISTENT_CONGESTION {
             self.restart(lost.now);

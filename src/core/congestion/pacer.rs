@@ -69,6 +69,17 @@ impl Pacer {
         }
     }
 
+    /// The next segment waits no longer than `most` microseconds from now on: the rate may have risen
+    /// since the last one left.
+    #[inline]
+    pub(crate) fn limit_wait(&mut self, now: Micros, most: u64) {
+        let latest = now.add_micros(most);
+        if self.resume_at > latest {
+            self.resume_at = latest;
+            self.departure = latest.0.saturating_mul(1_000);
+        }
+    }
+
     /// `bytes` leave, at `rate` bytes per second; `None` is no pacing.
     pub(crate) fn on_sent_at_rate(&mut self, now: Micros, bytes: u64, rate: Option<NonZeroU64>) {
         let Some(rate) = rate else {
@@ -81,7 +92,6 @@ impl Pacer {
         let earliest = now.saturating_sub(burst);
         self.departure = self.departure.max(earliest).saturating_add(interval);
         let resume_at = self.departure.saturating_add(QUANTUM_NANOS).div_ceil(1_000);
-        // A rate that has risen since is not held up by what left at the old one.
         self.resume_at = if self.departure > now { Micros(resume_at) } else { Micros(0) };
     }
 }

@@ -32,6 +32,13 @@ impl CongestionWindow {
         Self { cwnd: 1, ssthresh: MIN_SSTHRESH, acked_since_growth: 0, recover: start }
     }
 
+    /// Starts with a window of what is in flight, segments, of which it must not hold back the
+    /// acknowledgements.
+    pub(crate) fn with_in_flight(start: Sn, segments: usize) -> Self {
+        let cwnd = u32::try_from(segments).unwrap_or(u32::MAX).max(1);
+        Self { cwnd, ssthresh: cwnd.max(MIN_SSTHRESH), ..Self::new(start) }
+    }
+
     /// Segments that may be in flight.
     pub(crate) fn window(&self) -> u32 {
         self.cwnd

@@ -105,7 +105,7 @@ impl WindowAutotune {
     }
 
     /// The new send window, segments; `una` is SND.UNA. `rate_based`: a congestion control limits
-    /// rate and bytes in flight, so the window need not, and doubles whenever it was full.
+    /// rate and bytes in flight, so the window need not, and doubles when it was full and a quarter of it was delivered.
     pub(crate) fn send_window(
         &mut self,
         now: Micros,
@@ -119,8 +119,10 @@ impl WindowAutotune {
         let acked = std::mem::take(&mut self.acked);
         let retransmits = std::mem::take(&mut self.retransmits);
         if rate_based {
-            let grown = window.saturating_mul(2).min(MAX_AUTO_WINDOW);
-            return if window_limited { grown } else { window };
+            // What is acknowledged above a gap leaves room for more in flight, but a window that is
+            // full of that need not grow.
+            let is_used = window_limited && delivered >= u32::from(window) / 4;
+            return if is_used { window.saturating_mul(2).min(MAX_AUTO_WINDOW) } else { window };
         }
         let srtt = rtt.srtt().unwrap_or(0);
         // A window that has shrunk lets its queue drain within 10 s: the path has become longer.

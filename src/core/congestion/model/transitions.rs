@@ -31,7 +31,12 @@ impl Model {
         self.phase = phase;
         (self.phase_began, self.phase_began_at) = (self.rounds.count, now);
         (self.full_bandwidth, self.full_rounds) = (0, 0);
+        if phase == Phase::Refill {
+            // What proves spurious later does not undo a limit that Up is to find anew.
+            self.event = None;
+        }
         if phase == Phase::Cruise {
+            self.steady_since = now;
             // Not in step with other flows; no randomness in this layer.
             let mixed = (self.delivered ^ self.rounds.count).wrapping_mul(0x9E37_79B9_7F4A_7C15);
             self.cruise_rounds = CRUISE_ROUNDS.0 + (mixed >> 32) % CRUISE_ROUNDS.1;
@@ -64,7 +69,7 @@ impl Model {
                 }
             }
             Phase::Cruise => {
-                if congested {
+                if congested && round.sampled {
                     self.limit_in_flight(acked.in_flight, lost);
                 }
                 if self.rounds_in_phase() >= self.cruise_rounds {
@@ -90,9 +95,10 @@ impl Model {
         self.learn_loss(acked.now, round);
     }
 
-    /// Learns the loss rate of rounds in which nothing queued: those whose mean RTT was near the
-    /// shortest one; and those of a steady rate whose shortest RTT was, since jitter alone raises the
-    /// mean. What left before, and was lost in a queue, is found lost later and does not count.
+    /// Learns the loss rate of rounds of a steady rate in which nothing queued: those whose shortest
+    /// RTT was near that of the path, since jitter alone raises the mean. What left before, and was
+    /// lost in a queue, is found lost later and does not count; nor does what faster phases lose in a
+    /// queue too shallow to see.
     fn learn_loss(&mut self, now: Micros, round: &RoundStats) {
         let is_near = |rtt: Option<u64>| rtt.is_some_and(|rtt| self.min_rtt.is_near(rtt));
         let steady = matches!(self.phase, Phase::Cruise | Phase::Refill);
@@ -101,7 +107,7 @@ impl Model {
             self.unqueued_since = None;
         } else if self.unqueued_since.is_none() {
             self.unqueued_since = Some(now);
-        } else {
+        } else if steady {
             self.loss.on_round(round.acked + round.lost_unqueued, round.lost_unqueued);
         }
     }

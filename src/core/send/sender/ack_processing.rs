@@ -185,7 +185,7 @@ impl Sender {
                 if !segment.acked {
                     self.on_newly_acked();
                 }
-                self.congestion.on_una(now, !segment.retransmitted);
+                self.congestion.on_una(now);
                 let copied = segment.retransmitted && self.forget_copies(sn);
                 self.acked_history.remember(clock, &segment, copied);
             }

@@ -2,7 +2,7 @@
 //! pacing at its rate.
 
 use super::Sender;
-use crate::config::CongestionControl;
+use crate::config::{CongestionControl, DEFAULT_WINDOW};
 use crate::core::clock::Micros;
 use crate::core::congestion::control::SentAs;
 use crate::core::segment::HEADER_LEN;
@@ -23,8 +23,15 @@ impl Sender {
             let bytes = segments.payload(sn).map_or(0, |payload| bytes_of(payload.len()));
             if acked { 0 } else { bytes }
         });
+        let was_model = self.congestion.is_model();
         self.congestion.set_mode(mode, (una, (HEADER_LEN + self.mss) as u64), in_flight);
-        self.pacer.reset();
+        if was_model || self.congestion.is_model() {
+            self.pacer.reset();
+        }
+        if was_model && self.autotune.is_some() {
+            // With the model it grew beyond what the path carries.
+            self.window = self.window.min(DEFAULT_WINDOW);
+        }
     }
 
     /// A transmission of `sn` leaves: charges the pacer and the congestion control for it.
@@ -47,12 +54,6 @@ impl Sender {
         self.pacer.on_sent_at_rate(now, u64::from(bytes), rate);
     }
 
-    /// Whether the congestion control lets `sn`, which is found lost by acknowledgements, leave.
-    pub(super) fn may_retransmit_early(&self, sn: Sn) -> bool {
-        let bytes = self.sent_segments.payload(sn).map_or(0, |payload| bytes_of(payload.len()));
-        self.congestion.admits_retransmission(u64::from(bytes))
-    }
-
     /// Whether the send window or that of the peer is full, on a path without a queue: with one,
     /// the window is more than the path needs, and limits nothing.
     fn is_flow_limited(&self) -> bool {
@@ -65,6 +66,11 @@ impl Sender {
     #[inline]
     pub(crate) fn on_acks_processed(&mut self, now: Micros) {
         self.congestion.on_acks_processed(now);
+        if self.congestion.is_model()
+            && let Some(srtt) = self.rtt.srtt()
+        {
+            self.pacer.limit_wait(now, srtt);
+        }
     }
 
     /// For statistics: congestion window, segments, the rate at which segments leave, and that at
