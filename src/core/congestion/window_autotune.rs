@@ -119,7 +119,7 @@ impl WindowAutotune {
         let acked = std::mem::take(&mut self.acked);
         let retransmits = std::mem::take(&mut self.retransmits);
         if rate_based {
-            // What is acknowledged above a gap leaves room for more in flight, but a window that is
+            // What is acknowledged above a gap leaves the window open for more, but a window that is
             // full of that need not grow.
             let is_used = window_limited && delivered >= u32::from(window) / 4;
             return if is_used { window.saturating_mul(2).min(MAX_AUTO_WINDOW) } else { window };

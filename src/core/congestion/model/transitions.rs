@@ -32,7 +32,7 @@ impl Model {
         (self.phase_began, self.phase_began_at) = (self.rounds.count, now);
         (self.full_bandwidth, self.full_rounds) = (0, 0);
         if phase == Phase::Refill {
-            // What proves spurious later does not undo a limit that Up is to find anew.
+            // What proves spurious later does not undo a limit that Up is to find again.
             self.event = None;
         }
         if phase == Phase::Cruise {
