@@ -15,7 +15,7 @@ pub mod bench;
 mod config;
 mod decoder;
 mod encoder;
-mod gf256;
+pub(crate) mod gf256;
 pub(crate) mod oob;
 mod packet;
 mod reconstruct;

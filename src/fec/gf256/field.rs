@@ -36,12 +36,13 @@ const fn double(element: u8) -> u8 {
 }
 
 /// The product of two elements.
-#[cfg_attr(
-    not(any(test, target_arch = "x86", target_arch = "x86_64")),
-    expect(dead_code, reason = "only tables of the kernels need it")
-)]
 pub(crate) const fn multiply(a: u8, b: u8) -> u8 {
     if a == 0 || b == 0 { 0 } else { EXP[LOG[a as usize] as usize + LOG[b as usize] as usize] }
+}
+
+/// The element whose product with `a` is 1; zero has none, and 0 is returned for it.
+pub(crate) const fn inverse(a: u8) -> u8 {
+    if a == 0 { 0 } else { EXP[255 - LOG[a as usize] as usize] }
 }
 
 /// Returns the coefficients of each shard `known` in each shard `wanted`: for the first of `known`

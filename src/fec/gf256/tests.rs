@@ -2,7 +2,7 @@
 
 use reed_solomon_erasure::galois_8::ReedSolomon;
 
-use super::field::{POLYNOMIAL, multiply};
+use super::field::POLYNOMIAL;
 use super::*;
 use crate::testkit::rng::Rng;
 
@@ -28,6 +28,14 @@ fn product_equals_bitwise_multiplication() {
         for b in 0..=255 {
             assert_eq!(multiply(a, b), slow(a, b), "{a} times {b}");
         }
+    }
+}
+
+#[test]
+fn product_with_the_inverse_is_one() {
+    assert_eq!(inverse(0), 0);
+    for a in 1..=255 {
+        assert_eq!(slow(a, inverse(a)), 1, "{a}");
     }
 }
 

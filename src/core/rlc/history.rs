@@ -1,0 +1,75 @@
+//! Payloads of the latest segments that were delivered: source symbols that repair symbols still
+//! cover after the application has read them.
+
+use std::collections::VecDeque;
+
+use super::MAX_WINDOW;
+
+/// A segment that was delivered.
+#[derive(Debug)]
+struct Delivered {
+    frg: u8,
+    payload: Vec<u8>,
+}
+
+/// The latest [`MAX_WINDOW`] delivered segments at most, oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct History {
+    segments: VecDeque<Delivered>,
+    /// Capacity of all payloads, bytes.
+    memory: usize,
+}
+
+impl History {
+    /// Memory of the payloads, bytes.
+    pub(crate) fn memory(&self) -> usize {
+        self.memory
+    }
+
+    /// A segment is delivered. Forgets the oldest ones while all need more than `limit` bytes.
+    pub(crate) fn push(&mut self, frg: u8, payload: &[u8], limit: usize) {
+        // The memory of the segment that falls out is used for the new one.
+        let mut buffer = Vec::new();
+        while self.segments.len() >= MAX_WINDOW || self.memory + payload.len() > limit {
+            let Some(oldest) = self.segments.pop_front() else { break };
+            self.memory -= oldest.payload.capacity();
+            buffer = oldest.payload;
+        }
+        buffer.clear();
+        if buffer.capacity() < payload.len() || self.memory + buffer.capacity() > limit {
+            buffer = Vec::new();
+            buffer.reserve_exact(payload.len());
+        }
+        if self.memory + buffer.capacity() > limit {
+            // Nothing is left, and the segment does not fit: a gap, before which nothing is known.
+            self.segments.clear();
+            self.memory = 0;
+            return;
+        }
+        buffer.extend_from_slice(payload);
+        self.memory += buffer.capacity();
+        self.segments.push_back(Delivered { frg, payload: buffer });
+    }
+
+    /// Forgets the oldest segments until all need at most `limit` bytes.
+    pub(crate) fn shrink(&mut self, limit: usize) {
+        while self.memory > limit
+            && let Some(oldest) = self.segments.pop_front()
+        {
+            self.memory -= oldest.payload.capacity();
+        }
+    }
+
+    /// The segment `age` numbers before the next one, `frg` and payload.
+    pub(crate) fn get(&self, age: u32) -> Option<(u8, &[u8])> {
+        let index = self.segments.len().checked_sub(usize::try_from(age).ok()?)?;
+        self.segments.get(index).map(|segment| (segment.frg, &*segment.payload))
+    }
+
+    #[cfg(any(test, feature = "_testkit"))]
+    pub(crate) fn check_invariants(&self) {
+        let memory: usize = self.segments.iter().map(|segment| segment.payload.capacity()).sum();
+        assert_eq!(memory, self.memory);
+        assert!(self.segments.len() <= MAX_WINDOW);
+    }
+}
