@@ -2,7 +2,8 @@
 //!
 //! Files import in one direction, without a circle (`scripts/check-imports`): `connection` composes
 //! `send`, `recv`, `recovery`, `congestion`, `path` and the state types of `close`, `reset`,
-//! `open`, `time_wait` and `keepalive`; all of these use `clock`, `segment` and `seq`.
+//! `open`, `time_wait`, `hello` and `keepalive`; all of these use `clock`, `segment` and `seq`, and
+//! `send` and `recv` use `rlc`.
 //!
 //! One lock: `recv` takes delivery buffers of 64 KiB from `util::buffer_pool`, a process-wide pool
 //! behind a `Mutex` that is held for one pop.
@@ -13,13 +14,13 @@ mod clock;
 pub(crate) mod close;
 mod congestion;
 pub(crate) mod connection;
+mod hello;
 mod keepalive;
 pub(crate) mod open;
 pub(crate) mod path;
 mod recovery;
 mod recv;
 mod reset;
-#[allow(dead_code, unused_imports, reason = "the connection uses it from the next commit on")]
 mod rlc;
 pub mod segment;
 mod send;

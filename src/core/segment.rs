@@ -31,9 +31,13 @@ pub enum Command {
     /// WINS: window update; the header's `wnd` is the content.
     #[doc(alias("IKCP_CMD_WINS", "WINS"))]
     WindowUpdate = 84,
-    /// CONTROL: FIN, RST and their acknowledgements; `frg` is the [`ControlType`]. An extension of
+    /// CONTROL: FIN, RST, HELLO and their acknowledgements; `frg` is the [`ControlType`]. An extension of
     /// this crate, sent only to peers that advertised [`CONTROL_CAPABLE`].
     Control = 85,
+    /// REPAIR: a repair symbol over the segments from `sn` on, as many as `frg` says; `ts` is the
+    /// repair key (RFC 8681). An extension of this crate, sent only to peers whose HELLO-ACK says
+    /// that they accept it.
+    Repair = 86,
 }
 
 impl Command {
@@ -44,6 +48,7 @@ impl Command {
             83 => Some(Self::WindowProbe),
             84 => Some(Self::WindowUpdate),
             85 => Some(Self::Control),
+            86 => Some(Self::Repair),
             _ => None,
         }
     }
@@ -55,6 +60,10 @@ impl Command {
 /// Has the role of a QUIC transport parameter (RFC 9000 7.4). Other implementations send 0 in this
 /// field and ignore its value.
 pub const CONTROL_CAPABLE: u8 = 0xA5;
+
+/// `frg` of the ACK of a segment that repair symbols recovered: `ts` is the repair key of the one
+/// that was needed last, since the segment's own timestamp did not arrive.
+pub const REPAIRED: u8 = 0xA6;
 
 /// Type of a CONTROL segment ([`Command::Control`]), its wire field `frg`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -70,6 +79,10 @@ pub enum ControlType {
     Reset = 3,
     /// RST-ACK: copies `sn` and `ts` of the RST.
     ResetAck = 4,
+    /// HELLO: `sn` has the capabilities of its sender, one bit each, `ts` is random.
+    Hello = 5,
+    /// HELLO-ACK: copies `ts` of the HELLO; `sn` has the capabilities of its sender.
+    HelloAck = 6,
 }
 
 impl ControlType {
@@ -81,6 +94,8 @@ impl ControlType {
             2 => Some(Self::FinAck),
             3 => Some(Self::Reset),
             4 => Some(Self::ResetAck),
+            5 => Some(Self::Hello),
+            6 => Some(Self::HelloAck),
             _ => None,
         }
     }
@@ -112,7 +127,7 @@ pub struct Header {
     /// Segment type, the wire field `cmd`.
     pub command: Command,
     /// PUSH: number of fragments of the same message after this fragment. CONTROL: the
-    /// [`ControlType`]. Otherwise [`CONTROL_CAPABLE`] or 0.
+    /// [`ControlType`]. REPAIR: segments covered. ACK: [`REPAIRED`] for a recovered segment. Otherwise [`CONTROL_CAPABLE`] or 0.
     pub frg: u8,
     /// Receive window of the sender of this header, segments beyond `una` (RFC 9293 SEG.WND).
     pub wnd: u16,

@@ -89,7 +89,7 @@ impl TimeWait {
                 Command::Push if self.has_received(header.sn) => duplicate = Some(header),
                 Command::Push => control = control.or_else(|| self.reset(&header)),
                 Command::Control => control = control.or_else(|| self.acknowledge_control(&header)),
-                Command::Ack | Command::WindowProbe | Command::WindowUpdate => {}
+                Command::Ack | Command::WindowProbe | Command::WindowUpdate | Command::Repair => {}
             }
         }
         let reply =

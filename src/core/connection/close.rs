@@ -134,7 +134,7 @@ impl Kcp {
 impl Kcp {
     /// Whether a CONTROL segment would leave now, while the connection is open.
     pub(super) fn has_control_due(&self, now: Micros) -> bool {
-        self.close_state.has_reply() || self.has_fin_due(now)
+        self.close_state.has_reply() || self.has_fin_due(now) || self.has_hello_due(now)
     }
 
     fn has_fin_due(&self, now: Micros) -> bool {
@@ -147,7 +147,8 @@ impl Kcp {
     /// Appends the CONTROL segment that is due, if any. Replies and RST leave after the end of the
     /// connection too.
     pub(super) fn emit_control(&mut self, now: Micros, out: &mut Vec<u8>) -> bool {
-        let Some(ControlSegment { kind, sn, ts }) = self.poll_control(now) else { return false };
+        let control = self.poll_control(now).or_else(|| self.poll_hello(now));
+        let Some(ControlSegment { kind, sn, ts }) = control else { return false };
         self.header(Command::Control, kind as u8, sn, ts, 0).emit(out);
         true
     }
@@ -183,6 +184,8 @@ impl Kcp {
             Some(ControlType::FinAck) => self.close_state.on_fin_ack(sn, ts),
             Some(ControlType::Reset) => self.on_reset(now, sn, ts),
             Some(ControlType::ResetAck) => self.close_state.on_reset_ack(sn, ts),
+            Some(ControlType::Hello) => self.on_hello(now, header),
+            Some(ControlType::HelloAck) => self.on_hello_ack(header),
             None => false,
         };
         self.stats.invalid_control_segments += u64::from(!valid);

@@ -7,7 +7,7 @@ use super::{Kcp, PacketType};
 use crate::core::clock::Micros;
 use crate::core::recv::pending_acks::Ack;
 use crate::core::recv::receiver::RecvOutcome;
-use crate::core::segment::{self, Command, Header, InputError, Segments};
+use crate::core::segment::{self, Command, HEADER_LEN, Header, InputError, REPAIRED, Segments};
 use crate::core::send::sender::{AckOutcome, UnaOutcome};
 
 /// Largest window, segments. A number further before RCV.NXT is that of a ping or an MTU probe, not
@@ -53,6 +53,10 @@ impl Kcp {
                 Command::Push => is_new |= self.input_push(now, &header, payload, origin),
                 Command::WindowProbe => self.window_update_pending = true,
                 Command::Ack | Command::WindowUpdate => {}
+                Command::Repair => {
+                    let is_alone = HEADER_LEN + payload.len() == datagram.len();
+                    self.input_repair(now, (&header, payload), origin, is_alone);
+                }
                 Command::Control => self.input_control(now, &header, una != UnaOutcome::Invalid),
             }
         }
@@ -79,6 +83,11 @@ impl Kcp {
         let mut acks = acks.filter(|header| header.command == Command::Ack).peekable();
         while let Some(header) = acks.next() {
             let (sn, ts) = (header.sn, header.ts);
+            if header.frg == REPAIRED {
+                let valid = is_regular && self.send.on_recovered_ack(now, sn, ts.0);
+                self.stats.invalid_acks += u64::from(!valid);
+                continue;
+            }
             // Only the last ACK of a datagram is an RTT sample, as in kcp-go `Input`: it
             // acknowledges the segment that arrived last. The others may be delayed or sent a
             // second time.
@@ -177,11 +186,13 @@ impl Kcp {
                 self.acks.on_in_order(now, ack);
                 self.stats.received_segments += 1;
                 self.stats.received_bytes += payload.len() as u64;
+                self.recover_with(now, header, payload);
             }
             Ok(RecvOutcome::OutOfOrder) => {
                 self.acks.on_out_of_order(now, self.recv.nxt(), ack, payload.len());
                 self.stats.received_segments += 1;
                 self.stats.received_bytes += payload.len() as u64;
+                self.recover_with(now, header, payload);
             }
             Ok(RecvOutcome::OutOfOrderDuplicate) => {
                 // The ACK may be lost: every such number is acknowledged a second time, not only

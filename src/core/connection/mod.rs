@@ -21,6 +21,8 @@ mod open;
 mod out_of_band;
 pub(crate) mod output;
 mod path;
+mod repair;
+mod repair_state;
 mod settings;
 mod timers;
 
@@ -32,6 +34,7 @@ use crate::config::{AckPolicy, KcpConfig, Mode, SEGMENT_HEADER, WritePolicy};
 use crate::core::clock::{Clock, Micros};
 use crate::core::close::CloseState;
 use crate::core::congestion::rate_limiter::RateLimiter;
+use crate::core::connection::repair_state::RepairState;
 use crate::core::keepalive::Keepalive;
 use crate::core::open::{Establishment, PeerState};
 use crate::core::path::amplification::Amplification;
@@ -44,6 +47,7 @@ use crate::error::{ConfigError, ConnectionError};
 use crate::stats::{ConnectionStats, Counters, Estimates, Snapshot};
 
 pub use crate::core::connection::output::Transmitted;
+pub use crate::core::connection::repair_state::RepairStats;
 
 /// Most fragments of one message: `frg` is one byte on the wire.
 const MAX_FRAGMENTS: usize = 255;
@@ -133,6 +137,8 @@ pub struct Kcp {
     establishment: Establishment,
     peer: PeerState,
     close_state: CloseState,
+    /// `Some` once repair symbols are to be sent, or the peer has asked for them.
+    repair: Option<Box<RepairState>>,
     close_reason: Option<ConnectionError>,
     stats: Counters,
 }
@@ -184,6 +190,7 @@ impl Kcp {
             establishment: Establishment::Idle,
             peer: PeerState::new(),
             close_state: CloseState::new(config.close_notify),
+            repair: None,
             close_reason: None,
             stats: Counters::default(),
         }

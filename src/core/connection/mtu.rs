@@ -64,7 +64,9 @@ impl Kcp {
 
     /// Sets the size of new segments to the current MTU. Returns whether the size has changed.
     pub(super) fn update_mss(&mut self) -> bool {
-        let (mss, before) = (self.send.path.current_mtu() - HEADER_LEN, self.send.mss());
+        let before = self.send.mss();
+        let mss = self.send.path.current_mtu() - HEADER_LEN;
+        let mss = mss.saturating_sub(self.repair_overhead()).max(1);
         self.send.set_mss(mss);
         mss != before
     }

@@ -36,6 +36,7 @@ impl Kcp {
         self.has_started()
             && Segments::new(datagram).any(|(header, payload)| {
                 self.is_own_fin(&header)
+                    || self.is_own_repair(&header)
                     || (header.command == Command::Push
                         && !payload.is_empty()
                         && self.send.has_sent(&self.clock, header.sn, header.ts))

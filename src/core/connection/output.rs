@@ -2,7 +2,7 @@
 //! datagram.
 //!
 //! [`Kcp::poll_transmit`] sends in this order: CONTROL segments, the initial segment, MTU probes,
-//! then full segments in datagrams of their own, and everything small in one datagram.
+//! repair symbols, then full segments in datagrams of their own, and everything small in one datagram.
 
 use std::time::Instant;
 
@@ -64,6 +64,9 @@ impl Kcp {
         if budget.may_probe_mtu() && self.write_mtu_probe(now, out) {
             return Some(self.on_datagram_sent(now, out.len() - start, Transmitted::default()));
         }
+        if self.write_repair(now, budget, out) {
+            return Some(self.on_datagram_sent(now, out.len() - start, Transmitted::default()));
+        }
         self.send.defer_out_of_window_rto(now);
         let mut sent = Transmitted::default();
         let next = self.next_within(now, budget);
@@ -101,7 +104,12 @@ impl Kcp {
         let acks_may_wait =
             self.acks.is_empty() || self.full_datagrams_since_ack < MAX_FULL_DATAGRAMS_BEFORE_ACK;
         let probe_due = self.mtu_probe_deadline().is_some_and(|at| at <= now);
-        if probe_due || !acks_may_wait || self.rate_limiter.blocked_until(now).is_some() {
+        let repair_due = self.has_repair_due(now);
+        if probe_due
+            || repair_due
+            || !acks_may_wait
+            || self.rate_limiter.blocked_until(now).is_some()
+        {
             return None;
         }
         let next = self.send.next_new(now, self.may_send_new())?;
@@ -222,6 +230,7 @@ impl Kcp {
 
     /// Appends at most `max` of the pending ACKs.
     fn write_acks(&mut self, max: usize, out: &mut Vec<u8>, sent: &mut Transmitted) {
+        let max = self.write_recovered_acks(max, out, sent);
         if self.acks.is_empty() {
             return;
         }
@@ -249,6 +258,9 @@ impl Kcp {
 
     /// Whether pending ACKs leave now even if no other segment does.
     fn acks_due(&self, now: Micros) -> bool {
+        if self.recv.has_recovered_acks() {
+            return true;
+        }
         match self.ack_policy {
             AckPolicy::PerBatch | AckPolicy::Immediate => !self.acks.is_empty(),
             AckPolicy::Interval => {
@@ -276,6 +288,6 @@ impl Kcp {
         let due = self.window_update_pending || self.keepalive.is_due() || self.has_control_due(at);
         let due =
             due || self.has_initial_due(at) || self.mtu_probe_deadline().is_some_and(|d| d <= at);
-        due || self.acks_due(at) || self.next_segment(at).is_some()
+        due || self.has_repair_due(at) || self.acks_due(at) || self.next_segment(at).is_some()
     }
 }

@@ -39,6 +39,8 @@ impl Kcp {
             self.mtu_probe_deadline(),
             self.oversized_deadline(),
             self.initial_deadline(),
+            self.hello_deadline(),
+            self.repair_deadline(),
         ];
         // The rate limit delays every datagram.
         let work = work
@@ -120,6 +122,7 @@ impl Kcp {
     pub fn check_invariants(&self) {
         self.send.check_invariants();
         self.recv.check_invariants();
+        assert!(self.repair_overhead() == 0 || self.repair.is_some());
         self.close_state.check_invariants(self.recv.nxt());
         assert!(self.send.in_flight() <= u32::from(u16::MAX));
         assert!(self.acks.len() <= usize::from(u16::MAX) + 2);

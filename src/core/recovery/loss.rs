@@ -184,6 +184,12 @@ impl LossDetector {
         segment.last_sent.add_micros(self.backed_off_rto(rtt, segment.backoff_level, in_flight))
     }
 
+    /// Time in microseconds from a repair symbol to the ACK of what it recovered: the minimum RTT
+    /// and the reordering window.
+    pub(crate) fn recovery_delay(&self, rtt: &RttEstimator) -> u64 {
+        rtt.min() + self.reo_wnd.max(MIN_EARLY_REO_WND)
+    }
+
     /// The longest RTO after back-off, microseconds.
     pub(crate) fn max_rto(&self) -> u64 {
         self.max_rto

@@ -230,6 +230,18 @@ impl SentSegments {
         })
     }
 
+    /// The unacknowledged segment `sn`, and those of its level that were transmitted after it, in
+    /// order of transmission.
+    pub(crate) fn transmitted_from(&self, sn: Sn) -> impl Iterator<Item = &SentSegment> {
+        let mut next = Some(sn);
+        std::iter::from_fn(move || {
+            let sn = next?;
+            let segment = self.get(sn)?;
+            next = Some(segment.next).filter(|next| *next != sn);
+            Some(segment)
+        })
+    }
+
     /// Appends a segment to the list of its level.
     #[inline]
     fn link(&mut self, sn: Sn) {

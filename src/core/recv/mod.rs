@@ -4,3 +4,4 @@ mod delivery_buffer;
 pub(crate) mod pending_acks;
 mod reassembly;
 pub(crate) mod receiver;
+mod repair;

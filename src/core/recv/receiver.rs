@@ -9,6 +9,8 @@
 //! memory would become free. Memory is thus bounded by the budget and one segment, and by twice
 //! the budget in message mode (asserted in `check_invariants`).
 
+mod repair;
+
 use std::collections::VecDeque;
 
 use bytes::Bytes;
@@ -19,6 +21,7 @@ use crate::core::congestion::window_autotune::WindowAutotune;
 use crate::core::recovery::rtt::RttEstimator;
 use crate::core::recv::delivery_buffer::{DeliveryBuffer, Payload};
 use crate::core::recv::reassembly::MessageReassembly;
+use crate::core::recv::repair::RepairReceiver;
 use crate::core::seq::Sn;
 use crate::error::ConnectionError;
 
@@ -80,6 +83,8 @@ pub(crate) struct Receiver {
     segment_charge: usize,
     /// Right edge of the receive window as last advertised (RFC 9293 RCV.NXT + RCV.WND).
     advertised_edge: Sn,
+    /// `Some` while repair symbols arrive. Its memory is counted in the budget, after the data.
+    repair: Option<Box<RepairReceiver>>,
 }
 
 impl Receiver {
@@ -101,6 +106,7 @@ impl Receiver {
             empty_messages: config.empty_messages,
             segment_charge: SEGMENT_CHARGE,
             advertised_edge: start.advance(u32::from(config.recv_window)),
+            repair: None,
         }
     }
 
@@ -133,6 +139,7 @@ impl Receiver {
         if self.derived_budget {
             let promised = self.charged + self.advertised() as usize * SEGMENT_CHARGE;
             self.budget = (usize::from(self.window) * SEGMENT_CHARGE).max(promised);
+            self.shrink_repair_memory();
         }
     }
 
@@ -272,6 +279,10 @@ impl Receiver {
         charge: usize,
         payload: Payload<'_>,
     ) -> Result<(), ConnectionError> {
+        if let Some(repair) = &mut self.repair {
+            let free = self.budget.saturating_sub(self.charged);
+            repair.on_delivered(frg, payload.bytes(), free);
+        }
         self.nxt = self.nxt.advance(1);
         self.out_of_order.pop_front();
         self.unread += 1;
@@ -326,6 +337,7 @@ impl Receiver {
     pub(crate) fn has_reclaimable_memory(&self) -> bool {
         self.delivery.has_reclaimable_memory()
             || (self.out_of_order_count == 0 && self.out_of_order.capacity() > 0)
+            || self.repair.is_some()
     }
 
     /// Frees buffers and the capacity of empty queues, for an idle connection.
@@ -334,6 +346,7 @@ impl Receiver {
         if self.out_of_order_count == 0 {
             self.out_of_order = VecDeque::new();
         }
+        self.repair = None;
     }
 
     #[cfg(any(test, feature = "_testkit"))]
@@ -347,6 +360,11 @@ impl Receiver {
         assert_eq!(stored + ready_charge + partial_charge, self.charged);
         assert_eq!(ready_segments + partial_segments, self.unread);
         assert!(stored.max(partial_charge) <= self.budget);
+        if let Some(repair) = &self.repair {
+            repair.check_invariants();
+            let memory = repair.memory();
+            assert!(memory == 0 || memory + self.charged <= self.budget, "data comes first");
+        }
         // One segment may exceed the budget while there is nothing to read, and an incomplete
         // message counts beside the segments above a gap.
         let assembly = if self.messages { self.budget } else { 0 };

@@ -2,6 +2,7 @@
 
 mod redundant;
 pub(crate) mod remote_window;
+mod repair;
 mod retransmit;
 pub(crate) mod send_buffer;
 pub(crate) mod sender;

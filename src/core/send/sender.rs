@@ -9,6 +9,7 @@
 mod ack_processing;
 mod congestion;
 mod further_copies;
+mod repair;
 mod retransmission;
 
 use bytes::Bytes;
@@ -27,6 +28,7 @@ use crate::core::recovery::sent_segments::SentSegments;
 use crate::core::segment::HEADER_LEN;
 use crate::core::send::redundant::RedundantRetransmits;
 use crate::core::send::remote_window::RemoteWindow;
+use crate::core::send::repair::RepairSchedule;
 use crate::core::send::retransmit::PtoBackoff;
 use crate::core::send::send_buffer::SendBuffer;
 use crate::core::seq::{Sn, Ts};
@@ -117,6 +119,8 @@ pub(crate) struct Sender {
     /// Loss rate and further copies of retransmissions; `Some` from the first retransmission until
     /// the connection is idle.
     redundant: Option<Box<RedundantRetransmits>>,
+    /// `Some` while repair symbols are sent.
+    repair: Option<Box<RepairSchedule>>,
     acked_history: AckedHistory,
     pto_backoff: PtoBackoff,
 }
@@ -140,6 +144,7 @@ impl Sender {
             path: MtuDiscovery::new(config.mtu),
             pacer: Pacer::default(),
             redundant: None,
+            repair: None,
             acked_history: AckedHistory::default(),
             pto_backoff: PtoBackoff::default(),
         };
@@ -205,6 +210,7 @@ impl Sender {
             || self.sent_segments.has_reclaimable_memory()
             || self.acked_history.has_reclaimable_memory()
             || self.redundant.is_some()
+            || self.repair.as_ref().is_some_and(|repair| repair.has_reclaimable_memory())
     }
 
     /// Frees what an idle connection does not need.
@@ -214,6 +220,9 @@ impl Sender {
         self.acked_history.release_memory();
         self.congestion.release_memory();
         self.redundant = None;
+        if let Some(repair) = &mut self.repair {
+            repair.release_memory();
+        }
     }
 
     /// Whether every byte was acknowledged cumulatively.
@@ -311,7 +320,9 @@ impl Sender {
                 if let Some(redundant) = &mut self.redundant {
                     redundant.loss_rate.on_sent(now);
                 }
-                (self.sent_segments.push(now, ts, payload, frg), SentAs::New)
+                let sn = self.sent_segments.push(now, ts, payload, frg);
+                self.on_new_segment(now, payload.len());
+                (sn, SentAs::New)
             }
             Transmission::Retransmit(sn, trigger) => {
                 self.retransmit(now, sn, trigger, stats);

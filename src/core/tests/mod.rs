@@ -26,6 +26,7 @@ mod matrix;
 mod mtu_discovery;
 mod pacing;
 mod peer_restart;
+mod repair;
 pub(crate) mod report;
 mod response_limit;
 mod script;

@@ -12,6 +12,7 @@ pub(crate) fn describe(datagram: &[u8]) -> String {
             Command::Ack => format!("ack {} ts {}", sn.0, ts.0),
             Command::WindowProbe => "wask".to_owned(),
             Command::WindowUpdate => "wins".to_owned(),
+            Command::Repair => format!("repair {} + {frg} [{len}] key {}", sn.0, ts.0),
             Command::Control => format!("control {frg} {} ts {}", sn.0, ts.0),
         };
         format!("{name} una {} wnd {wnd}", una.0)

@@ -125,7 +125,7 @@ pub(super) fn answer(datagram: &[u8], una: u32) -> Vec<u8> {
         let command = match header.command {
             Command::Push => Command::Ack,
             Command::WindowProbe => Command::WindowUpdate,
-            Command::Ack | Command::WindowUpdate | Command::Control => continue,
+            Command::Ack | Command::WindowUpdate | Command::Control | Command::Repair => continue,
         };
         Header { command, frg: 0, wnd: 128, una: Sn(una), len: 0, ..header }.emit(&mut out);
     }

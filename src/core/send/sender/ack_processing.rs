@@ -68,7 +68,9 @@ impl Sender {
         let (xmit_seq, xmit_seq_low) = (segment.xmit_seq, segment.xmit_seq_low());
         let retransmitted = segment.retransmitted;
         let acked_before = segment.acked;
-        if !acked_before {
+        if acked_before {
+            self.on_late_original(now, sn);
+        } else {
             if echoes_last {
                 self.sample_newest(now, xmit_seq_low, sample.then_some(rtt));
                 self.loss.on_ack(xmit_seq, rtt);
@@ -100,7 +102,7 @@ impl Sender {
 
     /// A segment was acknowledged for the first time, by its number or by `una`.
     #[inline]
-    fn on_newly_acked(&mut self) {
+    pub(super) fn on_newly_acked(&mut self) {
         self.retransmit_budget.on_acked();
         if let Some(autotune) = &mut self.autotune {
             autotune.on_acked();
@@ -118,7 +120,11 @@ impl Sender {
         let max_age = u32::from(u16::MAX);
         let age = self.una().offset_from(sn).filter(|age| (1..=max_age).contains(age));
         let Some(age) = age else { return AckOutcome::Invalid };
-        match self.acked_history.on_ack(now, age, ts) {
+        let late = self.acked_history.on_ack(now, age, ts);
+        if !matches!(late, LateAck::Stale | LateAck::Invalid) {
+            self.on_late_original(now, sn);
+        }
+        match late {
             LateAck::Stale => return AckOutcome::Stale,
             LateAck::Invalid => return AckOutcome::Invalid,
             // `spurious` does not widen the reordering window here: only the ACK of the

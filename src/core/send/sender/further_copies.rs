@@ -53,7 +53,7 @@ impl Sender {
 
     /// Whether everything that was written has left or may leave now, and it is not much: a flow
     /// of messages, limited by its application (RFC 9002 7.8) and by no window.
-    fn is_latency_bound(&self) -> bool {
+    pub(super) fn is_latency_bound(&self) -> bool {
         let outstanding = self.sent_segments.len() as usize + self.send_buffer.segments(self.mss);
         outstanding <= LATENCY_BOUND_LIMIT && outstanding < self.effective_window() as usize
     }

@@ -13,11 +13,10 @@ impl Sender {
     /// When the next segment in flight counts as lost and may be retransmitted.
     pub(crate) fn deadline(&self, may_send_new: bool) -> Option<Micros> {
         let no_new_data = !(may_send_new && self.window_is_open() && !self.send_buffer.is_empty());
-        let in_flight = self.sent_segments.len();
         self.sent_segments
             .oldest_per_level()
-            .map(|(_, segment)| {
-                let (at, trigger) = self.loss.lost_at(segment, &self.rtt, in_flight, no_new_data);
+            .map(|(sn, segment)| {
+                let (at, trigger) = self.lost_at((sn, segment), no_new_data);
                 if trigger == LossTrigger::Rto { self.pto_backoff.probe_at(at) } else { at }
             })
             .min()
@@ -30,12 +29,11 @@ impl Sender {
     /// A segment that counts as lost now, and why: the one transmitted first, or SND.UNA if only a
     /// few retransmissions may leave, since everything waits for that.
     pub(super) fn next_lost(&self, now: Micros, no_new_data: bool) -> Option<(Sn, LossTrigger)> {
-        let in_flight = self.sent_segments.len();
         let scarce = self.retransmit_budget.is_scarce() && self.is_oldest_unacked();
         let oldest = if scarce { self.sent_segments.get(self.una()) } else { None };
         let oldest = oldest.map(|segment| (self.una(), segment)).into_iter();
         for (sn, segment) in oldest.chain(self.sent_segments.oldest_per_level()) {
-            let (at, trigger) = self.loss.lost_at(segment, &self.rtt, in_flight, no_new_data);
+            let (at, trigger) = self.lost_at((sn, segment), no_new_data);
             let is_rto = trigger == LossTrigger::Rto;
             if at <= now && (!is_rto || self.pto_backoff.may_send_probe(now)) {
                 return Some((if is_rto { self.select_probe(sn) } else { sn }, trigger));

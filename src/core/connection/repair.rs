@@ -1,0 +1,261 @@
+//! Repair symbols of a connection (RLC, RFC 8681): negotiation with HELLO, repair symbols out and
+//! in, and recovered segments.
+
+use super::repair_state::{RepairState, RepairStats};
+use super::{Kcp, PacketType};
+use crate::core::clock::Micros;
+use crate::core::close::ControlSegment;
+use crate::core::connection::output::Transmitted;
+use crate::core::path::amplification::SendBudget;
+use crate::core::recv::receiver::RecvOutcome;
+use crate::core::rlc::{Inserted, MAX_WINDOW, Recovered, RepairSymbol, SYMBOL_HEADER};
+use crate::core::segment::{Command, HEADER_LEN, Header, REPAIRED};
+use crate::core::seq::Ts;
+
+/// Least MSS in bytes with which repair symbols are sent: they make new segments shorter.
+const MIN_MSS: usize = 64;
+
+/// Settings and statistics.
+impl Kcp {
+    /// Sends repair symbols to a peer that accepts them: `per_million` bytes per million bytes of
+    /// data, at most as many bytes as the data has. 0, the default: none. May be called at any time;
+    /// drain [`Kcp::poll_transmit`] afterwards. Costs up to 192 KiB at the receiver, 3 bytes of the
+    /// MSS, and nothing for flows with more than 256 segments in flight, which get none.
+    #[doc(hidden)]
+    pub fn set_repair_rate(&mut self, per_million: u32) {
+        if per_million == 0 && self.repair.is_none() {
+            return;
+        }
+        let state = self.repair_state();
+        state.rate = per_million;
+        if per_million > 0 {
+            state.hello.start();
+        }
+        self.apply_repair_rate();
+    }
+
+    /// Counters of repair symbols.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn repair_stats(&self) -> RepairStats {
+        let (sent, recovered_by_peer) = self.send.repair_counts();
+        let (active, loss_per_million) = (self.send.sends_repairs(), self.send.loss_per_million());
+        let stats = RepairStats {
+            active,
+            sent,
+            recovered_by_peer,
+            loss_per_million,
+            ..RepairStats::default()
+        };
+        let Some(state) = &self.repair else { return stats };
+        let RepairState { received, recovered, invalid, .. } = **state;
+        RepairStats { received, recovered, invalid, ..stats }
+    }
+
+    fn repair_state(&mut self) -> &mut RepairState {
+        self.repair.get_or_insert_with(|| Box::new(RepairState::new()))
+    }
+
+    fn apply_repair_rate(&mut self) {
+        let Some(state) = self.repair.as_ref().filter(|state| state.hello.peer_accepts_repair())
+        else {
+            return;
+        };
+        let is_possible = self.send.path.current_mtu() >= HEADER_LEN + MIN_MSS;
+        let rate = if is_possible { state.rate } else { 0 };
+        self.send.set_repair_rate(rate, self.keepalive.next_cookie().0);
+        self.update_mss();
+    }
+
+    /// Bytes by which new segments are shorter, so that repair symbols fit into the MTU.
+    pub(super) fn repair_overhead(&self) -> usize {
+        if self.send.sends_repairs() { SYMBOL_HEADER } else { 0 }
+    }
+}
+
+/// HELLO.
+impl Kcp {
+    /// Whether a HELLO or HELLO-ACK would leave now.
+    pub(super) fn has_hello_due(&self, now: Micros) -> bool {
+        let Some(state) = &self.repair else { return false };
+        let may_ask = self.close_state.peer_supports_control();
+        self.close_reason.is_none()
+            && (state.hello.has_answer() || (may_ask && state.hello.is_due(now)))
+    }
+
+    /// When HELLO is retransmitted.
+    pub(super) fn hello_deadline(&self) -> Option<Micros> {
+        self.repair.as_ref()?.hello.deadline()
+    }
+
+    pub(super) fn poll_hello(&mut self, now: Micros) -> Option<ControlSegment> {
+        if !self.has_hello_due(now) {
+            return None;
+        }
+        let (rto, keepalive) = (self.send.rtt.rto(), &mut self.keepalive);
+        let hello = &mut self.repair.as_mut()?.hello;
+        let may_ask = self.close_state.peer_supports_control();
+        let answer = hello.poll_answer();
+        if answer.is_some() || !may_ask {
+            return answer;
+        }
+        hello.poll(now, rto, || keepalive.next_cookie())
+    }
+
+    /// A HELLO of the peer. Returns whether it is valid.
+    pub(super) fn on_hello(&mut self, now: Micros, header: &Header) -> bool {
+        // A HELLO is as good as the CONTROL capability: it is a CONTROL segment.
+        self.close_reason.is_none() && self.repair_state().hello.on_hello(now, header.ts)
+    }
+
+    /// A HELLO-ACK of the peer. Returns whether it answers our HELLO.
+    pub(super) fn on_hello_ack(&mut self, header: &Header) -> bool {
+        let Some(state) = &mut self.repair else { return false };
+        let valid = state.hello.on_hello_ack(header.sn.0, header.ts);
+        if valid && !self.send.sends_repairs() {
+            self.apply_repair_rate();
+        }
+        valid
+    }
+
+    /// Whether `header` is our own HELLO or repair symbol, reflected.
+    pub(super) fn is_own_repair(&self, header: &Header) -> bool {
+        let Some(state) = &self.repair else { return false };
+        match header.command {
+            Command::Repair => self.send.has_sent_repair(header.ts.0),
+            Command::Control => state.hello.is_own(header.ts),
+            _ => false,
+        }
+    }
+}
+
+/// Repair symbols out.
+impl Kcp {
+    /// When the next repair symbol leaves; may have passed.
+    #[inline]
+    pub(super) fn repair_deadline(&self) -> Option<Micros> {
+        self.send.repair_deadline()
+    }
+
+    /// Whether a repair symbol would leave now.
+    #[inline]
+    pub(super) fn has_repair_due(&self, now: Micros) -> bool {
+        self.repair_deadline().is_some_and(|at| now >= at)
+    }
+
+    /// Appends the datagram of the repair symbol that is due, if any.
+    pub(super) fn write_repair(
+        &mut self,
+        now: Micros,
+        budget: SendBudget,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        if !self.has_repair_due(now) || !budget.may_retransmit() {
+            return false;
+        }
+        let Some(window) = self.send.repair_window() else { return false };
+        let len = window.symbol_len();
+        if !budget.admits(HEADER_LEN + len) {
+            return false;
+        }
+        let (key, len) = (Ts(self.send.repair_key()), u32::try_from(len).unwrap_or(0));
+        self.header(Command::Repair, window.count, window.first, key, len).emit(out);
+        self.send.write_repair(now, window, out);
+        true
+    }
+}
+
+/// Repair symbols in.
+impl Kcp {
+    /// Takes a repair symbol. `is_alone`: its datagram carries nothing else.
+    pub(super) fn input_repair(
+        &mut self,
+        now: Micros,
+        (header, payload): (&Header, &[u8]),
+        origin: PacketType,
+        is_alone: bool,
+    ) {
+        let negotiated = self.repair.as_ref().is_some_and(|state| state.hello.peer_asked());
+        if !negotiated || self.close_reason.is_some() {
+            return;
+        }
+        let ahead = header.sn.since(self.recv.nxt());
+        let end = ahead.saturating_add(header.frg.into());
+        let in_window = ahead >= -(MAX_WINDOW as i32) && end <= self.recv.acceptable_window();
+        let is_regular = origin == PacketType::Regular && is_alone;
+        let is_valid = is_regular && in_window && !self.send.has_sent_repair(header.ts.0);
+        let symbol =
+            RepairSymbol { key: header.ts.0, first: header.sn, count: header.frg, symbol: payload };
+        let (verdict, recovered) = if is_valid {
+            self.recv.on_repair(now, symbol)
+        } else {
+            (Inserted::Invalid, Vec::new())
+        };
+        if let Some(state) = &mut self.repair {
+            state.received += 1;
+            state.invalid += u64::from(verdict == Inserted::Invalid);
+        }
+        self.input_recovered(now, recovered);
+    }
+
+    /// A segment has arrived by itself: equations that had it as unknown may recover others.
+    #[inline]
+    pub(super) fn recover_with(&mut self, now: Micros, header: &Header, payload: &[u8]) {
+        if self.recv.has_repair_state() {
+            let recovered = self.recv.on_source(now, (header.sn, header.frg, payload));
+            self.input_recovered(now, recovered);
+        }
+    }
+
+    /// Takes recovered segments as if they had arrived. Their ACKs leave at once, and name the
+    /// repair key instead of a timestamp.
+    fn input_recovered(&mut self, now: Micros, recovered: Vec<Recovered>) {
+        for Recovered { sn, key, frg, payload } in recovered {
+            if self.close_reason.is_some()
+                || self.close_state.is_beyond_fin(sn)
+                || (!payload.is_empty() && self.close_state.discards(sn, self.recv.nxt()))
+            {
+                continue;
+            }
+            match self.recv.input(sn, frg, &payload) {
+                Ok(RecvOutcome::InOrder) => {
+                    // Asks for no ping: the peer measures the RTT by the segments around.
+                    self.recv.autotune_window(now, &self.send.rtt);
+                    self.close_state.on_in_order(self.recv.nxt());
+                }
+                Ok(RecvOutcome::OutOfOrder) => self.recv.on_ack_sent(sn),
+                Ok(_) => continue,
+                Err(error) => {
+                    self.close_reason = Some(error);
+                    continue;
+                }
+            }
+            self.recv.ack_recovered(sn, key);
+            self.stats.received_segments += 1;
+            self.stats.received_bytes += payload.len() as u64;
+            if let Some(state) = &mut self.repair {
+                state.recovered += 1;
+            }
+        }
+    }
+
+    /// Appends ACKs of recovered segments, at most `max`. Returns how many more fit.
+    pub(super) fn write_recovered_acks(
+        &mut self,
+        max: usize,
+        out: &mut Vec<u8>,
+        sent: &mut Transmitted,
+    ) -> usize {
+        if !self.recv.has_recovered_acks() {
+            return max;
+        }
+        let template = self.header(Command::Ack, REPAIRED, Default::default(), Ts(0), 0);
+        let mut left = max;
+        for ack in self.recv.take_recovered_acks(max) {
+            Header { sn: ack.sn, ts: ack.ts, ..template }.emit(out);
+            sent.acks += 1;
+            left -= 1;
+        }
+        left
+    }
+}

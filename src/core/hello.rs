@@ -1,0 +1,235 @@
+//! Capability negotiation between peers of this crate (HELLO), in the role of QUIC's transport
+//! parameters (RFC 9000 7.4).
+//!
+//! HELLO is a CONTROL segment with the capabilities of its sender, answered by HELLO-ACK with those
+//! of the other side. It is sent to peers that advertised CONTROL, by a side that wants to use an
+//! extension, at most [`MAX_HELLOS`] times; an older peer ignores it. Only HELLO-ACK shows what the
+//! peer accepts, since it echoes a random number. Neither ever ends a connection.
+
+use super::clock::Micros;
+use super::close::ControlSegment;
+use super::reset::RetransmitTimer;
+use super::segment::ControlType;
+use super::seq::{Sn, Ts};
+
+/// Capability: the sender of the bit accepts repair symbols (`Command::Repair`).
+pub(crate) const ACCEPTS_REPAIR: u32 = 1;
+
+/// Most transmissions of our HELLO. With losses of 20 % in both directions three would all fail for
+/// one connection in twenty, eight for one in 3,500.
+const MAX_HELLOS: u8 = 8;
+/// Answers that may leave at once, and one more per [`ANSWER_INTERVAL`].
+const ANSWER_BURST: u8 = 3;
+/// Microseconds.
+const ANSWER_INTERVAL: u64 = 1_000_000;
+
+/// Our HELLO.
+#[derive(Clone, Copy, Debug)]
+enum Request {
+    /// No extension is wanted. Entered at construction; left on [`Hello::start`].
+    Idle,
+    /// HELLO leaves as soon as the peer is known to support CONTROL. Entered on [`Hello::start`];
+    /// left when HELLO leaves.
+    Queued,
+    /// HELLO has left `count` times, [`MAX_HELLOS`] at most. Entered when it leaves; left on
+    /// HELLO-ACK.
+    Sent { ts: Ts, timer: RetransmitTimer, count: u8 },
+    /// Entered on HELLO-ACK, never left.
+    Answered { capabilities: u32 },
+}
+
+/// Negotiation of one connection.
+#[derive(Debug)]
+pub(crate) struct Hello {
+    request: Request,
+    /// HELLO-ACK that the next datagram carries.
+    answer: Option<ControlSegment>,
+    answers_left: u8,
+    /// When `answers_left` grows next.
+    refill_at: Micros,
+    /// True from the peer's first HELLO on.
+    peer_asked: bool,
+}
+
+impl Hello {
+    pub(crate) fn new() -> Self {
+        Self {
+            request: Request::Idle,
+            answer: None,
+            answers_left: ANSWER_BURST,
+            refill_at: Micros(0),
+            peer_asked: false,
+        }
+    }
+
+    /// Asks for the capabilities of the peer, unless that has been done.
+    pub(crate) fn start(&mut self) {
+        if let Request::Idle = self.request {
+            self.request = Request::Queued;
+        }
+    }
+
+    /// Whether the peer accepts repair symbols.
+    pub(crate) fn peer_accepts_repair(&self) -> bool {
+        matches!(self.request, Request::Answered { capabilities } if capabilities & ACCEPTS_REPAIR != 0)
+    }
+
+    /// Whether the peer has sent a HELLO.
+    pub(crate) fn peer_asked(&self) -> bool {
+        self.peer_asked
+    }
+
+    /// When HELLO is retransmitted.
+    pub(crate) fn deadline(&self) -> Option<Micros> {
+        match self.request {
+            Request::Sent { timer, count, .. } if count < MAX_HELLOS => Some(timer.expires),
+            _ => None,
+        }
+    }
+
+    /// Whether an answer leaves with the next datagram.
+    pub(crate) fn has_answer(&self) -> bool {
+        self.answer.is_some()
+    }
+
+    /// The HELLO-ACK to send now, if one is due.
+    pub(crate) fn poll_answer(&mut self) -> Option<ControlSegment> {
+        self.answer.take()
+    }
+
+    /// Whether HELLO would leave at `now`, to a peer that supports CONTROL.
+    pub(crate) fn is_due(&self, now: Micros) -> bool {
+        matches!(self.request, Request::Queued) || self.deadline().is_some_and(|at| now >= at)
+    }
+
+    /// The HELLO to send now, if one is due. `rto` is in microseconds, `random` draws a number.
+    pub(crate) fn poll(
+        &mut self,
+        now: Micros,
+        rto: u64,
+        random: impl FnOnce() -> Ts,
+    ) -> Option<ControlSegment> {
+        if !self.is_due(now) {
+            return None;
+        }
+        let (ts, previous, count) = match self.request {
+            Request::Sent { ts, timer, count } => (ts, Some(timer), count),
+            _ => (random(), None, 0),
+        };
+        let timer = RetransmitTimer::restart(previous, now, rto);
+        self.request = Request::Sent { ts, timer, count: count + 1 };
+        Some(ControlSegment { kind: ControlType::Hello, sn: Sn(ACCEPTS_REPAIR), ts })
+    }
+
+    /// Whether a HELLO with this number is our own, reflected.
+    pub(crate) fn is_own(&self, ts: Ts) -> bool {
+        matches!(self.request, Request::Sent { ts: own, .. } if own == ts)
+    }
+
+    /// A HELLO arrived. At most one answer leaves for each, and [`ANSWER_BURST`] of them and one per
+    /// [`ANSWER_INTERVAL`] in all. Returns whether it is valid.
+    pub(crate) fn on_hello(&mut self, now: Micros, ts: Ts) -> bool {
+        if self.is_own(ts) {
+            return false;
+        }
+        self.peer_asked = true;
+        if self.answers_left < ANSWER_BURST && now >= self.refill_at {
+            self.answers_left += 1;
+            self.refill_at = now.add_micros(ANSWER_INTERVAL);
+        }
+        if self.answers_left > 0 {
+            if self.answers_left == ANSWER_BURST {
+                self.refill_at = now.add_micros(ANSWER_INTERVAL);
+            }
+            self.answers_left -= u8::from(self.answer.is_none());
+            let (kind, sn) = (ControlType::HelloAck, Sn(ACCEPTS_REPAIR));
+            self.answer = Some(ControlSegment { kind, sn, ts });
+        }
+        true
+    }
+
+    /// A HELLO-ACK arrived. Returns whether it answers our HELLO.
+    pub(crate) fn on_hello_ack(&mut self, capabilities: u32, ts: Ts) -> bool {
+        let valid = matches!(self.request, Request::Sent { ts: own, .. } if own == ts);
+        if valid {
+            self.request = Request::Answered { capabilities };
+        }
+        // A second answer to a HELLO that was retransmitted is nothing wrong.
+        valid || matches!(self.request, Request::Answered { .. })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::reset::MAX_CONTROL_INTERVAL;
+
+    const RTO: u64 = 200_000;
+
+    fn random() -> Ts {
+        Ts(77)
+    }
+
+    #[test]
+    fn hello_leaves_eight_times_at_most() {
+        let mut hello = Hello::new();
+        assert!(!hello.is_due(Micros(0)) && hello.poll(Micros(0), RTO, random).is_none());
+        hello.start();
+        let (mut now, mut gaps) = (Micros(0), Vec::new());
+        while hello.is_due(now) {
+            let sent = hello.poll(now, RTO, random).unwrap();
+            assert_eq!(sent, ControlSegment { kind: ControlType::Hello, sn: Sn(1), ts: Ts(77) });
+            assert!(hello.poll(now, RTO, random).is_none());
+            let Some(next) = hello.deadline() else { break };
+            gaps.push(next.since(now));
+            now = next;
+        }
+        assert_eq!(gaps[..4], [RTO, 2 * RTO, 4 * RTO, MAX_CONTROL_INTERVAL]);
+        assert_eq!(gaps.len() + 1, usize::from(MAX_HELLOS));
+        assert!(!hello.is_due(Micros(u64::MAX / 2)) && !hello.peer_accepts_repair());
+        hello.start();
+        assert!(!hello.is_due(Micros(u64::MAX / 2)), "it was sent");
+    }
+
+    #[test]
+    fn hello_ack_counts_with_the_number_of_our_hello() {
+        let mut hello = Hello::new();
+        assert!(!hello.on_hello_ack(1, Ts(77)), "nothing was asked");
+        hello.start();
+        assert!(!hello.on_hello_ack(1, Ts(77)), "nothing has left");
+        hello.poll(Micros(0), RTO, random).unwrap();
+        assert!(!hello.on_hello_ack(1, Ts(78)) && !hello.peer_accepts_repair());
+        assert!(hello.on_hello_ack(1, Ts(77)) && hello.peer_accepts_repair());
+        assert!(hello.deadline().is_none() && !hello.is_due(Micros(MAX_CONTROL_INTERVAL)));
+        let mut other = Hello::new();
+        other.start();
+        other.poll(Micros(0), RTO, random).unwrap();
+        assert!(other.on_hello_ack(!1, Ts(77)) && !other.peer_accepts_repair());
+    }
+
+    #[test]
+    fn own_hello_that_comes_back_is_not_answered() {
+        let mut hello = Hello::new();
+        hello.start();
+        hello.poll(Micros(0), RTO, random).unwrap();
+        assert!(!hello.on_hello(Micros(1), Ts(77)) && !hello.peer_asked());
+        assert!(hello.poll_answer().is_none());
+    }
+
+    #[test]
+    fn hello_is_answered_once_and_three_times_at_once_at_most() {
+        let mut hello = Hello::new();
+        let mut answers = 0;
+        for i in 0..1_000_u32 {
+            // One HELLO each 10 ms for ten seconds.
+            let now = Micros(u64::from(i) * 10_000);
+            assert!(hello.on_hello(now, Ts(i)) && hello.peer_asked());
+            if let Some(answer) = hello.poll_answer() {
+                assert_eq!((answer.kind, answer.ts), (ControlType::HelloAck, Ts(i)));
+                answers += 1;
+            }
+            assert!(!hello.has_answer());
+        }
+        assert_eq!(answers, 3 + 9);
+    }
+}

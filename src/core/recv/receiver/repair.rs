@@ -1,0 +1,86 @@
+//! Repair symbols at the receiver: segments that they recover, and the ACKs of these.
+
+use super::Receiver;
+use crate::core::clock::Micros;
+use crate::core::recv::pending_acks::Ack;
+use crate::core::rlc::{Inserted, Recovered, RepairSymbol, Source};
+use crate::core::seq::Sn;
+
+impl Receiver {
+    /// Bytes of the budget that data does not use.
+    fn free(&self) -> usize {
+        self.budget.saturating_sub(self.charged)
+    }
+
+    /// The budget has changed: gives memory back that it does not cover.
+    #[inline]
+    pub(super) fn shrink_repair_memory(&mut self) {
+        let free = self.free();
+        if let Some(repair) = &mut self.repair {
+            repair.shrink(free);
+        }
+    }
+
+    /// Whether repair symbols have arrived lately.
+    #[inline]
+    pub(crate) fn has_repair_state(&self) -> bool {
+        self.repair.is_some()
+    }
+
+    /// Segments from RCV.NXT on that a repair symbol may cover.
+    pub(crate) fn acceptable_window(&self) -> i32 {
+        i32::from(self.advertisable_window())
+    }
+
+    /// Takes a repair symbol whose encoding window is within the receive window. Returns the
+    /// segments that it recovers, which are not stored yet.
+    pub(crate) fn on_repair(
+        &mut self,
+        now: Micros,
+        symbol: RepairSymbol<'_>,
+    ) -> (Inserted, Vec<Recovered>) {
+        let (nxt, free) = (self.nxt, self.free());
+        let repair = self.repair.get_or_insert_default();
+        repair.on_repair(now);
+        let end = symbol.first.advance(symbol.count.into());
+        if symbol.count > 0 && end.since(nxt) <= 0 {
+            return (Inserted::Redundant, Vec::new());
+        }
+        repair.insert(symbol, nxt, free, |offset| {
+            let Some(Some(segment)) = self.out_of_order.get(offset) else { return Source::Missing };
+            Source::Received { frg: segment.frg, payload: &segment.payload }
+        })
+    }
+
+    /// A segment arrived by itself, was new and is stored or delivered. Returns the segments that
+    /// equations recover with it.
+    pub(crate) fn on_source(&mut self, now: Micros, source: (Sn, u8, &[u8])) -> Vec<Recovered> {
+        let free = self.free();
+        let Some(repair) = &mut self.repair else { return Vec::new() };
+        if repair.has_expired(now) {
+            self.repair = None;
+            return Vec::new();
+        }
+        repair.on_source(source, free)
+    }
+
+    /// A recovered segment was stored: it is acknowledged with the repair key.
+    pub(crate) fn ack_recovered(&mut self, sn: Sn, key: u32) {
+        let free = self.free();
+        if let Some(repair) = &mut self.repair {
+            repair.on_recovered(sn, key);
+            repair.shrink(free);
+        }
+    }
+
+    /// Whether ACKs of recovered segments wait.
+    #[inline]
+    pub(crate) fn has_recovered_acks(&self) -> bool {
+        self.repair.as_ref().is_some_and(|repair| repair.has_acks())
+    }
+
+    /// Takes the next ACKs of recovered segments, at most `max`.
+    pub(crate) fn take_recovered_acks(&mut self, max: usize) -> impl Iterator<Item = Ack> {
+        self.repair.iter_mut().flat_map(move |repair| repair.take_acks(max))
+    }
+}

@@ -1,0 +1,116 @@
+//! Recovery at the receiver: the segments that repair symbols are compared with, the equations, and
+//! the ACKs of what was recovered.
+//!
+//! All of it is memory that the receive budget has left: data comes first.
+
+use crate::core::clock::Micros;
+use crate::core::recv::pending_acks::Ack;
+use crate::core::rlc::{Decoder, History, Inserted, Recovered, RepairSymbol, Source};
+use crate::core::seq::{Sn, Ts};
+
+/// Most bytes of delivered segments, and most of equations.
+const MAX_MEMORY: usize = 96 * 1024;
+/// Delivered segments are kept until this long after the latest repair symbol, microseconds.
+const LIFETIME: u64 = 10_000_000;
+/// Most ACKs of recovered segments that wait.
+const MAX_ACKS: usize = 64;
+
+/// Recovery of one connection. Exists while repair symbols arrive.
+#[derive(Debug, Default)]
+pub(super) struct RepairReceiver {
+    decoder: Decoder,
+    history: History,
+    /// When the latest repair symbol arrived.
+    last_repair: Micros,
+    /// Key of the latest one that was an equation.
+    last_key: u32,
+    /// ACKs of recovered segments, with the repair key for a timestamp.
+    acks: Vec<Ack>,
+}
+
+impl RepairReceiver {
+    /// A repair symbol arrived.
+    pub(super) fn on_repair(&mut self, now: Micros) {
+        self.last_repair = now;
+    }
+
+    pub(super) fn has_expired(&self, now: Micros) -> bool {
+        now.since(self.last_repair) > LIFETIME && self.acks.is_empty()
+    }
+
+    /// Takes a repair symbol; `nxt` is RCV.NXT, and `free` bytes of the budget are not used for data.
+    /// `above` says what was received of the segment so many numbers above `nxt`.
+    pub(super) fn insert<'a>(
+        &mut self,
+        symbol: RepairSymbol<'_>,
+        nxt: Sn,
+        free: usize,
+        above: impl Fn(usize) -> Source<'a>,
+    ) -> (Inserted, Vec<Recovered>) {
+        self.last_key = symbol.key;
+        let limit = free.saturating_sub(self.history.memory()).min(MAX_MEMORY);
+        let (history, mut recovered) = (&self.history, Vec::new());
+        let delivered = |sn: Sn| {
+            let known = nxt.offset_from(sn).and_then(|age| history.get(age));
+            known.map_or(Source::Forgotten, |(frg, payload)| Source::Received { frg, payload })
+        };
+        let verdict = self.decoder.insert(
+            symbol,
+            limit,
+            |sn| match sn.offset_from(nxt) {
+                Some(offset) => above(offset as usize),
+                None => delivered(sn),
+            },
+            &mut recovered,
+        );
+        (verdict, recovered)
+    }
+
+    /// A segment arrived by itself. Returns what equations recover with it.
+    pub(super) fn on_source(&mut self, source: (Sn, u8, &[u8]), free: usize) -> Vec<Recovered> {
+        let mut recovered = Vec::new();
+        if !self.decoder.is_empty() {
+            self.decoder.on_source(source, self.last_key, &mut recovered);
+        }
+        self.shrink(free);
+        recovered
+    }
+
+    /// A segment is delivered, and `free` bytes of the budget are not used for data.
+    pub(super) fn on_delivered(&mut self, frg: u8, payload: &[u8], free: usize) {
+        let limit = free.saturating_sub(self.decoder.memory()).min(MAX_MEMORY);
+        self.history.push(frg, payload, limit);
+    }
+
+    /// Gives memory back that data needs: `free` bytes are left.
+    pub(super) fn shrink(&mut self, free: usize) {
+        self.history.shrink(free.saturating_sub(self.decoder.memory()));
+        self.decoder.enforce_limit(free.saturating_sub(self.history.memory()));
+    }
+
+    pub(super) fn memory(&self) -> usize {
+        self.decoder.memory() + self.history.memory()
+    }
+
+    /// A recovered segment was stored.
+    pub(super) fn on_recovered(&mut self, sn: Sn, key: u32) {
+        if self.acks.len() < MAX_ACKS {
+            self.acks.push(Ack { sn, ts: Ts(key) });
+        }
+    }
+
+    pub(super) fn has_acks(&self) -> bool {
+        !self.acks.is_empty()
+    }
+
+    /// Takes the next ACKs to send, at most `max`.
+    pub(super) fn take_acks(&mut self, max: usize) -> impl Iterator<Item = Ack> {
+        self.acks.drain(..max.min(self.acks.len()))
+    }
+
+    #[cfg(any(test, feature = "_testkit"))]
+    pub(super) fn check_invariants(&self) {
+        self.decoder.check_invariants();
+        self.history.check_invariants();
+    }
+}

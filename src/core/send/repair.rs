@@ -1,0 +1,205 @@
+//! When repair symbols leave, and which segments they cover (RFC 8681 3.5 encoding window).
+//!
+//! Each first transmission brings credit, its bytes times the repair rate, and a repair symbol
+//! takes as many bytes as it has: so repair symbols are at most the repair rate of the data in any
+//! time, and one more. One leaves right behind the segment that makes the credit suffice, and one
+//! behind the last segment of a burst, when nothing has covered that for a while.
+
+use std::collections::VecDeque;
+
+use crate::core::clock::Micros;
+use crate::core::segment::HEADER_LEN;
+use crate::core::seq::Sn;
+use crate::util::queue;
+
+/// Largest repair rate, per million: as many bytes as the data has.
+pub(crate) const MAX_RATE: u32 = 1_000_000;
+/// Longest time in microseconds from the last segment of a burst to the repair symbol that covers
+/// it; half a round trip if that is shorter.
+const MAX_TAIL_DELAY: u64 = 25_000;
+/// Repair symbols that are remembered.
+const MAX_REMEMBERED: usize = 128;
+/// A lost segment waits for repair symbols that leave within this time of it, microseconds.
+const MAX_COVERING_DELAY: u64 = 40_000;
+/// Repair symbols that a lost segment waits for at most.
+const MAX_COVERING: usize = 16;
+/// Segments that repair symbols recovered, which are remembered: the original may still arrive.
+const MAX_RECOVERED: usize = 64;
+const MILLION: i64 = 1_000_000;
+
+/// A repair symbol that has left.
+#[derive(Clone, Copy, Debug)]
+struct SentRepair {
+    at: Micros,
+    first: Sn,
+    /// The number after the last that it covers.
+    end: Sn,
+}
+
+/// Repair symbols of one connection. Exists while they are on.
+#[derive(Debug)]
+pub(super) struct RepairSchedule {
+    /// Bytes of repair symbols per million bytes of data.
+    rate: u32,
+    /// Bytes of repair symbols that may leave, times a million. Negative after a symbol that took
+    /// more than there was.
+    credit: i64,
+    /// Bytes of the latest first transmission, header included.
+    last_len: usize,
+    /// When that left.
+    last_new: Micros,
+    /// SND.NXT when the latest repair symbol left.
+    covered: Sn,
+    next_key: u32,
+    /// The latest ones, oldest first; the key of the last is `next_key` - 1.
+    sent: VecDeque<SentRepair>,
+    recovered: VecDeque<Sn>,
+    pub(super) sent_count: u64,
+    pub(super) recovered_count: u64,
+}
+
+impl RepairSchedule {
+    /// `key` is the first repair key, random. `nxt` is SND.NXT.
+    pub(super) fn new(rate: u32, key: u32, nxt: Sn) -> Self {
+        Self {
+            rate,
+            credit: 0,
+            last_len: 0,
+            last_new: Micros(0),
+            covered: nxt,
+            next_key: key,
+            sent: VecDeque::new(),
+            recovered: VecDeque::new(),
+            sent_count: 0,
+            recovered_count: 0,
+        }
+    }
+
+    pub(super) fn set_rate(&mut self, rate: u32) {
+        self.rate = rate;
+    }
+
+    /// A segment with `len` payload bytes leaves for the first time. `latency_bound`: the flow is
+    /// one of messages; others get no repair symbols.
+    pub(super) fn on_new_segment(&mut self, now: Micros, len: usize, nxt: Sn, latency_bound: bool) {
+        if !latency_bound {
+            (self.credit, self.covered) = (self.credit.min(0), nxt);
+            return;
+        }
+        (self.last_len, self.last_new) = (HEADER_LEN + len, now);
+        let bytes = i64::try_from(self.last_len).unwrap_or(0);
+        // What a pacer or a rate limit holds back does not add up.
+        self.credit = (self.credit + bytes * i64::from(self.rate)).min(2 * bytes * MILLION);
+    }
+
+    /// Whether the credit suffices for a repair symbol behind the latest segment.
+    fn has_credit(&self) -> bool {
+        self.credit >= i64::try_from(self.last_len).unwrap_or(i64::MAX / MILLION) * MILLION
+    }
+
+    /// When the next repair symbol leaves; `Micros(0)`: now. `srtt` in microseconds.
+    pub(super) fn due_at(&self, nxt: Sn, srtt: u64) -> Option<Micros> {
+        if self.covered == nxt {
+            None
+        } else if self.has_credit() {
+            Some(Micros(0))
+        } else {
+            let tail = self.last_new.add_micros(MAX_TAIL_DELAY.min(srtt / 2));
+            (self.credit >= 0).then_some(tail)
+        }
+    }
+
+    /// Nothing that is in flight can be covered.
+    pub(super) fn skip(&mut self, nxt: Sn) {
+        self.covered = nxt;
+    }
+
+    /// The key of the repair symbol that leaves next.
+    pub(super) fn next_key(&self) -> u32 {
+        self.next_key
+    }
+
+    /// A repair symbol leaves that covers `first` to `nxt`; `len` is the longest payload of these.
+    pub(super) fn on_repair_sent(&mut self, now: Micros, (first, nxt): (Sn, Sn), len: usize) {
+        self.credit -= i64::try_from(HEADER_LEN + len).unwrap_or(0) * MILLION;
+        self.covered = nxt;
+        self.next_key = self.next_key.wrapping_add(1);
+        self.sent_count += 1;
+        if self.sent.len() == MAX_REMEMBERED {
+            self.sent.pop_front();
+        }
+        queue::push(&mut self.sent, SentRepair { at: now, first, end: nxt });
+    }
+
+    /// Whether one of the latest repair symbols had this key.
+    pub(super) fn has_sent(&self, key: u32) -> bool {
+        self.get(key).is_some()
+    }
+
+    fn get(&self, key: u32) -> Option<&SentRepair> {
+        let age = usize::try_from(self.next_key.wrapping_sub(key)).ok()?;
+        self.sent.get(self.sent.len().checked_sub(age)?)
+    }
+
+    /// Whether the repair symbol with this key is remembered and covers `sn`.
+    pub(super) fn covers(&self, key: u32, sn: Sn) -> bool {
+        self.get(key).is_some_and(|repair| repair.has(sn))
+    }
+
+    /// The peer recovered `sn`.
+    pub(super) fn on_recovered(&mut self, sn: Sn) {
+        self.recovered_count += 1;
+        if self.recovered.len() == MAX_RECOVERED {
+            self.recovered.pop_front();
+        }
+        queue::push(&mut self.recovered, sn);
+    }
+
+    pub(super) fn has_reclaimable_memory(&self) -> bool {
+        self.sent.capacity() > 0
+    }
+
+    /// Forgets what has left, for an idle connection.
+    pub(super) fn release_memory(&mut self) {
+        (self.sent, self.recovered) = (VecDeque::new(), VecDeque::new());
+    }
+
+    /// A transmission of `sn` arrived. Returns whether the peer had recovered it before.
+    pub(super) fn on_late_arrival(&mut self, sn: Sn) -> bool {
+        let before = self.recovered.len();
+        self.recovered.retain(|recovered| *recovered != sn);
+        self.recovered.len() < before
+    }
+
+    /// When a segment that counts as lost at `overdue[0]` is retransmitted: as soon as more segments
+    /// are overdue than repair symbols that left behind it can still turn out to have recovered
+    /// some. `overdue`: when it and those transmitted after it count as lost, in that order;
+    /// `effect`: time in microseconds after which the ACK of what a symbol recovered is there.
+    pub(super) fn retransmit_at(
+        &self,
+        (sn, sent): (Sn, Micros),
+        effect: u64,
+        mut overdue: impl Iterator<Item = Micros>,
+    ) -> Option<Micros> {
+        let until = sent.add_micros(MAX_COVERING_DELAY);
+        let behind = |repair: &&SentRepair| repair.at >= sent;
+        let covers = |repair: &&SentRepair| repair.has(sn) && repair.at <= until;
+        let newest_first = self.sent.iter().rev().take_while(behind);
+        let skipped = newest_first.clone().filter(covers).count().saturating_sub(MAX_COVERING);
+        let pending = newest_first.filter(covers).skip(skipped);
+        // With each symbol whose effect would have been seen, one overdue segment more suffices.
+        let mut earliest = Micros(u64::MAX);
+        for repair in pending {
+            let Some(lost) = overdue.next() else { return Some(earliest) };
+            earliest = earliest.min(lost.max(repair.at.add_micros(effect)));
+        }
+        Some(overdue.next().map_or(earliest, |lost| earliest.min(lost)))
+            .filter(|at| at.0 < u64::MAX)
+    }
+}
+
+impl SentRepair {
+    fn has(&self, sn: Sn) -> bool {
+        sn.since(self.first) >= 0 && sn.since(self.end) < 0
+    }
+}

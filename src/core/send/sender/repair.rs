@@ -1,0 +1,182 @@
+//! Repair symbols of the sender: what they cover, and the loss detection that waits for them.
+
+use super::Sender;
+use crate::core::clock::Micros;
+use crate::core::recovery::loss::LossTrigger;
+use crate::core::recovery::sent_segments::SentSegment;
+use crate::core::rlc::{self, MAX_WINDOW, SYMBOL_HEADER};
+use crate::core::send::redundant::RedundantRetransmits;
+use crate::core::send::repair::{MAX_RATE, RepairSchedule};
+use crate::core::seq::Sn;
+
+/// The encoding window of the next repair symbol.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EncodingWindow {
+    pub(crate) first: Sn,
+    /// Segments, 1 to [`MAX_WINDOW`].
+    pub(crate) count: u8,
+    /// Payload of the longest segment, bytes.
+    longest: usize,
+}
+
+impl EncodingWindow {
+    /// Length of the repair symbol, bytes.
+    pub(crate) fn symbol_len(&self) -> usize {
+        SYMBOL_HEADER + self.longest
+    }
+}
+
+/// Settings.
+impl Sender {
+    /// Sends repair symbols, `per_million` bytes of them per million bytes of data; 0: none. `key`
+    /// is the first repair key, random, if none were sent before.
+    pub(crate) fn set_repair_rate(&mut self, per_million: u32, key: u32) {
+        let rate = per_million.min(MAX_RATE);
+        match &mut self.repair {
+            _ if rate == 0 => self.repair = None,
+            Some(repair) => repair.set_rate(rate),
+            None => {
+                let nxt = self.nxt();
+                self.repair = Some(Box::new(RepairSchedule::new(rate, key, nxt)));
+            }
+        }
+    }
+
+    /// Whether repair symbols are sent.
+    pub(crate) fn sends_repairs(&self) -> bool {
+        self.repair.is_some()
+    }
+
+    /// Repair symbols sent, and segments that they recovered.
+    pub(crate) fn repair_counts(&self) -> (u64, u64) {
+        self.repair.as_ref().map_or((0, 0), |repair| (repair.sent_count, repair.recovered_count))
+    }
+
+    /// Estimated loss of first transmissions, per million; zero before the first loss.
+    pub(crate) fn loss_per_million(&self) -> u32 {
+        self.redundant.as_ref().map_or(0, |redundant| redundant.loss_rate.per_million())
+    }
+}
+
+/// Repair symbols out.
+impl Sender {
+    /// A segment with `len` payload bytes has left for the first time.
+    #[inline]
+    pub(super) fn on_new_segment(&mut self, now: Micros, len: usize) {
+        if self.repair.is_none() {
+            return;
+        }
+        let (nxt, latency_bound) = (self.nxt(), self.is_latency_bound());
+        if let Some(repair) = &mut self.repair {
+            repair.on_new_segment(now, len, nxt, latency_bound);
+        }
+    }
+
+    /// When the next repair symbol leaves; may have passed.
+    pub(crate) fn repair_deadline(&self) -> Option<Micros> {
+        let repair = self.repair.as_ref()?;
+        let due = repair.due_at(self.nxt(), self.rtt.srtt_or_rto())?;
+        (!self.sent_segments.all_acked()).then(|| due.max(self.pacer.resume_at()))
+    }
+
+    /// The encoding window of the repair symbol that leaves now: the latest segments that are not
+    /// acknowledged cumulatively and not longer than the MSS.
+    pub(crate) fn repair_window(&mut self) -> Option<EncodingWindow> {
+        let nxt = self.nxt();
+        let (mut count, mut longest) = (0, 0);
+        while usize::from(count) < MAX_WINDOW {
+            let sn = nxt.back(u32::from(count) + 1);
+            let payload = self.sent_segments.payload(sn).filter(|range| range.len() <= self.mss);
+            let Some(payload) = payload else { break };
+            longest = longest.max(payload.len());
+            count += 1;
+        }
+        if count == 0 {
+            self.repair.as_mut()?.skip(nxt);
+            return None;
+        }
+        Some(EncodingWindow { first: nxt.back(count.into()), count, longest })
+    }
+
+    /// The key of the next repair symbol.
+    pub(crate) fn repair_key(&self) -> u32 {
+        self.repair.as_ref().map_or(0, |repair| repair.next_key())
+    }
+
+    /// Appends the repair symbol of `window` and records that it leaves.
+    pub(crate) fn write_repair(&mut self, now: Micros, window: EncodingWindow, out: &mut Vec<u8>) {
+        let (key, nxt) = (self.repair_key(), self.nxt());
+        let sources = (0..u32::from(window.count)).map(|offset| {
+            let sn = window.first.advance(offset);
+            let frg = self.sent_segments.get(sn).map_or(0, |segment| segment.frg);
+            let range = self.sent_segments.payload(sn).unwrap_or_default();
+            (frg, self.send_buffer.get(range).unwrap_or_default())
+        });
+        rlc::write_repair(key, sources, window.longest, out);
+        if let Some(repair) = &mut self.repair {
+            repair.on_repair_sent(now, (window.first, nxt), window.longest);
+        }
+        self.pacer.on_sent(now, self.effective_window(), &self.rtt);
+    }
+
+    /// Whether a repair symbol with this key has left lately.
+    pub(crate) fn has_sent_repair(&self, key: u32) -> bool {
+        self.repair.as_ref().is_some_and(|repair| repair.has_sent(key))
+    }
+}
+
+/// Acknowledgements and loss detection.
+impl Sender {
+    /// The peer recovered `sn` with the repair symbol of this key: acknowledges the segment. No RTT
+    /// sample; the segment counts as lost. Returns whether such a symbol was sent.
+    pub(crate) fn on_recovered_ack(&mut self, now: Micros, sn: Sn, key: u32) -> bool {
+        let Some(repair) = self.repair.as_mut().filter(|repair| repair.covers(key, sn)) else {
+            return false;
+        };
+        let Some(segment) = self.sent_segments.get(sn).filter(|segment| !segment.acked) else {
+            return true;
+        };
+        let retransmitted = segment.retransmitted;
+        repair.on_recovered(sn);
+        if retransmitted {
+            self.forget_copies(sn);
+        } else {
+            let new = || Box::new(RedundantRetransmits::new(now));
+            self.redundant.get_or_insert_with(new).loss_rate.on_lost(now);
+        }
+        self.sent_segments.ack(sn);
+        self.on_newly_acked();
+        true
+    }
+
+    /// An ACK of a transmission of `sn` arrived. If the peer had recovered the segment before, that
+    /// was late, not lost.
+    #[inline]
+    pub(super) fn on_late_original(&mut self, now: Micros, sn: Sn) {
+        if let Some(repair) = &mut self.repair
+            && repair.on_late_arrival(sn)
+            && let Some(redundant) = &mut self.redundant
+        {
+            redundant.loss_rate.on_spurious(now);
+        }
+    }
+
+    /// When the segment counts as lost and by which rule. While repair symbols that cover it may
+    /// have recovered it, it is not retransmitted.
+    pub(super) fn lost_at(
+        &self,
+        (sn, segment): (Sn, &SentSegment),
+        no_new_data: bool,
+    ) -> (Micros, LossTrigger) {
+        let in_flight = self.sent_segments.len();
+        let lost_at = |segment| self.loss.lost_at(segment, &self.rtt, in_flight, no_new_data);
+        let (at, trigger) = lost_at(segment);
+        let Some(repair) = self.repair.as_ref().filter(|_| segment.backoff_level == 0) else {
+            return (at, trigger);
+        };
+        let overdue = self.sent_segments.transmitted_from(sn).map(|segment| lost_at(segment).0);
+        let effect = self.loss.recovery_delay(&self.rtt);
+        let held = repair.retransmit_at((sn, segment.last_sent), effect, overdue);
+        (held.map_or(at, |held| held.max(at)), trigger)
+    }
+}

@@ -1,0 +1,378 @@
+//! Repair symbols between two state machines: negotiation, recovery without a retransmission, the
+//! stream stays what was written, and hostile HELLO and REPAIR.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use super::scripted_peer::{ScriptedPeer, config, header};
+use super::sim_plan::{MILLIS, SECOND};
+use super::two_endpoints::TwoEndpoints;
+use crate::config::{KcpConfig, Mode};
+use crate::core::connection::{Kcp, Seed};
+use crate::core::segment::{CONTROL_CAPABLE, Command, ControlType, HEADER_LEN, Header, REPAIRED};
+use crate::core::seq::Sn;
+use crate::stats::ConnectionStats;
+use crate::testkit::rng::Rng;
+
+const RATE: u32 = 500_000;
+
+fn is_control(header: &Header, kind: ControlType) -> bool {
+    header.command == Command::Control && header.frg == kind as u8
+}
+
+/// First headers of all datagrams of both sides.
+type Log = Rc<RefCell<Vec<Header>>>;
+
+/// Two ends of which the first sends repair symbols, and a log of what they send.
+fn negotiated(seed: u64) -> (TwoEndpoints, Log) {
+    let mut ends = TwoEndpoints::new(seed, 0);
+    let log = Log::default();
+    let entries = Rc::clone(&log);
+    ends.filter = Box::new(move |header| {
+        entries.borrow_mut().push(*header);
+        true
+    });
+    ends.sides[0].set_repair_rate(RATE);
+    ends.write(0, b"first");
+    ends.run(100 * MILLIS);
+    assert!(ends.sides[0].repair_stats().active && !ends.sides[1].repair_stats().active);
+    assert_eq!(ends.read(1), b"first");
+    (ends, log)
+}
+
+fn repairs(log: &Log) -> usize {
+    log.borrow().iter().filter(|header| header.command == Command::Repair).count()
+}
+
+#[test]
+fn hello_is_exchanged_once_after_the_capability() {
+    let (_, log) = negotiated(1);
+    let log = log.borrow();
+    let at = |test: &dyn Fn(&Header) -> bool| log.iter().position(test).unwrap();
+    let capability = at(&|header| header.command == Command::Ack && header.frg == CONTROL_CAPABLE);
+    let hello = at(&|header| is_control(header, ControlType::Hello));
+    let hello_ack = at(&|header| is_control(header, ControlType::HelloAck));
+    assert!(capability < hello && hello < hello_ack);
+    assert_eq!(log.iter().filter(|header| header.command == Command::Control).count(), 2);
+    assert_eq!((log[hello].sn, log[hello_ack].sn), (Sn(1), Sn(1)));
+    assert_eq!(log[hello].ts, log[hello_ack].ts);
+}
+
+#[test]
+fn peer_without_control_is_sent_neither_hello_nor_repair() {
+    let mut ends = TwoEndpoints::new(1, 0);
+    let off = KcpConfig { close_notify: false, ..config() };
+    ends.sides[1] = Kcp::new(ends.sides[0].conv(), &off, ends.instant(), Seed::new(9, 9)).unwrap();
+    ends.sides[0].set_repair_rate(RATE);
+    ends.filter = Box::new(|header| {
+        assert!(header.command != Command::Control && header.command != Command::Repair);
+        true
+    });
+    for _ in 0..100 {
+        ends.write(0, &[7; 1_000]);
+        ends.run(10 * MILLIS);
+    }
+    assert_eq!(ends.read(1).len(), 100_000);
+}
+
+#[test]
+fn hello_without_an_answer_is_sent_eight_times() {
+    let mut ends = TwoEndpoints::new(1, 0);
+    ends.sides[0].set_repair_rate(RATE);
+    let count = Rc::new(RefCell::new(0));
+    let counted = Rc::clone(&count);
+    // An older version of this crate ignores HELLO.
+    ends.filter = Box::new(move |header| {
+        assert_ne!(header.command, Command::Repair);
+        let is_hello = is_control(header, ControlType::Hello);
+        *counted.borrow_mut() += usize::from(is_hello);
+        !is_hello
+    });
+    for _ in 0..60 {
+        ends.write(0, &[7; 100]);
+        ends.run(SECOND);
+    }
+    assert_eq!((*count.borrow(), ends.read(1).len()), (8, 6_000));
+}
+
+#[test]
+fn mss_is_three_bytes_smaller_while_repair_symbols_are_sent() {
+    let (mut ends, log) = negotiated(1);
+    let mss = ends.sides[1].current_mtu();
+    assert_eq!(ends.sides[0].current_mtu(), mss - 3);
+    ends.write(0, &[7; 20_000]);
+    ends.run(100 * MILLIS);
+    let repair = |header: &&Header| header.command == Command::Repair;
+    let longest = log.borrow().iter().filter(repair).map(|header| header.len).max();
+    assert_eq!(longest, Some((mss - HEADER_LEN) as u32), "repair symbols are as long as the MTU");
+    ends.sides[0].set_repair_rate(0);
+    assert_eq!(ends.sides[0].current_mtu(), mss);
+    let before = repairs(&log);
+    ends.write(0, &[7; 20_000]);
+    ends.run(100 * MILLIS);
+    assert_eq!(repairs(&log), before);
+}
+
+#[test]
+fn lost_segment_is_recovered_without_a_retransmission() {
+    for lost in 20..30 {
+        let (mut ends, _) = negotiated(lost);
+        let mut pushes = 0;
+        ends.filter = Box::new(move |header| {
+            pushes += u64::from(header.command == Command::Push);
+            header.command != Command::Push || pushes != lost
+        });
+        let (mut rtts, mut sent, mut latest) = (Vec::new(), 0, 0);
+        for i in 0..60_u64 {
+            ends.write(0, &[i as u8; 1_000]);
+            sent += 1_000;
+            ends.run(10 * MILLIS);
+            let read = ends.read(1);
+            latest += read.len();
+            // 10 ms are the path, and the next repair symbol leaves with the next segment but one.
+            assert!(latest + 3_000 >= sent, "segment {lost}: {latest} of {sent}");
+            rtts.push(ends.sides[0].stats().srtt);
+        }
+        ends.run(SECOND);
+        let (stats, repair) = (ends.sides[0].stats(), ends.sides[0].repair_stats());
+        assert_eq!(stats.retransmits(), 0, "segment {lost}");
+        assert_eq!(stats.invalid_acks, 0);
+        assert_eq!((repair.recovered_by_peer, ends.sides[1].repair_stats().recovered), (1, 1));
+        assert!(repair.loss_per_million > 0, "a hidden loss is a loss");
+        assert!(rtts.iter().all(|rtt| rtt.as_millis() <= 22), "no sample of a recovered segment");
+    }
+}
+
+#[test]
+fn repair_symbols_are_at_most_their_rate_of_the_data() {
+    let mut rng = Rng::new(3);
+    for rate in [50_000, 250_000, 1_000_000, u32::MAX] {
+        let (mut ends, log) = negotiated(1);
+        ends.sides[0].set_repair_rate(rate);
+        for _ in 0..400 {
+            let len = if rng.below(8) == 0 { rng.size(1, 2_000) } else { rng.size(1, 100) };
+            ends.write(0, &vec![1; len]);
+            ends.run(rng.range(1, 60) * MILLIS);
+        }
+        let bytes = |command: Command| -> u64 {
+            let log = log.borrow();
+            let of = log.iter().filter(|header| header.command == command);
+            of.map(|header| HEADER_LEN as u64 + u64::from(header.len)).sum()
+        };
+        let (data, count) = (bytes(Command::Push), repairs(&log) as u64);
+        let limit = data * u64::from(rate.min(1_000_000)) / 1_000_000 + 3 * count + 2_800;
+        let sent = bytes(Command::Repair);
+        assert!(sent <= limit && count > 5, "rate {rate}: {sent} of {limit}, {count} symbols");
+    }
+}
+
+#[test]
+fn bulk_gets_no_repair_symbols() {
+    let (mut ends, log) = negotiated(1);
+    // Beyond the send window, so more than 256 segments are outstanding to the end but for the last.
+    ends.write(0, &vec![7; 4_000_000]);
+    ends.run(60 * MILLIS);
+    assert_eq!(repairs(&log), 0);
+    let mut read = 0;
+    while read < 4_000_000 {
+        read += ends.read(1).len();
+        ends.run(10 * MILLIS);
+    }
+    assert!(repairs(&log) < 300, "{} for the last 256 segments", repairs(&log));
+}
+
+/// Random writes in both directions over a path that loses, duplicates and reorders.
+fn stream_is_what_was_written(seed: u64, writes: usize) -> u64 {
+    let mut rng = Rng::new(seed);
+    let mut ends = TwoEndpoints::new(seed, [10_000, 50_000, 200_000, 400_000][seed as usize % 4]);
+    let mut sent = [Vec::new(), Vec::new()];
+    let mut read = [Vec::new(), Vec::new()];
+    for side in &mut ends.sides {
+        side.set_repair_rate(rng.range(0, 1_000_000) as u32);
+    }
+    for _ in 0..writes {
+        let side = usize::from(rng.below(4) == 0);
+        let len = [1, 50, 1_000, 5_000][rng.below(4) as usize];
+        let data: Vec<u8> = std::iter::repeat_with(|| rng.next() as u8).take(len).collect();
+        ends.write(side, &data);
+        sent[side].extend_from_slice(&data);
+        ends.run(rng.range(0, 20) * MILLIS);
+        if rng.below(50) == 0 {
+            ends.sides[side].set_repair_rate(rng.range(0, 1_000_000) as u32);
+        }
+        for side in [0, 1] {
+            read[side].extend_from_slice(&ends.read(side));
+            assert!(sent[1 - side].starts_with(&read[side]), "seed {seed}: other bytes");
+        }
+    }
+    for _ in 0..100 {
+        ends.run(SECOND);
+        for side in [0, 1] {
+            read[side].extend_from_slice(&ends.read(side));
+        }
+        if ends.sides.iter().all(Kcp::is_drained) {
+            break;
+        }
+    }
+    assert_eq!(ends.ends(), [None, None], "seed {seed}");
+    assert!(read[0] == sent[1] && read[1] == sent[0], "seed {seed}");
+    ends.sides.iter().map(|kcp| kcp.repair_stats().recovered).sum()
+}
+
+#[test]
+fn stream_with_repair_symbols_is_what_was_written() {
+    let recovered: u64 = (0..200).map(|seed| stream_is_what_was_written(seed, 100)).sum();
+    println!("seeds 0 to 199: {recovered} segments recovered");
+    assert!(recovered > 1_000, "{recovered}");
+}
+
+/// `cargo test --lib tests::repair -- --ignored --nocapture`
+#[test]
+#[ignore = "the full number of seeds: minutes"]
+fn stream_with_repair_symbols_is_what_was_written_with_100_000_seeds() {
+    let recovered: u64 = (0..100_000).map(|seed| stream_is_what_was_written(seed, 40)).sum();
+    println!("seeds 0 to 99,999: {recovered} segments recovered");
+    assert!(recovered > 300_000, "{recovered}");
+}
+
+#[test]
+fn messages_with_repair_symbols_keep_their_boundaries() {
+    for seed in 0..40 {
+        let mut ends = TwoEndpoints::new(seed, 100_000);
+        let config = KcpConfig { mode: Mode::Message, ..config() };
+        let conv = ends.sides[0].conv();
+        let kcp = |side| Kcp::new(conv, &config, ends.instant(), Seed::new(side, side.into()));
+        ends.sides = [kcp(1).unwrap(), kcp(2).unwrap()];
+        ends.sides[0].set_repair_rate(RATE);
+        let mut rng = Rng::new(seed);
+        let (mut sent, mut received) = (Vec::new(), Vec::new());
+        for i in 0..100_u8 {
+            let message = vec![i; rng.size(1, 3_000)];
+            let now = ends.instant();
+            ends.sides[0].send_message(now, message.clone().into()).unwrap();
+            sent.push(message);
+            ends.run(10 * MILLIS);
+        }
+        ends.run(5 * SECOND);
+        while let Some(message) = ends.sides[1].recv() {
+            received.push(message.to_vec());
+        }
+        assert!(sent == received, "seed {seed}");
+    }
+}
+
+/// A connection whose peer, the test, has asked with HELLO and was answered.
+fn asked() -> ScriptedPeer {
+    let mut peer = ScriptedPeer::new(&config());
+    peer.give(header(Command::Push, 0, 5), &[1; 100]);
+    peer.out();
+    peer.una = Sn(0);
+    peer.give(Header { frg: ControlType::Hello as u8, ..header(Command::Control, 1, 99) }, b"");
+    let out = peer.out();
+    assert!(is_control(&out[0].0, ControlType::HelloAck), "{out:?}");
+    peer
+}
+
+#[test]
+fn repair_before_hello_is_ignored() {
+    let mut peer = ScriptedPeer::new(&config());
+    peer.give(header(Command::Push, 0, 5), &[1; 100]);
+    peer.out();
+    peer.give(Header { frg: 2, ..header(Command::Repair, 1, 7) }, &[3; 50]);
+    assert!(peer.out().is_empty() && peer.kcp.repair_stats().received == 0);
+}
+
+#[test]
+fn hello_flood_is_answered_with_less_than_it_sends() {
+    let mut peer = asked();
+    let mut answers = 0;
+    for ts in 0..5_000 {
+        peer.now += MILLIS;
+        peer.give(
+            Header { frg: ControlType::Hello as u8, ..header(Command::Control, !0, ts) },
+            b"",
+        );
+        answers += peer.out().len();
+    }
+    assert!((4..=8).contains(&answers), "{answers} answers in five seconds");
+    assert_eq!(peer.kcp.close_reason(), None);
+}
+
+#[test]
+fn hostile_repair_is_counted_and_ends_nothing() {
+    for seed in 0..40 {
+        let mut rng = Rng::new(seed);
+        let mut peer = asked();
+        for i in 0..400_u32 {
+            peer.now += 3 * MILLIS;
+            let sn = if rng.below(4) == 0 { rng.next() as u32 } else { rng.below(200) as u32 };
+            let frg = if rng.below(4) == 0 { rng.next() as u8 } else { rng.range(0, 65) as u8 };
+            let payload = vec![rng.next() as u8; rng.size(0, 1_500)];
+            let command = if rng.below(3) == 0 { Command::Push } else { Command::Repair };
+            let frg = if command == Command::Push { 0 } else { frg };
+            peer.give(Header { frg, ..header(command, sn, i) }, &payload);
+            let before = peer.sent.0;
+            peer.out();
+            assert!(peer.sent.0 <= before + 1, "packets out per packet in");
+            while peer.kcp.recv().is_some() {}
+        }
+        assert_eq!(peer.kcp.close_reason(), None, "seed {seed}");
+        let stats = peer.kcp.repair_stats();
+        assert!(stats.received > 100 && stats.invalid > 10, "{stats:?}");
+        // Data goes on.
+        let nxt = peer.kcp.rcv_nxt();
+        peer.give(header(Command::Push, nxt.0, 1), b"x");
+        assert!(peer.kcp.rcv_nxt().since(nxt) > 0);
+    }
+}
+
+#[test]
+fn repair_is_rejected_outside_the_window_and_beside_other_segments() {
+    let mut peer = asked();
+    let nxt = peer.kcp.rcv_nxt();
+    let window = u32::from(config().recv_window);
+    let invalid = [(nxt.back(65), 1), (nxt.advance(window), 1), (nxt.advance(window - 10), 11)];
+    for (sn, frg) in invalid.into_iter().chain([(nxt, 0), (nxt, 65)]) {
+        let before = peer.kcp.repair_stats().invalid;
+        peer.give(Header { frg, ..header(Command::Repair, sn.0, 7) }, &[3; 50]);
+        assert_eq!(peer.kcp.repair_stats().invalid, before + 1, "{sn:?} {frg}");
+    }
+    let before = peer.kcp.repair_stats().invalid;
+    let repair = Header { frg: 1, ..header(Command::Repair, nxt.0, 7) };
+    let both = super::scripted_peer::datagram(&[(repair, &[3; 50]), (repair, &[3; 50])]);
+    peer.input(&both).unwrap();
+    assert_eq!(peer.kcp.repair_stats().invalid, before + 2);
+}
+
+#[test]
+fn ack_of_a_recovered_segment_needs_a_key_that_was_sent() {
+    let (mut ends, log) = negotiated(1);
+    let lost = Rc::new(RefCell::new(false));
+    let drop_all = Rc::clone(&lost);
+    let entries = Rc::clone(&log);
+    ends.filter = Box::new(move |header| {
+        entries.borrow_mut().push(*header);
+        !*drop_all.borrow()
+    });
+    *lost.borrow_mut() = true;
+    for _ in 0..4 {
+        ends.write(0, &[7; 1_000]);
+        ends.run(MILLIS);
+    }
+    let last = log.borrow().iter().rfind(|header| header.command == Command::Repair).copied();
+    let (key, in_flight) = (last.unwrap().ts.0, ends.sides[0].stats().in_flight_segments);
+    assert!(in_flight >= 4);
+    let mut ack = |sn: u32, key: u32| -> ConnectionStats {
+        let ack = Header { frg: REPAIRED, ..header(Command::Ack, sn, key) };
+        let datagram = super::scripted_peer::datagram(&[(ack, b"")]);
+        let now = ends.instant();
+        let origin = crate::core::connection::PacketType::Regular;
+        ends.sides[0].input(now, &datagram, origin).unwrap();
+        ends.sides[0].stats()
+    };
+    assert_eq!(ack(2, key.wrapping_add(1)).invalid_acks, 1, "a key of the future");
+    assert_eq!(ack(2, key.wrapping_sub(1_000)).invalid_acks, 2, "a key that was never sent");
+    assert_eq!(ack(1_000, key).invalid_acks, 3, "a segment that was never sent");
+    assert_eq!(ack(2, key).invalid_acks, 3);
+    assert_eq!(ends.sides[0].repair_stats().recovered_by_peer, 1);
+}
