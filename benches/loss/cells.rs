@@ -24,16 +24,29 @@ pub(crate) enum Protection {
     Fec5x2,
     #[serde(rename = "fec_64_10")]
     Fec64x10,
+    /// Repair symbols of the sliding-window code, percent of the data.
+    Repair(u32),
 }
 
 impl Protection {
     /// What messages of a low rate are tried with.
     const INTERACTIVE: [Self; 3] = [Self::None, Self::Fec10x3, Self::Fec5x2];
     const FEC_INTERACTIVE: [Self; 2] = [Self::Fec10x3, Self::Fec5x2];
+    /// Repair rates for losses of 1, 5, 10 and 20 %.
+    const REPAIRS: [Self; 4] =
+        [Self::Repair(25), Self::Repair(40), Self::Repair(45), Self::Repair(60)];
+
+    /// The repair rate per million.
+    fn repair_rate(self) -> u32 {
+        match self {
+            Self::Repair(percent) => percent * 10_000,
+            _ => 0,
+        }
+    }
 
     fn fec(self) -> Option<FecConfig> {
         match self {
-            Self::None => None,
+            Self::None | Self::Repair(_) => None,
             Self::Fec10x3 => Some(FecConfig::SHORT),
             Self::Fec5x2 => Some(FecConfig::new(5, 2).expect("a valid layout")),
             Self::Fec64x10 => Some(FecConfig::BULK),
@@ -43,6 +56,9 @@ impl Protection {
 
 impl fmt::Display for Protection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Self::Repair(percent) = self {
+            return write!(f, "repair {percent} %");
+        }
         let Some(fec) = self.fec() else { return f.write_str("none") };
         write!(f, "FEC {}/{}", fec.data_shards(), fec.parity_shards())
     }
@@ -241,7 +257,8 @@ impl Cell {
             Span::Part(part) => end * part.start / 1_000_000..end * part.end / 1_000_000,
         };
         let (path, fec) = (&self.path, self.protection.fec());
-        Setup { seed, path, config, fec, flows, end, measured, early_until }
+        let repair_rate = self.protection.repair_rate();
+        Setup { seed, path, config, fec, repair_rate, flows, end, measured, early_until }
     }
 }
 
@@ -288,7 +305,8 @@ fn independent_losses() -> Vec<Cell> {
     let mut cells = Vec::new();
     let p99 = [45.0, 50.0, 70.0, 110.0];
     for (i, name) in ["G1", "G2", "G3", "G4"].into_iter().enumerate() {
-        for protection in Protection::FEC_INTERACTIVE {
+        let protections = [&Protection::FEC_INTERACTIVE[..], &Protection::REPAIRS].concat();
+        for protection in protections {
             let cell = Cell::messages(name, Path::loss(LOSSES[i]), protection);
             cells.push(cell.goal(limits(p99[i], WIRE_LIMITS[i])));
         }
@@ -310,7 +328,7 @@ fn bursts() -> Vec<Cell> {
 fn bursts_of(name: &'static str, path: fn(u32) -> Path, p99: [f64; 4]) -> Vec<Cell> {
     let mut cells = Vec::new();
     for (i, loss) in LOSSES.into_iter().enumerate() {
-        for protection in Protection::INTERACTIVE {
+        for protection in Protection::INTERACTIVE.into_iter().chain([Protection::REPAIRS[i]]) {
             let cell = Cell::messages(name, path(loss), protection);
             cells.push(cell.goal(limits(p99[i], WIRE_LIMITS[i])));
         }
@@ -342,7 +360,7 @@ fn rates() -> Vec<Cell> {
     let kib = |millis: u64| Workload::Messages { size: 1_024, every: millis * MILLIS };
     let small = Workload::Messages { size: 100, every: 16 * MILLIS };
     for workload in [kib(2), kib(33), kib(50), kib(600), small] {
-        for protection in Protection::INTERACTIVE {
+        for protection in Protection::INTERACTIVE.into_iter().chain([Protection::REPAIRS[1]]) {
             let cell = Cell::messages("T", Path::loss(5), protection).note(workload.to_string());
             cells.push(Cell { flows: vec![workload], ..cell });
         }

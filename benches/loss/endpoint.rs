@@ -16,11 +16,11 @@ pub(crate) struct Endpoint {
 }
 
 impl Endpoint {
-    /// Both ends of a connection have the same `fec`.
+    /// Both ends of a connection have the same FEC and rate of repair symbols.
     pub(crate) fn new(
         conv: u32,
         config: &KcpConfig,
-        fec: Option<FecConfig>,
+        (fec, repair_rate): (Option<FecConfig>, u32),
         cookie_seed: u64,
         now: Instant,
     ) -> Self {
@@ -28,6 +28,7 @@ impl Endpoint {
         let mut kcp = Kcp::new(conv, config, now, seed).expect("the configuration is valid");
         let fec_header = if fec.is_some() { HEADER_LEN as u16 } else { 0 };
         kcp.set_overhead(0, fec_header).expect("the MTU leaves bytes for data");
+        kcp.set_repair_rate(repair_rate);
         let decoder = fec.map_or_else(|| FecDecoder::new(None), FecDecoder::with_expected_layout);
         let encoder = fec.map(FecEncoder::new);
         Self { kcp, encoder, decoder, datagram: Vec::new(), parity: Vec::new() }

@@ -27,6 +27,8 @@ pub(crate) struct Setup<'a> {
     pub(crate) path: &'a Path,
     pub(crate) config: KcpConfig,
     pub(crate) fec: Option<FecConfig>,
+    /// Repair symbols, bytes per million bytes of data.
+    pub(crate) repair_rate: u32,
     /// The workload of each connection, and when it begins.
     pub(crate) flows: Vec<(Workload, u64)>,
     /// When the applications stop writing.
@@ -149,7 +151,9 @@ impl Simulation {
         let flow = |(i, &(workload, start)): (usize, &(Workload, u64))| Flow {
             ends: [CLIENT, SERVER].map(|end| {
                 let cookie_seed = Rng::keyed(setup.seed, (10 + 2 * i + end) as u64).next();
-                Endpoint::new(1 + i as u32, &setup.config, setup.fec, cookie_seed, origin)
+                let conv = 1 + i as u32;
+                let protection = (setup.fec, setup.repair_rate);
+                Endpoint::new(conv, &setup.config, protection, cookie_seed, origin)
             }),
             timeouts: [None; 2],
             touched: [true; 2],
