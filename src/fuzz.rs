@@ -7,6 +7,7 @@ mod endpoint;
 mod fec_decode;
 mod kcp_ops;
 mod open_packet;
+mod repair;
 mod segment;
 mod wire;
 
@@ -15,6 +16,7 @@ pub use self::endpoint::endpoint;
 pub use self::fec_decode::*;
 pub use self::kcp_ops::kcp_ops;
 pub use self::open_packet::*;
+pub use self::repair::repair;
 pub use self::segment::segment;
 
 use self::choices::Choices;
@@ -55,6 +57,14 @@ mod tests {
             // With and without forgeries; without them everything must arrive.
             input[1] = u8::from(seed % 3 == 0);
             kcp_ops(&input);
+        }
+    }
+
+    #[test]
+    fn hello_and_repair_from_anybody_end_no_connection() {
+        for seed in 0..300 {
+            println!("seed {seed}");
+            repair(&random(seed));
         }
     }
 

@@ -213,6 +213,10 @@ fn step(pair: &mut Pair, choices: &mut Choices<'_>) {
             1 => pair.sides[side].kcp.ping(pair.now),
             2 => pair.sides[side].kcp.release_memory(),
             3 => pair.sides[side].kcp.flush_acks(),
+            5 => {
+                let rate = choices.pick(&[0, 100_000, 500_000, 1_000_000]);
+                pair.sides[side].kcp.set_repair_rate(rate);
+            }
             4 if !pair.honest => raw(pair, side, choices),
             _ => pair.sides[side].kcp.apply(choices.setting(pair.mode)),
         },
@@ -262,7 +266,14 @@ fn mutate(pair: &mut Pair, side: usize, choices: &mut Choices<'_>) {
 fn forge(pair: &mut Pair, side: usize, choices: &mut Choices<'_>) {
     pair.tainted = true;
     let mut datagram = Vec::new();
-    let commands = [Command::Push, Command::Ack, Command::WindowProbe, Command::WindowUpdate];
+    let commands = [
+        Command::Push,
+        Command::Ack,
+        Command::WindowProbe,
+        Command::WindowUpdate,
+        Command::Control,
+        Command::Repair,
+    ];
     let payload = vec![7; usize::from(choices.byte())];
     Header {
         conv: 7,

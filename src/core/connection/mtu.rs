@@ -66,7 +66,7 @@ impl Kcp {
     pub(super) fn update_mss(&mut self) -> bool {
         let before = self.send.mss();
         let mss = self.send.path.current_mtu() - HEADER_LEN;
-        let mss = mss.saturating_sub(self.repair_overhead()).max(1);
+        let mss = mss - self.repair_overhead(mss);
         self.send.set_mss(mss);
         mss != before
     }

@@ -8,12 +8,14 @@ use crate::core::close::ControlSegment;
 use crate::core::connection::output::Transmitted;
 use crate::core::path::amplification::SendBudget;
 use crate::core::recv::receiver::RecvOutcome;
-use crate::core::rlc::{Inserted, MAX_WINDOW, Recovered, RepairSymbol, SYMBOL_HEADER};
+use crate::core::rlc::{Inserted, RecoveredSegment, RepairSymbol, SYMBOL_HEADER};
 use crate::core::segment::{Command, HEADER_LEN, Header, REPAIRED};
 use crate::core::seq::Ts;
 
-/// Least MSS in bytes with which repair symbols are sent: they make new segments shorter.
+/// Least MSS in bytes that repair symbols make smaller; below, full segments are not covered.
 const MIN_MSS: usize = 64;
+/// Segments before RCV.NXT with which the encoding window of a repair symbol may begin.
+const MAX_BEHIND: i32 = 64;
 
 /// Settings and statistics.
 impl Kcp {
@@ -61,15 +63,13 @@ impl Kcp {
         else {
             return;
         };
-        let is_possible = self.send.path.current_mtu() >= HEADER_LEN + MIN_MSS;
-        let rate = if is_possible { state.rate } else { 0 };
-        self.send.set_repair_rate(rate, self.keepalive.next_cookie().0);
+        self.send.set_repair_rate(state.rate, self.keepalive.next_cookie().0);
         self.update_mss();
     }
 
-    /// Bytes by which new segments are shorter, so that repair symbols fit into the MTU.
-    pub(super) fn repair_overhead(&self) -> usize {
-        if self.send.sends_repairs() { SYMBOL_HEADER } else { 0 }
+    /// Bytes by which new segments are shorter than `mss`, so that repair symbols fit into the MTU.
+    pub(super) fn repair_overhead(&self, mss: usize) -> usize {
+        if self.send.sends_repairs() && mss >= MIN_MSS { SYMBOL_HEADER } else { 0 }
     }
 }
 
@@ -181,7 +181,7 @@ impl Kcp {
         }
         let ahead = header.sn.since(self.recv.nxt());
         let end = ahead.saturating_add(header.frg.into());
-        let in_window = ahead >= -(MAX_WINDOW as i32) && end <= self.recv.acceptable_window();
+        let in_window = ahead >= -MAX_BEHIND && end <= self.recv.acceptable_window();
         let is_regular = origin == PacketType::Regular && is_alone;
         let is_valid = is_regular && in_window && !self.send.has_sent_repair(header.ts.0);
         let symbol =
@@ -209,8 +209,8 @@ impl Kcp {
 
     /// Takes recovered segments as if they had arrived. Their ACKs leave at once, and name the
     /// repair key instead of a timestamp.
-    fn input_recovered(&mut self, now: Micros, recovered: Vec<Recovered>) {
-        for Recovered { sn, key, frg, payload } in recovered {
+    fn input_recovered(&mut self, now: Micros, recovered: Vec<RecoveredSegment>) {
+        for RecoveredSegment { sn, key, frg, payload } in recovered {
             if self.close_reason.is_some()
                 || self.close_state.is_beyond_fin(sn)
                 || (!payload.is_empty() && self.close_state.discards(sn, self.recv.nxt()))

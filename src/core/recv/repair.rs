@@ -5,7 +5,7 @@
 
 use crate::core::clock::Micros;
 use crate::core::recv::pending_acks::Ack;
-use crate::core::rlc::{Decoder, History, Inserted, Recovered, RepairSymbol, Source};
+use crate::core::rlc::{Decoder, History, Inserted, RecoveredSegment, RepairSymbol, Source};
 use crate::core::seq::{Sn, Ts};
 
 /// Most bytes of delivered segments, and most of equations.
@@ -46,7 +46,7 @@ impl RepairReceiver {
         nxt: Sn,
         free: usize,
         above: impl Fn(usize) -> Source<'a>,
-    ) -> (Inserted, Vec<Recovered>) {
+    ) -> (Inserted, Vec<RecoveredSegment>) {
         self.last_key = symbol.key;
         let limit = free.saturating_sub(self.history.memory()).min(MAX_MEMORY);
         let (history, mut recovered) = (&self.history, Vec::new());
@@ -67,7 +67,11 @@ impl RepairReceiver {
     }
 
     /// A segment arrived by itself. Returns what equations recover with it.
-    pub(super) fn on_source(&mut self, source: (Sn, u8, &[u8]), free: usize) -> Vec<Recovered> {
+    pub(super) fn on_source(
+        &mut self,
+        source: (Sn, u8, &[u8]),
+        free: usize,
+    ) -> Vec<RecoveredSegment> {
         let mut recovered = Vec::new();
         if !self.decoder.is_empty() {
             self.decoder.on_source(source, self.last_key, &mut recovered);

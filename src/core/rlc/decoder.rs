@@ -62,7 +62,7 @@ pub(crate) enum Inserted {
 
 /// A segment that equations determine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Recovered {
+pub(crate) struct RecoveredSegment {
     pub(crate) sn: Sn,
     /// Key of the repair symbol that was needed last.
     pub(crate) key: u32,
@@ -139,7 +139,7 @@ impl Decoder {
         repair: RepairSymbol<'_>,
         limit: usize,
         source: impl Fn(Sn) -> Source<'a>,
-        recovered: &mut Vec<Recovered>,
+        recovered: &mut Vec<RecoveredSegment>,
     ) -> Inserted {
         if !(1..=MAX_WINDOW).contains(&usize::from(repair.count)) {
             return Inserted::Invalid;
@@ -188,7 +188,7 @@ impl Decoder {
         &mut self,
         (sn, frg, payload): (Sn, u8, &[u8]),
         key: u32,
-        recovered: &mut Vec<Recovered>,
+        recovered: &mut Vec<RecoveredSegment>,
     ) {
         let Some(index) = self.missing.iter().position(|known| *known == Some(sn)) else { return };
         let mut without_pivot = None;
@@ -201,7 +201,7 @@ impl Decoder {
             }
             if !is_valid || (factor != 0 && row.pivot == index) {
                 let row = self.rows.remove(at);
-                without_pivot = without_pivot.or(is_valid.then_some(row));
+                without_pivot = without_pivot.or_else(|| is_valid.then_some(row));
             } else {
                 at += 1;
             }
@@ -296,12 +296,17 @@ impl Decoder {
     }
 
     /// Moves the segments that equations determine to `recovered`.
-    fn take_solved(&mut self, key: u32, recovered: &mut Vec<Recovered>) {
+    fn take_solved(&mut self, key: u32, recovered: &mut Vec<RecoveredSegment>) {
         let missing = &mut self.missing;
         for row in self.rows.extract_if(.., |row| row.is_solved()) {
             let Some(sn) = missing.get_mut(row.pivot).and_then(Option::take) else { continue };
             let source = row.symbol.into_source();
-            recovered.extend(source.map(|(frg, payload)| Recovered { sn, key, frg, payload }));
+            recovered.extend(source.map(|(frg, payload)| RecoveredSegment {
+                sn,
+                key,
+                frg,
+                payload,
+            }));
         }
     }
 

@@ -20,7 +20,7 @@ mod symbol;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use decoder::{Decoder, Inserted, Recovered, RepairSymbol, Source};
+pub(crate) use decoder::{Decoder, Inserted, RecoveredSegment, RepairSymbol, Source};
 pub(crate) use encoder::write_repair;
 pub(crate) use history::History;
 
@@ -34,6 +34,7 @@ pub(crate) const SYMBOL_HEADER: usize = 3;
 ///
 /// The finalizer of MurmurHash3 spreads the key and the position; the upper bits choose one of the
 /// 255 elements. Vectors: `tests/vectors/rlc.json`.
+#[expect(clippy::cast_possible_truncation, reason = "at most 1 + 254")]
 pub(crate) const fn coefficient(key: u32, position: u8) -> u8 {
     let mut x = key.wrapping_add(0x9E37_79B9_u32.wrapping_mul(position as u32 + 1));
     x ^= x >> 16;
@@ -41,6 +42,5 @@ pub(crate) const fn coefficient(key: u32, position: u8) -> u8 {
     x ^= x >> 13;
     x = x.wrapping_mul(0xC2B2_AE35);
     x ^= x >> 16;
-    // At most 1 + 254.
     1 + ((x as u64 * 255) >> 32) as u8
 }

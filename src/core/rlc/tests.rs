@@ -70,9 +70,9 @@ impl Receiver {
         }
     }
 
-    fn store(&mut self, recovered: Vec<Recovered>) {
+    fn store(&mut self, recovered: Vec<RecoveredSegment>) {
         self.decoder.check_invariants();
-        for Recovered { sn, frg, payload, .. } in recovered {
+        for RecoveredSegment { sn, frg, payload, .. } in recovered {
             self.recovered += 1;
             let before = self.have.insert(sn.0, Segment { frg, payload });
             assert_eq!(before, None, "a segment is recovered that was there");
@@ -352,7 +352,12 @@ fn memory_and_work_of_hostile_repairs_are_bounded() {
         decoder.check_invariants();
         recovered.clear();
     }
-    decoder.insert(repair(0, Sn(0), &[0; 65_000], 1), LIMIT, |_| Source::Missing, &mut recovered);
+    decoder.insert(
+        repair(0, Sn(0), &vec![0; 65_000], 1),
+        LIMIT,
+        |_| Source::Missing,
+        &mut recovered,
+    );
     assert!(decoder.memory() <= LIMIT);
     decoder.enforce_limit(0);
     assert_eq!(decoder.memory(), 0);

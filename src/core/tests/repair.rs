@@ -100,7 +100,7 @@ fn mss_is_three_bytes_smaller_while_repair_symbols_are_sent() {
     let (mut ends, log) = negotiated(1);
     let mss = ends.sides[1].current_mtu();
     assert_eq!(ends.sides[0].current_mtu(), mss - 3);
-    ends.write(0, &[7; 20_000]);
+    ends.write(0, &vec![7; 20_000]);
     ends.run(100 * MILLIS);
     let repair = |header: &&Header| header.command == Command::Repair;
     let longest = log.borrow().iter().filter(repair).map(|header| header.len).max();
@@ -108,7 +108,7 @@ fn mss_is_three_bytes_smaller_while_repair_symbols_are_sent() {
     ends.sides[0].set_repair_rate(0);
     assert_eq!(ends.sides[0].current_mtu(), mss);
     let before = repairs(&log);
-    ends.write(0, &[7; 20_000]);
+    ends.write(0, &vec![7; 20_000]);
     ends.run(100 * MILLIS);
     assert_eq!(repairs(&log), before);
 }

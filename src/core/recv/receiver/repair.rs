@@ -3,7 +3,7 @@
 use super::Receiver;
 use crate::core::clock::Micros;
 use crate::core::recv::pending_acks::Ack;
-use crate::core::rlc::{Inserted, Recovered, RepairSymbol, Source};
+use crate::core::rlc::{Inserted, RecoveredSegment, RepairSymbol, Source};
 use crate::core::seq::Sn;
 
 impl Receiver {
@@ -38,7 +38,7 @@ impl Receiver {
         &mut self,
         now: Micros,
         symbol: RepairSymbol<'_>,
-    ) -> (Inserted, Vec<Recovered>) {
+    ) -> (Inserted, Vec<RecoveredSegment>) {
         let (nxt, free) = (self.nxt, self.free());
         let repair = self.repair.get_or_insert_default();
         repair.on_repair(now);
@@ -54,7 +54,11 @@ impl Receiver {
 
     /// A segment arrived by itself, was new and is stored or delivered. Returns the segments that
     /// equations recover with it.
-    pub(crate) fn on_source(&mut self, now: Micros, source: (Sn, u8, &[u8])) -> Vec<Recovered> {
+    pub(crate) fn on_source(
+        &mut self,
+        now: Micros,
+        source: (Sn, u8, &[u8]),
+    ) -> Vec<RecoveredSegment> {
         let free = self.free();
         let Some(repair) = &mut self.repair else { return Vec::new() };
         if repair.has_expired(now) {

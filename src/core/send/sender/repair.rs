@@ -5,6 +5,7 @@ use crate::core::clock::Micros;
 use crate::core::recovery::loss::LossTrigger;
 use crate::core::recovery::sent_segments::SentSegment;
 use crate::core::rlc::{self, MAX_WINDOW, SYMBOL_HEADER};
+use crate::core::segment::HEADER_LEN;
 use crate::core::send::redundant::RedundantRetransmits;
 use crate::core::send::repair::{MAX_RATE, RepairSchedule};
 use crate::core::seq::Sn;
@@ -80,13 +81,14 @@ impl Sender {
     }
 
     /// The encoding window of the repair symbol that leaves now: the latest segments that are not
-    /// acknowledged cumulatively and not longer than the MSS.
+    /// acknowledged cumulatively and whose repair symbol fits into the MTU.
     pub(crate) fn repair_window(&mut self) -> Option<EncodingWindow> {
         let nxt = self.nxt();
+        let limit = self.path.current_mtu().saturating_sub(HEADER_LEN + SYMBOL_HEADER);
         let (mut count, mut longest) = (0, 0);
         while usize::from(count) < MAX_WINDOW {
             let sn = nxt.back(u32::from(count) + 1);
-            let payload = self.sent_segments.payload(sn).filter(|range| range.len() <= self.mss);
+            let payload = self.sent_segments.payload(sn).filter(|range| range.len() <= limit);
             let Some(payload) = payload else { break };
             longest = longest.max(payload.len());
             count += 1;

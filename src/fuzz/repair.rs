@@ -1,0 +1,162 @@
+//! Two state machines that use repair symbols, and HELLO, REPAIR and ACKs of recovered segments from
+//! anybody.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use super::Choices;
+use crate::config::Mode;
+use crate::core::connection::{Kcp, PacketType, Seed};
+use crate::core::segment::{Command, ControlType, Header, REPAIRED, Segments};
+use crate::core::seq::{Sn, Ts};
+
+/// Steps that one input may take, and datagrams that the network holds each way.
+const STEPS: usize = 1_000;
+const WIRE: usize = 64;
+const CONV: u32 = 7;
+/// Answers to HELLO that may leave at once, and one more each second.
+const ANSWERS: u64 = 3;
+
+struct Side {
+    kcp: Kcp,
+    /// What is on its way to it.
+    wire: VecDeque<Vec<u8>>,
+    /// HELLOs that arrived, and answers that left.
+    hellos: u64,
+    answers: u64,
+}
+
+struct Pair {
+    sides: [Side; 2],
+    start: Instant,
+    now: Instant,
+}
+
+impl Pair {
+    /// Sends what is due, and checks what may not be.
+    fn flush(&mut self) {
+        for side in 0..2 {
+            let mut out = Vec::new();
+            for _ in 0..WIRE {
+                out.clear();
+                if self.sides[side].kcp.poll_transmit(self.now, &mut out).is_none() {
+                    break;
+                }
+                let (first, payload) = Segments::new(&out).next().expect("a segment");
+                let kind = ControlType::from_frg(first.frg);
+                if first.command == Command::Control && kind == Some(ControlType::HelloAck) {
+                    self.sides[side].answers += 1;
+                }
+                if first.command == Command::Repair {
+                    assert!((1..=64).contains(&first.frg) && payload.len() >= 3);
+                    assert!(out.len() <= self.sides[side].kcp.max_mtu().into(), "beyond the MTU");
+                }
+                let wire = &mut self.sides[1 - side].wire;
+                wire.push_back(out.clone());
+                if wire.len() > WIRE {
+                    wire.pop_front();
+                }
+            }
+            let elapsed = self.now.saturating_duration_since(self.start).as_secs();
+            let Side { kcp, hellos, answers, .. } = &self.sides[side];
+            assert!(answers <= hellos && *answers <= ANSWERS + elapsed, "{answers} of {hellos}");
+            kcp.check_invariants();
+            assert_eq!(kcp.close_reason(), None);
+        }
+    }
+
+    fn input(&mut self, to: usize, datagram: &[u8], origin: PacketType) {
+        let hello = |(header, _): &(Header, &[u8])| {
+            header.command == Command::Control && header.frg == ControlType::Hello as u8
+        };
+        self.sides[to].hellos += Segments::new(datagram).filter(hello).count() as u64;
+        let result = self.sides[to].kcp.input(self.now, datagram, origin);
+        assert!(result.is_ok(), "{result:?}");
+    }
+}
+
+/// Writes, losses and forgeries in any order.
+///
+/// # Panics
+///
+/// When an invariant does not hold, a connection ends, or more is answered than asked.
+#[expect(clippy::disallowed_methods, reason = "the run needs one real instant to count from")]
+pub fn repair(data: &[u8]) {
+    let mut choices = Choices(data);
+    let start = Instant::now();
+    let sn = Sn(choices.pick(&[0, u32::MAX - 3, 1 << 31]));
+    let side = |choices: &mut Choices<'_>| {
+        let config = choices.config(Mode::Stream, false);
+        let seed = Seed::new(choices.word(), u64::from(choices.word()));
+        let mut kcp = Kcp::starting_at(CONV, &config, start, seed, sn);
+        kcp.set_repair_rate(choices.pick(&[0, 250_000, 1_000_000]));
+        Side { kcp, wire: VecDeque::new(), hellos: 0, answers: 0 }
+    };
+    let sides = [side(&mut choices), side(&mut choices)];
+    let mut pair = Pair { sides, start, now: start };
+    for _ in 0..STEPS {
+        if choices.0.is_empty() {
+            break;
+        }
+        step(&mut pair, &mut choices);
+        pair.flush();
+        pair.sides.iter_mut().for_each(|side| while side.kcp.recv().is_some() {});
+    }
+}
+
+fn step(pair: &mut Pair, choices: &mut Choices<'_>) {
+    let choice = choices.byte();
+    let side = usize::from(choice >> 7);
+    match choice & 15 {
+        0..=2 => {
+            let len = usize::from(choices.byte()) * usize::from(choices.byte() % 8 + 1);
+            let len = len.min(pair.sides[side].kcp.send_capacity());
+            pair.sides[side].kcp.send(pair.now, Bytes::from(vec![choice; len]));
+        }
+        3..=6 => {
+            for _ in 0..choices.byte() % 8 + 1 {
+                let Some(datagram) = pair.sides[side].wire.pop_front() else { break };
+                pair.input(side, &datagram, PacketType::Regular);
+            }
+        }
+        7 => drop(pair.sides[side].wire.pop_front()),
+        8 => pair.sides[side].wire.rotate_left(1.min(pair.sides[side].wire.len())),
+        9 | 10 => {
+            pair.now += Duration::from_millis(u64::from(choices.byte()) + 1);
+            pair.sides.iter_mut().for_each(|side| side.kcp.handle_timeout(pair.now));
+        }
+        11 => pair.sides[side].kcp.set_repair_rate(choices.word() % 2_000_000),
+        12 => pair.sides[side].kcp.release_memory(),
+        _ => forge(pair, side, choices),
+    }
+}
+
+/// A HELLO, a REPAIR or an ACK of a recovered segment near what the receiver expects.
+fn forge(pair: &mut Pair, side: usize, choices: &mut Choices<'_>) {
+    let near = |sn: Sn, choices: &mut Choices<'_>| match choices.byte() {
+        distance if distance < 250 => sn.advance(u32::from(distance)).back(70),
+        _ => Sn(choices.word()),
+    };
+    let kcp = &pair.sides[side].kcp;
+    let (nxt, una) = (kcp.rcv_nxt(), kcp.una());
+    let (command, frg, sn, payload) = match choices.byte() % 8 {
+        0 => (Command::Control, ControlType::Hello as u8, Sn(choices.word()), Vec::new()),
+        1 => (Command::Control, ControlType::HelloAck as u8, Sn(choices.word()), Vec::new()),
+        2 => (Command::Ack, REPAIRED, near(una, choices), Vec::new()),
+        _ => {
+            let frg = choices.byte() % 70;
+            (Command::Repair, frg, near(nxt, choices), choices.bytes())
+        }
+    };
+    // A `una` of a forger's is believed as far as segments are in flight; here it acknowledges none.
+    let wnd = u16::from(choices.byte());
+    let len = u32::try_from(payload.len()).unwrap_or(0);
+    let ts = Ts(choices.word());
+    let mut datagram = Vec::new();
+    Header { conv: CONV, command, frg, wnd, ts, sn, una, len }.emit(&mut datagram);
+    datagram.extend_from_slice(&payload);
+    let origin = choices.pick(&[PacketType::Regular, PacketType::Regular, PacketType::Fec]);
+    pair.input(side, &datagram, origin);
+}
