@@ -34,7 +34,7 @@ impl Protection {
     const FEC_INTERACTIVE: [Self; 2] = [Self::Fec10x3, Self::Fec5x2];
     /// Repair rates for losses of 1, 5, 10 and 20 %.
     const REPAIRS: [Self; 4] =
-        [Self::Repair(25), Self::Repair(40), Self::Repair(45), Self::Repair(60)];
+        [Self::Repair(25), Self::Repair(40), Self::Repair(50), Self::Repair(60)];
 
     /// The repair rate per million.
     fn repair_rate(self) -> u32 {

@@ -122,6 +122,11 @@ impl RedundantRetransmits {
         self.groups.len() < before
     }
 
+    /// Whether copies that leave at once are lost one by one, not together.
+    pub(super) fn losses_are_independent(&self, rtt: u64) -> bool {
+        self.spacing(self.further_copies(), rtt) == 0
+    }
+
     /// Time between copies, microseconds: zero while they die independently, which is the case if
     /// no more groups die than twice what the loss rate predicts, and half a percent.
     fn spacing(&self, copies: u8, rtt: u64) -> u64 {

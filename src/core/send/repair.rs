@@ -131,6 +131,11 @@ impl RepairSchedule {
         queue::push(&mut self.sent, SentRepair { at: now, first, end: nxt });
     }
 
+    /// Whether a repair symbol has left in the last `micros`.
+    pub(super) fn has_sent_within(&self, now: Micros, micros: u64) -> bool {
+        self.sent.back().is_some_and(|latest| now.since(latest.at) <= micros)
+    }
+
     /// Whether one of the latest repair symbols had this key.
     pub(super) fn has_sent(&self, key: u32) -> bool {
         self.get(key).is_some()

@@ -27,8 +27,10 @@ impl Sender {
         let rtt = self.rtt.srtt_or_rto();
         let closes_window = self.closes_window(sn, trigger);
         let (allowed, latency_bound) = (!self.pto_backoff.is_active(), self.is_latency_bound());
+        let saved = self.copies_saved_by_repairs(now, rtt);
         let Some(redundant) = &mut self.redundant else { return };
         let wanted = if latency_bound { redundant.further_copies() } else { 0 };
+        let wanted = wanted.saturating_sub(saved);
         let wanted = if allowed { wanted.max(u8::from(closes_window)) } else { 0 };
         let copies = self.retransmit_budget.take_redundant(wanted);
         redundant.on_first_copy(now, (sn, ts), copies, rtt);

@@ -151,6 +151,17 @@ impl Sender {
         true
     }
 
+    /// Copies of a retransmission that repair symbols make unnecessary: they cover it as well. Not
+    /// where losses come in bursts, nor where no repair symbol leaves within a round trip. `rtt` in
+    /// microseconds.
+    #[inline]
+    pub(super) fn copies_saved_by_repairs(&self, now: Micros, rtt: u64) -> u8 {
+        let Some(repair) = &self.repair else { return 0 };
+        let independent =
+            self.redundant.as_ref().is_some_and(|redundant| redundant.losses_are_independent(rtt));
+        u8::from(independent && repair.has_sent_within(now, rtt))
+    }
+
     /// An ACK of a transmission of `sn` arrived. If the peer had recovered the segment before, that
     /// was late, not lost.
     #[inline]
@@ -173,7 +184,8 @@ impl Sender {
         let in_flight = self.sent_segments.len();
         let lost_at = |segment| self.loss.lost_at(segment, &self.rtt, in_flight, no_new_data);
         let (at, trigger) = lost_at(segment);
-        let Some(repair) = self.repair.as_ref().filter(|_| segment.backoff_level == 0) else {
+        let waits = trigger != LossTrigger::Rto && segment.backoff_level == 0;
+        let Some(repair) = self.repair.as_ref().filter(|_| waits) else {
             return (at, trigger);
         };
         let overdue = self.sent_segments.transmitted_from(sn).map(|segment| lost_at(segment).0);
