@@ -4,6 +4,7 @@ mod filter;
 mod kcp;
 mod limits;
 mod link;
+mod protection;
 mod socket;
 #[cfg(test)]
 mod tests;
@@ -22,6 +23,7 @@ pub(crate) use self::kcp::{
     DEFAULT_WINDOW, SEGMENT_CHARGE, SEGMENT_COST, SEGMENT_HEADER, check_mtu, check_windows,
 };
 pub use self::limits::{Limits, Migration, SessionPolicy};
+pub use self::protection::{AutoProtection, Protection};
 pub use self::socket::SocketConfig;
 
 /// Configuration of an endpoint, a listener or a stream.
@@ -154,6 +156,18 @@ impl Config {
     #[must_use]
     pub fn fec(mut self, fec: FecConfig) -> Self {
         self.fec = Some(fec);
+        self
+    }
+
+    /// Sets what protects the data sent against loss, beside retransmission: [`fec`](Self::fec) and
+    /// [`KcpConfig::auto_protection`]. Default [`Protection::Off`].
+    #[must_use]
+    pub fn protection(mut self, protection: Protection) -> Self {
+        (self.fec, self.kcp.auto_protection) = match protection {
+            Protection::Off => (None, None),
+            Protection::Fixed(fec) => (Some(fec), None),
+            Protection::Auto(auto) => (None, Some(auto)),
+        };
         self
     }
 

@@ -130,8 +130,8 @@ mod sys;
 mod trace;
 
 pub use config::{
-    AcceptFilter, AckPolicy, Backoff, Config, CongestionControl, KcpConfig, Limits, Migration,
-    Mode, PacketFilter, SessionPolicy, SocketConfig, Timing, WritePolicy,
+    AcceptFilter, AckPolicy, AutoProtection, Backoff, Config, CongestionControl, KcpConfig, Limits,
+    Migration, Mode, PacketFilter, Protection, SessionPolicy, SocketConfig, Timing, WritePolicy,
 };
 pub use crypto::{Algorithm, Cipher, Key};
 #[cfg(all(feature = "tonic", not(loom)))]

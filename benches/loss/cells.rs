@@ -5,7 +5,7 @@ use std::num::NonZeroU8;
 use std::ops::Range;
 use std::time::Duration;
 
-use kcpx::{CongestionControl, FecConfig, KcpConfig, Timing};
+use kcpx::{AutoProtection, CongestionControl, FecConfig, KcpConfig, Timing};
 use serde::Serialize;
 
 use crate::figures::{Figures, Goal, Measure};
@@ -26,6 +26,8 @@ pub(crate) enum Protection {
     Fec64x10,
     /// Repair symbols of the sliding-window code, percent of the data.
     Repair(u32),
+    /// Repair symbols as the loss asks for, with this limit of wire bytes per 1,000 bytes.
+    Auto(u16),
 }
 
 impl Protection {
@@ -46,7 +48,7 @@ impl Protection {
 
     fn fec(self) -> Option<FecConfig> {
         match self {
-            Self::None | Self::Repair(_) => None,
+            Self::None | Self::Repair(_) | Self::Auto(_) => None,
             Self::Fec10x3 => Some(FecConfig::SHORT),
             Self::Fec5x2 => Some(FecConfig::new(5, 2).expect("a valid layout")),
             Self::Fec64x10 => Some(FecConfig::BULK),
@@ -56,8 +58,10 @@ impl Protection {
 
 impl fmt::Display for Protection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Self::Repair(percent) = self {
-            return write!(f, "repair {percent} %");
+        match self {
+            Self::Repair(percent) => return write!(f, "repair {percent} %"),
+            Self::Auto(limit) => return write!(f, "auto, {:.2}", f64::from(*limit) / 1e3),
+            _ => {}
         }
         let Some(fec) = self.fec() else { return f.write_str("none") };
         write!(f, "FEC {}/{}", fec.data_shards(), fec.parity_shards())
@@ -242,6 +246,10 @@ impl Cell {
     fn setup(&self, end: u64, seed: u64) -> Setup<'_> {
         let mut config = KcpConfig::default();
         config.timing = self.congestion.timing();
+        if let Protection::Auto(limit) = self.protection {
+            let limit = f64::from(limit) / 1e3;
+            config.auto_protection = Some(AutoProtection::new().max_overhead(limit));
+        }
         if let Windows::Fixed(segments) = self.windows {
             (config.send_window, config.recv_window) = (segments, segments);
             config.auto_windows = false;
@@ -283,6 +291,13 @@ pub(crate) const NAMES: [(&str, &str); 13] = [
 const LOSSES: [u32; 4] = [1, 5, 10, 20];
 /// Wire limits of G and B at these losses.
 const WIRE_LIMITS: [f64; 4] = [1.5, 1.5, 1.6, 1.9];
+/// Automatic protection with these limits.
+const AUTO: [Protection; 4] = [
+    Protection::Auto(1_500),
+    Protection::Auto(1_500),
+    Protection::Auto(1_600),
+    Protection::Auto(1_900),
+];
 
 /// All cells, in the order of the tables.
 pub(crate) fn all() -> Vec<Cell> {
@@ -305,7 +320,8 @@ fn independent_losses() -> Vec<Cell> {
     let mut cells = Vec::new();
     let p99 = [45.0, 50.0, 70.0, 110.0];
     for (i, name) in ["G1", "G2", "G3", "G4"].into_iter().enumerate() {
-        let protections = [&Protection::FEC_INTERACTIVE[..], &Protection::REPAIRS].concat();
+        let protections =
+            [&Protection::FEC_INTERACTIVE[..], &Protection::REPAIRS, &[AUTO[i]]].concat();
         for protection in protections {
             let cell = Cell::messages(name, Path::loss(LOSSES[i]), protection);
             cells.push(cell.goal(limits(p99[i], WIRE_LIMITS[i])));
@@ -328,7 +344,8 @@ fn bursts() -> Vec<Cell> {
 fn bursts_of(name: &'static str, path: fn(u32) -> Path, p99: [f64; 4]) -> Vec<Cell> {
     let mut cells = Vec::new();
     for (i, loss) in LOSSES.into_iter().enumerate() {
-        for protection in Protection::INTERACTIVE.into_iter().chain([Protection::REPAIRS[i]]) {
+        let repairs = [Protection::REPAIRS[i], AUTO[i]];
+        for protection in Protection::INTERACTIVE.into_iter().chain(repairs) {
             let cell = Cell::messages(name, path(loss), protection);
             cells.push(cell.goal(limits(p99[i], WIRE_LIMITS[i])));
         }
@@ -345,7 +362,7 @@ fn reordering() -> Vec<Cell> {
         Path::held_back(),
     ];
     for path in paths {
-        for protection in [Protection::None, Protection::Fec10x3] {
+        for protection in [Protection::None, Protection::Fec10x3, AUTO[0]] {
             let p99 = path.longest_delay_ms() + 1.0;
             let goal = [(Measure::P99Ms, p99), (Measure::RetransmittedPercent, 0.2)];
             let cell = Cell::messages("J", path.clone(), protection).goal(goal);
@@ -360,7 +377,8 @@ fn rates() -> Vec<Cell> {
     let kib = |millis: u64| Workload::Messages { size: 1_024, every: millis * MILLIS };
     let small = Workload::Messages { size: 100, every: 16 * MILLIS };
     for workload in [kib(2), kib(33), kib(50), kib(600), small] {
-        for protection in Protection::INTERACTIVE.into_iter().chain([Protection::REPAIRS[1]]) {
+        let repairs = [Protection::REPAIRS[1], AUTO[1]];
+        for protection in Protection::INTERACTIVE.into_iter().chain(repairs) {
             let cell = Cell::messages("T", Path::loss(5), protection).note(workload.to_string());
             cells.push(Cell { flows: vec![workload], ..cell });
         }
@@ -377,7 +395,7 @@ fn loss_steps() -> Vec<Cell> {
     ];
     let mut cells = Vec::new();
     for (part, goal) in parts {
-        for protection in Protection::INTERACTIVE {
+        for protection in Protection::INTERACTIVE.into_iter().chain([AUTO[2]]) {
             let cell = Cell::messages("X", Path::loss_steps(), protection).goal(goal);
             cells.push(Cell { span: Span::Part(part.clone()), ..cell });
         }

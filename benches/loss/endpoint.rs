@@ -28,7 +28,9 @@ impl Endpoint {
         let mut kcp = Kcp::new(conv, config, now, seed).expect("the configuration is valid");
         let fec_header = if fec.is_some() { HEADER_LEN as u16 } else { 0 };
         kcp.set_overhead(0, fec_header).expect("the MTU leaves bytes for data");
-        kcp.set_repair_rate(repair_rate);
+        if config.auto_protection.is_none() {
+            kcp.set_repair_rate(repair_rate);
+        }
         let decoder = fec.map_or_else(|| FecDecoder::new(None), FecDecoder::with_expected_layout);
         let encoder = fec.map(FecEncoder::new);
         Self { kcp, encoder, decoder, datagram: Vec::new(), parity: Vec::new() }

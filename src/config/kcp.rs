@@ -3,6 +3,7 @@
 use std::num::{NonZeroU8, NonZeroU64};
 use std::time::Duration;
 
+use super::AutoProtection;
 use crate::error::ConfigError;
 
 /// Bytes of a segment header (`IKCP_OVERHEAD`).
@@ -223,6 +224,10 @@ pub struct KcpConfig {
     /// do not read, so nothing changes for them.
     #[doc(alias = "FIN")]
     pub close_notify: bool,
+    /// Repair symbols for peers of this crate, as many as the loss asks for
+    /// ([`Protection::Auto`](crate::Protection::Auto)). Default `None`. Needs
+    /// [`close_notify`](Self::close_notify), by which the peer shows that it has them.
+    pub auto_protection: Option<AutoProtection>,
     /// Deliver empty messages in message mode. Default `false`: they are acknowledged and skipped.
     /// A byte stream always skips them.
     pub empty_messages: bool,
@@ -248,6 +253,7 @@ impl Default for KcpConfig {
             rate_limit: None,
             recv_memory: None,
             close_notify: true,
+            auto_protection: None,
             empty_messages: false,
         }
     }
@@ -278,6 +284,15 @@ impl KcpConfig {
         ] {
             if let Some(limit) = limit {
                 ConfigError::check(field, limit.as_millis(), 1_000, day)?;
+            }
+        }
+        if let Some(auto) = &self.auto_protection {
+            auto.validate()?;
+            if !self.close_notify {
+                return Err(ConfigError::Requires {
+                    field: "auto_protection",
+                    needs: "close_notify",
+                });
             }
         }
         if let Some(bytes) = self.recv_memory {

@@ -166,7 +166,7 @@ impl Kcp {
     pub fn starting_at(conv: u32, config: &KcpConfig, now: Instant, seed: Seed, sn: Sn) -> Self {
         let mut rate_limiter = RateLimiter::default();
         rate_limiter.set_rate(config.rate_limit);
-        Self {
+        let mut kcp = Self {
             conv,
             clock: Clock::new(now, seed.ts_epoch),
             mode: config.mode,
@@ -193,7 +193,11 @@ impl Kcp {
             repair: None,
             close_reason: None,
             stats: Counters::default(),
+        };
+        if let Some(limits) = config.auto_protection {
+            kcp.start_auto_protection(limits);
         }
+        kcp
     }
 
     /// The conversation id (`conv` on the wire).

@@ -135,6 +135,7 @@ impl Kcp {
         self.stats.sent_datagram_bytes += sent.len as u64;
         self.rate_limiter.on_sent(now, sent.len);
         self.amplification.on_sent(sent.len + usize::from(self.sent_overhead));
+        self.update_auto_protection(now);
         self.update_timers(now);
         sent
     }

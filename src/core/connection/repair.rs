@@ -3,6 +3,7 @@
 
 use super::repair_state::{RepairState, RepairStats};
 use super::{Kcp, PacketType};
+use crate::config::AutoProtection;
 use crate::core::clock::Micros;
 use crate::core::close::ControlSegment;
 use crate::core::connection::output::Transmitted;
@@ -10,8 +11,11 @@ use crate::core::path::amplification::SendBudget;
 use crate::core::recv::receiver::RecvOutcome;
 use crate::core::rlc::{Inserted, RecoveredSegment, RepairSymbol, SYMBOL_HEADER};
 use crate::core::segment::{Command, HEADER_LEN, Header, REPAIRED};
+use crate::core::send::protection::{PathEstimate, ProtectionController, SentTotals};
 use crate::core::seq::Ts;
 
+/// Bytes of the headers of IPv4 and UDP.
+const IP_UDP_HEADERS: u64 = 28;
 /// Least MSS in bytes that repair symbols make smaller; below, full segments are not covered.
 const MIN_MSS: usize = 64;
 /// Segments before RCV.NXT with which the encoding window of a repair symbol may begin.
@@ -50,8 +54,50 @@ impl Kcp {
             ..RepairStats::default()
         };
         let Some(state) = &self.repair else { return stats };
-        let RepairState { received, recovered, invalid, .. } = **state;
-        RepairStats { received, recovered, invalid, ..stats }
+        let RepairState { rate, received, recovered, invalid, .. } = **state;
+        RepairStats { rate, received, recovered, invalid, ..stats }
+    }
+
+    /// Lets the repair rate follow the loss, within `limits`.
+    pub(super) fn start_auto_protection(&mut self, limits: AutoProtection) {
+        let controller = ProtectionController::new(limits, Micros(0));
+        let rate = controller.rate();
+        self.repair_state().auto = Some(controller);
+        self.set_repair_rate(rate);
+    }
+
+    /// A datagram leaves: decides about the repair rate, at most ten times a second.
+    #[inline]
+    pub(super) fn update_auto_protection(&mut self, now: Micros) {
+        let Some(auto) = self.repair.as_ref().and_then(|state| state.auto.as_ref()) else { return };
+        if auto.is_due(now) {
+            self.decide_protection(now);
+        }
+    }
+
+    fn decide_protection(&mut self, now: Micros) {
+        let (rtt, stats) = (&self.send.rtt, &self.stats);
+        let path = PathEstimate {
+            loss: self.send.loss_per_million(),
+            srtt: rtt.srtt().unwrap_or(0),
+            min_rtt: rtt.min(),
+            rttvar: rtt.rttvar(),
+            packet_overhead: u64::from(self.sent_overhead) + IP_UDP_HEADERS + HEADER_LEN as u64,
+        };
+        let retransmits = stats.fast_retransmits
+            + stats.early_retransmits
+            + stats.timeout_retransmits
+            + stats.redundant_retransmits;
+        let (data_bytes, segments) = (stats.sent_bytes, stats.sent_segments);
+        let Some(state) = &mut self.repair else { return };
+        let Some(auto) = &mut state.auto else { return };
+        if let Some(rate) =
+            auto.decide(now, &path, SentTotals { data_bytes, segments, retransmits })
+        {
+            // Never zero, which would end the negotiated use.
+            state.rate = rate.max(1);
+            self.apply_repair_rate();
+        }
     }
 
     fn repair_state(&mut self) -> &mut RepairState {

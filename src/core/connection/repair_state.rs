@@ -1,6 +1,7 @@
 //! What a connection keeps while repair symbols are sent or received, and their statistics.
 
 use crate::core::hello::Hello;
+use crate::core::send::protection::ProtectionController;
 
 /// What a connection that uses repair symbols, or whose peer asked for them, has negotiated.
 #[derive(Debug)]
@@ -8,6 +9,8 @@ pub(super) struct RepairState {
     pub(super) hello: Hello,
     /// Repair rate wanted, per million; 0: none.
     pub(super) rate: u32,
+    /// Sets the rate, if that is to follow the loss.
+    pub(super) auto: Option<ProtectionController>,
     pub(super) received: u64,
     pub(super) recovered: u64,
     pub(super) invalid: u64,
@@ -15,7 +18,7 @@ pub(super) struct RepairState {
 
 impl RepairState {
     pub(super) fn new() -> Self {
-        Self { hello: Hello::new(), rate: 0, received: 0, recovered: 0, invalid: 0 }
+        Self { hello: Hello::new(), rate: 0, auto: None, received: 0, recovered: 0, invalid: 0 }
     }
 }
 
@@ -25,6 +28,8 @@ impl RepairState {
 pub struct RepairStats {
     /// The peer accepts repair symbols, and some are to be sent.
     pub active: bool,
+    /// Bytes of repair symbols per million bytes of data.
+    pub rate: u32,
     /// Repair symbols sent.
     pub sent: u64,
     /// Segments that the peer recovered with them.

@@ -1,0 +1,82 @@
+//! Protection of data against loss, beside retransmission.
+
+use crate::error::ConfigError;
+use crate::fec::FecConfig;
+
+/// What protects the data that a connection sends against loss, beside retransmission.
+///
+/// ```
+/// use kcpx::{AutoProtection, Config, Protection};
+///
+/// let auto = AutoProtection::new().max_overhead(1.3);
+/// let config = Config::new().protection(Protection::Auto(auto));
+/// assert!(config.validate().is_ok());
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Protection {
+    /// Nothing more: a segment that is lost arrives a round trip later. Where losses are frequent
+    /// the retransmissions of messages leave in several copies, to any peer. The default.
+    #[default]
+    Off,
+    /// Reed-Solomon parity of a fixed layout, which kcp-go understands
+    /// ([`Config::fec`](crate::Config::fec)).
+    Fixed(FecConfig),
+    /// As much as the measured loss asks for, within a limit: repair symbols of a sliding-window
+    /// code to peers of this crate that accept them, as `Off` to all others. For flows of messages;
+    /// bulk transfers, with more than 256 segments in flight, get none.
+    Auto(AutoProtection),
+}
+
+/// Limits of [`Protection::Auto`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct AutoProtection {
+    /// Most bytes sent for 1,000 bytes of data, 1,000 to 4,000: headers of packets and segments,
+    /// retransmissions and repair symbols included. Default 1,500. Only the repair symbols yield to
+    /// it: small messages, whose headers alone need more, get none but those of `floor`.
+    pub max_overhead_per_mille: u16,
+    /// Bytes of repair symbols per second that may leave whatever their share is, 0 to 1,000,000.
+    /// Default 4,000. For slow flows, which a share of their few bytes would not protect.
+    pub floor: u32,
+}
+
+impl Default for AutoProtection {
+    fn default() -> Self {
+        Self { max_overhead_per_mille: 1_500, floor: 4_000 }
+    }
+}
+
+impl AutoProtection {
+    /// The defaults.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets the most bytes sent per byte of data, 1.0 to 4.0. Default 1.5.
+    #[must_use]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "saturates, and validation refuses what is out of range"
+    )]
+    pub fn max_overhead(mut self, ratio: f64) -> Self {
+        self.max_overhead_per_mille = (ratio * 1_000.0).round() as u16;
+        self
+    }
+
+    /// Sets the bytes of repair symbols per second that may leave whatever their share is. Default
+    /// 4,000.
+    #[must_use]
+    pub fn floor(mut self, bytes_per_second: u32) -> Self {
+        self.floor = bytes_per_second;
+        self
+    }
+
+    pub(super) fn validate(&self) -> Result<(), ConfigError> {
+        let overhead = self.max_overhead_per_mille;
+        ConfigError::check("max_overhead (per mille)", overhead, 1_000, 4_000)?;
+        ConfigError::check("floor (bytes per second)", self.floor, 0, 1_000_000)
+    }
+}
