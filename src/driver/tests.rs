@@ -13,6 +13,7 @@ mod mtu_discovery;
 #[cfg(target_os = "linux")]
 mod offload;
 mod open_without_data;
+mod protection;
 mod replay;
 mod requests;
 mod resource_limits;

@@ -10,7 +10,7 @@ use crate::core::connection::output::Transmitted;
 use crate::core::path::amplification::SendBudget;
 use crate::core::recv::receiver::RecvOutcome;
 use crate::core::rlc::{Inserted, RecoveredSegment, RepairSymbol, SYMBOL_HEADER};
-use crate::core::segment::{Command, HEADER_LEN, Header, REPAIRED};
+use crate::core::segment::{Command, ControlType, HEADER_LEN, Header, REPAIRED};
 use crate::core::send::protection::{PathEstimate, ProtectionController, SentTotals};
 use crate::core::seq::Ts;
 
@@ -164,12 +164,16 @@ impl Kcp {
         valid
     }
 
-    /// Whether `header` is our own HELLO or repair symbol, reflected.
+    /// Whether `header` is our own HELLO or repair symbol, reflected. A HELLO-ACK has the number of
+    /// our HELLO too.
     pub(super) fn is_own_repair(&self, header: &Header) -> bool {
         let Some(state) = &self.repair else { return false };
         match header.command {
             Command::Repair => self.send.has_sent_repair(header.ts.0),
-            Command::Control => state.hello.is_own(header.ts),
+            Command::Control => {
+                ControlType::from_frg(header.frg) == Some(ControlType::Hello)
+                    && state.hello.is_own(header.ts)
+            }
             _ => false,
         }
     }

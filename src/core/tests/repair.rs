@@ -283,6 +283,24 @@ fn repair_before_hello_is_ignored() {
 }
 
 #[test]
+fn hello_ack_is_no_reflection() {
+    let mut peer = ScriptedPeer::new(&config());
+    peer.kcp.set_repair_rate(RATE);
+    peer.write(vec![1; 100]);
+    let sent = peer.out();
+    peer.una = Sn(1);
+    peer.give(Header { frg: CONTROL_CAPABLE, ..header(Command::Ack, 0, sent[0].0.ts.0) }, b"");
+    let out = peer.out();
+    let hello = out.iter().find(|(header, _)| is_control(header, ControlType::Hello)).unwrap().0;
+    let hello_ack = Header { frg: ControlType::HelloAck as u8, ..hello };
+    let datagram = |header| super::scripted_peer::datagram(&[(header, b"")]);
+    assert!(peer.kcp.is_reflection(&datagram(hello)));
+    assert!(!peer.kcp.is_reflection(&datagram(hello_ack)));
+    peer.give(hello_ack, b"");
+    assert!(peer.kcp.repair_stats().active);
+}
+
+#[test]
 fn hello_flood_is_answered_with_less_than_it_sends() {
     let mut peer = asked();
     let mut answers = 0;

@@ -296,6 +296,11 @@ impl Conn {
         reflected
     }
 
+    #[cfg(test)]
+    pub(super) fn repair_stats(&self) -> crate::proto::RepairStats {
+        self.kcp.repair_stats()
+    }
+
     #[cfg(feature = "_testkit")]
     pub(super) fn check_invariants(&self) {
         self.kcp.check_invariants();

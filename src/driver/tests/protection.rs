@@ -1,0 +1,48 @@
+//! Repair symbols between whole endpoints, with and without a cipher.
+
+use std::time::Duration;
+
+use super::fixtures::{CLIENT, MINUTE, Pair, SERVER, pattern, read_pattern};
+use crate::config::{AutoProtection, Config, Protection};
+use crate::crypto::{Algorithm, Cipher, Key};
+use crate::proto::RepairStats;
+use crate::testkit::link::LinkConfig;
+
+/// A message of 600 bytes each 5 ms, `count` of them, over a path of 50 ms that loses 5 %. Returns
+/// the counters of the sender and of the receiver.
+fn transfer(seed: u64, config: &Config, count: usize) -> [RepairStats; 2] {
+    let pair = Pair::seeded(seed, config, config);
+    pair.world.set_path(LinkConfig { loss: 50_000, ..LinkConfig::delay(25_000) });
+    let Pair { mut world, client, mut server, endpoint: _endpoint, listener: _listener } = pair;
+    let data = pattern(600 * count);
+    for message in data.chunks(600) {
+        client.try_write(message).unwrap();
+        world.run_for(Duration::from_millis(5));
+    }
+    world.finish(MINUTE, read_pattern(&mut server, data.len()));
+    [CLIENT, SERVER].map(|host| {
+        let (_, conn) = world.driver_of(host).conns.iter().next().unwrap();
+        conn.repair_stats()
+    })
+}
+
+fn check(config: &Config, name: &str) {
+    for seed in 1..=3 {
+        let config = config.clone().protection(Protection::Auto(AutoProtection::new()));
+        let [sender, receiver] = transfer(seed, &config, 2_000);
+        println!("{name}, seed {seed}: {sender:?} {receiver:?}");
+        assert!(sender.active && sender.sent > 100, "{name}, seed {seed}: {sender:?}");
+        assert!(receiver.recovered > 20, "{name}, seed {seed}: {receiver:?}");
+        assert_eq!(receiver.invalid, 0, "{name}, seed {seed}");
+    }
+}
+
+#[test]
+fn repair_symbols_recover_segments_with_any_cipher() {
+    let key = Key::derive("a passphrase", "a salt");
+    check(&Config::new(), "no cipher");
+    for algorithm in [Algorithm::Null, Algorithm::Salsa20, Algorithm::Aes128Gcm] {
+        let cipher = Cipher::from_name(algorithm.name(), &key).unwrap();
+        check(&Config::new().cipher(cipher), algorithm.name());
+    }
+}
