@@ -138,12 +138,18 @@ impl CloseState {
         self.control == ControlSupport::Supported
     }
 
+    /// Whether the peer is known not to support CONTROL.
+    pub(crate) fn peer_lacks_control(&self) -> bool {
+        self.control == ControlSupport::Unsupported
+    }
+
     /// A segment of the peer arrived: takes the CONTROL capability from its `frg`. `is_ping`: the
     /// segment is an empty PUSH far behind RCV.NXT, the only kind of PUSH whose `frg` is free.
     pub(crate) fn on_capability(&mut self, header: &Header, is_ping: bool) {
         let advertises = header.frg == CONTROL_CAPABLE;
         match (self.control, header.command) {
-            (ControlSupport::Disabled, _) | (_, Command::Control) => {}
+            // `frg` of CONTROL is its type, that of REPAIR a count.
+            (ControlSupport::Disabled, _) | (_, Command::Control | Command::Repair) => {}
             (_, Command::Push) if !is_ping => {}
             _ if advertises => self.control = ControlSupport::Supported,
             (
@@ -460,6 +466,7 @@ mod tests {
             (Command::Push, CONTROL_CAPABLE, false, false, false),
             (Command::Push, 0, true, false, false),
             (Command::Control, CONTROL_CAPABLE, false, false, false),
+            (Command::Repair, CONTROL_CAPABLE, false, false, false),
         ] {
             let mut state = CloseState::new(true);
             state.on_capability(&segment(command, frg), is_ping);

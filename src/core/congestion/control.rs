@@ -188,6 +188,22 @@ impl Congestion {
         self.change_model(|control| control.rate.on_acked(now, index, is_latest));
     }
 
+    /// The only transmission of segment SND.UNA + `index` was lost, and repair symbols recovered the
+    /// segment: KCP's congestion window is changed by [`Self::change_reno`].
+    pub(crate) fn on_hidden_loss(&mut self, now: Micros, index: usize) {
+        self.change_model(|ModelControl { rate, model, .. }| {
+            model.on_lost(&Lost { now, sent_at: rate.sent_at(index), by_timeout: false });
+        });
+    }
+
+    /// With a model its pacing rate, bytes per second.
+    pub(crate) fn pacing_rate(&self) -> Option<NonZeroU64> {
+        match &self.control {
+            Control::Disabled | Control::Reno(_) => None,
+            Control::Model(control) => control.model.pacing_rate(),
+        }
+    }
+
     /// SND.UNA passes a segment.
     #[inline]
     pub(crate) fn on_una(&mut self, now: Micros) {

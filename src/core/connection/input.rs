@@ -7,7 +7,7 @@ use super::{Kcp, PacketType};
 use crate::core::clock::Micros;
 use crate::core::recv::pending_acks::Ack;
 use crate::core::recv::receiver::RecvOutcome;
-use crate::core::segment::{self, Command, HEADER_LEN, Header, InputError, REPAIRED, Segments};
+use crate::core::segment::{self, Command, HEADER_LEN, Header, InputError, Segments};
 use crate::core::send::sender::{AckOutcome, UnaOutcome};
 
 /// Largest window, segments. A number further before RCV.NXT is that of a ping or an MTU probe, not
@@ -48,14 +48,16 @@ impl Kcp {
                 self.on_initial_answered(now);
             }
             let far_behind = self.recv.nxt().since(header.sn) > MAX_WINDOW;
-            self.close_state.on_capability(&header, is_empty_push && far_behind);
+            if !self.is_recovered_ack(&header) {
+                self.close_state.on_capability(&header, is_empty_push && far_behind);
+            }
             match header.command {
                 Command::Push => is_new |= self.input_push(now, &header, payload, origin),
                 Command::WindowProbe => self.window_update_pending = true,
                 Command::Ack | Command::WindowUpdate => {}
                 Command::Repair => {
                     let is_alone = HEADER_LEN + payload.len() == datagram.len();
-                    self.input_repair(now, (&header, payload), origin, is_alone);
+                    is_new |= self.input_repair(now, (&header, payload), origin, is_alone);
                 }
                 Command::Control => self.input_control(now, &header, una != UnaOutcome::Invalid),
             }
@@ -83,9 +85,8 @@ impl Kcp {
         let mut acks = acks.filter(|header| header.command == Command::Ack).peekable();
         while let Some(header) = acks.next() {
             let (sn, ts) = (header.sn, header.ts);
-            if header.frg == REPAIRED {
-                let valid = is_regular && self.send.on_recovered_ack(now, sn, ts.0);
-                self.stats.invalid_acks += u64::from(!valid);
+            if self.is_recovered_ack(&header) {
+                is_new |= is_regular && self.input_recovered_ack(now, &header);
                 continue;
             }
             // Only the last ACK of a datagram is an RTT sample, as in kcp-go `Input`: it

@@ -74,7 +74,8 @@ impl Kcp {
         // A GSO batch is written at one instant. ACKs of segments that arrived before that instant
         // do not wait for its end: a rate limit may spread the batch over a long time.
         let overdue = self.acks.since().is_some_and(|since| since < now) && self.acks_due(now);
-        let acks_may_wait = self.acks.is_empty()
+        let has_acks = !self.acks.is_empty() || self.recv.has_recovered_acks();
+        let acks_may_wait = !has_acks
             || (self.full_datagrams_since_ack < MAX_FULL_DATAGRAMS_BEFORE_ACK && !overdue);
         // Address validation goes before data.
         let validates = self.keepalive.is_due() && !self.keepalive.is_validated();
@@ -101,8 +102,9 @@ impl Kcp {
     #[inline]
     pub(crate) fn poll_transmit_more(&mut self, out: &mut Vec<u8>) -> Option<usize> {
         let now = self.last_poll_transmit;
+        let has_acks = !self.acks.is_empty() || self.recv.has_recovered_acks();
         let acks_may_wait =
-            self.acks.is_empty() || self.full_datagrams_since_ack < MAX_FULL_DATAGRAMS_BEFORE_ACK;
+            !has_acks || self.full_datagrams_since_ack < MAX_FULL_DATAGRAMS_BEFORE_ACK;
         let probe_due = self.mtu_probe_deadline().is_some_and(|at| at <= now);
         let repair_due = self.has_repair_due(now);
         if probe_due

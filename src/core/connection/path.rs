@@ -80,6 +80,9 @@ impl Kcp {
             let acks = header.una.since(una) > 0 && header.una.since(nxt) <= 0;
             acks || match header.command {
                 Command::Push => !payload.is_empty() && self.recv.is_missing(header.sn),
+                Command::Ack if self.is_recovered_ack(&header) => {
+                    self.send.is_unacked_recovered(header.sn, header.ts.0)
+                }
                 Command::Ack => self.send.is_unacked(&self.clock, header.sn, header.ts),
                 _ => false,
             }

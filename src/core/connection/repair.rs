@@ -12,6 +12,7 @@ use crate::core::recv::receiver::RecvOutcome;
 use crate::core::rlc::{Inserted, RecoveredSegment, RepairSymbol, SYMBOL_HEADER};
 use crate::core::segment::{Command, ControlType, HEADER_LEN, Header, REPAIRED};
 use crate::core::send::protection::{PathEstimate, ProtectionController, SentTotals};
+use crate::core::send::sender::AckOutcome;
 use crate::core::seq::Ts;
 
 /// Bytes of the headers of IPv4 and UDP.
@@ -109,7 +110,7 @@ impl Kcp {
         else {
             return;
         };
-        self.send.set_repair_rate(state.rate, self.keepalive.next_cookie().0);
+        self.send.set_repair_rate(state.rate, || self.keepalive.next_cookie().0);
         self.update_mss();
     }
 
@@ -150,8 +151,10 @@ impl Kcp {
 
     /// A HELLO of the peer. Returns whether it is valid.
     pub(super) fn on_hello(&mut self, now: Micros, header: &Header) -> bool {
-        // A HELLO is as good as the CONTROL capability: it is a CONTROL segment.
-        self.close_reason.is_none() && self.repair_state().hello.on_hello(now, header.ts)
+        // Nobody who does not support CONTROL has sent it, and the answer would be CONTROL.
+        self.close_reason.is_none()
+            && !self.close_state.peer_lacks_control()
+            && self.repair_state().hello.on_hello(now, header.ts)
     }
 
     /// A HELLO-ACK of the peer. Returns whether it answers our HELLO.
@@ -175,6 +178,35 @@ impl Kcp {
                     && state.hello.is_own(header.ts)
             }
             _ => false,
+        }
+    }
+}
+
+/// ACKs of recovered segments, in.
+impl Kcp {
+    /// Whether `header` is the ACK of a segment that the peer has recovered. Without repair symbols
+    /// sent there is none, and what `frg` says is no concern of ours.
+    #[inline]
+    pub(super) fn is_recovered_ack(&self, header: &Header) -> bool {
+        header.command == Command::Ack && header.frg == REPAIRED && self.send.has_repair_schedule()
+    }
+
+    /// Takes the ACK of a segment that the peer has recovered. Returns whether it is the first of
+    /// the segment.
+    pub(super) fn input_recovered_ack(&mut self, now: Micros, header: &Header) -> bool {
+        match self.send.on_recovered_ack(now, header.sn, header.ts.0) {
+            AckOutcome::NewlyAcked => {
+                // The peer has the key, which was random, from a repair symbol of ours.
+                self.keepalive.on_validated();
+                self.peer.on_state_shown();
+                self.send.on_peer_activity(now);
+                true
+            }
+            AckOutcome::AckedBefore | AckOutcome::Stale => false,
+            AckOutcome::Invalid => {
+                self.stats.invalid_acks += 1;
+                false
+            }
         }
     }
 }
@@ -217,23 +249,24 @@ impl Kcp {
 
 /// Repair symbols in.
 impl Kcp {
-    /// Takes a repair symbol. `is_alone`: its datagram carries nothing else.
+    /// Takes a repair symbol. `is_alone`: its datagram carries nothing else. Returns whether it
+    /// recovered something.
     pub(super) fn input_repair(
         &mut self,
         now: Micros,
         (header, payload): (&Header, &[u8]),
         origin: PacketType,
         is_alone: bool,
-    ) {
+    ) -> bool {
         let negotiated = self.repair.as_ref().is_some_and(|state| state.hello.peer_asked());
-        if !negotiated || self.close_reason.is_some() {
-            return;
+        // What FEC reconstructs comes late, and may be a symbol that had arrived.
+        if !negotiated || self.close_reason.is_some() || origin != PacketType::Regular {
+            return false;
         }
         let ahead = header.sn.since(self.recv.nxt());
         let end = ahead.saturating_add(header.frg.into());
         let in_window = ahead >= -MAX_BEHIND && end <= self.recv.acceptable_window();
-        let is_regular = origin == PacketType::Regular && is_alone;
-        let is_valid = is_regular && in_window && !self.send.has_sent_repair(header.ts.0);
+        let is_valid = is_alone && in_window && !self.send.has_sent_repair(header.ts.0);
         let symbol =
             RepairSymbol { key: header.ts.0, first: header.sn, count: header.frg, symbol: payload };
         let (verdict, recovered) = if is_valid {
@@ -245,7 +278,7 @@ impl Kcp {
             state.received += 1;
             state.invalid += u64::from(verdict == Inserted::Invalid);
         }
-        self.input_recovered(now, recovered);
+        self.input_recovered(now, recovered)
     }
 
     /// A segment has arrived by itself: equations that had it as unknown may recover others.
@@ -258,8 +291,12 @@ impl Kcp {
     }
 
     /// Takes recovered segments as if they had arrived. Their ACKs leave at once, and name the
-    /// repair key instead of a timestamp.
-    fn input_recovered(&mut self, now: Micros, recovered: Vec<RecoveredSegment>) {
+    /// repair key instead of a timestamp. Returns whether one was new.
+    fn input_recovered(&mut self, now: Micros, mut recovered: Vec<RecoveredSegment>) -> bool {
+        let mut is_new = false;
+        // In order, so that each is behind those before it.
+        let nxt = self.recv.nxt();
+        recovered.sort_unstable_by_key(|segment| segment.sn.since(nxt));
         for RecoveredSegment { sn, key, frg, payload } in recovered {
             if self.close_reason.is_some()
                 || self.close_state.is_beyond_fin(sn)
@@ -267,8 +304,15 @@ impl Kcp {
             {
                 continue;
             }
+            if !self.recv.continues_message((sn, frg, payload.len())) {
+                if let Some(state) = &mut self.repair {
+                    state.invalid += 1;
+                }
+                continue;
+            }
             match self.recv.input(sn, frg, &payload) {
                 Ok(RecvOutcome::InOrder) => {
+                    self.peer.on_state_shown();
                     // Asks for no ping: the peer measures the RTT by the segments around.
                     self.recv.autotune_window(now, &self.send.rtt);
                     self.close_state.on_in_order(self.recv.nxt());
@@ -286,7 +330,9 @@ impl Kcp {
             if let Some(state) = &mut self.repair {
                 state.recovered += 1;
             }
+            is_new = true;
         }
+        is_new
     }
 
     /// Appends ACKs of recovered segments, at most `max`. Returns how many more fit.

@@ -28,6 +28,21 @@ pub(super) struct MessageReassembly {
 }
 
 impl MessageReassembly {
+    /// Whether the next segment in order may have this `frg` and charge.
+    pub(super) fn admits(
+        &self,
+        (frg, charge): (u8, usize),
+        (window, budget): (u16, usize),
+    ) -> bool {
+        match &self.partial {
+            Some(partial) => partial.next_frg == frg && partial.charge + charge <= budget,
+            // All fragments but the last are of equal size.
+            None => {
+                frg == 0 || (u16::from(frg) < window && (usize::from(frg) + 1) * charge <= budget)
+            }
+        }
+    }
+
     /// Takes the next segment in order, charged with `charge` bytes of the receive memory
     /// `budget`. Returns the message that it completes. `window` in segments.
     ///
@@ -41,14 +56,7 @@ impl MessageReassembly {
         payload: Payload<'_>,
         (window, budget): (u16, usize),
     ) -> Result<Option<Chunk>, ConnectionError> {
-        let fits = match &self.partial {
-            Some(partial) => partial.next_frg == frg && partial.charge + charge <= budget,
-            // All fragments but the last are of equal size.
-            None => {
-                frg == 0 || (u16::from(frg) < window && (usize::from(frg) + 1) * charge <= budget)
-            }
-        };
-        if !fits {
+        if !self.admits((frg, charge), (window, budget)) {
             return Err(ConnectionError::ProtocolViolation);
         }
         let (partial, remaining) = (self.partial.take(), frg.checked_sub(1));

@@ -22,8 +22,6 @@ pub(super) struct RepairReceiver {
     history: History,
     /// When the latest repair symbol arrived.
     last_repair: Micros,
-    /// Key of the latest one that was an equation.
-    last_key: u32,
     /// ACKs of recovered segments, with the repair key for a timestamp.
     acks: Vec<Ack>,
 }
@@ -47,7 +45,6 @@ impl RepairReceiver {
         free: usize,
         above: impl Fn(usize) -> Source<'a>,
     ) -> (Inserted, Vec<RecoveredSegment>) {
-        self.last_key = symbol.key;
         let limit = free.saturating_sub(self.history.memory()).min(MAX_MEMORY);
         let (history, mut recovered) = (&self.history, Vec::new());
         let delivered = |sn: Sn| {
@@ -74,7 +71,7 @@ impl RepairReceiver {
     ) -> Vec<RecoveredSegment> {
         let mut recovered = Vec::new();
         if !self.decoder.is_empty() {
-            self.decoder.on_source(source, self.last_key, &mut recovered);
+            self.decoder.on_source(source, &mut recovered);
         }
         self.shrink(free);
         recovered

@@ -64,7 +64,8 @@ pub(crate) enum Inserted {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RecoveredSegment {
     pub(crate) sn: Sn,
-    /// Key of the repair symbol that was needed last.
+    /// Key of a repair symbol that was needed: of those the one that reaches furthest, so it was
+    /// sent behind the segment.
     pub(crate) key: u32,
     pub(crate) frg: u8,
     pub(crate) payload: Vec<u8>,
@@ -77,6 +78,9 @@ struct Row {
     /// By index in [`Decoder::missing`].
     coefficients: [u8; MAX_MISSING],
     symbol: Symbol,
+    /// Of the repair symbols of which this is a combination, the one that reaches furthest: its key,
+    /// and the number after its encoding window.
+    furthest: (u32, Sn),
 }
 
 impl Row {
@@ -89,6 +93,9 @@ impl Row {
             *to ^= multiply(factor, from);
         }
         self.symbol.add(factor, &other.symbol);
+        if other.furthest.1.since(self.furthest.1) > 0 {
+            self.furthest = other.furthest;
+        }
     }
 
     fn scale(&mut self, factor: u8) {
@@ -178,16 +185,16 @@ impl Decoder {
             }
         }
         self.operations = MAX_ROW_OPERATIONS;
-        let verdict = self.insert_row(Row { pivot: 0, coefficients, symbol });
-        self.take_solved(repair.key, recovered);
+        let furthest = (repair.key, repair.first.advance(repair.count.into()));
+        let verdict = self.insert_row(Row { pivot: 0, coefficients, symbol, furthest });
+        self.take_solved(recovered);
         verdict
     }
 
-    /// A segment arrived by itself. `key` is returned with segments that this recovers.
+    /// A segment arrived by itself.
     pub(crate) fn on_source(
         &mut self,
         (sn, frg, payload): (Sn, u8, &[u8]),
-        key: u32,
         recovered: &mut Vec<RecoveredSegment>,
     ) {
         let Some(index) = self.missing.iter().position(|known| *known == Some(sn)) else { return };
@@ -213,7 +220,7 @@ impl Decoder {
         if let Some(row) = without_pivot {
             self.insert_row(row);
         }
-        self.take_solved(key, recovered);
+        self.take_solved(recovered);
     }
 
     /// Drops the oldest equations until all need at most `limit` bytes.
@@ -296,11 +303,11 @@ impl Decoder {
     }
 
     /// Moves the segments that equations determine to `recovered`.
-    fn take_solved(&mut self, key: u32, recovered: &mut Vec<RecoveredSegment>) {
+    fn take_solved(&mut self, recovered: &mut Vec<RecoveredSegment>) {
         let missing = &mut self.missing;
         for row in self.rows.extract_if(.., |row| row.is_solved()) {
             let Some(sn) = missing.get_mut(row.pivot).and_then(Option::take) else { continue };
-            let source = row.symbol.into_source();
+            let (source, key) = (row.symbol.into_source(), row.furthest.0);
             recovered.extend(source.map(|(frg, payload)| RecoveredSegment {
                 sn,
                 key,

@@ -17,8 +17,9 @@ pub(crate) const MAX_RATE: u32 = 1_000_000;
 /// Longest time in microseconds from the last segment of a burst to the repair symbol that covers
 /// it; half a round trip if that is shorter.
 const MAX_TAIL_DELAY: u64 = 25_000;
-/// Repair symbols that are remembered.
-const MAX_REMEMBERED: usize = 128;
+/// Repair symbols that are remembered: at the largest rate one leaves behind each segment, up to
+/// 256 of them in flight, and ACKs come a round trip later.
+const MAX_REMEMBERED: usize = 320;
 /// A lost segment waits for repair symbols that leave within this time of it, microseconds.
 const MAX_COVERING_DELAY: u64 = 40_000;
 /// Repair symbols that a lost segment waits for at most.
@@ -75,14 +76,22 @@ impl RepairSchedule {
         }
     }
 
-    pub(super) fn set_rate(&mut self, rate: u32) {
+    /// Sets the rate; 0: no repair symbol leaves. `nxt` is SND.NXT.
+    pub(super) fn set_rate(&mut self, rate: u32, nxt: Sn) {
+        if self.is_off() || rate == 0 {
+            (self.credit, self.covered) = (self.credit.min(0), nxt);
+        }
         self.rate = rate;
+    }
+
+    pub(super) fn is_off(&self) -> bool {
+        self.rate == 0
     }
 
     /// A segment with `len` payload bytes leaves for the first time. `latency_bound`: the flow is
     /// one of messages; others get no repair symbols.
     pub(super) fn on_new_segment(&mut self, now: Micros, len: usize, nxt: Sn, latency_bound: bool) {
-        if !latency_bound {
+        if !latency_bound || self.is_off() {
             (self.credit, self.covered) = (self.credit.min(0), nxt);
             return;
         }
@@ -119,9 +128,9 @@ impl RepairSchedule {
         self.next_key
     }
 
-    /// A repair symbol leaves that covers `first` to `nxt`; `len` is the longest payload of these.
+    /// A repair symbol of `len` bytes, header included, leaves that covers `first` to `nxt`.
     pub(super) fn on_repair_sent(&mut self, now: Micros, (first, nxt): (Sn, Sn), len: usize) {
-        self.credit -= i64::try_from(HEADER_LEN + len).unwrap_or(0) * MILLION;
+        self.credit -= i64::try_from(len).unwrap_or(0) * MILLION;
         self.covered = nxt;
         self.next_key = self.next_key.wrapping_add(1);
         self.sent_count += 1;
@@ -146,14 +155,14 @@ impl RepairSchedule {
         self.sent.get(self.sent.len().checked_sub(age)?)
     }
 
-    /// Whether the repair symbol with this key is remembered and covers `sn`.
-    pub(super) fn covers(&self, key: u32, sn: Sn) -> bool {
-        self.get(key).is_some_and(|repair| repair.has(sn))
+    /// Whether the repair symbol with this key is remembered and left behind `sn`. Its encoding
+    /// window may begin later: equations of earlier symbols have `sn`, which it solved.
+    pub(super) fn may_have_recovered(&self, key: u32, sn: Sn) -> bool {
+        self.get(key).is_some_and(|repair| sn.since(repair.end) < 0)
     }
 
-    /// The peer recovered `sn`.
+    /// The peer recovered `sn`, which has left once: if it arrives, it was late.
     pub(super) fn on_recovered(&mut self, sn: Sn) {
-        self.recovered_count += 1;
         if self.recovered.len() == MAX_RECOVERED {
             self.recovered.pop_front();
         }

@@ -320,9 +320,7 @@ impl Sender {
                 if let Some(redundant) = &mut self.redundant {
                     redundant.loss_rate.on_sent(now);
                 }
-                let sn = self.sent_segments.push(now, ts, payload, frg);
-                self.on_new_segment(now, payload.len());
-                (sn, SentAs::New)
+                (self.sent_segments.push(now, ts, payload, frg), SentAs::New)
             }
             Transmission::Retransmit(sn, trigger) => {
                 self.retransmit(now, sn, trigger, stats);
@@ -335,6 +333,9 @@ impl Sender {
             }
         };
         self.on_sent(now, sn, sent_as);
+        if sent_as == SentAs::New {
+            self.on_new_segment(now, next.len);
+        }
         let frg = self.sent_segments.get(sn)?.frg;
         Some(OutgoingSegment {
             sn,

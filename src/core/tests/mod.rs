@@ -27,6 +27,7 @@ mod mtu_discovery;
 mod pacing;
 mod peer_restart;
 mod repair;
+mod repair_hostile;
 pub(crate) mod report;
 mod response_limit;
 mod script;

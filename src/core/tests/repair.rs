@@ -1,13 +1,13 @@
 //! Repair symbols between two state machines: negotiation, recovery without a retransmission, the
-//! stream stays what was written, and hostile HELLO and REPAIR.
+//! stream stays what was written, losses count.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use super::scripted_peer::{ScriptedPeer, config, header};
+use super::scripted_peer::{config, header};
 use super::sim_plan::{MILLIS, SECOND};
 use super::two_endpoints::TwoEndpoints;
-use crate::config::{KcpConfig, Mode};
+use crate::config::{CongestionControl, KcpConfig, Mode, Timing};
 use crate::core::connection::{Kcp, Seed};
 use crate::core::segment::{CONTROL_CAPABLE, Command, ControlType, HEADER_LEN, Header, REPAIRED};
 use crate::core::seq::Sn;
@@ -261,107 +261,6 @@ fn messages_with_repair_symbols_keep_their_boundaries() {
     }
 }
 
-/// A connection whose peer, the test, has asked with HELLO and was answered.
-fn asked() -> ScriptedPeer {
-    let mut peer = ScriptedPeer::new(&config());
-    peer.give(header(Command::Push, 0, 5), &[1; 100]);
-    peer.out();
-    peer.una = Sn(0);
-    peer.give(Header { frg: ControlType::Hello as u8, ..header(Command::Control, 1, 99) }, b"");
-    let out = peer.out();
-    assert!(is_control(&out[0].0, ControlType::HelloAck), "{out:?}");
-    peer
-}
-
-#[test]
-fn repair_before_hello_is_ignored() {
-    let mut peer = ScriptedPeer::new(&config());
-    peer.give(header(Command::Push, 0, 5), &[1; 100]);
-    peer.out();
-    peer.give(Header { frg: 2, ..header(Command::Repair, 1, 7) }, &[3; 50]);
-    assert!(peer.out().is_empty() && peer.kcp.repair_stats().received == 0);
-}
-
-#[test]
-fn hello_ack_is_no_reflection() {
-    let mut peer = ScriptedPeer::new(&config());
-    peer.kcp.set_repair_rate(RATE);
-    peer.write(vec![1; 100]);
-    let sent = peer.out();
-    peer.una = Sn(1);
-    peer.give(Header { frg: CONTROL_CAPABLE, ..header(Command::Ack, 0, sent[0].0.ts.0) }, b"");
-    let out = peer.out();
-    let hello = out.iter().find(|(header, _)| is_control(header, ControlType::Hello)).unwrap().0;
-    let hello_ack = Header { frg: ControlType::HelloAck as u8, ..hello };
-    let datagram = |header| super::scripted_peer::datagram(&[(header, b"")]);
-    assert!(peer.kcp.is_reflection(&datagram(hello)));
-    assert!(!peer.kcp.is_reflection(&datagram(hello_ack)));
-    peer.give(hello_ack, b"");
-    assert!(peer.kcp.repair_stats().active);
-}
-
-#[test]
-fn hello_flood_is_answered_with_less_than_it_sends() {
-    let mut peer = asked();
-    let mut answers = 0;
-    for ts in 0..5_000 {
-        peer.now += MILLIS;
-        peer.give(
-            Header { frg: ControlType::Hello as u8, ..header(Command::Control, !0, ts) },
-            b"",
-        );
-        answers += peer.out().len();
-    }
-    assert!((4..=8).contains(&answers), "{answers} answers in five seconds");
-    assert_eq!(peer.kcp.close_reason(), None);
-}
-
-#[test]
-fn hostile_repair_is_counted_and_ends_nothing() {
-    for seed in 0..40 {
-        let mut rng = Rng::new(seed);
-        let mut peer = asked();
-        for i in 0..400_u32 {
-            peer.now += 3 * MILLIS;
-            let sn = if rng.below(4) == 0 { rng.next() as u32 } else { rng.below(200) as u32 };
-            let frg = if rng.below(4) == 0 { rng.next() as u8 } else { rng.range(0, 65) as u8 };
-            let payload = vec![rng.next() as u8; rng.size(0, 1_500)];
-            let command = if rng.below(3) == 0 { Command::Push } else { Command::Repair };
-            let frg = if command == Command::Push { 0 } else { frg };
-            peer.give(Header { frg, ..header(command, sn, i) }, &payload);
-            let before = peer.sent.0;
-            peer.out();
-            assert!(peer.sent.0 <= before + 1, "packets out per packet in");
-            while peer.kcp.recv().is_some() {}
-        }
-        assert_eq!(peer.kcp.close_reason(), None, "seed {seed}");
-        let stats = peer.kcp.repair_stats();
-        assert!(stats.received > 100 && stats.invalid > 10, "{stats:?}");
-        // Data goes on.
-        let nxt = peer.kcp.rcv_nxt();
-        peer.give(header(Command::Push, nxt.0, 1), b"x");
-        assert!(peer.kcp.rcv_nxt().since(nxt) > 0);
-    }
-}
-
-#[test]
-fn repair_is_rejected_outside_the_window_and_beside_other_segments() {
-    let mut peer = asked();
-    let nxt = peer.kcp.rcv_nxt();
-    let window = u32::from(config().recv_window);
-    let invalid = [(nxt.back(65), 1), (nxt.advance(window), 1), (nxt.advance(window - 10), 11)];
-    for (sn, frg) in invalid.into_iter().chain([(nxt, 0), (nxt, 65)]) {
-        let before = peer.kcp.repair_stats().invalid;
-        peer.give(Header { frg, ..header(Command::Repair, sn.0, 7) }, &[3; 50]);
-        assert_eq!(peer.kcp.repair_stats().invalid, before + 1, "{sn:?} {frg}");
-    }
-    let before = peer.kcp.repair_stats().invalid;
-    let repair = Header { frg: 1, ..header(Command::Repair, nxt.0, 7) };
-    let both = super::scripted_peer::datagram(&[(repair, &[3; 50]), (repair, &[3; 50])]);
-    peer.input(&both).unwrap();
-    assert_eq!(peer.kcp.repair_stats().invalid, before + 2);
-}
-
 #[test]
 fn ack_of_a_recovered_segment_needs_a_key_that_was_sent() {
     let (mut ends, log) = negotiated(1);
@@ -392,5 +291,89 @@ fn ack_of_a_recovered_segment_needs_a_key_that_was_sent() {
     assert_eq!(ack(2, key.wrapping_sub(1_000)).invalid_acks, 2, "a key that was never sent");
     assert_eq!(ack(1_000, key).invalid_acks, 3, "a segment that was never sent");
     assert_eq!(ack(2, key).invalid_acks, 3);
+    assert_eq!(ends.sides[0].repair_stats().recovered_by_peer, 1);
+}
+
+#[test]
+fn segments_recovered_among_many_in_flight_are_acknowledged() {
+    for (in_flight, every) in [(100, 200), (250, 80)] {
+        let (mut ends, _) = negotiated(in_flight);
+        let windows = KcpConfig { send_window: 1_024, recv_window: 1_024, ..config() };
+        let conv = ends.sides[0].conv();
+        let kcp = |side| Kcp::new(conv, &windows, ends.instant(), Seed::new(side, side.into()));
+        ends.sides = [kcp(1).unwrap(), kcp(2).unwrap()];
+        ends.sides[0].set_repair_rate(RATE);
+        let mut rng = Rng::new(in_flight);
+        ends.filter =
+            Box::new(move |header| header.command != Command::Push || !rng.chance(30_000));
+        let (mut written, mut most) = (0, 0);
+        for _ in 0..1_000_000 / every {
+            ends.write(0, &[7; 100]);
+            written += 100;
+            ends.run(every);
+            most = most.max(ends.sides[0].stats().in_flight_segments);
+        }
+        ends.run(SECOND);
+        assert_eq!(ends.read(1).len(), written);
+        let (stats, repair) = (ends.sides[0].stats(), ends.sides[0].repair_stats());
+        println!("{most} in flight: {repair:?}, {} retransmissions", stats.retransmits());
+        assert!(u64::from(most) >= in_flight && repair.recovered_by_peer > 50, "{repair:?}");
+        assert_eq!(stats.invalid_acks, 0, "{in_flight} in flight");
+    }
+}
+
+#[test]
+fn hidden_loss_closes_the_congestion_window() {
+    let (mut ends, _) = negotiated(1);
+    let timing = Timing { congestion: CongestionControl::Reno, ..Timing::FAST3 };
+    ends.sides[0].set_timing(timing);
+    let mut lost = false;
+    let mut windows = Vec::new();
+    for i in 0..200 {
+        if i == 150 {
+            let mut pushes = 0;
+            ends.filter = Box::new(move |header| {
+                pushes += u64::from(header.command == Command::Push);
+                header.command != Command::Push || pushes != 3
+            });
+            lost = true;
+        }
+        ends.write(0, &[7; 1_000]);
+        ends.run(5 * MILLIS);
+        windows.push(ends.sides[0].stats().cwnd_segments);
+    }
+    ends.run(SECOND);
+    assert!(lost && ends.sides[0].repair_stats().recovered_by_peer == 1);
+    assert_eq!(ends.sides[0].stats().retransmits(), 0);
+    let (before, after) = (windows[149], windows[150..].iter().min().copied());
+    assert!(after < Some(before), "{before:?} before the loss, {after:?} after");
+}
+
+#[test]
+fn ack_of_a_retransmission_takes_back_no_loss() {
+    let (mut ends, log) = negotiated(1);
+    let cut = Rc::clone(&log);
+    ends.filter = Box::new(move |header| {
+        cut.borrow_mut().push(*header);
+        false
+    });
+    for _ in 0..4 {
+        ends.write(0, &[7; 1_000]);
+        ends.run(MILLIS);
+    }
+    ends.run(SECOND);
+    let last = |test: &dyn Fn(&&Header) -> bool| log.borrow().iter().rfind(|h| test(h)).copied();
+    let repair = last(&|header| header.command == Command::Repair).unwrap();
+    let push = last(&|header| header.command == Command::Push).unwrap();
+    let first = log.borrow().iter().find(|h| h.sn == push.sn).copied().unwrap();
+    assert!(push.ts != first.ts, "retransmitted");
+    let acks = [(REPAIRED, repair.ts), (CONTROL_CAPABLE, push.ts)];
+    let loss = ends.sides[0].repair_stats().loss_per_million;
+    for (frg, ts) in acks {
+        let ack = Header { frg, ..header(Command::Ack, push.sn.0, ts.0) };
+        ends.input(0, &super::scripted_peer::datagram(&[(ack, b"")])).unwrap();
+        assert_eq!(ends.sides[0].repair_stats().loss_per_million, loss);
+    }
+    assert_eq!(ends.sides[0].stats().invalid_acks, 0);
     assert_eq!(ends.sides[0].repair_stats().recovered_by_peer, 1);
 }

@@ -1,6 +1,7 @@
 //! Repair symbols at the receiver: segments that they recover, and the ACKs of these.
 
 use super::Receiver;
+use crate::config::SEGMENT_COST;
 use crate::core::clock::Micros;
 use crate::core::recv::pending_acks::Ack;
 use crate::core::rlc::{Inserted, RecoveredSegment, RepairSymbol, Source};
@@ -66,6 +67,27 @@ impl Receiver {
             return Vec::new();
         }
         repair.on_source(source, free)
+    }
+
+    /// Whether a recovered segment of `len` bytes continues the message before it and is continued by
+    /// the segment behind it, as far as they are known. Anybody can send a repair symbol without a
+    /// cipher, and what is in no message would end the connection. In message mode a segment behind
+    /// a gap continues nothing that is known: it is retransmitted.
+    pub(crate) fn continues_message(&self, (sn, frg, len): (Sn, u8, usize)) -> bool {
+        let Some(offset) = sn.offset_from(self.nxt).filter(|_| self.messages) else { return true };
+        let stored = |offset: usize| self.out_of_order.get(offset).and_then(Option::as_ref);
+        let follows = |before: u8, frg: u8| before == 0 || before - 1 == frg;
+        let offset = offset as usize;
+        let after_previous = match offset.checked_sub(1) {
+            None => {
+                let limits = (self.window, self.budget);
+                self.reassembly.admits((frg, len + SEGMENT_COST), limits)
+            }
+            Some(previous) => stored(previous).is_some_and(|previous| {
+                follows(previous.frg, frg) && (previous.frg > 0 || u16::from(frg) < self.window)
+            }),
+        };
+        after_previous && stored(offset + 1).is_none_or(|next| follows(frg, next.frg))
     }
 
     /// A recovered segment was stored: it is acknowledged with the repair key.

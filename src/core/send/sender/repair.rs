@@ -1,6 +1,6 @@
 //! Repair symbols of the sender: what they cover, and the loss detection that waits for them.
 
-use super::Sender;
+use super::{AckOutcome, Sender};
 use crate::core::clock::Micros;
 use crate::core::recovery::loss::LossTrigger;
 use crate::core::recovery::sent_segments::SentSegment;
@@ -29,22 +29,24 @@ impl EncodingWindow {
 
 /// Settings.
 impl Sender {
-    /// Sends repair symbols, `per_million` bytes of them per million bytes of data; 0: none. `key`
-    /// is the first repair key, random, if none were sent before.
-    pub(crate) fn set_repair_rate(&mut self, per_million: u32, key: u32) {
-        let rate = per_million.min(MAX_RATE);
+    /// Sends repair symbols, `per_million` bytes of them per million bytes of data; 0: none, but
+    /// what was sent is remembered. `key` draws the first repair key.
+    pub(crate) fn set_repair_rate(&mut self, per_million: u32, key: impl FnOnce() -> u32) {
+        let (rate, nxt) = (per_million.min(MAX_RATE), self.nxt());
         match &mut self.repair {
-            _ if rate == 0 => self.repair = None,
-            Some(repair) => repair.set_rate(rate),
-            None => {
-                let nxt = self.nxt();
-                self.repair = Some(Box::new(RepairSchedule::new(rate, key, nxt)));
-            }
+            Some(repair) => repair.set_rate(rate, nxt),
+            None if rate == 0 => {}
+            None => self.repair = Some(Box::new(RepairSchedule::new(rate, key(), nxt))),
         }
     }
 
     /// Whether repair symbols are sent.
     pub(crate) fn sends_repairs(&self) -> bool {
+        self.repair.as_ref().is_some_and(|repair| !repair.is_off())
+    }
+
+    /// Whether repair symbols are sent, or were.
+    pub(crate) fn has_repair_schedule(&self) -> bool {
         self.repair.is_some()
     }
 
@@ -116,9 +118,14 @@ impl Sender {
         });
         rlc::write_repair(key, sources, window.longest, out);
         if let Some(repair) = &mut self.repair {
-            repair.on_repair_sent(now, (window.first, nxt), window.longest);
+            repair.on_repair_sent(now, (window.first, nxt), HEADER_LEN + window.symbol_len());
         }
-        self.pacer.on_sent(now, self.effective_window(), &self.rtt);
+        let bytes = (HEADER_LEN + window.symbol_len()) as u64;
+        if self.congestion.is_model() {
+            self.pacer.on_sent_at_rate(now, bytes, self.congestion.pacing_rate());
+        } else {
+            self.pacer.on_sent(now, self.effective_window(), &self.rtt);
+        }
     }
 
     /// Whether a repair symbol with this key has left lately.
@@ -130,25 +137,60 @@ impl Sender {
 /// Acknowledgements and loss detection.
 impl Sender {
     /// The peer recovered `sn` with the repair symbol of this key: acknowledges the segment. No RTT
-    /// sample; the segment counts as lost. Returns whether such a symbol was sent.
-    pub(crate) fn on_recovered_ack(&mut self, now: Micros, sn: Sn, key: u32) -> bool {
-        let Some(repair) = self.repair.as_mut().filter(|repair| repair.covers(key, sn)) else {
-            return false;
-        };
+    /// sample; the segment counts as lost, for the congestion control too (RFC 9265 4.2).
+    pub(crate) fn on_recovered_ack(&mut self, now: Micros, sn: Sn, key: u32) -> AckOutcome {
+        if !self.may_be_recovered(sn, key) {
+            return AckOutcome::Invalid;
+        }
         let Some(segment) = self.sent_segments.get(sn).filter(|segment| !segment.acked) else {
-            return true;
+            return AckOutcome::AckedBefore;
         };
         let retransmitted = segment.retransmitted;
-        repair.on_recovered(sn);
+        let index = sn.offset_from(self.una()).map_or(0, |index| index as usize);
+        if let Some(repair) = &mut self.repair {
+            repair.recovered_count += 1;
+            if !retransmitted {
+                repair.on_recovered(sn);
+            }
+        }
         if retransmitted {
             self.forget_copies(sn);
         } else {
-            let new = || Box::new(RedundantRetransmits::new(now));
-            self.redundant.get_or_insert_with(new).loss_rate.on_lost(now);
+            self.on_hidden_loss(now, sn, index);
         }
         self.sent_segments.ack(sn);
         self.on_newly_acked();
-        true
+        self.congestion.on_acked(now, index, false);
+        AckOutcome::NewlyAcked
+    }
+
+    /// Whether a repair symbol with this key may have recovered `sn`, which was sent.
+    fn may_be_recovered(&self, sn: Sn, key: u32) -> bool {
+        let max_age = u32::from(u16::MAX);
+        let is_old = || self.una().offset_from(sn).is_some_and(|age| age <= max_age);
+        let repair = self.repair.as_ref();
+        repair.is_some_and(|repair| repair.may_have_recovered(key, sn))
+            && (self.sent_segments.get(sn).is_some() || is_old())
+    }
+
+    /// Whether an ACK of a recovered segment with this key would be the first of the segment.
+    pub(crate) fn is_unacked_recovered(&self, sn: Sn, key: u32) -> bool {
+        let unacked = self.sent_segments.get(sn).is_some_and(|segment| !segment.acked);
+        unacked && self.may_be_recovered(sn, key)
+    }
+
+    /// The only transmission of `sn`, SND.UNA + `index`, was lost, which no retransmission shows.
+    fn on_hidden_loss(&mut self, now: Micros, sn: Sn, index: usize) {
+        let new = || Box::new(RedundantRetransmits::new(now));
+        self.redundant.get_or_insert_with(new).loss_rate.on_lost(now);
+        let (nxt, in_flight) = (self.sent_segments.nxt(), self.sent_segments.len());
+        let fast_resend = self.fast_resend;
+        self.congestion
+            .change_reno(|reno| reno.on_fast_retransmit(sn, nxt, in_flight, fast_resend));
+        self.congestion.on_hidden_loss(now, index);
+        if let Some(autotune) = &mut self.autotune {
+            autotune.on_retransmit();
+        }
     }
 
     /// Copies of a retransmission that repair symbols make unnecessary: they cover it as well. Not
