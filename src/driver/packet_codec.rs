@@ -52,6 +52,15 @@ pub(crate) struct PacketCodec {
     sealed: u64,
 }
 
+/// What [`PacketCodec::encode`] was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Written {
+    Nothing,
+    Datagram,
+    /// A datagram that is protection itself: without FEC and copies.
+    Unprotected,
+}
+
 impl PacketCodec {
     pub(crate) fn new(config: &Config, secret: [u8; 32]) -> Self {
         let secret = NonceSecret::new(&secret);
@@ -70,8 +79,8 @@ impl PacketCodec {
     }
 
     /// Appends the KCP datagram that `write` writes for `dst`, its copies and, if the datagram
-    /// completes a FEC group, the parity of the group. Returns the number of datagrams; 0 if
-    /// `write` returns false.
+    /// completes a FEC group, the parity of the group. Returns the number of datagrams; 0 after
+    /// [`Written::Nothing`].
     #[inline]
     pub(crate) fn encode(
         &mut self,
@@ -79,13 +88,23 @@ impl PacketCodec {
         tx: &mut SendBatch,
         dst: SocketAddr,
         mut extras: SendExtras<'_>,
-        write: impl FnOnce(&mut Vec<u8>) -> bool,
+        write: impl FnOnce(&mut Vec<u8>) -> Written,
     ) -> usize {
         let fec_head = if extras.fec.is_some() { fec::HEADER_LEN } else { 0 };
         let start = tx.begin(self.overhead.header_len + fec_head);
-        if !write(tx.tail()) {
-            tx.cancel(start);
-            return 0;
+        match write(tx.tail()) {
+            Written::Datagram => {}
+            Written::Nothing => {
+                tx.cancel(start);
+                return 0;
+            }
+            Written::Unprotected => {
+                // The space of the FEC header was reserved before.
+                let fec_start = start + self.overhead.header_len;
+                tx.tail().drain(fec_start..fec_start + fec_head);
+                self.finish(tx, dst, start);
+                return 1;
+            }
         }
         let mut due = 0;
         if let Some(encoder) = &mut extras.fec {

@@ -9,7 +9,7 @@ use super::{Driver, TURN_PACKETS};
 use crate::core::connection::PacketType;
 use crate::core::segment::{self, Header};
 use crate::driver::demux::Route;
-use crate::driver::packet_codec::{OpenFailure, Opened, SendExtras};
+use crate::driver::packet_codec::{OpenFailure, Opened, SendExtras, Written};
 use crate::driver::packet_writer::PacketWriter;
 use crate::fec::{self, FecFlag, oob};
 use crate::shared::conn_id::ConnId;
@@ -269,7 +269,7 @@ impl<S: Socket> Driver<S> {
             SendExtras { fec: self.peers.encoder(to), duplicates: 0, may_send_extras: true };
         let write = |tail: &mut Vec<u8>| {
             header.emit(tail);
-            true
+            Written::Datagram
         };
         let sent = self.codec.encode(now, &mut self.tx, to, extras, write);
         self.budget = self.budget.saturating_sub(sent);

@@ -11,7 +11,7 @@ use crate::config::{Config, Limits, Mode};
 use crate::core::segment::{CONTROL_CAPABLE, Command, Header};
 use crate::core::seq::{Sn, Ts};
 use crate::crypto::{Algorithm, Cipher};
-use crate::driver::packet_codec::{PacketCodec, SendExtras};
+use crate::driver::packet_codec::{PacketCodec, SendExtras, Written};
 use crate::driver::send_batch::{Flushed, SendBatch};
 use crate::driver::{Driver, Turn};
 use crate::endpoint::Endpoint;
@@ -153,7 +153,7 @@ impl Peer {
         let fec = shard.then_some(&mut self.fec);
         let write = |tail: &mut Vec<u8>| {
             tail.extend_from_slice(&bytes);
-            true
+            Written::Datagram
         };
         let extra = SendExtras { fec, duplicates: 0, may_send_extras: true };
         self.codec.encode(now, &mut self.tx, addr(0), extra, write);

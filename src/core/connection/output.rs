@@ -34,6 +34,8 @@ pub struct Transmitted {
     /// True for a full segment that leaves for the first time to a validated peer: further
     /// datagrams of the same size may share its GSO batch.
     pub(crate) gso_follows: bool,
+    /// A repair symbol: neither FEC nor duplicates protect it.
+    pub(crate) is_repair: bool,
 }
 
 /// Datagrams.
@@ -65,7 +67,8 @@ impl Kcp {
             return Some(self.on_datagram_sent(now, out.len() - start, Transmitted::default()));
         }
         if self.write_repair(now, budget, out) {
-            return Some(self.on_datagram_sent(now, out.len() - start, Transmitted::default()));
+            let sent = Transmitted { is_repair: true, ..Transmitted::default() };
+            return Some(self.on_datagram_sent(now, out.len() - start, sent));
         }
         self.send.defer_out_of_window_rto(now);
         let mut sent = Transmitted::default();

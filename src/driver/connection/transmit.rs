@@ -5,7 +5,7 @@
 use std::time::Instant;
 
 use crate::driver::connection::Conn;
-use crate::driver::packet_codec::SendExtras;
+use crate::driver::packet_codec::{SendExtras, Written};
 use crate::driver::packet_writer::PacketWriter;
 
 impl Conn {
@@ -55,8 +55,11 @@ impl Conn {
                     len = kcp.poll_transmit_more(tail).unwrap_or(0);
                 } else if let Some(sent) = kcp.poll_transmit(now, tail) {
                     (len, in_gso_batch) = (sent.len, sent.gso_follows);
+                    if sent.is_repair {
+                        return Written::Unprotected;
+                    }
                 }
-                len > 0
+                if len > 0 { Written::Datagram } else { Written::Nothing }
             };
             let extras = SendExtras {
                 fec: out.fec.as_deref_mut(),

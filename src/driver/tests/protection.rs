@@ -3,8 +3,11 @@
 use std::time::Duration;
 
 use super::fixtures::{CLIENT, MINUTE, Pair, SERVER, pattern, read_pattern};
+use super::sim_world::{World, addr};
 use crate::config::{AutoProtection, Config, Protection};
+use crate::core::segment::Command;
 use crate::crypto::{Algorithm, Cipher, Key};
+use crate::fec::FecConfig;
 use crate::proto::RepairStats;
 use crate::testkit::link::LinkConfig;
 
@@ -20,6 +23,10 @@ fn transfer(seed: u64, config: &Config, count: usize) -> [RepairStats; 2] {
         world.run_for(Duration::from_millis(5));
     }
     world.finish(MINUTE, read_pattern(&mut server, data.len()));
+    stats(&mut world)
+}
+
+fn stats(world: &mut World) -> [RepairStats; 2] {
     [CLIENT, SERVER].map(|host| {
         let (_, conn) = world.driver_of(host).conns.iter().next().unwrap();
         conn.repair_stats()
@@ -35,6 +42,29 @@ fn check(config: &Config, name: &str) {
         assert!(receiver.recovered > 20, "{name}, seed {seed}: {receiver:?}");
         assert_eq!(receiver.invalid, 0, "{name}, seed {seed}");
     }
+}
+
+#[test]
+fn repair_symbols_pass_neither_fec_nor_duplicates() {
+    let mut config = Config::new().protection(Protection::Auto(AutoProtection::new()));
+    (config.fec, config.duplicates) = (Some(FecConfig::new(10, 3).unwrap()), 1);
+    let pair = Pair::new(&config, &config);
+    pair.world.set_path(LinkConfig { loss: 400_000, ..LinkConfig::delay(25_000) });
+    let Pair { mut world, client, mut server, endpoint: _endpoint, listener: _listener } = pair;
+    world.log();
+    let data = pattern(600 * 2_000);
+    for message in data.chunks(600) {
+        client.try_write(message).unwrap();
+        world.run_for(Duration::from_millis(5));
+    }
+    world.finish(MINUTE, read_pattern(&mut server, data.len()));
+    let log = world.log();
+    let sent = log.iter().filter(|sent| sent.from == addr(CLIENT));
+    let plain = sent.filter(|sent| sent.datagram[4] == Command::Repair as u8).count();
+    let [sender, receiver] = stats(&mut world);
+    println!("{sender:?} {receiver:?}");
+    assert!(sender.sent > 0 && plain as u64 == sender.sent, "{plain} of {}", sender.sent);
+    assert_eq!(receiver.invalid, 0);
 }
 
 #[test]
