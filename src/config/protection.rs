@@ -59,7 +59,7 @@ impl AutoProtection {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "saturates, and validation refuses what is out of range"
+        reason = "saturates, and validation rejects what is out of range"
     )]
     pub fn max_overhead(mut self, ratio: f64) -> Self {
         self.max_overhead_per_mille = (ratio * 1_000.0).round() as u16;

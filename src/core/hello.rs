@@ -3,7 +3,8 @@
 //!
 //! HELLO is a CONTROL segment with the capabilities of its sender, answered by HELLO-ACK with those
 //! of the other side. It is sent to peers that advertised CONTROL, by a side that wants to use an
-//! extension, at most [`MAX_HELLOS`] times; an older peer ignores it. Only HELLO-ACK shows what the
+//! extension, [`MAX_HELLOS`] times, and then each [`RETRY_INTERVAL`] at most while data is sent; an
+//! older peer ignores it. Only HELLO-ACK shows what the
 //! peer accepts, since it echoes a random number. Neither ever ends a connection.
 
 use super::clock::Micros;
@@ -15,9 +16,11 @@ use super::seq::{Sn, Ts};
 /// Capability: the sender of the bit accepts repair symbols (`Command::Repair`).
 pub(crate) const ACCEPTS_REPAIR: u32 = 1;
 
-/// Most transmissions of our HELLO. With losses of 20 % in both directions three would all fail for
+/// Transmissions of our HELLO in a row. With losses of 20 % in both directions three would all fail for
 /// one connection in twenty, eight for one in 3,500.
 const MAX_HELLOS: u8 = 8;
+/// Time from the last of these to another one, while data is sent, microseconds.
+const RETRY_INTERVAL: u64 = 60_000_000;
 /// Answers that may leave at once, and one more per [`ANSWER_INTERVAL`].
 const ANSWER_BURST: u8 = 3;
 /// Microseconds.
@@ -31,8 +34,8 @@ enum Request {
     /// HELLO leaves as soon as the peer is known to support CONTROL. Entered on [`Hello::start`];
     /// left when HELLO leaves.
     Queued,
-    /// HELLO has left `count` times, [`MAX_HELLOS`] at most. Entered when it leaves; left on
-    /// HELLO-ACK.
+    /// HELLO has left `count` times in a row, [`MAX_HELLOS`] at most, then each [`RETRY_INTERVAL`].
+    /// Entered when it leaves; left on HELLO-ACK.
     Sent { ts: Ts, timer: RetransmitTimer, count: u8 },
     /// Entered on HELLO-ACK, never left.
     Answered { capabilities: u32 },
@@ -49,6 +52,8 @@ pub(crate) struct Hello {
     refill_at: Micros,
     /// True from the peer's first HELLO on.
     peer_asked: bool,
+    /// The peer's HELLO came after ours had got no answer: one more of ours was due at once.
+    asked_again: bool,
 }
 
 impl Hello {
@@ -59,6 +64,7 @@ impl Hello {
             answers_left: ANSWER_BURST,
             refill_at: Micros(0),
             peer_asked: false,
+            asked_again: false,
         }
     }
 
@@ -97,27 +103,31 @@ impl Hello {
         self.answer.take()
     }
 
-    /// Whether HELLO would leave at `now`, to a peer that supports CONTROL.
-    pub(crate) fn is_due(&self, now: Micros) -> bool {
-        matches!(self.request, Request::Queued) || self.deadline().is_some_and(|at| now >= at)
+    /// Whether HELLO would leave at `now`, to a peer that supports CONTROL. `sends_data`: data of
+    /// ours is not acknowledged.
+    pub(crate) fn is_due(&self, now: Micros, sends_data: bool) -> bool {
+        match self.request {
+            Request::Queued => true,
+            Request::Sent { timer, count, .. } if count < MAX_HELLOS => now >= timer.expires,
+            Request::Sent { timer, .. } => sends_data && now.since(timer.expires) >= RETRY_INTERVAL,
+            Request::Idle | Request::Answered { .. } => false,
+        }
     }
 
-    /// The HELLO to send now, if one is due. `rto` is in microseconds, `random` draws a number.
+    /// The HELLO to send now, after [`Self::is_due`]. `rto` is in microseconds, `random` draws a number.
     pub(crate) fn poll(
         &mut self,
         now: Micros,
         rto: u64,
         random: impl FnOnce() -> Ts,
     ) -> Option<ControlSegment> {
-        if !self.is_due(now) {
-            return None;
-        }
         let (ts, previous, count) = match self.request {
+            Request::Idle | Request::Answered { .. } => return None,
+            Request::Queued => (random(), None, 0),
             Request::Sent { ts, timer, count } => (ts, Some(timer), count),
-            _ => (random(), None, 0),
         };
         let timer = RetransmitTimer::restart(previous, now, rto);
-        self.request = Request::Sent { ts, timer, count: count + 1 };
+        self.request = Request::Sent { ts, timer, count: (count + 1).min(MAX_HELLOS) };
         Some(ControlSegment { kind: ControlType::Hello, sn: Sn(ACCEPTS_REPAIR), ts })
     }
 
@@ -133,6 +143,12 @@ impl Hello {
             return false;
         }
         self.peer_asked = true;
+        if let Request::Sent { count: count @ MAX_HELLOS, timer, .. } = &mut self.request
+            && now >= timer.expires
+            && !std::mem::replace(&mut self.asked_again, true)
+        {
+            *count = MAX_HELLOS - 1;
+        }
         if self.answers_left < ANSWER_BURST && now >= self.refill_at {
             self.answers_left += 1;
             self.refill_at = now.add_micros(ANSWER_INTERVAL);
@@ -173,22 +189,33 @@ mod tests {
     #[test]
     fn hello_leaves_eight_times_at_most() {
         let mut hello = Hello::new();
-        assert!(!hello.is_due(Micros(0)) && hello.poll(Micros(0), RTO, random).is_none());
+        assert!(!hello.is_due(Micros(0), true) && hello.poll(Micros(0), RTO, random).is_none());
         hello.start();
         let (mut now, mut gaps) = (Micros(0), Vec::new());
-        while hello.is_due(now) {
+        while hello.is_due(now, true) {
             let sent = hello.poll(now, RTO, random).unwrap();
             assert_eq!(sent, ControlSegment { kind: ControlType::Hello, sn: Sn(1), ts: Ts(77) });
-            assert!(hello.poll(now, RTO, random).is_none());
+            assert!(!hello.is_due(now, true));
             let Some(next) = hello.deadline() else { break };
             gaps.push(next.since(now));
             now = next;
         }
         assert_eq!(gaps[..4], [RTO, 2 * RTO, 4 * RTO, MAX_CONTROL_INTERVAL]);
         assert_eq!(gaps.len() + 1, usize::from(MAX_HELLOS));
-        assert!(!hello.is_due(Micros(u64::MAX / 2)) && !hello.peer_accepts_repair());
+        assert!(!hello.is_due(Micros(u64::MAX / 2), false) && !hello.peer_accepts_repair());
         hello.start();
-        assert!(!hello.is_due(Micros(u64::MAX / 2)), "it was sent");
+        assert!(!hello.is_due(Micros(u64::MAX / 2), false), "it was sent");
+        // Of later ones one a minute leaves, while data is sent, and one for the peer's first HELLO.
+        now = now.add_micros(RETRY_INTERVAL);
+        assert!(!hello.is_due(now, true));
+        now = now.add_micros(MAX_CONTROL_INTERVAL);
+        assert!(hello.is_due(now, true) && !hello.is_due(now, false));
+        assert!(hello.poll(now, RTO, random).is_some() && !hello.is_due(now, true));
+        now = now.add_micros(MAX_CONTROL_INTERVAL);
+        assert!(hello.on_hello(now, Ts(5)) && hello.is_due(now, false));
+        assert!(hello.poll(now, RTO, random).is_some());
+        now = now.add_micros(MAX_CONTROL_INTERVAL);
+        assert!(hello.on_hello(now, Ts(6)) && !hello.is_due(now, true), "once");
     }
 
     #[test]
@@ -200,7 +227,7 @@ mod tests {
         hello.poll(Micros(0), RTO, random).unwrap();
         assert!(!hello.on_hello_ack(1, Ts(78)) && !hello.peer_accepts_repair());
         assert!(hello.on_hello_ack(1, Ts(77)) && hello.peer_accepts_repair());
-        assert!(hello.deadline().is_none() && !hello.is_due(Micros(MAX_CONTROL_INTERVAL)));
+        assert!(hello.deadline().is_none() && !hello.is_due(Micros(MAX_CONTROL_INTERVAL), true));
         let mut other = Hello::new();
         other.start();
         other.poll(Micros(0), RTO, random).unwrap();

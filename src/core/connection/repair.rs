@@ -59,7 +59,7 @@ impl Kcp {
         RepairStats { rate, received, recovered, invalid, ..stats }
     }
 
-    /// Lets the repair rate follow the loss, within `limits`.
+    /// Lets the repair rate depend on the loss, within `limits`.
     pub(super) fn start_auto_protection(&mut self, limits: AutoProtection) {
         let controller = ProtectionController::new(limits, Micros(0));
         let rate = controller.rate();
@@ -127,7 +127,8 @@ impl Kcp {
         let Some(state) = &self.repair else { return false };
         let may_ask = self.close_state.peer_supports_control();
         self.close_reason.is_none()
-            && (state.hello.has_answer() || (may_ask && state.hello.is_due(now)))
+            && (state.hello.has_answer()
+                || (may_ask && state.hello.is_due(now, !self.send.is_drained())))
     }
 
     /// When HELLO is retransmitted.
@@ -141,9 +142,10 @@ impl Kcp {
         }
         let (rto, keepalive) = (self.send.rtt.rto(), &mut self.keepalive);
         let hello = &mut self.repair.as_mut()?.hello;
-        let may_ask = self.close_state.peer_supports_control();
+        let (may_ask, sends_data) =
+            (self.close_state.peer_supports_control(), !self.send.is_drained());
         let answer = hello.poll_answer();
-        if answer.is_some() || !may_ask {
+        if answer.is_some() || !may_ask || !hello.is_due(now, sends_data) {
             return answer;
         }
         hello.poll(now, rto, || keepalive.next_cookie())

@@ -9,7 +9,7 @@ pub(super) struct RepairState {
     pub(super) hello: Hello,
     /// Repair rate wanted, per million; 0: none.
     pub(super) rate: u32,
-    /// Sets the rate, if that is to follow the loss.
+    /// Sets the rate, if that depends on the loss.
     pub(super) auto: Option<ProtectionController>,
     pub(super) received: u64,
     pub(super) recovered: u64,

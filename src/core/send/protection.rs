@@ -123,7 +123,7 @@ impl ProtectionController {
         now.since(self.decided_at) >= INTERVAL
     }
 
-    /// Decides anew. Returns the rate if it has changed.
+    /// Decides again. Returns the rate if it has changed.
     pub(crate) fn decide(
         &mut self,
         now: Micros,
