@@ -35,6 +35,7 @@ impl Kcp {
         self.stats.received_datagrams += 1;
         self.stats.received_datagram_bytes += datagram.len() as u64;
         self.peer.on_received();
+        self.recv.start_datagram();
         let mut is_new = self.input_acks(now, datagram, origin);
         let mut is_current = false;
         for (header, payload) in Segments::new(datagram) {
@@ -166,11 +167,9 @@ impl Kcp {
         if self.close_reason.is_some() {
             return false;
         }
-        if self.close_state.is_beyond_fin(header.sn) {
-            self.stats.out_of_window_segments += 1;
-            return false;
-        }
-        if !payload.is_empty() && self.close_state.discards(header.sn, self.recv.nxt()) {
+        if self.close_state.is_beyond_fin(header.sn)
+            || (!payload.is_empty() && self.close_state.discards(header.sn, self.recv.nxt()))
+        {
             self.stats.out_of_window_segments += 1;
             return false;
         }

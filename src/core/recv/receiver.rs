@@ -337,7 +337,7 @@ impl Receiver {
     pub(crate) fn has_reclaimable_memory(&self) -> bool {
         self.delivery.has_reclaimable_memory()
             || (self.out_of_order_count == 0 && self.out_of_order.capacity() > 0)
-            || self.repair.is_some()
+            || self.may_release_repair()
     }
 
     /// Frees buffers and the capacity of empty queues, for an idle connection.
@@ -346,7 +346,9 @@ impl Receiver {
         if self.out_of_order_count == 0 {
             self.out_of_order = VecDeque::new();
         }
-        self.repair = None;
+        if self.may_release_repair() {
+            self.repair = None;
+        }
     }
 
     #[cfg(any(test, feature = "_testkit"))]

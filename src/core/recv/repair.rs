@@ -32,6 +32,11 @@ impl RepairReceiver {
         self.last_repair = now;
     }
 
+    /// Another datagram arrived.
+    pub(super) fn start_datagram(&mut self) {
+        self.decoder.start_datagram();
+    }
+
     pub(super) fn has_expired(&self, now: Micros) -> bool {
         now.since(self.last_repair) > LIFETIME && self.acks.is_empty()
     }

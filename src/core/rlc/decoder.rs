@@ -7,11 +7,12 @@
 //!
 //! Bounds, whatever the peer sends: [`MAX_EQUATIONS`] equations in [`MAX_MISSING`] segments, as many
 //! bytes as the caller allows, and [`MAX_ROW_OPERATIONS`] additions of one equation to another per
-//! repair symbol or segment. Beyond them equations are dropped, which costs a retransmission and
+//! datagram. Beyond them equations are dropped, which costs a retransmission and
 //! never recovers other bytes than were sent.
 
 use super::symbol::Symbol;
 use super::{MAX_WINDOW, coefficient};
+use crate::config::SEGMENT_COST;
 use crate::core::seq::Sn;
 use crate::fec::gf256::{inverse, multiply, padded};
 
@@ -19,7 +20,7 @@ use crate::fec::gf256::{inverse, multiply, padded};
 const MAX_EQUATIONS: usize = 64;
 /// Most missing segments that the equations have together.
 const MAX_MISSING: usize = 64;
-/// Most additions of one equation to another per repair symbol or segment.
+/// Most additions of one equation to another per datagram.
 const MAX_ROW_OPERATIONS: usize = 64;
 
 /// A repair symbol as it arrived.
@@ -71,6 +72,9 @@ pub(crate) struct RecoveredSegment {
     pub(crate) payload: Vec<u8>,
 }
 
+/// Bytes of the receive memory that an equation costs beside its symbol, rounded up.
+const ROW_COST: usize = 2 * SEGMENT_COST;
+
 #[derive(Debug)]
 struct Row {
     /// Index of the pivot in [`Decoder::missing`].
@@ -119,20 +123,25 @@ pub(crate) struct Decoder {
     /// Oldest first. Invariant: a pivot has coefficient 1 in its row and 0 in all others, and no row
     /// has its pivot alone.
     rows: Vec<Row>,
-    /// Additions of one row to another that the current call may still do.
+    /// Additions of one row to another that the current datagram may still cause.
     operations: usize,
 }
 
 impl Default for Decoder {
     fn default() -> Self {
-        Self { missing: [None; MAX_MISSING], rows: Vec::new(), operations: 0 }
+        Self { missing: [None; MAX_MISSING], rows: Vec::new(), operations: MAX_ROW_OPERATIONS }
     }
 }
 
 impl Decoder {
-    /// Memory of the symbols, bytes.
+    /// Memory of the equations, bytes.
     pub(crate) fn memory(&self) -> usize {
-        self.rows.iter().map(|row| row.symbol.memory()).sum()
+        self.rows.iter().map(|row| row.symbol.memory() + ROW_COST).sum()
+    }
+
+    /// Another datagram arrived: what it may cost.
+    pub(crate) fn start_datagram(&mut self) {
+        self.operations = MAX_ROW_OPERATIONS;
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -140,7 +149,7 @@ impl Decoder {
     }
 
     /// Takes a repair symbol. `source` says what is known of a segment; `limit` is the most bytes
-    /// that all symbols may need.
+    /// that all equations may need.
     pub(crate) fn insert<'a>(
         &mut self,
         repair: RepairSymbol<'_>,
@@ -184,7 +193,6 @@ impl Decoder {
                 Source::Received { .. } | Source::Forgotten => return Inserted::Invalid,
             }
         }
-        self.operations = MAX_ROW_OPERATIONS;
         let furthest = (repair.key, repair.first.advance(repair.count.into()));
         let verdict = self.insert_row(Row { pivot: 0, coefficients, symbol, furthest });
         self.take_solved(recovered);
@@ -216,7 +224,6 @@ impl Decoder {
         if let Some(slot) = self.missing.get_mut(index) {
             *slot = None;
         }
-        self.operations = MAX_ROW_OPERATIONS;
         if let Some(row) = without_pivot {
             self.insert_row(row);
         }
@@ -235,7 +242,7 @@ impl Decoder {
     fn make_space(&mut self, len: usize, limit: usize) -> bool {
         loop {
             let longest = self.rows.iter().map(|row| row.symbol.len()).fold(len, usize::max);
-            let fits = padded(longest) * (self.rows.len() + 1) <= limit;
+            let fits = (padded(longest) + ROW_COST) * (self.rows.len() + 1) <= limit;
             if fits && self.rows.len() < MAX_EQUATIONS {
                 return true;
             }
@@ -317,7 +324,7 @@ impl Decoder {
         }
     }
 
-    /// Additions of one row to another in the latest call.
+    /// Additions of one row to another since [`Self::start_datagram`].
     #[cfg(test)]
     pub(super) fn row_operations(&self) -> usize {
         MAX_ROW_OPERATIONS - self.operations

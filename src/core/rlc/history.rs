@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 
 use super::MAX_WINDOW;
+use crate::config::SEGMENT_COST;
 
 /// A segment that was delivered.
 #[derive(Debug)]
@@ -12,16 +13,23 @@ struct Delivered {
     payload: Vec<u8>,
 }
 
+impl Delivered {
+    /// Bytes of the receive memory.
+    fn cost(&self) -> usize {
+        self.payload.capacity() + SEGMENT_COST
+    }
+}
+
 /// The latest [`MAX_WINDOW`] delivered segments at most, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct History {
     segments: VecDeque<Delivered>,
-    /// Capacity of all payloads, bytes.
+    /// What all segments cost, bytes.
     memory: usize,
 }
 
 impl History {
-    /// Memory of the payloads, bytes.
+    /// Memory of the segments, bytes.
     pub(crate) fn memory(&self) -> usize {
         self.memory
     }
@@ -30,25 +38,29 @@ impl History {
     pub(crate) fn push(&mut self, frg: u8, payload: &[u8], limit: usize) {
         // The memory of the segment that falls out is used for the new one.
         let mut buffer = Vec::new();
-        while self.segments.len() >= MAX_WINDOW || self.memory + payload.len() > limit {
+        while self.segments.len() >= MAX_WINDOW
+            || self.memory + payload.len() + SEGMENT_COST > limit
+        {
             let Some(oldest) = self.segments.pop_front() else { break };
-            self.memory -= oldest.payload.capacity();
+            self.memory -= oldest.cost();
             buffer = oldest.payload;
         }
         buffer.clear();
-        if buffer.capacity() < payload.len() || self.memory + buffer.capacity() > limit {
+        let too_large = self.memory + buffer.capacity() + SEGMENT_COST > limit;
+        if buffer.capacity() < payload.len() || too_large {
             buffer = Vec::new();
             buffer.reserve_exact(payload.len());
         }
-        if self.memory + buffer.capacity() > limit {
+        if self.memory + buffer.capacity() + SEGMENT_COST > limit {
             // Nothing is left, and the segment does not fit: a gap, before which nothing is known.
             self.segments.clear();
             self.memory = 0;
             return;
         }
         buffer.extend_from_slice(payload);
-        self.memory += buffer.capacity();
-        self.segments.push_back(Delivered { frg, payload: buffer });
+        let delivered = Delivered { frg, payload: buffer };
+        self.memory += delivered.cost();
+        self.segments.push_back(delivered);
     }
 
     /// Forgets the oldest segments until all need at most `limit` bytes.
@@ -56,7 +68,7 @@ impl History {
         while self.memory > limit
             && let Some(oldest) = self.segments.pop_front()
         {
-            self.memory -= oldest.payload.capacity();
+            self.memory -= oldest.cost();
         }
     }
 
@@ -68,7 +80,7 @@ impl History {
 
     #[cfg(any(test, feature = "_testkit"))]
     pub(crate) fn check_invariants(&self) {
-        let memory: usize = self.segments.iter().map(|segment| segment.payload.capacity()).sum();
+        let memory: usize = self.segments.iter().map(Delivered::cost).sum();
         assert_eq!(memory, self.memory);
         assert!(self.segments.len() <= MAX_WINDOW);
     }

@@ -55,6 +55,7 @@ impl Receiver {
 
     fn on_repair(&mut self, symbol: RepairSymbol<'_>, limit: usize) -> Inserted {
         let (have, mut recovered) = (&self.have, Vec::new());
+        self.decoder.start_datagram();
         let verdict =
             self.decoder.insert(symbol, limit, |sn| Self::source(have, sn), &mut recovered);
         self.store(recovered);
@@ -65,6 +66,7 @@ impl Receiver {
         if self.have.insert(sn.0, segment.clone()).is_none() {
             let mut recovered = Vec::new();
             let source = (sn, segment.frg, &*segment.payload);
+            self.decoder.start_datagram();
             self.decoder.on_source(source, &mut recovered);
             self.store(recovered);
         }
@@ -341,6 +343,7 @@ fn memory_and_work_of_hostile_repairs_are_bounded() {
         let count = rng.size(1, 64);
         let symbol: Vec<u8> = std::iter::repeat_n(rng.next() as u8, rng.size(0, 3_000)).collect();
         let source = |_| Source::Missing;
+        decoder.start_datagram();
         decoder.insert(repair(i, first, &symbol, count), LIMIT, source, &mut recovered);
         assert!(decoder.memory() <= LIMIT, "{} bytes", decoder.memory());
         assert!(decoder.row_operations() <= 64);

@@ -81,6 +81,11 @@ impl RedundantRetransmits {
         queue::push(&mut self.groups, Group { sn, first_ts: ts, left: copies, due });
     }
 
+    /// Frees what is not the loss rate, while nothing is in flight.
+    pub(super) fn release_memory(&mut self) {
+        self.groups = VecDeque::new();
+    }
+
     /// The segment of which a further copy is to leave now.
     pub(super) fn due_copy(&self, now: Micros) -> Option<Sn> {
         let due = |group: &&Group| group.left > 0 && group.due <= now;

@@ -209,7 +209,7 @@ impl Sender {
         self.send_buffer.has_reclaimable_memory()
             || self.sent_segments.has_reclaimable_memory()
             || self.acked_history.has_reclaimable_memory()
-            || self.redundant.is_some()
+            || (self.redundant.is_some() && self.repair.is_none())
             || self.repair.as_ref().is_some_and(|repair| repair.has_reclaimable_memory())
     }
 
@@ -219,9 +219,15 @@ impl Sender {
         self.sent_segments.release_memory();
         self.acked_history.release_memory();
         self.congestion.release_memory();
-        self.redundant = None;
-        if let Some(repair) = &mut self.repair {
-            repair.release_memory();
+        match &mut self.repair {
+            // The repair rate depends on the loss, which the next burst has too.
+            Some(repair) => {
+                repair.release_memory();
+                if let Some(redundant) = &mut self.redundant {
+                    redundant.release_memory();
+                }
+            }
+            None => self.redundant = None,
         }
     }
 

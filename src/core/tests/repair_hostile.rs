@@ -1,7 +1,7 @@
 //! Repair symbols: what forged and recorded HELLO, REPAIR and ACKs of recovered segments can cause.
 
 use super::scripted_peer::{ScriptedPeer, config, datagram, header};
-use super::sim_plan::{MILLIS, SECOND};
+use super::sim_plan::MILLIS;
 use crate::config::{KcpConfig, Mode};
 use crate::core::rlc;
 use crate::core::segment::{CONTROL_CAPABLE, Command, ControlType, Header, REPAIRED};
@@ -129,7 +129,9 @@ fn forged(sn: Sn, key: u32, frg: u8, payload: &[u8]) -> (Header, Vec<u8>) {
 
 #[test]
 fn recovered_segment_that_continues_no_message_is_dropped() {
-    let mut peer = asked(&KcpConfig { mode: Mode::Message, ..config() });
+    let (recv_window, auto_windows) = (128, false);
+    let message = KcpConfig { mode: Mode::Message, recv_window, auto_windows, ..config() };
+    let mut peer = asked(&message);
     assert!(peer.kcp.recv().is_some());
     let nxt = peer.kcp.rcv_nxt();
     // In order, and behind a gap.

@@ -9,7 +9,8 @@ use super::scripted_peer::{ScriptedPeer, Sent, config, datagram, header};
 use super::sim_plan::{MILLIS, SECOND};
 use super::two_endpoints::TwoEndpoints;
 use crate::config::KcpConfig;
-use crate::core::segment::{CONTROL_CAPABLE, Command, Header};
+use crate::core::rlc;
+use crate::core::segment::{CONTROL_CAPABLE, Command, ControlType, Header};
 use crate::core::seq::Sn;
 use crate::error::ConnectionError;
 use crate::testkit::rng::Rng;
@@ -114,15 +115,24 @@ fn recorded_datagrams_are_no_sign_of_life() {
     let sent = script.out();
     script.una = Sn(1);
     let data = datagram(&[(Header { una: Sn(1), ..header(Command::Push, 0, 5) }, &[7; 50])]);
-    let acks = datagram(&[(Header { una: Sn(1), ..header(Command::Ack, 0, sent[0].0.ts.0) }, b"")]);
+    let acks = Header { frg: CONTROL_CAPABLE, ..header(Command::Ack, 0, sent[0].0.ts.0) };
+    let acks = datagram(&[(Header { una: Sn(1), ..acks }, b"")]);
     let probe = datagram(&[(Header { una: Sn(1), ..header(Command::WindowProbe, 9, 0) }, b"")]);
-    for recorded in [&data, &acks, &probe] {
+    let hello = Header { frg: ControlType::Hello as u8, ..header(Command::Control, 1, 99) };
+    let hello = datagram(&[(Header { una: Sn(1), ..hello }, b"")]);
+    // A repair symbol over the next segment, which it recovers.
+    let mut symbol = Vec::new();
+    rlc::write_repair(7, [(0, &[8; 50][..])].into_iter(), 50, &mut symbol);
+    let repair = Header { una: Sn(1), frg: 1, ..header(Command::Repair, 1, 7) };
+    let repair = datagram(&[(repair, &symbol)]);
+    for recorded in [&data, &acks, &probe, &hello, &repair] {
         script.input(recorded).unwrap();
     }
+    assert_eq!(script.kcp.repair_stats().recovered, 1);
     let mut pings = 0;
     while script.kcp.close_reason().is_none() {
         script.now += SECOND / 2;
-        for recorded in [&data, &acks, &probe] {
+        for recorded in [&data, &acks, &probe, &hello, &repair] {
             script.input(recorded).unwrap();
         }
         let is_ping = |(header, _): &Sent| header.command == Command::Push;
@@ -131,6 +141,23 @@ fn recorded_datagrams_are_no_sign_of_life() {
     }
     assert_eq!(script.kcp.close_reason(), Some(ConnectionError::IdleTimeout));
     assert!((19..=21).contains(&pings), "{pings} pings ask the peer, one a second from 40 s on");
+}
+
+#[test]
+fn repair_symbol_that_recovers_a_segment_is_a_sign_of_life() {
+    let config = KcpConfig { idle_timeout: Some(Duration::from_secs(60)), ..config() };
+    let mut script = ScriptedPeer::new(&config);
+    script.push(0, &[7; 50]);
+    let hello = Header { frg: ControlType::Hello as u8, ..header(Command::Control, 1, 99) };
+    script.give(hello, b"");
+    script.run(50 * SECOND);
+    let mut symbol = Vec::new();
+    rlc::write_repair(7, [(0, &[8; 50][..])].into_iter(), 50, &mut symbol);
+    script.give(Header { frg: 1, ..header(Command::Repair, 1, 7) }, &symbol);
+    script.run(100 * SECOND);
+    assert_eq!(script.kcp.close_reason(), None);
+    script.run(111 * SECOND);
+    assert_eq!(script.kcp.close_reason(), Some(ConnectionError::IdleTimeout));
 }
 
 #[test]

@@ -22,10 +22,24 @@ impl Receiver {
         }
     }
 
+    /// Another datagram arrived, which bounds what recovery may cost.
+    #[inline]
+    pub(crate) fn start_datagram(&mut self) {
+        if let Some(repair) = &mut self.repair {
+            repair.start_datagram();
+        }
+    }
+
     /// Whether repair symbols have arrived lately.
     #[inline]
     pub(crate) fn has_repair_state(&self) -> bool {
         self.repair.is_some()
+    }
+
+    /// Whether there is recovery that nothing needs: no gap, and no ACK that waits.
+    pub(super) fn may_release_repair(&self) -> bool {
+        let repair = self.repair.as_ref();
+        repair.is_some_and(|repair| !repair.has_acks()) && self.out_of_order_count == 0
     }
 
     /// Segments from RCV.NXT on that a repair symbol may cover.
@@ -76,7 +90,7 @@ impl Receiver {
     pub(crate) fn continues_message(&self, (sn, frg, len): (Sn, u8, usize)) -> bool {
         let Some(offset) = sn.offset_from(self.nxt).filter(|_| self.messages) else { return true };
         let stored = |offset: usize| self.out_of_order.get(offset).and_then(Option::as_ref);
-        let follows = |before: u8, frg: u8| before == 0 || before - 1 == frg;
+        let continues = |before: u8, frg: u8| before == 0 || before - 1 == frg;
         let offset = offset as usize;
         let after_previous = match offset.checked_sub(1) {
             None => {
@@ -84,10 +98,10 @@ impl Receiver {
                 self.reassembly.admits((frg, len + SEGMENT_COST), limits)
             }
             Some(previous) => stored(previous).is_some_and(|previous| {
-                follows(previous.frg, frg) && (previous.frg > 0 || u16::from(frg) < self.window)
+                continues(previous.frg, frg) && (previous.frg > 0 || u16::from(frg) < self.window)
             }),
         };
-        after_previous && stored(offset + 1).is_none_or(|next| follows(frg, next.frg))
+        after_previous && stored(offset + 1).is_none_or(|next| continues(frg, next.frg))
     }
 
     /// A recovered segment was stored: it is acknowledged with the repair key.
