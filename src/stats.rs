@@ -84,6 +84,14 @@ pub struct ConnectionStats {
     pub out_of_band_received: u64,
     /// Out-of-band datagrams dropped from a full queue, the oldest first.
     pub out_of_band_dropped: u64,
+    /// Window updates that filled places in FEC groups, so that their parity left in time.
+    pub fec_fillers_sent: u64,
+    /// FEC soundings: pings that only a peer can answer that decodes our FEC.
+    pub fec_soundings_sent: u64,
+    /// FEC soundings answered.
+    pub fec_soundings_answered: u64,
+    /// 1 once FEC was turned off towards the peer, since it answered no sounding.
+    pub fec_disabled: u64,
     /// FEC decoding of the datagrams from the peer's address.
     pub fec: FecStats,
 }
@@ -134,6 +142,10 @@ pub(crate) struct Counters {
     pub(crate) mtu_probes_sent: u64,
     pub(crate) invalid_control_segments: u64,
     pub(crate) reflected_datagrams: u64,
+    pub(crate) fec_fillers_sent: u64,
+    pub(crate) fec_soundings_sent: u64,
+    pub(crate) fec_soundings_answered: u64,
+    pub(crate) fec_disabled: u64,
 }
 
 impl Counters {
@@ -163,6 +175,10 @@ impl Counters {
             mtu_probes_sent: self.mtu_probes_sent,
             invalid_control_segments: self.invalid_control_segments,
             reflected_datagrams: self.reflected_datagrams,
+            fec_fillers_sent: self.fec_fillers_sent,
+            fec_soundings_sent: self.fec_soundings_sent,
+            fec_soundings_answered: self.fec_soundings_answered,
+            fec_disabled: self.fec_disabled,
             ..ConnectionStats::default()
         }
     }

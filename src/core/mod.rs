@@ -22,6 +22,7 @@ mod reset;
 pub mod segment;
 mod send;
 pub mod seq;
+pub(crate) mod sounding;
 pub(crate) mod time_wait;
 
 #[cfg(test)]

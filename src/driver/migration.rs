@@ -12,7 +12,7 @@ use crate::core::open::InitialHash;
 use crate::core::path::validation::{PathChallenge, PathValidation};
 use crate::core::segment::Header;
 use crate::driver::Driver;
-use crate::driver::packet_codec::SendExtras;
+use crate::driver::packet_codec::{SendExtras, Written};
 use crate::shared::conn_id::ConnId;
 use crate::sys::Socket;
 
@@ -62,7 +62,7 @@ impl<S: Socket> Driver<S> {
         let Some(conn) = self.conns.get_mut(id.slot as usize) else { return };
         let write = |tail: &mut Vec<u8>| {
             conn.write_path_challenge(challenge, tail);
-            true
+            Written::Other
         };
         self.codec.encode(now, &mut self.tx, to, extras, write);
         self.budget = self.budget.saturating_sub(1);

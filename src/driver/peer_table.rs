@@ -9,7 +9,8 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use crate::config::Config;
-use crate::fec::{FecConfig, FecDecoder, FecEncoder, FecFlag, FecStats, fec_flag};
+use crate::driver::fec_sender::FecSender;
+use crate::fec::{FecConfig, FecDecoder, FecFlag, FecStats, fec_flag};
 
 /// Largest datagram of kcp-go in bytes (mtuLimit).
 const KCP_GO_MTU_LIMIT: usize = 1_500;
@@ -24,13 +25,13 @@ struct Peer {
     first: u32,
     /// True once a ping to the address was answered (RFC 9000 8.1).
     validated: bool,
-    encoder: Option<Box<FecEncoder>>,
+    fec: Option<Box<FecSender>>,
     decoder: Option<Box<FecDecoder>>,
 }
 
 impl Peer {
     fn of(slot: u32) -> Self {
-        Self { first: slot, validated: false, encoder: None, decoder: None }
+        Self { first: slot, validated: false, fec: None, decoder: None }
     }
 }
 
@@ -131,17 +132,23 @@ impl PeerTable {
         }
     }
 
-    /// The FEC encoder of `addr`; `None` without FEC.
-    pub(crate) fn encoder(&mut self, addr: SocketAddr) -> Option<&mut FecEncoder> {
+    /// FEC towards `addr`; `None` without FEC.
+    pub(crate) fn fec_sender(&mut self, addr: SocketAddr) -> Option<&mut FecSender> {
         let config = self.fec?;
-        let encoder = &mut self.map.get_mut(&addr)?.encoder;
-        Some(encoder.get_or_insert_with(|| Box::new(FecEncoder::new(config))))
+        let sender = &mut self.map.get_mut(&addr)?.fec;
+        Some(sender.get_or_insert_with(|| Box::new(FecSender::new(config))))
+    }
+
+    /// When the FEC group towards `addr` is closed, if it does not fill before.
+    pub(crate) fn fec_deadline(&self, addr: SocketAddr) -> Option<Instant> {
+        self.fec?;
+        self.map.get(&addr)?.fec.as_ref()?.deadline()
     }
 
     /// Changes the FEC ratio towards `addr`, if FEC is on.
     pub(crate) fn set_fec(&mut self, addr: SocketAddr, config: FecConfig) {
-        if let Some(encoder) = self.encoder(addr) {
-            encoder.set_config(config);
+        if let Some(sender) = self.fec_sender(addr) {
+            sender.set_config(config);
         }
     }
 

@@ -83,6 +83,8 @@ impl<S: Socket> Driver<S> {
             return Ok(None);
         }
         let deadline = conn.deadline(now, |at| self.timers.coalesced_deadline(now, at));
+        // The group of an address is closed by the connection that is served next.
+        let deadline = deadline.into_iter().chain(self.peers.fec_deadline(conn.peer())).min();
         self.timers.set(slot, deadline);
         Ok(unfinished)
     }
@@ -93,7 +95,7 @@ impl<S: Socket> Driver<S> {
         loop {
             let Some(conn) = self.conns.get_mut(slot) else { return Ok(None) };
             let limit = if self.blocked { 0 } else { quota.min(self.budget) };
-            let fec = self.peers.encoder(conn.peer());
+            let fec = self.peers.fec_sender(conn.peer());
             let mut out = PacketWriter { tx: &mut self.tx, codec: &mut self.codec, fec };
             let sent = conn.transmit(now, &mut out, limit);
             (quota, self.budget) = (quota.saturating_sub(sent), self.budget.saturating_sub(sent));

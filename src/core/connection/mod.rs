@@ -15,6 +15,7 @@
 //! (RFC 8985); no call scans the send window.
 
 mod close;
+pub(crate) mod fec;
 mod input;
 mod mtu;
 mod open;
@@ -40,6 +41,7 @@ use crate::core::recv::pending_acks::PendingAcks;
 use crate::core::recv::receiver::Receiver;
 use crate::core::send::sender::Sender;
 use crate::core::seq::Sn;
+use crate::core::sounding::Sounding;
 use crate::error::{ConfigError, ConnectionError};
 use crate::stats::{ConnectionStats, Counters, Estimates, Snapshot};
 
@@ -134,6 +136,7 @@ pub struct Kcp {
     peer: PeerState,
     close_state: CloseState,
     close_reason: Option<ConnectionError>,
+    sounding: Sounding,
     stats: Counters,
 }
 
@@ -185,6 +188,7 @@ impl Kcp {
             peer: PeerState::new(),
             close_state: CloseState::new(config.close_notify),
             close_reason: None,
+            sounding: Sounding::None,
             stats: Counters::default(),
         }
     }

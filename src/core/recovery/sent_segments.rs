@@ -230,6 +230,21 @@ impl SentSegments {
         })
     }
 
+    /// [`SentSegment::xmit_seq`] of the next transmission.
+    pub(crate) fn next_xmit_seq(&self) -> u64 {
+        self.transmissions + 1
+    }
+
+    /// Unacknowledged segments of one back-off level in order of transmission, `sn` first.
+    pub(crate) fn unacked_from(&self, sn: Sn) -> impl Iterator<Item = &SentSegment> {
+        let first = self.get(sn).map(|segment| (sn, segment));
+        std::iter::successors(first, |(sn, segment)| {
+            let next = Some(segment.next).filter(|next| next != sn)?;
+            Some((next, self.get(next)?))
+        })
+        .map(|(_, segment)| segment)
+    }
+
     /// Appends a segment to the list of its level.
     #[inline]
     fn link(&mut self, sn: Sn) {

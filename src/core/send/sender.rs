@@ -7,6 +7,7 @@
 //! timer.
 
 mod ack_processing;
+mod fec_coverage;
 mod further_copies;
 mod retransmission;
 
@@ -19,6 +20,7 @@ use crate::core::congestion::reno::CongestionWindow;
 use crate::core::congestion::window_autotune::WindowAutotune;
 use crate::core::path::mtu::MtuDiscovery;
 use crate::core::recovery::acked_history::AckedHistory;
+use crate::core::recovery::fec_coverage::FecCoverage;
 use crate::core::recovery::loss::{LossDetector, LossTrigger};
 use crate::core::recovery::retransmit_budget::RetransmitBudget;
 use crate::core::recovery::rtt::RttEstimator;
@@ -116,6 +118,9 @@ pub(crate) struct Sender {
     /// the connection is idle.
     redundant: Option<Box<RedundantRetransmits>>,
     acked_history: AckedHistory,
+    /// FEC groups of which parity has left; `Some` from the first parity until the connection is
+    /// idle.
+    coverage: Option<Box<FecCoverage>>,
     pto_backoff: PtoBackoff,
 }
 
@@ -139,6 +144,7 @@ impl Sender {
             pacer: Pacer::default(),
             redundant: None,
             acked_history: AckedHistory::default(),
+            coverage: None,
             pto_backoff: PtoBackoff::default(),
         };
         sender.set_timing(&config.timing);
@@ -207,6 +213,7 @@ impl Sender {
             || self.sent_segments.has_reclaimable_memory()
             || self.acked_history.has_reclaimable_memory()
             || self.redundant.is_some()
+            || self.coverage.is_some()
     }
 
     /// Frees what an idle connection does not need.
@@ -214,7 +221,7 @@ impl Sender {
         self.send_buffer.release_memory();
         self.sent_segments.release_memory();
         self.acked_history.release_memory();
-        self.redundant = None;
+        (self.redundant, self.coverage) = (None, None);
     }
 
     /// Whether every byte was acknowledged cumulatively.

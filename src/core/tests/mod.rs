@@ -17,6 +17,7 @@ use std::time::Instant;
 mod amplification;
 mod bottleneck;
 mod close;
+mod fec_coverage;
 mod fragments;
 mod gso_batches;
 mod long_fat_path;

@@ -7,7 +7,7 @@ use super::lifecycle::Lifecycle;
 use crate::core::time_wait::TimeWait;
 use crate::driver::scratch::Scratch;
 use crate::error::ConnectionError;
-use crate::fec::FecStats;
+use crate::fec::{FecConfig, FecStats};
 use crate::util::sync::Ordering;
 
 /// Time without data in either direction after which memory that only a busy connection needs is
@@ -53,6 +53,10 @@ impl Conn {
             scratch.wakers.extend(self.shared.set_drained());
         }
         self.shared.max_message.store(self.kcp.max_message_size(), Ordering::Relaxed);
+        if self.kcp.peer_supports_close() {
+            // The peer is kcpx, whose decoder learns any layout.
+            self.shared.max_fec_shards.store(FecConfig::MAX_SHARDS, Ordering::Relaxed);
+        }
         let (counters, estimates) = (self.kcp.counters(), self.kcp.estimates());
         self.shared.publish(|shown| {
             (shown.counters, shown.estimates) = (counters, estimates);

@@ -50,7 +50,7 @@ impl Sender {
         sample: bool,
         stats: &mut Counters,
     ) -> AckOutcome {
-        let Some(segment) = self.sent_segments.get(sn) else {
+        let Some(&segment) = self.sent_segments.get(sn) else {
             return self.on_late_ack(now, (sn, ts), sample, stats);
         };
         let (first, last) = (segment.first_ts, clock.timestamp(segment.last_sent));
@@ -69,6 +69,9 @@ impl Sender {
         let retransmitted = segment.retransmitted;
         let acked_before = segment.acked;
         if !acked_before {
+            if !retransmitted {
+                self.on_first_acked(now, &segment);
+            }
             if echoes_last {
                 self.sample_newest(now, xmit_seq_low, sample.then_some(rtt));
                 self.loss.on_ack(xmit_seq, rtt);
@@ -80,7 +83,7 @@ impl Sender {
                     self.loss.on_confirmed_loss();
                 } else if !echoes_last {
                     let apart = u64::from(last.since(ts).unsigned_abs());
-                    self.on_spurious_retransmit(now, apart, stats);
+                    self.on_spurious_retransmit(now, ts, apart, stats);
                 }
                 self.forget_copies(sn);
             }
@@ -128,7 +131,7 @@ impl Sender {
             // The ACK of the original arrives after the retransmission: the original was delayed,
             // not lost.
             LateAck::EarlierTransmission { spurious: true, apart } => {
-                self.on_spurious_retransmit(now, apart, stats);
+                self.on_spurious_retransmit(now, ts, apart, stats);
             }
             LateAck::EarlierTransmission { spurious: false, .. } => {}
         }
@@ -145,10 +148,13 @@ impl Sender {
         }
     }
 
-    /// A retransmission was not needed: a transmission arrived that left `apart` milliseconds
-    /// before it.
-    fn on_spurious_retransmit(&mut self, now: Micros, apart: u64, stats: &mut Counters) {
+    /// A retransmission was not needed: a transmission with timestamp `ts` arrived that left
+    /// `apart` milliseconds before it, or FEC recovered that one.
+    fn on_spurious_retransmit(&mut self, now: Micros, ts: Ts, apart: u64, stats: &mut Counters) {
         stats.spurious_retransmits += 1;
+        if self.may_be_recovered(now, ts) {
+            return;
+        }
         self.loss.on_spurious_retransmit(&self.rtt, apart * 1_000);
         if let Some(redundant) = &mut self.redundant {
             redundant.loss_rate.on_spurious(now);
@@ -179,6 +185,9 @@ impl Sender {
             if let Some(segment) = self.sent_segments.pop_acked() {
                 if !segment.acked {
                     self.on_newly_acked();
+                    if !segment.retransmitted {
+                        self.on_first_acked(now, &segment);
+                    }
                 }
                 let copied = segment.retransmitted && self.forget_copies(sn);
                 self.acked_history.remember(clock, &segment, copied);

@@ -11,6 +11,11 @@ use crate::stats::Counters;
 const LATENCY_BOUND_LIMIT: usize = 256;
 
 impl Sender {
+    /// Estimated loss rate, per million; zero before the first loss.
+    pub(crate) fn loss_rate(&self) -> u32 {
+        self.redundant.as_ref().map_or(0, |redundant| redundant.loss_rate.per_million())
+    }
+
     /// The segment of which a further copy is to leave now.
     pub(crate) fn due_copy(&self, now: Micros) -> Option<Sn> {
         self.redundant.as_ref()?.due_copy(now)

@@ -16,8 +16,8 @@ impl Sender {
         let in_flight = self.sent_segments.len();
         self.sent_segments
             .oldest_per_level()
-            .map(|(_, segment)| {
-                let (at, trigger) = self.loss.lost_at(segment, &self.rtt, in_flight, no_new_data);
+            .map(|oldest| {
+                let (at, trigger) = self.lost_at(oldest, in_flight, no_new_data);
                 if trigger == LossTrigger::Rto { self.pto_backoff.probe_at(at) } else { at }
             })
             .min()
@@ -35,7 +35,7 @@ impl Sender {
         let oldest = if scarce { self.sent_segments.get(self.una()) } else { None };
         let oldest = oldest.map(|segment| (self.una(), segment)).into_iter();
         for (sn, segment) in oldest.chain(self.sent_segments.oldest_per_level()) {
-            let (at, trigger) = self.loss.lost_at(segment, &self.rtt, in_flight, no_new_data);
+            let (at, trigger) = self.lost_at((sn, segment), in_flight, no_new_data);
             let is_rto = trigger == LossTrigger::Rto;
             if at <= now && (!is_rto || self.pto_backoff.may_send_probe(now)) {
                 return Some((if is_rto { self.select_probe(sn) } else { sn }, trigger));
@@ -93,11 +93,13 @@ impl Sender {
                 level + 1
             }
         };
-        let is_first = self.sent_segments.get(sn).is_some_and(|segment| !segment.retransmitted);
+        let first = self.sent_segments.get(sn).filter(|segment| !segment.retransmitted);
+        let first = first.map(|segment| (segment.xmit_seq, segment.last_sent));
         let new = || Box::new(RedundantRetransmits::new(now));
         let redundant = self.redundant.get_or_insert_with(new);
-        if is_first {
+        if let Some((xmit_seq, sent)) = first {
             redundant.loss_rate.on_lost(now);
+            self.on_recovery_failed(xmit_seq, sent);
         }
         self.sent_segments.mark_retransmitted(now, sn, level);
         self.retransmit_budget.on_retransmit(now, self.rtt.srtt_or_rto());

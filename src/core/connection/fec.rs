@@ -1,0 +1,97 @@
+//! The connection and the FEC groups of its datagrams: what parity covers, fillers and soundings.
+
+use std::time::{Duration, Instant};
+
+use super::Kcp;
+use crate::core::connection::output::Transmitted;
+use crate::core::keepalive::dataless_sn;
+use crate::core::segment::Command;
+use crate::core::seq::{Sn, Ts};
+use crate::core::sounding::Sounding;
+
+/// State of a connection by which FEC decides when parity is worth its bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct FlowTiming {
+    pub(crate) conv: u32,
+    /// Order of transmission that the next segment gets.
+    pub(crate) next_xmit_seq: u64,
+    /// Smoothed round-trip time; `None` before the first sample.
+    pub(crate) srtt: Option<Duration>,
+    /// Retransmission timeout.
+    pub(crate) rto: Duration,
+    /// Estimated loss rate, per million.
+    pub(crate) loss_rate: u32,
+}
+
+/// FEC.
+impl Kcp {
+    /// The current timing.
+    #[inline]
+    pub(crate) fn flow_timing(&self) -> FlowTiming {
+        let rtt = &self.send.rtt;
+        FlowTiming {
+            conv: self.conv,
+            next_xmit_seq: self.send.next_xmit_seq(),
+            srtt: rtt.srtt().map(Duration::from_micros),
+            rto: Duration::from_micros(rtt.rto()),
+            loss_rate: self.send.loss_rate(),
+        }
+    }
+
+    /// `parities` packets leave now that cover all segments sent for the first time from order of
+    /// transmission `first` on, the first of them at `opened`. Loss detection waits for what they
+    /// recover.
+    pub(crate) fn on_fec_group_closed(
+        &mut self,
+        now: Instant,
+        opened: Instant,
+        first: u64,
+        parities: usize,
+    ) {
+        let times = (self.clock.at(opened), self.clock.tick(now));
+        self.send.on_fec_group_closed(&self.clock, times, first, parities);
+    }
+
+    /// Appends a sounding: a ping with a cookie of its own.
+    pub(crate) fn write_sounding(&mut self, out: &mut Vec<u8>) {
+        let (sn, cookie) = (dataless_sn(self.send.una()), self.keepalive.next_cookie());
+        self.header(Command::Push, self.close_state.capability(), sn, cookie, 0).emit(out);
+        self.sounding = Sounding::Outstanding(sn, cookie);
+        self.stats.fec_soundings_sent += 1;
+    }
+
+    /// Takes an ACK that matches no segment in flight and no ping. Returns whether it answers the
+    /// sounding.
+    pub(super) fn on_sounding_ack(&mut self, sn: Sn, ts: Ts) -> bool {
+        let answered = self.sounding.on_ack(sn, ts);
+        self.stats.fec_soundings_answered += u64::from(answered);
+        answered
+    }
+
+    /// Whether the latest sounding was answered since this was last called.
+    pub(crate) fn take_sounding_answer(&mut self) -> bool {
+        self.sounding.take_answer()
+    }
+
+    /// Datagrams leave without FEC from now on.
+    pub(crate) fn on_fec_disabled(&mut self) {
+        self.stats.fec_disabled = 1;
+    }
+
+    /// Whether fillers and parity may leave now.
+    pub(crate) fn may_fill_fec_group(&self, now: Instant) -> bool {
+        self.close_reason.is_none()
+            && self.send_budget().may_send_extras()
+            && self.rate_limited_until(now).is_none()
+    }
+
+    /// Appends a window update, which fills a place in a FEC group: `wnd` and `una` are the current
+    /// ones, and nothing answers it. Returns its length.
+    pub(crate) fn write_fec_filler(&mut self, now: Instant, out: &mut Vec<u8>) -> usize {
+        let (now, start) = (self.clock.tick(now), out.len());
+        self.window_update_pending = false;
+        self.stats.fec_fillers_sent += 1;
+        self.write_dataless(Command::WindowUpdate, Ts(0), out);
+        self.on_datagram_sent(now, out.len() - start, Transmitted::default()).len
+    }
+}

@@ -1,0 +1,103 @@
+//! Loss detection of segments whose FEC group has parity: they are not lost before the parity could
+//! have recovered them.
+
+use super::Sender;
+use crate::core::clock::{Clock, Micros};
+use crate::core::recovery::fec_coverage::{CoveredGroup, FecCoverage};
+use crate::core::recovery::loss::LossTrigger;
+use crate::core::recovery::sent_segments::SentSegment;
+use crate::core::seq::{Sn, Ts};
+
+/// Segments of a group that are inspected at most to find out how many of them are lost.
+const MAX_INSPECTED: usize = 64;
+
+impl Sender {
+    /// Order of transmission that the next segment gets.
+    pub(crate) fn next_xmit_seq(&self) -> u64 {
+        self.sent_segments.next_xmit_seq()
+    }
+
+    /// `parities` packets left that cover all segments sent for the first time from `first` on, the
+    /// first of them at `opened`.
+    pub(crate) fn on_fec_group_closed(
+        &mut self,
+        clock: &Clock,
+        (opened, closed): (Micros, Micros),
+        first: u64,
+        parities: usize,
+    ) {
+        let group = CoveredGroup {
+            first,
+            last: self.next_xmit_seq().saturating_sub(1),
+            first_ts: clock.timestamp(opened),
+            last_ts: clock.timestamp(closed),
+            closed,
+            parities,
+            failed: false,
+        };
+        self.coverage.get_or_insert_default().on_group_closed(group);
+    }
+
+    /// When a segment counts as lost, and why ([`LossDetector::lost_at`], and the parity that
+    /// covers it).
+    ///
+    /// [`LossDetector::lost_at`]: crate::core::recovery::loss::LossDetector::lost_at
+    pub(super) fn lost_at(
+        &self,
+        (sn, segment): (Sn, &SentSegment),
+        in_flight: u32,
+        no_new_data: bool,
+    ) -> (Micros, LossTrigger) {
+        let lost_at = |segment| self.loss.lost_at(segment, &self.rtt, in_flight, no_new_data);
+        let (at, trigger) = lost_at(segment);
+        let coverage = self.coverage.as_ref().filter(|_| !segment.retransmitted);
+        let group = coverage.and_then(|coverage| coverage.group_of(segment.xmit_seq));
+        let Some(group) = group.filter(|group| group.may_recover(segment.last_sent)) else {
+            return (at, trigger);
+        };
+        let recovered_at = group.closed.add_micros(self.loss.ack_wait(&self.rtt));
+        if at >= recovered_at {
+            return (at, trigger);
+        }
+        // Not if more of the group are lost than parity can recover.
+        let mut unacked = self
+            .sent_segments
+            .unacked_from(sn)
+            .take(MAX_INSPECTED)
+            .take_while(|segment| segment.xmit_seq <= group.last)
+            .filter(|segment| !segment.retransmitted);
+        let unrecoverable_at = unacked.nth(group.parities).map(|segment| lost_at(segment).0);
+        let at = unrecoverable_at.map_or(recovered_at, |other| other.clamp(at, recovered_at));
+        (at, trigger)
+    }
+
+    /// A segment is retransmitted for the first time: its parity has not recovered it.
+    pub(super) fn on_recovery_failed(&mut self, xmit_seq: u64, sent: Micros) {
+        if let Some(coverage) = &mut self.coverage {
+            coverage.on_retransmit(xmit_seq, sent);
+        }
+    }
+
+    /// Whether FEC may have recovered the first transmission with timestamp `ts`, of which an ACK
+    /// arrives after a retransmission. Then it was lost, and the ACK says nothing about reordering.
+    pub(super) fn may_be_recovered(&self, now: Micros, ts: Ts) -> bool {
+        let min_rtt = self.rtt.min();
+        let recovered = |coverage: &FecCoverage| coverage.may_have_recovered(now, ts, min_rtt);
+        self.coverage.as_deref().is_some_and(recovered)
+    }
+
+    /// A segment that was sent once is acknowledged. It counts as lost for the loss rate if it
+    /// would have been retransmitted but for FEC.
+    #[inline]
+    pub(super) fn on_first_acked(&mut self, now: Micros, segment: &SentSegment) {
+        if self.coverage.is_none() {
+            return;
+        }
+        let (at, _) = self.loss.lost_at(segment, &self.rtt, self.sent_segments.len(), false);
+        if at < now
+            && let Some(redundant) = &mut self.redundant
+        {
+            redundant.loss_rate.on_lost(now);
+        }
+    }
+}

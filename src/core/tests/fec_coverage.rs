@@ -1,0 +1,151 @@
+//! Loss detection of segments in FEC groups of which parity has left.
+
+use std::time::Duration;
+
+use super::scripted_peer::{ScriptedPeer, config};
+use super::sim_plan::MILLIS;
+use crate::core::segment::Command;
+use crate::core::seq::Sn;
+use crate::testkit::rng::Rng;
+
+const RTT: u64 = 40 * MILLIS;
+/// First segment of the group; those before gave RTT samples.
+const FIRST: u32 = 20;
+
+/// A connection with RTT samples and nothing in flight.
+fn established() -> ScriptedPeer {
+    let mut script = ScriptedPeer::new(&config());
+    script.now = 1_000 * MILLIS;
+    for sn in 0..FIRST {
+        script.write(vec![1; 10]);
+        script.out();
+        let ts = script.now / MILLIS;
+        script.now += RTT;
+        script.una = Sn(sn + 1);
+        script.ack(sn, ts as u32);
+    }
+    script
+}
+
+/// Writes a segment now, and returns its timestamp.
+fn send(script: &mut ScriptedPeer) -> u32 {
+    script.write(vec![1; 10]);
+    script.out();
+    (script.now / MILLIS) as u32
+}
+
+/// Three segments, one each 5 ms; after `close_after` milliseconds `parities` packets leave that
+/// cover them. None of the first `lost` is acknowledged. Returns when each of these is
+/// retransmitted, in milliseconds after the first one left.
+fn retransmitted_at(lost: usize, close_after: u64, parities: usize) -> Vec<u64> {
+    let mut script = established();
+    let (start, opened) = (script.now, script.instant());
+    let first = script.kcp.flow_timing().next_xmit_seq;
+    let mut stamps = Vec::new();
+    for i in 0..3 {
+        script.now = start + i * 5 * MILLIS;
+        stamps.push(send(&mut script));
+    }
+    script.now = start + close_after * MILLIS;
+    if parities > 0 {
+        script.kcp.on_fec_group_closed(script.instant(), opened, first, parities);
+    }
+    let mut all = script.run(start + RTT);
+    for (i, stamp) in stamps.iter().enumerate().skip(lost) {
+        all.extend(script.run(start + RTT + i as u64 * 5 * MILLIS));
+        script.ack(FIRST + i as u32, *stamp);
+    }
+    all.extend(script.run(start + 4 * RTT));
+    let at = |sn: u32| {
+        let of = |(_, (header, _)): &&(u64, _)| {
+            let header: &crate::core::segment::Header = header;
+            header.command == Command::Push && header.sn == Sn(sn)
+        };
+        all.iter().find(of).map_or(u64::MAX, |(at, _)| (at - start) / MILLIS)
+    };
+    (0..lost as u32).map(|i| at(FIRST + i)).collect()
+}
+
+#[test]
+fn lost_segment_waits_until_its_parity_is_acknowledged() {
+    let without = retransmitted_at(1, 10, 0);
+    assert_eq!(without, [45], "early retransmit");
+    // RTT after the parity, and the least reordering window.
+    assert_eq!(retransmitted_at(1, 20, 1), [20 + 40 + 2]);
+    assert_eq!(retransmitted_at(1, 35, 1), [35 + 40 + 2]);
+    // Parity that left long before the ACKs changes nothing.
+    assert_eq!(retransmitted_at(1, 10, 1), [52]);
+}
+
+#[test]
+fn lost_segment_does_not_wait_for_parity_that_left_40_ms_later() {
+    assert_eq!(retransmitted_at(1, 41, 1), [45]);
+}
+
+#[test]
+fn lost_segments_do_not_wait_for_parity_that_is_not_enough() {
+    let without = retransmitted_at(2, 35, 0);
+    let with = retransmitted_at(2, 35, 1);
+    assert!(without.iter().zip(&with).all(|(a, b)| a <= b), "{without:?} {with:?}");
+    // As soon as the second is overdue, the first does not wait any more; nor does the second.
+    assert_eq!(with, [without[1]; 2]);
+    assert_eq!(retransmitted_at(2, 35, 2), [77, 77]);
+}
+
+#[test]
+fn recovered_segment_is_not_retransmitted() {
+    let mut script = established();
+    let (start, opened) = (script.now, script.instant());
+    let first = script.kcp.flow_timing().next_xmit_seq;
+    let stamp = send(&mut script);
+    script.now += 30 * MILLIS;
+    let last = send(&mut script);
+    script.kcp.on_fec_group_closed(script.instant(), opened, first, 1);
+    let before = script.kcp.stats();
+    let mut sent = script.run(start + 30 * MILLIS + RTT);
+    script.una = Sn(FIRST + 2);
+    script.ack(FIRST, stamp);
+    script.ack(FIRST + 1, last);
+    sent.extend(script.run(start + 10 * RTT));
+    assert!(sent.is_empty(), "{sent:?}");
+    assert_eq!(script.kcp.stats().retransmits(), before.retransmits());
+}
+
+/// Whatever a peer acknowledges, and when: a segment is retransmitted at most an RTO after its
+/// parity, and so at most 40 ms later than without.
+#[test]
+fn no_acks_of_a_peer_defer_a_retransmission_beyond_an_rto_after_the_parity() {
+    for seed in 0..300 {
+        let mut rng = Rng::new(seed);
+        let mut script = established();
+        let first = script.kcp.flow_timing().next_xmit_seq;
+        let (start, opened) = (script.now, script.instant());
+        send(&mut script);
+        let mut closed = start + rng.below(60) * MILLIS;
+        let (mut stamps, mut rto, mut at) = (Vec::new(), Duration::ZERO, None);
+        while script.now < start + 2_000 * MILLIS && at.is_none() {
+            if script.now >= closed {
+                let parities = 1 + rng.below(3) as usize;
+                script.kcp.on_fec_group_closed(script.instant(), opened, first, parities);
+                closed = u64::MAX;
+            }
+            if stamps.len() < 100 && rng.chance(300_000) {
+                stamps.push(send(&mut script));
+            }
+            if !stamps.is_empty() && rng.chance(300_000) {
+                let i = rng.below(stamps.len() as u64) as usize;
+                script.ack(FIRST + 1 + i as u32, stamps[i]);
+            }
+            rto = rto.max(script.kcp.stats().rto);
+            let sent = script.run(script.now + rng.below(5_000));
+            let push = |(_, (header, _)): &(u64, (crate::core::segment::Header, Vec<u8>))| {
+                header.command == Command::Push && header.sn == Sn(FIRST)
+            };
+            at = sent.into_iter().find(push).map(|(at, _)| at - start);
+        }
+        let at = at.unwrap_or_else(|| panic!("seed {seed}: never retransmitted"));
+        // The first RTO of a thick flow is half longer.
+        let bound = rto.as_micros() as u64 * 3 / 2 + 40 * MILLIS;
+        assert!(at <= bound, "seed {seed}: {at} us, the bound is {bound}");
+    }
+}
