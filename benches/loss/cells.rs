@@ -22,12 +22,23 @@ pub(crate) enum Protection {
     Fec5x2,
     #[serde(rename = "fec_64_10")]
     Fec64x10,
+    /// A message of 1 KiB leaves in two segments.
+    #[serde(rename = "fec_6_2_mtu_544")]
+    Fec6x2Halves,
+    #[serde(rename = "fec_10_4_mtu_544")]
+    Fec10x4Halves,
 }
 
 impl Protection {
     /// What messages of a low rate are tried with.
     const INTERACTIVE: [Self; 3] = [Self::None, Self::Fec10x3, Self::Fec5x2];
-    const FEC_INTERACTIVE: [Self; 2] = [Self::Fec10x3, Self::Fec5x2];
+    const FEC_INTERACTIVE: [Self; 4] =
+        [Self::Fec10x3, Self::Fec5x2, Self::Fec6x2Halves, Self::Fec10x4Halves];
+
+    /// The MTU, where it is not the default: FEC header, segment header and half a message.
+    fn mtu(self) -> Option<u16> {
+        matches!(self, Self::Fec6x2Halves | Self::Fec10x4Halves).then_some(8 + 24 + 512)
+    }
 
     fn fec(self) -> Option<FecConfig> {
         match self {
@@ -35,6 +46,8 @@ impl Protection {
             Self::Fec10x3 => Some(FecConfig::SHORT),
             Self::Fec5x2 => Some(FecConfig::new(5, 2).expect("a valid layout")),
             Self::Fec64x10 => Some(FecConfig::BULK),
+            Self::Fec6x2Halves => Some(FecConfig::new(6, 2).expect("a valid layout")),
+            Self::Fec10x4Halves => Some(FecConfig::new(10, 4).expect("a valid layout")),
         }
     }
 }
@@ -42,7 +55,8 @@ impl Protection {
 impl fmt::Display for Protection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(fec) = self.fec() else { return f.write_str("none") };
-        write!(f, "FEC {}/{}", fec.data_shards(), fec.parity_shards())
+        write!(f, "FEC {}/{}", fec.data_shards(), fec.parity_shards())?;
+        self.mtu().map_or(Ok(()), |mtu| write!(f, ", MTU {mtu}"))
     }
 }
 
@@ -189,6 +203,7 @@ impl Cell {
 
     fn setup(&self, end: u64, seed: u64) -> Setup<'_> {
         let mut config = KcpConfig::default();
+        config.mtu = self.protection.mtu().unwrap_or(config.mtu);
         if let Windows::Fixed(segments) = self.windows {
             (config.send_window, config.recv_window) = (segments, segments);
             config.auto_windows = false;

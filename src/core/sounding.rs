@@ -6,32 +6,57 @@ use super::seq::{Sn, Ts};
 /// The latest sounding of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Sounding {
-    /// Entered at construction, and when an answer is taken; left when a sounding is written.
+    /// Entered at construction; left when a sounding is written.
     #[default]
     None,
     /// Not answered. Entered when a sounding is written; left on its ACK.
     Outstanding(Sn, Ts),
     /// Entered on the ACK; left when the answer is taken.
-    Answered,
+    Answered(Sn, Ts),
+    /// Entered when the answer is taken; left when the next sounding is written.
+    Taken(Sn, Ts),
 }
 
 impl Sounding {
-    /// Takes an ACK that matches no segment in flight and no ping. Returns whether it answers the
-    /// sounding.
-    pub(crate) fn on_ack(&mut self, sn: Sn, ts: Ts) -> bool {
-        let answered = *self == Self::Outstanding(sn, ts);
-        if answered {
-            *self = Self::Answered;
+    /// Takes an ACK that matches no segment in flight and no ping. Returns whether it is one of the
+    /// sounding, and the first.
+    pub(crate) fn on_ack(&mut self, sn: Sn, ts: Ts) -> Option<bool> {
+        match *self {
+            Self::Outstanding(..) if *self == Self::Outstanding(sn, ts) => {
+                *self = Self::Answered(sn, ts);
+                Some(true)
+            }
+            // A peer may reconstruct a group twice.
+            Self::Answered(..) | Self::Taken(..)
+                if [Self::Answered(sn, ts), Self::Taken(sn, ts)].contains(self) =>
+            {
+                Some(false)
+            }
+            _ => None,
         }
-        answered
     }
 
     /// Whether the sounding was answered since this was last called.
     pub(crate) fn take_answer(&mut self) -> bool {
-        let answered = *self == Self::Answered;
-        if answered {
-            *self = Self::None;
-        }
-        answered
+        let Self::Answered(sn, ts) = *self else { return false };
+        *self = Self::Taken(sn, ts);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sounding_is_answered_once_and_by_its_own_ack() {
+        let mut sounding = Sounding::default();
+        assert_eq!(sounding.on_ack(Sn(7), Ts(8)), None);
+        sounding = Sounding::Outstanding(Sn(7), Ts(8));
+        assert_eq!((sounding.on_ack(Sn(7), Ts(9)), sounding.take_answer()), (None, false));
+        assert_eq!(sounding.on_ack(Sn(7), Ts(8)), Some(true));
+        assert!(sounding.take_answer() && !sounding.take_answer());
+        assert_eq!((sounding.on_ack(Sn(7), Ts(8)), sounding.take_answer()), (Some(false), false));
+        assert_eq!(sounding.on_ack(Sn(8), Ts(8)), None);
     }
 }

@@ -60,12 +60,12 @@ impl Kcp {
         self.stats.fec_soundings_sent += 1;
     }
 
-    /// Takes an ACK that matches no segment in flight and no ping. Returns whether it answers the
+    /// Takes an ACK that matches no segment in flight and no ping. Returns whether it is one of the
     /// sounding.
     pub(super) fn on_sounding_ack(&mut self, sn: Sn, ts: Ts) -> bool {
-        let answered = self.sounding.on_ack(sn, ts);
-        self.stats.fec_soundings_answered += u64::from(answered);
-        answered
+        let first = self.sounding.on_ack(sn, ts);
+        self.stats.fec_soundings_answered += u64::from(first == Some(true));
+        first.is_some()
     }
 
     /// Whether the latest sounding was answered since this was last called.

@@ -73,7 +73,7 @@ fn exchange(pair: &mut Pair, count: usize, len: usize, interval: std::time::Dura
 }
 
 /// FEC kinds of what the client sent, with the lengths of the datagrams.
-fn kinds(pair: &mut Pair) -> Vec<(FecFlag, usize)> {
+fn kinds(pair: &Pair) -> Vec<(FecFlag, usize)> {
     let sent = pair.world.log();
     let ours = sent.into_iter().filter(|sent| sent.from == addr(CLIENT));
     ours.map(|sent| (fec_flag(&sent.datagram), sent.datagram.len())).collect()
@@ -98,23 +98,23 @@ fn idle_group_is_closed_by_fillers_and_parity() {
     // The open group may hold a few packets of before: fills it.
     loop {
         exchange(&mut pair, 1, 1_000, SECOND / 1_000);
-        if kinds(&mut pair).iter().any(|(kind, _)| *kind == FecFlag::Parity) {
+        if kinds(&pair).iter().any(|(kind, _)| *kind == FecFlag::Parity) {
             break;
         }
     }
     assert_eq!(pair.client.stats().fec_fillers_sent, before.fec_fillers_sent);
     exchange(&mut pair, 4, 1_000, SECOND / 1_000);
-    let kinds_before = kinds(&mut pair);
+    let kinds_before = kinds(&pair);
     assert!(kinds_before.iter().all(|(kind, len)| *kind == FecFlag::Data && *len > 1_000));
     pair.world.run_for(SECOND / 50);
-    let closing = kinds(&mut pair);
+    let closing = kinds(&pair);
     let filler = (FecFlag::Data, fec::HEADER_LEN + 24);
     // Half of four packets is allowed: two fillers, and one parity packet of the longest.
     assert_eq!(closing[..2], [filler; 2], "{closing:?}");
     assert_eq!(closing.len(), 3, "{closing:?}");
     assert_eq!(closing[2].0, FecFlag::Parity);
     pair.world.run_for(SECOND);
-    assert_eq!(kinds(&mut pair), [], "a group is closed once");
+    assert_eq!(kinds(&pair), [], "a group is closed once");
     assert_eq!(pair.client.stats().fec_fillers_sent, before.fec_fillers_sent + 2);
     let stats = pair.server.stats();
     assert_eq!((stats.fec.mismatched_shards, stats.fec.misplaced_shards), (0, 0));
@@ -124,9 +124,9 @@ fn idle_group_is_closed_by_fillers_and_parity() {
 fn slow_flow_is_sent_no_parity() {
     let mut pair = confirmed(5, 2);
     exchange(&mut pair, 10, 1_000, SECOND / 10);
-    kinds(&mut pair);
+    kinds(&pair);
     exchange(&mut pair, 50, 1_000, SECOND / 10);
-    let sent = kinds(&mut pair);
+    let sent = kinds(&pair);
     assert!(sent.iter().all(|(kind, _)| *kind != FecFlag::Parity), "{sent:?}");
     assert_eq!(sent.iter().filter(|(kind, _)| *kind == FecFlag::Data).count(), 50);
 }
@@ -153,9 +153,9 @@ fn fec_is_turned_off_towards_a_peer_that_decodes_none() {
     exchange(&mut pair, 400, 1_000, SECOND / 500);
     let stats = pair.client.stats();
     assert_eq!(stats.fec_disabled, 1, "{stats:?}");
-    kinds(&mut pair);
+    kinds(&pair);
     exchange(&mut pair, 100, 1_000, SECOND / 500);
-    let sent = kinds(&mut pair);
+    let sent = kinds(&pair);
     assert!(sent.len() >= 100 && sent.iter().all(|(kind, _)| *kind == FecFlag::Plain));
     assert!(pair.client.try_write(b"still open").is_ok());
 }
