@@ -8,7 +8,7 @@
 use std::time::{Duration, Instant};
 
 use crate::config::SEGMENT_HEADER;
-use crate::core::connection::fec::FlowTiming;
+use crate::core::connection::fec::{ClosedGroup, FlowTiming};
 use crate::driver::fec_sounding::Soundings;
 use crate::fec::{FecConfig, FecEncoder, HEADER_LEN};
 
@@ -41,15 +41,6 @@ struct OpenGroup {
     /// Bytes of all packets, and of the longest one; IP packets.
     bytes: usize,
     longest: usize,
-}
-
-/// A group whose parity leaves now.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ClosedGroup {
-    pub(crate) conv: u32,
-    pub(crate) first_xmit_seq: u64,
-    pub(crate) opened: Instant,
-    pub(crate) parities: usize,
 }
 
 /// How a group is closed.
@@ -148,6 +139,7 @@ impl FecSender {
             conv: group.conv,
             first_xmit_seq: group.first_xmit_seq,
             opened: group.opened,
+            packets: self.encoder.config().data_shards() + parities,
             parities,
         });
         parities
@@ -256,5 +248,107 @@ impl Closing {
     fn suffices(self, packets: usize, loss_rate: u32) -> bool {
         let sent = (packets + self.fillers + self.parities) as u64;
         sent * u64::from(loss_rate) * EARLY_CLOSE_MARGIN <= self.parities as u64 * MILLION
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testkit::rng::Rng;
+
+    fn config(data: usize, parity: usize) -> FecConfig {
+        FecConfig::new(data, parity).unwrap()
+    }
+
+    fn flow() -> FlowTiming {
+        let (srtt, rto) = (Some(Duration::from_millis(50)), Duration::from_millis(62));
+        FlowTiming { conv: 1, next_xmit_seq: 1, srtt, rto, loss_rate: 0 }
+    }
+
+    /// Parity packets of the group that the last of these packets, at these times, completes.
+    fn parities(fec: &mut FecSender, start: Instant, times: &[u64]) -> usize {
+        let at = |millis: &u64| start + Duration::from_millis(*millis);
+        let mut count = 0;
+        for time in times {
+            count = fec.seal(at(time), &flow(), &mut [0; 100]);
+        }
+        count
+    }
+
+    #[test]
+    fn parity_is_left_out_where_a_retransmission_comes_first() {
+        let start = Instant::now();
+        let mut fec = FecSender::new(config(5, 2));
+        assert_eq!(
+            parities(&mut fec, start, &[0, 25, 50, 75, 100]),
+            2,
+            "50 ms before, in the mean"
+        );
+        assert_eq!(parities(&mut fec, start, &[200, 226, 252, 278, 304]), 0);
+        assert_eq!(parities(&mut fec, start, &[400, 401, 402, 403, 480]), 0);
+        // The seqids of parity are used all the same.
+        let mut packet = [0; 100];
+        fec.seal(start, &flow(), &mut packet);
+        assert_eq!(packet[..4], [21, 0, 0, 0]);
+    }
+
+    #[test]
+    fn closing_costs_no_more_bytes_than_parity_adds_to_whole_groups() {
+        let start = Instant::now();
+        for seed in 0..1_000 {
+            let mut rng = Rng::new(seed);
+            let config = config(rng.range(2, 100) as usize, rng.range(1, 50) as usize);
+            let mut group = OpenGroup::new(start, &flow());
+            for _ in 1..rng.range(1, config.data_shards() as u64) {
+                group.add(start, &flow(), rng.range(1, 1_400) as usize, config);
+            }
+            let Some(closing) = group.closing(config) else {
+                assert_eq!(group.close_at, None);
+                continue;
+            };
+            let added = closing.fillers * FILLER_BYTES + closing.parities * group.longest;
+            let allowed = group.bytes * config.parity_shards() / config.data_shards();
+            assert!(added <= allowed && closing.fillers <= group.packets, "seed {seed}");
+            assert_eq!(group.packets + closing.fillers, config.data_shards());
+        }
+    }
+
+    #[test]
+    fn group_is_closed_early_only_if_its_parity_suffices() {
+        let (start, config) = (Instant::now(), config(5, 2));
+        let close_after = |loss_rate| {
+            let mut group = OpenGroup::new(start, &flow());
+            for millis in [0, 10, 20] {
+                let now = start + Duration::from_millis(millis);
+                group.add(now, &FlowTiming { loss_rate, ..flow() }, 1_000, config);
+            }
+            (group.close_at.unwrap() - start).as_millis()
+        };
+        // Open for 25 ms; or idle for that long.
+        assert_eq!([0, 16_000, 17_000, 100_000].map(close_after), [25, 25, 45, 45]);
+    }
+
+    #[test]
+    fn group_is_not_closed_before_a_sounding_is_answered() {
+        let start = Instant::now();
+        let mut fec = FecSender::new(config(5, 2));
+        let later = start + Duration::from_millis(40);
+        let fill = |fec: &mut FecSender| {
+            for _ in 0..4 {
+                fec.seal(start, &flow(), &mut [0; 1_000]);
+            }
+            fec.deadline()
+        };
+        assert!(fill(&mut fec).is_some());
+        assert_eq!(fec.begin_closing(later, &flow(), true), None);
+        assert_eq!(fec.deadline(), None, "no timer runs for a group that stays open");
+        fec.seal(start, &flow(), &mut [0; 1_000]);
+        fec.on_sounding_answered();
+        fill(&mut fec);
+        let closing = fec.begin_closing(later, &flow(), true);
+        assert_eq!(closing, Some(Closing { fillers: 1, parities: 1 }));
+        assert_eq!(fec.seal(later, &flow(), &mut [0; 32]), 1);
+        let closed = fec.take_closed().unwrap();
+        assert_eq!((closed.packets, closed.parities), (6, 1));
     }
 }

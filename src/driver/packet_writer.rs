@@ -62,9 +62,7 @@ impl PacketWriter<'_> {
         let extras = SendExtras { fec, duplicates, may_send_extras };
         let mut datagrams = self.codec.encode(now, self.tx, dst, extras, write);
         if datagrams > 0 {
-            if may_send_extras {
-                datagrams += self.append_sounding(now, kcp, dst, &flow);
-            }
+            datagrams += self.append_sounding(now, kcp, dst, &flow);
             kcp.on_out_of_band_sent(now, self.tx.bytes() - before - len);
             self.report_closed_group(now, kcp);
         }
@@ -94,6 +92,9 @@ impl PacketWriter<'_> {
     ) -> usize {
         let due = |fec: &&mut FecSender| fec.wants_sounding(now, flow);
         let Some(fec) = self.fec.as_deref_mut().filter(due) else { return 0 };
+        if !kcp.may_fill_fec_group(now) {
+            return 0;
+        }
         let write = |tail: &mut Vec<u8>| kcp.write_sounding(tail);
         self.codec.encode_sounding(now, self.tx, dst, (fec, flow), write)
     }
@@ -125,7 +126,7 @@ impl PacketWriter<'_> {
     fn report_closed_group(&mut self, now: Instant, kcp: &mut Kcp) {
         let closed = self.fec.as_deref_mut().and_then(FecSender::take_closed);
         if let Some(group) = closed.filter(|group| group.conv == kcp.conv()) {
-            kcp.on_fec_group_closed(now, group.opened, group.first_xmit_seq, group.parities);
+            kcp.on_fec_group_closed(now, &group);
         }
     }
 }

@@ -23,6 +23,19 @@ pub(crate) struct FlowTiming {
     pub(crate) loss_rate: u32,
 }
 
+/// A FEC group whose parity leaves.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ClosedGroup {
+    /// The connection that began it, and the order of transmission of its first segment: all
+    /// segments that this connection sent for the first time since are in the group.
+    pub(crate) conv: u32,
+    pub(crate) first_xmit_seq: u64,
+    pub(crate) opened: Instant,
+    /// All packets, and those of parity.
+    pub(crate) packets: usize,
+    pub(crate) parities: usize,
+}
+
 /// FEC.
 impl Kcp {
     /// The current timing.
@@ -38,18 +51,11 @@ impl Kcp {
         }
     }
 
-    /// `parities` packets leave now that cover all segments sent for the first time from order of
-    /// transmission `first` on, the first of them at `opened`. Loss detection waits for what they
-    /// recover.
-    pub(crate) fn on_fec_group_closed(
-        &mut self,
-        now: Instant,
-        opened: Instant,
-        first: u64,
-        parities: usize,
-    ) {
-        let times = (self.clock.at(opened), self.clock.tick(now));
-        self.send.on_fec_group_closed(&self.clock, times, first, parities);
+    /// The parity of a group leaves now: loss detection waits for what it recovers.
+    pub(crate) fn on_fec_group_closed(&mut self, now: Instant, group: &ClosedGroup) {
+        let times = (self.clock.at(group.opened), self.clock.tick(now));
+        let counts = (group.packets, group.parities);
+        self.send.on_fec_group_closed(&self.clock, times, group.first_xmit_seq, counts);
     }
 
     /// Appends a sounding: a ping with a cookie of its own.

@@ -15,6 +15,7 @@ const MAX_GROUPS: usize = 64;
 /// Longest time from a segment to the parity of its group for which the segment waits,
 /// microseconds: parity that comes later is no faster than a retransmission.
 const MAX_PARITY_DELAY: u64 = 40_000;
+const MILLION: u64 = 1_000_000;
 
 /// Segments of one connection in one FEC group.
 #[derive(Clone, Copy, Debug)]
@@ -30,16 +31,32 @@ pub(crate) struct CoveredGroup {
     pub(crate) closed: Micros,
     /// Parity packets that left: as many packets of the group may be lost.
     pub(crate) parities: usize,
+    /// Nearly every such group is recovered, so that waiting for the parity costs no latency.
+    pub(crate) is_reliable: bool,
     /// One of its segments was retransmitted although parity might have recovered it: the group lost
     /// too many, or the parity did not arrive in time.
     pub(crate) failed: bool,
 }
 
 impl CoveredGroup {
-    /// Whether parity may recover a segment that left at `sent` before a retransmission would.
-    pub(crate) fn may_recover(&self, sent: Micros) -> bool {
-        !self.failed && self.closed.since(sent) <= MAX_PARITY_DELAY
+    /// Whether a segment that left at `sent` waits for the parity before it counts as lost.
+    pub(crate) fn is_awaited(&self, sent: Micros) -> bool {
+        self.is_reliable && !self.failed && self.closed.since(sent) <= MAX_PARITY_DELAY
     }
+}
+
+/// Whether `parities` recover nearly every group of so many packets, parity included, at this loss
+/// rate per million: they are the expected losses and two standard deviations (of a Poisson
+/// distribution) or more. A group that fails costs a wait for nothing, and holds up what comes
+/// after it.
+pub(crate) fn is_reliable(packets: usize, parities: usize, loss_rate: u32) -> bool {
+    // Per million.
+    let expected = packets as u64 * u64::from(loss_rate);
+    let margin = (parities as u64 * MILLION).checked_sub(expected);
+    margin.is_some_and(|margin| {
+        let variance = u128::from(expected) * u128::from(MILLION);
+        u128::from(margin) * u128::from(margin) >= 4 * variance
+    })
 }
 
 /// The latest groups of one connection. Exists from the first parity on.
@@ -71,7 +88,7 @@ impl FecCoverage {
     /// A segment that left at `sent` is retransmitted for the first time.
     pub(crate) fn on_retransmit(&mut self, xmit_seq: u64, sent: Micros) {
         if let Some(group) = self.index_of(xmit_seq).and_then(|index| self.groups.get_mut(index)) {
-            group.failed |= group.may_recover(sent);
+            group.failed |= group.is_awaited(sent);
         }
     }
 
@@ -98,6 +115,7 @@ mod tests {
             last_ts: ts(last),
             closed: Micros(closed),
             parities: 1,
+            is_reliable: true,
             failed: false,
         }
     }
@@ -112,9 +130,9 @@ mod tests {
             [None, Some(1), Some(1), None, None, Some(6), Some(6), None]
         });
         coverage.on_retransmit(7, Micros(70_000));
-        assert!(!coverage.group_of(6).unwrap().may_recover(Micros(60_000)));
+        assert!(!coverage.group_of(6).unwrap().is_awaited(Micros(60_000)));
         let other = coverage.group_of(2).unwrap();
-        assert!(other.may_recover(Micros(0)) && !group(1, 3, 40_001).may_recover(Micros(0)));
+        assert!(other.is_awaited(Micros(0)) && !group(1, 3, 40_001).is_awaited(Micros(0)));
     }
 
     #[test]
@@ -124,6 +142,18 @@ mod tests {
         assert!(coverage.may_have_recovered(Micros(80_000), Ts(10), 50_000));
         assert!(!coverage.may_have_recovered(Micros(79_999), Ts(10), 50_000));
         assert!(!coverage.may_have_recovered(Micros(80_000), Ts(31), 50_000));
+    }
+
+    #[test]
+    fn group_is_reliable_if_it_has_two_deviations_more_parity_than_losses() {
+        let reliable = |data: usize, parities: usize, percent: u32| {
+            is_reliable(data + parities, parities, percent * 10_000)
+        };
+        assert!(
+            reliable(5, 2, 5) && reliable(6, 2, 5) && reliable(10, 3, 5) && reliable(10, 4, 10)
+        );
+        assert!(!reliable(5, 2, 10) && !reliable(6, 2, 10) && !reliable(10, 3, 10));
+        assert!(!reliable(10, 4, 20) && reliable(1, 1, 0) && !reliable(255, 1, 100));
     }
 
     #[test]

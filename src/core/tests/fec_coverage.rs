@@ -1,10 +1,11 @@
 //! Loss detection of segments in FEC groups of which parity has left.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::scripted_peer::{ScriptedPeer, config};
 use super::sim_plan::MILLIS;
-use crate::core::segment::Command;
+use crate::core::connection::fec::ClosedGroup;
+use crate::core::segment::{Command, Header};
 use crate::core::seq::Sn;
 use crate::testkit::rng::Rng;
 
@@ -34,6 +35,13 @@ fn send(script: &mut ScriptedPeer) -> u32 {
     (script.now / MILLIS) as u32
 }
 
+/// Parity of all segments from order of transmission `first` on leaves now.
+fn close(script: &mut ScriptedPeer, opened: Instant, first_xmit_seq: u64, parities: usize) {
+    let (conv, packets) = (script.kcp.conv(), 3 + parities);
+    let group = ClosedGroup { conv, first_xmit_seq, opened, packets, parities };
+    script.kcp.on_fec_group_closed(script.instant(), &group);
+}
+
 /// Three segments, one each 5 ms; after `close_after` milliseconds `parities` packets leave that
 /// cover them. None of the first `lost` is acknowledged. Returns when each of these is
 /// retransmitted, in milliseconds after the first one left.
@@ -48,7 +56,7 @@ fn retransmitted_at(lost: usize, close_after: u64, parities: usize) -> Vec<u64> 
     }
     script.now = start + close_after * MILLIS;
     if parities > 0 {
-        script.kcp.on_fec_group_closed(script.instant(), opened, first, parities);
+        close(&mut script, opened, first, parities);
     }
     let mut all = script.run(start + RTT);
     for (i, stamp) in stamps.iter().enumerate().skip(lost) {
@@ -58,7 +66,7 @@ fn retransmitted_at(lost: usize, close_after: u64, parities: usize) -> Vec<u64> 
     all.extend(script.run(start + 4 * RTT));
     let at = |sn: u32| {
         let of = |(_, (header, _)): &&(u64, _)| {
-            let header: &crate::core::segment::Header = header;
+            let header: &Header = header;
             header.command == Command::Push && header.sn == Sn(sn)
         };
         all.iter().find(of).map_or(u64::MAX, |(at, _)| (at - start) / MILLIS)
@@ -100,7 +108,7 @@ fn recovered_segment_is_not_retransmitted() {
     let stamp = send(&mut script);
     script.now += 30 * MILLIS;
     let last = send(&mut script);
-    script.kcp.on_fec_group_closed(script.instant(), opened, first, 1);
+    close(&mut script, opened, first, 1);
     let before = script.kcp.stats();
     let mut sent = script.run(start + 30 * MILLIS + RTT);
     script.una = Sn(FIRST + 2);
@@ -126,7 +134,7 @@ fn no_acks_of_a_peer_defer_a_retransmission_beyond_an_rto_after_the_parity() {
         while script.now < start + 2_000 * MILLIS && at.is_none() {
             if script.now >= closed {
                 let parities = 1 + rng.below(3) as usize;
-                script.kcp.on_fec_group_closed(script.instant(), opened, first, parities);
+                close(&mut script, opened, first, parities);
                 closed = u64::MAX;
             }
             if stamps.len() < 100 && rng.chance(300_000) {
@@ -138,7 +146,7 @@ fn no_acks_of_a_peer_defer_a_retransmission_beyond_an_rto_after_the_parity() {
             }
             rto = rto.max(script.kcp.stats().rto);
             let sent = script.run(script.now + rng.below(5_000));
-            let push = |(_, (header, _)): &(u64, (crate::core::segment::Header, Vec<u8>))| {
+            let push = |(_, (header, _)): &(u64, (Header, Vec<u8>))| {
                 header.command == Command::Push && header.sn == Sn(FIRST)
             };
             at = sent.into_iter().find(push).map(|(at, _)| at - start);

@@ -3,7 +3,7 @@
 
 use super::Sender;
 use crate::core::clock::{Clock, Micros};
-use crate::core::recovery::fec_coverage::{CoveredGroup, FecCoverage};
+use crate::core::recovery::fec_coverage::{CoveredGroup, FecCoverage, is_reliable};
 use crate::core::recovery::loss::LossTrigger;
 use crate::core::recovery::sent_segments::SentSegment;
 use crate::core::seq::{Sn, Ts};
@@ -18,13 +18,13 @@ impl Sender {
     }
 
     /// `parities` packets left that cover all segments sent for the first time from `first` on, the
-    /// first of them at `opened`.
+    /// first of them at `opened`; the group has `packets` packets, parity included.
     pub(crate) fn on_fec_group_closed(
         &mut self,
         clock: &Clock,
         (opened, closed): (Micros, Micros),
         first: u64,
-        parities: usize,
+        (packets, parities): (usize, usize),
     ) {
         let group = CoveredGroup {
             first,
@@ -33,6 +33,7 @@ impl Sender {
             last_ts: clock.timestamp(closed),
             closed,
             parities,
+            is_reliable: is_reliable(packets, parities, self.loss_rate()),
             failed: false,
         };
         self.coverage.get_or_insert_default().on_group_closed(group);
@@ -52,7 +53,7 @@ impl Sender {
         let (at, trigger) = lost_at(segment);
         let coverage = self.coverage.as_ref().filter(|_| !segment.retransmitted);
         let group = coverage.and_then(|coverage| coverage.group_of(segment.xmit_seq));
-        let Some(group) = group.filter(|group| group.may_recover(segment.last_sent)) else {
+        let Some(group) = group.filter(|group| group.is_awaited(segment.last_sent)) else {
             return (at, trigger);
         };
         let recovered_at = group.closed.add_micros(self.loss.ack_wait(&self.rtt));
