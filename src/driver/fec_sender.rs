@@ -164,9 +164,10 @@ impl FecSender {
         self.soundings.on_answered();
     }
 
-    /// When [`Self::begin_closing`] is to be called.
+    /// When [`Self::begin_closing`] is to be called. A decoder learns the layout from whole groups
+    /// alone, so none is closed before that.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.group.as_ref()?.close_at
+        self.group.as_ref()?.close_at.filter(|_| self.soundings.is_confirmed())
     }
 
     /// How the group is closed now, if it is to be and `may_fill` permits; otherwise it stays open
@@ -180,7 +181,6 @@ impl FecSender {
         let config = self.encoder.config();
         let group = self.group.as_mut()?;
         group.close_at.take_if(|at| *at <= now)?;
-        // A decoder learns the layout from whole groups alone.
         let may_close = may_fill && self.soundings.is_confirmed() && !group.is_late(now, flow);
         let closing = group.closing(config).filter(|_| may_close)?;
         self.closing = Some(closing.parities);
@@ -339,12 +339,11 @@ mod tests {
             }
             fec.deadline()
         };
-        assert!(fill(&mut fec).is_some());
+        assert_eq!(fill(&mut fec), None, "no timer runs for a group that stays open");
         assert_eq!(fec.begin_closing(later, &flow(), true), None);
-        assert_eq!(fec.deadline(), None, "no timer runs for a group that stays open");
-        fec.seal(start, &flow(), &mut [0; 1_000]);
+        assert_eq!(fec.seal_sounding(start, &flow(), &mut [0; 32]), 2);
         fec.on_sounding_answered();
-        fill(&mut fec);
+        assert_eq!(fill(&mut fec), Some(start + Duration::from_millis(25)));
         let closing = fec.begin_closing(later, &flow(), true);
         assert_eq!(closing, Some(Closing { fillers: 1, parities: 1 }));
         assert_eq!(fec.seal(later, &flow(), &mut [0; 32]), 1);

@@ -78,10 +78,12 @@ impl Soundings {
         }
     }
 
-    /// The last sounding was answered.
+    /// A sounding was answered; if none is outstanding, one of the layout before.
     pub(super) fn on_answered(&mut self) {
-        (self.outstanding, self.unanswered) = (false, 0);
-        (self.confirmed, self.ever_confirmed) = (true, true);
+        if std::mem::take(&mut self.outstanding) {
+            self.unanswered = 0;
+            (self.confirmed, self.ever_confirmed) = (true, true);
+        }
     }
 
     /// Whether nothing shows that the peer decodes any FEC, after all that was sent.
@@ -120,6 +122,13 @@ mod tests {
         soundings.on_answered();
         assert!(soundings.is_confirmed());
         assert_eq!(next(&mut soundings, &mut now), 200);
+    }
+
+    #[test]
+    fn answer_to_a_sounding_of_the_layout_before_confirms_nothing() {
+        let mut soundings = Soundings::default();
+        soundings.on_answered();
+        assert!(!soundings.is_confirmed());
     }
 
     #[test]
