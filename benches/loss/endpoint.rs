@@ -57,7 +57,7 @@ impl Endpoint {
 
     /// When [`Self::handle_timeout`] is to be called.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        [self.kcp.poll_timeout(), self.transmitter.deadline()].into_iter().flatten().min()
+        [self.kcp.poll_timeout(), self.transmitter.deadline(&self.kcp)].into_iter().flatten().min()
     }
 
     /// Runs the timers that are due. Returns whether there were any.

@@ -96,8 +96,10 @@ impl FecSender {
     /// Writes the header of a data packet, see [`FecEncoder::seal`]. Returns the number of parity
     /// packets that leave now.
     pub(crate) fn seal(&mut self, now: Instant, flow: &FlowTiming, packet: &mut [u8]) -> usize {
+        // The last packet between two layouts leaves the encoder at the start of a group.
+        let unprotected = self.encoder.is_unprotected();
         let due = self.encoder.seal(now, packet);
-        if self.encoder.is_unprotected() {
+        if unprotected {
             return 0;
         }
         self.soundings.on_packet();
@@ -118,7 +120,13 @@ impl FecSender {
     ) -> usize {
         let due = self.encoder.seal(now, packet);
         self.soundings.on_sent(now);
-        self.finish_group(now, flow, due)
+        let parities = self.finish_group(now, flow, due);
+        // One parity packet goes into the sounding, which counts as a lost packet.
+        if let Some(closed) = &mut self.closed {
+            closed.packets = closed.packets.saturating_sub(1);
+            closed.parities = closed.parities.saturating_sub(1);
+        }
+        parities
     }
 
     /// Ends the group if it is full, with at most `due` parity packets.
@@ -164,10 +172,12 @@ impl FecSender {
         self.soundings.on_answered();
     }
 
-    /// When [`Self::begin_closing`] is to be called. A decoder learns the layout from whole groups
-    /// alone, so none is closed before that.
-    pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.group.as_ref()?.close_at.filter(|_| self.soundings.is_confirmed())
+    /// When [`Self::begin_closing`] is to be called with the connection `conv`: the one that began
+    /// the group. Of another one the peer may not have heard, and its fillers would be the first.
+    /// A decoder learns the layout from whole groups alone, so none is closed before that.
+    pub(crate) fn deadline(&self, conv: u32) -> Option<Instant> {
+        let group = self.group.as_ref().filter(|group| group.conv == conv)?;
+        group.close_at.filter(|_| self.soundings.is_confirmed())
     }
 
     /// How the group is closed now, if it is to be and `may_fill` permits; otherwise it stays open
@@ -314,6 +324,33 @@ mod tests {
     }
 
     #[test]
+    fn sounding_uses_up_one_parity_packet_of_its_group() {
+        let start = Instant::now();
+        for (parity, covered) in [(2, Some((5, 1))), (1, None)] {
+            let mut fec = FecSender::new(config(5, parity));
+            fec.soundings.on_sent(start);
+            fec.on_sounding_answered();
+            (0..4).for_each(|_| assert_eq!(fec.seal(start, &flow(), &mut [0; 100]), 0));
+            assert_eq!(fec.seal_sounding(start, &flow(), &mut [0; 32]), parity);
+            let closed = fec.take_closed().map(|group| (group.packets - 1, group.parities));
+            assert_eq!(closed, covered);
+        }
+    }
+
+    #[test]
+    fn last_packet_between_two_layouts_is_in_no_group() {
+        let start = Instant::now();
+        let mut fec = FecSender::new(config(5, 2));
+        fec.set_config(config(4, 2));
+        while fec.encoder.is_unprotected() {
+            assert_eq!(fec.seal(start, &flow(), &mut [0; 100]), 0);
+            assert!(fec.group.is_none());
+        }
+        fec.seal(start, &flow(), &mut [0; 100]);
+        assert_eq!(fec.group.map(|group| group.packets), Some(1));
+    }
+
+    #[test]
     fn group_is_closed_early_only_if_its_parity_suffices() {
         let (start, config) = (Instant::now(), config(5, 2));
         let close_after = |loss_rate| {
@@ -337,13 +374,16 @@ mod tests {
             for _ in 0..4 {
                 fec.seal(start, &flow(), &mut [0; 1_000]);
             }
-            fec.deadline()
+            fec.deadline(1)
         };
         assert_eq!(fill(&mut fec), None, "no timer runs for a group that stays open");
         assert_eq!(fec.begin_closing(later, &flow(), true), None);
         assert_eq!(fec.seal_sounding(start, &flow(), &mut [0; 32]), 2);
         fec.on_sounding_answered();
+        let closed = fec.take_closed();
+        assert!(closed.is_none(), "the sounding was not answered when the parity left");
         assert_eq!(fill(&mut fec), Some(start + Duration::from_millis(25)));
+        assert_eq!(fec.deadline(2), None, "another connection of the address");
         let closing = fec.begin_closing(later, &flow(), true);
         assert_eq!(closing, Some(Closing { fillers: 1, parities: 1 }));
         assert_eq!(fec.seal(later, &flow(), &mut [0; 32]), 1);

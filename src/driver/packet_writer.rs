@@ -100,9 +100,10 @@ impl PacketWriter<'_> {
     }
 
     /// Closes the FEC group if it is due: appends fillers and parity. Returns the number of
-    /// datagrams. The connection is one that sends to the address of the group.
+    /// datagrams.
     pub(crate) fn close_group(&mut self, now: Instant, kcp: &mut Kcp, dst: SocketAddr) -> usize {
-        let due = |fec: &&mut FecSender| fec.deadline().is_some_and(|at| at <= now);
+        let conv = kcp.conv();
+        let due = |fec: &&mut FecSender| fec.deadline(conv).is_some_and(|at| at <= now);
         let Some(fec) = self.fec.as_deref_mut().filter(due) else { return 0 };
         let (flow, before) = (kcp.flow_timing(), self.tx.bytes());
         let may_fill = kcp.may_fill_fec_group(now);

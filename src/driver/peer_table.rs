@@ -139,10 +139,10 @@ impl PeerTable {
         Some(sender.get_or_insert_with(|| Box::new(FecSender::new(config))))
     }
 
-    /// When the FEC group towards `addr` is closed, if it does not fill before.
-    pub(crate) fn fec_deadline(&self, addr: SocketAddr) -> Option<Instant> {
+    /// When the connection `conv` closes the FEC group towards `addr`, if that does not fill before.
+    pub(crate) fn fec_deadline(&self, addr: SocketAddr, conv: u32) -> Option<Instant> {
         self.fec?;
-        self.map.get(&addr)?.fec.as_ref()?.deadline()
+        self.map.get(&addr)?.fec.as_ref()?.deadline(conv)
     }
 
     /// Changes the FEC ratio towards `addr`, if FEC is on.

@@ -83,8 +83,8 @@ impl<S: Socket> Driver<S> {
             return Ok(None);
         }
         let deadline = conn.deadline(now, |at| self.timers.coalesced_deadline(now, at));
-        // The group of an address is closed by the connection that is served next.
-        let deadline = deadline.into_iter().chain(self.peers.fec_deadline(conn.peer())).min();
+        let (peer, conv) = conn.key();
+        let deadline = deadline.into_iter().chain(self.peers.fec_deadline(peer, conv)).min();
         self.timers.set(slot, deadline);
         Ok(unfinished)
     }

@@ -44,8 +44,8 @@ impl Transmitter {
     }
 
     /// When [`Self::transmit`] is to be called for FEC.
-    pub fn deadline(&self) -> Option<Instant> {
-        self.fec.as_ref()?.deadline()
+    pub fn deadline(&self, kcp: &Kcp) -> Option<Instant> {
+        self.fec.as_ref()?.deadline(kcp.conv())
     }
 
     fn writer(&mut self) -> PacketWriter<'_> {
