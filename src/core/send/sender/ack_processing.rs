@@ -92,10 +92,18 @@ impl Sender {
             if self.path.is_watching()
                 && let Some(payload) = self.sent_segments.payload(sn)
             {
-                self.path.on_segment_acked(HEADER_LEN + payload.len());
+                self.on_size_acked(payload.len(), retransmitted);
             }
         }
         if acked_before { AckOutcome::AckedBefore } else { AckOutcome::NewlyAcked }
+    }
+
+    /// A segment with `payload` bytes was acknowledged: the path carries the least of the sizes in
+    /// which it left.
+    fn on_size_acked(&mut self, payload: usize, retransmitted: bool) {
+        let size = HEADER_LEN + payload;
+        let size = if retransmitted { self.path.retransmission_size(size) } else { size };
+        self.path.on_segment_acked(size);
     }
 
     /// A segment was acknowledged for the first time, by its number or by `una`.
@@ -176,12 +184,14 @@ impl Sender {
         }
         let window_limited = self.sent_segments.len() >= u32::from(self.window);
         for _ in 0..newly_acked {
+            let sn = self.una();
             if self.path.is_watching()
                 && let Some(oldest) = self.sent_segments.oldest_payload()
             {
-                self.path.on_segment_acked(HEADER_LEN + oldest.len());
+                let retransmitted =
+                    self.sent_segments.get(sn).is_some_and(|sent| sent.retransmitted);
+                self.on_size_acked(oldest.len(), retransmitted);
             }
-            let sn = self.una();
             if let Some(segment) = self.sent_segments.pop_acked() {
                 if !segment.acked {
                     self.on_newly_acked();

@@ -108,6 +108,9 @@ impl Sender {
         }
         if let Some(payload) = self.sent_segments.payload(sn) {
             let size = HEADER_LEN + payload.len();
+            // What is lost this time left without FEC header, unless it was the first transmission.
+            let is_first = first.is_some();
+            let size = if is_first { size } else { self.path.retransmission_size(size) };
             self.path.on_segment_lost(now, size, self.rtt.rto(), self.una());
         }
     }
