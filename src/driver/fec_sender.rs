@@ -119,8 +119,8 @@ impl FecSender {
         packet: &mut [u8],
     ) -> usize {
         let due = self.encoder.seal(now, packet);
-        self.soundings.on_sent(now);
         let parities = self.finish_group(now, flow, due);
+        self.soundings.on_sent(now);
         // One parity packet goes into the sounding, which counts as a lost packet.
         if let Some(closed) = &mut self.closed {
             closed.packets = closed.packets.saturating_sub(1);
@@ -134,12 +134,13 @@ impl FecSender {
         if self.encoder.packets_in_group() > 0 {
             return 0;
         }
+        let is_whole = self.soundings.needs_whole_group();
         self.soundings.on_group();
         self.disabled = self.soundings.have_failed();
         let parities = self.closing.take().unwrap_or(due).min(due);
         // A group of one packet may hold a sounding alone.
         let Some(group) = self.group.take() else { return parities };
-        if group.is_late(now, flow) {
+        if !is_whole && group.is_late(now, flow) {
             return 0;
         }
         // What a peer does not decode is not worth waiting for.
@@ -164,7 +165,8 @@ impl FecSender {
         left == 1
             && !self.encoder.is_unprotected()
             && self.soundings.is_due(now, flow.rto)
-            && self.group.as_ref().is_none_or(|group| !group.is_late(now, flow))
+            && (self.soundings.needs_whole_group()
+                || self.group.as_ref().is_none_or(|group| !group.is_late(now, flow)))
     }
 
     /// A sounding was answered: the peer decodes the layout.
@@ -289,6 +291,8 @@ mod tests {
     fn parity_is_left_out_where_a_retransmission_comes_first() {
         let start = Instant::now();
         let mut fec = FecSender::new(config(5, 2));
+        fec.soundings.on_sent(start);
+        fec.on_sounding_answered();
         assert_eq!(
             parities(&mut fec, start, &[0, 25, 50, 75, 100]),
             2,

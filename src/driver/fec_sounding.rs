@@ -2,15 +2,18 @@
 //!
 //! No datagram of kcp-go says so. A sounding is a ping that takes a place in a group and does not
 //! leave: it can be answered only if the peer reconstructs it. A decoder that was not configured for
-//! this layout learns it from whole groups alone, so all parity leaves until a sounding is
-//! answered, and again after [`MAX_UNANSWERED`] in a row that are not. A peer that answers none
-//! is sent no FEC any more.
+//! this layout learns it from whole groups in a row alone, so until a sounding is answered parity
+//! leaves also where it comes later than a retransmission: in the first [`LEARNING_GROUPS`], then in
+//! the group with a sounding and the one before. Likewise after [`MAX_UNANSWERED`] in a row that are
+//! not answered. A peer that answers none is sent no FEC any more.
 
 use std::time::{Duration, Instant};
 
 /// Group that holds the first sounding, and groups from one to the next until one is answered.
 const FIRST_GROUP: u32 = 3;
 const GROUPS_BETWEEN: u32 = 8;
+/// Groups of a layout that are whole in any case, unless a sounding is answered before.
+const LEARNING_GROUPS: u32 = 16;
 /// Time from one sounding to the next once one was answered.
 const INTERVAL: Duration = Duration::from_secs(10);
 /// Least time in which an answer is waited for; two RTOs if that is longer.
@@ -28,6 +31,8 @@ pub(super) struct Soundings {
     /// Groups since the last sounding, and data packets since the layout began.
     groups: u32,
     packets: u32,
+    /// Groups since the layout began, at most [`LEARNING_GROUPS`].
+    learned: u32,
     /// When the last sounding was sent, and whether its answer is outstanding.
     last: Option<Instant>,
     outstanding: bool,
@@ -53,6 +58,13 @@ impl Soundings {
     /// The group of the last packet is complete.
     pub(super) fn on_group(&mut self) {
         self.groups = self.groups.saturating_add(1);
+        self.learned = self.learned.saturating_add(1).min(LEARNING_GROUPS);
+    }
+
+    /// Whether the parity of the current group leaves however late it is, so that the peer can learn
+    /// the layout.
+    pub(super) fn needs_whole_group(&self) -> bool {
+        !self.confirmed && (self.learned < LEARNING_GROUPS || self.groups + 2 >= GROUPS_BETWEEN)
     }
 
     /// Whether the current group is to hold a sounding.
@@ -65,7 +77,7 @@ impl Soundings {
         }
     }
 
-    /// A sounding is in the group that is complete now.
+    /// A sounding is in the group that is complete now, after [`Self::on_group`].
     pub(super) fn on_sent(&mut self, now: Instant) {
         self.judge_last();
         (self.last, self.outstanding, self.groups) = (Some(now), true, 0);
@@ -122,6 +134,26 @@ mod tests {
         soundings.on_answered();
         assert!(soundings.is_confirmed());
         assert_eq!(next(&mut soundings, &mut now), 200);
+    }
+
+    #[test]
+    fn groups_are_whole_while_the_peer_may_learn_the_layout() {
+        let (mut soundings, mut now) = (Soundings::default(), Instant::now());
+        let mut whole = Vec::new();
+        for group in 0..40 {
+            whole.extend(soundings.needs_whole_group().then_some(group));
+            now += Duration::from_millis(500);
+            let due = soundings.is_due(now, RTO);
+            soundings.on_group();
+            if due {
+                assert_eq!(whole.last(), Some(&group));
+                soundings.on_sent(now);
+            }
+        }
+        assert_eq!(whole[..16], (0..16).collect::<Vec<_>>());
+        assert_eq!(whole[16..], [17, 18, 25, 26, 33, 34]);
+        soundings.on_answered();
+        assert!(!soundings.needs_whole_group());
     }
 
     #[test]

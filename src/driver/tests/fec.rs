@@ -140,6 +140,26 @@ fn peer_without_configured_fec_answers_soundings() {
     assert_eq!((stats.fec_disabled, stats.invalid_acks), (0, 0));
 }
 
+/// A decoder that expects another layout learns from whole groups alone, of which a slow flow has as
+/// many as it takes.
+#[test]
+fn peer_with_another_layout_learns_that_of_a_slow_flow() {
+    let mut pair = Pair::new(&with_fec(5, 2), &with_fec(10, 3));
+    exchange(&mut pair, 100, 1_000, SECOND / 10);
+    let stats = pair.client.stats();
+    assert!(stats.fec_soundings_answered > 0, "{stats:?}");
+    assert_eq!(stats.fec_disabled, 0);
+}
+
+#[test]
+fn peer_with_another_layout_learns_it_after_a_slow_group() {
+    let mut pair = Pair::new(&with_fec(5, 2), &with_fec(10, 3));
+    exchange(&mut pair, 4, 1_000, SECOND / 10);
+    exchange(&mut pair, 300, 1_000, SECOND / 500);
+    let stats = pair.client.stats();
+    assert!(stats.fec_soundings_answered > 0, "{stats:?}");
+}
+
 #[test]
 fn fec_is_turned_off_towards_a_peer_that_decodes_none() {
     let mut config = Config::new();
