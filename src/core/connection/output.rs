@@ -217,6 +217,9 @@ impl Kcp {
         let (wnd, una) = (self.recv.advertise_window(), self.recv.nxt());
         let (conv, ts) = (self.conv, self.clock.timestamp(now));
         let new_segments = u32::from(next.is_new());
+        if sent.segments == 0 {
+            self.send.begin_datagram();
+        }
         let Some(segment) = self.send.transmit(now, ts, next, &mut self.stats) else { return };
         let len = u32::try_from(segment.payload.len()).unwrap_or(u32::MAX);
         let (command, frg, sn) = (Command::Push, segment.frg, segment.sn);

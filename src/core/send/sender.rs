@@ -301,6 +301,12 @@ impl Sender {
         len.map(|len| SendCandidate { len, transmission: Transmission::New })
     }
 
+    /// What is transmitted from now on leaves in another datagram than what was before.
+    #[inline]
+    pub(crate) fn begin_datagram(&mut self) {
+        self.sent_segments.begin_datagram();
+    }
+
     /// Records the transmission of `next` with wire timestamp `ts`, and returns the PUSH to
     /// write.
     #[inline]

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::scripted_peer::{ScriptedPeer, config};
 use super::sim_plan::MILLIS;
+use crate::config::{KcpConfig, Mode};
 use crate::core::connection::fec::ClosedGroup;
 use crate::core::segment::{Command, Header};
 use crate::core::seq::Sn;
@@ -15,7 +16,11 @@ const FIRST: u32 = 20;
 
 /// A connection with RTT samples and nothing in flight.
 fn established() -> ScriptedPeer {
-    let mut script = ScriptedPeer::new(&config());
+    established_with(&config())
+}
+
+fn established_with(config: &KcpConfig) -> ScriptedPeer {
+    let mut script = ScriptedPeer::new(config);
     script.now = 1_000 * MILLIS;
     for sn in 0..FIRST {
         script.write(vec![1; 10]);
@@ -98,6 +103,29 @@ fn lost_segments_do_not_wait_for_parity_that_is_not_enough() {
     // As soon as the second is overdue, the first does not wait any more; nor does the second.
     assert_eq!(with, [without[1]; 2]);
     assert_eq!(retransmitted_at(2, 35, 2), [77, 77]);
+}
+
+/// Parity recovers datagrams, of which each may hold several segments.
+#[test]
+fn segments_of_one_lost_datagram_wait_for_one_parity_packet() {
+    let mut script = established_with(&KcpConfig { mode: Mode::Message, ..config() });
+    let (start, opened) = (script.now, script.instant());
+    let first = script.kcp.flow_timing().next_xmit_seq;
+    (0..3).for_each(|_| script.write(vec![1; 100]));
+    let datagrams = script.sent.0;
+    assert_eq!((script.out().len(), script.sent.0 - datagrams), (3, 1));
+    script.now += 20 * MILLIS;
+    let stamp = send(&mut script);
+    close(&mut script, opened, first, 1);
+    let mut sent = script.run(start + 20 * MILLIS + RTT);
+    script.ack(FIRST + 3, stamp);
+    // The ACKs of what was recovered, a millisecond after those of what arrived.
+    sent.extend(script.run(script.now + MILLIS));
+    (0..3).for_each(|i| script.ack(FIRST + i, (start / MILLIS) as u32));
+    script.una = Sn(FIRST + 4);
+    script.ack(FIRST + 3, stamp);
+    sent.extend(script.run(start + 10 * RTT));
+    assert!(sent.is_empty(), "{sent:?}");
 }
 
 #[test]

@@ -60,13 +60,16 @@ impl Sender {
         if at >= recovered_at {
             return (at, trigger);
         }
-        // Not if more of the group are lost than parity can recover.
+        // Not if more datagrams of the group are lost than parity can recover.
+        let mut before = None;
         let mut unacked = self
             .sent_segments
             .unacked_from(sn)
+            .map(|(_, segment)| segment)
             .take(MAX_INSPECTED)
             .take_while(|segment| segment.xmit_seq <= group.last)
-            .filter(|segment| !segment.retransmitted);
+            .filter(|segment| !segment.retransmitted)
+            .filter(|segment| before.replace(segment.xmit_seq) != segment.xmit_seq.checked_sub(1));
         let unrecoverable_at = unacked.nth(group.parities).map(|segment| lost_at(segment).0);
         let at = unrecoverable_at.map_or(recovered_at, |other| other.clamp(at, recovered_at));
         (at, trigger)
