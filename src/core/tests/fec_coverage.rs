@@ -1,8 +1,9 @@
 //! Loss detection of segments in FEC groups of which parity has left.
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use super::scripted_peer::{ScriptedPeer, config};
+use super::scripted_peer::{ScriptedPeer, config, datagram, header};
 use super::sim_plan::MILLIS;
 use crate::config::{KcpConfig, Mode};
 use crate::core::connection::fec::ClosedGroup;
@@ -105,6 +106,30 @@ fn lost_segments_do_not_wait_for_parity_that_is_not_enough() {
     assert_eq!(retransmitted_at(2, 35, 2), [77, 77]);
 }
 
+/// When the lost segment of a group without parity is retransmitted, in milliseconds; one of the
+/// group before it is lost too, which has `parities` packets of parity.
+fn second_group_retransmitted_at(parities: usize) -> u64 {
+    let mut script = established();
+    let (start, opened) = (script.now, script.instant());
+    let first = script.kcp.flow_timing().next_xmit_seq;
+    let stamp = (start / MILLIS) as u32;
+    (0..3).for_each(|_| assert_eq!(send(&mut script), stamp));
+    if parities > 0 {
+        close(&mut script, opened, first, parities);
+    }
+    (3..8).for_each(|_| assert_eq!(send(&mut script), stamp));
+    let mut sent = script.run(start + RTT);
+    [1, 2, 4, 5, 6, 7].iter().for_each(|i| script.ack(FIRST + i, stamp));
+    sent.extend(script.run(start + 4 * RTT));
+    let lost = sent.iter().find(|(_, (header, _))| header.sn == Sn(FIRST + 3));
+    lost.map_or(u64::MAX, |(at, _)| (at - start) / MILLIS)
+}
+
+#[test]
+fn group_that_waits_for_parity_holds_up_no_segment_of_the_next() {
+    assert_eq!([0, 1].map(second_group_retransmitted_at), [40, 40]);
+}
+
 /// Parity recovers datagrams, of which each may hold several segments.
 #[test]
 fn segments_of_one_lost_datagram_wait_for_one_parity_packet() {
@@ -145,6 +170,49 @@ fn recovered_segment_is_not_retransmitted() {
     sent.extend(script.run(start + 10 * RTT));
     assert!(sent.is_empty(), "{sent:?}");
     assert_eq!(script.kcp.stats().retransmits(), before.retransmits());
+    // The first loss of the connection, and it counts.
+    assert!(script.kcp.flow_timing().loss_rate > 0);
+}
+
+/// A peer with `AckPolicy::Interval` on a path without loss: late ACKs are no losses that FEC
+/// recovered.
+#[test]
+fn acks_that_a_peer_holds_back_are_no_losses() {
+    for interval in [10, 20] {
+        let mut script = established();
+        let (mut first, mut opened) = (0, script.instant());
+        // Numbers and timestamps, and when they arrive.
+        let mut flying: VecDeque<(u64, (u32, u32))> = VecDeque::new();
+        let mut held: Vec<(u32, u32)> = Vec::new();
+        for millis in 0..3_000 {
+            script.now = (2_000 + millis) * MILLIS;
+            while flying.front().is_some_and(|(at, _)| *at <= millis) {
+                let (_, ack) = flying.pop_front().unwrap();
+                held.push(ack);
+                script.una = Sn(script.una.0.max(ack.0 + 1));
+            }
+            if millis % interval == 0 && !held.is_empty() {
+                let una = script.una;
+                let acks = held.drain(..).map(|(sn, ts)| header(Command::Ack, sn, ts));
+                let acks: Vec<_> = acks.map(|ack| (Header { una, ..ack }, &b""[..])).collect();
+                script.input(&datagram(&acks)).unwrap();
+            }
+            if millis % 3 == 0 {
+                if first == 0 {
+                    (first, opened) = (script.kcp.flow_timing().next_xmit_seq, script.instant());
+                }
+                script.write(vec![1; 10]);
+            }
+            for (sent, _) in script.out() {
+                flying.push_back((millis + RTT / MILLIS, (sent.sn.0, sent.ts.0)));
+            }
+            if millis % 15 == 14 {
+                close(&mut script, opened, first, 2);
+                first = 0;
+            }
+        }
+        assert_eq!(script.kcp.flow_timing().loss_rate, 0, "{interval} ms");
+    }
 }
 
 /// Whatever a peer acknowledges, and when: a segment is retransmitted at most an RTO after its

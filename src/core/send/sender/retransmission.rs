@@ -2,10 +2,10 @@
 //! kcp-go `flush`).
 
 use super::Sender;
+use super::fec_coverage::SegmentLoss;
 use crate::core::clock::Micros;
 use crate::core::recovery::loss::LossTrigger;
 use crate::core::segment::HEADER_LEN;
-use crate::core::send::redundant::RedundantRetransmits;
 use crate::core::seq::Sn;
 use crate::stats::Counters;
 
@@ -14,11 +14,10 @@ impl Sender {
     pub(crate) fn deadline(&self, may_send_new: bool) -> Option<Micros> {
         let no_new_data = !(may_send_new && self.window_is_open() && !self.send_buffer.is_empty());
         let in_flight = self.sent_segments.len();
-        self.sent_segments
-            .oldest_per_level()
-            .map(|oldest| {
-                let (at, trigger) = self.lost_at(oldest, in_flight, no_new_data);
-                if trigger == LossTrigger::Rto { self.pto_backoff.probe_at(at) } else { at }
+        self.next_losses(in_flight, no_new_data)
+            .map(|loss| match loss.trigger {
+                LossTrigger::Rto => self.pto_backoff.probe_at(loss.at),
+                _ => loss.at,
             })
             .min()
             .map(|at| at.max(self.pacer.resume_at()).max(self.retransmit_budget.available_at()))
@@ -33,9 +32,10 @@ impl Sender {
         let in_flight = self.sent_segments.len();
         let scarce = self.retransmit_budget.is_scarce() && self.is_oldest_unacked();
         let oldest = if scarce { self.sent_segments.get(self.una()) } else { None };
-        let oldest = oldest.map(|segment| (self.una(), segment)).into_iter();
-        for (sn, segment) in oldest.chain(self.sent_segments.oldest_per_level()) {
-            let (at, trigger) = self.lost_at((sn, segment), in_flight, no_new_data);
+        let oldest =
+            oldest.map(|segment| self.loss_of((self.una(), segment), in_flight, no_new_data));
+        let losses = oldest.into_iter().chain(self.next_losses(in_flight, no_new_data));
+        for SegmentLoss { sn, at, trigger, .. } in losses {
             let is_rto = trigger == LossTrigger::Rto;
             if at <= now && (!is_rto || self.pto_backoff.may_send_probe(now)) {
                 return Some((if is_rto { self.select_probe(sn) } else { sn }, trigger));
@@ -95,10 +95,9 @@ impl Sender {
         };
         let first = self.sent_segments.get(sn).filter(|segment| !segment.retransmitted);
         let first = first.map(|segment| (segment.xmit_seq, segment.last_sent));
-        let new = || Box::new(RedundantRetransmits::new(now));
-        let redundant = self.redundant.get_or_insert_with(new);
+        let estimate = self.loss_estimate(now);
         if let Some((xmit_seq, sent)) = first {
-            redundant.loss_rate.on_lost(now);
+            estimate.loss_rate.on_lost(now);
             self.on_recovery_failed(xmit_seq, sent);
         }
         self.sent_segments.mark_retransmitted(now, sn, level);
