@@ -90,7 +90,7 @@ pub struct ConnectionStats {
     pub fec_soundings_sent: u64,
     /// FEC soundings answered.
     pub fec_soundings_answered: u64,
-    /// 1 once FEC was turned off towards the peer, since it answered no sounding.
+    /// 1 while FEC is turned off towards the peer, since it answered no sounding.
     pub fec_disabled: u64,
     /// FEC decoding of the datagrams from the peer's address.
     pub fec: FecStats,

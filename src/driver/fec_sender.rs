@@ -61,6 +61,8 @@ pub(crate) struct FecSender {
     soundings: Soundings,
     /// Nothing shows that the peer decodes FEC: none is sent.
     disabled: bool,
+    /// A packet has left with a header of the encoder.
+    started: bool,
 }
 
 impl FecSender {
@@ -72,7 +74,17 @@ impl FecSender {
             closing: None,
             soundings: Soundings::default(),
             disabled: false,
+            started: false,
         }
+    }
+
+    /// Towards a peer that is known to decode the layout.
+    #[cfg(test)]
+    pub(crate) fn confirmed(config: FecConfig, now: Instant) -> Self {
+        let mut fec = Self::new(config);
+        fec.soundings.on_sent(now);
+        fec.on_sounding_answered();
+        fec
     }
 
     /// The encoder, which writes the parity that is due.
@@ -85,9 +97,24 @@ impl FecSender {
         self.disabled
     }
 
-    /// Changes the layout. The peer has to show that it decodes the new one.
-    pub(crate) fn set_config(&mut self, config: FecConfig) {
-        if config != self.encoder.config() {
+    /// A further connection of the address may have another peer, which decodes FEC.
+    pub(crate) fn on_connection_joined(&mut self) {
+        if std::mem::take(&mut self.disabled) {
+            self.soundings = Soundings::default();
+        }
+    }
+
+    /// Most shards that a layout may have, unless the decoder of the peer learns any: not more than
+    /// now, from the first packet on. kcp-go compares the numbers of groups, which are smaller if
+    /// these are larger, and so late ones to it.
+    pub(crate) fn max_shards(&self) -> usize {
+        if self.started { self.encoder.config().shards() } else { FecConfig::MAX_SHARDS }
+    }
+
+    /// Changes the layout, if that has at most `max_shards`. The peer has to show that it decodes
+    /// the new one.
+    pub(crate) fn set_config(&mut self, config: FecConfig, max_shards: usize) {
+        if config != self.encoder.config() && config.shards() <= max_shards {
             (self.group, self.soundings, self.disabled) = (None, Soundings::default(), false);
             self.encoder.set_config(config);
         }
@@ -98,6 +125,7 @@ impl FecSender {
     pub(crate) fn seal(&mut self, now: Instant, flow: &FlowTiming, packet: &mut [u8]) -> usize {
         // The last packet between two layouts leaves the encoder at the start of a group.
         let unprotected = self.encoder.is_unprotected();
+        self.started = true;
         let due = self.encoder.seal(now, packet);
         if unprotected {
             return 0;
@@ -152,6 +180,11 @@ impl FecSender {
             parities,
         });
         parities
+    }
+
+    /// The parity that is due may not leave: nobody waits for it.
+    pub(crate) fn on_parity_withheld(&mut self) {
+        self.closed = None;
     }
 
     /// The group whose parity left with the last packet.
@@ -266,6 +299,9 @@ impl Closing {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Config;
+    use crate::driver::packet_codec::{PacketCodec, SendExtras, Written};
+    use crate::driver::send_batch::SendBatch;
     use crate::testkit::rng::Rng;
 
     fn config(data: usize, parity: usize) -> FecConfig {
@@ -290,9 +326,7 @@ mod tests {
     #[test]
     fn parity_is_left_out_where_a_retransmission_comes_first() {
         let start = Instant::now();
-        let mut fec = FecSender::new(config(5, 2));
-        fec.soundings.on_sent(start);
-        fec.on_sounding_answered();
+        let mut fec = FecSender::confirmed(config(5, 2), start);
         assert_eq!(
             parities(&mut fec, start, &[0, 25, 50, 75, 100]),
             2,
@@ -331,9 +365,7 @@ mod tests {
     fn sounding_uses_up_one_parity_packet_of_its_group() {
         let start = Instant::now();
         for (parity, covered) in [(2, Some((5, 1))), (1, None)] {
-            let mut fec = FecSender::new(config(5, parity));
-            fec.soundings.on_sent(start);
-            fec.on_sounding_answered();
+            let mut fec = FecSender::confirmed(config(5, parity), start);
             (0..4).for_each(|_| assert_eq!(fec.seal(start, &flow(), &mut [0; 100]), 0));
             assert_eq!(fec.seal_sounding(start, &flow(), &mut [0; 32]), parity);
             let closed = fec.take_closed().map(|group| (group.packets - 1, group.parities));
@@ -342,10 +374,42 @@ mod tests {
     }
 
     #[test]
+    fn parity_that_may_not_leave_is_not_waited_for() {
+        let start = Instant::now();
+        for may_send_extras in [true, false] {
+            let mut codec = PacketCodec::new(&Config::new(), [0; 32]);
+            let mut tx = SendBatch::default();
+            let mut fec = FecSender::confirmed(config(5, 2), start);
+            for _ in 0..5 {
+                let fec = Some((&mut fec, &flow()));
+                let extras = SendExtras { fec, duplicates: 0, may_send_extras };
+                codec.encode(start, &mut tx, ([127, 0, 0, 1], 1).into(), extras, |tail| {
+                    tail.extend([0; 100]);
+                    Written::NewData
+                });
+            }
+            assert_eq!(tx.len(), if may_send_extras { 7 } else { 5 });
+            assert_eq!(fec.take_closed().is_some(), may_send_extras);
+        }
+    }
+
+    #[test]
+    fn layout_is_bounded_from_the_first_packet_on() {
+        let mut fec = FecSender::new(config(10, 3));
+        let set = |fec: &mut FecSender, data, parity| {
+            fec.set_config(config(data, parity), fec.max_shards());
+            fec.encoder.config() == config(data, parity)
+        };
+        assert!(set(&mut fec, 20, 5) && set(&mut fec, 5, 2) && set(&mut fec, 10, 3));
+        fec.seal(Instant::now(), &flow(), &mut [0; 100]);
+        assert!(!set(&mut fec, 10, 4) && set(&mut fec, 5, 2) && !set(&mut fec, 5, 3));
+    }
+
+    #[test]
     fn last_packet_between_two_layouts_is_in_no_group() {
         let start = Instant::now();
         let mut fec = FecSender::new(config(5, 2));
-        fec.set_config(config(4, 2));
+        fec.set_config(config(4, 2), FecConfig::MAX_SHARDS);
         while fec.encoder.is_unprotected() {
             assert_eq!(fec.seal(start, &flow(), &mut [0; 100]), 0);
             assert!(fec.group.is_none());

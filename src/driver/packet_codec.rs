@@ -114,6 +114,9 @@ impl PacketCodec {
         }
         self.finish(tx, dst, start);
         if !extras.may_send_extras {
+            if let Some((fec, _)) = extras.fec {
+                fec.on_parity_withheld();
+            }
             return 1;
         }
         if extras.duplicates > 0 {

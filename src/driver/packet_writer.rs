@@ -75,8 +75,8 @@ impl PacketWriter<'_> {
         if kcp.take_sounding_answer() {
             fec.on_sounding_answered();
         }
+        kcp.set_fec_disabled(fec.is_disabled());
         if fec.is_disabled() {
-            kcp.on_fec_disabled();
             self.fec = None;
         }
     }
@@ -99,9 +99,12 @@ impl PacketWriter<'_> {
         self.codec.encode_sounding(now, self.tx, dst, (fec, flow), write)
     }
 
-    /// Closes the FEC group if it is due: appends fillers and parity. Returns the number of
-    /// datagrams.
+    /// Closes the FEC group if it is due and the batch has space left: appends fillers and parity.
+    /// Returns the number of datagrams.
     pub(crate) fn close_group(&mut self, now: Instant, kcp: &mut Kcp, dst: SocketAddr) -> usize {
+        if self.tx.is_full() {
+            return 0;
+        }
         let conv = kcp.conv();
         let due = |fec: &&mut FecSender| fec.deadline(conv).is_some_and(|at| at <= now);
         let Some(fec) = self.fec.as_deref_mut().filter(due) else { return 0 };
@@ -129,5 +132,36 @@ impl PacketWriter<'_> {
         if let Some(group) = closed.filter(|group| group.conv == kcp.conv()) {
             kcp.on_fec_group_closed(now, &group);
         }
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "a test needs one real instant to count from")]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::config::{Config, KcpConfig};
+    use crate::core::connection::Seed;
+    use crate::fec::FecConfig;
+
+    #[test]
+    fn group_is_not_closed_while_the_batch_is_full() {
+        let (start, dst) = (Instant::now(), SocketAddr::from(([127, 0, 0, 1], 1)));
+        let mut kcp = Kcp::new(1, &KcpConfig::default(), start, Seed::default()).unwrap();
+        let (mut tx, mut codec) = (SendBatch::default(), PacketCodec::new(&Config::new(), [0; 32]));
+        let mut fec = FecSender::confirmed(FecConfig::new(5, 2).unwrap(), start);
+        for _ in 0..4 {
+            fec.seal(start, &kcp.flow_timing(), &mut [0; 1_000]);
+        }
+        let now = start + Duration::from_millis(30);
+        while !tx.is_full() {
+            tx.push_sealed(dst, &[0; 1_400]);
+        }
+        let mut full = PacketWriter { tx: &mut tx, codec: &mut codec, fec: Some(&mut fec) };
+        assert_eq!(full.close_group(now, &mut kcp, dst), 0);
+        let mut tx = SendBatch::default();
+        let mut next = PacketWriter { tx: &mut tx, codec: &mut codec, fec: Some(&mut fec) };
+        assert_eq!(next.close_group(now, &mut kcp, dst), 2, "a filler and a parity packet");
     }
 }

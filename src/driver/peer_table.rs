@@ -69,7 +69,13 @@ impl PeerTable {
     /// Adds the connection in `slot` to the list of `addr`.
     pub(crate) fn join(&mut self, addr: SocketAddr, slot: u32) {
         let next = match self.map.entry(addr) {
-            Entry::Occupied(mut peer) => std::mem::replace(&mut peer.get_mut().first, slot),
+            Entry::Occupied(mut peer) => {
+                let peer = peer.get_mut();
+                if let Some(fec) = &mut peer.fec {
+                    fec.on_connection_joined();
+                }
+                std::mem::replace(&mut peer.first, slot)
+            }
             Entry::Vacant(place) => {
                 place.insert(Peer::of(slot));
                 NONE
@@ -145,11 +151,20 @@ impl PeerTable {
         self.map.get(&addr)?.fec.as_ref()?.deadline(conv)
     }
 
-    /// Changes the FEC ratio towards `addr`, if FEC is on.
-    pub(crate) fn set_fec(&mut self, addr: SocketAddr, config: FecConfig) {
+    /// Changes the FEC ratio towards `addr`, if FEC is on and the peer is known to decode any
+    /// layout or may learn this one.
+    pub(crate) fn set_fec(&mut self, addr: SocketAddr, config: FecConfig, decodes_any: bool) {
         if let Some(sender) = self.fec_sender(addr) {
-            sender.set_config(config);
+            let max = if decodes_any { FecConfig::MAX_SHARDS } else { sender.max_shards() };
+            sender.set_config(config, max);
         }
+    }
+
+    /// Most shards of the groups towards `addr`, unless its decoder learns any; `None` without FEC.
+    pub(crate) fn max_fec_shards(&self, addr: SocketAddr) -> Option<usize> {
+        self.fec?;
+        let sender = self.map.get(&addr).and_then(|peer| peer.fec.as_ref());
+        Some(sender.map_or(FecConfig::MAX_SHARDS, |sender| sender.max_shards()))
     }
 
     /// Feeds a shard of `addr` to its decoder and passes each reconstructed datagram to

@@ -73,6 +73,7 @@ impl<S: Socket> Driver<S> {
             conn.unmark_ready();
         }
         let fec = self.peers.stats_of(conn.peer());
+        conn.publish_max_fec_shards(self.peers.max_fec_shards(conn.peer()));
         let time_wait = conn.advance_lifecycle(now, fec, &mut self.scratch);
         // A connection is removed only after its last segments, such as a FIN-ACK, have left.
         let time_wait = time_wait.filter(|_| unfinished.is_none());

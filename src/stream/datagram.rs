@@ -94,9 +94,10 @@ impl KcpStream {
     /// # Errors
     ///
     /// [`Unsupported`](ErrorKind::Unsupported) without [`Config::fec`](crate::Config::fec): the
-    /// segment size does not reserve its header. [`InvalidInput`](ErrorKind::InvalidInput) if the
-    /// groups have more shards than now, data and parity together, and the peer is not known to be
-    /// kcpx: a kcp-go receiver compares the numbers of groups, and larger groups have smaller
+    /// segment size does not reserve its header. [`InvalidInput`](ErrorKind::InvalidInput) if data has
+    /// been sent to the address of the peer, in groups of fewer shards, data and parity together, and
+    /// the peer is not known to be kcpx; where two connections to the address change the ratio at once,
+    /// the later change is ignored instead. A kcp-go receiver compares the numbers of groups, and larger groups have smaller
     /// numbers, which are late ones to it.
     pub fn set_fec(&self, fec: FecConfig) -> Result<()> {
         set_fec(self.handle(), fec)

@@ -79,9 +79,11 @@ impl Kcp {
         self.sounding.take_answer()
     }
 
-    /// Datagrams leave without FEC from now on.
-    pub(crate) fn on_fec_disabled(&mut self) {
-        self.stats.fec_disabled = 1;
+    /// Whether all datagrams leave without FEC at present.
+    pub(crate) fn set_fec_disabled(&mut self, disabled: bool) {
+        self.stats.fec_disabled = u64::from(disabled);
+        let header = if disabled { 0 } else { self.sent_overhead - self.received_overhead };
+        self.send.path.set_fec_header(header);
     }
 
     /// Whether fillers and parity may leave now.

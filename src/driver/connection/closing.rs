@@ -53,10 +53,6 @@ impl Conn {
             scratch.wakers.extend(self.shared.set_drained());
         }
         self.shared.max_message.store(self.kcp.max_message_size(), Ordering::Relaxed);
-        if self.kcp.peer_supports_close() {
-            // The peer is kcpx, whose decoder learns any layout.
-            self.shared.max_fec_shards.store(FecConfig::MAX_SHARDS, Ordering::Relaxed);
-        }
         let (counters, estimates) = (self.kcp.counters(), self.kcp.estimates());
         self.shared.publish(|shown| {
             (shown.counters, shown.estimates) = (counters, estimates);
@@ -64,6 +60,18 @@ impl Conn {
             shown.set_fec(fec);
         });
         self.plan_memory_release(now);
+    }
+
+    /// Whether the peer is kcpx, whose decoder learns any layout.
+    pub(in super::super) fn peer_decodes_any_fec(&self) -> bool {
+        self.kcp.peer_supports_close()
+    }
+
+    /// Publishes how many shards FEC groups may have: at most `max`, unless the peer learns any.
+    pub(in super::super) fn publish_max_fec_shards(&self, max: Option<usize>) {
+        let Some(max) = max else { return };
+        let max = if self.peer_decodes_any_fec() { FecConfig::MAX_SHARDS } else { max };
+        self.shared.max_fec_shards.store(max, Ordering::Relaxed);
     }
 
     /// Whether the peer has acknowledged everything that was written.

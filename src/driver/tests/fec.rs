@@ -5,8 +5,8 @@ use std::io::ErrorKind;
 
 use tokio::io::AsyncWriteExt;
 
-use super::fixtures::{CLIENT, MINUTE, Pair, SECOND, pattern, read_pattern};
-use super::sim_world::addr;
+use super::fixtures::{CLIENT, MINUTE, Pair, SECOND, SERVER, greet, pattern, read_pattern};
+use super::sim_world::{World, addr};
 use crate::config::Config;
 use crate::core::segment::{Command, Segments};
 use crate::fec::{self, FecConfig, FecFlag, fec_flag};
@@ -178,6 +178,12 @@ fn fec_is_turned_off_towards_a_peer_that_decodes_none() {
     let sent = kinds(&pair);
     assert!(sent.len() >= 100 && sent.iter().all(|(kind, _)| *kind == FecFlag::Plain));
     assert!(pair.client.try_write(b"still open").is_ok());
+    // The peer of another connection may be another one.
+    let Pair { world, endpoint, listener, .. } = &mut pair;
+    let _another = world.finish(SECOND, greet(endpoint, listener));
+    assert!(kinds(&pair).iter().any(|(kind, _)| *kind == FecFlag::Data));
+    exchange(&mut pair, 1, 1_000, SECOND / 500);
+    assert_eq!(pair.client.stats().fec_disabled, 0);
 }
 
 #[test]
@@ -200,4 +206,39 @@ fn larger_fec_groups_are_refused_to_peers_that_are_not_known_to_learn_them() {
     world.run_for(SECOND);
     client.set_fec(fec(3, 1)).unwrap();
     client.set_fec(fec(200, 56)).unwrap();
+}
+
+/// The layout is that of the address, and so is the limit.
+#[test]
+fn fec_groups_do_not_grow_by_another_connection_of_the_address() {
+    let fec = |data, parity| FecConfig::new(data, parity).unwrap();
+    let other = Config::new().close_notify(false);
+    let mut pair = Pair::new(&with_fec(10, 3), &other);
+    let Pair { world, endpoint, listener, client, .. } = &mut pair;
+    let (second, _second) = world.finish(SECOND, greet(endpoint, listener));
+    world.run_for(SECOND);
+    client.set_fec(fec(5, 2)).unwrap();
+    world.run_for(SECOND);
+    assert!(second.set_fec(fec(10, 3)).unwrap_err().to_string().ends_with("more than 7"));
+    let (third, _third) = world.finish(SECOND, greet(endpoint, listener));
+    assert!(third.set_fec(fec(10, 3)).unwrap_err().to_string().ends_with("more than 7"));
+    // At once: the driver decides.
+    client.set_fec(fec(3, 1)).unwrap();
+    second.set_fec(fec(5, 2)).unwrap();
+    world.run_for(SECOND);
+    assert!(third.set_fec(fec(5, 1)).unwrap_err().to_string().ends_with("more than 4"));
+}
+
+#[test]
+fn fec_groups_may_grow_before_anything_was_sent() {
+    let fec = |data, parity| FecConfig::new(data, parity).unwrap();
+    let other = Config::new().close_notify(false);
+    let mut world = World::new(1, LinkConfig::delay(10_000));
+    let (_listener, endpoint) =
+        (world.listener(SERVER, &other), world.endpoint(CLIENT, &with_fec(5, 2)));
+    let client = world.finish(SECOND, endpoint.connect(addr(SERVER))).unwrap();
+    client.set_fec(fec(20, 5)).unwrap();
+    client.try_write(b"hi").unwrap();
+    world.run_for(SECOND);
+    assert!(client.set_fec(fec(20, 6)).unwrap_err().to_string().ends_with("more than 25"));
 }
