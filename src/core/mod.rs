@@ -13,6 +13,7 @@ mod clock;
 pub(crate) mod close;
 mod congestion;
 pub(crate) mod connection;
+pub(crate) mod fec_probe;
 mod keepalive;
 pub(crate) mod open;
 pub(crate) mod path;
@@ -22,7 +23,6 @@ mod reset;
 pub mod segment;
 mod send;
 pub mod seq;
-pub(crate) mod sounding;
 pub(crate) mod time_wait;
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::config::SEGMENT_HEADER;
 use crate::core::connection::fec::{ClosedGroup, FlowTiming};
-use crate::driver::fec_sounding::Soundings;
+use crate::driver::fec_probes::FecProbes;
 use crate::fec::{FecConfig, FecEncoder, HEADER_LEN};
 
 /// A group that has been open for this long, or for half a round trip if that is shorter, is
@@ -58,7 +58,7 @@ pub(crate) struct FecSender {
     closed: Option<ClosedGroup>,
     /// The group is being closed, with so many parity packets.
     closing: Option<usize>,
-    soundings: Soundings,
+    probes: FecProbes,
     /// Nothing shows that the peer decodes FEC: none is sent.
     disabled: bool,
     /// A packet has left with a header of the encoder.
@@ -72,7 +72,7 @@ impl FecSender {
             group: None,
             closed: None,
             closing: None,
-            soundings: Soundings::default(),
+            probes: FecProbes::default(),
             disabled: false,
             started: false,
         }
@@ -82,8 +82,8 @@ impl FecSender {
     #[cfg(test)]
     pub(crate) fn confirmed(config: FecConfig, now: Instant) -> Self {
         let mut fec = Self::new(config);
-        fec.soundings.on_sent(now);
-        fec.on_sounding_answered();
+        fec.probes.on_sent(now);
+        fec.on_probe_answered();
         fec
     }
 
@@ -100,7 +100,7 @@ impl FecSender {
     /// A further connection of the address may have another peer, which decodes FEC.
     pub(crate) fn on_connection_joined(&mut self) {
         if std::mem::take(&mut self.disabled) {
-            self.soundings = Soundings::default();
+            self.probes = FecProbes::default();
         }
     }
 
@@ -115,7 +115,7 @@ impl FecSender {
     /// the new one.
     pub(crate) fn set_config(&mut self, config: FecConfig, max_shards: usize) {
         if config != self.encoder.config() && config.shards() <= max_shards {
-            (self.group, self.soundings, self.disabled) = (None, Soundings::default(), false);
+            (self.group, self.probes, self.disabled) = (None, FecProbes::default(), false);
             self.encoder.set_config(config);
         }
     }
@@ -130,7 +130,7 @@ impl FecSender {
         if unprotected {
             return 0;
         }
-        self.soundings.on_packet();
+        self.probes.on_packet();
         let group = self.group.get_or_insert_with(|| OpenGroup::new(now, flow));
         if self.closing.is_none() {
             group.add(now, flow, packet.len(), self.encoder.config());
@@ -138,9 +138,9 @@ impl FecSender {
         self.finish_group(now, flow, due)
     }
 
-    /// Writes the header of a sounding, which does not leave. Returns the number of parity packets
+    /// Writes the header of a FEC probe, which does not leave. Returns the number of parity packets
     /// that leave now.
-    pub(crate) fn seal_sounding(
+    pub(crate) fn seal_probe(
         &mut self,
         now: Instant,
         flow: &FlowTiming,
@@ -148,8 +148,8 @@ impl FecSender {
     ) -> usize {
         let due = self.encoder.seal(now, packet);
         let parities = self.finish_group(now, flow, due);
-        self.soundings.on_sent(now);
-        // One parity packet goes into the sounding, which counts as a lost packet.
+        self.probes.on_sent(now);
+        // One parity packet goes into the FEC probe, which counts as a lost packet.
         if let Some(closed) = &mut self.closed {
             closed.packets = closed.packets.saturating_sub(1);
             closed.parities = closed.parities.saturating_sub(1);
@@ -162,17 +162,17 @@ impl FecSender {
         if self.encoder.packets_in_group() > 0 {
             return 0;
         }
-        let is_whole = self.soundings.needs_whole_group();
-        self.soundings.on_group();
-        self.disabled = self.soundings.have_failed();
+        let is_whole = self.probes.needs_whole_group();
+        self.probes.on_group();
+        self.disabled = self.probes.have_failed();
         let parities = self.closing.take().unwrap_or(due).min(due);
-        // A group of one packet may hold a sounding alone.
+        // A group of one packet may hold a FEC probe alone.
         let Some(group) = self.group.take() else { return parities };
         if !is_whole && group.is_late(now, flow) {
             return 0;
         }
         // What a peer does not decode is not worth waiting for.
-        self.closed = self.soundings.is_confirmed().then_some(ClosedGroup {
+        self.closed = self.probes.is_confirmed().then_some(ClosedGroup {
             conv: group.conv,
             first_xmit_seq: group.first_xmit_seq,
             opened: group.opened,
@@ -192,19 +192,19 @@ impl FecSender {
         self.closed.take().filter(|group| group.parities > 0)
     }
 
-    /// Whether a sounding takes the last place in the group now.
-    pub(crate) fn wants_sounding(&self, now: Instant, flow: &FlowTiming) -> bool {
+    /// Whether a FEC probe takes the last place in the group now.
+    pub(crate) fn wants_probe(&self, now: Instant, flow: &FlowTiming) -> bool {
         let left = self.encoder.config().data_shards() - self.encoder.packets_in_group();
         left == 1
             && !self.encoder.is_unprotected()
-            && self.soundings.is_due(now, flow.rto)
-            && (self.soundings.needs_whole_group()
+            && self.probes.is_due(now, flow.rto)
+            && (self.probes.needs_whole_group()
                 || self.group.as_ref().is_none_or(|group| !group.is_late(now, flow)))
     }
 
-    /// A sounding was answered: the peer decodes the layout.
-    pub(crate) fn on_sounding_answered(&mut self) {
-        self.soundings.on_answered();
+    /// A FEC probe was answered: the peer decodes the layout.
+    pub(crate) fn on_probe_answered(&mut self) {
+        self.probes.on_answered();
     }
 
     /// When [`Self::begin_closing`] is to be called with the connection `conv`: the one that began
@@ -212,7 +212,7 @@ impl FecSender {
     /// A decoder learns the layout from whole groups alone, so none is closed before that.
     pub(crate) fn deadline(&self, conv: u32) -> Option<Instant> {
         let group = self.group.as_ref().filter(|group| group.conv == conv)?;
-        group.close_at.filter(|_| self.soundings.is_confirmed())
+        group.close_at.filter(|_| self.probes.is_confirmed())
     }
 
     /// How the group is closed now, if it is to be and `may_fill` permits; otherwise it stays open
@@ -226,7 +226,7 @@ impl FecSender {
         let config = self.encoder.config();
         let group = self.group.as_mut()?;
         group.close_at.take_if(|at| *at <= now)?;
-        let may_close = may_fill && self.soundings.is_confirmed() && !group.is_late(now, flow);
+        let may_close = may_fill && self.probes.is_confirmed() && !group.is_late(now, flow);
         let closing = group.closing(config).filter(|_| may_close)?;
         self.closing = Some(closing.parities);
         Some(closing)
@@ -362,12 +362,12 @@ mod tests {
     }
 
     #[test]
-    fn sounding_uses_up_one_parity_packet_of_its_group() {
+    fn fec_probe_uses_up_one_parity_packet_of_its_group() {
         let start = Instant::now();
         for (parity, covered) in [(2, Some((5, 1))), (1, None)] {
             let mut fec = FecSender::confirmed(config(5, parity), start);
             (0..4).for_each(|_| assert_eq!(fec.seal(start, &flow(), &mut [0; 100]), 0));
-            assert_eq!(fec.seal_sounding(start, &flow(), &mut [0; 32]), parity);
+            assert_eq!(fec.seal_probe(start, &flow(), &mut [0; 32]), parity);
             let closed = fec.take_closed().map(|group| (group.packets - 1, group.parities));
             assert_eq!(closed, covered);
         }
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn group_is_not_closed_before_a_sounding_is_answered() {
+    fn group_is_not_closed_before_a_fec_probe_is_answered() {
         let start = Instant::now();
         let mut fec = FecSender::new(config(5, 2));
         let later = start + Duration::from_millis(40);
@@ -446,10 +446,10 @@ mod tests {
         };
         assert_eq!(fill(&mut fec), None, "no timer runs for a group that stays open");
         assert_eq!(fec.begin_closing(later, &flow(), true), None);
-        assert_eq!(fec.seal_sounding(start, &flow(), &mut [0; 32]), 2);
-        fec.on_sounding_answered();
+        assert_eq!(fec.seal_probe(start, &flow(), &mut [0; 32]), 2);
+        fec.on_probe_answered();
         let closed = fec.take_closed();
-        assert!(closed.is_none(), "the sounding was not answered when the parity left");
+        assert!(closed.is_none(), "the FEC probe was not answered when the parity left");
         assert_eq!(fill(&mut fec), Some(start + Duration::from_millis(25)));
         assert_eq!(fec.deadline(2), None, "another connection of the address");
         let closing = fec.begin_closing(later, &flow(), true);

@@ -132,7 +132,7 @@ impl PacketCodec {
 
     /// Lets the datagram that `write` writes take the last place in a FEC group without leaving, and
     /// appends the parity of the group. Returns the number of datagrams.
-    pub(crate) fn encode_sounding(
+    pub(crate) fn encode_fec_probe(
         &self,
         now: Instant,
         tx: &mut SendBatch,
@@ -142,7 +142,7 @@ impl PacketCodec {
     ) -> usize {
         let start = tx.begin(fec::HEADER_LEN);
         write(tx.tail());
-        let due = fec.seal_sounding(now, flow, tx.tail().get_mut(start..).unwrap_or_default());
+        let due = fec.seal_probe(now, flow, tx.tail().get_mut(start..).unwrap_or_default());
         tx.cancel(start);
         self.append_parity(tx, dst, fec, due);
         due

@@ -62,7 +62,7 @@ impl PacketWriter<'_> {
         let extras = SendExtras { fec, duplicates, may_send_extras };
         let mut datagrams = self.codec.encode(now, self.tx, dst, extras, write);
         if datagrams > 0 {
-            datagrams += self.append_sounding(now, kcp, dst, &flow);
+            datagrams += self.append_fec_probe(now, kcp, dst, &flow);
             kcp.on_out_of_band_sent(now, self.tx.bytes() - before - len);
             self.report_closed_group(now, kcp);
         }
@@ -72,8 +72,8 @@ impl PacketWriter<'_> {
     /// Takes what has become known of the peer's decoder.
     fn update_fec(&mut self, kcp: &mut Kcp) {
         let Some(fec) = &mut self.fec else { return };
-        if kcp.take_sounding_answer() {
-            fec.on_sounding_answered();
+        if kcp.take_fec_probe_answer() {
+            fec.on_probe_answered();
         }
         kcp.set_fec_disabled(fec.is_disabled());
         if fec.is_disabled() {
@@ -81,22 +81,22 @@ impl PacketWriter<'_> {
         }
     }
 
-    /// Appends the parity of a group whose last place a sounding takes, if one is due. Returns the
+    /// Appends the parity of a group whose last place a FEC probe takes, if one is due. Returns the
     /// number of datagrams.
-    fn append_sounding(
+    fn append_fec_probe(
         &mut self,
         now: Instant,
         kcp: &mut Kcp,
         dst: SocketAddr,
         flow: &FlowTiming,
     ) -> usize {
-        let due = |fec: &&mut FecSender| fec.wants_sounding(now, flow);
+        let due = |fec: &&mut FecSender| fec.wants_probe(now, flow);
         let Some(fec) = self.fec.as_deref_mut().filter(due) else { return 0 };
         if !kcp.may_fill_fec_group(now) {
             return 0;
         }
-        let write = |tail: &mut Vec<u8>| kcp.write_sounding(tail);
-        self.codec.encode_sounding(now, self.tx, dst, (fec, flow), write)
+        let write = |tail: &mut Vec<u8>| kcp.write_fec_probe(tail);
+        self.codec.encode_fec_probe(now, self.tx, dst, (fec, flow), write)
     }
 
     /// Closes the FEC group if it is due and the batch has space left: appends fillers and parity.

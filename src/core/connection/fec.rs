@@ -1,13 +1,13 @@
-//! The connection and the FEC groups of its datagrams: what parity covers, fillers and soundings.
+//! The connection and the FEC groups of its datagrams: what parity covers, fillers and FEC probes.
 
 use std::time::{Duration, Instant};
 
 use super::Kcp;
 use crate::core::connection::output::Transmitted;
+use crate::core::fec_probe::FecProbe;
 use crate::core::keepalive::dataless_sn;
 use crate::core::segment::Command;
 use crate::core::seq::{Sn, Ts};
-use crate::core::sounding::Sounding;
 
 /// State of a connection by which FEC decides when parity is worth its bytes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -58,25 +58,25 @@ impl Kcp {
         self.send.on_fec_group_closed(&self.clock, times, group.first_xmit_seq, counts);
     }
 
-    /// Appends a sounding: a ping with a cookie of its own.
-    pub(crate) fn write_sounding(&mut self, out: &mut Vec<u8>) {
+    /// Appends a FEC probe: a ping with a cookie of its own.
+    pub(crate) fn write_fec_probe(&mut self, out: &mut Vec<u8>) {
         let (sn, cookie) = (dataless_sn(self.send.una()), self.keepalive.next_cookie());
         self.header(Command::Push, self.close_state.capability(), sn, cookie, 0).emit(out);
-        self.sounding = Sounding::Outstanding(sn, cookie);
-        self.stats.fec_soundings_sent += 1;
+        self.fec_probe = FecProbe::Outstanding(sn, cookie);
+        self.stats.fec_probes_sent += 1;
     }
 
     /// Takes an ACK that matches no segment in flight and no ping. Returns whether it is one of the
-    /// sounding.
-    pub(super) fn on_sounding_ack(&mut self, sn: Sn, ts: Ts) -> bool {
-        let first = self.sounding.on_ack(sn, ts);
-        self.stats.fec_soundings_answered += u64::from(first == Some(true));
+    /// FEC probe.
+    pub(super) fn on_fec_probe_ack(&mut self, sn: Sn, ts: Ts) -> bool {
+        let first = self.fec_probe.on_ack(sn, ts);
+        self.stats.fec_probes_answered += u64::from(first == Some(true));
         first.is_some()
     }
 
-    /// Whether the latest sounding was answered since this was last called.
-    pub(crate) fn take_sounding_answer(&mut self) -> bool {
-        self.sounding.take_answer()
+    /// Whether the latest FEC probe was answered since this was last called.
+    pub(crate) fn take_fec_probe_answer(&mut self) -> bool {
+        self.fec_probe.take_answer()
     }
 
     /// Whether all datagrams leave without FEC at present.

@@ -33,6 +33,7 @@ use crate::config::{AckPolicy, KcpConfig, Mode, SEGMENT_HEADER, WritePolicy};
 use crate::core::clock::{Clock, Micros};
 use crate::core::close::CloseState;
 use crate::core::congestion::rate_limiter::RateLimiter;
+use crate::core::fec_probe::FecProbe;
 use crate::core::keepalive::Keepalive;
 use crate::core::open::{Establishment, PeerState};
 use crate::core::path::amplification::Amplification;
@@ -41,7 +42,6 @@ use crate::core::recv::pending_acks::PendingAcks;
 use crate::core::recv::receiver::Receiver;
 use crate::core::send::sender::Sender;
 use crate::core::seq::Sn;
-use crate::core::sounding::Sounding;
 use crate::error::{ConfigError, ConnectionError};
 use crate::stats::{ConnectionStats, Counters, Estimates, Snapshot};
 
@@ -136,7 +136,7 @@ pub struct Kcp {
     peer: PeerState,
     close_state: CloseState,
     close_reason: Option<ConnectionError>,
-    sounding: Sounding,
+    fec_probe: FecProbe,
     stats: Counters,
 }
 
@@ -188,7 +188,7 @@ impl Kcp {
             peer: PeerState::new(),
             close_state: CloseState::new(config.close_notify),
             close_reason: None,
-            sounding: Sounding::None,
+            fec_probe: FecProbe::None,
             stats: Counters::default(),
         }
     }

@@ -1,4 +1,4 @@
-//! Which datagrams take places in FEC groups, when a group is closed, and what soundings show.
+//! Which datagrams take places in FEC groups, when a group is closed, and what FEC probes show.
 
 use std::collections::HashSet;
 use std::io::ErrorKind;
@@ -79,12 +79,12 @@ fn kinds(pair: &Pair) -> Vec<(FecFlag, usize)> {
     ours.map(|sent| (fec_flag(&sent.datagram), sent.datagram.len())).collect()
 }
 
-/// A pair whose client has had a sounding answered.
+/// A pair whose client has had a FEC probe answered.
 fn confirmed(data: usize, parity: usize) -> Pair {
     let config = with_fec(data, parity);
     let mut pair = Pair::new(&config, &config);
     exchange(&mut pair, 60, 1_000, SECOND / 500);
-    assert!(pair.client.stats().fec_soundings_answered > 0);
+    assert!(pair.client.stats().fec_probes_answered > 0);
     // Completes the group that is open.
     pair.world.run_for(SECOND);
     pair.world.log();
@@ -132,22 +132,22 @@ fn slow_flow_is_sent_no_parity() {
 }
 
 #[test]
-fn peer_without_configured_fec_answers_soundings() {
+fn peer_without_configured_fec_answers_fec_probes() {
     let mut pair = Pair::new(&with_fec(5, 2), &Config::new());
     exchange(&mut pair, 500, 1_000, SECOND / 500);
     let stats = pair.client.stats();
-    assert!(stats.fec_soundings_answered > 0, "{stats:?}");
+    assert!(stats.fec_probes_answered > 0, "{stats:?}");
     assert_eq!((stats.fec_disabled, stats.invalid_acks), (0, 0));
 }
 
-/// A decoder that expects another layout learns from whole groups alone, of which a slow flow has as
-/// many as it takes.
+/// A decoder that expects another layout learns from whole groups alone, of which a slow flow has
+/// as many as it takes.
 #[test]
 fn peer_with_another_layout_learns_that_of_a_slow_flow() {
     let mut pair = Pair::new(&with_fec(5, 2), &with_fec(10, 3));
     exchange(&mut pair, 100, 1_000, SECOND / 10);
     let stats = pair.client.stats();
-    assert!(stats.fec_soundings_answered > 0, "{stats:?}");
+    assert!(stats.fec_probes_answered > 0, "{stats:?}");
     assert_eq!(stats.fec_disabled, 0);
 }
 
@@ -157,7 +157,7 @@ fn peer_with_another_layout_learns_it_after_a_slow_group() {
     exchange(&mut pair, 4, 1_000, SECOND / 10);
     exchange(&mut pair, 300, 1_000, SECOND / 500);
     let stats = pair.client.stats();
-    assert!(stats.fec_soundings_answered > 0, "{stats:?}");
+    assert!(stats.fec_probes_answered > 0, "{stats:?}");
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn fec_is_turned_off_towards_a_peer_that_decodes_none() {
     let mut pair = Pair::new(&with_fec(5, 2), &config);
     exchange(&mut pair, 1_400, 1_000, SECOND / 500);
     let stats = pair.client.stats();
-    assert_eq!((stats.fec_disabled, stats.fec_soundings_answered), (0, 0));
+    assert_eq!((stats.fec_disabled, stats.fec_probes_answered), (0, 0));
     // Whole groups until then: nothing is closed early.
     assert_eq!(stats.fec_fillers_sent, 0);
     exchange(&mut pair, 400, 1_000, SECOND / 500);

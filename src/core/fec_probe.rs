@@ -1,25 +1,25 @@
-//! Soundings: pings that a FEC group holds and that do not leave by themselves. The ACK of one
+//! FEC probes: pings that a FEC group holds and that do not leave by themselves. The ACK of one
 //! shows that the peer reconstructed it, so that it decodes our FEC.
 
 use super::seq::{Sn, Ts};
 
-/// The latest sounding of a connection.
+/// The latest FEC probe of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Sounding {
-    /// Entered at construction; left when a sounding is written.
+pub(crate) enum FecProbe {
+    /// Entered at construction; left when a FEC probe is written.
     #[default]
     None,
-    /// Not answered. Entered when a sounding is written; left on its ACK.
+    /// Not answered. Entered when a FEC probe is written; left on its ACK.
     Outstanding(Sn, Ts),
     /// Entered on the ACK; left when the answer is taken.
     Answered(Sn, Ts),
-    /// Entered when the answer is taken; left when the next sounding is written.
+    /// Entered when the answer is taken; left when the next FEC probe is written.
     Taken(Sn, Ts),
 }
 
-impl Sounding {
+impl FecProbe {
     /// Takes an ACK that matches no segment in flight and no ping. Returns whether it is one of the
-    /// sounding, and the first.
+    /// FEC probe, and the first.
     pub(crate) fn on_ack(&mut self, sn: Sn, ts: Ts) -> Option<bool> {
         match *self {
             Self::Outstanding(..) if *self == Self::Outstanding(sn, ts) => {
@@ -36,7 +36,7 @@ impl Sounding {
         }
     }
 
-    /// Whether the sounding was answered since this was last called.
+    /// Whether the FEC probe was answered since this was last called.
     pub(crate) fn take_answer(&mut self) -> bool {
         let Self::Answered(sn, ts) = *self else { return false };
         *self = Self::Taken(sn, ts);
@@ -49,14 +49,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sounding_is_answered_once_and_by_its_own_ack() {
-        let mut sounding = Sounding::default();
-        assert_eq!(sounding.on_ack(Sn(7), Ts(8)), None);
-        sounding = Sounding::Outstanding(Sn(7), Ts(8));
-        assert_eq!((sounding.on_ack(Sn(7), Ts(9)), sounding.take_answer()), (None, false));
-        assert_eq!(sounding.on_ack(Sn(7), Ts(8)), Some(true));
-        assert!(sounding.take_answer() && !sounding.take_answer());
-        assert_eq!((sounding.on_ack(Sn(7), Ts(8)), sounding.take_answer()), (Some(false), false));
-        assert_eq!(sounding.on_ack(Sn(8), Ts(8)), None);
+    fn fec_probe_is_answered_once_and_by_its_own_ack() {
+        let mut probe = FecProbe::default();
+        assert_eq!(probe.on_ack(Sn(7), Ts(8)), None);
+        probe = FecProbe::Outstanding(Sn(7), Ts(8));
+        assert_eq!((probe.on_ack(Sn(7), Ts(9)), probe.take_answer()), (None, false));
+        assert_eq!(probe.on_ack(Sn(7), Ts(8)), Some(true));
+        assert!(probe.take_answer() && !probe.take_answer());
+        assert_eq!((probe.on_ack(Sn(7), Ts(8)), probe.take_answer()), (Some(false), false));
+        assert_eq!(probe.on_ack(Sn(8), Ts(8)), None);
     }
 }
