@@ -91,6 +91,14 @@ pub struct ConnectionStats {
     pub out_of_band_received: u64,
     /// Out-of-band datagrams dropped from a full queue, the oldest first.
     pub out_of_band_dropped: u64,
+    /// Window updates that filled places in FEC groups, so that their parity left in time.
+    pub fec_fillers_sent: u64,
+    /// FEC probes: pings that only a peer can answer that decodes our FEC.
+    pub fec_probes_sent: u64,
+    /// FEC probes answered.
+    pub fec_probes_answered: u64,
+    /// 1 while FEC is turned off towards the peer, since it answered no FEC probe.
+    pub fec_disabled: u64,
     /// FEC decoding of the datagrams from the peer's address.
     pub fec: FecStats,
 }
@@ -141,6 +149,10 @@ pub(crate) struct Counters {
     pub(crate) mtu_probes_sent: u64,
     pub(crate) invalid_control_segments: u64,
     pub(crate) reflected_datagrams: u64,
+    pub(crate) fec_fillers_sent: u64,
+    pub(crate) fec_probes_sent: u64,
+    pub(crate) fec_probes_answered: u64,
+    pub(crate) fec_disabled: u64,
 }
 
 impl Counters {
@@ -170,6 +182,10 @@ impl Counters {
             mtu_probes_sent: self.mtu_probes_sent,
             invalid_control_segments: self.invalid_control_segments,
             reflected_datagrams: self.reflected_datagrams,
+            fec_fillers_sent: self.fec_fillers_sent,
+            fec_probes_sent: self.fec_probes_sent,
+            fec_probes_answered: self.fec_probes_answered,
+            fec_disabled: self.fec_disabled,
             ..ConnectionStats::default()
         }
     }

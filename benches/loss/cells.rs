@@ -28,12 +28,18 @@ pub(crate) enum Protection {
     Repair(u32),
     /// Repair symbols as the loss asks for, with this limit of wire bytes per 1,000 bytes.
     Auto(u16),
+    /// A message of 1 KiB leaves in two segments.
+    #[serde(rename = "fec_6_2_mtu_544")]
+    Fec6x2Halves,
+    #[serde(rename = "fec_10_4_mtu_544")]
+    Fec10x4Halves,
 }
 
 impl Protection {
     /// What messages of a low rate are tried with.
     const INTERACTIVE: [Self; 3] = [Self::None, Self::Fec10x3, Self::Fec5x2];
-    const FEC_INTERACTIVE: [Self; 2] = [Self::Fec10x3, Self::Fec5x2];
+    const FEC_INTERACTIVE: [Self; 4] =
+        [Self::Fec10x3, Self::Fec5x2, Self::Fec6x2Halves, Self::Fec10x4Halves];
     /// Repair rates for losses of 1, 5, 10 and 20 %.
     const REPAIRS: [Self; 4] =
         [Self::Repair(25), Self::Repair(40), Self::Repair(50), Self::Repair(60)];
@@ -46,12 +52,19 @@ impl Protection {
         }
     }
 
+    /// The MTU, where it is not the default: FEC header, segment header and half a message.
+    fn mtu(self) -> Option<u16> {
+        matches!(self, Self::Fec6x2Halves | Self::Fec10x4Halves).then_some(8 + 24 + 512)
+    }
+
     fn fec(self) -> Option<FecConfig> {
         match self {
             Self::None | Self::Repair(_) | Self::Auto(_) => None,
             Self::Fec10x3 => Some(FecConfig::SHORT),
             Self::Fec5x2 => Some(FecConfig::new(5, 2).expect("a valid layout")),
             Self::Fec64x10 => Some(FecConfig::BULK),
+            Self::Fec6x2Halves => Some(FecConfig::new(6, 2).expect("a valid layout")),
+            Self::Fec10x4Halves => Some(FecConfig::new(10, 4).expect("a valid layout")),
         }
     }
 }
@@ -64,7 +77,8 @@ impl fmt::Display for Protection {
             _ => {}
         }
         let Some(fec) = self.fec() else { return f.write_str("none") };
-        write!(f, "FEC {}/{}", fec.data_shards(), fec.parity_shards())
+        write!(f, "FEC {}/{}", fec.data_shards(), fec.parity_shards())?;
+        self.mtu().map_or(Ok(()), |mtu| write!(f, ", MTU {mtu}"))
     }
 }
 
@@ -250,6 +264,7 @@ impl Cell {
             let limit = f64::from(limit) / 1e3;
             config.auto_protection = Some(AutoProtection::new().max_overhead(limit));
         }
+        config.mtu = self.protection.mtu().unwrap_or(config.mtu);
         if let Windows::Fixed(segments) = self.windows {
             (config.send_window, config.recv_window) = (segments, segments);
             config.auto_windows = false;

@@ -2,17 +2,15 @@
 
 use std::time::Instant;
 
-use kcpx::fec::{FecDecoder, FecEncoder, FecFlag, HEADER_LEN, fec_flag};
+use kcpx::fec::{FecDecoder, FecFlag, HEADER_LEN, fec_flag};
 use kcpx::proto::{Kcp, PacketType, Seed};
+use kcpx::testkit::transmitter::Transmitter;
 use kcpx::{FecConfig, KcpConfig};
 
 pub(crate) struct Endpoint {
     pub(crate) kcp: Kcp,
-    encoder: Option<FecEncoder>,
+    transmitter: Transmitter,
     decoder: FecDecoder,
-    /// The datagram that is being written.
-    datagram: Vec<u8>,
-    parity: Vec<u8>,
 }
 
 impl Endpoint {
@@ -32,31 +30,12 @@ impl Endpoint {
             kcp.set_repair_rate(repair_rate);
         }
         let decoder = fec.map_or_else(|| FecDecoder::new(None), FecDecoder::with_expected_layout);
-        let encoder = fec.map(FecEncoder::new);
-        Self { kcp, encoder, decoder, datagram: Vec::new(), parity: Vec::new() }
+        Self { kcp, transmitter: Transmitter::new(fec), decoder }
     }
 
     /// Calls `send` with each datagram that leaves now, parity included.
-    pub(crate) fn transmit(&mut self, now: Instant, mut send: impl FnMut(&[u8])) {
-        let header_len = if self.encoder.is_some() { HEADER_LEN } else { 0 };
-        loop {
-            self.datagram.clear();
-            self.datagram.resize(header_len, 0);
-            if self.kcp.poll_transmit(now, &mut self.datagram).is_none() {
-                return;
-            }
-            let Some(encoder) = &mut self.encoder else {
-                send(&self.datagram);
-                continue;
-            };
-            let due = encoder.seal(now, &mut self.datagram);
-            send(&self.datagram);
-            for index in 0..due {
-                self.parity.clear();
-                encoder.emit_parity(index, &mut self.parity);
-                send(&self.parity);
-            }
-        }
+    pub(crate) fn transmit(&mut self, now: Instant, send: impl FnMut(&[u8])) {
+        self.transmitter.transmit(now, &mut self.kcp, send);
     }
 
     /// A datagram arrives.
@@ -79,9 +58,14 @@ impl Endpoint {
         }
     }
 
+    /// When [`Self::handle_timeout`] is to be called.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        [self.kcp.poll_timeout(), self.transmitter.deadline(&self.kcp)].into_iter().flatten().min()
+    }
+
     /// Runs the timers that are due. Returns whether there were any.
     pub(crate) fn handle_timeout(&mut self, now: Instant) -> bool {
-        let due = self.kcp.poll_timeout().is_some_and(|at| at <= now);
+        let due = self.poll_timeout().is_some_and(|at| at <= now);
         if due {
             self.kcp.handle_timeout(now);
         }

@@ -229,7 +229,7 @@ impl Simulation {
             self.transmit(i, end);
         }
         let flow = &mut self.flows[i];
-        let timeout = flow.ends[end].kcp.poll_timeout();
+        let timeout = flow.ends[end].poll_timeout();
         let timeout =
             timeout.map(|at| at.saturating_duration_since(self.origin).as_micros() as u64);
         assert!(timeout.is_none_or(|at| at > now), "a timer does not advance at {now} us");

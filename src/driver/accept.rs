@@ -21,7 +21,7 @@ use crate::shared::accept_queue::AcceptQueue;
 use crate::shared::conn_id::ConnId;
 use crate::shared::connection::{Handle, Shared};
 use crate::sys::Socket;
-use crate::util::sync::Arc;
+use crate::util::sync::{Arc, Ordering};
 
 /// Bytes that an unvalidated peer may be sent at least, if three times what it sent is less (RFC
 /// 9000 8.1); the MTU if that is larger. Deviates: QUIC needs no such minimum, since initial
@@ -86,6 +86,9 @@ impl<S: Socket> Driver<S> {
         entry.insert(Box::new(Conn::new(kcp, shared.clone(), opened_by, &self.config, now)));
         self.demux.insert(key, id);
         self.peers.join(key.0, slot);
+        if let Some(max) = self.peers.max_fec_shards(key.0) {
+            shared.max_fec_shards.store(max, Ordering::Relaxed);
+        }
         self.schedule(id);
         Ok(shared)
     }

@@ -62,7 +62,7 @@ impl<S: Socket> Driver<S> {
         let Some(conn) = self.conns.get_mut(id.slot as usize) else { return };
         let write = |tail: &mut Vec<u8>| {
             conn.write_path_challenge(challenge, tail);
-            Written::Datagram
+            Written::Other
         };
         self.codec.encode(now, &mut self.tx, to, extras, write);
         self.budget = self.budget.saturating_sub(1);

@@ -7,10 +7,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::config::Config;
+use crate::core::connection::fec::FlowTiming;
 use crate::crypto::nonce::{MIN_TAGGED_NONCE_LEN, NonceSecret, NonceSource};
 use crate::crypto::{Overhead, PacketCipher};
+use crate::driver::fec_sender::FecSender;
 use crate::driver::send_batch::SendBatch;
-use crate::fec::{self, FecEncoder, oob};
+use crate::fec::{self, oob};
 
 /// Why a received datagram was dropped by the cipher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,13 +26,27 @@ pub(crate) enum OpenFailure {
 /// What is sent in addition to a datagram: parity and copies.
 #[derive(Debug)]
 pub(crate) struct SendExtras<'a> {
-    /// Encoder of the destination address; `None` without FEC.
-    pub(crate) fec: Option<&'a mut FecEncoder>,
+    /// FEC towards the destination address, and the timing of the connection; `None` without FEC.
+    pub(crate) fec: Option<(&'a mut FecSender, &'a FlowTiming)>,
     /// Extra copies (kcp-go SetDUP).
     pub(crate) duplicates: u8,
     /// False until the peer's address is validated (RFC 9000 8.1): neither parity nor copies leave
     /// then.
     pub(crate) may_send_extras: bool,
+}
+
+/// What was written of a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Written {
+    /// No datagram.
+    Nothing,
+    /// A datagram with data that leaves for the first time: a data shard, with FEC.
+    NewData,
+    /// Any other datagram: it leaves without FEC header and takes no place in a group. Receivers
+    /// accept both kinds side by side, as those of kcp-go do.
+    Other,
+    /// A repair symbol: as `Other`, and without copies, since another symbol is worth more.
+    Repair,
 }
 
 /// A received datagram after decryption.
@@ -52,15 +68,6 @@ pub(crate) struct PacketCodec {
     sealed: u64,
 }
 
-/// What [`PacketCodec::encode`] was given.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Written {
-    Nothing,
-    Datagram,
-    /// A datagram that is protection itself: without FEC and copies.
-    Unprotected,
-}
-
 impl PacketCodec {
     pub(crate) fn new(config: &Config, secret: [u8; 32]) -> Self {
         let secret = NonceSecret::new(&secret);
@@ -79,8 +86,8 @@ impl PacketCodec {
     }
 
     /// Appends the KCP datagram that `write` writes for `dst`, its copies and, if the datagram
-    /// completes a FEC group, the parity of the group. Returns the number of datagrams; 0 after
-    /// [`Written::Nothing`].
+    /// completes a FEC group, the parity of the group. Returns the number of datagrams; 0 if
+    /// `write` writes nothing.
     #[inline]
     pub(crate) fn encode(
         &mut self,
@@ -92,27 +99,30 @@ impl PacketCodec {
     ) -> usize {
         let fec_head = if extras.fec.is_some() { fec::HEADER_LEN } else { 0 };
         let start = tx.begin(self.overhead.header_len + fec_head);
-        match write(tx.tail()) {
-            Written::Datagram => {}
+        let written = write(tx.tail());
+        match written {
             Written::Nothing => {
                 tx.cancel(start);
                 return 0;
             }
-            Written::Unprotected => {
-                // The space of the FEC header was reserved before.
-                let fec_start = start + self.overhead.header_len;
-                tx.tail().drain(fec_start..fec_start + fec_head);
-                self.finish(tx, dst, start);
-                return 1;
+            Written::Other | Written::Repair if extras.fec.take().is_some() => {
+                tx.remove(start + self.overhead.header_len, fec_head);
             }
+            Written::Other | Written::Repair | Written::NewData => {}
+        }
+        if written == Written::Repair {
+            extras.duplicates = 0;
         }
         let mut due = 0;
-        if let Some(encoder) = &mut extras.fec {
+        if let Some((fec, flow)) = &mut extras.fec {
             let shard = tx.tail().get_mut(start + self.overhead.header_len..).unwrap_or_default();
-            due = encoder.seal(now, shard);
+            due = fec.seal(now, flow, shard);
         }
         self.finish(tx, dst, start);
         if !extras.may_send_extras {
+            if let Some((fec, _)) = extras.fec {
+                fec.on_parity_withheld();
+            }
             return 1;
         }
         if extras.duplicates > 0 {
@@ -120,14 +130,36 @@ impl PacketCodec {
             self.seal(tx);
             tx.duplicate(extras.duplicates);
         }
-        if let Some(encoder) = extras.fec {
-            for index in 0..due {
-                let start = tx.begin(self.overhead.header_len);
-                encoder.emit_parity(index, tx.tail());
-                self.finish(tx, dst, start);
-            }
+        if let Some((fec, _)) = extras.fec {
+            self.append_parity(tx, dst, fec, due);
         }
         1 + usize::from(extras.duplicates) + due
+    }
+
+    /// Lets the datagram that `write` writes take the last place in a FEC group without leaving, and
+    /// appends the parity of the group. Returns the number of datagrams.
+    pub(crate) fn encode_fec_probe(
+        &self,
+        now: Instant,
+        tx: &mut SendBatch,
+        dst: SocketAddr,
+        (fec, flow): (&mut FecSender, &FlowTiming),
+        write: impl FnOnce(&mut Vec<u8>),
+    ) -> usize {
+        let start = tx.begin(fec::HEADER_LEN);
+        write(tx.tail());
+        let due = fec.seal_probe(now, flow, tx.tail().get_mut(start..).unwrap_or_default());
+        tx.cancel(start);
+        self.append_parity(tx, dst, fec, due);
+        due
+    }
+
+    fn append_parity(&self, tx: &mut SendBatch, dst: SocketAddr, fec: &FecSender, count: usize) {
+        for index in 0..count {
+            let start = tx.begin(self.overhead.header_len);
+            fec.encoder().emit_parity(index, tx.tail());
+            self.finish(tx, dst, start);
+        }
     }
 
     /// Appends an out-of-band packet for `dst`.

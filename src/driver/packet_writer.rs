@@ -1,16 +1,168 @@
 //! Where the datagrams of one connection are written: the send batch of the turn, the packet codec
-//! of the endpoint, and the FEC encoder of the destination address.
+//! of the endpoint, and FEC towards the destination address.
 
-use crate::driver::packet_codec::PacketCodec;
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use crate::core::connection::Kcp;
+use crate::core::connection::fec::FlowTiming;
+use crate::driver::fec_sender::FecSender;
+use crate::driver::packet_codec::{PacketCodec, SendExtras, Written};
 use crate::driver::send_batch::SendBatch;
-use crate::fec::FecEncoder;
 
-/// Send batch, packet codec and FEC encoder, borrowed while one connection transmits.
+/// Send batch, packet codec and FEC, borrowed while one connection transmits.
 #[derive(Debug)]
-pub(super) struct PacketWriter<'a> {
-    pub(super) tx: &'a mut SendBatch,
-    pub(super) codec: &'a mut PacketCodec,
-    /// The encoder of the destination address; `None` without FEC. All connections to one address
-    /// share it, since parity carries no conversation id.
-    pub(super) fec: Option<&'a mut FecEncoder>,
+pub(crate) struct PacketWriter<'a> {
+    pub(crate) tx: &'a mut SendBatch,
+    pub(crate) codec: &'a mut PacketCodec,
+    /// FEC towards the destination address, if it is on. All connections to one address share it,
+    /// since parity carries no conversation id.
+    pub(crate) fec: Option<&'a mut FecSender>,
+}
+
+/// Datagrams that [`PacketWriter::transmit`] appended.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Appended {
+    /// Their number, copies and parity included; zero if nothing may leave now.
+    pub(crate) datagrams: usize,
+    /// The next one may belong to the same GSO batch.
+    pub(crate) in_gso_batch: bool,
+}
+
+impl PacketWriter<'_> {
+    /// Appends the next datagram of `kcp`, with `duplicates` copies and the parity that it
+    /// completes. `in_gso_batch`: that of the datagram before, if nothing else left after it.
+    pub(crate) fn transmit(
+        &mut self,
+        now: Instant,
+        kcp: &mut Kcp,
+        (dst, duplicates): (SocketAddr, u8),
+        mut in_gso_batch: bool,
+    ) -> Appended {
+        let may_send_extras = kcp.send_budget().may_send_extras();
+        self.update_fec(kcp);
+        let flow = if self.fec.is_some() { kcp.flow_timing() } else { FlowTiming::default() };
+        let before = self.tx.bytes();
+        let mut len = 0;
+        let write = |tail: &mut Vec<u8>| {
+            let (mut new_segments, mut is_repair) = (1, false);
+            if in_gso_batch {
+                len = kcp.poll_transmit_more(tail).unwrap_or(0);
+            } else if let Some(sent) = kcp.poll_transmit(now, tail) {
+                (len, in_gso_batch) = (sent.len, sent.gso_follows);
+                (new_segments, is_repair) = (sent.new_segments, sent.is_repair);
+            }
+            match len {
+                0 => Written::Nothing,
+                _ if is_repair => Written::Repair,
+                _ if new_segments > 0 => Written::NewData,
+                _ => Written::Other,
+            }
+        };
+        let fec = self.fec.as_deref_mut().map(|fec| (fec, &flow));
+        let extras = SendExtras { fec, duplicates, may_send_extras };
+        let mut datagrams = self.codec.encode(now, self.tx, dst, extras, write);
+        if datagrams > 0 {
+            datagrams += self.append_fec_probe(now, kcp, dst, &flow);
+            kcp.on_out_of_band_sent(now, self.tx.bytes() - before - len);
+            self.report_closed_group(now, kcp);
+        }
+        Appended { datagrams, in_gso_batch }
+    }
+
+    /// Takes what has become known of the peer's decoder.
+    fn update_fec(&mut self, kcp: &mut Kcp) {
+        let Some(fec) = &mut self.fec else { return };
+        if kcp.take_fec_probe_answer() {
+            fec.on_probe_answered();
+        }
+        kcp.set_fec_disabled(fec.is_disabled());
+        if fec.is_disabled() {
+            self.fec = None;
+        }
+    }
+
+    /// Appends the parity of a group whose last place a FEC probe takes, if one is due. Returns the
+    /// number of datagrams.
+    fn append_fec_probe(
+        &mut self,
+        now: Instant,
+        kcp: &mut Kcp,
+        dst: SocketAddr,
+        flow: &FlowTiming,
+    ) -> usize {
+        let due = |fec: &&mut FecSender| fec.wants_probe(now, flow);
+        let Some(fec) = self.fec.as_deref_mut().filter(due) else { return 0 };
+        if !kcp.may_fill_fec_group(now) {
+            return 0;
+        }
+        let write = |tail: &mut Vec<u8>| kcp.write_fec_probe(tail);
+        self.codec.encode_fec_probe(now, self.tx, dst, (fec, flow), write)
+    }
+
+    /// Closes the FEC group if it is due and the batch has space left: appends fillers and parity.
+    /// Returns the number of datagrams.
+    pub(crate) fn close_group(&mut self, now: Instant, kcp: &mut Kcp, dst: SocketAddr) -> usize {
+        if self.tx.is_full() {
+            return 0;
+        }
+        let conv = kcp.conv();
+        let due = |fec: &&mut FecSender| fec.deadline(conv).is_some_and(|at| at <= now);
+        let Some(fec) = self.fec.as_deref_mut().filter(due) else { return 0 };
+        let (flow, before) = (kcp.flow_timing(), self.tx.bytes());
+        let may_fill = kcp.may_fill_fec_group(now);
+        let Some(closing) = fec.begin_closing(now, &flow, may_fill) else { return 0 };
+        let (mut datagrams, mut written) = (0, 0);
+        for _ in 0..closing.fillers {
+            let write = |tail: &mut Vec<u8>| {
+                written += kcp.write_fec_filler(now, tail);
+                Written::NewData
+            };
+            let fec = self.fec.as_deref_mut().map(|fec| (fec, &flow));
+            let extras = SendExtras { fec, duplicates: 0, may_send_extras: true };
+            datagrams += self.codec.encode(now, self.tx, dst, extras, write);
+        }
+        kcp.on_out_of_band_sent(now, self.tx.bytes() - before - written);
+        self.report_closed_group(now, kcp);
+        datagrams
+    }
+
+    /// Hands the group whose parity has just left to loss detection.
+    fn report_closed_group(&mut self, now: Instant, kcp: &mut Kcp) {
+        let closed = self.fec.as_deref_mut().and_then(FecSender::take_closed);
+        if let Some(group) = closed.filter(|group| group.conv == kcp.conv()) {
+            kcp.on_fec_group_closed(now, &group);
+        }
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "a test needs one real instant to count from")]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::config::{Config, KcpConfig};
+    use crate::core::connection::Seed;
+    use crate::fec::FecConfig;
+
+    #[test]
+    fn group_is_not_closed_while_the_batch_is_full() {
+        let (start, dst) = (Instant::now(), SocketAddr::from(([127, 0, 0, 1], 1)));
+        let mut kcp = Kcp::new(1, &KcpConfig::default(), start, Seed::default()).unwrap();
+        let (mut tx, mut codec) = (SendBatch::default(), PacketCodec::new(&Config::new(), [0; 32]));
+        let mut fec = FecSender::confirmed(FecConfig::new(5, 2).unwrap(), start);
+        for _ in 0..4 {
+            fec.seal(start, &kcp.flow_timing(), &mut [0; 1_000]);
+        }
+        let now = start + Duration::from_millis(30);
+        while !tx.is_full() {
+            tx.push_sealed(dst, &[0; 1_400]);
+        }
+        let mut full = PacketWriter { tx: &mut tx, codec: &mut codec, fec: Some(&mut fec) };
+        assert_eq!(full.close_group(now, &mut kcp, dst), 0);
+        let mut tx = SendBatch::default();
+        let mut next = PacketWriter { tx: &mut tx, codec: &mut codec, fec: Some(&mut fec) };
+        assert_eq!(next.close_group(now, &mut kcp, dst), 2, "a filler and a parity packet");
+    }
 }

@@ -9,7 +9,8 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use crate::config::Config;
-use crate::fec::{FecConfig, FecDecoder, FecEncoder, FecFlag, FecStats, fec_flag};
+use crate::driver::fec_sender::FecSender;
+use crate::fec::{FecConfig, FecDecoder, FecFlag, FecStats, fec_flag};
 
 /// Largest datagram of kcp-go in bytes (mtuLimit).
 const KCP_GO_MTU_LIMIT: usize = 1_500;
@@ -24,13 +25,13 @@ struct Peer {
     first: u32,
     /// True once a ping to the address was answered (RFC 9000 8.1).
     validated: bool,
-    encoder: Option<Box<FecEncoder>>,
+    fec: Option<Box<FecSender>>,
     decoder: Option<Box<FecDecoder>>,
 }
 
 impl Peer {
     fn of(slot: u32) -> Self {
-        Self { first: slot, validated: false, encoder: None, decoder: None }
+        Self { first: slot, validated: false, fec: None, decoder: None }
     }
 }
 
@@ -68,7 +69,13 @@ impl PeerTable {
     /// Adds the connection in `slot` to the list of `addr`.
     pub(crate) fn join(&mut self, addr: SocketAddr, slot: u32) {
         let next = match self.map.entry(addr) {
-            Entry::Occupied(mut peer) => std::mem::replace(&mut peer.get_mut().first, slot),
+            Entry::Occupied(mut peer) => {
+                let peer = peer.get_mut();
+                if let Some(fec) = &mut peer.fec {
+                    fec.on_connection_joined();
+                }
+                std::mem::replace(&mut peer.first, slot)
+            }
             Entry::Vacant(place) => {
                 place.insert(Peer::of(slot));
                 NONE
@@ -131,18 +138,33 @@ impl PeerTable {
         }
     }
 
-    /// The FEC encoder of `addr`; `None` without FEC.
-    pub(crate) fn encoder(&mut self, addr: SocketAddr) -> Option<&mut FecEncoder> {
+    /// FEC towards `addr`; `None` without FEC.
+    pub(crate) fn fec_sender(&mut self, addr: SocketAddr) -> Option<&mut FecSender> {
         let config = self.fec?;
-        let encoder = &mut self.map.get_mut(&addr)?.encoder;
-        Some(encoder.get_or_insert_with(|| Box::new(FecEncoder::new(config))))
+        let sender = &mut self.map.get_mut(&addr)?.fec;
+        Some(sender.get_or_insert_with(|| Box::new(FecSender::new(config))))
     }
 
-    /// Changes the FEC ratio towards `addr`, if FEC is on.
-    pub(crate) fn set_fec(&mut self, addr: SocketAddr, config: FecConfig) {
-        if let Some(encoder) = self.encoder(addr) {
-            encoder.set_config(config);
+    /// When the connection `conv` closes the FEC group towards `addr`, if that does not fill before.
+    pub(crate) fn fec_deadline(&self, addr: SocketAddr, conv: u32) -> Option<Instant> {
+        self.fec?;
+        self.map.get(&addr)?.fec.as_ref()?.deadline(conv)
+    }
+
+    /// Changes the FEC ratio towards `addr`, if FEC is on and the peer is known to decode any
+    /// layout or may learn this one.
+    pub(crate) fn set_fec(&mut self, addr: SocketAddr, config: FecConfig, decodes_any: bool) {
+        if let Some(sender) = self.fec_sender(addr) {
+            let max = if decodes_any { FecConfig::MAX_SHARDS } else { sender.max_shards() };
+            sender.set_config(config, max);
         }
+    }
+
+    /// Most shards of the groups towards `addr`, unless its decoder learns any; `None` without FEC.
+    pub(crate) fn max_fec_shards(&self, addr: SocketAddr) -> Option<usize> {
+        self.fec?;
+        let sender = self.map.get(&addr).and_then(|peer| peer.fec.as_ref());
+        Some(sender.map_or(FecConfig::MAX_SHARDS, |sender| sender.max_shards()))
     }
 
     /// Feeds a shard of `addr` to its decoder and passes each reconstructed datagram to

@@ -247,7 +247,7 @@ impl<S: Socket> Driver<S> {
     fn answer(&mut self, now: Instant, id: ConnId) {
         let may = self.may_answer();
         if let Some(conn) = self.conns.get_mut(id.slot as usize).filter(|_| may) {
-            let fec = self.peers.encoder(conn.peer());
+            let fec = self.peers.fec_sender(conn.peer());
             let mut out = PacketWriter { tx: &mut self.tx, codec: &mut self.codec, fec };
             let sent = conn.transmit(now, &mut out, 1);
             self.budget = self.budget.saturating_sub(sent);
@@ -265,11 +265,10 @@ impl<S: Socket> Driver<S> {
         if !self.may_answer() {
             return;
         }
-        let extras =
-            SendExtras { fec: self.peers.encoder(to), duplicates: 0, may_send_extras: true };
+        let extras = SendExtras { fec: None, duplicates: 0, may_send_extras: true };
         let write = |tail: &mut Vec<u8>| {
             header.emit(tail);
-            Written::Datagram
+            Written::Other
         };
         let sent = self.codec.encode(now, &mut self.tx, to, extras, write);
         self.budget = self.budget.saturating_sub(sent);

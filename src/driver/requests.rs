@@ -54,8 +54,13 @@ impl<S: Socket> Driver<S> {
         let Some(conn) = self.get_mut(id) else { return };
         conn.apply(setting);
         if let Setting::Fec(fec) = setting {
-            let peer = conn.peer();
-            self.peers.set_fec(peer, fec);
+            let (peer, decodes_any) = (conn.peer(), conn.peer_decodes_any_fec());
+            self.peers.set_fec(peer, fec, decodes_any);
+            for slot in self.peers.slots(peer) {
+                if let Some(conn) = self.conns.get(slot) {
+                    conn.publish_max_fec_shards(self.peers.max_fec_shards(peer));
+                }
+            }
         }
         self.schedule(id);
     }

@@ -2,8 +2,8 @@
 //!
 //! A send batch is one contiguous buffer: datagrams stand back to back, so that datagrams of equal
 //! size to the same address are a GSO batch, which one system call sends (Linux UDP_SEGMENT). The
-//! bytes of headers are reserved when a datagram is begun; a written datagram is never moved. The
-//! cipher seals up to [`SEAL_PACKETS`] datagrams at a time, before they are sent.
+//! bytes of headers are reserved when a datagram is begun; a written datagram is never moved, but for
+//! one that FEC leaves out. The cipher seals up to [`SEAL_PACKETS`] datagrams at a time, before they are sent.
 
 use std::array;
 use std::io;
@@ -92,6 +92,12 @@ impl SendBatch {
         &mut self.bytes
     }
 
+    /// Removes `count` reserved bytes at `at`, within the datagram begun last.
+    pub(crate) fn remove(&mut self, at: usize, count: usize) {
+        let end = (at + count).min(self.bytes.len());
+        self.bytes.drain(at.min(end)..end);
+    }
+
     /// Discards the datagram begun at `start`.
     pub(crate) fn cancel(&mut self, start: usize) {
         self.bytes.truncate(start);
@@ -147,6 +153,19 @@ impl SendBatch {
     /// The last transient error.
     pub(crate) fn take_fault(&mut self) -> Option<io::Error> {
         self.fault.take()
+    }
+
+    /// Passes each datagram to `send` instead of a socket.
+    #[cfg(feature = "_testkit")]
+    pub(crate) fn drain(&mut self, mut send: impl FnMut(&[u8])) {
+        let mut rest = self.bytes.as_slice();
+        for packet in self.packets.drain(..) {
+            let (datagram, others) = rest.split_at(packet.len);
+            send(datagram);
+            rest = others;
+        }
+        self.bytes.clear();
+        (self.sealed, self.sent) = ((0, 0), (0, 0));
     }
 
     /// Sends the batch. Transient errors and errors of one destination count as loss.

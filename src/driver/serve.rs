@@ -73,6 +73,7 @@ impl<S: Socket> Driver<S> {
             conn.unmark_ready();
         }
         let fec = self.peers.stats_of(conn.peer());
+        conn.publish_max_fec_shards(self.peers.max_fec_shards(conn.peer()));
         let time_wait = conn.advance_lifecycle(now, fec, &mut self.scratch);
         // A connection is removed only after its last segments, such as a FIN-ACK, have left.
         let time_wait = time_wait.filter(|_| unfinished.is_none());
@@ -83,6 +84,8 @@ impl<S: Socket> Driver<S> {
             return Ok(None);
         }
         let deadline = conn.deadline(now, |at| self.timers.coalesced_deadline(now, at));
+        let (peer, conv) = conn.key();
+        let deadline = deadline.into_iter().chain(self.peers.fec_deadline(peer, conv)).min();
         self.timers.set(slot, deadline);
         Ok(unfinished)
     }
@@ -93,7 +96,7 @@ impl<S: Socket> Driver<S> {
         loop {
             let Some(conn) = self.conns.get_mut(slot) else { return Ok(None) };
             let limit = if self.blocked { 0 } else { quota.min(self.budget) };
-            let fec = self.peers.encoder(conn.peer());
+            let fec = self.peers.fec_sender(conn.peer());
             let mut out = PacketWriter { tx: &mut self.tx, codec: &mut self.codec, fec };
             let sent = conn.transmit(now, &mut out, limit);
             (quota, self.budget) = (quota.saturating_sub(sent), self.budget.saturating_sub(sent));

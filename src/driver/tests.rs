@@ -4,6 +4,7 @@ mod address_validation;
 mod close;
 mod codec;
 mod fairness;
+mod fec;
 mod fixtures;
 mod keepalive;
 mod lifecycle;

@@ -31,6 +31,9 @@ impl FecConfig {
     /// too late.
     pub const BULK: Self = Self { data: 64, parity: 10 };
 
+    /// Most packets of a group, data and parity.
+    pub(crate) const MAX_SHARDS: usize = 256;
+
     /// Groups of `data` data packets and `parity` parity packets, at most 256 together.
     ///
     /// # Errors
@@ -39,7 +42,12 @@ impl FecConfig {
     pub fn new(data: usize, parity: usize) -> Result<Self, ConfigError> {
         ConfigError::check("fec data shards", data, 1, 255)?;
         ConfigError::check("fec parity shards", parity, 1, 255)?;
-        ConfigError::check("fec data and parity shards", data + parity, 2, 256)?;
+        ConfigError::check(
+            "fec data and parity shards",
+            data + parity,
+            2,
+            Self::MAX_SHARDS as u64,
+        )?;
         Ok(Self { data: to_u8(data), parity: to_u8(parity) })
     }
 
@@ -53,6 +61,11 @@ impl FecConfig {
     #[must_use]
     pub fn parity_shards(self) -> usize {
         usize::from(self.parity)
+    }
+
+    /// Packets of a group, data and parity.
+    pub(crate) fn shards(self) -> usize {
+        self.data_shards() + self.parity_shards()
     }
 
     /// Packets of a group, data and parity.

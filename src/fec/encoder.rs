@@ -125,6 +125,16 @@ impl FecEncoder {
         parities
     }
 
+    /// Data packets of the group that is not full yet.
+    pub(crate) fn packets_in_group(&self) -> usize {
+        self.count
+    }
+
+    /// Whether packets leave without parity, between two layouts.
+    pub(crate) fn is_unprotected(&self) -> bool {
+        self.unprotected > 0
+    }
+
     /// Appends parity packet `index` of those due. Returns its length in bytes; zero if there is none.
     pub fn emit_parity(&self, index: usize, out: &mut Vec<u8>) -> usize {
         let (Some(due), Some(row)) = (self.due, self.parity.row(index, self.longest)) else {

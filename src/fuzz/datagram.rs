@@ -8,14 +8,16 @@ use std::time::{Duration, Instant};
 use super::Choices;
 use super::wire::{Wire, addr};
 use crate::config::{Config, Limits, Mode};
+use crate::core::connection::fec::FlowTiming;
 use crate::core::segment::{CONTROL_CAPABLE, Command, Header};
 use crate::core::seq::{Sn, Ts};
 use crate::crypto::{Algorithm, Cipher};
+use crate::driver::fec_sender::FecSender;
 use crate::driver::packet_codec::{PacketCodec, SendExtras, Written};
 use crate::driver::send_batch::{Flushed, SendBatch};
 use crate::driver::{Driver, Turn};
 use crate::endpoint::Endpoint;
-use crate::fec::{FecConfig, FecEncoder};
+use crate::fec::FecConfig;
 use crate::listener::KcpListener;
 use crate::shared::accept_queue::{AcceptHandle, AcceptQueue};
 use crate::shared::requests::RequestQueue;
@@ -93,7 +95,7 @@ fn config(choices: &mut Choices<'_>) -> Config {
 struct Peer {
     addr: SocketAddr,
     codec: PacketCodec,
-    fec: FecEncoder,
+    fec: FecSender,
     tx: SendBatch,
     wire: Wire,
     last: Vec<u8>,
@@ -105,7 +107,7 @@ impl Peer {
         Self {
             addr: addr(host),
             codec: PacketCodec::new(config, [host; 32]),
-            fec: FecEncoder::new(fec.expect("a shape")),
+            fec: FecSender::new(fec.expect("a shape")),
             tx: SendBatch::default(),
             wire: Wire::default(),
             last: Vec::new(),
@@ -150,10 +152,11 @@ impl Peer {
     fn seal(&mut self, now: Instant, shard: bool, mut bytes: Vec<u8>) {
         // An empty datagram is not sent.
         bytes.resize(bytes.len().max(1), 0);
-        let fec = shard.then_some(&mut self.fec);
+        let flow = FlowTiming::default();
+        let fec = shard.then_some((&mut self.fec, &flow));
         let write = |tail: &mut Vec<u8>| {
             tail.extend_from_slice(&bytes);
-            Written::Datagram
+            Written::NewData
         };
         let extra = SendExtras { fec, duplicates: 0, may_send_extras: true };
         self.codec.encode(now, &mut self.tx, addr(0), extra, write);

@@ -27,6 +27,7 @@ use bytes::Bytes;
 
 use crate::config::{Config, Mode, SEGMENT_HEADER, Setting, WritePolicy};
 use crate::error::{ConfigError, ConnectionError};
+use crate::fec::FecConfig;
 use crate::shared::conn_id::ConnId;
 use crate::shared::datagrams::Datagrams;
 use crate::shared::established::Established;
@@ -53,6 +54,9 @@ pub(crate) struct Shared {
     pub(crate) overhead: usize,
     /// Whether this side sends with FEC framing, which out-of-band datagrams are a part of.
     pub(crate) framed: bool,
+    /// Most shards of a FEC group that this side may change to; all layouts from when the peer is
+    /// known to learn any.
+    pub(crate) max_fec_shards: AtomicUsize,
     /// Largest message in bytes that the driver takes now.
     pub(crate) max_message: AtomicUsize,
     notifier: ConnNotifier,
@@ -85,6 +89,7 @@ impl Shared {
             mtu: AtomicUsize::new(mtu),
             overhead,
             framed: config.fec.is_some(),
+            max_fec_shards: AtomicUsize::new(config.fec.map_or(0, FecConfig::shards)),
             max_message: AtomicUsize::new(mtu.saturating_sub(overhead + SEGMENT_HEADER)),
             notifier: ConnNotifier::new(notifier, id),
             handles: AtomicUsize::new(0),

@@ -94,7 +94,11 @@ impl KcpStream {
     /// # Errors
     ///
     /// [`Unsupported`](ErrorKind::Unsupported) without [`Config::fec`](crate::Config::fec): the
-    /// segment size does not reserve its header.
+    /// segment size does not reserve its header. [`InvalidInput`](ErrorKind::InvalidInput) if data has
+    /// been sent to the address of the peer, in groups of fewer shards, data and parity together, and
+    /// the peer is not known to be kcpx; where two connections to the address change the ratio at once,
+    /// the later change is ignored instead. A kcp-go receiver compares the numbers of groups, and larger groups have smaller
+    /// numbers, which are late ones to it.
     pub fn set_fec(&self, fec: FecConfig) -> Result<()> {
         set_fec(self.handle(), fec)
     }
@@ -182,6 +186,17 @@ fn limit(shared: &Shared) -> Option<usize> {
 
 fn set_fec(shared: &Shared, fec: FecConfig) -> Result<()> {
     check_framed(shared)?;
+    let (shards, max) = (fec.shards(), shared.max_fec_shards.load(Ordering::Relaxed));
+    if shards > max {
+        let text = format!(
+            "FEC groups of {shards} shards: a peer that is not known to be kcpx cannot change to \
+             more than {max}"
+        );
+        return Err(Error::new(ErrorKind::InvalidInput, text));
+    }
+    if max < FecConfig::MAX_SHARDS {
+        shared.max_fec_shards.store(shards, Ordering::Relaxed);
+    }
     shared.set(Setting::Fec(fec));
     Ok(())
 }

@@ -20,3 +20,5 @@
 pub mod link;
 pub mod rng;
 pub mod script;
+#[cfg(all(feature = "_testkit", not(loom)))]
+pub mod transmitter;

@@ -15,6 +15,7 @@
 //! (RFC 8985); no call scans the send window.
 
 mod close;
+pub(crate) mod fec;
 mod input;
 mod mtu;
 mod open;
@@ -35,6 +36,7 @@ use crate::core::clock::{Clock, Micros};
 use crate::core::close::CloseState;
 use crate::core::congestion::rate_limiter::RateLimiter;
 use crate::core::connection::repair_state::RepairState;
+use crate::core::fec_probe::FecProbe;
 use crate::core::keepalive::Keepalive;
 use crate::core::open::{Establishment, PeerState};
 use crate::core::path::amplification::Amplification;
@@ -140,6 +142,7 @@ pub struct Kcp {
     /// `Some` once repair symbols are to be sent, or the peer has asked for them.
     repair: Option<Box<RepairState>>,
     close_reason: Option<ConnectionError>,
+    fec_probe: FecProbe,
     stats: Counters,
 }
 
@@ -192,6 +195,7 @@ impl Kcp {
             close_state: CloseState::new(config.close_notify),
             repair: None,
             close_reason: None,
+            fec_probe: FecProbe::None,
             stats: Counters::default(),
         };
         if let Some(limits) = config.auto_protection {

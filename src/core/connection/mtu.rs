@@ -26,8 +26,9 @@ impl Kcp {
     }
 
     /// Sets the bytes that the caller adds to each datagram of [`Kcp::poll_transmit`]: `cipher` in
-    /// both directions, `fec_header` to those of this side. Default: none. They count against the
-    /// MTU and against the anti-amplification limit. To be called before anything is sent.
+    /// both directions, `fec_header` to those of this side with [new
+    /// data](crate::proto::Transmitted::new_segments). Default: none. They count against the MTU and
+    /// against the anti-amplification limit. To be called before anything is sent.
     ///
     /// # Errors
     ///
@@ -36,7 +37,7 @@ impl Kcp {
         let sent = cipher.saturating_add(fec_header);
         config::check_mtu(self.max_mtu(), usize::from(sent))?;
         (self.sent_overhead, self.received_overhead) = (sent, cipher);
-        self.send.path.set_overhead(sent);
+        self.send.path.set_overhead(cipher, fec_header);
         self.update_mss();
         Ok(())
     }

@@ -29,6 +29,9 @@ pub struct Transmitted {
     pub len: usize,
     /// Data segments in it.
     pub segments: u32,
+    /// Data segments in it that leave for the first time. FEC covers datagrams with such segments,
+    /// and no others: what is sent again needs no parity, and later datagrams carry an ACK again.
+    pub new_segments: u32,
     /// ACKs in it.
     pub acks: u32,
     /// True for a full segment that leaves for the first time to a validated peer: further
@@ -130,7 +133,12 @@ impl Kcp {
     /// A datagram leaves (OnPacketSent of RFC 9002 A.5): counters, rate limit, anti-amplification
     /// limit.
     #[inline]
-    fn on_datagram_sent(&mut self, now: Micros, len: usize, mut sent: Transmitted) -> Transmitted {
+    pub(super) fn on_datagram_sent(
+        &mut self,
+        now: Micros,
+        len: usize,
+        mut sent: Transmitted,
+    ) -> Transmitted {
         sent.len = len;
         if !self.has_started() {
             self.keepalive.on_first_sent(now);
@@ -222,12 +230,17 @@ impl Kcp {
     ) {
         let (wnd, una) = (self.recv.advertise_window(), self.recv.nxt());
         let (conv, ts) = (self.conv, self.clock.timestamp(now));
+        let new_segments = u32::from(next.is_new());
+        if sent.segments == 0 {
+            self.send.begin_datagram();
+        }
         let Some(segment) = self.send.transmit(now, ts, next, &mut self.stats) else { return };
         let len = u32::try_from(segment.payload.len()).unwrap_or(u32::MAX);
         let (command, frg, sn) = (Command::Push, segment.frg, segment.sn);
         Header { conv, command, frg, wnd, ts, sn, una, len }.emit(out);
         out.extend_from_slice(segment.payload);
         sent.segments += 1;
+        sent.new_segments += new_segments;
         self.establishment.cancel_initial();
         if self.send.send_buffer().is_empty() {
             (self.flush_requested, self.cork_until) = (false, None);

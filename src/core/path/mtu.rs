@@ -65,8 +65,10 @@ const fn kcp_size(plpmtu: u16) -> usize {
 pub(crate) struct MtuDiscovery {
     /// Upper bound of the UDP payload, bytes: as configured, or lowered by `EMSGSIZE`.
     max_mtu: u16,
-    /// Bytes that cipher and FEC header add to each KCP datagram.
+    /// Bytes that cipher and FEC header add to the datagram of a first transmission.
     overhead: u16,
+    /// Those of the FEC header, which retransmissions and probes leave without.
+    fec_header: u16,
     state: State,
     black_hole_detector: BlackHoleDetector,
     /// `None` until the first probe: most connections never send one.
@@ -78,7 +80,8 @@ pub(crate) struct MtuDiscovery {
 pub(crate) struct Probe {
     pub(crate) sn: Sn,
     pub(crate) cookie: Ts,
-    /// Bytes of the KCP datagram; [`HEADER_LEN`] for a ping.
+    /// Bytes of the KCP datagram; [`HEADER_LEN`] for a ping. An MTU probe is as long as a first
+    /// transmission with its FEC header.
     pub(crate) size: usize,
 }
 
@@ -89,6 +92,7 @@ impl MtuDiscovery {
         let mut discovery = Self {
             max_mtu,
             overhead: 0,
+            fec_header: 0,
             state: State::SearchComplete(None),
             black_hole_detector: BlackHoleDetector::default(),
             last_probes: None,
@@ -113,10 +117,24 @@ impl MtuDiscovery {
         self.state.reduced().map_or(max, |reduced| max.min(reduced.plpmtu))
     }
 
-    /// Sets the bytes that the caller adds to each datagram, which count against `max_mtu`.
-    pub(crate) fn set_overhead(&mut self, overhead: u16) {
-        self.overhead = overhead;
+    /// Sets the bytes that the caller adds to each datagram, which count against `max_mtu`, and
+    /// those that it adds to first transmissions alone.
+    pub(crate) fn set_overhead(&mut self, overhead: u16, fec_header: u16) {
+        self.overhead = overhead.saturating_add(fec_header);
+        self.fec_header = fec_header;
         self.stop_probing();
+    }
+
+    /// Sets whether first transmissions have a FEC header at present; without one they still leave
+    /// its bytes free.
+    pub(crate) fn set_fec_header(&mut self, fec_header: u16) {
+        self.fec_header = fec_header;
+    }
+
+    /// Bytes of the largest first transmission that a retransmission of `size` bytes shows the path
+    /// to carry: a retransmission has no FEC header.
+    pub(crate) fn retransmission_size(&self, size: usize) -> usize {
+        size.saturating_sub(usize::from(self.fec_header))
     }
 
     /// Sets the upper bound of the UDP payload, bytes, and restarts detection: losses of the old
@@ -168,7 +186,8 @@ impl MtuDiscovery {
         self.black_hole_detector.is_suspicious()
     }
 
-    /// A segment that left in a datagram of `size` bytes is retransmitted. `rto` in microseconds.
+    /// A segment that left in a datagram of `size` bytes is retransmitted; sizes are those of first
+    /// transmissions, see [`Self::retransmission_size`]. `rto` in microseconds.
     pub(crate) fn on_segment_lost(&mut self, now: Micros, size: usize, rto: u64, una: Sn) {
         let mtu = self.current_mtu();
         // Larger segments were cut before the PLPMTU was reduced.
@@ -182,7 +201,8 @@ impl MtuDiscovery {
         }
     }
 
-    /// A segment that left in a datagram of `size` bytes is acknowledged.
+    /// A segment that left in a datagram of `size` bytes, as in [`Self::on_segment_lost`], is
+    /// acknowledged.
     pub(crate) fn on_segment_acked(&mut self, size: usize) {
         if self.is_watching() && self.black_hole_detector.is_refuted_by(size) {
             self.black_hole_detector.reset();
@@ -269,7 +289,8 @@ impl MtuDiscovery {
             (probing.stage, probing.next) = (Stage::ProbeSent, now.add_micros(wait));
             last.mtu_probe_at = Some(now);
             let cookie = *probing.probe_ts.get_or_insert_with(cookie);
-            return Some(Probe { sn, cookie, size: probing.size });
+            let size = probing.size + usize::from(self.fec_header);
+            return Some(Probe { sn, cookie, size });
         }
         // A ping without a pong is retransmitted with the same cookie.
         let is_resent = probing.stage == Stage::PingSent;

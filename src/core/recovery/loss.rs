@@ -190,6 +190,13 @@ impl LossDetector {
         rtt.min() + self.reo_wnd.max(MIN_EARLY_REO_WND)
     }
 
+    /// Time within which the ACK of what leaves now arrives, microseconds: the latest round-trip
+    /// time and the reordering window, at most the RTO.
+    pub(crate) fn ack_wait(&self, rtt: &RttEstimator) -> u64 {
+        let reo_wnd = self.reo_wnd.max(MIN_EARLY_REO_WND);
+        (self.latest_rtt.max(rtt.min()).saturating_add(reo_wnd)).min(rtt.rto())
+    }
+
     /// The longest RTO after back-off, microseconds.
     pub(crate) fn max_rto(&self) -> u64 {
         self.max_rto

@@ -28,7 +28,9 @@ pub(crate) const MAX_BACKOFF_LEVEL: u8 = 15;
 /// A segment with a sequence number (quinn `SentPacket`).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SentSegment {
-    /// Position of the last transmission in the order of all transmissions, counted from 1.
+    /// Position of the last transmission in the order of all transmissions, counted from 1. One
+    /// number is left out before each datagram, so that those of its segments are consecutive and
+    /// those of others are not.
     pub(crate) xmit_seq: u64,
     /// Time of the last transmission.
     pub(crate) last_sent: Micros,
@@ -75,7 +77,7 @@ pub(crate) struct SentSegments {
     lists: [Option<ListEnds>; BACKOFF_LEVELS],
     /// Bit `i` is set while the list of level `i` is not empty.
     occupied: u16,
-    /// Transmissions so far, the source of [`SentSegment::xmit_seq`].
+    /// Transmissions and datagrams so far, the source of [`SentSegment::xmit_seq`].
     transmissions: u64,
 }
 
@@ -142,6 +144,12 @@ impl SentSegments {
     /// Payload of segment `una`.
     pub(crate) fn oldest_payload(&self) -> Option<BufferRange> {
         self.payloads.front().copied()
+    }
+
+    /// The segments that are transmitted from now on leave in another datagram than those before.
+    #[inline]
+    pub(crate) fn begin_datagram(&mut self) {
+        self.transmissions += 1;
     }
 
     /// Records the first transmission of a new segment, with wire timestamp `first_ts`.
@@ -230,15 +238,17 @@ impl SentSegments {
         })
     }
 
-    /// The unacknowledged segment `sn`, and those of its level that were transmitted after it, in
-    /// order of transmission.
-    pub(crate) fn transmitted_from(&self, sn: Sn) -> impl Iterator<Item = &SentSegment> {
-        let mut next = Some(sn);
-        std::iter::from_fn(move || {
-            let sn = next?;
-            let segment = self.get(sn)?;
-            next = Some(segment.next).filter(|next| *next != sn);
-            Some(segment)
+    /// [`SentSegment::xmit_seq`] of the next transmission.
+    pub(crate) fn next_xmit_seq(&self) -> u64 {
+        self.transmissions + 1
+    }
+
+    /// Unacknowledged segments of one back-off level in order of transmission, `sn` first.
+    pub(crate) fn unacked_from(&self, sn: Sn) -> impl Iterator<Item = (Sn, &SentSegment)> {
+        let first = self.get(sn).map(|segment| (sn, segment));
+        std::iter::successors(first, |(sn, segment)| {
+            let next = Some(segment.next).filter(|next| next != sn)?;
+            Some((next, self.get(next)?))
         })
     }
 

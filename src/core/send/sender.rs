@@ -8,6 +8,7 @@
 
 mod ack_processing;
 mod congestion;
+mod fec_coverage;
 mod further_copies;
 mod repair;
 mod retransmission;
@@ -21,6 +22,7 @@ use crate::core::congestion::pacer::Pacer;
 use crate::core::congestion::window_autotune::WindowAutotune;
 use crate::core::path::mtu::MtuDiscovery;
 use crate::core::recovery::acked_history::AckedHistory;
+use crate::core::recovery::fec_coverage::FecCoverage;
 use crate::core::recovery::loss::{LossDetector, LossTrigger};
 use crate::core::recovery::retransmit_budget::RetransmitBudget;
 use crate::core::recovery::rtt::RttEstimator;
@@ -122,6 +124,9 @@ pub(crate) struct Sender {
     /// `Some` while repair symbols are sent.
     repair: Option<Box<RepairSchedule>>,
     acked_history: AckedHistory,
+    /// FEC groups of which parity has left; `Some` from the first parity until the connection is
+    /// idle.
+    coverage: Option<Box<FecCoverage>>,
     pto_backoff: PtoBackoff,
 }
 
@@ -146,6 +151,7 @@ impl Sender {
             redundant: None,
             repair: None,
             acked_history: AckedHistory::default(),
+            coverage: None,
             pto_backoff: PtoBackoff::default(),
         };
         sender.set_timing(&config.timing);
@@ -211,6 +217,7 @@ impl Sender {
             || self.acked_history.has_reclaimable_memory()
             || (self.redundant.is_some() && self.repair.is_none())
             || self.repair.as_ref().is_some_and(|repair| repair.has_reclaimable_memory())
+            || self.coverage.is_some()
     }
 
     /// Frees what an idle connection does not need.
@@ -229,6 +236,7 @@ impl Sender {
             }
             None => self.redundant = None,
         }
+        self.coverage = None;
     }
 
     /// Whether every byte was acknowledged cumulatively.
@@ -306,6 +314,12 @@ impl Sender {
         let open = may_send_new && self.window_is_open() && !self.pacer.is_blocked(now);
         let len = if open { self.send_buffer.next_len(self.mss) } else { None };
         len.map(|len| SendCandidate { len, transmission: Transmission::New })
+    }
+
+    /// What is transmitted from now on leaves in another datagram than what was before.
+    #[inline]
+    pub(crate) fn begin_datagram(&mut self) {
+        self.sent_segments.begin_datagram();
     }
 
     /// Records the transmission of `next` with wire timestamp `ts`, and returns the PUSH to

@@ -18,6 +18,7 @@ mod amplification;
 mod bottleneck;
 mod close;
 mod congestion_model;
+mod fec_coverage;
 mod fragments;
 mod gso_batches;
 mod long_fat_path;

@@ -7,7 +7,7 @@ use super::lifecycle::Lifecycle;
 use crate::core::time_wait::TimeWait;
 use crate::driver::scratch::Scratch;
 use crate::error::ConnectionError;
-use crate::fec::FecStats;
+use crate::fec::{FecConfig, FecStats};
 use crate::util::sync::Ordering;
 
 /// Time without data in either direction after which memory that only a busy connection needs is
@@ -60,6 +60,18 @@ impl Conn {
             shown.set_fec(fec);
         });
         self.plan_memory_release(now);
+    }
+
+    /// Whether the peer is kcpx, whose decoder learns any layout.
+    pub(in super::super) fn peer_decodes_any_fec(&self) -> bool {
+        self.kcp.peer_supports_close()
+    }
+
+    /// Publishes how many shards FEC groups may have: at most `max`, unless the peer learns any.
+    pub(in super::super) fn publish_max_fec_shards(&self, max: Option<usize>) {
+        let Some(max) = max else { return };
+        let max = if self.peer_decodes_any_fec() { FecConfig::MAX_SHARDS } else { max };
+        self.shared.max_fec_shards.store(max, Ordering::Relaxed);
     }
 
     /// Whether the peer has acknowledged everything that was written.

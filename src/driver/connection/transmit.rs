@@ -5,7 +5,6 @@
 use std::time::Instant;
 
 use crate::driver::connection::Conn;
-use crate::driver::packet_codec::{SendExtras, Written};
 use crate::driver::packet_writer::PacketWriter;
 
 impl Conn {
@@ -19,8 +18,8 @@ impl Conn {
         out: &mut PacketWriter<'_>,
         limit: usize,
     ) -> usize {
-        let mut count = 0;
         self.rate_limited_until = None;
+        let mut count = 0;
         while count < limit && !out.tx.is_full() {
             let sent = if self.prefer_stream {
                 match self.transmit_stream(now, out, limit - count) {
@@ -38,41 +37,24 @@ impl Conn {
             }
             count += sent;
         }
+        if count < limit {
+            count += out.close_group(now, &mut self.kcp, self.peer);
+        }
         count
     }
 
     /// Appends datagrams of the stream: a GSO batch of full new segments, up to `limit` datagrams,
     /// or one datagram of anything else.
     fn transmit_stream(&mut self, now: Instant, out: &mut PacketWriter<'_>, limit: usize) -> usize {
-        let may_send_extras = self.kcp.send_budget().may_send_extras();
-        let (kcp, peer) = (&mut self.kcp, self.peer);
+        let to = (self.peer, self.duplicates);
         let (mut count, mut in_gso_batch) = (0, false);
         loop {
-            let before = out.tx.bytes();
-            let mut len = 0;
-            let write = |tail: &mut Vec<u8>| {
-                if in_gso_batch {
-                    len = kcp.poll_transmit_more(tail).unwrap_or(0);
-                } else if let Some(sent) = kcp.poll_transmit(now, tail) {
-                    (len, in_gso_batch) = (sent.len, sent.gso_follows);
-                    if sent.is_repair {
-                        return Written::Unprotected;
-                    }
-                }
-                if len > 0 { Written::Datagram } else { Written::Nothing }
-            };
-            let extras = SendExtras {
-                fec: out.fec.as_deref_mut(),
-                duplicates: self.duplicates,
-                may_send_extras,
-            };
-            let datagrams = out.codec.encode(now, out.tx, peer, extras, write);
-            if datagrams == 0 {
+            let appended = out.transmit(now, &mut self.kcp, to, in_gso_batch);
+            if appended.datagrams == 0 {
                 break;
             }
-            count += datagrams;
-            let bytes = out.tx.bytes() - before;
-            kcp.on_out_of_band_sent(now, bytes - len);
+            count += appended.datagrams;
+            in_gso_batch = appended.in_gso_batch;
             self.prefer_stream = false;
             if !in_gso_batch || count >= limit || out.tx.is_full() || self.shared.has_datagrams() {
                 break;

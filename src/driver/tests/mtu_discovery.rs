@@ -56,3 +56,28 @@ fn plpmtu_after_a_black_hole_is_reduced_and_oversized_segments_pass_in_ip_fragme
         assert!(!world.may_fragment(CLIENT) && !world.may_fragment(SERVER));
     }
 }
+
+/// First transmissions are eight bytes longer than their retransmissions and than the KCP datagram
+/// of an MTU probe would be: a path that carries these and not those is a black hole too.
+#[test]
+fn path_that_carries_no_fec_header_beside_a_full_segment_is_a_black_hole() {
+    for mtu in [1_399, 1_396, 1_392] {
+        let config = Config::new().fec(FecConfig::new(10, 3).unwrap());
+        let Pair { mut world, mut client, mut server, .. } = Pair::new(&config, &config);
+        world.set_path(LinkConfig { mtu, ..LinkConfig::delay(20_000) });
+        let len = 1_000_000;
+        let mut transfer = || {
+            let before = client.stats().retransmits();
+            world.finish(MINUTE, async {
+                let data = pattern(len);
+                tokio::join!(client.write_all(&data), read_pattern(&mut server, len)).0.unwrap();
+            });
+            (client.stats().current_mtu, client.stats().retransmits() - before)
+        };
+        // A few seconds, in which the search ends.
+        let searched = (0..10).position(|_| transfer().0 == 1_160);
+        assert!(searched.is_some(), "a path of {mtu} bytes");
+        // Segments of before the reduction may be in flight no more.
+        assert!(matches!(transfer(), (1_160, 0..5)), "a path of {mtu} bytes");
+    }
+}

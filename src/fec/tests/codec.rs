@@ -199,6 +199,26 @@ fn every_loss_pattern_within_parity_is_recovered() {
 }
 
 #[test]
+fn group_is_recovered_from_any_part_of_its_parity() {
+    let now = Instant::now();
+    for left in 1..=4 {
+        let shape = config(6, 4);
+        let mut encoder = FecEncoder::new(shape);
+        let packets = groups(&mut encoder, now, &mut Rng::new(left), 20);
+        let mut decoder = FecDecoder::new(Some(shape));
+        // The first parity packets leave, the others do not; one of the data packets is lost for
+        // each that leaves.
+        let lost = |index: &usize| {
+            let (group, place) = (index / 10, (index % 10) as u64);
+            place >= 6 + left || (0..left).any(|i| (group as u64 + i) % 6 == place)
+        };
+        let lost: Vec<usize> = (0..packets.len()).filter(lost).collect();
+        recovers(&mut decoder, now, &packets, &lost);
+        assert_eq!(decoder.stats().recovered_shards, 20 * left);
+    }
+}
+
+#[test]
 fn finished_group_is_not_decoded_again() {
     let now = Instant::now();
     for (data, parity) in [(1, 1), (2, 3), (3, 3), (1, 4)] {

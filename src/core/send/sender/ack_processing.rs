@@ -50,7 +50,7 @@ impl Sender {
         sample: bool,
         stats: &mut Counters,
     ) -> AckOutcome {
-        let Some(segment) = self.sent_segments.get(sn) else {
+        let Some(&segment) = self.sent_segments.get(sn) else {
             return self.on_late_ack(now, (sn, ts), sample, stats);
         };
         let (first, last) = (segment.first_ts, clock.timestamp(segment.last_sent));
@@ -71,6 +71,9 @@ impl Sender {
         if acked_before {
             self.on_late_original(now, sn);
         } else {
+            if !retransmitted {
+                self.on_first_acked(now, &segment);
+            }
             if echoes_last {
                 self.sample_newest(now, xmit_seq_low, sample.then_some(rtt));
                 self.loss.on_ack(xmit_seq, rtt);
@@ -82,7 +85,7 @@ impl Sender {
                     self.loss.on_confirmed_loss();
                 } else if !echoes_last {
                     let apart = u64::from(last.since(ts).unsigned_abs());
-                    self.on_spurious_retransmit(now, apart, stats);
+                    self.on_spurious_retransmit(now, ts, apart, stats);
                 }
                 self.forget_copies(sn);
             }
@@ -94,10 +97,18 @@ impl Sender {
             if self.path.is_watching()
                 && let Some(payload) = self.sent_segments.payload(sn)
             {
-                self.path.on_segment_acked(HEADER_LEN + payload.len());
+                self.on_size_acked(payload.len(), retransmitted);
             }
         }
         if acked_before { AckOutcome::AckedBefore } else { AckOutcome::NewlyAcked }
+    }
+
+    /// A segment with `payload` bytes was acknowledged: the path carries the least of the sizes in
+    /// which it left.
+    fn on_size_acked(&mut self, payload: usize, retransmitted: bool) {
+        let size = HEADER_LEN + payload;
+        let size = if retransmitted { self.path.retransmission_size(size) } else { size };
+        self.path.on_segment_acked(size);
     }
 
     /// A segment was acknowledged for the first time, by its number or by `una`.
@@ -137,7 +148,7 @@ impl Sender {
             // The ACK of the original arrives after the retransmission: the original was delayed,
             // not lost.
             LateAck::EarlierTransmission { spurious: true, apart } => {
-                self.on_spurious_retransmit(now, apart, stats);
+                self.on_spurious_retransmit(now, ts, apart, stats);
             }
             LateAck::EarlierTransmission { spurious: false, .. } => {}
         }
@@ -155,11 +166,14 @@ impl Sender {
         }
     }
 
-    /// A retransmission was not needed: a transmission arrived that left `apart` milliseconds
-    /// before it.
-    fn on_spurious_retransmit(&mut self, now: Micros, apart: u64, stats: &mut Counters) {
+    /// A retransmission was not needed: a transmission with timestamp `ts` arrived that left
+    /// `apart` milliseconds before it, or FEC recovered that one.
+    fn on_spurious_retransmit(&mut self, now: Micros, ts: Ts, apart: u64, stats: &mut Counters) {
         stats.spurious_retransmits += 1;
         self.congestion.on_spurious_retransmit();
+        if self.may_be_recovered(now, ts) {
+            return;
+        }
         self.loss.on_spurious_retransmit(&self.rtt, apart * 1_000);
         if let Some(redundant) = &mut self.redundant {
             redundant.loss_rate.on_spurious(now);
@@ -181,15 +195,20 @@ impl Sender {
         }
         let window_limited = self.sent_segments.len() >= u32::from(self.window);
         for _ in 0..newly_acked {
+            let sn = self.una();
             if self.path.is_watching()
                 && let Some(oldest) = self.sent_segments.oldest_payload()
             {
-                self.path.on_segment_acked(HEADER_LEN + oldest.len());
+                let retransmitted =
+                    self.sent_segments.get(sn).is_some_and(|sent| sent.retransmitted);
+                self.on_size_acked(oldest.len(), retransmitted);
             }
-            let sn = self.una();
             if let Some(segment) = self.sent_segments.pop_acked() {
                 if !segment.acked {
                     self.on_newly_acked();
+                    if !segment.retransmitted {
+                        self.on_first_acked(now, &segment);
+                    }
                 }
                 self.congestion.on_una(now);
                 let copied = segment.retransmitted && self.forget_copies(sn);

@@ -3,6 +3,7 @@
 use super::Sender;
 use crate::core::clock::Micros;
 use crate::core::recovery::loss::LossTrigger;
+use crate::core::send::redundant::RedundantRetransmits;
 use crate::core::seq::{Sn, Ts};
 use crate::stats::Counters;
 
@@ -11,6 +12,16 @@ use crate::stats::Counters;
 const LATENCY_BOUND_LIMIT: usize = 256;
 
 impl Sender {
+    /// Estimated loss rate, per million; zero before the first loss.
+    pub(crate) fn loss_rate(&self) -> u32 {
+        self.redundant.as_ref().map_or(0, |redundant| redundant.loss_rate.per_million())
+    }
+
+    /// The loss estimate, which begins with the first loss.
+    pub(super) fn loss_estimate(&mut self, now: Micros) -> &mut RedundantRetransmits {
+        self.redundant.get_or_insert_with(|| Box::new(RedundantRetransmits::new(now)))
+    }
+
     /// The segment of which a further copy is to leave now.
     pub(crate) fn due_copy(&self, now: Micros) -> Option<Sn> {
         self.redundant.as_ref()?.due_copy(now)

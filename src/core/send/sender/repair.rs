@@ -139,7 +139,7 @@ impl Sender {
     /// The peer recovered `sn` with the repair symbol of this key: acknowledges the segment. No RTT
     /// sample; the segment counts as lost, for the congestion control too (RFC 9265 4.2).
     pub(crate) fn on_recovered_ack(&mut self, now: Micros, sn: Sn, key: u32) -> AckOutcome {
-        if !self.may_be_recovered(sn, key) {
+        if !self.is_covered_by(sn, key) {
             return AckOutcome::Invalid;
         }
         let Some(segment) = self.sent_segments.get(sn).filter(|segment| !segment.acked) else {
@@ -165,7 +165,7 @@ impl Sender {
     }
 
     /// Whether a repair symbol with this key may have recovered `sn`, which was sent.
-    fn may_be_recovered(&self, sn: Sn, key: u32) -> bool {
+    fn is_covered_by(&self, sn: Sn, key: u32) -> bool {
         let max_age = u32::from(u16::MAX);
         let is_old = || self.una().offset_from(sn).is_some_and(|age| age <= max_age);
         let repair = self.repair.as_ref();
@@ -176,7 +176,7 @@ impl Sender {
     /// Whether an ACK of a recovered segment with this key would be the first of the segment.
     pub(crate) fn is_unacked_recovered(&self, sn: Sn, key: u32) -> bool {
         let unacked = self.sent_segments.get(sn).is_some_and(|segment| !segment.acked);
-        unacked && self.may_be_recovered(sn, key)
+        unacked && self.is_covered_by(sn, key)
     }
 
     /// The only transmission of `sn`, SND.UNA + `index`, was lost, which no retransmission shows.
@@ -218,7 +218,7 @@ impl Sender {
 
     /// When the segment counts as lost and by which rule. While repair symbols that cover it may
     /// have recovered it, it is not retransmitted.
-    pub(super) fn lost_at(
+    pub(super) fn unrepaired_at(
         &self,
         (sn, segment): (Sn, &SentSegment),
         no_new_data: bool,
@@ -230,7 +230,7 @@ impl Sender {
         let Some(repair) = self.repair.as_ref().filter(|_| waits) else {
             return (at, trigger);
         };
-        let overdue = self.sent_segments.transmitted_from(sn).map(|segment| lost_at(segment).0);
+        let overdue = self.sent_segments.unacked_from(sn).map(|(_, segment)| lost_at(segment).0);
         let effect = self.loss.recovery_delay(&self.rtt);
         let held = repair.retransmit_at((sn, segment.last_sent), effect, overdue);
         (held.map_or(at, |held| held.max(at)), trigger)

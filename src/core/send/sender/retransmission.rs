@@ -2,10 +2,10 @@
 //! kcp-go `flush`).
 
 use super::Sender;
+use super::fec_coverage::SegmentLoss;
 use crate::core::clock::Micros;
 use crate::core::recovery::loss::LossTrigger;
 use crate::core::segment::HEADER_LEN;
-use crate::core::send::redundant::RedundantRetransmits;
 use crate::core::seq::Sn;
 use crate::stats::Counters;
 
@@ -13,11 +13,11 @@ impl Sender {
     /// When the next segment in flight counts as lost and may be retransmitted.
     pub(crate) fn deadline(&self, may_send_new: bool) -> Option<Micros> {
         let no_new_data = !(may_send_new && self.window_is_open() && !self.send_buffer.is_empty());
-        self.sent_segments
-            .oldest_per_level()
-            .map(|(sn, segment)| {
-                let (at, trigger) = self.lost_at((sn, segment), no_new_data);
-                if trigger == LossTrigger::Rto { self.pto_backoff.probe_at(at) } else { at }
+        let in_flight = self.sent_segments.len();
+        self.next_losses(in_flight, no_new_data)
+            .map(|loss| match loss.trigger {
+                LossTrigger::Rto => self.pto_backoff.probe_at(loss.at),
+                _ => loss.at,
             })
             .min()
             .map(|at| at.max(self.pacer.resume_at()).max(self.retransmit_budget.available_at()))
@@ -31,9 +31,11 @@ impl Sender {
     pub(super) fn next_lost(&self, now: Micros, no_new_data: bool) -> Option<(Sn, LossTrigger)> {
         let scarce = self.retransmit_budget.is_scarce() && self.is_oldest_unacked();
         let oldest = if scarce { self.sent_segments.get(self.una()) } else { None };
-        let oldest = oldest.map(|segment| (self.una(), segment)).into_iter();
-        for (sn, segment) in oldest.chain(self.sent_segments.oldest_per_level()) {
-            let (at, trigger) = self.lost_at((sn, segment), no_new_data);
+        let in_flight = self.sent_segments.len();
+        let oldest =
+            oldest.map(|segment| self.loss_of((self.una(), segment), in_flight, no_new_data));
+        let losses = oldest.into_iter().chain(self.next_losses(in_flight, no_new_data));
+        for SegmentLoss { sn, at, trigger, .. } in losses {
             let is_rto = trigger == LossTrigger::Rto;
             if at <= now && (!is_rto || self.pto_backoff.may_send_probe(now)) {
                 return Some((if is_rto { self.select_probe(sn) } else { sn }, trigger));
@@ -95,11 +97,12 @@ impl Sender {
                 level + 1
             }
         };
-        let is_first = self.sent_segments.get(sn).is_some_and(|segment| !segment.retransmitted);
-        let new = || Box::new(RedundantRetransmits::new(now));
-        let redundant = self.redundant.get_or_insert_with(new);
-        if is_first {
-            redundant.loss_rate.on_lost(now);
+        let first = self.sent_segments.get(sn).filter(|segment| !segment.retransmitted);
+        let first = first.map(|segment| (segment.xmit_seq, segment.last_sent));
+        let estimate = self.loss_estimate(now);
+        if let Some((xmit_seq, sent)) = first {
+            estimate.loss_rate.on_lost(now);
+            self.on_recovery_failed(xmit_seq, sent);
         }
         self.sent_segments.mark_retransmitted(now, sn, level);
         self.retransmit_budget.on_retransmit(now, self.rtt.srtt_or_rto());
@@ -108,6 +111,9 @@ impl Sender {
         }
         if let Some(payload) = self.sent_segments.payload(sn) {
             let size = HEADER_LEN + payload.len();
+            // What is lost this time left without FEC header, unless it was the first transmission.
+            let is_first = first.is_some();
+            let size = if is_first { size } else { self.path.retransmission_size(size) };
             self.path.on_segment_lost(now, size, self.rtt.rto(), self.una());
         }
     }

@@ -1,0 +1,244 @@
+//! Which datagrams take places in FEC groups, when a group is closed, and what FEC probes show.
+
+use std::collections::HashSet;
+use std::io::ErrorKind;
+
+use tokio::io::AsyncWriteExt;
+
+use super::fixtures::{CLIENT, MINUTE, Pair, SECOND, SERVER, greet, pattern, read_pattern};
+use super::sim_world::{World, addr};
+use crate::config::Config;
+use crate::core::segment::{Command, Segments};
+use crate::fec::{self, FecConfig, FecFlag, fec_flag};
+use crate::testkit::link::LinkConfig;
+
+fn with_fec(data: usize, parity: usize) -> Config {
+    Config::new().fec(FecConfig::new(data, parity).unwrap())
+}
+
+/// Numbers of the data segments of a KCP datagram.
+fn pushes(datagram: &[u8]) -> Vec<u32> {
+    let segments = Segments::new(datagram);
+    let pushes =
+        segments.filter(|(header, payload)| header.command == Command::Push && !payload.is_empty());
+    pushes.map(|(header, _)| header.sn.0).collect()
+}
+
+#[test]
+fn fec_covers_datagrams_with_new_data_alone() {
+    let config = with_fec(10, 1);
+    let Pair { mut world, mut client, mut server, .. } = Pair::new(&config, &config);
+    world.set_path(LinkConfig { loss: 100_000, ..LinkConfig::delay(10_000) });
+    world.log();
+    let len = 500_000;
+    world.finish(MINUTE, async {
+        let data = pattern(len);
+        tokio::join!(
+            async { client.write_all(&data).await.unwrap() },
+            read_pattern(&mut server, len)
+        );
+    });
+    assert!(server.stats().fec.recovered_shards > 10);
+    let (mut seen, mut retransmitted, mut acks) = (HashSet::new(), 0, 0);
+    for sent in world.log() {
+        let from_client = sent.from == addr(CLIENT);
+        match fec_flag(&sent.datagram) {
+            FecFlag::Data => {
+                assert!(from_client, "an ACK took a place in a group");
+                let sns = pushes(&sent.datagram[fec::HEADER_LEN..]);
+                let new = sns.into_iter().filter(|sn| seen.insert(*sn)).count();
+                assert!(new > 0, "a datagram without new data took a place in a group");
+            }
+            FecFlag::Plain => {
+                let sns = pushes(&sent.datagram);
+                assert!(sns.iter().all(|sn| seen.contains(sn)), "new data without FEC");
+                retransmitted += usize::from(from_client && !sns.is_empty());
+                acks += usize::from(!from_client);
+            }
+            FecFlag::Parity => assert!(from_client),
+            FecFlag::OutOfBand => unreachable!(),
+        }
+    }
+    assert!(retransmitted > 3 && acks > 10, "{retransmitted} retransmissions, {acks} ACKs");
+}
+
+/// Sends `count` messages of `len` bytes, one each `interval`, and reads them.
+fn exchange(pair: &mut Pair, count: usize, len: usize, interval: std::time::Duration) {
+    for _ in 0..count {
+        let Pair { world, client, server, .. } = pair;
+        client.try_write(&pattern(len)).unwrap();
+        world.run_for(interval);
+        while server.try_read(&mut [0; 4_096]).is_ok_and(|len| len > 0) {}
+    }
+}
+
+/// FEC kinds of what the client sent, with the lengths of the datagrams.
+fn kinds(pair: &Pair) -> Vec<(FecFlag, usize)> {
+    let sent = pair.world.log();
+    let ours = sent.into_iter().filter(|sent| sent.from == addr(CLIENT));
+    ours.map(|sent| (fec_flag(&sent.datagram), sent.datagram.len())).collect()
+}
+
+/// A pair whose client has had a FEC probe answered.
+fn confirmed(data: usize, parity: usize) -> Pair {
+    let config = with_fec(data, parity);
+    let mut pair = Pair::new(&config, &config);
+    exchange(&mut pair, 60, 1_000, SECOND / 500);
+    assert!(pair.client.stats().fec_probes_answered > 0);
+    // Completes the group that is open.
+    pair.world.run_for(SECOND);
+    pair.world.log();
+    pair
+}
+
+#[test]
+fn idle_group_is_closed_by_fillers_and_parity() {
+    let mut pair = confirmed(6, 3);
+    let before = pair.client.stats();
+    // The open group may hold a few packets of before: fills it.
+    loop {
+        exchange(&mut pair, 1, 1_000, SECOND / 1_000);
+        if kinds(&pair).iter().any(|(kind, _)| *kind == FecFlag::Parity) {
+            break;
+        }
+    }
+    assert_eq!(pair.client.stats().fec_fillers_sent, before.fec_fillers_sent);
+    exchange(&mut pair, 4, 1_000, SECOND / 1_000);
+    let kinds_before = kinds(&pair);
+    assert!(kinds_before.iter().all(|(kind, len)| *kind == FecFlag::Data && *len > 1_000));
+    pair.world.run_for(SECOND / 50);
+    let closing = kinds(&pair);
+    let filler = (FecFlag::Data, fec::HEADER_LEN + 24);
+    // Half of four packets is allowed: two fillers, and one parity packet of the longest.
+    assert_eq!(closing[..2], [filler; 2], "{closing:?}");
+    assert_eq!(closing.len(), 3, "{closing:?}");
+    assert_eq!(closing[2].0, FecFlag::Parity);
+    pair.world.run_for(SECOND);
+    assert_eq!(kinds(&pair), [], "a group is closed once");
+    assert_eq!(pair.client.stats().fec_fillers_sent, before.fec_fillers_sent + 2);
+    let stats = pair.server.stats();
+    assert_eq!((stats.fec.mismatched_shards, stats.fec.misplaced_shards), (0, 0));
+}
+
+#[test]
+fn slow_flow_is_sent_no_parity() {
+    let mut pair = confirmed(5, 2);
+    exchange(&mut pair, 10, 1_000, SECOND / 10);
+    kinds(&pair);
+    exchange(&mut pair, 50, 1_000, SECOND / 10);
+    let sent = kinds(&pair);
+    assert!(sent.iter().all(|(kind, _)| *kind != FecFlag::Parity), "{sent:?}");
+    assert_eq!(sent.iter().filter(|(kind, _)| *kind == FecFlag::Data).count(), 50);
+}
+
+#[test]
+fn peer_without_configured_fec_answers_fec_probes() {
+    let mut pair = Pair::new(&with_fec(5, 2), &Config::new());
+    exchange(&mut pair, 500, 1_000, SECOND / 500);
+    let stats = pair.client.stats();
+    assert!(stats.fec_probes_answered > 0, "{stats:?}");
+    assert_eq!((stats.fec_disabled, stats.invalid_acks), (0, 0));
+}
+
+/// A decoder that expects another layout learns from whole groups alone, of which a slow flow has
+/// as many as it takes.
+#[test]
+fn peer_with_another_layout_learns_that_of_a_slow_flow() {
+    let mut pair = Pair::new(&with_fec(5, 2), &with_fec(10, 3));
+    exchange(&mut pair, 100, 1_000, SECOND / 10);
+    let stats = pair.client.stats();
+    assert!(stats.fec_probes_answered > 0, "{stats:?}");
+    assert_eq!(stats.fec_disabled, 0);
+}
+
+#[test]
+fn peer_with_another_layout_learns_it_after_a_slow_group() {
+    let mut pair = Pair::new(&with_fec(5, 2), &with_fec(10, 3));
+    exchange(&mut pair, 4, 1_000, SECOND / 10);
+    exchange(&mut pair, 300, 1_000, SECOND / 500);
+    let stats = pair.client.stats();
+    assert!(stats.fec_probes_answered > 0, "{stats:?}");
+}
+
+#[test]
+fn fec_is_turned_off_towards_a_peer_that_decodes_none() {
+    let mut config = Config::new();
+    config.fec_decode = false;
+    let mut pair = Pair::new(&with_fec(5, 2), &config);
+    exchange(&mut pair, 1_400, 1_000, SECOND / 500);
+    let stats = pair.client.stats();
+    assert_eq!((stats.fec_disabled, stats.fec_probes_answered), (0, 0));
+    // Whole groups until then: nothing is closed early.
+    assert_eq!(stats.fec_fillers_sent, 0);
+    exchange(&mut pair, 400, 1_000, SECOND / 500);
+    let stats = pair.client.stats();
+    assert_eq!(stats.fec_disabled, 1, "{stats:?}");
+    kinds(&pair);
+    exchange(&mut pair, 100, 1_000, SECOND / 500);
+    let sent = kinds(&pair);
+    assert!(sent.len() >= 100 && sent.iter().all(|(kind, _)| *kind == FecFlag::Plain));
+    assert!(pair.client.try_write(b"still open").is_ok());
+    // The peer of another connection may be another one.
+    let Pair { world, endpoint, listener, .. } = &mut pair;
+    let _another = world.finish(SECOND, greet(endpoint, listener));
+    assert!(kinds(&pair).iter().any(|(kind, _)| *kind == FecFlag::Data));
+    exchange(&mut pair, 1, 1_000, SECOND / 500);
+    assert_eq!(pair.client.stats().fec_disabled, 0);
+}
+
+#[test]
+fn larger_fec_groups_are_refused_to_peers_that_are_not_known_to_learn_them() {
+    let fec = |data, parity| FecConfig::new(data, parity).unwrap();
+    let other = Config::new().close_notify(false);
+    let Pair { mut world, client, .. } = Pair::new(&with_fec(10, 3), &other);
+    world.run_for(SECOND);
+    let error = client.set_fec(fec(10, 4)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    let text = "FEC groups of 14 shards: a peer that is not known to be kcpx cannot change to \
+                more than 13";
+    assert_eq!(error.to_string(), text);
+    client.set_fec(fec(5, 2)).unwrap();
+    world.run_for(SECOND);
+    assert!(client.set_fec(fec(5, 3)).unwrap_err().to_string().ends_with("more than 7"));
+    client.set_fec(fec(4, 3)).unwrap();
+
+    let Pair { mut world, client, .. } = Pair::new(&with_fec(10, 3), &Config::new());
+    world.run_for(SECOND);
+    client.set_fec(fec(3, 1)).unwrap();
+    client.set_fec(fec(200, 56)).unwrap();
+}
+
+/// The layout is that of the address, and so is the limit.
+#[test]
+fn fec_groups_do_not_grow_by_another_connection_of_the_address() {
+    let fec = |data, parity| FecConfig::new(data, parity).unwrap();
+    let other = Config::new().close_notify(false);
+    let mut pair = Pair::new(&with_fec(10, 3), &other);
+    let Pair { world, endpoint, listener, client, .. } = &mut pair;
+    let (second, _second) = world.finish(SECOND, greet(endpoint, listener));
+    world.run_for(SECOND);
+    client.set_fec(fec(5, 2)).unwrap();
+    world.run_for(SECOND);
+    assert!(second.set_fec(fec(10, 3)).unwrap_err().to_string().ends_with("more than 7"));
+    let (third, _third) = world.finish(SECOND, greet(endpoint, listener));
+    assert!(third.set_fec(fec(10, 3)).unwrap_err().to_string().ends_with("more than 7"));
+    // At once: the driver decides.
+    client.set_fec(fec(3, 1)).unwrap();
+    second.set_fec(fec(5, 2)).unwrap();
+    world.run_for(SECOND);
+    assert!(third.set_fec(fec(5, 1)).unwrap_err().to_string().ends_with("more than 4"));
+}
+
+#[test]
+fn fec_groups_may_grow_before_anything_was_sent() {
+    let fec = |data, parity| FecConfig::new(data, parity).unwrap();
+    let other = Config::new().close_notify(false);
+    let mut world = World::new(1, LinkConfig::delay(10_000));
+    let (_listener, endpoint) =
+        (world.listener(SERVER, &other), world.endpoint(CLIENT, &with_fec(5, 2)));
+    let client = world.finish(SECOND, endpoint.connect(addr(SERVER))).unwrap();
+    client.set_fec(fec(20, 5)).unwrap();
+    client.try_write(b"hi").unwrap();
+    world.run_for(SECOND);
+    assert!(client.set_fec(fec(20, 6)).unwrap_err().to_string().ends_with("more than 25"));
+}

@@ -1,0 +1,55 @@
+//! What the driver does with the datagrams of one connection before they reach the socket, without
+//! a socket: simulations of the state machine transmit as the driver does. No cipher.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Instant;
+
+use crate::config::Config;
+use crate::driver::fec_sender::FecSender;
+use crate::driver::packet_codec::PacketCodec;
+use crate::driver::packet_writer::PacketWriter;
+use crate::driver::send_batch::SendBatch;
+use crate::fec::FecConfig;
+use crate::proto::Kcp;
+
+/// Sends the datagrams of one connection, with FEC or without.
+#[derive(Debug)]
+pub struct Transmitter {
+    codec: PacketCodec,
+    tx: SendBatch,
+    fec: Option<FecSender>,
+}
+
+impl Transmitter {
+    pub fn new(fec: Option<FecConfig>) -> Self {
+        let codec = PacketCodec::new(&Config::new(), [0; 32]);
+        Self { codec, tx: SendBatch::default(), fec: fec.map(FecSender::new) }
+    }
+
+    /// Calls `send` with each datagram that leaves now, parity included.
+    pub fn transmit(&mut self, now: Instant, kcp: &mut Kcp, mut send: impl FnMut(&[u8])) {
+        let to = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
+        let mut in_gso_batch = false;
+        loop {
+            let appended = self.writer().transmit(now, kcp, (to, 0), in_gso_batch);
+            self.tx.drain(&mut send);
+            // As in the driver: after a GSO batch comes anything else, if it is due.
+            if appended.datagrams == 0 && !in_gso_batch {
+                break;
+            }
+            in_gso_batch = appended.in_gso_batch && appended.datagrams > 0;
+        }
+        self.writer().close_group(now, kcp, to);
+        self.tx.drain(&mut send);
+    }
+
+    /// When [`Self::transmit`] is to be called for FEC.
+    pub fn deadline(&self, kcp: &Kcp) -> Option<Instant> {
+        self.fec.as_ref()?.deadline(kcp.conv())
+    }
+
+    fn writer(&mut self) -> PacketWriter<'_> {
+        let Self { tx, codec, fec } = self;
+        PacketWriter { tx, codec, fec: fec.as_mut() }
+    }
+}
