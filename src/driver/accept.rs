@@ -121,7 +121,7 @@ impl<S: Socket> Driver<S> {
         // One allowance per address, and few per IP address: a further connection is sent at most
         // three times what it sent.
         let is_first = !self.peers.contains(from)
-            && self.unvalidated.from_source(from.ip()) < MAX_ALLOWANCES_PER_IP;
+            && self.unvalidated.count_of(from.ip()) < MAX_ALLOWANCES_PER_IP;
         let allowance =
             if is_first { usize::from(self.config.kcp.mtu).max(MIN_INITIAL_ALLOWANCE) } else { 0 };
         // `open` fails on an invalid configuration only, and the endpoint has validated it.

@@ -34,14 +34,14 @@ impl UnvalidatedPeers {
             return Err(Refusal::Full);
         }
         let max_per_source = (max / SOURCE_DIVISOR).max(1);
-        if self.total > max / CROWDED_DIVISOR && self.from_source(source) >= max_per_source {
+        if self.total > max / CROWDED_DIVISOR && self.count_of(source) >= max_per_source {
             return Err(Refusal::Source);
         }
         Ok(())
     }
 
     /// Unvalidated connections from `source`.
-    pub(crate) fn from_source(&self, source: IpAddr) -> usize {
+    pub(crate) fn count_of(&self, source: IpAddr) -> usize {
         self.by_source.get(&source).copied().unwrap_or(0)
     }
 
