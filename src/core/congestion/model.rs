@@ -1,8 +1,8 @@
 //! A congestion controller with a model of the path, its bandwidth and its shortest RTT, as BBRv3
 //! (draft-ietf-ccwg-bbr). Deviates in what counts as congestive loss: see
-//! [`LossBase`](super::loss_base::LossBase).
+//! [`LossBase`].
 //!
-//! Two limits: data leaves at the bandwidth, times the gain of the [phase](phase), and at most two
+//! Two limits: data leaves at the bandwidth, times the gain of the [phase], and at most two
 //! bandwidth-delay products are in flight.
 //!
 //! The bandwidth is the rate at which segments are acknowledged. What is lost at random leaves on top
