@@ -17,7 +17,8 @@ use crate::util::sync::Ordering;
 ///
 /// They are neither retransmitted nor ordered, are encrypted as everything else, and never open a
 /// connection: they wait until the stream has sent something, and are lost when they arrive before
-/// that. Dropping the stream discards those that wait. Without a cipher a reflected datagram
+/// that, or before the address of a peer that opened the connection is validated, a round trip later
+/// ([`established`](Self::established)). Dropping the stream discards those that wait. Without a cipher a reflected datagram
 /// cannot be distinguished from one of the peer. Datagrams share a header with FEC, so
 /// [`Config::fec`](crate::Config::fec) must be set on the side that sends; receiving needs no
 /// setting. A kcp-go peer needs a version of 2026: older ones take such a packet for a malformed

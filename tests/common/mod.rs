@@ -88,6 +88,8 @@ pub(crate) async fn open(
     let (mut server, peer) = listener.accept().await.expect("a connection");
     assert_eq!(peer.port(), client.local_addr().expect("an address").port());
     assert_eq!(server.read_u8().await.expect("the first byte"), b'!');
+    // Out-of-band datagrams are taken from validated peers only.
+    server.established().await.expect("a validated client");
     (client, server)
 }
 
