@@ -63,6 +63,13 @@ async fn kcp_go_oob_packets_are_sent_and_received() {
     sender.send(&initial).await.unwrap();
     let (mut peer, _) = listener.accept().await.unwrap();
     assert_eq!((peer.read_u8().await.unwrap(), peer.conv()), (b'!', 0x1122_3344));
+    // Out-of-band datagrams are taken from validated peers only: the ping is acknowledged.
+    let answer = receive(&sender).await;
+    let mut pong = answer.chunks_exact(24).find(|segment| segment[4] == 81).unwrap().to_vec();
+    pong[4] = 82;
+    pong[16..20].fill(0);
+    sender.send(&pong).await.unwrap();
+    peer.established().await.unwrap();
 
     let vectors = vectors();
     for vector in &vectors {
