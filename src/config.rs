@@ -20,7 +20,8 @@ use crate::fec::{self, FecConfig};
 pub use self::filter::{AcceptFilter, PacketFilter};
 pub use self::kcp::{AckPolicy, Backoff, CongestionControl, KcpConfig, Mode, Timing, WritePolicy};
 pub(crate) use self::kcp::{
-    DEFAULT_WINDOW, SEGMENT_CHARGE, SEGMENT_COST, SEGMENT_HEADER, check_mtu, check_windows,
+    DEFAULT_WINDOW, IP_UDP_HEADERS, SEGMENT_CHARGE, SEGMENT_COST, SEGMENT_HEADER, check_mtu,
+    check_windows,
 };
 pub use self::limits::{Limits, Migration, SessionPolicy};
 pub use self::protection::{AutoProtection, Protection};

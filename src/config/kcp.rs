@@ -9,6 +9,9 @@ use crate::error::ConfigError;
 /// Bytes of a segment header (`IKCP_OVERHEAD`).
 pub(crate) const SEGMENT_HEADER: usize = 24;
 
+/// Bytes of the headers of IPv4 and UDP.
+pub(crate) const IP_UDP_HEADERS: usize = 20 + 8;
+
 /// Bytes of the largest UDP payload over IPv4, 65,535 - 20 - 8.
 const MAX_DATAGRAM: u64 = 65_507;
 

@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::config::SEGMENT_HEADER;
+use crate::config::{IP_UDP_HEADERS, SEGMENT_HEADER};
 use crate::core::connection::fec::{ClosedGroup, FlowTiming};
 use crate::driver::fec_probes::FecProbes;
 use crate::fec::{FecConfig, FecEncoder, HEADER_LEN};
@@ -21,10 +21,8 @@ const CLOSE_AFTER: Duration = Duration::from_millis(25);
 /// ones save.
 const EARLY_CLOSE_MARGIN: u64 = 10;
 const MILLION: u64 = 1_000_000;
-/// Bytes of IPv4 and UDP headers.
-const IP_OVERHEAD: usize = 28;
 /// Bytes of a filler: FEC header and window update.
-const FILLER_BYTES: usize = IP_OVERHEAD + HEADER_LEN + SEGMENT_HEADER;
+const FILLER_BYTES: usize = IP_UDP_HEADERS + HEADER_LEN + SEGMENT_HEADER;
 
 /// A group that is not full.
 #[derive(Clone, Copy, Debug)]
@@ -249,7 +247,7 @@ impl OpenGroup {
 
     /// A packet of `len` bytes joins the group.
     fn add(&mut self, now: Instant, flow: &FlowTiming, len: usize, config: FecConfig) {
-        let len = len + IP_OVERHEAD;
+        let len = len + IP_UDP_HEADERS;
         self.packets += 1;
         self.bytes += len;
         self.longest = self.longest.max(len);

@@ -61,12 +61,19 @@ impl Pacer {
             return;
         };
         let interval = srtt * 1_000 * WINDOW_SPREAD.0 / WINDOW_SPREAD.1 / u64::from(window.max(1));
-        let now = now.0.saturating_mul(1_000);
-        let earliest = now.saturating_sub(MAX_BURST_NANOS.max(MAX_BURST_SEGMENTS * interval));
-        self.departure = self.departure.max(earliest).saturating_add(interval);
-        if self.departure > now {
-            self.resume_at = Micros((self.departure + QUANTUM_NANOS).div_ceil(1_000));
+        if let Some(resume_at) = self.advance(now, interval, MAX_BURST_SEGMENTS) {
+            self.resume_at = resume_at;
         }
+    }
+
+    /// A segment leaves that takes `interval` nanoseconds at the paced rate; `burst` segments, or
+    /// those of [`MAX_BURST_NANOS`], may leave at once. Returns when the next one may, if not now.
+    fn advance(&mut self, now: Micros, interval: u64, burst: u64) -> Option<Micros> {
+        let now = now.0.saturating_mul(1_000);
+        let earliest = now.saturating_sub(MAX_BURST_NANOS.max(interval.saturating_mul(burst)));
+        self.departure = self.departure.max(earliest).saturating_add(interval);
+        let resume_at = self.departure.saturating_add(QUANTUM_NANOS).div_ceil(1_000);
+        (self.departure > now).then_some(Micros(resume_at))
     }
 
     /// The next segment waits no longer than `most` microseconds from now on: the rate may have risen
@@ -87,12 +94,8 @@ impl Pacer {
             return;
         };
         let interval = bytes.saturating_mul(SECOND_NANOS) / rate;
-        let now = now.0.saturating_mul(1_000);
-        let burst = MAX_BURST_NANOS.max(interval.saturating_mul(MAX_BURST_SEGMENTS_AT_RATE));
-        let earliest = now.saturating_sub(burst);
-        self.departure = self.departure.max(earliest).saturating_add(interval);
-        let resume_at = self.departure.saturating_add(QUANTUM_NANOS).div_ceil(1_000);
-        self.resume_at = if self.departure > now { Micros(resume_at) } else { Micros(0) };
+        let resume_at = self.advance(now, interval, MAX_BURST_SEGMENTS_AT_RATE);
+        self.resume_at = resume_at.unwrap_or(Micros(0));
     }
 }
 

@@ -3,7 +3,7 @@
 
 use super::repair_state::{RepairState, RepairStats};
 use super::{Kcp, PacketType};
-use crate::config::AutoProtection;
+use crate::config::{AutoProtection, IP_UDP_HEADERS};
 use crate::core::clock::Micros;
 use crate::core::close::ControlSegment;
 use crate::core::connection::output::Transmitted;
@@ -15,8 +15,6 @@ use crate::core::send::protection::{PathEstimate, ProtectionController, SentTota
 use crate::core::send::sender::AckOutcome;
 use crate::core::seq::Ts;
 
-/// Bytes of the headers of IPv4 and UDP.
-const IP_UDP_HEADERS: u64 = 28;
 /// Least MSS in bytes that repair symbols make smaller; below, full segments are not covered.
 const MIN_MSS: usize = 64;
 /// Segments before RCV.NXT with which the encoding window of a repair symbol may begin.
@@ -46,7 +44,7 @@ impl Kcp {
     #[must_use]
     pub fn repair_stats(&self) -> RepairStats {
         let (sent, recovered_by_peer) = self.send.repair_counts();
-        let (active, loss_per_million) = (self.send.sends_repairs(), self.send.loss_per_million());
+        let (active, loss_per_million) = (self.send.sends_repairs(), self.send.loss_rate());
         let stats = RepairStats {
             active,
             sent,
@@ -79,11 +77,11 @@ impl Kcp {
     fn decide_protection(&mut self, now: Micros) {
         let (rtt, stats) = (&self.send.rtt, &self.stats);
         let path = PathEstimate {
-            loss: self.send.loss_per_million(),
+            loss: self.send.loss_rate(),
             srtt: rtt.srtt().unwrap_or(0),
             min_rtt: rtt.min(),
             rttvar: rtt.rttvar(),
-            packet_overhead: u64::from(self.sent_overhead) + IP_UDP_HEADERS + HEADER_LEN as u64,
+            packet_overhead: u64::from(self.sent_overhead) + (IP_UDP_HEADERS + HEADER_LEN) as u64,
         };
         let retransmits = stats.fast_retransmits
             + stats.early_retransmits

@@ -153,7 +153,8 @@ impl LossDetector {
         in_flight: u32,
         no_new_data: bool,
     ) -> (Micros, LossTrigger) {
-        let timeout = (self.timeout_at(segment, rtt, in_flight), LossTrigger::Rto);
+        let rto = self.backed_off_rto(rtt, segment.backoff_level, in_flight);
+        let timeout = (segment.last_sent.add_micros(rto), LossTrigger::Rto);
         let overtaken = |by: usize| {
             self.acked_xmit_seqs
                 .len()
@@ -171,17 +172,6 @@ impl LossDetector {
             return timeout;
         };
         if by_ack.0 <= timeout.0 { by_ack } else { timeout }
-    }
-
-    /// When the RTO of `segment` expires.
-    #[inline]
-    pub(crate) fn timeout_at(
-        &self,
-        segment: &SentSegment,
-        rtt: &RttEstimator,
-        in_flight: u32,
-    ) -> Micros {
-        segment.last_sent.add_micros(self.backed_off_rto(rtt, segment.backoff_level, in_flight))
     }
 
     /// Time in microseconds from a repair symbol to the ACK of what it recovered: the minimum RTT

@@ -34,6 +34,14 @@ impl Sender {
         }
     }
 
+    /// `sn` was found lost without an RTO: reduces KCP's congestion window, if that is in use.
+    pub(super) fn reduce_cwnd(&mut self, sn: Sn) {
+        let (nxt, in_flight) = (self.sent_segments.nxt(), self.sent_segments.len());
+        let fast_resend = self.fast_resend;
+        self.congestion
+            .change_reno(|reno| reno.on_fast_retransmit(sn, nxt, in_flight, fast_resend));
+    }
+
     /// A transmission of `sn` leaves: charges the pacer and the congestion control for it.
     #[inline]
     pub(super) fn on_sent(&mut self, now: Micros, sn: Sn, sent_as: SentAs) {

@@ -6,7 +6,6 @@ use crate::core::recovery::loss::LossTrigger;
 use crate::core::recovery::sent_segments::SentSegment;
 use crate::core::rlc::{self, MAX_WINDOW, SYMBOL_HEADER};
 use crate::core::segment::HEADER_LEN;
-use crate::core::send::redundant::RedundantRetransmits;
 use crate::core::send::repair::{MAX_RATE, RepairSchedule};
 use crate::core::seq::Sn;
 
@@ -53,11 +52,6 @@ impl Sender {
     /// Repair symbols sent, and segments that they recovered.
     pub(crate) fn repair_counts(&self) -> (u64, u64) {
         self.repair.as_ref().map_or((0, 0), |repair| (repair.sent_count, repair.recovered_count))
-    }
-
-    /// Estimated loss of first transmissions, per million; zero before the first loss.
-    pub(crate) fn loss_per_million(&self) -> u32 {
-        self.redundant.as_ref().map_or(0, |redundant| redundant.loss_rate.per_million())
     }
 }
 
@@ -181,12 +175,8 @@ impl Sender {
 
     /// The only transmission of `sn`, SND.UNA + `index`, was lost, which no retransmission shows.
     fn on_hidden_loss(&mut self, now: Micros, sn: Sn, index: usize) {
-        let new = || Box::new(RedundantRetransmits::new(now));
-        self.redundant.get_or_insert_with(new).loss_rate.on_lost(now);
-        let (nxt, in_flight) = (self.sent_segments.nxt(), self.sent_segments.len());
-        let fast_resend = self.fast_resend;
-        self.congestion
-            .change_reno(|reno| reno.on_fast_retransmit(sn, nxt, in_flight, fast_resend));
+        self.loss_estimate(now).loss_rate.on_lost(now);
+        self.reduce_cwnd(sn);
         self.congestion.on_hidden_loss(now, index);
         if let Some(autotune) = &mut self.autotune {
             autotune.on_retransmit();

@@ -74,19 +74,16 @@ impl Sender {
         stats: &mut Counters,
     ) {
         let level = self.sent_segments.get(sn).map_or(0, |segment| segment.backoff_level);
-        let (nxt, in_flight) = (self.sent_segments.nxt(), self.sent_segments.len());
-        let fast_resend = self.fast_resend;
+        let nxt = self.sent_segments.nxt();
         let level = match trigger {
             LossTrigger::FastRetransmit => {
                 stats.fast_retransmits += 1;
-                self.congestion
-                    .change_reno(|reno| reno.on_fast_retransmit(sn, nxt, in_flight, fast_resend));
+                self.reduce_cwnd(sn);
                 level
             }
             LossTrigger::EarlyRetransmit => {
                 stats.early_retransmits += 1;
-                self.congestion
-                    .change_reno(|reno| reno.on_fast_retransmit(sn, nxt, in_flight, fast_resend));
+                self.reduce_cwnd(sn);
                 level
             }
             LossTrigger::Rto => {
