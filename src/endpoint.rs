@@ -359,7 +359,8 @@ impl Endpoint {
 
     /// Returns the last error that the socket reported, once (SO_ERROR). Socket errors are
     /// transient as a rule: they count as loss, and [`stats`](Self::stats) counts them by class.
-    /// When the socket became unusable, which ends the endpoint, this is the reason.
+    /// When the socket became unusable or was shut down, or when a cipher, filter, transport or waker
+    /// of the application panicked, which ends the endpoint, this is the reason.
     ///
     /// # Errors
     ///

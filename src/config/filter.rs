@@ -15,7 +15,7 @@ type AdmitsPeer = dyn Fn(SocketAddr, u32) -> bool + Send + Sync;
 /// [`Endpoint::send_raw`](crate::Endpoint::send_raw) answers from the same port.
 ///
 /// It runs in the task that serves every connection of the socket, so it must be quick and must
-/// neither block nor panic: pass the datagram to a channel with `try_send`.
+/// neither block nor panic, which ends the endpoint: pass the datagram to a channel with `try_send`.
 ///
 /// Two filters are equal if one is a clone of the other.
 ///
@@ -58,7 +58,7 @@ impl PacketFilter {
 /// the function is called again until the peer gives up. The address may be forged.
 ///
 /// It runs in the task that serves every connection of the socket, so it must be quick and must
-/// neither block nor panic.
+/// neither block nor panic, which ends the endpoint.
 ///
 /// Two filters are equal if one is a clone of the other.
 ///

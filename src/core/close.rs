@@ -346,6 +346,7 @@ impl CloseState {
     pub(crate) fn must_send_reset(&self, reason: ConnectionError, peer_has_closed: bool) -> bool {
         match reason {
             ConnectionError::Aborted
+            | ConnectionError::EndpointClosed
             | ConnectionError::ProtocolViolation
             | ConnectionError::Replaced => true,
             ConnectionError::Closed => self.has_discarded_data() && !peer_has_closed,

@@ -23,7 +23,7 @@ impl Overhead {
 /// A packet cipher: encrypts (seals) and decrypts (opens) whole datagrams in place.
 ///
 /// One object serves all sockets of an endpoint, from several threads at once, so it keeps no state
-/// between packets. Implement it for a cipher that this crate does not have, and wrap it with
+/// between packets. One that panics ends the endpoint. Implement it for a cipher that this crate does not have, and wrap it with
 /// [`Cipher::custom`](super::Cipher::custom).
 pub trait PacketCipher: Debug + Send + Sync + 'static {
     /// Returns the bytes that sealing adds, the same in every packet.

@@ -10,10 +10,11 @@
 //! turn. Connections are served in the order in which they became ready, each with a quota
 //! (tests/fairness.rs).
 //!
-//! `accept`, `migration`, `receive`, `requests`, `serve` and `stats` hold the methods of [`Driver`]
+//! `accept`, `after_panic`, `migration`, `receive`, `requests`, `serve` and `stats` hold the methods of [`Driver`]
 //! by concern. All other modules of the folder are types that do not depend on [`Driver`].
 
 mod accept;
+mod after_panic;
 mod connect_pacer;
 mod connection;
 mod demux;
@@ -40,6 +41,7 @@ mod unvalidated;
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
+use std::panic::resume_unwind;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -69,6 +71,7 @@ use crate::stats::EndpointStats;
 use crate::sys::Socket;
 use crate::trace;
 use crate::util::sync::{Arc, Mutex, lock};
+use crate::util::wake::wake_all;
 
 /// Datagrams sent per turn, duplicates and parity included: six GSO batches of 46 datagrams. A
 /// batch is at most 65,000 bytes (`send_batch`), which is 46 datagrams of the default 1,400 bytes.
@@ -227,7 +230,8 @@ impl<S: Socket> Driver<S> {
         // A woken task reads the statistics: publish before any task is woken.
         self.publish();
         self.answer_idle_waiters();
-        self.scratch.wakers.drain(..).for_each(Waker::wake);
+        // A waker that panics ends the endpoint, after the others.
+        wake_all(self.scratch.wakers.drain(..)).unwrap_or_else(|panic| resume_unwind(panic));
         match usable {
             Err(error) => {
                 trace::socket_failed(self.local(), &error);
@@ -348,6 +352,7 @@ impl<S> Drop for Driver<S> {
         if let Some(accept) = &self.accept {
             wakers.extend(accept.close());
         }
-        wakers.drain(..).chain(self.scratch.wakers.drain(..)).for_each(Waker::wake);
+        // Nobody is left to report a waker that panics to.
+        drop(wake_all(wakers.drain(..).chain(self.scratch.wakers.drain(..))));
     }
 }

@@ -2,6 +2,7 @@
 //! until the socket, a handle or a deadline wakes it.
 
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Instant;
@@ -71,7 +72,12 @@ impl<S: Socket + Unpin> Future for DriverTask<S> {
         for _ in 0..TURNS_PER_POLL {
             // Tokio's clock: `tokio::time::pause` stops the timers of the protocol as well.
             let now = tokio::time::Instant::now().into_std();
-            match this.driver.turn(now) {
+            // The code of the application that a turn calls may panic: cipher, filters, transport,
+            // wakers. The driver is not used any further but to end its connections.
+            match catch_unwind(AssertUnwindSafe(|| this.driver.turn(now))).unwrap_or_else(|panic| {
+                this.driver.end_after_panic(now, &*panic);
+                Turn::Finished
+            }) {
                 Turn::Finished => return Poll::Ready(()),
                 Turn::Again => break,
                 Turn::Idle if this.register(cx, now) => {}

@@ -3,6 +3,7 @@
 mod address_validation;
 mod close;
 mod codec;
+mod failures;
 mod fairness;
 mod fec;
 mod fixtures;

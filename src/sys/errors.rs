@@ -14,12 +14,18 @@ const NO_BUFFERS: &[i32] = &[libc::ENOBUFS, libc::ENOMEM];
 #[cfg(windows)]
 const NO_BUFFERS: &[i32] = &[10_055];
 
-/// Error codes: the descriptor is not a socket, or closed.
+/// Error code: the socket was shut down, by another handle of it.
 #[cfg(unix)]
-const UNUSABLE: &[i32] = &[libc::EBADF, libc::ENOTSOCK];
+const SHUT_DOWN: i32 = libc::ESHUTDOWN;
+/// `WSAESHUTDOWN`.
+#[cfg(windows)]
+const SHUT_DOWN: i32 = 10_058;
+/// Error codes: the descriptor is not a socket, closed, or shut down.
+#[cfg(unix)]
+const UNUSABLE: &[i32] = &[libc::EBADF, libc::ENOTSOCK, SHUT_DOWN];
 /// `ERROR_INVALID_HANDLE`, `WSAEBADF`, `WSAENOTSOCK`, `WSANOTINITIALISED`.
 #[cfg(windows)]
-const UNUSABLE: &[i32] = &[6, 10_009, 10_038, 10_093];
+const UNUSABLE: &[i32] = &[6, 10_009, 10_038, 10_093, SHUT_DOWN];
 
 /// What a failed send means for the datagram and for the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +74,11 @@ pub(crate) fn classify_recv(error: &io::Error) -> RecvFault {
         _ if is_unusable(error) => RecvFault::Fatal,
         _ => RecvFault::Ignore,
     }
+}
+
+/// The error of a UDP socket that was shut down, which ends the endpoint.
+pub(super) fn shut_down() -> io::Error {
+    io::Error::from_raw_os_error(SHUT_DOWN)
 }
 
 /// Whether GSO itself may be the reason of a send error: network drivers without it fail when it is
@@ -132,6 +143,7 @@ mod tests {
             (libc::EMSGSIZE, SendFault::TooLarge),
             (libc::EBADF, SendFault::Fatal),
             (libc::ENOTSOCK, SendFault::Fatal),
+            (libc::ESHUTDOWN, SendFault::Fatal),
         ];
         for (code, fault) in table {
             let error = io::Error::from_raw_os_error(code);

@@ -20,8 +20,8 @@ use super::recv_batch::{MAX_DATAGRAM, RxBatch};
 /// An error counts as loss and appears in [`EndpointStats`](crate::EndpointStats) and
 /// [`Endpoint::take_error`]; receive errors in a row slow receiving down. Only the error code of a
 /// descriptor that is not a socket any more, such as `EBADF`, ends the endpoint. A transport that
-/// has ended otherwise stays `Pending`, and connections end by their timeouts. The transport is
-/// dropped with the endpoint and its streams.
+/// has ended otherwise stays `Pending`, and connections end by their timeouts. A transport that
+/// panics ends the endpoint too. The transport is dropped with the endpoint and its streams.
 ///
 /// ```
 /// use std::io;

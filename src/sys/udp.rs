@@ -1,8 +1,10 @@
 //! The UDP socket: Tokio's readiness around quinn-udp's system calls, with GSO and GRO.
 
-use std::io;
+use std::future::Future;
+use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, SocketAddrV6};
-use std::task::{Context, Poll};
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
 
 use quinn_udp::UdpSocketState;
 use socket2::SockRef;
@@ -10,7 +12,7 @@ use tokio::io::Interest;
 use tokio::runtime::Handle;
 
 use super::bind::{bind, bind_group};
-use super::errors::{SendFault, classify_send, may_be_offload};
+use super::errors::{SendFault, classify_send, may_be_offload, shut_down};
 use super::options::SavedOptions;
 use super::recv_batch::{MAX_GSO_BYTES, RxBatch, canonical};
 use super::transport::Transmit;
@@ -166,7 +168,7 @@ impl UdpSocket {
         if addr.port() == 0 {
             // No peer has port 0. The system rejects it with the error code of a GSO failure, so a
             // forged source port of 0 must not reach the system.
-            return Err(io::ErrorKind::InvalidInput.into());
+            return Err(ErrorKind::InvalidInput.into());
         }
         Ok(match addr {
             SocketAddr::V4(v4) if self.v6 => {
@@ -188,6 +190,14 @@ impl UdpSocket {
 
     /// Sends a GSO batch or a datagram with one system call.
     fn send_once(&self, destination: SocketAddr, size: usize, contents: &[u8]) -> io::Result<()> {
+        self.try_send(destination, size, contents).map_err(|error| match error.kind() {
+            // Of a UDP socket: it was shut down for sending.
+            ErrorKind::BrokenPipe => shut_down(),
+            _ => error,
+        })
+    }
+
+    fn try_send(&self, destination: SocketAddr, size: usize, contents: &[u8]) -> io::Result<()> {
         #[cfg(all(test, target_os = "linux"))]
         if contents.len() > size {
             self.check_gso_failure()?;
@@ -228,7 +238,7 @@ impl UdpSocket {
             }
             _ => return Ok(()),
         };
-        Err(io::Error::new(io::ErrorKind::InvalidInput, refused))
+        Err(io::Error::new(ErrorKind::InvalidInput, refused))
     }
 
     pub(crate) fn set_ip_fragmentation(&mut self, allow: bool) {
@@ -240,10 +250,30 @@ impl UdpSocket {
     }
 
     pub(crate) fn recv(&self, batch: &mut RxBatch) -> io::Result<()> {
+        let mut is_readable = false;
         // Until `WouldBlock`: only that clears Tokio's readiness, so that the next poll waits.
-        batch.fill(|buffers, meta| {
-            self.io.try_io(Interest::READABLE, || self.state.recv((&self.io).into(), buffers, meta))
-        })
+        let received = batch.fill(|buffers, meta| {
+            self.io.try_io(Interest::READABLE, || {
+                is_readable = true;
+                self.state.recv((&self.io).into(), buffers, meta)
+            })
+        });
+        match received {
+            // A socket that was shut down is readable for ever, and has nothing to read.
+            Err(error)
+                if is_readable && error.kind() == ErrorKind::WouldBlock && self.is_shut_down() =>
+            {
+                Err(shut_down())
+            }
+            other => other,
+        }
+    }
+
+    /// Whether the socket was shut down for receiving.
+    fn is_shut_down(&self) -> bool {
+        let ready = pin!(self.io.ready(Interest::READABLE));
+        let ready = ready.poll(&mut Context::from_waker(Waker::noop()));
+        matches!(ready, Poll::Ready(Ok(ready)) if ready.is_read_closed())
     }
 
     pub(crate) fn send(&mut self, transmit: &Transmit<'_>) -> io::Result<usize> {

@@ -5,3 +5,4 @@ pub(crate) mod buffer_pool;
 pub(crate) mod loom;
 pub(crate) mod queue;
 pub(crate) mod sync;
+pub(crate) mod wake;

@@ -1,0 +1,46 @@
+//! Waking tasks whose wakers are not ours.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::task::Waker;
+
+/// Wakes all tasks.
+///
+/// # Errors
+///
+/// What the first waker panicked with that did. All others are woken all the same.
+pub(crate) fn wake_all(wakers: impl Iterator<Item = Waker>) -> Result<(), Box<dyn Any + Send>> {
+    let mut result = Ok(());
+    for waker in wakers {
+        let woken = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+        result = result.and(woken);
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
+    use super::*;
+
+    struct Counting(AtomicUsize);
+
+    impl Wake for Counting {
+        fn wake(self: Arc<Self>) {
+            let before = self.0.fetch_add(1, Ordering::Relaxed);
+            assert_ne!(before, 1, "the second one panics");
+        }
+    }
+
+    #[test]
+    fn all_are_woken_although_one_panics() {
+        let counting = Arc::new(Counting(AtomicUsize::new(0)));
+        let wakers = (0..5).map(|_| Waker::from(Arc::clone(&counting)));
+        assert!(wake_all(wakers).is_err());
+        assert_eq!(counting.0.load(Ordering::Relaxed), 5);
+        assert!(wake_all(std::iter::empty()).is_ok());
+    }
+}
