@@ -12,6 +12,7 @@
 use std::time::{Duration, Instant};
 
 use super::config::{FecConfig, Places, to_u8};
+use super::jump::JumpDetector;
 
 /// Seqids remembered: sixteen of the largest groups.
 const WINDOW: u32 = 4_096;
@@ -32,8 +33,6 @@ const CONTRADICTIONS: u32 = 2;
 const CONTRADICTION_WEIGHT: u32 = 8;
 /// Least time between two layout changes.
 const MIN_CHANGE_INTERVAL: Duration = Duration::from_secs(1);
-/// Time in which a second seqid must confirm one far outside the window.
-const JUMP_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(super) struct Autotune {
@@ -55,8 +54,7 @@ pub(super) struct Autotune {
     agreements: u32,
     /// Seqids that came with both flags.
     conflicts: u32,
-    /// A seqid outside the window, and its arrival.
-    suspect: Option<(u32, Instant)>,
+    jump: JumpDetector,
     changed: Option<Instant>,
 }
 
@@ -73,7 +71,7 @@ impl Autotune {
             contradictions: 0,
             agreements: 0,
             conflicts: 0,
-            suspect: None,
+            jump: JumpDetector::default(),
             changed: None,
         }
     }
@@ -151,18 +149,16 @@ impl Autotune {
             self.forget(top.wrapping_add(1), ahead);
             self.top = Some(seqid);
         } else if top.wrapping_sub(seqid) >= WINDOW {
-            // One packet alone must not discard the window.
-            let suspect = self.suspect.replace((seqid, now));
-            let agrees = suspect.is_some_and(|(other, at)| {
-                let distance = seqid.wrapping_sub(other).min(other.wrapping_sub(seqid));
-                let recent = now.saturating_duration_since(at) <= JUMP_TIMEOUT;
-                recent && distance > 0 && distance < WINDOW
-            });
-            if agrees {
+            // A few packets must not discard the window.
+            let is_close =
+                |other: u32| seqid.wrapping_sub(other).min(other.wrapping_sub(seqid)) < WINDOW;
+            let jumps = self.jump.on_far(now, seqid, is_close);
+            if jumps {
                 self.restart(seqid, parity);
             }
-            return agrees;
+            return jumps;
         }
+        self.jump.on_near(now);
         match self.is_parity_at(seqid) {
             Some(kind) if kind == parity => false,
             Some(_) => {
@@ -186,7 +182,7 @@ impl Autotune {
     fn restart(&mut self, seqid: u32, parity: bool) {
         self.seen.fill(0);
         (self.starts, self.ends) = (Edges::default(), Edges::default());
-        (self.top, self.suspect, self.conflicts) = (Some(seqid), None, 0);
+        (self.top, self.conflicts) = (Some(seqid), 0);
         self.guess = None;
         self.set(seqid, parity);
     }

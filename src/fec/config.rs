@@ -118,6 +118,14 @@ impl Places {
         new
     }
 
+    pub(super) fn remove(&mut self, place: u8) {
+        self.0[usize::from(place >> 6)] &= !(1 << (place & 63));
+    }
+
+    pub(super) fn len(&self) -> u32 {
+        self.0.iter().map(|word| word.count_ones()).sum()
+    }
+
     pub(super) fn contains(&self, place: u8) -> bool {
         self.0[usize::from(place >> 6)] >> (place & 63) & 1 == 1
     }

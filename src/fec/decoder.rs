@@ -7,11 +7,12 @@
 //!
 //! Seqids come from the network: one packet alone never moves the window of groups.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::autotune::Autotune;
 use super::config::{FecConfig, Places};
 use super::gf256::Kernel;
+use super::jump::JumpDetector;
 use super::packet::{DATA, PARITY, SIZE_LEN, UNCOVERED_LEN};
 use super::reconstruct::Reconstructor;
 use super::shard_buffers::Shard;
@@ -27,8 +28,11 @@ const AHEAD: u32 = 64;
 const CONFIRMATION: u32 = 64;
 /// Packets that must agree with an expected layout.
 const EXPECTATION: u32 = 16;
-/// Time in which a second seqid must confirm one outside the window.
-const JUMP_TIMEOUT: Duration = Duration::from_secs(1);
+/// Agreeing packets that one contradicting packet outweighs: most packets agree with most layouts.
+const CONTRADICTION_WEIGHT: u32 = 8;
+/// Weight of contradictions, less agreeing packets, from which on the layout is not confirmed any
+/// more. A few forged packets a second do not reach it.
+const MAX_CONTRADICTION: u32 = 64;
 
 /// Recovers lost data packets of one peer.
 ///
@@ -38,12 +42,14 @@ pub struct FecDecoder {
     layout: Option<FecConfig>,
     /// Packets that must still agree before the layout counts as confirmed.
     unconfirmed: u32,
+    /// Packets that contradicted the layout, weighted, less those that agreed with it.
+    contradiction: u32,
     autotune: Autotune,
     reconstructor: Option<Reconstructor>,
     kernel: Kernel,
     groups: [Group; 1 + BEHIND as usize],
     newest: Option<u32>,
-    suspect: Option<Suspect>,
+    jump: JumpDetector,
     /// Buffers of released packets, for reuse.
     spare: Vec<Shard>,
     stats: FecStats,
@@ -70,12 +76,13 @@ impl FecDecoder {
         Self {
             layout: initial,
             unconfirmed: 0,
+            contradiction: 0,
             autotune: Autotune::new(),
             reconstructor: None,
             kernel,
             groups: Default::default(),
             newest: None,
-            suspect: None,
+            jump: JumpDetector::default(),
             spare: Vec::new(),
             stats: FecStats::default(),
         }
@@ -110,10 +117,7 @@ impl FecDecoder {
         }
         let Some(layout) = self.layout else { return };
         if seqid >= layout.paws() || layout.is_parity(seqid) != parity {
-            self.stats.misplaced_shards += 1;
-            self.unconfirmed = CONFIRMATION.max(2 * layout.sum());
-            let known = self.groups.iter_mut().filter(|group| group.id.is_some());
-            known.for_each(|group| group.give_up(&mut self.spare));
+            self.on_contradiction(layout, seqid);
             return;
         }
         if !self.admit(now, layout, seqid) {
@@ -123,11 +127,30 @@ impl FecDecoder {
         self.finish(layout, index, &mut recovered);
     }
 
+    /// A packet contradicts the layout. It is ignored, and with many the layout is given up until packets confirm it.
+    fn on_contradiction(&mut self, layout: FecConfig, seqid: u32) {
+        self.stats.misplaced_shards += 1;
+        let ahead = self.newest.map_or(0, |newest| ahead_of(layout, newest, seqid / layout.sum()));
+        if ahead.unsigned_abs() > AHEAD {
+            return;
+        }
+        self.contradiction += CONTRADICTION_WEIGHT;
+        if self.contradiction >= MAX_CONTRADICTION {
+            self.contradiction = 0;
+            self.unconfirmed = CONFIRMATION.max(2 * layout.sum());
+        }
+        if self.unconfirmed > 0 {
+            self.unconfirmed = CONFIRMATION.max(2 * layout.sum());
+            let known = self.groups.iter_mut().filter(|group| group.id.is_some());
+            known.for_each(|group| group.give_up(&mut self.spare));
+        }
+    }
+
     /// Changes the layout. The groups so far were collected by wrong boundaries.
     fn adopt(&mut self, layout: FecConfig) {
-        (self.layout, self.unconfirmed) = (Some(layout), 0);
+        (self.layout, self.unconfirmed, self.contradiction) = (Some(layout), 0, 0);
         self.forget_groups();
-        (self.newest, self.suspect) = (None, None);
+        self.newest = None;
         if let Some(reconstructor) = &mut self.reconstructor {
             reconstructor.set_config(layout);
         }
@@ -140,21 +163,23 @@ impl FecDecoder {
             self.newest = Some(id);
             return true;
         };
-        let ahead = ahead(layout, newest, id);
+        let ahead = ahead_of(layout, newest, id);
         let behind = ahead.wrapping_neg();
         if ahead == 0 || (1..=BEHIND.cast_signed()).contains(&behind) {
-            self.suspect = None;
+            self.jump.on_near(now);
             return true;
         }
         if (1..=AHEAD.cast_signed()).contains(&ahead) {
-            self.suspect = None;
+            self.jump.on_near(now);
             self.newest = Some(id);
             self.retire(layout, id);
             return true;
         }
-        if self.resolve(now, layout, seqid) {
+        let is_close =
+            |other: u32| ahead_of(layout, other / layout.sum(), id).unsigned_abs() <= BEHIND;
+        if self.jump.on_far(now, seqid, is_close) {
             self.forget_groups();
-            (self.newest, self.suspect) = (Some(id), None);
+            self.newest = Some(id);
             return true;
         }
         if ahead < 0 && behind <= AHEAD.cast_signed() {
@@ -163,18 +188,6 @@ impl FecDecoder {
             self.stats.refused_jumps += 1;
         }
         false
-    }
-
-    /// Whether the peer continues at a seqid outside the window: a second seqid near the first,
-    /// within [`JUMP_TIMEOUT`], and none inside the window between the two.
-    fn resolve(&mut self, now: Instant, layout: FecConfig, seqid: u32) -> bool {
-        let id = seqid / layout.sum();
-        let other = self.suspect.replace(Suspect { seqid, at: now });
-        other.is_some_and(|other| {
-            let distance = ahead(layout, other.seqid / layout.sum(), id).unsigned_abs();
-            let recent = now.saturating_duration_since(other.at) <= JUMP_TIMEOUT;
-            recent && other.seqid != seqid && distance <= BEHIND
-        })
     }
 
     /// Stores a packet. Returns the index of its group when that can be decoded now.
@@ -187,16 +200,13 @@ impl FecDecoder {
         group.id = Some(id);
         if group.seen.contains(place) {
             self.stats.duplicate_shards += 1;
-            if !group.contradicts(place, content) {
-                return None;
-            }
-            // A restarted peer reuses its seqids.
-            group.clear(&mut self.spare);
-            group.id = Some(id);
+            group.replace(place, content, &mut self.spare);
+            return None;
         }
         group.seen.insert(place);
         // Duplicates, which returned above, do not confirm the layout.
         self.unconfirmed = self.unconfirmed.saturating_sub(1);
+        self.contradiction = self.contradiction.saturating_sub(1);
         if group.finished {
             return None;
         }
@@ -218,7 +228,6 @@ impl FecDecoder {
             group.give_up(&mut self.spare);
             return;
         }
-        group.finished = true;
         let longest = |parity: bool| {
             let shards = group.shards.iter();
             let shards = shards.filter(move |(place, _)| (*place >= layout.data) == parity);
@@ -231,22 +240,22 @@ impl FecDecoder {
             let reconstructor =
                 self.reconstructor.get_or_insert_with(|| Reconstructor::new(layout, self.kernel));
             let lost = if agrees { reconstructor.run(&mut group.shards) } else { 0 };
-            for datagram in (0..lost).map(|index| reconstructor.datagram(index, len)) {
-                if datagram.is_some_and(&mut *recovered) {
-                    self.stats.recovered_shards += 1;
-                } else {
-                    self.stats.mismatched_shards += 1;
-                }
+            let datagrams = (0..lost).map(|index| reconstructor.datagram(index, len));
+            let valid = datagrams.filter(|d| d.is_some_and(&mut *recovered)).count();
+            self.stats.recovered_shards += valid as u64;
+            self.stats.mismatched_shards += (lost - valid) as u64 + u64::from(!agrees);
+            if valid == 0 && (lost > 0 || !agrees) {
+                group.discard_parity(layout, &mut self.spare);
+                return;
             }
-            self.stats.mismatched_shards += u64::from(!agrees);
         }
-        group.release(&mut self.spare);
+        group.give_up(&mut self.spare);
     }
 
     /// Drops the groups that have left the window, which ends with `newest`.
     fn retire(&mut self, layout: FecConfig, newest: u32) {
         for group in &mut self.groups {
-            let behind = group.id.map(|id| ahead(layout, newest, id).wrapping_neg());
+            let behind = group.id.map(|id| ahead_of(layout, newest, id).wrapping_neg());
             if behind.is_some_and(|behind| behind > BEHIND.cast_signed()) {
                 let parity = group.shards.iter().any(|(place, _)| *place >= layout.data);
                 self.stats.unrecoverable_groups += u64::from(parity && !group.finished);
@@ -274,7 +283,7 @@ impl FecDecoder {
         let Some(layout) = self.layout else { return };
         let ids: Vec<u32> = self.groups.iter().filter_map(|group| group.id).collect();
         for (i, id) in ids.iter().enumerate() {
-            let behind = -ahead(layout, self.newest.expect("there is a group"), *id);
+            let behind = -ahead_of(layout, self.newest.expect("there is a group"), *id);
             assert!((0..=BEHIND.cast_signed()).contains(&behind), "{behind} behind");
             assert!(!ids[..i].contains(id), "one slot a group");
         }
@@ -287,13 +296,6 @@ impl FecDecoder {
     }
 }
 
-/// A packet outside the window, to be confirmed.
-#[derive(Clone, Copy, Debug)]
-struct Suspect {
-    seqid: u32,
-    at: Instant,
-}
-
 /// Packets received of a group.
 #[derive(Debug, Default)]
 struct Group {
@@ -301,17 +303,48 @@ struct Group {
     /// Positions received, also after the group was finished.
     seen: Places,
     shards: Vec<(u8, Shard)>,
+    /// Positions in which a second packet came with other contents, and replaced the first.
+    replaced: Places,
     finished: bool,
 }
 
 impl Group {
-    /// Whether another packet was received in this position.
-    fn contradicts(&self, place: u8, content: &[u8]) -> bool {
-        let earlier = self.shards.iter().find(|(other, _)| *other == place);
-        earlier.is_some_and(|(_, shard)| shard.content() != content)
+    /// Another packet came in a position that has one. With other contents it replaces the first:
+    /// one of them is forged, or a restarted peer reuses its seqids. With the second that does, it
+    /// is the latter, and the others of the group are stale.
+    fn replace(&mut self, place: u8, content: &[u8], spare: &mut Vec<Shard>) {
+        let known = self.shards.iter_mut().find(|(other, _)| *other == place);
+        let Some((_, shard)) = known.filter(|(_, shard)| shard.content() != content) else {
+            return;
+        };
+        shard.set(content);
+        self.replaced.insert(place);
+        if self.replaced.len() == 2 {
+            let replaced = self.replaced;
+            self.discard(|place| !replaced.contains(place), spare);
+        }
     }
 
-    /// Sets the group as finished without recovery.
+    /// Drops the parity, of which some is forged: the true one may still come.
+    fn discard_parity(&mut self, layout: FecConfig, spare: &mut Vec<Shard>) {
+        self.discard(|place| place >= layout.data, spare);
+    }
+
+    /// Forgets the packets in these positions.
+    fn discard(&mut self, is_wrong: impl Fn(u8) -> bool, spare: &mut Vec<Shard>) {
+        let mut kept = 0;
+        while let Some((place, _)) = self.shards.get(kept) {
+            if is_wrong(*place) {
+                let (place, shard) = self.shards.swap_remove(kept);
+                self.seen.remove(place);
+                spare.push(shard);
+            } else {
+                kept += 1;
+            }
+        }
+    }
+
+    /// Sets the group as finished.
     fn give_up(&mut self, spare: &mut Vec<Shard>) {
         self.finished = true;
         self.release(spare);
@@ -323,7 +356,7 @@ impl Group {
 
     fn clear(&mut self, spare: &mut Vec<Shard>) {
         self.release(spare);
-        (self.id, self.seen, self.finished) = (None, Places::default(), false);
+        *self = Self { shards: std::mem::take(&mut self.shards), ..Self::default() };
     }
 }
 
@@ -339,7 +372,7 @@ fn parse(packet: &[u8]) -> Option<(u32, bool, &[u8])> {
 }
 
 /// Distance from one group number to another, the shorter way round the wrap.
-fn ahead(layout: FecConfig, from: u32, to: u32) -> i32 {
+fn ahead_of(layout: FecConfig, from: u32, to: u32) -> i32 {
     let groups = layout.groups();
     // Both are below the count of groups, which is below half of all numbers.
     let forward = if to >= from { to - from } else { groups - (from - to) };

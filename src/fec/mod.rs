@@ -16,6 +16,7 @@ mod config;
 mod decoder;
 mod encoder;
 pub(crate) mod gf256;
+mod jump;
 pub(crate) mod oob;
 mod packet;
 mod reconstruct;

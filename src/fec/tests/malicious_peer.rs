@@ -37,23 +37,34 @@ fn one_seqid_far_outside_does_not_move_the_window() {
 }
 
 #[test]
-fn two_seqids_far_outside_move_the_window_within_a_second() {
-    for (pause, moves) in [(0, true), (1_000, true), (1_001, false)] {
-        let (_, mut decoder, mut rng, now) = running();
+fn sixteen_seqids_far_outside_move_the_window_and_two_after_a_pause() {
+    for (pause, count) in [(0, 16), (999, 16), (1_000, 2), (60_000, 2)] {
+        let (mut old, mut decoder, mut rng, now) = running();
         let mut encoder = FecEncoder::starting_at(config(10, 3), 1 << 30);
-        let packets = groups(&mut encoder, now, &mut rng, 2);
-        feed(&mut decoder, now, &packets[0]);
-        let later = now + millis(pause);
-        // The first is not kept: its group can lose two more.
-        let recovered: Vec<_> = [1, 3, 4, 5, 6, 7, 8, 9, 10, 11]
-            .iter()
-            .flat_map(|i| feed(&mut decoder, later, &packets[*i]))
-            .collect();
-        let expected = [&packets[0][HEADER_LEN..], &packets[2][HEADER_LEN..]];
-        if moves {
-            assert_eq!(recovered, expected);
+        let packets = groups(&mut encoder, now, &mut rng, 6);
+        let now = now + millis(pause);
+        // Those before the last of these are not kept.
+        for packet in &packets[..count] {
+            assert!(feed(&mut decoder, now, packet).is_empty());
         }
-        recovers(&mut decoder, later, &packets[13..], &[0, 1, 2]);
+        assert_eq!(decoder.stats().refused_jumps, count as u64 - 1, "after {pause} ms");
+        recovers(&mut decoder, now, &packets[26..], &[0, 14, 15]);
+        // As many of the old ones would move it back.
+        let packets = groups(&mut old, now, &mut rng, 1);
+        packets.iter().for_each(|packet| assert!(feed(&mut decoder, now, packet).is_empty()));
+    }
+}
+
+#[test]
+fn seqids_far_outside_with_one_near_between_them_do_not_move_the_window() {
+    let (mut encoder, mut decoder, mut rng, now) = running();
+    for round in 0..20 {
+        let packets = groups(&mut encoder, now, &mut rng, 1);
+        for place in 0..15 {
+            let at = (1 << 30) + 13_000 * round + place;
+            decoder.input(now, &forged(at, at % 13 >= 10, 100), |_| unreachable!());
+        }
+        recovers(&mut decoder, now, &packets, &[1, 4, 6]);
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod autotune;
 mod codec;
+mod forged_shards;
 mod malicious_peer;
 
 use std::time::{Duration, Instant};
