@@ -6,8 +6,8 @@ use super::report::{each_seed, explained};
 use super::scripted_peer::{ScriptedPeer, commands, config, datagram, header};
 use super::sim::Sim;
 use super::sim_plan::{DAY, MILLIS, Plan, SECOND, Set};
-use crate::config::{Mode, Timing};
-use crate::core::segment::{Command, HEADER_LEN};
+use crate::config::{KcpConfig, Mode, Timing};
+use crate::core::segment::{Command, HEADER_LEN, Header};
 use crate::core::seq::Sn;
 use crate::stats::ConnectionStats;
 use crate::testkit::link::CERTAIN;
@@ -157,6 +157,45 @@ fn duplicate_acks_retransmit_each_segment_once() {
     assert_eq!(once, 30, "30 segments, within a quarter of a round trip");
     // What the ACKs say is a high loss rate, which copies answer, within the budget.
     assert!(datagrams <= 68, "{datagrams}");
+}
+
+/// Bytes that a connection sends within 20 s to a peer that validates its address and answers pings,
+/// but acknowledges no data.
+fn sent_without_acks(config: &KcpConfig, answers: impl Fn(&Header) -> bool) -> u64 {
+    let mut script = ScriptedPeer::new(config);
+    script.wnd = u16::MAX;
+    script.push(0, b"hello");
+    script.write(vec![7; 100_000_000]);
+    while script.now < 20 * SECOND {
+        let next = script.timeout().unwrap_or(u64::MAX).min(script.now + 5 * MILLIS);
+        let pings = script.out().into_iter().map(|(header, _)| header).filter(&answers);
+        let pings: Vec<Header> = pings.collect();
+        script.now = next.max(script.now + MILLIS);
+        for ping in pings {
+            script.ack(ping.sn.0, ping.ts.0);
+        }
+    }
+    assert_eq!(script.kcp.close_reason(), None);
+    let stats = script.kcp.stats();
+    let (timeouts, copies) = (stats.timeout_retransmits, stats.redundant_retransmits);
+    println!("{timeouts} after a timeout, {copies} copies, {} MTU probes", stats.mtu_probes_sent);
+    script.sent.1
+}
+
+#[test]
+fn peers_that_answer_pings_and_acknowledge_nothing_draw_their_windows() {
+    const PEERS: u64 = 50;
+    for window in [1_024_u16, 8_192] {
+        let mut config = config();
+        (config.send_window, config.auto_windows) = (window, window == 1_024);
+        let ping = |header: &Header| header.command == Command::Push && header.len == 0;
+        let bytes = PEERS * sent_without_acks(&config, ping);
+        let windows = PEERS * u64::from(window) * u64::from(config.mtu);
+        let beside = bytes.saturating_sub(windows);
+        println!("windows of {window}: {bytes} bytes, {beside} beside the windows");
+        // The budget of retransmissions at the start, 64 segments, and 64 by time.
+        assert!(beside <= PEERS * 128 * u64::from(config.mtu), "{beside}");
+    }
 }
 
 /// Floods of one kind of segment, with one turn per datagram or per 1,000.
