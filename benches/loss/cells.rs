@@ -26,6 +26,8 @@ pub(crate) enum Protection {
     Fec64x10,
     /// Repair symbols of the sliding-window code, percent of the data.
     Repair(u32),
+    /// Copies in datagrams with newer segments, percent of the data.
+    Bundling(u32),
     /// Repair symbols as the loss asks for, with this limit of wire bytes per 1,000 bytes.
     Auto(u16),
     /// A message of 1 KiB leaves in two segments.
@@ -52,6 +54,14 @@ impl Protection {
         }
     }
 
+    /// The rate of bundled copies per million.
+    fn bundling_rate(self) -> u32 {
+        match self {
+            Self::Bundling(percent) => percent * 10_000,
+            _ => 0,
+        }
+    }
+
     /// The MTU, where it is not the default: FEC header, segment header and half a message.
     fn mtu(self) -> Option<u16> {
         matches!(self, Self::Fec6x2Halves | Self::Fec10x4Halves).then_some(8 + 24 + 512)
@@ -59,7 +69,7 @@ impl Protection {
 
     fn fec(self) -> Option<FecConfig> {
         match self {
-            Self::None | Self::Repair(_) | Self::Auto(_) => None,
+            Self::None | Self::Repair(_) | Self::Bundling(_) | Self::Auto(_) => None,
             Self::Fec10x3 => Some(FecConfig::SHORT),
             Self::Fec5x2 => Some(FecConfig::new(5, 2).expect("a valid layout")),
             Self::Fec64x10 => Some(FecConfig::BULK),
@@ -73,6 +83,7 @@ impl fmt::Display for Protection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Repair(percent) => return write!(f, "repair {percent} %"),
+            Self::Bundling(percent) => return write!(f, "bundling {percent} %"),
             Self::Auto(limit) => return write!(f, "auto, {:.2}", f64::from(*limit) / 1e3),
             _ => {}
         }
@@ -281,7 +292,19 @@ impl Cell {
         };
         let (path, fec) = (&self.path, self.protection.fec());
         let repair_rate = self.protection.repair_rate();
-        Setup { seed, path, config, fec, repair_rate, flows, end, measured, early_until }
+        let bundling_rate = self.protection.bundling_rate();
+        Setup {
+            seed,
+            path,
+            config,
+            fec,
+            repair_rate,
+            bundling_rate,
+            flows,
+            end,
+            measured,
+            early_until,
+        }
     }
 }
 
@@ -392,8 +415,8 @@ fn rates() -> Vec<Cell> {
     let kib = |millis: u64| Workload::Messages { size: 1_024, every: millis * MILLIS };
     let small = Workload::Messages { size: 100, every: 16 * MILLIS };
     for workload in [kib(2), kib(33), kib(50), kib(600), small] {
-        let repairs = [Protection::REPAIRS[1], AUTO[1]];
-        for protection in Protection::INTERACTIVE.into_iter().chain(repairs) {
+        let others = [Protection::REPAIRS[1], Protection::Bundling(100), AUTO[1]];
+        for protection in Protection::INTERACTIVE.into_iter().chain(others) {
             let cell = Cell::messages("T", Path::loss(5), protection).note(workload.to_string());
             cells.push(Cell { flows: vec![workload], ..cell });
         }

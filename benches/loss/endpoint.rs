@@ -14,11 +14,11 @@ pub(crate) struct Endpoint {
 }
 
 impl Endpoint {
-    /// Both ends of a connection have the same FEC and rate of repair symbols.
+    /// Both ends of a connection have the same FEC and rates of repair symbols and of bundled copies.
     pub(crate) fn new(
         conv: u32,
         config: &KcpConfig,
-        (fec, repair_rate): (Option<FecConfig>, u32),
+        (fec, repair_rate, bundling_rate): (Option<FecConfig>, u32, u32),
         cookie_seed: u64,
         now: Instant,
     ) -> Self {
@@ -28,6 +28,7 @@ impl Endpoint {
         kcp.set_overhead(0, fec_header).expect("the MTU leaves bytes for data");
         if config.auto_protection.is_none() {
             kcp.set_repair_rate(repair_rate);
+            kcp.set_bundling_rate(bundling_rate);
         }
         let decoder = fec.map_or_else(|| FecDecoder::new(None), FecDecoder::with_expected_layout);
         Self { kcp, transmitter: Transmitter::new(fec), decoder }

@@ -29,6 +29,8 @@ pub(crate) struct Setup<'a> {
     pub(crate) fec: Option<FecConfig>,
     /// Repair symbols, bytes per million bytes of data.
     pub(crate) repair_rate: u32,
+    /// Bytes of copies in datagrams with newer segments, per million bytes of data.
+    pub(crate) bundling_rate: u32,
     /// The workload of each connection, and when it begins.
     pub(crate) flows: Vec<(Workload, u64)>,
     /// When the applications stop writing.
@@ -152,7 +154,7 @@ impl Simulation {
             ends: [CLIENT, SERVER].map(|end| {
                 let cookie_seed = Rng::keyed(setup.seed, (10 + 2 * i + end) as u64).next();
                 let conv = 1 + i as u32;
-                let protection = (setup.fec, setup.repair_rate);
+                let protection = (setup.fec, setup.repair_rate, setup.bundling_rate);
                 Endpoint::new(conv, &setup.config, protection, cookie_seed, origin)
             }),
             timeouts: [None; 2],

@@ -2,7 +2,7 @@
 //! datagram.
 //!
 //! [`Kcp::poll_transmit`] sends in this order: CONTROL segments, the initial segment, MTU probes,
-//! repair symbols, then full segments in datagrams of their own, and everything small in one datagram.
+//! repair symbols, copies of segments with none behind them, then full segments in datagrams of their own, and everything small in one datagram.
 
 use std::time::Instant;
 
@@ -72,6 +72,9 @@ impl Kcp {
         if self.write_repair(now, budget, out) {
             let sent = Transmitted { is_repair: true, ..Transmitted::default() };
             return Some(self.on_datagram_sent(now, out.len() - start, sent));
+        }
+        if self.write_bundle(now, budget, out) {
+            return Some(self.on_datagram_sent(now, out.len() - start, Transmitted::default()));
         }
         self.send.defer_out_of_window_rto(now);
         let mut sent = Transmitted::default();
@@ -182,6 +185,7 @@ impl Kcp {
         {
             self.write_ping(sn, cookie, out);
         }
+        let (segments_start, nxt) = (out.len(), self.send.nxt());
         // A segment cut for a larger PLPMTU leaves in a datagram of its own.
         while let Some(segment) =
             next.filter(|n| out.len() == start || HEADER_LEN + n.len <= available(out))
@@ -191,6 +195,9 @@ impl Kcp {
             // together with the first copy.
             let copy = self.send.due_copy(now);
             next = if copy.is_some() { None } else { self.next_within(now, budget) };
+        }
+        if sent.new_segments > 0 && (out.len() - start) * 2 < size && budget.may_retransmit() {
+            self.bundle_copies(now, nxt, (segments_start, available(out)), out);
         }
         // Every segment carries `wnd`; a window update is written only in a datagram without
         // another segment.
@@ -307,6 +314,9 @@ impl Kcp {
         let due = self.window_update_pending || self.keepalive.is_due() || self.has_control_due(at);
         let due =
             due || self.has_initial_due(at) || self.mtu_probe_deadline().is_some_and(|d| d <= at);
-        due || self.has_repair_due(at) || self.acks_due(at) || self.next_segment(at).is_some()
+        due || self.has_repair_due(at)
+            || self.has_bundle_due(at)
+            || self.acks_due(at)
+            || self.next_segment(at).is_some()
     }
 }

@@ -41,6 +41,7 @@ impl Kcp {
             self.initial_deadline(),
             self.hello_deadline(),
             self.repair_deadline(),
+            self.send.bundling_deadline(),
         ];
         // The rate limit delays every datagram.
         let work = work

@@ -1,5 +1,6 @@
 //! Sending: the send buffer, the peer's window, and which segment leaves next.
 
+mod bundling;
 pub(crate) mod protection;
 mod redundant;
 pub(crate) mod remote_window;

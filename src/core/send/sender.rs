@@ -7,6 +7,7 @@
 //! timer.
 
 mod ack_processing;
+mod bundling;
 mod congestion;
 mod fec_coverage;
 mod further_copies;
@@ -28,6 +29,7 @@ use crate::core::recovery::retransmit_budget::RetransmitBudget;
 use crate::core::recovery::rtt::RttEstimator;
 use crate::core::recovery::sent_segments::SentSegments;
 use crate::core::segment::HEADER_LEN;
+use crate::core::send::bundling::RedundantBundling;
 use crate::core::send::redundant::RedundantRetransmits;
 use crate::core::send::remote_window::RemoteWindow;
 use crate::core::send::repair::RepairSchedule;
@@ -123,6 +125,8 @@ pub(crate) struct Sender {
     redundant: Option<Box<RedundantRetransmits>>,
     /// `Some` while repair symbols are sent.
     repair: Option<Box<RepairSchedule>>,
+    /// `Some` while segments are copied into datagrams with newer ones.
+    bundling: Option<Box<RedundantBundling>>,
     acked_history: AckedHistory,
     /// FEC groups of which parity has left; `Some` from the first parity until the connection is
     /// idle.
@@ -150,6 +154,7 @@ impl Sender {
             pacer: Pacer::default(),
             redundant: None,
             repair: None,
+            bundling: None,
             acked_history: AckedHistory::default(),
             coverage: None,
             pto_backoff: PtoBackoff::default(),
@@ -215,8 +220,9 @@ impl Sender {
         self.send_buffer.has_reclaimable_memory()
             || self.sent_segments.has_reclaimable_memory()
             || self.acked_history.has_reclaimable_memory()
-            || (self.redundant.is_some() && self.repair.is_none())
+            || (self.redundant.is_some() && !self.keeps_loss_rate())
             || self.repair.as_ref().is_some_and(|repair| repair.has_reclaimable_memory())
+            || self.bundling.as_ref().is_some_and(|bundling| bundling.has_reclaimable_memory())
             || self.coverage.is_some()
     }
 
@@ -226,17 +232,24 @@ impl Sender {
         self.sent_segments.release_memory();
         self.acked_history.release_memory();
         self.congestion.release_memory();
-        match &mut self.repair {
-            // The repair rate depends on the loss, which the next burst has too.
-            Some(repair) => {
-                repair.release_memory();
-                if let Some(redundant) = &mut self.redundant {
-                    redundant.release_memory();
-                }
-            }
-            None => self.redundant = None,
+        if let Some(repair) = &mut self.repair {
+            repair.release_memory();
+        }
+        if !self.keeps_loss_rate() {
+            self.redundant = None;
+        } else if let Some(redundant) = &mut self.redundant {
+            redundant.release_memory();
+        }
+        if let Some(bundling) = &mut self.bundling {
+            bundling.release_memory();
         }
         self.coverage = None;
+    }
+
+    /// Whether the loss rate outlives an idle time: redundancy depends on it, and the next burst
+    /// meets the same path.
+    fn keeps_loss_rate(&self) -> bool {
+        self.repair.is_some() || self.bundling.is_some()
     }
 
     /// Whether every byte was acknowledged cumulatively.
@@ -355,6 +368,7 @@ impl Sender {
         self.on_sent(now, sn, sent_as);
         if sent_as == SentAs::New {
             self.on_new_segment(now, next.len);
+            self.on_new_segment_to_bundle(now, next.len);
         }
         let frg = self.sent_segments.get(sn)?.frg;
         Some(OutgoingSegment {

@@ -16,6 +16,7 @@ use std::time::Instant;
 
 mod amplification;
 mod bottleneck;
+mod bundling;
 mod close;
 mod congestion_model;
 mod fec_coverage;

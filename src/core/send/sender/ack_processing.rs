@@ -7,6 +7,7 @@
 use super::{AckOutcome, Sender, UnaOutcome};
 use crate::core::clock::{Clock, Micros};
 use crate::core::recovery::acked_history::LateAck;
+use crate::core::recovery::sent_segments::SentSegment;
 use crate::core::segment::HEADER_LEN;
 use crate::core::seq::{Sn, Ts};
 use crate::stats::Counters;
@@ -25,10 +26,11 @@ impl Sender {
         let in_flight =
             self.sent_segments.get(sn).map(|sent| (sent.first_ts, clock.timestamp(sent.last_sent)));
         let acked = || self.acked_history.timestamps(self.una().offset_from(sn)?);
-        in_flight.or_else(acked).is_some_and(|(first, last)| {
+        let is_within = |(first, last): (Ts, Ts)| {
             // `last` comes first, as in `on_ack`.
             ts == last || (ts.since(first) >= 0 && ts.since(last) <= 0)
-        })
+        };
+        in_flight.or_else(acked).is_some_and(is_within) || self.is_bundled_copy(sn, ts)
     }
 
     /// A valid ACK, a pong or a new `una` arrived, or a path was validated: the PTO back-off ends,
@@ -50,9 +52,24 @@ impl Sender {
         sample: bool,
         stats: &mut Counters,
     ) -> AckOutcome {
-        let Some(&segment) = self.sent_segments.get(sn) else {
-            return self.on_late_ack(now, (sn, ts), sample, stats);
-        };
+        if self.is_bundled_copy(sn, ts) {
+            return self.on_bundled_ack(now, sn);
+        }
+        match self.sent_segments.get(sn) {
+            Some(&segment) => self.on_ack_in_flight(now, clock, (sn, ts, segment), sample, stats),
+            None => self.on_late_ack(now, (sn, ts), sample, stats),
+        }
+    }
+
+    /// Processes an ACK of a segment that `una` has not passed.
+    fn on_ack_in_flight(
+        &mut self,
+        now: Micros,
+        clock: &Clock,
+        (sn, ts, segment): (Sn, Ts, SentSegment),
+        sample: bool,
+        stats: &mut Counters,
+    ) -> AckOutcome {
         let (first, last) = (segment.first_ts, clock.timestamp(segment.last_sent));
         let echoes_last = ts == last;
         // `echoes_last` comes first: after an outage of weeks `first` and `last` are more than 2^31

@@ -83,6 +83,7 @@ impl Sender {
     ) -> SegmentLoss {
         let lost_at = |segment| self.loss.lost_at(segment, &self.rtt, in_flight, no_new_data);
         let (at, trigger) = self.unrepaired_at((sn, segment), no_new_data);
+        let at = self.uncopied_at((sn, segment), at);
         let coverage = self.coverage.as_ref().filter(|_| !segment.retransmitted);
         let group = coverage.and_then(|coverage| coverage.group_of(segment.xmit_seq));
         let Some(group) = group.filter(|group| group.is_awaited(segment.last_sent)) else {

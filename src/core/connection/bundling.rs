@@ -1,0 +1,86 @@
+//! Redundant data bundling of a connection: copies of segments in datagrams with newer ones, and in
+//! datagrams of their own where no newer one comes.
+
+use super::Kcp;
+use crate::core::clock::Micros;
+use crate::core::path::amplification::SendBudget;
+use crate::core::segment::{Command, HEADER_LEN, Header};
+use crate::core::seq::Sn;
+
+impl Kcp {
+    /// Copies segments into datagrams with newer ones: `per_million` bytes of copies per million
+    /// bytes of data, at most each segment once more. 0, the default: none. Any peer takes them. May
+    /// be called at any time; drain [`Kcp::poll_transmit`] afterwards. Flows with more than 256
+    /// segments in flight, and datagrams more than half full, get none.
+    #[doc(hidden)]
+    pub fn set_bundling_rate(&mut self, per_million: u32) {
+        self.send.set_bundling_rate(per_million);
+    }
+
+    /// Copies that have left in datagrams with other segments.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn bundled_copies(&self) -> u64 {
+        self.send.bundled_copies()
+    }
+
+    /// Whether copies would leave now in a datagram of their own.
+    #[inline]
+    pub(super) fn has_bundle_due(&self, now: Micros) -> bool {
+        self.send.bundling_deadline().is_some_and(|at| now >= at)
+    }
+
+    /// Appends the datagram of copies that is due, if any.
+    pub(super) fn write_bundle(
+        &mut self,
+        now: Micros,
+        budget: SendBudget,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        if !self.has_bundle_due(now) || !budget.may_retransmit() {
+            return false;
+        }
+        let (start, nxt) = (out.len(), self.send.nxt());
+        let space = budget.cap(self.current_mtu());
+        self.write_copies(now, nxt, space, out);
+        self.send.end_bundle(nxt);
+        out.len() > start
+    }
+
+    /// Puts copies of the segments before `nxt` in front of the segments from `start` on, where
+    /// `space` bytes are left.
+    ///
+    /// In front, since the peer acknowledges in this order, and only the last ACK of a datagram is
+    /// an RTT sample.
+    pub(super) fn bundle_copies(
+        &mut self,
+        now: Micros,
+        nxt: Sn,
+        (start, space): (usize, usize),
+        out: &mut Vec<u8>,
+    ) {
+        let end = out.len();
+        if self.write_copies(now, nxt, space, out) {
+            out[start..].rotate_left(end - start);
+            self.send.end_bundle(nxt);
+        }
+    }
+
+    /// Appends copies of segments before `nxt`, the newest first, in at most `space` bytes. Returns
+    /// whether there was one.
+    fn write_copies(&mut self, now: Micros, nxt: Sn, space: usize, out: &mut Vec<u8>) -> bool {
+        let (start, mut end) = (out.len(), nxt);
+        let (wnd, una) = (self.recv.advertise_window(), self.recv.nxt());
+        let (conv, ts) = (self.conv, self.clock.timestamp(now));
+        while let Some(sn) = self.send.next_bundled(now, end, space - (out.len() - start)) {
+            let Some(segment) = self.send.transmit_bundled(now, sn, ts) else { break };
+            let len = u32::try_from(segment.payload.len()).unwrap_or(u32::MAX);
+            let (command, frg) = (Command::Push, segment.frg);
+            debug_assert!(HEADER_LEN + segment.payload.len() <= space);
+            Header { conv, command, frg, wnd, ts, sn, una, len }.emit(out);
+            out.extend_from_slice(segment.payload);
+            end = sn;
+        }
+        end != nxt
+    }
+}

@@ -1,0 +1,213 @@
+//! Which segments ride a second time in a datagram with newer ones (redundant data bundling of thin
+//! TCP streams; RFC 2198 for RTP).
+//!
+//! A small message leaves most of its datagram empty. A copy of the message before costs a segment
+//! header and its bytes there, and no packet; if the datagram before was lost, the peer has its
+//! message as soon as the next one arrives, which is earlier than a retransmission. To every KCP a
+//! copy is a retransmission.
+//!
+//! Each first transmission brings credit, its bytes times the rate, and a copy takes as many bytes
+//! as it has. A message that has no other behind it is copied in a datagram of its own.
+
+use std::collections::VecDeque;
+
+use crate::core::clock::Micros;
+use crate::core::segment::HEADER_LEN;
+use crate::core::seq::{Sn, Ts};
+use crate::util::queue;
+
+/// Largest rate, per million: each segment once more.
+pub(crate) const MAX_RATE: u32 = 1_000_000;
+/// Longest time in microseconds that a segment waits for a datagram to ride in; half a round trip if
+/// that is shorter.
+const MAX_TAIL_DELAY: u64 = 20_000;
+/// Age in microseconds up to which a segment is copied; a round trip if that is shorter. Then its
+/// ACK or its retransmission is due.
+const MAX_AGE: u64 = 50_000;
+/// Bytes that may be copied at once at most.
+const MAX_CREDIT: i64 = 1_400;
+/// Copies that are remembered. ACKs come a round trip later.
+const MAX_REMEMBERED: usize = 128;
+const MILLION: i64 = 1_000_000;
+
+/// A copy that has left.
+#[derive(Clone, Copy, Debug)]
+struct BundledCopy {
+    at: Micros,
+    sn: Sn,
+    ts: Ts,
+    /// Its ACK was the first of the segment, so the original was lost or is late.
+    was_first: bool,
+}
+
+/// Redundant data bundling of one connection. Exists while it is on.
+#[derive(Debug)]
+pub(super) struct RedundantBundling {
+    /// Bytes of copies per million bytes of data.
+    rate: u32,
+    /// Bytes that may be copied, times a million. Negative after a copy that took more than there
+    /// was.
+    credit: i64,
+    /// When the latest new segment left.
+    last_new: Micros,
+    /// Segments before this are not copied any more.
+    covered: Sn,
+    /// The latest ones, oldest first, at most [`MAX_REMEMBERED`].
+    copies: VecDeque<BundledCopy>,
+    pub(super) sent_count: u64,
+}
+
+impl RedundantBundling {
+    /// `nxt` is SND.NXT.
+    pub(super) fn new(rate: u32, nxt: Sn) -> Self {
+        let (last_new, copies) = (Micros(0), VecDeque::new());
+        Self { rate, credit: 0, last_new, covered: nxt, copies, sent_count: 0 }
+    }
+
+    /// Sets the rate; 0: no copy leaves. `nxt` is SND.NXT.
+    pub(super) fn set_rate(&mut self, rate: u32, nxt: Sn) {
+        if self.rate == 0 || rate == 0 {
+            self.skip(nxt);
+        }
+        self.rate = rate;
+    }
+
+    /// Nothing that has left so far is copied.
+    pub(super) fn skip(&mut self, nxt: Sn) {
+        (self.credit, self.covered) = (self.credit.min(0), nxt);
+    }
+
+    /// A segment with `len` payload bytes leaves for the first time.
+    pub(super) fn on_new_segment(&mut self, now: Micros, len: usize) {
+        self.last_new = now;
+        let bytes = i64::try_from(HEADER_LEN + len).unwrap_or(0);
+        self.credit = (self.credit + bytes * i64::from(self.rate)).min(MAX_CREDIT * MILLION);
+    }
+
+    /// Segments before this number are not copied any more.
+    pub(super) fn covered(&self) -> Sn {
+        self.covered
+    }
+
+    /// Whether the credit suffices for a copy with `len` payload bytes.
+    pub(super) fn has_credit(&self, len: usize) -> bool {
+        self.credit >= i64::try_from(HEADER_LEN + len).unwrap_or(i64::MAX / MILLION) * MILLION
+    }
+
+    /// Age up to which a segment is copied, microseconds.
+    pub(super) fn max_age(srtt: u64) -> u64 {
+        MAX_AGE.min(srtt)
+    }
+
+    /// When copies of what no new segment has followed leave by themselves. `srtt` in microseconds.
+    pub(super) fn tail_at(&self, nxt: Sn, srtt: u64) -> Option<Micros> {
+        let waits = self.rate > 0 && self.covered != nxt && self.credit > 0;
+        waits.then(|| self.last_new.add_micros(MAX_TAIL_DELAY.min(srtt / 2)))
+    }
+
+    /// A copy of `sn` with `len` payload bytes leaves with timestamp `ts`.
+    pub(super) fn on_copy_sent(&mut self, at: Micros, (sn, ts): (Sn, Ts), len: usize) {
+        self.credit -= i64::try_from(HEADER_LEN + len).unwrap_or(0) * MILLION;
+        self.sent_count += 1;
+        if self.copies.len() == MAX_REMEMBERED {
+            self.copies.pop_front();
+        }
+        queue::push(&mut self.copies, BundledCopy { at, sn, ts, was_first: false });
+    }
+
+    /// Segments before `sn` are not copied any more.
+    pub(super) fn set_covered(&mut self, sn: Sn) {
+        self.covered = sn;
+    }
+
+    /// Whether one of the latest copies was of `sn` and had this timestamp.
+    pub(super) fn is_copy(&self, sn: Sn, ts: Ts) -> bool {
+        self.copies.iter().any(|copy| copy.sn == sn && copy.ts == ts)
+    }
+
+    /// When a copy of `sn` left.
+    pub(super) fn copied_at(&self, sn: Sn) -> Option<Micros> {
+        self.copies.iter().rev().find(|copy| copy.sn == sn).map(|copy| copy.at)
+    }
+
+    /// The ACK of a copy of `sn` was the first of the segment.
+    pub(super) fn on_first_ack(&mut self, sn: Sn) {
+        if let Some(copy) = self.copies.iter_mut().find(|copy| copy.sn == sn) {
+            copy.was_first = true;
+        }
+    }
+
+    /// The original of `sn` arrived. Returns whether a copy had arrived before.
+    pub(super) fn on_late_arrival(&mut self, sn: Sn) -> bool {
+        let copy = self.copies.iter_mut().find(|copy| copy.sn == sn);
+        copy.is_some_and(|copy| std::mem::take(&mut copy.was_first))
+    }
+
+    pub(super) fn has_reclaimable_memory(&self) -> bool {
+        self.copies.capacity() > 0
+    }
+
+    /// Forgets what has left, for an idle connection.
+    pub(super) fn release_memory(&mut self) {
+        self.copies = VecDeque::new();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RTT: u64 = 50_000;
+
+    #[test]
+    fn copies_take_no_more_than_the_rate_of_the_data() {
+        for (rate, most) in [(1_000_000, 1_000), (420_000, 420), (0, 0)] {
+            let mut bundling = RedundantBundling::new(rate, Sn(0));
+            let mut copies = 0;
+            for sn in 0..1_000 {
+                bundling.on_new_segment(Micros(u64::from(sn) * 16_000), 100);
+                if bundling.has_credit(100) {
+                    bundling.on_copy_sent(Micros(0), (Sn(sn), Ts(0)), 100);
+                    copies += 1;
+                }
+            }
+            assert_eq!(copies, most, "rate {rate}");
+            assert!(bundling.copies.len() <= MAX_REMEMBERED);
+        }
+    }
+
+    #[test]
+    fn credit_of_a_pause_is_one_datagram() {
+        let mut bundling = RedundantBundling::new(MAX_RATE, Sn(0));
+        (0..1_000).for_each(|_| bundling.on_new_segment(Micros(0), 100));
+        let mut copies = 0;
+        while bundling.has_credit(100) {
+            bundling.on_copy_sent(Micros(0), (Sn(copies), Ts(0)), 100);
+            copies += 1;
+        }
+        assert_eq!(copies, 11);
+    }
+
+    #[test]
+    fn segment_that_no_other_follows_is_copied_by_itself() {
+        let mut bundling = RedundantBundling::new(MAX_RATE, Sn(0));
+        assert_eq!(bundling.tail_at(Sn(0), RTT), None);
+        bundling.on_new_segment(Micros(7), 100);
+        assert_eq!(bundling.tail_at(Sn(1), RTT), Some(Micros(20_007)));
+        assert_eq!(bundling.tail_at(Sn(1), 10_000), Some(Micros(5_007)));
+        bundling.set_covered(Sn(1));
+        assert_eq!(bundling.tail_at(Sn(1), RTT), None);
+    }
+
+    #[test]
+    fn ack_of_a_copy_is_known_by_its_timestamp() {
+        let mut bundling = RedundantBundling::new(MAX_RATE, Sn(0));
+        bundling.on_copy_sent(Micros(0), (Sn(5), Ts(70)), 100);
+        assert!(bundling.is_copy(Sn(5), Ts(70)));
+        assert!(!bundling.is_copy(Sn(5), Ts(71)) && !bundling.is_copy(Sn(6), Ts(70)));
+        assert!(!bundling.on_late_arrival(Sn(5)), "nobody had the copy first");
+        bundling.on_first_ack(Sn(5));
+        assert!(bundling.on_late_arrival(Sn(5)));
+        assert!(!bundling.on_late_arrival(Sn(5)), "counted once");
+    }
+}

@@ -1,0 +1,141 @@
+//! Redundant data bundling at the sender: which segments ride along, and the ACKs of their copies.
+
+use super::{AckOutcome, OutgoingSegment, Sender};
+use crate::core::clock::Micros;
+use crate::core::recovery::sent_segments::SentSegment;
+use crate::core::segment::HEADER_LEN;
+use crate::core::send::bundling::{self, RedundantBundling};
+use crate::core::seq::{Sn, Ts};
+
+/// Copies out.
+impl Sender {
+    /// Copies segments into datagrams with newer ones, `per_million` bytes of copies per million
+    /// bytes of data; 0: none.
+    pub(crate) fn set_bundling_rate(&mut self, per_million: u32) {
+        let (rate, nxt) = (per_million.min(bundling::MAX_RATE), self.nxt());
+        match &mut self.bundling {
+            Some(bundling) => bundling.set_rate(rate, nxt),
+            None if rate == 0 => {}
+            None => self.bundling = Some(Box::new(RedundantBundling::new(rate, nxt))),
+        }
+    }
+
+    /// Copies that have left.
+    pub(crate) fn bundled_copies(&self) -> u64 {
+        self.bundling.as_ref().map_or(0, |bundling| bundling.sent_count)
+    }
+
+    /// The next segment before `end` to copy now, the newest first, if it has at most `space` bytes
+    /// with its header, or `None`.
+    pub(crate) fn next_bundled(&self, now: Micros, end: Sn, space: usize) -> Option<Sn> {
+        let bundling = self.bundling.as_ref()?;
+        let covered =
+            if self.una().since(bundling.covered()) > 0 { self.una() } else { bundling.covered() };
+        let max_age = RedundantBundling::max_age(self.rtt.srtt_or_rto());
+        let mut sn = end;
+        while sn.since(covered) > 0 {
+            sn = sn.back(1);
+            let segment = self.sent_segments.get(sn)?;
+            if now.since(segment.last_sent) > max_age {
+                return None;
+            }
+            if segment.acked || segment.retransmitted {
+                continue;
+            }
+            let len = self.sent_segments.payload(sn)?.len();
+            let fits = HEADER_LEN + len <= space && bundling.has_credit(len);
+            return fits.then_some(sn);
+        }
+        None
+    }
+
+    /// Records that a copy of `sn` leaves with wire timestamp `ts`, and returns the PUSH to write.
+    pub(crate) fn transmit_bundled(
+        &mut self,
+        now: Micros,
+        sn: Sn,
+        ts: Ts,
+    ) -> Option<OutgoingSegment<'_>> {
+        let (segment, range) = (self.sent_segments.get(sn)?, self.sent_segments.payload(sn)?);
+        let (frg, len) = (segment.frg, range.len());
+        if let Some(bundling) = &mut self.bundling {
+            bundling.on_copy_sent(now, (sn, ts), len);
+        }
+        if self.congestion.is_model() {
+            let bytes = (HEADER_LEN + len) as u64;
+            self.pacer.on_sent_at_rate(now, bytes, self.congestion.pacing_rate());
+        }
+        Some(OutgoingSegment { sn, frg, payload: self.send_buffer.get(range)? })
+    }
+
+    /// What was to be copied behind the segments before `sn` has left.
+    pub(crate) fn end_bundle(&mut self, sn: Sn) {
+        if let Some(bundling) = &mut self.bundling {
+            bundling.set_covered(sn);
+        }
+    }
+
+    /// When copies of what no new segment has followed leave by themselves; may have passed.
+    pub(crate) fn bundling_deadline(&self) -> Option<Micros> {
+        let bundling = self.bundling.as_ref()?;
+        let at = bundling.tail_at(self.nxt(), self.rtt.srtt_or_rto())?;
+        let may_send = !self.sent_segments.all_acked() && !self.pto_backoff.is_active();
+        may_send.then(|| at.max(self.pacer.resume_at()))
+    }
+
+    /// A segment with `len` payload bytes has left for the first time.
+    #[inline]
+    pub(super) fn on_new_segment_to_bundle(&mut self, now: Micros, len: usize) {
+        if self.bundling.is_none() {
+            return;
+        }
+        let (nxt, latency_bound) = (self.nxt(), self.is_latency_bound());
+        if let Some(bundling) = &mut self.bundling {
+            if latency_bound {
+                bundling.on_new_segment(now, len);
+            } else {
+                bundling.skip(nxt);
+            }
+        }
+    }
+}
+
+/// Acknowledgements.
+impl Sender {
+    /// Whether a copy of `sn` left with this timestamp.
+    #[inline]
+    pub(super) fn is_bundled_copy(&self, sn: Sn, ts: Ts) -> bool {
+        self.bundling.as_ref().is_some_and(|bundling| bundling.is_copy(sn, ts))
+    }
+
+    /// When a segment that counts as lost at `at` is retransmitted: not before the ACK of its copy can
+    /// be there.
+    pub(super) fn uncopied_at(&self, (sn, segment): (Sn, &SentSegment), at: Micros) -> Micros {
+        let bundling = self.bundling.as_ref().filter(|_| !segment.retransmitted);
+        let copied_at = bundling.and_then(|bundling| bundling.copied_at(sn));
+        let ack_at = copied_at.map(|copied| copied.add_micros(self.loss.ack_wait(&self.rtt)));
+        ack_at.map_or(at, |ack_at| at.max(ack_at))
+    }
+
+    /// The ACK of a copy arrived. If it is the first of the segment, the only other transmission
+    /// was lost, for the congestion control too (RFC 9265 4.2), or is late. No RTT sample.
+    pub(super) fn on_bundled_ack(&mut self, now: Micros, sn: Sn) -> AckOutcome {
+        let Some(segment) = self.sent_segments.get(sn).filter(|segment| !segment.acked) else {
+            return AckOutcome::AckedBefore;
+        };
+        let retransmitted = segment.retransmitted;
+        let index = sn.offset_from(self.una()).map_or(0, |index| index as usize);
+        if retransmitted {
+            self.forget_copies(sn);
+        } else {
+            if let Some(bundling) = &mut self.bundling {
+                bundling.on_first_ack(sn);
+            }
+            self.on_hidden_loss(now, sn, index);
+        }
+        self.sent_segments.ack(sn);
+        self.on_newly_acked();
+        self.congestion.on_acked(now, index, false);
+        AckOutcome::NewlyAcked
+    }
+}

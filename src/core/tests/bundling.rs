@@ -1,0 +1,238 @@
+//! Redundant data bundling between two state machines: a lost message comes with the next datagram,
+//! copies cost no datagrams, the stream stays what was written.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use super::scripted_peer::{ScriptedPeer, config};
+use super::sim_plan::{MILLIS, SECOND};
+use super::two_endpoints::TwoEndpoints;
+use crate::core::segment::{Command, HEADER_LEN};
+use crate::core::seq::Sn;
+use crate::testkit::rng::Rng;
+
+const MESSAGE: usize = 100;
+
+/// Two ends that know the RTT of 20 ms, of which the first copies segments at `rate`.
+fn started(seed: u64, loss: u64, rate: u32) -> TwoEndpoints {
+    let mut ends = TwoEndpoints::new(seed, loss);
+    ends.sides[0].set_bundling_rate(rate);
+    ends.write(0, b"first");
+    ends.run(SECOND);
+    assert_eq!(ends.read(1), b"first");
+    ends
+}
+
+/// Drops the datagram with the first transmission of `lost`, by its first header.
+fn lose(ends: &mut TwoEndpoints, lost: u32) {
+    let mut done = false;
+    ends.filter = Box::new(move |header| {
+        let drops = !done && header.command == Command::Push && header.sn == Sn(lost);
+        done |= drops;
+        !drops
+    });
+}
+
+#[test]
+fn lost_message_arrives_with_the_next_datagram() {
+    let mut ends = started(1, 0, 1_000_000);
+    // 5 ms between messages, so the datagram with message 20 begins with a copy of message 19.
+    let losses = Rc::new(Cell::new(0));
+    let counted = Rc::clone(&losses);
+    ends.filter = Box::new(move |header| {
+        let drops = header.sn == Sn(19) && counted.get() == 0 && header.command == Command::Push;
+        counted.set(counted.get() + u32::from(drops));
+        !drops
+    });
+    let (mut sent, mut read) = (0, 0);
+    for i in 0..60_u8 {
+        ends.write(0, &[i; MESSAGE]);
+        sent += MESSAGE;
+        ends.run(5 * MILLIS);
+        read += ends.read(1).len();
+        // 10 ms are the path, so two messages are on it; the lost ones come 5 ms later.
+        assert!(read + 4 * MESSAGE >= sent, "{read} of {sent}");
+    }
+    ends.run(SECOND);
+    let stats = ends.sides[0].stats();
+    assert_eq!((losses.get(), stats.retransmits(), stats.invalid_acks), (1, 0, 0));
+    let rtt = stats.srtt.as_millis();
+    assert!((20..=22).contains(&rtt), "RTT {rtt} ms: no sample of a copy");
+}
+
+/// Sends two messages 5 ms apart, and returns their transmissions: the first, and the copy of the
+/// first with the second behind it.
+fn copied_once(scripted: &mut ScriptedPeer) -> [(u32, u32); 3] {
+    scripted.kcp.set_bundling_rate(1_000_000);
+    scripted.write(vec![1; MESSAGE]);
+    let first = scripted.out();
+    scripted.now += 5 * MILLIS;
+    scripted.write(vec![2; MESSAGE]);
+    let second = scripted.out();
+    let transmissions = [&first[0], &second[0], &second[1]].map(|(h, _)| (h.sn.0, h.ts.0));
+    let [original, copy, new] = transmissions;
+    assert!(original.0 == copy.0 && original.1 != copy.1 && new.0 == copy.0 + 1);
+    assert_eq!(first[0].1, second[0].1);
+    transmissions
+}
+
+#[test]
+fn first_ack_of_a_copy_counts_as_a_loss_until_the_original_arrives() {
+    let mut scripted = ScriptedPeer::new(&config());
+    let [original, copy, new] = copied_once(&mut scripted);
+    scripted.now += 20 * MILLIS;
+    scripted.ack(copy.0, copy.1);
+    scripted.ack(new.0, new.1);
+    let loss = scripted.kcp.repair_stats().loss_per_million;
+    assert!(loss > 0);
+    scripted.ack(original.0, original.1);
+    assert!(scripted.kcp.repair_stats().loss_per_million < loss, "it was late");
+    scripted.una = Sn(new.0 + 1);
+    scripted.ack(new.0, new.1);
+    scripted.ack(copy.0, copy.1);
+    assert_eq!(scripted.kcp.stats().invalid_acks, 0, "also behind una");
+    scripted.ack(copy.0, copy.1 + 1);
+    assert_eq!(scripted.kcp.stats().invalid_acks, 1);
+    assert_eq!(scripted.kcp.stats().retransmits(), 0);
+}
+
+#[test]
+fn ack_of_a_copy_behind_that_of_the_original_is_no_loss() {
+    let mut scripted = ScriptedPeer::new(&config());
+    let [original, copy, new] = copied_once(&mut scripted);
+    scripted.now += 20 * MILLIS;
+    for (sn, ts) in [original, copy, new] {
+        scripted.ack(sn, ts);
+    }
+    assert_eq!(scripted.kcp.repair_stats().loss_per_million, 0);
+}
+
+#[test]
+fn segment_with_a_copy_is_retransmitted_when_the_ack_of_the_copy_is_overdue() {
+    let first_retransmission = |rate| {
+        let mut scripted = ScriptedPeer::new(&config());
+        for sn in 0..40 {
+            scripted.write(vec![1; MESSAGE]);
+            let (known, _) = scripted.out()[0];
+            scripted.now += 50 * MILLIS;
+            scripted.una = Sn(sn + 1);
+            scripted.ack(known.sn.0, known.ts.0);
+        }
+        scripted.kcp.set_bundling_rate(rate);
+        scripted.write(vec![2; MESSAGE]);
+        let start = scripted.now;
+        let sent = scripted.run(start + SECOND);
+        assert_eq!(scripted.kcp.bundled_copies(), u64::from(rate > 0));
+        let retransmission = sent.get(1 + usize::from(rate > 0)).expect("it is lost");
+        (retransmission.0 - start) / MILLIS
+    };
+    let without = first_retransmission(0);
+    let with = first_retransmission(1_000_000);
+    // The copy leaves after 20 ms, and its ACK is due 50 ms later, with some for reordering.
+    assert!((72..90).contains(&with) && without < with, "{with} ms, without a copy {without} ms");
+}
+
+#[test]
+fn copies_cost_no_datagrams_and_at_most_their_rate() {
+    let run = |rate| {
+        let mut ends = started(1, 0, rate);
+        let before = ends.sides[0].stats();
+        for _ in 0..400 {
+            ends.write(0, &[7; MESSAGE]);
+            ends.run(8 * MILLIS);
+        }
+        ends.run(SECOND);
+        let (stats, copies) = (ends.sides[0].stats(), ends.sides[0].bundled_copies());
+        let datagrams = stats.sent_datagrams - before.sent_datagrams;
+        (datagrams, stats.sent_datagram_bytes - before.sent_datagram_bytes, copies)
+    };
+    let (datagrams, bytes, none) = run(0);
+    assert_eq!(none, 0);
+    for (rate, most) in [(1_000_000, 400), (500_000, 200), (u32::MAX, 400)] {
+        let (with, with_bytes, copies) = run(rate);
+        // The last message has no other behind it.
+        assert!(with <= datagrams + 1, "{with} datagrams instead of {datagrams}");
+        assert!((most - 2..=most).contains(&copies), "{copies} copies at {rate}");
+        assert_eq!(with_bytes - bytes, copies * (HEADER_LEN + MESSAGE) as u64);
+    }
+}
+
+#[test]
+fn message_that_no_other_follows_is_copied_by_itself() {
+    let mut ends = started(1, 0, 1_000_000);
+    lose(&mut ends, 1);
+    ends.write(0, &[7; MESSAGE]);
+    ends.run(9 * MILLIS);
+    assert_eq!(ends.sides[0].bundled_copies(), 0);
+    // Half a round trip later.
+    ends.run(12 * MILLIS);
+    assert_eq!(ends.read(1).len(), MESSAGE);
+    ends.run(SECOND);
+    let stats = ends.sides[0].stats();
+    assert_eq!((ends.sides[0].bundled_copies(), stats.retransmits()), (1, 0));
+}
+
+#[test]
+fn bulk_and_full_datagrams_get_no_copies() {
+    let mut ends = started(1, 0, 1_000_000);
+    let before = ends.sides[0].bundled_copies();
+    ends.write(0, &vec![7; 2_000_000]);
+    let mut read = 0;
+    while read < 2_000_000 {
+        read += ends.read(1).len();
+        ends.run(10 * MILLIS);
+    }
+    // At most one datagram of them, behind the last segment.
+    assert!(ends.sides[0].bundled_copies() - before <= 1);
+}
+
+#[test]
+fn peer_that_is_not_validated_is_sent_no_copy() {
+    let mut scripted = ScriptedPeer::new(&config());
+    scripted.kcp.set_bundling_rate(1_000_000);
+    scripted.kcp.require_validation(scripted.instant(), 2_000);
+    for _ in 0..4 {
+        scripted.write(vec![7; MESSAGE]);
+        scripted.run(5 * MILLIS);
+    }
+    scripted.run(SECOND);
+    assert_eq!(scripted.kcp.bundled_copies(), 0);
+    assert!(scripted.kcp.stats().sent_segments >= 2, "data may leave");
+}
+
+/// Random writes in both directions over a path that loses, duplicates and reorders.
+#[test]
+fn stream_is_what_was_written_with_copies() {
+    let mut copies = 0;
+    for seed in 0..60 {
+        let mut rng = Rng::new(seed);
+        let mut ends = TwoEndpoints::new(seed, [0, 10_000, 100_000, 300_000][seed as usize % 4]);
+        let (mut sent, mut read) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
+        for _ in 0..150 {
+            for side in [0, 1] {
+                if rng.below(40) == 0 {
+                    ends.sides[side].set_bundling_rate(rng.range(0, 1_000_000) as u32);
+                }
+                let longest = if rng.below(8) == 0 { 3_000 } else { 200 };
+                let len = rng.size(1, longest);
+                let bytes: Vec<u8> = (0..len).map(|_| rng.next() as u8).collect();
+                ends.write(side, &bytes);
+                sent[side].extend(bytes);
+            }
+            ends.run(rng.range(0, 40) * MILLIS);
+            for side in [0, 1] {
+                read[1 - side].extend(ends.read(side));
+            }
+        }
+        ends.run(60 * SECOND);
+        for side in [0, 1] {
+            read[1 - side].extend(ends.read(side));
+        }
+        assert!(sent == read, "seed {seed}");
+        for side in &ends.sides {
+            assert_eq!(side.stats().invalid_acks, 0, "seed {seed}");
+            copies += side.bundled_copies();
+        }
+    }
+    assert!(copies > 500, "{copies} copies");
+}
