@@ -55,6 +55,12 @@ pub struct Config {
     /// KCP conversation id (`conv`) of the connections opened from here, 1 to 4,294,967,295. Default `None`: a
     /// random one, never 0. An id can be in use once with each peer, see
     /// [`Endpoint::connect_with_conv`](crate::Endpoint::connect_with_conv).
+    ///
+    /// Never the same for several clients under one key, nor for the next connection of a client:
+    /// whoever records the datagrams of one can have them accepted in the other. A listener rejects
+    /// an id that another address uses at the same time under its key
+    /// ([`refused_conv_in_use`](crate::EndpointStats::refused_conv_in_use)). Where the id carries
+    /// meaning, send that in the first message instead, or give each client a key.
     pub conv: Option<u32>,
     /// Filter for datagrams of other protocols on the same port. Default `None`.
     pub packet_filter: Option<PacketFilter>,

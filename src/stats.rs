@@ -328,6 +328,9 @@ pub struct EndpointStats {
     pub restart_probes: u64,
     /// Refused initial segments: by the accept filter.
     pub refused_accept_filter: u64,
+    /// Refused initial segments: their conversation id is in use by another address under the same
+    /// key, see [`Config::conv`](crate::Config::conv).
+    pub refused_conv_in_use: u64,
     /// Datagrams of other protocols, taken by the packet filter.
     pub packet_filter_datagrams: u64,
     /// Datagrams from [`send_raw`](crate::Endpoint::send_raw) that were sent.
@@ -397,6 +400,7 @@ impl Add for EndpointStats {
             migrations: self.migrations + more.migrations,
             restart_probes: self.restart_probes + more.restart_probes,
             refused_accept_filter: self.refused_accept_filter + more.refused_accept_filter,
+            refused_conv_in_use: self.refused_conv_in_use + more.refused_conv_in_use,
             packet_filter_datagrams: self.packet_filter_datagrams + more.packet_filter_datagrams,
             raw_sent_datagrams: self.raw_sent_datagrams + more.raw_sent_datagrams,
             raw_dropped_datagrams: self.raw_dropped_datagrams + more.raw_dropped_datagrams,

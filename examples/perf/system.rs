@@ -75,6 +75,7 @@ pub(crate) fn discarded(stats: &EndpointStats) -> u64 {
         + stats.refused_max_unvalidated
         + stats.refused_per_ip
         + stats.refused_accept_filter
+        + stats.refused_conv_in_use
 }
 
 /// Binds this process to one CPU. For as long as it has one thread: later ones inherit it.

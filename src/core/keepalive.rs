@@ -188,6 +188,11 @@ impl Keepalive {
         self.validation = PeerValidation::Validated;
     }
 
+    /// When the peer last showed a sign of life.
+    pub(crate) fn last_alive(&self) -> Micros {
+        self.last_alive
+    }
+
     /// Dead-peer timeout, microseconds.
     pub(crate) fn dead_after(&self) -> Option<u64> {
         self.dead_peer_timeout

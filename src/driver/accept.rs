@@ -3,7 +3,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rand_core::Rng;
 
@@ -32,6 +32,10 @@ const MIN_INITIAL_ALLOWANCE: usize = 1_200;
 /// Unvalidated connections of one IP address that get [`MIN_INITIAL_ALLOWANCE`]. Who forges the
 /// address can choose any port, and the bytes meet at one host.
 const MAX_ALLOWANCES_PER_IP: usize = 8;
+
+/// How long the conversation id of a peer that went silent is not taken by another address: a client
+/// with an id of its own that restarts may go on.
+const CONV_IN_USE: Duration = Duration::from_secs(10);
 
 impl<S: Socket> Driver<S> {
     /// Active open: creates a connection to `peer`. Nothing is sent before there is data, except
@@ -110,6 +114,10 @@ impl<S: Socket> Driver<S> {
             self.stats.refused_accept_filter += 1;
             return false;
         }
+        if self.is_conv_of_another_address(now, from, header.conv) {
+            self.stats.refused_conv_in_use += 1;
+            return false;
+        }
         // Whatever its source address, a replayed initial datagram opens no second connection, and
         // nor does a retransmission that was recorded before it could arrive.
         if self.remember_initial(now, nonce, datagram) != KnownInitial::Nothing {
@@ -139,6 +147,15 @@ impl<S: Socket> Driver<S> {
             self.scratch.wakers.extend(accept.push(handle));
         }
         accepted
+    }
+
+    /// Whether a peer at another address uses `conv` under the same key. Then the recorded datagrams
+    /// of one of the two connections would be valid in the other.
+    fn is_conv_of_another_address(&self, now: Instant, from: SocketAddr, conv: u32) -> bool {
+        self.demux.with_conv(conv).iter().any(|id| {
+            let conn = self.conns.get(id.slot as usize).filter(|conn| conn.id() == *id);
+            conn.is_some_and(|conn| conn.peer() != from && conn.is_alive(now, CONV_IN_USE))
+        })
     }
 
     /// The accept queue, if the limits permit one more connection from `from`. Counts a refusal.
@@ -210,8 +227,8 @@ impl<S: Socket> Driver<S> {
         self.peers.validate(peer);
         if passive {
             self.unvalidated.leave(peer.ip());
-            if self.config.migration != Migration::Off {
-                self.demux.make_migratable(conv, id);
+            if self.config.migration != Migration::Off || self.config.cipher.has_key() {
+                self.demux.index_conv(conv, id);
             }
             self.replace_others(id, peer);
         } else {

@@ -45,8 +45,9 @@ pub(crate) enum Route {
 #[derive(Debug, Default)]
 pub(crate) struct Demux {
     live: HashMap<Key, ConnId>,
-    /// Validated connections that may migrate, by conversation id alone: usually one per id.
-    migratable: HashMap<u32, Vec<ConnId>>,
+    /// Validated connections by conversation id alone, usually one per id, where that is needed:
+    /// with migration, or a cipher that has a key.
+    by_conv: HashMap<u32, Vec<ConnId>>,
     /// Cache of the latest lookup: the datagrams of a GRO batch usually belong to one connection.
     recent: Option<(Key, ConnId)>,
     /// Connections in TIME-WAIT, and until when.
@@ -121,15 +122,20 @@ impl Demux {
         Some(assign_conv(datagram, self.hasher.hash_one((from, initial))))
     }
 
-    /// Lets a connection, whose peer is validated, migrate to another address.
-    pub(crate) fn make_migratable(&mut self, conv: u32, id: ConnId) {
-        self.migratable.entry(conv).or_default().push(id);
+    /// Lets a connection, whose peer is validated, be found by its conversation id alone.
+    pub(crate) fn index_conv(&mut self, conv: u32, id: ConnId) {
+        self.by_conv.entry(conv).or_default().push(id);
+    }
+
+    /// The validated connections with conversation id `conv`.
+    pub(crate) fn with_conv(&self, conv: u32) -> &[ConnId] {
+        self.by_conv.get(&conv).map_or(&[], Vec::as_slice)
     }
 
     /// The only connection with conversation id `conv` that may migrate; `None` if there are
     /// several.
     pub(crate) fn migratable(&self, conv: u32) -> Option<ConnId> {
-        match self.migratable.get(&conv)?.as_slice() {
+        match self.with_conv(conv) {
             [id] => Some(*id),
             _ => None,
         }
@@ -170,10 +176,10 @@ impl Demux {
         }
         self.live.remove(&key);
         self.recent = None;
-        if let Some(ids) = self.migratable.get_mut(&key.1) {
+        if let Some(ids) = self.by_conv.get_mut(&key.1) {
             ids.retain(|known| *known != id);
             if ids.is_empty() {
-                self.migratable.remove(&key.1);
+                self.by_conv.remove(&key.1);
             }
         }
         self.expire(now);

@@ -71,6 +71,9 @@ impl<S: Socket> Driver<S> {
     /// Whether `initial` is a retransmission of the initial segment of a connection that may
     /// migrate: its peer has another address since.
     pub(super) fn is_initial_of_migrated(&mut self, datagram: &[u8], initial: InitialHash) -> bool {
+        if self.config.migration == Migration::Off {
+            return false;
+        }
         let Ok(header) = Header::parse(datagram) else { return false };
         let conn = self.demux.migratable(header.conv).and_then(|id| self.get_mut(id));
         conn.is_some_and(|conn| conn.was_opened_by(initial))

@@ -63,6 +63,7 @@ impl fmt::Display for EndpointStats {
                 ("Closed", self.dropped_time_wait),
                 ("NotAccepting", self.refused_no_listener),
                 ("RefusedByFilter", self.refused_accept_filter),
+                ("RefusedConvInUse", self.refused_conv_in_use),
                 ("Filtered", self.packet_filter_datagrams),
                 ("RawPkts", self.raw_sent_datagrams),
                 ("RawDropped", self.raw_dropped_datagrams),

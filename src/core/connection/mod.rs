@@ -379,6 +379,11 @@ impl Kcp {
         self.keepalive.is_validated()
     }
 
+    /// Time since the peer last showed a sign of life.
+    pub(crate) fn time_since_alive(&self, now: Instant) -> Duration {
+        Duration::from_micros(self.clock.at(now).since(self.keepalive.last_alive()))
+    }
+
     /// Why the connection ended, if it has.
     #[must_use]
     pub fn close_reason(&self) -> Option<ConnectionError> {

@@ -232,6 +232,11 @@ impl Conn {
         self.kcp.is_established()
     }
 
+    /// Whether the peer has shown a sign of life within `time`.
+    pub(super) fn is_alive(&self, now: Instant, time: Duration) -> bool {
+        self.kcp.time_since_alive(now) < time
+    }
+
     /// Whether the connection counts as unvalidated.
     pub(super) fn is_unvalidated(&self) -> bool {
         self.validation.is_some()

@@ -108,7 +108,11 @@ fn migration_before_first_ack_does_not_accept_a_new_connection() {
     world.run_for(SECOND / 10);
     assert_eq!(stream.peer_addr().unwrap(), addr(AWAY));
     assert_eq!(listener.stats().passive_opens, 1);
-    // Another initial segment under that conversation id opens another connection.
+    // Another initial segment under that conversation id opens another connection, once the
+    // migrated peer has not been heard of for ten seconds.
+    world.inject(addr(HOME), SERVER, &push(7, 0, b"another peer"));
+    world.run_for(MINUTE / 4);
+    assert_eq!((listener.stats().passive_opens, listener.stats().refused_conv_in_use), (1, 1));
     world.inject(addr(HOME), SERVER, &push(7, 0, b"another peer"));
     world.run_for(MINUTE / 10);
     assert_eq!(listener.stats().passive_opens, 2);

@@ -82,3 +82,33 @@ fn replayed_datagrams_deliver_nothing_again_under_any_cipher() {
         }
     }
 }
+
+/// Two clients with the same conversation id, of which the second comes after `pause`. Returns how
+/// many of them the listener has accepted, and how often it refused the second.
+fn same_conv(cipher: Cipher, pause: std::time::Duration) -> (usize, u64) {
+    const OTHER: u8 = 77;
+    let config = Config::new().cipher(cipher).conv(Some(5));
+    let mut world = World::new(1, LinkConfig::delay(10_000));
+    let listener = world.listener(SERVER, &config);
+    let first = world.endpoint(CLIENT, &config);
+    let _streams = world.finish(MINUTE, greet(&first, &listener));
+    world.run_for(SECOND);
+    world.crash(CLIENT);
+    world.run_for(pause);
+    let second = world.endpoint(OTHER, &config);
+    let other = world.finish(SECOND, second.connect(addr(SERVER))).unwrap();
+    other.try_write(b"hello").unwrap();
+    world.run_for(SECOND);
+    let stats = listener.stats();
+    (stats.current_connections as usize, stats.refused_conv_in_use)
+}
+
+#[test]
+fn conv_of_another_address_under_the_same_key_is_refused() {
+    let aes = Cipher::new(Algorithm::Aes128Gcm, &[7; 16]).unwrap();
+    let (accepted, refused) = same_conv(aes.clone(), SECOND);
+    assert!(accepted == 1 && refused > 1, "{accepted}, refused {refused} times");
+    // A client that has restarted at another address, and one without a key.
+    assert_eq!(same_conv(aes, 10 * SECOND), (2, 0));
+    assert_eq!(same_conv(Cipher::null(), SECOND), (2, 0));
+}
