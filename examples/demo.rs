@@ -2,8 +2,9 @@
 //!
 //! Both run in this process, on real UDP sockets; in between a relay loses 5 % of the datagrams of
 //! each direction, delays the others so that a round trip takes 40 ms, and lets some overtake each
-//! other. First the client uploads bulk data, which is verified by SHA-256, then it sends small
-//! requests at a steady rate and measures how long the replies take.
+//! other. First the client uploads bulk data, which is verified by SHA-256. Then it sends small
+//! requests at a steady rate on two connections, one plain and one with `Protection::Auto`, over the
+//! same losses, and measures how long the replies of each take.
 //!
 //! ```sh
 //! cargo run --release --example demo
@@ -24,24 +25,28 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use clap::{Parser, value_parser};
 use hdrhistogram::Histogram;
-use kcpx::{Config, KcpListener, KcpStream, Timing};
+use kcpx::{AutoProtection, Config, KcpListener, KcpStream, Protection, Timing};
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, interval};
 
+use self::chart::Series;
 use self::progress::Progress;
 use self::relay::{Link, Relay};
 
 /// Bytes of a request and of its reply, and the time between two requests.
 const MESSAGE: usize = 256;
 const GAP: Duration = Duration::from_millis(10);
+/// Requests before those that are measured: five seconds, in which the loss is learned.
+const WARM_UP: u32 = 500;
 /// Bytes written at once in the upload.
 const BLOCK: usize = 64 * 1024;
 
 /// Runs a server and a client over a simulated bad link and shows how they fare.
 ///
-/// Needs no arguments; it takes about 20 seconds.
+/// Needs no arguments; it takes about 30 seconds.
 #[derive(Parser)]
 struct Args {
     /// Datagrams that the link loses, each way, in percent
@@ -53,8 +58,8 @@ struct Args {
     /// Size of the upload in MB
     #[arg(long, default_value_t = 64, value_parser = value_parser!(u64).range(1..=4_096))]
     megabytes: u64,
-    /// Number of requests, 100 per second
-    #[arg(long, default_value_t = 1_000, value_parser = value_parser!(u32).range(1..=100_000))]
+    /// Number of requests that are measured, 100 per second
+    #[arg(long, default_value_t = 1_500, value_parser = value_parser!(u32).range(1..=100_000))]
     messages: u32,
     /// What the losses are drawn from
     #[arg(long, default_value_t = 1)]
@@ -75,24 +80,35 @@ async fn main() -> Result<()> {
         args.rtt, link.loss, link.detours,
     );
 
-    let config = Config::new().timing(Timing::FAST3).socket_buffers(Some(4 << 20), Some(4 << 20));
-    let listener = KcpListener::bind_with("127.0.0.1:0", config.clone()).await?;
-    let relay = Relay::start(listener.local_addr()?, link, args.seed).await?;
-    let server = tokio::spawn(serve(listener));
-
-    let mut stream = KcpStream::connect_with(relay.addr, config).await?;
+    let bulk = Pair::start(Config::new(), link, args.seed).await?;
+    let mut stream = bulk.connect().await?;
     let upload = upload(&mut stream, &args).await.context("the upload failed")?;
-    let latencies = exchange(&mut stream, &args).await.context("the messages failed")?;
+    let retransmitted = stream.stats().retransmit_percent();
+    let (datagrams, lost) = bulk.relay.lost();
+    bulk.end(stream).await?;
 
-    let (stats, endpoint) = (stream.stats(), stream.endpoint());
-    stream.shutdown().await?;
-    drop(stream);
-    endpoint.wait_idle().await;
-    server.await?.context("the server failed")?;
+    // Of so small messages the headers alone take a fifth.
+    let auto = Protection::Auto(AutoProtection::new().max_overhead(2.0));
+    let pairs = [
+        Pair::start(Config::new(), link, args.seed).await?,
+        Pair::start(Config::new().protection(auto), link, args.seed).await?,
+    ];
+    let mut streams = [pairs[0].connect().await?, pairs[1].connect().await?];
+    let [plain, protected] = &mut streams;
+    let mut progress = Progress::new("messages", u64::from(WARM_UP + args.messages));
+    let latencies = tokio::try_join!(
+        exchange(plain, &args, |_, _| ()),
+        exchange(protected, &args, |number, latency| {
+            progress.show(number, || format!("{:.1} ms", millis(latency)));
+        }),
+    );
+    progress.finish();
+    let latencies = <[_; 2]>::from(latencies.context("the messages failed")?);
+    let bytes = [0, 1].map(|i: usize| pairs[i].relay.counts.bytes.load(Relaxed));
+    for (pair, stream) in pairs.into_iter().zip(streams) {
+        pair.end(stream).await?;
+    }
 
-    let at = |quantile| Duration::from_nanos(latencies.value_at_quantile(quantile));
-    let (p50, p99) = (at(0.5), at(0.99));
-    let picture = save_picture(&args, &latencies, p50, p99)?;
     let seconds = upload.time.as_secs_f64();
     println!();
     println!(
@@ -101,21 +117,61 @@ async fn main() -> Result<()> {
         args.megabytes as f64 / seconds
     );
     println!("           sha256 verified: {}", upload.sha256);
+    println!("           {retransmitted:.1} % of the segments were retransmitted; the link lost");
+    println!("           {:.1} % of {datagrams} datagrams", lost as f64 * 100.0 / datagrams as f64);
     println!(
-        "messages   {} requests of {MESSAGE} bytes, 100 per second, all replies exact",
-        latencies.len()
+        "messages   {} requests of {MESSAGE} bytes, 100 per second, all replies exact; round trips:",
+        args.messages
     );
-    println!("           round trip p50 {:.1} ms, p99 {:.1} ms", millis(p50), millis(p99));
-    println!("           ({} ms are the link; a lost datagram costs its retransmission)", args.rtt);
-    let (datagrams, lost) = (relay.counts.datagrams.load(Relaxed), relay.counts.lost.load(Relaxed));
-    let share = lost as f64 * 100.0 / datagrams as f64;
-    println!("resent     {:.1} % of the segments", stats.retransmit_percent());
+    for (i, name) in NAMES.into_iter().enumerate() {
+        let at = |quantile| millis(at(&latencies[i], quantile));
+        let useful = 2 * MESSAGE as u64 * u64::from(WARM_UP + args.messages);
+        let ratio = bytes[i] as f64 / useful as f64;
+        println!(
+            "           {name:<22} p50 {:>5.1} ms, p99 {:>5.1}, p99.9 {:>5.1}; {ratio:.2} bytes sent for one",
+            at(0.5),
+            at(0.99),
+            at(0.999),
+        );
+    }
     println!(
-        "           (the link lost {share:.1} % of {datagrams} datagrams, and a segment whose"
+        "           ({} ms are the link; plain, a lost datagram costs its retransmission)",
+        args.rtt
     );
-    println!("           acknowledgement was lost is retransmitted, too)");
-    println!("picture    {}", picture.display());
+    println!("picture    {}", save_picture(&args, &latencies)?.display());
     Ok(())
+}
+
+/// What the two connections are called.
+const NAMES: [&str; 2] = ["plain", "Protection::Auto"];
+
+/// A server, and the bad link in front of it.
+struct Pair {
+    config: Config,
+    relay: Relay,
+    server: JoinHandle<Result<()>>,
+}
+
+impl Pair {
+    async fn start(config: Config, link: Link, seed: u64) -> Result<Self> {
+        let config = config.timing(Timing::FAST3).socket_buffers(Some(4 << 20), Some(4 << 20));
+        let listener = KcpListener::bind_with("127.0.0.1:0", config.clone()).await?;
+        let relay = Relay::start(listener.local_addr()?, link, seed).await?;
+        Ok(Self { config, relay, server: tokio::spawn(serve(listener)) })
+    }
+
+    async fn connect(&self) -> Result<KcpStream> {
+        Ok(KcpStream::connect_with(self.relay.addr, self.config.clone()).await?)
+    }
+
+    /// Ends the connection, and waits for both sides.
+    async fn end(self, mut stream: KcpStream) -> Result<()> {
+        let endpoint = stream.endpoint();
+        stream.shutdown().await?;
+        drop(stream);
+        endpoint.wait_idle().await;
+        self.server.await?.context("the server failed")
+    }
 }
 
 /// What the upload showed.
@@ -129,7 +185,6 @@ async fn upload(stream: &mut KcpStream, args: &Args) -> Result<Upload> {
     let start = Instant::now();
     let total = args.megabytes * 1_000_000;
     stream.write_u64(total).await?;
-    stream.write_u32(args.messages).await?;
 
     let mut progress = Progress::new("upload", total);
     let mut hasher = Sha256::new();
@@ -157,11 +212,16 @@ async fn upload(stream: &mut KcpStream, args: &Args) -> Result<Upload> {
 }
 
 /// Sends requests at a steady rate, however late the replies are; returns their round-trip times in
-/// nanoseconds.
-async fn exchange(stream: &mut KcpStream, args: &Args) -> Result<Histogram<u64>> {
+/// nanoseconds, without those of the first seconds, and calls `show` with the number of each reply and its time.
+async fn exchange(
+    stream: &mut KcpStream,
+    args: &Args,
+    mut show: impl FnMut(u64, Duration),
+) -> Result<Histogram<u64>> {
+    stream.write_u64(0).await?;
     let (mut reader, mut writer) = KcpStream::split(stream);
     let (sent, mut send_times) = mpsc::unbounded_channel();
-    let count = args.messages;
+    let count = WARM_UP + args.messages;
 
     let requests = async move {
         let mut ticks = interval(GAP);
@@ -173,7 +233,6 @@ async fn exchange(stream: &mut KcpStream, args: &Args) -> Result<Histogram<u64>>
         anyhow::Ok(())
     };
     let replies = async move {
-        let mut progress = Progress::new("messages", u64::from(count));
         let mut latencies = Histogram::new(3)?;
         let mut reply = [0; MESSAGE];
         for number in 0..count {
@@ -181,34 +240,34 @@ async fn exchange(stream: &mut KcpStream, args: &Args) -> Result<Histogram<u64>>
             let sent = send_times.recv().await.context("a reply without a request")?;
             let latency = sent.elapsed();
             ensure!(reply == message(number), "reply {number} differs from its request");
-            latencies.record(u64::try_from(latency.as_nanos())?)?;
-            progress.show(u64::from(number), || format!("{:.1} ms", millis(latency)));
+            if number >= WARM_UP {
+                latencies.record(u64::try_from(latency.as_nanos())?)?;
+            }
+            show(u64::from(number), latency);
         }
-        progress.finish();
         Ok(latencies)
     };
     tokio::try_join!(requests, replies).map(|((), latencies)| latencies)
 }
 
-/// The other side: hashes the upload, then sends each request back.
+/// The other side: hashes an upload, or sends each request back if its size is 0.
 async fn serve(listener: KcpListener) -> Result<()> {
     let (mut stream, _) = listener.accept().await?;
     let mut left = stream.read_u64().await?;
-    let messages = stream.read_u32().await?;
-
-    let mut hasher = Sha256::new();
-    while left > 0 {
-        let chunk = stream.read_chunk().await?;
-        ensure!(!chunk.is_empty(), "the upload ended {left} bytes early");
-        hasher.update(&chunk);
-        left = left.saturating_sub(chunk.len() as u64);
-    }
-    stream.write_all(&hasher.finalize()).await?;
-
-    let mut message = [0; MESSAGE];
-    for _ in 0..messages {
-        stream.read_exact(&mut message).await?;
-        stream.write_all(&message).await?;
+    if left > 0 {
+        let mut hasher = Sha256::new();
+        while left > 0 {
+            let chunk = stream.read_chunk().await?;
+            ensure!(!chunk.is_empty(), "the upload ended {left} bytes early");
+            hasher.update(&chunk);
+            left = left.saturating_sub(chunk.len() as u64);
+        }
+        stream.write_all(&hasher.finalize()).await?;
+    } else {
+        let mut message = [0; MESSAGE];
+        while stream.read_exact(&mut message).await.is_ok() {
+            stream.write_all(&message).await?;
+        }
     }
     stream.shutdown().await?;
     drop(stream);
@@ -237,25 +296,30 @@ fn millis(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3
 }
 
+fn at(latencies: &Histogram<u64>, quantile: f64) -> Duration {
+    Duration::from_nanos(latencies.value_at_quantile(quantile))
+}
+
 /// Draws the latencies into the build directory, or into the temporary one without it.
-fn save_picture(
-    args: &Args,
-    latencies: &Histogram<u64>,
-    p50: Duration,
-    p99: Duration,
-) -> Result<PathBuf> {
+fn save_picture(args: &Args, latencies: &[Histogram<u64>; 2]) -> Result<PathBuf> {
     let exe = std::env::current_exe()?;
     let build = exe.ancestors().find(|dir| dir.join("CACHEDIR.TAG").exists());
     let path = build.map_or_else(std::env::temp_dir, PathBuf::from).join("kcpx-demo.svg");
-    let title = format!("Round trips of {} messages over a bad link", latencies.len());
+    let title = format!("Round trips of {} messages over a bad link", args.messages);
     let note = format!(
         "{MESSAGE} bytes, 100 per second; the link: {} ms round trip, {} % loss each way",
         args.rtt, args.loss,
     );
-    let link = Duration::from_millis(args.rtt);
-    let labels = [("link", link), ("p50", p50), ("p99", p99)];
-    let longest = Duration::from_nanos(latencies.max());
-    let picture = chart::distribution((&title, &note, "messages"), latencies, longest, &labels);
+    let [plain, protected] = latencies;
+    let labels = [
+        ("link", Duration::from_millis(args.rtt)),
+        ("p99 protected", at(protected, 0.99)),
+        ("p99 plain", at(plain, 0.99)),
+    ];
+    let longest = Duration::from_nanos(plain.max().max(protected.max()));
+    let series = [(NAMES[0], plain), (NAMES[1], protected)];
+    let series = series.map(|(name, durations)| Series { name, durations });
+    let picture = chart::distribution((&title, &note, "messages"), &series, longest, &labels);
     std::fs::write(&path, picture).with_context(|| format!("cannot write {}", path.display()))?;
     Ok(path)
 }

@@ -35,6 +35,8 @@ pub(crate) struct Link {
 pub(crate) struct Counts {
     pub(crate) datagrams: AtomicU64,
     pub(crate) lost: AtomicU64,
+    /// Bytes of the datagrams, with 28 each for the headers of IP and UDP.
+    pub(crate) bytes: AtomicU64,
 }
 
 /// A relay for one client, which takes its address for that of the server.
@@ -44,6 +46,11 @@ pub(crate) struct Relay {
 }
 
 impl Relay {
+    /// Datagrams so far, and those lost.
+    pub(crate) fn lost(&self) -> (u64, u64) {
+        (self.counts.datagrams.load(Relaxed), self.counts.lost.load(Relaxed))
+    }
+
     /// Starts a task that relays between the client, which sends to [`Relay::addr`], and `server`.
     pub(crate) async fn start(server: SocketAddr, link: Link, seed: u64) -> Result<Self> {
         let to_client = UdpSocket::bind("127.0.0.1:0").await?;
@@ -111,6 +118,7 @@ async fn run(to_client: UdpSocket, to_server: UdpSocket, mut air: Air) -> Result
 impl Air {
     fn take(&mut self, now: Instant, towards: Towards, datagram: &[u8]) {
         let number = self.counts.datagrams.fetch_add(1, Relaxed);
+        self.counts.bytes.fetch_add(28 + datagram.len() as u64, Relaxed);
         if self.draw(100) < self.link.loss {
             self.counts.lost.fetch_add(1, Relaxed);
             return;
