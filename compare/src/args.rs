@@ -226,6 +226,9 @@ impl Wire {
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Peer {
     Kcpx,
+    /// The same with `Protection::Auto`, across a path.
+    #[serde(rename = "kcpx-auto")]
+    KcpxAuto,
     #[value(name = "tokio_kcp")]
     TokioKcp,
     #[value(name = "rust_tokio_kcp")]
@@ -246,8 +249,15 @@ impl Peer {
         match self {
             Self::Kcpx | Self::RustTokioKcp | Self::KcpGo => true,
             Self::Quinn => matches!(wire, Wire::Plain | Wire::Aes128Gcm),
-            Self::TokioKcp | Self::KcpTokio | Self::KcpRs | Self::Tcp => wire == Wire::Plain,
+            Self::KcpxAuto | Self::TokioKcp | Self::KcpTokio | Self::KcpRs | Self::Tcp => {
+                wire == Wire::Plain
+            }
         }
+    }
+
+    /// Whether it differs from all others in this workload.
+    fn has_workload(self, workload: Workload) -> bool {
+        self != Self::KcpxAuto || matches!(workload, Workload::Msg | Workload::Bulk)
     }
 }
 
@@ -288,7 +298,8 @@ impl Args {
         let mut groups = Vec::new();
         for &workload in &self.workload {
             for &wire in self.wires_of(workload) {
-                let cases = peers.iter().filter(|peer| peer.has(wire));
+                let cases =
+                    peers.iter().filter(|peer| peer.has(wire) && peer.has_workload(workload));
                 let group: Vec<_> =
                     cases.map(|peer| Case { workload, wire, peer: *peer }).collect();
                 if !group.is_empty() {

@@ -2,10 +2,12 @@
 
 use std::net::SocketAddr;
 
-use kcpx::{Cipher, Config, Endpoint, FecConfig, KcpListener, KcpStream, Timing};
+use kcpx::{
+    AutoProtection, Cipher, Config, Endpoint, FecConfig, KcpListener, KcpStream, Protection, Timing,
+};
 
 use super::{Accept, Connect, Duplex, wildcard};
-use crate::args::{Algorithm, BACKLOG, Case, KEY, MTU, WINDOW, Workload};
+use crate::args::{Algorithm, BACKLOG, Case, KEY, MTU, Peer, WINDOW, Workload};
 
 fn config(case: Case) -> anyhow::Result<Config> {
     let mut config = Config::new().timing(Timing::TURBO).windows(WINDOW, WINDOW).mtu(MTU);
@@ -14,6 +16,9 @@ fn config(case: Case) -> anyhow::Result<Config> {
         // Others do nothing on an idle connection. One probe in 15 s would fall into the rest of
         // some runs and not of others.
         config = config.keepalive(None).idle_timeout(None);
+    }
+    if case.peer == Peer::KcpxAuto {
+        config = config.protection(Protection::Auto(AutoProtection::new()));
     }
     let algorithm = |algorithm| match algorithm {
         Algorithm::Aes128 => kcpx::Algorithm::Aes128,
