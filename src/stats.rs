@@ -322,6 +322,9 @@ pub struct EndpointStats {
     pub refused_per_ip: u64,
     /// Connections of unvalidated peers now.
     pub unvalidated_connections: u64,
+    /// Bytes of memory that unvalidated peers hold now, see
+    /// [`Limits::unvalidated_memory`](crate::Limits::unvalidated_memory).
+    pub unvalidated_bytes: u64,
     /// Migrations to another address of the peer.
     pub migrations: u64,
     /// Initial segments of existing connections; each was answered with a ping, to detect a restart.
@@ -394,6 +397,7 @@ impl Add for EndpointStats {
             refused_max_unvalidated: self.refused_max_unvalidated + more.refused_max_unvalidated,
             refused_per_ip: self.refused_per_ip + more.refused_per_ip,
             unvalidated_connections: self.unvalidated_connections + more.unvalidated_connections,
+            unvalidated_bytes: self.unvalidated_bytes + more.unvalidated_bytes,
             migrations: self.migrations + more.migrations,
             restart_probes: self.restart_probes + more.restart_probes,
             refused_accept_filter: self.refused_accept_filter + more.refused_accept_filter,

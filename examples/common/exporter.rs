@@ -43,6 +43,7 @@ const ENDPOINT: &[Row<EndpointStats>] = &[
     ("unvalidated_connections", "Connections whose peer is not validated yet", Kind::Gauge, |s| {
         s.unvalidated_connections
     }),
+    ("unvalidated_bytes", "Memory of unvalidated peers", Kind::Gauge, |s| s.unvalidated_bytes),
     ("receive_errors", "Transient receive errors", Kind::Counter, |s| s.recv_errors),
     ("send_errors", "Send errors taken as loss", Kind::Counter, |s| s.send_errors),
     ("fec_recovered_shards", "Packets recovered by FEC", Kind::Counter, |s| s.fec.recovered_shards),

@@ -156,7 +156,7 @@ impl<S: Socket> Driver<S> {
             stats.refused_backlog += 1;
             return None;
         }
-        match self.unvalidated.check_admission(from.ip(), limits.max_unvalidated) {
+        match self.unvalidated.check_admission(from.ip()) {
             Ok(()) => return Some(accept.clone()),
             Err(Refusal::Full) => stats.refused_max_unvalidated += 1,
             Err(Refusal::Source) => stats.refused_per_ip += 1,
@@ -204,12 +204,13 @@ impl<S: Socket> Driver<S> {
     /// The address of a connection's peer is validated: it has acknowledged a segment
     /// or a ping of this connection.
     pub(super) fn on_validated(&mut self, id: ConnId) {
-        let Some(conn) = self.get_mut(id) else { return };
-        let ((peer, conv), deferred) = (conn.key(), conn.finish_validation());
-        let passive = conn.is_opened_by_peer();
-        self.peers.validate(peer);
+        let Some(conn) = self.conns.get_mut(id.slot as usize).filter(|conn| conn.id() == id) else {
+            return;
+        };
+        let ((peer, conv), passive) = (conn.key(), conn.is_opened_by_peer());
+        let deferred = conn.finish_validation(&mut self.unvalidated);
+        self.peers.validate(peer, self.unvalidated.budget_mut());
         if passive {
-            self.unvalidated.leave(peer.ip());
             if self.config.migration != Migration::Off {
                 self.demux.make_migratable(conv, id);
             }

@@ -19,6 +19,7 @@ mod connection;
 mod demux;
 mod fec_probes;
 pub(crate) mod fec_sender;
+mod memory_budget;
 mod migration;
 pub(crate) mod packet_codec;
 pub(crate) mod packet_writer;
@@ -158,6 +159,7 @@ impl<S: Socket> Driver<S> {
         rng.fill_bytes(&mut secret);
         let notifier = requests.notifier().clone();
         notifier.set_local(socket.local_addr()?);
+        let unvalidated = UnvalidatedPeers::new(&config);
         Ok(Self {
             socket,
             peers: PeerTable::new(&config),
@@ -169,7 +171,7 @@ impl<S: Socket> Driver<S> {
             requests,
             accept,
             conns: Slab::new(),
-            unvalidated: UnvalidatedPeers::default(),
+            unvalidated,
             connect_pacer: ConnectPacer::new(now),
             demux: Demux::default(),
             timers: TimerWheel::new(now),

@@ -162,7 +162,8 @@ impl<S: Socket> Driver<S> {
     /// datagram never opens a connection. Returns whether the address has a connection.
     fn on_shard(&mut self, now: Instant, from: SocketAddr, shard: &[u8]) -> bool {
         let (demux, recovered) = (&self.demux, &mut self.scratch.recovered);
-        let known = self.peers.decode(now, from, shard, |datagram| {
+        let budget = self.unvalidated.budget_mut();
+        let known = self.peers.decode(now, from, shard, budget, |datagram| {
             let conv = datagram.first_chunk().map_or(0, |conv| u32::from_le_bytes(*conv));
             let Some(id) = demux.find(&(from, conv)) else { return false };
             if segment::validate(datagram, conv).is_err() {
@@ -215,13 +216,18 @@ impl<S: Socket> Driver<S> {
     ) -> bool {
         // Without a tagged nonce a reflected datagram can only be recognised by its segments.
         let untagged = !self.codec.detects_reflection() && packet_type == PacketType::Regular;
-        let Some(conn) = self.get_mut(id) else { return false };
+        let Some(conn) = self.conns.get_mut(id.slot as usize).filter(|conn| conn.id() == id) else {
+            return false;
+        };
         if untagged && conn.is_reflection(datagram) {
             self.stats.dropped_reflected += 1;
             return false;
         }
         let awaited = conn.awaits_first_data();
-        let Ok(outcome) = conn.input(now, datagram, packet_type) else {
+        conn.account_memory(&mut self.unvalidated);
+        let input = conn.input(now, datagram, packet_type);
+        conn.account_memory(&mut self.unvalidated);
+        let Ok(outcome) = input else {
             self.stats.dropped_malformed += 1;
             return false;
         };

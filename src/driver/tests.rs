@@ -22,3 +22,4 @@ mod scalability;
 mod sim_network;
 mod sim_world;
 mod task;
+mod unvalidated_memory;

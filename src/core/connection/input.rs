@@ -37,6 +37,9 @@ impl Kcp {
         self.peer.on_received();
         self.recv.start_datagram();
         let mut is_new = self.input_acks(now, datagram, origin);
+        if self.keepalive.is_validated() {
+            self.recv.lift_memory_limit();
+        }
         let mut is_current = false;
         for (header, payload) in Segments::new(datagram) {
             let una = self.input_una(now, &header, origin);

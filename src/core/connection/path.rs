@@ -33,6 +33,20 @@ impl Kcp {
         self.start_validation(now);
     }
 
+    /// Bytes of memory of received data, and of data that has not been sent or acknowledged.
+    pub(crate) fn data_memory(&self) -> usize {
+        let in_flight = self.send.in_flight() as usize * self.send.mss();
+        self.recv.memory() + self.send.send_buffer().bytes() + in_flight
+    }
+
+    /// Lets the data of an unvalidated peer take `more` bytes of memory than it takes now. What does
+    /// not fit is dropped and not acknowledged. Ends when the peer is validated.
+    pub(crate) fn limit_recv_memory(&mut self, more: usize) {
+        if !self.is_established() {
+            self.recv.limit_memory(more);
+        }
+    }
+
     /// Bytes that the next datagram may have under the anti-amplification limit. Check
     /// [`SendBudget::may_send_extras`] before sending FEC parity, duplicates or out-of-band
     /// datagrams to the peer.

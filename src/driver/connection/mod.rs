@@ -22,6 +22,8 @@ use crate::core::segment::InputError;
 use crate::core::seq::Sn;
 use crate::driver::connection::lifecycle::{Lifecycle, Reported};
 use crate::driver::demux::Key;
+use crate::driver::memory_budget::Holder;
+use crate::driver::unvalidated::UnvalidatedPeers;
 use crate::error::ConnectionError;
 use crate::shared::conn_id::ConnId;
 use crate::shared::connection::{Handle, Shared};
@@ -45,6 +47,8 @@ struct AddressValidation {
     deadline: Instant,
     /// The handle, if it is accepted only after validation (`require_validation`).
     deferred: Option<Handle>,
+    /// Bytes of the memory of unvalidated peers that this connection holds.
+    held: usize,
 }
 
 #[derive(Debug)]
@@ -217,13 +221,26 @@ impl Conn {
         deadline: Instant,
         deferred: Option<Handle>,
     ) {
-        self.validation = Some(Box::new(AddressValidation { deadline, deferred }));
+        self.validation = Some(Box::new(AddressValidation { deadline, deferred, held: 0 }));
         self.kcp.require_validation(now, allowance);
     }
 
     /// Lifts the limits of an unvalidated peer. Returns the handle if its accept was deferred.
-    pub(super) fn finish_validation(&mut self) -> Option<Handle> {
-        self.validation.take()?.deferred
+    pub(super) fn finish_validation(&mut self, peers: &mut UnvalidatedPeers) -> Option<Handle> {
+        let validation = self.validation.take()?;
+        peers.leave(self.peer.ip(), validation.held);
+        validation.deferred
+    }
+
+    /// Counts the memory of this connection for the budget of unvalidated peers, if it is one, and
+    /// limits what it may receive to what the budget has left.
+    pub(super) fn account_memory(&mut self, peers: &mut UnvalidatedPeers) {
+        let Some(validation) = &mut self.validation else { return };
+        let held = peers.base() + self.kcp.data_memory() + self.shared.queued_bytes();
+        let budget = peers.budget_mut();
+        budget.update(Holder::Connection, validation.held, held);
+        validation.held = held;
+        self.kcp.limit_recv_memory(budget.allowance(Holder::Connection, held));
     }
 
     /// Whether the peer's address is validated: it has acknowledged a
@@ -294,6 +311,11 @@ impl Conn {
             self.kcp.count_reflected();
         }
         reflected
+    }
+
+    #[cfg(test)]
+    pub(super) fn data_memory(&self) -> usize {
+        self.kcp.data_memory() + self.shared.queued_bytes()
     }
 
     #[cfg(test)]
