@@ -316,10 +316,15 @@ pub struct EndpointStats {
     pub refused_max_connections: u64,
     /// Refused initial segments: `backlog` full.
     pub refused_backlog: u64,
-    /// Refused initial segments: `max_unvalidated` reached.
+    /// Initial segments that opened nothing, since more than half of `max_unvalidated` connections or
+    /// of `unvalidated_memory` were in use: what was answered is `retries_sent`.
     pub refused_max_unvalidated: u64,
-    /// Refused initial segments: the IP address has too many of the unvalidated connections.
+    /// Refused answers to a Retry: the IP address has too many that wait.
     pub refused_per_ip: u64,
+    /// Pings sent in answer to initial segments, without state (Retry, RFC 9000 8.1.2).
+    pub retries_sent: u64,
+    /// ACKs of such pings, after which the next copy of the initial segment opens the connection.
+    pub retries_answered: u64,
     /// Connections of unvalidated peers now.
     pub unvalidated_connections: u64,
     /// Bytes of memory that unvalidated peers hold now, see
@@ -397,6 +402,8 @@ impl Add for EndpointStats {
             refused_max_unvalidated: self.refused_max_unvalidated + more.refused_max_unvalidated,
             refused_per_ip: self.refused_per_ip + more.refused_per_ip,
             unvalidated_connections: self.unvalidated_connections + more.unvalidated_connections,
+            retries_sent: self.retries_sent + more.retries_sent,
+            retries_answered: self.retries_answered + more.retries_answered,
             unvalidated_bytes: self.unvalidated_bytes + more.unvalidated_bytes,
             migrations: self.migrations + more.migrations,
             restart_probes: self.restart_probes + more.restart_probes,

@@ -40,6 +40,8 @@ const ENDPOINT: &[Row<EndpointStats>] = &[
         s.refused_max_unvalidated
     }),
     ("refused_per_ip", "Refused: too many of one source", Kind::Counter, |s| s.refused_per_ip),
+    ("retries_sent", "Answered without state", Kind::Counter, |s| s.retries_sent),
+    ("retries_answered", "Answers to that", Kind::Counter, |s| s.retries_answered),
     ("unvalidated_connections", "Connections whose peer is not validated yet", Kind::Gauge, |s| {
         s.unvalidated_connections
     }),

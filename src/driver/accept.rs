@@ -9,13 +9,14 @@ use rand_core::Rng;
 
 use crate::config::{Migration, SessionPolicy};
 use crate::core::connection::{Kcp, PacketType, Seed};
-use crate::core::open::{InitialHash, OpenedBy};
+use crate::core::open::{InitialHash, InitialSegment, OpenedBy};
 use crate::core::segment::Header;
 use crate::driver::Driver;
 use crate::driver::connection::Conn;
 use crate::driver::demux::Key;
+use crate::driver::packet_codec::{SendExtras, Written};
 use crate::driver::replay_filter::KnownInitial;
-use crate::driver::unvalidated::Refusal;
+use crate::driver::retry::Answer;
 use crate::error::ConnectionError;
 use crate::shared::accept_queue::AcceptQueue;
 use crate::shared::conn_id::ConnId;
@@ -103,11 +104,17 @@ impl<S: Socket> Driver<S> {
         datagram: &[u8],
         nonce: &[u8],
     ) -> bool {
-        let Some(accept) = self.accept_queue(from) else { return false };
+        let Some(accept) = self.accept_queue() else { return false };
         let Ok(header) = Header::parse(datagram) else { return false };
         let filter = self.config.accept_filter.as_ref();
         if filter.is_some_and(|filter| !filter.admits(from, header.conv)) {
             self.stats.refused_accept_filter += 1;
+            return false;
+        }
+        let is_validated = self.retry.take_answer(now, &(from, header.conv));
+        if !is_validated && self.unvalidated.is_crowded() {
+            self.stats.refused_max_unvalidated += 1;
+            self.send_retry(now, (from, header.conv));
             return false;
         }
         // Whatever its source address, a replayed initial datagram opens no second connection, and
@@ -133,6 +140,10 @@ impl<S: Socket> Driver<S> {
         self.unvalidated.enter(from.ip());
         if let Some(conn) = self.get_mut(id) {
             conn.require_validation(now, allowance, deadline, deferred);
+            if is_validated {
+                conn.on_retry_answered();
+                self.on_validated(id);
+            }
         }
         let accepted = self.deliver(now, id, datagram, PacketType::Regular);
         if let Some(handle) = handle {
@@ -141,8 +152,8 @@ impl<S: Socket> Driver<S> {
         accepted
     }
 
-    /// The accept queue, if the limits permit one more connection from `from`. Counts a refusal.
-    fn accept_queue(&mut self, from: SocketAddr) -> Option<Arc<AcceptQueue>> {
+    /// The accept queue, if the limits permit one more connection. Counts a refusal.
+    fn accept_queue(&mut self) -> Option<Arc<AcceptQueue>> {
         let (limits, stats) = (&self.config.limits, &mut self.stats);
         let Some(accept) = self.accept.as_ref().filter(|accept| accept.is_open()) else {
             stats.refused_no_listener += 1;
@@ -156,12 +167,40 @@ impl<S: Socket> Driver<S> {
             stats.refused_backlog += 1;
             return None;
         }
-        match self.unvalidated.check_admission(from.ip()) {
-            Ok(()) => return Some(accept.clone()),
-            Err(Refusal::Full) => stats.refused_max_unvalidated += 1,
-            Err(Refusal::Source) => stats.refused_per_ip += 1,
+        Some(accept.clone())
+    }
+
+    /// Answers an initial datagram without state (RFC 9000 8.1.2). The answer is no longer than the
+    /// datagram was.
+    fn send_retry(&mut self, now: Instant, key: Key) {
+        if !self.may_answer() {
+            return;
         }
-        None
+        self.stats.retries_sent += 1;
+        let retry = &self.retry;
+        let extras = SendExtras { fec: None, duplicates: 0, may_send_extras: false };
+        let write = |tail: &mut Vec<u8>| {
+            retry.write(now, key, tail);
+            Written::Other
+        };
+        let sent = self.codec.encode(now, &mut self.tx, key.0, extras, write);
+        self.budget = self.budget.saturating_sub(sent);
+    }
+
+    /// Takes a datagram of no connection, if it answers a Retry. Returns the rest of the datagram
+    /// from its initial segment on, if it has one.
+    pub(super) fn on_retry_answer<'a>(
+        &mut self,
+        now: Instant,
+        key: Key,
+        datagram: &'a [u8],
+    ) -> Option<&'a [u8]> {
+        match self.retry.on_datagram(now, key, datagram) {
+            Answer::None => return None,
+            Answer::Refused => self.stats.refused_per_ip += 1,
+            Answer::Taken => self.stats.retries_answered += 1,
+        }
+        InitialSegment::find_datagram(datagram)
     }
 
     /// Handles a datagram under the key of an open connection. Returns true if the datagram is the

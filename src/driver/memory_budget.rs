@@ -60,6 +60,11 @@ impl MemoryBudget {
         self.used
     }
 
+    /// Whether more than half of the budget is in use.
+    pub(crate) fn is_half_used(&self) -> bool {
+        self.used > self.limit / 2
+    }
+
     /// Bytes that a holder of `held` bytes may add.
     pub(crate) fn allowance(&self, holder: Holder, held: usize) -> usize {
         let share = self.share_of(holder);

@@ -28,6 +28,7 @@ mod receive;
 mod recv_backoff;
 pub(crate) mod replay_filter;
 mod requests;
+mod retry;
 mod scratch;
 pub(crate) mod send_batch;
 mod serve;
@@ -57,6 +58,7 @@ use crate::driver::packet_codec::PacketCodec;
 use crate::driver::peer_table::PeerTable;
 use crate::driver::recv_backoff::RecvBackoff;
 use crate::driver::replay_filter::{KnownInitial, ReplayFilter};
+use crate::driver::retry::Retry;
 use crate::driver::scratch::Scratch;
 use crate::driver::send_batch::SendBatch;
 use crate::driver::timer_wheel::TimerWheel;
@@ -101,6 +103,7 @@ pub(crate) struct Driver<S> {
     accept: Option<Arc<AcceptQueue>>,
     conns: Slab<Box<Conn>>,
     unvalidated: UnvalidatedPeers,
+    retry: Retry,
     connect_pacer: ConnectPacer,
     demux: Demux,
     peers: PeerTable,
@@ -160,6 +163,7 @@ impl<S: Socket> Driver<S> {
         let notifier = requests.notifier().clone();
         notifier.set_local(socket.local_addr()?);
         let unvalidated = UnvalidatedPeers::new(&config);
+        let retry = Retry::new(now, [rng.next_u64(), rng.next_u64()]);
         Ok(Self {
             socket,
             peers: PeerTable::new(&config),
@@ -172,6 +176,7 @@ impl<S: Socket> Driver<S> {
             accept,
             conns: Slab::new(),
             unvalidated,
+            retry,
             connect_pacer: ConnectPacer::new(now),
             demux: Demux::default(),
             timers: TimerWheel::new(now),

@@ -145,16 +145,38 @@ impl<S: Socket> Driver<S> {
                 self.stats.dropped_time_wait += 1;
                 self.answer_in_time_wait(now, *from, &header);
             }
-            Route::TimeWait => self.stats.dropped_time_wait += 1,
+            Route::TimeWait => {
+                self.stats.dropped_time_wait += 1;
+                return self.on_unknown(now, from, datagram, nonce);
+            }
             Route::Unknown => {
                 if !self.on_possible_migration(now, *from, datagram) {
                     self.stats.dropped_no_connection += 1;
+                    return self.on_unknown(now, from, datagram, nonce);
                 }
             }
             Route::Malformed => self.stats.dropped_malformed += 1,
             Route::Truncated => self.stats.dropped_truncated += 1,
         }
         false
+    }
+
+    /// Handles valid segments of no open connection: the answer to a Retry, which may be followed by
+    /// the initial segment. Returns whether a connection accepted that.
+    fn on_unknown(
+        &mut self,
+        now: Instant,
+        from: &SocketAddr,
+        datagram: &[u8],
+        nonce: &[u8],
+    ) -> bool {
+        let Ok(header) = Header::parse(datagram) else { return false };
+        let rest = self.on_retry_answer(now, (*from, header.conv), datagram);
+        let Some(rest) = rest else { return false };
+        match self.demux.route(now, from, rest) {
+            Route::Open(initial) => self.on_initial(now, *from, initial, rest, nonce),
+            _ => false,
+        }
     }
 
     /// Feeds a FEC shard to the decoder of its address. A reconstructed datagram is delivered only

@@ -18,6 +18,7 @@ mod protection;
 mod replay;
 mod requests;
 mod resource_limits;
+mod retry;
 mod scalability;
 mod sim_network;
 mod sim_world;

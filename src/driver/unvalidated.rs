@@ -1,8 +1,8 @@
 //! Admission of unvalidated peers: how many connections they have opened, in total and per source
 //! IP address, and how much memory they hold.
 //!
-//! Source addresses can be forged (RFC 9000 8.1), so only the limits in total bound memory. The limit
-//! per source keeps one source from using up the total while many connect.
+//! Source addresses can be forged (RFC 9000 8.1), so only the limits in total bound memory. From half
+//! of them on, a peer has to show by a [`Retry`](crate::driver::retry) that its address is its own.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -10,19 +10,9 @@ use std::net::IpAddr;
 use crate::config::Config;
 use crate::driver::memory_budget::{CONNECTION_COST, Holder, MemoryBudget};
 
-/// Divisor: the limit per source applies while more than `max / 2` connections are unvalidated.
+/// Divisor: initial datagrams are answered without state while more than `max / 2` connections are
+/// unvalidated.
 const CROWDED_DIVISOR: usize = 2;
-/// Divisor: one source then has at most `max / 16` unvalidated connections, or one if that is 0.
-const SOURCE_DIVISOR: usize = 16;
-
-/// Why an initial datagram is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
-    /// `max_unvalidated` connections are unvalidated.
-    Full,
-    /// Too many unvalidated connections are from this source.
-    Source,
-}
 
 #[derive(Debug)]
 pub(crate) struct UnvalidatedPeers {
@@ -52,17 +42,9 @@ impl UnvalidatedPeers {
         &mut self.budget
     }
 
-    /// Whether one more connection from `source` is admitted.
-    pub(crate) fn check_admission(&self, source: IpAddr) -> Result<(), Refusal> {
-        let max = self.budget.places();
-        if self.total >= max || self.budget.allowance(Holder::Connection, 0) < self.base {
-            return Err(Refusal::Full);
-        }
-        let max_per_source = (max / SOURCE_DIVISOR).max(1);
-        if self.total > max / CROWDED_DIVISOR && self.count_of(source) >= max_per_source {
-            return Err(Refusal::Source);
-        }
-        Ok(())
+    /// Whether only peers whose address is validated may open a connection.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.total > self.budget.places() / CROWDED_DIVISOR || self.budget.is_half_used()
     }
 
     /// Unvalidated connections from `source`.
@@ -108,30 +90,21 @@ mod tests {
     }
 
     #[test]
-    fn admission_limits_one_source_while_the_table_is_half_full() {
+    fn admission_ends_when_the_table_or_the_memory_is_half_full() {
         let mut config = Config::new();
-        let max = 64;
-        config.limits.max_unvalidated = max;
+        config.limits.max_unvalidated = 64;
         let mut peers = UnvalidatedPeers::new(&config);
-        let mut entered = 0;
-        while peers.check_admission(ip(1)).is_ok() {
-            peers.enter(ip(1));
+        let mut entered = 0_u8;
+        while !peers.is_crowded() {
+            peers.enter(ip(entered % 3));
             entered += 1;
         }
-        assert_eq!(entered, 33);
-        assert_eq!(peers.check_admission(ip(1)), Err(Refusal::Source));
-        for source in 2..=20 {
-            while peers.check_admission(ip(source)).is_ok() {
-                peers.enter(ip(source));
-            }
-        }
-        assert_eq!(peers.len(), max);
-        assert_eq!(peers.check_admission(ip(21)), Err(Refusal::Full));
-        for _ in 0..33 {
-            peers.leave(ip(1), 0);
-        }
+        assert_eq!((entered, peers.len(), peers.count_of(ip(1))), (33, 33, 11));
         peers.leave(ip(1), 0);
-        assert_eq!(peers.len(), max - 33);
-        assert_eq!(peers.check_admission(ip(21)), Ok(()));
+        assert!(!peers.is_crowded());
+        peers.budget_mut().update(Holder::Connection, 0, 33 << 20);
+        assert!(peers.is_crowded() && peers.memory() == 33 << 20);
+        peers.leave(ip(1), 33 << 20);
+        assert_eq!((peers.memory(), peers.count_of(ip(1)), peers.len()), (0, 9, 31));
     }
 }

@@ -143,7 +143,11 @@ impl Kcp {
                 if newly_acked > 0 {
                     self.send.on_peer_activity(now);
                 }
-                if origin == PacketType::Regular {
+                // A ping from before the peer has opened its side of the connection (a Retry, for
+                // example) says nothing of its window.
+                let is_ping = header.command == Command::Push && header.len == 0;
+                let may_be_retry = is_ping && !self.keepalive.is_validated();
+                if origin == PacketType::Regular && !may_be_retry {
                     let srtt = self.send.rtt.srtt().unwrap_or(0);
                     self.send.remote.on_window(now, header.una, header.wnd, srtt);
                 }

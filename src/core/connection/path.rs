@@ -33,6 +33,13 @@ impl Kcp {
         self.start_validation(now);
     }
 
+    /// The peer's address was validated before the connection opened: ends the anti-amplification
+    /// limit.
+    pub(crate) fn on_address_validated(&mut self) {
+        self.keepalive.on_validated();
+        self.amplification = Amplification::Unlimited;
+    }
+
     /// Bytes of memory of received data, and of data that has not been sent or acknowledged.
     pub(crate) fn data_memory(&self) -> usize {
         let in_flight = self.send.in_flight() as usize * self.send.mss();

@@ -225,6 +225,11 @@ impl Conn {
         self.kcp.require_validation(now, allowance);
     }
 
+    /// The peer has answered a Retry (RFC 9000 8.1.2): its address is validated from the start.
+    pub(super) fn on_retry_answered(&mut self) {
+        self.kcp.on_address_validated();
+    }
+
     /// Lifts the limits of an unvalidated peer. Returns the handle if its accept was deferred.
     pub(super) fn finish_validation(&mut self, peers: &mut UnvalidatedPeers) -> Option<Handle> {
         let validation = self.validation.take()?;

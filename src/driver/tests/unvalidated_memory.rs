@@ -116,7 +116,7 @@ fn pong_beside_data_that_does_not_fit_lifts_the_limit() {
 
 #[test]
 fn fec_decoders_of_unvalidated_peers_share_the_budget() {
-    let mut config = config().fec(FecConfig::new(60, 60).unwrap());
+    let mut config = config().fec(FecConfig::new(60, 20).unwrap());
     config.limits.unvalidated_memory = 1 << 20;
     let (mut world, listener) = server(&config);
     let mut streams = Vec::new();
@@ -124,7 +124,7 @@ fn fec_decoders_of_unvalidated_peers_share_the_budget() {
         world.inject(peer(host), SERVER, &push(7, 0, b"x"));
         streams.push(world.finish(SECOND, listener.accept()).unwrap().0);
         // Half of each of four groups, never enough to recover anything.
-        for seqid in (0..480_u32).filter(|seqid| seqid % 120 < 30) {
+        for seqid in (0..320_u32).filter(|seqid| seqid % 80 < 30) {
             let mut shard = seqid.to_le_bytes().to_vec();
             shard.extend(0xF1_u16.to_le_bytes());
             shard.extend(1_402_u16.to_le_bytes());
@@ -136,7 +136,7 @@ fn fec_decoders_of_unvalidated_peers_share_the_budget() {
         assert!(memory <= (1 << 20) + SLACK, "{memory} bytes");
     }
     assert_eq!(listener.stats().unvalidated_connections, 8);
-    let connections = 8 * (4_096 + 60 * 1_400);
+    let connections = 8 * (4_096 + 20 * 1_400);
     assert!(held(&mut world).1 > connections + 16_000, "the decoders hold something");
     drop(streams);
     world.run_for(MINUTE);
