@@ -178,12 +178,30 @@ impl<S: Socket> Driver<S> {
         }
         self.stats.retries_sent += 1;
         let retry = &self.retry;
-        let extras = SendExtras { fec: None, duplicates: 0, may_send_extras: false };
+        let extras = SendExtras::default();
         let write = |tail: &mut Vec<u8>| {
             retry.write(now, key, tail);
             Written::Other
         };
         let sent = self.codec.encode(now, &mut self.tx, key.0, extras, write);
+        self.budget = self.budget.saturating_sub(sent);
+    }
+
+    /// Both ends have accepted a connection, for initial segments that somebody has forged. This one
+    /// ends; a last ping ends the other one, whose initial segment may have come later.
+    pub(super) fn on_opened_by_nobody(&mut self, now: Instant, id: ConnId) {
+        let may = self.may_answer();
+        let Some(conn) = self.conns.get_mut(id.slot as usize) else { return };
+        conn.on_opened_by_nobody(now);
+        if !may {
+            return;
+        }
+        let (peer, extras) = (conn.peer(), SendExtras::default());
+        let write = |tail: &mut Vec<u8>| {
+            conn.write_last_ping(tail);
+            Written::Other
+        };
+        let sent = self.codec.encode(now, &mut self.tx, peer, extras, write);
         self.budget = self.budget.saturating_sub(sent);
     }
 

@@ -263,7 +263,9 @@ impl<S: Socket> Driver<S> {
         if outcome.validated {
             self.on_validated(id);
         }
-        if outcome.immediate_ack {
+        if outcome.opened_by_nobody {
+            self.on_opened_by_nobody(now, id);
+        } else if outcome.immediate_ack {
             self.answer(now, id);
         }
         self.schedule(id);

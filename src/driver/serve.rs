@@ -125,7 +125,12 @@ impl<S: Socket> Driver<S> {
         self.timers.set(slot, None);
         let Some(mut conn) = self.conns.try_remove(slot) else { return };
         let peer = conn.peer();
-        self.demux.remove(now, conn.key(), id, time_wait);
+        if conn.is_opened_by_nobody() {
+            // A later initial segment may be the peer's own.
+            self.demux.forget(conn.key(), id);
+        } else {
+            self.demux.remove(now, conn.key(), id, time_wait);
+        }
         self.peers.leave(peer, id.slot, self.unvalidated.budget_mut());
         drop(conn.finish_validation(&mut self.unvalidated));
     }

@@ -14,6 +14,7 @@ mod mtu_discovery;
 #[cfg(target_os = "linux")]
 mod offload;
 mod open_without_data;
+mod opened_by_nobody;
 mod protection;
 mod replay;
 mod requests;

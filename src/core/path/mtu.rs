@@ -21,11 +21,12 @@
 //! instead of small steps (5.3.2); probes leave only while data is in flight.
 
 use crate::core::clock::Micros;
-use crate::core::keepalive::{COOKIE_LIFE, dataless_sn};
+use crate::core::keepalive::COOKIE_LIFE;
 use crate::core::path::black_hole::BlackHoleDetector;
 use crate::core::path::mtu_state::{
     Base, LastProbes, Oversized, Probing, Reduced, Search, Stage, State,
 };
+use crate::core::ping::dataless_sn;
 use crate::core::segment::HEADER_LEN;
 use crate::core::seq::{Sn, Ts};
 

@@ -37,7 +37,13 @@ pub(super) struct InputOutcome {
     pub(super) immediate_ack: bool,
     /// This datagram has validated the peer's address.
     pub(super) validated: bool,
+    /// This datagram shows that the peer has accepted the connection too: nobody has opened it.
+    pub(super) opened_by_nobody: bool,
 }
+
+/// How long a connection that nobody has opened is kept after its end, in which it drops what
+/// arrives: the time that a datagram may be under way.
+const QUIET_TIME: Duration = Duration::from_secs(1);
 
 /// Address validation (RFC 9000 8.1) of a connection that a peer opened. Boxed: few connections
 /// are in it, and for a short time. The anti-amplification limit is in the core.
@@ -207,7 +213,8 @@ impl Conn {
             self.last_received = now;
         }
         let validated = !was_validated && self.is_validated();
-        Ok(InputOutcome { immediate_ack: self.immediate_acks, validated })
+        let opened_by_nobody = self.is_opened_by_nobody() && !self.lifecycle.is_ended();
+        Ok(InputOutcome { immediate_ack: self.immediate_acks, validated, opened_by_nobody })
     }
 
     /// Starts address validation (RFC 9000 8.1) of a passive open: the peer is pinged, and until
@@ -228,6 +235,24 @@ impl Conn {
     /// The peer has answered a Retry (RFC 9000 8.1.2): its address is validated from the start.
     pub(super) fn on_retry_answered(&mut self) {
         self.kcp.on_address_validated();
+    }
+
+    /// Whether the peer has accepted this connection as this side has.
+    pub(super) fn is_opened_by_nobody(&self) -> bool {
+        self.kcp.is_opened_by_nobody()
+    }
+
+    /// Appends a ping that shows the peer the same.
+    pub(super) fn write_last_ping(&mut self, out: &mut Vec<u8>) {
+        self.kcp.write_last_ping(out);
+    }
+
+    /// Nobody has opened this connection. It ends, and is kept a moment longer: data of the peer's
+    /// application that is under way would open another one.
+    pub(super) fn on_opened_by_nobody(&mut self, now: Instant) {
+        if let Some(validation) = &mut self.validation {
+            validation.deadline = now + QUIET_TIME;
+        }
     }
 
     /// Lifts the limits of an unvalidated peer. Returns the handle if its accept was deferred.

@@ -65,7 +65,7 @@ struct StockClient {
 }
 
 impl StockClient {
-    fn update(&mut self, world: &mut World) {
+    fn update(&mut self, world: &World) {
         let now = world.elapsed();
         for datagram in world.arrived(self.host) {
             world.inject(addr(self.host), SERVER, &answer(&datagram, 0));

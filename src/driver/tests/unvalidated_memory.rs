@@ -49,7 +49,7 @@ fn flood(world: &mut World, listener: &KcpListener, host: u8) -> KcpStream {
     world.inject(peer(host), SERVER, &push(7, 0, &[1; 1_376]));
     let (stream, _) = world.finish(SECOND, listener.accept()).unwrap();
     for sn in 1..SEGMENTS {
-        let sn = if host % 2 == 0 { sn } else { 1_000 - sn };
+        let sn = if host.is_multiple_of(2) { sn } else { 1_000 - sn };
         world.inject(peer(host), SERVER, &push(7, sn, &[1; 1_376]));
     }
     world.run_for(SECOND / 100);
