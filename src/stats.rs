@@ -304,8 +304,12 @@ pub struct EndpointStats {
     pub dropped_truncated: u64,
     /// Dropped: a segment is malformed (unknown command, length, several conversation ids).
     pub dropped_malformed: u64,
-    /// Dropped: no such connection, and not an initial segment.
+    /// Dropped: no such connection, and not an initial segment. Includes `early_datagrams`, which
+    /// were not dropped after all.
     pub dropped_no_connection: u64,
+    /// Datagrams that arrived before the initial segment of their connection, and were delivered to
+    /// it.
+    pub early_datagrams: u64,
     /// Dropped: of a connection in TIME-WAIT.
     pub dropped_time_wait: u64,
     /// Dropped: out-of-band datagrams of peers whose address is not validated yet.
@@ -394,6 +398,7 @@ impl Add for EndpointStats {
             dropped_truncated: self.dropped_truncated + more.dropped_truncated,
             dropped_malformed: self.dropped_malformed + more.dropped_malformed,
             dropped_no_connection: self.dropped_no_connection + more.dropped_no_connection,
+            early_datagrams: self.early_datagrams + more.early_datagrams,
             dropped_unvalidated: self.dropped_unvalidated + more.dropped_unvalidated,
             dropped_time_wait: self.dropped_time_wait + more.dropped_time_wait,
             refused_no_listener: self.refused_no_listener + more.refused_no_listener,

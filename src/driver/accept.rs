@@ -9,14 +9,13 @@ use rand_core::Rng;
 
 use crate::config::{Migration, SessionPolicy};
 use crate::core::connection::{Kcp, PacketType, Seed};
-use crate::core::open::{InitialHash, InitialSegment, OpenedBy};
+use crate::core::open::{InitialHash, OpenedBy};
 use crate::core::segment::Header;
 use crate::driver::Driver;
 use crate::driver::connection::Conn;
 use crate::driver::demux::Key;
 use crate::driver::packet_codec::{SendExtras, Written};
 use crate::driver::replay_filter::KnownInitial;
-use crate::driver::retry::Answer;
 use crate::error::ConnectionError;
 use crate::shared::accept_queue::AcceptQueue;
 use crate::shared::conn_id::ConnId;
@@ -101,7 +100,7 @@ impl<S: Socket> Driver<S> {
         now: Instant,
         from: SocketAddr,
         initial: InitialHash,
-        datagram: &[u8],
+        (datagram, packet_type): (&[u8], PacketType),
         nonce: &[u8],
     ) -> bool {
         let Some(accept) = self.accept_queue() else { return false };
@@ -145,7 +144,10 @@ impl<S: Socket> Driver<S> {
                 self.on_validated(id);
             }
         }
-        let accepted = self.deliver(now, id, datagram, PacketType::Regular);
+        let accepted = self.deliver(now, id, datagram, packet_type);
+        if accepted {
+            self.deliver_early(now, id, from, datagram);
+        }
         if let Some(handle) = handle {
             self.scratch.wakers.extend(accept.push(handle));
         }
@@ -170,23 +172,6 @@ impl<S: Socket> Driver<S> {
         Some(accept.clone())
     }
 
-    /// Answers an initial datagram without state (RFC 9000 8.1.2). The answer is no longer than the
-    /// datagram was.
-    fn send_retry(&mut self, now: Instant, key: Key) {
-        if !self.may_answer() {
-            return;
-        }
-        self.stats.retries_sent += 1;
-        let retry = &self.retry;
-        let extras = SendExtras::default();
-        let write = |tail: &mut Vec<u8>| {
-            retry.write(now, key, tail);
-            Written::Other
-        };
-        let sent = self.codec.encode(now, &mut self.tx, key.0, extras, write);
-        self.budget = self.budget.saturating_sub(sent);
-    }
-
     /// Both ends have accepted a connection, for initial segments that somebody has forged. This one
     /// ends; a last ping ends the other one, whose initial segment may have come later.
     pub(super) fn on_opened_by_nobody(&mut self, now: Instant, id: ConnId) {
@@ -203,22 +188,6 @@ impl<S: Socket> Driver<S> {
         };
         let sent = self.codec.encode(now, &mut self.tx, peer, extras, write);
         self.budget = self.budget.saturating_sub(sent);
-    }
-
-    /// Takes a datagram of no connection, if it answers a Retry. Returns the rest of the datagram
-    /// from its initial segment on, if it has one.
-    pub(super) fn on_retry_answer<'a>(
-        &mut self,
-        now: Instant,
-        key: Key,
-        datagram: &'a [u8],
-    ) -> Option<&'a [u8]> {
-        match self.retry.on_datagram(now, key, datagram) {
-            Answer::None => return None,
-            Answer::Refused => self.stats.refused_per_ip += 1,
-            Answer::Taken => self.stats.retries_answered += 1,
-        }
-        InitialSegment::find_datagram(datagram)
     }
 
     /// Handles a datagram under the key of an open connection. Returns true if the datagram is the

@@ -10,13 +10,14 @@
 //! turn. Connections are served in the order in which they became ready, each with a quota
 //! (tests/fairness.rs).
 //!
-//! `accept`, `migration`, `receive`, `requests`, `serve` and `stats` hold the methods of [`Driver`]
-//! by concern. All other modules of the folder are types that do not depend on [`Driver`].
+//! `accept`, `migration`, `receive`, `requests`, `serve`, `stats` and `unknown` hold the methods of
+//! [`Driver`] by concern. All other modules of the folder are types that do not depend on [`Driver`].
 
 mod accept;
 mod connect_pacer;
 mod connection;
 mod demux;
+mod early_arrivals;
 mod fec_probes;
 pub(crate) mod fec_sender;
 mod memory_budget;
@@ -37,6 +38,7 @@ pub(crate) mod task;
 #[cfg(test)]
 mod tests;
 mod timer_wheel;
+mod unknown;
 mod unvalidated;
 
 use std::collections::VecDeque;
@@ -54,6 +56,7 @@ use crate::config::Config;
 use crate::driver::connect_pacer::ConnectPacer;
 use crate::driver::connection::Conn;
 use crate::driver::demux::Demux;
+use crate::driver::early_arrivals::EarlyArrivals;
 use crate::driver::packet_codec::PacketCodec;
 use crate::driver::peer_table::PeerTable;
 use crate::driver::recv_backoff::RecvBackoff;
@@ -104,6 +107,7 @@ pub(crate) struct Driver<S> {
     conns: Slab<Box<Conn>>,
     unvalidated: UnvalidatedPeers,
     retry: Retry,
+    early: EarlyArrivals,
     connect_pacer: ConnectPacer,
     demux: Demux,
     peers: PeerTable,
@@ -177,6 +181,7 @@ impl<S: Socket> Driver<S> {
             conns: Slab::new(),
             unvalidated,
             retry,
+            early: EarlyArrivals::default(),
             connect_pacer: ConnectPacer::new(now),
             demux: Demux::default(),
             timers: TimerWheel::new(now),
@@ -228,6 +233,7 @@ impl<S: Socket> Driver<S> {
         };
         self.drain_requests(now);
         self.expire_timers(now);
+        self.early.expire(now, self.unvalidated.budget_mut());
         self.connect_pacer.release(now, &mut self.ready);
         usable = usable.and_then(|()| self.serve(now));
         usable = usable.and_then(|()| self.flush());
@@ -263,7 +269,8 @@ impl<S: Socket> Driver<S> {
         });
         let time_wait = self.time_wait_end().filter(|_| self.has_no_users());
         let connects = self.connect_pacer.deadline().filter(|_| !self.blocked);
-        [timer, connects, self.recv_backoff.deadline(), time_wait].into_iter().flatten().min()
+        let pauses = [self.recv_backoff.deadline(), self.early.deadline()];
+        [timer, connects, time_wait].into_iter().chain(pauses).flatten().min()
     }
 
     /// Whether receiving pauses after many receive errors in a row, see [`RecvBackoff`].

@@ -9,9 +9,10 @@ use super::{Driver, TURN_PACKETS};
 use crate::core::connection::PacketType;
 use crate::core::segment::{self, Header};
 use crate::driver::demux::Route;
+use crate::driver::early_arrivals::datagram_of;
 use crate::driver::packet_codec::{OpenFailure, Opened, SendExtras, Written};
 use crate::driver::packet_writer::PacketWriter;
-use crate::fec::{self, FecFlag, oob};
+use crate::fec::{FecFlag, fec_flag, oob};
 use crate::shared::conn_id::ConnId;
 use crate::sys::{RecvFault, RxBatch, Socket, classify_recv, count};
 
@@ -95,19 +96,20 @@ impl<S: Socket> Driver<S> {
             return;
         }
         let Opened { body, nonce } = opened;
-        match fec::fec_flag(body) {
+        match fec_flag(body) {
             FecFlag::Plain => {
                 self.on_packet(now, from, body, nonce);
             }
             FecFlag::Data => {
-                let datagram = body.get(fec::HEADER_LEN..).unwrap_or_default();
                 // A data shard that its connection rejects must not take part in a reconstruction.
-                if self.on_packet(now, from, datagram, nonce) {
+                if self.on_packet(now, from, body, nonce) {
                     self.on_shard(now, *from, body);
                 }
             }
             FecFlag::Parity => {
-                if !self.on_shard(now, *from, body) {
+                if !self.on_shard(now, *from, body)
+                    && !self.on_early_parity(now, *from, body, nonce)
+                {
                     self.stats.dropped_no_connection += 1;
                 }
             }
@@ -115,15 +117,10 @@ impl<S: Socket> Driver<S> {
         }
     }
 
-    /// Routes a KCP datagram. `nonce`: that of the UDP datagram around it. Returns whether a
-    /// connection accepted the datagram.
-    fn on_packet(
-        &mut self,
-        now: Instant,
-        from: &SocketAddr,
-        datagram: &[u8],
-        nonce: &[u8],
-    ) -> bool {
+    /// Routes the KCP datagram of a packet, which may have a FEC header. `nonce`: that of the UDP
+    /// datagram around it. Returns whether a connection accepted the datagram.
+    fn on_packet(&mut self, now: Instant, from: &SocketAddr, packet: &[u8], nonce: &[u8]) -> bool {
+        let datagram = datagram_of(packet);
         if self.config.assign_conv
             && datagram.starts_with(&[0; 4])
             && let Some(assigned) = self.demux.assign_conv(*from, datagram)
@@ -139,7 +136,8 @@ impl<S: Socket> Driver<S> {
                 self.on_possible_migration(now, *from, datagram);
             }
             Route::Open(initial) => {
-                return self.on_initial(now, *from, initial, datagram, nonce);
+                let packet = (datagram, PacketType::Regular);
+                return self.on_initial(now, *from, initial, packet, nonce);
             }
             Route::Reply(header) => {
                 self.stats.dropped_time_wait += 1;
@@ -152,6 +150,7 @@ impl<S: Socket> Driver<S> {
             Route::Unknown => {
                 if !self.on_possible_migration(now, *from, datagram) {
                     self.stats.dropped_no_connection += 1;
+                    self.hold_early(now, *from, packet);
                     return self.on_unknown(now, from, datagram, nonce);
                 }
             }
@@ -161,28 +160,10 @@ impl<S: Socket> Driver<S> {
         false
     }
 
-    /// Handles valid segments of no open connection: the answer to a Retry, which may be followed by
-    /// the initial segment. Returns whether a connection accepted that.
-    fn on_unknown(
-        &mut self,
-        now: Instant,
-        from: &SocketAddr,
-        datagram: &[u8],
-        nonce: &[u8],
-    ) -> bool {
-        let Ok(header) = Header::parse(datagram) else { return false };
-        let rest = self.on_retry_answer(now, (*from, header.conv), datagram);
-        let Some(rest) = rest else { return false };
-        match self.demux.route(now, from, rest) {
-            Route::Open(initial) => self.on_initial(now, *from, initial, rest, nonce),
-            _ => false,
-        }
-    }
-
     /// Feeds a FEC shard to the decoder of its address. A reconstructed datagram is delivered only
-    /// if its segments are valid and its connection exists at this address; a reconstructed
-    /// datagram never opens a connection. Returns whether the address has a connection.
-    fn on_shard(&mut self, now: Instant, from: SocketAddr, shard: &[u8]) -> bool {
+    /// if its segments are valid and its connection exists at this address: what opens a connection
+    /// is reconstructed by `early_arrivals` alone. Returns whether the address has a connection.
+    pub(super) fn on_shard(&mut self, now: Instant, from: SocketAddr, shard: &[u8]) -> bool {
         let (demux, recovered) = (&self.demux, &mut self.scratch.recovered);
         let budget = self.unvalidated.budget_mut();
         let known = self.peers.decode(now, from, shard, budget, |datagram| {

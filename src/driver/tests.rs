@@ -3,6 +3,7 @@
 mod address_validation;
 mod close;
 mod codec;
+mod early_arrivals;
 mod fairness;
 mod fec;
 mod fixtures;
