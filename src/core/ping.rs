@@ -8,7 +8,7 @@
 use super::seq::Sn;
 
 /// Distance from SND.UNA back to the sequence number of a segment without data, segments.
-const PING_DISTANCE: u32 = 1 << 30;
+pub(crate) const PING_DISTANCE: u32 = 1 << 30;
 /// The bit of a ping's `sn` that says that its sender has accepted the connection.
 const ACCEPTED: u32 = 1;
 
