@@ -25,6 +25,9 @@ impl Kcp {
     /// [overhead](Kcp::set_overhead) counts in both directions. No data segment is
     /// retransmitted and no MTU probe leaves.
     ///
+    /// Its pings show that this side has accepted, and a ping of a peer that has accepted too ends the
+    /// connection, which nobody has opened then.
+    ///
     /// Call before the first [`Kcp::input`]. Default: no limit.
     pub fn require_validation(&mut self, now: Instant, initial_allowance: usize) {
         if !self.is_established() {
