@@ -8,6 +8,7 @@ mod fec_decode;
 mod kcp_ops;
 mod open_packet;
 mod repair;
+mod retry;
 mod segment;
 mod wire;
 
@@ -17,6 +18,7 @@ pub use self::fec_decode::*;
 pub use self::kcp_ops::kcp_ops;
 pub use self::open_packet::*;
 pub use self::repair::repair;
+pub use self::retry::retry;
 pub use self::segment::segment;
 
 use self::choices::Choices;
@@ -65,6 +67,14 @@ mod tests {
         for seed in 0..300 {
             println!("seed {seed}");
             repair(&random(seed));
+        }
+    }
+
+    #[test]
+    fn retry_opens_no_connection_without_a_valid_answer() {
+        for seed in 0..1_000 {
+            println!("seed {seed}");
+            retry(&random(seed));
         }
     }
 

@@ -304,8 +304,12 @@ pub struct EndpointStats {
     pub dropped_truncated: u64,
     /// Dropped: a segment is malformed (unknown command, length, several conversation ids).
     pub dropped_malformed: u64,
-    /// Dropped: no such connection, and not an initial segment.
+    /// Dropped: no such connection, and not an initial segment. Includes `early_datagrams`, which
+    /// were not dropped after all.
     pub dropped_no_connection: u64,
+    /// Datagrams that arrived before the initial segment of their connection, and were delivered to
+    /// it.
+    pub early_datagrams: u64,
     /// Dropped: of a connection in TIME-WAIT.
     pub dropped_time_wait: u64,
     /// Dropped: out-of-band datagrams of peers whose address is not validated yet.
@@ -316,12 +320,20 @@ pub struct EndpointStats {
     pub refused_max_connections: u64,
     /// Refused initial segments: `backlog` full.
     pub refused_backlog: u64,
-    /// Refused initial segments: `max_unvalidated` reached.
+    /// Initial segments that opened nothing, since more than half of `max_unvalidated` connections or
+    /// of `unvalidated_memory` were in use: what was answered is `retries_sent`.
     pub refused_max_unvalidated: u64,
-    /// Refused initial segments: the IP address has too many of the unvalidated connections.
+    /// Refused answers to a Retry: the IP address has too many that wait.
     pub refused_per_ip: u64,
+    /// Pings sent in answer to initial segments, without state (Retry, RFC 9000 8.1.2).
+    pub retries_sent: u64,
+    /// ACKs of such pings, after which the next copy of the initial segment opens the connection.
+    pub retries_answered: u64,
     /// Connections of unvalidated peers now.
     pub unvalidated_connections: u64,
+    /// Bytes of memory that unvalidated peers hold now, see
+    /// [`Limits::unvalidated_memory`](crate::Limits::unvalidated_memory).
+    pub unvalidated_bytes: u64,
     /// Migrations to another address of the peer.
     pub migrations: u64,
     /// Initial segments of existing connections; each was answered with a ping, to detect a restart.
@@ -389,6 +401,7 @@ impl Add for EndpointStats {
             dropped_truncated: self.dropped_truncated + more.dropped_truncated,
             dropped_malformed: self.dropped_malformed + more.dropped_malformed,
             dropped_no_connection: self.dropped_no_connection + more.dropped_no_connection,
+            early_datagrams: self.early_datagrams + more.early_datagrams,
             dropped_unvalidated: self.dropped_unvalidated + more.dropped_unvalidated,
             dropped_time_wait: self.dropped_time_wait + more.dropped_time_wait,
             refused_no_listener: self.refused_no_listener + more.refused_no_listener,
@@ -397,6 +410,9 @@ impl Add for EndpointStats {
             refused_max_unvalidated: self.refused_max_unvalidated + more.refused_max_unvalidated,
             refused_per_ip: self.refused_per_ip + more.refused_per_ip,
             unvalidated_connections: self.unvalidated_connections + more.unvalidated_connections,
+            retries_sent: self.retries_sent + more.retries_sent,
+            retries_answered: self.retries_answered + more.retries_answered,
+            unvalidated_bytes: self.unvalidated_bytes + more.unvalidated_bytes,
             migrations: self.migrations + more.migrations,
             restart_probes: self.restart_probes + more.restart_probes,
             refused_accept_filter: self.refused_accept_filter + more.refused_accept_filter,

@@ -40,9 +40,12 @@ const ENDPOINT: &[Row<EndpointStats>] = &[
         s.refused_max_unvalidated
     }),
     ("refused_per_ip", "Refused: too many of one source", Kind::Counter, |s| s.refused_per_ip),
+    ("retries_sent", "Answered without state", Kind::Counter, |s| s.retries_sent),
+    ("retries_answered", "Answers to that", Kind::Counter, |s| s.retries_answered),
     ("unvalidated_connections", "Connections whose peer is not validated yet", Kind::Gauge, |s| {
         s.unvalidated_connections
     }),
+    ("unvalidated_bytes", "Memory of unvalidated peers", Kind::Gauge, |s| s.unvalidated_bytes),
     ("receive_errors", "Transient receive errors", Kind::Counter, |s| s.recv_errors),
     ("send_errors", "Send errors taken as loss", Kind::Counter, |s| s.send_errors),
     ("fec_recovered_shards", "Packets recovered by FEC", Kind::Counter, |s| s.fec.recovered_shards),

@@ -215,6 +215,49 @@ async fn conv_0_of_a_tokio_kcp_client_is_assigned_an_id() {
     .await;
 }
 
+/// Its first segment is answered without state, by a ping, whose acknowledgement lets the next copy in.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokio_kcp_clients_are_let_in_by_a_retry() {
+    within_deadline(async {
+        for assign_conv in [false, true] {
+            let mut config = ours();
+            (config.limits.max_unvalidated, config.assign_conv) = (1, assign_conv);
+            let listener = KcpListener::bind_with("127.0.0.1:0", config).await.unwrap();
+            let addr = listener.local_addr().unwrap();
+            // A peer that answers nothing takes the only place.
+            let absent = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+            let mut first = vec![0; 24];
+            (first[0], first[4], first[6]) = (7, 81, 128);
+            absent.send_to(&first, addr).await.unwrap();
+            let (_held, _) = listener.accept().await.unwrap();
+            assert_eq!(listener.stats().unvalidated_connections, 1);
+            let endpoint = listener.endpoint().clone();
+            tokio::spawn(async move {
+                while let Ok((stream, _)) = listener.accept().await {
+                    tokio::spawn(echo(stream));
+                }
+            });
+            let mut tasks = JoinSet::new();
+            for seed in 0..CONNECTIONS {
+                tasks.spawn(async move {
+                    let config = theirs(true);
+                    let stream = if assign_conv {
+                        tokio_kcp::KcpStream::connect_with_conv(&config, 0, addr).await.unwrap()
+                    } else {
+                        tokio_kcp::KcpStream::connect(&config, addr).await.unwrap()
+                    };
+                    exchange(stream, random_bytes(seed, 1 << 20), 1_000).await;
+                });
+            }
+            all(tasks).await;
+            let stats = endpoint.stats();
+            assert!(stats.retries_answered >= CONNECTIONS, "{stats:?}");
+            assert_eq!((stats.passive_opens, stats.unvalidated_connections), (1 + CONNECTIONS, 1));
+        }
+    })
+    .await;
+}
+
 /// A peer without the CONTROL capability is sent no command that it does not know.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fin_and_rst_are_not_sent_to_tokio_kcp() {

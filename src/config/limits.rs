@@ -16,8 +16,16 @@ pub struct Limits {
     #[doc(alias = "listen backlog")]
     pub backlog: usize,
     /// Most connections of unvalidated peers, whose source address may be forged, 1 to 1,048,576.
-    /// Default 4,096. While more than half of them exist, one IP address has at most a sixteenth.
+    /// Default 4,096. While more than half of them exist, further initial segments are answered without
+    /// state (Retry, RFC 9000 8.1.2): a peer that answers in turn opens its connection validated, with
+    /// the next copy of its initial segment. `max_connections` should be well above it.
     pub max_unvalidated: usize,
+    /// Memory of all unvalidated peers together, bytes, 1 MiB to 1 TiB. Default 64 MiB. Their
+    /// connections count with 4 KiB each, what was received and not read, and what the application
+    /// wrote and was not sent. Three quarters are reserved for them in equal shares, so it bounds
+    /// their number too: by one for each 10,923 bytes. Of the rest one peer has at most a sixteenth of
+    /// what is free. Received data that does not fit is dropped, and the peer retransmits it.
+    pub unvalidated_memory: usize,
     /// Time for the address validation of a peer that opened a connection, 1 s to 1 hour. Default
     /// 30 s.
     pub validation_timeout: Duration,
@@ -45,6 +53,7 @@ impl Default for Limits {
             max_connections: 65_536,
             backlog: 1_024,
             max_unvalidated: 4_096,
+            unvalidated_memory: 64 << 20,
             validation_timeout: Duration::from_secs(30),
             require_validation: false,
         }
@@ -56,6 +65,8 @@ impl Limits {
         ConfigError::check("max_connections", self.max_connections, 1, 1 << 24)?;
         ConfigError::check("backlog", self.backlog, 1, 1 << 16)?;
         ConfigError::check("max_unvalidated", self.max_unvalidated, 1, 1 << 20)?;
+        let memory = "unvalidated_memory (bytes)";
+        ConfigError::check(memory, self.unvalidated_memory as u64, 1 << 20, 1 << 40)?;
         let timeout = self.validation_timeout.as_millis();
         ConfigError::check("validation_timeout (ms)", timeout, 1_000, 60 * 60 * 1_000)?;
         Ok(())

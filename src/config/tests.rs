@@ -48,6 +48,10 @@ fn config_error_names_the_field() {
     assert_eq!(refused(|c| c.duplicates = 9), "duplicates is 9, allowed is 0 to 8");
     assert!(refused(|c| c.kcp.recv_memory = Some(1)).starts_with("recv_memory (bytes) is 1,"));
     assert!(refused(|c| c.limits.backlog = 0).starts_with("backlog is 0,"));
+    assert_eq!(
+        refused(|c| c.limits.unvalidated_memory = 1),
+        "unvalidated_memory (bytes) is 1, allowed is 1048576 to 1099511627776"
+    );
     assert!(
         Timing::new(true, Duration::from_millis(5), None, CongestionControl::Disabled)
             .is_err_and(|e| e.to_string() == "interval (ms) is 5, allowed is 10 to 5000")

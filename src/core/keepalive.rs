@@ -10,12 +10,11 @@
 use std::time::Duration;
 
 use super::clock::{Micros, micros};
+use super::ping::Role;
 use super::seq::{Sn, Ts};
 use crate::config::KcpConfig;
 use crate::error::ConnectionError;
 
-/// Distance from SND.UNA back to the sequence number of a ping, segments.
-const PING_DISTANCE: u32 = 1 << 30;
 /// How long after the first transmission of a ping its pong is valid, microseconds.
 pub(crate) const COOKIE_LIFE: u64 = 10_000_000;
 /// Shortest time between two pings, microseconds.
@@ -265,7 +264,7 @@ impl Keepalive {
     /// Number and cookie of the ping to send now, if one is due; `una` is SND.UNA. A fresh ping is
     /// sent again unchanged, so that a pong counts even if the round trip takes longer than
     /// [`MIN_PING_INTERVAL`].
-    pub(crate) fn poll_ping(&mut self, now: Micros, una: Sn) -> Option<(Sn, Ts)> {
+    pub(crate) fn poll_ping(&mut self, now: Micros, una: Sn, role: Role) -> Option<(Sn, Ts)> {
         if !self.ping.is_due() {
             return None;
         }
@@ -273,7 +272,7 @@ impl Keepalive {
         let ping = match fresh {
             Some(ping) => Ping { sent: now, ..ping },
             None => {
-                let (sn, cookie) = (dataless_sn(una), self.next_cookie());
+                let (sn, cookie) = (role.ping_sn(una), self.next_cookie());
                 Ping { sn, cookie, una, first_sent: now, sent: now }
             }
         };
@@ -394,15 +393,6 @@ impl Keepalive {
     }
 }
 
-/// Sequence number of a segment without data: 2^30 segments before `una`, outside every window.
-/// Never 0: listeners of other implementations take number 0 for an initial segment.
-pub(crate) fn dataless_sn(una: Sn) -> Sn {
-    match una.back(PING_DISTANCE) {
-        Sn(0) => Sn(u32::MAX),
-        sn => sn,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -417,12 +407,12 @@ mod tests {
     fn ping_during_validation_is_prompted_by_duplicates_each_100_ms() {
         let mut keepalive = keepalive();
         keepalive.start_validation(Micros(0));
-        let ping = keepalive.poll_ping(Micros(0), Sn(0)).unwrap();
+        let ping = keepalive.poll_ping(Micros(0), Sn(0), Role::Active).unwrap();
         let mut pings = 0;
         for ms in 0..1_000 {
             let now = Micros(ms * 1_000);
             keepalive.on_duplicate_received(now);
-            pings += usize::from(keepalive.poll_ping(now, Sn(0)).is_some());
+            pings += usize::from(keepalive.poll_ping(now, Sn(0), Role::Active).is_some());
         }
         assert_eq!(pings, 9);
         keepalive.on_pong(Micros(SECOND), ping, Sn(0)).unwrap();
@@ -435,8 +425,8 @@ mod tests {
         let mut keepalive = keepalive();
         assert_eq!(keepalive.deadline(true), Some(Micros(15 * SECOND)));
         keepalive.handle_timeout(Micros(15 * SECOND), true).unwrap();
-        let (sn, cookie) = keepalive.poll_ping(Micros(15 * SECOND), Sn(5)).unwrap();
-        assert_eq!(sn, Sn(5_u32.wrapping_sub(1 << 30)));
+        let (sn, cookie) = keepalive.poll_ping(Micros(15 * SECOND), Sn(5), Role::Active).unwrap();
+        assert_eq!(sn, Sn(4_u32.wrapping_sub(1 << 30)));
         assert_eq!(keepalive.on_pong(Micros(16 * SECOND), (sn, Ts(cookie.0 ^ 1)), Sn(5)), None);
         assert!(!keepalive.is_validated());
         let pong = keepalive.on_pong(Micros(16 * SECOND), (sn, cookie), Sn(5));
@@ -453,7 +443,7 @@ mod tests {
         for ms in 0..10_000 {
             let now = Micros(ms * 1_000);
             keepalive.request_ping(now);
-            if let Some(ping) = keepalive.poll_ping(now, Sn(0)) {
+            if let Some(ping) = keepalive.poll_ping(now, Sn(0), Role::Active) {
                 pings += 1;
                 keepalive.on_pong(now, ping, Sn(0)).unwrap();
             }
@@ -465,7 +455,7 @@ mod tests {
     fn pong_after_the_lifetime_of_its_cookie_is_ignored() {
         let mut keepalive = keepalive();
         keepalive.request_ping(Micros(0));
-        let (sn, cookie) = keepalive.poll_ping(Micros(0), Sn(5)).unwrap();
+        let (sn, cookie) = keepalive.poll_ping(Micros(0), Sn(5), Role::Active).unwrap();
         assert_eq!(keepalive.on_pong(Micros(11 * SECOND), (sn, cookie), Sn(5)), None);
     }
 
@@ -475,7 +465,7 @@ mod tests {
         let mut ping = |second: u32| {
             let now = Micros(u64::from(second) * SECOND);
             keepalive.request_ping(now);
-            keepalive.poll_ping(now, Sn(5 + second)).unwrap()
+            keepalive.poll_ping(now, Sn(5 + second), Role::Active).unwrap()
         };
         let first = ping(0);
         assert_eq!((ping(1), ping(10)), (first, first));
@@ -487,7 +477,7 @@ mod tests {
         for (una, state_lost) in [(4, true), (5, false), (9, false)] {
             let mut keepalive = keepalive();
             keepalive.request_ping(Micros(0));
-            let (sn, cookie) = keepalive.poll_ping(Micros(0), Sn(5)).unwrap();
+            let (sn, cookie) = keepalive.poll_ping(Micros(0), Sn(5), Role::Active).unwrap();
             let pong = keepalive.on_pong(Micros(SECOND), (sn, cookie), Sn(una));
             assert_eq!(pong.map(|pong| pong.state_lost), Some(state_lost));
         }
@@ -497,12 +487,12 @@ mod tests {
     fn ping_requested_again_while_outstanding_survives_the_pong() {
         let mut keepalive = keepalive();
         keepalive.request_ping(Micros(0));
-        let ping = keepalive.poll_ping(Micros(0), Sn(5)).unwrap();
+        let ping = keepalive.poll_ping(Micros(0), Sn(5), Role::Active).unwrap();
         keepalive.request_ping(Micros(SECOND));
         keepalive.on_pong(Micros(SECOND), ping, Sn(5)).unwrap();
         assert!(keepalive.is_due());
         assert!(keepalive.is_recent_ping(Micros(SECOND), ping), "a RST may still name it");
-        assert_ne!(keepalive.poll_ping(Micros(SECOND), Sn(5)), Some(ping));
+        assert_ne!(keepalive.poll_ping(Micros(SECOND), Sn(5), Role::Active), Some(ping));
     }
 
     #[test]
@@ -518,15 +508,12 @@ mod tests {
             now = keepalive.deadline(true).unwrap();
             match keepalive.handle_timeout(now, true) {
                 Err(error) => break error,
-                Ok(()) => pings += u32::from(keepalive.poll_ping(now, Sn(0)).is_some()),
+                Ok(()) => {
+                    pings += u32::from(keepalive.poll_ping(now, Sn(0), Role::Active).is_some())
+                }
             }
         };
         assert_eq!(error, ConnectionError::DeadPeer);
         assert_eq!((now, pings), (Micros(3_660 * SECOND), 59));
-    }
-
-    #[test]
-    fn ping_number_is_never_zero() {
-        assert_eq!(dataless_sn(Sn(1 << 30)), Sn(u32::MAX));
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Files import in one direction, without a circle (`scripts/check-imports`): `connection` composes
 //! `send`, `recv`, `recovery`, `congestion`, `path` and the state types of `close`, `reset`,
-//! `open`, `time_wait`, `hello` and `keepalive`; all of these use `clock`, `segment` and `seq`, and
+//! `open`, `time_wait`, `hello` and `keepalive`; all of these use `clock`, `segment`, `seq` and `ping`, and
 //! `send` and `recv` use `rlc`.
 //!
 //! One lock: `recv` takes delivery buffers of 64 KiB from `util::buffer_pool`, a process-wide pool
@@ -19,6 +19,7 @@ mod hello;
 mod keepalive;
 pub(crate) mod open;
 pub(crate) mod path;
+mod ping;
 mod recovery;
 mod recv;
 mod reset;

@@ -265,6 +265,19 @@ impl<'a> InitialSegment<'a> {
         }
     }
 
+    /// The part of `datagram` from its first segment on that is an initial segment with data.
+    pub(crate) fn find_datagram(datagram: &'a [u8]) -> Option<&'a [u8]> {
+        let mut at = 0;
+        for (_, payload) in Segments::new(datagram) {
+            let rest = datagram.get(at..)?;
+            if let Some(Self::Data(_)) = Self::parse(rest) {
+                return Some(rest);
+            }
+            at += HEADER_LEN + payload.len();
+        }
+        None
+    }
+
     /// PUSH number 0, at any position in `datagram`.
     pub(crate) fn find_data(datagram: &'a [u8]) -> Option<Self> {
         let mut segments = Segments::new(datagram);

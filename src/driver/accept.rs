@@ -14,8 +14,8 @@ use crate::core::segment::Header;
 use crate::driver::Driver;
 use crate::driver::connection::Conn;
 use crate::driver::demux::Key;
+use crate::driver::packet_codec::{SendExtras, Written};
 use crate::driver::replay_filter::KnownInitial;
-use crate::driver::unvalidated::Refusal;
 use crate::error::ConnectionError;
 use crate::shared::accept_queue::AcceptQueue;
 use crate::shared::conn_id::ConnId;
@@ -104,10 +104,10 @@ impl<S: Socket> Driver<S> {
         now: Instant,
         from: SocketAddr,
         initial: InitialHash,
-        datagram: &[u8],
+        (datagram, packet_type): (&[u8], PacketType),
         nonce: &[u8],
     ) -> bool {
-        let Some(accept) = self.accept_queue(from) else { return false };
+        let Some(accept) = self.accept_queue() else { return false };
         let Ok(header) = Header::parse(datagram) else { return false };
         let filter = self.config.accept_filter.as_ref();
         if filter.is_some_and(|filter| !filter.admits(from, header.conv)) {
@@ -116,6 +116,12 @@ impl<S: Socket> Driver<S> {
         }
         if self.is_conv_of_another_address(now, from, header.conv) {
             self.stats.refused_conv_in_use += 1;
+            return false;
+        }
+        let is_validated = self.retry.take_answer(now, &(from, header.conv));
+        if !is_validated && self.unvalidated.is_crowded() {
+            self.stats.refused_max_unvalidated += 1;
+            self.send_retry(now, (from, header.conv));
             return false;
         }
         // Whatever its source address, a replayed initial datagram opens no second connection, and
@@ -141,8 +147,15 @@ impl<S: Socket> Driver<S> {
         self.unvalidated.enter(from.ip());
         if let Some(conn) = self.get_mut(id) {
             conn.require_validation(now, allowance, deadline, deferred);
+            if is_validated {
+                conn.on_retry_answered();
+                self.on_validated(id);
+            }
         }
-        let accepted = self.deliver(now, id, datagram, PacketType::Regular);
+        let accepted = self.deliver(now, id, datagram, packet_type);
+        if accepted {
+            self.deliver_early(now, id, from, datagram);
+        }
         if let Some(handle) = handle {
             self.scratch.wakers.extend(accept.push(handle));
         }
@@ -158,8 +171,8 @@ impl<S: Socket> Driver<S> {
         })
     }
 
-    /// The accept queue, if the limits permit one more connection from `from`. Counts a refusal.
-    fn accept_queue(&mut self, from: SocketAddr) -> Option<Arc<AcceptQueue>> {
+    /// The accept queue, if the limits permit one more connection. Counts a refusal.
+    fn accept_queue(&mut self) -> Option<Arc<AcceptQueue>> {
         let (limits, stats) = (&self.config.limits, &mut self.stats);
         let Some(accept) = self.accept.as_ref().filter(|accept| accept.is_open()) else {
             stats.refused_no_listener += 1;
@@ -173,12 +186,25 @@ impl<S: Socket> Driver<S> {
             stats.refused_backlog += 1;
             return None;
         }
-        match self.unvalidated.check_admission(from.ip(), limits.max_unvalidated) {
-            Ok(()) => return Some(accept.clone()),
-            Err(Refusal::Full) => stats.refused_max_unvalidated += 1,
-            Err(Refusal::Source) => stats.refused_per_ip += 1,
+        Some(accept.clone())
+    }
+
+    /// Both ends have accepted a connection, for initial segments that somebody has forged. This one
+    /// ends; a last ping ends the other one, whose initial segment may have come later.
+    pub(super) fn on_opened_by_nobody(&mut self, now: Instant, id: ConnId) {
+        let may = self.may_answer();
+        let Some(conn) = self.conns.get_mut(id.slot as usize) else { return };
+        conn.on_opened_by_nobody(now);
+        if !may {
+            return;
         }
-        None
+        let (peer, extras) = (conn.peer(), SendExtras::default());
+        let write = |tail: &mut Vec<u8>| {
+            conn.write_last_ping(tail);
+            Written::Other
+        };
+        let sent = self.codec.encode(now, &mut self.tx, peer, extras, write);
+        self.budget = self.budget.saturating_sub(sent);
     }
 
     /// Handles a datagram under the key of an open connection. Returns true if the datagram is the
@@ -221,12 +247,13 @@ impl<S: Socket> Driver<S> {
     /// The address of a connection's peer is validated: it has acknowledged a segment
     /// or a ping of this connection.
     pub(super) fn on_validated(&mut self, id: ConnId) {
-        let Some(conn) = self.get_mut(id) else { return };
-        let ((peer, conv), deferred) = (conn.key(), conn.finish_validation());
-        let passive = conn.is_opened_by_peer();
-        self.peers.validate(peer);
+        let Some(conn) = self.conns.get_mut(id.slot as usize).filter(|conn| conn.id() == id) else {
+            return;
+        };
+        let ((peer, conv), passive) = (conn.key(), conn.is_opened_by_peer());
+        let deferred = conn.finish_validation(&mut self.unvalidated);
+        self.peers.validate(peer, self.unvalidated.budget_mut());
         if passive {
-            self.unvalidated.leave(peer.ip());
             if self.config.migration != Migration::Off || self.config.cipher.has_key() {
                 self.demux.index_conv(conv, id);
             }

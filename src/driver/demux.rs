@@ -171,8 +171,23 @@ impl Demux {
     /// Removes the connection `id` and stores its TIME-WAIT state. Does nothing if another
     /// connection is open under `key`.
     pub(crate) fn remove(&mut self, now: Instant, key: Key, id: ConnId, time_wait: TimeWait) {
-        if self.live.get(&key) != Some(&id) {
+        if !self.forget(key, id) {
             return;
+        }
+        self.expire(now);
+        if self.expiry.len() >= MAX_TIME_WAITS {
+            self.drop_oldest();
+        }
+        let until = now + TIME_WAIT_DURATION;
+        self.ended.insert(key, (until, time_wait));
+        self.expiry.push_back((until, key));
+    }
+
+    /// Removes the connection `id` without TIME-WAIT. Returns false if another connection is open
+    /// under `key`.
+    pub(crate) fn forget(&mut self, key: Key, id: ConnId) -> bool {
+        if self.live.get(&key) != Some(&id) {
+            return false;
         }
         self.live.remove(&key);
         self.recent = None;
@@ -182,13 +197,7 @@ impl Demux {
                 self.by_conv.remove(&key.1);
             }
         }
-        self.expire(now);
-        if self.expiry.len() >= MAX_TIME_WAITS {
-            self.drop_oldest();
-        }
-        let until = now + TIME_WAIT_DURATION;
-        self.ended.insert(key, (until, time_wait));
-        self.expiry.push_back((until, key));
+        true
     }
 
     /// Drops connections whose TIME-WAIT is over.

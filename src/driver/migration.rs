@@ -91,9 +91,9 @@ impl<S: Socket> Driver<S> {
             }
             return;
         }
-        self.peers.leave(old, id.slot);
+        self.peers.leave(old, id.slot, self.unvalidated.budget_mut());
         self.peers.join(to, id.slot);
-        self.peers.validate(to);
+        self.peers.validate(to, self.unvalidated.budget_mut());
         self.stats.migrations += 1;
         self.schedule(id);
     }

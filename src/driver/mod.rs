@@ -10,16 +10,19 @@
 //! turn. Connections are served in the order in which they became ready, each with a quota
 //! (tests/fairness.rs).
 //!
-//! `accept`, `after_panic`, `migration`, `receive`, `requests`, `serve` and `stats` hold the methods of [`Driver`]
-//! by concern. All other modules of the folder are types that do not depend on [`Driver`].
+//! `accept`, `after_panic`, `migration`, `receive`, `requests`, `serve`, `stats` and `unknown` hold the
+//! methods of [`Driver`] by concern. All other modules of the folder are types that do not depend on
+//! [`Driver`].
 
 mod accept;
 mod after_panic;
 mod connect_pacer;
 mod connection;
 mod demux;
+mod early_arrivals;
 mod fec_probes;
 pub(crate) mod fec_sender;
+mod memory_budget;
 mod migration;
 pub(crate) mod packet_codec;
 pub(crate) mod packet_writer;
@@ -28,6 +31,7 @@ mod receive;
 mod recv_backoff;
 pub(crate) mod replay_filter;
 mod requests;
+mod retry;
 mod scratch;
 pub(crate) mod send_batch;
 mod serve;
@@ -36,6 +40,7 @@ pub(crate) mod task;
 #[cfg(test)]
 mod tests;
 mod timer_wheel;
+mod unknown;
 mod unvalidated;
 
 use std::collections::VecDeque;
@@ -54,10 +59,12 @@ use crate::config::Config;
 use crate::driver::connect_pacer::ConnectPacer;
 use crate::driver::connection::Conn;
 use crate::driver::demux::Demux;
+use crate::driver::early_arrivals::EarlyArrivals;
 use crate::driver::packet_codec::PacketCodec;
 use crate::driver::peer_table::PeerTable;
 use crate::driver::recv_backoff::RecvBackoff;
 use crate::driver::replay_filter::{KnownInitial, ReplayFilter};
+use crate::driver::retry::Retry;
 use crate::driver::scratch::Scratch;
 use crate::driver::send_batch::SendBatch;
 use crate::driver::timer_wheel::TimerWheel;
@@ -103,6 +110,8 @@ pub(crate) struct Driver<S> {
     accept: Option<Arc<AcceptQueue>>,
     conns: Slab<Box<Conn>>,
     unvalidated: UnvalidatedPeers,
+    retry: Retry,
+    early: EarlyArrivals,
     connect_pacer: ConnectPacer,
     demux: Demux,
     peers: PeerTable,
@@ -161,6 +170,8 @@ impl<S: Socket> Driver<S> {
         rng.fill_bytes(&mut secret);
         let notifier = requests.notifier().clone();
         notifier.set_local(socket.local_addr()?);
+        let unvalidated = UnvalidatedPeers::new(&config);
+        let retry = Retry::new(now, [rng.next_u64(), rng.next_u64()]);
         Ok(Self {
             socket,
             peers: PeerTable::new(&config),
@@ -172,7 +183,9 @@ impl<S: Socket> Driver<S> {
             requests,
             accept,
             conns: Slab::new(),
-            unvalidated: UnvalidatedPeers::default(),
+            unvalidated,
+            retry,
+            early: EarlyArrivals::default(),
             connect_pacer: ConnectPacer::new(now),
             demux: Demux::default(),
             timers: TimerWheel::new(now),
@@ -224,6 +237,7 @@ impl<S: Socket> Driver<S> {
         };
         self.drain_requests(now);
         self.expire_timers(now);
+        self.early.expire(now, self.unvalidated.budget_mut());
         self.connect_pacer.release(now, &mut self.ready);
         usable = usable.and_then(|()| self.serve(now));
         usable = usable.and_then(|()| self.flush());
@@ -260,7 +274,8 @@ impl<S: Socket> Driver<S> {
         });
         let time_wait = self.time_wait_end().filter(|_| self.has_no_users());
         let connects = self.connect_pacer.deadline().filter(|_| !self.blocked);
-        [timer, connects, self.recv_backoff.deadline(), time_wait].into_iter().flatten().min()
+        let pauses = [self.recv_backoff.deadline(), self.early.deadline()];
+        [timer, connects, time_wait].into_iter().chain(pauses).flatten().min()
     }
 
     /// Whether receiving pauses after many receive errors in a row, see [`RecvBackoff`].

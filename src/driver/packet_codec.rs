@@ -23,8 +23,8 @@ pub(crate) enum OpenFailure {
     Reflected,
 }
 
-/// What is sent in addition to a datagram: parity and copies.
-#[derive(Debug)]
+/// What is sent in addition to a datagram: parity and copies. Default: nothing.
+#[derive(Debug, Default)]
 pub(crate) struct SendExtras<'a> {
     /// FEC towards the destination address, and the timing of the connection; `None` without FEC.
     pub(crate) fec: Option<(&'a mut FecSender, &'a FlowTiming)>,

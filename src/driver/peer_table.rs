@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use crate::config::Config;
 use crate::driver::fec_sender::FecSender;
+use crate::driver::memory_budget::{Holder, MemoryBudget};
 use crate::fec::{FecConfig, FecDecoder, FecFlag, FecStats, fec_flag};
 
 /// Largest datagram of kcp-go in bytes (mtuLimit).
@@ -25,13 +26,15 @@ struct Peer {
     first: u32,
     /// True once a ping to the address was answered (RFC 9000 8.1).
     validated: bool,
+    /// Bytes of the memory of unvalidated peers that the decoder holds.
+    held: usize,
     fec: Option<Box<FecSender>>,
     decoder: Option<Box<FecDecoder>>,
 }
 
 impl Peer {
     fn of(slot: u32) -> Self {
-        Self { first: slot, validated: false, fec: None, decoder: None }
+        Self { first: slot, validated: false, held: 0, fec: None, decoder: None }
     }
 }
 
@@ -92,8 +95,9 @@ impl PeerTable {
         }
     }
 
-    /// Removes the connection in `slot` from the list of `addr`.
-    pub(crate) fn leave(&mut self, addr: SocketAddr, slot: u32) {
+    /// Removes the connection in `slot` from the list of `addr`. `budget`: the memory of unvalidated
+    /// peers.
+    pub(crate) fn leave(&mut self, addr: SocketAddr, slot: u32, budget: &mut MemoryBudget) {
         let Some(Link { previous, next }) = self.links.get(slot as usize).copied() else { return };
         if let Some(neighbour) = self.links.get_mut(next as usize) {
             neighbour.previous = previous;
@@ -105,7 +109,7 @@ impl PeerTable {
         let Entry::Occupied(mut peer) = self.map.entry(addr) else { return };
         if next == NONE {
             self.decoders -= usize::from(peer.get().decoder.is_some());
-            peer.remove();
+            budget.update(Holder::Other, peer.remove().held, 0);
         } else {
             peer.get_mut().first = next;
         }
@@ -132,9 +136,10 @@ impl PeerTable {
     }
 
     /// Records that `addr` is validated (RFC 9000 8.1): a ping was answered from there.
-    pub(crate) fn validate(&mut self, addr: SocketAddr) {
+    pub(crate) fn validate(&mut self, addr: SocketAddr, budget: &mut MemoryBudget) {
         if let Some(peer) = self.map.get_mut(&addr) {
             peer.validated = true;
+            budget.update(Holder::Other, std::mem::take(&mut peer.held), 0);
         }
     }
 
@@ -171,16 +176,22 @@ impl PeerTable {
     /// `recovered`, which returns whether the datagram is plausible. Returns whether the address
     /// is known.
     ///
-    /// Without configured FEC a decoder is created by the first parity from a validated address.
+    /// Without configured FEC a decoder is created by the first parity from a validated address. The
+    /// decoder of an unvalidated one takes no more memory than `budget` has.
     pub(crate) fn decode(
         &mut self,
         now: Instant,
         addr: SocketAddr,
         shard: &[u8],
+        budget: &mut MemoryBudget,
         recovered: impl FnMut(&[u8]) -> bool,
     ) -> bool {
         let Some(peer) = self.map.get_mut(&addr) else { return false };
         if shard.len() > self.max_shard_len {
+            return true;
+        }
+        // A shard is stored once, and the parity that is solved for has a row of as many bytes.
+        if !peer.validated && budget.allowance(Holder::Other, peer.held) < 2 * shard.len() {
             return true;
         }
         if peer.decoder.is_none() {
@@ -200,6 +211,11 @@ impl PeerTable {
         let before = decoder.stats();
         decoder.input(now, shard, recovered);
         self.stats += decoder.stats() - before;
+        if !peer.validated {
+            let (shards, cache) = decoder.memory();
+            budget.update(Holder::Other, peer.held, shards + cache);
+            peer.held = shards + cache;
+        }
         true
     }
 
@@ -239,14 +255,15 @@ mod tests {
     #[test]
     fn slots_of_an_address_are_its_connections_only() {
         let mut peers = PeerTable::new(&Config::new());
+        let mut budget = MemoryBudget::new(1 << 20, 1, 0);
         for slot in 0..6 {
             peers.join(addr(1 + slot % 2), u32::from(slot));
         }
         assert_eq!((slots(&peers, 1), slots(&peers, 2)), (vec![0, 2, 4], vec![1, 3, 5]));
         // Removes a middle, the first and the last link; then reuses their slots.
-        peers.leave(addr(1), 2);
-        peers.leave(addr(2), 5);
-        peers.leave(addr(2), 1);
+        peers.leave(addr(1), 2, &mut budget);
+        peers.leave(addr(2), 5, &mut budget);
+        peers.leave(addr(2), 1, &mut budget);
         assert_eq!((slots(&peers, 1), slots(&peers, 2)), (vec![0, 4], vec![3]));
         assert!(peers.has_several(addr(1)) && !peers.has_several(addr(2)));
         peers.join(addr(3), 2);
@@ -254,7 +271,7 @@ mod tests {
         assert_eq!((slots(&peers, 1), slots(&peers, 3)), (vec![0, 1, 4], vec![2]));
         for (port, slot) in [(1, 4), (1, 0), (1, 1), (2, 3), (3, 2)] {
             assert!(peers.contains(addr(port)));
-            peers.leave(addr(port), slot);
+            peers.leave(addr(port), slot, &mut budget);
         }
         assert!(peers.is_empty());
     }

@@ -9,9 +9,10 @@ use super::{Driver, TURN_PACKETS};
 use crate::core::connection::PacketType;
 use crate::core::segment::{self, Header};
 use crate::driver::demux::Route;
+use crate::driver::early_arrivals::datagram_of;
 use crate::driver::packet_codec::{OpenFailure, Opened, SendExtras, Written};
 use crate::driver::packet_writer::PacketWriter;
-use crate::fec::{self, FecFlag, oob};
+use crate::fec::{FecFlag, fec_flag, oob};
 use crate::shared::conn_id::ConnId;
 use crate::sys::{RecvFault, RxBatch, Socket, classify_recv, count};
 
@@ -95,19 +96,20 @@ impl<S: Socket> Driver<S> {
             return;
         }
         let Opened { body, nonce } = opened;
-        match fec::fec_flag(body) {
+        match fec_flag(body) {
             FecFlag::Plain => {
                 self.on_packet(now, from, body, nonce);
             }
             FecFlag::Data => {
-                let datagram = body.get(fec::HEADER_LEN..).unwrap_or_default();
                 // A data shard that its connection rejects must not take part in a reconstruction.
-                if self.on_packet(now, from, datagram, nonce) {
+                if self.on_packet(now, from, body, nonce) {
                     self.on_shard(now, *from, body);
                 }
             }
             FecFlag::Parity => {
-                if !self.on_shard(now, *from, body) {
+                if !self.on_shard(now, *from, body)
+                    && !self.on_early_parity(now, *from, body, nonce)
+                {
                     self.stats.dropped_no_connection += 1;
                 }
             }
@@ -115,15 +117,10 @@ impl<S: Socket> Driver<S> {
         }
     }
 
-    /// Routes a KCP datagram. `nonce`: that of the UDP datagram around it. Returns whether a
-    /// connection accepted the datagram.
-    fn on_packet(
-        &mut self,
-        now: Instant,
-        from: &SocketAddr,
-        datagram: &[u8],
-        nonce: &[u8],
-    ) -> bool {
+    /// Routes the KCP datagram of a packet, which may have a FEC header. `nonce`: that of the UDP
+    /// datagram around it. Returns whether a connection accepted the datagram.
+    fn on_packet(&mut self, now: Instant, from: &SocketAddr, packet: &[u8], nonce: &[u8]) -> bool {
+        let datagram = datagram_of(packet);
         if self.config.assign_conv
             && datagram.starts_with(&[0; 4])
             && let Some(assigned) = self.demux.assign_conv(*from, datagram)
@@ -139,16 +136,22 @@ impl<S: Socket> Driver<S> {
                 self.on_possible_migration(now, *from, datagram);
             }
             Route::Open(initial) => {
-                return self.on_initial(now, *from, initial, datagram, nonce);
+                let packet = (datagram, PacketType::Regular);
+                return self.on_initial(now, *from, initial, packet, nonce);
             }
             Route::Reply(header) => {
                 self.stats.dropped_time_wait += 1;
                 self.answer_in_time_wait(now, *from, &header);
             }
-            Route::TimeWait => self.stats.dropped_time_wait += 1,
+            Route::TimeWait => {
+                self.stats.dropped_time_wait += 1;
+                return self.on_unknown(now, from, datagram, nonce);
+            }
             Route::Unknown => {
                 if !self.on_possible_migration(now, *from, datagram) {
                     self.stats.dropped_no_connection += 1;
+                    self.hold_early(now, *from, packet);
+                    return self.on_unknown(now, from, datagram, nonce);
                 }
             }
             Route::Malformed => self.stats.dropped_malformed += 1,
@@ -158,11 +161,12 @@ impl<S: Socket> Driver<S> {
     }
 
     /// Feeds a FEC shard to the decoder of its address. A reconstructed datagram is delivered only
-    /// if its segments are valid and its connection exists at this address; a reconstructed
-    /// datagram never opens a connection. Returns whether the address has a connection.
-    fn on_shard(&mut self, now: Instant, from: SocketAddr, shard: &[u8]) -> bool {
+    /// if its segments are valid and its connection exists at this address: what opens a connection
+    /// is reconstructed by `early_arrivals` alone. Returns whether the address has a connection.
+    pub(super) fn on_shard(&mut self, now: Instant, from: SocketAddr, shard: &[u8]) -> bool {
         let (demux, recovered) = (&self.demux, &mut self.scratch.recovered);
-        let known = self.peers.decode(now, from, shard, |datagram| {
+        let budget = self.unvalidated.budget_mut();
+        let known = self.peers.decode(now, from, shard, budget, |datagram| {
             let conv = datagram.first_chunk().map_or(0, |conv| u32::from_le_bytes(*conv));
             let Some(id) = demux.find(&(from, conv)) else { return false };
             if segment::validate(datagram, conv).is_err() {
@@ -215,13 +219,18 @@ impl<S: Socket> Driver<S> {
     ) -> bool {
         // Without a tagged nonce a reflected datagram can only be recognised by its segments.
         let untagged = !self.codec.detects_reflection() && packet_type == PacketType::Regular;
-        let Some(conn) = self.get_mut(id) else { return false };
+        let Some(conn) = self.conns.get_mut(id.slot as usize).filter(|conn| conn.id() == id) else {
+            return false;
+        };
         if untagged && conn.is_reflection(datagram) {
             self.stats.dropped_reflected += 1;
             return false;
         }
         let awaited = conn.awaits_first_data();
-        let Ok(outcome) = conn.input(now, datagram, packet_type) else {
+        conn.account_memory(&mut self.unvalidated);
+        let input = conn.input(now, datagram, packet_type);
+        conn.account_memory(&mut self.unvalidated);
+        let Ok(outcome) = input else {
             self.stats.dropped_malformed += 1;
             return false;
         };
@@ -235,7 +244,9 @@ impl<S: Socket> Driver<S> {
         if outcome.validated {
             self.on_validated(id);
         }
-        if outcome.immediate_ack {
+        if outcome.opened_by_nobody {
+            self.on_opened_by_nobody(now, id);
+        } else if outcome.immediate_ack {
             self.answer(now, id);
         }
         self.schedule(id);

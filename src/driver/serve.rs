@@ -79,6 +79,7 @@ impl<S: Socket> Driver<S> {
         let time_wait = time_wait.filter(|_| unfinished.is_none());
         conn.count_lingering(now, time_wait.is_some(), &mut self.lingering);
         conn.count_oversized(time_wait.is_some(), &mut self.oversized_connections);
+        conn.account_memory(&mut self.unvalidated);
         if let Some(time_wait) = time_wait {
             self.remove(now, id, time_wait);
             return Ok(None);
@@ -122,13 +123,16 @@ impl<S: Socket> Driver<S> {
             self.time_wait_until = Some(now + SOCKET_TIME_WAIT.min(self.config.linger));
         }
         self.timers.set(slot, None);
-        let Some(conn) = self.conns.try_remove(slot) else { return };
+        let Some(mut conn) = self.conns.try_remove(slot) else { return };
         let peer = conn.peer();
-        if conn.is_unvalidated() {
-            self.unvalidated.leave(peer.ip());
+        if conn.is_opened_by_nobody() {
+            // A later initial segment may be the peer's own.
+            self.demux.forget(conn.key(), id);
+        } else {
+            self.demux.remove(now, conn.key(), id, time_wait);
         }
-        self.demux.remove(now, conn.key(), id, time_wait);
-        self.peers.leave(peer, id.slot);
+        self.peers.leave(peer, id.slot, self.unvalidated.budget_mut());
+        drop(conn.finish_validation(&mut self.unvalidated));
     }
 
     /// Seals and sends the batch. An error means that the socket has failed for good.

@@ -14,6 +14,7 @@ impl<S: Socket> Driver<S> {
     pub(super) fn publish(&mut self) {
         self.stats.current_connections = self.conns.len() as u64;
         self.stats.unvalidated_connections = self.unvalidated.len() as u64;
+        self.stats.unvalidated_bytes = self.unvalidated.memory() as u64;
         let sealed = self.codec.sealed();
         if self.stats.sealed_datagrams < MAX_SEALED_PER_KEY && sealed >= MAX_SEALED_PER_KEY {
             trace::key_limit_reached(self.local(), sealed);

@@ -3,6 +3,7 @@
 mod address_validation;
 mod close;
 mod codec;
+mod early_arrivals;
 mod failures;
 mod fairness;
 mod fec;
@@ -15,11 +16,14 @@ mod mtu_discovery;
 #[cfg(target_os = "linux")]
 mod offload;
 mod open_without_data;
+mod opened_by_nobody;
 mod protection;
 mod replay;
 mod requests;
 mod resource_limits;
+mod retry;
 mod scalability;
 mod sim_network;
 mod sim_world;
 mod task;
+mod unvalidated_memory;

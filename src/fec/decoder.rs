@@ -269,7 +269,6 @@ impl FecDecoder {
     }
 
     /// Bytes of stored packets, and of the coefficient cache.
-    #[cfg(any(test, feature = "_testkit"))]
     pub(crate) fn memory(&self) -> (usize, usize) {
         let held = self.groups.iter().flat_map(|group| &group.shards).map(|(_, shard)| shard);
         let shards = held.chain(&self.spare).map(Shard::memory).sum::<usize>();

@@ -87,13 +87,11 @@ impl Reconstructor {
     }
 
     /// Bytes of the cached coefficients.
-    #[cfg(any(test, feature = "_testkit"))]
     pub(super) fn cache_memory(&self) -> usize {
         let coefficients = self.patterns.iter().map(|pattern| pattern.coefficients.capacity());
         coefficients.sum::<usize>() + self.patterns.capacity() * size_of::<Pattern>()
     }
 
-    #[cfg(any(test, feature = "_testkit"))]
     pub(super) fn memory(&self) -> usize {
         self.cache_memory() + self.rows.memory()
     }

@@ -61,7 +61,6 @@ impl Shard {
         self.space.lanes().get(..padded(self.len)).unwrap_or_default()
     }
 
-    #[cfg(any(test, feature = "_testkit"))]
     pub(super) fn memory(&self) -> usize {
         self.space.bytes.capacity()
     }
@@ -132,7 +131,6 @@ impl Rows {
         self.space.lanes().get(start..start + len.min(self.stride))
     }
 
-    #[cfg(any(test, feature = "_testkit"))]
     pub(super) fn memory(&self) -> usize {
         self.space.bytes.capacity()
     }

@@ -165,6 +165,11 @@ impl Shared {
         self.send.set_drained()
     }
 
+    /// Bytes in both queues, as charged.
+    pub(crate) fn queued_bytes(&self) -> usize {
+        self.recv.charged() + self.send.charged()
+    }
+
     /// Bytes that the receive queue takes now, see [`RecvQueue::available`].
     pub(crate) fn recv_available(&self) -> usize {
         self.recv.available()

@@ -152,6 +152,11 @@ impl RecvQueue {
         available
     }
 
+    /// Bytes in the queue, those included that the reader has taken and not reported, as charged.
+    pub(super) fn charged(&self) -> usize {
+        lock(&self.delivered).charged
+    }
+
     /// Appends what arrived in order; in message mode each chunk is one message. `held_back`:
     /// there is more, which did not fit, so the reader notifies the driver once half of the queue
     /// is free. Without handles everything is discarded.

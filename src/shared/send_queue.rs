@@ -197,6 +197,11 @@ impl SendQueue {
     fn available(&self, charged: usize) -> usize {
         self.capacity.saturating_sub(charged)
     }
+
+    /// Bytes in the queue, as charged: a hint.
+    pub(super) fn charged(&self) -> usize {
+        self.charged_hint.load(Ordering::Relaxed)
+    }
 }
 
 /// Driver.

@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 use super::Kcp;
 use crate::core::connection::output::Transmitted;
 use crate::core::fec_probe::FecProbe;
-use crate::core::keepalive::dataless_sn;
 use crate::core::segment::Command;
 use crate::core::seq::{Sn, Ts};
 
@@ -60,7 +59,7 @@ impl Kcp {
 
     /// Appends a FEC probe: a ping with a cookie of its own.
     pub(crate) fn write_fec_probe(&mut self, out: &mut Vec<u8>) {
-        let (sn, cookie) = (dataless_sn(self.send.una()), self.keepalive.next_cookie());
+        let (sn, cookie) = (self.role.ping_sn(self.send.una()), self.keepalive.next_cookie());
         self.header(Command::Push, self.close_state.capability(), sn, cookie, 0).emit(out);
         self.fec_probe = FecProbe::Outstanding(sn, cookie);
         self.stats.fec_probes_sent += 1;

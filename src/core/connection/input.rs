@@ -9,6 +9,8 @@ use crate::core::recv::pending_acks::Ack;
 use crate::core::recv::receiver::RecvOutcome;
 use crate::core::segment::{self, Command, HEADER_LEN, Header, InputError, Segments};
 use crate::core::send::sender::{AckOutcome, UnaOutcome};
+use crate::core::seq::Sn;
+use crate::error::ConnectionError;
 
 /// Largest window, segments. A number further before RCV.NXT is that of a ping or an MTU probe, not
 /// of a retransmission.
@@ -36,7 +38,12 @@ impl Kcp {
         self.stats.received_datagram_bytes += datagram.len() as u64;
         self.peer.on_received();
         self.recv.start_datagram();
+        // A peer that has accepted the connection too sends a ping and ACKs in one datagram.
+        let was_validated = self.keepalive.is_validated();
         let mut is_new = self.input_acks(now, datagram, origin);
+        if self.keepalive.is_validated() {
+            self.recv.lift_memory_limit();
+        }
         let mut is_current = false;
         for (header, payload) in Segments::new(datagram) {
             let una = self.input_una(now, &header, origin);
@@ -48,9 +55,12 @@ impl Kcp {
                 // earlier connection with this id.
                 self.on_initial_answered(now);
             }
-            let far_behind = self.recv.nxt().since(header.sn) > MAX_WINDOW;
+            let is_ping = is_empty_push && self.recv.nxt().since(header.sn) > MAX_WINDOW;
+            if is_ping && !was_validated && origin == PacketType::Regular {
+                self.on_unvalidated_ping(header.sn);
+            }
             if !self.is_recovered_ack(&header) {
-                self.close_state.on_capability(&header, is_empty_push && far_behind);
+                self.close_state.on_capability(&header, is_ping);
             }
             match header.command {
                 Command::Push => is_new |= self.input_push(now, &header, payload, origin),
@@ -132,6 +142,13 @@ impl Kcp {
         is_new
     }
 
+    /// A ping of a peer that was not validated before: ends a connection that nobody has opened.
+    fn on_unvalidated_ping(&mut self, sn: Sn) {
+        if self.role.on_ping(sn) {
+            self.close_reason.get_or_insert(ConnectionError::DeadPeer);
+        }
+    }
+
     /// Takes the `una` of one segment, and its `wnd` if that `una` is current.
     fn input_una(&mut self, now: Micros, header: &Header, origin: PacketType) -> UnaOutcome {
         let una = self.send.on_una(now, &self.clock, header.una);
@@ -140,7 +157,11 @@ impl Kcp {
                 if newly_acked > 0 {
                     self.send.on_peer_activity(now);
                 }
-                if origin == PacketType::Regular {
+                // A ping from before the peer has opened its side of the connection (a Retry, for
+                // example) says nothing of its window.
+                let is_ping = header.command == Command::Push && header.len == 0;
+                let may_be_retry = is_ping && !self.keepalive.is_validated();
+                if origin == PacketType::Regular && !may_be_retry {
                     let srtt = self.send.rtt.srtt().unwrap_or(0);
                     self.send.remote.on_window(now, header.una, header.wnd, srtt);
                 }

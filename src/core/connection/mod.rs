@@ -42,6 +42,7 @@ use crate::core::keepalive::Keepalive;
 use crate::core::open::{Establishment, PeerState};
 use crate::core::path::amplification::Amplification;
 use crate::core::path::validation::PathValidator;
+use crate::core::ping::Role;
 use crate::core::recv::pending_acks::PendingAcks;
 use crate::core::recv::receiver::Receiver;
 use crate::core::send::sender::Sender;
@@ -139,6 +140,7 @@ pub struct Kcp {
     flush_requested: bool,
     establishment: Establishment,
     peer: PeerState,
+    role: Role,
     close_state: CloseState,
     /// `Some` once repair symbols are to be sent, or the peer has asked for them.
     repair: Option<Box<RepairState>>,
@@ -193,6 +195,7 @@ impl Kcp {
             flush_requested: false,
             establishment: Establishment::Idle,
             peer: PeerState::new(),
+            role: Role::default(),
             close_state: CloseState::new(config.close_notify),
             repair: None,
             close_reason: None,

@@ -9,8 +9,8 @@ use std::time::Instant;
 use crate::config::{AckPolicy, WritePolicy};
 use crate::core::clock::Micros;
 use crate::core::connection::Kcp;
-use crate::core::keepalive::dataless_sn;
 use crate::core::path::amplification::SendBudget;
+use crate::core::ping::dataless_sn;
 use crate::core::segment::{Command, HEADER_LEN, Header};
 use crate::core::send::sender::SendCandidate;
 use crate::core::seq::{Sn, Ts};
@@ -181,7 +181,7 @@ impl Kcp {
             self.write_dataless(Command::WindowProbe, Ts(0), out);
         }
         if available(out) >= HEADER_LEN
-            && let Some((sn, cookie)) = self.keepalive.poll_ping(now, self.send.una())
+            && let Some((sn, cookie)) = self.keepalive.poll_ping(now, self.send.una(), self.role)
         {
             self.write_ping(sn, cookie, out);
         }

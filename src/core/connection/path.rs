@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use super::Kcp;
-use crate::core::keepalive::dataless_sn;
 use crate::core::path::amplification::{Amplification, SendBudget};
 use crate::core::path::validation::{PathChallenge, PathValidation};
+use crate::core::ping::Role;
 use crate::core::segment::{Command, Segments};
 use crate::core::seq::{Sn, Ts};
 
@@ -25,12 +25,42 @@ impl Kcp {
     /// [overhead](Kcp::set_overhead) counts in both directions. No data segment is
     /// retransmitted and no MTU probe leaves.
     ///
+    /// Its pings show that this side has accepted, and a ping of a peer that has accepted too ends the
+    /// connection, which nobody has opened then.
+    ///
     /// Call before the first [`Kcp::input`]. Default: no limit.
     pub fn require_validation(&mut self, now: Instant, initial_allowance: usize) {
         if !self.is_established() {
             self.amplification = Amplification::limited(initial_allowance);
         }
+        self.role.accept();
         self.start_validation(now);
+    }
+
+    /// Whether the peer has accepted this connection as this side has, so that nobody has opened it.
+    pub(crate) fn is_opened_by_nobody(&self) -> bool {
+        self.role == Role::BothPassive
+    }
+
+    /// The peer's address was validated before the connection opened: ends the anti-amplification
+    /// limit.
+    pub(crate) fn on_address_validated(&mut self) {
+        self.keepalive.on_validated();
+        self.amplification = Amplification::Unlimited;
+    }
+
+    /// Bytes of memory of received data, and of data that has not been sent or acknowledged.
+    pub(crate) fn data_memory(&self) -> usize {
+        let in_flight = self.send.in_flight() as usize * self.send.mss();
+        self.recv.memory() + self.send.send_buffer().bytes() + in_flight
+    }
+
+    /// Lets the data of an unvalidated peer take `more` bytes of memory than it takes now. What does
+    /// not fit is dropped and not acknowledged. Ends when the peer is validated.
+    pub(crate) fn limit_recv_memory(&mut self, more: usize) {
+        if !self.is_established() {
+            self.recv.limit_memory(more);
+        }
     }
 
     /// Bytes that the next datagram may have under the anti-amplification limit. Check
@@ -67,7 +97,7 @@ impl Kcp {
         datagram: &[u8],
         cookie: u32,
     ) -> PathValidation {
-        let new = PathChallenge { sn: dataless_sn(self.send.una()), cookie: Ts(cookie) };
+        let new = PathChallenge { sn: self.role.ping_sn(self.send.una()), cookie: Ts(cookie) };
         let is_new = self.has_something_new(datagram);
         self.path_validator.on_datagram(self.clock.at(now), addr, (datagram, is_new), new)
     }
@@ -99,6 +129,13 @@ impl Kcp {
     pub fn on_path_validated(&mut self, now: Instant) {
         self.path_validator.clear();
         self.send.on_peer_activity(self.clock.at(now));
+    }
+
+    /// Appends the ping that shows a peer, which has accepted this connection too, that this side has
+    /// not opened it.
+    pub(crate) fn write_last_ping(&mut self, out: &mut Vec<u8>) {
+        let (sn, cookie) = (self.role.ping_sn(self.send.una()), self.keepalive.next_cookie());
+        self.write_ping(sn, cookie, out);
     }
 
     /// Appends a ping: an empty PUSH with a sequence number far before SND.UNA and a random

@@ -21,11 +21,12 @@
 //! instead of small steps (5.3.2); probes leave only while data is in flight.
 
 use crate::core::clock::Micros;
-use crate::core::keepalive::{COOKIE_LIFE, dataless_sn};
+use crate::core::keepalive::COOKIE_LIFE;
 use crate::core::path::black_hole::BlackHoleDetector;
 use crate::core::path::mtu_state::{
     Base, LastProbes, Oversized, Probing, Reduced, Search, Stage, State,
 };
+use crate::core::ping::{PING_DISTANCE, Role};
 use crate::core::segment::HEADER_LEN;
 use crate::core::seq::{Sn, Ts};
 
@@ -391,10 +392,11 @@ fn next_smaller(size: usize) -> Option<usize> {
     PLPMTU_TABLE.into_iter().map(kcp_size).find(|next| *next < size)
 }
 
-/// As [`dataless_sn`], but not below [`MIN_PROBE_SN`].
+/// As [`Role::ping_sn`], but not below [`MIN_PROBE_SN`]. The ping before an MTU probe may show either
+/// role: its peer is validated, or this side has opened the connection.
 fn mtu_probe_sn(una: Sn) -> Sn {
-    match dataless_sn(una) {
-        Sn(sn) if sn < MIN_PROBE_SN => Sn(u32::MAX),
+    match Role::Active.ping_sn(una) {
+        Sn(sn) if sn < MIN_PROBE_SN => Role::Active.ping_sn(Sn(PING_DISTANCE)),
         sn => sn,
     }
 }

@@ -183,6 +183,11 @@ impl DeliveryBuffer {
         self.chunk_size >= MIN_CHUNK || queue::is_reclaimable(&self.ready)
     }
 
+    /// Bytes that are allocated for later segments.
+    pub(super) fn spare_capacity(&self) -> usize {
+        self.tail.capacity() - self.tail.len()
+    }
+
     /// Frees an empty tail and the capacity of an empty queue, for an idle connection.
     pub(super) fn release_memory(&mut self) {
         if self.tail_segments == 0 {

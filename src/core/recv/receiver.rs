@@ -63,6 +63,9 @@ pub(crate) struct Receiver {
     autotune: Option<WindowAutotune>,
     /// Limit of the receive memory, bytes.
     budget: usize,
+    /// Most memory that may be in use after a segment was stored, bytes: that of an unvalidated
+    /// peer. `usize::MAX` otherwise. What is advertised does not depend on it.
+    memory_limit: usize,
     /// The budget is derived from the window, because the configuration sets none.
     derived_budget: bool,
     /// Receive memory in use, bytes.
@@ -95,6 +98,7 @@ impl Receiver {
             window: config.recv_window,
             autotune: WindowAutotune::for_window(config.recv_window, config.auto_windows, start),
             budget: config.recv_budget(),
+            memory_limit: usize::MAX,
             derived_budget: config.recv_memory.is_none(),
             charged: 0,
             out_of_order: VecDeque::new(),
@@ -108,6 +112,36 @@ impl Receiver {
             advertised_edge: start.advance(u32::from(config.recv_window)),
             repair: None,
         }
+    }
+
+    /// Lets received data take `more` bytes of memory than it takes now, and repair symbols none.
+    pub(crate) fn limit_memory(&mut self, more: usize) {
+        self.memory_limit = self.memory().saturating_add(more);
+    }
+
+    /// The peer is validated: ends the limit of [`Self::limit_memory`].
+    #[inline]
+    pub(crate) fn lift_memory_limit(&mut self) {
+        self.memory_limit = usize::MAX;
+    }
+
+    /// Bytes of memory of received data, spare capacity included.
+    pub(crate) fn memory(&self) -> usize {
+        let slots = self.out_of_order.capacity() * size_of::<Option<OutOfOrderSegment>>();
+        self.charged + slots + self.delivery.spare_capacity()
+    }
+
+    /// Whether the limit admits a segment with this charge, `offset` segments above RCV.NXT.
+    #[inline]
+    fn is_within_limit(&self, offset: u32, charge: usize) -> bool {
+        if self.memory_limit == usize::MAX {
+            return true;
+        }
+        let (len, capacity) = (offset as usize + 1, self.out_of_order.capacity());
+        // A `VecDeque` that is too short doubles at least.
+        let grows = if offset > 0 && len > capacity { len.max(2 * capacity) - capacity } else { 0 };
+        let more = charge + grows * size_of::<Option<OutOfOrderSegment>>();
+        self.memory() + more <= self.memory_limit
     }
 
     /// Sets the receive window, segments, and ends its autotuning.
@@ -196,6 +230,7 @@ impl Receiver {
         let charge = payload.len() + SEGMENT_COST;
         let fits =
             self.charged + charge <= self.budget || (offset == 0 && self.delivery.is_empty());
+        let fits = fits && self.is_within_limit(offset, charge);
         if offset >= u32::from(self.advertisable_window()) || !fits {
             return Ok(RecvOutcome::OutOfWindow);
         }

@@ -22,6 +22,8 @@ use crate::core::segment::InputError;
 use crate::core::seq::Sn;
 use crate::driver::connection::lifecycle::{Lifecycle, Reported};
 use crate::driver::demux::Key;
+use crate::driver::memory_budget::Holder;
+use crate::driver::unvalidated::UnvalidatedPeers;
 use crate::error::ConnectionError;
 use crate::shared::conn_id::ConnId;
 use crate::shared::connection::{Handle, Shared};
@@ -35,7 +37,13 @@ pub(super) struct InputOutcome {
     pub(super) immediate_ack: bool,
     /// This datagram has validated the peer's address.
     pub(super) validated: bool,
+    /// This datagram shows that the peer has accepted the connection too: nobody has opened it.
+    pub(super) opened_by_nobody: bool,
 }
+
+/// How long a connection that nobody has opened is kept after its end, in which it drops what
+/// arrives: the time that a datagram may be under way.
+const QUIET_TIME: Duration = Duration::from_secs(1);
 
 /// Address validation (RFC 9000 8.1) of a connection that a peer opened. Boxed: few connections
 /// are in it, and for a short time. The anti-amplification limit is in the core.
@@ -45,6 +53,8 @@ struct AddressValidation {
     deadline: Instant,
     /// The handle, if it is accepted only after validation (`require_validation`).
     deferred: Option<Handle>,
+    /// Bytes of the memory of unvalidated peers that this connection holds.
+    held: usize,
 }
 
 #[derive(Debug)]
@@ -203,7 +213,8 @@ impl Conn {
             self.last_received = now;
         }
         let validated = !was_validated && self.is_validated();
-        Ok(InputOutcome { immediate_ack: self.immediate_acks, validated })
+        let opened_by_nobody = self.is_opened_by_nobody() && !self.lifecycle.is_ended();
+        Ok(InputOutcome { immediate_ack: self.immediate_acks, validated, opened_by_nobody })
     }
 
     /// Starts address validation (RFC 9000 8.1) of a passive open: the peer is pinged, and until
@@ -217,13 +228,49 @@ impl Conn {
         deadline: Instant,
         deferred: Option<Handle>,
     ) {
-        self.validation = Some(Box::new(AddressValidation { deadline, deferred }));
+        self.validation = Some(Box::new(AddressValidation { deadline, deferred, held: 0 }));
         self.kcp.require_validation(now, allowance);
     }
 
+    /// The peer has answered a Retry (RFC 9000 8.1.2): its address is validated from the start.
+    pub(super) fn on_retry_answered(&mut self) {
+        self.kcp.on_address_validated();
+    }
+
+    /// Whether the peer has accepted this connection as this side has.
+    pub(super) fn is_opened_by_nobody(&self) -> bool {
+        self.kcp.is_opened_by_nobody()
+    }
+
+    /// Appends a ping that shows the peer the same.
+    pub(super) fn write_last_ping(&mut self, out: &mut Vec<u8>) {
+        self.kcp.write_last_ping(out);
+    }
+
+    /// Nobody has opened this connection. It ends, and is kept a moment longer: data of the peer's
+    /// application that is under way would open another one.
+    pub(super) fn on_opened_by_nobody(&mut self, now: Instant) {
+        if let Some(validation) = &mut self.validation {
+            validation.deadline = now + QUIET_TIME;
+        }
+    }
+
     /// Lifts the limits of an unvalidated peer. Returns the handle if its accept was deferred.
-    pub(super) fn finish_validation(&mut self) -> Option<Handle> {
-        self.validation.take()?.deferred
+    pub(super) fn finish_validation(&mut self, peers: &mut UnvalidatedPeers) -> Option<Handle> {
+        let validation = self.validation.take()?;
+        peers.leave(self.peer.ip(), validation.held);
+        validation.deferred
+    }
+
+    /// Counts the memory of this connection for the budget of unvalidated peers, if it is one, and
+    /// limits what it may receive to what the budget has left.
+    pub(super) fn account_memory(&mut self, peers: &mut UnvalidatedPeers) {
+        let Some(validation) = &mut self.validation else { return };
+        let held = peers.base() + self.kcp.data_memory() + self.shared.queued_bytes();
+        let budget = peers.budget_mut();
+        budget.update(Holder::Connection, validation.held, held);
+        validation.held = held;
+        self.kcp.limit_recv_memory(budget.allowance(Holder::Connection, held));
     }
 
     /// Whether the peer's address is validated: it has acknowledged a
@@ -299,6 +346,11 @@ impl Conn {
             self.kcp.count_reflected();
         }
         reflected
+    }
+
+    #[cfg(test)]
+    pub(super) fn data_memory(&self) -> usize {
+        self.kcp.data_memory() + self.shared.queued_bytes()
     }
 
     #[cfg(test)]

@@ -193,6 +193,11 @@ fn lossy_network_with_ciphers_and_fec_delivers_everything() {
 }
 
 #[test]
+fn ping_before_an_mtu_probe_ends_no_unvalidated_connection() {
+    run(30_172, true);
+}
+
+#[test]
 fn simulation_with_one_seed_is_deterministic() {
     for (seed, stages) in [(3, false), (77, false), (10_020, false), (20_003, true)] {
         assert_eq!(run(seed, stages), run(seed, stages));

@@ -38,6 +38,14 @@ pub(super) struct Sent {
     pub(super) datagram: Vec<u8>,
 }
 
+/// What becomes of a datagram.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Fate {
+    Lost,
+    /// It takes so many microseconds longer.
+    Late(u64),
+}
+
 /// The network between the sockets.
 #[derive(Debug)]
 pub(super) struct Net {
@@ -50,6 +58,8 @@ pub(super) struct Net {
     /// Errors of the next sends and receives of a socket.
     pub(super) send_faults: HashMap<SocketAddr, VecDeque<io::Error>>,
     pub(super) recv_faults: HashMap<SocketAddr, VecDeque<io::Error>>,
+    /// What becomes of the next datagrams of a socket.
+    pub(super) fates: HashMap<SocketAddr, VecDeque<Fate>>,
     /// Sockets on which datagrams above a size in bytes fail with EMSGSIZE.
     pub(super) limits: HashMap<SocketAddr, usize>,
     /// Sockets on which sends would block, until when in microseconds.
@@ -74,6 +84,7 @@ impl Net {
             inboxes: HashMap::new(),
             send_faults: HashMap::new(),
             recv_faults: HashMap::new(),
+            fates: HashMap::new(),
             limits: HashMap::new(),
             blocked: HashMap::new(),
             ip_fragmentation: HashSet::new(),
@@ -92,6 +103,12 @@ impl Net {
         for byte in datagram.iter().take(64) {
             self.hash = (self.hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01B3);
         }
+        let mut late = 0;
+        match self.fates.get_mut(&from).and_then(VecDeque::pop_front) {
+            None => {}
+            Some(Fate::Lost) => return,
+            Some(Fate::Late(time)) => late = time,
+        }
         let (path, seed, now) = (&self.path, self.seed, self.now);
         let key = u64::from(from.port()) << 16 | u64::from(to.port());
         let fresh = || Link::new(path.clone(), Rng::keyed(seed, key).next());
@@ -102,7 +119,7 @@ impl Net {
         link.send(now, datagram.len().min(whole), |at, damage| {
             if damage == Damage::None {
                 rank += 1;
-                self.flying.push(Reverse((at, rank, from, to, datagram.to_vec())));
+                self.flying.push(Reverse((at + late, rank, from, to, datagram.to_vec())));
             }
         });
         self.last_rank = rank;

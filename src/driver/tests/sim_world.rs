@@ -12,7 +12,7 @@ use std::task::{Context, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use super::fixtures::micros;
-use super::sim_network::{Net, Sent, SimSocket};
+use super::sim_network::{Fate, Net, Sent, SimSocket};
 use crate::config::Config;
 use crate::driver::{Driver, Turn};
 use crate::endpoint::Endpoint;
@@ -165,6 +165,11 @@ impl World {
     ) {
         let faults = faults.into_iter().map(Into::into);
         lock(&self.net).recv_faults.entry(addr(host)).or_default().extend(faults);
+    }
+
+    /// What becomes of the next datagrams of `host`.
+    pub(super) fn set_fates(&self, host: u8, fates: impl IntoIterator<Item = Fate>) {
+        lock(&self.net).fates.entry(addr(host)).or_default().extend(fates);
     }
 
     /// Injected faults that are left: of sends and of receives.

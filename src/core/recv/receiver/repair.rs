@@ -55,6 +55,9 @@ impl Receiver {
         symbol: RepairSymbol<'_>,
     ) -> (Inserted, Vec<RecoveredSegment>) {
         let (nxt, free) = (self.nxt, self.free());
+        if self.memory_limit != usize::MAX {
+            return (Inserted::Redundant, Vec::new());
+        }
         let repair = self.repair.get_or_insert_default();
         repair.on_repair(now);
         let end = symbol.first.advance(symbol.count.into());

@@ -1,0 +1,90 @@
+//! The numbers of segments without data, and what that of a ping says of its sender: which side
+//! opened the connection (RFC 9293 3.5, active and passive open).
+//!
+//! Who forges an initial segment to each of two servers, in the name of the other one, makes both
+//! accept a connection that nobody opened: their pings would answer each other for ever. So the
+//! lowest bit of a ping's number shows the peer that this side has accepted.
+
+use super::seq::Sn;
+
+/// Distance from SND.UNA back to the sequence number of a segment without data, segments.
+pub(crate) const PING_DISTANCE: u32 = 1 << 30;
+/// The bit of a ping's `sn` that says that its sender has accepted the connection.
+const ACCEPTED: u32 = 1;
+
+/// How this side came to the connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// By an active open. Entered at construction; left on [`Self::accept`].
+    #[default]
+    Active,
+    /// By a passive open: an initial segment of the peer's address. Left on a ping of a peer that is
+    /// passive too.
+    Passive,
+    /// By a passive open, and so did the peer: nobody has opened the connection. Never left.
+    BothPassive,
+}
+
+impl Role {
+    /// This side accepts the connection.
+    pub(crate) fn accept(&mut self) {
+        if *self == Self::Active {
+            *self = Self::Passive;
+        }
+    }
+
+    /// A ping with this number arrived, from a peer whose address is not validated. Returns whether
+    /// nobody has opened the connection.
+    pub(crate) fn on_ping(&mut self, sn: Sn) -> bool {
+        if *self == Self::Passive && sn.0 & ACCEPTED != 0 {
+            *self = Self::BothPassive;
+        }
+        *self == Self::BothPassive
+    }
+
+    /// The number of a ping; `una` is SND.UNA. Never 0, see [`dataless_sn`].
+    pub(crate) fn ping_sn(self, una: Sn) -> Sn {
+        let Sn(sn) = dataless_sn(una);
+        match (self, sn & !ACCEPTED) {
+            (Self::Active, 0) => Sn(!ACCEPTED),
+            (Self::Active, even) => Sn(even),
+            (Self::Passive | Self::BothPassive, even) => Sn(even | ACCEPTED),
+        }
+    }
+}
+
+/// Sequence number of a segment without data: 2^30 segments before `una`, outside every window.
+/// Never 0: listeners of other implementations take number 0 for an initial segment.
+pub(crate) fn dataless_sn(una: Sn) -> Sn {
+    match una.back(PING_DISTANCE) {
+        Sn(0) => Sn(u32::MAX),
+        sn => sn,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn role_is_in_the_lowest_bit_of_a_ping_and_its_number_is_never_zero() {
+        for una in [0, 1, 2, (1 << 30) - 1, 1 << 30, (1 << 30) + 1, u32::MAX] {
+            for (role, bit) in [(Role::Active, 0), (Role::Passive, 1), (Role::BothPassive, 1)] {
+                let Sn(sn) = role.ping_sn(Sn(una));
+                assert!(sn != 0 && sn & 1 == bit, "{una}: {sn}");
+                let behind = una.wrapping_sub(sn);
+                assert!((1 << 30..=(1 << 30) + 4).contains(&(behind + 1)), "{una}: {behind}");
+            }
+        }
+    }
+
+    #[test]
+    fn role_is_both_passive_only_after_a_ping_of_a_passive_peer() {
+        let (mut active, mut passive) = (Role::Active, Role::Passive);
+        assert!(!active.on_ping(Sn(1)) && !passive.on_ping(Sn(2)) && passive.on_ping(Sn(3)));
+        passive.accept();
+        assert!(passive == Role::BothPassive && passive.on_ping(Sn(2)));
+        active.accept();
+        assert!(active.on_ping(Sn(5)));
+    }
+}

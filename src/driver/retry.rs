@@ -1,0 +1,265 @@
+//! Retry (RFC 9000 8.1.2): address validation without state, for when many connections are
+//! unvalidated.
+//!
+//! KCP has no Retry packet. Its place takes a ping, an empty PUSH far behind the receive window,
+//! which every KCP peer acknowledges with the same `sn` and `ts`. Both are a keyed function of the
+//! peer's address, the conversation id and the time, as a SYN cookie is (RFC 4987 3.6), so nothing
+//! is stored for the answer. The ACK shows that the peer receives at its address: the next copy of
+//! its initial datagram opens the connection, with a validated peer.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use siphasher::sip::SipHasher24;
+
+use crate::core::segment::{CONTROL_CAPABLE, Command, Header, Segments};
+use crate::core::seq::{Sn, Ts};
+use crate::driver::demux::Key;
+
+/// A token is valid in the period in which it was made and in the next one: for 8 s at least.
+const PERIOD: Duration = Duration::from_secs(8);
+/// Fixed bits of the `sn` of a token: a number between 1.25 and 1.5 times 2^30 behind 0, RCV.NXT of
+/// a peer that has received nothing. The lowest bit is that of a ping of the side that did not open
+/// the connection.
+const SN_BASE: u32 = 0xA000_0001;
+/// Bits of `sn` that are part of the token, and those of `ts`, 60 in all.
+const SN_BITS: u32 = 28;
+/// The window of a token: the peer sends no further data before the connection is open.
+const WINDOW: u16 = 1;
+/// Peers whose answer has arrived, and how long the next copy of their initial segment is awaited:
+/// longer than the longest interval between two copies.
+const MAX_ANSWERED: usize = 4_096;
+const ANSWER_LIFETIME: Duration = Duration::from_secs(10);
+/// Divisor: one IP address has at most a sixteenth of the answers.
+const SOURCE_DIVISOR: usize = 16;
+
+/// `sn` and `ts` of a ping that stands for a Retry packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Token {
+    sn: Sn,
+    ts: Ts,
+}
+
+/// What a datagram is as an answer to a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// It has no ACK of a valid token.
+    None,
+    /// It has one, and its peer may open the connection now.
+    Taken,
+    /// It has one, but the IP address has too many that wait.
+    Refused,
+}
+
+/// Makes tokens, checks their answers, and remembers these until the connection opens.
+#[derive(Debug)]
+pub(crate) struct Retry {
+    /// SipHash-2-4 is a PRF, and its keyed interface is stable, unlike that of `RandomState`.
+    key: [u64; 2],
+    start: Instant,
+    /// When the first answer of a peer arrived.
+    answered: HashMap<Key, Instant>,
+    /// Keys of `answered` by age. An entry whose instant differs from that in `answered` is stale.
+    order: VecDeque<(Instant, Key)>,
+    by_source: HashMap<IpAddr, usize>,
+}
+
+impl Retry {
+    /// `key` is secret and random.
+    pub(crate) fn new(now: Instant, key: [u64; 2]) -> Self {
+        let (answered, order, by_source) = (HashMap::new(), VecDeque::new(), HashMap::new());
+        Self { key, start: now, answered, order, by_source }
+    }
+
+    /// The ping that answers an initial datagram of `peer`.
+    pub(crate) fn write(&self, now: Instant, (peer, conv): Key, out: &mut Vec<u8>) {
+        let Token { sn, ts } = self.token(self.period(now), (peer, conv));
+        let (command, frg, una, wnd) = (Command::Push, CONTROL_CAPABLE, Sn(0), WINDOW);
+        Header { conv, command, frg, wnd, ts, sn, una, len: 0 }.emit(out);
+    }
+
+    /// Takes the valid segments of a datagram from `key`, of no connection.
+    pub(crate) fn on_datagram(&mut self, now: Instant, key: Key, datagram: &[u8]) -> Answer {
+        let answers = |(header, _): (Header, &[u8])| {
+            header.command == Command::Ack
+                && header.sn.0 & !sn_mask() == SN_BASE
+                && self.is_token(now, key, Token { sn: header.sn, ts: header.ts })
+        };
+        if !Segments::new(datagram).any(answers) {
+            return Answer::None;
+        }
+        self.expire(now);
+        if self.answered.contains_key(&key) {
+            return Answer::Taken;
+        }
+        let of_source = self.by_source.entry(key.0.ip()).or_default();
+        if *of_source >= MAX_ANSWERED / SOURCE_DIVISOR {
+            return Answer::Refused;
+        }
+        *of_source += 1;
+        self.answered.insert(key, now);
+        if self.order.len() >= MAX_ANSWERED {
+            self.drop_oldest();
+        }
+        self.order.push_back((now, key));
+        Answer::Taken
+    }
+
+    /// Whether the peer has answered a token lately; that is forgotten now.
+    pub(crate) fn take_answer(&mut self, now: Instant, key: &Key) -> bool {
+        self.expire(now);
+        let answered = self.answered.contains_key(key);
+        self.forget(key);
+        answered
+    }
+
+    fn period(&self, now: Instant) -> u64 {
+        now.saturating_duration_since(self.start).as_secs() / PERIOD.as_secs()
+    }
+
+    fn is_token(&self, now: Instant, key: Key, token: Token) -> bool {
+        let period = self.period(now);
+        [Some(period), period.checked_sub(1)].into_iter().flatten().any(|period| {
+            // Not in constant time: who can measure that sees the token as well.
+            self.token(period, key) == token
+        })
+    }
+
+    fn token(&self, period: u64, (peer, conv): Key) -> Token {
+        let ip = match peer.ip() {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+            IpAddr::V6(ip) => ip,
+        };
+        let mut input = [0; 30];
+        let parts: [&[u8]; 4] =
+            [&ip.octets(), &peer.port().to_le_bytes(), &conv.to_le_bytes(), &period.to_le_bytes()];
+        for (place, byte) in input.iter_mut().zip(parts.into_iter().flatten()) {
+            *place = *byte;
+        }
+        let [key0, key1] = self.key;
+        let hash = SipHasher24::new_with_keys(key0, key1).hash(&input);
+        #[expect(clippy::cast_possible_truncation, reason = "each half is a part of the token")]
+        let (low, high) = (hash as u32, (hash >> 32) as u32);
+        Token { sn: Sn(SN_BASE | (high << 1 & sn_mask())), ts: Ts(low) }
+    }
+
+    fn expire(&mut self, now: Instant) {
+        let is_old = |at: Instant| now.saturating_duration_since(at) >= ANSWER_LIFETIME;
+        while self.order.front().is_some_and(|(at, _)| is_old(*at)) {
+            self.drop_oldest();
+        }
+    }
+
+    fn drop_oldest(&mut self) {
+        let Some((at, key)) = self.order.pop_front() else { return };
+        if self.answered.get(&key) == Some(&at) {
+            self.forget(&key);
+        }
+    }
+
+    fn forget(&mut self, key: &Key) {
+        if self.answered.remove(key).is_none() {
+            return;
+        }
+        if let Some(count) = self.by_source.get_mut(&key.0.ip()) {
+            *count -= 1;
+            if *count == 0 {
+                self.by_source.remove(&key.0.ip());
+            }
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        assert!(self.answered.len() <= self.order.len() && self.order.len() <= MAX_ANSWERED);
+        assert_eq!(self.by_source.values().sum::<usize>(), self.answered.len());
+        self.answered.len()
+    }
+}
+
+/// The bits of `sn` that are part of a token.
+const fn sn_mask() -> u32 {
+    ((1 << SN_BITS) - 1) << 1
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "a test needs one real instant to count from")]
+mod tests {
+    use std::net::SocketAddr;
+
+    use super::*;
+
+    fn peer(host: u8, port: u16) -> SocketAddr {
+        SocketAddr::from(([192, 0, 2, host], port))
+    }
+
+    /// The ACK with which a peer answers the ping in `datagram`.
+    fn answer(datagram: &[u8]) -> Vec<u8> {
+        let header = Header::parse(datagram).unwrap();
+        let mut out = Vec::new();
+        Header { command: Command::Ack, frg: 0, wnd: 32, ..header }.emit(&mut out);
+        out
+    }
+
+    fn written(retry: &Retry, now: Instant, key: Key) -> Vec<u8> {
+        let mut out = Vec::new();
+        retry.write(now, key, &mut out);
+        out
+    }
+
+    #[test]
+    fn retry_token_is_taken_from_its_own_peer_in_time() {
+        let now = Instant::now();
+        let mut retry = Retry::new(now, [1, 2]);
+        let key = (peer(1, 5), 7);
+        let ack = answer(&written(&retry, now, key));
+        for other in [(peer(2, 5), 7), (peer(1, 6), 7), (peer(1, 5), 8)] {
+            assert_eq!(retry.on_datagram(now, other, &ack), Answer::None);
+        }
+        let mut other = Retry::new(now, [1, 3]);
+        assert_eq!(other.on_datagram(now, key, &ack), Answer::None, "another key");
+        assert_eq!(retry.on_datagram(now + 2 * PERIOD, key, &ack), Answer::None, "too late");
+        assert!(!retry.take_answer(now, &key));
+        let later = now + 2 * PERIOD - Duration::from_millis(1);
+        assert_eq!(retry.on_datagram(later, key, &ack), Answer::Taken);
+        assert_eq!(retry.on_datagram(later, key, &ack), Answer::Taken, "a duplicate");
+        assert!(retry.take_answer(later, &key) && !retry.take_answer(later, &key));
+        assert_eq!(retry.len(), 0);
+    }
+
+    #[test]
+    fn retry_token_differs_in_every_bit_and_lies_far_behind() {
+        let now = Instant::now();
+        let retry = Retry::new(now, [1, 2]);
+        let (mut ones, mut zeros) = ((0, 0), (0, 0));
+        for conv in 0..1_000 {
+            let header = Header::parse(&written(&retry, now, (peer(1, 5), conv))).unwrap();
+            let behind = 0_u32.wrapping_sub(header.sn.0);
+            assert!((1 << 30..(1 << 31) - 65_536).contains(&behind), "{behind}");
+            assert_eq!((header.sn.0 & 1, header.una, header.len), (1, Sn(0), 0));
+            ones = (ones.0 | header.sn.0, ones.1 | header.ts.0);
+            zeros = (zeros.0 | !header.sn.0, zeros.1 | !header.ts.0);
+        }
+        let free = (ones.0 & zeros.0, ones.1 & zeros.1);
+        assert_eq!(free.0.count_ones() + free.1.count_ones(), 60);
+    }
+
+    #[test]
+    fn retry_answers_are_bounded_in_total_and_per_source() {
+        let now = Instant::now();
+        let mut retry = Retry::new(now, [1, 2]);
+        let mut open = |host: u8, conv: u32| {
+            let key = (peer(host, 5), conv);
+            let ack = answer(&written(&retry, now, key));
+            retry.on_datagram(now, key, &ack) == Answer::Taken
+        };
+        assert_eq!((0..1_000).filter(|conv| open(1, *conv)).count(), MAX_ANSWERED / 16);
+        (2..=30).for_each(|host| assert!((0..256).all(|conv| open(host, conv))));
+        assert_eq!(retry.len(), MAX_ANSWERED);
+        assert!(!retry.take_answer(now, &(peer(1, 5), 0)), "the oldest are dropped");
+        assert!(retry.take_answer(now, &(peer(30, 5), 255)));
+        retry.expire(now + ANSWER_LIFETIME);
+        assert_eq!((retry.len(), retry.order.len()), (0, 0));
+    }
+}

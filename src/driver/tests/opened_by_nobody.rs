@@ -1,0 +1,99 @@
+//! Two listeners that somebody makes accept each other's connection, with initial segments forged in
+//! the name of the other one.
+
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::fixtures::{MINUTE, SECOND, greet, push};
+use super::sim_world::{World, addr};
+use crate::config::Config;
+use crate::core::segment::{CONTROL_CAPABLE, Command, Header};
+use crate::core::seq::{Sn, Ts};
+use crate::endpoint::Endpoint;
+use crate::error::ConnectionError;
+use crate::listener::KcpListener;
+use crate::testkit::link::LinkConfig;
+
+const ONE: u8 = 1;
+const OTHER: u8 = 2;
+const CLIENT: u8 = 3;
+
+/// Accepts, greets and reads until the end, whose errors are counted.
+fn serve(world: &mut World, listener: KcpListener, greets: bool) -> Endpoint {
+    let endpoint = listener.endpoint().clone();
+    world.spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            if greets {
+                let _ = stream.write_all(b"220 ready").await;
+            }
+            let mut byte = [0; 100];
+            while let Ok(1..) = stream.read(&mut byte).await {}
+            assert_eq!(stream.error(), Some(ConnectionError::DeadPeer));
+        }
+    });
+    endpoint
+}
+
+fn initial(with_data: bool) -> Vec<u8> {
+    if with_data {
+        return push(7, 0, b"hello");
+    }
+    let (command, frg, sn, ts) = (Command::WindowProbe, CONTROL_CAPABLE, Sn(1 << 30), Ts(5));
+    let mut datagram = Vec::new();
+    Header { conv: 7, command, frg, wnd: 128, ts, sn, una: Sn(0), len: 0 }.emit(&mut datagram);
+    datagram
+}
+
+#[test]
+fn connection_that_both_ends_accepted_ends_at_once() {
+    // The greeting of a server is an initial segment to the other one.
+    for gap in [0, 5, 15, 25, 500, 2_500] {
+        for (with_data, greets) in [(true, false), (true, true), (false, false), (false, true)] {
+            let mut world = World::new(1, LinkConfig::delay(10_000));
+            let listeners = [ONE, OTHER].map(|host| world.listener(host, &Config::new()));
+            let ends = listeners.map(|listener| serve(&mut world, listener, greets));
+            world.inject(addr(OTHER), ONE, &initial(with_data));
+            world.run_for(Duration::from_millis(gap));
+            world.inject(addr(ONE), OTHER, &initial(with_data));
+            world.run_for(Duration::from_millis(2_200));
+            let label = format!("gap {gap} ms, data {with_data}, greets {greets}");
+            for end in &ends {
+                let stats = end.stats();
+                assert!((1..=2).contains(&stats.passive_opens), "{label}: {stats:?}");
+                assert_eq!(stats.current_connections, 0, "{label}");
+            }
+            assert!(!world.driver_of(ONE).demux.contains(&(addr(OTHER), 7)), "{label}");
+            world.log();
+            world.run_for(MINUTE);
+            assert_eq!(world.log().len(), 0, "{label}");
+        }
+    }
+}
+
+#[test]
+fn ping_of_a_passive_peer_ends_no_connection_of_a_client() {
+    let mut world = World::new(1, LinkConfig::delay(10_000));
+    let listener = world.listener(ONE, &Config::new());
+    let endpoint = world.endpoint(CLIENT, &Config::new());
+    let (mut client, mut server) = world.finish(SECOND, greet(&endpoint, &listener));
+    let ping = |bit: u32| {
+        let (command, frg, sn) = (Command::Push, CONTROL_CAPABLE, Sn(0xC000_0000 | bit));
+        let mut datagram = Vec::new();
+        let conv = client.conv();
+        Header { conv, command, frg, wnd: 128, ts: Ts(5), sn, una: Sn(0), len: 0 }
+            .emit(&mut datagram);
+        datagram
+    };
+    world.run_for(SECOND);
+    for bit in [0, 1] {
+        world.inject(addr(ONE), CLIENT, &ping(bit));
+        world.inject(addr(CLIENT), ONE, &ping(bit));
+    }
+    world.finish(SECOND, async {
+        client.write_all(b"still here").await.unwrap();
+        assert_eq!(server.read_chunk().await.unwrap(), "still here");
+        server.write_all(b"so am I").await.unwrap();
+        assert_eq!(client.read_chunk().await.unwrap(), "so am I");
+    });
+}

@@ -1,0 +1,269 @@
+//! Retry (RFC 9000 8.1.2): initial segments that are answered without state, beside floods of forged
+//! ones.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use tokio::io::AsyncWriteExt;
+
+use super::fixtures::{CLIENT, MINUTE, SECOND, SERVER, answer, greet, pattern, push, read_pattern};
+use super::sim_world::{World, addr};
+use crate::config::Config;
+use crate::core::segment::{CONTROL_CAPABLE, Command, Header, Segments};
+use crate::core::seq::{Sn, Ts};
+use crate::crypto::{Cipher, Key};
+use crate::endpoint::Endpoint;
+use crate::fec::FecConfig;
+use crate::listener::KcpListener;
+use crate::stats::EndpointStats;
+use crate::stream::KcpStream;
+use crate::testkit::link::LinkConfig;
+
+const PEER: u8 = 9;
+/// Forged initial segments each millisecond: 20,000 a second.
+const FLOOD: u32 = 20;
+
+/// Accepts whatever comes and holds it, and reads.
+fn accept_all(world: &mut World, listener: KcpListener) -> Endpoint {
+    let endpoint = listener.endpoint().clone();
+    world.spawn(async move {
+        let mut streams = Vec::new();
+        while let Ok((stream, _)) = listener.accept().await {
+            streams.push(stream);
+        }
+    });
+    endpoint
+}
+
+/// The address of a forged initial segment: another one each time.
+fn forged(i: u32) -> SocketAddr {
+    let [_, a, b, c] = i.to_be_bytes();
+    SocketAddr::from(([172, 16 + a % 16, b, c], 1_024 + (i % 60_000) as u16))
+}
+
+/// A listener that answers without state: its only place is taken by a peer that is not there.
+fn crowded(config: &Config, initial: Option<&[u8]>) -> (World, KcpListener, KcpStream) {
+    let mut config = config.clone();
+    config.limits.max_unvalidated = 1;
+    let mut world = World::new(1, LinkConfig::delay(25_000));
+    let listener = world.listener(SERVER, &config);
+    let default = push(1, 0, b"forged");
+    world.inject(forged(1), SERVER, initial.unwrap_or(&default));
+    let (stream, _) = world.finish(SECOND, listener.accept()).unwrap();
+    assert_eq!(listener.stats().unvalidated_connections, 1);
+    (world, listener, stream)
+}
+
+/// The client of another implementation: answers what it gets every 10 ms, and retransmits its first
+/// data every 200 ms until it is acknowledged.
+struct StockClient {
+    host: u8,
+    sent: Option<u64>,
+    connected: Option<u64>,
+}
+
+impl StockClient {
+    fn update(&mut self, world: &World) {
+        let now = world.elapsed();
+        for datagram in world.arrived(self.host) {
+            world.inject(addr(self.host), SERVER, &answer(&datagram, 0));
+            let mut segments = Segments::new(&datagram);
+            if segments.any(|(h, _)| h.command == Command::Ack && (h.sn, h.ts) == (Sn(0), Ts(77))) {
+                self.connected.get_or_insert(now);
+            }
+        }
+        if self.connected.is_none() && self.sent.is_none_or(|at| now >= at + 200_000) {
+            world.inject(addr(self.host), SERVER, &push(5, 0, b"hello"));
+            self.sent = Some(now);
+        }
+    }
+}
+
+#[test]
+fn honest_clients_connect_beside_20_000_forged_initial_segments_a_second() {
+    const CLIENTS: u8 = 50;
+    let mut world = World::new(1, LinkConfig::delay(25_000));
+    let listener = world.listener(SERVER, &Config::new());
+    let server = accept_all(&mut world, listener);
+    let mut next = 0;
+    let mut flood = |world: &mut World, millis: u32, update: &mut dyn FnMut(&mut World)| {
+        for ms in 0..millis {
+            for _ in 0..FLOOD {
+                world.inject(forged(next), SERVER, &push(next, 0, &[1; 100]));
+                next += 1;
+            }
+            world.run_for(SECOND / 1_000);
+            if ms % 10 == 0 {
+                update(world);
+            }
+        }
+    };
+    flood(&mut world, 500, &mut |_| {});
+    assert!(server.stats().retries_sent > 0, "the table is half full");
+
+    let connected = Rc::new(Cell::new(0));
+    let ours = world.endpoint(CLIENT, &Config::new());
+    for _ in 0..CLIENTS {
+        let (endpoint, count) = (ours.clone(), connected.clone());
+        world.spawn(async move {
+            let mut client = endpoint.connect(addr(SERVER)).await.unwrap();
+            client.write_all(b"hi").await.unwrap();
+            client.established().await.unwrap();
+            count.set(count.get() + 1);
+            // The stream stays open.
+            std::future::pending::<()>().await;
+        });
+    }
+    let mut stock: Vec<_> = (100..100 + CLIENTS)
+        .map(|host| StockClient { host, sent: None, connected: None })
+        .collect();
+    stock.iter().for_each(|client| world.port(client.host));
+    let start = world.elapsed();
+    flood(&mut world, 3_000, &mut |world| {
+        stock.iter_mut().for_each(|client| client.update(world));
+        assert!(world.driver_of(SERVER).unvalidated.len() <= 2_049);
+    });
+    let mut times: Vec<_> = stock.iter().filter_map(|client| client.connected).collect();
+    times.sort_unstable();
+    let stats = server.stats();
+    println!(
+        "{} of ours and {} others connected, the others after {:?} to {:?} ms; {stats:?}",
+        connected.get(),
+        times.len(),
+        times.first().map(|at| (at - start) / 1_000),
+        times.last().map(|at| (at - start) / 1_000),
+    );
+    assert!(connected.get() + times.len() >= 99, "{} and {}", connected.get(), times.len());
+    assert!(stats.unvalidated_bytes <= 64 << 20, "{stats:?}");
+    assert!(stats.retries_answered >= 99, "{stats:?}");
+}
+
+#[test]
+fn retry_lets_every_kind_of_client_in() {
+    let fec = FecConfig::new(10, 3).unwrap();
+    let mut small = Config::new();
+    small.kcp.close_notify = false;
+    for (client, server) in [
+        (Config::new(), Config::new()),
+        (small, Config::new()),
+        (Config::new().open_on_connect(true), Config::new()),
+        (Config::new().fec(fec), Config::new().fec(fec)),
+    ] {
+        for loss in [0, 200_000] {
+            let (mut world, listener, _stuck) = crowded(&server, None);
+            world.set_path(LinkConfig { loss, ..LinkConfig::delay(25_000) });
+            let endpoint = world.endpoint(CLIENT, &client);
+            let limit = if loss == 0 { SECOND / 2 } else { MINUTE };
+            world.finish(limit, async {
+                let (mut client, mut server) = greet(&endpoint, &listener).await;
+                let write = async { client.write_all(&pattern(100_000)).await.unwrap() };
+                tokio::join!(write, read_pattern(&mut server, 100_000));
+                client.flush().await.unwrap();
+                assert!(client.stats().peer_window_segments > 32);
+            });
+            let EndpointStats { retries_sent, retries_answered, passive_opens, .. } =
+                listener.stats();
+            println!("{retries_sent} sent, {retries_answered} answered");
+            assert!(retries_sent > 0 && retries_answered > 0);
+            assert_eq!((passive_opens, listener.stats().unvalidated_connections), (2, 1));
+        }
+    }
+}
+
+#[test]
+fn retry_under_a_cipher_opens_once_and_replays_open_nothing() {
+    let cipher = || Cipher::from_name("aes-128-gcm", &Key::derive("a passphrase", "salt")).unwrap();
+    // An initial segment of a client that is gone.
+    let gone = {
+        let mut world = World::new(2, LinkConfig::delay(25_000));
+        world.log();
+        world.port(SERVER);
+        let endpoint = world.endpoint(CLIENT, &Config::new().cipher(cipher()));
+        let stream = world.finish(SECOND, endpoint.connect(addr(SERVER))).unwrap();
+        stream.try_write(b"gone").unwrap();
+        world.run_for(SECOND / 100);
+        world.log().remove(0).datagram
+    };
+    let (mut world, listener, _stuck) = crowded(&Config::new().cipher(cipher()), Some(&gone));
+    world.log();
+    let endpoint = world.endpoint(CLIENT, &Config::new().cipher(cipher()));
+    let (client, server) = world.finish(SECOND / 2, greet(&endpoint, &listener));
+    world.run_for(SECOND);
+    let stats = listener.stats();
+    assert_eq!((stats.passive_opens, stats.retries_answered), (2, 1));
+    assert!(stats.dropped_replayed <= 1, "{stats:?}");
+    let recorded = world.log();
+    for from in [addr(77), addr(CLIENT)] {
+        for sent in recorded.iter().filter(|sent| sent.from == addr(CLIENT)) {
+            world.inject(from, SERVER, &sent.datagram);
+        }
+        world.run_for(SECOND);
+    }
+    assert_eq!(listener.stats().passive_opens, 2);
+    assert_eq!((client.error(), server.error()), (None, None));
+}
+
+#[test]
+fn retry_sends_an_address_no_more_than_came_from_it() {
+    let (mut world, listener, _stuck) = crowded(&Config::new(), None);
+    world.log();
+    let mut received: HashMap<SocketAddr, usize> = HashMap::new();
+    for i in 2..5_000_u32 {
+        let from = forged(i % 500);
+        let datagram = push(i, 0, &[1; 30][..(i % 30) as usize]);
+        *received.entry(from).or_default() += datagram.len();
+        world.inject(from, SERVER, &datagram);
+        if i % 50 == 0 {
+            world.run_for(SECOND / 100);
+        }
+    }
+    world.run_for(SECOND);
+    let mut sent: HashMap<SocketAddr, usize> = HashMap::new();
+    for datagram in world.log().into_iter().filter(|sent| sent.from == addr(SERVER)) {
+        *sent.entry(datagram.to).or_default() += datagram.datagram.len();
+    }
+    sent.remove(&forged(1));
+    assert_eq!(sent.len(), 499);
+    assert!(sent.iter().all(|(to, bytes)| *bytes <= received[to]));
+    assert_eq!(listener.stats().passive_opens, 1);
+}
+
+#[test]
+fn retry_alone_connects_no_client_and_sets_no_window() {
+    let mut world = World::new(1, LinkConfig::delay(25_000));
+    world.port(PEER);
+    for open_on_connect in [false, true] {
+        let config = Config::new().open_on_connect(open_on_connect);
+        let host = CLIENT + u8::from(open_on_connect);
+        let endpoint = world.endpoint(host, &config);
+        let stream = world.finish(SECOND, endpoint.connect(addr(PEER))).unwrap();
+        if !open_on_connect {
+            stream.try_write(b"hello").unwrap();
+        }
+        let mut copies = 0;
+        for _ in 0..5 {
+            world.run_for(SECOND);
+            for datagram in world.arrived(PEER) {
+                let header = Header::parse(&datagram).unwrap();
+                if header.command == Command::Ack {
+                    assert_eq!((header.sn, header.ts), (Sn(0xA000_0001), Ts(9)));
+                    continue;
+                }
+                copies += 1;
+                let (command, frg, una) = (Command::Push, CONTROL_CAPABLE, Sn(0));
+                let (sn, ts, wnd, len) = (Sn(0xA000_0001), Ts(9), 1, 0);
+                let mut ping = Vec::new();
+                Header { command, frg, wnd, ts, sn, una, len, ..header }.emit(&mut ping);
+                world.inject(addr(PEER), host, &ping);
+            }
+        }
+        assert!(copies >= 3, "{copies} copies");
+        assert_eq!(stream.stats().peer_window_segments, 32);
+        let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+        let established = std::pin::pin!(stream.established());
+        assert!(established.poll(&mut cx).is_pending());
+        assert_eq!(stream.error(), None);
+    }
+}

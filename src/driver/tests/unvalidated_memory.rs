@@ -1,0 +1,144 @@
+//! The memory that all unvalidated peers share, `Limits::unvalidated_memory`.
+
+use std::net::SocketAddr;
+
+use tokio::io::AsyncWriteExt;
+
+use super::fixtures::{CLIENT, MINUTE, SECOND, SERVER, greet, pattern, push, read_pattern};
+use super::sim_world::{World, addr};
+use crate::config::Config;
+use crate::core::segment::{Command, Header, Segments};
+use crate::core::seq::Sn;
+use crate::fec::FecConfig;
+use crate::listener::KcpListener;
+use crate::stream::KcpStream;
+use crate::testkit::link::LinkConfig;
+
+/// Bytes that all unvalidated peers may hold here, and what one tail of delivered data may add.
+const BUDGET: usize = 4 << 20;
+const SLACK: usize = 64 << 10;
+const PEERS: u8 = 150;
+/// Segments that each peer sends: 20 MB in total.
+const SEGMENTS: u32 = 100;
+
+fn config() -> Config {
+    let mut config = Config::new();
+    config.limits.unvalidated_memory = BUDGET;
+    config
+}
+
+fn server(config: &Config) -> (World, KcpListener) {
+    let mut world = World::new(1, LinkConfig::delay(1_000));
+    let listener = world.listener(SERVER, config);
+    (world, listener)
+}
+
+fn peer(host: u8) -> SocketAddr {
+    SocketAddr::from(([10, 0, 1, host], 5_000))
+}
+
+/// What the connections of `SERVER` hold, and what its budget says.
+fn held(world: &mut World) -> (usize, usize) {
+    let driver = world.driver_of(SERVER);
+    let data = driver.conns.iter().map(|(_, conn)| conn.data_memory()).sum();
+    (data, driver.unvalidated.memory())
+}
+
+/// Opens a connection from `peer` and sends [`SEGMENTS`], half of the peers from the last one on.
+fn flood(world: &mut World, listener: &KcpListener, host: u8) -> KcpStream {
+    world.inject(peer(host), SERVER, &push(7, 0, &[1; 1_376]));
+    let (stream, _) = world.finish(SECOND, listener.accept()).unwrap();
+    for sn in 1..SEGMENTS {
+        let sn = if host.is_multiple_of(2) { sn } else { 1_000 - sn };
+        world.inject(peer(host), SERVER, &push(7, sn, &[1; 1_376]));
+    }
+    world.run_for(SECOND / 100);
+    stream
+}
+
+#[test]
+fn unvalidated_peers_share_one_memory_budget() {
+    let (mut world, listener) = server(&config());
+    let mut streams = Vec::new();
+    for host in 0..PEERS {
+        streams.push(flood(&mut world, &listener, host));
+        let (data, memory) = held(&mut world);
+        assert!(data <= BUDGET && memory <= BUDGET + SLACK, "{data} and {memory} bytes");
+        assert!(data + streams.len() * 4_096 <= memory + SLACK, "{data} and {memory} bytes");
+    }
+    let (data, memory) = held(&mut world);
+    println!("{data} bytes of data, {memory} bytes in all");
+    assert!(memory > BUDGET / 3, "{memory} bytes");
+    let stats = listener.stats();
+    assert_eq!(stats.unvalidated_connections, u64::from(PEERS));
+    assert_eq!(stats.unvalidated_bytes, memory as u64);
+    // Everybody has a share: the first segments of every peer have arrived.
+    let received: Vec<u64> = streams.iter().map(|s| s.stats().received_segments).collect();
+    assert!(received.iter().step_by(2).all(|count| *count >= 2), "{received:?}");
+    assert!(received.iter().all(|count| *count >= 1), "{received:?}");
+    assert!(received[0] > 30 && received[149] < u64::from(SEGMENTS), "{received:?}");
+
+    // A client is validated within a round trip, and then has its own memory.
+    let endpoint = world.endpoint(CLIENT, &Config::new());
+    world.finish(2 * SECOND, async {
+        let (mut client, mut server) = greet(&endpoint, &listener).await;
+        let write = async { client.write_all(&pattern(1_000_000)).await.unwrap() };
+        tokio::join!(write, read_pattern(&mut server, 1_000_000));
+    });
+    // Nothing is held for peers that are gone.
+    drop(streams);
+    world.run_for(MINUTE);
+    assert_eq!(held(&mut world).1, 0);
+    assert_eq!(listener.stats().unvalidated_bytes, 0);
+}
+
+#[test]
+fn pong_beside_data_that_does_not_fit_lifts_the_limit() {
+    let (mut world, listener) = server(&config());
+    let mut streams: Vec<_> = (0..PEERS).map(|host| flood(&mut world, &listener, host)).collect();
+    world.port(9);
+    world.inject(addr(9), SERVER, &push(7, 0, b"x"));
+    streams.push(world.finish(SECOND, listener.accept()).unwrap().0);
+    world.run_for(SECOND / 100);
+    let arrived = world.arrived(9);
+    let headers = arrived.iter().flat_map(|d| Segments::new(d)).map(|(header, _)| header);
+    let ping = headers.into_iter().find(|h| h.command == Command::Push && h.len == 0).unwrap();
+    let before = held(&mut world).1;
+    // 30 segments in a datagram whose first segment is the pong: all are stored.
+    let mut datagram = Vec::new();
+    Header { command: Command::Ack, frg: 0, wnd: 128, una: Sn(0), ..ping }.emit(&mut datagram);
+    (1..=30).for_each(|sn| datagram.extend(push(7, sn, &[1; 1_376])));
+    world.inject(addr(9), SERVER, &datagram);
+    world.run_for(SECOND / 100);
+    assert_eq!(streams.last().unwrap().stats().received_segments, 31);
+    assert!(held(&mut world).1 < before);
+}
+
+#[test]
+fn fec_decoders_of_unvalidated_peers_share_the_budget() {
+    let mut config = config().fec(FecConfig::new(60, 20).unwrap());
+    config.limits.unvalidated_memory = 1 << 20;
+    let (mut world, listener) = server(&config);
+    let mut streams = Vec::new();
+    for host in 0..8 {
+        world.inject(peer(host), SERVER, &push(7, 0, b"x"));
+        streams.push(world.finish(SECOND, listener.accept()).unwrap().0);
+        // Half of each of four groups, never enough to recover anything.
+        for seqid in (0..320_u32).filter(|seqid| seqid % 80 < 30) {
+            let mut shard = seqid.to_le_bytes().to_vec();
+            shard.extend(0xF1_u16.to_le_bytes());
+            shard.extend(1_402_u16.to_le_bytes());
+            shard.extend(push(7, 2_000, &[1; 1_376]));
+            world.inject(peer(host), SERVER, &shard);
+        }
+        world.run_for(SECOND / 100);
+        let memory = held(&mut world).1;
+        assert!(memory <= (1 << 20) + SLACK, "{memory} bytes");
+    }
+    assert_eq!(listener.stats().unvalidated_connections, 8);
+    let connections = 8 * (4_096 + 20 * 1_400);
+    assert!(held(&mut world).1 > connections + 16_000, "the decoders hold something");
+    drop(streams);
+    world.run_for(MINUTE);
+    assert_eq!(held(&mut world).1, 0);
+}
