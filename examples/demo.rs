@@ -84,7 +84,8 @@ async fn main() -> Result<()> {
     let mut stream = bulk.connect().await?;
     let upload = upload(&mut stream, &args).await.context("the upload failed")?;
     let retransmitted = stream.stats().retransmit_percent();
-    let (datagrams, lost) = bulk.relay.lost();
+    let counts = &bulk.relay.counts;
+    let (datagrams, lost) = (counts.datagrams.load(Relaxed), counts.lost.load(Relaxed));
     bulk.end(stream).await?;
 
     // Of so small messages the headers alone take a fifth.

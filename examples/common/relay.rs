@@ -46,11 +46,6 @@ pub(crate) struct Relay {
 }
 
 impl Relay {
-    /// Datagrams so far, and those lost.
-    pub(crate) fn lost(&self) -> (u64, u64) {
-        (self.counts.datagrams.load(Relaxed), self.counts.lost.load(Relaxed))
-    }
-
     /// Starts a task that relays between the client, which sends to [`Relay::addr`], and `server`.
     pub(crate) async fn start(server: SocketAddr, link: Link, seed: u64) -> Result<Self> {
         let to_client = UdpSocket::bind("127.0.0.1:0").await?;
