@@ -80,17 +80,20 @@ fn start(choices: &mut Choices<'_>) -> Run {
 impl Run {
     /// The next datagram; time may pass before it.
     fn datagram(&mut self, choices: &mut Choices<'_>, key: Key) -> Vec<u8> {
-        let (choice, len) = (choices.byte(), usize::from(choices.byte()));
+        let (choice, size) = (choices.byte(), choices.byte());
+        let len = usize::from(size);
         match choice % 8 {
             0 | 1 => push(key.1, 0, &vec![choice; len]),
-            2 => self.answer(key, key, 0).unwrap_or_default(),
+            2 => self.answer(key, key, (0, 0)).unwrap_or_default(),
             3 => {
                 let other = (addr(1 + choices.byte() % PEERS), 1 + u32::from(choice % CONVS));
-                self.answer(key, other, 1 << (len % 64)).unwrap_or_default()
+                let bit = 1 << (size % 32);
+                let bits = if size < 128 { (bit, 0) } else { (0, bit) };
+                self.answer(key, other, bits).unwrap_or_default()
             }
-            4 => push(key.1, 1 + len as u32 % 140, &vec![choice; len * 4]),
+            4 => push(key.1, 1 + u32::from(size) % 140, &vec![choice; len * 4]),
             5 => {
-                let mut both = self.answer(key, key, 0).unwrap_or_default();
+                let mut both = self.answer(key, key, (0, 0)).unwrap_or_default();
                 both.extend(push(key.1, 0, &vec![choice; len]));
                 both
             }
@@ -103,11 +106,11 @@ impl Run {
         }
     }
 
-    /// The ACK with which `key` answers the token of `of`, with some bits changed.
-    fn answer(&mut self, key: Key, of: Key, bits: u64) -> Option<Vec<u8>> {
+    /// The ACK with which `key` answers the token of `of`, with some bits of `sn` and `ts` changed.
+    fn answer(&mut self, key: Key, of: Key, bits: (u32, u32)) -> Option<Vec<u8>> {
         let (token, made) = *self.tokens.get(&of)?;
-        let (sn, ts) = (Sn(token.sn.0 ^ (bits >> 32) as u32), Ts(token.ts.0 ^ bits as u32));
-        if key == of && bits == 0 && self.now - made < TOKEN_LIFETIME {
+        let (sn, ts) = (Sn(token.sn.0 ^ bits.0), Ts(token.ts.0 ^ bits.1));
+        if key == of && bits == (0, 0) && self.now - made < TOKEN_LIFETIME {
             self.answered.insert(key, self.now);
         }
         let mut out = Vec::new();
