@@ -174,7 +174,7 @@ impl Sender {
     }
 
     /// The only transmission of `sn`, SND.UNA + `index`, was lost, which no retransmission shows.
-    pub(super) fn on_hidden_loss(&mut self, now: Micros, sn: Sn, index: usize) {
+    fn on_hidden_loss(&mut self, now: Micros, sn: Sn, index: usize) {
         self.loss_estimate(now).loss_rate.on_lost(now);
         self.reduce_cwnd(sn);
         self.congestion.on_hidden_loss(now, index);
@@ -194,13 +194,12 @@ impl Sender {
         u8::from(independent && repair.has_sent_within(now, rtt))
     }
 
-    /// An ACK of a transmission of `sn` arrived. If the peer had recovered the segment before, or had
-    /// a copy from another datagram, that was late, not lost.
+    /// An ACK of a transmission of `sn` arrived. If the peer had recovered the segment before, that
+    /// was late, not lost.
     #[inline]
     pub(super) fn on_late_original(&mut self, now: Micros, sn: Sn) {
-        let recovered = self.repair.as_mut().is_some_and(|repair| repair.on_late_arrival(sn));
-        let copied = self.bundling.as_mut().is_some_and(|bundling| bundling.on_late_arrival(sn));
-        if (recovered || copied)
+        if let Some(repair) = &mut self.repair
+            && repair.on_late_arrival(sn)
             && let Some(redundant) = &mut self.redundant
         {
             redundant.loss_rate.on_spurious(now);
