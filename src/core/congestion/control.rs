@@ -1,11 +1,9 @@
 //! The congestion control of a connection: none, KCP's congestion window, or a controller with a
 //! model of the path.
 
-use std::num::NonZeroU64;
-
 use crate::config::CongestionControl;
 use crate::core::clock::Micros;
-use crate::core::congestion::controller::{Acked, Controller, Lost};
+use crate::core::congestion::controller::{Acked, Controller, Lost, Pacing};
 use crate::core::congestion::delivery_rate::DeliveryRate;
 use crate::core::congestion::model::Model;
 use crate::core::congestion::reno::CongestionWindow;
@@ -18,7 +16,8 @@ pub(crate) struct Congestion {
     /// while another segment may leave, and zero while none may: the model counts bytes, and not
     /// those that were acknowledged out of order.
     ///
-    /// Invariant: as [`Control::window`] says; [`Congestion::change`] keeps it so.
+    /// Invariant: as [`Control::window`] says; [`Congestion::change`] keeps it so. Not between the
+    /// acknowledgements of a datagram and [`Congestion::on_acks_processed`].
     window: u32,
     control: Control,
 }
@@ -113,7 +112,7 @@ impl Congestion {
         self.window
     }
 
-    /// The only place that changes a control, which keeps `window` true.
+    /// The only place that changes a control, but for single acknowledgements, and keeps `window` true.
     #[inline]
     fn change(&mut self, change: impl FnOnce(&mut Control)) {
         change(&mut self.control);
@@ -155,15 +154,15 @@ impl Congestion {
     }
 
     /// Segment SND.UNA + `index` leaves, `bytes` with its header. `limited`: nothing more may leave
-    /// for now, for another reason than the model's. With a model returns its pacing rate.
+    /// for now, for another reason than the model's. With a model returns its pacing.
     pub(crate) fn on_sent(
         &mut self,
         now: Micros,
         (index, bytes): (usize, u32),
         sent_as: SentAs,
         limited: bool,
-    ) -> Option<NonZeroU64> {
-        let mut pacing_rate = None;
+    ) -> Option<Pacing> {
+        let mut pacing = None;
         self.change_model(|ModelControl { rate, model, .. }| {
             match sent_as {
                 SentAs::New => rate.on_sent(now, bytes),
@@ -171,21 +170,26 @@ impl Congestion {
                     model.on_lost(&Lost { now, sent_at: rate.sent_at(index), by_timeout });
                     rate.on_retransmitted(now, index, bytes);
                 }
-                SentAs::RedundantCopy => rate.on_copied(index),
+                SentAs::RedundantCopy => {}
+            }
+            if sent_as != SentAs::RedundantCopy {
+                model.on_sent();
             }
             if limited && rate.in_flight() < model.window() {
                 rate.on_app_limited();
             }
-            pacing_rate = model.pacing_rate();
+            pacing = model.pacing();
         });
-        pacing_rate
+        pacing
     }
 
     /// Segment SND.UNA + `index` was acknowledged for the first time. `is_latest`: what arrived is
     /// its latest transmission, as far as is known.
     #[inline]
     pub(crate) fn on_acked(&mut self, now: Micros, index: usize, is_latest: bool) {
-        self.change_model(|control| control.rate.on_acked(now, index, is_latest));
+        if let Control::Model(control) = &mut self.control {
+            control.rate.on_acked(now, index, is_latest);
+        }
     }
 
     /// The only transmission of segment SND.UNA + `index` was lost, and repair symbols recovered the
@@ -196,24 +200,28 @@ impl Congestion {
         });
     }
 
-    /// With a model its pacing rate, bytes per second.
-    pub(crate) fn pacing_rate(&self) -> Option<NonZeroU64> {
+    /// With a model its pacing.
+    pub(crate) fn pacing(&self) -> Option<Pacing> {
         match &self.control {
             Control::Disabled | Control::Reno(_) => None,
-            Control::Model(control) => control.model.pacing_rate(),
+            Control::Model(control) => control.model.pacing(),
         }
     }
 
     /// SND.UNA passes a segment.
     #[inline]
     pub(crate) fn on_una(&mut self, now: Micros) {
-        self.change_model(|control| control.rate.on_una(now));
+        if let Control::Model(control) = &mut self.control {
+            control.rate.on_una(now);
+        }
     }
 
     /// An RTT sample, microseconds.
     #[inline]
     pub(crate) fn on_rtt(&mut self, rtt: u64) {
-        self.change_model(|control| control.rtt = Some(rtt));
+        if let Control::Model(control) = &mut self.control {
+            control.rtt = Some(rtt);
+        }
     }
 
     /// The acknowledgements of a datagram were processed.
@@ -244,7 +252,7 @@ impl Congestion {
             Control::Disabled | Control::Reno(_) => (self.window, 0, 0),
             Control::Model(control) => {
                 let window = control.model.window() / segment.max(1);
-                let rate = control.model.pacing_rate().map_or(0, NonZeroU64::get);
+                let rate = control.model.pacing().map_or(0, |pacing| pacing.rate.get());
                 let window = u32::try_from(window).unwrap_or(u32::MAX);
                 (window, rate, control.model.delivery_rate())
             }
