@@ -42,13 +42,13 @@ impl Timing {
     /// `0, 100, 0, 0`: the library default of kcp-go and of the C implementation.
     pub const KCP_DEFAULT: Self = Self::preset(false, 100, 0, CongestionControl::Reno);
     /// `0, 40, 2, 1`: kcptun's "normal".
-    pub const NORMAL: Self = Self::preset(false, 40, 2, CongestionControl::Disabled);
+    pub const NORMAL: Self = Self::preset(false, 40, 2, CongestionControl::Model);
     /// `0, 30, 2, 1`: kcptun's "fast".
-    pub const FAST: Self = Self::preset(false, 30, 2, CongestionControl::Disabled);
+    pub const FAST: Self = Self::preset(false, 30, 2, CongestionControl::Model);
     /// `1, 20, 2, 1`: kcptun's "fast2", and the default here.
-    pub const FAST2: Self = Self::preset(true, 20, 2, CongestionControl::Disabled);
+    pub const FAST2: Self = Self::preset(true, 20, 2, CongestionControl::Model);
     /// `1, 10, 2, 1`: kcptun's "fast3".
-    pub const FAST3: Self = Self::preset(true, 10, 2, CongestionControl::Disabled);
+    pub const FAST3: Self = Self::preset(true, 10, 2, CongestionControl::Model);
     /// `1, 10, 2, 1`: the "turbo mode" of the C README; equal to [`Timing::FAST3`].
     pub const TURBO: Self = Self::FAST3;
 
