@@ -26,7 +26,11 @@ pub(crate) struct Congestion {
 enum Control {
     Disabled,
     Reno(CongestionWindow),
+    /// Entered when the first segment leaves; left when the connection is idle.
     Model(Box<ModelControl>),
+    /// A model with nothing in flight and no state, which [`Congestion::begin_model`] makes. After an
+    /// idle time the path may be another one (RFC 5681 4.1).
+    IdleModel,
 }
 
 /// A model, and the bytes in flight that it limits.
@@ -51,9 +55,13 @@ pub(crate) enum SentAs {
 }
 
 impl Control {
+    fn model(segment: u64, rate: DeliveryRate) -> Self {
+        Self::Model(Box::new(ModelControl { rate, model: Model::new(segment), rtt: None }))
+    }
+
     fn window(&self) -> u32 {
         match self {
-            Self::Disabled => u32::MAX,
+            Self::Disabled | Self::IdleModel => u32::MAX,
             Self::Reno(window) => window.window(),
             Self::Model(control) if control.is_open() => u32::MAX,
             Self::Model(_) => 0,
@@ -80,7 +88,15 @@ impl Congestion {
         match self.control {
             Control::Disabled => CongestionControl::Disabled,
             Control::Reno(_) => CongestionControl::Reno,
-            Control::Model(_) => CongestionControl::Model,
+            Control::Model(_) | Control::IdleModel => CongestionControl::Model,
+        }
+    }
+
+    /// The first segment leaves: the state of an idle model begins. `segment`: bytes of a full one.
+    #[inline]
+    pub(crate) fn begin_model(&mut self, segment: u64) {
+        if let Control::IdleModel = self.control {
+            self.control = Control::model(segment, DeliveryRate::new(std::iter::empty()));
         }
     }
 
@@ -97,11 +113,10 @@ impl Congestion {
             CongestionControl::Reno => {
                 Control::Reno(CongestionWindow::with_in_flight(una, in_flight.count()))
             }
-            CongestionControl::Model => Control::Model(Box::new(ModelControl {
-                rate: DeliveryRate::new(in_flight),
-                model: Model::new(segment),
-                rtt: None,
-            })),
+            CongestionControl::Model => {
+                let rate = DeliveryRate::new(in_flight);
+                if rate.is_empty() { Control::IdleModel } else { Control::model(segment, rate) }
+            }
         };
         self.window = self.control.window();
     }
@@ -145,7 +160,7 @@ impl Congestion {
     /// Whether a model limits rate and window.
     #[inline]
     pub(crate) fn is_model(&self) -> bool {
-        matches!(self.control, Control::Model(_))
+        matches!(self.control, Control::Model(_) | Control::IdleModel)
     }
 
     /// Whether KCP's congestion window limits sending (kcp-go `nc` 0).
@@ -203,7 +218,7 @@ impl Congestion {
     /// With a model its pacing.
     pub(crate) fn pacing(&self) -> Option<Pacing> {
         match &self.control {
-            Control::Disabled | Control::Reno(_) => None,
+            Control::Disabled | Control::Reno(_) | Control::IdleModel => None,
             Control::Model(control) => control.model.pacing(),
         }
     }
@@ -240,16 +255,23 @@ impl Congestion {
         self.change_model(|control| control.model.set_segment(segment));
     }
 
+    /// Whether [`Self::release_memory`] would free a model.
+    pub(crate) fn has_reclaimable_memory(&self) -> bool {
+        matches!(&self.control, Control::Model(control) if control.rate.is_empty())
+    }
+
     /// Frees what an idle connection does not need.
     pub(crate) fn release_memory(&mut self) {
-        self.change_model(|control| control.rate.release_memory());
+        if self.has_reclaimable_memory() {
+            self.change(|control| *control = Control::IdleModel);
+        }
     }
 
     /// For statistics: the window in full segments of `segment` bytes, and the rates at which
     /// segments leave and arrive, bytes per second, zero while unknown.
     pub(crate) fn estimates(&self, segment: u64) -> (u32, u64, u64) {
         match &self.control {
-            Control::Disabled | Control::Reno(_) => (self.window, 0, 0),
+            Control::Disabled | Control::Reno(_) | Control::IdleModel => (self.window, 0, 0),
             Control::Model(control) => {
                 let window = control.model.window() / segment.max(1);
                 let rate = control.model.pacing().map_or(0, |pacing| pacing.rate.get());
@@ -262,7 +284,9 @@ impl Congestion {
     #[cfg(any(test, feature = "_testkit"))]
     pub(crate) fn check_invariants(&self, unacked: impl Iterator<Item = bool>) {
         assert_eq!(self.window, self.control.window());
-        if let Control::Model(control) = &self.control {
+        if let Control::IdleModel = self.control {
+            assert_eq!(unacked.count(), 0, "an idle model with segments in flight");
+        } else if let Control::Model(control) = &self.control {
             control.rate.check_invariants(unacked);
             assert!(control.rate.in_flight() > 0 || control.is_open(), "nothing would open it");
         }

@@ -229,8 +229,9 @@ impl DeliveryRate {
         (batch, sample)
     }
 
-    pub(crate) fn release_memory(&mut self) {
-        queue::release(&mut self.transmissions);
+    /// Whether no segment is in flight or waits for SND.UNA.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.transmissions.is_empty()
     }
 
     #[cfg(any(test, feature = "_testkit"))]

@@ -218,6 +218,7 @@ impl Sender {
             || (self.redundant.is_some() && self.repair.is_none())
             || self.repair.as_ref().is_some_and(|repair| repair.has_reclaimable_memory())
             || self.coverage.is_some()
+            || self.congestion.has_reclaimable_memory()
     }
 
     /// Frees what an idle connection does not need.

@@ -188,6 +188,34 @@ fn congestion_control_may_change_while_data_is_in_flight() {
     assert!(mbit >= 18.0 && retransmitted < 3.0, "{mbit} Mbit/s, {retransmitted} %");
 }
 
+#[test]
+fn idle_connection_has_no_model_and_begins_with_the_initial_window() {
+    let mut script = model_peer();
+    for _ in 0..3 {
+        script.write(vec![7; 100 * 1_376]);
+        let first = script.out();
+        assert_eq!(first.len(), 32, "the initial window");
+        script.kcp.release_memory();
+        script.kcp.check_invariants();
+        assert!(script.out().is_empty(), "with data in flight the model stays");
+        let mut sent = first;
+        while let Some((last, _)) = sent.last().cloned() {
+            script.now += RTT;
+            script.una = Sn(script.una.0.max(last.sn.0 + 1));
+            script.ack(last.sn.0, last.ts.0);
+            let until = script.now + RTT;
+            let data = script.run(until).into_iter().map(|(_, segment)| segment);
+            sent = data.filter(|(_, payload)| !payload.is_empty()).collect();
+        }
+        assert_eq!(script.kcp.stats().unsent_bytes, 0);
+        assert!(script.kcp.has_reclaimable_memory());
+        script.kcp.release_memory();
+        script.kcp.check_invariants();
+        assert_eq!(script.kcp.stats().delivery_bytes_per_second, 0);
+        script.now += SECOND;
+    }
+}
+
 /// The path after an outage may be another one.
 #[test]
 fn outage_is_followed_by_startup() {

@@ -57,6 +57,7 @@ impl Sender {
         let payload = self.sent_segments.payload(sn);
         let Some((offset, payload)) = sn.offset_from(self.una()).zip(payload) else { return };
         let bytes = bytes_of(payload.len());
+        self.congestion.begin_model((HEADER_LEN + self.mss) as u64);
         let limited = self.send_buffer.is_empty() || self.is_flow_limited();
         let sent = (offset as usize, bytes);
         let pacing = self.congestion.on_sent(now, sent, sent_as, limited);
