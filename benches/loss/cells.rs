@@ -116,7 +116,7 @@ impl fmt::Display for Windows {
 }
 
 /// Congestion control of both ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Congestion {
     /// That of the default configuration.
@@ -462,6 +462,9 @@ fn bottleneck() -> Vec<Cell> {
             }
         }
     }
+    for path in [Path::bottleneck(10), Path::policer(10), Path::policer(50)] {
+        cells.extend(Cell::bulk("Q", path, Windows::Automatic, 1).with_each_congestion());
+    }
     for queue in QUEUES {
         let cell = Cell::messages("Q", Path::bottleneck(queue), Protection::None);
         let cell = cell.note("messages beside bulk");
@@ -472,7 +475,7 @@ fn bottleneck() -> Vec<Cell> {
             cells.push(if judged { cell.goal([(Measure::P99Ms, 40.0)]) } else { cell });
         }
     }
-    for loss in [5, 20] {
+    for loss in [5, 20, 30] {
         let path = Path::lossy_bottleneck(89, loss);
         cells.extend(Cell::bulk("Q", path, Windows::Automatic, 1).with_each_congestion());
     }
@@ -484,7 +487,10 @@ fn sharing() -> Vec<Cell> {
     let two = Cell::bulk("F", Path::bottleneck(89), Windows::Automatic, 2).goal([share]);
     let four = Cell::bulk("F", Path::bottleneck(89), Windows::Automatic, 4);
     let four = four.goal(rate_limits(18.0, 1.1));
-    two.with_each_congestion().chain(four.with_each_congestion()).collect()
+    let sixteen =
+        Cell { flows: vec![Workload::Bulk; 16], note: "16 connections".to_owned(), ..four.clone() };
+    let one_by_one = [two, four, sixteen];
+    one_by_one.into_iter().flat_map(Cell::with_each_congestion).collect()
 }
 
 fn lossy_bulk() -> Vec<Cell> {

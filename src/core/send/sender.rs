@@ -224,6 +224,7 @@ impl Sender {
             || self.repair.as_ref().is_some_and(|repair| repair.has_reclaimable_memory())
             || self.bundling.as_ref().is_some_and(|bundling| bundling.has_reclaimable_memory())
             || self.coverage.is_some()
+            || self.congestion.has_reclaimable_memory()
     }
 
     /// Frees what an idle connection does not need.

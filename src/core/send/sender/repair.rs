@@ -116,7 +116,7 @@ impl Sender {
         }
         let bytes = (HEADER_LEN + window.symbol_len()) as u64;
         if self.congestion.is_model() {
-            self.pacer.on_sent_at_rate(now, bytes, self.congestion.pacing_rate());
+            self.pace_at_rate(now, bytes, self.congestion.pacing());
         } else {
             self.pacer.on_sent(now, self.effective_window(), &self.rtt);
         }
