@@ -15,6 +15,7 @@ mod mtu_discovery;
 mod offload;
 mod open_without_data;
 mod protection;
+mod protection_stock;
 mod replay;
 mod requests;
 mod resource_limits;

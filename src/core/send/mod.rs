@@ -1,5 +1,6 @@
 //! Sending: the send buffer, the peer's window, and which segment leaves next.
 
+pub(crate) mod fec_plan;
 pub(crate) mod protection;
 mod redundant;
 pub(crate) mod remote_window;
