@@ -28,7 +28,8 @@ pub(crate) enum Protection {
     Repair(u32),
     /// Copies in datagrams with newer segments, percent of the data.
     Bundling(u32),
-    /// Repair symbols as the loss asks for, with this limit of wire bytes per 1,000 bytes.
+    /// Repair symbols, or FEC to a stock receiver, as the loss asks for, with this limit of wire bytes
+    /// per 1,000 bytes.
     Auto(u16),
     /// A message of 1 KiB leaves in two segments.
     #[serde(rename = "fec_6_2_mtu_544")]
@@ -167,6 +168,8 @@ pub(crate) struct Cell {
     pub(crate) protection: Protection,
     pub(crate) windows: Windows,
     pub(crate) congestion: Congestion,
+    /// The receiver is a stock receiver, such as kcp-go with ACKs without delay.
+    stock_server: bool,
     flows: Vec<Workload>,
     span: Span,
     pub(crate) goal: Goal,
@@ -181,6 +184,7 @@ impl Cell {
             protection,
             windows: Windows::Automatic,
             congestion: Congestion::Default,
+            stock_server: false,
             flows: vec![Workload::MESSAGES],
             span: Span::Messages,
             goal: Goal::default(),
@@ -272,8 +276,8 @@ impl Cell {
         let mut config = KcpConfig::default();
         config.timing = self.congestion.timing();
         if let Protection::Auto(limit) = self.protection {
-            let limit = f64::from(limit) / 1e3;
-            config.auto_protection = Some(AutoProtection::new().max_overhead(limit));
+            let auto = AutoProtection::new().max_overhead(f64::from(limit) / 1e3);
+            config.auto_protection = Some(auto.peers_decode_fec(self.stock_server));
         }
         config.mtu = self.protection.mtu().unwrap_or(config.mtu);
         if let Windows::Fixed(segments) = self.windows {
@@ -293,6 +297,7 @@ impl Cell {
         let (path, fec) = (&self.path, self.protection.fec());
         let repair_rate = self.protection.repair_rate();
         let bundling_rate = self.protection.bundling_rate();
+        let stock_server = self.stock_server;
         Setup {
             seed,
             path,
@@ -300,6 +305,7 @@ impl Cell {
             fec,
             repair_rate,
             bundling_rate,
+            stock_server,
             flows,
             end,
             measured,
@@ -309,17 +315,22 @@ impl Cell {
 }
 
 /// Names and meanings of the cells, in the order of the tables.
-pub(crate) const NAMES: [(&str, &str); 13] = [
+pub(crate) const NAMES: [(&str, &str); 18] = [
     ("G1", "independent losses of 1 %, messages, FEC"),
     ("G2", "independent losses of 5 %, messages, FEC"),
     ("G3", "independent losses of 10 %, messages, FEC"),
     ("G4", "independent losses of 20 %, messages, FEC"),
+    ("S1", "independent losses of 1 %, messages, to a stock receiver"),
+    ("S2", "independent losses of 5 %, messages, to a stock receiver"),
+    ("S3", "independent losses of 10 %, messages, to a stock receiver"),
+    ("S4", "independent losses of 20 %, messages, to a stock receiver"),
     ("C", "independent losses, messages, without FEC"),
     ("B1", "bursts with a mean of 3 packets, messages"),
     ("B2", "bursts with a mean of 25 ms, messages"),
     ("J", "jitter and reordering without loss, messages"),
     ("T", "5 % loss, messages of other rates and sizes"),
     ("X", "losses of 0, then 10 %, then 0, messages"),
+    ("XS", "the same to a stock receiver"),
     ("Q", "a bottleneck with a drop-tail queue, bulk; messages beside it"),
     ("F", "several bulk connections over one bottleneck"),
     ("L", "5 % loss, bulk, no bottleneck"),
@@ -340,6 +351,7 @@ const AUTO: [Protection; 4] = [
 /// All cells, in the order of the tables.
 pub(crate) fn all() -> Vec<Cell> {
     let mut cells = independent_losses();
+    cells.extend(stock_receivers());
     cells.extend(bursts());
     cells.extend(reordering());
     cells.extend(rates());
@@ -369,6 +381,20 @@ fn independent_losses() -> Vec<Cell> {
     for (loss, (p99, wire)) in LOSSES.into_iter().zip(goals) {
         let cell = Cell::messages("C", Path::loss(loss), Protection::None);
         cells.extend(cell.goal(limits(p99, wire)).with_each_congestion());
+    }
+    cells
+}
+
+/// Messages to a stock receiver.
+fn stock_receivers() -> Vec<Cell> {
+    let mut cells = Vec::new();
+    let p99 = [45.0, 55.0, 75.0, 110.0];
+    for (i, name) in ["S1", "S2", "S3", "S4"].into_iter().enumerate() {
+        for protection in [Protection::None, AUTO[i]] {
+            let cell = Cell::messages(name, Path::loss(LOSSES[i]), protection);
+            let cell = cell.goal(limits(p99[i], WIRE_LIMITS[i]));
+            cells.push(Cell { stock_server: true, ..cell });
+        }
     }
     cells
 }
@@ -437,6 +463,15 @@ fn loss_steps() -> Vec<Cell> {
             let cell = Cell::messages("X", Path::loss_steps(), protection).goal(goal);
             cells.push(Cell { span: Span::Part(part.clone()), ..cell });
         }
+    }
+    // Protected 5 s after the losses begin.
+    let parts = [
+        (part_of_120(25)..part_of_120(60), limits(75.0, 1.6)),
+        (part_of_120(90)..part_of_120(120), limits(26.0, 1.15)),
+    ];
+    for (part, goal) in parts {
+        let cell = Cell::messages("XS", Path::loss_steps(), AUTO[2]).goal(goal);
+        cells.push(Cell { span: Span::Part(part), stock_server: true, ..cell });
     }
     cells
 }

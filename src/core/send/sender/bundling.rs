@@ -64,7 +64,7 @@ impl Sender {
         }
         if self.congestion.is_model() {
             let bytes = (HEADER_LEN + len) as u64;
-            self.pacer.on_sent_at_rate(now, bytes, self.congestion.pacing_rate());
+            self.pace_at_rate(now, bytes, self.congestion.pacing());
         }
         Some(OutgoingSegment { sn, frg, payload: self.send_buffer.get(range)? })
     }

@@ -221,7 +221,7 @@ impl Sender {
             return (at, trigger);
         };
         let overdue = self.sent_segments.unacked_from(sn).map(|(_, segment)| lost_at(segment).0);
-        let effect = self.loss.recovery_delay(&self.rtt);
+        let effect = self.loss.ack_wait(&self.rtt);
         let held = repair.retransmit_at((sn, segment.last_sent), effect, overdue);
         (held.map_or(at, |held| held.max(at)), trigger)
     }
