@@ -446,6 +446,14 @@ fn rates() -> Vec<Cell> {
             let cell = Cell::messages("T", Path::loss(5), protection).note(workload.to_string());
             cells.push(Cell { flows: vec![workload], ..cell });
         }
+        // Small messages, whose headers alone take half, and a limit that admits a copy of each.
+        let limits =
+            if workload == small { vec![AUTO[1], Protection::Auto(3_000)] } else { vec![AUTO[1]] };
+        for protection in limits {
+            let note = format!("{workload}, stock receiver");
+            let cell = Cell::messages("T", Path::loss(5), protection).note(note);
+            cells.push(Cell { flows: vec![workload], stock_server: true, ..cell });
+        }
     }
     cells
 }

@@ -24,8 +24,10 @@ pub enum Protection {
     Fixed(FecConfig),
     /// As much as the measured loss asks for, within a limit: repair symbols of a sliding-window
     /// code to peers of this crate that accept them, Reed-Solomon parity to other peers that are
-    /// known to decode it (see [`AutoProtection::peers_decode_fec`]), as `Off` to all others. For
-    /// flows of messages; bulk transfers, with more than 256 segments in flight, get none.
+    /// known to decode it (see [`AutoProtection::peers_decode_fec`]). To all others, and where parity
+    /// would come too late, copies of small messages ride in the datagrams of newer ones, or leave
+    /// 20 ms later by themselves, if the limit admits one of nearly each. For flows of messages; bulk
+    /// transfers, with more than 256 segments in flight, get none.
     ///
     /// With [`Config::fec`](crate::Config::fec) besides, set afterwards, the layout is the configured
     /// one instead of a chosen one; peers that accept repair symbols are sent no parity then.

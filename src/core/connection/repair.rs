@@ -94,6 +94,8 @@ impl Kcp {
         let Some(auto) = &mut state.auto else { return };
         let rate = auto.decide(now, &path, SentTotals { data_bytes, segments, retransmits });
         auto.decide_fec(now, &path, &fec);
+        let takes_none = state.hello.peer_lacks_repair() || self.close_state.peer_lacks_control();
+        self.send.set_bundling_rate(if takes_none { auto.decide_bundling(&path) } else { 0 });
         if let Some(rate) = rate {
             // Never zero, which would end the negotiated use.
             state.rate = rate.max(1);

@@ -21,6 +21,11 @@ const STEPS: [(u32, u32); 5] = [
     (140_000, 500_000),
     (1_000_000, 600_000),
 ];
+/// Least rate of bundled copies, per million.
+const BUNDLING_LEAST: u32 = 700_000;
+/// How long bundling goes on without a loss that shows, microseconds: copies hide losses, so it has to
+/// end for a moment to see whether there still are some.
+const BUNDLING_TIME: u64 = 60_000_000;
 /// Time between two decisions, microseconds.
 const INTERVAL: u64 = 100_000;
 /// How long the loss has to ask for a lower step, microseconds.
@@ -127,6 +132,8 @@ pub(crate) struct ProtectionController {
     congested_until: Micros,
     /// Bytes of repair symbols per million bytes of data.
     rate: u32,
+    /// Bundled copies are sent.
+    bundles: bool,
     fec: FecPlanner,
     /// End of the latest [`FEC_TRIAL`]; `None` before the first.
     fec_trial_until: Option<Micros>,
@@ -147,6 +154,7 @@ impl ProtectionController {
             step_up: None,
             congested_until: Micros(0),
             rate: STEPS.first().map_or(0, |(_, rate)| *rate),
+            bundles: false,
             fec: FecPlanner::default(),
             fec_trial_until: None,
         }
@@ -160,6 +168,16 @@ impl ProtectionController {
     /// FEC towards a peer that takes no repair symbols.
     pub(crate) fn fec_plan(&self) -> FecPlan {
         self.fec.plan()
+    }
+
+    /// Decides about bundled copies to a peer that takes no repair symbols, after
+    /// [`Self::decide_fec`]: bytes of them per million bytes of data. All segments are copied, or so
+    /// many that it makes a difference, while there are losses and FEC is off.
+    pub(crate) fn decide_bundling(&mut self, path: &PathEstimate) -> u32 {
+        let limits = (RESERVE, self.retransmitted());
+        let rate = to_rate(self.within_limits(path, limits, MILLION, MILLION));
+        self.bundles = self.step > 0 && !self.fec.plan().is_on && rate >= BUNDLING_LEAST;
+        if self.bundles { rate } else { 0 }
     }
 
     /// Bytes of repair symbols per million bytes of data.
@@ -216,7 +234,9 @@ impl ProtectionController {
             self.lower_since = None;
         } else {
             let since = *self.lower_since.get_or_insert(now);
-            if now.since(since) >= LOWER_AFTER {
+            if self.bundles && now.since(since) >= BUNDLING_TIME {
+                (self.step, self.lower_since) = (0, None);
+            } else if !self.bundles && now.since(since) >= LOWER_AFTER {
                 self.step -= 1;
                 self.lower_since = Some(now);
             }
@@ -378,13 +398,24 @@ mod tests {
         per_interval: u64,
         /// Segments that are lost, times a million.
         lost: u64,
+        /// The rate of bundled copies, if the peer takes no repair symbols.
+        bundling: Option<u32>,
     }
 
     impl Flow {
         fn new(limits: AutoProtection) -> Self {
             let controller = ProtectionController::new(limits, Micros(0));
             let totals = SentTotals::default();
-            Self { controller, now: 0, totals, message: 1_024, per_interval: 100, lost: 0 }
+            let bundling = None;
+            Self {
+                controller,
+                now: 0,
+                totals,
+                message: 1_024,
+                per_interval: 100,
+                lost: 0,
+                bundling,
+            }
         }
 
         /// Runs with this loss per million, a quarter of which is retransmitted, and RTT.
@@ -405,9 +436,32 @@ mod tests {
                 };
                 assert!(self.controller.is_due(Micros(self.now)));
                 self.controller.decide(Micros(self.now), &path, self.totals);
+                if let Some(rate) = &mut self.bundling {
+                    *rate = self.controller.decide_bundling(&path);
+                }
             }
             self.controller.rate()
         }
+    }
+
+    #[test]
+    fn bundled_copies_are_of_all_segments_or_none_and_end_for_a_moment_each_minute() {
+        let mut flow = Flow::new(AutoProtection::new().max_overhead(3.0));
+        (flow.message, flow.per_interval, flow.bundling) = (100, 6, Some(0));
+        flow.run(10 * SECOND, 0, RTT);
+        assert_eq!(flow.bundling, Some(0), "no loss");
+        flow.run(SECOND, 50_000, RTT);
+        assert!(flow.bundling.is_some_and(|rate| rate > BUNDLING_LEAST), "{:?}", flow.bundling);
+        // Copies hide the losses.
+        flow.run(59 * SECOND, 0, RTT);
+        assert!(flow.bundling.is_some_and(|rate| rate > BUNDLING_LEAST), "{:?}", flow.bundling);
+        flow.run(2 * SECOND, 0, RTT);
+        assert_eq!(flow.bundling, Some(0));
+
+        let mut flow = Flow::new(AutoProtection::new());
+        (flow.message, flow.per_interval, flow.bundling) = (100, 6, Some(0));
+        flow.run(10 * SECOND, 50_000, RTT);
+        assert_eq!(flow.bundling, Some(0), "the limit admits too few");
     }
 
     #[test]
