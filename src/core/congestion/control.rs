@@ -26,10 +26,11 @@ pub(crate) struct Congestion {
 enum Control {
     Disabled,
     Reno(CongestionWindow),
-    /// Entered when the first segment leaves; left when the connection is idle.
+    /// Entered when a segment leaves; left when the connection is idle or its round trip is short.
     Model(Box<ModelControl>),
-    /// A model with nothing in flight and no state, which [`Congestion::begin_model`] makes. After an
-    /// idle time the path may be another one (RFC 5681 4.1).
+    /// A model without state, which [`Congestion::begin_model`] makes: with nothing in flight, since
+    /// after an idle time the path may be another one (RFC 5681 4.1), and on paths with a short round
+    /// trip, where it limits nothing.
     IdleModel,
 }
 
@@ -92,11 +93,23 @@ impl Congestion {
         }
     }
 
-    /// The first segment leaves: the state of an idle model begins. `segment`: bytes of a full one.
+    /// Whether a model has no state.
     #[inline]
-    pub(crate) fn begin_model(&mut self, segment: u64) {
-        if let Control::IdleModel = self.control {
-            self.control = Control::model(segment, DeliveryRate::new(std::iter::empty()));
+    pub(crate) fn is_model_suspended(&self) -> bool {
+        matches!(self.control, Control::IdleModel)
+    }
+
+    /// The state of a model begins. `segment`: bytes of a full segment, `in_flight`: those of each
+    /// from SND.UNA on, as in [`Self::set_mode`].
+    pub(crate) fn begin_model(&mut self, segment: u64, in_flight: impl Iterator<Item = u32>) {
+        self.change(|control| *control = Control::model(segment, DeliveryRate::new(in_flight)));
+    }
+
+    /// Frees the state of a model.
+    #[inline]
+    pub(crate) fn suspend_model(&mut self) {
+        if let Control::Model(_) = &self.control {
+            self.change(|control| *control = Control::IdleModel);
         }
     }
 
@@ -263,7 +276,7 @@ impl Congestion {
     /// Frees what an idle connection does not need.
     pub(crate) fn release_memory(&mut self) {
         if self.has_reclaimable_memory() {
-            self.change(|control| *control = Control::IdleModel);
+            self.suspend_model();
         }
     }
 
@@ -284,9 +297,7 @@ impl Congestion {
     #[cfg(any(test, feature = "_testkit"))]
     pub(crate) fn check_invariants(&self, unacked: impl Iterator<Item = bool>) {
         assert_eq!(self.window, self.control.window());
-        if let Control::IdleModel = self.control {
-            assert_eq!(unacked.count(), 0, "an idle model with segments in flight");
-        } else if let Control::Model(control) = &self.control {
+        if let Control::Model(control) = &self.control {
             control.rate.check_invariants(unacked);
             assert!(control.rate.in_flight() > 0 || control.is_open(), "nothing would open it");
         }

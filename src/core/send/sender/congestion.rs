@@ -6,6 +6,7 @@ use crate::config::{CongestionControl, DEFAULT_WINDOW};
 use crate::core::clock::Micros;
 use crate::core::congestion::control::SentAs;
 use crate::core::congestion::controller::Pacing;
+use crate::core::recovery::sent_segments::SentSegments;
 use crate::core::segment::HEADER_LEN;
 use crate::core::seq::Sn;
 
@@ -16,14 +17,8 @@ impl Sender {
         if self.congestion.mode() == mode {
             return;
         }
-        let (una, count) = (self.una(), self.sent_segments.len());
-        let segments = &self.sent_segments;
-        let in_flight = (0..count).map(|offset| {
-            let sn = una.advance(offset);
-            let acked = segments.get(sn).is_none_or(|segment| segment.acked);
-            let bytes = segments.payload(sn).map_or(0, |payload| bytes_of(payload.len()));
-            if acked { 0 } else { bytes }
-        });
+        let una = self.una();
+        let in_flight = bytes_in_flight(&self.sent_segments, self.sent_segments.len());
         let was_model = self.congestion.is_model();
         self.congestion.set_mode(mode, (una, (HEADER_LEN + self.mss) as u64), in_flight);
         if was_model || self.congestion.is_model() {
@@ -46,10 +41,14 @@ impl Sender {
     /// A transmission of `sn` leaves: charges the pacer and the congestion control for it.
     #[inline]
     pub(super) fn on_sent(&mut self, now: Micros, sn: Sn, sent_as: SentAs) {
-        if self.congestion.is_model() {
-            self.on_sent_with_model(now, sn, sent_as);
-        } else {
+        if !self.congestion.is_model() {
             self.pacer.on_sent(now, self.effective_window(), &self.rtt);
+        } else if self.rtt.srtt().is_some() && self.rtt.is_short() {
+            // It would limit nothing there, and costs a tenth of what sending does.
+            self.congestion.suspend_model();
+            self.pacer.unblock();
+        } else {
+            self.on_sent_with_model(now, sn, sent_as);
         }
     }
 
@@ -57,7 +56,11 @@ impl Sender {
         let payload = self.sent_segments.payload(sn);
         let Some((offset, payload)) = sn.offset_from(self.una()).zip(payload) else { return };
         let bytes = bytes_of(payload.len());
-        self.congestion.begin_model((HEADER_LEN + self.mss) as u64);
+        if self.congestion.is_model_suspended() {
+            let before = self.sent_segments.len() - u32::from(sent_as == SentAs::New);
+            let in_flight = bytes_in_flight(&self.sent_segments, before);
+            self.congestion.begin_model((HEADER_LEN + self.mss) as u64, in_flight);
+        }
         let limited = self.send_buffer.is_empty() || self.is_flow_limited();
         let sent = (offset as usize, bytes);
         let pacing = self.congestion.on_sent(now, sent, sent_as, limited);
@@ -109,6 +112,16 @@ impl Sender {
         });
         self.congestion.check_invariants(unacked);
     }
+}
+
+/// Bytes of the first `count` segments from SND.UNA on, zero for those that are acknowledged.
+fn bytes_in_flight(segments: &SentSegments, count: u32) -> impl Iterator<Item = u32> {
+    (0..count).map(|offset| {
+        let sn = segments.una().advance(offset);
+        let acked = segments.get(sn).is_none_or(|segment| segment.acked);
+        let bytes = segments.payload(sn).map_or(0, |payload| bytes_of(payload.len()));
+        if acked { 0 } else { bytes }
+    })
 }
 
 /// Bytes of a segment with so many of payload, header included.
