@@ -109,13 +109,7 @@ impl<S: Socket> Driver<S> {
     ) -> bool {
         let Some(accept) = self.accept_queue() else { return false };
         let Ok(header) = Header::parse(datagram) else { return false };
-        let filter = self.config.accept_filter.as_ref();
-        if filter.is_some_and(|filter| !filter.admits(from, header.conv)) {
-            self.stats.refused_accept_filter += 1;
-            return false;
-        }
-        if self.is_conv_of_another_address(now, from, header.conv) {
-            self.stats.refused_conv_in_use += 1;
+        if !self.admits(now, (from, header.conv)) {
             return false;
         }
         let is_validated = self.retry.take_answer(now, &(from, header.conv));
@@ -160,6 +154,21 @@ impl<S: Socket> Driver<S> {
             self.scratch.wakers.extend(accept.push(handle));
         }
         accepted
+    }
+
+    /// Whether the accept filter admits a connection under `key`, and no other address uses its id.
+    /// Counts a refusal.
+    fn admits(&mut self, now: Instant, (from, conv): Key) -> bool {
+        let filter = self.config.accept_filter.as_ref();
+        if filter.is_some_and(|filter| !filter.admits(from, conv)) {
+            self.stats.refused_accept_filter += 1;
+            return false;
+        }
+        if self.is_conv_of_another_address(now, from, conv) {
+            self.stats.refused_conv_in_use += 1;
+            return false;
+        }
+        true
     }
 
     /// Whether a peer at another address uses `conv` under the same key. Then the recorded datagrams
