@@ -52,6 +52,8 @@ pub struct FecDecoder {
     jump: JumpDetector,
     /// Buffers of released packets, for reuse.
     spare: Vec<Shard>,
+    /// Bytes of the buffers in `groups` and `spare`, of which none is ever freed.
+    shard_memory: usize,
     stats: FecStats,
 }
 
@@ -84,6 +86,7 @@ impl FecDecoder {
             newest: None,
             jump: JumpDetector::default(),
             spare: Vec::new(),
+            shard_memory: 0,
             stats: FecStats::default(),
         }
     }
@@ -200,7 +203,7 @@ impl FecDecoder {
         group.id = Some(id);
         if group.seen.contains(place) {
             self.stats.duplicate_shards += 1;
-            group.replace(place, content, &mut self.spare);
+            self.shard_memory += group.replace(place, content, &mut self.spare);
             return None;
         }
         group.seen.insert(place);
@@ -211,7 +214,7 @@ impl FecDecoder {
             return None;
         }
         let mut shard = self.spare.pop().unwrap_or_default();
-        shard.set(content);
+        self.shard_memory += shard.set(content);
         group.shards.push((place, shard));
         (group.shards.len() >= layout.data_shards()).then_some(index)
     }
@@ -270,11 +273,9 @@ impl FecDecoder {
 
     /// Bytes of stored packets, and of the coefficient cache.
     pub(crate) fn memory(&self) -> (usize, usize) {
-        let held = self.groups.iter().flat_map(|group| &group.shards).map(|(_, shard)| shard);
-        let shards = held.chain(&self.spare).map(Shard::memory).sum::<usize>();
         let reconstructor = self.reconstructor.as_ref();
         let (all, cache) = reconstructor.map_or((0, 0), |all| (all.memory(), all.cache_memory()));
-        (shards + all - cache, cache)
+        (self.shard_memory + all - cache, cache)
     }
 
     #[cfg(any(test, feature = "_testkit"))]
@@ -291,6 +292,9 @@ impl FecDecoder {
             assert!(group.shards.is_empty() || (!group.finished && group.id.is_some()));
             assert!(group.id.is_some() || !group.finished);
         }
+        let held = self.groups.iter().flat_map(|group| &group.shards).map(|(_, shard)| shard);
+        let memory = held.chain(&self.spare).map(Shard::memory).sum::<usize>();
+        assert_eq!(self.shard_memory, memory);
         assert!(self.reconstructor.as_ref().is_none_or(|r| r.cache_memory() <= 256 * 1024));
     }
 }
@@ -310,18 +314,19 @@ struct Group {
 impl Group {
     /// Another packet came in a position that has one. With other contents it replaces the first:
     /// one of them is forged, or a restarted peer reuses its seqids. With the second that does, it
-    /// is the latter, and the others of the group are stale.
-    fn replace(&mut self, place: u8, content: &[u8], spare: &mut Vec<Shard>) {
+    /// is the latter, and the others of the group are stale. Returns by how many bytes it grew.
+    fn replace(&mut self, place: u8, content: &[u8], spare: &mut Vec<Shard>) -> usize {
         let known = self.shards.iter_mut().find(|(other, _)| *other == place);
         let Some((_, shard)) = known.filter(|(_, shard)| shard.content() != content) else {
-            return;
+            return 0;
         };
-        shard.set(content);
+        let grown = shard.set(content);
         self.replaced.insert(place);
         if self.replaced.len() == 2 {
             let replaced = self.replaced;
             self.discard(|place| !replaced.contains(place), spare);
         }
+        grown
     }
 
     /// Drops the parity, of which some is forged: the true one may still come.
