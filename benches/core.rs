@@ -29,7 +29,8 @@ fn segment(command: Command, sn: u32, una: u32) -> Vec<u8> {
 
 /// A sender with a full send window in flight, all sent at `now`.
 fn full_window(window: u16, fast_retransmit: bool, now: Instant) -> Kcp {
-    let timing = if fast_retransmit { Timing::FAST3 } else { without_fast_retransmit() };
+    let fast = Timing::FAST3.with_congestion(CongestionControl::Disabled);
+    let timing = if fast_retransmit { fast } else { without_fast_retransmit() };
     let mut config = KcpConfig::default();
     (config.send_window, config.mode, config.timing) = (window, Mode::Message, timing);
     (config.keepalive, config.idle_timeout, config.early_retransmit) = (None, None, false);

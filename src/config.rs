@@ -58,7 +58,7 @@ pub struct Config {
     ///
     /// Never the same for several clients under one key, nor for the next connection of a client:
     /// whoever records the datagrams of one can have them accepted in the other. A listener rejects
-    /// an id that another address uses at the same time under its key
+    /// an id that a validated peer at another address has used under its key within ten seconds
     /// ([`refused_conv_in_use`](crate::EndpointStats::refused_conv_in_use)). Where the id carries
     /// meaning, send that in the first message instead, or give each client a key.
     pub conv: Option<u32>,

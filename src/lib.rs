@@ -60,8 +60,7 @@
 //! # Limits
 //!
 //! Without a cipher an off-path attacker who has or guesses address and conversation id can forge
-//! data; with a cipher that is no AEAD an on-path attacker can alter it. KCP's congestion window
-//! is off by default, as in every preset of kcptun: choose the send window for the path.
+//! data; with a cipher that is no AEAD an on-path attacker can alter it.
 //!
 //! # Without a runtime
 //!

@@ -28,7 +28,8 @@ pub(crate) enum Protection {
     Repair(u32),
     /// Copies in datagrams with newer segments, percent of the data.
     Bundling(u32),
-    /// Repair symbols as the loss asks for, with this limit of wire bytes per 1,000 bytes.
+    /// Repair symbols, or FEC to a stock receiver, as the loss asks for, with this limit of wire bytes
+    /// per 1,000 bytes.
     Auto(u16),
     /// A message of 1 KiB leaves in two segments.
     #[serde(rename = "fec_6_2_mtu_544")]
@@ -116,7 +117,7 @@ impl fmt::Display for Windows {
 }
 
 /// Congestion control of both ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Congestion {
     /// That of the default configuration.
@@ -167,6 +168,8 @@ pub(crate) struct Cell {
     pub(crate) protection: Protection,
     pub(crate) windows: Windows,
     pub(crate) congestion: Congestion,
+    /// The receiver is a stock receiver, such as kcp-go with ACKs without delay.
+    stock_server: bool,
     flows: Vec<Workload>,
     span: Span,
     pub(crate) goal: Goal,
@@ -181,6 +184,7 @@ impl Cell {
             protection,
             windows: Windows::Automatic,
             congestion: Congestion::Default,
+            stock_server: false,
             flows: vec![Workload::MESSAGES],
             span: Span::Messages,
             goal: Goal::default(),
@@ -272,8 +276,8 @@ impl Cell {
         let mut config = KcpConfig::default();
         config.timing = self.congestion.timing();
         if let Protection::Auto(limit) = self.protection {
-            let limit = f64::from(limit) / 1e3;
-            config.auto_protection = Some(AutoProtection::new().max_overhead(limit));
+            let auto = AutoProtection::new().max_overhead(f64::from(limit) / 1e3);
+            config.auto_protection = Some(auto.peers_decode_fec(self.stock_server));
         }
         config.mtu = self.protection.mtu().unwrap_or(config.mtu);
         if let Windows::Fixed(segments) = self.windows {
@@ -293,6 +297,7 @@ impl Cell {
         let (path, fec) = (&self.path, self.protection.fec());
         let repair_rate = self.protection.repair_rate();
         let bundling_rate = self.protection.bundling_rate();
+        let stock_server = self.stock_server;
         Setup {
             seed,
             path,
@@ -300,6 +305,7 @@ impl Cell {
             fec,
             repair_rate,
             bundling_rate,
+            stock_server,
             flows,
             end,
             measured,
@@ -309,17 +315,22 @@ impl Cell {
 }
 
 /// Names and meanings of the cells, in the order of the tables.
-pub(crate) const NAMES: [(&str, &str); 13] = [
+pub(crate) const NAMES: [(&str, &str); 18] = [
     ("G1", "independent losses of 1 %, messages, FEC"),
     ("G2", "independent losses of 5 %, messages, FEC"),
     ("G3", "independent losses of 10 %, messages, FEC"),
     ("G4", "independent losses of 20 %, messages, FEC"),
+    ("S1", "independent losses of 1 %, messages, to a stock receiver"),
+    ("S2", "independent losses of 5 %, messages, to a stock receiver"),
+    ("S3", "independent losses of 10 %, messages, to a stock receiver"),
+    ("S4", "independent losses of 20 %, messages, to a stock receiver"),
     ("C", "independent losses, messages, without FEC"),
     ("B1", "bursts with a mean of 3 packets, messages"),
     ("B2", "bursts with a mean of 25 ms, messages"),
     ("J", "jitter and reordering without loss, messages"),
     ("T", "5 % loss, messages of other rates and sizes"),
     ("X", "losses of 0, then 10 %, then 0, messages"),
+    ("XS", "the same to a stock receiver"),
     ("Q", "a bottleneck with a drop-tail queue, bulk; messages beside it"),
     ("F", "several bulk connections over one bottleneck"),
     ("L", "5 % loss, bulk, no bottleneck"),
@@ -340,6 +351,7 @@ const AUTO: [Protection; 4] = [
 /// All cells, in the order of the tables.
 pub(crate) fn all() -> Vec<Cell> {
     let mut cells = independent_losses();
+    cells.extend(stock_receivers());
     cells.extend(bursts());
     cells.extend(reordering());
     cells.extend(rates());
@@ -369,6 +381,20 @@ fn independent_losses() -> Vec<Cell> {
     for (loss, (p99, wire)) in LOSSES.into_iter().zip(goals) {
         let cell = Cell::messages("C", Path::loss(loss), Protection::None);
         cells.extend(cell.goal(limits(p99, wire)).with_each_congestion());
+    }
+    cells
+}
+
+/// Messages to a stock receiver.
+fn stock_receivers() -> Vec<Cell> {
+    let mut cells = Vec::new();
+    let p99 = [45.0, 55.0, 75.0, 110.0];
+    for (i, name) in ["S1", "S2", "S3", "S4"].into_iter().enumerate() {
+        for protection in [Protection::None, AUTO[i]] {
+            let cell = Cell::messages(name, Path::loss(LOSSES[i]), protection);
+            let cell = cell.goal(limits(p99[i], WIRE_LIMITS[i]));
+            cells.push(Cell { stock_server: true, ..cell });
+        }
     }
     cells
 }
@@ -420,6 +446,14 @@ fn rates() -> Vec<Cell> {
             let cell = Cell::messages("T", Path::loss(5), protection).note(workload.to_string());
             cells.push(Cell { flows: vec![workload], ..cell });
         }
+        // Small messages, whose headers alone take half, and a limit that admits a copy of each.
+        let limits =
+            if workload == small { vec![AUTO[1], Protection::Auto(3_000)] } else { vec![AUTO[1]] };
+        for protection in limits {
+            let note = format!("{workload}, stock receiver");
+            let cell = Cell::messages("T", Path::loss(5), protection).note(note);
+            cells.push(Cell { flows: vec![workload], stock_server: true, ..cell });
+        }
     }
     cells
 }
@@ -437,6 +471,15 @@ fn loss_steps() -> Vec<Cell> {
             let cell = Cell::messages("X", Path::loss_steps(), protection).goal(goal);
             cells.push(Cell { span: Span::Part(part.clone()), ..cell });
         }
+    }
+    // Protected 5 s after the losses begin.
+    let parts = [
+        (part_of_120(25)..part_of_120(60), limits(75.0, 1.6)),
+        (part_of_120(90)..part_of_120(120), limits(26.0, 1.15)),
+    ];
+    for (part, goal) in parts {
+        let cell = Cell::messages("XS", Path::loss_steps(), AUTO[2]).goal(goal);
+        cells.push(Cell { span: Span::Part(part), stock_server: true, ..cell });
     }
     cells
 }
@@ -462,6 +505,9 @@ fn bottleneck() -> Vec<Cell> {
             }
         }
     }
+    for path in [Path::bottleneck(10), Path::policer(10), Path::policer(50)] {
+        cells.extend(Cell::bulk("Q", path, Windows::Automatic, 1).with_each_congestion());
+    }
     for queue in QUEUES {
         let cell = Cell::messages("Q", Path::bottleneck(queue), Protection::None);
         let cell = cell.note("messages beside bulk");
@@ -472,7 +518,7 @@ fn bottleneck() -> Vec<Cell> {
             cells.push(if judged { cell.goal([(Measure::P99Ms, 40.0)]) } else { cell });
         }
     }
-    for loss in [5, 20] {
+    for loss in [5, 20, 30] {
         let path = Path::lossy_bottleneck(89, loss);
         cells.extend(Cell::bulk("Q", path, Windows::Automatic, 1).with_each_congestion());
     }
@@ -484,7 +530,10 @@ fn sharing() -> Vec<Cell> {
     let two = Cell::bulk("F", Path::bottleneck(89), Windows::Automatic, 2).goal([share]);
     let four = Cell::bulk("F", Path::bottleneck(89), Windows::Automatic, 4);
     let four = four.goal(rate_limits(18.0, 1.1));
-    two.with_each_congestion().chain(four.with_each_congestion()).collect()
+    let sixteen =
+        Cell { flows: vec![Workload::Bulk; 16], note: "16 connections".to_owned(), ..four.clone() };
+    let one_by_one = [two, four, sixteen];
+    one_by_one.into_iter().flat_map(Cell::with_each_congestion).collect()
 }
 
 fn lossy_bulk() -> Vec<Cell> {

@@ -5,15 +5,33 @@ use std::time::Instant;
 use kcpx::fec::{FecDecoder, FecFlag, HEADER_LEN, fec_flag};
 use kcpx::proto::{Kcp, PacketType, Seed};
 use kcpx::testkit::transmitter::Transmitter;
-use kcpx::{FecConfig, KcpConfig};
+use kcpx::{AckPolicy, FecConfig, KcpConfig};
+
+use crate::stock::StockDecoder;
+
+enum Decoder {
+    Kcpx(FecDecoder),
+    Stock(StockDecoder),
+}
 
 pub(crate) struct Endpoint {
     pub(crate) kcp: Kcp,
     transmitter: Transmitter,
-    decoder: FecDecoder,
+    decoder: Decoder,
 }
 
 impl Endpoint {
+    /// kcp-go, with ACKs without delay: without CONTROL and repair symbols.
+    pub(crate) fn stock(conv: u32, config: &KcpConfig, cookie_seed: u64, now: Instant) -> Self {
+        let mut config = config.clone();
+        (config.auto_protection, config.close_notify) = (None, false);
+        config.ack_policy = AckPolicy::Immediate;
+        let seed = Seed::new(0, cookie_seed);
+        let kcp = Kcp::new(conv, &config, now, seed).expect("the configuration is valid");
+        let decoder = Decoder::Stock(StockDecoder::default());
+        Self { kcp, transmitter: Transmitter::new(None), decoder }
+    }
+
     /// Both ends of a connection have the same FEC and rates of repair symbols and of bundled copies.
     pub(crate) fn new(
         conv: u32,
@@ -31,7 +49,7 @@ impl Endpoint {
             kcp.set_bundling_rate(bundling_rate);
         }
         let decoder = fec.map_or_else(|| FecDecoder::new(None), FecDecoder::with_expected_layout);
-        Self { kcp, transmitter: Transmitter::new(fec), decoder }
+        Self { kcp, transmitter: Transmitter::new(fec), decoder: Decoder::Kcpx(decoder) }
     }
 
     /// Calls `send` with each datagram that leaves now, parity included.
@@ -53,9 +71,11 @@ impl Endpoint {
             assert_eq!(result, Ok(()), "a datagram of the peer is dropped");
         }
         if flag != FecFlag::Plain {
-            decoder.input(now, datagram, |recovered| {
-                kcp.input(now, recovered, PacketType::Fec).is_ok()
-            });
+            let take = |recovered: &[u8]| kcp.input(now, recovered, PacketType::Fec).is_ok();
+            match decoder {
+                Decoder::Kcpx(decoder) => decoder.input(now, datagram, take),
+                Decoder::Stock(decoder) => decoder.input(now, datagram, take),
+            }
         }
     }
 

@@ -9,6 +9,7 @@ mod figures;
 mod options;
 mod path;
 mod simulation;
+mod stock;
 mod table;
 mod workload;
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, value_parser};
 
-use crate::cells::{self, Cell};
+use crate::cells::{self, Cell, Congestion};
 
 /// Judges kcpx on impaired paths in virtual time, and prints each figure beside its goal
 ///
@@ -28,6 +28,9 @@ pub(crate) struct Options {
     /// Runs of each cell, with the seeds 1 to N, 1 to 99; the tables have medians [default: 3]
     #[arg(long, value_name = "N", value_parser = value_parser!(u64).range(1..=99))]
     seeds: Option<u64>,
+    /// Congestion control of the cells that have the default one
+    #[arg(long, value_name = "NAME", value_enum)]
+    congestion: Option<Congestion>,
     /// Writes every figure of every seed to this file
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
@@ -92,6 +95,11 @@ impl Options {
         let is_asked = |cell: &Cell| self.cells.iter().any(|asked| begins_with(cell.name, asked));
         let mut all = cells::all();
         all.retain(|cell| self.cells.is_empty() || is_asked(cell));
+        for cell in &mut all {
+            if cell.congestion == Congestion::Default {
+                cell.congestion = self.congestion.unwrap_or(Congestion::Default);
+            }
+        }
         all
     }
 }

@@ -80,6 +80,14 @@ impl Path {
         path
     }
 
+    /// 20 Mbit/s from client to server by a token bucket of this many full packets, without a queue.
+    pub(crate) fn policer(burst: u64) -> Self {
+        let mut path = Self::bottleneck(burst);
+        path.name = format!("{BOTTLENECK_MBIT} Mbit/s, policer, bucket {burst}");
+        path.links[0].policer = true;
+        path
+    }
+
     /// The same with independent losses in both directions.
     pub(crate) fn lossy_bottleneck(queue: u64, percent: u32) -> Self {
         let mut path = Self::bottleneck(queue);

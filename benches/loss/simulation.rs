@@ -31,6 +31,8 @@ pub(crate) struct Setup<'a> {
     pub(crate) repair_rate: u32,
     /// Bytes of copies in datagrams with newer segments, per million bytes of data.
     pub(crate) bundling_rate: u32,
+    /// The server is a stock receiver.
+    pub(crate) stock_server: bool,
     /// The workload of each connection, and when it begins.
     pub(crate) flows: Vec<(Workload, u64)>,
     /// When the applications stop writing.
@@ -154,6 +156,9 @@ impl Simulation {
             ends: [CLIENT, SERVER].map(|end| {
                 let cookie_seed = Rng::keyed(setup.seed, (10 + 2 * i + end) as u64).next();
                 let conv = 1 + i as u32;
+                if end == SERVER && setup.stock_server {
+                    return Endpoint::stock(conv, &setup.config, cookie_seed, origin);
+                }
                 let protection = (setup.fec, setup.repair_rate, setup.bundling_rate);
                 Endpoint::new(conv, &setup.config, protection, cookie_seed, origin)
             }),

@@ -32,7 +32,7 @@ pub(crate) struct Link {
     /// Later transmissions whose acknowledgement makes a segment count as lost; 0 waits instead
     #[arg(long, value_name = "N")]
     resend: Option<u8>,
-    /// 1: no congestion window
+    /// 1: not KCP's congestion window, but a rate model
     #[arg(long, value_name = "0|1", value_parser = value_parser!(u8).range(..=1))]
     nc: Option<u8>,
     /// Congestion control, whatever --nc says
@@ -148,9 +148,9 @@ impl Link {
             Mode::Manual => (0, 50, 0, 0),
         };
         let congestion = match (self.congestion, self.nc.unwrap_or(nc)) {
-            (Some(Congestion::Model), _) => CongestionControl::Model,
+            (Some(Congestion::Disabled), _) => CongestionControl::Disabled,
             (Some(Congestion::Reno), _) | (None, 0) => CongestionControl::Reno,
-            (Some(Congestion::Disabled), _) | (None, _) => CongestionControl::Disabled,
+            (Some(Congestion::Model), _) | (None, _) => CongestionControl::Model,
         };
         Ok(Timing::new(
             self.nodelay.unwrap_or(nodelay) != 0,

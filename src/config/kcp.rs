@@ -24,8 +24,10 @@ pub(crate) const SEGMENT_CHARGE: usize = 1_476 + SEGMENT_COST;
 
 /// Timing preset: KCP's four `nodelay` parameters (`ikcp_nodelay`, kcp-go `SetNoDelay`).
 ///
-/// The constants have kcptun's names and numbers. The C library's README uses "normal mode" for
-/// `0, 40, 0, 0`, which is not [`Timing::NORMAL`].
+/// The constants have kcptun's names and numbers. Where these say `nc` 1, no congestion window, the
+/// congestion control is [`CongestionControl::Model`]: kcptun's flood the queue of a bottleneck with
+/// whatever the window holds. [`Timing::with_congestion`] sets another one, or none. The C library's
+/// README uses "normal mode" for `0, 40, 0, 0`, which is not [`Timing::NORMAL`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(alias = "nodelay")]
 #[doc(alias = "SetNoDelay")]
@@ -40,13 +42,13 @@ impl Timing {
     /// `0, 100, 0, 0`: the library default of kcp-go and of the C implementation.
     pub const KCP_DEFAULT: Self = Self::preset(false, 100, 0, CongestionControl::Reno);
     /// `0, 40, 2, 1`: kcptun's "normal".
-    pub const NORMAL: Self = Self::preset(false, 40, 2, CongestionControl::Disabled);
+    pub const NORMAL: Self = Self::preset(false, 40, 2, CongestionControl::Model);
     /// `0, 30, 2, 1`: kcptun's "fast".
-    pub const FAST: Self = Self::preset(false, 30, 2, CongestionControl::Disabled);
+    pub const FAST: Self = Self::preset(false, 30, 2, CongestionControl::Model);
     /// `1, 20, 2, 1`: kcptun's "fast2", and the default here.
-    pub const FAST2: Self = Self::preset(true, 20, 2, CongestionControl::Disabled);
+    pub const FAST2: Self = Self::preset(true, 20, 2, CongestionControl::Model);
     /// `1, 10, 2, 1`: kcptun's "fast3".
-    pub const FAST3: Self = Self::preset(true, 10, 2, CongestionControl::Disabled);
+    pub const FAST3: Self = Self::preset(true, 10, 2, CongestionControl::Model);
     /// `1, 10, 2, 1`: the "turbo mode" of the C README; equal to [`Timing::FAST3`].
     pub const TURBO: Self = Self::FAST3;
 
@@ -81,6 +83,12 @@ impl Timing {
         ConfigError::check("interval (ms)", interval.as_millis(), 10, 5_000)?;
         Ok(Self { nodelay, interval, fast_resend, congestion })
     }
+
+    /// The same with another congestion control.
+    #[must_use]
+    pub const fn with_congestion(self, congestion: CongestionControl) -> Self {
+        Self { congestion, ..self }
+    }
 }
 
 /// Congestion control of the sender (kcp-go's `nc` is its opposite).
@@ -94,10 +102,10 @@ pub enum CongestionControl {
     /// (draft-ietf-ccwg-bbr): data leaves at the rate at which the path delivers it, and at most
     /// twice the bandwidth-delay product is in flight.
     ///
-    /// For paths with a bottleneck that others share: its queue stays short, and little is lost in
-    /// it. Random loss does not reduce the rate, only loss that queues cause. Flows that are limited
+    /// That of all presets with kcptun's `nc` 1. The queue of a bottleneck stays short, and little is
+    /// lost in it. Random loss does not reduce the rate, only loss that queues cause. Flows that are limited
     /// by their application, such as messages, are not delayed. On paths with a round trip below
-    /// 2 ms it limits nothing. Costs 48 bytes for each segment in flight.
+    /// 2 ms it limits nothing. Costs 40 bytes for each segment in flight.
     #[doc(alias = "BBR")]
     Model,
     /// None: only the send window and the peer's receive window limit the sender. For paths that
@@ -227,7 +235,7 @@ pub struct KcpConfig {
     /// do not read, so nothing changes for them.
     #[doc(alias = "FIN")]
     pub close_notify: bool,
-    /// Repair symbols for peers of this crate, as many as the loss asks for
+    /// Repair symbols for peers of this crate, FEC for others that decode it, as the loss asks for
     /// ([`Protection::Auto`](crate::Protection::Auto)). Default `None`. Needs
     /// [`close_notify`](Self::close_notify), by which the peer shows that it has them.
     pub auto_protection: Option<AutoProtection>,

@@ -13,13 +13,18 @@ fn default_config_is_valid() {
 fn timing_presets_equal_kcptuns() {
     let numbers = |p: Timing| {
         let resend = p.fast_resend.map_or(0, NonZeroU8::get);
-        (p.nodelay, p.interval.as_millis(), resend, p.congestion == CongestionControl::Disabled)
+        (p.nodelay, p.interval.as_millis(), resend, p.congestion == CongestionControl::Model)
     };
     assert_eq!(numbers(Timing::NORMAL), (false, 40, 2, true));
     assert_eq!(numbers(Timing::FAST), (false, 30, 2, true));
     assert_eq!(numbers(Timing::FAST2), (true, 20, 2, true));
     assert_eq!(numbers(Timing::FAST3), (true, 10, 2, true));
     assert_eq!(numbers(Timing::KCP_DEFAULT), (false, 100, 0, false));
+    assert_eq!(KcpConfig::default().timing.congestion, CongestionControl::Model);
+    assert_eq!(
+        numbers(Timing::FAST3.with_congestion(CongestionControl::Disabled)),
+        (true, 10, 2, false)
+    );
 }
 
 #[test]

@@ -80,6 +80,16 @@ impl Hello {
         matches!(self.request, Request::Answered { capabilities } if capabilities & ACCEPTS_REPAIR != 0)
     }
 
+    /// Whether the peer, which supports CONTROL, is known to accept no repair symbols: it said so,
+    /// or has left [`MAX_HELLOS`] in a row unanswered.
+    pub(crate) fn peer_lacks_repair(&self) -> bool {
+        match self.request {
+            Request::Sent { count, .. } => count >= MAX_HELLOS,
+            Request::Answered { .. } => !self.peer_accepts_repair(),
+            Request::Idle | Request::Queued => false,
+        }
+    }
+
     /// Whether the peer has sent a HELLO.
     pub(crate) fn peer_asked(&self) -> bool {
         self.peer_asked

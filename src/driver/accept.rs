@@ -109,7 +109,7 @@ impl<S: Socket> Driver<S> {
     ) -> bool {
         let Some(accept) = self.accept_queue() else { return false };
         let Ok(header) = Header::parse(datagram) else { return false };
-        if !self.admits(now, (from, header.conv)) {
+        if self.is_refused(now, from, header.conv) {
             return false;
         }
         let is_validated = self.retry.take_answer(now, &(from, header.conv));
@@ -156,19 +156,15 @@ impl<S: Socket> Driver<S> {
         accepted
     }
 
-    /// Whether the accept filter admits a connection under `key`, and no other address uses its id.
-    /// Counts a refusal.
-    fn admits(&mut self, now: Instant, (from, conv): Key) -> bool {
+    /// Whether the accept filter or another connection stands against a connection with this address
+    /// and conversation id. Counts a refusal.
+    fn is_refused(&mut self, now: Instant, from: SocketAddr, conv: u32) -> bool {
         let filter = self.config.accept_filter.as_ref();
-        if filter.is_some_and(|filter| !filter.admits(from, conv)) {
-            self.stats.refused_accept_filter += 1;
-            return false;
-        }
-        if self.is_conv_of_another_address(now, from, conv) {
-            self.stats.refused_conv_in_use += 1;
-            return false;
-        }
-        true
+        let is_filtered = filter.is_some_and(|filter| !filter.admits(from, conv));
+        let is_in_use = !is_filtered && self.is_conv_of_another_address(now, from, conv);
+        self.stats.refused_accept_filter += u64::from(is_filtered);
+        self.stats.refused_conv_in_use += u64::from(is_in_use);
+        is_filtered || is_in_use
     }
 
     /// Whether a peer at another address uses `conv` under the same key. Then the recorded datagrams

@@ -9,7 +9,6 @@ use std::time::Instant;
 use super::{Driver, TURN_PACKETS};
 use crate::driver::send_batch::SendBatch;
 use crate::error::ConnectionError;
-use crate::shared::conn_id::ConnId;
 use crate::sys::Socket;
 use crate::trace;
 
@@ -20,34 +19,36 @@ impl<S: Socket> Driver<S> {
         let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
         let text = text.unwrap_or("without a message");
         let error = io::Error::other(format!("the endpoint has ended, its task panicked: {text}"));
-        trace::socket_failed(self.local(), &error);
-        // What panicked, such as the cipher, may do so again. Then no RST leaves.
-        if let Ok(Err(send_error)) = catch_unwind(AssertUnwindSafe(|| self.reset_all(now))) {
-            trace::socket_failed(self.local(), &send_error);
-        }
+        let shown = io::Error::other(error.to_string());
         self.notifier.set_error(error);
+        // What panicked, such as the cipher, may do so again. Then no RST leaves.
+        let _ = catch_unwind(AssertUnwindSafe(|| {
+            trace::socket_failed(self.local(), &shown);
+            if let Err(error) = self.reset_all(now) {
+                trace::socket_failed(self.local(), &error);
+            }
+        }));
     }
 
     /// Ends every connection and sends the RSTs that the socket takes now.
     fn reset_all(&mut self, now: Instant) -> io::Result<()> {
         // What was not sealed is lost, and must not leave.
-        self.tx = SendBatch::default();
-        let ids: Vec<ConnId> = self.conns.iter().map(|(_, conn)| conn.id()).collect();
-        for id in &ids {
-            if let Some(conn) = self.get_mut(*id) {
-                conn.end_early(ConnectionError::EndpointClosed);
-            }
+        (self.tx, self.blocked) = (SendBatch::default(), false);
+        self.ready.clear();
+        for (_, conn) in &mut self.conns {
+            conn.end_early(ConnectionError::EndpointClosed);
+            // From now on it sends its RST alone.
+            let _time_wait = conn.advance_lifecycle(now, None, &mut self.scratch);
+            self.ready.push_back(conn.id());
         }
-        // The connection is ended when it is served first, and its RST leaves when it is next.
-        for _ in 0..2 {
-            self.ready = ids.iter().copied().collect();
-            let mut left = usize::MAX;
-            // Each round sends something, or is the last.
-            while !self.ready.is_empty() && !self.blocked && self.ready.len() < left {
-                (left, self.budget) = (self.ready.len(), TURN_PACKETS);
-                self.serve(now)?;
-                self.flush()?;
+        // A connection is served once or twice; each round serves some, or is the last.
+        for _ in 0..=self.ready.len() {
+            if self.ready.is_empty() || self.blocked {
+                break;
             }
+            self.budget = TURN_PACKETS;
+            self.serve(now)?;
+            self.flush()?;
         }
         Ok(())
     }

@@ -61,6 +61,9 @@ pub(crate) struct FecSender {
     disabled: bool,
     /// A packet has left with a header of the encoder.
     started: bool,
+    /// Bytes of parity that may leave, times a million, where its rate is limited. Negative after
+    /// packets that took more than there was.
+    credit: i64,
 }
 
 impl FecSender {
@@ -73,6 +76,7 @@ impl FecSender {
             probes: FecProbes::default(),
             disabled: false,
             started: false,
+            credit: 0,
         }
     }
 
@@ -133,7 +137,7 @@ impl FecSender {
         if self.closing.is_none() {
             group.add(now, flow, packet.len(), self.encoder.config());
         }
-        self.finish_group(now, flow, due)
+        self.finish_group(now, flow, due, false)
     }
 
     /// Writes the header of a FEC probe, which does not leave. Returns the number of parity packets
@@ -145,7 +149,7 @@ impl FecSender {
         packet: &mut [u8],
     ) -> usize {
         let due = self.encoder.seal(now, packet);
-        let parities = self.finish_group(now, flow, due);
+        let parities = self.finish_group(now, flow, due, true);
         self.probes.on_sent(now);
         // One parity packet goes into the FEC probe, which counts as a lost packet.
         if let Some(closed) = &mut self.closed {
@@ -156,19 +160,35 @@ impl FecSender {
     }
 
     /// Ends the group if it is full, with at most `due` parity packets.
-    fn finish_group(&mut self, now: Instant, flow: &FlowTiming, due: usize) -> usize {
+    fn finish_group(
+        &mut self,
+        now: Instant,
+        flow: &FlowTiming,
+        due: usize,
+        has_probe: bool,
+    ) -> usize {
         if self.encoder.packets_in_group() > 0 {
             return 0;
         }
         let is_whole = self.probes.needs_whole_group();
         self.probes.on_group();
         self.disabled = self.probes.have_failed();
-        let parities = self.closing.take().unwrap_or(due).min(due);
+        let closing = self.closing.take();
         // A group of one packet may hold a FEC probe alone.
-        let Some(group) = self.group.take() else { return parities };
+        let Some(group) = self.group.take() else { return closing.unwrap_or(due).min(due) };
         if !is_whole && group.is_late(now, flow) {
             return 0;
         }
+        let parities = match (closing, flow.parity_rate) {
+            (Some(parities), _) => parities,
+            (None, Some(rate)) if !is_whole => {
+                let parities = self.affordable(&group, rate);
+                // A FEC probe takes one, and another one may be lost.
+                if has_probe { (parities + 1).max(2) } else { parities }
+            }
+            (None, _) => due,
+        };
+        let parities = parities.min(due);
         // What a peer does not decode is not worth waiting for.
         self.closed = self.probes.is_confirmed().then_some(ClosedGroup {
             conv: group.conv,
@@ -178,6 +198,19 @@ impl FecSender {
             parities,
         });
         parities
+    }
+
+    /// Parity packets of a group where `rate` limits their bytes, per million bytes of data packets:
+    /// the nearest number, so that over several groups the rate is kept.
+    fn affordable(&mut self, group: &OpenGroup, rate: u32) -> usize {
+        let cost = i64::try_from(group.longest).unwrap_or(1).max(1) * MILLION.cast_signed();
+        let earned = i64::try_from(group.bytes).unwrap_or(0) * i64::from(rate);
+        let data = self.encoder.config().data_shards() as u64;
+        let most = (data * u64::from(rate)).div_ceil(MILLION).cast_signed();
+        self.credit = (self.credit + earned).min((most + 1) * cost);
+        let parities = ((self.credit + cost / 2) / cost).clamp(0, most);
+        self.credit -= parities * cost;
+        usize::try_from(parities).unwrap_or(0)
     }
 
     /// The parity that is due may not leave: nobody waits for it.
@@ -225,7 +258,7 @@ impl FecSender {
         let group = self.group.as_mut()?;
         group.close_at.take_if(|at| *at <= now)?;
         let may_close = may_fill && self.probes.is_confirmed() && !group.is_late(now, flow);
-        let closing = group.closing(config).filter(|_| may_close)?;
+        let closing = group.closing(config, flow.parity_rate).filter(|_| may_close)?;
         self.closing = Some(closing.parities);
         Some(closing)
     }
@@ -253,7 +286,7 @@ impl OpenGroup {
         self.longest = self.longest.max(len);
         self.offsets += now.saturating_duration_since(self.opened);
         let limit = flow.srtt.map_or(CLOSE_AFTER, |srtt| (srtt / 2).min(CLOSE_AFTER));
-        self.close_at = self.closing(config).map(|closing| {
+        self.close_at = self.closing(config, flow.parity_rate).map(|closing| {
             if closing.suffices(self.packets, flow.loss_rate) {
                 (self.opened + limit).max(now)
             } else {
@@ -272,13 +305,19 @@ impl OpenGroup {
     }
 
     /// The fillers and parity packets with which the group may be closed: together no more bytes than
-    /// parity adds to whole groups, and no more fillers than data packets.
-    fn closing(&self, config: FecConfig) -> Option<Closing> {
+    /// parity adds to whole groups, or its rate per million bytes admits, and no more fillers than
+    /// data packets.
+    fn closing(&self, config: FecConfig, rate: Option<u32>) -> Option<Closing> {
         let fillers = config.data_shards().saturating_sub(self.packets);
         if self.packets < 2 || fillers > self.packets {
             return None;
         }
-        let allowed = self.bytes * config.parity_shards() / config.data_shards();
+        let allowed = match rate {
+            None => self.bytes * config.parity_shards() / config.data_shards(),
+            Some(rate) => {
+                usize::try_from(self.bytes as u64 * u64::from(rate) / MILLION).unwrap_or(0)
+            }
+        };
         let left = allowed.checked_sub(fillers * FILLER_BYTES)?;
         let parities = (left / self.longest.max(1)).min(config.parity_shards());
         (parities > 0).then_some(Closing { fillers, parities })
@@ -308,7 +347,7 @@ mod tests {
 
     fn flow() -> FlowTiming {
         let (srtt, rto) = (Some(Duration::from_millis(50)), Duration::from_millis(62));
-        FlowTiming { conv: 1, next_xmit_seq: 1, srtt, rto, loss_rate: 0 }
+        FlowTiming { conv: 1, next_xmit_seq: 1, srtt, rto, loss_rate: 0, parity_rate: None }
     }
 
     /// Parity packets of the group that the last of these packets, at these times, completes.
@@ -348,7 +387,7 @@ mod tests {
             for _ in 1..rng.range(1, config.data_shards() as u64) {
                 group.add(start, &flow(), rng.range(1, 1_400) as usize, config);
             }
-            let Some(closing) = group.closing(config) else {
+            let Some(closing) = group.closing(config, None) else {
                 assert_eq!(group.close_at, None);
                 continue;
             };

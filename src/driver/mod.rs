@@ -46,7 +46,7 @@ mod unvalidated;
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
-use std::panic::resume_unwind;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -360,7 +360,7 @@ impl<S> Drop for Driver<S> {
     /// panics or the runtime shuts down, so that no task waits for a driver that is gone.
     fn drop(&mut self) {
         self.notifier.close();
-        drop(self.requests.close());
+        let requests = self.requests.close();
         let mut wakers: Vec<Waker> = Vec::new();
         for mut conn in self.conns.drain() {
             conn.deliver_rest(&mut self.scratch);
@@ -371,5 +371,7 @@ impl<S> Drop for Driver<S> {
         }
         // Nobody is left to report a waker that panics to.
         drop(wake_all(wakers.drain(..).chain(self.scratch.wakers.drain(..))));
+        // These wake tasks as well, those that wait for an answer.
+        drop(catch_unwind(AssertUnwindSafe(|| drop(requests))));
     }
 }

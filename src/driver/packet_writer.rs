@@ -55,7 +55,7 @@ impl PacketWriter<'_> {
             match len {
                 0 => Written::Nothing,
                 _ if is_repair => Written::Repair,
-                _ if new_segments > 0 => Written::NewData,
+                _ if new_segments > 0 && kcp.is_covered_by_fec(len) => Written::NewData,
                 _ => Written::Other,
             }
         };
@@ -75,6 +75,10 @@ impl PacketWriter<'_> {
         let Some(fec) = &mut self.fec else { return };
         if kcp.take_fec_probe_answer() {
             fec.on_probe_answered();
+        }
+        // A peer that decodes none is not tried again with another layout.
+        if let Some(layout) = kcp.chosen_fec_layout().filter(|_| !fec.is_disabled()) {
+            fec.set_config(layout, fec.max_shards());
         }
         kcp.set_fec_disabled(fec.is_disabled());
         if fec.is_disabled() {

@@ -30,11 +30,13 @@ struct Peer {
     held: usize,
     fec: Option<Box<FecSender>>,
     decoder: Option<Box<FecDecoder>>,
+    /// The connections of the address know that their peer sends FEC.
+    sends_fec: bool,
 }
 
 impl Peer {
     fn of(slot: u32) -> Self {
-        Self { first: slot, validated: false, held: 0, fec: None, decoder: None }
+        Self { first: slot, validated: false, held: 0, fec: None, decoder: None, sends_fec: false }
     }
 }
 
@@ -57,6 +59,8 @@ pub(crate) struct PeerTable {
     max_shard_len: usize,
     /// Number of addresses with a decoder; if it is 0, `stats_of` skips the lookup.
     decoders: usize,
+    /// Number of addresses with FEC towards them that automatic protection began.
+    chosen: usize,
     /// Sum of the statistics of all decoders.
     stats: FecStats,
 }
@@ -66,7 +70,7 @@ impl PeerTable {
         let (fec, fec_decode) = (config.fec, config.fec_decode);
         let max_shard_len = usize::from(config.kcp.mtu).max(KCP_GO_MTU_LIMIT);
         let (links, map, stats) = (Vec::new(), HashMap::new(), FecStats::default());
-        Self { links, map, fec, fec_decode, max_shard_len, decoders: 0, stats }
+        Self { links, map, fec, fec_decode, max_shard_len, decoders: 0, chosen: 0, stats }
     }
 
     /// Adds the connection in `slot` to the list of `addr`.
@@ -77,6 +81,7 @@ impl PeerTable {
                 if let Some(fec) = &mut peer.fec {
                     fec.on_connection_joined();
                 }
+                peer.sends_fec = false;
                 std::mem::replace(&mut peer.first, slot)
             }
             Entry::Vacant(place) => {
@@ -109,6 +114,8 @@ impl PeerTable {
         let Entry::Occupied(mut peer) = self.map.entry(addr) else { return };
         if next == NONE {
             self.decoders -= usize::from(peer.get().decoder.is_some());
+            let was_chosen = self.fec.is_none() && peer.get().fec.is_some();
+            self.chosen -= usize::from(was_chosen);
             budget.update(Holder::Other, peer.remove().held, 0);
         } else {
             peer.get_mut().first = next;
@@ -143,23 +150,40 @@ impl PeerTable {
         }
     }
 
-    /// FEC towards `addr`; `None` without FEC.
-    pub(crate) fn fec_sender(&mut self, addr: SocketAddr) -> Option<&mut FecSender> {
-        let config = self.fec?;
+    /// FEC towards `addr`; `None` without FEC. `chosen`: the layout that automatic protection has
+    /// chosen for a connection, if it has.
+    pub(crate) fn fec_sender(
+        &mut self,
+        addr: SocketAddr,
+        chosen: Option<FecConfig>,
+    ) -> Option<&mut FecSender> {
+        let config = self.fec.or(chosen)?;
         let sender = &mut self.map.get_mut(&addr)?.fec;
-        Some(sender.get_or_insert_with(|| Box::new(FecSender::new(config))))
+        Some(sender.get_or_insert_with(|| {
+            self.chosen += usize::from(self.fec.is_none());
+            Box::new(FecSender::new(config))
+        }))
     }
 
     /// When the connection `conv` closes the FEC group towards `addr`, if that does not fill before.
     pub(crate) fn fec_deadline(&self, addr: SocketAddr, conv: u32) -> Option<Instant> {
-        self.fec?;
+        if self.fec.is_none() && self.chosen == 0 {
+            return None;
+        }
         self.map.get(&addr)?.fec.as_ref()?.deadline(conv)
+    }
+
+    /// A data shard of `addr` belonged to one of its connections. Returns whether its connections
+    /// are to be informed.
+    pub(crate) fn on_peer_sends_fec(&mut self, addr: SocketAddr) -> bool {
+        let peer = self.map.get_mut(&addr);
+        peer.is_some_and(|peer| !std::mem::replace(&mut peer.sends_fec, true))
     }
 
     /// Changes the FEC ratio towards `addr`, if FEC is on and the peer is known to decode any
     /// layout or may learn this one.
     pub(crate) fn set_fec(&mut self, addr: SocketAddr, config: FecConfig, decodes_any: bool) {
-        if let Some(sender) = self.fec_sender(addr) {
+        if let Some(sender) = self.fec_sender(addr, None) {
             let max = if decodes_any { FecConfig::MAX_SHARDS } else { sender.max_shards() };
             sender.set_config(config, max);
         }

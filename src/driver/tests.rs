@@ -18,6 +18,7 @@ mod offload;
 mod open_without_data;
 mod opened_by_nobody;
 mod protection;
+mod protection_stock;
 mod replay;
 mod requests;
 mod resource_limits;

@@ -120,30 +120,36 @@ impl FecDecoder {
         }
         let Some(layout) = self.layout else { return };
         if seqid >= layout.paws() || layout.is_parity(seqid) != parity {
-            self.on_contradiction(layout, seqid);
-            return;
+            self.on_contradiction(now, layout, seqid);
+        } else if self.admit(now, layout, seqid) {
+            self.store(layout, seqid, content);
         }
-        if !self.admit(now, layout, seqid) {
-            return;
-        }
-        let Some(index) = self.store(layout, seqid, content) else { return };
-        self.finish(layout, index, &mut recovered);
+        self.finish_groups(layout, &mut recovered);
     }
 
-    /// A packet contradicts the layout. It is ignored, and with many the layout is given up until packets confirm it.
-    fn on_contradiction(&mut self, layout: FecConfig, seqid: u32) {
+    /// A packet contradicts the layout. It is ignored, but no group beside it is decoded unless the
+    /// packet that belongs in its place comes as well. With many the layout is given up until packets
+    /// confirm it.
+    fn on_contradiction(&mut self, now: Instant, layout: FecConfig, seqid: u32) {
         self.stats.misplaced_shards += 1;
-        let ahead = self.newest.map_or(0, |newest| ahead_of(layout, newest, seqid / layout.sum()));
-        if ahead.unsigned_abs() > AHEAD {
+        let id = seqid / layout.sum();
+        let ahead = self.newest.map_or(0, |newest| ahead_of(layout, newest, id));
+        if seqid >= layout.paws() || ahead.unsigned_abs() > AHEAD {
             return;
         }
-        self.contradiction += CONTRADICTION_WEIGHT;
-        if self.contradiction >= MAX_CONTRADICTION {
-            self.contradiction = 0;
-            self.unconfirmed = CONFIRMATION.max(2 * layout.sum());
+        // Not further ahead: one packet alone must not push groups out.
+        if ahead <= 1
+            && self.admit(now, layout, seqid)
+            && let Some(group) = self.group_mut(id)
+        {
+            group.on_contradiction(layout.position(seqid));
         }
+        self.contradiction += CONTRADICTION_WEIGHT;
+        let confirmation = CONFIRMATION.max(2 * layout.sum());
         if self.unconfirmed > 0 {
-            self.unconfirmed = CONFIRMATION.max(2 * layout.sum());
+            self.unconfirmed = (self.unconfirmed + CONTRADICTION_WEIGHT).min(confirmation);
+        } else if self.contradiction >= MAX_CONTRADICTION {
+            (self.unconfirmed, self.contradiction) = (confirmation, 0);
             let known = self.groups.iter_mut().filter(|group| group.id.is_some());
             known.for_each(|group| group.give_up(&mut self.spare));
         }
@@ -193,30 +199,63 @@ impl FecDecoder {
         false
     }
 
-    /// Stores a packet. Returns the index of its group when that can be decoded now.
-    fn store(&mut self, layout: FecConfig, seqid: u32, content: &[u8]) -> Option<usize> {
-        let (id, place) = (seqid / layout.sum(), layout.position(seqid));
+    /// The group with this number, which is in the window.
+    fn group_mut(&mut self, id: u32) -> Option<&mut Group> {
         let known = self.groups.iter().position(|group| group.id == Some(id));
         // Invariant: a slot for each group of the window; `retire` frees those that left it.
         let index = known.or_else(|| self.groups.iter().position(|group| group.id.is_none()))?;
         let group = self.groups.get_mut(index)?;
         group.id = Some(id);
-        if group.seen.contains(place) {
+        Some(group)
+    }
+
+    /// Stores a packet.
+    fn store(&mut self, layout: FecConfig, seqid: u32, content: &[u8]) {
+        let mut shard = self.spare.pop().unwrap_or_default();
+        let Some(group) = self.group_mut(seqid / layout.sum()) else {
+            self.spare.push(shard);
+            return;
+        };
+        let place = layout.position(seqid);
+        if !group.seen.insert(place) {
+            let (discarded, grown) = group.replace(place, content);
+            self.shard_memory += grown;
             self.stats.duplicate_shards += 1;
-            self.shard_memory += group.replace(place, content, &mut self.spare);
-            return None;
+            self.spare.extend(discarded);
+            self.spare.push(shard);
+            return;
         }
-        group.seen.insert(place);
+        group.contradicted.remove(place);
+        if !group.finished {
+            let grown = shard.set(content);
+            group.shards.push((place, shard));
+            self.shard_memory += grown;
+        } else {
+            self.spare.push(shard);
+        }
         // Duplicates, which returned above, do not confirm the layout.
         self.unconfirmed = self.unconfirmed.saturating_sub(1);
         self.contradiction = self.contradiction.saturating_sub(1);
-        if group.finished {
-            return None;
+    }
+
+    /// Decodes the groups that have enough packets, and of which none beside them is contradicted: a
+    /// packet may remove the contradiction of another group.
+    fn finish_groups(&mut self, layout: FecConfig, recovered: &mut impl FnMut(&[u8]) -> bool) {
+        for index in 0..self.groups.len() {
+            let Some(group) = self.groups.get(index) else { return };
+            let Some(id) = group.id else { continue };
+            if group.shards.len() >= layout.data_shards() && !self.is_contradicted(layout, id) {
+                self.finish(layout, index, recovered);
+            }
         }
-        let mut shard = self.spare.pop().unwrap_or_default();
-        self.shard_memory += shard.set(content);
-        group.shards.push((place, shard));
-        (group.shards.len() >= layout.data_shards()).then_some(index)
+    }
+
+    /// Whether a packet has contradicted the layout in the group `id` or beside it.
+    fn is_contradicted(&self, layout: FecConfig, id: u32) -> bool {
+        self.groups.iter().any(|group| {
+            let beside = group.id.is_some_and(|other| ahead_of(layout, id, other).abs() <= 1);
+            beside && group.contradicted.len() > 0
+        })
     }
 
     /// Recovers the missing data packets of a group that has enough packets.
@@ -231,6 +270,7 @@ impl FecDecoder {
             group.give_up(&mut self.spare);
             return;
         }
+        group.keep(layout.data_shards(), &mut self.spare);
         let longest = |parity: bool| {
             let shards = group.shards.iter();
             let shards = shards.filter(move |(place, _)| (*place >= layout.data) == parity);
@@ -288,7 +328,9 @@ impl FecDecoder {
             assert!(!ids[..i].contains(id), "one slot a group");
         }
         for group in &self.groups {
-            assert!(group.shards.len() < layout.data_shards());
+            let known = group.id.map(|id| self.is_contradicted(layout, id));
+            assert!(group.shards.len() < layout.data_shards() || known == Some(true));
+            assert!(group.shards.len() <= layout.sum() as usize);
             assert!(group.shards.is_empty() || (!group.finished && group.id.is_some()));
             assert!(group.id.is_some() || !group.finished);
         }
@@ -308,25 +350,42 @@ struct Group {
     shards: Vec<(u8, Shard)>,
     /// Positions in which a second packet came with other contents, and replaced the first.
     replaced: Places,
+    /// Positions of packets that contradicted the layout, while none that agrees has come there.
+    contradicted: Places,
     finished: bool,
 }
 
 impl Group {
     /// Another packet came in a position that has one. With other contents it replaces the first:
     /// one of them is forged, or a restarted peer reuses its seqids. With the second that does, it
-    /// is the latter, and the others of the group are stale. Returns by how many bytes it grew.
-    fn replace(&mut self, place: u8, content: &[u8], spare: &mut Vec<Shard>) -> usize {
+    /// is the latter, and the others of the group are stale.
+    /// Returns the buffers of those, and by how many bytes its own grew.
+    fn replace(&mut self, place: u8, content: &[u8]) -> (Vec<Shard>, usize) {
+        let mut spare = Vec::new();
         let known = self.shards.iter_mut().find(|(other, _)| *other == place);
         let Some((_, shard)) = known.filter(|(_, shard)| shard.content() != content) else {
-            return 0;
+            return (spare, 0);
         };
         let grown = shard.set(content);
         self.replaced.insert(place);
         if self.replaced.len() == 2 {
             let replaced = self.replaced;
-            self.discard(|place| !replaced.contains(place), spare);
+            self.discard(|place| !replaced.contains(place), &mut spare);
         }
-        grown
+        (spare, grown)
+    }
+
+    /// A packet of the wrong kind came in this position. One of the right kind outweighs it.
+    fn on_contradiction(&mut self, place: u8) {
+        if !self.seen.contains(place) {
+            self.contradicted.insert(place);
+        }
+    }
+
+    /// Drops packets beyond `count`, parity first.
+    fn keep(&mut self, count: usize, spare: &mut Vec<Shard>) {
+        self.shards.sort_unstable_by_key(|(place, _)| *place);
+        spare.extend(self.shards.drain(count.min(self.shards.len())..).map(|(_, shard)| shard));
     }
 
     /// Drops the parity, of which some is forged: the true one may still come.

@@ -1,17 +1,17 @@
 //! Whether the peer goes on at seqids far from those before: it restarted, or much was lost.
 //!
-//! A forged shard must not end the recovery of what comes meanwhile. So while shards near those
-//! before arrive, many far ones in a row are needed, and more than one when none has arrived for a
-//! while.
+//! A forged shard must not end the recovery of what comes meanwhile. So far shards have to outnumber
+//! those near the shards before by many, and more than one is needed when none of these has arrived
+//! for a while.
 
 use std::time::{Duration, Instant};
 
-/// Shards in a row, near each other, that outweigh shards that arrived lately.
-const IN_A_ROW: u32 = 16;
+/// By how many far shards outnumber near ones where the peer goes on there.
+const MAJORITY: u32 = 16;
 /// The same when none has arrived for [`PAUSE`].
 const AFTER_PAUSE: u32 = 2;
 const PAUSE: Duration = Duration::from_secs(1);
-/// Longest time between two shards in a row.
+/// Longest time between two far shards.
 const MAX_GAP: Duration = Duration::from_secs(1);
 
 /// Evidence for a jump of the seqid.
@@ -19,14 +19,18 @@ const MAX_GAP: Duration = Duration::from_secs(1);
 pub(super) struct JumpDetector {
     /// When a shard arrived last that is near those before.
     near: Option<Instant>,
-    /// The latest far shard, its arrival, and how many have come in a row.
+    /// The latest far shard, its arrival, and by how many far ones outnumber near ones.
     far: Option<(u32, Instant, u32)>,
 }
 
 impl JumpDetector {
     /// A shard near those before arrived.
     pub(super) fn on_near(&mut self, now: Instant) {
-        (self.near, self.far) = (Some(now), None);
+        self.near = Some(now);
+        self.far = self.far.and_then(|(seqid, at, count)| {
+            let left = count.checked_sub(1).filter(|left| *left > 0)?;
+            Some((seqid, at, left))
+        });
     }
 
     /// A shard far from those before arrived; `is_close` says whether it is near an earlier far one
@@ -45,9 +49,9 @@ impl JumpDetector {
             None => 1,
         };
         let paused = self.near.is_none_or(|at| passed(at) >= PAUSE);
-        let jumps = count >= if paused { AFTER_PAUSE } else { IN_A_ROW };
+        let jumps = count >= if paused { AFTER_PAUSE } else { MAJORITY };
         if jumps {
-            self.on_near(now);
+            (self.near, self.far) = (Some(now), None);
         } else {
             self.far = Some((seqid, now, count));
         }

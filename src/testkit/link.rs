@@ -79,6 +79,8 @@ pub struct LinkConfig {
     /// Bottleneck in bytes per second, with a drop-tail queue of `queue` bytes.
     pub rate: Option<u64>,
     pub queue: u64,
+    /// The bottleneck is a policer: a token bucket of `queue` bytes that delays nothing.
+    pub policer: bool,
     /// Path MTU in bytes: larger datagrams disappear without a report. 0: no limit.
     pub mtu: usize,
     /// Above the MTU, datagrams whose sender allows IP fragmentation arrive nevertheless.
@@ -115,7 +117,10 @@ impl LinkConfig {
     /// Longest one-way delay in µs, duplicates aside.
     #[must_use]
     pub fn longest_delay(&self) -> u64 {
-        let queueing = self.rate.map_or(0, |rate| (self.queue + 65_535) * 1_000_000 / rate);
+        let queueing = self
+            .rate
+            .filter(|_| !self.policer)
+            .map_or(0, |rate| (self.queue + 65_535) * 1_000_000 / rate);
         let held_back = if self.reorder > 0 { self.reorder_by } else { 0 };
         self.delay + self.jitter + held_back + queueing
     }
@@ -156,7 +161,7 @@ impl fmt::Display for LinkConfig {
             write!(f, " corrupt={}", self.corrupt)?;
         }
         if let Some(rate) = self.rate {
-            write!(f, " rate={rate} queue={}", self.queue)?;
+            write!(f, " rate={rate} queue={} policer={}", self.queue, self.policer)?;
         }
         if self.mtu > 0 {
             write!(f, " mtu={} fragments={}", self.mtu, self.fragments)?;
@@ -309,7 +314,7 @@ impl Link {
             return None;
         }
         *free_at = now.max(*free_at) + (len as u64 * 1_000_000).div_ceil(rate);
-        Some(*free_at)
+        Some(if config.policer { now } else { *free_at })
     }
 
     fn damage(rng: &mut Rng, corrupt: u32, len: usize) -> Damage {

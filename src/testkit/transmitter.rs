@@ -12,7 +12,8 @@ use crate::driver::send_batch::SendBatch;
 use crate::fec::FecConfig;
 use crate::proto::Kcp;
 
-/// Sends the datagrams of one connection, with FEC or without.
+/// Sends the datagrams of one connection, with FEC or without; with the FEC that automatic
+/// protection chooses.
 #[derive(Debug)]
 pub struct Transmitter {
     codec: PacketCodec,
@@ -28,6 +29,9 @@ impl Transmitter {
 
     /// Calls `send` with each datagram that leaves now, parity included.
     pub fn transmit(&mut self, now: Instant, kcp: &mut Kcp, mut send: impl FnMut(&[u8])) {
+        if let (None, Some(layout)) = (&self.fec, kcp.chosen_fec_layout()) {
+            self.fec = Some(FecSender::new(layout));
+        }
         let to = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
         let mut in_gso_batch = false;
         loop {

@@ -1,11 +1,9 @@
 //! The congestion control of a connection: none, KCP's congestion window, or a controller with a
 //! model of the path.
 
-use std::num::NonZeroU64;
-
 use crate::config::CongestionControl;
 use crate::core::clock::Micros;
-use crate::core::congestion::controller::{Acked, Controller, Lost};
+use crate::core::congestion::controller::{Acked, Controller, Lost, Pacing};
 use crate::core::congestion::delivery_rate::DeliveryRate;
 use crate::core::congestion::model::Model;
 use crate::core::congestion::reno::CongestionWindow;
@@ -18,7 +16,8 @@ pub(crate) struct Congestion {
     /// while another segment may leave, and zero while none may: the model counts bytes, and not
     /// those that were acknowledged out of order.
     ///
-    /// Invariant: as [`Control::window`] says; [`Congestion::change`] keeps it so.
+    /// Invariant: as [`Control::window`] says; [`Congestion::change`] keeps it so. Not between the
+    /// acknowledgements of a datagram and [`Congestion::on_acks_processed`].
     window: u32,
     control: Control,
 }
@@ -27,7 +26,11 @@ pub(crate) struct Congestion {
 enum Control {
     Disabled,
     Reno(CongestionWindow),
+    /// Entered when the first segment leaves; left when the connection is idle.
     Model(Box<ModelControl>),
+    /// A model with nothing in flight and no state, which [`Congestion::begin_model`] makes. After an
+    /// idle time the path may be another one (RFC 5681 4.1).
+    IdleModel,
 }
 
 /// A model, and the bytes in flight that it limits.
@@ -52,9 +55,13 @@ pub(crate) enum SentAs {
 }
 
 impl Control {
+    fn model(segment: u64, rate: DeliveryRate) -> Self {
+        Self::Model(Box::new(ModelControl { rate, model: Model::new(segment), rtt: None }))
+    }
+
     fn window(&self) -> u32 {
         match self {
-            Self::Disabled => u32::MAX,
+            Self::Disabled | Self::IdleModel => u32::MAX,
             Self::Reno(window) => window.window(),
             Self::Model(control) if control.is_open() => u32::MAX,
             Self::Model(_) => 0,
@@ -81,7 +88,15 @@ impl Congestion {
         match self.control {
             Control::Disabled => CongestionControl::Disabled,
             Control::Reno(_) => CongestionControl::Reno,
-            Control::Model(_) => CongestionControl::Model,
+            Control::Model(_) | Control::IdleModel => CongestionControl::Model,
+        }
+    }
+
+    /// The first segment leaves: the state of an idle model begins. `segment`: bytes of a full one.
+    #[inline]
+    pub(crate) fn begin_model(&mut self, segment: u64) {
+        if let Control::IdleModel = self.control {
+            self.control = Control::model(segment, DeliveryRate::new(std::iter::empty()));
         }
     }
 
@@ -98,11 +113,10 @@ impl Congestion {
             CongestionControl::Reno => {
                 Control::Reno(CongestionWindow::with_in_flight(una, in_flight.count()))
             }
-            CongestionControl::Model => Control::Model(Box::new(ModelControl {
-                rate: DeliveryRate::new(in_flight),
-                model: Model::new(segment),
-                rtt: None,
-            })),
+            CongestionControl::Model => {
+                let rate = DeliveryRate::new(in_flight);
+                if rate.is_empty() { Control::IdleModel } else { Control::model(segment, rate) }
+            }
         };
         self.window = self.control.window();
     }
@@ -113,7 +127,7 @@ impl Congestion {
         self.window
     }
 
-    /// The only place that changes a control, which keeps `window` true.
+    /// The only place that changes a control, but for single acknowledgements, and keeps `window` true.
     #[inline]
     fn change(&mut self, change: impl FnOnce(&mut Control)) {
         change(&mut self.control);
@@ -146,7 +160,7 @@ impl Congestion {
     /// Whether a model limits rate and window.
     #[inline]
     pub(crate) fn is_model(&self) -> bool {
-        matches!(self.control, Control::Model(_))
+        matches!(self.control, Control::Model(_) | Control::IdleModel)
     }
 
     /// Whether KCP's congestion window limits sending (kcp-go `nc` 0).
@@ -155,15 +169,15 @@ impl Congestion {
     }
 
     /// Segment SND.UNA + `index` leaves, `bytes` with its header. `limited`: nothing more may leave
-    /// for now, for another reason than the model's. With a model returns its pacing rate.
+    /// for now, for another reason than the model's. With a model returns its pacing.
     pub(crate) fn on_sent(
         &mut self,
         now: Micros,
         (index, bytes): (usize, u32),
         sent_as: SentAs,
         limited: bool,
-    ) -> Option<NonZeroU64> {
-        let mut pacing_rate = None;
+    ) -> Option<Pacing> {
+        let mut pacing = None;
         self.change_model(|ModelControl { rate, model, .. }| {
             match sent_as {
                 SentAs::New => rate.on_sent(now, bytes),
@@ -171,21 +185,26 @@ impl Congestion {
                     model.on_lost(&Lost { now, sent_at: rate.sent_at(index), by_timeout });
                     rate.on_retransmitted(now, index, bytes);
                 }
-                SentAs::RedundantCopy => rate.on_copied(index),
+                SentAs::RedundantCopy => {}
+            }
+            if sent_as != SentAs::RedundantCopy {
+                model.on_sent();
             }
             if limited && rate.in_flight() < model.window() {
                 rate.on_app_limited();
             }
-            pacing_rate = model.pacing_rate();
+            pacing = model.pacing();
         });
-        pacing_rate
+        pacing
     }
 
     /// Segment SND.UNA + `index` was acknowledged for the first time. `is_latest`: what arrived is
     /// its latest transmission, as far as is known.
     #[inline]
     pub(crate) fn on_acked(&mut self, now: Micros, index: usize, is_latest: bool) {
-        self.change_model(|control| control.rate.on_acked(now, index, is_latest));
+        if let Control::Model(control) = &mut self.control {
+            control.rate.on_acked(now, index, is_latest);
+        }
     }
 
     /// The only transmission of segment SND.UNA + `index` was lost, and repair symbols recovered the
@@ -196,24 +215,28 @@ impl Congestion {
         });
     }
 
-    /// With a model its pacing rate, bytes per second.
-    pub(crate) fn pacing_rate(&self) -> Option<NonZeroU64> {
+    /// With a model its pacing.
+    pub(crate) fn pacing(&self) -> Option<Pacing> {
         match &self.control {
-            Control::Disabled | Control::Reno(_) => None,
-            Control::Model(control) => control.model.pacing_rate(),
+            Control::Disabled | Control::Reno(_) | Control::IdleModel => None,
+            Control::Model(control) => control.model.pacing(),
         }
     }
 
     /// SND.UNA passes a segment.
     #[inline]
     pub(crate) fn on_una(&mut self, now: Micros) {
-        self.change_model(|control| control.rate.on_una(now));
+        if let Control::Model(control) = &mut self.control {
+            control.rate.on_una(now);
+        }
     }
 
     /// An RTT sample, microseconds.
     #[inline]
     pub(crate) fn on_rtt(&mut self, rtt: u64) {
-        self.change_model(|control| control.rtt = Some(rtt));
+        if let Control::Model(control) = &mut self.control {
+            control.rtt = Some(rtt);
+        }
     }
 
     /// The acknowledgements of a datagram were processed.
@@ -232,19 +255,26 @@ impl Congestion {
         self.change_model(|control| control.model.set_segment(segment));
     }
 
+    /// Whether [`Self::release_memory`] would free a model.
+    pub(crate) fn has_reclaimable_memory(&self) -> bool {
+        matches!(&self.control, Control::Model(control) if control.rate.is_empty())
+    }
+
     /// Frees what an idle connection does not need.
     pub(crate) fn release_memory(&mut self) {
-        self.change_model(|control| control.rate.release_memory());
+        if self.has_reclaimable_memory() {
+            self.change(|control| *control = Control::IdleModel);
+        }
     }
 
     /// For statistics: the window in full segments of `segment` bytes, and the rates at which
     /// segments leave and arrive, bytes per second, zero while unknown.
     pub(crate) fn estimates(&self, segment: u64) -> (u32, u64, u64) {
         match &self.control {
-            Control::Disabled | Control::Reno(_) => (self.window, 0, 0),
+            Control::Disabled | Control::Reno(_) | Control::IdleModel => (self.window, 0, 0),
             Control::Model(control) => {
                 let window = control.model.window() / segment.max(1);
-                let rate = control.model.pacing_rate().map_or(0, NonZeroU64::get);
+                let rate = control.model.pacing().map_or(0, |pacing| pacing.rate.get());
                 let window = u32::try_from(window).unwrap_or(u32::MAX);
                 (window, rate, control.model.delivery_rate())
             }
@@ -254,7 +284,9 @@ impl Congestion {
     #[cfg(any(test, feature = "_testkit"))]
     pub(crate) fn check_invariants(&self, unacked: impl Iterator<Item = bool>) {
         assert_eq!(self.window, self.control.window());
-        if let Control::Model(control) = &self.control {
+        if let Control::IdleModel = self.control {
+            assert_eq!(unacked.count(), 0, "an idle model with segments in flight");
+        } else if let Control::Model(control) = &self.control {
             control.rate.check_invariants(unacked);
             assert!(control.rate.in_flight() > 0 || control.is_open(), "nothing would open it");
         }

@@ -38,8 +38,20 @@ pub(crate) struct Lost {
     pub(crate) by_timeout: bool,
 }
 
+/// How segments are spaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pacing {
+    /// Bytes per second.
+    pub(crate) rate: NonZeroU64,
+    /// Segments that may leave at once.
+    pub(crate) burst: u64,
+}
+
 /// A congestion controller.
 pub(crate) trait Controller: Debug + Send {
+    /// A segment leaves, for the first time or again.
+    fn on_sent(&mut self);
+
     fn on_acked(&mut self, acked: &Acked);
 
     fn on_lost(&mut self, lost: &Lost);
@@ -50,6 +62,6 @@ pub(crate) trait Controller: Debug + Send {
     /// Bytes that may be in flight; `u64::MAX` is no limit.
     fn window(&self) -> u64;
 
-    /// Bytes per second at which segments leave; `None` is no pacing.
-    fn pacing_rate(&self) -> Option<NonZeroU64>;
+    /// `None` is no pacing.
+    fn pacing(&self) -> Option<Pacing>;
 }

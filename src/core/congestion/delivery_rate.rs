@@ -24,10 +24,9 @@ struct Transmission {
     delivered_at: Micros,
     /// Bytes acknowledged by then (draft `P.delivered`).
     delivered: u64,
-    /// Bytes of one copy; header and payload.
+    /// Header and payload.
     bytes: u32,
-    /// Bytes of this segment in flight, all copies: zero once it is acknowledged.
-    in_flight: u32,
+    acked: bool,
     /// The application, not the controller, limited what left (draft `P.is_app_limited`).
     app_limited: bool,
     /// Left before the controller began, so there is no state for it.
@@ -67,7 +66,9 @@ struct Newest {
 pub(crate) struct DeliveryRate {
     /// Entry `i` is segment SND.UNA + `i`.
     transmissions: VecDeque<Transmission>,
-    /// Invariant: the sum of `in_flight` of all entries.
+    /// Invariant: the sum of `bytes` of all entries that are not acknowledged. Further copies of a
+    /// retransmission do not count: they hedge the loss of the first one, and a flow of messages
+    /// has to wait for none of them.
     in_flight: u64,
     /// Bytes acknowledged (draft `C.delivered`).
     delivered: u64,
@@ -91,12 +92,12 @@ impl DeliveryRate {
             delivered_at: Micros(0),
             delivered: 0,
             bytes,
-            in_flight: bytes,
+            acked: bytes == 0,
             app_limited: true,
             unknown: true,
         };
         let transmissions: VecDeque<_> = in_flight.map(unknown).collect();
-        let in_flight = transmissions.iter().map(|sent| u64::from(sent.in_flight)).sum();
+        let in_flight = transmissions.iter().map(|sent| u64::from(sent.bytes)).sum();
         Self {
             transmissions,
             in_flight,
@@ -133,17 +134,10 @@ impl DeliveryRate {
     /// Segment SND.UNA + `index` was found lost and leaves again.
     pub(crate) fn on_retransmitted(&mut self, now: Micros, index: usize, bytes: u32) {
         let Some(lost) = self.transmissions.get(index) else { return };
-        self.in_flight = self.in_flight.saturating_sub(u64::from(lost.in_flight));
+        let in_flight = if lost.acked { 0 } else { u64::from(lost.bytes) };
+        self.in_flight = self.in_flight.saturating_sub(in_flight);
         let sent = self.transmission(now, bytes);
         self.transmissions[index] = sent;
-    }
-
-    /// A further copy of segment SND.UNA + `index` leaves.
-    pub(crate) fn on_copied(&mut self, index: usize) {
-        let Some(sent) = self.transmissions.get_mut(index) else { return };
-        let before = sent.in_flight;
-        sent.in_flight = before.saturating_add(sent.bytes);
-        self.in_flight += u64::from(sent.in_flight - before);
     }
 
     /// The state for a transmission that leaves now, which is counted as in flight.
@@ -160,7 +154,7 @@ impl DeliveryRate {
             delivered_at: self.delivered_at,
             delivered: self.delivered,
             bytes,
-            in_flight: bytes,
+            acked: false,
             app_limited: self.app_limited_until > 0,
             unknown: false,
         }
@@ -177,11 +171,11 @@ impl DeliveryRate {
     #[inline]
     pub(crate) fn on_acked(&mut self, now: Micros, index: usize, is_latest: bool) {
         let Some(sent) = self.transmissions.get_mut(index) else { return };
-        if sent.in_flight == 0 {
+        if sent.acked {
             return;
         }
-        self.in_flight = self.in_flight.saturating_sub(u64::from(sent.in_flight));
-        sent.in_flight = 0;
+        self.in_flight = self.in_flight.saturating_sub(u64::from(sent.bytes));
+        sent.acked = true;
         self.delivered += u64::from(sent.bytes);
         self.delivered_at = now;
         self.batch.segments = self.batch.segments.saturating_add(1);
@@ -209,8 +203,8 @@ impl DeliveryRate {
     }
 
     /// Ends the acknowledgements of a datagram: what they covered, and the sample. `min_rtt` in
-    /// microseconds: without one, or over less time, there is no sample, since then not the path but a retransmission
-    /// whose original arrived was measured (section 4.1.4 of the draft).
+    /// microseconds: without one, or over less time, there is no sample, since then not the path but
+    /// a retransmission whose original arrived was measured (section 4.1.4 of the draft).
     pub(crate) fn take_batch(
         &mut self,
         now: Micros,
@@ -235,15 +229,17 @@ impl DeliveryRate {
         (batch, sample)
     }
 
-    pub(crate) fn release_memory(&mut self) {
-        queue::release(&mut self.transmissions);
+    /// Whether no segment is in flight or waits for SND.UNA.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.transmissions.is_empty()
     }
 
     #[cfg(any(test, feature = "_testkit"))]
     pub(crate) fn check_invariants(&self, unacked: impl Iterator<Item = bool>) {
-        let sum: u64 = self.transmissions.iter().map(|sent| u64::from(sent.in_flight)).sum();
+        let in_flight = self.transmissions.iter().filter(|sent| !sent.acked);
+        let sum: u64 = in_flight.map(|sent| u64::from(sent.bytes)).sum();
         assert_eq!(self.in_flight, sum, "bytes in flight");
-        let counted = self.transmissions.iter().map(|sent| sent.in_flight > 0);
+        let counted = self.transmissions.iter().map(|sent| !sent.acked);
         assert!(counted.eq(unacked), "an entry for each segment, in flight until acknowledged");
     }
 }
@@ -300,13 +296,11 @@ mod tests {
     }
 
     #[test]
-    fn retransmission_and_copies_are_in_flight_until_the_segment_is_acked() {
+    fn retransmission_is_in_flight_until_the_segment_is_acked() {
         let mut rate = empty();
         (0..3).for_each(|_| rate.on_sent(Micros(1_000), PACKET));
         rate.on_retransmitted(Micros(60_000), 0, PACKET);
         assert_eq!(rate.in_flight(), 3_000);
-        rate.on_copied(0);
-        assert_eq!(rate.in_flight(), 4_000);
         rate.check_invariants([true, true, true].into_iter());
         // The original arrived: no sample of the retransmission.
         rate.on_acked(Micros(61_000), 0, false);

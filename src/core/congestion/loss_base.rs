@@ -3,12 +3,12 @@
 //!
 //! BBRv3 takes 2 % for congestion (draft-ietf-ccwg-bbr `BBR.LossThresh`), so that random loss of 5 %
 //! leaves a sixteenth of the rate. Here the threshold lies 2 %, and two standard deviations, above
-//! what was measured in rounds whose RTT was near the shortest one.
+//! what was measured while less was sent than the path takes (`model/loss_probe.rs`).
 
 /// Loss above the base that counts as congestion, per million (draft `BBR.LossThresh`).
 const THRESHOLD: u64 = 20_000;
 /// Segments that count as sent and not lost at the start.
-const PRIOR: u64 = 300;
+const PRIOR: u64 = 16;
 /// Segments that are remembered; of more, each counts less.
 const MEMORY: u64 = 4_096;
 /// Highest base, per million.
@@ -22,30 +22,41 @@ const MILLION: u64 = 1_000_000;
 /// Estimator of one connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LossBase {
-    /// Segments of rounds without a queue, and those of them that were lost, in thousandths of a
+    /// Segments of measurements without a queue, and those of them that were lost, in thousandths of a
     /// segment.
     sent: u64,
     lost: u64,
+    /// True from the first measurement on.
+    is_measured: bool,
+    /// Invariant: `lost` per million of `sent`, at most [`MAX_BASE`].
+    per_million: u64,
 }
 
 impl LossBase {
     pub(crate) fn new() -> Self {
-        Self { sent: PRIOR * 1_000, lost: 0 }
+        Self { sent: PRIOR * 1_000, lost: 0, is_measured: false, per_million: 0 }
     }
 
-    /// A round without a queue, in which `lost` of `sent` segments were lost.
+    /// A measurement without a queue, in which `lost` of `sent` segments were lost.
     pub(crate) fn on_round(&mut self, sent: u64, lost: u64) {
+        self.is_measured = true;
         self.sent += sent.min(MEMORY) * 1_000;
         self.lost += lost.min(sent).min(MEMORY) * 1_000;
         if self.sent > MEMORY * 1_000 {
             self.lost = self.lost * (MEMORY * 1_000) / self.sent;
             self.sent = MEMORY * 1_000;
         }
+        self.per_million = (self.lost * MILLION / self.sent).min(MAX_BASE);
     }
 
     /// The loss rate without a queue, per million.
     pub(crate) fn per_million(&self) -> u64 {
-        (self.lost * MILLION / self.sent.max(1)).min(MAX_BASE)
+        self.per_million
+    }
+
+    /// Whether the loss rate was measured at all.
+    pub(crate) fn is_measured(&self) -> bool {
+        self.is_measured
     }
 
     /// Whether `lost` of `sent` segments are more than random loss explains.

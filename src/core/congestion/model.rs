@@ -1,6 +1,6 @@
 //! A congestion controller with a model of the path, its bandwidth and its shortest RTT, as BBRv3
-//! (draft-ietf-ccwg-bbr). Deviates in what counts as congestive loss: see
-//! [`LossBase`].
+//! (draft-ietf-ccwg-bbr). Deviates in what counts as congestive loss: see [`LossBase`], which
+//! learns of a [`LossProbe`].
 //!
 //! Two limits: data leaves at the bandwidth, times the gain of the [phase], and at most two
 //! bandwidth-delay products are in flight.
@@ -12,6 +12,7 @@
 //! the host is the bottleneck, and timers of 1 ms are too coarse.
 
 mod ack_aggregation;
+mod loss_probe;
 mod min_rtt;
 mod phase;
 mod round;
@@ -20,18 +21,24 @@ mod transitions;
 use std::num::NonZeroU64;
 
 use self::ack_aggregation::AckAggregation;
+use self::loss_probe::LossProbe;
 use self::min_rtt::MinRtt;
 use self::phase::Phase;
 use self::round::{RoundStats, Rounds};
 use crate::core::clock::Micros;
-use crate::core::congestion::controller::{Acked, Controller, Lost};
+use crate::core::congestion::controller::{Acked, Controller, Lost, Pacing};
 use crate::core::congestion::loss_base::LossBase;
+use crate::core::congestion::pacer::MAX_BURST_SEGMENTS;
 use crate::core::congestion::windowed_max::WindowedMax;
 
-/// Window before the bandwidth is known, segments: kcp-go's default window.
-const INITIAL_WINDOW: u64 = 32;
+/// Window before the bandwidth is known, bytes: kcp-go's default window, 32 segments of the default
+/// MTU.
+const INITIAL_WINDOW: u64 = 32 * 1_400;
 /// Least window, segments (draft `BBR.MinPipeCwnd`).
 const MIN_WINDOW: u64 = 4;
+/// Segments that may leave at once, of a flow that its application does not limit: the initial window
+/// of RFC 9002 7.2.
+const MAX_BURST: u64 = 10;
 /// Time without an acknowledgement after which the model begins again with a loss by timeout,
 /// microseconds (persistent congestion, RFC 9002 7.6).
 const PERSISTENT_CONGESTION: u64 = 1_000_000;
@@ -47,6 +54,19 @@ struct LossEvent {
     lost: u64,
 }
 
+/// What bandwidth, loss and shortest RTT make: computed when one of them changes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pipe {
+    /// Bandwidth, loss per million and shortest RTT that this is computed of.
+    of: (u64, u64, Option<u64>),
+    /// Bytes per second that must leave so that the bandwidth arrives.
+    sending_rate: u64,
+    /// Bandwidth-delay product, bytes; zero before the first sample.
+    bdp: u64,
+    /// Bytes per second at which the initial window leaves in a round trip.
+    initial_rate: u64,
+}
+
 /// The model of one connection.
 #[derive(Debug)]
 pub(crate) struct Model {
@@ -56,19 +76,24 @@ pub(crate) struct Model {
     /// Round in which `phase` began.
     phase_began: u64,
     phase_began_at: Micros,
-    /// Since when nothing queues: the end of the first of the latest rounds without a queue.
-    unqueued_since: Option<Micros>,
-    /// When Cruise last began.
-    steady_since: Micros,
     rounds: Rounds,
     /// Bytes per second acknowledged (draft `BBR.max_bw`).
     bandwidth: WindowedMax,
+    /// What was delivered in a round with congestive loss limits the bandwidth until Refill (draft
+    /// `BBR.bw_shortterm`); `u64::MAX` is no limit.
+    bandwidth_lo: u64,
     min_rtt: MinRtt,
     aggregation: AckAggregation,
     loss: LossBase,
+    loss_probe: LossProbe,
+    pipe: Pipe,
+    /// Bytes that may be in flight.
+    window: u64,
     /// Bandwidth of the last round in which it grew, and rounds since then (draft `BBR.full_bw`).
     full_bandwidth: u64,
     full_rounds: u32,
+    /// Startup has found the bandwidth (draft `BBR.full_bw_reached`).
+    is_filled: bool,
     /// Bytes in flight when Up began.
     up_from: u64,
     /// Rounds that Cruise lasts.
@@ -86,20 +111,23 @@ pub(crate) struct Model {
 impl Model {
     /// `segment`: bytes of a full segment, header included.
     pub(crate) fn new(segment: u64) -> Self {
-        Self {
+        let mut model = Self {
             segment: segment.max(1),
             phase: Phase::Startup,
             phase_began: 0,
             phase_began_at: Micros(0),
-            unqueued_since: None,
-            steady_since: Micros(0),
             rounds: Rounds::default(),
             bandwidth: WindowedMax::default(),
+            bandwidth_lo: u64::MAX,
             min_rtt: MinRtt::default(),
             aggregation: AckAggregation::default(),
             loss: LossBase::new(),
+            loss_probe: LossProbe::default(),
+            pipe: Pipe::default(),
+            window: 0,
             full_bandwidth: 0,
             full_rounds: 0,
+            is_filled: false,
             up_from: 0,
             cruise_rounds: 0,
             in_flight_hi: u64::MAX / 200,
@@ -107,11 +135,14 @@ impl Model {
             app_limited: true,
             delivered: 0,
             acked_at: Micros(0),
-        }
+        };
+        model.update_window();
+        model
     }
 
     pub(crate) fn set_segment(&mut self, segment: u64) {
         self.segment = segment.max(1);
+        self.update_window();
     }
 
     /// Bytes per second that the path delivers, as estimated; zero before the first sample.
@@ -124,38 +155,65 @@ impl Model {
         self.min_rtt.get()
     }
 
-    /// Bytes per second that must leave so that the bandwidth arrives.
-    fn sending_rate(&self) -> u64 {
-        self.bandwidth.max().saturating_mul(MILLION) / (MILLION - self.loss.per_million())
-    }
-
     /// Bandwidth-delay product, bytes.
     fn bdp(&self) -> u64 {
+        self.pipe.bdp.max(self.segment * MIN_WINDOW)
+    }
+
+    fn update_pipe(&mut self) {
+        let bandwidth = self.bandwidth.max().min(self.bandwidth_lo);
+        let of = (bandwidth, self.loss.per_million(), self.min_rtt.get());
+        if of == self.pipe.of {
+            return;
+        }
         let rtt = self.min_rtt.get().unwrap_or(0);
-        (self.sending_rate().saturating_mul(rtt) / SECOND).max(self.segment * MIN_WINDOW)
+        let sending_rate = bandwidth.saturating_mul(MILLION) / (MILLION - self.loss.per_million());
+        let bdp = sending_rate.saturating_mul(rtt) / SECOND;
+        let initial_rate = INITIAL_WINDOW * SECOND / rtt.clamp(1, SECOND);
+        self.pipe = Pipe { of, sending_rate, bdp, initial_rate };
     }
 
-    /// Least window, bytes, and bytes that may leave in a round trip: the initial window also while
-    /// the application limits what leaves and nothing queues, so that a flow of messages waits for
-    /// nothing when it must retransmit.
+    /// Whether the initial window is the least one: in Startup, and while the application limits what
+    /// leaves. Such a flow waits for nothing when it must retransmit, also where others queue.
+    fn is_thin(&self) -> bool {
+        self.phase == Phase::Startup || self.app_limited
+    }
+
+    /// Least window, bytes.
     fn least_window(&self) -> u64 {
-        let is_thin = self.app_limited && self.unqueued_since.is_some();
-        let initial = self.phase == Phase::Startup || is_thin;
-        self.segment * if initial { INITIAL_WINDOW } else { MIN_WINDOW }
+        let least = self.segment * MIN_WINDOW;
+        if self.is_thin() { INITIAL_WINDOW.max(least) } else { least }
     }
 
-    /// Bytes in flight during a probe of the shortest RTT.
-    fn probe_window(&self) -> u64 {
-        (self.bdp() / 2).max(self.segment * MIN_WINDOW)
+    fn update_window(&mut self) {
+        let bdp = self.bdp();
+        let window = match self.phase {
+            Phase::ProbeRtt { window, .. } => window,
+            Phase::Startup => {
+                (bdp.saturating_mul(277) / 100).saturating_add(self.aggregation.extra())
+            }
+            _ => {
+                let twice = bdp.saturating_mul(2);
+                let window =
+                    if self.phase == Phase::Up { self.up_window().min(twice) } else { twice };
+                let window = window.saturating_add(self.aggregation.extra());
+                window.min(self.in_flight_hi.max(bdp))
+            }
+        };
+        let is_short = self.min_rtt.is_short();
+        self.window = if is_short { u64::MAX } else { window.max(self.least_window()) };
     }
 
-    /// Congestive loss of `lost` segments with `in_flight` bytes in flight: no more than that from
-    /// now on, until Up finds that more is possible. Never below what is delivered in a round trip.
-    fn limit_in_flight(&mut self, in_flight: u64, lost: u64) {
+    /// Congestive loss in `round`, with `in_flight` bytes in flight: no more than that from now on,
+    /// until Up finds that more is possible. Never below what must be in flight so that as much is
+    /// delivered, if the losses go on: a lost segment counts for a round trip.
+    fn limit_in_flight(&mut self, in_flight: u64, round: &RoundStats) {
         let before = self.in_flight_hi;
         let event = self.event.get_or_insert(LossEvent { in_flight_hi: before, lost: 0 });
-        event.lost += lost;
-        self.in_flight_hi = before.min(in_flight / 100 * 85).max(self.bdp());
+        event.lost += round.lost;
+        let sent = (round.acked + round.lost).max(1);
+        let delivering = self.bdp().saturating_mul(sent) / round.acked.max(sent / 2).max(1);
+        self.in_flight_hi = before.min(in_flight / 100 * 85).max(delivering);
     }
 
     /// Nothing was acknowledged for long: what the model has measured may be of another path.
@@ -164,6 +222,7 @@ impl Model {
         rounds.stats = RoundStats::default();
         *self = Self { delivered, rounds, ..Self::new(self.segment) };
         (self.phase_began, self.phase_began_at) = (rounds.count, now);
+        self.update_window();
     }
 }
 
@@ -173,14 +232,20 @@ impl Controller for Model {
         self.rounds.stats.acked += u64::from(acked.segments);
         if let Some(rtt) = acked.rtt {
             self.rounds.stats.on_rtt(rtt);
-            self.min_rtt.on_sample(acked.now, rtt);
+            self.loss_probe.on_rtt(rtt);
+            if self.min_rtt.on_sample(acked.now, rtt) {
+                // What was taken for random loss was that of a queue.
+                (self.loss, self.loss_probe) = (LossBase::new(), LossProbe::default());
+            }
         }
         if let Some(sample) = acked.rate {
             self.app_limited = sample.app_limited;
+            self.rounds.stats.rate = self.rounds.stats.rate.max(sample.rate);
             if !sample.app_limited || sample.rate >= self.bandwidth.max() {
                 self.bandwidth.update(sample.rate);
                 self.rounds.stats.sampled |= !sample.app_limited;
             }
+            self.update_pipe();
             if let Some(round) = self.rounds.on_acked(sample.prior_delivered, acked.delivered) {
                 self.on_round(acked, &round);
                 // Little is sent in these phases, which on a path of 10 ms last longer than the filter.
@@ -193,16 +258,22 @@ impl Controller for Model {
             }
         }
         self.aggregation.on_acked(acked.now, acked.bytes, self.bandwidth.max());
+        self.update_pipe();
         self.on_progress(acked);
+        self.update_pipe();
+        self.update_window();
+    }
+
+    #[inline]
+    fn on_sent(&mut self) {
+        self.loss_probe.on_sent();
     }
 
     fn on_lost(&mut self, lost: &Lost) {
-        let (stats, sent_at) = (&mut self.rounds.stats, lost.sent_at);
-        stats.lost += u64::from(sent_at.is_some_and(|at| at >= self.phase_began_at));
-        let unqueued = sent_at
-            .zip(self.unqueued_since)
-            .is_some_and(|(at, since)| at >= since.max(self.steady_since));
-        stats.lost_unqueued += u64::from(unqueued);
+        if let Some(sent_at) = lost.sent_at {
+            self.rounds.stats.lost += u64::from(sent_at >= self.phase_began_at);
+            self.loss_probe.on_lost(sent_at);
+        }
         if lost.by_timeout && lost.now.since(self.acked_at) > PERSISTENT_CONGESTION {
             self.restart(lost.now);
         }
@@ -211,40 +282,34 @@ impl Controller for Model {
     fn on_spurious_loss(&mut self) {
         let stats = &mut self.rounds.stats;
         stats.lost = stats.lost.saturating_sub(1);
-        stats.lost_unqueued = stats.lost_unqueued.saturating_sub(1);
+        self.loss_probe.on_spurious_loss();
         let Some(event) = &mut self.event else { return };
         event.lost = event.lost.saturating_sub(1);
         if event.lost == 0 {
             self.in_flight_hi = self.in_flight_hi.max(event.in_flight_hi);
             self.event = None;
+            self.update_window();
         }
     }
 
     fn window(&self) -> u64 {
-        if self.min_rtt.is_short() {
-            return u64::MAX;
-        }
-        let bdp = self.bdp();
-        match self.phase {
-            Phase::Startup => {
-                let window = bdp.saturating_mul(277) / 100;
-                window.saturating_add(self.aggregation.extra()).max(self.least_window())
-            }
-            Phase::ProbeRtt { .. } => self.probe_window(),
-            _ => {
-                let twice = bdp.saturating_mul(2);
-                let window =
-                    if self.phase == Phase::Up { self.up_window().min(twice) } else { twice };
-                let window = window.saturating_add(self.aggregation.extra());
-                window.min(self.in_flight_hi.max(bdp)).max(self.least_window())
-            }
-        }
+        self.window
     }
 
-    fn pacing_rate(&self) -> Option<NonZeroU64> {
-        let rtt = self.min_rtt.get().filter(|_| !self.min_rtt.is_short())?;
-        let least = self.least_window() * SECOND / rtt.clamp(1, SECOND);
-        let rate = self.sending_rate().max(least);
-        NonZeroU64::new(rate.saturating_mul(self.phase.pacing_gain()) / 100)
+    fn pacing(&self) -> Option<Pacing> {
+        self.min_rtt.get().filter(|_| !self.min_rtt.is_short())?;
+        let (least, burst) = if self.is_thin() {
+            (self.pipe.initial_rate, MAX_BURST_SEGMENTS)
+        } else {
+            (self.pipe.initial_rate * MIN_WINDOW / 32, MAX_BURST)
+        };
+        // Below the bandwidth, so that what is lost is lost at random.
+        let below = matches!(self.phase, Phase::Drain | Phase::Down);
+        let rate = if below { self.pipe.of.0 } else { self.pipe.sending_rate };
+        let rate = rate.max(least).saturating_mul(self.phase.pacing_gain()) / 100;
+        NonZeroU64::new(rate).map(|rate| Pacing { rate, burst })
     }
 }
+
+#[cfg(test)]
+mod tests;

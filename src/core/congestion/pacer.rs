@@ -7,9 +7,8 @@
 //!
 //! Applies before a datagram is built, so that timestamp and RTO start when the datagram leaves.
 
-use std::num::NonZeroU64;
-
 use crate::core::clock::Micros;
+use crate::core::congestion::controller::Pacing;
 use crate::core::recovery::rtt::RttEstimator;
 
 /// Share of a round trip in which a window leaves, as a fraction: a rate of 1.25 windows per `srtt`
@@ -22,9 +21,7 @@ const MAX_BURST_NANOS: u64 = 2_000_000;
 const QUANTUM_NANOS: u64 = 1_000_000;
 /// Burst limit on any path, segments (RFC 9002 7.7 suggests the initial window): a third of what a
 /// receive buffer of 208 KiB, the Linux default, holds.
-const MAX_BURST_SEGMENTS: u64 = 32;
-/// The same at a rate that a congestion controller sets: the initial window of RFC 9002 7.2.
-const MAX_BURST_SEGMENTS_AT_RATE: u64 = 10;
+pub(crate) const MAX_BURST_SEGMENTS: u64 = 32;
 const SECOND_NANOS: u64 = 1_000_000_000;
 
 /// Pacer of one connection: a virtual clock that each segment advances by its share of the round
@@ -60,7 +57,7 @@ impl Pacer {
             self.resume_at = Micros(0);
             return;
         };
-        let interval = srtt * 1_000 * WINDOW_SPREAD.0 / WINDOW_SPREAD.1 / u64::from(window.max(1));
+        let interval = window_interval(srtt, window);
         if let Some(resume_at) = self.advance(now, interval, MAX_BURST_SEGMENTS) {
             self.resume_at = resume_at;
         }
@@ -87,20 +84,37 @@ impl Pacer {
         }
     }
 
-    /// `bytes` leave, at `rate` bytes per second; `None` is no pacing.
-    pub(crate) fn on_sent_at_rate(&mut self, now: Micros, bytes: u64, rate: Option<NonZeroU64>) {
-        let Some(rate) = rate else {
-            self.resume_at = Micros(0);
-            return;
-        };
+    /// What leaves is not paced.
+    #[inline]
+    pub(crate) fn unblock(&mut self) {
+        self.resume_at = Micros(0);
+    }
+
+    /// `bytes` leave with the pacing of a congestion controller. No faster than
+    /// `window`, the lesser of send window and peer's window, segments, leaves without one: of a rate
+    /// that exceeds it only bursts would be left.
+    pub(crate) fn on_sent_at_rate(
+        &mut self,
+        now: Micros,
+        bytes: u64,
+        Pacing { rate, burst }: Pacing,
+        (window, rtt): (u32, &RttEstimator),
+    ) {
         let interval = bytes.saturating_mul(SECOND_NANOS) / rate;
-        let resume_at = self.advance(now, interval, MAX_BURST_SEGMENTS_AT_RATE);
+        let interval = interval.max(rtt.srtt().map_or(0, |srtt| window_interval(srtt, window)));
+        let resume_at = self.advance(now, interval, burst);
         self.resume_at = resume_at.unwrap_or(Micros(0));
     }
 }
 
+/// Nanoseconds between segments of a window, of which `srtt` is in microseconds.
+fn window_interval(srtt: u64, window: u32) -> u64 {
+    srtt.saturating_mul(1_000 * WINDOW_SPREAD.0) / (WINDOW_SPREAD.1 * u64::from(window.max(1)))
+}
+
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU64;
     use std::time::Duration;
 
     use super::*;
@@ -146,6 +160,8 @@ mod tests {
 
     #[test]
     fn pacer_at_a_rate_sends_that_many_bytes_in_short_bursts() {
+        let rtt = path(&[(50_000, 1)]);
+        let unlimited = (u32::MAX, &rtt);
         for (rate, max_burst) in [(2_500_000, 12), (100_000_000, 220), (10_000, 11)] {
             let (mut pacer, mut now) = (Pacer::default(), Micros(10 * SECOND));
             let (mut sent, mut burst, mut longest) = (0, 0, 0);
@@ -154,14 +170,15 @@ mod tests {
                     (now, burst) = (pacer.resume_at(), 0);
                     continue;
                 }
-                pacer.on_sent_at_rate(now, 1_400, NonZeroU64::new(rate));
+                let rate = NonZeroU64::new(rate).unwrap();
+                pacer.on_sent_at_rate(now, 1_400, Pacing { rate, burst: 10 }, unlimited);
                 (sent, burst) = (sent + 1_400, burst + 1);
                 longest = longest.max(burst);
             }
             let slack = rate / 10 + max_burst * 1_400;
             assert!((10 * rate..=10 * rate + slack).contains(&sent), "{rate}: {sent}");
             assert!(longest <= max_burst, "{rate}: {longest}");
-            pacer.on_sent_at_rate(now, 1_400, None);
+            pacer.unblock();
             assert!(!pacer.is_blocked(now), "no rate is no pacing");
         }
     }

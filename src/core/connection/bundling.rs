@@ -43,7 +43,7 @@ impl Kcp {
         let (start, nxt) = (out.len(), self.send.nxt());
         let space = budget.cap(self.current_mtu());
         self.write_copies(now, nxt, space, out);
-        self.send.end_bundle(nxt);
+        self.send.end_bundle(now, nxt);
         out.len() > start
     }
 
@@ -62,7 +62,7 @@ impl Kcp {
         let end = out.len();
         if self.write_copies(now, nxt, space, out) {
             out[start..].rotate_left(end - start);
-            self.send.end_bundle(nxt);
+            self.send.end_bundle(now, nxt);
         }
     }
 

@@ -3,10 +3,14 @@
 use std::time::{Duration, Instant};
 
 use super::Kcp;
+use crate::config::Mode;
 use crate::core::connection::output::Transmitted;
 use crate::core::fec_probe::FecProbe;
 use crate::core::segment::Command;
+use crate::core::send::fec_plan::FecPlan;
+use crate::core::send::protection::FecState;
 use crate::core::seq::{Sn, Ts};
+use crate::fec::{FecConfig, HEADER_LEN as FEC_HEADER};
 
 /// State of a connection by which FEC decides when parity is worth its bytes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -20,6 +24,8 @@ pub(crate) struct FlowTiming {
     pub(crate) rto: Duration,
     /// Estimated loss rate, per million.
     pub(crate) loss_rate: u32,
+    /// Bytes of parity per million bytes of data packets; `None`: all parity of the layout.
+    pub(crate) parity_rate: Option<u32>,
 }
 
 /// A FEC group whose parity leaves.
@@ -47,6 +53,7 @@ impl Kcp {
             srtt: rtt.srtt().map(Duration::from_micros),
             rto: Duration::from_micros(rtt.rto()),
             loss_rate: self.send.loss_rate(),
+            parity_rate: self.fec_plan().map(|plan| plan.rate),
         }
     }
 
@@ -78,11 +85,22 @@ impl Kcp {
         self.fec_probe.take_answer()
     }
 
-    /// Whether all datagrams leave without FEC at present.
+    /// FEC is applied to what is sent, unless it is `disabled` since the peer decodes none: then all
+    /// datagrams leave without.
     pub(crate) fn set_fec_disabled(&mut self, disabled: bool) {
+        if self.sent_overhead == self.received_overhead {
+            // Chosen while the connection runs.
+            let header = u16::try_from(FEC_HEADER).unwrap_or(0);
+            self.sent_overhead += header;
+            self.send.path.add_fec_header(header);
+            self.update_mss();
+        }
         self.stats.fec_disabled = u64::from(disabled);
-        let header = if disabled { 0 } else { self.sent_overhead - self.received_overhead };
+        let is_used = !disabled && self.fec_plan().is_none_or(|plan| plan.is_on);
+        let header = if is_used { self.sent_overhead - self.received_overhead } else { 0 };
         self.send.path.set_fec_header(header);
+        let halves = is_used && self.fec_plan().is_some_and(|plan| plan.rate > 0);
+        self.send.set_halves(halves && self.send.is_latency_bound());
     }
 
     /// Whether fillers and parity may leave now.
@@ -90,6 +108,54 @@ impl Kcp {
         self.close_reason.is_none()
             && self.send_budget().may_send_extras()
             && self.rate_limited_until(now).is_none()
+    }
+
+    /// The plan of automatic protection, if that is on.
+    #[inline]
+    fn fec_plan(&self) -> Option<FecPlan> {
+        Some(self.repair.as_ref()?.auto.as_ref()?.fec_plan())
+    }
+
+    /// The FEC layout that automatic protection has chosen, if it has.
+    #[inline]
+    pub(crate) fn chosen_fec_layout(&self) -> Option<FecConfig> {
+        self.fec_plan()?.layout
+    }
+
+    /// Whether a datagram of `len` bytes with new data takes a place in a FEC group. One cut before
+    /// FEC was chosen is too long for its header.
+    #[inline]
+    pub(crate) fn is_covered_by_fec(&self, len: usize) -> bool {
+        let Some(plan) = self.fec_plan() else { return true };
+        plan.is_on && self.send.is_latency_bound() && len <= self.send.path.current_mtu()
+    }
+
+    /// The peer has sent FEC, so that it decodes FEC too.
+    pub(crate) fn on_peer_sends_fec(&mut self) {
+        if let Some(state) = &mut self.repair {
+            state.peer_sends_fec = true;
+        }
+    }
+
+    /// What decides about FEC.
+    pub(super) fn fec_state(&self) -> FecState {
+        let state = self.repair.as_ref();
+        let auto = state.and_then(|state| state.auto.as_ref());
+        let layout = auto.and_then(|auto| auto.fec_plan().layout);
+        let is_configured = layout.is_none() && self.sent_overhead > self.received_overhead;
+        let is_known = is_configured
+            || state.is_some_and(|state| state.peer_sends_fec)
+            || auto.is_some_and(|auto| auto.limits().peers_decode_fec);
+        let lacks_repair = state.is_some_and(|state| state.hello.peer_lacks_repair());
+        let is_stock = self.close_state.peer_lacks_control();
+        FecState {
+            peer_decodes: lacks_repair || (is_stock && is_known),
+            is_configured,
+            may_halve: self.mode == Mode::Stream,
+            halves: self.send.send_buffer().cuts_halves(),
+            in_flight: self.send.in_flight().into(),
+            lost: self.send.total_lost(),
+        }
     }
 
     /// Appends a window update, which fills a place in a FEC group: `wnd` and `una` are the current

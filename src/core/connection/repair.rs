@@ -78,6 +78,7 @@ impl Kcp {
         let (rtt, stats) = (&self.send.rtt, &self.stats);
         let path = PathEstimate {
             loss: self.send.loss_rate(),
+            mean_loss: self.send.mean_loss_rate(),
             srtt: rtt.srtt().unwrap_or(0),
             min_rtt: rtt.min(),
             rttvar: rtt.rttvar(),
@@ -88,18 +89,21 @@ impl Kcp {
             + stats.timeout_retransmits
             + stats.redundant_retransmits;
         let (data_bytes, segments) = (stats.sent_bytes, stats.sent_segments);
+        let fec = self.fec_state();
         let Some(state) = &mut self.repair else { return };
         let Some(auto) = &mut state.auto else { return };
-        if let Some(rate) =
-            auto.decide(now, &path, SentTotals { data_bytes, segments, retransmits })
-        {
+        let rate = auto.decide(now, &path, SentTotals { data_bytes, segments, retransmits });
+        auto.decide_fec(now, &path, &fec);
+        let takes_none = state.hello.peer_lacks_repair() || self.close_state.peer_lacks_control();
+        self.send.set_bundling_rate(if takes_none { auto.decide_bundling(&path) } else { 0 });
+        if let Some(rate) = rate {
             // Never zero, which would end the negotiated use.
             state.rate = rate.max(1);
             self.apply_repair_rate();
         }
     }
 
-    fn repair_state(&mut self) -> &mut RepairState {
+    pub(super) fn repair_state(&mut self) -> &mut RepairState {
         self.repair.get_or_insert_with(|| Box::new(RepairState::new()))
     }
 

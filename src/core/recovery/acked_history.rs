@@ -31,6 +31,8 @@ struct SentTimes {
     /// Retransmitted, and removed by `una` without an ACK of its own: the next late ACK shows that
     /// the retransmission was spurious. False after that ACK.
     unjudged_retransmit: bool,
+    /// The retransmission left in several copies: only an ACK of the original shows that.
+    copied: bool,
 }
 
 /// What a late ACK acknowledges.
@@ -73,7 +75,8 @@ impl AckedHistory {
             last_sent: low_half(segment.last_sent),
             xmit_seq: segment.xmit_seq_low(),
             acked: segment.acked,
-            unjudged_retransmit: segment.retransmitted && !segment.acked && !copied,
+            unjudged_retransmit: segment.retransmitted && !segment.acked,
+            copied,
         };
         queue::push(&mut self.times, times);
     }
@@ -108,7 +111,8 @@ impl AckedHistory {
         if ts.since(times.first_ts) < 0 || ts.since(times.last_ts) > 0 {
             return LateAck::Invalid;
         }
-        let spurious = std::mem::take(&mut times.unjudged_retransmit);
+        let judges = !times.copied || (ts == times.first_ts && ts != times.last_ts);
+        let spurious = judges && std::mem::take(&mut times.unjudged_retransmit);
         if ts != times.last_ts {
             let apart = u64::from(times.last_ts.since(ts).unsigned_abs());
             return LateAck::EarlierTransmission { spurious, apart };

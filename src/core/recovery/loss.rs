@@ -124,6 +124,12 @@ impl LossDetector {
         newest
     }
 
+    /// Whether an ACK of the transmission `xmit_seq` or of a later one has arrived.
+    pub(crate) fn has_acked_since(&self, xmit_seq: u64) -> bool {
+        let ahead = self.latest_acked.wrapping_sub(low(xmit_seq));
+        ahead <= u32::MAX / 2
+    }
+
     /// A retransmission was spurious: a transmission arrived that left `apart` microseconds before.
     /// Widens the reordering window, if that is not so long that no window would have helped.
     pub(crate) fn on_spurious_retransmit(&mut self, rtt: &RttEstimator, apart: u64) {
@@ -174,14 +180,9 @@ impl LossDetector {
         if by_ack.0 <= timeout.0 { by_ack } else { timeout }
     }
 
-    /// Time in microseconds from a repair symbol to the ACK of what it recovered: the minimum RTT
-    /// and the reordering window.
-    pub(crate) fn recovery_delay(&self, rtt: &RttEstimator) -> u64 {
-        rtt.min() + self.reo_wnd.max(MIN_EARLY_REO_WND)
-    }
-
-    /// Time within which the ACK of what leaves now arrives, microseconds: the latest round-trip
-    /// time and the reordering window, at most the RTO.
+    /// Time within which the ACK of what leaves now, or of what parity and repair symbols that leave
+    /// now recover, arrives, microseconds: the latest round-trip time and the reordering window, at
+    /// most the RTO.
     pub(crate) fn ack_wait(&self, rtt: &RttEstimator) -> u64 {
         let reo_wnd = self.reo_wnd.max(MIN_EARLY_REO_WND);
         (self.latest_rtt.max(rtt.min()).saturating_add(reo_wnd)).min(rtt.rto())
@@ -208,6 +209,12 @@ impl LossDetector {
         };
         rto.min(self.max_rto)
     }
+}
+
+/// `xmit_seq` modulo 2^32.
+#[expect(clippy::cast_possible_truncation, reason = "modulo 2^32")]
+fn low(xmit_seq: u64) -> u32 {
+    xmit_seq as u32
 }
 
 #[cfg(test)]

@@ -27,6 +27,8 @@ pub(crate) struct LossRate {
     current: usize,
     /// When the current second began.
     began: Micros,
+    /// Lost segments since the estimate began.
+    total_lost: u64,
 }
 
 impl LossRate {
@@ -36,7 +38,7 @@ impl LossRate {
         if let Some(first) = seconds.first_mut() {
             first.sent = sent;
         }
-        Self { seconds, current: 0, began: now }
+        Self { seconds, current: 0, began: now, total_lost: 0 }
     }
 
     /// A segment is sent for the first time.
@@ -49,29 +51,37 @@ impl LossRate {
     pub(crate) fn on_lost(&mut self, now: Micros) {
         let second = self.second(now);
         second.lost = second.lost.saturating_add(1);
+        self.total_lost += 1;
     }
 
     /// Such a retransmission was spurious.
     pub(crate) fn on_spurious(&mut self, now: Micros) {
-        let second = self.second(now);
-        second.lost = second.lost.saturating_sub(1);
+        if self.second(now).lost == 0 {
+            // It may have counted in the second before.
+            let before = (self.current + WINDOW_SECONDS - 1) % WINDOW_SECONDS;
+            self.seconds[before].lost = self.seconds[before].lost.saturating_sub(1);
+        } else {
+            self.second(now).lost -= 1;
+        }
+        self.total_lost = self.total_lost.saturating_sub(1);
+    }
+
+    /// Lost segments since the estimate began.
+    pub(crate) fn total_lost(&self) -> u64 {
+        self.total_lost
     }
 
     /// Lost segments per million.
     pub(crate) fn per_million(&self) -> u32 {
-        let mean = |seconds: &mut dyn Iterator<Item = &Second>| {
-            let (sent, lost) = seconds.fold((0_u64, 0_u64), |(sent, lost), second| {
-                (sent + u64::from(second.sent), lost + u64::from(second.lost))
-            });
-            // Losses of segments that an earlier second counts as sent can exceed what this one
-            // sent.
-            let rate = lost.min(sent) * 1_000_000 / sent.max(1);
-            u32::try_from(rate).unwrap_or(u32::MAX)
-        };
         // The last second is the current one and the one before it, of which it is a part.
         let before = (self.current + WINDOW_SECONDS - 1) % WINDOW_SECONDS;
         let last = [self.seconds[before], self.seconds[self.current]];
-        mean(&mut self.seconds.iter()).max(mean(&mut last.iter()))
+        self.mean_per_million().max(mean(&last))
+    }
+
+    /// Lost segments per million of the longer time alone.
+    pub(crate) fn mean_per_million(&self) -> u32 {
+        mean(&self.seconds)
     }
 
     /// The counts of the second that contains `now`; forgets those that are too old.
@@ -84,6 +94,16 @@ impl LossRate {
         self.began = self.began.add_micros(passed * SECOND);
         &mut self.seconds[self.current]
     }
+}
+
+/// Lost segments per million.
+fn mean(seconds: &[Second]) -> u32 {
+    let (sent, lost) = seconds.iter().fold((0_u64, 0_u64), |(sent, lost), second| {
+        (sent + u64::from(second.sent), lost + u64::from(second.lost))
+    });
+    // Losses of segments that an earlier second counts as sent can exceed what this one sent.
+    let rate = lost.min(sent) * 1_000_000 / sent.max(1);
+    u32::try_from(rate).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]
@@ -125,6 +145,11 @@ mod tests {
         send(&mut rate, 11 * SECOND, 100, u64::MAX);
         rate.on_spurious(Micros(11 * SECOND));
         assert_eq!(rate.per_million(), 0);
+        // What a second counted is taken back in the next one.
+        let total = rate.total_lost();
+        rate.on_lost(Micros(11 * SECOND));
+        rate.on_spurious(Micros(12 * SECOND));
+        assert_eq!((rate.per_million(), rate.total_lost()), (0, total));
         send(&mut rate, 10_000 * SECOND, 10, 1);
         assert_eq!(rate.per_million(), 1_000_000);
     }

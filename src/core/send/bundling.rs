@@ -10,6 +10,7 @@
 //! as it has. A message that has no other behind it is copied in a datagram of its own.
 
 use std::collections::VecDeque;
+use std::ops::RangeInclusive;
 
 use crate::core::clock::Micros;
 use crate::core::segment::HEADER_LEN;
@@ -26,8 +27,16 @@ const MAX_TAIL_DELAY: u64 = 20_000;
 const MAX_AGE: u64 = 50_000;
 /// Bytes that may be copied at once at most.
 const MAX_CREDIT: i64 = 1_400;
-/// Copies that are remembered. ACKs come a round trip later.
-const MAX_REMEMBERED: usize = 128;
+/// Least age of a segment that is copied, microseconds: copies differ from originals by their
+/// timestamp, in milliseconds, and what leaves at once is lost at once.
+const MIN_AGE: u64 = 2_000;
+/// Copies that are remembered: up to 256 segments are in flight, and ACKs come a round trip later.
+const MAX_REMEMBERED: usize = 256;
+/// Copies of segments so far before SND.UNA are not.
+const MAX_BEHIND: i32 = 64;
+/// Copies that an idle connection remembers: the RST of a peer names the latest segment that it
+/// received, which may be a copy.
+const IDLE_REMEMBERED: usize = 2;
 const MILLION: i64 = 1_000_000;
 
 /// A copy that has left.
@@ -36,8 +45,6 @@ struct BundledCopy {
     at: Micros,
     sn: Sn,
     ts: Ts,
-    /// Its ACK was the first of the segment, so the original was lost or is late.
-    was_first: bool,
 }
 
 /// Redundant data bundling of one connection. Exists while it is on.
@@ -94,9 +101,9 @@ impl RedundantBundling {
         self.credit >= i64::try_from(HEADER_LEN + len).unwrap_or(i64::MAX / MILLION) * MILLION
     }
 
-    /// Age up to which a segment is copied, microseconds.
-    pub(super) fn max_age(srtt: u64) -> u64 {
-        MAX_AGE.min(srtt)
+    /// Ages between which a segment is copied, microseconds.
+    pub(super) fn ages(srtt: u64) -> RangeInclusive<u64> {
+        MIN_AGE..=MAX_AGE.min(srtt)
     }
 
     /// When copies of what no new segment has followed leave by themselves. `srtt` in microseconds.
@@ -106,13 +113,14 @@ impl RedundantBundling {
     }
 
     /// A copy of `sn` with `len` payload bytes leaves with timestamp `ts`.
-    pub(super) fn on_copy_sent(&mut self, at: Micros, (sn, ts): (Sn, Ts), len: usize) {
+    pub(super) fn on_copy_sent(&mut self, at: Micros, (sn, ts): (Sn, Ts), len: usize, una: Sn) {
         self.credit -= i64::try_from(HEADER_LEN + len).unwrap_or(0) * MILLION;
         self.sent_count += 1;
-        if self.copies.len() == MAX_REMEMBERED {
+        let is_old = |copy: &BundledCopy| copy.sn.since(una) < -MAX_BEHIND;
+        while self.copies.len() == MAX_REMEMBERED || self.copies.front().is_some_and(is_old) {
             self.copies.pop_front();
         }
-        queue::push(&mut self.copies, BundledCopy { at, sn, ts, was_first: false });
+        queue::push(&mut self.copies, BundledCopy { at, sn, ts });
     }
 
     /// Segments before `sn` are not copied any more.
@@ -130,26 +138,15 @@ impl RedundantBundling {
         self.copies.iter().rev().find(|copy| copy.sn == sn).map(|copy| copy.at)
     }
 
-    /// The ACK of a copy of `sn` was the first of the segment.
-    pub(super) fn on_first_ack(&mut self, sn: Sn) {
-        if let Some(copy) = self.copies.iter_mut().find(|copy| copy.sn == sn) {
-            copy.was_first = true;
-        }
-    }
-
-    /// The original of `sn` arrived. Returns whether a copy had arrived before.
-    pub(super) fn on_late_arrival(&mut self, sn: Sn) -> bool {
-        let copy = self.copies.iter_mut().find(|copy| copy.sn == sn);
-        copy.is_some_and(|copy| std::mem::take(&mut copy.was_first))
-    }
-
     pub(super) fn has_reclaimable_memory(&self) -> bool {
-        self.copies.capacity() > 0
+        self.copies.len() > IDLE_REMEMBERED
     }
 
-    /// Forgets what has left, for an idle connection.
+    /// Forgets nearly all that has left, for an idle connection.
     pub(super) fn release_memory(&mut self) {
-        self.copies = VecDeque::new();
+        let old = self.copies.len().saturating_sub(IDLE_REMEMBERED);
+        self.copies.drain(..old);
+        self.copies.shrink_to_fit();
     }
 }
 
@@ -167,7 +164,7 @@ mod tests {
             for sn in 0..1_000 {
                 bundling.on_new_segment(Micros(u64::from(sn) * 16_000), 100);
                 if bundling.has_credit(100) {
-                    bundling.on_copy_sent(Micros(0), (Sn(sn), Ts(0)), 100);
+                    bundling.on_copy_sent(Micros(0), (Sn(sn), Ts(0)), 100, Sn(0));
                     copies += 1;
                 }
             }
@@ -182,7 +179,7 @@ mod tests {
         (0..1_000).for_each(|_| bundling.on_new_segment(Micros(0), 100));
         let mut copies = 0;
         while bundling.has_credit(100) {
-            bundling.on_copy_sent(Micros(0), (Sn(copies), Ts(0)), 100);
+            bundling.on_copy_sent(Micros(0), (Sn(copies), Ts(0)), 100, Sn(0));
             copies += 1;
         }
         assert_eq!(copies, 11);
@@ -202,12 +199,10 @@ mod tests {
     #[test]
     fn ack_of_a_copy_is_known_by_its_timestamp() {
         let mut bundling = RedundantBundling::new(MAX_RATE, Sn(0));
-        bundling.on_copy_sent(Micros(0), (Sn(5), Ts(70)), 100);
+        bundling.on_copy_sent(Micros(0), (Sn(5), Ts(70)), 100, Sn(0));
         assert!(bundling.is_copy(Sn(5), Ts(70)));
         assert!(!bundling.is_copy(Sn(5), Ts(71)) && !bundling.is_copy(Sn(6), Ts(70)));
-        assert!(!bundling.on_late_arrival(Sn(5)), "nobody had the copy first");
-        bundling.on_first_ack(Sn(5));
-        assert!(bundling.on_late_arrival(Sn(5)));
-        assert!(!bundling.on_late_arrival(Sn(5)), "counted once");
+        bundling.release_memory();
+        assert!(bundling.is_copy(Sn(5), Ts(70)), "the latest are remembered");
     }
 }

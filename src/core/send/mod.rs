@@ -1,6 +1,7 @@
 //! Sending: the send buffer, the peer's window, and which segment leaves next.
 
 mod bundling;
+pub(crate) mod fec_plan;
 pub(crate) mod protection;
 mod redundant;
 pub(crate) mod remote_window;

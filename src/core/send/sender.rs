@@ -211,6 +211,11 @@ impl Sender {
         &self.send_buffer
     }
 
+    /// Sets whether data of up to one segment is cut into halves ([`SendBuffer::set_halves`]).
+    pub(crate) fn set_halves(&mut self, halves: bool) {
+        self.send_buffer.set_halves(halves);
+    }
+
     /// Queues data; `frg` is the wire field in message mode, zero in stream mode.
     pub(crate) fn push(&mut self, data: Bytes, frg: u8) {
         self.send_buffer.push(data, frg);
@@ -224,6 +229,7 @@ impl Sender {
             || self.repair.as_ref().is_some_and(|repair| repair.has_reclaimable_memory())
             || self.bundling.as_ref().is_some_and(|bundling| bundling.has_reclaimable_memory())
             || self.coverage.is_some()
+            || self.congestion.has_reclaimable_memory()
     }
 
     /// Frees what an idle connection does not need.

@@ -6,7 +6,7 @@ use super::sim::Sim;
 use super::sim_plan::{MILLIS, Plan, SECOND};
 use crate::config::{CongestionControl, Timing};
 use crate::core::seq::Sn;
-use crate::testkit::link::LinkConfig;
+use crate::testkit::link::{CERTAIN, GilbertElliott, LinkConfig};
 
 /// 20 Mbit/s.
 const RATE: u64 = 2_500_000;
@@ -132,26 +132,41 @@ fn min_rtt_probe_finds_a_longer_path() {
     assert!(mbit >= 18.0, "{mbit} Mbit/s");
 }
 
+/// When each message of 1 KiB was read, us after it was written.
+fn message_latencies(link: &LinkConfig, mtu: u16, congestion: CongestionControl) -> Vec<u64> {
+    let mut plan = Plan::plain("messages");
+    for side in &mut plan.sides {
+        (side.config.timing, side.config.mtu) = (timing(congestion), mtu);
+        side.link = link.clone();
+    }
+    let traffic = &mut plan.sides[0].traffic;
+    (traffic.bytes, traffic.largest_write, traffic.every) = (4_000 << 10, 1 << 10, 10 * MILLIS);
+    let mut sim = Sim::new(&plan);
+    sim.measure = true;
+    sim.run();
+    std::mem::take(&mut sim.sides[1].latencies)
+}
+
 /// Messages do not feel the model: each is read when it is without.
 #[test]
 fn app_limited_flow_is_not_delayed() {
-    let latencies = |congestion, loss| {
-        let mut plan = Plan::plain("messages");
-        for side in &mut plan.sides {
-            side.config.timing = timing(congestion);
-            side.link = LinkConfig { loss, ..LinkConfig::delay(RTT / 2) };
-        }
-        let traffic = &mut plan.sides[0].traffic;
-        (traffic.bytes, traffic.largest_write, traffic.every) = (2_000 << 10, 1 << 10, 10 * MILLIS);
-        let mut sim = Sim::new(&plan);
-        sim.measure = true;
-        sim.run();
-        std::mem::take(&mut sim.sides[1].latencies)
+    let independent = |loss| LinkConfig { loss, ..LinkConfig::delay(RTT / 2) };
+    // Bursts of 3 packets, of 10 and 20 %.
+    let bursts = |to_bad| {
+        let burst = Some(GilbertElliott { to_bad, to_good: CERTAIN / 3 });
+        LinkConfig { burst, ..LinkConfig::delay(RTT / 2) }
     };
-    for loss in [0, 10_000, 100_000, 200_000] {
-        let model = latencies(CongestionControl::Model, loss);
-        assert_eq!(model.len(), 2_000);
-        assert_eq!(model, latencies(CongestionControl::Disabled, loss), "loss of {loss} ppm");
+    let independent = [0, 10_000, 100_000, 200_000, 300_000].map(independent);
+    let bursts = [CERTAIN / 27, CERTAIN / 12].map(bursts);
+    for link in independent.into_iter().chain(bursts) {
+        // The smaller one cuts each message in two.
+        for mtu in [1_400, 544] {
+            let model = message_latencies(&link, mtu, CongestionControl::Model);
+            assert_eq!(model.len(), 4_000);
+            let without = message_latencies(&link, mtu, CongestionControl::Disabled);
+            let differ = model.iter().zip(&without).filter(|(model, without)| model != without);
+            assert_eq!(differ.count(), 0, "MTU {mtu}, {link:?}");
+        }
     }
 }
 
@@ -171,6 +186,34 @@ fn congestion_control_may_change_while_data_is_in_flight() {
     sim.run_until(13 * SECOND);
     let (mbit, retransmitted) = goodput(&mut sim, 20 * SECOND);
     assert!(mbit >= 18.0 && retransmitted < 3.0, "{mbit} Mbit/s, {retransmitted} %");
+}
+
+#[test]
+fn idle_connection_has_no_model_and_begins_with_the_initial_window() {
+    let mut script = model_peer();
+    for _ in 0..3 {
+        script.write(vec![7; 100 * 1_376]);
+        let first = script.out();
+        assert_eq!(first.len(), 32, "the initial window");
+        script.kcp.release_memory();
+        script.kcp.check_invariants();
+        assert!(script.out().is_empty(), "with data in flight the model stays");
+        let mut sent = first;
+        while let Some((last, _)) = sent.last().cloned() {
+            script.now += RTT;
+            script.una = Sn(script.una.0.max(last.sn.0 + 1));
+            script.ack(last.sn.0, last.ts.0);
+            let until = script.now + RTT;
+            let data = script.run(until).into_iter().map(|(_, segment)| segment);
+            sent = data.filter(|(_, payload)| !payload.is_empty()).collect();
+        }
+        assert_eq!(script.kcp.stats().unsent_bytes, 0);
+        assert!(script.kcp.has_reclaimable_memory());
+        script.kcp.release_memory();
+        script.kcp.check_invariants();
+        assert_eq!(script.kcp.stats().delivery_bytes_per_second, 0);
+        script.now += SECOND;
+    }
 }
 
 /// The path after an outage may be another one.

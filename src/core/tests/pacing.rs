@@ -6,6 +6,7 @@ use crate::config::{CongestionControl, Mode, Timing};
 use crate::core::segment::Command;
 use crate::core::seq::Sn;
 
+const UNLIMITED: Timing = Timing::TURBO.with_congestion(CongestionControl::Disabled);
 const RTT: u64 = 50 * MILLIS;
 const WINDOW: u32 = 128;
 const MSS: usize = 1_376;
@@ -37,7 +38,7 @@ fn pushes(script: &mut ScriptedPeer, until: u64) -> Pushes {
 
 #[test]
 fn pacing_spreads_a_window_over_four_fifths_of_a_round_trip() {
-    let (_, sent) = window(Timing::TURBO, RTT);
+    let (_, sent) = window(UNLIMITED, RTT);
     let numbers: Vec<u32> = sent.iter().map(|(sn, ..)| *sn).collect();
     assert_eq!(numbers, (1..=WINDOW).collect::<Vec<_>>());
     let by = |ms: u64| sent.iter().filter(|(.., at)| *at <= RTT + ms * MILLIS).count();
@@ -76,8 +77,8 @@ fn retransmitted(preset: Timing, lost: &[u32], window_is_open: bool) -> Vec<u32>
 #[test]
 fn redundant_retransmit_of_a_segment_that_closes_the_window_is_sent() {
     // 120 is in the last quarter of the window: there is time to retransmit it once more.
-    assert_eq!(retransmitted(Timing::TURBO, &[1, 60, 120], false), [1, 1, 60, 60, 120]);
-    assert_eq!(retransmitted(Timing::TURBO, &[1, 60, 120], true), [1, 60, 120]);
+    assert_eq!(retransmitted(UNLIMITED, &[1, 60, 120], false), [1, 1, 60, 60, 120]);
+    assert_eq!(retransmitted(UNLIMITED, &[1, 60, 120], true), [1, 60, 120]);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::report::{each_seed, explained};
 use super::sim::Sim;
 use super::sim_plan::{DAY, HOUR, MILLIS, Plan, SECOND, Set};
-use crate::config::KcpConfig;
+use crate::config::{CongestionControl, KcpConfig};
 use crate::error::ConnectionError;
 use crate::testkit::link::{CERTAIN, LinkConfig};
 use crate::testkit::rng::Rng;
@@ -356,6 +356,9 @@ fn suspended_host_without_timeouts_resumes_after_any_time() {
             let freeze = (50 * MILLIS, 50 * MILLIS + length);
             for (i, side) in plan.sides.iter_mut().enumerate() {
                 side.traffic.bytes = 200_000;
+                // All data is in flight when the host stops.
+                let timing = &mut side.config.timing;
+                *timing = timing.with_congestion(CongestionControl::Disabled);
                 if which & (1 << i) != 0 {
                     side.freeze = freeze;
                 }

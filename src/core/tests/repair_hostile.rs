@@ -2,7 +2,7 @@
 
 use super::scripted_peer::{ScriptedPeer, config, datagram, header};
 use super::sim_plan::MILLIS;
-use crate::config::{KcpConfig, Mode};
+use crate::config::{CongestionControl, KcpConfig, Mode};
 use crate::core::rlc;
 use crate::core::segment::{CONTROL_CAPABLE, Command, ControlType, Header, REPAIRED};
 use crate::core::seq::Sn;
@@ -173,7 +173,9 @@ fn ack_with_any_frg_is_an_ack_without_repair_symbols() {
 
 #[test]
 fn ack_of_a_recovered_segment_leaves_between_full_datagrams() {
-    let mut peer = asked(&config());
+    let mut config = config();
+    config.timing = config.timing.with_congestion(CongestionControl::Disabled);
+    let mut peer = asked(&config);
     peer.write(vec![1; 140_000]);
     let (header, symbol) = forged(peer.kcp.rcv_nxt(), 7, 0, &[4; 50]);
     peer.give(header, &symbol);

@@ -258,7 +258,10 @@ fn draw_start(rng: &mut Rng) -> Sn {
 
 pub(super) fn draw_config(rng: &mut Rng, mode: Mode) -> KcpConfig {
     let windows = [1, 2, 4, 7, 16, 32, 33, 64, 128, 128, 256, 256, 512, 1_024];
-    let presets = [Timing::KCP_DEFAULT, Timing::NORMAL, Timing::FAST, Timing::FAST2, Timing::FAST3];
+    let unlimited = [Timing::NORMAL, Timing::FAST2, Timing::FAST3]
+        .map(|preset| preset.with_congestion(CongestionControl::Disabled));
+    let limited = [Timing::KCP_DEFAULT, Timing::NORMAL, Timing::FAST, Timing::FAST2, Timing::FAST3];
+    let presets = [&limited[..], &unlimited].concat();
     let mut config = Plan::plain("").sides[0].config.clone();
     config.mode = mode;
     config.send_window = rng.pick(&windows);

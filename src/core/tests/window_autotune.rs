@@ -2,17 +2,24 @@
 
 use super::sim::Sim;
 use super::sim_plan::{MILLIS, Plan, Reading, SECOND};
+use crate::config::{CongestionControl, Timing};
 use crate::testkit::link::LinkConfig;
 
 const BYTES: u64 = 60_000_000;
 
 /// Throughput of a transfer, MB/s, and the largest send window, segments.
-fn transfer(auto: bool, link: &LinkConfig, reading: &Reading) -> (f64, u32) {
+fn transfer(
+    congestion: CongestionControl,
+    auto: bool,
+    link: &LinkConfig,
+    reading: &Reading,
+) -> (f64, u32) {
     let mut plan = Plan::plain("tuning");
     for side in &mut plan.sides {
         let config = &mut side.config;
         (config.send_window, config.recv_window) = (1_024, 1_024);
         config.auto_windows = auto;
+        config.timing = Timing::FAST2.with_congestion(congestion);
         side.link = link.clone();
         side.reading = reading.clone();
     }
@@ -36,32 +43,42 @@ fn path(delay: u64) -> LinkConfig {
 #[test]
 fn window_autotune_on_a_long_path_grows_to_the_limit() {
     let path = path(100 * MILLIS);
-    let (fixed, window) = transfer(false, &path, &Reading::default());
-    assert_eq!(window, 1_024);
-    // 1,024 segments in 200 ms.
-    assert!((6.5..7.2).contains(&fixed), "{fixed} MB/s");
-    let (autotuned, window) = transfer(true, &path, &Reading::default());
-    assert_eq!(window, 8_192);
-    assert!(autotuned > 3.0 * fixed, "{autotuned} MB/s for {fixed}");
+    // 1,024 segments in 200 ms; Startup of the model takes five round trips until they are in flight.
+    for (congestion, least, times) in
+        [(CongestionControl::Disabled, 6.5, 3.0), (CongestionControl::Model, 6.0, 2.5)]
+    {
+        let (fixed, window) = transfer(congestion, false, &path, &Reading::default());
+        assert_eq!(window, 1_024);
+        assert!((least..7.2).contains(&fixed), "{fixed} MB/s");
+        let (autotuned, window) = transfer(congestion, true, &path, &Reading::default());
+        assert_eq!(window, 8_192);
+        assert!(autotuned > times * fixed, "{autotuned} MB/s for {fixed}");
+    }
 }
 
 #[test]
 fn window_autotune_with_a_bottleneck_queue_does_not_fill_it() {
     // 2 MB/s and a queue of a second: 1,024 segments exceed the bandwidth-delay product.
     let path = LinkConfig { rate: Some(2_000_000), queue: 2_000_000, ..path(20 * MILLIS) };
-    let (_, window) = transfer(true, &path, &Reading::default());
-    assert!(window <= 2_048, "{window}");
+    for congestion in [CongestionControl::Disabled, CongestionControl::Model] {
+        let (_, window) = transfer(congestion, true, &path, &Reading::default());
+        assert!(window <= 2_048, "{window}");
+    }
 }
 
 #[test]
 fn window_autotune_with_a_slow_reader_stays_small() {
     let slow = Reading { chunks: 1, every: 20 * MILLIS, ..Reading::default() };
-    let (_, window) = transfer(true, &path(20 * MILLIS), &slow);
-    assert!(window <= 2_048, "{window}");
+    for congestion in [CongestionControl::Disabled, CongestionControl::Model] {
+        let (_, window) = transfer(congestion, true, &path(20 * MILLIS), &slow);
+        assert!(window <= 2_048, "{window}");
+    }
 }
 
 #[test]
 fn window_autotune_on_a_short_path_keeps_the_default() {
-    let (_, window) = transfer(true, &path(500), &Reading::default());
-    assert_eq!(window, 1_024);
+    for congestion in [CongestionControl::Disabled, CongestionControl::Model] {
+        let (_, window) = transfer(congestion, true, &path(500), &Reading::default());
+        assert_eq!(window, 1_024);
+    }
 }

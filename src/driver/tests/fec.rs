@@ -30,7 +30,7 @@ fn fec_covers_datagrams_with_new_data_alone() {
     let Pair { mut world, mut client, mut server, .. } = Pair::new(&config, &config);
     world.set_path(LinkConfig { loss: 100_000, ..LinkConfig::delay(10_000) });
     world.log();
-    let len = 500_000;
+    let len = 600_000;
     world.finish(MINUTE, async {
         let data = pattern(len);
         tokio::join!(
@@ -38,7 +38,8 @@ fn fec_covers_datagrams_with_new_data_alone() {
             read_pattern(&mut server, len)
         );
     });
-    assert!(server.stats().fec.recovered_shards > 10);
+    let recovered = server.stats().fec.recovered_shards;
+    assert!(recovered > 10, "{recovered}");
     let (mut seen, mut retransmitted, mut acks) = (HashSet::new(), 0, 0);
     for sent in world.log() {
         let from_client = sent.from == addr(CLIENT);

@@ -35,6 +35,7 @@ fn path(rng: &mut Rng) -> LinkConfig {
         corrupt: rng.pick(&[0, 10_000]),
         rate: rng.pick(&[None, None, Some(2_000_000)]),
         queue: 100_000,
+        policer: rng.chance(300_000),
         mtu: 1_500,
         fragments: false,
         partitions: if rng.chance(200_000) { vec![(cut, cut + 5_000_000)] } else { Vec::new() },

@@ -12,7 +12,7 @@ use super::fixtures::{
 };
 use super::sim_network::{Sent, code};
 use super::sim_world::{World, addr};
-use crate::config::{AckPolicy, Config, Mode};
+use crate::config::{AckPolicy, Config, CongestionControl, Mode, Timing};
 use crate::core::segment::{HEADER_LEN, Header};
 use crate::driver::{TURN_PACKETS, Turn};
 use crate::error::ConnectionError;
@@ -20,9 +20,11 @@ use crate::stream::KcpStream;
 use crate::testkit::link::LinkConfig;
 use crate::testkit::rng::Rng;
 
-/// Windows and buffers that hold several turns of datagrams.
+/// Windows and buffers that hold several turns of datagrams, and nothing that limits what leaves in
+/// one.
 pub(super) fn wide() -> Config {
-    let mut config = Config::new().windows(4_096, 4_096);
+    let timing = Timing::FAST2.with_congestion(CongestionControl::Disabled);
+    let mut config = Config::new().windows(4_096, 4_096).timing(timing);
     (config.send_buffer, config.recv_buffer) = (4_000_000, 4_000_000);
     config
 }

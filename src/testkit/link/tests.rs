@@ -71,6 +71,16 @@ fn full_queue_drops_the_tail() {
 }
 
 #[test]
+fn policer_drops_what_exceeds_its_rate_and_delays_nothing() {
+    let limit = LinkConfig { rate: Some(500_000), queue: 10_000, ..LinkConfig::default() };
+    let config = LinkConfig { policer: true, ..limit.clone() };
+    let ((passed, _), (queued, _)) = (arrivals(config, 1_000), arrivals(limit, 1_000));
+    let ranks = |all: &[(u64, u64)]| all.iter().map(|(rank, _)| *rank).collect::<Vec<_>>();
+    assert_eq!(ranks(&passed), ranks(&queued));
+    assert!(passed.iter().all(|(rank, at)| *at == rank * 1_000));
+}
+
+#[test]
 fn partitions_mtu_and_duplicates_are_counted() {
     let config = LinkConfig {
         partitions: vec![(10_000, 20_000)],

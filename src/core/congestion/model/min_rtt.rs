@@ -23,13 +23,16 @@ pub(super) struct MinRtt {
 }
 
 impl MinRtt {
-    pub(super) fn on_sample(&mut self, now: Micros, rtt: u64) {
+    /// Returns whether the shortest RTT before was that of a queue: this one is shorter by an eighth.
+    pub(super) fn on_sample(&mut self, now: Micros, rtt: u64) -> bool {
         self.probed = self.probed.map(|probed| probed.min(rtt));
         let rtt = rtt.clamp(1, MAX_RTT);
+        let was_queue = self.min.is_some_and(|min| rtt < min - min / 8);
         if self.min.is_none_or(|min| rtt <= min + min / RENEWED_WITHIN) {
             self.min = Some(self.min.map_or(rtt, |min| min.min(rtt)));
             self.at = now;
         }
+        was_queue
     }
 
     /// The shortest RTT; `None` before the first sample.

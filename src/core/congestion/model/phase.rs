@@ -10,8 +10,8 @@ pub(super) enum Phase {
     Startup,
     /// Drains the queue that Startup built; left when it is gone.
     Drain,
-    /// Sends slightly less than is delivered, to drain what Up queued. Entered from Up; left when the
-    /// queue is gone.
+    /// Sends slightly less than is delivered, to drain what Up queued, and to measure random loss.
+    /// Entered from Up; left when the queue is gone, and a round over.
     Down,
     /// Sends what is delivered. Entered from Drain, Down and the RTT probe; left after 4 to 8 rounds.
     Cruise,
@@ -19,9 +19,10 @@ pub(super) enum Phase {
     Refill,
     /// Sends more than is delivered, to find out whether the path carries it. Left when it does not.
     Up,
-    /// Measures the shortest RTT with little in flight. Entered when it is ten seconds old; left
-    /// 200 ms and a round after the queue is gone.
-    ProbeRtt { until: Option<Micros> },
+    /// Measures the shortest RTT with `window` bytes in flight, half a bandwidth-delay product as it
+    /// was when the phase began. Entered when the RTT is ten seconds old; left 200 ms and a round
+    /// after so little is in flight, for Startup if that has not found the bandwidth.
+    ProbeRtt { window: u64, until: Option<Micros> },
 }
 
 impl Phase {

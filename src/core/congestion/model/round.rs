@@ -6,9 +6,10 @@
 pub(super) struct RoundStats {
     /// Segments acknowledged.
     pub(super) acked: u64,
-    /// Segments found lost that left in the current phase, and that left since nothing queues.
+    /// Segments found lost that left in the current phase.
     pub(super) lost: u64,
-    pub(super) lost_unqueued: u64,
+    /// Largest delivery rate sample, bytes per second.
+    pub(super) rate: u64,
     /// RTT samples: their sum, number, and the shortest, microseconds.
     rtt_sum: u64,
     rtt_count: u64,

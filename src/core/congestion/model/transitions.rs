@@ -1,8 +1,8 @@
 //! What ends the phases of the model, and what a round teaches it (draft-ietf-ccwg-bbr 4.2, 4.3).
 
-use super::Model;
 use super::phase::Phase;
 use super::round::RoundStats;
+use super::{MIN_WINDOW, Model};
 use crate::core::clock::Micros;
 use crate::core::congestion::controller::Acked;
 
@@ -31,12 +31,18 @@ impl Model {
         self.phase = phase;
         (self.phase_began, self.phase_began_at) = (self.rounds.count, now);
         (self.full_bandwidth, self.full_rounds) = (0, 0);
+        self.is_filled |= phase == Phase::Drain;
+        if matches!(phase, Phase::Drain | Phase::Down) {
+            self.loss_probe.begin(now);
+        } else {
+            self.loss_probe.end(now, self.rounds.count);
+        }
         if phase == Phase::Refill {
+            self.bandwidth_lo = u64::MAX;
             // What proves spurious later does not undo a limit that Up is to find again.
             self.event = None;
         }
         if phase == Phase::Cruise {
-            self.steady_since = now;
             // Not in step with other flows; no randomness in this layer.
             let mixed = (self.delivered ^ self.rounds.count).wrapping_mul(0x9E37_79B9_7F4A_7C15);
             self.cruise_rounds = CRUISE_ROUNDS.0 + (mixed >> 32) % CRUISE_ROUNDS.1;
@@ -52,25 +58,23 @@ impl Model {
         let (segments, lost) = (round.acked + round.lost, round.lost);
         let congested = self.loss.is_exceeded(segments, lost);
         match self.phase {
-            Phase::Startup => {
-                if self.app_limited || !round.sampled {
-                    // The application or the peer's window limited what left.
-                } else if self.loss.is_exceeded_by(segments, lost, STARTUP_LOSS) {
-                    self.limit_in_flight(acked.in_flight, lost);
-                    self.enter(acked.now, Phase::Drain);
-                } else if self.is_full(STARTUP_GROWTH) >= FULL_ROUNDS {
-                    self.enter(acked.now, Phase::Drain);
-                }
+            // Else the application or the peer's window limited what left.
+            Phase::Startup if !self.app_limited && round.sampled => {
+                self.on_startup_round(acked, round);
             }
-            Phase::ProbeRtt { .. } => {}
+            Phase::Startup | Phase::ProbeRtt { .. } => {}
             Phase::Drain | Phase::Down => {
                 if self.rounds_in_phase() > MAX_PROBE_ROUNDS {
                     self.enter(acked.now, Phase::Cruise);
                 }
             }
             Phase::Cruise => {
-                if congested && round.sampled {
-                    self.limit_in_flight(acked.in_flight, lost);
+                // Without a queue the loss may be random, as long as that is not known.
+                let is_known = self.loss.is_measured() || !self.is_near(round.mean_rtt());
+                if congested && is_known && round.sampled {
+                    self.limit_in_flight(acked.in_flight, round);
+                    let before = self.bandwidth.max().min(self.bandwidth_lo);
+                    self.bandwidth_lo = round.rate.max(before * 7 / 10);
                 }
                 if self.rounds_in_phase() >= self.cruise_rounds {
                     self.enter(acked.now, Phase::Refill);
@@ -82,7 +86,7 @@ impl Model {
             }
             Phase::Up => {
                 if congested {
-                    self.limit_in_flight(acked.in_flight, lost);
+                    self.limit_in_flight(acked.in_flight, round);
                     self.enter(acked.now, Phase::Down);
                 } else if self.is_full(UP_GROWTH) > 0 && self.rounds_in_phase() > MAX_PROBE_ROUNDS {
                     self.enter(acked.now, Phase::Down);
@@ -92,23 +96,33 @@ impl Model {
                 }
             }
         }
-        self.learn_loss(acked.now, round);
+        self.learn_loss();
     }
 
-    /// Learns the loss rate of rounds of a steady rate in which nothing queued: those whose shortest
-    /// RTT was near that of the path, since jitter alone raises the mean. What left before, and was
-    /// lost in a queue, is found lost later and does not count; nor does what faster phases lose in a
-    /// queue too shallow to see.
-    fn learn_loss(&mut self, now: Micros, round: &RoundStats) {
-        let is_near = |rtt: Option<u64>| rtt.is_some_and(|rtt| self.min_rtt.is_near(rtt));
-        let steady = matches!(self.phase, Phase::Cruise | Phase::Refill);
-        let unqueued = is_near(round.mean_rtt()) || (steady && is_near(round.min_rtt()));
-        if !unqueued {
-            self.unqueued_since = None;
-        } else if self.unqueued_since.is_none() {
-            self.unqueued_since = Some(now);
-        } else if steady {
-            self.loss.on_round(round.acked + round.lost_unqueued, round.lost_unqueued);
+    /// Startup ends when the bandwidth grows no more, at once if much is lost as well. What is lost
+    /// while it grows and nothing queues is lost at random.
+    fn on_startup_round(&mut self, acked: &Acked, round: &RoundStats) {
+        let full_rounds = self.is_full(STARTUP_GROWTH);
+        let may_be_congested = full_rounds > 0 || !self.is_near(round.min_rtt());
+        let segments = round.acked + round.lost;
+        if may_be_congested && self.loss.is_exceeded_by(segments, round.lost, STARTUP_LOSS) {
+            self.limit_in_flight(acked.in_flight, round);
+            self.enter(acked.now, Phase::Drain);
+        } else if full_rounds >= FULL_ROUNDS {
+            self.enter(acked.now, Phase::Drain);
+        }
+    }
+
+    fn is_near(&self, rtt: Option<u64>) -> bool {
+        rtt.is_some_and(|rtt| self.min_rtt.is_near(rtt))
+    }
+
+    /// Learns the random loss of the path, if nothing queued while it was measured.
+    fn learn_loss(&mut self) {
+        if let Some((sent, lost, rtt)) = self.loss_probe.take(self.rounds.count)
+            && self.is_near(rtt)
+        {
+            self.loss.on_round(sent, lost);
         }
     }
 
@@ -132,7 +146,11 @@ impl Model {
     pub(super) fn on_progress(&mut self, acked: &Acked) {
         let drained = acked.in_flight <= self.bdp();
         match self.phase {
-            Phase::Drain | Phase::Down if drained => self.enter(acked.now, Phase::Cruise),
+            Phase::Drain if drained => self.enter(acked.now, Phase::Cruise),
+            // A round at least, to find out how much is lost in it.
+            Phase::Down if drained && self.rounds_in_phase() >= 1 => {
+                self.enter(acked.now, Phase::Cruise);
+            }
             Phase::Up => {
                 let from = self.up_from.max(self.bdp());
                 let filled = acked.in_flight.saturating_mul(100) >= from * UP_IN_FLIGHT.0;
@@ -140,15 +158,16 @@ impl Model {
                     self.enter(acked.now, Phase::Down);
                 }
             }
-            Phase::ProbeRtt { until: None } if acked.in_flight <= self.probe_window() => {
-                let until = acked.now.add_micros(PROBE_RTT_TIME);
-                self.enter(acked.now, Phase::ProbeRtt { until: Some(until) });
+            Phase::ProbeRtt { window, until: None } if acked.in_flight <= window => {
+                let until = Some(acked.now.add_micros(PROBE_RTT_TIME));
+                self.enter(acked.now, Phase::ProbeRtt { window, until });
             }
-            Phase::ProbeRtt { until: Some(until) }
+            Phase::ProbeRtt { until: Some(until), .. }
                 if acked.now >= until && self.rounds_in_phase() >= 1 =>
             {
                 self.min_rtt.end_probe(acked.now);
-                self.enter(acked.now, Phase::Cruise);
+                let next = if self.is_filled { Phase::Cruise } else { Phase::Startup };
+                self.enter(acked.now, next);
             }
             _ => {}
         }
@@ -169,7 +188,8 @@ impl Model {
             _ if unlimited => {}
             _ => {
                 self.min_rtt.begin_probe();
-                self.enter(acked.now, Phase::ProbeRtt { until: None });
+                let window = (self.bdp() / 2).max(self.segment * MIN_WINDOW);
+                self.enter(acked.now, Phase::ProbeRtt { window, until: None });
             }
         }
     }

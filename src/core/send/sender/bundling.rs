@@ -31,15 +31,16 @@ impl Sender {
         let bundling = self.bundling.as_ref()?;
         let covered =
             if self.una().since(bundling.covered()) > 0 { self.una() } else { bundling.covered() };
-        let max_age = RedundantBundling::max_age(self.rtt.srtt_or_rto());
+        let ages = RedundantBundling::ages(self.rtt.srtt_or_rto());
         let mut sn = end;
         while sn.since(covered) > 0 {
             sn = sn.back(1);
             let segment = self.sent_segments.get(sn)?;
-            if now.since(segment.last_sent) > max_age {
+            let age = now.since(segment.last_sent);
+            if age > *ages.end() {
                 return None;
             }
-            if segment.acked || segment.retransmitted {
+            if segment.acked || segment.retransmitted || age < *ages.start() {
                 continue;
             }
             let len = self.sent_segments.payload(sn)?.len();
@@ -57,21 +58,28 @@ impl Sender {
         ts: Ts,
     ) -> Option<OutgoingSegment<'_>> {
         let (segment, range) = (self.sent_segments.get(sn)?, self.sent_segments.payload(sn)?);
-        let (frg, len) = (segment.frg, range.len());
+        let (frg, len, una) = (segment.frg, range.len(), self.una());
         if let Some(bundling) = &mut self.bundling {
-            bundling.on_copy_sent(now, (sn, ts), len);
+            bundling.on_copy_sent(now, (sn, ts), len, una);
         }
         if self.congestion.is_model() {
             let bytes = (HEADER_LEN + len) as u64;
-            self.pacer.on_sent_at_rate(now, bytes, self.congestion.pacing_rate());
+            self.pace_at_rate(now, bytes, self.congestion.pacing());
         }
         Some(OutgoingSegment { sn, frg, payload: self.send_buffer.get(range)? })
     }
 
-    /// What was to be copied behind the segments before `sn` has left.
-    pub(crate) fn end_bundle(&mut self, sn: Sn) {
+    /// What was to be copied of the segments before `end` has left, but for those that are too young.
+    pub(crate) fn end_bundle(&mut self, now: Micros, end: Sn) {
+        let ages = RedundantBundling::ages(self.rtt.srtt_or_rto());
+        let is_young = |sn: &Sn| {
+            let segment = self.sent_segments.get(*sn);
+            segment.is_some_and(|sent| now.since(sent.last_sent) < *ages.start())
+        };
+        let before = std::iter::successors(Some(end), |sn| Some(sn.back(1)));
+        let covered = before.skip(1).find(|sn| !is_young(sn)).map_or(end, |sn| sn.advance(1));
         if let Some(bundling) = &mut self.bundling {
-            bundling.set_covered(sn);
+            bundling.set_covered(covered);
         }
     }
 
@@ -117,22 +125,16 @@ impl Sender {
         ack_at.map_or(at, |ack_at| at.max(ack_at))
     }
 
-    /// The ACK of a copy arrived. If it is the first of the segment, the only other transmission
-    /// was lost, for the congestion control too (RFC 9265 4.2), or is late. No RTT sample.
+    /// The ACK of a copy arrived: the peer has the segment. It says nothing about the original, since
+    /// peers acknowledge data in order cumulatively, and is no RTT sample.
     pub(super) fn on_bundled_ack(&mut self, now: Micros, sn: Sn) -> AckOutcome {
         let Some(segment) = self.sent_segments.get(sn).filter(|segment| !segment.acked) else {
             return AckOutcome::AckedBefore;
         };
-        let retransmitted = segment.retransmitted;
-        let index = sn.offset_from(self.una()).map_or(0, |index| index as usize);
-        if retransmitted {
+        if segment.retransmitted {
             self.forget_copies(sn);
-        } else {
-            if let Some(bundling) = &mut self.bundling {
-                bundling.on_first_ack(sn);
-            }
-            self.on_hidden_loss(now, sn, index);
         }
+        let index = sn.offset_from(self.una()).map_or(0, |index| index as usize);
         self.sent_segments.ack(sn);
         self.on_newly_acked();
         self.congestion.on_acked(now, index, false);

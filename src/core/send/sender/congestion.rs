@@ -5,6 +5,7 @@ use super::Sender;
 use crate::config::{CongestionControl, DEFAULT_WINDOW};
 use crate::core::clock::Micros;
 use crate::core::congestion::control::SentAs;
+use crate::core::congestion::controller::Pacing;
 use crate::core::segment::HEADER_LEN;
 use crate::core::seq::Sn;
 
@@ -56,10 +57,22 @@ impl Sender {
         let payload = self.sent_segments.payload(sn);
         let Some((offset, payload)) = sn.offset_from(self.una()).zip(payload) else { return };
         let bytes = bytes_of(payload.len());
+        self.congestion.begin_model((HEADER_LEN + self.mss) as u64);
         let limited = self.send_buffer.is_empty() || self.is_flow_limited();
         let sent = (offset as usize, bytes);
-        let rate = self.congestion.on_sent(now, sent, sent_as, limited);
-        self.pacer.on_sent_at_rate(now, u64::from(bytes), rate);
+        let pacing = self.congestion.on_sent(now, sent, sent_as, limited);
+        self.pace_at_rate(now, u64::from(bytes), pacing);
+    }
+
+    /// `bytes` leave with the pacing of the congestion control.
+    pub(super) fn pace_at_rate(&mut self, now: Micros, bytes: u64, pacing: Option<Pacing>) {
+        match pacing {
+            Some(pacing) => {
+                let window = u32::from(self.window).min(self.remote.available(self.una()));
+                self.pacer.on_sent_at_rate(now, bytes, pacing, (window, &self.rtt));
+            }
+            None => self.pacer.unblock(),
+        }
     }
 
     /// Whether the send window or that of the peer is full, on a path without a queue: with one,

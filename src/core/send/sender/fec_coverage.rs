@@ -45,7 +45,7 @@ impl Sender {
             last_ts: clock.timestamp(closed),
             closed,
             parities,
-            is_reliable: is_reliable(packets, parities, self.loss_rate()),
+            is_reliable: is_reliable(packets, parities, self.mean_loss_rate()),
             failed: false,
         };
         self.coverage.get_or_insert_default().on_group_closed(group);
@@ -89,7 +89,13 @@ impl Sender {
         let Some(group) = group.filter(|group| group.is_awaited(segment.last_sent)) else {
             return SegmentLoss { sn, at, trigger, awaited: None };
         };
-        let recovered_at = group.closed.add_micros(self.loss.ack_wait(&self.rtt));
+        // As long as no ACK shows that what left with the parity or later has arrived, that of the
+        // recovered segment may have been lost, and the next one makes up for it.
+        let wait = match self.loss.has_acked_since(group.last) {
+            true => self.loss.ack_wait(&self.rtt),
+            false => self.rtt.rto(),
+        };
+        let recovered_at = group.closed.add_micros(wait);
         if at >= recovered_at {
             return SegmentLoss { sn, at, trigger, awaited: None };
         }

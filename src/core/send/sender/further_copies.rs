@@ -17,6 +17,16 @@ impl Sender {
         self.redundant.as_ref().map_or(0, |redundant| redundant.loss_rate.per_million())
     }
 
+    /// Estimated loss rate of the last ten seconds alone, per million.
+    pub(crate) fn mean_loss_rate(&self) -> u32 {
+        self.redundant.as_ref().map_or(0, |redundant| redundant.loss_rate.mean_per_million())
+    }
+
+    /// First transmissions that were lost since the loss estimate began.
+    pub(crate) fn total_lost(&self) -> u64 {
+        self.redundant.as_ref().map_or(0, |redundant| redundant.loss_rate.total_lost())
+    }
+
     /// The loss estimate, which begins with the first loss.
     pub(super) fn loss_estimate(&mut self, now: Micros) -> &mut RedundantRetransmits {
         self.redundant.get_or_insert_with(|| Box::new(RedundantRetransmits::new(now)))
@@ -66,7 +76,7 @@ impl Sender {
 
     /// Whether everything that was written has left or may leave now, and it is not much: a flow
     /// of messages, limited by its application (RFC 9002 7.8) and by no window.
-    pub(super) fn is_latency_bound(&self) -> bool {
+    pub(crate) fn is_latency_bound(&self) -> bool {
         let outstanding = self.sent_segments.len() as usize + self.send_buffer.segments(self.mss);
         outstanding <= LATENCY_BOUND_LIMIT && outstanding < self.effective_window() as usize
     }

@@ -116,7 +116,7 @@ impl Sender {
         }
         let bytes = (HEADER_LEN + window.symbol_len()) as u64;
         if self.congestion.is_model() {
-            self.pacer.on_sent_at_rate(now, bytes, self.congestion.pacing_rate());
+            self.pace_at_rate(now, bytes, self.congestion.pacing());
         } else {
             self.pacer.on_sent(now, self.effective_window(), &self.rtt);
         }
@@ -174,7 +174,7 @@ impl Sender {
     }
 
     /// The only transmission of `sn`, SND.UNA + `index`, was lost, which no retransmission shows.
-    pub(super) fn on_hidden_loss(&mut self, now: Micros, sn: Sn, index: usize) {
+    fn on_hidden_loss(&mut self, now: Micros, sn: Sn, index: usize) {
         self.loss_estimate(now).loss_rate.on_lost(now);
         self.reduce_cwnd(sn);
         self.congestion.on_hidden_loss(now, index);
@@ -194,13 +194,12 @@ impl Sender {
         u8::from(independent && repair.has_sent_within(now, rtt))
     }
 
-    /// An ACK of a transmission of `sn` arrived. If the peer had recovered the segment before, or had
-    /// a copy from another datagram, that was late, not lost.
+    /// An ACK of a transmission of `sn` arrived. If the peer had recovered the segment before, that
+    /// was late, not lost.
     #[inline]
     pub(super) fn on_late_original(&mut self, now: Micros, sn: Sn) {
-        let recovered = self.repair.as_mut().is_some_and(|repair| repair.on_late_arrival(sn));
-        let copied = self.bundling.as_mut().is_some_and(|bundling| bundling.on_late_arrival(sn));
-        if (recovered || copied)
+        if let Some(repair) = &mut self.repair
+            && repair.on_late_arrival(sn)
             && let Some(redundant) = &mut self.redundant
         {
             redundant.loss_rate.on_spurious(now);
@@ -222,7 +221,7 @@ impl Sender {
             return (at, trigger);
         };
         let overdue = self.sent_segments.unacked_from(sn).map(|(_, segment)| lost_at(segment).0);
-        let effect = self.loss.recovery_delay(&self.rtt);
+        let effect = self.loss.ack_wait(&self.rtt);
         let held = repair.retransmit_at((sn, segment.last_sent), effect, overdue);
         (held.map_or(at, |held| held.max(at)), trigger)
     }

@@ -1,0 +1,250 @@
+//! The phases, each driven by hand: what ends it, and what it allows.
+
+use super::*;
+use crate::core::congestion::delivery_rate::RateSample;
+
+const SEGMENT: u64 = 1_000;
+const RTT: u64 = 50_000;
+/// Bytes per second, and the bandwidth-delay product of it.
+const RATE: u64 = 2_000_000;
+const BDP: u64 = RATE * RTT / SECOND;
+
+/// A model and the path that acknowledges what it sent.
+struct Driver {
+    model: Model,
+    now: Micros,
+    delivered: u64,
+    in_flight: u64,
+}
+
+impl Driver {
+    fn new() -> Self {
+        Self { model: Model::new(SEGMENT), now: Micros(SECOND), delivered: 0, in_flight: BDP }
+    }
+
+    /// In Cruise, with [`RATE`] as the bandwidth.
+    fn in_cruise() -> Self {
+        let mut driver = Self::new();
+        (0..5).for_each(|_| driver.round(RATE, RTT, 0));
+        assert_eq!(driver.model.phase, Phase::Cruise);
+        driver
+    }
+
+    fn ack(&mut self, rate: u64, rtt: u64, app_limited: bool) {
+        let segments = (rate * RTT / SECOND / SEGMENT / 10).max(1);
+        let prior_delivered = self.delivered;
+        self.delivered += segments * SEGMENT;
+        self.model.on_acked(&Acked {
+            now: self.now,
+            segments: segments as u32,
+            bytes: segments * SEGMENT,
+            delivered: self.delivered,
+            in_flight: self.in_flight,
+            rtt: Some(rtt),
+            rate: Some(RateSample { rate, prior_delivered, app_limited }),
+        });
+    }
+
+    /// One round trip: so many percent of what leaves in it are lost, the rest arrives at `rate`.
+    fn round(&mut self, rate: u64, rtt: u64, lost_percent: u64) {
+        let segments = rate * RTT / SECOND / SEGMENT;
+        let lost = segments * lost_percent / (100 - lost_percent);
+        (0..segments + lost).for_each(|_| self.model.on_sent());
+        let sent_at = self.now;
+        self.now = self.now.add_micros(RTT);
+        let by_timeout = false;
+        for _ in 0..lost {
+            self.model.on_lost(&Lost { now: self.now, sent_at: Some(sent_at), by_timeout });
+        }
+        self.ack(rate, rtt, false);
+    }
+
+    fn rounds_until(&mut self, phase: Phase, lost_percent: u64) -> u64 {
+        (0..20)
+            .find(|_| {
+                let reached = self.model.phase == phase;
+                if !reached {
+                    self.round(RATE, RTT, lost_percent);
+                }
+                reached
+            })
+            .expect("the phase is entered within 20 rounds")
+    }
+
+    fn gain(&self) -> u64 {
+        self.model.pacing().unwrap().rate.get() * 100 / RATE
+    }
+}
+
+#[test]
+fn startup_ends_after_three_rounds_without_growth() {
+    let mut driver = Driver::new();
+    driver.in_flight = 3 * BDP;
+    for rate in [RATE / 8, RATE / 4, RATE / 2, RATE] {
+        driver.round(rate, RTT, 0);
+    }
+    (0..2).for_each(|_| driver.round(RATE, RTT, 0));
+    assert_eq!((driver.model.phase, driver.gain()), (Phase::Startup, 277));
+    driver.round(RATE, RTT, 0);
+    assert_eq!((driver.model.phase, driver.gain()), (Phase::Drain, 35));
+    driver.in_flight = BDP;
+    driver.round(RATE, RTT, 0);
+    assert_eq!((driver.model.phase, driver.gain()), (Phase::Cruise, 98));
+}
+
+#[test]
+fn startup_ends_by_loss_only_with_a_queue_or_without_growth() {
+    for (next, rtt, ends) in [
+        (RATE, RTT, false),
+        (RATE, 2 * RTT, true),
+        (RATE / 2, RTT, true),
+        (RATE / 2, 2 * RTT, true),
+    ] {
+        let mut driver = Driver::new();
+        driver.in_flight = 3 * BDP;
+        driver.round(RATE / 2, RTT, 30);
+        driver.round(next, rtt, 30);
+        assert_eq!(driver.model.phase == Phase::Drain, ends, "{next} {rtt}");
+    }
+}
+
+#[test]
+fn cruise_lasts_four_to_eight_rounds_and_refill_one() {
+    let mut driver = Driver::in_cruise();
+    let rounds = driver.rounds_until(Phase::Refill, 0);
+    assert!((4..=8).contains(&rounds), "{rounds}");
+    assert_eq!(driver.gain(), 100);
+    driver.round(RATE, RTT, 0);
+    assert_eq!((driver.model.phase, driver.gain()), (Phase::Up, 125));
+}
+
+#[test]
+fn up_ends_with_a_queue_and_down_lasts_a_round() {
+    let mut driver = Driver::in_cruise();
+    driver.rounds_until(Phase::Up, 0);
+    assert!((115 * BDP..130 * BDP).contains(&(100 * driver.model.window())));
+    driver.in_flight = BDP * 12 / 10;
+    driver.round(RATE, RTT, 0);
+    assert_eq!(driver.model.phase, Phase::Up, "no queue shows");
+    driver.round(RATE, RTT * 12 / 10, 0);
+    assert_eq!((driver.model.phase, driver.gain()), (Phase::Down, 90));
+    driver.in_flight = BDP / 2;
+    driver.model.on_progress(&Acked {
+        now: driver.now,
+        segments: 1,
+        bytes: SEGMENT,
+        delivered: driver.delivered,
+        in_flight: driver.in_flight,
+        rtt: None,
+        rate: None,
+    });
+    assert_eq!(driver.model.phase, Phase::Down, "the queue is gone, but no round over");
+    driver.round(RATE, RTT, 0);
+    assert_eq!(driver.model.phase, Phase::Cruise);
+}
+
+/// What is lost in Down, below the bandwidth, is random: it raises the rate, and is no congestion.
+#[test]
+fn loss_below_the_bandwidth_is_learned() {
+    let mut driver = Driver::in_cruise();
+    for _ in 0..4 {
+        driver.rounds_until(Phase::Up, 10);
+        driver.round(RATE, RTT, 40);
+        assert_eq!(driver.model.phase, Phase::Down, "far beyond what is random");
+        driver.rounds_until(Phase::Cruise, 10);
+    }
+    driver.rounds_until(Phase::Refill, 10);
+    let base = driver.model.loss.per_million();
+    assert!((70_000..=105_000).contains(&base), "{base}");
+    assert!((107..=111).contains(&driver.gain()), "{}", driver.gain());
+    assert_eq!(driver.model.bandwidth_lo, u64::MAX);
+}
+
+/// A policer: what exceeds its rate is lost, and nothing below it.
+#[test]
+fn loss_above_the_bandwidth_is_congestion() {
+    let mut driver = Driver::in_cruise();
+    driver.rounds_until(Phase::Up, 0);
+    driver.round(RATE, RTT, 20);
+    assert_eq!(driver.model.phase, Phase::Down);
+    driver.rounds_until(Phase::Cruise, 0);
+    (0..2).for_each(|_| driver.round(RATE, RTT, 0));
+    assert_eq!(driver.model.loss.per_million(), 0);
+    // In Cruise no more is sent than arrives, until Refill.
+    driver.round(RATE * 8 / 10, RTT, 20);
+    assert_eq!(driver.model.bandwidth_lo, RATE * 8 / 10);
+    assert_eq!(driver.gain(), 78);
+    driver.rounds_until(Phase::Refill, 0);
+    assert_eq!((driver.gain(), driver.model.bandwidth_lo), (100, u64::MAX));
+}
+
+#[test]
+fn window_is_frozen_while_the_shortest_rtt_is_probed() {
+    let mut driver = Driver::in_cruise();
+    let mut began = None;
+    while driver.now < Micros(15 * SECOND) && began.is_none() {
+        driver.round(RATE, RTT * 11 / 10, 0);
+        let probes = matches!(driver.model.phase, Phase::ProbeRtt { .. });
+        began = probes.then_some(driver.now);
+    }
+    let began = began.expect("a probe when the RTT is ten seconds old");
+    assert!(began > Micros(10 * SECOND));
+    let window = driver.model.window();
+    assert_eq!(window, BDP / 2);
+    driver.in_flight = window;
+    while matches!(driver.model.phase, Phase::ProbeRtt { .. }) {
+        assert_eq!(driver.model.window(), window);
+        // Neither a faster path nor a shorter RTT changes it.
+        driver.round(2 * RATE, RTT * 9 / 10, 0);
+    }
+    assert!(driver.now.since(began) >= 200_000, "{}", driver.now.since(began));
+    assert_eq!(driver.model.phase, Phase::Cruise);
+    assert_eq!(driver.model.min_rtt(), Some(RTT * 9 / 10));
+}
+
+#[test]
+fn probe_of_the_shortest_rtt_does_not_end_startup() {
+    let mut driver = Driver::new();
+    driver.round(RATE, RTT, 0);
+    driver.now = driver.now.add_micros(11 * SECOND);
+    driver.ack(2 * RATE, 2 * RTT, false);
+    assert!(matches!(driver.model.phase, Phase::ProbeRtt { .. }), "{:?}", driver.model.phase);
+    driver.in_flight = 0;
+    (0..8).for_each(|_| driver.round(RATE, RTT, 0));
+    assert_eq!(driver.model.phase, Phase::Startup);
+}
+
+/// Also where others fill the queue: the flow sends little, and its latency counts.
+#[test]
+fn app_limited_flow_may_send_the_initial_window() {
+    let mut driver = Driver::in_cruise();
+    for i in 0..400 {
+        driver.now = driver.now.add_micros(RTT);
+        driver.ack(20_000, RTT * (1 + i % 5), true);
+        let pacing = driver.model.pacing().unwrap();
+        assert!(driver.model.window() >= INITIAL_WINDOW, "{:?}", driver.model);
+        assert_eq!(pacing.burst, MAX_BURST_SEGMENTS);
+        assert!(pacing.rate.get() * RTT / SECOND * 100 >= INITIAL_WINDOW * 35);
+    }
+    // Once more is written than the path takes, its share counts again.
+    (0..12).for_each(|_| driver.round(20_000, RTT, 0));
+    assert!(driver.model.window() <= 3 * SEGMENT * MIN_WINDOW, "{}", driver.model.window());
+}
+
+#[test]
+fn segments_of_half_the_size_do_not_halve_the_initial_window() {
+    assert_eq!(Model::new(544).window(), INITIAL_WINDOW);
+}
+
+#[test]
+fn timeout_after_a_second_without_acks_restarts_the_model() {
+    let mut driver = Driver::in_cruise();
+    let at = |wait| driver.now.add_micros(wait);
+    let lost = |now| Lost { now, sent_at: Some(driver.now), by_timeout: true };
+    let (early, late) = (lost(at(SECOND)), lost(at(SECOND + 1)));
+    driver.model.on_lost(&early);
+    assert_eq!(driver.model.phase, Phase::Cruise);
+    driver.model.on_lost(&late);
+    assert_eq!((driver.model.phase, driver.model.delivery_rate()), (Phase::Startup, 0));
+    assert_eq!(driver.model.window(), INITIAL_WINDOW);
+}
