@@ -222,6 +222,8 @@ async fn tokio_kcp_clients_are_let_in_by_a_retry() {
         for assign_conv in [false, true] {
             let mut config = ours();
             (config.limits.max_unvalidated, config.assign_conv) = (1, assign_conv);
+            // The peer that answers nothing keeps its place, however long this takes.
+            config.limits.validation_timeout = Duration::from_secs(3_600);
             let listener = KcpListener::bind_with("127.0.0.1:0", config).await.unwrap();
             let addr = listener.local_addr().unwrap();
             // A peer that answers nothing takes the only place.

@@ -23,8 +23,9 @@ pub struct Limits {
     /// Memory of all unvalidated peers together, bytes, 1 MiB to 1 TiB. Default 64 MiB. Their
     /// connections count with 4 KiB each, what was received and not read, and what the application
     /// wrote and was not sent. Three quarters are reserved for them in equal shares, so it bounds
-    /// their number too: by one for each 10,923 bytes. Of the rest one peer has at most a sixteenth of
-    /// what is free. Received data that does not fit is dropped, and the peer retransmits it.
+    /// their number too: by one for each 10,923 bytes, and with FEC four thirds of `parity_shards` x
+    /// `mtu` more. Of the rest one peer has at most a sixteenth of what is free. Received data that
+    /// does not fit is dropped, and the peer retransmits it.
     pub unvalidated_memory: usize,
     /// Time for the address validation of a peer that opened a connection, 1 s to 1 hour. Default
     /// 30 s.

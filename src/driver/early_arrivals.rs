@@ -75,13 +75,14 @@ impl EarlyArrivals {
         layout: FecConfig,
         budget: &mut MemoryBudget,
     ) -> Option<Vec<u8>> {
-        if !self.peers.contains_key(&from) || !self.store(now, from, parity, budget) {
+        let attempts = self.peers.get(&from)?.attempts;
+        if attempts >= MAX_ATTEMPTS || !self.store(now, from, parity, budget) {
             return None;
         }
         let peer = self.peers.get_mut(&from)?;
         let members = || peer.packets.iter().filter(|p| is_first_group(p, layout));
         let enough = members().count() >= layout.data_shards();
-        if peer.attempts >= MAX_ATTEMPTS || !enough || !confirms(members(), layout) {
+        if !enough || !confirms(members(), layout) {
             return None;
         }
         let mut found = None;

@@ -32,6 +32,8 @@ pub(crate) struct MemoryBudget {
     used: usize,
     /// Bytes reserved for each connection.
     share: usize,
+    /// Bytes that every connection may have, whatever the others hold: its state and a segment.
+    min_share: usize,
     /// Bytes of the pool, and how many of them are in use.
     pool: usize,
     pool_used: usize,
@@ -41,13 +43,15 @@ pub(crate) struct MemoryBudget {
 
 impl MemoryBudget {
     /// A budget of `limit` bytes for at most `max_connections`, of which each takes `base` bytes
-    /// without any data.
+    /// without any data. One is always possible: if there is no memory for its share, it has `base`
+    /// and a segment nevertheless.
     pub(crate) fn new(limit: usize, max_connections: usize, base: usize) -> Self {
         let pool = limit / POOL_DIVISOR;
-        let places = ((limit - pool) / MIN_SHARE.max(base + CONNECTION_COST)).min(max_connections);
+        let min_share = base + CONNECTION_COST;
+        let places = ((limit - pool) / MIN_SHARE.max(min_share)).min(max_connections);
         let places = places.max(1);
         let share = (limit - pool) / places;
-        Self { limit, used: 0, share, pool, pool_used: 0, places }
+        Self { limit, used: 0, share, min_share, pool, pool_used: 0, places }
     }
 
     /// Connections that there is memory for.
@@ -71,7 +75,11 @@ impl MemoryBudget {
         let threshold = self.pool.saturating_sub(self.pool_used) / THRESHOLD_DIVISOR;
         let of_pool = threshold.saturating_sub(held.saturating_sub(share));
         let free = self.limit.saturating_sub(self.used);
-        share.saturating_sub(held).saturating_add(of_pool).min(free)
+        let allowance = share.saturating_sub(held).saturating_add(of_pool).min(free);
+        match holder {
+            Holder::Connection => allowance.max(self.min_share.saturating_sub(held)),
+            Holder::Other => allowance,
+        }
     }
 
     /// A holder of `before` bytes has `after` bytes now.
@@ -127,6 +135,17 @@ mod tests {
         assert_eq!(MemoryBudget::new(64 << 20, 1 << 20, CONNECTION_COST).places(), 6_144);
         assert_eq!(MemoryBudget::new(1 << 20, 4_096, CONNECTION_COST).places(), 96);
         assert_eq!(MemoryBudget::new(1 << 20, 4_096, 2 << 20).places(), 1);
+    }
+
+    #[test]
+    fn memory_budget_has_a_segment_for_every_connection() {
+        let base = 2 << 20;
+        let mut budget = MemoryBudget::new(1 << 20, 4_096, base);
+        budget.update(Holder::Connection, 0, base);
+        assert_eq!(budget.allowance(Holder::Connection, base), CONNECTION_COST);
+        assert_eq!(budget.allowance(Holder::Connection, base + 4_000), CONNECTION_COST - 4_000);
+        assert_eq!(budget.allowance(Holder::Connection, base + 5_000), 0);
+        assert_eq!(budget.allowance(Holder::Other, 0), 0);
     }
 
     #[test]

@@ -56,6 +56,7 @@ use slab::Slab;
 use tokio::sync::oneshot;
 
 use crate::config::Config;
+use crate::core::segment::CONTROL_CAPABLE;
 use crate::driver::connect_pacer::ConnectPacer;
 use crate::driver::connection::Conn;
 use crate::driver::demux::Demux;
@@ -171,7 +172,8 @@ impl<S: Socket> Driver<S> {
         let notifier = requests.notifier().clone();
         notifier.set_local(socket.local_addr()?);
         let unvalidated = UnvalidatedPeers::new(&config);
-        let retry = Retry::new(now, [rng.next_u64(), rng.next_u64()]);
+        let capability = if config.kcp.close_notify { CONTROL_CAPABLE } else { 0 };
+        let retry = Retry::new(now, [rng.next_u64(), rng.next_u64()], capability);
         Ok(Self {
             socket,
             peers: PeerTable::new(&config),

@@ -140,19 +140,14 @@ impl<S: Socket> Driver<S> {
                 let packet = (datagram, PacketType::Regular);
                 return self.on_initial(now, *from, initial, packet, nonce);
             }
-            Route::Reply(header) => {
-                self.stats.dropped_time_wait += 1;
-                self.answer_in_time_wait(now, *from, &header);
-            }
-            Route::TimeWait => {
-                self.stats.dropped_time_wait += 1;
-                return self.on_unknown(now, from, datagram, nonce);
-            }
-            Route::Unknown => {
-                if !self.on_possible_migration(now, *from, datagram) {
-                    self.stats.dropped_no_connection += 1;
-                    self.hold_early(now, *from, packet);
-                    return self.on_unknown(now, from, datagram, nonce);
+            route @ (Route::Reply(_) | Route::TimeWait | Route::Unknown) => {
+                if let Some(accepted) = self.on_retry_answer(now, from, datagram, nonce) {
+                    return accepted;
+                }
+                match route {
+                    Route::Unknown => self.on_unknown(now, *from, packet),
+                    Route::Reply(header) => self.reply_in_time_wait(now, *from, &header),
+                    _ => self.stats.dropped_time_wait += 1,
                 }
             }
             Route::Malformed => self.stats.dropped_malformed += 1,
@@ -285,7 +280,8 @@ impl<S: Socket> Driver<S> {
 
     /// Sends `header`, the ACK, FIN-ACK, RST or RST-ACK that a connection in TIME-WAIT replies
     /// with.
-    fn answer_in_time_wait(&mut self, now: Instant, to: SocketAddr, header: &Header) {
+    pub(super) fn reply_in_time_wait(&mut self, now: Instant, to: SocketAddr, header: &Header) {
+        self.stats.dropped_time_wait += 1;
         if !self.may_answer() {
             return;
         }

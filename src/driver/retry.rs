@@ -13,13 +13,14 @@ use std::time::{Duration, Instant};
 
 use siphasher::sip::SipHasher24;
 
-use crate::core::segment::{CONTROL_CAPABLE, Command, Header, Segments};
+use crate::core::segment::{Command, Header, Segments};
 use crate::core::seq::{Sn, Ts};
 use crate::driver::demux::Key;
+use crate::driver::unvalidated::Source;
 
 /// A token is valid in the period in which it was made and in the next one: for 8 s at least.
 const PERIOD: Duration = Duration::from_secs(8);
-/// Fixed bits of the `sn` of a token: a number between 1.25 and 1.5 times 2^30 behind 0, RCV.NXT of
+/// Fixed bits of the `sn` of a token: a number between 1 and 1.5 times 2^30 behind 0, RCV.NXT of
 /// a peer that has received nothing. The lowest bit is that of a ping of the side that did not open
 /// the connection.
 const SN_BASE: u32 = 0xA000_0001;
@@ -31,7 +32,7 @@ const WINDOW: u16 = 1;
 /// longer than the longest interval between two copies.
 const MAX_ANSWERED: usize = 4_096;
 const ANSWER_LIFETIME: Duration = Duration::from_secs(10);
-/// Divisor: one IP address has at most a sixteenth of the answers.
+/// Divisor: one source, an IPv4 address or an IPv6 prefix, has at most a sixteenth of the answers.
 const SOURCE_DIVISOR: usize = 16;
 
 /// `sn` and `ts` of a ping that stands for a Retry packet.
@@ -48,7 +49,7 @@ pub(crate) enum Answer {
     None,
     /// It has one, and its peer may open the connection now.
     Taken,
-    /// It has one, but the IP address has too many that wait.
+    /// It has one, but its source has too many that wait.
     Refused,
 }
 
@@ -58,24 +59,26 @@ pub(crate) struct Retry {
     /// SipHash-2-4 is a PRF, and its keyed interface is stable, unlike that of `RandomState`.
     key: [u64; 2],
     start: Instant,
+    /// The `frg` of a ping of this endpoint, its CONTROL capability.
+    capability: u8,
     /// When the first answer of a peer arrived.
     answered: HashMap<Key, Instant>,
     /// Keys of `answered` by age. An entry whose instant differs from that in `answered` is stale.
     order: VecDeque<(Instant, Key)>,
-    by_source: HashMap<IpAddr, usize>,
+    by_source: HashMap<Source, usize>,
 }
 
 impl Retry {
-    /// `key` is secret and random.
-    pub(crate) fn new(now: Instant, key: [u64; 2]) -> Self {
+    /// `key` is secret and random. `capability`: the `frg` of this endpoint's pings.
+    pub(crate) fn new(now: Instant, key: [u64; 2], capability: u8) -> Self {
         let (answered, order, by_source) = (HashMap::new(), VecDeque::new(), HashMap::new());
-        Self { key, start: now, answered, order, by_source }
+        Self { key, start: now, capability, answered, order, by_source }
     }
 
     /// The ping that answers an initial datagram of `peer`.
     pub(crate) fn write(&self, now: Instant, (peer, conv): Key, out: &mut Vec<u8>) {
         let Token { sn, ts } = self.token(self.period(now), (peer, conv));
-        let (command, frg, una, wnd) = (Command::Push, CONTROL_CAPABLE, Sn(0), WINDOW);
+        let (command, frg, una, wnd) = (Command::Push, self.capability, Sn(0), WINDOW);
         Header { conv, command, frg, wnd, ts, sn, una, len: 0 }.emit(out);
     }
 
@@ -93,7 +96,7 @@ impl Retry {
         if self.answered.contains_key(&key) {
             return Answer::Taken;
         }
-        let of_source = self.by_source.entry(key.0.ip()).or_default();
+        let of_source = self.by_source.entry(Source::of(key.0.ip())).or_default();
         if *of_source >= MAX_ANSWERED / SOURCE_DIVISOR {
             return Answer::Refused;
         }
@@ -162,10 +165,11 @@ impl Retry {
         if self.answered.remove(key).is_none() {
             return;
         }
-        if let Some(count) = self.by_source.get_mut(&key.0.ip()) {
+        let source = Source::of(key.0.ip());
+        if let Some(count) = self.by_source.get_mut(&source) {
             *count -= 1;
             if *count == 0 {
-                self.by_source.remove(&key.0.ip());
+                self.by_source.remove(&source);
             }
         }
     }
@@ -189,6 +193,7 @@ mod tests {
     use std::net::SocketAddr;
 
     use super::*;
+    use crate::core::segment::CONTROL_CAPABLE;
 
     fn peer(host: u8, port: u16) -> SocketAddr {
         SocketAddr::from(([192, 0, 2, host], port))
@@ -211,13 +216,13 @@ mod tests {
     #[test]
     fn retry_token_is_taken_from_its_own_peer_in_time() {
         let now = Instant::now();
-        let mut retry = Retry::new(now, [1, 2]);
+        let mut retry = Retry::new(now, [1, 2], CONTROL_CAPABLE);
         let key = (peer(1, 5), 7);
         let ack = answer(&written(&retry, now, key));
         for other in [(peer(2, 5), 7), (peer(1, 6), 7), (peer(1, 5), 8)] {
             assert_eq!(retry.on_datagram(now, other, &ack), Answer::None);
         }
-        let mut other = Retry::new(now, [1, 3]);
+        let mut other = Retry::new(now, [1, 3], CONTROL_CAPABLE);
         assert_eq!(other.on_datagram(now, key, &ack), Answer::None, "another key");
         assert_eq!(retry.on_datagram(now + 2 * PERIOD, key, &ack), Answer::None, "too late");
         assert!(!retry.take_answer(now, &key));
@@ -231,7 +236,7 @@ mod tests {
     #[test]
     fn retry_token_differs_in_every_bit_and_lies_far_behind() {
         let now = Instant::now();
-        let retry = Retry::new(now, [1, 2]);
+        let retry = Retry::new(now, [1, 2], CONTROL_CAPABLE);
         let (mut ones, mut zeros) = ((0, 0), (0, 0));
         for conv in 0..1_000 {
             let header = Header::parse(&written(&retry, now, (peer(1, 5), conv))).unwrap();
@@ -248,13 +253,21 @@ mod tests {
     #[test]
     fn retry_answers_are_bounded_in_total_and_per_source() {
         let now = Instant::now();
-        let mut retry = Retry::new(now, [1, 2]);
+        let mut retry = Retry::new(now, [1, 2], CONTROL_CAPABLE);
         let mut open = |host: u8, conv: u32| {
             let key = (peer(host, 5), conv);
             let ack = answer(&written(&retry, now, key));
             retry.on_datagram(now, key, &ack) == Answer::Taken
         };
         assert_eq!((0..1_000).filter(|conv| open(1, *conv)).count(), MAX_ANSWERED / 16);
+        let v6 = |host: u128| SocketAddr::from(((0x2001_0db8_u128 << 96 | host).to_be_bytes(), 5));
+        let mut other = Retry::new(now, [1, 2], CONTROL_CAPABLE);
+        for host in 0..1_000 {
+            let key = (v6(host), 1);
+            let ack = answer(&written(&other, now, key));
+            let taken = other.on_datagram(now, key, &ack) == Answer::Taken;
+            assert_eq!(taken, host < 256, "one prefix");
+        }
         (2..=30).for_each(|host| assert!((0..256).all(|conv| open(host, conv))));
         assert_eq!(retry.len(), MAX_ANSWERED);
         assert!(!retry.take_answer(now, &(peer(1, 5), 0)), "the oldest are dropped");

@@ -17,40 +17,43 @@ use crate::shared::conn_id::ConnId;
 use crate::sys::Socket;
 
 impl<S: Socket> Driver<S> {
-    /// Handles valid segments of no open connection: the answer to a Retry, which may be followed by
-    /// the initial segment. Returns whether a connection accepted that.
-    pub(super) fn on_unknown(
+    /// Handles valid segments of no open connection if they answer a Retry, which only the peer itself
+    /// can: before migration and TIME-WAIT, which would take the initial segment behind the answer for
+    /// one of their own connection. Returns `None` if they do not, otherwise whether a connection
+    /// accepted that initial segment.
+    pub(super) fn on_retry_answer(
         &mut self,
         now: Instant,
         from: &SocketAddr,
         datagram: &[u8],
         nonce: &[u8],
-    ) -> bool {
-        let Ok(header) = Header::parse(datagram) else { return false };
-        let rest = self.on_retry_answer(now, (*from, header.conv), datagram);
-        let Some(rest) = rest else { return false };
-        match self.demux.route(now, from, rest) {
-            Route::Open(initial) => {
-                self.on_initial(now, *from, initial, (rest, PacketType::Regular), nonce)
-            }
-            _ => false,
-        }
-    }
-
-    /// Takes a datagram of no connection, if it answers a Retry. Returns the rest of the datagram
-    /// from its initial segment on, if it has one.
-    fn on_retry_answer<'a>(
-        &mut self,
-        now: Instant,
-        key: Key,
-        datagram: &'a [u8],
-    ) -> Option<&'a [u8]> {
-        match self.retry.on_datagram(now, key, datagram) {
+    ) -> Option<bool> {
+        let conv = Header::parse(datagram).ok()?.conv;
+        match self.retry.on_datagram(now, (*from, conv), datagram) {
             Answer::None => return None,
             Answer::Refused => self.stats.refused_per_ip += 1,
             Answer::Taken => self.stats.retries_answered += 1,
         }
-        InitialSegment::find_datagram(datagram)
+        let Some(rest) = InitialSegment::find_datagram(datagram) else { return Some(false) };
+        match self.demux.route(now, from, rest) {
+            Route::Open(initial) => {
+                let packet = (rest, PacketType::Regular);
+                return Some(self.on_initial(now, *from, initial, packet, nonce));
+            }
+            Route::Reply(header) => self.reply_in_time_wait(now, *from, &header),
+            _ => {}
+        }
+        Some(false)
+    }
+
+    /// Handles a packet with valid segments of no connection: its connection may migrate, or open soon.
+    pub(super) fn on_unknown(&mut self, now: Instant, from: SocketAddr, packet: &[u8]) {
+        let datagram = datagram_of(packet);
+        if !self.on_possible_migration(now, from, datagram) {
+            self.stats.dropped_no_connection += 1;
+        }
+        // A connection that may migrate need not be that of this packet.
+        self.hold_early(now, from, packet);
     }
 
     /// Answers an initial datagram without state (RFC 9000 8.1.2). The answer is no longer than the
@@ -70,13 +73,15 @@ impl<S: Socket> Driver<S> {
         self.budget = self.budget.saturating_sub(sent);
     }
 
-    /// Holds a packet of an unknown connection that may open soon.
-    pub(super) fn hold_early(&mut self, now: Instant, from: SocketAddr, packet: &[u8]) {
+    /// Holds a packet of an unknown connection that may open soon. While there are many unvalidated
+    /// peers it cannot: its initial segment is answered without state.
+    fn hold_early(&mut self, now: Instant, from: SocketAddr, packet: &[u8]) {
         let Ok(header) = Header::parse(datagram_of(packet)) else { return };
         let is_open = self.accept.as_ref().is_some_and(|accept| accept.is_open());
         let filter = self.config.accept_filter.as_ref();
         if is_open
             && !self.unvalidated.is_crowded()
+            && self.demux.find(&(from, header.conv)).is_none()
             && filter.is_none_or(|filter| filter.admits(from, header.conv))
         {
             self.early.hold(now, from, packet, self.unvalidated.budget_mut());

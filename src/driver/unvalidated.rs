@@ -5,7 +5,7 @@
 //! of them on, a peer has to show by a [`Retry`](crate::driver::retry) that its address is its own.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use crate::config::Config;
 use crate::driver::memory_budget::{CONNECTION_COST, Holder, MemoryBudget};
@@ -14,10 +14,27 @@ use crate::driver::memory_budget::{CONNECTION_COST, Holder, MemoryBudget};
 /// unvalidated.
 const CROWDED_DIVISOR: usize = 2;
 
+/// What the limits per source count: an IPv4 address, or the /64 prefix of an IPv6 address, since one
+/// host has all addresses of its prefix (RFC 7421).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Source(IpAddr);
+
+impl Source {
+    pub(crate) fn of(ip: IpAddr) -> Self {
+        match ip.to_canonical() {
+            IpAddr::V6(ip) => {
+                let prefix = ip.to_bits() >> 64 << 64;
+                Self(Ipv6Addr::from_bits(prefix).into())
+            }
+            ip => Self(ip),
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct UnvalidatedPeers {
     total: usize,
-    by_source: HashMap<IpAddr, usize>,
+    by_source: HashMap<Source, usize>,
     /// Bytes that one connection holds without any data.
     base: usize,
     budget: MemoryBudget,
@@ -49,18 +66,19 @@ impl UnvalidatedPeers {
 
     /// Unvalidated connections from `source`.
     pub(crate) fn count_of(&self, source: IpAddr) -> usize {
-        self.by_source.get(&source).copied().unwrap_or(0)
+        self.by_source.get(&Source::of(source)).copied().unwrap_or(0)
     }
 
     /// Counts a connection from `source`.
     pub(crate) fn enter(&mut self, source: IpAddr) {
         self.total += 1;
-        *self.by_source.entry(source).or_default() += 1;
+        *self.by_source.entry(Source::of(source)).or_default() += 1;
     }
 
     /// Removes a connection from `source`, validated or ended, from the count. It held `held` bytes.
     pub(crate) fn leave(&mut self, source: IpAddr, held: usize) {
         self.budget.update(Holder::Connection, held, 0);
+        let source = Source::of(source);
         let Some(count) = self.by_source.get_mut(&source) else { return };
         *count -= 1;
         if *count == 0 {
@@ -87,6 +105,21 @@ mod tests {
 
     fn ip(last: u8) -> IpAddr {
         Ipv4Addr::new(192, 0, 2, last).into()
+    }
+
+    #[test]
+    fn source_is_an_ipv4_address_or_an_ipv6_prefix() {
+        let of = |ip: &str| Source::of(ip.parse().unwrap());
+        assert_eq!(of("2001:db8:0:1::1"), of("2001:db8:0:1:ffff::2"));
+        assert_ne!(of("2001:db8:0:1::1"), of("2001:db8:0:2::1"));
+        assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
+        assert_ne!(of("::ffff:192.0.2.1"), of("::ffff:192.0.2.2"));
+        let mut peers = UnvalidatedPeers::new(&Config::new());
+        peers.enter("2001:db8::1".parse().unwrap());
+        peers.enter("2001:db8::2".parse().unwrap());
+        assert_eq!(peers.count_of("2001:db8::3".parse().unwrap()), 2);
+        peers.leave("2001:db8::1".parse().unwrap(), 0);
+        assert_eq!((peers.count_of("2001:db8::3".parse().unwrap()), peers.len()), (1, 1));
     }
 
     #[test]

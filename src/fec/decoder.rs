@@ -52,6 +52,8 @@ pub struct FecDecoder {
     jump: JumpDetector,
     /// Buffers of released packets, for reuse.
     spare: Vec<Shard>,
+    /// Bytes of the buffers in `groups` and `spare`, of which none is ever freed.
+    shard_memory: usize,
     stats: FecStats,
 }
 
@@ -84,6 +86,7 @@ impl FecDecoder {
             newest: None,
             jump: JumpDetector::default(),
             spare: Vec::new(),
+            shard_memory: 0,
             stats: FecStats::default(),
         }
     }
@@ -209,10 +212,14 @@ impl FecDecoder {
     /// Stores a packet.
     fn store(&mut self, layout: FecConfig, seqid: u32, content: &[u8]) {
         let mut shard = self.spare.pop().unwrap_or_default();
-        let Some(group) = self.group_mut(seqid / layout.sum()) else { return };
+        let Some(group) = self.group_mut(seqid / layout.sum()) else {
+            self.spare.push(shard);
+            return;
+        };
         let place = layout.position(seqid);
         if !group.seen.insert(place) {
-            let discarded = group.replace(place, content);
+            let (discarded, grown) = group.replace(place, content);
+            self.shard_memory += grown;
             self.stats.duplicate_shards += 1;
             self.spare.extend(discarded);
             self.spare.push(shard);
@@ -220,8 +227,9 @@ impl FecDecoder {
         }
         group.contradicted.remove(place);
         if !group.finished {
-            shard.set(content);
+            let grown = shard.set(content);
             group.shards.push((place, shard));
+            self.shard_memory += grown;
         } else {
             self.spare.push(shard);
         }
@@ -305,11 +313,9 @@ impl FecDecoder {
 
     /// Bytes of stored packets, and of the coefficient cache.
     pub(crate) fn memory(&self) -> (usize, usize) {
-        let held = self.groups.iter().flat_map(|group| &group.shards).map(|(_, shard)| shard);
-        let shards = held.chain(&self.spare).map(Shard::memory).sum::<usize>();
         let reconstructor = self.reconstructor.as_ref();
         let (all, cache) = reconstructor.map_or((0, 0), |all| (all.memory(), all.cache_memory()));
-        (shards + all - cache, cache)
+        (self.shard_memory + all - cache, cache)
     }
 
     #[cfg(any(test, feature = "_testkit"))]
@@ -328,6 +334,9 @@ impl FecDecoder {
             assert!(group.shards.is_empty() || (!group.finished && group.id.is_some()));
             assert!(group.id.is_some() || !group.finished);
         }
+        let held = self.groups.iter().flat_map(|group| &group.shards).map(|(_, shard)| shard);
+        let memory = held.chain(&self.spare).map(Shard::memory).sum::<usize>();
+        assert_eq!(self.shard_memory, memory);
         assert!(self.reconstructor.as_ref().is_none_or(|r| r.cache_memory() <= 256 * 1024));
     }
 }
@@ -350,20 +359,20 @@ impl Group {
     /// Another packet came in a position that has one. With other contents it replaces the first:
     /// one of them is forged, or a restarted peer reuses its seqids. With the second that does, it
     /// is the latter, and the others of the group are stale.
-    /// Returns the buffers of those.
-    fn replace(&mut self, place: u8, content: &[u8]) -> Vec<Shard> {
+    /// Returns the buffers of those, and by how many bytes its own grew.
+    fn replace(&mut self, place: u8, content: &[u8]) -> (Vec<Shard>, usize) {
         let mut spare = Vec::new();
         let known = self.shards.iter_mut().find(|(other, _)| *other == place);
         let Some((_, shard)) = known.filter(|(_, shard)| shard.content() != content) else {
-            return spare;
+            return (spare, 0);
         };
-        shard.set(content);
+        let grown = shard.set(content);
         self.replaced.insert(place);
         if self.replaced.len() == 2 {
             let replaced = self.replaced;
             self.discard(|place| !replaced.contains(place), &mut spare);
         }
-        spare
+        (spare, grown)
     }
 
     /// A packet of the wrong kind came in this position. One of the right kind outweighs it.

@@ -40,9 +40,9 @@ pub(super) struct Shard {
 }
 
 impl Shard {
-    /// Copies the content. Allocates when the buffer is shorter.
-    pub(super) fn set(&mut self, content: &[u8]) {
-        let lanes = padded(content.len());
+    /// Copies the content. Allocates when the buffer is shorter. Returns by how many bytes it grew.
+    pub(super) fn set(&mut self, content: &[u8]) -> usize {
+        let (lanes, before) = (padded(content.len()), self.memory());
         if self.space.len() < lanes {
             self.space = Space::new(lanes);
         }
@@ -50,6 +50,7 @@ impl Shard {
         let (head, tail) = self.space.lanes_mut().split_at_mut(content.len());
         head.copy_from_slice(content);
         tail.iter_mut().take(lanes - content.len()).for_each(|byte| *byte = 0);
+        self.memory() - before
     }
 
     pub(super) fn content(&self) -> &[u8] {
@@ -61,6 +62,7 @@ impl Shard {
         self.space.lanes().get(..padded(self.len)).unwrap_or_default()
     }
 
+    #[inline]
     pub(super) fn memory(&self) -> usize {
         self.space.bytes.capacity()
     }

@@ -9,7 +9,6 @@ use crate::core::recv::pending_acks::Ack;
 use crate::core::recv::receiver::RecvOutcome;
 use crate::core::segment::{self, Command, HEADER_LEN, Header, InputError, Segments};
 use crate::core::send::sender::{AckOutcome, UnaOutcome};
-use crate::core::seq::Sn;
 use crate::error::ConnectionError;
 
 /// Largest window, segments. A number further before RCV.NXT is that of a ping or an MTU probe, not
@@ -57,7 +56,7 @@ impl Kcp {
             }
             let is_ping = is_empty_push && self.recv.nxt().since(header.sn) > MAX_WINDOW;
             if is_ping && !was_validated && origin == PacketType::Regular {
-                self.on_unvalidated_ping(header.sn);
+                self.on_unvalidated_ping(now, &header);
             }
             if !self.is_recovered_ack(&header) {
                 self.close_state.on_capability(&header, is_ping);
@@ -142,9 +141,11 @@ impl Kcp {
         is_new
     }
 
-    /// A ping of a peer that was not validated before: ends a connection that nobody has opened.
-    fn on_unvalidated_ping(&mut self, sn: Sn) {
-        if self.role.on_ping(sn) {
+    /// A ping of a peer that was not validated before: ends a connection that nobody has opened. Our
+    /// own ping, which somebody reflects, says nothing of the peer.
+    fn on_unvalidated_ping(&mut self, now: Micros, ping: &Header) {
+        let is_own = self.keepalive.is_recent_ping(now, (ping.sn, ping.ts));
+        if !is_own && self.role.on_ping(ping.sn) {
             self.close_reason.get_or_insert(ConnectionError::DeadPeer);
         }
     }

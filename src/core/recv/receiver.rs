@@ -132,10 +132,17 @@ impl Receiver {
     }
 
     /// Whether the limit admits a segment with this charge, `offset` segments above RCV.NXT.
+    ///
+    /// The first one exceeds it if any of it is left, or with the size of a usual segment: under a
+    /// cipher an endpoint takes the datagram that opens a connection only once, so that its
+    /// retransmission would be dropped as a replay.
     #[inline]
     fn is_within_limit(&self, offset: u32, charge: usize) -> bool {
         if self.memory_limit == usize::MAX {
             return true;
+        }
+        if offset == 0 && self.nxt == Sn(0) && self.charged == 0 {
+            return charge <= SEGMENT_CHARGE || self.memory() < self.memory_limit;
         }
         let (len, capacity) = (offset as usize + 1, self.out_of_order.capacity());
         // A `VecDeque` that is too short doubles at least.

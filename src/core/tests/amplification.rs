@@ -107,3 +107,17 @@ fn path_challenge_without_the_driver_validates_only_the_path_it_was_sent_to() {
     let late = scripted.kcp.validate_path(scripted.instant(), addr(1), &response, 84);
     assert!(matches!(late, PathValidation::Challenge(fresh) if fresh != challenge));
 }
+
+#[test]
+fn memory_limit_of_an_unvalidated_peer_admits_its_first_segment() {
+    for (limit, len, expected) in
+        [(0, 1_400, 1), (0, 9_000, 0), (1, 9_000, 1), (100, 1_400, 1), (10_000, 1_400, 3)]
+    {
+        let mut scripted = ScriptedPeer::new(&config());
+        scripted.kcp.require_validation(scripted.instant(), 1_200);
+        scripted.kcp.limit_recv_memory(limit);
+        (0..3).for_each(|sn| scripted.push(sn, &vec![1; len]));
+        let received = scripted.kcp.counters().received_segments;
+        assert_eq!(received, expected, "{len} bytes, limit {limit}");
+    }
+}

@@ -35,12 +35,12 @@ impl Conn {
                 self.kcp.abort(now);
             }
         }
-        let is_quiet = self.quiet_until().is_some_and(|until| now < until);
+        let is_quiet = self.quiet_until.is_some_and(|until| now < until);
         (!self.kcp.is_resetting(now) && !is_quiet).then(|| self.kcp.time_wait(self.opened_by))
     }
 
     fn publish_progress(&mut self, now: Instant, fec: Option<FecStats>, scratch: &mut Scratch) {
-        if !self.reported.established && self.kcp.is_established() {
+        if !self.reported.established && self.is_validated() {
             self.reported.established = true;
             self.span.established();
             scratch.wakers.extend(self.shared.set_established());
@@ -132,11 +132,6 @@ impl Conn {
         self.validation.as_ref().map(|validation| validation.deadline)
     }
 
-    /// Until when a connection that nobody has opened is kept after its end.
-    fn quiet_until(&self) -> Option<Instant> {
-        self.validation_deadline().filter(|_| self.is_opened_by_nobody())
-    }
-
     /// Until when `wait_idle` waits for the peer to acknowledge the FIN or RST; `None` if neither
     /// is outstanding.
     fn close_deadline(&self) -> Option<Instant> {
@@ -199,7 +194,7 @@ impl Conn {
         let closing = self.close_deadline().filter(|at| *at > now);
         if self.lifecycle.is_ended() {
             let reset = self.kcp.reset_until();
-            return [protocol, reset, closing, self.quiet_until()].into_iter().flatten().min();
+            return [protocol, reset, closing, self.quiet_until].into_iter().flatten().min();
         }
         let validation_ping = liveness.filter(|_| unvalidated).filter(may_wait);
         let timeouts =

@@ -76,6 +76,8 @@ pub(super) struct Conn {
     linger: Duration,
     /// `Some` from a passive open until the peer is validated. Runs beside the lifecycle.
     validation: Option<Box<AddressValidation>>,
+    /// Until when the connection is kept after its end because nobody has opened it.
+    quiet_until: Option<Instant>,
     lifecycle: Lifecycle,
     /// Why this endpoint ends the connection. `Some` from the abort or replacement on; the next
     /// `advance_lifecycle` makes it the error of the handles.
@@ -124,6 +126,7 @@ impl Conn {
             duplicates: config.duplicates,
             linger: config.linger,
             validation: None,
+            quiet_until: None,
             lifecycle: Lifecycle::Open,
             end_cause: None,
             reported: Reported::default(),
@@ -213,7 +216,8 @@ impl Conn {
             self.last_received = now;
         }
         let validated = !was_validated && self.is_validated();
-        let opened_by_nobody = self.is_opened_by_nobody() && !self.lifecycle.is_ended();
+        let opened_by_nobody =
+            self.is_opened_by_nobody() && !self.lifecycle.is_ended() && self.quiet_until.is_none();
         Ok(InputOutcome { immediate_ack: self.immediate_acks, validated, opened_by_nobody })
     }
 
@@ -250,9 +254,7 @@ impl Conn {
     /// Nobody has opened this connection. It ends, and is kept a moment longer: data of the peer's
     /// application that is under way would open another one.
     pub(super) fn on_opened_by_nobody(&mut self, now: Instant) {
-        if let Some(validation) = &mut self.validation {
-            validation.deadline = now + QUIET_TIME;
-        }
+        self.quiet_until = Some(now + QUIET_TIME);
     }
 
     /// Lifts the limits of an unvalidated peer. Returns the handle if its accept was deferred.
@@ -273,10 +275,10 @@ impl Conn {
         self.kcp.limit_recv_memory(budget.allowance(Holder::Connection, held));
     }
 
-    /// Whether the peer's address is validated: it has acknowledged a
-    /// segment or a ping of this connection.
+    /// Whether the peer's address is validated: it has acknowledged a segment or a ping of this
+    /// connection. That of a connection that nobody has opened never is.
     fn is_validated(&self) -> bool {
-        self.kcp.is_established()
+        self.kcp.is_established() && !self.is_opened_by_nobody()
     }
 
     /// Whether the peer has shown a sign of life within `time`.

@@ -199,3 +199,27 @@ fn early_arrivals_of_unvalidated_peers_stay_within_the_memory_budget() {
         assert!(convs.into_iter().all(|h| h.command != Command::Ack || h.conv > 2_000));
     }
 }
+
+#[test]
+fn parity_after_the_last_attempt_is_not_held() {
+    let mut world = World::new(1, LinkConfig::delay(1_000));
+    let listener = world.listener(SERVER, &Config::new().fec(FecConfig::new(2, 2).unwrap()));
+    let packet = |seqid: u32, flag: u8, sn: u32| {
+        let mut packet = seqid.to_le_bytes().to_vec();
+        packet.extend([flag, 0, 2, 4]);
+        packet.extend(push(7, sn, &[1; 1_000]));
+        packet
+    };
+    world.inject(addr(PEER), SERVER, &packet(1, 0xF1, 1));
+    world.run_for(SECOND / 100);
+    let mut memory = vec![world.driver_of(SERVER).unvalidated.memory()];
+    for _ in 0..20 {
+        // It recovers nothing that could be an initial segment.
+        world.inject(addr(PEER), SERVER, &packet(2, 0xF2, 5_000));
+        world.run_for(SECOND / 100);
+        memory.push(world.driver_of(SERVER).unvalidated.memory());
+    }
+    let grown = memory.windows(2).filter(|pair| pair[1] > pair[0]).count();
+    assert_eq!(grown, 4, "{memory:?}");
+    assert_eq!(listener.stats().passive_opens, 0);
+}

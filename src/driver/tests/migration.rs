@@ -1,6 +1,6 @@
 //! Connection migration (RFC 9000 9): datagrams of a connection from another address.
 
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::fixtures::{MINUTE, SECOND, SERVER, answer, pattern, push};
 use super::sim_world::{World, addr};
@@ -17,8 +17,12 @@ const AWAY: u8 = 10;
 fn validated(migration: Migration) -> (World, KcpListener, KcpStream) {
     let mut config = Config::new();
     config.migration = migration;
+    validated_with(&config)
+}
+
+fn validated_with(config: &Config) -> (World, KcpListener, KcpStream) {
     let mut world = World::new(1, LinkConfig::delay(1_000));
-    let listener = world.listener(SERVER, &config);
+    let listener = world.listener(SERVER, config);
     world.port(HOME);
     world.port(AWAY);
     world.inject(addr(HOME), SERVER, &push(7, 0, b"hello"));
@@ -116,4 +120,51 @@ fn migration_before_first_ack_does_not_accept_a_new_connection() {
     world.inject(addr(HOME), SERVER, &push(7, 0, b"another peer"));
     world.run_for(MINUTE / 10);
     assert_eq!(listener.stats().passive_opens, 2);
+}
+
+/// A connection whose peer has been silent for so long that another address may use its
+/// `conv`. `crowded`: further peers are answered without state.
+fn silent(crowded: bool) -> (World, KcpListener, [KcpStream; 2]) {
+    let mut config = Config::new();
+    config.migration = Migration::Authenticated;
+    config.limits.max_unvalidated = if crowded { 1 } else { 100 };
+    let (mut world, listener, stream) = validated_with(&config);
+    world.run_for(11 * SECOND);
+    world.inject(addr(77), SERVER, &push(1, 0, b"nobody"));
+    let (stuck, _) = world.finish(SECOND, listener.accept()).unwrap();
+    (world, listener, [stream, stuck])
+}
+
+#[test]
+fn migration_leaves_the_answer_of_a_retry_to_the_new_connection() {
+    for in_one_datagram in [false, true] {
+        let (mut world, listener, _streams) = silent(true);
+        world.inject(addr(AWAY), SERVER, &push(7, 0, b"another"));
+        world.run_for(SECOND / 10);
+        let retry = world.arrived(AWAY);
+        assert_eq!((retry.len(), listener.stats().retries_sent), (1, 1));
+        let mut datagram = answer(&retry[0], 0);
+        if in_one_datagram {
+            datagram.extend(push(7, 0, b"another"));
+        }
+        world.inject(addr(AWAY), SERVER, &datagram);
+        world.run_for(SECOND / 10);
+        world.inject(addr(AWAY), SERVER, &push(7, 0, b"another"));
+        let (mut stream, _) = world.finish(SECOND, listener.accept()).unwrap();
+        assert_eq!(world.finish(SECOND, stream.read_chunk()).unwrap(), "another");
+        assert_eq!((listener.stats().retries_answered, listener.stats().migrations), (1, 0));
+    }
+}
+
+#[test]
+fn migration_leaves_early_data_to_the_new_connection() {
+    let (mut world, listener, _streams) = silent(false);
+    world.inject(addr(AWAY), SERVER, &push(7, 1, b"second"));
+    world.run_for(SECOND / 10);
+    world.inject(addr(AWAY), SERVER, &push(7, 0, b"first"));
+    let (mut stream, _) = world.finish(SECOND, listener.accept()).unwrap();
+    let mut data = [0; 11];
+    world.finish(SECOND / 10, stream.read_exact(&mut data)).unwrap();
+    assert_eq!(&data, b"firstsecond");
+    assert_eq!((listener.stats().early_datagrams, listener.stats().migrations), (1, 0));
 }

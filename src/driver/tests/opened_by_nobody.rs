@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::fixtures::{MINUTE, SECOND, greet, push};
+use super::fixtures::{HOUR, MINUTE, SECOND, answer, greet, push};
 use super::sim_world::{World, addr};
-use crate::config::Config;
+use crate::config::{Config, SessionPolicy};
 use crate::core::segment::{CONTROL_CAPABLE, Command, Header};
 use crate::core::seq::{Sn, Ts};
 use crate::endpoint::Endpoint;
@@ -96,4 +96,90 @@ fn ping_of_a_passive_peer_ends_no_connection_of_a_client() {
         server.write_all(b"so am I").await.unwrap();
         assert_eq!(client.read_chunk().await.unwrap(), "so am I");
     });
+}
+
+/// The ping of a peer that has accepted connection `conv` too.
+fn passive_ping(conv: u32) -> Vec<u8> {
+    let (command, frg, sn) = (Command::Push, CONTROL_CAPABLE, Sn(0xC000_0001));
+    let mut datagram = Vec::new();
+    Header { conv, command, frg, wnd: 128, ts: Ts(5), sn, una: Sn(0), len: 0 }.emit(&mut datagram);
+    datagram
+}
+
+#[test]
+fn pong_and_ping_of_a_passive_peer_in_one_datagram_validate_nothing() {
+    let mut config = Config::new();
+    config.limits.require_validation = true;
+    config.session_policy = SessionPolicy::Replace;
+    let mut world = World::new(1, LinkConfig::delay(10_000));
+    let listener = world.listener(ONE, &config);
+    world.port(OTHER);
+    world.inject(addr(OTHER), ONE, &push(6, 0, b"real"));
+    world.run_for(SECOND / 10);
+    for datagram in world.arrived(OTHER) {
+        world.inject(addr(OTHER), ONE, &answer(&datagram, 0));
+    }
+    let (real, _) = world.finish(SECOND, listener.accept()).unwrap();
+
+    world.inject(addr(OTHER), ONE, &push(7, 0, b"forged"));
+    world.run_for(SECOND / 10);
+    let arrived = world.arrived(OTHER);
+    let pongs: Vec<u8> = arrived.iter().flat_map(|datagram| answer(datagram, 0)).collect();
+    assert!(!pongs.is_empty());
+    for both in [[pongs.clone(), passive_ping(7)], [passive_ping(7), pongs]] {
+        world.inject(addr(OTHER), ONE, &both.concat());
+    }
+    world.run_for(SECOND / 10);
+    // The other one's last ping is under way, and data of its application.
+    for _ in 0..8 {
+        assert_eq!(listener.stats().current_connections, 2, "the connection is quiet");
+        world.inject(addr(OTHER), ONE, &push(7, 0, b"220 ready"));
+        world.run_for(SECOND / 10);
+    }
+    world.run_for(SECOND / 5);
+    assert_eq!((listener.stats().current_connections, listener.stats().passive_opens), (1, 2));
+    assert_eq!((real.error(), listener.stats().unvalidated_connections), (None, 0));
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(std::pin::pin!(listener.accept()).poll(&mut cx).is_pending());
+    let pings = world.arrived(OTHER).len();
+    assert_eq!(pings, 1, "one last ping");
+}
+
+#[test]
+fn ping_of_a_passive_peer_after_the_end_keeps_the_connection_no_longer() {
+    let mut config = Config::new();
+    config.limits.validation_timeout = HOUR;
+    let mut world = World::new(1, LinkConfig::delay(10_000));
+    let listener = world.listener(ONE, &config);
+    world.port(OTHER);
+    let mut initial = push(7, 0, b"hello");
+    initial[5] = CONTROL_CAPABLE;
+    world.inject(addr(OTHER), ONE, &initial);
+    let (stream, _) = world.finish(SECOND, listener.accept()).unwrap();
+    stream.abort();
+    world.inject(addr(OTHER), ONE, &passive_ping(7));
+    world.run_for(MINUTE);
+    assert_eq!(listener.stats().current_connections, 0);
+}
+
+#[test]
+fn reflected_ping_ends_no_connection() {
+    let mut world = World::new(1, LinkConfig::delay(10_000));
+    let listener = world.listener(ONE, &Config::new());
+    world.port(OTHER);
+    world.inject(addr(OTHER), ONE, &push(7, 0, b"hello"));
+    let (mut stream, _) = world.finish(SECOND, listener.accept()).unwrap();
+    for _ in 0..5 {
+        world.run_for(SECOND / 10);
+        for datagram in world.arrived(OTHER) {
+            world.inject(addr(OTHER), ONE, &datagram);
+        }
+    }
+    assert_eq!((stream.error(), listener.stats().current_connections), (None, 1));
+    world.run_for(2 * SECOND);
+    for datagram in world.arrived(OTHER) {
+        world.inject(addr(OTHER), ONE, &answer(&datagram, 0));
+    }
+    world.finish(SECOND, stream.established()).unwrap();
+    assert_eq!(world.finish(SECOND, stream.read_chunk()).unwrap(), "hello");
 }

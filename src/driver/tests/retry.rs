@@ -147,7 +147,8 @@ fn retry_lets_every_kind_of_client_in() {
     small.kcp.close_notify = false;
     for (client, server) in [
         (Config::new(), Config::new()),
-        (small, Config::new()),
+        (small.clone(), Config::new()),
+        (Config::new(), small),
         (Config::new().open_on_connect(true), Config::new()),
         (Config::new().fec(fec), Config::new().fec(fec)),
     ] {
@@ -266,4 +267,60 @@ fn retry_alone_connects_no_client_and_sets_no_window() {
         assert!(established.poll(&mut cx).is_pending());
         assert_eq!(stream.error(), None);
     }
+}
+
+#[test]
+fn retry_lets_in_a_peer_whose_earlier_connection_is_in_time_wait() {
+    let mut config = Config::new();
+    config.limits.max_unvalidated = 1;
+    let mut world = World::new(1, LinkConfig::delay(1_000));
+    let listener = world.listener(SERVER, &config);
+    world.port(PEER);
+    for sn in 0..3 {
+        world.inject(addr(PEER), SERVER, &push(7, sn, b"first"));
+    }
+    let (first, _) = world.finish(SECOND, listener.accept()).unwrap();
+    world.run_for(SECOND / 10);
+    assert_eq!(first.stats().received_segments, 3);
+    for datagram in world.arrived(PEER) {
+        world.inject(addr(PEER), SERVER, &answer(&datagram, 0));
+    }
+    world.run_for(SECOND / 10);
+    assert_eq!(listener.stats().unvalidated_connections, 0);
+    drop(first);
+    world.run_for(SECOND);
+    assert_eq!(listener.stats().current_connections, 0);
+    world.inject(forged(1), SERVER, &push(1, 0, b"forged"));
+    let (_stuck, _) = world.finish(SECOND, listener.accept()).unwrap();
+
+    world.arrived(PEER);
+    world.inject(addr(PEER), SERVER, &push(7, 0, b"second"));
+    world.run_for(SECOND / 10);
+    let retry = world.arrived(PEER);
+    assert_eq!((retry.len(), listener.stats().retries_sent), (1, 1));
+    // The ACK of the token and the retransmission leave in one datagram.
+    let mut datagram = answer(&retry[0], 0);
+    datagram.extend(push(7, 0, b"second"));
+    world.inject(addr(PEER), SERVER, &datagram);
+    let (mut second, _) = world.finish(SECOND, listener.accept()).unwrap();
+    assert_eq!(world.finish(SECOND, second.read_chunk()).unwrap(), "second");
+    world.run_for(SECOND / 10);
+    let arrived = world.arrived(PEER);
+    let una = arrived.iter().flat_map(|d| Segments::new(d)).map(|(h, _)| h.una.0).max();
+    assert_eq!((una, listener.stats().retries_answered), (Some(1), 1));
+}
+
+#[test]
+fn retry_advertises_the_capability_that_the_listener_has() {
+    let mut small = Config::new();
+    small.kcp.close_notify = false;
+    let (mut world, listener, _stuck) = crowded(&small, None);
+    world.log();
+    let endpoint = world.endpoint(CLIENT, &Config::new());
+    let (mut client, _server) = world.finish(SECOND, greet(&endpoint, &listener));
+    world.finish(SECOND, client.shutdown()).unwrap();
+    world.run_for(SECOND);
+    let log = world.log();
+    let headers = log.iter().flat_map(|sent| Segments::new(&sent.datagram)).map(|(h, _)| h);
+    assert!(log.len() > 5 && headers.into_iter().all(|h| h.command != Command::Control));
 }

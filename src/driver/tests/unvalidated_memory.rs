@@ -9,6 +9,7 @@ use super::sim_world::{World, addr};
 use crate::config::Config;
 use crate::core::segment::{Command, Header, Segments};
 use crate::core::seq::Sn;
+use crate::crypto::{Cipher, Key};
 use crate::fec::FecConfig;
 use crate::listener::KcpListener;
 use crate::stream::KcpStream;
@@ -141,4 +142,19 @@ fn fec_decoders_of_unvalidated_peers_share_the_budget() {
     drop(streams);
     world.run_for(MINUTE);
     assert_eq!(held(&mut world).1, 0);
+}
+
+#[test]
+fn first_segment_is_taken_where_the_memory_is_too_small_for_the_parity_of_one_connection() {
+    // Under a cipher its retransmission is a replay.
+    let cipher = || Cipher::from_name("aes-128-gcm", &Key::derive("a passphrase", "salt")).unwrap();
+    for open_on_connect in [false, true] {
+        let mut config = Config::new().cipher(cipher()).fec(FecConfig::new(10, 100).unwrap());
+        (config.kcp.mtu, config.limits.unvalidated_memory) = (9_000, 1 << 20);
+        let (mut world, listener) = server(&config);
+        let client = Config::new().cipher(cipher()).open_on_connect(open_on_connect);
+        let endpoint = world.endpoint(CLIENT, &client);
+        world.finish(SECOND, greet(&endpoint, &listener));
+        assert_eq!(listener.stats().dropped_replayed, 0);
+    }
 }
