@@ -2,7 +2,8 @@
 //! datagram.
 //!
 //! [`Kcp::poll_transmit`] sends in this order: CONTROL segments, the initial segment, MTU probes,
-//! repair symbols, copies of segments with none behind them, then full segments in datagrams of their own, and everything small in one datagram.
+//! repair symbols, copies of segments with none behind them, then full segments in datagrams of their
+//! own, and everything small in one datagram.
 
 use std::time::Instant;
 
