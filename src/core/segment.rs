@@ -182,6 +182,12 @@ impl Header {
     }
 }
 
+/// The conversation id at the start of a datagram; `None` if it is shorter.
+#[inline]
+pub(crate) fn conv_of(datagram: &[u8]) -> Option<u32> {
+    datagram.first_chunk().map(|conv| u32::from_le_bytes(*conv))
+}
+
 /// Checks a whole datagram: every segment is complete, of a known [`Command`] and of `conv`.
 ///
 /// Trailing bytes that are fewer than a header are ignored, as in kcp-go `Input` and C

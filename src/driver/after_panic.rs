@@ -19,15 +19,14 @@ impl<S: Socket> Driver<S> {
         let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
         let text = text.unwrap_or("without a message");
         let error = io::Error::other(format!("the endpoint has ended, its task panicked: {text}"));
-        let shown = io::Error::other(error.to_string());
-        self.notifier.set_error(error);
         // What panicked, such as the cipher, may do so again. Then no RST leaves.
         let _ = catch_unwind(AssertUnwindSafe(|| {
-            trace::socket_failed(self.local(), &shown);
+            trace::socket_failed(self.local(), &error);
             if let Err(error) = self.reset_all(now) {
                 trace::socket_failed(self.local(), &error);
             }
         }));
+        self.notifier.set_error(error);
     }
 
     /// Ends every connection and sends the RSTs that the socket takes now.

@@ -62,9 +62,7 @@ pub(crate) struct Demux {
 impl Demux {
     /// Finds the connection of `datagram`, or what else to do with it.
     pub(crate) fn route(&mut self, now: Instant, from: &SocketAddr, datagram: &[u8]) -> Route {
-        let Some(conv) = datagram.first_chunk().map(|conv| u32::from_le_bytes(*conv)) else {
-            return Route::Truncated;
-        };
+        let Some(conv) = segment::conv_of(datagram) else { return Route::Truncated };
         if datagram.len() < HEADER_LEN {
             return Route::Truncated;
         }

@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use crate::core::open::InitialSegment;
-use crate::core::segment::{self, Command, Header, Segments};
+use crate::core::segment::{self, Command, Header, Segments, conv_of};
 use crate::core::seq::Sn;
 use crate::driver::memory_budget::{Holder, MemoryBudget};
 use crate::fec::{self, FecConfig, FecDecoder, FecFlag, fec_flag};
@@ -133,8 +133,7 @@ impl EarlyArrivals {
         }
         // Packets of other connections of the address may still be early.
         if rest.iter().any(|packet| fec_flag(packet) != FecFlag::Parity) {
-            let cost = |packet: &[u8]| PACKET_COST + packet.len();
-            let held = PEER_COST + rest.iter().map(|packet| cost(packet)).sum::<usize>();
+            let held = PEER_COST + rest.iter().map(|packet| cost_of(packet)).sum::<usize>();
             budget.update(Holder::Other, std::mem::replace(&mut peer.held, held), held);
             peer.packets = rest;
         } else {
@@ -173,7 +172,7 @@ impl EarlyArrivals {
         budget: &mut MemoryBudget,
     ) -> bool {
         let held = self.peers.get(&from).map_or(0, |peer| peer.held);
-        let cost = PACKET_COST + packet.len() + if held == 0 { PEER_COST } else { 0 };
+        let cost = cost_of(packet) + if held == 0 { PEER_COST } else { 0 };
         if budget.allowance(Holder::Other, held) < cost {
             return false;
         }
@@ -189,6 +188,11 @@ impl EarlyArrivals {
         budget.update(Holder::Other, held, peer.held);
         true
     }
+}
+
+/// Bytes that a packet takes.
+fn cost_of(packet: &[u8]) -> usize {
+    PACKET_COST + packet.len()
 }
 
 /// Whether all segments of a valid datagram are data of a peer that has heard nothing of this side
@@ -208,10 +212,6 @@ pub(crate) fn datagram_of(packet: &[u8]) -> &[u8] {
         FecFlag::Data => packet.get(fec::HEADER_LEN..).unwrap_or_default(),
         _ => packet,
     }
-}
-
-fn conv_of(datagram: &[u8]) -> Option<u32> {
-    datagram.first_chunk().map(|conv| u32::from_le_bytes(*conv))
 }
 
 /// The number of a packet with FEC header.

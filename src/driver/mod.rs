@@ -35,6 +35,7 @@ mod retry;
 mod scratch;
 pub(crate) mod send_batch;
 mod serve;
+mod source;
 mod stats;
 pub(crate) mod task;
 #[cfg(test)]

@@ -163,7 +163,7 @@ impl<S: Socket> Driver<S> {
         let (demux, recovered) = (&self.demux, &mut self.scratch.recovered);
         let budget = self.unvalidated.budget_mut();
         let known = self.peers.decode(now, from, shard, budget, |datagram| {
-            let conv = datagram.first_chunk().map_or(0, |conv| u32::from_le_bytes(*conv));
+            let conv = segment::conv_of(datagram).unwrap_or(0);
             let Some(id) = demux.find(&(from, conv)) else { return false };
             if segment::validate(datagram, conv).is_err() {
                 return false;

@@ -16,7 +16,7 @@ use siphasher::sip::SipHasher24;
 use crate::core::segment::{Command, Header, Segments};
 use crate::core::seq::{Sn, Ts};
 use crate::driver::demux::Key;
-use crate::driver::unvalidated::Source;
+use crate::driver::source::SourceCounts;
 
 /// A token is valid in the period in which it was made and in the next one: for 8 s at least.
 const PERIOD: Duration = Duration::from_secs(8);
@@ -65,13 +65,14 @@ pub(crate) struct Retry {
     answered: HashMap<Key, Instant>,
     /// Keys of `answered` by age. An entry whose instant differs from that in `answered` is stale.
     order: VecDeque<(Instant, Key)>,
-    by_source: HashMap<Source, usize>,
+    by_source: SourceCounts,
 }
 
 impl Retry {
     /// `key` is secret and random. `capability`: the `frg` of this endpoint's pings.
     pub(crate) fn new(now: Instant, key: [u64; 2], capability: u8) -> Self {
-        let (answered, order, by_source) = (HashMap::new(), VecDeque::new(), HashMap::new());
+        let (answered, order) = (HashMap::new(), VecDeque::new());
+        let by_source = SourceCounts::default();
         Self { key, start: now, capability, answered, order, by_source }
     }
 
@@ -96,11 +97,10 @@ impl Retry {
         if self.answered.contains_key(&key) {
             return Answer::Taken;
         }
-        let of_source = self.by_source.entry(Source::of(key.0.ip())).or_default();
-        if *of_source >= MAX_ANSWERED / SOURCE_DIVISOR {
+        if self.by_source.get(key.0.ip()) >= MAX_ANSWERED / SOURCE_DIVISOR {
             return Answer::Refused;
         }
-        *of_source += 1;
+        self.by_source.add(key.0.ip());
         self.answered.insert(key, now);
         if self.order.len() >= MAX_ANSWERED {
             self.drop_oldest();
@@ -162,22 +162,15 @@ impl Retry {
     }
 
     fn forget(&mut self, key: &Key) {
-        if self.answered.remove(key).is_none() {
-            return;
-        }
-        let source = Source::of(key.0.ip());
-        if let Some(count) = self.by_source.get_mut(&source) {
-            *count -= 1;
-            if *count == 0 {
-                self.by_source.remove(&source);
-            }
+        if self.answered.remove(key).is_some() {
+            self.by_source.remove(key.0.ip());
         }
     }
 
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         assert!(self.answered.len() <= self.order.len() && self.order.len() <= MAX_ANSWERED);
-        assert_eq!(self.by_source.values().sum::<usize>(), self.answered.len());
+        assert_eq!(self.by_source.total(), self.answered.len());
         self.answered.len()
     }
 }

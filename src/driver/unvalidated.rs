@@ -4,37 +4,20 @@
 //! Source addresses can be forged (RFC 9000 8.1), so only the limits in total bound memory. From half
 //! of them on, a peer has to show by a [`Retry`](crate::driver::retry) that its address is its own.
 
-use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 
 use crate::config::Config;
 use crate::driver::memory_budget::{CONNECTION_COST, Holder, MemoryBudget};
+use crate::driver::source::SourceCounts;
 
 /// Divisor: initial datagrams are answered without state while more than `max / 2` connections are
 /// unvalidated.
 const CROWDED_DIVISOR: usize = 2;
 
-/// What the limits per source count: an IPv4 address, or the /64 prefix of an IPv6 address, since one
-/// host has all addresses of its prefix (RFC 7421).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Source(IpAddr);
-
-impl Source {
-    pub(crate) fn of(ip: IpAddr) -> Self {
-        match ip.to_canonical() {
-            IpAddr::V6(ip) => {
-                let prefix = ip.to_bits() >> 64 << 64;
-                Self(Ipv6Addr::from_bits(prefix).into())
-            }
-            ip => Self(ip),
-        }
-    }
-}
-
 #[derive(Debug)]
 pub(crate) struct UnvalidatedPeers {
     total: usize,
-    by_source: HashMap<Source, usize>,
+    by_source: SourceCounts,
     /// Bytes that one connection holds without any data.
     base: usize,
     budget: MemoryBudget,
@@ -47,7 +30,7 @@ impl UnvalidatedPeers {
         let base = CONNECTION_COST + parity * usize::from(config.kcp.mtu);
         let limits = &config.limits;
         let budget = MemoryBudget::new(limits.unvalidated_memory, limits.max_unvalidated, base);
-        Self { total: 0, by_source: HashMap::new(), base, budget }
+        Self { total: 0, by_source: SourceCounts::default(), base, budget }
     }
 
     /// Bytes that one connection holds without any data.
@@ -66,25 +49,19 @@ impl UnvalidatedPeers {
 
     /// Unvalidated connections from `source`.
     pub(crate) fn count_of(&self, source: IpAddr) -> usize {
-        self.by_source.get(&Source::of(source)).copied().unwrap_or(0)
+        self.by_source.get(source)
     }
 
     /// Counts a connection from `source`.
     pub(crate) fn enter(&mut self, source: IpAddr) {
         self.total += 1;
-        *self.by_source.entry(Source::of(source)).or_default() += 1;
+        self.by_source.add(source);
     }
 
     /// Removes a connection from `source`, validated or ended, from the count. It held `held` bytes.
     pub(crate) fn leave(&mut self, source: IpAddr, held: usize) {
         self.budget.update(Holder::Connection, held, 0);
-        let source = Source::of(source);
-        let Some(count) = self.by_source.get_mut(&source) else { return };
-        *count -= 1;
-        if *count == 0 {
-            self.by_source.remove(&source);
-        }
-        self.total -= 1;
+        self.total -= usize::from(self.by_source.remove(source));
     }
 
     /// Bytes that all of them hold.
@@ -108,12 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn source_is_an_ipv4_address_or_an_ipv6_prefix() {
-        let of = |ip: &str| Source::of(ip.parse().unwrap());
-        assert_eq!(of("2001:db8:0:1::1"), of("2001:db8:0:1:ffff::2"));
-        assert_ne!(of("2001:db8:0:1::1"), of("2001:db8:0:2::1"));
-        assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
-        assert_ne!(of("::ffff:192.0.2.1"), of("::ffff:192.0.2.2"));
+    fn peers_of_one_ipv6_prefix_count_together() {
         let mut peers = UnvalidatedPeers::new(&Config::new());
         peers.enter("2001:db8::1".parse().unwrap());
         peers.enter("2001:db8::2".parse().unwrap());

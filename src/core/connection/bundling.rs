@@ -4,7 +4,7 @@
 use super::Kcp;
 use crate::core::clock::Micros;
 use crate::core::path::amplification::SendBudget;
-use crate::core::segment::{Command, HEADER_LEN, Header};
+use crate::core::segment::Command;
 use crate::core::seq::Sn;
 
 impl Kcp {
@@ -70,15 +70,11 @@ impl Kcp {
     /// whether there was one.
     fn write_copies(&mut self, now: Micros, nxt: Sn, space: usize, out: &mut Vec<u8>) -> bool {
         let (start, mut end) = (out.len(), nxt);
-        let (wnd, una) = (self.recv.advertise_window(), self.recv.nxt());
-        let (conv, ts) = (self.conv, self.clock.timestamp(now));
+        let ts = self.clock.timestamp(now);
+        let template = self.header(Command::Push, 0, Sn(0), ts, 0);
         while let Some(sn) = self.send.next_bundled(now, end, space - (out.len() - start)) {
             let Some(segment) = self.send.transmit_bundled(now, sn, ts) else { break };
-            let len = u32::try_from(segment.payload.len()).unwrap_or(u32::MAX);
-            let (command, frg) = (Command::Push, segment.frg);
-            debug_assert!(HEADER_LEN + segment.payload.len() <= space);
-            Header { conv, command, frg, wnd, ts, sn, una, len }.emit(out);
-            out.extend_from_slice(segment.payload);
+            segment.emit(template, out);
             end = sn;
         }
         end != nxt

@@ -242,17 +242,14 @@ impl Kcp {
         out: &mut Vec<u8>,
         sent: &mut Transmitted,
     ) {
-        let (wnd, una) = (self.recv.advertise_window(), self.recv.nxt());
-        let (conv, ts) = (self.conv, self.clock.timestamp(now));
+        let ts = self.clock.timestamp(now);
+        let template = self.header(Command::Push, 0, Sn(0), ts, 0);
         let new_segments = u32::from(next.is_new());
         if sent.segments == 0 {
             self.send.begin_datagram();
         }
         let Some(segment) = self.send.transmit(now, ts, next, &mut self.stats) else { return };
-        let len = u32::try_from(segment.payload.len()).unwrap_or(u32::MAX);
-        let (command, frg, sn) = (Command::Push, segment.frg, segment.sn);
-        Header { conv, command, frg, wnd, ts, sn, una, len }.emit(out);
-        out.extend_from_slice(segment.payload);
+        segment.emit(template, out);
         sent.segments += 1;
         sent.new_segments += new_segments;
         self.establishment.cancel_initial();

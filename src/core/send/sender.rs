@@ -28,7 +28,7 @@ use crate::core::recovery::loss::{LossDetector, LossTrigger};
 use crate::core::recovery::retransmit_budget::RetransmitBudget;
 use crate::core::recovery::rtt::RttEstimator;
 use crate::core::recovery::sent_segments::SentSegments;
-use crate::core::segment::HEADER_LEN;
+use crate::core::segment::{Command, HEADER_LEN, Header};
 use crate::core::send::bundling::RedundantBundling;
 use crate::core::send::redundant::RedundantRetransmits;
 use crate::core::send::remote_window::RemoteWindow;
@@ -70,6 +70,17 @@ pub(crate) struct OutgoingSegment<'a> {
     pub(crate) sn: Sn,
     pub(crate) frg: u8,
     pub(crate) payload: &'a [u8],
+}
+
+impl OutgoingSegment<'_> {
+    /// Appends the PUSH, with `conv`, `wnd`, `ts` and `una` of `template`.
+    #[inline]
+    pub(crate) fn emit(&self, template: Header, out: &mut Vec<u8>) {
+        let len = u32::try_from(self.payload.len()).unwrap_or(u32::MAX);
+        let (command, frg, sn) = (Command::Push, self.frg, self.sn);
+        Header { command, frg, sn, len, ..template }.emit(out);
+        out.extend_from_slice(self.payload);
+    }
 }
 
 /// Verdict on an ACK.
@@ -374,7 +385,6 @@ impl Sender {
         self.on_sent(now, sn, sent_as);
         if sent_as == SentAs::New {
             self.on_new_segment(now, next.len);
-            self.on_new_segment_to_bundle(now, next.len);
         }
         let frg = self.sent_segments.get(sn)?.frg;
         Some(OutgoingSegment {
@@ -382,6 +392,24 @@ impl Sender {
             frg,
             payload: self.send_buffer.get(self.sent_segments.payload(sn)?)?,
         })
+    }
+
+    /// A segment with `len` payload bytes has left for the first time: what is sent besides depends on
+    /// it.
+    #[inline]
+    fn on_new_segment(&mut self, now: Micros, len: usize) {
+        if self.repair.is_none() && self.bundling.is_none() {
+            return;
+        }
+        let (nxt, latency_bound) = (self.nxt(), self.is_latency_bound());
+        if let Some(repair) = &mut self.repair {
+            repair.on_new_segment(now, len, nxt, latency_bound);
+        }
+        match &mut self.bundling {
+            Some(bundling) if latency_bound => bundling.on_new_segment(now, len),
+            Some(bundling) => bundling.skip(nxt),
+            None => {}
+        }
     }
 
     /// When the pacer lets the next segment leave; may have passed.

@@ -90,22 +90,6 @@ impl Sender {
         let may_send = !self.sent_segments.all_acked() && !self.pto_backoff.is_active();
         may_send.then(|| at.max(self.pacer.resume_at()))
     }
-
-    /// A segment with `len` payload bytes has left for the first time.
-    #[inline]
-    pub(super) fn on_new_segment_to_bundle(&mut self, now: Micros, len: usize) {
-        if self.bundling.is_none() {
-            return;
-        }
-        let (nxt, latency_bound) = (self.nxt(), self.is_latency_bound());
-        if let Some(bundling) = &mut self.bundling {
-            if latency_bound {
-                bundling.on_new_segment(now, len);
-            } else {
-                bundling.skip(nxt);
-            }
-        }
-    }
 }
 
 /// Acknowledgements.

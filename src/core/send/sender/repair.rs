@@ -57,18 +57,6 @@ impl Sender {
 
 /// Repair symbols out.
 impl Sender {
-    /// A segment with `len` payload bytes has left for the first time.
-    #[inline]
-    pub(super) fn on_new_segment(&mut self, now: Micros, len: usize) {
-        if self.repair.is_none() {
-            return;
-        }
-        let (nxt, latency_bound) = (self.nxt(), self.is_latency_bound());
-        if let Some(repair) = &mut self.repair {
-            repair.on_new_segment(now, len, nxt, latency_bound);
-        }
-    }
-
     /// When the next repair symbol leaves; may have passed.
     pub(crate) fn repair_deadline(&self) -> Option<Micros> {
         let repair = self.repair.as_ref()?;
