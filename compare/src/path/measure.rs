@@ -191,6 +191,7 @@ fn joined(
         read_bytes,
         messages: after.messages,
         goodput_mbit_per_s: after.within.and_then(goodput),
+        within: after.within,
         beside_mbit_per_s: beside.map(|(_, goodput)| goodput),
         wire_ratio: (client_to_server.bytes - sent) as f64 / payload as f64,
         client_to_server,

@@ -10,7 +10,7 @@ use kcpx_relay::{Bottleneck, Burst, Conditions, Counts, KernelCounts, Path};
 use serde::Serialize;
 
 use crate::args::{Args, BurstLength, Case, PathOptions};
-use crate::protocol::{Messages, Outcome};
+use crate::protocol::{Messages, Outcome, Within};
 
 /// The path of one row, from the command line.
 fn conditions(options: &PathOptions, loss: f64) -> Conditions {
@@ -81,6 +81,8 @@ pub(crate) struct PathFigures {
     pub(crate) read_bytes: u64,
     pub(crate) messages: Option<Messages>,
     pub(crate) goodput_mbit_per_s: Option<f64>,
+    /// What that is computed from.
+    pub(crate) within: Option<Within>,
     /// Goodput of the transfer beside.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) beside_mbit_per_s: Option<f64>,

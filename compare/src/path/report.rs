@@ -293,6 +293,7 @@ mod tests {
             read_bytes: 1_000,
             messages: Some(messages),
             goodput_mbit_per_s: None,
+            within: None,
             beside_mbit_per_s: None,
             wire_ratio: 1.25,
             client_to_server: kcpx_relay::Counts { late: 1, delivered: 200, ..Default::default() },
