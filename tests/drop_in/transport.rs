@@ -67,11 +67,12 @@ impl Transport for Tcp {
     async fn gone(_: SocketAddr) {}
 }
 
-/// Dead-peer timeout and linger of one second; the rest is by default.
+/// Dead-peer timeout of one second and a shorter linger, so that a socket is closed when the peer
+/// pings it; the rest is by default.
 fn hasty() -> Config {
     let second = Some(Duration::from_secs(1));
     let mut config = Config::new().idle_timeout(second).keepalive(None).open_on_connect(true);
-    config.linger = Duration::from_secs(1);
+    config.linger = Duration::from_millis(250);
     config.kcp.dead_peer_timeout = second;
     config
 }
