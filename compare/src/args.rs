@@ -96,6 +96,9 @@ pub(crate) struct Load {
     /// Connections of many
     #[arg(long, default_value_t = 10_000, value_parser = number(1, 50_000))]
     pub(crate) connections: usize,
+    /// Connections of bulk, from one socket where the transport can
+    #[arg(long, default_value_t = 1, value_parser = number(1, 64))]
+    pub(crate) streams: usize,
     /// Time between two messages of msg, with us, ms or s
     #[arg(long, value_name = "TIME", default_value = "10ms", value_parser = units::interval)]
     pub(crate) every: Duration,
@@ -160,6 +163,21 @@ pub(crate) struct Case {
     pub(crate) wire: Wire,
     #[arg(long)]
     pub(crate) peer: Peer,
+    /// The peer of the server, if it is another
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) server: Option<Peer>,
+    /// Limit of `Protection::Auto` in bytes for 1,000 bytes of data
+    #[arg(long, value_parser = units::per_mille)]
+    #[serde(rename = "max_overhead_per_mille", skip_serializing_if = "Option::is_none")]
+    pub(crate) max_overhead: Option<u16>,
+}
+
+impl Case {
+    /// With a server of the same peer.
+    pub(crate) fn new(workload: Workload, wire: Wire, peer: Peer) -> Self {
+        Self { workload, wire, peer, server: None, max_overhead: None }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
@@ -292,7 +310,13 @@ impl Args {
         } else {
             self.peers.clone()
         };
-        if !external && peers.iter().chain(&self.path.beside).any(|peer| *peer == Peer::KcpGo) {
+        if !external
+            && peers
+                .iter()
+                .chain(&self.path.beside)
+                .chain(&self.path.server)
+                .any(|peer| *peer == Peer::KcpGo)
+        {
             anyhow::bail!("kcp-go is measured where {EXTERNAL} names its program; see --help");
         }
         let mut groups = Vec::new();
@@ -300,8 +324,15 @@ impl Args {
             for &wire in self.wires_of(workload) {
                 let cases =
                     peers.iter().filter(|peer| peer.has(wire) && peer.has_workload(workload));
-                let group: Vec<_> =
-                    cases.map(|peer| Case { workload, wire, peer: *peer }).collect();
+                let case = |peer: &Peer| {
+                    let case = Case::new(workload, wire, *peer);
+                    if !workload.is_across_path() {
+                        return case;
+                    }
+                    let PathOptions { server, max_overhead, .. } = self.path;
+                    Case { server, max_overhead, ..case }
+                };
+                let group: Vec<_> = cases.map(case).collect();
                 if !group.is_empty() {
                     groups.push(group);
                 }

@@ -50,12 +50,14 @@ fn main() -> anyhow::Result<()> {
     }
 
     let runtime = runtime()?;
-    let peers = groups.iter().flatten().map(|case| case.peer).chain(args.path.beside);
+    let peers = groups.iter().flatten().map(|case| case.peer);
+    let peers = peers.chain(args.path.beside).chain(args.path.server);
     let programs = runtime.block_on(Programs::of(peers))?;
     let samples = runtime.block_on(measure::all(&args, &loopback, &programs, json.as_ref()))?;
     print!("{}", report::markdown(&args, &samples));
     draw(&args, chart::all(&samples))?;
-    runtime.block_on(across_paths(&args, &across, &programs, json.as_ref()))
+    let local = tokio::task::LocalSet::new();
+    local.block_on(&runtime, across_paths(&args, &across, &programs, json.as_ref()))
 }
 
 /// One thread per process: each is pinned to one CPU.

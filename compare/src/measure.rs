@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use tokio::time::sleep;
 
-use crate::args::{Args, Case, PROMPT, TIMEOUT, Workload, name};
+use crate::args::{Args, Case, PROMPT, Peer, TIMEOUT, Workload, name};
 use crate::os;
 use crate::process::{CLIENT_CPU, Process, SERVER_CPU, stop_both};
 use crate::programs::Programs;
@@ -175,5 +175,11 @@ pub(crate) fn role_arguments(role: &str, case: Case) -> Vec<String> {
     option("--workload", name(case.workload));
     option("--wire", name(case.wire));
     option("--peer", name(case.peer));
+    if let Some(server) = case.server {
+        option("--server", name(server));
+    }
+    if let Some(limit) = case.max_overhead.filter(|_| case.peer == Peer::KcpxAuto) {
+        option("--max-overhead", (f64::from(limit) / 1e3).to_string());
+    }
     arguments
 }

@@ -10,6 +10,7 @@ use tokio::process::Command;
 use crate::args::{EXTERNAL, Peer};
 
 /// The programs of one measurement.
+#[derive(Clone)]
 pub(crate) struct Programs {
     together: PathBuf,
     apart: Option<PathBuf>,

@@ -94,7 +94,7 @@ pub(crate) fn figure(samples: &[Sample], case: Case, column: &Column) -> Option<
 pub(crate) fn cases(samples: &[Sample], workload: Workload) -> Vec<Case> {
     let wires = Wire::value_variants().iter();
     let rows = wires.flat_map(|wire| Peer::value_variants().iter().map(|peer| (*wire, *peer)));
-    let rows = rows.map(|(wire, peer)| Case { workload, wire, peer });
+    let rows = rows.map(|(wire, peer)| Case::new(workload, wire, peer));
     rows.filter(|row| samples.iter().any(|sample| sample.case == *row)).collect()
 }
 
@@ -207,7 +207,7 @@ pub(crate) mod tests {
             server_idle_ms_per_s: None,
             udp_drops: Some(0),
         });
-        let case = Case { workload: Workload::Sink, wire, peer };
+        let case = Case::new(Workload::Sink, wire, peer);
         let error = figures.is_none().then(|| "not done after 44 s".to_owned());
         Sample { case, run, pinned: true, figures, error }
     }

@@ -161,6 +161,9 @@ async fn work<C: Connect>(case: Case, server: SocketAddr, load: Load) -> anyhow:
         if case.workload == Workload::Many {
             return many::run(client, load).await;
         }
+        if case.workload == Workload::Bulk && load.streams > 1 {
+            return bulk::run_all(client, load).await;
+        }
         let mut stream = client.connect().await?;
         let outcome = match case.workload {
             Workload::Sink => sink::run(&mut stream, load).await?,

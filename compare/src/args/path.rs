@@ -9,9 +9,23 @@ use clap::{ArgMatches, CommandFactory as _};
 use super::{Args, Peer, Workload, units};
 
 /// Options that mean nothing over loopback, and the one that means nothing across a path.
-const PATH_ONLY: [&str; 12] = [
-    "rtt", "loss", "rate", "queue", "jitter", "ordered", "reorder", "burst", "beside", "seed",
-    "every", "size",
+const PATH_ONLY: [&str; 16] = [
+    "rtt",
+    "loss",
+    "rate",
+    "queue",
+    "jitter",
+    "ordered",
+    "reorder",
+    "burst",
+    "beside",
+    "seed",
+    "every",
+    "size",
+    "server",
+    "streams",
+    "max_overhead",
+    "parallel",
 ];
 const LOOPBACK_ONLY: &str = "runs";
 
@@ -57,9 +71,20 @@ pub(crate) struct PathOptions {
     /// bottleneck
     #[arg(long, value_enum, value_name = "PEER", requires = "rate")]
     pub(crate) beside: Option<Peer>,
+    /// The clients of all peers connect to a server of this one, which must speak their protocol
+    #[arg(long, value_enum, value_name = "PEER")]
+    pub(crate) server: Option<Peer>,
+    /// Limit of kcpx-auto: most bytes on the wire for a byte of data, 1.0 to 4.0 [default: that of
+    /// kcpx]
+    #[arg(long, value_name = "RATIO", value_parser = units::per_mille)]
+    pub(crate) max_overhead: Option<u16>,
     /// Decides which packets are lost; each value is a run
     #[arg(long, value_delimiter = ',', default_value = "1")]
     pub(crate) seed: Vec<u64>,
+    /// Measurements at a time, each across a path of its own. For loads that hardly use a CPU: the
+    /// line below a table says whether the relays kept up
+    #[arg(long, default_value_t = 1, value_parser = super::number(1, 32))]
+    pub(crate) parallel: usize,
 }
 
 /// An option for other workloads than those asked for would silently do nothing.
@@ -125,6 +150,9 @@ mod tests {
             ("--workload msg --beside quinn", ["--beside", "--rate"]),
             ("--workload sink --loss 5", ["--loss", "msg and bulk"]),
             ("--every 2ms", ["--every", "msg and bulk"]),
+            ("--server tcp", ["--server", "msg and bulk"]),
+            ("--workload msg --max-overhead 5", ["--max-overhead", "1.0 to 4.0"]),
+            ("--workload msg --parallel 0", ["--parallel", "1..=32"]),
             ("--workload msg --runs 3", ["--runs", "--seed 1,2,3"]),
         ];
         for (arguments, expected) in cases {

@@ -45,6 +45,16 @@ pub(crate) fn burst(text: &str) -> Result<BurstLength, String> {
     time.map_err(|_| format!("it is {text}; allowed are packets, as in 3, or a time, as in 25ms"))
 }
 
+/// A ratio, in thousandths.
+pub(crate) fn per_mille(text: &str) -> Result<u16, String> {
+    let number: f64 =
+        text.parse().map_err(|_| format!("`{text}` is no number; allowed are 1.0 to 4.0"))?;
+    if (1.0..=4.0).contains(&number) {
+        return Ok((number * 1e3).round() as u16);
+    }
+    Err(format!("it is {text}; allowed are 1.0 to 4.0"))
+}
+
 pub(crate) fn percent(text: &str) -> Result<f64, String> {
     let number: f64 = text
         .parse()

@@ -6,6 +6,7 @@ use std::io::Write as _;
 
 use anyhow::{Context as _, bail, ensure};
 use kcpx_relay::{Conditions, Counts, KernelCounts, Path};
+use tokio::task::JoinSet;
 
 use super::pair::{Pair, goodput};
 use super::{Message, PathFigures, PathSample, conditions};
@@ -33,9 +34,18 @@ pub(crate) async fn all(
     mut json: Option<&File>,
 ) -> anyhow::Result<Vec<PathSample>> {
     let runs = runs(args, groups);
-    let mut samples = Vec::with_capacity(runs.len());
-    for run in &runs {
-        let sample = one(programs, run).await;
+    let mut waiting = runs.iter().copied().enumerate();
+    let (mut running, mut samples) = (JoinSet::new(), Vec::with_capacity(runs.len()));
+    loop {
+        while running.len() < args.path.parallel
+            && let Some((place, run)) = waiting.next()
+        {
+            let programs = programs.clone();
+            running.spawn_local(async move { (place, one(&programs, &run).await) });
+        }
+        let Some(ended) = running.join_next().await else { break };
+        let (place, sample) = ended?;
+        let run = &runs[place];
         let title = format!(
             "[{}/{}] seed {} {} {} % {} {}",
             samples.len() + 1,
@@ -50,9 +60,10 @@ pub(crate) async fn all(
         if let Some(file) = &mut json {
             writeln!(file, "{}", serde_json::to_string(&sample)?)?;
         }
-        samples.push(sample);
+        samples.push((place, sample));
     }
-    Ok(samples)
+    samples.sort_by_key(|(place, _)| *place);
+    Ok(samples.into_iter().map(|(_, sample)| sample).collect())
 }
 
 fn runs(args: &Args, groups: &[Vec<Case>]) -> Vec<Run> {
@@ -142,8 +153,8 @@ async fn figures(run: &Run, programs: &Programs, pinned: &mut bool) -> anyhow::R
     let mut pair = start(run.case).await?;
     let mut beside = match run.beside {
         Some(peer) => {
-            let (workload, wire) = (Workload::Bulk, Wire::Plain);
-            Some(start(Case { workload, wire, peer }).await.context("the transfer beside")?)
+            let case = Case::new(Workload::Bulk, Wire::Plain, peer);
+            Some(start(case).await.context("the transfer beside")?)
         }
         None => None,
     };

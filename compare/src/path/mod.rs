@@ -129,7 +129,10 @@ mod tests {
             reorder: 2.0,
             burst: Some(BurstLength::Packets(3.0)),
             beside: None,
+            server: None,
+            max_overhead: None,
             seed: vec![1],
+            parallel: 1,
         };
         let made = conditions(&options, 5.0);
         assert_eq!((made.delay, made.jitter), (Duration::from_millis(25), options.jitter));

@@ -17,12 +17,12 @@ use crate::protocol::{Listening, Outcome, Snapshot, Within};
 pub(super) struct Pair {
     case: Case,
     load: Load,
-    program: OsString,
     server: Process,
     addr: std::net::SocketAddr,
     pub(super) note: Option<String>,
     /// Of the server, before there was a client.
     pub(super) before: Snapshot,
+    client_program: OsString,
     client: Option<Process>,
 }
 
@@ -34,21 +34,23 @@ impl Pair {
         case: Case,
         load: Load,
     ) -> anyhow::Result<Self> {
-        let program = programs.program(case.peer)?;
+        let client_program = programs.program(case.peer)?;
+        let case_of_server = Case { peer: case.server.unwrap_or(case.peer), server: None, ..case };
+        let program = programs.program(case_of_server.peer)?;
         let listen = ["--listen".into(), format!("{}:0", path.server().address())];
-        let arguments = arguments("server", case, load, listen);
+        let arguments = arguments("server", case_of_server, load, listen);
         let mut server = start(path.server(), SERVER_CPU, &program, arguments)?;
         let Listening { addr, note } =
             server.receive(PROMPT).await.context("the server did not start")?;
         let before = server.ask().await?;
-        Ok(Self { case, load, program, server, addr, note, before, client: None })
+        Ok(Self { case, load, server, addr, note, before, client_program, client: None })
     }
 
     /// Starts the client.
     pub(super) fn connect(&mut self, path: &Path) -> anyhow::Result<()> {
         let connect = ["--connect".into(), self.addr.to_string()];
         let arguments = arguments("client", self.case, self.load, connect);
-        self.client = Some(start(path.client(), CLIENT_CPU, &self.program, arguments)?);
+        self.client = Some(start(path.client(), CLIENT_CPU, &self.client_program, arguments)?);
         Ok(())
     }
 
@@ -110,6 +112,9 @@ fn arguments(role: &str, case: Case, load: Load, address: [String; 2]) -> Vec<St
     arguments.extend(address);
     let seconds = load.time(case.workload).as_secs();
     arguments.extend(["--seconds".into(), seconds.to_string()]);
+    if load.streams > 1 && case.workload == Workload::Bulk {
+        arguments.extend(["--streams".into(), load.streams.to_string()]);
+    }
     if case.workload == Workload::Msg {
         let every = format!("{}us", micros(load.every));
         arguments.extend(["--every".into(), every, "--size".into(), load.size.to_string()]);

@@ -62,8 +62,14 @@ fn title(args: &Args, workload: Workload, samples: &[&PathSample]) -> String {
             let (size, every) = (args.load.size, millis(args.load.every));
             write!(title, ": {size} bytes every {every} ms for {seconds} s")
         }
+        _ if args.load.streams > 1 => {
+            write!(title, ": {} connections, 64 KiB writes for {seconds} s", args.load.streams)
+        }
         _ => write!(title, ": 64 KiB writes for {seconds} s"),
     };
+    if let Some(server) = args.path.server {
+        let _ = write!(title, " to a server of {}", name(server));
+    }
     if let Some(first) = samples.first() {
         let _ = write!(title, ", {}", name(first.case.wire));
     }
@@ -122,7 +128,12 @@ fn cell_samples<'a>(samples: &[&'a PathSample], loss: f64, peer: Peer) -> Vec<&'
 fn label(samples: &[&PathSample], peer: Peer) -> String {
     let mut same = samples.iter().filter(|sample| sample.case.peer == peer);
     let note = same.find_map(|sample| sample.figures.as_ref()?.note.as_deref());
-    let peer = name(peer);
+    let limit = samples.iter().find(|sample| sample.case.peer == peer);
+    let limit = limit.and_then(|sample| sample.case.max_overhead);
+    let peer = match limit.filter(|_| peer == Peer::KcpxAuto) {
+        Some(limit) => format!("{} limit {}", name(peer), f64::from(limit) / 1e3),
+        None => name(peer),
+    };
     note.map_or_else(|| peer.clone(), |note| format!("{peer} ({note})"))
 }
 
@@ -302,7 +313,7 @@ mod tests {
             client_kernel: Default::default(),
         };
         PathSample {
-            case: Case { workload: Workload::Msg, wire: Wire::Plain, peer },
+            case: Case::new(Workload::Msg, Wire::Plain, peer),
             conditions: kcpx_relay::Conditions { loss, ..Default::default() },
             seed,
             seconds: 10,

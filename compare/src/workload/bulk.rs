@@ -5,11 +5,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::{BLOCK, Blocks, Meter, Seen, check, locked};
 use crate::args::{Load, TIMEOUT, Workload};
-use crate::peers::Duplex;
+use crate::peers::{Connect, Duplex};
 use crate::protocol::{Outcome, Within};
 
 pub(crate) async fn serve(
@@ -66,6 +67,27 @@ pub(crate) async fn run(stream: &mut impl Duplex, load: Load) -> anyhow::Result<
         complete: Some(arrived.is_some()),
         ..Outcome::default()
     })
+}
+
+/// Several connections at once; their figures are sums.
+pub(crate) async fn run_all<C: Connect>(
+    client: C,
+    load: Load,
+) -> anyhow::Result<(Outcome, Vec<C::Stream>)> {
+    let (meter, mut tasks) = (Meter::start()?, JoinSet::new());
+    for _ in 0..load.streams {
+        let mut stream = client.connect().await?;
+        tasks.spawn(async move { anyhow::Ok((run(&mut stream, load).await?, stream)) });
+    }
+    let (mut sum, mut streams) = (Outcome { complete: Some(true), ..Outcome::default() }, vec![]);
+    while let Some(ended) = tasks.join_next().await {
+        let (outcome, stream) = ended??;
+        sum.bytes += outcome.bytes;
+        sum.complete = sum.complete.min(outcome.complete);
+        streams.push(stream);
+    }
+    (sum.wall_s, sum.cpu_s) = (meter.wall().as_secs_f64(), meter.cpu_s()?);
+    Ok((sum, streams))
 }
 
 /// What a server has read since its first byte.
