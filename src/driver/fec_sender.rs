@@ -33,6 +33,9 @@ struct OpenGroup {
     opened: Instant,
     /// Sum of the times from `opened` to each packet.
     offsets: Duration,
+    /// It began with what left together with the last packet of the group before: the packets of a
+    /// message are in two groups, and the parity of each is an interval between messages later.
+    splits_burst: bool,
     /// When it is closed, if it can be.
     close_at: Option<Instant>,
     packets: usize,
@@ -54,6 +57,8 @@ pub(crate) struct FecSender {
     encoder: FecEncoder,
     group: Option<OpenGroup>,
     closed: Option<ClosedGroup>,
+    /// When the last packet of the group before left.
+    last_ended: Option<Instant>,
     /// The group is being closed, with so many parity packets.
     closing: Option<usize>,
     probes: FecProbes,
@@ -72,6 +77,7 @@ impl FecSender {
             encoder: FecEncoder::new(config),
             group: None,
             closed: None,
+            last_ended: None,
             closing: None,
             probes: FecProbes::default(),
             disabled: false,
@@ -133,7 +139,9 @@ impl FecSender {
             return 0;
         }
         self.probes.on_packet();
-        let group = self.group.get_or_insert_with(|| OpenGroup::new(now, flow));
+        let splits_burst = self.last_ended == Some(now) && flow.parity_rate.is_some();
+        let new = || OpenGroup { splits_burst, ..OpenGroup::new(now, flow) };
+        let group = self.group.get_or_insert_with(new);
         if self.closing.is_none() {
             group.add(now, flow, packet.len(), self.encoder.config());
         }
@@ -170,6 +178,7 @@ impl FecSender {
         if self.encoder.packets_in_group() > 0 {
             return 0;
         }
+        self.last_ended = Some(now);
         let is_whole = self.probes.needs_whole_group();
         self.probes.on_group();
         self.disabled = self.probes.have_failed();
@@ -258,7 +267,13 @@ impl FecSender {
         let group = self.group.as_mut()?;
         group.close_at.take_if(|at| *at <= now)?;
         let may_close = may_fill && self.probes.is_confirmed() && !group.is_late(now, flow);
-        let closing = group.closing(config, flow.parity_rate).filter(|_| may_close)?;
+        let group = group.clone();
+        let closing = match flow.parity_rate.filter(|_| group.realigns(config)) {
+            Some(rate) if may_close => {
+                Some(Closing { fillers: 1, parities: self.affordable(&group, rate) })
+            }
+            _ => group.closing(config, flow.parity_rate).filter(|_| may_close),
+        }?;
         self.closing = Some(closing.parities);
         Some(closing)
     }
@@ -271,6 +286,7 @@ impl OpenGroup {
             first_xmit_seq: flow.next_xmit_seq,
             opened: now,
             offsets: Duration::ZERO,
+            splits_burst: false,
             close_at: None,
             packets: 0,
             bytes: 0,
@@ -285,6 +301,10 @@ impl OpenGroup {
         self.bytes += len;
         self.longest = self.longest.max(len);
         self.offsets += now.saturating_duration_since(self.opened);
+        if self.realigns(config) {
+            self.close_at = Some(now);
+            return;
+        }
         let limit = flow.srtt.map_or(CLOSE_AFTER, |srtt| (srtt / 2).min(CLOSE_AFTER));
         self.close_at = self.closing(config, flow.parity_rate).map(|closing| {
             if closing.suffices(self.packets, flow.loss_rate) {
@@ -293,6 +313,11 @@ impl OpenGroup {
                 now + limit
             }
         });
+    }
+
+    /// Whether one filler, once, has the next group begin with a message.
+    fn realigns(&self, config: FecConfig) -> bool {
+        self.splits_burst && self.packets > 1 && self.packets + 1 == config.data_shards()
     }
 
     /// Whether the packets of the group left so long ago, in the mean, that parity comes no earlier
@@ -468,6 +493,36 @@ mod tests {
         };
         // Open for 25 ms; or idle for that long.
         assert_eq!([0, 16_000, 17_000, 100_000].map(close_after), [25, 25, 45, 45]);
+    }
+
+    #[test]
+    fn group_that_splits_a_message_is_closed_with_the_message_before_the_next_one() {
+        let (start, config) = (Instant::now(), config(6, 4));
+        let limited = FlowTiming { parity_rate: Some(166_666), ..flow() };
+        let mut fec = FecSender::confirmed(config, start);
+        let at = |millis| start + Duration::from_millis(millis);
+        let mut message = |fec: &mut FecSender, millis| {
+            let parities = [0; 2].map(|_| fec.seal(at(millis), &limited, &mut [0; 560]));
+            (parities, fec.deadline(1))
+        };
+        // In whole messages: parity leaves with the third one.
+        assert_eq!(message(&mut fec, 0), ([0, 0], None));
+        assert_eq!(message(&mut fec, 10).0, [0, 0]);
+        assert_eq!(message(&mut fec, 20), ([0, 1], None));
+        // A FEC probe takes a place in between.
+        assert_eq!(message(&mut fec, 30).0, [0, 0]);
+        assert_eq!(message(&mut fec, 40).0, [0, 0]);
+        assert_eq!(fec.seal(at(50), &limited, &mut [0; 560]), 0);
+        assert_eq!(fec.seal_probe(at(50), &limited, &mut [0; 32]), 2);
+        assert_eq!(fec.seal(at(50), &limited, &mut [0; 560]), 0);
+        assert_eq!(message(&mut fec, 60).0, [0, 0]);
+        let (parities, deadline) = message(&mut fec, 70);
+        assert_eq!((parities, deadline), ([0, 0], Some(at(70))));
+        let closing = fec.begin_closing(at(70), &limited, true).unwrap();
+        assert_eq!(closing.fillers, 1);
+        fec.seal(at(70), &limited, &mut [0; 32]);
+        assert_eq!(fec.encoder().packets_in_group(), 0);
+        assert_eq!(message(&mut fec, 80), ([0, 0], None), "the next group splits nothing");
     }
 
     #[test]
