@@ -1,9 +1,10 @@
 //! One end of a connection: the state machine and its FEC, as the driver joins them. No cipher.
 
+use std::collections::HashSet;
 use std::time::Instant;
 
 use kcpx::fec::{FecDecoder, FecFlag, HEADER_LEN, fec_flag};
-use kcpx::proto::{Kcp, PacketType, Seed};
+use kcpx::proto::{Command, Kcp, PacketType, Seed, Segments};
 use kcpx::testkit::transmitter::Transmitter;
 use kcpx::{AckPolicy, FecConfig, KcpConfig};
 
@@ -18,6 +19,8 @@ pub(crate) struct Endpoint {
     pub(crate) kcp: Kcp,
     transmitter: Transmitter,
     decoder: Decoder,
+    /// ACKs that were sent. A stock receiver sends each once.
+    sent_acks: HashSet<(u32, u32)>,
 }
 
 impl Endpoint {
@@ -29,7 +32,7 @@ impl Endpoint {
         let seed = Seed::new(0, cookie_seed);
         let kcp = Kcp::new(conv, &config, now, seed).expect("the configuration is valid");
         let decoder = Decoder::Stock(StockDecoder::default());
-        Self { kcp, transmitter: Transmitter::new(None), decoder }
+        Self { kcp, transmitter: Transmitter::new(None), decoder, sent_acks: HashSet::new() }
     }
 
     /// Both ends of a connection have the same FEC and rates of repair symbols and of bundled copies.
@@ -49,12 +52,17 @@ impl Endpoint {
             kcp.set_bundling_rate(bundling_rate);
         }
         let decoder = fec.map_or_else(|| FecDecoder::new(None), FecDecoder::with_expected_layout);
-        Self { kcp, transmitter: Transmitter::new(fec), decoder: Decoder::Kcpx(decoder) }
+        let (transmitter, decoder) = (Transmitter::new(fec), Decoder::Kcpx(decoder));
+        Self { kcp, transmitter, decoder, sent_acks: HashSet::new() }
     }
 
     /// Calls `send` with each datagram that leaves now, parity included.
-    pub(crate) fn transmit(&mut self, now: Instant, send: impl FnMut(&[u8])) {
-        self.transmitter.transmit(now, &mut self.kcp, send);
+    pub(crate) fn transmit(&mut self, now: Instant, mut send: impl FnMut(&[u8])) {
+        let Self { kcp, transmitter, decoder, sent_acks } = self;
+        transmitter.transmit(now, kcp, |datagram| match decoder {
+            Decoder::Kcpx(_) => send(datagram),
+            Decoder::Stock(_) => send(&without_second_acks(sent_acks, datagram)),
+        });
     }
 
     /// A datagram arrives.
@@ -92,4 +100,16 @@ impl Endpoint {
         }
         due
     }
+}
+
+/// A datagram without FEC, without the ACKs that have left before.
+fn without_second_acks(sent: &mut HashSet<(u32, u32)>, datagram: &[u8]) -> Vec<u8> {
+    let mut kept = Vec::with_capacity(datagram.len());
+    for (header, payload) in Segments::new(datagram) {
+        if header.command != Command::Ack || sent.insert((header.sn.0, header.ts.0)) {
+            header.emit(&mut kept);
+            kept.extend_from_slice(payload);
+        }
+    }
+    kept
 }

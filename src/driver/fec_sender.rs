@@ -501,7 +501,7 @@ mod tests {
         let limited = FlowTiming { parity_rate: Some(166_666), ..flow() };
         let mut fec = FecSender::confirmed(config, start);
         let at = |millis| start + Duration::from_millis(millis);
-        let mut message = |fec: &mut FecSender, millis| {
+        let message = |fec: &mut FecSender, millis| {
             let parities = [0; 2].map(|_| fec.seal(at(millis), &limited, &mut [0; 560]));
             (parities, fec.deadline(1))
         };

@@ -33,6 +33,8 @@ struct SentTimes {
     unjudged_retransmit: bool,
     /// The retransmission left in several copies: only an ACK of the original shows that.
     copied: bool,
+    /// `una` came too early for the retransmission.
+    judged: bool,
 }
 
 /// What a late ACK acknowledges.
@@ -48,8 +50,9 @@ pub(crate) enum LateAck {
     /// arrived.
     LastTransmission { rtt: Option<u64>, xmit_seq: u32, spurious: bool },
     /// Acknowledges an earlier transmission. `spurious`: the retransmission after it was not
-    /// needed (RFC 3522 3.2). It left `apart` milliseconds before the last.
-    EarlierTransmission { spurious: bool, apart: u64 },
+    /// needed (RFC 3522 3.2). It left `apart` milliseconds before the last. `judged`: that was known
+    /// when `una` covered it.
+    EarlierTransmission { spurious: bool, apart: u64, judged: bool },
 }
 
 /// The latest [`CAPACITY`] segments that a cumulative acknowledgement removed, oldest first.
@@ -63,8 +66,13 @@ pub(crate) struct AckedHistory {
 
 impl AckedHistory {
     /// Adds a segment that `una` removes. `copied`: its retransmission left in several copies, so
-    /// an ACK of an earlier transmission may be one of these.
-    pub(crate) fn remember(&mut self, clock: &Clock, segment: &SentSegment, copied: bool) {
+    /// an ACK of an earlier transmission may be one of these. `judged`: it is known to be spurious.
+    pub(crate) fn remember(
+        &mut self,
+        clock: &Clock,
+        segment: &SentSegment,
+        (copied, judged): (bool, bool),
+    ) {
         if self.times.len() == CAPACITY {
             self.times.pop_front();
             self.evicted = true;
@@ -77,6 +85,7 @@ impl AckedHistory {
             acked: segment.acked,
             unjudged_retransmit: segment.retransmitted && !segment.acked,
             copied,
+            judged,
         };
         queue::push(&mut self.times, times);
     }
@@ -115,7 +124,7 @@ impl AckedHistory {
         let spurious = judges && std::mem::take(&mut times.unjudged_retransmit);
         if ts != times.last_ts {
             let apart = u64::from(times.last_ts.since(ts).unsigned_abs());
-            return LateAck::EarlierTransmission { spurious, apart };
+            return LateAck::EarlierTransmission { spurious, apart, judged: times.judged };
         }
         // A path may duplicate an ACK much later, so only the first one is an RTT sample.
         let is_first = !std::mem::replace(&mut times.acked, true);
@@ -144,7 +153,7 @@ mod tests {
         for ms in 0..20 {
             let now = Micros(ms * 1_000);
             sent.push(now, clock.timestamp(now), BufferRange::default(), 0);
-            history.remember(&clock, &sent.pop_acked().unwrap(), false);
+            history.remember(&clock, &sent.pop_acked().unwrap(), (false, false));
         }
         assert!(history.has_reclaimable_memory());
         let now = Micros(50_000);

@@ -17,6 +17,8 @@ const SECOND: u64 = 1_000_000;
 struct Second {
     sent: u32,
     lost: u32,
+    /// Of these, segments that arrived and whose ACK was lost.
+    acks_lost: u32,
 }
 
 /// Estimator of one connection.
@@ -66,6 +68,20 @@ impl LossRate {
         self.total_lost = self.total_lost.saturating_sub(1);
     }
 
+    /// A segment that counts as lost arrived, and its ACK was lost.
+    pub(crate) fn on_ack_lost(&mut self, now: Micros) {
+        let second = self.second(now);
+        second.acks_lost = second.acks_lost.saturating_add(1);
+        self.total_lost = self.total_lost.saturating_sub(1);
+    }
+
+    /// What [`Self::on_ack_lost`] was told of another segment was wrong.
+    pub(crate) fn on_ack_arrived(&mut self, now: Micros) {
+        let second = self.second(now);
+        second.acks_lost = second.acks_lost.saturating_sub(1);
+        self.total_lost += 1;
+    }
+
     /// Lost segments since the estimate began.
     pub(crate) fn total_lost(&self) -> u64 {
         self.total_lost
@@ -73,15 +89,23 @@ impl LossRate {
 
     /// Lost segments per million.
     pub(crate) fn per_million(&self) -> u32 {
-        // The last second is the current one and the one before it, of which it is a part.
-        let before = (self.current + WINDOW_SECONDS - 1) % WINDOW_SECONDS;
-        let last = [self.seconds[before], self.seconds[self.current]];
-        self.mean_per_million().max(mean(&last))
+        self.mean_per_million().max(mean(&self.last_second(), false))
+    }
+
+    /// Segments per million that were lost, or whose ACK was.
+    pub(crate) fn per_million_with_acks(&self) -> u32 {
+        mean(&self.seconds, true).max(mean(&self.last_second(), true))
     }
 
     /// Lost segments per million of the longer time alone.
     pub(crate) fn mean_per_million(&self) -> u32 {
-        mean(&self.seconds)
+        mean(&self.seconds, false)
+    }
+
+    /// The current second and the one before it, of which the last second is a part.
+    fn last_second(&self) -> [Second; 2] {
+        let before = (self.current + WINDOW_SECONDS - 1) % WINDOW_SECONDS;
+        [self.seconds[before], self.seconds[self.current]]
     }
 
     /// The counts of the second that contains `now`; forgets those that are too old.
@@ -96,10 +120,11 @@ impl LossRate {
     }
 }
 
-/// Lost segments per million.
-fn mean(seconds: &[Second]) -> u32 {
+/// Lost segments per million, with those whose ACK was lost or without.
+fn mean(seconds: &[Second], with_acks: bool) -> u32 {
     let (sent, lost) = seconds.iter().fold((0_u64, 0_u64), |(sent, lost), second| {
-        (sent + u64::from(second.sent), lost + u64::from(second.lost))
+        let arrived = if with_acks { 0 } else { second.acks_lost };
+        (sent + u64::from(second.sent), lost + u64::from(second.lost.saturating_sub(arrived)))
     });
     // Losses of segments that an earlier second counts as sent can exceed what this one sent.
     let rate = lost.min(sent) * 1_000_000 / sent.max(1);
@@ -131,6 +156,16 @@ mod tests {
         send(&mut rate, 9 * SECOND, 100, 2);
         // Of the last two seconds 60 of 200; of all ten 140 of 1,000.
         assert_eq!(rate.per_million(), 300_000);
+    }
+
+    #[test]
+    fn lost_acks_are_no_lost_segments() {
+        let mut rate = LossRate::new(Micros(0), 0);
+        send(&mut rate, 0, 100, 10);
+        (0..4).for_each(|_| rate.on_ack_lost(Micros(1)));
+        assert_eq!((rate.per_million(), rate.per_million_with_acks()), (60_000, 100_000));
+        rate.on_ack_arrived(Micros(1));
+        assert_eq!((rate.per_million(), rate.total_lost()), (70_000, 7));
     }
 
     #[test]

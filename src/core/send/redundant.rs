@@ -33,6 +33,8 @@ struct Group {
     sn: Sn,
     /// Wire timestamp of the first copy.
     first_ts: Ts,
+    /// It is the first retransmission of the segment.
+    is_first: bool,
     /// Copies that have not left.
     left: u8,
     /// When the next copy leaves.
@@ -65,9 +67,15 @@ impl RedundantRetransmits {
         }
     }
 
-    /// The first copy of `sn` leaves now, with timestamp `ts`, and `copies` more are to leave. `rtt` in
-    /// microseconds.
-    pub(super) fn on_first_copy(&mut self, now: Micros, (sn, ts): (Sn, Ts), copies: u8, rtt: u64) {
+    /// The first copy of `sn` leaves now, with timestamp `ts`, and `copies` more are to leave.
+    /// `is_first`: it was not retransmitted before. `rtt` in microseconds.
+    pub(super) fn on_first_copy(
+        &mut self,
+        now: Micros,
+        (sn, ts): (Sn, Ts),
+        (copies, is_first): (u8, bool),
+        rtt: u64,
+    ) {
         if self.remove(sn) {
             self.all_lost = self.all_lost << 1 | 1;
         }
@@ -78,7 +86,7 @@ impl RedundantRetransmits {
             self.groups.pop_front();
         }
         let due = now.add_micros(self.spacing(copies, rtt));
-        queue::push(&mut self.groups, Group { sn, first_ts: ts, left: copies, due });
+        queue::push(&mut self.groups, Group { sn, first_ts: ts, is_first, left: copies, due });
     }
 
     /// Frees what is not the loss rate, while nothing is in flight.
@@ -112,6 +120,14 @@ impl RedundantRetransmits {
         self.groups.iter().any(|group| group.sn == sn && ts.since(group.first_ts) >= 0)
     }
 
+    /// Whether `sn` was retransmitted once, less than `min_rtt` microseconds before `ts`.
+    pub(super) fn is_younger(&self, sn: Sn, ts: Ts, min_rtt: u64) -> bool {
+        let group = self.groups.iter().find(|group| group.sn == sn && group.is_first);
+        let age = group.and_then(|group| u64::try_from(ts.since(group.first_ts)).ok());
+        // Timestamps are whole milliseconds.
+        age.is_some_and(|age| (age + 1) * 1_000 < min_rtt)
+    }
+
     /// A retransmitted segment was acknowledged. Returns whether it had further copies.
     pub(super) fn on_acked(&mut self, sn: Sn) -> bool {
         let had_copies = self.remove(sn);
@@ -135,7 +151,8 @@ impl RedundantRetransmits {
     /// Time between copies, microseconds: zero while they die independently, which is the case if
     /// no more groups die than twice what the loss rate predicts, and half a percent.
     fn spacing(&self, copies: u8, rtt: u64) -> u64 {
-        let rate = u64::from(self.loss_rate.per_million());
+        // A group whose ACK was lost counts as dead as well.
+        let rate = u64::from(self.loss_rate.per_million_with_acks());
         let predicted = (0..copies).fold(rate, |product, _| product * rate / MILLION);
         let seen = u64::from(self.all_lost.count_ones()) * MILLION / u64::from(u64::BITS);
         if seen > 2 * predicted + 5_000 { BURST_SPACING.min(rtt / 4) } else { 0 }
@@ -159,7 +176,7 @@ mod tests {
     /// Times at which further copies of a group leave.
     fn copies(redundant: &mut RedundantRetransmits, sn: u32) -> Vec<u64> {
         let further = redundant.further_copies();
-        redundant.on_first_copy(Micros(0), (Sn(sn), Ts(0)), further, RTT);
+        redundant.on_first_copy(Micros(0), (Sn(sn), Ts(0)), (further, true), RTT);
         let mut times = Vec::new();
         while let Some(at) = redundant.deadline() {
             assert_eq!(redundant.due_copy(at), Some(Sn(sn)));
@@ -167,6 +184,22 @@ mod tests {
             times.push(at.0);
         }
         times
+    }
+
+    #[test]
+    fn una_that_comes_before_a_round_trip_shows_that_the_ack_was_lost() {
+        let mut redundant = at_loss(200);
+        let retransmit = |redundant: &mut RedundantRetransmits, sn, is_first| {
+            redundant.on_first_copy(Micros(0), (Sn(sn), Ts(100)), (1, is_first), RTT);
+        };
+        for (is_first, millis, spurious) in
+            [(true, 48, true), (true, 49, false), (true, 80, false), (false, 10, false)]
+        {
+            retransmit(&mut redundant, 7, is_first);
+            assert_eq!(redundant.is_younger(Sn(7), Ts(100 + millis), RTT), spurious, "{millis}");
+            redundant.on_acked(Sn(7));
+            assert!(!redundant.is_younger(Sn(7), Ts(101), RTT), "it is no longer in flight");
+        }
     }
 
     #[test]
@@ -203,7 +236,7 @@ mod tests {
     #[test]
     fn acked_segment_has_no_further_copies() {
         let mut redundant = at_loss(50);
-        redundant.on_first_copy(Micros(0), (Sn(1), Ts(9)), 1, RTT);
+        redundant.on_first_copy(Micros(0), (Sn(1), Ts(9)), (1, true), RTT);
         assert!(redundant.is_copy(Sn(1), Ts(9)) && !redundant.is_copy(Sn(1), Ts(8)));
         redundant.on_acked(Sn(1));
         assert_eq!((redundant.deadline(), redundant.due_copy(Micros(1))), (None, None));
@@ -214,7 +247,7 @@ mod tests {
     fn remembered_groups_are_bounded() {
         let mut redundant = at_loss(50);
         for sn in 0..1_000 {
-            redundant.on_first_copy(Micros(0), (Sn(sn), Ts(0)), 1, RTT);
+            redundant.on_first_copy(Micros(0), (Sn(sn), Ts(0)), (1, true), RTT);
         }
         assert_eq!(redundant.groups.len(), MAX_GROUPS);
     }

@@ -373,8 +373,8 @@ impl Sender {
                 (self.sent_segments.push(now, ts, payload, frg), SentAs::New)
             }
             Transmission::Retransmit(sn, trigger) => {
-                self.retransmit(now, sn, trigger, stats);
-                self.schedule_copies(now, (sn, ts), trigger);
+                let is_first = self.retransmit(now, sn, trigger, stats);
+                self.schedule_copies(now, (sn, ts), trigger, is_first);
                 (sn, SentAs::Retransmission { by_timeout: trigger == LossTrigger::Rto })
             }
             Transmission::FurtherCopy(sn) => {

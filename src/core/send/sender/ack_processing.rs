@@ -164,8 +164,12 @@ impl Sender {
             }
             // The ACK of the original arrives after the retransmission: the original was delayed,
             // not lost.
-            LateAck::EarlierTransmission { spurious: true, apart } => {
+            LateAck::EarlierTransmission { spurious: true, apart, judged } => {
                 self.on_spurious_retransmit(now, ts, apart, stats);
+                if judged && let Some(redundant) = &mut self.redundant {
+                    // It is one loss less, not two.
+                    redundant.loss_rate.on_ack_arrived(now);
+                }
             }
             LateAck::EarlierTransmission { spurious: false, .. } => {}
         }
@@ -228,8 +232,11 @@ impl Sender {
                     }
                 }
                 self.congestion.on_una(now);
+                let unjudged = segment.retransmitted && !segment.acked;
+                let judged =
+                    unjudged && self.on_retransmission_covered(now, clock, (sn, segment.first_ts));
                 let copied = segment.retransmitted && self.forget_copies(sn);
-                self.acked_history.remember(clock, &segment, copied);
+                self.acked_history.remember(clock, &segment, (copied, judged));
             }
         }
         if newly_acked > 0 {

@@ -1,7 +1,7 @@
 //! When a retransmission leaves in several copies, and their transmission.
 
 use super::Sender;
-use crate::core::clock::Micros;
+use crate::core::clock::{Clock, Micros};
 use crate::core::recovery::loss::LossTrigger;
 use crate::core::send::redundant::RedundantRetransmits;
 use crate::core::seq::{Sn, Ts};
@@ -44,6 +44,7 @@ impl Sender {
         now: Micros,
         (sn, ts): (Sn, Ts),
         trigger: LossTrigger,
+        is_first: bool,
     ) {
         let rtt = self.rtt.srtt_or_rto();
         let closes_window = self.closes_window(sn, trigger);
@@ -54,7 +55,31 @@ impl Sender {
         let wanted = wanted.saturating_sub(saved);
         let wanted = if allowed { wanted.max(u8::from(closes_window)) } else { 0 };
         let copies = self.retransmit_budget.take_redundant(wanted);
-        redundant.on_first_copy(now, (sn, ts), copies, rtt);
+        redundant.on_first_copy(now, (sn, ts), (copies, is_first), rtt);
+    }
+
+    /// `una` covers a segment that was retransmitted, and of which no ACK has come. Returns whether it
+    /// cannot be by the retransmission, which is younger than the shortest round trip: the original
+    /// arrived and its ACK was lost (F-RTO judges likewise, RFC 5682). Nothing was lost then for the
+    /// loss rate. Peers that send an ACK once show that with each loss on the way back while a gap is
+    /// open.
+    pub(super) fn on_retransmission_covered(
+        &mut self,
+        now: Micros,
+        clock: &Clock,
+        (sn, original): (Sn, Ts),
+    ) -> bool {
+        // What repairs and copies recover was lost all the same.
+        let may_be_recovered = self.repair.is_some()
+            || self.bundling.is_some()
+            || self.may_be_recovered(now, original);
+        let (ts, min_rtt) = (clock.timestamp(now), self.rtt.min());
+        let Some(redundant) = &mut self.redundant else { return false };
+        let is_spurious = !may_be_recovered && redundant.is_younger(sn, ts, min_rtt);
+        if is_spurious {
+            redundant.loss_rate.on_ack_lost(now);
+        }
+        is_spurious
     }
 
     /// Records the transmission of a further copy of `sn`, which was charged for when it was

@@ -65,14 +65,15 @@ impl Sender {
         }
     }
 
-    /// Records the retransmission of `sn`: counters, congestion window, back-off, MTU discovery.
+    /// Records the retransmission of `sn`: counters, congestion window, back-off, MTU discovery. Returns
+    /// whether it is the first one.
     pub(super) fn retransmit(
         &mut self,
         now: Micros,
         sn: Sn,
         trigger: LossTrigger,
         stats: &mut Counters,
-    ) {
+    ) -> bool {
         let level = self.sent_segments.get(sn).map_or(0, |segment| segment.backoff_level);
         let nxt = self.sent_segments.nxt();
         let level = match trigger {
@@ -109,9 +110,9 @@ impl Sender {
         if let Some(payload) = self.sent_segments.payload(sn) {
             let size = HEADER_LEN + payload.len();
             // What is lost this time left without FEC header, unless it was the first transmission.
-            let is_first = first.is_some();
-            let size = if is_first { size } else { self.path.retransmission_size(size) };
+            let size = if first.is_some() { size } else { self.path.retransmission_size(size) };
             self.path.on_segment_lost(now, size, self.rtt.rto(), self.una());
         }
+        first.is_some()
     }
 }
