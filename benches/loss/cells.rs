@@ -477,7 +477,8 @@ fn rates() -> Vec<Cell> {
     let mut cells = Vec::new();
     let kib = |millis: u64| Workload::Messages { size: 1_024, every: millis * MILLIS };
     let small = Workload::Messages { size: 100, every: 16 * MILLIS };
-    for workload in [kib(2), kib(33), kib(50), kib(600), small] {
+    let medium = Workload::Messages { size: 256, every: 10 * MILLIS };
+    for workload in [kib(2), kib(33), kib(50), kib(600), small, medium] {
         let auto = [AUTO[1], Protection::Interactive];
         let others = [Protection::REPAIRS[1], Protection::Bundling(100)].into_iter().chain(auto);
         for protection in Protection::INTERACTIVE.into_iter().chain(others) {
