@@ -4,6 +4,7 @@ mod filter;
 mod kcp;
 mod limits;
 mod link;
+mod presets;
 mod protection;
 mod socket;
 #[cfg(test)]

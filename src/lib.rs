@@ -143,7 +143,7 @@ pub use error::{ConfigError, ConnectionError};
 pub use fec::FecConfig;
 #[cfg(not(loom))]
 pub use listener::{Incoming, KcpListener};
-pub use stats::{ConnectionStats, EndpointStats, SocketErrors};
+pub use stats::{ConnectionStats, EndpointStats, ProtectionStats, SocketErrors};
 #[cfg(not(loom))]
 pub use stream::KcpStream;
 #[cfg(not(loom))]

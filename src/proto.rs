@@ -9,7 +9,6 @@
 //! a process-wide pool behind a `Mutex`, which is held for a push or a pop.
 
 #[doc(hidden)]
-pub use crate::core::connection::RepairStats;
 pub use crate::core::connection::{Kcp, PacketType, Seed, SendMessageError, Transmitted};
 pub use crate::core::path::amplification::SendBudget;
 pub use crate::core::path::validation::{PathChallenge, PathValidation};

@@ -1,10 +1,12 @@
 //! Statistics of connections and endpoints: plain data, with the unit in each name.
 
+mod protection;
 mod snmp;
 
 use std::ops::Add;
 use std::time::Duration;
 
+pub use self::protection::ProtectionStats;
 use crate::fec::FecStats;
 
 /// Statistics of one connection since its start. A snapshot.
@@ -91,14 +93,8 @@ pub struct ConnectionStats {
     pub out_of_band_received: u64,
     /// Out-of-band datagrams dropped from a full queue, the oldest first.
     pub out_of_band_dropped: u64,
-    /// Window updates that filled places in FEC groups, so that their parity left in time.
-    pub fec_fillers_sent: u64,
-    /// FEC probes: pings that only a peer can answer that decodes our FEC.
-    pub fec_probes_sent: u64,
-    /// FEC probes answered.
-    pub fec_probes_answered: u64,
-    /// 1 while FEC is turned off towards the peer, since it answered no FEC probe.
-    pub fec_disabled: u64,
+    /// What protects the data against loss, beside retransmission.
+    pub protection: ProtectionStats,
     /// FEC decoding of the datagrams from the peer's address.
     pub fec: FecStats,
 }
@@ -149,10 +145,6 @@ pub(crate) struct Counters {
     pub(crate) mtu_probes_sent: u64,
     pub(crate) invalid_control_segments: u64,
     pub(crate) reflected_datagrams: u64,
-    pub(crate) fec_fillers_sent: u64,
-    pub(crate) fec_probes_sent: u64,
-    pub(crate) fec_probes_answered: u64,
-    pub(crate) fec_disabled: u64,
 }
 
 impl Counters {
@@ -182,10 +174,6 @@ impl Counters {
             mtu_probes_sent: self.mtu_probes_sent,
             invalid_control_segments: self.invalid_control_segments,
             reflected_datagrams: self.reflected_datagrams,
-            fec_fillers_sent: self.fec_fillers_sent,
-            fec_probes_sent: self.fec_probes_sent,
-            fec_probes_answered: self.fec_probes_answered,
-            fec_disabled: self.fec_disabled,
             ..ConnectionStats::default()
         }
     }
@@ -215,21 +203,29 @@ pub(crate) struct Snapshot {
     pub(crate) estimates: Estimates,
     /// Out-of-band datagrams sent and received.
     pub(crate) out_of_band: (u64, u64),
+    /// `None` while all of it is zero.
+    pub(crate) protection: Option<Box<ProtectionStats>>,
     /// `None` without FEC packets from the address.
     pub(crate) fec: Option<Box<FecStats>>,
 }
 
 impl Snapshot {
     /// A snapshot of the state machine alone.
-    pub(crate) fn of(counters: Counters, estimates: Estimates) -> Self {
-        Self { counters, estimates, out_of_band: (0, 0), fec: None }
+    pub(crate) fn of(
+        counters: Counters,
+        estimates: Estimates,
+        protection: Option<ProtectionStats>,
+    ) -> Self {
+        let protection = protection.map(Box::new);
+        Self { counters, estimates, out_of_band: (0, 0), protection, fec: None }
+    }
+
+    pub(crate) fn set_protection(&mut self, protection: Option<ProtectionStats>) {
+        set_boxed(&mut self.protection, protection);
     }
 
     pub(crate) fn set_fec(&mut self, fec: Option<FecStats>) {
-        match (&mut self.fec, fec) {
-            (Some(known), Some(fec)) => **known = fec,
-            (known, fec) => *known = fec.map(Box::new),
-        }
+        set_boxed(&mut self.fec, fec);
     }
 
     /// Converts to the public statistics.
@@ -249,9 +245,18 @@ impl Snapshot {
             current_mtu: estimates.current_mtu,
             out_of_band_sent: self.out_of_band.0,
             out_of_band_received: self.out_of_band.1,
+            protection: self.protection.as_deref().copied().unwrap_or_default(),
             fec: self.fec.as_deref().copied().unwrap_or_default(),
             ..self.counters.stats()
         }
+    }
+}
+
+/// Keeps the allocation.
+fn set_boxed<T>(known: &mut Option<Box<T>>, value: Option<T>) {
+    match (known, value) {
+        (Some(known), Some(value)) => **known = value,
+        (known, value) => *known = value.map(Box::new),
     }
 }
 

@@ -1,11 +1,10 @@
 //! The cells: a path, a protection, the workloads, and the goal.
 
 use std::fmt;
-use std::num::NonZeroU8;
 use std::ops::Range;
 use std::time::Duration;
 
-use kcpx::{AutoProtection, CongestionControl, FecConfig, KcpConfig, Timing};
+use kcpx::{AutoProtection, Config, CongestionControl, FecConfig, KcpConfig, Timing};
 use serde::Serialize;
 
 use crate::figures::{Figures, Goal, Measure};
@@ -31,6 +30,14 @@ pub(crate) enum Protection {
     /// Repair symbols, or FEC to a stock receiver, as the loss asks for, with this limit of wire bytes
     /// per 1,000 bytes.
     Auto(u16),
+    /// `Config::interactive`.
+    Interactive,
+    /// `Config::bulk`.
+    Bulk,
+    /// `Config::for_link` with 20 Mbit/s and 50 ms.
+    Link,
+    /// The same with a rate that is ten times as high.
+    LinkTooLarge,
     /// A message of 1 KiB leaves in two segments.
     #[serde(rename = "fec_6_2_mtu_544")]
     Fec6x2Halves,
@@ -46,6 +53,19 @@ impl Protection {
     /// Repair rates for losses of 1, 5, 10 and 20 %.
     const REPAIRS: [Self; 4] =
         [Self::Repair(25), Self::Repair(40), Self::Repair(50), Self::Repair(60)];
+
+    /// The settings of the preset, or the defaults.
+    fn preset(self) -> KcpConfig {
+        let link = |mbit: u64| Config::for_link(mbit * 1_000_000, Duration::from_millis(50));
+        let config = match self {
+            Self::Interactive => Config::interactive(),
+            Self::Bulk => Config::bulk(),
+            Self::Link => link(20),
+            Self::LinkTooLarge => link(200),
+            _ => Config::new(),
+        };
+        config.kcp
+    }
 
     /// The repair rate per million.
     fn repair_rate(self) -> u32 {
@@ -71,6 +91,7 @@ impl Protection {
     fn fec(self) -> Option<FecConfig> {
         match self {
             Self::None | Self::Repair(_) | Self::Bundling(_) | Self::Auto(_) => None,
+            Self::Interactive | Self::Bulk | Self::Link | Self::LinkTooLarge => None,
             Self::Fec10x3 => Some(FecConfig::SHORT),
             Self::Fec5x2 => Some(FecConfig::new(5, 2).expect("a valid layout")),
             Self::Fec64x10 => Some(FecConfig::BULK),
@@ -86,6 +107,10 @@ impl fmt::Display for Protection {
             Self::Repair(percent) => return write!(f, "repair {percent} %"),
             Self::Bundling(percent) => return write!(f, "bundling {percent} %"),
             Self::Auto(limit) => return write!(f, "auto, {:.2}", f64::from(*limit) / 1e3),
+            Self::Interactive => return f.write_str("interactive"),
+            Self::Bulk => return f.write_str("bulk"),
+            Self::Link => return f.write_str("for_link"),
+            Self::LinkTooLarge => return f.write_str("for_link of 200 Mbit/s"),
             _ => {}
         }
         let Some(fec) = self.fec() else { return f.write_str("none") };
@@ -135,15 +160,13 @@ impl Congestion {
         }
     }
 
-    /// The default timing, `1, 20, 2, 1`, with this congestion control.
-    fn timing(self) -> Timing {
-        let congestion = match self {
-            Self::Default => return KcpConfig::default().timing,
-            Self::Disabled => CongestionControl::Disabled,
-            Self::Model => CongestionControl::Model,
-        };
-        Timing::new(true, Duration::from_millis(20), NonZeroU8::new(2), congestion)
-            .expect("a valid interval")
+    /// The timing with this congestion control.
+    fn timing(self, timing: Timing) -> Timing {
+        match self {
+            Self::Default => timing,
+            Self::Disabled => timing.with_congestion(CongestionControl::Disabled),
+            Self::Model => timing.with_congestion(CongestionControl::Model),
+        }
     }
 }
 
@@ -273,8 +296,8 @@ impl Cell {
     }
 
     fn setup(&self, end: u64, seed: u64) -> Setup<'_> {
-        let mut config = KcpConfig::default();
-        config.timing = self.congestion.timing();
+        let mut config = self.protection.preset();
+        config.timing = self.congestion.timing(config.timing);
         if let Protection::Auto(limit) = self.protection {
             let auto = AutoProtection::new().max_overhead(f64::from(limit) / 1e3);
             config.auto_protection = Some(auto.peers_decode_fec(self.stock_server));
@@ -315,11 +338,12 @@ impl Cell {
 }
 
 /// Names and meanings of the cells, in the order of the tables.
-pub(crate) const NAMES: [(&str, &str); 18] = [
+pub(crate) const NAMES: [(&str, &str); 19] = [
     ("G1", "independent losses of 1 %, messages, FEC"),
     ("G2", "independent losses of 5 %, messages, FEC"),
     ("G3", "independent losses of 10 %, messages, FEC"),
     ("G4", "independent losses of 20 %, messages, FEC"),
+    ("A", "automatic protection with other limits beside none, messages"),
     ("S1", "independent losses of 1 %, messages, to a stock receiver"),
     ("S2", "independent losses of 5 %, messages, to a stock receiver"),
     ("S3", "independent losses of 10 %, messages, to a stock receiver"),
@@ -351,6 +375,7 @@ const AUTO: [Protection; 4] = [
 /// All cells, in the order of the tables.
 pub(crate) fn all() -> Vec<Cell> {
     let mut cells = independent_losses();
+    cells.extend(automatic());
     cells.extend(stock_receivers());
     cells.extend(bursts());
     cells.extend(reordering());
@@ -381,6 +406,18 @@ fn independent_losses() -> Vec<Cell> {
     for (loss, (p99, wire)) in LOSSES.into_iter().zip(goals) {
         let cell = Cell::messages("C", Path::loss(loss), Protection::None);
         cells.extend(cell.goal(limits(p99, wire)).with_each_congestion());
+    }
+    cells
+}
+
+/// Automatic protection is nowhere worse than none, whatever its limit.
+fn automatic() -> Vec<Cell> {
+    let mut cells = Vec::new();
+    for path in [1, 5, 10, 20, 30].map(Path::loss) {
+        let limits = [Protection::Auto(1_500), Protection::Auto(1_900), Protection::Interactive];
+        for protection in [Protection::None].into_iter().chain(limits) {
+            cells.push(Cell::messages("A", path.clone(), protection));
+        }
     }
     cells
 }
@@ -440,8 +477,10 @@ fn rates() -> Vec<Cell> {
     let mut cells = Vec::new();
     let kib = |millis: u64| Workload::Messages { size: 1_024, every: millis * MILLIS };
     let small = Workload::Messages { size: 100, every: 16 * MILLIS };
-    for workload in [kib(2), kib(33), kib(50), kib(600), small] {
-        let others = [Protection::REPAIRS[1], Protection::Bundling(100), AUTO[1]];
+    let medium = Workload::Messages { size: 256, every: 10 * MILLIS };
+    for workload in [kib(2), kib(33), kib(50), kib(600), small, medium] {
+        let auto = [AUTO[1], Protection::Interactive];
+        let others = [Protection::REPAIRS[1], Protection::Bundling(100)].into_iter().chain(auto);
         for protection in Protection::INTERACTIVE.into_iter().chain(others) {
             let cell = Cell::messages("T", Path::loss(5), protection).note(workload.to_string());
             cells.push(Cell { flows: vec![workload], ..cell });
@@ -505,12 +544,20 @@ fn bottleneck() -> Vec<Cell> {
             }
         }
     }
+    let presets = [Protection::Bulk, Protection::Link, Protection::LinkTooLarge];
+    for (queue, protection) in QUEUES.into_iter().flat_map(|queue| presets.map(|p| (queue, p))) {
+        let cell = Cell::bulk("Q", Path::bottleneck(queue), Windows::Automatic, 1);
+        cells.push(Cell { protection, ..cell }.goal(rate_limits(18.0, 1.1)));
+    }
     for path in [Path::bottleneck(10), Path::policer(10), Path::policer(50)] {
         cells.extend(Cell::bulk("Q", path, Windows::Automatic, 1).with_each_congestion());
     }
     for queue in QUEUES {
         let cell = Cell::messages("Q", Path::bottleneck(queue), Protection::None);
         let cell = cell.note("messages beside bulk");
+        let flows = vec![Workload::Bulk, Workload::MESSAGES];
+        let protection = Protection::Interactive;
+        cells.push(Cell { flows, protection, ..cell.clone() });
         let cell = Cell { flows: vec![Workload::Bulk, Workload::MESSAGES], ..cell };
         for cell in cell.with_each_congestion() {
             // Half a round trip and 15 ms.
@@ -548,5 +595,7 @@ fn lossy_bulk() -> Vec<Cell> {
             cells.extend(cell.with_each_congestion());
         }
     }
+    let cell = Cell::bulk("L", Path::loss(5), Windows::Automatic, 1);
+    cells.push(Cell { protection: Protection::Bulk, ..cell }.goal(rate_limits(180.0, 1.25)));
     cells
 }

@@ -227,6 +227,11 @@ pub struct KcpConfig {
     /// limit. Default `None`.
     #[doc(alias = "SetRateLimit")]
     pub rate_limit: Option<NonZeroU64>,
+    /// Bytes per second, headers included, at which a sender with [`CongestionControl::Model`] begins,
+    /// and begins again after an idle time; `None`, the default: 32 segments in the first round trip.
+    /// Once the path has delivered data, what it delivered decides; if that is less, what was too much
+    /// waits or is lost for a few round trips.
+    pub initial_rate: Option<NonZeroU64>,
     /// Receive memory in bytes, at least one segment (1,540). Default `None`:
     /// `recv_window` times 1,540.
     pub recv_memory: Option<usize>,
@@ -262,6 +267,7 @@ impl Default for KcpConfig {
             keepalive: Some(Duration::from_secs(15)),
             idle_timeout: Some(Duration::from_secs(60)),
             rate_limit: None,
+            initial_rate: None,
             recv_memory: None,
             close_notify: true,
             auto_protection: None,

@@ -1,5 +1,6 @@
 //! `Config::for_link`: windows and buffers from the bandwidth-delay product of a path.
 
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use super::{Config, SEGMENT_HEADER};
@@ -11,7 +12,10 @@ impl Config {
     /// The defaults with windows and buffers for the bandwidth-delay product of a path: 5/4 of
     /// `bits_per_second` times `rtt`, so that the path stays full while a lost segment is
     /// retransmitted. Between 32 and 65,535 segments of 1,400 bytes; kernel and stream buffers grow
-    /// with the windows.
+    /// with the windows. [`CongestionControl::Model`](crate::CongestionControl::Model) begins to send
+    /// with 9/10 of this bandwidth ([`KcpConfig::initial_rate`](crate::KcpConfig::initial_rate)) instead
+    /// of doubling from 32 segments on. A value that is too large costs some packets in the first round
+    /// trips, and then what the path delivers decides.
     ///
     /// The window also bounds the loss at a bottleneck: on a shared path pass the connection's share
     /// of the bandwidth. See docs/tuning.md.
@@ -22,6 +26,7 @@ impl Config {
     ///
     /// let config = kcpx::Config::for_link(100_000_000, Duration::from_millis(80));
     /// assert_eq!((config.kcp.send_window, config.kcp.recv_window), (909, 909));
+    /// assert_eq!(config.kcp.initial_rate.map(|rate| rate.get()), Some(11_250_000));
     /// ```
     #[must_use]
     pub fn for_link(bits_per_second: u64, rtt: Duration) -> Self {
@@ -34,6 +39,7 @@ impl Config {
         let segments = u64::try_from(segments).unwrap_or(max).clamp(MIN_WINDOW, max);
         let window = u16::try_from(segments).unwrap_or(u16::MAX);
         config = config.windows(window, window);
+        config.kcp.initial_rate = NonZeroU64::new(bits_per_second / 80 * 9);
         let bytes = usize::from(window) * usize::from(config.kcp.mtu);
         for buffer in [&mut config.send_buffer, &mut config.recv_buffer] {
             *buffer = bytes.max(*buffer);

@@ -40,7 +40,9 @@ pub enum Protection {
 pub struct AutoProtection {
     /// Most bytes sent for 1,000 bytes of data, 1,000 to 4,000: headers of packets and segments,
     /// retransmissions, repair symbols and parity included. Default 1,500. Only the last two yield to
-    /// it: small messages, whose headers alone need more, get none but those of `floor`.
+    /// it: small messages, whose headers alone need more, get none but those of `floor`. Where
+    /// retransmissions alone would exceed it, repair symbols may take the place of some, together no
+    /// more bytes than these.
     pub max_overhead_per_mille: u16,
     /// Bytes of repair symbols per second that may leave whatever their share is, 0 to 1,000,000.
     /// Default 4,000. For slow flows, which a share of their few bytes would not protect.

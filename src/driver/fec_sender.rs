@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::config::{IP_UDP_HEADERS, SEGMENT_HEADER};
 use crate::core::connection::fec::{ClosedGroup, FlowTiming};
+use crate::core::connection::fec_counters::ParitySent;
 use crate::driver::fec_probes::FecProbes;
 use crate::fec::{FecConfig, FecEncoder, HEADER_LEN};
 
@@ -69,6 +70,8 @@ pub(crate) struct FecSender {
     /// Bytes of parity that may leave, times a million, where its rate is limited. Negative after
     /// packets that took more than there was.
     credit: i64,
+    /// Since it was last taken.
+    parity_sent: ParitySent,
 }
 
 impl FecSender {
@@ -83,6 +86,7 @@ impl FecSender {
             disabled: false,
             started: false,
             credit: 0,
+            parity_sent: ParitySent::default(),
         }
     }
 
@@ -225,6 +229,17 @@ impl FecSender {
     /// The parity that is due may not leave: nobody waits for it.
     pub(crate) fn on_parity_withheld(&mut self) {
         self.closed = None;
+    }
+
+    /// So many parity packets leave, with so many bytes.
+    pub(crate) fn on_parity_sent(&mut self, packets: usize, bytes: usize) {
+        self.parity_sent.packets += packets as u64;
+        self.parity_sent.bytes += bytes as u64;
+    }
+
+    /// What has left since this was last called.
+    pub(crate) fn take_parity_sent(&mut self) -> ParitySent {
+        std::mem::take(&mut self.parity_sent)
     }
 
     /// The group whose parity left with the last packet.

@@ -154,12 +154,20 @@ impl PacketCodec {
         due
     }
 
-    fn append_parity(&self, tx: &mut SendBatch, dst: SocketAddr, fec: &FecSender, count: usize) {
+    fn append_parity(
+        &self,
+        tx: &mut SendBatch,
+        dst: SocketAddr,
+        fec: &mut FecSender,
+        count: usize,
+    ) {
+        let before = tx.bytes();
         for index in 0..count {
             let start = tx.begin(self.overhead.header_len);
             fec.encoder().emit_parity(index, tx.tail());
             self.finish(tx, dst, start);
         }
+        fec.on_parity_sent(count, tx.bytes() - before);
     }
 
     /// Appends an out-of-band packet for `dst`.

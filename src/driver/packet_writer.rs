@@ -133,8 +133,9 @@ impl PacketWriter<'_> {
 
     /// Hands the group whose parity has just left to loss detection.
     fn report_closed_group(&mut self, now: Instant, kcp: &mut Kcp) {
-        let closed = self.fec.as_deref_mut().and_then(FecSender::take_closed);
-        if let Some(group) = closed.filter(|group| group.conv == kcp.conv()) {
+        let Some(fec) = self.fec.as_deref_mut() else { return };
+        kcp.on_parity_sent(fec.take_parity_sent());
+        if let Some(group) = fec.take_closed().filter(|group| group.conv == kcp.conv()) {
             kcp.on_fec_group_closed(now, &group);
         }
     }

@@ -1,6 +1,8 @@
 //! The congestion control of a connection: none, KCP's congestion window, or a controller with a
 //! model of the path.
 
+use std::num::NonZeroU64;
+
 use crate::config::CongestionControl;
 use crate::core::clock::Micros;
 use crate::core::congestion::controller::{Acked, Controller, Lost, Pacing};
@@ -100,9 +102,17 @@ impl Congestion {
     }
 
     /// The state of a model begins. `segment`: bytes of a full segment, `in_flight`: those of each
-    /// from SND.UNA on, as in [`Self::set_mode`].
-    pub(crate) fn begin_model(&mut self, segment: u64, in_flight: impl Iterator<Item = u32>) {
+    /// from SND.UNA on, as in [`Self::set_mode`]; `initial_rate`: configured, bytes per second.
+    pub(crate) fn begin_model(
+        &mut self,
+        segment: u64,
+        in_flight: impl Iterator<Item = u32>,
+        initial_rate: Option<NonZeroU64>,
+    ) {
         self.change(|control| *control = Control::model(segment, DeliveryRate::new(in_flight)));
+        if let Some(rate) = initial_rate {
+            self.change_model(|control| control.model.set_initial_rate(rate.get()));
+        }
     }
 
     /// Frees the state of a model.

@@ -72,6 +72,8 @@ struct Pipe {
 pub(crate) struct Model {
     /// Bytes of a full segment.
     segment: u64,
+    /// Bytes per second at which Startup begins, as configured; zero: unknown.
+    initial_rate: u64,
     phase: Phase,
     /// Round in which `phase` began.
     phase_began: u64,
@@ -113,6 +115,7 @@ impl Model {
     pub(crate) fn new(segment: u64) -> Self {
         let mut model = Self {
             segment: segment.max(1),
+            initial_rate: 0,
             phase: Phase::Startup,
             phase_began: 0,
             phase_began_at: Micros(0),
@@ -138,6 +141,18 @@ impl Model {
         };
         model.update_window();
         model
+    }
+
+    /// The path is said to carry so many bytes per second: Startup sends at this rate, at least, and
+    /// keeps as much in flight. What is lost or delivered ends Startup as without it.
+    pub(crate) fn set_initial_rate(&mut self, rate: u64) {
+        self.initial_rate = rate;
+        self.update_window();
+    }
+
+    /// Bytes per second at which data may leave without being measured.
+    fn configured_rate(&self) -> u64 {
+        if self.phase == Phase::Startup { self.initial_rate } else { 0 }
     }
 
     pub(crate) fn set_segment(&mut self, segment: u64) {
@@ -182,7 +197,13 @@ impl Model {
     /// Least window, bytes.
     fn least_window(&self) -> u64 {
         let least = self.segment * MIN_WINDOW;
-        if self.is_thin() { INITIAL_WINDOW.max(least) } else { least }
+        let rate = self.configured_rate();
+        // Before the first sample the rate alone limits.
+        let configured = match self.min_rtt.get() {
+            None if rate > 0 => u64::MAX,
+            rtt => rate.saturating_mul(rtt.unwrap_or(0)) / SECOND,
+        };
+        if self.is_thin() { INITIAL_WINDOW.max(least).max(configured) } else { least }
     }
 
     fn update_window(&mut self) {
@@ -297,7 +318,13 @@ impl Controller for Model {
     }
 
     fn pacing(&self) -> Option<Pacing> {
-        self.min_rtt.get().filter(|_| !self.min_rtt.is_short())?;
+        let configured = self.configured_rate();
+        if self.min_rtt.is_short() {
+            return None;
+        }
+        if self.min_rtt.get().is_none() {
+            return NonZeroU64::new(configured).map(|rate| Pacing { rate, burst: MAX_BURST });
+        }
         let (least, burst) = if self.is_thin() {
             (self.pipe.initial_rate, MAX_BURST_SEGMENTS)
         } else {
@@ -307,7 +334,7 @@ impl Controller for Model {
         let below = matches!(self.phase, Phase::Drain | Phase::Down);
         let rate = if below { self.pipe.of.0 } else { self.pipe.sending_rate };
         let rate = rate.max(least).saturating_mul(self.phase.pacing_gain()) / 100;
-        NonZeroU64::new(rate).map(|rate| Pacing { rate, burst })
+        NonZeroU64::new(rate.max(configured)).map(|rate| Pacing { rate, burst })
     }
 }
 

@@ -17,13 +17,6 @@ impl Kcp {
         self.send.set_bundling_rate(per_million);
     }
 
-    /// Copies that have left in datagrams with other segments.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn bundled_copies(&self) -> u64 {
-        self.send.bundled_copies()
-    }
-
     /// Whether copies would leave now in a datagram of their own.
     #[inline]
     pub(super) fn has_bundle_due(&self, now: Micros) -> bool {

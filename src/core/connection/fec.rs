@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::Kcp;
+use super::fec_counters::{FecCounters, ParitySent};
 use crate::config::Mode;
 use crate::core::connection::output::Transmitted;
 use crate::core::fec_probe::FecProbe;
@@ -43,6 +44,20 @@ pub(crate) struct ClosedGroup {
 
 /// FEC.
 impl Kcp {
+    /// The counters of FEC, which most connections do not need.
+    fn fec_counters(&mut self) -> &mut FecCounters {
+        self.fec_counters.get_or_insert_with(Box::default)
+    }
+
+    /// Parity has left with data of this connection.
+    pub(crate) fn on_parity_sent(&mut self, sent: ParitySent) {
+        if sent.packets > 0 {
+            let total = &mut self.fec_counters().parity_sent;
+            total.packets += sent.packets;
+            total.bytes += sent.bytes;
+        }
+    }
+
     /// The current timing.
     #[inline]
     pub(crate) fn flow_timing(&self) -> FlowTiming {
@@ -69,14 +84,16 @@ impl Kcp {
         let (sn, cookie) = (self.role.ping_sn(self.send.una()), self.keepalive.next_cookie());
         self.header(Command::Push, self.close_state.capability(), sn, cookie, 0).emit(out);
         self.fec_probe = FecProbe::Outstanding(sn, cookie);
-        self.stats.fec_probes_sent += 1;
+        self.fec_counters().probes_sent += 1;
     }
 
     /// Takes an ACK that matches no segment in flight and no ping. Returns whether it is one of the
     /// FEC probe.
     pub(super) fn on_fec_probe_ack(&mut self, sn: Sn, ts: Ts) -> bool {
         let first = self.fec_probe.on_ack(sn, ts);
-        self.stats.fec_probes_answered += u64::from(first == Some(true));
+        if first == Some(true) {
+            self.fec_counters().probes_answered += 1;
+        }
         first.is_some()
     }
 
@@ -95,7 +112,9 @@ impl Kcp {
             self.send.path.add_fec_header(header);
             self.update_mss();
         }
-        self.stats.fec_disabled = u64::from(disabled);
+        if disabled || self.fec_counters.is_some() {
+            self.fec_counters().is_disabled = disabled;
+        }
         let is_used = !disabled && self.fec_plan().is_none_or(|plan| plan.is_on);
         let header = if is_used { self.sent_overhead - self.received_overhead } else { 0 };
         self.send.path.set_fec_header(header);
@@ -112,7 +131,7 @@ impl Kcp {
 
     /// The plan of automatic protection, if that is on.
     #[inline]
-    fn fec_plan(&self) -> Option<FecPlan> {
+    pub(super) fn fec_plan(&self) -> Option<FecPlan> {
         Some(self.repair.as_ref()?.auto.as_ref()?.fec_plan())
     }
 
@@ -163,7 +182,7 @@ impl Kcp {
     pub(crate) fn write_fec_filler(&mut self, now: Instant, out: &mut Vec<u8>) -> usize {
         let (now, start) = (self.clock.tick(now), out.len());
         self.window_update_pending = false;
-        self.stats.fec_fillers_sent += 1;
+        self.fec_counters().fillers_sent += 1;
         self.write_dataless(Command::WindowUpdate, Ts(0), out);
         self.on_datagram_sent(now, out.len() - start, Transmitted::default()).len
     }

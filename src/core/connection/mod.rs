@@ -17,6 +17,7 @@
 mod bundling;
 mod close;
 pub(crate) mod fec;
+pub(crate) mod fec_counters;
 mod input;
 mod mtu;
 mod open;
@@ -36,6 +37,7 @@ use crate::config::{AckPolicy, KcpConfig, Mode, SEGMENT_HEADER, WritePolicy};
 use crate::core::clock::{Clock, Micros};
 use crate::core::close::CloseState;
 use crate::core::congestion::rate_limiter::RateLimiter;
+use crate::core::connection::fec_counters::FecCounters;
 use crate::core::connection::repair_state::RepairState;
 use crate::core::fec_probe::FecProbe;
 use crate::core::keepalive::Keepalive;
@@ -51,7 +53,6 @@ use crate::error::{ConfigError, ConnectionError};
 use crate::stats::{ConnectionStats, Counters, Estimates, Snapshot};
 
 pub use crate::core::connection::output::Transmitted;
-pub use crate::core::connection::repair_state::RepairStats;
 
 /// Most fragments of one message: `frg` is one byte on the wire.
 const MAX_FRAGMENTS: usize = 255;
@@ -146,6 +147,8 @@ pub struct Kcp {
     repair: Option<Box<RepairState>>,
     close_reason: Option<ConnectionError>,
     fec_probe: FecProbe,
+    /// `Some` once one of them is not zero.
+    fec_counters: Option<Box<FecCounters>>,
     stats: Counters,
 }
 
@@ -200,6 +203,7 @@ impl Kcp {
             repair: None,
             close_reason: None,
             fec_probe: FecProbe::None,
+            fec_counters: None,
             stats: Counters::default(),
         };
         if let Some(limits) = config.auto_protection {
@@ -396,7 +400,7 @@ impl Kcp {
     /// A snapshot of the counters and estimates.
     #[must_use]
     pub fn stats(&self) -> ConnectionStats {
-        Snapshot::of(self.stats, self.estimates()).stats()
+        Snapshot::of(self.stats, self.estimates(), self.protection_stats()).stats()
     }
 
     pub(crate) fn counters(&self) -> Counters {

@@ -1,7 +1,7 @@
 //! Repair symbols of a connection (RLC, RFC 8681): negotiation with HELLO, repair symbols out and
 //! in, and recovered segments.
 
-use super::repair_state::{RepairState, RepairStats};
+use super::repair_state::RepairState;
 use super::{Kcp, PacketType};
 use crate::config::{AutoProtection, IP_UDP_HEADERS};
 use crate::core::clock::Micros;
@@ -11,9 +11,11 @@ use crate::core::path::amplification::SendBudget;
 use crate::core::recv::receiver::RecvOutcome;
 use crate::core::rlc::{Inserted, RecoveredSegment, RepairSymbol, SYMBOL_HEADER};
 use crate::core::segment::{Command, ControlType, HEADER_LEN, Header, REPAIRED};
-use crate::core::send::protection::{PathEstimate, ProtectionController, SentTotals};
+use crate::core::send::overhead::SentTotals;
+use crate::core::send::protection::{PathEstimate, ProtectionController};
 use crate::core::send::sender::AckOutcome;
 use crate::core::seq::Ts;
+use crate::stats::ProtectionStats;
 
 /// Least MSS in bytes that repair symbols make smaller; below, full segments are not covered.
 const MIN_MSS: usize = 64;
@@ -39,22 +41,27 @@ impl Kcp {
         self.apply_repair_rate();
     }
 
-    /// Counters of repair symbols.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn repair_stats(&self) -> RepairStats {
-        let (sent, recovered_by_peer) = self.send.repair_counts();
-        let (active, loss_per_million) = (self.send.sends_repairs(), self.send.loss_rate());
-        let stats = RepairStats {
-            active,
-            sent,
-            recovered_by_peer,
-            loss_per_million,
-            ..RepairStats::default()
-        };
-        let Some(state) = &self.repair else { return stats };
-        let RepairState { rate, received, recovered, invalid, .. } = **state;
-        RepairStats { rate, received, recovered, invalid, ..stats }
+    /// What protects the data, and what it did; `None` while all of it is zero.
+    pub(crate) fn protection_stats(&self) -> Option<ProtectionStats> {
+        let (repair, fec) = (self.repair.as_ref(), self.fec_counters.as_ref());
+        if repair.is_none() && fec.is_none() && !self.send.has_protection_stats() {
+            return None;
+        }
+        let mut stats = ProtectionStats::default();
+        self.send.add_protection_stats(&mut stats);
+        if let Some(fec) = fec {
+            fec.add_to(&mut stats);
+        }
+        if let Some(state) = repair {
+            stats.repair_symbols_received = state.received;
+            stats.recovered_segments = state.recovered;
+            stats.invalid_repair_symbols = state.invalid;
+        }
+        if let Some(plan) = self.fec_plan() {
+            stats.fec_layout = plan.layout;
+            stats.parity_per_mille = if plan.is_on { plan.rate / 1_000 } else { 0 };
+        }
+        Some(stats)
     }
 
     /// Lets the repair rate depend on the loss, within `limits`.
@@ -84,15 +91,13 @@ impl Kcp {
             rttvar: rtt.rttvar(),
             packet_overhead: u64::from(self.sent_overhead) + (IP_UDP_HEADERS + HEADER_LEN) as u64,
         };
-        let retransmits = stats.fast_retransmits
-            + stats.early_retransmits
-            + stats.timeout_retransmits
-            + stats.redundant_retransmits;
+        let retransmits = stats.stats().retransmits();
         let (data_bytes, segments) = (stats.sent_bytes, stats.sent_segments);
         let fec = self.fec_state();
         let Some(state) = &mut self.repair else { return };
         let Some(auto) = &mut state.auto else { return };
-        let rate = auto.decide(now, &path, SentTotals { data_bytes, segments, retransmits });
+        let totals = SentTotals { data_bytes, segments, retransmits };
+        let rate = auto.decide(now, &path, totals, state.hello.peer_accepts_repair());
         auto.decide_fec(now, &path, &fec);
         let takes_none = state.hello.peer_lacks_repair() || self.close_state.peer_lacks_control();
         self.send.set_bundling_rate(if takes_none { auto.decide_bundling(&path) } else { 0 });

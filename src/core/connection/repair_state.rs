@@ -1,4 +1,4 @@
-//! What a connection keeps while repair symbols are sent or received, and their statistics.
+//! What a connection keeps while repair symbols are sent or received.
 
 use crate::core::hello::Hello;
 use crate::core::send::protection::ProtectionController;
@@ -30,27 +30,4 @@ impl RepairState {
             invalid: 0,
         }
     }
-}
-
-/// Counters of repair symbols, and the loss that their rate is chosen by.
-#[doc(hidden)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RepairStats {
-    /// The peer accepts repair symbols, and some are to be sent.
-    pub active: bool,
-    /// Bytes of repair symbols per million bytes of data.
-    pub rate: u32,
-    /// Repair symbols sent.
-    pub sent: u64,
-    /// Segments that the peer recovered with them.
-    pub recovered_by_peer: u64,
-    /// Repair symbols received.
-    pub received: u64,
-    /// Segments recovered with them.
-    pub recovered: u64,
-    /// Repair symbols received that were malformed, outside the window or inconsistent, ignored.
-    pub invalid: u64,
-    /// Estimated loss of data segments sent for the first time, per million: those that were
-    /// retransmitted and those that the peer recovered.
-    pub loss_per_million: u32,
 }

@@ -5,20 +5,18 @@
 //! header and its bytes there, and no packet; if the datagram before was lost, the peer has its
 //! message as soon as the next one arrives, which is earlier than a retransmission. To every KCP a
 //! copy is a retransmission.
-//!
-//! Each first transmission brings credit, its bytes times the rate, and a copy takes as many bytes
-//! as it has. A message that has no other behind it is copied in a datagram of its own.
+//! A message that has no other behind it is copied in a datagram of its own. How many leave is limited
+//! by [`RedundancyCredit`].
 
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
 
 use crate::core::clock::Micros;
 use crate::core::segment::HEADER_LEN;
+use crate::core::send::redundancy_credit::RedundancyCredit;
 use crate::core::seq::{Sn, Ts};
 use crate::util::queue;
 
-/// Largest rate, per million: each segment once more.
-pub(crate) const MAX_RATE: u32 = 1_000_000;
 /// Longest time in microseconds that a segment waits for a datagram to ride in; half a round trip if
 /// that is shorter.
 const MAX_TAIL_DELAY: u64 = 20_000;
@@ -26,7 +24,7 @@ const MAX_TAIL_DELAY: u64 = 20_000;
 /// ACK or its retransmission is due.
 const MAX_AGE: u64 = 50_000;
 /// Bytes that may be copied at once at most.
-const MAX_CREDIT: i64 = 1_400;
+const MAX_CREDIT: usize = 1_400;
 /// Least age of a segment that is copied, microseconds: copies differ from originals by their
 /// timestamp, in milliseconds, and what leaves at once is lost at once.
 const MIN_AGE: u64 = 2_000;
@@ -37,7 +35,6 @@ const MAX_BEHIND: i32 = 64;
 /// Copies that an idle connection remembers: the RST of a peer names the latest segment that it
 /// received, which may be a copy.
 const IDLE_REMEMBERED: usize = 2;
-const MILLION: i64 = 1_000_000;
 
 /// A copy that has left.
 #[derive(Clone, Copy, Debug)]
@@ -50,45 +47,50 @@ struct BundledCopy {
 /// Redundant data bundling of one connection. Exists while it is on.
 #[derive(Debug)]
 pub(super) struct RedundantBundling {
-    /// Bytes of copies per million bytes of data.
-    rate: u32,
-    /// Bytes that may be copied, times a million. Negative after a copy that took more than there
-    /// was.
-    credit: i64,
+    credit: RedundancyCredit,
     /// When the latest new segment left.
     last_new: Micros,
     /// Segments before this are not copied any more.
     covered: Sn,
     /// The latest ones, oldest first, at most [`MAX_REMEMBERED`].
     copies: VecDeque<BundledCopy>,
-    pub(super) sent_count: u64,
 }
 
 impl RedundantBundling {
     /// `nxt` is SND.NXT.
     pub(super) fn new(rate: u32, nxt: Sn) -> Self {
         let (last_new, copies) = (Micros(0), VecDeque::new());
-        Self { rate, credit: 0, last_new, covered: nxt, copies, sent_count: 0 }
+        Self { credit: RedundancyCredit::new(rate), last_new, covered: nxt, copies }
     }
 
     /// Sets the rate; 0: no copy leaves. `nxt` is SND.NXT.
     pub(super) fn set_rate(&mut self, rate: u32, nxt: Sn) {
-        if self.rate == 0 || rate == 0 {
+        if self.rate() == 0 || rate == 0 {
             self.skip(nxt);
         }
-        self.rate = rate;
+        self.credit.set_rate(rate);
+    }
+
+    /// Bytes of copies per million bytes of data.
+    pub(super) fn rate(&self) -> u32 {
+        self.credit.rate()
+    }
+
+    /// Copies that have left, and their bytes.
+    pub(super) fn sent(&self) -> (u64, u64) {
+        self.credit.sent()
     }
 
     /// Nothing that has left so far is copied.
     pub(super) fn skip(&mut self, nxt: Sn) {
-        (self.credit, self.covered) = (self.credit.min(0), nxt);
+        self.credit.clear();
+        self.covered = nxt;
     }
 
     /// A segment with `len` payload bytes leaves for the first time.
     pub(super) fn on_new_segment(&mut self, now: Micros, len: usize) {
         self.last_new = now;
-        let bytes = i64::try_from(HEADER_LEN + len).unwrap_or(0);
-        self.credit = (self.credit + bytes * i64::from(self.rate)).min(MAX_CREDIT * MILLION);
+        self.credit.on_data(HEADER_LEN + len, MAX_CREDIT);
     }
 
     /// Segments before this number are not copied any more.
@@ -98,7 +100,7 @@ impl RedundantBundling {
 
     /// Whether the credit suffices for a copy with `len` payload bytes.
     pub(super) fn has_credit(&self, len: usize) -> bool {
-        self.credit >= i64::try_from(HEADER_LEN + len).unwrap_or(i64::MAX / MILLION) * MILLION
+        self.credit.has(HEADER_LEN + len)
     }
 
     /// Ages between which a segment is copied, microseconds.
@@ -108,14 +110,13 @@ impl RedundantBundling {
 
     /// When copies of what no new segment has followed leave by themselves. `srtt` in microseconds.
     pub(super) fn tail_at(&self, nxt: Sn, srtt: u64) -> Option<Micros> {
-        let waits = self.rate > 0 && self.covered != nxt && self.credit > 0;
+        let waits = self.rate() > 0 && self.covered != nxt && self.credit.has(1);
         waits.then(|| self.last_new.add_micros(MAX_TAIL_DELAY.min(srtt / 2)))
     }
 
     /// A copy of `sn` with `len` payload bytes leaves with timestamp `ts`.
     pub(super) fn on_copy_sent(&mut self, at: Micros, (sn, ts): (Sn, Ts), len: usize, una: Sn) {
-        self.credit -= i64::try_from(HEADER_LEN + len).unwrap_or(0) * MILLION;
-        self.sent_count += 1;
+        self.credit.on_sent(HEADER_LEN + len);
         let is_old = |copy: &BundledCopy| copy.sn.since(una) < -MAX_BEHIND;
         while self.copies.len() == MAX_REMEMBERED || self.copies.front().is_some_and(is_old) {
             self.copies.pop_front();
@@ -175,7 +176,7 @@ mod tests {
 
     #[test]
     fn credit_of_a_pause_is_one_datagram() {
-        let mut bundling = RedundantBundling::new(MAX_RATE, Sn(0));
+        let mut bundling = RedundantBundling::new(RedundancyCredit::MAX_RATE, Sn(0));
         (0..1_000).for_each(|_| bundling.on_new_segment(Micros(0), 100));
         let mut copies = 0;
         while bundling.has_credit(100) {
@@ -187,7 +188,7 @@ mod tests {
 
     #[test]
     fn segment_that_no_other_follows_is_copied_by_itself() {
-        let mut bundling = RedundantBundling::new(MAX_RATE, Sn(0));
+        let mut bundling = RedundantBundling::new(RedundancyCredit::MAX_RATE, Sn(0));
         assert_eq!(bundling.tail_at(Sn(0), RTT), None);
         bundling.on_new_segment(Micros(7), 100);
         assert_eq!(bundling.tail_at(Sn(1), RTT), Some(Micros(20_007)));
@@ -198,7 +199,7 @@ mod tests {
 
     #[test]
     fn ack_of_a_copy_is_known_by_its_timestamp() {
-        let mut bundling = RedundantBundling::new(MAX_RATE, Sn(0));
+        let mut bundling = RedundantBundling::new(RedundancyCredit::MAX_RATE, Sn(0));
         bundling.on_copy_sent(Micros(0), (Sn(5), Ts(70)), 100, Sn(0));
         assert!(bundling.is_copy(Sn(5), Ts(70)));
         assert!(!bundling.is_copy(Sn(5), Ts(71)) && !bundling.is_copy(Sn(6), Ts(70)));

@@ -2,7 +2,9 @@
 
 mod bundling;
 pub(crate) mod fec_plan;
+pub(crate) mod overhead;
 pub(crate) mod protection;
+mod redundancy_credit;
 mod redundant;
 pub(crate) mod remote_window;
 mod repair;

@@ -60,11 +60,7 @@ impl RedundantRetransmits {
 
     /// Copies besides the first that the loss rate asks for.
     pub(super) fn further_copies(&self) -> u8 {
-        match self.loss_rate.per_million() {
-            rate if rate < TWO_COPIES_FROM => 0,
-            rate if rate <= THREE_COPIES_ABOVE => 1,
-            _ => 2,
-        }
+        further_copies_at(self.loss_rate.per_million())
     }
 
     /// The first copy of `sn` leaves now, with timestamp `ts`, and `copies` more are to leave.
@@ -159,6 +155,23 @@ impl RedundantRetransmits {
     }
 }
 
+/// Copies besides the first for this loss rate, per million.
+fn further_copies_at(loss_rate: u32) -> u8 {
+    match loss_rate {
+        rate if rate < TWO_COPIES_FROM => 0,
+        rate if rate <= THREE_COPIES_ABOVE => 1,
+        _ => 2,
+    }
+}
+
+/// Retransmissions of a flow of messages, copies included, per million segments, if it loses so many
+/// of them, one by one, and nothing but retransmissions recovers them.
+pub(super) fn expected_retransmits(loss_rate: u32) -> u64 {
+    let (rate, copies) = (u64::from(loss_rate), u64::from(further_copies_at(loss_rate)) + 1);
+    let all_lost = (0..copies).fold(MILLION, |product, _| product * rate / MILLION);
+    copies * rate * MILLION / (MILLION - all_lost).max(1)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -207,6 +220,14 @@ mod tests {
         for (lost, further) in [(0, 0), (4, 0), (5, 1), (50, 1), (120, 1), (121, 2), (300, 2)] {
             assert_eq!(at_loss(lost).further_copies(), further, "{lost} of 1,000");
         }
+    }
+
+    #[test]
+    fn expected_retransmits_are_the_copies_of_each_loss_and_of_their_losses() {
+        for (loss, expected) in [(0, 0), (1_000, 1_001), (50_000, 100_250), (200_000, 604_838)] {
+            assert_eq!(expected_retransmits(loss), expected, "{loss}");
+        }
+        assert!(expected_retransmits(1_000_000) > MILLION);
     }
 
     #[test]

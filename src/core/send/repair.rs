@@ -1,19 +1,16 @@
 //! When repair symbols leave, and which segments they cover (RFC 8681 3.5 encoding window).
 //!
-//! Each first transmission brings credit, its bytes times the repair rate, and a repair symbol
-//! takes as many bytes as it has: so repair symbols are at most the repair rate of the data in any
-//! time, and one more. One leaves right behind the segment that makes the credit suffice, and one
+//! How many leave is limited by [`RedundancyCredit`]. One leaves right behind the segment that makes the credit suffice, and one
 //! behind the last segment of a burst, when nothing has covered that for a while.
 
 use std::collections::VecDeque;
 
 use crate::core::clock::Micros;
 use crate::core::segment::HEADER_LEN;
+use crate::core::send::redundancy_credit::RedundancyCredit;
 use crate::core::seq::Sn;
 use crate::util::queue;
 
-/// Largest repair rate, per million: as many bytes as the data has.
-pub(crate) const MAX_RATE: u32 = 1_000_000;
 /// Longest time in microseconds from the last segment of a burst to the repair symbol that covers
 /// it; half a round trip if that is shorter.
 const MAX_TAIL_DELAY: u64 = 25_000;
@@ -26,7 +23,6 @@ const MAX_COVERING_DELAY: u64 = 40_000;
 const MAX_COVERING: usize = 16;
 /// Segments that repair symbols recovered, which are remembered: the original may still arrive.
 const MAX_RECOVERED: usize = 64;
-const MILLION: i64 = 1_000_000;
 
 /// A repair symbol that has left.
 #[derive(Clone, Copy, Debug)]
@@ -40,11 +36,7 @@ struct SentRepair {
 /// Repair symbols of one connection. Exists while they are on.
 #[derive(Debug)]
 pub(super) struct RepairSchedule {
-    /// Bytes of repair symbols per million bytes of data.
-    rate: u32,
-    /// Bytes of repair symbols that may leave, times a million. Negative after a symbol that took
-    /// more than there was.
-    credit: i64,
+    credit: RedundancyCredit,
     /// Bytes of the latest first transmission, header included.
     last_len: usize,
     /// When that left.
@@ -55,7 +47,6 @@ pub(super) struct RepairSchedule {
     /// The latest ones, oldest first; the key of the last is `next_key` - 1.
     sent: VecDeque<SentRepair>,
     recovered: VecDeque<Sn>,
-    pub(super) sent_count: u64,
     pub(super) recovered_count: u64,
 }
 
@@ -63,15 +54,13 @@ impl RepairSchedule {
     /// `key` is the first repair key, random. `nxt` is SND.NXT.
     pub(super) fn new(rate: u32, key: u32, nxt: Sn) -> Self {
         Self {
-            rate,
-            credit: 0,
+            credit: RedundancyCredit::new(rate),
             last_len: 0,
             last_new: Micros(0),
             covered: nxt,
             next_key: key,
             sent: VecDeque::new(),
             recovered: VecDeque::new(),
-            sent_count: 0,
             recovered_count: 0,
         }
     }
@@ -79,31 +68,42 @@ impl RepairSchedule {
     /// Sets the rate; 0: no repair symbol leaves. `nxt` is SND.NXT.
     pub(super) fn set_rate(&mut self, rate: u32, nxt: Sn) {
         if self.is_off() || rate == 0 {
-            (self.credit, self.covered) = (self.credit.min(0), nxt);
+            self.credit.clear();
+            self.covered = nxt;
         }
-        self.rate = rate;
+        self.credit.set_rate(rate);
     }
 
     pub(super) fn is_off(&self) -> bool {
-        self.rate == 0
+        self.rate() == 0
+    }
+
+    /// Bytes of repair symbols per million bytes of data.
+    pub(super) fn rate(&self) -> u32 {
+        self.credit.rate()
+    }
+
+    /// Repair symbols that have left, and their bytes.
+    pub(super) fn sent(&self) -> (u64, u64) {
+        self.credit.sent()
     }
 
     /// A segment with `len` payload bytes leaves for the first time. `latency_bound`: the flow is
     /// one of messages; others get no repair symbols.
     pub(super) fn on_new_segment(&mut self, now: Micros, len: usize, nxt: Sn, latency_bound: bool) {
         if !latency_bound || self.is_off() {
-            (self.credit, self.covered) = (self.credit.min(0), nxt);
+            self.credit.clear();
+            self.covered = nxt;
             return;
         }
         (self.last_len, self.last_new) = (HEADER_LEN + len, now);
-        let bytes = i64::try_from(self.last_len).unwrap_or(0);
         // What a pacer or a rate limit holds back does not add up.
-        self.credit = (self.credit + bytes * i64::from(self.rate)).min(2 * bytes * MILLION);
+        self.credit.on_data(self.last_len, 2 * self.last_len);
     }
 
     /// Whether the credit suffices for a repair symbol behind the latest segment.
     fn has_credit(&self) -> bool {
-        self.credit >= i64::try_from(self.last_len).unwrap_or(i64::MAX / MILLION) * MILLION
+        self.credit.has(self.last_len)
     }
 
     /// When the next repair symbol leaves; `Micros(0)`: now. `srtt` in microseconds.
@@ -114,7 +114,7 @@ impl RepairSchedule {
             Some(Micros(0))
         } else {
             let tail = self.last_new.add_micros(MAX_TAIL_DELAY.min(srtt / 2));
-            (self.credit >= 0).then_some(tail)
+            self.credit.is_balanced().then_some(tail)
         }
     }
 
@@ -130,10 +130,9 @@ impl RepairSchedule {
 
     /// A repair symbol of `len` bytes, header included, leaves that covers `first` to `nxt`.
     pub(super) fn on_repair_sent(&mut self, now: Micros, (first, nxt): (Sn, Sn), len: usize) {
-        self.credit -= i64::try_from(len).unwrap_or(0) * MILLION;
+        self.credit.on_sent(len);
         self.covered = nxt;
         self.next_key = self.next_key.wrapping_add(1);
-        self.sent_count += 1;
         if self.sent.len() == MAX_REMEMBERED {
             self.sent.pop_front();
         }

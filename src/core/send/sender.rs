@@ -14,6 +14,8 @@ mod further_copies;
 mod repair;
 mod retransmission;
 
+use std::num::NonZeroU64;
+
 use bytes::Bytes;
 
 use crate::config::{DEFAULT_WINDOW, KcpConfig, Mode, Timing};
@@ -120,6 +122,8 @@ pub(crate) struct Sender {
     pub(crate) rtt: RttEstimator,
     pub(crate) remote: RemoteWindow,
     congestion: Congestion,
+    /// Bytes per second at which a model begins.
+    initial_rate: Option<NonZeroU64>,
     /// Send window, segments (kcp-go `snd_wnd`).
     window: u16,
     /// Autotuning of `window`; `None` once the application has set a window.
@@ -157,6 +161,7 @@ impl Sender {
             rtt: RttEstimator::new(config.max_retransmit_interval),
             remote: RemoteWindow::new(start),
             congestion: Congestion::disabled(),
+            initial_rate: config.initial_rate,
             window: config.send_window,
             autotune: WindowAutotune::for_window(config.send_window, config.auto_windows, start),
             fast_resend: 0,

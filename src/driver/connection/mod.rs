@@ -356,8 +356,8 @@ impl Conn {
     }
 
     #[cfg(test)]
-    pub(super) fn repair_stats(&self) -> crate::proto::RepairStats {
-        self.kcp.repair_stats()
+    pub(super) fn protection_stats(&self) -> crate::ProtectionStats {
+        self.kcp.stats().protection
     }
 
     #[cfg(feature = "_testkit")]

@@ -85,7 +85,7 @@ fn confirmed(data: usize, parity: usize) -> Pair {
     let config = with_fec(data, parity);
     let mut pair = Pair::new(&config, &config);
     exchange(&mut pair, 60, 1_000, SECOND / 500);
-    assert!(pair.client.stats().fec_probes_answered > 0);
+    assert!(pair.client.stats().protection.fec_probes_answered > 0);
     // Completes the group that is open.
     pair.world.run_for(SECOND);
     pair.world.log();
@@ -103,7 +103,7 @@ fn idle_group_is_closed_by_fillers_and_parity() {
             break;
         }
     }
-    assert_eq!(pair.client.stats().fec_fillers_sent, before.fec_fillers_sent);
+    assert_eq!(pair.client.stats().protection.fec_fillers_sent, before.protection.fec_fillers_sent);
     exchange(&mut pair, 4, 1_000, SECOND / 1_000);
     let kinds_before = kinds(&pair);
     assert!(kinds_before.iter().all(|(kind, len)| *kind == FecFlag::Data && *len > 1_000));
@@ -116,7 +116,10 @@ fn idle_group_is_closed_by_fillers_and_parity() {
     assert_eq!(closing[2].0, FecFlag::Parity);
     pair.world.run_for(SECOND);
     assert_eq!(kinds(&pair), [], "a group is closed once");
-    assert_eq!(pair.client.stats().fec_fillers_sent, before.fec_fillers_sent + 2);
+    assert_eq!(
+        pair.client.stats().protection.fec_fillers_sent,
+        before.protection.fec_fillers_sent + 2
+    );
     let stats = pair.server.stats();
     assert_eq!((stats.fec.mismatched_shards, stats.fec.misplaced_shards), (0, 0));
 }
@@ -137,8 +140,8 @@ fn peer_without_configured_fec_answers_fec_probes() {
     let mut pair = Pair::new(&with_fec(5, 2), &Config::new());
     exchange(&mut pair, 500, 1_000, SECOND / 500);
     let stats = pair.client.stats();
-    assert!(stats.fec_probes_answered > 0, "{stats:?}");
-    assert_eq!((stats.fec_disabled, stats.invalid_acks), (0, 0));
+    assert!(stats.protection.fec_probes_answered > 0, "{stats:?}");
+    assert_eq!((stats.protection.fec_disabled, stats.invalid_acks), (0, 0));
 }
 
 /// A decoder that expects another layout learns from whole groups alone, of which a slow flow has
@@ -148,8 +151,8 @@ fn peer_with_another_layout_learns_that_of_a_slow_flow() {
     let mut pair = Pair::new(&with_fec(5, 2), &with_fec(10, 3));
     exchange(&mut pair, 100, 1_000, SECOND / 10);
     let stats = pair.client.stats();
-    assert!(stats.fec_probes_answered > 0, "{stats:?}");
-    assert_eq!(stats.fec_disabled, 0);
+    assert!(stats.protection.fec_probes_answered > 0, "{stats:?}");
+    assert_eq!(stats.protection.fec_disabled, 0);
 }
 
 #[test]
@@ -158,7 +161,7 @@ fn peer_with_another_layout_learns_it_after_a_slow_group() {
     exchange(&mut pair, 4, 1_000, SECOND / 10);
     exchange(&mut pair, 300, 1_000, SECOND / 500);
     let stats = pair.client.stats();
-    assert!(stats.fec_probes_answered > 0, "{stats:?}");
+    assert!(stats.protection.fec_probes_answered > 0, "{stats:?}");
 }
 
 #[test]
@@ -168,12 +171,12 @@ fn fec_is_turned_off_towards_a_peer_that_decodes_none() {
     let mut pair = Pair::new(&with_fec(5, 2), &config);
     exchange(&mut pair, 1_400, 1_000, SECOND / 500);
     let stats = pair.client.stats();
-    assert_eq!((stats.fec_disabled, stats.fec_probes_answered), (0, 0));
+    assert_eq!((stats.protection.fec_disabled, stats.protection.fec_probes_answered), (0, 0));
     // Whole groups until then: nothing is closed early.
-    assert_eq!(stats.fec_fillers_sent, 0);
+    assert_eq!(stats.protection.fec_fillers_sent, 0);
     exchange(&mut pair, 400, 1_000, SECOND / 500);
     let stats = pair.client.stats();
-    assert_eq!(stats.fec_disabled, 1, "{stats:?}");
+    assert_eq!(stats.protection.fec_disabled, 1, "{stats:?}");
     kinds(&pair);
     exchange(&mut pair, 100, 1_000, SECOND / 500);
     let sent = kinds(&pair);
@@ -184,7 +187,7 @@ fn fec_is_turned_off_towards_a_peer_that_decodes_none() {
     let _another = world.finish(SECOND, greet(endpoint, listener));
     assert!(kinds(&pair).iter().any(|(kind, _)| *kind == FecFlag::Data));
     exchange(&mut pair, 1, 1_000, SECOND / 500);
-    assert_eq!(pair.client.stats().fec_disabled, 0);
+    assert_eq!(pair.client.stats().protection.fec_disabled, 0);
 }
 
 #[test]

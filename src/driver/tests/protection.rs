@@ -8,12 +8,12 @@ use crate::config::{AutoProtection, Config, Protection};
 use crate::core::segment::Command;
 use crate::crypto::{Algorithm, Cipher, Key};
 use crate::fec::FecConfig;
-use crate::proto::RepairStats;
+use crate::stats::ProtectionStats;
 use crate::testkit::link::LinkConfig;
 
 /// A message of 600 bytes each 5 ms, `count` of them, over a path of 50 ms that loses 5 %. Returns
 /// the counters of the sender and of the receiver.
-fn transfer(seed: u64, config: &Config, count: usize) -> [RepairStats; 2] {
+fn transfer(seed: u64, config: &Config, count: usize) -> [ProtectionStats; 2] {
     let pair = Pair::seeded(seed, config, config);
     pair.world.set_path(LinkConfig { loss: 50_000, ..LinkConfig::delay(25_000) });
     let Pair { mut world, client, mut server, endpoint: _endpoint, listener: _listener } = pair;
@@ -26,10 +26,10 @@ fn transfer(seed: u64, config: &Config, count: usize) -> [RepairStats; 2] {
     stats(&mut world)
 }
 
-fn stats(world: &mut World) -> [RepairStats; 2] {
+fn stats(world: &mut World) -> [ProtectionStats; 2] {
     [CLIENT, SERVER].map(|host| {
         let (_, conn) = world.driver_of(host).conns.iter().next().unwrap();
-        conn.repair_stats()
+        conn.protection_stats()
     })
 }
 
@@ -38,9 +38,12 @@ fn check(config: &Config, name: &str) {
         let config = config.clone().protection(Protection::Auto(AutoProtection::new()));
         let [sender, receiver] = transfer(seed, &config, 2_000);
         println!("{name}, seed {seed}: {sender:?} {receiver:?}");
-        assert!(sender.active && sender.sent > 100, "{name}, seed {seed}: {sender:?}");
-        assert!(receiver.recovered > 20, "{name}, seed {seed}: {receiver:?}");
-        assert_eq!(receiver.invalid, 0, "{name}, seed {seed}");
+        assert!(
+            sender.repair_per_mille > 0 && sender.repair_symbols_sent > 100,
+            "{name}, seed {seed}: {sender:?}"
+        );
+        assert!(receiver.recovered_segments > 20, "{name}, seed {seed}: {receiver:?}");
+        assert_eq!(receiver.invalid_repair_symbols, 0, "{name}, seed {seed}");
     }
 }
 
@@ -63,8 +66,12 @@ fn repair_symbols_pass_neither_fec_nor_duplicates() {
     let plain = sent.filter(|sent| sent.datagram[4] == Command::Repair as u8).count();
     let [sender, receiver] = stats(&mut world);
     println!("{sender:?} {receiver:?}");
-    assert!(sender.sent > 0 && plain as u64 == sender.sent, "{plain} of {}", sender.sent);
-    assert_eq!(receiver.invalid, 0);
+    assert!(
+        sender.repair_symbols_sent > 0 && plain as u64 == sender.repair_symbols_sent,
+        "{plain} of {}",
+        sender.repair_symbols_sent
+    );
+    assert_eq!(receiver.invalid_repair_symbols, 0);
 }
 
 #[test]

@@ -72,7 +72,7 @@ fn check_view(pair: &mut Pair, log: &[Sent]) {
             }
         }
     }
-    let probes = pair.client.stats().fec_probes_answered as usize;
+    let probes = pair.client.stats().protection.fec_probes_answered as usize;
     // The receiver of the tests sends the ACK of a segment behind a gap twice.
     assert!(acks <= 2 * (pushes + probes), "{acks} ACKs of {pushes} segments");
     let stats = pair.server.stats();
@@ -100,7 +100,7 @@ fn auto_protection_sends_fec_to_a_peer_that_is_configured_to_decode_it() {
         println!("{loss}: {data} data, {parity} parity, {plain} plain, {wire:.3}, {recovered}");
         assert!((3_990..=4_010).contains(&(data - fillers(&log))), "halves: {data}");
         assert!(wire < limit && recovered > u64::from(loss) * 3_000 / 1_000_000 / 2);
-        assert!(pair.client.stats().fec_probes_answered > 0);
+        assert!(pair.client.stats().protection.fec_probes_answered > 0);
     }
 }
 
@@ -138,7 +138,7 @@ fn auto_protection_ends_fec_and_halves_towards_a_peer_that_decodes_none() {
     peer.fec_decode = false;
     let mut pair = Pair::new(&auto(true), &peer);
     transfer(&mut pair, 10_000, 2_000);
-    assert_eq!(pair.client.stats().fec_disabled, 1);
+    assert_eq!(pair.client.stats().protection.fec_disabled, 1);
     let log = transfer(&mut pair, 10_000, 500);
     let [data, parity, plain] = kinds(&log);
     assert!((data, parity) == (0, 0) && plain < 600, "{data} {parity} {plain}");
@@ -153,7 +153,7 @@ fn auto_protection_takes_repair_symbols_and_no_fec_towards_kcpx() {
     let [data, parity, _] = kinds(&log);
     assert_eq!((data, parity), (0, 0));
     let (_, conn) = pair.world.driver_of(CLIENT).conns.iter().next().unwrap();
-    assert!(conn.repair_stats().recovered_by_peer > 20);
+    assert!(conn.protection_stats().recovered_by_peer_segments > 20);
 }
 
 #[test]

@@ -248,3 +248,26 @@ fn timeout_after_a_second_without_acks_restarts_the_model() {
     assert_eq!((driver.model.phase, driver.model.delivery_rate()), (Phase::Startup, 0));
     assert_eq!(driver.model.window(), INITIAL_WINDOW);
 }
+
+#[test]
+fn startup_begins_with_the_configured_rate() {
+    let mut driver = Driver::new();
+    driver.model.set_initial_rate(RATE);
+    assert_eq!(driver.model.pacing().map(|pacing| pacing.rate.get()), Some(RATE));
+    driver.ack(RATE / 100, RTT, true);
+    let rate = driver.model.pacing().map_or(0, |pacing| pacing.rate.get());
+    assert!(rate >= RATE && driver.model.window() >= BDP, "{rate} {}", driver.model.window());
+}
+
+#[test]
+fn configured_rate_that_is_too_high_ends_with_startup() {
+    let mut driver = Driver::new();
+    driver.model.set_initial_rate(100 * RATE);
+    // Three quarters of what leaves do not arrive.
+    (0..8).for_each(|_| driver.round(RATE, RTT, 75));
+    assert_ne!(driver.model.phase, Phase::Startup);
+    let rate = driver.model.pacing().map_or(0, |pacing| pacing.rate.get());
+    assert!(rate < 5 * RATE, "{rate}");
+    driver.model.restart(driver.now);
+    assert!(driver.model.window() == INITIAL_WINDOW, "{}", driver.model.window());
+}

@@ -4,7 +4,8 @@ use super::{AckOutcome, OutgoingSegment, Sender};
 use crate::core::clock::Micros;
 use crate::core::recovery::sent_segments::SentSegment;
 use crate::core::segment::HEADER_LEN;
-use crate::core::send::bundling::{self, RedundantBundling};
+use crate::core::send::bundling::RedundantBundling;
+use crate::core::send::redundancy_credit::RedundancyCredit;
 use crate::core::seq::{Sn, Ts};
 
 /// Copies out.
@@ -12,17 +13,12 @@ impl Sender {
     /// Copies segments into datagrams with newer ones, `per_million` bytes of copies per million
     /// bytes of data; 0: none.
     pub(crate) fn set_bundling_rate(&mut self, per_million: u32) {
-        let (rate, nxt) = (per_million.min(bundling::MAX_RATE), self.nxt());
+        let (rate, nxt) = (per_million.min(RedundancyCredit::MAX_RATE), self.nxt());
         match &mut self.bundling {
             Some(bundling) => bundling.set_rate(rate, nxt),
             None if rate == 0 => {}
             None => self.bundling = Some(Box::new(RedundantBundling::new(rate, nxt))),
         }
-    }
-
-    /// Copies that have left.
-    pub(crate) fn bundled_copies(&self) -> u64 {
-        self.bundling.as_ref().map_or(0, |bundling| bundling.sent_count)
     }
 
     /// The next segment before `end` to copy now, the newest first, if it has at most `space` bytes

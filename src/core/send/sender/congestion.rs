@@ -59,7 +59,8 @@ impl Sender {
         if self.congestion.is_model_suspended() {
             let before = self.sent_segments.len() - u32::from(sent_as == SentAs::New);
             let in_flight = bytes_in_flight(&self.sent_segments, before);
-            self.congestion.begin_model((HEADER_LEN + self.mss) as u64, in_flight);
+            let segment = (HEADER_LEN + self.mss) as u64;
+            self.congestion.begin_model(segment, in_flight, self.initial_rate);
         }
         let limited = self.send_buffer.is_empty() || self.is_flow_limited();
         let sent = (offset as usize, bytes);

@@ -6,8 +6,10 @@ use crate::core::recovery::loss::LossTrigger;
 use crate::core::recovery::sent_segments::SentSegment;
 use crate::core::rlc::{self, MAX_WINDOW, SYMBOL_HEADER};
 use crate::core::segment::HEADER_LEN;
-use crate::core::send::repair::{MAX_RATE, RepairSchedule};
+use crate::core::send::redundancy_credit::RedundancyCredit;
+use crate::core::send::repair::RepairSchedule;
 use crate::core::seq::Sn;
+use crate::stats::ProtectionStats;
 
 /// The encoding window of the next repair symbol.
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +33,7 @@ impl Sender {
     /// Sends repair symbols, `per_million` bytes of them per million bytes of data; 0: none, but
     /// what was sent is remembered. `key` draws the first repair key.
     pub(crate) fn set_repair_rate(&mut self, per_million: u32, key: impl FnOnce() -> u32) {
-        let (rate, nxt) = (per_million.min(MAX_RATE), self.nxt());
+        let (rate, nxt) = (per_million.min(RedundancyCredit::MAX_RATE), self.nxt());
         match &mut self.repair {
             Some(repair) => repair.set_rate(rate, nxt),
             None if rate == 0 => {}
@@ -48,10 +50,31 @@ impl Sender {
     pub(crate) fn has_repair_schedule(&self) -> bool {
         self.repair.is_some()
     }
+}
 
-    /// Repair symbols sent, and segments that they recovered.
-    pub(crate) fn repair_counts(&self) -> (u64, u64) {
-        self.repair.as_ref().map_or((0, 0), |repair| (repair.sent_count, repair.recovered_count))
+/// Statistics.
+impl Sender {
+    /// Whether [`Self::add_protection_stats`] would add something.
+    pub(crate) fn has_protection_stats(&self) -> bool {
+        self.redundant.is_some() || self.repair.is_some() || self.bundling.is_some()
+    }
+
+    /// Adds the counters of repair symbols and copies, and the loss rate.
+    pub(crate) fn add_protection_stats(&self, stats: &mut ProtectionStats) {
+        stats.loss_per_million = self.loss_rate();
+        if let Some(repair) = &self.repair {
+            let (sent, bytes) = repair.sent();
+            stats.repair_per_mille = repair.rate() / 1_000;
+            stats.repair_symbols_sent = sent;
+            stats.redundant_bytes_sent += bytes;
+            stats.recovered_by_peer_segments = repair.recovered_count;
+        }
+        if let Some(bundling) = &self.bundling {
+            let (copies, bytes) = bundling.sent();
+            stats.bundling_per_mille = bundling.rate() / 1_000;
+            stats.bundled_copies = copies;
+            stats.redundant_bytes_sent += bytes;
+        }
     }
 }
 
