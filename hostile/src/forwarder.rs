@@ -1,12 +1,14 @@
-//! A UDP forwarder between one client and one server, which records what passes and can inject
-//! datagrams that come, as either end sees it, from the address of the other.
+//! A UDP forwarder between one client and one server, which delays, loses and records what passes and
+//! can inject datagrams that come, as either end sees it, from the address of the other.
 
 use std::collections::VecDeque;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
+use kcpx::fec::{FecFlag, fec_flag};
 use tokio::net::UdpSocket;
 use tokio::task::JoinHandle;
 
@@ -36,6 +38,15 @@ pub(crate) struct Conditions {
     pub(crate) loss_permille: usize,
     /// Datagrams that are remembered, the latest ones.
     pub(crate) recording: usize,
+    /// Delay of each direction.
+    pub(crate) delay: Duration,
+}
+
+impl Conditions {
+    /// Nothing is lost or delayed, and everything is remembered, up to a bound.
+    pub(crate) fn recording() -> Self {
+        Self { recording: 8_192, ..Self::default() }
+    }
 }
 
 /// Forwards until it is dropped.
@@ -47,14 +58,20 @@ pub(crate) struct Forwarder {
 
 #[derive(Debug)]
 struct Shared {
-    server: SocketAddr,
+    server: Mutex<SocketAddr>,
     client: Mutex<Option<SocketAddr>>,
     client_side: UdpSocket,
     server_side: UdpSocket,
     conditions: Conditions,
     recording: Mutex<VecDeque<Recorded>>,
+    counts: Counts,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
     to_server: AtomicU64,
     to_client: AtomicU64,
+    lost_data_shards: AtomicU64,
 }
 
 impl Forwarder {
@@ -78,14 +95,13 @@ impl Forwarder {
     ) -> io::Result<Self> {
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let shared = Arc::new(Shared {
-            server,
+            server: Mutex::new(server),
             client: Mutex::new(client),
             client_side: UdpSocket::bind(any).await?,
             server_side: UdpSocket::bind(any).await?,
             conditions,
             recording: Mutex::default(),
-            to_server: AtomicU64::new(0),
-            to_client: AtomicU64::new(0),
+            counts: Counts::default(),
         });
         let task = tokio::spawn(Shared::forward(shared.clone()));
         Ok(Self { shared, task })
@@ -94,6 +110,11 @@ impl Forwarder {
     /// Where a client connects to.
     pub(crate) fn addr(&self) -> io::Result<SocketAddr> {
         self.shared.client_side.local_addr()
+    }
+
+    /// Forwards to another address from now on, and takes answers from there alone.
+    pub(crate) fn retarget(&self, server: SocketAddr) {
+        *lock(&self.shared.server) = server;
     }
 
     /// For threads that inject.
@@ -118,6 +139,22 @@ impl Injector {
         self.0.send(direction, datagram)
     }
 
+    /// Datagrams that came from the client and from the server so far.
+    pub(crate) fn passed(&self) -> (u64, u64) {
+        let counts = &self.0.counts;
+        (counts.to_server.load(Ordering::Relaxed), counts.to_client.load(Ordering::Relaxed))
+    }
+
+    /// Data packets of FEC to the server that were lost so far.
+    pub(crate) fn lost_data_shards(&self) -> u64 {
+        self.0.counts.lost_data_shards.load(Ordering::Relaxed)
+    }
+
+    /// Everything that is remembered, in order.
+    pub(crate) fn recording(&self) -> Vec<Recorded> {
+        lock(&self.0.recording).iter().cloned().collect()
+    }
+
     /// One of the datagrams that are remembered, at random.
     pub(crate) fn recorded(&self, rng: &mut Rng) -> Option<Recorded> {
         let recording = lock(&self.0.recording);
@@ -138,25 +175,43 @@ impl Injector {
     }
 }
 
+/// Datagrams that are under way.
+type UnderWay = VecDeque<(Instant, Direction, Vec<u8>)>;
+
 impl Shared {
     async fn forward(self: Arc<Self>) {
         let mut rng = Rng::new(1);
         let mut buffer = vec![0; 65_536];
+        let mut under_way = UnderWay::new();
         loop {
-            tokio::select! {
+            let due = under_way.front().map(|(due, _, _)| *due);
+            let direction = tokio::select! {
                 ready = self.client_side.readable() => {
                     if ready.is_err() { return }
-                    self.forward_batch(Direction::ToServer, &mut buffer, &mut rng);
+                    Direction::ToServer
                 }
                 ready = self.server_side.readable() => {
                     if ready.is_err() { return }
-                    self.forward_batch(Direction::ToClient, &mut buffer, &mut rng);
+                    Direction::ToClient
                 }
-            }
+                () = sleep_until(due) => {
+                    self.deliver(&mut under_way);
+                    continue;
+                }
+            };
+            self.receive_batch(direction, &mut buffer, &mut rng, &mut under_way);
+            self.deliver(&mut under_way);
         }
     }
 
-    fn forward_batch(&self, direction: Direction, buffer: &mut [u8], rng: &mut Rng) {
+    fn receive_batch(
+        &self,
+        direction: Direction,
+        buffer: &mut [u8],
+        rng: &mut Rng,
+        under_way: &mut UnderWay,
+    ) {
+        let server = *lock(&self.server);
         for _ in 0..BATCH {
             let socket = match direction {
                 Direction::ToServer => &self.client_side,
@@ -170,20 +225,40 @@ impl Shared {
             };
             match direction {
                 Direction::ToServer => *lock(&self.client) = Some(from),
-                Direction::ToClient if from != self.server => continue,
+                Direction::ToClient if from != server => continue,
                 Direction::ToClient => {}
             }
-            self.record(direction, &buffer[..len]);
-            if rng.below(1_000) >= self.conditions.loss_permille {
-                self.send(direction, &buffer[..len]);
+            let datagram = &buffer[..len];
+            self.record(direction, datagram);
+            if rng.below(1_000) < self.conditions.loss_permille {
+                let is_data = fec_flag(datagram) == FecFlag::Data;
+                if is_data && direction == Direction::ToServer {
+                    self.counts.lost_data_shards.fetch_add(1, Ordering::Relaxed);
+                }
+            } else if self.conditions.delay.is_zero() {
+                self.send(direction, datagram);
+            } else {
+                let due = Instant::now() + self.conditions.delay;
+                under_way.push_back((due, direction, datagram.to_vec()));
             }
+        }
+    }
+
+    fn deliver(&self, under_way: &mut UnderWay) {
+        let now = Instant::now();
+        while let Some((due, direction, datagram)) = under_way.pop_front() {
+            if due > now {
+                under_way.push_front((due, direction, datagram));
+                return;
+            }
+            self.send(direction, &datagram);
         }
     }
 
     fn record(&self, direction: Direction, datagram: &[u8]) {
         let count = match direction {
-            Direction::ToServer => &self.to_server,
-            Direction::ToClient => &self.to_client,
+            Direction::ToServer => &self.counts.to_server,
+            Direction::ToClient => &self.counts.to_client,
         };
         count.fetch_add(1, Ordering::Relaxed);
         if self.conditions.recording == 0 {
@@ -198,12 +273,21 @@ impl Shared {
 
     fn send(&self, direction: Direction, datagram: &[u8]) -> bool {
         match direction {
-            Direction::ToServer => self.server_side.try_send_to(datagram, self.server).is_ok(),
+            Direction::ToServer => {
+                self.server_side.try_send_to(datagram, *lock(&self.server)).is_ok()
+            }
             Direction::ToClient => {
                 let client = *lock(&self.client);
                 client.is_some_and(|to| self.client_side.try_send_to(datagram, to).is_ok())
             }
         }
+    }
+}
+
+async fn sleep_until(due: Option<Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due.into()).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -3,14 +3,16 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use kcpx::{Config, KcpStream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::rng::Rng;
+use crate::server::{GREETING, GREETING_BYTE, Service};
 
 /// A connection counts as lost when nothing comes back for so long.
 const STALLED: Duration = Duration::from_secs(30);
@@ -20,6 +22,11 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const CONNECT_PAUSE: Duration = Duration::from_millis(100);
 /// A message of the echo connection leaves each so often.
 const MESSAGE_INTERVAL: Duration = Duration::from_millis(20);
+
+/// A client among many starts so often.
+const CLIENT_INTERVAL: Duration = Duration::from_millis(50);
+/// It counts as served if it has everything after so long.
+const SERVED_WITHIN: Duration = Duration::from_secs(3);
 
 /// What a stream consists of: position `n` has the same byte in every stream. A prime, so that no
 /// power of two shifts it onto itself.
@@ -208,4 +215,78 @@ pub(crate) async fn connect(addr: SocketAddr, config: Config, tally: &Tally) -> 
         tally.wrong.fetch_add(1, Ordering::Relaxed);
     }
     Ok(())
+}
+
+/// Sends so many bytes over a connection to an echo server, and compares what comes back.
+pub(crate) async fn echo(stream: &mut KcpStream, len: usize) -> io::Result<()> {
+    let bytes = Rng::new(len as u64).bytes(len);
+    let (mut reader, mut writer) = stream.split();
+    let mut back = vec![0; len];
+    let exchange = async {
+        tokio::try_join!(writer.write_all(&bytes), reader.read_exact(&mut back)).map(|_| ())
+    };
+    let exchanged = timeout(STALLED, exchange).await;
+    exchanged.map_err(|_| io::Error::other("no echo for 30 s"))??;
+    if back == bytes { Ok(()) } else { Err(io::Error::other("another echo")) }
+}
+
+/// One short connection to a server that sends first: its greeting.
+pub(crate) async fn greeted(addr: SocketAddr, config: Config, tally: &Tally) -> io::Result<()> {
+    let mut stream = KcpStream::connect_with(addr, config).await?;
+    stream.write_all(b"?").await?;
+    let mut greeting = vec![0; GREETING];
+    stream.read_exact(&mut greeting).await?;
+    if greeting.iter().any(|byte| *byte != GREETING_BYTE) {
+        tally.wrong.fetch_add(1, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+/// Clients that connect one after the other, whether those before them are served or not.
+#[derive(Debug)]
+pub(crate) struct Clients {
+    tally: Arc<Tally>,
+    stop: Arc<AtomicBool>,
+    starter: JoinHandle<Vec<JoinHandle<bool>>>,
+}
+
+impl Clients {
+    /// A client each 50 ms.
+    pub(crate) fn start(addr: SocketAddr, config: Config, service: Service) -> Self {
+        let tally = Tally::new();
+        let stop = Arc::new(AtomicBool::new(false));
+        let (halt, count) = (stop.clone(), tally.clone());
+        let starter = tokio::spawn(async move {
+            let mut clients = Vec::new();
+            while !halt.load(Ordering::Relaxed) {
+                let (tally, config) = (count.clone(), config.clone());
+                clients.push(tokio::spawn(async move {
+                    let served = async {
+                        match service {
+                            Service::Echo => connect(addr, config, &tally).await,
+                            Service::Greeting | Service::Pour => {
+                                greeted(addr, config, &tally).await
+                            }
+                        }
+                    };
+                    timeout(SERVED_WITHIN, served).await.is_ok_and(|served| served.is_ok())
+                }));
+                sleep(CLIENT_INTERVAL).await;
+            }
+            clients
+        });
+        Self { tally, stop, starter }
+    }
+
+    /// Waits for those that are under way. Returns how many were served, and of how many; a wrong
+    /// byte takes one away.
+    pub(crate) async fn stop(self) -> anyhow::Result<(u64, u64)> {
+        self.stop.store(true, Ordering::Relaxed);
+        let clients = self.starter.await?;
+        let (mut served, of) = (0_u64, clients.len() as u64);
+        for client in clients {
+            served += u64::from(client.await?);
+        }
+        Ok((served.saturating_sub(self.tally.wrong.load(Ordering::Relaxed)), of))
+    }
 }

@@ -22,9 +22,6 @@ use crate::server::{Server, Service};
 const PACED: u64 = 1_250_000;
 /// What the connections with FEC and under the cipher send, bytes per second.
 const PACED_BESIDE: u64 = 125_000;
-/// What a greeting server sends to whoever connects.
-const GREETING: usize = 64 * 1024;
-
 #[derive(Args)]
 pub(crate) struct Options {
     /// How long, in minutes.
@@ -61,14 +58,14 @@ impl World {
         let plain = Server::start(Config::new(), Service::Echo)?;
         let fec = Server::start(fec_config()?, Service::Echo)?;
         let sealed = Server::start(sealed_config.clone(), Service::Echo)?;
-        let greeting = Server::start(Config::new(), Service::Greeting(GREETING))?;
+        let greeting = Server::start(Config::new(), Service::Greeting)?;
         let pair = [
             Server::start(Config::new(), Service::Echo)?,
             Server::start(Config::new(), Service::Echo)?,
         ];
         let [one, other] = [pair[0].addr, pair[1].addr];
-        let clean = Conditions { loss_permille: 0, recording };
-        let lossy = Conditions { loss_permille: 10, recording };
+        let clean = Conditions { recording, ..Conditions::default() };
+        let lossy = Conditions { loss_permille: 10, ..clean };
         Ok(Self {
             between_servers: Forwarder::between(one, other, Conditions::default()).await?,
             _pair: pair,

@@ -5,11 +5,24 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use anyhow::Context;
 use socket2::{Domain, Socket, Type};
 
+/// Receive buffer of each socket, for what arrives between two sends.
+const RECV_BUFFER: usize = 64 * 1024;
+
+/// What an attacker sent and got back.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Traffic {
+    pub(crate) sent: u64,
+    pub(crate) sent_bytes: u64,
+    pub(crate) received: u64,
+    pub(crate) received_bytes: u64,
+}
+
 /// Sockets of an attacker, which are used in turn.
 #[derive(Debug)]
 pub(crate) struct Sources {
     sockets: Vec<UdpSocket>,
     next: usize,
+    traffic: Traffic,
 }
 
 impl Sources {
@@ -29,20 +42,46 @@ impl Sources {
 
     fn bind(addresses: impl Iterator<Item = Ipv4Addr>) -> anyhow::Result<Self> {
         let sockets = addresses.map(|address| bind((address, 0).into())).collect::<Result<_, _>>();
-        Ok(Self { sockets: sockets.context("binding loopback addresses")?, next: 0 })
+        Ok(Self {
+            sockets: sockets.context("binding loopback addresses")?,
+            next: 0,
+            traffic: Traffic::default(),
+        })
     }
 
-    /// Sends from the next socket in turn. Returns whether it left: a send buffer may be full.
+    /// Sends from the next socket in turn, after what has arrived there was counted. Returns whether
+    /// it left: a send buffer may be full.
     pub(crate) fn send(&mut self, datagram: &[u8], to: SocketAddr) -> bool {
         self.next = (self.next + 1) % self.sockets.len();
-        self.sockets[self.next].send_to(datagram, to).is_ok()
+        drain(&self.sockets[self.next], &mut self.traffic);
+        let left = self.sockets[self.next].send_to(datagram, to).is_ok();
+        if left {
+            self.traffic.sent += 1;
+            self.traffic.sent_bytes += datagram.len() as u64;
+        }
+        left
+    }
+
+    /// Reads all sockets. Returns what was sent and received so far.
+    pub(crate) fn traffic(&mut self) -> Traffic {
+        for socket in &self.sockets {
+            drain(socket, &mut self.traffic);
+        }
+        self.traffic
     }
 }
 
-/// With a small receive buffer, since nobody reads what is sent back.
+fn drain(socket: &UdpSocket, traffic: &mut Traffic) {
+    let mut buffer = [0; 2_048];
+    while let Ok(len) = socket.recv(&mut buffer) {
+        traffic.received += 1;
+        traffic.received_bytes += len as u64;
+    }
+}
+
 fn bind(address: SocketAddr) -> std::io::Result<UdpSocket> {
     let socket = Socket::new(Domain::IPV4, Type::DGRAM, None)?;
-    socket.set_recv_buffer_size(4_096)?;
+    socket.set_recv_buffer_size(RECV_BUFFER)?;
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
     Ok(socket.into())
