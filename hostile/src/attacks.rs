@@ -11,6 +11,7 @@ mod report;
 mod servers;
 mod unvalidated;
 
+use std::pin::Pin;
 use std::time::Duration;
 
 use clap::Args;
@@ -43,34 +44,39 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<bool> {
     let setup = Setup { time, rate: options.rate.min(50_000) };
     report::print_head();
     let mut held = true;
-    macro_rules! attacks {
-        ($($name:literal => $attack:expr),+ $(,)?) => {
-            $(if $name.contains(&options.only) {
-                let row: Row = $attack.await?;
-                report::print(&row);
-                held &= row.held();
-            })+
-        };
-    }
-    attacks! {
-        "storm" => forged::storm(setup),
-        "replay aes-128-gcm" => replay::everything(setup, "aes-128-gcm"),
-        "replay chacha20-poly1305" => replay::everything(setup, "chacha20-poly1305"),
-        "replay aes-256" => replay::everything(setup, "aes-256"),
-        "replay xor" => replay::everything(setup, "xor"),
-        "memory" => unvalidated::memory(setup),
-        "initial" => unvalidated::initial_segments(setup),
-        "garbage" => unvalidated::garbage(setup),
-        "out-of-band" => unvalidated::out_of_band(setup),
-        "servers" => servers::talk(setup),
-        "fec" => fec::forged_shards(setup),
-        "migration" => migration::candidates(setup),
-        "fin" => forged::far_fin(setup),
-        "reflection null" => forged::reflection(setup, "null"),
-        "reflection aes-128-gcm" => forged::reflection(setup, "aes-128-gcm"),
-        "acks" => acks::none(setup),
-        "conv" => conv::shared(setup),
-        "amplification" => unvalidated::amplification(setup),
+    for (name, attack) in attacks(setup) {
+        if name.contains(&options.only) {
+            let row = attack.await.unwrap_or_else(|error| Row::failed(name, &error));
+            report::print(&row);
+            held &= row.held();
+        }
     }
     Ok(held)
+}
+
+type Attack = Pin<Box<dyn Future<Output = anyhow::Result<Row>>>>;
+
+fn attacks(setup: Setup) -> Vec<(&'static str, Attack)> {
+    vec![
+        ("storm", Box::pin(forged::storm(setup))),
+        ("replay aes-128-gcm", Box::pin(replay::everything("aes-128-gcm"))),
+        ("replay chacha20-poly1305", Box::pin(replay::everything("chacha20-poly1305"))),
+        ("replay aes-256", Box::pin(replay::everything("aes-256"))),
+        ("replay xor", Box::pin(replay::everything("xor"))),
+        ("memory", Box::pin(unvalidated::memory(setup))),
+        ("initial", Box::pin(unvalidated::initial_segments(setup))),
+        ("garbage", Box::pin(unvalidated::garbage(setup))),
+        ("out-of-band", Box::pin(unvalidated::out_of_band(setup))),
+        ("servers", Box::pin(servers::talk(setup))),
+        ("fec", Box::pin(fec::forged_shards(setup))),
+        ("migration", Box::pin(migration::candidates(setup))),
+        ("fin", Box::pin(forged::far_fin())),
+        ("rst", Box::pin(forged::resets(setup, "null"))),
+        ("unsealed", Box::pin(forged::resets(setup, "aes-128-gcm"))),
+        ("reflection null", Box::pin(forged::reflection(setup, "null"))),
+        ("reflection aes-128-gcm", Box::pin(forged::reflection(setup, "aes-128-gcm"))),
+        ("acks", Box::pin(acks::none(setup))),
+        ("conv", Box::pin(conv::shared(setup))),
+        ("amplification", Box::pin(unvalidated::amplification(setup))),
+    ]
 }

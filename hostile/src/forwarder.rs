@@ -36,6 +36,8 @@ pub(crate) struct Recorded {
 pub(crate) struct Conditions {
     /// Datagrams lost of 1,000, at random.
     pub(crate) loss_permille: usize,
+    /// The first datagrams to the server, which are lost in any case.
+    pub(crate) lose_first: u64,
     /// Datagrams that are remembered, the latest ones.
     pub(crate) recording: usize,
     /// Delay of each direction.
@@ -230,7 +232,7 @@ impl Shared {
             }
             let datagram = &buffer[..len];
             self.record(direction, datagram);
-            if rng.below(1_000) < self.conditions.loss_permille {
+            if self.is_lost(direction, rng) {
                 let is_data = fec_flag(datagram) == FecFlag::Data;
                 if is_data && direction == Direction::ToServer {
                     self.counts.lost_data_shards.fetch_add(1, Ordering::Relaxed);
@@ -242,6 +244,13 @@ impl Shared {
                 under_way.push_back((due, direction, datagram.to_vec()));
             }
         }
+    }
+
+    /// Whether the latest datagram of a direction is lost.
+    fn is_lost(&self, direction: Direction, rng: &mut Rng) -> bool {
+        let is_first = direction == Direction::ToServer
+            && self.counts.to_server.load(Ordering::Relaxed) <= self.conditions.lose_first;
+        is_first || rng.below(1_000) < self.conditions.loss_permille
     }
 
     fn deliver(&self, under_way: &mut UnderWay) {

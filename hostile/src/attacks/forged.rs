@@ -20,7 +20,9 @@ use crate::server::{Process, Profile, Service};
 
 /// Buffers and tables of a server with one connection and honest clients.
 const SMALL_MIB: u64 = 16;
-/// Bytes of the forged datagram.
+/// Datagrams that are forged or reflected per second.
+const PER_SECOND: u64 = 200;
+/// Bytes of data in the forged datagram, in ten segments.
 const FORGED: u64 = 100;
 /// A stream comes to its end within so long.
 const END_WITHIN: Duration = Duration::from_secs(10);
@@ -46,11 +48,17 @@ pub(super) async fn storm(setup: Setup) -> anyhow::Result<Row> {
     echo(&mut client, 100).await?;
     // The peer takes it for data, and then acknowledges what was never sent.
     let latest = latest_data(&injector, Direction::ToServer)?;
-    let next = Header { sn: Sn(latest.sn.0.wrapping_add(1)), ..latest };
-    injector.inject(Direction::ToServer, &forge::segment(next, &[3; FORGED as usize]));
-    // What the forged data itself draws: its echo and acknowledgements.
-    observer.watch(&mut server, Duration::from_secs(1)).await?;
+    let mut forged = Vec::new();
+    for ahead in 1..=10 {
+        let next = Header { sn: Sn(latest.sn.0.wrapping_add(ahead)), ..latest };
+        forged.extend(forge::segment(next, &[3; FORGED as usize / 10]));
+    }
+    injector.inject(Direction::ToServer, &forged);
+    // After a second without a valid `una` a side asks the peer for its state at the next datagram.
+    observer.watch(&mut server, Duration::from_millis(1_500)).await?;
     let delivered = server.counters()?.delivered;
+    client.write_all(b"hello").await?;
+    observer.watch(&mut server, Duration::from_millis(500)).await?;
     let before = injector.passed();
     observer.watch(&mut server, setup.time).await?;
     let after = injector.passed();
@@ -66,7 +74,7 @@ pub(super) async fn storm(setup: Setup) -> anyhow::Result<Row> {
 }
 
 /// A FIN far ahead of the data, before the true one.
-pub(super) async fn far_fin(_: Setup) -> anyhow::Result<Row> {
+pub(super) async fn far_fin() -> anyhow::Result<Row> {
     const BYTES: usize = 200_000;
     let mut server = Process::start(Profile::new(Service::Echo))?;
     let path = Forwarder::start(server.addr, Conditions::recording()).await?;
@@ -100,10 +108,55 @@ pub(super) async fn far_fin(_: Setup) -> anyhow::Result<Row> {
     observer.finish(&server, row, SMALL_MIB).await
 }
 
+/// FINs, RSTs, ACKs and pings from the address of either end. Under a cipher their sender has no key;
+/// without one they are RSTs of the connection, whose sender does not see what it would have to echo.
+pub(super) async fn resets(setup: Setup, cipher: &'static str) -> anyhow::Result<Row> {
+    let mut server = Process::start(Profile::sealed(cipher))?;
+    let path = Forwarder::start(server.addr, Conditions::recording()).await?;
+    let injector = path.injector();
+    let mut observer = Observer::start(&server, false)?;
+    let mut client = KcpStream::connect_with(path.addr()?, server.profile.config()?).await?;
+    echo(&mut client, 3_000).await?;
+    let (mut rng, conv, forging) = (Rng::new(14), client.conv(), injector.clone());
+    let is_sealed = cipher != "null";
+    let running = Running::start(PER_SECOND, move || {
+        let (sn, ts) = (rng.below(8) as u32, rng.next_u32());
+        let datagram = match rng.below(4) {
+            0 if is_sealed => forge::control(conv, ControlType::Fin, sn, ts),
+            1 if is_sealed => forge::ack(conv, sn, ts),
+            2 if is_sealed => forge::ping(conv, ts),
+            _ => forge::control(conv, ControlType::Reset, sn, ts),
+        };
+        let to_server = rng.below(2) == 0;
+        let direction = if to_server { Direction::ToServer } else { Direction::ToClient };
+        forging.inject(direction, &datagram);
+    });
+    observer.watch(&mut server, setup.time / 2).await?;
+    echo(&mut client, 3_000).await?;
+    let before = injector.passed();
+    observer.watch(&mut server, setup.time / 2).await?;
+    let after = injector.passed();
+    running.stop()?;
+    echo(&mut client, 3_000).await?;
+    let delivered = server.counters()?.delivered;
+    drop(client);
+    let most = (after.0 - before.0).max(after.1 - before.1) as f64;
+    let (attack, test) = match is_sealed {
+        true => ("FINs, RSTs, ACKs and pings without the key", "wrong_key_datagrams_are_dropped"),
+        false => (
+            "RSTs of a connection with a guessed timestamp",
+            "reset_is_valid_only_with_the_time_stamp_of_a_recent_segment",
+        ),
+    };
+    let row = Row::new(format!("{attack}, {cipher}, 200 a second"), test)
+        .exactly("bytes delivered", delivered, 9_000)
+        .at_most("datagrams a second of an idle side", most * 2.0 / setup.time.as_secs_f64(), 10.0);
+    observer.finish(&server, row, SMALL_MIB).await
+}
+
 /// What either end sends comes back to it: the latest datagram at once, and under a cipher any other
 /// as well.
 pub(super) async fn reflection(setup: Setup, cipher: &'static str) -> anyhow::Result<Row> {
-    const PER_SECOND: u64 = 200;
     let mut server = Process::start(Profile::sealed(cipher))?;
     let path = Forwarder::start(server.addr, Conditions::recording()).await?;
     let injector = path.injector();

@@ -47,7 +47,7 @@ pub(super) async fn candidates(setup: Setup) -> anyhow::Result<Row> {
     drop(client);
     let row = Row::new(
         "recorded datagrams from four addresses while a client migrates, aes-128-gcm",
-        "migration_follows_a_path_response_from_the_new_address",
+        "recorded_datagrams_from_many_addresses_keep_no_path_from_being_challenged",
     )
     .exactly("migrated and served", u64::from(migrated.is_ok()), 1)
     .exactly("migrations", migrations, 1)

@@ -8,7 +8,6 @@ use kcpx::KcpStream;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::sleep;
 
-use super::Setup;
 use super::observer::Observer;
 use super::report::Row;
 use crate::forwarder::{Conditions, Direction, Forwarder, Injector};
@@ -21,10 +20,11 @@ const MESSAGES: usize = 30;
 /// Of so many bytes, which are echoed before the next one.
 const MESSAGE: usize = 2_000;
 
-/// The connection loses some, so that retransmissions are recorded that nobody has seen.
-pub(super) async fn everything(_: Setup, cipher: &'static str) -> anyhow::Result<Row> {
+/// The connection loses some, initial segments too, so that transmissions are recorded that the server
+/// has not seen.
+pub(super) async fn everything(cipher: &'static str) -> anyhow::Result<Row> {
     let mut server = Process::start(Profile::sealed(cipher))?;
-    let conditions = Conditions { loss_permille: 100, ..Conditions::recording() };
+    let conditions = Conditions { loss_permille: 100, lose_first: 2, ..Conditions::recording() };
     let path = Forwarder::start(server.addr, conditions).await?;
     let mut observer = Observer::start(&server, false)?;
     let mut replayer = Replayer {

@@ -37,6 +37,11 @@ impl Row {
         Self { attack: attack.into(), cells: Default::default(), held: true, test }
     }
 
+    /// An attack that came to no end.
+    pub(super) fn failed(attack: &str, error: &anyhow::Error) -> Self {
+        Self::new(attack, "").cell(Column::Also, format!("{error:#}"), false)
+    }
+
     pub(super) fn held(&self) -> bool {
         self.held
     }
