@@ -194,7 +194,11 @@ async fn one_phase(
         format!("{:.1}", connect.as_secs_f64() * 1e3),
         format!("{:.1}", echo.as_secs_f64() * 1e3),
         format!("{:.1}", echoed as f64 / 1e6),
-        amplification(&greeting, &world.greeting.stats()),
+        if matches!(flood, Flood::Amplification | Flood::All) {
+            amplification(&greeting, &world.greeting.stats())
+        } else {
+            "-".to_owned()
+        },
         format!("{:.2}", (os::process_cpu_time() - cpu).as_secs_f64() / seconds),
     ])
 }
