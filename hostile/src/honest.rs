@@ -192,11 +192,13 @@ async fn messages_once(addr: SocketAddr, config: Config, tally: &Tally) -> io::R
 /// A client that connects, has a little echoed, closes, and connects again.
 pub(crate) async fn connects(addr: SocketAddr, config: Config, tally: Arc<Tally>) {
     loop {
-        let count = match timeout(CONNECT_TIMEOUT, connect(addr, config.clone(), &tally)).await {
-            Ok(Ok(())) => &tally.served,
-            Ok(Err(_)) | Err(_) => &tally.failed,
-        };
+        let connected = timeout(CONNECT_TIMEOUT, connect(addr, config.clone(), &tally)).await;
+        let connected = connected.unwrap_or_else(|elapsed| Err(elapsed.into()));
+        let count = if connected.is_ok() { &tally.served } else { &tally.failed };
         count.fetch_add(1, Ordering::Relaxed);
+        if let Err(error) = connected {
+            println!("failed: a short connection: {error}");
+        }
         sleep(CONNECT_PAUSE).await;
     }
 }
