@@ -54,6 +54,10 @@ interop:
 compare *ARGS:
     cargo run --release -p kcpx-compare -- {{ ARGS }}
 
+# Attacks on servers over loopback, each with its bound, such as `just attacks --only fin`.
+attacks *ARGS:
+    cargo run --release -p kcpx-hostile -- attacks {{ ARGS }}
+
 # With --target the flag leaves build scripts and procedural macros alone.
 # Unit tests under AddressSanitizer, leaks included; all, or those of a part: `just asan sys::`.
 asan *FILTERS:

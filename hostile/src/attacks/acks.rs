@@ -1,0 +1,63 @@
+//! Peers that validate their address and answer pings, but acknowledge no data.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use kcpx::proto::{Command, Header, Segments, Sn};
+use tokio::net::UdpSocket;
+
+use super::Setup;
+use super::observer::Observer;
+use super::report::Row;
+use crate::forge;
+use crate::server::{Process, Profile, Service};
+
+const PEERS: u32 = 50;
+/// The window that each of them advertises, segments.
+const WINDOW: u16 = 1_024;
+/// The longest datagram.
+const MTU: u64 = 1_400;
+/// What may be sent to all of them beyond their windows.
+const BESIDE: u64 = 6_000_000;
+
+/// To a server that sends as fast as it can.
+pub(super) async fn none(setup: Setup) -> anyhow::Result<Row> {
+    let mut server = Process::start(Profile::new(Service::Pour))?;
+    let mut observer = Observer::start(&server, true)?;
+    let mut peers = Vec::new();
+    for conv in 1..=PEERS {
+        peers.push(tokio::spawn(draw(server.addr, conv, setup.time)));
+    }
+    observer.watch(&mut server, setup.time).await?;
+    let mut drawn = 0;
+    for peer in peers {
+        drawn += peer.await??;
+    }
+    let bound = u64::from(PEERS) * u64::from(WINDOW) * MTU + BESIDE;
+    let row = Row::new(
+        "50 peers that answer pings and acknowledge nothing",
+        "peers_that_answer_pings_and_acknowledge_nothing_draw_their_windows",
+    )
+    .at_most("MB drawn", drawn as f64 / 1e6, (bound as f64 / 1e6).round());
+    // Of each connection the window and the send buffer, and those of the honest clients.
+    observer.finish(&server, row, 160).await
+}
+
+/// Returns how many bytes the server sent to one peer.
+async fn draw(server: SocketAddr, conv: u32, time: Duration) -> std::io::Result<u64> {
+    let socket = UdpSocket::bind("127.0.0.1:0").await?;
+    socket.send_to(&forge::initial(conv, b"hello"), server).await?;
+    let end = tokio::time::Instant::now() + time;
+    let (mut drawn, mut buffer) = (0, vec![0; 2_048]);
+    while let Ok(received) = tokio::time::timeout_at(end, socket.recv_from(&mut buffer)).await {
+        let (len, _) = received?;
+        drawn += len as u64;
+        for (header, _) in Segments::new(&buffer[..len]) {
+            if header.command == Command::Push && header.len == 0 {
+                let pong = Header { command: Command::Ack, wnd: WINDOW, una: Sn(0), ..header };
+                socket.send_to(&forge::segment(pong, &[]), server).await?;
+            }
+        }
+    }
+    Ok(drawn)
+}

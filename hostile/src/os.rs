@@ -1,0 +1,40 @@
+//! Memory and CPU time, as the system reports them in /proc.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// What the system reports of a process.
+pub(crate) fn proc_dir(pid: u32) -> PathBuf {
+    Path::new("/proc").join(pid.to_string())
+}
+
+/// Resident memory of this process, KiB.
+pub(crate) fn resident_kib() -> u64 {
+    resident_kib_of(Path::new("/proc/self"))
+}
+
+/// Resident memory of a process, KiB.
+pub(crate) fn resident_kib_of(proc_dir: &Path) -> u64 {
+    let status = fs::read_to_string(proc_dir.join("status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+}
+
+/// CPU time of all threads of this process that are alive.
+pub(crate) fn process_cpu_time() -> Duration {
+    cpu_time(Path::new("/proc/self"))
+}
+
+/// CPU time of all threads of a process that are alive.
+pub(crate) fn cpu_time(proc_dir: &Path) -> Duration {
+    let tasks = fs::read_dir(proc_dir.join("task")).into_iter().flatten().flatten();
+    tasks.map(|task| nanos_of(&task.path().join("schedstat"))).sum()
+}
+
+/// The first field of a `schedstat`: nanoseconds on a CPU.
+fn nanos_of(schedstat: &Path) -> Duration {
+    let text = fs::read_to_string(schedstat).unwrap_or_default();
+    let nanos = text.split_whitespace().next().and_then(|field| field.parse().ok());
+    Duration::from_nanos(nanos.unwrap_or(0))
+}
