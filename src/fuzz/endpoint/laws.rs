@@ -2,8 +2,8 @@
 //!
 //! - Of datagrams without data, a connection sends in a second at most as many as could ask for one,
 //!   and [`SPONTANEOUS`]: a datagram with data for two, an ACK and the window update when it is read;
-//!   FIN, RST and HELLO and those of a third party for one; and each time that the application read. So two endpoints do not
-//!   keep each other busy.
+//!   pings, window probes, FIN, RST, HELLO and those of a third party for one; and each time that the
+//!   application read. So two endpoints do not keep each other busy with pings.
 //! - An IP address that has not answered is sent at most three times the bytes that came from it, or
 //!   [`INITIAL_ALLOWANCE`] bytes for each of at most [`MAX_ALLOWANCES`] connections.
 //! - Retransmissions are at most the segments sent, 64, and 4 per 30 ms.

@@ -78,11 +78,13 @@ impl Reader {
 }
 
 impl Content {
-    /// Whether it has a FIN, RST or HELLO, which are sent by timers.
+    /// Whether it has a ping, window probe, FIN, RST or HELLO, which are sent by timers.
     pub(super) fn asks_for_an_answer(&self) -> bool {
         let asks = [ControlType::Fin, ControlType::Reset, ControlType::Hello].map(Some);
-        self.headers().any(|header| {
-            header.command == Command::Control && asks.contains(&ControlType::from_frg(header.frg))
+        self.headers().any(|header| match header.command {
+            Command::Push | Command::WindowProbe => true,
+            Command::Control => asks.contains(&ControlType::from_frg(header.frg)),
+            _ => false,
         })
     }
 
