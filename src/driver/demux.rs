@@ -205,6 +205,15 @@ impl Demux {
         }
     }
 
+    /// `count` connections exist.
+    #[cfg(feature = "_testkit")]
+    pub(crate) fn check_invariants(&self, count: usize) {
+        assert!(self.live.len() <= count, "{} keys of {count} connections", self.live.len());
+        let indexed: usize = self.by_conv.values().map(Vec::len).sum();
+        assert!(indexed <= count, "{indexed} by id of {count} connections");
+        assert!(self.ended.len() <= self.expiry.len() && self.expiry.len() <= MAX_TIME_WAITS);
+    }
+
     fn drop_oldest(&mut self) {
         let Some((until, key)) = self.expiry.pop_front() else { return };
         if self.ended.get(&key).is_some_and(|(known, _)| *known == until) {

@@ -164,6 +164,12 @@ impl EarlyArrivals {
         }
     }
 
+    #[cfg(feature = "_testkit")]
+    pub(crate) fn check_invariants(&self) {
+        assert!(self.peers.len() <= self.expiry.len());
+        assert!(self.peers.values().all(|peer| peer.packets.len() <= MAX_PACKETS));
+    }
+
     fn store(
         &mut self,
         now: Instant,

@@ -10,7 +10,7 @@
 //! turn. Connections are served in the order in which they became ready, each with a quota
 //! (tests/fairness.rs).
 //!
-//! `accept`, `after_panic`, `migration`, `receive`, `requests`, `serve`, `stats` and `unknown` hold the
+//! `accept`, `after_panic`, `invariants`, `migration`, `receive`, `requests`, `serve`, `stats` and `unknown` hold the
 //! methods of [`Driver`] by concern. All other modules of the folder are types that do not depend on
 //! [`Driver`].
 
@@ -22,6 +22,8 @@ mod demux;
 mod early_arrivals;
 mod fec_probes;
 pub(crate) mod fec_sender;
+#[cfg(feature = "_testkit")]
+mod invariants;
 mod memory_budget;
 mod migration;
 pub(crate) mod packet_codec;
@@ -290,11 +292,6 @@ impl<S: Socket> Driver<S> {
     #[cfg(test)]
     fn has_pending_work(&self) -> bool {
         (self.has_more() && !self.blocked) || self.register(Waker::noop())
-    }
-
-    #[cfg(feature = "_testkit")]
-    pub(crate) fn check_invariants(&self) {
-        self.conns.iter().for_each(|(_, conn)| conn.check_invariants());
     }
 
     #[cfg(feature = "_testkit")]

@@ -251,6 +251,12 @@ impl PeerTable {
         Some(self.map.get(&addr)?.decoder.as_ref()?.stats())
     }
 
+    /// Addresses that have a connection.
+    #[cfg(feature = "_testkit")]
+    pub(crate) fn len(&self) -> usize {
+        self.map.len()
+    }
+
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         self.map.is_empty()

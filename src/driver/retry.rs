@@ -167,10 +167,15 @@ impl Retry {
         }
     }
 
-    #[cfg(test)]
-    pub(crate) fn len(&self) -> usize {
+    #[cfg(feature = "_testkit")]
+    pub(crate) fn check_invariants(&self) {
         assert!(self.answered.len() <= self.order.len() && self.order.len() <= MAX_ANSWERED);
         assert_eq!(self.by_source.total(), self.answered.len());
+    }
+
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.check_invariants();
         self.answered.len()
     }
 }

@@ -46,7 +46,7 @@ impl SourceCounts {
         true
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, feature = "_testkit"))]
     pub(super) fn total(&self) -> usize {
         self.0.values().sum()
     }

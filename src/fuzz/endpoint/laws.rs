@@ -1,0 +1,241 @@
+//! What two endpoints may send, whatever applications, network and a third party do.
+//!
+//! - Of datagrams without data, a connection sends in a second at most as many as could ask for one,
+//!   and [`SPONTANEOUS`]: a datagram with data for two, an ACK and the window update when it is read;
+//!   pings, window probes, FIN, RST, HELLO and those of a third party for one; and each time that the
+//!   application read. So two endpoints do not keep each other busy with pings.
+//! - An IP address that has not answered is sent at most three times the bytes that came from it, or
+//!   [`INITIAL_ALLOWANCE`] bytes for each of at most [`MAX_ALLOWANCES`] connections.
+//! - Retransmissions are at most the segments sent, 64, and 4 per 30 ms.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use super::network::SERVER_SIDE;
+use super::reader::{Content, Kind, Reader};
+use crate::config::{Config, Migration};
+use crate::core::open::InitialSegment;
+use crate::core::segment::Command;
+use crate::stats::ConnectionStats;
+
+/// Datagrams without data that a connection sends in a second of itself: pings, window probes, FIN.
+const SPONTANEOUS: usize = 10;
+const SECOND: Duration = Duration::from_secs(1);
+/// How long an answer may wait: until the peer is validated, and an interval of 5 s.
+const ANSWER_DELAY: Duration = Duration::from_secs(36);
+/// Bytes for each byte received, and what a connection may be sent at least.
+const AMPLIFICATION: usize = 3;
+const INITIAL_ALLOWANCE: usize = 1_200;
+/// Connections of an IP address, at once, that may be sent the least.
+const MAX_ALLOWANCES: usize = 8;
+
+/// Address and conversation id; 0 where they may change.
+type Key = (Option<SocketAddr>, u32);
+
+/// What one connection sent and received lately.
+#[derive(Debug, Default)]
+struct Responses {
+    /// Datagrams without data that it sent.
+    sent: VecDeque<Instant>,
+    /// What could ask for one.
+    asked: VecDeque<Instant>,
+    /// Addresses and conversation ids that it stands for.
+    pairs: HashSet<(SocketAddr, u32)>,
+}
+
+/// What came from an IP address and went there, until it is validated.
+#[derive(Debug, Default)]
+struct Unvalidated {
+    received: usize,
+    sent: usize,
+    granted: usize,
+    /// When connections opened that may be sent the least, lately.
+    grants: VecDeque<Instant>,
+    /// `conv`, number and timestamp of what was sent there, whose ACK validates it.
+    pushes: HashSet<(u32, u32, u32)>,
+    is_validated: bool,
+}
+
+/// What is known of one side.
+#[derive(Debug)]
+struct Side {
+    responses: HashMap<Key, Responses>,
+    migrates: bool,
+    assigns: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Laws {
+    reader: Reader,
+    sides: [Side; 2],
+    /// What came from IP addresses to the server and went there.
+    peers: HashMap<IpAddr, Unvalidated>,
+    allowance: usize,
+    start: Instant,
+    now: Instant,
+    /// The instant before.
+    before: Instant,
+}
+
+impl Laws {
+    pub(super) fn new(now: Instant, server: &Config, client: &Config) -> Self {
+        let side = |config: &Config| Side {
+            responses: HashMap::new(),
+            migrates: config.migration != Migration::Off,
+            assigns: config.assign_conv,
+        };
+        Self {
+            reader: Reader::new(server),
+            sides: [side(server), side(client)],
+            peers: HashMap::new(),
+            allowance: usize::from(server.kcp.mtu).max(INITIAL_ALLOWANCE),
+            start: now,
+            now,
+            before: now,
+        }
+    }
+
+    pub(super) fn on_time(&mut self, now: Instant) {
+        if now > self.now {
+            (self.before, self.now) = (self.now, now);
+        }
+    }
+
+    /// `side` receives a datagram, from a third party perhaps.
+    pub(super) fn on_received(
+        &mut self,
+        side: usize,
+        from: SocketAddr,
+        bytes: &[u8],
+        foreign: bool,
+    ) {
+        let content = self.reader.read(bytes);
+        if side == SERVER_SIDE {
+            self.peers.entry(from.ip()).or_default().on_received(
+                self.now,
+                bytes.len(),
+                content.as_ref(),
+                self.allowance,
+            );
+        }
+        let Some(content) = content else { return };
+        let carries = matches!(content.kind, Kind::Data | Kind::Parity);
+        let asks = if carries { 2 } else { usize::from(foreign || content.asks_for_an_answer()) };
+        let now = self.now;
+        match content.conv {
+            Some(conv) => self.sides[side].of(from, conv).ask(now, asks),
+            // Parity may recover data of any connection.
+            None => self.sides[side].responses.values_mut().for_each(|all| all.ask(now, asks)),
+        }
+    }
+
+    /// An application of `side` has read something, which opens the window.
+    pub(super) fn on_read(&mut self, side: usize, peer: SocketAddr, conv: u32) {
+        let now = self.now;
+        self.sides[side].of(peer, conv).ask(now, 1);
+    }
+
+    /// `side` has sent a datagram.
+    pub(super) fn on_sent(&mut self, side: usize, to: SocketAddr, bytes: &[u8]) {
+        let content = self.reader.read(bytes).expect("a datagram that opens");
+        if side == SERVER_SIDE {
+            let peer = self.peers.entry(to.ip()).or_default();
+            peer.on_sent(to, bytes.len(), &content);
+        }
+        let is_counted = matches!(content.kind, Kind::Dataless | Kind::Padded);
+        let Some(conv) = content.conv.filter(|_| is_counted) else { return };
+        let (now, before) = (self.now, self.before);
+        let responses = self.sides[side].of(to, conv);
+        responses.sent.push_back(now);
+        responses.check(now, before, &content);
+    }
+
+    /// Checks the statistics of a connection.
+    pub(super) fn check_stats(&self, stats: &ConnectionStats) {
+        let periods = self.now.duration_since(self.start).as_millis() / 30 + 1;
+        let limit = u128::from(stats.sent_segments) + 64 + 4 * periods;
+        assert!(u128::from(stats.retransmits()) <= limit, "retransmits too often: {stats:?}");
+    }
+}
+
+impl Side {
+    fn of(&mut self, peer: SocketAddr, conv: u32) -> &mut Responses {
+        let key =
+            (if self.migrates { None } else { Some(peer) }, if self.assigns { 0 } else { conv });
+        let responses = self.responses.entry(key).or_default();
+        responses.pairs.insert((peer, conv));
+        responses
+    }
+}
+
+impl Responses {
+    fn ask(&mut self, now: Instant, count: usize) {
+        self.asked.extend(std::iter::repeat_n(now, count));
+    }
+
+    fn check(&mut self, now: Instant, before: Instant, last: &Content) {
+        // Some time may have passed at once.
+        while self.asked.front().is_some_and(|at| *at + ANSWER_DELAY < now && *at < before) {
+            self.asked.pop_front();
+        }
+        while self.sent.front().is_some_and(|at| *at + SECOND <= now) {
+            self.sent.pop_front();
+        }
+        let limit = self.asked.len() + SPONTANEOUS * self.pairs.len();
+        assert!(
+            self.sent.len() <= limit,
+            "{} datagrams without data in a second, {limit} are permitted; the last: {:?}",
+            self.sent.len(),
+            last.headers().collect::<Vec<_>>(),
+        );
+    }
+}
+
+impl Unvalidated {
+    fn on_received(
+        &mut self,
+        now: Instant,
+        len: usize,
+        content: Option<&Content>,
+        allowance: usize,
+    ) {
+        self.received += len;
+        let Some(content) = content else { return };
+        let may_open = InitialSegment::parse(&content.datagram).is_some()
+            || InitialSegment::find_datagram(&content.datagram).is_some();
+        // Parity may recover an ACK.
+        let validates = content.kind == Kind::Parity
+            || content.headers().any(|header| {
+                header.command == Command::Ack
+                    && self.pushes.contains(&(header.conv, header.sn.0, header.ts.0))
+            });
+        if validates {
+            (self.is_validated, self.pushes) = (true, HashSet::new());
+        }
+        while self.grants.front().is_some_and(|at| *at + SECOND <= now) {
+            self.grants.pop_front();
+        }
+        if may_open && self.grants.len() < MAX_ALLOWANCES {
+            self.grants.push_back(now);
+            self.granted += allowance;
+        }
+    }
+
+    fn on_sent(&mut self, to: SocketAddr, len: usize, content: &Content) {
+        if self.is_validated {
+            return;
+        }
+        self.sent += len;
+        let limit = AMPLIFICATION * self.received + self.granted;
+        assert!(
+            self.sent <= limit,
+            "{to} is not validated: {} bytes for {} and {} of allowances",
+            self.sent,
+            self.received,
+            self.granted
+        );
+        let pushes = content.headers().filter(|header| header.command == Command::Push);
+        self.pushes.extend(pushes.map(|header| (header.conv, header.sn.0, header.ts.0)));
+    }
+}

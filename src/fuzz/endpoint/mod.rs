@@ -1,0 +1,108 @@
+//! Two whole endpoints, their applications, a network between them that does what it likes, and a
+//! third party that records, replays, reflects, forges and delays.
+
+mod application;
+mod laws;
+mod network;
+mod reader;
+mod third_party;
+mod world;
+
+use std::time::{Duration, Instant};
+
+use self::application::STREAMS;
+use self::third_party::Power;
+use self::world::World;
+use super::Choices;
+use crate::config::{Config, Limits, Migration, Mode, SessionPolicy};
+use crate::crypto::{Algorithm, Cipher};
+use crate::fec::FecConfig;
+
+/// Steps of one input.
+const STEPS: usize = 400;
+
+/// Nothing that applications, network, clock and a third party do to two endpoints makes either
+/// panic, spin, break a promise about its memory, outlive its users, or send more than the laws of
+/// `laws` permit. Where nothing is forged, every stream is a prefix of what was written, and complete
+/// if it ends; under a cipher with a key also if datagrams are replayed and altered.
+///
+/// # Panics
+///
+/// When it does.
+#[expect(clippy::disallowed_methods, reason = "the run needs one real instant to count from")]
+pub fn endpoint(data: &[u8]) {
+    let mut choices = Choices(data);
+    let (honest, power) = match choices.byte() & 15 {
+        4 | 12 => (false, Power::None),
+        0 | 8..=11 => (false, Power::Sealing),
+        1..=3 => (true, Power::None),
+        _ => (true, Power::OnPath),
+    };
+    let algorithm = choices.pick(Algorithm::ALL);
+    // Without a key whoever sees a datagram can write others like it.
+    let power = if power == Power::OnPath && !has_key(algorithm) { Power::None } else { power };
+    let (server, client) = configs(&mut choices, algorithm, power);
+    let mut world = World::new(Instant::now(), &server, &client, (honest, power, algorithm));
+    for _ in 0..STEPS {
+        if choices.0.is_empty() {
+            break;
+        }
+        let step = choices.byte();
+        match (step % 8, step >> 3 & 3) {
+            (0, _) => world.connect(),
+            (1, _) => world.pass_time(choices.pick(&[0, 1, 20, 200, 1_000, 15_000, 61_000, DAY])),
+            (2, 1 | 2) if power != Power::None => world.third_party(&mut choices),
+            (2, 3) if power != Power::None => world.run_for_a_second(),
+            (2, _) => world.network(&mut choices),
+            (3, _) => world.turn_all(),
+            _ => world.application(&mut choices),
+        }
+    }
+    world.finish();
+}
+
+/// Milliseconds of a day.
+const DAY: u64 = 86_400_000;
+
+fn has_key(algorithm: Algorithm) -> bool {
+    algorithm.key_len() > 0
+}
+
+fn configs(choices: &mut Choices<'_>, algorithm: Algorithm, power: Power) -> (Config, Config) {
+    let key = [7; 32];
+    let cipher = Cipher::new(algorithm, &key[..algorithm.key_len()]).expect("the right key");
+    let mut config = || {
+        let mut config = Config::new().cipher(cipher.clone());
+        config.kcp = choices.config(Mode::Stream, true);
+        config.kcp.mtu = choices.pick(&[160, 576, 1_400]);
+        config.kcp.close_notify = choices.byte() & 7 != 0;
+        config.open_on_connect = config.kcp.close_notify && choices.byte() & 1 == 0;
+        let shapes = [None, None, Some((3, 1))];
+        let shape = choices.pick(&shapes);
+        config.fec = shape.and_then(|(data, parity)| FecConfig::new(data, parity).ok());
+        config.session_policy = choices.pick(&[SessionPolicy::KeepBoth, SessionPolicy::Replace]);
+        config.migration = match choices.byte() & 1 {
+            0 if cipher.has_key() => Migration::AnyCipher,
+            _ => Migration::Off,
+        };
+        config.assign_conv = choices.byte() & 3 == 0;
+        config.linger = Duration::from_secs(choices.pick(&[0, 1, 10]));
+        config.limits = Limits {
+            backlog: choices.pick(&[1, 4]),
+            max_connections: STREAMS,
+            max_unvalidated: choices.pick(&[1, 4, 100]),
+            require_validation: choices.byte() & 1 == 0,
+            ..Limits::default()
+        };
+        if power != Power::None {
+            config.limits.unvalidated_memory = choices.pick(&[1 << 20, 64 << 20]);
+            config.replay_window = choices.pick(&[0, 64]);
+            config.send_buffer = 16 << 10;
+            if choices.byte() & 1 == 0 {
+                (config.kcp.recv_window, config.kcp.recv_memory) = (1_024, None);
+            }
+        }
+        config
+    };
+    (config(), config())
+}

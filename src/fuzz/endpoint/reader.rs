@@ -1,0 +1,94 @@
+//! What a datagram carries, for who has the key.
+
+use crate::config::Config;
+use crate::core::segment::{Command, ControlType, Header, Segments, validate};
+use crate::driver::packet_codec::PacketCodec;
+use crate::fec::{self, FecFlag, fec_flag, oob};
+
+/// Numbers of data in a run are below this one; those of pings and MTU probes are far above it.
+const MAX_DATA_SN: u32 = 1 << 24;
+
+/// What a datagram is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Data, sent for the first time or again.
+    Data,
+    /// Bytes that only MTU probes and repair symbols have.
+    Padded,
+    /// Segments without payload.
+    Dataless,
+    /// Segments without payload in a place of a FEC group.
+    Filler,
+    Parity,
+    OutOfBand,
+}
+
+/// Opens the datagrams of both endpoints.
+#[derive(Debug)]
+pub(super) struct Reader(PacketCodec);
+
+/// A datagram without cipher and FEC header.
+#[derive(Debug)]
+pub(super) struct Content {
+    pub(super) kind: Kind,
+    /// `None` for parity, which names no connection.
+    pub(super) conv: Option<u32>,
+    /// The KCP datagram; empty if it is none.
+    pub(super) datagram: Vec<u8>,
+}
+
+impl Reader {
+    pub(super) fn new(config: &Config) -> Self {
+        Self(PacketCodec::new(config, [9; 32]))
+    }
+
+    /// `None` if no endpoint would take the datagram.
+    pub(super) fn read(&self, bytes: &[u8]) -> Option<Content> {
+        let mut bytes = bytes.to_vec();
+        let body = self.0.open(&mut bytes).ok()?.body;
+        let flag = fec_flag(body);
+        let datagram = match flag {
+            FecFlag::Parity => {
+                return Some(Content { kind: Kind::Parity, conv: None, datagram: Vec::new() });
+            }
+            FecFlag::OutOfBand => {
+                let (conv, _) = oob::parse(body)?;
+                let (kind, conv) = (Kind::OutOfBand, Some(conv));
+                return Some(Content { kind, conv, datagram: Vec::new() });
+            }
+            FecFlag::Data => body.get(fec::HEADER_LEN..)?,
+            FecFlag::Plain => body,
+        };
+        let conv = Header::parse(datagram).ok()?.conv;
+        validate(datagram, conv).ok()?;
+        let is_data = |(header, payload): (Header, &[u8])| {
+            header.command == Command::Push && !payload.is_empty() && header.sn.0 < MAX_DATA_SN
+        };
+        let kind = if Segments::new(datagram).any(is_data) {
+            Kind::Data
+        } else if Segments::new(datagram).any(|(_, payload)| !payload.is_empty()) {
+            Kind::Padded
+        } else if flag == FecFlag::Data {
+            Kind::Filler
+        } else {
+            Kind::Dataless
+        };
+        Some(Content { kind, conv: Some(conv), datagram: datagram.to_vec() })
+    }
+}
+
+impl Content {
+    /// Whether it has a ping, window probe, FIN, RST or HELLO, which are sent by timers.
+    pub(super) fn asks_for_an_answer(&self) -> bool {
+        let asks = [ControlType::Fin, ControlType::Reset, ControlType::Hello].map(Some);
+        self.headers().any(|header| match header.command {
+            Command::Push | Command::WindowProbe => true,
+            Command::Control => asks.contains(&ControlType::from_frg(header.frg)),
+            _ => false,
+        })
+    }
+
+    pub(super) fn headers(&self) -> impl Iterator<Item = Header> {
+        Segments::new(&self.datagram).map(|(header, _)| header)
+    }
+}
