@@ -282,7 +282,7 @@ impl FecSender {
         let group = self.group.as_mut()?;
         group.close_at.take_if(|at| *at <= now)?;
         let may_close = may_fill && self.probes.is_confirmed() && !group.is_late(now, flow);
-        let group = group.clone();
+        let group = *group;
         let closing = match flow.parity_rate.filter(|_| group.realigns(config)) {
             Some(rate) if may_close => {
                 Some(Closing { fillers: 1, parities: self.affordable(&group, rate) })

@@ -75,7 +75,7 @@ impl LossRate {
         self.total_lost = self.total_lost.saturating_sub(1);
     }
 
-    /// What [`Self::on_ack_lost`] was told of another segment was wrong.
+    /// What [`Self::on_ack_lost`] was called for was wrong: the ACK was only late.
     pub(crate) fn on_ack_arrived(&mut self, now: Micros) {
         let second = self.second(now);
         second.acks_lost = second.acks_lost.saturating_sub(1);
