@@ -285,6 +285,7 @@ impl FecSender {
         let group = *group;
         let closing = match flow.parity_rate.filter(|_| group.realigns(config)) {
             Some(rate) if may_close => {
+                self.credit -= i64::try_from(FILLER_BYTES).unwrap_or(0) * MILLION.cast_signed();
                 Some(Closing { fillers: 1, parities: self.affordable(&group, rate) })
             }
             _ => group.closing(config, flow.parity_rate).filter(|_| may_close),

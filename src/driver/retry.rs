@@ -167,7 +167,7 @@ impl Retry {
         }
     }
 
-    #[cfg(feature = "_testkit")]
+    #[cfg(any(test, feature = "_testkit"))]
     pub(crate) fn check_invariants(&self) {
         assert!(self.answered.len() <= self.order.len() && self.order.len() <= MAX_ANSWERED);
         assert_eq!(self.by_source.total(), self.answered.len());

@@ -43,6 +43,10 @@ const MAX_BURST: u64 = 10;
 /// microseconds (persistent congestion, RFC 9002 7.6).
 const PERSISTENT_CONGESTION: u64 = 1_000_000;
 const SECOND: u64 = 1_000_000;
+/// RTT for the window of a configured initial rate before the first sample, microseconds.
+const UNKNOWN_RTT: u64 = 250_000;
+/// Least pacing rate before the first sample, bytes per second.
+const LEAST_INITIAL_RATE: u64 = INITIAL_WINDOW;
 const MILLION: u64 = 1_000_000;
 
 /// A limit that a loss event set, for when the losses prove spurious.
@@ -197,12 +201,8 @@ impl Model {
     /// Least window, bytes.
     fn least_window(&self) -> u64 {
         let least = self.segment * MIN_WINDOW;
-        let rate = self.configured_rate();
-        // Before the first sample the rate alone limits.
-        let configured = match self.min_rtt.get() {
-            None if rate > 0 => u64::MAX,
-            rtt => rate.saturating_mul(rtt.unwrap_or(0)) / SECOND,
-        };
+        let rtt = self.min_rtt.get().unwrap_or(UNKNOWN_RTT);
+        let configured = self.configured_rate().saturating_mul(rtt) / SECOND;
         if self.is_thin() { INITIAL_WINDOW.max(least).max(configured) } else { least }
     }
 
@@ -323,7 +323,9 @@ impl Controller for Model {
             return None;
         }
         if self.min_rtt.get().is_none() {
-            return NonZeroU64::new(configured).map(|rate| Pacing { rate, burst: MAX_BURST });
+            // Not below the initial window in a second: retransmissions wait for it too.
+            let rate = if configured > 0 { configured.max(LEAST_INITIAL_RATE) } else { 0 };
+            return NonZeroU64::new(rate).map(|rate| Pacing { rate, burst: MAX_BURST });
         }
         let (least, burst) = if self.is_thin() {
             (self.pipe.initial_rate, MAX_BURST_SEGMENTS)

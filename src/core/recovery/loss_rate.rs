@@ -77,8 +77,13 @@ impl LossRate {
 
     /// What [`Self::on_ack_lost`] was called for was wrong: the ACK was only late.
     pub(crate) fn on_ack_arrived(&mut self, now: Micros) {
-        let second = self.second(now);
-        second.acks_lost = second.acks_lost.saturating_sub(1);
+        if self.second(now).acks_lost == 0 {
+            // It may have counted in the second before.
+            let before = (self.current + WINDOW_SECONDS - 1) % WINDOW_SECONDS;
+            self.seconds[before].acks_lost = self.seconds[before].acks_lost.saturating_sub(1);
+        } else {
+            self.second(now).acks_lost -= 1;
+        }
         self.total_lost += 1;
     }
 

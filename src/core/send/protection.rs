@@ -328,7 +328,8 @@ impl ProtectionController {
 
     /// The same if `retransmitted` per million segments are retransmitted.
     fn repair_rate_with(&self, path: &PathEstimate, wanted: u64, retransmitted: u64) -> u64 {
-        let instead = expected_retransmits(path.mean_loss);
+        // The retransmission budget admits no more.
+        let instead = expected_retransmits(path.mean_loss).min(MILLION);
         let share =
             Share { most: MILLION, instead, ..Share::up_to(wanted, RESERVE, retransmitted) };
         let rate = self.within_limits(path, share);

@@ -165,11 +165,11 @@ impl Sender {
             // The ACK of the original arrives after the retransmission: the original was delayed,
             // not lost.
             LateAck::EarlierTransmission { spurious: true, apart, judged } => {
-                self.on_spurious_retransmit(now, ts, apart, stats);
                 if judged && let Some(redundant) = &mut self.redundant {
                     // It is one loss less, not two.
                     redundant.loss_rate.on_ack_arrived(now);
                 }
+                self.on_spurious_retransmit(now, ts, apart, stats);
             }
             LateAck::EarlierTransmission { spurious: false, .. } => {}
         }

@@ -71,7 +71,7 @@ impl Sender {
     ) -> bool {
         // What repairs and copies recover was lost all the same.
         let may_be_recovered = self.repair.is_some()
-            || self.bundling.is_some()
+            || self.bundling.as_ref().is_some_and(|bundling| bundling.rate() > 0)
             || self.may_be_recovered(now, original);
         let (ts, min_rtt) = (clock.timestamp(now), self.rtt.min());
         let Some(redundant) = &mut self.redundant else { return false };
