@@ -42,7 +42,7 @@ pub struct AutoProtection {
     /// retransmissions, repair symbols and parity included. Default 1,500. Only the last two yield to
     /// it: small messages, whose headers alone need more, get none but those of `floor`. Where
     /// retransmissions alone would exceed it, repair symbols may take the place of some, together no
-    /// more bytes than these.
+    /// more bytes than these, except for a second or two in a minute in which that is tried.
     pub max_overhead_per_mille: u16,
     /// Bytes of repair symbols per second that may leave whatever their share is, 0 to 1,000,000.
     /// Default 4,000. For slow flows, which a share of their few bytes would not protect.
