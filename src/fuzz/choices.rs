@@ -6,6 +6,17 @@ use std::time::Duration;
 use crate::config::{
     AckPolicy, Backoff, CongestionControl, KcpConfig, Mode, Setting, Timing, WritePolicy,
 };
+use crate::core::segment::Command;
+
+/// What a segment may be.
+pub(super) const COMMANDS: [Command; 6] = [
+    Command::Push,
+    Command::Ack,
+    Command::WindowProbe,
+    Command::WindowUpdate,
+    Command::Control,
+    Command::Repair,
+];
 
 /// The input as a source of choices; zeros when it is used up.
 pub(super) struct Choices<'a>(pub(super) &'a [u8]);

@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use super::Choices;
+use super::choices::COMMANDS;
 use crate::config::Mode;
 use crate::core::connection::{Kcp, PacketType, Seed};
-use crate::core::segment::{Command, Header};
+use crate::core::segment::Header;
 use crate::core::seq::Sn;
 use crate::error::ConnectionError;
 
@@ -266,18 +267,10 @@ fn mutate(pair: &mut Pair, side: usize, choices: &mut Choices<'_>) {
 fn forge(pair: &mut Pair, side: usize, choices: &mut Choices<'_>) {
     pair.tainted = true;
     let mut datagram = Vec::new();
-    let commands = [
-        Command::Push,
-        Command::Ack,
-        Command::WindowProbe,
-        Command::WindowUpdate,
-        Command::Control,
-        Command::Repair,
-    ];
     let payload = vec![7; usize::from(choices.byte())];
     Header {
         conv: 7,
-        command: choices.pick(&commands),
+        command: choices.pick(&COMMANDS),
         frg: choices.byte(),
         wnd: u16::from_le_bytes([choices.byte(), choices.byte()]),
         ts: crate::core::seq::Ts(choices.word()),

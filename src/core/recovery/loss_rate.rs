@@ -58,13 +58,8 @@ impl LossRate {
 
     /// Such a retransmission was spurious.
     pub(crate) fn on_spurious(&mut self, now: Micros) {
-        if self.second(now).lost == 0 {
-            // It may have counted in the second before.
-            let before = (self.current + WINDOW_SECONDS - 1) % WINDOW_SECONDS;
-            self.seconds[before].lost = self.seconds[before].lost.saturating_sub(1);
-        } else {
-            self.second(now).lost -= 1;
-        }
+        let second = self.second_that_counts(now, |second| second.lost);
+        second.lost = second.lost.saturating_sub(1);
         self.total_lost = self.total_lost.saturating_sub(1);
     }
 
@@ -77,13 +72,8 @@ impl LossRate {
 
     /// What [`Self::on_ack_lost`] was called for was wrong: the ACK was only late.
     pub(crate) fn on_ack_arrived(&mut self, now: Micros) {
-        if self.second(now).acks_lost == 0 {
-            // It may have counted in the second before.
-            let before = (self.current + WINDOW_SECONDS - 1) % WINDOW_SECONDS;
-            self.seconds[before].acks_lost = self.seconds[before].acks_lost.saturating_sub(1);
-        } else {
-            self.second(now).acks_lost -= 1;
-        }
+        let second = self.second_that_counts(now, |second| second.acks_lost);
+        second.acks_lost = second.acks_lost.saturating_sub(1);
         self.total_lost += 1;
     }
 
@@ -109,8 +99,19 @@ impl LossRate {
 
     /// The current second and the one before it, of which the last second is a part.
     fn last_second(&self) -> [Second; 2] {
-        let before = (self.current + WINDOW_SECONDS - 1) % WINDOW_SECONDS;
-        [self.seconds[before], self.seconds[self.current]]
+        [self.seconds[self.before()], self.seconds[self.current]]
+    }
+
+    /// The second in which what is taken back was counted: the current one, or the one before if
+    /// `count` is zero there.
+    fn second_that_counts(&mut self, now: Micros, count: fn(&Second) -> u32) -> &mut Second {
+        let is_current = count(self.second(now)) > 0;
+        let index = if is_current { self.current } else { self.before() };
+        &mut self.seconds[index]
+    }
+
+    fn before(&self) -> usize {
+        (self.current + WINDOW_SECONDS - 1) % WINDOW_SECONDS
     }
 
     /// The counts of the second that contains `now`; forgets those that are too old.

@@ -17,6 +17,7 @@ use crate::crypto::Algorithm;
 use crate::driver::packet_codec::{PacketCodec, SendExtras, Written};
 use crate::driver::send_batch::{Flushed, SendBatch};
 use crate::fuzz::Choices;
+use crate::fuzz::choices::COMMANDS;
 use crate::fuzz::wire::{Wire, addr};
 use crate::stats::EndpointStats;
 
@@ -126,17 +127,9 @@ impl ThirdParty {
     fn forge(&mut self, now: Instant, choices: &mut Choices<'_>, wire: &mut VecDeque<Packet>) {
         let Some((packet, content)) = self.read(choices) else { return };
         let Some(mut header) = content.headers().next() else { return };
-        let commands = [
-            Command::Push,
-            Command::Ack,
-            Command::WindowProbe,
-            Command::WindowUpdate,
-            Command::Control,
-            Command::Repair,
-        ];
         let fields = choices.byte();
         if fields & 1 != 0 {
-            header.command = choices.pick(&commands);
+            header.command = choices.pick(&COMMANDS);
         }
         if fields & 2 != 0 {
             header.frg = choices.pick(&[0, 1, 2, 3, 4, 5, 6, CONTROL_CAPABLE, 255]);
