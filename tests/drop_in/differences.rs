@@ -58,12 +58,6 @@ const TABLE: &[Difference] = &[
         reason: "a reset could destroy what was written before the drop",
     },
     Difference {
-        name: "read_into_an_empty_buffer",
-        tcp: "waits, Ok(0), here",
-        kcp: "Ok(0), Ok(0), here",
-        reason: "there is nothing to wait for",
-    },
-    Difference {
         name: "nodelay_by_default",
         tcp: "false, false",
         kcp: "true, true",
