@@ -26,14 +26,10 @@ struct Args {
 async fn main() -> Result<()> {
     let Args { addr, text } = Args::parse();
 
-    // There is no handshake, so `connect` does not show whether a peer is there. A peer that does
-    // not answer within this time does: the default is a minute.
-    let mut config = Config::new();
-    config.kcp.dead_peer_timeout = Some(Duration::from_secs(5));
-
-    let mut stream = KcpStream::connect_with(&addr, config).await.with_context(|| {
-        format!("cannot connect to {addr:?}: expected HOST:PORT, as in 127.0.0.1:4000")
-    })?;
+    let config = Config::new().connect_timeout(Duration::from_secs(5));
+    let mut stream = KcpStream::connect_with(&addr, config)
+        .await
+        .with_context(|| format!("cannot connect to {addr:?}: is echo_server running there?"))?;
     stream.write_all(text.as_bytes()).await?;
 
     // `shutdown` is Ok once the peer has acknowledged every byte, and sends it a FIN: there are no

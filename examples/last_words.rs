@@ -30,10 +30,7 @@ async fn main() -> Result<()> {
 
     let mut stream = KcpStream::connect(addr).await?;
     let endpoint = stream.endpoint();
-    stream.write_all(&data[..1]).await?;
-    // There is no handshake: only now is it certain that a peer is there.
-    stream.established().await?;
-    stream.write_all(&data[1..]).await?;
+    stream.write_all(&data).await?;
 
     if in_a_hurry {
         // What was written is on its way in the background, and this ends the background.

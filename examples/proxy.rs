@@ -100,9 +100,7 @@ async fn dialer(remote: &str, config: Config) -> Result<(Endpoint, SocketAddr)> 
     })?;
     let peer = peers.next().with_context(|| format!("{remote:?} has no address"))?;
     let any = if peer.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-    // The service may be one that speaks first, as those of mail and databases do: then it has to
-    // be connected to before its user has sent anything.
-    Ok((Endpoint::bind_with(any, config.open_on_connect(true)).await?, peer))
+    Ok((Endpoint::bind_with(any, config).await?, peer))
 }
 
 async fn until_interrupted(proxy: impl Future<Output = Result<()>>) -> Result<()> {

@@ -78,11 +78,14 @@ pub struct Config {
     pub assign_conv: bool,
     /// Whether connections that peers opened migrate to another address of the peer.
     pub migration: Migration,
-    /// Send an initial segment at `connect`, before there is data, so that the peer can accept and
-    /// write first. Default `false`. Needs [`close_notify`](KcpConfig::close_notify), whose
-    /// capability makes a listener of this crate accept a segment without data; kcp-go accepts any.
-    /// Costs one datagram, retransmitted until answered.
-    pub open_on_connect: bool,
+    /// Whether `connect` returns at once, so that the first bytes leave with the segment that opens
+    /// the connection (as TLS 1.3 and QUIC send 0-RTT data), and not two round trips later. Default
+    /// `false`: `connect` waits for the peer. Without [`close_notify`](KcpConfig::close_notify) it
+    /// is always so: a listener of this crate takes an initial segment without data only from peers
+    /// that have it.
+    pub early_data: bool,
+    /// How long `connect` waits for the peer, 1 ms to 1 day. Default 10 s.
+    pub connect_timeout: Duration,
     /// Bytes that a stream buffers in front of the send window, 1 to 2^30. Default 256 KiB.
     #[doc(alias = "SO_SNDBUF")]
     pub send_buffer: usize,
@@ -117,7 +120,8 @@ impl Default for Config {
             session_policy: SessionPolicy::default(),
             assign_conv: false,
             migration: Migration::default(),
-            open_on_connect: false,
+            early_data: false,
+            connect_timeout: Duration::from_secs(10),
             send_buffer: 256 * 1024,
             recv_buffer: 256 * 1024,
             linger: Duration::from_secs(10),
@@ -233,10 +237,18 @@ impl Config {
         self
     }
 
-    /// Sets whether `connect` sends an initial segment before there is data. Default `false`.
+    /// Sets whether `connect` returns at once instead of waiting for the peer; see the field.
+    /// Default `false`.
     #[must_use]
-    pub fn open_on_connect(mut self, open: bool) -> Self {
-        self.open_on_connect = open;
+    pub fn early_data(mut self, early: bool) -> Self {
+        self.early_data = early;
+        self
+    }
+
+    /// Sets how long `connect` waits for the peer. Default 10 s.
+    #[must_use]
+    pub fn connect_timeout(mut self, time: Duration) -> Self {
+        self.connect_timeout = time;
         self
     }
 
@@ -313,14 +325,20 @@ impl Config {
             // The system may deliver the datagrams of the new address to another socket.
             return Err(ConfigError::Requires { field: "migration", needs: "one shard" });
         }
-        if self.open_on_connect && !self.kcp.close_notify {
-            return Err(ConfigError::Requires { field: "open_on_connect", needs: "close_notify" });
-        }
+        let day = 24 * 60 * 60 * 1_000;
+        ConfigError::check("connect_timeout (ms)", self.connect_timeout.as_millis(), 1, day)?;
         if let Some(conv) = self.conv {
             check_conv(conv)?;
         }
         self.socket.validate()?;
         check_duplicates(self.duplicates)
+    }
+}
+
+impl Config {
+    /// Whether `connect` waits for the peer.
+    pub(crate) fn waits_for_peer(&self) -> bool {
+        self.kcp.close_notify && !self.early_data
     }
 }
 

@@ -21,7 +21,7 @@ use crate::driver::task::DriverTask;
 use crate::error::{ConfigError, ConnectionError, unresolved};
 use crate::shared::accept_queue::AcceptQueue;
 use crate::shared::connection::Handle;
-use crate::shared::requests::{Request, RequestQueue};
+use crate::shared::requests::{Opened, Request, RequestQueue};
 use crate::stats::EndpointStats;
 use crate::stream::KcpStream;
 use crate::sys::transport::Transport;
@@ -268,12 +268,16 @@ impl Endpoint {
     /// Opens a connection to `peer`. Its conversation id is [`Config::conv`], or else a random
     /// one.
     ///
-    /// KCP has no handshake: the peer learns of the connection with the first write, or at once
-    /// with [`Config::open_on_connect`]. [`KcpStream::established`] waits for the first answer.
+    /// Waits until the peer has answered, two round trips; see [`Config::early_data`] for a
+    /// connection that does not.
+    ///
+    /// kcp-go's listener has one connection per address: a second connection from this endpoint
+    /// ends the first one there. Use an endpoint, or [`KcpStream::connect`], for each.
     ///
     /// # Errors
     ///
-    /// When the endpoint has ended, or has [`max_connections`](crate::Limits::max_connections)
+    /// [`TimedOut`](io::ErrorKind::TimedOut) when the peer has not answered within
+    /// [`Config::connect_timeout`]. When the endpoint has ended, or has [`max_connections`](crate::Limits::max_connections)
     /// connections; [`Unsupported`](io::ErrorKind::Unsupported) with
     /// [`shards`](crate::SocketConfig::shards); [`InvalidInput`](io::ErrorKind::InvalidInput) when
     /// the socket does not support the peer's IP version; [`AddrInUse`](io::ErrorKind::AddrInUse)
@@ -281,7 +285,7 @@ impl Endpoint {
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: a connection whose stream is not returned is removed before any data is sent.
+    /// Cancel safe: a connection whose stream is not returned is closed, and no data was sent.
     pub async fn connect(&self, peer: SocketAddr) -> io::Result<KcpStream> {
         self.open(peer, None).await
     }
@@ -293,7 +297,8 @@ impl Endpoint {
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> std::io::Result<()> {
-    /// let endpoint = kcpx::Endpoint::bind("127.0.0.1:0").await?;
+    /// let config = kcpx::Config::new().early_data(true);
+    /// let endpoint = kcpx::Endpoint::bind_with("127.0.0.1:0", config).await?;
     /// let peer = "127.0.0.1:4000".parse().unwrap();
     /// let stream = endpoint.connect_with_conv(peer, 7).await?;
     /// assert_eq!(stream.conv(), 7);
@@ -320,7 +325,12 @@ impl Endpoint {
     async fn open(&self, peer: SocketAddr, conv: Option<u32>) -> io::Result<KcpStream> {
         self.reject_sharded("dial")?;
         let request = |reply| Request::Connect { peer: canonical(peer), conv, reply };
-        Ok(self.stream(self.request(request).await??))
+        let Opened { handle, waits } = self.request(request).await??;
+        let stream = self.stream(handle);
+        if waits {
+            stream.established().await?;
+        }
+        Ok(stream)
     }
 
     /// The stream of a connection of this endpoint, or of one of its shards.

@@ -93,6 +93,9 @@ pub enum ConnectionError {
     /// whose peer sent on without acknowledging anything.
     #[error("the connection was aborted locally")]
     Aborted,
+    /// The peer did not answer within [`Config::connect_timeout`](crate::Config::connect_timeout).
+    #[error("the peer did not answer within the connect timeout")]
+    ConnectTimeout,
     /// Both sides have closed their streams (FIN) and everything arrived. Reads return the end of
     /// the stream instead, and writes that the write side is shut down.
     #[error("the connection was closed by both sides")]
@@ -134,7 +137,9 @@ impl ConnectionError {
     #[must_use]
     pub fn kind(self) -> io::ErrorKind {
         match self {
-            Self::DeadPeer | Self::IdleTimeout | Self::LingerTimeout => io::ErrorKind::TimedOut,
+            Self::ConnectTimeout | Self::DeadPeer | Self::IdleTimeout | Self::LingerTimeout => {
+                io::ErrorKind::TimedOut
+            }
             Self::Replaced | Self::Reset | Self::PeerStateLost | Self::PeerRestarted => {
                 io::ErrorKind::ConnectionReset
             }

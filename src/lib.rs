@@ -35,8 +35,9 @@
 //! # The model
 //!
 //! One task per UDP socket drives all connections on it; streams exchange bytes with that task
-//! through queues. KCP has no handshake: a connection begins with its first data segment and is
-//! identified by the peer's address and a 32-bit conversation id. KCP has no FIN either. Between
+//! through queues. A connection is identified by the peer's address and a 32-bit conversation id.
+//! KCP has no handshake: `connect` sends a window probe that opens it and waits for the answer, or
+//! opens it with the first data, see [`Config::early_data`]. KCP has no FIN either. Between
 //! peers of this crate a reader gets the end of the stream (EOF), by CONTROL segments that other
 //! implementations never receive; with kcp-go a reader must know how much to expect. A peer that
 //! vanishes is an error, never an EOF.

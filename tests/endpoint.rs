@@ -137,7 +137,8 @@ fn connect_with_a_chosen_conv() {
 #[test]
 fn connect_error_names_the_unreachable_peer() {
     on_both_runtimes(|| async {
-        let endpoint = Endpoint::bind(LOCAL).await.unwrap();
+        let early = Config::new().early_data(true);
+        let endpoint = Endpoint::bind_with(LOCAL, early).await.unwrap();
         let local = endpoint.local_addr().unwrap();
         let error = endpoint.connect("[::1]:9".parse().unwrap()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput);

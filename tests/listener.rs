@@ -3,7 +3,9 @@
 mod common;
 
 use std::collections::HashSet;
+use std::io::ErrorKind;
 use std::sync::Arc;
+use std::time::Duration;
 
 use common::{
     ACK, PUSH, Pair, bytes, is_pending, listener, on_both_runtimes, pair, read, segment,
@@ -59,10 +61,11 @@ fn dropped_listener_keeps_accepted_streams_and_accepts_no_more() {
         server.write_all(b"there").await.unwrap();
         assert_eq!(read(&mut client, 5).await, b"there");
 
-        let mut late = KcpStream::connect(addr).await.unwrap();
-        late.write_all(b"hello?").await.unwrap();
+        let hasty = Config::new().connect_timeout(Duration::from_millis(100));
+        let late = KcpStream::connect_with(addr, hasty).await.unwrap_err();
+        assert_eq!(late.kind(), ErrorKind::TimedOut);
         let endpoint = server.endpoint();
-        until(|| endpoint.stats().refused_no_listener > 0).await;
+        assert!(endpoint.stats().refused_no_listener > 0);
         assert_eq!(endpoint.stats().current_connections, 1);
     });
 }
@@ -264,7 +267,8 @@ fn max_connections_limits_accept_and_connect() {
     on_both_runtimes(|| async {
         let mut config = Config::new();
         config.limits.max_connections = 1;
-        let (listener, dialling) = (listener(config).await, endpoint().await);
+        let (listener, early) = (listener(config).await, Config::new().early_data(true));
+        let dialling = Endpoint::bind_with("127.0.0.1:0", early).await.unwrap();
         let addr = listener.local_addr().unwrap();
         let first = dial(&dialling, &listener).await;
         let (server, _) = listener.accept().await.unwrap();

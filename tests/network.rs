@@ -33,7 +33,8 @@ fn port_unreachable_is_a_transient_error_until_the_server_starts() {
         // Only a connected socket hears of refusals.
         let socket = std::net::UdpSocket::bind(LOCAL).unwrap();
         socket.connect(addr).unwrap();
-        let endpoint = Endpoint::from_std(socket).unwrap();
+        let early = Config::new().early_data(true);
+        let endpoint = Endpoint::from_std_with(socket, early).unwrap();
         let mut client = endpoint.connect(addr).await.unwrap();
         let data = bytes(3, 50_000);
         client.write_all(&data).await.unwrap();
@@ -56,10 +57,11 @@ fn port_unreachable_is_a_transient_error_until_the_server_starts() {
 }
 
 #[test]
-fn connect_before_the_server_starts_succeeds() {
+fn early_data_before_the_server_starts_arrives() {
     on_both_runtimes(|| async {
         let server = refusing();
-        let mut client = KcpStream::connect(server.local_addr().unwrap()).await.unwrap();
+        let (addr, early) = (server.local_addr().unwrap(), Config::new().early_data(true));
+        let mut client = KcpStream::connect_with(addr, early).await.unwrap();
         client.write_all(b"hello").await.unwrap();
         let endpoint = client.endpoint();
         until(|| endpoint.stats().sent_datagrams > 1).await;

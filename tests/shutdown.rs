@@ -25,7 +25,8 @@ fn hasty() -> Config {
 /// A stream to a peer that never answers.
 async fn to_silent_peer(config: Config) -> (KcpStream, UdpSocket) {
     let silent = silent_peer().await;
-    let stream = KcpStream::connect_with(silent.local_addr().unwrap(), config).await.unwrap();
+    let (addr, config) = (silent.local_addr().unwrap(), config.early_data(true));
+    let stream = KcpStream::connect_with(addr, config).await.unwrap();
     (stream, silent)
 }
 

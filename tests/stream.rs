@@ -5,12 +5,13 @@ mod common;
 use std::future::poll_fn;
 use std::io::{ErrorKind, IoSlice, IoSliceMut};
 use std::pin::Pin;
+use std::time::Duration;
 
 use common::{
-    assert_same, bytes, is_pending, listener, on_both_runtimes, open, pair, read, silent_peer,
-    until,
+    assert_same, bytes, cause, is_pending, listener, on_both_runtimes, open, pair, read,
+    silent_peer, until,
 };
-use kcpx::{Config, KcpListener, KcpStream, Mode};
+use kcpx::{Config, ConnectionError, KcpListener, KcpStream, Mode};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 #[test]
@@ -42,8 +43,9 @@ fn addresses_and_conv_agree_on_both_ends() {
         assert_eq!(client.conv(), server.conv());
         assert_eq!(client.peer_addr().unwrap(), pair.listener.local_addr().unwrap());
         assert_eq!(server.local_addr().unwrap(), pair.listener.local_addr().unwrap());
-        assert_eq!(server.peer_addr().unwrap().port(), client.local_addr().unwrap().port());
-        assert_eq!(client.endpoint().local_addr().unwrap(), client.local_addr().unwrap());
+        assert_eq!(server.peer_addr().unwrap(), client.local_addr().unwrap());
+        let bound = client.endpoint().local_addr().unwrap();
+        assert_eq!(bound.port(), client.local_addr().unwrap().port());
         assert!(client.error().is_none());
         assert!(format!("{client:?}").contains(&client.conv().to_string()));
     });
@@ -224,7 +226,8 @@ fn lines_of_a_half_use_the_buffer_of_the_stream() {
 fn established_resolves_with_the_first_answer() {
     on_both_runtimes(|| async {
         let listener = listener(Config::new()).await;
-        let mut client = KcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (addr, early) = (listener.local_addr().unwrap(), Config::new().early_data(true));
+        let mut client = KcpStream::connect_with(addr, early).await.unwrap();
         assert!(is_pending(client.established()).await);
         client.write_all(b"!").await.unwrap();
         client.established().await.unwrap();
@@ -233,17 +236,43 @@ fn established_resolves_with_the_first_answer() {
 }
 
 #[test]
-fn connect_sends_nothing_and_does_not_wait() {
+fn connect_without_close_notify_sends_nothing_and_does_not_wait() {
     on_both_runtimes(|| async {
         let silent = silent_peer().await;
-        let client = KcpStream::connect(silent.local_addr().unwrap()).await.unwrap();
         let listener = listener(Config::new()).await;
-        let quiet = KcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        // Another connection goes through while these have sent nothing.
-        drop(open(&listener, listener.local_addr().unwrap(), Config::new()).await);
-        assert_eq!(quiet.stats().sent_datagrams, 0);
-        assert_eq!(client.stats().sent_datagrams, 0);
-        assert_eq!(listener.stats().passive_opens, 1);
+        // As everything did before `connect` waited: no segment opens a connection without data.
+        let mut config = Config::new();
+        config.kcp.close_notify = false;
+        for addr in [silent.local_addr().unwrap(), listener.local_addr().unwrap()] {
+            let quiet = KcpStream::connect_with(addr, config.clone()).await.unwrap();
+            // Another connection goes through while this one has sent nothing.
+            drop(open(&listener, listener.local_addr().unwrap(), Config::new()).await);
+            assert_eq!(quiet.stats().sent_datagrams, 0);
+        }
+        assert_eq!(listener.stats().passive_opens, 2);
+    });
+}
+
+#[test]
+fn connect_fails_after_its_timeout() {
+    on_both_runtimes(|| async {
+        let silent = silent_peer().await;
+        let config = Config::new().connect_timeout(Duration::from_millis(50));
+        let addr = silent.local_addr().unwrap();
+        let error = KcpStream::connect_with(addr, config).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+        assert_eq!(error.to_string(), "the peer did not answer within the connect timeout");
+        assert_eq!(cause::<()>(Err(error)), ConnectionError::ConnectTimeout);
+    });
+}
+
+#[test]
+fn connect_takes_the_address_that_answers() {
+    on_both_runtimes(|| async {
+        let (silent, listener) = (silent_peer().await, listener(Config::new()).await);
+        let good = listener.local_addr().unwrap();
+        let stream = KcpStream::connect(&[silent.local_addr().unwrap(), good][..]).await.unwrap();
+        assert_eq!(stream.peer_addr().unwrap(), good);
     });
 }
 
@@ -251,7 +280,8 @@ fn connect_sends_nothing_and_does_not_wait() {
 fn flush_does_not_wait_for_the_peer() {
     on_both_runtimes(|| async {
         let silent = silent_peer().await;
-        let mut client = KcpStream::connect(silent.local_addr().unwrap()).await.unwrap();
+        let (addr, early) = (silent.local_addr().unwrap(), Config::new().early_data(true));
+        let mut client = KcpStream::connect_with(addr, early).await.unwrap();
         client.write_all(b"anyone?").await.unwrap();
         assert!(!is_pending(client.flush()).await);
         let mut buf = [0; 64];

@@ -277,7 +277,8 @@ async fn idle_transport_is_not_polled() {
     for blocked in [false, true] {
         let calls = Arc::new(AtomicUsize::new(0));
         let transport = Quiet { blocked, calls: calls.clone() };
-        let endpoint = Endpoint::from_transport(transport, Config::new()).unwrap();
+        let early = Config::new().early_data(true);
+        let endpoint = Endpoint::from_transport(transport, early).unwrap();
         let peer = SocketAddr::from(([10, 0, 0, 2], 1));
         let mut stream = endpoint.connect(peer).await.unwrap();
         stream.write_all(b"hello").await.unwrap();

@@ -64,12 +64,12 @@ impl Establishment {
         }
     }
 
-    /// Queues an initial segment with timestamp `ts`, unless a datagram has left already. `rto` is
-    /// in microseconds.
-    pub(crate) fn open(&mut self, now: Micros, ts: Ts, rto: u64) {
+    /// Queues an initial segment with timestamp `ts`, to leave at `at`, unless a datagram has left
+    /// already. `rto` is in microseconds.
+    pub(crate) fn open(&mut self, at: Micros, ts: Ts, rto: u64) {
         if !self.has_started() {
             let progress = OpenProgress::Queued;
-            *self = Self::Opening(OpenRequest { ts, expires: now, interval: rto, progress });
+            *self = Self::Opening(OpenRequest { ts, expires: at, interval: rto, progress });
         }
     }
 
@@ -113,16 +113,14 @@ impl Establishment {
 
     /// Whether an initial segment without data has left and nothing answered it.
     pub(crate) fn awaits_answer(&self) -> bool {
-        self.deadline().is_some()
+        matches!(self, Self::Opening(request) if request.progress == OpenProgress::Sent)
     }
 
-    /// When the initial segment is retransmitted.
+    /// When the initial segment leaves, or is retransmitted.
     pub(crate) fn deadline(&self) -> Option<Micros> {
         match self {
-            Self::Opening(request) if request.progress == OpenProgress::Sent => {
-                Some(request.expires)
-            }
-            Self::Idle | Self::Opening(_) | Self::Started => None,
+            Self::Opening(request) => Some(request.expires),
+            Self::Idle | Self::Started => None,
         }
     }
 }

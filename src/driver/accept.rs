@@ -20,6 +20,7 @@ use crate::error::ConnectionError;
 use crate::shared::accept_queue::AcceptQueue;
 use crate::shared::conn_id::ConnId;
 use crate::shared::connection::{Handle, Shared};
+use crate::shared::requests::Opened;
 use crate::sys::Socket;
 use crate::util::sync::{Arc, Ordering};
 
@@ -38,14 +39,13 @@ const MAX_ALLOWANCES_PER_IP: usize = 8;
 const CONV_IN_USE: Duration = Duration::from_secs(10);
 
 impl<S: Socket> Driver<S> {
-    /// Active open: creates a connection to `peer`. Nothing is sent before there is data, except
-    /// with `Config::open_on_connect`.
+    /// Active open: creates a connection to `peer`, see `Config::early_data`.
     pub(super) fn connect(
         &mut self,
         now: Instant,
         peer: SocketAddr,
         conv: Option<u32>,
-    ) -> io::Result<Handle> {
+    ) -> io::Result<Opened> {
         self.socket.check_peer(peer)?;
         if self.conns.len() >= self.config.limits.max_connections {
             let limit = self.config.limits.max_connections;
@@ -55,12 +55,14 @@ impl<S: Socket> Driver<S> {
         let conv = self.choose_conv(now, peer, conv)?;
         let shared = self.open(now, (peer, conv), None)?;
         self.stats.active_opens += 1;
-        if self.config.open_on_connect
-            && let Some(conn) = self.get_mut(shared.id())
-        {
-            conn.send_open(now);
+        let (waits, opens) = (self.config.waits_for_peer(), self.config.kcp.close_notify);
+        let deadline = now + self.config.connect_timeout;
+        match self.get_mut(shared.id()) {
+            Some(conn) if waits => conn.connect(now, deadline),
+            Some(conn) if opens => conn.connect_early(now),
+            _ => {}
         }
-        Ok(Handle::new(shared))
+        Ok(Opened { handle: Handle::new(shared), waits })
     }
 
     /// Creates a connection. `initial`: the hash of the peer's initial segment for a passive open,

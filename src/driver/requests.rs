@@ -68,9 +68,9 @@ impl<S: Socket> Driver<S> {
     fn on_request(&mut self, now: Instant, request: Request) {
         match request {
             Request::Connect { peer, conv, reply } => {
-                let handle = self.connect(now, peer, conv);
+                let opened = self.connect(now, peer, conv);
                 // The caller may be gone; the handle is then dropped like any other.
-                drop(reply.send(handle));
+                drop(reply.send(opened));
             }
             // Likewise the listener. A rebind is not undone if its caller is gone.
             Request::Listen(reply) => drop(reply.send(self.listen())),

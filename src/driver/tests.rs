@@ -3,6 +3,7 @@
 mod address_validation;
 mod close;
 mod codec;
+mod connect;
 mod early_arrivals;
 mod failures;
 mod fairness;

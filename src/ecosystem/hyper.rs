@@ -21,8 +21,9 @@ use crate::stream::KcpStream;
 /// `Endpoint::connect_with_connector`. Without a port in the URI it is 80 for `http` and 443 for
 /// `https`; TLS itself is for another layer around this one.
 ///
-/// KCP has no handshake, so connecting succeeds without a peer: a request to an unreachable host
-/// fails after
+/// Connecting to an unreachable host fails after
+/// [`Config::connect_timeout`](crate::Config::connect_timeout); with
+/// [`Config::early_data`](crate::Config::early_data) it does not wait, and a request fails after
 /// [`KcpConfig::dead_peer_timeout`](crate::KcpConfig::dead_peer_timeout).
 ///
 /// ```

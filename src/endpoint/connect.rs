@@ -1,17 +1,24 @@
 //! `KcpStream::connect`: streams with an endpoint and a socket of their own.
 
+use std::future::{Future, poll_fn, ready};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use std::vec;
 
 use tokio::net::{ToSocketAddrs, lookup_host};
+use tokio::time::{Instant, Sleep, sleep};
 
 use super::Endpoint;
 use crate::config::Config;
-#[cfg(doc)]
-use crate::error::ConnectionError;
 use crate::error::unresolved;
 use crate::stream::KcpStream;
 use crate::sys::{canonical, check_route};
+
+/// Time between the starts of two attempts (RFC 8305 5, Connection Attempt Delay).
+const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 
 impl KcpStream {
     /// Returns the endpoint that carries this stream, for [`Endpoint::wait_idle`] and the
@@ -21,18 +28,17 @@ impl KcpStream {
         Endpoint::attach(self.requests.clone())
     }
 
-    /// Opens a connection with the default configuration from a new socket.
+    /// Opens a connection with the default configuration from a new socket, and waits until the peer
+    /// has answered.
     ///
-    /// KCP has no handshake, so this neither waits for the peer nor fails without a listener: the
-    /// peer learns of the connection with the first write. [`established`](Self::established)
-    /// waits for the first answer; without an answer to a write the connection ends with
-    /// [`DeadPeer`](ConnectionError::DeadPeer). Of several addresses the first with a route is
-    /// taken.
+    /// Of several addresses the next one is tried 250 ms after the one before, or when that has
+    /// failed, and the first that answers is taken (RFC 8305).
     ///
     /// # Errors
     ///
-    /// When no address resolves, the system has a route to none of them, no socket can be made, or
-    /// outside a Tokio runtime with I/O and time enabled.
+    /// [`TimedOut`](io::ErrorKind::TimedOut) when no peer has answered within
+    /// [`Config::connect_timeout`]. When no address resolves, the system has a route to none of them,
+    /// no socket can be made, or outside a Tokio runtime with I/O and time enabled.
     ///
     /// # Cancel safety
     ///
@@ -41,7 +47,8 @@ impl KcpStream {
         Self::connect_boxed(addr, Box::default()).await
     }
 
-    /// Opens a connection from a new socket.
+    /// Opens a connection from a new socket. With [`Config::early_data`] it does not wait for the
+    /// peer, and takes the first address to which the system has a route.
     ///
     /// # Errors
     ///
@@ -58,24 +65,111 @@ impl KcpStream {
     /// The configuration in a box: futures that hold this one stay small.
     async fn connect_boxed(addr: impl ToSocketAddrs, config: Box<Config>) -> io::Result<Self> {
         config.validate()?;
-        let mut failure = None;
-        for peer in lookup_host(addr).await?.map(canonical) {
-            let started = check_route(peer, &config.socket).and_then(|()| {
-                let local = SocketAddr::new(unspecified(peer), 0);
-                Endpoint::start(local, Config::clone(&config), None)
-            });
-            match started {
-                Ok(endpoint) => return endpoint.connect(peer).await,
-                Err(error) => failure = Some(error),
-            }
+        let peers = interleave(lookup_host(addr).await?.map(canonical));
+        if let [peer] = peers[..] {
+            return open_socket(peer, &config)?.connect(peer).await;
         }
-        Err(failure.unwrap_or_else(unresolved))
+        let attempt = |peer| -> Attempt {
+            match open_socket(peer, &config) {
+                Ok(endpoint) => Box::pin(async move { endpoint.connect(peer).await }),
+                Err(error) => Box::pin(ready(Err(error))),
+            }
+        };
+        let mut attempts = Attempts::new(peers);
+        poll_fn(|cx| attempts.poll(cx, &attempt)).await
     }
+}
+
+/// One address that is tried.
+type Attempt = Pin<Box<dyn Future<Output = io::Result<KcpStream>> + Send + Sync>>;
+
+/// Addresses of one peer that are tried one after the other, without waiting for the end of the one
+/// before (RFC 8305 5).
+struct Attempts {
+    peers: vec::IntoIter<SocketAddr>,
+    running: Vec<Attempt>,
+    /// When the next one starts.
+    next: Pin<Box<Sleep>>,
+    failure: Option<io::Error>,
+}
+
+impl Attempts {
+    fn new(peers: Vec<SocketAddr>) -> Self {
+        let next = Box::pin(sleep(Duration::ZERO));
+        Self { peers: peers.into_iter(), running: Vec::new(), next, failure: None }
+    }
+
+    /// Ready with the first stream, or with the last error once all have failed.
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        start: impl Fn(SocketAddr) -> Attempt,
+    ) -> Poll<io::Result<KcpStream>> {
+        loop {
+            let mut index = 0;
+            while let Some(attempt) = self.running.get_mut(index) {
+                match attempt.as_mut().poll(cx) {
+                    Poll::Ready(Ok(stream)) => return Poll::Ready(Ok(stream)),
+                    Poll::Ready(Err(error)) => {
+                        self.failure = Some(error);
+                        drop(self.running.remove(index));
+                        self.next.as_mut().reset(Instant::now());
+                    }
+                    Poll::Pending => index += 1,
+                }
+            }
+            let left = !self.peers.as_slice().is_empty();
+            if !left && self.running.is_empty() {
+                return Poll::Ready(Err(self.failure.take().unwrap_or_else(unresolved)));
+            }
+            if !left || self.next.as_mut().poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+            self.running.extend(self.peers.next().map(&start));
+            self.next.as_mut().reset(Instant::now() + ATTEMPT_DELAY);
+        }
+    }
+}
+
+/// The same addresses with the families in turns, that of the first one first (RFC 8305 4).
+fn interleave(peers: impl Iterator<Item = SocketAddr>) -> Vec<SocketAddr> {
+    let peers: Vec<_> = peers.collect();
+    let first_is_v4 = peers.first().is_some_and(SocketAddr::is_ipv4);
+    let (first, second): (Vec<_>, Vec<_>) =
+        peers.into_iter().partition(|peer| peer.is_ipv4() == first_is_v4);
+    let (mut first, mut second) = (first.into_iter(), second.into_iter());
+    let mut turns = Vec::new();
+    while first.len() + second.len() > 0 {
+        turns.extend(first.next());
+        turns.extend(second.next());
+    }
+    turns
+}
+
+/// An endpoint for one connection with `peer`.
+fn open_socket(peer: SocketAddr, config: &Config) -> io::Result<Endpoint> {
+    check_route(peer, &config.socket)?;
+    Endpoint::start(SocketAddr::new(unspecified(peer), 0), config.clone(), None)
 }
 
 fn unspecified(peer: SocketAddr) -> IpAddr {
     match peer {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn families_take_turns() {
+        let [a, b, c]: [SocketAddr; 3] =
+            ["[::1]:1", "[::2]:1", "127.0.0.1:1"].map(|addr| addr.parse().unwrap());
+        assert_eq!(interleave([a, b, c].into_iter()), [a, c, b]);
+        assert_eq!(interleave([c, a, b].into_iter()), [c, a, b]);
+        assert_eq!(interleave([a, b].into_iter()), [a, b]);
+        assert_eq!(interleave([].into_iter()), []);
     }
 }

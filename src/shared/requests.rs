@@ -26,13 +26,22 @@ use crate::util::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering, lock};
 /// Raw datagrams that wait for the socket; beyond that the oldest is dropped.
 const MAX_RAW_DATAGRAMS: usize = 256;
 
+/// A connection of this side.
+#[derive(Debug)]
+#[cfg(not(loom))]
+pub(crate) struct Opened {
+    pub(crate) handle: Handle,
+    /// Whether `connect` waits for the peer.
+    pub(crate) waits: bool,
+}
+
 /// What an endpoint's handle asks of the driver. A request that is dropped answers its caller with
 /// `EndpointClosed`.
 #[derive(Debug)]
 pub(crate) enum Request {
     /// Open a connection, with this conversation id or as configured.
     #[cfg(not(loom))]
-    Connect { peer: SocketAddr, conv: Option<u32>, reply: oneshot::Sender<io::Result<Handle>> },
+    Connect { peer: SocketAddr, conv: Option<u32>, reply: oneshot::Sender<io::Result<Opened>> },
     /// Accept connections that peers open.
     #[cfg(not(loom))]
     Listen(oneshot::Sender<io::Result<AcceptHandle>>),

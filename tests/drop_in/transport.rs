@@ -71,7 +71,8 @@ impl Transport for Tcp {
 /// pings it; the rest is by default.
 fn hasty() -> Config {
     let second = Some(Duration::from_secs(1));
-    let mut config = Config::new().idle_timeout(second).keepalive(None).open_on_connect(true);
+    let mut config =
+        Config::new().idle_timeout(second).keepalive(None).connect_timeout(Duration::from_secs(1));
     config.linger = Duration::from_millis(250);
     config.kcp.dead_peer_timeout = second;
     config
@@ -90,7 +91,7 @@ impl Transport for Kcp {
     }
 
     async fn connect(addr: SocketAddr) -> Result<KcpStream> {
-        KcpStream::connect_with(addr, Config::new().open_on_connect(true)).await
+        KcpStream::connect(addr).await
     }
 
     async fn connect_hastily(addr: SocketAddr) -> Result<KcpStream> {

@@ -124,8 +124,7 @@ fn push_server_example_pushes_to_a_library_client_and_its_own() {
     let args = ["server", "--listen", ANYWHERE, "--rate", "200"];
     let (_server, addr) = Example::serve("push_server", &args);
     one_thread().block_on(guarded(async {
-        let config = Config::new().open_on_connect(true);
-        let mut stream = KcpStream::connect_with(addr, config).await.expect("a stream");
+        let mut stream = KcpStream::connect(addr).await.expect("a stream");
         let mut numbers = Vec::new();
         while numbers.len() < 20 {
             let mut line = String::new();

@@ -1,6 +1,6 @@
 //! Initial segments without data, and detection of a peer that has restarted.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::Kcp;
 use crate::core::clock::Micros;
@@ -15,9 +15,14 @@ impl Kcp {
     /// first: a window probe, retransmitted until a segment of the peer arrives or data leaves.
     /// Listeners of other implementations that open a connection for any first segment accept it.
     pub fn open(&mut self, now: Instant) {
+        self.open_after(now, Duration::ZERO);
+    }
+
+    /// The same after `wait`, unless data has left by then.
+    pub(crate) fn open_after(&mut self, now: Instant, wait: Duration) {
         if !self.has_started() {
             let ts = Ts(self.keepalive.next_cookie().0 | 1);
-            self.establishment.open(self.clock.at(now), ts, self.send.rtt.rto());
+            self.establishment.open(self.clock.at(now + wait), ts, self.send.rtt.rto());
         }
     }
 

@@ -42,6 +42,7 @@ impl Conn {
     fn publish_progress(&mut self, now: Instant, fec: Option<FecStats>, scratch: &mut Scratch) {
         if !self.reported.established && self.is_validated() {
             self.reported.established = true;
+            self.lifecycle.on_established();
             self.span.established();
             scratch.wakers.extend(self.shared.set_established());
         }
@@ -108,6 +109,9 @@ impl Conn {
         if self.lifecycle.is_closing() && self.is_delivered() && read_ended {
             return Some(ConnectionError::Closed);
         }
+        if passed(self.lifecycle.connect_deadline()) {
+            return Some(ConnectionError::ConnectTimeout);
+        }
         if passed(self.discard_deadline()) {
             return Some(ConnectionError::Aborted);
         }
@@ -145,7 +149,7 @@ impl Conn {
     /// FIN or RST is not acknowledged yet.
     fn is_lingering(&self, now: Instant) -> bool {
         match self.lifecycle {
-            Lifecycle::Open => false,
+            Lifecycle::Connecting { .. } | Lifecycle::Open => false,
             Lifecycle::ShutDown { .. } => true,
             Lifecycle::Detached { .. } => !self.is_delivered(),
             Lifecycle::Drained { .. } | Lifecycle::Ended { .. } => {
@@ -201,9 +205,10 @@ impl Conn {
         let validation_ping = liveness.filter(|_| unvalidated).filter(may_wait);
         let timeouts =
             [self.linger_deadline(), self.validation_deadline(), self.discard_deadline()];
+        let connect = self.lifecycle.connect_deadline();
         let rest =
             [self.memory_release_at, self.rate_limited_until, protocol, validation_ping, closing];
-        timeouts.into_iter().chain(rest).flatten().min()
+        timeouts.into_iter().chain(rest).chain([connect]).flatten().min()
     }
 }
 

@@ -16,8 +16,15 @@ const DISCARD_TIMEOUT: Duration = Duration::from_secs(1);
 /// State of a connection; the states compare to RFC 9293 3.3.2 as noted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lifecycle {
-    /// Handles may write (ESTABLISHED). Entered on creation; left on `shutdown`, on the drop of the
-    /// last handle, and on an error or abort.
+    /// `connect` waits for the peer (SYN-SENT). Entered on an active open that sends an initial
+    /// segment without data; left when the peer has answered, on the drop of the last handle, on
+    /// the connect timeout, and on an error.
+    Connecting {
+        /// When `connect` fails.
+        deadline: Instant,
+    },
+    /// Handles may write (ESTABLISHED). Entered on every other creation, and from `Connecting`; left
+    /// on `shutdown`, on the drop of the last handle, and on an error or abort.
     Open,
     /// The write side is shut down and not everything is acknowledged (FIN-WAIT-1). Entered on
     /// `shutdown`; left once all is acknowledged, on the drop of the last handle, on the linger
@@ -49,9 +56,24 @@ pub(super) enum Lifecycle {
 }
 
 impl Lifecycle {
+    /// The peer has answered.
+    pub(super) fn on_established(&mut self) {
+        if let Self::Connecting { .. } = self {
+            *self = Self::Open;
+        }
+    }
+
+    /// When `connect` fails.
+    pub(super) fn connect_deadline(&self) -> Option<Instant> {
+        match self {
+            Self::Connecting { deadline } => Some(*deadline),
+            _ => None,
+        }
+    }
+
     /// The application has shut down the write side.
     pub(super) fn on_shutdown(&mut self, now: Instant) {
-        if *self == Self::Open {
+        if matches!(self, Self::Connecting { .. } | Self::Open) {
             *self = Self::ShutDown { last_progress: now };
         }
     }
@@ -59,7 +81,7 @@ impl Lifecycle {
     /// The last handle was dropped.
     pub(super) fn on_detached(&mut self, now: Instant) {
         match self {
-            Self::Open | Self::ShutDown { .. } | Self::Drained { .. } => {
+            Self::Connecting { .. } | Self::Open | Self::ShutDown { .. } | Self::Drained { .. } => {
                 *self = Self::Detached { last_progress: now };
             }
             Self::Detached { .. } | Self::Ended { .. } => {}
@@ -112,7 +134,9 @@ impl Lifecycle {
         match self {
             Self::ShutDown { last_progress } => Some((*last_progress).max(last_received) + linger),
             Self::Detached { last_progress } => Some(*last_progress + linger),
-            Self::Open | Self::Drained { .. } | Self::Ended { .. } => None,
+            Self::Connecting { .. } | Self::Open | Self::Drained { .. } | Self::Ended { .. } => {
+                None
+            }
         }
     }
 
@@ -131,7 +155,10 @@ impl Lifecycle {
         match self {
             Self::Drained { fin_ack_deadline } => Some(*fin_ack_deadline),
             Self::Ended { reset_ack_deadline } => Some(*reset_ack_deadline),
-            Self::Open | Self::ShutDown { .. } | Self::Detached { .. } => None,
+            Self::Connecting { .. }
+            | Self::Open
+            | Self::ShutDown { .. }
+            | Self::Detached { .. } => None,
         }
     }
 }

@@ -45,6 +45,10 @@ pub(super) struct InputOutcome {
 /// arrives: the time that a datagram may be under way.
 const QUIET_TIME: Duration = Duration::from_secs(1);
 
+/// How long an active open with early data waits for the first write, before it sends an initial
+/// segment without data.
+const EARLY_DATA_WAIT: Duration = Duration::from_millis(20);
+
 /// Address validation (RFC 9000 8.1) of a connection that a peer opened. Boxed: few connections
 /// are in it, and for a short time. The anti-amplification limit is in the core.
 #[derive(Debug)]
@@ -292,9 +296,16 @@ impl Conn {
     }
 
     /// Opens the connection at the peer before there is data, see [`Kcp::open`]: the initial
-    /// segment is a window probe (IKCP_CMD_WASK).
-    pub(super) fn send_open(&mut self, now: Instant) {
+    /// segment is a window probe (IKCP_CMD_WASK). The connection ends if the peer has not answered
+    /// by `deadline`.
+    pub(super) fn connect(&mut self, now: Instant, deadline: Instant) {
+        self.lifecycle = Lifecycle::Connecting { deadline };
         self.kcp.open(now);
+    }
+
+    /// Opens the connection with its first data, or without any a moment later.
+    pub(super) fn connect_early(&mut self, now: Instant) {
+        self.kcp.open_after(now, EARLY_DATA_WAIT);
     }
 
     /// Whether `initial` is the hash of an initial segment of this connection.

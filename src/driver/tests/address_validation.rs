@@ -208,11 +208,11 @@ fn require_validation_defers_accept_until_a_ping_is_answered() {
 // ----- initial segments -----
 
 #[test]
-fn open_on_connect_lets_the_server_send_first() {
+fn connect_lets_the_server_send_first() {
     for loss in [0, 300_000] {
         let mut world = World::new(3, LinkConfig { loss, ..LinkConfig::delay(10_000) });
         let listener = world.listener(SERVER, &Config::new());
-        let endpoint = world.endpoint(CLIENT, &Config::new().open_on_connect(true));
+        let endpoint = world.waiting_endpoint(CLIENT, &Config::new());
         world.finish(MINUTE, async {
             let mut client = endpoint.connect(addr(SERVER)).await.unwrap();
             let (mut server, _) = listener.accept().await.unwrap();
@@ -236,7 +236,7 @@ fn open_on_connect_lets_the_server_send_first() {
 fn open_without_data_is_retransmitted_until_answered() {
     let mut world = World::new(1, LinkConfig::delay(1_000));
     world.port(PEER);
-    let endpoint = world.endpoint(CLIENT, &Config::new().open_on_connect(true));
+    let endpoint = world.endpoint(CLIENT, &Config::new());
     let stream = world.finish(SECOND, endpoint.connect(addr(PEER))).unwrap();
     world.run_for(10 * SECOND);
     let pings = world.arrived(PEER);
@@ -264,7 +264,7 @@ fn open_without_data_is_retransmitted_until_answered() {
 fn first_data_replaces_the_open_without_data() {
     let mut world = World::new(1, LinkConfig::delay(1_000));
     world.port(PEER);
-    let endpoint = world.endpoint(CLIENT, &Config::new().open_on_connect(true));
+    let endpoint = world.endpoint(CLIENT, &Config::new());
     let stream = world.finish(SECOND, endpoint.connect(addr(PEER))).unwrap();
     stream.try_write(b"hello").unwrap();
     world.run_for(2 * SECOND);
@@ -385,7 +385,7 @@ fn reordered_open_behind_its_first_data_is_no_restart() {
         let path = LinkConfig { jitter: 10_000, ..LinkConfig::delay(10_000) };
         let mut world = World::new(seed, path);
         let listener = world.listener(SERVER, &Config::new());
-        let endpoint = world.endpoint(CLIENT, &Config::new().open_on_connect(true));
+        let endpoint = world.endpoint(CLIENT, &Config::new());
         let mut client = world.finish(SECOND, endpoint.connect(addr(SERVER))).unwrap();
         world.run_for(SECOND / 500);
         world.finish(SECOND, client.write_all(b"request")).unwrap();

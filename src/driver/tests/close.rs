@@ -96,7 +96,7 @@ fn rst_answers_data_after_the_reader_was_dropped() {
 fn rst_answers_first_data_after_drop_without_a_new_connection() {
     let mut world = World::new(1, LinkConfig::delay(1_000));
     let listener = world.listener(SERVER, &Config::new());
-    let endpoint = world.endpoint(CLIENT, &Config::new().open_on_connect(true));
+    let endpoint = world.waiting_endpoint(CLIENT, &Config::new());
     let mut client = world.finish(SECOND, endpoint.connect(addr(SERVER))).unwrap();
     let (server, _) = world.finish(SECOND, listener.accept()).unwrap();
     drop(server);
@@ -266,7 +266,7 @@ fn restart_with_the_same_conv_is_accepted_again() {
     let listener = world.listener(SERVER, &Config::new());
     let mut kept = Vec::new();
     for _ in 0..3 {
-        let endpoint = world.endpoint(CLIENT, &Config::new().open_on_connect(true));
+        let endpoint = world.waiting_endpoint(CLIENT, &Config::new());
         let mut client = world.finish(SECOND, endpoint.connect_with_conv(addr(SERVER), 7)).unwrap();
         let server = world.finish(20 * SECOND, async {
             let (mut server, _) = listener.accept().await.unwrap();

@@ -1,4 +1,4 @@
-//! Connections opened without data (`open_on_connect`), and the first data after it.
+//! Connections opened without data, as `connect` does, and the first data after it.
 
 use std::time::Duration;
 

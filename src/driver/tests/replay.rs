@@ -14,14 +14,18 @@ use crate::testkit::link::LinkConfig;
 /// Transfers in both directions over a path that loses a tenth, so that initial segments and first
 /// data are retransmitted, then replays all datagrams of the client: during the connection, at its
 /// end and after TIME-WAIT; in order and each alone; from the client's address and from others.
-fn replay_everything(algorithm: Algorithm, open_on_connect: bool, seed: u64) {
+fn replay_everything(algorithm: Algorithm, early: bool, seed: u64) {
     let cipher =
         Cipher::from_name(algorithm.name(), &Key::derive("a passphrase", "a salt")).unwrap();
-    let config = Config::new().cipher(cipher).open_on_connect(open_on_connect);
+    let config = Config::new().cipher(cipher);
     let mut world = World::new(seed, LinkConfig { loss: 300_000, ..LinkConfig::delay(10_000) });
     world.log();
     let listener = world.listener(SERVER, &config);
-    let endpoint = world.endpoint(CLIENT, &config);
+    let endpoint = if early {
+        world.endpoint(CLIENT, &config)
+    } else {
+        world.waiting_endpoint(CLIENT, &config)
+    };
     let (mut client, mut server) = world.finish(MINUTE, greet(&endpoint, &listener));
     world.finish(MINUTE, async {
         client.write_all(&pattern(20_000)).await.unwrap();
@@ -44,7 +48,7 @@ fn replay_everything(algorithm: Algorithm, open_on_connect: bool, seed: u64) {
             }
         }
     });
-    let label = format!("{algorithm}, open_on_connect {open_on_connect}, seed {seed}");
+    let label = format!("{algorithm}, early data {early}, seed {seed}");
     let replay = |world: &mut World, when: &str| {
         for (host, gap) in [(77, false), (78, true), (CLIENT, false)] {
             for sent in &recorded {
@@ -75,9 +79,9 @@ fn replay_everything(algorithm: Algorithm, open_on_connect: bool, seed: u64) {
 #[test]
 fn replayed_datagrams_deliver_nothing_again_under_any_cipher() {
     for algorithm in Algorithm::ALL.iter().filter(|one| **one != Algorithm::Null) {
-        for open_on_connect in [false, true] {
+        for early in [false, true] {
             for seed in 1..=4 {
-                replay_everything(*algorithm, open_on_connect, seed);
+                replay_everything(*algorithm, early, seed);
             }
         }
     }

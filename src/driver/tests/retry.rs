@@ -149,13 +149,16 @@ fn retry_lets_every_kind_of_client_in() {
         (Config::new(), Config::new()),
         (small.clone(), Config::new()),
         (Config::new(), small),
-        (Config::new().open_on_connect(true), Config::new()),
         (Config::new().fec(fec), Config::new().fec(fec)),
     ] {
-        for loss in [0, 200_000] {
+        for (loss, early) in [(0, true), (0, false), (200_000, true), (200_000, false)] {
             let (mut world, listener, _stuck) = crowded(&server, None);
             world.set_path(LinkConfig { loss, ..LinkConfig::delay(25_000) });
-            let endpoint = world.endpoint(CLIENT, &client);
+            let endpoint = if early {
+                world.endpoint(CLIENT, &client)
+            } else {
+                world.waiting_endpoint(CLIENT, &client)
+            };
             let limit = if loss == 0 { SECOND / 2 } else { MINUTE };
             world.finish(limit, async {
                 let (mut client, mut server) = greet(&endpoint, &listener).await;
@@ -235,12 +238,11 @@ fn retry_sends_an_address_no_more_than_came_from_it() {
 fn retry_alone_connects_no_client_and_sets_no_window() {
     let mut world = World::new(1, LinkConfig::delay(25_000));
     world.port(PEER);
-    for open_on_connect in [false, true] {
-        let config = Config::new().open_on_connect(open_on_connect);
-        let host = CLIENT + u8::from(open_on_connect);
-        let endpoint = world.endpoint(host, &config);
+    for without_data in [false, true] {
+        let host = CLIENT + u8::from(without_data);
+        let endpoint = world.endpoint(host, &Config::new());
         let stream = world.finish(SECOND, endpoint.connect(addr(PEER))).unwrap();
-        if !open_on_connect {
+        if !without_data {
             stream.try_write(b"hello").unwrap();
         }
         let mut copies = 0;

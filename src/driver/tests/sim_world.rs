@@ -127,7 +127,13 @@ impl World {
         Endpoint::attach(requests)
     }
 
+    /// An endpoint whose connections begin with their data.
     pub(super) fn endpoint(&mut self, host: u8, config: &Config) -> Endpoint {
+        self.driver(host, &config.clone().early_data(true), None)
+    }
+
+    /// An endpoint whose `connect` waits for the peer, as by default.
+    pub(super) fn waiting_endpoint(&mut self, host: u8, config: &Config) -> Endpoint {
         self.driver(host, config, None)
     }
 

@@ -148,12 +148,16 @@ fn fec_decoders_of_unvalidated_peers_share_the_budget() {
 fn first_segment_is_taken_where_the_memory_is_too_small_for_the_parity_of_one_connection() {
     // Under a cipher its retransmission is a replay.
     let cipher = || Cipher::from_name("aes-128-gcm", &Key::derive("a passphrase", "salt")).unwrap();
-    for open_on_connect in [false, true] {
+    for early in [false, true] {
         let mut config = Config::new().cipher(cipher()).fec(FecConfig::new(10, 100).unwrap());
         (config.kcp.mtu, config.limits.unvalidated_memory) = (9_000, 1 << 20);
         let (mut world, listener) = server(&config);
-        let client = Config::new().cipher(cipher()).open_on_connect(open_on_connect);
-        let endpoint = world.endpoint(CLIENT, &client);
+        let client = Config::new().cipher(cipher());
+        let endpoint = if early {
+            world.endpoint(CLIENT, &client)
+        } else {
+            world.waiting_endpoint(CLIENT, &client)
+        };
         world.finish(SECOND, greet(&endpoint, &listener));
         assert_eq!(listener.stats().dropped_replayed, 0);
     }

@@ -76,7 +76,8 @@ fn configs(choices: &mut Choices<'_>, algorithm: Algorithm, power: Power) -> (Co
         config.kcp = choices.config(Mode::Stream, true);
         config.kcp.mtu = choices.pick(&[160, 576, 1_400]);
         config.kcp.close_notify = choices.byte() & 7 != 0;
-        config.open_on_connect = config.kcp.close_notify && choices.byte() & 1 == 0;
+        // `connect` is polled once; without a write it opens a moment later.
+        config.early_data = true;
         let shapes = [None, None, Some((3, 1))];
         let shape = choices.pick(&shapes);
         config.fec = shape.and_then(|(data, parity)| FecConfig::new(data, parity).ok());

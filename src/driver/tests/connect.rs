@@ -1,0 +1,132 @@
+//! `connect`: waiting for the peer, its timeout, and early data.
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::fixtures::{CLIENT, MINUTE, SECOND, SERVER, cause, is_about, micros};
+use super::sim_world::{World, addr};
+use crate::config::Config;
+use crate::core::segment::{Command, Header};
+use crate::error::ConnectionError;
+use crate::testkit::link::LinkConfig;
+
+const PEER: u8 = 9;
+
+#[test]
+fn connect_returns_when_the_peer_has_answered() {
+    let mut world = World::new(1, LinkConfig::delay(10_000));
+    let listener = world.listener(SERVER, &Config::new());
+    let endpoint = world.waiting_endpoint(CLIENT, &Config::new());
+    let client = world.finish(SECOND, endpoint.connect(addr(SERVER))).unwrap();
+    // The initial segment and its answer, then a ping and the pong.
+    assert!((40_000..45_000).contains(&world.elapsed()), "{}", world.elapsed());
+    world.finish(SECOND, client.established()).unwrap();
+    // A client that says nothing is accepted.
+    let (server, _) = world.finish(SECOND, listener.accept()).unwrap();
+    assert_eq!(server.conv(), client.conv());
+}
+
+#[test]
+fn connect_fails_after_the_connect_timeout() {
+    let default = (Config::new(), SECOND * 10);
+    let short = (Config::new().connect_timeout(SECOND * 3), SECOND * 3);
+    for (config, timeout) in [default, short] {
+        let mut world = World::new(1, LinkConfig::delay(10_000));
+        world.port(PEER);
+        let endpoint = world.waiting_endpoint(CLIENT, &config);
+        let error = world.finish(MINUTE, endpoint.connect(addr(PEER))).unwrap_err();
+        assert_eq!(cause(&error), Some(ConnectionError::ConnectTimeout));
+        assert!(is_about(world.elapsed(), timeout), "{}", world.elapsed());
+        world.run_for(SECOND);
+        assert_eq!(endpoint.stats().current_connections, 0);
+    }
+}
+
+#[test]
+fn connect_succeeds_on_a_lossy_path() {
+    for seed in 0..50 {
+        let mut world = World::new(seed, LinkConfig { loss: 300_000, ..LinkConfig::delay(50_000) });
+        let listener = world.listener(SERVER, &Config::new());
+        let endpoint = world.waiting_endpoint(CLIENT, &Config::new());
+        let connected = world.finish(MINUTE, endpoint.connect(addr(SERVER)));
+        assert!(connected.is_ok(), "seed {seed}: {connected:?}");
+        assert_eq!(listener.stats().passive_opens, 1, "seed {seed}");
+    }
+}
+
+#[test]
+fn shutdown_after_connect_reaches_the_server() {
+    let mut world = World::new(1, LinkConfig::delay(10_000));
+    let listener = world.listener(SERVER, &Config::new());
+    let endpoint = world.waiting_endpoint(CLIENT, &Config::new());
+    world.finish(SECOND, async {
+        let mut client = endpoint.connect(addr(SERVER)).await.unwrap();
+        client.shutdown().await.unwrap();
+        let (mut server, _) = listener.accept().await.unwrap();
+        assert_eq!(server.read(&mut [0; 1]).await.unwrap(), 0);
+    });
+}
+
+#[test]
+fn early_data_leaves_in_the_initial_segment() {
+    let mut world = World::new(1, LinkConfig::delay(10_000));
+    world.log();
+    let listener = world.listener(SERVER, &Config::new());
+    let endpoint = world.waiting_endpoint(CLIENT, &Config::new().early_data(true));
+    world.finish(SECOND, async {
+        let mut client = endpoint.connect(addr(SERVER)).await.unwrap();
+        client.write_all(b"hello").await.unwrap();
+        let (mut server, _) = listener.accept().await.unwrap();
+        server.read_exact(&mut [0; 5]).await.unwrap();
+    });
+    assert!((10_000..12_000).contains(&world.elapsed()), "{}", world.elapsed());
+    let sent = world.log();
+    let first = sent.iter().find(|sent| sent.from == addr(CLIENT)).unwrap();
+    assert_eq!(Header::parse(&first.datagram).unwrap().command, Command::Push);
+}
+
+#[test]
+fn connection_with_early_data_but_no_write_opens_all_the_same() {
+    let mut world = World::new(1, LinkConfig::delay(10_000));
+    let listener = world.listener(SERVER, &Config::new());
+    let endpoint = world.waiting_endpoint(CLIENT, &Config::new().early_data(true));
+    let client = world.finish(SECOND, endpoint.connect(addr(SERVER))).unwrap();
+    assert_eq!(world.elapsed(), 0, "it returns at once");
+    let (mut server, _) = world.finish(SECOND, listener.accept()).unwrap();
+    assert_eq!((world.elapsed(), server.conv()), (30_000, client.conv()));
+    world.finish(SECOND, server.write_all(b"220 ready")).unwrap();
+}
+
+#[test]
+fn connect_without_close_notify_does_not_wait() {
+    let mut config = Config::new();
+    config.kcp.close_notify = false;
+    let mut world = World::new(1, LinkConfig::delay(10_000));
+    world.port(PEER);
+    let endpoint = world.waiting_endpoint(CLIENT, &config);
+    let _client = world.finish(SECOND, endpoint.connect(addr(PEER))).unwrap();
+    world.run_for(SECOND);
+    assert_eq!((world.arrived(PEER).len(), micros(SECOND)), (0, world.elapsed()));
+}
+
+#[test]
+fn dropped_connect_leaves_no_connection() {
+    let mut world = World::new(1, LinkConfig::delay(10_000));
+    let listener = world.listener(SERVER, &Config::new());
+    let endpoint = world.waiting_endpoint(CLIENT, &Config::new());
+    for turns in [0, 5_000, 25_000, 35_000] {
+        let connecting = endpoint.clone();
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        world.spawn(async move {
+            tokio::select! {
+                biased;
+                _ = stopped => {}
+                _ = connecting.connect(addr(SERVER)) => panic!("too early"),
+            }
+        });
+        world.run_for(std::time::Duration::from_micros(turns));
+        drop(stop);
+        world.run_for(SECOND * 20);
+        assert_eq!(endpoint.stats().current_connections, 0, "after {turns} us");
+    }
+    drop(listener);
+}
