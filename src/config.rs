@@ -79,7 +79,7 @@ pub struct Config {
     /// Whether connections that peers opened migrate to another address of the peer.
     pub migration: Migration,
     /// Whether `connect` returns at once, so that the first bytes leave with the segment that opens
-    /// the connection (as TLS 1.3 and QUIC send 0-RTT data), and not two round trips later. Default
+    /// the connection (as TLS 1.3 and QUIC send 0-RTT data), and not a round trip later. Default
     /// `false`: `connect` waits for the peer. Without [`close_notify`](KcpConfig::close_notify) it
     /// is always so: a listener of this crate takes an initial segment without data only from peers
     /// that have it.

@@ -268,7 +268,7 @@ impl Endpoint {
     /// Opens a connection to `peer`. Its conversation id is [`Config::conv`], or else a random
     /// one.
     ///
-    /// Waits until the peer has answered, two round trips; see [`Config::early_data`] for a
+    /// Waits until the peer has answered, one round trip; see [`Config::early_data`] for a
     /// connection that does not.
     ///
     /// kcp-go's listener has one connection per address: a second connection from this endpoint

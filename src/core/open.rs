@@ -387,7 +387,8 @@ mod tests {
     fn initial_segment_is_retransmitted_with_doubled_gaps_until_answered() {
         let mut state = Establishment::Idle;
         state.open(Micros(7), Ts(5), RTO);
-        assert!(!state.has_started() && !state.awaits_answer() && state.deadline().is_none());
+        assert!(!state.has_started() && !state.awaits_answer());
+        assert_eq!((state.deadline(), state.poll_initial(Micros(6))), (Some(Micros(7)), None));
         let (mut now, mut gaps) = (Micros(7), Vec::new());
         for _ in 0..7 {
             assert_eq!(state.poll_initial(now), Some(Ts(5)));

@@ -40,7 +40,7 @@ impl Conn {
     }
 
     fn publish_progress(&mut self, now: Instant, fec: Option<FecStats>, scratch: &mut Scratch) {
-        if !self.reported.established && self.is_validated() {
+        if !self.reported.established && (self.is_validated() || self.is_connected()) {
             self.reported.established = true;
             self.lifecycle.on_established();
             self.span.established();

@@ -285,6 +285,13 @@ impl Conn {
         self.kcp.is_established() && !self.is_opened_by_nobody()
     }
 
+    /// Whether `connect` waited, and any segment of this connection has come back. The address of a
+    /// peer that was connected to needs no validation.
+    fn is_connected(&self) -> bool {
+        let waits = self.lifecycle.connect_deadline().is_some();
+        waits && self.kcp.has_received() && !self.is_opened_by_nobody()
+    }
+
     /// Whether the peer has shown a sign of life within `time`.
     pub(super) fn is_alive(&self, now: Instant, time: Duration) -> bool {
         self.kcp.time_since_alive(now) < time

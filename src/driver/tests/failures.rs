@@ -105,7 +105,8 @@ async fn accept_filter_that_panics_ends_its_endpoint() {
     let listener = KcpListener::bind_with(LOOPBACK, config).await.unwrap();
     let (client, server) = connected(&listener, Config::new()).await;
     armed.store(true, Ordering::Relaxed);
-    let mut other = KcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let (addr, early) = (listener.local_addr().unwrap(), Config::new().early_data(true));
+    let mut other = KcpStream::connect_with(addr, early).await.unwrap();
     other.write_all(b"hello").await.unwrap();
     expect_end(&listener, server, client).await;
 }

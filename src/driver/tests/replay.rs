@@ -17,7 +17,8 @@ use crate::testkit::link::LinkConfig;
 fn replay_everything(algorithm: Algorithm, early: bool, seed: u64) {
     let cipher =
         Cipher::from_name(algorithm.name(), &Key::derive("a passphrase", "a salt")).unwrap();
-    let config = Config::new().cipher(cipher);
+    // Several attempts are lost one after the other.
+    let config = Config::new().cipher(cipher).connect_timeout(MINUTE);
     let mut world = World::new(seed, LinkConfig { loss: 300_000, ..LinkConfig::delay(10_000) });
     world.log();
     let listener = world.listener(SERVER, &config);
