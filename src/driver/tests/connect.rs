@@ -112,7 +112,7 @@ fn dropped_connect_leaves_no_connection() {
     let mut world = World::new(1, LinkConfig::delay(10_000));
     let listener = world.listener(SERVER, &Config::new());
     let endpoint = world.waiting_endpoint(CLIENT, &Config::new());
-    for turns in [0, 5_000, 25_000, 35_000] {
+    for turns in [0, 5_000, 15_000, 19_000] {
         let connecting = endpoint.clone();
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         world.spawn(async move {
