@@ -37,6 +37,7 @@ use crate::shared::recv_queue::{ReadBuffer, RecvQueue};
 use crate::shared::send_queue::{Outgoing, SendQueue, TakenWrites};
 use crate::shared::waiters::{Wait, Waiter, WakeList};
 use crate::stats::{ConnectionStats, Snapshot};
+use crate::sys::source_addr;
 use crate::util::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering, lock};
 
 /// One connection, as its driver and its handles see it.
@@ -114,6 +115,11 @@ impl Shared {
         self.notifier.endpoint().local()
     }
 
+    /// Address that datagrams to the peer leave from.
+    pub(crate) fn source(&self) -> SocketAddr {
+        source_addr(self.local(), self.peer())
+    }
+
     /// Why the connection ended, once it has.
     pub(crate) fn error(&self) -> Option<ConnectionError> {
         self.send.error()
@@ -136,8 +142,7 @@ impl Shared {
 
 /// Driver.
 impl Shared {
-    /// An exchange of queues begins. Called before the queues are read: whatever changes from here
-    /// on notifies the driver again.
+    /// An exchange begins, before the queues are read: what changes from here on notifies again.
     pub(crate) fn begin_exchange(&self) {
         self.notifier.begin_exchange();
     }
@@ -204,8 +209,7 @@ impl Shared {
 
     /// Ends the connection. Every pending and later call reports `error`, reads once the bytes
     /// delivered before are read. What was written and not taken is discarded. The first error
-    /// stays. Returns all tasks to wake: in writes, in `shutdown`, in reads, in `established`, and in
-    /// a receive of an out-of-band datagram.
+    /// stays. Returns all tasks to wake.
     pub(crate) fn end(&self, error: ConnectionError) -> impl Iterator<Item = Waker> + use<> {
         let (writers, shutdown) = self.send.fail(error);
         let readers = self.recv.fail(error);

@@ -90,13 +90,14 @@ impl KcpStream {
         Ok(self.handle().peer())
     }
 
-    /// Returns the address the socket is bound to. Its IP is unspecified if it was bound so.
+    /// Returns the address that datagrams to the peer leave from. Of a socket that is bound to all
+    /// addresses it is the one that the system's routes choose now.
     ///
     /// # Errors
     ///
     /// None; the signature is that of `TcpStream`.
     pub fn local_addr(&self) -> Result<SocketAddr> {
-        Ok(self.handle().local())
+        Ok(self.handle().source())
     }
 
     /// Returns the conversation id, which both ends share.

@@ -99,13 +99,13 @@ macro_rules! describe {
                 Ok(self.handle().peer())
             }
 
-            /// Returns the address the socket is bound to.
+            /// Returns the address that datagrams to the peer leave from.
             ///
             /// # Errors
             ///
             /// None, as [`KcpStream::local_addr`].
             pub fn local_addr(&self) -> Result<SocketAddr> {
-                Ok(self.handle().local())
+                Ok(self.handle().source())
             }
 
             /// Returns the conversation id, which both ends share.

@@ -64,13 +64,6 @@ const TABLE: &[Difference] = &[
         reason: "KCP is for low latency",
     },
     Difference {
-        name: "address_of_the_client",
-        tcp: "127.0.0.1",
-        kcp: "0.0.0.0",
-        reason: "`connect` binds a socket of its own and leaves the choice of the address to \
-                 the system",
-    },
-    Difference {
         name: "accept_of_a_silent_client",
         tcp: "it is accepted",
         kcp: "it is not heard of before it writes",
