@@ -250,7 +250,7 @@ impl Model {
 impl Controller for Model {
     fn on_acked(&mut self, acked: &Acked) {
         (self.acked_at, self.delivered) = (acked.now, acked.delivered);
-        self.rounds.stats.acked += u64::from(acked.segments);
+        self.rounds.stats.on_acked(acked);
         if let Some(rtt) = acked.rtt {
             self.rounds.stats.on_rtt(rtt);
             self.loss_probe.on_rtt(rtt);
