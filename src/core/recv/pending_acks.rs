@@ -224,7 +224,7 @@ mod tests {
         acks.on_duplicate(Micros(0), ack(1));
         assert_eq!(taken(&mut acks, 0, 300), [1], "a duplicate is not new");
         acks.on_out_of_order(Micros(0), Sn(0), ack(400), 0);
-        assert_eq!(taken(&mut acks, 0, 300).len(), MAX_RESENT_ACKS - 8 + 1);
+        assert_eq!(taken(&mut acks, 0, 300).len(), MAX_RESENT_ACKS + 1);
     }
 
     #[test]
@@ -254,8 +254,9 @@ mod tests {
                 datagrams += 1;
             }
         }
-        assert!(copies[1..428].iter().all(|copies| *copies == 2), "{copies:?}");
-        assert!((16..=18).contains(&datagrams), "{datagrams}");
+        // Of the first burst some yield to those of the next one.
+        assert!(copies[58..428].iter().all(|copies| *copies == 2), "{copies:?}");
+        assert_eq!(datagrams, 15);
     }
 
     fn taken(acks: &mut PendingAcks, una: u32, max: usize) -> Vec<u32> {
