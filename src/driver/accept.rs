@@ -215,10 +215,14 @@ impl<S: Socket> Driver<S> {
         // one is no sign of a restart either.
         let known = self.remember_initial(now, nonce, datagram);
         let Some(conn) = self.get_mut(id) else { return false };
-        // First data that was recorded elsewhere is not that of this connection.
         let is_replay = match known {
-            KnownInitial::Nothing => false,
-            KnownInitial::Segment => conn.awaits_first_data(),
+            KnownInitial::Nothing => {
+                // There may be no memory for it now: then its retransmission is no replay.
+                conn.on_possible_first_data(initial);
+                false
+            }
+            // First data that was recorded elsewhere is not that of this connection.
+            KnownInitial::Segment => conn.awaits_first_data() && !conn.was_opened_by(initial),
             KnownInitial::Nonce => true,
         };
         if is_replay {

@@ -341,8 +341,18 @@ impl Conn {
         self.opened_by.is_by_peer() && self.kcp.awaits_first_data()
     }
 
+    /// Records what [`Self::on_first_data`] does, if `initial` may be the first data.
+    pub(super) fn on_possible_first_data(&mut self, initial: InitialHash) {
+        if self.awaits_first_data()
+            && matches!(initial, InitialHash::Data(_))
+            && !self.lifecycle.is_ended()
+        {
+            self.on_first_data(initial);
+        }
+    }
+
     /// Records the first data of a connection that was opened without data, so that a
-    /// retransmission of it is not taken for another initial segment.
+    /// retransmission of it is taken neither for another initial segment nor for a replay.
     pub(super) fn on_first_data(&mut self, first: InitialHash) {
         self.opened_by.add(first);
     }
