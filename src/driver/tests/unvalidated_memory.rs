@@ -173,9 +173,9 @@ fn first_data_under_a_cipher_that_does_not_fit_is_taken_once_the_peer_is_validat
         (config.kcp.mtu, config.limits.unvalidated_memory) = (9_000, 1 << 20);
         let mut world = World::new(1, LinkConfig::delay(25_000));
         let listener = world.listener(SERVER, &config);
-        let mut client = Config::new().cipher(cipher()).open_on_connect(true);
+        let mut client = Config::new().cipher(cipher());
         client.kcp.mtu = mtu;
-        let endpoint = world.endpoint(CLIENT, &client);
+        let endpoint = world.waiting_endpoint(CLIENT, &client);
         world.set_fates(CLIENT, [Fate::Late(0), Fate::Late(20_000)]);
         world.finish(10 * SECOND, async {
             let mut client = endpoint.connect(addr(SERVER)).await.unwrap();
