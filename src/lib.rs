@@ -79,6 +79,8 @@
 //! * `aws-lc-rs`: a faster backend of the AEADs, which needs a C compiler.
 //! * `tracing` (default): events of the lifecycle of connections.
 
+// docs.rs shows which feature an item needs.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![warn(missing_debug_implementations, missing_docs, unnameable_types, unreachable_pub)]
 #![warn(clippy::missing_errors_doc, clippy::missing_panics_doc)]
 // Not in this crate's own tests, which print seeds, read the clock and cut numbers short.

@@ -328,7 +328,8 @@ pub struct EndpointStats {
     /// Initial segments that opened nothing, since more than half of `max_unvalidated` connections or
     /// of `unvalidated_memory` were in use: what was answered is `retries_sent`.
     pub refused_max_unvalidated: u64,
-    /// Refused answers to a Retry: the IP address has too many that wait.
+    /// Answers to a Retry that were dropped in favour of others: the source, an IPv4 address or an IPv6
+    /// prefix of 64 bits, had most of them.
     pub refused_per_ip: u64,
     /// Pings sent in answer to initial segments, without state (Retry, RFC 9000 8.1.2).
     pub retries_sent: u64,

@@ -1,8 +1,21 @@
-//! Memory and CPU time, as the system reports them in /proc.
+//! Memory, as the allocator counts it, and memory and CPU time, as the system reports them in /proc.
 
+use std::alloc::System;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use cap::Cap;
+
+/// The system's allocator, with a count of the bytes in use. Without the pages that it keeps, the
+/// count shows growth that resident memory hides or only seems to have.
+#[global_allocator]
+static HEAP: Cap<System> = Cap::new(System, usize::MAX);
+
+/// Bytes of this process's heap in use, KiB.
+pub(crate) fn heap_kib() -> u64 {
+    (HEAP.allocated() / 1_024) as u64
+}
 
 /// What the system reports of a process.
 pub(crate) fn proc_dir(pid: u32) -> PathBuf {

@@ -121,7 +121,12 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<bool> {
         let counted = one_phase(&world, &tally, flood, rate, phase.min(left)).await?;
         let time = format!("{:.0}", start.elapsed().as_secs_f64());
         print_row(&[&[time], &counted[..]].concat());
-        memory.add(turn / Flood::ALL.len(), start.elapsed(), os::resident_kib());
+        memory.add(Sample {
+            round: turn / Flood::ALL.len(),
+            time: start.elapsed(),
+            resident_kib: os::resident_kib(),
+            heap_kib: os::heap_kib(),
+        });
         turn += 1;
     }
     let (lost, wrong) = (tally.lost.load(Ordering::Relaxed), tally.wrong.load(Ordering::Relaxed));
@@ -137,11 +142,12 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<bool> {
 }
 
 /// Title and width of each column.
-const COLUMNS: [(&str, usize); 13] = [
+const COLUMNS: [(&str, usize); 14] = [
     ("time/s", 6),
     ("flood", 22),
     ("sent/s", 7),
     ("RSS/KiB", 8),
+    ("heap/KiB", 8),
     ("lost", 5),
     ("wrong", 5),
     ("connects", 8),
@@ -187,6 +193,7 @@ async fn one_phase(
         flood.name().to_owned(),
         format!("{:.0}", sent as f64 / seconds),
         os::resident_kib().to_string(),
+        os::heap_kib().to_string(),
         lost.to_string(),
         wrong.to_string(),
         served.to_string(),
@@ -212,46 +219,59 @@ fn amplification(before: &EndpointStats, after: &EndpointStats) -> String {
     format!("{:.2}", (after.sent_bytes - before.sent_bytes) as f64 / received as f64)
 }
 
-/// Resident memory at the end of each flood.
+/// Memory at the end of a flood.
+struct Sample {
+    /// How often all floods had their turn before.
+    round: usize,
+    time: Duration,
+    resident_kib: u64,
+    heap_kib: u64,
+}
+
 #[derive(Default)]
-struct Memory(Vec<(usize, Duration, u64)>);
+struct Memory(Vec<Sample>);
 
 impl Memory {
-    fn add(&mut self, round: usize, time: Duration, kib: u64) {
-        self.0.push((round, time, kib));
+    fn add(&mut self, sample: Sample) {
+        self.0.push(sample);
+    }
+
+    fn print(&self) {
+        self.print_one("resident memory", |sample| sample.resident_kib);
+        self.print_one("heap in use", |sample| sample.heap_kib);
     }
 
     /// The highest of each round, and the growth per hour from the second round on: until then,
     /// tables grow to their bounds.
-    fn print(&self) {
-        let rounds = self.0.last().map_or(0, |last| last.0 + 1);
+    fn print_one(&self, name: &str, kib: impl Fn(&Sample) -> u64) {
+        let rounds = self.0.last().map_or(0, |last| last.round + 1);
         let highest: Vec<_> = (0..rounds)
             .map(|round| {
-                let of_round = self.0.iter().filter(|sample| sample.0 == round);
-                of_round.map(|sample| sample.2).max().unwrap_or(0)
+                let of_round = self.0.iter().filter(|sample| sample.round == round);
+                of_round.map(&kib).max().unwrap_or(0)
             })
             .collect();
-        println!("memory, highest of each round, KiB: {highest:?}");
-        let later: Vec<_> = self.0.iter().filter(|sample| sample.0 > 0).collect();
-        match slope_per_hour(&later) {
-            Some(growth) => println!("memory from the second round on: {growth:+.0} KiB per hour"),
-            None => println!("memory: too short for a growth per hour"),
+        println!("{name}, highest of each round, KiB: {highest:?}");
+        let later = self.0.iter().filter(|sample| sample.round > 0);
+        let later: Vec<_> =
+            later.map(|sample| (sample.time.as_secs_f64() / 3_600.0, kib(sample) as f64)).collect();
+        match slope(&later) {
+            Some(growth) => println!("{name} from the second round on: {growth:+.0} KiB per hour"),
+            None => println!("{name}: too short for a growth per hour"),
         }
     }
 }
 
-/// Least squares.
-fn slope_per_hour(samples: &[&(usize, Duration, u64)]) -> Option<f64> {
+/// Least squares: how much the second of each pair grows with the first.
+fn slope(samples: &[(f64, f64)]) -> Option<f64> {
     let count = samples.len() as f64;
-    let hours = |sample: &(usize, Duration, u64)| sample.1.as_secs_f64() / 3_600.0;
-    let mean_time = samples.iter().map(|sample| hours(sample)).sum::<f64>() / count;
-    let mean_kib = samples.iter().map(|sample| sample.2 as f64).sum::<f64>() / count;
+    let mean_x = samples.iter().map(|sample| sample.0).sum::<f64>() / count;
+    let mean_y = samples.iter().map(|sample| sample.1).sum::<f64>() / count;
     let mut covariance = 0.0;
     let mut variance = 0.0;
-    for sample in samples {
-        let time = hours(sample) - mean_time;
-        covariance += time * (sample.2 as f64 - mean_kib);
-        variance += time * time;
+    for (x, y) in samples {
+        covariance += (x - mean_x) * (y - mean_y);
+        variance += (x - mean_x) * (x - mean_x);
     }
     (samples.len() > 2 && variance > 0.0).then(|| covariance / variance)
 }

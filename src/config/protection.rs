@@ -45,7 +45,8 @@ pub struct AutoProtection {
     /// more bytes than these, except for a second or two in a minute in which that is tried.
     pub max_overhead_per_mille: u16,
     /// Bytes of repair symbols per second that may leave whatever their share is, 0 to 1,000,000.
-    /// Default 4,000. For slow flows, which a share of their few bytes would not protect.
+    /// Default 12,000. For slow flows and small messages, which a share of their few bytes would not
+    /// protect: they may exceed `max_overhead_per_mille` by so much.
     pub floor: u32,
     /// The peers decode FEC, as every kcp-go does, with FEC of its own or without. Default `false`:
     /// only those that send FEC themselves, and peers of this crate. Others, such as the C
@@ -58,7 +59,7 @@ pub struct AutoProtection {
 
 impl Default for AutoProtection {
     fn default() -> Self {
-        Self { max_overhead_per_mille: 1_500, floor: 4_000, peers_decode_fec: false }
+        Self { max_overhead_per_mille: 1_500, floor: 12_000, peers_decode_fec: false }
     }
 }
 
@@ -82,7 +83,7 @@ impl AutoProtection {
     }
 
     /// Sets the bytes of repair symbols per second that may leave whatever their share is. Default
-    /// 4,000.
+    /// 12,000.
     #[must_use]
     pub fn floor(mut self, bytes_per_second: u32) -> Self {
         self.floor = bytes_per_second;

@@ -320,13 +320,13 @@ impl OpenedBy {
         }
     }
 
-    /// Adds the second initial segment: the first data after a window probe, or a window probe that
-    /// arrives after the first data.
+    /// Adds the second initial segment: the first data after a window probe, the latest of it until
+    /// one is taken, or a window probe that arrives after the first data.
     pub(crate) fn add(&mut self, initial: InitialHash) {
         match initial {
-            InitialHash::Data(hash) => self.data.get_or_insert(hash),
-            InitialHash::WindowProbe(hash) => self.window_probe.get_or_insert(hash),
-        };
+            InitialHash::Data(hash) => self.data = Some(hash),
+            InitialHash::WindowProbe(hash) => self.window_probe = Some(hash),
+        }
     }
 
     /// Whether `initial` may be the window probe of the connection, which its first data has

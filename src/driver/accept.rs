@@ -14,7 +14,6 @@ use crate::core::segment::Header;
 use crate::driver::Driver;
 use crate::driver::connection::Conn;
 use crate::driver::demux::Key;
-use crate::driver::packet_codec::{SendExtras, Written};
 use crate::driver::replay_filter::KnownInitial;
 use crate::error::ConnectionError;
 use crate::shared::accept_queue::AcceptQueue;
@@ -28,10 +27,6 @@ use crate::util::sync::{Arc, Ordering};
 /// datagrams of clients have 1,200 bytes (RFC 9000 14.1). Those of KCP may be smaller, and three
 /// times a small one would not suffice to retransmit the ping that validates the address.
 const MIN_INITIAL_ALLOWANCE: usize = 1_200;
-
-/// Unvalidated connections of one IP address that get [`MIN_INITIAL_ALLOWANCE`]. Who forges the
-/// address can choose any port, and the bytes meet at one host.
-const MAX_ALLOWANCES_PER_IP: usize = 8;
 
 /// How long the conversation id of a peer that went silent is not taken by another address: a client
 /// with an id of its own that restarts may go on.
@@ -126,19 +121,20 @@ impl<S: Socket> Driver<S> {
         }
         let limits = &self.config.limits;
         let (deadline, defers) = (now + limits.validation_timeout, limits.require_validation);
-        // One allowance per address, and few per IP address: a further connection is sent at most
-        // three times what it sent.
-        let is_first = !self.peers.contains(from)
-            && self.unvalidated.count_of(from.ip()) < MAX_ALLOWANCES_PER_IP;
-        let allowance =
-            if is_first { usize::from(self.config.kcp.mtu).max(MIN_INITIAL_ALLOWANCE) } else { 0 };
+        // One allowance per address, and few per source: a further connection is sent at most three
+        // times what it sent.
+        let has_allowance = !is_validated
+            && !self.peers.contains(from)
+            && self.unvalidated.take_allowance(now, from.ip());
+        let mtu = usize::from(self.config.kcp.mtu);
+        let allowance = if has_allowance { mtu.max(MIN_INITIAL_ALLOWANCE) } else { 0 };
         // `open` fails on an invalid configuration only, and the endpoint has validated it.
         let Ok(shared) = self.open(now, (from, header.conv), Some(initial)) else { return false };
         self.stats.passive_opens += 1;
         let id = shared.id();
         let handle = Handle::new(shared);
         let (deferred, handle) = if defers { (Some(handle), None) } else { (None, Some(handle)) };
-        self.unvalidated.enter(from.ip());
+        self.unvalidated.enter();
         if let Some(conn) = self.get_mut(id) {
             conn.require_validation(now, allowance, deadline, deferred);
             if is_validated {
@@ -197,19 +193,10 @@ impl<S: Socket> Driver<S> {
     /// Both ends have accepted a connection, for initial segments that somebody has forged. This one
     /// ends; a last ping ends the other one, whose initial segment may have come later.
     pub(super) fn on_opened_by_nobody(&mut self, now: Instant, id: ConnId) {
-        let may = self.may_answer();
-        let Some(conn) = self.conns.get_mut(id.slot as usize) else { return };
+        let Some(conn) = self.get_mut(id) else { return };
         conn.on_opened_by_nobody(now);
-        if !may {
-            return;
-        }
-        let (peer, extras) = (conn.peer(), SendExtras::default());
-        let write = |tail: &mut Vec<u8>| {
-            conn.write_last_ping(tail);
-            Written::Other
-        };
-        let sent = self.codec.encode(now, &mut self.tx, peer, extras, write);
-        self.budget = self.budget.saturating_sub(sent);
+        let peer = conn.peer();
+        self.send_at_once(now, peer, |driver| Some(driver.get_mut(id)?.last_ping()));
     }
 
     /// Handles a datagram under the key of an open connection. Returns true if the datagram is the
@@ -228,10 +215,14 @@ impl<S: Socket> Driver<S> {
         // one is no sign of a restart either.
         let known = self.remember_initial(now, nonce, datagram);
         let Some(conn) = self.get_mut(id) else { return false };
-        // First data that was recorded elsewhere is not that of this connection.
         let is_replay = match known {
-            KnownInitial::Nothing => false,
-            KnownInitial::Segment => conn.awaits_first_data(),
+            KnownInitial::Nothing => {
+                // There may be no memory for it now: then its retransmission is no replay.
+                conn.on_possible_first_data(initial);
+                false
+            }
+            // First data that was recorded elsewhere is not that of this connection.
+            KnownInitial::Segment => conn.awaits_first_data() && !conn.was_opened_by(initial),
             KnownInitial::Nonce => true,
         };
         if is_replay {

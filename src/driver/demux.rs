@@ -5,8 +5,8 @@
 //! for [`TIME_WAIT_DURATION`] ([`TimeWait`]), so that a late duplicate of its initial segment opens
 //! no connection.
 
+use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
-use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasher;
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -14,6 +14,7 @@ use std::time::Instant;
 use crate::core::open::{InitialHash, InitialSegment, assign_conv};
 use crate::core::segment::{self, HEADER_LEN, Header};
 use crate::core::time_wait::{TIME_WAIT_DURATION, TimeWait, TimeWaitOutcome};
+use crate::driver::expiring_map::ExpiringMap;
 use crate::shared::conn_id::ConnId;
 
 /// Most connections in TIME-WAIT; beyond that the oldest is dropped.
@@ -50,11 +51,8 @@ pub(crate) struct Demux {
     by_conv: HashMap<u32, Vec<ConnId>>,
     /// Cache of the latest lookup: the datagrams of a GRO batch usually belong to one connection.
     recent: Option<(Key, ConnId)>,
-    /// Connections in TIME-WAIT, and until when.
-    ended: HashMap<Key, (Instant, TimeWait)>,
-    /// Keys of `ended` in order of expiry. An entry whose instant differs from that in `ended` is
-    /// stale: a later connection under the key has ended since.
-    expiry: VecDeque<(Instant, Key)>,
+    /// Connections in TIME-WAIT.
+    ended: ExpiringMap<Key, TimeWait>,
     /// Keyed at random per endpoint: peers cannot construct initial segments whose hashes collide.
     hasher: RandomState,
 }
@@ -87,7 +85,7 @@ impl Demux {
         let initial = self.initial_hash(datagram);
         self.expire(now);
         match (self.ended.get_mut(&key), initial) {
-            (Some((_, time_wait)), initial) => match time_wait.on_datagram(initial, datagram) {
+            (Some(time_wait), initial) => match time_wait.on_datagram(initial, datagram) {
                 TimeWaitOutcome::Open(initial) => Route::Open(initial),
                 TimeWaitOutcome::Reply(header) => Route::Reply(header),
                 TimeWaitOutcome::Drop => Route::TimeWait,
@@ -163,7 +161,7 @@ impl Demux {
 
     /// Whether a connection under `key` is open or in TIME-WAIT.
     pub(crate) fn contains(&self, key: &Key) -> bool {
-        self.live.contains_key(key) || self.ended.contains_key(key)
+        self.live.contains_key(key) || self.ended.contains(key)
     }
 
     /// Removes the connection `id` and stores its TIME-WAIT state. Does nothing if another
@@ -173,12 +171,10 @@ impl Demux {
             return;
         }
         self.expire(now);
-        if self.expiry.len() >= MAX_TIME_WAITS {
-            self.drop_oldest();
+        if self.ended.len() >= MAX_TIME_WAITS {
+            self.ended.pop_first();
         }
-        let until = now + TIME_WAIT_DURATION;
-        self.ended.insert(key, (until, time_wait));
-        self.expiry.push_back((until, key));
+        self.ended.insert(now + TIME_WAIT_DURATION, key, time_wait);
     }
 
     /// Removes the connection `id` without TIME-WAIT. Returns false if another connection is open
@@ -200,9 +196,7 @@ impl Demux {
 
     /// Drops connections whose TIME-WAIT is over.
     pub(crate) fn expire(&mut self, now: Instant) {
-        while self.expiry.front().is_some_and(|(until, _)| *until <= now) {
-            self.drop_oldest();
-        }
+        while self.ended.pop_expired(now).is_some() {}
     }
 
     /// `count` connections exist.
@@ -211,14 +205,7 @@ impl Demux {
         assert!(self.live.len() <= count, "{} keys of {count} connections", self.live.len());
         let indexed: usize = self.by_conv.values().map(Vec::len).sum();
         assert!(indexed <= count, "{indexed} by id of {count} connections");
-        assert!(self.ended.len() <= self.expiry.len() && self.expiry.len() <= MAX_TIME_WAITS);
-    }
-
-    fn drop_oldest(&mut self) {
-        let Some((until, key)) = self.expiry.pop_front() else { return };
-        if self.ended.get(&key).is_some_and(|(known, _)| *known == until) {
-            self.ended.remove(&key);
-        }
+        assert!(self.ended.values().count() <= MAX_TIME_WAITS);
     }
 }
 
@@ -323,7 +310,7 @@ mod tests {
             demux.insert((from(1), conv), ID);
             demux.remove(now, (from(1), conv), ID, time_wait(OpenedBy::default(), 0));
         }
-        assert_eq!((demux.ended.len(), demux.expiry.len()), (MAX_TIME_WAITS, MAX_TIME_WAITS));
+        assert_eq!(demux.ended.len(), MAX_TIME_WAITS);
         assert!(!demux.contains(&(from(1), 0)) && demux.contains(&(from(1), 9_999)));
     }
 }

@@ -5,14 +5,13 @@
 //! soon). With FEC their parity may recover the initial segment. All memory is part of that of
 //! unvalidated peers. FEC state belongs to an address, and so does what is held.
 
-use std::collections::hash_map::Entry;
-use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use crate::core::open::InitialSegment;
 use crate::core::segment::{self, Command, Header, Segments, conv_of};
 use crate::core::seq::Sn;
+use crate::driver::expiring_map::ExpiringMap;
 use crate::driver::memory_budget::{Holder, MemoryBudget};
 use crate::fec::{self, FecConfig, FecDecoder, FecFlag, fec_flag};
 
@@ -33,9 +32,8 @@ const PEER_COST: usize = 256;
 const PACKET_COST: usize = 64;
 
 /// What is held of one address.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct EarlyPeer {
-    since: Instant,
     /// Bytes of the memory of unvalidated peers.
     held: usize,
     attempts: u8,
@@ -46,10 +44,7 @@ struct EarlyPeer {
 /// What is held of all addresses.
 #[derive(Debug, Default)]
 pub(crate) struct EarlyArrivals {
-    peers: HashMap<SocketAddr, EarlyPeer>,
-    /// When packets of an address were first held. An entry whose instant differs from that in
-    /// `peers` is stale.
-    expiry: VecDeque<(Instant, SocketAddr)>,
+    peers: ExpiringMap<SocketAddr, EarlyPeer>,
 }
 
 impl EarlyArrivals {
@@ -112,7 +107,7 @@ impl EarlyArrivals {
         initial: &[u8],
         budget: &mut MemoryBudget,
     ) -> Vec<Box<[u8]>> {
-        let Entry::Occupied(mut entry) = self.peers.entry(from) else { return Vec::new() };
+        let Some(peer) = self.peers.get_mut(&from) else { return Vec::new() };
         let Ok(opened) = Header::parse(initial) else { return Vec::new() };
         // The timestamp of an initial segment without data is a random number.
         if opened.command != Command::Push {
@@ -126,7 +121,6 @@ impl EarlyArrivals {
                         && header.ts.since(opened.ts).unsigned_abs() <= MAX_TS_DISTANCE
                 })
         };
-        let peer = entry.get_mut();
         let (mut taken, mut rest) = (Vec::new(), Vec::new());
         for packet in std::mem::take(&mut peer.packets) {
             if belongs(&packet) { taken.push(packet) } else { rest.push(packet) }
@@ -137,36 +131,26 @@ impl EarlyArrivals {
             budget.update(Holder::Other, std::mem::replace(&mut peer.held, held), held);
             peer.packets = rest;
         } else {
-            budget.update(Holder::Other, entry.remove().held, 0);
+            budget.update(Holder::Other, peer.held, 0);
+            self.peers.remove(&from);
         }
         taken
     }
 
     /// When the next packets are dropped.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.expiry.front().map(|(since, _)| *since + LIFETIME)
+        self.peers.deadline()
     }
 
     /// Drops what is too old.
     pub(crate) fn expire(&mut self, now: Instant, budget: &mut MemoryBudget) {
-        while let Some((since, from)) = self.expiry.front().copied()
-            && now >= since + LIFETIME
-        {
-            self.expiry.pop_front();
-            if self.peers.get(&from).is_some_and(|peer| peer.since == since)
-                && let Some(peer) = self.peers.remove(&from)
-            {
-                budget.update(Holder::Other, peer.held, 0);
-            }
-        }
-        if self.expiry.is_empty() && self.expiry.capacity() > 0 {
-            *self = Self::default();
+        while let Some((_, _, peer)) = self.peers.pop_expired(now) {
+            budget.update(Holder::Other, peer.held, 0);
         }
     }
 
     #[cfg(feature = "_testkit")]
     pub(crate) fn check_invariants(&self) {
-        assert!(self.peers.len() <= self.expiry.len());
         assert!(self.peers.values().all(|peer| peer.packets.len() <= MAX_PACKETS));
     }
 
@@ -182,10 +166,10 @@ impl EarlyArrivals {
         if budget.allowance(Holder::Other, held) < cost {
             return false;
         }
-        let peer = self.peers.entry(from).or_insert_with(|| {
-            self.expiry.push_back((now, from));
-            EarlyPeer { since: now, held: 0, attempts: 0, packets: Vec::new() }
-        });
+        if held == 0 {
+            self.peers.insert(now + LIFETIME, from, EarlyPeer::default());
+        }
+        let Some(peer) = self.peers.get_mut(&from) else { return false };
         if peer.packets.len() >= MAX_PACKETS {
             return false;
         }

@@ -34,8 +34,9 @@ struct OpenGroup {
     opened: Instant,
     /// Sum of the times from `opened` to each packet.
     offsets: Duration,
-    /// It began with what left together with the last packet of the group before: the packets of a
-    /// message are in two groups, and the parity of each is an interval between messages later.
+    /// It began with what the same connection sent together with the last packet of the group before,
+    /// and has packets of that connection alone: the packets of a message are in two groups, and the
+    /// parity of each is an interval between messages later.
     splits_burst: bool,
     /// When it is closed, if it can be.
     close_at: Option<Instant>,
@@ -58,8 +59,8 @@ pub(crate) struct FecSender {
     encoder: FecEncoder,
     group: Option<OpenGroup>,
     closed: Option<ClosedGroup>,
-    /// When the last packet of the group before left.
-    last_ended: Option<Instant>,
+    /// When the last packet of the group before left, and of which connection.
+    last_ended: Option<(Instant, u32)>,
     /// The group is being closed, with so many parity packets.
     closing: Option<usize>,
     probes: FecProbes,
@@ -143,7 +144,7 @@ impl FecSender {
             return 0;
         }
         self.probes.on_packet();
-        let splits_burst = self.last_ended == Some(now) && flow.parity_rate.is_some();
+        let splits_burst = self.last_ended == Some((now, flow.conv)) && flow.parity_rate.is_some();
         let new = || OpenGroup { splits_burst, ..OpenGroup::new(now, flow) };
         let group = self.group.get_or_insert_with(new);
         if self.closing.is_none() {
@@ -182,7 +183,7 @@ impl FecSender {
         if self.encoder.packets_in_group() > 0 {
             return 0;
         }
-        self.last_ended = Some(now);
+        self.last_ended = Some((now, flow.conv));
         let is_whole = self.probes.needs_whole_group();
         self.probes.on_group();
         self.disabled = self.probes.have_failed();
@@ -283,7 +284,9 @@ impl FecSender {
         group.close_at.take_if(|at| *at <= now)?;
         let may_close = may_fill && self.probes.is_confirmed() && !group.is_late(now, flow);
         let group = *group;
-        let closing = match flow.parity_rate.filter(|_| group.realigns(config)) {
+        // What has not left yet may be the rest of the message.
+        let realigns = group.realigns(config) && !flow.has_unsent;
+        let closing = match flow.parity_rate.filter(|_| realigns) {
             Some(rate) if may_close => {
                 self.credit -= i64::try_from(FILLER_BYTES).unwrap_or(0) * MILLION.cast_signed();
                 Some(Closing { fillers: 1, parities: self.affordable(&group, rate) })
@@ -313,6 +316,7 @@ impl OpenGroup {
     /// A packet of `len` bytes joins the group.
     fn add(&mut self, now: Instant, flow: &FlowTiming, len: usize, config: FecConfig) {
         let len = len + IP_UDP_HEADERS;
+        self.splits_burst &= flow.conv == self.conv;
         self.packets += 1;
         self.bytes += len;
         self.longest = self.longest.max(len);
@@ -388,7 +392,8 @@ mod tests {
 
     fn flow() -> FlowTiming {
         let (srtt, rto) = (Some(Duration::from_millis(50)), Duration::from_millis(62));
-        FlowTiming { conv: 1, next_xmit_seq: 1, srtt, rto, loss_rate: 0, parity_rate: None }
+        let (loss_rate, parity_rate, has_unsent) = (0, None, false);
+        FlowTiming { conv: 1, next_xmit_seq: 1, srtt, rto, loss_rate, parity_rate, has_unsent }
     }
 
     /// Parity packets of the group that the last of these packets, at these times, completes.
@@ -539,6 +544,26 @@ mod tests {
         fec.seal(at(70), &limited, &mut [0; 32]);
         assert_eq!(fec.encoder().packets_in_group(), 0);
         assert_eq!(message(&mut fec, 80), ([0, 0], None), "the next group splits nothing");
+    }
+
+    #[test]
+    fn group_is_not_realigned_for_another_connection_or_within_a_message() {
+        let (start, config) = (Instant::now(), config(4, 2));
+        let limited = FlowTiming { parity_rate: Some(250_000), ..flow() };
+        // A group that begins in the middle of what leaves, and is full but for one packet.
+        let fillers = |ends: u32, later: u32, has_unsent| {
+            let mut fec = FecSender::confirmed(config, start);
+            let of = |conv| FlowTiming { conv, has_unsent, ..limited };
+            for conv in [1, 1, 1, ends, 1, 1, later] {
+                fec.seal(start, &of(conv), &mut [0; 560]);
+            }
+            assert_eq!(fec.encoder().packets_in_group(), 3);
+            fec.begin_closing(start, &of(1), true).map(|closing| closing.fillers)
+        };
+        assert_eq!(fillers(1, 1, false), Some(1));
+        assert_eq!(fillers(1, 1, true), None, "the message goes on");
+        assert_eq!(fillers(2, 1, false), None, "the burst was of another connection");
+        assert_eq!(fillers(1, 2, false), None, "another connection takes part");
     }
 
     #[test]

@@ -9,10 +9,9 @@ use rand_core::Rng;
 use crate::config::Migration;
 use crate::core::connection::PacketType;
 use crate::core::open::InitialHash;
-use crate::core::path::validation::{PathChallenge, PathValidation};
+use crate::core::path::validation::PathValidation;
 use crate::core::segment::Header;
 use crate::driver::Driver;
-use crate::driver::packet_codec::{SendExtras, Written};
 use crate::shared::conn_id::ConnId;
 use crate::sys::Socket;
 
@@ -36,7 +35,10 @@ impl<S: Socket> Driver<S> {
         match conn.validate_path(now, from, datagram, cookie) {
             PathValidation::Unvalidated => {}
             PathValidation::Challenge(challenge) => {
-                self.send_path_challenge(now, id, from, challenge);
+                // A PATH_CHALLENGE (RFC 9000 8.2.1).
+                self.send_at_once(now, from, |driver| {
+                    Some(driver.get_mut(id)?.path_challenge(challenge))
+                });
             }
             PathValidation::Validated => {
                 self.migrate(now, id, from);
@@ -44,28 +46,6 @@ impl<S: Socket> Driver<S> {
             }
         }
         true
-    }
-
-    /// Sends a PATH_CHALLENGE (RFC 9000 8.2.1), without parity and copies, since `to` is not
-    /// validated.
-    fn send_path_challenge(
-        &mut self,
-        now: Instant,
-        id: ConnId,
-        to: SocketAddr,
-        challenge: PathChallenge,
-    ) {
-        if !self.may_answer() {
-            return;
-        }
-        let extras = SendExtras { fec: None, duplicates: 0, may_send_extras: false };
-        let Some(conn) = self.conns.get_mut(id.slot as usize) else { return };
-        let write = |tail: &mut Vec<u8>| {
-            conn.write_path_challenge(challenge, tail);
-            Written::Other
-        };
-        self.codec.encode(now, &mut self.tx, to, extras, write);
-        self.budget = self.budget.saturating_sub(1);
     }
 
     /// Whether `initial` is a retransmission of the initial segment of a connection that may

@@ -20,6 +20,7 @@ mod connect_pacer;
 mod connection;
 mod demux;
 mod early_arrivals;
+mod expiring_map;
 mod fec_probes;
 pub(crate) mod fec_sender;
 #[cfg(feature = "_testkit")]

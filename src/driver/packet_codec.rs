@@ -161,13 +161,15 @@ impl PacketCodec {
         fec: &mut FecSender,
         count: usize,
     ) {
-        let before = tx.bytes();
+        let mut bytes = 0;
         for index in 0..count {
             let start = tx.begin(self.overhead.header_len);
+            let before = tx.tail().len();
             fec.encoder().emit_parity(index, tx.tail());
+            bytes += tx.tail().len() - before;
             self.finish(tx, dst, start);
         }
-        fec.on_parity_sent(count, tx.bytes() - before);
+        fec.on_parity_sent(count, bytes);
     }
 
     /// Appends an out-of-band packet for `dst`.

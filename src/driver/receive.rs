@@ -146,7 +146,7 @@ impl<S: Socket> Driver<S> {
                 }
                 match route {
                     Route::Unknown => self.on_unknown(now, *from, packet),
-                    Route::Reply(header) => self.reply_in_time_wait(now, *from, &header),
+                    Route::Reply(header) => self.reply_in_time_wait(now, *from, header),
                     _ => self.stats.dropped_time_wait += 1,
                 }
             }
@@ -280,17 +280,28 @@ impl<S: Socket> Driver<S> {
 
     /// Sends `header`, the ACK, FIN-ACK, RST or RST-ACK that a connection in TIME-WAIT replies
     /// with.
-    pub(super) fn reply_in_time_wait(&mut self, now: Instant, to: SocketAddr, header: &Header) {
+    pub(super) fn reply_in_time_wait(&mut self, now: Instant, to: SocketAddr, header: Header) {
         self.stats.dropped_time_wait += 1;
+        self.send_at_once(now, to, |_| Some(header));
+    }
+
+    /// Sends the segment without data that `segment` returns, if this turn may answer: in a datagram
+    /// of its own, without parity and copies.
+    pub(super) fn send_at_once(
+        &mut self,
+        now: Instant,
+        to: SocketAddr,
+        segment: impl FnOnce(&mut Self) -> Option<Header>,
+    ) {
         if !self.may_answer() {
             return;
         }
-        let extras = SendExtras { fec: None, duplicates: 0, may_send_extras: true };
+        let Some(header) = segment(self) else { return };
         let write = |tail: &mut Vec<u8>| {
             header.emit(tail);
             Written::Other
         };
-        let sent = self.codec.encode(now, &mut self.tx, to, extras, write);
+        let sent = self.codec.encode(now, &mut self.tx, to, SendExtras::default(), write);
         self.budget = self.budget.saturating_sub(sent);
     }
 }

@@ -98,14 +98,14 @@ impl ReplayFilter {
             self.hasher.hash_one((header.conv, segment, period))
         };
         // Before or after the end of a period.
-        let neighbours = [hash(period.wrapping_sub(1)), hash(period.wrapping_add(1))];
-        let own = hash(period);
-        let known = neighbours.iter().any(|hash| self.known.contains(hash));
-        if self.insert_hash(now, own) && !known {
-            KnownInitial::Nothing
-        } else {
-            KnownInitial::Segment
+        let around = [period.wrapping_sub(1), period, period.wrapping_add(1)].map(hash);
+        // What is known is not recorded again: the peer, whose connection may have ended since, would
+        // be shut out for as long as it retransmits.
+        if around.iter().any(|hash| self.known.contains(hash)) {
+            return KnownInitial::Segment;
         }
+        self.insert_hash(now, hash(period));
+        KnownInitial::Nothing
     }
 
     /// Returns false if the hash is known.

@@ -7,7 +7,6 @@
 //! is stored for the answer. The ACK shows that the peer receives at its address: the next copy of
 //! its initial datagram opens the connection, with a validated peer.
 
-use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
@@ -16,7 +15,8 @@ use siphasher::sip::SipHasher24;
 use crate::core::segment::{Command, Header, Segments};
 use crate::core::seq::{Sn, Ts};
 use crate::driver::demux::Key;
-use crate::driver::source::SourceCounts;
+use crate::driver::expiring_map::ExpiringMap;
+use crate::driver::source::{KeysBySource, Source};
 
 /// A token is valid in the period in which it was made and in the next one: for 8 s at least.
 const PERIOD: Duration = Duration::from_secs(8);
@@ -32,8 +32,6 @@ const WINDOW: u16 = 1;
 /// longer than the longest interval between two copies.
 const MAX_ANSWERED: usize = 4_096;
 const ANSWER_LIFETIME: Duration = Duration::from_secs(10);
-/// Divisor: one source, an IPv4 address or an IPv6 prefix, has at most a sixteenth of the answers.
-const SOURCE_DIVISOR: usize = 16;
 
 /// `sn` and `ts` of a ping that stands for a Retry packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,8 +47,9 @@ pub(crate) enum Answer {
     None,
     /// It has one, and its peer may open the connection now.
     Taken,
-    /// It has one, but its source has too many that wait.
-    Refused,
+    /// The same, and the oldest answer of the source with most of them is dropped, since there are
+    /// [`MAX_ANSWERED`].
+    Replaced,
 }
 
 /// Makes tokens, checks their answers, and remembers these until the connection opens.
@@ -61,26 +60,24 @@ pub(crate) struct Retry {
     start: Instant,
     /// The `frg` of a ping of this endpoint, its CONTROL capability.
     capability: u8,
-    /// When the first answer of a peer arrived.
-    answered: HashMap<Key, Instant>,
-    /// Keys of `answered` by age. An entry whose instant differs from that in `answered` is stale.
-    order: VecDeque<(Instant, Key)>,
-    by_source: SourceCounts,
+    /// Peers whose answer has arrived.
+    answered: ExpiringMap<Key, ()>,
+    /// The same keys, and until when they are in `answered`.
+    by_source: KeysBySource<Key>,
 }
 
 impl Retry {
     /// `key` is secret and random. `capability`: the `frg` of this endpoint's pings.
     pub(crate) fn new(now: Instant, key: [u64; 2], capability: u8) -> Self {
-        let (answered, order) = (HashMap::new(), VecDeque::new());
-        let by_source = SourceCounts::default();
-        Self { key, start: now, capability, answered, order, by_source }
+        let (answered, by_source) = (ExpiringMap::default(), KeysBySource::default());
+        Self { key, start: now, capability, answered, by_source }
     }
 
     /// The ping that answers an initial datagram of `peer`.
-    pub(crate) fn write(&self, now: Instant, (peer, conv): Key, out: &mut Vec<u8>) {
+    pub(crate) fn ping(&self, now: Instant, (peer, conv): Key) -> Header {
         let Token { sn, ts } = self.token(self.period(now), (peer, conv));
         let (command, frg, una, wnd) = (Command::Push, self.capability, Sn(0), WINDOW);
-        Header { conv, command, frg, wnd, ts, sn, una, len: 0 }.emit(out);
+        Header { conv, command, frg, wnd, ts, sn, una, len: 0 }
     }
 
     /// Takes the valid segments of a datagram from `key`, of no connection.
@@ -94,27 +91,23 @@ impl Retry {
             return Answer::None;
         }
         self.expire(now);
-        if self.answered.contains_key(&key) {
+        if self.answered.contains(&key) {
             return Answer::Taken;
         }
-        if self.by_source.get(key.0.ip()) >= MAX_ANSWERED / SOURCE_DIVISOR {
-            return Answer::Refused;
+        let is_full = self.answered.len() >= MAX_ANSWERED;
+        if let Some(dropped) = self.by_source.oldest_of_fullest().filter(|_| is_full) {
+            self.forget(&dropped);
         }
-        self.by_source.add(key.0.ip());
-        self.answered.insert(key, now);
-        if self.order.len() >= MAX_ANSWERED {
-            self.drop_oldest();
-        }
-        self.order.push_back((now, key));
-        Answer::Taken
+        let until = now + ANSWER_LIFETIME;
+        self.by_source.insert(Source::of(key.0.ip()), until, key);
+        self.answered.insert(until, key, ());
+        if is_full { Answer::Replaced } else { Answer::Taken }
     }
 
     /// Whether the peer has answered a token lately; that is forgotten now.
     pub(crate) fn take_answer(&mut self, now: Instant, key: &Key) -> bool {
         self.expire(now);
-        let answered = self.answered.contains_key(key);
-        self.forget(key);
-        answered
+        self.forget(key)
     }
 
     fn period(&self, now: Instant) -> u64 {
@@ -148,29 +141,22 @@ impl Retry {
     }
 
     fn expire(&mut self, now: Instant) {
-        let is_old = |at: Instant| now.saturating_duration_since(at) >= ANSWER_LIFETIME;
-        while self.order.front().is_some_and(|(at, _)| is_old(*at)) {
-            self.drop_oldest();
+        while let Some((key, until, ())) = self.answered.pop_expired(now) {
+            self.by_source.remove(Source::of(key.0.ip()), until, key);
         }
     }
 
-    fn drop_oldest(&mut self) {
-        let Some((at, key)) = self.order.pop_front() else { return };
-        if self.answered.get(&key) == Some(&at) {
-            self.forget(&key);
-        }
-    }
-
-    fn forget(&mut self, key: &Key) {
-        if self.answered.remove(key).is_some() {
-            self.by_source.remove(key.0.ip());
-        }
+    /// Returns false if the key is not known.
+    fn forget(&mut self, key: &Key) -> bool {
+        let Some((until, ())) = self.answered.remove(key) else { return false };
+        self.by_source.remove(Source::of(key.0.ip()), until, *key);
+        true
     }
 
     #[cfg(any(test, feature = "_testkit"))]
     pub(crate) fn check_invariants(&self) {
-        assert!(self.answered.len() <= self.order.len() && self.order.len() <= MAX_ANSWERED);
-        assert_eq!(self.by_source.total(), self.answered.len());
+        assert!(self.answered.values().count() <= MAX_ANSWERED);
+        assert_eq!(self.by_source.len(), self.answered.len());
     }
 
     #[cfg(test)]
@@ -207,7 +193,7 @@ mod tests {
 
     fn written(retry: &Retry, now: Instant, key: Key) -> Vec<u8> {
         let mut out = Vec::new();
-        retry.write(now, key, &mut out);
+        retry.ping(now, key).emit(&mut out);
         out
     }
 
@@ -249,28 +235,38 @@ mod tests {
     }
 
     #[test]
-    fn retry_answers_are_bounded_in_total_and_per_source() {
+    fn retry_answers_are_bounded_and_the_fullest_source_gives_way() {
         let now = Instant::now();
         let mut retry = Retry::new(now, [1, 2], CONTROL_CAPABLE);
-        let mut open = |host: u8, conv: u32| {
-            let key = (peer(host, 5), conv);
-            let ack = answer(&written(&retry, now, key));
-            retry.on_datagram(now, key, &ack) == Answer::Taken
+        let open = |retry: &mut Retry, at: u64, peer: SocketAddr, conv: u32| {
+            let (now, key) = (now + Duration::from_millis(at), (peer, conv));
+            let ack = answer(&written(retry, now, key));
+            retry.on_datagram(now, key, &ack)
         };
-        assert_eq!((0..1_000).filter(|conv| open(1, *conv)).count(), MAX_ANSWERED / 16);
-        let v6 = |host: u128| SocketAddr::from(((0x2001_0db8_u128 << 96 | host).to_be_bytes(), 5));
-        let mut other = Retry::new(now, [1, 2], CONTROL_CAPABLE);
-        for host in 0..1_000 {
-            let key = (v6(host), 1);
-            let ack = answer(&written(&other, now, key));
-            let taken = other.on_datagram(now, key, &ack) == Answer::Taken;
-            assert_eq!(taken, host < 256, "one prefix");
+        // An honest client, and then floods of 20 sources, an IPv6 prefix among them.
+        assert_eq!(open(&mut retry, 0, peer(99, 5), 7), Answer::Taken);
+        let v6 = |host: u32| (0x2001_0db8_u128 << 96 | u128::from(host)).to_be_bytes();
+        let mut dropped = 0;
+        for at in 1..=1_000 {
+            let mut answers: Vec<_> =
+                (1..20).map(|host| open(&mut retry, at, peer(host, 5), at as u32)).collect();
+            answers.push(open(&mut retry, at, SocketAddr::from((v6(at as u32), 5)), 1));
+            dropped += answers.iter().filter(|answer| **answer == Answer::Replaced).count();
         }
-        (2..=30).for_each(|host| assert!((0..256).all(|conv| open(host, conv))));
-        assert_eq!(retry.len(), MAX_ANSWERED);
-        assert!(!retry.take_answer(now, &(peer(1, 5), 0)), "the oldest are dropped");
-        assert!(retry.take_answer(now, &(peer(30, 5), 255)));
-        retry.expire(now + ANSWER_LIFETIME);
-        assert_eq!((retry.len(), retry.order.len()), (0, 0));
+        assert_eq!((retry.len(), dropped), (MAX_ANSWERED, 20_001 - MAX_ANSWERED));
+        // Another one comes in, and both are still there; each of the others has the same.
+        assert_eq!(open(&mut retry, 1_000, peer(98, 5), 7), Answer::Replaced);
+        let later = now + Duration::from_millis(1_001);
+        assert!(retry.take_answer(later, &(peer(99, 5), 7)), "the oldest, but the only one");
+        assert!(retry.take_answer(later, &(peer(98, 5), 7)));
+        let left = |retry: &mut Retry, host: u8| {
+            (1..=1_000).filter(|conv| retry.take_answer(later, &(peer(host, 5), *conv))).count()
+        };
+        for host in 1..20 {
+            assert!((203..=205).contains(&left(&mut retry, host)), "source {host}");
+        }
+        assert!((203..=205).contains(&retry.len()), "the prefix: {}", retry.len());
+        retry.expire(later + ANSWER_LIFETIME);
+        assert_eq!(retry.len(), 0);
     }
 }

@@ -10,7 +10,6 @@ use crate::core::segment::Header;
 use crate::driver::Driver;
 use crate::driver::demux::{Key, Route};
 use crate::driver::early_arrivals::datagram_of;
-use crate::driver::packet_codec::{SendExtras, Written};
 use crate::driver::retry::Answer;
 use crate::fec::{FecFlag, fec_flag};
 use crate::shared::conn_id::ConnId;
@@ -31,8 +30,11 @@ impl<S: Socket> Driver<S> {
         let conv = Header::parse(datagram).ok()?.conv;
         match self.retry.on_datagram(now, (*from, conv), datagram) {
             Answer::None => return None,
-            Answer::Refused => self.stats.refused_per_ip += 1,
             Answer::Taken => self.stats.retries_answered += 1,
+            Answer::Replaced => {
+                self.stats.retries_answered += 1;
+                self.stats.refused_per_ip += 1;
+            }
         }
         let Some(rest) = InitialSegment::find_datagram(datagram) else { return Some(false) };
         match self.demux.route(now, from, rest) {
@@ -40,7 +42,7 @@ impl<S: Socket> Driver<S> {
                 let packet = (rest, PacketType::Regular);
                 return Some(self.on_initial(now, *from, initial, packet, nonce));
             }
-            Route::Reply(header) => self.reply_in_time_wait(now, *from, &header),
+            Route::Reply(header) => self.reply_in_time_wait(now, *from, header),
             _ => {}
         }
         Some(false)
@@ -59,18 +61,10 @@ impl<S: Socket> Driver<S> {
     /// Answers an initial datagram without state (RFC 9000 8.1.2). The answer is no longer than the
     /// datagram was.
     pub(super) fn send_retry(&mut self, now: Instant, key: Key) {
-        if !self.may_answer() {
-            return;
-        }
-        self.stats.retries_sent += 1;
-        let retry = &self.retry;
-        let extras = SendExtras::default();
-        let write = |tail: &mut Vec<u8>| {
-            retry.write(now, key, tail);
-            Written::Other
-        };
-        let sent = self.codec.encode(now, &mut self.tx, key.0, extras, write);
-        self.budget = self.budget.saturating_sub(sent);
+        self.send_at_once(now, key.0, |driver| {
+            driver.stats.retries_sent += 1;
+            Some(driver.retry.ping(now, key))
+        });
     }
 
     /// Holds a packet of an unknown connection that may open soon. While there are many unvalidated

@@ -1,23 +1,32 @@
-//! Admission of unvalidated peers: how many connections they have opened, in total and per source
-//! IP address, and how much memory they hold.
+//! Admission of unvalidated peers: how many connections they have opened, how much memory they hold,
+//! and to how many of a source more may be sent than three times what it sent.
 //!
 //! Source addresses can be forged (RFC 9000 8.1), so only the limits in total bound memory. From half
 //! of them on, a peer has to show by a [`Retry`](crate::driver::retry) that its address is its own.
 
 use std::net::IpAddr;
+use std::time::{Duration, Instant};
 
 use crate::config::Config;
+use crate::driver::expiring_map::ExpiringMap;
 use crate::driver::memory_budget::{CONNECTION_COST, Holder, MemoryBudget};
-use crate::driver::source::SourceCounts;
+use crate::driver::source::Source;
 
 /// Divisor: initial datagrams are answered without state while more than `max / 2` connections are
 /// unvalidated.
 const CROWDED_DIVISOR: usize = 2;
+/// Connections of one source that have an allowance within [`ALLOWANCE_PERIOD`] and are not
+/// validated. Who forges an IP address can choose any port, and the bytes meet at one host.
+const MAX_ALLOWANCES: usize = 8;
+const ALLOWANCE_PERIOD: Duration = Duration::from_secs(30);
+/// Sources whose allowances are counted; beyond that the oldest count is dropped.
+const MAX_SOURCES: usize = 4_096;
 
 #[derive(Debug)]
 pub(crate) struct UnvalidatedPeers {
     total: usize,
-    by_source: SourceCounts,
+    /// Allowances of a source since the first of them.
+    allowances: ExpiringMap<Source, usize>,
     /// Bytes that one connection holds without any data.
     base: usize,
     budget: MemoryBudget,
@@ -30,7 +39,7 @@ impl UnvalidatedPeers {
         let base = CONNECTION_COST + parity * usize::from(config.kcp.mtu);
         let limits = &config.limits;
         let budget = MemoryBudget::new(limits.unvalidated_memory, limits.max_unvalidated, base);
-        Self { total: 0, by_source: SourceCounts::default(), base, budget }
+        Self { total: 0, allowances: ExpiringMap::default(), base, budget }
     }
 
     /// Bytes that one connection holds without any data.
@@ -47,21 +56,41 @@ impl UnvalidatedPeers {
         self.total > self.budget.places() / CROWDED_DIVISOR || self.budget.is_half_used()
     }
 
-    /// Unvalidated connections from `source`.
-    pub(crate) fn count_of(&self, source: IpAddr) -> usize {
-        self.by_source.get(source)
-    }
-
-    /// Counts a connection from `source`.
-    pub(crate) fn enter(&mut self, source: IpAddr) {
+    /// Counts a connection.
+    pub(crate) fn enter(&mut self) {
         self.total += 1;
-        self.by_source.add(source);
     }
 
-    /// Removes a connection from `source`, validated or ended, from the count. It held `held` bytes.
-    pub(crate) fn leave(&mut self, source: IpAddr, held: usize) {
+    /// Removes a connection, validated or ended, from the count. It held `held` bytes.
+    pub(crate) fn leave(&mut self, held: usize) {
         self.budget.update(Holder::Connection, held, 0);
-        self.total -= usize::from(self.by_source.remove(source));
+        self.total -= 1;
+    }
+
+    /// Takes one allowance of `ip`. Returns false if its source has none left.
+    ///
+    /// It is not given back when its connection ends: who forges the address could have it spent
+    /// again and again.
+    pub(crate) fn take_allowance(&mut self, now: Instant, ip: IpAddr) -> bool {
+        while self.allowances.pop_expired(now).is_some() {}
+        let source = Source::of(ip);
+        if let Some(taken) = self.allowances.get_mut(&source) {
+            let is_left = *taken < MAX_ALLOWANCES;
+            *taken += usize::from(is_left);
+            return is_left;
+        }
+        if self.allowances.len() >= MAX_SOURCES {
+            self.allowances.pop_first();
+        }
+        self.allowances.insert(now + ALLOWANCE_PERIOD, source, 1);
+        true
+    }
+
+    /// The peer at `ip` that took an allowance is validated.
+    pub(crate) fn return_allowance(&mut self, ip: IpAddr) {
+        if let Some(taken) = self.allowances.get_mut(&Source::of(ip)) {
+            *taken = taken.saturating_sub(1);
+        }
     }
 
     /// Bytes that all of them hold.
@@ -75,6 +104,7 @@ impl UnvalidatedPeers {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "a test needs one real instant to count from")]
 mod tests {
     use std::net::Ipv4Addr;
 
@@ -85,13 +115,21 @@ mod tests {
     }
 
     #[test]
-    fn peers_of_one_ipv6_prefix_count_together() {
+    fn allowances_of_one_ipv6_prefix_count_together_for_half_a_minute() {
         let mut peers = UnvalidatedPeers::new(&Config::new());
-        peers.enter("2001:db8::1".parse().unwrap());
-        peers.enter("2001:db8::2".parse().unwrap());
-        assert_eq!(peers.count_of("2001:db8::3".parse().unwrap()), 2);
-        peers.leave("2001:db8::1".parse().unwrap(), 0);
-        assert_eq!((peers.count_of("2001:db8::3".parse().unwrap()), peers.len()), (1, 1));
+        let (start, at) = (Instant::now(), |host: u16| [0x2001, 0xdb8, 0, 0, 0, 0, 0, host].into());
+        let half = start + ALLOWANCE_PERIOD / 2;
+        assert!((0..8).all(|host| peers.take_allowance(start, at(host))));
+        assert!(!peers.take_allowance(half, at(8)) && peers.take_allowance(half, ip(1)));
+        peers.return_allowance(at(3));
+        assert!(peers.take_allowance(half, at(8)) && !peers.take_allowance(half, at(9)));
+        let later = start + ALLOWANCE_PERIOD;
+        assert!((0..8).all(|host| peers.take_allowance(later, at(host))));
+        assert!(!peers.take_allowance(later, at(8)));
+        for source in 0..10_000_u32 {
+            peers.take_allowance(later, IpAddr::from(source.to_be_bytes()));
+            assert!(peers.allowances.len() <= MAX_SOURCES);
+        }
     }
 
     #[test]
@@ -99,17 +137,15 @@ mod tests {
         let mut config = Config::new();
         config.limits.max_unvalidated = 64;
         let mut peers = UnvalidatedPeers::new(&config);
-        let mut entered = 0_u8;
         while !peers.is_crowded() {
-            peers.enter(ip(entered % 3));
-            entered += 1;
+            peers.enter();
         }
-        assert_eq!((entered, peers.len(), peers.count_of(ip(1))), (33, 33, 11));
-        peers.leave(ip(1), 0);
+        assert_eq!(peers.len(), 33);
+        peers.leave(0);
         assert!(!peers.is_crowded());
         peers.budget_mut().update(Holder::Connection, 0, 33 << 20);
         assert!(peers.is_crowded() && peers.memory() == 33 << 20);
-        peers.leave(ip(1), 33 << 20);
-        assert_eq!((peers.memory(), peers.count_of(ip(1)), peers.len()), (0, 9, 31));
+        peers.leave(33 << 20);
+        assert_eq!((peers.memory(), peers.len()), (0, 31));
     }
 }

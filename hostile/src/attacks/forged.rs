@@ -16,7 +16,7 @@ use crate::forwarder::{Conditions, Direction, Forwarder, Injector};
 use crate::honest::echo;
 use crate::rng::Rng;
 use crate::running::Running;
-use crate::server::{Process, Profile, Service};
+use crate::server::{Process, Profile};
 
 /// Buffers and tables of a server with one connection and honest clients.
 const SMALL_MIB: u64 = 16;
@@ -26,6 +26,38 @@ const PER_SECOND: u64 = 200;
 const FORGED: u64 = 100;
 /// A stream comes to its end within so long.
 const END_WITHIN: Duration = Duration::from_secs(10);
+
+/// A server and its client, between whom the attacker records and injects.
+struct Pair {
+    server: Process,
+    path: Forwarder,
+    injector: Injector,
+    observer: Observer,
+    client: KcpStream,
+}
+
+impl Pair {
+    async fn start(cipher: &str) -> anyhow::Result<Self> {
+        let server = Process::start(Profile::sealed(cipher))?;
+        let path = Forwarder::start(server.addr, Conditions::recording()).await?;
+        let observer = Observer::start(&server, false)?;
+        let client = KcpStream::connect_with(path.addr()?, server.profile.config()?).await?;
+        Ok(Self { server, injector: path.injector(), path, observer, client })
+    }
+}
+
+/// Datagrams a second of the side that sends more of them, over so long.
+async fn rate_of_a_side(
+    observer: &mut Observer,
+    server: &mut Process,
+    injector: &Injector,
+    time: Duration,
+) -> anyhow::Result<f64> {
+    let before = injector.passed();
+    observer.watch(server, time).await?;
+    let after = injector.passed();
+    Ok((after.0 - before.0).max(after.1 - before.1) as f64 / time.as_secs_f64())
+}
 
 /// The header of the latest segment with data in this direction.
 fn latest_data(injector: &Injector, direction: Direction) -> anyhow::Result<Header> {
@@ -39,11 +71,8 @@ fn latest_data(injector: &Injector, direction: Direction) -> anyhow::Result<Head
 /// One datagram to the server with data that the client never sent: no `una` of the server is
 /// possible then.
 pub(super) async fn storm(setup: Setup) -> anyhow::Result<Row> {
-    let mut server = Process::start(Profile::new(Service::Echo))?;
-    let path = Forwarder::start(server.addr, Conditions::recording()).await?;
-    let injector = path.injector();
-    let mut observer = Observer::start(&server, false)?;
-    let mut client = KcpStream::connect_with(path.addr()?, server.profile.config()?).await?;
+    let Pair { mut server, injector, mut observer, mut client, path: _path } =
+        Pair::start("null").await?;
     echo(&mut client, 3_000).await?;
     echo(&mut client, 100).await?;
     // The peer takes it for data, and then acknowledges what was never sent.
@@ -59,16 +88,13 @@ pub(super) async fn storm(setup: Setup) -> anyhow::Result<Row> {
     let delivered = server.counters()?.delivered;
     client.write_all(b"hello").await?;
     observer.watch(&mut server, Duration::from_millis(500)).await?;
-    let before = injector.passed();
-    observer.watch(&mut server, setup.time).await?;
-    let after = injector.passed();
-    let most = (after.0 - before.0).max(after.1 - before.1);
+    let rate = rate_of_a_side(&mut observer, &mut server, &injector, setup.time).await?;
     let row = Row::new(
         "one forged datagram of data between two honest endpoints",
         "forged_data_that_contradicts_both_sides_causes_no_storm",
     )
     .exactly("bytes delivered, with the forged ones", delivered, 3_100 + FORGED)
-    .at_most("datagrams a second of a side", most as f64 / setup.time.as_secs_f64(), 10.0);
+    .at_most("datagrams a second of a side", rate, 10.0);
     drop(client);
     observer.finish(&server, row, SMALL_MIB).await
 }
@@ -76,11 +102,8 @@ pub(super) async fn storm(setup: Setup) -> anyhow::Result<Row> {
 /// A FIN far ahead of the data, before the true one.
 pub(super) async fn far_fin() -> anyhow::Result<Row> {
     const BYTES: usize = 200_000;
-    let mut server = Process::start(Profile::new(Service::Echo))?;
-    let path = Forwarder::start(server.addr, Conditions::recording()).await?;
-    let injector = path.injector();
-    let observer = Observer::start(&server, false)?;
-    let mut client = KcpStream::connect_with(path.addr()?, server.profile.config()?).await?;
+    let Pair { mut server, injector, observer, mut client, path: _path } =
+        Pair::start("null").await?;
     echo(&mut client, BYTES / 2).await?;
     let header = latest_data(&injector, Direction::ToServer)?;
     let far = Header {
@@ -111,11 +134,8 @@ pub(super) async fn far_fin() -> anyhow::Result<Row> {
 /// FINs, RSTs, ACKs and pings from the address of either end. Under a cipher their sender has no key;
 /// without one they are RSTs of the connection, whose sender does not see what it would have to echo.
 pub(super) async fn resets(setup: Setup, cipher: &'static str) -> anyhow::Result<Row> {
-    let mut server = Process::start(Profile::sealed(cipher))?;
-    let path = Forwarder::start(server.addr, Conditions::recording()).await?;
-    let injector = path.injector();
-    let mut observer = Observer::start(&server, false)?;
-    let mut client = KcpStream::connect_with(path.addr()?, server.profile.config()?).await?;
+    let Pair { mut server, injector, mut observer, mut client, path: _path } =
+        Pair::start(cipher).await?;
     echo(&mut client, 3_000).await?;
     let (mut rng, conv, forging) = (Rng::new(14), client.conv(), injector.clone());
     let is_sealed = cipher != "null";
@@ -133,14 +153,11 @@ pub(super) async fn resets(setup: Setup, cipher: &'static str) -> anyhow::Result
     });
     observer.watch(&mut server, setup.time / 2).await?;
     echo(&mut client, 3_000).await?;
-    let before = injector.passed();
-    observer.watch(&mut server, setup.time / 2).await?;
-    let after = injector.passed();
+    let rate = rate_of_a_side(&mut observer, &mut server, &injector, setup.time / 2).await?;
     running.stop()?;
     echo(&mut client, 3_000).await?;
     let delivered = server.counters()?.delivered;
     drop(client);
-    let most = (after.0 - before.0).max(after.1 - before.1) as f64;
     let (attack, test) = match is_sealed {
         true => ("FINs, RSTs, ACKs and pings without the key", "wrong_key_datagrams_are_dropped"),
         false => (
@@ -150,18 +167,15 @@ pub(super) async fn resets(setup: Setup, cipher: &'static str) -> anyhow::Result
     };
     let row = Row::new(format!("{attack}, {cipher}, 200 a second"), test)
         .exactly("bytes delivered", delivered, 9_000)
-        .at_most("datagrams a second of an idle side", most * 2.0 / setup.time.as_secs_f64(), 10.0);
+        .at_most("datagrams a second of an idle side", rate, 10.0);
     observer.finish(&server, row, SMALL_MIB).await
 }
 
 /// What either end sends comes back to it: the latest datagram at once, and under a cipher any other
 /// as well.
 pub(super) async fn reflection(setup: Setup, cipher: &'static str) -> anyhow::Result<Row> {
-    let mut server = Process::start(Profile::sealed(cipher))?;
-    let path = Forwarder::start(server.addr, Conditions::recording()).await?;
-    let injector = path.injector();
-    let mut observer = Observer::start(&server, false)?;
-    let mut client = KcpStream::connect_with(path.addr()?, server.profile.config()?).await?;
+    let Pair { mut server, injector, mut observer, mut client, path: _path } =
+        Pair::start(cipher).await?;
     echo(&mut client, 3_000).await?;
     let (mut rng, reflecting, is_sealed) = (Rng::new(11), injector.clone(), cipher != "null");
     let running = Running::start(PER_SECOND, move || {
@@ -185,20 +199,16 @@ pub(super) async fn reflection(setup: Setup, cipher: &'static str) -> anyhow::Re
         sent += 500;
         observer.watch(&mut server, Duration::from_millis(20)).await?;
     }
-    let before = injector.passed();
-    observer.watch(&mut server, setup.time).await?;
-    let after = injector.passed();
+    let rate = rate_of_a_side(&mut observer, &mut server, &injector, setup.time).await?;
     let reflected = running.stop()?;
     echo(&mut client, 500).await?;
     let delivered = server.counters()?.delivered;
-    let seconds = setup.time.as_secs_f64();
-    let most = (after.0 - before.0).max(after.1 - before.1) as f64 / seconds;
     drop(client);
     let row = Row::new(
         format!("{reflected} datagrams reflected to their sender, {cipher}"),
         "reflected_segment_of_any_of_its_transmissions_is_recognised",
     )
     .exactly("bytes delivered", delivered, sent + 500)
-    .at_most("datagrams a second of an idle side", most, PER_SECOND as f64 / 2.0 + 10.0);
+    .at_most("datagrams a second of an idle side", rate, PER_SECOND as f64 / 2.0 + 10.0);
     observer.finish(&server, row, SMALL_MIB).await
 }

@@ -211,7 +211,7 @@ impl Congestion {
                 SentAs::RedundantCopy => {}
             }
             if sent_as != SentAs::RedundantCopy {
-                model.on_sent();
+                model.on_sent(now);
             }
             if limited && rate.in_flight() < model.window() {
                 rate.on_app_limited();

@@ -50,7 +50,7 @@ pub(crate) struct Pacing {
 /// A congestion controller.
 pub(crate) trait Controller: Debug + Send {
     /// A segment leaves, for the first time or again.
-    fn on_sent(&mut self);
+    fn on_sent(&mut self, now: Micros);
 
     fn on_acked(&mut self, acked: &Acked);
 

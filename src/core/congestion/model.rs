@@ -110,7 +110,7 @@ pub(crate) struct Model {
     /// The latest sample was limited by the application.
     app_limited: bool,
     delivered: u64,
-    /// When something was last acknowledged.
+    /// When something was last acknowledged; before that, when something first left.
     acked_at: Micros,
 }
 
@@ -250,7 +250,7 @@ impl Model {
 impl Controller for Model {
     fn on_acked(&mut self, acked: &Acked) {
         (self.acked_at, self.delivered) = (acked.now, acked.delivered);
-        self.rounds.stats.acked += u64::from(acked.segments);
+        self.rounds.stats.on_acked(acked);
         if let Some(rtt) = acked.rtt {
             self.rounds.stats.on_rtt(rtt);
             self.loss_probe.on_rtt(rtt);
@@ -286,7 +286,10 @@ impl Controller for Model {
     }
 
     #[inline]
-    fn on_sent(&mut self) {
+    fn on_sent(&mut self, now: Micros) {
+        if self.acked_at == Micros(0) {
+            self.acked_at = now;
+        }
         self.loss_probe.on_sent();
     }
 

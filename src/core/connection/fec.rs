@@ -27,6 +27,8 @@ pub(crate) struct FlowTiming {
     pub(crate) loss_rate: u32,
     /// Bytes of parity per million bytes of data packets; `None`: all parity of the layout.
     pub(crate) parity_rate: Option<u32>,
+    /// Data waits that has not left: more packets of a message come.
+    pub(crate) has_unsent: bool,
 }
 
 /// A FEC group whose parity leaves.
@@ -69,6 +71,7 @@ impl Kcp {
             rto: Duration::from_micros(rtt.rto()),
             loss_rate: self.send.loss_rate(),
             parity_rate: self.fec_plan().map(|plan| plan.rate),
+            has_unsent: !self.send.send_buffer().is_empty(),
         }
     }
 

@@ -185,7 +185,7 @@ impl Kcp {
         if available(out) >= HEADER_LEN
             && let Some((sn, cookie)) = self.keepalive.poll_ping(now, self.send.una(), self.role)
         {
-            self.write_ping(sn, cookie, out);
+            self.new_ping(sn, cookie).emit(out);
         }
         let (segments_start, nxt) = (out.len(), self.send.nxt());
         // A segment cut for a larger PLPMTU leaves in a datagram of its own.

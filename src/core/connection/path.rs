@@ -8,7 +8,7 @@ use super::Kcp;
 use crate::core::path::amplification::{Amplification, SendBudget};
 use crate::core::path::validation::{PathChallenge, PathValidation};
 use crate::core::ping::Role;
-use crate::core::segment::{Command, Segments};
+use crate::core::segment::{Command, Header, Segments};
 use crate::core::seq::{Sn, Ts};
 
 /// Address validation (RFC 9000 8.1).
@@ -121,7 +121,12 @@ impl Kcp {
 
     /// Appends the datagram of a PATH_CHALLENGE, a ping for the candidate path.
     pub fn write_path_challenge(&mut self, challenge: PathChallenge, out: &mut Vec<u8>) {
-        self.write_ping(challenge.sn, challenge.cookie, out);
+        self.path_challenge(challenge).emit(out);
+    }
+
+    /// The segment that [`Self::write_path_challenge`] appends.
+    pub(crate) fn path_challenge(&mut self, challenge: PathChallenge) -> Header {
+        self.new_ping(challenge.sn, challenge.cookie)
     }
 
     /// The peer is reachable at a new address: challenges of other paths are void, and the PTO
@@ -131,17 +136,17 @@ impl Kcp {
         self.send.on_peer_activity(self.clock.at(now));
     }
 
-    /// Appends the ping that shows a peer, which has accepted this connection too, that this side has
-    /// not opened it.
-    pub(crate) fn write_last_ping(&mut self, out: &mut Vec<u8>) {
+    /// The ping that shows a peer, which has accepted this connection too, that this side has not
+    /// opened it.
+    pub(crate) fn last_ping(&mut self) -> Header {
         let (sn, cookie) = (self.role.ping_sn(self.send.una()), self.keepalive.next_cookie());
-        self.write_ping(sn, cookie, out);
+        self.new_ping(sn, cookie)
     }
 
-    /// Appends a ping: an empty PUSH with a sequence number far before SND.UNA and a random
+    /// A ping that leaves now: an empty PUSH with a sequence number far before SND.UNA and a random
     /// timestamp.
-    pub(super) fn write_ping(&mut self, sn: Sn, cookie: Ts, out: &mut Vec<u8>) {
+    pub(super) fn new_ping(&mut self, sn: Sn, cookie: Ts) -> Header {
         self.stats.pings_sent += 1;
-        self.header(Command::Push, self.close_state.capability(), sn, cookie, 0).emit(out);
+        self.header(Command::Push, self.close_state.capability(), sn, cookie, 0)
     }
 }

@@ -6,8 +6,8 @@
 //! duplicate.
 //!
 //! ACKs of numbers above a gap are sent a second time where a datagram that leaves in any case has
-//! free space: if the datagram with the first copies is lost, the peer retransmits all segments
-//! that they acknowledged. Limits:
+//! free space, or is full of new ACKs, of which half yield: if the datagram with the first copies is
+//! lost, the peer retransmits all segments that they acknowledged. Limits:
 //! * Never in a datagram of their own. kcp-go counts every ACK of a higher number towards fast
 //!   retransmit (`parse_fastack`), so second copies leave only beside a new ACK.
 //! * No more bytes of second copies than payload arrived, so that a forged source address receives
@@ -21,6 +21,12 @@ use crate::core::seq::{Sn, Ts};
 
 /// Most ACKs, the latest ones, that are kept for a second copy.
 const MAX_RESENT_ACKS: usize = 64;
+/// Most ACKs that may be sent a second time at once: those of a burst of a large window, which arrives
+/// in one batch.
+const MAX_RESEND_BURST: usize = 1_024;
+/// ACKs that fit into a datagram from which on second copies take up to half of it, and new ACKs leave in
+/// one datagram more: there it is the ACKs that fill it, not data.
+const MIN_SHARED_ACKS: usize = 16;
 /// Capacity, in ACKs above a gap, that a connection keeps once all were sent.
 const CAPACITY_KEPT: usize = 128;
 
@@ -64,7 +70,7 @@ impl PendingAcks {
     /// is RCV.NXT, `payload` the bytes that arrived.
     pub(crate) fn on_out_of_order(&mut self, now: Micros, una: Sn, ack: Ack, payload: usize) {
         self.on_arrival(now);
-        self.resend_budget = (self.resend_budget + payload).min(MAX_RESENT_ACKS * HEADER_LEN);
+        self.resend_budget = (self.resend_budget + payload).min(MAX_RESEND_BURST * HEADER_LEN);
         if self.out_of_order.len() == self.out_of_order.capacity() {
             // Bounds the queue by the window while nothing can be sent.
             self.out_of_order.retain(|ack| ack.sn.since(una) >= 0);
@@ -152,7 +158,9 @@ impl PendingAcks {
             return 0;
         }
         self.resend.retain(|ack| ack.sn.since(una) >= 0);
-        let available = max.saturating_sub(self.len()).min(self.resend_budget / HEADER_LEN);
+        let half = if max < MIN_SHARED_ACKS { 0 } else { max / 2 };
+        let available = max.saturating_sub(self.len()).max(half);
+        let available = available.min(self.resend_budget / HEADER_LEN);
         let count = self.resend.len().min(available);
         self.resend_budget -= count * HEADER_LEN;
         // The latest ACKs: for the oldest the peer has already decided whether to retransmit.
@@ -216,7 +224,7 @@ mod tests {
         acks.on_duplicate(Micros(0), ack(1));
         assert_eq!(taken(&mut acks, 0, 300), [1], "a duplicate is not new");
         acks.on_out_of_order(Micros(0), Sn(0), ack(400), 0);
-        assert_eq!(taken(&mut acks, 0, 300).len(), MAX_RESENT_ACKS - 8 + 1);
+        assert_eq!(taken(&mut acks, 0, 300).len(), MAX_RESENT_ACKS + 1);
     }
 
     #[test]
@@ -228,6 +236,27 @@ mod tests {
             sent += taken(&mut acks, 0, 58).len();
         }
         assert_eq!(sent, 100 + 100 * 10 / HEADER_LEN);
+    }
+
+    /// A flow so fast that each datagram is full of new ACKs: one that is lost costs no ACK.
+    #[test]
+    fn ack_resend_shares_datagrams_that_are_full_of_acks() {
+        let (mut acks, mut copies, mut datagrams) = (PendingAcks::default(), [0; 500], 0);
+        for first in [1, 58, 115, 400] {
+            let burst = if first == 115 { 285 } else { 57 };
+            (first..first + burst).for_each(|sn| {
+                acks.on_out_of_order(Micros(0), Sn(0), ack(sn), 1_376);
+            });
+            while !acks.is_empty() {
+                let sent = taken(&mut acks, 0, 58);
+                assert!(sent.len() <= 58, "{sent:?}");
+                sent.into_iter().for_each(|sn| copies[sn as usize] += 1);
+                datagrams += 1;
+            }
+        }
+        // Of the first burst some yield to those of the next one.
+        assert!(copies[58..428].iter().all(|copies| *copies == 2), "{copies:?}");
+        assert_eq!(datagrams, 15);
     }
 
     fn taken(acks: &mut PendingAcks, una: u32, max: usize) -> Vec<u32> {

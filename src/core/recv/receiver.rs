@@ -133,9 +133,8 @@ impl Receiver {
 
     /// Whether the limit admits a segment with this charge, `offset` segments above RCV.NXT.
     ///
-    /// The first one exceeds it if any of it is left, or with the size of a usual segment: under a
-    /// cipher an endpoint takes the datagram that opens a connection only once, so that its
-    /// retransmission would be dropped as a replay.
+    /// The first one exceeds it if any of it is left, or with the size of a usual segment: so a
+    /// connection with little data is served before its peer is validated.
     #[inline]
     fn is_within_limit(&self, offset: u32, charge: usize) -> bool {
         if self.memory_limit == usize::MAX {

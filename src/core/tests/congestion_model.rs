@@ -79,6 +79,20 @@ fn bulk_through_a_bottleneck_fills_it_and_loses_little() {
     }
 }
 
+/// A policer whose bucket is smaller than the initial window ends Startup at once, at a tenth of the
+/// rate; Up must find the rest, although a round ends in the middle of a burst.
+#[test]
+fn bulk_through_a_policer_reaches_its_rate() {
+    for bucket in [10, 50] {
+        let link = LinkConfig { policer: true, ..bottleneck(bucket) };
+        let mut sim = bulk(&link, CongestionControl::Model);
+        sim.run_until(3 * SECOND);
+        let (mbit, retransmitted) = goodput(&mut sim, 12 * SECOND);
+        assert!(mbit >= 18.0, "bucket of {bucket}: {mbit} Mbit/s");
+        assert!(retransmitted < 25.0, "bucket of {bucket}: {retransmitted} %");
+    }
+}
+
 /// Reno keeps 0.5 Mbit/s at 20 %.
 #[test]
 fn random_loss_does_not_reduce_the_rate() {

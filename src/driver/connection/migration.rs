@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use crate::core::path::validation::{PathChallenge, PathValidation};
+use crate::core::segment::Header;
 use crate::driver::connection::Conn;
 
 impl Conn {
@@ -19,13 +20,9 @@ impl Conn {
         self.kcp.validate_path(now, addr, datagram, cookie)
     }
 
-    /// Appends a PATH_CHALLENGE.
-    pub(in super::super) fn write_path_challenge(
-        &mut self,
-        challenge: PathChallenge,
-        out: &mut Vec<u8>,
-    ) {
-        self.kcp.write_path_challenge(challenge, out);
+    /// A PATH_CHALLENGE.
+    pub(in super::super) fn path_challenge(&mut self, challenge: PathChallenge) -> Header {
+        self.kcp.path_challenge(challenge)
     }
 
     /// The endpoint was rebound to another address: a ping lets the peer migrate (RFC 9000 9.2).

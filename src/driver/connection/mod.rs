@@ -18,7 +18,7 @@ mod transmit;
 use crate::config::{AckPolicy, Config, Setting};
 use crate::core::connection::{Kcp, PacketType};
 use crate::core::open::{InitialHash, OpenedBy};
-use crate::core::segment::InputError;
+use crate::core::segment::{Header, InputError};
 use crate::core::seq::Sn;
 use crate::driver::connection::lifecycle::{Lifecycle, Reported};
 use crate::driver::demux::Key;
@@ -55,6 +55,8 @@ struct AddressValidation {
     deferred: Option<Handle>,
     /// Bytes of the memory of unvalidated peers that this connection holds.
     held: usize,
+    /// It has taken one of the allowances of its source.
+    has_allowance: bool,
 }
 
 #[derive(Debug)]
@@ -232,7 +234,9 @@ impl Conn {
         deadline: Instant,
         deferred: Option<Handle>,
     ) {
-        self.validation = Some(Box::new(AddressValidation { deadline, deferred, held: 0 }));
+        let (held, has_allowance) = (0, allowance > 0);
+        let validation = AddressValidation { deadline, deferred, held, has_allowance };
+        self.validation = Some(Box::new(validation));
         self.kcp.require_validation(now, allowance);
     }
 
@@ -246,9 +250,9 @@ impl Conn {
         self.kcp.is_opened_by_nobody()
     }
 
-    /// Appends a ping that shows the peer the same.
-    pub(super) fn write_last_ping(&mut self, out: &mut Vec<u8>) {
-        self.kcp.write_last_ping(out);
+    /// A ping that shows the peer the same.
+    pub(super) fn last_ping(&mut self) -> Header {
+        self.kcp.last_ping()
     }
 
     /// Nobody has opened this connection. It ends, and is kept a moment longer: data of the peer's
@@ -260,7 +264,10 @@ impl Conn {
     /// Lifts the limits of an unvalidated peer. Returns the handle if its accept was deferred.
     pub(super) fn finish_validation(&mut self, peers: &mut UnvalidatedPeers) -> Option<Handle> {
         let validation = self.validation.take()?;
-        peers.leave(self.peer.ip(), validation.held);
+        peers.leave(validation.held);
+        if validation.has_allowance && self.is_validated() {
+            peers.return_allowance(self.peer.ip());
+        }
         validation.deferred
     }
 
@@ -334,8 +341,18 @@ impl Conn {
         self.opened_by.is_by_peer() && self.kcp.awaits_first_data()
     }
 
+    /// Records what [`Self::on_first_data`] does, if `initial` may be the first data.
+    pub(super) fn on_possible_first_data(&mut self, initial: InitialHash) {
+        if self.awaits_first_data()
+            && matches!(initial, InitialHash::Data(_))
+            && !self.lifecycle.is_ended()
+        {
+            self.on_first_data(initial);
+        }
+    }
+
     /// Records the first data of a connection that was opened without data, so that a
-    /// retransmission of it is not taken for another initial segment.
+    /// retransmission of it is taken neither for another initial segment nor for a replay.
     pub(super) fn on_first_data(&mut self, first: InitialHash) {
         self.opened_by.add(first);
     }

@@ -15,6 +15,7 @@ use crate::core::segment::{CONTROL_CAPABLE, Command, HEADER_LEN, Header, Segment
 use crate::core::seq::{Sn, Ts};
 use crate::error::ConnectionError;
 use crate::listener::KcpListener;
+use crate::stream::KcpStream;
 use crate::testkit::link::LinkConfig;
 
 const PEER: u8 = 9;
@@ -102,6 +103,44 @@ fn amplification_limit_holds_across_ports_of_one_ip_address() {
     let sent: usize = sent.map(|sent| sent.datagram.len()).sum();
     println!("{sent} bytes for {received}, {:.1} times as many", sent as f64 / received as f64);
     assert!(sent <= 3 * received + 8 * 1_400, "{sent} bytes for {received}");
+}
+
+#[test]
+fn amplification_limit_holds_across_connections_of_one_ip_address_that_end() {
+    let (mut world, listener) = server(&Config::new());
+    world.log();
+    let mut received = 0;
+    // Three times eight connections, which the application aborts: they end within ten seconds.
+    for round in 0..3 {
+        let mut streams = Vec::new();
+        for port in 1..=8 {
+            let initial = push(u32::from(round * 8 + port), 0, b"x");
+            received += initial.len();
+            let from = SocketAddr::from(([10, 0, 1, 1], 100 * round + port));
+            world.inject(from, SERVER, &initial);
+            let (mut stream, _) = world.finish(SECOND, listener.accept()).unwrap();
+            world.finish(SECOND, stream.write_all(&pattern(1_000))).unwrap();
+            streams.push(stream);
+        }
+        world.run_for(SECOND / 2);
+        streams.into_iter().for_each(KcpStream::abort);
+        world.run_for(10 * SECOND + SECOND / 2);
+        assert_eq!(listener.stats().current_connections, 0);
+    }
+    let sent = world.log().into_iter().filter(|sent| sent.from == addr(SERVER));
+    let sent: usize = sent.map(|sent| sent.datagram.len()).sum();
+    println!("{sent} bytes for {received}");
+    assert!(sent <= 3 * received + 8 * 1_400, "{sent} bytes for {received}");
+    assert!(sent > 8 * 1_000, "{sent} bytes");
+    // Half a minute after the first one the address has them again.
+    world.run_for(MINUTE);
+    world.log();
+    world.inject(SocketAddr::from(([10, 0, 1, 1], 900)), SERVER, &push(900, 0, b"x"));
+    let (mut stream, _) = world.finish(SECOND, listener.accept()).unwrap();
+    world.finish(SECOND, stream.write_all(&pattern(1_000))).unwrap();
+    world.run_for(SECOND);
+    let again: usize = world.log().iter().map(|sent| sent.datagram.len()).sum();
+    assert!(again > 1_000, "{again} bytes");
 }
 
 #[test]
@@ -491,9 +530,7 @@ fn flood_of_unvalidated_peers_keeps_to_the_limits() {
     );
 }
 
-fn now_or_never(
-    listener: &KcpListener,
-) -> Option<std::io::Result<(crate::stream::KcpStream, SocketAddr)>> {
+fn now_or_never(listener: &KcpListener) -> Option<std::io::Result<(KcpStream, SocketAddr)>> {
     let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
     match listener.poll_accept(&mut cx) {
         std::task::Poll::Ready(stream) => Some(stream),

@@ -112,3 +112,67 @@ fn conv_of_another_address_under_the_same_key_is_refused() {
     assert_eq!(same_conv(aes, 10 * SECOND), (2, 0));
     assert_eq!(same_conv(Cipher::null(), SECOND), (2, 0));
 }
+
+/// What a client sends that hears nothing for five minutes, and when, in seconds.
+fn unanswered_initial_segments(config: &Config) -> Vec<(u64, Vec<u8>)> {
+    let mut config = config.clone();
+    (config.kcp.dead_peer_timeout, config.kcp.idle_timeout) = (None, None);
+    let mut world = World::new(7, LinkConfig::delay(10_000));
+    world.log();
+    let endpoint = world.endpoint(CLIENT, &config);
+    let stream = world.finish(SECOND, endpoint.connect(addr(SERVER))).unwrap();
+    stream.try_write(b"hello").unwrap();
+    let sent = (0..300).flat_map(|second| {
+        world.run_for(SECOND);
+        world.log().into_iter().map(move |sent| (second, sent.datagram))
+    });
+    sent.collect()
+}
+
+#[test]
+fn initial_segment_is_retransmitted_in_vain_for_a_minute_and_opens_later() {
+    let cipher = Cipher::new(Algorithm::Aes128Gcm, &[7; 16]).unwrap();
+    let config = Config::new().cipher(cipher);
+    let sent = unanswered_initial_segments(&config);
+    println!("copies after {:?} s", sent.iter().map(|(at, _)| at).collect::<Vec<_>>());
+    assert!(sent.iter().any(|(at, _)| (131..200).contains(at)));
+    // A server that starts late takes what comes first.
+    for late in [0, 70, 200] {
+        let mut world = World::new(1, LinkConfig::delay(10_000));
+        let listener = world.listener(SERVER, &config);
+        let (_, first) = sent.iter().find(|(at, _)| *at >= late).unwrap();
+        world.inject(addr(CLIENT), SERVER, first);
+        world.run_for(SECOND);
+        assert_eq!(listener.stats().passive_opens, 1, "started after {late} s");
+    }
+    // A server whose answers do not arrive gives its connection up after 30 s, and TIME-WAIT ends a
+    // minute later. Copies from within 65 s are replays, and those after 131 s open again.
+    let mut world = World::new(1, LinkConfig::delay(10_000));
+    let listener = world.listener(SERVER, &config);
+    let mut opened = Vec::new();
+    for (at, datagram) in &sent {
+        let elapsed = std::time::Duration::from_micros(world.elapsed());
+        world.run_for((SECOND * (*at as u32)).saturating_sub(elapsed));
+        let before = listener.stats().passive_opens;
+        world.inject(addr(CLIENT), SERVER, datagram);
+        world.run_for(SECOND / 10);
+        if listener.stats().passive_opens > before {
+            opened.push(*at);
+        }
+    }
+    let stats = listener.stats();
+    println!("opened after {opened:?} s, {} replays", stats.dropped_replayed);
+    assert!(opened.len() >= 2 && (90..200).contains(&opened[1]), "{opened:?}");
+    // Copies that somebody has kept from arriving, all within a minute of the first.
+    let mut world = World::new(1, LinkConfig::delay(10_000));
+    let listener = world.listener(SERVER, &config);
+    world.inject(addr(CLIENT), SERVER, &sent[0].1);
+    world.run_for(3 * MINUTE);
+    for (_, kept) in sent.iter().filter(|(at, _)| *at <= 60) {
+        world.run_for(SECOND);
+        world.inject(addr(CLIENT), SERVER, kept);
+        world.inject(addr(77), SERVER, kept);
+    }
+    world.run_for(SECOND);
+    assert_eq!(listener.stats().passive_opens, 1);
+}

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use tokio::io::AsyncWriteExt;
 
 use super::fixtures::{CLIENT, MINUTE, SECOND, SERVER, greet, pattern, push, read_pattern};
+use super::sim_network::Fate;
 use super::sim_world::{World, addr};
 use crate::config::Config;
 use crate::core::segment::{Command, Header, Segments};
@@ -156,5 +157,28 @@ fn first_segment_is_taken_where_the_memory_is_too_small_for_the_parity_of_one_co
         let endpoint = world.endpoint(CLIENT, &client);
         world.finish(SECOND, greet(&endpoint, &listener));
         assert_eq!(listener.stats().dropped_replayed, 0);
+    }
+}
+
+#[test]
+fn first_data_under_a_cipher_that_does_not_fit_is_taken_once_the_peer_is_validated() {
+    let cipher = || Cipher::from_name("aes-128-gcm", &Key::derive("a passphrase", "salt")).unwrap();
+    // What overtakes the first data takes the share of the peer, 4 KiB.
+    for mtu in [1_400, 3_000] {
+        let mut config = Config::new().cipher(cipher()).fec(FecConfig::new(10, 100).unwrap());
+        (config.kcp.mtu, config.limits.unvalidated_memory) = (9_000, 1 << 20);
+        let mut world = World::new(1, LinkConfig::delay(25_000));
+        let listener = world.listener(SERVER, &config);
+        let mut client = Config::new().cipher(cipher()).open_on_connect(true);
+        client.kcp.mtu = mtu;
+        let endpoint = world.endpoint(CLIENT, &client);
+        world.set_fates(CLIENT, [Fate::Late(0), Fate::Late(20_000)]);
+        world.finish(10 * SECOND, async {
+            let mut client = endpoint.connect(addr(SERVER)).await.unwrap();
+            client.write_all(&pattern(40_000)).await.unwrap();
+            let (mut server, _) = listener.accept().await.unwrap();
+            read_pattern(&mut server, 40_000).await;
+            assert!(client.stats().retransmits() > 0, "{mtu}: the first data was taken at once");
+        });
     }
 }

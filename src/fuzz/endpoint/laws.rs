@@ -4,9 +4,12 @@
 //!   and [`SPONTANEOUS`]: a datagram with data for two, an ACK and the window update when it is read;
 //!   pings, window probes, FIN, RST, HELLO and those of a third party for one; and each time that the
 //!   application read. So two endpoints do not keep each other busy with pings.
-//! - An IP address that has not answered is sent at most three times the bytes that came from it, or
-//!   [`INITIAL_ALLOWANCE`] bytes for each of at most [`MAX_ALLOWANCES`] connections.
-//! - Retransmissions are at most the segments sent, 64, and 4 per 30 ms.
+//! - An IP address that has not answered is sent at most three times the bytes that came from it, and
+//!   [`INITIAL_ALLOWANCE`] bytes for each of at most [`MAX_ALLOWANCES`] connections in
+//!   [`ALLOWANCE_PERIOD`].
+//! - Retransmissions are at most the segments sent, 64, and 4 per 30 ms. Without `RetransmitBudget` of the
+//!   core the input `fuzz/seeds/endpoint/retransmissions-in-vain` breaks this: a full window is lost again
+//!   and again, and each time an ACK of its latest segment arrives.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -27,8 +30,9 @@ const ANSWER_DELAY: Duration = Duration::from_secs(36);
 /// Bytes for each byte received, and what a connection may be sent at least.
 const AMPLIFICATION: usize = 3;
 const INITIAL_ALLOWANCE: usize = 1_200;
-/// Connections of an IP address, at once, that may be sent the least.
+/// Connections of an IP address that may be sent the least in a period, which begins with the first.
 const MAX_ALLOWANCES: usize = 8;
+const ALLOWANCE_PERIOD: Duration = Duration::from_secs(30);
 
 /// Address and conversation id; 0 where they may change.
 type Key = (Option<SocketAddr>, u32);
@@ -49,9 +53,11 @@ struct Responses {
 struct Unvalidated {
     received: usize,
     sent: usize,
-    granted: usize,
-    /// When connections opened that may be sent the least, lately.
-    grants: VecDeque<Instant>,
+    /// Datagrams that may have opened a connection.
+    opens: usize,
+    /// Periods in which they came, and when the last one began.
+    periods: usize,
+    period_start: Option<Instant>,
     /// `conv`, number and timestamp of what was sent there, whose ACK validates it.
     pushes: HashSet<(u32, u32, u32)>,
     is_validated: bool,
@@ -112,12 +118,8 @@ impl Laws {
     ) {
         let content = self.reader.read(bytes);
         if side == SERVER_SIDE {
-            self.peers.entry(from.ip()).or_default().on_received(
-                self.now,
-                bytes.len(),
-                content.as_ref(),
-                self.allowance,
-            );
+            let peer = self.peers.entry(from.ip()).or_default();
+            peer.on_received(self.now, bytes.len(), content.as_ref());
         }
         let Some(content) = content else { return };
         let carries = matches!(content.kind, Kind::Data | Kind::Parity);
@@ -141,7 +143,7 @@ impl Laws {
         let content = self.reader.read(bytes).expect("a datagram that opens");
         if side == SERVER_SIDE {
             let peer = self.peers.entry(to.ip()).or_default();
-            peer.on_sent(to, bytes.len(), &content);
+            peer.on_sent(to, bytes.len(), &content, self.allowance);
         }
         let is_counted = matches!(content.kind, Kind::Dataless | Kind::Padded);
         let Some(conv) = content.conv.filter(|_| is_counted) else { return };
@@ -193,13 +195,7 @@ impl Responses {
 }
 
 impl Unvalidated {
-    fn on_received(
-        &mut self,
-        now: Instant,
-        len: usize,
-        content: Option<&Content>,
-        allowance: usize,
-    ) {
+    fn on_received(&mut self, now: Instant, len: usize, content: Option<&Content>) {
         self.received += len;
         let Some(content) = content else { return };
         let may_open = InitialSegment::parse(&content.datagram).is_some()
@@ -213,27 +209,27 @@ impl Unvalidated {
         if validates {
             (self.is_validated, self.pushes) = (true, HashSet::new());
         }
-        while self.grants.front().is_some_and(|at| *at + SECOND <= now) {
-            self.grants.pop_front();
-        }
-        if may_open && self.grants.len() < MAX_ALLOWANCES {
-            self.grants.push_back(now);
-            self.granted += allowance;
+        if may_open {
+            self.opens += 1;
+            if self.period_start.is_none_or(|start| now >= start + ALLOWANCE_PERIOD) {
+                (self.periods, self.period_start) = (self.periods + 1, Some(now));
+            }
         }
     }
 
-    fn on_sent(&mut self, to: SocketAddr, len: usize, content: &Content) {
+    fn on_sent(&mut self, to: SocketAddr, len: usize, content: &Content, allowance: usize) {
         if self.is_validated {
             return;
         }
         self.sent += len;
-        let limit = AMPLIFICATION * self.received + self.granted;
+        let granted = allowance * self.opens.min(MAX_ALLOWANCES * self.periods);
+        let limit = AMPLIFICATION * self.received + granted;
         assert!(
             self.sent <= limit,
             "{to} is not validated: {} bytes for {} and {} of allowances",
             self.sent,
             self.received,
-            self.granted
+            granted
         );
         let pushes = content.headers().filter(|header| header.command == Command::Push);
         self.pushes.extend(pushes.map(|header| (header.conv, header.sn.0, header.ts.0)));

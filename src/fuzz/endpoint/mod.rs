@@ -11,6 +11,7 @@ mod world;
 use std::time::{Duration, Instant};
 
 use self::application::STREAMS;
+use self::network::{CLIENT_SIDE, SERVER_SIDE};
 use self::third_party::Power;
 use self::world::World;
 use super::Choices;
@@ -52,7 +53,11 @@ pub fn endpoint(data: &[u8]) {
             (0, _) => world.connect(),
             (1, _) => world.pass_time(choices.pick(&[0, 1, 20, 200, 1_000, 15_000, 61_000, DAY])),
             (2, 1 | 2) if power != Power::None => world.third_party(&mut choices),
-            (2, 3) if power != Power::None => world.run_for_a_second(),
+            (2, 3) if power != Power::None => match step >> 5 {
+                0 | 1 => world.run_for(100, Some(SERVER_SIDE)),
+                2 | 3 => world.run_for(100, Some(CLIENT_SIDE)),
+                _ => world.run_for(1_000, None),
+            },
             (2, _) => world.network(&mut choices),
             (3, _) => world.turn_all(),
             _ => world.application(&mut choices),

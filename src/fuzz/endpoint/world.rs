@@ -108,10 +108,12 @@ impl World {
         self.laws.on_time(now);
     }
 
-    /// A second in which the network delivers and nobody else does anything.
-    pub(super) fn run_for_a_second(&mut self) {
-        for _ in 0..100 {
+    /// So many milliseconds in which the network delivers, but nothing to the side `cut_off`, and nobody
+    /// else does anything.
+    pub(super) fn run_for(&mut self, millis: u64, cut_off: Option<usize>) {
+        for _ in 0..millis / 10 {
             self.set_time(self.now + Duration::from_millis(10));
+            self.wire.retain(|packet| cut_off.is_none() || receiver_of(packet.to) != cut_off);
             self.deliver();
         }
     }

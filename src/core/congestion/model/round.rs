@@ -1,6 +1,8 @@
 //! Packet-timed round trips (draft-ietf-ccwg-bbr 4.5.1): a round ends when something is acknowledged
 //! that left after its start; and what happened in it.
 
+use crate::core::congestion::controller::Acked;
+
 /// What happened in a round.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RoundStats {
@@ -8,6 +10,8 @@ pub(super) struct RoundStats {
     pub(super) acked: u64,
     /// Segments found lost that left in the current phase.
     pub(super) lost: u64,
+    /// Most bytes in flight.
+    pub(super) in_flight: u64,
     /// Largest delivery rate sample, bytes per second.
     pub(super) rate: u64,
     /// RTT samples: their sum, number, and the shortest, microseconds.
@@ -19,6 +23,12 @@ pub(super) struct RoundStats {
 }
 
 impl RoundStats {
+    pub(super) fn on_acked(&mut self, acked: &Acked) {
+        self.acked += u64::from(acked.segments);
+        // Not what the ACKs have left of it: those of a burst of segments arrive at once.
+        self.in_flight = self.in_flight.max(acked.in_flight + acked.bytes);
+    }
+
     pub(super) fn on_rtt(&mut self, rtt: u64) {
         self.rtt_min = if self.rtt_count == 0 { rtt } else { self.rtt_min.min(rtt) };
         self.rtt_sum = self.rtt_sum.saturating_add(rtt);

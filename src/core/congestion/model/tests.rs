@@ -49,7 +49,7 @@ impl Driver {
     fn round(&mut self, rate: u64, rtt: u64, lost_percent: u64) {
         let segments = rate * RTT / SECOND / SEGMENT;
         let lost = segments * lost_percent / (100 - lost_percent);
-        (0..segments + lost).for_each(|_| self.model.on_sent());
+        (0..segments + lost).for_each(|_| self.model.on_sent(self.now));
         let sent_at = self.now;
         self.now = self.now.add_micros(RTT);
         let by_timeout = false;
@@ -247,6 +247,19 @@ fn timeout_after_a_second_without_acks_restarts_the_model() {
     driver.model.on_lost(&late);
     assert_eq!((driver.model.phase, driver.model.delivery_rate()), (Phase::Startup, 0));
     assert_eq!(driver.model.window(), INITIAL_WINDOW);
+}
+
+/// A model begins after an idle time of any length.
+#[test]
+fn timeout_of_what_leaves_first_keeps_the_configured_rate() {
+    let mut driver = Driver::new();
+    driver.model.set_initial_rate(RATE);
+    let at = |wait| Micros(100 * SECOND).add_micros(wait);
+    driver.model.on_sent(at(0));
+    for (wait, initial_rate) in [(300_000, RATE), (SECOND, RATE), (SECOND + 1, 0)] {
+        driver.model.on_lost(&Lost { now: at(wait), sent_at: Some(at(0)), by_timeout: true });
+        assert_eq!(driver.model.initial_rate, initial_rate, "{wait} us");
+    }
 }
 
 #[test]

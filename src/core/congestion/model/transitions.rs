@@ -91,7 +91,7 @@ impl Model {
                 } else if self.is_full(UP_GROWTH) > 0 && self.rounds_in_phase() > MAX_PROBE_ROUNDS {
                     self.enter(acked.now, Phase::Down);
                 }
-                if self.phase == Phase::Up && acked.in_flight * 100 >= self.in_flight_hi * 95 {
+                if self.phase == Phase::Up && round.in_flight * 100 >= self.in_flight_hi * 95 {
                     self.in_flight_hi += self.in_flight_hi / 4;
                 }
             }

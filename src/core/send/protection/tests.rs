@@ -78,10 +78,14 @@ fn bundled_copies_are_of_all_segments_or_none_and_end_for_a_moment_each_minute()
     flow.run(2 * SECOND, 0, RTT);
     assert_eq!(flow.bundling, Some(0));
 
-    let mut flow = Flow::new(AutoProtection::new());
-    (flow.message, flow.per_interval, flow.bundling) = (100, 6, Some(0));
-    flow.run(10 * SECOND, 50_000, RTT);
-    assert_eq!(flow.bundling, Some(0), "the limit admits too few");
+    let limited = |floor| {
+        let mut flow = Flow::new(AutoProtection::new().floor(floor));
+        (flow.message, flow.per_interval, flow.bundling) = (100, 6, Some(0));
+        flow.run(10 * SECOND, 50_000, RTT);
+        flow.bundling
+    };
+    assert_eq!(limited(4_000), Some(0), "the limit and the floor admit too few");
+    assert!(limited(12_000).is_some_and(|rate| rate > BUNDLING_LEAST), "the default floor");
 }
 
 #[test]
