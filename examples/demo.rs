@@ -220,7 +220,7 @@ async fn exchange(
     mut show: impl FnMut(u64, Duration),
 ) -> Result<Histogram<u64>> {
     stream.write_u64(0).await?;
-    let (mut reader, mut writer) = KcpStream::split(stream);
+    let (mut reader, mut writer) = stream.split();
     let (sent, mut send_times) = mpsc::unbounded_channel();
     let count = WARM_UP + args.messages;
 

@@ -208,7 +208,7 @@ async fn exchange(addr: &str) -> Result<KcpStream> {
         format!("cannot connect to {addr:?}: expected HOST:PORT, as in 127.0.0.1:4007")
     })?;
     let (data, mut back) = (pseudo_random(3, BYTES), vec![0; BYTES]);
-    let (mut reader, mut writer) = KcpStream::split(&mut stream);
+    let (mut reader, mut writer) = stream.split();
     tokio::try_join!(writer.write_all(&data), reader.read_exact(&mut back))
         .with_context(|| format!("no echo from {addr}; is the server running there?"))?;
     let (sent, received) = (sha256(&data), sha256(&back));

@@ -125,7 +125,7 @@ async fn serve(listener: &KcpListener, ticks: &broadcast::Sender<u64>) -> Result
 
 /// Sends every tick to one subscriber until it closes its side.
 async fn push(mut stream: KcpStream, mut ticks: broadcast::Receiver<u64>) -> Result<()> {
-    let (mut reader, mut writer) = KcpStream::split(&mut stream);
+    let (mut reader, mut writer) = stream.split();
     let lines = async {
         loop {
             let line = match ticks.recv().await {
@@ -168,7 +168,7 @@ impl Subscription {
 
     async fn next(&mut self) -> Result<Event> {
         self.line.clear();
-        self.stream.read_line(&mut self.line).await?;
+        self.stream.split().0.read_line(&mut self.line).await?;
         let mut words = self.line.split_whitespace();
         let (kind, number) = (words.next(), words.next().context("the server has ended")?);
         match kind {

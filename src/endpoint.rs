@@ -77,7 +77,7 @@ impl Endpoint {
     ///
     /// Cancel safe.
     pub async fn bind(addr: impl ToSocketAddrs) -> io::Result<Self> {
-        Self::bind_with(addr, Config::default()).await
+        Self::bind_first(addr, Box::default(), |addr, config| Self::start(addr, config, None)).await
     }
 
     /// Binds a socket; the first resolved address that can be bound is taken. Every connection
@@ -92,10 +92,11 @@ impl Endpoint {
     ///
     /// Cancel safe.
     pub async fn bind_with(addr: impl ToSocketAddrs, config: Config) -> io::Result<Self> {
+        let config = Box::new(config);
         Self::bind_first(addr, config, |addr, config| Self::start(addr, config, None)).await
     }
 
-    /// Takes over a bound UDP socket, blocking or not.
+    /// Takes over a bound UDP socket, blocking or not, with the default configuration.
     ///
     /// The socket becomes non-blocking; its other options stay as they are: [`Config::socket`] is
     /// not applied. The endpoint drops the socket when it ends. To keep it, pass a
@@ -106,7 +107,7 @@ impl Endpoint {
     /// # async fn main() -> std::io::Result<()> {
     /// let socket = std::net::UdpSocket::bind("127.0.0.1:0")?;
     /// let addr = socket.local_addr()?;
-    /// let endpoint = kcpx::Endpoint::from_std(socket, kcpx::Config::new())?;
+    /// let endpoint = kcpx::Endpoint::from_std(socket)?;
     /// assert_eq!(endpoint.local_addr()?, addr);
     /// # Ok(())
     /// # }
@@ -114,13 +115,26 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// When the socket is no usable UDP socket, the configuration is refused, or outside a Tokio
-    /// runtime.
+    /// When the socket is no usable UDP socket, or outside a Tokio runtime.
     ///
     /// # Panics
     ///
     /// In a Tokio runtime without I/O or time.
-    pub fn from_std(socket: std::net::UdpSocket, config: Config) -> io::Result<Self> {
+    pub fn from_std(socket: std::net::UdpSocket) -> io::Result<Self> {
+        Self::from_std_with(socket, Config::default())
+    }
+
+    /// Takes over a bound UDP socket, as [`from_std`](Self::from_std).
+    ///
+    /// # Errors
+    ///
+    /// As [`from_std`](Self::from_std); [`InvalidInput`](io::ErrorKind::InvalidInput) around a
+    /// [`ConfigError`] when the configuration is refused.
+    ///
+    /// # Panics
+    ///
+    /// In a Tokio runtime without I/O or time.
+    pub fn from_std_with(socket: std::net::UdpSocket, config: Config) -> io::Result<Self> {
         Self::adopt_socket(socket, config, None)
     }
 
@@ -145,15 +159,16 @@ impl Endpoint {
         Self::spawn(adapter, config, None, None)
     }
 
+    /// The configuration in a box: futures that hold this one stay small.
     async fn bind_first(
         addr: impl ToSocketAddrs,
-        config: Config,
+        config: Box<Config>,
         start: impl Fn(SocketAddr, Config) -> io::Result<Self>,
     ) -> io::Result<Self> {
         config.validate()?;
         let mut failure = None;
         for addr in lookup_host(addr).await? {
-            match start(addr, config.clone()) {
+            match start(addr, Config::clone(&config)) {
                 Ok(endpoint) => return Ok(endpoint),
                 Err(error) => failure = Some(error),
             }
@@ -203,7 +218,7 @@ impl Endpoint {
     /// Binds the sockets of a listener and starts a driver for each.
     pub(crate) async fn bind_listener(
         addr: impl ToSocketAddrs,
-        config: Config,
+        config: Box<Config>,
         accept: &Arc<AcceptQueue>,
     ) -> io::Result<Self> {
         Self::bind_first(addr, config, |addr, config| Self::start_group(addr, &config, accept))

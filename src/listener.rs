@@ -12,6 +12,7 @@ use crate::config::Config;
 use crate::endpoint::Endpoint;
 use crate::shared::accept_queue::{AcceptHandle, AcceptQueue};
 use crate::shared::requests::Request;
+use crate::shared::waiters::Wait;
 use crate::stats::EndpointStats;
 use crate::stream::KcpStream;
 
@@ -45,7 +46,7 @@ impl KcpListener {
     /// When no resolved address can be bound, or outside a Tokio runtime with I/O and time
     /// enabled.
     pub async fn bind(addr: impl ToSocketAddrs) -> io::Result<Self> {
-        Self::bind_with(addr, Config::default()).await
+        Self::bind_boxed(addr, Box::default()).await
     }
 
     /// Binds a UDP socket and listens; every accepted stream has this configuration. With
@@ -58,12 +59,17 @@ impl KcpListener {
     /// As [`bind`](Self::bind); [`InvalidInput`](io::ErrorKind::InvalidInput) around a
     /// [`ConfigError`](crate::ConfigError) when the configuration is refused.
     pub async fn bind_with(addr: impl ToSocketAddrs, config: Config) -> io::Result<Self> {
+        Self::bind_boxed(addr, Box::new(config)).await
+    }
+
+    async fn bind_boxed(addr: impl ToSocketAddrs, config: Box<Config>) -> io::Result<Self> {
         let queue = AcceptQueue::new();
         let endpoint = Endpoint::bind_listener(addr, config, &queue).await?;
         Ok(Self::new(AcceptHandle::new(queue), endpoint))
     }
 
-    /// Takes over a bound UDP socket and listens, as [`Endpoint::from_std`].
+    /// Takes over a bound UDP socket and listens with the default configuration, as
+    /// [`Endpoint::from_std`].
     ///
     /// # Errors
     ///
@@ -72,7 +78,20 @@ impl KcpListener {
     /// # Panics
     ///
     /// In a Tokio runtime without I/O or time.
-    pub fn from_std(socket: std::net::UdpSocket, config: Config) -> io::Result<Self> {
+    pub fn from_std(socket: std::net::UdpSocket) -> io::Result<Self> {
+        Self::from_std_with(socket, Config::default())
+    }
+
+    /// Takes over a bound UDP socket and listens, as [`Endpoint::from_std_with`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Endpoint::from_std_with`].
+    ///
+    /// # Panics
+    ///
+    /// In a Tokio runtime without I/O or time.
+    pub fn from_std_with(socket: std::net::UdpSocket, config: Config) -> io::Result<Self> {
         let queue = AcceptQueue::new();
         let endpoint = Endpoint::adopt_socket(socket, config, Some(queue.clone()))?;
         Ok(Self::new(AcceptHandle::new(queue), endpoint))
@@ -91,18 +110,25 @@ impl KcpListener {
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe. Several tasks may accept at once.
+    /// Cancel safe. Several tasks may accept at once: all are woken, and one of them gets the
+    /// connection.
     pub async fn accept(&self) -> io::Result<(KcpStream, SocketAddr)> {
-        poll_fn(|cx| self.poll_accept(cx)).await
+        let mut waiter = self.queue.waiter();
+        poll_fn(|cx| self.poll_next(&mut Wait::Future(&mut waiter, cx.waker()))).await
     }
 
-    /// Polls for the next connection. Every task that polled is woken when one arrives.
+    /// Polls for the next connection. Of several tasks that poll the last one is woken, and every
+    /// task in [`accept`](Self::accept).
     ///
     /// # Errors
     ///
     /// As [`accept`](Self::accept).
     pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(KcpStream, SocketAddr)>> {
-        self.queue.poll_accept(cx.waker()).map_ok(|handle| {
+        self.poll_next(&mut Wait::Polled(cx.waker()))
+    }
+
+    fn poll_next(&self, wait: &mut Wait<'_>) -> Poll<io::Result<(KcpStream, SocketAddr)>> {
+        self.queue.poll_accept(wait).map_ok(|handle| {
             let peer = handle.peer();
             (self.endpoint.stream(handle), peer)
         })
@@ -171,7 +197,7 @@ impl TryFrom<std::net::UdpSocket> for KcpListener {
     type Error = io::Error;
 
     fn try_from(socket: std::net::UdpSocket) -> io::Result<Self> {
-        Self::from_std(socket, Config::default())
+        Self::from_std(socket)
     }
 }
 

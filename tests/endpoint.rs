@@ -37,11 +37,9 @@ fn from_socket_takes_over_sockets_of_the_application() {
         let (one, two, three) = (std_socket(), std_socket(), std_socket());
         let addrs = [&one, &two, &three].map(|socket| socket.local_addr().unwrap());
         let kept = one.try_clone().unwrap();
-        let endpoint = Endpoint::from_std(one, Config::new()).unwrap();
-        let listeners = [
-            KcpListener::try_from(two).unwrap(),
-            KcpListener::from_std(three, Config::new()).unwrap(),
-        ];
+        let endpoint = Endpoint::from_std(one).unwrap();
+        let listeners =
+            [KcpListener::try_from(two).unwrap(), KcpListener::from_std(three).unwrap()];
         assert_eq!(endpoint.local_addr().unwrap(), addrs[0]);
         for (listener, addr) in listeners.iter().zip(&addrs[1..]) {
             assert_eq!(listener.local_addr().unwrap(), *addr);
@@ -59,8 +57,8 @@ fn from_socket_takes_over_sockets_of_the_application() {
 fn invalid_config_takes_no_socket() {
     on_both_runtimes(|| async {
         let errors = [
-            Endpoint::from_std(std_socket(), Config::new().mtu(1)).unwrap_err(),
-            KcpListener::from_std(std_socket(), Config::new().conv(Some(0))).unwrap_err(),
+            Endpoint::from_std_with(std_socket(), Config::new().mtu(1)).unwrap_err(),
+            KcpListener::from_std_with(std_socket(), Config::new().conv(Some(0))).unwrap_err(),
             Endpoint::bind_with(LOCAL, Config::new().conv(Some(0))).await.unwrap_err(),
         ];
         for error in errors {

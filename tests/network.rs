@@ -33,7 +33,7 @@ fn port_unreachable_is_a_transient_error_until_the_server_starts() {
         // Only a connected socket hears of refusals.
         let socket = std::net::UdpSocket::bind(LOCAL).unwrap();
         socket.connect(addr).unwrap();
-        let endpoint = Endpoint::from_std(socket, Config::new()).unwrap();
+        let endpoint = Endpoint::from_std(socket).unwrap();
         let mut client = endpoint.connect(addr).await.unwrap();
         let data = bytes(3, 50_000);
         client.write_all(&data).await.unwrap();

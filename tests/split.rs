@@ -52,7 +52,7 @@ fn owned_halves_work_in_two_tasks_and_reunite() {
             (reader, got)
         });
         // Both sides would fill up if the server did only one thing at a time.
-        let (mut server_reads, mut server_writes) = KcpStream::split(&mut server);
+        let (mut server_reads, mut server_writes) = server.split();
         let (got, sent) =
             tokio::join!(read(&mut server_reads, up.len()), server_writes.write_all(&down));
         sent.unwrap();

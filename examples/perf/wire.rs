@@ -125,7 +125,7 @@ pub(crate) async fn send(stream: &mut KcpStream, message: &impl Serialize) -> Re
 /// Reads a line; `None` at the end of the stream.
 pub(crate) async fn receive<T: DeserializeOwned>(stream: &mut KcpStream) -> Result<Option<T>> {
     let mut line = String::new();
-    stream.take(LINE).read_line(&mut line).await?;
+    stream.split().0.take(LINE).read_line(&mut line).await?;
     if line.is_empty() {
         return Ok(None);
     }

@@ -363,7 +363,7 @@ impl<S> Drop for Driver<S> {
         let mut wakers: Vec<Waker> = Vec::new();
         for mut conn in self.conns.drain() {
             conn.deliver_rest(&mut self.scratch);
-            wakers.extend(conn.shared().end(ConnectionError::EndpointClosed).into_iter().flatten());
+            wakers.extend(conn.shared().end(ConnectionError::EndpointClosed));
         }
         if let Some(accept) = &self.accept {
             wakers.extend(accept.close());

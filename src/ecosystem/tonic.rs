@@ -26,6 +26,6 @@ impl Connected for KcpStream {
 
     fn connect_info(&self) -> KcpConnectInfo {
         let handle = self.handle();
-        KcpConnectInfo { local_addr: handle.local(), peer_addr: handle.peer() }
+        KcpConnectInfo { local_addr: handle.source(), peer_addr: handle.peer() }
     }
 }

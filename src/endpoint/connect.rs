@@ -38,7 +38,7 @@ impl KcpStream {
     ///
     /// Cancel safe.
     pub async fn connect(addr: impl ToSocketAddrs) -> io::Result<Self> {
-        Self::connect_with(addr, Config::default()).await
+        Self::connect_boxed(addr, Box::default()).await
     }
 
     /// Opens a connection from a new socket.
@@ -52,12 +52,17 @@ impl KcpStream {
     ///
     /// Cancel safe.
     pub async fn connect_with(addr: impl ToSocketAddrs, config: Config) -> io::Result<Self> {
+        Self::connect_boxed(addr, Box::new(config)).await
+    }
+
+    /// The configuration in a box: futures that hold this one stay small.
+    async fn connect_boxed(addr: impl ToSocketAddrs, config: Box<Config>) -> io::Result<Self> {
         config.validate()?;
         let mut failure = None;
         for peer in lookup_host(addr).await?.map(canonical) {
             let started = check_route(peer, &config.socket).and_then(|()| {
                 let local = SocketAddr::new(unspecified(peer), 0);
-                Endpoint::start(local, config.clone(), None)
+                Endpoint::start(local, Config::clone(&config), None)
             });
             match started {
                 Ok(endpoint) => return endpoint.connect(peer).await,

@@ -8,10 +8,8 @@ use std::task::{Poll, Waker};
 
 use crate::error::ConnectionError;
 use crate::shared::connection::Handle;
+use crate::shared::waiters::{Registration, Wait, WaitQueue, Waiter, Waiters, WakeList};
 use crate::util::sync::{Arc, Mutex, lock};
-
-/// Most stored wakers. One more wakes all tasks, which drops the wakers of those that gave up.
-const MAX_WAKERS: usize = 64;
 
 /// Queue from the driver, or from all drivers with `SocketConfig::shards`, to the listener. The
 /// lock is a leaf.
@@ -23,7 +21,7 @@ pub(crate) struct AcceptQueue {
 #[derive(Debug)]
 struct Backlog {
     connections: VecDeque<Handle>,
-    wakers: Vec<Waker>,
+    accepting: Waiters,
     /// True until the listener is dropped.
     listening: bool,
     /// True until the first of the drivers is gone.
@@ -35,7 +33,7 @@ impl AcceptQueue {
         Arc::new(Self {
             backlog: Mutex::new(Backlog {
                 connections: VecDeque::new(),
-                wakers: Vec::new(),
+                accepting: Waiters::default(),
                 listening: true,
                 driver_alive: true,
             }),
@@ -54,26 +52,31 @@ impl AcceptQueue {
 
     /// Driver: queues a connection; without a listener the connection is aborted. Returns all tasks
     /// to wake: several may accept.
-    pub(crate) fn push(&self, connection: Handle) -> Vec<Waker> {
+    pub(crate) fn push(&self, connection: Handle) -> WakeList {
         let mut backlog = lock(&self.backlog);
         if !backlog.listening {
             drop(backlog);
             connection.abort();
-            return Vec::new();
+            return WakeList::default();
         }
         backlog.connections.push_back(connection);
-        mem::take(&mut backlog.wakers)
+        backlog.accepting.take_all()
     }
 
     /// Driver: called when a driver is dropped. Returns all tasks to wake.
-    pub(crate) fn close(&self) -> Vec<Waker> {
+    pub(crate) fn close(&self) -> WakeList {
         let mut backlog = lock(&self.backlog);
         backlog.driver_alive = false;
-        mem::take(&mut backlog.wakers)
+        backlog.accepting.take_all()
+    }
+
+    /// Listener: a future that waits for a connection.
+    pub(crate) fn waiter(&self) -> Waiter<'_> {
+        Waiter::new(self)
     }
 
     /// Listener: the next connection.
-    pub(crate) fn poll_accept(&self, waker: &Waker) -> Poll<io::Result<Handle>> {
+    pub(crate) fn poll_accept(&self, wait: &mut Wait<'_>) -> Poll<io::Result<Handle>> {
         let mut backlog = lock(&self.backlog);
         if let Some(connection) = backlog.connections.pop_front() {
             return Poll::Ready(Ok(connection));
@@ -81,17 +84,9 @@ impl AcceptQueue {
         if !backlog.driver_alive {
             return Poll::Ready(Err(ConnectionError::EndpointClosed.into()));
         }
-        if backlog.wakers.len() >= MAX_WAKERS {
-            // Tasks that gave up ignore the wake, the others poll again.
-            let stale = mem::take(&mut backlog.wakers);
-            drop(backlog);
-            stale.into_iter().for_each(Waker::wake);
-            waker.wake_by_ref();
-            return Poll::Pending;
-        }
-        if !backlog.wakers.iter().any(|stored| stored.will_wake(waker)) {
-            backlog.wakers.push(waker.clone());
-        }
+        let replaced = backlog.accepting.register(wait);
+        drop(backlog);
+        drop(replaced);
         Poll::Pending
     }
 
@@ -102,6 +97,12 @@ impl AcceptQueue {
         let connections = mem::take(&mut backlog.connections);
         drop(backlog);
         connections.into_iter().for_each(|connection| connection.abort());
+    }
+}
+
+impl WaitQueue for AcceptQueue {
+    fn cancel(&self, registration: &Registration) -> Option<Waker> {
+        lock(&self.backlog).accepting.cancel(registration)
     }
 }
 

@@ -8,7 +8,7 @@
 //! The driver calls [`begin_exchange`](Shared::begin_exchange) first, then
 //! [`take_writes`](Shared::take_writes), [`recv_available`](Shared::recv_available) and
 //! [`deliver`](Shared::deliver); the handles call the rest, through [`Handle`]. One task waits per
-//! direction: the last one to register is woken.
+//! direction in `poll_*` calls, the last one to register, and any number in futures.
 
 #[cfg(all(test, loom))]
 mod loom_tests;
@@ -35,12 +35,10 @@ use crate::shared::notifier::{ConnNotifier, Notifier};
 use crate::shared::options::Options;
 use crate::shared::recv_queue::{ReadBuffer, RecvQueue};
 use crate::shared::send_queue::{Outgoing, SendQueue, TakenWrites};
+use crate::shared::waiters::{Wait, Waiter, WakeList};
 use crate::stats::{ConnectionStats, Snapshot};
+use crate::sys::source_addr;
 use crate::util::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering, lock};
-
-/// All tasks to wake at the end of a connection: in a write, in `shutdown`, in a read, in
-/// `established`, and in a receive of an out-of-band datagram.
-pub(crate) type Ended = [Option<Waker>; 5];
 
 /// One connection, as its driver and its handles see it.
 pub(crate) struct Shared {
@@ -117,6 +115,11 @@ impl Shared {
         self.notifier.endpoint().local()
     }
 
+    /// Address that datagrams to the peer leave from.
+    pub(crate) fn source(&self) -> SocketAddr {
+        source_addr(self.local(), self.peer())
+    }
+
     /// Why the connection ended, once it has.
     pub(crate) fn error(&self) -> Option<ConnectionError> {
         self.send.error()
@@ -139,8 +142,7 @@ impl Shared {
 
 /// Driver.
 impl Shared {
-    /// An exchange of queues begins. Called before the queues are read: whatever changes from here
-    /// on notifies the driver again.
+    /// An exchange begins, before the queues are read: what changes from here on notifies again.
     pub(crate) fn begin_exchange(&self) {
         self.notifier.begin_exchange();
     }
@@ -175,13 +177,13 @@ impl Shared {
         self.recv.available()
     }
 
-    /// Appends what arrived in order, see [`RecvQueue::deliver`]. Returns the reader to wake.
-    pub(crate) fn deliver(&self, chunks: &mut VecDeque<Bytes>, held_back: bool) -> Option<Waker> {
+    /// Appends what arrived in order, see [`RecvQueue::deliver`]. Returns the readers to wake.
+    pub(crate) fn deliver(&self, chunks: &mut VecDeque<Bytes>, held_back: bool) -> WakeList {
         self.recv.deliver(chunks, held_back, &self.notifier)
     }
 
-    /// The peer has ended its stream, and all of it was delivered. Returns the reader to wake.
-    pub(crate) fn set_eof(&self) -> Option<Waker> {
+    /// The peer has ended its stream, and all of it was delivered. Returns the readers to wake.
+    pub(crate) fn set_eof(&self) -> WakeList {
         self.recv.set_eof()
     }
 
@@ -207,13 +209,13 @@ impl Shared {
 
     /// Ends the connection. Every pending and later call reports `error`, reads once the bytes
     /// delivered before are read. What was written and not taken is discarded. The first error
-    /// stays.
-    pub(crate) fn end(&self, error: ConnectionError) -> Ended {
-        let [writer, shutdown] = self.send.fail(error);
-        let reader = self.recv.fail(error);
+    /// stays. Returns all tasks to wake.
+    pub(crate) fn end(&self, error: ConnectionError) -> impl Iterator<Item = Waker> + use<> {
+        let (writers, shutdown) = self.send.fail(error);
+        let readers = self.recv.fail(error);
         let established = self.established.fail(error);
         let receiver = self.datagrams.fail(error);
-        [writer, shutdown, reader, established, receiver]
+        writers.chain(readers).chain([shutdown, established, receiver].into_iter().flatten())
     }
 
     /// The connection is idle: frees the memory of empty queues.
@@ -238,31 +240,41 @@ impl Shared {
     }
 }
 
-/// Handles. Without a waker these do not register and `Pending` means "would block".
+/// Handles.
 impl Shared {
+    /// A future that waits to read.
+    pub(crate) fn read_waiter(&self) -> Waiter<'_> {
+        Waiter::new(&self.recv)
+    }
+
+    /// A future that waits to write.
+    pub(crate) fn write_waiter(&self) -> Waiter<'_> {
+        Waiter::new(&self.send)
+    }
+
     /// Ready with the number of bytes a write may copy now, see [`SendQueue::poll_writable`].
-    pub(crate) fn poll_writable(&self, waker: Option<&Waker>) -> Poll<io::Result<usize>> {
-        self.send.poll_writable(waker)
+    pub(crate) fn poll_writable(&self, wait: &mut Wait<'_>) -> Poll<io::Result<usize>> {
+        self.send.poll_writable(wait)
     }
 
     /// Writes a part of `len` bytes, see [`SendQueue::poll_write_with`].
     pub(crate) fn poll_write_with(
         &self,
-        waker: Option<&Waker>,
+        wait: &mut Wait<'_>,
         len: usize,
         copy: impl Fn(usize) -> Bytes,
     ) -> Poll<io::Result<usize>> {
-        self.send.poll_write_with(waker, len, copy, &self.notifier)
+        self.send.poll_write_with(wait, len, copy, &self.notifier)
     }
 
     /// Writes a whole message, see [`SendQueue::poll_send_message`].
     pub(crate) fn poll_send_message(
         &self,
-        waker: Option<&Waker>,
+        wait: &mut Wait<'_>,
         message: &[u8],
     ) -> Poll<io::Result<()>> {
         let max = self.max_message.load(Ordering::Relaxed);
-        self.send.poll_send_message(waker, message, max, &self.notifier)
+        self.send.poll_send_message(wait, message, max, &self.notifier)
     }
 
     /// Lets what was written leave without further delay.
@@ -289,9 +301,14 @@ impl Shared {
     pub(crate) fn poll_refill(
         &self,
         buffer: &mut ReadBuffer,
-        waker: Option<&Waker>,
+        wait: &mut Wait<'_>,
     ) -> Poll<io::Result<()>> {
-        self.recv.poll_refill(buffer, waker, &self.notifier)
+        self.recv.poll_refill(buffer, wait, &self.notifier)
+    }
+
+    /// Whether nothing more will be delivered, see [`RecvQueue::is_closed`].
+    pub(crate) fn is_recv_closed(&self, wait: &mut Wait<'_>) -> bool {
+        self.recv.is_closed(wait)
     }
 
     /// Reports what was read, see [`RecvQueue::report_read`].

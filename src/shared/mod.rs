@@ -12,4 +12,5 @@ mod options;
 pub(crate) mod recv_queue;
 pub(crate) mod requests;
 pub(crate) mod send_queue;
+pub(crate) mod waiters;
 mod wakers;

@@ -11,7 +11,7 @@ use bytes::{Buf, Bytes};
 use crate::error::ConnectionError;
 use crate::shared::charge::charge;
 use crate::shared::notifier::ConnNotifier;
-use crate::shared::wakers::register_waker;
+use crate::shared::waiters::{Registration, Wait, WaitQueue, Waiters, WakeList};
 use crate::util::buffer_pool;
 use crate::util::queue;
 use crate::util::sync::{Mutex, lock};
@@ -45,7 +45,7 @@ struct Delivered {
     /// True once the last handle is gone: what is delivered is discarded.
     detached: bool,
     state: RecvState,
-    reader: Option<Waker>,
+    readers: Waiters,
 }
 
 impl Delivered {
@@ -130,7 +130,7 @@ impl RecvQueue {
             driver_blocked: false,
             detached: false,
             state: RecvState::Open,
-            reader: None,
+            readers: Waiters::default(),
         };
         Self { capacity, delivered: Mutex::new(delivered) }
     }
@@ -161,21 +161,22 @@ impl RecvQueue {
     /// there is more, which did not fit, so the reader notifies the driver once half of the queue
     /// is free. Without handles everything is discarded.
     ///
-    /// Returns the reader to wake.
+    /// Returns the readers to wake.
     pub(super) fn deliver(
         &self,
         chunks: &mut VecDeque<Bytes>,
         held_back: bool,
         notifier: &ConnNotifier,
-    ) -> Option<Waker> {
+    ) -> WakeList {
         let charged = chunks.iter().map(|chunk| charge(chunk.len())).sum::<usize>();
         let mut delivered = lock(&self.delivered);
         if delivered.detached {
             drop(delivered);
             chunks.drain(..).for_each(buffer_pool::recycle);
-            return None;
+            return WakeList::default();
         }
-        let reader = if chunks.is_empty() { None } else { delivered.reader.take() };
+        let readers =
+            if chunks.is_empty() { WakeList::default() } else { delivered.readers.take_all() };
         queue::reserve(&mut delivered.chunks, chunks.len());
         delivered.chunks.append(chunks);
         delivered.charged += charged;
@@ -186,23 +187,23 @@ impl RecvQueue {
         if again {
             notifier.notify();
         }
-        reader
+        readers
     }
 
-    /// The peer has ended its stream, and all of it was delivered. Returns the reader to wake.
-    pub(super) fn set_eof(&self) -> Option<Waker> {
+    /// The peer has ended its stream, and all of it was delivered. Returns the readers to wake.
+    pub(super) fn set_eof(&self) -> WakeList {
         let mut delivered = lock(&self.delivered);
         delivered.state = RecvState::Eof;
-        delivered.reader.take()
+        delivered.readers.take_all()
     }
 
-    /// The connection has ended. What was delivered can still be read. Returns the reader to wake.
-    pub(super) fn fail(&self, error: ConnectionError) -> Option<Waker> {
+    /// The connection has ended. What was delivered can still be read. Returns the readers to wake.
+    pub(super) fn fail(&self, error: ConnectionError) -> WakeList {
         let mut delivered = lock(&self.delivered);
         if matches!(delivered.state, RecvState::Open) {
             delivered.state = RecvState::Failed(error);
         }
-        delivered.reader.take()
+        delivered.readers.take_all()
     }
 
     /// The connection is idle: frees the memory of an empty queue.
@@ -212,14 +213,14 @@ impl RecvQueue {
     }
 }
 
-/// Handles. Without a waker these do not register and `Pending` means "would block".
+/// Handles.
 impl RecvQueue {
     /// Moves what was delivered to the reader's own end. Ready when that has a chunk then, without
     /// one at the end of the peer's stream, or with the error of an ended connection.
     pub(super) fn poll_refill(
         &self,
         buffer: &mut ReadBuffer,
-        waker: Option<&Waker>,
+        wait: &mut Wait<'_>,
         notifier: &ConnNotifier,
     ) -> Poll<io::Result<()>> {
         let mut delivered = lock(&self.delivered);
@@ -242,7 +243,7 @@ impl RecvQueue {
                     // it.
                     mem::swap(shared, &mut buffer.chunks);
                 }
-                replaced = waker.and_then(|waker| register_waker(&mut delivered.reader, waker));
+                replaced = delivered.readers.register(wait);
                 Poll::Pending
             }
         };
@@ -252,6 +253,17 @@ impl RecvQueue {
             notifier.notify();
         }
         outcome
+    }
+
+    /// Whether nothing more will be delivered. Registers the task in any case: for the end of the
+    /// connection after that of the peer's stream.
+    pub(super) fn is_closed(&self, wait: &mut Wait<'_>) -> bool {
+        let mut delivered = lock(&self.delivered);
+        let closed = !matches!(delivered.state, RecvState::Open);
+        let replaced = delivered.readers.register(wait);
+        drop(delivered);
+        drop(replaced);
+        closed
     }
 
     /// Reports what was read once it is more than an eighth of the capacity, so that a blocked
@@ -269,14 +281,20 @@ impl RecvQueue {
 
     /// The last handle is gone: discards what is delivered from here on. Returns what is to be
     /// dropped.
-    pub(super) fn detach(&self) -> (Option<Waker>, VecDeque<Bytes>) {
+    pub(super) fn detach(&self) -> (WakeList, VecDeque<Bytes>) {
         let mut delivered = lock(&self.delivered);
         delivered.detached = true;
-        (delivered.reader.take(), delivered.clear())
+        (delivered.readers.take_all(), delivered.clear())
     }
 
     #[cfg(test)]
     pub(super) fn clear(&self) -> VecDeque<Bytes> {
         lock(&self.delivered).clear()
+    }
+}
+
+impl WaitQueue for RecvQueue {
+    fn cancel(&self, registration: &Registration) -> Option<Waker> {
+        lock(&self.delivered).readers.cancel(registration)
     }
 }

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use crate::error::ConnectionError;
 use crate::shared::charge::charge;
 use crate::shared::notifier::ConnNotifier;
+use crate::shared::waiters::{Registration, Wait, WaitQueue, Waiters, WakeList};
 use crate::shared::wakers::register_waker;
 use crate::util::queue;
 use crate::util::sync::{AtomicUsize, Mutex, Ordering, lock};
@@ -35,8 +36,8 @@ pub(crate) struct TakenWrites {
     pub(crate) reset: bool,
     /// Something is still queued.
     pub(crate) more: bool,
-    /// The writer to wake, once a quarter of the queue is free.
-    pub(crate) waker: Option<Waker>,
+    /// The writers to wake, once a quarter of the queue is free.
+    pub(crate) writers: WakeList,
 }
 
 /// State of the write side of a connection (the sending states of RFC 9000 3.1).
@@ -134,7 +135,7 @@ struct Writes {
     dirty: bool,
     /// True from a flush until everything written before it was taken.
     flush_requested: bool,
-    writer: Option<Waker>,
+    writers: Waiters,
     /// The task in `shutdown`.
     shutdown: Option<Waker>,
 }
@@ -188,7 +189,7 @@ impl SendQueue {
             reset_requested: false,
             dirty: false,
             flush_requested: false,
-            writer: None,
+            writers: Waiters::default(),
             shutdown: None,
         };
         Self { capacity, charged_hint: AtomicUsize::new(0), writes: Mutex::new(writes) }
@@ -234,7 +235,7 @@ impl SendQueue {
             detached: false,
             reset: writes.reset_requested,
             more,
-            waker: if worthwhile { writes.writer.take() } else { None },
+            writers: if worthwhile { writes.writers.take_all() } else { WakeList::default() },
         };
         writes.flush_requested &= more;
         let memory = queue::release_burst(&mut writes.chunks);
@@ -252,12 +253,12 @@ impl SendQueue {
     }
 
     /// The connection has ended. Discards what was not taken. Returns the tasks to wake.
-    pub(super) fn fail(&self, error: ConnectionError) -> [Option<Waker>; 2] {
+    pub(super) fn fail(&self, error: ConnectionError) -> (WakeList, Option<Waker>) {
         let mut writes = lock(&self.writes);
         writes.state.fail(error);
         let discarded = writes.clear();
         self.charged_hint.store(0, Ordering::Relaxed);
-        let wakers = [writes.writer.take(), writes.shutdown.take()];
+        let wakers = (writes.writers.take_all(), writes.shutdown.take());
         drop(writes);
         drop(discarded);
         wakers
@@ -270,7 +271,7 @@ impl SendQueue {
     }
 }
 
-/// Handles. Without a waker these do not register and `Pending` means "would block".
+/// Handles.
 impl SendQueue {
     /// Payload bytes that the driver has not taken yet.
     pub(super) fn unsent_bytes(&self) -> usize {
@@ -284,7 +285,7 @@ impl SendQueue {
 
     /// Ready with the number of bytes a write may copy now, at least one, or with the error that
     /// every write returns. The end of the connection may only show when the bytes are pushed.
-    pub(super) fn poll_writable(&self, waker: Option<&Waker>) -> Poll<io::Result<usize>> {
+    pub(super) fn poll_writable(&self, wait: &mut Wait<'_>) -> Poll<io::Result<usize>> {
         let available = self.available(self.charged_hint.load(Ordering::Relaxed));
         if available > 0 {
             return Poll::Ready(Ok(available));
@@ -295,7 +296,7 @@ impl SendQueue {
         if available > 0 {
             return Poll::Ready(Ok(available));
         }
-        let replaced = waker.and_then(|waker| register_waker(&mut writes.writer, waker));
+        let replaced = writes.writers.register(wait);
         drop(writes);
         drop(replaced);
         Poll::Pending
@@ -305,16 +306,17 @@ impl SendQueue {
     /// many bytes as it returns when ready, and none otherwise.
     pub(super) fn poll_write_with(
         &self,
-        waker: Option<&Waker>,
+        wait: &mut Wait<'_>,
         len: usize,
         copy: impl Fn(usize) -> Bytes,
         notifier: &ConnNotifier,
     ) -> Poll<io::Result<usize>> {
         if len == 0 {
-            return Poll::Ready(Ok(0));
+            // As TCP: nothing to write still fails where a byte would.
+            return Poll::Ready(lock(&self.writes).state.check_writable().map(|()| 0));
         }
         loop {
-            let available = ready!(self.poll_writable(waker))?;
+            let available = ready!(self.poll_writable(wait))?;
             let mut data = copy(len.min(available));
             let mut writes = lock(&self.writes);
             writes.state.check_writable()?;
@@ -336,13 +338,15 @@ impl SendQueue {
     /// queued.
     pub(super) fn poll_send_message(
         &self,
-        waker: Option<&Waker>,
+        wait: &mut Wait<'_>,
         message: &[u8],
         max: usize,
         notifier: &ConnNotifier,
     ) -> Poll<io::Result<()>> {
         if message.len() > max {
-            let text = format!("a message of {} bytes, allowed is at most {max}", message.len());
+            let len = message.len();
+            let text =
+                format!("a message of {len} bytes, at most {max} while the path MTU is as it is");
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidInput, text)));
         }
         let mut copy = None;
@@ -351,7 +355,7 @@ impl SendQueue {
             writes.state.check_writable()?;
             let available = self.available(writes.charged);
             if writes.charged > 0 && charge(message.len()) > available {
-                let replaced = waker.and_then(|waker| register_waker(&mut writes.writer, waker));
+                let replaced = writes.writers.register(wait);
                 drop(writes);
                 drop(replaced);
                 return Poll::Pending;
@@ -389,11 +393,9 @@ impl SendQueue {
     pub(super) fn close(&self, notifier: &ConnNotifier) {
         let mut writes = lock(&self.writes);
         let first = writes.state.close();
-        let writer = writes.writer.take();
+        let writers = writes.writers.take_all();
         drop(writes);
-        if let Some(writer) = writer {
-            writer.wake();
-        }
+        writers.for_each(Waker::wake);
         if first {
             notifier.notify();
         }
@@ -430,13 +432,19 @@ impl SendQueue {
     }
 
     /// The last handle is gone. Returns the wakers of cancelled calls, to be dropped.
-    pub(super) fn detach(&self) -> [Option<Waker>; 2] {
+    pub(super) fn detach(&self) -> (WakeList, Option<Waker>) {
         let mut writes = lock(&self.writes);
-        [writes.writer.take(), writes.shutdown.take()]
+        (writes.writers.take_all(), writes.shutdown.take())
     }
 
     #[cfg(test)]
     pub(super) fn clear(&self) -> VecDeque<Outgoing> {
         lock(&self.writes).clear()
+    }
+}
+
+impl WaitQueue for SendQueue {
+    fn cancel(&self, registration: &Registration) -> Option<Waker> {
+        lock(&self.writes).writers.cancel(registration)
     }
 }

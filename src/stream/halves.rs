@@ -1,7 +1,7 @@
 //! [`Reader`] and [`Writer`]: the two directions of a stream, shared by `KcpStream` and its halves.
 
 use std::io::{self, IoSlice, IoSliceMut};
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
 
 use bytes::{BufMut, Bytes};
 use tokio::io::ReadBuf;
@@ -10,6 +10,7 @@ use tokio::task::coop::poll_proceed;
 use crate::config::Mode;
 use crate::shared::connection::{Handle, Shared};
 use crate::shared::recv_queue::ReadBuffer;
+use crate::shared::waiters::{Registration, Wait};
 use crate::util::buffer_pool;
 use crate::util::sync::{Mutex, MutexGuard, lock};
 
@@ -48,19 +49,16 @@ impl Reader {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if buf.remaining() == 0 {
-            return Poll::Ready(Ok(()));
-        }
         let one_message = self.one_message();
         let (handle, buffer) = self.buffer_mut();
-        ready!(cooperate(cx, |cx| poll_bytes(handle, buffer, Some(cx))))?;
+        ready!(cooperate(cx, |cx| poll_bytes(handle, buffer, &mut Wait::Polled(cx.waker()))))?;
         read(handle, buffer, one_message, buf.remaining(), |part| buf.put_slice(part));
         Poll::Ready(Ok(()))
     }
 
     pub(crate) fn poll_fill_buf(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
         let (handle, buffer) = self.buffer_mut();
-        ready!(cooperate(cx, |cx| poll_bytes(handle, buffer, Some(cx))))?;
+        ready!(cooperate(cx, |cx| poll_bytes(handle, buffer, &mut Wait::Polled(cx.waker()))))?;
         Poll::Ready(Ok(buffer.front().map_or(&[], |chunk| chunk)))
     }
 
@@ -75,7 +73,7 @@ impl Reader {
     /// The next chunk that has bytes.
     pub(crate) fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Bytes>> {
         let (handle, buffer) = self.buffer_mut();
-        ready!(cooperate(cx, |cx| poll_bytes(handle, buffer, Some(cx))))?;
+        ready!(cooperate(cx, |cx| poll_bytes(handle, buffer, &mut Wait::Polled(cx.waker()))))?;
         Poll::Ready(Ok(pop(handle, buffer)))
     }
 
@@ -83,7 +81,7 @@ impl Reader {
     pub(crate) fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Bytes>> {
         check_message_mode(&self.handle)?;
         let (handle, buffer) = self.buffer_mut();
-        ready!(cooperate(cx, |cx| poll_chunks(handle, buffer, Some(cx))))?;
+        ready!(cooperate(cx, |cx| poll_chunks(handle, buffer, &mut Wait::Polled(cx.waker()))))?;
         if buffer.front().is_none() {
             let text = "the peer has ended its stream: there are no more messages";
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::UnexpectedEof, text)));
@@ -95,34 +93,42 @@ impl Reader {
         &self,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
+        registration: Option<&mut Registration>,
     ) -> Poll<io::Result<usize>> {
-        if buf.remaining() == 0 {
-            return Poll::Ready(Ok(0));
-        }
         let coop = ready!(poll_proceed(cx));
         let (mut buffer, one_message) = (self.lock_buffer(), self.one_message());
         let before = buf.remaining();
         // A task that waits for more to peek at must see what arrived since, although nothing was
         // read.
         let known = buffer.peek(before, one_message).map(<[u8]>::len).sum::<usize>();
-        if known < before && !(one_message && buffer.front().is_some()) {
-            ready!(self.handle.poll_refill(&mut buffer, Some(cx.waker())))?;
+        if buffer.front().is_none() || (known < before && !one_message) {
+            let mut wait = Wait::new(cx.waker(), registration);
+            ready!(self.handle.poll_refill(&mut buffer, &mut wait))?;
         }
         buffer.peek(before, one_message).for_each(|part| buf.put_slice(part));
         coop.made_progress();
         Poll::Ready(Ok(before - buf.remaining()))
     }
 
-    pub(crate) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub(crate) fn poll_readable(
+        &self,
+        cx: &mut Context<'_>,
+        registration: Option<&mut Registration>,
+    ) -> Poll<io::Result<()>> {
         // The error of an ended connection is for the read to return.
-        self.poll_open(cx).map(|_open| Ok(()))
+        self.poll_open(cx, registration).map(|_open| Ok(()))
     }
 
     /// Ready with true when there is something to read, with false when nothing more will come.
-    pub(crate) fn poll_open(&self, cx: &mut Context<'_>) -> Poll<bool> {
+    pub(crate) fn poll_open(
+        &self,
+        cx: &mut Context<'_>,
+        registration: Option<&mut Registration>,
+    ) -> Poll<bool> {
         cooperate(cx, |cx| {
             let mut buffer = self.lock_buffer();
-            let chunks = poll_chunks(&self.handle, &mut buffer, Some(cx));
+            let mut wait = Wait::new(cx.waker(), registration);
+            let chunks = poll_chunks(&self.handle, &mut buffer, &mut wait);
             chunks.map(|_ended| buffer.front().is_some())
         })
     }
@@ -151,11 +157,8 @@ impl Reader {
     }
 
     pub(crate) fn try_read_with(&self, limit: usize, put: impl FnMut(&[u8])) -> io::Result<usize> {
-        if limit == 0 {
-            return Ok(0);
-        }
         let mut buffer = self.lock_buffer();
-        or_would_block(poll_bytes(&self.handle, &mut buffer, None))?;
+        or_would_block(poll_bytes(&self.handle, &mut buffer, &mut Wait::No))?;
         Ok(read(&self.handle, &mut buffer, self.one_message(), limit, put))
     }
 
@@ -178,7 +181,7 @@ impl<'a> Writer<'a> {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        cooperate(cx, |cx| write(self.shared, Some(cx.waker()), bufs))
+        cooperate(cx, |cx| write(self.shared, &mut Wait::Polled(cx.waker()), bufs))
     }
 
     pub(crate) fn try_write(&self, buf: &[u8]) -> io::Result<usize> {
@@ -186,12 +189,19 @@ impl<'a> Writer<'a> {
     }
 
     pub(crate) fn try_write_vectored(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
-        or_would_block(write(self.shared, None, bufs))
+        or_would_block(write(self.shared, &mut Wait::No, bufs))
     }
 
-    pub(crate) fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub(crate) fn poll_writable(
+        &self,
+        cx: &mut Context<'_>,
+        registration: Option<&mut Registration>,
+    ) -> Poll<io::Result<()>> {
         // The error of an ended connection is for the write to return.
-        cooperate(cx, |cx| self.shared.poll_writable(Some(cx.waker())).map(|_available| Ok(())))
+        cooperate(cx, |cx| {
+            let mut wait = Wait::new(cx.waker(), registration);
+            self.shared.poll_writable(&mut wait).map(|_available| Ok(()))
+        })
     }
 
     pub(crate) fn poll_send_message(
@@ -200,7 +210,7 @@ impl<'a> Writer<'a> {
         message: &[u8],
     ) -> Poll<io::Result<()>> {
         check_message_mode(self.shared)?;
-        cooperate(cx, |cx| self.shared.poll_send_message(Some(cx.waker()), message))
+        cooperate(cx, |cx| self.shared.poll_send_message(&mut Wait::Polled(cx.waker()), message))
     }
 }
 
@@ -219,11 +229,11 @@ fn cooperate<T>(cx: &mut Context<'_>, poll: impl FnOnce(&mut Context<'_>) -> Pol
 fn poll_chunks(
     shared: &Shared,
     buffer: &mut ReadBuffer,
-    cx: Option<&Context<'_>>,
+    wait: &mut Wait<'_>,
 ) -> Poll<io::Result<()>> {
     match buffer.front() {
         Some(_) => Poll::Ready(Ok(())),
-        None => shared.poll_refill(buffer, cx.map(|cx| cx.waker())),
+        None => shared.poll_refill(buffer, wait),
     }
 }
 
@@ -231,14 +241,14 @@ fn poll_chunks(
 fn poll_bytes(
     shared: &Shared,
     buffer: &mut ReadBuffer,
-    cx: Option<&Context<'_>>,
+    wait: &mut Wait<'_>,
 ) -> Poll<io::Result<()>> {
     loop {
         buffer.skip_empty();
         if buffer.front().is_some() {
             return Poll::Ready(Ok(()));
         }
-        ready!(shared.poll_refill(buffer, cx.map(|cx| cx.waker())))?;
+        ready!(shared.poll_refill(buffer, wait))?;
         if buffer.front().is_none() {
             return Poll::Ready(Ok(()));
         }
@@ -296,13 +306,13 @@ fn or_would_block<T>(poll: Poll<io::Result<T>>) -> io::Result<T> {
 
 /// Writes `bufs` in pieces of `BUFFER_LEN` bytes. Pending and errors of the first piece are the
 /// result; those of a later piece end the write with the bytes written so far.
-fn write(shared: &Shared, waker: Option<&Waker>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+fn write(shared: &Shared, wait: &mut Wait<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
     let total = bufs.iter().map(|buf| buf.len()).sum::<usize>();
     let mut done = 0;
     loop {
-        let waker = waker.filter(|_| done == 0);
+        let wait = if done == 0 { &mut *wait } else { &mut Wait::No };
         let part = (total - done).min(buffer_pool::BUFFER_LEN);
-        match shared.poll_write_with(waker, part, |count| gather(bufs, done, count)) {
+        match shared.poll_write_with(wait, part, |count| gather(bufs, done, count)) {
             Poll::Ready(Ok(taken)) => done += taken,
             _ if done > 0 => return Poll::Ready(Ok(done)),
             other => return other,

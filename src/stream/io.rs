@@ -20,17 +20,21 @@ macro_rules! impl_read {
                 self.get_mut().$side.poll_read(cx, buf)
             }
         }
+    )*};
+}
 
-        impl AsyncBufRead for $reader {
+macro_rules! impl_buf_read {
+    ($($half:ty),*) => {$(
+        impl AsyncBufRead for $half {
             fn poll_fill_buf(
                 self: Pin<&mut Self>,
                 cx: &mut Context<'_>,
             ) -> Poll<io::Result<&[u8]>> {
-                self.get_mut().$side.poll_fill_buf(cx)
+                self.get_mut().side.poll_fill_buf(cx)
             }
 
             fn consume(self: Pin<&mut Self>, count: usize) {
-                self.get_mut().$side.consume(count);
+                self.get_mut().side.consume(count);
             }
         }
     )*};
@@ -73,4 +77,6 @@ macro_rules! impl_write {
 }
 
 impl_read!(KcpStream: read, ReadHalf<'_>: side, OwnedReadHalf: side);
+// Not of the stream: `AsyncBufReadExt::split` would come before its own.
+impl_buf_read!(ReadHalf<'_>, OwnedReadHalf);
 impl_write!(KcpStream, WriteHalf<'_>, OwnedWriteHalf);

@@ -34,8 +34,8 @@ use crate::util::sync::{Arc, Ordering};
 /// A KCP connection with one peer: an ordered, reliable byte stream, or messages in
 /// [`Mode::Message`](crate::Mode::Message).
 ///
-/// It reads and writes through [`AsyncRead`], [`AsyncBufRead`] and [`AsyncWrite`], with the
-/// methods of `AsyncReadExt` and `AsyncWriteExt`:
+/// It reads and writes through [`AsyncRead`] and [`AsyncWrite`], with the methods of
+/// `AsyncReadExt` and `AsyncWriteExt`; the halves are [`AsyncBufRead`] as well:
 ///
 /// * `write` takes as many bytes as fit into the send buffer, at least one, and waits while it is
 ///   full. A chunk below 64 bytes counts as 64. In message mode each write starts a segment of
@@ -51,8 +51,9 @@ use crate::util::sync::{Arc, Ordering};
 /// The end of a connection is an error, see [`ConnectionError`]. Pending and later calls report
 /// the same one.
 ///
-/// One task waits in each direction. When several wait to read, or several to write, the last one
-/// that asked is woken.
+/// Any number of tasks may wait in [`readable`](Self::readable), [`writable`](Self::writable),
+/// [`ready`](Self::ready) and [`peek`](Self::peek): all are woken. Of `poll_*` methods, and of what
+/// builds on them (`read`, `write`), the last task that asked in a direction is woken.
 ///
 /// Dropping the stream, or both of its owned halves, still delivers what was written, until
 /// nothing more is acknowledged for [`Config::linger`](crate::Config::linger).
@@ -89,13 +90,14 @@ impl KcpStream {
         Ok(self.handle().peer())
     }
 
-    /// Returns the address the socket is bound to. Its IP is unspecified if it was bound so.
+    /// Returns the address that datagrams to the peer leave from. Of a socket that is bound to all
+    /// addresses it is the one that the system's routes choose now.
     ///
     /// # Errors
     ///
     /// None; the signature is that of `TcpStream`.
     pub fn local_addr(&self) -> Result<SocketAddr> {
-        Ok(self.handle().local())
+        Ok(self.handle().source())
     }
 
     /// Returns the conversation id, which both ends share.
@@ -154,7 +156,8 @@ impl KcpStream {
     /// Nothing is lost.
     pub async fn peek(&self, buf: &mut [u8]) -> Result<usize> {
         let mut buf = ReadBuf::new(buf);
-        poll_fn(|cx| self.poll_peek(cx, &mut buf)).await
+        let mut waiter = self.handle().read_waiter();
+        poll_fn(|cx| self.read.poll_peek(cx, &mut buf, Some(&mut waiter))).await
     }
 
     /// Polls for bytes and copies them without taking them, as [`peek`](Self::peek).
@@ -163,7 +166,7 @@ impl KcpStream {
     ///
     /// As [`peek`](Self::peek).
     pub fn poll_peek(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<Result<usize>> {
-        self.read.poll_peek(cx, buf)
+        self.read.poll_peek(cx, buf, None)
     }
 
     /// Reads bytes that are there, without waiting. Returns their number.
@@ -261,7 +264,8 @@ impl KcpStream {
         poll_fn(|cx| self.writer().poll_send_message(cx, message)).await
     }
 
-    /// Returns the largest message in bytes that can be sent now. It falls with the MTU.
+    /// Returns the largest message in bytes that can be sent now. It falls with the MTU of the path,
+    /// also between this call and the send; the error of that says so.
     #[must_use]
     pub fn max_message_size(&self) -> usize {
         self.handle().max_message.load(Ordering::Relaxed)

@@ -7,26 +7,31 @@ use std::task::{Context, Poll};
 use bytes::BufMut;
 use tokio::io::{Interest, Ready};
 
+use crate::shared::connection::Shared;
+use crate::shared::waiters::{Registration, Wait};
 use crate::stream::KcpStream;
 use crate::stream::halves::{Reader, Writer};
 use crate::stream::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 
 impl KcpStream {
     /// Waits until the stream is ready for at least one operation of `interest`, and returns all
-    /// that it is ready for. At the end of the peer's stream, and once the connection has ended,
-    /// the stream is readable and [`READ_CLOSED`](Ready::READ_CLOSED).
+    /// that it is ready for.
+    ///
+    /// At the end of the peer's stream, once all of it is read, and after the end of the connection
+    /// the stream is readable and [`READ_CLOSED`](Ready::READ_CLOSED). After the end of the
+    /// connection it is writable and [`WRITE_CLOSED`](Ready::WRITE_CLOSED), and has an
+    /// [`ERROR`](Ready::ERROR) for an interest in errors. There is no urgent data: an interest in
+    /// that waits for `READ_CLOSED`.
     ///
     /// # Errors
     ///
-    /// [`InvalidInput`](ErrorKind::InvalidInput) if `interest` names neither reading nor writing.
+    /// None; the next read or write returns the error of an ended connection.
     ///
     /// # Cancel safety
     ///
     /// Nothing is lost.
     pub async fn ready(&self, interest: Interest) -> Result<Ready> {
-        let read = interest.is_readable().then_some(&self.read);
-        let write = interest.is_writable().then(|| self.writer());
-        poll_fn(|cx| poll_ready(cx, read, write)).await
+        ready(self.handle(), Some(&self.read), interest).await
     }
 }
 
@@ -43,7 +48,8 @@ macro_rules! readable {
             ///
             /// Nothing is lost.
             pub async fn readable(&self) -> Result<()> {
-                poll_fn(|cx| self.$side.poll_readable(cx)).await
+                let mut waiter = self.$side.handle.read_waiter();
+                poll_fn(|cx| self.$side.poll_readable(cx, Some(&mut waiter))).await
             }
 
             /// Reads bytes that are there into the spare capacity of `buf`, without waiting, and
@@ -74,7 +80,8 @@ macro_rules! writable {
             ///
             /// Nothing is lost.
             pub async fn writable(&self) -> Result<()> {
-                poll_fn(|cx| self.writer().poll_writable(cx)).await
+                let mut waiter = self.handle().write_waiter();
+                poll_fn(|cx| self.writer().poll_writable(cx, Some(&mut waiter))).await
             }
         }
     )*};
@@ -90,7 +97,7 @@ impl KcpStream {
     ///
     /// None, as [`readable`](Self::readable).
     pub fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<Result<()>> {
-        self.read.poll_readable(cx)
+        self.read.poll_readable(cx, None)
     }
 
     /// Polls until a write would take bytes, as [`writable`](Self::writable).
@@ -99,72 +106,109 @@ impl KcpStream {
     ///
     /// None, as [`writable`](Self::writable).
     pub fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<Result<()>> {
-        self.writer().poll_writable(cx)
+        self.writer().poll_writable(cx, None)
     }
 }
 
-macro_rules! ready_halves {
-    ($($reader:ty, $writer:ty);*) => {$(
-        impl $reader {
-            /// Waits until the half is ready, as [`KcpStream::ready`].
+macro_rules! ready_readers {
+    ($($half:ty),*) => {$(
+        impl $half {
+            /// Waits until the half, or the one that writes, is ready, as [`KcpStream::ready`].
             ///
             /// # Errors
             ///
-            /// [`InvalidInput`](ErrorKind::InvalidInput) if `interest` does not name reading.
+            /// None, as [`KcpStream::ready`].
             ///
             /// # Cancel safety
             ///
             /// Nothing is lost.
             pub async fn ready(&self, interest: Interest) -> Result<Ready> {
-                let side: &Reader = &self.side;
-                let read = interest.is_readable().then_some(side);
-                poll_fn(|cx| poll_ready(cx, read, None)).await
-            }
-        }
-
-        impl $writer {
-            /// Waits until the half is ready, as [`KcpStream::ready`].
-            ///
-            /// # Errors
-            ///
-            /// [`InvalidInput`](ErrorKind::InvalidInput) if `interest` does not name writing.
-            ///
-            /// # Cancel safety
-            ///
-            /// Nothing is lost.
-            pub async fn ready(&self, interest: Interest) -> Result<Ready> {
-                let write = interest.is_writable().then(|| self.writer());
-                poll_fn(|cx| poll_ready(cx, None, write)).await
+                ready(self.handle(), Some(&self.side), interest).await
             }
         }
     )*};
 }
 
-ready_halves!(OwnedReadHalf, OwnedWriteHalf; ReadHalf<'_>, WriteHalf<'_>);
-
-/// Ready with all sides that are ready, once at least one is.
-fn poll_ready(
-    cx: &mut Context<'_>,
-    read: Option<&Reader>,
-    write: Option<Writer<'_>>,
-) -> Poll<Result<Ready>> {
-    if read.is_none() && write.is_none() {
-        let text = "nothing here becomes ready for this interest: readable or writable is allowed";
-        return Poll::Ready(Err(Error::new(ErrorKind::InvalidInput, text)));
-    }
-    let mut ready = Ready::EMPTY;
-    if let Some(side) = read
-        && let Poll::Ready(open) = side.poll_open(cx)
-    {
-        ready |= Ready::READABLE;
-        if !open {
-            ready |= Ready::READ_CLOSED;
+macro_rules! ready_writers {
+    ($($half:ty),*) => {$(
+        impl $half {
+            /// Waits until the half is ready, as [`KcpStream::ready`].
+            ///
+            /// # Errors
+            ///
+            /// [`InvalidInput`](ErrorKind::InvalidInput) if `interest` names reading: what is
+            /// buffered to be read belongs to the other half.
+            ///
+            /// # Cancel safety
+            ///
+            /// Nothing is lost.
+            pub async fn ready(&self, interest: Interest) -> Result<Ready> {
+                ready(self.handle(), None, interest).await
+            }
         }
+    )*};
+}
+
+ready_readers!(OwnedReadHalf, ReadHalf<'_>);
+ready_writers!(OwnedWriteHalf, WriteHalf<'_>);
+
+/// Ready with all that is ready of `interest`, once at least one is.
+async fn ready(shared: &Shared, reader: Option<&Reader>, interest: Interest) -> Result<Ready> {
+    if interest.is_readable() && reader.is_none() {
+        let text = "the half that writes does not see what there is to read: ask the other one";
+        return Err(Error::new(ErrorKind::InvalidInput, text));
     }
-    if let Some(side) = write
-        && side.poll_writable(cx).is_ready()
-    {
-        ready |= Ready::WRITABLE;
+    let reader = reader.filter(|_| interest.is_readable());
+    let (mut reading, mut writing) = (shared.read_waiter(), shared.write_waiter());
+    poll_fn(|cx| {
+        let mut ready = match reader.map(|side| side.poll_open(cx, Some(&mut reading))) {
+            Some(Poll::Ready(true)) => Ready::READABLE,
+            Some(Poll::Ready(false)) => Ready::READABLE | Ready::READ_CLOSED,
+            Some(Poll::Pending) | None => Ready::EMPTY,
+        };
+        if interest.is_writable()
+            && Writer::new(shared).poll_writable(cx, Some(&mut writing)).is_ready()
+        {
+            ready |= Ready::WRITABLE;
+            if shared.error().is_some() {
+                ready |= Ready::WRITE_CLOSED;
+            }
+        }
+        ready |= poll_end(cx, shared, interest, &mut reading);
+        if ready.is_empty() { Poll::Pending } else { Poll::Ready(Ok(ready)) }
+    })
+    .await
+}
+
+/// What an interest in urgent data or errors sees: the end, if it is there. Registers the task.
+fn poll_end(
+    cx: &Context<'_>,
+    shared: &Shared,
+    interest: Interest,
+    registration: &mut Registration,
+) -> Ready {
+    let (urgent, errors) = (is_priority(interest), interest.is_error());
+    let mut ready = Ready::EMPTY;
+    if !urgent && !errors {
+        return ready;
     }
-    if ready.is_empty() { Poll::Pending } else { Poll::Ready(Ok(ready)) }
+    if shared.is_recv_closed(&mut Wait::Future(registration, cx.waker())) && urgent {
+        ready |= Ready::READ_CLOSED;
+    }
+    // After the registration: at the end of a connection the error is set before readers are woken.
+    if shared.error().is_some() && errors {
+        ready |= Ready::ERROR;
+    }
+    ready
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn is_priority(interest: Interest) -> bool {
+    interest.is_priority()
+}
+
+/// Tokio has it on Linux and Android only.
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+fn is_priority(_: Interest) -> bool {
+    false
 }

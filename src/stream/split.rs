@@ -21,9 +21,6 @@ use crate::util::sync::{Arc, Ordering};
 
 impl KcpStream {
     /// Splits the stream into a half that reads and one that writes, which borrow it.
-    ///
-    /// With `AsyncBufReadExt` in scope write `KcpStream::split(&mut stream)`: that trait has a
-    /// method of the same name, which method syntax prefers.
     pub fn split(&mut self) -> (ReadHalf<'_>, WriteHalf<'_>) {
         let shared = self.handle().uncounted();
         (ReadHalf { side: &mut self.read }, WriteHalf { shared, stream: PhantomData })
@@ -102,13 +99,13 @@ macro_rules! describe {
                 Ok(self.handle().peer())
             }
 
-            /// Returns the address the socket is bound to.
+            /// Returns the address that datagrams to the peer leave from.
             ///
             /// # Errors
             ///
             /// None, as [`KcpStream::local_addr`].
             pub fn local_addr(&self) -> Result<SocketAddr> {
-                Ok(self.handle().local())
+                Ok(self.handle().source())
             }
 
             /// Returns the conversation id, which both ends share.
@@ -152,7 +149,8 @@ macro_rules! read_methods {
             /// Nothing is lost.
             pub async fn peek(&mut self, buf: &mut [u8]) -> Result<usize> {
                 let mut buf = ReadBuf::new(buf);
-                poll_fn(|cx| self.poll_peek(cx, &mut buf)).await
+                let mut waiter = self.side.handle.read_waiter();
+                poll_fn(|cx| self.side.poll_peek(cx, &mut buf, Some(&mut waiter))).await
             }
 
             /// Polls for bytes and copies them without taking them, as [`KcpStream::poll_peek`].
@@ -165,7 +163,7 @@ macro_rules! read_methods {
                 cx: &mut Context<'_>,
                 buf: &mut ReadBuf<'_>,
             ) -> Poll<Result<usize>> {
-                self.side.poll_peek(cx, buf)
+                self.side.poll_peek(cx, buf, None)
             }
 
             /// Reads bytes that are there, without waiting. Returns their number.

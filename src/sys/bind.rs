@@ -91,6 +91,21 @@ pub(crate) fn check_route(peer: SocketAddr, config: &SocketConfig) -> io::Result
     socket.connect(&peer.into())
 }
 
+/// The address that datagrams to `peer` leave from: of a socket whose address `local` is that of all
+/// interfaces, the one that the system's routes choose now. No datagram is sent.
+pub(crate) fn source_addr(local: SocketAddr, peer: SocketAddr) -> SocketAddr {
+    if !local.ip().is_unspecified() {
+        return local;
+    }
+    let chosen = || -> io::Result<Option<SocketAddr>> {
+        let socket = Socket::new(Domain::for_address(peer), Type::DGRAM, Some(Protocol::UDP))?;
+        socket.connect(&peer.into())?;
+        Ok(socket.local_addr()?.as_socket())
+    };
+    let chosen = chosen().ok().flatten();
+    chosen.map_or(local, |chosen| SocketAddr::new(chosen.ip(), local.port()))
+}
+
 /// Sets an option for each IP version that a socket of this address serves.
 fn set_for_versions(
     (addr, only_v6): (SocketAddr, bool),

@@ -19,7 +19,7 @@ pub(crate) mod transport;
 mod transport_socket;
 mod udp;
 
-pub(crate) use bind::check_route;
+pub(crate) use bind::{check_route, source_addr};
 pub(crate) use errors::{RecvFault, SendFault, classify_recv, classify_send, count};
 pub(crate) use recv_batch::{MAX_DATAGRAM, RxBatch, canonical};
 pub(crate) use socket::Socket;

@@ -58,23 +58,10 @@ const TABLE: &[Difference] = &[
         reason: "a reset could destroy what was written before the drop",
     },
     Difference {
-        name: "read_into_an_empty_buffer",
-        tcp: "waits, Ok(0), here",
-        kcp: "Ok(0), Ok(0), here",
-        reason: "there is nothing to wait for",
-    },
-    Difference {
         name: "nodelay_by_default",
         tcp: "false, false",
         kcp: "true, true",
         reason: "KCP is for low latency",
-    },
-    Difference {
-        name: "address_of_the_client",
-        tcp: "127.0.0.1",
-        kcp: "0.0.0.0",
-        reason: "`connect` binds a socket of its own and leaves the choice of the address to \
-                 the system",
     },
     Difference {
         name: "accept_of_a_silent_client",

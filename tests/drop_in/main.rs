@@ -17,6 +17,7 @@ mod resets;
 mod runtimes;
 mod support;
 mod transport;
+mod waiters;
 
 use std::process::ExitCode;
 use std::sync::mpsc;
@@ -59,6 +60,7 @@ fn all<T: Transport>() -> Vec<Behaviour> {
     all.extend(options::all::<T>());
     all.extend(accepts::all::<T>());
     all.extend(runtimes::all::<T>());
+    all.extend(waiters::all::<T>());
     all
 }
 

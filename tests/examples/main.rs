@@ -129,7 +129,7 @@ fn push_server_example_pushes_to_a_library_client_and_its_own() {
         let mut numbers = Vec::new();
         while numbers.len() < 20 {
             let mut line = String::new();
-            stream.read_line(&mut line).await.expect("a line");
+            stream.split().0.read_line(&mut line).await.expect("a line");
             let number = line.strip_prefix("tick ").and_then(|rest| rest.split(' ').next());
             numbers.push(number.expect("a tick").parse::<u64>().expect("its number"));
         }

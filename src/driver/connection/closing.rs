@@ -29,7 +29,7 @@ impl Conn {
             let error = self.end_error(now)?;
             self.deliver_rest(scratch);
             self.span.ended(error);
-            scratch.wakers.extend(self.shared.end(error).into_iter().flatten());
+            scratch.wakers.extend(self.shared.end(error));
             self.lifecycle.on_ended(now, self.linger);
             if self.kcp.must_send_reset(error) {
                 self.kcp.abort(now);

@@ -54,7 +54,7 @@ impl Conn {
         if self.lifecycle.is_closing() && complete {
             self.kcp.close(now);
         }
-        scratch.wakers.extend(taken.waker);
+        scratch.wakers.extend(taken.writers);
     }
 
     fn deliver(&mut self, scratch: &mut Scratch) {

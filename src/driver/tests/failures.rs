@@ -189,7 +189,7 @@ async fn socket_that_is_shut_down_ends_its_endpoint() {
     for how in [std::net::Shutdown::Read, std::net::Shutdown::Both, std::net::Shutdown::Write] {
         let socket = UdpSocket::bind(LOOPBACK).unwrap();
         let same = socket.try_clone().unwrap();
-        let listener = KcpListener::from_std(socket, Config::new()).unwrap();
+        let listener = KcpListener::from_std(socket).unwrap();
         let (_client, mut server) = connected(&listener, Config::new()).await;
         // The system says that it is not connected, and shuts it down.
         socket2::SockRef::from(&same).shutdown(how).unwrap_err();

@@ -37,14 +37,14 @@ fn notified(shared: &Shared, notifier: &Notifier) {
 }
 
 fn write(shared: &Shared, waker: &Waker) -> Poll<io::Result<usize>> {
-    shared.poll_write_with(Some(waker), 1, |_| Bytes::from_static(b"x"))
+    shared.poll_write_with(&mut Wait::Polled(waker), 1, |_| Bytes::from_static(b"x"))
 }
 
 /// Reads a chunk.
 fn read(shared: &Shared, queue: &mut ReadBuffer) -> io::Result<Bytes> {
     Sleeper::new().block_on(|waker| {
         if queue.front().is_none() {
-            std::task::ready!(shared.poll_refill(queue, Some(waker)))?;
+            std::task::ready!(shared.poll_refill(queue, &mut Wait::Polled(waker)))?;
         }
         let chunk = queue.pop().unwrap();
         shared.report_read(queue);
@@ -70,7 +70,7 @@ fn loom_write_against_take() {
         while out.len() < 2 {
             notified(&shared, &notifier);
             let taken = shared.take_writes(10, 1, &mut out);
-            taken.waker.into_iter().for_each(Waker::wake);
+            taken.writers.for_each(Waker::wake);
         }
         writer.join().unwrap();
     });
@@ -106,7 +106,7 @@ fn loom_deliver_against_read() {
         };
         let deliver = |chunk: &'static [u8], held_back| {
             let mut chunks = VecDeque::from([Bytes::from_static(chunk)]);
-            shared.deliver(&mut chunks, held_back).into_iter().for_each(Waker::wake);
+            shared.deliver(&mut chunks, held_back).for_each(Waker::wake);
         };
         deliver(b"a", true);
         notified(&shared, &notifier);
@@ -121,7 +121,7 @@ fn loom_deliver_against_read() {
 fn loom_available_against_read() {
     loom::model(|| {
         let (shared, notifier) = connection(1);
-        shared.deliver(&mut VecDeque::from([Bytes::from_static(b"a")]), false);
+        drop(shared.deliver(&mut VecDeque::from([Bytes::from_static(b"a")]), false));
         let reader = {
             let shared = shared.clone();
             thread::spawn(move || {
@@ -183,7 +183,7 @@ fn loom_drop_against_deliver() {
         let (shared, notifier) = connection(100);
         let handles = [Handle::new(shared.clone()), Handle::new(shared.clone())];
         let droppers = handles.map(|handle| thread::spawn(move || drop(handle)));
-        shared.deliver(&mut VecDeque::from([Bytes::from_static(b"a")]), false);
+        drop(shared.deliver(&mut VecDeque::from([Bytes::from_static(b"a")]), false));
         notified(&shared, &notifier);
         assert!(shared.take_writes(10, 1, &mut VecDeque::new()).detached);
         for dropper in droppers {
@@ -228,8 +228,59 @@ fn loom_end_against_waiting() {
                 Sleeper::new().block_on(|waker| write(&shared, waker)).unwrap_err()
             })
         };
-        shared.end(ConnectionError::Reset).into_iter().flatten().for_each(Waker::wake);
+        shared.end(ConnectionError::Reset).for_each(Waker::wake);
         assert_eq!(reader.join().unwrap().kind(), io::ErrorKind::ConnectionReset);
         assert_eq!(writer.join().unwrap().kind(), io::ErrorKind::ConnectionReset);
+    });
+}
+
+/// Two tasks in futures of one handle: the end of the stream wakes both, whichever registers while
+/// it arrives.
+#[test]
+fn loom_end_of_stream_against_two_futures() {
+    loom::model(|| {
+        let (shared, _notifier) = connection(100);
+        let readers = [(); 2].map(|()| {
+            let shared = shared.clone();
+            thread::spawn(move || {
+                let mut waiter = shared.read_waiter();
+                Sleeper::new().block_on(|waker| {
+                    let mut wait = Wait::Future(&mut waiter, waker);
+                    if shared.is_recv_closed(&mut wait) { Poll::Ready(()) } else { Poll::Pending }
+                });
+            })
+        });
+        shared.set_eof().for_each(Waker::wake);
+        for reader in readers {
+            reader.join().unwrap();
+        }
+    });
+}
+
+/// A future that is dropped while the driver wakes all takes no other task's wake with it.
+#[test]
+fn loom_drop_of_a_future_against_wake() {
+    loom::model(|| {
+        let (shared, _notifier) = connection(100);
+        let stays = {
+            let shared = shared.clone();
+            thread::spawn(move || {
+                let mut waiter = shared.read_waiter();
+                Sleeper::new().block_on(|waker| {
+                    let mut wait = Wait::Future(&mut waiter, waker);
+                    if shared.is_recv_closed(&mut wait) { Poll::Ready(()) } else { Poll::Pending }
+                });
+            })
+        };
+        let leaves = {
+            let shared = shared.clone();
+            thread::spawn(move || {
+                let mut waiter = shared.read_waiter();
+                shared.is_recv_closed(&mut Wait::Future(&mut waiter, Waker::noop()));
+            })
+        };
+        shared.set_eof().for_each(Waker::wake);
+        stays.join().unwrap();
+        leaves.join().unwrap();
     });
 }

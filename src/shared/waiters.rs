@@ -1,0 +1,316 @@
+//! [`Waiters`]: the tasks that wait for one event, woken together.
+//!
+//! As in Tokio's own types a `poll_*` method has one task, the last one that called it, and every
+//! future waits for itself: any number of tasks may be in `readable` or `accept` of one handle.
+//! All of them are woken; those that come too late wait again.
+
+use std::fmt;
+use std::mem;
+use std::ops::{Deref, DerefMut};
+use std::task::Waker;
+
+use crate::shared::wakers::register_waker;
+
+/// The tasks that wait. Every wake empties it.
+#[derive(Debug, Default)]
+pub(super) struct Waiters {
+    /// The task of the last `poll_*` call.
+    polled: Option<Waker>,
+    /// The task of a future. Most handles have one task in each direction.
+    first: Option<Waker>,
+    /// Wakes so far: a registration from before the last one is void.
+    epoch: u64,
+    /// The tasks of further futures; allocated for the first of them.
+    rest: Option<Box<Rest>>,
+}
+
+/// Entries with a list of those that are free, so that each call is O(1).
+#[derive(Debug, Default)]
+struct Rest {
+    entries: Vec<Entry>,
+    /// A free entry, if there is one.
+    free: Option<usize>,
+}
+
+#[derive(Debug)]
+enum Entry {
+    Waiting(Waker),
+    /// The future was dropped. Holds the next free entry.
+    Free(Option<usize>),
+}
+
+/// The place of a future in [`Waiters`], from its first `Pending` on.
+#[derive(Debug, Default)]
+pub(crate) struct Registration(Option<Place>);
+
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    epoch: u64,
+    /// Index into `Rest::entries`; `None` is `Waiters::first`.
+    index: Option<usize>,
+}
+
+/// How a call waits for what it does not find.
+#[derive(Debug)]
+pub(crate) enum Wait<'a> {
+    /// Not at all: `Pending` means "would block".
+    No,
+    /// As a `poll_*` call: instead of the task of the one before.
+    Polled(&'a Waker),
+    /// As a future: beside all others.
+    Future(&'a mut Registration, &'a Waker),
+}
+
+impl<'a> Wait<'a> {
+    /// As the future of `registration`, or else as a `poll_*` call.
+    pub(crate) fn new(waker: &'a Waker, registration: Option<&'a mut Registration>) -> Self {
+        match registration {
+            Some(registration) => Self::Future(registration, waker),
+            None => Self::Polled(waker),
+        }
+    }
+}
+
+impl Waiters {
+    /// Registers the task of a call that found nothing. Returns a waker to be dropped after the
+    /// lock is released, see [`register_waker`].
+    #[must_use]
+    pub(super) fn register(&mut self, wait: &mut Wait<'_>) -> Option<Waker> {
+        match wait {
+            Wait::No => None,
+            Wait::Polled(waker) => register_waker(&mut self.polled, waker),
+            Wait::Future(Registration(place), waker) => {
+                if let Some(current) = place.filter(|place| place.epoch == self.epoch) {
+                    return self.replace(current, waker);
+                }
+                *place = Some(self.insert(waker));
+                None
+            }
+        }
+    }
+
+    fn insert(&mut self, waker: &Waker) -> Place {
+        let epoch = self.epoch;
+        if self.first.is_none() {
+            self.first = Some(waker.clone());
+            return Place { epoch, index: None };
+        }
+        let rest = self.rest.get_or_insert_default();
+        Place { epoch, index: Some(rest.insert(waker.clone())) }
+    }
+
+    fn replace(&mut self, place: Place, waker: &Waker) -> Option<Waker> {
+        let Some(index) = place.index else { return register_waker(&mut self.first, waker) };
+        match self.rest.as_mut()?.entries.get_mut(index)? {
+            Entry::Waiting(stored) if stored.will_wake(waker) => None,
+            Entry::Waiting(stored) => Some(mem::replace(stored, waker.clone())),
+            Entry::Free(_) => None,
+        }
+    }
+
+    /// A future was dropped. Returns its waker, to be dropped after the lock is released.
+    #[must_use]
+    pub(super) fn cancel(&mut self, registration: &Registration) -> Option<Waker> {
+        let place = registration.0.filter(|place| place.epoch == self.epoch)?;
+        match place.index {
+            None => self.first.take(),
+            Some(index) => self.rest.as_mut()?.remove(index),
+        }
+    }
+
+    /// Takes all tasks, to be woken after the lock is released.
+    #[must_use]
+    pub(super) fn take_all(&mut self) -> WakeList {
+        self.epoch += 1;
+        WakeList { polled: self.polled.take(), first: self.first.take(), rest: self.rest.take() }
+    }
+}
+
+impl Rest {
+    fn insert(&mut self, waker: Waker) -> usize {
+        let entry = Entry::Waiting(waker);
+        let Some(index) = self.free else {
+            self.entries.push(entry);
+            return self.entries.len() - 1;
+        };
+        if let Some(place) = self.entries.get_mut(index)
+            && let Entry::Free(next) = mem::replace(place, entry)
+        {
+            self.free = next;
+        }
+        index
+    }
+
+    fn remove(&mut self, index: usize) -> Option<Waker> {
+        let place = self.entries.get_mut(index)?;
+        if matches!(place, Entry::Free(_)) {
+            return None;
+        }
+        match mem::replace(place, Entry::Free(self.free.replace(index))) {
+            Entry::Waiting(waker) => Some(waker),
+            Entry::Free(_) => None,
+        }
+    }
+}
+
+/// Tasks to wake.
+#[derive(Debug, Default)]
+#[must_use]
+pub(crate) struct WakeList {
+    polled: Option<Waker>,
+    first: Option<Waker>,
+    rest: Option<Box<Rest>>,
+}
+
+impl Iterator for WakeList {
+    type Item = Waker;
+
+    fn next(&mut self) -> Option<Waker> {
+        if let Some(waker) = self.polled.take().or_else(|| self.first.take()) {
+            return Some(waker);
+        }
+        let entries = &mut self.rest.as_mut()?.entries;
+        loop {
+            if let Entry::Waiting(waker) = entries.pop()? {
+                return Some(waker);
+            }
+        }
+    }
+}
+
+/// What has [`Waiters`] under a lock of its own.
+pub(super) trait WaitQueue: Sync {
+    /// [`Waiters::cancel`] under the lock. The caller drops the result.
+    fn cancel(&self, registration: &Registration) -> Option<Waker>;
+}
+
+/// The registration of one future, which ends when the future is dropped.
+pub(crate) struct Waiter<'a> {
+    queue: &'a dyn WaitQueue,
+    registration: Registration,
+}
+
+impl<'a> Waiter<'a> {
+    pub(super) fn new(queue: &'a dyn WaitQueue) -> Self {
+        Self { queue, registration: Registration::default() }
+    }
+}
+
+impl Deref for Waiter<'_> {
+    type Target = Registration;
+
+    fn deref(&self) -> &Registration {
+        &self.registration
+    }
+}
+
+impl DerefMut for Waiter<'_> {
+    fn deref_mut(&mut self) -> &mut Registration {
+        &mut self.registration
+    }
+}
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        if self.registration.0.is_some() {
+            drop(self.queue.cancel(&self.registration));
+        }
+    }
+}
+
+impl fmt::Debug for Waiter<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Waiter").field("registration", &self.registration).finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Counting(AtomicUsize);
+
+    impl Wake for Counting {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn task() -> (Arc<Counting>, Waker) {
+        let counting = Arc::<Counting>::default();
+        (counting.clone(), counting.into())
+    }
+
+    fn wakes(task: &Counting) -> usize {
+        task.0.load(Ordering::Relaxed)
+    }
+
+    #[test]
+    fn all_futures_and_the_last_poll_are_woken() {
+        let mut waiters = Waiters::default();
+        let polled: Vec<_> = (0..2).map(|_| task()).collect();
+        for (_, waker) in &polled {
+            drop(waiters.register(&mut Wait::Polled(waker)));
+        }
+        let mut futures: Vec<_> = (0..5).map(|_| (task(), Registration::default())).collect();
+        for round in 1..=2 {
+            for ((_, waker), registration) in &mut futures {
+                // A task that polls twice is woken once.
+                drop(waiters.register(&mut Wait::Future(registration, waker)));
+                drop(waiters.register(&mut Wait::Future(registration, waker)));
+            }
+            waiters.take_all().for_each(Waker::wake);
+            assert!(futures.iter().all(|((count, _), _)| wakes(count) == round));
+        }
+        assert_eq!((wakes(&polled[0].0), wakes(&polled[1].0)), (0, 1));
+        assert_eq!(waiters.take_all().count(), 0);
+    }
+
+    #[test]
+    fn one_future_and_one_poll_allocate_nothing() {
+        let (mut waiters, (_, waker)) = (Waiters::default(), task());
+        let mut registration = Registration::default();
+        drop(waiters.register(&mut Wait::Future(&mut registration, &waker)));
+        drop(waiters.register(&mut Wait::Polled(&waker)));
+        assert!(waiters.rest.is_none());
+        assert_eq!(waiters.take_all().count(), 2);
+    }
+
+    #[test]
+    fn dropped_future_leaves_its_place_to_the_next() {
+        let (mut waiters, (count, waker)) = (Waiters::default(), task());
+        let mut kept: Vec<_> = (0..3).map(|_| Registration::default()).collect();
+        for registration in &mut kept {
+            drop(waiters.register(&mut Wait::Future(registration, &waker)));
+        }
+        for _ in 0..100 {
+            let mut registration = Registration::default();
+            drop(waiters.register(&mut Wait::Future(&mut registration, &waker)));
+            assert!(waiters.cancel(&registration).is_some());
+            assert!(waiters.cancel(&registration).is_none(), "its waker is gone");
+        }
+        assert_eq!(waiters.rest.as_ref().map(|rest| rest.entries.len()), Some(3));
+        for registration in &kept {
+            assert!(waiters.cancel(registration).is_some());
+        }
+        waiters.take_all().for_each(Waker::wake);
+        assert_eq!(wakes(&count), 0);
+        assert_eq!(Arc::strong_count(&count), 2, "no waker is kept");
+    }
+
+    #[test]
+    fn registration_from_before_a_wake_is_void() {
+        let (mut waiters, (_, waker)) = (Waiters::default(), task());
+        let (mut old, mut new) = (Registration::default(), Registration::default());
+        drop(waiters.register(&mut Wait::Future(&mut old, &waker)));
+        drop(waiters.take_all());
+        drop(waiters.register(&mut Wait::Future(&mut new, &waker)));
+        assert!(waiters.cancel(&old).is_none(), "it must not take the place of the new one");
+        assert_eq!(waiters.take_all().count(), 1);
+    }
+}
