@@ -5,7 +5,7 @@ mod common;
 use std::io::ErrorKind;
 
 use common::{Pair, assert_same, bytes, guarded, on_both_runtimes, open, pair, read, turns, until};
-use kcpx::{Config, FecConfig, KcpStream, Mode};
+use kcpx::{Config, FecConfig, Mode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 
 #[test]

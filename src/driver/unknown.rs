@@ -33,7 +33,7 @@ impl<S: Socket> Driver<S> {
             Answer::Taken => self.stats.retries_answered += 1,
             Answer::Replaced => {
                 self.stats.retries_answered += 1;
-                self.stats.refused_per_ip += 1;
+                self.stats.retry_answers_evicted += 1;
             }
         }
         let Some(rest) = InitialSegment::find_datagram(datagram) else { return Some(false) };

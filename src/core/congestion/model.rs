@@ -286,8 +286,9 @@ impl Controller for Model {
     }
 
     #[inline]
-    fn on_sent(&mut self, now: Micros) {
-        if self.acked_at == Micros(0) {
+    fn on_sent(&mut self, now: Micros, in_flight: u64) {
+        if in_flight == 0 || self.acked_at == Micros(0) {
+            // Nothing could be acknowledged before.
             self.acked_at = now;
         }
         self.loss_probe.on_sent();
@@ -298,7 +299,8 @@ impl Controller for Model {
             self.rounds.stats.lost += u64::from(sent_at >= self.phase_began_at);
             self.loss_probe.on_lost(sent_at);
         }
-        if lost.by_timeout && lost.now.since(self.acked_at) > PERSISTENT_CONGESTION {
+        let has_sent = self.acked_at != Micros(0);
+        if has_sent && lost.by_timeout && lost.now.since(self.acked_at) > PERSISTENT_CONGESTION {
             self.restart(lost.now);
         }
     }
