@@ -345,8 +345,8 @@ impl OpenedBy {
         }
     }
 
-    /// Whether the peer opened the connection with a window probe, and its first data, of which `taken`
-    /// says whether there is some, is to come: none was taken of what was offered.
+    /// Whether the peer opened the connection with a window probe, and its first data is to come:
+    /// none was offered, or none of it was `taken`.
     pub(crate) fn awaits_data(&self, taken: bool) -> bool {
         self.window_probe.is_some() && (self.data.is_none() || !taken)
     }

@@ -221,7 +221,7 @@ mod tests {
         assert_eq!(on(&mut by_data, next), TimeWaitOutcome::Open(next));
         // The first data of a connection that a window probe opened.
         assert_eq!(on(&mut ended(OpenedBy::by(PROBE)), other), TimeWaitOutcome::Drop);
-        // The same, of which the beginning was offered, and not taken: the peer is told of the end.
+        // The same, which was offered and not taken: the reply says that the connection has ended.
         let mut offered = TimeWait { rcv_nxt: Sn(0), ..ended(OpenedBy::by(PROBE)) };
         offered.opened_by.add(FIRST);
         let (mut datagram, data) = (Vec::new(), segment(Command::Push, 0, 0, 6));
