@@ -119,7 +119,6 @@ impl Waiters {
     }
 
     /// Takes all tasks, to be woken after the lock is released.
-    #[must_use]
     pub(super) fn take_all(&mut self) -> WakeList {
         self.epoch += 1;
         WakeList { polled: self.polled.take(), first: self.first.take(), rest: self.rest.take() }
