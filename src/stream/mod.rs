@@ -29,6 +29,7 @@ use crate::shared::connection::Handle;
 use crate::shared::requests::RequestQueue;
 use crate::stats::ConnectionStats;
 use crate::stream::halves::{Reader, Writer};
+use crate::sys::source_addr;
 use crate::util::sync::{Arc, Ordering};
 
 /// A KCP connection with one peer: an ordered, reliable byte stream, or messages in
@@ -97,7 +98,7 @@ impl KcpStream {
     ///
     /// None; the signature is that of `TcpStream`.
     pub fn local_addr(&self) -> Result<SocketAddr> {
-        Ok(self.handle().source())
+        Ok(source_addr(self.handle().local(), self.handle().peer()))
     }
 
     /// Returns the conversation id, which both ends share.

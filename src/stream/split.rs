@@ -17,6 +17,7 @@ use crate::shared::requests::RequestQueue;
 use crate::stats::ConnectionStats;
 use crate::stream::KcpStream;
 use crate::stream::halves::{Reader, Writer};
+use crate::sys::source_addr;
 use crate::util::sync::{Arc, Ordering};
 
 impl KcpStream {
@@ -105,7 +106,7 @@ macro_rules! describe {
             ///
             /// None, as [`KcpStream::local_addr`].
             pub fn local_addr(&self) -> Result<SocketAddr> {
-                Ok(self.handle().source())
+                Ok(source_addr(self.handle().local(), self.handle().peer()))
             }
 
             /// Returns the conversation id, which both ends share.
