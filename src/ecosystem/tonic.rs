@@ -4,8 +4,7 @@ use std::net::SocketAddr;
 
 use tonic::transport::server::Connected;
 
-use crate::stream::KcpStream;
-use crate::sys::source_addr;
+use crate::stream::{KcpStream, source};
 
 /// The addresses of a gRPC connection over KCP.
 ///
@@ -27,9 +26,6 @@ impl Connected for KcpStream {
 
     fn connect_info(&self) -> KcpConnectInfo {
         let handle = self.handle();
-        KcpConnectInfo {
-            local_addr: source_addr(handle.local(), handle.peer()),
-            peer_addr: handle.peer(),
-        }
+        KcpConnectInfo { local_addr: source(handle), peer_addr: handle.peer() }
     }
 }
