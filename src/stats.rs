@@ -330,7 +330,7 @@ pub struct EndpointStats {
     pub refused_max_unvalidated: u64,
     /// Answers to a Retry that were dropped in favour of others: the source, an IPv4 address or an IPv6
     /// prefix of 64 bits, had most of them.
-    pub refused_per_ip: u64,
+    pub retry_answers_evicted: u64,
     /// Pings sent in answer to initial segments, without state (Retry, RFC 9000 8.1.2).
     pub retries_sent: u64,
     /// ACKs of such pings, after which the next copy of the initial segment opens the connection.
@@ -414,7 +414,7 @@ impl Add for EndpointStats {
             refused_max_connections: self.refused_max_connections + more.refused_max_connections,
             refused_backlog: self.refused_backlog + more.refused_backlog,
             refused_max_unvalidated: self.refused_max_unvalidated + more.refused_max_unvalidated,
-            refused_per_ip: self.refused_per_ip + more.refused_per_ip,
+            retry_answers_evicted: self.retry_answers_evicted + more.retry_answers_evicted,
             unvalidated_connections: self.unvalidated_connections + more.unvalidated_connections,
             retries_sent: self.retries_sent + more.retries_sent,
             retries_answered: self.retries_answered + more.retries_answered,

@@ -39,7 +39,9 @@ const ENDPOINT: &[Row<EndpointStats>] = &[
     ("refused_max_unvalidated", "Refused: too many unvalidated", Kind::Counter, |s| {
         s.refused_max_unvalidated
     }),
-    ("refused_per_ip", "Refused: too many of one source", Kind::Counter, |s| s.refused_per_ip),
+    ("retry_answers_evicted", "Retries: answers dropped for others", Kind::Counter, |s| {
+        s.retry_answers_evicted
+    }),
     ("retries_sent", "Answered without state", Kind::Counter, |s| s.retries_sent),
     ("retries_answered", "Answers to that", Kind::Counter, |s| s.retries_answered),
     ("unvalidated_connections", "Connections whose peer is not validated yet", Kind::Gauge, |s| {

@@ -73,7 +73,6 @@ pub(crate) fn discarded(stats: &EndpointStats) -> u64 {
         + stats.refused_max_connections
         + stats.refused_backlog
         + stats.refused_max_unvalidated
-        + stats.refused_per_ip
         + stats.refused_accept_filter
         + stats.refused_conv_in_use
 }

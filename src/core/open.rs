@@ -343,10 +343,10 @@ impl OpenedBy {
         }
     }
 
-    /// Whether the peer opened the connection with a window probe, and its first data has not
-    /// arrived.
-    pub(crate) fn awaits_data(&self) -> bool {
-        self.window_probe.is_some() && self.data.is_none()
+    /// Whether the peer opened the connection with a window probe, and its first data is to come:
+    /// none was offered, or none of it was `taken`.
+    pub(crate) fn awaits_data(&self, taken: bool) -> bool {
+        self.window_probe.is_some() && (self.data.is_none() || !taken)
     }
 
     /// Whether the peer opened the connection.

@@ -57,9 +57,9 @@ impl TimeWait {
                 return TimeWaitOutcome::Drop;
             }
             // The peer's first data, late: the connection ended after the window probe and before
-            // data.
-            let is_first_data =
-                matches!(initial, InitialHash::Data(_)) && self.opened_by.awaits_data();
+            // data was taken.
+            let is_first_data = matches!(initial, InitialHash::Data(_))
+                && self.opened_by.awaits_data(self.rcv_nxt != Sn(0));
             if !is_first_data && !self.opened_by.contains(initial) {
                 // If this side opened the connection, the peer's first data is not in `opened_by`:
                 // such a segment is a retransmission of acknowledged data.
@@ -221,6 +221,15 @@ mod tests {
         assert_eq!(on(&mut by_data, next), TimeWaitOutcome::Open(next));
         // The first data of a connection that a window probe opened.
         assert_eq!(on(&mut ended(OpenedBy::by(PROBE)), other), TimeWaitOutcome::Drop);
+        // The same, which was offered and not taken: the reply says that the connection has ended.
+        let mut offered = TimeWait { rcv_nxt: Sn(0), ..ended(OpenedBy::by(PROBE)) };
+        offered.opened_by.add(FIRST);
+        let (mut datagram, data) = (Vec::new(), segment(Command::Push, 0, 0, 6));
+        data.emit(&mut datagram);
+        for initial in [FIRST, other] {
+            let outcome = offered.on_datagram(Some(initial), &datagram);
+            assert!(matches!(outcome, TimeWaitOutcome::Reply(_)), "{outcome:?}");
+        }
         // A peer that this side had connected to.
         assert_eq!(on(&mut ended(OpenedBy::default()), other), TimeWaitOutcome::Drop);
     }

@@ -220,7 +220,7 @@ impl<S: Socket> Driver<S> {
         let is_replay = match known {
             KnownInitial::Nothing => {
                 // There may be no memory for it now: then its retransmission is no replay.
-                conn.on_possible_first_data(initial);
+                conn.on_possible_first_data(initial, datagram);
                 false
             }
             // First data that was recorded elsewhere is not that of this connection.

@@ -284,9 +284,7 @@ impl FecSender {
         group.close_at.take_if(|at| *at <= now)?;
         let may_close = may_fill && self.probes.is_confirmed() && !group.is_late(now, flow);
         let group = *group;
-        // What has not left yet may be the rest of the message.
-        let realigns = group.realigns(config) && !flow.has_unsent;
-        let closing = match flow.parity_rate.filter(|_| realigns) {
+        let closing = match flow.parity_rate.filter(|_| group.realigns(config)) {
             Some(rate) if may_close => {
                 self.credit -= i64::try_from(FILLER_BYTES).unwrap_or(0) * MILLION.cast_signed();
                 Some(Closing { fillers: 1, parities: self.affordable(&group, rate) })
@@ -321,7 +319,8 @@ impl OpenGroup {
         self.bytes += len;
         self.longest = self.longest.max(len);
         self.offsets += now.saturating_duration_since(self.opened);
-        if self.realigns(config) {
+        // What has not left yet may be the rest of the message.
+        if self.realigns(config) && !flow.has_unsent {
             self.close_at = Some(now);
             return;
         }
@@ -549,7 +548,7 @@ mod tests {
     #[test]
     fn group_is_not_realigned_for_another_connection_or_within_a_message() {
         let (start, config) = (Instant::now(), config(4, 2));
-        let limited = FlowTiming { parity_rate: Some(250_000), ..flow() };
+        let limited = FlowTiming { parity_rate: Some(400_000), ..flow() };
         // A group that begins in the middle of what leaves, and is full but for one packet.
         let fillers = |ends: u32, later: u32, has_unsent| {
             let mut fec = FecSender::confirmed(config, start);

@@ -30,10 +30,9 @@ impl<S: Socket> Driver<S> {
         let conv = Header::parse(datagram).ok()?.conv;
         match self.retry.on_datagram(now, (*from, conv), datagram) {
             Answer::None => return None,
-            Answer::Taken => self.stats.retries_answered += 1,
-            Answer::Replaced => {
+            answer => {
                 self.stats.retries_answered += 1;
-                self.stats.refused_per_ip += 1;
+                self.stats.retry_answers_evicted += u64::from(answer == Answer::Replaced);
             }
         }
         let Some(rest) = InitialSegment::find_datagram(datagram) else { return Some(false) };

@@ -88,8 +88,12 @@ impl UnvalidatedPeers {
 
     /// The peer at `ip` that took an allowance is validated.
     pub(crate) fn return_allowance(&mut self, ip: IpAddr) {
-        if let Some(taken) = self.allowances.get_mut(&Source::of(ip)) {
-            *taken = taken.saturating_sub(1);
+        let source = Source::of(ip);
+        let Some(taken) = self.allowances.get_mut(&source) else { return };
+        *taken = taken.saturating_sub(1);
+        if *taken == 0 {
+            // It takes the place of no source that has spent some.
+            self.allowances.remove(&source);
         }
     }
 

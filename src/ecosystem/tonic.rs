@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use tonic::transport::server::Connected;
 
-use crate::stream::KcpStream;
+use crate::stream::{KcpStream, source};
 
 /// The addresses of a gRPC connection over KCP.
 ///
@@ -26,6 +26,6 @@ impl Connected for KcpStream {
 
     fn connect_info(&self) -> KcpConnectInfo {
         let handle = self.handle();
-        KcpConnectInfo { local_addr: handle.source(), peer_addr: handle.peer() }
+        KcpConnectInfo { local_addr: source(handle), peer_addr: handle.peer() }
     }
 }

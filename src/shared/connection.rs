@@ -37,7 +37,6 @@ use crate::shared::recv_queue::{ReadBuffer, RecvQueue};
 use crate::shared::send_queue::{Outgoing, SendQueue, TakenWrites};
 use crate::shared::waiters::{Wait, Waiter, WakeList};
 use crate::stats::{ConnectionStats, Snapshot};
-use crate::sys::source_addr;
 use crate::util::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering, lock};
 
 /// One connection, as its driver and its handles see it.
@@ -113,11 +112,6 @@ impl Shared {
     /// Address the socket is bound to.
     pub(crate) fn local(&self) -> SocketAddr {
         self.notifier.endpoint().local()
-    }
-
-    /// Address that datagrams to the peer leave from.
-    pub(crate) fn source(&self) -> SocketAddr {
-        source_addr(self.local(), self.peer())
     }
 
     /// Why the connection ended, once it has.

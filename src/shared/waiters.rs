@@ -9,6 +9,8 @@ use std::mem;
 use std::ops::{Deref, DerefMut};
 use std::task::Waker;
 
+use slab::Slab;
+
 use crate::shared::wakers::register_waker;
 
 /// The tasks that wait. Every wake empties it.
@@ -21,22 +23,7 @@ pub(super) struct Waiters {
     /// Wakes so far: a registration from before the last one is void.
     epoch: u64,
     /// The tasks of further futures; allocated for the first of them.
-    rest: Option<Box<Rest>>,
-}
-
-/// Entries with a list of those that are free, so that each call is O(1).
-#[derive(Debug, Default)]
-struct Rest {
-    entries: Vec<Entry>,
-    /// A free entry, if there is one.
-    free: Option<usize>,
-}
-
-#[derive(Debug)]
-enum Entry {
-    Waiting(Waker),
-    /// The future was dropped. Holds the next free entry.
-    Free(Option<usize>),
+    rest: Option<Box<Slab<Waker>>>,
 }
 
 /// The place of a future in [`Waiters`], from its first `Pending` on.
@@ -46,7 +33,7 @@ pub(crate) struct Registration(Option<Place>);
 #[derive(Clone, Copy, Debug)]
 struct Place {
     epoch: u64,
-    /// Index into `Rest::entries`; `None` is `Waiters::first`.
+    /// Index into `Waiters::rest`; `None` is `Waiters::first`.
     index: Option<usize>,
 }
 
@@ -101,11 +88,8 @@ impl Waiters {
 
     fn replace(&mut self, place: Place, waker: &Waker) -> Option<Waker> {
         let Some(index) = place.index else { return register_waker(&mut self.first, waker) };
-        match self.rest.as_mut()?.entries.get_mut(index)? {
-            Entry::Waiting(stored) if stored.will_wake(waker) => None,
-            Entry::Waiting(stored) => Some(mem::replace(stored, waker.clone())),
-            Entry::Free(_) => None,
-        }
+        let stored = self.rest.as_mut()?.get_mut(index)?;
+        if stored.will_wake(waker) { None } else { Some(mem::replace(stored, waker.clone())) }
     }
 
     /// A future was dropped. Returns its waker, to be dropped after the lock is released.
@@ -114,42 +98,15 @@ impl Waiters {
         let place = registration.0.filter(|place| place.epoch == self.epoch)?;
         match place.index {
             None => self.first.take(),
-            Some(index) => self.rest.as_mut()?.remove(index),
+            Some(index) => self.rest.as_mut()?.try_remove(index),
         }
     }
 
     /// Takes all tasks, to be woken after the lock is released.
-    #[must_use]
     pub(super) fn take_all(&mut self) -> WakeList {
         self.epoch += 1;
-        WakeList { polled: self.polled.take(), first: self.first.take(), rest: self.rest.take() }
-    }
-}
-
-impl Rest {
-    fn insert(&mut self, waker: Waker) -> usize {
-        let entry = Entry::Waiting(waker);
-        let Some(index) = self.free else {
-            self.entries.push(entry);
-            return self.entries.len() - 1;
-        };
-        if let Some(place) = self.entries.get_mut(index)
-            && let Entry::Free(next) = mem::replace(place, entry)
-        {
-            self.free = next;
-        }
-        index
-    }
-
-    fn remove(&mut self, index: usize) -> Option<Waker> {
-        let place = self.entries.get_mut(index)?;
-        if matches!(place, Entry::Free(_)) {
-            return None;
-        }
-        match mem::replace(place, Entry::Free(self.free.replace(index))) {
-            Entry::Waiting(waker) => Some(waker),
-            Entry::Free(_) => None,
-        }
+        let rest = self.rest.take().map(|rest| rest.into_iter());
+        WakeList { polled: self.polled.take(), first: self.first.take(), rest }
     }
 }
 
@@ -159,22 +116,15 @@ impl Rest {
 pub(crate) struct WakeList {
     polled: Option<Waker>,
     first: Option<Waker>,
-    rest: Option<Box<Rest>>,
+    rest: Option<slab::IntoIter<Waker>>,
 }
 
 impl Iterator for WakeList {
     type Item = Waker;
 
     fn next(&mut self) -> Option<Waker> {
-        if let Some(waker) = self.polled.take().or_else(|| self.first.take()) {
-            return Some(waker);
-        }
-        let entries = &mut self.rest.as_mut()?.entries;
-        loop {
-            if let Entry::Waiting(waker) = entries.pop()? {
-                return Some(waker);
-            }
-        }
+        let one = self.polled.take().or_else(|| self.first.take());
+        one.or_else(|| self.rest.as_mut()?.next().map(|(_, waker)| waker))
     }
 }
 
@@ -294,7 +244,8 @@ mod tests {
             assert!(waiters.cancel(&registration).is_some());
             assert!(waiters.cancel(&registration).is_none(), "its waker is gone");
         }
-        assert_eq!(waiters.rest.as_ref().map(|rest| rest.entries.len()), Some(3));
+        // Two of the three are there, and each of the others had the place after them.
+        assert_eq!(waiters.rest.as_ref().map(|rest| (rest.len(), rest.vacant_key())), Some((2, 2)));
         for registration in &kept {
             assert!(waiters.cancel(registration).is_some());
         }

@@ -42,7 +42,8 @@ pub struct ProtectionStats {
     /// FEC parity packets sent with the data of this connection.
     pub parity_packets_sent: u64,
     /// Bytes of these repair symbols, copies and parity packets, headers of segments and of FEC
-    /// included, those of IP, UDP and the cipher not. Copies of retransmissions count as `redundant_retransmits` instead.
+    /// included, those of IP, UDP and the cipher not. Copies of retransmissions count as
+    /// `redundant_retransmits` instead.
     pub redundant_bytes_sent: u64,
     /// Window updates that filled places in FEC groups, so that their parity left in time.
     pub fec_fillers_sent: u64,

@@ -77,7 +77,7 @@ impl fmt::Display for EndpointStats {
                 ("RawPkts", self.raw_sent_datagrams),
                 ("RawDropped", self.raw_dropped_datagrams),
                 ("RefusedConns", self.refused_max_connections + self.refused_backlog),
-                ("RefusedUnvalidated", self.refused_max_unvalidated + self.refused_per_ip),
+                ("RefusedUnvalidated", self.refused_max_unvalidated),
                 ("Reflected", self.dropped_reflected),
                 ("Replayed", self.dropped_replayed),
                 ("Sealed", self.sealed_datagrams),

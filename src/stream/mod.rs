@@ -25,10 +25,11 @@ use crate::config::{
     check_windows,
 };
 use crate::error::{ConfigError, ConnectionError};
-use crate::shared::connection::Handle;
+use crate::shared::connection::{Handle, Shared};
 use crate::shared::requests::RequestQueue;
 use crate::stats::ConnectionStats;
 use crate::stream::halves::{Reader, Writer};
+use crate::sys::source_addr;
 use crate::util::sync::{Arc, Ordering};
 
 /// A KCP connection with one peer: an ordered, reliable byte stream, or messages in
@@ -97,7 +98,7 @@ impl KcpStream {
     ///
     /// None; the signature is that of `TcpStream`.
     pub fn local_addr(&self) -> Result<SocketAddr> {
-        Ok(self.handle().source())
+        Ok(source(self.handle()))
     }
 
     /// Returns the conversation id, which both ends share.
@@ -341,6 +342,11 @@ impl KcpStream {
         self.handle().set(Setting::Duplicates(duplicates));
         Ok(())
     }
+}
+
+/// Address that datagrams of a connection leave from.
+pub(crate) fn source(shared: &Shared) -> SocketAddr {
+    source_addr(shared.local(), shared.peer())
 }
 
 impl fmt::Debug for KcpStream {

@@ -132,12 +132,12 @@ macro_rules! ready_readers {
 macro_rules! ready_writers {
     ($($half:ty),*) => {$(
         impl $half {
-            /// Waits until the half is ready, as [`KcpStream::ready`].
+            /// Waits until the half is ready, as [`KcpStream::ready`]. What there is to read is
+            /// seen by the other half alone: an interest in reading beside others is left out.
             ///
             /// # Errors
             ///
-            /// [`InvalidInput`](ErrorKind::InvalidInput) if `interest` names reading: what is
-            /// buffered to be read belongs to the other half.
+            /// [`InvalidInput`](ErrorKind::InvalidInput) if `interest` names only reading.
             ///
             /// # Cancel safety
             ///
@@ -154,7 +154,7 @@ ready_writers!(OwnedWriteHalf, WriteHalf<'_>);
 
 /// Ready with all that is ready of `interest`, once at least one is.
 async fn ready(shared: &Shared, reader: Option<&Reader>, interest: Interest) -> Result<Ready> {
-    if interest.is_readable() && reader.is_none() {
+    if reader.is_none() && interest == Interest::READABLE {
         let text = "the half that writes does not see what there is to read: ask the other one";
         return Err(Error::new(ErrorKind::InvalidInput, text));
     }

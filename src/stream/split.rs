@@ -15,8 +15,8 @@ use crate::error::ConnectionError;
 use crate::shared::connection::{Handle, Shared};
 use crate::shared::requests::RequestQueue;
 use crate::stats::ConnectionStats;
-use crate::stream::KcpStream;
 use crate::stream::halves::{Reader, Writer};
+use crate::stream::{KcpStream, source};
 use crate::util::sync::{Arc, Ordering};
 
 impl KcpStream {
@@ -105,7 +105,7 @@ macro_rules! describe {
             ///
             /// None, as [`KcpStream::local_addr`].
             pub fn local_addr(&self) -> Result<SocketAddr> {
-                Ok(self.handle().source())
+                Ok(source(self.handle()))
             }
 
             /// Returns the conversation id, which both ends share.

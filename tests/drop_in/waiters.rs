@@ -48,16 +48,21 @@ async fn all_saw(tasks: JoinSet<String>) -> String {
     if same { format!("{} times {}", seen.len(), seen[0]) } else { format!("{seen:?}") }
 }
 
-async fn readable_in_several_tasks<T: Transport>() -> Observation {
+/// What tasks that run `wait` on one stream saw when a byte arrived.
+async fn woken_by_a_byte<T, F>(wait: impl Fn(Arc<T::Stream>) -> F) -> Observation
+where
+    T: Transport,
+    F: Future<Output = String> + Send + 'static,
+{
     let (client, mut server) = pair::<T>().await;
     let client = Arc::new(client);
-    let waiting = tasks(|| {
-        let client = client.clone();
-        async move { seen(client.readable().await) }
-    });
-    let waiting = waiting.await;
+    let waiting = tasks(|| wait(client.clone())).await;
     server.write_all(b"!").await.unwrap();
     all_saw(waiting).await
+}
+
+async fn readable_in_several_tasks<T: Transport>() -> Observation {
+    woken_by_a_byte::<T, _>(|client| async move { seen(client.readable().await) }).await
 }
 
 async fn writable_in_several_tasks<T: Transport>() -> Observation {
@@ -84,27 +89,14 @@ async fn writable_in_several_tasks<T: Transport>() -> Observation {
 }
 
 async fn ready_in_several_tasks<T: Transport>() -> Observation {
-    let (client, mut server) = pair::<T>().await;
-    let client = Arc::new(client);
-    let waiting = tasks(|| {
-        let client = client.clone();
-        async move { seen(client.ready(Interest::READABLE).await.map(|ready| ready.is_readable())) }
-    });
-    let waiting = waiting.await;
-    server.write_all(b"!").await.unwrap();
-    all_saw(waiting).await
+    woken_by_a_byte::<T, _>(|client| async move {
+        seen(client.ready(Interest::READABLE).await.map(|ready| ready.is_readable()))
+    })
+    .await
 }
 
 async fn peek_in_several_tasks<T: Transport>() -> Observation {
-    let (client, mut server) = pair::<T>().await;
-    let client = Arc::new(client);
-    let waiting = tasks(|| {
-        let client = client.clone();
-        async move { seen(client.peek(&mut [0; 1]).await) }
-    });
-    let waiting = waiting.await;
-    server.write_all(b"!").await.unwrap();
-    all_saw(waiting).await
+    woken_by_a_byte::<T, _>(|client| async move { seen(client.peek(&mut [0; 1]).await) }).await
 }
 
 /// A task that polls takes nobody's place.

@@ -202,6 +202,7 @@ impl Congestion {
     ) -> Option<Pacing> {
         let mut pacing = None;
         self.change_model(|ModelControl { rate, model, .. }| {
+            let in_flight = rate.in_flight();
             match sent_as {
                 SentAs::New => rate.on_sent(now, bytes),
                 SentAs::Retransmission { by_timeout } => {
@@ -211,7 +212,7 @@ impl Congestion {
                 SentAs::RedundantCopy => {}
             }
             if sent_as != SentAs::RedundantCopy {
-                model.on_sent(now);
+                model.on_sent(now, in_flight);
             }
             if limited && rate.in_flight() < model.window() {
                 rate.on_app_limited();

@@ -49,8 +49,8 @@ pub(crate) struct Pacing {
 
 /// A congestion controller.
 pub(crate) trait Controller: Debug + Send {
-    /// A segment leaves, for the first time or again.
-    fn on_sent(&mut self, now: Micros);
+    /// A segment leaves, for the first time or again, with `in_flight` bytes in flight before it.
+    fn on_sent(&mut self, now: Micros, in_flight: u64);
 
     fn on_acked(&mut self, acked: &Acked);
 

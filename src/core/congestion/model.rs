@@ -110,8 +110,9 @@ pub(crate) struct Model {
     /// The latest sample was limited by the application.
     app_limited: bool,
     delivered: u64,
-    /// When something was last acknowledged; before that, when something first left.
-    acked_at: Micros,
+    /// When something was last acknowledged, or later left with nothing in flight; `None` until
+    /// something leaves.
+    acked_at: Option<Micros>,
 }
 
 impl Model {
@@ -141,7 +142,7 @@ impl Model {
             event: None,
             app_limited: true,
             delivered: 0,
-            acked_at: Micros(0),
+            acked_at: None,
         };
         model.update_window();
         model
@@ -249,7 +250,7 @@ impl Model {
 
 impl Controller for Model {
     fn on_acked(&mut self, acked: &Acked) {
-        (self.acked_at, self.delivered) = (acked.now, acked.delivered);
+        (self.acked_at, self.delivered) = (Some(acked.now), acked.delivered);
         self.rounds.stats.on_acked(acked);
         if let Some(rtt) = acked.rtt {
             self.rounds.stats.on_rtt(rtt);
@@ -286,9 +287,10 @@ impl Controller for Model {
     }
 
     #[inline]
-    fn on_sent(&mut self, now: Micros) {
-        if self.acked_at == Micros(0) {
-            self.acked_at = now;
+    fn on_sent(&mut self, now: Micros, in_flight: u64) {
+        if in_flight == 0 || self.acked_at.is_none() {
+            // Nothing could be acknowledged before.
+            self.acked_at = Some(now);
         }
         self.loss_probe.on_sent();
     }
@@ -298,7 +300,8 @@ impl Controller for Model {
             self.rounds.stats.lost += u64::from(sent_at >= self.phase_began_at);
             self.loss_probe.on_lost(sent_at);
         }
-        if lost.by_timeout && lost.now.since(self.acked_at) > PERSISTENT_CONGESTION {
+        let is_persistent = |at| lost.now.since(at) > PERSISTENT_CONGESTION;
+        if lost.by_timeout && self.acked_at.is_some_and(is_persistent) {
             self.restart(lost.now);
         }
     }

@@ -6,10 +6,11 @@
 //! duplicate.
 //!
 //! ACKs of numbers above a gap are sent a second time where a datagram that leaves in any case has
-//! free space, or is full of new ACKs, of which half yield: if the datagram with the first copies is
-//! lost, the peer retransmits all segments that they acknowledged. Limits:
-//! * Never in a datagram of their own. kcp-go counts every ACK of a higher number towards fast
-//!   retransmit (`parse_fastack`), so second copies leave only beside a new ACK.
+//! free space: if the datagram with the first copies is lost, the peer retransmits all segments that
+//! they acknowledged. Where datagrams are full of new ACKs, half of each is for second copies, and the
+//! ACKs leave in up to twice as many datagrams. Limits:
+//! * Never in a datagram of their own. kcp-go counts one ACK per datagram towards fast retransmit
+//!   (`parse_fastack`), so second copies leave only beside a new ACK.
 //! * No more bytes of second copies than payload arrived, so that a forged source address receives
 //!   no more than the attacker sends (RFC 9000 8.1).
 
@@ -24,8 +25,8 @@ const MAX_RESENT_ACKS: usize = 64;
 /// Most ACKs that may be sent a second time at once: those of a burst of a large window, which arrives
 /// in one batch.
 const MAX_RESEND_BURST: usize = 1_024;
-/// ACKs that fit into a datagram from which on second copies take up to half of it, and new ACKs leave in
-/// one datagram more: there it is the ACKs that fill it, not data.
+/// ACKs that fit into a datagram from which on second copies take up to half of it: there it is the
+/// ACKs that fill it, not data.
 const MIN_SHARED_ACKS: usize = 16;
 /// Capacity, in ACKs above a gap, that a connection keeps once all were sent.
 const CAPACITY_KEPT: usize = 128;

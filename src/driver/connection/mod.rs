@@ -359,11 +359,13 @@ impl Conn {
         self.opened_by.is_by_peer() && self.kcp.awaits_first_data()
     }
 
-    /// Records what [`Self::on_first_data`] does, if `initial` may be the first data.
-    pub(super) fn on_possible_first_data(&mut self, initial: InitialHash) {
+    /// Records what [`Self::on_first_data`] does, if `initial`, the hash of the initial segment of
+    /// `datagram`, may be the first data.
+    pub(super) fn on_possible_first_data(&mut self, initial: InitialHash, datagram: &[u8]) {
         if self.awaits_first_data()
             && matches!(initial, InitialHash::Data(_))
             && !self.lifecycle.is_ended()
+            && !self.kcp.is_reflection(datagram)
         {
             self.on_first_data(initial);
         }

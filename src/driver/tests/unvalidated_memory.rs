@@ -147,7 +147,7 @@ fn fec_decoders_of_unvalidated_peers_share_the_budget() {
 
 #[test]
 fn first_segment_is_taken_where_the_memory_is_too_small_for_the_parity_of_one_connection() {
-    // Under a cipher its retransmission is a replay.
+    // Under a cipher too.
     let cipher = || Cipher::from_name("aes-128-gcm", &Key::derive("a passphrase", "salt")).unwrap();
     for early in [false, true] {
         let mut config = Config::new().cipher(cipher()).fec(FecConfig::new(10, 100).unwrap());

@@ -234,22 +234,25 @@ fn loom_end_against_waiting() {
     });
 }
 
+/// A task in a future that waits for the end of the peer's stream.
+fn waits_for_the_end(shared: &Arc<Shared>) -> thread::JoinHandle<()> {
+    let shared = shared.clone();
+    thread::spawn(move || {
+        let mut waiter = shared.read_waiter();
+        Sleeper::new().block_on(|waker| {
+            let mut wait = Wait::Future(&mut waiter, waker);
+            if shared.is_recv_closed(&mut wait) { Poll::Ready(()) } else { Poll::Pending }
+        });
+    })
+}
+
 /// Two tasks in futures of one handle: the end of the stream wakes both, whichever registers while
 /// it arrives.
 #[test]
 fn loom_end_of_stream_against_two_futures() {
     loom::model(|| {
         let (shared, _notifier) = connection(100);
-        let readers = [(); 2].map(|()| {
-            let shared = shared.clone();
-            thread::spawn(move || {
-                let mut waiter = shared.read_waiter();
-                Sleeper::new().block_on(|waker| {
-                    let mut wait = Wait::Future(&mut waiter, waker);
-                    if shared.is_recv_closed(&mut wait) { Poll::Ready(()) } else { Poll::Pending }
-                });
-            })
-        });
+        let readers = [(); 2].map(|()| waits_for_the_end(&shared));
         shared.set_eof().for_each(Waker::wake);
         for reader in readers {
             reader.join().unwrap();
@@ -262,16 +265,7 @@ fn loom_end_of_stream_against_two_futures() {
 fn loom_drop_of_a_future_against_wake() {
     loom::model(|| {
         let (shared, _notifier) = connection(100);
-        let stays = {
-            let shared = shared.clone();
-            thread::spawn(move || {
-                let mut waiter = shared.read_waiter();
-                Sleeper::new().block_on(|waker| {
-                    let mut wait = Wait::Future(&mut waiter, waker);
-                    if shared.is_recv_closed(&mut wait) { Poll::Ready(()) } else { Poll::Pending }
-                });
-            })
-        };
+        let stays = waits_for_the_end(&shared);
         let leaves = {
             let shared = shared.clone();
             thread::spawn(move || {

@@ -49,7 +49,7 @@ impl Driver {
     fn round(&mut self, rate: u64, rtt: u64, lost_percent: u64) {
         let segments = rate * RTT / SECOND / SEGMENT;
         let lost = segments * lost_percent / (100 - lost_percent);
-        (0..segments + lost).for_each(|_| self.model.on_sent(self.now));
+        (0..segments + lost).for_each(|_| self.model.on_sent(self.now, self.in_flight));
         let sent_at = self.now;
         self.now = self.now.add_micros(RTT);
         let by_timeout = false;
@@ -255,11 +255,29 @@ fn timeout_of_what_leaves_first_keeps_the_configured_rate() {
     let mut driver = Driver::new();
     driver.model.set_initial_rate(RATE);
     let at = |wait| Micros(100 * SECOND).add_micros(wait);
-    driver.model.on_sent(at(0));
+    // It may begin with the loss of what left before.
+    driver.model.on_lost(&Lost { now: at(0), sent_at: None, by_timeout: true });
+    assert_eq!(driver.model.initial_rate, RATE);
+    driver.model.on_sent(at(0), 0);
     for (wait, initial_rate) in [(300_000, RATE), (SECOND, RATE), (SECOND + 1, 0)] {
         driver.model.on_lost(&Lost { now: at(wait), sent_at: Some(at(0)), by_timeout: true });
         assert_eq!(driver.model.initial_rate, initial_rate, "{wait} us");
     }
+}
+
+/// The peer that had nothing to acknowledge for a minute is not gone.
+#[test]
+fn timeout_after_a_time_with_nothing_in_flight_restarts_nothing() {
+    let mut driver = Driver::in_cruise();
+    let sent_at = driver.now.add_micros(60 * SECOND);
+    driver.model.on_sent(sent_at, 0);
+    let lost =
+        |wait| Lost { now: sent_at.add_micros(wait), sent_at: Some(sent_at), by_timeout: true };
+    driver.model.on_lost(&lost(SECOND));
+    assert_eq!(driver.model.phase, Phase::Cruise);
+    driver.model.on_sent(sent_at.add_micros(SECOND), SEGMENT);
+    driver.model.on_lost(&lost(SECOND + 1));
+    assert_eq!(driver.model.phase, Phase::Startup);
 }
 
 #[test]
