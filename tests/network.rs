@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 
 use common::{assert_same, bytes, on_both_runtimes, read, until};
-use kcpx::{Endpoint, KcpListener, KcpStream};
+use kcpx::{Config, Endpoint, KcpListener, KcpStream};
 use tokio::io::AsyncWriteExt;
 
 const LOCAL: &str = "127.0.0.1:0";

@@ -161,6 +161,11 @@ impl Shared {
         self.send.set_drained()
     }
 
+    /// `shutdown` returns before that, see [`SendQueue::deliver_in_background`].
+    pub(crate) fn deliver_in_background(&self) -> Option<Waker> {
+        self.send.deliver_in_background()
+    }
+
     /// Bytes in both queues, as charged.
     pub(crate) fn queued_bytes(&self) -> usize {
         self.recv.charged() + self.send.charged()

@@ -12,5 +12,6 @@ mod options;
 pub(crate) mod recv_queue;
 pub(crate) mod requests;
 pub(crate) mod send_queue;
+mod send_state;
 pub(crate) mod waiters;
 mod wakers;

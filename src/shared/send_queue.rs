@@ -10,6 +10,7 @@ use bytes::Bytes;
 use crate::error::ConnectionError;
 use crate::shared::charge::charge;
 use crate::shared::notifier::ConnNotifier;
+use crate::shared::send_state::SendState;
 use crate::shared::waiters::{Registration, Wait, WaitQueue, Waiters, WakeList};
 use crate::shared::wakers::register_waker;
 use crate::util::queue;
@@ -38,79 +39,6 @@ pub(crate) struct TakenWrites {
     pub(crate) more: bool,
     /// The writers to wake, once a quarter of the queue is free.
     pub(crate) writers: WakeList,
-}
-
-/// State of the write side of a connection (the sending states of RFC 9000 3.1).
-#[derive(Clone, Copy, Debug)]
-enum SendState {
-    /// Writes are taken. Left on `shutdown`, or the end of the connection.
-    Open,
-    /// `shutdown` was called: writes fail with `BrokenPipe`. Left when the peer has acknowledged
-    /// every byte, or on the end of the connection.
-    Closed,
-    /// The peer has acknowledged every byte: `shutdown` and `flush` are `Ok` from here on, also
-    /// after the connection has ended with `error`. Final.
-    Drained { error: Option<ConnectionError> },
-    /// The connection ended with bytes unacknowledged, or while open. Final. `closed`: `shutdown`
-    /// was called, so writes still fail with `BrokenPipe`.
-    Failed { error: ConnectionError, closed: bool },
-}
-
-impl SendState {
-    fn is_closed(self) -> bool {
-        match self {
-            Self::Open => false,
-            Self::Closed | Self::Drained { .. } => true,
-            Self::Failed { closed, .. } => closed,
-        }
-    }
-
-    /// Why the connection ended, once it has.
-    fn error(self) -> Option<ConnectionError> {
-        match self {
-            Self::Open | Self::Closed => None,
-            Self::Drained { error } => error,
-            Self::Failed { error, .. } => Some(error),
-        }
-    }
-
-    /// Whether writes are taken.
-    fn check_writable(self) -> io::Result<()> {
-        if self.is_closed() {
-            return Err(io::Error::new(io::ErrorKind::BrokenPipe, "the write side is shut down"));
-        }
-        self.error().map_or(Ok(()), |error| Err(error.into()))
-    }
-
-    /// `shutdown`. Returns whether it is the first one.
-    fn close(&mut self) -> bool {
-        let first = !self.is_closed();
-        match self {
-            Self::Open => *self = Self::Closed,
-            Self::Failed { closed, .. } => *closed = true,
-            Self::Closed | Self::Drained { .. } => {}
-        }
-        first
-    }
-
-    /// The peer has acknowledged every byte of a closed write side.
-    fn drain(&mut self) {
-        if matches!(self, Self::Open | Self::Closed) {
-            *self = Self::Drained { error: None };
-        }
-    }
-
-    /// The connection has ended. The first error stays.
-    fn fail(&mut self, cause: ConnectionError) {
-        match self {
-            Self::Open => *self = Self::Failed { error: cause, closed: false },
-            Self::Closed => *self = Self::Failed { error: cause, closed: true },
-            Self::Drained { error } => {
-                error.get_or_insert(cause);
-            }
-            Self::Failed { .. } => {}
-        }
-    }
 }
 
 /// The send queue of one connection.
@@ -249,6 +177,15 @@ impl SendQueue {
     pub(super) fn set_drained(&self) -> Option<Waker> {
         let mut writes = lock(&self.writes);
         writes.state.drain();
+        writes.shutdown.take()
+    }
+
+    /// `shutdown` returns before the peer has acknowledged every byte. Returns the task in it.
+    pub(super) fn deliver_in_background(&self) -> Option<Waker> {
+        let mut writes = lock(&self.writes);
+        if let SendState::Closed { in_background } = &mut writes.state {
+            *in_background = true;
+        }
         writes.shutdown.take()
     }
 
@@ -401,7 +338,8 @@ impl SendQueue {
         }
     }
 
-    /// Closes the write side; ready when the peer has acknowledged every byte.
+    /// Closes the write side; ready when the peer has acknowledged every byte, or waits for a reader
+    /// of this side to do so.
     pub(super) fn poll_shutdown(
         &self,
         waker: &Waker,
@@ -410,9 +348,11 @@ impl SendQueue {
         self.close(notifier);
         let mut writes = lock(&self.writes);
         match writes.state {
-            SendState::Drained { .. } => return Poll::Ready(Ok(())),
+            SendState::Drained { .. } | SendState::Closed { in_background: true } => {
+                return Poll::Ready(Ok(()));
+            }
             SendState::Failed { error, .. } => return Poll::Ready(Err(error.into())),
-            SendState::Open | SendState::Closed => {}
+            SendState::Open | SendState::Closed { in_background: false } => {}
         }
         let replaced = register_waker(&mut writes.shutdown, waker);
         drop(writes);

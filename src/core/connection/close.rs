@@ -63,6 +63,12 @@ impl Kcp {
         self.close_state.has_discarded_data()
     }
 
+    /// Whether both windows are closed: data waits that the peer takes only once its application
+    /// reads, and the peer can send none before ours does (RFC 9293 3.8.6).
+    pub(crate) fn windows_are_closed(&self) -> bool {
+        self.send.is_window_blocked() && self.recv.advertisable_window() == 0
+    }
+
     /// Resets the connection (RST, RFC 9293 3.10.5). The connection ends at once with
     /// [`ConnectionError::Aborted`], unless it has ended already; no more data is sent or taken.
     ///

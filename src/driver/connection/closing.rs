@@ -54,6 +54,10 @@ impl Conn {
         if self.is_drained() && self.lifecycle.on_drained(now, self.linger) {
             scratch.wakers.extend(self.shared.set_drained());
         }
+        if self.background_deadline().is_some_and(|at| now >= at) {
+            self.lifecycle.on_background();
+            scratch.wakers.extend(self.shared.deliver_in_background());
+        }
         self.shared.max_message.store(self.kcp.max_message_size(), Ordering::Relaxed);
         let (counters, estimates) = (self.kcp.counters(), self.kcp.estimates());
         let protection = self.kcp.protection_stats();
@@ -134,6 +138,13 @@ impl Conn {
         self.lifecycle.discard_deadline().filter(|_| discards())
     }
 
+    /// When `shutdown` returns because the peer waits for a reader of this side, see
+    /// [`Lifecycle::background_deadline`].
+    fn background_deadline(&self) -> Option<Instant> {
+        let deadline = self.lifecycle.background_deadline();
+        deadline.filter(|_| !self.is_drained() && self.kcp.windows_are_closed())
+    }
+
     fn validation_deadline(&self) -> Option<Instant> {
         self.validation.as_ref().map(|validation| validation.deadline)
     }
@@ -203,12 +214,16 @@ impl Conn {
             return [protocol, reset, closing, self.quiet_until].into_iter().flatten().min();
         }
         let validation_ping = liveness.filter(|_| unvalidated).filter(may_wait);
-        let timeouts =
-            [self.linger_deadline(), self.validation_deadline(), self.discard_deadline()];
-        let connect = self.lifecycle.connect_deadline();
+        let timeouts = [
+            self.linger_deadline(),
+            self.validation_deadline(),
+            self.discard_deadline(),
+            self.background_deadline(),
+            self.lifecycle.connect_deadline(),
+        ];
         let rest =
             [self.memory_release_at, self.rate_limited_until, protocol, validation_ping, closing];
-        timeouts.into_iter().chain(rest).chain([connect]).flatten().min()
+        timeouts.into_iter().chain(rest).flatten().min()
     }
 }
 

@@ -8,10 +8,11 @@
 
 use std::time::{Duration, Instant};
 
-/// How long a dropped connection that discards data of its peer waits for new ACKs, counted from
-/// the last one. A peer that sends data and acknowledges none is taken for one that does not read:
-/// two such sides would wait for each other until the linger timeout.
-const DISCARD_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a closing connection waits for new ACKs, counted from the last one, while its peer waits
+/// for a reader of this side: two such sides would wait for each other until the linger timeout, or
+/// for ever. A dropped connection that discards data of its peer ends then; `shutdown` of one whose
+/// windows are both closed returns.
+const READER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// State of a connection; the states compare to RFC 9293 3.3.2 as noted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +33,9 @@ pub(super) enum Lifecycle {
     ShutDown {
         /// When the state was entered, or the peer last acknowledged something new.
         last_progress: Instant,
+        /// `shutdown` has returned before that, see [`READER_TIMEOUT`]: the rest is delivered in the
+        /// background, once the application reads or drops the stream.
+        in_background: bool,
     },
     /// All data is acknowledged and `shutdown` has returned (FIN-WAIT-2 once the FIN is
     /// acknowledged too); reading goes on. Entered from `ShutDown`; left when the peer's FIN is
@@ -74,7 +78,25 @@ impl Lifecycle {
     /// The application has shut down the write side.
     pub(super) fn on_shutdown(&mut self, now: Instant) {
         if matches!(self, Self::Connecting { .. } | Self::Open) {
-            *self = Self::ShutDown { last_progress: now };
+            *self = Self::ShutDown { last_progress: now, in_background: false };
+        }
+    }
+
+    /// When `shutdown` returns although not everything is acknowledged, if both windows are closed;
+    /// see [`READER_TIMEOUT`].
+    pub(super) fn background_deadline(&self) -> Option<Instant> {
+        match self {
+            Self::ShutDown { last_progress, in_background: false } => {
+                Some(*last_progress + READER_TIMEOUT)
+            }
+            _ => None,
+        }
+    }
+
+    /// `shutdown` returns, and what is left is delivered in the background.
+    pub(super) fn on_background(&mut self) {
+        if let Self::ShutDown { in_background, .. } = self {
+            *in_background = true;
         }
     }
 
@@ -90,7 +112,7 @@ impl Lifecycle {
 
     /// The peer has acknowledged something new.
     pub(super) fn on_progress(&mut self, now: Instant) {
-        if let Self::ShutDown { last_progress } | Self::Detached { last_progress } = self {
+        if let Self::ShutDown { last_progress, .. } | Self::Detached { last_progress } = self {
             *last_progress = now;
         }
     }
@@ -132,7 +154,9 @@ impl Lifecycle {
         linger: Duration,
     ) -> Option<Instant> {
         match self {
-            Self::ShutDown { last_progress } => Some((*last_progress).max(last_received) + linger),
+            Self::ShutDown { last_progress, .. } => {
+                Some((*last_progress).max(last_received) + linger)
+            }
             Self::Detached { last_progress } => Some(*last_progress + linger),
             Self::Connecting { .. } | Self::Open | Self::Drained { .. } | Self::Ended { .. } => {
                 None
@@ -141,10 +165,10 @@ impl Lifecycle {
     }
 
     /// When a dropped connection that discards data of its peer is given up, see
-    /// [`DISCARD_TIMEOUT`].
+    /// [`READER_TIMEOUT`].
     pub(super) fn discard_deadline(&self) -> Option<Instant> {
         match self {
-            Self::Detached { last_progress } => Some(*last_progress + DISCARD_TIMEOUT),
+            Self::Detached { last_progress } => Some(*last_progress + READER_TIMEOUT),
             _ => None,
         }
     }
@@ -186,9 +210,10 @@ mod tests {
         let mut state = Lifecycle::Open;
         assert!(!state.on_drained(now, LINGER) && !state.is_closing(), "nothing was shut down");
         state.on_shutdown(now);
-        assert_eq!(state, Lifecycle::ShutDown { last_progress: now });
+        let shut_down = Lifecycle::ShutDown { last_progress: now, in_background: false };
+        assert_eq!(state, shut_down);
         state.on_shutdown(now + SECOND);
-        assert_eq!(state, Lifecycle::ShutDown { last_progress: now }, "a second shutdown");
+        assert_eq!(state, shut_down, "a second shutdown");
         assert!(state.on_drained(now + SECOND, LINGER) && !state.on_drained(now, LINGER));
         assert_eq!(state.close_deadline(), Some(now + SECOND + LINGER));
         assert_eq!(state.linger_deadline(now, LINGER), None);
@@ -213,6 +238,6 @@ mod tests {
         assert_eq!(state.linger_deadline(now + SECOND, LINGER), Some(now + LINGER));
         state.on_progress(now + SECOND);
         assert_eq!(state.linger_deadline(now, LINGER), Some(now + SECOND + LINGER));
-        assert_eq!(state.discard_deadline(), Some(now + SECOND + DISCARD_TIMEOUT));
+        assert_eq!(state.discard_deadline(), Some(now + SECOND + READER_TIMEOUT));
     }
 }

@@ -1,6 +1,8 @@
 //! FIN, RST and TIME-WAIT between two endpoints.
 
+use std::future::Future;
 use std::io::ErrorKind;
+use std::task::{Context, Waker};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -9,6 +11,7 @@ use super::sim_world::{World, addr};
 use crate::config::Config;
 use crate::core::segment::{Command, Segments};
 use crate::error::ConnectionError;
+use crate::stream::KcpStream;
 use crate::testkit::link::{CERTAIN, LinkConfig};
 
 #[test]
@@ -336,4 +339,70 @@ fn restart_on_the_same_port_is_accepted_at_once() {
         read_pattern(&mut server, 10_000).await;
     });
     assert_eq!((old.error(), listener.stats().current_connections), (None, 2));
+}
+
+/// An echo server that reads on only once it has written what it read.
+#[derive(Default)]
+struct Echo {
+    held: Vec<u8>,
+    read: usize,
+    at_end: bool,
+}
+
+impl Echo {
+    fn step(&mut self, server: &KcpStream) {
+        loop {
+            if self.held.is_empty() && !self.at_end {
+                self.held.resize(16_384, 0);
+                let got = server.try_read(&mut self.held);
+                self.at_end = matches!(got, Ok(0));
+                self.held.truncate(got.unwrap_or(0));
+                self.read += self.held.len();
+            }
+            if self.held.is_empty() {
+                return;
+            }
+            let Ok(written) = server.try_write(&self.held) else { return };
+            self.held.drain(..written);
+        }
+    }
+}
+
+#[test]
+fn shutdown_returns_while_the_peer_waits_for_our_reader() {
+    for drops in [false, true] {
+        let Pair { mut world, endpoint, mut client, server, .. } = Pair::plain();
+        world.set_path(LinkConfig::delay(10_000));
+        let data = pattern(16 << 20);
+        let (mut echo, mut written, mut blocked) = (Echo::default(), 0, 0);
+        while blocked < 200 {
+            match client.try_write(&data[written..]) {
+                Ok(bytes) => (written, blocked) = (written + bytes, 0),
+                Err(_) => blocked += 1,
+            }
+            echo.step(&server);
+            world.run_for(SECOND / 100);
+        }
+        assert!(written < data.len() && echo.read < written, "{written} {}", echo.read);
+        world.finish(2 * SECOND, client.shutdown()).unwrap();
+        world.finish(SECOND, client.shutdown()).unwrap();
+        assert!(client.stats().unsent_bytes > 0);
+        let mut wait_idle = Box::pin(endpoint.wait_idle());
+        assert!(wait_idle.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        let (mut client, mut got) = ((!drops).then_some(client), Vec::new());
+        for _ in 0..2_000 {
+            echo.step(&server);
+            if let Some(client) = &mut client {
+                let mut buffer = [0; 16_384];
+                while let Ok(bytes @ 1..) = client.try_read(&mut buffer) {
+                    got.extend_from_slice(&buffer[..bytes]);
+                }
+            }
+            world.run_for(SECOND / 100);
+        }
+        assert!(echo.at_end && echo.read == written, "{} of {written}", echo.read);
+        assert!(drops || got == data[..written]);
+        drop(server);
+        world.finish(MINUTE, wait_idle);
+    }
 }

@@ -68,7 +68,9 @@ impl Socket for FailingSocket {
 async fn stream(socket: FailingSocket) -> KcpStream {
     let requests = RequestQueue::new();
     let now = tokio::time::Instant::now().into_std();
-    let driver = Driver::new(socket, Config::new(), requests.clone(), None, [7; 32], now).unwrap();
+    // Nobody answers on this socket.
+    let config = Config::new().early_data(true);
+    let driver = Driver::new(socket, config, requests.clone(), None, [7; 32], now).unwrap();
     let endpoint = Endpoint::attach(requests);
     #[expect(clippy::disallowed_methods, reason = "the task under test")]
     drop(tokio::spawn(DriverTask::new(driver)));
