@@ -16,6 +16,9 @@
 //! cargo run --release --example chat -- client 127.0.0.1:4005 --name alice
 //! ```
 
+#[path = "common/signals.rs"]
+mod signals;
+
 use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -73,7 +76,7 @@ async fn main() -> Result<()> {
             println!("listening on {}", listener.local_addr()?);
             tokio::select! {
                 served = serve(&listener) => served?,
-                interrupted = tokio::signal::ctrl_c() => interrupted?,
+                interrupted = signals::interrupted() => interrupted?,
             }
             listener.wait_idle().await;
             Ok(())

@@ -1,9 +1,14 @@
-//! Sends back whatever its clients send, until Ctrl-C.
+//! Sends back whatever its clients send, until Ctrl-C or SIGTERM.
 //!
 //! ```sh
 //! cargo run --release --example echo_server
 //! cargo run --release --example echo_client -- 127.0.0.1:4000 "hello, world"
 //! ```
+
+#[path = "common/signals.rs"]
+mod signals;
+
+use std::pin::pin;
 
 use anyhow::{Context, Result};
 use clap::Parser;
@@ -11,7 +16,7 @@ use kcpx::{KcpListener, KcpStream};
 use tokio::io::AsyncWriteExt;
 use tokio::task::JoinSet;
 
-/// Sends back whatever its clients send, until Ctrl-C.
+/// Sends back whatever its clients send, until Ctrl-C or SIGTERM.
 #[derive(Parser)]
 struct Args {
     /// Address to listen on, as HOST:PORT; port 0 picks a free one
@@ -28,11 +33,12 @@ async fn main() -> Result<()> {
     println!("listening on {}, Ctrl-C ends", listener.local_addr()?);
 
     let mut connections = JoinSet::new();
+    let mut interrupted = pin!(signals::interrupted());
     loop {
         let (stream, peer) = tokio::select! {
             accepted = listener.accept() => accepted.context("the endpoint has ended")?,
-            interrupted = tokio::signal::ctrl_c() => {
-                interrupted.context("cannot wait for Ctrl-C")?;
+            interrupted = &mut interrupted => {
+                interrupted.context("cannot wait for signals")?;
                 break;
             }
         };
@@ -48,7 +54,7 @@ async fn main() -> Result<()> {
     }
 
     // Delivers what was echoed and is not acknowledged yet.
-    println!("ending");
+    println!("ending; once more ends at once");
     connections.shutdown().await;
     listener.wait_idle().await;
     Ok(())

@@ -17,6 +17,8 @@
 
 #[path = "common/ending.rs"]
 mod ending;
+#[path = "common/signals.rs"]
+mod signals;
 #[path = "common/sums.rs"]
 mod sums;
 
@@ -69,7 +71,7 @@ async fn main() -> Result<()> {
         Some(Role::Server { listen }) => {
             let listener = bind(&listen).await?;
             println!("listening on {}", listener.local_addr()?);
-            serve(listener, async { drop(tokio::signal::ctrl_c().await) }).await
+            serve(listener, async { drop(signals::interrupted().await) }).await
         }
         Some(Role::Client { url }) => call(url).await,
         None => demo().await,

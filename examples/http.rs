@@ -18,6 +18,8 @@
 mod ending;
 #[path = "common/hash.rs"]
 mod hash;
+#[path = "common/signals.rs"]
+mod signals;
 
 use anyhow::{Context, Result, ensure};
 use axum::Router;
@@ -73,7 +75,7 @@ async fn main() -> Result<()> {
         Some(Role::Server { listen }) => {
             let listener = bind(&listen).await?;
             println!("listening on {}", listener.local_addr()?);
-            serve(listener, async { drop(tokio::signal::ctrl_c().await) }).await
+            serve(listener, async { drop(signals::interrupted().await) }).await
         }
         Some(Role::Client { url, uploads }) => fetch(&url, uploads).await,
         None => demo().await,

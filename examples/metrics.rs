@@ -20,6 +20,8 @@
 mod exporter;
 #[path = "common/hash.rs"]
 mod hash;
+#[path = "common/signals.rs"]
+mod signals;
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -85,7 +87,7 @@ async fn main() -> Result<()> {
             let endpoint = server.kcp.endpoint().clone();
             tokio::select! {
                 served = server.run() => served?,
-                interrupted = tokio::signal::ctrl_c() => interrupted?,
+                interrupted = signals::interrupted() => interrupted?,
             }
             endpoint.wait_idle().await;
         }

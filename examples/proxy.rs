@@ -11,13 +11,16 @@
 //!
 //! where `proxy` is `cargo run --release --example proxy --`. Its options have the names and most
 //! of the defaults of kcptun's, whose multiplexing and compression this proxy does not have: the
-//! other side must be this one, too. Without a command it carries data between two proxies in this
+//! other side must be this one, too. Ctrl-C or SIGTERM resets what is open, a second one ends at once:
+//! nobody takes a part for the whole. Without a command it carries data between two proxies in this
 //! process.
 
 #[path = "common/hash.rs"]
 mod hash;
 #[path = "common/link.rs"]
 mod link;
+#[path = "common/signals.rs"]
+mod signals;
 #[path = "common/tunnel.rs"]
 mod tunnel;
 
@@ -106,7 +109,7 @@ async fn dialer(remote: &str, config: Config) -> Result<(Endpoint, SocketAddr)> 
 async fn until_interrupted(proxy: impl Future<Output = Result<()>>) -> Result<()> {
     tokio::select! {
         ended = proxy => ended,
-        interrupted = tokio::signal::ctrl_c() => Ok(interrupted?),
+        interrupted = signals::interrupted() => Ok(interrupted?),
     }
 }
 

@@ -15,6 +15,9 @@
 //! cargo run --release --example push_server -- client 127.0.0.1:4004
 //! ```
 
+#[path = "common/signals.rs"]
+mod signals;
+
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -83,7 +86,7 @@ async fn main() -> Result<()> {
             tokio::select! {
                 () = source => {}
                 served = serve(&listener, &ticks) => served?,
-                interrupted = tokio::signal::ctrl_c() => interrupted?,
+                interrupted = signals::interrupted() => interrupted?,
             }
             listener.wait_idle().await;
             Ok(())

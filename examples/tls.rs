@@ -17,6 +17,8 @@
 
 #[path = "common/hash.rs"]
 mod hash;
+#[path = "common/signals.rs"]
+mod signals;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -90,7 +92,7 @@ async fn main() -> Result<()> {
             println!("the certificate is in {}", path.display());
             tokio::select! {
                 served = serve(&listener, acceptor) => served?,
-                interrupted = tokio::signal::ctrl_c() => interrupted?,
+                interrupted = signals::interrupted() => interrupted?,
             }
             listener.wait_idle().await;
             Ok(())

@@ -34,7 +34,7 @@ fn bind_to_port_0_picks_a_free_port() {
         assert!(ports[0] != 0 && ports[1] != 0 && ports[0] != ports[1]);
         // And then it is taken.
         let error = KcpListener::bind(one.local_addr().unwrap()).await.unwrap_err();
-        assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
+        assert_eq!(error.kind(), ErrorKind::AddrInUse);
     });
 }
 

@@ -73,7 +73,7 @@ fn large_transfers_run_in_both_directions_at_once() {
         assert_eq!(stats.sent_bytes, up.len() as u64 + 1);
         assert_eq!(stats.received_bytes, down.len() as u64);
         assert!(stats.retransmit_percent() <= 100.0);
-        assert!(stats.srtt > std::time::Duration::ZERO);
+        assert!(stats.srtt > Duration::ZERO);
     });
 }
 

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use anyhow::{Context, Result};
 use kcpx::{Endpoint, KcpListener, KcpStream};
+use socket2::SockRef;
 use tokio::io::copy_bidirectional_with_sizes;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
@@ -58,14 +59,14 @@ pub(crate) async fn server(listener: &KcpListener, target: &str) -> Result<()> {
 /// Copies both ways until both have ended. Returns the bytes from TCP to KCP, and back.
 async fn carry(mut tcp: TcpStream, mut kcp: KcpStream) -> io::Result<(u64, u64)> {
     tcp.set_nodelay(true)?;
-    let copied = copy_bidirectional_with_sizes(&mut tcp, &mut kcp, BLOCK, BLOCK).await;
-    if copied.is_err() {
-        // The other side must not take what arrived for the whole: a reset on one
-        // side becomes a reset on the other.
-        kcp.abort();
-        tcp.set_zero_linger()?;
-    }
-    copied
+    // Neither side must take what has arrived so far for the whole: until both directions have ended,
+    // an error, the end of this task, and for TCP that of the process, are resets.
+    tcp.set_zero_linger()?;
+    kcp.set_zero_linger()?;
+    let copied = copy_bidirectional_with_sizes(&mut tcp, &mut kcp, BLOCK, BLOCK).await?;
+    SockRef::from(&tcp).set_linger(None)?;
+    kcp.set_linger(None)?;
+    Ok(copied)
 }
 
 fn report(from: SocketAddr, copied: io::Result<(u64, u64)>) {

@@ -49,7 +49,7 @@ async fn measure(session: &Session, args: &ClientArgs) -> Result<()> {
             worked.context("the workload is gone")???;
             false
         }
-        interrupted = tokio::signal::ctrl_c() => {
+        interrupted = crate::signals::interrupted() => {
             interrupted?;
             true
         }

@@ -33,6 +33,8 @@ mod link;
 #[cfg(unix)]
 #[path = "../common/process.rs"]
 mod process;
+#[path = "../common/signals.rs"]
+mod signals;
 
 use anyhow::Result;
 use tokio::runtime::{Builder, Runtime};

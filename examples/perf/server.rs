@@ -38,7 +38,7 @@ pub(crate) async fn run(args: ServerArgs) -> Result<()> {
     println!("listening on {}", listener.local_addr()?);
     tokio::select! {
         ended = accept(&listener) => ended,
-        interrupted = tokio::signal::ctrl_c() => Ok(interrupted?),
+        interrupted = crate::signals::interrupted() => Ok(interrupted?),
     }
 }
 

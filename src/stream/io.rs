@@ -68,7 +68,8 @@ macro_rules! impl_write {
                 Poll::Ready(self.handle().flush())
             }
 
-            /// Closes the write side and waits until the peer has acknowledged every byte.
+            /// Closes the write side and waits until the peer has acknowledged every byte, or waits for
+            /// this side to read.
             fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
                 self.handle().poll_shutdown(cx.waker())
             }

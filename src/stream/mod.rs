@@ -45,7 +45,10 @@ use crate::util::sync::{Arc, Ordering};
 /// * `shutdown` closes the write side (FIN) and is `Ok` when the peer has acknowledged every byte;
 ///   it fails when nothing was received from the peer for
 ///   [`Config::linger`](crate::Config::linger), or the connection ends. Reading goes on. Writing
-///   then fails with [`BrokenPipe`](std::io::ErrorKind::BrokenPipe).
+///   then fails with [`BrokenPipe`](std::io::ErrorKind::BrokenPipe). One case does not wait for the
+///   peer: if that takes no more because it waits for this side to read (both windows are closed,
+///   and nothing was acknowledged for a second), `shutdown` is `Ok` and the rest is delivered once
+///   this side reads, or drops the stream; [`wait_idle`](crate::Endpoint::wait_idle) waits for it.
 /// * `read` returns buffered bytes first and the error of an ended connection after them. In
 ///   message mode one read serves from one message and leaves the rest of it for the next one.
 ///

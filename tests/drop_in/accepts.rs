@@ -73,8 +73,8 @@ async fn accept_returns_the_peer_address<T: Transport>() -> Observation {
 async fn accept_of_a_silent_client<T: Transport>() -> Observation {
     let listener = T::bind().await;
     let addr = listener.local_addr().unwrap();
-    let silent = T::connect_plainly(addr).await.unwrap();
-    let mut talking = T::connect_plainly(addr).await.unwrap();
+    let silent = T::connect(addr).await.unwrap();
+    let mut talking = T::connect(addr).await.unwrap();
     talking.write_all(b"hello").await.unwrap();
     let (_, peer) = listener.accept().await.unwrap();
     let first = peer.port() == silent.local_addr().unwrap().port();

@@ -4,6 +4,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use ::bytes::{Buf, BytesMut};
 use tokio::io::{
     AsyncBufReadExt, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, BufWriter,
     copy_bidirectional,
@@ -29,6 +30,12 @@ behaviours!(
     buffered_writer,
     copy_bidirectional_ends,
     copy_bidirectional_passes_a_reset_on,
+    read_exact_past_the_end,
+    read_to_string,
+    take_leaves_the_rest,
+    write_all_buf,
+    read_buf_appends,
+    copied_from_a_reader,
 );
 
 async fn large_write<T: Transport>() -> Observation {
@@ -208,4 +215,57 @@ async fn copy_bidirectional_passes_a_reset_on<T: Transport>() -> Observation {
     };
     let (copied, (), read) = tokio::join!(proxy, end, read(&mut server));
     format!("{copied}, then {read}")
+}
+
+async fn read_exact_past_the_end<T: Transport>() -> Observation {
+    let (mut client, mut server) = pair::<T>().await;
+    client.write_all(b"short").await.unwrap();
+    drop(client);
+    seen(server.read_exact(&mut [0; 6]).await)
+}
+
+async fn read_to_string<T: Transport>() -> Observation {
+    let (mut client, mut server) = pair::<T>().await;
+    client.write_all("gr\u{fc}n".as_bytes()).await.unwrap();
+    drop(client);
+    let mut text = String::new();
+    format!("{}, {text}", seen(server.read_to_string(&mut text).await))
+}
+
+async fn take_leaves_the_rest<T: Transport>() -> Observation {
+    let (mut client, mut server) = pair::<T>().await;
+    client.write_all(b"onetwo").await.unwrap();
+    drop(client);
+    let mut first = String::new();
+    (&mut server).take(3).read_to_string(&mut first).await.unwrap();
+    format!("{first}, {}", rest(&mut server, b"two").await)
+}
+
+async fn write_all_buf<T: Transport>() -> Observation {
+    let (mut client, mut server) = pair::<T>().await;
+    let mut data = Buf::chain(&b"one "[..], &b"two"[..]);
+    let written = seen(client.write_all_buf(&mut data).await);
+    format!("{written}, {} left, {}", data.remaining(), text(&mut server, 7).await)
+}
+
+async fn read_buf_appends<T: Transport>() -> Observation {
+    let (mut client, mut server) = pair::<T>().await;
+    client.write_all(b"two").await.unwrap();
+    let mut buf = BytesMut::from(&b"one "[..]);
+    while buf.len() < 7 {
+        server.read_buf(&mut buf).await.unwrap();
+    }
+    String::from_utf8_lossy(&buf).into_owned()
+}
+
+async fn copied_from_a_reader<T: Transport>() -> Observation {
+    let (mut client, mut server) = pair::<T>().await;
+    let data = bytes(1 << 20);
+    let write = async {
+        let copied = seen(tokio::io::copy(&mut &data[..], &mut client).await);
+        client.shutdown().await.unwrap();
+        copied
+    };
+    let (copied, got) = tokio::join!(write, rest(&mut server, &data));
+    format!("{copied}, {got}")
 }

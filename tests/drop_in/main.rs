@@ -7,6 +7,7 @@
 
 mod accepts;
 mod cancels;
+mod connects;
 mod differences;
 mod ends;
 mod flow;
@@ -59,6 +60,7 @@ fn all<T: Transport>() -> Vec<Behaviour> {
     all.extend(readiness::all::<T>());
     all.extend(options::all::<T>());
     all.extend(accepts::all::<T>());
+    all.extend(connects::all::<T>());
     all.extend(runtimes::all::<T>());
     all.extend(waiters::all::<T>());
     all

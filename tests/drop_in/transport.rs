@@ -20,12 +20,14 @@ pub(crate) trait Transport: Sized + 'static {
     fn bind() -> impl Future<Output = Self::Listener> + Send;
     /// A listener that has enough of a silent peer after a second, where that can be said.
     fn bind_hastily() -> impl Future<Output = Self::Listener> + Send;
-    /// A connection that its peer learns of at once.
+    /// A connection with every setting as it is by default.
     fn connect(addr: SocketAddr) -> impl Future<Output = Result<Self::Stream>> + Send;
     /// The same, from one that has enough of a silent peer after a second.
     fn connect_hastily(addr: SocketAddr) -> impl Future<Output = Result<Self::Stream>> + Send;
-    /// A connection with every setting as it is by default.
-    fn connect_plainly(addr: SocketAddr) -> impl Future<Output = Result<Self::Stream>> + Send;
+    /// A connection to the first of several addresses that answers.
+    fn connect_any(addrs: &[SocketAddr]) -> impl Future<Output = Result<Self::Stream>> + Send;
+    /// A connection to a host by its name.
+    fn connect_name(name: &str, port: u16) -> impl Future<Output = Result<Self::Stream>> + Send;
     /// Waits until the listener has a connection.
     fn known(stream: &Self::Stream) -> impl Future<Output = Result<()>> + Send;
     /// Waits until the socket at an address is gone whose last connection was dropped, where a
@@ -56,8 +58,12 @@ impl Transport for Tcp {
         TcpStream::connect(addr).await
     }
 
-    async fn connect_plainly(addr: SocketAddr) -> Result<TcpStream> {
-        TcpStream::connect(addr).await
+    async fn connect_any(addrs: &[SocketAddr]) -> Result<TcpStream> {
+        TcpStream::connect(addrs).await
+    }
+
+    async fn connect_name(name: &str, port: u16) -> Result<TcpStream> {
+        TcpStream::connect((name, port)).await
     }
 
     async fn known(_: &TcpStream) -> Result<()> {
@@ -98,8 +104,12 @@ impl Transport for Kcp {
         KcpStream::connect_with(addr, hasty()).await
     }
 
-    async fn connect_plainly(addr: SocketAddr) -> Result<KcpStream> {
-        KcpStream::connect(addr).await
+    async fn connect_any(addrs: &[SocketAddr]) -> Result<KcpStream> {
+        KcpStream::connect(addrs).await
+    }
+
+    async fn connect_name(name: &str, port: u16) -> Result<KcpStream> {
+        KcpStream::connect((name, port)).await
     }
 
     async fn known(stream: &KcpStream) -> Result<()> {

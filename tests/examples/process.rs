@@ -89,11 +89,16 @@ impl Example {
     /// Presses Ctrl-C.
     #[cfg(target_os = "linux")]
     pub(crate) fn interrupt(&self) {
-        use nix::sys::signal::{Signal, kill};
+        self.signal(nix::sys::signal::Signal::SIGINT);
+    }
+
+    #[cfg(target_os = "linux")]
+    pub(crate) fn signal(&self, signal: nix::sys::signal::Signal) {
+        use nix::sys::signal::kill;
         use nix::unistd::Pid;
 
         let id = i32::try_from(self.child.id()).expect("the id of a process");
-        kill(Pid::from_raw(id), Signal::SIGINT).expect("a process that is there");
+        kill(Pid::from_raw(id), signal).expect("a process that is there");
     }
 
     /// Waits until it ends by itself. Returns whether it succeeded, and what it printed.

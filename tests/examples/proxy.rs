@@ -28,8 +28,8 @@ const CHUNKS: u64 = 256;
 struct Tunnel {
     /// Where clients of the service connect to.
     addr: SocketAddr,
-    _client: Example,
-    _server: Example,
+    client: Example,
+    server: Example,
 }
 
 impl Tunnel {
@@ -40,7 +40,7 @@ impl Tunnel {
         let remote = remote.to_string();
         let client = ["client", "--listen", ANYWHERE, "--remote", &remote];
         let (client, addr) = Example::serve("proxy", &[&client, options].concat());
-        Self { addr, _client: client, _server: server }
+        Self { addr, client, server }
     }
 }
 
@@ -183,6 +183,47 @@ fn proxy_forwards_a_reset_of_the_service() {
         tokio::join!(server, client);
     };
     two_threads().block_on(guarded(test));
+}
+
+/// Whichever side a signal ends, and however, the client of a half-done download sees no end of file.
+#[test]
+#[cfg(target_os = "linux")]
+fn proxy_that_is_ended_resets_what_it_carries() {
+    use nix::sys::signal::Signal;
+
+    let reset = async |tcp: &mut TcpStream| {
+        let error = tcp.read_u8().await.expect_err("no byte");
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    };
+    let test = async |signal, near| {
+        println!("{signal}, the client's side: {near}");
+        let service = TcpListener::bind(ANYWHERE).await.unwrap();
+        let tunnel = Tunnel::new(service.local_addr().unwrap(), &["--key", "a passphrase"]);
+        let mut user = TcpStream::connect(tunnel.addr).await.expect("a connection");
+        user.write_all(b"all").await.expect("capacity");
+        let (mut server, _) = service.accept().await.expect("a connection");
+        server.read_exact(&mut [0; 3]).await.expect("the request");
+        server.write_all(b"half").await.expect("capacity");
+        user.read_exact(&mut [0; 4]).await.expect("the first half");
+        let (ended, _other, mut beside, mut behind) = if near {
+            (tunnel.client, tunnel.server, user, server)
+        } else {
+            (tunnel.server, tunnel.client, server, user)
+        };
+        ended.signal(signal);
+        reset(&mut beside).await;
+        // Whoever is killed tells nobody: the other side hears of it by its timeouts.
+        if signal == Signal::SIGTERM {
+            reset(&mut behind).await;
+            ended.succeed();
+        }
+    };
+    two_threads().block_on(guarded(async {
+        for signal in [Signal::SIGTERM, Signal::SIGKILL] {
+            test(signal, true).await;
+            test(signal, false).await;
+        }
+    }));
 }
 
 #[test]

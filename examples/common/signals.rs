@@ -1,0 +1,56 @@
+//! Ctrl-C, and SIGTERM where there is one.
+
+use std::io;
+
+/// Exit status after the second signal: shells give 128 and the number of SIGINT.
+const KILLED: i32 = 130;
+
+/// Waits for one of them. The next one, while what is left is delivered, ends the process at once.
+pub(crate) async fn interrupted() -> io::Result<()> {
+    let mut signals = Signals::new()?;
+    signals.next().await?;
+    tokio::spawn(async move {
+        if signals.next().await.is_ok() {
+            std::process::exit(KILLED);
+        }
+    });
+    Ok(())
+}
+
+#[cfg(unix)]
+struct Signals {
+    interrupt: tokio::signal::unix::Signal,
+    terminate: tokio::signal::unix::Signal,
+}
+
+#[cfg(unix)]
+impl Signals {
+    fn new() -> io::Result<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+
+        let (interrupt, terminate) = (SignalKind::interrupt(), SignalKind::terminate());
+        Ok(Self { interrupt: signal(interrupt)?, terminate: signal(terminate)? })
+    }
+
+    async fn next(&mut self) -> io::Result<()> {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+        Ok(())
+    }
+}
+
+#[cfg(not(unix))]
+struct Signals;
+
+#[cfg(not(unix))]
+impl Signals {
+    fn new() -> io::Result<Self> {
+        Ok(Self)
+    }
+
+    async fn next(&mut self) -> io::Result<()> {
+        tokio::signal::ctrl_c().await
+    }
+}
