@@ -16,6 +16,7 @@ use crate::core::segment::{self, HEADER_LEN, Header};
 use crate::core::time_wait::{TIME_WAIT_DURATION, TimeWait, TimeWaitOutcome};
 use crate::driver::expiring_map::ExpiringMap;
 use crate::shared::conn_id::ConnId;
+use crate::util::table::shrink_sparse;
 
 /// Most connections in TIME-WAIT; beyond that the oldest is dropped.
 const MAX_TIME_WAITS: usize = 4_096;
@@ -184,11 +185,13 @@ impl Demux {
             return false;
         }
         self.live.remove(&key);
+        shrink_sparse(&mut self.live);
         self.recent = None;
         if let Some(ids) = self.by_conv.get_mut(&key.1) {
             ids.retain(|known| *known != id);
             if ids.is_empty() {
                 self.by_conv.remove(&key.1);
+                shrink_sparse(&mut self.by_conv);
             }
         }
         true

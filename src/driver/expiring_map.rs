@@ -5,6 +5,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
 use std::time::Instant;
 
+use crate::util::table::shrink_sparse;
+
 #[derive(Debug)]
 pub(super) struct ExpiringMap<K, V> {
     entries: HashMap<K, (Instant, V)>,
@@ -45,6 +47,7 @@ impl<K: Copy + Ord + Hash, V> ExpiringMap<K, V> {
     /// Removes an entry, and returns until when it would have been kept.
     pub(super) fn remove(&mut self, key: &K) -> Option<(Instant, V)> {
         let (until, value) = self.entries.remove(key)?;
+        shrink_sparse(&mut self.entries);
         self.expiry.remove(&(until, *key));
         Some((until, value))
     }
@@ -53,6 +56,7 @@ impl<K: Copy + Ord + Hash, V> ExpiringMap<K, V> {
     pub(super) fn pop_first(&mut self) -> Option<(K, Instant, V)> {
         let (until, key) = self.expiry.pop_first()?;
         let (_, value) = self.entries.remove(&key)?;
+        shrink_sparse(&mut self.entries);
         Some((key, until, value))
     }
 

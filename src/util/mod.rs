@@ -5,4 +5,5 @@ pub(crate) mod buffer_pool;
 pub(crate) mod loom;
 pub(crate) mod queue;
 pub(crate) mod sync;
+pub(crate) mod table;
 pub(crate) mod wake;
