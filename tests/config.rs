@@ -260,6 +260,7 @@ fn max_message_size_follows_the_mtu() {
         // It depends on the peer's window, which comes with the first answer.
         client.established().await.unwrap();
         let before = client.max_message_size();
+        println!("{before}");
         client.set_mtu(700).unwrap();
         until(|| client.max_message_size() < before).await;
         assert_eq!(client.max_message_size() % (700 - 24), 0);

@@ -323,7 +323,8 @@ fn accept_filter_rejection_is_counted_and_may_be_lifted() {
         let config = Config::new()
             .accept_filter(move |_, _| open.load(std::sync::atomic::Ordering::Relaxed));
         let listener = KcpListener::bind_with(LOCAL, config).await.unwrap();
-        let mut stream = KcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (addr, early) = (listener.local_addr().unwrap(), Config::new().early_data(true));
+        let mut stream = KcpStream::connect_with(addr, early).await.unwrap();
         stream.write_all(b"!").await.unwrap();
         until(|| listener.stats().refused_accept_filter > 0).await;
         assert_eq!(listener.stats().passive_opens, 0);

@@ -22,8 +22,9 @@ async fn dial(endpoint: &Endpoint, listener: &KcpListener) -> KcpStream {
     stream
 }
 
+/// Its `connect` does not wait for a listener, which may refuse it.
 async fn endpoint() -> Endpoint {
-    Endpoint::bind_with("127.0.0.1:0", Config::new()).await.unwrap()
+    Endpoint::bind_with("127.0.0.1:0", Config::new().early_data(true)).await.unwrap()
 }
 
 #[test]

@@ -193,8 +193,8 @@ fn replayed_initial_segment_is_dropped_by_every_shard() {
         let (listener, addr) = sharded(config.clone()).await;
         // The client speaks to a relay that passes its first datagram on, from many addresses.
         let relay = UdpSocket::bind("127.0.0.1:0").await.unwrap();
-        let mut client =
-            KcpStream::connect_with(relay.local_addr().unwrap(), config).await.unwrap();
+        let (addr_of_relay, early) = (relay.local_addr().unwrap(), config.early_data(true));
+        let mut client = KcpStream::connect_with(addr_of_relay, early).await.unwrap();
         client.write_all(b"once").await.unwrap();
         let mut initial = [0; 1_500];
         let (len, _) = relay.recv_from(&mut initial).await.unwrap();

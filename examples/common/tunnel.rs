@@ -57,16 +57,28 @@ pub(crate) async fn server(listener: &KcpListener, target: &str) -> Result<()> {
 }
 
 /// Copies both ways until both have ended. Returns the bytes from TCP to KCP, and back.
-async fn carry(mut tcp: TcpStream, mut kcp: KcpStream) -> io::Result<(u64, u64)> {
+async fn carry(mut tcp: TcpStream, kcp: KcpStream) -> io::Result<(u64, u64)> {
     tcp.set_nodelay(true)?;
     // Neither side must take what has arrived so far for the whole: until both directions have ended,
     // an error, the end of this task, and for TCP that of the process, are resets.
     tcp.set_zero_linger()?;
-    kcp.set_zero_linger()?;
-    let copied = copy_bidirectional_with_sizes(&mut tcp, &mut kcp, BLOCK, BLOCK).await?;
+    let mut kcp = ResetOnDrop(Some(kcp));
+    let Some(stream) = &mut kcp.0 else { unreachable!("it was put there") };
+    let copied = copy_bidirectional_with_sizes(&mut tcp, stream, BLOCK, BLOCK).await?;
     SockRef::from(&tcp).set_linger(None)?;
-    kcp.set_linger(None)?;
+    drop(kcp.0.take());
     Ok(copied)
+}
+
+/// Resets the connection unless it is taken out before.
+struct ResetOnDrop(Option<KcpStream>);
+
+impl Drop for ResetOnDrop {
+    fn drop(&mut self) {
+        if let Some(stream) = &self.0 {
+            stream.abort();
+        }
+    }
 }
 
 fn report(from: SocketAddr, copied: io::Result<(u64, u64)>) {

@@ -400,7 +400,7 @@ fn shutdown_returns_while_the_peer_waits_for_our_reader() {
             }
             world.run_for(SECOND / 100);
         }
-        assert!(echo.at_end && echo.read == written, "{} of {written}", echo.read);
+        assert!(echo.at_end && echo.read == written, "{} of {written}, drops: {drops}", echo.read);
         assert!(drops || got == data[..written]);
         drop(server);
         world.finish(MINUTE, wait_idle);
