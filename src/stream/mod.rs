@@ -48,7 +48,8 @@ use crate::util::sync::{Arc, Ordering};
 ///   then fails with [`BrokenPipe`](std::io::ErrorKind::BrokenPipe). One case does not wait for the
 ///   peer: if that takes no more because it waits for this side to read (both windows are closed,
 ///   and nothing was acknowledged for a second), `shutdown` is `Ok` and the rest is delivered once
-///   this side reads, or drops the stream; [`wait_idle`](crate::Endpoint::wait_idle) waits for it.
+///   this side reads; [`wait_idle`](crate::Endpoint::wait_idle) waits for it. A drop without reading
+///   resets such a connection, as with TCP.
 /// * `read` returns buffered bytes first and the error of an ended connection after them. In
 ///   message mode one read serves from one message and leaves the rest of it for the next one.
 ///
