@@ -106,6 +106,10 @@ pub enum ConnectionError {
     /// The endpoint of this connection has ended.
     #[error("the endpoint is closed")]
     EndpointClosed,
+    /// The runtime of this connection's endpoint was dropped, and its driver with it.
+    /// `tokio::runtime::is_rt_shutdown_err` knows the error by its text.
+    #[error("A Tokio 1.x context was found, but it is being shutdown.")]
+    RuntimeShutdown,
     /// Nothing valid was received for the idle timeout.
     #[error("nothing was received within the idle timeout")]
     IdleTimeout,
@@ -146,6 +150,7 @@ impl ConnectionError {
             Self::Aborted => io::ErrorKind::ConnectionAborted,
             Self::EndpointClosed | Self::Closed => io::ErrorKind::NotConnected,
             Self::ProtocolViolation => io::ErrorKind::InvalidData,
+            Self::RuntimeShutdown => io::ErrorKind::Other,
         }
     }
 }

@@ -320,7 +320,7 @@ fn runtime_shutdown_wakes_waiters_on_other_runtimes() {
         waiting.block_on(async {
             for task in tasks {
                 let cause = guarded(task).await.unwrap();
-                assert_eq!(cause, ConnectionError::EndpointClosed);
+                assert_eq!(cause, ConnectionError::RuntimeShutdown);
             }
         });
         drop(unread);

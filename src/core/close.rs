@@ -348,7 +348,8 @@ impl CloseState {
             ConnectionError::Aborted
             | ConnectionError::EndpointClosed
             | ConnectionError::ProtocolViolation
-            | ConnectionError::Replaced => true,
+            | ConnectionError::Replaced
+            | ConnectionError::RuntimeShutdown => true,
             ConnectionError::Closed => self.has_discarded_data() && !peer_has_closed,
             _ => false,
         }

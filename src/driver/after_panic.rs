@@ -27,6 +27,7 @@ impl<S: Socket> Driver<S> {
             }
         }));
         self.notifier.set_error(error);
+        self.end_error = ConnectionError::EndpointClosed;
     }
 
     /// Ends every connection and sends the RSTs that the socket takes now.

@@ -137,6 +137,9 @@ pub(crate) struct Driver<S> {
     /// Until when a driver without connections and handles keeps its socket open to answer for
     /// connections in TIME-WAIT (RFC 9293 3.3.2).
     time_wait_until: Option<Instant>,
+    /// What connections and waiting tasks are told when the driver is dropped: that its runtime was,
+    /// unless it has ended before.
+    end_error: ConnectionError,
     last_turn: Instant,
     recv_backoff: RecvBackoff,
     /// Datagrams that may still be sent in this turn.
@@ -200,6 +203,7 @@ impl<S: Socket> Driver<S> {
             raw_pending: false,
             blocked: false,
             time_wait_until: None,
+            end_error: ConnectionError::RuntimeShutdown,
             last_turn: now,
             recv_backoff: RecvBackoff::default(),
             budget: 0,
@@ -256,6 +260,7 @@ impl<S: Socket> Driver<S> {
             Err(error) => {
                 trace::socket_failed(self.local(), &error);
                 self.notifier.set_error(error);
+                self.end_error = ConnectionError::EndpointClosed;
                 Turn::Finished
             }
             Ok(()) if self.is_unused() && self.tx.is_empty() && !self.raw_pending => Turn::Finished,
@@ -355,18 +360,18 @@ impl<S: Socket> Driver<S> {
 }
 
 impl<S> Drop for Driver<S> {
-    /// Ends all connections with `EndpointClosed` and wakes their tasks. Runs too when a turn
-    /// panics or the runtime shuts down, so that no task waits for a driver that is gone.
+    /// Ends all connections and wakes their tasks. Runs too when a turn panics or the runtime shuts
+    /// down, so that no task waits for a driver that is gone.
     fn drop(&mut self) {
         self.notifier.close();
         let requests = self.requests.close();
         let mut wakers: Vec<Waker> = Vec::new();
         for mut conn in self.conns.drain() {
             conn.deliver_rest(&mut self.scratch);
-            wakers.extend(conn.shared().end(ConnectionError::EndpointClosed));
+            wakers.extend(conn.shared().end(self.end_error));
         }
         if let Some(accept) = &self.accept {
-            wakers.extend(accept.close());
+            wakers.extend(accept.close(self.end_error));
         }
         // Nobody is left to report a waker that panics to.
         drop(wake_all(wakers.drain(..).chain(self.scratch.wakers.drain(..))));

@@ -24,8 +24,8 @@ struct Backlog {
     accepting: Waiters,
     /// True until the listener is dropped.
     listening: bool,
-    /// True until the first of the drivers is gone.
-    driver_alive: bool,
+    /// Why the first of the drivers is gone, once it is.
+    ended: Option<ConnectionError>,
 }
 
 impl AcceptQueue {
@@ -35,7 +35,7 @@ impl AcceptQueue {
                 connections: VecDeque::new(),
                 accepting: Waiters::default(),
                 listening: true,
-                driver_alive: true,
+                ended: None,
             }),
         })
     }
@@ -63,10 +63,10 @@ impl AcceptQueue {
         backlog.accepting.take_all()
     }
 
-    /// Driver: called when a driver is dropped. Returns all tasks to wake.
-    pub(crate) fn close(&self) -> WakeList {
+    /// Driver: called when a driver is dropped, with the reason. Returns all tasks to wake.
+    pub(crate) fn close(&self, error: ConnectionError) -> WakeList {
         let mut backlog = lock(&self.backlog);
-        backlog.driver_alive = false;
+        backlog.ended.get_or_insert(error);
         backlog.accepting.take_all()
     }
 
@@ -81,8 +81,8 @@ impl AcceptQueue {
         if let Some(connection) = backlog.connections.pop_front() {
             return Poll::Ready(Ok(connection));
         }
-        if !backlog.driver_alive {
-            return Poll::Ready(Err(ConnectionError::EndpointClosed.into()));
+        if let Some(error) = backlog.ended {
+            return Poll::Ready(Err(error.into()));
         }
         let replaced = backlog.accepting.register(wait);
         drop(backlog);

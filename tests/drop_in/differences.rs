@@ -71,12 +71,6 @@ const TABLE: &[Difference] = &[
                  `Config::connect_timeout` decides",
     },
     Difference {
-        name: "stream_outlives_its_runtime",
-        tcp: "Other",
-        kcp: "NotConnected",
-        reason: "the driver of a socket is a task of the runtime that opened it",
-    },
-    Difference {
         name: "peer_of_a_dropped_runtime",
         tcp: "ask, answer, end",
         kcp: "ask, answer, TimedOut",
