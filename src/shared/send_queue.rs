@@ -282,8 +282,10 @@ impl SendQueue {
     ) -> Poll<io::Result<()>> {
         if message.len() > max {
             let len = message.len();
-            let text =
-                format!("a message of {len} bytes, at most {max} while the path MTU is as it is");
+            let text = format!(
+                "a message of {len} bytes, at most {max} with the peer's window and the path MTU as \
+                 they are"
+            );
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidInput, text)));
         }
         let mut copy = None;

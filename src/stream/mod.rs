@@ -269,8 +269,9 @@ impl KcpStream {
         poll_fn(|cx| self.writer().poll_send_message(cx, message)).await
     }
 
-    /// Returns the largest message in bytes that can be sent now. It falls with the MTU of the path,
-    /// also between this call and the send; the error of that says so.
+    /// Returns the largest message in bytes that can be sent now: 255 segments, or the peer's window if
+    /// that is smaller, as it is until the peer is sure of our address (after the first bytes). It falls
+    /// with the MTU of the path, also between this call and the send; the error of that says so.
     #[must_use]
     pub fn max_message_size(&self) -> usize {
         self.handle().max_message.load(Ordering::Relaxed)
