@@ -71,6 +71,16 @@ pub(crate) fn key_limit_reached(local: SocketAddr, sealed: u64) {
     tracing::warn!(%local, sealed, "the key of this endpoint should be replaced");
 }
 
+/// A further connection with the address of another implementation was opened.
+pub(crate) fn further_connection(peer: SocketAddr, conv: u32) {
+    #[cfg(feature = "tracing")]
+    tracing::debug!(
+        %peer,
+        conv,
+        "a listener of kcp-go has one connection per address: a further one ends those before it"
+    );
+}
+
 /// Bytes of a kernel socket buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Grant {

@@ -21,6 +21,7 @@ use crate::shared::conn_id::ConnId;
 use crate::shared::connection::{Handle, Shared};
 use crate::shared::requests::Opened;
 use crate::sys::Socket;
+use crate::trace;
 use crate::util::sync::{Arc, Ordering};
 
 /// Bytes that an unvalidated peer may be sent at least, if three times what it sent is less (RFC
@@ -48,6 +49,10 @@ impl<S: Socket> Driver<S> {
             return Err(io::Error::other(message));
         }
         let conv = self.choose_conv(now, peer, conv)?;
+        let newest = self.peers.slots(peer).next().and_then(|slot| self.conns.get(slot));
+        if newest.is_some_and(|conn| conn.is_with_other_implementation()) {
+            trace::further_connection(peer, conv);
+        }
         let shared = self.open(now, (peer, conv), None)?;
         self.stats.active_opens += 1;
         let (waits, opens) = (self.config.waits_for_peer(), self.config.kcp.close_notify);

@@ -75,6 +75,11 @@ impl Conn {
         self.kcp.peer_supports_close()
     }
 
+    /// Whether the peer has answered and is another implementation.
+    pub(in super::super) fn is_with_other_implementation(&self) -> bool {
+        self.reported.established && !self.kcp.peer_supports_close()
+    }
+
     /// The FEC layout that automatic protection has chosen, if it has.
     pub(in super::super) fn chosen_fec_layout(&self) -> Option<FecConfig> {
         self.kcp.chosen_fec_layout()
