@@ -84,7 +84,8 @@ pub struct Config {
     /// is always so: a listener of this crate takes an initial segment without data only from peers
     /// that have it.
     pub early_data: bool,
-    /// How long `connect` waits for the peer, 1 ms to 1 day. Default 10 s.
+    /// How long `connect` waits for the peer, 1 ms to 1 day. Default 10 s. Of a name with several
+    /// addresses each has this time, from its own start.
     pub connect_timeout: Duration,
     /// Bytes that a stream buffers in front of the send window, 1 to 2^30. Default 256 KiB.
     #[doc(alias = "SO_SNDBUF")]

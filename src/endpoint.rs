@@ -343,7 +343,9 @@ impl Endpoint {
     /// to streams before they were dropped or shut down, or it is given up after
     /// [`Config::linger`].
     ///
-    /// Streams that are still open do not count. A process that exits earlier loses what was not
+    /// Streams that are still open do not count. One that is shut down does, also if its `shutdown`
+    /// returned because the peer waits for this side to read: read it to its end, or drop it, before.
+    /// A process that exits earlier loses what was not
     /// delivered yet; with TCP the kernel would still deliver it.
     ///
     /// # Cancel safety

@@ -2,8 +2,8 @@
 
 use std::io;
 
-/// Exit status after the second signal: shells give 128 and the number of SIGINT.
-const KILLED: i32 = 130;
+/// Exit status after the second signal.
+const ENDED_AT_ONCE: i32 = 1;
 
 /// Waits for one of them. The next one, while what is left is delivered, ends the process at once.
 pub(crate) async fn interrupted() -> io::Result<()> {
@@ -11,7 +11,7 @@ pub(crate) async fn interrupted() -> io::Result<()> {
     signals.next().await?;
     tokio::spawn(async move {
         if signals.next().await.is_ok() {
-            std::process::exit(KILLED);
+            std::process::exit(ENDED_AT_ONCE);
         }
     });
     Ok(())

@@ -31,8 +31,15 @@ pub(crate) async fn client(
             }
         };
         while connections.try_join_next().is_some() {}
-        let kcp = endpoint.connect(peer).await.context("cannot open a connection")?;
-        connections.spawn(async move { report(from, carry(tcp, kcp).await) });
+        let endpoint = endpoint.clone();
+        connections.spawn(async move {
+            let carried = async {
+                reset_until_done(&tcp)?;
+                let kcp = endpoint.connect(peer).await?;
+                carry(tcp, kcp).await
+            };
+            report(from, carried.await);
+        });
     }
 }
 
@@ -56,27 +63,33 @@ pub(crate) async fn server(listener: &KcpListener, target: &str) -> Result<()> {
     }
 }
 
+/// Whatever ends a TCP connection from here on resets it: an error, the end of the task that has it, that
+/// of the process. The user must not take what has arrived so far for the whole.
+fn reset_until_done(tcp: &TcpStream) -> io::Result<()> {
+    tcp.set_nodelay(true)?;
+    tcp.set_zero_linger()
+}
+
 /// Copies both ways until both have ended. Returns the bytes from TCP to KCP, and back.
 async fn carry(mut tcp: TcpStream, kcp: KcpStream) -> io::Result<(u64, u64)> {
-    tcp.set_nodelay(true)?;
-    // Neither side must take what has arrived so far for the whole: until both directions have ended,
-    // an error, the end of this task, and for TCP that of the process, are resets.
-    tcp.set_zero_linger()?;
-    let mut kcp = ResetOnDrop(Some(kcp));
-    let Some(stream) = &mut kcp.0 else { unreachable!("it was put there") };
-    let copied = copy_bidirectional_with_sizes(&mut tcp, stream, BLOCK, BLOCK).await?;
+    reset_until_done(&tcp)?;
+    let mut kcp = ResetOnDrop { stream: kcp, armed: true };
+    let copied = copy_bidirectional_with_sizes(&mut tcp, &mut kcp.stream, BLOCK, BLOCK).await?;
     SockRef::from(&tcp).set_linger(None)?;
-    drop(kcp.0.take());
+    kcp.armed = false;
     Ok(copied)
 }
 
-/// Resets the connection unless it is taken out before.
-struct ResetOnDrop(Option<KcpStream>);
+/// Resets the connection, likewise, while it is armed.
+struct ResetOnDrop {
+    stream: KcpStream,
+    armed: bool,
+}
 
 impl Drop for ResetOnDrop {
     fn drop(&mut self) {
-        if let Some(stream) = &self.0 {
-            stream.abort();
+        if self.armed {
+            self.stream.abort();
         }
     }
 }

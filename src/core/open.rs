@@ -111,6 +111,26 @@ impl Establishment {
         Some(request.ts)
     }
 
+    /// Whether `ts` is that of an initial segment without data that has left.
+    pub(crate) fn is_initial(&self, ts: Ts) -> bool {
+        matches!(self, Self::Opening(request)
+            if request.progress == OpenProgress::Sent && request.ts == ts)
+    }
+
+    /// Whether an initial segment without data is outstanding, or waits to leave.
+    pub(crate) fn is_opening(&self) -> bool {
+        matches!(self, Self::Opening(_))
+    }
+
+    /// The initial segment leaves now, if it has not left yet.
+    pub(crate) fn expedite(&mut self, now: Micros) {
+        if let Self::Opening(request) = self
+            && request.progress != OpenProgress::Sent
+        {
+            request.expires = now;
+        }
+    }
+
     /// Whether an initial segment without data has left and nothing answered it.
     pub(crate) fn awaits_answer(&self) -> bool {
         matches!(self, Self::Opening(request) if request.progress == OpenProgress::Sent)

@@ -9,7 +9,8 @@ use std::time::Duration;
 use std::vec;
 
 use tokio::net::{ToSocketAddrs, lookup_host};
-use tokio::time::{Instant, Sleep, sleep};
+use tokio::runtime::Handle;
+use tokio::time::{Sleep, sleep};
 
 use super::Endpoint;
 use crate::config::Config;
@@ -88,15 +89,14 @@ type Attempt = Pin<Box<dyn Future<Output = io::Result<KcpStream>> + Send + Sync>
 struct Attempts {
     peers: vec::IntoIter<SocketAddr>,
     running: Vec<Attempt>,
-    /// When the next one starts.
-    next: Pin<Box<Sleep>>,
+    /// When the next one starts; `None`: now.
+    next: Option<Pin<Box<Sleep>>>,
     failure: Option<io::Error>,
 }
 
 impl Attempts {
     fn new(peers: Vec<SocketAddr>) -> Self {
-        let next = Box::pin(sleep(Duration::ZERO));
-        Self { peers: peers.into_iter(), running: Vec::new(), next, failure: None }
+        Self { peers: peers.into_iter(), running: Vec::new(), next: None, failure: None }
     }
 
     /// Ready with the first stream, or with the last error once all have failed.
@@ -113,7 +113,7 @@ impl Attempts {
                     Poll::Ready(Err(error)) => {
                         self.failure = Some(error);
                         drop(self.running.remove(index));
-                        self.next.as_mut().reset(Instant::now());
+                        self.next = None;
                     }
                     Poll::Pending => index += 1,
                 }
@@ -122,11 +122,13 @@ impl Attempts {
             if !left && self.running.is_empty() {
                 return Poll::Ready(Err(self.failure.take().unwrap_or_else(unresolved)));
             }
-            if !left || self.next.as_mut().poll(cx).is_pending() {
+            if !left || self.next.as_mut().is_some_and(|next| next.as_mut().poll(cx).is_pending()) {
                 return Poll::Pending;
             }
-            self.running.extend(self.peers.next().map(&start));
-            self.next.as_mut().reset(Instant::now() + ATTEMPT_DELAY);
+            let attempt = self.peers.next().map(&start);
+            // Outside a runtime the attempt has failed, and there is no clock.
+            self.next = Handle::try_current().ok().map(|_| Box::pin(sleep(ATTEMPT_DELAY)));
+            self.running.extend(attempt);
         }
     }
 }

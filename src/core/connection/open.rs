@@ -26,6 +26,23 @@ impl Kcp {
         }
     }
 
+    /// Whether an initial segment without data is outstanding, or waits to leave.
+    pub(crate) fn is_opening(&self) -> bool {
+        self.establishment.is_opening()
+    }
+
+    /// An initial segment without data that waits leaves now.
+    pub(crate) fn expedite_open(&mut self, now: Instant) {
+        self.establishment.expedite(self.clock.at(now));
+    }
+
+    /// No initial segment leaves, if none has. Nothing was sent then, and nothing has to be closed.
+    pub(crate) fn abandon_open(&mut self) {
+        if !self.has_started() {
+            self.establishment.cancel_initial();
+        }
+    }
+
     /// Whether any segment of the peer has arrived.
     pub(crate) fn has_received(&self) -> bool {
         self.peer.has_received()

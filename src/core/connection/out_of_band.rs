@@ -30,13 +30,16 @@ impl Kcp {
 /// Reflections.
 impl Kcp {
     /// Whether a datagram holds a segment that this side sent: sequence number and timestamp are
-    /// those of one in flight, or of one of the last 64 acknowledged. A segment of the peer matches
-    /// only by chance, since its timestamps count from another random epoch.
+    /// those of one in flight, or of one of the last 64 acknowledged; or the timestamp is that of the
+    /// initial segment without data. A segment of the peer matches only by chance, since its timestamps
+    /// count from another random epoch.
     pub(crate) fn is_reflection(&self, datagram: &[u8]) -> bool {
         self.has_started()
             && Segments::new(datagram).any(|(header, payload)| {
                 self.is_own_fin(&header)
                     || self.is_own_repair(&header)
+                    || (header.command == Command::WindowProbe
+                        && self.establishment.is_initial(header.ts))
                     || (header.command == Command::Push
                         && !payload.is_empty()
                         && self.send.has_sent(&self.clock, header.sn, header.ts))

@@ -182,6 +182,12 @@ impl Kcp {
             self.stats.window_probes += 1;
             self.write_dataless(Command::WindowProbe, Ts(0), out);
         }
+        // A ping answers no initial segment: the peer may have restarted.
+        let answers_initial = self.window_update_pending && !self.keepalive.is_validated();
+        if answers_initial && out.len() == start && available(out) >= HEADER_LEN {
+            self.window_update_pending = false;
+            self.write_dataless(Command::WindowUpdate, Ts(0), out);
+        }
         if available(out) >= HEADER_LEN
             && let Some((sn, cookie)) = self.keepalive.poll_ping(now, self.send.una(), self.role)
         {

@@ -54,7 +54,9 @@ impl Conn {
         if self.is_drained() && self.lifecycle.on_drained(now, self.linger) {
             scratch.wakers.extend(self.shared.set_drained());
         }
-        if self.background_deadline().is_some_and(|at| now >= at) {
+        let blocked = self.lifecycle.is_closing() && !self.is_drained();
+        self.lifecycle.on_windows(now, blocked && self.kcp.windows_are_closed());
+        if self.lifecycle.background_deadline().is_some_and(|at| now >= at) {
             self.lifecycle.on_background();
             scratch.wakers.extend(self.shared.deliver_in_background());
         }
@@ -121,7 +123,7 @@ impl Conn {
         if passed(self.lifecycle.connect_deadline()) {
             return Some(ConnectionError::ConnectTimeout);
         }
-        if passed(self.discard_deadline()) {
+        if passed(self.discard_deadline()) || passed(self.abandoned_deadline()) {
             return Some(ConnectionError::Aborted);
         }
         if passed(self.linger_deadline()) {
@@ -143,11 +145,10 @@ impl Conn {
         self.lifecycle.discard_deadline().filter(|_| discards())
     }
 
-    /// When `shutdown` returns because the peer waits for a reader of this side, see
-    /// [`Lifecycle::background_deadline`].
-    fn background_deadline(&self) -> Option<Instant> {
-        let deadline = self.lifecycle.background_deadline();
-        deadline.filter(|_| !self.is_drained() && self.kcp.windows_are_closed())
+    /// When a connection is given up whose `connect` was dropped, and which nothing has answered.
+    fn abandoned_deadline(&self) -> Option<Instant> {
+        let abandoned = || self.kcp.is_opening() && self.is_drained();
+        self.lifecycle.abandoned_deadline().filter(|_| abandoned())
     }
 
     fn validation_deadline(&self) -> Option<Instant> {
@@ -223,7 +224,8 @@ impl Conn {
             self.linger_deadline(),
             self.validation_deadline(),
             self.discard_deadline(),
-            self.background_deadline(),
+            self.abandoned_deadline(),
+            self.lifecycle.background_deadline(),
             self.lifecycle.connect_deadline(),
         ];
         let rest =

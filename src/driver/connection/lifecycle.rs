@@ -14,6 +14,23 @@ use std::time::{Duration, Instant};
 /// windows are both closed returns.
 const READER_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// How long a connection is kept whose `connect` was dropped before the peer had answered: the answer
+/// may be on its way, and the peer is told then that nobody is here.
+const ABANDONED_CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The flow control windows of a connection that is shut down (RFC 9293 3.8.6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Windows {
+    /// One side may send, as far as is known. Entered on `shutdown`, and when a window opens.
+    Open,
+    /// Both have been closed since `last_progress`: the peer waits for a reader of this side, or its own
+    /// application does not read. Left when one opens, and [`READER_TIMEOUT`] later.
+    Closed,
+    /// `shutdown` has returned because of that. The rest is delivered once the application reads. Never
+    /// left.
+    Background,
+}
+
 /// State of a connection; the states compare to RFC 9293 3.3.2 as noted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lifecycle {
@@ -33,9 +50,7 @@ pub(super) enum Lifecycle {
     ShutDown {
         /// When the state was entered, or the peer last acknowledged something new.
         last_progress: Instant,
-        /// `shutdown` has returned before that, see [`READER_TIMEOUT`]: the rest is delivered in the
-        /// background, once the application reads or drops the stream.
-        in_background: bool,
+        windows: Windows,
     },
     /// All data is acknowledged and `shutdown` has returned (FIN-WAIT-2 once the FIN is
     /// acknowledged too); reading goes on. Entered from `ShutDown`; left when the peer's FIN is
@@ -78,15 +93,24 @@ impl Lifecycle {
     /// The application has shut down the write side.
     pub(super) fn on_shutdown(&mut self, now: Instant) {
         if matches!(self, Self::Connecting { .. } | Self::Open) {
-            *self = Self::ShutDown { last_progress: now, in_background: false };
+            *self = Self::ShutDown { last_progress: now, windows: Windows::Open };
         }
     }
 
-    /// When `shutdown` returns although not everything is acknowledged, if both windows are closed;
-    /// see [`READER_TIMEOUT`].
+    /// Whether both windows are closed now, while something is left to deliver.
+    pub(super) fn on_windows(&mut self, now: Instant, closed: bool) {
+        let Self::ShutDown { last_progress, windows } = self else { return };
+        match (*windows, closed) {
+            (Windows::Open, true) => (*last_progress, *windows) = (now, Windows::Closed),
+            (Windows::Closed, false) => *windows = Windows::Open,
+            _ => {}
+        }
+    }
+
+    /// When `shutdown` returns although not everything is acknowledged, see [`READER_TIMEOUT`].
     pub(super) fn background_deadline(&self) -> Option<Instant> {
         match self {
-            Self::ShutDown { last_progress, in_background: false } => {
+            Self::ShutDown { last_progress, windows: Windows::Closed } => {
                 Some(*last_progress + READER_TIMEOUT)
             }
             _ => None,
@@ -95,8 +119,8 @@ impl Lifecycle {
 
     /// `shutdown` returns, and what is left is delivered in the background.
     pub(super) fn on_background(&mut self) {
-        if let Self::ShutDown { in_background, .. } = self {
-            *in_background = true;
+        if let Self::ShutDown { windows, .. } = self {
+            *windows = Windows::Background;
         }
     }
 
@@ -147,13 +171,14 @@ impl Lifecycle {
 
     /// When closing is given up: `linger` (SO_LINGER) after the last progress. While a task waits
     /// for `shutdown`, any datagram of the peer counts as progress (`last_received`), since the
-    /// peer may be slow to read.
+    /// peer may be slow to read. Once `shutdown` has returned, the dead-peer timeout decides.
     pub(super) fn linger_deadline(
         &self,
         last_received: Instant,
         linger: Duration,
     ) -> Option<Instant> {
         match self {
+            Self::ShutDown { windows: Windows::Background, .. } => None,
             Self::ShutDown { last_progress, .. } => {
                 Some((*last_progress).max(last_received) + linger)
             }
@@ -161,6 +186,14 @@ impl Lifecycle {
             Self::Connecting { .. } | Self::Open | Self::Drained { .. } | Self::Ended { .. } => {
                 None
             }
+        }
+    }
+
+    /// When a connection is given up whose `connect` was dropped, and which nothing has answered.
+    pub(super) fn abandoned_deadline(&self) -> Option<Instant> {
+        match self {
+            Self::Detached { last_progress } => Some(*last_progress + ABANDONED_CONNECT_TIMEOUT),
+            _ => None,
         }
     }
 
@@ -210,7 +243,7 @@ mod tests {
         let mut state = Lifecycle::Open;
         assert!(!state.on_drained(now, LINGER) && !state.is_closing(), "nothing was shut down");
         state.on_shutdown(now);
-        let shut_down = Lifecycle::ShutDown { last_progress: now, in_background: false };
+        let shut_down = Lifecycle::ShutDown { last_progress: now, windows: Windows::Open };
         assert_eq!(state, shut_down);
         state.on_shutdown(now + SECOND);
         assert_eq!(state, shut_down, "a second shutdown");
@@ -239,5 +272,23 @@ mod tests {
         state.on_progress(now + SECOND);
         assert_eq!(state.linger_deadline(now, LINGER), Some(now + SECOND + LINGER));
         assert_eq!(state.discard_deadline(), Some(now + SECOND + READER_TIMEOUT));
+    }
+
+    #[test]
+    fn shutdown_returns_a_second_after_both_windows_closed() {
+        let now = Instant::now();
+        let mut state = Lifecycle::Open;
+        state.on_windows(now, true);
+        assert_eq!((state, state.background_deadline()), (Lifecycle::Open, None));
+        state.on_shutdown(now);
+        state.on_windows(now + SECOND, true);
+        state.on_windows(now + 2 * SECOND, false);
+        assert_eq!(state.background_deadline(), None, "a reader came");
+        state.on_windows(now + 3 * SECOND, true);
+        state.on_windows(now + 4 * SECOND, true);
+        assert_eq!(state.background_deadline(), Some(now + 3 * SECOND + READER_TIMEOUT));
+        state.on_background();
+        state.on_windows(now + 5 * SECOND, false);
+        assert_eq!((state.background_deadline(), state.linger_deadline(now, LINGER)), (None, None));
     }
 }

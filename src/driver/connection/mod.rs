@@ -292,11 +292,16 @@ impl Conn {
         self.kcp.is_established() && !self.is_opened_by_nobody()
     }
 
-    /// Whether `connect` waited, and any segment of this connection has come back. The address of a
-    /// peer that was connected to needs no validation.
+    /// Whether `connect` waited, and the initial segment was answered; a ping is no answer. The address
+    /// of a peer that was connected to needs no validation.
     fn is_connected(&self) -> bool {
         let waits = self.lifecycle.connect_deadline().is_some();
-        waits && self.kcp.has_received() && !self.is_opened_by_nobody()
+        waits && !self.kcp.is_opening() && !self.is_opened_by_nobody()
+    }
+
+    /// Whether nothing has answered the initial segment without data.
+    pub(super) fn is_unanswered(&self) -> bool {
+        self.kcp.is_opening()
     }
 
     /// Whether the peer has shown a sign of life within `time`.

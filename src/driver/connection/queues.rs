@@ -38,9 +38,13 @@ impl Conn {
         self.has_unsent_writes = taken.more || self.blocked_message.is_some();
         if taken.write_closed {
             self.lifecycle.on_shutdown(now);
+            self.kcp.expedite_open(now);
         }
         self.linger = self.shared.linger();
         if taken.detached {
+            if self.lifecycle.connect_deadline().is_some() {
+                self.kcp.abandon_open();
+            }
             self.lifecycle.on_detached(now);
             // Delayed ACKs leave now: the connection may be removed before they are due.
             self.kcp.flush_acks();

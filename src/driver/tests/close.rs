@@ -371,7 +371,9 @@ impl Echo {
 #[test]
 fn shutdown_returns_while_the_peer_waits_for_our_reader() {
     for drops in [false, true] {
-        let Pair { mut world, endpoint, mut client, server, .. } = Pair::plain();
+        let mut config = Config::new();
+        config.linger = 2 * SECOND;
+        let Pair { mut world, endpoint, mut client, server, .. } = Pair::new(&config, &config);
         world.set_path(LinkConfig::delay(10_000));
         let data = pattern(16 << 20);
         let (mut echo, mut written, mut blocked) = (Echo::default(), 0, 0);
@@ -386,6 +388,8 @@ fn shutdown_returns_while_the_peer_waits_for_our_reader() {
         assert!(written < data.len() && echo.read < written, "{written} {}", echo.read);
         world.finish(2 * SECOND, client.shutdown()).unwrap();
         world.finish(SECOND, client.shutdown()).unwrap();
+        // Nobody reads for longer than the linger time.
+        world.run_for(10 * SECOND);
         assert!(client.stats().unsent_bytes > 0);
         let mut wait_idle = Box::pin(endpoint.wait_idle());
         assert!(wait_idle.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());

@@ -5,7 +5,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::fixtures::{CLIENT, MINUTE, SECOND, SERVER, cause, is_about, micros};
 use super::sim_world::{World, addr};
 use crate::config::Config;
-use crate::core::segment::{Command, Header};
+use crate::core::segment::{CONTROL_CAPABLE, Command, Header};
+use crate::core::seq::{Sn, Ts};
 use crate::error::ConnectionError;
 use crate::testkit::link::LinkConfig;
 
@@ -107,12 +108,65 @@ fn connect_without_close_notify_does_not_wait() {
     assert_eq!((world.arrived(PEER).len(), micros(SECOND)), (0, world.elapsed()));
 }
 
-#[test]
-fn dropped_connect_leaves_no_connection() {
+/// `connect` to a peer that answers each datagram but the pongs so. Returns the error.
+fn connect_to(answer: impl Fn(&[u8]) -> Vec<u8>) -> std::io::Error {
     let mut world = World::new(1, LinkConfig::delay(10_000));
-    let listener = world.listener(SERVER, &Config::new());
-    let endpoint = world.waiting_endpoint(CLIENT, &Config::new());
-    for turns in [0, 5_000, 15_000, 19_000] {
+    world.port(PEER);
+    let endpoint = world.waiting_endpoint(CLIENT, &Config::new().connect_timeout(SECOND * 3));
+    let (done, mut result) = tokio::sync::oneshot::channel();
+    world.spawn(async move { drop(done.send(endpoint.connect(addr(PEER)).await)) });
+    let mut answered = 0;
+    for _ in 0..35 {
+        world.run_for(SECOND / 10);
+        for datagram in world.arrived(PEER) {
+            if Header::parse(&datagram).unwrap().command != Command::Ack {
+                answered += 1;
+                world.inject(addr(PEER), CLIENT, &answer(&datagram));
+            }
+        }
+    }
+    assert!(answered >= 3, "{answered}");
+    result.try_recv().expect("the timeout has passed").unwrap_err()
+}
+
+#[test]
+fn connect_takes_no_ping_for_an_answer() {
+    let error = connect_to(|initial| {
+        let initial = Header::parse(initial).unwrap();
+        let (sn, frg) = (Sn(0xA000_0001), CONTROL_CAPABLE);
+        let mut ping = Vec::new();
+        Header { command: Command::Push, frg, ts: Ts(9), sn, ..initial }.emit(&mut ping);
+        ping
+    });
+    assert_eq!(cause(&error), Some(ConnectionError::ConnectTimeout));
+}
+
+#[test]
+fn connect_takes_no_reflection_for_an_answer() {
+    let error = connect_to(<[u8]>::to_vec);
+    assert_eq!(cause(&error), Some(ConnectionError::ConnectTimeout));
+}
+
+#[test]
+fn id_of_a_connect_without_an_answer_is_free_again() {
+    let mut world = World::new(1, LinkConfig::delay(10_000));
+    world.port(PEER);
+    let endpoint = world.waiting_endpoint(CLIENT, &Config::new().connect_timeout(SECOND));
+    for _ in 0..3 {
+        let error = world.finish(MINUTE, endpoint.connect_with_conv(addr(PEER), 7)).unwrap_err();
+        assert_eq!(cause(&error), Some(ConnectionError::ConnectTimeout));
+    }
+}
+
+#[test]
+fn dropped_connect_is_closed_within_two_seconds() {
+    for (answers, turns) in
+        [(true, 0), (true, 5_000), (true, 15_000), (true, 19_000), (false, 0), (false, 500_000)]
+    {
+        println!("the peer answers: {answers}, dropped after {turns} us");
+        let mut world = World::new(1, LinkConfig::delay(10_000));
+        let listener = answers.then(|| world.listener(SERVER, &Config::new()));
+        let endpoint = world.waiting_endpoint(CLIENT, &Config::new());
         let connecting = endpoint.clone();
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         world.spawn(async move {
@@ -124,8 +178,15 @@ fn dropped_connect_leaves_no_connection() {
         });
         world.run_for(std::time::Duration::from_micros(turns));
         drop(stop);
-        world.run_for(SECOND * 20);
-        assert_eq!(endpoint.stats().current_connections, 0, "after {turns} us");
+        world.finish(SECOND * 2, endpoint.wait_idle());
+        world.run_for(SECOND / 10);
+        assert_eq!(endpoint.stats().current_connections, 0);
+        // Who has heard of it hears of its end.
+        for _ in 0..listener.as_ref().map_or(0, |listener| listener.stats().passive_opens) {
+            world.finish(SECOND, async {
+                let (mut server, _) = listener.as_ref().unwrap().accept().await.unwrap();
+                assert_eq!(server.read(&mut [0; 1]).await.unwrap(), 0);
+            });
+        }
     }
-    drop(listener);
 }
