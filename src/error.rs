@@ -8,6 +8,14 @@ use thiserror::Error;
 ///
 /// Returned by `bind`, `connect` and the run-time setters before anything is created or changed.
 /// The message names the field, the value that was given and the range that is allowed.
+///
+/// ```
+/// use kcpx::{Config, ConfigError};
+///
+/// let error = Config::new().mtu(10).validate().unwrap_err();
+/// assert_eq!(error.to_string(), "mtu (bytes) is 10, allowed is 25 to 65507");
+/// assert!(matches!(error, ConfigError::OutOfRange { value: 10, .. }));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ConfigError {
@@ -86,6 +94,25 @@ impl From<ConfigError> for io::Error {
 ///
 /// Stored once when the connection ends and returned by every pending and later call. Inside an
 /// [`io::Error`] it is reachable through [`io::Error::get_ref`] and a downcast.
+///
+/// ```
+/// use kcpx::{ConnectionError, KcpStream};
+///
+/// fn advice(stream: &KcpStream) -> &'static str {
+///     match stream.error() {
+///         None => "it goes on",
+///         Some(ConnectionError::Reset | ConnectionError::PeerRestarted) => "connect again",
+///         Some(ConnectionError::DeadPeer | ConnectionError::IdleTimeout) => "is the network down?",
+///         Some(error) if error.kind() == std::io::ErrorKind::TimedOut => "try later",
+///         Some(_) => "it is over",
+///     }
+/// }
+///
+/// // From an error of `read` or `write`:
+/// let error = std::io::Error::from(ConnectionError::Reset);
+/// let cause = error.get_ref().and_then(|cause| cause.downcast_ref());
+/// assert_eq!(cause, Some(&ConnectionError::Reset));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Error)]
 #[non_exhaustive]
 pub enum ConnectionError {

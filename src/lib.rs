@@ -51,6 +51,34 @@
 //! An [`Endpoint`] connects and accepts any number of connections on one socket, its own or one of
 //! the application's, or over any other carrier of datagrams: see [`Transport`].
 //!
+//! # Defaults and time-outs
+//!
+//! Of [`Config::new`]; [`Config::interactive`] and [`Config::bulk`] differ in a few of them.
+//!
+//! | setting | default | what it is |
+//! |---|---|---|
+//! | [`Config::timing`] | FAST2 | retransmission timing, kcptun's "fast2" |
+//! | [`Config::windows`] | 1,024 segments | most in flight, and most received and not read |
+//! | [`KcpConfig::auto_windows`] | up to 8,192 segments | the windows grow with the path |
+//! | [`Config::mtu`] | 1,400 bytes | largest datagram, without the headers of IP and UDP |
+//! | [`Config::send_buffer`] | 256 KiB | written, waiting for the send window; then a write waits |
+//! | [`Config::recv_buffer`] | 256 KiB | received for the application; the peer then waits |
+//! | [`Config::socket_buffers`] | 4 MiB each | buffers of the UDP socket, if the system grants it |
+//! | [`Config::cipher`] | none | both sides must have the same |
+//! | [`Config::fec`] | none | parity of what is sent; that of a peer is used without a setting |
+//! | [`Config::connect_timeout`] | 10 s | `connect` waits for the peer, then it is `TimedOut` |
+//! | [`Config::keepalive`] | 15 s | idle time after which the peer is pinged |
+//! | [`Config::idle_timeout`] | 60 s | without a datagram of the peer it ends |
+//! | [`KcpConfig::dead_peer_timeout`] | 60 s | with data or a ping unanswered it ends |
+//! | [`KcpConfig::max_retransmit_interval`] | 10 s | longest wait between copies of a segment |
+//! | [`Config::linger`] | 10 s | `shutdown`, and delivery after a drop, without progress |
+//! | TIME-WAIT | 60 s | an ended connection is remembered; no setting |
+//! | [`Limits::max_connections`] | 65,536 | of one endpoint |
+//! | [`Limits::backlog`] | 1,024 | connections that wait for `accept` |
+//! | [`Limits::max_unvalidated`] | 4,096 | connections whose peer's address may be forged |
+//! | [`Limits::unvalidated_memory`] | 64 MiB | of all of them |
+//! | [`Limits::validation_timeout`] | 30 s | for the peer to show that its address is its own |
+//!
 //! # Ciphers, FEC, datagrams
 //!
 //! [`Config::cipher`] and [`Config::fec`] select the rest of kcp-go's wire format; see [`crypto`]

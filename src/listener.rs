@@ -209,6 +209,23 @@ impl fmt::Debug for KcpListener {
 
 /// The streams of a listener, one after the other. With the feature `stream` it is a
 /// `futures_core::Stream`, which ends after the error of an ended endpoint.
+///
+/// ```
+/// use kcpx::{KcpListener, KcpStream};
+///
+/// async fn serve(listener: &KcpListener) -> std::io::Result<()> {
+///     let mut incoming = listener.incoming();
+///     loop {
+///         let stream = incoming.next().await?;
+///         tokio::spawn(handle(stream));
+///     }
+/// }
+///
+/// async fn handle(mut stream: KcpStream) {
+///     let (mut read, mut write) = stream.split();
+///     let _ = tokio::io::copy(&mut read, &mut write).await;
+/// }
+/// ```
 #[derive(Debug)]
 pub struct Incoming<'a> {
     listener: &'a KcpListener,

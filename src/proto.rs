@@ -8,7 +8,6 @@
 //! No call blocks on another connection, with one exception: delivery buffers of 64 KiB come from
 //! a process-wide pool behind a `Mutex`, which is held for a push or a pop.
 
-#[doc(hidden)]
 pub use crate::core::connection::{Kcp, PacketType, Seed, SendMessageError, Transmitted};
 pub use crate::core::path::amplification::SendBudget;
 pub use crate::core::path::validation::{PathChallenge, PathValidation};

@@ -2,14 +2,26 @@
 
 mod protection;
 mod snmp;
+mod socket_errors;
 
 use std::ops::Add;
 use std::time::Duration;
 
 pub use self::protection::ProtectionStats;
+pub use self::socket_errors::SocketErrors;
 use crate::fec::FecStats;
 
 /// Statistics of one connection since its start. A snapshot.
+///
+/// ```
+/// use kcpx::KcpStream;
+///
+/// fn report(stream: &KcpStream) {
+///     let stats = stream.stats();
+///     println!("{:?} round trip, {:?} at least", stats.srtt, stats.min_rtt);
+///     println!("{} of {} segments sent again", stats.retransmits(), stats.sent_segments);
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ConnectionStats {
@@ -260,26 +272,19 @@ fn set_boxed<T>(known: &mut Option<Box<T>>, value: Option<T>) {
     }
 }
 
-/// Transient errors of a socket by class. None of them ended the endpoint.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct SocketErrors {
-    /// The datagram exceeds the MTU of the path or the system (`EMSGSIZE`).
-    pub too_large: u64,
-    /// The system was out of buffers (`ENOBUFS`, `ENOMEM`).
-    pub no_buffers: u64,
-    /// Denied, such as by a firewall (`EPERM`, `EACCES`).
-    pub denied: u64,
-    /// The peer's port is closed (`ECONNREFUSED`, `ECONNRESET`).
-    pub refused: u64,
-    /// No route to the peer, or the local address is gone (`ENETUNREACH`, `EHOSTUNREACH`,
-    /// `ENETDOWN`, `EADDRNOTAVAIL`).
-    pub unreachable: u64,
-    /// All other errors.
-    pub other: u64,
-}
-
 /// Statistics of one endpoint since its start. A snapshot.
+///
+/// ```
+/// use kcpx::KcpListener;
+///
+/// fn report(listener: &KcpListener) {
+///     let stats = listener.stats();
+///     println!("{} connections, {} accepted", stats.current_connections, stats.passive_opens);
+///     if stats.dropped_checksum > 0 {
+///         println!("{} datagrams do not open: another key or cipher?", stats.dropped_checksum);
+///     }
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EndpointStats {
@@ -367,22 +372,6 @@ pub struct EndpointStats {
     pub out_of_band_received: u64,
     /// FEC decoding of the datagrams from all addresses.
     pub fec: FecStats,
-}
-
-/// Sum over several sockets.
-impl Add for SocketErrors {
-    type Output = Self;
-
-    fn add(self, more: Self) -> Self {
-        Self {
-            too_large: self.too_large + more.too_large,
-            no_buffers: self.no_buffers + more.no_buffers,
-            denied: self.denied + more.denied,
-            refused: self.refused + more.refused,
-            unreachable: self.unreachable + more.unreachable,
-            other: self.other + more.other,
-        }
-    }
 }
 
 /// Sum over several sockets.

@@ -265,3 +265,68 @@ fn max_message_size_follows_the_mtu() {
         assert_eq!(client.max_message_size() % (700 - 24), 0);
     });
 }
+
+/// Rows of the front page: setting and default.
+fn documented_defaults() -> Vec<(&'static str, &'static str)> {
+    let page = include_str!("../src/lib.rs");
+    let table = page.split_once("# Defaults and time-outs").unwrap().1;
+    let rows = table.lines().skip_while(|line| !line.starts_with("//! |---"));
+    let rows = rows.skip(1).map_while(|line| line.strip_prefix("//! | "));
+    let cells = |row: &'static str| {
+        let mut cells = row.split(" | ");
+        let setting = cells.next().unwrap();
+        (setting.trim_matches(['[', '`', ']']), cells.next().unwrap())
+    };
+    rows.map(cells).collect()
+}
+
+/// `12345` as `12,345`.
+fn grouped(number: usize) -> String {
+    let digits = number.to_string();
+    let lead = digits.len() % 3;
+    let groups = digits.as_bytes()[lead..].chunks(3).map(|group| str::from_utf8(group).unwrap());
+    let lead = (lead > 0).then_some(&digits[..lead]);
+    lead.into_iter().chain(groups).collect::<Vec<_>>().join(",")
+}
+
+#[test]
+fn front_page_has_the_defaults() {
+    let config = Config::default();
+    let (kcp, limits, socket) = (&config.kcp, &config.limits, &config.socket);
+    let seconds = |time: Duration| format!("{} s", time.as_secs_f64());
+    let kib = |bytes: usize| format!("{} KiB", bytes as f64 / 1024.0);
+    let mib = |bytes: usize| format!("{} MiB", bytes as f64 / f64::from(1 << 20));
+    assert_eq!(kcp.timing, Timing::FAST2);
+    assert_eq!(
+        (kcp.send_window, socket.send_buffer_size),
+        (kcp.recv_window, socket.recv_buffer_size)
+    );
+    assert!(kcp.auto_windows);
+    assert_eq!((&config.cipher, config.fec), (&kcpx::Cipher::null(), None));
+    let expected = [
+        ("Config::timing", String::from("FAST2")),
+        ("Config::windows", format!("{} segments", grouped(kcp.send_window.into()))),
+        ("KcpConfig::auto_windows", String::from("up to 8,192 segments")),
+        ("Config::mtu", format!("{} bytes", grouped(kcp.mtu.into()))),
+        ("Config::send_buffer", kib(config.send_buffer)),
+        ("Config::recv_buffer", kib(config.recv_buffer)),
+        ("Config::socket_buffers", mib(socket.send_buffer_size.unwrap()) + " each"),
+        ("Config::cipher", String::from("none")),
+        ("Config::fec", String::from("none")),
+        ("Config::connect_timeout", seconds(config.connect_timeout)),
+        ("Config::keepalive", seconds(kcp.keepalive.unwrap())),
+        ("Config::idle_timeout", seconds(kcp.idle_timeout.unwrap())),
+        ("KcpConfig::dead_peer_timeout", seconds(kcp.dead_peer_timeout.unwrap())),
+        ("KcpConfig::max_retransmit_interval", seconds(kcp.max_retransmit_interval)),
+        ("Config::linger", seconds(config.linger)),
+        ("TIME-WAIT", String::from("60 s")),
+        ("Limits::max_connections", grouped(limits.max_connections)),
+        ("Limits::backlog", grouped(limits.backlog)),
+        ("Limits::max_unvalidated", grouped(limits.max_unvalidated)),
+        ("Limits::unvalidated_memory", mib(limits.unvalidated_memory)),
+        ("Limits::validation_timeout", seconds(limits.validation_timeout)),
+    ];
+    let documented = documented_defaults();
+    let expected: Vec<_> = expected.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    assert_eq!(documented, expected);
+}

@@ -28,6 +28,22 @@ pub(crate) const SEGMENT_CHARGE: usize = 1_476 + SEGMENT_COST;
 /// congestion control is [`CongestionControl::Model`]: kcptun's flood the queue of a bottleneck with
 /// whatever the window holds. [`Timing::with_congestion`] sets another one, or none. The C library's
 /// README uses "normal mode" for `0, 40, 0, 0`, which is not [`Timing::NORMAL`].
+///
+/// ```
+/// use std::num::NonZeroU8;
+/// use std::time::Duration;
+///
+/// use kcpx::{Config, CongestionControl, Timing};
+///
+/// let config = Config::new().timing(Timing::FAST3);
+///
+/// // kcp-go's `SetNoDelay(1, 10, 2, 1)`, without congestion control as there.
+/// let interval = Duration::from_millis(10);
+/// let timing = Timing::new(true, interval, NonZeroU8::new(2), CongestionControl::Disabled)?;
+/// assert_eq!(timing, Timing::FAST3.with_congestion(CongestionControl::Disabled));
+/// # assert!(config.timing(timing).validate().is_ok());
+/// # Ok::<(), kcpx::ConfigError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(alias = "nodelay")]
 #[doc(alias = "SetNoDelay")]
@@ -92,6 +108,15 @@ impl Timing {
 }
 
 /// Congestion control of the sender (kcp-go's `nc` is its opposite).
+///
+/// ```
+/// use kcpx::{Config, CongestionControl, Timing};
+///
+/// // A link of one's own: a window that fits it is the only limit.
+/// let timing = Timing::FAST2.with_congestion(CongestionControl::Disabled);
+/// let config = Config::new().timing(timing).windows(512, 512);
+/// # assert!(config.validate().is_ok());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[doc(alias = "nc")]
@@ -115,6 +140,24 @@ pub enum CongestionControl {
 }
 
 /// Byte stream or messages (kcp-go `SetStreamMode`).
+///
+/// ```
+/// use kcpx::{Config, KcpListener, KcpStream, Mode};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> std::io::Result<()> {
+/// let config = Config::new().mode(Mode::Message); // On both sides.
+/// let listener = KcpListener::bind_with("127.0.0.1:0", config.clone()).await?;
+/// let mut client = KcpStream::connect_with(listener.local_addr()?, config).await?;
+/// let (mut server, _peer) = listener.accept().await?;
+///
+/// client.send_message(b"one").await?;
+/// client.send_message(b"two").await?;
+/// assert_eq!(server.recv_message().await?, "one");
+/// assert_eq!(server.recv_message().await?, "two");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[doc(alias = "SetStreamMode")]
@@ -129,6 +172,14 @@ pub enum Mode {
 pub(crate) const DEFAULT_WINDOW: u16 = 1_024;
 
 /// When acknowledgements of received data are sent (kcp-go `SetACKNoDelay`).
+///
+/// ```
+/// use kcpx::{AckPolicy, Config};
+///
+/// // Fewer datagrams back to the sender, and a round trip longer by up to one interval.
+/// let config = Config::new().ack_policy(AckPolicy::Interval);
+/// # assert!(config.validate().is_ok());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[doc(alias = "SetACKNoDelay")]
@@ -144,6 +195,14 @@ pub enum AckPolicy {
 }
 
 /// When written data is sent (kcp-go `SetWriteDelay`).
+///
+/// ```
+/// use kcpx::{Config, WritePolicy};
+///
+/// // Small writes share datagrams, and each waits for up to one interval.
+/// let config = Config::new().write_policy(WritePolicy::Delayed);
+/// # assert!(config.validate().is_ok());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[doc(alias = "SetWriteDelay")]
@@ -158,6 +217,17 @@ pub enum WritePolicy {
 /// Back-off of a segment's RTO with each expiry.
 ///
 /// It never exceeds [`KcpConfig::max_retransmit_interval`].
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use kcpx::{Backoff, Config};
+///
+/// let mut config = Config::new();
+/// config.kcp.backoff = Backoff::Exponential;
+/// config.kcp.max_retransmit_interval = Duration::from_secs(60);
+/// # assert!(config.validate().is_ok());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Backoff {
@@ -171,6 +241,18 @@ pub enum Backoff {
 ///
 /// Plain data: change the fields you need and leave the rest. [`KcpConfig::validate`] is called by
 /// everything that takes a configuration.
+///
+/// ```
+/// use std::num::NonZeroU64;
+/// use std::time::Duration;
+///
+/// use kcpx::Config;
+///
+/// let mut config = Config::new();
+/// config.kcp.dead_peer_timeout = Some(Duration::from_secs(20));
+/// config.kcp.rate_limit = NonZeroU64::new(1_000_000); // Bytes per second.
+/// # assert!(config.validate().is_ok());
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KcpConfig {

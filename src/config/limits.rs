@@ -7,6 +7,15 @@ use crate::error::ConfigError;
 
 /// Limits of one endpoint on connections, most of all of unvalidated peers (RFC 9000 8.1). Each of
 /// the [`shards`](crate::SocketConfig::shards) of a listener has them for itself, save the backlog.
+///
+/// ```
+/// use kcpx::Config;
+///
+/// let mut config = Config::new();
+/// config.limits.max_connections = 1_000;
+/// config.limits.require_validation = true; // Nobody with a forged address is accepted.
+/// # assert!(config.validate().is_ok());
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
@@ -37,6 +46,14 @@ pub struct Limits {
 }
 
 /// Whether a new connection of a peer replaces its older ones from the same address.
+///
+/// ```
+/// use kcpx::{Config, SessionPolicy};
+///
+/// let mut config = Config::new();
+/// config.session_policy = SessionPolicy::Replace; // One connection for each address.
+/// # assert!(config.validate().is_ok());
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SessionPolicy {
@@ -81,6 +98,16 @@ impl Limits {
 /// at most once a second and address. While two connections with different peers have the same
 /// conversation id, neither migrates. Other implementations answer the challenge too. For a change
 /// of the own address there is [`Endpoint::rebind`](crate::Endpoint::rebind).
+///
+/// ```
+/// use kcpx::{Algorithm, Cipher, Config, Migration};
+///
+/// let key = [7; 16]; // 16 random bytes that both sides have.
+/// let mut config = Config::new().cipher(Cipher::new(Algorithm::Aes128Gcm, &key)?);
+/// config.migration = Migration::Authenticated;
+/// assert!(config.validate().is_ok());
+/// # Ok::<(), kcpx::ConfigError>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Migration {

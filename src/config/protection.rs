@@ -35,6 +35,16 @@ pub enum Protection {
 }
 
 /// Limits of [`Protection::Auto`].
+///
+/// ```
+/// use kcpx::{AutoProtection, Config, Protection};
+///
+/// // At most 1.3 bytes sent per byte of data, or 4,000 bytes a second of repair symbols.
+/// let auto = AutoProtection::new().max_overhead(1.3).floor(4_000);
+/// assert_eq!(auto.max_overhead_per_mille, 1_300);
+/// let config = Config::new().protection(Protection::Auto(auto));
+/// assert!(config.validate().is_ok());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AutoProtection {

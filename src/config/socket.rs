@@ -12,6 +12,15 @@ const MOST_SHARDS: u64 = 64;
 const MOST_SHARDS: u64 = 1;
 
 /// Options of the UDP socket, where the crate binds it. A socket of the application keeps its own.
+///
+/// ```
+/// use kcpx::Config;
+///
+/// let mut config = Config::new();
+/// config.socket.dscp = Some(46); // Expedited forwarding.
+/// config.socket.recv_buffer_size = Some(8 << 20);
+/// # assert!(config.validate().is_ok());
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SocketConfig {

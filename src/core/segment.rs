@@ -15,6 +15,16 @@ use super::seq::{Sn, Ts};
 pub const HEADER_LEN: usize = crate::config::SEGMENT_HEADER;
 
 /// Segment type, the wire field `cmd`.
+///
+/// ```
+/// use kcpx::proto::{Command, InputError, segment::Header};
+///
+/// let mut window_probe = [0; 24];
+/// window_probe[4] = 83;
+/// assert_eq!(Header::parse(&window_probe).unwrap().command, Command::WindowProbe);
+/// window_probe[4] = 80;
+/// assert_eq!(Header::parse(&window_probe), Err(InputError::UnknownCommand(80)));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[repr(u8)]
@@ -66,6 +76,14 @@ pub const CONTROL_CAPABLE: u8 = 0xA5;
 pub const REPAIRED: u8 = 0xA6;
 
 /// Type of a CONTROL segment ([`Command::Control`]), its wire field `frg`.
+///
+/// ```
+/// use kcpx::proto::ControlType;
+///
+/// assert_eq!(ControlType::from_frg(1), Some(ControlType::Fin));
+/// assert_eq!(ControlType::Fin as u8, 1);
+/// assert_eq!(ControlType::from_frg(200), None);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[repr(u8)]
@@ -102,6 +120,15 @@ impl ControlType {
 }
 
 /// Why a datagram is malformed and was dropped.
+///
+/// ```
+/// use kcpx::proto::{InputError, segment};
+///
+/// assert_eq!(segment::validate(&[0; 10], 7), Err(InputError::Truncated));
+/// let of_conv_0 = [&[0, 0, 0, 0, 81][..], &[0; 19]].concat();
+/// assert_eq!(segment::validate(&of_conv_0, 0), Ok(()));
+/// assert_eq!(segment::validate(&of_conv_0, 7), Err(InputError::ConvMismatch));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum InputError {
@@ -120,6 +147,18 @@ pub enum InputError {
 }
 
 /// A parsed segment header.
+///
+/// ```
+/// use kcpx::proto::{Command, Header, Sn, Ts};
+///
+/// let (conv, command) = (7, Command::Push);
+/// let header =
+///     Header { conv, command, frg: 0, wnd: 128, ts: Ts(5), sn: Sn(0), una: Sn(0), len: 5 };
+/// let mut datagram = Vec::new();
+/// header.emit(&mut datagram);
+/// datagram.extend_from_slice(b"hello");
+/// assert_eq!(Header::parse(&datagram), Ok(header));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// The conversation id, the same in both directions.
@@ -219,6 +258,20 @@ fn payload_and_rest<'a>(header: &Header, segment: &'a [u8]) -> Option<(&'a [u8],
 
 /// Iterator over the segments of a datagram. Ends before the first segment that is incomplete or
 /// has an unknown `cmd`; call [`validate`] first.
+///
+/// ```
+/// use kcpx::proto::{InputError, Segments, segment};
+///
+/// /// Prints what a datagram of connection `conv` has.
+/// fn print(datagram: &[u8], conv: u32) -> Result<(), InputError> {
+///     segment::validate(datagram, conv)?;
+///     for (header, payload) in Segments::new(datagram) {
+///         println!("{:?} {}: {} bytes", header.command, header.sn.0, payload.len());
+///     }
+///     Ok(())
+/// }
+/// # assert!(print(&[], 7).is_err());
+/// ```
 #[derive(Clone, Debug)]
 pub struct Segments<'a>(&'a [u8]);
 

@@ -7,6 +7,16 @@
 
 /// Sequence number of a segment (`sn`), or a cumulative acknowledgement (`una`). Counts segments,
 /// not bytes.
+///
+/// ```
+/// use kcpx::proto::Sn;
+///
+/// let last = Sn(u32::MAX);
+/// let next = last.advance(1);
+/// assert_eq!(next, Sn(0));
+/// assert_eq!(next.since(last), 1);
+/// assert_eq!(last.offset_from(next), None);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Sn(pub u32);
 
@@ -37,6 +47,13 @@ impl Sn {
 }
 
 /// Timestamp of a segment (`ts`): milliseconds since a random epoch of its sender.
+///
+/// ```
+/// use kcpx::proto::Ts;
+///
+/// let (sent, echoed_at) = (Ts(u32::MAX - 9), Ts(30));
+/// assert_eq!(echoed_at.since(sent), 40); // A round trip of 40 ms.
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Ts(pub u32);
 

@@ -9,6 +9,16 @@ use crate::error::ConfigError;
 ///
 /// Names are kcptun's, with `aes-256` for its `aes`, which is accepted too. See
 /// [the module](crate::crypto) for which one to choose.
+///
+/// ```
+/// use kcpx::Algorithm;
+///
+/// let algorithm: Algorithm = "aes-128-gcm".parse()?;
+/// assert_eq!(algorithm, Algorithm::Aes128Gcm);
+/// assert_eq!(algorithm.key_len(), 16);
+/// assert!("aes-128-gmc".parse::<Algorithm>().is_err());
+/// # Ok::<(), kcpx::ConfigError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Algorithm {

@@ -27,6 +27,17 @@ const MIN_NONCE: usize = 8;
 ///
 /// Cheap to clone; clones share one key schedule. Two are equal when one is a clone of the other, or
 /// both are null. `Debug` shows the name alone. The default is [`Cipher::null`].
+///
+/// ```
+/// use kcpx::{Algorithm, Cipher, Config};
+///
+/// let key = [7; 32]; // 32 random bytes that both sides have.
+/// let cipher = Cipher::new(Algorithm::Aes256Gcm, &key)?;
+/// let config = Config::new().cipher(cipher);
+/// assert_eq!(config.cipher.name(), "aes-256-gcm");
+/// assert!(Cipher::new(Algorithm::Aes256Gcm, b"too short").is_err());
+/// # Ok::<(), kcpx::ConfigError>(())
+/// ```
 #[derive(Clone)]
 pub struct Cipher {
     name: &'static str,

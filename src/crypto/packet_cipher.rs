@@ -5,6 +5,15 @@ use std::fmt::Debug;
 use thiserror::Error;
 
 /// Bytes that a cipher adds to each packet.
+///
+/// ```
+/// use kcpx::{Algorithm, Cipher};
+///
+/// let overhead = Cipher::new(Algorithm::Aes128Gcm, &[7; 16])?.overhead();
+/// assert_eq!(overhead.nonce, 12);
+/// assert_eq!(overhead.header_len + overhead.trailer_len, 28);
+/// # Ok::<(), kcpx::ConfigError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overhead {
     /// Bytes of the nonce, the first of the packet. They are part of `header_len`.
@@ -25,6 +34,43 @@ impl Overhead {
 /// One object serves all sockets of an endpoint, from several threads at once, so it keeps no state
 /// between packets. One that panics ends the endpoint. Implement it for a cipher that this crate does not have, and wrap it with
 /// [`Cipher::custom`](super::Cipher::custom).
+///
+/// ```
+/// use kcpx::crypto::{OpenError, Overhead, PacketCipher};
+/// use kcpx::{Cipher, Config};
+///
+/// /// A checksum behind each packet. No encryption: it shows the shape alone.
+/// #[derive(Debug)]
+/// struct Checksum;
+///
+/// fn sum(body: &[u8]) -> [u8; 4] {
+///     body.iter().fold(0_u32, |sum, byte| sum.rotate_left(5) ^ u32::from(*byte)).to_be_bytes()
+/// }
+///
+/// impl PacketCipher for Checksum {
+///     fn overhead(&self) -> Overhead {
+///         Overhead { nonce: 0, header_len: 0, trailer_len: 4 }
+///     }
+///
+///     fn seal(&self, packets: &mut [&mut [u8]]) {
+///         for packet in packets {
+///             if let Some((body, trailer)) = packet.split_last_chunk_mut() {
+///                 *trailer = sum(body);
+///             }
+///         }
+///     }
+///
+///     fn open(&self, datagram: &mut [u8]) -> Result<(), OpenError> {
+///         match datagram.split_last_chunk() {
+///             Some((body, trailer)) if *trailer == sum(body) => Ok(()),
+///             _ => Err(OpenError),
+///         }
+///     }
+/// }
+///
+/// let config = Config::new().cipher(Cipher::custom(Checksum));
+/// assert!(config.validate().is_ok());
+/// ```
 pub trait PacketCipher: Debug + Send + Sync + 'static {
     /// Returns the bytes that sealing adds, the same in every packet.
     ///
@@ -53,6 +99,16 @@ pub trait PacketCipher: Debug + Send + Sync + 'static {
 /// A datagram cannot be opened: too short, damaged, forged, or sealed with another key.
 ///
 /// The error does not distinguish these.
+///
+/// ```
+/// use kcpx::crypto::{OpenError, PacketCipher};
+/// use kcpx::{Algorithm, Cipher};
+///
+/// let cipher = Cipher::new(Algorithm::Aes128Gcm, &[7; 16])?;
+/// let mut forged = [0; 64];
+/// assert_eq!(cipher.open(&mut forged), Err(OpenError));
+/// # Ok::<(), kcpx::ConfigError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the datagram cannot be opened")]
 pub struct OpenError;

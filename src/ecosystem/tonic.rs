@@ -10,10 +10,24 @@ use crate::stream::{KcpStream, source};
 ///
 /// Services find it in the extensions of a request:
 /// `request.extensions().get::<KcpConnectInfo>()`.
+///
+/// ```
+/// use std::net::SocketAddr;
+///
+/// use kcpx::KcpConnectInfo;
+/// use tonic::{Request, Response, Status};
+///
+/// /// A method of a service.
+/// async fn hello(request: Request<String>) -> Result<Response<String>, Status> {
+///     let info = request.extensions().get::<KcpConnectInfo>();
+///     let peer: Option<SocketAddr> = info.map(|info| info.peer_addr);
+///     Ok(Response::new(format!("hello, {peer:?}")))
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KcpConnectInfo {
-    /// Local address of the socket. Its IP is unspecified if it was bound so.
+    /// The address that datagrams to the peer leave from, as [`KcpStream::local_addr`].
     pub local_addr: SocketAddr,
     /// The address of the peer.
     pub peer_addr: SocketAddr,

@@ -37,6 +37,8 @@ const MAX_CONTRADICTION: u32 = 64;
 /// Recovers lost data packets of one peer.
 ///
 /// Memory: packets of at most four groups, at their received lengths.
+///
+/// [The module](crate::fec#example) has an example.
 #[derive(Debug)]
 pub struct FecDecoder {
     layout: Option<FecConfig>,

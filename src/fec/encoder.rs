@@ -21,6 +21,31 @@ pub(super) const UNPROTECTED: u32 = 2 * 258;
 /// Numbers the data packets for one peer and computes their parity.
 ///
 /// Memory: the parity packets of a group, as long as the longest packet so far.
+///
+/// ```
+/// use std::time::Instant;
+///
+/// use kcpx::FecConfig;
+/// use kcpx::fec::{FecEncoder, FecFlag, HEADER_LEN, fec_flag};
+///
+/// let now = Instant::now();
+/// let mut encoder = FecEncoder::new(FecConfig::new(2, 1)?);
+/// let mut sent = Vec::new();
+/// for datagram in ["one", "two"] {
+///     let mut packet = vec![0; HEADER_LEN];
+///     packet.extend_from_slice(datagram.as_bytes());
+///     let parities = encoder.seal(now, &mut packet);
+///     sent.push(packet);
+///     for index in 0..parities {
+///         let mut parity = Vec::new();
+///         encoder.emit_parity(index, &mut parity);
+///         sent.push(parity);
+///     }
+/// }
+/// let flags: Vec<_> = sent.iter().map(|packet| fec_flag(packet)).collect();
+/// assert_eq!(flags, [FecFlag::Data, FecFlag::Data, FecFlag::Parity]);
+/// # Ok::<(), kcpx::ConfigError>(())
+/// ```
 #[derive(Debug)]
 pub struct FecEncoder {
     config: FecConfig,

@@ -7,6 +7,35 @@
 //! Both belong to a peer's address: a parity packet belongs to no one connection.
 //!
 //! Encoder and decoder do no I/O, read no clock and draw no random numbers.
+//!
+//! # Example
+//!
+//! ```
+//! use std::time::Instant;
+//!
+//! use kcpx::FecConfig;
+//! use kcpx::fec::{FecDecoder, FecEncoder, HEADER_LEN};
+//!
+//! let (now, layout) = (Instant::now(), FecConfig::new(2, 1)?);
+//! let mut encoder = FecEncoder::new(layout);
+//! let mut one = [&[0; HEADER_LEN][..], b"one"].concat();
+//! let mut two = [&[0; HEADER_LEN][..], b"two"].concat();
+//! assert_eq!(encoder.seal(now, &mut one), 0);
+//! assert_eq!(encoder.seal(now, &mut two), 1);
+//! let mut parity = Vec::new();
+//! encoder.emit_parity(0, &mut parity);
+//!
+//! let mut decoder = FecDecoder::new(Some(layout));
+//! let mut recovered = Vec::new();
+//! for packet in [two, parity] {
+//!     decoder.input(now, &packet, |datagram| {
+//!         recovered.push(datagram.to_vec());
+//!         true
+//!     });
+//! }
+//! assert_eq!(recovered, [b"one"]);
+//! # Ok::<(), kcpx::ConfigError>(())
+//! ```
 
 mod autotune;
 #[cfg(feature = "_testkit")]

@@ -20,6 +20,15 @@ pub(super) const UNCOVERED_LEN: usize = 6;
 pub(super) const SIZE_LEN: usize = 2;
 
 /// Kind of a decrypted packet, by its FEC flag (kcp-go `fecPacket.flag`).
+///
+/// ```
+/// use kcpx::fec::{FecFlag, fec_flag};
+///
+/// let data = [1, 0, 0, 0, 0xF1, 0, 6, 0, b'd', b'a', b't', b'a']; // Seqid, flag, size.
+/// assert_eq!(fec_flag(&data), FecFlag::Data);
+/// let push = [9, 0, 0, 0, 81, 0, 32, 0]; // A KCP segment begins with its conversation id.
+/// assert_eq!(fec_flag(&push), FecFlag::Plain);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FecFlag {

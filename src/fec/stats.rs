@@ -3,6 +3,16 @@
 use std::ops::{AddAssign, Sub};
 
 /// Counters of FEC decoders: a snapshot of one, or the sum of several.
+///
+/// ```
+/// use kcpx::KcpListener;
+///
+/// fn report(listener: &KcpListener) {
+///     let fec = listener.stats().fec;
+///     println!("{} data packets, {} recovered", fec.data_shards, fec.recovered_shards);
+///     println!("{} groups lost more than their parity", fec.unrecoverable_groups);
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FecStats {

@@ -64,6 +64,26 @@ use crate::util::sync::{Arc, Ordering};
 /// nothing more is acknowledged for [`Config::linger`](crate::Config::linger).
 /// [`abort`](Self::abort) (RST) delivers nothing.
 ///
+/// ```
+/// use kcpx::{KcpListener, KcpStream};
+/// use tokio::io::{AsyncReadExt, AsyncWriteExt};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> std::io::Result<()> {
+/// let listener = KcpListener::bind("127.0.0.1:0").await?;
+/// let mut client = KcpStream::connect(listener.local_addr()?).await?;
+/// let (mut server, _peer) = listener.accept().await?;
+///
+/// client.write_all(b"hello").await?;
+/// client.shutdown().await?; // Ok: the peer has every byte.
+///
+/// let mut text = String::new();
+/// server.read_to_string(&mut text).await?;
+/// assert_eq!(text, "hello");
+/// # Ok(())
+/// # }
+/// ```
+///
 /// [`AsyncRead`]: tokio::io::AsyncRead
 /// [`AsyncBufRead`]: tokio::io::AsyncBufRead
 /// [`AsyncWrite`]: tokio::io::AsyncWrite

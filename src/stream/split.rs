@@ -40,6 +40,21 @@ impl KcpStream {
 }
 
 /// The half of a [`KcpStream`] that reads, borrowed from it by [`KcpStream::split`].
+///
+/// ```
+/// use kcpx::KcpStream;
+/// use tokio::io::{AsyncBufReadExt, AsyncWriteExt};
+///
+/// /// Answers each line.
+/// async fn serve(mut stream: KcpStream) -> std::io::Result<()> {
+///     let (read, mut write) = stream.split();
+///     let mut lines = read.lines();
+///     while let Some(line) = lines.next_line().await? {
+///         write.write_all(format!("{} bytes\n", line.len()).as_bytes()).await?;
+///     }
+///     write.shutdown().await
+/// }
+/// ```
 pub struct ReadHalf<'a> {
     pub(super) side: &'a mut Reader,
 }
@@ -47,6 +62,17 @@ pub struct ReadHalf<'a> {
 /// The half of a [`KcpStream`] that writes, borrowed from it by [`KcpStream::split`].
 ///
 /// `shutdown` closes the write side. Dropping the half does nothing.
+///
+/// ```
+/// use kcpx::KcpStream;
+/// use tokio::io::AsyncWriteExt;
+///
+/// async fn echo(mut stream: KcpStream) -> std::io::Result<()> {
+///     let (mut read, mut write) = stream.split();
+///     tokio::io::copy(&mut read, &mut write).await?;
+///     write.shutdown().await
+/// }
+/// ```
 pub struct WriteHalf<'a> {
     /// Not counted: a half that is in scope still, but no longer used, does not keep a dropped
     /// stream attached.
@@ -58,6 +84,29 @@ pub struct WriteHalf<'a> {
 ///
 /// Dropping it discards what it has not read; the connection goes on. Since nobody reads any more
 /// the peer can send at most another receive buffer and window.
+///
+/// ```
+/// use kcpx::{KcpListener, KcpStream};
+/// use tokio::io::{AsyncReadExt, AsyncWriteExt};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> std::io::Result<()> {
+/// let listener = KcpListener::bind("127.0.0.1:0").await?;
+/// let client = KcpStream::connect(listener.local_addr()?).await?;
+/// let (server, _peer) = listener.accept().await?;
+/// let (_, mut write) = server.into_split();
+/// write.write_all(b"hello").await?;
+/// write.shutdown().await?;
+///
+/// let (mut read, _write) = client.into_split();
+/// let reader = tokio::spawn(async move {
+///     let mut text = String::new();
+///     read.read_to_string(&mut text).await.map(|_| text)
+/// });
+/// assert_eq!(reader.await??, "hello");
+/// # Ok(())
+/// # }
+/// ```
 pub struct OwnedReadHalf {
     pub(super) side: Reader,
     /// Of the endpoint that carries the stream.
@@ -68,12 +117,50 @@ pub struct OwnedReadHalf {
 ///
 /// Dropping it closes the write side (FIN): what was written is still delivered. See
 /// [`forget`](Self::forget).
+///
+/// ```
+/// use kcpx::{KcpStream, OwnedWriteHalf};
+/// use tokio::io::AsyncWriteExt;
+/// use tokio::sync::mpsc;
+///
+/// /// One task writes what many send.
+/// async fn write_all(mut write: OwnedWriteHalf, mut queue: mpsc::Receiver<Vec<u8>>) {
+///     while let Some(bytes) = queue.recv().await {
+///         if write.write_all(&bytes).await.is_err() {
+///             return;
+///         }
+///     }
+///     let _ = write.shutdown().await;
+/// }
+///
+/// fn start(stream: KcpStream) -> mpsc::Sender<Vec<u8>> {
+///     let (_read, write) = stream.into_split();
+///     let (sender, queue) = mpsc::channel(16);
+///     tokio::spawn(write_all(write, queue));
+///     sender
+/// }
+/// ```
 pub struct OwnedWriteHalf {
     handle: Handle,
     close_on_drop: bool,
 }
 
 /// The two halves given to `reunite` are not of the same stream. They are returned.
+///
+/// ```
+/// use kcpx::{KcpStream, OwnedReadHalf, OwnedWriteHalf, ReuniteError};
+///
+/// fn join(read: OwnedReadHalf, write: OwnedWriteHalf) -> Option<KcpStream> {
+///     match read.reunite(write) {
+///         Ok(stream) => Some(stream),
+///         Err(error) => {
+///             eprintln!("{error}");
+///             let ReuniteError(_read, _write) = error; // Both are still there.
+///             None
+///         }
+///     }
+/// }
+/// ```
 #[derive(Debug, Error)]
 #[error(
     "the halves are of different streams: the one that reads of connection {} with {}, \

@@ -135,6 +135,26 @@ pub trait Transport: Send + 'static {
 }
 
 /// Datagrams to one peer, all of one size except that the last may be shorter (a GSO batch).
+///
+/// ```
+/// use std::io;
+/// use std::net::UdpSocket;
+///
+/// use kcpx::Transmit;
+///
+/// /// Sends as many of the datagrams as the socket takes.
+/// fn send(socket: &UdpSocket, transmit: &Transmit<'_>) -> io::Result<usize> {
+///     let mut taken = 0;
+///     for datagram in transmit.datagrams() {
+///         match socket.send_to(datagram, transmit.dst) {
+///             Ok(_) => taken += 1,
+///             Err(error) if taken == 0 => return Err(error),
+///             Err(_) => break,
+///         }
+///     }
+///     Ok(taken)
+/// }
+/// ```
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Transmit<'a> {
@@ -154,6 +174,22 @@ impl<'a> Transmit<'a> {
 }
 
 /// Receive buffer for [`Transport::poll_recv`].
+///
+/// ```
+/// use std::collections::VecDeque;
+/// use std::net::SocketAddr;
+///
+/// use kcpx::RecvBatch;
+///
+/// fn deliver(queue: &mut VecDeque<(SocketAddr, Vec<u8>)>, batch: &mut RecvBatch<'_>) {
+///     while let Some((from, datagram)) = queue.front() {
+///         if !batch.push(*from, datagram) {
+///             break; // Full: the rest in the next poll.
+///         }
+///         queue.pop_front();
+///     }
+/// }
+/// ```
 pub struct RecvBatch<'a> {
     batch: &'a mut RxBatch,
     pushed: usize,

@@ -1,4 +1,4 @@
-//! Memory of hash tables whose number of entries strangers choose: given back after a flood.
+//! Memory of hash tables whose number of entries peers choose: given back after a flood.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash};

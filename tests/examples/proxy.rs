@@ -212,7 +212,7 @@ fn proxy_that_is_ended_resets_what_it_carries() {
         };
         ended.signal(signal);
         reset(&mut beside).await;
-        // Whoever is killed tells nobody: the other side hears of it by its timeouts.
+        // A killed process sends nothing: the other side ends by its timeouts.
         if signal == Signal::SIGTERM {
             reset(&mut behind).await;
             ended.succeed();

@@ -28,6 +28,7 @@ mod repair;
 mod repair_state;
 mod settings;
 mod timers;
+mod types;
 
 use std::time::{Duration, Instant};
 
@@ -53,60 +54,33 @@ use crate::error::{ConfigError, ConnectionError};
 use crate::stats::{ConnectionStats, Counters, Estimates, Snapshot};
 
 pub use crate::core::connection::output::Transmitted;
+pub use crate::core::connection::types::{PacketType, Seed, SendMessageError};
 
 /// Most fragments of one message: `frg` is one byte on the wire.
 const MAX_FRAGMENTS: usize = 255;
 
-/// How a KCP datagram arrived: the `pktType` of kcp-go's `Input`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum PacketType {
-    /// From the network.
-    #[doc(alias = "IKCP_PACKET_REGULAR")]
-    Regular,
-    /// Reconstructed by FEC: the datagram is late by the time of the reconstruction, so its ACKs
-    /// are no RTT samples and its `wnd` is ignored.
-    #[doc(alias = "IKCP_PACKET_FEC")]
-    Fec,
-}
-
-/// Random numbers of one connection, drawn by the caller.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Seed {
-    /// First `ts` on the wire, milliseconds.
-    pub ts_epoch: u32,
-    /// Seed of the generator of ping cookies.
-    pub cookie_seed: u64,
-}
-
-impl Seed {
-    /// `ts_epoch`: first `ts` on the wire, milliseconds. `cookie_seed`: seed of the generator of
-    /// ping cookies, which must be unpredictable (RFC 9000 8.2.1). Default of both: 0, for tests.
-    #[must_use]
-    pub const fn new(ts_epoch: u32, cookie_seed: u64) -> Self {
-        Self { ts_epoch, cookie_seed }
-    }
-}
-
-/// Why a message was not accepted for sending.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum SendMessageError {
-    /// The send window has no capacity for the whole message now.
-    #[error("the send window is full")]
-    Full,
-    /// The peer could not reassemble the message.
-    #[error("the message has {size} bytes, allowed are {max}")]
-    TooLarge {
-        /// Bytes of the message.
-        size: usize,
-        /// Largest message in bytes, see [`Kcp::max_message_size`].
-        max: usize,
-    },
-}
-
 /// One KCP connection: kcp-go's `KCP`, `ikcpcb` in C.
+///
+/// ```
+/// use std::time::Instant;
+///
+/// use bytes::Bytes;
+/// use kcpx::KcpConfig;
+/// use kcpx::proto::{Kcp, PacketType, Seed};
+///
+/// let (now, config) = (Instant::now(), KcpConfig::new());
+/// let mut sender = Kcp::new(7, &config, now, Seed::default())?;
+/// let mut receiver = Kcp::new(7, &config, now, Seed::default())?;
+///
+/// sender.send(now, Bytes::from_static(b"hello"));
+/// let mut datagram = Vec::new();
+/// while sender.poll_transmit(now, &mut datagram).is_some() {
+///     receiver.input(now, &datagram, PacketType::Regular)?;
+///     datagram.clear();
+/// }
+/// assert_eq!(receiver.recv().unwrap(), "hello");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[doc(alias = "ikcpcb")]
 #[derive(Debug)]
 pub struct Kcp {

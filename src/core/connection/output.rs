@@ -24,6 +24,23 @@ use crate::core::seq::{Sn, Ts};
 const MAX_FULL_DATAGRAMS_BEFORE_ACK: u32 = 44;
 
 /// What one datagram carries.
+///
+/// ```
+/// use std::time::Instant;
+///
+/// use bytes::Bytes;
+/// use kcpx::KcpConfig;
+/// use kcpx::proto::{Kcp, Seed};
+///
+/// let now = Instant::now();
+/// let mut kcp = Kcp::new(7, &KcpConfig::new(), now, Seed::default())?;
+/// kcp.send(now, Bytes::from_static(b"hello"));
+/// let mut datagram = Vec::new();
+/// let transmitted = kcp.poll_transmit(now, &mut datagram).unwrap();
+/// assert_eq!(transmitted.len, datagram.len());
+/// assert_eq!((transmitted.segments, transmitted.new_segments), (1, 1));
+/// # Ok::<(), kcpx::ConfigError>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Transmitted {

@@ -29,6 +29,20 @@ pub(crate) enum Amplification {
 }
 
 /// What the anti-amplification limit (RFC 9000 8.1) lets leave to a peer now.
+///
+/// ```
+/// use std::time::Instant;
+///
+/// use kcpx::KcpConfig;
+/// use kcpx::proto::{Kcp, Seed, SendBudget};
+///
+/// let now = Instant::now();
+/// let mut kcp = Kcp::new(7, &KcpConfig::new(), now, Seed::default())?;
+/// assert_eq!(kcp.send_budget(), SendBudget::Unlimited);
+/// kcp.require_validation(now, 1_400);
+/// assert_eq!(kcp.send_budget(), SendBudget::Bytes(1_400));
+/// # Ok::<(), kcpx::ConfigError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SendBudget {

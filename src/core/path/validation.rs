@@ -23,7 +23,8 @@ const MIN_CHALLENGE_INTERVAL: u64 = 1_000_000;
 const MAX_CANDIDATES: usize = 4;
 
 /// A PATH_CHALLENGE to write with
-/// [`Kcp::write_path_challenge`](crate::proto::Kcp::write_path_challenge).
+/// [`Kcp::write_path_challenge`](crate::proto::Kcp::write_path_challenge), see the example of
+/// [`PathValidation`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathChallenge {
     pub(crate) sn: Sn,
@@ -31,6 +32,37 @@ pub struct PathChallenge {
 }
 
 /// What a datagram from an address other than the peer's shows of that path.
+///
+/// ```
+/// use std::net::SocketAddr;
+/// use std::time::Instant;
+///
+/// use kcpx::proto::{Kcp, PacketType, PathValidation};
+///
+/// /// A datagram of the connection came from `addr`, where its peer was not before. Returns what to
+/// /// send there, and whether the peer is there now.
+/// fn on_moved(
+///     kcp: &mut Kcp,
+///     now: Instant,
+///     addr: SocketAddr,
+///     datagram: &[u8],
+///     cookie: u32,
+/// ) -> (Vec<u8>, bool) {
+///     let mut out = Vec::new();
+///     match kcp.validate_path(now, addr, datagram, cookie) {
+///         PathValidation::Challenge(challenge) => {
+///             kcp.write_path_challenge(challenge, &mut out);
+///             (out, false)
+///         }
+///         PathValidation::Validated => {
+///             kcp.on_path_validated(now);
+///             let _ = kcp.input(now, datagram, PacketType::Regular);
+///             (out, true)
+///         }
+///         _ => (out, false),
+///     }
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PathValidation {
