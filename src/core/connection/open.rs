@@ -43,11 +43,6 @@ impl Kcp {
         }
     }
 
-    /// Whether any segment of the peer has arrived.
-    pub(crate) fn has_received(&self) -> bool {
-        self.peer.has_received()
-    }
-
     /// Whether an initial segment without data would leave now.
     pub(super) fn has_initial_due(&self, now: Micros) -> bool {
         self.send.send_buffer().is_empty() && self.establishment.is_due(now)
