@@ -39,6 +39,8 @@ pub(crate) struct OpenRequest {
     /// Microseconds between the next transmission and the one after that.
     interval: u64,
     progress: OpenProgress,
+    /// A ping has come back since.
+    pinged: bool,
 }
 
 /// Whether an initial segment without data has left.
@@ -69,7 +71,13 @@ impl Establishment {
     pub(crate) fn open(&mut self, at: Micros, ts: Ts, rto: u64) {
         if !self.has_started() {
             let progress = OpenProgress::Queued;
-            *self = Self::Opening(OpenRequest { ts, expires: at, interval: rto, progress });
+            *self = Self::Opening(OpenRequest {
+                ts,
+                expires: at,
+                interval: rto,
+                progress,
+                pinged: false,
+            });
         }
     }
 
@@ -120,6 +128,17 @@ impl Establishment {
     /// Whether an initial segment without data is outstanding, or waits to leave.
     pub(crate) fn is_opening(&self) -> bool {
         matches!(self, Self::Opening(_))
+    }
+
+    /// A ping of the peer has arrived, a Retry perhaps: once, the initial segment leaves again behind
+    /// the pong.
+    pub(crate) fn on_ping(&mut self, now: Micros) {
+        if let Self::Opening(request) = self
+            && request.progress == OpenProgress::Sent
+            && !request.pinged
+        {
+            (request.pinged, request.expires) = (true, now);
+        }
     }
 
     /// The initial segment leaves now, if it has not left yet.

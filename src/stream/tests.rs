@@ -191,7 +191,7 @@ async fn messages_keep_their_boundaries() {
     assert_eq!(bench.chunks(), [b"one".as_slice(), b""]);
     assert_eq!(stream.max_message_size(), 1376);
     let error = stream.send_message(&[0; 1377]).await.unwrap_err();
-    assert!(error.to_string().starts_with("a message of 1377 bytes, at most 1376 while"));
+    assert!(error.to_string().starts_with("a message of 1377 bytes, at most 1376 with"));
 
     bench.deliver(&[b"hello", b"", b"world", b"again"], false);
     let mut buf = [0; 100];

@@ -141,11 +141,16 @@ impl Kcp {
         is_new
     }
 
-    /// A ping of a peer that was not validated before: ends a connection that nobody has opened. Our
+    /// A ping of a peer that was not validated before: ends a connection that nobody has opened, and
+    /// has the initial segment sent again, since it may be a Retry. Our
     /// own ping, which somebody reflects, says nothing of the peer.
     fn on_unvalidated_ping(&mut self, now: Micros, ping: &Header) {
         let is_own = self.keepalive.is_recent_ping(now, (ping.sn, ping.ts));
-        if !is_own && self.role.on_ping(ping.sn) {
+        if is_own {
+            return;
+        }
+        self.establishment.on_ping(now);
+        if self.role.on_ping(ping.sn) {
             self.close_reason.get_or_insert(ConnectionError::DeadPeer);
         }
     }

@@ -82,7 +82,8 @@ impl Kcp {
         {
             return None;
         }
-        if out.len() > start || self.emit_initial(now, out) {
+        // The pong goes before: it may answer a Retry, after which the initial segment counts.
+        if out.len() > start || (!self.acks_due(now) && self.emit_initial(now, out)) {
             return Some(self.on_datagram_sent(now, out.len() - start, Transmitted::default()));
         }
         if budget.may_probe_mtu() && self.write_mtu_probe(now, out) {

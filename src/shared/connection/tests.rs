@@ -156,7 +156,7 @@ fn message_waits_for_capacity_and_is_refused_above_the_maximum() {
     let send = |data: &[u8]| bench.shared.poll_send_message(&mut Wait::Polled(&waker), data);
     let Poll::Ready(Err(error)) = send(&[0; 2001]) else { panic!("refused") };
     assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
-    assert!(error.to_string().starts_with("a message of 2001 bytes, at most 2000 while"));
+    assert!(error.to_string().starts_with("a message of 2001 bytes, at most 2000 with"));
     assert!(send(&[1; 600]).is_ready());
     assert!(send(&[2; 600]).is_pending());
     assert_eq!(bench.shared.stats().unsent_bytes, 600, "nothing is half queued");
