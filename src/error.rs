@@ -133,8 +133,8 @@ pub enum ConnectionError {
     /// The endpoint of this connection has ended.
     #[error("the endpoint is closed")]
     EndpointClosed,
-    /// The runtime of this connection's endpoint was dropped, and its driver with it.
-    /// `tokio::runtime::is_rt_shutdown_err` knows the error by its text.
+    /// The runtime of this connection's endpoint was dropped, and its driver with it:
+    /// `tokio::runtime::is_rt_shutdown_err` returns true for it.
     #[error("A Tokio 1.x context was found, but it is being shutdown.")]
     RuntimeShutdown,
     /// Nothing valid was received for the idle timeout.

@@ -126,7 +126,7 @@ impl Establishment {
     }
 
     /// Whether an initial segment without data is outstanding, or waits to leave.
-    pub(crate) fn is_opening(&self) -> bool {
+    pub(crate) fn is_initial_outstanding(&self) -> bool {
         matches!(self, Self::Opening(_))
     }
 

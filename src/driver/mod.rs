@@ -137,8 +137,8 @@ pub(crate) struct Driver<S> {
     /// Until when a driver without connections and handles keeps its socket open to answer for
     /// connections in TIME-WAIT (RFC 9293 3.3.2).
     time_wait_until: Option<Instant>,
-    /// What connections and waiting tasks are told when the driver is dropped: that its runtime was,
-    /// unless it has ended before.
+    /// The error of connections and waiting tasks when the driver is dropped: that its runtime was, unless
+    /// it has ended before.
     end_error: ConnectionError,
     last_turn: Instant,
     recv_backoff: RecvBackoff,

@@ -126,7 +126,7 @@ impl<S: Socket> Driver<S> {
         let Some(mut conn) = self.conns.try_remove(slot) else { return };
         let peer = conn.peer();
         if conn.is_opened_by_nobody() || conn.is_unanswered() {
-            // A later initial segment may be the peer's own; and nobody has to be told of an end.
+            // A later initial segment may be the peer's own; and no peer has to learn of an end.
             self.demux.forget(conn.key(), id);
         } else {
             self.demux.remove(now, conn.key(), id, time_wait);

@@ -27,8 +27,8 @@ impl Kcp {
     }
 
     /// Whether an initial segment without data is outstanding, or waits to leave.
-    pub(crate) fn is_opening(&self) -> bool {
-        self.establishment.is_opening()
+    pub(crate) fn is_initial_outstanding(&self) -> bool {
+        self.establishment.is_initial_outstanding()
     }
 
     /// An initial segment without data that waits leaves now.

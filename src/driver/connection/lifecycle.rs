@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 const READER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long a connection is kept whose `connect` was dropped before the peer had answered: the answer
-/// may be on its way, and the peer is told then that nobody is here.
+/// may be on its way, and the peer is sent a FIN or RST then.
 const ABANDONED_CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The flow control windows of a connection that is shut down (RFC 9293 3.8.6).

@@ -296,12 +296,12 @@ impl Conn {
     /// of a peer that was connected to needs no validation.
     fn is_connected(&self) -> bool {
         let waits = self.lifecycle.connect_deadline().is_some();
-        waits && !self.kcp.is_opening() && !self.is_opened_by_nobody()
+        waits && !self.kcp.is_initial_outstanding() && !self.is_opened_by_nobody()
     }
 
     /// Whether nothing has answered the initial segment without data.
     pub(super) fn is_unanswered(&self) -> bool {
-        self.kcp.is_opening()
+        self.kcp.is_initial_outstanding()
     }
 
     /// Whether the peer has shown a sign of life within `time`.
