@@ -89,7 +89,8 @@ struct ResetOnDrop {
 impl Drop for ResetOnDrop {
     fn drop(&mut self) {
         if self.armed {
-            self.stream.abort();
+            // An error says that the connection has ended already.
+            drop(self.stream.set_zero_linger());
         }
     }
 }
