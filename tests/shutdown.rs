@@ -89,7 +89,8 @@ fn shutdown_without_data_is_ok_at_once() {
     on_both_runtimes(|| async {
         let (mut stream, _silent) = to_silent_peer(Config::new()).await;
         stream.shutdown().await.unwrap();
-        assert_eq!(stream.stats().sent_datagrams, 0);
+        // The peer hears of a connection that ends without data.
+        until(|| stream.stats().sent_datagrams > 0).await;
     });
 }
 

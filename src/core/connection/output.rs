@@ -201,9 +201,8 @@ impl Kcp {
             self.write_dataless(Command::WindowProbe, Ts(0), out);
         }
         // A ping answers no initial segment: the peer may have restarted.
-        let pings = self.keepalive.is_due() && !self.keepalive.is_validated();
-        if pings && self.window_update_pending && out.len() == start && available(out) >= HEADER_LEN
-        {
+        let answers_initial = self.window_update_pending && self.keepalive.is_due();
+        if answers_initial && out.len() == start && available(out) >= HEADER_LEN {
             self.window_update_pending = false;
             self.write_dataless(Command::WindowUpdate, Ts(0), out);
         }
