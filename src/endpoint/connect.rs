@@ -77,7 +77,7 @@ impl KcpStream {
             }
         };
         let mut attempts = Attempts::new(peers);
-        poll_fn(|cx| attempts.poll(cx, &attempt)).await
+        poll_fn(|cx| attempts.poll(cx, attempt)).await
     }
 }
 
