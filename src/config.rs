@@ -319,14 +319,14 @@ impl Config {
         let buffer = 1 << 30;
         ConfigError::check("send_buffer (bytes)", self.send_buffer, 1, buffer)?;
         ConfigError::check("recv_buffer (bytes)", self.recv_buffer, 1, buffer)?;
-        ConfigError::check("linger (ms)", self.linger.as_millis(), 0, 24 * 60 * 60 * 1_000)?;
+        let day = 24 * 60 * 60 * 1_000;
+        ConfigError::check("linger (ms)", self.linger.as_millis(), 0, day)?;
         self.limits.validate()?;
         self.migration.check(&self.cipher)?;
         if self.migration != Migration::Off && self.socket.shards > 1 {
             // The system may deliver the datagrams of the new address to another socket.
             return Err(ConfigError::Requires { field: "migration", needs: "one shard" });
         }
-        let day = 24 * 60 * 60 * 1_000;
         ConfigError::check("connect_timeout (ms)", self.connect_timeout.as_millis(), 1, day)?;
         if let Some(conv) = self.conv {
             check_conv(conv)?;

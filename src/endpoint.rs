@@ -271,8 +271,9 @@ impl Endpoint {
     /// Waits until the peer has answered, one round trip; see [`Config::early_data`] for a
     /// connection that does not.
     ///
-    /// kcp-go's listener has one connection per address: a second connection from this endpoint
-    /// ends the first one there. Use an endpoint, or [`KcpStream::connect`], for each.
+    /// kcp-go's listener has one session per address: while it has one, a second `connect` from this
+    /// endpoint gets no answer, and with [`Config::early_data`] the first data ends the session that
+    /// was there. Use an endpoint, or [`KcpStream::connect`], for each.
     ///
     /// # Errors
     ///

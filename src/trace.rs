@@ -77,7 +77,7 @@ pub(crate) fn further_connection(peer: SocketAddr, conv: u32) {
     tracing::debug!(
         %peer,
         conv,
-        "a listener of kcp-go has one connection per address: a further one ends those before it"
+        "a listener of kcp-go has one session per address: a further one is ignored, or ends it"
     );
 }
 

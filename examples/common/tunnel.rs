@@ -1,5 +1,6 @@
 //! TCP connections and KCP connections, one for one.
 
+use std::future::ready;
 use std::io;
 use std::net::SocketAddr;
 
@@ -32,14 +33,7 @@ pub(crate) async fn client(
         };
         while connections.try_join_next().is_some() {}
         let endpoint = endpoint.clone();
-        connections.spawn(async move {
-            let carried = async {
-                reset_until_done(&tcp)?;
-                let kcp = endpoint.connect(peer).await?;
-                carry(tcp, kcp).await
-            };
-            report(from, carried.await);
-        });
+        connections.spawn(async move { report(from, carry(tcp, endpoint.connect(peer)).await) });
     }
 }
 
@@ -52,7 +46,7 @@ pub(crate) async fn server(listener: &KcpListener, target: &str) -> Result<()> {
         let target = target.to_owned();
         connections.spawn(async move {
             match TcpStream::connect(&target).await {
-                Ok(tcp) => report(from, carry(tcp, kcp).await),
+                Ok(tcp) => report(from, carry(tcp, ready(Ok(kcp))).await),
                 Err(error) => {
                     // As if the target had refused the user itself.
                     kcp.abort();
@@ -63,17 +57,16 @@ pub(crate) async fn server(listener: &KcpListener, target: &str) -> Result<()> {
     }
 }
 
-/// Whatever ends a TCP connection from here on resets it: an error, the end of the task that has it, that
-/// of the process. The user must not take what has arrived so far for the whole.
-fn reset_until_done(tcp: &TcpStream) -> io::Result<()> {
-    tcp.set_nodelay(true)?;
-    tcp.set_zero_linger()
-}
-
 /// Copies both ways until both have ended. Returns the bytes from TCP to KCP, and back.
-async fn carry(mut tcp: TcpStream, kcp: KcpStream) -> io::Result<(u64, u64)> {
-    reset_until_done(&tcp)?;
-    let mut kcp = ResetOnDrop { stream: kcp, armed: true };
+async fn carry(
+    mut tcp: TcpStream,
+    kcp: impl Future<Output = io::Result<KcpStream>>,
+) -> io::Result<(u64, u64)> {
+    tcp.set_nodelay(true)?;
+    // Whatever ends the TCP connection until both directions have ended resets it: an error, the end of
+    // this task, that of the process. The user must not take what has arrived so far for the whole.
+    tcp.set_zero_linger()?;
+    let mut kcp = ResetOnDrop { stream: kcp.await?, armed: true };
     let copied = copy_bidirectional_with_sizes(&mut tcp, &mut kcp.stream, BLOCK, BLOCK).await?;
     SockRef::from(&tcp).set_linger(None)?;
     kcp.armed = false;

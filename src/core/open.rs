@@ -9,8 +9,8 @@ use super::segment::{CONTROL_CAPABLE, Command, HEADER_LEN, Header, Segments};
 use super::seq::{Sn, Ts};
 
 /// Longest time between two transmissions of an initial segment without data, microseconds. The
-/// first interval is the RTO, each further interval doubles (RFC 6298 5.5) up to that of pings: with a fifth
-/// lost in both directions, ten seconds are enough for all but one connect in 100,000.
+/// first interval is the RTO, each further interval doubles (RFC 6298 5.5) up to that of
+/// pings, so that the ten seconds of a connect have a dozen tries on a lossy path.
 const MAX_INITIAL_INTERVAL: u64 = 1_000_000;
 
 /// Time during which only datagrams with a stale or invalid `una` arrive before the peer is sent a

@@ -26,8 +26,7 @@ impl<S: Socket> Driver<S> {
                 trace::socket_failed(self.local(), &error);
             }
         }));
-        self.notifier.set_error(error);
-        self.end_error = ConnectionError::EndpointClosed;
+        self.fail(error);
     }
 
     /// Ends every connection and sends the RSTs that the socket takes now.

@@ -259,8 +259,7 @@ impl<S: Socket> Driver<S> {
         match usable {
             Err(error) => {
                 trace::socket_failed(self.local(), &error);
-                self.notifier.set_error(error);
-                self.end_error = ConnectionError::EndpointClosed;
+                self.fail(error);
                 Turn::Finished
             }
             Ok(()) if self.is_unused() && self.tx.is_empty() && !self.raw_pending => Turn::Finished,
@@ -349,6 +348,12 @@ impl<S: Socket> Driver<S> {
     fn get_mut(&mut self, id: ConnId) -> Option<&mut Conn> {
         let conn = self.conns.get_mut(id.slot as usize)?;
         (conn.id() == id).then_some(&mut **conn)
+    }
+
+    /// The endpoint has ended with `error`, and not with its runtime. To be dropped afterwards.
+    fn fail(&mut self, error: io::Error) {
+        self.notifier.set_error(error);
+        self.end_error = ConnectionError::EndpointClosed;
     }
 
     /// Puts a connection on the ready list, unless it is marked ready already.

@@ -12,7 +12,8 @@ use crate::error::ConnectionError;
 /// Initial segments.
 impl Kcp {
     /// Opens the connection at the peer before there is data for it, so that the peer may send
-    /// first: a window probe, retransmitted until a segment of the peer arrives or data leaves.
+    /// first: a window probe, retransmitted until a segment of the peer other than a ping arrives, or
+    /// data leaves.
     /// Listeners of other implementations that open a connection for any first segment accept it.
     pub fn open(&mut self, now: Instant) {
         self.open_after(now, Duration::ZERO);

@@ -147,7 +147,7 @@ impl Conn {
 
     /// When a connection is given up whose `connect` was dropped, and which nothing has answered.
     fn abandoned_deadline(&self) -> Option<Instant> {
-        let abandoned = || self.kcp.is_initial_outstanding() && self.is_drained();
+        let abandoned = || self.is_unanswered() && self.is_drained();
         self.lifecycle.abandoned_deadline().filter(|_| abandoned())
     }
 

@@ -296,7 +296,7 @@ impl Conn {
     /// of a peer that was connected to needs no validation.
     fn is_connected(&self) -> bool {
         let waits = self.lifecycle.connect_deadline().is_some();
-        waits && !self.kcp.is_initial_outstanding() && !self.is_opened_by_nobody()
+        waits && !self.is_unanswered() && !self.is_opened_by_nobody()
     }
 
     /// Whether nothing has answered the initial segment without data.
