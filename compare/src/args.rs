@@ -244,7 +244,7 @@ impl Wire {
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Peer {
     Kcpx,
-    /// The same with `Protection::Auto`, across a path.
+    /// The same with `Protection::Auto`, across a path; to a server of kcp-go also if that sends FEC
     #[serde(rename = "kcpx-auto")]
     KcpxAuto,
     #[value(name = "tokio_kcp")]
@@ -262,11 +262,13 @@ pub(crate) enum Peer {
 }
 
 impl Peer {
-    /// quinn is never plain: in that row it has the cipher that it chooses by itself.
-    pub(crate) fn has(self, wire: Wire) -> bool {
+    /// quinn is never plain: in that row it has the cipher that it chooses by itself. The FEC of a row
+    /// of kcpx-auto is that of its server.
+    pub(crate) fn has(self, wire: Wire, server: Option<Self>) -> bool {
         match self {
             Self::Kcpx | Self::RustTokioKcp | Self::KcpGo => true,
             Self::Quinn => matches!(wire, Wire::Plain | Wire::Aes128Gcm),
+            Self::KcpxAuto if wire == Wire::Fec => server == Some(Self::KcpGo),
             Self::KcpxAuto | Self::TokioKcp | Self::KcpTokio | Self::KcpRs | Self::Tcp => {
                 wire == Wire::Plain
             }
@@ -322,8 +324,9 @@ impl Args {
         let mut groups = Vec::new();
         for &workload in &self.workload {
             for &wire in self.wires_of(workload) {
-                let cases =
-                    peers.iter().filter(|peer| peer.has(wire) && peer.has_workload(workload));
+                let has =
+                    |peer: &&Peer| peer.has(wire, self.path.server) && peer.has_workload(workload);
+                let cases = peers.iter().filter(has);
                 let case = |peer: &Peer| {
                     let case = Case::new(workload, wire, *peer);
                     if !workload.is_across_path() {
@@ -385,6 +388,14 @@ mod tests {
         let mut peers: Vec<_> = groups[0].iter().map(|case| case.peer).collect();
         peers.retain(|peer| *peer != Peer::KcpGo);
         assert_eq!(peers, [Peer::Kcpx, Peer::RustTokioKcp, Peer::Quinn]);
+    }
+
+    #[test]
+    fn fec_of_a_row_of_kcpx_auto_is_that_of_its_server() {
+        for (server, has) in [(Some(Peer::KcpGo), true), (Some(Peer::Kcpx), false), (None, false)] {
+            assert_eq!(Peer::KcpxAuto.has(Wire::Fec, server), has);
+            assert!(Peer::KcpxAuto.has(Wire::Plain, server));
+        }
     }
 
     #[test]
