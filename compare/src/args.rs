@@ -171,12 +171,16 @@ pub(crate) struct Case {
     #[arg(long, value_parser = units::per_mille)]
     #[serde(rename = "max_overhead_per_mille", skip_serializing_if = "Option::is_none")]
     pub(crate) max_overhead: Option<u16>,
+    /// Congestion control of TCP
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) tcp_congestion: Option<TcpCongestion>,
 }
 
 impl Case {
     /// With a server of the same peer.
     pub(crate) fn new(workload: Workload, wire: Wire, peer: Peer) -> Self {
-        Self { workload, wire, peer, server: None, max_overhead: None }
+        Self { workload, wire, peer, server: None, max_overhead: None, tcp_congestion: None }
     }
 }
 
@@ -238,6 +242,15 @@ impl Wire {
     pub(crate) fn fec(self) -> Option<(usize, usize)> {
         matches!(self, Self::Fec | Self::Aes128Fec).then_some(SHARDS)
     }
+}
+
+/// Congestion control of the kernel's TCP, by its names there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum TcpCongestion {
+    Bbr,
+    Cubic,
+    Reno,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
@@ -332,8 +345,8 @@ impl Args {
                     if !workload.is_across_path() {
                         return case;
                     }
-                    let PathOptions { server, max_overhead, .. } = self.path;
-                    Case { server, max_overhead, ..case }
+                    let PathOptions { server, max_overhead, tcp_congestion, .. } = self.path;
+                    Case { server, max_overhead, tcp_congestion, ..case }
                 };
                 let group: Vec<_> = cases.map(case).collect();
                 if !group.is_empty() {
@@ -409,5 +422,6 @@ mod tests {
         same::<Workload>();
         same::<Wire>();
         same::<Peer>();
+        same::<TcpCongestion>();
     }
 }
