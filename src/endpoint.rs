@@ -1,6 +1,8 @@
 //! [`Endpoint`]: a UDP socket with its driver, as the application holds it.
 
+mod bind;
 mod connect;
+mod port_reuse;
 mod rebind;
 mod shards;
 
@@ -9,24 +11,19 @@ use std::io;
 use std::net::SocketAddr;
 use std::ops::Add;
 
-use tokio::net::{ToSocketAddrs, lookup_host};
-use tokio::runtime;
+use tokio::net::ToSocketAddrs;
 use tokio::sync::oneshot;
 
-use self::shards::ShardGroup;
+use self::bind::SocketContext;
 use crate::config::{Config, SEGMENT_HEADER, check_conv};
-use crate::driver::Driver;
-use crate::driver::replay_filter::ReplayFilter;
-use crate::driver::task::DriverTask;
-use crate::error::{ConfigError, ConnectionError, unresolved};
-use crate::shared::accept_queue::AcceptQueue;
+use crate::error::{ConfigError, ConnectionError};
 use crate::shared::connection::Handle;
 use crate::shared::requests::{Opened, Request, RequestQueue};
 use crate::stats::EndpointStats;
 use crate::stream::KcpStream;
 use crate::sys::transport::Transport;
-use crate::sys::{Socket, TransportSocket, UdpSocket, canonical};
-use crate::util::sync::{Arc, Mutex};
+use crate::sys::{TransportSocket, canonical};
+use crate::util::sync::Arc;
 
 /// A UDP socket that carries any number of connections, driven by one task.
 ///
@@ -68,16 +65,21 @@ pub struct Endpoint {
 impl Endpoint {
     /// Binds a socket with the default configuration.
     ///
+    /// The port of an endpoint of this process that has no handle and no open stream any more is taken
+    /// over, as with SO_REUSEADDR: what it has still to deliver is waited for, at most a second, and the
+    /// new endpoint answers for its connections in TIME-WAIT.
+    ///
     /// # Errors
     ///
-    /// When no resolved address can be bound, or outside a Tokio runtime with I/O and time
+    /// [`AddrInUse`](io::ErrorKind::AddrInUse) when the port is taken by another one. When no resolved
+    /// address can be bound, or outside a Tokio runtime with I/O and time
     /// enabled.
     ///
     /// # Cancel safety
     ///
     /// Cancel safe.
     pub async fn bind(addr: impl ToSocketAddrs) -> io::Result<Self> {
-        Self::bind_first(addr, Box::default(), |addr, config| Self::start(addr, config, None)).await
+        Self::bind_socket(addr, Box::default()).await
     }
 
     /// Binds a socket; the first resolved address that can be bound is taken. Every connection
@@ -92,8 +94,7 @@ impl Endpoint {
     ///
     /// Cancel safe.
     pub async fn bind_with(addr: impl ToSocketAddrs, config: Config) -> io::Result<Self> {
-        let config = Box::new(config);
-        Self::bind_first(addr, config, |addr, config| Self::start(addr, config, None)).await
+        Self::bind_socket(addr, Box::new(config)).await
     }
 
     /// Takes over a bound UDP socket, blocking or not, with the default configuration.
@@ -156,89 +157,7 @@ impl Endpoint {
         let least = (config.overhead() + SEGMENT_HEADER) as u64 + 1;
         let most = adapter.max_datagram() as u64;
         ConfigError::check("mtu (bytes)", config.kcp.mtu, least, most)?;
-        Self::spawn(adapter, config, None, None)
-    }
-
-    /// The configuration in a box: futures that hold this one stay small.
-    async fn bind_first(
-        addr: impl ToSocketAddrs,
-        config: Box<Config>,
-        start: impl Fn(SocketAddr, Config) -> io::Result<Self>,
-    ) -> io::Result<Self> {
-        config.validate()?;
-        let mut failure = None;
-        for addr in lookup_host(addr).await? {
-            match start(addr, Config::clone(&config)) {
-                Ok(endpoint) => return Ok(endpoint),
-                Err(error) => failure = Some(error),
-            }
-        }
-        Err(failure.unwrap_or_else(unresolved))
-    }
-
-    /// Binds a socket and starts its driver. The configuration was validated.
-    fn start(
-        addr: SocketAddr,
-        config: Config,
-        accept: Option<Arc<AcceptQueue>>,
-    ) -> io::Result<Self> {
-        Self::spawn(UdpSocket::bind(addr, &config.socket)?, config, accept, None)
-    }
-
-    pub(crate) fn adopt_socket(
-        socket: std::net::UdpSocket,
-        config: Config,
-        accept: Option<Arc<AcceptQueue>>,
-    ) -> io::Result<Self> {
-        config.validate()?;
-        Self::spawn(UdpSocket::from_std(socket)?, config, accept, None)
-    }
-
-    fn spawn<S: Socket + Unpin>(
-        socket: S,
-        config: Config,
-        accept: Option<Arc<AcceptQueue>>,
-        initial_nonces: Option<Arc<Mutex<ReplayFilter>>>,
-    ) -> io::Result<Self> {
-        runtime::Handle::try_current().map_err(io::Error::other)?;
-        let mut seed = [0; 32];
-        getrandom::fill(&mut seed).map_err(io::Error::other)?;
-        let requests = RequestQueue::with_sharded(initial_nonces.is_some());
-        let now = tokio::time::Instant::now().into_std();
-        let mut driver = Driver::new(socket, config, requests.clone(), accept, seed, now)?;
-        if let Some(initial_nonces) = initial_nonces {
-            driver.share_initial_nonces(initial_nonces);
-        }
-        let endpoint = Self::attach(requests);
-        #[expect(clippy::disallowed_methods, reason = "the one task of a socket")]
-        drop(tokio::spawn(DriverTask::new(driver)));
-        Ok(endpoint)
-    }
-
-    /// Binds the sockets of a listener and starts a driver for each.
-    pub(crate) async fn bind_listener(
-        addr: impl ToSocketAddrs,
-        config: Box<Config>,
-        accept: &Arc<AcceptQueue>,
-    ) -> io::Result<Self> {
-        Self::bind_first(addr, config, |addr, config| Self::start_group(addr, &config, accept))
-            .await
-    }
-
-    fn start_group(
-        addr: SocketAddr,
-        config: &Config,
-        accept: &Arc<AcceptQueue>,
-    ) -> io::Result<Self> {
-        let ShardGroup { sockets, initial_nonces } = ShardGroup::bind(addr, &config.socket)?;
-        let mut shards = Vec::new();
-        for socket in sockets {
-            let (config, accept) = (config.clone(), Some(accept.clone()));
-            shards.push(Self::spawn(socket, config, accept, initial_nonces.clone())?);
-        }
-        let mut first = shards.swap_remove(0);
-        first.sibling_shards = initial_nonces.map(|_| shards.into());
-        Ok(first)
+        Self::spawn(adapter, config, SocketContext::default())
     }
 
     /// Another handle to the endpoint behind `requests`.

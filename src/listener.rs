@@ -41,9 +41,14 @@ impl KcpListener {
     /// Binds a UDP socket and listens with the default configuration. Port 0 asks the system for
     /// a free one.
     ///
+    /// The port of an endpoint of this process that has no handle and no open stream any more is taken
+    /// over, as with SO_REUSEADDR: what it has still to deliver is waited for, at most a second, and the
+    /// new endpoint answers for its connections in TIME-WAIT.
+    ///
     /// # Errors
     ///
-    /// When no resolved address can be bound, or outside a Tokio runtime with I/O and time
+    /// [`AddrInUse`](io::ErrorKind::AddrInUse) when the port is taken by another one. When no resolved
+    /// address can be bound, or outside a Tokio runtime with I/O and time
     /// enabled.
     pub async fn bind(addr: impl ToSocketAddrs) -> io::Result<Self> {
         Self::bind_boxed(addr, Box::default()).await

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::net::SocketAddr;
+use std::sync::LazyLock;
 use std::time::Instant;
 
 use crate::core::open::{InitialHash, InitialSegment, assign_conv};
@@ -16,10 +17,15 @@ use crate::core::segment::{self, HEADER_LEN, Header};
 use crate::core::time_wait::{TIME_WAIT_DURATION, TimeWait, TimeWaitOutcome};
 use crate::driver::expiring_map::ExpiringMap;
 use crate::shared::conn_id::ConnId;
+use crate::shared::requests::TimeWaitEntry;
 use crate::util::table::shrink_sparse;
 
 /// Most connections in TIME-WAIT; beyond that the oldest is dropped.
 const MAX_TIME_WAITS: usize = 4_096;
+
+/// Keyed at random: peers cannot construct initial segments whose hashes collide. One for all endpoints of
+/// the process, since one may take over the connections in TIME-WAIT of another.
+static INITIAL_HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
 /// What names a connection on the wire: the peer's address and the conversation id.
 pub(crate) type Key = (SocketAddr, u32);
@@ -54,8 +60,6 @@ pub(crate) struct Demux {
     recent: Option<(Key, ConnId)>,
     /// Connections in TIME-WAIT.
     ended: ExpiringMap<Key, TimeWait>,
-    /// Keyed at random per endpoint: peers cannot construct initial segments whose hashes collide.
-    hasher: RandomState,
 }
 
 impl Demux {
@@ -108,7 +112,7 @@ impl Demux {
     }
 
     fn hash(&self, initial: InitialSegment<'_>) -> InitialHash {
-        initial.hashed(self.hasher.hash_one(initial))
+        initial.hashed(INITIAL_HASHER.hash_one(initial))
     }
 
     /// Rewrites an initial datagram with conversation id 0 to an id that depends only on the
@@ -116,7 +120,7 @@ impl Demux {
     pub(crate) fn assign_conv(&self, from: SocketAddr, datagram: &[u8]) -> Option<Vec<u8>> {
         segment::validate(datagram, 0).ok()?;
         let initial = self.initial_hash(datagram)?;
-        Some(assign_conv(datagram, self.hasher.hash_one((from, initial))))
+        Some(assign_conv(datagram, INITIAL_HASHER.hash_one((from, initial))))
     }
 
     /// Lets a connection, whose peer is validated, be found by its conversation id alone.
@@ -172,10 +176,27 @@ impl Demux {
             return;
         }
         self.expire(now);
+        self.insert_time_wait((now + TIME_WAIT_DURATION, key, time_wait));
+    }
+
+    fn insert_time_wait(&mut self, (until, key, time_wait): TimeWaitEntry) {
         if self.ended.len() >= MAX_TIME_WAITS {
             self.ended.pop_first();
         }
-        self.ended.insert(now + TIME_WAIT_DURATION, key, time_wait);
+        self.ended.insert(until, key, time_wait);
+    }
+
+    /// Takes over connections in TIME-WAIT of an endpoint that had the port before.
+    pub(crate) fn inherit_time_wait(&mut self, entries: impl IntoIterator<Item = TimeWaitEntry>) {
+        for entry in entries {
+            self.insert_time_wait(entry);
+        }
+    }
+
+    /// Removes all connections in TIME-WAIT, for the next endpoint on the port.
+    pub(crate) fn take_time_wait(&mut self) -> Vec<TimeWaitEntry> {
+        let entries = std::iter::from_fn(|| self.ended.pop_first());
+        entries.map(|(key, until, time_wait)| (until, key, time_wait)).collect()
     }
 
     /// Removes the connection `id` without TIME-WAIT. Returns false if another connection is open

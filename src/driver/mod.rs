@@ -10,8 +10,8 @@
 //! turn. Connections are served in the order in which they became ready, each with a quota
 //! (tests/fairness.rs).
 //!
-//! `accept`, `after_panic`, `invariants`, `migration`, `receive`, `requests`, `serve`, `stats` and `unknown` hold the
-//! methods of [`Driver`] by concern. All other modules of the folder are types that do not depend on
+//! `accept`, `after_panic`, `invariants`, `migration`, `port_release`, `receive`, `requests`, `serve`, `stats` and
+//! `unknown` hold the methods of [`Driver`] by concern. All other modules of the folder are types that do not depend on
 //! [`Driver`].
 
 mod accept;
@@ -30,6 +30,7 @@ mod migration;
 pub(crate) mod packet_codec;
 pub(crate) mod packet_writer;
 mod peer_table;
+mod port_release;
 mod receive;
 mod recv_backoff;
 pub(crate) mod replay_filter;
@@ -50,7 +51,7 @@ mod unvalidated;
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::resume_unwind;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -67,6 +68,7 @@ use crate::driver::demux::Demux;
 use crate::driver::early_arrivals::EarlyArrivals;
 use crate::driver::packet_codec::PacketCodec;
 use crate::driver::peer_table::PeerTable;
+use crate::driver::port_release::PortRelease;
 use crate::driver::recv_backoff::RecvBackoff;
 use crate::driver::replay_filter::{KnownInitial, ReplayFilter};
 use crate::driver::retry::Retry;
@@ -158,6 +160,8 @@ pub(crate) struct Driver<S> {
     /// The statistics that handles see.
     published: EndpointStats,
     scratch: Scratch,
+    /// Behind `socket`, since fields are dropped in this order.
+    release: PortRelease,
     /// Connections served so far.
     #[cfg(test)]
     served: usize,
@@ -189,7 +193,7 @@ impl<S: Socket> Driver<S> {
             replay_filter: ReplayFilter::of_latest(config.replay_window),
             config,
             notifier,
-            requests,
+            requests: requests.clone(),
             accept,
             conns: Slab::new(),
             unvalidated,
@@ -216,6 +220,7 @@ impl<S: Socket> Driver<S> {
             stats: EndpointStats::default(),
             published: EndpointStats::default(),
             scratch: Scratch::default(),
+            release: PortRelease::new(requests),
             #[cfg(test)]
             served: 0,
         })
@@ -254,6 +259,7 @@ impl<S: Socket> Driver<S> {
         // A woken task reads the statistics: publish before any task is woken.
         self.publish();
         self.answer_idle_waiters();
+        self.answer_can_release_port();
         // A waker that panics ends the endpoint, after the others.
         wake_all(self.scratch.wakers.drain(..)).unwrap_or_else(|panic| resume_unwind(panic));
         match usable {
@@ -262,7 +268,10 @@ impl<S: Socket> Driver<S> {
                 self.fail(error);
                 Turn::Finished
             }
-            Ok(()) if self.is_unused() && self.tx.is_empty() && !self.raw_pending => Turn::Finished,
+            Ok(()) if self.is_unused() && self.tx.is_empty() && !self.raw_pending => {
+                self.leave_time_wait(now);
+                Turn::Finished
+            }
             Ok(()) if more || (self.has_more() && !self.blocked) => Turn::Again,
             Ok(()) => Turn::Idle,
         }
@@ -315,7 +324,7 @@ impl<S: Socket> Driver<S> {
     }
 
     fn is_unused(&self) -> bool {
-        self.has_no_users() && self.time_wait_end().is_none()
+        self.release.is_requested() || (self.has_no_users() && self.time_wait_end().is_none())
     }
 
     /// Whether there is neither a connection nor a handle that could open one.
@@ -369,7 +378,6 @@ impl<S> Drop for Driver<S> {
     /// down, so that no task waits for a driver that is gone.
     fn drop(&mut self) {
         self.notifier.close();
-        let requests = self.requests.close();
         let mut wakers: Vec<Waker> = Vec::new();
         for mut conn in self.conns.drain() {
             conn.deliver_rest(&mut self.scratch);
@@ -380,7 +388,5 @@ impl<S> Drop for Driver<S> {
         }
         // Nobody is left to report a waker that panics to.
         drop(wake_all(wakers.drain(..).chain(self.scratch.wakers.drain(..))));
-        // These wake tasks as well, those that wait for an answer.
-        drop(catch_unwind(AssertUnwindSafe(|| drop(requests))));
     }
 }

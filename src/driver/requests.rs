@@ -79,13 +79,15 @@ impl<S: Socket> Driver<S> {
                 self.exchange_ready(now);
                 self.idle_waiters.push(reply);
             }
+            Request::CanReleasePort(reply) => self.on_can_release_port(now, reply),
+            Request::ReleasePort(reply) => self.release_port(now, reply),
         }
     }
 
     /// Exchanges queues with all ready connections, so that connections whose handles left data to
     /// deliver count as lingering. The ready list is not waited for to become empty: with busy
     /// connections it may never be.
-    fn exchange_ready(&mut self, now: Instant) {
+    pub(super) fn exchange_ready(&mut self, now: Instant) {
         for id in &self.ready {
             if let Some(conn) = self.conns.get_mut(id.slot as usize).filter(|c| c.id() == *id) {
                 conn.exchange_queues(now, &mut self.scratch);

@@ -116,11 +116,15 @@ impl<S: Socket> Driver<S> {
         }
     }
 
+    pub(super) fn socket_time_wait(&self) -> Duration {
+        SOCKET_TIME_WAIT.min(self.config.linger)
+    }
+
     /// Removes a connection that has ended; the demultiplexer keeps its TIME-WAIT state.
-    fn remove(&mut self, now: Instant, id: ConnId, time_wait: TimeWait) {
+    pub(super) fn remove(&mut self, now: Instant, id: ConnId, time_wait: TimeWait) {
         let slot = id.slot as usize;
         if time_wait.supports_control {
-            self.time_wait_until = Some(now + SOCKET_TIME_WAIT.min(self.config.linger));
+            self.time_wait_until = Some(now + self.socket_time_wait());
         }
         self.timers.set(slot, None);
         let Some(mut conn) = self.conns.try_remove(slot) else { return };

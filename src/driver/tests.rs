@@ -18,6 +18,7 @@ mod mtu_discovery;
 mod offload;
 mod open_without_data;
 mod opened_by_nobody;
+mod port_release;
 mod protection;
 mod protection_stock;
 mod replay;

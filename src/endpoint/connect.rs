@@ -13,6 +13,7 @@ use tokio::runtime::Handle;
 use tokio::time::{Sleep, sleep};
 
 use super::Endpoint;
+use super::bind::SocketContext;
 use crate::config::Config;
 use crate::error::unresolved;
 use crate::stream::KcpStream;
@@ -151,7 +152,7 @@ fn interleave(peers: impl Iterator<Item = SocketAddr>) -> Vec<SocketAddr> {
 /// An endpoint for one connection with `peer`.
 fn open_socket(peer: SocketAddr, config: &Config) -> io::Result<Endpoint> {
     check_route(peer, &config.socket)?;
-    Endpoint::start(SocketAddr::new(unspecified(peer), 0), config.clone(), None)
+    Endpoint::start(SocketAddr::new(unspecified(peer), 0), config.clone(), SocketContext::default())
 }
 
 fn unspecified(peer: SocketAddr) -> IpAddr {

@@ -8,11 +8,15 @@ use std::collections::VecDeque;
 #[cfg(not(loom))]
 use std::io;
 use std::net::SocketAddr;
+#[cfg(not(loom))]
+use std::time::Instant;
 
 use bytes::Bytes;
 #[cfg(not(loom))]
 use tokio::sync::oneshot;
 
+#[cfg(not(loom))]
+use crate::core::time_wait::TimeWait;
 #[cfg(not(loom))]
 use crate::shared::accept_queue::AcceptHandle;
 #[cfg(not(loom))]
@@ -35,6 +39,10 @@ pub(crate) struct Opened {
     pub(crate) waits: bool,
 }
 
+/// A connection in TIME-WAIT: until when, the peer's address and the conversation id, and what it answers.
+#[cfg(not(loom))]
+pub(crate) type TimeWaitEntry = (Instant, (SocketAddr, u32), TimeWait);
+
 /// What an endpoint's handle asks of the driver. A request that is dropped answers its caller with
 /// `EndpointClosed`.
 #[derive(Debug)]
@@ -51,6 +59,12 @@ pub(crate) enum Request {
     /// Reply when every lingering connection has delivered or given up.
     #[cfg(not(loom))]
     WaitIdle(oneshot::Sender<()>),
+    /// Reply whether the port may be released: at once if a handle is left, else once everything is delivered.
+    #[cfg(not(loom))]
+    CanReleasePort(oneshot::Sender<bool>),
+    /// End, and reply once the socket is closed. Dropped while the port may not be released.
+    #[cfg(not(loom))]
+    ReleasePort(oneshot::Sender<Vec<TimeWaitEntry>>),
     /// Stands for any request under loom, which does not model oneshot channels.
     #[cfg(loom)]
     Model,

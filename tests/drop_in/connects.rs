@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::support::{
-    Observation, at_most, behaviours, bytes, pair, read, rest, same, seen, text, turns,
+    Observation, at_most, behaviours, bytes, pair, pair_with, read, rest, same, seen, text, turns,
 };
 use crate::transport::{Listener, Stream, Transport};
 
@@ -24,6 +24,7 @@ behaviours!(
     own_port_for_each,
     echo_that_nobody_reads,
     bind_to_an_address_in_use,
+    bind_again,
 );
 
 async fn connect_without_accept<T: Transport>() -> Observation {
@@ -147,4 +148,21 @@ async fn echo_that_nobody_reads<T: Transport>() -> Observation {
 async fn bind_to_an_address_in_use<T: Transport>() -> Observation {
     let listener = T::bind().await;
     seen(T::Listener::bind_to(listener.local_addr().unwrap()).await.map(drop))
+}
+
+/// A service that starts again in the same process, and whose last stream is just dropped.
+async fn bind_again<T: Transport>() -> Observation {
+    let mut listener = T::bind().await;
+    let addr = listener.local_addr().unwrap();
+    for _ in 0..3 {
+        let (mut client, mut server) = pair_with::<T>(&listener).await;
+        server.write_all(&bytes(10_000)).await.unwrap();
+        drop((server, listener));
+        listener = match T::Listener::bind_to(addr).await {
+            Ok(listener) => listener,
+            Err(error) => return format!("{:?}", error.kind()),
+        };
+        assert_eq!(rest(&mut client, &bytes(10_000)).await, "every byte, end");
+    }
+    seen(listener.local_addr().map(|bound| bound == addr))
 }

@@ -36,7 +36,23 @@ impl Conn {
             }
         }
         let is_quiet = self.quiet_until.is_some_and(|until| now < until);
-        (!self.kcp.is_resetting(now) && !is_quiet).then(|| self.kcp.time_wait(self.opened_by))
+        (!self.kcp.is_resetting(now) && !is_quiet).then(|| self.time_wait())
+    }
+
+    /// What the connection answers once it is removed.
+    pub(in super::super) fn time_wait(&self) -> TimeWait {
+        self.kcp.time_wait(self.opened_by)
+    }
+
+    /// Whether the application may still use the connection.
+    pub(in super::super) fn has_handles(&self) -> bool {
+        !(self.lifecycle.is_detached() || self.lifecycle.is_ended())
+    }
+
+    /// Whether nothing is lost if a connection without handles is removed now: what it still waits for, the
+    /// peer's FIN or the acknowledgement of a RST, TIME-WAIT answers.
+    pub(in super::super) fn has_delivered(&self) -> bool {
+        self.lifecycle.is_ended() || self.is_delivered()
     }
 
     fn publish_progress(&mut self, now: Instant, fec: Option<FecStats>, scratch: &mut Scratch) {

@@ -1,0 +1,110 @@
+//! A port that another endpoint of this process binds while only peers still need it, as TCP permits with
+//! SO_REUSEADDR for a port whose connections are in TIME-WAIT.
+//!
+//! A driver without handles keeps its socket for a while, to answer for connections in TIME-WAIT (RFC 9293
+//! 3.6.1) and those that wait for the peer's FIN. It releases the socket on request, and the endpoint that
+//! binds the port next takes over what it would have answered. A datagram that arrives in between is lost,
+//! and retransmitted by its sender.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
+
+use tokio::sync::oneshot;
+
+use super::Driver;
+use crate::core::time_wait::TIME_WAIT_DURATION;
+use crate::shared::requests::{RequestQueue, TimeWaitEntry};
+use crate::sys::Socket;
+use crate::util::sync::Arc;
+
+/// The last of a driver, dropped when the socket is closed: only then are the requests without an answer
+/// rejected, since one may come from an endpoint that waits for the port.
+#[derive(Debug)]
+pub(super) struct PortRelease {
+    requests: Arc<RequestQueue>,
+    /// Endpoints that want to know whether they may ask for the port, once that is decided.
+    undecided: Vec<oneshot::Sender<bool>>,
+    to: Option<oneshot::Sender<Vec<TimeWaitEntry>>>,
+    time_wait: Vec<TimeWaitEntry>,
+}
+
+impl PortRelease {
+    pub(super) fn new(requests: Arc<RequestQueue>) -> Self {
+        Self { requests, undecided: Vec::new(), to: None, time_wait: Vec::new() }
+    }
+
+    pub(super) fn is_requested(&self) -> bool {
+        self.to.is_some()
+    }
+}
+
+impl Drop for PortRelease {
+    fn drop(&mut self) {
+        let requests = self.requests.close();
+        let (to, time_wait) = (self.to.take(), std::mem::take(&mut self.time_wait));
+        // Both wake tasks, and nobody is left to report a waker that panics to. The endpoint that waits for
+        // the port may have given up.
+        drop(catch_unwind(AssertUnwindSafe(|| drop(to.map(|to| to.send(time_wait))))));
+        drop(catch_unwind(AssertUnwindSafe(|| drop(requests))));
+    }
+}
+
+impl<S: Socket> Driver<S> {
+    /// Whether nobody of this process needs the socket: no handle is left, and no connection but those that
+    /// TIME-WAIT can stand for; once true it stays true. `None` while something is left to deliver.
+    fn can_release_port(&self) -> Option<bool> {
+        let conns = || self.conns.iter().map(|(_, conn)| conn);
+        if self.requests.handles() > 0 || conns().any(|conn| conn.has_handles()) {
+            return Some(false);
+        }
+        conns().all(|conn| conn.has_delivered()).then_some(true)
+    }
+
+    /// Replies whether the port may be released, as soon as that is decided.
+    pub(super) fn on_can_release_port(&mut self, now: Instant, reply: oneshot::Sender<bool>) {
+        self.exchange_ready(now);
+        self.release.undecided.push(reply);
+    }
+
+    /// Replies to the endpoints that wait for a decision.
+    pub(super) fn answer_can_release_port(&mut self) {
+        // One that has given up is not answered.
+        self.release.undecided.retain(|reply| !reply.is_closed());
+        if self.release.undecided.is_empty() {
+            return;
+        }
+        if let Some(can_release) = self.can_release_port() {
+            for reply in self.release.undecided.drain(..) {
+                let _ = reply.send(can_release);
+            }
+        }
+    }
+
+    /// Ends the driver for another endpoint on the same port, once the last datagrams have left.
+    pub(super) fn release_port(&mut self, now: Instant, to: oneshot::Sender<Vec<TimeWaitEntry>>) {
+        self.exchange_ready(now);
+        if self.can_release_port() == Some(true) {
+            self.release.to = Some(to);
+        }
+    }
+
+    /// Leaves to the next endpoint on the port what this one would answer.
+    pub(super) fn leave_time_wait(&mut self, now: Instant) {
+        if !self.release.is_requested() {
+            return;
+        }
+        let left: Vec<_> = self.conns.iter().map(|(_, c)| (c.id(), c.time_wait())).collect();
+        for (id, time_wait) in left {
+            self.remove(now, id, time_wait);
+        }
+        self.release.time_wait = self.demux.take_time_wait();
+    }
+
+    /// Takes over what the endpoints that had the port before would have answered.
+    pub(crate) fn inherit_time_wait(&mut self, entries: Vec<TimeWaitEntry>) {
+        let ended = entries.iter().filter(|(_, _, time_wait)| time_wait.supports_control);
+        let ended = ended.map(|(until, ..)| *until - TIME_WAIT_DURATION).max();
+        self.time_wait_until = ended.map(|ended| ended + self.socket_time_wait());
+        self.demux.inherit_time_wait(entries);
+    }
+}

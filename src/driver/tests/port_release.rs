@@ -1,0 +1,120 @@
+//! A port that its driver releases to the next endpoint.
+
+use tokio::io::AsyncWriteExt;
+use tokio::sync::oneshot;
+
+use super::fixtures::{CLIENT, MINUTE, Pair, SECOND, SERVER, pattern};
+use super::sim_world::{World, addr};
+use crate::config::Config;
+use crate::core::segment::{Command, ControlType, Segments};
+use crate::listener::KcpListener;
+use crate::shared::requests::{Request, TimeWaitEntry};
+
+/// Asks the driver at `SERVER` for its port, as a new endpoint does; `None` if it keeps it.
+fn release(world: &mut World) -> Option<Vec<TimeWaitEntry>> {
+    let requests = world.driver_of(SERVER).requests.clone();
+    let (reply, can_release) = oneshot::channel();
+    requests.push(Request::CanReleasePort(reply));
+    let can_release = world.finish(SECOND, can_release).unwrap();
+    let (reply, released) = oneshot::channel();
+    requests.push(Request::ReleasePort(reply));
+    let released = world.finish(SECOND, released).ok();
+    assert_eq!(can_release, released.is_some());
+    released
+}
+
+/// The next listener at `SERVER`, with what the one before has left.
+fn listen_again(world: &mut World, entries: Vec<TimeWaitEntry>) -> KcpListener {
+    let listener = world.listener(SERVER, &Config::new());
+    world.driver_of(SERVER).inherit_time_wait(entries);
+    listener
+}
+
+/// The datagrams of the client with such a segment, since the log was last read.
+fn of_client(world: &World, is: impl Fn(Command, u8) -> bool) -> Vec<Vec<u8>> {
+    let has = |datagram: &[u8]| Segments::new(datagram).any(|(h, _)| is(h.command, h.frg));
+    let sent = world.log().into_iter().filter(|sent| sent.from == addr(CLIENT));
+    sent.map(|sent| sent.datagram).filter(|datagram| has(datagram)).collect()
+}
+
+/// Sends a datagram of the client once more. Returns the CONTROL segments that answer it.
+fn controls(world: &mut World, datagram: &[u8]) -> Vec<Option<ControlType>> {
+    world.log();
+    world.inject(addr(CLIENT), SERVER, datagram);
+    world.run_for(SECOND / 10);
+    let answers = world.log().into_iter().filter(|sent| sent.from == addr(SERVER));
+    let datagrams: Vec<_> = answers.map(|sent| sent.datagram).collect();
+    let headers = datagrams.iter().flat_map(|datagram| Segments::new(datagram)).map(|(h, _)| h);
+    let controls = headers.filter(|header| header.command == Command::Control);
+    controls.map(|header| ControlType::from_frg(header.frg)).collect()
+}
+
+#[test]
+fn next_endpoint_on_the_port_answers_for_connections_in_time_wait() {
+    let Pair { mut world, listener, client, server, .. } = Pair::plain();
+    let pushes = of_client(&world, |command, _| command == Command::Push);
+    drop((client, server));
+    world.finish(SECOND, listener.wait_idle());
+    let fins = of_client(&world, |command, frg| {
+        command == Command::Control && frg == ControlType::Fin as u8
+    });
+    let mut listener = listener;
+    // What was taken over is handed on.
+    for _ in 0..2 {
+        assert!(release(&mut world).is_none(), "it has a handle");
+        drop(listener);
+        let entries = release(&mut world).expect("a port without users");
+        assert_eq!(entries.len(), 1);
+        listener = listen_again(&mut world, entries);
+        assert_eq!(controls(&mut world, &fins[0]), [Some(ControlType::FinAck)]);
+        assert_eq!(controls(&mut world, &pushes[0]), [], "a late duplicate");
+        assert_eq!(listener.stats().passive_opens, 0);
+    }
+}
+
+#[test]
+fn port_is_released_once_everything_is_delivered() {
+    let Pair { mut world, listener, client, server, .. } = Pair::plain();
+    drop(listener);
+    assert!(release(&mut world).is_none(), "a stream is open");
+    server.try_write(&pattern(1_000)).unwrap();
+    drop(server);
+    let requests = world.driver_of(SERVER).requests.clone();
+    let (reply, released) = oneshot::channel();
+    requests.push(Request::ReleasePort(reply));
+    assert!(world.finish(SECOND, released).is_err(), "data is under way");
+    let before = world.elapsed();
+    let entries = release(&mut world).expect("everything is acknowledged");
+    assert!(world.elapsed() >= before + 20_000, "a round trip for the data and the FIN");
+    assert_eq!(entries.len(), 1, "the connection that waits for the FIN of the client");
+    drop(client);
+}
+
+#[test]
+fn peer_that_goes_on_sending_is_reset_by_the_next_endpoint() {
+    let Pair { mut world, listener, mut client, server, .. } = Pair::plain();
+    drop((listener, server));
+    world.run_for(SECOND / 2);
+    let entries = release(&mut world).expect("everything is acknowledged");
+    let _listener = listen_again(&mut world, entries);
+    let error = world.finish(MINUTE, async {
+        client.write_all(b"more").await.unwrap();
+        client.shutdown().await.unwrap_err()
+    });
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+}
+
+#[test]
+fn endpoint_that_gives_up_asking_gets_no_port() {
+    let Pair { mut world, listener, client, server, .. } = Pair::plain();
+    server.try_write(&pattern(1_000)).unwrap();
+    drop((listener, server));
+    let requests = world.driver_of(SERVER).requests.clone();
+    let (reply, can_release) = oneshot::channel();
+    requests.push(Request::CanReleasePort(reply));
+    world.run_ready();
+    drop(can_release);
+    world.run_for(SECOND / 10);
+    assert_eq!(client.try_read(&mut [0; 2_000]).unwrap(), 1_000);
+    assert!(release(&mut world).is_some());
+}

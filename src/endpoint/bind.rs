@@ -1,0 +1,139 @@
+//! From an address to a socket with a driver.
+
+use std::io;
+use std::net::SocketAddr;
+
+use tokio::net::{ToSocketAddrs, lookup_host};
+use tokio::runtime;
+
+use super::shards::ShardGroup;
+use super::{Endpoint, port_reuse};
+use crate::config::Config;
+use crate::driver::Driver;
+use crate::driver::replay_filter::ReplayFilter;
+use crate::driver::task::DriverTask;
+use crate::error::unresolved;
+use crate::shared::accept_queue::AcceptQueue;
+use crate::shared::requests::{RequestQueue, TimeWaitEntry};
+use crate::sys::{Socket, UdpSocket};
+use crate::util::sync::{Arc, Mutex};
+
+/// What the driver of a new socket has in common with others.
+#[derive(Debug, Default)]
+pub(super) struct SocketContext {
+    /// Where passively opened connections are queued.
+    pub(super) accept: Option<Arc<AcceptQueue>>,
+    /// Replay filter of initial datagrams of a listener with several sockets.
+    pub(super) initial_nonces: Option<Arc<Mutex<ReplayFilter>>>,
+    /// Connections in TIME-WAIT of the endpoints that had the port before.
+    pub(super) time_wait: Vec<TimeWaitEntry>,
+}
+
+impl Endpoint {
+    /// Binds the first resolved address that can be bound, with one socket.
+    pub(super) async fn bind_socket(
+        addr: impl ToSocketAddrs,
+        config: Box<Config>,
+    ) -> io::Result<Self> {
+        Self::bind_first(addr, config, |addr, config, time_wait| {
+            Self::start(addr, config, SocketContext { time_wait, ..SocketContext::default() })
+        })
+        .await
+    }
+
+    /// Binds the sockets of a listener and starts a driver for each.
+    pub(crate) async fn bind_listener(
+        addr: impl ToSocketAddrs,
+        config: Box<Config>,
+        accept: &Arc<AcceptQueue>,
+    ) -> io::Result<Self> {
+        Self::bind_first(addr, config, |addr, config, time_wait| {
+            Self::start_group(addr, &config, accept, &time_wait)
+        })
+        .await
+    }
+
+    /// The configuration in a box: futures that hold this one stay small.
+    async fn bind_first(
+        addr: impl ToSocketAddrs,
+        config: Box<Config>,
+        start: impl Fn(SocketAddr, Config, Vec<TimeWaitEntry>) -> io::Result<Self>,
+    ) -> io::Result<Self> {
+        config.validate()?;
+        let mut failure = None;
+        for addr in lookup_host(addr).await? {
+            let mut bound = start(addr, Config::clone(&config), Vec::new());
+            if bound.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse) {
+                let time_wait = Box::pin(port_reuse::release(addr)).await;
+                bound = start(addr, Config::clone(&config), time_wait);
+            }
+            match bound {
+                Ok(endpoint) => return Ok(endpoint),
+                Err(error) => failure = Some(error),
+            }
+        }
+        Err(failure.unwrap_or_else(unresolved))
+    }
+
+    /// Binds a socket and starts its driver. The configuration was validated.
+    pub(super) fn start(
+        addr: SocketAddr,
+        config: Config,
+        context: SocketContext,
+    ) -> io::Result<Self> {
+        Self::spawn(UdpSocket::bind(addr, &config.socket)?, config, context)
+    }
+
+    pub(crate) fn adopt_socket(
+        socket: std::net::UdpSocket,
+        config: Config,
+        accept: Option<Arc<AcceptQueue>>,
+    ) -> io::Result<Self> {
+        config.validate()?;
+        let context = SocketContext { accept, ..SocketContext::default() };
+        Self::spawn(UdpSocket::from_std(socket)?, config, context)
+    }
+
+    fn start_group(
+        addr: SocketAddr,
+        config: &Config,
+        accept: &Arc<AcceptQueue>,
+        time_wait: &[TimeWaitEntry],
+    ) -> io::Result<Self> {
+        let ShardGroup { sockets, initial_nonces } = ShardGroup::bind(addr, &config.socket)?;
+        let mut shards = Vec::new();
+        for socket in sockets {
+            // The system may deliver the datagrams of a peer to another shard than before.
+            let (accept, time_wait) = (Some(accept.clone()), time_wait.to_vec());
+            let context =
+                SocketContext { accept, initial_nonces: initial_nonces.clone(), time_wait };
+            shards.push(Self::spawn(socket, config.clone(), context)?);
+        }
+        let mut first = shards.swap_remove(0);
+        first.sibling_shards = initial_nonces.map(|_| shards.into());
+        Ok(first)
+    }
+
+    pub(super) fn spawn<S: Socket + Unpin>(
+        socket: S,
+        config: Config,
+        context: SocketContext,
+    ) -> io::Result<Self> {
+        let SocketContext { accept, initial_nonces, time_wait } = context;
+        runtime::Handle::try_current().map_err(io::Error::other)?;
+        let mut seed = [0; 32];
+        getrandom::fill(&mut seed).map_err(io::Error::other)?;
+        let requests = RequestQueue::with_sharded(initial_nonces.is_some());
+        let now = tokio::time::Instant::now().into_std();
+        let mut driver = Driver::new(socket, config, requests.clone(), accept, seed, now)?;
+        if let Some(initial_nonces) = initial_nonces {
+            driver.share_initial_nonces(initial_nonces);
+        }
+        driver.inherit_time_wait(time_wait);
+        port_reuse::register(&requests);
+        let endpoint = Self::attach(requests);
+        #[expect(clippy::disallowed_methods, reason = "the one task of a socket")]
+        drop(tokio::spawn(DriverTask::new(driver)));
+        Ok(endpoint)
+    }
+}

@@ -1,0 +1,141 @@
+//! A port is free for the next endpoint of the process once nothing is left to deliver.
+
+mod common;
+
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+
+use common::{Pair, bytes, on_both_runtimes, one_thread, pair, read, until};
+use kcpx::{Algorithm, Cipher, Config, Endpoint, KcpListener, KcpStream};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+const ROUNDS: usize = 100;
+
+/// Serves one connection to its end. Returns the address, which nobody of this process uses any more.
+async fn serve_once(addr: SocketAddr, config: &Config) -> SocketAddr {
+    let listener = KcpListener::bind_with(addr, config.clone()).await.expect("a free port");
+    let addr = listener.local_addr().unwrap();
+    let echo = async {
+        let (mut server, _) = listener.accept().await.unwrap();
+        let mut received = Vec::new();
+        server.read_to_end(&mut received).await.unwrap();
+        server.write_all(&received).await.unwrap();
+    };
+    let ask = async {
+        let one_socket = config.clone().shards(1);
+        let mut client = KcpStream::connect_with(addr, one_socket).await.unwrap();
+        client.write_all(b"hello").await.unwrap();
+        client.shutdown().await.unwrap();
+        let mut received = Vec::new();
+        client.read_to_end(&mut received).await.unwrap();
+        assert_eq!(received, b"hello");
+    };
+    tokio::join!(echo, ask);
+    addr
+}
+
+#[test]
+fn bind_succeeds_once_both_ends_have_ended() {
+    on_both_runtimes(|| async {
+        let mut addr = "127.0.0.1:0".parse().unwrap();
+        for _ in 0..ROUNDS {
+            addr = serve_once(addr, &Config::new()).await;
+        }
+    });
+}
+
+#[test]
+fn bind_succeeds_at_once_after_wait_idle() {
+    on_both_runtimes(|| async {
+        let Pair { mut client, mut server, listener } = pair(Config::new()).await;
+        let addr = listener.local_addr().unwrap();
+        server.write_all(&bytes(1, 500_000)).await.unwrap();
+        drop(server);
+        // The client reads to the end, and leaves its own stream open.
+        tokio::join!(listener.wait_idle(), async {
+            client.read_to_end(&mut Vec::new()).await.unwrap();
+        });
+        drop(listener);
+        KcpListener::bind(addr).await.expect("a free port");
+    });
+}
+
+#[test]
+fn bind_succeeds_at_once_under_a_cipher() {
+    let cipher = Cipher::new(Algorithm::Aes128Gcm, &[7; 16]).unwrap();
+    one_thread().block_on(common::guarded(async {
+        let mut addr = "127.0.0.1:0".parse().unwrap();
+        for _ in 0..ROUNDS {
+            addr = serve_once(addr, &Config::new().cipher(cipher.clone())).await;
+        }
+    }));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn bind_succeeds_at_once_with_shards() {
+    on_both_runtimes(|| async {
+        let mut addr = "127.0.0.1:0".parse().unwrap();
+        for round in 0..ROUNDS {
+            // From one socket to several and back.
+            addr = serve_once(addr, &Config::new().shards(1 + round % 3)).await;
+        }
+    });
+}
+
+#[test]
+fn wildcard_address_is_free_as_well() {
+    on_both_runtimes(|| async {
+        let mut addr = "127.0.0.1:0".parse().unwrap();
+        addr = serve_once(addr, &Config::new()).await;
+        let any = SocketAddr::from(([0, 0, 0, 0], addr.port()));
+        drop(KcpListener::bind(any).await.expect("a free port"));
+        drop(Endpoint::bind(addr).await.expect("a free port"));
+    });
+}
+
+#[test]
+fn port_with_undelivered_data_is_in_use() {
+    on_both_runtimes(|| async {
+        let config = Config::new().windows(32, 32);
+        let Pair { mut client, mut server, listener } = pair(config).await;
+        let addr = listener.local_addr().unwrap();
+        // More than the client takes before it reads, less than both ends together.
+        let sent = bytes(1, 400_000);
+        server.write_all(&sent).await.unwrap();
+        drop((server, listener));
+        let error = KcpListener::bind(addr).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::AddrInUse);
+        assert_eq!(read(&mut client, sent.len()).await, sent, "the old endpoint has gone on");
+        // Its last bytes are acknowledged a moment later, which `bind` waits for.
+        KcpListener::bind(addr).await.expect("a free port");
+    });
+}
+
+#[test]
+fn stream_that_is_open_keeps_its_port() {
+    on_both_runtimes(|| async {
+        let Pair { mut client, mut server, listener } = pair(Config::new()).await;
+        let addr = listener.local_addr().unwrap();
+        drop(listener);
+        for bind in [addr, client.local_addr().unwrap()] {
+            let bind = SocketAddr::from(([127, 0, 0, 1], bind.port()));
+            assert_eq!(Endpoint::bind(bind).await.unwrap_err().kind(), ErrorKind::AddrInUse);
+        }
+        client.write_all(b"still").await.unwrap();
+        assert_eq!(read(&mut server, 5).await, b"still");
+    });
+}
+
+#[test]
+fn endpoint_of_a_runtime_that_stands_still_keeps_its_port() {
+    let still = one_thread();
+    let listener = still.block_on(KcpListener::bind("127.0.0.1:0")).unwrap();
+    let addr = listener.local_addr().unwrap();
+    drop(listener);
+    let runtime = one_thread();
+    let error = runtime.block_on(KcpListener::bind(addr)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::AddrInUse);
+    drop(still);
+    runtime.block_on(async { until(|| std::net::UdpSocket::bind(addr).is_ok()).await });
+}
