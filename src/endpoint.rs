@@ -71,7 +71,8 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// [`AddrInUse`](io::ErrorKind::AddrInUse) when the port is taken by another one. When no resolved
+    /// [`AddrInUse`](io::ErrorKind::AddrInUse) when the port is in use, or an endpoint that had it has not
+    /// delivered everything within that second. When no resolved
     /// address can be bound, or outside a Tokio runtime with I/O and time
     /// enabled.
     ///
@@ -232,7 +233,7 @@ impl Endpoint {
     ///
     /// As [`connect`](Self::connect); [`InvalidInput`](io::ErrorKind::InvalidInput) around a
     /// [`ConfigError`] for 0; [`AddrInUse`](io::ErrorKind::AddrInUse) when the id is in use with
-    /// this peer, or was so less than a minute ago.
+    /// this peer, or was so less than a minute ago, also with an endpoint that had the port before.
     ///
     /// # Cancel safety
     ///

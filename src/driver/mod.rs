@@ -102,8 +102,8 @@ pub(crate) enum Turn {
     Again,
     /// Nothing is ready: wait for the socket, the notifier or [`Driver::deadline`].
     Idle,
-    /// Nothing needs the socket: no connection, handle, TIME-WAIT state or unsent datagram. Or the
-    /// socket has failed for good.
+    /// Nothing needs the socket: no connection, handle, TIME-WAIT state or unsent datagram, or these are left
+    /// to another endpoint. Or the socket has failed for good.
     Finished,
 }
 
@@ -324,7 +324,7 @@ impl<S: Socket> Driver<S> {
     }
 
     fn is_unused(&self) -> bool {
-        self.release.is_requested() || (self.has_no_users() && self.time_wait_end().is_none())
+        (self.has_no_users() && self.time_wait_end().is_none()) || self.releases_port()
     }
 
     /// Whether there is neither a connection nor a handle that could open one.

@@ -33,8 +33,9 @@ impl PortRelease {
         Self { requests, undecided: Vec::new(), to: None, time_wait: Vec::new() }
     }
 
-    pub(super) fn is_requested(&self) -> bool {
-        self.to.is_some()
+    /// Whether an endpoint waits for the port.
+    fn is_requested(&self) -> bool {
+        self.to.as_ref().is_some_and(|to| !to.is_closed())
     }
 }
 
@@ -42,22 +43,28 @@ impl Drop for PortRelease {
     fn drop(&mut self) {
         let requests = self.requests.close();
         let (to, time_wait) = (self.to.take(), std::mem::take(&mut self.time_wait));
-        // Both wake tasks, and nobody is left to report a waker that panics to. The endpoint that waits for
+        let undecided = std::mem::take(&mut self.undecided);
+        // These wake tasks, and nobody is left to report a waker that panics to. The endpoint that waits for
         // the port may have given up.
         drop(catch_unwind(AssertUnwindSafe(|| drop(to.map(|to| to.send(time_wait))))));
-        drop(catch_unwind(AssertUnwindSafe(|| drop(requests))));
+        drop(catch_unwind(AssertUnwindSafe(|| drop((undecided, requests)))));
     }
 }
 
 impl<S: Socket> Driver<S> {
     /// Whether nobody of this process needs the socket: no handle is left, and no connection but those that
-    /// TIME-WAIT can stand for; once true it stays true. `None` while something is left to deliver.
+    /// TIME-WAIT can stand for. `None` while something is left to deliver.
     fn can_release_port(&self) -> Option<bool> {
         let conns = || self.conns.iter().map(|(_, conn)| conn);
-        if self.requests.handles() > 0 || conns().any(|conn| conn.has_handles()) {
+        if self.requests.handles() > 0 || conns().any(|conn| conn.is_in_use()) {
             return Some(false);
         }
-        conns().all(|conn| conn.has_delivered()).then_some(true)
+        conns().all(|conn| conn.has_delivered(self.last_turn)).then_some(true)
+    }
+
+    /// Whether the driver ends for another endpoint on its port.
+    pub(super) fn releases_port(&self) -> bool {
+        self.release.is_requested() && self.can_release_port() == Some(true)
     }
 
     /// Replies whether the port may be released, as soon as that is decided.
@@ -80,17 +87,19 @@ impl<S: Socket> Driver<S> {
         }
     }
 
-    /// Ends the driver for another endpoint on the same port, once the last datagrams have left.
+    /// Ends the driver for another endpoint on the same port, once the last datagrams have left. Of two that
+    /// ask, the second one is rejected.
     pub(super) fn release_port(&mut self, now: Instant, to: oneshot::Sender<Vec<TimeWaitEntry>>) {
         self.exchange_ready(now);
-        if self.can_release_port() == Some(true) {
+        if !self.release.is_requested() && self.can_release_port() == Some(true) {
             self.release.to = Some(to);
         }
     }
 
-    /// Leaves to the next endpoint on the port what this one would answer.
+    /// Leaves to the next endpoint on the port what this one would answer: for as many connections as an
+    /// endpoint keeps in TIME-WAIT.
     pub(super) fn leave_time_wait(&mut self, now: Instant) {
-        if !self.release.is_requested() {
+        if !self.releases_port() {
             return;
         }
         let left: Vec<_> = self.conns.iter().map(|(_, c)| (c.id(), c.time_wait())).collect();

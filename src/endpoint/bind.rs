@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use tokio::net::{ToSocketAddrs, lookup_host};
 use tokio::runtime;
 
+use super::port_reuse::Bound;
 use super::shards::ShardGroup;
 use super::{Endpoint, port_reuse};
 use crate::config::Config;
@@ -64,7 +65,7 @@ impl Endpoint {
         for addr in lookup_host(addr).await? {
             let mut bound = start(addr, Config::clone(&config), Vec::new());
             if bound.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse) {
-                let time_wait = Box::pin(port_reuse::release(addr)).await;
+                let time_wait = Box::pin(port_reuse::release(addr, &config.socket)).await;
                 bound = start(addr, Config::clone(&config), time_wait);
             }
             match bound {
@@ -81,7 +82,15 @@ impl Endpoint {
         config: Config,
         context: SocketContext,
     ) -> io::Result<Self> {
-        Self::spawn(UdpSocket::bind(addr, &config.socket)?, config, context)
+        Self::spawn_on(UdpSocket::bind(addr, &config.socket)?, config, context)
+    }
+
+    /// Starts the driver of a UDP socket, whose port the next endpoint may take over.
+    fn spawn_on(socket: UdpSocket, config: Config, context: SocketContext) -> io::Result<Self> {
+        let bound = Bound::new(&socket, &config.socket);
+        let endpoint = Self::spawn(socket, config, context)?;
+        port_reuse::register(&endpoint.requests, bound);
+        Ok(endpoint)
     }
 
     pub(crate) fn adopt_socket(
@@ -91,7 +100,7 @@ impl Endpoint {
     ) -> io::Result<Self> {
         config.validate()?;
         let context = SocketContext { accept, ..SocketContext::default() };
-        Self::spawn(UdpSocket::from_std(socket)?, config, context)
+        Self::spawn_on(UdpSocket::from_std(socket)?, config, context)
     }
 
     fn start_group(
@@ -107,7 +116,7 @@ impl Endpoint {
             let (accept, time_wait) = (Some(accept.clone()), time_wait.to_vec());
             let context =
                 SocketContext { accept, initial_nonces: initial_nonces.clone(), time_wait };
-            shards.push(Self::spawn(socket, config.clone(), context)?);
+            shards.push(Self::spawn_on(socket, config.clone(), context)?);
         }
         let mut first = shards.swap_remove(0);
         first.sibling_shards = initial_nonces.map(|_| shards.into());
@@ -130,7 +139,6 @@ impl Endpoint {
             driver.share_initial_nonces(initial_nonces);
         }
         driver.inherit_time_wait(time_wait);
-        port_reuse::register(&requests);
         let endpoint = Self::attach(requests);
         #[expect(clippy::disallowed_methods, reason = "the one task of a socket")]
         drop(tokio::spawn(DriverTask::new(driver)));

@@ -1,7 +1,7 @@
 //! Ports of this process that a new endpoint may bind although a socket of an old one is still open, which
 //! waits for peers alone (`driver/port_release.rs`).
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Weak;
 use std::time::Duration;
 
@@ -9,32 +9,62 @@ use tokio::runtime;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
+use crate::config::SocketConfig;
 use crate::shared::requests::{Request, RequestQueue, TimeWaitEntry};
-use crate::sys::canonical;
+use crate::sys::{UdpSocket, canonical};
 use crate::util::sync::{Arc, Mutex, lock};
 
 /// How long an endpoint is waited for that has something to deliver, or whose runtime does not run.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The endpoints of this process, and some that are gone.
-static ENDPOINTS: Mutex<Vec<Weak<RequestQueue>>> = Mutex::new(Vec::new());
+/// The endpoints of this process with UDP sockets, and some that are gone.
+static ENDPOINTS: Mutex<Vec<(Weak<RequestQueue>, Bound)>> = Mutex::new(Vec::new());
+
+/// What a socket is bound to, besides its address.
+#[derive(Clone, Debug)]
+pub(super) struct Bound {
+    /// Whether one with an IPv6 address has the IPv4 addresses too.
+    only_v6: bool,
+    device: Option<String>,
+}
+
+impl Bound {
+    pub(super) fn new(socket: &UdpSocket, config: &SocketConfig) -> Self {
+        let v4 = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
+        Self { only_v6: socket.check_peer(v4).is_err(), device: config.device.clone() }
+    }
+
+    /// Whether bind(2) fails for a socket at one of the addresses while there is one at the other.
+    fn collides(&self, addr: SocketAddr, other: &Self, other_addr: SocketAddr) -> bool {
+        let (one, two) = (canonical(addr).ip(), canonical(other_addr).ip());
+        let covers = |bound: &Self, wildcard: IpAddr, ip: IpAddr| {
+            let same_version = wildcard.is_ipv4() == ip.is_ipv4();
+            wildcard.is_unspecified() && (same_version || (ip.is_ipv4() && !bound.only_v6))
+        };
+        let devices = (&self.device, &other.device);
+        addr.port() == other_addr.port()
+            && (one == two || covers(self, one, two) || covers(other, two, one))
+            && (devices.0.is_none() || devices.1.is_none() || devices.0 == devices.1)
+    }
+}
 
 /// Adds a new endpoint.
-pub(super) fn register(requests: &Arc<RequestQueue>) {
+pub(super) fn register(requests: &Arc<RequestQueue>, bound: Bound) {
     let mut endpoints = lock(&ENDPOINTS);
     if endpoints.len() == endpoints.capacity() {
         // As many entries have come since the last time as are left now.
-        endpoints.retain(|endpoint| endpoint.strong_count() > 0);
+        endpoints.retain(|(endpoint, _)| endpoint.strong_count() > 0);
         let left = endpoints.len();
         endpoints.reserve(left.max(16));
     }
-    endpoints.push(Arc::downgrade(requests));
+    endpoints.push((Arc::downgrade(requests), bound));
 }
 
-/// Asks the endpoints of this process that are in the way of `addr` to close their sockets: all that are, if
-/// all can, or none. Returns what they would have answered for connections in TIME-WAIT.
-pub(super) async fn release(addr: SocketAddr) -> Vec<TimeWaitEntry> {
-    let endpoints = in_the_way_of(addr);
+/// Asks the endpoints of this process that are in the way of `addr` whether they can close their sockets, and
+/// to do so if all can. Returns what they would have answered for connections in TIME-WAIT.
+pub(super) async fn release(addr: SocketAddr, config: &SocketConfig) -> Vec<TimeWaitEntry> {
+    let bound = Bound { only_v6: config.only_v6, device: config.device.clone() };
+    let endpoints = in_the_way_of(addr, &bound);
     // Without a runtime there is no clock, and nothing can be bound.
     if endpoints.is_empty() || runtime::Handle::try_current().is_err() {
         return Vec::new();
@@ -49,14 +79,14 @@ pub(super) async fn release(addr: SocketAddr) -> Vec<TimeWaitEntry> {
     released.into_iter().flatten().flatten().collect()
 }
 
-/// Endpoints whose sockets bind(2) may collide with at `addr`.
-fn in_the_way_of(addr: SocketAddr) -> Vec<Arc<RequestQueue>> {
-    let is_in_the_way = |local: SocketAddr| {
-        let (one, two) = (canonical(local).ip(), canonical(addr).ip());
-        local.port() == addr.port() && (one == two || one.is_unspecified() || two.is_unspecified())
-    };
-    let endpoints: Vec<_> = lock(&ENDPOINTS).iter().filter_map(Weak::upgrade).collect();
-    endpoints.into_iter().filter(|requests| is_in_the_way(requests.notifier().local())).collect()
+/// Endpoints whose sockets bind(2) collides with at `addr`.
+fn in_the_way_of(addr: SocketAddr, bound: &Bound) -> Vec<Arc<RequestQueue>> {
+    let endpoints = lock(&ENDPOINTS).clone();
+    let endpoints =
+        endpoints.into_iter().filter_map(|(requests, b)| Some((requests.upgrade()?, b)));
+    let colliding = endpoints
+        .filter(|(requests, other)| bound.collides(addr, other, requests.notifier().local()));
+    colliding.map(|(requests, _)| requests).collect()
 }
 
 /// The answers of the drivers; without those that have ended. `None` if one does not answer.
@@ -80,4 +110,43 @@ async fn ask<T>(
         received
     };
     timeout(ANSWER_TIMEOUT, all).await.ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_sockets_that_bind_collides_with_are_in_the_way() {
+        let parse = |text: &str| {
+            let (text, device) = match text.split_once('%') {
+                Some((text, device)) => (text, Some(device.to_owned())),
+                None => (text, None),
+            };
+            let (text, only_v6) = text.strip_prefix("only ").map_or((text, false), |t| (t, true));
+            (Bound { only_v6, device }, text.parse::<SocketAddr>().unwrap())
+        };
+        for (one, two, collide) in [
+            ("127.0.0.1:5", "127.0.0.1:5", true),
+            ("127.0.0.1:5", "127.0.0.1:6", false),
+            ("127.0.0.1:5", "127.0.0.2:5", false),
+            ("127.0.0.1:5", "0.0.0.0:5", true),
+            ("127.0.0.1:5", "[::ffff:127.0.0.1]:5", true),
+            ("127.0.0.1:5", "[::]:5", true),
+            ("0.0.0.0:5", "[::]:5", true),
+            ("127.0.0.1:5", "only [::]:5", false),
+            ("0.0.0.0:5", "only [::]:5", false),
+            ("0.0.0.0:5", "[::1]:5", false),
+            ("[::1]:5", "[::1]:5", true),
+            ("[::1]:5", "only [::]:5", true),
+            ("[::]:5", "only [::]:5", true),
+            ("0.0.0.0:5%eth0", "0.0.0.0:5%eth1", false),
+            ("0.0.0.0:5%eth0", "0.0.0.0:5%eth0", true),
+            ("0.0.0.0:5%eth0", "127.0.0.1:5", true),
+        ] {
+            let ((first, a), (second, b)) = (parse(one), parse(two));
+            assert_eq!(first.collides(a, &second, b), collide, "{one} and {two}");
+            assert_eq!(second.collides(b, &first, a), collide, "{two} and {one}");
+        }
+    }
 }

@@ -44,15 +44,24 @@ impl Conn {
         self.kcp.time_wait(self.opened_by)
     }
 
-    /// Whether the application may still use the connection.
-    pub(in super::super) fn has_handles(&self) -> bool {
-        !(self.lifecycle.is_detached() || self.lifecycle.is_ended())
+    /// Whether the application has the connection, or can get it while there is a listener.
+    pub(in super::super) fn is_in_use(&self) -> bool {
+        let is_deferred = self.validation.as_ref().is_some_and(|v| v.deferred.is_some());
+        !(is_deferred || self.lifecycle.is_detached() || self.lifecycle.is_ended())
     }
 
-    /// Whether nothing is lost if a connection without handles is removed now: what it still waits for, the
-    /// peer's FIN or the acknowledgement of a RST, TIME-WAIT answers.
-    pub(in super::super) fn has_delivered(&self) -> bool {
-        self.lifecycle.is_ended() || self.is_delivered()
+    /// Whether a connection that is not in use has nothing left to send but what TIME-WAIT would answer with:
+    /// the FIN-ACK of a FIN that is still to come, a RST that was sent before. An unvalidated peer is owed
+    /// data alone.
+    pub(in super::super) fn has_delivered(&self, now: Instant) -> bool {
+        let is_unvalidated = self.validation.is_some();
+        match self.lifecycle {
+            Lifecycle::Ended { .. } => {
+                is_unvalidated || self.kcp.poll_work().is_none_or(|due| due > now)
+            }
+            _ if is_unvalidated => self.is_drained(),
+            _ => self.is_delivered(),
+        }
     }
 
     fn publish_progress(&mut self, now: Instant, fec: Option<FecStats>, scratch: &mut Scratch) {

@@ -3,12 +3,14 @@
 use tokio::io::AsyncWriteExt;
 use tokio::sync::oneshot;
 
-use super::fixtures::{CLIENT, MINUTE, Pair, SECOND, SERVER, pattern};
+use super::fixtures::{CLIENT, MINUTE, Pair, SECOND, SERVER, pattern, push};
 use super::sim_world::{World, addr};
 use crate::config::Config;
 use crate::core::segment::{Command, ControlType, Segments};
+use crate::driver::TURN_PACKETS;
 use crate::listener::KcpListener;
 use crate::shared::requests::{Request, TimeWaitEntry};
+use crate::testkit::link::LinkConfig;
 
 /// Asks the driver at `SERVER` for its port, as a new endpoint does; `None` if it keeps it.
 fn release(world: &mut World) -> Option<Vec<TimeWaitEntry>> {
@@ -105,16 +107,89 @@ fn peer_that_goes_on_sending_is_reset_by_the_next_endpoint() {
 }
 
 #[test]
-fn endpoint_that_gives_up_asking_gets_no_port() {
+fn port_can_be_released_at_once_after_wait_idle() {
     let Pair { mut world, listener, client, server, .. } = Pair::plain();
-    server.try_write(&pattern(1_000)).unwrap();
-    drop((listener, server));
-    let requests = world.driver_of(SERVER).requests.clone();
-    let (reply, can_release) = oneshot::channel();
-    requests.push(Request::CanReleasePort(reply));
-    world.run_ready();
-    drop(can_release);
-    world.run_for(SECOND / 10);
-    assert_eq!(client.try_read(&mut [0; 2_000]).unwrap(), 1_000);
+    server.try_write(&pattern(100_000)).unwrap();
+    drop(server);
+    let listener = world.finish(MINUTE, async {
+        listener.wait_idle().await;
+        listener
+    });
+    drop(listener);
+    let before = world.elapsed();
     assert!(release(&mut world).is_some());
+    assert_eq!(world.elapsed(), before);
+    drop(client);
+}
+
+#[test]
+fn every_peer_is_sent_its_rst_before_the_port_is_released() {
+    const STREAMS: usize = 1_000;
+    let Pair { mut world, listener, endpoint, client, server } = Pair::plain();
+    let (clients, servers) = world.finish(MINUTE, async {
+        let (mut clients, mut servers) = (vec![client], vec![server]);
+        while clients.len() < STREAMS {
+            let mut client = endpoint.connect(addr(SERVER)).await.unwrap();
+            client.write_all(b"!").await.unwrap();
+            clients.push(client);
+        }
+        while servers.len() < STREAMS {
+            servers.push(listener.accept().await.unwrap().0);
+        }
+        for server in &servers {
+            server.established().await.unwrap();
+        }
+        (clients, servers)
+    });
+    servers.into_iter().for_each(|server| server.abort());
+    drop(listener);
+    let now = world.now();
+    let driver = world.driver_of(SERVER);
+    let (reply, mut can_release) = oneshot::channel();
+    driver.requests.push(Request::CanReleasePort(reply));
+    // Each turn sends a part of what is due.
+    for _ in 0..STREAMS / TURN_PACKETS {
+        driver.turn(now);
+        assert_eq!(can_release.try_recv(), Err(oneshot::error::TryRecvError::Empty));
+    }
+    assert!(release(&mut world).is_some());
+    world.run_for(SECOND / 10);
+    let ended = clients.iter().filter(|client| client.error().is_some()).count();
+    assert_eq!(ended, STREAMS);
+}
+
+#[test]
+fn unvalidated_peer_does_not_hold_a_port() {
+    let mut config = Config::new();
+    config.limits.require_validation = true;
+    let mut world = World::new(1, LinkConfig::delay(10_000));
+    let listener = world.listener(SERVER, &config);
+    // A first segment of an address that answers nothing.
+    world.inject(addr(9), SERVER, &push(7, 0, b"hi"));
+    world.run_for(SECOND / 10);
+    assert_eq!(listener.stats().passive_opens, 1);
+    drop(listener);
+    assert!(release(&mut world).is_some());
+}
+
+#[test]
+fn driver_stays_whose_port_is_waited_for_no_more() {
+    let Pair { mut world, listener, client, server, .. } = Pair::plain();
+    drop((client, server));
+    world.finish(SECOND, listener.wait_idle());
+    let fins = of_client(&world, |command, frg| {
+        command == Command::Control && frg == ControlType::Fin as u8
+    });
+    drop(listener);
+    let requests = world.driver_of(SERVER).requests.clone();
+    let (reply, released) = oneshot::channel();
+    requests.push(Request::ReleasePort(reply));
+    drop(released);
+    assert_eq!(controls(&mut world, &fins[0]), [Some(ControlType::FinAck)]);
+    // Of two that ask, one gets it.
+    let [(first, one), (second, two)] = [oneshot::channel(), oneshot::channel()];
+    requests.push(Request::ReleasePort(first));
+    requests.push(Request::ReleasePort(second));
+    assert_eq!(world.finish(SECOND, one).unwrap().len(), 1);
+    assert!(world.finish(SECOND, two).is_err());
 }
