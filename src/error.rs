@@ -90,6 +90,32 @@ impl From<ConfigError> for io::Error {
     }
 }
 
+/// What came from a peer's address in the minute before its connection ended with a timeout, beside what
+/// the connection took. `docs/troubleshooting.md` has the causes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Error)]
+#[non_exhaustive]
+pub enum Heard {
+    /// Nothing: nobody is there, something on the way drops the datagrams, or the peer drops them, since
+    /// its key or cipher is another.
+    #[error("nothing came from its address (nobody there, a firewall, or another key or cipher?)")]
+    Nothing,
+    /// Nothing, and the socket has another connection with that address. kcp-go serves one for each
+    /// address and port, so a further one needs a socket of its own.
+    #[error("nothing came for it; this socket has another connection with that address")]
+    SharedAddress,
+    /// The system reported that a port is closed.
+    #[error("the system reported a closed port")]
+    Refusal,
+    /// So many datagrams that failed the cipher, or are no KCP.
+    #[error(
+        "what came from its address could not be read, datagrams: {0} (another key or cipher?)"
+    )]
+    Unreadable(u16),
+    /// So many datagrams of connections that do not exist.
+    #[error("what came from its address was of other connections, datagrams: {0}")]
+    OtherConnections(u16),
+}
+
 /// Why a connection ended.
 ///
 /// Stored once when the connection ends and returned by every pending and later call. Inside an
@@ -121,15 +147,15 @@ pub enum ConnectionError {
     #[error("the connection was aborted locally")]
     Aborted,
     /// The peer did not answer within [`Config::connect_timeout`](crate::Config::connect_timeout).
-    #[error("the peer did not answer within the connect timeout")]
-    ConnectTimeout,
+    #[error("the peer did not answer within the connect timeout: {0}")]
+    ConnectTimeout(Heard),
     /// Both sides have closed their streams (FIN) and everything arrived. Reads return the end of
     /// the stream instead, and writes that the write side is shut down.
     #[error("the connection was closed by both sides")]
     Closed,
     /// Data or a ping was outstanding and nothing valid came back for the dead-peer timeout.
-    #[error("the peer did not answer within the dead-peer timeout")]
-    DeadPeer,
+    #[error("the peer did not answer within the dead-peer timeout: {0}")]
+    DeadPeer(Heard),
     /// The endpoint of this connection has ended.
     #[error("the endpoint is closed")]
     EndpointClosed,
@@ -144,11 +170,16 @@ pub enum ConnectionError {
     /// the linger time.
     #[error("the last bytes were not acknowledged within the linger time")]
     LingerTimeout,
+    /// The peer does not take the connection: it does not listen any more, or its
+    /// [`accept_filter`](crate::Config::accept_filter) is against it.
+    #[error("the peer refused the connection")]
+    Refused,
     /// A newer connection from the same address replaced it, as
     /// [`SessionPolicy::Replace`](crate::SessionPolicy::Replace) asks for.
     #[error("the connection was replaced by a newer one")]
     Replaced,
-    /// The peer aborted the connection (RST), or had closed it when more data came.
+    /// The peer aborted the connection (RST), had closed it when more data came, or has restarted and
+    /// does not know it.
     #[error("the peer reset the connection")]
     Reset,
     /// The peer lost its state: it acknowledges less than before, and an answered ping confirmed
@@ -164,16 +195,30 @@ pub enum ConnectionError {
 }
 
 impl ConnectionError {
+    /// The same timeout, with what came from the peer's address.
+    pub(crate) fn with_heard(self, heard: impl FnOnce() -> Heard) -> Self {
+        match self {
+            Self::ConnectTimeout(_) => Self::ConnectTimeout(heard()),
+            Self::DeadPeer(_) => Self::DeadPeer(match heard() {
+                Heard::SharedAddress => Heard::Nothing,
+                heard => heard,
+            }),
+            other => other,
+        }
+    }
+
     /// The [`io::ErrorKind`] that reads and writes report for this end.
     #[must_use]
     pub fn kind(self) -> io::ErrorKind {
         match self {
-            Self::ConnectTimeout | Self::DeadPeer | Self::IdleTimeout | Self::LingerTimeout => {
-                io::ErrorKind::TimedOut
-            }
+            Self::ConnectTimeout(_)
+            | Self::DeadPeer(_)
+            | Self::IdleTimeout
+            | Self::LingerTimeout => io::ErrorKind::TimedOut,
             Self::Replaced | Self::Reset | Self::PeerStateLost | Self::PeerRestarted => {
                 io::ErrorKind::ConnectionReset
             }
+            Self::Refused => io::ErrorKind::ConnectionRefused,
             Self::Aborted => io::ErrorKind::ConnectionAborted,
             Self::EndpointClosed | Self::Closed => io::ErrorKind::NotConnected,
             Self::ProtocolViolation => io::ErrorKind::InvalidData,
@@ -205,9 +250,9 @@ mod tests {
 
     #[test]
     fn connection_error_survives_the_conversion_to_io_error() {
-        let error = io::Error::from(ConnectionError::DeadPeer);
+        let error = io::Error::from(ConnectionError::DeadPeer(Heard::Nothing));
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         let cause = error.get_ref().and_then(|e| e.downcast_ref::<ConnectionError>());
-        assert_eq!(cause, Some(&ConnectionError::DeadPeer));
+        assert_eq!(cause, Some(&ConnectionError::DeadPeer(Heard::Nothing)));
     }
 }

@@ -13,7 +13,7 @@ use super::clock::{Micros, micros};
 use super::ping::Role;
 use super::seq::{Sn, Ts};
 use crate::config::KcpConfig;
-use crate::error::ConnectionError;
+use crate::error::{ConnectionError, Heard};
 
 /// How long after the first transmission of a ping its pong is valid, microseconds.
 pub(crate) const COOKIE_LIFE: u64 = 10_000_000;
@@ -217,9 +217,25 @@ impl Keepalive {
     }
 
     /// Whether a ping with this number and cookie left within [`COOKIE_LIFE`], answered or not.
-    pub(crate) fn is_recent_ping(&self, now: Micros, (sn, ts): (Sn, Ts)) -> bool {
+    pub(crate) fn is_recent_ping(&self, now: Micros, ping: (Sn, Ts)) -> bool {
+        self.recent_ping_sent(now, ping).is_some()
+    }
+
+    /// When such a ping left last.
+    fn recent_ping_sent(&self, now: Micros, (sn, ts): (Sn, Ts)) -> Option<Micros> {
         let pings = [self.ping.outstanding(), self.last_answered.as_ref()].into_iter().flatten();
-        pings.filter(|ping| ping.is_fresh(now)).any(|ping| (ping.sn, ping.cookie) == (sn, ts))
+        let mut pings = pings.filter(|ping| ping.is_fresh(now));
+        pings.find(|ping| (ping.sn, ping.cookie) == (sn, ts)).map(|ping| ping.sent)
+    }
+
+    /// Whether such a ping left, and the peer has shown no sign of life since.
+    pub(crate) fn is_unanswered_ping(&self, now: Micros, ping: (Sn, Ts)) -> bool {
+        self.recent_ping_sent(now, ping).is_some_and(|sent| self.last_alive <= sent)
+    }
+
+    /// Requests a ping whenever the latest one left.
+    pub(crate) fn ask_again(&mut self) {
+        self.ping.request();
     }
 
     /// Requests a ping, unless the latest one left within [`MIN_PING_INTERVAL`], answered or not:
@@ -305,7 +321,8 @@ impl Keepalive {
 
     /// Acts on passed deadlines: requests pings, ends the connection. `started`: a datagram of ours
     /// has left. Before that the peer has no reason to send anything, and a ping would be the first
-    /// segment of this connection at the peer.
+    /// segment of this connection at the peer. `ask_after`: microseconds without a sign of life after
+    /// which a peer is pinged that answers if it has lost the state of the connection.
     ///
     /// # Errors
     ///
@@ -314,15 +331,16 @@ impl Keepalive {
         &mut self,
         now: Micros,
         started: bool,
+        ask_after: Option<u64>,
     ) -> Result<(), ConnectionError> {
         // Where both timeouts have passed `DeadPeer` is reported: it is the more specific error.
-        if let Some((timeout, since)) = self.dead_peer_timeout.zip(self.silent_since()) {
-            if now.since(since) >= timeout {
-                return Err(ConnectionError::DeadPeer);
-            }
-            if started && now >= self.ping_start_at(timeout, since) {
-                self.request_ping(now);
-            }
+        if let Some((timeout, since)) = self.dead_peer_timeout.zip(self.silent_since())
+            && now.since(since) >= timeout
+        {
+            return Err(ConnectionError::DeadPeer(Heard::Nothing));
+        }
+        if started && self.ping_start_at(ask_after).is_some_and(|at| now >= at) {
+            self.request_ping(now);
         }
         if started && self.idle_timeout.is_some_and(|idle| now.since(self.last_alive) >= idle) {
             return Err(ConnectionError::IdleTimeout);
@@ -336,28 +354,30 @@ impl Keepalive {
     }
 
     /// When [`Self::handle_timeout`] has something to do next.
-    pub(crate) fn deadline(&self, started: bool) -> Option<Micros> {
+    pub(crate) fn deadline(&self, started: bool, ask_after: Option<u64>) -> Option<Micros> {
         let idle = self.idle_timeout.filter(|_| started);
         let idle = idle.map(|timeout| self.last_alive.add_micros(timeout));
         // A ping that is due leaves with the next transmission and needs no timer.
         let may_ping = started && !self.ping.is_due();
-        let dead = self.dead_peer_timeout.zip(self.silent_since()).map(|(timeout, since)| {
-            let start = self.ping_start_at(timeout, since);
-            let next = self.next_ping_at().map_or(start, |at| at.max(start));
-            let end = since.add_micros(timeout);
-            if may_ping { next.min(end) } else { end }
-        });
-        let pings = [self.keepalive_at(), self.unproven_ping_at(), self.validation_ping_at()];
+        let dead = self.dead_peer_timeout.zip(self.silent_since());
+        let dead = dead.map(|(timeout, since)| since.add_micros(timeout));
+        let start = self.ping_start_at(ask_after);
+        let asks = start.map(|start| self.next_ping_at().map_or(start, |at| at.max(start)));
+        let pings = [asks, self.keepalive_at(), self.unproven_ping_at(), self.validation_ping_at()];
         let ping = pings.into_iter().flatten().min().filter(|_| may_ping);
         [idle, dead, ping].into_iter().flatten().min()
     }
 
-    /// When pings begin, one each [`MIN_PING_INTERVAL`]: a third of the dead-peer timeout after the
-    /// latest sign of life, but at least [`MIN_PING_INTERVAL`] after `since`, when the answer became
-    /// due.
-    fn ping_start_at(&self, timeout: u64, since: Micros) -> Micros {
-        let share = self.last_alive.add_micros(timeout / PING_START_DIVISOR);
-        share.max(since.add_micros(MIN_PING_INTERVAL))
+    /// When pings begin, one each [`MIN_PING_INTERVAL`], while an answer is due: after `ask_after`
+    /// microseconds without a sign of life, at least [`MIN_PING_INTERVAL`]; and a third of the dead-peer timeout
+    /// after the latest sign of life, but at least [`MIN_PING_INTERVAL`] after the answer became due.
+    fn ping_start_at(&self, ask_after: Option<u64>) -> Option<Micros> {
+        let since = self.silent_since()?;
+        let share = self.dead_peer_timeout.map(|timeout| timeout / PING_START_DIVISOR);
+        let share = share.map(|share| self.last_alive.add_micros(share));
+        let early = ask_after.map(|time| since.add_micros(time));
+        let start = [share, early].into_iter().flatten().min()?;
+        Some(start.max(since.add_micros(MIN_PING_INTERVAL)))
     }
 
     /// Since when an answer of the peer is due and no sign of life has arrived.
@@ -423,8 +443,8 @@ mod tests {
     #[test]
     fn keepalive_of_an_idle_connection_pings_each_period_and_takes_the_pong() {
         let mut keepalive = keepalive();
-        assert_eq!(keepalive.deadline(true), Some(Micros(15 * SECOND)));
-        keepalive.handle_timeout(Micros(15 * SECOND), true).unwrap();
+        assert_eq!(keepalive.deadline(true, None), Some(Micros(15 * SECOND)));
+        keepalive.handle_timeout(Micros(15 * SECOND), true, None).unwrap();
         let (sn, cookie) = keepalive.poll_ping(Micros(15 * SECOND), Sn(5), Role::Active).unwrap();
         assert_eq!(sn, Sn(4_u32.wrapping_sub(1 << 30)));
         assert_eq!(keepalive.on_pong(Micros(16 * SECOND), (sn, Ts(cookie.0 ^ 1)), Sn(5)), None);
@@ -433,7 +453,7 @@ mod tests {
         assert_eq!(pong.map(|pong| pong.state_lost), Some(false));
         assert!(keepalive.is_validated());
         keepalive.on_received(Micros(16 * SECOND), true);
-        assert_eq!(keepalive.deadline(true), Some(Micros(31 * SECOND)));
+        assert_eq!(keepalive.deadline(true, None), Some(Micros(31 * SECOND)));
     }
 
     #[test]
@@ -500,20 +520,20 @@ mod tests {
         let mut config = KcpConfig::default();
         (config.keepalive, config.idle_timeout) = (None, None);
         let mut keepalive = Keepalive::new(&config, Micros(0), 7);
-        assert_eq!(keepalive.deadline(true), None, "nothing is outstanding");
+        assert_eq!(keepalive.deadline(true, None), None, "nothing is outstanding");
         keepalive.update_outstanding(Micros(3_600 * SECOND), true);
         let mut now;
         let mut pings = 0;
         let error = loop {
-            now = keepalive.deadline(true).unwrap();
-            match keepalive.handle_timeout(now, true) {
+            now = keepalive.deadline(true, None).unwrap();
+            match keepalive.handle_timeout(now, true, None) {
                 Err(error) => break error,
                 Ok(()) => {
                     pings += u32::from(keepalive.poll_ping(now, Sn(0), Role::Active).is_some())
                 }
             }
         };
-        assert_eq!(error, ConnectionError::DeadPeer);
+        assert_eq!(error, ConnectionError::DeadPeer(Heard::Nothing));
         assert_eq!((now, pings), (Micros(3_660 * SECOND), 59));
     }
 }

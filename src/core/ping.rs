@@ -54,7 +54,8 @@ impl Role {
 }
 
 /// Sequence number of a segment without data: 2^30 segments before `una`, outside every window.
-/// Never 0: listeners of other implementations take number 0 for an initial segment.
+/// Never 0: listeners of other implementations take number 0 for an initial segment, with which they
+/// replace a session of the same address.
 pub(crate) fn dataless_sn(una: Sn) -> Sn {
     match una.back(PING_DISTANCE) {
         Sn(0) => Sn(u32::MAX),

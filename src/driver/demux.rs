@@ -6,7 +6,7 @@
 //! no connection.
 
 use std::collections::HashMap;
-use std::collections::hash_map::RandomState;
+use std::collections::hash_map::{Entry, RandomState};
 use std::hash::BuildHasher;
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -47,6 +47,8 @@ pub(crate) enum Route {
 #[derive(Debug, Default)]
 pub(crate) struct Demux {
     live: HashMap<Key, ConnId>,
+    /// How many connections of `live` have a conversation id, whatever their addresses.
+    live_convs: HashMap<u32, u32>,
     /// Validated connections by conversation id alone, usually one per id, where that is needed:
     /// with migration, or a cipher that has a key.
     by_conv: HashMap<u32, Vec<ConnId>>,
@@ -144,8 +146,7 @@ impl Demux {
         if self.live.contains_key(&to) || self.live.get(&from) != Some(&id) {
             return false;
         }
-        self.live.remove(&from);
-        self.recent = None;
+        self.remove_live(&from);
         self.insert(to, id);
         true
     }
@@ -157,7 +158,27 @@ impl Demux {
 
     pub(crate) fn insert(&mut self, key: Key, id: ConnId) {
         self.ended.remove(&key);
-        self.live.insert(key, id);
+        if self.live.insert(key, id).is_none() {
+            *self.live_convs.entry(key.1).or_default() += 1;
+        }
+    }
+
+    fn remove_live(&mut self, key: &Key) {
+        self.live.remove(key);
+        shrink_sparse(&mut self.live);
+        self.recent = None;
+        if let Entry::Occupied(mut count) = self.live_convs.entry(key.1) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+                shrink_sparse(&mut self.live_convs);
+            }
+        }
+    }
+
+    /// Whether a connection with conversation id `conv` is open, at any address.
+    pub(crate) fn is_live(&self, conv: u32) -> bool {
+        self.live_convs.contains_key(&conv)
     }
 
     /// Whether a connection under `key` is open or in TIME-WAIT.
@@ -184,9 +205,7 @@ impl Demux {
         if self.live.get(&key) != Some(&id) {
             return false;
         }
-        self.live.remove(&key);
-        shrink_sparse(&mut self.live);
-        self.recent = None;
+        self.remove_live(&key);
         if let Some(ids) = self.by_conv.get_mut(&key.1) {
             ids.retain(|known| *known != id);
             if ids.is_empty() {
@@ -205,6 +224,8 @@ impl Demux {
     /// `count` connections exist.
     #[cfg(feature = "_testkit")]
     pub(crate) fn check_invariants(&self, count: usize) {
+        let convs: usize = self.live_convs.values().map(|count| *count as usize).sum();
+        assert_eq!(convs, self.live.len());
         assert!(self.live.len() <= count, "{} keys of {count} connections", self.live.len());
         let indexed: usize = self.by_conv.values().map(Vec::len).sum();
         assert!(indexed <= count, "{indexed} by id of {count} connections");

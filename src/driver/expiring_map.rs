@@ -1,5 +1,5 @@
 //! A map whose entries are dropped at a given time: connections in TIME-WAIT, answers to a Retry,
-//! early arrivals, allowances.
+//! early arrivals, allowances, unusable datagrams.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;

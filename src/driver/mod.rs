@@ -10,7 +10,8 @@
 //! turn. Connections are served in the order in which they became ready, each with a quota
 //! (tests/fairness.rs).
 //!
-//! `accept`, `after_panic`, `invariants`, `migration`, `receive`, `requests`, `serve`, `stats` and `unknown` hold the
+//! `accept`, `after_panic`, `exit`, `invariants`, `migration`, `receive`, `requests`, `serve`,
+//! `stateless_reset`, `stats`, `unknown` and `unusable` hold the
 //! methods of [`Driver`] by concern. All other modules of the folder are types that do not depend on
 //! [`Driver`].
 
@@ -20,6 +21,7 @@ mod connect_pacer;
 mod connection;
 mod demux;
 mod early_arrivals;
+mod exit;
 mod expiring_map;
 mod fec_probes;
 pub(crate) mod fec_sender;
@@ -39,12 +41,14 @@ mod scratch;
 pub(crate) mod send_batch;
 mod serve;
 mod source;
+mod stateless_reset;
 mod stats;
 pub(crate) mod task;
 #[cfg(test)]
 mod tests;
 mod timer_wheel;
 mod unknown;
+mod unusable;
 mod unvalidated;
 
 use std::collections::VecDeque;
@@ -72,7 +76,9 @@ use crate::driver::replay_filter::{KnownInitial, ReplayFilter};
 use crate::driver::retry::Retry;
 use crate::driver::scratch::Scratch;
 use crate::driver::send_batch::SendBatch;
+use crate::driver::stateless_reset::ResetLimiter;
 use crate::driver::timer_wheel::TimerWheel;
+use crate::driver::unusable::Unusable;
 use crate::driver::unvalidated::UnvalidatedPeers;
 use crate::error::ConnectionError;
 use crate::shared::accept_queue::AcceptQueue;
@@ -106,7 +112,7 @@ pub(crate) enum Turn {
 }
 
 #[derive(Debug)]
-pub(crate) struct Driver<S> {
+pub(crate) struct Driver<S: Socket> {
     socket: S,
     config: Config,
     notifier: Arc<Notifier>,
@@ -117,6 +123,8 @@ pub(crate) struct Driver<S> {
     unvalidated: UnvalidatedPeers,
     retry: Retry,
     early: EarlyArrivals,
+    resets: ResetLimiter,
+    unusable: Unusable,
     connect_pacer: ConnectPacer,
     demux: Demux,
     peers: PeerTable,
@@ -195,6 +203,8 @@ impl<S: Socket> Driver<S> {
             unvalidated,
             retry,
             early: EarlyArrivals::default(),
+            resets: ResetLimiter::new(now),
+            unusable: Unusable::default(),
             connect_pacer: ConnectPacer::new(now),
             demux: Demux::default(),
             timers: TimerWheel::new(now),
@@ -364,10 +374,14 @@ impl<S: Socket> Driver<S> {
     }
 }
 
-impl<S> Drop for Driver<S> {
-    /// Ends all connections and wakes their tasks. Runs too when a turn panics or the runtime shuts
-    /// down, so that no task waits for a driver that is gone.
+impl<S: Socket> Drop for Driver<S> {
+    /// Ends all connections, notifies their peers and wakes their tasks. Runs too when a turn panics or
+    /// the runtime shuts down, so that no task waits for a driver that is gone.
     fn drop(&mut self) {
+        // A cipher, or what else of the application sends, may panic.
+        if !std::thread::panicking() {
+            drop(catch_unwind(AssertUnwindSafe(|| self.notify_peers())));
+        }
         self.notifier.close();
         let requests = self.requests.close();
         let mut wakers: Vec<Waker> = Vec::new();

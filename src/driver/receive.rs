@@ -84,6 +84,7 @@ impl<S: Socket> Driver<S> {
             Ok(opened) => opened,
             Err(OpenFailure::Forged) => {
                 self.stats.dropped_checksum += 1;
+                self.on_unreadable(now, *from);
                 return;
             }
             Err(OpenFailure::Reflected) => {
@@ -150,8 +151,14 @@ impl<S: Socket> Driver<S> {
                     _ => self.stats.dropped_time_wait += 1,
                 }
             }
-            Route::Malformed => self.stats.dropped_malformed += 1,
-            Route::Truncated => self.stats.dropped_truncated += 1,
+            Route::Malformed => {
+                self.stats.dropped_malformed += 1;
+                self.on_unreadable(now, *from);
+            }
+            Route::Truncated => {
+                self.stats.dropped_truncated += 1;
+                self.on_unreadable(now, *from);
+            }
         }
         false
     }

@@ -18,7 +18,7 @@ const TURNS_PER_POLL: usize = 8;
 
 /// A driver as a future, which is ready after [`Turn::Finished`].
 #[derive(Debug)]
-pub(crate) struct DriverTask<S> {
+pub(crate) struct DriverTask<S: Socket> {
     driver: Driver<S>,
     sleep: Pin<Box<Sleep>>,
     /// The deadline that `sleep` is set to.

@@ -11,7 +11,7 @@ use crate::config::Mode;
 use crate::core::connection::{Kcp, PacketType, Seed};
 use crate::core::segment::Header;
 use crate::core::seq::Sn;
-use crate::error::ConnectionError;
+use crate::error::{ConnectionError, Heard};
 
 /// Steps that one input may take, and datagrams that the network holds each way.
 const STEPS: usize = 2_000;
@@ -100,7 +100,8 @@ impl Pair {
         for side in 0..2 {
             self.sides[side].kcp.check_invariants();
             let ended = self.sides[side].kcp.close_reason();
-            let timeouts = [ConnectionError::DeadPeer, ConnectionError::IdleTimeout].map(Some);
+            let timeouts =
+                [ConnectionError::DeadPeer(Heard::Nothing), ConnectionError::IdleTimeout].map(Some);
             let may = self.tainted || ended.is_none() || (self.mortal && timeouts.contains(&ended));
             assert!(may, "it ended with {ended:?}");
         }

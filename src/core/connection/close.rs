@@ -87,6 +87,28 @@ impl Kcp {
         sends_reset
     }
 
+    /// The CONTROL segment that reports to the peer that this side is gone: FIN if everything has left and is
+    /// not `truncated`, so that a peer that has received it reads the end, otherwise RST. `None` if the
+    /// peer understands neither, or both sides have ended.
+    pub(crate) fn final_control(&mut self, now: Instant, truncated: bool) -> Option<Header> {
+        let has_exchanged = self.has_started() && self.peer.has_received();
+        if !has_exchanged || !self.peer_supports_close() || self.close_reason.is_some() {
+            return None;
+        }
+        let fin_acked = self.close_state.is_closing() && self.close_state.is_fin_complete();
+        let everything_left = !truncated && self.send.send_buffer().is_empty();
+        if fin_acked && self.peer_has_closed() {
+            return None;
+        }
+        let (kind, (sn, ts)) = if everything_left && !fin_acked {
+            let ts = self.clock.timestamp(self.clock.at(now));
+            (ControlType::Fin, (self.send.nxt(), ts))
+        } else {
+            (ControlType::Reset, self.close_state.last_push()?)
+        };
+        Some(self.header(Command::Control, kind as u8, sn, ts, 0))
+    }
+
     /// Whether RST is still being sent: until RST-ACK, or for ten seconds.
     #[must_use]
     pub fn is_resetting(&self, now: Instant) -> bool {
@@ -213,6 +235,35 @@ impl Kcp {
             self.keepalive.request_ping(now);
         }
         valid
+    }
+
+    /// A RST of an endpoint that does not know this connection, or will not take it. It counts if it
+    /// echoes our initial segment and nothing else has come back, or a ping and the peer has shown no
+    /// sign of life since; and if none comes for one more round trip.
+    pub(super) fn on_stateless_reset(&mut self, now: Micros, reset: &Header) {
+        let (sn, ts) = (reset.sn, reset.ts);
+        if self.close_reason.is_some() {
+            return;
+        }
+        let rto = self.send.rtt.rto();
+        if self.is_unanswered_initial(sn, ts) {
+            self.pending_reset.on_initial_reset(now, rto);
+        } else if self.keepalive.is_unanswered_ping(now, (sn, ts)) {
+            if self.pending_reset.on_ping_reset(now, rto) {
+                self.keepalive.ask_again();
+            }
+        } else {
+            self.stats.invalid_control_segments += 1;
+            if self.has_started() && self.peer.has_received() {
+                self.keepalive.request_ping(now);
+            }
+        }
+        self.update_timers(now);
+    }
+
+    /// Whether the connection ended because the peer does not know it.
+    pub(crate) fn is_forgotten(&self) -> bool {
+        self.close_reason == Some(ConnectionError::Reset) && self.pending_reset.deadline().is_some()
     }
 
     /// Whether `header` is our own FIN, reflected. A FIN-ACK has the same number and timestamp.

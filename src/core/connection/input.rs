@@ -9,7 +9,8 @@ use crate::core::recv::pending_acks::Ack;
 use crate::core::recv::receiver::RecvOutcome;
 use crate::core::segment::{self, Command, HEADER_LEN, Header, InputError, Segments};
 use crate::core::send::sender::{AckOutcome, UnaOutcome};
-use crate::error::ConnectionError;
+use crate::core::stateless_reset;
+use crate::error::{ConnectionError, Heard};
 
 /// Largest window, segments. A number further before RCV.NXT is that of a ping or an MTU probe, not
 /// of a retransmission.
@@ -35,6 +36,18 @@ impl Kcp {
         let now = self.clock.tick(now);
         self.stats.received_datagrams += 1;
         self.stats.received_datagram_bytes += datagram.len() as u64;
+        if self.close_state.is_enabled()
+            && let Some(reset) = stateless_reset::parse(datagram)
+        {
+            self.on_stateless_reset(now, &reset);
+        } else {
+            self.input_segments(now, datagram, origin);
+        }
+        Ok(())
+    }
+
+    /// Applies the segments of a valid datagram.
+    fn input_segments(&mut self, now: Micros, datagram: &[u8], origin: PacketType) {
         self.peer.on_received();
         self.recv.start_datagram();
         // A peer that has accepted the connection too sends a ping and ACKs in one datagram.
@@ -74,6 +87,7 @@ impl Kcp {
         }
         if origin == PacketType::Regular {
             self.keepalive.on_received(now, is_new);
+            self.pending_reset.on_received(is_new);
         }
         self.send.on_acks_processed(now);
         if origin == PacketType::Regular
@@ -83,7 +97,6 @@ impl Kcp {
         }
         self.on_amplification_input(datagram.len(), origin == PacketType::Regular);
         self.update_timers(now);
-        Ok(())
     }
 
     /// Takes the ACKs of a datagram: of data, of a ping (pong) or of an MTU probe. Returns whether
@@ -151,7 +164,7 @@ impl Kcp {
         }
         self.establishment.on_ping(now);
         if self.role.on_ping(ping.sn) {
-            self.close_reason.get_or_insert(ConnectionError::DeadPeer);
+            self.close_reason.get_or_insert(ConnectionError::DeadPeer(Heard::Nothing));
         }
     }
 

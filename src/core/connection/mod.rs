@@ -50,6 +50,7 @@ use crate::core::recv::pending_acks::PendingAcks;
 use crate::core::recv::receiver::Receiver;
 use crate::core::send::sender::Sender;
 use crate::core::seq::Sn;
+use crate::core::stateless_reset::UnconfirmedReset;
 use crate::error::{ConfigError, ConnectionError};
 use crate::stats::{ConnectionStats, Counters, Estimates, Snapshot};
 
@@ -120,6 +121,7 @@ pub struct Kcp {
     /// `Some` once repair symbols are to be sent, or the peer has asked for them.
     repair: Option<Box<RepairState>>,
     close_reason: Option<ConnectionError>,
+    pending_reset: UnconfirmedReset,
     fec_probe: FecProbe,
     /// `Some` once one of them is not zero.
     fec_counters: Option<Box<FecCounters>>,
@@ -176,6 +178,7 @@ impl Kcp {
             close_state: CloseState::new(config.close_notify),
             repair: None,
             close_reason: None,
+            pending_reset: UnconfirmedReset::None,
             fec_probe: FecProbe::None,
             fec_counters: None,
             stats: Counters::default(),

@@ -5,6 +5,10 @@ use std::time::Instant;
 use super::Kcp;
 use crate::core::clock::Micros;
 
+/// Retransmission timeouts without a sign of life of the peer after which it is asked whether it still
+/// has the state of the connection.
+const ASK_AFTER_TIMEOUTS: u64 = 3;
+
 impl Kcp {
     /// When [`Kcp::handle_timeout`] should be called next; `None` while no timer runs.
     #[must_use]
@@ -62,13 +66,23 @@ impl Kcp {
         next.map(|at| self.clock.instant(at))
     }
 
-    /// The next deadline of keepalive, validation, idle timeout and dead-peer timeout, which may be
-    /// late, so that the driver can coalesce these timers.
+    /// The next deadline of keepalive, validation, idle timeout, dead-peer timeout and RSTs without
+    /// state, which may be late, so that the driver can coalesce these timers.
     pub(crate) fn poll_liveness(&self) -> Option<Instant> {
         if self.close_reason.is_some() {
             return None;
         }
-        self.keepalive.deadline(self.has_started()).map(|at| self.clock.instant(at))
+        let keepalive = self.keepalive.deadline(self.has_started(), self.ask_after());
+        let next = [keepalive, self.pending_reset.deadline()].into_iter().flatten().min();
+        next.map(|at| self.clock.instant(at))
+    }
+
+    /// After how many microseconds without a sign of life the peer is asked whether it still has the
+    /// state of the connection: one that supports CONTROL answers if it does not. `None`: another peer
+    /// would take the ping for an initial segment then.
+    fn ask_after(&self) -> Option<u64> {
+        let answers = self.close_state.peer_supports_control();
+        answers.then(|| ASK_AFTER_TIMEOUTS * self.send.rtt.rto())
     }
 
     /// Acts on the deadlines that have passed. Call [`Kcp::poll_transmit`] afterwards.
@@ -82,9 +96,10 @@ impl Kcp {
             self.flush();
             self.cork_until = None;
         }
-        if let Err(error) = self.keepalive.handle_timeout(now, started) {
+        if let Err(error) = self.keepalive.handle_timeout(now, started, self.ask_after()) {
             self.close_reason = Some(error);
         }
+        self.close_reason = self.close_reason.or_else(|| self.pending_reset.end(now));
         self.check_oversized_timeout(now);
     }
 

@@ -5,7 +5,7 @@ use std::num::NonZeroU8;
 
 use crate::config::{AckPolicy, Backoff, CongestionControl, KcpConfig, Timing};
 use crate::core::segment::CONTROL_CAPABLE;
-use crate::error::ConnectionError;
+use crate::error::{ConnectionError, Heard};
 use crate::testkit::script::{
     Script, ack, fin, fin_ack, ms, mtu_probe, ping, push, quiet, rst, rst_ack, script,
     window_probe, window_update,
@@ -223,7 +223,11 @@ fn ack_of_the_retransmission_and_of_the_original_end_the_same_loss() {
 fn fin_follows_the_last_segment_and_is_retransmitted_until_fin_ack() {
     let mut script = established(&quiet()).with(|kcp, now| kcp.close(now)).expect(fin(1).ts(50));
     // The RTO of 150 ms, doubled up to a second.
-    for at in [200, 500, 1_100, 2_100, 3_100] {
+    for (at, asks) in [(200, false), (500, false), (1_100, true), (2_100, true), (3_100, true)] {
+        if asks {
+            // Whether the peer still has its state, after a second without a sign of life.
+            script = script.at(ms(at - 50)).expect(ping()).recv_ack_of_last(1).expect_none();
+        }
         script = script.at(ms(at)).expect(fin(1).ts(at as u32)).expect_none();
     }
     let script = script.recv(fin_ack(1).ts(3_100).una(1)).at(ms(60_000)).expect_none();
@@ -337,11 +341,12 @@ fn unanswered_pings_end_with_the_dead_peer_timeout() {
         .with(|kcp, now| kcp.ping(now))
         .expect(ping());
     let cookie = script.last().ts.0;
-    // From a third of the timeout on, one per second with the same cookie.
-    for at in [2_050, 3_050, 4_050, 5_050, 6_050] {
+    // After a second without a sign of life, one per second with the same cookie.
+    for at in [2_000, 3_000, 4_000, 5_000, 6_000] {
         script = script.at(ms(at)).expect(ping().ts(cookie)).expect_none();
     }
-    let _ = script.at(ms(7_000)).expect_close_reason(Some(ConnectionError::DeadPeer));
+    let _ =
+        script.at(ms(7_000)).expect_close_reason(Some(ConnectionError::DeadPeer(Heard::Nothing)));
 }
 
 #[test]

@@ -11,7 +11,7 @@ use super::fixtures::{
 use super::sim_world::{World, addr};
 use crate::config::Config;
 use crate::core::segment::{Command, Segments};
-use crate::error::ConnectionError;
+use crate::error::{ConnectionError, Heard};
 use crate::testkit::link::{CERTAIN, LinkConfig};
 
 // ----- TIME-WAIT and restarts -----
@@ -168,8 +168,8 @@ fn dead_peer_timeout_ends_an_unanswered_connect() {
     let before = world.elapsed();
     stream.try_write(b"anyone?").unwrap();
     let error = world.finish(2 * MINUTE, stream.read(&mut [0; 10])).unwrap_err();
-    assert_eq!(stream.error(), Some(ConnectionError::DeadPeer));
-    assert_eq!(cause(&error), Some(ConnectionError::DeadPeer));
+    assert_eq!(stream.error(), Some(ConnectionError::DeadPeer(Heard::Nothing)));
+    assert_eq!(cause(&error), Some(ConnectionError::DeadPeer(Heard::Nothing)));
     assert!(is_about(world.elapsed() - before, MINUTE));
     assert_eq!(endpoint.stats().current_connections, 0);
 }
