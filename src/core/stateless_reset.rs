@@ -2,17 +2,20 @@
 //!
 //! The endpoint echoes a ping or an initial segment, and has nothing else to say: `una` and `wnd` are 0.
 //! With one key for all, anybody can have such a RST made: by a copy of a ping, sent to another endpoint
-//! of the same key, and pass it on. So it is only believed if the peer then shows no sign of life for one
-//! more round trip, in which it is asked again.
+//! of the same key, and pass it on. So it is only believed if the peer then answers none of a few more
+//! pings, so that a lost datagram or two do not make up for the peer's answer.
 
 use super::clock::Micros;
 use super::segment::{Command, ControlType, HEADER_LEN, Header};
 use super::seq::Sn;
 use crate::error::ConnectionError;
 
-/// Shortest time in which the peer may contradict a RST without state, microseconds; an RTO if that is
-/// longer.
-const MIN_PENDING: u64 = 100_000;
+/// Shortest time in which the peer may answer one ping, or the initial segment, microseconds; an RTO if
+/// that is longer.
+const MIN_ANSWER_TIME: u64 = 100_000;
+/// Pings to a peer that is said not to know the connection. With a tenth of the datagrams lost, the ping
+/// before them and these all stay unanswered once in 20,000 times.
+const PINGS: u8 = 5;
 
 /// What an endpoint answers to `header`, a ping or an initial segment of a connection that it does not
 /// know, or will not take.
@@ -23,7 +26,10 @@ pub(crate) fn stateless_reset(header: &Header) -> Header {
 
 /// The RST without state that `datagram` consists of; `None` if it is anything else.
 pub(crate) fn parse(datagram: &[u8]) -> Option<Header> {
-    let header = Header::parse(datagram).ok().filter(|_| datagram.len() == HEADER_LEN)?;
+    if datagram.len() != HEADER_LEN {
+        return None;
+    }
+    let header = Header::parse(datagram).ok()?;
     let is_reset = header.command == Command::Control
         && ControlType::from_frg(header.frg) == Some(ControlType::Reset);
     (is_reset && (header.una, header.wnd) == (Sn(0), 0)).then_some(header)
@@ -35,29 +41,36 @@ pub(crate) enum UnconfirmedReset {
     /// Entered at construction, and on a sign of life of the peer; left on a RST without state.
     #[default]
     None,
-    /// The peer's endpoint answered a ping with a RST without state. The connection ends at that time
-    /// with `Reset`. Left on a sign of life.
-    Forgotten(Micros),
+    /// The peer's endpoint answered a ping with a RST without state. At `at` the ping leaves again, if
+    /// `pings` more are to leave, or else the connection ends with `Reset`. Left on a sign of life.
+    Forgotten { at: Micros, pings: u8 },
     /// It answered the initial segment so. The connection ends at that time with `Refused`. Left on any
     /// other datagram of the peer.
     Refused(Micros),
 }
 
 impl UnconfirmedReset {
-    /// The endpoint has answered a ping so. `rto` is in microseconds. Returns whether that is news, so
-    /// that the peer is to be asked once more.
-    pub(crate) fn on_ping_reset(&mut self, now: Micros, rto: u64) -> bool {
-        let is_news = *self == Self::None;
-        if is_news {
-            *self = Self::Forgotten(now.add_micros(rto.max(MIN_PENDING)));
+    /// The endpoint has answered a ping so. The ping leaves again at once, see [`Self::poll_ping`].
+    pub(crate) fn on_ping_reset(&mut self, now: Micros) {
+        if *self == Self::None {
+            *self = Self::Forgotten { at: now, pings: PINGS };
         }
-        is_news
+    }
+
+    /// Whether the ping leaves again now. `rto` is in microseconds.
+    pub(crate) fn poll_ping(&mut self, now: Micros, rto: u64) -> bool {
+        let Self::Forgotten { at, pings: pings @ 1.. } = self else { return false };
+        let is_due = now >= *at;
+        if is_due {
+            (*at, *pings) = (now.add_micros(rto.max(MIN_ANSWER_TIME)), *pings - 1);
+        }
+        is_due
     }
 
     /// The endpoint has answered the initial segment so.
     pub(crate) fn on_initial_reset(&mut self, now: Micros, rto: u64) {
         if *self == Self::None {
-            *self = Self::Refused(now.add_micros(rto.max(MIN_PENDING)));
+            *self = Self::Refused(now.add_micros(rto.max(MIN_ANSWER_TIME)));
         }
     }
 
@@ -69,18 +82,18 @@ impl UnconfirmedReset {
         }
     }
 
-    /// When the connection ends.
+    /// When the connection ends, or the ping leaves again.
     pub(crate) fn deadline(self) -> Option<Micros> {
         match self {
             Self::None => None,
-            Self::Forgotten(at) | Self::Refused(at) => Some(at),
+            Self::Forgotten { at, .. } | Self::Refused(at) => Some(at),
         }
     }
 
     /// Why the connection ends now, if it does.
     pub(crate) fn end(self, now: Micros) -> Option<ConnectionError> {
         match self {
-            Self::Forgotten(at) if now >= at => Some(ConnectionError::Reset),
+            Self::Forgotten { at, pings: 0 } if now >= at => Some(ConnectionError::Reset),
             Self::Refused(at) if now >= at => Some(ConnectionError::Refused),
             _ => None,
         }
@@ -116,11 +129,20 @@ mod tests {
     #[test]
     fn pending_reset_ends_the_connection_unless_the_peer_shows_life() {
         let mut pending = UnconfirmedReset::default();
-        assert!(pending.on_ping_reset(Micros(5), 30_000) && !pending.on_ping_reset(Micros(6), 0));
-        assert_eq!(pending.deadline(), Some(Micros(5 + MIN_PENDING)));
+        assert!(!pending.poll_ping(Micros(5), 30_000));
+        for index in 0..5 {
+            let now = Micros(5 + index * 100_000);
+            pending.on_ping_reset(now);
+            assert_eq!((pending.deadline(), pending.end(now)), (Some(now), None));
+            assert!(pending.poll_ping(now, 30_000) && !pending.poll_ping(now, 30_000));
+        }
         pending.on_received(false);
-        assert_eq!(pending.end(Micros(4 + MIN_PENDING)), None);
-        assert_eq!(pending.end(Micros(5 + MIN_PENDING)), Some(ConnectionError::Reset));
+        assert_eq!(
+            (pending.deadline(), pending.end(Micros(500_004))),
+            (Some(Micros(500_005)), None)
+        );
+        assert!(!pending.poll_ping(Micros(500_005), 30_000));
+        assert_eq!(pending.end(Micros(500_005)), Some(ConnectionError::Reset));
         pending.on_received(true);
         assert_eq!((pending.deadline(), pending.end(Micros(u64::MAX))), (None, None));
         pending.on_initial_reset(Micros(5), 400_000);

@@ -223,9 +223,7 @@ impl Kcp {
     /// within [`RESET_LIFETIME`]: only a peer that receives our segments has these. Any other RST
     /// draws a ping (RFC 5961 3.2, challenge ACK). Returns whether the RST is valid.
     fn on_reset(&mut self, now: Micros, sn: Sn, ts: Ts) -> bool {
-        let age = i64::from(self.clock.timestamp(now).since(ts)) * 1_000;
-        let is_recent = (0..=RESET_LIFETIME.cast_signed()).contains(&age);
-        let valid = (is_recent && self.send.has_sent(&self.clock, sn, ts))
+        let valid = self.is_recent_data(now, sn, ts)
             || self.keepalive.is_recent_ping(now, (sn, ts))
             || self.send.path.is_recent_ping(now, (sn, ts));
         if valid {
@@ -237,9 +235,16 @@ impl Kcp {
         valid
     }
 
+    /// Whether `sn` and `ts` are those of a data segment that left within [`RESET_LIFETIME`].
+    pub(super) fn is_recent_data(&self, now: Micros, sn: Sn, ts: Ts) -> bool {
+        let age = i64::from(self.clock.timestamp(now).since(ts)) * 1_000;
+        let is_recent = (0..=RESET_LIFETIME.cast_signed()).contains(&age);
+        is_recent && self.send.has_sent(&self.clock, sn, ts)
+    }
+
     /// A RST of an endpoint that does not know this connection, or will not take it. It counts if it
-    /// echoes our initial segment and nothing else has come back, or a ping and the peer has shown no
-    /// sign of life since; and if none comes for one more round trip.
+    /// echoes our initial segment and nothing else comes back, or a ping and the peer shows no sign of
+    /// life, neither since then nor in answer to further pings.
     pub(super) fn on_stateless_reset(&mut self, now: Micros, reset: &Header) {
         let (sn, ts) = (reset.sn, reset.ts);
         if self.close_reason.is_some() {
@@ -249,9 +254,8 @@ impl Kcp {
         if self.is_unanswered_initial(sn, ts) {
             self.pending_reset.on_initial_reset(now, rto);
         } else if self.keepalive.is_unanswered_ping(now, (sn, ts)) {
-            if self.pending_reset.on_ping_reset(now, rto) {
-                self.keepalive.ask_again();
-            }
+            self.pending_reset.on_ping_reset(now);
+            self.retransmit_ping(now);
         } else {
             self.stats.invalid_control_segments += 1;
             if self.has_started() && self.peer.has_received() {
@@ -259,6 +263,13 @@ impl Kcp {
             }
         }
         self.update_timers(now);
+    }
+
+    /// The ping that a RST without state has answered leaves again, if it is time.
+    pub(super) fn retransmit_ping(&mut self, now: Micros) {
+        if self.pending_reset.poll_ping(now, self.send.rtt.rto()) {
+            self.keepalive.ask_again();
+        }
     }
 
     /// Whether the connection ended because the peer does not know it.

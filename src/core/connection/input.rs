@@ -38,6 +38,8 @@ impl Kcp {
         self.stats.received_datagram_bytes += datagram.len() as u64;
         if self.close_state.is_enabled()
             && let Some(reset) = stateless_reset::parse(datagram)
+            // One in TIME-WAIT that has received nothing sends the same, but for data.
+            && !self.is_recent_data(now, reset.sn, reset.ts)
         {
             self.on_stateless_reset(now, &reset);
         } else {

@@ -100,6 +100,7 @@ impl Kcp {
             self.close_reason = Some(error);
         }
         self.close_reason = self.close_reason.or_else(|| self.pending_reset.end(now));
+        self.retransmit_ping(now);
         self.check_oversized_timeout(now);
     }
 

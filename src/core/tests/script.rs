@@ -274,6 +274,38 @@ fn rst_without_a_recent_timestamp_is_answered_with_a_ping() {
 }
 
 #[test]
+fn rst_without_state_ends_the_connection_after_five_more_unanswered_pings() {
+    for answers in [false, true] {
+        let mut script =
+            established(&quiet()).at(ms(2_000)).with(|kcp, now| kcp.ping(now)).expect(ping());
+        let asked = script.last();
+        let reset = || rst(asked.sn.0).ts(asked.ts.0).una(0).wnd(0);
+        script = script.at(ms(2_050)).recv(reset());
+        // The RTO of 150 ms apart.
+        for at in [2_050, 2_200, 2_350, 2_500, 2_650] {
+            script = script.at(ms(at)).expect(ping().ts(asked.ts.0)).recv(reset()).expect_none();
+        }
+        script = script.at(ms(2_799)).expect_none().expect_close_reason(None);
+        if answers {
+            script = script.recv(ack(asked.sn.0).ts(asked.ts.0).una(1)).recv(reset());
+        }
+        let end = (!answers).then_some(ConnectionError::Reset);
+        let _ = script.at(ms(2_800)).expect_none().expect_close_reason(end);
+    }
+}
+
+#[test]
+fn rst_for_data_of_a_peer_that_has_received_nothing_ends_the_connection_at_once() {
+    let _ = script(&quiet())
+        .write(b"hello")
+        .expect(push(0, b"hello").ts(0))
+        .at(ms(50))
+        .recv(rst(0).ts(0).una(0).wnd(0))
+        .expect(rst_ack(0).ts(0))
+        .expect_close_reason(Some(ConnectionError::Reset));
+}
+
+#[test]
 fn rst_names_the_last_segment_of_the_peer_and_is_retransmitted_for_10_s() {
     let mut script = established(&quiet())
         .recv(push(0, b"a").una(1))

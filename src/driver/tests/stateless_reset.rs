@@ -9,6 +9,7 @@ use super::fixtures::{
     CLIENT, MINUTE, Pair, SECOND, SERVER, SLACK, cause, greet, is_about, micros, pattern, push,
     read_pattern,
 };
+use super::sim_network::Fate;
 use super::sim_world::{World, addr};
 use crate::config::Config;
 use crate::core::segment::{CONTROL_CAPABLE, Command, ControlType, HEADER_LEN, Header};
@@ -47,7 +48,7 @@ fn noticed_after(config: &Config, writes: bool, away: Duration) -> Duration {
 #[test]
 fn restarted_server_is_noticed_within_two_seconds_of_an_answer_being_due() {
     for config in [Config::new(), sealed()] {
-        for (away, least, most) in [(0, 1_000, 1_500), (1, 0, 1_500), (30, 0, 1_500)] {
+        for (away, least, most) in [(0, 1_000, 2_000), (1, 0, 2_000), (30, 0, 2_000)] {
             let took = noticed_after(&config, true, Duration::from_secs(away)).as_millis();
             assert!((least..most).contains(&took), "away for {away} s: after {took} ms");
         }
@@ -62,6 +63,8 @@ fn restarted_server_is_noticed_within_two_seconds_of_an_answer_being_due() {
 fn relay(world: &mut World, time: Duration) -> (usize, usize) {
     let (mut asked, mut answered) = (0, 0);
     let end = world.elapsed() + micros(time);
+    // Otherwise they come to the client first, and the copies count as replayed.
+    world.set_fates(OTHER, [Fate::Lost; 1_000]);
     while world.elapsed() < end {
         world.run_for(SECOND / 500);
         for sent in world.log() {
@@ -94,7 +97,7 @@ fn replayed_pings_and_relayed_resets_end_no_live_connection() {
         let (mut client, mut server) = world.finish(MINUTE, greet(&endpoint, &listener));
         let (asked, answered) = relay(&mut world, 2 * MINUTE);
         let resets = other.stats().stateless_resets_sent;
-        assert!(resets > 5, "seed {seed}: the relay had {resets} to pass on");
+        assert!(resets > 20, "seed {seed}: the relay had {resets} to pass on");
         assert!(answered <= asked, "seed {seed}: {answered} bytes for {asked}");
         // The connection lives at another address than 77.
         assert_eq!(listener.stats().stateless_resets_sent, 0, "seed {seed}");
