@@ -106,14 +106,14 @@ pub enum Heard {
     /// The system reported that a port is closed.
     #[error("the system reported a closed port")]
     Refusal,
-    /// So many datagrams that failed the cipher, or are no KCP.
+    /// So many datagrams, 255 or more for 255, that failed the cipher, or are no KCP.
     #[error(
         "what came from its address could not be read, datagrams: {0} (another key or cipher?)"
     )]
-    Unreadable(u16),
-    /// So many datagrams of connections that do not exist.
+    Unreadable(u8),
+    /// So many datagrams, 255 or more for 255, of connections that do not exist.
     #[error("what came from its address was of other connections, datagrams: {0}")]
-    OtherConnections(u16),
+    OtherConnections(u8),
 }
 
 /// Why a connection ended.

@@ -35,31 +35,36 @@ pub(crate) fn parse(datagram: &[u8]) -> Option<Header> {
     (is_reset && (header.una, header.wnd) == (Sn(0), 0)).then_some(header)
 }
 
-/// Whether the peer is said not to know the connection.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum UnconfirmedReset {
-    /// Entered at construction, and on a sign of life of the peer; left on a RST without state.
-    #[default]
-    None,
-    /// The peer's endpoint answered a ping with a RST without state. At `at` the ping leaves again, if
-    /// `pings` more are to leave, or else the connection ends with `Reset`. Left on a sign of life.
+/// Whether the peer is said not to know the connection. Allocated while it is: few connections ever are.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct UnconfirmedReset(Option<Box<Pending>>);
+
+/// What the peer's endpoint has answered with a RST without state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pending {
+    /// A ping. At `at` the ping leaves again, if `pings` more are to leave, or else the connection ends
+    /// with `Reset`. Left on a sign of life of the peer.
     Forgotten { at: Micros, pings: u8 },
-    /// It answered the initial segment so. The connection ends at that time with `Refused`. Left on any
-    /// other datagram of the peer.
+    /// The initial segment. The connection ends at that time with `Refused`. Left on any other datagram
+    /// of the peer.
     Refused(Micros),
 }
 
 impl UnconfirmedReset {
+    fn enter(&mut self, pending: Pending) {
+        self.0.get_or_insert_with(|| Box::new(pending));
+    }
+
     /// The endpoint has answered a ping so. The ping leaves again at once, see [`Self::poll_ping`].
     pub(crate) fn on_ping_reset(&mut self, now: Micros) {
-        if *self == Self::None {
-            *self = Self::Forgotten { at: now, pings: PINGS };
-        }
+        self.enter(Pending::Forgotten { at: now, pings: PINGS });
     }
 
     /// Whether the ping leaves again now. `rto` is in microseconds.
     pub(crate) fn poll_ping(&mut self, now: Micros, rto: u64) -> bool {
-        let Self::Forgotten { at, pings: pings @ 1.. } = self else { return false };
+        let Some(Pending::Forgotten { at, pings: pings @ 1.. }) = self.0.as_deref_mut() else {
+            return false;
+        };
         let is_due = now >= *at;
         if is_due {
             (*at, *pings) = (now.add_micros(rto.max(MIN_ANSWER_TIME)), *pings - 1);
@@ -69,32 +74,30 @@ impl UnconfirmedReset {
 
     /// The endpoint has answered the initial segment so.
     pub(crate) fn on_initial_reset(&mut self, now: Micros, rto: u64) {
-        if *self == Self::None {
-            *self = Self::Refused(now.add_micros(rto.max(MIN_ANSWER_TIME)));
-        }
+        self.enter(Pending::Refused(now.add_micros(rto.max(MIN_ANSWER_TIME))));
     }
 
     /// Another datagram of the peer arrived. `is_new`: with something new, a sign of life.
     #[inline]
     pub(crate) fn on_received(&mut self, is_new: bool) {
-        if is_new || matches!(self, Self::Refused(_)) {
-            *self = Self::None;
+        if self.0.as_deref().is_some_and(|pending| is_new || matches!(pending, Pending::Refused(_)))
+        {
+            self.0 = None;
         }
     }
 
     /// When the connection ends, or the ping leaves again.
-    pub(crate) fn deadline(self) -> Option<Micros> {
-        match self {
-            Self::None => None,
-            Self::Forgotten { at, .. } | Self::Refused(at) => Some(at),
-        }
+    pub(crate) fn deadline(&self) -> Option<Micros> {
+        self.0.as_deref().map(|pending| match pending {
+            Pending::Forgotten { at, .. } | Pending::Refused(at) => *at,
+        })
     }
 
     /// Why the connection ends now, if it does.
-    pub(crate) fn end(self, now: Micros) -> Option<ConnectionError> {
-        match self {
-            Self::Forgotten { at, pings: 0 } if now >= at => Some(ConnectionError::Reset),
-            Self::Refused(at) if now >= at => Some(ConnectionError::Refused),
+    pub(crate) fn end(&self, now: Micros) -> Option<ConnectionError> {
+        match self.0.as_deref()? {
+            Pending::Forgotten { at, pings: 0 } if now >= *at => Some(ConnectionError::Reset),
+            Pending::Refused(at) if now >= *at => Some(ConnectionError::Refused),
             _ => None,
         }
     }
@@ -148,6 +151,6 @@ mod tests {
         pending.on_initial_reset(Micros(5), 400_000);
         assert_eq!(pending.end(Micros(400_005)), Some(ConnectionError::Refused));
         pending.on_received(false);
-        assert_eq!(pending, UnconfirmedReset::None);
+        assert_eq!(pending, UnconfirmedReset::default());
     }
 }

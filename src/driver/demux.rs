@@ -47,8 +47,10 @@ pub(crate) enum Route {
 #[derive(Debug, Default)]
 pub(crate) struct Demux {
     live: HashMap<Key, ConnId>,
-    /// How many connections of `live` have a conversation id, whatever their addresses.
-    live_convs: HashMap<u32, u32>,
+    /// The conversation ids of `live`.
+    live_convs: HashMap<u32, ()>,
+    /// How many further connections of `live` have a conversation id, at other addresses.
+    shared_convs: HashMap<u32, u32>,
     /// Validated connections by conversation id alone, usually one per id, where that is needed:
     /// with migration, or a cipher that has a key.
     by_conv: HashMap<u32, Vec<ConnId>>,
@@ -159,7 +161,10 @@ impl Demux {
     pub(crate) fn insert(&mut self, key: Key, id: ConnId) {
         self.ended.remove(&key);
         if self.live.insert(key, id).is_none() {
-            *self.live_convs.entry(key.1).or_default() += 1;
+            let is_shared = self.live_convs.insert(key.1, ()).is_some();
+            if is_shared {
+                *self.shared_convs.entry(key.1).or_default() += 1;
+            }
         }
     }
 
@@ -167,12 +172,15 @@ impl Demux {
         self.live.remove(key);
         shrink_sparse(&mut self.live);
         self.recent = None;
-        if let Entry::Occupied(mut count) = self.live_convs.entry(key.1) {
-            *count.get_mut() -= 1;
-            if *count.get() == 0 {
-                count.remove();
-                shrink_sparse(&mut self.live_convs);
+        if let Entry::Occupied(mut further) = self.shared_convs.entry(key.1) {
+            *further.get_mut() -= 1;
+            if *further.get() == 0 {
+                further.remove();
+                shrink_sparse(&mut self.shared_convs);
             }
+        } else {
+            self.live_convs.remove(&key.1);
+            shrink_sparse(&mut self.live_convs);
         }
     }
 
@@ -224,8 +232,8 @@ impl Demux {
     /// `count` connections exist.
     #[cfg(feature = "_testkit")]
     pub(crate) fn check_invariants(&self, count: usize) {
-        let convs: usize = self.live_convs.values().map(|count| *count as usize).sum();
-        assert_eq!(convs, self.live.len());
+        let shared: usize = self.shared_convs.values().map(|further| *further as usize).sum();
+        assert_eq!(self.live_convs.len() + shared, self.live.len());
         assert!(self.live.len() <= count, "{} keys of {count} connections", self.live.len());
         let indexed: usize = self.by_conv.values().map(Vec::len).sum();
         assert!(indexed <= count, "{indexed} by id of {count} connections");

@@ -19,9 +19,9 @@ const MAX_ADDRESSES: usize = 256;
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     /// The cipher or the format is another.
-    unreadable: u16,
+    unreadable: u8,
     /// Segments of no connection.
-    strays: u16,
+    strays: u8,
 }
 
 #[derive(Debug, Default)]

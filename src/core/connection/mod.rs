@@ -178,7 +178,7 @@ impl Kcp {
             close_state: CloseState::new(config.close_notify),
             repair: None,
             close_reason: None,
-            pending_reset: UnconfirmedReset::None,
+            pending_reset: UnconfirmedReset::default(),
             fec_probe: FecProbe::None,
             fec_counters: None,
             stats: Counters::default(),
