@@ -6,7 +6,7 @@
 //! no connection.
 
 use std::collections::HashMap;
-use std::collections::hash_map::{Entry, RandomState};
+use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -15,6 +15,7 @@ use crate::core::open::{InitialHash, InitialSegment, assign_conv};
 use crate::core::segment::{self, HEADER_LEN, Header};
 use crate::core::time_wait::{TIME_WAIT_DURATION, TimeWait, TimeWaitOutcome};
 use crate::driver::expiring_map::ExpiringMap;
+use crate::driver::live_convs::LiveConvs;
 use crate::shared::conn_id::ConnId;
 use crate::util::table::shrink_sparse;
 
@@ -47,10 +48,8 @@ pub(crate) enum Route {
 #[derive(Debug, Default)]
 pub(crate) struct Demux {
     live: HashMap<Key, ConnId>,
-    /// The conversation ids of `live`.
-    live_convs: HashMap<u32, ()>,
-    /// How many further connections of `live` have a conversation id, at other addresses.
-    shared_convs: HashMap<u32, u32>,
+    /// The conversation ids of `live`. `Some` from [`Self::track_convs`] on.
+    live_convs: Option<LiveConvs>,
     /// Validated connections by conversation id alone, usually one per id, where that is needed:
     /// with migration, or a cipher that has a key.
     by_conv: HashMap<u32, Vec<ConnId>>,
@@ -63,6 +62,11 @@ pub(crate) struct Demux {
 }
 
 impl Demux {
+    /// `is_listener`: as [`Self::track_convs`].
+    pub(crate) fn new(is_listener: bool) -> Self {
+        Self { live_convs: is_listener.then(LiveConvs::default), ..Self::default() }
+    }
+
     /// Finds the connection of `datagram`, or what else to do with it.
     pub(crate) fn route(&mut self, now: Instant, from: &SocketAddr, datagram: &[u8]) -> Route {
         let Some(conv) = segment::conv_of(datagram) else { return Route::Truncated };
@@ -160,33 +164,37 @@ impl Demux {
 
     pub(crate) fn insert(&mut self, key: Key, id: ConnId) {
         self.ended.remove(&key);
-        if self.live.insert(key, id).is_none() {
-            let is_shared = self.live_convs.insert(key.1, ()).is_some();
-            if is_shared {
-                *self.shared_convs.entry(key.1).or_default() += 1;
-            }
+        if self.live.insert(key, id).is_none()
+            && let Some(convs) = &mut self.live_convs
+        {
+            convs.insert(key.1);
         }
     }
 
     fn remove_live(&mut self, key: &Key) {
-        self.live.remove(key);
+        if self.live.remove(key).is_none() {
+            return;
+        }
         shrink_sparse(&mut self.live);
         self.recent = None;
-        if let Entry::Occupied(mut further) = self.shared_convs.entry(key.1) {
-            *further.get_mut() -= 1;
-            if *further.get() == 0 {
-                further.remove();
-                shrink_sparse(&mut self.shared_convs);
-            }
-        } else {
-            self.live_convs.remove(&key.1);
-            shrink_sparse(&mut self.live_convs);
+        if let Some(convs) = &mut self.live_convs {
+            convs.remove(key.1);
         }
     }
 
-    /// Whether a connection with conversation id `conv` is open, at any address.
+    /// From now on [`Self::is_live`] may be asked. Only a listener does, and the table takes memory.
+    pub(crate) fn track_convs(&mut self) {
+        if self.live_convs.is_none() {
+            let mut convs = LiveConvs::default();
+            self.live.keys().for_each(|key| convs.insert(key.1));
+            self.live_convs = Some(convs);
+        }
+    }
+
+    /// Whether a connection with conversation id `conv` is open, at any address. Always false
+    /// before [`Self::track_convs`].
     pub(crate) fn is_live(&self, conv: u32) -> bool {
-        self.live_convs.contains_key(&conv)
+        self.live_convs.as_ref().is_some_and(|convs| convs.contains(conv))
     }
 
     /// Whether a connection under `key` is open or in TIME-WAIT.
@@ -232,8 +240,9 @@ impl Demux {
     /// `count` connections exist.
     #[cfg(feature = "_testkit")]
     pub(crate) fn check_invariants(&self, count: usize) {
-        let shared: usize = self.shared_convs.values().map(|further| *further as usize).sum();
-        assert_eq!(self.live_convs.len() + shared, self.live.len());
+        if let Some(convs) = &self.live_convs {
+            assert_eq!(convs.len(), self.live.len());
+        }
         assert!(self.live.len() <= count, "{} keys of {count} connections", self.live.len());
         let indexed: usize = self.by_conv.values().map(Vec::len).sum();
         assert!(indexed <= count, "{indexed} by id of {count} connections");

@@ -27,6 +27,7 @@ mod fec_probes;
 pub(crate) mod fec_sender;
 #[cfg(feature = "_testkit")]
 mod invariants;
+mod live_convs;
 mod memory_budget;
 mod migration;
 pub(crate) mod packet_codec;
@@ -189,6 +190,7 @@ impl<S: Socket> Driver<S> {
         let unvalidated = UnvalidatedPeers::new(&config);
         let capability = if config.kcp.close_notify { CONTROL_CAPABLE } else { 0 };
         let retry = Retry::new(now, [rng.next_u64(), rng.next_u64()], capability);
+        let demux = Demux::new(accept.is_some());
         Ok(Self {
             socket,
             peers: PeerTable::new(&config),
@@ -206,7 +208,7 @@ impl<S: Socket> Driver<S> {
             resets: ResetLimiter::new(now),
             unusable: Unusable::default(),
             connect_pacer: ConnectPacer::new(now),
-            demux: Demux::default(),
+            demux,
             timers: TimerWheel::new(now),
             ready: VecDeque::new(),
             tx: SendBatch::default(),

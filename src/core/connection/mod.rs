@@ -35,7 +35,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use crate::config::{AckPolicy, KcpConfig, Mode, SEGMENT_HEADER, WritePolicy};
-use crate::core::clock::{Clock, Micros};
+use crate::core::clock::{Clock, Micros, micros_u32};
 use crate::core::close::CloseState;
 use crate::core::congestion::rate_limiter::RateLimiter;
 use crate::core::connection::fec_counters::FecCounters;
@@ -88,7 +88,8 @@ pub struct Kcp {
     conv: u32,
     clock: Clock,
     mode: Mode,
-    interval: Duration,
+    /// Microseconds.
+    interval: u32,
     ack_policy: AckPolicy,
     write_policy: WritePolicy,
     pub(super) send: Sender,
@@ -155,7 +156,7 @@ impl Kcp {
             conv,
             clock: Clock::new(now, seed.ts_epoch),
             mode: config.mode,
-            interval: config.timing.interval,
+            interval: micros_u32(config.timing.interval),
             ack_policy: config.ack_policy,
             write_policy: config.write_policy,
             send: Sender::new(config, sn, usize::from(config.mtu) - SEGMENT_HEADER),
@@ -283,7 +284,7 @@ impl Kcp {
     fn on_queued(&mut self, now: Instant) {
         let now = self.clock.at(now);
         if self.write_policy == WritePolicy::Delayed && self.cork_until.is_none() {
-            self.cork_until = Some(now.add(self.interval));
+            self.cork_until = Some(now.add_micros(self.interval.into()));
         }
         // Starts the persist timer if the peer's window is zero.
         self.update_timers(now);

@@ -329,7 +329,7 @@ impl Kcp {
     /// once.
     pub(super) fn ack_deadline(&self) -> Option<Micros> {
         let since = self.acks.since()?;
-        (self.ack_policy == AckPolicy::Interval).then(|| since.add(self.interval))
+        (self.ack_policy == AckPolicy::Interval).then(|| since.add_micros(self.interval.into()))
     }
 
     /// Whether [`Kcp::poll_transmit`] would append a datagram at `now`, if rate limit and
