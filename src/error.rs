@@ -122,13 +122,14 @@ pub enum Heard {
 /// [`io::Error`] it is reachable through [`io::Error::get_ref`] and a downcast.
 ///
 /// ```
-/// use kcpx::{ConnectionError, KcpStream};
+/// use kcpx::{ConnectionError, Heard, KcpStream};
 ///
 /// fn advice(stream: &KcpStream) -> &'static str {
 ///     match stream.error() {
 ///         None => "it goes on",
 ///         Some(ConnectionError::Reset | ConnectionError::PeerRestarted) => "connect again",
-///         Some(ConnectionError::DeadPeer | ConnectionError::IdleTimeout) => "is the network down?",
+///         Some(ConnectionError::IdleTimeout) => "is the network down?",
+///         Some(ConnectionError::DeadPeer(heard)) if heard == Heard::Nothing => "the same",
 ///         Some(error) if error.kind() == std::io::ErrorKind::TimedOut => "try later",
 ///         Some(_) => "it is over",
 ///     }

@@ -25,8 +25,8 @@ const MIN_PING_INTERVAL_PROMPTED: u64 = 100_000;
 /// Divisor: [`Keepalive::defer`] adds `period / 16` to the keepalive period of one side, so that
 /// only the other side pings.
 const KEEPALIVE_STAGGER: u64 = 16;
-/// Divisor of the dead-peer timeout: pings begin after a third of it without an answer, one each
-/// [`MIN_PING_INTERVAL`].
+/// Divisor of the dead-peer timeout: pings begin after a third of it without an answer, or earlier if
+/// the peer supports CONTROL, one each [`MIN_PING_INTERVAL`].
 const PING_START_DIVISOR: u64 = 3;
 
 /// A ping that has left.
@@ -369,8 +369,9 @@ impl Keepalive {
     }
 
     /// When pings begin, one each [`MIN_PING_INTERVAL`], while an answer is due: after `ask_after`
-    /// microseconds without a sign of life, at least [`MIN_PING_INTERVAL`]; and a third of the dead-peer timeout
-    /// after the latest sign of life, but at least [`MIN_PING_INTERVAL`] after the answer became due.
+    /// microseconds without a sign of life, at least [`MIN_PING_INTERVAL`]; and a third of the
+    /// dead-peer timeout after the latest sign of life, but at least [`MIN_PING_INTERVAL`] after the
+    /// answer became due.
     fn ping_start_at(&self, ask_after: Option<u64>) -> Option<Micros> {
         let since = self.silent_since()?;
         let share = self.dead_peer_timeout.map(|timeout| timeout / PING_START_DIVISOR);

@@ -170,8 +170,7 @@ impl<S: Socket> Driver<S> {
     }
 
     /// The accept queue, unless listener, accept filter, limits or another connection are against a
-    /// connection under `key`. A peer that could not open it later either
-    /// is sent a RST.
+    /// connection under `key`. A peer that could not open it later either is sent a RST.
     fn admit(&mut self, now: Instant, key: Key, datagram: &[u8]) -> Option<Arc<AcceptQueue>> {
         if !self.is_listening() || self.is_filtered(key.0, key.1) {
             self.refuse(now, key.0, datagram);

@@ -18,8 +18,8 @@ const MEMORY_RELEASE_DELAY: Duration = Duration::from_secs(1);
 
 impl Conn {
     /// Publishes progress to the handles and advances the lifecycle. `fec`: statistics of the FEC
-    /// decoder of the peer's address; `heard`: what else came from an address. Returns the TIME-WAIT state once the connection may be
-    /// removed.
+    /// decoder of the peer's address; `heard`: what else came from an address. Returns the TIME-WAIT
+    /// state once the connection may be removed.
     pub(in super::super) fn advance_lifecycle(
         &mut self,
         now: Instant,

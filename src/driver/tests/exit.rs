@@ -34,7 +34,7 @@ fn peer_of_a_runtime_that_ends_with_data_unsent_is_reset() {
     world.finish(SECOND, client.write_all(b"ask")).unwrap();
     world.run_for(SECOND / 10);
     // More than the window, and what the driver has not seen.
-    assert_eq!(server.try_write(&[1; 60_000]).unwrap(), 60_000);
+    assert_eq!(server.try_write(&vec![1; 60_000]).unwrap(), 60_000);
     world.exit(SERVER);
     let error = world.finish(SECOND, client.read_to_end(&mut Vec::new())).unwrap_err();
     assert_eq!(cause(&error), Some(ConnectionError::Reset));
