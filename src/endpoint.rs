@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 use self::shards::ShardGroup;
 use crate::config::{Config, SEGMENT_HEADER, check_conv};
 use crate::driver::Driver;
-use crate::driver::replay_filter::ReplayFilter;
+use crate::driver::shard_state::ShardState;
 use crate::driver::task::DriverTask;
 use crate::error::{ConfigError, ConnectionError, unresolved};
 use crate::shared::accept_queue::AcceptQueue;
@@ -26,7 +26,7 @@ use crate::stats::EndpointStats;
 use crate::stream::KcpStream;
 use crate::sys::transport::Transport;
 use crate::sys::{Socket, TransportSocket, UdpSocket, canonical};
-use crate::util::sync::{Arc, Mutex};
+use crate::util::sync::Arc;
 
 /// A UDP socket that carries any number of connections, driven by one task.
 ///
@@ -198,16 +198,16 @@ impl Endpoint {
         socket: S,
         config: Config,
         accept: Option<Arc<AcceptQueue>>,
-        initial_nonces: Option<Arc<Mutex<ReplayFilter>>>,
+        shard_state: Option<ShardState>,
     ) -> io::Result<Self> {
         runtime::Handle::try_current().map_err(io::Error::other)?;
         let mut seed = [0; 32];
         getrandom::fill(&mut seed).map_err(io::Error::other)?;
-        let requests = RequestQueue::with_sharded(initial_nonces.is_some());
+        let requests = RequestQueue::with_sharded(shard_state.is_some());
         let now = tokio::time::Instant::now().into_std();
         let mut driver = Driver::new(socket, config, requests.clone(), accept, seed, now)?;
-        if let Some(initial_nonces) = initial_nonces {
-            driver.share_initial_nonces(initial_nonces);
+        if let Some(state) = shard_state {
+            driver.join_shards(state);
         }
         let endpoint = Self::attach(requests);
         #[expect(clippy::disallowed_methods, reason = "the one task of a socket")]
@@ -230,14 +230,14 @@ impl Endpoint {
         config: &Config,
         accept: &Arc<AcceptQueue>,
     ) -> io::Result<Self> {
-        let ShardGroup { sockets, initial_nonces } = ShardGroup::bind(addr, &config.socket)?;
+        let ShardGroup { sockets, state } = ShardGroup::bind(addr, &config.socket)?;
         let mut shards = Vec::new();
         for socket in sockets {
             let (config, accept) = (config.clone(), Some(accept.clone()));
-            shards.push(Self::spawn(socket, config, accept, initial_nonces.clone())?);
+            shards.push(Self::spawn(socket, config, accept, state.clone())?);
         }
         let mut first = shards.swap_remove(0);
-        first.sibling_shards = initial_nonces.map(|_| shards.into());
+        first.sibling_shards = state.map(|_| shards.into());
         Ok(first)
     }
 

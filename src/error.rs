@@ -103,8 +103,13 @@ pub enum Heard {
     /// address and port, so a further one needs a socket of its own.
     #[error("nothing came for it; this socket has another connection with that address")]
     SharedAddress,
-    /// The system reported that a port is closed.
-    #[error("the system reported a closed port")]
+    /// Only small datagrams, while larger ones were lost: the path drops those (a black hole, RFC 8899
+    /// 4.3).
+    #[error("only small datagrams get through, the path drops larger ones")]
+    SmallDatagrams,
+    /// The system reported that the port is closed. Only where the socket has one peer,
+    /// since the report names none.
+    #[error("the system reported that the port is closed")]
     Refusal,
     /// So many datagrams, 255 or more for 255, that failed the cipher, or are no KCP.
     #[error(
@@ -200,10 +205,7 @@ impl ConnectionError {
     pub(crate) fn with_heard(self, heard: impl FnOnce() -> Heard) -> Self {
         match self {
             Self::ConnectTimeout(_) => Self::ConnectTimeout(heard()),
-            Self::DeadPeer(_) => Self::DeadPeer(match heard() {
-                Heard::SharedAddress => Heard::Nothing,
-                heard => heard,
-            }),
+            Self::DeadPeer(Heard::Nothing) => Self::DeadPeer(heard()),
             other => other,
         }
     }
@@ -247,6 +249,15 @@ mod tests {
     fn config_error_names_field_value_and_range() {
         let error = ConfigError::check("mtu (bytes)", 24_u16, 49, 65_507).unwrap_err();
         assert_eq!(error.to_string(), "mtu (bytes) is 24, allowed is 49 to 65507");
+    }
+
+    #[test]
+    fn cause_of_a_timeout_is_filled_in_unless_it_has_one() {
+        let heard = |error: ConnectionError| error.with_heard(|| Heard::Unreadable(3));
+        let dead = ConnectionError::DeadPeer;
+        assert_eq!(heard(dead(Heard::Nothing)), dead(Heard::Unreadable(3)));
+        assert_eq!(heard(dead(Heard::SmallDatagrams)), dead(Heard::SmallDatagrams));
+        assert_eq!(heard(ConnectionError::Reset), ConnectionError::Reset);
     }
 
     #[test]

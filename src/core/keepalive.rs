@@ -28,6 +28,8 @@ const KEEPALIVE_STAGGER: u64 = 16;
 /// Divisor of the dead-peer timeout: pings begin after a third of it without an answer, or earlier if
 /// the peer supports CONTROL, one each [`MIN_PING_INTERVAL`].
 const PING_START_DIVISOR: u64 = 3;
+/// Most doublings of [`Keepalive::ask_at`].
+const MAX_ASK_DOUBLINGS: u8 = 8;
 
 /// A ping that has left.
 #[derive(Clone, Copy, Debug)]
@@ -128,6 +130,10 @@ pub(crate) struct Keepalive {
     /// The latest ping that was answered, for [`Self::is_recent_ping`].
     last_answered: Option<Ping>,
     validation: PeerValidation,
+    /// Pongs since the peer acknowledged data, or nothing was outstanding, see [`Self::ask_at`].
+    pongs: u8,
+    /// A segment in flight waits for its ACK. `unanswered_since` is not before the first one left.
+    in_flight: bool,
     /// State of the SplitMix64 generator, see [`Self::next_cookie`].
     cookie_state: u64,
 }
@@ -145,6 +151,8 @@ impl Keepalive {
             ping: PingState::Idle,
             last_answered: None,
             validation: PeerValidation::NotRequested,
+            pongs: 0,
+            in_flight: false,
             cookie_state: cookie_seed,
         }
     }
@@ -187,6 +195,11 @@ impl Keepalive {
         self.validation = PeerValidation::Validated;
     }
 
+    /// The peer has acknowledged data.
+    pub(crate) fn on_acked(&mut self) {
+        self.pongs = 0;
+    }
+
     /// When the peer last showed a sign of life.
     pub(crate) fn last_alive(&self) -> Micros {
         self.last_alive
@@ -209,6 +222,7 @@ impl Keepalive {
         let ping = *self.ping.outstanding().filter(answers)?;
         self.ping.on_pong();
         self.last_answered = Some(ping);
+        self.pongs = self.pongs.saturating_add(1);
         self.on_validated();
         // ACKs sent after the pong may have arrived before it, so `una` is compared with SND.UNA at
         // the time of the ping.
@@ -221,7 +235,13 @@ impl Keepalive {
         self.recent_ping_sent(now, ping).is_some()
     }
 
-    /// When such a ping left last.
+    /// Whether a ping with this number and cookie left, however long ago; of the latest two.
+    pub(crate) fn is_ping(&self, (sn, ts): (Sn, Ts)) -> bool {
+        let pings = [self.ping.outstanding(), self.last_answered.as_ref()];
+        pings.into_iter().flatten().any(|ping| (ping.sn, ping.cookie) == (sn, ts))
+    }
+
+    /// When a recent one left last.
     fn recent_ping_sent(&self, now: Micros, (sn, ts): (Sn, Ts)) -> Option<Micros> {
         let pings = [self.ping.outstanding(), self.last_answered.as_ref()].into_iter().flatten();
         let mut pings = pings.filter(|ping| ping.is_fresh(now));
@@ -308,21 +328,23 @@ impl Keepalive {
         Ts((z >> 32) as u32)
     }
 
-    /// Starts or stops the dead-peer timeout. `outstanding`: an answer of the peer to data, FIN or
-    /// an initial segment is due. An outstanding ping counts as well.
+    /// Starts or stops the dead-peer timeout. `outstanding`: an answer to data, FIN or an initial segment
+    /// is due; `in_flight`: to one that has left. An outstanding ping counts as well.
     #[inline]
-    pub(crate) fn update_outstanding(&mut self, now: Micros, outstanding: bool) {
-        if outstanding || self.ping.outstanding().is_some() {
+    pub(crate) fn update_outstanding(&mut self, now: Micros, outstanding: bool, in_flight: bool) {
+        let was_in_flight = std::mem::replace(&mut self.in_flight, in_flight);
+        if in_flight && !was_in_flight {
+            self.unanswered_since = Some(now);
+        } else if outstanding || self.ping.outstanding().is_some() {
             self.unanswered_since.get_or_insert(now);
         } else {
-            self.unanswered_since = None;
+            (self.unanswered_since, self.pongs) = (None, 0);
         }
     }
 
     /// Acts on passed deadlines: requests pings, ends the connection. `started`: a datagram of ours
     /// has left. Before that the peer has no reason to send anything, and a ping would be the first
-    /// segment of this connection at the peer. `ask_after`: microseconds without a sign of life after
-    /// which a peer is pinged that answers if it has lost the state of the connection.
+    /// segment of this connection at the peer. `ask_at`: see [`Self::ask_at`].
     ///
     /// # Errors
     ///
@@ -331,7 +353,7 @@ impl Keepalive {
         &mut self,
         now: Micros,
         started: bool,
-        ask_after: Option<u64>,
+        ask_at: Option<Micros>,
     ) -> Result<(), ConnectionError> {
         // Where both timeouts have passed `DeadPeer` is reported: it is the more specific error.
         if let Some((timeout, since)) = self.dead_peer_timeout.zip(self.silent_since())
@@ -339,7 +361,7 @@ impl Keepalive {
         {
             return Err(ConnectionError::DeadPeer(Heard::Nothing));
         }
-        if started && self.ping_start_at(ask_after).is_some_and(|at| now >= at) {
+        if started && self.ping_start_at(ask_at).is_some_and(|at| now >= at) {
             self.request_ping(now);
         }
         if started && self.idle_timeout.is_some_and(|idle| now.since(self.last_alive) >= idle) {
@@ -354,31 +376,43 @@ impl Keepalive {
     }
 
     /// When [`Self::handle_timeout`] has something to do next.
-    pub(crate) fn deadline(&self, started: bool, ask_after: Option<u64>) -> Option<Micros> {
+    pub(crate) fn deadline(&self, started: bool, ask_at: Option<Micros>) -> Option<Micros> {
         let idle = self.idle_timeout.filter(|_| started);
         let idle = idle.map(|timeout| self.last_alive.add_micros(timeout));
         // A ping that is due leaves with the next transmission and needs no timer.
         let may_ping = started && !self.ping.is_due();
         let dead = self.dead_peer_timeout.zip(self.silent_since());
         let dead = dead.map(|(timeout, since)| since.add_micros(timeout));
-        let start = self.ping_start_at(ask_after);
+        let start = self.ping_start_at(ask_at);
         let asks = start.map(|start| self.next_ping_at().map_or(start, |at| at.max(start)));
         let pings = [asks, self.keepalive_at(), self.unproven_ping_at(), self.validation_ping_at()];
         let ping = pings.into_iter().flatten().min().filter(|_| may_ping);
         [idle, dead, ping].into_iter().flatten().min()
     }
 
-    /// When pings begin, one each [`MIN_PING_INTERVAL`], while an answer is due: after `ask_after`
-    /// microseconds without a sign of life, at least [`MIN_PING_INTERVAL`]; and a third of the
-    /// dead-peer timeout after the latest sign of life, but at least [`MIN_PING_INTERVAL`] after the
-    /// answer became due.
-    fn ping_start_at(&self, ask_after: Option<u64>) -> Option<Micros> {
+    /// When pings begin, one each [`MIN_PING_INTERVAL`], while an answer is due: at `ask_at`, or a third
+    /// of the dead-peer timeout after the latest sign of life, but at least [`MIN_PING_INTERVAL`] after
+    /// the answer became due.
+    fn ping_start_at(&self, ask_at: Option<Micros>) -> Option<Micros> {
         let since = self.silent_since()?;
         let share = self.dead_peer_timeout.map(|timeout| timeout / PING_START_DIVISOR);
         let share = share.map(|share| self.last_alive.add_micros(share));
-        let early = ask_after.map(|time| since.add_micros(time));
-        let start = [share, early].into_iter().flatten().min()?;
-        Some(start.max(since.add_micros(MIN_PING_INTERVAL)))
+        let share = share.map(|at| at.max(since.add_micros(MIN_PING_INTERVAL)));
+        [share, ask_at].into_iter().flatten().min()
+    }
+
+    /// When a peer is pinged that answers if it has lost the state of the connection: after `time`
+    /// microseconds without a sign of life while an ACK or a pong is due, at least [`MIN_PING_INTERVAL`],
+    /// and twice as long after each pong that came without an ACK of data.
+    pub(crate) fn ask_at(&self, time: u64) -> Option<Micros> {
+        let wait = time.max(MIN_PING_INTERVAL) << self.pongs.min(MAX_ASK_DOUBLINGS);
+        let is_due = self.in_flight || self.ping.outstanding().is_some();
+        self.silent_since().filter(|_| is_due).map(|since| since.add_micros(wait))
+    }
+
+    /// The same where a window probe that left at `sent` waits for an answer, and nothing has come since.
+    pub(crate) fn ask_after_probe(&self, sent: Micros, time: u64) -> Option<Micros> {
+        (self.last_received <= sent).then(|| sent.add_micros(time.max(MIN_PING_INTERVAL)))
     }
 
     /// Since when an answer of the peer is due and no sign of life has arrived.
@@ -522,7 +556,7 @@ mod tests {
         (config.keepalive, config.idle_timeout) = (None, None);
         let mut keepalive = Keepalive::new(&config, Micros(0), 7);
         assert_eq!(keepalive.deadline(true, None), None, "nothing is outstanding");
-        keepalive.update_outstanding(Micros(3_600 * SECOND), true);
+        keepalive.update_outstanding(Micros(3_600 * SECOND), true, true);
         let mut now;
         let mut pings = 0;
         let error = loop {

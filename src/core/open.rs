@@ -101,11 +101,10 @@ impl Establishment {
         }
     }
 
-    /// The socket has another connection with the address of the peer, which is not to end for this
-    /// one.
-    pub(crate) fn keep_others(&mut self) {
+    /// Whether the initial segment without data may have number 0.
+    pub(crate) fn set_replaces(&mut self, replaces: bool) {
         if let Self::Opening(request) = self {
-            request.replaces = false;
+            request.replaces = replaces;
         }
     }
 
@@ -468,7 +467,7 @@ mod tests {
         }
         assert_eq!(gaps, [1, 2, 4, 5, 5, 5, 5]);
         state.open(now, Ts(6), RTO);
-        state.keep_others();
+        state.set_replaces(false);
         let again = Some(InitialProbe { ts: Ts(5), replaces: false });
         assert_eq!(state.poll_initial(now), again, "open has no effect once started");
         assert!(state.cancel_initial() && state.has_started() && !state.cancel_initial());

@@ -10,12 +10,17 @@ use super::segment::{Command, ControlType, HEADER_LEN, Header};
 use super::seq::Sn;
 use crate::error::ConnectionError;
 
-/// Shortest time in which the peer may answer one ping, or the initial segment, microseconds; an RTO if
-/// that is longer.
-const MIN_ANSWER_TIME: u64 = 100_000;
+/// Shortest time from one ping to the next, microseconds; an RTO if that is longer. An outage has to last
+/// four times as long to hide all [`PINGS`] from the peer.
+const MIN_PING_INTERVAL: u64 = 200_000;
+/// Shortest time in which the peer may answer the last ping, microseconds; an RTO if that is longer.
+const MIN_PONG_TIME: u64 = 100_000;
 /// Pings to a peer that is said not to know the connection. With a tenth of the datagrams lost, the ping
 /// before them and these all stay unanswered once in 20,000 times.
 const PINGS: u8 = 5;
+/// Time in which the peer may answer the initial segment, microseconds: the RTO without a sample (RFC 6298
+/// 2.1).
+const INITIAL_ANSWER_TIME: u64 = 1_000_000;
 
 /// What an endpoint answers to `header`, a ping or an initial segment of a connection that it does not
 /// know, or will not take.
@@ -42,9 +47,11 @@ pub(crate) struct UnconfirmedReset(Option<Box<Pending>>);
 /// What the peer's endpoint has answered with a RST without state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pending {
-    /// A ping. At `at` the ping leaves again, if `pings` more are to leave, or else the connection ends
-    /// with `Reset`. Left on a sign of life of the peer.
-    Forgotten { at: Micros, pings: u8 },
+    /// A ping, or the peer has sent a RST that names an old segment: the connection may be half-open (RFC
+    /// 9293 3.5.1). From `at` on a ping is due, if
+    /// `pings` more are to leave, or else the connection ends with `Reset`. Left on a sign of life of the
+    /// peer.
+    HalfOpen { at: Micros, pings: u8 },
     /// The initial segment. The connection ends at that time with `Refused`. Left on any other datagram
     /// of the peer.
     Refused(Micros),
@@ -55,26 +62,29 @@ impl UnconfirmedReset {
         self.0.get_or_insert_with(|| Box::new(pending));
     }
 
-    /// The endpoint has answered a ping so. The ping leaves again at once, see [`Self::poll_ping`].
+    /// The endpoint has answered a ping so. Another one is due at once.
     pub(crate) fn on_ping_reset(&mut self, now: Micros) {
-        self.enter(Pending::Forgotten { at: now, pings: PINGS });
+        self.enter(Pending::HalfOpen { at: now, pings: PINGS });
     }
 
-    /// Whether the ping leaves again now. `rto` is in microseconds.
-    pub(crate) fn poll_ping(&mut self, now: Micros, rto: u64) -> bool {
-        let Some(Pending::Forgotten { at, pings: pings @ 1.. }) = self.0.as_deref_mut() else {
-            return false;
-        };
-        let is_due = now >= *at;
-        if is_due {
-            (*at, *pings) = (now.add_micros(rto.max(MIN_ANSWER_TIME)), *pings - 1);
+    /// Whether another ping is due.
+    pub(crate) fn is_ping_due(&self, now: Micros) -> bool {
+        matches!(self.0.as_deref(), Some(Pending::HalfOpen { at, pings: 1.. }) if now >= *at)
+    }
+
+    /// A ping leaves. `rto` is in microseconds.
+    #[inline]
+    pub(crate) fn on_ping_sent(&mut self, now: Micros, rto: u64) {
+        if let Some(Pending::HalfOpen { at, pings: pings @ 1.. }) = self.0.as_deref_mut() {
+            *pings -= 1;
+            let least = if *pings > 0 { MIN_PING_INTERVAL } else { MIN_PONG_TIME };
+            *at = now.add_micros(rto.max(least));
         }
-        is_due
     }
 
     /// The endpoint has answered the initial segment so.
-    pub(crate) fn on_initial_reset(&mut self, now: Micros, rto: u64) {
-        self.enter(Pending::Refused(now.add_micros(rto.max(MIN_ANSWER_TIME))));
+    pub(crate) fn on_initial_reset(&mut self, now: Micros) {
+        self.enter(Pending::Refused(now.add_micros(INITIAL_ANSWER_TIME)));
     }
 
     /// Another datagram of the peer arrived. `is_new`: with something new, a sign of life.
@@ -86,17 +96,17 @@ impl UnconfirmedReset {
         }
     }
 
-    /// When the connection ends, or the ping leaves again.
+    /// When the connection ends, or a ping is due.
     pub(crate) fn deadline(&self) -> Option<Micros> {
         self.0.as_deref().map(|pending| match pending {
-            Pending::Forgotten { at, .. } | Pending::Refused(at) => *at,
+            Pending::HalfOpen { at, .. } | Pending::Refused(at) => *at,
         })
     }
 
     /// Why the connection ends now, if it does.
     pub(crate) fn end(&self, now: Micros) -> Option<ConnectionError> {
         match self.0.as_deref()? {
-            Pending::Forgotten { at, pings: 0 } if now >= *at => Some(ConnectionError::Reset),
+            Pending::HalfOpen { at, pings: 0 } if now >= *at => Some(ConnectionError::Reset),
             Pending::Refused(at) if now >= *at => Some(ConnectionError::Refused),
             _ => None,
         }
@@ -132,24 +142,26 @@ mod tests {
     #[test]
     fn pending_reset_ends_the_connection_unless_the_peer_shows_life() {
         let mut pending = UnconfirmedReset::default();
-        assert!(!pending.poll_ping(Micros(5), 30_000));
+        assert!(!pending.is_ping_due(Micros(5)));
         for index in 0..5 {
-            let now = Micros(5 + index * 100_000);
+            let now = Micros(5 + index * 200_000);
             pending.on_ping_reset(now);
             assert_eq!((pending.deadline(), pending.end(now)), (Some(now), None));
-            assert!(pending.poll_ping(now, 30_000) && !pending.poll_ping(now, 30_000));
+            // One that the socket or the rate limit holds back does not count.
+            assert!(pending.is_ping_due(now) && pending.is_ping_due(now));
+            pending.on_ping_sent(now, 30_000);
+            assert!(!pending.is_ping_due(now));
         }
         pending.on_received(false);
-        assert_eq!(
-            (pending.deadline(), pending.end(Micros(500_004))),
-            (Some(Micros(500_005)), None)
-        );
-        assert!(!pending.poll_ping(Micros(500_005), 30_000));
-        assert_eq!(pending.end(Micros(500_005)), Some(ConnectionError::Reset));
+        let end = Micros(900_005);
+        assert_eq!((pending.deadline(), pending.end(Micros(900_004))), (Some(end), None));
+        assert!(!pending.is_ping_due(end));
+        assert_eq!(pending.end(end), Some(ConnectionError::Reset));
         pending.on_received(true);
         assert_eq!((pending.deadline(), pending.end(Micros(u64::MAX))), (None, None));
-        pending.on_initial_reset(Micros(5), 400_000);
-        assert_eq!(pending.end(Micros(400_005)), Some(ConnectionError::Refused));
+        pending.on_initial_reset(Micros(5));
+        assert_eq!(pending.end(Micros(1_000_004)), None);
+        assert_eq!(pending.end(Micros(1_000_005)), Some(ConnectionError::Refused));
         pending.on_received(false);
         assert_eq!(pending, UnconfirmedReset::default());
     }

@@ -62,18 +62,17 @@ impl<S: Socket> Driver<S> {
             Some(conn) if opens => conn.connect_early(now),
             _ => {}
         }
-        self.keep_others(peer);
+        self.update_replaces(peer);
         Ok(Opened { handle: Handle::new(shared), waits })
     }
 
-    /// Where a connection with `peer` exists, none of its connections takes its place at a listener that
-    /// has one for each address. Those before the latest two know that already.
-    fn keep_others(&mut self, peer: SocketAddr) {
-        if self.peers.has_several(peer) {
-            for slot in self.peers.slots(peer).take(2) {
-                if let Some(conn) = self.conns.get_mut(slot) {
-                    conn.keep_others();
-                }
+    /// Connections with `peer` have been opened or removed: one alone may take the place of an earlier one
+    /// at a listener that has one for each address, several may not. Those before the latest two know.
+    pub(super) fn update_replaces(&mut self, peer: SocketAddr) {
+        let is_alone = !self.peers.has_several(peer);
+        for slot in self.peers.slots(peer).take(2) {
+            if let Some(conn) = self.conns.get_mut(slot) {
+                conn.set_replaces(is_alone);
             }
         }
     }
@@ -169,8 +168,9 @@ impl<S: Socket> Driver<S> {
         accepted
     }
 
-    /// The accept queue, unless listener, accept filter, limits or another connection are against a
-    /// connection under `key`. A peer that could not open it later either is sent a RST.
+    /// The accept queue, if a connection may be opened under `key`; `None` if there is no listener, or the
+    /// accept filter, the limits or another connection are against it. Without a listener, or with the
+    /// filter against it, the peer is sent a RST, since a retransmission would fare no better.
     fn admit(&mut self, now: Instant, key: Key, datagram: &[u8]) -> Option<Arc<AcceptQueue>> {
         if !self.is_listening() || self.is_filtered(key.0, key.1) {
             self.refuse(now, key.0, datagram);

@@ -17,6 +17,7 @@ use crate::core::time_wait::{TIME_WAIT_DURATION, TimeWait, TimeWaitOutcome};
 use crate::driver::expiring_map::ExpiringMap;
 use crate::driver::live_convs::LiveConvs;
 use crate::shared::conn_id::ConnId;
+use crate::util::sync::{Arc, Mutex, lock};
 use crate::util::table::shrink_sparse;
 
 /// Most connections in TIME-WAIT; beyond that the oldest is dropped.
@@ -48,8 +49,9 @@ pub(crate) enum Route {
 #[derive(Debug, Default)]
 pub(crate) struct Demux {
     live: HashMap<Key, ConnId>,
-    /// The conversation ids of `live`. `Some` from [`Self::track_convs`] on.
-    live_convs: Option<LiveConvs>,
+    /// The conversation ids of `live`, shared by the shards of a listener. `Some` from
+    /// [`Self::track_convs`] on. No other lock is taken while this one is held.
+    live_convs: Option<Arc<Mutex<LiveConvs>>>,
     /// Validated connections by conversation id alone, usually one per id, where that is needed:
     /// with migration, or a cipher that has a key.
     by_conv: HashMap<u32, Vec<ConnId>>,
@@ -64,7 +66,7 @@ pub(crate) struct Demux {
 impl Demux {
     /// `is_listener`: as [`Self::track_convs`].
     pub(crate) fn new(is_listener: bool) -> Self {
-        Self { live_convs: is_listener.then(LiveConvs::default), ..Self::default() }
+        Self { live_convs: is_listener.then(Arc::default), ..Self::default() }
     }
 
     /// Finds the connection of `datagram`, or what else to do with it.
@@ -165,9 +167,9 @@ impl Demux {
     pub(crate) fn insert(&mut self, key: Key, id: ConnId) {
         self.ended.remove(&key);
         if self.live.insert(key, id).is_none()
-            && let Some(convs) = &mut self.live_convs
+            && let Some(convs) = &self.live_convs
         {
-            convs.insert(key.1);
+            lock(convs).insert(key.1);
         }
     }
 
@@ -177,8 +179,8 @@ impl Demux {
         }
         shrink_sparse(&mut self.live);
         self.recent = None;
-        if let Some(convs) = &mut self.live_convs {
-            convs.remove(key.1);
+        if let Some(convs) = &self.live_convs {
+            lock(convs).remove(key.1);
         }
     }
 
@@ -187,14 +189,19 @@ impl Demux {
         if self.live_convs.is_none() {
             let mut convs = LiveConvs::default();
             self.live.keys().for_each(|key| convs.insert(key.1));
-            self.live_convs = Some(convs);
+            self.live_convs = Some(Arc::new(Mutex::new(convs)));
         }
+    }
+
+    /// The ids are those of all shards of a listener. Called before the first connection.
+    pub(crate) fn share_convs(&mut self, convs: Arc<Mutex<LiveConvs>>) {
+        self.live_convs = Some(convs);
     }
 
     /// Whether a connection with conversation id `conv` is open, at any address. Always false
     /// before [`Self::track_convs`].
     pub(crate) fn is_live(&self, conv: u32) -> bool {
-        self.live_convs.as_ref().is_some_and(|convs| convs.contains(conv))
+        self.live_convs.as_ref().is_some_and(|convs| lock(convs).contains(conv))
     }
 
     /// Whether a connection under `key` is open or in TIME-WAIT.
@@ -241,7 +248,9 @@ impl Demux {
     #[cfg(feature = "_testkit")]
     pub(crate) fn check_invariants(&self, count: usize) {
         if let Some(convs) = &self.live_convs {
-            assert_eq!(convs.len(), self.live.len());
+            let (ids, has_shards) = (lock(convs).len(), Arc::strong_count(convs) > 1);
+            let live = self.live.len();
+            assert!(ids == live || (has_shards && ids > live), "{ids} ids of {live} connections");
         }
         assert!(self.live.len() <= count, "{} keys of {count} connections", self.live.len());
         let indexed: usize = self.by_conv.values().map(Vec::len).sum();

@@ -33,6 +33,12 @@ impl<K: Copy + Ord + Hash, V> ExpiringMap<K, V> {
         self.entries.get(key).map(|(_, value)| value)
     }
 
+    /// The entry under `key`, unless it has expired.
+    pub(super) fn get_live(&self, now: Instant, key: &K) -> Option<&V> {
+        let live = self.entries.get(key).filter(|(until, _)| now < *until);
+        live.map(|(_, value)| value)
+    }
+
     pub(super) fn get_mut(&mut self, key: &K) -> Option<&mut V> {
         self.entries.get_mut(key).map(|(_, value)| value)
     }

@@ -11,9 +11,8 @@
 //! (tests/fairness.rs).
 //!
 //! `accept`, `after_panic`, `exit`, `invariants`, `migration`, `receive`, `requests`, `serve`,
-//! `stateless_reset`, `stats`, `unknown` and `unusable` hold the
-//! methods of [`Driver`] by concern. All other modules of the folder are types that do not depend on
-//! [`Driver`].
+//! `shard_state`, `stateless_reset`, `stats`, `unknown` and `unusable` hold the methods of [`Driver`] by
+//! concern. All other modules of the folder are types that do not depend on [`Driver`].
 
 mod accept;
 mod after_panic;
@@ -41,6 +40,7 @@ mod retry;
 mod scratch;
 pub(crate) mod send_batch;
 mod serve;
+pub(crate) mod shard_state;
 mod source;
 mod stateless_reset;
 mod stats;
@@ -231,12 +231,6 @@ impl<S: Socket> Driver<S> {
             #[cfg(test)]
             served: 0,
         })
-    }
-
-    /// Shares the nonces of initial datagrams with the other shards of a listener. Otherwise a
-    /// replayed initial datagram could open a connection at each shard.
-    pub(crate) fn share_initial_nonces(&mut self, nonces: Arc<Mutex<ReplayFilter>>) {
-        self.initial_nonces = nonces;
     }
 
     /// Records a datagram that could open a connection, and returns what of it is known.

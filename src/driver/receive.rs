@@ -10,7 +10,7 @@ use crate::core::connection::PacketType;
 use crate::core::segment::{self, Header};
 use crate::driver::demux::Route;
 use crate::driver::early_arrivals::datagram_of;
-use crate::driver::packet_codec::{OpenFailure, Opened, SendExtras, Written};
+use crate::driver::packet_codec::{OpenFailure, Opened};
 use crate::driver::packet_writer::PacketWriter;
 use crate::fec::{FecFlag, fec_flag, oob};
 use crate::shared::conn_id::ConnId;
@@ -304,11 +304,7 @@ impl<S: Socket> Driver<S> {
             return;
         }
         let Some(header) = segment(self) else { return };
-        let write = |tail: &mut Vec<u8>| {
-            header.emit(tail);
-            Written::Other
-        };
-        let sent = self.codec.encode(now, &mut self.tx, to, SendExtras::default(), write);
+        let sent = self.codec.encode_segment(now, &mut self.tx, to, &header);
         self.budget = self.budget.saturating_sub(sent);
     }
 }

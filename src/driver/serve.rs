@@ -130,13 +130,14 @@ impl<S: Socket> Driver<S> {
         self.timers.set(slot, None);
         let Some(mut conn) = self.conns.try_remove(slot) else { return };
         let peer = conn.peer();
-        if conn.is_opened_by_nobody() || conn.is_disowned() || conn.is_unanswered() {
+        if conn.is_opened_by_nobody() || conn.has_forged_initial() || conn.is_unanswered() {
             // A later initial segment may be the peer's own; and no peer has to learn of an end.
             self.demux.forget(conn.key(), id);
         } else {
             self.demux.remove(now, conn.key(), id, time_wait);
         }
         self.peers.leave(peer, id.slot, self.unvalidated.budget_mut());
+        self.update_replaces(peer);
         drop(conn.finish_validation(&mut self.unvalidated));
     }
 

@@ -4,39 +4,56 @@
 //! Only pings and initial segments with the CONTROL capability are answered, so only peers that
 //! understand the answer; it is no longer than they are, and has no state but a count.
 
-use std::net::SocketAddr;
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use crate::core::open::InitialSegment;
 use crate::core::segment::{CONTROL_CAPABLE, Command, Header, Segments};
 use crate::core::stateless_reset::stateless_reset;
 use crate::driver::Driver;
+use crate::driver::source::Source;
 use crate::sys::Socket;
 
 /// RSTs without state in a second, at most (RFC 9000 10.3.3): those to all peers of a busy listener that
 /// has restarted leave within a few seconds.
 const MAX_PER_SECOND: u32 = 16_384;
 
+/// Of the second half of these, at most for one source: somebody who asks for many does not use up the
+/// share of all others.
+const MAX_PER_SOURCE: u16 = 512;
+
 /// How many RSTs without state have left in this second.
 #[derive(Debug)]
 pub(crate) struct ResetLimiter {
     second_start: Instant,
     sent: u32,
+    /// To whom, from half of [`MAX_PER_SECOND`] on.
+    by_source: HashMap<Source, u16>,
 }
 
 impl ResetLimiter {
     pub(crate) fn new(now: Instant) -> Self {
-        Self { second_start: now, sent: 0 }
+        Self { second_start: now, sent: 0, by_source: HashMap::new() }
     }
 
-    /// Whether one more may leave; counts it.
-    fn admit(&mut self, now: Instant) -> bool {
+    /// Whether one more may leave to `ip`; counts it.
+    fn admit(&mut self, now: Instant, ip: IpAddr) -> bool {
         if now.saturating_duration_since(self.second_start) >= Duration::from_secs(1) {
-            (self.second_start, self.sent) = (now, 0);
+            *self = Self::new(now);
         }
-        let admits = self.sent < MAX_PER_SECOND;
-        self.sent += u32::from(admits);
-        admits
+        if self.sent >= MAX_PER_SECOND {
+            return false;
+        }
+        if self.sent >= MAX_PER_SECOND / 2 {
+            let of_source = self.by_source.entry(Source::of(ip)).or_default();
+            if *of_source >= MAX_PER_SOURCE {
+                return false;
+            }
+            *of_source += 1;
+        }
+        self.sent += 1;
+        true
     }
 }
 
@@ -67,7 +84,7 @@ impl<S: Socket> Driver<S> {
     fn send_stateless_reset(&mut self, now: Instant, to: SocketAddr, echoed: &Header) {
         let listens = self.accept.is_some() && self.config.kcp.close_notify;
         if listens && !self.demux.is_live(echoed.conv) && self.may_answer() {
-            if !self.resets.admit(now) {
+            if !self.resets.admit(now, to.ip()) {
                 return;
             }
             self.stats.stateless_resets_sent += 1;
@@ -87,7 +104,18 @@ mod tests {
         let mut limiter = ResetLimiter::new(start);
         for second in 0..3 {
             let now = start + Duration::from_secs(second);
-            assert_eq!((0..100_000).filter(|_| limiter.admit(now)).count(), 16_384);
+            let ip = |host: u32| IpAddr::from((host % 100).to_be_bytes());
+            assert_eq!((0..100_000).filter(|host| limiter.admit(now, ip(*host))).count(), 16_384);
         }
+    }
+
+    #[test]
+    fn one_source_leaves_most_of_the_second_half_to_others() {
+        let now = Instant::now();
+        let mut limiter = ResetLimiter::new(now);
+        let mut sent = |host: u8| {
+            (0..100_000).filter(|_| limiter.admit(now, [192, 0, 2, host].into())).count()
+        };
+        assert_eq!((sent(1), sent(2), sent(1)), (8_192 + 512, 512, 0));
     }
 }

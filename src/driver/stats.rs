@@ -25,8 +25,10 @@ impl<S: Socket> Driver<S> {
         let refused = |stats: &EndpointStats| {
             stats.recv_errors_by_class.refused + stats.send_errors_by_class.refused
         };
-        if refused(&self.stats) != refused(&self.published) {
-            self.unusable.on_refused(self.last_turn);
+        if refused(&self.stats) != refused(&self.published)
+            && let Some(peer) = self.peers.only()
+        {
+            self.unusable.on_refused(self.last_turn, peer);
         }
         if self.stats != self.published {
             self.published = self.stats;

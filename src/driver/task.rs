@@ -88,3 +88,9 @@ impl<S: Socket + Unpin> Future for DriverTask<S> {
         Poll::Pending
     }
 }
+
+impl<S: Socket> Drop for DriverTask<S> {
+    fn drop(&mut self) {
+        self.driver.on_exit(tokio::time::Instant::now().into_std());
+    }
+}

@@ -21,14 +21,15 @@ struct Counts {
     /// The cipher or the format is another.
     unreadable: u8,
     /// Segments of no connection.
-    strays: u8,
+    unmatched: u8,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Unusable {
     addresses: ExpiringMap<SocketAddr, Counts>,
-    /// When the system last reported that a port is closed.
-    refused_at: Option<Instant>,
+    /// When the system last reported that a port is closed, and whose: known where the socket has one
+    /// peer.
+    refused: Option<(Instant, SocketAddr)>,
 }
 
 impl Unusable {
@@ -56,24 +57,26 @@ impl Unusable {
         is_first
     }
 
-    fn on_stray(&mut self, now: Instant, from: SocketAddr) {
+    fn on_unmatched(&mut self, now: Instant, from: SocketAddr) {
         if let Some(counts) = self.counts(now, from, true) {
-            counts.strays = counts.strays.saturating_add(1);
+            counts.unmatched = counts.unmatched.saturating_add(1);
         }
     }
 
-    pub(crate) fn on_refused(&mut self, now: Instant) {
-        self.refused_at = Some(now);
+    pub(crate) fn on_refused(&mut self, now: Instant, peer: SocketAddr) {
+        self.refused = Some((now, peer));
     }
 
     /// What came from `peer` lately, beside what its connections took.
     pub(crate) fn heard(&self, now: Instant, peer: SocketAddr) -> Heard {
-        let counts = self.addresses.get(&peer).copied().unwrap_or_default();
-        let is_recent = |at: Instant| now.saturating_duration_since(at) <= PERIOD;
+        let counts = self.addresses.get_live(now, &peer).copied().unwrap_or_default();
+        let is_refusal = |(at, of): (Instant, SocketAddr)| {
+            of == peer && now.saturating_duration_since(at) <= PERIOD
+        };
         match counts {
             Counts { unreadable: count @ 1.., .. } => Heard::Unreadable(count),
-            _ if self.refused_at.is_some_and(is_recent) => Heard::Refusal,
-            Counts { strays: count @ 1.., .. } => Heard::OtherConnections(count),
+            _ if self.refused.is_some_and(is_refusal) => Heard::Refusal,
+            Counts { unmatched: count @ 1.., .. } => Heard::OtherConnections(count),
             Counts { .. } => Heard::Nothing,
         }
     }
@@ -88,9 +91,9 @@ impl<S: Socket> Driver<S> {
     }
 
     /// Segments of no connection came, perhaps from the peer of one.
-    pub(super) fn on_stray(&mut self, now: Instant, from: SocketAddr) {
+    pub(super) fn on_unmatched(&mut self, now: Instant, from: SocketAddr) {
         if self.peers.contains(from) {
-            self.unusable.on_stray(now, from);
+            self.unusable.on_unmatched(now, from);
         }
     }
 }
@@ -125,13 +128,15 @@ mod tests {
         let now = Instant::now();
         let mut unusable = Unusable::default();
         assert_eq!(unusable.heard(now, from(1)), Heard::Nothing);
-        unusable.on_stray(now, from(1));
-        unusable.on_stray(now, from(1));
+        unusable.on_unmatched(now, from(1));
+        unusable.on_unmatched(now, from(1));
         assert_eq!(unusable.heard(now, from(1)), Heard::OtherConnections(2));
-        unusable.on_refused(now);
+        unusable.on_refused(now, from(2));
+        assert_eq!(unusable.heard(now, from(1)), Heard::OtherConnections(2));
+        unusable.on_refused(now, from(1));
         assert_eq!(unusable.heard(now, from(1)), Heard::Refusal);
         unusable.on_unreadable(now, from(1), true);
         assert_eq!(unusable.heard(now, from(1)), Heard::Unreadable(1));
-        assert_eq!(unusable.heard(now + 2 * PERIOD, from(2)), Heard::Nothing);
+        assert_eq!(unusable.heard(now + 2 * PERIOD, from(1)), Heard::Nothing);
     }
 }

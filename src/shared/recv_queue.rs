@@ -152,6 +152,11 @@ impl RecvQueue {
         available
     }
 
+    /// Whether data is in the queue that no read has taken.
+    pub(super) fn has_unread(&self) -> bool {
+        !lock(&self.delivered).chunks.is_empty()
+    }
+
     /// Bytes in the queue, those included that the reader has taken and not reported, as charged.
     pub(super) fn charged(&self) -> usize {
         lock(&self.delivered).charged

@@ -87,26 +87,46 @@ impl Kcp {
         sends_reset
     }
 
-    /// The CONTROL segment that reports to the peer that this side is gone: FIN if everything has left and is
-    /// not `truncated`, so that a peer that has received it reads the end, otherwise RST. `None` if the
-    /// peer understands neither, or both sides have ended.
-    pub(crate) fn final_control(&mut self, now: Instant, truncated: bool) -> Option<Header> {
+    /// The CONTROL segment that reports to the peer that this side is gone: FIN, so that a peer that has
+    /// received everything reads the end; RST if not everything has left or the stream is `truncated`, if
+    /// the peer has sent what is `unread`, and while it is sending to a side that has not closed, since a
+    /// FIN stops no writer. `None` if the peer understands neither, or both sides have ended.
+    pub(crate) fn final_control(
+        &mut self,
+        now: Instant,
+        truncated: bool,
+        unread: bool,
+    ) -> Option<Header> {
         let has_exchanged = self.has_started() && self.peer.has_received();
         if !has_exchanged || !self.peer_supports_close() || self.close_reason.is_some() {
             return None;
         }
         let fin_acked = self.close_state.is_closing() && self.close_state.is_fin_complete();
-        let everything_left = !truncated && self.send.send_buffer().is_empty();
+        let now = self.clock.at(now);
+        // A side that has closed and read everything ends with a FIN, as TCP does.
+        let receives = !self.close_state.is_closing() && self.has_data_arrived(now);
+        let discards = unread || self.recv.readable().is_some() || receives;
+        let discards = discards && !self.close_state.is_recv_complete();
+        let everything_left = !truncated && !discards && self.send.send_buffer().is_empty();
         if fin_acked && self.peer_has_closed() {
             return None;
         }
         let (kind, (sn, ts)) = if everything_left && !fin_acked {
-            let ts = self.clock.timestamp(self.clock.at(now));
+            let ts = self.clock.timestamp(now);
             (ControlType::Fin, (self.send.nxt(), ts))
         } else {
-            (ControlType::Reset, self.close_state.last_push()?)
+            let push = self.close_state.last_push()?;
+            (ControlType::Reset, (push.sn, push.ts))
         };
         Some(self.header(Command::Control, kind as u8, sn, ts, 0))
+    }
+
+    /// Whether data of the peer has arrived within the last RTO.
+    fn has_data_arrived(&self, now: Micros) -> bool {
+        let Some(push) = self.close_state.last_push() else { return false };
+        let age = self.clock.timestamp(now).since(push.data_at);
+        let rto = i64::try_from(self.send.rtt.rto()).unwrap_or(i64::MAX);
+        self.recv.nxt() != Sn(0) && (0..=rto).contains(&(i64::from(age) * 1_000))
     }
 
     /// Whether RST is still being sent: until RST-ACK, or for ten seconds.
@@ -221,7 +241,8 @@ impl Kcp {
 
     /// A RST ends the connection if it has number and timestamp of a segment that this side sent
     /// within [`RESET_LIFETIME`]: only a peer that receives our segments has these. Any other RST
-    /// draws a ping (RFC 5961 3.2, challenge ACK). Returns whether the RST is valid.
+    /// draws a ping (RFC 5961 3.2, challenge ACK): the five of a RST without state if it names an
+    /// older segment, since its sender may be gone. Returns whether the RST is valid.
     fn on_reset(&mut self, now: Micros, sn: Sn, ts: Ts) -> bool {
         let valid = self.is_recent_data(now, sn, ts)
             || self.keepalive.is_recent_ping(now, (sn, ts))
@@ -230,7 +251,11 @@ impl Kcp {
             self.close_reason.get_or_insert(ConnectionError::Reset);
             self.close_state.on_reset(sn, ts);
         } else if self.has_started() && self.close_reason.is_none() {
-            self.keepalive.request_ping(now);
+            if self.send.has_sent(&self.clock, sn, ts) || self.keepalive.is_ping((sn, ts)) {
+                self.on_ping_reset(now);
+            } else {
+                self.keepalive.request_ping(now);
+            }
         }
         valid
     }
@@ -250,30 +275,37 @@ impl Kcp {
         if self.close_reason.is_some() {
             return;
         }
-        let rto = self.send.rtt.rto();
         if self.is_unanswered_initial(sn, ts) {
-            self.pending_reset.on_initial_reset(now, rto);
+            self.pending_reset.on_initial_reset(now);
+        } else if !self.peer.has_received() {
+            // The initial segment is still on its way to a listener that has come up meanwhile.
+            self.stats.invalid_control_segments += 1;
         } else if self.keepalive.is_unanswered_ping(now, (sn, ts)) {
-            self.pending_reset.on_ping_reset(now);
-            self.retransmit_ping(now);
+            self.on_ping_reset(now);
         } else {
             self.stats.invalid_control_segments += 1;
-            if self.has_started() && self.peer.has_received() {
+            if self.has_started() {
                 self.keepalive.request_ping(now);
             }
         }
         self.update_timers(now);
     }
 
-    /// The ping that a RST without state has answered leaves again, if it is time.
+    /// The peer is said to be gone: it is asked with further pings.
+    fn on_ping_reset(&mut self, now: Micros) {
+        self.pending_reset.on_ping_reset(now);
+        self.retransmit_ping(now);
+    }
+
+    /// Requests the next of these pings, if it is time.
     pub(super) fn retransmit_ping(&mut self, now: Micros) {
-        if self.pending_reset.poll_ping(now, self.send.rtt.rto()) {
+        if self.pending_reset.is_ping_due(now) {
             self.keepalive.ask_again();
         }
     }
 
     /// Whether the connection ended because the peer does not know it.
-    pub(crate) fn is_forgotten(&self) -> bool {
+    pub(crate) fn is_unknown_to_peer(&self) -> bool {
         self.close_reason == Some(ConnectionError::Reset) && self.pending_reset.deadline().is_some()
     }
 

@@ -122,6 +122,7 @@ impl Kcp {
                 outcome @ (AckOutcome::NewlyAcked | AckOutcome::AckedBefore) => {
                     is_new |= outcome == AckOutcome::NewlyAcked;
                     self.keepalive.on_validated();
+                    self.keepalive.on_acked();
                     self.peer.on_state_shown();
                     self.send.on_peer_activity(now);
                     continue;
@@ -176,6 +177,7 @@ impl Kcp {
         match una {
             UnaOutcome::Current { newly_acked } => {
                 if newly_acked > 0 {
+                    self.keepalive.on_acked();
                     self.send.on_peer_activity(now);
                 }
                 // A ping from before the peer has opened its side of the connection (a Retry, for
@@ -205,7 +207,8 @@ impl Kcp {
         // MTU probe.
         let is_mtu_probe = !payload.is_empty() && self.recv.nxt().since(header.sn) > MAX_WINDOW;
         if origin == PacketType::Regular && !is_mtu_probe {
-            self.close_state.on_push(header.sn, header.ts);
+            let data_at = (!payload.is_empty()).then(|| self.clock.timestamp(now));
+            self.close_state.on_push(header.sn, header.ts, data_at);
         }
         if self.close_reason.is_some() {
             return false;

@@ -128,7 +128,10 @@ impl Kcp {
     /// its dead-peer timeout.
     pub(super) fn check_oversized_timeout(&mut self, now: Micros) {
         if self.oversized_deadline().is_some_and(|until| now >= until) {
-            self.close_reason.get_or_insert(ConnectionError::DeadPeer(Heard::Nothing));
+            let since = self.send.path.oversized_since();
+            let answers = since.is_some_and(|since| self.keepalive.last_alive() > since);
+            let heard = if answers { Heard::SmallDatagrams } else { Heard::Nothing };
+            self.close_reason.get_or_insert(ConnectionError::DeadPeer(heard));
         }
     }
 

@@ -70,10 +70,10 @@ impl Kcp {
         true
     }
 
-    /// The socket has another connection with the address of the peer: no session of another
-    /// implementation is to end for this one.
-    pub(crate) fn keep_others(&mut self) {
-        self.establishment.keep_others();
+    /// Whether a session of another implementation with this address and port may end for this
+    /// connection: not while the socket has another connection with the address of the peer.
+    pub(crate) fn set_replaces(&mut self, replaces: bool) {
+        self.establishment.set_replaces(replaces);
     }
 
     /// Whether `sn` and `ts` are those of an initial segment without data that has left, and nothing has

@@ -209,6 +209,7 @@ impl Kcp {
         if available(out) >= HEADER_LEN
             && let Some((sn, cookie)) = self.keepalive.poll_ping(now, self.send.una(), self.role)
         {
+            self.pending_reset.on_ping_sent(now, self.send.rtt.rto());
             self.new_ping(sn, cookie).emit(out);
         }
         let (segments_start, nxt) = (out.len(), self.send.nxt());

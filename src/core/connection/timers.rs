@@ -72,17 +72,23 @@ impl Kcp {
         if self.close_reason.is_some() {
             return None;
         }
-        let keepalive = self.keepalive.deadline(self.has_started(), self.ask_after());
-        let next = [keepalive, self.pending_reset.deadline()].into_iter().flatten().min();
+        let keepalive = self.keepalive.deadline(self.has_started(), self.ask_at());
+        // A ping that is due leaves with the next transmission.
+        let reset = self.pending_reset.deadline().filter(|_| !self.keepalive.is_due());
+        let next = [keepalive, reset].into_iter().flatten().min();
         next.map(|at| self.clock.instant(at))
     }
 
-    /// After how many microseconds without a sign of life the peer is asked whether it still has the
-    /// state of the connection: one that supports CONTROL answers if it does not. `None`: another peer
-    /// would take the ping for an initial segment then.
-    fn ask_after(&self) -> Option<u64> {
-        let answers = self.close_state.peer_supports_control();
-        answers.then(|| ASK_AFTER_TIMEOUTS * self.send.rtt.rto())
+    /// When the peer is asked whether it still has the state of the connection: one that supports CONTROL
+    /// answers if it does not. Another peer would take the ping for an initial segment then. One whose
+    /// window is closed, and which answers window probes, is not asked.
+    fn ask_at(&self) -> Option<Micros> {
+        if !self.close_state.peer_supports_control() {
+            return None;
+        }
+        let time = ASK_AFTER_TIMEOUTS * self.send.rtt.rto();
+        let after_probe = || self.keepalive.ask_after_probe(self.send.remote.probe_sent()?, time);
+        self.keepalive.ask_at(time).or_else(after_probe)
     }
 
     /// Acts on the deadlines that have passed. Call [`Kcp::poll_transmit`] afterwards.
@@ -96,7 +102,7 @@ impl Kcp {
             self.flush();
             self.cork_until = None;
         }
-        if let Err(error) = self.keepalive.handle_timeout(now, started, self.ask_after()) {
+        if let Err(error) = self.keepalive.handle_timeout(now, started, self.ask_at()) {
             self.close_reason = Some(error);
         }
         self.close_reason = self.close_reason.or_else(|| self.pending_reset.end(now));
@@ -113,7 +119,8 @@ impl Kcp {
             // The pong shows whether the peer can be sent our FIN.
             self.keepalive.start_validation(now);
         }
-        self.keepalive.update_outstanding(now, self.owes_answer());
+        let in_flight = self.send.has_unacked() || self.close_state.awaits_fin_ack();
+        self.keepalive.update_outstanding(now, self.owes_answer(), in_flight);
         self.send.remote.update_persist_timer(now, self.send.is_window_blocked());
     }
 

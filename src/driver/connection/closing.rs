@@ -107,7 +107,8 @@ impl Conn {
         if self.lifecycle.is_ended() || self.is_unvalidated() {
             return None;
         }
-        self.kcp.final_control(now, self.has_unsent_writes || self.end_cause.is_some())
+        let truncated = self.has_unsent_writes || self.end_cause.is_some();
+        self.kcp.final_control(now, truncated, self.shared.has_unread())
     }
 
     /// Whether the peer has acknowledged everything that was written.

@@ -256,8 +256,8 @@ impl Conn {
 
     /// Whether the peer's endpoint has answered the validation by saying that it does not know this
     /// connection: somebody has forged the initial segment.
-    pub(super) fn is_disowned(&self) -> bool {
-        self.is_unvalidated() && self.kcp.is_forgotten()
+    pub(super) fn has_forged_initial(&self) -> bool {
+        self.is_unvalidated() && self.kcp.is_unknown_to_peer()
     }
 
     /// A ping that shows the peer the same.
@@ -328,9 +328,9 @@ impl Conn {
         self.kcp.open(now);
     }
 
-    /// Another connection with the same address exists, see [`Kcp::keep_others`].
-    pub(super) fn keep_others(&mut self) {
-        self.kcp.keep_others();
+    /// See [`Kcp::set_replaces`].
+    pub(super) fn set_replaces(&mut self, replaces: bool) {
+        self.kcp.set_replaces(replaces);
     }
 
     /// Opens the connection with its first data, or without any a moment later.

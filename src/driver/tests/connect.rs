@@ -254,6 +254,30 @@ fn initial_segment_replaces_no_other_connection_of_the_socket() {
 }
 
 #[test]
+fn initial_segment_gets_number_zero_once_the_other_connection_is_gone() {
+    let mut world = World::new(1, LinkConfig::delay(10_000));
+    world.port(PEER);
+    let endpoint = world.waiting_endpoint(CLIENT, &Config::new());
+    let (first, second) = (endpoint.clone(), endpoint);
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    world.spawn(async move {
+        tokio::select! {
+            biased;
+            _ = stopped => {}
+            _ = first.connect(addr(PEER)) => panic!("too early"),
+        }
+    });
+    world.run_for(SECOND / 50);
+    world.spawn(async move { drop(second.connect(addr(PEER)).await) });
+    world.run_for(4 * SECOND);
+    let sn = |datagram: &Vec<u8>| Header::parse(datagram).unwrap().sn;
+    assert!(world.arrived(PEER).iter().all(|datagram| sn(datagram) != Sn(0)));
+    drop(stop);
+    world.run_for(4 * SECOND);
+    assert!(world.arrived(PEER).iter().any(|datagram| sn(datagram) == Sn(0)));
+}
+
+#[test]
 fn listener_takes_an_initial_segment_with_number_zero_for_the_same() {
     let mut world = World::new(1, LinkConfig::delay(10_000));
     let listener = world.listener(SERVER, &Config::new());

@@ -2,7 +2,7 @@
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::fixtures::{CLIENT, Pair, SECOND, SERVER, cause, greet};
+use super::fixtures::{CLIENT, MINUTE, Pair, SECOND, SERVER, cause, greet};
 use super::sim_world::{World, addr};
 use crate::config::Config;
 use crate::crypto::{Algorithm, Cipher};
@@ -38,6 +38,57 @@ fn peer_of_a_runtime_that_ends_with_data_unsent_is_reset() {
     world.exit(SERVER);
     let error = world.finish(SECOND, client.read_to_end(&mut Vec::new())).unwrap_err();
     assert_eq!(cause(&error), Some(ConnectionError::Reset));
+}
+
+#[test]
+fn reset_that_names_a_segment_of_15_seconds_ago_ends_the_connection() {
+    let Pair { mut world, mut client, server, .. } = Pair::plain();
+    world.finish(SECOND, client.write_all(b"ask")).unwrap();
+    world.run_for(15 * SECOND);
+    assert_eq!(server.try_write(&vec![1; 60_000]).unwrap(), 60_000);
+    world.exit(SERVER);
+    let before = world.elapsed();
+    let error = world.finish(2 * SECOND, client.read_to_end(&mut Vec::new())).unwrap_err();
+    assert_eq!(cause(&error), Some(ConnectionError::Reset));
+    assert!((800_000..1_000_000).contains(&(world.elapsed() - before)), "five pings");
+}
+
+#[test]
+fn writer_is_reset_when_the_runtime_of_its_reader_ends() {
+    for reads in [true, false] {
+        let Pair { mut world, mut client, mut server, .. } = Pair::plain();
+        let (sender, mut result) = tokio::sync::oneshot::channel();
+        world.spawn(async move {
+            let error = loop {
+                if let Err(error) = client.write_all(&[7; 10_000]).await {
+                    break error;
+                }
+            };
+            drop(sender.send(error));
+        });
+        // What is not read fills the windows.
+        world.finish(MINUTE, async {
+            while reads && server.read(&mut [0; 10_000]).await.unwrap() > 0 {
+                if server.stats().received_bytes > 1_000_000 {
+                    break;
+                }
+            }
+        });
+        world.run_for(if reads { SECOND / 50 } else { 10 * SECOND });
+        world.exit(SERVER);
+        world.run_for(2 * SECOND);
+        assert_eq!(cause(&result.try_recv().unwrap()), Some(ConnectionError::Reset));
+    }
+}
+
+#[test]
+fn client_that_exits_behind_its_answer_ends_the_stream() {
+    let Pair { mut world, mut client, mut server, .. } = Pair::plain();
+    world.finish(SECOND, server.write_all(b"answer")).unwrap();
+    world.finish(SECOND, client.read_exact(&mut [0; 6])).unwrap();
+    drop(client);
+    world.exit(CLIENT);
+    assert_eq!(world.finish(SECOND, server.read(&mut [0; 1])).unwrap(), 0);
 }
 
 #[test]

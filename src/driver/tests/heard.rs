@@ -2,7 +2,7 @@
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::fixtures::{CLIENT, MINUTE, SECOND, SERVER, cause, push};
+use super::fixtures::{CLIENT, MINUTE, SECOND, SERVER, answer, cause, push};
 use super::sim_world::{World, addr};
 use crate::config::Config;
 use crate::crypto::{Algorithm, Cipher};
@@ -50,14 +50,43 @@ fn connect_timeout_says_what_came_from_the_address() {
 }
 
 #[test]
-fn connect_timeout_names_a_refusal_that_the_system_reported() {
+fn connect_timeout_names_a_refusal_where_the_socket_has_one_peer() {
+    for (others, heard) in [(0, Heard::Refusal), (1, Heard::Nothing)] {
+        let mut world = World::new(1, LinkConfig::delay(10_000));
+        world.port(PEER);
+        world.port(PEER + 1);
+        let endpoint = world.waiting_endpoint(CLIENT, &Config::new().connect_timeout(3 * SECOND));
+        for _ in 0..others {
+            let endpoint = endpoint.clone();
+            world.spawn(async move { drop(endpoint.connect(addr(PEER + 1)).await) });
+        }
+        world.run_for(SECOND);
+        world.fail_sends(CLIENT, [std::io::ErrorKind::ConnectionRefused]);
+        let error = world.finish(MINUTE, endpoint.connect(addr(PEER))).unwrap_err();
+        assert_eq!(cause(&error), Some(ConnectionError::ConnectTimeout(heard)));
+    }
+}
+
+#[test]
+fn dead_peer_beside_another_connection_with_its_address_says_so() {
     let mut world = World::new(1, LinkConfig::delay(10_000));
     world.port(PEER);
-    let endpoint = world.waiting_endpoint(CLIENT, &Config::new());
-    world.fail_sends(CLIENT, [std::io::ErrorKind::ConnectionRefused]);
-    let error = world.finish(MINUTE, endpoint.connect(addr(PEER))).unwrap_err();
-    let refused = ConnectionError::ConnectTimeout(Heard::Refusal);
-    assert_eq!(cause(&error), Some(refused));
+    let endpoint = world.endpoint(CLIENT, &Config::new());
+    let first = world.finish(SECOND, endpoint.connect(addr(PEER))).unwrap();
+    let second = world.finish(SECOND, endpoint.connect(addr(PEER))).unwrap();
+    first.try_write(b"first").unwrap();
+    second.try_write(b"second").unwrap();
+    for _ in 0..650 {
+        world.run_for(SECOND / 10);
+        for datagram in world.arrived(PEER) {
+            if datagram.starts_with(&first.conv().to_le_bytes()) {
+                world.inject(addr(PEER), CLIENT, &answer(&datagram, 1));
+            }
+        }
+    }
+    let error = ConnectionError::DeadPeer(Heard::SharedAddress);
+    assert_eq!((first.error(), second.error()), (None, Some(error)));
+    assert!(error.to_string().contains("another connection with that address"), "{error}");
 }
 
 #[test]

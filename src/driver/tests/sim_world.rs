@@ -216,8 +216,10 @@ impl World {
 
     /// The runtime of `host` ends: its driver is dropped and its port closed.
     pub(super) fn exit(&mut self, host: u8) {
+        let now = self.now();
         for slot in &mut self.drivers {
-            if slot.as_ref().is_some_and(|driver| driver.local() == addr(host)) {
+            if let Some(driver) = slot.as_mut().filter(|driver| driver.local() == addr(host)) {
+                driver.on_exit(now);
                 *slot = None;
             }
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::fixtures::{
-    CLIENT, MINUTE, Pair, SECOND, SERVER, SLACK, cause, greet, is_about, micros, pattern, push,
+    CLIENT, MINUTE, Pair, SECOND, SERVER, cause, greet, is_about, micros, pattern, push,
     read_pattern,
 };
 use super::sim_network::Fate;
@@ -14,9 +14,11 @@ use super::sim_world::{World, addr};
 use crate::config::Config;
 use crate::core::segment::{CONTROL_CAPABLE, Command, ControlType, HEADER_LEN, Header};
 use crate::core::seq::{Sn, Ts};
+use crate::core::stateless_reset::stateless_reset;
 use crate::crypto::{Algorithm, Cipher};
+use crate::driver::shard_state::ShardState;
 use crate::error::{ConnectionError, Heard};
-use crate::testkit::link::LinkConfig;
+use crate::testkit::link::{CERTAIN, LinkConfig};
 
 /// A server of the same key that has no connection, and takes none.
 const OTHER: u8 = 7;
@@ -54,7 +56,7 @@ fn restarted_server_is_noticed_within_two_seconds_of_an_answer_being_due() {
         }
         // A keepalive of an active opener comes after 15.94 s.
         let took = noticed_after(&config, false, Duration::ZERO).as_millis();
-        assert!((15_000..16_500).contains(&took), "idle: after {took} ms");
+        assert!((15_000..17_000).contains(&took), "idle: after {took} ms");
     }
 }
 
@@ -122,7 +124,7 @@ fn relayed_reset_is_believed_once_nobody_contradicts_it() {
 }
 
 #[test]
-fn initial_segment_that_a_listener_does_not_take_is_refused_at_once() {
+fn initial_segment_that_a_listener_does_not_take_is_refused_after_a_second() {
     let filtering = Config::new().accept_filter(|_, _| false);
     for (filtered, config) in [(true, filtering), (false, Config::new())] {
         for initial in [Config::new(), sealed()] {
@@ -138,30 +140,80 @@ fn initial_segment_that_a_listener_does_not_take_is_refused_at_once() {
             }
             let error = world.finish(MINUTE, endpoint.connect(addr(SERVER))).unwrap_err();
             assert_eq!(cause(&error), Some(ConnectionError::Refused));
-            assert!(world.elapsed() < micros(SECOND / 2), "{}", world.elapsed());
-            assert!(server.stats().stateless_resets_sent <= 2 && listener.is_some() == filtered);
+            assert!(is_about(world.elapsed(), SECOND), "{}", world.elapsed());
+            assert!(server.stats().stateless_resets_sent <= 4 && listener.is_some() == filtered);
         }
     }
 }
 
 #[test]
 fn refusal_of_another_listener_does_not_end_an_attempt() {
-    let config = sealed();
-    let mut world = World::new(1, LinkConfig::delay(50_000));
-    world.log();
-    let listener = world.listener(SERVER, &config);
-    let other = world.listener(OTHER, &config);
-    let refusing = other.endpoint().clone();
-    drop(other);
-    let endpoint = world.waiting_endpoint(CLIENT, &config);
-    let (sender, result) = tokio::sync::oneshot::channel();
-    world.spawn(async move { drop(sender.send(endpoint.connect(addr(SERVER)).await)) });
-    relay(&mut world, SECOND);
-    let client = world.finish(SECOND, result).unwrap().unwrap();
-    relay(&mut world, SECOND);
-    assert!(refusing.stats().stateless_resets_sent > 0);
-    assert_eq!(client.error(), None);
-    assert_eq!(listener.stats().passive_opens, 1);
+    for delay in [50_000, 150_000, 400_000] {
+        let config = sealed();
+        let mut world = World::new(1, LinkConfig::delay(delay));
+        world.log();
+        let listener = world.listener(SERVER, &config);
+        let other = world.listener(OTHER, &config);
+        let refusing = other.endpoint().clone();
+        drop(other);
+        let endpoint = world.waiting_endpoint(CLIENT, &config);
+        let (sender, result) = tokio::sync::oneshot::channel();
+        world.spawn(async move { drop(sender.send(endpoint.connect(addr(SERVER)).await)) });
+        relay(&mut world, 3 * SECOND);
+        let client = world.finish(SECOND, result).unwrap().unwrap();
+        relay(&mut world, 2 * SECOND);
+        assert!(refusing.stats().stateless_resets_sent > 0);
+        assert_eq!(client.error(), None);
+        assert_eq!(listener.stats().passive_opens, 1);
+    }
+}
+
+#[test]
+fn server_that_starts_late_takes_early_data() {
+    for config in [Config::new(), sealed()] {
+        let mut world = World::new(1, LinkConfig::delay(10_000));
+        let mut client = config.clone().early_data(true);
+        client.kcp.dead_peer_timeout = Some(2 * MINUTE);
+        let endpoint = world.endpoint(CLIENT, &client);
+        let client = world.finish(SECOND, endpoint.connect(addr(SERVER))).unwrap();
+        client.try_write(b"hello").unwrap();
+        // Pings leave from 40 s on, each second; data less often.
+        world.run_for(45 * SECOND);
+        let listener = world.listener(SERVER, &config);
+        world.finish(15 * SECOND, async {
+            let (mut server, _) = listener.accept().await.unwrap();
+            server.read_exact(&mut [0; 5]).await.unwrap();
+        });
+        world.run_for(5 * SECOND);
+        assert!(listener.stats().stateless_resets_sent > 0);
+        assert_eq!(client.error(), None);
+    }
+}
+
+#[test]
+fn outage_of_less_than_0_8_seconds_behind_a_relayed_reset_ends_nothing() {
+    for (outage, ends) in [(790, false), (2_000, true)] {
+        let Pair { mut world, client, server, .. } = Pair::plain();
+        let ping = loop {
+            world.run_for(SECOND / 100);
+            let sent = world.log().into_iter().find(|sent| sent.from == addr(SERVER));
+            let header = sent.and_then(|sent| Header::parse(&sent.datagram).ok());
+            if let Some(header) = header.filter(|header| header.command == Command::Push) {
+                break header;
+            }
+        };
+        let mut reset = Vec::new();
+        stateless_reset(&ping).emit(&mut reset);
+        world.inject(addr(CLIENT), SERVER, &reset);
+        // The pong is lost, and all that leaves after it.
+        let clean = LinkConfig::delay(10_000);
+        world.set_path(LinkConfig { loss: CERTAIN, ..clean.clone() });
+        world.run_for(Duration::from_millis(outage));
+        world.set_path(clean);
+        world.run_for(5 * SECOND);
+        assert_eq!(server.error(), ends.then_some(ConnectionError::Reset), "{outage} ms");
+        assert!(ends || client.error().is_none(), "{outage} ms");
+    }
 }
 
 fn ping(conv: u32, frg: u8) -> Vec<u8> {
@@ -201,11 +253,56 @@ fn only_a_listener_answers_and_only_marked_pings() {
 }
 
 #[test]
+fn shard_sends_no_reset_for_a_connection_of_another_shard() {
+    for shares in [true, false] {
+        let mut world = World::new(1, LinkConfig::delay(10_000));
+        let listener = world.listener(SERVER, &Config::new());
+        let other = world.listener(OTHER, &Config::new());
+        if shares {
+            let state = ShardState::new();
+            world.driver_of(SERVER).join_shards(state.clone());
+            world.driver_of(OTHER).join_shards(state);
+        }
+        let endpoint = world.endpoint(CLIENT, &Config::new());
+        let (client, server) = world.finish(SECOND, greet(&endpoint, &listener));
+        world.inject(addr(9), OTHER, &ping(client.conv(), CONTROL_CAPABLE));
+        world.inject(addr(9), OTHER, &ping(client.conv() ^ 1, CONTROL_CAPABLE));
+        world.run_for(SECOND);
+        assert_eq!(other.stats().stateless_resets_sent, if shares { 1 } else { 2 });
+        // The connection ends, and its id with it.
+        let conv = client.conv();
+        server.abort();
+        drop(client);
+        world.run_for(MINUTE);
+        let before = other.stats().stateless_resets_sent;
+        world.inject(addr(9), OTHER, &ping(conv, CONTROL_CAPABLE));
+        world.run_for(SECOND);
+        assert_eq!(other.stats().stateless_resets_sent, before + 1);
+    }
+}
+
+#[test]
+fn datagram_draws_at_most_one_reset_and_no_longer_one() {
+    let mut world = World::new(1, LinkConfig::delay(10_000));
+    let listener = world.listener(SERVER, &Config::new());
+    world.port(9);
+    let one = ping(5, CONTROL_CAPABLE);
+    for datagram in [one.clone(), one.repeat(2), one.repeat(40), [&one, &one[..20]].concat()] {
+        world.inject(addr(9), SERVER, &datagram);
+        world.run_for(SECOND);
+        let answers = world.arrived(9);
+        assert_eq!(answers.len(), 1, "{} bytes", datagram.len());
+        assert!(answers[0].len() <= datagram.len());
+    }
+    assert_eq!(listener.stats().stateless_resets_sent, 4);
+}
+
+#[test]
 fn connect_to_an_endpoint_that_never_listened_times_out() {
     let mut world = World::new(1, LinkConfig::delay(10_000));
     let _silent = world.endpoint(SERVER, &Config::new());
     let endpoint = world.waiting_endpoint(CLIENT, &Config::new());
     let error = world.finish(MINUTE, endpoint.connect(addr(SERVER))).unwrap_err();
     assert_eq!(cause(&error), Some(ConnectionError::ConnectTimeout(Heard::Nothing)));
-    assert!(is_about(world.elapsed(), 10 * SECOND) && SLACK < SECOND);
+    assert!(is_about(world.elapsed(), 10 * SECOND));
 }
