@@ -251,10 +251,12 @@ impl Kcp {
             self.close_reason.get_or_insert(ConnectionError::Reset);
             self.close_state.on_reset(sn, ts);
         } else if self.has_started() && self.close_reason.is_none() {
-            if self.send.has_sent(&self.clock, sn, ts) || self.keepalive.is_ping((sn, ts)) {
-                self.on_ping_reset(now);
-            } else {
-                self.keepalive.request_ping(now);
+            self.keepalive.request_ping(now);
+            // Not more often than that ping, or each copy of such a RST would draw one.
+            let names_old =
+                self.send.has_sent(&self.clock, sn, ts) || self.keepalive.is_ping((sn, ts));
+            if names_old && self.keepalive.is_due() {
+                self.pending_reset.on_ping_reset(now);
             }
         }
         valid
@@ -281,7 +283,8 @@ impl Kcp {
             // The initial segment is still on its way to a listener that has come up meanwhile.
             self.stats.invalid_control_segments += 1;
         } else if self.keepalive.is_unanswered_ping(now, (sn, ts)) {
-            self.on_ping_reset(now);
+            self.pending_reset.on_ping_reset(now);
+            self.retransmit_ping(now);
         } else {
             self.stats.invalid_control_segments += 1;
             if self.has_started() {
@@ -291,13 +294,7 @@ impl Kcp {
         self.update_timers(now);
     }
 
-    /// The peer is said to be gone: it is asked with further pings.
-    fn on_ping_reset(&mut self, now: Micros) {
-        self.pending_reset.on_ping_reset(now);
-        self.retransmit_ping(now);
-    }
-
-    /// Requests the next of these pings, if it is time.
+    /// Requests the next ping to a peer that is said to be gone, if it is time.
     pub(super) fn retransmit_ping(&mut self, now: Micros) {
         if self.pending_reset.is_ping_due(now) {
             self.keepalive.ask_again();

@@ -274,6 +274,19 @@ fn rst_without_a_recent_timestamp_is_answered_with_a_ping() {
 }
 
 #[test]
+fn copies_of_an_old_rst_draw_a_ping_each_second() {
+    let mut script = established(&quiet());
+    for second in 20..25 {
+        script = script.at(ms(second * 1_000)).recv(rst(0).ts(0).una(1)).expect(ping());
+        script = script.recv_ack_of_last(1);
+        for _ in 0..10 {
+            script = script.recv(rst(0).ts(0).una(1)).expect_none();
+        }
+    }
+    let _ = script.at(ms(60_000)).expect_none().expect_close_reason(None);
+}
+
+#[test]
 fn rst_without_state_ends_the_connection_after_five_more_unanswered_pings() {
     for answers in [false, true] {
         let mut script =
