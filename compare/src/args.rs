@@ -171,12 +171,16 @@ pub(crate) struct Case {
     #[arg(long, value_parser = units::per_mille)]
     #[serde(rename = "max_overhead_per_mille", skip_serializing_if = "Option::is_none")]
     pub(crate) max_overhead: Option<u16>,
+    /// Congestion control of TCP
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) tcp_congestion: Option<TcpCongestion>,
 }
 
 impl Case {
     /// With a server of the same peer.
     pub(crate) fn new(workload: Workload, wire: Wire, peer: Peer) -> Self {
-        Self { workload, wire, peer, server: None, max_overhead: None }
+        Self { workload, wire, peer, server: None, max_overhead: None, tcp_congestion: None }
     }
 }
 
@@ -240,11 +244,20 @@ impl Wire {
     }
 }
 
+/// Congestion control of the kernel's TCP, by its names there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum TcpCongestion {
+    Bbr,
+    Cubic,
+    Reno,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Peer {
     Kcpx,
-    /// The same with `Protection::Auto`, across a path.
+    /// The same with `Protection::Auto`, across a path; to a server of kcp-go also if that sends FEC
     #[serde(rename = "kcpx-auto")]
     KcpxAuto,
     #[value(name = "tokio_kcp")]
@@ -262,11 +275,13 @@ pub(crate) enum Peer {
 }
 
 impl Peer {
-    /// quinn is never plain: in that row it has the cipher that it chooses by itself.
-    pub(crate) fn has(self, wire: Wire) -> bool {
+    /// quinn is never plain: in that row it has the cipher that it chooses by itself. The FEC of a row
+    /// of kcpx-auto is that of its server.
+    pub(crate) fn has(self, wire: Wire, server: Option<Self>) -> bool {
         match self {
             Self::Kcpx | Self::RustTokioKcp | Self::KcpGo => true,
             Self::Quinn => matches!(wire, Wire::Plain | Wire::Aes128Gcm),
+            Self::KcpxAuto if wire == Wire::Fec => server == Some(Self::KcpGo),
             Self::KcpxAuto | Self::TokioKcp | Self::KcpTokio | Self::KcpRs | Self::Tcp => {
                 wire == Wire::Plain
             }
@@ -322,15 +337,16 @@ impl Args {
         let mut groups = Vec::new();
         for &workload in &self.workload {
             for &wire in self.wires_of(workload) {
-                let cases =
-                    peers.iter().filter(|peer| peer.has(wire) && peer.has_workload(workload));
+                let has =
+                    |peer: &&Peer| peer.has(wire, self.path.server) && peer.has_workload(workload);
+                let cases = peers.iter().filter(has);
                 let case = |peer: &Peer| {
                     let case = Case::new(workload, wire, *peer);
                     if !workload.is_across_path() {
                         return case;
                     }
-                    let PathOptions { server, max_overhead, .. } = self.path;
-                    Case { server, max_overhead, ..case }
+                    let PathOptions { server, max_overhead, tcp_congestion, .. } = self.path;
+                    Case { server, max_overhead, tcp_congestion, ..case }
                 };
                 let group: Vec<_> = cases.map(case).collect();
                 if !group.is_empty() {
@@ -388,6 +404,14 @@ mod tests {
     }
 
     #[test]
+    fn fec_of_a_row_of_kcpx_auto_is_that_of_its_server() {
+        for (server, has) in [(Some(Peer::KcpGo), true), (Some(Peer::Kcpx), false), (None, false)] {
+            assert_eq!(Peer::KcpxAuto.has(Wire::Fec, server), has);
+            assert!(Peer::KcpxAuto.has(Wire::Plain, server));
+        }
+    }
+
+    #[test]
     fn json_names_equal_command_line_names() {
         fn same<T: ValueEnum + Serialize>() {
             for value in T::value_variants() {
@@ -398,5 +422,6 @@ mod tests {
         same::<Workload>();
         same::<Wire>();
         same::<Peer>();
+        same::<TcpCongestion>();
     }
 }

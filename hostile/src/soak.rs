@@ -252,9 +252,14 @@ impl Memory {
             })
             .collect();
         println!("{name}, highest of each round, KiB: {highest:?}");
-        let later = self.0.iter().filter(|sample| sample.round > 0);
-        let later: Vec<_> =
-            later.map(|sample| (sample.time.as_secs_f64() / 3_600.0, kib(sample) as f64)).collect();
+        // Of all samples it would be wrong: within a round each flood has a level of its own.
+        let later: Vec<_> = (1..rounds)
+            .map(|round| {
+                let of_round = self.0.iter().filter(|sample| sample.round == round);
+                let end = of_round.map(|sample| sample.time).max().unwrap_or_default();
+                (end.as_secs_f64() / 3_600.0, highest[round] as f64)
+            })
+            .collect();
         match slope(&later) {
             Some(growth) => println!("{name} from the second round on: {growth:+.0} KiB per hour"),
             None => println!("{name}: too short for a growth per hour"),

@@ -6,10 +6,10 @@ use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory as _};
 
-use super::{Args, Peer, Workload, units};
+use super::{Args, Peer, TcpCongestion, Workload, units};
 
 /// Options that mean nothing over loopback, and the one that means nothing across a path.
-const PATH_ONLY: [&str; 16] = [
+const PATH_ONLY: [&str; 17] = [
     "rtt",
     "loss",
     "rate",
@@ -25,6 +25,7 @@ const PATH_ONLY: [&str; 16] = [
     "server",
     "streams",
     "max_overhead",
+    "tcp_congestion",
     "parallel",
 ];
 const LOOPBACK_ONLY: &str = "runs";
@@ -78,6 +79,9 @@ pub(crate) struct PathOptions {
     /// kcpx]
     #[arg(long, value_name = "RATIO", value_parser = units::per_mille)]
     pub(crate) max_overhead: Option<u16>,
+    /// Congestion control of tcp, also of --beside tcp [default: that of the system]
+    #[arg(long, value_enum, value_name = "NAME")]
+    pub(crate) tcp_congestion: Option<TcpCongestion>,
     /// Decides which packets are lost; each value is a run
     #[arg(long, value_delimiter = ',', default_value = "1")]
     pub(crate) seed: Vec<u64>,

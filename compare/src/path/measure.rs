@@ -154,6 +154,7 @@ async fn figures(run: &Run, programs: &Programs, pinned: &mut bool) -> anyhow::R
     let mut beside = match run.beside {
         Some(peer) => {
             let case = Case::new(Workload::Bulk, Wire::Plain, peer);
+            let case = Case { tcp_congestion: run.case.tcp_congestion, ..case };
             Some(start(case).await.context("the transfer beside")?)
         }
         None => None,

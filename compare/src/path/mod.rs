@@ -131,6 +131,7 @@ mod tests {
             beside: None,
             server: None,
             max_overhead: None,
+            tcp_congestion: None,
             seed: vec![1],
             parallel: 1,
         };

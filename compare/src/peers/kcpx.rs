@@ -29,7 +29,7 @@ fn config(case: Case) -> anyhow::Result<Config> {
     if let Some(chosen) = case.wire.algorithm() {
         config.cipher = Cipher::new(algorithm(chosen), KEY)?;
     }
-    if let Some((data, parity)) = case.wire.fec() {
+    if let Some((data, parity)) = case.wire.fec().filter(|_| case.peer != Peer::KcpxAuto) {
         config.fec = Some(FecConfig::new(data, parity)?);
     }
     Ok(config)

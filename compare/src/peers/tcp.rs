@@ -2,20 +2,46 @@
 
 use std::net::SocketAddr;
 
+use clap::ValueEnum as _;
+use socket2::SockRef;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 use super::{Accept, Connect, Duplex};
-use crate::args::{BACKLOG, Case};
+use crate::args::{BACKLOG, Case, TcpCongestion, name};
 
 impl Duplex for TcpStream {}
+
+/// What the system uses where nothing else is asked for.
+const SYSTEM_CONGESTION: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
+
+fn set_congestion(socket: SockRef<'_>, case: Case) -> std::io::Result<()> {
+    case.tcp_congestion
+        .map_or(Ok(()), |congestion| socket.set_tcp_congestion(name(congestion).as_bytes()))
+}
+
+fn congestion(case: Case) -> Option<TcpCongestion> {
+    let system = || {
+        let known = std::fs::read_to_string(SYSTEM_CONGESTION).ok()?;
+        TcpCongestion::from_str(known.trim(), false).ok()
+    };
+    case.tcp_congestion.or_else(system)
+}
 
 pub(crate) struct Server(TcpListener);
 
 impl Accept for Server {
     type Stream = TcpStream;
+    const NOTE: fn(Case) -> Option<&'static str> = |case| {
+        congestion(case).map(|congestion| match congestion {
+            TcpCongestion::Bbr => "bbr",
+            TcpCongestion::Cubic => "cubic",
+            TcpCongestion::Reno => "reno",
+        })
+    };
 
-    async fn bind(_case: Case, addr: SocketAddr) -> anyhow::Result<Self> {
+    async fn bind(case: Case, addr: SocketAddr) -> anyhow::Result<Self> {
         let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+        set_congestion(SockRef::from(&socket), case)?;
         socket.bind(addr)?;
         Ok(Self(socket.listen(u32::from(BACKLOG))?))
     }
@@ -31,17 +57,19 @@ impl Accept for Server {
     }
 }
 
-pub(crate) struct Client(SocketAddr);
+pub(crate) struct Client(Case, SocketAddr);
 
 impl Connect for Client {
     type Stream = TcpStream;
 
-    async fn new(_case: Case, server: SocketAddr) -> anyhow::Result<Self> {
-        Ok(Self(server))
+    async fn new(case: Case, server: SocketAddr) -> anyhow::Result<Self> {
+        Ok(Self(case, server))
     }
 
     async fn connect(&self) -> anyhow::Result<TcpStream> {
-        let stream = TcpStream::connect(self.0).await?;
+        let Self(case, server) = *self;
+        let stream = TcpStream::connect(server).await?;
+        set_congestion(SockRef::from(&stream), case)?;
         stream.set_nodelay(true)?;
         Ok(stream)
     }

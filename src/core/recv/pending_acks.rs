@@ -239,6 +239,20 @@ mod tests {
         assert_eq!(sent, 100 + 100 * 10 / HEADER_LEN);
     }
 
+    /// What a peer has sent long ago permits no more second copies than a burst has.
+    #[test]
+    fn ack_resend_budget_is_limited_to_a_burst() {
+        let mut acks = PendingAcks::default();
+        (1..=100_000).for_each(|sn| acks.on_out_of_order(Micros(0), Sn(0), ack(sn), 1_376));
+        assert_eq!(taken(&mut acks, 0, 200_000).len(), 100_000, "nothing was sent before");
+        // Segments without payload permit none.
+        let sent = (0..3_000).map(|sn| {
+            acks.on_out_of_order(Micros(0), Sn(0), ack(200_000 + sn), 0);
+            taken(&mut acks, 0, 58).len()
+        });
+        assert_eq!(sent.sum::<usize>(), 3_000 + MAX_RESEND_BURST);
+    }
+
     /// A flow so fast that each datagram is full of new ACKs: one that is lost costs no ACK.
     #[test]
     fn ack_resend_shares_datagrams_that_are_full_of_acks() {

@@ -1,5 +1,6 @@
 //! The memory that all unvalidated peers share, `Limits::unvalidated_memory`.
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 
 use tokio::io::AsyncWriteExt;
@@ -176,13 +177,18 @@ fn first_data_under_a_cipher_that_does_not_fit_is_taken_once_the_peer_is_validat
         let mut client = Config::new().cipher(cipher());
         client.kcp.mtu = mtu;
         let endpoint = world.waiting_endpoint(CLIENT, &client);
-        world.set_fates(CLIENT, [Fate::Late(0), Fate::Late(20_000)]);
-        world.finish(10 * SECOND, async {
+        // The initial segment, the pong that validates the peer, the first data.
+        let fates = [0, 60_000, 20_000].map(Fate::Late);
+        world.set_fates(CLIENT, fates);
+        let (client, mut server) = world.finish(SECOND, async {
             let mut client = endpoint.connect(addr(SERVER)).await.unwrap();
             client.write_all(&pattern(40_000)).await.unwrap();
-            let (mut server, _) = listener.accept().await.unwrap();
-            read_pattern(&mut server, 40_000).await;
-            assert!(client.stats().retransmits() > 0, "{mtu}: the first data was taken at once");
+            (client, listener.accept().await.unwrap().0)
         });
+        world.run_for(SECOND * 60 / 1_000);
+        let early = server.try_read(&mut [0]).map_err(|error| error.kind());
+        assert_eq!(early, Err(ErrorKind::WouldBlock), "{mtu}: the first copy was taken");
+        world.finish(10 * SECOND, read_pattern(&mut server, 40_000));
+        drop(client);
     }
 }

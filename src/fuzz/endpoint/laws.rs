@@ -6,7 +6,8 @@
 //!   application read. So two endpoints do not keep each other busy with pings.
 //! - An IP address that has not answered is sent at most three times the bytes that came from it, and
 //!   [`INITIAL_ALLOWANCE`] bytes for each of at most [`MAX_ALLOWANCES`] connections in
-//!   [`ALLOWANCE_PERIOD`].
+//!   [`ALLOWANCE_PERIOD`]. A period of the endpoint begins with the first connection that opens, one of
+//!   these laws with the first datagram that could open one, so only the sum over all periods is known.
 //! - Retransmissions are at most the segments sent, 64, and 4 per 30 ms. Without `RetransmitBudget` of the
 //!   core the input `fuzz/seeds/endpoint/retransmissions-in-vain` breaks this: a full window is lost again
 //!   and again, and each time an ACK of its latest segment arrives.
