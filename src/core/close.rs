@@ -12,7 +12,7 @@
 //! next RST can have number and timestamp of that ping.
 
 use super::clock::Micros;
-use super::reset::{LastPush, ResetState, RetransmitTimer};
+use super::reset::{ResetState, RetransmitTimer};
 use super::segment::{CONTROL_CAPABLE, Command, ControlType, Header};
 use super::seq::{Sn, Ts};
 use crate::error::ConnectionError;
@@ -110,9 +110,8 @@ pub(crate) struct CloseState {
     read: ReadSide,
     /// FIN-ACK or RST-ACK that the next datagram carries.
     reply: Option<ControlSegment>,
-    /// `has_push`: there is one.
-    last_push: LastPush,
-    has_push: bool,
+    /// Number and timestamp of the peer's latest PUSH: those of our RST.
+    last_push: Option<(Sn, Ts)>,
 }
 
 /// Whether the peer supports CONTROL segments.
@@ -125,8 +124,7 @@ impl CloseState {
             reset: ResetState::Idle,
             read: ReadSide::Reading,
             reply: None,
-            last_push: LastPush::default(),
-            has_push: false,
+            last_push: None,
         }
     }
 
@@ -387,19 +385,19 @@ impl CloseState {
         }
         // Without a PUSH of the peer the RST is not valid: the peer answers with a ping, and the
         // next RST has number and timestamp of that ping.
-        let LastPush { sn, ts, .. } = self.last_push;
+        let (sn, ts) = self.last_push.unwrap_or_default();
         Some(ControlSegment { kind: ControlType::Reset, sn, ts })
     }
 
-    pub(crate) fn last_push(&self) -> Option<LastPush> {
-        self.has_push.then_some(self.last_push)
+    /// Number and timestamp of the peer's latest PUSH, which our RST echoes.
+    pub(crate) fn last_push(&self) -> Option<(Sn, Ts)> {
+        self.last_push
     }
 
     /// A data segment or a ping of the peer arrived: our RST gets its number and timestamp, and
-    /// leaves at once if it is being sent. `data_at`: our time, if it is data.
-    pub(crate) fn on_push(&mut self, sn: Sn, ts: Ts, data_at: Option<Ts>) {
-        let data_at = data_at.unwrap_or(self.last_push.data_at);
-        (self.last_push, self.has_push) = (LastPush { sn, ts, data_at }, true);
+    /// leaves at once if it is being sent.
+    pub(crate) fn on_push(&mut self, sn: Sn, ts: Ts) {
+        self.last_push = Some((sn, ts));
         self.reset.on_peer_unaware();
     }
 
@@ -411,7 +409,7 @@ impl CloseState {
 
     /// A RST-ACK arrived. Returns whether number and timestamp are those of our RST.
     pub(crate) fn on_reset_ack(&mut self, sn: Sn, ts: Ts) -> bool {
-        let valid = self.last_push().is_some_and(|push| (push.sn, push.ts) == (sn, ts));
+        let valid = self.last_push == Some((sn, ts));
         if valid {
             self.reset.on_ack();
         }
@@ -537,7 +535,7 @@ mod tests {
         for second in 0..3 {
             state.poll_fin(Micros(second * 1_000_000), (Sn(7), Ts(0)), RTO).unwrap();
         }
-        state.on_push(Sn(3), Ts(9), None);
+        state.on_push(Sn(3), Ts(9));
         let now = Micros(2_000_001);
         state.reset_mut().start(now);
         assert_eq!(state.reset_deadline(), Some(Micros(0)));
@@ -546,14 +544,14 @@ mod tests {
         assert_eq!(state.reset_deadline(), Some(now.add_micros(RTO)));
         assert_eq!(state.poll_reset(now, RTO), None);
         // Data of the peer shows that the RST was lost.
-        state.on_push(Sn(4), Ts(10), None);
+        state.on_push(Sn(4), Ts(10));
         assert_eq!(state.poll_reset(now, RTO).map(|rst| rst.sn), Some(Sn(4)));
     }
 
     #[test]
     fn reset_ends_on_rst_ack_and_after_its_lifetime() {
         let mut state = supported();
-        state.on_push(Sn(3), Ts(9), None);
+        state.on_push(Sn(3), Ts(9));
         state.reset_mut().start(Micros(0));
         assert!(!state.on_reset_ack(Sn(3), Ts(8)) && state.on_reset_ack(Sn(3), Ts(9)));
         assert_eq!(state.reset().until(), None);

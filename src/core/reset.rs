@@ -2,7 +2,6 @@
 //! and FIN share.
 
 use super::clock::Micros;
-use super::seq::{Sn, Ts};
 
 /// Longest time between two transmissions of a FIN or a RST, microseconds. The first interval is
 /// the RTO, each further interval doubles (RFC 6298 5.5). Deviates: the bound is 1 s, RFC 6298 2.5
@@ -27,16 +26,6 @@ impl RetransmitTimer {
         let interval = previous.map_or(rto, |timer| 2 * timer.interval).min(MAX_CONTROL_INTERVAL);
         Self { expires: now.add_micros(interval), interval }
     }
-}
-
-/// The peer's latest PUSH.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct LastPush {
-    /// Number and timestamp, which our RST echoes.
-    pub(crate) sn: Sn,
-    pub(crate) ts: Ts,
-    /// Our time when data last arrived; without meaning before any has.
-    pub(crate) data_at: Ts,
 }
 
 /// Our RST, or the peer's.

@@ -87,10 +87,11 @@ impl Kcp {
         sends_reset
     }
 
-    /// The CONTROL segment that reports to the peer that this side is gone: FIN, so that a peer that has
-    /// received everything reads the end; RST if not everything has left or the stream is `truncated`, if
-    /// the peer has sent what is `unread`, and while it is sending to a side that has not closed, since a
-    /// FIN stops no writer. `None` if the peer understands neither, or both sides have ended.
+    /// The CONTROL segment that reports to the peer that this side is gone, as a kernel does for a process
+    /// that is: RST if the peer has sent what is `unread`, if not everything has left or the stream is
+    /// `truncated`, otherwise FIN (RFC 1122 4.2.2.13). After a FIN that was acknowledged RST, which the
+    /// next data of the peer would have drawn. `None` if the peer understands neither, or both sides have
+    /// ended.
     pub(crate) fn final_control(
         &mut self,
         now: Instant,
@@ -102,31 +103,18 @@ impl Kcp {
             return None;
         }
         let fin_acked = self.close_state.is_closing() && self.close_state.is_fin_complete();
-        let now = self.clock.at(now);
-        // A side that has closed and read everything ends with a FIN, as TCP does.
-        let receives = !self.close_state.is_closing() && self.has_data_arrived(now);
-        let discards = unread || self.recv.readable().is_some() || receives;
-        let discards = discards && !self.close_state.is_recv_complete();
-        let everything_left = !truncated && !discards && self.send.send_buffer().is_empty();
         if fin_acked && self.peer_has_closed() {
             return None;
         }
-        let (kind, (sn, ts)) = if everything_left && !fin_acked {
-            let ts = self.clock.timestamp(now);
+        let discards = unread || self.recv.readable().is_some();
+        let everything_left = !truncated && self.send.send_buffer().is_empty();
+        let (kind, (sn, ts)) = if everything_left && !discards && !fin_acked {
+            let ts = self.clock.timestamp(self.clock.at(now));
             (ControlType::Fin, (self.send.nxt(), ts))
         } else {
-            let push = self.close_state.last_push()?;
-            (ControlType::Reset, (push.sn, push.ts))
+            (ControlType::Reset, self.close_state.last_push()?)
         };
         Some(self.header(Command::Control, kind as u8, sn, ts, 0))
-    }
-
-    /// Whether data of the peer has arrived within the last RTO.
-    fn has_data_arrived(&self, now: Micros) -> bool {
-        let Some(push) = self.close_state.last_push() else { return false };
-        let age = self.clock.timestamp(now).since(push.data_at);
-        let rto = i64::try_from(self.send.rtt.rto()).unwrap_or(i64::MAX);
-        self.recv.nxt() != Sn(0) && (0..=rto).contains(&(i64::from(age) * 1_000))
     }
 
     /// Whether RST is still being sent: until RST-ACK, or for ten seconds.

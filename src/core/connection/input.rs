@@ -207,8 +207,7 @@ impl Kcp {
         // MTU probe.
         let is_mtu_probe = !payload.is_empty() && self.recv.nxt().since(header.sn) > MAX_WINDOW;
         if origin == PacketType::Regular && !is_mtu_probe {
-            let data_at = (!payload.is_empty()).then(|| self.clock.timestamp(now));
-            self.close_state.on_push(header.sn, header.ts, data_at);
+            self.close_state.on_push(header.sn, header.ts);
         }
         if self.close_reason.is_some() {
             return false;

@@ -1,5 +1,7 @@
 //! Runtimes that end under their connections: the peers learn it at once.
 
+use std::time::Duration;
+
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::fixtures::{CLIENT, MINUTE, Pair, SECOND, SERVER, cause, greet};
@@ -66,7 +68,6 @@ fn writer_is_reset_when_the_runtime_of_its_reader_ends() {
             };
             drop(sender.send(error));
         });
-        // What is not read fills the windows.
         world.finish(MINUTE, async {
             while reads && server.read(&mut [0; 10_000]).await.unwrap() > 0 {
                 if server.stats().received_bytes > 1_000_000 {
@@ -74,10 +75,36 @@ fn writer_is_reset_when_the_runtime_of_its_reader_ends() {
                 }
             }
         });
-        world.run_for(if reads { SECOND / 50 } else { 10 * SECOND });
+        // What is not read from here on fills the windows.
+        world.run_for(10 * SECOND);
         world.exit(SERVER);
         world.run_for(2 * SECOND);
         assert_eq!(cause(&result.try_recv().unwrap()), Some(ConnectionError::Reset));
+    }
+}
+
+/// However soon after the data.
+#[test]
+fn runtime_that_ends_resets_the_peer_exactly_if_data_is_unread() {
+    for (after, read, dropped) in [0, 1_000, 20_000, 300_000].into_iter().flat_map(|after| {
+        let cases = [(0, false), (0, true), (3, false), (3, true), (6, false), (6, true)];
+        cases.map(|(read, dropped)| (after, read, dropped))
+    }) {
+        let Pair { mut world, mut client, mut server, .. } = Pair::plain();
+        world.finish(SECOND, server.write_all(b"answer")).unwrap();
+        world.finish(SECOND, client.readable()).unwrap();
+        if read > 0 {
+            world.finish(SECOND, client.read_exact(&mut [0; 6][..read])).unwrap();
+        }
+        world.run_for(Duration::from_micros(after));
+        if dropped {
+            drop(client);
+        }
+        world.exit(CLIENT);
+        let end = world.finish(SECOND, server.read(&mut [0; 1]));
+        let end = end.map_err(|error| cause(&error));
+        let expected = if read == 6 { Ok(0) } else { Err(Some(ConnectionError::Reset)) };
+        assert_eq!(end, expected, "{read} of 6 read, {after} us, dropped: {dropped}");
     }
 }
 
