@@ -10,7 +10,7 @@
 use std::time::Duration;
 
 use super::clock::{Micros, micros};
-use super::ping::Role;
+use super::ping::{Pong, Role};
 use super::seq::{Sn, Ts};
 use crate::config::KcpConfig;
 use crate::error::{ConnectionError, Heard};
@@ -99,17 +99,6 @@ enum PeerValidation {
     Requested,
     /// Entered on a valid ACK or pong, never left.
     Validated,
-}
-
-/// The ACK of a ping.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Pong {
-    /// The `una` of the pong is below SND.UNA at the first transmission of the ping: the peer has
-    /// lost the state of the connection.
-    pub(crate) state_lost: bool,
-    /// RTT sample, microseconds; `None` if the ping was retransmitted (Karn's algorithm, RFC 6298
-    /// 3).
-    pub(crate) rtt: Option<u64>,
 }
 
 /// Pings, and the timeouts that end a connection. All times in microseconds.
@@ -227,7 +216,9 @@ impl Keepalive {
         // ACKs sent after the pong may have arrived before it, so `una` is compared with SND.UNA at
         // the time of the ping.
         let rtt = (ping.sent == ping.first_sent).then(|| now.since(ping.sent));
-        Some(Pong { state_lost: una.since(ping.una) < 0, rtt })
+        let silent = self.unanswered_since.filter(|_| self.in_flight);
+        let is_overdue = silent.is_some_and(|since| now.since(since) >= MIN_PING_INTERVAL);
+        Some(Pong { state_lost: una.since(ping.una) < 0, rtt, is_overdue })
     }
 
     /// Whether a ping with this number and cookie left within [`COOKIE_LIFE`], answered or not.

@@ -53,6 +53,20 @@ impl Role {
     }
 }
 
+/// The ACK of a ping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pong {
+    /// The `una` of the pong is below SND.UNA at the first transmission of the ping: the peer has
+    /// lost the state of the connection.
+    pub(crate) state_lost: bool,
+    /// RTT sample, microseconds; `None` if the ping was retransmitted (Karn's algorithm, RFC 6298
+    /// 3).
+    pub(crate) rtt: Option<u64>,
+    /// A segment had been in flight for a second without a sign of life: the pong says that
+    /// the peer is there, and not that it acknowledges anything.
+    pub(crate) is_overdue: bool,
+}
+
 /// Sequence number of a segment without data: 2^30 segments before `una`, outside every window.
 /// Never 0: listeners of other implementations take number 0 for an initial segment, with which they
 /// replace a session of the same address.

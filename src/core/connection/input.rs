@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use super::{Kcp, PacketType};
 use crate::core::clock::Micros;
+use crate::core::ping::Pong;
 use crate::core::recv::pending_acks::Ack;
 use crate::core::recv::receiver::RecvOutcome;
 use crate::core::segment::{self, Command, HEADER_LEN, Header, InputError, Segments};
@@ -142,11 +143,7 @@ impl Kcp {
             match pong {
                 Some(pong) => {
                     is_new = true;
-                    self.send.on_peer_activity(now);
-                    // The only RTT samples of a side that sends no data.
-                    if let Some(rtt) = pong.rtt.filter(|_| sample) {
-                        self.send.rtt.on_sample(now, rtt);
-                    }
+                    self.input_pong(now, &pong, sample);
                     self.on_pong(pong.state_lost, header.una);
                 }
                 None if is_regular && self.on_mtu_probe_ack(now, &header) => is_new = true,
@@ -155,6 +152,20 @@ impl Kcp {
             }
         }
         is_new
+    }
+
+    /// Takes what a pong says of path and peer. A peer that answers pings and acknowledges nothing must
+    /// not draw more than one that is silent: a pong that is overdue is worth one retransmission.
+    fn input_pong(&mut self, now: Micros, pong: &Pong, sample: bool) {
+        if pong.is_overdue {
+            self.send.on_overdue_pong(now);
+            return;
+        }
+        self.send.on_peer_activity(now);
+        // The only RTT samples of a side that sends no data.
+        if let Some(rtt) = pong.rtt.filter(|_| sample) {
+            self.send.rtt.on_sample(now, rtt);
+        }
     }
 
     /// A ping of a peer that was not validated before: ends a connection that nobody has opened, and
