@@ -28,8 +28,9 @@ const KEEPALIVE_STAGGER: u64 = 16;
 /// Divisor of the dead-peer timeout: pings begin after a third of it without an answer, or earlier if
 /// the peer supports CONTROL, one each [`MIN_PING_INTERVAL`].
 const PING_START_DIVISOR: u64 = 3;
-/// Most doublings of [`Keepalive::ask_at`].
-const MAX_ASK_DOUBLINGS: u8 = 8;
+/// Longest wait of [`Keepalive::ask_at`], microseconds, and the doublings that reach it.
+const MAX_ASK_WAIT: u64 = 20_000_000;
+const MAX_ASK_DOUBLINGS: u8 = 5;
 
 /// A ping that has left.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +41,7 @@ struct Ping {
     una: Sn,
     first_sent: Micros,
     sent: Micros,
+    is_early: bool,
 }
 
 impl Ping {
@@ -116,12 +118,14 @@ pub(crate) struct Keepalive {
     /// was due; `None` while no answer is due.
     unanswered_since: Option<Micros>,
     ping: PingState,
+    /// The ping that is due was requested by [`Self::ask_at`]. Cleared when it leaves.
+    asks_early: bool,
     /// The latest ping that was answered, for [`Self::is_recent_ping`].
     last_answered: Option<Ping>,
     validation: PeerValidation,
     /// Pongs since the peer acknowledged data, or nothing was outstanding, see [`Self::ask_at`].
     pongs: u8,
-    /// A segment in flight waits for its ACK. `unanswered_since` is not before the first one left.
+    /// A segment in flight waits for its ACK.
     in_flight: bool,
     /// State of the SplitMix64 generator, see [`Self::next_cookie`].
     cookie_state: u64,
@@ -138,6 +142,7 @@ impl Keepalive {
             last_alive: now,
             unanswered_since: None,
             ping: PingState::Idle,
+            asks_early: false,
             last_answered: None,
             validation: PeerValidation::NotRequested,
             pongs: 0,
@@ -213,12 +218,9 @@ impl Keepalive {
         self.last_answered = Some(ping);
         self.pongs = self.pongs.saturating_add(1);
         self.on_validated();
-        // ACKs sent after the pong may have arrived before it, so `una` is compared with SND.UNA at
-        // the time of the ping.
+        // ACKs sent after the pong may have come before it: the ping has the SND.UNA to compare with.
         let rtt = (ping.sent == ping.first_sent).then(|| now.since(ping.sent));
-        let silent = self.unanswered_since.filter(|_| self.in_flight);
-        let is_overdue = silent.is_some_and(|since| now.since(since) >= MIN_PING_INTERVAL);
-        Some(Pong { state_lost: una.since(ping.una) < 0, rtt, is_overdue })
+        Some(Pong { state_lost: una.since(ping.una) < 0, rtt, is_early: ping.is_early })
     }
 
     /// Whether a ping with this number and cookie left within [`COOKIE_LIFE`], answered or not.
@@ -258,7 +260,7 @@ impl Keepalive {
     }
 
     /// When the next ping may leave; `None` if none has left.
-    fn next_ping_at(&self) -> Option<Micros> {
+    pub(crate) fn next_ping_at(&self) -> Option<Micros> {
         let pings = [self.ping.outstanding(), self.last_answered.as_ref()];
         let sent = pings.into_iter().flatten().map(|ping| ping.sent).max();
         sent.map(|sent| sent.add_micros(MIN_PING_INTERVAL))
@@ -296,11 +298,12 @@ impl Keepalive {
             return None;
         }
         let fresh = self.ping.outstanding().filter(|ping| ping.is_fresh(now)).copied();
+        let is_early = std::mem::take(&mut self.asks_early);
         let ping = match fresh {
             Some(ping) => Ping { sent: now, ..ping },
             None => {
                 let (sn, cookie) = (role.ping_sn(una), self.next_cookie());
-                Ping { sn, cookie, una, first_sent: now, sent: now }
+                Ping { sn, cookie, una, first_sent: now, sent: now, is_early }
             }
         };
         self.ping = PingState::Outstanding(ping);
@@ -324,9 +327,11 @@ impl Keepalive {
     #[inline]
     pub(crate) fn update_outstanding(&mut self, now: Micros, outstanding: bool, in_flight: bool) {
         let was_in_flight = std::mem::replace(&mut self.in_flight, in_flight);
-        if in_flight && !was_in_flight {
+        let has_ping = self.ping.outstanding().is_some();
+        if in_flight && !was_in_flight && !has_ping {
+            // What was due before is no longer: the peer has opened its window.
             self.unanswered_since = Some(now);
-        } else if outstanding || self.ping.outstanding().is_some() {
+        } else if outstanding || has_ping {
             self.unanswered_since.get_or_insert(now);
         } else {
             (self.unanswered_since, self.pongs) = (None, 0);
@@ -353,7 +358,9 @@ impl Keepalive {
             return Err(ConnectionError::DeadPeer(Heard::Nothing));
         }
         if started && self.ping_start_at(ask_at).is_some_and(|at| now >= at) {
+            let (was_due, regular) = (self.ping.is_due(), self.ping_start_at(None));
             self.request_ping(now);
+            self.asks_early |= !was_due && self.ping.is_due() && regular.is_none_or(|at| now < at);
         }
         if started && self.idle_timeout.is_some_and(|idle| now.since(self.last_alive) >= idle) {
             return Err(ConnectionError::IdleTimeout);
@@ -368,8 +375,8 @@ impl Keepalive {
 
     /// When [`Self::handle_timeout`] has something to do next.
     pub(crate) fn deadline(&self, started: bool, ask_at: Option<Micros>) -> Option<Micros> {
-        let idle = self.idle_timeout.filter(|_| started);
-        let idle = idle.map(|timeout| self.last_alive.add_micros(timeout));
+        let idle =
+            self.idle_timeout.filter(|_| started).map(|idle| self.last_alive.add_micros(idle));
         // A ping that is due leaves with the next transmission and needs no timer.
         let may_ping = started && !self.ping.is_due();
         let dead = self.dead_peer_timeout.zip(self.silent_since());
@@ -386,19 +393,21 @@ impl Keepalive {
     /// the answer became due.
     fn ping_start_at(&self, ask_at: Option<Micros>) -> Option<Micros> {
         let since = self.silent_since()?;
-        let share = self.dead_peer_timeout.map(|timeout| timeout / PING_START_DIVISOR);
-        let share = share.map(|share| self.last_alive.add_micros(share));
-        let share = share.map(|at| at.max(since.add_micros(MIN_PING_INTERVAL)));
-        [share, ask_at].into_iter().flatten().min()
+        let least = since.add_micros(MIN_PING_INTERVAL);
+        let share = |timeout| self.last_alive.add_micros(timeout / PING_START_DIVISOR).max(least);
+        [self.dead_peer_timeout.map(share), ask_at].into_iter().flatten().min()
     }
 
     /// When a peer is pinged that answers if it has lost the state of the connection: after `time`
-    /// microseconds without a sign of life while an ACK or a pong is due, at least [`MIN_PING_INTERVAL`],
-    /// and twice as long after each pong that came without an ACK of data.
+    /// microseconds without a sign of life while an ACK or a pong is due, at least [`MIN_PING_INTERVAL`]
+    /// and at most [`MAX_ASK_WAIT`]. If ACKs are due, twice as long after each pong that came without one.
     pub(crate) fn ask_at(&self, time: u64) -> Option<Micros> {
-        let wait = time.max(MIN_PING_INTERVAL) << self.pongs.min(MAX_ASK_DOUBLINGS);
-        let is_due = self.in_flight || self.ping.outstanding().is_some();
-        self.silent_since().filter(|_| is_due).map(|since| since.add_micros(wait))
+        let wait = time.clamp(MIN_PING_INTERVAL, MAX_ASK_WAIT);
+        let for_acks = (wait << self.pongs.min(MAX_ASK_DOUBLINGS)).min(MAX_ASK_WAIT);
+        let since = self.silent_since()?;
+        let acks = self.in_flight.then_some(for_acks);
+        let pong = self.ping.outstanding().map(|_| wait);
+        acks.into_iter().chain(pong).min().map(|wait| since.add_micros(wait))
     }
 
     /// The same where a window probe that left at `sent` waits for an answer, and nothing has come since.
@@ -561,5 +570,54 @@ mod tests {
         };
         assert_eq!(error, ConnectionError::DeadPeer(Heard::Nothing));
         assert_eq!((now, pings), (Micros(3_660 * SECOND), 59));
+    }
+
+    /// Requests and answers a ping at each second of `range`.
+    fn pongs(keepalive: &mut Keepalive, range: std::ops::Range<u64>) {
+        for now in range.map(|second| Micros(second * SECOND)) {
+            keepalive.request_ping(now);
+            let ping = keepalive.poll_ping(now, Sn(0), Role::Active).unwrap();
+            keepalive.on_pong(now, ping, Sn(0)).unwrap();
+            keepalive.on_received(now, true);
+        }
+    }
+
+    #[test]
+    fn pongs_without_acks_double_the_wait_up_to_20_seconds() {
+        for (count, wait) in [(1, 2), (2, 4), (4, 16), (5, 20), (60, 20)] {
+            let mut keepalive = keepalive();
+            keepalive.update_outstanding(Micros(0), true, true);
+            pongs(&mut keepalive, 1..1 + count);
+            let at = keepalive.ask_at(SECOND).unwrap();
+            assert_eq!(at, Micros((count + wait) * SECOND), "{count} pongs");
+            keepalive.on_acked();
+            assert_eq!(keepalive.ask_at(SECOND), Some(Micros((count + 1) * SECOND)));
+        }
+    }
+
+    #[test]
+    fn pongs_behind_a_closed_window_do_not_delay_the_next_ping() {
+        let mut keepalive = keepalive();
+        keepalive.update_outstanding(Micros(0), true, false);
+        pongs(&mut keepalive, 1..20);
+        assert_eq!(keepalive.ask_at(SECOND), None, "window probes ask");
+        for (time, wait) in [(0, 1), (2 * SECOND, 2)] {
+            let at = keepalive.ask_after_probe(Micros(20 * SECOND), time);
+            assert_eq!(at, Some(Micros((20 + wait) * SECOND)));
+        }
+        keepalive.request_ping(Micros(21 * SECOND));
+        keepalive.poll_ping(Micros(21 * SECOND), Sn(0), Role::Active).unwrap();
+        assert_eq!(keepalive.ask_at(SECOND), Some(Micros(20 * SECOND)), "no pong for it");
+    }
+
+    #[test]
+    fn data_that_leaves_does_not_extend_the_dead_peer_timeout_of_a_ping() {
+        let mut keepalive = keepalive();
+        keepalive.request_ping(Micros(0));
+        keepalive.poll_ping(Micros(0), Sn(0), Role::Active).unwrap();
+        keepalive.update_outstanding(Micros(0), false, false);
+        keepalive.update_outstanding(Micros(50 * SECOND), true, true);
+        let dead = ConnectionError::DeadPeer(Heard::Nothing);
+        assert_eq!(keepalive.handle_timeout(Micros(60 * SECOND), true, None), Err(dead));
     }
 }

@@ -62,9 +62,9 @@ pub(crate) struct Pong {
     /// RTT sample, microseconds; `None` if the ping was retransmitted (Karn's algorithm, RFC 6298
     /// 3).
     pub(crate) rtt: Option<u64>,
-    /// A segment had been in flight for a second without a sign of life: the pong says that
-    /// the peer is there, and not that it acknowledges anything.
-    pub(crate) is_overdue: bool,
+    /// The ping left to ask a silent peer whether it still has the state of the connection, earlier than
+    /// the dead-peer timeout needs it.
+    pub(crate) is_early: bool,
 }
 
 /// Sequence number of a segment without data: 2^30 segments before `una`, outside every window.

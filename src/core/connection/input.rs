@@ -154,11 +154,10 @@ impl Kcp {
         is_new
     }
 
-    /// Takes what a pong says of path and peer. A peer that answers pings and acknowledges nothing must
-    /// not draw more than one that is silent: a pong that is overdue is worth one retransmission.
+    /// Takes what a pong says of path and peer.
     fn input_pong(&mut self, now: Micros, pong: &Pong, sample: bool) {
-        if pong.is_overdue {
-            self.send.on_overdue_pong(now);
+        if pong.is_early && self.send.has_unacked() {
+            self.send.on_early_pong(now);
             return;
         }
         self.send.on_peer_activity(now);

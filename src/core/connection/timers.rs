@@ -8,6 +8,9 @@ use crate::core::clock::Micros;
 /// Retransmission timeouts without a sign of life of the peer after which it is asked whether it still
 /// has the state of the connection.
 const ASK_AFTER_TIMEOUTS: u64 = 3;
+/// Longest such time after a window probe, microseconds: shorter than the longest interval between window
+/// probes, since the next one starts it again.
+const MAX_ASK_WAIT_AFTER_PROBE: u64 = 4_000_000;
 
 impl Kcp {
     /// When [`Kcp::handle_timeout`] should be called next; `None` while no timer runs.
@@ -87,8 +90,10 @@ impl Kcp {
             return None;
         }
         let time = ASK_AFTER_TIMEOUTS * self.send.rtt.rto();
-        let after_probe = || self.keepalive.ask_after_probe(self.send.remote.probe_sent()?, time);
-        self.keepalive.ask_at(time).or_else(after_probe)
+        let probe = self.send.remote.probe_sent();
+        let wait = time.min(MAX_ASK_WAIT_AFTER_PROBE);
+        let after_probe = probe.and_then(|sent| self.keepalive.ask_after_probe(sent, wait));
+        [self.keepalive.ask_at(time), after_probe].into_iter().flatten().min()
     }
 
     /// Acts on the deadlines that have passed. Call [`Kcp::poll_transmit`] afterwards.

@@ -9,14 +9,14 @@
 use crate::core::clock::Micros;
 use crate::core::recovery::sent_segments::MAX_BACKOFF_LEVEL;
 
-/// Time without a valid ACK, new `una` or pong in time after which the back-off begins, microseconds; two
+/// Time without a valid ACK, pong or new `una` after which the back-off begins, microseconds; two
 /// RTOs if that is longer.
 const PTO_BACKOFF_AFTER: u64 = 1_000_000;
 
 /// Limits retransmissions by RTO while the peer is silent.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PtoBackoff {
-    /// When a valid ACK, a new `una` or a pong in time was last received, or the path was validated.
+    /// When a valid ACK, a pong or a new `una` was last received, or the path was validated.
     last_peer_activity: Micros,
     /// `None` while no back-off applies: entered by [`Self::on_rto`], left on peer activity.
     probe: Option<ProbeTimer>,
@@ -32,15 +32,17 @@ struct ProbeTimer {
 }
 
 impl PtoBackoff {
-    /// A valid ACK, a new `una` or a pong in time arrived, or a path was validated: ends the back-off.
+    /// A valid ACK, a pong or a new `una` arrived, or a path was validated: ends the back-off.
     pub(super) fn on_peer_activity(&mut self, now: Micros) {
         *self = Self { last_peer_activity: now, probe: None };
     }
 
-    /// A pong arrived, and no ACK for a while: the path works again, or the peer acknowledges nothing. A
-    /// probe finds out; the PTO starts over.
-    pub(super) fn on_overdue_pong(&mut self, now: Micros) {
-        self.probe = self.probe.map(|_| ProbeTimer { next: now, doublings: 0 });
+    /// A silent peer has answered an early ping: the path works again, or the peer acknowledges nothing.
+    /// The next probe may leave at once and finds out: only its ACK ends the back-off (RFC 9002 6.2.1).
+    pub(super) fn on_early_pong(&mut self, now: Micros) {
+        if let Some(probe) = &mut self.probe {
+            probe.next = now;
+        }
     }
 
     /// Whether only one probe per PTO may leave.
@@ -93,10 +95,10 @@ mod tests {
             now = next;
         }
         assert_eq!(ptos, [200, 400, 800, 1_600, 3_200, 6_400, 10_000, 10_000]);
-        backoff.on_overdue_pong(now);
+        backoff.on_early_pong(now);
         assert!(backoff.is_active() && backoff.may_send_probe(now));
         backoff.on_rto(now, RTO, MAX_RTO);
-        assert_eq!(backoff.probe_at(now), now.add_micros(2 * RTO), "starts over");
+        assert_eq!(backoff.probe_at(now), now.add_micros(MAX_RTO), "a pong draws one probe");
         backoff.on_peer_activity(now);
         assert!(!backoff.is_active() && backoff.may_send_probe(now));
         assert_eq!(backoff.probe_at(now), now);

@@ -33,16 +33,16 @@ impl Sender {
         in_flight.or_else(acked).is_some_and(is_within) || self.is_bundled_copy(sn, ts)
     }
 
-    /// A valid ACK, a new `una` or a pong in time arrived, or a path was validated: the PTO back-off ends,
+    /// A valid ACK, a pong or a new `una` arrived, or a path was validated: the PTO back-off ends,
     /// and the retransmissions that it deferred may leave.
     pub(crate) fn on_peer_activity(&mut self, now: Micros) {
         self.pto_backoff.on_peer_activity(now);
     }
 
-    /// A pong arrived from a peer that has acknowledged nothing for a while: the next probe of the PTO
-    /// back-off may leave at once, and its ACK ends the back-off.
-    pub(crate) fn on_overdue_pong(&mut self, now: Micros) {
-        self.pto_backoff.on_overdue_pong(now);
+    /// A silent peer has answered a ping. That acknowledges no data: a peer that answers pings and
+    /// acknowledges nothing must not draw more than one that is silent, but for a probe per pong.
+    pub(crate) fn on_early_pong(&mut self, now: Micros) {
+        self.pto_backoff.on_early_pong(now);
     }
 
     /// Processes one ACK. [`AckOutcome::NewlyAcked`] and [`AckOutcome::AckedBefore`] prove that the
