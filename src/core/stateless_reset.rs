@@ -62,9 +62,9 @@ impl UnconfirmedReset {
         self.0.get_or_insert_with(|| Box::new(pending));
     }
 
-    /// The endpoint has answered a ping so. Another one is due at once.
-    pub(crate) fn on_ping_reset(&mut self, now: Micros) {
-        self.enter(Pending::HalfOpen { at: now, pings: PINGS });
+    /// The endpoint has answered a ping so, or a RST names an old segment. Another ping is due at `at`.
+    pub(crate) fn on_ping_reset(&mut self, at: Micros) {
+        self.enter(Pending::HalfOpen { at, pings: PINGS });
     }
 
     /// Whether another ping is due.
@@ -101,6 +101,11 @@ impl UnconfirmedReset {
         self.0.as_deref().map(|pending| match pending {
             Pending::HalfOpen { at, .. } | Pending::Refused(at) => *at,
         })
+    }
+
+    /// Whether the endpoint has refused the connection, and nothing has contradicted it.
+    pub(crate) fn is_refusal(&self) -> bool {
+        matches!(self.0.as_deref(), Some(Pending::Refused(_)))
     }
 
     /// Why the connection ends now, if it does.

@@ -198,6 +198,14 @@ impl Demux {
         self.live_convs = Some(convs);
     }
 
+    /// The driver ends, and its connections with it; other shards may go on.
+    pub(crate) fn release_convs(&mut self) {
+        if let Some(convs) = self.live_convs.take() {
+            let mut convs = lock(&convs);
+            self.live.keys().for_each(|key| convs.remove(key.1));
+        }
+    }
+
     /// Whether a connection with conversation id `conv` is open, at any address. Always false
     /// before [`Self::track_convs`].
     pub(crate) fn is_live(&self, conv: u32) -> bool {

@@ -378,6 +378,7 @@ impl<S: Socket> Drop for Driver<S> {
         if !std::thread::panicking() {
             drop(catch_unwind(AssertUnwindSafe(|| self.notify_peers())));
         }
+        self.demux.release_convs();
         self.notifier.close();
         let requests = self.requests.close();
         let mut wakers: Vec<Waker> = Vec::new();

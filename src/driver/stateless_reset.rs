@@ -83,10 +83,12 @@ impl<S: Socket> Driver<S> {
     /// to have it reset: then nothing is said.
     fn send_stateless_reset(&mut self, now: Instant, to: SocketAddr, echoed: &Header) {
         let listens = self.accept.is_some() && self.config.kcp.close_notify;
-        if listens && !self.demux.is_live(echoed.conv) && self.may_answer() {
-            if !self.resets.admit(now, to.ip()) {
-                return;
-            }
+        // The lock of `is_live` comes last: it is taken no more often than a RST may leave.
+        if listens
+            && self.may_answer()
+            && self.resets.admit(now, to.ip())
+            && !self.demux.is_live(echoed.conv)
+        {
             self.stats.stateless_resets_sent += 1;
             self.send_at_once(now, to, |_| Some(stateless_reset(echoed)));
         }

@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
+use tokio::runtime::Handle;
 use tokio::time::Sleep;
 
 use super::{Driver, Turn};
@@ -91,6 +92,10 @@ impl<S: Socket + Unpin> Future for DriverTask<S> {
 
 impl<S: Socket> Drop for DriverTask<S> {
     fn drop(&mut self) {
-        self.driver.on_exit(tokio::time::Instant::now().into_std());
+        // Tokio's clock panics in a thread that is about to end. Nobody is notified during a panic.
+        let has_clock = Handle::try_current().err().is_none_or(|e| e.is_missing_context());
+        if has_clock && !std::thread::panicking() {
+            self.driver.on_exit(tokio::time::Instant::now().into_std());
+        }
     }
 }

@@ -240,11 +240,12 @@ impl Kcp {
             self.close_state.on_reset(sn, ts);
         } else if self.has_started() && self.close_reason.is_none() {
             self.keepalive.request_ping(now);
-            // Not more often than that ping, or each copy of such a RST would draw one.
             let names_old =
                 self.send.has_sent(&self.clock, sn, ts) || self.keepalive.is_ping((sn, ts));
-            if names_old && self.keepalive.is_due() {
-                self.pending_reset.on_ping_reset(now);
+            if names_old {
+                // Not before a ping may leave, or each copy of such a RST would draw one.
+                let next = self.keepalive.next_ping_at().filter(|_| !self.keepalive.is_due());
+                self.pending_reset.on_ping_reset(next.map_or(now, |at| at.max(now)));
             }
         }
         valid
@@ -287,6 +288,11 @@ impl Kcp {
         if self.pending_reset.is_ping_due(now) {
             self.keepalive.ask_again();
         }
+    }
+
+    /// Whether the peer's endpoint has refused the connection, and nothing has contradicted it.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.pending_reset.is_refusal()
     }
 
     /// Whether the connection ended because the peer does not know it.

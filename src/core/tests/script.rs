@@ -283,7 +283,21 @@ fn copies_of_an_old_rst_draw_a_ping_each_second() {
             script = script.recv(rst(0).ts(0).una(1)).expect_none();
         }
     }
+    // The last copies are remembered until the next ping may leave.
+    script = script.at(ms(25_000)).expect(ping()).recv_ack_of_last(1);
     let _ = script.at(ms(60_000)).expect_none().expect_close_reason(None);
+}
+
+#[test]
+fn old_rst_behind_a_ping_is_remembered_until_the_next_ping_may_leave() {
+    let mut script =
+        established(&quiet()).at(ms(20_000)).with(|kcp, now| kcp.ping(now)).expect(ping());
+    script = script.at(ms(20_100)).recv(rst(0).ts(0).una(1)).expect_none();
+    for at in [21_000, 21_200, 21_400, 21_600, 21_800] {
+        script = script.at(ms(at)).expect(ping()).expect_none();
+    }
+    script = script.at(ms(21_949)).expect_none().expect_close_reason(None);
+    let _ = script.at(ms(21_950)).expect_none().expect_close_reason(Some(ConnectionError::Reset));
 }
 
 #[test]

@@ -133,7 +133,8 @@ impl Conn {
             return Some(ConnectionError::Closed);
         }
         if passed(self.lifecycle.connect_deadline()) {
-            return Some(ConnectionError::ConnectTimeout(Heard::Nothing));
+            let timeout = ConnectionError::ConnectTimeout(Heard::Nothing);
+            return Some(if self.kcp.is_refused() { ConnectionError::Refused } else { timeout });
         }
         if passed(self.discard_deadline()) || passed(self.abandoned_deadline()) {
             return Some(ConnectionError::Aborted);

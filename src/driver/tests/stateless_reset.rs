@@ -60,6 +60,34 @@ fn restarted_server_is_noticed_within_two_seconds_of_an_answer_being_due() {
     }
 }
 
+#[test]
+fn server_that_is_killed_behind_a_closed_window_is_noticed() {
+    // Window probes are 5 s apart, and one that is not answered within a second is followed by a ping, from
+    // then on each second. After the first answer it takes five RTOs.
+    for (away, most) in [(0, 8_000), (1, 7_000), (10, 3_000), (30, 3_000)] {
+        let Pair { mut world, mut client, server, listener, .. } = Pair::plain();
+        let (sender, mut result) = tokio::sync::oneshot::channel();
+        world.spawn(async move {
+            let error = loop {
+                if let Err(error) = client.write_all(&[7; 10_000]).await {
+                    break error;
+                }
+            };
+            drop(sender.send(error));
+        });
+        world.run_for(MINUTE);
+        world.crash(SERVER);
+        drop((server, listener));
+        world.run_for(Duration::from_secs(away));
+        let _again = world.listener(SERVER, &Config::new());
+        let before = world.elapsed();
+        let error = world.finish(MINUTE, &mut result).unwrap();
+        assert_eq!(cause(&error), Some(ConnectionError::Reset), "away for {away} s");
+        let took = (world.elapsed() - before) / 1_000;
+        assert!(took < most, "away for {away} s: after {took} ms");
+    }
+}
+
 /// Relays between `SERVER` and `OTHER` what a client sends, and the answers, for `time`. Each copy comes
 /// from the client's address, and from another one. Returns the bytes sent to `OTHER` and from there.
 fn relay(world: &mut World, time: Duration) -> (usize, usize) {
@@ -144,6 +172,17 @@ fn initial_segment_that_a_listener_does_not_take_is_refused_after_a_second() {
             assert!(server.stats().stateless_resets_sent <= 4 && listener.is_some() == filtered);
         }
     }
+}
+
+#[test]
+fn refusal_is_reported_when_the_connect_timeout_is_shorter_than_a_second() {
+    let mut world = World::new(1, LinkConfig::delay(10_000));
+    let _listener = world.listener(SERVER, &Config::new().accept_filter(|_, _| false));
+    let config = Config::new().connect_timeout(SECOND / 2);
+    let endpoint = world.waiting_endpoint(CLIENT, &config);
+    let error = world.finish(MINUTE, endpoint.connect(addr(SERVER))).unwrap_err();
+    assert_eq!(cause(&error), Some(ConnectionError::Refused));
+    assert!(is_about(world.elapsed(), SECOND / 2), "{}", world.elapsed());
 }
 
 #[test]
@@ -278,6 +317,13 @@ fn shard_sends_no_reset_for_a_connection_of_another_shard() {
         world.inject(addr(9), OTHER, &ping(conv, CONTROL_CAPABLE));
         world.run_for(SECOND);
         assert_eq!(other.stats().stateless_resets_sent, before + 1);
+        // Or its shard does.
+        let (client, server) = world.finish(SECOND, greet(&endpoint, &listener));
+        world.crash(SERVER);
+        world.inject(addr(9), OTHER, &ping(client.conv(), CONTROL_CAPABLE));
+        world.run_for(SECOND / 100);
+        assert_eq!(other.stats().stateless_resets_sent, before + 2);
+        drop((client, server));
     }
 }
 
