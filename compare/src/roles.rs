@@ -102,7 +102,7 @@ fn end_with_input(done: Arc<AtomicBool>) -> io::Result<JoinHandle<()>> {
 
 async fn serve<A: Accept>(case: Case, listen: SocketAddr, load: Load) -> anyhow::Result<()> {
     let mut listener = A::bind(case, listen).await?;
-    let note = (A::NOTE)(case).map(str::to_owned);
+    let note = (A::NOTE)(case);
     let addr = listener.addr()?;
     let seen = Arc::new(Seen::default());
     let shared = seen.clone();

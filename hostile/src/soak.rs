@@ -244,22 +244,14 @@ impl Memory {
     /// The highest of each round, and the growth per hour from the second round on: until then,
     /// tables grow to their bounds.
     fn print_one(&self, name: &str, kib: impl Fn(&Sample) -> u64) {
-        let rounds = self.0.last().map_or(0, |last| last.round + 1);
-        let highest: Vec<_> = (0..rounds)
-            .map(|round| {
-                let of_round = self.0.iter().filter(|sample| sample.round == round);
-                of_round.map(&kib).max().unwrap_or(0)
-            })
-            .collect();
+        let rounds = self.0.chunk_by(|sample, next| sample.round == next.round);
+        let highest: Vec<_> =
+            rounds.clone().map(|round| round.iter().map(&kib).max().unwrap_or(0)).collect();
         println!("{name}, highest of each round, KiB: {highest:?}");
         // Of all samples it would be wrong: within a round each flood has a level of its own.
-        let later: Vec<_> = (1..rounds)
-            .map(|round| {
-                let of_round = self.0.iter().filter(|sample| sample.round == round);
-                let end = of_round.map(|sample| sample.time).max().unwrap_or_default();
-                (end.as_secs_f64() / 3_600.0, highest[round] as f64)
-            })
-            .collect();
+        let ends = rounds.filter_map(|round| Some(round.last()?.time.as_secs_f64() / 3_600.0));
+        let highest = highest.iter().map(|kib| *kib as f64);
+        let later: Vec<_> = ends.zip(highest).skip(1).collect();
         match slope(&later) {
             Some(growth) => println!("{name} from the second round on: {growth:+.0} KiB per hour"),
             None => println!("{name}: too short for a growth per hour"),

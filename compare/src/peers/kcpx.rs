@@ -45,9 +45,9 @@ pub(crate) struct Server(KcpListener);
 
 impl Accept for Server {
     type Stream = KcpStream;
-    const NOTE: fn(Case) -> Option<&'static str> = |case| {
+    const NOTE: fn(Case) -> Option<String> = |case| {
         let aead = case.wire.algorithm() == Some(Algorithm::Aes128Gcm);
-        (aead && cfg!(feature = "aws-lc-rs")).then_some("aws-lc-rs")
+        (aead && cfg!(feature = "aws-lc-rs")).then(|| "aws-lc-rs".to_owned())
     };
 
     async fn bind(case: Case, addr: SocketAddr) -> anyhow::Result<Self> {

@@ -33,7 +33,7 @@ pub(crate) trait Duplex: AsyncRead + AsyncWrite + Unpin + Send + 'static {
 pub(crate) trait Accept: Sized + Send + 'static {
     type Stream: Duplex;
     /// What the table should say beside the name.
-    const NOTE: fn(Case) -> Option<&'static str> = |_| None;
+    const NOTE: fn(Case) -> Option<String> = |_| None;
 
     fn bind(case: Case, addr: SocketAddr) -> impl Future<Output = anyhow::Result<Self>> + Send;
 

@@ -81,9 +81,9 @@ pub(crate) struct Server {
 
 impl Accept for Server {
     type Stream = Stream;
-    const NOTE: fn(Case) -> Option<&'static str> = |case| match case.wire {
-        Wire::Aes128Gcm => Some("TLS, AES-128-GCM"),
-        _ => Some("TLS 1.3"),
+    const NOTE: fn(Case) -> Option<String> = |case| {
+        let note = if case.wire == Wire::Aes128Gcm { "TLS, AES-128-GCM" } else { "TLS 1.3" };
+        Some(note.to_owned())
     };
 
     async fn bind(case: Case, addr: SocketAddr) -> anyhow::Result<Self> {

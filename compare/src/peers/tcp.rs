@@ -2,12 +2,11 @@
 
 use std::net::SocketAddr;
 
-use clap::ValueEnum as _;
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 use super::{Accept, Connect, Duplex};
-use crate::args::{BACKLOG, Case, TcpCongestion, name};
+use crate::args::{BACKLOG, Case, name};
 
 impl Duplex for TcpStream {}
 
@@ -19,25 +18,16 @@ fn set_congestion(socket: SockRef<'_>, case: Case) -> std::io::Result<()> {
         .map_or(Ok(()), |congestion| socket.set_tcp_congestion(name(congestion).as_bytes()))
 }
 
-fn congestion(case: Case) -> Option<TcpCongestion> {
-    let system = || {
-        let known = std::fs::read_to_string(SYSTEM_CONGESTION).ok()?;
-        TcpCongestion::from_str(known.trim(), false).ok()
-    };
-    case.tcp_congestion.or_else(system)
+fn congestion(case: Case) -> Option<String> {
+    let system = || Some(std::fs::read_to_string(SYSTEM_CONGESTION).ok()?.trim().to_owned());
+    case.tcp_congestion.map(name).or_else(system)
 }
 
 pub(crate) struct Server(TcpListener);
 
 impl Accept for Server {
     type Stream = TcpStream;
-    const NOTE: fn(Case) -> Option<&'static str> = |case| {
-        congestion(case).map(|congestion| match congestion {
-            TcpCongestion::Bbr => "bbr",
-            TcpCongestion::Cubic => "cubic",
-            TcpCongestion::Reno => "reno",
-        })
-    };
+    const NOTE: fn(Case) -> Option<String> = congestion;
 
     async fn bind(case: Case, addr: SocketAddr) -> anyhow::Result<Self> {
         let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
