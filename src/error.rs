@@ -90,19 +90,51 @@ impl From<ConfigError> for io::Error {
     }
 }
 
+/// What came from a peer's address in the minute before its connection ended with a timeout, beside what
+/// the connection took. `docs/troubleshooting.md` has the causes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Error)]
+#[non_exhaustive]
+pub enum Heard {
+    /// Nothing: nobody is there, something on the way drops the datagrams, or the peer drops them, since
+    /// its key or cipher is another.
+    #[error("nothing came from its address (nobody there, a firewall, or another key or cipher?)")]
+    Nothing,
+    /// Nothing, and the socket has another connection with that address. kcp-go serves one for each
+    /// address and port, so a further one needs a socket of its own.
+    #[error("nothing came for it; this socket has another connection with that address")]
+    SharedAddress,
+    /// Only small datagrams, while larger ones were lost: the path drops those (a black hole, RFC 8899
+    /// 4.3).
+    #[error("only small datagrams get through, the path drops larger ones")]
+    SmallDatagrams,
+    /// The system reported that the port is closed. Only where the socket has one peer,
+    /// since the report names none.
+    #[error("the system reported that the port is closed")]
+    Refusal,
+    /// So many datagrams, 255 or more for 255, that failed the cipher, or are no KCP.
+    #[error(
+        "what came from its address could not be read, datagrams: {0} (another key or cipher?)"
+    )]
+    Unreadable(u8),
+    /// So many datagrams, 255 or more for 255, of connections that do not exist.
+    #[error("what came from its address was of other connections, datagrams: {0}")]
+    OtherConnections(u8),
+}
+
 /// Why a connection ended.
 ///
 /// Stored once when the connection ends and returned by every pending and later call. Inside an
 /// [`io::Error`] it is reachable through [`io::Error::get_ref`] and a downcast.
 ///
 /// ```
-/// use kcpx::{ConnectionError, KcpStream};
+/// use kcpx::{ConnectionError, Heard, KcpStream};
 ///
 /// fn advice(stream: &KcpStream) -> &'static str {
 ///     match stream.error() {
 ///         None => "it goes on",
 ///         Some(ConnectionError::Reset | ConnectionError::PeerRestarted) => "connect again",
-///         Some(ConnectionError::DeadPeer | ConnectionError::IdleTimeout) => "is the network down?",
+///         Some(ConnectionError::IdleTimeout) => "is the network down?",
+///         Some(ConnectionError::DeadPeer(heard)) if heard == Heard::Nothing => "the same",
 ///         Some(error) if error.kind() == std::io::ErrorKind::TimedOut => "try later",
 ///         Some(_) => "it is over",
 ///     }
@@ -121,15 +153,15 @@ pub enum ConnectionError {
     #[error("the connection was aborted locally")]
     Aborted,
     /// The peer did not answer within [`Config::connect_timeout`](crate::Config::connect_timeout).
-    #[error("the peer did not answer within the connect timeout")]
-    ConnectTimeout,
+    #[error("the peer did not answer within the connect timeout: {0}")]
+    ConnectTimeout(Heard),
     /// Both sides have closed their streams (FIN) and everything arrived. Reads return the end of
     /// the stream instead, and writes that the write side is shut down.
     #[error("the connection was closed by both sides")]
     Closed,
     /// Data or a ping was outstanding and nothing valid came back for the dead-peer timeout.
-    #[error("the peer did not answer within the dead-peer timeout")]
-    DeadPeer,
+    #[error("the peer did not answer within the dead-peer timeout: {0}")]
+    DeadPeer(Heard),
     /// The endpoint of this connection has ended.
     #[error("the endpoint is closed")]
     EndpointClosed,
@@ -144,11 +176,16 @@ pub enum ConnectionError {
     /// the linger time.
     #[error("the last bytes were not acknowledged within the linger time")]
     LingerTimeout,
+    /// The peer does not take the connection: it does not listen any more, or its
+    /// [`accept_filter`](crate::Config::accept_filter) is against it.
+    #[error("the peer refused the connection")]
+    Refused,
     /// A newer connection from the same address replaced it, as
     /// [`SessionPolicy::Replace`](crate::SessionPolicy::Replace) asks for.
     #[error("the connection was replaced by a newer one")]
     Replaced,
-    /// The peer aborted the connection (RST), or had closed it when more data came.
+    /// The peer aborted the connection (RST), had closed it when more data came, or has restarted and
+    /// does not know it.
     #[error("the peer reset the connection")]
     Reset,
     /// The peer lost its state: it acknowledges less than before, and an answered ping confirmed
@@ -164,16 +201,27 @@ pub enum ConnectionError {
 }
 
 impl ConnectionError {
+    /// The same timeout, with what came from the peer's address.
+    pub(crate) fn with_heard(self, heard: impl FnOnce() -> Heard) -> Self {
+        match self {
+            Self::ConnectTimeout(_) => Self::ConnectTimeout(heard()),
+            Self::DeadPeer(Heard::Nothing) => Self::DeadPeer(heard()),
+            other => other,
+        }
+    }
+
     /// The [`io::ErrorKind`] that reads and writes report for this end.
     #[must_use]
     pub fn kind(self) -> io::ErrorKind {
         match self {
-            Self::ConnectTimeout | Self::DeadPeer | Self::IdleTimeout | Self::LingerTimeout => {
-                io::ErrorKind::TimedOut
-            }
+            Self::ConnectTimeout(_)
+            | Self::DeadPeer(_)
+            | Self::IdleTimeout
+            | Self::LingerTimeout => io::ErrorKind::TimedOut,
             Self::Replaced | Self::Reset | Self::PeerStateLost | Self::PeerRestarted => {
                 io::ErrorKind::ConnectionReset
             }
+            Self::Refused => io::ErrorKind::ConnectionRefused,
             Self::Aborted => io::ErrorKind::ConnectionAborted,
             Self::EndpointClosed | Self::Closed => io::ErrorKind::NotConnected,
             Self::ProtocolViolation => io::ErrorKind::InvalidData,
@@ -204,10 +252,19 @@ mod tests {
     }
 
     #[test]
+    fn cause_of_a_timeout_is_filled_in_unless_it_has_one() {
+        let heard = |error: ConnectionError| error.with_heard(|| Heard::Unreadable(3));
+        let dead = ConnectionError::DeadPeer;
+        assert_eq!(heard(dead(Heard::Nothing)), dead(Heard::Unreadable(3)));
+        assert_eq!(heard(dead(Heard::SmallDatagrams)), dead(Heard::SmallDatagrams));
+        assert_eq!(heard(ConnectionError::Reset), ConnectionError::Reset);
+    }
+
+    #[test]
     fn connection_error_survives_the_conversion_to_io_error() {
-        let error = io::Error::from(ConnectionError::DeadPeer);
+        let error = io::Error::from(ConnectionError::DeadPeer(Heard::Nothing));
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         let cause = error.get_ref().and_then(|e| e.downcast_ref::<ConnectionError>());
-        assert_eq!(cause, Some(&ConnectionError::DeadPeer));
+        assert_eq!(cause, Some(&ConnectionError::DeadPeer(Heard::Nothing)));
     }
 }

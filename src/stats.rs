@@ -340,6 +340,9 @@ pub struct EndpointStats {
     pub retries_sent: u64,
     /// ACKs of such pings, after which the next copy of the initial segment opens the connection.
     pub retries_answered: u64,
+    /// RSTs without state sent: to peers that ping a connection which this endpoint does not know, and
+    /// in answer to initial segments that it does not take (Stateless Reset, RFC 9000 10.3).
+    pub stateless_resets_sent: u64,
     /// Connections of unvalidated peers now.
     pub unvalidated_connections: u64,
     /// Bytes of memory that unvalidated peers hold now, see
@@ -407,6 +410,7 @@ impl Add for EndpointStats {
             unvalidated_connections: self.unvalidated_connections + more.unvalidated_connections,
             retries_sent: self.retries_sent + more.retries_sent,
             retries_answered: self.retries_answered + more.retries_answered,
+            stateless_resets_sent: self.stateless_resets_sent + more.stateless_resets_sent,
             unvalidated_bytes: self.unvalidated_bytes + more.unvalidated_bytes,
             migrations: self.migrations + more.migrations,
             restart_probes: self.restart_probes + more.restart_probes,

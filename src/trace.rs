@@ -65,6 +65,12 @@ pub(crate) fn socket_failed(local: SocketAddr, error: &std::io::Error) {
     tracing::debug!(%local, %error, "the socket cannot be used any more");
 }
 
+/// A datagram failed the cipher or is no KCP, the first one of its address for a minute.
+pub(crate) fn unreadable(local: SocketAddr, from: SocketAddr) {
+    #[cfg(feature = "tracing")]
+    tracing::debug!(%local, %from, "a datagram could not be read: another key or cipher?");
+}
+
 /// The endpoint sealed so many packets that its key should be replaced.
 pub(crate) fn key_limit_reached(local: SocketAddr, sealed: u64) {
     #[cfg(feature = "tracing")]

@@ -44,6 +44,9 @@ const ENDPOINT: &[Row<EndpointStats>] = &[
     }),
     ("retries_sent", "Answered without state", Kind::Counter, |s| s.retries_sent),
     ("retries_answered", "Answers to that", Kind::Counter, |s| s.retries_answered),
+    ("stateless_resets_sent", "RSTs to peers of unknown connections", Kind::Counter, |s| {
+        s.stateless_resets_sent
+    }),
     ("unvalidated_connections", "Connections whose peer is not validated yet", Kind::Gauge, |s| {
         s.unvalidated_connections
     }),

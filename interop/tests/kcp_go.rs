@@ -11,7 +11,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use kcpx::crypto::Key;
-use kcpx::{Cipher, Config, FecConfig, KcpListener, KcpStream, Mode, Timing};
+use kcpx::{Cipher, Config, Endpoint, FecConfig, KcpListener, KcpStream, Mode, Timing};
 use kcpx_interop::relay::Relay;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::{Child, Command};
@@ -253,4 +253,35 @@ async fn kcpx_client_connects_to_kcp_go() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn kcp_go_client_connects_to_kcpx() {
     matrix("kcp-go dials", our_server).await;
+}
+
+/// kcp-go has one session for each address and port, and keeps that of a connection that is gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn endpoint_connects_again_to_a_kcp_go_that_keeps_the_session_before() {
+    let cells = Cell::all().filter(|cell| cell.cipher == "aes-128" && cell.loss == 0);
+    for cell in cells.filter(|cell| cell.mode == Mode::Stream && cell.fec != Fec::Changed) {
+        if std::env::var_os(PEER).is_none() {
+            println!("SKIPPED: {PEER} does not name an executable; see docs/interop.md");
+            return;
+        }
+        let (_child, server) = their_server(cell).await;
+        let endpoint = Endpoint::bind_with("127.0.0.1:0", cell.ours()).await.unwrap();
+        for sent in [b"first", b"again", b"third"] {
+            let began = Instant::now();
+            let mut stream = endpoint.connect(server).await.unwrap();
+            stream.write_all(sent).await.unwrap();
+            let mut echo = [0; 5];
+            stream.read_exact(&mut echo).await.unwrap();
+            assert_eq!(&echo, sent, "{cell:?}");
+            println!(
+                "{}, {}: {:.2} s",
+                cell.cipher,
+                cell.fec.name(),
+                began.elapsed().as_secs_f64()
+            );
+            drop(stream);
+            // The next one may end the session of this one.
+            endpoint.wait_idle().await;
+        }
+    }
 }

@@ -53,9 +53,11 @@ impl PacketFilter {
 /// Filter for connections that peers open.
 ///
 /// The function gets the address and the conversation id of an initial segment, before any state is
-/// created. `false` drops the datagram without an answer, counted in
-/// [`refused_accept_filter`](crate::EndpointStats::refused_accept_filter). The peer retransmits, so
-/// the function is called again until the peer gives up. The address may be forged.
+/// created. `false` drops the datagram, counted in
+/// [`refused_accept_filter`](crate::EndpointStats::refused_accept_filter). A peer that waits in `connect`
+/// is sent a RST and fails with [`ConnectionError::Refused`](crate::ConnectionError::Refused) a second
+/// later; any other gets no answer. Both retransmit until then, and the function is called again. The
+/// address may be forged.
 ///
 /// It runs in the task that serves every connection of the socket, so it must be quick and must
 /// neither block nor panic, which ends the endpoint.

@@ -10,11 +10,6 @@ use super::seq::Ts;
 pub(crate) struct Micros(pub(crate) u64);
 
 impl Micros {
-    /// This time plus `wait`, saturating.
-    pub(crate) fn add(self, wait: Duration) -> Self {
-        Self(self.0.saturating_add(micros(wait)))
-    }
-
     /// This time plus `micros` microseconds, saturating.
     pub(crate) fn add_micros(self, micros: u64) -> Self {
         Self(self.0.saturating_add(micros))
@@ -29,6 +24,11 @@ impl Micros {
 /// A [`Duration`] in whole microseconds, saturating.
 pub(crate) fn micros(wait: Duration) -> u64 {
     u64::try_from(wait.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// `wait` in microseconds, at most 71 minutes: where memory counts.
+pub(crate) fn micros_u32(wait: Duration) -> u32 {
+    u32::try_from(wait.as_micros()).unwrap_or(u32::MAX)
 }
 
 /// Translates between the caller's clock, [`Micros`] and the wire.

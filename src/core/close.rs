@@ -389,6 +389,11 @@ impl CloseState {
         Some(ControlSegment { kind: ControlType::Reset, sn, ts })
     }
 
+    /// Number and timestamp of the peer's latest PUSH, which our RST echoes.
+    pub(crate) fn last_push(&self) -> Option<(Sn, Ts)> {
+        self.last_push
+    }
+
     /// A data segment or a ping of the peer arrived: our RST gets its number and timestamp, and
     /// leaves at once if it is being sent.
     pub(crate) fn on_push(&mut self, sn: Sn, ts: Ts) {

@@ -10,10 +10,10 @@
 use std::time::Duration;
 
 use super::clock::{Micros, micros};
-use super::ping::Role;
+use super::ping::{Pong, Role};
 use super::seq::{Sn, Ts};
 use crate::config::KcpConfig;
-use crate::error::ConnectionError;
+use crate::error::{ConnectionError, Heard};
 
 /// How long after the first transmission of a ping its pong is valid, microseconds.
 pub(crate) const COOKIE_LIFE: u64 = 10_000_000;
@@ -25,9 +25,12 @@ const MIN_PING_INTERVAL_PROMPTED: u64 = 100_000;
 /// Divisor: [`Keepalive::defer`] adds `period / 16` to the keepalive period of one side, so that
 /// only the other side pings.
 const KEEPALIVE_STAGGER: u64 = 16;
-/// Divisor of the dead-peer timeout: pings begin after a third of it without an answer, one each
-/// [`MIN_PING_INTERVAL`].
+/// Divisor of the dead-peer timeout: pings begin after a third of it without an answer, or earlier if
+/// the peer supports CONTROL, one each [`MIN_PING_INTERVAL`].
 const PING_START_DIVISOR: u64 = 3;
+/// Longest wait of [`Keepalive::ask_at`], microseconds, and the doublings that reach it.
+const MAX_ASK_WAIT: u64 = 20_000_000;
+const MAX_ASK_DOUBLINGS: u8 = 5;
 
 /// A ping that has left.
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +41,7 @@ struct Ping {
     una: Sn,
     first_sent: Micros,
     sent: Micros,
+    is_early: bool,
 }
 
 impl Ping {
@@ -99,17 +103,6 @@ enum PeerValidation {
     Validated,
 }
 
-/// The ACK of a ping.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Pong {
-    /// The `una` of the pong is below SND.UNA at the first transmission of the ping: the peer has
-    /// lost the state of the connection.
-    pub(crate) state_lost: bool,
-    /// RTT sample, microseconds; `None` if the ping was retransmitted (Karn's algorithm, RFC 6298
-    /// 3).
-    pub(crate) rtt: Option<u64>,
-}
-
 /// Pings, and the timeouts that end a connection. All times in microseconds.
 #[derive(Debug)]
 pub(crate) struct Keepalive {
@@ -125,9 +118,15 @@ pub(crate) struct Keepalive {
     /// was due; `None` while no answer is due.
     unanswered_since: Option<Micros>,
     ping: PingState,
+    /// The ping that is due was requested by [`Self::ask_at`]. Cleared when it leaves.
+    asks_early: bool,
     /// The latest ping that was answered, for [`Self::is_recent_ping`].
     last_answered: Option<Ping>,
     validation: PeerValidation,
+    /// Pongs since the peer acknowledged data, or nothing was outstanding, see [`Self::ask_at`].
+    pongs: u8,
+    /// A segment in flight waits for its ACK.
+    in_flight: bool,
     /// State of the SplitMix64 generator, see [`Self::next_cookie`].
     cookie_state: u64,
 }
@@ -143,8 +142,11 @@ impl Keepalive {
             last_alive: now,
             unanswered_since: None,
             ping: PingState::Idle,
+            asks_early: false,
             last_answered: None,
             validation: PeerValidation::NotRequested,
+            pongs: 0,
+            in_flight: false,
             cookie_state: cookie_seed,
         }
     }
@@ -187,6 +189,11 @@ impl Keepalive {
         self.validation = PeerValidation::Validated;
     }
 
+    /// The peer has acknowledged data.
+    pub(crate) fn on_acked(&mut self) {
+        self.pongs = 0;
+    }
+
     /// When the peer last showed a sign of life.
     pub(crate) fn last_alive(&self) -> Micros {
         self.last_alive
@@ -209,17 +216,39 @@ impl Keepalive {
         let ping = *self.ping.outstanding().filter(answers)?;
         self.ping.on_pong();
         self.last_answered = Some(ping);
+        self.pongs = self.pongs.saturating_add(1);
         self.on_validated();
-        // ACKs sent after the pong may have arrived before it, so `una` is compared with SND.UNA at
-        // the time of the ping.
+        // ACKs sent after the pong may have come before it: the ping has the SND.UNA to compare with.
         let rtt = (ping.sent == ping.first_sent).then(|| now.since(ping.sent));
-        Some(Pong { state_lost: una.since(ping.una) < 0, rtt })
+        Some(Pong { state_lost: una.since(ping.una) < 0, rtt, is_early: ping.is_early })
     }
 
     /// Whether a ping with this number and cookie left within [`COOKIE_LIFE`], answered or not.
-    pub(crate) fn is_recent_ping(&self, now: Micros, (sn, ts): (Sn, Ts)) -> bool {
+    pub(crate) fn is_recent_ping(&self, now: Micros, ping: (Sn, Ts)) -> bool {
+        self.recent_ping_sent(now, ping).is_some()
+    }
+
+    /// Whether a ping with this number and cookie left, however long ago; of the latest two.
+    pub(crate) fn is_ping(&self, (sn, ts): (Sn, Ts)) -> bool {
+        let pings = [self.ping.outstanding(), self.last_answered.as_ref()];
+        pings.into_iter().flatten().any(|ping| (ping.sn, ping.cookie) == (sn, ts))
+    }
+
+    /// When a recent one left last.
+    fn recent_ping_sent(&self, now: Micros, (sn, ts): (Sn, Ts)) -> Option<Micros> {
         let pings = [self.ping.outstanding(), self.last_answered.as_ref()].into_iter().flatten();
-        pings.filter(|ping| ping.is_fresh(now)).any(|ping| (ping.sn, ping.cookie) == (sn, ts))
+        let mut pings = pings.filter(|ping| ping.is_fresh(now));
+        pings.find(|ping| (ping.sn, ping.cookie) == (sn, ts)).map(|ping| ping.sent)
+    }
+
+    /// Whether such a ping left, and the peer has shown no sign of life since.
+    pub(crate) fn is_unanswered_ping(&self, now: Micros, ping: (Sn, Ts)) -> bool {
+        self.recent_ping_sent(now, ping).is_some_and(|sent| self.last_alive <= sent)
+    }
+
+    /// Requests a ping whenever the latest one left.
+    pub(crate) fn ask_again(&mut self) {
+        self.ping.request();
     }
 
     /// Requests a ping, unless the latest one left within [`MIN_PING_INTERVAL`], answered or not:
@@ -231,7 +260,7 @@ impl Keepalive {
     }
 
     /// When the next ping may leave; `None` if none has left.
-    fn next_ping_at(&self) -> Option<Micros> {
+    pub(crate) fn next_ping_at(&self) -> Option<Micros> {
         let pings = [self.ping.outstanding(), self.last_answered.as_ref()];
         let sent = pings.into_iter().flatten().map(|ping| ping.sent).max();
         sent.map(|sent| sent.add_micros(MIN_PING_INTERVAL))
@@ -269,11 +298,12 @@ impl Keepalive {
             return None;
         }
         let fresh = self.ping.outstanding().filter(|ping| ping.is_fresh(now)).copied();
+        let is_early = std::mem::take(&mut self.asks_early);
         let ping = match fresh {
             Some(ping) => Ping { sent: now, ..ping },
             None => {
                 let (sn, cookie) = (role.ping_sn(una), self.next_cookie());
-                Ping { sn, cookie, una, first_sent: now, sent: now }
+                Ping { sn, cookie, una, first_sent: now, sent: now, is_early }
             }
         };
         self.ping = PingState::Outstanding(ping);
@@ -292,20 +322,25 @@ impl Keepalive {
         Ts((z >> 32) as u32)
     }
 
-    /// Starts or stops the dead-peer timeout. `outstanding`: an answer of the peer to data, FIN or
-    /// an initial segment is due. An outstanding ping counts as well.
+    /// Starts or stops the dead-peer timeout. `outstanding`: an answer to data, FIN or an initial segment
+    /// is due; `in_flight`: to one that has left. An outstanding ping counts as well.
     #[inline]
-    pub(crate) fn update_outstanding(&mut self, now: Micros, outstanding: bool) {
-        if outstanding || self.ping.outstanding().is_some() {
+    pub(crate) fn update_outstanding(&mut self, now: Micros, outstanding: bool, in_flight: bool) {
+        let was_in_flight = std::mem::replace(&mut self.in_flight, in_flight);
+        let has_ping = self.ping.outstanding().is_some();
+        if in_flight && !was_in_flight && !has_ping {
+            // What was due before is no longer: the peer has opened its window.
+            self.unanswered_since = Some(now);
+        } else if outstanding || has_ping {
             self.unanswered_since.get_or_insert(now);
         } else {
-            self.unanswered_since = None;
+            (self.unanswered_since, self.pongs) = (None, 0);
         }
     }
 
     /// Acts on passed deadlines: requests pings, ends the connection. `started`: a datagram of ours
     /// has left. Before that the peer has no reason to send anything, and a ping would be the first
-    /// segment of this connection at the peer.
+    /// segment of this connection at the peer. `ask_at`: see [`Self::ask_at`].
     ///
     /// # Errors
     ///
@@ -314,15 +349,18 @@ impl Keepalive {
         &mut self,
         now: Micros,
         started: bool,
+        ask_at: Option<Micros>,
     ) -> Result<(), ConnectionError> {
         // Where both timeouts have passed `DeadPeer` is reported: it is the more specific error.
-        if let Some((timeout, since)) = self.dead_peer_timeout.zip(self.silent_since()) {
-            if now.since(since) >= timeout {
-                return Err(ConnectionError::DeadPeer);
-            }
-            if started && now >= self.ping_start_at(timeout, since) {
-                self.request_ping(now);
-            }
+        if let Some((timeout, since)) = self.dead_peer_timeout.zip(self.silent_since())
+            && now.since(since) >= timeout
+        {
+            return Err(ConnectionError::DeadPeer(Heard::Nothing));
+        }
+        if started && self.ping_start_at(ask_at).is_some_and(|at| now >= at) {
+            let (was_due, regular) = (self.ping.is_due(), self.ping_start_at(None));
+            self.request_ping(now);
+            self.asks_early |= !was_due && self.ping.is_due() && regular.is_none_or(|at| now < at);
         }
         if started && self.idle_timeout.is_some_and(|idle| now.since(self.last_alive) >= idle) {
             return Err(ConnectionError::IdleTimeout);
@@ -336,28 +374,45 @@ impl Keepalive {
     }
 
     /// When [`Self::handle_timeout`] has something to do next.
-    pub(crate) fn deadline(&self, started: bool) -> Option<Micros> {
-        let idle = self.idle_timeout.filter(|_| started);
-        let idle = idle.map(|timeout| self.last_alive.add_micros(timeout));
+    pub(crate) fn deadline(&self, started: bool, ask_at: Option<Micros>) -> Option<Micros> {
+        let idle =
+            self.idle_timeout.filter(|_| started).map(|idle| self.last_alive.add_micros(idle));
         // A ping that is due leaves with the next transmission and needs no timer.
         let may_ping = started && !self.ping.is_due();
-        let dead = self.dead_peer_timeout.zip(self.silent_since()).map(|(timeout, since)| {
-            let start = self.ping_start_at(timeout, since);
-            let next = self.next_ping_at().map_or(start, |at| at.max(start));
-            let end = since.add_micros(timeout);
-            if may_ping { next.min(end) } else { end }
-        });
-        let pings = [self.keepalive_at(), self.unproven_ping_at(), self.validation_ping_at()];
+        let dead = self.dead_peer_timeout.zip(self.silent_since());
+        let dead = dead.map(|(timeout, since)| since.add_micros(timeout));
+        let start = self.ping_start_at(ask_at);
+        let asks = start.map(|start| self.next_ping_at().map_or(start, |at| at.max(start)));
+        let pings = [asks, self.keepalive_at(), self.unproven_ping_at(), self.validation_ping_at()];
         let ping = pings.into_iter().flatten().min().filter(|_| may_ping);
         [idle, dead, ping].into_iter().flatten().min()
     }
 
-    /// When pings begin, one each [`MIN_PING_INTERVAL`]: a third of the dead-peer timeout after the
-    /// latest sign of life, but at least [`MIN_PING_INTERVAL`] after `since`, when the answer became
-    /// due.
-    fn ping_start_at(&self, timeout: u64, since: Micros) -> Micros {
-        let share = self.last_alive.add_micros(timeout / PING_START_DIVISOR);
-        share.max(since.add_micros(MIN_PING_INTERVAL))
+    /// When pings begin, one each [`MIN_PING_INTERVAL`], while an answer is due: at `ask_at`, or a third
+    /// of the dead-peer timeout after the latest sign of life, but at least [`MIN_PING_INTERVAL`] after
+    /// the answer became due.
+    fn ping_start_at(&self, ask_at: Option<Micros>) -> Option<Micros> {
+        let since = self.silent_since()?;
+        let least = since.add_micros(MIN_PING_INTERVAL);
+        let share = |timeout| self.last_alive.add_micros(timeout / PING_START_DIVISOR).max(least);
+        [self.dead_peer_timeout.map(share), ask_at].into_iter().flatten().min()
+    }
+
+    /// When a peer is pinged that answers if it has lost the state of the connection: after `time`
+    /// microseconds without a sign of life while an ACK or a pong is due, at least [`MIN_PING_INTERVAL`]
+    /// and at most [`MAX_ASK_WAIT`]. If ACKs are due, twice as long after each pong that came without one.
+    pub(crate) fn ask_at(&self, time: u64) -> Option<Micros> {
+        let wait = time.clamp(MIN_PING_INTERVAL, MAX_ASK_WAIT);
+        let for_acks = (wait << self.pongs.min(MAX_ASK_DOUBLINGS)).min(MAX_ASK_WAIT);
+        let since = self.silent_since()?;
+        let acks = self.in_flight.then_some(for_acks);
+        let pong = self.ping.outstanding().map(|_| wait);
+        acks.into_iter().chain(pong).min().map(|wait| since.add_micros(wait))
+    }
+
+    /// The same where a window probe that left at `sent` waits for an answer, and nothing has come since.
+    pub(crate) fn ask_after_probe(&self, sent: Micros, time: u64) -> Option<Micros> {
+        (self.last_received <= sent).then(|| sent.add_micros(time.max(MIN_PING_INTERVAL)))
     }
 
     /// Since when an answer of the peer is due and no sign of life has arrived.
@@ -423,8 +478,8 @@ mod tests {
     #[test]
     fn keepalive_of_an_idle_connection_pings_each_period_and_takes_the_pong() {
         let mut keepalive = keepalive();
-        assert_eq!(keepalive.deadline(true), Some(Micros(15 * SECOND)));
-        keepalive.handle_timeout(Micros(15 * SECOND), true).unwrap();
+        assert_eq!(keepalive.deadline(true, None), Some(Micros(15 * SECOND)));
+        keepalive.handle_timeout(Micros(15 * SECOND), true, None).unwrap();
         let (sn, cookie) = keepalive.poll_ping(Micros(15 * SECOND), Sn(5), Role::Active).unwrap();
         assert_eq!(sn, Sn(4_u32.wrapping_sub(1 << 30)));
         assert_eq!(keepalive.on_pong(Micros(16 * SECOND), (sn, Ts(cookie.0 ^ 1)), Sn(5)), None);
@@ -433,7 +488,7 @@ mod tests {
         assert_eq!(pong.map(|pong| pong.state_lost), Some(false));
         assert!(keepalive.is_validated());
         keepalive.on_received(Micros(16 * SECOND), true);
-        assert_eq!(keepalive.deadline(true), Some(Micros(31 * SECOND)));
+        assert_eq!(keepalive.deadline(true, None), Some(Micros(31 * SECOND)));
     }
 
     #[test]
@@ -500,20 +555,69 @@ mod tests {
         let mut config = KcpConfig::default();
         (config.keepalive, config.idle_timeout) = (None, None);
         let mut keepalive = Keepalive::new(&config, Micros(0), 7);
-        assert_eq!(keepalive.deadline(true), None, "nothing is outstanding");
-        keepalive.update_outstanding(Micros(3_600 * SECOND), true);
+        assert_eq!(keepalive.deadline(true, None), None, "nothing is outstanding");
+        keepalive.update_outstanding(Micros(3_600 * SECOND), true, true);
         let mut now;
         let mut pings = 0;
         let error = loop {
-            now = keepalive.deadline(true).unwrap();
-            match keepalive.handle_timeout(now, true) {
+            now = keepalive.deadline(true, None).unwrap();
+            match keepalive.handle_timeout(now, true, None) {
                 Err(error) => break error,
                 Ok(()) => {
                     pings += u32::from(keepalive.poll_ping(now, Sn(0), Role::Active).is_some())
                 }
             }
         };
-        assert_eq!(error, ConnectionError::DeadPeer);
+        assert_eq!(error, ConnectionError::DeadPeer(Heard::Nothing));
         assert_eq!((now, pings), (Micros(3_660 * SECOND), 59));
+    }
+
+    /// Requests and answers a ping at each second of `range`.
+    fn pongs(keepalive: &mut Keepalive, range: std::ops::Range<u64>) {
+        for now in range.map(|second| Micros(second * SECOND)) {
+            keepalive.request_ping(now);
+            let ping = keepalive.poll_ping(now, Sn(0), Role::Active).unwrap();
+            keepalive.on_pong(now, ping, Sn(0)).unwrap();
+            keepalive.on_received(now, true);
+        }
+    }
+
+    #[test]
+    fn pongs_without_acks_double_the_wait_up_to_20_seconds() {
+        for (count, wait) in [(1, 2), (2, 4), (4, 16), (5, 20), (60, 20)] {
+            let mut keepalive = keepalive();
+            keepalive.update_outstanding(Micros(0), true, true);
+            pongs(&mut keepalive, 1..1 + count);
+            let at = keepalive.ask_at(SECOND).unwrap();
+            assert_eq!(at, Micros((count + wait) * SECOND), "{count} pongs");
+            keepalive.on_acked();
+            assert_eq!(keepalive.ask_at(SECOND), Some(Micros((count + 1) * SECOND)));
+        }
+    }
+
+    #[test]
+    fn pongs_behind_a_closed_window_do_not_delay_the_next_ping() {
+        let mut keepalive = keepalive();
+        keepalive.update_outstanding(Micros(0), true, false);
+        pongs(&mut keepalive, 1..20);
+        assert_eq!(keepalive.ask_at(SECOND), None, "window probes ask");
+        for (time, wait) in [(0, 1), (2 * SECOND, 2)] {
+            let at = keepalive.ask_after_probe(Micros(20 * SECOND), time);
+            assert_eq!(at, Some(Micros((20 + wait) * SECOND)));
+        }
+        keepalive.request_ping(Micros(21 * SECOND));
+        keepalive.poll_ping(Micros(21 * SECOND), Sn(0), Role::Active).unwrap();
+        assert_eq!(keepalive.ask_at(SECOND), Some(Micros(20 * SECOND)), "no pong for it");
+    }
+
+    #[test]
+    fn data_that_leaves_does_not_extend_the_dead_peer_timeout_of_a_ping() {
+        let mut keepalive = keepalive();
+        keepalive.request_ping(Micros(0));
+        keepalive.poll_ping(Micros(0), Sn(0), Role::Active).unwrap();
+        keepalive.update_outstanding(Micros(0), false, false);
+        keepalive.update_outstanding(Micros(50 * SECOND), true, true);
+        let dead = ConnectionError::DeadPeer(Heard::Nothing);
+        assert_eq!(keepalive.handle_timeout(Micros(60 * SECOND), true, None), Err(dead));
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! Files import in one direction, without a circle (`scripts/check-imports`): `connection` composes
 //! `send`, `recv`, `recovery`, `congestion`, `path` and the state types of `close`, `reset`,
-//! `open`, `time_wait`, `hello` and `keepalive`; all of these use `clock`, `segment`, `seq` and `ping`, and
-//! `send` and `recv` use `rlc`.
+//! `open`, `stateless_reset`, `time_wait`, `hello` and `keepalive`; all of these use `clock`,
+//! `segment`, `seq` and `ping`, and `send` and `recv` use `rlc`.
 //!
 //! One lock: `recv` takes delivery buffers of 64 KiB from `util::buffer_pool`, a process-wide pool
 //! behind a `Mutex` that is held for one pop.
@@ -27,6 +27,7 @@ mod rlc;
 pub mod segment;
 mod send;
 pub mod seq;
+pub(crate) mod stateless_reset;
 pub(crate) mod time_wait;
 
 #[cfg(test)]

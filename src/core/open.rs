@@ -13,6 +13,11 @@ use super::seq::{Sn, Ts};
 /// pings, so that the ten seconds of a connect have a dozen tries on a lossy path.
 const MAX_INITIAL_INTERVAL: u64 = 1_000_000;
 
+/// Transmissions of an initial segment without data before it gets number 0. A kcp-go listener that
+/// still has a session of this address and port takes an initial segment only with that number, and
+/// ends the session.
+const NUMBERED_TRANSMISSIONS: u8 = 3;
+
 /// Time during which only datagrams with a stale or invalid `una` arrive before the peer is sent a
 /// ping, microseconds; three RTOs if that is longer.
 const STALE_PEER_TIMEOUT: u64 = 1_000_000;
@@ -42,6 +47,18 @@ pub(crate) struct OpenRequest {
     progress: OpenProgress,
     /// A ping has come back since.
     pinged: bool,
+    /// Transmissions so far.
+    sent: u8,
+    /// Sessions of other implementations with this address may end for this connection.
+    replaces: bool,
+}
+
+/// An initial segment without data to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct InitialProbe {
+    pub(crate) ts: Ts,
+    /// Its number is 0.
+    pub(crate) replaces: bool,
 }
 
 /// Whether an initial segment without data has left.
@@ -78,7 +95,16 @@ impl Establishment {
                 interval: rto,
                 progress,
                 pinged: false,
+                sent: 0,
+                replaces: true,
             });
+        }
+    }
+
+    /// Whether the initial segment without data may have number 0.
+    pub(crate) fn set_replaces(&mut self, replaces: bool) {
+        if let Self::Opening(request) = self {
+            request.replaces = replaces;
         }
     }
 
@@ -108,8 +134,8 @@ impl Establishment {
         matches!(self, Self::Opening(request) if now >= request.expires)
     }
 
-    /// The timestamp of the initial segment to send now, if one is due.
-    pub(crate) fn poll_initial(&mut self, now: Micros) -> Option<Ts> {
+    /// The initial segment to send now, if one is due.
+    pub(crate) fn poll_initial(&mut self, now: Micros) -> Option<InitialProbe> {
         let Self::Opening(request) = self else { return None };
         if now < request.expires {
             return None;
@@ -117,7 +143,9 @@ impl Establishment {
         request.expires = now.add_micros(request.interval);
         request.interval = (2 * request.interval).min(MAX_INITIAL_INTERVAL);
         request.progress = OpenProgress::Sent;
-        Some(request.ts)
+        let replaces = request.replaces && request.sent >= NUMBERED_TRANSMISSIONS;
+        request.sent = request.sent.saturating_add(1);
+        Some(InitialProbe { ts: request.ts, replaces })
     }
 
     /// Whether `ts` is that of an initial segment without data that has left.
@@ -285,7 +313,7 @@ pub(crate) enum InitialSegment<'a> {
 
 impl<'a> InitialSegment<'a> {
     /// The initial segment that `datagram` begins with: PUSH number 0 with `una` 0, or a window
-    /// probe with [`CONTROL_CAPABLE`], `una` 0, and timestamp and number other than 0.
+    /// probe with [`CONTROL_CAPABLE`], `una` 0, and a timestamp other than 0.
     pub(crate) fn parse(datagram: &'a [u8]) -> Option<Self> {
         let header = Header::parse(datagram).ok().filter(|header| header.una == Sn(0))?;
         match header.command {
@@ -293,9 +321,7 @@ impl<'a> InitialSegment<'a> {
                 let len = usize::try_from(header.len).ok()?;
                 datagram.get(HEADER_LEN..)?.get(..len).map(Self::Data)
             }
-            Command::WindowProbe
-                if header.sn != Sn(0) && header.frg == CONTROL_CAPABLE && header.len == 0 =>
-            {
+            Command::WindowProbe if header.frg == CONTROL_CAPABLE && header.len == 0 => {
                 // A window probe of a connection that is open has timestamp 0.
                 Some(Self::WindowProbe(header.ts)).filter(|_| header.ts != Ts(0))
             }
@@ -431,7 +457,8 @@ mod tests {
         assert_eq!((state.deadline(), state.poll_initial(Micros(6))), (Some(Micros(7)), None));
         let (mut now, mut gaps) = (Micros(7), Vec::new());
         for _ in 0..7 {
-            assert_eq!(state.poll_initial(now), Some(Ts(5)));
+            let replaces = gaps.len() >= 3;
+            assert_eq!(state.poll_initial(now), Some(InitialProbe { ts: Ts(5), replaces }));
             state.on_datagram_sent();
             assert_eq!(state.poll_initial(now), None);
             let at = state.deadline().unwrap();
@@ -440,7 +467,9 @@ mod tests {
         }
         assert_eq!(gaps, [1, 2, 4, 5, 5, 5, 5]);
         state.open(now, Ts(6), RTO);
-        assert_eq!(state.poll_initial(now), Some(Ts(5)), "open has no effect once started");
+        state.set_replaces(false);
+        let again = Some(InitialProbe { ts: Ts(5), replaces: false });
+        assert_eq!(state.poll_initial(now), again, "open has no effect once started");
         assert!(state.cancel_initial() && state.has_started() && !state.cancel_initial());
         assert_eq!((state.poll_initial(now), state.deadline()), (None, None));
     }
@@ -451,7 +480,7 @@ mod tests {
         state.open(Micros(0), Ts(5), RTO);
         state.on_datagram_sent();
         assert!(state.has_started() && !state.awaits_answer());
-        assert_eq!(state.poll_initial(Micros(0)), Some(Ts(5)));
+        assert_eq!(state.poll_initial(Micros(0)).map(|probe| probe.ts), Some(Ts(5)));
         assert!(state.awaits_answer());
     }
 
@@ -498,9 +527,10 @@ mod tests {
         assert_eq!(InitialSegment::parse(&push), Some(InitialSegment::Data(b"")));
         let probe = segment(Command::WindowProbe, CONTROL_CAPABLE, 9, 5);
         assert_eq!(InitialSegment::parse(&probe), Some(InitialSegment::WindowProbe(Ts(5))));
+        let replacing = segment(Command::WindowProbe, CONTROL_CAPABLE, 0, 5);
+        assert_eq!(InitialSegment::parse(&replacing), Some(InitialSegment::WindowProbe(Ts(5))));
         for other in [
             segment(Command::WindowProbe, CONTROL_CAPABLE, 9, 0),
-            segment(Command::WindowProbe, CONTROL_CAPABLE, 0, 5),
             segment(Command::WindowProbe, 0, 9, 5),
             segment(Command::Push, 0, 1, 5),
             segment(Command::Ack, CONTROL_CAPABLE, 0, 5),

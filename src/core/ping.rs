@@ -53,8 +53,23 @@ impl Role {
     }
 }
 
+/// The ACK of a ping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pong {
+    /// The `una` of the pong is below SND.UNA at the first transmission of the ping: the peer has
+    /// lost the state of the connection.
+    pub(crate) state_lost: bool,
+    /// RTT sample, microseconds; `None` if the ping was retransmitted (Karn's algorithm, RFC 6298
+    /// 3).
+    pub(crate) rtt: Option<u64>,
+    /// The ping left to ask a silent peer whether it still has the state of the connection, earlier than
+    /// the dead-peer timeout needs it.
+    pub(crate) is_early: bool,
+}
+
 /// Sequence number of a segment without data: 2^30 segments before `una`, outside every window.
-/// Never 0: listeners of other implementations take number 0 for an initial segment.
+/// Never 0: listeners of other implementations take number 0 for an initial segment, with which they
+/// replace a session of the same address.
 pub(crate) fn dataless_sn(una: Sn) -> Sn {
     match una.back(PING_DISTANCE) {
         Sn(0) => Sn(u32::MAX),

@@ -62,7 +62,19 @@ impl<S: Socket> Driver<S> {
             Some(conn) if opens => conn.connect_early(now),
             _ => {}
         }
+        self.update_replaces(peer);
         Ok(Opened { handle: Handle::new(shared), waits })
+    }
+
+    /// Connections with `peer` have been opened or removed: one alone may take the place of an earlier one
+    /// at a listener that has one for each address, several may not. Those before the latest two know.
+    pub(super) fn update_replaces(&mut self, peer: SocketAddr) {
+        let is_alone = !self.peers.has_several(peer);
+        for slot in self.peers.slots(peer).take(2) {
+            if let Some(conn) = self.conns.get_mut(slot) {
+                conn.set_replaces(is_alone);
+            }
+        }
     }
 
     /// Creates a connection. `initial`: the hash of the peer's initial segment for a passive open,
@@ -109,11 +121,8 @@ impl<S: Socket> Driver<S> {
         (datagram, packet_type): (&[u8], PacketType),
         nonce: &[u8],
     ) -> bool {
-        let Some(accept) = self.accept_queue() else { return false };
         let Ok(header) = Header::parse(datagram) else { return false };
-        if self.is_refused(now, from, header.conv) {
-            return false;
-        }
+        let Some(accept) = self.admit(now, (from, header.conv), datagram) else { return false };
         let is_validated = self.retry.take_answer(now, &(from, header.conv));
         if !is_validated && self.unvalidated.is_crowded() {
             self.stats.refused_max_unvalidated += 1;
@@ -159,15 +168,38 @@ impl<S: Socket> Driver<S> {
         accepted
     }
 
-    /// Whether the accept filter or another connection stands against a connection with this address
-    /// and conversation id. Counts a refusal.
-    fn is_refused(&mut self, now: Instant, from: SocketAddr, conv: u32) -> bool {
+    /// The accept queue, if a connection may be opened under `key`; `None` if there is no listener, or the
+    /// accept filter, the limits or another connection are against it. Without a listener, or with the
+    /// filter against it, the peer is sent a RST, since a retransmission would fare no better.
+    fn admit(&mut self, now: Instant, key: Key, datagram: &[u8]) -> Option<Arc<AcceptQueue>> {
+        if !self.is_listening() || self.is_filtered(key.0, key.1) {
+            self.refuse(now, key.0, datagram);
+            return None;
+        }
+        self.accept_queue().filter(|_| !self.is_in_use(now, key.0, key.1))
+    }
+
+    /// Whether there is a listener. Counts a refusal.
+    fn is_listening(&mut self) -> bool {
+        let listens = self.accept.as_ref().is_some_and(|accept| accept.is_open());
+        self.stats.refused_no_listener += u64::from(!listens);
+        listens
+    }
+
+    /// Whether the accept filter is against a connection with this address and conversation id. Counts
+    /// a refusal.
+    fn is_filtered(&mut self, from: SocketAddr, conv: u32) -> bool {
         let filter = self.config.accept_filter.as_ref();
         let is_filtered = filter.is_some_and(|filter| !filter.admits(from, conv));
-        let is_in_use = !is_filtered && self.is_conv_of_another_address(now, from, conv);
         self.stats.refused_accept_filter += u64::from(is_filtered);
+        is_filtered
+    }
+
+    /// Whether another connection is against it. Counts a refusal.
+    fn is_in_use(&mut self, now: Instant, from: SocketAddr, conv: u32) -> bool {
+        let is_in_use = self.is_conv_of_another_address(now, from, conv);
         self.stats.refused_conv_in_use += u64::from(is_in_use);
-        is_filtered || is_in_use
+        is_in_use
     }
 
     /// Whether a peer at another address uses `conv` under the same key. Then the recorded datagrams
@@ -182,10 +214,7 @@ impl<S: Socket> Driver<S> {
     /// The accept queue, if the limits permit one more connection. Counts a refusal.
     fn accept_queue(&mut self) -> Option<Arc<AcceptQueue>> {
         let (limits, stats) = (&self.config.limits, &mut self.stats);
-        let Some(accept) = self.accept.as_ref().filter(|accept| accept.is_open()) else {
-            stats.refused_no_listener += 1;
-            return None;
-        };
+        let accept = self.accept.as_ref()?;
         if self.conns.len() >= limits.max_connections {
             stats.refused_max_connections += 1;
             return None;

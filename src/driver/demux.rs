@@ -16,8 +16,10 @@ use crate::core::open::{InitialHash, InitialSegment, assign_conv};
 use crate::core::segment::{self, HEADER_LEN, Header};
 use crate::core::time_wait::{TIME_WAIT_DURATION, TimeWait, TimeWaitOutcome};
 use crate::driver::expiring_map::ExpiringMap;
+use crate::driver::live_convs::LiveConvs;
 use crate::shared::conn_id::ConnId;
 use crate::shared::requests::TimeWaitEntry;
+use crate::util::sync::{Arc, Mutex, lock};
 use crate::util::table::shrink_sparse;
 
 /// Most connections in TIME-WAIT; beyond that the oldest is dropped.
@@ -53,6 +55,9 @@ pub(crate) enum Route {
 #[derive(Debug, Default)]
 pub(crate) struct Demux {
     live: HashMap<Key, ConnId>,
+    /// The conversation ids of `live`, shared by the shards of a listener. `Some` from
+    /// [`Self::track_convs`] on. No other lock is taken while this one is held.
+    live_convs: Option<Arc<Mutex<LiveConvs>>>,
     /// Validated connections by conversation id alone, usually one per id, where that is needed:
     /// with migration, or a cipher that has a key.
     by_conv: HashMap<u32, Vec<ConnId>>,
@@ -63,6 +68,11 @@ pub(crate) struct Demux {
 }
 
 impl Demux {
+    /// `is_listener`: as [`Self::track_convs`].
+    pub(crate) fn new(is_listener: bool) -> Self {
+        Self { live_convs: is_listener.then(Arc::default), ..Self::default() }
+    }
+
     /// Finds the connection of `datagram`, or what else to do with it.
     pub(crate) fn route(&mut self, now: Instant, from: &SocketAddr, datagram: &[u8]) -> Route {
         let Some(conv) = segment::conv_of(datagram) else { return Route::Truncated };
@@ -148,8 +158,7 @@ impl Demux {
         if self.live.contains_key(&to) || self.live.get(&from) != Some(&id) {
             return false;
         }
-        self.live.remove(&from);
-        self.recent = None;
+        self.remove_live(&from);
         self.insert(to, id);
         true
     }
@@ -161,7 +170,50 @@ impl Demux {
 
     pub(crate) fn insert(&mut self, key: Key, id: ConnId) {
         self.ended.remove(&key);
-        self.live.insert(key, id);
+        if self.live.insert(key, id).is_none()
+            && let Some(convs) = &self.live_convs
+        {
+            lock(convs).insert(key.1);
+        }
+    }
+
+    fn remove_live(&mut self, key: &Key) {
+        if self.live.remove(key).is_none() {
+            return;
+        }
+        shrink_sparse(&mut self.live);
+        self.recent = None;
+        if let Some(convs) = &self.live_convs {
+            lock(convs).remove(key.1);
+        }
+    }
+
+    /// From now on [`Self::is_live`] may be asked. Only a listener does, and the table takes memory.
+    pub(crate) fn track_convs(&mut self) {
+        if self.live_convs.is_none() {
+            let mut convs = LiveConvs::default();
+            self.live.keys().for_each(|key| convs.insert(key.1));
+            self.live_convs = Some(Arc::new(Mutex::new(convs)));
+        }
+    }
+
+    /// The ids are those of all shards of a listener. Called before the first connection.
+    pub(crate) fn share_convs(&mut self, convs: Arc<Mutex<LiveConvs>>) {
+        self.live_convs = Some(convs);
+    }
+
+    /// The driver ends, and its connections with it; other shards may go on.
+    pub(crate) fn release_convs(&mut self) {
+        if let Some(convs) = self.live_convs.take() {
+            let mut convs = lock(&convs);
+            self.live.keys().for_each(|key| convs.remove(key.1));
+        }
+    }
+
+    /// Whether a connection with conversation id `conv` is open, at any address. Always false
+    /// before [`Self::track_convs`].
+    pub(crate) fn is_live(&self, conv: u32) -> bool {
+        self.live_convs.as_ref().is_some_and(|convs| lock(convs).contains(conv))
     }
 
     /// Whether a connection under `key` is open or in TIME-WAIT.
@@ -205,9 +257,7 @@ impl Demux {
         if self.live.get(&key) != Some(&id) {
             return false;
         }
-        self.live.remove(&key);
-        shrink_sparse(&mut self.live);
-        self.recent = None;
+        self.remove_live(&key);
         if let Some(ids) = self.by_conv.get_mut(&key.1) {
             ids.retain(|known| *known != id);
             if ids.is_empty() {
@@ -226,6 +276,11 @@ impl Demux {
     /// `count` connections exist.
     #[cfg(feature = "_testkit")]
     pub(crate) fn check_invariants(&self, count: usize) {
+        if let Some(convs) = &self.live_convs {
+            let (ids, has_shards) = (lock(convs).len(), Arc::strong_count(convs) > 1);
+            let live = self.live.len();
+            assert!(ids == live || (has_shards && ids > live), "{ids} ids of {live} connections");
+        }
         assert!(self.live.len() <= count, "{} keys of {count} connections", self.live.len());
         let indexed: usize = self.by_conv.values().map(Vec::len).sum();
         assert!(indexed <= count, "{indexed} by id of {count} connections");

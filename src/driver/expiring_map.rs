@@ -1,5 +1,5 @@
 //! A map whose entries are dropped at a given time: connections in TIME-WAIT, answers to a Retry,
-//! early arrivals, allowances.
+//! early arrivals, allowances, unusable datagrams.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
@@ -31,6 +31,12 @@ impl<K: Copy + Ord + Hash, V> ExpiringMap<K, V> {
 
     pub(super) fn get(&self, key: &K) -> Option<&V> {
         self.entries.get(key).map(|(_, value)| value)
+    }
+
+    /// The entry under `key`, unless it has expired.
+    pub(super) fn get_live(&self, now: Instant, key: &K) -> Option<&V> {
+        let live = self.entries.get(key).filter(|(until, _)| now < *until);
+        live.map(|(_, value)| value)
     }
 
     pub(super) fn get_mut(&mut self, key: &K) -> Option<&mut V> {

@@ -2,6 +2,7 @@
 //! the fuzz targets.
 
 use super::Driver;
+use crate::sys::Socket;
 
 /// Bytes of unvalidated peers beyond the limit: the buffer that was allocated last.
 const LAST_BUFFER: usize = 64 << 10;
@@ -10,7 +11,7 @@ const FIRST_SEGMENT: usize = 4_096;
 /// What one reconstruction takes beside the packets that it recovers.
 const COEFFICIENTS: usize = 256 << 10;
 
-impl<S> Driver<S> {
+impl<S: Socket> Driver<S> {
     pub(crate) fn check_invariants(&self) {
         self.conns.iter().for_each(|(_, conn)| conn.check_invariants());
         let (count, limits) = (self.conns.len(), &self.config.limits);

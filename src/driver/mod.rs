@@ -10,9 +10,9 @@
 //! turn. Connections are served in the order in which they became ready, each with a quota
 //! (tests/fairness.rs).
 //!
-//! `accept`, `after_panic`, `invariants`, `migration`, `port_release`, `receive`, `requests`, `serve`, `stats` and
-//! `unknown` hold the methods of [`Driver`] by concern. All other modules of the folder are types that do not depend on
-//! [`Driver`].
+//! `accept`, `after_panic`, `exit`, `invariants`, `migration`, `port_release`, `receive`, `requests`,
+//! `serve`, `shard_state`, `stateless_reset`, `stats`, `unknown` and `unusable` hold the methods of
+//! [`Driver`] by concern. All other modules of the folder are types that do not depend on [`Driver`].
 
 mod accept;
 mod after_panic;
@@ -20,11 +20,13 @@ mod connect_pacer;
 mod connection;
 mod demux;
 mod early_arrivals;
+mod exit;
 mod expiring_map;
 mod fec_probes;
 pub(crate) mod fec_sender;
 #[cfg(feature = "_testkit")]
 mod invariants;
+mod live_convs;
 mod memory_budget;
 mod migration;
 pub(crate) mod packet_codec;
@@ -39,19 +41,22 @@ mod retry;
 mod scratch;
 pub(crate) mod send_batch;
 mod serve;
+pub(crate) mod shard_state;
 mod source;
+mod stateless_reset;
 mod stats;
 pub(crate) mod task;
 #[cfg(test)]
 mod tests;
 mod timer_wheel;
 mod unknown;
+mod unusable;
 mod unvalidated;
 
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
-use std::panic::resume_unwind;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -74,7 +79,9 @@ use crate::driver::replay_filter::{KnownInitial, ReplayFilter};
 use crate::driver::retry::Retry;
 use crate::driver::scratch::Scratch;
 use crate::driver::send_batch::SendBatch;
+use crate::driver::stateless_reset::ResetLimiter;
 use crate::driver::timer_wheel::TimerWheel;
+use crate::driver::unusable::Unusable;
 use crate::driver::unvalidated::UnvalidatedPeers;
 use crate::error::ConnectionError;
 use crate::shared::accept_queue::AcceptQueue;
@@ -108,7 +115,7 @@ pub(crate) enum Turn {
 }
 
 #[derive(Debug)]
-pub(crate) struct Driver<S> {
+pub(crate) struct Driver<S: Socket> {
     socket: S,
     config: Config,
     notifier: Arc<Notifier>,
@@ -119,6 +126,8 @@ pub(crate) struct Driver<S> {
     unvalidated: UnvalidatedPeers,
     retry: Retry,
     early: EarlyArrivals,
+    resets: ResetLimiter,
+    unusable: Unusable,
     connect_pacer: ConnectPacer,
     demux: Demux,
     peers: PeerTable,
@@ -185,6 +194,7 @@ impl<S: Socket> Driver<S> {
         let unvalidated = UnvalidatedPeers::new(&config);
         let capability = if config.kcp.close_notify { CONTROL_CAPABLE } else { 0 };
         let retry = Retry::new(now, [rng.next_u64(), rng.next_u64()], capability);
+        let demux = Demux::new(accept.is_some());
         Ok(Self {
             socket,
             peers: PeerTable::new(&config),
@@ -199,8 +209,10 @@ impl<S: Socket> Driver<S> {
             unvalidated,
             retry,
             early: EarlyArrivals::default(),
+            resets: ResetLimiter::new(now),
+            unusable: Unusable::default(),
             connect_pacer: ConnectPacer::new(now),
-            demux: Demux::default(),
+            demux,
             timers: TimerWheel::new(now),
             ready: VecDeque::new(),
             tx: SendBatch::default(),
@@ -224,12 +236,6 @@ impl<S: Socket> Driver<S> {
             #[cfg(test)]
             served: 0,
         })
-    }
-
-    /// Shares the nonces of initial datagrams with the other shards of a listener. Otherwise a
-    /// replayed initial datagram could open a connection at each shard.
-    pub(crate) fn share_initial_nonces(&mut self, nonces: Arc<Mutex<ReplayFilter>>) {
-        self.initial_nonces = nonces;
     }
 
     /// Records a datagram that could open a connection, and returns what of it is known.
@@ -373,10 +379,15 @@ impl<S: Socket> Driver<S> {
     }
 }
 
-impl<S> Drop for Driver<S> {
-    /// Ends all connections and wakes their tasks. Runs too when a turn panics or the runtime shuts
-    /// down, so that no task waits for a driver that is gone.
+impl<S: Socket> Drop for Driver<S> {
+    /// Ends all connections, notifies their peers and wakes their tasks. Runs too when a turn panics or
+    /// the runtime shuts down, so that no task waits for a driver that is gone.
     fn drop(&mut self) {
+        // A cipher, or what else of the application sends, may panic.
+        if !std::thread::panicking() {
+            drop(catch_unwind(AssertUnwindSafe(|| self.notify_peers())));
+        }
+        self.demux.release_convs();
         self.notifier.close();
         let mut wakers: Vec<Waker> = Vec::new();
         for mut conn in self.conns.drain() {

@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use crate::config::Config;
 use crate::core::connection::fec::FlowTiming;
+use crate::core::segment::Header;
 use crate::crypto::nonce::{MIN_TAGGED_NONCE_LEN, NonceSecret, NonceSource};
 use crate::crypto::{Overhead, PacketCipher};
 use crate::driver::fec_sender::FecSender;
@@ -134,6 +135,22 @@ impl PacketCodec {
             self.append_parity(tx, dst, fec, due);
         }
         1 + usize::from(extras.duplicates) + due
+    }
+
+    /// Appends a segment without data for `dst`, in a datagram of its own, without parity and copies.
+    /// Returns the number of datagrams.
+    pub(crate) fn encode_segment(
+        &mut self,
+        now: Instant,
+        tx: &mut SendBatch,
+        dst: SocketAddr,
+        header: &Header,
+    ) -> usize {
+        let write = |tail: &mut Vec<u8>| {
+            header.emit(tail);
+            Written::Other
+        };
+        self.encode(now, tx, dst, SendExtras::default(), write)
     }
 
     /// Lets the datagram that `write` writes take the last place in a FEC group without leaving, and

@@ -137,6 +137,12 @@ impl PeerTable {
         self.map.contains_key(&addr)
     }
 
+    /// The address that all connections are with, if it is one.
+    pub(crate) fn only(&self) -> Option<SocketAddr> {
+        let mut addrs = self.map.keys();
+        addrs.next().copied().filter(|_| addrs.next().is_none())
+    }
+
     /// Whether there are several connections with `addr`.
     pub(crate) fn has_several(&self, addr: SocketAddr) -> bool {
         self.slots(addr).nth(1).is_some()

@@ -10,7 +10,7 @@ use crate::core::connection::PacketType;
 use crate::core::segment::{self, Header};
 use crate::driver::demux::Route;
 use crate::driver::early_arrivals::datagram_of;
-use crate::driver::packet_codec::{OpenFailure, Opened, SendExtras, Written};
+use crate::driver::packet_codec::{OpenFailure, Opened};
 use crate::driver::packet_writer::PacketWriter;
 use crate::fec::{FecFlag, fec_flag, oob};
 use crate::shared::conn_id::ConnId;
@@ -84,6 +84,7 @@ impl<S: Socket> Driver<S> {
             Ok(opened) => opened,
             Err(OpenFailure::Forged) => {
                 self.stats.dropped_checksum += 1;
+                self.on_unreadable(now, *from);
                 return;
             }
             Err(OpenFailure::Reflected) => {
@@ -150,8 +151,14 @@ impl<S: Socket> Driver<S> {
                     _ => self.stats.dropped_time_wait += 1,
                 }
             }
-            Route::Malformed => self.stats.dropped_malformed += 1,
-            Route::Truncated => self.stats.dropped_truncated += 1,
+            Route::Malformed => {
+                self.stats.dropped_malformed += 1;
+                self.on_unreadable(now, *from);
+            }
+            Route::Truncated => {
+                self.stats.dropped_truncated += 1;
+                self.on_unreadable(now, *from);
+            }
         }
         false
     }
@@ -297,11 +304,7 @@ impl<S: Socket> Driver<S> {
             return;
         }
         let Some(header) = segment(self) else { return };
-        let write = |tail: &mut Vec<u8>| {
-            header.emit(tail);
-            Written::Other
-        };
-        let sent = self.codec.encode(now, &mut self.tx, to, SendExtras::default(), write);
+        let sent = self.codec.encode_segment(now, &mut self.tx, to, &header);
         self.budget = self.budget.saturating_sub(sent);
     }
 }

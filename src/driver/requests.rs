@@ -143,6 +143,7 @@ impl<S: Socket> Driver<S> {
         }
         let queue = AcceptQueue::new();
         self.accept = Some(queue.clone());
+        self.demux.track_convs();
         Ok(AcceptHandle::new(queue))
     }
 

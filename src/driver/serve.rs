@@ -9,6 +9,7 @@ use super::Driver;
 use crate::core::time_wait::TimeWait;
 use crate::driver::packet_writer::PacketWriter;
 use crate::driver::send_batch::Flushed;
+use crate::error::Heard;
 use crate::shared::conn_id::ConnId;
 use crate::sys::Socket;
 
@@ -74,7 +75,11 @@ impl<S: Socket> Driver<S> {
         }
         let fec = self.peers.stats_of(conn.peer());
         conn.publish_max_fec_shards(self.peers.max_fec_shards(conn.peer()));
-        let time_wait = conn.advance_lifecycle(now, fec, &mut self.scratch);
+        let heard = |peer| match self.unusable.heard(now, peer) {
+            Heard::Nothing if self.peers.has_several(peer) => Heard::SharedAddress,
+            heard => heard,
+        };
+        let time_wait = conn.advance_lifecycle(now, fec, heard, &mut self.scratch);
         // A connection is removed only after its last segments, such as a FIN-ACK, have left.
         let time_wait = time_wait.filter(|_| unfinished.is_none());
         conn.count_lingering(now, time_wait.is_some(), &mut self.lingering);
@@ -129,13 +134,14 @@ impl<S: Socket> Driver<S> {
         self.timers.set(slot, None);
         let Some(mut conn) = self.conns.try_remove(slot) else { return };
         let peer = conn.peer();
-        if conn.is_opened_by_nobody() || conn.is_unanswered() {
+        if conn.is_opened_by_nobody() || conn.has_forged_initial() || conn.is_unanswered() {
             // A later initial segment may be the peer's own; and no peer has to learn of an end.
             self.demux.forget(conn.key(), id);
         } else {
             self.demux.remove(now, conn.key(), id, time_wait);
         }
         self.peers.leave(peer, id.slot, self.unvalidated.budget_mut());
+        self.update_replaces(peer);
         drop(conn.finish_validation(&mut self.unvalidated));
     }
 

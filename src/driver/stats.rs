@@ -1,6 +1,7 @@
 //! Publishing of the endpoint statistics at the end of a turn.
 
 use crate::driver::Driver;
+use crate::stats::EndpointStats;
 use crate::sys::Socket;
 use crate::trace;
 
@@ -21,6 +22,14 @@ impl<S: Socket> Driver<S> {
         }
         self.stats.sealed_datagrams = sealed;
         self.stats.fec = self.peers.stats();
+        let refused = |stats: &EndpointStats| {
+            stats.recv_errors_by_class.refused + stats.send_errors_by_class.refused
+        };
+        if refused(&self.stats) != refused(&self.published)
+            && let Some(peer) = self.peers.only()
+        {
+            self.unusable.on_refused(self.last_turn, peer);
+        }
         if self.stats != self.published {
             self.published = self.stats;
             self.notifier.publish(&self.stats);

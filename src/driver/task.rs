@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
+use tokio::runtime::Handle;
 use tokio::time::Sleep;
 
 use super::{Driver, Turn};
@@ -18,7 +19,7 @@ const TURNS_PER_POLL: usize = 8;
 
 /// A driver as a future, which is ready after [`Turn::Finished`].
 #[derive(Debug)]
-pub(crate) struct DriverTask<S> {
+pub(crate) struct DriverTask<S: Socket> {
     driver: Driver<S>,
     sleep: Pin<Box<Sleep>>,
     /// The deadline that `sleep` is set to.
@@ -86,5 +87,15 @@ impl<S: Socket + Unpin> Future for DriverTask<S> {
         }
         cx.waker().wake_by_ref();
         Poll::Pending
+    }
+}
+
+impl<S: Socket> Drop for DriverTask<S> {
+    fn drop(&mut self) {
+        // Tokio's clock panics in a thread that is about to end. Nobody is notified during a panic.
+        let has_clock = Handle::try_current().err().is_none_or(|e| e.is_missing_context());
+        if has_clock && !std::thread::panicking() {
+            self.driver.on_exit(tokio::time::Instant::now().into_std());
+        }
     }
 }

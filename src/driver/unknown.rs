@@ -52,6 +52,8 @@ impl<S: Socket> Driver<S> {
         let datagram = datagram_of(packet);
         if !self.on_possible_migration(now, from, datagram) {
             self.stats.dropped_no_connection += 1;
+            self.on_unmatched(now, from);
+            self.reset_unknown(now, from, datagram);
         }
         // A connection that may migrate need not be that of this packet.
         self.hold_early(now, from, packet);

@@ -11,21 +11,21 @@ use super::shards::ShardGroup;
 use super::{Endpoint, port_reuse};
 use crate::config::Config;
 use crate::driver::Driver;
-use crate::driver::replay_filter::ReplayFilter;
+use crate::driver::shard_state::ShardState;
 use crate::driver::task::DriverTask;
 use crate::error::unresolved;
 use crate::shared::accept_queue::AcceptQueue;
 use crate::shared::requests::{RequestQueue, TimeWaitEntry};
 use crate::sys::{Socket, UdpSocket};
-use crate::util::sync::{Arc, Mutex};
+use crate::util::sync::Arc;
 
 /// What the driver of a new socket has in common with others.
 #[derive(Debug, Default)]
 pub(super) struct SocketContext {
     /// Where passively opened connections are queued.
     pub(super) accept: Option<Arc<AcceptQueue>>,
-    /// Replay filter of initial datagrams of a listener with several sockets.
-    pub(super) initial_nonces: Option<Arc<Mutex<ReplayFilter>>>,
+    /// What the drivers of a listener with several sockets share.
+    pub(super) shard_state: Option<ShardState>,
     /// Connections in TIME-WAIT of the endpoints that had the port before.
     pub(super) time_wait: Vec<TimeWaitEntry>,
 }
@@ -109,17 +109,16 @@ impl Endpoint {
         accept: &Arc<AcceptQueue>,
         time_wait: &[TimeWaitEntry],
     ) -> io::Result<Self> {
-        let ShardGroup { sockets, initial_nonces } = ShardGroup::bind(addr, &config.socket)?;
+        let ShardGroup { sockets, state } = ShardGroup::bind(addr, &config.socket)?;
         let mut shards = Vec::new();
         for socket in sockets {
             // The system may deliver the datagrams of a peer to another shard than before.
             let (accept, time_wait) = (Some(accept.clone()), time_wait.to_vec());
-            let context =
-                SocketContext { accept, initial_nonces: initial_nonces.clone(), time_wait };
+            let context = SocketContext { accept, shard_state: state.clone(), time_wait };
             shards.push(Self::spawn_on(socket, config.clone(), context)?);
         }
         let mut first = shards.swap_remove(0);
-        first.sibling_shards = initial_nonces.map(|_| shards.into());
+        first.sibling_shards = state.map(|_| shards.into());
         Ok(first)
     }
 
@@ -128,15 +127,15 @@ impl Endpoint {
         config: Config,
         context: SocketContext,
     ) -> io::Result<Self> {
-        let SocketContext { accept, initial_nonces, time_wait } = context;
+        let SocketContext { accept, shard_state, time_wait } = context;
         runtime::Handle::try_current().map_err(io::Error::other)?;
         let mut seed = [0; 32];
         getrandom::fill(&mut seed).map_err(io::Error::other)?;
-        let requests = RequestQueue::with_sharded(initial_nonces.is_some());
+        let requests = RequestQueue::with_sharded(shard_state.is_some());
         let now = tokio::time::Instant::now().into_std();
         let mut driver = Driver::new(socket, config, requests.clone(), accept, seed, now)?;
-        if let Some(initial_nonces) = initial_nonces {
-            driver.share_initial_nonces(initial_nonces);
+        if let Some(state) = shard_state {
+            driver.join_shards(state);
         }
         driver.inherit_time_wait(time_wait);
         let endpoint = Self::attach(requests);

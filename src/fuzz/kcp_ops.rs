@@ -100,8 +100,9 @@ impl Pair {
         for side in 0..2 {
             self.sides[side].kcp.check_invariants();
             let ended = self.sides[side].kcp.close_reason();
-            let timeouts = [ConnectionError::DeadPeer, ConnectionError::IdleTimeout].map(Some);
-            let may = self.tainted || ended.is_none() || (self.mortal && timeouts.contains(&ended));
+            let timed_out =
+                matches!(ended, Some(ConnectionError::DeadPeer(_) | ConnectionError::IdleTimeout));
+            let may = self.tainted || ended.is_none() || (self.mortal && timed_out);
             assert!(may, "it ended with {ended:?}");
         }
     }

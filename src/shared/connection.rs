@@ -176,6 +176,11 @@ impl Shared {
         self.recv.available()
     }
 
+    /// Whether the receive queue has data, see [`RecvQueue::has_unread`].
+    pub(crate) fn has_unread(&self) -> bool {
+        self.recv.has_unread()
+    }
+
     /// Appends what arrived in order, see [`RecvQueue::deliver`]. Returns the readers to wake.
     pub(crate) fn deliver(&self, chunks: &mut VecDeque<Bytes>, held_back: bool) -> WakeList {
         self.recv.deliver(chunks, held_back, &self.notifier)
@@ -382,13 +387,9 @@ impl Shared {
         self.detached.store(true, Ordering::Release);
         // What was delivered before the receive queue is locked is cleared, later data is
         // discarded.
-        let dropped = (
-            self.send.detach(),
-            self.recv.detach(),
-            self.established.detach(),
-            self.datagrams.detach(),
-        );
-        drop(dropped);
+        let queues = (self.send.detach(), self.recv.detach());
+        let rest = (self.established.detach(), self.datagrams.detach());
+        drop((queues, rest));
         self.notifier.notify();
     }
 }

@@ -14,7 +14,7 @@ use crate::shared::notifier::ConnNotifier;
 use crate::shared::waiters::{Registration, Wait, WaitQueue, Waiters, WakeList};
 use crate::util::buffer_pool;
 use crate::util::queue;
-use crate::util::sync::{Mutex, lock};
+use crate::util::sync::{AtomicBool, Mutex, Ordering, lock};
 
 /// State of the read side of a connection (the receiving states of RFC 9000 3.2).
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +34,8 @@ pub(super) struct RecvQueue {
     /// Bytes that the chunks may count for, see `CHUNK_CHARGE`.
     capacity: usize,
     delivered: Mutex<Delivered>,
+    /// Whether the reader's own end has data, for [`Self::has_unread`].
+    reader_has_data: AtomicBool,
 }
 
 struct Delivered {
@@ -44,6 +46,8 @@ struct Delivered {
     driver_blocked: bool,
     /// True once the last handle is gone: what is delivered is discarded.
     detached: bool,
+    /// True once data was discarded so.
+    discarded: bool,
     state: RecvState,
     readers: Waiters,
 }
@@ -129,10 +133,12 @@ impl RecvQueue {
             charged: 0,
             driver_blocked: false,
             detached: false,
+            discarded: false,
             state: RecvState::Open,
             readers: Waiters::default(),
         };
-        Self { capacity, delivered: Mutex::new(delivered) }
+        let reader_has_data = AtomicBool::new(false);
+        Self { capacity, delivered: Mutex::new(delivered), reader_has_data }
     }
 }
 
@@ -150,6 +156,14 @@ impl RecvQueue {
         // Set in the critical section that found the queue full: no read in between is missed.
         delivered.driver_blocked |= available == 0;
         available
+    }
+
+    /// Whether data was delivered that the application has not read, or had not when it dropped its last
+    /// handle.
+    pub(super) fn has_unread(&self) -> bool {
+        let delivered = lock(&self.delivered);
+        let in_queue = !delivered.chunks.is_empty() || delivered.discarded;
+        in_queue || self.reader_has_data.load(Ordering::Relaxed)
     }
 
     /// Bytes in the queue, those included that the reader has taken and not reported, as charged.
@@ -171,6 +185,7 @@ impl RecvQueue {
         let charged = chunks.iter().map(|chunk| charge(chunk.len())).sum::<usize>();
         let mut delivered = lock(&self.delivered);
         if delivered.detached {
+            delivered.discarded |= !chunks.is_empty();
             drop(delivered);
             chunks.drain(..).for_each(buffer_pool::recycle);
             return WakeList::default();
@@ -247,6 +262,8 @@ impl RecvQueue {
                 Poll::Pending
             }
         };
+        // In the critical section: data is in one end or the other.
+        self.update_reader_has_data(buffer);
         drop(delivered);
         drop((replaced, memory));
         if blocked {
@@ -269,6 +286,7 @@ impl RecvQueue {
     /// Reports what was read once it is more than an eighth of the capacity, so that a blocked
     /// driver is notified in time. Until then [`available`](Self::available) is short by as much.
     pub(super) fn report_read(&self, buffer: &mut ReadBuffer, notifier: &ConnNotifier) {
+        self.update_reader_has_data(buffer);
         if buffer.read <= self.capacity / 8 {
             return;
         }
@@ -279,11 +297,20 @@ impl RecvQueue {
         }
     }
 
+    #[inline]
+    fn update_reader_has_data(&self, buffer: &ReadBuffer) {
+        let has_data = buffer.front().is_some();
+        if self.reader_has_data.load(Ordering::Relaxed) != has_data {
+            self.reader_has_data.store(has_data, Ordering::Relaxed);
+        }
+    }
+
     /// The last handle is gone: discards what is delivered from here on. Returns what is to be
     /// dropped.
     pub(super) fn detach(&self) -> (WakeList, VecDeque<Bytes>) {
         let mut delivered = lock(&self.delivered);
         delivered.detached = true;
+        delivered.discarded = !delivered.chunks.is_empty();
         (delivered.readers.take_all(), delivered.clear())
     }
 

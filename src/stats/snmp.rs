@@ -78,6 +78,7 @@ impl fmt::Display for EndpointStats {
                 ("RawDropped", self.raw_dropped_datagrams),
                 ("RefusedConns", self.refused_max_connections + self.refused_backlog),
                 ("RefusedUnvalidated", self.refused_max_unvalidated),
+                ("StatelessResets", self.stateless_resets_sent),
                 ("Reflected", self.dropped_reflected),
                 ("Replayed", self.dropped_replayed),
                 ("Sealed", self.sealed_datagrams),

@@ -70,13 +70,6 @@ const TABLE: &[Difference] = &[
         reason: "what a system reports of a port without a socket is not believed yet; \
                  `Config::connect_timeout` decides",
     },
-    Difference {
-        name: "peer_of_a_dropped_runtime",
-        tcp: "ask, answer, end",
-        kcp: "ask, answer, TimedOut",
-        reason: "no kernel closes for a runtime or a process that is gone; `shutdown`, then \
-                 `wait_idle`",
-    },
 ];
 
 impl Difference {

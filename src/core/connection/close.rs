@@ -87,6 +87,36 @@ impl Kcp {
         sends_reset
     }
 
+    /// The CONTROL segment that reports to the peer that this side is gone, as a kernel does for a process
+    /// that is: RST if the peer has sent what is `unread`, if not everything has left or the stream is
+    /// `truncated`, otherwise FIN (RFC 1122 4.2.2.13). After a FIN that was acknowledged RST, which the
+    /// next data of the peer would have drawn. `None` if the peer understands neither, or both sides have
+    /// ended.
+    pub(crate) fn final_control(
+        &mut self,
+        now: Instant,
+        truncated: bool,
+        unread: bool,
+    ) -> Option<Header> {
+        let has_exchanged = self.has_started() && self.peer.has_received();
+        if !has_exchanged || !self.peer_supports_close() || self.close_reason.is_some() {
+            return None;
+        }
+        let fin_acked = self.close_state.is_closing() && self.close_state.is_fin_complete();
+        if fin_acked && self.peer_has_closed() {
+            return None;
+        }
+        let discards = unread || self.recv.readable().is_some();
+        let everything_left = !truncated && self.send.send_buffer().is_empty();
+        let (kind, (sn, ts)) = if everything_left && !discards && !fin_acked {
+            let ts = self.clock.timestamp(self.clock.at(now));
+            (ControlType::Fin, (self.send.nxt(), ts))
+        } else {
+            (ControlType::Reset, self.close_state.last_push()?)
+        };
+        Some(self.header(Command::Control, kind as u8, sn, ts, 0))
+    }
+
     /// Whether RST is still being sent: until RST-ACK, or for ten seconds.
     #[must_use]
     pub fn is_resetting(&self, now: Instant) -> bool {
@@ -199,11 +229,10 @@ impl Kcp {
 
     /// A RST ends the connection if it has number and timestamp of a segment that this side sent
     /// within [`RESET_LIFETIME`]: only a peer that receives our segments has these. Any other RST
-    /// draws a ping (RFC 5961 3.2, challenge ACK). Returns whether the RST is valid.
+    /// draws a ping (RFC 5961 3.2, challenge ACK): the five of a RST without state if it names an
+    /// older segment, since its sender may be gone. Returns whether the RST is valid.
     fn on_reset(&mut self, now: Micros, sn: Sn, ts: Ts) -> bool {
-        let age = i64::from(self.clock.timestamp(now).since(ts)) * 1_000;
-        let is_recent = (0..=RESET_LIFETIME.cast_signed()).contains(&age);
-        let valid = (is_recent && self.send.has_sent(&self.clock, sn, ts))
+        let valid = self.is_recent_data(now, sn, ts)
             || self.keepalive.is_recent_ping(now, (sn, ts))
             || self.send.path.is_recent_ping(now, (sn, ts));
         if valid {
@@ -211,8 +240,64 @@ impl Kcp {
             self.close_state.on_reset(sn, ts);
         } else if self.has_started() && self.close_reason.is_none() {
             self.keepalive.request_ping(now);
+            let names_old =
+                self.send.has_sent(&self.clock, sn, ts) || self.keepalive.is_ping((sn, ts));
+            if names_old {
+                // Not before a ping may leave, or each copy of such a RST would draw one.
+                let next = self.keepalive.next_ping_at().filter(|_| !self.keepalive.is_due());
+                self.pending_reset.on_ping_reset(next.map_or(now, |at| at.max(now)));
+            }
         }
         valid
+    }
+
+    /// Whether `sn` and `ts` are those of a data segment that left within [`RESET_LIFETIME`].
+    pub(super) fn is_recent_data(&self, now: Micros, sn: Sn, ts: Ts) -> bool {
+        let age = i64::from(self.clock.timestamp(now).since(ts)) * 1_000;
+        let is_recent = (0..=RESET_LIFETIME.cast_signed()).contains(&age);
+        is_recent && self.send.has_sent(&self.clock, sn, ts)
+    }
+
+    /// A RST of an endpoint that does not know this connection, or will not take it. It counts if it
+    /// echoes our initial segment and nothing else comes back, or a ping and the peer shows no sign of
+    /// life, neither since then nor in answer to further pings.
+    pub(super) fn on_stateless_reset(&mut self, now: Micros, reset: &Header) {
+        let (sn, ts) = (reset.sn, reset.ts);
+        if self.close_reason.is_some() {
+            return;
+        }
+        if self.is_unanswered_initial(sn, ts) {
+            self.pending_reset.on_initial_reset(now);
+        } else if !self.peer.has_received() {
+            // The initial segment is still on its way to a listener that has come up meanwhile.
+            self.stats.invalid_control_segments += 1;
+        } else if self.keepalive.is_unanswered_ping(now, (sn, ts)) {
+            self.pending_reset.on_ping_reset(now);
+            self.retransmit_ping(now);
+        } else {
+            self.stats.invalid_control_segments += 1;
+            if self.has_started() {
+                self.keepalive.request_ping(now);
+            }
+        }
+        self.update_timers(now);
+    }
+
+    /// Requests the next ping to a peer that is said to be gone, if it is time.
+    pub(super) fn retransmit_ping(&mut self, now: Micros) {
+        if self.pending_reset.is_ping_due(now) {
+            self.keepalive.ask_again();
+        }
+    }
+
+    /// Whether the peer's endpoint has refused the connection, and nothing has contradicted it.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.pending_reset.is_refusal()
+    }
+
+    /// Whether the connection ended because the peer does not know it.
+    pub(crate) fn is_unknown_to_peer(&self) -> bool {
+        self.close_reason == Some(ConnectionError::Reset) && self.pending_reset.deadline().is_some()
     }
 
     /// Whether `header` is our own FIN, reflected. A FIN-ACK has the same number and timestamp.

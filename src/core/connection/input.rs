@@ -5,11 +5,13 @@ use std::time::Instant;
 
 use super::{Kcp, PacketType};
 use crate::core::clock::Micros;
+use crate::core::ping::Pong;
 use crate::core::recv::pending_acks::Ack;
 use crate::core::recv::receiver::RecvOutcome;
 use crate::core::segment::{self, Command, HEADER_LEN, Header, InputError, Segments};
 use crate::core::send::sender::{AckOutcome, UnaOutcome};
-use crate::error::ConnectionError;
+use crate::core::stateless_reset;
+use crate::error::{ConnectionError, Heard};
 
 /// Largest window, segments. A number further before RCV.NXT is that of a ping or an MTU probe, not
 /// of a retransmission.
@@ -35,6 +37,20 @@ impl Kcp {
         let now = self.clock.tick(now);
         self.stats.received_datagrams += 1;
         self.stats.received_datagram_bytes += datagram.len() as u64;
+        if self.close_state.is_enabled()
+            && let Some(reset) = stateless_reset::parse(datagram)
+            // One in TIME-WAIT that has received nothing sends the same, but for data.
+            && !self.is_recent_data(now, reset.sn, reset.ts)
+        {
+            self.on_stateless_reset(now, &reset);
+        } else {
+            self.input_segments(now, datagram, origin);
+        }
+        Ok(())
+    }
+
+    /// Applies the segments of a valid datagram.
+    fn input_segments(&mut self, now: Micros, datagram: &[u8], origin: PacketType) {
         self.peer.on_received();
         self.recv.start_datagram();
         // A peer that has accepted the connection too sends a ping and ACKs in one datagram.
@@ -74,6 +90,7 @@ impl Kcp {
         }
         if origin == PacketType::Regular {
             self.keepalive.on_received(now, is_new);
+            self.pending_reset.on_received(is_new);
         }
         self.send.on_acks_processed(now);
         if origin == PacketType::Regular
@@ -83,7 +100,6 @@ impl Kcp {
         }
         self.on_amplification_input(datagram.len(), origin == PacketType::Regular);
         self.update_timers(now);
-        Ok(())
     }
 
     /// Takes the ACKs of a datagram: of data, of a ping (pong) or of an MTU probe. Returns whether
@@ -107,6 +123,7 @@ impl Kcp {
                 outcome @ (AckOutcome::NewlyAcked | AckOutcome::AckedBefore) => {
                     is_new |= outcome == AckOutcome::NewlyAcked;
                     self.keepalive.on_validated();
+                    self.keepalive.on_acked();
                     self.peer.on_state_shown();
                     self.send.on_peer_activity(now);
                     continue;
@@ -126,11 +143,7 @@ impl Kcp {
             match pong {
                 Some(pong) => {
                     is_new = true;
-                    self.send.on_peer_activity(now);
-                    // The only RTT samples of a side that sends no data.
-                    if let Some(rtt) = pong.rtt.filter(|_| sample) {
-                        self.send.rtt.on_sample(now, rtt);
-                    }
+                    self.input_pong(now, &pong, sample);
                     self.on_pong(pong.state_lost, header.una);
                 }
                 None if is_regular && self.on_mtu_probe_ack(now, &header) => is_new = true,
@@ -139,6 +152,19 @@ impl Kcp {
             }
         }
         is_new
+    }
+
+    /// Takes what a pong says of path and peer.
+    fn input_pong(&mut self, now: Micros, pong: &Pong, sample: bool) {
+        if pong.is_early && self.send.has_unacked() {
+            self.send.on_early_pong(now);
+            return;
+        }
+        self.send.on_peer_activity(now);
+        // The only RTT samples of a side that sends no data.
+        if let Some(rtt) = pong.rtt.filter(|_| sample) {
+            self.send.rtt.on_sample(now, rtt);
+        }
     }
 
     /// A ping of a peer that was not validated before: ends a connection that nobody has opened, and
@@ -151,7 +177,7 @@ impl Kcp {
         }
         self.establishment.on_ping(now);
         if self.role.on_ping(ping.sn) {
-            self.close_reason.get_or_insert(ConnectionError::DeadPeer);
+            self.close_reason.get_or_insert(ConnectionError::DeadPeer(Heard::Nothing));
         }
     }
 
@@ -161,6 +187,7 @@ impl Kcp {
         match una {
             UnaOutcome::Current { newly_acked } => {
                 if newly_acked > 0 {
+                    self.keepalive.on_acked();
                     self.send.on_peer_activity(now);
                 }
                 // A ping from before the peer has opened its side of the connection (a Retry, for

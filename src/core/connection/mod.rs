@@ -35,7 +35,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use crate::config::{AckPolicy, KcpConfig, Mode, SEGMENT_HEADER, WritePolicy};
-use crate::core::clock::{Clock, Micros};
+use crate::core::clock::{Clock, Micros, micros_u32};
 use crate::core::close::CloseState;
 use crate::core::congestion::rate_limiter::RateLimiter;
 use crate::core::connection::fec_counters::FecCounters;
@@ -50,6 +50,7 @@ use crate::core::recv::pending_acks::PendingAcks;
 use crate::core::recv::receiver::Receiver;
 use crate::core::send::sender::Sender;
 use crate::core::seq::Sn;
+use crate::core::stateless_reset::UnconfirmedReset;
 use crate::error::{ConfigError, ConnectionError};
 use crate::stats::{ConnectionStats, Counters, Estimates, Snapshot};
 
@@ -87,7 +88,8 @@ pub struct Kcp {
     conv: u32,
     clock: Clock,
     mode: Mode,
-    interval: Duration,
+    /// Microseconds.
+    interval: u32,
     ack_policy: AckPolicy,
     write_policy: WritePolicy,
     pub(super) send: Sender,
@@ -120,6 +122,7 @@ pub struct Kcp {
     /// `Some` once repair symbols are to be sent, or the peer has asked for them.
     repair: Option<Box<RepairState>>,
     close_reason: Option<ConnectionError>,
+    pending_reset: UnconfirmedReset,
     fec_probe: FecProbe,
     /// `Some` once one of them is not zero.
     fec_counters: Option<Box<FecCounters>>,
@@ -153,7 +156,7 @@ impl Kcp {
             conv,
             clock: Clock::new(now, seed.ts_epoch),
             mode: config.mode,
-            interval: config.timing.interval,
+            interval: micros_u32(config.timing.interval),
             ack_policy: config.ack_policy,
             write_policy: config.write_policy,
             send: Sender::new(config, sn, usize::from(config.mtu) - SEGMENT_HEADER),
@@ -176,6 +179,7 @@ impl Kcp {
             close_state: CloseState::new(config.close_notify),
             repair: None,
             close_reason: None,
+            pending_reset: UnconfirmedReset::default(),
             fec_probe: FecProbe::None,
             fec_counters: None,
             stats: Counters::default(),
@@ -280,7 +284,7 @@ impl Kcp {
     fn on_queued(&mut self, now: Instant) {
         let now = self.clock.at(now);
         if self.write_policy == WritePolicy::Delayed && self.cork_until.is_none() {
-            self.cork_until = Some(now.add(self.interval));
+            self.cork_until = Some(now.add_micros(self.interval.into()));
         }
         // Starts the persist timer if the peer's window is zero.
         self.update_timers(now);

@@ -7,7 +7,7 @@ use super::Kcp;
 use crate::config::{self, Mode};
 use crate::core::clock::Micros;
 use crate::core::segment::{Command, HEADER_LEN, Header};
-use crate::error::{ConfigError, ConnectionError};
+use crate::error::{ConfigError, ConnectionError, Heard};
 
 /// Datagram sizes.
 impl Kcp {
@@ -128,7 +128,10 @@ impl Kcp {
     /// its dead-peer timeout.
     pub(super) fn check_oversized_timeout(&mut self, now: Micros) {
         if self.oversized_deadline().is_some_and(|until| now >= until) {
-            self.close_reason.get_or_insert(ConnectionError::DeadPeer);
+            let since = self.send.path.oversized_since();
+            let answers = since.is_some_and(|since| self.keepalive.last_alive() > since);
+            let heard = if answers { Heard::SmallDatagrams } else { Heard::Nothing };
+            self.close_reason.get_or_insert(ConnectionError::DeadPeer(heard));
         }
     }
 

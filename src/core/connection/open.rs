@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use super::Kcp;
 use crate::core::clock::Micros;
 use crate::core::open::Restart;
+use crate::core::ping::dataless_sn;
 use crate::core::segment::Command;
 use crate::core::seq::{Sn, Ts};
 use crate::error::ConnectionError;
@@ -62,9 +63,25 @@ impl Kcp {
         if !self.has_started() {
             self.keepalive.on_first_sent(now);
         }
-        let Some(ts) = self.establishment.poll_initial(now) else { return false };
-        self.write_dataless(Command::WindowProbe, ts, out);
+        let Some(probe) = self.establishment.poll_initial(now) else { return false };
+        let sn = if probe.replaces { Sn(0) } else { dataless_sn(self.send.una()) };
+        let capability = self.close_state.capability();
+        self.header(Command::WindowProbe, capability, sn, probe.ts, 0).emit(out);
         true
+    }
+
+    /// Whether a session of another implementation with this address and port may end for this
+    /// connection: not while the socket has another connection with the address of the peer.
+    pub(crate) fn set_replaces(&mut self, replaces: bool) {
+        self.establishment.set_replaces(replaces);
+    }
+
+    /// Whether `sn` and `ts` are those of an initial segment without data that has left, and nothing has
+    /// come back.
+    pub(super) fn is_unanswered_initial(&self, sn: Sn, ts: Ts) -> bool {
+        !self.peer.has_received()
+            && self.establishment.is_initial(ts)
+            && [Sn(0), dataless_sn(self.send.una())].contains(&sn)
     }
 
     /// A segment of this connection arrived: no initial segment is needed any more. The segment

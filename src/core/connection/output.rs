@@ -209,6 +209,7 @@ impl Kcp {
         if available(out) >= HEADER_LEN
             && let Some((sn, cookie)) = self.keepalive.poll_ping(now, self.send.una(), self.role)
         {
+            self.pending_reset.on_ping_sent(now, self.send.rtt.rto());
             self.new_ping(sn, cookie).emit(out);
         }
         let (segments_start, nxt) = (out.len(), self.send.nxt());
@@ -329,7 +330,7 @@ impl Kcp {
     /// once.
     pub(super) fn ack_deadline(&self) -> Option<Micros> {
         let since = self.acks.since()?;
-        (self.ack_policy == AckPolicy::Interval).then(|| since.add(self.interval))
+        (self.ack_policy == AckPolicy::Interval).then(|| since.add_micros(self.interval.into()))
     }
 
     /// Whether [`Kcp::poll_transmit`] would append a datagram at `now`, if rate limit and

@@ -4,6 +4,7 @@ use std::num::NonZeroU64;
 
 use super::Kcp;
 use crate::config::{self, AckPolicy, Setting, Timing, WritePolicy};
+use crate::core::clock::micros_u32;
 use crate::error::ConfigError;
 
 /// Settings.
@@ -67,7 +68,7 @@ impl Kcp {
                 self.recv.set_window(recv);
             }
             Setting::Timing(preset) => {
-                self.interval = preset.interval;
+                self.interval = micros_u32(preset.interval);
                 self.send.set_timing(&preset);
             }
             Setting::AckPolicy(policy) => self.ack_policy = policy,

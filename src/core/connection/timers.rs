@@ -5,6 +5,13 @@ use std::time::Instant;
 use super::Kcp;
 use crate::core::clock::Micros;
 
+/// Retransmission timeouts without a sign of life of the peer after which it is asked whether it still
+/// has the state of the connection.
+const ASK_AFTER_TIMEOUTS: u64 = 3;
+/// Longest such time after a window probe, microseconds: shorter than the longest interval between window
+/// probes, since the next one starts it again.
+const MAX_ASK_WAIT_AFTER_PROBE: u64 = 4_000_000;
+
 impl Kcp {
     /// When [`Kcp::handle_timeout`] should be called next; `None` while no timer runs.
     #[must_use]
@@ -62,13 +69,31 @@ impl Kcp {
         next.map(|at| self.clock.instant(at))
     }
 
-    /// The next deadline of keepalive, validation, idle timeout and dead-peer timeout, which may be
-    /// late, so that the driver can coalesce these timers.
+    /// The next deadline of keepalive, validation, idle timeout, dead-peer timeout and RSTs without
+    /// state, which may be late, so that the driver can coalesce these timers.
     pub(crate) fn poll_liveness(&self) -> Option<Instant> {
         if self.close_reason.is_some() {
             return None;
         }
-        self.keepalive.deadline(self.has_started()).map(|at| self.clock.instant(at))
+        let keepalive = self.keepalive.deadline(self.has_started(), self.ask_at());
+        // A ping that is due leaves with the next transmission.
+        let reset = self.pending_reset.deadline().filter(|_| !self.keepalive.is_due());
+        let next = [keepalive, reset].into_iter().flatten().min();
+        next.map(|at| self.clock.instant(at))
+    }
+
+    /// When the peer is asked whether it still has the state of the connection: one that supports CONTROL
+    /// answers if it does not. Another peer would take the ping for an initial segment then. One whose
+    /// window is closed, and which answers window probes, is not asked.
+    fn ask_at(&self) -> Option<Micros> {
+        if !self.close_state.peer_supports_control() {
+            return None;
+        }
+        let time = ASK_AFTER_TIMEOUTS * self.send.rtt.rto();
+        let probe = self.send.remote.probe_sent();
+        let wait = time.min(MAX_ASK_WAIT_AFTER_PROBE);
+        let after_probe = probe.and_then(|sent| self.keepalive.ask_after_probe(sent, wait));
+        [self.keepalive.ask_at(time), after_probe].into_iter().flatten().min()
     }
 
     /// Acts on the deadlines that have passed. Call [`Kcp::poll_transmit`] afterwards.
@@ -82,9 +107,11 @@ impl Kcp {
             self.flush();
             self.cork_until = None;
         }
-        if let Err(error) = self.keepalive.handle_timeout(now, started) {
+        if let Err(error) = self.keepalive.handle_timeout(now, started, self.ask_at()) {
             self.close_reason = Some(error);
         }
+        self.close_reason = self.close_reason.or_else(|| self.pending_reset.end(now));
+        self.retransmit_ping(now);
         self.check_oversized_timeout(now);
     }
 
@@ -97,7 +124,8 @@ impl Kcp {
             // The pong shows whether the peer can be sent our FIN.
             self.keepalive.start_validation(now);
         }
-        self.keepalive.update_outstanding(now, self.owes_answer());
+        let in_flight = self.send.has_unacked() || self.close_state.awaits_fin_ack();
+        self.keepalive.update_outstanding(now, self.owes_answer(), in_flight);
         self.send.remote.update_persist_timer(now, self.send.is_window_blocked());
     }
 

@@ -120,6 +120,12 @@ impl RemoteWindow {
         true
     }
 
+    /// When the latest window probe left, since the window has closed.
+    pub(crate) fn probe_sent(&self) -> Option<Micros> {
+        let persist = self.persist.filter(|persist| persist.interval > PROBE_INIT)?;
+        Some(Micros(persist.next.0.saturating_sub(persist.interval)))
+    }
+
     /// When the next window probe is due.
     pub(crate) fn deadline(&self) -> Option<Micros> {
         self.persist.map(|persist| persist.next)
@@ -172,6 +178,7 @@ mod tests {
             let next = window.deadline().unwrap();
             assert!(!window.poll_window_probe(Micros(next.0 - 1)));
             assert!(window.poll_window_probe(next));
+            assert_eq!(window.probe_sent(), Some(next));
             at.push(next.0 / 1_000);
         }
         assert_eq!(at, [500, 1_500, 3_500, 7_500, 12_500, 17_500, 22_500, 27_500]);

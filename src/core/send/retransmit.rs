@@ -37,6 +37,14 @@ impl PtoBackoff {
         *self = Self { last_peer_activity: now, probe: None };
     }
 
+    /// A silent peer has answered an early ping: the path works again, or the peer acknowledges nothing.
+    /// The next probe may leave at once and finds out: only its ACK ends the back-off (RFC 9002 6.2.1).
+    pub(super) fn on_early_pong(&mut self, now: Micros) {
+        if let Some(probe) = &mut self.probe {
+            probe.next = now;
+        }
+    }
+
     /// Whether only one probe per PTO may leave.
     pub(super) fn is_active(&self) -> bool {
         self.probe.is_some()
@@ -87,6 +95,10 @@ mod tests {
             now = next;
         }
         assert_eq!(ptos, [200, 400, 800, 1_600, 3_200, 6_400, 10_000, 10_000]);
+        backoff.on_early_pong(now);
+        assert!(backoff.is_active() && backoff.may_send_probe(now));
+        backoff.on_rto(now, RTO, MAX_RTO);
+        assert_eq!(backoff.probe_at(now), now.add_micros(MAX_RTO), "a pong draws one probe");
         backoff.on_peer_activity(now);
         assert!(!backoff.is_active() && backoff.may_send_probe(now));
         assert_eq!(backoff.probe_at(now), now);

@@ -319,7 +319,12 @@ impl Sender {
 
     /// Whether an acknowledgement or a window update of the peer is outstanding.
     pub(crate) fn awaits_ack(&self) -> bool {
-        !self.sent_segments.all_acked() || self.is_window_blocked()
+        self.has_unacked() || self.is_window_blocked()
+    }
+
+    /// Whether a segment in flight has no ACK of its own.
+    pub(crate) fn has_unacked(&self) -> bool {
+        !self.sent_segments.all_acked()
     }
 
     /// The segment that may leave now: a retransmission first, else new data if `may_send_new` and

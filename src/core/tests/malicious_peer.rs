@@ -1,5 +1,6 @@
 //! Forged, corrupted, truncated and duplicated datagrams: which state they must not change.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 
 use super::report::{each_seed, explained};
@@ -7,7 +8,7 @@ use super::scripted_peer::{ScriptedPeer, commands, config, datagram, header};
 use super::sim::Sim;
 use super::sim_plan::{DAY, MILLIS, Plan, SECOND, Set};
 use crate::config::{KcpConfig, Mode, Timing};
-use crate::core::segment::{Command, HEADER_LEN, Header};
+use crate::core::segment::{CONTROL_CAPABLE, Command, HEADER_LEN, Header};
 use crate::core::seq::Sn;
 use crate::stats::ConnectionStats;
 use crate::testkit::link::CERTAIN;
@@ -159,42 +160,62 @@ fn duplicate_acks_retransmit_each_segment_once() {
     assert!(datagrams <= 68, "{datagrams}");
 }
 
-/// Bytes that a connection sends within 20 s to a peer that validates its address and answers pings,
-/// but acknowledges no data.
-fn sent_without_acks(config: &KcpConfig, answers: impl Fn(&Header) -> bool) -> u64 {
+/// A peer that validates its address and answers pings, but acknowledges no data.
+#[derive(Clone, Copy, Debug)]
+struct Silent {
+    /// It supports CONTROL, so that it is pinged early.
+    capable: bool,
+    /// After how long it answers, microseconds.
+    rtt: u64,
+}
+
+/// Bytes that a connection sends to it within 20 s.
+fn sent_without_acks(config: &KcpConfig, peer: Silent, answers: impl Fn(&Header) -> bool) -> u64 {
     let mut script = ScriptedPeer::new(config);
     script.wnd = u16::MAX;
     script.push(0, b"hello");
+    if peer.capable {
+        script.give(Header { frg: CONTROL_CAPABLE, ..header(Command::WindowUpdate, 0, 0) }, b"");
+    }
     script.write(vec![7; 100_000_000]);
+    let mut pongs: VecDeque<(u64, Header)> = VecDeque::new();
     while script.now < 20 * SECOND {
-        let next = script.timeout().unwrap_or(u64::MAX).min(script.now + 5 * MILLIS);
         let pings = script.out().into_iter().map(|(header, _)| header).filter(&answers);
-        let pings: Vec<Header> = pings.collect();
+        let due = script.now + peer.rtt;
+        pongs.extend(pings.map(|ping| (due, ping)));
+        let next = script.timeout().unwrap_or(u64::MAX).min(script.now + 5 * MILLIS);
+        let next = next.min(pongs.front().map_or(u64::MAX, |pong| pong.0));
         script.now = next.max(script.now + MILLIS);
-        for ping in pings {
+        while pongs.front().is_some_and(|(due, _)| *due <= script.now) {
+            let Some((_, ping)) = pongs.pop_front() else { break };
             script.ack(ping.sn.0, ping.ts.0);
         }
     }
     assert_eq!(script.kcp.close_reason(), None);
     let stats = script.kcp.stats();
     let (timeouts, copies) = (stats.timeout_retransmits, stats.redundant_retransmits);
-    println!("{timeouts} after a timeout, {copies} copies, {} MTU probes", stats.mtu_probes_sent);
+    let (probes, pings) = (stats.mtu_probes_sent, stats.pings_sent);
+    println!("{timeouts} after a timeout, {copies} copies, {probes} MTU probes, {pings} pings");
+    assert_eq!(peer.capable, pings > probes + 3, "only it is pinged early: {pings}");
+    assert!(stats.retransmits() <= 128, "64 at the start, and 64 by time");
     script.sent.1
 }
 
 #[test]
 fn peers_that_answer_pings_and_acknowledge_nothing_draw_their_windows() {
     const PEERS: u64 = 50;
-    for window in [1_024_u16, 8_192] {
-        let mut config = config();
-        (config.send_window, config.auto_windows) = (window, window == 1_024);
-        let ping = |header: &Header| header.command == Command::Push && header.len == 0;
-        let bytes = PEERS * sent_without_acks(&config, ping);
-        let windows = PEERS * u64::from(window) * u64::from(config.mtu);
-        let beside = bytes.saturating_sub(windows);
-        println!("windows of {window}: {bytes} bytes, {beside} beside the windows");
-        // The budget of retransmissions at the start, 64 segments, and 64 by time.
-        assert!(beside <= PEERS * 128 * u64::from(config.mtu), "{beside}");
+    for (window, capable) in [(1_024_u16, false), (8_192, false), (1_024, true), (8_192, true)] {
+        for rtt in [MILLIS, 5 * MILLIS] {
+            let mut config = config();
+            (config.send_window, config.auto_windows) = (window, window == 1_024);
+            let ping = |header: &Header| header.command == Command::Push && header.len == 0;
+            let bytes = PEERS * sent_without_acks(&config, Silent { capable, rtt }, ping);
+            let windows = PEERS * u64::from(window) * u64::from(config.mtu);
+            let beside = bytes.saturating_sub(windows);
+            println!("windows of {window}: {bytes} bytes, {beside} beside the windows");
+            // The budget of retransmissions at the start, 64 segments, and 64 by time.
+            assert!(beside <= PEERS * 128 * u64::from(config.mtu), "{beside}");
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use super::report::{each_seed, explained};
 use super::sim::Sim;
 use super::sim_plan::{DAY, HOUR, MILLIS, Plan, SECOND, Set};
 use crate::config::{CongestionControl, KcpConfig};
-use crate::error::ConnectionError;
+use crate::error::{ConnectionError, Heard};
 use crate::testkit::link::{CERTAIN, LinkConfig};
 use crate::testkit::rng::Rng;
 
@@ -65,7 +65,10 @@ fn dead_peer_timeout_fires_60_to_70_s_after_the_last_datagram() {
                 assert!((59 * SECOND..=70 * SECOND).contains(&elapsed), "{elapsed} us");
                 range = (range.0.min(elapsed), range.1.max(elapsed));
                 let idle = side.kcp.close_reason() == Some(ConnectionError::IdleTimeout);
-                assert!(idle || side.kcp.close_reason() == Some(ConnectionError::DeadPeer));
+                assert!(
+                    idle || side.kcp.close_reason()
+                        == Some(ConnectionError::DeadPeer(Heard::Nothing))
+                );
                 assert!(!idle || plan.sides[0].config.idle_timeout.is_some());
             }
         });

@@ -5,7 +5,7 @@ use std::num::NonZeroU8;
 
 use crate::config::{AckPolicy, Backoff, CongestionControl, KcpConfig, Timing};
 use crate::core::segment::CONTROL_CAPABLE;
-use crate::error::ConnectionError;
+use crate::error::{ConnectionError, Heard};
 use crate::testkit::script::{
     Script, ack, fin, fin_ack, ms, mtu_probe, ping, push, quiet, rst, rst_ack, script,
     window_probe, window_update,
@@ -223,7 +223,11 @@ fn ack_of_the_retransmission_and_of_the_original_end_the_same_loss() {
 fn fin_follows_the_last_segment_and_is_retransmitted_until_fin_ack() {
     let mut script = established(&quiet()).with(|kcp, now| kcp.close(now)).expect(fin(1).ts(50));
     // The RTO of 150 ms, doubled up to a second.
-    for at in [200, 500, 1_100, 2_100, 3_100] {
+    for (at, asks) in [(200, false), (500, false), (1_100, true), (2_100, false), (3_100, true)] {
+        if asks {
+            // Whether the peer still has its state, after a second without a sign of life, then two.
+            script = script.at(ms(at - 50)).expect(ping()).recv_ack_of_last(1).expect_none();
+        }
         script = script.at(ms(at)).expect(fin(1).ts(at as u32)).expect_none();
     }
     let script = script.recv(fin_ack(1).ts(3_100).una(1)).at(ms(60_000)).expect_none();
@@ -266,6 +270,64 @@ fn rst_without_a_recent_timestamp_is_answered_with_a_ping() {
     let _ = script
         .recv(rst(asked.sn.0).ts(asked.ts.0).una(1))
         .expect(rst_ack(asked.sn.0).ts(asked.ts.0))
+        .expect_close_reason(Some(ConnectionError::Reset));
+}
+
+#[test]
+fn copies_of_an_old_rst_draw_a_ping_each_second() {
+    let mut script = established(&quiet());
+    for second in 20..25 {
+        script = script.at(ms(second * 1_000)).recv(rst(0).ts(0).una(1)).expect(ping());
+        script = script.recv_ack_of_last(1);
+        for _ in 0..10 {
+            script = script.recv(rst(0).ts(0).una(1)).expect_none();
+        }
+    }
+    // The last copies are remembered until the next ping may leave.
+    script = script.at(ms(25_000)).expect(ping()).recv_ack_of_last(1);
+    let _ = script.at(ms(60_000)).expect_none().expect_close_reason(None);
+}
+
+#[test]
+fn old_rst_behind_a_ping_is_remembered_until_the_next_ping_may_leave() {
+    let mut script =
+        established(&quiet()).at(ms(20_000)).with(|kcp, now| kcp.ping(now)).expect(ping());
+    script = script.at(ms(20_100)).recv(rst(0).ts(0).una(1)).expect_none();
+    for at in [21_000, 21_200, 21_400, 21_600, 21_800] {
+        script = script.at(ms(at)).expect(ping()).expect_none();
+    }
+    script = script.at(ms(21_949)).expect_none().expect_close_reason(None);
+    let _ = script.at(ms(21_950)).expect_none().expect_close_reason(Some(ConnectionError::Reset));
+}
+
+#[test]
+fn rst_without_state_ends_the_connection_after_five_more_unanswered_pings() {
+    for answers in [false, true] {
+        let mut script =
+            established(&quiet()).at(ms(2_000)).with(|kcp, now| kcp.ping(now)).expect(ping());
+        let asked = script.last();
+        let reset = || rst(asked.sn.0).ts(asked.ts.0).una(0).wnd(0);
+        script = script.at(ms(2_050)).recv(reset());
+        for at in [2_050, 2_250, 2_450, 2_650, 2_850] {
+            script = script.at(ms(at)).expect(ping().ts(asked.ts.0)).recv(reset()).expect_none();
+        }
+        script = script.at(ms(2_999)).expect_none().expect_close_reason(None);
+        if answers {
+            script = script.recv(ack(asked.sn.0).ts(asked.ts.0).una(1)).recv(reset());
+        }
+        let end = (!answers).then_some(ConnectionError::Reset);
+        let _ = script.at(ms(3_000)).expect_none().expect_close_reason(end);
+    }
+}
+
+#[test]
+fn rst_for_data_of_a_peer_that_has_received_nothing_ends_the_connection_at_once() {
+    let _ = script(&quiet())
+        .write(b"hello")
+        .expect(push(0, b"hello").ts(0))
+        .at(ms(50))
+        .recv(rst(0).ts(0).una(0).wnd(0))
+        .expect(rst_ack(0).ts(0))
         .expect_close_reason(Some(ConnectionError::Reset));
 }
 
@@ -337,11 +399,12 @@ fn unanswered_pings_end_with_the_dead_peer_timeout() {
         .with(|kcp, now| kcp.ping(now))
         .expect(ping());
     let cookie = script.last().ts.0;
-    // From a third of the timeout on, one per second with the same cookie.
-    for at in [2_050, 3_050, 4_050, 5_050, 6_050] {
+    // After a second without a sign of life, one per second with the same cookie.
+    for at in [2_000, 3_000, 4_000, 5_000, 6_000] {
         script = script.at(ms(at)).expect(ping().ts(cookie)).expect_none();
     }
-    let _ = script.at(ms(7_000)).expect_close_reason(Some(ConnectionError::DeadPeer));
+    let _ =
+        script.at(ms(7_000)).expect_close_reason(Some(ConnectionError::DeadPeer(Heard::Nothing)));
 }
 
 #[test]

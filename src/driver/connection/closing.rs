@@ -1,12 +1,14 @@
 //! End of a connection: what advances its lifecycle, which error it ends with, and its deadline.
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use super::Conn;
 use super::lifecycle::Lifecycle;
+use crate::core::segment::Header;
 use crate::core::time_wait::TimeWait;
 use crate::driver::scratch::Scratch;
-use crate::error::ConnectionError;
+use crate::error::{ConnectionError, Heard};
 use crate::fec::{FecConfig, FecStats};
 use crate::util::sync::Ordering;
 
@@ -16,17 +18,18 @@ const MEMORY_RELEASE_DELAY: Duration = Duration::from_secs(1);
 
 impl Conn {
     /// Publishes progress to the handles and advances the lifecycle. `fec`: statistics of the FEC
-    /// decoder of the peer's address. Returns the TIME-WAIT state once the connection may be
-    /// removed.
+    /// decoder of the peer's address; `heard`: what else came from an address. Returns the TIME-WAIT
+    /// state once the connection may be removed.
     pub(in super::super) fn advance_lifecycle(
         &mut self,
         now: Instant,
         fec: Option<FecStats>,
+        heard: impl FnOnce(SocketAddr) -> Heard,
         scratch: &mut Scratch,
     ) -> Option<TimeWait> {
         if !self.lifecycle.is_ended() {
             self.publish_progress(now, fec, scratch);
-            let error = self.end_error(now)?;
+            let error = self.end_error(now)?.with_heard(|| heard(self.peer));
             self.deliver_rest(scratch);
             self.span.ended(error);
             scratch.wakers.extend(self.shared.end(error));
@@ -124,6 +127,15 @@ impl Conn {
         self.shared.max_fec_shards.store(max, Ordering::Relaxed);
     }
 
+    /// The CONTROL segment that reports to the peer that this endpoint is gone, if one can.
+    pub(in super::super) fn final_control(&mut self, now: Instant) -> Option<Header> {
+        if self.lifecycle.is_ended() || self.is_unvalidated() {
+            return None;
+        }
+        let truncated = self.has_unsent_writes || self.end_cause.is_some();
+        self.kcp.final_control(now, truncated, self.shared.has_unread())
+    }
+
     /// Whether the peer has acknowledged everything that was written.
     fn is_drained(&self) -> bool {
         self.kcp.is_drained() && !self.has_unsent_writes
@@ -146,7 +158,8 @@ impl Conn {
             return Some(ConnectionError::Closed);
         }
         if passed(self.lifecycle.connect_deadline()) {
-            return Some(ConnectionError::ConnectTimeout);
+            let timeout = ConnectionError::ConnectTimeout(Heard::Nothing);
+            return Some(if self.kcp.is_refused() { ConnectionError::Refused } else { timeout });
         }
         if passed(self.discard_deadline()) || passed(self.abandoned_deadline()) {
             return Some(ConnectionError::Aborted);
@@ -156,7 +169,7 @@ impl Conn {
             return Some(if self.is_drained() { ConnectionError::Closed } else { undelivered });
         }
         if passed(self.validation_deadline()) {
-            return Some(ConnectionError::DeadPeer);
+            return Some(ConnectionError::DeadPeer(Heard::Nothing));
         }
         self.kcp.close_reason()
     }

@@ -254,6 +254,12 @@ impl Conn {
         self.kcp.is_opened_by_nobody()
     }
 
+    /// Whether the peer's endpoint has answered the validation by saying that it does not know this
+    /// connection: somebody has forged the initial segment.
+    pub(super) fn has_forged_initial(&self) -> bool {
+        self.is_unvalidated() && self.kcp.is_unknown_to_peer()
+    }
+
     /// A ping that shows the peer the same.
     pub(super) fn last_ping(&mut self) -> Header {
         self.kcp.last_ping()
@@ -320,6 +326,11 @@ impl Conn {
     pub(super) fn connect(&mut self, now: Instant, deadline: Instant) {
         self.lifecycle = Lifecycle::Connecting { deadline };
         self.kcp.open(now);
+    }
+
+    /// See [`Kcp::set_replaces`].
+    pub(super) fn set_replaces(&mut self, replaces: bool) {
+        self.kcp.set_replaces(replaces);
     }
 
     /// Opens the connection with its first data, or without any a moment later.

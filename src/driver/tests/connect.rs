@@ -2,12 +2,13 @@
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::fixtures::{CLIENT, MINUTE, SECOND, SERVER, cause, is_about, micros};
+use super::fixtures::{CLIENT, MINUTE, SECOND, SERVER, answer, cause, is_about, micros};
+use super::sim_network::Fate;
 use super::sim_world::{World, addr};
 use crate::config::Config;
 use crate::core::segment::{CONTROL_CAPABLE, Command, Header};
 use crate::core::seq::{Sn, Ts};
-use crate::error::ConnectionError;
+use crate::error::{ConnectionError, Heard};
 use crate::testkit::link::LinkConfig;
 
 const PEER: u8 = 9;
@@ -34,7 +35,7 @@ fn connect_fails_after_the_connect_timeout() {
         world.port(PEER);
         let endpoint = world.waiting_endpoint(CLIENT, &config);
         let error = world.finish(MINUTE, endpoint.connect(addr(PEER))).unwrap_err();
-        assert_eq!(cause(&error), Some(ConnectionError::ConnectTimeout));
+        assert_eq!(cause(&error), Some(ConnectionError::ConnectTimeout(Heard::Nothing)));
         assert!(is_about(world.elapsed(), timeout), "{}", world.elapsed());
         world.run_for(SECOND);
         assert_eq!(endpoint.stats().current_connections, 0);
@@ -138,13 +139,13 @@ fn connect_takes_no_ping_for_an_answer() {
         Header { command: Command::Push, frg, ts: Ts(9), sn, ..initial }.emit(&mut ping);
         ping
     });
-    assert_eq!(cause(&error), Some(ConnectionError::ConnectTimeout));
+    assert_eq!(cause(&error), Some(ConnectionError::ConnectTimeout(Heard::Nothing)));
 }
 
 #[test]
 fn connect_takes_no_reflection_for_an_answer() {
     let error = connect_to(<[u8]>::to_vec);
-    assert_eq!(cause(&error), Some(ConnectionError::ConnectTimeout));
+    assert_eq!(cause(&error), Some(ConnectionError::ConnectTimeout(Heard::Nothing)));
 }
 
 #[test]
@@ -154,7 +155,7 @@ fn id_of_a_connect_without_an_answer_is_free_again() {
     let endpoint = world.waiting_endpoint(CLIENT, &Config::new().connect_timeout(SECOND));
     for _ in 0..3 {
         let error = world.finish(MINUTE, endpoint.connect_with_conv(addr(PEER), 7)).unwrap_err();
-        assert_eq!(cause(&error), Some(ConnectionError::ConnectTimeout));
+        assert_eq!(cause(&error), Some(ConnectionError::ConnectTimeout(Heard::Nothing)));
     }
 }
 
@@ -189,4 +190,104 @@ fn dropped_connect_is_closed_within_two_seconds() {
         world.run_for(SECOND / 10);
         assert_eq!(endpoint.stats().current_connections, 0);
     }
+}
+
+/// The numbers of the initial segments that arrive at `PEER`, and when, in milliseconds.
+fn initial_segments(world: &mut World) -> Vec<(u32, u64)> {
+    let mut numbers = Vec::new();
+    for _ in 0..90 {
+        world.run_for(SECOND / 10);
+        for datagram in world.arrived(PEER) {
+            let header = Header::parse(&datagram).unwrap();
+            if header.command == Command::WindowProbe {
+                numbers.push((header.sn.0, world.elapsed() / 1_000));
+            }
+        }
+    }
+    numbers
+}
+
+#[test]
+fn initial_segment_has_number_zero_from_the_fourth_transmission_on() {
+    let mut world = World::new(1, LinkConfig::delay(10_000));
+    world.port(PEER);
+    let endpoint = world.waiting_endpoint(CLIENT, &Config::new());
+    world.spawn(async move { drop(endpoint.connect(addr(PEER)).await) });
+    let numbers = initial_segments(&mut world);
+    let zeros: Vec<_> = numbers.iter().map(|(sn, _)| *sn == 0).collect();
+    assert_eq!(zeros[..6], [false, false, false, true, true, true], "{numbers:?}");
+    assert!(zeros[6..].iter().all(|zero| *zero), "{numbers:?}");
+    assert!((1_400..1_700).contains(&numbers[3].1), "{numbers:?}");
+}
+
+#[test]
+fn initial_segment_replaces_no_other_connection_of_the_socket() {
+    // The other one is open, or is being opened too.
+    for answers in [true, false] {
+        let mut world = World::new(1, LinkConfig::delay(10_000));
+        world.port(PEER);
+        let endpoint = world.waiting_endpoint(CLIENT, &Config::new());
+        let (first, second) = (endpoint.clone(), endpoint);
+        let (sender, mut result) = tokio::sync::oneshot::channel();
+        world.spawn(async move {
+            let _first = first.connect(addr(PEER)).await;
+            std::future::pending::<()>().await;
+        });
+        world.run_for(SECOND / 50);
+        for datagram in world.arrived(PEER) {
+            if answers {
+                world.inject(addr(PEER), CLIENT, &answer(&datagram, 0));
+            }
+        }
+        world.run_for(SECOND / 50);
+        world.spawn(async move { drop(sender.send(second.connect(addr(PEER)).await)) });
+        let numbers = initial_segments(&mut world);
+        assert!(numbers.len() >= 6 && numbers.iter().all(|(sn, _)| *sn != 0), "{numbers:?}");
+        world.run_for(2 * SECOND);
+        let error = result.try_recv().unwrap().unwrap_err();
+        let shared = ConnectionError::ConnectTimeout(Heard::SharedAddress);
+        // The other one has just given up too.
+        let alone = ConnectionError::ConnectTimeout(Heard::Nothing);
+        assert_eq!(cause(&error), Some(if answers { shared } else { alone }));
+        assert!(!answers || error.to_string().contains("another connection with that address"));
+    }
+}
+
+#[test]
+fn initial_segment_gets_number_zero_once_the_other_connection_is_gone() {
+    let mut world = World::new(1, LinkConfig::delay(10_000));
+    world.port(PEER);
+    let endpoint = world.waiting_endpoint(CLIENT, &Config::new());
+    let (first, second) = (endpoint.clone(), endpoint);
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    world.spawn(async move {
+        tokio::select! {
+            biased;
+            _ = stopped => {}
+            _ = first.connect(addr(PEER)) => panic!("too early"),
+        }
+    });
+    world.run_for(SECOND / 50);
+    world.spawn(async move { drop(second.connect(addr(PEER)).await) });
+    world.run_for(4 * SECOND);
+    let sn = |datagram: &Vec<u8>| Header::parse(datagram).unwrap().sn;
+    assert!(world.arrived(PEER).iter().all(|datagram| sn(datagram) != Sn(0)));
+    drop(stop);
+    world.run_for(4 * SECOND);
+    assert!(world.arrived(PEER).iter().any(|datagram| sn(datagram) == Sn(0)));
+}
+
+#[test]
+fn listener_takes_an_initial_segment_with_number_zero_for_the_same() {
+    let mut world = World::new(1, LinkConfig::delay(10_000));
+    let listener = world.listener(SERVER, &Config::new());
+    let endpoint = world.waiting_endpoint(CLIENT, &Config::new());
+    // Those with another number arrive after it.
+    let late = |ms: u64| Fate::Late(ms * 1_000);
+    world.set_fates(CLIENT, [late(3_000), late(2_500), late(1_500)]);
+    let client = world.finish(3 * SECOND, endpoint.connect(addr(SERVER))).unwrap();
+    assert!((1_400_000..1_500_000).contains(&world.elapsed()), "{}", world.elapsed());
+    world.run_for(3 * SECOND);
+    let stats = listener.stats();
+    assert_eq!((stats.passive_opens, stats.restart_probes, client.error()), (1, 0, None));
 }

@@ -11,8 +11,47 @@ use super::fixtures::{
 use super::sim_world::{World, addr};
 use crate::config::Config;
 use crate::core::segment::{Command, Segments};
-use crate::error::ConnectionError;
+use crate::error::{ConnectionError, Heard};
 use crate::testkit::link::{CERTAIN, LinkConfig};
+
+// ----- Early pings -----
+
+/// Datagrams of both sides in five minutes in which the server does not read.
+fn datagrams_of_a_closed_window(server: &Config) -> u64 {
+    let Pair { mut world, client, server, .. } = Pair::new(&Config::new(), server);
+    while client.try_write(&[7; 10_000]).is_ok() {
+        world.run_for(SECOND / 20);
+    }
+    world.run_for(20 * SECOND);
+    let before = world.sent();
+    world.run_for(5 * MINUTE);
+    assert_eq!((client.error(), server.error()), (None, None));
+    world.sent() - before
+}
+
+#[test]
+fn closed_window_draws_no_early_pings() {
+    // A peer without CONTROL is never pinged early.
+    let mut config = Config::new();
+    config.kcp.close_notify = false;
+    let reference = datagrams_of_a_closed_window(&config);
+    let sent = datagrams_of_a_closed_window(&Config::new());
+    assert!(sent <= reference + 2 && sent < 180, "{sent} datagrams, or {reference}");
+}
+
+#[test]
+fn peer_that_answers_pings_and_no_data_is_pinged_ever_less() {
+    let Pair { mut world, client, server, .. } = Pair::plain();
+    let path = LinkConfig { mtu: 400, fragments: false, ..LinkConfig::delay(10_000) };
+    world.set_path(path);
+    client.try_write(&[7; 1_000]).unwrap();
+    world.log();
+    world.run_for(50 * SECOND);
+    let pongs = world.log().into_iter().filter(|sent| sent.from == addr(SERVER)).count();
+    // After 1, 2, 4, 8 and 16 s without an ACK, then each 20 s; and those to MTU probes.
+    assert!((4..=20).contains(&pongs), "{pongs} pongs in 50 s");
+    assert_eq!((client.error(), server.error()), (None, None));
+}
 
 // ----- TIME-WAIT and restarts -----
 
@@ -168,8 +207,8 @@ fn dead_peer_timeout_ends_an_unanswered_connect() {
     let before = world.elapsed();
     stream.try_write(b"anyone?").unwrap();
     let error = world.finish(2 * MINUTE, stream.read(&mut [0; 10])).unwrap_err();
-    assert_eq!(stream.error(), Some(ConnectionError::DeadPeer));
-    assert_eq!(cause(&error), Some(ConnectionError::DeadPeer));
+    assert_eq!(stream.error(), Some(ConnectionError::DeadPeer(Heard::Nothing)));
+    assert_eq!(cause(&error), Some(ConnectionError::DeadPeer(Heard::Nothing)));
     assert!(is_about(world.elapsed() - before, MINUTE));
     assert_eq!(endpoint.stats().current_connections, 0);
 }

@@ -29,7 +29,12 @@ fn serve(world: &mut World, listener: KcpListener, greets: bool) -> Endpoint {
             }
             let mut byte = [0; 100];
             while let Ok(1..) = stream.read(&mut byte).await {}
-            assert_eq!(stream.error(), Some(ConnectionError::DeadPeer));
+            // The other one may not have accepted yet when it is pinged.
+            let error = stream.error().unwrap();
+            assert!(
+                matches!(error, ConnectionError::DeadPeer(_) | ConnectionError::Reset),
+                "{error:?}"
+            );
         }
     });
     endpoint

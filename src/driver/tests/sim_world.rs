@@ -207,10 +207,19 @@ impl World {
         lock(&self.net).blocked.insert(addr(host), until);
     }
 
-    /// The process of `host` is killed: its driver is dropped and its port closed.
+    /// The process of `host` is killed: its port is closed, and nothing more leaves it.
     pub(super) fn crash(&mut self, host: u8) {
+        lock(&self.net).blocked.insert(addr(host), u64::MAX);
+        self.exit(host);
+        lock(&self.net).blocked.remove(&addr(host));
+    }
+
+    /// The runtime of `host` ends: its driver is dropped and its port closed.
+    pub(super) fn exit(&mut self, host: u8) {
+        let now = self.now();
         for slot in &mut self.drivers {
-            if slot.as_ref().is_some_and(|driver| driver.local() == addr(host)) {
+            if let Some(driver) = slot.as_mut().filter(|driver| driver.local() == addr(host)) {
+                driver.on_exit(now);
                 *slot = None;
             }
         }

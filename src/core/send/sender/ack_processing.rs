@@ -39,6 +39,12 @@ impl Sender {
         self.pto_backoff.on_peer_activity(now);
     }
 
+    /// A silent peer has answered a ping. That acknowledges no data: a peer that answers pings and
+    /// acknowledges nothing must not draw more than one that is silent, but for a probe per pong.
+    pub(crate) fn on_early_pong(&mut self, now: Micros) {
+        self.pto_backoff.on_early_pong(now);
+    }
+
     /// Processes one ACK. [`AckOutcome::NewlyAcked`] and [`AckOutcome::AckedBefore`] prove that the
     /// peer received a transmission of ours.
     ///
