@@ -7,8 +7,11 @@
 //! our datagrams (address validation, RFC 9000 8.1), and its `una` shows whether the peer still has
 //! the state of this connection.
 
+mod ping_state;
+
 use std::time::Duration;
 
+use self::ping_state::{Ping, PingState};
 use super::clock::{Micros, micros};
 use super::ping::{Pong, Role};
 use super::seq::{Sn, Ts};
@@ -31,65 +34,8 @@ const PING_START_DIVISOR: u64 = 3;
 /// Longest wait of [`Keepalive::ask_at`], microseconds, and the doublings that reach it.
 const MAX_ASK_WAIT: u64 = 20_000_000;
 const MAX_ASK_DOUBLINGS: u8 = 5;
-
-/// A ping that has left.
-#[derive(Clone, Copy, Debug)]
-struct Ping {
-    sn: Sn,
-    cookie: Ts,
-    /// SND.UNA at the first transmission.
-    una: Sn,
-    first_sent: Micros,
-    sent: Micros,
-    is_early: bool,
-}
-
-impl Ping {
-    fn is_fresh(&self, now: Micros) -> bool {
-        now.since(self.first_sent) <= COOKIE_LIFE
-    }
-}
-
-/// Whether a ping is outstanding, and whether one leaves with the next transmission.
-#[derive(Clone, Copy, Debug)]
-enum PingState {
-    /// Entered at construction and on a pong; left when a ping is requested.
-    Idle,
-    /// The first ping is to leave. Entered from `Idle` when a ping is requested, and on a pong from
-    /// `OutstandingDue`; left when the ping leaves.
-    Due,
-    /// A ping has not been answered. Entered when a ping leaves; left on a pong, or when a ping is
-    /// requested. A ping older than [`COOKIE_LIFE`] stays until the next ping replaces it.
-    Outstanding(Ping),
-    /// A ping has not been answered, and a ping is to leave: the same one, or a new one if that is
-    /// older than [`COOKIE_LIFE`]. Entered from `Outstanding` when a ping is requested; left on a
-    /// pong, or when the ping leaves.
-    OutstandingDue(Ping),
-}
-
-impl PingState {
-    fn outstanding(&self) -> Option<&Ping> {
-        match self {
-            Self::Idle | Self::Due => None,
-            Self::Outstanding(ping) | Self::OutstandingDue(ping) => Some(ping),
-        }
-    }
-
-    fn is_due(&self) -> bool {
-        matches!(self, Self::Due | Self::OutstandingDue(_))
-    }
-
-    fn request(&mut self) {
-        *self = match *self {
-            Self::Idle | Self::Due => Self::Due,
-            Self::Outstanding(ping) | Self::OutstandingDue(ping) => Self::OutstandingDue(ping),
-        };
-    }
-
-    fn on_pong(&mut self) {
-        *self = if self.is_due() { Self::Due } else { Self::Idle };
-    }
-}
+/// How long a peer is asked in vain, microseconds: then the dead-peer timeout and the keepalive go on.
+const MAX_ASK_TIME: u64 = 60_000_000;
 
 /// Whether the peer has shown that it receives our datagrams (RFC 9000 8.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -300,7 +246,7 @@ impl Keepalive {
         let fresh = self.ping.outstanding().filter(|ping| ping.is_fresh(now)).copied();
         let is_early = std::mem::take(&mut self.asks_early);
         let ping = match fresh {
-            Some(ping) => Ping { sent: now, ..ping },
+            Some(ping) => Ping { sent: now, is_early: ping.is_early && is_early, ..ping },
             None => {
                 let (sn, cookie) = (role.ping_sn(una), self.next_cookie());
                 Ping { sn, cookie, una, first_sent: now, sent: now, is_early }
@@ -395,7 +341,10 @@ impl Keepalive {
         let since = self.silent_since()?;
         let least = since.add_micros(MIN_PING_INTERVAL);
         let share = |timeout| self.last_alive.add_micros(timeout / PING_START_DIVISOR).max(least);
-        [self.dead_peer_timeout.map(share), ask_at].into_iter().flatten().min()
+        let may_ask = |at: &Micros| {
+            self.next_ping_at().is_none_or(|next| next <= *at || next.since(*at) < MAX_ASK_TIME)
+        };
+        [self.dead_peer_timeout.map(share), ask_at.filter(may_ask)].into_iter().flatten().min()
     }
 
     /// When a peer is pinged that answers if it has lost the state of the connection: after `time`
@@ -579,6 +528,43 @@ mod tests {
             let ping = keepalive.poll_ping(now, Sn(0), Role::Active).unwrap();
             keepalive.on_pong(now, ping, Sn(0)).unwrap();
             keepalive.on_received(now, true);
+        }
+    }
+
+    #[test]
+    fn peer_without_a_dead_peer_timeout_is_asked_for_a_minute() {
+        let mut config = KcpConfig::default();
+        (config.keepalive, config.idle_timeout, config.dead_peer_timeout) = (None, None, None);
+        let mut keepalive = Keepalive::new(&config, Micros(0), 7);
+        keepalive.update_outstanding(Micros(0), true, true);
+        let mut pings = 0;
+        while let Some(now) = keepalive.deadline(true, keepalive.ask_at(SECOND)) {
+            keepalive.handle_timeout(now, true, keepalive.ask_at(SECOND)).unwrap();
+            pings += u32::from(keepalive.poll_ping(now, Sn(0), Role::Active).is_some());
+            assert!(now <= Micros(61 * SECOND) && pings <= 61, "{now:?}, {pings} pings");
+        }
+        assert_eq!(pings, 60);
+    }
+
+    #[test]
+    fn ping_is_early_only_if_its_latest_transmission_was() {
+        let mut keepalive = keepalive();
+        keepalive.update_outstanding(Micros(0), true, true);
+        for (now, is_early) in [(1, true), (5, true), (25, false), (26, false)] {
+            let now = Micros(now * SECOND);
+            keepalive.handle_timeout(now, true, keepalive.ask_at(SECOND)).unwrap();
+            keepalive.poll_ping(now, Sn(0), Role::Active).unwrap();
+            assert_eq!(keepalive.ping.outstanding().unwrap().is_early, is_early, "{now:?}");
+        }
+        // The same cookie, first early and then as a keepalive would.
+        let mut keepalive = self::keepalive();
+        keepalive.update_outstanding(Micros(0), true, true);
+        for (now, is_early) in [(15, true), (19, true), (21, false)] {
+            let now = Micros(now * SECOND);
+            keepalive.handle_timeout(now, true, keepalive.ask_at(SECOND)).unwrap();
+            keepalive.poll_ping(now, Sn(0), Role::Active).unwrap();
+            let ping = keepalive.ping.outstanding().unwrap();
+            assert_eq!((ping.is_early, ping.first_sent), (is_early, Micros(15 * SECOND)));
         }
     }
 

@@ -207,6 +207,7 @@ impl Kcp {
             AckOutcome::NewlyAcked => {
                 // The peer has the key, which was random, from a repair symbol of ours.
                 self.keepalive.on_validated();
+                self.keepalive.on_acked();
                 self.peer.on_state_shown();
                 self.send.on_peer_activity(now);
                 true

@@ -32,13 +32,15 @@ struct ProbeTimer {
 }
 
 impl PtoBackoff {
-    /// A valid ACK, a pong or a new `una` arrived, or a path was validated: ends the back-off.
+    /// A valid ACK, the pong of a ping that was not early or a new `una` arrived, or a path was validated:
+    /// ends the back-off.
     pub(super) fn on_peer_activity(&mut self, now: Micros) {
         *self = Self { last_peer_activity: now, probe: None };
     }
 
     /// A silent peer has answered an early ping: the path works again, or the peer acknowledges nothing.
-    /// The next probe may leave at once and finds out: only its ACK ends the back-off (RFC 9002 6.2.1).
+    /// The next probe may leave as soon as its RTO has expired, and finds out: only its ACK ends the back-off
+    /// (RFC 9002 6.2.1).
     pub(super) fn on_early_pong(&mut self, now: Micros) {
         if let Some(probe) = &mut self.probe {
             probe.next = now;

@@ -33,8 +33,8 @@ impl Sender {
         in_flight.or_else(acked).is_some_and(is_within) || self.is_bundled_copy(sn, ts)
     }
 
-    /// A valid ACK, a pong or a new `una` arrived, or a path was validated: the PTO back-off ends,
-    /// and the retransmissions that it deferred may leave.
+    /// A valid ACK, the pong of a ping that was not early or a new `una` arrived, or a path was validated: the
+    /// PTO back-off ends, and the retransmissions that it deferred may leave.
     pub(crate) fn on_peer_activity(&mut self, now: Micros) {
         self.pto_backoff.on_peer_activity(now);
     }
