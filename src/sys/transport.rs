@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::task::{Context, Poll};
 
 use super::recv_batch::{MAX_DATAGRAM, RxBatch};
+use crate::util::path::LocalIp;
 
 /// A datagram transport other than UDP, for [`Endpoint::from_transport`]: a tunnel, a relay, a
 /// radio, a pair of queues in a test.
@@ -164,6 +165,8 @@ pub struct Transmit<'a> {
     pub segment_size: usize,
     /// The datagrams, back to back.
     pub contents: &'a [u8],
+    /// Where they leave from.
+    pub(crate) local: LocalIp,
 }
 
 impl<'a> Transmit<'a> {
