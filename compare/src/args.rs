@@ -64,6 +64,9 @@ pub(crate) struct Args {
     pub(crate) runs: u32,
     #[command(flatten)]
     pub(crate) load: Load,
+    /// Congestion control of tcp, also of --beside tcp [default: that of the system]
+    #[arg(long, value_enum, value_name = "NAME")]
+    pub(crate) tcp_congestion: Option<TcpCongestion>,
     /// Seconds for which the connections of `many` do nothing, to see what that costs
     #[arg(long, default_value_t = 5, value_parser = value_parser!(u64).range(1..=60))]
     pub(crate) rest: u64,
@@ -341,12 +344,13 @@ impl Args {
                     |peer: &&Peer| peer.has(wire, self.path.server) && peer.has_workload(workload);
                 let cases = peers.iter().filter(has);
                 let case = |peer: &Peer| {
-                    let case = Case::new(workload, wire, *peer);
+                    let tcp_congestion = self.tcp_congestion;
+                    let case = Case { tcp_congestion, ..Case::new(workload, wire, *peer) };
                     if !workload.is_across_path() {
                         return case;
                     }
-                    let PathOptions { server, max_overhead, tcp_congestion, .. } = self.path;
-                    Case { server, max_overhead, tcp_congestion, ..case }
+                    let PathOptions { server, max_overhead, .. } = self.path;
+                    Case { server, max_overhead, ..case }
                 };
                 let group: Vec<_> = cases.map(case).collect();
                 if !group.is_empty() {

@@ -75,6 +75,15 @@ impl Example {
         }
     }
 
+    /// Waits until lines have come that begin so, each at least once and in any order.
+    pub(crate) fn lines_after(&self, beginnings: &[&str]) {
+        let mut missing = beginnings.to_vec();
+        while !missing.is_empty() {
+            let line = self.line();
+            missing.retain(|beginning| !line.starts_with(beginning));
+        }
+    }
+
     /// Types a line into it.
     pub(crate) fn say(&mut self, line: &str) {
         let stdin = self.child.stdin.as_mut().expect("its input");

@@ -6,10 +6,10 @@ use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory as _};
 
-use super::{Args, Peer, TcpCongestion, Workload, units};
+use super::{Args, Peer, Workload, units};
 
 /// Options that mean nothing over loopback, and the one that means nothing across a path.
-const PATH_ONLY: [&str; 17] = [
+const PATH_ONLY: [&str; 16] = [
     "rtt",
     "loss",
     "rate",
@@ -25,7 +25,6 @@ const PATH_ONLY: [&str; 17] = [
     "server",
     "streams",
     "max_overhead",
-    "tcp_congestion",
     "parallel",
 ];
 const LOOPBACK_ONLY: &str = "runs";
@@ -79,9 +78,6 @@ pub(crate) struct PathOptions {
     /// kcpx]
     #[arg(long, value_name = "RATIO", value_parser = units::per_mille)]
     pub(crate) max_overhead: Option<u16>,
-    /// Congestion control of tcp, also of --beside tcp [default: that of the system]
-    #[arg(long, value_enum, value_name = "NAME")]
-    pub(crate) tcp_congestion: Option<TcpCongestion>,
     /// Decides which packets are lost; each value is a run
     #[arg(long, value_delimiter = ',', default_value = "1")]
     pub(crate) seed: Vec<u64>,
@@ -100,7 +96,17 @@ pub(super) fn reject_without_effect(args: &Args, matches: &ArgMatches) -> Result
     let across = |workload: &Workload| workload.is_across_path();
     let of_path = PATH_ONLY.into_iter().find(|option| given(option));
     if let (Some(option), false) = (of_path, args.workload.iter().any(across)) {
+        let option = option.replace('_', "-");
         return reject(format!("--{option} is for the workloads msg and bulk; add one"));
+    }
+    let measures = |peer| {
+        args.peers.is_empty() || args.peers.contains(&peer) || args.path.beside == Some(peer)
+    };
+    if args.tcp_congestion.is_some() && !measures(Peer::Tcp) {
+        return reject("--tcp-congestion is for the peer tcp; add it to --peers".into());
+    }
+    if args.path.max_overhead.is_some() && !measures(Peer::KcpxAuto) {
+        return reject("--max-overhead is for the peer kcpx-auto; add it to --peers".into());
     }
     if args.workload.iter().all(across) && given(LOOPBACK_ONLY) {
         return reject(
@@ -156,6 +162,8 @@ mod tests {
             ("--every 2ms", ["--every", "msg and bulk"]),
             ("--server tcp", ["--server", "msg and bulk"]),
             ("--workload msg --max-overhead 5", ["--max-overhead", "1.0 to 4.0"]),
+            ("--workload msg --max-overhead 1.5 --peers kcpx", ["--max-overhead", "kcpx-auto"]),
+            ("--tcp-congestion cubic --peers kcpx", ["--tcp-congestion", "peer tcp"]),
             ("--workload msg --parallel 0", ["--parallel", "1..=32"]),
             ("--workload msg --runs 3", ["--runs", "--seed 1,2,3"]),
         ];

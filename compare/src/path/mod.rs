@@ -131,7 +131,6 @@ mod tests {
             beside: None,
             server: None,
             max_overhead: None,
-            tcp_congestion: None,
             seed: vec![1],
             parallel: 1,
         };

@@ -93,7 +93,7 @@ fn title(args: &Args, workload: Workload, samples: &[&PathSample]) -> String {
     }
     if let Some(peer) = args.path.beside {
         let _ = write!(title, ", beside a bulk transfer of {}", name(peer));
-        if let Some(congestion) = args.path.tcp_congestion.filter(|_| peer == Peer::Tcp) {
+        if let Some(congestion) = args.tcp_congestion.filter(|_| peer == Peer::Tcp) {
             let _ = write!(title, " ({})", name(congestion));
         }
     }
