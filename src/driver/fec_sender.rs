@@ -7,7 +7,9 @@
 //!
 //! A group does not depend on the local IP. A peer that has connections with several IPs of this host
 //! from one port gets groups in which these are mixed, and recovers less: to it they are from several
-//! addresses. Nothing is delivered wrongly, since its connections are those of an address too.
+//! addresses. Nothing is delivered wrongly, since its connections are those of an address too. The
+//! decoder is that of the peer's address as well: of a peer that has a group for each IP of this host
+//! these are mixed in it, and less is recovered (`PeerTable::decode`).
 
 mod group;
 #[cfg(test)]

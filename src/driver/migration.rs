@@ -33,9 +33,9 @@ impl<S: Socket> Driver<S> {
         }
         let Ok(header) = Header::parse(datagram) else { return false };
         let Some(id) = self.demux.migratable(header.conv) else { return false };
-        let cookie = self.rng.next_u32();
+        let (path, cookie) = (Path { peer: from, local: self.local_ip }, self.rng.next_u32());
         let Some(conn) = self.get_mut(id) else { return false };
-        match conn.validate_path(now, from, datagram, cookie) {
+        match conn.validate_path(now, path, datagram, cookie) {
             PathValidation::Unvalidated => {}
             PathValidation::Challenge(challenge) => {
                 // A PATH_CHALLENGE (RFC 9000 8.2.1).
@@ -44,7 +44,7 @@ impl<S: Socket> Driver<S> {
                 });
             }
             PathValidation::Validated => {
-                self.migrate(now, id, from);
+                self.migrate(now, id, path);
                 self.deliver(now, id, datagram, PacketType::Regular);
             }
         }
@@ -79,8 +79,8 @@ impl<S: Socket> Driver<S> {
     }
 
     /// The system takes no datagram from the local IP of `path`, which this host has lost or never
-    /// had (the broadcast address of a subnet). It is left to the system, until the next datagram of
-    /// the peer shows which one it uses.
+    /// had (the broadcast address of a subnet). It is left to the system, until a new datagram of the
+    /// peer or its answer to a PATH_CHALLENGE shows which one it uses.
     pub(super) fn on_source_gone(&mut self, path: Path) {
         for slot in self.peers.slots(path.peer) {
             if let Some(conn) = self.conns.get_mut(slot).filter(|conn| conn.path() == path) {
@@ -89,9 +89,10 @@ impl<S: Socket> Driver<S> {
         }
     }
 
-    /// Changes the peer's address of a connection to `to`, which is validated.
-    fn migrate(&mut self, now: Instant, id: ConnId, to: SocketAddr) {
-        let path = Path { peer: to, local: self.local_ip };
+    /// Changes the path of a connection to `path`, which is validated, with another address of the
+    /// peer.
+    fn migrate(&mut self, now: Instant, id: ConnId, path: Path) {
+        let to = path.peer;
         let Some(conn) = self.get_mut(id) else { return };
         let ((old, conv), old_path) = (conn.key(), conn.path());
         conn.migrate(now, path);

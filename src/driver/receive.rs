@@ -237,7 +237,7 @@ impl<S: Socket> Driver<S> {
             return false;
         }
         let is_regular = packet_type == PacketType::Regular;
-        let other_ip = conn.judge_local_ip(self.local_ip, datagram).filter(|_| is_regular);
+        let other_ip = is_regular.then(|| conn.judge_local_ip(self.local_ip, datagram)).flatten();
         let awaited = conn.awaits_first_data();
         conn.account_memory(&mut self.unvalidated);
         let input = conn.input(now, datagram, packet_type);

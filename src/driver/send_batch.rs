@@ -184,7 +184,7 @@ impl SendBatch {
             let contents = &self.bytes[self.sent.1..self.sent.1 + bytes];
             let Path { peer: dst, local } = path;
             let sent = socket.send(&Transmit { dst, segment_size, contents, local });
-            if socket.take_source_gone() && self.gone.last() != Some(&path) {
+            if socket.take_source_gone() && !self.gone.contains(&path) {
                 self.gone.push(path);
             }
             match sent {
@@ -341,7 +341,7 @@ mod tests {
         let mut socket = Script { lost: true, ..script([Ok(50), Err(error)]) };
         let mut batch = SendBatch::default();
         let local = LocalIp::of_destination([127, 0, 0, 1].into());
-        for port in [1, 2, 3, 3] {
+        for port in [1, 2, 3, 3, 1] {
             let start = batch.begin(50);
             batch.commit(Path { peer: addr(port), local }, start);
         }

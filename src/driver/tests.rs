@@ -11,6 +11,7 @@ mod fec;
 mod fixtures;
 mod keepalive;
 mod lifecycle;
+mod local_ip;
 mod lossy_network;
 mod migration;
 mod mtu_discovery;

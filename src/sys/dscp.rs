@@ -43,6 +43,9 @@ pub(super) fn has_traffic_class(socket: &std::net::UdpSocket) -> bool {
 /// Whether [`send`] takes GSO batches.
 pub(super) const HAS_GSO: bool = cfg!(any(target_os = "linux", target_os = "android"));
 
+/// Whether [`send`] states a source.
+pub(super) const STATES_SOURCE: bool = HAS_GSO;
+
 /// Sends datagrams of `size` bytes with one system call; one datagram without [`HAS_GSO`]. `source`:
 /// the local IP that they leave from, of a socket that is bound to all.
 #[cfg(any(target_os = "linux", target_os = "android"))]

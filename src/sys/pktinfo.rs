@@ -25,15 +25,18 @@ pub(super) fn enable(socket: &UdpSocket, local: SocketAddr) {
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 pub(super) fn enable(_: &UdpSocket, _: SocketAddr) {}
 
-/// The source to state for a datagram to `destination`, in the form that the socket takes.
+/// Whether a datagram to `peer`, in the form that the socket takes, can state its source.
 ///
 /// An IPv6 socket cannot state one for IPv4 peers on systems other than Linux and Windows.
-pub(super) fn source(destination: SocketAddr, local: LocalIp) -> Option<IpAddr> {
-    let local = local.get()?;
+pub(super) fn can_state_source(peer: SocketAddr) -> bool {
     let has_both = cfg!(any(target_os = "linux", target_os = "android", windows));
+    has_both || peer.is_ipv4() || peer.ip().to_canonical().is_ipv6()
+}
+
+/// The source to state for a datagram to `destination`, in the form that the socket takes.
+pub(super) fn source(destination: SocketAddr, local: LocalIp) -> Option<IpAddr> {
     let is_v4 = destination.ip().to_canonical().is_ipv4();
-    let is_possible = destination.is_ipv4() || !is_v4 || has_both;
-    (local.is_ipv4() == is_v4 && is_possible).then_some(local)
+    local.get().filter(|local| local.is_ipv4() == is_v4 && can_state_source(destination))
 }
 
 /// Whether a send may have failed because the source is no address of this host any more.

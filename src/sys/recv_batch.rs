@@ -79,10 +79,10 @@ impl RxBatch {
         })
     }
 
-    /// Adds a datagram as if the socket had received it, to the last GRO batch where the kernel
-    /// would coalesce them. Returns whether a buffer had capacity for it.
-    pub(crate) fn push(&mut self, from: SocketAddr, datagram: &[u8]) -> bool {
-        let path = Path::to(canonical(from));
+    /// Adds a datagram as if the socket had received it on `path`, to the last GRO batch where the
+    /// kernel would coalesce them. Returns whether a buffer had capacity for it.
+    pub(crate) fn push(&mut self, path: Path, datagram: &[u8]) -> bool {
+        let path = Path { peer: canonical(path.peer), ..path };
         let last = self.used.checked_sub(1);
         let last = last.and_then(|last| Some((last, *self.filled.get(last)?)));
         let coalesced = last.filter(|(_, batch)| {
@@ -106,15 +106,15 @@ impl RxBatch {
         true
     }
 
-    /// Hands the free buffers to `recv` until all are filled or it fails. `is_wildcard`: the socket is
-    /// bound to all addresses, so that the one of a datagram is part of its path.
+    /// Hands the free buffers to `recv` until all are filled or it fails. `has_local_ip`: whether the
+    /// address that a datagram of a peer came to is part of its path, so that answers leave from there.
     ///
     /// # Errors
     ///
     /// That of `recv`, when nothing was received before it; otherwise it is left for the next call.
     pub(super) fn fill(
         &mut self,
-        is_wildcard: bool,
+        has_local_ip: impl Fn(SocketAddr) -> bool,
         mut recv: impl FnMut(&mut [IoSliceMut<'_>], &mut [RecvMeta]) -> io::Result<usize>,
     ) -> io::Result<()> {
         let before = self.used;
@@ -132,7 +132,7 @@ impl RxBatch {
                 Err(_) => break,
             };
             for meta in meta.iter().take(received) {
-                let dst = meta.dst_ip.filter(|_| is_wildcard);
+                let dst = meta.dst_ip.filter(|_| has_local_ip(meta.addr));
                 let local = dst.map_or(LocalIp::ANY, LocalIp::of_destination);
                 self.filled[self.used] = GroBatch {
                     path: Path { peer: canonical(meta.addr), local },
@@ -163,12 +163,12 @@ mod tests {
         let peer = |n| SocketAddr::from(([10, 0, 0, n], 1));
         let mut batch = RxBatch::new();
         for (from, len) in [(1, 10), (1, 10), (1, 3), (1, 10), (2, 4), (2, 5)] {
-            assert!(batch.push(peer(from), &vec![from; len]));
+            assert!(batch.push(Path::to(peer(from)), &vec![from; len]));
         }
         assert!(batch.is_full());
-        assert!(!batch.push(peer(3), &[0]));
+        assert!(!batch.push(Path::to(peer(3)), &[0]));
         // A datagram of the same size or shorter still joins the last GRO batch.
-        assert!(batch.push(peer(2), &[2; 5]));
+        assert!(batch.push(Path::to(peer(2)), &[2; 5]));
         let received: Vec<_> = batch
             .gro_batches()
             .map(|(path, size, contents)| (path.peer, size, contents.len()))
@@ -183,25 +183,28 @@ mod tests {
     fn datagrams_received_before_an_error_are_kept() {
         let mut batch = RxBatch::new();
         let mut calls = 0;
-        let result = batch.fill(false, |buffers, meta| {
-            calls += 1;
-            match calls {
-                1 => Err(ErrorKind::Interrupted.into()),
-                2 => {
-                    assert_eq!((buffers.len(), meta.len()), (BUFFERS, BUFFERS));
-                    buffers[0][..3].copy_from_slice(b"abc");
-                    (meta[0].len, meta[0].stride) = (3, 3);
-                    Ok(1)
+        let result = batch.fill(
+            |_| false,
+            |buffers, meta| {
+                calls += 1;
+                match calls {
+                    1 => Err(ErrorKind::Interrupted.into()),
+                    2 => {
+                        assert_eq!((buffers.len(), meta.len()), (BUFFERS, BUFFERS));
+                        buffers[0][..3].copy_from_slice(b"abc");
+                        (meta[0].len, meta[0].stride) = (3, 3);
+                        Ok(1)
+                    }
+                    _ => {
+                        assert_eq!((buffers.len(), meta.len()), (BUFFERS - 1, BUFFERS - 1));
+                        Err(io::Error::other("later"))
+                    }
                 }
-                _ => {
-                    assert_eq!((buffers.len(), meta.len()), (BUFFERS - 1, BUFFERS - 1));
-                    Err(io::Error::other("later"))
-                }
-            }
-        });
+            },
+        );
         assert!(result.is_ok());
         assert_eq!(calls, 3);
         assert!(batch.gro_batches().map(|(_, _, contents)| contents.to_vec()).eq([b"abc"]));
-        assert!(batch.fill(false, |_, _| Err(io::Error::other("now"))).is_err());
+        assert!(batch.fill(|_| false, |_, _| Err(io::Error::other("now"))).is_err());
     }
 }

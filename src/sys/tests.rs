@@ -15,7 +15,7 @@ use std::task::Poll;
 use super::recv_batch::{BUFFERS, MAX_GSO_BYTES};
 use super::*;
 use crate::config::SocketConfig;
-use crate::util::path::LocalIp;
+use crate::util::path::{LocalIp, Path};
 
 const V4: &str = "127.0.0.1:0";
 const V6: &str = "[::1]:0";
@@ -353,7 +353,7 @@ async fn recv_into_a_full_batch_receives_nothing() {
     let socket = bound(V4).await;
     let mut batch = RxBatch::new();
     for n in 0..4 {
-        assert!(batch.push(SocketAddr::from(([10, 0, 0, n], 1)), &[n]));
+        assert!(batch.push(Path::to(SocketAddr::from(([10, 0, 0, n], 1))), &[n]));
     }
     assert!(socket.recv(&mut batch).is_ok());
     assert_eq!(batch.gro_batches().count(), 4);

@@ -33,9 +33,9 @@ pub(crate) struct UdpSocket {
     state: UdpSocketState,
     /// Whether the socket is IPv6: then IPv4 destinations must be IPv4-mapped.
     v6: bool,
-    /// Whether it is bound to all addresses of the host: then each datagram comes with the one that it
-    /// was sent to, and leaves with the one to send from.
-    is_wildcard: bool,
+    /// Whether it is bound to all addresses of the host and states the one that a datagram leaves from:
+    /// then each datagram comes with the one that it was sent to.
+    states_source: bool,
     /// Whether it serves IPv4 peers, and IPv6 peers.
     families: (bool, bool),
     /// Whether it has a DSCP of its own (`dscp.rs` then sends).
@@ -136,13 +136,13 @@ impl UdpSocket {
         let has_traffic_class = dscp::has_traffic_class(&socket);
         let has_gso = dscp::HAS_GSO || !has_traffic_class;
         let local = socket.local_addr()?;
-        let is_wildcard = local.ip().is_unspecified();
+        let is_wildcard = local.ip().to_canonical().is_unspecified();
         if is_wildcard {
             pktinfo::enable(&socket, local);
         }
         Ok(Self {
             v6: local.is_ipv6(),
-            is_wildcard,
+            states_source: is_wildcard && (!has_traffic_class || dscp::STATES_SOURCE),
             families: families(&socket, local),
             has_traffic_class,
             max_gso_segments: if has_gso { state.max_gso_segments().max(1) } else { 1 },
@@ -306,8 +306,10 @@ impl UdpSocket {
 
     pub(crate) fn recv(&self, batch: &mut RxBatch) -> io::Result<()> {
         let mut is_readable = false;
+        // No address is reported that datagrams do not leave from.
+        let has_local_ip = |peer| self.states_source && pktinfo::can_state_source(peer);
         // Until `WouldBlock`: only that clears Tokio's readiness, so that the next poll waits.
-        let received = batch.fill(self.is_wildcard, |buffers, meta| {
+        let received = batch.fill(has_local_ip, |buffers, meta| {
             self.io.try_io(Interest::READABLE, || {
                 is_readable = true;
                 self.state.recv((&self.io).into(), buffers, meta)
@@ -334,7 +336,7 @@ impl UdpSocket {
     pub(crate) fn send(&mut self, transmit: &Transmit<'_>) -> io::Result<usize> {
         let Transmit { dst, segment_size, contents, local } = *transmit;
         let destination = self.destination(dst)?;
-        let mut source = self.is_wildcard.then(|| pktinfo::source(destination, local)).flatten();
+        let mut source = self.states_source.then(|| pktinfo::source(destination, local)).flatten();
         let size = segment_size.clamp(1, contents.len().max(1));
         let mut segments = (MAX_GSO_BYTES / size).clamp(1, self.max_gso_segments);
         if self.must_send_singly(dst, size) {

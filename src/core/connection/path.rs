@@ -102,8 +102,8 @@ impl Kcp {
         self.validate_other_path(now, Path::to(addr), (datagram, is_new), cookie)
     }
 
-    /// As [`Self::validate_path`], of a path that may have another local IP than that of the
-    /// connection. `is_new`: the datagram has something new, see [`Self::has_something_new`].
+    /// As [`Self::validate_path`], of a path that has a local IP, which may be another one than that
+    /// of the connection. `is_new`: the datagram has something new, see [`Self::has_something_new`].
     pub(crate) fn validate_other_path(
         &mut self,
         now: Instant,

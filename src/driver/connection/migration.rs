@@ -1,6 +1,5 @@
 //! Migration of a connection to another address of the peer, or of this side (RFC 9000 9).
 
-use std::net::SocketAddr;
 use std::time::Instant;
 
 use crate::core::path::validation::{PathChallenge, PathValidation};
@@ -13,7 +12,7 @@ use crate::util::path::{LocalIp, Path};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum OtherLocalIp {
     /// It becomes the local IP: the peer is not validated, so that the first datagram may be forged,
-    /// or there is no local IP.
+    /// or there is no local IP and the datagram is no replay.
     Unvalidated,
     /// The local IP stays until the path with the other one is validated (RFC 9000 8.2): an observer can
     /// be the first to bring a datagram to another address of this host. `is_new`: the datagram is no
@@ -22,16 +21,17 @@ pub(in super::super) enum OtherLocalIp {
 }
 
 impl Conn {
-    /// Path validation (RFC 9000 8.2): a datagram with this conversation id came from `addr`,
-    /// which is not the peer's address. `cookie`: random, for a PATH_CHALLENGE.
+    /// Path validation (RFC 9000 8.2): a datagram with this conversation id came on `path`, which is
+    /// from another address than the peer's. `cookie`: random, for a PATH_CHALLENGE.
     pub(in super::super) fn validate_path(
         &mut self,
         now: Instant,
-        addr: SocketAddr,
+        path: Path,
         datagram: &[u8],
         cookie: u32,
     ) -> PathValidation {
-        self.kcp.validate_path(now, addr, datagram, cookie)
+        let is_new = self.kcp.has_something_new(datagram);
+        self.kcp.validate_other_path(now, path, (datagram, is_new), cookie)
     }
 
     /// A PATH_CHALLENGE.
@@ -51,10 +51,15 @@ impl Conn {
         if local == self.path.local || local == LocalIp::ANY || !self.is_opened_by_peer() {
             return None;
         }
-        if self.path.local == LocalIp::ANY || !self.is_validated() {
+        if !self.is_validated() {
             return Some(OtherLocalIp::Unvalidated);
         }
-        Some(OtherLocalIp::Validated { is_new: self.kcp.has_something_new(datagram) })
+        let is_new = self.kcp.has_something_new(datagram);
+        Some(if is_new && self.path.local == LocalIp::ANY {
+            OtherLocalIp::Unvalidated
+        } else {
+            OtherLocalIp::Validated { is_new }
+        })
     }
 
     /// The connection has taken a datagram that came to `local`, which is not the local IP. Returns

@@ -3,9 +3,9 @@
 use std::net::IpAddr;
 
 use super::*;
-use crate::util::path::Path;
 
 const ANY_V4: &str = "0.0.0.0:0";
+const ANY_MAPPED: &str = "[::ffff:0.0.0.0]:0";
 
 fn host(last: u8) -> IpAddr {
     [127, 0, 0, last].into()
@@ -29,7 +29,9 @@ async fn wildcard(addr: &str, dscp: Option<u8>) -> UdpSocket {
 async fn wildcards() -> Vec<UdpSocket> {
     let mut sockets = vec![wildcard(ANY_V4, None).await, wildcard(ANY_V4, Some(46)).await];
     if has_v6() {
-        sockets.extend([wildcard(ANY_V6, None).await, wildcard(ANY_V6, Some(46)).await]);
+        for addr in [ANY_V6, ANY_MAPPED] {
+            sockets.extend([wildcard(addr, None).await, wildcard(addr, Some(46)).await]);
+        }
     }
     sockets
 }
@@ -106,7 +108,7 @@ async fn address_that_datagrams_came_to_is_reported_of_wildcard_sockets_alone() 
     sockets.push(bound(V4).await);
     for socket in sockets {
         let local = addr_of(&socket);
-        let is_wildcard = local.ip().is_unspecified();
+        let is_wildcard = local.ip().to_canonical().is_unspecified();
         for last in if is_wildcard { vec![5, 1] } else { vec![1] } {
             send_all(&mut peer, (host(last), local.port()).into(), 3, b"hey").await;
             let mut batch = RxBatch::new();
