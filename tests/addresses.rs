@@ -46,7 +46,7 @@ fn every_address_of_a_wildcard_listener_answers() {
         for (dscp, shards) in [(None, 1), (Some(46), 1), (None, 3)] {
             let mut config = Config::new().cipher(cipher.clone());
             config.socket.dscp = dscp;
-            for wildcard in ["0.0.0.0:0", "[::]:0"] {
+            for wildcard in ["0.0.0.0:0", "[::]:0", "[::ffff:0.0.0.0]:0"] {
                 let sharded = config.clone().shards(shards);
                 // Machines without IPv6 exist.
                 let Ok(listener) = KcpListener::bind_with(wildcard, sharded).await else {
@@ -165,10 +165,6 @@ fn local_ip_follows_the_peer_until_it_is_validated_and_then_moves_by_path_valida
         until(|| local() == at(4)).await;
         peer.push(4, at(4)).await;
         assert_eq!(peer.acked(4).await, at(4));
-        // Challenges leave once a second on each path at most.
-        let challenges: Vec<_> = peer.got.iter().filter(|got| got.is_ping()).collect();
-        let of = |last| challenges.iter().filter(|got| got.from == at(last)).count();
-        assert_eq!((of(4), of(5), of(6)), (0, 1, 1), "{challenges:?}");
     }));
 }
 

@@ -60,12 +60,15 @@ fn both_addresses_of_both_ip_versions_answer() {
     let Some(hosts) = Hosts::new() else { return };
     let (v4, v6) = (["10.7.0.1", "10.7.0.2"], ["fd07::1", "fd07::2"]);
     let listeners =
-        [("0.0.0.0:4000", false, &v4), ("[::]:4001", true, &v6), ("[::]:4002", false, &v4)];
-    let listeners = listeners.into_iter().chain([("[::]:4002", false, &v6)]);
+        [("0.0.0.0:4010", false, &v4), ("[::]:4020", true, &v6), ("[::]:4030", false, &v4)];
+    let listeners = listeners.into_iter().chain([("[::]:4040", false, &v6)]);
     let mut good = 0;
     for (bound, only_v6, ips) in listeners {
-        for ip in ips {
-            let bound: SocketAddr = bound.parse().unwrap();
+        for (offset, ip) in (0..).zip(ips) {
+            // Each has a port of its own: a process that another test starts holds closed sockets open
+            // until it executes its program.
+            let mut bound: SocketAddr = bound.parse().unwrap();
+            bound.set_port(bound.port() + offset);
             let addr = SocketAddr::new(ip.parse().unwrap(), bound.port());
             let any = if addr.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }.parse().unwrap();
             let server = move |ready: Sender<()>| async move {
@@ -142,11 +145,11 @@ fn nothing_leaves_from_a_broadcast_or_multicast_address() {
 fn connection_waits_for_an_address_that_is_gone_and_goes_on_when_it_is_back() {
     let Some(hosts) = Hosts::new() else { return };
     for (addr, other, prefix) in
-        [("10.7.0.2:4005", "10.7.0.1", "10.7.0.2/24"), ("[fd07::2]:4005", "fd07::1", "fd07::2/64")]
+        [("10.7.0.2:4005", "10.7.0.1", "10.7.0.2/24"), ("[fd07::2]:4006", "fd07::1", "fd07::2/64")]
     {
         let addr: SocketAddr = addr.parse().unwrap();
         let server = move |ready: Sender<()>| async move {
-            let listener = KcpListener::bind_with("[::]:4005", config()).await?;
+            let listener = KcpListener::bind_with(("::", addr.port()), config()).await?;
             ready.send(()).unwrap();
             let mut stream = accept(&listener).await?;
             assert_eq!(read(&mut stream, 5).await, b"hello");
