@@ -21,8 +21,9 @@ use crate::shared::connection::Handle;
 use crate::shared::requests::{Opened, Request, RequestQueue};
 use crate::stats::EndpointStats;
 use crate::stream::KcpStream;
+use crate::sys::TransportSocket;
 use crate::sys::transport::Transport;
-use crate::sys::{TransportSocket, canonical};
+use crate::util::path::canonical;
 use crate::util::sync::Arc;
 
 /// A UDP socket that carries any number of connections, driven by one task.
@@ -100,8 +101,9 @@ impl Endpoint {
 
     /// Takes over a bound UDP socket, blocking or not, with the default configuration.
     ///
-    /// The socket becomes non-blocking; its other options stay as they are: [`Config::socket`] is
-    /// not applied. The endpoint drops the socket when it ends. To keep it, pass a
+    /// The socket becomes non-blocking, coalesces received datagrams (`UDP_GRO`), and reports their
+    /// local address if it is bound to all (`IP_PKTINFO`). Its other options stay as they are:
+    /// [`Config::socket`] is not applied. The endpoint drops the socket when it ends. To keep it, pass a
     /// [`try_clone`](std::net::UdpSocket::try_clone), which shares all options.
     ///
     /// ```

@@ -36,7 +36,8 @@ pub struct SocketConfig {
     /// socket serves both.
     pub only_v6: bool,
     /// DSCP of each IP packet, 0 to 63 (kcp-go `SetDSCP`, kcptun `--dscp`), for both IP versions.
-    /// Default `None`: the system's, which is 0. Outside Linux and Android it turns GSO off.
+    /// Default `None`: the system's, which is 0. Outside Linux and Android it turns GSO off, and a
+    /// socket that is bound to all addresses answers from the one that the system chooses.
     #[doc(alias = "SetDSCP")]
     #[doc(alias = "IP_TOS")]
     pub dscp: Option<u8>,

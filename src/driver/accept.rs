@@ -22,6 +22,7 @@ use crate::shared::connection::{Handle, Shared};
 use crate::shared::requests::Opened;
 use crate::sys::Socket;
 use crate::trace;
+use crate::util::path::{LocalIp, Path};
 use crate::util::sync::{Arc, Ordering};
 
 /// Bytes that an unvalidated peer may be sent at least, if three times what it sent is less (RFC
@@ -99,7 +100,10 @@ impl<S: Socket> Driver<S> {
         let slot = u32::try_from(entry.key()).map_err(io::Error::other)?;
         let id = ConnId { slot, generation: self.generations };
         let notifier = self.notifier.clone();
-        let shared = Shared::new(id, key.1, key.0, &self.config, notifier);
+        // The system chooses where a connection to a peer leaves from.
+        let local = if initial.is_some() { self.local_ip } else { LocalIp::ANY };
+        let path = Path { peer: key.0, local };
+        let shared = Shared::new(id, key.1, path, &self.config, notifier);
         let opened_by = initial.map(OpenedBy::by).unwrap_or_default();
         entry.insert(Box::new(Conn::new(kcp, shared.clone(), opened_by, &self.config, now)));
         self.demux.insert(key, id);

@@ -26,7 +26,7 @@ impl<S: Socket> Driver<S> {
             // What the handles did last is in the queues: an abort, for instance.
             conn.exchange_queues(now, &mut self.scratch);
             let Some(header) = conn.final_control(now) else { continue };
-            self.codec.encode_segment(now, &mut self.tx, conn.peer(), &header);
+            self.codec.encode_segment(now, &mut self.tx, conn.path(), &header);
             usable = !self.tx.is_full() || self.flush().is_ok();
         }
         if usable {

@@ -4,6 +4,12 @@
 //! The encoder numbers and computes; this decides. Parity that cannot arrive before a
 //! retransmission would is left out, as is parity of groups that nobody waits for; its seqids are
 //! used all the same, like those of lost packets.
+//!
+//! A group does not depend on the local IP. A peer that has connections with several IPs of this host
+//! from one port gets groups in which these are mixed, and recovers less: to it they are from several
+//! addresses. Nothing is delivered wrongly, since its connections are those of an address too. The
+//! decoder is that of the peer's address as well: of a peer that has a group for each IP of this host
+//! these are mixed in it, and less is recovered (`PeerTable::decode`).
 
 mod group;
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Migration: rekeys the demultiplexer and the peer table once a peer's new path is validated (RFC
-//! 9000 9). Which datagrams validate a path is decided in `core/path/validation.rs`.
+//! 9000 9), and the local IP of connections on a socket that is bound to all addresses. Which datagrams
+//! validate a path is decided in `core/path/validation.rs`.
 
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -12,8 +13,10 @@ use crate::core::open::InitialHash;
 use crate::core::path::validation::PathValidation;
 use crate::core::segment::Header;
 use crate::driver::Driver;
+use crate::driver::connection::migration::OtherLocalIp;
 use crate::shared::conn_id::ConnId;
 use crate::sys::Socket;
+use crate::util::path::{LocalIp, Path};
 
 impl<S: Socket> Driver<S> {
     /// Handles a datagram of valid segments from an address that has no connection with its
@@ -30,9 +33,9 @@ impl<S: Socket> Driver<S> {
         }
         let Ok(header) = Header::parse(datagram) else { return false };
         let Some(id) = self.demux.migratable(header.conv) else { return false };
-        let cookie = self.rng.next_u32();
+        let (path, cookie) = (Path { peer: from, local: self.local_ip }, self.rng.next_u32());
         let Some(conn) = self.get_mut(id) else { return false };
-        match conn.validate_path(now, from, datagram, cookie) {
+        match conn.validate_path(now, path, datagram, cookie) {
             PathValidation::Unvalidated => {}
             PathValidation::Challenge(challenge) => {
                 // A PATH_CHALLENGE (RFC 9000 8.2.1).
@@ -41,7 +44,7 @@ impl<S: Socket> Driver<S> {
                 });
             }
             PathValidation::Validated => {
-                self.migrate(now, id, from);
+                self.migrate(now, id, path);
                 self.deliver(now, id, datagram, PacketType::Regular);
             }
         }
@@ -59,15 +62,44 @@ impl<S: Socket> Driver<S> {
         conn.is_some_and(|conn| conn.was_opened_by(initial))
     }
 
-    /// Changes the peer's address of a connection to `to`, which is validated.
-    fn migrate(&mut self, now: Instant, id: ConnId, to: SocketAddr) {
+    /// A connection has taken a datagram that came to another IP of this host than its local one.
+    pub(super) fn on_other_local_ip(
+        &mut self,
+        now: Instant,
+        id: ConnId,
+        judged: OtherLocalIp,
+        datagram: &[u8],
+    ) {
+        let (local, cookie) = (self.local_ip, self.rng.next_u32());
         let Some(conn) = self.get_mut(id) else { return };
-        let (old, conv) = conn.key();
-        conn.migrate(now, to);
+        let challenge = conn.on_other_local_ip(now, (local, judged), datagram, cookie);
+        let peer = conn.peer();
+        let Some(challenge) = challenge else { return };
+        self.send_at_once(now, peer, |driver| Some(driver.get_mut(id)?.path_challenge(challenge)));
+    }
+
+    /// The system takes no datagram from the local IP of `path`, which this host has lost or never
+    /// had (the broadcast address of a subnet). It is left to the system, until a new datagram of the
+    /// peer or its answer to a PATH_CHALLENGE shows which one it uses.
+    pub(super) fn on_source_gone(&mut self, path: Path) {
+        for slot in self.peers.slots(path.peer) {
+            if let Some(conn) = self.conns.get_mut(slot).filter(|conn| conn.path() == path) {
+                conn.set_local_ip(LocalIp::ANY);
+            }
+        }
+    }
+
+    /// Changes the path of a connection to `path`, which is validated, with another address of the
+    /// peer.
+    fn migrate(&mut self, now: Instant, id: ConnId, path: Path) {
+        let to = path.peer;
+        let Some(conn) = self.get_mut(id) else { return };
+        let ((old, conv), old_path) = (conn.key(), conn.path());
+        conn.migrate(now, path);
         if !self.demux.rekey((old, conv), (to, conv), id) {
             // Another connection with this address and conversation id has opened meanwhile.
             if let Some(conn) = self.get_mut(id) {
-                conn.migrate(now, old);
+                conn.migrate(now, old_path);
             }
             return;
         }

@@ -91,6 +91,7 @@ use crate::shared::requests::RequestQueue;
 use crate::stats::EndpointStats;
 use crate::sys::Socket;
 use crate::trace;
+use crate::util::path::LocalIp;
 use crate::util::sync::{Arc, Mutex, lock};
 use crate::util::wake::wake_all;
 
@@ -153,6 +154,8 @@ pub(crate) struct Driver<S: Socket> {
     end_error: ConnectionError,
     last_turn: Instant,
     recv_backoff: RecvBackoff,
+    /// The local IP of the datagram that is being handled.
+    local_ip: LocalIp,
     /// Datagrams that may still be sent in this turn.
     budget: usize,
     /// Generation of the last connection: distinguishes connections that used the same slot.
@@ -222,6 +225,7 @@ impl<S: Socket> Driver<S> {
             end_error: ConnectionError::RuntimeShutdown,
             last_turn: now,
             recv_backoff: RecvBackoff::default(),
+            local_ip: LocalIp::ANY,
             budget: 0,
             generations: 0,
             rng,

@@ -2,7 +2,6 @@
 //! then the cipher; a received one passes the cipher, then FEC (as in kcp-go). `Config::overhead`
 //! is the number of bytes that the stages add to a datagram.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -14,6 +13,7 @@ use crate::crypto::{Overhead, PacketCipher};
 use crate::driver::fec_sender::FecSender;
 use crate::driver::send_batch::SendBatch;
 use crate::fec::{self, oob};
+use crate::util::path::Path;
 
 /// Why a received datagram was dropped by the cipher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +86,7 @@ impl PacketCodec {
         self.sealed
     }
 
-    /// Appends the KCP datagram that `write` writes for `dst`, its copies and, if the datagram
+    /// Appends the KCP datagram that `write` writes for `path`, its copies and, if the datagram
     /// completes a FEC group, the parity of the group. Returns the number of datagrams; 0 if
     /// `write` writes nothing.
     #[inline]
@@ -94,7 +94,7 @@ impl PacketCodec {
         &mut self,
         now: Instant,
         tx: &mut SendBatch,
-        dst: SocketAddr,
+        path: Path,
         mut extras: SendExtras<'_>,
         write: impl FnOnce(&mut Vec<u8>) -> Written,
     ) -> usize {
@@ -119,7 +119,7 @@ impl PacketCodec {
             let shard = tx.tail().get_mut(start + self.overhead.header_len..).unwrap_or_default();
             due = fec.seal(now, flow, shard);
         }
-        self.finish(tx, dst, start);
+        self.finish(tx, path, start);
         if !extras.may_send_extras {
             if let Some((fec, _)) = extras.fec {
                 fec.on_parity_withheld();
@@ -132,25 +132,25 @@ impl PacketCodec {
             tx.duplicate(extras.duplicates);
         }
         if let Some((fec, _)) = extras.fec {
-            self.append_parity(tx, dst, fec, due);
+            self.append_parity(tx, path, fec, due);
         }
         1 + usize::from(extras.duplicates) + due
     }
 
-    /// Appends a segment without data for `dst`, in a datagram of its own, without parity and copies.
+    /// Appends a segment without data for `path`, in a datagram of its own, without parity and copies.
     /// Returns the number of datagrams.
     pub(crate) fn encode_segment(
         &mut self,
         now: Instant,
         tx: &mut SendBatch,
-        dst: SocketAddr,
+        path: Path,
         header: &Header,
     ) -> usize {
         let write = |tail: &mut Vec<u8>| {
             header.emit(tail);
             Written::Other
         };
-        self.encode(now, tx, dst, SendExtras::default(), write)
+        self.encode(now, tx, path, SendExtras::default(), write)
     }
 
     /// Lets the datagram that `write` writes take the last place in a FEC group without leaving, and
@@ -159,7 +159,7 @@ impl PacketCodec {
         &self,
         now: Instant,
         tx: &mut SendBatch,
-        dst: SocketAddr,
+        path: Path,
         (fec, flow): (&mut FecSender, &FlowTiming),
         write: impl FnOnce(&mut Vec<u8>),
     ) -> usize {
@@ -167,46 +167,40 @@ impl PacketCodec {
         write(tx.tail());
         let due = fec.seal_probe(now, flow, tx.tail().get_mut(start..).unwrap_or_default());
         tx.cancel(start);
-        self.append_parity(tx, dst, fec, due);
+        self.append_parity(tx, path, fec, due);
         due
     }
 
-    fn append_parity(
-        &self,
-        tx: &mut SendBatch,
-        dst: SocketAddr,
-        fec: &mut FecSender,
-        count: usize,
-    ) {
+    fn append_parity(&self, tx: &mut SendBatch, path: Path, fec: &mut FecSender, count: usize) {
         let mut bytes = 0;
         for index in 0..count {
             let start = tx.begin(self.overhead.header_len);
             let before = tx.tail().len();
             fec.encoder().emit_parity(index, tx.tail());
             bytes += tx.tail().len() - before;
-            self.finish(tx, dst, start);
+            self.finish(tx, path, start);
         }
         fec.on_parity_sent(count, bytes);
     }
 
-    /// Appends an out-of-band packet for `dst`.
+    /// Appends an out-of-band packet for `path`.
     pub(crate) fn encode_out_of_band(
         &self,
         tx: &mut SendBatch,
-        dst: SocketAddr,
+        path: Path,
         conv: u32,
         payload: &[u8],
     ) {
         let start = tx.begin(self.overhead.header_len);
         oob::write(tx.tail(), conv, payload);
-        self.finish(tx, dst, start);
+        self.finish(tx, path, start);
     }
 
     /// Reserves the trailer of the cipher and completes the datagram begun at `start`.
     #[inline]
-    fn finish(&self, tx: &mut SendBatch, dst: SocketAddr, start: usize) {
+    fn finish(&self, tx: &mut SendBatch, path: Path, start: usize) {
         tx.begin(self.overhead.trailer_len);
-        tx.commit(dst, start);
+        tx.commit(path, start);
     }
 
     /// Seals the datagrams of the batch that are not sealed yet.

@@ -1,7 +1,6 @@
 //! Where the datagrams of one connection are written: the send batch of the turn, the packet codec
 //! of the endpoint, and FEC towards the destination address.
 
-use std::net::SocketAddr;
 use std::time::Instant;
 
 use crate::core::connection::Kcp;
@@ -9,6 +8,7 @@ use crate::core::connection::fec::FlowTiming;
 use crate::driver::fec_sender::FecSender;
 use crate::driver::packet_codec::{PacketCodec, SendExtras, Written};
 use crate::driver::send_batch::SendBatch;
+use crate::util::path::Path;
 
 /// Send batch, packet codec and FEC, borrowed while one connection transmits.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ impl PacketWriter<'_> {
         &mut self,
         now: Instant,
         kcp: &mut Kcp,
-        (dst, duplicates): (SocketAddr, u8),
+        (path, duplicates): (Path, u8),
         mut in_gso_batch: bool,
     ) -> Appended {
         let may_send_extras = kcp.send_budget().may_send_extras();
@@ -61,9 +61,9 @@ impl PacketWriter<'_> {
         };
         let fec = self.fec.as_deref_mut().map(|fec| (fec, &flow));
         let extras = SendExtras { fec, duplicates, may_send_extras };
-        let mut datagrams = self.codec.encode(now, self.tx, dst, extras, write);
+        let mut datagrams = self.codec.encode(now, self.tx, path, extras, write);
         if datagrams > 0 {
-            datagrams += self.append_fec_probe(now, kcp, dst, &flow);
+            datagrams += self.append_fec_probe(now, kcp, path, &flow);
             kcp.on_out_of_band_sent(now, self.tx.bytes() - before - len);
             self.report_closed_group(now, kcp);
         }
@@ -92,7 +92,7 @@ impl PacketWriter<'_> {
         &mut self,
         now: Instant,
         kcp: &mut Kcp,
-        dst: SocketAddr,
+        path: Path,
         flow: &FlowTiming,
     ) -> usize {
         let due = |fec: &&mut FecSender| fec.wants_probe(now, flow);
@@ -101,12 +101,12 @@ impl PacketWriter<'_> {
             return 0;
         }
         let write = |tail: &mut Vec<u8>| kcp.write_fec_probe(tail);
-        self.codec.encode_fec_probe(now, self.tx, dst, (fec, flow), write)
+        self.codec.encode_fec_probe(now, self.tx, path, (fec, flow), write)
     }
 
     /// Closes the FEC group if it is due and the batch has space left: appends fillers and parity.
     /// Returns the number of datagrams.
-    pub(crate) fn close_group(&mut self, now: Instant, kcp: &mut Kcp, dst: SocketAddr) -> usize {
+    pub(crate) fn close_group(&mut self, now: Instant, kcp: &mut Kcp, path: Path) -> usize {
         if self.tx.is_full() {
             return 0;
         }
@@ -124,7 +124,7 @@ impl PacketWriter<'_> {
             };
             let fec = self.fec.as_deref_mut().map(|fec| (fec, &flow));
             let extras = SendExtras { fec, duplicates: 0, may_send_extras: true };
-            datagrams += self.codec.encode(now, self.tx, dst, extras, write);
+            datagrams += self.codec.encode(now, self.tx, path, extras, write);
         }
         kcp.on_out_of_band_sent(now, self.tx.bytes() - before - written);
         self.report_closed_group(now, kcp);
@@ -144,6 +144,7 @@ impl PacketWriter<'_> {
 #[cfg(test)]
 #[expect(clippy::disallowed_methods, reason = "a test needs one real instant to count from")]
 mod tests {
+    use std::net::SocketAddr;
     use std::time::Duration;
 
     use super::*;
@@ -153,7 +154,8 @@ mod tests {
 
     #[test]
     fn group_is_not_closed_while_the_batch_is_full() {
-        let (start, dst) = (Instant::now(), SocketAddr::from(([127, 0, 0, 1], 1)));
+        let path = Path::to(SocketAddr::from(([127, 0, 0, 1], 1)));
+        let start = Instant::now();
         let mut kcp = Kcp::new(1, &KcpConfig::default(), start, Seed::default()).unwrap();
         let (mut tx, mut codec) = (SendBatch::default(), PacketCodec::new(&Config::new(), [0; 32]));
         let mut fec = FecSender::confirmed(FecConfig::new(5, 2).unwrap(), start);
@@ -162,12 +164,12 @@ mod tests {
         }
         let now = start + Duration::from_millis(30);
         while !tx.is_full() {
-            tx.push_sealed(dst, &[0; 1_400]);
+            tx.push_sealed(path, &[0; 1_400]);
         }
         let mut full = PacketWriter { tx: &mut tx, codec: &mut codec, fec: Some(&mut fec) };
-        assert_eq!(full.close_group(now, &mut kcp, dst), 0);
+        assert_eq!(full.close_group(now, &mut kcp, path), 0);
         let mut tx = SendBatch::default();
         let mut next = PacketWriter { tx: &mut tx, codec: &mut codec, fec: Some(&mut fec) };
-        assert_eq!(next.close_group(now, &mut kcp, dst), 2, "a filler and a parity packet");
+        assert_eq!(next.close_group(now, &mut kcp, path), 2, "a filler and a parity packet");
     }
 }

@@ -15,6 +15,7 @@ use crate::driver::packet_writer::PacketWriter;
 use crate::fec::{FecFlag, fec_flag, oob};
 use crate::shared::conn_id::ConnId;
 use crate::sys::{RecvFault, RxBatch, Socket, classify_recv, count};
+use crate::util::path::Path;
 
 /// Receive calls per turn; each fills several buffers of 64 KiB (GRO batches).
 pub(super) const RECV_CALLS: usize = 2;
@@ -61,9 +62,10 @@ impl<S: Socket> Driver<S> {
                     }
                 },
             }
-            for (from, segment_size, gro_batch) in batch.gro_batches() {
+            for (path, segment_size, gro_batch) in batch.gro_batches() {
+                self.local_ip = path.local;
                 for datagram in gro_batch.chunks_mut(segment_size.max(1)) {
-                    self.on_datagram(now, &from, datagram);
+                    self.on_datagram(now, &path.peer, datagram);
                 }
             }
             if !batch.is_full() {
@@ -241,6 +243,8 @@ impl<S: Socket> Driver<S> {
             self.stats.dropped_reflected += 1;
             return false;
         }
+        let is_regular = packet_type == PacketType::Regular;
+        let other_ip = is_regular.then(|| conn.judge_local_ip(self.local_ip, datagram)).flatten();
         let awaited = conn.awaits_first_data();
         conn.account_memory(&mut self.unvalidated);
         let input = conn.input(now, datagram, packet_type);
@@ -255,6 +259,9 @@ impl<S: Socket> Driver<S> {
             if let (Some(first), Some(conn)) = (first, self.get_mut(id)) {
                 conn.on_first_data(first);
             }
+        }
+        if let Some(other_ip) = other_ip {
+            self.on_other_local_ip(now, id, other_ip, datagram);
         }
         if outcome.validated {
             self.on_validated(id);
@@ -292,8 +299,9 @@ impl<S: Socket> Driver<S> {
         self.send_at_once(now, to, |_| Some(header));
     }
 
-    /// Sends the segment without data that `segment` returns, if this turn may answer: in a datagram
-    /// of its own, without parity and copies.
+    /// Sends the segment without data that `segment` returns, if this turn may answer the datagram
+    /// that is being handled: in a datagram of its own, from the address that it came to, without
+    /// parity and copies.
     pub(super) fn send_at_once(
         &mut self,
         now: Instant,
@@ -304,7 +312,8 @@ impl<S: Socket> Driver<S> {
             return;
         }
         let Some(header) = segment(self) else { return };
-        let sent = self.codec.encode_segment(now, &mut self.tx, to, &header);
+        let path = Path { peer: to, local: self.local_ip };
+        let sent = self.codec.encode_segment(now, &mut self.tx, path, &header);
         self.budget = self.budget.saturating_sub(sent);
     }
 }

@@ -15,6 +15,7 @@ use crate::shared::accept_queue::{AcceptHandle, AcceptQueue};
 use crate::shared::conn_id::ConnId;
 use crate::shared::requests::{Rebind, Request};
 use crate::sys::{Socket, UdpSocket};
+use crate::util::path::Path;
 
 /// Raw datagrams that leave per turn, at most.
 const TURN_RAW: usize = 64;
@@ -195,7 +196,7 @@ impl<S: Socket> Driver<S> {
             let Some((peer, datagram)) = self.requests.next_raw() else { break };
             quota -= 1;
             self.codec.seal(&mut self.tx);
-            self.tx.push_sealed(peer, &datagram);
+            self.tx.push_sealed(Path::to(peer), &datagram);
             self.stats.raw_sent_datagrams += 1;
             self.budget = self.budget.saturating_sub(1);
             waiting = self.requests.raw().0;

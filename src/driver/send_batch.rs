@@ -12,6 +12,7 @@ use std::net::SocketAddr;
 
 use crate::stats::EndpointStats;
 use crate::sys::{SendFault, Socket, Transmit, classify_send, count};
+use crate::util::path::Path;
 
 /// Bytes of a send batch at which it is flushed: two full GSO batches, which stay in the CPU
 /// cache. A little less than twice [`MAX_GSO_BYTES`], so that no third GSO batch begins.
@@ -26,7 +27,7 @@ const MAX_GSO_BYTES: usize = 65_000;
 
 #[derive(Clone, Copy, Debug)]
 struct Packet {
-    dst: SocketAddr,
+    path: Path,
     len: usize,
 }
 
@@ -52,6 +53,8 @@ pub(crate) struct SendBatch {
     /// Destinations of datagrams that failed with EMSGSIZE since the last `take_too_large`, and
     /// their size in bytes.
     too_large: Vec<(SocketAddr, usize)>,
+    /// Paths whose local IP the system did not take since the last `take_gone`.
+    gone: Vec<Path>,
     /// The last transient error since the last `take_fault`.
     fault: Option<io::Error>,
 }
@@ -103,10 +106,10 @@ impl SendBatch {
         self.bytes.truncate(start);
     }
 
-    /// Completes the datagram begun at `start`, for `dst`.
+    /// Completes the datagram begun at `start`, for `path`.
     #[inline]
-    pub(crate) fn commit(&mut self, dst: SocketAddr, start: usize) {
-        self.packets.push(Packet { dst, len: self.bytes.len() - start });
+    pub(crate) fn commit(&mut self, path: Path, start: usize) {
+        self.packets.push(Packet { path, len: self.bytes.len() - start });
     }
 
     /// Appends `copies` copies of the last datagram, which must be sealed if there is a cipher.
@@ -120,9 +123,9 @@ impl SendBatch {
     }
 
     /// Appends a datagram that no stage changes. All datagrams before it must be sealed.
-    pub(crate) fn push_sealed(&mut self, dst: SocketAddr, datagram: &[u8]) {
+    pub(crate) fn push_sealed(&mut self, path: Path, datagram: &[u8]) {
         self.bytes.extend_from_slice(datagram);
-        self.packets.push(Packet { dst, len: datagram.len() });
+        self.packets.push(Packet { path, len: datagram.len() });
         self.sealed = (self.packets.len(), self.bytes.len());
     }
 
@@ -150,6 +153,11 @@ impl SendBatch {
         mem::take(&mut self.too_large)
     }
 
+    /// Paths whose local IP the system does not take as a source.
+    pub(crate) fn take_gone(&mut self) -> Vec<Path> {
+        mem::take(&mut self.gone)
+    }
+
     /// The last transient error.
     pub(crate) fn take_fault(&mut self) -> Option<io::Error> {
         self.fault.take()
@@ -170,11 +178,16 @@ impl SendBatch {
 
     /// Sends the batch. Transient errors and errors of one destination count as loss.
     pub(crate) fn flush(&mut self, socket: &mut impl Socket, stats: &mut EndpointStats) -> Flushed {
-        while let Some((dst, segment_size, bytes, packets)) =
+        while let Some((path, segment_size, bytes, packets)) =
             self.next_gso_batch(socket.max_gso_segments())
         {
             let contents = &self.bytes[self.sent.1..self.sent.1 + bytes];
-            match socket.send(&Transmit { dst, segment_size, contents }) {
+            let Path { peer: dst, local } = path;
+            let sent = socket.send(&Transmit { dst, segment_size, contents, local });
+            if socket.take_source_gone() && !self.gone.contains(&path) {
+                self.gone.push(path);
+            }
+            match sent {
                 Ok(accepted) => {
                     let accepted_datagrams = accepted.div_ceil(segment_size.max(1)).min(packets);
                     stats.sent_datagrams += accepted_datagrams as u64;
@@ -206,15 +219,14 @@ impl SendBatch {
         Flushed::All
     }
 
-    /// The next GSO batch: datagrams of equal size to one destination, the last of which may be
-    /// shorter.
-    /// Returns destination, segment size, bytes and datagrams.
-    fn next_gso_batch(&self, max_segments: usize) -> Option<(SocketAddr, usize, usize, usize)> {
+    /// The next GSO batch: datagrams of equal size on one path, the last of which may be shorter.
+    /// Returns path, segment size, bytes and datagrams.
+    fn next_gso_batch(&self, max_segments: usize) -> Option<(Path, usize, usize, usize)> {
         let rest = self.packets.get(self.sent.0..)?;
         let first = rest.first()?;
         let (mut bytes, mut count) = (first.len, 1);
         for packet in &rest[1..] {
-            let fits = packet.dst == first.dst
+            let fits = packet.path == first.path
                 && packet.len <= first.len
                 && count < max_segments
                 && bytes + packet.len <= MAX_GSO_BYTES;
@@ -226,7 +238,7 @@ impl SendBatch {
                 break;
             }
         }
-        Some((first.dst, first.len, bytes, count))
+        Some((first.path, first.len, bytes, count))
     }
 }
 
@@ -237,12 +249,16 @@ mod tests {
 
     use super::*;
     use crate::sys::RxBatch;
+    use crate::util::path::LocalIp;
 
     /// Answers each send with the next of `answers`, then accepts everything.
     struct Script {
         answers: VecDeque<io::Result<usize>>,
         sends: Vec<(u16, usize, usize)>,
         max_segments: usize,
+        /// A host that has lost all its addresses, and whether it had to say so.
+        lost: bool,
+        source_gone: bool,
     }
 
     impl Socket for Script {
@@ -258,7 +274,11 @@ mod tests {
         fn send(&mut self, transmit: &Transmit<'_>) -> io::Result<usize> {
             let len = transmit.contents.len();
             self.sends.push((transmit.dst.port(), transmit.segment_size, len));
+            self.source_gone = self.lost && transmit.local != LocalIp::ANY;
             self.answers.pop_front().unwrap_or(Ok(len))
+        }
+        fn take_source_gone(&mut self) -> bool {
+            mem::take(&mut self.source_gone)
         }
         fn poll_recv_ready(&self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
             Poll::Pending
@@ -273,7 +293,8 @@ mod tests {
     }
 
     fn script(answers: impl IntoIterator<Item = io::Result<usize>>) -> Script {
-        Script { answers: answers.into_iter().collect(), sends: Vec::new(), max_segments: 44 }
+        let (answers, sends) = (answers.into_iter().collect(), Vec::new());
+        Script { answers, sends, max_segments: 44, lost: false, source_gone: false }
     }
 
     fn batch(packets: &[(u16, usize)]) -> SendBatch {
@@ -281,7 +302,7 @@ mod tests {
         for (port, len) in packets {
             let start = batch.begin(0);
             batch.tail().extend(std::iter::repeat_n(7, *len));
-            batch.commit(addr(*port), start);
+            batch.commit(Path::to(addr(*port)), start);
         }
         batch
     }
@@ -298,6 +319,38 @@ mod tests {
             [(1, 100, 240), (1, 100, 100), (2, 100, 100), (2, 120, 120), (1, 9, 9)]
         );
         assert_eq!((stats.sent_datagrams, stats.sent_bytes), (7, 569));
+    }
+
+    #[test]
+    fn gso_batch_leaves_from_one_address() {
+        let mut socket = script([]);
+        let mut batch = SendBatch::default();
+        for host in [Some(1), Some(1), Some(2), None, None] {
+            let start = batch.begin(50);
+            let ip = |host| LocalIp::of_destination([127, 0, 0, host].into());
+            let local = host.map_or(LocalIp::ANY, ip);
+            batch.commit(Path { peer: addr(1), local }, start);
+        }
+        batch.flush(&mut socket, &mut EndpointStats::default());
+        assert_eq!(socket.sends, [(1, 50, 100), (1, 50, 50), (1, 50, 100)]);
+    }
+
+    #[test]
+    fn every_path_is_reported_whose_address_is_gone() {
+        let error = io::ErrorKind::HostUnreachable.into();
+        let mut socket = Script { lost: true, ..script([Ok(50), Err(error)]) };
+        let mut batch = SendBatch::default();
+        let local = LocalIp::of_destination([127, 0, 0, 1].into());
+        for port in [1, 2, 3, 3, 1] {
+            let start = batch.begin(50);
+            batch.commit(Path { peer: addr(port), local }, start);
+        }
+        let start = batch.begin(50);
+        batch.commit(Path::to(addr(4)), start);
+        batch.flush(&mut socket, &mut EndpointStats::default());
+        let ports: Vec<_> = batch.take_gone().iter().map(|path| path.peer.port()).collect();
+        assert_eq!(ports, [1, 2, 3]);
+        assert!(batch.take_gone().is_empty());
     }
 
     #[test]
@@ -335,7 +388,7 @@ mod tests {
         let mut batch = SendBatch::default();
         let start = batch.begin(1);
         batch.tail().extend_from_slice(b"abc");
-        batch.commit(addr(1), start);
+        batch.commit(Path::to(addr(1)), start);
         batch.seal(|packets| packets.iter_mut().for_each(|packet| packet[0] += 1));
         batch.duplicate(2);
         batch.seal(|packets| packets.iter_mut().for_each(|packet| packet[0] += 1));
@@ -352,7 +405,7 @@ mod tests {
         let (mut sealed, mut calls) = (Vec::new(), 0);
         for (i, len) in lens.iter().enumerate() {
             let start = batch.begin(*len);
-            batch.commit(addr(1), start);
+            batch.commit(Path::to(addr(1)), start);
             if [3, 4, lens.len() - 1].contains(&i) {
                 batch.seal(|packets| {
                     calls += 1;

@@ -161,6 +161,9 @@ impl<S: Socket> Driver<S> {
         for (dst, size) in self.tx.take_too_large() {
             self.on_message_too_big(dst, size);
         }
+        for path in self.tx.take_gone() {
+            self.on_source_gone(path);
+        }
         if let Some(error) = self.tx.take_fault() {
             self.notifier.set_error(error);
         }

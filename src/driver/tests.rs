@@ -13,6 +13,7 @@ mod fixtures;
 mod heard;
 mod keepalive;
 mod lifecycle;
+mod local_ip;
 mod lossy_network;
 mod migration;
 mod mtu_discovery;

@@ -17,7 +17,8 @@ use super::bind::SocketContext;
 use crate::config::Config;
 use crate::error::unresolved;
 use crate::stream::KcpStream;
-use crate::sys::{canonical, check_route};
+use crate::sys::check_route;
+use crate::util::path::canonical;
 
 /// Time between the starts of two attempts (RFC 8305 5, Connection Attempt Delay).
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);

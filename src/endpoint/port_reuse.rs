@@ -11,7 +11,8 @@ use tokio::time::timeout;
 
 use crate::config::SocketConfig;
 use crate::shared::requests::{Request, RequestQueue, TimeWaitEntry};
-use crate::sys::{UdpSocket, canonical};
+use crate::sys::UdpSocket;
+use crate::util::path::canonical;
 use crate::util::sync::{Arc, Mutex, lock};
 
 /// How long an endpoint is waited for that has something to deliver, or whose runtime does not run.

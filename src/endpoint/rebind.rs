@@ -15,7 +15,8 @@ use crate::shared::requests::{Rebind, Request};
 use crate::stats::EndpointStats;
 #[cfg(doc)]
 use crate::sys::transport::Transport;
-use crate::sys::{MAX_DATAGRAM, UdpSocket, canonical};
+use crate::sys::{MAX_DATAGRAM, UdpSocket};
+use crate::util::path::canonical;
 
 /// The socket.
 impl Endpoint {

@@ -23,6 +23,7 @@ use crate::shared::accept_queue::{AcceptHandle, AcceptQueue};
 use crate::shared::requests::RequestQueue;
 use crate::stats::EndpointStats;
 use crate::stream::KcpStream;
+use crate::util::path::Path;
 
 /// Datagrams that one input may send, and connections that the endpoint may have.
 const DATAGRAMS: usize = 500;
@@ -133,7 +134,7 @@ impl Peer {
             }
             4 => {
                 let (conv, payload) = (u32::from(choices.byte() % CONVS), choices.bytes());
-                self.codec.encode_out_of_band(&mut self.tx, addr(0), conv, &payload);
+                self.codec.encode_out_of_band(&mut self.tx, Path::to(addr(0)), conv, &payload);
                 self.flush();
             }
             kind => {
@@ -160,7 +161,7 @@ impl Peer {
             Written::NewData
         };
         let extra = SendExtras { fec, duplicates: 0, may_send_extras: true };
-        self.codec.encode(now, &mut self.tx, addr(0), extra, write);
+        self.codec.encode(now, &mut self.tx, Path::to(addr(0)), extra, write);
         self.flush();
     }
 

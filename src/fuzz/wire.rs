@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::task::{Context, Poll};
 
 use crate::sys::{RxBatch, Socket, Transmit};
+use crate::util::path::Path;
 
 /// A socket whose network is the input, and that keeps what is sent.
 #[derive(Debug, Default)]
@@ -28,7 +29,7 @@ impl Socket for Wire {
     fn recv(&mut self, batch: &mut RxBatch) -> io::Result<()> {
         let mut any = false;
         while let Some((from, datagram)) = self.inbox.pop_front() {
-            if !batch.push(from, &datagram) {
+            if !batch.push(Path::to(from), &datagram) {
                 self.inbox.push_front((from, datagram));
                 break;
             }

@@ -10,6 +10,7 @@
 //! [`deliver`](Shared::deliver); the handles call the rest, through [`Handle`]. One task waits per
 //! direction in `poll_*` calls, the last one to register, and any number in futures.
 
+mod addresses;
 #[cfg(all(test, loom))]
 mod loom_tests;
 #[cfg(all(test, not(loom)))]
@@ -18,7 +19,6 @@ pub(crate) mod tests;
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
 use std::ops::Deref;
 use std::task::{Poll, Waker};
 use std::time::Duration;
@@ -37,13 +37,14 @@ use crate::shared::recv_queue::{ReadBuffer, RecvQueue};
 use crate::shared::send_queue::{Outgoing, SendQueue, TakenWrites};
 use crate::shared::waiters::{Wait, Waiter, WakeList};
 use crate::stats::{ConnectionStats, Snapshot};
+use crate::util::path::Path;
 use crate::util::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering, lock};
 
 /// One connection, as its driver and its handles see it.
 pub(crate) struct Shared {
     pub(crate) conv: u32,
-    /// Address of the peer. Changes only by migration. The lock is a leaf.
-    peer: Mutex<SocketAddr>,
+    /// Address of the peer, and of this side. Changes only by migration. The lock is a leaf.
+    path: Mutex<Path>,
     pub(crate) mode: Mode,
     /// Largest datagram in bytes now. Only ever falls.
     pub(crate) mtu: AtomicUsize,
@@ -74,14 +75,14 @@ impl Shared {
     pub(crate) fn new(
         id: ConnId,
         conv: u32,
-        peer: SocketAddr,
+        path: Path,
         config: &Config,
         notifier: Arc<Notifier>,
     ) -> Arc<Self> {
         let (mtu, overhead) = (usize::from(config.kcp.mtu), config.overhead());
         Arc::new(Self {
             conv,
-            peer: Mutex::new(peer),
+            path: Mutex::new(path),
             mode: config.kcp.mode,
             mtu: AtomicUsize::new(mtu),
             overhead,
@@ -102,16 +103,6 @@ impl Shared {
 
     pub(crate) fn id(&self) -> ConnId {
         self.notifier.id()
-    }
-
-    /// Address of the peer.
-    pub(crate) fn peer(&self) -> SocketAddr {
-        *lock(&self.peer)
-    }
-
-    /// Address the socket is bound to.
-    pub(crate) fn local(&self) -> SocketAddr {
-        self.notifier.endpoint().local()
     }
 
     /// Why the connection ended, once it has.
@@ -226,11 +217,6 @@ impl Shared {
     pub(crate) fn release_memory(&self) {
         self.send.release_memory();
         self.recv.release_memory();
-    }
-
-    /// The peer has migrated.
-    pub(crate) fn set_peer(&self, peer: SocketAddr) {
-        *lock(&self.peer) = peer;
     }
 
     /// Changes the statistics that handles see.

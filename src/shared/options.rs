@@ -17,7 +17,8 @@ const MAX_LINGER_MILLIS: u64 = 24 * 60 * 60 * 1_000;
 pub(super) struct Options {
     /// Milliseconds, or `CONFIGURED`.
     linger: AtomicUsize,
-    configured_linger: Duration,
+    /// Milliseconds of `Config::linger`, rounded up.
+    configured_linger: u32,
     nodelay: AtomicBool,
     /// True once `take_error` has returned the error of the connection.
     error_taken: AtomicBool,
@@ -27,7 +28,7 @@ impl Options {
     pub(super) fn new(config: &Config) -> Self {
         Self {
             linger: AtomicUsize::new(CONFIGURED),
-            configured_linger: config.linger,
+            configured_linger: millis(config.linger).try_into().unwrap_or(u32::MAX),
             nodelay: AtomicBool::new(config.kcp.write_policy == WritePolicy::Immediate),
             error_taken: AtomicBool::new(false),
         }
@@ -36,7 +37,8 @@ impl Options {
     /// How long closing goes on without progress (SO_LINGER): the own linger time or the
     /// configured.
     pub(super) fn linger(&self) -> Duration {
-        self.own_linger().unwrap_or(self.configured_linger)
+        let configured = Duration::from_millis(self.configured_linger.into());
+        self.own_linger().unwrap_or(configured)
     }
 
     /// The linger time set for this connection; `None` while `Config::linger` applies.
@@ -49,9 +51,8 @@ impl Options {
     /// driver: if closing is under way, its deadline depends on the linger time.
     pub(super) fn set_linger(&self, time: Option<Duration>) -> Result<(), ConfigError> {
         let millis = match time {
-            // Rounded up: only zero means zero.
             Some(time) => {
-                let millis = time.as_nanos().div_ceil(1_000_000);
+                let millis = millis(time);
                 ConfigError::check("linger (ms)", millis, 0, MAX_LINGER_MILLIS)?;
                 usize::try_from(millis).unwrap_or(CONFIGURED)
             }
@@ -73,4 +74,9 @@ impl Options {
     pub(super) fn take_error(&self, error: ConnectionError) -> Option<ConnectionError> {
         (!self.error_taken.swap(true, Ordering::Relaxed)).then_some(error)
     }
+}
+
+/// Whole milliseconds, rounded up: only zero means zero.
+fn millis(time: Duration) -> u128 {
+    time.as_nanos().div_ceil(1_000_000)
 }

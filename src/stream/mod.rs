@@ -115,8 +115,9 @@ impl KcpStream {
         Ok(self.handle().peer())
     }
 
-    /// Returns the address that datagrams to the peer leave from. Of a socket that is bound to all
-    /// addresses it is the one that the system's routes choose now.
+    /// Returns the address that datagrams to the peer leave from. Where the socket is bound to all
+    /// addresses, that of an accepted stream is the one that the peer has sent to, and otherwise the
+    /// one that the system's routes choose now.
     ///
     /// # Errors
     ///
@@ -371,7 +372,8 @@ impl KcpStream {
 
 /// Address that datagrams of a connection leave from.
 pub(crate) fn source(shared: &Shared) -> SocketAddr {
-    source_addr(shared.local(), shared.peer())
+    let (local, path) = (shared.local(), shared.path());
+    path.local_addr(local.port()).unwrap_or_else(|| source_addr(local, path.peer))
 }
 
 impl fmt::Debug for KcpStream {

@@ -94,7 +94,7 @@ pub(crate) fn check_route(peer: SocketAddr, config: &SocketConfig) -> io::Result
 /// The address that datagrams to `peer` leave from: of a socket whose address `local` is that of all
 /// interfaces, the one that the system's routes choose now. No datagram is sent.
 pub(crate) fn source_addr(local: SocketAddr, peer: SocketAddr) -> SocketAddr {
-    if !local.ip().is_unspecified() {
+    if !local.ip().to_canonical().is_unspecified() {
         return local;
     }
     let chosen = || -> io::Result<Option<SocketAddr>> {
@@ -102,8 +102,10 @@ pub(crate) fn source_addr(local: SocketAddr, peer: SocketAddr) -> SocketAddr {
         socket.connect(&peer.into())?;
         Ok(socket.local_addr()?.as_socket())
     };
-    let chosen = chosen().ok().flatten();
-    chosen.map_or(local, |chosen| SocketAddr::new(chosen.ip(), local.port()))
+    // With its scope, if it is link-local.
+    let mut chosen = chosen().ok().flatten().unwrap_or(local);
+    chosen.set_port(local.port());
+    chosen
 }
 
 /// Sets an option for each IP version that a socket of this address serves.

@@ -11,6 +11,7 @@ mod dscp;
 mod errors;
 mod ip_fragmentation;
 mod options;
+mod pktinfo;
 mod recv_batch;
 mod socket;
 #[cfg(test)]
@@ -21,7 +22,7 @@ mod udp;
 
 pub(crate) use bind::{check_route, source_addr};
 pub(crate) use errors::{RecvFault, SendFault, classify_recv, classify_send, count};
-pub(crate) use recv_batch::{MAX_DATAGRAM, RxBatch, canonical};
+pub(crate) use recv_batch::{MAX_DATAGRAM, RxBatch};
 pub(crate) use socket::Socket;
 pub(crate) use transport::Transmit;
 pub(crate) use transport_socket::TransportSocket;

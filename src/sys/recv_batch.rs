@@ -7,6 +7,8 @@ use std::net::SocketAddr;
 
 use quinn_udp::RecvMeta;
 
+use crate::util::path::{LocalIp, Path, canonical};
+
 /// Bytes of the largest datagram: the largest UDP payload of an IPv4 packet, 65,535 - 20 - 8.
 pub(crate) const MAX_DATAGRAM: usize = 65_507;
 /// Most bytes of one GSO or GRO batch: what one system call takes.
@@ -24,10 +26,10 @@ pub(super) const BUFFERS: usize = 4;
 /// for one receive stays below 65,536 with all its headers.
 const BUFFER_LEN: usize = 64 * 1024;
 
-/// One filled receive buffer: datagrams of one source.
+/// One filled receive buffer: datagrams of one path.
 #[derive(Clone, Copy, Debug)]
 struct GroBatch {
-    from: SocketAddr,
+    path: Path,
     /// Bytes of each datagram but the last; never zero.
     segment_size: usize,
     /// Bytes of all of them.
@@ -48,7 +50,8 @@ pub(crate) struct RxBatch {
 impl RxBatch {
     /// An empty arena.
     pub(crate) fn new() -> Self {
-        let none = GroBatch { from: SocketAddr::from(([0, 0, 0, 0], 0)), segment_size: 1, len: 0 };
+        let path = Path::to(SocketAddr::from(([0, 0, 0, 0], 0)));
+        let none = GroBatch { path, segment_size: 1, len: 0 };
         // `vec![0; _]` of this size is mapped by the system and not written to.
         Self { memory: vec![0; BUFFERS * BUFFER_LEN], filled: [none; BUFFERS], used: 0 }
     }
@@ -63,27 +66,27 @@ impl RxBatch {
         self.used = 0;
     }
 
-    /// The GRO batches received, in order: source, segment size, and datagrams of that size back to
+    /// The GRO batches received, in order: path, segment size, and datagrams of that size back to
     /// back, the last of which may be shorter.
     ///
-    /// Sources are [`canonical`]. The segment size is never zero. Empty datagrams are left out: no
+    /// Addresses are [`canonical`]. The segment size is never zero. Empty datagrams are left out: no
     /// packet of this protocol is empty.
-    pub(crate) fn gro_batches(&mut self) -> impl Iterator<Item = (SocketAddr, usize, &mut [u8])> {
+    pub(crate) fn gro_batches(&mut self) -> impl Iterator<Item = (Path, usize, &mut [u8])> {
         let filled = self.filled.iter().take(self.used);
         self.memory.chunks_exact_mut(BUFFER_LEN).zip(filled).filter_map(|(buffer, batch)| {
             let contents = buffer.get_mut(..batch.len).filter(|contents| !contents.is_empty())?;
-            Some((batch.from, batch.segment_size, contents))
+            Some((batch.path, batch.segment_size, contents))
         })
     }
 
-    /// Adds a datagram as if the socket had received it, to the last GRO batch where the kernel
-    /// would coalesce them. Returns whether a buffer had capacity for it.
-    pub(crate) fn push(&mut self, from: SocketAddr, datagram: &[u8]) -> bool {
-        let from = canonical(from);
+    /// Adds a datagram as if the socket had received it on `path`, to the last GRO batch where the
+    /// kernel would coalesce them. Returns whether a buffer had capacity for it.
+    pub(crate) fn push(&mut self, path: Path, datagram: &[u8]) -> bool {
+        let path = Path { peer: canonical(path.peer), ..path };
         let last = self.used.checked_sub(1);
         let last = last.and_then(|last| Some((last, *self.filled.get(last)?)));
         let coalesced = last.filter(|(_, batch)| {
-            batch.from == from
+            batch.path == path
                 && batch.len.is_multiple_of(batch.segment_size)
                 && (1..=batch.segment_size).contains(&datagram.len())
                 && batch.len / batch.segment_size < MAX_GRO_SEGMENTS
@@ -98,18 +101,20 @@ impl RxBatch {
         let free = memory.and_then(|memory| memory.get_mut(start..len));
         let (Some(free), Some(batch)) = (free, self.filled.get_mut(buffer)) else { return false };
         free.copy_from_slice(datagram);
-        *batch = GroBatch { from, segment_size, len };
+        *batch = GroBatch { path, segment_size, len };
         self.used = buffer + 1;
         true
     }
 
-    /// Hands the free buffers to `recv` until all are filled or it fails.
+    /// Hands the free buffers to `recv` until all are filled or it fails. `has_local_ip`: whether the
+    /// address that a datagram of a peer came to is part of its path, so that answers leave from there.
     ///
     /// # Errors
     ///
     /// That of `recv`, when nothing was received before it; otherwise it is left for the next call.
     pub(super) fn fill(
         &mut self,
+        has_local_ip: impl Fn(SocketAddr) -> bool,
         mut recv: impl FnMut(&mut [IoSliceMut<'_>], &mut [RecvMeta]) -> io::Result<usize>,
     ) -> io::Result<()> {
         let before = self.used;
@@ -127,8 +132,10 @@ impl RxBatch {
                 Err(_) => break,
             };
             for meta in meta.iter().take(received) {
+                let dst = meta.dst_ip.filter(|_| has_local_ip(meta.addr));
+                let local = dst.map_or(LocalIp::ANY, LocalIp::of_destination);
                 self.filled[self.used] = GroBatch {
-                    from: canonical(meta.addr),
+                    path: Path { peer: canonical(meta.addr), local },
                     segment_size: meta.stride.max(1),
                     len: meta.len.min(BUFFER_LEN),
                 };
@@ -145,54 +152,26 @@ impl fmt::Debug for RxBatch {
     }
 }
 
-/// Canonical form of a peer's address, for comparison and hashing: IPv4-mapped IPv6 (RFC 4291
-/// 2.5.5.2) becomes IPv4, and the flow label is 0. The scope of a link-local address stays.
-pub(crate) fn canonical(addr: SocketAddr) -> SocketAddr {
-    let mut addr = match addr {
-        SocketAddr::V6(v6) if v6.ip().to_ipv4_mapped().is_some() => {
-            SocketAddr::new(addr.ip().to_canonical(), addr.port())
-        }
-        other => other,
-    };
-    if let SocketAddr::V6(v6) = &mut addr {
-        v6.set_flowinfo(0);
-    }
-    addr
-}
-
 #[cfg(test)]
 mod tests {
     use std::io::ErrorKind;
-    use std::net::{Ipv6Addr, SocketAddrV6};
 
     use super::*;
-
-    #[test]
-    fn ipv4_mapped_and_plain_addresses_have_one_canonical_form() {
-        let v4 = SocketAddr::from(([192, 0, 2, 1], 7));
-        let mapped = SocketAddr::new(Ipv6Addr::from(0xffff_c000_0201_u128).into(), 7);
-        assert_eq!((canonical(v4), canonical(mapped)), (v4, v4));
-        let link_local = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
-        let labelled = SocketAddrV6::new(link_local, 7, 99, 3).into();
-        assert_eq!(canonical(labelled), SocketAddrV6::new(link_local, 7, 0, 3).into());
-        let loopback = SocketAddr::from((Ipv6Addr::LOCALHOST, 7));
-        assert_eq!(canonical(loopback), loopback);
-    }
 
     #[test]
     fn pushed_datagrams_coalesce_as_received_ones() {
         let peer = |n| SocketAddr::from(([10, 0, 0, n], 1));
         let mut batch = RxBatch::new();
         for (from, len) in [(1, 10), (1, 10), (1, 3), (1, 10), (2, 4), (2, 5)] {
-            assert!(batch.push(peer(from), &vec![from; len]));
+            assert!(batch.push(Path::to(peer(from)), &vec![from; len]));
         }
         assert!(batch.is_full());
-        assert!(!batch.push(peer(3), &[0]));
+        assert!(!batch.push(Path::to(peer(3)), &[0]));
         // A datagram of the same size or shorter still joins the last GRO batch.
-        assert!(batch.push(peer(2), &[2; 5]));
+        assert!(batch.push(Path::to(peer(2)), &[2; 5]));
         let received: Vec<_> = batch
             .gro_batches()
-            .map(|(from, size, contents)| (from, size, contents.len()))
+            .map(|(path, size, contents)| (path.peer, size, contents.len()))
             .collect();
         let expected = [(peer(1), 10, 23), (peer(1), 10, 10), (peer(2), 4, 4), (peer(2), 5, 10)];
         assert_eq!(received, expected);
@@ -204,25 +183,28 @@ mod tests {
     fn datagrams_received_before_an_error_are_kept() {
         let mut batch = RxBatch::new();
         let mut calls = 0;
-        let result = batch.fill(|buffers, meta| {
-            calls += 1;
-            match calls {
-                1 => Err(ErrorKind::Interrupted.into()),
-                2 => {
-                    assert_eq!((buffers.len(), meta.len()), (BUFFERS, BUFFERS));
-                    buffers[0][..3].copy_from_slice(b"abc");
-                    (meta[0].len, meta[0].stride) = (3, 3);
-                    Ok(1)
+        let result = batch.fill(
+            |_| false,
+            |buffers, meta| {
+                calls += 1;
+                match calls {
+                    1 => Err(ErrorKind::Interrupted.into()),
+                    2 => {
+                        assert_eq!((buffers.len(), meta.len()), (BUFFERS, BUFFERS));
+                        buffers[0][..3].copy_from_slice(b"abc");
+                        (meta[0].len, meta[0].stride) = (3, 3);
+                        Ok(1)
+                    }
+                    _ => {
+                        assert_eq!((buffers.len(), meta.len()), (BUFFERS - 1, BUFFERS - 1));
+                        Err(io::Error::other("later"))
+                    }
                 }
-                _ => {
-                    assert_eq!((buffers.len(), meta.len()), (BUFFERS - 1, BUFFERS - 1));
-                    Err(io::Error::other("later"))
-                }
-            }
-        });
+            },
+        );
         assert!(result.is_ok());
         assert_eq!(calls, 3);
         assert!(batch.gro_batches().map(|(_, _, contents)| contents.to_vec()).eq([b"abc"]));
-        assert!(batch.fill(|_, _| Err(io::Error::other("now"))).is_err());
+        assert!(batch.fill(|_| false, |_, _| Err(io::Error::other("now"))).is_err());
     }
 }

@@ -63,6 +63,12 @@ pub(crate) trait Socket: Send + 'static {
     /// error means.
     fn send(&mut self, transmit: &Transmit<'_>) -> io::Result<usize>;
 
+    /// Returns whether the system did not take the local IP of the last send, whose datagrams left from
+    /// one that the system chose, or failed with that too.
+    fn take_source_gone(&mut self) -> bool {
+        false
+    }
+
     /// Polls for readability. After [`Self::recv`] returned `WouldBlock`, and for a new socket, it
     /// is ready only once a datagram arrived.
     ///
@@ -112,6 +118,11 @@ impl Socket for UdpSocket {
     #[inline]
     fn send(&mut self, transmit: &Transmit<'_>) -> io::Result<usize> {
         Self::send(self, transmit)
+    }
+
+    #[inline]
+    fn take_source_gone(&mut self) -> bool {
+        Self::take_source_gone(self)
     }
 
     #[inline]

@@ -4,6 +4,8 @@
 mod dscp;
 #[cfg(target_os = "linux")]
 mod ip_fragmentation;
+#[cfg(target_os = "linux")]
+mod pktinfo;
 
 use std::future::poll_fn;
 use std::io::{self, ErrorKind};
@@ -13,6 +15,7 @@ use std::task::Poll;
 use super::recv_batch::{BUFFERS, MAX_GSO_BYTES};
 use super::*;
 use crate::config::SocketConfig;
+use crate::util::path::{LocalIp, Path};
 
 const V4: &str = "127.0.0.1:0";
 const V6: &str = "[::1]:0";
@@ -66,7 +69,12 @@ fn gso_batch(count: usize, size: usize, tail: usize) -> Vec<u8> {
 async fn send_all(socket: &mut UdpSocket, dst: SocketAddr, segment_size: usize, contents: &[u8]) {
     let mut sent = 0;
     while sent < contents.len() {
-        match socket.send(&Transmit { dst, segment_size, contents: &contents[sent..] }) {
+        match socket.send(&Transmit {
+            dst,
+            segment_size,
+            contents: &contents[sent..],
+            local: LocalIp::ANY,
+        }) {
             Ok(bytes) => {
                 assert!(bytes > 0);
                 sent += bytes;
@@ -94,10 +102,10 @@ async fn receive(socket: &mut UdpSocket, count: usize) -> (Vec<(SocketAddr, Vec<
             }
             Err(error) => panic!("{error}"),
         }
-        for (from, segment_size, contents) in batch.gro_batches() {
+        for (path, segment_size, contents) in batch.gro_batches() {
             batches += 1;
             datagrams.extend(
-                contents.chunks_mut(segment_size).map(|datagram| (from, datagram.to_vec())),
+                contents.chunks_mut(segment_size).map(|datagram| (path.peer, datagram.to_vec())),
             );
         }
     }
@@ -180,7 +188,8 @@ async fn only_v6_socket_counts_ipv4_send_as_lost() {
     let config = SocketConfig { only_v6: true, ..SocketConfig::default() };
     let mut only = writable(UdpSocket::bind(ANY_V6.parse().unwrap(), &config).unwrap()).await;
     let v4 = bound(V4).await;
-    let transmit = Transmit { dst: addr_of(&v4), segment_size: 1, contents: b"?" };
+    let transmit =
+        Transmit { dst: addr_of(&v4), segment_size: 1, contents: b"?", local: LocalIp::ANY };
     let error = only.send(&transmit).unwrap_err();
     assert_eq!(classify_send(&error), SendFault::Lost, "{error}");
 }
@@ -233,7 +242,12 @@ async fn datagram_above_maximum_is_too_large() {
     send_all(&mut a, to, contents.len(), &contents).await;
     assert_eq!(receive(&mut b, 1).await.0, [(addr_of(&a), contents.clone())]);
     contents.push(0);
-    let transmit = Transmit { dst: to, segment_size: contents.len(), contents: &contents };
+    let transmit = Transmit {
+        dst: to,
+        segment_size: contents.len(),
+        contents: &contents,
+        local: LocalIp::ANY,
+    };
     assert_eq!(classify_send(&a.send(&transmit).unwrap_err()), SendFault::TooLarge);
 }
 
@@ -241,7 +255,10 @@ async fn datagram_above_maximum_is_too_large() {
 async fn empty_datagrams_are_neither_sent_nor_received() {
     let (mut a, mut b) = (bound(V4).await, bound(V4).await);
     let to = addr_of(&b);
-    assert_eq!(a.send(&Transmit { dst: to, segment_size: 0, contents: &[] }).unwrap(), 0);
+    assert_eq!(
+        a.send(&Transmit { dst: to, segment_size: 0, contents: &[], local: LocalIp::ANY }).unwrap(),
+        0
+    );
     let plain = std::net::UdpSocket::bind(V4).unwrap();
     plain.send_to(&[], to).unwrap();
     plain.send_to(b"1", to).unwrap();
@@ -257,7 +274,8 @@ async fn icmp_unreachable_does_not_fail_the_socket() {
     let (from, to) = (addr_of(&a), addr_of(&b));
     for round in 0..8_u8 {
         for dst in [closed, to] {
-            let sent = a.send(&Transmit { dst, segment_size: 1, contents: &[round] });
+            let sent =
+                a.send(&Transmit { dst, segment_size: 1, contents: &[round], local: LocalIp::ANY });
             assert_eq!(sent.unwrap(), 1);
         }
         assert_eq!(receive(&mut b, 1).await.0, [(from, vec![round])]);
@@ -279,7 +297,7 @@ async fn icmp_unreachable_on_a_connected_socket_is_transient() {
     let clone = connected.try_clone().unwrap();
     let mut socket = writable(UdpSocket::from_std(connected).unwrap()).await;
     let clone = tokio::net::UdpSocket::from_std(clone).unwrap();
-    let transmit = Transmit { dst: closed, segment_size: 1, contents: b"?" };
+    let transmit = Transmit { dst: closed, segment_size: 1, contents: b"?", local: LocalIp::ANY };
 
     assert_eq!(socket.send(&transmit).unwrap(), 1);
     assert!(clone.ready(Interest::ERROR).await.unwrap().is_error());
@@ -296,7 +314,9 @@ async fn send_to_port_zero_is_lost_and_keeps_gso() {
     let mut socket = bound(V4).await;
     let (contents, before) = ([0; 20], socket.max_gso_segments());
     let dst = SocketAddr::from(([127, 0, 0, 1], 0));
-    let error = socket.send(&Transmit { dst, segment_size: 10, contents: &contents }).unwrap_err();
+    let error = socket
+        .send(&Transmit { dst, segment_size: 10, contents: &contents, local: LocalIp::ANY })
+        .unwrap_err();
     assert_eq!(classify_send(&error), SendFault::Lost);
     assert_eq!(socket.max_gso_segments(), before);
 }
@@ -333,7 +353,7 @@ async fn recv_into_a_full_batch_receives_nothing() {
     let socket = bound(V4).await;
     let mut batch = RxBatch::new();
     for n in 0..4 {
-        assert!(batch.push(SocketAddr::from(([10, 0, 0, n], 1)), &[n]));
+        assert!(batch.push(Path::to(SocketAddr::from(([10, 0, 0, n], 1))), &[n]));
     }
     assert!(socket.recv(&mut batch).is_ok());
     assert_eq!(batch.gro_batches().count(), 4);
@@ -372,7 +392,8 @@ mod gso_failures {
         }
         let (from, to) = (addr_of(&a), addr_of(&b));
         let contents = gso_batch(9, 1_200, 30);
-        let transmit = Transmit { dst: to, segment_size: 1_200, contents: &contents };
+        let transmit =
+            Transmit { dst: to, segment_size: 1_200, contents: &contents, local: LocalIp::ANY };
         assert_eq!(a.send(&transmit).unwrap(), contents.len());
         assert_eq!(a.max_gso_segments(), 1);
         let received = receive(&mut b, 9).await.0;
@@ -388,7 +409,8 @@ mod gso_failures {
         let before = socket.max_gso_segments();
         // The system sends nothing off the machine from a loopback address.
         let dst = SocketAddr::from(([192, 0, 2, 1], 9));
-        let transmit = Transmit { dst, segment_size: 100, contents: &[0; 300] };
+        let transmit =
+            Transmit { dst, segment_size: 100, contents: &[0; 300], local: LocalIp::ANY };
         let error = socket.send(&transmit).unwrap_err();
         assert_eq!(classify_send(&error), SendFault::Lost, "{error}");
         assert_eq!(socket.max_gso_segments(), before);

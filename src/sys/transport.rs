@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::task::{Context, Poll};
 
 use super::recv_batch::{MAX_DATAGRAM, RxBatch};
+use crate::util::path::{LocalIp, Path};
 
 /// A datagram transport other than UDP, for [`Endpoint::from_transport`]: a tunnel, a relay, a
 /// radio, a pair of queues in a test.
@@ -164,6 +165,8 @@ pub struct Transmit<'a> {
     pub segment_size: usize,
     /// The datagrams, back to back.
     pub contents: &'a [u8],
+    /// Where they leave from.
+    pub(crate) local: LocalIp,
 }
 
 impl<'a> Transmit<'a> {
@@ -216,7 +219,7 @@ impl<'a> RecvBatch<'a> {
     /// Returns whether it was taken. A full batch takes no more: return from the poll, and push the
     /// datagram in the next one. One of more than 65,507 bytes is dropped, which counts as taken.
     pub fn push(&mut self, from: SocketAddr, datagram: &[u8]) -> bool {
-        let taken = datagram.len() > MAX_DATAGRAM || self.batch.push(from, datagram);
+        let taken = datagram.len() > MAX_DATAGRAM || self.batch.push(Path::to(from), datagram);
         self.pushed += usize::from(taken);
         taken
     }

@@ -138,7 +138,7 @@ impl Socket for TransportSocket {
         if let Some(error) = self.send.deferred_error.take() {
             return Err(error);
         }
-        let Transmit { dst, segment_size, contents } = *transmit;
+        let Transmit { segment_size, contents, .. } = *transmit;
         if segment_size > self.max_datagram {
             let limit = self.max_datagram;
             let text =
@@ -151,7 +151,7 @@ impl Socket for TransportSocket {
         let mut sent = 0;
         while let Some(rest) = contents.get(sent..).filter(|rest| !rest.is_empty()) {
             let done = (sent > 0).then_some(sent);
-            let transmit = Transmit { dst, segment_size: size, contents: rest };
+            let transmit = Transmit { segment_size: size, contents: rest, ..*transmit };
             match self.transport.poll_send(&mut cx, &transmit) {
                 Poll::Ready(Ok(0)) => return self.send.fail(ErrorKind::WriteZero.into(), done),
                 Poll::Ready(Ok(taken)) => {

@@ -2,8 +2,11 @@
 
 use std::future::Future;
 use std::io::{self, ErrorKind};
-use std::net::{SocketAddr, SocketAddrV6};
+use std::mem;
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::pin::pin;
+#[cfg(all(test, target_os = "linux"))]
+use std::sync::atomic::AtomicI32;
 use std::task::{Context, Poll, Waker};
 
 use quinn_udp::UdpSocketState;
@@ -14,10 +17,11 @@ use tokio::runtime::Handle;
 use super::bind::{bind, bind_group};
 use super::errors::{SendFault, classify_send, may_be_offload, shut_down};
 use super::options::SavedOptions;
-use super::recv_batch::{MAX_GSO_BYTES, RxBatch, canonical};
+use super::recv_batch::{MAX_GSO_BYTES, RxBatch};
 use super::transport::Transmit;
-use super::{dscp, ip_fragmentation};
+use super::{dscp, ip_fragmentation, pktinfo};
 use crate::config::SocketConfig;
+use crate::util::path::canonical;
 use crate::util::sync::Arc;
 #[cfg(all(test, target_os = "linux"))]
 use crate::util::sync::{AtomicUsize, Ordering};
@@ -29,6 +33,9 @@ pub(crate) struct UdpSocket {
     state: UdpSocketState,
     /// Whether the socket is IPv6: then IPv4 destinations must be IPv4-mapped.
     v6: bool,
+    /// Whether it is bound to all addresses of the host and states the one that a datagram leaves from:
+    /// then each datagram comes with the one that it was sent to.
+    states_source: bool,
     /// Whether it serves IPv4 peers, and IPv6 peers.
     families: (bool, bool),
     /// Whether it has a DSCP of its own (`dscp.rs` then sends).
@@ -40,10 +47,15 @@ pub(crate) struct UdpSocket {
     /// True while IP fragmentation is allowed: IPv6 datagrams above `MAX_UNFRAGMENTED_V6` then leave
     /// in fragments, which GSO cannot do.
     fragments_v6: bool,
+    /// The system did not take the source of the last send, see `Socket::take_source_gone`.
+    source_gone: bool,
     /// Keeps every socket of its `SO_REUSEPORT` group open, if it has one.
     _group: Option<Arc<[std::net::UdpSocket]>>,
     #[cfg(all(test, target_os = "linux"))]
     gso_failure: Option<GsoFailure>,
+    /// The error code of the next send that states no source, for tests.
+    #[cfg(all(test, target_os = "linux"))]
+    failure_without_source: AtomicI32,
 }
 
 /// A system that fails to segment at run time, for tests.
@@ -104,8 +116,9 @@ impl UdpSocket {
         Ok(sockets)
     }
 
-    /// Adopts a bound socket. Its options stay, except that it becomes non-blocking and coalesces
-    /// received datagrams (`UDP_GRO`).
+    /// Adopts a bound socket. Its options stay, except that it becomes non-blocking, coalesces
+    /// received datagrams (`UDP_GRO`), and reports their local address if it is bound to all
+    /// (`IP_PKTINFO`).
     ///
     /// # Errors
     ///
@@ -123,8 +136,13 @@ impl UdpSocket {
         let has_traffic_class = dscp::has_traffic_class(&socket);
         let has_gso = dscp::HAS_GSO || !has_traffic_class;
         let local = socket.local_addr()?;
+        let is_wildcard = local.ip().to_canonical().is_unspecified();
+        if is_wildcard {
+            pktinfo::enable(&socket, local);
+        }
         Ok(Self {
             v6: local.is_ipv6(),
+            states_source: is_wildcard && (!has_traffic_class || dscp::STATES_SOURCE),
             families: families(&socket, local),
             has_traffic_class,
             max_gso_segments: if has_gso { state.max_gso_segments().max(1) } else { 1 },
@@ -132,9 +150,12 @@ impl UdpSocket {
             state,
             gso_refused_for: None,
             fragments_v6: false,
+            source_gone: false,
             _group: None,
             #[cfg(all(test, target_os = "linux"))]
             gso_failure: None,
+            #[cfg(all(test, target_os = "linux"))]
+            failure_without_source: AtomicI32::new(0),
         })
     }
 
@@ -153,9 +174,19 @@ impl UdpSocket {
         batches
     }
 
+    /// The next send that states no source fails with `code`.
     #[cfg(all(test, target_os = "linux"))]
-    fn check_gso_failure(&self) -> io::Result<()> {
-        match &self.gso_failure {
+    pub(crate) fn fail_once_without_source(&mut self, code: i32) {
+        self.failure_without_source = AtomicI32::new(code);
+    }
+
+    #[cfg(all(test, target_os = "linux"))]
+    fn check_failures(&self, has_source: bool, is_gso: bool) -> io::Result<()> {
+        if !has_source && self.failure_without_source.load(Ordering::Relaxed) != 0 {
+            let code = self.failure_without_source.swap(0, Ordering::Relaxed);
+            return Err(io::Error::from_raw_os_error(code));
+        }
+        match self.gso_failure.as_ref().filter(|_| is_gso) {
             Some(failure) if failure.batches.fetch_add(1, Ordering::Relaxed) >= failure.after => {
                 Err(io::Error::from_raw_os_error(failure.code))
             }
@@ -188,31 +219,55 @@ impl UdpSocket {
             || self.gso_refused_for.is_some_and(|(peer, refused)| peer == dst && size >= refused)
     }
 
-    /// Sends a GSO batch or a datagram with one system call.
-    fn send_once(&self, destination: SocketAddr, size: usize, contents: &[u8]) -> io::Result<()> {
-        self.try_send(destination, size, contents).map_err(|error| match error.kind() {
+    /// Sends a GSO batch or a datagram with one system call; with another one where the system does
+    /// not take `source`, which then becomes `None`: the address may be gone, and no other one is
+    /// better than the one that the system chooses.
+    fn send_once(
+        &self,
+        destination: SocketAddr,
+        source: &mut Option<IpAddr>,
+        (size, contents): (usize, &[u8]),
+    ) -> io::Result<()> {
+        let mut result = self.try_send(destination, *source, (size, contents));
+        if let Err(error) = &result
+            && source.is_some()
+            && pktinfo::may_be_source(error)
+        {
+            let (kind, second) = (error.kind(), self.try_send(destination, None, (size, contents)));
+            match second.as_ref().map_err(io::Error::kind) {
+                // It is not the source that the system does not take.
+                Err(same) if same == kind => {}
+                // The datagrams wait, as those that the system does take.
+                Err(ErrorKind::WouldBlock) => result = second,
+                _ => (*source, result) = (None, second),
+            }
+        }
+        result.map_err(|error| match error.kind() {
             // Of a UDP socket: it was shut down for sending.
             ErrorKind::BrokenPipe => shut_down(),
             _ => error,
         })
     }
 
-    fn try_send(&self, destination: SocketAddr, size: usize, contents: &[u8]) -> io::Result<()> {
+    fn try_send(
+        &self,
+        destination: SocketAddr,
+        source: Option<IpAddr>,
+        (size, contents): (usize, &[u8]),
+    ) -> io::Result<()> {
         #[cfg(all(test, target_os = "linux"))]
-        if contents.len() > size {
-            self.check_gso_failure()?;
-        }
+        self.check_failures(source.is_some(), contents.len() > size)?;
         if self.has_traffic_class {
-            return self
-                .io
-                .try_io(Interest::WRITABLE, || dscp::send(&self.io, destination, size, contents));
+            let path = (destination, source);
+            let send = || dscp::send(&self.io, path, size, contents);
+            return self.io.try_io(Interest::WRITABLE, send);
         }
         let transmit = quinn_udp::Transmit {
             destination,
             ecn: None,
             contents,
             segment_size: Some(size),
-            src_ip: None,
+            src_ip: source,
         };
         self.io.try_io(Interest::WRITABLE, || self.state.try_send((&self.io).into(), &transmit))
     }
@@ -251,8 +306,10 @@ impl UdpSocket {
 
     pub(crate) fn recv(&self, batch: &mut RxBatch) -> io::Result<()> {
         let mut is_readable = false;
+        // No address is reported that datagrams do not leave from.
+        let has_local_ip = |peer| self.states_source && pktinfo::can_state_source(peer);
         // Until `WouldBlock`: only that clears Tokio's readiness, so that the next poll waits.
-        let received = batch.fill(|buffers, meta| {
+        let received = batch.fill(has_local_ip, |buffers, meta| {
             self.io.try_io(Interest::READABLE, || {
                 is_readable = true;
                 self.state.recv((&self.io).into(), buffers, meta)
@@ -277,8 +334,9 @@ impl UdpSocket {
     }
 
     pub(crate) fn send(&mut self, transmit: &Transmit<'_>) -> io::Result<usize> {
-        let Transmit { dst, segment_size, contents } = *transmit;
+        let Transmit { dst, segment_size, contents, local } = *transmit;
         let destination = self.destination(dst)?;
+        let mut source = self.states_source.then(|| pktinfo::source(destination, local)).flatten();
         let size = segment_size.clamp(1, contents.len().max(1));
         let mut segments = (MAX_GSO_BYTES / size).clamp(1, self.max_gso_segments);
         if self.must_send_singly(dst, size) {
@@ -288,7 +346,10 @@ impl UdpSocket {
         let mut sent = 0;
         while let Some(rest) = contents.get(sent..).filter(|rest| !rest.is_empty()) {
             let (batch, _) = rest.split_at(rest.len().min(segments * size));
-            match self.send_once(destination, size, batch) {
+            let had_source = source.is_some();
+            let result = self.send_once(destination, &mut source, (size, batch));
+            self.source_gone |= had_source && source.is_none();
+            match result {
                 Ok(()) => {
                     sent += batch.len();
                     // The first datagram of the batch was taken alone: GSO was refused, not it.
@@ -311,6 +372,10 @@ impl UdpSocket {
             }
         }
         Ok(sent)
+    }
+
+    pub(crate) fn take_source_gone(&mut self) -> bool {
+        mem::take(&mut self.source_gone)
     }
 
     pub(crate) fn poll_recv_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -11,6 +11,7 @@ use crate::driver::packet_writer::PacketWriter;
 use crate::driver::send_batch::SendBatch;
 use crate::fec::FecConfig;
 use crate::proto::Kcp;
+use crate::util::path::Path;
 
 /// Sends the datagrams of one connection, with FEC or without; with the FEC that automatic
 /// protection chooses.
@@ -35,7 +36,7 @@ impl Transmitter {
         let to = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
         let mut in_gso_batch = false;
         loop {
-            let appended = self.writer().transmit(now, kcp, (to, 0), in_gso_batch);
+            let appended = self.writer().transmit(now, kcp, (Path::to(to), 0), in_gso_batch);
             self.tx.drain(&mut send);
             // As in the driver: after a GSO batch comes anything else, if it is due.
             if appended.datagrams == 0 && !in_gso_batch {
@@ -43,7 +44,7 @@ impl Transmitter {
             }
             in_gso_batch = appended.in_gso_batch && appended.datagrams > 0;
         }
-        self.writer().close_group(now, kcp, to);
+        self.writer().close_group(now, kcp, Path::to(to));
         self.tx.drain(&mut send);
     }
 

@@ -10,6 +10,7 @@ use crate::core::path::validation::{PathChallenge, PathValidation};
 use crate::core::ping::Role;
 use crate::core::segment::{Command, Header, Segments};
 use crate::core::seq::{Sn, Ts};
+use crate::util::path::Path;
 
 /// Address validation (RFC 9000 8.1).
 impl Kcp {
@@ -97,14 +98,26 @@ impl Kcp {
         datagram: &[u8],
         cookie: u32,
     ) -> PathValidation {
-        let new = PathChallenge { sn: self.role.ping_sn(self.send.una()), cookie: Ts(cookie) };
         let is_new = self.has_something_new(datagram);
-        self.path_validator.on_datagram(self.clock.at(now), addr, (datagram, is_new), new)
+        self.validate_other_path(now, Path::to(addr), (datagram, is_new), cookie)
+    }
+
+    /// As [`Self::validate_path`], of a path that has a local IP, which may be another one than that
+    /// of the connection. `is_new`: the datagram has something new, see [`Self::has_something_new`].
+    pub(crate) fn validate_other_path(
+        &mut self,
+        now: Instant,
+        path: Path,
+        (datagram, is_new): (&[u8], bool),
+        cookie: u32,
+    ) -> PathValidation {
+        let new = PathChallenge { sn: self.role.ping_sn(self.send.una()), cookie: Ts(cookie) };
+        self.path_validator.on_datagram(self.clock.at(now), path, (datagram, is_new), new)
     }
 
     /// Whether a datagram of this connection has data that has not arrived, or is the first to
     /// acknowledge something.
-    fn has_something_new(&self, datagram: &[u8]) -> bool {
+    pub(crate) fn has_something_new(&self, datagram: &[u8]) -> bool {
         let (una, nxt) = (self.send.una(), self.send.nxt());
         Segments::new(datagram).any(|(header, payload)| {
             let acks = header.una.since(una) > 0 && header.una.since(nxt) <= 0;

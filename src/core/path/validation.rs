@@ -1,23 +1,23 @@
-//! Path validation of a migrating peer: PATH_CHALLENGE and PATH_RESPONSE (RFC 9000 8.2, 9.3).
+//! Path validation of a migrating peer, and of another local IP: PATH_CHALLENGE and PATH_RESPONSE (RFC
+//! 9000 8.2, 9.3).
 //!
-//! A datagram of a connection from a new address may be replayed by an attacker, so it proves no
-//! migration. The challenge is a ping to that address, an empty PUSH with a random timestamp, which
-//! any KCP implementation acknowledges; an ACK from there with that timestamp is the response. A
+//! A datagram of a connection on a new path may be replayed by an attacker, so it proves no
+//! migration. The challenge is a ping on that path, an empty PUSH with a random timestamp, which
+//! any KCP implementation acknowledges; an ACK on it with that timestamp is the response. A
 //! challenge is sent only in answer to a datagram, is one segment header long and leaves at most
-//! once a second to each address, so it amplifies nothing. Shown by `driver/tests/migration.rs`.
-
-use std::net::SocketAddr;
+//! once a second on each path, so it amplifies nothing. Shown by `driver/tests/migration.rs`.
 
 use crate::core::clock::Micros;
 use crate::core::segment::{Command, Segments};
 use crate::core::seq::{Sn, Ts};
+use crate::util::path::Path;
 
 /// Lifetime of a challenge, microseconds. Deviates: RFC 9000 8.2.4 recommends three PTOs, but the
 /// RTT of the new path is not known yet.
 const CHALLENGE_LIFETIME: u64 = 10_000_000;
-/// Least time between challenges to one address, microseconds.
+/// Least time between challenges on one path, microseconds.
 const MIN_CHALLENGE_INTERVAL: u64 = 1_000_000;
-/// Candidate paths of one connection at a time. A datagram from a further address replaces the
+/// Candidate paths of one connection at a time. A datagram on a further path replaces the
 /// candidate that was longest without a datagram of something new, if it has something new itself:
 /// recorded datagrams keep no peer from migrating.
 const MAX_CANDIDATES: usize = 4;
@@ -74,55 +74,55 @@ pub enum PathValidation {
     Validated,
 }
 
-/// A path with a challenge outstanding. Entered on the first datagram from `addr`, left after
+/// A path with a challenge outstanding. Entered on the first datagram on `path`, left after
 /// [`CHALLENGE_LIFETIME`] or when a path is validated.
 #[derive(Clone, Copy, Debug)]
 struct CandidatePath {
-    addr: SocketAddr,
+    path: Path,
     challenge: PathChallenge,
     first_sent: Micros,
     last_sent: Micros,
-    /// When the latest datagram with something new came from there; `None` if none has.
+    /// When the latest datagram with something new came on it; `None` if none has.
     last_new: Option<Micros>,
 }
 
 /// Candidate paths of one connection.
 #[derive(Debug, Default)]
 pub(crate) struct PathValidator {
-    /// Empty, and without memory, until a datagram comes from another address.
+    /// Empty, and without memory, until a datagram comes on another path.
     candidates: Vec<CandidatePath>,
 }
 
 impl PathValidator {
-    /// Judges a datagram that came from `addr`. `is_new`: it has new data or is the first to
+    /// Judges a datagram that came on `path`. `is_new`: it has new data or is the first to
     /// acknowledge something, so it is no replay. `challenge`: number and random timestamp of the
-    /// challenge, if it is the first to `addr`.
+    /// challenge, if it is the first on `path`.
     pub(crate) fn on_datagram(
         &mut self,
         now: Micros,
-        addr: SocketAddr,
+        path: Path,
         (datagram, is_new): (&[u8], bool),
         challenge: PathChallenge,
     ) -> PathValidation {
         let last_new = is_new.then_some(now);
-        self.candidates.retain(|path| now.since(path.first_sent) < CHALLENGE_LIFETIME);
-        if let Some(path) = self.candidates.iter_mut().find(|path| path.addr == addr) {
-            if path.challenge.is_answered_by(datagram) {
+        self.candidates.retain(|known| now.since(known.first_sent) < CHALLENGE_LIFETIME);
+        if let Some(known) = self.candidates.iter_mut().find(|known| known.path == path) {
+            if known.challenge.is_answered_by(datagram) {
                 return PathValidation::Validated;
             }
-            path.last_new = last_new.or(path.last_new);
-            if now.since(path.last_sent) < MIN_CHALLENGE_INTERVAL {
+            known.last_new = last_new.or(known.last_new);
+            if now.since(known.last_sent) < MIN_CHALLENGE_INTERVAL {
                 return PathValidation::Unvalidated;
             }
             // The same cookie as before: the RTT of the path may exceed the interval.
-            path.last_sent = now;
-            return PathValidation::Challenge(path.challenge);
+            known.last_sent = now;
+            return PathValidation::Challenge(known.challenge);
         }
         let (first_sent, last_sent) = (now, now);
-        let candidate = CandidatePath { addr, challenge, first_sent, last_sent, last_new };
+        let candidate = CandidatePath { path, challenge, first_sent, last_sent, last_new };
         if self.candidates.len() < MAX_CANDIDATES {
             self.candidates.push(candidate);
-        } else if let Some(stalest) = self.candidates.iter_mut().min_by_key(|path| path.last_new)
+        } else if let Some(stalest) = self.candidates.iter_mut().min_by_key(|known| known.last_new)
             && is_new
         {
             *stalest = candidate;
@@ -151,13 +151,13 @@ impl PathChallenge {
 mod tests {
     use super::*;
 
-    fn addr(host: u8) -> SocketAddr {
-        SocketAddr::from(([192, 0, 2, host], 5_000))
+    fn path(host: u8) -> Path {
+        Path::to(([192, 0, 2, host], 5_000).into())
     }
 
     fn judge(paths: &mut PathValidator, now: u64, host: u8, is_new: bool) -> bool {
         let challenge = PathChallenge { sn: Sn(7), cookie: Ts(u32::from(host)) };
-        let verdict = paths.on_datagram(Micros(now), addr(host), (&[], is_new), challenge);
+        let verdict = paths.on_datagram(Micros(now), path(host), (&[], is_new), challenge);
         verdict == PathValidation::Challenge(challenge)
     }
 
@@ -174,9 +174,9 @@ mod tests {
         for host in 10..13 {
             assert!(judge(&mut paths, 4, host, true));
         }
-        assert!(paths.candidates.iter().any(|path| path.addr == addr(9)));
+        assert!(paths.candidates.iter().any(|known| known.path == path(9)));
         assert!(judge(&mut paths, 5, 13, true));
         assert_eq!(paths.candidates.len(), MAX_CANDIDATES);
-        assert!(paths.candidates.iter().all(|path| path.addr != addr(9)));
+        assert!(paths.candidates.iter().all(|known| known.path != path(9)));
     }
 }

@@ -29,11 +29,11 @@ impl Conn {
     ) -> Option<TimeWait> {
         if !self.lifecycle.is_ended() {
             self.publish_progress(now, fec, scratch);
-            let error = self.end_error(now)?.with_heard(|| heard(self.peer));
+            let error = self.end_error(now)?.with_heard(|| heard(self.peer()));
             self.deliver_rest(scratch);
             self.span.ended(error);
             scratch.wakers.extend(self.shared.end(error));
-            self.lifecycle.on_ended(now, self.linger);
+            self.lifecycle.on_ended(now, self.shared.linger());
             if self.kcp.must_send_reset(error) {
                 self.kcp.abort(now);
             }
@@ -79,7 +79,7 @@ impl Conn {
             self.last_una = una;
             self.lifecycle.on_progress(now);
         }
-        if self.is_drained() && self.lifecycle.on_drained(now, self.linger) {
+        if self.is_drained() && self.lifecycle.on_drained(now, self.shared.linger()) {
             scratch.wakers.extend(self.shared.set_drained());
         }
         let blocked = self.lifecycle.is_closing() && !self.is_drained();
@@ -175,7 +175,7 @@ impl Conn {
     }
 
     fn linger_deadline(&self) -> Option<Instant> {
-        self.lifecycle.linger_deadline(self.last_received, self.linger)
+        self.lifecycle.linger_deadline(self.last_received, self.shared.linger())
     }
 
     fn discard_deadline(&self) -> Option<Instant> {

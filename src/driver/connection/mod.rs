@@ -11,7 +11,7 @@ use bytes::Bytes;
 
 mod closing;
 mod lifecycle;
-mod migration;
+pub(super) mod migration;
 mod queues;
 mod transmit;
 
@@ -28,6 +28,7 @@ use crate::error::ConnectionError;
 use crate::shared::conn_id::ConnId;
 use crate::shared::connection::{Handle, Shared};
 use crate::trace::Span;
+use crate::util::path::Path;
 use crate::util::sync::{Arc, Ordering};
 
 /// What the driver has to do after a received datagram.
@@ -68,7 +69,7 @@ pub(super) struct Conn {
     kcp: Kcp,
     shared: Arc<Shared>,
     span: Span,
-    peer: SocketAddr,
+    path: Path,
     /// Hashes of the peer's initial segments; empty for an active open.
     opened_by: OpenedBy,
     /// True while the connection is on the driver's ready list, waits in the connect pacer or is
@@ -78,8 +79,6 @@ pub(super) struct Conn {
     immediate_acks: bool,
     /// Extra copies of each datagram (kcp-go SetDUP).
     duplicates: u8,
-    /// The linger timeout, as of the last `exchange_queues`.
-    linger: Duration,
     /// `Some` from a passive open until the peer is validated. Runs beside the lifecycle.
     validation: Option<Box<AddressValidation>>,
     /// Until when the connection is kept after its end because nobody has opened it.
@@ -124,13 +123,12 @@ impl Conn {
             last_una: kcp.una(),
             kcp,
             span: Span::open(shared.peer(), shared.conv, opened_by.is_by_peer()),
-            peer: shared.peer(),
+            path: shared.path(),
             shared,
             opened_by,
             ready: false,
             immediate_acks: config.kcp.ack_policy == AckPolicy::Immediate,
             duplicates: config.duplicates,
-            linger: config.linger,
             validation: None,
             quiet_until: None,
             lifecycle: Lifecycle::Open,
@@ -153,11 +151,15 @@ impl Conn {
     }
 
     pub(super) fn peer(&self) -> SocketAddr {
-        self.peer
+        self.path.peer
+    }
+
+    pub(super) fn path(&self) -> Path {
+        self.path
     }
 
     pub(super) fn key(&self) -> Key {
-        (self.peer, self.shared.conv)
+        (self.path.peer, self.shared.conv)
     }
 
     pub(super) fn shared(&self) -> &Shared {
@@ -276,7 +278,7 @@ impl Conn {
         let validation = self.validation.take()?;
         peers.leave(validation.held);
         if validation.has_allowance && self.is_validated() {
-            peers.return_allowance(self.peer.ip());
+            peers.return_allowance(self.path.peer.ip());
         }
         validation.deferred
     }

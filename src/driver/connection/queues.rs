@@ -40,7 +40,6 @@ impl Conn {
             self.lifecycle.on_shutdown(now);
             self.kcp.expedite_open(now);
         }
-        self.linger = self.shared.linger();
         if taken.detached {
             if self.lifecycle.connect_deadline().is_some() {
                 self.kcp.abandon_open();
@@ -50,7 +49,7 @@ impl Conn {
             self.kcp.flush_acks();
             self.kcp.shutdown_read();
         }
-        if taken.reset || (taken.detached && self.linger.is_zero()) {
+        if taken.reset || (taken.detached && self.shared.linger().is_zero()) {
             self.end_early(ConnectionError::Aborted);
         }
         // No FIN after an abort, which discards writes: a truncated stream must not end in a FIN.

@@ -38,7 +38,7 @@ impl Conn {
             count += sent;
         }
         if count < limit {
-            count += out.close_group(now, &mut self.kcp, self.peer);
+            count += out.close_group(now, &mut self.kcp, self.path);
         }
         count
     }
@@ -46,7 +46,7 @@ impl Conn {
     /// Appends datagrams of the stream: a GSO batch of full new segments, up to `limit` datagrams,
     /// or one datagram of anything else.
     fn transmit_stream(&mut self, now: Instant, out: &mut PacketWriter<'_>, limit: usize) -> usize {
-        let to = (self.peer, self.duplicates);
+        let to = (self.path, self.duplicates);
         let (mut count, mut in_gso_batch) = (0, false);
         loop {
             let appended = out.transmit(now, &mut self.kcp, to, in_gso_batch);
@@ -76,7 +76,7 @@ impl Conn {
         }
         let Some(payload) = self.shared.next_datagram() else { return 0 };
         let before = out.tx.bytes();
-        out.codec.encode_out_of_band(out.tx, self.peer, self.shared.conv, &payload);
+        out.codec.encode_out_of_band(out.tx, self.path, self.shared.conv, &payload);
         self.kcp.on_out_of_band_sent(now, out.tx.bytes() - before);
         self.out_of_band.0 += 1;
         self.prefer_stream = true;

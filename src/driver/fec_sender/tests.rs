@@ -7,6 +7,7 @@ use crate::config::Config;
 use crate::driver::packet_codec::{PacketCodec, SendExtras, Written};
 use crate::driver::send_batch::SendBatch;
 use crate::testkit::rng::Rng;
+use crate::util::path::Path;
 
 fn config(data: usize, parity: usize) -> FecConfig {
     FecConfig::new(data, parity).unwrap()
@@ -84,7 +85,8 @@ fn parity_that_may_not_leave_is_not_waited_for() {
         for _ in 0..5 {
             let fec = Some((&mut fec, &flow()));
             let extras = SendExtras { fec, duplicates: 0, may_send_extras };
-            codec.encode(start, &mut tx, ([127, 0, 0, 1], 1).into(), extras, |tail| {
+            let path = Path::to(([127, 0, 0, 1], 1).into());
+            codec.encode(start, &mut tx, path, extras, |tail| {
                 tail.extend([0; 100]);
                 Written::NewData
             });

@@ -6,9 +6,11 @@ use super::fixtures::{MINUTE, SECOND, SERVER, answer, pattern, push};
 use super::sim_world::{World, addr};
 use crate::config::{Config, Migration};
 use crate::core::segment::{CONTROL_CAPABLE, Command, Header};
+use crate::driver::connection::migration::OtherLocalIp;
 use crate::listener::KcpListener;
 use crate::stream::KcpStream;
 use crate::testkit::link::LinkConfig;
+use crate::util::path::{LocalIp, Path};
 
 const HOME: u8 = 9;
 const AWAY: u8 = 10;
@@ -74,6 +76,27 @@ fn migration_follows_a_path_response_from_the_new_address() {
     assert!(world.arrived(AWAY).iter().any(|d| d.len() > 100));
     assert!(world.arrived(HOME).is_empty());
     assert_eq!(listener.stats().current_connections, 1);
+}
+
+#[test]
+fn local_ip_that_the_host_has_lost_is_left_to_the_system() {
+    let (mut world, _listener, _client) = validated(Migration::Off);
+    let local = LocalIp::of_destination([192, 0, 2, 1].into());
+    let driver = world.driver_of(SERVER);
+    let conn = driver.conns.iter_mut().next().unwrap().1;
+    conn.set_local_ip(local);
+    let path = conn.path();
+    let others = [Path { peer: addr(99), ..path }, Path::to(path.peer)];
+    for (gone, expected) in [(others[0], path), (others[1], path), (path, Path::to(path.peer))] {
+        driver.on_source_gone(gone);
+        let conn = driver.conns.iter().next().unwrap().1;
+        assert_eq!((conn.path(), conn.shared().path()), (expected, expected));
+    }
+    // It is taken again, with whatever is no replay.
+    let conn = driver.conns.iter_mut().next().unwrap().1;
+    let judged = [push(7, 1, b"new"), push(7, 0, b"hello")].map(|d| conn.judge_local_ip(local, &d));
+    let replay = OtherLocalIp::Validated { is_new: false };
+    assert_eq!(judged, [Some(OtherLocalIp::Unvalidated), Some(replay)]);
 }
 
 #[test]

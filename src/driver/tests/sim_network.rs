@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 use crate::sys::{RxBatch, Socket, Transmit};
 use crate::testkit::link::{Damage, Link, LinkConfig};
 use crate::testkit::rng::Rng;
+use crate::util::path::{LocalIp, Path};
 use crate::util::sync::{Arc, Mutex, lock};
 
 /// Error codes of the operating system.
@@ -28,6 +29,7 @@ pub(super) mod code {
 /// Receive buffer of a socket in datagrams; more are lost, as in a kernel.
 const INBOX: usize = 4_096;
 
+type Inbox = VecDeque<(Path, Vec<u8>)>;
 type Delivery = (u64, u64, SocketAddr, SocketAddr, Vec<u8>);
 
 /// A datagram that was handed to the network, whether delivered or lost.
@@ -54,7 +56,9 @@ pub(super) struct Net {
     pub(super) path: LinkConfig,
     pub(super) links: HashMap<(SocketAddr, SocketAddr), Link>,
     pub(super) flying: BinaryHeap<Reverse<Delivery>>,
-    pub(super) inboxes: HashMap<SocketAddr, VecDeque<(SocketAddr, Vec<u8>)>>,
+    pub(super) inboxes: HashMap<SocketAddr, Inbox>,
+    /// Further addresses of sockets that are bound to all of their host, and which socket has them.
+    pub(super) further: HashMap<SocketAddr, SocketAddr>,
     /// Errors of the next sends and receives of a socket.
     pub(super) send_faults: HashMap<SocketAddr, VecDeque<io::Error>>,
     pub(super) recv_faults: HashMap<SocketAddr, VecDeque<io::Error>>,
@@ -82,6 +86,7 @@ impl Net {
             links: HashMap::new(),
             flying: BinaryHeap::new(),
             inboxes: HashMap::new(),
+            further: HashMap::new(),
             send_faults: HashMap::new(),
             recv_faults: HashMap::new(),
             fates: HashMap::new(),
@@ -133,8 +138,12 @@ impl Net {
     pub(super) fn deliver_due(&mut self) {
         while self.flying.peek().is_some_and(|Reverse(flight)| flight.0 <= self.now) {
             let Some(Reverse((_, _, from, to, datagram))) = self.flying.pop() else { break };
-            if let Some(inbox) = self.inboxes.get_mut(&to).filter(|inbox| inbox.len() < INBOX) {
-                inbox.push_back((from, datagram));
+            let (socket, local) = match self.further.get(&to) {
+                Some(socket) => (*socket, LocalIp::of_destination(to.ip())),
+                None => (to, LocalIp::ANY),
+            };
+            if let Some(inbox) = self.inboxes.get_mut(&socket).filter(|inbox| inbox.len() < INBOX) {
+                inbox.push_back((Path { peer: from, local }, datagram));
             }
         }
     }
@@ -175,8 +184,8 @@ impl Socket for SimSocket {
             return Err(io::ErrorKind::WouldBlock.into());
         };
         let mut any = false;
-        while let Some((from, datagram)) = inbox.front() {
-            if !batch.push(*from, datagram) {
+        while let Some((path, datagram)) = inbox.front() {
+            if !batch.push(*path, datagram) {
                 break;
             }
             inbox.pop_front();
@@ -196,8 +205,10 @@ impl Socket for SimSocket {
         if !net.is_writable(self.addr) {
             return Err(io::ErrorKind::WouldBlock.into());
         }
+        let path = Path { peer: transmit.dst, local: transmit.local };
+        let from = path.local_addr(self.addr.port()).unwrap_or(self.addr);
         for datagram in transmit.contents.chunks(transmit.segment_size) {
-            net.send(self.addr, transmit.dst, datagram);
+            net.send(from, transmit.dst, datagram);
         }
         Ok(transmit.contents.len())
     }

@@ -260,7 +260,16 @@ impl World {
 
     /// Sends a datagram from any address.
     pub(super) fn inject(&self, from: SocketAddr, host: u8, datagram: &[u8]) {
-        lock(&self.net).send(from, addr(host), datagram);
+        self.inject_to(from, addr(host), datagram);
+    }
+
+    pub(super) fn inject_to(&self, from: SocketAddr, to: SocketAddr, datagram: &[u8]) {
+        lock(&self.net).send(from, to, datagram);
+    }
+
+    /// Gives `host`, whose socket is bound to all addresses then, a further one.
+    pub(super) fn add_address(&self, host: u8, further: SocketAddr) {
+        lock(&self.net).further.insert(further, addr(host));
     }
 
     pub(super) fn now(&self) -> Instant {

@@ -20,6 +20,7 @@ use crate::fuzz::Choices;
 use crate::fuzz::choices::COMMANDS;
 use crate::fuzz::wire::{Wire, addr};
 use crate::stats::EndpointStats;
+use crate::util::path::Path;
 
 /// Datagrams that the third party keeps, of each kind.
 const RECORDS: usize = 64;
@@ -199,7 +200,7 @@ impl ThirdParty {
             }
             if segments.is_empty() { Written::Nothing } else { Written::Other }
         };
-        self.codec.encode(now, &mut self.tx, to, SendExtras::default(), write);
+        self.codec.encode(now, &mut self.tx, Path::to(to), SendExtras::default(), write);
         self.codec.seal(&mut self.tx);
         let mut wire = Wire::default();
         let flushed = self.tx.flush(&mut wire, &mut EndpointStats::default());

@@ -17,7 +17,7 @@ fn connection(buffer: usize) -> (Arc<Shared>, Arc<Notifier>) {
     (config.send_buffer, config.recv_buffer) = (buffer, buffer);
     let id = ConnId { slot: 0, generation: 0 };
     let addr = (Ipv4Addr::LOCALHOST, 1).into();
-    (Shared::new(id, 1, addr, &config, notifier.clone()), notifier)
+    (Shared::new(id, 1, Path::to(addr), &config, notifier.clone()), notifier)
 }
 
 /// Parks as the driver does until the connection has notified, and begins an exchange.

@@ -49,7 +49,7 @@ impl Bench {
         let mut config = Config::new().mode(mode);
         (config.send_buffer, config.recv_buffer) = (send_buffer, recv_buffer);
         let id = ConnId { slot: 3, generation: 1 };
-        let shared = Shared::new(id, 7, ([127, 0, 0, 1], 1).into(), &config, notifier);
+        let shared = Shared::new(id, 7, Path::to(([127, 0, 0, 1], 1).into()), &config, notifier);
         let (settings, requests) = (Vec::new(), Vec::new());
         Self { shared, endpoint, settings, requests, out: VecDeque::new() }
     }

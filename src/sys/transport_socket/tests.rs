@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::task::Wake;
 
 use super::*;
+use crate::util::path::LocalIp;
 
 /// Results of the polls, and the wakers they were called with.
 #[derive(Default)]
@@ -87,7 +88,7 @@ fn lens(batch: &mut RxBatch) -> Vec<usize> {
 }
 
 fn transmit(contents: &[u8]) -> Transmit<'_> {
-    Transmit { dst: addr(2), segment_size: 100, contents }
+    Transmit { dst: addr(2), segment_size: 100, contents, local: LocalIp::ANY }
 }
 
 /// A waker, and the number of its wakes.
@@ -210,7 +211,8 @@ fn send_error_after_a_part_is_deferred() {
 fn datagram_above_the_transports_maximum_is_refused() {
     let (mut socket, script) = socket();
     script.lock().unwrap().outgoing.push_back(Ok(1));
-    let large = Transmit { dst: addr(2), segment_size: 1_001, contents: &[0; 1_001] };
+    let large =
+        Transmit { dst: addr(2), segment_size: 1_001, contents: &[0; 1_001], local: LocalIp::ANY };
     let error = socket.send(&large).unwrap_err();
     assert_eq!(error.to_string(), "the datagram has 1001 bytes, the transport takes 1000");
     assert!(script.lock().unwrap().taken.is_empty());
