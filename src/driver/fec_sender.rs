@@ -259,7 +259,12 @@ impl FecSender {
         group.close_at.take_if(|at| *at <= now)?;
         let may_close = may_fill && self.probes.is_confirmed() && !group.is_late(now, flow);
         let group = *group;
-        let closing = match flow.parity_rate.filter(|_| group.realigns(config)) {
+        let realigns = group.realigns(config);
+        if realigns && flow.has_unsent {
+            // The rest of the message is about to fill the group.
+            return None;
+        }
+        let closing = match flow.parity_rate.filter(|_| realigns) {
             Some(rate) if may_close => {
                 self.credit -= i64::try_from(FILLER_BYTES).unwrap_or(0) * MILLION.cast_signed();
                 Some(Closing { fillers: 1, parities: self.affordable(&group, rate) })

@@ -27,7 +27,8 @@ pub(crate) struct FlowTiming {
     pub(crate) loss_rate: u32,
     /// Bytes of parity per million bytes of data packets; `None`: all parity of the layout.
     pub(crate) parity_rate: Option<u32>,
-    /// Data waits that has not left: more packets of a message come.
+    /// Data waits that has not left: more packets of a message come. While a packet is sealed, that one is
+    /// among them.
     pub(crate) has_unsent: bool,
 }
 

@@ -67,8 +67,8 @@ impl OpenGroup {
         self.bytes += len;
         self.longest = self.longest.max(len);
         self.offsets += now.saturating_duration_since(self.opened);
-        // What has not left yet may be the rest of the message.
-        if self.realigns(config) && !flow.has_unsent {
+        if self.realigns(config) {
+            // Unless the rest of the message is still to leave, which shows after this packet.
             self.close_at = Some(now);
             return;
         }

@@ -173,12 +173,14 @@ fn group_is_not_realigned_for_another_connection_or_within_a_message() {
     // A group that begins in the middle of what leaves, and is full but for one packet.
     let fillers = |ends: u32, later: u32, has_unsent| {
         let mut fec = FecSender::confirmed(config, start);
-        let of = |conv| FlowTiming { conv, has_unsent, ..limited };
+        // While a packet is sealed, it has not left.
         for conv in [1, 1, 1, ends, 1, 1, later] {
-            fec.seal(start, &of(conv), &mut [0; 560]);
+            let flow = FlowTiming { conv, has_unsent: true, ..limited };
+            fec.seal(start, &flow, &mut [0; 560]);
         }
         assert_eq!(fec.encoder().packets_in_group(), 3);
-        fec.begin_closing(start, &of(1), true).map(|closing| closing.fillers)
+        let flow = FlowTiming { conv: 1, has_unsent, ..limited };
+        fec.begin_closing(start, &flow, true).map(|closing| closing.fillers)
     };
     assert_eq!(fillers(1, 1, false), Some(1));
     assert_eq!(fillers(1, 1, true), None, "the message goes on");
