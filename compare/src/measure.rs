@@ -181,7 +181,7 @@ pub(crate) fn role_arguments(role: &str, case: Case) -> Vec<String> {
     if let Some(limit) = case.max_overhead.filter(|_| case.peer == Peer::KcpxAuto) {
         option("--max-overhead", (f64::from(limit) / 1e3).to_string());
     }
-    if let Some(congestion) = case.tcp_congestion {
+    if let Some(congestion) = case.tcp_congestion.filter(|_| case.peer == Peer::Tcp) {
         option("--tcp-congestion", name(congestion));
     }
     arguments
