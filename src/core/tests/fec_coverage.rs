@@ -92,8 +92,9 @@ fn lost_segment_waits_until_its_parity_is_acknowledged() {
 }
 
 #[test]
-fn lost_segment_does_not_wait_for_parity_that_left_40_ms_later() {
-    assert_eq!(retransmitted_at(1, 41, 1), [45]);
+fn lost_segment_does_not_wait_for_parity_that_left_45_ms_later() {
+    assert_eq!(retransmitted_at(1, 44, 1), [86]);
+    assert_eq!(retransmitted_at(1, 46, 1), [45]);
 }
 
 #[test]
