@@ -73,9 +73,8 @@ impl Endpoint {
     /// # Errors
     ///
     /// [`AddrInUse`](io::ErrorKind::AddrInUse) when the port is in use, or an endpoint that had it has not
-    /// delivered everything within that second. When no resolved
-    /// address can be bound, or outside a Tokio runtime with I/O and time
-    /// enabled.
+    /// delivered everything within that second. When no resolved address can be bound, or outside a Tokio
+    /// runtime with I/O and time enabled.
     ///
     /// # Cancel safety
     ///

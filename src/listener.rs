@@ -48,9 +48,8 @@ impl KcpListener {
     /// # Errors
     ///
     /// [`AddrInUse`](io::ErrorKind::AddrInUse) when the port is in use, or an endpoint that had it has not
-    /// delivered everything within that second. When no resolved
-    /// address can be bound, or outside a Tokio runtime with I/O and time
-    /// enabled.
+    /// delivered everything within that second. When no resolved address can be bound, or outside a Tokio
+    /// runtime with I/O and time enabled.
     pub async fn bind(addr: impl ToSocketAddrs) -> io::Result<Self> {
         Self::bind_boxed(addr, Box::default()).await
     }

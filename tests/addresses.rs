@@ -127,12 +127,17 @@ impl Peer {
     }
 }
 
+/// A listener at all addresses, and its address at each of 127.0.0.0/24.
+async fn wildcard(config: Config) -> (KcpListener, impl Fn(u8) -> SocketAddr) {
+    let listener = KcpListener::bind_with("0.0.0.0:0", config).await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    (listener, move |last| SocketAddr::from(([127, 0, 0, last], port)))
+}
+
 #[test]
 fn local_ip_follows_the_peer_until_it_is_validated_and_then_moves_by_path_validation() {
     one_thread().block_on(guarded(async {
-        let listener = KcpListener::bind("0.0.0.0:0").await.unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let at = |last| SocketAddr::from(([127, 0, 0, last], port));
+        let (listener, at) = wildcard(Config::new()).await;
         let mut peer = Peer::new().await;
 
         // The first datagram was forged, or brought here by somebody: it decides nothing.
@@ -173,14 +178,12 @@ fn answers_without_a_connection_leave_from_the_address_that_was_asked() {
     one_thread().block_on(guarded(async {
         let mut config = Config::new();
         config.limits.max_unvalidated = 2;
-        let listener = KcpListener::bind_with("0.0.0.0:0", config).await.unwrap();
-        let port = listener.local_addr().unwrap().port();
+        let (listener, at) = wildcard(config).await;
         for last in 2..9 {
             let mut peer = Peer::new().await;
-            let addr = SocketAddr::from(([127, 0, 0, last], port));
-            peer.push(0, addr).await;
+            peer.push(0, at(last)).await;
             // The ping of a new connection, or that of a Retry once there are many.
-            assert_eq!(peer.next(Got::is_ping).await.from, addr);
+            assert_eq!(peer.next(Got::is_ping).await.from, at(last));
         }
         assert!(listener.stats().retries_sent > 0);
     }));
@@ -189,9 +192,7 @@ fn answers_without_a_connection_leave_from_the_address_that_was_asked() {
 #[test]
 fn connection_in_time_wait_answers_from_the_address_that_is_asked() {
     one_thread().block_on(guarded(async {
-        let listener = KcpListener::bind("0.0.0.0:0").await.unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let at = |last| SocketAddr::from(([127, 0, 0, last], port));
+        let (listener, at) = wildcard(Config::new()).await;
         let mut peer = Peer::new().await;
         peer.push(0, at(2)).await;
         let (server, _) = listener.accept().await.unwrap();

@@ -13,7 +13,7 @@ use crate::core::open::{InitialHash, OpenedBy};
 use crate::core::segment::Header;
 use crate::driver::Driver;
 use crate::driver::connection::Conn;
-use crate::driver::demux::Key;
+use crate::driver::demux::{Demux, Key};
 use crate::driver::replay_filter::KnownInitial;
 use crate::error::ConnectionError;
 use crate::shared::accept_queue::AcceptQueue;
@@ -249,7 +249,7 @@ impl<S: Socket> Driver<S> {
         datagram: &[u8],
         nonce: &[u8],
     ) -> bool {
-        let Some(initial) = self.demux.initial_hash(datagram) else { return false };
+        let Some(initial) = Demux::initial_hash(datagram) else { return false };
         // Every datagram that could open a connection is remembered, also if it opens none: replayed
         // from another address, or after the end of this connection, it would open one. A replayed
         // one is no sign of a restart either.

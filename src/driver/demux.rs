@@ -97,7 +97,7 @@ impl Demux {
         if segment::validate(datagram, key.1).is_err() {
             return Route::Malformed;
         }
-        let initial = self.initial_hash(datagram);
+        let initial = Self::initial_hash(datagram);
         self.expire(now);
         match (self.ended.get_mut(&key), initial) {
             (Some(time_wait), initial) => match time_wait.on_datagram(initial, datagram) {
@@ -111,25 +111,25 @@ impl Demux {
     }
 
     /// The hash of the initial segment that `datagram` begins with; `None` without one.
-    pub(crate) fn initial_hash(&self, datagram: &[u8]) -> Option<InitialHash> {
-        InitialSegment::parse(datagram).map(|initial| self.hash(initial))
+    pub(crate) fn initial_hash(datagram: &[u8]) -> Option<InitialHash> {
+        InitialSegment::parse(datagram).map(Self::hash)
     }
 
     /// The hash of the first data of a connection (`sn` 0) if `datagram` contains it, at any place.
     /// Equal to the hash of an initial segment with the same data.
-    pub(crate) fn first_data_hash(&self, datagram: &[u8]) -> Option<InitialHash> {
-        InitialSegment::find_data(datagram).map(|first| self.hash(first))
+    pub(crate) fn first_data_hash(datagram: &[u8]) -> Option<InitialHash> {
+        InitialSegment::find_data(datagram).map(Self::hash)
     }
 
-    fn hash(&self, initial: InitialSegment<'_>) -> InitialHash {
+    fn hash(initial: InitialSegment<'_>) -> InitialHash {
         initial.hashed(INITIAL_HASHER.hash_one(initial))
     }
 
     /// Rewrites an initial datagram with conversation id 0 to an id that depends only on the
     /// address and the initial segment: a retransmission is assigned the same id.
-    pub(crate) fn assign_conv(&self, from: SocketAddr, datagram: &[u8]) -> Option<Vec<u8>> {
+    pub(crate) fn assign_conv(from: SocketAddr, datagram: &[u8]) -> Option<Vec<u8>> {
         segment::validate(datagram, 0).ok()?;
-        let initial = self.initial_hash(datagram)?;
+        let initial = Self::initial_hash(datagram)?;
         Some(assign_conv(datagram, INITIAL_HASHER.hash_one((from, initial))))
     }
 
@@ -228,10 +228,10 @@ impl Demux {
             return;
         }
         self.expire(now);
-        self.insert_time_wait((now + TIME_WAIT_DURATION, key, time_wait));
+        self.insert_time_wait((key, now + TIME_WAIT_DURATION, time_wait));
     }
 
-    fn insert_time_wait(&mut self, (until, key, time_wait): TimeWaitEntry) {
+    fn insert_time_wait(&mut self, (key, until, time_wait): TimeWaitEntry) {
         if self.ended.len() >= MAX_TIME_WAITS {
             self.ended.pop_first();
         }
@@ -247,8 +247,7 @@ impl Demux {
 
     /// Removes all connections in TIME-WAIT, for the next endpoint on the port.
     pub(crate) fn take_time_wait(&mut self) -> Vec<TimeWaitEntry> {
-        let entries = std::iter::from_fn(|| self.ended.pop_first());
-        entries.map(|(key, until, time_wait)| (until, key, time_wait)).collect()
+        std::iter::from_fn(|| self.ended.pop_first()).collect()
     }
 
     /// Removes the connection `id` without TIME-WAIT. Returns false if another connection is open

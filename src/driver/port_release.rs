@@ -79,8 +79,8 @@ impl<S: Socket> Driver<S> {
 
     /// Takes over what the endpoints that had the port before would have answered.
     pub(crate) fn inherit_time_wait(&mut self, entries: Vec<TimeWaitEntry>) {
-        let ended = entries.iter().filter(|(_, _, time_wait)| time_wait.supports_control);
-        let ended = ended.map(|(until, ..)| *until - TIME_WAIT_DURATION).max();
+        let ended = entries.iter().filter(|(.., time_wait)| time_wait.supports_control);
+        let ended = ended.map(|(_, until, _)| *until - TIME_WAIT_DURATION).max();
         self.time_wait_until = ended.map(|ended| ended + self.socket_time_wait());
         self.demux.inherit_time_wait(entries);
     }

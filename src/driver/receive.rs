@@ -8,7 +8,7 @@ use std::time::Instant;
 use super::{Driver, TURN_PACKETS};
 use crate::core::connection::PacketType;
 use crate::core::segment::{self, Header};
-use crate::driver::demux::Route;
+use crate::driver::demux::{Demux, Route};
 use crate::driver::early_arrivals::datagram_of;
 use crate::driver::packet_codec::{OpenFailure, Opened};
 use crate::driver::packet_writer::PacketWriter;
@@ -127,7 +127,7 @@ impl<S: Socket> Driver<S> {
         let datagram = datagram_of(packet);
         if self.config.assign_conv
             && datagram.starts_with(&[0; 4])
-            && let Some(assigned) = self.demux.assign_conv(*from, datagram)
+            && let Some(assigned) = Demux::assign_conv(*from, datagram)
         {
             // The assigned id is not 0, so this recursion is one level deep.
             return self.on_packet(now, from, &assigned, nonce);
@@ -255,7 +255,7 @@ impl<S: Socket> Driver<S> {
         };
         // This datagram brought the first data, in any of its segments.
         if awaited && !conn.awaits_first_data() {
-            let first = self.demux.first_data_hash(datagram);
+            let first = Demux::first_data_hash(datagram);
             if let (Some(first), Some(conn)) = (first, self.get_mut(id)) {
                 conn.on_first_data(first);
             }

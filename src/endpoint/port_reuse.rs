@@ -83,11 +83,11 @@ pub(super) async fn release(addr: SocketAddr, config: &SocketConfig) -> Vec<Time
 /// Endpoints whose sockets bind(2) collides with at `addr`.
 fn in_the_way_of(addr: SocketAddr, bound: &Bound) -> Vec<Arc<RequestQueue>> {
     let endpoints = lock(&ENDPOINTS).clone();
-    let endpoints =
-        endpoints.into_iter().filter_map(|(requests, b)| Some((requests.upgrade()?, b)));
-    let colliding = endpoints
-        .filter(|(requests, other)| bound.collides(addr, other, requests.notifier().local()));
-    colliding.map(|(requests, _)| requests).collect()
+    let colliding = |(requests, other): (Weak<RequestQueue>, Bound)| {
+        let requests = requests.upgrade()?;
+        bound.collides(addr, &other, requests.notifier().local()).then_some(requests)
+    };
+    endpoints.into_iter().filter_map(colliding).collect()
 }
 
 /// The answers of the drivers; without those that have ended. `None` if one does not answer.

@@ -39,9 +39,9 @@ pub(crate) struct Opened {
     pub(crate) waits: bool,
 }
 
-/// A connection in TIME-WAIT: until when, the peer's address and the conversation id, and what it answers.
+/// A connection in TIME-WAIT: the peer's address and the conversation id, until when, and what it answers.
 #[cfg(not(loom))]
-pub(crate) type TimeWaitEntry = (Instant, (SocketAddr, u32), TimeWait);
+pub(crate) type TimeWaitEntry = ((SocketAddr, u32), Instant, TimeWait);
 
 /// What an endpoint's handle asks of the driver. A request that is dropped answers its caller with
 /// `EndpointClosed`.

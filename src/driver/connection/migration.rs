@@ -13,11 +13,11 @@ use crate::util::path::{LocalIp, Path};
 pub(in super::super) enum OtherLocalIp {
     /// It becomes the local IP: the peer is not validated, so that the first datagram may be forged,
     /// or there is no local IP and the datagram is no replay.
-    Unvalidated,
+    Take,
     /// The local IP stays until the path with the other one is validated (RFC 9000 8.2): an observer can
     /// be the first to bring a datagram to another address of this host. `is_new`: the datagram is no
     /// replay.
-    Validated { is_new: bool },
+    Validate { is_new: bool },
 }
 
 impl Conn {
@@ -52,13 +52,13 @@ impl Conn {
             return None;
         }
         if !self.is_validated() {
-            return Some(OtherLocalIp::Unvalidated);
+            return Some(OtherLocalIp::Take);
         }
         let is_new = self.kcp.has_something_new(datagram);
         Some(if is_new && self.path.local == LocalIp::ANY {
-            OtherLocalIp::Unvalidated
+            OtherLocalIp::Take
         } else {
-            OtherLocalIp::Validated { is_new }
+            OtherLocalIp::Validate { is_new }
         })
     }
 
@@ -71,7 +71,7 @@ impl Conn {
         datagram: &[u8],
         cookie: u32,
     ) -> Option<PathChallenge> {
-        let OtherLocalIp::Validated { is_new } = judged else {
+        let OtherLocalIp::Validate { is_new } = judged else {
             self.set_local_ip(local);
             return None;
         };

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::fixtures::{CLIENT, MINUTE, Pair, SECOND, SERVER, cause, greet};
+use super::fixtures::{CLIENT, MINUTE, Pair, SECOND, SERVER, cause, greet, write_until_error};
 use super::sim_world::{World, addr};
 use crate::config::Config;
 use crate::crypto::{Algorithm, Cipher};
@@ -58,16 +58,8 @@ fn reset_that_names_a_segment_of_15_seconds_ago_ends_the_connection() {
 #[test]
 fn writer_is_reset_when_the_runtime_of_its_reader_ends() {
     for reads in [true, false] {
-        let Pair { mut world, mut client, mut server, .. } = Pair::plain();
-        let (sender, mut result) = tokio::sync::oneshot::channel();
-        world.spawn(async move {
-            let error = loop {
-                if let Err(error) = client.write_all(&[7; 10_000]).await {
-                    break error;
-                }
-            };
-            drop(sender.send(error));
-        });
+        let Pair { mut world, client, mut server, .. } = Pair::plain();
+        let mut result = write_until_error(&mut world, client);
         world.finish(MINUTE, async {
             while reads && server.read(&mut [0; 10_000]).await.unwrap() > 0 {
                 if server.stats().received_bytes > 1_000_000 {

@@ -5,6 +5,7 @@ use std::io;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::oneshot;
 
 use super::sim_world::{World, addr};
 use crate::config::Config;
@@ -19,6 +20,23 @@ use crate::testkit::link::LinkConfig;
 pub(super) const SECOND: Duration = Duration::from_secs(1);
 pub(super) const MINUTE: Duration = Duration::from_secs(60);
 pub(super) const HOUR: Duration = Duration::from_secs(3_600);
+
+/// Writes until that fails. Returns the error, once there is one.
+pub(super) fn write_until_error(
+    world: &mut World,
+    mut stream: KcpStream,
+) -> oneshot::Receiver<io::Error> {
+    let (sender, error) = oneshot::channel();
+    world.spawn(async move {
+        let error = loop {
+            if let Err(error) = stream.write_all(&[7; 10_000]).await {
+                break error;
+            }
+        };
+        drop(sender.send(error));
+    });
+    error
+}
 
 /// Tolerance of timeouts: a few round trips.
 pub(super) const SLACK: Duration = Duration::from_millis(100);

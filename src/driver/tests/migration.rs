@@ -95,8 +95,8 @@ fn local_ip_that_the_host_has_lost_is_left_to_the_system() {
     // It is taken again, with whatever is no replay.
     let conn = driver.conns.iter_mut().next().unwrap().1;
     let judged = [push(7, 1, b"new"), push(7, 0, b"hello")].map(|d| conn.judge_local_ip(local, &d));
-    let replay = OtherLocalIp::Validated { is_new: false };
-    assert_eq!(judged, [Some(OtherLocalIp::Unvalidated), Some(replay)]);
+    let replay = OtherLocalIp::Validate { is_new: false };
+    assert_eq!(judged, [Some(OtherLocalIp::Take), Some(replay)]);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::fixtures::{
     CLIENT, MINUTE, Pair, SECOND, SERVER, cause, greet, is_about, micros, pattern, push,
-    read_pattern,
+    read_pattern, write_until_error,
 };
 use super::sim_network::Fate;
 use super::sim_world::{World, addr};
@@ -65,16 +65,8 @@ fn server_that_is_killed_behind_a_closed_window_is_noticed() {
     // Window probes are 5 s apart, and one that is not answered within a second is followed by a ping, from
     // then on each second. After the first answer it takes five RTOs.
     for (away, most) in [(0, 8_000), (1, 7_000), (10, 3_000), (30, 3_000)] {
-        let Pair { mut world, mut client, server, listener, .. } = Pair::plain();
-        let (sender, mut result) = tokio::sync::oneshot::channel();
-        world.spawn(async move {
-            let error = loop {
-                if let Err(error) = client.write_all(&[7; 10_000]).await {
-                    break error;
-                }
-            };
-            drop(sender.send(error));
-        });
+        let Pair { mut world, client, server, listener, .. } = Pair::plain();
+        let mut result = write_until_error(&mut world, client);
         world.run_for(MINUTE);
         world.crash(SERVER);
         drop((server, listener));
