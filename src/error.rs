@@ -180,6 +180,10 @@ pub enum ConnectionError {
     /// [`accept_filter`](crate::Config::accept_filter) is against it.
     #[error("the peer refused the connection")]
     Refused,
+    /// The host of the peer reported that no socket has the port (ICMP port unreachable, RFC 792 and
+    /// RFC 4443 3.1), while [`KcpStream::connect`](crate::KcpStream::connect) waited for an answer.
+    #[error("no socket has the peer's port, as its host reports")]
+    PortUnreachable,
     /// A newer connection from the same address replaced it, as
     /// [`SessionPolicy::Replace`](crate::SessionPolicy::Replace) asks for.
     #[error("the connection was replaced by a newer one")]
@@ -221,7 +225,7 @@ impl ConnectionError {
             Self::Replaced | Self::Reset | Self::PeerStateLost | Self::PeerRestarted => {
                 io::ErrorKind::ConnectionReset
             }
-            Self::Refused => io::ErrorKind::ConnectionRefused,
+            Self::Refused | Self::PortUnreachable => io::ErrorKind::ConnectionRefused,
             Self::Aborted => io::ErrorKind::ConnectionAborted,
             Self::EndpointClosed | Self::Closed => io::ErrorKind::NotConnected,
             Self::ProtocolViolation => io::ErrorKind::InvalidData,

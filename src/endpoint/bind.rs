@@ -86,7 +86,11 @@ impl Endpoint {
     }
 
     /// Starts the driver of a UDP socket, whose port the next endpoint may take over.
-    fn spawn_on(socket: UdpSocket, config: Config, context: SocketContext) -> io::Result<Self> {
+    pub(super) fn spawn_on(
+        socket: UdpSocket,
+        config: Config,
+        context: SocketContext,
+    ) -> io::Result<Self> {
         let bound = Bound::new(&socket, &config.socket);
         let endpoint = Self::spawn(socket, config, context)?;
         port_reuse::register(&endpoint.requests, bound);

@@ -1,9 +1,9 @@
 //! `KcpStream::connect`: streams with an endpoint and a socket of their own.
 
-use std::future::{Future, poll_fn, ready};
+use std::future::{Future, poll_fn};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use std::vec;
@@ -15,9 +15,9 @@ use tokio::time::{Sleep, sleep};
 use super::Endpoint;
 use super::bind::SocketContext;
 use crate::config::Config;
-use crate::error::unresolved;
+use crate::error::{ConnectionError, unresolved};
 use crate::stream::KcpStream;
-use crate::sys::check_route;
+use crate::sys::{RefusalWatch, UdpSocket, check_route};
 use crate::util::path::canonical;
 
 /// Time between the starts of two attempts (RFC 8305 5, Connection Attempt Delay).
@@ -40,7 +40,9 @@ impl KcpStream {
     /// # Errors
     ///
     /// [`TimedOut`](io::ErrorKind::TimedOut) when no peer has answered within
-    /// [`Config::connect_timeout`]. When no address resolves, the system has a route to none of them,
+    /// [`Config::connect_timeout`]; [`ConnectionRefused`](io::ErrorKind::ConnectionRefused) when the
+    /// peer has no listener any more, or, on Linux and Android, its host reports that no socket has the
+    /// port. When no address resolves, the system has a route to none of them,
     /// no socket can be made, or outside a Tokio runtime with I/O and time enabled.
     ///
     /// # Cancel safety
@@ -69,17 +71,8 @@ impl KcpStream {
     async fn connect_boxed(addr: impl ToSocketAddrs, config: Box<Config>) -> io::Result<Self> {
         config.validate()?;
         let peers = interleave(lookup_host(addr).await?.map(canonical));
-        if let [peer] = peers[..] {
-            return open_socket(peer, &config)?.connect(peer).await;
-        }
-        let attempt = |peer| -> Attempt {
-            match open_socket(peer, &config) {
-                Ok(endpoint) => Box::pin(async move { endpoint.connect(peer).await }),
-                Err(error) => Box::pin(ready(Err(error))),
-            }
-        };
         let mut attempts = Attempts::new(peers);
-        poll_fn(|cx| attempts.poll(cx, attempt)).await
+        poll_fn(|cx| attempts.poll(cx, |peer| Box::pin(attempt(peer, config.clone())))).await
     }
 }
 
@@ -129,7 +122,8 @@ impl Attempts {
             }
             let attempt = self.peers.next().map(&start);
             // Outside a runtime the attempt has failed, and there is no clock.
-            self.next = Handle::try_current().ok().map(|_| Box::pin(sleep(ATTEMPT_DELAY)));
+            let delayed = !self.peers.as_slice().is_empty() && Handle::try_current().is_ok();
+            self.next = delayed.then(|| Box::pin(sleep(ATTEMPT_DELAY)));
             self.running.extend(attempt);
         }
     }
@@ -150,10 +144,24 @@ fn interleave(peers: impl Iterator<Item = SocketAddr>) -> Vec<SocketAddr> {
     turns
 }
 
-/// An endpoint for one connection with `peer`.
-fn open_socket(peer: SocketAddr, config: &Config) -> io::Result<Endpoint> {
+/// Connects to one address, with a socket for it alone.
+async fn attempt(peer: SocketAddr, config: Box<Config>) -> io::Result<KcpStream> {
     check_route(peer, &config.socket)?;
-    Endpoint::start(SocketAddr::new(unspecified(peer), 0), config.clone(), SocketContext::default())
+    let local = SocketAddr::new(unspecified(peer), 0);
+    let socket = UdpSocket::bind(local, &config.socket)?;
+    // Later, anyone who guesses the port could end the connection by a forged report.
+    let watch = if config.early_data { None } else { Some(RefusalWatch::new(&socket, peer)?) };
+    let endpoint = Endpoint::spawn_on(socket, *config, SocketContext::default())?;
+    let mut connected = pin!(endpoint.connect(peer));
+    let Some(watch) = watch else { return connected.await };
+    let mut refused = pin!(watch.refused());
+    poll_fn(|cx| {
+        if let Poll::Ready(result) = connected.as_mut().poll(cx) {
+            return Poll::Ready(result);
+        }
+        refused.as_mut().poll(cx).map(|()| Err(ConnectionError::PortUnreachable.into()))
+    })
+    .await
 }
 
 fn unspecified(peer: SocketAddr) -> IpAddr {

@@ -242,9 +242,9 @@ impl Shared {
         Waiter::new(&self.send)
     }
 
-    /// Ready with the number of bytes a write may copy now, see [`SendQueue::poll_writable`].
-    pub(crate) fn poll_writable(&self, wait: &mut Wait<'_>) -> Poll<io::Result<usize>> {
-        self.send.poll_writable(wait)
+    /// Readiness for writing, see [`SendQueue::poll_write_ready`].
+    pub(crate) fn poll_write_ready(&self, wait: &mut Wait<'_>) -> Poll<()> {
+        self.send.poll_write_ready(wait)
     }
 
     /// Writes a part of `len` bytes, see [`SendQueue::poll_write_with`].

@@ -59,6 +59,8 @@ struct Writes {
     state: SendState,
     /// True from `abort` on.
     reset_requested: bool,
+    /// True from a write that found the queue full until writers are woken.
+    refused: bool,
     /// True from a write until the next flush.
     dirty: bool,
     /// True from a flush until everything written before it was taken.
@@ -115,6 +117,7 @@ impl SendQueue {
             charged: 0,
             state: SendState::Open,
             reset_requested: false,
+            refused: false,
             dirty: false,
             flush_requested: false,
             writers: Waiters::default(),
@@ -157,6 +160,7 @@ impl SendQueue {
         // Not for every acknowledged segment: a writer that is woken should find a quarter free.
         let worthwhile =
             writes.charged < before && self.available(writes.charged) >= (self.capacity / 4).max(1);
+        writes.refused &= !worthwhile;
         let taken = TakenWrites {
             flush: writes.flush_requested,
             write_closed: writes.state.is_closed(),
@@ -220,9 +224,26 @@ impl SendQueue {
         lock(&self.writes).state.error()
     }
 
+    /// Readiness for writing, as that of Tokio's sockets: from the time when the queue has capacity, or the
+    /// connection has ended, until a write finds it full.
+    pub(super) fn poll_write_ready(&self, wait: &mut Wait<'_>) -> Poll<()> {
+        if self.available(self.charged_hint.load(Ordering::Relaxed)) > 0 {
+            return Poll::Ready(());
+        }
+        let mut writes = lock(&self.writes);
+        let is_open = writes.state.check_writable().is_ok();
+        if !(is_open && writes.refused && self.available(writes.charged) == 0) {
+            return Poll::Ready(());
+        }
+        let replaced = writes.writers.register(wait);
+        drop(writes);
+        drop(replaced);
+        Poll::Pending
+    }
+
     /// Ready with the number of bytes a write may copy now, at least one, or with the error that
     /// every write returns. The end of the connection may only show when the bytes are pushed.
-    pub(super) fn poll_writable(&self, wait: &mut Wait<'_>) -> Poll<io::Result<usize>> {
+    fn poll_capacity(&self, wait: &mut Wait<'_>) -> Poll<io::Result<usize>> {
         let available = self.available(self.charged_hint.load(Ordering::Relaxed));
         if available > 0 {
             return Poll::Ready(Ok(available));
@@ -233,6 +254,7 @@ impl SendQueue {
         if available > 0 {
             return Poll::Ready(Ok(available));
         }
+        writes.refused = true;
         let replaced = writes.writers.register(wait);
         drop(writes);
         drop(replaced);
@@ -253,7 +275,7 @@ impl SendQueue {
             return Poll::Ready(lock(&self.writes).state.check_writable().map(|()| 0));
         }
         loop {
-            let available = ready!(self.poll_writable(wait))?;
+            let available = ready!(self.poll_capacity(wait))?;
             let mut data = copy(len.min(available));
             let mut writes = lock(&self.writes);
             writes.state.check_writable()?;
@@ -294,6 +316,7 @@ impl SendQueue {
             writes.state.check_writable()?;
             let available = self.available(writes.charged);
             if writes.charged > 0 && charge(message.len()) > available {
+                writes.refused = true;
                 let replaced = writes.writers.register(wait);
                 drop(writes);
                 drop(replaced);

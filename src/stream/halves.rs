@@ -192,7 +192,7 @@ impl<'a> Writer<'a> {
         or_would_block(write(self.shared, &mut Wait::No, bufs))
     }
 
-    pub(crate) fn poll_writable(
+    pub(crate) fn poll_write_ready(
         &self,
         cx: &mut Context<'_>,
         registration: Option<&mut Registration>,
@@ -200,7 +200,7 @@ impl<'a> Writer<'a> {
         // The error of an ended connection is for the write to return.
         cooperate(cx, |cx| {
             let mut wait = Wait::new(cx.waker(), registration);
-            self.shared.poll_writable(&mut wait).map(|_available| Ok(()))
+            self.shared.poll_write_ready(&mut wait).map(Ok)
         })
     }
 

@@ -70,7 +70,10 @@ macro_rules! readable {
 macro_rules! writable {
     ($($writer:ty),*) => {$(
         impl $writer {
-            /// Waits until a write would take bytes, or fail.
+            /// Waits until a write may take bytes, or fail.
+            ///
+            /// As with Tokio's sockets, readiness ends with a write that finds the queue full
+            /// ([`WouldBlock`](ErrorKind::WouldBlock)), so one write more may fail so.
             ///
             /// # Errors
             ///
@@ -81,7 +84,7 @@ macro_rules! writable {
             /// Nothing is lost.
             pub async fn writable(&self) -> Result<()> {
                 let mut waiter = self.handle().write_waiter();
-                poll_fn(|cx| self.writer().poll_writable(cx, Some(&mut waiter))).await
+                poll_fn(|cx| self.writer().poll_write_ready(cx, Some(&mut waiter))).await
             }
         }
     )*};
@@ -100,13 +103,13 @@ impl KcpStream {
         self.read.poll_readable(cx, None)
     }
 
-    /// Polls until a write would take bytes, as [`writable`](Self::writable).
+    /// Polls until a write may take bytes, as [`writable`](Self::writable).
     ///
     /// # Errors
     ///
     /// None, as [`writable`](Self::writable).
     pub fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<Result<()>> {
-        self.writer().poll_writable(cx, None)
+        self.writer().poll_write_ready(cx, None)
     }
 }
 
@@ -167,7 +170,7 @@ async fn ready(shared: &Shared, reader: Option<&Reader>, interest: Interest) -> 
             Some(Poll::Pending) | None => Ready::EMPTY,
         };
         if interest.is_writable()
-            && Writer::new(shared).poll_writable(cx, Some(&mut writing)).is_ready()
+            && Writer::new(shared).poll_write_ready(cx, Some(&mut writing)).is_ready()
         {
             ready |= Ready::WRITABLE;
             if shared.error().is_some() {

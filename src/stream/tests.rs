@@ -75,6 +75,25 @@ async fn cancelled_write_queues_nothing() {
 }
 
 #[tokio::test]
+async fn writable_is_ready_until_a_write_would_block() {
+    let (mut stream, mut bench) = stream(Mode::Stream, 100, 100);
+    stream.write_all(&[1; 100]).await.unwrap();
+    for _ in 0..2 {
+        ready(stream.writable()).unwrap();
+    }
+    assert_eq!(kind(stream.try_write(&[2; 1])), ErrorKind::WouldBlock);
+    assert!(now(stream.writable()).is_pending());
+    // Capacity is readiness, also where it does not wake a writer yet.
+    bench.take(10);
+    ready(stream.writable()).unwrap();
+    assert_eq!(stream.try_write(&[3; 50]).unwrap(), 10);
+    assert!(now(stream.writable()).is_pending());
+    bench.take(100);
+    stream.write_all(&[4; 100]).await.unwrap();
+    ready(stream.writable()).unwrap();
+}
+
+#[tokio::test]
 async fn blocked_reader_and_writer_are_woken() {
     let (stream, mut bench) = stream(Mode::Stream, 100, 100);
     let (mut reader, mut writer) = stream.into_split();

@@ -13,6 +13,7 @@ mod ip_fragmentation;
 mod options;
 mod pktinfo;
 mod recv_batch;
+mod refusal;
 mod socket;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -23,6 +24,7 @@ mod udp;
 pub(crate) use bind::{check_route, source_addr};
 pub(crate) use errors::{RecvFault, SendFault, classify_recv, classify_send, count};
 pub(crate) use recv_batch::{MAX_DATAGRAM, RxBatch};
+pub(crate) use refusal::RefusalWatch;
 pub(crate) use socket::Socket;
 pub(crate) use transport::Transmit;
 pub(crate) use transport_socket::TransportSocket;

@@ -3,9 +3,9 @@
 use std::io;
 use std::net::UdpSocket;
 #[cfg(unix)]
-use std::os::fd::AsRawFd;
+use std::os::fd::AsRawFd as AsRaw;
 #[cfg(windows)]
-use std::os::windows::io::AsRawSocket;
+use std::os::windows::io::AsRawSocket as AsRaw;
 
 /// Values of the options that quinn-udp switches on, taken before it does.
 ///
@@ -74,12 +74,12 @@ const INT: Len = 4;
 const _: () = assert!(size_of::<libc::c_int>() == 4);
 
 #[cfg(unix)]
-fn handle(socket: &UdpSocket) -> io::Result<RawHandle> {
+fn handle(socket: &impl AsRaw) -> io::Result<RawHandle> {
     Ok(socket.as_raw_fd())
 }
 
 #[cfg(windows)]
-fn handle(socket: &UdpSocket) -> io::Result<RawHandle> {
+fn handle(socket: &impl AsRaw) -> io::Result<RawHandle> {
     RawHandle::try_from(socket.as_raw_socket()).map_err(io::Error::other)
 }
 
@@ -104,7 +104,7 @@ pub(super) fn get(
 /// Sets an integer option (`setsockopt`).
 #[expect(unsafe_code, reason = "socket2 does not have these options")]
 pub(super) fn set(
-    socket: &UdpSocket,
+    socket: &impl AsRaw,
     level: libc::c_int,
     name: libc::c_int,
     value: libc::c_int,

@@ -194,6 +194,12 @@ impl UdpSocket {
         }
     }
 
+    /// A second descriptor of the socket.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    pub(super) fn try_clone(&self) -> io::Result<std::net::UdpSocket> {
+        Ok(SockRef::from(&self.io).try_clone()?.into())
+    }
+
     /// Returns the address in the form that this socket's system calls take: IPv4-mapped on IPv6.
     fn destination(&self, addr: SocketAddr) -> io::Result<SocketAddr> {
         if addr.port() == 0 {

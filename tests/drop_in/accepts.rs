@@ -123,16 +123,14 @@ async fn listener_dropped_before_accept<T: Transport>() -> Observation {
 }
 
 async fn connection_refused<T: Transport>() -> Observation {
+    if !cfg!(any(target_os = "linux", target_os = "android")) {
+        // Other systems report a closed port to connected UDP sockets alone.
+        return "not here".to_owned();
+    }
     let listener = T::bind().await;
     let addr = listener.local_addr().unwrap();
     drop(listener);
-    match T::connect_hastily(addr).await {
-        Err(error) => format!("connect {:?}", error.kind()),
-        Ok(mut stream) => {
-            let write = seen(stream.write(b"anyone?").await);
-            format!("connect Ok, write {write}, read {}", read(&mut stream).await)
-        }
-    }
+    seen(T::connect(addr).await.map(|_stream| ()))
 }
 
 async fn many_at_once<T: Transport>() -> Observation {

@@ -63,13 +63,6 @@ const TABLE: &[Difference] = &[
         kcp: "true, true",
         reason: "KCP is for low latency",
     },
-    Difference {
-        name: "connection_refused",
-        tcp: "connect ConnectionRefused",
-        kcp: "connect TimedOut",
-        reason: "what a system reports of a port without a socket is not believed yet; \
-                 `Config::connect_timeout` decides",
-    },
 ];
 
 impl Difference {

@@ -1,0 +1,143 @@
+//! ICMP port unreachable (RFC 792; RFC 4443 3.1): the host of the peer reports that no socket has the
+//! port. For a socket with one peer whose connection is being opened; anyone who guesses its port can
+//! forge such a report, so it means nothing later, and nothing on a socket with other peers.
+//!
+//! Linux reports it to a socket that is not connected only if asked (`IP_RECVERR`, `IPV6_RECVERR`), in
+//! a queue of its own, with the address that the rejected datagram was sent to. Other systems report it
+//! to connected sockets, which would receive from nobody else; there a watch waits for ever.
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub(crate) use linux::RefusalWatch;
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+pub(crate) use other::RefusalWatch;
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+mod linux {
+    use std::future::pending;
+    use std::io;
+    use std::mem::MaybeUninit;
+    use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+    use std::os::fd::AsRawFd;
+
+    use socket2::{MsgHdrMut, SockAddr, SockRef};
+    use tokio::io::Interest;
+
+    use crate::sys::options;
+    use crate::sys::udp::UdpSocket;
+    use crate::util::path::canonical;
+
+    /// Bytes for the control message of a report, with the address of the host that sent it.
+    const CONTROL_BYTES: usize = 128;
+
+    /// Watches a socket for the report that its peer's port is closed.
+    #[derive(Debug)]
+    pub(crate) struct RefusalWatch {
+        /// A second descriptor of the socket.
+        socket: tokio::net::UdpSocket,
+        peer: SocketAddr,
+    }
+
+    impl RefusalWatch {
+        /// Asks the system for reports, until the watch is dropped.
+        pub(crate) fn new(socket: &UdpSocket, peer: SocketAddr) -> io::Result<Self> {
+            let socket = socket.try_clone()?;
+            set_reports(&socket, peer, true)?;
+            Ok(Self { socket: tokio::net::UdpSocket::from_std(socket)?, peer })
+        }
+
+        /// Waits until the port of the peer is reported to be closed.
+        pub(crate) async fn refused(&self) {
+            loop {
+                let next = || next_report(&self.socket, self.peer);
+                match self.socket.async_io(Interest::ERROR, next).await {
+                    Ok((libc::ECONNREFUSED, Some(peer))) if canonical(peer) == self.peer => return,
+                    Ok(_) => {}
+                    // The runtime has ended, and the attempt with it.
+                    Err(_) => return pending().await,
+                }
+            }
+        }
+    }
+
+    impl Drop for RefusalWatch {
+        /// The system discards the reports that wait.
+        fn drop(&mut self) {
+            drop(set_reports(&self.socket, self.peer, false));
+        }
+    }
+
+    fn set_reports(socket: &impl AsRawFd, peer: SocketAddr, wanted: bool) -> io::Result<()> {
+        let (level, name) = match peer {
+            SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_RECVERR),
+            SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_RECVERR),
+        };
+        options::set(socket, level, name, wanted.into())
+    }
+
+    /// Takes a report off the queue: its error code, 0 if it has none, and where the datagram that it is
+    /// about was sent to.
+    #[expect(unsafe_code, reason = "socket2 takes control buffers that may be uninitialised")]
+    fn next_report(
+        socket: &tokio::net::UdpSocket,
+        peer: SocketAddr,
+    ) -> io::Result<(i32, Option<SocketAddr>)> {
+        // An address of the same family, for the system to overwrite.
+        let mut sent_to = SockAddr::from(SocketAddr::new(unspecified(peer), 0));
+        let mut control = [MaybeUninit::new(0_u8); CONTROL_BYTES];
+        let mut message = MsgHdrMut::new().with_addr(&mut sent_to).with_control(&mut control);
+        SockRef::from(socket).recvmsg(&mut message, libc::MSG_ERRQUEUE)?;
+        let written = message.control_len().min(CONTROL_BYTES);
+        // SAFETY: every byte was initialised above, and a byte stays initialised when it is written.
+        let control = control.map(|byte| unsafe { byte.assume_init() });
+        let code = control.get(..written).and_then(error_code).unwrap_or(0);
+        Ok((code, sent_to.as_socket()))
+    }
+
+    /// The error code of the report (`sock_extended_err`) among control messages (`cmsghdr`).
+    fn error_code(mut control: &[u8]) -> Option<i32> {
+        loop {
+            let (len, rest) = control.split_first_chunk()?;
+            let (level, rest) = rest.split_first_chunk()?;
+            let (kind, data) = rest.split_first_chunk()?;
+            let kind = (i32::from_ne_bytes(*level), i32::from_ne_bytes(*kind));
+            if let (libc::IPPROTO_IP, libc::IP_RECVERR) | (libc::IPPROTO_IPV6, libc::IPV6_RECVERR) =
+                kind
+            {
+                return i32::try_from(u32::from_ne_bytes(*data.first_chunk()?)).ok();
+            }
+            let len = usize::from_ne_bytes(*len);
+            control = control.get(len.max(1).checked_next_multiple_of(size_of::<usize>())?..)?;
+        }
+    }
+
+    fn unspecified(peer: SocketAddr) -> IpAddr {
+        match peer {
+            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        }
+    }
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+mod other {
+    use std::future::pending;
+    use std::io;
+    use std::net::SocketAddr;
+
+    use crate::sys::udp::UdpSocket;
+
+    /// Sees nothing.
+    #[derive(Debug)]
+    pub(crate) struct RefusalWatch;
+
+    impl RefusalWatch {
+        #[expect(clippy::unnecessary_wraps, reason = "as the one of Linux")]
+        pub(crate) fn new(_: &UdpSocket, _: SocketAddr) -> io::Result<Self> {
+            Ok(Self)
+        }
+
+        pub(crate) async fn refused(&self) {
+            pending().await
+        }
+    }
+}

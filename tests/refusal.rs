@@ -1,0 +1,144 @@
+//! `connect` to a port that no socket has (ICMP port unreachable), and such reports that are forged,
+//! which takes privileges. Linux reports a closed port to a socket that is not connected.
+#![cfg(target_os = "linux")]
+
+mod common;
+
+use std::io::ErrorKind;
+use std::net::{SocketAddr, SocketAddrV4};
+use std::time::Duration;
+
+use common::{on_both_runtimes, pair};
+use kcpx::{Config, ConnectionError, KcpListener, KcpStream};
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UdpSocket;
+
+/// A port of this address that no socket has.
+async fn closed_port(ip: &str) -> Option<SocketAddr> {
+    // Machines without IPv6 exist.
+    let socket = UdpSocket::bind((ip, 0)).await.ok()?;
+    socket.local_addr().ok()
+}
+
+fn cause(error: &std::io::Error) -> Option<ConnectionError> {
+    error.get_ref().and_then(|cause| cause.downcast_ref()).copied()
+}
+
+#[test]
+fn connect_to_a_closed_port_is_refused() {
+    on_both_runtimes(|| async {
+        for ip in ["127.0.0.1", "::1"] {
+            let Some(addr) = closed_port(ip).await else { continue };
+            let error = KcpStream::connect(addr).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+            assert_eq!(cause(&error), Some(ConnectionError::PortUnreachable));
+        }
+    });
+}
+
+#[test]
+fn refusal_of_one_address_starts_the_next_attempt() {
+    on_both_runtimes(|| async {
+        let listener = KcpListener::bind("127.0.0.1:0").await.unwrap();
+        let closed = closed_port("127.0.0.1").await.unwrap();
+        let addrs = [closed, closed, listener.local_addr().unwrap()];
+        let client = KcpStream::connect(addrs.as_slice()).await.unwrap();
+        assert_eq!(client.peer_addr().unwrap(), addrs[2]);
+    });
+}
+
+#[test]
+fn early_data_to_a_closed_port_is_not_refused() {
+    on_both_runtimes(|| async {
+        let addr = closed_port("127.0.0.1").await.unwrap();
+        let mut config = Config::new().early_data(true);
+        config.kcp.dead_peer_timeout = Some(Duration::from_secs(1));
+        let mut client = KcpStream::connect_with(addr, config).await.unwrap();
+        client.write_all(b"anyone?").await.unwrap();
+        let error = client.read(&mut [0; 1]).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+    });
+}
+
+/// Sends ICMP packets of the test's own making.
+struct Forger(Socket);
+
+impl Forger {
+    /// `None` without the privilege.
+    fn new() -> Option<Self> {
+        let forger = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::ICMPV4));
+        if let Err(error) = &forger {
+            println!("SKIPPED: no raw socket: {error}");
+        }
+        forger.ok().map(Self)
+    }
+
+    /// Says to the socket at `from` that the port of `to`, to which it sent, is closed.
+    fn port_unreachable(&self, from: SocketAddr, to: SocketAddr) {
+        let (SocketAddr::V4(from), SocketAddr::V4(to)) = (from, to) else { panic!("IPv4") };
+        let packet = port_unreachable(from, to);
+        let host = SocketAddr::from((*from.ip(), 0)).into();
+        assert_eq!(self.0.send_to(&packet, &host).unwrap(), packet.len());
+    }
+}
+
+/// Destination unreachable, port unreachable (RFC 792), about a UDP datagram of 8 bytes.
+fn port_unreachable(from: SocketAddrV4, to: SocketAddrV4) -> Vec<u8> {
+    let mut packet = vec![3, 3, 0, 0, 0, 0, 0, 0];
+    packet.extend([0x45, 0, 0, 36, 0, 0, 0, 0, 64, 17, 0, 0]);
+    packet.extend(from.ip().octets());
+    packet.extend(to.ip().octets());
+    packet.extend(from.port().to_be_bytes());
+    packet.extend(to.port().to_be_bytes());
+    packet.extend([0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    let words = packet.chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1]));
+    let sum: u32 = words.sum();
+    let folded = (sum & 0xffff) + (sum >> 16);
+    let checksum = !u16::try_from((folded & 0xffff) + (folded >> 16)).unwrap();
+    packet[2..4].copy_from_slice(&checksum.to_be_bytes());
+    packet
+}
+
+/// What a report means while a connection is opened, so that the test below can fail.
+#[test]
+fn forged_refusal_during_connect_counts_for_the_peer_alone() {
+    let Some(forger) = Forger::new() else { return };
+    on_both_runtimes(|| async {
+        let silent = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let (peer, other) = (silent.local_addr().unwrap(), SocketAddr::from(([127, 0, 0, 1], 9)));
+        for (about, expected) in
+            [(peer, ErrorKind::ConnectionRefused), (other, ErrorKind::TimedOut)]
+        {
+            let config = Config::new().connect_timeout(Duration::from_secs(1));
+            let connect = KcpStream::connect_with(peer, config);
+            let forge = async {
+                let (_, from) = silent.recv_from(&mut [0; 2_000]).await.unwrap();
+                forger.port_unreachable(from, about);
+            };
+            let (result, ()) = tokio::join!(connect, forge);
+            assert_eq!(result.unwrap_err().kind(), expected);
+            while silent.try_recv(&mut [0; 2_000]).is_ok() {}
+        }
+    });
+}
+
+#[test]
+fn forged_refusal_does_not_end_a_connection() {
+    let Some(forger) = Forger::new() else { return };
+    on_both_runtimes(|| async {
+        let mut pair = pair(Config::new()).await;
+        let (client, server) =
+            (pair.client.local_addr().unwrap(), pair.listener.local_addr().unwrap());
+        for byte in 0..100 {
+            forger.port_unreachable(client, server);
+            forger.port_unreachable(server, client);
+            pair.client.write_all(&[byte]).await.unwrap();
+            assert_eq!(pair.server.read_u8().await.unwrap(), byte);
+            pair.server.write_all(&[byte]).await.unwrap();
+            assert_eq!(pair.client.read_u8().await.unwrap(), byte);
+        }
+        let errors = pair.client.endpoint().stats();
+        assert_eq!((errors.recv_errors, errors.send_errors), (0, 0));
+    });
+}
