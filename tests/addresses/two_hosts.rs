@@ -5,7 +5,7 @@ use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use kcpx::{Config, KcpListener, KcpStream};
+use kcpx::{Algorithm, Cipher, Config, KcpListener, KcpStream, Migration};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UdpSocket;
 use tokio::time::{interval, timeout};
@@ -188,6 +188,49 @@ fn connection_waits_for_an_address_that_is_gone_and_goes_on_when_it_is_back() {
             };
             assert_same(&got, &bytes(3, 100_000));
             writer.shutdown().await
+        };
+        assert_eq!(hosts.run(server, client), Ok(()), "{addr}");
+    }
+}
+
+#[test]
+fn connection_goes_on_when_the_address_of_the_client_is_replaced() {
+    let Some(hosts) = Hosts::new() else { return };
+    for (addr, old, new) in [
+        ("10.7.0.2:4007", "10.7.0.9/24", "10.7.0.8/24"),
+        ("[fd07::2]:4008", "fd07::9/64", "fd07::8/64"),
+    ] {
+        let addr: SocketAddr = addr.parse().unwrap();
+        let cipher = Cipher::new(Algorithm::Aes128Gcm, &[7; 16]).unwrap();
+        let mut config = config().cipher(cipher);
+        config.migration = Migration::Authenticated;
+        let of_client = config.clone();
+        let server = move |ready: Sender<()>| async move {
+            let listener = KcpListener::bind_with(("::", addr.port()), config).await?;
+            ready.send(()).unwrap();
+            let mut stream = accept(&listener).await?;
+            let before = stream.peer_addr()?;
+            let (mut reader, mut writer) = stream.split();
+            tokio::io::copy(&mut reader, &mut writer).await?;
+            writer.shutdown().await?;
+            assert_ne!(stream.peer_addr()?.ip(), before.ip());
+            Ok(())
+        };
+        let client = move || async move {
+            let mut stream = KcpStream::connect_with(addr, of_client).await?;
+            for round in 0..4_u8 {
+                stream.write_all(&bytes(round.into(), 50_000)).await?;
+                assert_same(&read(&mut stream, 50_000).await, &bytes(round.into(), 50_000));
+                if round == 1 {
+                    ip(&format!("addr del {old} dev end"))?;
+                    ip(&add(new))?;
+                }
+            }
+            let local = stream.local_addr()?.ip().to_string();
+            assert_eq!(Some(local.as_str()), new.split('/').next());
+            stream.shutdown().await?;
+            stream.read_to_end(&mut Vec::new()).await?;
+            Ok(())
         };
         assert_eq!(hosts.run(server, client), Ok(()), "{addr}");
     }
