@@ -132,7 +132,8 @@ impl Endpoint {
     /// # Errors
     ///
     /// As [`from_std`](Self::from_std); [`InvalidInput`](io::ErrorKind::InvalidInput) around a
-    /// [`ConfigError`] when the configuration is refused.
+    /// [`ConfigError`] when the configuration is refused, and when [`shards`](crate::SocketConfig::shards)
+    /// is not 1: [`KcpListener::from_std_group`](crate::KcpListener::from_std_group) takes several sockets.
     ///
     /// # Panics
     ///

@@ -102,6 +102,53 @@ impl KcpListener {
         Ok(Self::new(AcceptHandle::new(queue), endpoint))
     }
 
+    /// Takes over several UDP sockets that are bound to one address with `SO_REUSEPORT`, and listens on
+    /// all of them, as [`bind_with`](Self::bind_with) does with [`shards`](crate::SocketConfig::shards).
+    /// Linux and Android.
+    ///
+    /// For sockets that a process inherits, such as those of systemd's `ReusePort=`, and for a restart
+    /// that keeps them open: the system distributes peers by the set of sockets, so as long as that stays the
+    /// same, the datagrams of a peer come to the same one.
+    ///
+    /// ```
+    /// # #[cfg(target_os = "linux")]
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> std::io::Result<()> {
+    /// use socket2::{Domain, Socket, Type};
+    ///
+    /// let mut sockets: Vec<std::net::UdpSocket> = Vec::new();
+    /// let mut addr: std::net::SocketAddr = "127.0.0.1:0".parse().unwrap();
+    /// for _ in 0..4 {
+    ///     let socket = Socket::new(Domain::IPV4, Type::DGRAM, None)?;
+    ///     socket.set_reuse_port(true)?;
+    ///     socket.bind(&addr.into())?;
+    ///     let socket = std::net::UdpSocket::from(socket);
+    ///     addr = socket.local_addr()?;
+    ///     sockets.push(socket);
+    /// }
+    /// let listener = kcpx::KcpListener::from_std_group(sockets, kcpx::Config::new())?;
+    /// assert_eq!(listener.local_addr()?, addr);
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(target_os = "linux"))]
+    /// # fn main() {}
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidInput`](io::ErrorKind::InvalidInput) when there is no socket, when they have different
+    /// addresses, when [`shards`](crate::SocketConfig::shards) is neither 1 nor their number, or around a
+    /// [`ConfigError`](crate::ConfigError). When one is no usable UDP socket, or outside a Tokio runtime.
+    ///
+    /// # Panics
+    ///
+    /// In a Tokio runtime without I/O or time.
+    pub fn from_std_group(sockets: Vec<std::net::UdpSocket>, config: Config) -> io::Result<Self> {
+        let queue = AcceptQueue::new();
+        let endpoint = Endpoint::adopt_group(sockets, &config, &queue)?;
+        Ok(Self::new(AcceptHandle::new(queue), endpoint))
+    }
+
     pub(crate) fn new(queue: AcceptHandle, endpoint: Endpoint) -> Self {
         Self { queue, endpoint }
     }

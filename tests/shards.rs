@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 
 use common::{assert_same, bytes, on_both_runtimes, open, read, until};
 use kcpx::{Algorithm, Cipher, Config, ConfigError, Endpoint, KcpListener, KcpStream, Migration};
+use socket2::{Domain, Socket, Type};
 use tokio::io::AsyncWriteExt;
 use tokio::net::UdpSocket;
 use tokio::task::JoinSet;
@@ -182,6 +183,76 @@ fn shards_reject_options_that_need_one_socket() {
         let error = migratory.validate().unwrap_err();
         assert!(matches!(error, ConfigError::Requires { field: "migration", .. }), "{error}");
         assert!(migratory.shards(1).validate().is_ok());
+    });
+}
+
+/// Sockets with one address, as a process inherits them.
+fn inherited(count: usize) -> Vec<std::net::UdpSocket> {
+    let mut addr = SocketAddr::from(([127, 0, 0, 1], 0));
+    let bind = |_| {
+        let socket = Socket::new(Domain::IPV4, Type::DGRAM, None).unwrap();
+        socket.set_reuse_port(true).unwrap();
+        socket.bind(&addr.into()).unwrap();
+        let socket = std::net::UdpSocket::from(socket);
+        addr = socket.local_addr().unwrap();
+        socket
+    };
+    (0..count).map(bind).collect()
+}
+
+#[test]
+fn inherited_sockets_are_shards_and_serve_clients_that_sent_before() {
+    const CLIENTS: u8 = 60;
+    on_both_runtimes(|| async {
+        let inherited = inherited(SHARDS);
+        let addr = inherited[0].local_addr().unwrap();
+        let mut clients = JoinSet::new();
+        for number in 0..CLIENTS {
+            clients.spawn(async move {
+                let mut stream = KcpStream::connect_with(addr, config()).await.unwrap();
+                stream.write_all(&[number]).await.unwrap();
+                assert_eq!(read(&mut stream, 1).await, [number]);
+            });
+        }
+        // Nobody listens yet: the first datagrams wait in the sockets, at each of them.
+        inherited.iter().for_each(|socket| socket.set_nonblocking(true).unwrap());
+        until(|| inherited.iter().all(|socket| socket.peek(&mut [0]).is_ok())).await;
+        let listener = KcpListener::from_std_group(inherited, config()).unwrap();
+        assert_eq!(listener.local_addr().unwrap(), addr);
+        for _ in 0..CLIENTS {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            clients.spawn(async move {
+                let said = read(&mut stream, 1).await;
+                stream.write_all(&said).await.unwrap();
+                stream.shutdown().await.unwrap();
+            });
+        }
+        while let Some(done) = clients.join_next().await {
+            done.unwrap();
+        }
+        assert_eq!(listener.stats().passive_opens, u64::from(CLIENTS));
+        assert_eq!(sockets(addr), SHARDS);
+    });
+}
+
+#[test]
+fn inherited_sockets_that_do_not_fit_are_refused() {
+    on_both_runtimes(|| async {
+        let text = |result: std::io::Result<KcpListener>| {
+            let error = result.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+            error.to_string()
+        };
+        let group = |sockets, shards| KcpListener::from_std_group(sockets, config().shards(shards));
+        assert_eq!(text(group(Vec::new(), 1)), "no socket, allowed is 1 or more");
+        let refused = text(group(inherited(2), 3));
+        assert!(refused.starts_with("shards (sockets) is 3, allowed is"), "{refused}");
+        let two: Vec<_> = inherited(1).into_iter().chain(inherited(1)).collect();
+        assert!(text(group(two, 1)).contains("allowed is one address for all"));
+        let one = inherited(1).remove(0);
+        let refused = text(KcpListener::from_std_with(one, config().shards(2)));
+        assert!(refused.starts_with("shards (sockets) is 2, allowed is"), "{refused}");
+        assert!(group(inherited(2), 2).is_ok() && group(inherited(1), 1).is_ok());
     });
 }
 

@@ -53,7 +53,8 @@ pub struct SocketConfig {
     /// (`SO_REUSEPORT`), 1 to 64; on systems other than Linux and Android 1. Default 1. Each has a
     /// task of its own, so that a server uses as many cores. The system distributes peers over them
     /// by address, so [`Config::migration`](crate::Config::migration) is not possible. Costs kernel
-    /// buffers and tables for each. Other functions bind one socket.
+    /// buffers and tables for each. Other functions bind one socket, and functions that take over sockets
+    /// have as many as they are given.
     #[doc(alias = "SO_REUSEPORT")]
     pub shards: usize,
 }

@@ -7,7 +7,7 @@ use tokio::net::{ToSocketAddrs, lookup_host};
 use tokio::runtime;
 
 use super::port_reuse::Bound;
-use super::shards::ShardGroup;
+use super::shards::{ShardGroup, check_shards};
 use super::{Endpoint, port_reuse};
 use crate::config::Config;
 use crate::driver::Driver;
@@ -103,8 +103,22 @@ impl Endpoint {
         accept: Option<Arc<AcceptQueue>>,
     ) -> io::Result<Self> {
         config.validate()?;
+        check_shards(config.socket.shards, 1)?;
         let context = SocketContext { accept, ..SocketContext::default() };
         Self::spawn_on(UdpSocket::from_std(socket)?, config, context)
+    }
+
+    /// Takes over the sockets of a listener and starts a driver for each.
+    pub(crate) fn adopt_group(
+        sockets: Vec<std::net::UdpSocket>,
+        config: &Config,
+        accept: &Arc<AcceptQueue>,
+    ) -> io::Result<Self> {
+        config.validate()?;
+        let group = ShardGroup::adopt(sockets, config.socket.shards)?;
+        let config = config.clone().shards(group.sockets.len());
+        config.validate()?;
+        Self::spawn_group(group, &config, accept, &[])
     }
 
     fn start_group(
@@ -113,7 +127,16 @@ impl Endpoint {
         accept: &Arc<AcceptQueue>,
         time_wait: &[TimeWaitEntry],
     ) -> io::Result<Self> {
-        let ShardGroup { sockets, state } = ShardGroup::bind(addr, &config.socket)?;
+        let group = ShardGroup::bind(addr, &config.socket)?;
+        Self::spawn_group(group, config, accept, time_wait)
+    }
+
+    fn spawn_group(
+        ShardGroup { sockets, state }: ShardGroup,
+        config: &Config,
+        accept: &Arc<AcceptQueue>,
+        time_wait: &[TimeWaitEntry],
+    ) -> io::Result<Self> {
         let mut shards = Vec::new();
         for socket in sockets {
             // The system may deliver the datagrams of a peer to another shard than before.

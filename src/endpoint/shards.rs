@@ -22,8 +22,45 @@ pub(super) struct ShardGroup {
 impl ShardGroup {
     /// Binds the sockets of a listener: as many as [`SocketConfig::shards`].
     pub(super) fn bind(addr: SocketAddr, config: &SocketConfig) -> io::Result<Self> {
-        let sockets = UdpSocket::bind_group(addr, config)?;
-        let state = (sockets.len() > 1).then(ShardState::new);
-        Ok(Self { sockets, state })
+        Ok(Self::of(UdpSocket::bind_group(addr, config)?))
     }
+
+    /// Adopts the sockets of a listener, which are bound to one address. `wanted` is
+    /// [`SocketConfig::shards`].
+    pub(super) fn adopt(sockets: Vec<std::net::UdpSocket>, wanted: usize) -> io::Result<Self> {
+        let mut addrs = Vec::new();
+        for socket in &sockets {
+            addrs.push(socket.local_addr()?);
+        }
+        let Some(addr) = addrs.first() else {
+            return Err(invalid("no socket, allowed is 1 or more"));
+        };
+        if let Some(other) = addrs.iter().find(|other| *other != addr) {
+            return Err(invalid(&format!(
+                "the sockets are bound to {addr} and {other}, allowed is one address for all"
+            )));
+        }
+        check_shards(wanted, sockets.len())?;
+        Ok(Self::of(UdpSocket::adopt_group(sockets)?))
+    }
+
+    fn of(sockets: Vec<UdpSocket>) -> Self {
+        let state = (sockets.len() > 1).then(ShardState::new);
+        Self { sockets, state }
+    }
+}
+
+/// Checks that a configuration for `sockets` adopted sockets does not ask for another number.
+pub(super) fn check_shards(wanted: usize, sockets: usize) -> io::Result<()> {
+    if wanted == 1 || wanted == sockets {
+        return Ok(());
+    }
+    Err(invalid(&format!(
+        "shards (sockets) is {wanted}, allowed is the number of sockets that are handed over, {sockets}, \
+         or 1; `KcpListener::from_std_group` takes several"
+    )))
+}
+
+fn invalid(text: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, text)
 }

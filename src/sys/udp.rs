@@ -102,7 +102,16 @@ impl UdpSocket {
     ///
     /// As [`bind`](Self::bind).
     pub(crate) fn bind_group(addr: SocketAddr, config: &SocketConfig) -> io::Result<Vec<Self>> {
-        let bound = bind_group(addr, config)?;
+        Self::adopt_group(bind_group(addr, config)?)
+    }
+
+    /// Adopts sockets that are bound to one address (`SO_REUSEPORT`), as [`from_std`](Self::from_std). None
+    /// of them is closed before the last one is dropped, as in [`bind_group`](Self::bind_group).
+    ///
+    /// # Errors
+    ///
+    /// As [`from_std`](Self::from_std).
+    pub(crate) fn adopt_group(bound: Vec<std::net::UdpSocket>) -> io::Result<Vec<Self>> {
         if let [_] = bound.as_slice() {
             return bound.into_iter().map(Self::from_std).collect();
         }
