@@ -18,7 +18,7 @@ use self::bind::SocketContext;
 use crate::config::{Config, SEGMENT_HEADER, check_conv};
 use crate::error::{ConfigError, ConnectionError};
 use crate::shared::connection::Handle;
-use crate::shared::requests::{Opened, Request, RequestQueue};
+use crate::shared::requests::{Drain, Opened, Request, RequestQueue};
 use crate::stats::EndpointStats;
 use crate::stream::KcpStream;
 use crate::sys::TransportSocket;
@@ -279,6 +279,27 @@ impl Endpoint {
             // An error: the endpoint has ended and has nothing left to deliver.
             drop(shard.request(Request::WaitIdle).await);
         }
+    }
+
+    /// Waits until no connection of any shard is left, as `drain` asks.
+    pub(crate) async fn drain(&self, drain: Drain) {
+        let mut answers = Vec::new();
+        for shard in self.shards() {
+            let (reply, answer) = oneshot::channel();
+            shard.requests.push(Request::Drain(drain, reply));
+            answers.push(answer);
+        }
+        for answer in answers {
+            // An error: the endpoint has ended, and its connections with it.
+            drop(answer.await);
+        }
+    }
+
+    /// Number of connections: open ones, and those that still deliver what was written before they were
+    /// dropped. As many as [`EndpointStats::current_connections`] says, without the other counters.
+    #[must_use]
+    pub fn open_connections(&self) -> usize {
+        self.shards().map(|shard| shard.requests.notifier().connections()).sum()
     }
 
     /// Hands the driver a request and waits for its reply.

@@ -5,13 +5,14 @@ use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use tokio::net::ToSocketAddrs;
 
 use crate::config::Config;
 use crate::endpoint::Endpoint;
 use crate::shared::accept_queue::{AcceptHandle, AcceptQueue};
-use crate::shared::requests::Request;
+use crate::shared::requests::{Drain, Request};
 use crate::shared::waiters::Wait;
 use crate::stats::EndpointStats;
 use crate::stream::KcpStream;
@@ -215,6 +216,61 @@ impl KcpListener {
     /// Waits until all lingering connections have delivered; see [`Endpoint::wait_idle`].
     pub async fn wait_idle(&self) {
         self.endpoint.wait_idle().await;
+    }
+
+    /// Accepts no more connections, and waits until those that are open have ended and everything is
+    /// delivered: graceful shutdown.
+    ///
+    /// From the first poll on, clients that connect are notified and fail with `ConnectionRefused`,
+    /// [`accept`](Self::accept) fails with [`NotConnected`](io::ErrorKind::NotConnected), and connections
+    /// that were not accepted are aborted, as when the listener is dropped. Streams go on until their
+    /// owners are done with them; those that the [`endpoint`](Self::endpoint) has opened count too.
+    ///
+    /// A stream that has ended is waited for until its last bytes are acknowledged, at most
+    /// [`Config::linger`]. When only the end of the stream is unacknowledged, by a peer that has ended its
+    /// own, three RTOs are enough: that peer may be gone.
+    ///
+    /// ```
+    /// use kcpx::{KcpListener, KcpStream};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> std::io::Result<()> {
+    /// let listener = KcpListener::bind("127.0.0.1:0").await?;
+    /// let addr = listener.local_addr()?;
+    /// let client = KcpStream::connect(addr).await?;
+    /// let (server, _) = listener.accept().await?;
+    /// let done = tokio::spawn(async move { listener.drain().await });
+    /// drop((client, server));
+    /// done.await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Cancel safety
+    ///
+    /// The listener accepts no more connections after a call that was cancelled. Call it again to wait on.
+    pub async fn drain(&self) {
+        self.queue.stop();
+        self.endpoint.drain(Drain::Wait).await;
+    }
+
+    /// Accepts no more connections, shuts down the write side of every stream, and waits as
+    /// [`drain`](Self::drain) does, but at most `timeout`: then what is still open is aborted.
+    ///
+    /// The owners of the streams can go on reading; their writes fail with
+    /// [`BrokenPipe`](io::ErrorKind::BrokenPipe). Returns whether all of them had ended in time.
+    ///
+    /// # Cancel safety
+    ///
+    /// After a call that was cancelled the write sides are shut down, and nothing is aborted.
+    pub async fn close_all(&self, timeout: Duration) -> bool {
+        self.queue.stop();
+        let closed = tokio::time::timeout(timeout, self.endpoint.drain(Drain::Close)).await;
+        if closed.is_err() {
+            // Until the RSTs have left.
+            self.endpoint.drain(Drain::Abort).await;
+        }
+        closed.is_ok()
     }
 
     /// A snapshot of the endpoint's counters.

@@ -19,6 +19,7 @@ mod after_panic;
 mod connect_pacer;
 mod connection;
 mod demux;
+mod drain;
 mod early_arrivals;
 mod exit;
 mod expiring_map;
@@ -70,6 +71,7 @@ use crate::core::segment::CONTROL_CAPABLE;
 use crate::driver::connect_pacer::ConnectPacer;
 use crate::driver::connection::Conn;
 use crate::driver::demux::Demux;
+use crate::driver::drain::DrainWaiters;
 use crate::driver::early_arrivals::EarlyArrivals;
 use crate::driver::packet_codec::PacketCodec;
 use crate::driver::peer_table::PeerTable;
@@ -168,6 +170,7 @@ pub(crate) struct Driver<S: Socket> {
     /// True while the socket permits IP fragmentation, which oversized segments in flight need.
     ip_fragmentation: bool,
     idle_waiters: Vec<oneshot::Sender<()>>,
+    drain_waiters: DrainWaiters,
     stats: EndpointStats,
     /// The statistics that handles see.
     published: EndpointStats,
@@ -197,7 +200,6 @@ impl<S: Socket> Driver<S> {
         let unvalidated = UnvalidatedPeers::new(&config);
         let capability = if config.kcp.close_notify { CONTROL_CAPABLE } else { 0 };
         let retry = Retry::new(now, [rng.next_u64(), rng.next_u64()], capability);
-        let demux = Demux::new(accept.is_some());
         Ok(Self {
             socket,
             peers: PeerTable::new(&config),
@@ -207,6 +209,7 @@ impl<S: Socket> Driver<S> {
             config,
             notifier,
             requests: requests.clone(),
+            demux: Demux::new(accept.is_some()),
             accept,
             conns: Slab::new(),
             unvalidated,
@@ -215,7 +218,6 @@ impl<S: Socket> Driver<S> {
             resets: ResetLimiter::new(now),
             unusable: Unusable::default(),
             connect_pacer: ConnectPacer::new(now),
-            demux,
             timers: TimerWheel::new(now),
             ready: VecDeque::new(),
             tx: SendBatch::default(),
@@ -233,6 +235,7 @@ impl<S: Socket> Driver<S> {
             oversized_connections: 0,
             ip_fragmentation: false,
             idle_waiters: Vec::new(),
+            drain_waiters: DrainWaiters::default(),
             stats: EndpointStats::default(),
             published: EndpointStats::default(),
             scratch: Scratch::default(),
@@ -269,6 +272,7 @@ impl<S: Socket> Driver<S> {
         // A woken task reads the statistics: publish before any task is woken.
         self.publish();
         self.answer_idle_waiters();
+        self.answer_drain_waiters();
         self.answer_can_release_port();
         // A waker that panics ends the endpoint, after the others.
         wake_all(self.scratch.wakers.drain(..)).unwrap_or_else(|panic| resume_unwind(panic));
@@ -304,6 +308,7 @@ impl<S: Socket> Driver<S> {
         let time_wait = self.time_wait_end().filter(|_| self.has_no_users());
         let connects = self.connect_pacer.deadline().filter(|_| !self.blocked);
         let pauses = [self.recv_backoff.deadline(), self.early.deadline()];
+        let pauses = pauses.into_iter().chain([self.drain_waiters.deadline()]);
         [timer, connects, time_wait].into_iter().chain(pauses).flatten().min()
     }
 

@@ -80,6 +80,7 @@ impl<S: Socket> Driver<S> {
                 self.exchange_ready(now);
                 self.idle_waiters.push(reply);
             }
+            Request::Drain(drain, reply) => self.on_drain(now, drain, reply),
             Request::CanReleasePort(reply) => self.on_can_release_port(now, reply),
             Request::ReleasePort(reply) => self.release_port(now, reply),
         }

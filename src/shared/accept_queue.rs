@@ -22,7 +22,7 @@ pub(crate) struct AcceptQueue {
 struct Backlog {
     connections: VecDeque<Handle>,
     accepting: Waiters,
-    /// True until the listener is dropped.
+    /// True until the listener drains or is dropped.
     listening: bool,
     /// Why the first of the drivers is gone, once it is.
     ended: Option<ConnectionError>,
@@ -84,19 +84,26 @@ impl AcceptQueue {
         if let Some(error) = backlog.ended {
             return Poll::Ready(Err(error.into()));
         }
+        if !backlog.listening {
+            let text = "the listener accepts no more connections, since it drains";
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::NotConnected, text)));
+        }
         let replaced = backlog.accepting.register(wait);
         drop(backlog);
         drop(replaced);
         Poll::Pending
     }
 
-    /// Listener: called when the listener is dropped. Aborts connections that were not accepted.
-    fn stop(&self) {
+    /// Listener: called when the listener drains or is dropped. Aborts connections that were not
+    /// accepted, and fails the calls that wait for one.
+    pub(crate) fn stop(&self) {
         let mut backlog = lock(&self.backlog);
         backlog.listening = false;
         let connections = mem::take(&mut backlog.connections);
+        let accepting = backlog.accepting.take_all();
         drop(backlog);
         connections.into_iter().for_each(|connection| connection.abort());
+        accepting.for_each(Waker::wake);
     }
 }
 

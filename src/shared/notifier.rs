@@ -134,6 +134,11 @@ impl Notifier {
         self.update(|pending| pending.wake_requested = true)
     }
 
+    /// `EndpointStats::current_connections` alone.
+    pub(crate) fn connections(&self) -> usize {
+        usize::try_from(lock(&self.stats).current_connections).unwrap_or(usize::MAX)
+    }
+
     /// The latest counters of the endpoint.
     pub(crate) fn stats(&self) -> EndpointStats {
         *lock(&self.stats)

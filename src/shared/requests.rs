@@ -59,6 +59,9 @@ pub(crate) enum Request {
     /// Reply when every lingering connection has delivered or given up.
     #[cfg(not(loom))]
     WaitIdle(oneshot::Sender<()>),
+    /// Reply when no connection is in use and everything is delivered.
+    #[cfg(not(loom))]
+    Drain(Drain, oneshot::Sender<()>),
     /// Reply whether the port may be released: at once if a handle is left, else once everything is delivered.
     #[cfg(not(loom))]
     CanReleasePort(oneshot::Sender<bool>),
@@ -68,6 +71,18 @@ pub(crate) enum Request {
     /// Stands for any request under loom, which does not model oneshot channels.
     #[cfg(loom)]
     Model,
+}
+
+/// What happens to the connections of an endpoint that drains.
+#[cfg(not(loom))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Drain {
+    /// They go on until they end by themselves.
+    Wait,
+    /// Their write sides are shut down.
+    Close,
+    /// They are aborted.
+    Abort,
 }
 
 /// The socket that replaces the one of the endpoint.

@@ -16,6 +16,10 @@ use crate::util::sync::Ordering;
 /// released (tests/memory.rs).
 const MEMORY_RELEASE_DELAY: Duration = Duration::from_secs(1);
 
+/// RTOs for which an endpoint that drains waits for a FIN-ACK: the closing state of RFC 9000 10.2 lasts
+/// three times the PTO.
+const CLOSING_PERIODS: u32 = 3;
+
 impl Conn {
     /// Publishes progress to the handles and advances the lifecycle. `fec`: statistics of the FEC
     /// decoder of the peer's address; `heard`: what else came from an address. Returns the TIME-WAIT
@@ -152,9 +156,7 @@ impl Conn {
             return self.end_cause;
         }
         let passed = |deadline: Option<Instant>| deadline.is_some_and(|at| now >= at);
-        let detached = self.lifecycle.is_detached();
-        let read_ended = self.reported.eof || (detached && !self.kcp.awaits_peer_data());
-        if self.lifecycle.is_closing() && self.is_delivered() && read_ended {
+        if self.lifecycle.is_closing() && self.is_delivered() && self.has_read_all() {
             return Some(ConnectionError::Closed);
         }
         if passed(self.lifecycle.connect_deadline()) {
@@ -172,6 +174,22 @@ impl Conn {
             return Some(ConnectionError::DeadPeer(Heard::Nothing));
         }
         self.kcp.close_reason()
+    }
+
+    /// Whether the peer's FIN has come, and everything before it is delivered or discarded.
+    fn has_read_all(&self) -> bool {
+        let is_detached = self.lifecycle.is_detached();
+        self.reported.eof || (is_detached && !self.kcp.awaits_peer_data())
+    }
+
+    /// Until when an endpoint that drains waits for the FIN-ACK of a connection that is not in use and has
+    /// nothing else to send or to receive: its peer may be gone, having all that it needs.
+    pub(in super::super) fn drain_deadline(&self) -> Option<Instant> {
+        if self.is_unvalidated() || !self.is_drained() || !self.has_read_all() {
+            return None;
+        }
+        let since = self.lifecycle.closing_since(self.shared.linger())?.max(self.last_received);
+        Some(since + CLOSING_PERIODS * Duration::from_micros(self.kcp.estimates().rto))
     }
 
     fn linger_deadline(&self) -> Option<Instant> {

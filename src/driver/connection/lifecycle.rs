@@ -189,6 +189,15 @@ impl Lifecycle {
         }
     }
 
+    /// Since when nothing but the FIN is to be acknowledged, if everything is. `linger` as it was then.
+    pub(super) fn closing_since(&self, linger: Duration) -> Option<Instant> {
+        match self {
+            Self::Drained { fin_ack_deadline } => fin_ack_deadline.checked_sub(linger),
+            Self::Detached { last_progress } => Some(*last_progress),
+            _ => None,
+        }
+    }
+
     /// When a connection is given up whose `connect` was dropped, and which nothing has answered.
     pub(super) fn abandoned_deadline(&self) -> Option<Instant> {
         match self {

@@ -1,0 +1,117 @@
+//! `KcpListener::drain`: what it rejects, what it waits for, and for how long.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::io::ErrorKind;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::fixtures::{CLIENT, MINUTE, Pair, SECOND, SERVER, cause, is_about};
+use super::sim_world::{World, addr};
+use crate::config::Config;
+use crate::error::ConnectionError;
+use crate::listener::KcpListener;
+
+const NEWCOMER: u8 = 9;
+
+/// Begins to drain. The cell is true once that is done.
+fn begin(world: &mut World, listener: &Rc<KcpListener>) -> Rc<Cell<bool>> {
+    let done = Rc::new(Cell::new(false));
+    let (listener, drained) = (Rc::clone(listener), Rc::clone(&done));
+    world.spawn(async move {
+        listener.drain().await;
+        drained.set(true);
+    });
+    world.run_for(SECOND / 100);
+    done
+}
+
+/// Runs until the drain is done, and returns the microseconds that took.
+fn finish(world: &mut World, done: &Cell<bool>) -> u64 {
+    let began = world.elapsed();
+    while !done.get() {
+        assert!(world.elapsed() - began < 100_000_000, "drains for ever");
+        world.run_for(SECOND / 100);
+    }
+    world.elapsed() - began
+}
+
+#[test]
+fn drain_rejects_newcomers_and_waits_for_open_connections() {
+    let Pair { mut world, listener, mut client, mut server, .. } = Pair::plain();
+    let listener = Rc::new(listener);
+    let done = begin(&mut world, &listener);
+    let newcomer = world.waiting_endpoint(NEWCOMER, &Config::new());
+    let error = world.finish(2 * SECOND, newcomer.connect(addr(SERVER))).unwrap_err();
+    assert_eq!(cause(&error), Some(ConnectionError::Refused));
+    let error = world.finish(SECOND, listener.accept()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotConnected);
+    world.run_for(2 * MINUTE);
+    world.finish(SECOND, async {
+        client.write_all(b"still").await.unwrap();
+        server.read_exact(&mut [0; 5]).await.unwrap();
+    });
+    assert_eq!((done.get(), listener.endpoint().open_connections()), (false, 1));
+    drop((client, server));
+    assert!(finish(&mut world, &done) < 200_000);
+    assert_eq!(listener.endpoint().open_connections(), 0);
+}
+
+#[test]
+fn drain_aborts_connections_that_were_not_accepted() {
+    let Pair { mut world, listener, client, server, endpoint } = Pair::plain();
+    let mut second = world.finish(SECOND, endpoint.connect(addr(SERVER))).unwrap();
+    world.finish(SECOND, second.write_all(b"hello")).unwrap();
+    world.run_for(SECOND / 10);
+    let listener = Rc::new(listener);
+    let done = begin(&mut world, &listener);
+    let error = world.finish(SECOND, second.read(&mut [0; 1])).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    drop((client, server));
+    finish(&mut world, &done);
+}
+
+#[test]
+fn drain_is_done_three_rtos_after_the_last_client_has_exited() {
+    let Pair { mut world, listener, client: _client, mut server, .. } = Pair::plain();
+    let listener = Rc::new(listener);
+    let done = begin(&mut world, &listener);
+    world.exit(CLIENT);
+    world.finish(SECOND, async {
+        assert_eq!(server.read(&mut [0; 1]).await.unwrap(), 0);
+        server.shutdown().await.unwrap();
+    });
+    let rto = u64::try_from(server.stats().rto.as_micros()).unwrap();
+    drop(server);
+    let took = finish(&mut world, &done);
+    assert!((3 * rto - 20_000..3 * rto + 20_000).contains(&took), "{took}, RTO {rto}");
+    assert!(took < 1_000_000);
+}
+
+#[test]
+fn drain_waits_for_bytes_that_are_not_acknowledged() {
+    let Pair { mut world, listener, client: _client, mut server, .. } = Pair::plain();
+    let listener = Rc::new(listener);
+    let done = begin(&mut world, &listener);
+    world.crash(CLIENT);
+    world.finish(SECOND, server.write_all(b"the end")).unwrap();
+    drop(server);
+    assert!(is_about(finish(&mut world, &done), Config::new().linger));
+}
+
+#[test]
+fn cancelled_drain_can_be_called_again() {
+    let Pair { mut world, listener, client, server, .. } = Pair::plain();
+    world.finish(SECOND, async {
+        let mut drain = pin!(listener.drain());
+        assert!(poll_fn(|cx| Poll::Ready(drain.as_mut().poll(cx).is_pending())).await);
+    });
+    let listener = Rc::new(listener);
+    let done = begin(&mut world, &listener);
+    assert!(!done.get());
+    drop((client, server));
+    finish(&mut world, &done);
+}

@@ -1,0 +1,94 @@
+//! Graceful shutdown of a listener: `drain` and `close_all`.
+
+mod common;
+
+use std::io::ErrorKind;
+use std::time::Duration;
+
+use common::{Pair, on_both_runtimes, open, pair, read, until};
+use kcpx::{Config, KcpListener, KcpStream};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+#[test]
+fn drain_rejects_newcomers_and_ends_with_the_last_stream() {
+    on_both_runtimes(|| async {
+        let Pair { mut client, mut server, listener } = pair(Config::new()).await;
+        let addr = listener.local_addr().unwrap();
+        let last = async {
+            let error = KcpStream::connect(addr).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+            client.write_all(b"still").await.unwrap();
+            assert_eq!(read(&mut server, 5).await, b"still");
+            assert_eq!(listener.accept().await.unwrap_err().kind(), ErrorKind::NotConnected);
+            drop((client, server));
+        };
+        tokio::join!(listener.drain(), last);
+        until(|| listener.endpoint().open_connections() == 0).await;
+    });
+}
+
+#[test]
+fn drain_fails_tasks_that_accept() {
+    on_both_runtimes(|| async {
+        let listener = KcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (accepted, ()) = tokio::join!(listener.accept(), listener.drain());
+        assert_eq!(accepted.unwrap_err().kind(), ErrorKind::NotConnected);
+    });
+}
+
+#[test]
+fn close_all_ends_every_stream() {
+    on_both_runtimes(|| async {
+        for shards in [1, 3] {
+            if shards > 1 && !cfg!(target_os = "linux") {
+                continue;
+            }
+            let config = Config::new().socket_buffers(Some(1 << 20), Some(1 << 20));
+            let listener =
+                KcpListener::bind_with("127.0.0.1:0", config.clone().shards(shards)).await.unwrap();
+            let addr = listener.local_addr().unwrap();
+            let mut streams = Vec::new();
+            for _ in 0..10 {
+                streams.push(open(&listener, addr, config.clone()).await);
+            }
+            until(|| listener.endpoint().open_connections() == 10).await;
+            let serve = async {
+                for (mut client, mut server) in streams {
+                    // Until the driver has taken its turn.
+                    let error = loop {
+                        match server.write(b"!").await {
+                            Ok(_) => tokio::task::yield_now().await,
+                            Err(error) => break error,
+                        }
+                    };
+                    assert_eq!(error.kind(), ErrorKind::BrokenPipe);
+                    client.read_to_end(&mut Vec::new()).await.unwrap();
+                    client.write_all(b"bye").await.unwrap();
+                    client.shutdown().await.unwrap();
+                    assert_eq!(read(&mut server, 3).await, b"bye");
+                    assert_eq!(server.read(&mut [0; 1]).await.unwrap(), 0);
+                }
+            };
+            let (closed, ()) = tokio::join!(listener.close_all(MINUTE), serve);
+            assert!(closed);
+        }
+    });
+}
+
+#[test]
+fn close_all_aborts_what_is_open_at_its_timeout() {
+    on_both_runtimes(|| async {
+        let Pair { mut client, mut server, listener } = pair(Config::new()).await;
+        assert!(!listener.close_all(Duration::from_millis(50)).await);
+        let error = server.read(&mut [0; 1]).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionAborted);
+        // The end of the stream came first, and then the reset.
+        let mut received = Vec::new();
+        while client.read_to_end(&mut received).await.is_ok() && client.error().is_none() {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(client.write(b"x").await.unwrap_err().kind(), ErrorKind::ConnectionReset);
+    });
+}
