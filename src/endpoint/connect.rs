@@ -149,8 +149,9 @@ async fn attempt(peer: SocketAddr, config: Box<Config>) -> io::Result<KcpStream>
     check_route(peer, &config.socket)?;
     let local = SocketAddr::new(unspecified(peer), 0);
     let socket = UdpSocket::bind(local, &config.socket)?;
-    // Later, anyone who guesses the port could end the connection by a forged report.
-    let watch = if config.early_data { None } else { Some(RefusalWatch::new(&socket, peer)?) };
+    // Later, anyone who guesses the port could end the connection by a forged report. Without the watch,
+    // for want of a descriptor or on an older system, the connect timeout decides.
+    let watch = if config.early_data { None } else { RefusalWatch::new(&socket, peer).ok() };
     let endpoint = Endpoint::spawn_on(socket, *config, SocketContext::default())?;
     let mut connected = pin!(endpoint.connect(peer));
     let Some(watch) = watch else { return connected.await };
@@ -159,7 +160,14 @@ async fn attempt(peer: SocketAddr, config: Box<Config>) -> io::Result<KcpStream>
         if let Poll::Ready(result) = connected.as_mut().poll(cx) {
             return Poll::Ready(result);
         }
-        refused.as_mut().poll(cx).map(|()| Err(ConnectionError::PortUnreachable.into()))
+        match refused.as_mut().poll(cx) {
+            // An answer that the driver has taken meanwhile counts more.
+            Poll::Ready(()) => match connected.as_mut().poll(cx) {
+                Poll::Ready(result) => Poll::Ready(result),
+                Poll::Pending => Poll::Ready(Err(ConnectionError::PortUnreachable.into())),
+            },
+            Poll::Pending => Poll::Pending,
+        }
     })
     .await
 }

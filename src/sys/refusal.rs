@@ -26,8 +26,13 @@ mod linux {
     use crate::sys::udp::UdpSocket;
     use crate::util::path::canonical;
 
-    /// Bytes for the control message of a report, with the address of the host that sent it.
-    const CONTROL_BYTES: usize = 128;
+    /// Bytes for the control messages of a report: the report itself with the address of the host that sent
+    /// it, and what else the socket asks for, such as the local address.
+    const CONTROL_BYTES: usize = 256;
+
+    /// Control messages, aligned as `cmsghdr`.
+    #[repr(align(8))]
+    struct Control([MaybeUninit<u8>; CONTROL_BYTES]);
 
     /// Watches a socket for the report that its peer's port is closed.
     #[derive(Debug)]
@@ -45,24 +50,35 @@ mod linux {
             Ok(Self { socket: tokio::net::UdpSocket::from_std(socket)?, peer })
         }
 
-        /// Waits until the port of the peer is reported to be closed.
+        /// Waits until the port of the peer is reported to be closed. Any other report about the socket, such
+        /// as host unreachable, is taken off the queue and ignored.
         pub(crate) async fn refused(&self) {
             loop {
                 let next = || next_report(&self.socket, self.peer);
                 match self.socket.async_io(Interest::ERROR, next).await {
-                    Ok((libc::ECONNREFUSED, Some(peer))) if canonical(peer) == self.peer => return,
+                    Ok((libc::ECONNREFUSED, Some(sent_to))) if self.is_peer(sent_to) => return,
                     Ok(_) => {}
                     // The runtime has ended, and the attempt with it.
                     Err(_) => return pending().await,
                 }
             }
         }
+
+        /// A report has neither the scope of an address, nor the unspecified address, which stands for one
+        /// of the host.
+        fn is_peer(&self, sent_to: SocketAddr) -> bool {
+            let (sent_to, peer) = (canonical(sent_to), self.peer);
+            sent_to.port() == peer.port()
+                && (sent_to.ip() == peer.ip() || peer.ip().is_unspecified())
+        }
     }
 
     impl Drop for RefusalWatch {
-        /// The system discards the reports that wait.
+        /// The system discards the reports that wait, but not the error that the last one has left for the
+        /// next call (`SO_ERROR`).
         fn drop(&mut self) {
             drop(set_reports(&self.socket, self.peer, false));
+            drop(self.socket.take_error());
         }
     }
 
@@ -83,12 +99,12 @@ mod linux {
     ) -> io::Result<(i32, Option<SocketAddr>)> {
         // An address of the same family, for the system to overwrite.
         let mut sent_to = SockAddr::from(SocketAddr::new(unspecified(peer), 0));
-        let mut control = [MaybeUninit::new(0_u8); CONTROL_BYTES];
-        let mut message = MsgHdrMut::new().with_addr(&mut sent_to).with_control(&mut control);
+        let mut control = Control([MaybeUninit::new(0); CONTROL_BYTES]);
+        let mut message = MsgHdrMut::new().with_addr(&mut sent_to).with_control(&mut control.0);
         SockRef::from(socket).recvmsg(&mut message, libc::MSG_ERRQUEUE)?;
         let written = message.control_len().min(CONTROL_BYTES);
         // SAFETY: every byte was initialised above, and a byte stays initialised when it is written.
-        let control = control.map(|byte| unsafe { byte.assume_init() });
+        let control = control.0.map(|byte| unsafe { byte.assume_init() });
         let code = control.get(..written).and_then(error_code).unwrap_or(0);
         Ok((code, sent_to.as_socket()))
     }

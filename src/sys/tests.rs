@@ -6,6 +6,8 @@ mod dscp;
 mod ip_fragmentation;
 #[cfg(target_os = "linux")]
 mod pktinfo;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+mod refusal;
 
 use std::future::poll_fn;
 use std::io::{self, ErrorKind};

@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 
 use quinn_udp::UdpSocketState;
 use socket2::SockRef;
-use tokio::io::Interest;
+use tokio::io::{Interest, Ready};
 use tokio::runtime::Handle;
 
 use super::bind::{bind, bind_group};
@@ -264,6 +264,19 @@ impl UdpSocket {
         })
     }
 
+    /// Registers the socket with the runtime once more, after a send that would block, if it counts as closed
+    /// for writing: an ICMP report makes it so (`sys/refusal.rs`), and Tokio keeps that for ever, so that
+    /// waiting for capacity would spin.
+    pub(super) fn clear_write_closed(&mut self) {
+        if !self.readiness(Interest::WRITABLE).is_write_closed() {
+            return;
+        }
+        let again = SockRef::from(&self.io).try_clone();
+        if let Ok(io) = again.and_then(|socket| tokio::net::UdpSocket::from_std(socket.into())) {
+            self.io = io;
+        }
+    }
+
     fn try_send(
         &self,
         destination: SocketAddr,
@@ -343,9 +356,16 @@ impl UdpSocket {
 
     /// Whether the socket was shut down for receiving.
     fn is_shut_down(&self) -> bool {
-        let ready = pin!(self.io.ready(Interest::READABLE));
-        let ready = ready.poll(&mut Context::from_waker(Waker::noop()));
-        matches!(ready, Poll::Ready(Ok(ready)) if ready.is_read_closed())
+        self.readiness(Interest::READABLE).is_read_closed()
+    }
+
+    /// What the runtime has seen of the socket so far.
+    pub(super) fn readiness(&self, interest: Interest) -> Ready {
+        let ready = pin!(self.io.ready(interest));
+        match ready.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Ok(ready)) => ready,
+            Poll::Ready(Err(_)) | Poll::Pending => Ready::EMPTY,
+        }
     }
 
     pub(crate) fn send(&mut self, transmit: &Transmit<'_>) -> io::Result<usize> {
@@ -382,8 +402,12 @@ impl UdpSocket {
                 {
                     (refusal, segments) = (Some(GsoRefusal::PathMtu), 1);
                 }
-                Err(_) if sent > 0 => break,
-                Err(error) => return Err(error),
+                Err(error) => {
+                    if error.kind() == ErrorKind::WouldBlock {
+                        self.clear_write_closed();
+                    }
+                    return if sent > 0 { Ok(sent) } else { Err(error) };
+                }
             }
         }
         Ok(sent)

@@ -154,15 +154,17 @@ impl MtuDiscovery {
 
     /// `EMSGSIZE` for a UDP payload of `size` bytes: `max_mtu` falls to the next size of
     /// [`PLPMTU_TABLE`] (RFC 8899 4.6 without its validation: the report is local, not an ICMP
-    /// message), or to the smallest. Returns whether `max_mtu` fell. Probing does not raise it: the operating system
-    /// has the MTU of the route.
+    /// message). Returns whether `max_mtu` fell. Probing does not raise it: the operating system has the
+    /// MTU of the route.
+    ///
+    /// Ignored for a datagram of the smallest size or less, which would not be smaller for it: that may be
+    /// an ICMP message after all, about an earlier datagram (`sys/refusal.rs`).
     pub(crate) fn on_message_too_big(&mut self, size: usize) -> bool {
         // A datagram above `max_mtu` was written before `max_mtu` fell.
         let Some(size) = u16::try_from(size).ok().filter(|size| *size <= self.max_mtu) else {
             return false;
         };
-        let smallest = PLPMTU_TABLE[PLPMTU_TABLE.len() - 1];
-        let next = PLPMTU_TABLE.into_iter().find(|next| *next < size).unwrap_or(smallest);
+        let Some(next) = PLPMTU_TABLE.into_iter().find(|next| *next < size) else { return false };
         if next >= self.max_mtu {
             return false;
         }

@@ -201,7 +201,7 @@ fn mtu_probe_of_a_peer_is_acknowledged_and_not_delivered() {
 #[test]
 fn message_too_big_below_the_table_lowers_the_mtu_to_the_smallest_size() {
     let mut scripted = ScriptedPeer::new(&config());
-    assert_eq!(scripted.kcp.on_message_too_big(400), Some(508));
+    assert_eq!(scripted.kcp.on_message_too_big(600), Some(508));
     assert_eq!(scripted.kcp.on_message_too_big(400), None, "the smallest size stays");
 }
 
