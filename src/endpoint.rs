@@ -295,8 +295,9 @@ impl Endpoint {
         }
     }
 
-    /// Number of connections: open ones, and those that still deliver what was written before they were
-    /// dropped. As many as [`EndpointStats::current_connections`] says, without the other counters.
+    /// Number of connections as of the last turn of the driver: open ones, those that wait to be accepted or
+    /// for address validation, and those that still deliver, or wait for the acknowledgement of their end.
+    /// [`EndpointStats::current_connections`] without the other counters.
     #[must_use]
     pub fn open_connections(&self) -> usize {
         self.shards().map(|shard| shard.requests.notifier().connections()).sum()

@@ -17,6 +17,9 @@ use crate::shared::waiters::Wait;
 use crate::stats::EndpointStats;
 use crate::stream::KcpStream;
 
+/// How long `close_all` waits for the peers of aborted connections.
+const RESET_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// A KCP socket server, listening for connections that peers open.
 ///
 /// Dropping it stops accepting and aborts connections that were not accepted; accepted streams go
@@ -159,7 +162,8 @@ impl KcpListener {
     ///
     /// # Errors
     ///
-    /// Only when the endpoint has ended; an error of one connection never ends the loop.
+    /// Only when the endpoint has ended, or after [`drain`](Self::drain) or
+    /// [`close_all`](Self::close_all), and then for good; an error of one connection never ends the loop.
     ///
     /// # Cancel safety
     ///
@@ -221,14 +225,15 @@ impl KcpListener {
     /// Accepts no more connections, and waits until those that are open have ended and everything is
     /// delivered: graceful shutdown.
     ///
-    /// From the first poll on, clients that connect are notified and fail with `ConnectionRefused`,
+    /// From the first poll on, a client that connects fails with `ConnectionRefused` a second later, if it
+    /// is of this crate and waits for the peer; others see nobody.
     /// [`accept`](Self::accept) fails with [`NotConnected`](io::ErrorKind::NotConnected), and connections
     /// that were not accepted are aborted, as when the listener is dropped. Streams go on until their
     /// owners are done with them; those that the [`endpoint`](Self::endpoint) has opened count too.
     ///
     /// A stream that has ended is waited for until its last bytes are acknowledged, at most
-    /// [`Config::linger`]. When only the end of the stream is unacknowledged, by a peer that has ended its
-    /// own, three RTOs are enough: that peer may be gone.
+    /// [`Config::linger`]. When only the end of the stream or a reset is unacknowledged, by a peer that has
+    /// ended its own stream, eight RTOs are enough, and half a second at least: that peer may be gone.
     ///
     /// ```
     /// use kcpx::{KcpListener, KcpStream};
@@ -255,7 +260,8 @@ impl KcpListener {
     }
 
     /// Accepts no more connections, shuts down the write side of every stream, and waits as
-    /// [`drain`](Self::drain) does, but at most `timeout`: then what is still open is aborted.
+    /// [`drain`](Self::drain) does, but at most `timeout`: then what is still open is aborted, and for at
+    /// most two seconds more it waits until the peers have acknowledged that.
     ///
     /// The owners of the streams can go on reading; their writes fail with
     /// [`BrokenPipe`](io::ErrorKind::BrokenPipe). Returns whether all of them had ended in time.
@@ -263,12 +269,16 @@ impl KcpListener {
     /// # Cancel safety
     ///
     /// After a call that was cancelled the write sides are shut down, and nothing is aborted.
+    ///
+    /// # Panics
+    ///
+    /// Outside a Tokio runtime with time enabled.
     pub async fn close_all(&self, timeout: Duration) -> bool {
         self.queue.stop();
         let closed = tokio::time::timeout(timeout, self.endpoint.drain(Drain::Close)).await;
         if closed.is_err() {
-            // Until the RSTs have left.
-            self.endpoint.drain(Drain::Abort).await;
+            // An error: a peer is gone, or the socket takes nothing.
+            drop(tokio::time::timeout(RESET_TIMEOUT, self.endpoint.drain(Drain::Abort)).await);
         }
         closed.is_ok()
     }

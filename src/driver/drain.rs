@@ -5,6 +5,8 @@ use std::time::Instant;
 use tokio::sync::oneshot;
 
 use super::Driver;
+use crate::driver::connection::DrainState;
+use crate::shared::conn_id::ConnId;
 use crate::shared::requests::Drain;
 use crate::sys::Socket;
 
@@ -12,7 +14,9 @@ use crate::sys::Socket;
 #[derive(Debug, Default)]
 pub(super) struct DrainWaiters {
     replies: Vec<oneshot::Sender<()>>,
-    /// When the last FIN is given up, while nothing else is waited for.
+    /// A connection that was waited for in the last turn. Most turns inspect it alone.
+    blocker: Option<ConnId>,
+    /// When the last FIN or RST is given up, while nothing else is waited for.
     deadline: Option<Instant>,
 }
 
@@ -29,6 +33,8 @@ impl<S: Socket> Driver<S> {
         for (_, conn) in &self.conns {
             match drain {
                 Drain::Wait => {}
+                // It has no stream yet that could end.
+                Drain::Close if conn.is_connecting() => conn.shared().abort(),
                 Drain::Close => conn.shared().close_write(),
                 Drain::Abort => conn.shared().abort(),
             }
@@ -41,25 +47,32 @@ impl<S: Socket> Driver<S> {
         self.drain_waiters.deadline = None;
         // One that was cancelled is not answered.
         self.drain_waiters.replies.retain(|reply| !reply.is_closed());
-        if self.drain_waiters.replies.is_empty() || !self.tx.is_empty() {
+        if self.drain_waiters.replies.is_empty() || !self.tx.is_empty() || self.is_drain_blocked() {
             return;
         }
         let mut last: Option<Instant> = None;
         for (_, conn) in &self.conns {
-            if conn.is_in_use() {
-                return;
-            }
-            if !conn.has_delivered(self.last_turn) {
-                let Some(deadline) = conn.drain_deadline() else { return };
-                last = last.max(Some(deadline));
+            match conn.drain_state(self.last_turn) {
+                DrainState::Waits => {
+                    self.drain_waiters.blocker = Some(conn.id());
+                    return;
+                }
+                DrainState::WaitsUntil(until) => last = last.max(Some(until)),
+                DrainState::Done => {}
             }
         }
-        self.drain_waiters.deadline = last.filter(|last| *last > self.last_turn);
-        if self.drain_waiters.deadline.is_none() {
+        self.drain_waiters.deadline = last;
+        if last.is_none() {
             for reply in self.drain_waiters.replies.drain(..) {
                 // The caller may be gone.
                 let _ = reply.send(());
             }
         }
+    }
+
+    fn is_drain_blocked(&mut self) -> bool {
+        let now = self.last_turn;
+        let blocker = self.drain_waiters.blocker.and_then(|id| self.get_mut(id));
+        blocker.is_some_and(|conn| conn.drain_state(now) == DrainState::Waits)
     }
 }

@@ -403,6 +403,7 @@ impl<S: Socket> Drop for Driver<S> {
             conn.deliver_rest(&mut self.scratch);
             wakers.extend(conn.shared().end(self.end_error));
         }
+        self.publish();
         if let Some(accept) = &self.accept {
             wakers.extend(accept.close(self.end_error));
         }

@@ -40,6 +40,9 @@ impl ShardGroup {
                 "the sockets are bound to {addr} and {other}, allowed is one address for all"
             )));
         }
+        if addr.port() == 0 {
+            return Err(invalid("a socket is not bound, allowed are bound ones"));
+        }
         check_shards(wanted, sockets.len())?;
         Ok(Self::of(UdpSocket::adopt_group(sockets)?))
     }

@@ -84,6 +84,18 @@ fn set_reuse_port(_: &Socket) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::Unsupported, "sockets cannot share an address here"))
 }
 
+/// Whether others may be bound to the address of a socket (`SO_REUSEPORT`).
+#[cfg(unix)]
+pub(super) fn shares_port(socket: &UdpSocket) -> bool {
+    matches!(SockRef::from(socket).reuse_port(), Ok(true))
+}
+
+/// Other systems have no such groups.
+#[cfg(not(unix))]
+pub(super) fn shares_port(_: &UdpSocket) -> bool {
+    false
+}
+
 /// Checks whether the system has a route to `peer`. No datagram is sent.
 pub(crate) fn check_route(peer: SocketAddr, config: &SocketConfig) -> io::Result<()> {
     let socket = Socket::new(Domain::for_address(peer), Type::DGRAM, Some(Protocol::UDP))?;

@@ -14,7 +14,7 @@ use socket2::SockRef;
 use tokio::io::{Interest, Ready};
 use tokio::runtime::Handle;
 
-use super::bind::{bind, bind_group};
+use super::bind::{bind, bind_group, shares_port};
 use super::errors::{SendFault, classify_send, may_be_offload, shut_down};
 use super::options::SavedOptions;
 use super::recv_batch::{MAX_GSO_BYTES, RxBatch};
@@ -114,6 +114,10 @@ impl UdpSocket {
     pub(crate) fn adopt_group(bound: Vec<std::net::UdpSocket>) -> io::Result<Vec<Self>> {
         if let [_] = bound.as_slice() {
             return bound.into_iter().map(Self::from_std).collect();
+        }
+        if bound.iter().any(|socket| !shares_port(socket)) {
+            let text = "a socket has no SO_REUSEPORT, allowed are several sockets that have it";
+            return Err(io::Error::new(ErrorKind::InvalidInput, text));
         }
         let group = bound.iter().map(std::net::UdpSocket::try_clone);
         let group: Arc<[_]> = group.collect::<io::Result<Vec<_>>>()?.into();

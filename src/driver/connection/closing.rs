@@ -16,9 +16,22 @@ use crate::util::sync::Ordering;
 /// released (tests/memory.rs).
 const MEMORY_RELEASE_DELAY: Duration = Duration::from_secs(1);
 
-/// RTOs for which an endpoint that drains waits for a FIN-ACK: the closing state of RFC 9000 10.2 lasts
-/// three times the PTO.
-const CLOSING_PERIODS: u32 = 3;
+/// How long an endpoint that drains waits for the acknowledgement of a FIN, whose peer has ended its own
+/// stream and has every byte, or of a RST: that many RTOs, in which either leaves four times, and this at
+/// least. The peer may be gone.
+const DRAIN_RTOS: u32 = 8;
+const MIN_DRAIN_WAIT: Duration = Duration::from_millis(500);
+
+/// A connection of an endpoint that drains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum DrainState {
+    /// It is in use, or bytes are unacknowledged.
+    Waits,
+    /// A FIN or RST is unacknowledged, which is given up then.
+    WaitsUntil(Instant),
+    /// Nothing is left that the peer has to learn.
+    Done,
+}
 
 impl Conn {
     /// Publishes progress to the handles and advances the lifecycle. `fec`: statistics of the FEC
@@ -155,8 +168,10 @@ impl Conn {
         if self.end_cause.is_some() {
             return self.end_cause;
         }
+        let is_detached = self.lifecycle.is_detached();
+        let read_ended = self.reported.eof || (is_detached && !self.kcp.awaits_peer_data());
         let passed = |deadline: Option<Instant>| deadline.is_some_and(|at| now >= at);
-        if self.lifecycle.is_closing() && self.is_delivered() && self.has_read_all() {
+        if self.lifecycle.is_closing() && self.is_delivered() && read_ended {
             return Some(ConnectionError::Closed);
         }
         if passed(self.lifecycle.connect_deadline()) {
@@ -176,20 +191,22 @@ impl Conn {
         self.kcp.close_reason()
     }
 
-    /// Whether the peer's FIN has come, and everything before it is delivered or discarded.
-    fn has_read_all(&self) -> bool {
-        let is_detached = self.lifecycle.is_detached();
-        self.reported.eof || (is_detached && !self.kcp.awaits_peer_data())
-    }
-
-    /// Until when an endpoint that drains waits for the FIN-ACK of a connection that is not in use and has
-    /// nothing else to send or to receive: its peer may be gone, having all that it needs.
-    pub(in super::super) fn drain_deadline(&self) -> Option<Instant> {
-        if self.is_unvalidated() || !self.is_drained() || !self.has_read_all() {
-            return None;
+    /// What an endpoint that drains waits for.
+    pub(in super::super) fn drain_state(&self, now: Instant) -> DrainState {
+        if self.is_in_use() {
+            return DrainState::Waits;
         }
-        let since = self.lifecycle.closing_since(self.shared.linger())?.max(self.last_received);
-        Some(since + CLOSING_PERIODS * Duration::from_micros(self.kcp.estimates().rto))
+        let is_ended = self.lifecycle.is_ended();
+        let is_done = if is_ended { !self.kcp.is_resetting(now) } else { self.has_delivered(now) };
+        if is_done || self.is_unvalidated() && self.is_drained() {
+            return DrainState::Done;
+        }
+        let is_acknowledged = is_ended || self.is_drained() && self.kcp.peer_has_closed();
+        let since = self.lifecycle.closing_since(self.shared.linger());
+        let Some(since) = since.filter(|_| is_acknowledged) else { return DrainState::Waits };
+        let rto = Duration::from_micros(self.kcp.estimates().rto);
+        let until = since + self.shared.linger().min(MIN_DRAIN_WAIT.max(DRAIN_RTOS * rto));
+        if until > now { DrainState::WaitsUntil(until) } else { DrainState::Done }
     }
 
     fn linger_deadline(&self) -> Option<Instant> {

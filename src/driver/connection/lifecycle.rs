@@ -189,11 +189,12 @@ impl Lifecycle {
         }
     }
 
-    /// Since when nothing but the FIN is to be acknowledged, if everything is. `linger` as it was then.
+    /// Since when an endpoint that drains waits for a connection that is not in use: the last progress, or the
+    /// end. `linger` as it was then.
     pub(super) fn closing_since(&self, linger: Duration) -> Option<Instant> {
         match self {
-            Self::Drained { fin_ack_deadline } => fin_ack_deadline.checked_sub(linger),
             Self::Detached { last_progress } => Some(*last_progress),
+            Self::Ended { reset_ack_deadline } => reset_ack_deadline.checked_sub(linger),
             _ => None,
         }
     }

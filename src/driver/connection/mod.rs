@@ -15,6 +15,7 @@ pub(super) mod migration;
 mod queues;
 mod transmit;
 
+pub(super) use self::closing::DrainState;
 use crate::config::{AckPolicy, Config, Setting};
 use crate::core::connection::{Kcp, PacketType};
 use crate::core::open::{InitialHash, OpenedBy};
@@ -169,6 +170,11 @@ impl Conn {
     /// Returns true unless the connection is on the ready list already.
     pub(super) fn mark_ready(&mut self) -> bool {
         !std::mem::replace(&mut self.ready, true)
+    }
+
+    /// Whether `connect` waits for the peer.
+    pub(super) fn is_connecting(&self) -> bool {
+        self.lifecycle.connect_deadline().is_some()
     }
 
     pub(super) fn unmark_ready(&mut self) {
