@@ -1,5 +1,10 @@
-//! A tunnel for TCP over KCP.
+//! A TCP tunnel over KCP that replaces either side of kcptun.
+//!
+//! The library is what the program `kcpx-tunnel` consists of: [`settings`] are what a tunnel is to do,
+//! in types, after its options have been read.
+
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+pub mod settings;
 pub mod snappy;
