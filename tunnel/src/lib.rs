@@ -1,10 +1,25 @@
 //! A TCP tunnel over KCP that replaces either side of kcptun.
 //!
 //! The library is what the program `kcpx-tunnel` consists of: [`settings`] are what a tunnel is to do,
-//! in types, after its options have been read.
+//! in types, after its options have been read; [`process`] is what a tunnel has in common with its
+//! process: the signal to end, changed settings, counters; [`client`] and [`server`] are its two roles.
 
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+pub mod client;
+pub mod process;
+pub mod server;
 pub mod settings;
 pub mod snappy;
+
+mod carrier;
+mod connection;
+mod detect;
+mod direct;
+mod drain;
+mod net;
+mod relay;
+mod session;
+mod stats;
+mod transport;
