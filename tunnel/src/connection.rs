@@ -14,7 +14,7 @@ use crate::relay::{End, Outcome, ReadChunk, Rules, relay};
 use crate::settings::Common;
 use crate::stats::TunnelStats;
 
-impl ReadChunk for kcpx_smux::ReadHalf {
+impl ReadChunk for kcpx_smux::OwnedReadHalf {
     async fn read_chunk(&mut self) -> io::Result<Bytes> {
         Self::read_chunk(self).await
     }

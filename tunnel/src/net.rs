@@ -22,7 +22,10 @@ const BACKLOG: i32 = 1_024;
 pub(crate) enum LocalListener {
     Tcp(TcpListener),
     #[cfg(unix)]
-    Unix(UnixListener, UnixPath),
+    Unix {
+        listener: UnixListener,
+        _path: UnixPath,
+    },
 }
 
 impl LocalListener {
@@ -37,7 +40,8 @@ impl LocalListener {
             #[cfg(unix)]
             LocalAddress::Unix(path) => {
                 remove_dead_socket(path).await?;
-                Ok(Self::Unix(UnixListener::bind(path)?, UnixPath(path.clone())))
+                let listener = UnixListener::bind(path)?;
+                Ok(Self::Unix { listener, _path: UnixPath(path.clone()) })
             }
             #[cfg(not(unix))]
             LocalAddress::Unix(path) => Err(no_unix_sockets(path)),
@@ -53,7 +57,7 @@ impl LocalListener {
                 Ok((LocalStream::Tcp(stream), PeerName::Tcp(peer)))
             }
             #[cfg(unix)]
-            Self::Unix(listener, _) => {
+            Self::Unix { listener, .. } => {
                 let (stream, _) = listener.accept().await?;
                 Ok((LocalStream::Unix(stream), PeerName::Unix))
             }
@@ -65,7 +69,7 @@ impl LocalListener {
         match self {
             Self::Tcp(listener) => listener.local_addr().ok(),
             #[cfg(unix)]
-            Self::Unix(..) => None,
+            Self::Unix { .. } => None,
         }
     }
 }

@@ -84,11 +84,7 @@ pub(crate) async fn relay(
     if !matches!(end, End::Tunnel(_)) {
         local.reset_on_drop(false);
     }
-    Outcome {
-        sent: progress.sent.into_inner(),
-        received: progress.received.into_inner(),
-        end,
-    }
+    Outcome { sent: progress.sent.into_inner(), received: progress.received.into_inner(), end }
 }
 
 /// Waits for both directions, for the second one as long as it has bytes.
@@ -238,10 +234,7 @@ async fn receive(
 }
 
 /// Writes all chunks, and leaves none.
-async fn write_chunks(
-    local: &mut LocalWriteHalf<'_>,
-    chunks: &mut Vec<Bytes>,
-) -> io::Result<()> {
+async fn write_chunks(local: &mut LocalWriteHalf<'_>, chunks: &mut Vec<Bytes>) -> io::Result<()> {
     let mut first = 0;
     while first < chunks.len() {
         let mut slices = [IoSlice::new(&[]); MAX_CHUNKS];

@@ -1,6 +1,5 @@
 //! What both roles have of a session: its smux settings, its end.
 
-use std::io;
 use std::time::Duration;
 
 use kcpx_smux::{Error, Session, Version};
@@ -46,9 +45,4 @@ pub(crate) fn failure(error: &Error, heard: bool) -> Option<String> {
         )),
         other => Some(other.to_string()),
     }
-}
-
-/// A session's error as one of a stream.
-pub(crate) fn into_io(error: Error) -> io::Error {
-    error.into()
 }
