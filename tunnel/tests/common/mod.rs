@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub mod kcptun;
+
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
