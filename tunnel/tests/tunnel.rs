@@ -131,3 +131,36 @@ async fn half_close_timeout_ends_what_the_target_keeps_open() {
     within("end", user.read_to_end(&mut Vec::new())).await.unwrap();
     tunnel.server.metric_becomes("tunnel_current_connections", 0).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn restarted_server_is_used_again() {
+    let echo = echo().await;
+    let mut settings = server_settings(local(echo.addr), common());
+    let (server, addr) = start_server(settings.clone(), Duration::ZERO).await;
+    settings.listen.ports = addr.port()..=addr.port();
+    let (client, user) = start_client(client_settings(addr, common()), Duration::ZERO).await;
+    let user = user.unwrap();
+    within("first answer", answers(user, 1, 1_000)).await.unwrap();
+    server.shutdown().await;
+    let _server = start_server(settings, Duration::ZERO).await;
+    let time = time_until_answered(user).await;
+    println!("recovery after an orderly restart: {time:.2?}");
+    assert_eq!(client.metric("tunnel_sessions"), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_server_is_replaced_and_its_connections_are_reset() {
+    let echo = echo().await;
+    let tunnel = tunnel(echo.addr, 0.0, |_, _| {}).await;
+    let mut old = TcpStream::connect(tunnel.addr).await.unwrap();
+    old.write_all(b"first").await.unwrap();
+    within("first answer", old.read_exact(&mut [0; 5])).await.unwrap();
+    let settings = server_settings(local(echo.addr), common());
+    let (_server, addr) = start_server(settings, Duration::ZERO).await;
+    *tunnel.path.server.lock().unwrap() = addr;
+    let time = time_until_answered(tunnel.addr).await;
+    println!("recovery after a server was killed: {time:.2?}");
+    let error = within("reset", old.read(&mut [0; 1])).await.unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+    assert_eq!(tunnel.client.metric("tunnel_failed_sessions"), 1);
+}
