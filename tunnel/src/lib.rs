@@ -1,13 +1,15 @@
 //! A TCP tunnel over KCP that replaces either side of kcptun.
 //!
-//! The library is what the program `kcpx-tunnel` consists of: [`settings`] are what a tunnel is to do,
-//! in types, after its options have been read; [`process`] is what a tunnel has in common with its
-//! process: the signal to end, changed settings, counters; [`client`] and [`server`] are its two roles.
+//! The library is what the program `kcpx-tunnel` consists of: [`options`] reads the command line,
+//! the environment and files; [`settings`] are what a tunnel is to do, in types; [`process`] is
+//! what a tunnel has in common with its process: the signal to end, changed settings, counters;
+//! [`client`] and [`server`] are its two roles.
 
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
 pub mod client;
+pub mod options;
 pub mod process;
 pub mod server;
 pub mod settings;
