@@ -81,6 +81,12 @@ impl Invocation {
         Self::new(std::env::args_os(), environment)
     }
 
+    /// Returns an environment variable.
+    #[must_use]
+    pub fn variable(&self, name: &str) -> Option<&str> {
+        self.environment.get(name).map(String::as_str)
+    }
+
     /// Reads the options, the file of `-c` included, and makes settings. Opens no socket.
     ///
     /// # Errors

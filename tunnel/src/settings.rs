@@ -8,6 +8,7 @@
 mod address;
 mod common;
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -101,6 +102,32 @@ impl Tunnel {
         match self {
             Self::Client(client) => &client.common,
             Self::Server(server) => &server.common,
+        }
+    }
+}
+
+/// One line for the log: role, addresses, and what must be equal on both sides, without the key.
+impl fmt::Display for Tunnel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let version = |version: SmuxVersion| version.number().to_string();
+        let compression = |snappy: bool| if snappy { "snappy" } else { "no compression" };
+        let (compression, version) = match self {
+            Self::Client(client) => {
+                write!(f, "client {} to {}", client.listen, client.remote)?;
+                (compression(client.compression), version(client.smux_version))
+            }
+            Self::Server(server) => {
+                write!(f, "server {} to {}", server.listen, server.target)?;
+                let detected = || "detected".to_owned();
+                let snappy = server.compression.map_or("compression detected", compression);
+                (snappy, server.smux_version.map_or_else(detected, version))
+            }
+        };
+        let common = self.common();
+        write!(f, ", {}, ", common.algorithm)?;
+        match common.mux {
+            Mux::Smux => write!(f, "{compression}, smux version {version}"),
+            Mux::None => write!(f, "a KCP connection for each TCP connection"),
         }
     }
 }

@@ -4,8 +4,28 @@ use super::table::{OPTIONS, Role};
 use super::{Loaded, Values};
 
 /// Options that hold from the start of the process on.
-const AT_START: [&str; 8] =
-    ["localaddr", "listen", "sockbuf", "log", "snmplog", "snmpperiod", "metrics", "drain"];
+const AT_START: [&str; 9] =
+    ["localaddr", "listen", "conn", "mux", "log", "snmplog", "snmpperiod", "metrics", "drain"];
+/// Those of a server besides: what its sockets have, which all sessions share.
+const AT_START_OF_SERVER: [&str; 17] = [
+    "key",
+    "crypt",
+    "mode",
+    "nodelay",
+    "interval",
+    "resend",
+    "nc",
+    "mtu",
+    "ratelimit",
+    "sndwnd",
+    "rcvwnd",
+    "datashard",
+    "parityshard",
+    "protection",
+    "dscp",
+    "acknodelay",
+    "sockbuf",
+];
 
 impl Loaded {
     /// Describes what differs in `new`, one line for each option. Values of the key are left out.
@@ -41,7 +61,8 @@ fn changes(old: &(Role, Values), new: &(Role, Values)) -> Vec<String> {
             "key" => "key changed".to_owned(),
             _ => format!("{name} {old:?} became {new:?}"),
         };
-        let restart = AT_START.contains(&name);
+        let restart = AT_START.contains(&name)
+            || (role == Role::Server && AT_START_OF_SERVER.contains(&name));
         lines.push(if restart {
             format!("{change}: takes effect after a restart")
         } else {

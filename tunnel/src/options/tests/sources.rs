@@ -240,7 +240,7 @@ fn reload_reports_what_changed_without_the_key() {
         [
             "listen \":1\" became \":2\": takes effect after a restart",
             "target \"127.0.0.1:1\" became \"127.0.0.1:2\"",
-            "key changed",
+            "key changed: takes effect after a restart",
             "quiet \"false\" became \"true\"",
         ]
     );
