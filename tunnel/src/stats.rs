@@ -28,7 +28,7 @@ pub(crate) struct TunnelStats {
     /// Connections now.
     pub(crate) current_connections: AtomicU64,
     /// Connections that the target did not take, or that waited too long for a session.
-    pub(crate) refused_connections: AtomicU64,
+    pub(crate) rejected_connections: AtomicU64,
     /// Connections that ended otherwise than by an end of both directions.
     pub(crate) reset_connections: AtomicU64,
     /// Bytes from local connections to the tunnel.
@@ -159,7 +159,7 @@ impl TunnelStats {
             Metric::counter("tunnel_failed_dials", "Attempts to open a session that failed.", read(&self.failed_dials)),
             Metric::counter("tunnel_connections", "Connections carried.", read(&self.connections)),
             Metric::gauge("tunnel_current_connections", "Connections now.", read(&self.current_connections)),
-            Metric::counter("tunnel_refused_connections", "Connections without a target, or without a session.", read(&self.refused_connections)),
+            Metric::counter("tunnel_rejected_connections", "Connections without a target, or without a session.", read(&self.rejected_connections)),
             Metric::counter("tunnel_reset_connections", "Connections that ended otherwise than by an end of both directions.", read(&self.reset_connections)),
             Metric::counter("tunnel_sent_bytes", "Bytes from local connections to the tunnel.", read(&self.bytes_sent)),
             Metric::counter("tunnel_received_bytes", "Bytes from the tunnel to local connections.", read(&self.bytes_received)),

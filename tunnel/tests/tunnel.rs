@@ -109,7 +109,7 @@ async fn refused_target_is_an_end_without_bytes() {
     within("end", user.read_to_end(&mut nothing)).await.unwrap();
     assert_eq!(nothing, b"");
     drop(user);
-    assert_eq!(tunnel.server.metric("tunnel_refused_connections"), 1);
+    assert_eq!(tunnel.server.metric("tunnel_rejected_connections"), 1);
     tunnel.client.metric_becomes("tunnel_current_connections", 0).await;
 }
 
@@ -376,7 +376,7 @@ async fn connections_without_a_server_are_reset() {
     while let Some(user) = within("reset", users.join_next()).await {
         assert_eq!(user.unwrap().unwrap_err().kind(), std::io::ErrorKind::ConnectionReset);
     }
-    assert_eq!(client.metric("tunnel_refused_connections"), 10);
+    assert_eq!(client.metric("tunnel_rejected_connections"), 10);
     assert!(client.metric("tunnel_failed_dials") > 0);
 }
 

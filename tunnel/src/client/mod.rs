@@ -136,7 +136,7 @@ impl Tunnel {
 
     async fn serve_smux(&self, local: &mut LocalStream, from: PeerName, pool: &Pool) {
         let Ok((session, stream)) = timeout(SESSION_TIMEOUT, pool.open_stream()).await else {
-            TunnelStats::count(&self.stats.refused_connections);
+            TunnelStats::count(&self.stats.rejected_connections);
             info!("{from}: closed, no session within {} s", SESSION_TIMEOUT.as_secs());
             return;
         };
@@ -151,12 +151,12 @@ impl Tunnel {
         let mut connection = match opened {
             Ok(Ok(connection)) => connection,
             Ok(Err(error)) => {
-                TunnelStats::count(&self.stats.refused_connections);
+                TunnelStats::count(&self.stats.rejected_connections);
                 info!("{from}: closed, {error}");
                 return;
             }
             Err(_) => {
-                TunnelStats::count(&self.stats.refused_connections);
+                TunnelStats::count(&self.stats.rejected_connections);
                 info!("{from}: closed, no answer within {} s", SESSION_TIMEOUT.as_secs());
                 return;
             }

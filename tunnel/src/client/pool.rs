@@ -112,10 +112,8 @@ impl Pool {
     /// The session of a slot, a new one if it has ended or expired; `None` if that cannot be opened.
     async fn session(&self, turn: usize) -> Option<Arc<ClientSession>> {
         let mut slot = self.slots[turn].lock().await;
-        if let Some(session) = &slot.session {
-            if session.is_usable() {
-                return Some(session.clone());
-            }
+        if let Some(session) = slot.session.as_ref().filter(|session| session.is_usable()) {
+            return Some(session.clone());
         }
         let setup = self.setup();
         match self.dial(&setup).await {

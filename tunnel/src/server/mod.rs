@@ -151,7 +151,7 @@ impl Tunnel {
         match LocalStream::connect(&settings.target, TARGET_TIMEOUT).await {
             Ok(target) => Some(target),
             Err(error) => {
-                TunnelStats::count(&self.stats.refused_connections);
+                TunnelStats::count(&self.stats.rejected_connections);
                 if !settings.common.quiet {
                     info!("{name} refused: cannot connect to {}: {error}", settings.target);
                 }

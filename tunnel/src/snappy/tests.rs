@@ -105,7 +105,7 @@ async fn each_flush_writes_one_chunk_of_at_most_64_kib() {
 }
 
 #[tokio::test]
-async fn small_writes_and_a_narrow_carrier_deliver_the_same_bytes() {
+async fn small_writes_over_a_small_buffer_deliver_the_same_bytes() {
     let data = sample(150_000, 70_000);
     let (near, far) = duplex(3);
     let (mut writer, mut reader) = (SnappyStream::new(near), SnappyStream::new(far));
@@ -159,7 +159,7 @@ async fn malformed_input_is_an_error_by_name() {
         (with(&[1, 3, 0, 0, 0, 0, 0]), SnappyError::ChunkLength { len: 3 }),
         (with(&[0, 0xcf, 0x2a, 1]), SnappyError::ChunkLength { len: 76_495 }),
         (
-            with(&[&[1, 5, 0, 1][..], &[0; 65_541]].concat()),
+            with(&[&[1, 5, 0, 1][..], &vec![0; 65_541]].concat()),
             SnappyError::DataLength { len: 65_537 },
         ),
         (
