@@ -1,5 +1,6 @@
 //! Tests of all sources of options together; each makes settings as a process would.
 
+mod kcptun;
 mod refusals;
 mod sources;
 mod table;
