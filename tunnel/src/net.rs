@@ -29,13 +29,18 @@ pub(crate) enum LocalListener {
 }
 
 impl LocalListener {
-    /// Binds the first address that can be bound. An empty host is all addresses, of both IP versions
-    /// where the system has both. The socket file of a process that is gone is replaced.
+    /// Binds the first address that can be bound. The socket file of a process that is gone is replaced.
     pub(crate) async fn bind(address: &LocalAddress) -> io::Result<Self> {
         match address {
             LocalAddress::Tcp { host, port } => {
-                let listener = first_bound(host, *port, bind_tcp).await?;
-                Ok(Self::Tcp(listener))
+                let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
+                for addr in bind_addrs(host, *port).await? {
+                    match bind_tcp(addr) {
+                        Ok(listener) => return Ok(Self::Tcp(listener)),
+                        Err(error) => last = error,
+                    }
+                }
+                Err(last)
             }
             #[cfg(unix)]
             LocalAddress::Unix(path) => {
@@ -104,26 +109,14 @@ fn no_unix_sockets(path: &std::path::Path) -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, text)
 }
 
-/// Tries `bind` with each address of a host; an empty one is all addresses.
-pub(crate) async fn first_bound<T>(
-    host: &str,
-    port: u16,
-    bind: impl Fn(SocketAddr) -> io::Result<T>,
-) -> io::Result<T> {
-    let addrs: Vec<_> = if host.is_empty() {
+/// The addresses of a host of which the first that can be bound is taken; an empty host is all
+/// addresses, of both IP versions where the system has both.
+pub(crate) async fn bind_addrs(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    if host.is_empty() {
         let any: [IpAddr; 2] = [Ipv6Addr::UNSPECIFIED.into(), Ipv4Addr::UNSPECIFIED.into()];
-        any.map(|ip| SocketAddr::new(ip, port)).to_vec()
-    } else {
-        lookup_host((host, port)).await?.collect()
-    };
-    let mut last = io::Error::new(io::ErrorKind::NotFound, format!("{host:?} has no address"));
-    for addr in addrs {
-        match bind(addr) {
-            Ok(bound) => return Ok(bound),
-            Err(error) => last = error,
-        }
+        return Ok(any.map(|ip| SocketAddr::new(ip, port)).to_vec());
     }
-    Err(last)
+    Ok(lookup_host((host, port)).await?.collect())
 }
 
 fn bind_tcp(addr: SocketAddr) -> io::Result<TcpListener> {

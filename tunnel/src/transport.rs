@@ -7,7 +7,7 @@ use std::time::Duration;
 use kcpx::{Config, KcpListener, KcpStream};
 use tokio::net::lookup_host;
 
-use crate::net::first_bound;
+use crate::net::bind_addrs;
 use crate::settings::{Common, ListenAddress, RemoteAddress};
 
 /// Time that a server has to answer a new session. Then the name is resolved again, and another port
@@ -67,13 +67,14 @@ pub(crate) async fn listen(
 ) -> io::Result<Vec<KcpListener>> {
     let mut listeners = Vec::new();
     for port in address.ports.clone() {
-        let bind = |addr: SocketAddr| std::net::UdpSocket::bind(addr).map(|_| addr);
-        let failed = |error: io::Error| {
+        let bind = async {
+            let addrs = bind_addrs(&address.host, port).await?;
+            KcpListener::bind_with(&addrs[..], config.clone()).await
+        };
+        listeners.push(bind.await.map_err(|error| {
             let text = format!("cannot listen on UDP port {port} of {address}: {error}");
             io::Error::new(error.kind(), text)
-        };
-        let addr = first_bound(&address.host, port, bind).await.map_err(failed)?;
-        listeners.push(KcpListener::bind_with(addr, config.clone()).await.map_err(failed)?);
+        })?);
     }
     Ok(listeners)
 }

@@ -138,3 +138,58 @@ async fn kcptun_carries_every_byte_with_every_cipher_and_framing() {
     println!("{passed} passed, {} failed", failed.len());
     assert!(failed.is_empty(), "{failed:#?}");
 }
+
+/// Goal: 7 s; the limit leaves time for a loaded machine.
+const RECOVERY_LIMIT: Duration = Duration::from_secs(10);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn restarted_kcptun_server_is_used_again_within_ten_seconds() {
+    if folder().is_none() {
+        return;
+    }
+    let echo = echo().await;
+    let server = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let options = ["--smuxver", "2"];
+    for pause in [0, 2] {
+        let mut kcptun = Kcptun::server(server.port(), echo.addr, &options);
+        let (client, addr) = start_client(client_settings(server, common()), DRAIN).await;
+        let addr = addr.unwrap();
+        within("first answer", answers(addr, 1, 1_000)).await.unwrap();
+        kcptun.0.kill().await.unwrap();
+        tokio::time::sleep(Duration::from_secs(pause)).await;
+        let _kcptun = Kcptun::server(server.port(), echo.addr, &options);
+        let time = time_until_answered(addr).await;
+        println!("our client, kcptun's server restarted after {pause} s: {time:.2?}");
+        assert!(time < RECOVERY_LIMIT, "{time:?}");
+        drop(client);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kcptun_client_uses_our_restarted_server() {
+    // It takes a minute: nothing but smux's timeout ends a session of kcptun's client.
+    if folder().is_none() || std::env::var_os("KCPX_KCPTUN_MATRIX").is_none() {
+        println!("SKIPPED: KCPX_KCPTUN_MATRIX is not set");
+        return;
+    }
+    let echo = echo().await;
+    let mut settings = server_settings(local(echo.addr), common());
+    let (server, addr) = start_server(settings.clone(), DRAIN).await;
+    settings.listen.ports = addr.port()..=addr.port();
+    let options = ["--smuxver", "2", "--mode", "fast3"];
+    let (_kcptun, user) = Kcptun::client(addr, &options).await;
+    within("first answer", answers(user, 1, 1_000)).await.unwrap();
+    server.shutdown().await;
+    // The socket before this one still acknowledges what the client sends for some seconds.
+    let _server = within("port", async {
+        loop {
+            match try_start_server(settings.clone(), DRAIN).await {
+                Ok(server) => break server,
+                Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+            }
+        }
+    })
+    .await;
+    let time = time_until_answered(user).await;
+    println!("kcptun's client, our server restarted: {time:.2?}");
+}

@@ -49,12 +49,10 @@ impl ReceiveWindow {
 
     /// `len` bytes arrived that nobody reads.
     pub(crate) fn on_discarded(&mut self, len: usize) {
-        self.consume(len);
-        if self.credit == 0 {
-            return;
-        }
-        self.credit = self.credit.saturating_sub(truncate(len));
-        if self.is_half_consumed() {
+        let credited = self.credit.min(truncate(len));
+        self.credit -= credited;
+        self.consumed = self.consumed.wrapping_add(credited);
+        if credited > 0 && self.is_half_consumed() {
             self.update_owed = true;
         }
     }

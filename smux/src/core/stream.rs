@@ -119,7 +119,9 @@ impl ReceiveHalf {
         let unread = self.queue.clear();
         self.discards = true;
         self.waker = None;
-        self.window.discard_from(unread, window);
+        if !self.fin {
+            self.window.discard_from(unread, window);
+        }
         unread
     }
 }

@@ -2,11 +2,15 @@
 
 #![allow(dead_code, reason = "each test uses some")]
 
+pub mod frames;
+
 use std::future::Future;
 use std::time::Duration;
 
 use kcpx_smux::{Config, Session, Stream, Version};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+use self::frames::Peer;
 
 pub const VERSIONS: [Version; 2] = [Version::V1, Version::V2];
 
@@ -29,10 +33,22 @@ pub fn pair(version: Version) -> (Session, Session) {
     pair_with(256 << 10, config.clone(), config)
 }
 
-/// A session, and the other end of its carrier, for frames written by hand.
-pub fn raw_server(config: Config) -> (Session, DuplexStream) {
-    let (ours, theirs) = tokio::io::duplex(8 << 20);
-    (Session::server(ours, config).unwrap(), theirs)
+/// A server, and a client that is frames written by hand.
+pub fn raw_server(version: Version, config: Config) -> (Session, Peer) {
+    let (ours, io) = tokio::io::duplex(8 << 20);
+    let session = Session::server(ours, config.version(version)).unwrap();
+    (session, Peer { io, version: number(version) })
+}
+
+/// A client, and a server that is frames written by hand.
+pub fn raw_client(version: Version, config: Config) -> (Session, Peer) {
+    let (ours, io) = tokio::io::duplex(8 << 20);
+    let session = Session::client(ours, config.version(version)).unwrap();
+    (session, Peer { io, version: number(version) })
+}
+
+pub fn number(version: Version) -> u8 {
+    if version == Version::V1 { 1 } else { 2 }
 }
 
 pub async fn streams(client: &Session, server: &Session) -> (Stream, Stream) {

@@ -112,8 +112,14 @@ impl Client {
         drop(listener);
         drain(&mut connections, ending.drain()).await;
         match &tunnel.carrier {
-            Carrier::Smux(pool) => pool.close().await,
-            Carrier::Direct(dialer) => dialer.close().await,
+            Carrier::Smux(pool) => {
+                pool.close().await;
+                connections.shutdown().await;
+            }
+            Carrier::Direct(dialer) => {
+                connections.shutdown().await;
+                dialer.close().await;
+            }
         }
     }
 }

@@ -118,8 +118,13 @@ impl Tunnel {
                 () = self.control.shutdown() => break,
             }
         }
-        // Sessions end within the drain time by themselves, and their last bytes soon after.
-        drain(&mut sessions, self.control.drain() + 2 * CLOSE_TIMEOUT).await;
+        let limit = match self.control.settings().common.mux {
+            // They end within the drain time by themselves, and are closed soon after.
+            Mux::Smux => self.control.drain() + 2 * CLOSE_TIMEOUT,
+            Mux::None => self.control.drain(),
+        };
+        drain(&mut sessions, limit).await;
+        sessions.shutdown().await;
         drop(timeout(CLOSE_TIMEOUT, listener.wait_idle()).await);
     }
 

@@ -102,10 +102,11 @@ impl Incoming {
                     }
                 },
                 _ = connections.join_next() => {}
-                () = sleep_until(end) => connections.shutdown().await,
+                () = sleep_until(end) => break,
             }
         }
         close(smux).await;
+        connections.shutdown().await;
         None
     }
 

@@ -6,8 +6,8 @@ pub mod kcptun;
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kcpx::{AckPolicy, Algorithm, FecConfig, Timing};
@@ -189,6 +189,9 @@ pub fn seed() -> u64 {
 /// Forwards datagrams between clients and one server, and loses some.
 pub struct LossyPath {
     pub addr: SocketAddr,
+    /// Who the server is. Another one is to clients what a server that was killed and restarted is:
+    /// nothing of the old one arrives any more.
+    pub server: Arc<Mutex<SocketAddr>>,
     pub lost: Arc<AtomicU64>,
     task: JoinHandle<()>,
 }
@@ -198,7 +201,8 @@ impl LossyPath {
         let socket = Arc::new(bound_udp("127.0.0.1:0".parse().unwrap()));
         let addr = socket.local_addr().unwrap();
         let lost = Arc::new(AtomicU64::new(0));
-        let count = lost.clone();
+        let server = Arc::new(Mutex::new(server));
+        let (count, current) = (lost.clone(), server.clone());
         let task = tokio::spawn(async move {
             let mut upstreams = std::collections::HashMap::new();
             let mut backwards = JoinSet::new();
@@ -210,10 +214,16 @@ impl LossyPath {
                     let upstream = Arc::new(bound_udp("127.0.0.1:0".parse().unwrap()));
                     let (receiver, sender) = (upstream.clone(), socket.clone());
                     let (count, mut random) = (count.clone(), random.fork());
+                    let current = current.clone();
                     backwards.spawn(async move {
                         let mut buf = vec![0; 65_536];
                         loop {
-                            let Ok((len, _)) = receiver.recv_from(&mut buf).await else { continue };
+                            let Ok((len, from_server)) = receiver.recv_from(&mut buf).await else {
+                                continue;
+                            };
+                            if from_server != *current.lock().unwrap() {
+                                continue;
+                            }
                             if random.f64() < loss {
                                 count.fetch_add(1, Ordering::Relaxed);
                             } else {
@@ -226,11 +236,12 @@ impl LossyPath {
                 if random.f64() < loss {
                     count.fetch_add(1, Ordering::Relaxed);
                 } else {
+                    let server = *current.lock().unwrap();
                     drop(upstream.send_to(&buf[..len], server).await);
                 }
             }
         });
-        Self { addr, lost, task }
+        Self { addr, server, lost, task }
     }
 }
 
@@ -332,4 +343,25 @@ pub async fn answers(addr: SocketAddr, number: u64, len: usize) -> io::Result<()
     let mut back = vec![0; len];
     tokio::try_join!(writer.write_all(&bytes), reader.read_exact(&mut back))?;
     if back == bytes { Ok(()) } else { Err(io::Error::other("other bytes came back")) }
+}
+
+/// Time until a new connection is answered: one is tried each 100 ms, and each waits as long as it
+/// takes.
+pub async fn time_until_answered(addr: SocketAddr) -> Duration {
+    let start = std::time::Instant::now();
+    let mut attempts = JoinSet::new();
+    within("recovery", async {
+        let mut next = tokio::time::interval(Duration::from_millis(100));
+        loop {
+            tokio::select! {
+                _ = next.tick() => drop(attempts.spawn(answers(addr, 1, 100))),
+                Some(attempt) = attempts.join_next() => {
+                    if attempt.unwrap().is_ok() {
+                        return start.elapsed();
+                    }
+                }
+            }
+        }
+    })
+    .await
 }
