@@ -147,8 +147,8 @@ impl Invocation {
     fn key_variable(&self) -> Values {
         const NAME: &str = "KCPTUN_KEY";
         let mut values = Values::default();
-        // As kcptun, an empty variable counts as none.
-        let key = self.environment.get(NAME).filter(|key| !key.is_empty());
+        // As in kcptun, an empty variable is an empty key.
+        let key = self.environment.get(NAME);
         if let (Some(key), Some(option)) = (key, table::find("key", None)) {
             values.set(option, key.as_str(), Place::Variable(NAME));
         }

@@ -92,7 +92,7 @@ fn stronger_sources_override_weaker_ones() {
     for (args, variables, key) in [
         (&[][..], &[][..], "it's a secrect"),
         (&[], &[variable], "variable"),
-        (&[], &["KCPTUN_KEY="], "it's a secrect"),
+        (&[], &["KCPTUN_KEY="], ""),
         (&["-key", "line"], &[variable], "line"),
         (&["-key", "line"], &plugin, "plugin"),
         (&["-key", "line", "-c", file.path()], &[variable], "file"),
