@@ -1,5 +1,6 @@
 //! `kcpx-tunnel`: reads its options, opens its log, and runs its tunnels.
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use kcpx_tunnel::options::{Invocation, OptionsError};
@@ -43,6 +44,7 @@ fn main() -> ExitCode {
 }
 
 fn fail(error: &impl std::fmt::Display, status: u8) -> ExitCode {
-    eprintln!("kcpx-tunnel: {error}");
+    // Nobody may read standard error.
+    let _written = writeln!(std::io::stderr(), "kcpx-tunnel: {error}");
     ExitCode::from(status)
 }

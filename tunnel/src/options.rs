@@ -8,6 +8,8 @@ mod args;
 mod build;
 mod changes;
 mod error;
+#[cfg(any(test, feature = "_testkit"))]
+pub mod fuzz;
 mod json;
 mod number;
 mod plugin;
@@ -19,7 +21,8 @@ mod values;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::Path;
 
 pub use self::error::OptionsError;
 use self::json::Object;
@@ -94,6 +97,14 @@ impl Invocation {
     /// What is wrong, in one sentence that names what to write instead; help and version are
     /// [`OptionsError::CommandLine`] too.
     pub fn load(&self) -> Result<Loaded, OptionsError> {
+        self.load_reading(|path| fs::read_to_string(path))
+    }
+
+    /// Loads with `read` in place of the file system.
+    fn load_reading(
+        &self,
+        read: impl FnOnce(&Path) -> io::Result<String>,
+    ) -> Result<Loaded, OptionsError> {
         let command_line = args::parse(&self.argv)?;
         let plugin = Plugin::from_environment(&self.environment, command_line.role)?;
         let role = plugin.as_ref().map_or(command_line.role, |plugin| plugin.role);
@@ -108,7 +119,11 @@ impl Invocation {
             }
         }
         let objects = match values.written("c").filter(|value| !value.text.is_empty()) {
-            Some(file) => read_file(Path::new(&file.text), role)?,
+            Some(file) => {
+                let path = Path::new(&file.text);
+                let failed = |error| OptionsError::File { path: path.to_owned(), error };
+                json::parse(&read(path).map_err(failed)?, path, role)?
+            }
             None => vec![Object { role, ..Object::default() }],
         };
         warn_of_unknown_keys(&objects, &mut warnings);
@@ -132,19 +147,13 @@ impl Invocation {
     fn key_variable(&self) -> Values {
         const NAME: &str = "KCPTUN_KEY";
         let mut values = Values::default();
-        // As kcptun, an empty variable counts as none.
-        let key = self.environment.get(NAME).filter(|key| !key.is_empty());
+        // As in kcptun, an empty variable is an empty key.
+        let key = self.environment.get(NAME);
         if let (Some(key), Some(option)) = (key, table::find("key", None)) {
             values.set(option, key.as_str(), Place::Variable(NAME));
         }
         values
     }
-}
-
-fn read_file(path: &Path, role: Option<Role>) -> Result<Vec<Object>, OptionsError> {
-    let file = |error| OptionsError::File { path: PathBuf::from(path), error };
-    let text = fs::read_to_string(path).map_err(file)?;
-    json::parse(&text, path, role)
 }
 
 fn warn_of_unknown_keys(objects: &[Object], warnings: &mut Vec<String>) {
@@ -155,16 +164,4 @@ fn warn_of_unknown_keys(objects: &[Object], warnings: &mut Vec<String>) {
     if !unknown.is_empty() {
         warnings.push(format!("the file of -c has keys that are no options, ignored: {unknown:?}"));
     }
-}
-
-/// Reads a file of `-c` as a program started with `-c` would, without the file system: for fuzzing.
-#[doc(hidden)]
-pub fn load_json(text: &str, role: Option<Role>) -> Result<Settings, OptionsError> {
-    let objects = json::parse(text, Path::new("fuzz.json"), role)?;
-    let tunnels = objects.into_iter().map(|object| {
-        let role = object.role.ok_or(OptionsError::NoRole)?;
-        Ok((role, object.values))
-    });
-    let tunnels: Vec<_> = tunnels.collect::<Result<_, OptionsError>>()?;
-    build::settings(&tunnels, &mut Vec::new())
 }

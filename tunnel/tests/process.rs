@@ -310,6 +310,25 @@ fn second_signal_ends_connections_at_once() {
 }
 
 #[test]
+fn closed_standard_error_does_not_end_the_program() {
+    let dir = TempDir::new();
+    let (local, notify) = (dir.join("local"), dir.join("notify"));
+    let socket = UnixDatagram::bind(&notify).unwrap();
+    let local = local.to_str().unwrap();
+    let mut command = command(&["client", "-l", local, "-r", "127.0.0.1:1", "-key", "k"]);
+    let mut child = command.env("NOTIFY_SOCKET", &notify).stderr(Stdio::piped()).spawn().unwrap();
+    assert_eq!(received(&socket), "READY=1");
+    drop(child.stderr.take());
+    let mut client = Running { child, log: PathBuf::new() };
+    client.signal(Signal::SIGHUP);
+    assert_eq!([received(&socket), received(&socket)], ["RELOADING=1", "READY=1"]);
+    client.signal(Signal::SIGUSR1);
+    client.signal(Signal::SIGTERM);
+    assert_eq!(received(&socket), "STOPPING=1");
+    assert_eq!(client.wait().code(), Some(0));
+}
+
+#[test]
 fn one_process_runs_the_tunnels_of_an_array() {
     let dir = TempDir::new();
     let targets = [echo("a:"), echo("b:")];

@@ -141,6 +141,9 @@ fn common(reader: &mut Reader<'_>) -> Result<Common, OptionsError> {
                 .to_owned(),
         );
     }
+    if key.is_empty() {
+        reader.warn("the key is empty: set KCPTUN_KEY or --key on both sides".to_owned());
+    }
     let smux_buffer = reader.number("smuxbuf", 1, i32::MAX as u32)?;
     let stream_buffer = reader.number("streambuf", 1, i32::MAX as u32)?;
     if stream_buffer > smux_buffer {

@@ -26,7 +26,7 @@ pub enum OptionsError {
     #[error("argument {0:?} is not UTF-8")]
     NotUtf8(String),
     /// A value outside what is allowed.
-    #[error("{place} {value} is not allowed: use {allowed}")]
+    #[error("{place} {value} is not allowed: use {allowed}", value = one_line(value))]
     Value {
         /// Where it was written.
         place: Place,
@@ -96,4 +96,13 @@ pub enum OptionsError {
     /// Values that do not fit together.
     #[error(transparent)]
     Config(#[from] ConfigError),
+}
+
+/// The text with its control characters escaped, so that an error stays one line.
+fn one_line(text: &str) -> String {
+    let shown = text.chars().map(|char| match char {
+        char if char.is_control() => char.escape_default().to_string(),
+        char => char.to_string(),
+    });
+    shown.collect()
 }

@@ -1,5 +1,7 @@
 //! Tests of all sources of options together; each makes settings as a process would.
 
+mod documents;
+mod kcptun;
 mod refusals;
 mod sources;
 mod table;

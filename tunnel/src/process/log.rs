@@ -71,6 +71,8 @@ impl Log {
     /// A subscriber of `tracing` that writes events of level `INFO` and above here.
     pub fn subscriber(&self) -> impl Subscriber + Send + Sync + 'static {
         tracing_subscriber::fmt()
+            // They would go to standard error, which may be what does not take lines.
+            .log_internal_errors(false)
             .with_max_level(Level::INFO)
             .event_format(Line)
             .with_writer(self.clone())

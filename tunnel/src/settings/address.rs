@@ -72,6 +72,9 @@ pub enum AddressError {
     /// An IPv6 address without brackets.
     #[error("{0:?} needs brackets around its IPv6 address: [address]:port")]
     Brackets(String),
+    /// A host with brackets or blanks inside.
+    #[error("{0:?} has a host that is neither a name nor an address")]
+    Host(String),
     /// An empty text.
     #[error("the address is empty")]
     Empty,
@@ -143,6 +146,15 @@ fn write_address(
 
 /// Splits at the last colon; brackets of an IPv6 address are dropped.
 fn split(text: &str) -> Result<(String, &str), AddressError> {
+    let (host, port) = split_unchecked(text)?;
+    let is_odd = |char: char| char.is_whitespace() || char.is_control() || "[]/".contains(char);
+    if host.contains(is_odd) {
+        return Err(AddressError::Host(text.to_owned()));
+    }
+    Ok((host.to_owned(), port))
+}
+
+fn split_unchecked(text: &str) -> Result<(&str, &str), AddressError> {
     if text.is_empty() {
         return Err(AddressError::Empty);
     }
@@ -150,13 +162,13 @@ fn split(text: &str) -> Result<(String, &str), AddressError> {
     if let Some(rest) = text.strip_prefix('[') {
         let (host, rest) = rest.split_once(']').ok_or_else(no_port)?;
         let port = rest.strip_prefix(':').ok_or_else(no_port)?;
-        return Ok((host.to_owned(), port));
+        return Ok((host, port));
     }
     let (host, port) = text.rsplit_once(':').ok_or_else(no_port)?;
     if host.contains(':') {
         return Err(AddressError::Brackets(text.to_owned()));
     }
-    Ok((host.to_owned(), port))
+    Ok((host, port))
 }
 
 fn parse_ports(text: &str, ports: &str, min: u16) -> Result<RangeInclusive<u16>, AddressError> {
@@ -215,6 +227,9 @@ mod tests {
             ("vps:http", port),
             ("vps:1-2-3", port),
             ("vps:30-20", AddressError::Range),
+            ("[[]:1", AddressError::Host),
+            ("a b:1", AddressError::Host),
+            ("http://vps:1", AddressError::Brackets),
             ("", |_| AddressError::Empty),
         ] {
             assert_eq!(remote(text), Err(error(text.to_owned())), "{text}");

@@ -158,7 +158,8 @@ fn warnings_say_what_is_probably_not_meant() {
     assert_eq!(load(&["client"]).unwrap().warnings, [key, all]);
     assert_eq!(load(&["server"]).unwrap().warnings, [key]);
     for (args, warning) in [
-        (&["-pprof"][..], "pprof is ignored: use --metrics"),
+        (&["-key", ""][..], "the key is empty: set KCPTUN_KEY or --key on both sides"),
+        (&["-pprof"], "pprof is ignored: use --metrics"),
         (&["-nodelay", "1"], "nodelay ignored: mode fast sets them, use mode manual"),
         (&["-nc", "1", "-mode", "fast3"], "nc ignored: mode fast3 sets them, use mode manual"),
         (&["-mode", "manual", "-interval", "5"], "interval 5 is outside 10 to 5000 ms: 10 is used"),

@@ -92,7 +92,7 @@ fn stronger_sources_override_weaker_ones() {
     for (args, variables, key) in [
         (&[][..], &[][..], "it's a secrect"),
         (&[], &[variable], "variable"),
-        (&[], &["KCPTUN_KEY="], "it's a secrect"),
+        (&[], &["KCPTUN_KEY="], ""),
         (&["-key", "line"], &[variable], "line"),
         (&["-key", "line"], &plugin, "plugin"),
         (&["-key", "line", "-c", file.path()], &[variable], "file"),
@@ -246,4 +246,22 @@ fn reload_reports_what_changed_without_the_key() {
     );
     let two = loaded(r#"[{"key": "a"}, {"key": "b"}]"#);
     assert_eq!(old.changes(&two), ["1 tunnels became 2: takes effect after a restart"]);
+}
+
+#[test]
+fn unit_files_start_the_program_with_options_that_it_has() {
+    let folder = format!("{}/systemd", env!("CARGO_MANIFEST_DIR"));
+    let file = TempFile::new("{}");
+    for role in [Role::Client, Role::Server] {
+        let path = format!("{folder}/kcpx-tunnel-{role}@.service");
+        let unit = fs::read_to_string(path).unwrap();
+        let command = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
+        let argv: Vec<_> = command
+            .split(' ')
+            .map(|arg| if arg == "/etc/kcpx-tunnel/%i.json" { file.path() } else { arg })
+            .collect();
+        assert_eq!(argv[..2], ["/usr/bin/kcpx-tunnel", &role.to_string()]);
+        assert!(argv.contains(&file.path()), "{argv:?}");
+        assert!(load(&argv[1..]).is_ok());
+    }
 }
