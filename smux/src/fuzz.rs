@@ -98,7 +98,7 @@ impl Run {
                 let cmd = [2, 2, 2, 0, 1, 3, 4][usize::from(op % 16)];
                 let len = if cmd == 2 { size } else { [0, 8][usize::from(cmd == 4)] };
                 let mut frame = vec![self.version, cmd];
-                frame.extend_from_slice(&(len as u16).to_le_bytes());
+                frame.extend_from_slice(&u16::try_from(len).unwrap().to_le_bytes());
                 frame.extend_from_slice(&id.to_le_bytes());
                 frame.resize(8 + len, d);
                 if cmd == 4 {
