@@ -19,6 +19,9 @@ mod config;
 mod core;
 mod driver;
 mod error;
+#[cfg(feature = "_testkit")]
+#[doc(hidden)]
+pub mod fuzz;
 mod session;
 mod shared;
 mod stats;

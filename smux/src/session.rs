@@ -50,8 +50,8 @@ pub struct Session {
 }
 
 /// Ids of the side that connected are odd; id 1 is not used.
-const FIRST_CLIENT_ID: u32 = 3;
-const FIRST_SERVER_ID: u32 = 2;
+pub(crate) const FIRST_CLIENT_ID: u32 = 3;
+pub(crate) const FIRST_SERVER_ID: u32 = 2;
 
 impl Session {
     /// A session over `io`, on the side that made the connection. Its driver runs as a task of the
@@ -127,23 +127,32 @@ impl Session {
         Ok(Self::new(io, config, FIRST_SERVER_ID))
     }
 
-    fn new<T>(io: T, mut config: Config, first_id: u32) -> (Self, Driver<T>)
+    fn new<T>(io: T, config: Config, first_id: u32) -> (Self, Driver<T>)
     where
         T: AsyncRead + AsyncWrite + Unpin,
     {
+        let (session, core, shared) = Self::parts(config, first_id, Instant::now().into_std());
+        (session, Driver::new(io, core, shared))
+    }
+
+    /// All but the driver.
+    pub(crate) fn parts(
+        mut config: Config,
+        first_id: u32,
+        now: std::time::Instant,
+    ) -> (Self, Core, Arc<Shared>) {
         let first_id = *config.first_id.get_or_insert(first_id);
         let version = match config.version {
             Version::V1 => Some(1),
             Version::V2 => Some(2),
             Version::Any => None,
         };
-        let now = Instant::now().into_std();
         let tokens = Tokens::new(config.max_receive_buffer);
         let mailbox = Arc::new(Mailbox::new(tokens, version, first_id));
         let shared = Arc::new(Shared::new(config.clone(), Arc::clone(&mailbox), now));
         let core = Core::new(config, mailbox, now);
         let session = Self { handle: Handle::new(Arc::clone(&shared)) };
-        (session, Driver::new(io, core, shared))
+        (session, core, shared)
     }
 
     /// Opens a stream. The peer is not asked: it may refuse the stream, which then ends as if it

@@ -242,15 +242,16 @@ async fn half_close_writes_the_recorded_frames() {
         let (client, mut to_server) = raw_client(version, quiet());
         let (server, mut to_client) = raw_server(version, quiet());
         let mut stream = client.open_stream().await.unwrap();
-        stream.write_all(b"question").await.unwrap();
+        let asked_for = vector["notes"]["server_read"].as_str().unwrap();
+        stream.write_all(asked_for.as_bytes()).await.unwrap();
         stream.shutdown().await.unwrap();
         let asked = to_server.read_all().await.0;
         to_client.io.write_all(&asked).await.unwrap();
 
         let mut accepted = server.accept_stream().await.unwrap();
-        let mut question = Vec::new();
-        accepted.read_to_end(&mut question).await.unwrap();
-        assert_eq!(question, b"question");
+        let mut received = Vec::new();
+        accepted.read_to_end(&mut received).await.unwrap();
+        assert_eq!(received, asked_for.as_bytes());
         let mut answered = to_client.read_all().await.0;
         accepted.write_all(b"late answer").await.unwrap();
         accepted.shutdown().await.unwrap();

@@ -36,7 +36,7 @@ async fn accepted(version: Version, config: Config) -> (Session, Peer, Stream) {
 async fn shutdown_sends_fin_behind_all_data_and_reading_goes_on() {
     for version in VERSIONS {
         let (_session, mut peer, mut stream) = accepted(version, quiet()).await;
-        stream.write_all(&[7; 50_000]).await.unwrap();
+        stream.write_all(&vec![7; 50_000]).await.unwrap();
         stream.shutdown().await.unwrap();
         let expected = [(PSH, 3, 32_768), (PSH, 3, 17_232), (FIN, 3, 0)];
         assert_eq!(commands(&peer.frames().await), expected);
@@ -55,7 +55,7 @@ async fn shutdown_sends_fin_behind_all_data_and_reading_goes_on() {
 async fn unread_data_survives_both_fins_and_the_end_of_the_session() {
     for version in VERSIONS {
         let (session, mut peer, mut stream) = accepted(version, quiet()).await;
-        peer.send(PSH, 3, &[1; 10_000]).await;
+        peer.send(PSH, 3, &vec![1; 10_000]).await;
         peer.send(FIN, 3, b"").await;
         stream.shutdown().await.unwrap();
         assert_eq!(session.num_streams(), 0);
@@ -102,7 +102,7 @@ async fn aborted_stream_discards_what_was_written() {
 async fn dropped_stream_credits_discarded_bytes_up_to_one_more_window() {
     let config = quiet().max_stream_buffer(100_000);
     let (session, mut peer, mut stream) = accepted(Version::V2, config).await;
-    peer.send(PSH, 3, &[0; 60_000]).await;
+    peer.send(PSH, 3, &vec![0; 60_000]).await;
     stream.read_exact(&mut [0; 1_000]).await.unwrap();
     assert_eq!(
         peer.frames().await,
@@ -117,7 +117,7 @@ async fn dropped_stream_credits_discarded_bytes_up_to_one_more_window() {
     assert_eq!(session.stats().unread, 0);
     let mut credited = Vec::new();
     for _ in 0..20 {
-        peer.send(PSH, 3, &[0; 25_000]).await;
+        peer.send(PSH, 3, &vec![0; 25_000]).await;
         credited.extend(updates(&peer.frames().await));
     }
     assert_eq!(credited, [(110_000, 100_000), (160_000, 100_000)]);
@@ -186,7 +186,7 @@ async fn peer_beyond_the_window_ends_that_stream_alone() {
     peer.send(SYN, 5, b"").await;
     let mut other = session.accept_stream().await.unwrap();
     for _ in 0..5 {
-        peer.send(PSH, 3, &[0; 65_535]).await;
+        peer.send(PSH, 3, &vec![0; 65_535]).await;
     }
     idle().await;
     assert_eq!((session.stats().unread, session.stats().streams_failed), (5 * 65_535, 0));
@@ -208,7 +208,7 @@ async fn version_1_stream_that_nobody_reads_stops_the_session_until_it_is_read()
     peer.send(SYN, 5, b"").await;
     let mut other = session.accept_stream().await.unwrap();
     for _ in 0..64 {
-        peer.send(PSH, 3, &[0; 65_535]).await;
+        peer.send(PSH, 3, &vec![0; 65_535]).await;
     }
     peer.send(PSH, 3, &[0; 64]).await;
     idle().await;
@@ -345,7 +345,7 @@ async fn close_sends_what_is_queued_and_shuts_the_carrier_down() {
     for version in VERSIONS {
         let (session, mut peer) = raw_client(version, quiet());
         let mut stream = session.open_stream().await.unwrap();
-        stream.write_all(&[1; 60_000]).await.unwrap();
+        stream.write_all(&vec![1; 60_000]).await.unwrap();
         session.close().await.unwrap();
         let (bytes, ended) = peer.read_all().await;
         assert!(ended);

@@ -39,7 +39,7 @@ impl DiscardedStreams {
         stream.update_owed.then(|| stream.update(window))
     }
 
-    #[cfg(any(test, feature = "_testkit"))]
+    #[cfg(feature = "_testkit")]
     pub(crate) fn len(&self) -> usize {
         self.streams.len().max(self.order.len())
     }

@@ -6,7 +6,7 @@ use crate::error::ProtocolError;
 pub(crate) const HEADER_LEN: usize = 8;
 
 /// Bytes of the payload of UPD: `u32 consumed, u32 window`.
-pub(crate) const UPD_LEN: usize = 8;
+pub(crate) const UPD_LEN: u16 = 8;
 
 /// Payload that a sender of version 2 may send on a stream before the first UPD, bytes, whatever
 /// either side has set (smux `initialPeerWindow`).
@@ -40,7 +40,11 @@ impl Header {
         expected: Option<u8>,
     ) -> Result<Self, ProtocolError> {
         let [version, cmd, len0, len1, id0, id1, id2, id3] = bytes;
-        if expected.map_or(!(1..=2).contains(&version), |expected| version != expected) {
+        let is_allowed = match expected {
+            Some(expected) => version == expected,
+            None => (1..=2).contains(&version),
+        };
+        if !is_allowed {
             return Err(ProtocolError::Version { found: version, expected });
         }
         let len = u16::from_le_bytes([len0, len1]);
@@ -49,7 +53,7 @@ impl Header {
             1 => (Command::Fin, 0),
             2 => (Command::Psh, len),
             3 => (Command::Nop, 0),
-            4 if version == 2 => (Command::Upd, UPD_LEN as u16),
+            4 if version == 2 => (Command::Upd, UPD_LEN),
             other => return Err(ProtocolError::Command(other)),
         };
         if len != allowed {

@@ -87,9 +87,8 @@ impl Core {
         }
     }
 
-    #[expect(clippy::cast_possible_truncation, reason = "a payload has at most 65,535 bytes")]
-    fn write_header(&self, command: Command, len: usize, stream_id: u32, batch: &mut Batch) {
-        let header = Header { version: self.version(), command, len: len as u16, stream_id };
+    fn write_header(&self, command: Command, len: u16, stream_id: u32, batch: &mut Batch) {
+        let header = Header { version: self.version(), command, len, stream_id };
         batch.copy(&header.encode());
     }
 
@@ -105,7 +104,11 @@ impl Core {
         }
         state.in_turns = false;
         if len > 0 {
-            self.write_header(Command::Psh, len, stream.id, batch);
+            #[expect(
+                clippy::cast_possible_truncation,
+                reason = "max_frame_size is at most 65,535"
+            )]
+            self.write_header(Command::Psh, len as u16, stream.id, batch);
             state.send.queue.take_into(len, batch);
             state.send.on_sent(len);
             self.stats.frames_sent.psh += 1;

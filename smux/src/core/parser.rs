@@ -139,7 +139,7 @@ impl Parser {
     /// Eight bytes: as many as a header has, and the payload of an UPD. `None` while some are
     /// missing; those that have arrived are kept.
     fn take_eight(&mut self, input: &mut BytesMut) -> Option<[u8; HEADER_LEN]> {
-        const { assert!(HEADER_LEN == UPD_LEN) };
+        const { assert!(HEADER_LEN == UPD_LEN as usize) };
         let len = (HEADER_LEN - self.partial_len).min(input.len());
         self.partial[self.partial_len..self.partial_len + len].copy_from_slice(&input[..len]);
         input.advance(len);

@@ -28,13 +28,13 @@ impl ReceiveQueue {
     pub(crate) fn push(&mut self, input: &mut BytesMut, len: usize) {
         self.len += len;
         if len >= COPY_BELOW {
-            self.seal_tail();
+            self.freeze_tail();
             self.chunks.push_back(input.split_to(len).freeze());
             return;
         }
         if self.tail.capacity() - self.tail.len() < len {
             let capacity = self.tail.len().saturating_mul(2);
-            self.seal_tail();
+            self.freeze_tail();
             let (first, most) = TAIL_CAPACITY;
             self.tail = BytesMut::with_capacity(capacity.clamp(first, most).max(len));
         }
@@ -63,7 +63,7 @@ impl ReceiveQueue {
         std::mem::take(self).len
     }
 
-    fn seal_tail(&mut self) {
+    fn freeze_tail(&mut self) {
         if !self.tail.is_empty() {
             self.chunks.push_back(std::mem::take(&mut self.tail).freeze());
         }

@@ -351,7 +351,7 @@ impl Core {
     }
 
     /// Asserts the invariants.
-    #[cfg(any(test, feature = "_testkit"))]
+    #[cfg(feature = "_testkit")]
     pub(crate) fn check_invariants(&self) {
         let by_peer = self.streams.values().filter(|entry| entry.opened_by_peer).count();
         assert_eq!(by_peer, self.peer_streams);

@@ -28,7 +28,7 @@ impl ReadSide {
 
     pub(super) fn poll_read(
         &self,
-        cx: &mut Context<'_>,
+        cx: &Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
@@ -45,12 +45,12 @@ impl ReadSide {
         Poll::Ready(Ok(()))
     }
 
-    pub(super) async fn read_chunk(&mut self) -> io::Result<Bytes> {
+    pub(super) async fn read_chunk(&self) -> io::Result<Bytes> {
         poll_fn(|cx| self.poll_take(cx, usize::MAX)).await
     }
 
     /// Takes up to `max` bytes; none at the end of the stream.
-    fn poll_take(&self, cx: &mut Context<'_>, max: usize) -> Poll<io::Result<Bytes>> {
+    fn poll_take(&self, cx: &Context<'_>, max: usize) -> Poll<io::Result<Bytes>> {
         let mut state = self.stream.lock();
         let bytes = state.receive.queue.take(max);
         if bytes.is_empty() {
@@ -96,7 +96,7 @@ impl WriteSide {
 
     pub(super) fn poll_write(
         &self,
-        cx: &mut Context<'_>,
+        cx: &Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let wanted = bufs.iter().map(|buf| buf.len()).sum();
@@ -134,7 +134,7 @@ impl WriteSide {
         Poll::Ready(Ok(len))
     }
 
-    pub(super) fn poll_shutdown(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub(super) fn poll_shutdown(&self, cx: &Context<'_>) -> Poll<io::Result<()>> {
         self.handle.finish(&self.stream, false);
         let mut state = self.stream.lock();
         if state.send.fin == Fin::Sent {

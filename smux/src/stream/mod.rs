@@ -46,6 +46,12 @@ impl Stream {
         self.read.stream.id
     }
 
+    /// Bytes that were received and not read.
+    #[cfg(feature = "_testkit")]
+    pub(crate) fn unread(&self) -> usize {
+        self.read.stream.lock().receive.queue.len()
+    }
+
     /// A handle of the session.
     pub fn session(&self) -> Session {
         Session { handle: self.read.handle.clone() }
