@@ -9,6 +9,7 @@ use tokio::io::AsyncWrite;
 use tokio::time::Instant;
 use tracing::info;
 
+use crate::carrier::Link;
 use crate::net::LocalStream;
 use crate::relay::{End, Outcome, ReadChunk, Rules, relay};
 use crate::settings::Common;
@@ -38,17 +39,20 @@ impl Policy {
         let rules = Rules {
             close_wait: common.close_wait.unwrap_or(Duration::ZERO),
             half_close_timeout: common.half_close_timeout,
+            holds_fin: common.close_wait.is_none(),
         };
         Self { rules, quiet: common.quiet }
     }
 }
 
-/// Carries a connection until it has ended, and logs it as `name`. Dropped before, it resets it.
+/// Carries a connection until it has ended, and logs it as `name`. Dropped before, it resets it. `link`
+/// is that of the session, if there is one.
 pub(crate) async fn carry(
     name: impl fmt::Display,
     local: &mut LocalStream,
     reader: impl ReadChunk,
     writer: impl AsyncWrite + Unpin,
+    link: Option<&Link>,
     policy: Policy,
     stats: &TunnelStats,
 ) -> End {
@@ -58,7 +62,8 @@ pub(crate) async fn carry(
     if !policy.quiet {
         info!("{name} opened");
     }
-    let Outcome { sent, received, end } = relay(local, reader, writer, policy.rules, stats).await;
+    let Outcome { sent, received, end } =
+        relay(local, reader, writer, link, policy.rules, stats).await;
     if !matches!(end, End::Closed) {
         TunnelStats::count(&stats.reset_connections);
     }

@@ -54,7 +54,7 @@ pub(crate) async fn detect(
     limit: Duration,
 ) -> Result<(Carrier, Detected), Rejected> {
     let detecting = async {
-        let first = peek(&stream).await?;
+        let first = stream.peek_byte().await?.ok_or(Rejected::Ended)?;
         let compressed = first == SNAPPY;
         match compression {
             Some(false) if compressed => return Err(Rejected::Compressed),
@@ -77,13 +77,4 @@ pub(crate) async fn detect(
         Ok((carrier, Detected { compression: compressed, version: client }))
     };
     timeout(limit, detecting).await.unwrap_or(Err(Rejected::Timeout(limit)))
-}
-
-/// The first byte, which stays to be read.
-async fn peek(stream: &LinkedStream) -> Result<u8, Rejected> {
-    let mut first = [0];
-    match stream.stream().peek(&mut first).await? {
-        0 => Err(Rejected::Ended),
-        _ => Ok(first[0]),
-    }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kcpx::KcpStream;
 
-use crate::carrier::LinkedStream;
+use crate::carrier::Link;
 use crate::connection::{Policy, carry};
 use crate::net::LocalStream;
 use crate::relay::End;
@@ -12,20 +12,21 @@ use crate::stats::{Registration, TunnelStats};
 
 /// A KCP connection. Dropped before both directions have ended, it resets the peer's connection.
 pub(crate) struct DirectConnection {
-    stream: LinkedStream,
+    stream: KcpStream,
+    link: Arc<Link>,
     is_closed: bool,
     _registration: Registration,
 }
 
 impl DirectConnection {
     pub(crate) fn new(stream: KcpStream, stats: &Arc<TunnelStats>) -> Self {
-        let stream = LinkedStream::new(stream);
-        let registration = stats.register(Some(stream.link()), None);
-        Self { stream, is_closed: false, _registration: registration }
+        let link = Arc::default();
+        let registration = stats.register(Some(&link), None);
+        Self { stream, link, is_closed: false, _registration: registration }
     }
 
     pub(crate) fn conv(&self) -> u32 {
-        self.stream.stream().conv()
+        self.stream.conv()
     }
 
     /// Carries `local`; its reset is one on the other side as well.
@@ -36,17 +37,18 @@ impl DirectConnection {
         policy: Policy,
         stats: &TunnelStats,
     ) {
-        let (reader, writer) = self.stream.stream_mut().split();
-        let end = carry(name, local, reader, writer, policy, stats).await;
+        let (reader, writer) = self.stream.split();
+        let end = carry(name, local, reader, writer, None, policy, stats).await;
         self.is_closed = matches!(end, End::Closed | End::HalfCloseTimeout);
     }
 }
 
 impl Drop for DirectConnection {
     fn drop(&mut self) {
+        self.link.set_last(self.stream.stats());
         if !self.is_closed {
             // An error says that the connection has ended already.
-            drop(self.stream.stream().set_zero_linger());
+            drop(self.stream.set_zero_linger());
         }
     }
 }

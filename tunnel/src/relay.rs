@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use bytes::{Buf, Bytes};
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::sleep;
 
+use crate::carrier::Link;
 use crate::net::{LocalReadHalf, LocalStream, LocalWriteHalf};
 use crate::stats::TunnelStats;
 
@@ -36,6 +37,10 @@ pub(crate) struct Rules {
     pub(crate) close_wait: Duration,
     /// Time without a byte after which one direction ends once the other one has.
     pub(crate) half_close_timeout: Duration,
+    /// Whether an end that comes after the peer's is passed on only once the peer has acknowledged
+    /// every byte of the session: smux 1.5.54 to 1.5.57 discards what is unread once both sides have
+    /// sent FIN. The session holds FIN a little longer.
+    pub(crate) holds_fin: bool,
 }
 
 /// What was carried, and how it ended.
@@ -67,6 +72,7 @@ pub(crate) async fn relay(
     local: &mut LocalStream,
     mut reader: impl ReadChunk,
     writer: impl AsyncWrite + Unpin,
+    link: Option<&Link>,
     rules: Rules,
     stats: &TunnelStats,
 ) -> Outcome {
@@ -74,7 +80,7 @@ pub(crate) async fn relay(
     let progress = Progress::new(stats);
     let end = {
         let (local_read, local_write) = local.split();
-        let send = pin!(send(local_read, writer, &progress, rules));
+        let send = pin!(send(local_read, writer, link, &progress, rules));
         let receive = pin!(receive(&mut reader, local_write, &progress, rules));
         match both(send, receive, &progress, rules).await {
             Ok(()) => End::Closed,
@@ -110,13 +116,20 @@ async fn both(
 struct Progress<'a> {
     sent: AtomicU64,
     received: AtomicU64,
-    /// Those of all connections.
+    /// True once the stream of the tunnel has ended.
+    peer_ended: AtomicBool,
+    /// Bytes of all connections.
     stats: &'a TunnelStats,
 }
 
 impl<'a> Progress<'a> {
     fn new(stats: &'a TunnelStats) -> Self {
-        Self { sent: AtomicU64::new(0), received: AtomicU64::new(0), stats }
+        Self {
+            sent: AtomicU64::new(0),
+            received: AtomicU64::new(0),
+            peer_ended: AtomicBool::new(false),
+            stats,
+        }
     }
 
     fn on_sent(&self, bytes: usize) {
@@ -127,6 +140,10 @@ impl<'a> Progress<'a> {
     fn on_received(&self, bytes: usize) {
         self.received.fetch_add(bytes as u64, Ordering::Relaxed);
         self.stats.bytes_received.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    fn has_peer_ended(&self) -> bool {
+        self.peer_ended.load(Ordering::Relaxed)
     }
 
     fn total(&self) -> u64 {
@@ -152,6 +169,7 @@ impl<'a> Progress<'a> {
 async fn send(
     mut local: LocalReadHalf<'_>,
     mut tunnel: impl AsyncWrite + Unpin,
+    link: Option<&Link>,
     progress: &Progress<'_>,
     rules: Rules,
 ) -> Result<(), End> {
@@ -185,6 +203,9 @@ async fn send(
         }
     }
     sleep(rules.close_wait).await;
+    if let Some(link) = link.filter(|_| rules.holds_fin && progress.has_peer_ended()) {
+        link.acknowledged().await;
+    }
     tunnel.shutdown().await.map_err(End::Tunnel)
 }
 
@@ -229,6 +250,7 @@ async fn receive(
             Some(Err(error)) => return Err(End::Tunnel(error)),
         }
     }
+    progress.peer_ended.store(true, Ordering::Relaxed);
     sleep(rules.close_wait).await;
     local.shutdown().await.map_err(End::Local)
 }

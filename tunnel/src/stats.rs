@@ -75,18 +75,22 @@ pub(crate) struct Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
+        // Statistics are read without the lock, and moved to the sums in one step.
+        let transport = self.stats.transport();
+        let link = transport.links.get(&self.number).cloned();
+        let endpoint = transport.endpoints.get(&self.number).cloned();
+        drop(transport);
+        let links = link.map(|link| of_connection(&link.stats())).unwrap_or_default();
+        let endpoints = endpoint.as_ref().map(|endpoint| ended(endpoint.stats()));
         let mut transport = self.stats.transport();
-        if let Some(link) = transport.links.remove(&self.number) {
-            let ended = transport.ended.links + of_connection(&link.stats());
-            transport.ended.links = ended;
-        }
-        let endpoint = transport.endpoints.remove(&self.number);
-        if let Some(endpoint) = &endpoint {
-            let ended = transport.ended.endpoints + ended(endpoint.stats());
-            transport.ended.endpoints = ended;
-        }
+        transport.links.remove(&self.number);
+        let removed = transport.endpoints.remove(&self.number);
+        let before = transport.ended.clone();
+        transport.ended.links = before.links + links;
+        transport.ended.endpoints = before.endpoints + endpoints.unwrap_or_default();
         // What the socket's last handle does is done without the lock.
         drop(transport);
+        drop((removed, endpoint));
     }
 }
 
@@ -125,12 +129,16 @@ impl TunnelStats {
 
     fn snapshot(&self) -> Snapshot {
         let transport = self.transport();
-        let links = transport.links.values().map(|link| of_connection(&link.stats()));
-        let mut snapshot = links.fold(transport.ended.links, |sum, link| sum + link);
-        let endpoints = transport.endpoints.values().map(Endpoint::stats);
-        let endpoints = endpoints.fold(transport.ended.endpoints, |sum, endpoint| sum + endpoint);
-        snapshot.max_conn = transport.max_connections;
+        let ended = transport.ended.clone();
+        let links: Vec<_> = transport.links.values().cloned().collect();
+        let endpoints: Vec<_> = transport.endpoints.values().cloned().collect();
+        let max_connections = transport.max_connections;
         drop(transport);
+        let links = links.iter().map(|link| of_connection(&link.stats()));
+        let mut snapshot = links.fold(ended.links, |sum, link| sum + link);
+        let endpoints = endpoints.iter().map(Endpoint::stats);
+        let endpoints = endpoints.fold(ended.endpoints, |sum, endpoint| sum + endpoint);
+        snapshot.max_conn = max_connections;
         snapshot.active_opens = endpoints.active_opens;
         snapshot.passive_opens = endpoints.passive_opens;
         snapshot.curr_estab = endpoints.current_connections;

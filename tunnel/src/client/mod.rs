@@ -143,7 +143,7 @@ impl Tunnel {
         let policy = Policy::new(&pool.settings().common);
         let name = format_args!("{from} over stream {} of {session}", stream.id()).to_string();
         let (reader, writer) = stream.into_split();
-        carry(name, local, reader, writer, policy, &self.stats).await;
+        carry(name, local, reader, writer, Some(session.link()), policy, &self.stats).await;
     }
 
     async fn serve_direct(&self, local: &mut LocalStream, from: PeerName, dialer: &Dialer) {

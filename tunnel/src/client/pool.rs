@@ -53,6 +53,7 @@ struct Slot {
 /// A session, displayed as its number and the address of the server.
 pub(crate) struct ClientSession {
     smux: Session,
+    link: Arc<Link>,
     number: u64,
     peer: SocketAddr,
     expires: Option<Instant>,
@@ -154,6 +155,7 @@ impl Pool {
         TunnelStats::count(&self.stats.sessions);
         let session = Arc::new(ClientSession {
             smux: smux.clone(),
+            link: link.clone(),
             number: self.next_number.fetch_add(1, Ordering::Relaxed),
             peer,
             expires: settings.auto_expire.map(|age| Instant::now() + age),
@@ -204,6 +206,10 @@ async fn watch(smux: &Session, link: &Link, name: &str, stats: &TunnelStats) {
 }
 
 impl ClientSession {
+    pub(crate) fn link(&self) -> &Link {
+        &self.link
+    }
+
     fn is_usable(&self) -> bool {
         !self.is_used_up.load(Ordering::Relaxed)
             && !self.smux.is_closed()

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
 
 use super::Tunnel;
-use crate::carrier::LinkedStream;
+use crate::carrier::{Link, LinkedStream};
 use crate::connection::{Policy, carry};
 use crate::detect::detect;
 use crate::drain::drain;
@@ -59,7 +59,7 @@ impl Incoming {
         };
         let compression = if detected.compression { "Snappy" } else { "no compression" };
         info!("{name} opened: smux version {}, {compression}", detected.version.number());
-        let ended = self.serve_streams(&smux).await;
+        let ended = self.serve_streams(&smux, &link).await;
         match ended.and_then(|error| failure(&error, link.has_heard())) {
             None => info!("{name} closed"),
             Some(reason) => {
@@ -71,15 +71,15 @@ impl Incoming {
 
     /// Carries streams until the session has failed, for the reason that is returned, or the tunnel has
     /// ended.
-    async fn serve_streams(&self, smux: &Session) -> Option<Error> {
+    async fn serve_streams(&self, smux: &Session, link: &Arc<Link>) -> Option<Error> {
         let control = &self.tunnel.control;
         let mut connections = JoinSet::new();
         loop {
             tokio::select! {
                 accepted = smux.accept_stream() => match accepted {
                     Ok(stream) => {
-                        let session = self.clone();
-                        connections.spawn(async move { session.serve_stream(stream).await });
+                        let (session, link) = (self.clone(), link.clone());
+                        connections.spawn(async move { session.serve_stream(stream, &link).await });
                     }
                     Err(error) => {
                         drain(&mut connections, FLUSH_TIMEOUT).await;
@@ -110,7 +110,7 @@ impl Incoming {
         None
     }
 
-    async fn serve_stream(&self, mut stream: Stream) {
+    async fn serve_stream(&self, mut stream: Stream, link: &Link) {
         let name = format!("stream {} of {}", stream.id(), self.name);
         let Some(mut target) = self.tunnel.connect_target(&self.settings, &name).await else {
             // An orderly end without bytes: the wire has no other refusal. An error: the session has
@@ -121,6 +121,7 @@ impl Incoming {
         let policy = Policy::new(&self.settings.common);
         let name = format!("{name} to {}", self.settings.target);
         let (reader, writer) = stream.into_split();
-        carry(name, &mut target, reader, writer, policy, &self.tunnel.stats).await;
+        let stats = &self.tunnel.stats;
+        carry(name, &mut target, reader, writer, Some(link), policy, stats).await;
     }
 }
