@@ -120,8 +120,6 @@ impl Run {
                 let opened = pin!(self.session.open_stream());
                 let polled = opened.poll(&mut Context::from_waker(Waker::noop()));
                 if let Poll::Ready(Ok(stream)) = polled {
-                    // The peer may have used this id before.
-                    self.finished.remove(&stream.id());
                     self.streams.push(stream);
                 }
             }
@@ -202,7 +200,8 @@ impl Run {
         }
         while let Some(event) = self.outgoing.next(&mut bytes).unwrap() {
             match event {
-                Event::Syn(id) => assert!(!self.finished.contains(&id)),
+                // The peer may have used an id of ours before, and was refused.
+                Event::Syn(id) => drop(self.finished.remove(&id)),
                 Event::Fin(id) => drop(self.finished.insert(id)),
                 Event::Payload { id, len } => {
                     assert!(!self.finished.contains(&id), "PSH behind FIN");
