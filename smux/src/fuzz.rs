@@ -252,6 +252,17 @@ impl Run {
 mod tests {
     use super::*;
 
+    /// The inputs that are kept beside the target; the published package has none.
+    #[test]
+    fn smux_session_holds_invariants_for_inputs_that_failed() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz/seeds/smux_session");
+        for entry in std::fs::read_dir(folder).into_iter().flatten() {
+            let path = entry.unwrap().path();
+            println!("{}", path.display());
+            smux_session(&std::fs::read(path).unwrap());
+        }
+    }
+
     #[test]
     fn smux_session_holds_invariants_for_any_input() {
         for seed in 0..3_000_u64 {
