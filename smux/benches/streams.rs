@@ -30,7 +30,9 @@ fn main() {
         let name = format!("duplex-{version}-10000x10kB");
         let streams = if measures { 10_000 } else { 10 };
         if wanted(&name) {
-            report(&name, runs, streams * 10_000, || short_streams(config(version), streams));
+            report(&name, runs, streams * 10_000, || {
+                short_streams(config(version).accept_backlog(10_000), streams)
+            });
         }
         let name = format!("fairness-{version}");
         if wanted(&name) {
@@ -143,7 +145,7 @@ async fn receive(mut stream: impl AsyncRead + Unpin, total: usize) {
     assert_eq!(received, total);
 }
 
-/// Streams that are opened, sent 10,000 bytes, and closed, 100 at a time.
+/// Streams that are opened, sent 10,000 bytes, and closed, without waiting for the reader.
 fn short_streams(config: Config, streams: usize) {
     runtime().block_on(async {
         let (ours, theirs) = tokio::io::duplex(256 << 10);
@@ -210,7 +212,12 @@ async fn fairness(name: &str, config: Config, duration: Duration) {
     while started.elapsed() < duration {
         let sent = Instant::now();
         ping.write_all(&[1]).await.unwrap();
-        ping.read_exact(&mut [0]).await.unwrap();
+        // In version 1 nothing comes any more once the others have stopped reading.
+        let mut byte = [0];
+        match tokio::time::timeout(duration, ping.read_exact(&mut byte)).await {
+            Ok(read) => drop(read.unwrap()),
+            Err(_) => break,
+        }
         round_trips.push(sent.elapsed());
         tokio::time::sleep(Duration::from_millis(2)).await;
     }

@@ -120,8 +120,6 @@ impl Run {
                 let opened = pin!(self.session.open_stream());
                 let polled = opened.poll(&mut Context::from_waker(Waker::noop()));
                 if let Poll::Ready(Ok(stream)) = polled {
-                    // The peer may have used this id before.
-                    self.finished.remove(&stream.id());
                     self.streams.push(stream);
                 }
             }
@@ -202,7 +200,8 @@ impl Run {
         }
         while let Some(event) = self.outgoing.next(&mut bytes).unwrap() {
             match event {
-                Event::Syn(id) => assert!(!self.finished.contains(&id)),
+                // The peer may have used an id of ours before, and was refused.
+                Event::Syn(id) => drop(self.finished.remove(&id)),
                 Event::Fin(id) => drop(self.finished.insert(id)),
                 Event::Payload { id, len } => {
                     assert!(!self.finished.contains(&id), "PSH behind FIN");
@@ -252,6 +251,17 @@ impl Run {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The inputs that are kept beside the target; the published package has none.
+    #[test]
+    fn smux_session_holds_invariants_for_inputs_that_failed() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz/seeds/smux_session");
+        for entry in std::fs::read_dir(folder).into_iter().flatten() {
+            let path = entry.unwrap().path();
+            println!("{}", path.display());
+            smux_session(&std::fs::read(path).unwrap());
+        }
+    }
 
     #[test]
     fn smux_session_holds_invariants_for_any_input() {

@@ -426,6 +426,26 @@ async fn ids_that_a_peer_has_taken_of_ours_are_not_given_out() {
     }
 }
 
+/// A peer closes a stream that has an id of ours, and uses the id again in the same write.
+#[tokio::test(start_paused = true)]
+async fn id_of_ours_that_a_peer_uses_again_at_once_is_not_given_out() {
+    for version in VERSIONS {
+        let (session, mut peer) = raw_server(version, quiet());
+        peer.send(SYN, 2, b"").await;
+        session.accept_stream().await.unwrap().shutdown().await.unwrap();
+        let frames =
+            [Frame::new(number(version), FIN, 2, b""), Frame::new(number(version), SYN, 2, b"")];
+        peer.io.write_all(&frames.map(|frame| frame.encode()).concat()).await.unwrap();
+        let again = session.accept_stream().await.unwrap();
+        assert_eq!(again.id(), 2);
+        // Turns of the driver in between.
+        idle().await;
+        peer.send(NOP, 0, b"").await;
+        idle().await;
+        assert_eq!(session.open_stream().await.unwrap().id(), 4);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn server_of_any_version_sends_nothing_before_the_first_frame() {
     for version in VERSIONS {

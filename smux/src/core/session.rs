@@ -152,6 +152,8 @@ impl Core {
     /// The same in the middle of a turn.
     pub(super) fn exchange_again(&mut self) {
         let mut inbox = self.mailbox.lock();
+        // Before the same ids are reserved again.
+        inbox.release_ids(&mut self.released_ids);
         inbox.take(&mut self.changed, &mut self.opened);
         let closing = inbox.closing;
         drop(inbox);
