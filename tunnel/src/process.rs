@@ -3,7 +3,7 @@
 //! A tunnel is a [`Client`](crate::client::Client) or a [`Server`](crate::server::Server). Its
 //! [`Control`] says when to end and hands over changed settings; what the tunnel counts it registers
 //! in [`Control::counters`]. Lines of the log are events of `tracing`: `info!` for what kcptun would
-//! log, `warn!` for what a user has to act on. [`run`] is the whole process.
+//! log, `warn!` for what a user has to act on. [`run()`] is the whole process.
 
 mod control;
 mod counters;
