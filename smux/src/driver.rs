@@ -191,7 +191,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Driver<T> {
 
     /// Ends the session for its handles; the carrier is shut down after that.
     fn fail(&mut self, error: Error, now: Instant) {
-        self.core.fail(&error);
+        self.core.fail(&error, &mut self.batch);
         self.signal();
         self.publish();
         self.phase = Phase::ShuttingDown(error, now + LINGER);
@@ -294,7 +294,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Future for Driver<T> {
 impl<T> Drop for Driver<T> {
     fn drop(&mut self) {
         // Without effect on a session that has ended.
-        self.core.fail(&Error::Closed);
+        self.core.fail(&Error::Closed, &mut self.batch);
         for waker in self.core.take_signals().wakers {
             waker.wake();
         }

@@ -178,7 +178,7 @@ impl Run {
         let result = self.core.receive(&mut BytesMut::from(bytes), self.now);
         drop(self.core.take_signals());
         if let Err(error) = result {
-            self.core.fail(&error.into());
+            self.core.fail(&error.into(), &mut self.batch);
         }
         result.is_ok()
     }
@@ -230,7 +230,7 @@ impl Run {
 
     /// Everything is read to its end, and nothing is left.
     fn finish(mut self) {
-        self.core.fail(&crate::Error::Closed);
+        self.core.fail(&crate::Error::Closed, &mut self.batch);
         let mut cx = Context::from_waker(Waker::noop());
         while let Poll::Ready(Ok(stream)) = self.session.poll_accept(&mut cx) {
             self.streams.push(stream);
@@ -242,6 +242,7 @@ impl Run {
                 let read = Pin::new(&mut stream).poll_read(&mut cx, &mut buffer);
                 assert!(matches!(read, Poll::Ready(Ok(()))));
             }
+            assert!(Pin::new(&mut stream).poll_shutdown(&mut cx).is_ready(), "shutdown ends");
         }
         assert_eq!(self.session.handle.mailbox.tokens.unread(), 0);
         assert_eq!(self.core.num_streams(), 0);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
 
+use super::batch::Batch;
 use super::discarded::DiscardedStreams;
 use super::inbox::Mailbox;
 use super::keepalive::{Due, Keepalive};
@@ -331,19 +332,20 @@ impl Core {
         self.control.is_empty() && self.turns.is_empty() && !self.streams.values().any(unsent)
     }
 
-    /// Ends the session: all streams, and those that handles open at this moment.
-    pub(crate) fn fail(&mut self, error: &Error) {
+    /// Ends the session: all streams, those that handles open at this moment, and those whose last
+    /// frame is in `batch`, which is not written any more.
+    pub(crate) fn fail(&mut self, error: &Error, batch: &mut Batch) {
         let mut inbox = self.mailbox.lock();
         inbox.end.get_or_insert_with(|| error.clone());
         inbox.take(&mut self.changed, &mut self.opened);
         drop(inbox);
-        self.changed.clear();
         self.control.clear();
         self.turns.clear();
         self.delayed_fins.clear();
         self.peer_streams = 0;
-        let opened = self.opened.drain(..);
-        for stream in self.streams.drain().map(|(_, entry)| entry.stream).chain(opened) {
+        let live = self.streams.drain().map(|(_, entry)| entry.stream);
+        let changed = self.opened.drain(..).chain(self.changed.drain(..));
+        for stream in live.chain(changed).chain(batch.fins.drain(..)) {
             let wakers = stream.lock().fail(error);
             self.signals.wakers.extend(wakers.into_iter().flatten());
         }
