@@ -187,11 +187,10 @@ impl Inbox {
         was_full && self.unsent_opens < MAX_UNSENT_OPENS
     }
 
-    /// Keeps `id` from being given out: a stream of the peer has it.
-    pub(crate) fn reserve_id(&mut self, id: u32) {
-        if u64::from(id) >= self.next_id {
-            self.taken_ids.insert(id);
-        }
+    /// Keeps `id` from being given out: a stream of the peer has it. False if it was given out, or
+    /// is reserved already.
+    pub(crate) fn reserve_id(&mut self, id: u32) -> bool {
+        u64::from(id) >= self.next_id && self.taken_ids.insert(id)
     }
 
     pub(crate) fn release_ids(&mut self, ids: &mut Vec<u32>) {

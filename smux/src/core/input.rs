@@ -10,10 +10,6 @@ use super::session::{Control, Core, Entry};
 use super::stream::{Fin, SharedStream, StreamState};
 use crate::error::{Error, ProtocolError};
 
-/// Answers to refused SYNs that wait for the carrier at most. Further ones are not answered: the
-/// peer does not take what there is.
-const MAX_REFUSALS: usize = 65_536;
-
 impl Core {
     /// Takes all of `input`.
     pub(crate) fn receive(
@@ -53,11 +49,8 @@ impl Core {
     }
 
     fn on_syn(&mut self, id: u32) {
-        let is_own = id % 2 == self.parity();
-        if is_own {
-            // An id of this side's own: it may have been given out a moment ago.
-            self.exchange_again();
-        }
+        // An id of this side's own may have been given out a moment ago.
+        let is_reserved = id % 2 == self.parity() && self.exchange_and_reserve(id);
         if self.streams.contains_key(&id) {
             self.stats.frames_ignored += 1;
             return;
@@ -66,12 +59,15 @@ impl Core {
         let mut queue = self.mailbox.accept_queue();
         let is_full = queue.streams.len() >= self.config.accept_backlog
             || self.peer_streams >= self.config.max_streams
+            || self.refusals.contains(id)
             || self.closing;
         if is_full {
             drop(queue);
             self.stats.streams_refused += 1;
-            if self.control.len() < MAX_REFUSALS {
-                self.control.push_back(Control::Refuse(id));
+            self.refusals.push(id);
+            // With an answer pending, the id is released when that leaves.
+            if is_reserved && !self.refusals.contains(id) {
+                self.release_id(id);
             }
             return;
         }
@@ -81,9 +77,6 @@ impl Core {
         drop(queue);
         self.signals.accepted = true;
         self.stats.streams_accepted += 1;
-        if is_own {
-            self.mailbox.lock().reserve_id(id);
-        }
         self.register(stream, true);
     }
 

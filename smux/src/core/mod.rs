@@ -10,6 +10,7 @@ pub(crate) mod output;
 pub(crate) mod parser;
 pub(crate) mod receive_queue;
 pub(crate) mod receive_window;
+pub(crate) mod refusals;
 pub(crate) mod send_queue;
 pub(crate) mod session;
 pub(crate) mod stream;

@@ -9,6 +9,13 @@ use super::session::{Control, Core};
 use super::stream::{Fin, SharedStream, StreamState};
 use super::turns::MAX_SPARSE;
 
+/// Least payload of a frame that is cut to the room left in a batch, bytes. A stream with more to
+/// send than a smaller room holds begins the next batch.
+const MIN_CUT: usize = 4 << 10;
+
+/// While streams wait, answers to refused SYNs have at most this many bytes of a batch.
+const REFUSAL_SHARE: usize = 8 << 10;
+
 impl Core {
     /// Adds frames to `batch` until it is full or none is left.
     pub(crate) fn fill(&mut self, batch: &mut Batch, now: Instant) {
@@ -16,12 +23,31 @@ impl Core {
             return;
         }
         let before = batch.len();
+        // What did not fit into the last batch, so that neither control frames nor sparse streams
+        // can keep a bulk stream waiting for ever.
+        if let Some(stream) = self.turns.take_deferred()
+            && !self.take_turn(&stream, batch, now)
+        {
+            self.turns.defer(stream);
+            return;
+        }
+        let mut refusal_bytes = 0;
         while batch.len() < MAX_BATCH {
-            if let Some(control) = self.control.pop_front() {
+            let has_control = !self.control.is_empty();
+            let may_refuse = refusal_bytes < REFUSAL_SHARE || self.turns.is_empty();
+            if !has_control && may_refuse && let Some(id) = self.refusals.pop() {
+                refusal_bytes += HEADER_LEN;
+                if id % 2 == self.parity() {
+                    // Reserved up to here: a SYN of this side would come before the answer.
+                    self.release_id(id);
+                }
+                self.stats.frames_sent.fin += 1;
+                self.write_header(Command::Fin, 0, id, batch);
+            } else if let Some(control) = self.control.pop_front() {
                 self.write_control(control, batch);
             } else if let Some(stream) = self.turns.pop(batch.len()) {
                 if !self.take_turn(&stream, batch, now) {
-                    self.turns.push_front(stream);
+                    self.turns.defer(stream);
                     break;
                 }
             } else {
@@ -53,10 +79,6 @@ impl Core {
                 batch.syns += 1;
                 self.stats.frames_sent.syn += 1;
                 self.write_header(Command::Syn, 0, id, batch);
-            }
-            Control::Refuse(id) => {
-                self.stats.frames_sent.fin += 1;
-                self.write_header(Command::Fin, 0, id, batch);
             }
             Control::Nop => {
                 self.stats.frames_sent.nop += 1;
@@ -92,15 +114,19 @@ impl Core {
         batch.copy(&header.encode());
     }
 
-    /// One frame of `stream`, and its FIN if that comes next. False if the frame does not fit.
+    /// One frame of `stream`, and its FIN if that comes next. False if the frame does not fit and
+    /// [`MIN_CUT`] bytes of it do not either.
     fn take_turn(&mut self, stream: &Arc<SharedStream>, batch: &mut Batch, now: Instant) -> bool {
         let mut state = stream.lock();
         let credit = state.send.credit(self.version());
         let queued = state.send.queue.len();
-        let len = queued.min(credit).min(self.config.max_frame_size);
-        if !batch.is_empty() && batch.len() + HEADER_LEN + len > MAX_BATCH {
-            // A frame of a sparse stream always fits, or waits for the next batch as any other.
-            return false;
+        let mut len = queued.min(credit).min(self.config.max_frame_size);
+        let room = MAX_BATCH.saturating_sub(batch.len() + HEADER_LEN);
+        if !batch.is_empty() && len > room {
+            if room < MIN_CUT {
+                return false;
+            }
+            len = room;
         }
         state.in_turns = false;
         if len > 0 {

@@ -12,6 +12,7 @@ use super::inbox::Mailbox;
 use super::keepalive::{Due, Keepalive};
 use super::parser::Parser;
 use super::receive_window::ReceiveWindow;
+use super::refusals::Refusals;
 use super::stream::{Fin, SharedStream, StreamState};
 use super::turns::Turns;
 use crate::config::Config;
@@ -32,6 +33,7 @@ pub(crate) struct Core {
     pub(super) discarded: DiscardedStreams,
     /// Frames that come before all data.
     pub(super) control: VecDeque<Control>,
+    pub(super) refusals: Refusals,
     pub(super) turns: Turns,
     /// Streams whose FIN waits for `Config::fin_delay`, by time.
     pub(super) delayed_fins: VecDeque<(Instant, Arc<SharedStream>)>,
@@ -60,8 +62,6 @@ pub(super) struct Entry {
 #[derive(Debug)]
 pub(super) enum Control {
     Syn(u32),
-    /// Answer to a SYN that is refused.
-    Refuse(u32),
     Nop,
     /// Takes its values when it is written.
     Update(Arc<SharedStream>),
@@ -96,6 +96,7 @@ impl Core {
             peer_streams: 0,
             discarded: DiscardedStreams::default(),
             control: VecDeque::new(),
+            refusals: Refusals::default(),
             turns: Turns::default(),
             delayed_fins: VecDeque::new(),
             keepalive,
@@ -150,15 +151,24 @@ impl Core {
         self.on_exchanged(closing)
     }
 
-    /// The same in the middle of a turn.
-    pub(super) fn exchange_again(&mut self) {
+    /// The same in the middle of a turn, for a peer that opens `id`, one of this side's own: from
+    /// here on it is not given out. True unless it was given out or reserved before.
+    pub(super) fn exchange_and_reserve(&mut self, id: u32) -> bool {
         let mut inbox = self.mailbox.lock();
         // Before the same ids are reserved again.
         inbox.release_ids(&mut self.released_ids);
         inbox.take(&mut self.changed, &mut self.opened);
+        // Under the same lock: what was opened before is known, and nothing comes between.
+        let is_reserved = inbox.reserve_id(id);
         let closing = inbox.closing;
         drop(inbox);
         self.on_exchanged(closing);
+        is_reserved
+    }
+
+    /// An id that was reserved is not used by the peer: it may be given out.
+    pub(super) fn release_id(&mut self, id: u32) {
+        self.released_ids.push(id);
     }
 
     fn on_exchanged(&mut self, closing: bool) -> bool {
@@ -329,7 +339,8 @@ impl Core {
             let state = entry.stream.lock();
             state.send.queue.len() > 0 && state.error.is_none()
         };
-        self.control.is_empty() && self.turns.is_empty() && !self.streams.values().any(unsent)
+        let is_owed = !self.control.is_empty() || !self.refusals.is_empty();
+        !is_owed && self.turns.is_empty() && !self.streams.values().any(unsent)
     }
 
     /// Ends the session: all streams, those that handles open at this moment, and those whose last
@@ -340,6 +351,7 @@ impl Core {
         inbox.take(&mut self.changed, &mut self.opened);
         drop(inbox);
         self.control.clear();
+        self.refusals.clear();
         self.turns.clear();
         self.delayed_fins.clear();
         self.peer_streams = 0;

@@ -16,6 +16,9 @@ const SPARSE_SHARE: usize = 32 << 10;
 pub(crate) struct Turns {
     sparse: VecDeque<Arc<SharedStream>>,
     bulk: VecDeque<Arc<SharedStream>>,
+    /// Its frame did not fit into the last batch: begins the next one. Before that batch, its SYN
+    /// and all else that had to come first have left.
+    deferred: Option<Arc<SharedStream>>,
 }
 
 impl Turns {
@@ -24,9 +27,13 @@ impl Turns {
         queue.push_back(stream);
     }
 
-    /// Puts a stream back whose frame did not fit.
-    pub(crate) fn push_front(&mut self, stream: Arc<SharedStream>) {
-        self.bulk.push_front(stream);
+    /// Keeps a stream whose frame did not fit for the next batch.
+    pub(crate) fn defer(&mut self, stream: Arc<SharedStream>) {
+        self.deferred = Some(stream);
+    }
+
+    pub(crate) fn take_deferred(&mut self) -> Option<Arc<SharedStream>> {
+        self.deferred.take()
     }
 
     /// The next stream, for a batch of `batched` bytes so far.
@@ -39,7 +46,7 @@ impl Turns {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.sparse.is_empty() && self.bulk.is_empty()
+        self.sparse.is_empty() && self.bulk.is_empty() && self.deferred.is_none()
     }
 
     pub(crate) fn clear(&mut self) {
