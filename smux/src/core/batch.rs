@@ -1,0 +1,173 @@
+//! Frames on their way to the carrier: at most one batch, which is the only queue between streams
+//! and carrier.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use bytes::{Buf, Bytes};
+
+use super::stream::SharedStream;
+
+/// No frame is added to a batch that is not empty if it would exceed this many bytes: 64 KiB of
+/// payload, and headers.
+pub(crate) const MAX_BATCH: usize = (64 << 10) + 1_024;
+
+/// Pieces that one vectored write takes.
+pub(crate) const MAX_SLICES: usize = 64;
+
+/// For vectored writes: shorter payloads are copied between the headers, since a piece of its own
+/// costs more than copying.
+const COPY_BELOW: usize = 1_024;
+
+#[derive(Debug)]
+enum Part {
+    /// The next bytes of `copied`.
+    Copied(usize),
+    Shared(Bytes),
+}
+
+#[derive(Debug)]
+pub(crate) struct Batch {
+    /// Headers and short payloads.
+    copied: Vec<u8>,
+    /// Bytes of `copied` that were written.
+    copied_written: usize,
+    parts: VecDeque<Part>,
+    /// Bytes not written.
+    len: usize,
+    /// True when the carrier takes several pieces in one write. All is copied otherwise.
+    vectored: bool,
+    /// Streams whose FIN is in the batch.
+    pub(crate) fins: Vec<Arc<SharedStream>>,
+    /// SYN frames in the batch.
+    pub(crate) syns: usize,
+}
+
+impl Batch {
+    pub(crate) fn new(vectored: bool) -> Self {
+        Self {
+            copied: Vec::new(),
+            copied_written: 0,
+            parts: VecDeque::new(),
+            len: 0,
+            vectored,
+            fins: Vec::new(),
+            syns: 0,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// True when payload of `len` bytes is to be copied.
+    pub(crate) fn copies(&self, len: usize) -> bool {
+        !self.vectored || len < COPY_BELOW
+    }
+
+    pub(crate) fn copy(&mut self, bytes: &[u8]) {
+        self.copied.extend_from_slice(bytes);
+        self.len += bytes.len();
+        match self.parts.back_mut() {
+            Some(Part::Copied(len)) => *len += bytes.len(),
+            _ => self.parts.push_back(Part::Copied(bytes.len())),
+        }
+    }
+
+    pub(crate) fn share(&mut self, bytes: Bytes) {
+        self.len += bytes.len();
+        self.parts.push_back(Part::Shared(bytes));
+    }
+
+    /// The first pieces; returns how many of `slices` are set.
+    pub(crate) fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>; MAX_SLICES]) -> usize {
+        let mut copied = &self.copied[self.copied_written..];
+        for (slice, part) in slices.iter_mut().zip(&self.parts) {
+            *slice = match part {
+                Part::Copied(len) => {
+                    let (piece, rest) = copied.split_at(*len);
+                    copied = rest;
+                    IoSlice::new(piece)
+                }
+                Part::Shared(bytes) => IoSlice::new(bytes),
+            };
+        }
+        self.parts.len().min(MAX_SLICES)
+    }
+
+    /// Removes the first `written` bytes; what remains is written next.
+    pub(crate) fn advance(&mut self, mut written: usize) {
+        self.len = self.len.saturating_sub(written);
+        while written > 0 {
+            let Some(part) = self.parts.front_mut() else { break };
+            let len = match part {
+                Part::Copied(len) => *len,
+                Part::Shared(bytes) => bytes.len(),
+            };
+            let taken = len.min(written);
+            written -= taken;
+            match part {
+                Part::Copied(left) => {
+                    *left -= taken;
+                    self.copied_written += taken;
+                }
+                Part::Shared(bytes) => bytes.advance(taken),
+            }
+            if taken == len {
+                self.parts.pop_front();
+            }
+        }
+        if self.len == 0 {
+            self.copied.clear();
+            self.copied_written = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn batch(vectored: bool) -> (Batch, Vec<u8>) {
+        let mut batch = Batch::new(vectored);
+        let mut expected = Vec::new();
+        for i in 0..50_u8 {
+            let payload = vec![i; if i % 3 == 0 { 2_000 } else { 100 }];
+            batch.copy(&[i; 8]);
+            if batch.copies(payload.len()) {
+                batch.copy(&payload);
+            } else {
+                batch.share(Bytes::from(payload.clone()));
+            }
+            expected.extend_from_slice(&[i; 8]);
+            expected.extend_from_slice(&payload);
+        }
+        (batch, expected)
+    }
+
+    #[test]
+    fn batch_written_in_pieces_of_any_size_is_the_same() {
+        for vectored in [false, true] {
+            for written in [1, 7, 8, 108, 5_000, 1 << 20] {
+                let (mut batch, expected) = batch(vectored);
+                assert_eq!(batch.len(), expected.len());
+                let mut out = Vec::new();
+                while !batch.is_empty() {
+                    let mut slices = [IoSlice::new(&[]); MAX_SLICES];
+                    let set = batch.slices(&mut slices);
+                    assert!(vectored || set == 1);
+                    let bytes: Vec<u8> = slices[..set].iter().flat_map(|s| s.to_vec()).collect();
+                    let written = written.min(bytes.len());
+                    out.extend_from_slice(&bytes[..written]);
+                    batch.advance(written);
+                }
+                assert!(out == expected);
+            }
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! What handles leave for the driver, and what the driver leaves for handles that open and accept
+//! streams.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+
+use super::stream::SharedStream;
+use super::tokens::Tokens;
+use crate::error::Error;
+
+/// Streams whose SYN has not left. A further `open_stream` waits.
+const MAX_UNSENT_OPENS: usize = 1_024;
+
+/// State that the handles of a session and its driver share, beside that of single streams.
+#[derive(Debug)]
+pub(crate) struct Mailbox {
+    pub(crate) tokens: Tokens,
+    /// The version of the session; 0 while it is not decided.
+    version: AtomicU8,
+    /// From when the session is to be closed. Set together with [`Inbox::closing`], for writers.
+    closing: AtomicBool,
+    inbox: Mutex<Inbox>,
+    accept_queue: Mutex<AcceptQueue>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    /// Streams whose state a handle has changed.
+    changed: Vec<Arc<SharedStream>>,
+    /// Streams opened here, in order.
+    opened: Vec<Arc<SharedStream>>,
+    /// SYN frames that have not left: `opened`, and those that the driver has queued.
+    unsent_opens: usize,
+    /// Above `u32::MAX` when all ids are used up.
+    next_id: u64,
+    /// Ids of live streams of the peer among those that are still to be given out here.
+    taken_ids: HashSet<u32>,
+    /// From when the session is to be closed.
+    pub(crate) closing: bool,
+    /// From when the session has ended.
+    pub(crate) end: Option<Error>,
+    /// True from a change until the driver takes it.
+    notified: bool,
+    driver: Option<Waker>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct AcceptQueue {
+    pub(crate) streams: VecDeque<Arc<SharedStream>>,
+    /// Of `poll_accept`, the last one.
+    pub(crate) waker: Option<Waker>,
+}
+
+/// What became of a request to open a stream.
+pub(crate) enum Opened {
+    Stream(Arc<SharedStream>),
+    /// Too many SYN frames wait for the carrier.
+    Full,
+}
+
+impl Mailbox {
+    pub(crate) fn new(tokens: Tokens, version: Option<u8>, first_id: u32) -> Self {
+        let inbox = Inbox {
+            changed: Vec::new(),
+            opened: Vec::new(),
+            unsent_opens: 0,
+            next_id: first_id.into(),
+            taken_ids: HashSet::new(),
+            closing: false,
+            end: None,
+            notified: false,
+            driver: None,
+        };
+        Self {
+            tokens,
+            version: AtomicU8::new(version.unwrap_or(0)),
+            closing: AtomicBool::new(false),
+            inbox: Mutex::new(inbox),
+            accept_queue: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn version(&self) -> Option<u8> {
+        Some(self.version.load(Ordering::Relaxed)).filter(|version| *version != 0)
+    }
+
+    pub(crate) fn set_version(&self, version: u8) {
+        self.version.store(version, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Relaxed)
+    }
+
+    /// A leaf lock.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Inbox> {
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A leaf lock.
+    pub(crate) fn accept_queue(&self) -> MutexGuard<'_, AcceptQueue> {
+        self.accept_queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has the driver inspect `stream`, see [`StreamState::enter_inbox`].
+    ///
+    /// [`StreamState::enter_inbox`]: super::stream::StreamState::enter_inbox
+    pub(crate) fn push_changed(&self, stream: &Arc<SharedStream>) {
+        let mut inbox = self.lock();
+        inbox.changed.push(Arc::clone(stream));
+        let waker = inbox.notify();
+        drop(inbox);
+        wake(waker);
+    }
+
+    /// Has the driver run.
+    pub(crate) fn wake_driver(&self) {
+        let waker = self.lock().notify();
+        wake(waker);
+    }
+
+    /// Asks for the end of the session.
+    pub(crate) fn close(&self) {
+        let mut inbox = self.lock();
+        inbox.closing = true;
+        self.closing.store(true, Ordering::Relaxed);
+        let waker = inbox.notify();
+        drop(inbox);
+        wake(waker);
+    }
+
+    pub(crate) fn open(&self) -> Result<Opened, Error> {
+        let mut inbox = self.lock();
+        if let Some(error) = &inbox.end {
+            return Err(error.clone());
+        }
+        if inbox.closing {
+            return Err(Error::Closed);
+        }
+        if inbox.unsent_opens >= MAX_UNSENT_OPENS {
+            return Ok(Opened::Full);
+        }
+        let id = inbox.take_id().ok_or(Error::IdsExhausted)?;
+        let stream = SharedStream::new(id);
+        inbox.opened.push(Arc::clone(&stream));
+        inbox.unsent_opens += 1;
+        let waker = inbox.notify();
+        drop(inbox);
+        wake(waker);
+        Ok(Opened::Stream(stream))
+    }
+}
+
+impl Inbox {
+    #[must_use]
+    fn notify(&mut self) -> Option<Waker> {
+        if std::mem::replace(&mut self.notified, true) {
+            return None;
+        }
+        self.driver.clone()
+    }
+
+    /// Takes what handles have left. Later changes wake `driver`.
+    pub(crate) fn take(
+        &mut self,
+        changed: &mut Vec<Arc<SharedStream>>,
+        opened: &mut Vec<Arc<SharedStream>>,
+    ) {
+        self.notified = false;
+        std::mem::swap(&mut self.changed, changed);
+        std::mem::swap(&mut self.opened, opened);
+    }
+
+    pub(crate) fn set_driver(&mut self, waker: &Waker) {
+        match &mut self.driver {
+            Some(driver) => driver.clone_from(waker),
+            None => self.driver = Some(waker.clone()),
+        }
+    }
+
+    /// Counts SYN frames that have left. True if a handle may be waiting for that.
+    pub(crate) fn on_syns_sent(&mut self, syns: usize) -> bool {
+        let was_full = self.unsent_opens >= MAX_UNSENT_OPENS;
+        self.unsent_opens = self.unsent_opens.saturating_sub(syns);
+        was_full && self.unsent_opens < MAX_UNSENT_OPENS
+    }
+
+    /// Keeps `id` from being given out: a stream of the peer has it. False if it was given out, or
+    /// is reserved already.
+    pub(crate) fn reserve_id(&mut self, id: u32) -> bool {
+        u64::from(id) >= self.next_id && self.taken_ids.insert(id)
+    }
+
+    pub(crate) fn release_ids(&mut self, ids: &mut Vec<u32>) {
+        for id in ids.drain(..) {
+            self.taken_ids.remove(&id);
+        }
+    }
+
+    fn take_id(&mut self) -> Option<u32> {
+        loop {
+            let id = u32::try_from(self.next_id).ok()?;
+            self.next_id += 2;
+            if !self.taken_ids.contains(&id) {
+                return Some(id);
+            }
+        }
+    }
+}
+
+pub(crate) fn wake(waker: Option<Waker>) {
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+}

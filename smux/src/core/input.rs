@@ -1,0 +1,170 @@
+//! What a peer's frames do.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::{Buf, BytesMut};
+
+use super::parser::Event;
+use super::session::{Control, Core, Entry};
+use super::stream::{Fin, SharedStream, StreamState};
+use crate::error::{Error, ProtocolError};
+
+impl Core {
+    /// Takes all of `input`.
+    pub(crate) fn receive(
+        &mut self,
+        input: &mut BytesMut,
+        now: Instant,
+    ) -> Result<(), ProtocolError> {
+        self.stats.bytes_received += input.len() as u64;
+        let headers = self.parser.headers;
+        let result = self.receive_events(input);
+        if self.parser.headers != headers {
+            self.on_header(now);
+        }
+        self.stats.frames_received = self.parser.frames;
+        result
+    }
+
+    fn receive_events(&mut self, input: &mut BytesMut) -> Result<(), ProtocolError> {
+        let mut version = self.parser.version();
+        while let Some(event) = self.parser.next(input)? {
+            if version.is_none() {
+                version = self.parser.version();
+                self.mailbox.set_version(self.version());
+            }
+            match event {
+                Event::Syn(id) => self.on_syn(id),
+                Event::Fin(id) => self.on_fin(id),
+                Event::Payload { id, len } => self.on_payload(id, input, len),
+                Event::Upd { id, consumed, window } => self.on_update(id, consumed, window),
+            }
+        }
+        if version.is_none() {
+            // NOP decides too.
+            self.mailbox.set_version(self.version());
+        }
+        Ok(())
+    }
+
+    fn on_syn(&mut self, id: u32) {
+        // An id of this side's own may have been given out a moment ago.
+        let is_reserved = id % 2 == self.parity() && self.exchange_and_reserve(id);
+        if self.streams.contains_key(&id) {
+            self.stats.frames_ignored += 1;
+            return;
+        }
+        self.discarded.remove(id);
+        let mut queue = self.mailbox.accept_queue();
+        let is_full = queue.streams.len() >= self.config.accept_backlog
+            || self.peer_streams >= self.config.max_streams
+            || self.refusals.contains(id)
+            || self.closing;
+        if is_full {
+            drop(queue);
+            self.stats.streams_refused += 1;
+            self.refusals.push(id);
+            // With an answer pending, the id is released when that leaves.
+            if is_reserved && !self.refusals.contains(id) {
+                self.release_id(id);
+            }
+            return;
+        }
+        let stream = SharedStream::new(id);
+        queue.streams.push_back(Arc::clone(&stream));
+        self.signals.wakers.extend(queue.waker.take());
+        drop(queue);
+        self.signals.accepted = true;
+        self.stats.streams_accepted += 1;
+        self.register(stream, true);
+    }
+
+    fn on_fin(&mut self, id: u32) {
+        let Some(Entry { stream, .. }) = self.streams.get(&id) else {
+            if !self.discarded.remove(id) {
+                self.stats.frames_ignored += 1;
+            }
+            return;
+        };
+        let stream = Arc::clone(stream);
+        let mut state = stream.lock();
+        if state.receive.fin {
+            self.stats.frames_ignored += 1;
+            return;
+        }
+        state.receive.fin = true;
+        self.signals.wakers.extend(state.receive.waker.take());
+        if state.is_over() {
+            self.forget(id, &mut state);
+        }
+    }
+
+    fn on_payload(&mut self, id: u32, input: &mut BytesMut, len: usize) {
+        self.stats.payload_received += len as u64;
+        let Some(Entry { stream, .. }) = self.streams.get(&id) else {
+            self.stats.payload_dropped += len as u64;
+            input.advance(len);
+            let window = self.window_share();
+            if let Some((consumed, window)) = self.discarded.on_payload(id, len, window) {
+                self.control.push_back(Control::LastUpdate { id, consumed, window });
+            }
+            return;
+        };
+        let stream = Arc::clone(stream);
+        let mut state = stream.lock();
+        if state.receive.discards || state.receive.fin || state.error.is_some() {
+            input.advance(len);
+            self.stats.payload_dropped += len as u64;
+            if state.receive.discards && !state.receive.fin {
+                state.receive.window.on_discarded(len);
+                self.queue_update(&stream, &mut state);
+            }
+            return;
+        }
+        let enforces_window = self.version() == 2;
+        if let Err(error) = state.receive.push(input, len, enforces_window) {
+            input.advance(len);
+            self.stats.payload_dropped += len as u64;
+            let unread = state.receive.queue.clear();
+            // Read in this turn of the driver, if it waits for tokens.
+            let _ = self.mailbox.tokens.release(unread);
+            self.fail_stream(&stream, &mut state, error);
+            return;
+        }
+        self.mailbox.tokens.add(len);
+        self.signals.wakers.extend(state.receive.waker.take());
+    }
+
+    fn on_update(&mut self, id: u32, consumed: u32, window: u32) {
+        let Some(Entry { stream, .. }) = self.streams.get(&id) else {
+            self.stats.frames_ignored += 1;
+            return;
+        };
+        let stream = Arc::clone(stream);
+        let mut state = stream.lock();
+        match state.send.on_update(consumed, window) {
+            Ok(()) => self.queue_turn(&stream, &mut state),
+            Err(error) => self.fail_stream(&stream, &mut state, error),
+        }
+    }
+
+    /// Ends one stream; the others go on. The peer is sent FIN.
+    fn fail_stream(
+        &mut self,
+        stream: &Arc<SharedStream>,
+        state: &mut StreamState,
+        error: ProtocolError,
+    ) {
+        self.stats.streams_failed += 1;
+        let wakers = state.fail(&Error::Protocol(error));
+        self.signals.wakers.extend(wakers.into_iter().flatten());
+        if state.send.fin < Fin::Taken {
+            state.send.fin = Fin::Due;
+            self.queue_turn(stream, state);
+        }
+        if state.is_over() {
+            self.forget(stream.id, state);
+        }
+    }
+}

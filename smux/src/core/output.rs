@@ -1,0 +1,179 @@
+//! Which frames leave: first what is owed, then data in turns.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::batch::{Batch, MAX_BATCH};
+use super::frame::{Command, HEADER_LEN, Header, UPD_LEN};
+use super::session::{Control, Core};
+use super::stream::{Fin, SharedStream, StreamState};
+use super::turns::MAX_SPARSE;
+
+/// Least payload of a frame that is cut to the room left in a batch, bytes. A stream with more to
+/// send than a smaller room holds begins the next batch.
+const MIN_CUT: usize = 4 << 10;
+
+/// While streams wait, answers to refused SYNs have at most this many bytes of a batch.
+const REFUSAL_SHARE: usize = 8 << 10;
+
+impl Core {
+    /// Adds frames to `batch` until it is full or none is left.
+    pub(crate) fn fill(&mut self, batch: &mut Batch, now: Instant) {
+        if self.version() == 0 {
+            return;
+        }
+        let before = batch.len();
+        // What did not fit into the last batch, so that neither control frames nor sparse streams
+        // can keep a bulk stream waiting for ever.
+        if let Some(stream) = self.turns.take_deferred()
+            && !self.take_turn(&stream, batch, now)
+        {
+            self.turns.defer(stream);
+            return;
+        }
+        let mut refusal_bytes = 0;
+        while batch.len() < MAX_BATCH {
+            let has_control = !self.control.is_empty();
+            let may_refuse = refusal_bytes < REFUSAL_SHARE || self.turns.is_empty();
+            if !has_control && may_refuse && let Some(id) = self.refusals.pop() {
+                refusal_bytes += HEADER_LEN;
+                if id % 2 == self.parity() {
+                    // Reserved up to here: a SYN of this side would come before the answer.
+                    self.release_id(id);
+                }
+                self.stats.frames_sent.fin += 1;
+                self.write_header(Command::Fin, 0, id, batch);
+            } else if let Some(control) = self.control.pop_front() {
+                self.write_control(control, batch);
+            } else if let Some(stream) = self.turns.pop(batch.len()) {
+                if !self.take_turn(&stream, batch, now) {
+                    self.turns.defer(stream);
+                    break;
+                }
+            } else {
+                break;
+            }
+        }
+        if batch.len() > before {
+            self.stats.bytes_sent += (batch.len() - before) as u64;
+            self.on_frame_sent(now);
+        }
+    }
+
+    /// The carrier has taken the whole batch.
+    pub(crate) fn on_written(&mut self, batch: &mut Batch) {
+        for stream in batch.fins.drain(..) {
+            let mut state = stream.lock();
+            state.send.fin = Fin::Sent;
+            self.signals.wakers.extend(state.send.waker.take());
+        }
+        if batch.syns > 0 {
+            self.signals.may_open |= self.mailbox.lock().on_syns_sent(batch.syns);
+            batch.syns = 0;
+        }
+    }
+
+    fn write_control(&mut self, control: Control, batch: &mut Batch) {
+        match control {
+            Control::Syn(id) => {
+                batch.syns += 1;
+                self.stats.frames_sent.syn += 1;
+                self.write_header(Command::Syn, 0, id, batch);
+            }
+            Control::Nop => {
+                self.stats.frames_sent.nop += 1;
+                self.write_header(Command::Nop, 0, 0, batch);
+            }
+            Control::Update(stream) => {
+                let mut state = stream.lock();
+                state.update_queued = false;
+                if state.receive.window.update_owed {
+                    let (consumed, window) = state.receive.window.update(self.window_share());
+                    drop(state);
+                    self.write_update(stream.id, consumed, window, batch);
+                }
+            }
+            Control::LastUpdate { id, consumed, window } => {
+                self.write_update(id, consumed, window, batch);
+            }
+        }
+    }
+
+    fn write_update(&mut self, id: u32, consumed: u32, window: u32, batch: &mut Batch) {
+        // Version 1 has no updates; a stream may have asked for one before the version was decided.
+        if self.version() == 2 {
+            self.stats.frames_sent.upd += 1;
+            self.write_header(Command::Upd, UPD_LEN, id, batch);
+            batch.copy(&consumed.to_le_bytes());
+            batch.copy(&window.to_le_bytes());
+        }
+    }
+
+    fn write_header(&self, command: Command, len: u16, stream_id: u32, batch: &mut Batch) {
+        let header = Header { version: self.version(), command, len, stream_id };
+        batch.copy(&header.encode());
+    }
+
+    /// One frame of `stream`, and its FIN if that comes next. False if the frame does not fit and
+    /// [`MIN_CUT`] bytes of it do not either.
+    fn take_turn(&mut self, stream: &Arc<SharedStream>, batch: &mut Batch, now: Instant) -> bool {
+        let mut state = stream.lock();
+        let credit = state.send.credit(self.version());
+        let queued = state.send.queue.len();
+        let mut len = queued.min(credit).min(self.config.max_frame_size);
+        let room = MAX_BATCH.saturating_sub(batch.len() + HEADER_LEN);
+        if !batch.is_empty() && len > room {
+            if room < MIN_CUT {
+                return false;
+            }
+            len = room;
+        }
+        state.in_turns = false;
+        if len > 0 {
+            #[expect(
+                clippy::cast_possible_truncation,
+                reason = "max_frame_size is at most 65,535"
+            )]
+            self.write_header(Command::Psh, len as u16, stream.id, batch);
+            state.send.queue.take_into(len, batch);
+            state.send.on_sent(len);
+            self.stats.frames_sent.psh += 1;
+            self.stats.payload_sent += len as u64;
+            // Also for a shutdown: it waits for the FIN and registers again.
+            self.signals.wakers.extend(state.send.waker.take());
+        }
+        self.write_fin(stream, &mut state, batch, now);
+        self.queue_turn(stream, &mut state);
+        true
+    }
+
+    fn write_fin(
+        &mut self,
+        stream: &Arc<SharedStream>,
+        state: &mut StreamState,
+        batch: &mut Batch,
+        now: Instant,
+    ) {
+        if state.send.queue.len() > 0 || !matches!(state.send.fin, Fin::Queued | Fin::Due) {
+            return;
+        }
+        let is_delayed = state.send.fin == Fin::Queued
+            && state.receive.fin
+            && !self.config.fin_delay.is_zero()
+            && !self.closing;
+        if is_delayed {
+            state.send.fin = Fin::Delayed;
+            self.delayed_fins.push_back((now + self.config.fin_delay, Arc::clone(stream)));
+            return;
+        }
+        state.send.fin = Fin::Taken;
+        self.stats.frames_sent.fin += 1;
+        self.write_header(Command::Fin, 0, stream.id, batch);
+        batch.fins.push(Arc::clone(stream));
+        if state.is_over() {
+            self.forget(stream.id, state);
+        }
+    }
+}
+
+const _: () = assert!(MAX_SPARSE + 2 * HEADER_LEN < MAX_BATCH);

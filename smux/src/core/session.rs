@@ -1,0 +1,378 @@
+//! The state machine of a session: which streams there are, and how the session ends.
+
+use std::collections::{HashMap, VecDeque};
+use std::mem;
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Instant;
+
+use super::batch::Batch;
+use super::discarded::DiscardedStreams;
+use super::inbox::Mailbox;
+use super::keepalive::{Due, Keepalive};
+use super::parser::Parser;
+use super::receive_window::ReceiveWindow;
+use super::refusals::Refusals;
+use super::stream::{Fin, SharedStream, StreamState};
+use super::turns::Turns;
+use crate::config::Config;
+use crate::error::Error;
+use crate::stats::Stats;
+
+/// Least window that is advertised for a share of the receive buffer, bytes.
+const MIN_SHARE: usize = 65_536;
+
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(super) config: Config,
+    pub(super) mailbox: Arc<Mailbox>,
+    pub(super) parser: Parser,
+    pub(super) streams: HashMap<u32, Entry>,
+    /// Those of `streams` that the peer opened.
+    pub(super) peer_streams: usize,
+    pub(super) discarded: DiscardedStreams,
+    /// Frames that come before all data.
+    pub(super) control: VecDeque<Control>,
+    pub(super) refusals: Refusals,
+    pub(super) turns: Turns,
+    /// Streams whose FIN waits for `Config::fin_delay`, by time.
+    pub(super) delayed_fins: VecDeque<(Instant, Arc<SharedStream>)>,
+    keepalive: Option<Keepalive>,
+    /// True from when the handles ask for the end: no new streams, and FIN is not delayed.
+    pub(super) closing: bool,
+    /// True while unread bytes stop the carrier from being read.
+    stalled: bool,
+    pub(super) signals: Signals,
+    pub(super) stats: Stats,
+    last_header: Instant,
+    /// Ids of this side's own that a stream of the peer has given up.
+    released_ids: Vec<u32>,
+    /// Kept for their capacity.
+    changed: Vec<Arc<SharedStream>>,
+    opened: Vec<Arc<SharedStream>>,
+}
+
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) stream: Arc<SharedStream>,
+    pub(super) opened_by_peer: bool,
+}
+
+/// A frame that is not a stream's turn to send.
+#[derive(Debug)]
+pub(super) enum Control {
+    Syn(u32),
+    Nop,
+    /// Takes its values when it is written.
+    Update(Arc<SharedStream>),
+    /// For a stream that was dropped.
+    LastUpdate {
+        id: u32,
+        consumed: u32,
+        window: u32,
+    },
+}
+
+/// What the caller has to wake, without any lock.
+#[derive(Debug, Default)]
+pub(crate) struct Signals {
+    pub(crate) wakers: Vec<Waker>,
+    /// A stream was accepted.
+    pub(crate) accepted: bool,
+    /// Handles may open streams again.
+    pub(crate) may_open: bool,
+}
+
+impl Core {
+    pub(crate) fn new(config: Config, mailbox: Arc<Mailbox>, now: Instant) -> Self {
+        let keepalive =
+            config.keepalive.map(|interval| Keepalive::new(interval, config.timeout, now));
+        let version = mailbox.version();
+        Self {
+            config,
+            mailbox,
+            parser: Parser::new(version),
+            streams: HashMap::new(),
+            peer_streams: 0,
+            discarded: DiscardedStreams::default(),
+            control: VecDeque::new(),
+            refusals: Refusals::default(),
+            turns: Turns::default(),
+            delayed_fins: VecDeque::new(),
+            keepalive,
+            closing: false,
+            stalled: false,
+            signals: Signals::default(),
+            stats: Stats::default(),
+            last_header: now,
+            released_ids: Vec::new(),
+            changed: Vec::new(),
+            opened: Vec::new(),
+        }
+    }
+
+    /// 0 while it is not decided.
+    pub(super) fn version(&self) -> u8 {
+        self.parser.version().unwrap_or(0)
+    }
+
+    /// Of the ids that this side gives out, modulo 2.
+    pub(super) fn parity(&self) -> u32 {
+        self.config.first_id.map_or(0, |first| first % 2)
+    }
+
+    pub(crate) fn is_between_frames(&self) -> bool {
+        self.parser.is_between_frames()
+    }
+
+    pub(crate) fn take_signals(&mut self) -> Signals {
+        mem::take(&mut self.signals)
+    }
+
+    /// The counters, and when the last header arrived.
+    pub(crate) fn stats(&self) -> (Stats, Instant) {
+        (self.stats, self.last_header)
+    }
+
+    /// Live streams.
+    pub(crate) fn num_streams(&self) -> usize {
+        self.streams.len()
+    }
+
+    /// Takes what handles have left. `waker` is woken when they leave more. True if there was
+    /// anything.
+    pub(crate) fn exchange(&mut self, waker: &Waker) -> bool {
+        let mut inbox = self.mailbox.lock();
+        inbox.set_driver(waker);
+        inbox.release_ids(&mut self.released_ids);
+        inbox.take(&mut self.changed, &mut self.opened);
+        let closing = inbox.closing;
+        drop(inbox);
+        self.on_exchanged(closing)
+    }
+
+    /// The same in the middle of a turn, for a peer that opens `id`, one of this side's own: from
+    /// here on it is not given out. True unless it was given out or reserved before.
+    pub(super) fn exchange_and_reserve(&mut self, id: u32) -> bool {
+        let mut inbox = self.mailbox.lock();
+        // Before the same ids are reserved again.
+        inbox.release_ids(&mut self.released_ids);
+        inbox.take(&mut self.changed, &mut self.opened);
+        // Under the same lock: what was opened before is known, and nothing comes between.
+        let is_reserved = inbox.reserve_id(id);
+        let closing = inbox.closing;
+        drop(inbox);
+        self.on_exchanged(closing);
+        is_reserved
+    }
+
+    /// An id that was reserved is not used by the peer: it may be given out.
+    pub(super) fn release_id(&mut self, id: u32) {
+        self.released_ids.push(id);
+    }
+
+    fn on_exchanged(&mut self, closing: bool) -> bool {
+        let was_closing = mem::replace(&mut self.closing, closing);
+        let mut progress = was_closing != closing;
+        if progress {
+            self.send_delayed_fins(None);
+        }
+        // Streams are registered before their SYN is queued: an answer finds them.
+        let mut opened = mem::take(&mut self.opened);
+        for stream in opened.drain(..) {
+            progress = true;
+            self.stats.streams_opened += 1;
+            self.control.push_back(Control::Syn(stream.id));
+            self.register(stream, false);
+        }
+        self.opened = opened;
+        let mut changed = mem::take(&mut self.changed);
+        for stream in changed.drain(..) {
+            progress = true;
+            self.inspect(&stream);
+        }
+        self.changed = changed;
+        progress
+    }
+
+    pub(super) fn register(&mut self, stream: Arc<SharedStream>, opened_by_peer: bool) {
+        self.peer_streams += usize::from(opened_by_peer);
+        let id = stream.id;
+        let shares_count =
+            (self.streams.len() + 1).saturating_mul(MIN_SHARE * 4) > self.config.max_receive_buffer;
+        if self.version() == 2 && shares_count {
+            // Before any read: so many first windows exceed the receive buffer.
+            let mut state = stream.lock();
+            state.receive.window.update_owed = true;
+            state.update_queued = true;
+            drop(state);
+            self.control.push_back(Control::Update(Arc::clone(&stream)));
+        }
+        self.streams.insert(id, Entry { stream, opened_by_peer });
+    }
+
+    /// A handle has changed the stream.
+    fn inspect(&mut self, stream: &Arc<SharedStream>) {
+        let mut state = stream.lock();
+        state.in_inbox = false;
+        if state.is_over() {
+            self.forget(stream.id, &mut state);
+            return;
+        }
+        self.queue_update(stream, &mut state);
+        self.queue_turn(stream, &mut state);
+    }
+
+    pub(super) fn queue_update(&mut self, stream: &Arc<SharedStream>, state: &mut StreamState) {
+        if state.receive.window.update_owed && !state.update_queued && self.version() != 1 {
+            state.update_queued = true;
+            self.control.push_back(Control::Update(Arc::clone(stream)));
+        }
+    }
+
+    pub(super) fn queue_turn(&mut self, stream: &Arc<SharedStream>, state: &mut StreamState) {
+        if !state.in_turns && state.send.is_ready(self.version()) {
+            state.in_turns = true;
+            self.turns.push(Arc::clone(stream), state.send.queue.len());
+        }
+    }
+
+    /// The stream is over: its id may be used again. What is unread stays readable.
+    pub(super) fn forget(&mut self, id: u32, state: &mut StreamState) {
+        let Some(entry) = self.streams.remove(&id) else { return };
+        if entry.opened_by_peer {
+            self.peer_streams -= 1;
+            if id % 2 == self.parity() {
+                self.released_ids.push(id);
+            }
+        }
+        if self.version() == 2 && state.receive.discards && !state.receive.fin {
+            let mut window = mem::replace(&mut state.receive.window, ReceiveWindow::new());
+            if window.update_owed {
+                let (consumed, window) = window.update(self.window_share());
+                self.control.push_back(Control::LastUpdate { id, consumed, window });
+            }
+            self.discarded.insert(id, window);
+        }
+    }
+
+    /// The window to advertise: the share of each stream in the receive buffer.
+    #[expect(clippy::cast_possible_truncation, reason = "settings are below 2^31")]
+    pub(super) fn window_share(&self) -> u32 {
+        let share = self.config.max_receive_buffer / self.streams.len().max(1);
+        self.config.max_stream_buffer.min(share.max(MIN_SHARE)) as u32
+    }
+
+    /// False while unread bytes stop the carrier from being read.
+    pub(crate) fn may_read(&mut self, now: Instant) -> bool {
+        let stalled = self.mailbox.tokens.are_used_up();
+        if stalled != self.stalled {
+            self.stalled = stalled;
+            self.stats.stalls += u64::from(stalled);
+            if let Some(keepalive) = &mut self.keepalive {
+                keepalive.set_paused(stalled, now);
+            }
+        }
+        !stalled
+    }
+
+    pub(super) fn on_header(&mut self, now: Instant) {
+        self.last_header = now;
+        if let Some(keepalive) = &mut self.keepalive {
+            keepalive.on_header(now);
+        }
+    }
+
+    pub(super) fn on_frame_sent(&mut self, now: Instant) {
+        if let Some(keepalive) = &mut self.keepalive {
+            keepalive.on_sent(now);
+        }
+    }
+
+    /// When [`Core::on_timer`] is to be called at the latest.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        let keepalive = self.keepalive.as_ref().and_then(Keepalive::deadline);
+        let fin = self.delayed_fins.front().map(|(at, _)| *at);
+        [keepalive, fin].into_iter().flatten().min()
+    }
+
+    pub(crate) fn on_timer(&mut self, now: Instant) -> Result<(), Error> {
+        self.send_delayed_fins(Some(now));
+        match self.keepalive.as_ref().map(|keepalive| keepalive.on_timer(now)) {
+            Some(Due::Timeout) => return Err(Error::Timeout),
+            Some(Due::Nop) if self.version() != 0 => {
+                if !self.control.iter().any(|control| matches!(control, Control::Nop)) {
+                    self.control.push_back(Control::Nop);
+                }
+                // So that the next one is due an interval later, whatever the carrier takes.
+                self.on_frame_sent(now);
+            }
+            Some(Due::Nop) => self.on_frame_sent(now),
+            Some(Due::Nothing) | None => {}
+        }
+        Ok(())
+    }
+
+    /// Sends the FINs whose delay is over at `now`; all, if that is `None`.
+    fn send_delayed_fins(&mut self, now: Option<Instant>) {
+        while let Some((at, _)) = self.delayed_fins.front() {
+            if now.is_some_and(|now| *at > now) {
+                break;
+            }
+            let Some((_, stream)) = self.delayed_fins.pop_front() else { break };
+            let mut state = stream.lock();
+            if state.send.fin == Fin::Delayed {
+                state.send.fin = Fin::Due;
+                self.queue_turn(&stream, &mut state);
+            }
+        }
+    }
+
+    /// True if the handles have asked for the end.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing
+    }
+
+    /// True if all that was queued has been taken.
+    pub(crate) fn is_drained(&self) -> bool {
+        let unsent = |entry: &Entry| {
+            let state = entry.stream.lock();
+            state.send.queue.len() > 0 && state.error.is_none()
+        };
+        let is_owed = !self.control.is_empty() || !self.refusals.is_empty();
+        !is_owed && self.turns.is_empty() && !self.streams.values().any(unsent)
+    }
+
+    /// Ends the session: all streams, those that handles open at this moment, and those whose last
+    /// frame is in `batch`, which is not written any more.
+    pub(crate) fn fail(&mut self, error: &Error, batch: &mut Batch) {
+        let mut inbox = self.mailbox.lock();
+        inbox.end.get_or_insert_with(|| error.clone());
+        inbox.take(&mut self.changed, &mut self.opened);
+        drop(inbox);
+        self.control.clear();
+        self.refusals.clear();
+        self.turns.clear();
+        self.delayed_fins.clear();
+        self.peer_streams = 0;
+        let live = self.streams.drain().map(|(_, entry)| entry.stream);
+        let changed = self.opened.drain(..).chain(self.changed.drain(..));
+        for stream in live.chain(changed).chain(batch.fins.drain(..)) {
+            let wakers = stream.lock().fail(error);
+            self.signals.wakers.extend(wakers.into_iter().flatten());
+        }
+        self.signals.wakers.extend(self.mailbox.accept_queue().waker.take());
+        self.signals.accepted = true;
+        self.signals.may_open = true;
+    }
+
+    /// Asserts the invariants.
+    #[cfg(feature = "_testkit")]
+    pub(crate) fn check_invariants(&self) {
+        let by_peer = self.streams.values().filter(|entry| entry.opened_by_peer).count();
+        assert_eq!(by_peer, self.peer_streams);
+        assert!(by_peer <= self.config.max_streams);
+        assert!(self.mailbox.accept_queue().streams.len() <= self.config.accept_backlog);
+        assert!(self.discarded.len() <= 4_096);
+    }
+}

@@ -1,0 +1,311 @@
+//! The driver: one task per session, which owns the carrier and the state machine.
+
+use std::future::Future;
+use std::io;
+use std::io::IoSlice;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use crate::core::batch::{Batch, MAX_SLICES};
+use crate::core::session::Core;
+use crate::error::Error;
+use crate::shared::Shared;
+
+/// Bytes of the buffer that the carrier is read into.
+const READ_BUFFER: usize = 64 << 10;
+
+/// With less free space than this, the next read goes to a new buffer.
+const MIN_READ: usize = 16 << 10;
+
+/// Rounds of reading and writing before other tasks have their turn.
+const MAX_ROUNDS: usize = 8;
+
+/// How long a carrier that was shut down is still read, so that bytes which arrive meanwhile do not
+/// cause a reset that overtakes what was sent.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// Reads and writes the carrier of a session; made by [`Session::client_with_driver`] and
+/// [`Session::server_with_driver`].
+///
+/// A future that has to be polled for the session to advance, within a Tokio runtime that has time
+/// enabled. Ends with the reason for which the session has ended. Dropping it ends the session with
+/// [`Error::Closed`] and drops the carrier.
+///
+/// [`Session::client_with_driver`]: crate::Session::client_with_driver
+/// [`Session::server_with_driver`]: crate::Session::server_with_driver
+#[must_use = "a session does nothing unless its driver is polled"]
+pub struct Driver<T> {
+    io: T,
+    core: Core,
+    shared: Arc<Shared>,
+    input: BytesMut,
+    batch: Batch,
+    /// True from a write until a flush.
+    needs_flush: bool,
+    phase: Phase,
+    sleep: Pin<Box<Sleep>>,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Running,
+    /// From when all handles are gone, or one has asked for it: left when everything queued was
+    /// written, or at this time.
+    Draining(Instant),
+    /// The session has ended or is about to: left when the carrier is shut down, or at this time.
+    ShuttingDown(Error, Instant),
+    /// The carrier is read to its end. Left at that, or at this time.
+    Lingering(Error, Instant),
+    Done(Error),
+}
+
+impl<T: AsyncRead + AsyncWrite + Unpin> Driver<T> {
+    pub(crate) fn new(io: T, core: Core, shared: Arc<Shared>) -> Self {
+        let batch = Batch::new(io.is_write_vectored());
+        Self {
+            io,
+            core,
+            shared,
+            input: BytesMut::new(),
+            batch,
+            needs_flush: false,
+            phase: Phase::Running,
+            sleep: Box::pin(sleep_until(Instant::now())),
+        }
+    }
+
+    /// One turn: `Ready(Ok)` when everything was done that could be, with the waker registered.
+    fn poll_session(&mut self, cx: &mut Context<'_>, now: Instant) -> Poll<Result<(), Error>> {
+        for _ in 0..MAX_ROUNDS {
+            let mut progress = self.core.exchange(cx.waker());
+            progress |= self.poll_receive(cx, now)?;
+            progress |= self.poll_send(cx, now)?;
+            self.signal();
+            if !progress {
+                return Poll::Ready(Ok(()));
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Reads once. True if something arrived.
+    fn poll_receive(&mut self, cx: &mut Context<'_>, now: Instant) -> Result<bool, Error> {
+        if !self.core.may_read(now.into_std()) {
+            return Ok(false);
+        }
+        match poll_read(&mut self.io, &mut self.input, cx) {
+            Poll::Pending => Ok(false),
+            Poll::Ready(Err(error)) => Err(error.into()),
+            Poll::Ready(Ok(0)) if self.core.is_between_frames() => Err(Error::Closed),
+            Poll::Ready(Ok(0)) => Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+            Poll::Ready(Ok(_)) => {
+                self.core.receive(&mut self.input, now.into_std())?;
+                Ok(true)
+            }
+        }
+    }
+
+    /// Writes once. True if something left.
+    fn poll_send(&mut self, cx: &mut Context<'_>, now: Instant) -> Result<bool, Error> {
+        if self.batch.is_empty() {
+            self.core.fill(&mut self.batch, now.into_std());
+        }
+        if self.batch.is_empty() {
+            if self.needs_flush && Pin::new(&mut self.io).poll_flush(cx)?.is_ready() {
+                self.needs_flush = false;
+            }
+            return Ok(false);
+        }
+        let mut slices = [IoSlice::new(&[]); MAX_SLICES];
+        let set = self.batch.slices(&mut slices);
+        let io = Pin::new(&mut self.io);
+        let poll = match &slices[..set] {
+            [slice] => io.poll_write(cx, slice),
+            slices => io.poll_write_vectored(cx, slices),
+        };
+        match poll? {
+            Poll::Pending => Ok(false),
+            Poll::Ready(0) => Err(io::Error::from(io::ErrorKind::WriteZero).into()),
+            Poll::Ready(written) => {
+                self.needs_flush = true;
+                self.batch.advance(written);
+                if self.batch.is_empty() {
+                    self.core.on_written(&mut self.batch);
+                }
+                Ok(true)
+            }
+        }
+    }
+
+    /// Arms the timer. True if it has fired.
+    fn poll_timer(&mut self, cx: &mut Context<'_>, now: Instant) -> Result<bool, Error> {
+        let (limit, deadline) = match &self.phase {
+            Phase::Running => (None, self.core.deadline()),
+            Phase::Draining(until) => (Some(*until), self.core.deadline()),
+            Phase::ShuttingDown(_, until) | Phase::Lingering(_, until) => (Some(*until), None),
+            Phase::Done(_) => return Ok(false),
+        };
+        let deadline = deadline.map(Instant::from_std);
+        let Some(deadline) = [deadline, limit].into_iter().flatten().min() else {
+            return Ok(false);
+        };
+        // A deadline that moved away is found out when the timer fires: it is not set for each frame.
+        if self.sleep.is_elapsed() || self.sleep.deadline() > deadline {
+            self.sleep.as_mut().reset(deadline);
+        }
+        if self.sleep.as_mut().poll(cx).is_pending() {
+            return Ok(false);
+        }
+        if limit.is_none_or(|limit| now < limit) {
+            self.core.on_timer(now.into_std())?;
+        }
+        Ok(true)
+    }
+
+    /// Wakes whom the state machine names. No lock is held.
+    fn signal(&mut self) {
+        let signals = self.core.take_signals();
+        for waker in signals.wakers {
+            waker.wake();
+        }
+        if signals.accepted {
+            self.shared.accepted.notify_waiters();
+        }
+        if signals.may_open {
+            self.shared.may_open.notify_waiters();
+        }
+    }
+
+    fn publish(&self) {
+        self.shared.set_stats(self.core.stats());
+        self.shared.num_streams.store(self.core.num_streams(), Ordering::Relaxed);
+    }
+
+    /// Ends the session for its handles; the carrier is shut down after that.
+    fn fail(&mut self, error: Error, now: Instant) {
+        self.core.fail(&error, &mut self.batch);
+        self.signal();
+        self.publish();
+        self.phase = Phase::ShuttingDown(error, now + LINGER);
+    }
+
+    fn poll_phase(&mut self, cx: &mut Context<'_>, now: Instant) -> Poll<Result<(), Error>> {
+        match &self.phase {
+            Phase::Running | Phase::Draining(_) => {
+                // The timer is polled in both cases.
+                if self.poll_session(cx, now)?.is_ready() && self.poll_close(now)? {
+                    return Poll::Ready(Ok(()));
+                }
+            }
+            Phase::ShuttingDown(error, until) => {
+                let shut_down = Pin::new(&mut self.io).poll_shutdown(cx);
+                if shut_down.is_ready() || now >= *until {
+                    self.phase = Phase::Lingering(error.clone(), now + LINGER);
+                    self.shared.ended.notify_waiters();
+                    return Poll::Ready(Ok(()));
+                }
+            }
+            Phase::Lingering(error, until) => {
+                let end = match poll_read(&mut self.io, &mut self.input, cx) {
+                    Poll::Ready(Ok(0) | Err(_)) => true,
+                    Poll::Ready(Ok(_)) => {
+                        self.input.clear();
+                        cx.waker().wake_by_ref();
+                        false
+                    }
+                    Poll::Pending => false,
+                };
+                if end || now >= *until {
+                    self.phase = Phase::Done(error.clone());
+                    return Poll::Ready(Ok(()));
+                }
+            }
+            Phase::Done(_) => return Poll::Ready(Ok(())),
+        }
+        match self.poll_timer(cx, now)? {
+            true => Poll::Ready(Ok(())),
+            false => Poll::Pending,
+        }
+    }
+
+    /// Advances a session that is to be closed. True if its phase has changed.
+    fn poll_close(&mut self, now: Instant) -> Result<bool, Error> {
+        if !self.core.is_closing() {
+            return Ok(false);
+        }
+        if let Phase::Running = self.phase {
+            self.phase = Phase::Draining(now + self.shared.config.timeout);
+        }
+        if self.batch.is_empty() && !self.needs_flush && self.core.is_drained() {
+            self.fail(Error::Closed, now);
+            return Ok(true);
+        }
+        match self.phase {
+            Phase::Draining(until) if now >= until => Err(Error::Timeout),
+            _ => Ok(false),
+        }
+    }
+}
+
+/// Reads into `input`, which is empty.
+fn poll_read<T: AsyncRead + Unpin>(
+    io: &mut T,
+    input: &mut BytesMut,
+    cx: &mut Context<'_>,
+) -> Poll<io::Result<usize>> {
+    if input.capacity() < MIN_READ {
+        // Takes the old buffer again if no stream holds a piece of it.
+        input.reserve(READ_BUFFER);
+    }
+    // A future of `read_buf` holds nothing back: bytes are in `input` when it is ready.
+    pin!(io.read_buf(input)).poll(cx)
+}
+
+impl<T: AsyncRead + AsyncWrite + Unpin> Future for Driver<T> {
+    type Output = Error;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Error> {
+        let this = &mut *self;
+        let mut now = Instant::now();
+        loop {
+            if let Phase::Done(error) = &this.phase {
+                return Poll::Ready(error.clone());
+            }
+            match this.poll_phase(cx, now) {
+                Poll::Ready(Ok(())) => now = Instant::now(),
+                Poll::Ready(Err(error)) => this.fail(error, now),
+                Poll::Pending => {
+                    this.publish();
+                    return Poll::Pending;
+                }
+            }
+        }
+    }
+}
+
+impl<T> Drop for Driver<T> {
+    fn drop(&mut self) {
+        // Without effect on a session that has ended.
+        self.core.fail(&Error::Closed, &mut self.batch);
+        for waker in self.core.take_signals().wakers {
+            waker.wake();
+        }
+        self.shared.accepted.notify_waiters();
+        self.shared.may_open.notify_waiters();
+        self.shared.ended.notify_waiters();
+    }
+}
+
+impl<T> std::fmt::Debug for Driver<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Driver").field("phase", &self.phase).finish_non_exhaustive()
+    }
+}

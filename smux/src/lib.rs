@@ -1,0 +1,90 @@
+//! smux versions 1 and 2: many streams over one connection, wire-compatible with xtaci/smux.
+//!
+//! A [`Session`] runs over any `AsyncRead + AsyncWrite`, the carrier. It opens [`Stream`]s and
+//! accepts those of the peer; each is an `AsyncRead + AsyncWrite` of its own.
+//!
+//! ```
+//! use kcpx_smux::{Config, Session, Version};
+//! use tokio::io::{AsyncReadExt, AsyncWriteExt};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let (ours, theirs) = tokio::io::duplex(65_536);
+//! let client = Session::client(ours, Config::new().version(Version::V2))?;
+//! let server = Session::server(theirs, Config::new().version(Version::Any))?;
+//!
+//! let mut stream = client.open_stream().await?;
+//! stream.write_all(b"ping").await?;
+//! let mut accepted = server.accept_stream().await?;
+//! let mut received = [0; 4];
+//! accepted.read_exact(&mut received).await?;
+//! assert_eq!(&received, b"ping");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Versions
+//!
+//! Nothing is negotiated: both sides must be set to one version, or the server to
+//! [`Version::Any`].
+//!
+//! **Version 1 has flow control for the session only**: one stream that nobody reads stops all
+//! others once [`Config::max_receive_buffer`] bytes are unread. Version 2 has a window for each
+//! stream.
+//!
+//! # Defaults and limits
+//!
+//! Version 1; NOP every 10 s, and the session ends 30 s after the last frame; payloads of 32,768
+//! bytes at most; 4 MiB unread for a session, 65,536 bytes for a stream in version 2 (262,144 before
+//! its first update); 64 KiB queued on a stream; 65,536 streams of the peer, 1,024 of them not yet
+//! accepted. [`Config`] has them all, with their ranges.
+//!
+//! # Ends
+//!
+//! `shutdown` closes one direction of a stream with FIN; dropping a stream does so in the background
+//! and discards what arrives. The protocol has no reset. The end of the carrier is the end of the
+//! session: streams read what has arrived, and then an [`Error`] inside the `io::Error`.
+//!
+//! # Tasks
+//!
+//! One task per session, the [`Driver`], reads and writes the carrier. `client` and `server` spawn
+//! it; `client_with_driver` and `server_with_driver` hand it out.
+
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+#![warn(clippy::missing_errors_doc, clippy::missing_panics_doc)]
+// Not in this crate's own tests, which cut numbers short.
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::cast_possible_truncation,
+        clippy::cast_possible_wrap,
+        clippy::cast_sign_loss,
+        clippy::disallowed_macros,
+        clippy::unwrap_used
+    )
+)]
+
+mod config;
+mod core;
+mod driver;
+mod error;
+#[cfg(feature = "_testkit")]
+#[doc(hidden)]
+pub mod fuzz;
+mod session;
+mod shared;
+mod stats;
+mod stream;
+
+pub use config::{Config, Version};
+pub use driver::Driver;
+pub use error::{ConfigError, Error, ProtocolError};
+pub use session::Session;
+pub use stats::{Frames, Stats};
+pub use stream::{OwnedReadHalf, OwnedWriteHalf, ReuniteError, Stream};
+
+/// The README's examples, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

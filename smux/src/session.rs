@@ -1,0 +1,289 @@
+//! `Session`: opens and accepts streams.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::Instant;
+
+use crate::config::{Config, Version};
+use crate::core::inbox::{Mailbox, Opened};
+use crate::core::session::Core;
+use crate::core::tokens::Tokens;
+use crate::driver::Driver;
+use crate::error::{ConfigError, Error};
+use crate::shared::{Handle, Shared};
+use crate::stats::Stats;
+use crate::stream::Stream;
+
+/// A session over one connection, the carrier: opens streams, and accepts those of the peer.
+///
+/// Clones are handles of the same session. When all of them and all streams are gone, what is queued
+/// is sent and the carrier is shut down, in the background.
+///
+/// ```
+/// use kcpx_smux::{Config, Session};
+/// use tokio::io::{AsyncReadExt, AsyncWriteExt};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let (ours, theirs) = tokio::io::duplex(65_536);
+/// let client = Session::client(ours, Config::new())?;
+/// let server = Session::server(theirs, Config::new())?;
+///
+/// let mut stream = client.open_stream().await?;
+/// stream.write_all(b"hello").await?;
+/// stream.shutdown().await?;
+///
+/// let mut accepted = server.accept_stream().await?;
+/// let mut received = Vec::new();
+/// accepted.read_to_end(&mut received).await?;
+/// assert_eq!(received, b"hello");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Session {
+    pub(crate) handle: Handle,
+}
+
+/// Ids of the side that connected are odd; id 1 is not used.
+pub(crate) const FIRST_CLIENT_ID: u32 = 3;
+pub(crate) const FIRST_SERVER_ID: u32 = 2;
+
+impl Session {
+    /// A session over `io`, on the side that made the connection. Its driver runs as a task of the
+    /// current Tokio runtime.
+    ///
+    /// # Errors
+    ///
+    /// A setting out of its range; [`Version::Any`], which only a server can have.
+    ///
+    /// # Panics
+    ///
+    /// Outside a Tokio runtime, as `tokio::spawn`.
+    pub fn client<T>(io: T, config: Config) -> Result<Self, ConfigError>
+    where
+        T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let (session, driver) = Self::client_with_driver(io, config)?;
+        drop(tokio::spawn(driver));
+        Ok(session)
+    }
+
+    /// A session over `io`, on the side that accepted the connection. Its driver runs as a task of
+    /// the current Tokio runtime.
+    ///
+    /// # Errors
+    ///
+    /// A setting out of its range.
+    ///
+    /// # Panics
+    ///
+    /// Outside a Tokio runtime, as `tokio::spawn`.
+    pub fn server<T>(io: T, config: Config) -> Result<Self, ConfigError>
+    where
+        T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let (session, driver) = Self::server_with_driver(io, config)?;
+        drop(tokio::spawn(driver));
+        Ok(session)
+    }
+
+    /// [`Session::client`] with the driver in the caller's hands: for carriers that are not `Send`,
+    /// and tasks that are not spawned on the current runtime.
+    ///
+    /// # Errors
+    ///
+    /// As those of [`Session::client`].
+    ///
+    /// # Panics
+    ///
+    /// Outside a Tokio runtime with time enabled.
+    pub fn client_with_driver<T>(io: T, config: Config) -> Result<(Self, Driver<T>), ConfigError>
+    where
+        T: AsyncRead + AsyncWrite + Unpin,
+    {
+        config.validate_client()?;
+        Ok(Self::new(io, config, FIRST_CLIENT_ID))
+    }
+
+    /// [`Session::server`] with the driver in the caller's hands.
+    ///
+    /// # Errors
+    ///
+    /// As those of [`Session::server`].
+    ///
+    /// # Panics
+    ///
+    /// Outside a Tokio runtime with time enabled.
+    pub fn server_with_driver<T>(io: T, config: Config) -> Result<(Self, Driver<T>), ConfigError>
+    where
+        T: AsyncRead + AsyncWrite + Unpin,
+    {
+        config.validate()?;
+        Ok(Self::new(io, config, FIRST_SERVER_ID))
+    }
+
+    fn new<T>(io: T, config: Config, first_id: u32) -> (Self, Driver<T>)
+    where
+        T: AsyncRead + AsyncWrite + Unpin,
+    {
+        let (session, core, shared) = Self::parts(config, first_id, Instant::now().into_std());
+        (session, Driver::new(io, core, shared))
+    }
+
+    /// All but the driver.
+    pub(crate) fn parts(
+        mut config: Config,
+        first_id: u32,
+        now: std::time::Instant,
+    ) -> (Self, Core, Arc<Shared>) {
+        let first_id = *config.first_id.get_or_insert(first_id);
+        let version = match config.version {
+            Version::V1 => Some(1),
+            Version::V2 => Some(2),
+            Version::Any => None,
+        };
+        let tokens = Tokens::new(config.max_receive_buffer);
+        let mailbox = Arc::new(Mailbox::new(tokens, version, first_id));
+        let shared = Arc::new(Shared::new(config.clone(), Arc::clone(&mailbox), now));
+        let core = Core::new(config, mailbox, now);
+        let session = Self { handle: Handle::new(Arc::clone(&shared)) };
+        (session, core, shared)
+    }
+
+    /// Opens a stream. The peer is not asked: it may refuse the stream, which then ends as if it
+    /// had been closed. Waits while the SYN frames of 1,024 streams have not left.
+    ///
+    /// # Errors
+    ///
+    /// The reason for which the session has ended; [`Error::Closed`] once it is being closed;
+    /// [`Error::IdsExhausted`] after 2^31 streams.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: a future that is dropped has opened nothing.
+    pub async fn open_stream(&self) -> Result<Stream, Error> {
+        loop {
+            let mut notified = pin!(self.handle.may_open.notified());
+            notified.as_mut().enable();
+            match self.handle.mailbox.open()? {
+                Opened::Stream(stream) => return Ok(Stream::new(stream, self.handle.clone())),
+                Opened::Full => notified.await,
+            }
+        }
+    }
+
+    /// Waits for a stream of the peer. Any number of tasks may wait.
+    ///
+    /// # Errors
+    ///
+    /// The reason for which the session has ended, after all streams that came before it.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: no stream is lost.
+    pub async fn accept_stream(&self) -> Result<Stream, Error> {
+        loop {
+            let mut notified = pin!(self.handle.accepted.notified());
+            notified.as_mut().enable();
+            if let Some(result) = self.try_accept() {
+                return result;
+            }
+            notified.await;
+        }
+    }
+
+    /// Polls for a stream of the peer. Of several tasks that call it the last one is woken.
+    ///
+    /// # Errors
+    ///
+    /// As those of [`Session::accept_stream`].
+    pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<Result<Stream, Error>> {
+        if let Some(result) = self.try_accept() {
+            return Poll::Ready(result);
+        }
+        self.handle.mailbox.accept_queue().waker = Some(cx.waker().clone());
+        // A stream may have come between the two.
+        match self.try_accept() {
+            Some(result) => Poll::Ready(result),
+            None => Poll::Pending,
+        }
+    }
+
+    fn try_accept(&self) -> Option<Result<Stream, Error>> {
+        // The end is read first: all streams before it are in the queue then.
+        let end = self.handle.mailbox.lock().end.clone();
+        let accepted = self.handle.mailbox.accept_queue().streams.pop_front();
+        match accepted {
+            Some(stream) => Some(Ok(Stream::new(stream, self.handle.clone()))),
+            None => end.map(Err),
+        }
+    }
+
+    /// Closes the session: no more streams are opened or accepted and nothing more is written, what
+    /// is queued is sent, and the carrier is shut down. Waits for the latter. Streams read what has
+    /// arrived.
+    ///
+    /// A peer that does not take what is queued is waited for up to
+    /// [`Config::timeout`](crate::Config::timeout).
+    ///
+    /// # Errors
+    ///
+    /// The reason for which the session has ended before all was sent.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: the session is closed all the same.
+    pub async fn close(&self) -> Result<(), Error> {
+        self.handle.mailbox.close();
+        match self.closed().await {
+            Error::Closed => Ok(()),
+            error => Err(error),
+        }
+    }
+
+    /// Waits until the session has ended; returns the reason.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    pub async fn closed(&self) -> Error {
+        loop {
+            let mut notified = pin!(self.handle.ended.notified());
+            notified.as_mut().enable();
+            if let Some(error) = self.handle.end() {
+                return error;
+            }
+            notified.await;
+        }
+    }
+
+    /// True from when the session has ended or is being closed.
+    pub fn is_closed(&self) -> bool {
+        let inbox = self.handle.mailbox.lock();
+        inbox.closing || inbox.end.is_some()
+    }
+
+    /// Live streams of both sides: those that can still send or receive.
+    pub fn num_streams(&self) -> usize {
+        self.handle.num_streams.load(Ordering::Relaxed)
+    }
+
+    /// Counters, as of the last time that the driver has run.
+    pub fn stats(&self) -> Stats {
+        let (mut stats, last_header) = self.handle.stats();
+        stats.unread = self.handle.mailbox.tokens.unread();
+        stats.last_header = Instant::now().into_std().saturating_duration_since(last_header);
+        stats
+    }
+
+    /// The version that the session speaks, 1 or 2; `None` on a server with [`Version::Any`] that has
+    /// received nothing.
+    pub fn version(&self) -> Option<u8> {
+        self.handle.mailbox.version()
+    }
+}

@@ -1,0 +1,128 @@
+//! What all handles of a session share with each other and with the driver.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use tokio::sync::Notify;
+
+use crate::config::Config;
+use crate::core::inbox::Mailbox;
+use crate::core::stream::{Fin, SharedStream};
+use crate::error::Error;
+use crate::stats::Stats;
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) config: Config,
+    pub(crate) mailbox: Arc<Mailbox>,
+    /// Woken when a stream was accepted, and at the end.
+    pub(crate) accepted: Notify,
+    /// Woken when further streams may be opened, and at the end.
+    pub(crate) may_open: Notify,
+    /// Woken at the end.
+    pub(crate) ended: Notify,
+    handles: AtomicUsize,
+    pub(crate) num_streams: AtomicUsize,
+    /// The counters of the driver's last turn, and when the last header arrived. A leaf lock.
+    stats: Mutex<(Stats, Instant)>,
+}
+
+impl Shared {
+    pub(crate) fn new(config: Config, mailbox: Arc<Mailbox>, now: Instant) -> Self {
+        Self {
+            config,
+            mailbox,
+            accepted: Notify::new(),
+            may_open: Notify::new(),
+            ended: Notify::new(),
+            handles: AtomicUsize::new(0),
+            num_streams: AtomicUsize::new(0),
+            stats: Mutex::new((Stats::default(), now)),
+        }
+    }
+
+    /// The reason for which the session has ended.
+    pub(crate) fn end(&self) -> Option<Error> {
+        self.mailbox.lock().end.clone()
+    }
+
+    pub(crate) fn stats(&self) -> (Stats, Instant) {
+        *self.stats.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set_stats(&self, stats: (Stats, Instant)) {
+        *self.stats.lock().unwrap_or_else(PoisonError::into_inner) = stats;
+    }
+
+    /// Gives tokens back, and wakes the driver if it waits for that.
+    pub(crate) fn release_tokens(&self, len: usize) {
+        if self.mailbox.tokens.release(len) {
+            self.mailbox.wake_driver();
+        }
+    }
+
+    /// The application reads `stream` no more.
+    pub(crate) fn discard(&self, stream: &Arc<SharedStream>) {
+        let mut state = stream.lock();
+        #[expect(clippy::cast_possible_truncation, reason = "settings are below 2^31")]
+        let unread = state.receive.discard(self.config.max_stream_buffer as u32);
+        let inspect = state.enter_inbox();
+        drop(state);
+        self.release_tokens(unread);
+        if inspect {
+            self.mailbox.push_changed(stream);
+        }
+    }
+
+    /// The application writes no more: FIN comes after what is queued, which is discarded first if
+    /// `aborts`.
+    pub(crate) fn finish(&self, stream: &Arc<SharedStream>, aborts: bool) {
+        let mut state = stream.lock();
+        if aborts {
+            state.send.queue.clear();
+        }
+        let is_first = state.send.fin == Fin::None;
+        if is_first {
+            state.send.fin = Fin::Queued;
+        }
+        let inspect = (is_first || aborts) && state.enter_inbox();
+        drop(state);
+        if inspect {
+            self.mailbox.push_changed(stream);
+        }
+    }
+}
+
+/// A handle's part in keeping the session alive: when the last one is dropped, the session is closed.
+#[derive(Debug)]
+pub(crate) struct Handle(Arc<Shared>);
+
+impl Handle {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        shared.handles.fetch_add(1, Ordering::Relaxed);
+        Self(shared)
+    }
+}
+
+impl Clone for Handle {
+    fn clone(&self) -> Self {
+        Self::new(Arc::clone(&self.0))
+    }
+}
+
+impl std::ops::Deref for Handle {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.0
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if self.0.handles.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.mailbox.close();
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! The two directions of a stream, as its handles use them.
+
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::{Bytes, BytesMut};
+use tokio::io::ReadBuf;
+
+use crate::core::stream::{Fin, SharedStream, StreamState};
+use crate::error::Error;
+use crate::shared::Handle;
+
+/// Writes of at least this many bytes are copied outside the stream's lock.
+const COPY_UNLOCKED: usize = 4_096;
+
+#[derive(Debug)]
+pub(super) struct ReadSide {
+    pub(super) stream: Arc<SharedStream>,
+    pub(super) handle: Handle,
+}
+
+impl ReadSide {
+    pub(super) fn new(stream: Arc<SharedStream>, handle: Handle) -> Self {
+        Self { stream, handle }
+    }
+
+    pub(super) fn poll_read(
+        &self,
+        cx: &Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        while buf.remaining() > 0 {
+            match self.poll_take(cx, buf.remaining()) {
+                Poll::Ready(Ok(bytes)) if bytes.is_empty() => break,
+                Poll::Ready(Ok(bytes)) => buf.put_slice(&bytes),
+                // What was read comes first.
+                _ if buf.filled().len() > before => break,
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    pub(super) async fn read_chunk(&self) -> io::Result<Bytes> {
+        poll_fn(|cx| self.poll_take(cx, usize::MAX)).await
+    }
+
+    /// Takes up to `max` bytes; none at the end of the stream.
+    fn poll_take(&self, cx: &Context<'_>, max: usize) -> Poll<io::Result<Bytes>> {
+        let mut state = self.stream.lock();
+        let bytes = state.receive.queue.take(max);
+        if bytes.is_empty() {
+            if state.receive.fin {
+                return Poll::Ready(Ok(bytes));
+            }
+            if let Some(error) = &state.error {
+                return Poll::Ready(Err(error.clone().into()));
+            }
+            state.receive.waker = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        state.receive.window.on_read(bytes.len());
+        let inspect = state.receive.window.update_owed
+            && !state.update_queued
+            && self.handle.mailbox.version() != Some(1)
+            && state.enter_inbox();
+        drop(state);
+        if inspect {
+            self.handle.mailbox.push_changed(&self.stream);
+        }
+        self.handle.release_tokens(bytes.len());
+        Poll::Ready(Ok(bytes))
+    }
+}
+
+impl Drop for ReadSide {
+    fn drop(&mut self) {
+        self.handle.discard(&self.stream);
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct WriteSide {
+    pub(super) stream: Arc<SharedStream>,
+    handle: Handle,
+}
+
+impl WriteSide {
+    pub(super) fn new(stream: Arc<SharedStream>, handle: Handle) -> Self {
+        Self { stream, handle }
+    }
+
+    pub(super) fn poll_write(
+        &self,
+        cx: &Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let wanted = bufs.iter().map(|buf| buf.len()).sum();
+        let mut state = self.stream.lock();
+        check_writable(&state)?;
+        let capacity = self.handle.config.send_buffer.saturating_sub(state.send.queue.len());
+        let len = capacity.min(wanted);
+        if len == 0 {
+            if wanted == 0 {
+                return Poll::Ready(Ok(0));
+            }
+            state.send.waker = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        if self.handle.mailbox.is_closing() {
+            return Poll::Ready(Err(Error::Closed.into()));
+        }
+        if len < COPY_UNLOCKED {
+            copy(bufs, len, |piece| state.send.queue.push(piece));
+        } else {
+            // There is one writer, so that no more can be queued meanwhile.
+            drop(state);
+            let mut chunk = BytesMut::with_capacity(len);
+            copy(bufs, len, |piece| chunk.extend_from_slice(piece));
+            state = self.stream.lock();
+            check_writable(&state)?;
+            state.send.queue.push_chunk(chunk);
+        }
+        let was_empty = state.send.queue.len() == len;
+        let inspect = was_empty && !state.in_turns && state.enter_inbox();
+        drop(state);
+        if inspect {
+            self.handle.mailbox.push_changed(&self.stream);
+        }
+        Poll::Ready(Ok(len))
+    }
+
+    pub(super) fn poll_shutdown(&self, cx: &Context<'_>) -> Poll<io::Result<()>> {
+        self.handle.finish(&self.stream, false);
+        let mut state = self.stream.lock();
+        if state.send.fin == Fin::Sent {
+            return Poll::Ready(Ok(()));
+        }
+        if let Some(error) = &state.error {
+            return Poll::Ready(Err(error.clone().into()));
+        }
+        state.send.waker = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    pub(super) fn abort(&self) {
+        self.handle.finish(&self.stream, true);
+    }
+}
+
+impl Drop for WriteSide {
+    fn drop(&mut self) {
+        self.handle.finish(&self.stream, false);
+    }
+}
+
+fn check_writable(state: &StreamState) -> io::Result<()> {
+    if let Some(error) = &state.error {
+        return Err(error.clone().into());
+    }
+    if state.send.fin != Fin::None {
+        return Err(io::Error::new(io::ErrorKind::BrokenPipe, "the stream was shut down"));
+    }
+    Ok(())
+}
+
+/// Gives the first `len` bytes of `bufs` to `push`.
+fn copy(bufs: &[IoSlice<'_>], mut len: usize, mut push: impl FnMut(&[u8])) {
+    for buf in bufs {
+        let piece = &buf[..len.min(buf.len())];
+        push(piece);
+        len -= piece.len();
+        if len == 0 {
+            break;
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! `Stream`: one stream of a session.
+
+mod half;
+mod split;
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+pub use self::split::{OwnedReadHalf, OwnedWriteHalf, ReuniteError};
+
+use self::half::{ReadSide, WriteSide};
+use crate::core::stream::SharedStream;
+use crate::session::Session;
+use crate::shared::Handle;
+
+/// A stream: bytes in order, both ways, each way closed on its own.
+///
+/// * `shutdown` closes this side's direction: FIN after all that was written. It waits until FIN has
+///   left; reading goes on.
+/// * A read of 0 bytes is the peer's FIN. The end of the session before that is an error, after all
+///   that has arrived was read.
+/// * Dropping a stream sends what was written and FIN, in the background, and discards what arrives.
+///   The protocol has no reset.
+/// * `flush` does nothing: what is written leaves as soon as carrier and window allow.
+///
+/// Writes queue up to [`Config::send_buffer`](crate::Config::send_buffer) bytes.
+#[derive(Debug)]
+pub struct Stream {
+    read: ReadSide,
+    write: WriteSide,
+}
+
+impl Stream {
+    pub(crate) fn new(stream: Arc<SharedStream>, handle: Handle) -> Self {
+        let read = ReadSide::new(Arc::clone(&stream), handle.clone());
+        Self { read, write: WriteSide::new(stream, handle) }
+    }
+
+    /// The id on the wire: odd for streams that the client opened, even for those of the server.
+    pub fn id(&self) -> u32 {
+        self.read.stream.id
+    }
+
+    /// Bytes that were received and not read.
+    #[cfg(feature = "_testkit")]
+    pub(crate) fn unread(&self) -> usize {
+        self.read.stream.lock().receive.queue.len()
+    }
+
+    /// A handle of the session.
+    pub fn session(&self) -> Session {
+        Session { handle: self.read.handle.clone() }
+    }
+
+    /// Splits the stream into halves that can go to different tasks. Dropping the write half closes
+    /// its direction as `shutdown` does; dropping the read half discards what arrives.
+    pub fn into_split(self) -> (OwnedReadHalf, OwnedWriteHalf) {
+        (OwnedReadHalf(self.read), OwnedWriteHalf(self.write))
+    }
+
+    /// Drops the stream together with what was written and has not left. The peer sees FIN, as after
+    /// an orderly end.
+    pub fn abort(self) {
+        self.write.abort();
+    }
+
+    /// Reads the bytes that have arrived, without a copy; empty at the end of the stream.
+    ///
+    /// # Errors
+    ///
+    /// The reason for which the session has ended, once all that has arrived was read.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: no byte is lost.
+    pub async fn read_chunk(&mut self) -> io::Result<Bytes> {
+        self.read.read_chunk().await
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.read.poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.write.poll_write(cx, &[io::IoSlice::new(buf)])
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.write.poll_write(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.write.poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,105 @@
+//! Owned halves of a stream.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::Stream;
+use super::half::{ReadSide, WriteSide};
+
+/// The reading half of a [`Stream`], see [`Stream::into_split`]. Dropping it discards what arrives.
+#[derive(Debug)]
+pub struct OwnedReadHalf(pub(super) ReadSide);
+
+/// The writing half of a [`Stream`], see [`Stream::into_split`]. Dropping it closes its direction.
+#[derive(Debug)]
+pub struct OwnedWriteHalf(pub(super) WriteSide);
+
+/// The two halves given to [`OwnedReadHalf::reunite`] are not of one stream. Returns them.
+#[derive(Debug, thiserror::Error)]
+#[error("the halves are not of the same stream")]
+pub struct ReuniteError(pub OwnedReadHalf, pub OwnedWriteHalf);
+
+impl OwnedReadHalf {
+    /// The id of the stream, see [`Stream::id`].
+    pub fn id(&self) -> u32 {
+        self.0.stream.id
+    }
+
+    /// As [`Stream::read_chunk`].
+    ///
+    /// # Errors
+    ///
+    /// As those of [`Stream::read_chunk`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: no byte is lost.
+    pub async fn read_chunk(&mut self) -> io::Result<Bytes> {
+        self.0.read_chunk().await
+    }
+
+    /// Puts the two halves together again.
+    ///
+    /// # Errors
+    ///
+    /// Both halves, if they are of two streams.
+    pub fn reunite(self, write: OwnedWriteHalf) -> Result<Stream, ReuniteError> {
+        if Arc::ptr_eq(&self.0.stream, &write.0.stream) {
+            Ok(Stream { read: self.0, write: write.0 })
+        } else {
+            Err(ReuniteError(self, write))
+        }
+    }
+}
+
+impl OwnedWriteHalf {
+    /// The id of the stream, see [`Stream::id`].
+    pub fn id(&self) -> u32 {
+        self.0.stream.id
+    }
+}
+
+impl AsyncRead for OwnedReadHalf {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.0.poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for OwnedWriteHalf {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.0.poll_write(cx, &[io::IoSlice::new(buf)])
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.0.poll_write(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,478 @@
+//! What this side sends for what its peer and its application do, frame by frame; the clock is
+//! paused.
+
+mod common;
+
+use std::io::ErrorKind;
+use std::time::Duration;
+
+use common::frames::{FIN, Frame, NOP, PSH, Peer, SYN, UPD};
+use common::{VERSIONS, number, raw_client, raw_server, streams};
+use kcpx_smux::{Config, Error, ProtocolError, Session, Stream, Version};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::Instant;
+
+fn quiet() -> Config {
+    Config::new().keepalive(None)
+}
+
+async fn idle() {
+    tokio::time::sleep(Duration::from_millis(1)).await;
+}
+
+fn commands(frames: &[Frame]) -> Vec<(u8, u32, usize)> {
+    frames.iter().map(|frame| (frame.cmd, frame.id, frame.payload.len())).collect()
+}
+
+/// A server that has accepted stream 3.
+async fn accepted(version: Version, config: Config) -> (Session, Peer, Stream) {
+    let (session, mut peer) = raw_server(version, config);
+    peer.send(SYN, 3, b"").await;
+    let stream = session.accept_stream().await.unwrap();
+    (session, peer, stream)
+}
+
+#[tokio::test(start_paused = true)]
+async fn shutdown_sends_fin_behind_all_data_and_reading_goes_on() {
+    for version in VERSIONS {
+        let (_session, mut peer, mut stream) = accepted(version, quiet()).await;
+        stream.write_all(&vec![7; 50_000]).await.unwrap();
+        stream.shutdown().await.unwrap();
+        let expected = [(PSH, 3, 32_768), (PSH, 3, 17_232), (FIN, 3, 0)];
+        assert_eq!(commands(&peer.frames().await), expected);
+        assert_eq!(stream.write(b"x").await.unwrap_err().kind(), ErrorKind::BrokenPipe);
+        // A second one has nothing to do.
+        stream.shutdown().await.unwrap();
+        peer.send(PSH, 3, b"late").await;
+        peer.send(FIN, 3, b"").await;
+        let mut received = Vec::new();
+        stream.read_to_end(&mut received).await.unwrap();
+        assert_eq!(received, b"late");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn unread_data_survives_both_fins_and_the_end_of_the_session() {
+    for version in VERSIONS {
+        let (session, mut peer, mut stream) = accepted(version, quiet()).await;
+        peer.send(PSH, 3, &vec![1; 10_000]).await;
+        peer.send(FIN, 3, b"").await;
+        stream.shutdown().await.unwrap();
+        assert_eq!(session.num_streams(), 0);
+        assert_eq!(session.stats().unread, 10_000);
+        drop(peer);
+        assert!(matches!(session.closed().await, Error::Closed));
+        let mut received = Vec::new();
+        stream.read_to_end(&mut received).await.unwrap();
+        assert_eq!(received, [1; 10_000]);
+        assert_eq!(session.stats().unread, 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropped_stream_sends_what_was_written_and_fin_in_the_background() {
+    for version in VERSIONS {
+        let (session, mut peer, mut stream) = accepted(version, quiet()).await;
+        stream.write_all(b"last words").await.unwrap();
+        drop(stream);
+        let mut frames = peer.frames().await;
+        frames.retain(|frame| frame.cmd != UPD);
+        assert_eq!(commands(&frames), [(PSH, 3, 10), (FIN, 3, 0)]);
+        assert_eq!(session.num_streams(), 0);
+        peer.send(PSH, 3, b"nobody reads this").await;
+        idle().await;
+        assert_eq!((session.stats().unread, session.stats().payload_dropped), (0, 17));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn aborted_stream_discards_what_was_written() {
+    let (_session, mut peer, mut stream) = accepted(Version::V2, quiet()).await;
+    // The window is closed: what is written stays.
+    peer.send_update(3, 0, 0).await;
+    idle().await;
+    stream.write_all(&[0; 1_000]).await.unwrap();
+    stream.abort();
+    let mut frames = peer.frames().await;
+    frames.retain(|frame| frame.cmd != UPD);
+    assert_eq!(commands(&frames), [(FIN, 3, 0)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropped_stream_credits_discarded_bytes_up_to_one_more_window() {
+    let config = quiet().max_stream_buffer(100_000);
+    let (session, mut peer, mut stream) = accepted(Version::V2, config).await;
+    peer.send(PSH, 3, &vec![0; 60_000]).await;
+    stream.read_exact(&mut [0; 1_000]).await.unwrap();
+    assert_eq!(
+        peer.frames().await,
+        [Frame::new(2, UPD, 3, &[1_000_u32, 100_000].map(u32::to_le_bytes).concat())]
+    );
+    drop(stream);
+    // What was unread is credited at once.
+    let updates = |frames: &[Frame]| -> Vec<_> {
+        frames.iter().filter(|frame| frame.cmd == UPD).map(Frame::update).collect()
+    };
+    assert_eq!(updates(&peer.frames().await), [(60_000, 100_000)]);
+    assert_eq!(session.stats().unread, 0);
+    let mut credited = Vec::new();
+    for _ in 0..20 {
+        peer.send(PSH, 3, &vec![0; 25_000]).await;
+        credited.extend(updates(&peer.frames().await));
+    }
+    assert_eq!(credited, [(110_000, 100_000), (160_000, 100_000)]);
+    // Forgotten at the peer's FIN.
+    peer.send(FIN, 3, b"").await;
+    peer.send(FIN, 3, b"").await;
+    idle().await;
+    assert_eq!(session.stats().frames_ignored, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropped_read_half_discards_what_arrives_and_the_write_half_goes_on() {
+    let config = quiet().max_stream_buffer(10_000);
+    let (session, mut peer, stream) = accepted(Version::V2, config).await;
+    let (read, mut write) = stream.into_split();
+    drop(read);
+    let updates = peer.frames().await;
+    assert_eq!(updates.iter().map(Frame::update).collect::<Vec<_>>(), [(0, 10_000)]);
+    for _ in 0..20 {
+        peer.send(PSH, 3, &[0; 1_000]).await;
+    }
+    write.write_all(b"still here").await.unwrap();
+    write.shutdown().await.unwrap();
+    let frames = peer.frames().await;
+    let updates: Vec<_> =
+        frames.iter().filter(|frame| frame.cmd == UPD).map(Frame::update).collect();
+    assert!(updates.iter().all(|(consumed, _)| *consumed <= 10_000), "{updates:?}");
+    assert!(frames.contains(&Frame::new(2, PSH, 3, b"still here")));
+    assert_eq!(session.stats().unread, 0);
+    assert_eq!(session.num_streams(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn stream_over_backlog_or_limit_is_answered_with_fin_and_not_registered() {
+    for version in VERSIONS {
+        let backlog = quiet().accept_backlog(2);
+        let limit = quiet().max_streams(2);
+        for config in [backlog, limit] {
+            let (session, mut peer) = raw_server(version, config);
+            for id in [3, 5, 7] {
+                peer.send(SYN, id, b"").await;
+                peer.send(PSH, id, b"data").await;
+            }
+            assert_eq!(commands(&peer.frames().await), [(FIN, 7, 0)]);
+            let mut streams = Vec::new();
+            for _ in 0..2 {
+                streams.push(session.accept_stream().await.unwrap());
+            }
+            let stats = session.stats();
+            assert_eq!((stats.streams_accepted, stats.streams_refused), (2, 1));
+            assert_eq!((session.num_streams(), stats.payload_dropped), (2, 4));
+            // There is capacity again.
+            streams.clear();
+            peer.send(FIN, 3, b"").await;
+            peer.send(FIN, 5, b"").await;
+            idle().await;
+            peer.send(SYN, 9, b"").await;
+            assert_eq!(session.accept_stream().await.unwrap().id(), 9);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn peer_beyond_the_window_ends_that_stream_alone() {
+    let (session, mut peer, mut stream) = accepted(Version::V2, quiet()).await;
+    peer.send(SYN, 5, b"").await;
+    let mut other = session.accept_stream().await.unwrap();
+    for _ in 0..5 {
+        peer.send(PSH, 3, &vec![0; 65_535]).await;
+    }
+    idle().await;
+    assert_eq!((session.stats().unread, session.stats().streams_failed), (5 * 65_535, 0));
+    peer.send(PSH, 3, &[0; 5]).await;
+    let frames = peer.frames().await;
+    assert_eq!(commands(&frames), [(FIN, 3, 0)]);
+    let error = stream.read(&mut [0; 10]).await.unwrap_err();
+    let cause = error.get_ref().unwrap().downcast_ref::<Error>().unwrap();
+    let expected = ProtocolError::Window { unread: 327_680, allowed: 327_679 };
+    assert!(matches!(cause, Error::Protocol(found) if *found == expected), "{cause:?}");
+    assert_eq!(session.stats().unread, 0);
+    peer.send(PSH, 5, b"unharmed").await;
+    assert_eq!(&other.read_chunk().await.unwrap()[..], b"unharmed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn version_1_stream_that_nobody_reads_stops_the_session_until_it_is_read() {
+    let (session, mut peer, mut stream) = accepted(Version::V1, quiet()).await;
+    peer.send(SYN, 5, b"").await;
+    let mut other = session.accept_stream().await.unwrap();
+    for _ in 0..64 {
+        peer.send(PSH, 3, &vec![0; 65_535]).await;
+    }
+    peer.send(PSH, 3, &[0; 64]).await;
+    idle().await;
+    assert_eq!((session.stats().unread, session.stats().stalls), (4 << 20, 1));
+    peer.send(PSH, 5, b"behind").await;
+    let read = tokio::time::timeout(Duration::from_secs(60), other.read_chunk()).await;
+    assert!(read.is_err(), "the carrier is not read");
+    stream.read_exact(&mut [0; 1]).await.unwrap();
+    assert_eq!(&other.read_chunk().await.unwrap()[..], b"behind");
+}
+
+#[tokio::test(start_paused = true)]
+async fn version_2_stream_that_nobody_reads_does_not_stop_others() {
+    let (client, server) = common::pair(Version::V2);
+    let (mut stuck, _unread) = streams(&client, &server).await;
+    let (mut sender, mut receiver) = streams(&client, &server).await;
+    let blocked = tokio::spawn(async move { stuck.write_all(&vec![0; 1 << 20]).await });
+    let sent = tokio::spawn(async move {
+        sender.write_all(&vec![0; 20 << 20]).await.unwrap();
+        sender.shutdown().await.unwrap();
+    });
+    let mut received = Vec::new();
+    receiver.read_to_end(&mut received).await.unwrap();
+    sent.await.unwrap();
+    assert_eq!(received.len(), 20 << 20);
+    assert!(!blocked.is_finished());
+    assert_eq!(server.stats().unread, 262_144);
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_streams_are_granted_shares_of_the_receive_buffer() {
+    let config = quiet().max_stream_buffer(1 << 20);
+    let (session, mut peer) = raw_server(Version::V2, config);
+    for i in 0..100 {
+        peer.send(SYN, 3 + 2 * i, b"").await;
+    }
+    let frames = peer.frames().await;
+    let shares: Vec<_> = frames.iter().map(|frame| (frame.id, frame.update())).collect();
+    // So few that their first windows fit are granted nothing before they are read.
+    assert_eq!(shares.first(), Some(&(3 + 2 * 16, (0, 65_536))));
+    assert_eq!(shares.len(), 84);
+    // Alone, a stream has all.
+    for _ in 1..100 {
+        drop(session.accept_stream().await.unwrap());
+    }
+    for i in 0..99 {
+        peer.send(FIN, 3 + 2 * i, b"").await;
+    }
+    peer.send(PSH, 201, b"x").await;
+    peer.frames().await;
+    let mut last = session.accept_stream().await.unwrap();
+    last.read_exact(&mut [0]).await.unwrap();
+    assert_eq!(peer.frames().await[0].update(), (1, 1 << 20));
+}
+
+#[tokio::test(start_paused = true)]
+async fn keepalive_sends_nop_after_an_interval_without_frames() {
+    for version in VERSIONS {
+        let config = Config::new().keepalive(Some(Duration::from_secs(2)));
+        let (_session, mut peer, mut stream) = accepted(version, config).await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        stream.write_all(b"x").await.unwrap();
+        tokio::time::sleep(Duration::from_millis(1_900)).await;
+        assert_eq!(commands(&peer.frames().await), [(PSH, 3, 1)]);
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert_eq!(commands(&peer.frames().await), [(NOP, 0, 0)]);
+        tokio::time::sleep(Duration::from_millis(6_100)).await;
+        assert_eq!(commands(&peer.frames().await), [(NOP, 0, 0); 3]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn session_ends_a_timeout_after_the_last_header() {
+    for version in VERSIONS {
+        let (session, mut peer, mut stream) = accepted(version, Config::new()).await;
+        for _ in 0..3 {
+            tokio::time::sleep(Duration::from_secs(25)).await;
+            peer.send(NOP, 0, b"").await;
+        }
+        idle().await;
+        let last = Instant::now();
+        assert!(matches!(session.closed().await, Error::Timeout));
+        let after = last.elapsed();
+        assert!((29_990..=30_010).contains(&after.as_millis()), "{after:?}");
+        assert_eq!(stream.read(&mut [0]).await.unwrap_err().kind(), ErrorKind::TimedOut);
+        assert!(peer.read_all().await.1, "the carrier is shut down");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn timeout_does_not_run_while_the_carrier_is_not_read() {
+    let config = Config::new().max_receive_buffer(1_000).max_stream_buffer(1_000);
+    let (session, mut peer, mut stream) = accepted(Version::V1, config).await;
+    peer.send(PSH, 3, &[0; 1_000]).await;
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    assert!(!session.is_closed());
+    stream.read_exact(&mut [0; 1_000]).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(29)).await;
+    assert!(!session.is_closed());
+    assert!(matches!(session.closed().await, Error::Timeout));
+}
+
+#[tokio::test(start_paused = true)]
+async fn fin_delay_holds_fin_back_only_behind_the_peers_fin() {
+    for version in VERSIONS {
+        let config = quiet().fin_delay(Duration::from_secs(1));
+        let (session, mut peer, mut stream) = accepted(version, config.clone()).await;
+        peer.send(FIN, 3, b"").await;
+        stream.write_all(b"answer").await.unwrap();
+        idle().await;
+        let started = Instant::now();
+        let shutdown = tokio::spawn(async move { stream.shutdown().await.map(|()| stream) });
+        tokio::time::sleep(Duration::from_millis(990)).await;
+        assert_eq!(commands(&peer.frames().await), [(PSH, 3, 6)]);
+        drop(shutdown.await.unwrap().unwrap());
+        assert_eq!(started.elapsed().as_millis() / 10, 100);
+        assert_eq!(commands(&peer.frames().await), [(FIN, 3, 0)]);
+        // Not without the peer's FIN, and not when the session is closed.
+        peer.send(SYN, 5, b"").await;
+        session.accept_stream().await.unwrap().shutdown().await.unwrap();
+        let fins = peer.frames().await.into_iter().filter(|frame| frame.cmd == FIN);
+        assert_eq!(commands(&fins.collect::<Vec<_>>()), [(FIN, 5, 0)]);
+        peer.send(SYN, 7, b"").await;
+        peer.send(FIN, 7, b"").await;
+        drop(session.accept_stream().await.unwrap());
+        assert_eq!(commands(&peer.frames().await), []);
+        session.close().await.unwrap();
+        assert_eq!(commands(&peer.frames().await), [(FIN, 7, 0)]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn close_sends_what_is_queued_and_shuts_the_carrier_down() {
+    for version in VERSIONS {
+        let (session, mut peer) = raw_client(version, quiet());
+        let mut stream = session.open_stream().await.unwrap();
+        stream.write_all(&vec![1; 60_000]).await.unwrap();
+        session.close().await.unwrap();
+        let (bytes, ended) = peer.read_all().await;
+        assert!(ended);
+        let expected = [(SYN, 3, 0), (PSH, 3, 32_768), (PSH, 3, 27_232)];
+        assert_eq!(commands(&common::frames::parse(&bytes)), expected);
+        assert!(session.is_closed());
+        assert_eq!(stream.write(b"x").await.unwrap_err().kind(), ErrorKind::BrokenPipe);
+        assert!(matches!(session.open_stream().await, Err(Error::Closed)));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn close_towards_a_closed_window_ends_after_the_timeout() {
+    let (session, mut peer) = raw_client(Version::V2, quiet());
+    let mut stream = session.open_stream().await.unwrap();
+    peer.send_update(3, 0, 0).await;
+    idle().await;
+    stream.write_all(b"stays").await.unwrap();
+    let started = Instant::now();
+    assert!(matches!(session.close().await, Err(Error::Timeout)));
+    assert_eq!(started.elapsed().as_secs(), 30);
+    assert_eq!(commands(&peer.frames().await), [(SYN, 3, 0)]);
+}
+
+/// Handles dropped in every order: the carrier ends after what was written and FIN.
+#[tokio::test(start_paused = true)]
+async fn session_closes_when_the_last_handle_is_dropped_in_any_order() {
+    for version in VERSIONS {
+        for order in 0..24 {
+            let (session, mut peer) = raw_client(version, quiet());
+            let mut stream = session.open_stream().await.unwrap();
+            stream.write_all(b"data").await.unwrap();
+            let clone = stream.session();
+            let (read, write) = stream.into_split();
+            let mut handles: Vec<Box<dyn std::any::Any>> =
+                vec![Box::new(session), Box::new(clone), Box::new(read), Box::new(write)];
+            for n in (1..=4).rev() {
+                assert!(!peer.read_all().await.1 || n == 4);
+                drop(handles.remove(order / [1, 1, 2, 6][n - 1] % n));
+            }
+            let (_, ended) = peer.read_all().await;
+            assert!(ended, "order {order}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn ids_end_at_the_last_number() {
+    for version in VERSIONS {
+        let config = quiet().first_id(u32::MAX - 4);
+        let (session, mut peer) = raw_client(version, config);
+        for id in [u32::MAX - 4, u32::MAX - 2, u32::MAX] {
+            assert_eq!(session.open_stream().await.unwrap().id(), id);
+        }
+        assert!(matches!(session.open_stream().await, Err(Error::IdsExhausted)));
+        assert!(!session.is_closed());
+        peer.send(SYN, 2, b"").await;
+        assert_eq!(session.accept_stream().await.unwrap().id(), 2);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn ids_that_a_peer_has_taken_of_ours_are_not_given_out() {
+    for version in VERSIONS {
+        let (session, mut peer) = raw_server(version, quiet());
+        for id in [2, 6] {
+            peer.send(SYN, id, b"").await;
+        }
+        let theirs =
+            [session.accept_stream().await.unwrap(), session.accept_stream().await.unwrap()];
+        let ours = [session.open_stream().await.unwrap(), session.open_stream().await.unwrap()];
+        assert_eq!(ours.each_ref().map(Stream::id), [4, 8]);
+        // And a SYN of ours is ignored.
+        peer.send(SYN, 4, b"").await;
+        idle().await;
+        assert_eq!(session.stats().frames_ignored, 1);
+        drop(theirs);
+    }
+}
+
+/// A peer closes a stream that has an id of ours, and uses the id again in the same write.
+#[tokio::test(start_paused = true)]
+async fn id_of_ours_that_a_peer_uses_again_at_once_is_not_given_out() {
+    for version in VERSIONS {
+        let (session, mut peer) = raw_server(version, quiet());
+        peer.send(SYN, 2, b"").await;
+        session.accept_stream().await.unwrap().shutdown().await.unwrap();
+        let frames =
+            [Frame::new(number(version), FIN, 2, b""), Frame::new(number(version), SYN, 2, b"")];
+        peer.io.write_all(&frames.map(|frame| frame.encode()).concat()).await.unwrap();
+        let again = session.accept_stream().await.unwrap();
+        assert_eq!(again.id(), 2);
+        // Turns of the driver in between.
+        idle().await;
+        peer.send(NOP, 0, b"").await;
+        idle().await;
+        assert_eq!(session.open_stream().await.unwrap().id(), 4);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn server_of_any_version_sends_nothing_before_the_first_frame() {
+    for version in VERSIONS {
+        let (session, mut peer) = raw_server(Version::Any, Config::new());
+        let mut stream = session.open_stream().await.unwrap();
+        stream.write_all(b"first").await.unwrap();
+        tokio::time::sleep(Duration::from_secs(15)).await;
+        assert_eq!(peer.read_all().await.0, b"");
+        peer.version = number(version);
+        peer.send(NOP, 0, b"").await;
+        let frames = peer.frames().await;
+        assert_eq!(commands(&frames), [(SYN, 2, 0), (PSH, 2, 5)]);
+        assert!(frames.iter().all(|frame| frame.version == peer.version));
+        assert_eq!(session.version(), Some(peer.version));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn session_without_its_driver_is_closed() {
+    let (io, _peer) = tokio::io::duplex(1_000);
+    let (session, driver) = Session::client_with_driver(io, quiet()).unwrap();
+    let mut stream = session.open_stream().await.unwrap();
+    let waiting = session.clone();
+    let accept = tokio::spawn(async move { waiting.accept_stream().await.map(drop) });
+    idle().await;
+    drop(driver);
+    assert!(matches!(accept.await.unwrap(), Err(Error::Closed)));
+    assert!(matches!(session.closed().await, Error::Closed));
+    assert_eq!(stream.read(&mut [0]).await.unwrap_err().kind(), ErrorKind::BrokenPipe);
+}

@@ -1,0 +1,103 @@
+//! Shares of the carrier: what bulk streams have beside many small frames; the clock is paused.
+
+mod common;
+
+use common::frames::{Frame, PSH, SYN};
+use kcpx_smux::{Config, Session, Stream};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex, split};
+use tokio::sync::mpsc;
+
+/// Bytes of payload in all that a test looks at.
+const TOTAL: usize = 8 << 20;
+
+fn send_bulk(mut stream: Stream) {
+    tokio::spawn(async move { while stream.write_all(&[0; 100_000]).await.is_ok() {} });
+}
+
+/// Sends `len` bytes, and again whenever they have come back.
+fn send_pings(mut stream: Stream, len: usize) {
+    tokio::spawn(async move {
+        let mut bytes = vec![0; len];
+        while stream.write_all(&bytes).await.is_ok() && stream.read_exact(&mut bytes).await.is_ok()
+        {
+        }
+    });
+}
+
+async fn read_frame(peer: &mut (impl AsyncReadExt + Unpin)) -> Frame {
+    let mut header = [0; 8];
+    peer.read_exact(&mut header).await.unwrap();
+    let id = u32::from_le_bytes(header[4..].try_into().unwrap());
+    let mut payload = vec![0; usize::from(u16::from_le_bytes([header[2], header[3]]))];
+    peer.read_exact(&mut payload).await.unwrap();
+    Frame::new(header[0], header[1], id, &payload)
+}
+
+/// Payload on the stream of id `bulk`, of [`TOTAL`] on all. Other payload is returned.
+async fn measure(peer: DuplexStream, bulk: u32) -> usize {
+    let (mut read, mut write) = split(peer);
+    let (answers, mut queued) = mpsc::unbounded_channel::<Frame>();
+    tokio::spawn(async move {
+        while let Some(frame) = queued.recv().await {
+            write.write_all(&frame.encode()).await.unwrap();
+        }
+    });
+    let (mut on_bulk, mut others) = (0, 0);
+    while on_bulk + others < TOTAL {
+        let frame = read_frame(&mut read).await;
+        if frame.cmd == PSH && frame.id == bulk {
+            on_bulk += frame.payload.len();
+        } else if frame.cmd == PSH {
+            others += frame.payload.len();
+            answers.send(frame).unwrap();
+        }
+    }
+    on_bulk
+}
+
+#[tokio::test(start_paused = true)]
+async fn bulk_stream_beside_200_pinging_streams_has_a_quarter_of_the_carrier() {
+    for (max_frame_size, ping) in [(32_768, 2_000), (32_768, 1_000), (65_535, 1_000), (65_535, 10)]
+    {
+        let (ours, peer) = duplex(16 << 10);
+        let config = Config::new().max_frame_size(max_frame_size);
+        let session = Session::client(ours, config).unwrap();
+        let bulk = session.open_stream().await.unwrap();
+        let id = bulk.id();
+        for _ in 0..200 {
+            send_pings(session.open_stream().await.unwrap(), ping);
+        }
+        send_bulk(bulk);
+        let on_bulk = measure(peer, id).await;
+        println!("max_frame_size {max_frame_size}, pings of {ping}: {on_bulk} of {TOTAL}");
+        assert!(on_bulk >= TOTAL / 4, "{on_bulk} bytes");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn bulk_stream_beside_refused_streams_without_end_goes_on() {
+    let (ours, peer) = duplex(16 << 10);
+    let config = Config::new().max_frame_size(65_535).max_streams(1);
+    let session = Session::client(ours, config).unwrap();
+    let bulk = session.open_stream().await.unwrap();
+    let id = bulk.id();
+    send_bulk(bulk);
+    let (mut read, mut write) = split(peer);
+    tokio::spawn(async move {
+        for first in (2..).step_by(16_384) {
+            let ids = (0..8_192).map(|i| first + 2 * i);
+            let syns = ids.flat_map(|id| Frame::new(1, SYN, id, b"").encode());
+            if write.write_all(&syns.collect::<Vec<u8>>()).await.is_err() {
+                break;
+            }
+        }
+    });
+    let (mut on_bulk, mut frames) = (0, 0);
+    while on_bulk < 256 << 10 {
+        let frame = read_frame(&mut read).await;
+        frames += 1;
+        on_bulk += if frame.id == id { frame.payload.len() } else { 0 };
+        assert!(frames < 1_000_000, "{on_bulk} bytes only");
+    }
+    assert!(session.stats().streams_refused > 0);
+}

@@ -1,0 +1,224 @@
+//! What a session runs over: a KCP connection, with Snappy framing or without.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use kcpx::{ConnectionStats, KcpStream};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::sleep;
+
+use crate::snappy::SnappyStream;
+
+/// How often a connection is checked for acknowledgements.
+const ACK_CHECK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// What is known of a connection beside its session, which has the stream.
+#[derive(Debug, Default)]
+pub(crate) struct Link {
+    /// The stream, while the session has it.
+    stream: Weak<Mutex<KcpStream>>,
+    /// Statistics of a stream that is gone.
+    last: Mutex<ConnectionStats>,
+    /// True from the first byte of the peer on.
+    heard: AtomicBool,
+}
+
+impl Link {
+    /// The statistics as they are now, or were at the end.
+    pub(crate) fn stats(&self) -> ConnectionStats {
+        match self.stream.upgrade() {
+            Some(stream) => lock(&stream).stats(),
+            None => *lock(&self.last),
+        }
+    }
+
+    /// Keeps the statistics of a stream that ends.
+    pub(crate) fn set_last(&self, stats: ConnectionStats) {
+        *lock(&self.last) = stats;
+    }
+
+    /// Whether the peer has sent a byte.
+    pub(crate) fn has_heard(&self) -> bool {
+        self.heard.load(Ordering::Relaxed)
+    }
+
+    /// Waits until the peer has acknowledged everything that is written now, or the stream is gone.
+    pub(crate) async fn acknowledged(&self) {
+        let stats = self.stats();
+        let bytes = stats.sent_bytes + stats.unsent_bytes;
+        let mut segments = None;
+        while self.stream.strong_count() > 0 {
+            let stats = self.stats();
+            if stats.sent_bytes >= bytes {
+                // All have left; then their segments are among those sent so far.
+                let last = *segments.get_or_insert(stats.sent_segments);
+                if stats.sent_segments - u64::from(stats.in_flight_segments) >= last {
+                    return;
+                }
+            }
+            sleep(ACK_CHECK_INTERVAL).await;
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A KCP connection of which a [`Link`] reads the statistics.
+pub(crate) struct LinkedStream {
+    /// Locked for one poll at a time, by the session, and by who reads statistics.
+    stream: Arc<Mutex<KcpStream>>,
+    link: Arc<Link>,
+}
+
+impl LinkedStream {
+    pub(crate) fn new(stream: KcpStream) -> Self {
+        let stream = Arc::new(Mutex::new(stream));
+        let link = Link { stream: Arc::downgrade(&stream), ..Link::default() };
+        Self { stream, link: Arc::new(link) }
+    }
+
+    pub(crate) fn link(&self) -> &Arc<Link> {
+        &self.link
+    }
+
+    /// Waits for a byte and returns it without taking it; `None` at the end.
+    pub(crate) async fn peek_byte(&self) -> io::Result<Option<u8>> {
+        let mut first = [0];
+        let mut buf = ReadBuf::new(&mut first);
+        let len = poll_fn(|cx| lock(&self.stream).poll_peek(cx, &mut buf)).await?;
+        Ok((len > 0).then_some(first[0]))
+    }
+}
+
+impl Drop for LinkedStream {
+    fn drop(&mut self) {
+        let stats = lock(&self.stream).stats();
+        self.link.set_last(stats);
+    }
+}
+
+impl AsyncRead for LinkedStream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        ready!(Pin::new(&mut *lock(&self.stream)).poll_read(cx, buf))?;
+        if buf.filled().len() > before && !self.link.has_heard() {
+            self.link.heard.store(true, Ordering::Relaxed);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for LinkedStream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut *lock(&self.stream)).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut *lock(&self.stream)).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *lock(&self.stream)).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *lock(&self.stream)).poll_shutdown(cx)
+    }
+}
+
+impl fmt::Debug for LinkedStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        lock(&self.stream).fmt(f)
+    }
+}
+
+/// A carrier of smux frames.
+#[derive(Debug)]
+pub(crate) enum Carrier {
+    Plain(LinkedStream),
+    Snappy(Box<SnappyStream<LinkedStream>>),
+}
+
+impl Carrier {
+    pub(crate) fn new(stream: LinkedStream, compression: bool) -> Self {
+        if compression {
+            Self::Snappy(Box::new(SnappyStream::new(stream)))
+        } else {
+            Self::Plain(stream)
+        }
+    }
+}
+
+/// Calls a method of the carrier that there is.
+macro_rules! forward {
+    ($self:ident, $method:ident $(, $argument:expr)*) => {
+        match $self.get_mut() {
+            Self::Plain(carrier) => Pin::new(carrier).$method($($argument),*),
+            Self::Snappy(carrier) => Pin::new(&mut **carrier).$method($($argument),*),
+        }
+    };
+}
+
+impl AsyncRead for Carrier {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        forward!(self, poll_read, cx, buf)
+    }
+}
+
+impl AsyncWrite for Carrier {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        forward!(self, poll_write, cx, buf)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        forward!(self, poll_write_vectored, cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        forward!(self, poll_flush, cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        forward!(self, poll_shutdown, cx)
+    }
+}

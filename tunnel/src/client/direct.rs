@@ -1,0 +1,83 @@
+//! Without smux: a KCP connection for each connection, all from one socket.
+
+use std::io;
+use std::sync::{Arc, Mutex as SyncMutex, PoisonError};
+
+use kcpx::{Config, Endpoint};
+use tokio::sync::Mutex;
+
+use crate::direct::DirectConnection;
+use crate::drain::CLOSE_TIMEOUT;
+use crate::settings::ClientSettings;
+use crate::stats::{Registration, TunnelStats};
+use crate::transport;
+
+/// Opens KCP connections from one socket for each IP version.
+pub(super) struct Dialer {
+    setup: SyncMutex<Arc<Setup>>,
+    stats: Arc<TunnelStats>,
+}
+
+/// Settings, and the sockets with the configuration made of them: IPv4 and IPv6.
+struct Setup {
+    settings: ClientSettings,
+    config: Config,
+    sockets: [Mutex<Option<(Endpoint, Registration)>>; 2],
+}
+
+impl Dialer {
+    pub(super) fn new(settings: ClientSettings, stats: Arc<TunnelStats>) -> io::Result<Self> {
+        let setup = SyncMutex::new(Arc::new(Setup::new(settings)?));
+        Ok(Self { setup, stats })
+    }
+
+    /// Settings of new connections.
+    pub(super) fn reload(&self, settings: ClientSettings) -> io::Result<()> {
+        let setup = Arc::new(Setup::new(settings)?);
+        *self.setup.lock().unwrap_or_else(PoisonError::into_inner) = setup;
+        Ok(())
+    }
+
+    pub(super) fn settings(&self) -> ClientSettings {
+        self.setup().settings.clone()
+    }
+
+    fn setup(&self) -> Arc<Setup> {
+        self.setup.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Opens a connection. Cancel safe.
+    pub(super) async fn connect(&self) -> io::Result<DirectConnection> {
+        let setup = self.setup();
+        let peer = transport::resolve(&setup.settings.remote).await?;
+        let mut socket = setup.sockets[usize::from(peer.is_ipv6())].lock().await;
+        let endpoint = match &*socket {
+            Some((endpoint, _)) => endpoint.clone(),
+            None => {
+                let any = if peer.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+                let endpoint = Endpoint::bind_with(any, setup.config.clone()).await?;
+                let registration = self.stats.register(None, Some(endpoint.clone()));
+                *socket = Some((endpoint.clone(), registration));
+                endpoint
+            }
+        };
+        drop(socket);
+        Ok(DirectConnection::new(endpoint.connect(peer).await?, &self.stats))
+    }
+
+    /// Waits until the last bytes are delivered.
+    pub(super) async fn close(&self) {
+        for socket in &self.setup().sockets {
+            if let Some((endpoint, _)) = &*socket.lock().await {
+                drop(tokio::time::timeout(CLOSE_TIMEOUT, endpoint.wait_idle()).await);
+            }
+        }
+    }
+}
+
+impl Setup {
+    fn new(settings: ClientSettings) -> io::Result<Self> {
+        let config = transport::config(&settings.common)?;
+        Ok(Self { settings, config, sockets: Default::default() })
+    }
+}

@@ -1,0 +1,86 @@
+//! One carried connection: its lines in the log, its counters, its end.
+
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::io::AsyncWrite;
+use tokio::time::Instant;
+use tracing::info;
+
+use crate::carrier::Link;
+use crate::net::LocalStream;
+use crate::relay::{End, Outcome, ReadChunk, Rules, relay};
+use crate::settings::Common;
+use crate::stats::TunnelStats;
+
+impl ReadChunk for kcpx_smux::OwnedReadHalf {
+    async fn read_chunk(&mut self) -> io::Result<Bytes> {
+        Self::read_chunk(self).await
+    }
+}
+
+impl ReadChunk for kcpx::ReadHalf<'_> {
+    async fn read_chunk(&mut self) -> io::Result<Bytes> {
+        kcpx::ReadHalf::read_chunk(self).await
+    }
+}
+
+/// How connections of a tunnel end, and whether they are logged.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Policy {
+    pub(crate) rules: Rules,
+    pub(crate) quiet: bool,
+}
+
+impl Policy {
+    pub(crate) fn new(common: &Common) -> Self {
+        let rules = Rules {
+            close_wait: common.close_wait.unwrap_or(Duration::ZERO),
+            half_close_timeout: common.half_close_timeout,
+            holds_fin: common.close_wait.is_none(),
+        };
+        Self { rules, quiet: common.quiet }
+    }
+}
+
+/// Carries a connection until it has ended, and logs it as `name`. Dropped before, it resets it. `link`
+/// is that of the session, if there is one.
+pub(crate) async fn carry(
+    name: impl fmt::Display,
+    local: &mut LocalStream,
+    reader: impl ReadChunk,
+    writer: impl AsyncWrite + Unpin,
+    link: Option<&Link>,
+    policy: Policy,
+    stats: &TunnelStats,
+) -> End {
+    let started = Instant::now();
+    TunnelStats::count(&stats.connections);
+    let _current = TunnelStats::gauge(&stats.current_connections);
+    if !policy.quiet {
+        info!("{name} opened");
+    }
+    let Outcome { sent, received, end } =
+        relay(local, reader, writer, link, policy.rules, stats).await;
+    if !matches!(end, End::Closed) {
+        TunnelStats::count(&stats.reset_connections);
+    }
+    if !policy.quiet {
+        let seconds = started.elapsed().as_secs_f64();
+        info!("{name} {end}: {sent} bytes sent, {received} received, {seconds:.3} s");
+    }
+    end
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Closed => f.write_str("closed"),
+            Self::Local(error) => write!(f, "ended by the local connection ({error})"),
+            Self::Tunnel(error) => write!(f, "reset, since the tunnel failed ({error})"),
+            Self::HalfCloseTimeout => f.write_str("closed after the half-close timeout"),
+        }
+    }
+}

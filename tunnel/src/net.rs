@@ -1,0 +1,290 @@
+//! TCP and unix sockets alike: listening, connecting, and the two halves of a stream.
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use socket2::{SockRef, Socket};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream, lookup_host, tcp};
+#[cfg(unix)]
+use tokio::net::{UnixListener, UnixStream, unix};
+
+use crate::settings::LocalAddress;
+
+/// Connections that the system keeps until they are accepted.
+const BACKLOG: i32 = 1_024;
+
+/// A socket on which users connect.
+pub(crate) enum LocalListener {
+    Tcp(TcpListener),
+    #[cfg(unix)]
+    Unix {
+        listener: UnixListener,
+        _path: UnixPath,
+    },
+}
+
+impl LocalListener {
+    /// Binds the first address that can be bound. The socket file of a process that is gone is replaced.
+    pub(crate) async fn bind(address: &LocalAddress) -> io::Result<Self> {
+        match address {
+            LocalAddress::Tcp { host, port } => {
+                let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
+                for addr in bind_addrs(host, *port).await? {
+                    match bind_tcp(addr) {
+                        Ok(listener) => return Ok(Self::Tcp(listener)),
+                        Err(error) => last = error,
+                    }
+                }
+                Err(last)
+            }
+            #[cfg(unix)]
+            LocalAddress::Unix(path) => {
+                remove_dead_socket(path).await?;
+                let listener = UnixListener::bind(path)?;
+                Ok(Self::Unix { listener, _path: UnixPath(path.clone()) })
+            }
+            #[cfg(not(unix))]
+            LocalAddress::Unix(path) => Err(no_unix_sockets(path)),
+        }
+    }
+
+    /// Waits for a connection.
+    pub(crate) async fn accept(&self) -> io::Result<(LocalStream, PeerName)> {
+        match self {
+            Self::Tcp(listener) => {
+                let (stream, peer) = listener.accept().await?;
+                stream.set_nodelay(true)?;
+                Ok((LocalStream::Tcp(stream), PeerName::Tcp(peer)))
+            }
+            #[cfg(unix)]
+            Self::Unix { listener, .. } => {
+                let (stream, _) = listener.accept().await?;
+                Ok((LocalStream::Unix(stream), PeerName::Unix))
+            }
+        }
+    }
+
+    /// The TCP address, with the port that the system chose for port 0.
+    pub(crate) fn tcp_addr(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Tcp(listener) => listener.local_addr().ok(),
+            #[cfg(unix)]
+            Self::Unix { .. } => None,
+        }
+    }
+}
+
+/// Removes its file when it is dropped.
+#[cfg(unix)]
+pub(crate) struct UnixPath(std::path::PathBuf);
+
+#[cfg(unix)]
+impl Drop for UnixPath {
+    fn drop(&mut self) {
+        drop(std::fs::remove_file(&self.0));
+    }
+}
+
+/// Removes a socket file on which nobody listens.
+#[cfg(unix)]
+async fn remove_dead_socket(path: &std::path::Path) -> io::Result<()> {
+    use std::os::unix::fs::FileTypeExt;
+
+    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
+    let refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+    if is_socket && UnixStream::connect(path).await.is_err_and(refused) {
+        std::fs::remove_file(path)?;
+    }
+    Ok(())
+}
+
+#[cfg(not(unix))]
+fn no_unix_sockets(path: &std::path::Path) -> io::Error {
+    let text = format!("{} is no host:port, and this system has no unix sockets", path.display());
+    io::Error::new(io::ErrorKind::Unsupported, text)
+}
+
+/// The addresses of a host of which the first that can be bound is taken; an empty host is all
+/// addresses, of both IP versions where the system has both.
+pub(crate) async fn bind_addrs(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    if host.is_empty() {
+        let any: [IpAddr; 2] = [Ipv6Addr::UNSPECIFIED.into(), Ipv4Addr::UNSPECIFIED.into()];
+        return Ok(any.map(|ip| SocketAddr::new(ip, port)).to_vec());
+    }
+    Ok(lookup_host((host, port)).await?.collect())
+}
+
+fn bind_tcp(addr: SocketAddr) -> io::Result<TcpListener> {
+    let domain = if addr.is_ipv4() { socket2::Domain::IPV4 } else { socket2::Domain::IPV6 };
+    let socket = Socket::new(domain, socket2::Type::STREAM, Some(socket2::Protocol::TCP))?;
+    if addr.is_ipv6() && addr.ip().is_unspecified() {
+        socket.set_only_v6(false)?;
+    }
+    #[cfg(unix)]
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&addr.into())?;
+    socket.listen(BACKLOG)?;
+    TcpListener::from_std(socket.into())
+}
+
+/// Who connected, for the log.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum PeerName {
+    Tcp(SocketAddr),
+    #[cfg(unix)]
+    Unix,
+}
+
+impl fmt::Display for PeerName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(addr) => addr.fmt(f),
+            #[cfg(unix)]
+            Self::Unix => f.write_str("unix socket"),
+        }
+    }
+}
+
+/// A connection with a user or with the target.
+pub(crate) enum LocalStream {
+    Tcp(TcpStream),
+    #[cfg(unix)]
+    Unix(UnixStream),
+}
+
+impl LocalStream {
+    /// Connects within `limit`. An empty host is this one.
+    pub(crate) async fn connect(address: &LocalAddress, limit: Duration) -> io::Result<Self> {
+        let connect = async {
+            match address {
+                LocalAddress::Tcp { host, port } => {
+                    let host = if host.is_empty() { "localhost" } else { host };
+                    let stream = TcpStream::connect((host, *port)).await?;
+                    stream.set_nodelay(true)?;
+                    Ok(Self::Tcp(stream))
+                }
+                #[cfg(unix)]
+                LocalAddress::Unix(path) => Ok(Self::Unix(UnixStream::connect(path).await?)),
+                #[cfg(not(unix))]
+                LocalAddress::Unix(path) => Err(no_unix_sockets(path)),
+            }
+        };
+        tokio::time::timeout(limit, connect).await.unwrap_or_else(|_| {
+            let text = format!("no answer within {} s", limit.as_secs());
+            Err(io::Error::new(io::ErrorKind::TimedOut, text))
+        })
+    }
+
+    /// Borrows both halves.
+    pub(crate) fn split(&mut self) -> (LocalReadHalf<'_>, LocalWriteHalf<'_>) {
+        match self {
+            Self::Tcp(stream) => {
+                let (read, write) = stream.split();
+                (LocalReadHalf::Tcp(read), LocalWriteHalf::Tcp(write))
+            }
+            #[cfg(unix)]
+            Self::Unix(stream) => {
+                let (read, write) = stream.split();
+                (LocalReadHalf::Unix(read), LocalWriteHalf::Unix(write))
+            }
+        }
+    }
+
+    /// Whether dropping the stream resets the connection (RST) from now on, so that nobody takes a
+    /// part for the whole. A unix socket has no reset.
+    pub(crate) fn reset_on_drop(&self, reset: bool) {
+        let linger = reset.then_some(Duration::ZERO);
+        match self {
+            // An error says that the connection has ended already.
+            Self::Tcp(stream) => drop(SockRef::from(stream).set_linger(linger)),
+            #[cfg(unix)]
+            Self::Unix(_) => {}
+        }
+    }
+}
+
+/// The reading half of a [`LocalStream`].
+pub(crate) enum LocalReadHalf<'a> {
+    Tcp(tcp::ReadHalf<'a>),
+    #[cfg(unix)]
+    Unix(unix::ReadHalf<'a>),
+}
+
+impl LocalReadHalf<'_> {
+    /// Waits until a read returns at once. Needs no buffer, unlike reading.
+    pub(crate) async fn readable(&self) -> io::Result<()> {
+        match self {
+            Self::Tcp(half) => half.readable().await,
+            #[cfg(unix)]
+            Self::Unix(half) => half.readable().await,
+        }
+    }
+}
+
+impl AsyncRead for LocalReadHalf<'_> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(half) => Pin::new(half).poll_read(cx, buf),
+            #[cfg(unix)]
+            Self::Unix(half) => Pin::new(half).poll_read(cx, buf),
+        }
+    }
+}
+
+/// The writing half of a [`LocalStream`].
+pub(crate) enum LocalWriteHalf<'a> {
+    Tcp(tcp::WriteHalf<'a>),
+    #[cfg(unix)]
+    Unix(unix::WriteHalf<'a>),
+}
+
+/// Calls a method of the half that there is.
+macro_rules! forward {
+    ($self:ident, $method:ident $(, $argument:expr)*) => {
+        match $self.get_mut() {
+            Self::Tcp(half) => Pin::new(half).$method($($argument),*),
+            #[cfg(unix)]
+            Self::Unix(half) => Pin::new(half).$method($($argument),*),
+        }
+    };
+}
+
+impl AsyncWrite for LocalWriteHalf<'_> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        forward!(self, poll_write, cx, buf)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        forward!(self, poll_write_vectored, cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        forward!(self, poll_flush, cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        forward!(self, poll_shutdown, cx)
+    }
+}

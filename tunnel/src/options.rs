@@ -1,0 +1,167 @@
+//! Options of kcptun: the command line in Go's forms, environment variables, JSON files, SIP003.
+//!
+//! [`Invocation`] is what a process was started with; [`Invocation::load`] makes
+//! [`Settings`] of it. The order of force: defaults, `KCPTUN_KEY`, the command line,
+//! `SS_PLUGIN_OPTIONS`, the file of `-c`; the addresses of SIP003 override all of them.
+
+mod args;
+mod build;
+mod changes;
+mod error;
+#[cfg(any(test, feature = "_testkit"))]
+pub mod fuzz;
+mod json;
+mod number;
+mod plugin;
+mod table;
+#[cfg(test)]
+mod tests;
+mod values;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+pub use self::error::OptionsError;
+use self::json::Object;
+use self::plugin::Plugin;
+pub use self::table::Role;
+pub use self::values::Place;
+use self::values::Values;
+use crate::settings::Settings;
+
+/// Environment variables by name.
+pub type Environment = BTreeMap<String, String>;
+
+/// What a process was started with. The same invocation is loaded again on SIGHUP.
+///
+/// ```
+/// use kcpx_tunnel::options::{Environment, Invocation};
+/// use kcpx_tunnel::settings::Tunnel;
+///
+/// let argv = ["kcptun-server", "-l", ":4000", "-t=127.0.0.1:22", "-key", "a passphrase"];
+/// let loaded = Invocation::new(argv, Environment::new()).load()?;
+/// let Tunnel::Server(server) = &loaded.settings.tunnels[0] else { panic!("a client") };
+/// assert_eq!(server.target.to_string(), "127.0.0.1:22");
+/// # Ok::<(), kcpx_tunnel::options::OptionsError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Invocation {
+    argv: Vec<OsString>,
+    environment: Environment,
+}
+
+/// Settings, and what a user should read about them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loaded {
+    /// The settings.
+    pub settings: Settings,
+    /// One sentence for each thing that is allowed but is probably not meant.
+    pub warnings: Vec<String>,
+    /// What the settings were made of.
+    tunnels: Vec<(Role, Values)>,
+}
+
+impl Invocation {
+    /// Takes arguments, the name of the program first, and environment variables.
+    pub fn new(
+        argv: impl IntoIterator<Item = impl Into<OsString>>,
+        environment: Environment,
+    ) -> Self {
+        Self { argv: argv.into_iter().map(Into::into).collect(), environment }
+    }
+
+    /// The invocation of this process. Variables that are not UTF-8 are left out.
+    #[must_use]
+    pub fn of_process() -> Self {
+        let variables = std::env::vars_os();
+        let utf8 = variables.filter_map(|(name, value)| {
+            Some((name.into_string().ok()?, value.into_string().ok()?))
+        });
+        let environment = utf8.collect();
+        Self::new(std::env::args_os(), environment)
+    }
+
+    /// Returns an environment variable.
+    #[must_use]
+    pub fn variable(&self, name: &str) -> Option<&str> {
+        self.environment.get(name).map(String::as_str)
+    }
+
+    /// Reads the options, the file of `-c` included, and makes settings. Opens no socket.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong, in one sentence that names what to write instead; help and version are
+    /// [`OptionsError::CommandLine`] too.
+    pub fn load(&self) -> Result<Loaded, OptionsError> {
+        self.load_reading(|path| fs::read_to_string(path))
+    }
+
+    /// Loads with `read` in place of the file system.
+    fn load_reading(
+        &self,
+        read: impl FnOnce(&Path) -> io::Result<String>,
+    ) -> Result<Loaded, OptionsError> {
+        let command_line = args::parse(&self.argv)?;
+        let plugin = Plugin::from_environment(&self.environment, command_line.role)?;
+        let role = plugin.as_ref().map_or(command_line.role, |plugin| plugin.role);
+        let mut values = self.key_variable();
+        values.override_with(command_line.values);
+        let mut warnings = Vec::new();
+        if let Some(plugin) = &plugin {
+            values.override_with(plugin.options.clone());
+            if !plugin.ignored.is_empty() {
+                let names = plugin.ignored.join(", ");
+                warnings.push(format!("SS_PLUGIN_OPTIONS: {names} ignored"));
+            }
+        }
+        let objects = match values.written("c").filter(|value| !value.text.is_empty()) {
+            Some(file) => {
+                let path = Path::new(&file.text);
+                let failed = |error| OptionsError::File { path: path.to_owned(), error };
+                json::parse(&read(path).map_err(failed)?, path, role)?
+            }
+            None => vec![Object { role, ..Object::default() }],
+        };
+        warn_of_unknown_keys(&objects, &mut warnings);
+        let mut tunnels = Vec::with_capacity(objects.len());
+        for object in objects {
+            // A plugin without a role is a client, as other plugins are.
+            let default = plugin.as_ref().map(|_| Role::Client);
+            let role = object.role.or(default).ok_or(OptionsError::NoRole)?;
+            let mut values = values.clone();
+            values.override_with(object.values);
+            if let Some(plugin) = &plugin {
+                plugin.set_addresses(role, &mut values);
+            }
+            tunnels.push((role, values));
+        }
+        let settings = build::settings(&tunnels, &mut warnings)?;
+        Ok(Loaded { settings, warnings, tunnels })
+    }
+
+    /// The one option that has a variable of its own.
+    fn key_variable(&self) -> Values {
+        const NAME: &str = "KCPTUN_KEY";
+        let mut values = Values::default();
+        // As in kcptun, an empty variable is an empty key.
+        let key = self.environment.get(NAME);
+        if let (Some(key), Some(option)) = (key, table::find("key", None)) {
+            values.set(option, key.as_str(), Place::Variable(NAME));
+        }
+        values
+    }
+}
+
+fn warn_of_unknown_keys(objects: &[Object], warnings: &mut Vec<String>) {
+    let mut unknown: Vec<&str> =
+        objects.iter().flat_map(|object| &object.unknown).map(String::as_str).collect();
+    unknown.sort_unstable();
+    unknown.dedup();
+    if !unknown.is_empty() {
+        warnings.push(format!("the file of -c has keys that are no options, ignored: {unknown:?}"));
+    }
+}

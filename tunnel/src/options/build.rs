@@ -1,0 +1,286 @@
+//! Settings from values: ranges, combinations, warnings.
+
+mod reader;
+
+use std::num::{NonZeroU8, NonZeroU64};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use kcpx::{AckPolicy, Algorithm, AutoProtection, CongestionControl, FecConfig, Timing};
+
+use self::reader::Reader;
+use super::error::OptionsError;
+use super::table::{OPTIONS, Role};
+use super::values::Values;
+use crate::settings::{
+    ClientSettings, Common, ListenAddress, LocalAddress, Mux, Passphrase, Process, ServerSettings,
+    Settings, SmuxVersion, SnmpLog, Tunnel,
+};
+
+/// kcptun's default key.
+const DEFAULT_KEY: &str = "it's a secrect";
+/// Largest datagram that kcptun receives, bytes.
+const KCPTUN_MAX_MTU: i64 = 1_500;
+/// A day in seconds: the most that any time may be.
+const DAY: i64 = 24 * 60 * 60;
+/// Options of the process, which all tunnels share.
+const OF_PROCESS: [&str; 5] = ["log", "snmplog", "snmpperiod", "metrics", "drain"];
+/// Options that only mode `manual` has.
+const MANUAL: [&str; 4] = ["nodelay", "interval", "resend", "nc"];
+
+/// Makes settings of the tunnels' values.
+pub(super) fn settings(
+    tunnels: &[(Role, Values)],
+    warnings: &mut Vec<String>,
+) -> Result<Settings, OptionsError> {
+    let mut built = Vec::with_capacity(tunnels.len());
+    for (role, values) in tunnels {
+        let mut reader = Reader::new(*role, values);
+        built.push(tunnel(*role, &mut reader)?);
+        for warning in reader.into_warnings() {
+            // Tunnels of one file often have the same ones.
+            if !warnings.contains(&warning) {
+                warnings.push(warning);
+            }
+        }
+    }
+    let mut shared = Values::default();
+    for (_, values) in tunnels {
+        for option in OPTIONS.iter().filter(|option| OF_PROCESS.contains(&option.name)) {
+            let Some(value) = values.written(option.name) else { continue };
+            if shared.written(option.name).is_some_and(|other| other.text != value.text) {
+                return Err(OptionsError::Differs(option.name));
+            }
+            shared.set(option, value.text.as_str(), value.place.clone());
+        }
+    }
+    let mut reader = Reader::new(tunnels.first().map_or(Role::Client, |tunnel| tunnel.0), &shared);
+    let process = process(&mut reader)?;
+    warnings.extend(reader.into_warnings());
+    Ok(Settings { tunnels: built, process })
+}
+
+fn tunnel(role: Role, reader: &mut Reader<'_>) -> Result<Tunnel, OptionsError> {
+    not_supported(reader)?;
+    let common = common(reader)?;
+    // What no single option has in its range: bytes of headers within the MTU, for one.
+    common.config()?;
+    let tunnel = match role {
+        Role::Client => Tunnel::Client(client(reader, common)?),
+        Role::Server => Tunnel::Server(server(reader, common)?),
+    };
+    Ok(tunnel)
+}
+
+/// Options of kcptun that are rejected when they are on.
+fn not_supported(reader: &mut Reader<'_>) -> Result<(), OptionsError> {
+    for (name, instead) in [
+        ("QPP", "use --crypt aes-128-gcm on both sides"),
+        ("tcp", "use udp2raw or phantun in front"),
+    ] {
+        if reader.flag(name)? {
+            return Err(OptionsError::NotSupported { name, instead });
+        }
+    }
+    if reader.flag("pprof")? {
+        reader.warn("pprof is ignored: use --metrics".to_owned());
+    }
+    reader.int("QPPCount", i64::MIN, i64::MAX, "an integer").map(|_| ())
+}
+
+fn client(reader: &mut Reader<'_>, common: Common) -> Result<ClientSettings, OptionsError> {
+    let listen: LocalAddress = reader.address("localaddr")?;
+    if let LocalAddress::Tcp { host, .. } = &listen
+        && ["", "0.0.0.0", "::"].contains(&host.as_str())
+    {
+        reader.warn(format!(
+            "localaddr {listen} accepts connections on all addresses of this host: write \
+             127.0.0.1:PORT for this host alone"
+        ));
+    }
+    let auto_expire = reader.seconds("autoexpire", 0, DAY)?;
+    let scavenge_ttl = reader.int("scavengettl", -1, DAY, "-1 to 86400 seconds")?;
+    Ok(ClientSettings {
+        listen,
+        remote: reader.address("remoteaddr")?,
+        sessions: reader.number("conn", 1, u16::MAX)?,
+        auto_expire: (!auto_expire.is_zero()).then_some(auto_expire),
+        scavenge_ttl: u64::try_from(scavenge_ttl).ok().map(Duration::from_secs),
+        compression: !reader.flag("nocomp")?,
+        smux_version: smux_version(reader.int("smuxver", 1, 2, "1 or 2")?),
+        common,
+    })
+}
+
+fn server(reader: &Reader<'_>, common: Common) -> Result<ServerSettings, OptionsError> {
+    let compression = if reader.is_auto("nocomp") { None } else { Some(!reader.flag("nocomp")?) };
+    let smux_version = if reader.is_auto("smuxver") {
+        None
+    } else {
+        Some(smux_version(reader.int("smuxver", 1, 2, "1, 2 or auto")?))
+    };
+    let listen: ListenAddress = reader.address("listen")?;
+    Ok(ServerSettings {
+        listen,
+        target: reader.address("target")?,
+        compression,
+        smux_version,
+        common,
+    })
+}
+
+fn smux_version(number: i64) -> SmuxVersion {
+    if number == 1 { SmuxVersion::V1 } else { SmuxVersion::V2 }
+}
+
+fn common(reader: &mut Reader<'_>) -> Result<Common, OptionsError> {
+    let key = reader.text("key");
+    if key == DEFAULT_KEY {
+        reader.warn(
+            "the key is kcptun's default, which is public: set KCPTUN_KEY or --key on both sides"
+                .to_owned(),
+        );
+    }
+    if key.is_empty() {
+        reader.warn("the key is empty: set KCPTUN_KEY or --key on both sides".to_owned());
+    }
+    let smux_buffer = reader.number("smuxbuf", 1, i32::MAX as u32)?;
+    let stream_buffer = reader.number("streambuf", 1, i32::MAX as u32)?;
+    if stream_buffer > smux_buffer {
+        return Err(reader.refuse("streambuf", format!("at most smuxbuf, {smux_buffer} bytes")));
+    }
+    let rate_limit = reader.int("ratelimit", i64::MIN, i64::MAX, "an integer")?;
+    Ok(Common {
+        key: Passphrase::new(key),
+        algorithm: algorithm(reader)?,
+        timing: timing(reader)?,
+        mtu: mtu(reader)?,
+        rate_limit: u64::try_from(rate_limit).ok().and_then(NonZeroU64::new),
+        send_window: reader.number("sndwnd", 1, u16::MAX)?,
+        recv_window: reader.number("rcvwnd", 1, u16::MAX)?,
+        fec: fec(reader)?,
+        protection: reader
+            .choice("protection", &[("off", None), ("auto", Some(auto_protection()))])?,
+        dscp: reader.number("dscp", 0, 63u8)?,
+        ack_policy: if reader.flag("acknodelay")? {
+            AckPolicy::Immediate
+        } else {
+            AckPolicy::PerBatch
+        },
+        socket_buffer: reader.number("sockbuf", 1, 1usize << 30)?,
+        mux: reader.choice("mux", &[("smux", Mux::Smux), ("none", Mux::None)])?,
+        frame_size: reader.number("framesize", 1, u16::MAX)?,
+        smux_buffer,
+        stream_buffer,
+        keepalive: reader.seconds("keepalive", 1, DAY)?,
+        close_wait: if reader.is_given("closewait") {
+            Some(reader.seconds("closewait", 0, DAY)?)
+        } else {
+            None
+        },
+        half_close_timeout: reader.seconds("halfclosetimeout", 1, DAY)?,
+        quiet: reader.flag("quiet")?,
+    })
+}
+
+fn algorithm(reader: &Reader<'_>) -> Result<Algorithm, OptionsError> {
+    let name = reader.text("crypt");
+    Algorithm::from_name(&name).map_err(|_| {
+        let names: Vec<_> = Algorithm::ALL.iter().map(|algorithm| algorithm.name()).collect();
+        reader.refuse("crypt", format!("one of aes, {}", names.join(", ")))
+    })
+}
+
+/// All FEC of kcptun decodes, with a layout of its own or without.
+fn auto_protection() -> AutoProtection {
+    AutoProtection::new().peers_decode_fec(true)
+}
+
+fn mtu(reader: &mut Reader<'_>) -> Result<u16, OptionsError> {
+    let mtu = reader.number("mtu", 50, 65_507u16)?;
+    if i64::from(mtu) > KCPTUN_MAX_MTU {
+        reader.warn(format!("mtu {mtu}: kcptun receives at most {KCPTUN_MAX_MTU} bytes"));
+    }
+    Ok(mtu)
+}
+
+fn fec(reader: &Reader<'_>) -> Result<Option<FecConfig>, OptionsError> {
+    let data = reader.number("datashard", 0, 255u8)?;
+    let parity = reader.number("parityshard", 0, 255u8)?;
+    if data == 0 || parity == 0 {
+        return Ok(None);
+    }
+    let layout = FecConfig::new(data.into(), parity.into());
+    let most = 256 - u16::from(data);
+    layout.map(Some).map_err(|_| {
+        reader.refuse("parityshard", format!("at most {most} with {data} data packets"))
+    })
+}
+
+fn timing(reader: &mut Reader<'_>) -> Result<Timing, OptionsError> {
+    let mode = reader.text("mode");
+    let preset = match mode.as_str() {
+        "normal" => Timing::NORMAL,
+        "fast" => Timing::FAST,
+        "fast2" => Timing::FAST2,
+        "fast3" => Timing::FAST3,
+        other => {
+            if other != "manual" {
+                reader.warn(format!(
+                    "mode {other:?} is none of normal, fast, fast2, fast3, manual: nodelay, \
+                     interval, resend and nc are used, as with manual"
+                ));
+            }
+            return manual_timing(reader);
+        }
+    };
+    let unused: Vec<_> = MANUAL.into_iter().filter(|name| reader.is_given(name)).collect();
+    if !unused.is_empty() {
+        let unused = unused.join(", ");
+        reader.warn(format!("{unused} ignored: mode {mode} sets them, use mode manual"));
+    }
+    Ok(preset)
+}
+
+fn manual_timing(reader: &mut Reader<'_>) -> Result<Timing, OptionsError> {
+    let any = (i64::MIN, i64::MAX, "an integer");
+    let nodelay = reader.int("nodelay", any.0, any.1, any.2)? > 0;
+    let interval = reader.int("interval", any.0, any.1, any.2)?;
+    // As kcp-go does.
+    let within = interval.clamp(10, 5_000);
+    if within != interval {
+        reader.warn(format!("interval {interval} is outside 10 to 5000 ms: {within} is used"));
+    }
+    let resend: u8 = reader.number("resend", 0, u8::MAX)?;
+    let congestion = match reader.int("nc", any.0, any.1, any.2)? {
+        1 => CongestionControl::Model,
+        _ => CongestionControl::Reno,
+    };
+    let interval = Duration::from_millis(within.unsigned_abs());
+    Ok(Timing::new(nodelay, interval, NonZeroU8::new(resend), congestion)?)
+}
+
+fn process(reader: &mut Reader<'_>) -> Result<Process, OptionsError> {
+    let path = |text: String| (!text.is_empty()).then(|| PathBuf::from(text));
+    let period = reader.seconds("snmpperiod", 0, DAY)?;
+    let snmp = Some(reader.text("snmplog")).filter(|path| !path.is_empty() && !period.is_zero());
+    let metrics = match reader.text("metrics") {
+        text if text.is_empty() => None,
+        text => {
+            let address: Result<std::net::SocketAddr, _> = text.parse();
+            let allowed = "address:port, such as 127.0.0.1:9464".to_owned();
+            Some(address.map_err(|_| reader.refuse("metrics", allowed))?)
+        }
+    };
+    if let Some(address) = metrics
+        && !address.ip().is_loopback()
+    {
+        reader.warn(format!("metrics {address} is reachable from other hosts"));
+    }
+    Ok(Process {
+        log: path(reader.text("log")),
+        snmp: snmp.map(|path| SnmpLog { path, period }),
+        metrics,
+        drain: reader.seconds("drain", 0, DAY)?,
+    })
+}

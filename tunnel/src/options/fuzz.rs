@@ -1,0 +1,158 @@
+//! Body of the fuzz target `tunnel_config`: options from anywhere. Private; see `fuzz/`.
+
+use std::fmt::Display;
+use std::str::FromStr;
+
+use super::{Environment, Invocation, OptionsError};
+use crate::settings::{Settings, Tunnel};
+
+/// Loads an invocation made of `data`: arguments, variables and a file, each part after a zero byte.
+///
+/// A part that contains an equals sign and begins with `SS_` or `KCPTUN_` is a variable, one that
+/// begins with a bracket or a brace is the file, and the others are arguments.
+///
+/// # Panics
+///
+/// When settings are not what they promise to be.
+pub fn tunnel_config(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let mut argv = vec!["kcpx-tunnel"];
+    let (mut environment, mut file) = (Environment::new(), None);
+    for part in text.split('\0') {
+        match part.split_once('=') {
+            Some((name, value)) if name.starts_with("SS_") || name.starts_with("KCPTUN_") => {
+                environment.insert(name.to_owned(), value.to_owned());
+            }
+            _ if part.starts_with(['[', '{']) => file = Some(part),
+            _ => argv.push(part),
+        }
+    }
+    if file.is_some() {
+        argv.extend(["-c", "file.json"]);
+    }
+    let invocation = Invocation::new(argv, environment);
+    let file = file.unwrap_or_default();
+    let load = || invocation.load_reading(|_| Ok(file.to_owned()));
+    match load() {
+        Ok(loaded) => {
+            loaded.settings.tunnels.iter().for_each(check_tunnel);
+            check_process(&loaded.settings);
+            let again = load().expect("what loads once loads again");
+            assert_eq!(loaded, again);
+            assert_eq!(loaded.changes(&again), [""; 0]);
+        }
+        // clap writes several lines, and escapes nothing.
+        Err(OptionsError::CommandLine(error)) => assert!([0, 2].contains(&error.exit_code())),
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
+}
+
+fn check_tunnel(tunnel: &Tunnel) {
+    let common = tunnel.common();
+    if let Err(error) = common.config() {
+        panic!("settings whose configuration is refused: {error}");
+    }
+    assert!(common.stream_buffer <= common.smux_buffer && common.frame_size > 0);
+    assert!(!common.keepalive.is_zero() && common.keepalive_timeout() >= common.keepalive);
+    assert!(!tunnel.to_string().is_empty());
+    match tunnel {
+        Tunnel::Client(client) => {
+            assert!(client.sessions > 0 && *client.remote.ports.start() > 0);
+            check_address(&client.listen);
+            check_address(&client.remote);
+        }
+        Tunnel::Server(server) => {
+            assert!(server.listen.ports.start() <= server.listen.ports.end());
+            check_address(&server.listen);
+            check_address(&server.target);
+        }
+    }
+}
+
+fn check_process(settings: &Settings) {
+    assert!(!settings.tunnels.is_empty());
+    if let Some(snmp) = &settings.process.snmp {
+        assert!(!snmp.path.is_empty() && !snmp.period.is_zero());
+    }
+}
+
+/// What is shown can be written again.
+fn check_address<T: Display + FromStr + PartialEq>(address: &T) {
+    let shown = address.to_string();
+    assert!(shown.parse().is_ok_and(|parsed: T| parsed == *address), "{shown:?}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Parts of which random inputs are made.
+    const PARTS: [&str; 40] = [
+        "client",
+        "server",
+        "-c",
+        "-l",
+        "-r",
+        "-t",
+        "-conn",
+        "--mode=fast3",
+        "-mode=manual",
+        "-interval=0x7fffffffffffffff",
+        "-nocomp=auto",
+        "-nocomp",
+        "-smuxver=auto",
+        "-key",
+        "-mtu=50",
+        "-mtu=65507",
+        "-ds=255",
+        "-ps=1",
+        "-crypt=chacha20-poly1305",
+        "-crypt=xor",
+        "-smuxbuf=1",
+        "-streambuf=1",
+        "-keepalive=86400",
+        "-sockbuf=0b1",
+        ":0",
+        "[::1]:1-2",
+        "/run/a:1",
+        "[::]:65535",
+        "é:1",
+        "-ratelimit=-9223372036854775808",
+        "SS_REMOTE_HOST=::1",
+        "SS_REMOTE_PORT=1",
+        "SS_LOCAL_HOST=h",
+        "SS_LOCAL_PORT=65535",
+        r"SS_PLUGIN_OPTIONS=role=server;key=\;;nocomp;c=x",
+        "KCPTUN_KEY=\n",
+        r#"{"role":"client","qpp":null,"CONN":3}"#,
+        r#"[{"role":"server","x":1},{"role":"client","listen":":1"}]"#,
+        "--",
+        "-h",
+    ];
+
+    #[test]
+    fn random_invocations_make_valid_settings_or_an_error() {
+        for seed in 0..400 {
+            println!("seed {seed}");
+            let mut random = fastrand::Rng::with_seed(seed);
+            let mut parts = vec![["client", "server"][random.usize(..2)]];
+            parts.extend((0..random.usize(..6)).map(|_| PARTS[random.usize(..PARTS.len())]));
+            tunnel_config(parts.join("\0").as_bytes());
+        }
+    }
+
+    #[test]
+    fn malformed_bytes_do_not_panic() {
+        for input in [
+            &b""[..],
+            b"\xff",
+            b"\0\0",
+            b"client\0-",
+            b"[",
+            b"{}",
+            b"server\0{\"key\":\"\\ud800\"}",
+        ] {
+            tunnel_config(input);
+        }
+    }
+}

@@ -1,0 +1,356 @@
+//! The table of options: every name, every alias, every default, in every form.
+
+use super::super::table::{Kind, OPTIONS};
+use super::*;
+use crate::settings::{Mux, Process};
+
+/// One option of kcptun or of this program.
+struct Row {
+    name: &'static str,
+    alias: &'static str,
+    /// Defaults as [`shown`] has them; empty where the role lacks the option.
+    client: &'static str,
+    server: &'static str,
+    /// A value that is not the default, and how it is shown.
+    written: &'static str,
+    shown: &'static str,
+}
+
+const fn row(
+    name: &'static str,
+    alias: &'static str,
+    client: &'static str,
+    server: &'static str,
+    written: &'static str,
+    shown: &'static str,
+) -> Row {
+    Row { name, alias, client, server, written, shown }
+}
+
+/// Written by hand from kcptun's table, not from ours.
+const ROWS: &[Row] = &[
+    row("localaddr", "l", ":12948", "", "127.0.0.1:1", "127.0.0.1:1"),
+    row("remoteaddr", "r", "vps:29900", "", "[::1]:2-3", "[::1]:2-3"),
+    row("listen", "l", "", ":29900", "192.0.2.1:4-5", "192.0.2.1:4-5"),
+    row("target", "t", "", "127.0.0.1:12948", "/run/t.sock", "/run/t.sock"),
+    row("key", "", "it's a secrect", "it's a secrect", "-another key", "-another key"),
+    row("crypt", "", "aes-256", "aes-256", "xtea", "xtea"),
+    row("mode", "", "fast", "fast", "normal", "normal"),
+    row("conn", "", "1", "", "7", "7"),
+    row("autoexpire", "", "None", "", "600", "Some(600s)"),
+    row("scavengettl", "", "Some(600s)", "", "-1", "None"),
+    row("mtu", "", "1350", "1350", "0x400", "1024"),
+    row("ratelimit", "", "None", "None", "1048576", "Some(1048576)"),
+    row("sndwnd", "", "128", "1024", "2048", "2048"),
+    row("rcvwnd", "", "512", "1024", "4096", "4096"),
+    row("datashard", "ds", "Some(10)", "Some(10)", "20", "Some(20)"),
+    row("parityshard", "ps", "Some(3)", "Some(3)", "0", "None"),
+    row("dscp", "", "0", "0", "46", "46"),
+    row("nocomp", "", "true", "auto", "true", "false"),
+    row("acknodelay", "", "PerBatch", "PerBatch", "true", "Immediate"),
+    row("nodelay", "", "fast", "fast", "1", "fast"),
+    row("interval", "", "fast", "fast", "20", "fast"),
+    row("resend", "", "fast", "fast", "2", "fast"),
+    row("nc", "", "fast", "fast", "1", "fast"),
+    row("sockbuf", "", "4194304", "4194304", "16777217", "16777217"),
+    row("smuxver", "", "V2", "auto", "1", "V1"),
+    row("smuxbuf", "", "4194304", "4194304", "16777217", "16777217"),
+    row("framesize", "", "8192", "8192", "32768", "32768"),
+    row("streambuf", "", "2097152", "2097152", "65536", "65536"),
+    row("keepalive", "", "10s", "10s", "2", "2s"),
+    row("closewait", "", "None", "None", "30", "Some(30s)"),
+    row("snmplog", "", "None", "None", "./snmp-20060102.log", "Some(\"./snmp-20060102.log\")"),
+    row("snmpperiod", "", "60s", "60s", "5", "5s"),
+    row("log", "", "None", "None", "/var/log/k.log", "Some(\"/var/log/k.log\")"),
+    row("quiet", "", "false", "false", "true", "true"),
+    row("QPP", "", "", "", "false", ""),
+    row("QPPCount", "", "", "", "61", ""),
+    row("tcp", "", "", "", "false", ""),
+    row("pprof", "", "", "", "true", ""),
+    row("c", "", "", "", "", ""),
+    row("mux", "", "Smux", "Smux", "none", "None"),
+    row("protection", "", "false", "false", "auto", "true"),
+    row("halfclosetimeout", "", "300s", "300s", "60", "60s"),
+    row("metrics", "", "None", "None", "127.0.0.1:9464", "Some(127.0.0.1:9464)"),
+    row("drain", "", "5s", "5s", "0", "0ns"),
+];
+
+/// Shows the field of an option.
+fn shown(settings: &Settings, name: &str) -> String {
+    match (&settings.tunnels[0], name) {
+        (Tunnel::Client(client), "localaddr") => client.listen.to_string(),
+        (Tunnel::Client(client), "remoteaddr") => client.remote.to_string(),
+        (Tunnel::Client(client), "conn") => client.sessions.to_string(),
+        (Tunnel::Client(client), "autoexpire") => format!("{:?}", client.auto_expire),
+        (Tunnel::Client(client), "scavengettl") => format!("{:?}", client.scavenge_ttl),
+        (Tunnel::Client(client), "nocomp") => client.compression.to_string(),
+        (Tunnel::Client(client), "smuxver") => format!("{:?}", client.smux_version),
+        (Tunnel::Server(server), "listen") => server.listen.to_string(),
+        (Tunnel::Server(server), "target") => server.target.to_string(),
+        (Tunnel::Server(server), "nocomp") => {
+            server.compression.map_or_else(|| "auto".into(), |compression| compression.to_string())
+        }
+        (Tunnel::Server(server), "smuxver") => {
+            server.smux_version.map_or_else(|| "auto".into(), |version| format!("{version:?}"))
+        }
+        (tunnel, _) => shown_common(tunnel, &settings.process, name),
+    }
+}
+
+fn shown_common(tunnel: &Tunnel, process: &Process, name: &str) -> String {
+    let common = tunnel.common();
+    match name {
+        "key" => common.key.as_str().to_owned(),
+        "crypt" => common.algorithm.to_string(),
+        "mode" | "nodelay" | "interval" | "resend" | "nc" => {
+            let modes =
+                [("normal", kcpx::Timing::NORMAL), ("fast", kcpx::Timing::FAST)].into_iter();
+            let mut modes = modes.filter(|(_, timing)| *timing == common.timing);
+            modes.next().map_or("other", |(name, _)| name).to_owned()
+        }
+        "mtu" => common.mtu.to_string(),
+        "ratelimit" => format!("{:?}", common.rate_limit),
+        "sndwnd" => common.send_window.to_string(),
+        "rcvwnd" => common.recv_window.to_string(),
+        "datashard" => format!("{:?}", common.fec.map(|fec| fec.data_shards())),
+        "parityshard" => format!("{:?}", common.fec.map(|fec| fec.parity_shards())),
+        "dscp" => common.dscp.to_string(),
+        "acknodelay" => format!("{:?}", common.ack_policy),
+        "sockbuf" => common.socket_buffer.to_string(),
+        "smuxbuf" => common.smux_buffer.to_string(),
+        "framesize" => common.frame_size.to_string(),
+        "streambuf" => common.stream_buffer.to_string(),
+        "keepalive" => format!("{:?}", common.keepalive),
+        "closewait" => format!("{:?}", common.close_wait),
+        "quiet" => common.quiet.to_string(),
+        "mux" => format!("{:?}", common.mux),
+        "protection" => common.protection.is_some().to_string(),
+        "halfclosetimeout" => format!("{:?}", common.half_close_timeout),
+        "snmplog" => format!("{:?}", process.snmp.as_ref().map(|snmp| &snmp.path)),
+        // Without snmplog there is no period: the rows are loaded with one.
+        "snmpperiod" => format!("{:?}", process.snmp.as_ref().unwrap().period),
+        "log" => format!("{:?}", process.log),
+        "metrics" => format!("{:?}", process.metrics),
+        "drain" => format!("{:?}", process.drain),
+        _ => String::new(),
+    }
+}
+
+/// Arguments, and variables, that write `value` in every form that there is.
+fn forms(row: &Row, file: &TempFile, role: Role) -> Vec<(Vec<String>, Vec<String>)> {
+    let Row { name, alias, written, .. } = row;
+    let option = OPTIONS.iter().find(|option| option.name == *name).unwrap();
+    let mut forms = Vec::new();
+    for name in [name, alias].into_iter().filter(|name| !name.is_empty()) {
+        for dashes in ["-", "--"] {
+            forms.push((vec![format!("{dashes}{name}={written}")], vec![]));
+            if option.kind == Kind::Flag && *written == "true" {
+                forms.push((vec![format!("{dashes}{name}")], vec![]));
+            } else if option.kind != Kind::Flag {
+                forms.push((vec![format!("{dashes}{name}"), (*written).to_owned()], vec![]));
+            }
+        }
+    }
+    forms.push((vec!["-c".to_owned(), file.path().to_owned()], vec![]));
+    if !["localaddr", "remoteaddr", "listen", "target"].contains(name) {
+        let addresses =
+            ["SS_REMOTE_HOST=h", "SS_REMOTE_PORT=1", "SS_LOCAL_HOST=h", "SS_LOCAL_PORT=2"];
+        let mut variables: Vec<String> = addresses.iter().map(|&text| text.to_owned()).collect();
+        variables.push(format!("SS_PLUGIN_OPTIONS={name}={written};role={role}"));
+        forms.push((vec![], variables));
+    }
+    forms
+}
+
+fn json_of(row: &Row) -> String {
+    let option = OPTIONS.iter().find(|option| option.name == row.name).unwrap();
+    let key = if row.name == "QPPCount" { "qpp-count" } else { row.name };
+    // The case does not matter.
+    let key: String = key.chars().rev().collect::<String>().to_uppercase().chars().rev().collect();
+    match option.kind {
+        Kind::Text => format!("{{\"{key}\": {:?}}}", row.written),
+        Kind::Flag => format!("{{\"{key}\": {}}}", row.written),
+        Kind::Int => {
+            format!("{{\"{key}\": {}}}", number::parse_int(row.written).unwrap())
+        }
+    }
+}
+
+fn load_role(role: Role, args: &[String], variables: &[String]) -> Loaded {
+    let role = role.to_string();
+    let mut all = vec![role.as_str(), "-snmplog", "x"];
+    all.extend(args.iter().map(String::as_str));
+    let variables: Vec<_> = variables.iter().map(String::as_str).collect();
+    load_with("kcpx-tunnel", &all, &variables)
+        .unwrap_or_else(|error| panic!("{all:?} {variables:?}: {error}"))
+}
+
+#[test]
+fn every_option_of_the_table_is_tested() {
+    for option in OPTIONS {
+        let row = ROWS.iter().find(|row| row.name == option.name);
+        let row = row.unwrap_or_else(|| panic!("no row for {}", option.name));
+        assert_eq!(option.alias.unwrap_or_default(), row.alias, "{}", option.name);
+    }
+    assert_eq!(OPTIONS.len(), ROWS.len());
+}
+
+#[test]
+fn defaults_of_both_roles_are_those_of_kcptun() {
+    for role in [Role::Client, Role::Server] {
+        let mut settings = load_role(role, &[], &[]).settings;
+        for row in ROWS.iter().filter(|row| row.name != "snmplog") {
+            let expected = if role == Role::Client { row.client } else { row.server };
+            if !expected.is_empty() {
+                assert_eq!(shown(&settings, row.name), expected, "{role} {}", row.name);
+            }
+        }
+        settings = load(&[&role.to_string()]).unwrap().settings;
+        assert_eq!(settings.process.snmp, None);
+    }
+}
+
+#[test]
+fn every_option_takes_effect_in_every_form() {
+    for role in [Role::Client, Role::Server] {
+        for row in ROWS.iter().filter(|row| row.name != "c") {
+            let default = if role == Role::Client { row.client } else { row.server };
+            if default.is_empty() && !row.shown.is_empty() {
+                continue;
+            }
+            let file = TempFile::new(&json_of(row));
+            for (args, variables) in forms(row, &file, role) {
+                let settings = load_role(role, &args, &variables).settings;
+                let name = row.name;
+                assert_eq!(shown(&settings, name), row.shown, "{role}: {args:?} {variables:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn options_of_the_other_role_are_not_options() {
+    for (role, name) in [
+        ("client", "listen"),
+        ("client", "target"),
+        ("client", "t"),
+        ("server", "localaddr"),
+        ("server", "remoteaddr"),
+        ("server", "r"),
+        ("server", "conn"),
+        ("server", "autoexpire"),
+        ("server", "scavengettl"),
+    ] {
+        let error = load(&[role, &format!("-{name}"), "1"]).unwrap_err();
+        let OptionsError::CommandLine(error) = error else { panic!("{role} {name}: {error}") };
+        assert_eq!(error.exit_code(), 2, "{role} {name}");
+        assert!(error.to_string().contains("unexpected argument"), "{error}");
+    }
+}
+
+#[test]
+fn modes_and_manual_timing_are_those_of_kcptun() {
+    use kcpx::{CongestionControl, Timing};
+    for (mode, timing) in [
+        ("normal", Timing::NORMAL),
+        ("fast", Timing::FAST),
+        ("fast2", Timing::FAST2),
+        ("fast3", Timing::FAST3),
+    ] {
+        assert_eq!(client(&["-mode", mode]).common.timing, timing);
+        assert_eq!(server(&["-mode", mode]).common.timing, timing);
+    }
+    let manual = |args: &[&str]| {
+        let args: Vec<_> = ["-mode", "manual"].into_iter().chain(args.iter().copied()).collect();
+        client(&args).common.timing
+    };
+    assert_eq!(
+        manual(&["-nodelay", "1", "-interval", "10", "-resend", "2", "-nc", "1"]),
+        Timing::FAST3
+    );
+    let interval = std::time::Duration::from_millis(50);
+    let slow = Timing::new(false, interval, None, CongestionControl::Reno).unwrap();
+    assert_eq!(manual(&[]), slow);
+    assert_eq!(client(&["-mode", "other"]).common.timing, slow);
+}
+
+#[test]
+fn every_cipher_of_kcptun_and_of_this_program_is_accepted() {
+    for name in [
+        "aes",
+        "aes-128",
+        "aes-192",
+        "salsa20",
+        "blowfish",
+        "twofish",
+        "cast5",
+        "3des",
+        "tea",
+        "xtea",
+        "xor",
+        "sm4",
+        "none",
+        "null",
+        "aes-128-gcm",
+        "aes-256",
+        "aes-192-gcm",
+        "aes-256-gcm",
+        "chacha20-poly1305",
+    ] {
+        let expected = if name == "aes" { "aes-256" } else { name };
+        let common = client(&["-crypt", name]).common;
+        assert_eq!(common.algorithm.name(), expected);
+        assert_eq!(common.config().unwrap().cipher.name(), expected);
+    }
+}
+
+#[test]
+fn configuration_of_kcpx_has_what_the_options_say() {
+    let common = server(&[
+        "-mtu",
+        "1400",
+        "-sndwnd",
+        "2000",
+        "-rcvwnd",
+        "3000",
+        "-ds",
+        "20",
+        "-ps",
+        "5",
+        "-dscp",
+        "46",
+        "-sockbuf",
+        "1000000",
+        "-ratelimit",
+        "500000",
+        "-acknodelay",
+        "-mode",
+        "fast3",
+    ])
+    .common;
+    let config = common.config().unwrap();
+    assert_eq!(
+        (config.kcp.mtu, config.kcp.send_window, config.kcp.recv_window),
+        (1400, 2000, 3000)
+    );
+    assert!(!config.kcp.auto_windows);
+    assert_eq!(config.fec, Some(kcpx::FecConfig::new(20, 5).unwrap()));
+    assert_eq!(config.socket.dscp, Some(46));
+    assert_eq!(config.socket.send_buffer_size, Some(1_000_000));
+    assert_eq!(config.kcp.rate_limit.map(|rate| rate.get()), Some(500_000));
+    assert_eq!(config.kcp.ack_policy, kcpx::AckPolicy::Immediate);
+    assert_eq!(config.kcp.timing, kcpx::Timing::FAST3);
+    assert_eq!(config.kcp.mode, kcpx::Mode::Stream);
+    let auto = client(&["-protection", "auto"]).common.config().unwrap();
+    assert_eq!(auto.fec, Some(kcpx::FecConfig::SHORT));
+    assert!(auto.kcp.auto_protection.is_some_and(|auto| auto.peers_decode_fec));
+}
+
+#[test]
+fn keepalive_timeout_is_three_intervals_and_at_least_thirty_seconds() {
+    for (keepalive, timeout) in [("1", 30), ("10", 30), ("11", 33), ("60", 180)] {
+        let common = client(&["-keepalive", keepalive]).common;
+        assert_eq!(common.keepalive_timeout().as_secs(), timeout);
+    }
+    assert_eq!(client(&["-mux", "none"]).common.mux, Mux::None);
+}

@@ -1,0 +1,75 @@
+//! Values of options as text, each with the place where it was written; the stronger one wins.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+
+use super::table::{Opt, Role};
+
+/// Where a value was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Place {
+    /// Nowhere: the default of this option.
+    Default(&'static str),
+    /// An environment variable.
+    Variable(&'static str),
+    /// This option of the command line.
+    CommandLine(&'static str),
+    /// This option in SS_PLUGIN_OPTIONS.
+    PluginOptions(&'static str),
+    /// This option in a file.
+    File(&'static str, PathBuf),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default(name) | Self::CommandLine(name) if name.len() == 1 => {
+                write!(f, "-{name}")
+            }
+            Self::Default(name) | Self::CommandLine(name) => write!(f, "--{name}"),
+            Self::Variable(name) => f.write_str(name),
+            Self::PluginOptions(name) => write!(f, "{name} in SS_PLUGIN_OPTIONS"),
+            Self::File(name, path) => write!(f, "{name:?} in {}", path.display()),
+        }
+    }
+}
+
+/// What was written for each option of a tunnel, by the option's name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Values {
+    values: BTreeMap<&'static str, Value>,
+}
+
+/// One value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Value {
+    pub(super) text: String,
+    pub(super) place: Place,
+}
+
+impl Values {
+    /// Sets a value in place of an earlier one.
+    pub(super) fn set(&mut self, option: &Opt, text: impl Into<String>, place: Place) {
+        self.values.insert(option.name, Value { text: text.into(), place });
+    }
+
+    /// Takes over the values of `stronger`.
+    pub(super) fn override_with(&mut self, stronger: Self) {
+        self.values.extend(stronger.values);
+    }
+
+    /// Returns what was written for the option.
+    pub(super) fn written(&self, name: &str) -> Option<&Value> {
+        self.values.get(name)
+    }
+
+    /// Returns the value, or the default of the role.
+    pub(super) fn value(&self, option: &Opt, role: Role) -> Value {
+        self.written(option.name).cloned().unwrap_or_else(|| Value {
+            text: option.default_for(role).to_owned(),
+            place: Place::Default(option.name),
+        })
+    }
+}

@@ -1,0 +1,118 @@
+//! systemd's notifications (sd_notify(3)): datagrams to the socket of `NOTIFY_SOCKET`.
+
+use std::io;
+
+/// The socket of `NOTIFY_SOCKET`, if systemd has set it.
+///
+/// ```
+/// use kcpx_tunnel::process::Notifier;
+///
+/// // Outside systemd nothing is sent.
+/// Notifier::new(None).notify("READY=1")?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Notifier {
+    socket: Option<String>,
+}
+
+impl Notifier {
+    /// All tunnels listen.
+    pub const READY: &'static str = "READY=1";
+    /// The signal to end has come.
+    pub const STOPPING: &'static str = "STOPPING=1";
+    /// SIGHUP has come; `READY` comes after it.
+    pub const RELOADING: &'static str = "RELOADING=1";
+
+    /// Takes the value of `NOTIFY_SOCKET`: a path, or `@` and an abstract name on Linux.
+    #[must_use]
+    pub fn new(socket: Option<String>) -> Self {
+        Self { socket: socket.filter(|socket| !socket.is_empty()) }
+    }
+
+    /// Sends one state. Does not block for longer than a local datagram takes.
+    ///
+    /// # Errors
+    ///
+    /// When there is a socket and it does not take the datagram.
+    pub fn notify(&self, state: &str) -> io::Result<()> {
+        match &self.socket {
+            Some(socket) => send(socket, state),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(unix)]
+fn send(socket: &str, state: &str) -> io::Result<()> {
+    use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+    let address = match socket.strip_prefix('@') {
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        Some(name) => {
+            #[cfg(target_os = "android")]
+            use std::os::android::net::SocketAddrExt;
+            #[cfg(target_os = "linux")]
+            use std::os::linux::net::SocketAddrExt;
+            SocketAddr::from_abstract_name(name)?
+        }
+        _ => SocketAddr::from_pathname(socket)?,
+    };
+    let datagram = UnixDatagram::unbound()?;
+    datagram.set_nonblocking(true)?;
+    datagram.send_to_addr(state.as_bytes(), &address).map(|_| ())
+}
+
+#[cfg(not(unix))]
+fn send(_socket: &str, _state: &str) -> io::Result<()> {
+    Ok(())
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::os::unix::net::UnixDatagram;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::process::tests::TempDir;
+
+    fn received(socket: &UnixDatagram) -> String {
+        socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let mut buffer = [0; 64];
+        let len = socket.recv(&mut buffer).unwrap();
+        String::from_utf8(buffer[..len].to_vec()).unwrap()
+    }
+
+    #[test]
+    fn states_arrive_at_the_socket_of_the_path() {
+        let dir = TempDir::new();
+        let path = dir.join("notify");
+        let socket = UnixDatagram::bind(&path).unwrap();
+        let notifier = Notifier::new(Some(path.to_str().unwrap().to_owned()));
+        for state in [Notifier::READY, Notifier::RELOADING, Notifier::STOPPING] {
+            notifier.notify(state).unwrap();
+            assert_eq!(received(&socket), state);
+        }
+        drop(socket);
+        assert!(notifier.notify(Notifier::READY).is_err());
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn states_arrive_at_an_abstract_socket() {
+        use std::os::linux::net::SocketAddrExt;
+        use std::os::unix::net::SocketAddr;
+
+        let name = format!("kcpx-tunnel-{}", std::process::id());
+        let address = SocketAddr::from_abstract_name(&name).unwrap();
+        let socket = UnixDatagram::bind_addr(&address).unwrap();
+        Notifier::new(Some(format!("@{name}"))).notify(Notifier::READY).unwrap();
+        assert_eq!(received(&socket), "READY=1");
+    }
+
+    #[test]
+    fn without_a_socket_nothing_is_sent() {
+        assert!(Notifier::new(None).notify(Notifier::READY).is_ok());
+        assert!(Notifier::new(Some(String::new())).notify(Notifier::READY).is_ok());
+    }
+}

@@ -1,0 +1,224 @@
+//! `run`: the tunnels of a process from their start to the signal that ends them.
+
+use std::io;
+
+use tokio::task::JoinSet;
+use tracing::{info, warn};
+
+use super::control::Controller;
+use super::counters::Counters;
+use super::log::Log;
+use super::metrics::MetricsServer;
+use super::notify::Notifier;
+use super::signals::{Signal, Signals};
+use super::snmp;
+use crate::client::Client;
+use crate::options::{Invocation, Loaded};
+use crate::server::Server;
+use crate::settings::{ClientSettings, ServerSettings, Tunnel};
+
+/// Starts all tunnels and carries connections until SIGTERM or SIGINT, then for as long as `drain`
+/// says, or until a second signal. Reloads `invocation` on SIGHUP.
+///
+/// # Errors
+///
+/// When an address cannot be bound, or a tunnel ends by itself.
+pub async fn run(invocation: Invocation, loaded: Loaded, log: Log) -> io::Result<()> {
+    let mut process = Process {
+        notifier: Notifier::new(invocation.variable("NOTIFY_SOCKET").map(str::to_owned)),
+        invocation,
+        loaded,
+        log,
+        counters: Counters::default(),
+        tunnels: Vec::new(),
+        running: JoinSet::new(),
+        helpers: JoinSet::new(),
+    };
+    let mut signals = Signals::new()?;
+    process.start().await?;
+    process.notify(Notifier::READY);
+    process.serve(&mut signals).await?;
+    process.notify(Notifier::STOPPING);
+    process.shutdown(&mut signals).await;
+    Ok(())
+}
+
+struct Process {
+    invocation: Invocation,
+    loaded: Loaded,
+    log: Log,
+    notifier: Notifier,
+    counters: Counters,
+    /// In the order of the settings.
+    tunnels: Vec<Running>,
+    running: JoinSet<()>,
+    /// The metrics server and the CSV file; they end with the process.
+    helpers: JoinSet<()>,
+}
+
+/// The other end of a tunnel's control.
+enum Running {
+    Client(Controller<ClientSettings>),
+    Server(Controller<ServerSettings>),
+}
+
+impl Process {
+    async fn start(&mut self) -> io::Result<()> {
+        let settings = self.loaded.settings.clone();
+        info!("kcpx-tunnel {}", env!("CARGO_PKG_VERSION"));
+        for warning in &self.loaded.warnings {
+            warn!("{warning}");
+        }
+        for tunnel in settings.tunnels {
+            self.start_tunnel(tunnel).await?;
+        }
+        if let Some(address) = settings.process.metrics {
+            let server = MetricsServer::bind(address, self.counters.clone()).await?;
+            info!("metrics at http://{}/metrics", server.local_addr()?);
+            self.helpers.spawn(server.run());
+        }
+        if let Some(settings) = settings.process.snmp {
+            self.helpers.spawn(snmp::write_periodically(settings, self.counters.clone()));
+        }
+        Ok(())
+    }
+
+    async fn start_tunnel(&mut self, tunnel: Tunnel) -> io::Result<()> {
+        let (drain, counters) = (self.loaded.settings.process.drain, self.counters.clone());
+        let summary = tunnel.to_string();
+        match tunnel {
+            Tunnel::Client(settings) => {
+                let (controller, control) = Controller::new(settings, drain, counters);
+                let client = Client::bind(control).await?;
+                if let Some(address) = client.local_addr() {
+                    info!("listening on {address}: {summary}");
+                } else {
+                    info!("{summary}");
+                }
+                self.running.spawn(client.run());
+                self.tunnels.push(Running::Client(controller));
+            }
+            Tunnel::Server(settings) => {
+                let (controller, control) = Controller::new(settings, drain, counters);
+                let server = Server::bind(control).await?;
+                for address in server.local_addrs() {
+                    info!("listening on {address}: {summary}");
+                }
+                self.running.spawn(server.run());
+                self.tunnels.push(Running::Server(controller));
+            }
+        }
+        Ok(())
+    }
+
+    /// Serves until a signal asks to end.
+    async fn serve(&mut self, signals: &mut Signals) -> io::Result<()> {
+        loop {
+            tokio::select! {
+                signal = signals.next() => match signal {
+                    Signal::Shutdown => return Ok(()),
+                    Signal::Reload => self.reload(),
+                    Signal::Dump => self.dump(),
+                },
+                Some(ended) = self.running.join_next() => {
+                    let reason = ended.err().map(|error| format!(": {error}")).unwrap_or_default();
+                    return Err(io::Error::other(format!("a tunnel has ended by itself{reason}")));
+                }
+            }
+        }
+    }
+
+    /// Ends all tunnels. The second signal ends what is left.
+    async fn shutdown(&mut self, signals: &mut Signals) {
+        info!("shutting down, within {} s", self.loaded.settings.process.drain.as_secs());
+        for tunnel in &self.tunnels {
+            match tunnel {
+                Running::Client(controller) => controller.shutdown(),
+                Running::Server(controller) => controller.shutdown(),
+            }
+        }
+        loop {
+            tokio::select! {
+                signal = signals.next() => match signal {
+                    Signal::Shutdown => {
+                        info!("second signal: ending at once");
+                        return;
+                    }
+                    Signal::Reload => self.reopen_log(),
+                    Signal::Dump => self.dump(),
+                },
+                ended = self.running.join_next() => {
+                    if ended.is_none() {
+                        info!("ended");
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Opens the log again, reads the options again, and hands over what has changed.
+    fn reload(&mut self) {
+        self.notify(Notifier::RELOADING);
+        self.reopen_log();
+        match self.invocation.load() {
+            Ok(loaded) => self.apply(loaded),
+            Err(error) => warn!("reload: settings stay as they are: {error}"),
+        }
+        self.notify(Notifier::READY);
+    }
+
+    fn apply(&mut self, loaded: Loaded) {
+        for warning in loaded.warnings.iter().filter(|new| !self.loaded.warnings.contains(new)) {
+            warn!("{warning}");
+        }
+        let changes = self.loaded.changes(&loaded);
+        if changes.is_empty() {
+            info!("reload: nothing has changed");
+            return;
+        }
+        for change in changes {
+            info!("reload: {change}");
+        }
+        if loaded.settings.tunnels.len() != self.tunnels.len() {
+            return;
+        }
+        for (running, tunnel) in self.tunnels.iter().zip(&loaded.settings.tunnels) {
+            match (running, tunnel) {
+                (Running::Client(controller), Tunnel::Client(settings)) => {
+                    controller.reload(settings.clone());
+                }
+                (Running::Server(controller), Tunnel::Server(settings)) => {
+                    controller.reload(settings.clone());
+                }
+                // `changes` has said that this takes a restart.
+                _ => {}
+            }
+        }
+        self.loaded = loaded;
+    }
+
+    fn reopen_log(&self) {
+        if let Err(error) = self.log.reopen() {
+            warn!("the log cannot be opened again: {error}");
+        }
+    }
+
+    /// Writes the counters into the log, a line for each tunnel.
+    fn dump(&self) {
+        for report in self.counters.read() {
+            let numbers: Vec<_> = report
+                .metrics
+                .iter()
+                .map(|metric| format!("{}={}", metric.name, metric.value))
+                .collect();
+            info!("counters of {}: {}", report.tunnel, numbers.join(" "));
+        }
+    }
+
+    fn notify(&self, state: &str) {
+        if let Err(error) = self.notifier.notify(state) {
+            warn!("systemd was not notified of {state}: {error}");
+        }
+    }
+}

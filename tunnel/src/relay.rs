@@ -1,0 +1,282 @@
+//! Copies both ways between a local connection and a stream of the tunnel, and decides how each ends.
+
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+
+use bytes::{Buf, Bytes};
+use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::time::sleep;
+
+use crate::carrier::Link;
+use crate::net::{LocalReadHalf, LocalStream, LocalWriteHalf};
+use crate::stats::TunnelStats;
+
+/// Bytes of the smallest and the largest buffer for what a local connection sends. It grows while reads
+/// fill it, and a connection that waits has none.
+const MIN_BUFFER: usize = 4 * 1024;
+const MAX_BUFFER: usize = 64 * 1024;
+
+/// Chunks, and bytes, that are written to a local connection at once.
+const MAX_CHUNKS: usize = 16;
+const MAX_BATCH: usize = 64 * 1024;
+
+/// The reading half of a stream of the tunnel.
+pub(crate) trait ReadChunk {
+    /// Waits for bytes; none at the end of the stream. Cancel safe.
+    fn read_chunk(&mut self) -> impl Future<Output = io::Result<Bytes>> + Send;
+}
+
+/// When a direction ends after the other one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rules {
+    /// Time between the end of one direction and passing it on.
+    pub(crate) close_wait: Duration,
+    /// Time without a byte after which one direction ends once the other one has.
+    pub(crate) half_close_timeout: Duration,
+    /// Whether an end that comes after the peer's is passed on only once the peer has acknowledged
+    /// every byte of the session: smux 1.5.54 to 1.5.57 discards what is unread once both sides have
+    /// sent FIN. The session holds FIN a little longer.
+    pub(crate) holds_fin: bool,
+}
+
+/// What was carried, and how it ended.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    /// Bytes from the local connection to the tunnel.
+    pub(crate) sent: u64,
+    /// Bytes from the tunnel to the local connection.
+    pub(crate) received: u64,
+    pub(crate) end: End,
+}
+
+/// How a connection ended.
+#[derive(Debug)]
+pub(crate) enum End {
+    /// Both directions ended, and each end was passed on.
+    Closed,
+    /// The local connection failed; for the tunnel that is an end.
+    Local(io::Error),
+    /// The stream of the tunnel failed; the local connection is reset.
+    Tunnel(io::Error),
+    /// One direction ended, and no byte came in the other one for the half-close timeout.
+    HalfCloseTimeout,
+}
+
+/// Copies until both directions have ended. Dropped before that, or when bytes were lost, it resets
+/// the local connection.
+pub(crate) async fn relay(
+    local: &mut LocalStream,
+    mut reader: impl ReadChunk,
+    writer: impl AsyncWrite + Unpin,
+    link: Option<&Link>,
+    rules: Rules,
+    stats: &TunnelStats,
+) -> Outcome {
+    local.reset_on_drop(true);
+    let progress = Progress::new(stats);
+    let end = {
+        let (local_read, local_write) = local.split();
+        let send = pin!(send(local_read, writer, link, &progress, rules));
+        let receive = pin!(receive(&mut reader, local_write, &progress, rules));
+        match both(send, receive, &progress, rules).await {
+            Ok(()) => End::Closed,
+            Err(end) => end,
+        }
+    };
+    if !matches!(end, End::Tunnel(_)) {
+        local.reset_on_drop(false);
+    }
+    Outcome { sent: progress.sent.into_inner(), received: progress.received.into_inner(), end }
+}
+
+/// Waits for both directions, for the second one as long as it has bytes.
+async fn both(
+    mut send: Pin<&mut impl Future<Output = Result<(), End>>>,
+    mut receive: Pin<&mut impl Future<Output = Result<(), End>>>,
+    progress: &Progress<'_>,
+    rules: Rules,
+) -> Result<(), End> {
+    let sent_first = tokio::select! {
+        ended = &mut send => { ended?; true }
+        ended = &mut receive => { ended?; false }
+    };
+    let idle = progress.idle(rules.half_close_timeout);
+    if sent_first {
+        tokio::select! { ended = receive => ended, () = idle => Err(End::HalfCloseTimeout) }
+    } else {
+        tokio::select! { ended = send => ended, () = idle => Err(End::HalfCloseTimeout) }
+    }
+}
+
+/// Bytes carried so far.
+struct Progress<'a> {
+    sent: AtomicU64,
+    received: AtomicU64,
+    /// True once the stream of the tunnel has ended.
+    peer_ended: AtomicBool,
+    /// Bytes of all connections.
+    stats: &'a TunnelStats,
+}
+
+impl<'a> Progress<'a> {
+    fn new(stats: &'a TunnelStats) -> Self {
+        Self {
+            sent: AtomicU64::new(0),
+            received: AtomicU64::new(0),
+            peer_ended: AtomicBool::new(false),
+            stats,
+        }
+    }
+
+    fn on_sent(&self, bytes: usize) {
+        self.sent.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.stats.bytes_sent.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    fn on_received(&self, bytes: usize) {
+        self.received.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.stats.bytes_received.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    fn has_peer_ended(&self) -> bool {
+        self.peer_ended.load(Ordering::Relaxed)
+    }
+
+    fn total(&self) -> u64 {
+        self.sent.load(Ordering::Relaxed) + self.received.load(Ordering::Relaxed)
+    }
+
+    /// Returns once no byte came for `limit` at least, and less than twice as long.
+    async fn idle(&self, limit: Duration) {
+        // The totals are compared when time is up, so that bytes cost no read of the clock.
+        let mut before = self.total();
+        loop {
+            sleep(limit).await;
+            let total = self.total();
+            if total == before {
+                return;
+            }
+            before = total;
+        }
+    }
+}
+
+/// From the local connection to the tunnel.
+async fn send(
+    mut local: LocalReadHalf<'_>,
+    mut tunnel: impl AsyncWrite + Unpin,
+    link: Option<&Link>,
+    progress: &Progress<'_>,
+    rules: Rules,
+) -> Result<(), End> {
+    let mut size = MIN_BUFFER;
+    'wait: loop {
+        local.readable().await.map_err(End::Local)?;
+        let mut buffer = Vec::with_capacity(size);
+        loop {
+            buffer.clear();
+            let read = {
+                let mut read = pin!(local.read_buf(&mut buffer));
+                // No buffer while there is nothing to read.
+                poll_fn(|cx| match read.as_mut().poll(cx) {
+                    Poll::Ready(read) => Poll::Ready(Some(read)),
+                    Poll::Pending => Poll::Ready(None),
+                })
+                .await
+            };
+            let Some(read) = read else { continue 'wait };
+            if read.map_err(End::Local)? == 0 {
+                break 'wait;
+            }
+            tunnel.write_all(&buffer).await.map_err(End::Tunnel)?;
+            progress.on_sent(buffer.len());
+            if buffer.len() == buffer.capacity() && size < MAX_BUFFER {
+                size *= 2;
+                buffer = Vec::with_capacity(size);
+            } else if buffer.len() < size / 4 && size > MIN_BUFFER {
+                size /= 2;
+            }
+        }
+    }
+    sleep(rules.close_wait).await;
+    if let Some(link) = link.filter(|_| rules.holds_fin && progress.has_peer_ended()) {
+        link.acknowledged().await;
+    }
+    tunnel.shutdown().await.map_err(End::Tunnel)
+}
+
+/// From the tunnel to the local connection.
+async fn receive(
+    tunnel: &mut impl ReadChunk,
+    mut local: LocalWriteHalf<'_>,
+    progress: &Progress<'_>,
+    rules: Rules,
+) -> Result<(), End> {
+    let mut chunks = Vec::new();
+    loop {
+        let first = tunnel.read_chunk().await.map_err(End::Tunnel)?;
+        if first.is_empty() {
+            break;
+        }
+        let mut len = first.len();
+        chunks.push(first);
+        // What else is there already, so that many small frames cost one system call.
+        let mut tail = None;
+        while chunks.len() < MAX_CHUNKS && len < MAX_BATCH && tail.is_none() {
+            let mut next = pin!(tunnel.read_chunk());
+            let next = poll_fn(|cx| match next.as_mut().poll(cx) {
+                Poll::Ready(next) => Poll::Ready(Some(next)),
+                Poll::Pending => Poll::Ready(None),
+            });
+            match next.await {
+                Some(Ok(chunk)) if !chunk.is_empty() => {
+                    len += chunk.len();
+                    chunks.push(chunk);
+                }
+                Some(Ok(_)) => tail = Some(Ok(())),
+                Some(Err(error)) => tail = Some(Err(error)),
+                None => break,
+            }
+        }
+        write_chunks(&mut local, &mut chunks).await.map_err(End::Local)?;
+        progress.on_received(len);
+        match tail {
+            None => {}
+            Some(Ok(())) => break,
+            Some(Err(error)) => return Err(End::Tunnel(error)),
+        }
+    }
+    progress.peer_ended.store(true, Ordering::Relaxed);
+    sleep(rules.close_wait).await;
+    local.shutdown().await.map_err(End::Local)
+}
+
+/// Writes all chunks, and leaves none.
+async fn write_chunks(local: &mut LocalWriteHalf<'_>, chunks: &mut Vec<Bytes>) -> io::Result<()> {
+    let mut first = 0;
+    while first < chunks.len() {
+        let mut slices = [IoSlice::new(&[]); MAX_CHUNKS];
+        for (slice, chunk) in slices.iter_mut().zip(&chunks[first..]) {
+            *slice = IoSlice::new(chunk);
+        }
+        let count = chunks.len() - first;
+        let mut written = local.write_vectored(&slices[..count.min(MAX_CHUNKS)]).await?;
+        if written == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        while written > 0 {
+            let taken = written.min(chunks[first].len());
+            chunks[first].advance(taken);
+            written -= taken;
+            if chunks[first].is_empty() {
+                first += 1;
+            }
+        }
+    }
+    chunks.clear();
+    Ok(())
+}

@@ -1,0 +1,127 @@
+//! One session of a client: detection, and a task for each of its streams.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kcpx::KcpStream;
+use kcpx_smux::{Error, Session, Stream};
+use tokio::io::AsyncWriteExt;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+use tracing::{info, warn};
+
+use super::Tunnel;
+use crate::carrier::{Link, LinkedStream};
+use crate::connection::{Policy, carry};
+use crate::detect::detect;
+use crate::drain::drain;
+use crate::session::{close, failure, smux_config};
+use crate::settings::ServerSettings;
+use crate::stats::TunnelStats;
+
+/// Time that connections have to deliver what has arrived, after their session has failed.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A session that was accepted.
+#[derive(Clone)]
+pub(super) struct Incoming {
+    pub(super) tunnel: Arc<Tunnel>,
+    pub(super) settings: Arc<ServerSettings>,
+    /// Number of the session and address of the client.
+    pub(super) name: String,
+}
+
+impl Incoming {
+    /// Serves the session until it has ended.
+    pub(super) async fn serve(self, stream: KcpStream) {
+        let (settings, name, stats) = (&self.settings, &self.name, &self.tunnel.stats);
+        TunnelStats::count(&stats.sessions);
+        let _current = TunnelStats::gauge(&stats.current_sessions);
+        let stream = LinkedStream::new(stream);
+        let link = stream.link().clone();
+        let _registration = stats.register(Some(&link), None);
+        let limit = settings.common.keepalive_timeout();
+        let (compression, version) = (settings.compression, settings.smux_version);
+        let (carrier, detected) = match detect(stream, compression, version, limit).await {
+            Ok(detected) => detected,
+            Err(rejected) => {
+                TunnelStats::count(&stats.rejected_sessions);
+                warn!("{name} rejected: {rejected}");
+                return;
+            }
+        };
+        let smux = match Session::server(carrier, smux_config(&settings.common, detected.version)) {
+            Ok(smux) => smux,
+            Err(error) => {
+                warn!("{name} rejected: {error}");
+                return;
+            }
+        };
+        let compression = if detected.compression { "Snappy" } else { "no compression" };
+        info!("{name} opened: smux version {}, {compression}", detected.version.number());
+        let ended = self.serve_streams(&smux, &link).await;
+        match ended.and_then(|error| failure(&error, link.has_heard())) {
+            None => info!("{name} closed"),
+            Some(reason) => {
+                TunnelStats::count(&stats.failed_sessions);
+                warn!("{name} ended: {reason}");
+            }
+        }
+    }
+
+    /// Carries streams until the session has failed, for the reason that is returned, or the tunnel has
+    /// ended.
+    async fn serve_streams(&self, smux: &Session, link: &Arc<Link>) -> Option<Error> {
+        let control = &self.tunnel.control;
+        let mut connections = JoinSet::new();
+        loop {
+            tokio::select! {
+                accepted = smux.accept_stream() => match accepted {
+                    Ok(stream) => {
+                        let (session, link) = (self.clone(), link.clone());
+                        connections.spawn(async move { session.serve_stream(stream, &link).await });
+                    }
+                    Err(error) => {
+                        drain(&mut connections, FLUSH_TIMEOUT).await;
+                        return Some(error);
+                    }
+                },
+                Some(_) = connections.join_next() => {}
+                () = control.shutdown() => break,
+            }
+        }
+        let end = Instant::now() + control.drain();
+        while !connections.is_empty() {
+            tokio::select! {
+                // A stream that is dropped at once is refused.
+                accepted = smux.accept_stream() => match accepted {
+                    Ok(refused) => drop(refused),
+                    Err(error) => {
+                        drain(&mut connections, end - Instant::now()).await;
+                        return Some(error);
+                    }
+                },
+                _ = connections.join_next() => {}
+                () = sleep_until(end) => break,
+            }
+        }
+        close(smux).await;
+        connections.shutdown().await;
+        None
+    }
+
+    async fn serve_stream(&self, mut stream: Stream, link: &Link) {
+        let name = format!("stream {} of {}", stream.id(), self.name);
+        let Some(mut target) = self.tunnel.connect_target(&self.settings, &name).await else {
+            // An orderly end without bytes: the wire has no other refusal. An error: the session has
+            // ended.
+            drop(stream.shutdown().await);
+            return;
+        };
+        let policy = Policy::new(&self.settings.common);
+        let name = format!("{name} to {}", self.settings.target);
+        let (reader, writer) = stream.into_split();
+        let stats = &self.tunnel.stats;
+        carry(name, &mut target, reader, writer, Some(link), policy, stats).await;
+    }
+}

@@ -1,0 +1,48 @@
+//! What both roles have of a session: its smux settings, its end.
+
+use std::time::Duration;
+
+use kcpx_smux::{Error, Session, Version};
+use tokio::time::timeout;
+
+use crate::settings::{Common, SmuxVersion};
+
+/// How long FIN is withheld from a peer that sent FIN first, where `closewait` was not given: smux
+/// 1.5.54 to 1.5.57 discards what is unread once both sides have sent FIN.
+const FIN_DELAY: Duration = Duration::from_secs(1);
+/// Time for closing a session in order.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The smux settings of a session.
+pub(crate) fn smux_config(common: &Common, version: SmuxVersion) -> kcpx_smux::Config {
+    let fin_delay = if common.close_wait.is_none() { FIN_DELAY } else { Duration::ZERO };
+    kcpx_smux::Config::new()
+        .version(match version {
+            SmuxVersion::V1 => Version::V1,
+            SmuxVersion::V2 => Version::V2,
+        })
+        .keepalive(Some(common.keepalive))
+        .timeout(common.keepalive_timeout())
+        .max_frame_size(common.frame_size.into())
+        .max_receive_buffer(common.smux_buffer as usize)
+        .max_stream_buffer(common.stream_buffer as usize)
+        .fin_delay(fin_delay)
+}
+
+/// Sends what is queued and closes the session, within two seconds.
+pub(crate) async fn close(session: &Session) {
+    // An error, or no time left: the peer is gone, and dropping the session ends it.
+    drop(timeout(CLOSE_TIMEOUT, session.close()).await);
+}
+
+/// Why a session has ended, for the log. `None`: in order.
+pub(crate) fn failure(error: &Error, heard: bool) -> Option<String> {
+    match error {
+        Error::Closed => None,
+        Error::Timeout if !heard => Some(format!(
+            "{error}: no byte came from the server (are --crypt, --key, --nocomp and --smuxver the \
+             same on both sides?)"
+        )),
+        other => Some(other.to_string()),
+    }
+}

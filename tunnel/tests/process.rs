@@ -1,0 +1,351 @@
+//! The program as a user starts it: status, log, signals, systemd, counters, several tunnels.
+
+#![cfg(unix)]
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::ops::Deref;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_kcpx-tunnel");
+/// For conditions that come true within milliseconds on an idle machine.
+const DEADLINE: Duration = Duration::from_secs(60);
+/// Variables that would change what the program does.
+const VARIABLES: [&str; 7] = [
+    "KCPTUN_KEY",
+    "NOTIFY_SOCKET",
+    "SS_REMOTE_HOST",
+    "SS_REMOTE_PORT",
+    "SS_LOCAL_HOST",
+    "SS_LOCAL_PORT",
+    "SS_PLUGIN_OPTIONS",
+];
+
+/// A folder that is removed when this is dropped.
+struct TempDir(PathBuf);
+
+impl TempDir {
+    fn new() -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("kcpx-tunnel-process-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+}
+
+impl Deref for TempDir {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for TempDir {
+    fn drop(&mut self) {
+        let _removed = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(PROGRAM);
+    command.args(args).stdin(Stdio::null());
+    VARIABLES.iter().for_each(|name| {
+        command.env_remove(name);
+    });
+    command
+}
+
+/// Runs the program until it ends.
+fn output(args: &[&str]) -> Output {
+    command(args).output().unwrap()
+}
+
+/// A running program, which is killed when this is dropped.
+struct Running {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Running {
+    /// Starts the program with a log in `log`.
+    fn start(log: &Path, args: &[&str], variables: &[(&str, &str)]) -> Self {
+        let mut command = command(args);
+        command.arg("-log").arg(log).envs(variables.iter().copied());
+        Self { child: command.spawn().unwrap(), log: log.to_owned() }
+    }
+
+    /// Waits for the text in the log, and returns the log.
+    fn wait_for(&mut self, text: &str) -> String {
+        wait_until(&format!("{text:?} in {}", self.log.display()), || {
+            let log = fs::read_to_string(&self.log).unwrap_or_default();
+            if let Some(status) = self.child.try_wait().unwrap() {
+                assert!(log.contains(text), "ended with {status} without {text:?}:\n{log}");
+            }
+            log.contains(text).then_some(log)
+        })
+    }
+
+    /// Waits for the address that stands behind `text` in the log.
+    fn address(&mut self, text: &str) -> SocketAddr {
+        let log = self.wait_for(text);
+        let rest = &log[log.find(text).unwrap() + text.len()..];
+        let end = rest.find([' ', '/', '\n']).unwrap();
+        rest[..end].trim_end_matches(':').parse().unwrap()
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.child.id().try_into().unwrap()), signal).unwrap();
+    }
+
+    fn wait(&mut self) -> ExitStatus {
+        let child = &mut self.child;
+        wait_until("the end of the program", || child.try_wait().unwrap())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _killed = self.child.kill();
+        let _reaped = self.child.wait();
+    }
+}
+
+fn wait_until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        if let Some(value) = condition() {
+            return value;
+        }
+        assert!(Instant::now() < deadline, "no {what} within {DEADLINE:?}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A TCP server that answers each connection with `greeting` and what it receives.
+fn echo(greeting: &'static str) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            thread::spawn(move || {
+                stream.write_all(greeting.as_bytes())?;
+                std::io::copy(&mut stream.try_clone()?, &mut stream)
+            });
+        }
+    });
+    address
+}
+
+fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(DEADLINE)).unwrap();
+    stream
+}
+
+/// Sends `text` and expects it behind the greeting.
+fn exchange(stream: &mut TcpStream, text: &str, greeting: &str) {
+    stream.write_all(text.as_bytes()).unwrap();
+    let mut answer = vec![0; greeting.len() + text.len()];
+    stream.read_exact(&mut answer).unwrap();
+    assert_eq!(String::from_utf8(answer).unwrap(), format!("{greeting}{text}"));
+}
+
+fn get(address: SocketAddr) -> String {
+    let mut stream = connect(address);
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    text
+}
+
+fn received(socket: &UnixDatagram) -> String {
+    socket.set_read_timeout(Some(DEADLINE)).unwrap();
+    let mut buffer = [0; 64];
+    let len = socket.recv(&mut buffer).unwrap();
+    String::from_utf8(buffer[..len].to_vec()).unwrap()
+}
+
+#[test]
+fn refused_options_end_with_status_two_and_one_sentence() {
+    for (args, sentence) in [
+        (
+            &["client", "-QPP"][..],
+            "kcpx-tunnel: QPP is not supported: use --crypt aes-128-gcm on both sides\n",
+        ),
+        (
+            &["server", "-tcp"],
+            "kcpx-tunnel: tcp is not supported: use udp2raw or phantun in front\n",
+        ),
+        (
+            &["client", "-keepalive", "0"],
+            "kcpx-tunnel: --keepalive 0 is not allowed: use 1 to 86400 seconds\n",
+        ),
+        (
+            &[],
+            "kcpx-tunnel: the role is missing: write `kcpx-tunnel client` or `kcpx-tunnel server`\n",
+        ),
+    ] {
+        let output = output(args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert_eq!(String::from_utf8(output.stderr).unwrap(), sentence);
+        assert!(output.stdout.is_empty());
+    }
+    assert_eq!(output(&["client", "-nope"]).status.code(), Some(2));
+}
+
+#[test]
+fn help_goes_to_standard_output_and_a_link_sets_the_role() {
+    let dir = TempDir::new();
+    let link = dir.join("kcptun-client");
+    std::os::unix::fs::symlink(PROGRAM, &link).unwrap();
+    let output = Command::new(&link).arg("-h").output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty());
+    let help = String::from_utf8(output.stdout).unwrap();
+    assert!(help.contains("Usage: kcpx-tunnel client [OPTIONS]"), "{help}");
+}
+
+#[test]
+fn address_in_use_ends_with_status_one() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let output = output(&["client", "-l", &address, "-key", "k"]);
+    assert_eq!(output.status.code(), Some(1));
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains(&format!("cannot listen on {address}: ")), "{error}");
+}
+
+#[test]
+fn tunnel_of_two_processes_carries_bytes_and_obeys_signals() {
+    let dir = TempDir::new();
+    let (one, two) = (echo("one:"), echo("two:"));
+    let socket = UnixDatagram::bind(dir.join("notify")).unwrap();
+    let file = dir.join("server.json");
+    let write = |target: SocketAddr| {
+        fs::write(&file, format!("{{\"target\": \"{target}\", \"listen\": \"127.0.0.1:0\"}}"))
+            .unwrap();
+    };
+    write(one);
+    let notify = dir.join("notify");
+    let variables = [("KCPTUN_KEY", "k"), ("NOTIFY_SOCKET", notify.to_str().unwrap())];
+    let args = ["server", "-c", file.to_str().unwrap(), "-metrics", "127.0.0.1:0"];
+    let log = dir.join("server.log");
+    let mut server = Running::start(&log, &args, &variables);
+    let udp = server.address("listening on ").to_string();
+    let metrics = server.address("metrics at http://");
+    assert_eq!(received(&socket), "READY=1");
+
+    let csv = dir.join("snmp-2006.csv");
+    let args = ["client", "-l", "127.0.0.1:0", "-r", &udp, "-conn=2", "-snmpperiod=1", "-snmplog"];
+    let args: Vec<_> = args.into_iter().chain([csv.to_str().unwrap()]).collect();
+    let mut client = Running::start(&dir.join("client.log"), &args, &[("KCPTUN_KEY", "k")]);
+    let local = client.address("listening on ");
+    let mut first = connect(local);
+    exchange(&mut first, "hello", "one:");
+
+    // The counters, in three ways.
+    let text = get(metrics);
+    let label = "{tunnel=\"server 127.0.0.1:0\"}";
+    assert!(text.contains(&format!("kcpx_tunnel_current_connections{label} 1\n")), "{text}");
+    client.signal(Signal::SIGUSR1);
+    client.wait_for("counters of client 127.0.0.1:0: tunnel_sessions=1 ");
+    let columns = wait_until("line in the CSV file", || {
+        let csv = fs::read_dir(&*dir).unwrap().map(|entry| entry.unwrap().path());
+        let mut csv = csv.filter(|path| path.extension().is_some_and(|ext| ext == "csv"));
+        let text = fs::read_to_string(csv.next()?).ok()?;
+        (text.lines().count() >= 2).then_some(text)
+    });
+    assert!(columns.starts_with("Unix,BytesSent,"), "{columns}");
+
+    // SIGHUP: another target, another file for the log.
+    fs::rename(&log, dir.join("server.log.1")).unwrap();
+    write(two);
+    server.signal(Signal::SIGHUP);
+    let line = format!("reload: target \"{one}\" became \"{two}\"");
+    server.wait_for(&line);
+    assert_eq!([received(&socket), received(&socket)], ["RELOADING=1", "READY=1"]);
+    // A session of its own, since there are two; the first one keeps its target.
+    exchange(&mut connect(local), "hello", "two:");
+    exchange(&mut first, " again", "");
+
+    // SIGTERM waits for the connections.
+    server.signal(Signal::SIGTERM);
+    assert_eq!(received(&socket), "STOPPING=1");
+    exchange(&mut first, "still", "");
+    drop(first);
+    assert_eq!(server.wait().code(), Some(0));
+    client.signal(Signal::SIGINT);
+    assert_eq!(client.wait().code(), Some(0));
+}
+
+#[test]
+fn second_signal_ends_connections_at_once() {
+    let dir = TempDir::new();
+    let target = echo("").to_string();
+    let server = ["server", "-l", "127.0.0.1:0", "-t", &target, "-key", "k"];
+    let mut server = Running::start(&dir.join("server.log"), &server, &[]);
+    let udp = server.address("listening on ").to_string();
+    let client = ["client", "-l", "127.0.0.1:0", "-r", &udp, "-key", "k", "-drain", "80000"];
+    let mut client = Running::start(&dir.join("client.log"), &client, &[]);
+    let mut stream = connect(client.address("listening on "));
+    exchange(&mut stream, "hello", "");
+    client.signal(Signal::SIGTERM);
+    client.wait_for("shutting down, within 80000 s");
+    exchange(&mut stream, "still", "");
+    client.signal(Signal::SIGTERM);
+    assert_eq!(client.wait().code(), Some(0));
+    assert!(!matches!(stream.read(&mut [0; 1]), Ok(1..)));
+}
+
+#[test]
+fn closed_standard_error_does_not_end_the_program() {
+    let dir = TempDir::new();
+    let (local, notify) = (dir.join("local"), dir.join("notify"));
+    let socket = UnixDatagram::bind(&notify).unwrap();
+    let local = local.to_str().unwrap();
+    let mut command = command(&["client", "-l", local, "-r", "127.0.0.1:1", "-key", "k"]);
+    let mut child = command.env("NOTIFY_SOCKET", &notify).stderr(Stdio::piped()).spawn().unwrap();
+    assert_eq!(received(&socket), "READY=1");
+    drop(child.stderr.take());
+    let mut client = Running { child, log: PathBuf::new() };
+    client.signal(Signal::SIGHUP);
+    assert_eq!([received(&socket), received(&socket)], ["RELOADING=1", "READY=1"]);
+    client.signal(Signal::SIGUSR1);
+    client.signal(Signal::SIGTERM);
+    assert_eq!(received(&socket), "STOPPING=1");
+    assert_eq!(client.wait().code(), Some(0));
+}
+
+#[test]
+fn one_process_runs_the_tunnels_of_an_array() {
+    let dir = TempDir::new();
+    let targets = [echo("a:"), echo("b:")];
+    let servers = targets.map(|target| {
+        format!("{{\"role\": \"server\", \"listen\": \"127.0.0.1:0\", \"target\": \"{target}\"}}")
+    });
+    let file = dir.join("servers.json");
+    fs::write(&file, format!("[{}]", servers.join(","))).unwrap();
+    let mut server =
+        Running::start(&dir.join("server.log"), &["-c", file.to_str().unwrap(), "-key=k"], &[]);
+    for (target, greeting) in targets.iter().zip(["a:", "b:"]) {
+        let log = server.wait_for(&format!("to {target}"));
+        let line = log.lines().find(|line| line.contains(&format!("to {target}"))).unwrap();
+        let udp = line.split_whitespace().nth(4).unwrap().trim_end_matches(':');
+        let log = dir.join(format!("client-{}.log", target.port()));
+        let args = ["client", "-l", "127.0.0.1:0", "-r", udp, "-key=k"];
+        let mut client = Running::start(&log, &args, &[]);
+        exchange(&mut connect(client.address("listening on ")), "hello", greeting);
+    }
+}
