@@ -1,14 +1,15 @@
 //! TCP and unix sockets alike: listening, connecting, and the two halves of a stream.
 
 use std::fmt;
+use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use socket2::{SockRef, Socket, TcpKeepalive};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, lookup_host, tcp};
 #[cfg(unix)]
 use tokio::net::{UnixListener, UnixStream, unix};
@@ -245,6 +246,18 @@ impl LocalReadHalf<'_> {
             Self::Unix(half) => half.readable().await,
         }
     }
+
+    /// Whether the peer has ended its direction, or reset the connection, although there may be bytes
+    /// that were not read yet.
+    pub(crate) async fn is_ended(&self) -> bool {
+        let ready = match self {
+            Self::Tcp(half) => poll_once(half.ready(Interest::READABLE)).await,
+            #[cfg(unix)]
+            Self::Unix(half) => poll_once(half.ready(Interest::READABLE)).await,
+        };
+        // An error is one of the runtime's; reading returns it.
+        ready.is_some_and(|ready| ready.map_or(true, |ready| ready.is_read_closed()))
+    }
 }
 
 impl AsyncRead for LocalReadHalf<'_> {
@@ -307,6 +320,16 @@ impl AsyncWrite for LocalWriteHalf<'_> {
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         forward!(self, poll_shutdown, cx)
     }
+}
+
+/// Polls a future once: `None` while it is pending.
+pub(crate) async fn poll_once<F: Future>(future: F) -> Option<F::Output> {
+    let mut future = pin!(future);
+    poll_fn(|cx| match future.as_mut().poll(cx) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending => Poll::Ready(None),
+    })
+    .await
 }
 
 #[cfg(test)]
