@@ -3,7 +3,7 @@
 use std::fmt;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, ready};
@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use kcpx::{ConnectionStats, KcpStream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::Notify;
 use tokio::time::sleep;
 
 use crate::snappy::SnappyStream;
@@ -27,6 +28,11 @@ pub(crate) struct Link {
     last: Mutex<ConnectionStats>,
     /// True from the first byte of the peer on.
     heard: AtomicBool,
+    /// True from when this side closes the session in order.
+    closing: AtomicBool,
+    /// True once the stream is gone; `end_changed` is notified then.
+    ended: AtomicBool,
+    end_changed: Notify,
 }
 
 impl Link {
@@ -38,9 +44,30 @@ impl Link {
         }
     }
 
-    /// Keeps the statistics of a stream that ends.
-    pub(crate) fn set_last(&self, stats: ConnectionStats) {
+    /// The stream ends: keeps its statistics, and wakes [`ended`](Self::ended).
+    pub(crate) fn end(&self, stats: ConnectionStats) {
         *lock(&self.last) = stats;
+        self.ended.store(true, Ordering::Release);
+        self.end_changed.notify_waiters();
+    }
+
+    /// Waits until the stream has ended. Cancel safe.
+    pub(crate) async fn ended(&self) {
+        let mut changed = pin!(self.end_changed.notified());
+        changed.as_mut().enable();
+        if !self.ended.load(Ordering::Acquire) {
+            changed.await;
+        }
+    }
+
+    /// This side closes the session from now on.
+    pub(crate) fn set_closing(&self) {
+        self.closing.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether this side closes the session.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Relaxed)
     }
 
     /// Whether the peer has sent a byte.
@@ -48,7 +75,8 @@ impl Link {
         self.heard.load(Ordering::Relaxed)
     }
 
-    /// Waits until the peer has acknowledged everything that is written now, or the stream is gone.
+    /// Waits until the peer has acknowledged everything that KCP has been given by now, or the stream is
+    /// gone. What waits in smux or Snappy is not included: flush before.
     pub(crate) async fn acknowledged(&self) {
         let stats = self.stats();
         let bytes = stats.sent_bytes + stats.unsent_bytes;
@@ -101,7 +129,7 @@ impl LinkedStream {
 impl Drop for LinkedStream {
     fn drop(&mut self) {
         let stats = lock(&self.stream).stats();
-        self.link.set_last(stats);
+        self.link.end(stats);
     }
 }
 

@@ -80,7 +80,7 @@ impl fmt::Display for End {
             Self::Closed => f.write_str("closed"),
             Self::Local(error) => write!(f, "ended by the local connection ({error})"),
             Self::Tunnel(error) => write!(f, "reset, since the tunnel failed ({error})"),
-            Self::HalfCloseTimeout => f.write_str("closed after the half-close timeout"),
+            Self::HalfCloseTimeout => f.write_str("reset after the half-close timeout"),
         }
     }
 }

@@ -39,13 +39,13 @@ impl DirectConnection {
     ) {
         let (reader, writer) = self.stream.split();
         let end = carry(name, local, reader, writer, None, policy, stats).await;
-        self.is_closed = matches!(end, End::Closed | End::HalfCloseTimeout);
+        self.is_closed = matches!(end, End::Closed);
     }
 }
 
 impl Drop for DirectConnection {
     fn drop(&mut self) {
-        self.link.set_last(self.stream.stats());
+        self.link.end(self.stream.stats());
         if !self.is_closed {
             // An error says that the connection has ended already.
             drop(self.stream.set_zero_linger());

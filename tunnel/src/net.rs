@@ -1,14 +1,15 @@
 //! TCP and unix sockets alike: listening, connecting, and the two halves of a stream.
 
 use std::fmt;
+use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use socket2::{SockRef, Socket};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use socket2::{SockRef, Socket, TcpKeepalive};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, lookup_host, tcp};
 #[cfg(unix)]
 use tokio::net::{UnixListener, UnixStream, unix};
@@ -17,14 +18,19 @@ use crate::settings::LocalAddress;
 
 /// Connections that the system keeps until they are accepted.
 const BACKLOG: i32 = 1_024;
+/// TCP keepalive: idle time before the first probe, and time between probes, as Go's `net` has it. Without
+/// probes a peer that vanished would hold its stream and its socket until the session ends.
+const TCP_KEEPALIVE: Duration = Duration::from_secs(15);
 
 /// A socket on which users connect.
 pub(crate) enum LocalListener {
     Tcp(TcpListener),
     #[cfg(unix)]
     Unix {
-        listener: UnixListener,
+        /// Before the listener: the file is removed while nobody else can listen on it, so that it
+        /// is not that of a successor.
         _path: UnixPath,
+        listener: UnixListener,
     },
 }
 
@@ -46,7 +52,7 @@ impl LocalListener {
             LocalAddress::Unix(path) => {
                 remove_dead_socket(path).await?;
                 let listener = UnixListener::bind(path)?;
-                Ok(Self::Unix { listener, _path: UnixPath(path.clone()) })
+                Ok(Self::Unix { _path: UnixPath(path.clone()), listener })
             }
             #[cfg(not(unix))]
             LocalAddress::Unix(path) => Err(no_unix_sockets(path)),
@@ -58,7 +64,7 @@ impl LocalListener {
         match self {
             Self::Tcp(listener) => {
                 let (stream, peer) = listener.accept().await?;
-                stream.set_nodelay(true)?;
+                configure_tcp(&stream);
                 Ok((LocalStream::Tcp(stream), PeerName::Tcp(peer)))
             }
             #[cfg(unix)]
@@ -133,6 +139,21 @@ fn bind_tcp(addr: SocketAddr) -> io::Result<TcpListener> {
     TcpListener::from_std(socket.into())
 }
 
+/// Sets what every TCP connection has: no delay, and probes while it is idle.
+fn configure_tcp(stream: &TcpStream) {
+    let keepalive = TcpKeepalive::new().with_time(TCP_KEEPALIVE);
+    #[cfg(not(any(
+        target_os = "haiku",
+        target_os = "openbsd",
+        target_os = "redox",
+        target_os = "solaris"
+    )))]
+    let keepalive = keepalive.with_interval(TCP_KEEPALIVE);
+    // An error says that the connection has ended already, which the first read returns.
+    drop(stream.set_nodelay(true));
+    drop(SockRef::from(stream).set_tcp_keepalive(&keepalive));
+}
+
 /// Who connected, for the log.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum PeerName {
@@ -166,7 +187,7 @@ impl LocalStream {
                 LocalAddress::Tcp { host, port } => {
                     let host = if host.is_empty() { "localhost" } else { host };
                     let stream = TcpStream::connect((host, *port)).await?;
-                    stream.set_nodelay(true)?;
+                    configure_tcp(&stream);
                     Ok(Self::Tcp(stream))
                 }
                 #[cfg(unix)]
@@ -224,6 +245,18 @@ impl LocalReadHalf<'_> {
             #[cfg(unix)]
             Self::Unix(half) => half.readable().await,
         }
+    }
+
+    /// Whether the peer has ended its direction, or reset the connection, although there may be bytes
+    /// that were not read yet.
+    pub(crate) async fn is_ended(&self) -> bool {
+        let ready = match self {
+            Self::Tcp(half) => poll_once(half.ready(Interest::READABLE)).await,
+            #[cfg(unix)]
+            Self::Unix(half) => poll_once(half.ready(Interest::READABLE)).await,
+        };
+        // An error is one of the runtime's; reading returns it.
+        ready.is_some_and(|ready| ready.map_or(true, |ready| ready.is_read_closed()))
     }
 }
 
@@ -286,5 +319,47 @@ impl AsyncWrite for LocalWriteHalf<'_> {
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         forward!(self, poll_shutdown, cx)
+    }
+}
+
+/// Polls a future once: `None` while it is pending.
+pub(crate) async fn poll_once<F: Future>(future: F) -> Option<F::Output> {
+    let mut future = pin!(future);
+    poll_fn(|cx| match future.as_mut().poll(cx) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending => Poll::Ready(None),
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn tcp_connections_send_keepalive_probes() {
+        let address = LocalAddress::Tcp { host: "127.0.0.1".into(), port: 0 };
+        let listener = LocalListener::bind(&address).await.unwrap();
+        let port = listener.tcp_addr().unwrap().port();
+        let address = LocalAddress::Tcp { host: "127.0.0.1".into(), port };
+        let (dialled, accepted) = tokio::join!(
+            LocalStream::connect(&address, Duration::from_secs(60)),
+            listener.accept()
+        );
+        for stream in [dialled.unwrap(), accepted.unwrap().0] {
+            let stream = match stream {
+                LocalStream::Tcp(stream) => stream,
+                #[cfg(unix)]
+                LocalStream::Unix(_) => unreachable!("the address is one of TCP"),
+            };
+            let socket = SockRef::from(&stream);
+            assert!(socket.keepalive().unwrap());
+            #[cfg(target_os = "linux")]
+            {
+                assert_eq!(socket.tcp_keepalive_time().unwrap(), TCP_KEEPALIVE);
+                assert_eq!(socket.tcp_keepalive_interval().unwrap(), TCP_KEEPALIVE);
+            }
+            assert!(stream.nodelay().unwrap());
+        }
     }
 }

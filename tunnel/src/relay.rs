@@ -1,10 +1,8 @@
 //! Copies both ways between a local connection and a stream of the tunnel, and decides how each ends.
 
-use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::Poll;
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
@@ -12,7 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::sleep;
 
 use crate::carrier::Link;
-use crate::net::{LocalReadHalf, LocalStream, LocalWriteHalf};
+use crate::net::{LocalReadHalf, LocalStream, LocalWriteHalf, poll_once};
 use crate::stats::TunnelStats;
 
 /// Bytes of the smallest and the largest buffer for what a local connection sends. It grows while reads
@@ -23,6 +21,9 @@ const MAX_BUFFER: usize = 64 * 1024;
 /// Chunks, and bytes, that are written to a local connection at once.
 const MAX_CHUNKS: usize = 16;
 const MAX_BATCH: usize = 64 * 1024;
+
+/// Time that a connection has to deliver what has arrived, after its session has ended.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The reading half of a stream of the tunnel.
 pub(crate) trait ReadChunk {
@@ -62,7 +63,8 @@ pub(crate) enum End {
     Local(io::Error),
     /// The stream of the tunnel failed; the local connection is reset.
     Tunnel(io::Error),
-    /// One direction ended, and no byte came in the other one for the half-close timeout.
+    /// One direction ended, and no byte came in the other one for the half-close timeout; the local
+    /// connection is reset.
     HalfCloseTimeout,
 }
 
@@ -82,15 +84,27 @@ pub(crate) async fn relay(
         let (local_read, local_write) = local.split();
         let send = pin!(send(local_read, writer, link, &progress, rules));
         let receive = pin!(receive(&mut reader, local_write, &progress, rules));
-        match both(send, receive, &progress, rules).await {
-            Ok(()) => End::Closed,
-            Err(end) => end,
+        tokio::select! {
+            biased;
+            ended = both(send, receive, &progress, rules) => ended.map_or_else(|end| end, |()| End::Closed),
+            end = abandoned(link) => end,
         }
     };
-    if !matches!(end, End::Tunnel(_)) {
+    if matches!(end, End::Closed | End::Local(_)) {
         local.reset_on_drop(false);
     }
     Outcome { sent: progress.sent.into_inner(), received: progress.received.into_inner(), end }
+}
+
+/// Returns once the session has ended and the time is up in which a local connection takes its last bytes.
+async fn abandoned(link: Option<&Link>) -> End {
+    let Some(link) = link else { return std::future::pending().await };
+    link.ended().await;
+    sleep(FLUSH_TIMEOUT).await;
+    End::Tunnel(io::Error::new(
+        io::ErrorKind::TimedOut,
+        format!("the session ended, and its last bytes were not taken within {FLUSH_TIMEOUT:?}"),
+    ))
 }
 
 /// Waits for both directions, for the second one as long as it has bytes.
@@ -179,20 +193,16 @@ async fn send(
         let mut buffer = Vec::with_capacity(size);
         loop {
             buffer.clear();
-            let read = {
-                let mut read = pin!(local.read_buf(&mut buffer));
-                // No buffer while there is nothing to read.
-                poll_fn(|cx| match read.as_mut().poll(cx) {
-                    Poll::Ready(read) => Poll::Ready(Some(read)),
-                    Poll::Pending => Poll::Ready(None),
-                })
-                .await
-            };
-            let Some(read) = read else { continue 'wait };
+            // No buffer while there is nothing to read.
+            let Some(read) = poll_once(local.read_buf(&mut buffer)).await else { continue 'wait };
             if read.map_err(End::Local)? == 0 {
                 break 'wait;
             }
-            tunnel.write_all(&buffer).await.map_err(End::Tunnel)?;
+            tokio::select! {
+                biased;
+                written = tunnel.write_all(&buffer) => written.map_err(End::Tunnel)?,
+                () = stalled(&local, progress, rules) => return Err(End::HalfCloseTimeout),
+            }
             progress.on_sent(buffer.len());
             if buffer.len() == buffer.capacity() && size < MAX_BUFFER {
                 size *= 2;
@@ -203,10 +213,31 @@ async fn send(
         }
     }
     sleep(rules.close_wait).await;
-    if let Some(link) = link.filter(|_| rules.holds_fin && progress.has_peer_ended()) {
-        link.acknowledged().await;
+    let end = async {
+        if let Some(link) = link.filter(|_| rules.holds_fin && progress.has_peer_ended()) {
+            // KCP is to have all of it: `acknowledged` does not see what smux and Snappy still queue.
+            tunnel.flush().await?;
+            link.acknowledged().await;
+        }
+        tunnel.shutdown().await
+    };
+    tokio::select! {
+        biased;
+        ended = end => ended.map_err(End::Tunnel),
+        // The peer does not read, so that FIN cannot leave.
+        () = progress.idle(rules.half_close_timeout) => Err(End::HalfCloseTimeout),
     }
-    tunnel.shutdown().await.map_err(End::Tunnel)
+}
+
+/// Returns once the local connection has ended, and no byte was carried for the half-close timeout. Its end
+/// cannot be read while the tunnel takes no more, which is for ever if the peer does not read.
+async fn stalled(local: &LocalReadHalf<'_>, progress: &Progress<'_>, rules: Rules) {
+    loop {
+        progress.idle(rules.half_close_timeout).await;
+        if local.is_ended().await {
+            return;
+        }
+    }
 }
 
 /// From the tunnel to the local connection.
@@ -227,12 +258,7 @@ async fn receive(
         // What else is there already, so that many small frames cost one system call.
         let mut tail = None;
         while chunks.len() < MAX_CHUNKS && len < MAX_BATCH && tail.is_none() {
-            let mut next = pin!(tunnel.read_chunk());
-            let next = poll_fn(|cx| match next.as_mut().poll(cx) {
-                Poll::Ready(next) => Poll::Ready(Some(next)),
-                Poll::Pending => Poll::Ready(None),
-            });
-            match next.await {
+            match poll_once(tunnel.read_chunk()).await {
                 Some(Ok(chunk)) if !chunk.is_empty() => {
                     len += chunk.len();
                     chunks.push(chunk);
@@ -280,3 +306,6 @@ async fn write_chunks(local: &mut LocalWriteHalf<'_>, chunks: &mut Vec<Bytes>) -
     chunks.clear();
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -142,10 +142,47 @@ async fn restarted_server_is_used_again() {
     let user = user.unwrap();
     within("first answer", answers(user, 1, 1_000)).await.unwrap();
     server.shutdown().await;
-    let _server = start_server(settings, Duration::ZERO).await;
+    let _server = restart_server(settings, Duration::ZERO).await;
     let time = time_until_answered(user).await;
     println!("recovery after an orderly restart: {time:.2?}");
     assert_eq!(client.metric("tunnel_sessions"), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn draining_server_refuses_new_sessions_and_the_next_one_takes_them() {
+    let echo = echo().await;
+    let mut settings = server_settings(local(echo.addr), common());
+    let (server, addr) = start_server(settings.clone(), LIMIT).await;
+    settings.listen.ports = addr.port()..=addr.port();
+    let (_first, user) = start_client(client_settings(addr, common()), Duration::ZERO).await;
+    let mut old = TcpStream::connect(user.unwrap()).await.unwrap();
+    old.write_all(b"first").await.unwrap();
+    within("first answer", old.read_exact(&mut [0; 5])).await.unwrap();
+    server.controller.as_ref().unwrap().shutdown();
+    // Until the server has seen that it is to end, it still takes sessions.
+    let (second, user) = within("a refused session", async {
+        loop {
+            let (client, user) =
+                start_client(client_settings(addr, common()), Duration::ZERO).await;
+            let attempt = tokio::spawn(answers(user.unwrap(), 1, 1_000));
+            while client.metric("tunnel_failed_dials") + client.metric("tunnel_sessions") == 0 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            attempt.abort();
+            if client.metric("tunnel_sessions") == 0 {
+                break (client, user.unwrap());
+            }
+        }
+    })
+    .await;
+    old.write_all(b"again").await.unwrap();
+    within("second answer", old.read_exact(&mut [0; 5])).await.unwrap();
+    drop(old);
+    server.shutdown().await;
+    let _server = restart_server(settings, Duration::ZERO).await;
+    let time = time_until_answered(user).await;
+    println!("served by the next server after {time:.2?}");
+    assert_eq!(second.metric("tunnel_sessions"), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

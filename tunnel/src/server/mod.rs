@@ -90,7 +90,7 @@ impl Server {
         for (listener, registration) in self.listeners {
             let tunnel = self.tunnel.clone();
             listening.spawn(async move {
-                tunnel.listen(&listener).await;
+                tunnel.listen(listener).await;
                 drop(registration);
             });
         }
@@ -100,7 +100,7 @@ impl Server {
 
 impl Tunnel {
     /// Takes sessions of one socket until the tunnel is to end, and waits for their ends.
-    async fn listen(self: &Arc<Self>, listener: &KcpListener) {
+    async fn listen(self: &Arc<Self>, listener: KcpListener) {
         let mut sessions = JoinSet::new();
         loop {
             tokio::select! {
@@ -118,6 +118,9 @@ impl Tunnel {
                 () = self.control.shutdown() => break,
             }
         }
+        // Initial segments are refused from now on: a client that dials again reaches the next server.
+        let endpoint = listener.endpoint().clone();
+        drop(listener);
         let limit = match self.control.settings().common.mux {
             // They end within the drain time by themselves, and are closed soon after.
             Mux::Smux => self.control.drain() + 2 * CLOSE_TIMEOUT,
@@ -125,7 +128,7 @@ impl Tunnel {
         };
         drain(&mut sessions, limit).await;
         sessions.shutdown().await;
-        drop(timeout(CLOSE_TIMEOUT, listener.wait_idle()).await);
+        drop(timeout(CLOSE_TIMEOUT, endpoint.wait_idle()).await);
     }
 
     async fn serve(self: Arc<Self>, stream: kcpx::KcpStream, peer: SocketAddr) {

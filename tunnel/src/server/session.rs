@@ -1,7 +1,6 @@
 //! One session of a client: detection, and a task for each of its streams.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use kcpx::KcpStream;
 use kcpx_smux::{Error, Session, Stream};
@@ -18,9 +17,6 @@ use crate::drain::drain;
 use crate::session::{close, failure, smux_config};
 use crate::settings::ServerSettings;
 use crate::stats::TunnelStats;
-
-/// Time that connections have to deliver what has arrived, after their session has failed.
-const FLUSH_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A session that was accepted.
 #[derive(Clone)]
@@ -82,7 +78,8 @@ impl Incoming {
                         connections.spawn(async move { session.serve_stream(stream, &link).await });
                     }
                     Err(error) => {
-                        drain(&mut connections, FLUSH_TIMEOUT).await;
+                        // Each has a minute to deliver what has arrived, see `relay`.
+                        while connections.join_next().await.is_some() {}
                         return Some(error);
                     }
                 },

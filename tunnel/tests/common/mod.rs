@@ -155,6 +155,23 @@ pub async fn start_server(
     try_start_server(settings, drain).await.unwrap()
 }
 
+/// A server on a port that another one has just left: something else of this machine may have it for a
+/// moment, and the socket before may not have closed yet.
+pub async fn restart_server(
+    settings: ServerSettings,
+    drain: Duration,
+) -> (Running<ServerSettings>, SocketAddr) {
+    within("port", async {
+        loop {
+            match try_start_server(settings.clone(), drain).await {
+                Ok(server) => break server,
+                Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+            }
+        }
+    })
+    .await
+}
+
 /// Both roles, a target, and a path that loses `loss` of 1.
 pub struct Tunnel {
     pub server: Running<ServerSettings>,

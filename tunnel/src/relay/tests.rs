@@ -1,0 +1,152 @@
+//! Ends of carried connections, with a local connection of TCP and a paused clock.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use kcpx::ConnectionStats;
+use tokio::io::{DuplexStream, duplex, sink};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
+
+use super::*;
+
+const RULES: Rules = Rules {
+    close_wait: Duration::ZERO,
+    half_close_timeout: Duration::from_secs(300),
+    holds_fin: true,
+};
+
+/// A user, and the connection with it.
+async fn connected() -> (TcpStream, LocalStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    let (user, local) = tokio::join!(TcpStream::connect(addr), listener.accept());
+    (user.unwrap(), LocalStream::Tcp(local.unwrap().0))
+}
+
+async fn is_reset(mut user: TcpStream) -> bool {
+    let error = user.read_to_end(&mut Vec::new()).await;
+    error.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionReset)
+}
+
+/// What the peer sends.
+enum Peer {
+    Ends,
+    SendsForEver,
+    IsSilent,
+}
+
+impl ReadChunk for Peer {
+    async fn read_chunk(&mut self) -> io::Result<Bytes> {
+        match self {
+            Self::Ends => Ok(Bytes::new()),
+            Self::SendsForEver => Ok(Bytes::from_static(&[0; 4_096])),
+            Self::IsSilent => std::future::pending().await,
+        }
+    }
+}
+
+/// Records what is called. A flush takes two polls.
+#[derive(Default)]
+struct Recorder {
+    calls: Vec<&'static str>,
+    flushing: bool,
+}
+
+impl AsyncWrite for &mut Recorder {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.calls.push("write");
+        Poll::Ready(Ok(buf.len()))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.flushing = !self.flushing;
+        if self.flushing {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        self.calls.push("flushed");
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.calls.push("shutdown");
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn fin_after_the_peers_waits_for_the_flush() {
+    let (mut user, mut local) = connected().await;
+    let (link, mut recorder, stats) =
+        (Link::default(), Recorder::default(), TunnelStats::default());
+    // The user answers once it has seen the peer's end.
+    let answering = async {
+        user.read_to_end(&mut Vec::new()).await.unwrap();
+        user.write_all(b"answer").await.unwrap();
+        user.shutdown().await.unwrap();
+    };
+    let relaying = relay(&mut local, Peer::Ends, &mut recorder, Some(&link), RULES, &stats);
+    let (outcome, ()) = tokio::join!(relaying, answering);
+    assert!(matches!(outcome.end, End::Closed), "{outcome:?}");
+    assert_eq!(outcome.sent, 6);
+    assert_eq!(recorder.calls, ["write", "flushed", "shutdown"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn user_that_does_not_read_is_reset_after_the_session_ended() {
+    let (user, mut local) = connected().await;
+    let (link, stats) = (Link::default(), TunnelStats::default());
+    let relaying = relay(&mut local, Peer::SendsForEver, sink(), Some(&link), RULES, &stats);
+    let mut relaying = Box::pin(relaying);
+    let day = Duration::from_secs(86_400);
+    assert!(timeout(day, &mut relaying).await.is_err(), "while there is a session");
+    link.end(ConnectionStats::default());
+    let outcome = timeout(FLUSH_TIMEOUT * 2, relaying).await.unwrap();
+    assert!(matches!(outcome.end, End::Tunnel(_)), "{outcome:?}");
+    drop(local);
+    assert!(is_reset(user).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn half_close_timeout_resets_the_local_connection() {
+    let (mut user, mut local) = connected().await;
+    let stats = TunnelStats::default();
+    user.shutdown().await.unwrap();
+    let outcome = relay(&mut local, Peer::IsSilent, sink(), None, RULES, &stats).await;
+    assert!(matches!(outcome.end, End::HalfCloseTimeout), "{outcome:?}");
+    drop(local);
+    assert!(is_reset(user).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn user_that_leaves_while_the_peer_does_not_read_is_noticed() {
+    let (mut user, mut local) = connected().await;
+    let stats = TunnelStats::default();
+    let (tunnel, _peer): (DuplexStream, _) = duplex(16);
+    user.write_all(&[0; 100]).await.unwrap();
+    let relaying = relay(&mut local, Peer::IsSilent, tunnel, None, RULES, &stats);
+    let mut relaying = Box::pin(relaying);
+    let day = Duration::from_secs(86_400);
+    assert!(timeout(day, &mut relaying).await.is_err(), "while the user is there");
+    drop(user);
+    let outcome = timeout(3 * RULES.half_close_timeout, relaying).await.unwrap();
+    assert!(matches!(outcome.end, End::HalfCloseTimeout), "{outcome:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn end_that_the_peer_does_not_take_is_given_up() {
+    let (mut user, mut local) = connected().await;
+    let stats = TunnelStats::default();
+    let (mut tunnel, _peer): (DuplexStream, _) = duplex(16);
+    tunnel.write_all(&[0; 16]).await.unwrap();
+    user.write_all(b"request").await.unwrap();
+    user.shutdown().await.unwrap();
+    let relaying = relay(&mut local, Peer::IsSilent, tunnel, None, RULES, &stats);
+    let outcome = timeout(3 * RULES.half_close_timeout, relaying).await.unwrap();
+    assert!(matches!(outcome.end, End::HalfCloseTimeout), "{outcome:?}");
+}
