@@ -191,7 +191,7 @@ fn refused_options_end_with_status_two_and_one_sentence() {
         ),
         (
             &["client", "-keepalive", "0"],
-            "kcpx-tunnel: --keepalive 0 is not allowed: use 1 to 86400 seconds\n",
+            "kcpx-tunnel: --keepalive 0 is not allowed: use 1 to 28800 seconds\n",
         ),
         (
             &[],

@@ -34,7 +34,11 @@ fn values_out_of_range_are_rejected_with_the_range() {
         (&["client", "-conn", "65536"], "--conn 65536 is not allowed: use 1 to 65535"),
         (&["client", "-conn", "two"], "--conn two is not allowed: use 1 to 65535"),
         (&["client", "-conn", ""], "--conn \"\" is not allowed: use 1 to 65535"),
-        (&["client", "-keepalive", "0"], "--keepalive 0 is not allowed: use 1 to 86400 seconds"),
+        (&["client", "-keepalive", "0"], "--keepalive 0 is not allowed: use 1 to 28800 seconds"),
+        (
+            &["server", "-keepalive=28801"],
+            "--keepalive 28801 is not allowed: use 1 to 28800 seconds",
+        ),
         (&["client", "-autoexpire=-1"], "--autoexpire -1 is not allowed: use 0 to 86400 seconds"),
         (
             &["client", "-scavengettl=-2"],
