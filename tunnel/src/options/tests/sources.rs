@@ -239,13 +239,63 @@ fn reload_reports_what_changed_without_the_key() {
         old.changes(&new),
         [
             "listen \":1\" became \":2\": takes effect after a restart",
-            "target \"127.0.0.1:1\" became \"127.0.0.1:2\"",
+            "target \"127.0.0.1:1\" became \"127.0.0.1:2\": takes effect with the next session",
             "key changed: takes effect after a restart",
-            "quiet \"false\" became \"true\"",
+            "quiet \"false\" became \"true\": takes effect with the next session",
+            "open sessions keep the old values until they end",
+        ]
+    );
+    let keepalive = loaded(
+        r#"{"key": "b", "target": "127.0.0.1:2", "listen": ":2", "quiet": true,
+                               "keepalive": 20}"#,
+    );
+    assert_eq!(
+        new.changes(&keepalive),
+        [
+            "keepalive \"10\" became \"20\": takes effect with the next session, in smux alone: \
+             timeouts of KCP are those of the start",
+            "open sessions keep the old values until they end",
         ]
     );
     let two = loaded(r#"[{"key": "a"}, {"key": "b"}]"#);
     assert_eq!(old.changes(&two), ["1 tunnels became 2: takes effect after a restart"]);
+}
+
+#[test]
+fn reload_of_a_client_reports_when_open_sessions_end() {
+    let file = TempFile::new("");
+    let loaded = |text: &str| {
+        fs::write(file.path(), text).unwrap();
+        load(&["client", "-c", file.path()]).unwrap()
+    };
+    let next_session = "takes effect with the next session";
+    let old = loaded(r#"{"key": "a", "remoteaddr": "a:1", "conn": 1}"#);
+    assert_eq!(
+        old.changes(&loaded(r#"{"key": "b", "remoteaddr": "b:1", "conn": 2, "drain": 9}"#)),
+        [
+            &format!("remoteaddr \"a:1\" became \"b:1\": {next_session}"),
+            &format!("key changed: {next_session}"),
+            "conn \"1\" became \"2\": takes effect after a restart",
+            "drain \"5\" became \"9\": takes effect after a restart",
+            "open sessions keep the old values until they end, and they do not expire \
+             (autoexpire 0): restart to replace them",
+        ]
+    );
+    let quiet = loaded(r#"{"key": "a", "remoteaddr": "a:1", "conn": 1, "quiet": true}"#);
+    let line = "quiet \"false\" became \"true\": takes effect with the next connection";
+    assert_eq!(old.changes(&quiet), [line]);
+
+    let old = loaded(r#"{"key": "a", "autoexpire": 600}"#);
+    assert_eq!(
+        old.changes(&loaded(r#"{"key": "a", "autoexpire": 0}"#)),
+        [
+            &format!("autoexpire \"600\" became \"0\": {next_session}"),
+            "open sessions keep the old values until they expire, within 600 s",
+        ]
+    );
+    let old = loaded(r#"{"key": "a", "mux": "none"}"#);
+    let new = loaded(r#"{"key": "b", "mux": "none"}"#);
+    assert_eq!(old.changes(&new), ["key changed: takes effect with the next connection"]);
 }
 
 #[test]
