@@ -308,10 +308,19 @@ fn unit_files_start_the_program_with_options_that_it_has() {
         let command = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
         let argv: Vec<_> = command
             .split(' ')
-            .map(|arg| if arg == "/etc/kcpx-tunnel/%i.json" { file.path() } else { arg })
+            .map(|arg| if arg == "/etc/%p/%i.json" { file.path() } else { arg })
             .collect();
         assert_eq!(argv[..2], ["/usr/bin/kcpx-tunnel", &role.to_string()]);
         assert!(argv.contains(&file.path()), "{argv:?}");
         assert!(load(&argv[1..]).is_ok());
+        // What two instances write, or two roles of one name, lies apart.
+        for folder in ["LogsDirectory", "RuntimeDirectory"] {
+            assert!(unit.contains(&format!("\n{folder}=%p/%i\n")), "{folder} in {unit}");
+        }
+        // A late address is tried again without end, and refused options are not.
+        for line in ["Restart=on-failure", "StartLimitIntervalSec=0", "RestartPreventExitStatus=2"]
+        {
+            assert!(unit.contains(&format!("\n{line}\n")), "{line} in {unit}");
+        }
     }
 }
