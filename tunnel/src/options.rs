@@ -20,6 +20,7 @@ mod values;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::fmt;
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -35,7 +36,8 @@ use crate::settings::Settings;
 /// Environment variables by name.
 pub type Environment = BTreeMap<String, String>;
 
-/// What a process was started with. The same invocation is loaded again on SIGHUP.
+/// What a process was started with. The same invocation is loaded again on SIGHUP. `Debug` shows the
+/// name of the program alone: arguments and variables may contain the key.
 ///
 /// ```
 /// use kcpx_tunnel::options::{Environment, Invocation};
@@ -47,13 +49,13 @@ pub type Environment = BTreeMap<String, String>;
 /// assert_eq!(server.target.to_string(), "127.0.0.1:22");
 /// # Ok::<(), kcpx_tunnel::options::OptionsError>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Invocation {
     argv: Vec<OsString>,
     environment: Environment,
 }
 
-/// Settings, and what a user should read about them.
+/// Settings, and what a user should read about them. `Debug` does not show the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loaded {
     /// The settings.
@@ -153,6 +155,12 @@ impl Invocation {
             values.set(option, key.as_str(), Place::Variable(NAME));
         }
         values
+    }
+}
+
+impl fmt::Debug for Invocation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Invocation").field("program", &self.argv.first()).finish_non_exhaustive()
     }
 }
 

@@ -191,7 +191,7 @@ fn refused_options_end_with_status_two_and_one_sentence() {
         ),
         (
             &["client", "-keepalive", "0"],
-            "kcpx-tunnel: --keepalive 0 is not allowed: use 1 to 86400 seconds\n",
+            "kcpx-tunnel: --keepalive 0 is not allowed: use 1 to 28800 seconds\n",
         ),
         (
             &[],
@@ -273,8 +273,9 @@ fn tunnel_of_two_processes_carries_bytes_and_obeys_signals() {
     fs::rename(&log, dir.join("server.log.1")).unwrap();
     write(two);
     server.signal(Signal::SIGHUP);
-    let line = format!("reload: target \"{one}\" became \"{two}\"");
-    server.wait_for(&line);
+    let change = format!("reload: target \"{one}\" became \"{two}\"");
+    server.wait_for(&format!("{change}: takes effect with the next session"));
+    server.wait_for("reload: open sessions keep the old values until they end");
     assert_eq!([received(&socket), received(&socket)], ["RELOADING=1", "READY=1"]);
     // A session of its own, since there are two; the first one keeps its target.
     exchange(&mut connect(local), "hello", "two:");
@@ -288,6 +289,67 @@ fn tunnel_of_two_processes_carries_bytes_and_obeys_signals() {
     assert_eq!(server.wait().code(), Some(0));
     client.signal(Signal::SIGINT);
     assert_eq!(client.wait().code(), Some(0));
+}
+
+#[test]
+fn reload_of_a_client_keeps_its_session_and_changes_the_next_one() {
+    let dir = TempDir::new();
+    let file = dir.join("client.json");
+    let mut servers = ["one", "two"].map(|name| {
+        let target = echo(if name == "one" { "one:" } else { "two:" }).to_string();
+        let key = format!("-key=secret {name}");
+        let args = ["server", "-l", "127.0.0.1:0", "-t", &target, "-drain=0", &key];
+        let mut server = Running::start(&dir.join(name), &args, &[]);
+        let udp = server.address("listening on ");
+        (server, udp)
+    });
+    let write = |udp: SocketAddr, key: &str, drain: u8| {
+        let remote = format!("\"localaddr\": \"127.0.0.1:0\", \"remoteaddr\": \"{udp}\"");
+        let rest = format!("\"key\": \"{key}\", \"drain\": {drain}");
+        fs::write(&file, format!("{{{remote}, {rest}}}")).unwrap();
+    };
+    let [one, two] = [servers[0].1, servers[1].1];
+    write(one, "secret one", 7);
+    let args = ["client", "-c", file.to_str().unwrap()];
+    let mut client = Running::start(&dir.join("client.log"), &args, &[]);
+    let local = client.address("listening on ");
+    exchange(&mut connect(local), "hello", "one:");
+
+    // A file that is refused, or cannot be read, changes nothing.
+    fs::write(&file, "{\"key\": \"secret three\", \"conn\": 0}").unwrap();
+    client.signal(Signal::SIGHUP);
+    client.wait_for("reload: settings stay as they are: \"conn\" in ");
+    fs::remove_file(&file).unwrap();
+    client.signal(Signal::SIGHUP);
+    client.wait_for("reload: settings stay as they are: cannot read ");
+    exchange(&mut connect(local), "hello", "one:");
+
+    // Another server with another key: for the next session.
+    write(two, "secret two", 9);
+    client.signal(Signal::SIGHUP);
+    let change = format!("reload: remoteaddr \"{one}\" became \"{two}\"");
+    client.wait_for(&format!("{change}: takes effect with the next session"));
+    client.wait_for("reload: key changed: takes effect with the next session");
+    client.wait_for("reload: open sessions keep the old values until they end");
+    exchange(&mut connect(local), "hello", "one:");
+    servers[0].0.signal(Signal::SIGTERM);
+    assert_eq!(servers[0].0.wait().code(), Some(0));
+    wait_until("end of the first session", || {
+        let log = fs::read_to_string(&client.log).unwrap();
+        let ends = ["closed", "ended"].map(|end| format!("session 1 with {one} {end}"));
+        ends.iter().any(|end| log.contains(end)).then_some(())
+    });
+    exchange(&mut connect(local), "hello", "two:");
+
+    client.signal(Signal::SIGTERM);
+    assert_eq!(client.wait().code(), Some(0));
+    // The drain time of the start holds.
+    let log = fs::read_to_string(&client.log).unwrap();
+    assert!(
+        log.contains("reload: drain \"7\" became \"9\": takes effect after a restart"),
+        "{log}"
+    );
+    assert!(log.contains("shutting down, within 7 s") && !log.contains("secret"), "{log}");
 }
 
 #[test]

@@ -24,9 +24,8 @@ pub(super) struct CommandLine {
 /// Reads the command line, `argv[0]` included.
 pub(super) fn parse(argv: &[OsString]) -> Result<CommandLine, OptionsError> {
     let mut args = Vec::with_capacity(argv.len());
-    for arg in argv.iter().skip(1) {
-        let not_utf8 = || OptionsError::NotUtf8(arg.to_string_lossy().into_owned());
-        args.push(arg.to_str().ok_or_else(not_utf8)?);
+    for (number, arg) in argv.iter().enumerate().skip(1) {
+        args.push(arg.to_str().ok_or(OptionsError::NotUtf8(number))?);
     }
     let mut args = args.as_slice();
     let mut role = argv.first().and_then(|program| role_of_program(program));

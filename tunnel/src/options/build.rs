@@ -23,6 +23,9 @@ const DEFAULT_KEY: &str = "it's a secrect";
 const KCPTUN_MAX_MTU: i64 = 1_500;
 /// A day in seconds: the most that any time may be.
 const DAY: i64 = 24 * 60 * 60;
+/// Longest `keepalive` in seconds: a third of what kcpx takes as `dead_peer_timeout`, since a session
+/// ends after three intervals.
+const MAX_KEEPALIVE: i64 = DAY / 3;
 /// Options of the process, which all tunnels share.
 const OF_PROCESS: [&str; 5] = ["log", "snmplog", "snmpperiod", "metrics", "drain"];
 /// Options that only mode `manual` has.
@@ -172,7 +175,7 @@ fn common(reader: &mut Reader<'_>) -> Result<Common, OptionsError> {
         frame_size: reader.number("framesize", 1, u16::MAX)?,
         smux_buffer,
         stream_buffer,
-        keepalive: reader.seconds("keepalive", 1, DAY)?,
+        keepalive: reader.seconds("keepalive", 1, MAX_KEEPALIVE)?,
         close_wait: if reader.is_given("closewait") {
             Some(reader.seconds("closewait", 0, DAY)?)
         } else {

@@ -1,5 +1,6 @@
 //! What a file that was read again changes.
 
+use super::number::parse_int;
 use super::table::{OPTIONS, Role};
 use super::{Loaded, Values};
 
@@ -26,9 +27,46 @@ const AT_START_OF_SERVER: [&str; 17] = [
     "acknodelay",
     "sockbuf",
 ];
+/// Options that a client reads for each connection.
+const OF_CONNECTIONS_OF_CLIENT: [&str; 3] = ["closewait", "halfclosetimeout", "quiet"];
+
+/// From when on a changed option holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Effect {
+    /// From the next start of the process on.
+    Restart,
+    /// For sessions that are opened from now on.
+    NextSession,
+    /// For connections that are accepted from now on.
+    NextConnection,
+}
+
+impl Effect {
+    fn of(name: &str, role: Role, values: &Values) -> Self {
+        let is_server = role == Role::Server;
+        if AT_START.contains(&name) || (is_server && AT_START_OF_SERVER.contains(&name)) {
+            Self::Restart
+        } else if values.written("mux").is_some_and(|mux| mux.text == "none")
+            || (!is_server && OF_CONNECTIONS_OF_CLIENT.contains(&name))
+        {
+            Self::NextConnection
+        } else {
+            Self::NextSession
+        }
+    }
+
+    fn description(self) -> &'static str {
+        match self {
+            Self::Restart => "takes effect after a restart",
+            Self::NextSession => "takes effect with the next session",
+            Self::NextConnection => "takes effect with the next connection",
+        }
+    }
+}
 
 impl Loaded {
-    /// Describes what differs in `new`, one line for each option. Values of the key are left out.
+    /// Describes what differs in `new` and from when on it holds, one line for each option, and then
+    /// what becomes of open sessions. Values of the key are left out.
     #[must_use]
     pub fn changes(&self, new: &Self) -> Vec<String> {
         if self.tunnels.len() != new.tunnels.len() {
@@ -46,13 +84,14 @@ impl Loaded {
 }
 
 fn changes(old: &(Role, Values), new: &(Role, Values)) -> Vec<String> {
-    let role = old.0;
-    if role != new.0 {
-        return vec![format!("role {role} became {}: takes effect after a restart", new.0)];
+    let ((role, old_values), (new_role, new_values)) = (old, new);
+    if role != new_role {
+        return vec![format!("role {role} became {new_role}: takes effect after a restart")];
     }
-    let mut lines = Vec::new();
-    for option in OPTIONS.iter().filter(|option| option.is_for(Some(role))) {
-        let (old, new) = (old.1.value(option, role).text, new.1.value(option, role).text);
+    let (mut lines, mut is_for_sessions) = (Vec::new(), false);
+    for option in OPTIONS.iter().filter(|option| option.is_for(Some(*role))) {
+        let (old, new) =
+            (old_values.value(option, *role).text, new_values.value(option, *role).text);
         if old == new {
             continue;
         }
@@ -61,13 +100,32 @@ fn changes(old: &(Role, Values), new: &(Role, Values)) -> Vec<String> {
             "key" => "key changed".to_owned(),
             _ => format!("{name} {old:?} became {new:?}"),
         };
-        let restart = AT_START.contains(&name)
-            || (role == Role::Server && AT_START_OF_SERVER.contains(&name));
-        lines.push(if restart {
-            format!("{change}: takes effect after a restart")
-        } else {
-            change
-        });
+        let effect = Effect::of(name, *role, old_values);
+        is_for_sessions |= effect == Effect::NextSession;
+        let besides = match (name, role) {
+            ("keepalive", Role::Server) => {
+                ", in smux alone: timeouts of KCP are those of the start"
+            }
+            _ => "",
+        };
+        lines.push(format!("{change}: {}{besides}", effect.description()));
+    }
+    if is_for_sessions {
+        lines.push(open_sessions(*role, old_values));
     }
     lines
+}
+
+/// How long sessions that are open keep their settings.
+fn open_sessions(role: Role, values: &Values) -> String {
+    let expire = values.written("autoexpire").and_then(|value| parse_int(&value.text));
+    match (role, expire.unwrap_or(0)) {
+        (Role::Client, 0) => "open sessions keep the old values until they end, and they do not \
+                              expire (autoexpire 0): restart to replace them"
+            .to_owned(),
+        (Role::Client, seconds) => {
+            format!("open sessions keep the old values until they expire, within {seconds} s")
+        }
+        (Role::Server, _) => "open sessions keep the old values until they end".to_owned(),
+    }
 }

@@ -22,15 +22,15 @@ pub enum OptionsError {
     /// A role that is neither client nor server.
     #[error("{1} {0:?} is not allowed: use \"client\" or \"server\"")]
     Role(String, Place),
-    /// An argument that is not UTF-8.
-    #[error("argument {0:?} is not UTF-8")]
-    NotUtf8(String),
+    /// The argument of this number is not UTF-8. It may be the key, and is not shown.
+    #[error("argument {0} is not UTF-8")]
+    NotUtf8(usize),
     /// A value outside what is allowed.
     #[error("{place} {value} is not allowed: use {allowed}", value = one_line(value))]
     Value {
         /// Where it was written.
         place: Place,
-        /// The value.
+        /// The value; of a key only its type.
         value: String,
         /// What is allowed.
         allowed: String,
@@ -54,6 +54,13 @@ pub enum OptionsError {
     /// A name that is no option, in SS_PLUGIN_OPTIONS.
     #[error("{0:?} in SS_PLUGIN_OPTIONS is not an option: --help lists them")]
     UnknownPluginOption(String),
+    /// The part of this number in SS_PLUGIN_OPTIONS is no option. A key that has a semicolon in it
+    /// ends there, so that the part may belong to the key, and is not shown.
+    #[error(
+        "part {0} of SS_PLUGIN_OPTIONS is not an option: --help lists them; write \\; for a \
+         semicolon in the key"
+    )]
+    UnknownPartBehindKey(usize),
     /// Variables of SIP003 that do not make addresses.
     #[error("{name}={value:?} is not allowed: use {allowed}")]
     Variable {

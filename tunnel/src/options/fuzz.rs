@@ -4,7 +4,9 @@ use std::fmt::Display;
 use std::str::FromStr;
 
 use super::{Environment, Invocation, OptionsError};
-use crate::settings::{Settings, Tunnel};
+use crate::session::smux_config;
+use crate::settings::{Settings, SmuxVersion, Tunnel};
+use crate::transport;
 
 /// Loads an invocation made of `data`: arguments, variables and a file, each part after a zero byte.
 ///
@@ -49,8 +51,11 @@ pub fn tunnel_config(data: &[u8]) {
 
 fn check_tunnel(tunnel: &Tunnel) {
     let common = tunnel.common();
-    if let Err(error) = common.config() {
-        panic!("settings whose configuration is refused: {error}");
+    if let Err(error) = transport::config(common) {
+        panic!("settings whose KCP configuration is refused: {error}");
+    }
+    if let Err(error) = smux_config(common, SmuxVersion::V2).validate() {
+        panic!("settings whose smux configuration is refused: {error}");
     }
     assert!(common.stream_buffer <= common.smux_buffer && common.frame_size > 0);
     assert!(!common.keepalive.is_zero() && common.keepalive_timeout() >= common.keepalive);
@@ -110,7 +115,7 @@ mod tests {
         "-crypt=xor",
         "-smuxbuf=1",
         "-streambuf=1",
-        "-keepalive=86400",
+        "-keepalive=28800",
         "-sockbuf=0b1",
         ":0",
         "[::1]:1-2",
@@ -138,6 +143,21 @@ mod tests {
             let mut parts = vec![["client", "server"][random.usize(..2)]];
             parts.extend((0..random.usize(..6)).map(|_| PARTS[random.usize(..PARTS.len())]));
             tunnel_config(parts.join("\0").as_bytes());
+        }
+    }
+
+    /// Sockets are opened after all options have been read, so none may fail then.
+    #[test]
+    fn longest_times_and_smallest_buffers_are_valid_configurations() {
+        let times = "-keepalive=28800\0-closewait=86400\0-halfclosetimeout=86400\0-drain=86400";
+        let buffers = "-smuxbuf=1\0-streambuf=1\0-framesize=1\0-sockbuf=1\0-sndwnd=1\0-rcvwnd=1";
+        for role in ["client", "server"] {
+            for options in [times, buffers] {
+                tunnel_config(format!("{role}\0{options}").as_bytes());
+                let argv = format!("kcpx-tunnel\0{role}\0{options}");
+                let invocation = Invocation::new(argv.split('\0'), Environment::new());
+                assert!(invocation.load().is_ok(), "{argv:?}");
+            }
         }
     }
 

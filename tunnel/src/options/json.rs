@@ -90,9 +90,24 @@ fn text_of(option: &Opt, json: &Json, place: &Place) -> Result<Option<String>, O
                 Kind::Int => "an integer",
                 Kind::Flag => "true or false",
             };
-            let (value, allowed) = (json.to_string(), allowed.to_owned());
-            return Err(OptionsError::Value { place: place.clone(), value, allowed });
+            // Errors end up in logs, which the key must not.
+            let value = if option.name == "key" { type_of(json) } else { json.to_string() };
+            let (place, allowed) = (place.clone(), allowed.to_owned());
+            return Err(OptionsError::Value { place, value, allowed });
         }
     };
     Ok(Some(text))
+}
+
+/// The type of a value that is not shown.
+fn type_of(json: &Json) -> String {
+    let name = match json {
+        Json::Null => "null",
+        Json::Bool(_) => "true or false",
+        Json::Number(_) => "a number",
+        Json::String(_) => "a string",
+        Json::Array(_) => "an array",
+        Json::Object(_) => "an object",
+    };
+    format!("({name})")
 }

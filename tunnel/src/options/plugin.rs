@@ -57,7 +57,8 @@ impl Plugin {
             let role = Role::from_name(&name);
             self.role = Some(role.ok_or(OptionsError::Role(name, place))?);
         }
-        for (name, value) in options {
+        let mut is_behind_key = false;
+        for (index, (name, value)) in options.iter().enumerate() {
             if name == "role" {
                 continue;
             }
@@ -66,8 +67,13 @@ impl Plugin {
                 continue;
             }
             let Some(option) = table::find(name, self.role) else {
-                return Err(OptionsError::UnknownPluginOption(name.clone()));
+                return Err(if is_behind_key {
+                    OptionsError::UnknownPartBehindKey(index + 1)
+                } else {
+                    OptionsError::UnknownPluginOption(name.clone())
+                });
             };
+            is_behind_key |= option.name == "key";
             let text = value.as_deref().unwrap_or("true");
             self.options.set(option, text, Place::PluginOptions(option.name));
         }

@@ -36,14 +36,15 @@ impl fmt::Display for Place {
     }
 }
 
-/// What was written for each option of a tunnel, by the option's name.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// What was written for each option of a tunnel, by the option's name. `Debug` does not show the
+/// key.
+#[derive(Clone, Default, PartialEq, Eq)]
 pub(super) struct Values {
     values: BTreeMap<&'static str, Value>,
 }
 
-/// One value.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// One value. Without `Debug`, since it may be the key.
+#[derive(Clone, PartialEq, Eq)]
 pub(super) struct Value {
     pub(super) text: String,
     pub(super) place: Place,
@@ -71,5 +72,15 @@ impl Values {
             text: option.default_for(role).to_owned(),
             place: Place::Default(option.name),
         })
+    }
+}
+
+impl fmt::Debug for Values {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = self.values.iter().map(|(&name, value)| {
+            let text = if name == "key" { "(not shown)" } else { value.text.as_str() };
+            (name, (text, &value.place))
+        });
+        f.debug_map().entries(shown).finish()
     }
 }

@@ -1,6 +1,7 @@
 //! `run`: the tunnels of a process from their start to the signal that ends them.
 
 use std::io;
+use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tracing::{info, warn};
@@ -26,6 +27,7 @@ use crate::settings::{ClientSettings, ServerSettings, Tunnel};
 pub async fn run(invocation: Invocation, loaded: Loaded, log: Log) -> io::Result<()> {
     let mut process = Process {
         notifier: Notifier::new(invocation.variable("NOTIFY_SOCKET").map(str::to_owned)),
+        drain: loaded.settings.process.drain,
         invocation,
         loaded,
         log,
@@ -48,6 +50,8 @@ struct Process {
     loaded: Loaded,
     log: Log,
     notifier: Notifier,
+    /// That of the start: a reload does not change what the tunnels were given.
+    drain: Duration,
     counters: Counters,
     /// In the order of the settings.
     tunnels: Vec<Running>,
@@ -84,7 +88,7 @@ impl Process {
     }
 
     async fn start_tunnel(&mut self, tunnel: Tunnel) -> io::Result<()> {
-        let (drain, counters) = (self.loaded.settings.process.drain, self.counters.clone());
+        let (drain, counters) = (self.drain, self.counters.clone());
         let summary = tunnel.to_string();
         match tunnel {
             Tunnel::Client(settings) => {
@@ -130,7 +134,7 @@ impl Process {
 
     /// Ends all tunnels. The second signal ends what is left.
     async fn shutdown(&mut self, signals: &mut Signals) {
-        info!("shutting down, within {} s", self.loaded.settings.process.drain.as_secs());
+        info!("shutting down, within {} s", self.drain.as_secs());
         for tunnel in &self.tunnels {
             match tunnel {
                 Running::Client(controller) => controller.shutdown(),

@@ -270,7 +270,7 @@ pub(in crate::options) const OPTIONS: &[Opt] = &[
         Both("10"),
         "SECONDS",
         Mux,
-        "Interval of keepalive frames, at least 1. A session ends after three intervals without \
+        "Interval of keepalive frames, 1 to 28800. A session ends after three intervals without \
          a frame of the peer, and not before 30 seconds",
     ),
     Opt::new(

@@ -34,7 +34,11 @@ fn values_out_of_range_are_rejected_with_the_range() {
         (&["client", "-conn", "65536"], "--conn 65536 is not allowed: use 1 to 65535"),
         (&["client", "-conn", "two"], "--conn two is not allowed: use 1 to 65535"),
         (&["client", "-conn", ""], "--conn \"\" is not allowed: use 1 to 65535"),
-        (&["client", "-keepalive", "0"], "--keepalive 0 is not allowed: use 1 to 86400 seconds"),
+        (&["client", "-keepalive", "0"], "--keepalive 0 is not allowed: use 1 to 28800 seconds"),
+        (
+            &["server", "-keepalive=28801"],
+            "--keepalive 28801 is not allowed: use 1 to 28800 seconds",
+        ),
         (&["client", "-autoexpire=-1"], "--autoexpire -1 is not allowed: use 0 to 86400 seconds"),
         (
             &["client", "-scavengettl=-2"],
@@ -130,7 +134,8 @@ fn malformed_files_are_rejected() {
         (r#"{"conn": 1.5}"#, "\"conn\" in PATH 1.5 is not allowed: use an integer"),
         (r#"{"conn": 0}"#, "\"conn\" in PATH 0 is not allowed: use 1 to 65535"),
         (r#"{"quiet": 1}"#, "\"quiet\" in PATH 1 is not allowed: use true or false"),
-        (r#"{"key": 1}"#, "\"key\" in PATH 1 is not allowed: use a string"),
+        (r#"{"key": 7}"#, "\"key\" in PATH (a number) is not allowed: use a string"),
+        (r#"{"Key": [7]}"#, "\"key\" in PATH (an array) is not allowed: use a string"),
         (
             r#"{"role": "peer"}"#,
             "\"role\" in PATH \"peer\" is not allowed: use \"client\" or \"server\"",
@@ -176,4 +181,41 @@ fn warnings_say_what_is_probably_not_meant() {
     }
     let args: Vec<_> = ["client"].iter().chain(&quiet).copied().collect();
     assert_eq!(load(&args).unwrap().warnings, [""; 0]);
+}
+
+#[test]
+fn part_behind_a_key_with_a_semicolon_is_not_shown() {
+    let refusal = |options: &str| {
+        let options = format!("SS_PLUGIN_OPTIONS={options}");
+        let addresses =
+            ["SS_REMOTE_HOST=h", "SS_REMOTE_PORT=1", "SS_LOCAL_HOST=h", "SS_LOCAL_PORT=2"];
+        load_with("kcptun-client", &[], &[&addresses[..], &[&options]].concat()).unwrap_err()
+    };
+    for (options, part) in [("key=abc;secret", 2), ("mode=fast;key=abc;quiet;sec=ret;conn=2", 4)] {
+        let error = refusal(options);
+        let expected = format!(
+            "part {part} of SS_PLUGIN_OPTIONS is not an option: --help lists them; write \\; for \
+             a semicolon in the key"
+        );
+        assert_eq!(error.to_string(), expected);
+        assert!(!format!("{error:?}").contains("sec"), "{error:?}");
+    }
+    let typo = "\"kye\" in SS_PLUGIN_OPTIONS is not an option: --help lists them";
+    assert_eq!(refusal("kye=abc;key=x").to_string(), typo);
+}
+
+#[test]
+fn debug_output_has_no_key() {
+    let file = TempFile::new(r#"{"key": "secret in a file"}"#);
+    let argv = ["kcpx-tunnel", "client", "-key", "secret argument", "-c", file.path()];
+    let variables = [("KCPTUN_KEY", "secret variable"), ("SS_PLUGIN_OPTIONS", "key=secret")];
+    let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let invocation = Invocation::new(argv, variables.into());
+    let loaded = invocation.load().unwrap();
+    assert_eq!(loaded.settings.tunnels[0].common().key.as_str(), "secret in a file");
+    for shown in [format!("{invocation:?}"), format!("{loaded:?}")] {
+        assert!(!shown.contains("secret"), "{shown}");
+    }
+    // All else is there.
+    assert!(format!("{loaded:?}").contains("vps"));
 }

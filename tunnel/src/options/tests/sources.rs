@@ -70,7 +70,7 @@ fn argument_that_is_not_utf8_is_rejected() {
     use std::os::unix::ffi::OsStringExt;
     let argv = ["kcptun-client".into(), OsString::from_vec(vec![b'-', 0xff])];
     let error = Invocation::new(argv, Environment::new()).load().unwrap_err();
-    assert_eq!(error.to_string(), "argument \"-\u{fffd}\" is not UTF-8");
+    assert_eq!(error.to_string(), "argument 1 is not UTF-8");
 }
 
 #[test]
@@ -239,13 +239,63 @@ fn reload_reports_what_changed_without_the_key() {
         old.changes(&new),
         [
             "listen \":1\" became \":2\": takes effect after a restart",
-            "target \"127.0.0.1:1\" became \"127.0.0.1:2\"",
+            "target \"127.0.0.1:1\" became \"127.0.0.1:2\": takes effect with the next session",
             "key changed: takes effect after a restart",
-            "quiet \"false\" became \"true\"",
+            "quiet \"false\" became \"true\": takes effect with the next session",
+            "open sessions keep the old values until they end",
+        ]
+    );
+    let keepalive = loaded(
+        r#"{"key": "b", "target": "127.0.0.1:2", "listen": ":2", "quiet": true,
+                               "keepalive": 20}"#,
+    );
+    assert_eq!(
+        new.changes(&keepalive),
+        [
+            "keepalive \"10\" became \"20\": takes effect with the next session, in smux alone: \
+             timeouts of KCP are those of the start",
+            "open sessions keep the old values until they end",
         ]
     );
     let two = loaded(r#"[{"key": "a"}, {"key": "b"}]"#);
     assert_eq!(old.changes(&two), ["1 tunnels became 2: takes effect after a restart"]);
+}
+
+#[test]
+fn reload_of_a_client_reports_when_open_sessions_end() {
+    let file = TempFile::new("");
+    let loaded = |text: &str| {
+        fs::write(file.path(), text).unwrap();
+        load(&["client", "-c", file.path()]).unwrap()
+    };
+    let next_session = "takes effect with the next session";
+    let old = loaded(r#"{"key": "a", "remoteaddr": "a:1", "conn": 1}"#);
+    assert_eq!(
+        old.changes(&loaded(r#"{"key": "b", "remoteaddr": "b:1", "conn": 2, "drain": 9}"#)),
+        [
+            &format!("remoteaddr \"a:1\" became \"b:1\": {next_session}"),
+            &format!("key changed: {next_session}"),
+            "conn \"1\" became \"2\": takes effect after a restart",
+            "drain \"5\" became \"9\": takes effect after a restart",
+            "open sessions keep the old values until they end, and they do not expire \
+             (autoexpire 0): restart to replace them",
+        ]
+    );
+    let quiet = loaded(r#"{"key": "a", "remoteaddr": "a:1", "conn": 1, "quiet": true}"#);
+    let line = "quiet \"false\" became \"true\": takes effect with the next connection";
+    assert_eq!(old.changes(&quiet), [line]);
+
+    let old = loaded(r#"{"key": "a", "autoexpire": 600}"#);
+    assert_eq!(
+        old.changes(&loaded(r#"{"key": "a", "autoexpire": 0}"#)),
+        [
+            &format!("autoexpire \"600\" became \"0\": {next_session}"),
+            "open sessions keep the old values until they expire, within 600 s",
+        ]
+    );
+    let old = loaded(r#"{"key": "a", "mux": "none"}"#);
+    let new = loaded(r#"{"key": "b", "mux": "none"}"#);
+    assert_eq!(old.changes(&new), ["key changed: takes effect with the next connection"]);
 }
 
 #[test]
@@ -258,10 +308,19 @@ fn unit_files_start_the_program_with_options_that_it_has() {
         let command = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
         let argv: Vec<_> = command
             .split(' ')
-            .map(|arg| if arg == "/etc/kcpx-tunnel/%i.json" { file.path() } else { arg })
+            .map(|arg| if arg == "/etc/%p/%i.json" { file.path() } else { arg })
             .collect();
         assert_eq!(argv[..2], ["/usr/bin/kcpx-tunnel", &role.to_string()]);
         assert!(argv.contains(&file.path()), "{argv:?}");
         assert!(load(&argv[1..]).is_ok());
+        // What two instances write, or two roles of one name, lies apart.
+        for folder in ["LogsDirectory", "RuntimeDirectory"] {
+            assert!(unit.contains(&format!("\n{folder}=%p/%i\n")), "{folder} in {unit}");
+        }
+        // A late address is tried again without end, and refused options are not.
+        for line in ["Restart=on-failure", "StartLimitIntervalSec=0", "RestartPreventExitStatus=2"]
+        {
+            assert!(unit.contains(&format!("\n{line}\n")), "{line} in {unit}");
+        }
     }
 }
