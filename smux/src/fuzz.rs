@@ -147,6 +147,7 @@ impl Run {
                 let _ = stream.poll_read(&mut cx, &mut ReadBuf::new(&mut buffer));
             }
             (12, _) => drop(stream.poll_write(&mut cx, &vec![7; size])),
+            (_, 0) if size % 2 == 0 => drop(stream.poll_flush(&mut cx)),
             (_, 0) => drop(stream.poll_shutdown(&mut cx)),
             (_, 1) => self.streams.swap_remove(index).abort(),
             (_, 2) => {
@@ -187,6 +188,9 @@ impl Run {
     fn transmit(&mut self, len: usize) {
         self.core.exchange(Waker::noop());
         if self.batch.is_empty() {
+            if len % 3 == 0 {
+                self.core.on_flushed();
+            }
             self.core.fill(&mut self.batch, self.now);
         }
         let mut slices = [IoSlice::new(&[]); MAX_SLICES];
@@ -242,6 +246,7 @@ impl Run {
                 let read = Pin::new(&mut stream).poll_read(&mut cx, &mut buffer);
                 assert!(matches!(read, Poll::Ready(Ok(()))));
             }
+            assert!(Pin::new(&mut stream).poll_flush(&mut cx).is_ready(), "flush ends");
             assert!(Pin::new(&mut stream).poll_shutdown(&mut cx).is_ready(), "shutdown ends");
         }
         assert_eq!(self.session.handle.mailbox.tokens.unread(), 0);

@@ -12,6 +12,7 @@ pub(crate) mod receive_queue;
 pub(crate) mod receive_window;
 pub(crate) mod refusals;
 pub(crate) mod send_queue;
+pub(crate) mod sending;
 pub(crate) mod session;
 pub(crate) mod stream;
 pub(crate) mod tokens;

@@ -22,6 +22,7 @@ impl Core {
         if self.version() == 0 {
             return;
         }
+        self.batches += 1;
         let before = batch.len();
         // What did not fit into the last batch, so that neither control frames nor sparse streams
         // can keep a bulk stream waiting for ever.
@@ -35,7 +36,10 @@ impl Core {
         while batch.len() < MAX_BATCH {
             let has_control = !self.control.is_empty();
             let may_refuse = refusal_bytes < REFUSAL_SHARE || self.turns.is_empty();
-            if !has_control && may_refuse && let Some(id) = self.refusals.pop() {
+            if !has_control
+                && may_refuse
+                && let Some(id) = self.refusals.pop()
+            {
                 refusal_bytes += HEADER_LEN;
                 if id % 2 == self.parity() {
                     // Reserved up to here: a SYN of this side would come before the answer.
@@ -67,6 +71,7 @@ impl Core {
             state.send.fin = Fin::Sent;
             self.signals.wakers.extend(state.send.waker.take());
         }
+        batch.has_data = false;
         if batch.syns > 0 {
             self.signals.may_open |= self.mailbox.lock().on_syns_sent(batch.syns);
             batch.syns = 0;
@@ -137,6 +142,8 @@ impl Core {
             self.write_header(Command::Psh, len as u16, stream.id, batch);
             state.send.queue.take_into(len, batch);
             state.send.on_sent(len);
+            state.send.batch = self.batches;
+            batch.has_data = true;
             self.stats.frames_sent.psh += 1;
             self.stats.payload_sent += len as u64;
             // Also for a shutdown: it waits for the FIN and registers again.
@@ -167,6 +174,8 @@ impl Core {
             return;
         }
         state.send.fin = Fin::Taken;
+        state.send.batch = self.batches;
+        batch.has_data = true;
         self.stats.frames_sent.fin += 1;
         self.write_header(Command::Fin, 0, stream.id, batch);
         batch.fins.push(Arc::clone(stream));

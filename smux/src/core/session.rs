@@ -24,6 +24,12 @@ const MIN_SHARE: usize = 65_536;
 
 #[derive(Debug)]
 pub(crate) struct Core {
+    /// From when the carrier takes no more bytes. What it still brings is delivered.
+    pub(super) send_error: Option<Error>,
+    /// Batches so far: the number of the one that is filled or written.
+    pub(super) batches: u64,
+    /// Streams that wait for a flush of the carrier.
+    pub(super) flushing: Vec<Arc<SharedStream>>,
     pub(super) config: Config,
     pub(super) mailbox: Arc<Mailbox>,
     pub(super) parser: Parser,
@@ -37,11 +43,11 @@ pub(crate) struct Core {
     pub(super) turns: Turns,
     /// Streams whose FIN waits for `Config::fin_delay`, by time.
     pub(super) delayed_fins: VecDeque<(Instant, Arc<SharedStream>)>,
-    keepalive: Option<Keepalive>,
+    pub(super) keepalive: Option<Keepalive>,
     /// True from when the handles ask for the end: no new streams, and FIN is not delayed.
     pub(super) closing: bool,
     /// True while unread bytes stop the carrier from being read.
-    stalled: bool,
+    pub(super) stalled: bool,
     pub(super) signals: Signals,
     pub(super) stats: Stats,
     last_header: Instant,
@@ -89,6 +95,9 @@ impl Core {
             config.keepalive.map(|interval| Keepalive::new(interval, config.timeout, now));
         let version = mailbox.version();
         Self {
+            send_error: None,
+            batches: 0,
+            flushing: Vec::new(),
             config,
             mailbox,
             parser: Parser::new(version),
@@ -208,6 +217,11 @@ impl Core {
             drop(state);
             self.control.push_back(Control::Update(Arc::clone(&stream)));
         }
+        if let Some(error) = &self.send_error {
+            let mut state = stream.lock();
+            state.send.is_broken = true;
+            self.signals.wakers.extend(state.fail_sending(error));
+        }
         self.streams.insert(id, Entry { stream, opened_by_peer });
     }
 
@@ -215,6 +229,7 @@ impl Core {
     fn inspect(&mut self, stream: &Arc<SharedStream>) {
         let mut state = stream.lock();
         state.in_inbox = false;
+        self.inspect_sending(stream, &mut state);
         if state.is_over() {
             self.forget(stream.id, &mut state);
             return;
@@ -337,7 +352,7 @@ impl Core {
     pub(crate) fn is_drained(&self) -> bool {
         let unsent = |entry: &Entry| {
             let state = entry.stream.lock();
-            state.send.queue.len() > 0 && state.error.is_none()
+            state.send.queue.len() > 0
         };
         let is_owed = !self.control.is_empty() || !self.refusals.is_empty();
         !is_owed && self.turns.is_empty() && !self.streams.values().any(unsent)
@@ -357,7 +372,8 @@ impl Core {
         self.peer_streams = 0;
         let live = self.streams.drain().map(|(_, entry)| entry.stream);
         let changed = self.opened.drain(..).chain(self.changed.drain(..));
-        for stream in live.chain(changed).chain(batch.fins.drain(..)) {
+        let sending = batch.fins.drain(..).chain(self.flushing.drain(..));
+        for stream in live.chain(changed).chain(sending) {
             let wakers = stream.lock().fail(error);
             self.signals.wakers.extend(wakers.into_iter().flatten());
         }

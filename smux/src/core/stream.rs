@@ -65,14 +65,24 @@ impl StreamState {
         if self.error.is_none() {
             self.error = Some(error.clone());
         }
-        self.send.queue.clear();
-        [self.receive.waker.take(), self.send.waker.take()]
+        [self.receive.waker.take(), self.fail_sending(error)]
+    }
+
+    /// Nothing more is sent. The stream still receives.
+    pub(crate) fn fail_sending(&mut self, error: &Error) -> Option<Waker> {
+        self.send.error.get_or_insert_with(|| error.clone());
+        if self.send.queue.len() > 0 {
+            self.send.batch = u64::MAX;
+            self.send.queue.clear();
+        }
+        self.send.waker.take()
     }
 
     /// True when no frame of the stream will leave any more, and none of the peer's has an effect.
     pub(crate) fn is_over(&self) -> bool {
         let receives = !self.receive.fin && !self.receive.discards && self.error.is_none();
-        self.send.fin >= Fin::Taken && !receives
+        let sends = self.send.fin < Fin::Taken && !self.send.is_broken;
+        !sends && !receives
     }
 }
 
@@ -153,6 +163,16 @@ pub(crate) struct SendHalf {
     consumed: u32,
     /// Of the peer's last update, bytes.
     window: u32,
+    /// Of the session, or of this stream alone.
+    pub(crate) error: Option<Error>,
+    /// True from when the carrier takes no more bytes.
+    pub(crate) is_broken: bool,
+    /// Number of the last batch with a frame of the stream; `u64::MAX` when bytes were discarded.
+    pub(crate) batch: u64,
+    /// True from when a flush asks the driver until the driver has seen that.
+    pub(crate) flush_wanted: bool,
+    /// True while the driver knows that the stream waits for a flush of the carrier.
+    pub(crate) in_flushing: bool,
     pub(crate) waker: Option<Waker>,
 }
 
@@ -164,6 +184,11 @@ impl SendHalf {
             sent: 0,
             consumed: 0,
             window: INITIAL_WINDOW,
+            error: None,
+            is_broken: false,
+            batch: 0,
+            flush_wanted: false,
+            in_flushing: false,
             waker: None,
         }
     }
@@ -174,6 +199,16 @@ impl SendHalf {
             return usize::MAX;
         }
         self.window.saturating_sub(self.sent.wrapping_sub(self.consumed)) as usize
+    }
+
+    /// True if all that was queued was written, and the carrier flushed up to batch `flushed`.
+    pub(crate) fn is_flushed(&self, flushed: u64) -> bool {
+        self.queue.len() == 0 && self.batch <= flushed
+    }
+
+    /// True if data or FIN have not left.
+    pub(crate) fn is_unsent(&self) -> bool {
+        self.queue.len() > 0 || matches!(self.fin, Fin::Queued | Fin::Delayed | Fin::Due)
     }
 
     /// True if the stream has a frame to send.
