@@ -126,7 +126,7 @@ impl Core {
     }
 
     /// Of the ids that this side gives out, modulo 2.
-    pub(super) fn parity(&self) -> u32 {
+    pub(crate) fn parity(&self) -> u32 {
         self.config.first_id.map_or(0, |first| first % 2)
     }
 
