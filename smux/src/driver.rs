@@ -89,7 +89,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Driver<T> {
     /// One turn: `Ready(Ok)` when everything was done that could be, with the waker registered.
     fn poll_session(&mut self, cx: &mut Context<'_>, now: Instant) -> Poll<Result<(), Error>> {
         for _ in 0..MAX_ROUNDS {
-            let mut progress = self.core.exchange(cx.waker());
+            let mut progress = self.core.exchange(cx.waker(), now.into_std());
             progress |= self.poll_receive(cx, now)?;
             match self.poll_send(cx, now) {
                 Ok(sent) => progress |= sent,

@@ -168,7 +168,7 @@ impl Run {
     }
 
     fn receive(&mut self, bytes: &[u8]) -> bool {
-        self.core.exchange(Waker::noop());
+        self.core.exchange(Waker::noop(), self.now);
         if !self.core.may_read(self.now) {
             return true;
         }
@@ -198,7 +198,7 @@ impl Run {
 
     /// The carrier takes `len` bytes. What leaves is well-formed, and keeps the rules.
     fn transmit(&mut self, len: usize) {
-        self.core.exchange(Waker::noop());
+        self.core.exchange(Waker::noop(), self.now);
         if self.batch.is_empty() {
             if len % 3 == 0 {
                 self.core.on_flushed();

@@ -268,3 +268,22 @@ async fn flush_of_what_the_carrier_does_not_take_returns_the_error_of_the_sessio
     assert_eq!(stream.flush().await.unwrap_err().kind(), ErrorKind::TimedOut);
     assert_eq!(stream.flush().await.unwrap_err().kind(), ErrorKind::TimedOut);
 }
+
+#[tokio::test(start_paused = true)]
+async fn dropped_stream_without_window_ends_after_the_timeout() {
+    let config = Config::new().version(kcpx_smux::Version::V2).keepalive(None);
+    let (session, mut peer) = server(1 << 20, config, 2);
+    for i in 0..100 {
+        let id = 3 + 2 * i;
+        peer.send(SYN, id, b"").await;
+        peer.send_update(id, 0, 0).await;
+        peer.send(FIN, id, b"").await;
+        let mut stream = session.accept_stream().await.unwrap();
+        idle().await;
+        stream.write_all(&[0; 65_536]).await.unwrap();
+    }
+    idle().await;
+    assert_eq!(session.num_streams(), 100);
+    sleep(Duration::from_secs(31)).await;
+    assert_eq!(session.num_streams(), 0);
+}

@@ -1,5 +1,6 @@
 //! The protocol: no I/O, no clock, no Tokio. Time is an argument, wakers are called by the caller.
 
+pub(crate) mod abandoned;
 pub(crate) mod batch;
 pub(crate) mod discarded;
 pub(crate) mod frame;

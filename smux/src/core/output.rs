@@ -151,6 +151,7 @@ impl Core {
         }
         self.write_fin(stream, &mut state, batch, now);
         self.queue_turn(stream, &mut state);
+        self.watch_abandoned(stream, &mut state, now);
         true
     }
 

@@ -82,6 +82,7 @@ impl Core {
         self.refusals.clear();
         self.turns.clear();
         self.delayed_fins.clear();
+        self.abandoned.clear();
     }
 
     /// True if data or FIN of a stream have not left.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
 
+use super::abandoned::AbandonedStreams;
 use super::batch::Batch;
 use super::discarded::DiscardedStreams;
 use super::inbox::Mailbox;
@@ -28,6 +29,7 @@ pub(crate) struct Core {
     pub(super) send_error: Option<Error>,
     /// Batches so far: the number of the one that is filled or written.
     pub(super) batches: u64,
+    pub(super) abandoned: AbandonedStreams,
     /// Streams that wait for a flush of the carrier.
     pub(super) flushing: Vec<Arc<SharedStream>>,
     pub(super) config: Config,
@@ -97,6 +99,7 @@ impl Core {
         Self {
             send_error: None,
             batches: 0,
+            abandoned: AbandonedStreams::default(),
             flushing: Vec::new(),
             config,
             mailbox,
@@ -150,19 +153,19 @@ impl Core {
 
     /// Takes what handles have left. `waker` is woken when they leave more. True if there was
     /// anything.
-    pub(crate) fn exchange(&mut self, waker: &Waker) -> bool {
+    pub(crate) fn exchange(&mut self, waker: &Waker, now: Instant) -> bool {
         let mut inbox = self.mailbox.lock();
         inbox.set_driver(waker);
         inbox.release_ids(&mut self.released_ids);
         inbox.take(&mut self.changed, &mut self.opened);
         let closing = inbox.closing;
         drop(inbox);
-        self.on_exchanged(closing)
+        self.on_exchanged(closing, now)
     }
 
     /// The same in the middle of a turn, for a peer that opens `id`, one of this side's own: from
     /// here on it is not given out. True unless it was given out or reserved before.
-    pub(super) fn exchange_and_reserve(&mut self, id: u32) -> bool {
+    pub(super) fn exchange_and_reserve(&mut self, id: u32, now: Instant) -> bool {
         let mut inbox = self.mailbox.lock();
         // Before the same ids are reserved again.
         inbox.release_ids(&mut self.released_ids);
@@ -171,8 +174,11 @@ impl Core {
         let is_reserved = inbox.reserve_id(id);
         let closing = inbox.closing;
         drop(inbox);
-        self.on_exchanged(closing);
-        is_reserved
+        self.on_exchanged(closing, now);
+        // A stream of that id may have been forgotten just now: the reservation goes on.
+        let released = self.released_ids.len();
+        self.released_ids.retain(|released| *released != id);
+        is_reserved || self.released_ids.len() < released
     }
 
     /// An id that was reserved is not used by the peer: it may be given out.
@@ -180,7 +186,7 @@ impl Core {
         self.released_ids.push(id);
     }
 
-    fn on_exchanged(&mut self, closing: bool) -> bool {
+    fn on_exchanged(&mut self, closing: bool, now: Instant) -> bool {
         let was_closing = mem::replace(&mut self.closing, closing);
         let mut progress = was_closing != closing;
         if progress {
@@ -198,7 +204,7 @@ impl Core {
         let mut changed = mem::take(&mut self.changed);
         for stream in changed.drain(..) {
             progress = true;
-            self.inspect(&stream);
+            self.inspect(&stream, now);
         }
         self.changed = changed;
         progress
@@ -226,7 +232,7 @@ impl Core {
     }
 
     /// A handle has changed the stream.
-    fn inspect(&mut self, stream: &Arc<SharedStream>) {
+    fn inspect(&mut self, stream: &Arc<SharedStream>, now: Instant) {
         let mut state = stream.lock();
         state.in_inbox = false;
         self.inspect_sending(stream, &mut state);
@@ -236,6 +242,7 @@ impl Core {
         }
         self.queue_update(stream, &mut state);
         self.queue_turn(stream, &mut state);
+        self.watch_abandoned(stream, &mut state, now);
     }
 
     pub(super) fn queue_update(&mut self, stream: &Arc<SharedStream>, state: &mut StreamState) {
@@ -308,11 +315,12 @@ impl Core {
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let keepalive = self.keepalive.as_ref().and_then(Keepalive::deadline);
         let fin = self.delayed_fins.front().map(|(at, _)| *at);
-        [keepalive, fin].into_iter().flatten().min()
+        [keepalive, fin, self.abandoned.deadline()].into_iter().flatten().min()
     }
 
     pub(crate) fn on_timer(&mut self, now: Instant) -> Result<(), Error> {
         self.send_delayed_fins(Some(now));
+        self.end_abandoned(now);
         match self.keepalive.as_ref().map(|keepalive| keepalive.on_timer(now)) {
             Some(Due::Timeout) => return Err(Error::Timeout),
             Some(Due::Nop) if self.version() != 0 => {
@@ -369,6 +377,7 @@ impl Core {
         self.refusals.clear();
         self.turns.clear();
         self.delayed_fins.clear();
+        self.abandoned.clear();
         self.peer_streams = 0;
         let live = self.streams.drain().map(|(_, entry)| entry.stream);
         let changed = self.opened.drain(..).chain(self.changed.drain(..));

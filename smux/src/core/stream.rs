@@ -38,6 +38,8 @@ pub(crate) struct StreamState {
     pub(crate) in_inbox: bool,
     /// True while the stream waits for its turn to send a frame.
     pub(crate) in_turns: bool,
+    /// True while the stream is among those that were dropped and wait for window.
+    pub(crate) in_abandoned: bool,
     /// True while an UPD of the stream is queued, which takes its values when it is written.
     pub(crate) update_queued: bool,
 }
@@ -50,6 +52,7 @@ impl StreamState {
             error: None,
             in_inbox: false,
             in_turns: false,
+            in_abandoned: false,
             update_queued: false,
         }
     }
@@ -76,6 +79,12 @@ impl StreamState {
             self.send.queue.clear();
         }
         self.send.waker.take()
+    }
+
+    /// True for a dropped stream whose queued bytes wait for window.
+    pub(crate) fn is_abandoned(&self, version: u8) -> bool {
+        let waits = self.send.queue.len() > 0 && self.send.credit(version) == 0;
+        self.receive.discards && self.send.fin == Fin::Queued && waits
     }
 
     /// True when no frame of the stream will leave any more, and none of the peer's has an effect.

@@ -152,7 +152,10 @@ impl WriteSide {
         if inspect {
             self.handle.mailbox.push_changed(&self.stream);
         }
-        Poll::Pending
+        match self.handle.end() {
+            Some(error) => Poll::Ready(Err(error.into())),
+            None => Poll::Pending,
+        }
     }
 
     pub(super) fn poll_shutdown(&self, cx: &Context<'_>) -> Poll<io::Result<()>> {

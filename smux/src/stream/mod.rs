@@ -25,7 +25,8 @@ use crate::shared::Handle;
 /// * A read of 0 bytes is the peer's FIN. The end of the session before that is an error, after all
 ///   that has arrived was read.
 /// * Dropping a stream sends what was written and FIN, in the background, and discards what arrives.
-///   The protocol has no reset.
+///   The protocol has no reset. If the peer grants no window for
+///   [`Config::timeout`](crate::Config::timeout), what was written is discarded.
 /// * `flush` waits until all that was written to the stream was written to the carrier, and the
 ///   carrier flushed; the end of the session before that is an error. Without it, what is written
 ///   leaves as soon as carrier and window allow.
