@@ -155,7 +155,7 @@ impl Run {
                 let _ = stream.poll_read(&mut cx, &mut ReadBuf::new(&mut buffer));
             }
             (12, _) => drop(stream.poll_write(&mut cx, &vec![7; size])),
-            (_, 0) if size % 2 == 0 => drop(stream.poll_flush(&mut cx)),
+            (_, 0) if size.is_multiple_of(2) => drop(stream.poll_flush(&mut cx)),
             (_, 0) => drop(stream.poll_shutdown(&mut cx)),
             (_, 1) => self.streams.swap_remove(index).abort(),
             (_, 2) => {
@@ -200,7 +200,7 @@ impl Run {
     fn transmit(&mut self, len: usize) {
         self.core.exchange(Waker::noop(), self.now);
         if self.batch.is_empty() {
-            if len % 3 == 0 {
+            if len.is_multiple_of(3) {
                 self.core.on_flushed();
             }
             self.core.fill(&mut self.batch, self.now);

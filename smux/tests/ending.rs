@@ -215,7 +215,7 @@ async fn close_is_an_error_when_the_peer_ends_the_carrier_before_all_is_sent() {
     let (ours, mut peer) = duplex(64);
     let session = Session::client(ours, Config::new()).unwrap();
     let mut stream = session.open_stream().await.unwrap();
-    stream.write_all(&[1; 50_000]).await.unwrap();
+    stream.write_all(&vec![1; 50_000]).await.unwrap();
     let clone = session.clone();
     let close = tokio::spawn(async move { clone.close().await });
     idle().await;
@@ -280,7 +280,7 @@ async fn dropped_stream_without_window_ends_after_the_timeout() {
         peer.send(FIN, id, b"").await;
         let mut stream = session.accept_stream().await.unwrap();
         idle().await;
-        stream.write_all(&[0; 65_536]).await.unwrap();
+        stream.write_all(&vec![0; 65_536]).await.unwrap();
     }
     idle().await;
     assert_eq!(session.num_streams(), 100);

@@ -7,7 +7,7 @@ use kcpx_smux::{Config, Session, Stream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex, split};
 use tokio::sync::mpsc;
 
-/// Bytes of payload in all that a test looks at.
+/// Bytes of payload in all of a test.
 const TOTAL: usize = 8 << 20;
 
 fn send_bulk(mut stream: Stream) {

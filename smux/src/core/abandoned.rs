@@ -62,7 +62,7 @@ impl Core {
         now: Instant,
     ) {
         if !state.in_abandoned
-            && state.is_abandoned(self.version())
+            && state.has_no_reader_or_window(self.version())
             && let Some(until) = now.checked_add(self.config.timeout)
         {
             state.in_abandoned = true;
@@ -76,7 +76,7 @@ impl Core {
         while let Some(Waiting { until, stream, queued }) = self.abandoned.pop_due(now) {
             let mut state = stream.lock();
             state.in_abandoned = false;
-            if !state.is_abandoned(self.version()) {
+            if !state.has_no_reader_or_window(self.version()) {
                 continue;
             }
             if state.send.queue.len() < queued && until <= now {

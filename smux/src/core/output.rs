@@ -9,8 +9,8 @@ use super::session::{Control, Core};
 use super::stream::{Fin, SharedStream, StreamState};
 use super::turns::MAX_SPARSE;
 
-/// Least payload of a frame that is cut to the room left in a batch, bytes. A stream with more to
-/// send than a smaller room holds begins the next batch.
+/// Least payload of a frame that is cut to the available left in a batch, bytes. A stream with more to
+/// send than a smaller available holds begins the next batch.
 const MIN_CUT: usize = 4 << 10;
 
 /// While streams wait, answers to refused SYNs have at most this many bytes of a batch.
@@ -126,12 +126,12 @@ impl Core {
         let credit = state.send.credit(self.version());
         let queued = state.send.queue.len();
         let mut len = queued.min(credit).min(self.config.max_frame_size);
-        let room = MAX_BATCH.saturating_sub(batch.len() + HEADER_LEN);
-        if !batch.is_empty() && len > room {
-            if room < MIN_CUT {
+        let available = MAX_BATCH.saturating_sub(batch.len() + HEADER_LEN);
+        if !batch.is_empty() && len > available {
+            if available < MIN_CUT {
                 return false;
             }
-            len = room;
+            len = available;
         }
         state.in_turns = false;
         if len > 0 {

@@ -82,7 +82,7 @@ impl StreamState {
     }
 
     /// True for a dropped stream whose queued bytes wait for window.
-    pub(crate) fn is_abandoned(&self, version: u8) -> bool {
+    pub(crate) fn has_no_reader_or_window(&self, version: u8) -> bool {
         let waits = self.send.queue.len() > 0 && self.send.credit(version) == 0;
         self.receive.discards && self.send.fin == Fin::Queued && waits
     }
@@ -180,7 +180,7 @@ pub(crate) struct SendHalf {
     pub(crate) batch: u64,
     /// True from when a flush asks the driver until the driver has seen that.
     pub(crate) flush_wanted: bool,
-    /// True while the driver knows that the stream waits for a flush of the carrier.
+    /// True while the stream is among those that wait for a flush of the carrier.
     pub(crate) in_flushing: bool,
     pub(crate) waker: Option<Waker>,
 }
