@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 const TOTAL: usize = 8 << 20;
 
 fn send_bulk(mut stream: Stream) {
-    tokio::spawn(async move { while stream.write_all(&[0; 100_000]).await.is_ok() {} });
+    tokio::spawn(async move { while stream.write_all(&vec![0; 100_000]).await.is_ok() {} });
 }
 
 /// Sends `len` bytes, and again whenever they have come back.
