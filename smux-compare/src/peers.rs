@@ -117,10 +117,8 @@ async fn smux_rust<T: Carrier>(
     tasks: &mut JoinSet<()>,
 ) {
     let config = || {
-        let mut config = smux_rust::Config::default();
-        config.version = 2;
-        config.max_stream_buffer = 2 << 20;
-        Some(config)
+        let default = smux_rust::Config::default();
+        Some(smux_rust::Config { version: 2, max_stream_buffer: 2 << 20, ..default })
     };
     let client = smux_rust::client(Box::new(client), config()).await.expect("a session");
     let server = smux_rust::server(Box::new(server), config()).await.expect("a session");

@@ -5,8 +5,7 @@ use std::io;
 use std::io::IoSlice;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -16,7 +15,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use crate::core::batch::{Batch, MAX_SLICES};
 use crate::core::session::Core;
 use crate::error::Error;
-use crate::shared::Shared;
+use crate::shared::{Published, Shared};
 
 /// Bytes of the buffer that the carrier is read into.
 const READ_BUFFER: usize = 64 << 10;
@@ -50,6 +49,10 @@ pub struct Driver<T> {
     /// True from a write until a flush.
     needs_flush: bool,
     phase: Phase,
+    /// What [`Session::close`](crate::Session::close) returns, once the carrier is shut down.
+    close_result: Result<(), Error>,
+    /// True when the session ends since everything was sent: the carrier's shutdown is the rest.
+    is_drained: bool,
     sleep: Pin<Box<Sleep>>,
 }
 
@@ -77,6 +80,8 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Driver<T> {
             batch,
             needs_flush: false,
             phase: Phase::Running,
+            close_result: Ok(()),
+            is_drained: false,
             sleep: Box::pin(sleep_until(Instant::now())),
         }
     }
@@ -84,9 +89,18 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Driver<T> {
     /// One turn: `Ready(Ok)` when everything was done that could be, with the waker registered.
     fn poll_session(&mut self, cx: &mut Context<'_>, now: Instant) -> Poll<Result<(), Error>> {
         for _ in 0..MAX_ROUNDS {
-            let mut progress = self.core.exchange(cx.waker());
+            let mut progress = self.core.exchange(cx.waker(), now.into_std());
             progress |= self.poll_receive(cx, now)?;
-            progress |= self.poll_send(cx, now)?;
+            match self.poll_send(cx, now) {
+                Ok(sent) => progress |= sent,
+                // What has arrived already is delivered, unless nobody is there to read it.
+                Err(error) if self.core.is_closing() => return Poll::Ready(Err(error)),
+                Err(error) => {
+                    self.core.fail_sending(&error, &mut self.batch, now.into_std());
+                    self.needs_flush = false;
+                    progress = true;
+                }
+            }
             self.signal();
             if !progress {
                 return Poll::Ready(Ok(()));
@@ -104,7 +118,12 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Driver<T> {
         match poll_read(&mut self.io, &mut self.input, cx) {
             Poll::Pending => Ok(false),
             Poll::Ready(Err(error)) => Err(error.into()),
-            Poll::Ready(Ok(0)) if self.core.is_between_frames() => Err(Error::Closed),
+            Poll::Ready(Ok(0)) if self.core.is_between_frames() => {
+                if self.core.has_unsent(&self.batch) {
+                    self.close_result = Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+                }
+                Err(Error::Closed)
+            }
             Poll::Ready(Ok(0)) => Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
             Poll::Ready(Ok(_)) => {
                 self.core.receive(&mut self.input, now.into_std())?;
@@ -115,13 +134,19 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Driver<T> {
 
     /// Writes once. True if something left.
     fn poll_send(&mut self, cx: &mut Context<'_>, now: Instant) -> Result<bool, Error> {
+        if self.core.send_error().is_some() {
+            self.core.discard_output();
+            return Ok(false);
+        }
         if self.batch.is_empty() {
+            // A stream that waits for it must not wait for all others to have nothing to send.
+            if self.core.wants_flush() && self.poll_flush(cx)?.is_pending() {
+                return Ok(false);
+            }
             self.core.fill(&mut self.batch, now.into_std());
         }
         if self.batch.is_empty() {
-            if self.needs_flush && Pin::new(&mut self.io).poll_flush(cx)?.is_ready() {
-                self.needs_flush = false;
-            }
+            let _ = self.poll_flush(cx)?;
             return Ok(false);
         }
         let mut slices = [IoSlice::new(&[]); MAX_SLICES];
@@ -143,6 +168,16 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Driver<T> {
                 Ok(true)
             }
         }
+    }
+
+    /// Flushes the carrier, with all batches written.
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.needs_flush {
+            ready!(Pin::new(&mut self.io).poll_flush(cx))?;
+            self.needs_flush = false;
+        }
+        self.core.on_flushed();
+        Poll::Ready(Ok(()))
     }
 
     /// Arms the timer. True if it has fired.
@@ -185,31 +220,47 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Driver<T> {
     }
 
     fn publish(&self) {
-        self.shared.set_stats(self.core.stats());
-        self.shared.num_streams.store(self.core.num_streams(), Ordering::Relaxed);
+        let (stats, last_header) = self.core.stats();
+        let num_streams = self.core.num_streams();
+        self.shared.publish(Published { stats, last_header, num_streams });
     }
 
     /// Ends the session for its handles; the carrier is shut down after that.
     fn fail(&mut self, error: Error, now: Instant) {
+        let error = self.core.send_error().cloned().unwrap_or(error);
         self.core.fail(&error, &mut self.batch);
         self.signal();
         self.publish();
-        self.phase = Phase::ShuttingDown(error, now + LINGER);
+        self.shared.ended.notify_waiters();
+        let limit = match &error {
+            Error::Closed => self.shared.config.timeout,
+            error => {
+                self.close_result = Err(error.clone());
+                LINGER
+            }
+        };
+        self.phase = Phase::ShuttingDown(error, now + limit);
     }
 
     fn poll_phase(&mut self, cx: &mut Context<'_>, now: Instant) -> Poll<Result<(), Error>> {
         match &self.phase {
             Phase::Running | Phase::Draining(_) => {
-                // The timer is polled in both cases.
-                if self.poll_session(cx, now)?.is_ready() && self.poll_close(now)? {
+                // A peer that sends without end does not keep the session from its end.
+                let _ = self.poll_session(cx, now)?;
+                if self.poll_close(now)? {
                     return Poll::Ready(Ok(()));
                 }
             }
             Phase::ShuttingDown(error, until) => {
                 let shut_down = Pin::new(&mut self.io).poll_shutdown(cx);
                 if shut_down.is_ready() || now >= *until {
+                    let result = match shut_down {
+                        _ if !self.is_drained => self.close_result.clone(),
+                        Poll::Ready(result) => result.map_err(Error::from),
+                        Poll::Pending => Err(Error::Timeout),
+                    };
                     self.phase = Phase::Lingering(error.clone(), now + LINGER);
-                    self.shared.ended.notify_waiters();
+                    self.shared.set_close_result(result);
                     return Poll::Ready(Ok(()));
                 }
             }
@@ -241,10 +292,14 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Driver<T> {
         if !self.core.is_closing() {
             return Ok(false);
         }
+        if let Some(error) = self.core.send_error() {
+            return Err(error.clone());
+        }
         if let Phase::Running = self.phase {
             self.phase = Phase::Draining(now + self.shared.config.timeout);
         }
         if self.batch.is_empty() && !self.needs_flush && self.core.is_drained() {
+            self.is_drained = true;
             self.fail(Error::Closed, now);
             return Ok(true);
         }
@@ -300,6 +355,7 @@ impl<T> Drop for Driver<T> {
         }
         self.shared.accepted.notify_waiters();
         self.shared.may_open.notify_waiters();
+        self.shared.set_close_result(Err(Error::Closed));
         self.shared.ended.notify_waiters();
     }
 }

@@ -2,7 +2,6 @@
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -14,7 +13,7 @@ use crate::core::session::Core;
 use crate::core::tokens::Tokens;
 use crate::driver::Driver;
 use crate::error::{ConfigError, Error};
-use crate::shared::{Handle, Shared};
+use crate::shared::{Handle, Published, Shared};
 use crate::stats::Stats;
 use crate::stream::Stream;
 
@@ -229,24 +228,32 @@ impl Session {
     /// arrived.
     ///
     /// A peer that does not take what is queued is waited for up to
-    /// [`Config::timeout`](crate::Config::timeout).
+    /// [`Config::timeout`](crate::Config::timeout), and so is the shutdown of the carrier.
     ///
     /// # Errors
     ///
-    /// The reason for which the session has ended before all was sent.
+    /// The reason for which the session has ended before all was sent:
+    /// [`io::ErrorKind::UnexpectedEof`](std::io::ErrorKind::UnexpectedEof) if the peer ended the
+    /// carrier before that; the error of the carrier's shutdown, [`Error::Timeout`] if that takes
+    /// too long; [`Error::Closed`] if the driver was dropped.
     ///
     /// # Cancel safety
     ///
     /// Cancel safe: the session is closed all the same.
     pub async fn close(&self) -> Result<(), Error> {
         self.handle.mailbox.close();
-        match self.closed().await {
-            Error::Closed => Ok(()),
-            error => Err(error),
+        loop {
+            let mut notified = pin!(self.handle.ended.notified());
+            notified.as_mut().enable();
+            if let Some(result) = self.handle.close_result() {
+                return result;
+            }
+            notified.await;
         }
     }
 
-    /// Waits until the session has ended; returns the reason.
+    /// Waits until the session has ended; returns the reason. The carrier is shut down after that:
+    /// [`Session::close`] waits for it.
     ///
     /// # Cancel safety
     ///
@@ -262,20 +269,20 @@ impl Session {
         }
     }
 
-    /// True from when the session has ended or is being closed.
+    /// True from when the session has ended, is being closed, or can send no more.
     pub fn is_closed(&self) -> bool {
         let inbox = self.handle.mailbox.lock();
-        inbox.closing || inbox.end.is_some()
+        inbox.closing || inbox.end.is_some() || inbox.send_error.is_some()
     }
 
     /// Live streams of both sides: those that can still send or receive.
     pub fn num_streams(&self) -> usize {
-        self.handle.num_streams.load(Ordering::Relaxed)
+        self.handle.published().num_streams
     }
 
     /// Counters, as of the last time that the driver has run.
     pub fn stats(&self) -> Stats {
-        let (mut stats, last_header) = self.handle.stats();
+        let Published { mut stats, last_header, .. } = self.handle.published();
         stats.unread = self.handle.mailbox.tokens.unread();
         stats.last_header = Instant::now().into_std().saturating_duration_since(last_header);
         stats

@@ -12,6 +12,15 @@ use crate::core::stream::{Fin, SharedStream};
 use crate::error::Error;
 use crate::stats::Stats;
 
+/// What handles see of the state machine. Set as a whole, so that counters and streams agree.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Published {
+    pub(crate) stats: Stats,
+    /// When the last header arrived.
+    pub(crate) last_header: Instant,
+    pub(crate) num_streams: usize,
+}
+
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) config: Config,
@@ -20,12 +29,13 @@ pub(crate) struct Shared {
     pub(crate) accepted: Notify,
     /// Woken when further streams may be opened, and at the end.
     pub(crate) may_open: Notify,
-    /// Woken at the end.
+    /// Woken at the end, and when the carrier was shut down.
     pub(crate) ended: Notify,
     handles: AtomicUsize,
-    pub(crate) num_streams: AtomicUsize,
-    /// The counters of the driver's last turn, and when the last header arrived. A leaf lock.
-    stats: Mutex<(Stats, Instant)>,
+    /// As of the driver's last turn. A leaf lock.
+    published: Mutex<Published>,
+    /// What became of everything that was queued, once the carrier was shut down. A leaf lock.
+    close_result: Mutex<Option<Result<(), Error>>>,
 }
 
 impl Shared {
@@ -37,8 +47,12 @@ impl Shared {
             may_open: Notify::new(),
             ended: Notify::new(),
             handles: AtomicUsize::new(0),
-            num_streams: AtomicUsize::new(0),
-            stats: Mutex::new((Stats::default(), now)),
+            published: Mutex::new(Published {
+                stats: Stats::default(),
+                last_header: now,
+                num_streams: 0,
+            }),
+            close_result: Mutex::new(None),
         }
     }
 
@@ -47,12 +61,25 @@ impl Shared {
         self.mailbox.lock().end.clone()
     }
 
-    pub(crate) fn stats(&self) -> (Stats, Instant) {
-        *self.stats.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn published(&self) -> Published {
+        *self.published.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn set_stats(&self, stats: (Stats, Instant)) {
-        *self.stats.lock().unwrap_or_else(PoisonError::into_inner) = stats;
+    pub(crate) fn publish(&self, published: Published) {
+        *self.published.lock().unwrap_or_else(PoisonError::into_inner) = published;
+    }
+
+    /// `None` until the carrier is shut down.
+    pub(crate) fn close_result(&self) -> Option<Result<(), Error>> {
+        self.close_result.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The first result stays.
+    pub(crate) fn set_close_result(&self, result: Result<(), Error>) {
+        let mut lock = self.close_result.lock().unwrap_or_else(PoisonError::into_inner);
+        lock.get_or_insert(result);
+        drop(lock);
+        self.ended.notify_waiters();
     }
 
     /// Gives tokens back, and wakes the driver if it waits for that.

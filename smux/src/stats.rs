@@ -38,8 +38,9 @@ pub struct Stats {
     pub streams_opened: u64,
     /// Streams opened by the peer and not refused.
     pub streams_accepted: u64,
-    /// Streams of the peer answered with FIN, since [`Config::max_streams`] or
-    /// [`Config::accept_backlog`] was reached.
+    /// Streams of the peer that were refused: [`Config::max_streams`] or [`Config::accept_backlog`]
+    /// was reached, or the session is being closed. They are answered with FIN, unless 65,536
+    /// answers wait for the carrier already.
     ///
     /// [`Config::max_streams`]: crate::Config::max_streams
     /// [`Config::accept_backlog`]: crate::Config::accept_backlog

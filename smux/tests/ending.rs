@@ -3,15 +3,109 @@
 
 mod common;
 
+use std::future::Future;
+use std::io::{self, ErrorKind};
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use common::frames::{FIN, Peer, SYN};
+use common::frames::{FIN, Frame, PSH, Peer, SYN};
 use common::{VERSIONS, number};
 use kcpx_smux::{Config, Error, Session};
-use tokio::io::{AsyncWriteExt, duplex};
+use tokio::io::{
+    AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf, duplex,
+};
+use tokio::time::{Instant, Sleep, sleep};
+
+/// A carrier with faults.
+struct Faulty {
+    io: DuplexStream,
+    write_fails: bool,
+    /// Its shutdown takes this time and fails.
+    shutdown: Option<Pin<Box<Sleep>>>,
+    /// Its flush is ready after this time.
+    flush: Option<Pin<Box<Sleep>>>,
+}
+
+impl Faulty {
+    fn new(io: DuplexStream) -> Self {
+        Self { io, write_fails: false, shutdown: None, flush: None }
+    }
+}
+
+impl AsyncRead for Faulty {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Faulty {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        if self.write_fails {
+            return Poll::Ready(Err(ErrorKind::ConnectionReset.into()));
+        }
+        Pin::new(&mut self.io).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.flush {
+            Some(sleep) => sleep.as_mut().poll(cx).map(Ok),
+            None => Poll::Ready(Ok(())),
+        }
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.shutdown {
+            Some(sleep) => sleep.as_mut().poll(cx).map(|()| Err(ErrorKind::ConnectionReset.into())),
+            None => Pin::new(&mut self.io).poll_shutdown(cx),
+        }
+    }
+}
+
+/// A carrier that takes everything, and brings NOP frames without end.
+struct Flood;
+
+impl AsyncRead for Flood {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        while buf.remaining() >= 8 {
+            buf.put_slice(&[1, 3, 0, 0, 0, 0, 0, 0]);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Flood {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Poll::Ready(Ok(buf.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
 
 async fn idle() {
-    tokio::time::sleep(Duration::from_millis(1)).await;
+    sleep(Duration::from_millis(1)).await;
 }
 
 /// A server over a carrier that holds `buffer` bytes.
@@ -38,6 +132,158 @@ async fn shutdown_with_fin_in_the_batch_returns_the_error_of_the_session() {
         assert!(matches!(session.closed().await, Error::Timeout));
         let result = tokio::time::timeout(Duration::from_secs(1), shutdown).await;
         let error = result.expect("shutdown ends").unwrap().unwrap_err();
-        assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn write_error_of_the_carrier_leaves_what_arrived_to_be_read() {
+    for version in VERSIONS {
+        let (ours, mut peer) = duplex(1 << 20);
+        let mut input = Frame::new(number(version), SYN, 3, b"").encode();
+        for _ in 0..25 {
+            input.extend(Frame::new(number(version), PSH, 3, &[7; 10_000]).encode());
+        }
+        peer.write_all(&input).await.unwrap();
+        let mut carrier = Faulty::new(ours);
+        carrier.write_fails = true;
+        let config = Config::new().version(version).max_receive_buffer(65_536).keepalive(None);
+        let session = Session::server(carrier, config).unwrap();
+        let mut stream = session.accept_stream().await.unwrap();
+        // In version 2 the window update has failed already.
+        let _ = stream.write_all(b"x").await;
+        idle().await;
+        let error = stream.write(b"x").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+        assert!(session.is_closed());
+        assert!(matches!(session.open_stream().await, Err(Error::Io(..))));
+        assert_eq!(stream.shutdown().await.unwrap_err().kind(), ErrorKind::ConnectionReset);
+        let mut received = vec![0; 250_000];
+        stream.read_exact(&mut received).await.unwrap();
+        // Streams that come after it as well.
+        let mut input = Frame::new(number(version), SYN, 5, b"").encode();
+        input.extend(Frame::new(number(version), PSH, 5, b"late").encode());
+        input.extend(Frame::new(number(version), FIN, 5, b"").encode());
+        peer.write_all(&input).await.unwrap();
+        let mut second = session.accept_stream().await.unwrap();
+        let mut received = Vec::new();
+        second.read_to_end(&mut received).await.unwrap();
+        assert_eq!(received, b"late");
+        assert!(second.write(b"x").await.is_err());
+        peer.shutdown().await.unwrap();
+        assert_eq!(session.closed().await.kind(), ErrorKind::ConnectionReset);
+        assert_eq!(stream.read(&mut [0]).await.unwrap_err().kind(), ErrorKind::ConnectionReset);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn write_error_of_a_carrier_that_stays_silent_ends_the_session_after_the_timeout() {
+    let (ours, _peer) = duplex(1 << 20);
+    let mut carrier = Faulty::new(ours);
+    carrier.write_fails = true;
+    let session = Session::client(carrier, Config::new().keepalive(None)).unwrap();
+    let _stream = session.open_stream().await.unwrap();
+    let start = Instant::now();
+    assert_eq!(session.closed().await.kind(), ErrorKind::ConnectionReset);
+    assert!((30..31).contains(&start.elapsed().as_secs()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn close_waits_for_the_shutdown_of_the_carrier_and_returns_its_error() {
+    let (ours, _peer) = duplex(1 << 20);
+    let mut carrier = Faulty::new(ours);
+    carrier.shutdown = Some(Box::pin(sleep(Duration::from_secs(5))));
+    let session = Session::client(carrier, Config::new()).unwrap();
+    let start = Instant::now();
+    let clone = session.clone();
+    let first = tokio::spawn(async move { clone.close().await });
+    idle().await;
+    let second = session.close().await.unwrap_err();
+    assert_eq!(second.kind(), ErrorKind::ConnectionReset);
+    assert!(start.elapsed() >= Duration::from_secs(5));
+    assert_eq!(first.await.unwrap().unwrap_err().kind(), ErrorKind::ConnectionReset);
+    // A carrier that never ends.
+    let (ours, _peer) = duplex(1 << 20);
+    let mut carrier = Faulty::new(ours);
+    carrier.shutdown = Some(Box::pin(sleep(Duration::from_secs(10_000))));
+    let session = Session::client(carrier, Config::new()).unwrap();
+    assert!(matches!(session.close().await, Err(Error::Timeout)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn close_is_an_error_when_the_peer_ends_the_carrier_before_all_is_sent() {
+    let (ours, mut peer) = duplex(64);
+    let session = Session::client(ours, Config::new()).unwrap();
+    let mut stream = session.open_stream().await.unwrap();
+    stream.write_all(&vec![1; 50_000]).await.unwrap();
+    let clone = session.clone();
+    let close = tokio::spawn(async move { clone.close().await });
+    idle().await;
+    peer.shutdown().await.unwrap();
+    assert_eq!(close.await.unwrap().unwrap_err().kind(), ErrorKind::UnexpectedEof);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn close_ends_while_the_peer_sends_without_end() {
+    let session = Session::client(Flood, Config::new()).unwrap();
+    common::within(20, session.close()).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn flush_waits_for_the_flush_of_the_carrier_beside_a_stream_that_writes_on() {
+    let (ours, mut peer) = duplex(1 << 20);
+    let mut carrier = Faulty::new(ours);
+    carrier.flush = Some(Box::pin(sleep(Duration::from_secs(5))));
+    let session = Session::client(carrier, Config::new().keepalive(None)).unwrap();
+    let mut stream = session.open_stream().await.unwrap();
+    let start = Instant::now();
+    stream.flush().await.unwrap();
+    assert_eq!(start.elapsed(), Duration::ZERO, "nothing was written");
+    let mut bulk = session.open_stream().await.unwrap();
+    tokio::spawn(async move { while bulk.write_all(&[0; 10_000]).await.is_ok() {} });
+    let reader = tokio::spawn(async move {
+        let mut buffer = vec![0; 100_000];
+        while peer.read(&mut buffer).await.unwrap() > 0 {
+            sleep(Duration::from_millis(1)).await;
+        }
+    });
+    idle().await;
+    stream.write_all(b"flushed").await.unwrap();
+    stream.flush().await.unwrap();
+    assert!(start.elapsed() >= Duration::from_secs(5));
+    assert!(!reader.is_finished());
+}
+
+#[tokio::test(start_paused = true)]
+async fn flush_of_what_the_carrier_does_not_take_returns_the_error_of_the_session() {
+    let (ours, _peer) = duplex(64);
+    let session = Session::client(ours, Config::new()).unwrap();
+    let mut stream = session.open_stream().await.unwrap();
+    // In the batch, and queued.
+    for len in [100, 60_000] {
+        stream.write_all(&vec![0; len]).await.unwrap();
+        let flush = tokio::time::timeout(Duration::from_secs(1), stream.flush()).await;
+        assert!(flush.is_err(), "the peer reads nothing");
+    }
+    assert_eq!(stream.flush().await.unwrap_err().kind(), ErrorKind::TimedOut);
+    assert_eq!(stream.flush().await.unwrap_err().kind(), ErrorKind::TimedOut);
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropped_stream_without_window_ends_after_the_timeout() {
+    let config = Config::new().version(kcpx_smux::Version::V2).keepalive(None);
+    let (session, mut peer) = server(1 << 20, config, 2);
+    for i in 0..100 {
+        let id = 3 + 2 * i;
+        peer.send(SYN, id, b"").await;
+        peer.send_update(id, 0, 0).await;
+        peer.send(FIN, id, b"").await;
+        let mut stream = session.accept_stream().await.unwrap();
+        idle().await;
+        stream.write_all(&vec![0; 65_536]).await.unwrap();
+    }
+    idle().await;
+    assert_eq!(session.num_streams(), 100);
+    sleep(Duration::from_secs(31)).await;
+    assert_eq!(session.num_streams(), 0);
 }

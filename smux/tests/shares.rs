@@ -7,11 +7,11 @@ use kcpx_smux::{Config, Session, Stream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex, split};
 use tokio::sync::mpsc;
 
-/// Bytes of payload in all that a test looks at.
+/// Bytes of payload in all of a test.
 const TOTAL: usize = 8 << 20;
 
 fn send_bulk(mut stream: Stream) {
-    tokio::spawn(async move { while stream.write_all(&[0; 100_000]).await.is_ok() {} });
+    tokio::spawn(async move { while stream.write_all(&vec![0; 100_000]).await.is_ok() {} });
 }
 
 /// Sends `len` bytes, and again whenever they have come back.

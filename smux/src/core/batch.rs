@@ -42,6 +42,8 @@ pub(crate) struct Batch {
     pub(crate) fins: Vec<Arc<SharedStream>>,
     /// SYN frames in the batch.
     pub(crate) syns: usize,
+    /// True when data of a stream is in the batch.
+    pub(crate) has_data: bool,
 }
 
 impl Batch {
@@ -54,7 +56,13 @@ impl Batch {
             vectored,
             fins: Vec::new(),
             syns: 0,
+            has_data: false,
         }
+    }
+
+    /// Discards what was not written.
+    pub(crate) fn clear(&mut self) {
+        *self = Self::new(self.vectored);
     }
 
     pub(crate) fn len(&self) -> usize {

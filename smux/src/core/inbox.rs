@@ -2,7 +2,7 @@
 //! streams.
 
 use std::collections::{HashSet, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
@@ -21,6 +21,8 @@ pub(crate) struct Mailbox {
     version: AtomicU8,
     /// From when the session is to be closed. Set together with [`Inbox::closing`], for writers.
     closing: AtomicBool,
+    /// Number of the last batch that was written whole and flushed.
+    pub(crate) flushed: AtomicU64,
     inbox: Mutex<Inbox>,
     accept_queue: Mutex<AcceptQueue>,
 }
@@ -41,6 +43,8 @@ pub(crate) struct Inbox {
     pub(crate) closing: bool,
     /// From when the session has ended.
     pub(crate) end: Option<Error>,
+    /// From when the carrier takes no more bytes. What it still brings is read.
+    pub(crate) send_error: Option<Error>,
     /// True from a change until the driver takes it.
     notified: bool,
     driver: Option<Waker>,
@@ -70,6 +74,7 @@ impl Mailbox {
             taken_ids: HashSet::new(),
             closing: false,
             end: None,
+            send_error: None,
             notified: false,
             driver: None,
         };
@@ -77,6 +82,7 @@ impl Mailbox {
             tokens,
             version: AtomicU8::new(version.unwrap_or(0)),
             closing: AtomicBool::new(false),
+            flushed: AtomicU64::new(0),
             inbox: Mutex::new(inbox),
             accept_queue: Mutex::default(),
         }
@@ -104,11 +110,18 @@ impl Mailbox {
         self.accept_queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has the driver inspect `stream`, see [`StreamState::enter_inbox`].
+    /// Has the driver inspect `stream`, see [`StreamState::enter_inbox`]. Without a driver the stream
+    /// ends with the session.
     ///
     /// [`StreamState::enter_inbox`]: super::stream::StreamState::enter_inbox
     pub(crate) fn push_changed(&self, stream: &Arc<SharedStream>) {
         let mut inbox = self.lock();
+        if let Some(error) = inbox.end.clone() {
+            drop(inbox);
+            let wakers = stream.lock().fail(&error);
+            wakers.into_iter().for_each(wake);
+            return;
+        }
         inbox.changed.push(Arc::clone(stream));
         let waker = inbox.notify();
         drop(inbox);
@@ -133,7 +146,7 @@ impl Mailbox {
 
     pub(crate) fn open(&self) -> Result<Opened, Error> {
         let mut inbox = self.lock();
-        if let Some(error) = &inbox.end {
+        if let Some(error) = inbox.end.as_ref().or(inbox.send_error.as_ref()) {
             return Err(error.clone());
         }
         if inbox.closing {

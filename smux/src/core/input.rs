@@ -19,7 +19,7 @@ impl Core {
     ) -> Result<(), ProtocolError> {
         self.stats.bytes_received += input.len() as u64;
         let headers = self.parser.headers;
-        let result = self.receive_events(input);
+        let result = self.receive_events(input, now);
         if self.parser.headers != headers {
             self.on_header(now);
         }
@@ -27,7 +27,7 @@ impl Core {
         result
     }
 
-    fn receive_events(&mut self, input: &mut BytesMut) -> Result<(), ProtocolError> {
+    fn receive_events(&mut self, input: &mut BytesMut, now: Instant) -> Result<(), ProtocolError> {
         let mut version = self.parser.version();
         while let Some(event) = self.parser.next(input)? {
             if version.is_none() {
@@ -35,10 +35,10 @@ impl Core {
                 self.mailbox.set_version(self.version());
             }
             match event {
-                Event::Syn(id) => self.on_syn(id),
+                Event::Syn(id) => self.on_syn(id, now),
                 Event::Fin(id) => self.on_fin(id),
                 Event::Payload { id, len } => self.on_payload(id, input, len),
-                Event::Upd { id, consumed, window } => self.on_update(id, consumed, window),
+                Event::Upd { id, consumed, window } => self.on_update(id, consumed, window, now),
             }
         }
         if version.is_none() {
@@ -48,9 +48,9 @@ impl Core {
         Ok(())
     }
 
-    fn on_syn(&mut self, id: u32) {
+    fn on_syn(&mut self, id: u32, now: Instant) {
         // An id of this side's own may have been given out a moment ago.
-        let is_reserved = id % 2 == self.parity() && self.exchange_and_reserve(id);
+        let is_reserved = id % 2 == self.parity() && self.exchange_and_reserve(id, now);
         if self.streams.contains_key(&id) {
             self.stats.frames_ignored += 1;
             return;
@@ -136,7 +136,7 @@ impl Core {
         self.signals.wakers.extend(state.receive.waker.take());
     }
 
-    fn on_update(&mut self, id: u32, consumed: u32, window: u32) {
+    fn on_update(&mut self, id: u32, consumed: u32, window: u32, now: Instant) {
         let Some(Entry { stream, .. }) = self.streams.get(&id) else {
             self.stats.frames_ignored += 1;
             return;
@@ -144,7 +144,10 @@ impl Core {
         let stream = Arc::clone(stream);
         let mut state = stream.lock();
         match state.send.on_update(consumed, window) {
-            Ok(()) => self.queue_turn(&stream, &mut state),
+            Ok(()) => {
+                self.queue_turn(&stream, &mut state);
+                self.watch_abandoned(&stream, &mut state, now);
+            }
             Err(error) => self.fail_stream(&stream, &mut state, error),
         }
     }

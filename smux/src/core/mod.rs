@@ -1,5 +1,6 @@
 //! The protocol: no I/O, no clock, no Tokio. Time is an argument, wakers are called by the caller.
 
+pub(crate) mod abandoned;
 pub(crate) mod batch;
 pub(crate) mod discarded;
 pub(crate) mod frame;
@@ -12,6 +13,7 @@ pub(crate) mod receive_queue;
 pub(crate) mod receive_window;
 pub(crate) mod refusals;
 pub(crate) mod send_queue;
+pub(crate) mod sending;
 pub(crate) mod session;
 pub(crate) mod stream;
 pub(crate) mod tokens;

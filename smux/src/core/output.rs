@@ -9,8 +9,8 @@ use super::session::{Control, Core};
 use super::stream::{Fin, SharedStream, StreamState};
 use super::turns::MAX_SPARSE;
 
-/// Least payload of a frame that is cut to the room left in a batch, bytes. A stream with more to
-/// send than a smaller room holds begins the next batch.
+/// Least payload of a frame that is cut to the available left in a batch, bytes. A stream with more to
+/// send than a smaller available holds begins the next batch.
 const MIN_CUT: usize = 4 << 10;
 
 /// While streams wait, answers to refused SYNs have at most this many bytes of a batch.
@@ -22,6 +22,7 @@ impl Core {
         if self.version() == 0 {
             return;
         }
+        self.batches += 1;
         let before = batch.len();
         // What did not fit into the last batch, so that neither control frames nor sparse streams
         // can keep a bulk stream waiting for ever.
@@ -35,7 +36,10 @@ impl Core {
         while batch.len() < MAX_BATCH {
             let has_control = !self.control.is_empty();
             let may_refuse = refusal_bytes < REFUSAL_SHARE || self.turns.is_empty();
-            if !has_control && may_refuse && let Some(id) = self.refusals.pop() {
+            if !has_control
+                && may_refuse
+                && let Some(id) = self.refusals.pop()
+            {
                 refusal_bytes += HEADER_LEN;
                 if id % 2 == self.parity() {
                     // Reserved up to here: a SYN of this side would come before the answer.
@@ -67,6 +71,7 @@ impl Core {
             state.send.fin = Fin::Sent;
             self.signals.wakers.extend(state.send.waker.take());
         }
+        batch.has_data = false;
         if batch.syns > 0 {
             self.signals.may_open |= self.mailbox.lock().on_syns_sent(batch.syns);
             batch.syns = 0;
@@ -121,12 +126,12 @@ impl Core {
         let credit = state.send.credit(self.version());
         let queued = state.send.queue.len();
         let mut len = queued.min(credit).min(self.config.max_frame_size);
-        let room = MAX_BATCH.saturating_sub(batch.len() + HEADER_LEN);
-        if !batch.is_empty() && len > room {
-            if room < MIN_CUT {
+        let available = MAX_BATCH.saturating_sub(batch.len() + HEADER_LEN);
+        if !batch.is_empty() && len > available {
+            if available < MIN_CUT {
                 return false;
             }
-            len = room;
+            len = available;
         }
         state.in_turns = false;
         if len > 0 {
@@ -137,6 +142,8 @@ impl Core {
             self.write_header(Command::Psh, len as u16, stream.id, batch);
             state.send.queue.take_into(len, batch);
             state.send.on_sent(len);
+            state.send.batch = self.batches;
+            batch.has_data = true;
             self.stats.frames_sent.psh += 1;
             self.stats.payload_sent += len as u64;
             // Also for a shutdown: it waits for the FIN and registers again.
@@ -144,6 +151,7 @@ impl Core {
         }
         self.write_fin(stream, &mut state, batch, now);
         self.queue_turn(stream, &mut state);
+        self.watch_abandoned(stream, &mut state, now);
         true
     }
 
@@ -167,6 +175,8 @@ impl Core {
             return;
         }
         state.send.fin = Fin::Taken;
+        state.send.batch = self.batches;
+        batch.has_data = true;
         self.stats.frames_sent.fin += 1;
         self.write_header(Command::Fin, 0, stream.id, batch);
         batch.fins.push(Arc::clone(stream));

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
 
+use super::abandoned::AbandonedStreams;
 use super::batch::Batch;
 use super::discarded::DiscardedStreams;
 use super::inbox::Mailbox;
@@ -24,6 +25,13 @@ const MIN_SHARE: usize = 65_536;
 
 #[derive(Debug)]
 pub(crate) struct Core {
+    /// From when the carrier takes no more bytes. What it still brings is delivered.
+    pub(super) send_error: Option<Error>,
+    /// Batches so far: the number of the one that is filled or written.
+    pub(super) batches: u64,
+    pub(super) abandoned: AbandonedStreams,
+    /// Streams that wait for a flush of the carrier.
+    pub(super) flushing: Vec<Arc<SharedStream>>,
     pub(super) config: Config,
     pub(super) mailbox: Arc<Mailbox>,
     pub(super) parser: Parser,
@@ -37,11 +45,11 @@ pub(crate) struct Core {
     pub(super) turns: Turns,
     /// Streams whose FIN waits for `Config::fin_delay`, by time.
     pub(super) delayed_fins: VecDeque<(Instant, Arc<SharedStream>)>,
-    keepalive: Option<Keepalive>,
+    pub(super) keepalive: Option<Keepalive>,
     /// True from when the handles ask for the end: no new streams, and FIN is not delayed.
     pub(super) closing: bool,
     /// True while unread bytes stop the carrier from being read.
-    stalled: bool,
+    pub(super) stalled: bool,
     pub(super) signals: Signals,
     pub(super) stats: Stats,
     last_header: Instant,
@@ -89,6 +97,10 @@ impl Core {
             config.keepalive.map(|interval| Keepalive::new(interval, config.timeout, now));
         let version = mailbox.version();
         Self {
+            send_error: None,
+            batches: 0,
+            abandoned: AbandonedStreams::default(),
+            flushing: Vec::new(),
             config,
             mailbox,
             parser: Parser::new(version),
@@ -117,7 +129,7 @@ impl Core {
     }
 
     /// Of the ids that this side gives out, modulo 2.
-    pub(super) fn parity(&self) -> u32 {
+    pub(crate) fn parity(&self) -> u32 {
         self.config.first_id.map_or(0, |first| first % 2)
     }
 
@@ -141,19 +153,19 @@ impl Core {
 
     /// Takes what handles have left. `waker` is woken when they leave more. True if there was
     /// anything.
-    pub(crate) fn exchange(&mut self, waker: &Waker) -> bool {
+    pub(crate) fn exchange(&mut self, waker: &Waker, now: Instant) -> bool {
         let mut inbox = self.mailbox.lock();
         inbox.set_driver(waker);
         inbox.release_ids(&mut self.released_ids);
         inbox.take(&mut self.changed, &mut self.opened);
         let closing = inbox.closing;
         drop(inbox);
-        self.on_exchanged(closing)
+        self.on_exchanged(closing, now)
     }
 
     /// The same in the middle of a turn, for a peer that opens `id`, one of this side's own: from
     /// here on it is not given out. True unless it was given out or reserved before.
-    pub(super) fn exchange_and_reserve(&mut self, id: u32) -> bool {
+    pub(super) fn exchange_and_reserve(&mut self, id: u32, now: Instant) -> bool {
         let mut inbox = self.mailbox.lock();
         // Before the same ids are reserved again.
         inbox.release_ids(&mut self.released_ids);
@@ -162,8 +174,11 @@ impl Core {
         let is_reserved = inbox.reserve_id(id);
         let closing = inbox.closing;
         drop(inbox);
-        self.on_exchanged(closing);
-        is_reserved
+        self.on_exchanged(closing, now);
+        // A stream of that id may have been forgotten just now: the reservation goes on.
+        let released = self.released_ids.len();
+        self.released_ids.retain(|released| *released != id);
+        is_reserved || self.released_ids.len() < released
     }
 
     /// An id that was reserved is not used by the peer: it may be given out.
@@ -171,7 +186,7 @@ impl Core {
         self.released_ids.push(id);
     }
 
-    fn on_exchanged(&mut self, closing: bool) -> bool {
+    fn on_exchanged(&mut self, closing: bool, now: Instant) -> bool {
         let was_closing = mem::replace(&mut self.closing, closing);
         let mut progress = was_closing != closing;
         if progress {
@@ -189,7 +204,7 @@ impl Core {
         let mut changed = mem::take(&mut self.changed);
         for stream in changed.drain(..) {
             progress = true;
-            self.inspect(&stream);
+            self.inspect(&stream, now);
         }
         self.changed = changed;
         progress
@@ -208,19 +223,26 @@ impl Core {
             drop(state);
             self.control.push_back(Control::Update(Arc::clone(&stream)));
         }
+        if let Some(error) = &self.send_error {
+            let mut state = stream.lock();
+            state.send.is_broken = true;
+            self.signals.wakers.extend(state.fail_sending(error));
+        }
         self.streams.insert(id, Entry { stream, opened_by_peer });
     }
 
     /// A handle has changed the stream.
-    fn inspect(&mut self, stream: &Arc<SharedStream>) {
+    fn inspect(&mut self, stream: &Arc<SharedStream>, now: Instant) {
         let mut state = stream.lock();
         state.in_inbox = false;
+        self.inspect_sending(stream, &mut state);
         if state.is_over() {
             self.forget(stream.id, &mut state);
             return;
         }
         self.queue_update(stream, &mut state);
         self.queue_turn(stream, &mut state);
+        self.watch_abandoned(stream, &mut state, now);
     }
 
     pub(super) fn queue_update(&mut self, stream: &Arc<SharedStream>, state: &mut StreamState) {
@@ -293,11 +315,12 @@ impl Core {
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let keepalive = self.keepalive.as_ref().and_then(Keepalive::deadline);
         let fin = self.delayed_fins.front().map(|(at, _)| *at);
-        [keepalive, fin].into_iter().flatten().min()
+        [keepalive, fin, self.abandoned.deadline()].into_iter().flatten().min()
     }
 
     pub(crate) fn on_timer(&mut self, now: Instant) -> Result<(), Error> {
         self.send_delayed_fins(Some(now));
+        self.end_abandoned(now);
         match self.keepalive.as_ref().map(|keepalive| keepalive.on_timer(now)) {
             Some(Due::Timeout) => return Err(Error::Timeout),
             Some(Due::Nop) if self.version() != 0 => {
@@ -337,7 +360,7 @@ impl Core {
     pub(crate) fn is_drained(&self) -> bool {
         let unsent = |entry: &Entry| {
             let state = entry.stream.lock();
-            state.send.queue.len() > 0 && state.error.is_none()
+            state.send.queue.len() > 0
         };
         let is_owed = !self.control.is_empty() || !self.refusals.is_empty();
         !is_owed && self.turns.is_empty() && !self.streams.values().any(unsent)
@@ -354,10 +377,12 @@ impl Core {
         self.refusals.clear();
         self.turns.clear();
         self.delayed_fins.clear();
+        self.abandoned.clear();
         self.peer_streams = 0;
         let live = self.streams.drain().map(|(_, entry)| entry.stream);
         let changed = self.opened.drain(..).chain(self.changed.drain(..));
-        for stream in live.chain(changed).chain(batch.fins.drain(..)) {
+        let sending = batch.fins.drain(..).chain(self.flushing.drain(..));
+        for stream in live.chain(changed).chain(sending) {
             let wakers = stream.lock().fail(error);
             self.signals.wakers.extend(wakers.into_iter().flatten());
         }

@@ -38,6 +38,8 @@ pub(crate) struct StreamState {
     pub(crate) in_inbox: bool,
     /// True while the stream waits for its turn to send a frame.
     pub(crate) in_turns: bool,
+    /// True while the stream is among those that were dropped and wait for window.
+    pub(crate) in_abandoned: bool,
     /// True while an UPD of the stream is queued, which takes its values when it is written.
     pub(crate) update_queued: bool,
 }
@@ -50,6 +52,7 @@ impl StreamState {
             error: None,
             in_inbox: false,
             in_turns: false,
+            in_abandoned: false,
             update_queued: false,
         }
     }
@@ -65,14 +68,30 @@ impl StreamState {
         if self.error.is_none() {
             self.error = Some(error.clone());
         }
-        self.send.queue.clear();
-        [self.receive.waker.take(), self.send.waker.take()]
+        [self.receive.waker.take(), self.fail_sending(error)]
+    }
+
+    /// Nothing more is sent. The stream still receives.
+    pub(crate) fn fail_sending(&mut self, error: &Error) -> Option<Waker> {
+        self.send.error.get_or_insert_with(|| error.clone());
+        if self.send.queue.len() > 0 {
+            self.send.batch = u64::MAX;
+            self.send.queue.clear();
+        }
+        self.send.waker.take()
+    }
+
+    /// True for a dropped stream whose queued bytes wait for window.
+    pub(crate) fn has_no_reader_or_window(&self, version: u8) -> bool {
+        let waits = self.send.queue.len() > 0 && self.send.credit(version) == 0;
+        self.receive.discards && self.send.fin == Fin::Queued && waits
     }
 
     /// True when no frame of the stream will leave any more, and none of the peer's has an effect.
     pub(crate) fn is_over(&self) -> bool {
         let receives = !self.receive.fin && !self.receive.discards && self.error.is_none();
-        self.send.fin >= Fin::Taken && !receives
+        let sends = self.send.fin < Fin::Taken && !self.send.is_broken;
+        !sends && !receives
     }
 }
 
@@ -153,6 +172,16 @@ pub(crate) struct SendHalf {
     consumed: u32,
     /// Of the peer's last update, bytes.
     window: u32,
+    /// Of the session, or of this stream alone.
+    pub(crate) error: Option<Error>,
+    /// True from when the carrier takes no more bytes.
+    pub(crate) is_broken: bool,
+    /// Number of the last batch with a frame of the stream; `u64::MAX` when bytes were discarded.
+    pub(crate) batch: u64,
+    /// True from when a flush asks the driver until the driver has seen that.
+    pub(crate) flush_wanted: bool,
+    /// True while the stream is among those that wait for a flush of the carrier.
+    pub(crate) in_flushing: bool,
     pub(crate) waker: Option<Waker>,
 }
 
@@ -164,6 +193,11 @@ impl SendHalf {
             sent: 0,
             consumed: 0,
             window: INITIAL_WINDOW,
+            error: None,
+            is_broken: false,
+            batch: 0,
+            flush_wanted: false,
+            in_flushing: false,
             waker: None,
         }
     }
@@ -174,6 +208,16 @@ impl SendHalf {
             return usize::MAX;
         }
         self.window.saturating_sub(self.sent.wrapping_sub(self.consumed)) as usize
+    }
+
+    /// True if all that was queued was written, and the carrier flushed up to batch `flushed`.
+    pub(crate) fn is_flushed(&self, flushed: u64) -> bool {
+        self.queue.len() == 0 && self.batch <= flushed
+    }
+
+    /// True if data or FIN have not left.
+    pub(crate) fn is_unsent(&self) -> bool {
+        self.queue.len() > 0 || matches!(self.fin, Fin::Queued | Fin::Delayed | Fin::Due)
     }
 
     /// True if the stream has a frame to send.

@@ -3,6 +3,7 @@
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
@@ -134,13 +135,36 @@ impl WriteSide {
         Poll::Ready(Ok(len))
     }
 
+    pub(super) fn poll_flush(&self, cx: &Context<'_>) -> Poll<io::Result<()>> {
+        let mut state = self.stream.lock();
+        if state.send.is_flushed(self.handle.mailbox.flushed.load(Ordering::Acquire)) {
+            return Poll::Ready(Ok(()));
+        }
+        if let Some(error) = &state.send.error {
+            return Poll::Ready(Err(error.clone().into()));
+        }
+        state.send.waker = Some(cx.waker().clone());
+        // While bytes are queued, each frame that leaves wakes.
+        let asks = state.send.queue.len() == 0 && !state.send.in_flushing;
+        state.send.flush_wanted |= asks;
+        let inspect = asks && state.enter_inbox();
+        drop(state);
+        if inspect {
+            self.handle.mailbox.push_changed(&self.stream);
+        }
+        match self.handle.end() {
+            Some(error) => Poll::Ready(Err(error.into())),
+            None => Poll::Pending,
+        }
+    }
+
     pub(super) fn poll_shutdown(&self, cx: &Context<'_>) -> Poll<io::Result<()>> {
         self.handle.finish(&self.stream, false);
         let mut state = self.stream.lock();
         if state.send.fin == Fin::Sent {
             return Poll::Ready(Ok(()));
         }
-        if let Some(error) = &state.error {
+        if let Some(error) = &state.send.error {
             return Poll::Ready(Err(error.clone().into()));
         }
         state.send.waker = Some(cx.waker().clone());
@@ -159,7 +183,7 @@ impl Drop for WriteSide {
 }
 
 fn check_writable(state: &StreamState) -> io::Result<()> {
-    if let Some(error) = &state.error {
+    if let Some(error) = &state.send.error {
         return Err(error.clone().into());
     }
     if state.send.fin != Fin::None {

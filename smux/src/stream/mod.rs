@@ -25,8 +25,11 @@ use crate::shared::Handle;
 /// * A read of 0 bytes is the peer's FIN. The end of the session before that is an error, after all
 ///   that has arrived was read.
 /// * Dropping a stream sends what was written and FIN, in the background, and discards what arrives.
-///   The protocol has no reset.
-/// * `flush` does nothing: what is written leaves as soon as carrier and window allow.
+///   The protocol has no reset. If the peer grants no window for
+///   [`Config::timeout`](crate::Config::timeout), what was written is discarded.
+/// * `flush` waits until all that was written to the stream was written to the carrier, and the
+///   carrier flushed; the end of the session before that is an error. Without it, what is written
+///   leaves as soon as carrier and window allow.
 ///
 /// Writes queue up to [`Config::send_buffer`](crate::Config::send_buffer) bytes.
 #[derive(Debug)]
@@ -114,8 +117,8 @@ impl AsyncWrite for Stream {
         true
     }
 
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.write.poll_flush(cx)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -1,0 +1,92 @@
+//! What streams learn of the carrier's writing side: flushes, and its failure while the receiving
+//! side goes on.
+
+use std::mem;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use super::batch::Batch;
+use super::keepalive::Keepalive;
+use super::session::Core;
+use super::stream::{SharedStream, StreamState};
+use crate::error::Error;
+
+impl Core {
+    /// True while a stream waits for a flush of the carrier.
+    pub(crate) fn wants_flush(&self) -> bool {
+        !self.flushing.is_empty()
+    }
+
+    /// All batches were written, and the carrier flushed.
+    pub(crate) fn on_flushed(&mut self) {
+        self.mailbox.flushed.store(self.batches, Ordering::Release);
+        for stream in mem::take(&mut self.flushing) {
+            let mut state = stream.lock();
+            state.send.in_flushing = false;
+            self.signals.wakers.extend(state.send.waker.take());
+        }
+    }
+
+    /// A handle has changed the stream: it may wait for a flush.
+    pub(super) fn inspect_sending(&mut self, stream: &Arc<SharedStream>, state: &mut StreamState) {
+        if let Some(error) = &self.send_error {
+            state.send.is_broken = true;
+            self.signals.wakers.extend(state.fail_sending(error));
+        }
+        if !mem::take(&mut state.send.flush_wanted) || state.send.in_flushing {
+            return;
+        }
+        if state.send.is_flushed(self.mailbox.flushed.load(Ordering::Acquire)) {
+            self.signals.wakers.extend(state.send.waker.take());
+        } else {
+            state.send.in_flushing = true;
+            self.flushing.push(Arc::clone(stream));
+        }
+    }
+
+    /// Why the carrier takes no more bytes.
+    pub(crate) fn send_error(&self) -> Option<&Error> {
+        self.send_error.as_ref()
+    }
+
+    /// The carrier takes no more bytes: streams fail to write, and read what still arrives. Also
+    /// without keepalive, for [`Config::timeout`](crate::Config::timeout) at most without a frame.
+    pub(crate) fn fail_sending(&mut self, error: &Error, batch: &mut Batch, now: Instant) {
+        self.send_error = Some(error.clone());
+        self.mailbox.lock().send_error = Some(error.clone());
+        let timeout = self.config.timeout;
+        self.keepalive.get_or_insert_with(|| {
+            let mut keepalive = Keepalive::new(timeout, timeout, now);
+            keepalive.set_paused(self.stalled, now);
+            keepalive
+        });
+        let live: Vec<_> = self.streams.values().map(|entry| Arc::clone(&entry.stream)).collect();
+        let written = batch.fins.drain(..).chain(self.flushing.drain(..));
+        for stream in live.into_iter().chain(written.collect::<Vec<_>>()) {
+            let mut state = stream.lock();
+            state.send.is_broken = true;
+            self.signals.wakers.extend(state.fail_sending(error));
+            if state.is_over() {
+                self.forget(stream.id, &mut state);
+            }
+        }
+        batch.clear();
+        self.signals.may_open = true;
+        self.discard_output();
+    }
+
+    /// Discards frames that cannot be sent any more.
+    pub(crate) fn discard_output(&mut self) {
+        self.control.clear();
+        self.refusals.clear();
+        self.turns.clear();
+        self.delayed_fins.clear();
+        self.abandoned.clear();
+    }
+
+    /// True if data or FIN of a stream have not left.
+    pub(crate) fn has_unsent(&self, batch: &Batch) -> bool {
+        batch.has_data || self.streams.values().any(|entry| entry.stream.lock().send.is_unsent())
+    }
+}
