@@ -1,9 +1,10 @@
 //! Without smux: a KCP connection for each connection, all from one socket.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex as SyncMutex, PoisonError};
 
-use kcpx::{Config, Endpoint};
+use kcpx::{Config, ConnectionError, Endpoint};
 use tokio::sync::Mutex;
 
 use crate::direct::DirectConnection;
@@ -50,19 +51,40 @@ impl Dialer {
     pub(super) async fn connect(&self) -> io::Result<DirectConnection> {
         let setup = self.setup();
         let peer = transport::resolve(&setup.settings.remote).await?;
-        let mut socket = setup.sockets[usize::from(peer.is_ipv6())].lock().await;
-        let endpoint = match &*socket {
-            Some((endpoint, _)) => endpoint.clone(),
-            None => {
-                let any = if peer.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-                let endpoint = Endpoint::bind_with(any, setup.config.clone()).await?;
-                let registration = self.stats.register(None, Some(endpoint.clone()));
-                *socket = Some((endpoint.clone(), registration));
-                endpoint
+        let endpoint = self.endpoint(&setup, peer, None).await?;
+        let stream = match endpoint.connect(peer).await {
+            // The socket has failed since: another one.
+            Err(error) if is_endpoint_closed(&error) => {
+                let endpoint = self.endpoint(&setup, peer, Some(&endpoint)).await?;
+                endpoint.connect(peer).await?
             }
+            connected => connected?,
         };
-        drop(socket);
-        Ok(DirectConnection::new(endpoint.connect(peer).await?, &self.stats))
+        Ok(DirectConnection::new(stream, &self.stats))
+    }
+
+    /// The endpoint for a peer's IP version, bound if there is none, or if it is `closed`.
+    async fn endpoint(
+        &self,
+        setup: &Setup,
+        peer: SocketAddr,
+        closed: Option<&Endpoint>,
+    ) -> io::Result<Endpoint> {
+        let mut socket = setup.sockets[usize::from(peer.is_ipv6())].lock().await;
+        if let Some((endpoint, _)) = &*socket {
+            let is_closed = closed.is_some_and(|closed| {
+                // Another task may have bound one meanwhile.
+                closed.local_addr().ok() == endpoint.local_addr().ok()
+            });
+            if !is_closed {
+                return Ok(endpoint.clone());
+            }
+        }
+        let any = if peer.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+        let endpoint = Endpoint::bind_with(any, setup.config.clone()).await?;
+        let registration = self.stats.register(None, Some(endpoint.clone()));
+        *socket = Some((endpoint.clone(), registration));
+        Ok(endpoint)
     }
 
     /// Waits until the last bytes are delivered.
@@ -80,4 +102,9 @@ impl Setup {
         let config = transport::config(&settings.common)?;
         Ok(Self { settings, config, sockets: Default::default() })
     }
+}
+
+fn is_endpoint_closed(error: &io::Error) -> bool {
+    let cause = error.get_ref().and_then(|cause| cause.downcast_ref());
+    matches!(cause, Some(ConnectionError::EndpointClosed))
 }

@@ -258,8 +258,8 @@ mod tests {
         for _ in 0..100 {
             let pool = pool.clone();
             waiting.spawn(async move {
-                let opening = pool.open_stream();
-                timeout(Duration::from_millis(9_500), opening).await.is_err()
+                let opened = pool.open_stream();
+                timeout(Duration::from_millis(9_500), opened).await.is_err()
             });
         }
         while let Some(timed_out) = waiting.join_next().await {
