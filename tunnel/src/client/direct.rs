@@ -108,3 +108,60 @@ fn is_endpoint_closed(error: &io::Error) -> bool {
     let cause = error.get_ref().and_then(|cause| cause.downcast_ref());
     matches!(cause, Some(ConnectionError::EndpointClosed))
 }
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::task::{Context, Poll};
+
+    use kcpx::{KcpListener, RecvBatch, Transmit, Transport};
+
+    use super::*;
+    use crate::options::Invocation;
+    use crate::settings::Tunnel;
+
+    /// A socket of which the descriptor is gone.
+    struct Failed;
+
+    impl Transport for Failed {
+        fn local_addr(&self) -> io::Result<SocketAddr> {
+            Ok(SocketAddr::from(([127, 0, 0, 1], 1)))
+        }
+
+        fn poll_recv(
+            &mut self,
+            _: &mut Context<'_>,
+            _: &mut RecvBatch<'_>,
+        ) -> Poll<io::Result<()>> {
+            // EBADF
+            Poll::Ready(Err(io::Error::from_raw_os_error(9)))
+        }
+
+        fn poll_send(&mut self, _: &mut Context<'_>, _: &Transmit<'_>) -> Poll<io::Result<usize>> {
+            Poll::Ready(Err(io::Error::from_raw_os_error(9)))
+        }
+    }
+
+    #[tokio::test]
+    async fn socket_that_has_failed_is_replaced() {
+        let invocation =
+            Invocation::new(["kcpx-tunnel", "client", "-r", "127.0.0.1:1"], Default::default());
+        let tunnel = invocation.load().unwrap().settings.tunnels.remove(0);
+        let Tunnel::Client(mut settings) = tunnel else { panic!("{tunnel}") };
+        let config = transport::config(&settings.common).unwrap();
+        let server = KcpListener::bind_with("127.0.0.1:0", config.clone()).await.unwrap();
+        let port = server.local_addr().unwrap().port();
+        settings.remote.ports = port..=port;
+        let stats = Arc::new(TunnelStats::default());
+        let dialer = Dialer::new(settings, stats.clone()).unwrap();
+        let failed = Endpoint::from_transport(Failed, config).unwrap();
+        let registration = stats.register(None, Some(failed.clone()));
+        *dialer.setup().sockets[0].lock().await = Some((failed, registration));
+        let limit = std::time::Duration::from_secs(60);
+        let (connected, accepted) = tokio::join!(
+            tokio::time::timeout(limit, dialer.connect()),
+            tokio::time::timeout(limit, server.accept())
+        );
+        let (connected, (accepted, _)) = (connected.unwrap().unwrap(), accepted.unwrap().unwrap());
+        assert_eq!(connected.conv(), accepted.conv());
+    }
+}
