@@ -117,6 +117,11 @@ impl LinkedStream {
         &self.link
     }
 
+    /// The stream, for one poll.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, KcpStream> {
+        lock(&self.stream)
+    }
+
     /// Waits for a byte and returns it without taking it; `None` at the end.
     pub(crate) async fn peek_byte(&self) -> io::Result<Option<u8>> {
         let mut first = [0];

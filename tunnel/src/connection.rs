@@ -21,12 +21,6 @@ impl ReadChunk for kcpx_smux::OwnedReadHalf {
     }
 }
 
-impl ReadChunk for kcpx::ReadHalf<'_> {
-    async fn read_chunk(&mut self) -> io::Result<Bytes> {
-        kcpx::ReadHalf::read_chunk(self).await
-    }
-}
-
 /// How connections of a tunnel end, and whether they are logged.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Policy {

@@ -1,32 +1,37 @@
 //! A KCP connection that carries one TCP connection, without smux.
 
+use std::future::poll_fn;
+use std::io;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
+use bytes::Bytes;
 use kcpx::KcpStream;
+use tokio::io::AsyncWrite;
 
-use crate::carrier::Link;
+use crate::carrier::LinkedStream;
 use crate::connection::{Policy, carry};
 use crate::net::LocalStream;
-use crate::relay::End;
+use crate::relay::{End, ReadChunk};
 use crate::stats::{Registration, TunnelStats};
 
 /// A KCP connection. Dropped before both directions have ended, it resets the peer's connection.
 pub(crate) struct DirectConnection {
-    stream: KcpStream,
-    link: Arc<Link>,
+    stream: LinkedStream,
     is_closed: bool,
     _registration: Registration,
 }
 
 impl DirectConnection {
     pub(crate) fn new(stream: KcpStream, stats: &Arc<TunnelStats>) -> Self {
-        let link = Arc::default();
-        let registration = stats.register(Some(&link), None);
-        Self { stream, link, is_closed: false, _registration: registration }
+        let stream = LinkedStream::new(stream);
+        let registration = stats.register(Some(stream.link()), None);
+        Self { stream, is_closed: false, _registration: registration }
     }
 
     pub(crate) fn conv(&self) -> u32 {
-        self.stream.conv()
+        self.stream.lock().conv()
     }
 
     /// Carries `local`; its reset is one on the other side as well.
@@ -37,7 +42,7 @@ impl DirectConnection {
         policy: Policy,
         stats: &TunnelStats,
     ) {
-        let (reader, writer) = self.stream.split();
+        let (reader, writer) = (Reader(&self.stream), Writer(&self.stream));
         let end = carry(name, local, reader, writer, None, policy, stats).await;
         self.is_closed = matches!(end, End::Closed);
     }
@@ -45,10 +50,44 @@ impl DirectConnection {
 
 impl Drop for DirectConnection {
     fn drop(&mut self) {
-        self.link.end(self.stream.stats());
         if !self.is_closed {
             // An error says that the connection has ended already.
-            drop(self.stream.set_zero_linger());
+            drop(self.stream.lock().set_zero_linger());
         }
+    }
+}
+
+/// The direction from the peer. Borrowed halves of the stream would keep its statistics from being read.
+struct Reader<'a>(&'a LinkedStream);
+
+impl ReadChunk for Reader<'_> {
+    async fn read_chunk(&mut self) -> io::Result<Bytes> {
+        // The stream keeps what a read has begun, so that each poll may be one of a new future.
+        poll_fn(|cx| {
+            let mut stream = self.0.lock();
+            pin!(stream.read_chunk()).poll(cx)
+        })
+        .await
+    }
+}
+
+/// The direction to the peer.
+struct Writer<'a>(&'a LinkedStream);
+
+impl AsyncWrite for Writer<'_> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut *self.0.lock()).poll_write(cx, buf)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.0.lock()).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.0.lock()).poll_shutdown(cx)
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use kcpx_smux::{Error, Session, Version};
 use tokio::time::timeout;
 
+use crate::carrier::Link;
 use crate::settings::{Common, SmuxVersion};
 
 /// How long FIN is withheld from a peer that sent FIN first, where `closewait` was not given: smux
@@ -30,19 +31,16 @@ pub(crate) fn smux_config(common: &Common, version: SmuxVersion) -> kcpx_smux::C
 }
 
 /// Sends what is queued and closes the session, within two seconds.
-pub(crate) async fn close(session: &Session) {
+pub(crate) async fn close(session: &Session, link: &Link) {
+    link.set_closing();
     // An error, or no time left: the peer is gone, and dropping the session ends it.
     drop(timeout(CLOSE_TIMEOUT, session.close()).await);
 }
 
 /// Why a session has ended, for the log. `None`: in order.
-pub(crate) fn failure(error: &Error, heard: bool) -> Option<String> {
+pub(crate) fn failure(error: &Error) -> Option<String> {
     match error {
         Error::Closed => None,
-        Error::Timeout if !heard => Some(format!(
-            "{error}: no byte came from the server (are --crypt, --key, --nocomp and --smuxver the \
-             same on both sides?)"
-        )),
         other => Some(other.to_string()),
     }
 }

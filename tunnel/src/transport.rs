@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use kcpx::{Config, KcpListener, KcpStream};
@@ -36,24 +37,40 @@ pub(crate) fn config(common: &Common) -> io::Result<Config> {
     Ok(config)
 }
 
-/// Opens a connection to one of the ports of the server, from a socket of its own, and waits until
+/// Opens a connection to a port of the server, from a socket of its own, and waits until
 /// the server has answered. Cancel safe.
 ///
 /// It waits, although a kcptun server would take data with the first datagram (`early_data`): it costs
 /// one round trip for a session, and connections that come while the server restarts are served when
 /// it is there again.
-pub(crate) async fn dial(remote: &RemoteAddress, config: Config) -> io::Result<KcpStream> {
-    let port = fastrand::u16(remote.ports.clone());
+pub(crate) async fn dial(
+    remote: &RemoteAddress,
+    port: u16,
+    config: Config,
+) -> io::Result<KcpStream> {
     KcpStream::connect_with((host(remote), port), config).await
 }
 
-/// The addresses of one of the ports of the server.
+/// The address of one of the ports of the server.
 pub(crate) async fn resolve(remote: &RemoteAddress) -> io::Result<SocketAddr> {
-    let port = fastrand::u16(remote.ports.clone());
+    let port = choose_port(&remote.ports, None);
     let mut addrs = lookup_host((host(remote), port)).await?;
     addrs.next().ok_or_else(|| {
         io::Error::new(io::ErrorKind::NotFound, format!("{:?} has no address", remote.host))
     })
+}
+
+/// A random port of the range, but not `last` if there is another one.
+pub(crate) fn choose_port(ports: &RangeInclusive<u16>, last: Option<u16>) -> u16 {
+    let (first, end) = (*ports.start(), *ports.end());
+    match last.filter(|last| ports.contains(last) && first < end) {
+        // One less to choose from: the ports from `last` on are each one higher.
+        Some(last) => {
+            let port = fastrand::u16(first..end);
+            if port < last { port } else { port + 1 }
+        }
+        None => fastrand::u16(ports.clone()),
+    }
 }
 
 fn host(remote: &RemoteAddress) -> &str {
@@ -77,4 +94,27 @@ pub(crate) async fn listen(
         })?);
     }
     Ok(listeners)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn chosen_port_is_of_the_range_and_not_the_last_one() {
+        let chosen = |ports: RangeInclusive<u16>, last| -> BTreeSet<u16> {
+            (0..1_000).map(|_| choose_port(&ports, last)).collect()
+        };
+        for last in 65_532..=65_535 {
+            let mut others: BTreeSet<_> = (65_532..=65_535).collect();
+            assert_eq!(chosen(65_532..=65_535, None), others);
+            others.remove(&last);
+            assert_eq!(chosen(65_532..=65_535, Some(last)), others);
+        }
+        // After a reload the last port may be of another range.
+        assert_eq!(chosen(10..=11, Some(12)), [10, 11].into());
+        assert_eq!(chosen(7..=7, Some(7)), [7].into());
+    }
 }

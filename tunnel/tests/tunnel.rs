@@ -2,9 +2,10 @@
 
 mod common;
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use kcpx_tunnel::settings::{Mux, SmuxVersion};
+use kcpx_tunnel::settings::{Mux, ServerSettings, SmuxVersion};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
@@ -59,6 +60,21 @@ async fn connections_without_smux_are_carried_one_for_one() {
         user.unwrap().unwrap();
     }
     assert_eq!(tunnel.server.metric("tunnel_connections"), 20);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn living_connections_without_smux_are_in_the_counters() {
+    let echo = echo().await;
+    let tunnel = tunnel(echo.addr, 0.0, |client, server| {
+        (client.common.mux, server.common.mux) = (Mux::None, Mux::None);
+    })
+    .await;
+    let mut user = TcpStream::connect(tunnel.addr).await.unwrap();
+    user.write_all(b"first").await.unwrap();
+    within("answer", user.read_exact(&mut [0; 5])).await.unwrap();
+    assert!(tunnel.client.metric("kcp_sent_segments") > 0);
+    assert!(tunnel.server.metric("kcp_received_segments") > 0);
+    assert_eq!(tunnel.server.metric("tunnel_current_connections"), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -149,7 +165,7 @@ async fn restarted_server_is_used_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn draining_server_refuses_new_sessions_and_the_next_one_takes_them() {
+async fn draining_server_rejects_new_sessions_and_the_next_one_takes_them() {
     let echo = echo().await;
     let mut settings = server_settings(local(echo.addr), common());
     let (server, addr) = start_server(settings.clone(), LIMIT).await;
@@ -307,19 +323,38 @@ async fn unix_sockets_are_carried_and_removed() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
+/// Starts servers on ports in a row: one for each range of settings that `settings` makes of
+/// the first port.
+async fn start_on_ports(
+    settings: impl Fn(u16) -> Vec<ServerSettings>,
+) -> (Vec<Running<ServerSettings>>, SocketAddr) {
+    within("ports", async {
+        'ports: loop {
+            // Any of them may be taken.
+            let first = fastrand::u16(20_000..30_000);
+            let mut servers = Vec::new();
+            for settings in settings(first) {
+                let Ok((server, _)) = try_start_server(settings, Duration::ZERO).await else {
+                    continue 'ports;
+                };
+                servers.push(server);
+            }
+            break (servers, SocketAddr::from(([127, 0, 0, 1], first)));
+        }
+    })
+    .await
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sessions_are_spread_over_a_range_of_ports() {
     let echo = echo().await;
-    // A range of free ports: the first one is asked for, the others may be taken.
-    let (server, first) = within("ports", async {
-        loop {
+    let (servers, first) = start_on_ports(|first| {
+        let one = |port| {
             let mut settings = server_settings(local(echo.addr), common());
-            let port = fastrand::u16(20_000..30_000);
-            settings.listen.ports = port..=port + 3;
-            if let Ok(started) = try_start_server(settings, Duration::ZERO).await {
-                break started;
-            }
-        }
+            settings.listen.ports = port..=port;
+            settings
+        };
+        (first..first + 4).map(one).collect()
     })
     .await;
     let mut settings = client_settings(first, common());
@@ -330,7 +365,49 @@ async fn sessions_are_spread_over_a_range_of_ports() {
         within("echo", echoes(addr.unwrap(), number, 1_000)).await.unwrap();
     }
     assert_eq!(client.metric("tunnel_sessions"), 16);
-    assert_eq!(server.metric("tunnel_sessions"), 16);
+    let sessions: Vec<_> = servers.iter().map(|one| one.metric("tunnel_sessions")).collect();
+    println!("sessions of each port: {sessions:?}");
+    assert_eq!(sessions.iter().sum::<u64>(), 16);
+    // All 16 on one port: once in 10^9 runs.
+    assert!(sessions.iter().filter(|&&sessions| sessions > 0).count() > 1, "{sessions:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn server_listens_on_each_port_of_its_range() {
+    let echo = echo().await;
+    let (servers, first) = start_on_ports(|first| {
+        let mut settings = server_settings(local(echo.addr), common());
+        settings.listen.ports = first..=first + 3;
+        vec![settings]
+    })
+    .await;
+    for port in first.port()..=first.port() + 3 {
+        let settings = client_settings(SocketAddr::new(first.ip(), port), common());
+        let (_client, addr) = start_client(settings, Duration::ZERO).await;
+        within("echo", echoes(addr.unwrap(), 1, 1_000)).await.unwrap();
+    }
+    assert_eq!(servers[0].metric("tunnel_sessions"), 4);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn new_sessions_of_a_client_go_to_the_server_that_was_read_again() {
+    let echo = echo().await;
+    let settings = server_settings(local(echo.addr), common());
+    let (first, addr) = start_server(settings.clone(), Duration::ZERO).await;
+    let (second, other) = start_server(settings, Duration::ZERO).await;
+    let mut settings = client_settings(addr, common());
+    settings.auto_expire = Some(Duration::from_millis(1));
+    let (client, user) = start_client(settings.clone(), Duration::ZERO).await;
+    within("echo", echoes(user.unwrap(), 1, 1_000)).await.unwrap();
+    assert_eq!(first.metric("tunnel_sessions"), 1);
+    settings.remote.ports = other.port()..=other.port();
+    client.controller.as_ref().unwrap().reload(settings);
+    within("the other server", async {
+        while second.metric("tunnel_sessions") == 0 {
+            echoes(user.unwrap(), 1, 1_000).await.unwrap();
+        }
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

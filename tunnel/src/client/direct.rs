@@ -1,9 +1,10 @@
 //! Without smux: a KCP connection for each connection, all from one socket.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex as SyncMutex, PoisonError};
 
-use kcpx::{Config, Endpoint};
+use kcpx::{Config, ConnectionError, Endpoint};
 use tokio::sync::Mutex;
 
 use crate::direct::DirectConnection;
@@ -50,19 +51,40 @@ impl Dialer {
     pub(super) async fn connect(&self) -> io::Result<DirectConnection> {
         let setup = self.setup();
         let peer = transport::resolve(&setup.settings.remote).await?;
-        let mut socket = setup.sockets[usize::from(peer.is_ipv6())].lock().await;
-        let endpoint = match &*socket {
-            Some((endpoint, _)) => endpoint.clone(),
-            None => {
-                let any = if peer.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-                let endpoint = Endpoint::bind_with(any, setup.config.clone()).await?;
-                let registration = self.stats.register(None, Some(endpoint.clone()));
-                *socket = Some((endpoint.clone(), registration));
-                endpoint
+        let endpoint = self.endpoint(&setup, peer, None).await?;
+        let stream = match endpoint.connect(peer).await {
+            // The socket has failed since: another one.
+            Err(error) if is_endpoint_closed(&error) => {
+                let endpoint = self.endpoint(&setup, peer, Some(&endpoint)).await?;
+                endpoint.connect(peer).await?
             }
+            connected => connected?,
         };
-        drop(socket);
-        Ok(DirectConnection::new(endpoint.connect(peer).await?, &self.stats))
+        Ok(DirectConnection::new(stream, &self.stats))
+    }
+
+    /// The endpoint for a peer's IP version, bound if there is none, or if it is `closed`.
+    async fn endpoint(
+        &self,
+        setup: &Setup,
+        peer: SocketAddr,
+        closed: Option<&Endpoint>,
+    ) -> io::Result<Endpoint> {
+        let mut socket = setup.sockets[usize::from(peer.is_ipv6())].lock().await;
+        if let Some((endpoint, _)) = &*socket {
+            let is_closed = closed.is_some_and(|closed| {
+                // Another task may have bound one meanwhile.
+                closed.local_addr().ok() == endpoint.local_addr().ok()
+            });
+            if !is_closed {
+                return Ok(endpoint.clone());
+            }
+        }
+        let any = if peer.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+        let endpoint = Endpoint::bind_with(any, setup.config.clone()).await?;
+        let registration = self.stats.register(None, Some(endpoint.clone()));
+        *socket = Some((endpoint.clone(), registration));
+        Ok(endpoint)
     }
 
     /// Waits until the last bytes are delivered.
@@ -79,5 +101,67 @@ impl Setup {
     fn new(settings: ClientSettings) -> io::Result<Self> {
         let config = transport::config(&settings.common)?;
         Ok(Self { settings, config, sockets: Default::default() })
+    }
+}
+
+fn is_endpoint_closed(error: &io::Error) -> bool {
+    let cause = error.get_ref().and_then(|cause| cause.downcast_ref());
+    matches!(cause, Some(ConnectionError::EndpointClosed))
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::task::{Context, Poll};
+
+    use kcpx::{KcpListener, RecvBatch, Transmit, Transport};
+
+    use super::*;
+    use crate::options::Invocation;
+    use crate::settings::Tunnel;
+
+    /// A socket of which the descriptor is gone.
+    struct Failed;
+
+    impl Transport for Failed {
+        fn local_addr(&self) -> io::Result<SocketAddr> {
+            Ok(SocketAddr::from(([127, 0, 0, 1], 1)))
+        }
+
+        fn poll_recv(
+            &mut self,
+            _: &mut Context<'_>,
+            _: &mut RecvBatch<'_>,
+        ) -> Poll<io::Result<()>> {
+            // EBADF
+            Poll::Ready(Err(io::Error::from_raw_os_error(9)))
+        }
+
+        fn poll_send(&mut self, _: &mut Context<'_>, _: &Transmit<'_>) -> Poll<io::Result<usize>> {
+            Poll::Ready(Err(io::Error::from_raw_os_error(9)))
+        }
+    }
+
+    #[tokio::test]
+    async fn socket_that_has_failed_is_replaced() {
+        let invocation =
+            Invocation::new(["kcpx-tunnel", "client", "-r", "127.0.0.1:1"], Default::default());
+        let tunnel = invocation.load().unwrap().settings.tunnels.remove(0);
+        let Tunnel::Client(mut settings) = tunnel else { panic!("{tunnel}") };
+        let config = transport::config(&settings.common).unwrap();
+        let server = KcpListener::bind_with("127.0.0.1:0", config.clone()).await.unwrap();
+        let port = server.local_addr().unwrap().port();
+        settings.remote.ports = port..=port;
+        let stats = Arc::new(TunnelStats::default());
+        let dialer = Dialer::new(settings, stats.clone()).unwrap();
+        let failed = Endpoint::from_transport(Failed, config).unwrap();
+        let registration = stats.register(None, Some(failed.clone()));
+        *dialer.setup().sockets[0].lock().await = Some((failed, registration));
+        let limit = std::time::Duration::from_secs(60);
+        let (connected, accepted) = tokio::join!(
+            tokio::time::timeout(limit, dialer.connect()),
+            tokio::time::timeout(limit, server.accept())
+        );
+        let (connected, (accepted, _)) = (connected.unwrap().unwrap(), accepted.unwrap().unwrap());
+        assert_eq!(connected.conv(), accepted.conv());
     }
 }

@@ -2,6 +2,7 @@
 
 mod direct;
 mod pool;
+mod watch;
 
 use std::io;
 use std::net::SocketAddr;

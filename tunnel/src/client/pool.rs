@@ -11,11 +11,12 @@ use kcpx::Config;
 use kcpx_smux::{Session, Stream};
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{info, warn};
 
+use super::watch::{dial_hint, watch};
 use crate::carrier::{Carrier, Link, LinkedStream};
-use crate::session::{close, failure, smux_config};
+use crate::session::{close, smux_config};
 use crate::settings::ClientSettings;
 use crate::stats::TunnelStats;
 use crate::transport;
@@ -27,7 +28,8 @@ const SCAVENGE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The sessions of a client, over which its connections go in turn.
 pub(crate) struct Pool {
-    /// A lock is held while the slot's session is opened, so that it is opened once.
+    /// A lock is held while the slot's session is opened and in the pause after a failed attempt, so that
+    /// there is one attempt at a time, however many connections wait.
     slots: Vec<Mutex<Slot>>,
     next_slot: AtomicUsize,
     next_number: AtomicU64,
@@ -48,6 +50,10 @@ struct Slot {
     session: Option<Arc<ClientSession>>,
     /// Attempts since the last session that failed.
     failures: u64,
+    /// When another session may be dialled at the earliest, after an attempt that failed or was dropped.
+    next_attempt: Option<Instant>,
+    /// The port that was dialled last.
+    last_port: Option<u16>,
 }
 
 /// A session, displayed as its number and the address of the server.
@@ -94,31 +100,38 @@ impl Pool {
     /// until it succeeds. Cancel safe.
     pub(crate) async fn open_stream(&self) -> (Arc<ClientSession>, Stream) {
         let turn = self.next_slot.fetch_add(1, Ordering::Relaxed) % self.slots.len();
-        let mut is_again = false;
         loop {
-            if std::mem::replace(&mut is_again, true) {
-                sleep(REDIAL_PAUSE).await;
-            }
+            // Streams are opened under the lock: an expired session, once replaced, gets no more.
+            let mut slot = self.slots[turn].lock().await;
             // A session that has just ended is replaced at once.
             for _ in 0..2 {
-                let Some(session) = self.session(turn).await else { break };
+                let Some(session) = self.session(&mut slot).await else { break };
                 match session.smux.open_stream().await {
                     Ok(stream) => return (session, stream),
                     Err(_) => session.is_used_up.store(true, Ordering::Relaxed),
                 }
             }
+            slot.next_attempt = Some(Instant::now() + REDIAL_PAUSE);
         }
     }
 
     /// The session of a slot, a new one if it has ended or expired; `None` if that cannot be opened.
-    async fn session(&self, turn: usize) -> Option<Arc<ClientSession>> {
-        let mut slot = self.slots[turn].lock().await;
+    async fn session(&self, slot: &mut Slot) -> Option<Arc<ClientSession>> {
         if let Some(session) = slot.session.as_ref().filter(|session| session.is_usable()) {
             return Some(session.clone());
         }
+        if let Some(next_attempt) = slot.next_attempt {
+            sleep_until(next_attempt).await;
+        }
+        // Also when this future is dropped while it dials.
+        slot.next_attempt = Some(Instant::now() + REDIAL_PAUSE);
         let setup = self.setup();
-        match self.dial(&setup).await {
+        let remote = &setup.settings.remote;
+        let port = transport::choose_port(&remote.ports, slot.last_port);
+        slot.last_port = Some(port);
+        match self.dial(&setup, port).await {
             Ok(session) => {
+                slot.next_attempt = None;
                 let retries = match std::mem::take(&mut slot.failures) {
                     0 => String::new(),
                     failures => format!(" after {failures} failed attempts"),
@@ -133,8 +146,8 @@ impl Pool {
                 TunnelStats::count(&self.stats.failed_dials);
                 // Once for each outage, however many connections wait.
                 if slot.failures == 0 {
-                    let remote = &setup.settings.remote;
-                    warn!("no session with {remote}, trying again each second: {error}");
+                    let hint = dial_hint(&error);
+                    warn!("no session with {remote}, trying again each second: {error}{hint}");
                 }
                 slot.failures += 1;
                 None
@@ -142,9 +155,9 @@ impl Pool {
         }
     }
 
-    async fn dial(&self, setup: &Setup) -> io::Result<Arc<ClientSession>> {
+    async fn dial(&self, setup: &Setup, port: u16) -> io::Result<Arc<ClientSession>> {
         let settings = &setup.settings;
-        let stream = transport::dial(&settings.remote, setup.config.clone()).await?;
+        let stream = transport::dial(&settings.remote, port, setup.config.clone()).await?;
         let (peer, endpoint) = (stream.peer_addr()?, stream.endpoint());
         let stream = LinkedStream::new(stream);
         let link = stream.link().clone();
@@ -178,7 +191,7 @@ impl Pool {
         let live = std::mem::take(&mut *self.live.lock().unwrap_or_else(PoisonError::into_inner));
         let mut closing = JoinSet::new();
         for session in live.iter().filter_map(Weak::upgrade) {
-            closing.spawn(async move { close(&session.smux).await });
+            closing.spawn(async move { close(&session.smux, &session.link).await });
         }
         while closing.join_next().await.is_some() {}
     }
@@ -189,19 +202,6 @@ impl Setup {
         let config = transport::config(&settings.common)?;
         smux_config(&settings.common, settings.smux_version).validate()?;
         Ok(Self { settings, config })
-    }
-}
-
-/// Waits for the end of a session and logs it.
-async fn watch(smux: &Session, link: &Link, name: &str, stats: &TunnelStats) {
-    let _current = TunnelStats::gauge(&stats.current_sessions);
-    let error = smux.closed().await;
-    match failure(&error, link.has_heard()) {
-        None => info!("{name} closed"),
-        Some(reason) => {
-            TunnelStats::count(&stats.failed_sessions);
-            warn!("{name} ended: {reason}");
-        }
     }
 }
 
@@ -220,12 +220,13 @@ impl ClientSession {
     async fn scavenge(self: Arc<Self>, ttl: Option<Duration>) {
         let end = ttl.map(|ttl| Instant::now() + ttl);
         loop {
-            // First a pause: who has taken this session a moment ago opens its stream.
-            sleep(SCAVENGE_INTERVAL).await;
             let is_over = end.is_some_and(|end| Instant::now() >= end);
-            if is_over || self.smux.num_streams() == 0 || self.smux.is_closed() {
-                return close(&self.smux).await;
+            // `num_streams` lags behind streams that were opened a moment ago: who has one holds the session.
+            let is_unused = Arc::strong_count(&self) == 1 && self.smux.num_streams() == 0;
+            if is_over || is_unused || self.smux.is_closed() {
+                return close(&self.smux, &self.link).await;
             }
+            sleep(SCAVENGE_INTERVAL).await;
         }
     }
 }
@@ -233,5 +234,38 @@ impl ClientSession {
 impl fmt::Display for ClientSession {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "session {} with {}", self.number, self.peer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::options::Invocation;
+    use crate::settings::Tunnel;
+
+    #[tokio::test(start_paused = true)]
+    async fn dialling_fails_once_a_second_however_many_connections_wait() {
+        let invocation =
+            Invocation::new(["kcpx-tunnel", "client", "-r", "x:1"], Default::default());
+        let tunnel = invocation.load().unwrap().settings.tunnels.remove(0);
+        let Tunnel::Client(mut settings) = tunnel else { panic!("{tunnel}") };
+        // No name, so that it is not resolved, at once.
+        settings.remote.host = "\0".into();
+        let pool = Arc::new(Pool::new(settings, Arc::default()).unwrap());
+        let mut waiting = JoinSet::new();
+        for _ in 0..100 {
+            let pool = pool.clone();
+            waiting.spawn(async move {
+                let opened = pool.open_stream();
+                timeout(Duration::from_millis(9_500), opened).await.is_err()
+            });
+        }
+        while let Some(timed_out) = waiting.join_next().await {
+            assert!(timed_out.unwrap());
+        }
+        // At 0 to 9 s.
+        assert_eq!(pool.stats.failed_dials.load(Ordering::Relaxed), 10);
     }
 }

@@ -56,7 +56,7 @@ impl Incoming {
         let compression = if detected.compression { "Snappy" } else { "no compression" };
         info!("{name} opened: smux version {}, {compression}", detected.version.number());
         let ended = self.serve_streams(&smux, &link).await;
-        match ended.and_then(|error| failure(&error, link.has_heard())) {
+        match ended.as_ref().and_then(failure) {
             None => info!("{name} closed"),
             Some(reason) => {
                 TunnelStats::count(&stats.failed_sessions);
@@ -102,7 +102,7 @@ impl Incoming {
                 () = sleep_until(end) => break,
             }
         }
-        close(smux).await;
+        close(smux, link).await;
         connections.shutdown().await;
         None
     }
