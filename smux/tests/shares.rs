@@ -101,3 +101,32 @@ async fn bulk_stream_beside_refused_streams_without_end_goes_on() {
     }
     assert!(session.stats().streams_refused > 0);
 }
+
+/// Frames of two bulk streams fill a batch, the one that did not fit begins the next.
+#[tokio::test(start_paused = true)]
+async fn ping_beside_99_bulk_streams_leaves_within_a_few_batches() {
+    for max_frame_size in [8_192, 32_768, 65_535] {
+        let (ours, mut peer) = duplex(64 << 10);
+        let config = Config::new().max_frame_size(max_frame_size);
+        let client = Session::client(ours, config).unwrap();
+        for _ in 0..99 {
+            send_bulk(client.open_stream().await.unwrap());
+        }
+        let ping = client.open_stream().await.unwrap();
+        let id = ping.id();
+        // The bulk streams have taken turns by now.
+        for _ in 0..200 {
+            read_frame(&mut peer).await;
+        }
+        send_pings(ping, 1);
+        let mut bytes = 0;
+        loop {
+            let frame = read_frame(&mut peer).await;
+            if frame.cmd == PSH && frame.id == id {
+                break;
+            }
+            bytes += frame.payload.len();
+            assert!(bytes < 512 << 10, "{max_frame_size}");
+        }
+    }
+}

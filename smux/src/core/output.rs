@@ -32,7 +32,7 @@ impl Core {
             self.turns.defer(stream);
             return;
         }
-        let mut refusal_bytes = 0;
+        let (mut refusal_bytes, mut sparse_bytes) = (0, 0);
         while batch.len() < MAX_BATCH {
             let has_control = !self.control.is_empty();
             let may_refuse = refusal_bytes < REFUSAL_SHARE || self.turns.is_empty();
@@ -49,10 +49,14 @@ impl Core {
                 self.write_header(Command::Fin, 0, id, batch);
             } else if let Some(control) = self.control.pop_front() {
                 self.write_control(control, batch);
-            } else if let Some(stream) = self.turns.pop(batch.len()) {
+            } else if let Some((stream, is_sparse)) = self.turns.pop(sparse_bytes) {
+                let before = batch.len();
                 if !self.take_turn(&stream, batch, now) {
                     self.turns.defer(stream);
                     break;
+                }
+                if is_sparse {
+                    sparse_bytes += batch.len() - before;
                 }
             } else {
                 break;

@@ -9,7 +9,7 @@ use super::stream::SharedStream;
 /// A stream with at most this many queued bytes is sparse.
 pub(crate) const MAX_SPARSE: usize = 2_048;
 
-/// While bulk senders wait, sparse streams have at most this many bytes of a batch.
+/// While bulk senders wait, frames of sparse streams have at most this many bytes of a batch.
 const SPARSE_SHARE: usize = 32 << 10;
 
 #[derive(Debug, Default)]
@@ -36,12 +36,13 @@ impl Turns {
         self.deferred.take()
     }
 
-    /// The next stream, for a batch of `batched` bytes so far.
-    pub(crate) fn pop(&mut self, batched: usize) -> Option<Arc<SharedStream>> {
-        if batched < SPARSE_SHARE || self.bulk.is_empty() {
-            self.sparse.pop_front().or_else(|| self.bulk.pop_front())
-        } else {
-            self.bulk.pop_front()
+    /// The next stream, and whether it was sparse, for a batch with `sparse_bytes` of sparse streams.
+    pub(crate) fn pop(&mut self, sparse_bytes: usize) -> Option<(Arc<SharedStream>, bool)> {
+        let may_be_sparse = sparse_bytes < SPARSE_SHARE || self.bulk.is_empty();
+        let sparse = if may_be_sparse { self.sparse.pop_front() } else { None };
+        match sparse {
+            Some(stream) => Some((stream, true)),
+            None => Some((self.bulk.pop_front()?, false)),
         }
     }
 
