@@ -1,30 +1,17 @@
 //! The end of a listener that is to leave no connection behind: `KcpListener::drain` and `close_all`.
 
+mod waiters;
+
 use std::time::Instant;
 
 use tokio::sync::oneshot;
 
+pub(super) use self::waiters::DrainWaiters;
+
 use super::Driver;
 use crate::driver::connection::DrainState;
-use crate::shared::conn_id::ConnId;
 use crate::shared::requests::Drain;
 use crate::sys::Socket;
-
-/// Calls that wait until no connection is left.
-#[derive(Debug, Default)]
-pub(super) struct DrainWaiters {
-    replies: Vec<oneshot::Sender<()>>,
-    /// A connection that was waited for in the last turn. Most turns inspect it alone.
-    blocker: Option<ConnId>,
-    /// When the last FIN or RST is given up, while nothing else is waited for.
-    deadline: Option<Instant>,
-}
-
-impl DrainWaiters {
-    pub(super) fn deadline(&self) -> Option<Instant> {
-        self.deadline
-    }
-}
 
 impl<S: Socket> Driver<S> {
     /// Ends connections as `drain` says, and replies once none is left.
