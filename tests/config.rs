@@ -120,8 +120,11 @@ async fn transfer(
         tokio::select! {
             ready = stream.writable(), if !out.is_empty() => {
                 ready.unwrap();
-                let count = stream.try_write(&out[..out.len().min(10_000)]).unwrap();
-                out = &out[count..];
+                // Readiness for writing lasts until a write would block.
+                match stream.try_write(&out[..out.len().min(10_000)]) {
+                    Ok(count) => out = &out[count..],
+                    Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+                }
             }
             ready = stream.readable() => {
                 ready.unwrap();
