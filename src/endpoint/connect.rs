@@ -2,9 +2,9 @@
 
 use std::future::{Future, poll_fn};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::pin::{Pin, pin};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use std::vec;
 
@@ -18,7 +18,7 @@ use crate::config::Config;
 use crate::error::{ConnectionError, unresolved};
 use crate::stream::KcpStream;
 use crate::sys::{RefusalWatch, UdpSocket, check_route};
-use crate::util::path::canonical;
+use crate::util::path::{canonical, unspecified};
 
 /// Time between the starts of two attempts (RFC 8305 5, Connection Attempt Delay).
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
@@ -147,7 +147,7 @@ fn interleave(peers: impl Iterator<Item = SocketAddr>) -> Vec<SocketAddr> {
 /// Connects to one address, with a socket for it alone.
 async fn attempt(peer: SocketAddr, config: Box<Config>) -> io::Result<KcpStream> {
     check_route(peer, &config.socket)?;
-    let local = SocketAddr::new(unspecified(peer), 0);
+    let local = unspecified(peer);
     let socket = UdpSocket::bind(local, &config.socket)?;
     // Later, anyone who guesses the port could end the connection by a forged report. Without the watch,
     // for want of a descriptor or on an older system, the connect timeout decides.
@@ -160,23 +160,14 @@ async fn attempt(peer: SocketAddr, config: Box<Config>) -> io::Result<KcpStream>
         if let Poll::Ready(result) = connected.as_mut().poll(cx) {
             return Poll::Ready(result);
         }
-        match refused.as_mut().poll(cx) {
+        ready!(refused.as_mut().poll(cx));
+        match connected.as_mut().poll(cx) {
             // An answer that the driver has taken meanwhile counts more.
-            Poll::Ready(()) => match connected.as_mut().poll(cx) {
-                Poll::Ready(result) => Poll::Ready(result),
-                Poll::Pending => Poll::Ready(Err(ConnectionError::PortUnreachable.into())),
-            },
-            Poll::Pending => Poll::Pending,
+            Poll::Ready(result) => Poll::Ready(result),
+            Poll::Pending => Poll::Ready(Err(ConnectionError::PortUnreachable.into())),
         }
     })
     .await
-}
-
-fn unspecified(peer: SocketAddr) -> IpAddr {
-    match peer {
-        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-    }
 }
 
 #[cfg(test)]

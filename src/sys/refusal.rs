@@ -16,7 +16,7 @@ mod linux {
     use std::future::pending;
     use std::io;
     use std::mem::MaybeUninit;
-    use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+    use std::net::SocketAddr;
     use std::os::fd::AsRawFd;
 
     use socket2::{MsgHdrMut, SockAddr, SockRef};
@@ -24,7 +24,7 @@ mod linux {
 
     use crate::sys::options;
     use crate::sys::udp::UdpSocket;
-    use crate::util::path::canonical;
+    use crate::util::path::{canonical, unspecified};
 
     /// Bytes for the control messages of a report: the report itself with the address of the host that sent
     /// it, and what else the socket asks for, such as the local address.
@@ -98,7 +98,7 @@ mod linux {
         peer: SocketAddr,
     ) -> io::Result<(i32, Option<SocketAddr>)> {
         // An address of the same family, for the system to overwrite.
-        let mut sent_to = SockAddr::from(SocketAddr::new(unspecified(peer), 0));
+        let mut sent_to = SockAddr::from(unspecified(peer));
         let mut control = Control([MaybeUninit::new(0); CONTROL_BYTES]);
         let mut message = MsgHdrMut::new().with_addr(&mut sent_to).with_control(&mut control.0);
         SockRef::from(socket).recvmsg(&mut message, libc::MSG_ERRQUEUE)?;
@@ -123,13 +123,6 @@ mod linux {
             }
             let len = usize::from_ne_bytes(*len);
             control = control.get(len.max(1).checked_next_multiple_of(size_of::<usize>())?..)?;
-        }
-    }
-
-    fn unspecified(peer: SocketAddr) -> IpAddr {
-        match peer {
-            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
         }
     }
 }

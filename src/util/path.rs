@@ -1,6 +1,6 @@
 //! The path of a datagram, and canonical addresses.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 /// A path (RFC 9000 9): between which two addresses a datagram goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +53,14 @@ impl LocalIp {
     /// The address, if there is one; an IPv4 address as such.
     pub(crate) fn get(self) -> Option<IpAddr> {
         (self != Self::ANY).then(|| IpAddr::V6(self.0).to_canonical())
+    }
+}
+
+/// The unspecified address of the IP version of `peer`, with port 0.
+pub(crate) fn unspecified(peer: SocketAddr) -> SocketAddr {
+    match peer {
+        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
     }
 }
 

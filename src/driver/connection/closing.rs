@@ -168,9 +168,9 @@ impl Conn {
         if self.end_cause.is_some() {
             return self.end_cause;
         }
-        let is_detached = self.lifecycle.is_detached();
-        let read_ended = self.reported.eof || (is_detached && !self.kcp.awaits_peer_data());
         let passed = |deadline: Option<Instant>| deadline.is_some_and(|at| now >= at);
+        let detached = self.lifecycle.is_detached();
+        let read_ended = self.reported.eof || (detached && !self.kcp.awaits_peer_data());
         if self.lifecycle.is_closing() && self.is_delivered() && read_ended {
             return Some(ConnectionError::Closed);
         }
