@@ -5,16 +5,15 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::ops::Deref;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use tempfile::TempDir;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_kcpx-tunnel");
 /// For conditions that come true within milliseconds on an idle machine.
@@ -29,34 +28,6 @@ const VARIABLES: [&str; 7] = [
     "SS_LOCAL_PORT",
     "SS_PLUGIN_OPTIONS",
 ];
-
-/// A folder that is removed when this is dropped.
-struct TempDir(PathBuf);
-
-impl TempDir {
-    fn new() -> Self {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let name = format!("kcpx-tunnel-process-{}-{number}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir(&path).unwrap();
-        Self(path)
-    }
-}
-
-impl Deref for TempDir {
-    type Target = Path;
-
-    fn deref(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for TempDir {
-    fn drop(&mut self) {
-        let _removed = fs::remove_dir_all(&self.0);
-    }
-}
 
 fn command(args: &[&str]) -> Command {
     let mut command = Command::new(PROGRAM);
@@ -208,8 +179,8 @@ fn refused_options_end_with_status_two_and_one_sentence() {
 
 #[test]
 fn help_goes_to_standard_output_and_a_link_sets_the_role() {
-    let dir = TempDir::new();
-    let link = dir.join("kcptun-client");
+    let dir = TempDir::new().unwrap();
+    let link = dir.path().join("kcptun-client");
     std::os::unix::fs::symlink(PROGRAM, &link).unwrap();
     let output = Command::new(&link).arg("-h").output().unwrap();
     assert!(output.status.success() && output.stderr.is_empty());
@@ -229,28 +200,28 @@ fn address_in_use_ends_with_status_one() {
 
 #[test]
 fn tunnel_of_two_processes_carries_bytes_and_obeys_signals() {
-    let dir = TempDir::new();
+    let dir = TempDir::new().unwrap();
     let (one, two) = (echo("one:"), echo("two:"));
-    let socket = UnixDatagram::bind(dir.join("notify")).unwrap();
-    let file = dir.join("server.json");
+    let socket = UnixDatagram::bind(dir.path().join("notify")).unwrap();
+    let file = dir.path().join("server.json");
     let write = |target: SocketAddr| {
         fs::write(&file, format!("{{\"target\": \"{target}\", \"listen\": \"127.0.0.1:0\"}}"))
             .unwrap();
     };
     write(one);
-    let notify = dir.join("notify");
+    let notify = dir.path().join("notify");
     let variables = [("KCPTUN_KEY", "k"), ("NOTIFY_SOCKET", notify.to_str().unwrap())];
     let args = ["server", "-c", file.to_str().unwrap(), "-metrics", "127.0.0.1:0"];
-    let log = dir.join("server.log");
+    let log = dir.path().join("server.log");
     let mut server = Running::start(&log, &args, &variables);
     let udp = server.address("listening on ").to_string();
     let metrics = server.address("metrics at http://");
     assert_eq!(received(&socket), "READY=1");
 
-    let csv = dir.join("snmp-2006.csv");
+    let csv = dir.path().join("snmp-2006.csv");
     let args = ["client", "-l", "127.0.0.1:0", "-r", &udp, "-conn=2", "-snmpperiod=1", "-snmplog"];
     let args: Vec<_> = args.into_iter().chain([csv.to_str().unwrap()]).collect();
-    let mut client = Running::start(&dir.join("client.log"), &args, &[("KCPTUN_KEY", "k")]);
+    let mut client = Running::start(&dir.path().join("client.log"), &args, &[("KCPTUN_KEY", "k")]);
     let local = client.address("listening on ");
     let mut first = connect(local);
     exchange(&mut first, "hello", "one:");
@@ -262,7 +233,7 @@ fn tunnel_of_two_processes_carries_bytes_and_obeys_signals() {
     client.signal(Signal::SIGUSR1);
     client.wait_for("counters of client 127.0.0.1:0: tunnel_sessions=1 ");
     let columns = wait_until("line in the CSV file", || {
-        let csv = fs::read_dir(&*dir).unwrap().map(|entry| entry.unwrap().path());
+        let csv = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path());
         let mut csv = csv.filter(|path| path.extension().is_some_and(|ext| ext == "csv"));
         let text = fs::read_to_string(csv.next()?).ok()?;
         (text.lines().count() >= 2).then_some(text)
@@ -270,7 +241,7 @@ fn tunnel_of_two_processes_carries_bytes_and_obeys_signals() {
     assert!(columns.starts_with("Unix,BytesSent,"), "{columns}");
 
     // SIGHUP: another target, another file for the log.
-    fs::rename(&log, dir.join("server.log.1")).unwrap();
+    fs::rename(&log, dir.path().join("server.log.1")).unwrap();
     write(two);
     server.signal(Signal::SIGHUP);
     let change = format!("reload: target \"{one}\" became \"{two}\"");
@@ -293,13 +264,13 @@ fn tunnel_of_two_processes_carries_bytes_and_obeys_signals() {
 
 #[test]
 fn reload_of_a_client_keeps_its_session_and_changes_the_next_one() {
-    let dir = TempDir::new();
-    let file = dir.join("client.json");
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("client.json");
     let mut servers = ["one", "two"].map(|name| {
         let target = echo(if name == "one" { "one:" } else { "two:" }).to_string();
         let key = format!("-key=secret {name}");
         let args = ["server", "-l", "127.0.0.1:0", "-t", &target, "-drain=0", &key];
-        let mut server = Running::start(&dir.join(name), &args, &[]);
+        let mut server = Running::start(&dir.path().join(name), &args, &[]);
         let udp = server.address("listening on ");
         (server, udp)
     });
@@ -311,7 +282,7 @@ fn reload_of_a_client_keeps_its_session_and_changes_the_next_one() {
     let [one, two] = [servers[0].1, servers[1].1];
     write(one, "secret one", 7);
     let args = ["client", "-c", file.to_str().unwrap()];
-    let mut client = Running::start(&dir.join("client.log"), &args, &[]);
+    let mut client = Running::start(&dir.path().join("client.log"), &args, &[]);
     let local = client.address("listening on ");
     exchange(&mut connect(local), "hello", "one:");
 
@@ -354,13 +325,13 @@ fn reload_of_a_client_keeps_its_session_and_changes_the_next_one() {
 
 #[test]
 fn second_signal_ends_connections_at_once() {
-    let dir = TempDir::new();
+    let dir = TempDir::new().unwrap();
     let target = echo("").to_string();
     let server = ["server", "-l", "127.0.0.1:0", "-t", &target, "-key", "k"];
-    let mut server = Running::start(&dir.join("server.log"), &server, &[]);
+    let mut server = Running::start(&dir.path().join("server.log"), &server, &[]);
     let udp = server.address("listening on ").to_string();
     let client = ["client", "-l", "127.0.0.1:0", "-r", &udp, "-key", "k", "-drain", "80000"];
-    let mut client = Running::start(&dir.join("client.log"), &client, &[]);
+    let mut client = Running::start(&dir.path().join("client.log"), &client, &[]);
     let mut stream = connect(client.address("listening on "));
     exchange(&mut stream, "hello", "");
     client.signal(Signal::SIGTERM);
@@ -373,8 +344,8 @@ fn second_signal_ends_connections_at_once() {
 
 #[test]
 fn closed_standard_error_does_not_end_the_program() {
-    let dir = TempDir::new();
-    let (local, notify) = (dir.join("local"), dir.join("notify"));
+    let dir = TempDir::new().unwrap();
+    let (local, notify) = (dir.path().join("local"), dir.path().join("notify"));
     let socket = UnixDatagram::bind(&notify).unwrap();
     let local = local.to_str().unwrap();
     let mut command = command(&["client", "-l", local, "-r", "127.0.0.1:1", "-key", "k"]);
@@ -392,20 +363,23 @@ fn closed_standard_error_does_not_end_the_program() {
 
 #[test]
 fn one_process_runs_the_tunnels_of_an_array() {
-    let dir = TempDir::new();
+    let dir = TempDir::new().unwrap();
     let targets = [echo("a:"), echo("b:")];
     let servers = targets.map(|target| {
         format!("{{\"role\": \"server\", \"listen\": \"127.0.0.1:0\", \"target\": \"{target}\"}}")
     });
-    let file = dir.join("servers.json");
+    let file = dir.path().join("servers.json");
     fs::write(&file, format!("[{}]", servers.join(","))).unwrap();
-    let mut server =
-        Running::start(&dir.join("server.log"), &["-c", file.to_str().unwrap(), "-key=k"], &[]);
+    let mut server = Running::start(
+        &dir.path().join("server.log"),
+        &["-c", file.to_str().unwrap(), "-key=k"],
+        &[],
+    );
     for (target, greeting) in targets.iter().zip(["a:", "b:"]) {
         let log = server.wait_for(&format!("to {target}"));
         let line = log.lines().find(|line| line.contains(&format!("to {target}"))).unwrap();
         let udp = line.split_whitespace().nth(4).unwrap().trim_end_matches(':');
-        let log = dir.join(format!("client-{}.log", target.port()));
+        let log = dir.path().join(format!("client-{}.log", target.port()));
         let args = ["client", "-l", "127.0.0.1:0", "-r", udp, "-key=k"];
         let mut client = Running::start(&log, &args, &[]);
         exchange(&mut connect(client.address("listening on ")), "hello", greeting);

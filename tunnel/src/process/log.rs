@@ -134,15 +134,15 @@ where
 mod tests {
     use std::fs;
 
+    use tempfile::TempDir;
     use tracing::{debug, info, warn};
 
     use super::*;
-    use crate::process::tests::TempDir;
 
     #[test]
     fn lines_have_the_date_of_kcptun_and_the_level_of_warnings() {
-        let dir = TempDir::new();
-        let path = dir.join("a.log");
+        let dir = TempDir::new().unwrap();
+        let path = dir.path().join("a.log");
         fs::write(&path, "before\n").unwrap();
         let log = Log::to_file(&path).unwrap();
         tracing::subscriber::with_default(log.subscriber(), || {
@@ -161,8 +161,8 @@ mod tests {
 
     #[test]
     fn reopened_log_goes_to_a_new_file_of_the_same_name() {
-        let dir = TempDir::new();
-        let (path, old) = (dir.join("a.log"), dir.join("a.log.1"));
+        let dir = TempDir::new().unwrap();
+        let (path, old) = (dir.path().join("a.log"), dir.path().join("a.log.1"));
         let log = Log::to_file(&path).unwrap();
         tracing::subscriber::with_default(log.subscriber(), || {
             info!("one");
@@ -179,12 +179,12 @@ mod tests {
 
     #[test]
     fn log_in_a_missing_folder_is_an_error_and_reopening_keeps_the_old_file() {
-        let dir = TempDir::new();
-        assert!(Log::to_file(&dir.join("missing/a.log")).is_err());
-        let folder = dir.join("folder");
+        let dir = TempDir::new().unwrap();
+        assert!(Log::to_file(&dir.path().join("missing/a.log")).is_err());
+        let folder = dir.path().join("folder");
         fs::create_dir(&folder).unwrap();
         let log = Log::to_file(&folder.join("a.log")).unwrap();
-        let moved = dir.join("moved");
+        let moved = dir.path().join("moved");
         fs::rename(&folder, &moved).unwrap();
         assert!(log.reopen().is_err());
         tracing::subscriber::with_default(log.subscriber(), || info!("still"));

@@ -73,8 +73,9 @@ mod tests {
     use std::os::unix::net::UnixDatagram;
     use std::time::Duration;
 
+    use tempfile::TempDir;
+
     use super::*;
-    use crate::process::tests::TempDir;
 
     fn received(socket: &UnixDatagram) -> String {
         socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
@@ -85,8 +86,8 @@ mod tests {
 
     #[test]
     fn states_arrive_at_the_socket_of_the_path() {
-        let dir = TempDir::new();
-        let path = dir.join("notify");
+        let dir = TempDir::new().unwrap();
+        let path = dir.path().join("notify");
         let socket = UnixDatagram::bind(&path).unwrap();
         let notifier = Notifier::new(Some(path.to_str().unwrap().to_owned()));
         for state in [Notifier::READY, Notifier::RELOADING, Notifier::STOPPING] {

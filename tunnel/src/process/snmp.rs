@@ -155,9 +155,10 @@ mod tests {
     use std::fs;
     use std::time::Duration;
 
+    use tempfile::TempDir;
+
     use super::*;
     use crate::process::Report;
-    use crate::process::tests::TempDir;
 
     /// The first line that kcptun 2026 writes.
     const HEADER: &str = "Unix,BytesSent,BytesReceived,MaxConn,ActiveOpens,PassiveOpens,CurrEstab,\
@@ -168,8 +169,8 @@ mod tests {
 
     #[test]
     fn lines_of_one_file_share_the_columns() {
-        let dir = TempDir::new();
-        let folder = dir.join("2006");
+        let dir = TempDir::new().unwrap();
+        let folder = dir.path().join("2006");
         fs::create_dir(&folder).unwrap();
         let layout = folder.join("snmp-20060102.csv");
         let now: ZonedDateTime = "2026-03-09T08:05:01+00:00[UTC]".parse().unwrap();
@@ -186,8 +187,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn sum_of_all_tunnels_is_written_each_period() {
-        let dir = TempDir::new();
-        let path = dir.join("snmp.csv");
+        let dir = TempDir::new().unwrap();
+        let path = dir.path().join("snmp.csv");
         let counters = Counters::default();
         for bytes in [1, 2] {
             counters.register(move || {
