@@ -447,6 +447,30 @@ async fn id_of_ours_that_a_peer_uses_again_at_once_is_not_given_out() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn stream_lives_on_when_the_last_handle_of_its_ids_former_stream_is_dropped() {
+    for version in VERSIONS {
+        let (session, mut peer) = raw_server(version, quiet());
+        peer.send(SYN, 3, b"").await;
+        let mut former = session.accept_stream().await.unwrap();
+        peer.send(FIN, 3, b"").await;
+        former.shutdown().await.unwrap();
+        // Over: the peer uses the id again.
+        peer.send(SYN, 3, b"").await;
+        let mut stream = session.accept_stream().await.unwrap();
+        drop(former);
+        peer.frames().await;
+        assert_eq!(session.num_streams(), 1);
+        peer.send(PSH, 3, b"here").await;
+        let mut received = [0; 4];
+        stream.read_exact(&mut received).await.unwrap();
+        assert_eq!(&received, b"here");
+        drop(peer);
+        assert!(matches!(session.closed().await, Error::Closed));
+        assert!(stream.write_all(b"x").await.is_err());
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn server_of_any_version_sends_nothing_before_the_first_frame() {
     for version in VERSIONS {
         let (session, mut peer) = raw_server(Version::Any, Config::new());

@@ -96,7 +96,7 @@ impl Core {
         state.receive.fin = true;
         self.signals.wakers.extend(state.receive.waker.take());
         if state.is_over() {
-            self.forget(id, &mut state);
+            self.forget(&stream, &mut state);
         }
     }
 
@@ -167,7 +167,7 @@ impl Core {
             self.queue_turn(stream, state);
         }
         if state.is_over() {
-            self.forget(stream.id, state);
+            self.forget(stream, state);
         }
     }
 }

@@ -185,7 +185,7 @@ impl Core {
         self.write_header(Command::Fin, 0, stream.id, batch);
         batch.fins.push(Arc::clone(stream));
         if state.is_over() {
-            self.forget(stream.id, state);
+            self.forget(stream, state);
         }
     }
 }

@@ -68,7 +68,7 @@ impl Core {
             state.send.is_broken = true;
             self.signals.wakers.extend(state.fail_sending(error));
             if state.is_over() {
-                self.forget(stream.id, &mut state);
+                self.forget(&stream, &mut state);
             }
         }
         batch.clear();

@@ -237,7 +237,7 @@ impl Core {
         state.in_inbox = false;
         self.inspect_sending(stream, &mut state);
         if state.is_over() {
-            self.forget(stream.id, &mut state);
+            self.forget(stream, &mut state);
             return;
         }
         self.queue_update(stream, &mut state);
@@ -260,7 +260,12 @@ impl Core {
     }
 
     /// The stream is over: its id may be used again. What is unread stays readable.
-    pub(super) fn forget(&mut self, id: u32, state: &mut StreamState) {
+    pub(super) fn forget(&mut self, stream: &Arc<SharedStream>, state: &mut StreamState) {
+        let id = stream.id;
+        // Forgotten before, it may still be changed by its handles, while another stream has the id.
+        if !self.streams.get(&id).is_some_and(|entry| Arc::ptr_eq(&entry.stream, stream)) {
+            return;
+        }
         let Some(entry) = self.streams.remove(&id) else { return };
         if entry.opened_by_peer {
             self.peer_streams -= 1;

@@ -152,8 +152,9 @@ impl WriteSide {
         if inspect {
             self.handle.mailbox.push_changed(&self.stream);
         }
-        match self.handle.end() {
-            Some(error) => Poll::Ready(Err(error.into())),
+        // A session that has ended fails the stream at once.
+        match &self.stream.lock().send.error {
+            Some(error) => Poll::Ready(Err(error.clone().into())),
             None => Poll::Pending,
         }
     }
