@@ -6,8 +6,6 @@
 use std::collections::VecDeque;
 use std::mem;
 
-/// Entries. An empty queue with more capacity than this has been busy before, see [`release`].
-const IDLE_CAPACITY: usize = 1;
 /// Entries. An empty queue with more capacity than this has seen a burst, see [`release_burst`].
 pub(crate) const BURST_CAPACITY: usize = 8;
 
@@ -30,9 +28,9 @@ pub(crate) fn push<T>(queue: &mut VecDeque<T>, entry: T) {
     queue.push_back(entry);
 }
 
-/// Whether [`release`] would free memory: the queue is empty and has capacity for several entries.
+/// Whether [`release`] would free memory: the queue is empty and has capacity.
 pub(crate) fn is_reclaimable<T>(queue: &VecDeque<T>) -> bool {
-    queue.is_empty() && queue.capacity() > IDLE_CAPACITY
+    queue.is_empty() && queue.capacity() > 0
 }
 
 /// Takes the memory out of an idle queue. Drop the result outside locks.
@@ -64,12 +62,9 @@ mod tests {
         let mut queue = VecDeque::new();
         push(&mut queue, 1_u64);
         assert_eq!(queue.capacity(), 1);
-        queue.pop_front();
-        assert!(release(&mut queue).is_none(), "not worth an allocation the next time");
-        (1..=3).for_each(|entry| push(&mut queue, entry));
         assert!(release(&mut queue).is_none(), "it is in use");
-        queue.clear();
-        assert!(release(&mut queue).is_some_and(|memory| memory.capacity() >= 3));
-        assert_eq!(queue.capacity(), 0);
+        queue.pop_front();
+        assert!(release(&mut queue).is_some_and(|memory| memory.capacity() == 1));
+        assert!(release(&mut queue).is_none(), "it has no memory");
     }
 }

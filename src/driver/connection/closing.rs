@@ -267,10 +267,33 @@ impl Conn {
         update_count(&mut self.counted_oversized, oversized, count);
     }
 
+    /// Has [`Self::release_memory`] run later, which looks whether the connection is idle by then: a
+    /// deadline that moved with each packet would have a busy connection move its timer as often.
     fn plan_memory_release(&mut self, now: Instant) {
-        let idle = self.kcp.is_drained() && self.kcp.readable().is_none();
-        let release = idle && self.kcp.has_reclaimable_memory();
-        self.memory_release_at = release.then(|| now + MEMORY_RELEASE_DELAY);
+        let waits = self.memory_release_at.is_some();
+        if !waits && self.has_no_data() && self.kcp.has_reclaimable_memory() {
+            self.memory_release_at = Some(now + MEMORY_RELEASE_DELAY);
+        }
+    }
+
+    /// Frees what an idle connection does not need, once nothing has arrived for a while.
+    pub(super) fn release_memory(&mut self, now: Instant) {
+        self.memory_release_at = None;
+        if !self.has_no_data() {
+            return;
+        }
+        let idle_at = self.last_received + MEMORY_RELEASE_DELAY;
+        if now < idle_at {
+            self.memory_release_at = Some(idle_at);
+            return;
+        }
+        self.kcp.release_memory();
+        self.shared.release_memory();
+    }
+
+    /// Whether no data of either side is under way in the state machine.
+    fn has_no_data(&self) -> bool {
+        self.kcp.is_drained() && self.kcp.readable().is_none()
     }
 
     /// When [`Self::on_timeout`] is due. `coalesce` moves deadlines that need not be exact to later

@@ -104,7 +104,7 @@ pub(super) struct Conn {
     last_una: Sn,
     /// When the last datagram of the peer arrived, not counting those that FEC reconstructed.
     last_received: Instant,
-    /// When reclaimable memory is released, unless data moves before.
+    /// When reclaimable memory is released, if the connection is idle by then.
     memory_release_at: Option<Instant>,
     /// True while this connection is counted in `Driver::lingering`.
     counted_lingering: bool,
@@ -430,9 +430,7 @@ impl Conn {
     pub(super) fn on_timeout(&mut self, now: Instant) {
         self.kcp.handle_timeout(now);
         if self.memory_release_at.is_some_and(|at| now >= at) {
-            self.kcp.release_memory();
-            self.shared.release_memory();
-            self.memory_release_at = None;
+            self.release_memory(now);
         }
     }
 }
