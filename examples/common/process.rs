@@ -20,10 +20,15 @@ pub(crate) fn cpu_time() -> Result<Duration> {
 
 /// Resident memory of this process in bytes.
 pub(crate) fn resident() -> Result<u64> {
-    let status = std::fs::read_to_string("/proc/self/status")?;
+    resident_of(std::process::id())
+}
+
+/// Resident memory of a process in bytes.
+pub(crate) fn resident_of(id: u32) -> Result<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{id}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
-    kib.map(|kib| kib * 1024).ok_or_else(|| Error::other("/proc/self/status has no VmRSS"))
+    kib.map(|kib| kib * 1024).ok_or_else(|| Error::other("its status has no VmRSS"))
 }
 
 /// Allows this process as many open files as it may allow itself, and returns their number.
