@@ -312,14 +312,21 @@ fn reload_of_a_client_keeps_its_session_and_changes_the_next_one() {
     });
     exchange(&mut connect(local), "hello", "two:");
 
+    // What waits for a restart is reported again, until it is as at the start.
+    client.signal(Signal::SIGHUP);
+    let waits = "reload: drain \"7\" became \"9\": takes effect after a restart";
+    wait_until("second report", || {
+        (fs::read_to_string(&client.log).unwrap().matches(waits).count() == 2).then_some(())
+    });
+    write(two, "secret two", 7);
+    client.signal(Signal::SIGHUP);
+    client.wait_for("reload: nothing has changed");
+
     client.signal(Signal::SIGTERM);
     assert_eq!(client.wait().code(), Some(0));
     // The drain time of the start holds.
     let log = fs::read_to_string(&client.log).unwrap();
-    assert!(
-        log.contains("reload: drain \"7\" became \"9\": takes effect after a restart"),
-        "{log}"
-    );
+    assert_eq!(log.matches("reload: remoteaddr ").count(), 1, "{log}");
     assert!(log.contains("shutting down, within 7 s") && !log.contains("secret"), "{log}");
 }
 
