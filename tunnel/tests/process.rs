@@ -229,9 +229,22 @@ fn tunnel_of_two_processes_carries_bytes_and_obeys_signals() {
     // The counters, in three ways.
     let text = get(metrics);
     let label = "{tunnel=\"server 127.0.0.1:0\"}";
-    assert!(text.contains(&format!("kcpx_tunnel_current_connections{label} 1\n")), "{text}");
+    // One stream is open, and five bytes have come and gone, with a greeting of four.
+    for (name, value) in [
+        ("tunnel_current_connections", 1),
+        ("kcp_current_connections", 1),
+        ("smux_current_streams", 1),
+        ("smux_unread_bytes", 0),
+        ("smux_accepted_streams_total", 1),
+        ("smux_received_syn_frames_total", 1),
+        ("smux_received_payload_bytes_total", 5),
+        ("smux_sent_payload_bytes_total", 9),
+    ] {
+        assert!(text.contains(&format!("kcpx_{name}{label} {value}\n")), "{name} in {text}");
+    }
     client.signal(Signal::SIGUSR1);
-    client.wait_for("counters of client 127.0.0.1:0: tunnel_sessions=1 ");
+    let dump = client.wait_for("counters of client 127.0.0.1:0: tunnel_sessions=1 ");
+    assert!(dump.contains(" smux_opened_streams=1 "), "{dump}");
     let columns = wait_until("line in the CSV file", || {
         let csv = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path());
         let mut csv = csv.filter(|path| path.extension().is_some_and(|ext| ext == "csv"));
@@ -251,6 +264,10 @@ fn tunnel_of_two_processes_carries_bytes_and_obeys_signals() {
     // A session of its own, since there are two; the first one keeps its target.
     exchange(&mut connect(local), "hello", "two:");
     exchange(&mut first, " again", "");
+
+    // Both sessions are in the counters.
+    let text = get(metrics);
+    assert!(text.contains(&format!("kcpx_smux_accepted_streams_total{label} 2\n")), "{text}");
 
     // SIGTERM waits for the connections.
     server.signal(Signal::SIGTERM);
