@@ -291,3 +291,51 @@ fn one_process_runs_the_tunnels_of_an_array() {
         exchange(&mut connect(client.address("listening on ")), "hello", greeting);
     }
 }
+
+/// A port that was free a moment ago, of TCP and of UDP.
+fn free_port() -> u16 {
+    wait_until("free port", || {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        std::net::UdpSocket::bind(("127.0.0.1", port)).is_ok().then_some(port)
+    })
+}
+
+#[test]
+fn plugin_of_shadowsocks_carries_bytes_and_rejects_unknown_options() {
+    let dir = TempDir::new().unwrap();
+    let (remote, near) = (free_port().to_string(), free_port().to_string());
+    let target = echo("").port().to_string();
+    let variables = |local, options| {
+        [
+            ("SS_REMOTE_HOST", "127.0.0.1"),
+            ("SS_REMOTE_PORT", remote.as_str()),
+            ("SS_LOCAL_HOST", "127.0.0.1"),
+            ("SS_LOCAL_PORT", local),
+            ("SS_PLUGIN_OPTIONS", options),
+        ]
+    };
+    let options =
+        "role=server;key=semicolon\\; and space;crypt=aes-128-gcm;mode=fast3;nocomp;quiet";
+    let log = dir.path().join("server.log");
+    let mut server = Running::start(&log, &[], &variables(&target, options));
+    server.wait_for("listening on ");
+    let options = "key=semicolon\\; and space;crypt=aes-128-gcm;mode=fast3;nocomp;fast-open";
+    let log = dir.path().join("client.log");
+    let mut client = Running::start(&log, &[], &variables(&near, options));
+    let mut user = connect(client.address("listening on "));
+    assert_eq!(user.peer_addr().unwrap().port().to_string(), near);
+    exchange(&mut user, "hello", "");
+    drop(user);
+    // Lines of each connection, but not with `quiet`.
+    let log = client.wait_for("5 bytes sent, 5 received");
+    assert!(log.contains("SS_PLUGIN_OPTIONS: fast-open ignored"), "{log}");
+    server.signal(Signal::SIGTERM);
+    assert_eq!(server.wait().code(), Some(0));
+    let log = fs::read_to_string(&server.log).unwrap();
+    assert!(log.contains("session 1 of ") && !log.contains("stream "), "{log}");
+
+    let output = command(&[]).envs(variables(&near, "nope=1")).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("nope") && error.lines().count() == 1, "{error}");
+}
