@@ -312,4 +312,29 @@ mod tests {
             assert!(stream.nodelay().unwrap());
         }
     }
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test(start_paused = true)]
+    async fn target_that_does_not_answer_is_given_up_after_the_limit() {
+        use socket2::{Domain, Type};
+
+        let tcp = || Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        let listener = tcp();
+        listener.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        listener.listen(0).unwrap();
+        let addr = listener.local_addr().unwrap();
+        // What comes after these is not answered, since nothing is accepted.
+        let waiting: Vec<_> = (0..4).map(|_| tcp()).collect();
+        for socket in &waiting {
+            socket.set_nonblocking(true).unwrap();
+            drop(socket.connect(&addr));
+        }
+        let port = addr.as_socket().unwrap().port();
+        let address = LocalAddress::Tcp { host: "127.0.0.1".into(), port };
+        let start = tokio::time::Instant::now();
+        let connected = LocalStream::connect(&address, Duration::from_secs(10)).await;
+        let error = connected.err().unwrap();
+        assert_eq!(error.to_string(), "no answer within 10 s");
+        assert!(start.elapsed() >= Duration::from_secs(10));
+    }
 }
