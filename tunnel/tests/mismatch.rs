@@ -5,8 +5,11 @@
 
 mod program;
 
-use std::io::{Read, Write};
-use std::net::SocketAddr;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, UdpSocket};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
@@ -30,6 +33,16 @@ fn line(log: &str, text: &str, server: SocketAddr) -> String {
 
 fn is_documented(line: &str) -> bool {
     include_str!("../docs/troubleshooting.md").lines().any(|documented| documented == line)
+}
+
+/// Whether a datagram that goes there is not answered by an error (ICMP) at once.
+fn is_bound(udp: SocketAddr) -> bool {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.connect(udp).unwrap();
+    socket.send(b"x").unwrap();
+    socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+    let error = socket.recv(&mut [0; 1]).unwrap_err();
+    error.kind() != ErrorKind::ConnectionRefused
 }
 
 struct Sides {
@@ -69,7 +82,7 @@ fn explicit_framing_that_differs_is_named_by_the_server_and_hinted_by_the_client
         let hint = line(&log, " ended: ", sides.udp);
         assert!(is_documented(&hint), "{hint}");
         let error = sides.user.read(&mut [0; 1]).unwrap_err();
-        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{server:?}");
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{server:?}");
     }
 }
 
@@ -85,11 +98,40 @@ fn another_key_or_cipher_is_hinted_by_the_client_and_counted_by_the_server() {
         let closed = line(&log, "no session within ", sides.udp);
         assert!(is_documented(&closed), "{closed}");
         let error = sides.user.read(&mut [0; 1]).unwrap_err();
-        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{client:?}");
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{client:?}");
         sides.server.signal(Signal::SIGUSR1);
         let log = sides.server.wait_for(" kcp_dropped_checksum=");
         let counters = log.lines().find(|line| line.contains(" kcp_dropped_checksum=")).unwrap();
         assert!(!counters.contains(" kcp_dropped_checksum=0 "), "{counters}");
+    }
+}
+
+#[test]
+fn server_of_kcptun_with_another_framing_is_hinted_by_the_client() {
+    let Some(folder) = std::env::var_os("KCPX_KCPTUN_DIR") else {
+        println!("SKIPPED: KCPX_KCPTUN_DIR is not set");
+        return;
+    };
+    let program = PathBuf::from(folder).join("kcptun-server");
+    for client in [["-smuxver=2", "-nocomp=false"], ["-smuxver=1", "-nocomp"]] {
+        let dir = TempDir::new().unwrap();
+        let udp = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let (address, target) = (udp.to_string(), echo("").to_string());
+        let args = ["-l", &address, "-t", &target, "-key=a", "-smuxver=1"];
+        let mut kcptun = Command::new(&program);
+        kcptun.args(args).env_remove("KCPTUN_KEY").stdout(Stdio::null()).stderr(Stdio::null());
+        // Killed when it is dropped.
+        let _kcptun = Running { child: kcptun.spawn().unwrap(), log: PathBuf::new() };
+        wait_until("bound socket", || is_bound(udp).then_some(()));
+        let args = ["client", "-l", "127.0.0.1:0", "-r", &address, "-key=a", client[0], client[1]];
+        let mut client = Running::start(&dir.path().join("client.log"), &args, &[]);
+        let mut user = connect(client.address("listening on "));
+        user.write_all(b"hello").unwrap();
+        let log = client.wait_for("the same on both sides?");
+        let hint = line(&log, "the same on both sides?", udp);
+        assert!(is_documented(&hint), "{hint}");
+        let error = user.read(&mut [0; 1]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset);
     }
 }
 
