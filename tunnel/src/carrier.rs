@@ -14,6 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
+use crate::macros::{impl_async_read, impl_async_write};
 use crate::snappy::SnappyStream;
 
 /// How often a connection is checked for acknowledgements.
@@ -206,52 +207,5 @@ impl Carrier {
     }
 }
 
-/// Calls a method of the carrier that there is.
-macro_rules! forward {
-    ($self:ident, $method:ident $(, $argument:expr)*) => {
-        match $self.get_mut() {
-            Self::Plain(carrier) => Pin::new(carrier).$method($($argument),*),
-            Self::Snappy(carrier) => Pin::new(&mut **carrier).$method($($argument),*),
-        }
-    };
-}
-
-impl AsyncRead for Carrier {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        forward!(self, poll_read, cx, buf)
-    }
-}
-
-impl AsyncWrite for Carrier {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        forward!(self, poll_write, cx, buf)
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        forward!(self, poll_write_vectored, cx, bufs)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        true
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        forward!(self, poll_flush, cx)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        forward!(self, poll_shutdown, cx)
-    }
-}
+impl_async_read!(Carrier: Plain, Snappy);
+impl_async_write!(Carrier: Plain, Snappy);

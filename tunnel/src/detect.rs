@@ -32,8 +32,8 @@ pub(crate) enum Rejected {
     #[error("the client has --smuxver {client}, this side --smuxver {server}")]
     Version { client: u8, server: u8 },
     #[error(
-        "the first byte is {0:#04x}, and neither 0xff of Snappy nor 1 or 2 of smux (another key \
-         with a cipher without checksum?)"
+        "the first byte is {0:#04x}, and neither 0xff of Snappy nor 1 or 2 of smux (--mux none \
+         on the other side?)"
     )]
     Unknown(u8),
     #[error("the session ended before its first byte")]

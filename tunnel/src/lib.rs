@@ -20,6 +20,7 @@ mod connection;
 mod detect;
 mod direct;
 mod drain;
+mod macros;
 mod net;
 mod relay;
 mod session;

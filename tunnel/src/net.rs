@@ -4,16 +4,17 @@ use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::pin::{Pin, pin};
-use std::task::{Context, Poll};
+use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
 use socket2::{SockRef, Socket, TcpKeepalive};
-use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::io::Interest;
 use tokio::net::{TcpListener, TcpStream, lookup_host, tcp};
 #[cfg(unix)]
 use tokio::net::{UnixListener, UnixStream, unix};
 
+use crate::macros::{impl_async_read, impl_async_write};
 use crate::settings::LocalAddress;
 
 /// Connections that the system keeps until they are accepted.
@@ -260,19 +261,7 @@ impl LocalReadHalf<'_> {
     }
 }
 
-impl AsyncRead for LocalReadHalf<'_> {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(half) => Pin::new(half).poll_read(cx, buf),
-            #[cfg(unix)]
-            Self::Unix(half) => Pin::new(half).poll_read(cx, buf),
-        }
-    }
-}
+impl_async_read!(LocalReadHalf<'_>: Tcp, #[cfg(unix)] Unix);
 
 /// The writing half of a [`LocalStream`].
 pub(crate) enum LocalWriteHalf<'a> {
@@ -281,46 +270,7 @@ pub(crate) enum LocalWriteHalf<'a> {
     Unix(unix::WriteHalf<'a>),
 }
 
-/// Calls a method of the half that there is.
-macro_rules! forward {
-    ($self:ident, $method:ident $(, $argument:expr)*) => {
-        match $self.get_mut() {
-            Self::Tcp(half) => Pin::new(half).$method($($argument),*),
-            #[cfg(unix)]
-            Self::Unix(half) => Pin::new(half).$method($($argument),*),
-        }
-    };
-}
-
-impl AsyncWrite for LocalWriteHalf<'_> {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        forward!(self, poll_write, cx, buf)
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        forward!(self, poll_write_vectored, cx, bufs)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        true
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        forward!(self, poll_flush, cx)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        forward!(self, poll_shutdown, cx)
-    }
-}
+impl_async_write!(LocalWriteHalf<'_>: Tcp, #[cfg(unix)] Unix);
 
 /// Polls a future once: `None` while it is pending.
 pub(crate) async fn poll_once<F: Future>(future: F) -> Option<F::Output> {
@@ -361,5 +311,30 @@ mod tests {
             }
             assert!(stream.nodelay().unwrap());
         }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test(start_paused = true)]
+    async fn target_that_does_not_answer_is_given_up_after_the_limit() {
+        use socket2::{Domain, Type};
+
+        let tcp = || Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        let listener = tcp();
+        listener.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        listener.listen(0).unwrap();
+        let addr = listener.local_addr().unwrap();
+        // What comes after these is not answered, since nothing is accepted.
+        let waiting: Vec<_> = (0..4).map(|_| tcp()).collect();
+        for socket in &waiting {
+            socket.set_nonblocking(true).unwrap();
+            drop(socket.connect(&addr));
+        }
+        let port = addr.as_socket().unwrap().port();
+        let address = LocalAddress::Tcp { host: "127.0.0.1".into(), port };
+        let start = tokio::time::Instant::now();
+        let connected = LocalStream::connect(&address, Duration::from_secs(10)).await;
+        let error = connected.err().unwrap();
+        assert_eq!(error.to_string(), "no answer within 10 s");
+        assert!(start.elapsed() >= Duration::from_secs(10));
     }
 }

@@ -2,137 +2,19 @@
 
 #![cfg(unix)]
 
+mod program;
+
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixDatagram;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_kcpx-tunnel");
-/// For conditions that come true within milliseconds on an idle machine.
-const DEADLINE: Duration = Duration::from_secs(60);
-/// Variables that would change what the program does.
-const VARIABLES: [&str; 7] = [
-    "KCPTUN_KEY",
-    "NOTIFY_SOCKET",
-    "SS_REMOTE_HOST",
-    "SS_REMOTE_PORT",
-    "SS_LOCAL_HOST",
-    "SS_LOCAL_PORT",
-    "SS_PLUGIN_OPTIONS",
-];
-
-fn command(args: &[&str]) -> Command {
-    let mut command = Command::new(PROGRAM);
-    command.args(args).stdin(Stdio::null());
-    VARIABLES.iter().for_each(|name| {
-        command.env_remove(name);
-    });
-    command
-}
-
-/// Runs the program until it ends.
-fn output(args: &[&str]) -> Output {
-    command(args).output().unwrap()
-}
-
-/// A running program, which is killed when this is dropped.
-struct Running {
-    child: Child,
-    log: PathBuf,
-}
-
-impl Running {
-    /// Starts the program with a log in `log`.
-    fn start(log: &Path, args: &[&str], variables: &[(&str, &str)]) -> Self {
-        let mut command = command(args);
-        command.arg("-log").arg(log).envs(variables.iter().copied());
-        Self { child: command.spawn().unwrap(), log: log.to_owned() }
-    }
-
-    /// Waits for the text in the log, and returns the log.
-    fn wait_for(&mut self, text: &str) -> String {
-        wait_until(&format!("{text:?} in {}", self.log.display()), || {
-            let log = fs::read_to_string(&self.log).unwrap_or_default();
-            if let Some(status) = self.child.try_wait().unwrap() {
-                assert!(log.contains(text), "ended with {status} without {text:?}:\n{log}");
-            }
-            log.contains(text).then_some(log)
-        })
-    }
-
-    /// Waits for the address that stands behind `text` in the log.
-    fn address(&mut self, text: &str) -> SocketAddr {
-        let log = self.wait_for(text);
-        let rest = &log[log.find(text).unwrap() + text.len()..];
-        let end = rest.find([' ', '/', '\n']).unwrap();
-        rest[..end].trim_end_matches(':').parse().unwrap()
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(self.child.id().try_into().unwrap()), signal).unwrap();
-    }
-
-    fn wait(&mut self) -> ExitStatus {
-        let child = &mut self.child;
-        wait_until("the end of the program", || child.try_wait().unwrap())
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _killed = self.child.kill();
-        let _reaped = self.child.wait();
-    }
-}
-
-fn wait_until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + DEADLINE;
-    loop {
-        if let Some(value) = condition() {
-            return value;
-        }
-        assert!(Instant::now() < deadline, "no {what} within {DEADLINE:?}");
-        thread::sleep(Duration::from_millis(10));
-    }
-}
-
-/// A TCP server that answers each connection with `greeting` and what it receives.
-fn echo(greeting: &'static str) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    thread::spawn(move || {
-        for stream in listener.incoming() {
-            let mut stream = stream.unwrap();
-            thread::spawn(move || {
-                stream.write_all(greeting.as_bytes())?;
-                std::io::copy(&mut stream.try_clone()?, &mut stream)
-            });
-        }
-    });
-    address
-}
-
-fn connect(address: SocketAddr) -> TcpStream {
-    let stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(DEADLINE)).unwrap();
-    stream
-}
-
-/// Sends `text` and expects it behind the greeting.
-fn exchange(stream: &mut TcpStream, text: &str, greeting: &str) {
-    stream.write_all(text.as_bytes()).unwrap();
-    let mut answer = vec![0; greeting.len() + text.len()];
-    stream.read_exact(&mut answer).unwrap();
-    assert_eq!(String::from_utf8(answer).unwrap(), format!("{greeting}{text}"));
-}
+use self::program::*;
 
 fn get(address: SocketAddr) -> String {
     let mut stream = connect(address);
@@ -229,9 +111,22 @@ fn tunnel_of_two_processes_carries_bytes_and_obeys_signals() {
     // The counters, in three ways.
     let text = get(metrics);
     let label = "{tunnel=\"server 127.0.0.1:0\"}";
-    assert!(text.contains(&format!("kcpx_tunnel_current_connections{label} 1\n")), "{text}");
+    // One stream is open, and five bytes have come and gone, with a greeting of four.
+    for (name, value) in [
+        ("tunnel_current_connections", 1),
+        ("kcp_current_connections", 1),
+        ("smux_current_streams", 1),
+        ("smux_unread_bytes", 0),
+        ("smux_accepted_streams_total", 1),
+        ("smux_received_syn_frames_total", 1),
+        ("smux_received_payload_bytes_total", 5),
+        ("smux_sent_payload_bytes_total", 9),
+    ] {
+        assert!(text.contains(&format!("kcpx_{name}{label} {value}\n")), "{name} in {text}");
+    }
     client.signal(Signal::SIGUSR1);
-    client.wait_for("counters of client 127.0.0.1:0: tunnel_sessions=1 ");
+    let dump = client.wait_for("counters of client 127.0.0.1:0: tunnel_sessions=1 ");
+    assert!(dump.contains(" smux_opened_streams=1 "), "{dump}");
     let columns = wait_until("line in the CSV file", || {
         let csv = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path());
         let mut csv = csv.filter(|path| path.extension().is_some_and(|ext| ext == "csv"));
@@ -251,6 +146,10 @@ fn tunnel_of_two_processes_carries_bytes_and_obeys_signals() {
     // A session of its own, since there are two; the first one keeps its target.
     exchange(&mut connect(local), "hello", "two:");
     exchange(&mut first, " again", "");
+
+    // Both sessions are in the counters.
+    let text = get(metrics);
+    assert!(text.contains(&format!("kcpx_smux_accepted_streams_total{label} 2\n")), "{text}");
 
     // SIGTERM waits for the connections.
     server.signal(Signal::SIGTERM);
@@ -312,14 +211,21 @@ fn reload_of_a_client_keeps_its_session_and_changes_the_next_one() {
     });
     exchange(&mut connect(local), "hello", "two:");
 
+    // What waits for a restart is reported again, until it is as at the start.
+    client.signal(Signal::SIGHUP);
+    let waits = "reload: drain \"7\" became \"9\": takes effect after a restart";
+    wait_until("second report", || {
+        (fs::read_to_string(&client.log).unwrap().matches(waits).count() == 2).then_some(())
+    });
+    write(two, "secret two", 7);
+    client.signal(Signal::SIGHUP);
+    client.wait_for("reload: nothing has changed");
+
     client.signal(Signal::SIGTERM);
     assert_eq!(client.wait().code(), Some(0));
     // The drain time of the start holds.
     let log = fs::read_to_string(&client.log).unwrap();
-    assert!(
-        log.contains("reload: drain \"7\" became \"9\": takes effect after a restart"),
-        "{log}"
-    );
+    assert_eq!(log.matches("reload: remoteaddr ").count(), 1, "{log}");
     assert!(log.contains("shutting down, within 7 s") && !log.contains("secret"), "{log}");
 }
 
@@ -384,4 +290,52 @@ fn one_process_runs_the_tunnels_of_an_array() {
         let mut client = Running::start(&log, &args, &[]);
         exchange(&mut connect(client.address("listening on ")), "hello", greeting);
     }
+}
+
+/// A port that was free a moment ago, of TCP and of UDP.
+fn free_port() -> u16 {
+    wait_until("free port", || {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        std::net::UdpSocket::bind(("127.0.0.1", port)).is_ok().then_some(port)
+    })
+}
+
+#[test]
+fn plugin_of_shadowsocks_carries_bytes_and_rejects_unknown_options() {
+    let dir = TempDir::new().unwrap();
+    let (remote, near) = (free_port().to_string(), free_port().to_string());
+    let target = echo("").port().to_string();
+    let variables = |local, options| {
+        [
+            ("SS_REMOTE_HOST", "127.0.0.1"),
+            ("SS_REMOTE_PORT", remote.as_str()),
+            ("SS_LOCAL_HOST", "127.0.0.1"),
+            ("SS_LOCAL_PORT", local),
+            ("SS_PLUGIN_OPTIONS", options),
+        ]
+    };
+    let options =
+        "role=server;key=semicolon\\; and space;crypt=aes-128-gcm;mode=fast3;nocomp;quiet";
+    let log = dir.path().join("server.log");
+    let mut server = Running::start(&log, &[], &variables(&target, options));
+    server.wait_for("listening on ");
+    let options = "key=semicolon\\; and space;crypt=aes-128-gcm;mode=fast3;nocomp;fast-open";
+    let log = dir.path().join("client.log");
+    let mut client = Running::start(&log, &[], &variables(&near, options));
+    let mut user = connect(client.address("listening on "));
+    assert_eq!(user.peer_addr().unwrap().port().to_string(), near);
+    exchange(&mut user, "hello", "");
+    drop(user);
+    // Lines of each connection, but not with `quiet`.
+    let log = client.wait_for("5 bytes sent, 5 received");
+    assert!(log.contains("SS_PLUGIN_OPTIONS: fast-open ignored"), "{log}");
+    server.signal(Signal::SIGTERM);
+    assert_eq!(server.wait().code(), Some(0));
+    let log = fs::read_to_string(&server.log).unwrap();
+    assert!(log.contains("session 1 of ") && !log.contains("stream "), "{log}");
+
+    let output = command(&[]).envs(variables(&near, "nope=1")).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("nope") && error.lines().count() == 1, "{error}");
 }

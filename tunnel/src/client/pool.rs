@@ -165,6 +165,7 @@ impl Pool {
         let carrier = Carrier::new(stream, settings.compression);
         let config = smux_config(&settings.common, settings.smux_version);
         let smux = Session::client(carrier, config)?;
+        registration.add_session(&smux);
         TunnelStats::count(&self.stats.sessions);
         let session = Arc::new(ClientSession {
             smux: smux.clone(),

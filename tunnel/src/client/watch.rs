@@ -14,7 +14,7 @@ use crate::stats::TunnelStats;
 /// Time without a byte of the server after which the log says what may differ.
 const HINT_TIMEOUT: Duration = Duration::from_secs(5);
 /// What must be equal on both sides, since nothing is negotiated.
-const HINT: &str = "are --key, --crypt, --nocomp and --smuxver the same on both sides?";
+const HINT: &str = "are --key, --crypt, --nocomp, --smuxver and --mux the same on both sides?";
 
 /// Waits for the end of a session and logs it, and once before if no byte has come from the server.
 pub(super) async fn watch(smux: &Session, link: &Link, name: &str, stats: &TunnelStats) {

@@ -1,5 +1,7 @@
-//! What a file that was read again changes.
+//! What a file that was read again changes, and which of it holds without a restart.
 
+use super::build;
+use super::error::OptionsError;
 use super::number::parse_int;
 use super::table::{OPTIONS, Role};
 use super::{Loaded, Values};
@@ -81,6 +83,43 @@ impl Loaded {
         }
         lines
     }
+
+    /// Returns what holds after `new` was read: its values, but those of `self` for options that take
+    /// effect after a restart. Tunnels of another number or role stay as they are. Compared with it,
+    /// [`changes`](Self::changes) reports what waits for a restart each time.
+    ///
+    /// # Errors
+    ///
+    /// When the values of both are not allowed together.
+    pub fn without_restart(&self, new: &Self) -> Result<Self, OptionsError> {
+        let warnings = new.warnings.clone();
+        if self.tunnels.len() != new.tunnels.len() {
+            return Ok(Self { warnings, ..self.clone() });
+        }
+        let tunnels: Vec<_> = self
+            .tunnels
+            .iter()
+            .zip(&new.tunnels)
+            .map(|(old, new)| without_restart(old, new))
+            .collect();
+        // What there is to warn of is among the warnings of `new`, or was logged at the start.
+        let settings = build::settings(&tunnels, &mut Vec::new())?;
+        Ok(Self { settings, warnings, tunnels })
+    }
+}
+
+fn without_restart(old: &(Role, Values), new: &(Role, Values)) -> (Role, Values) {
+    let (role, old_values) = old;
+    if *role != new.0 {
+        return old.clone();
+    }
+    let mut values = new.1.clone();
+    for option in OPTIONS.iter().filter(|option| option.is_for(Some(*role))) {
+        if Effect::of(option.name, *role, old_values) == Effect::Restart {
+            values.replace_from(old_values, option.name);
+        }
+    }
+    (*role, values)
 }
 
 fn changes(old: &(Role, Values), new: &(Role, Values)) -> Vec<String> {

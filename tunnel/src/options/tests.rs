@@ -3,6 +3,7 @@
 mod documents;
 mod kcptun;
 mod refusals;
+mod reload;
 mod sources;
 mod table;
 

@@ -61,6 +61,14 @@ impl Values {
         self.values.extend(stronger.values);
     }
 
+    /// Replaces what was written for the option by what `other` has, which may be nothing.
+    pub(super) fn replace_from(&mut self, other: &Self, name: &'static str) {
+        match other.values.get(name) {
+            Some(value) => drop(self.values.insert(name, value.clone())),
+            None => drop(self.values.remove(name)),
+        }
+    }
+
     /// Returns what was written for the option.
     pub(super) fn written(&self, name: &str) -> Option<&Value> {
         self.values.get(name)

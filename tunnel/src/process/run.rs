@@ -47,6 +47,7 @@ pub async fn run(invocation: Invocation, loaded: Loaded, log: Log) -> io::Result
 
 struct Process {
     invocation: Invocation,
+    /// What holds now: options that take a restart have the values of the start.
     loaded: Loaded,
     log: Log,
     notifier: Notifier,
@@ -166,36 +167,42 @@ impl Process {
         self.notify(Notifier::RELOADING);
         self.reopen_log();
         match self.invocation.load() {
-            Ok(loaded) => self.apply(loaded),
+            Ok(loaded) => self.apply(&loaded),
             Err(error) => warn!("reload: settings stay as they are: {error}"),
         }
         self.notify(Notifier::READY);
     }
 
-    fn apply(&mut self, loaded: Loaded) {
-        for warning in loaded.warnings.iter().filter(|new| !self.loaded.warnings.contains(new)) {
+    /// Takes over what holds without a restart. What waits for one is reported at each reload.
+    fn apply(&mut self, new: &Loaded) {
+        for warning in new.warnings.iter().filter(|new| !self.loaded.warnings.contains(new)) {
             warn!("{warning}");
         }
-        let changes = self.loaded.changes(&loaded);
+        let changes = self.loaded.changes(new);
+        let loaded = match self.loaded.without_restart(new) {
+            Ok(loaded) => loaded,
+            Err(error) => {
+                warn!("reload: settings stay as they are until a restart: {error}");
+                return;
+            }
+        };
         if changes.is_empty() {
             info!("reload: nothing has changed");
-            return;
         }
         for change in changes {
             info!("reload: {change}");
         }
-        if loaded.settings.tunnels.len() != self.tunnels.len() {
-            return;
-        }
-        for (running, tunnel) in self.tunnels.iter().zip(&loaded.settings.tunnels) {
-            match (running, tunnel) {
+        let tunnels = self.loaded.settings.tunnels.iter().zip(&loaded.settings.tunnels);
+        for (running, (old, new)) in self.tunnels.iter().zip(tunnels) {
+            match (running, new) {
+                _ if old == new => {}
                 (Running::Client(controller), Tunnel::Client(settings)) => {
                     controller.reload(settings.clone());
                 }
                 (Running::Server(controller), Tunnel::Server(settings)) => {
                     controller.reload(settings.clone());
                 }
-                // `changes` has said that this takes a restart.
+                // Another role takes a restart: the tunnel's settings have not changed then.
                 _ => {}
             }
         }

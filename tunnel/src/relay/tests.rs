@@ -98,6 +98,27 @@ async fn fin_after_the_peers_waits_for_the_flush() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn close_wait_delays_both_ends_and_holds_no_fin() {
+    let (mut user, mut local) = connected().await;
+    let (link, mut recorder, stats) =
+        (Link::default(), Recorder::default(), TunnelStats::default());
+    let close_wait = Duration::from_secs(30);
+    let rules = Rules { close_wait, holds_fin: false, ..RULES };
+    let start = tokio::time::Instant::now();
+    user.shutdown().await.unwrap();
+    let reading = async {
+        user.read_to_end(&mut Vec::new()).await.unwrap();
+        start.elapsed()
+    };
+    let relaying = relay(&mut local, Peer::Ends, &mut recorder, Some(&link), rules, &stats);
+    let (outcome, passed_on) = tokio::join!(relaying, reading);
+    assert!(matches!(outcome.end, End::Closed), "{outcome:?}");
+    assert!(passed_on >= close_wait && start.elapsed() >= close_wait, "{passed_on:?}");
+    // FIN goes without a flush: it does not wait for acknowledgements.
+    assert_eq!(recorder.calls, ["shutdown"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn user_that_does_not_read_is_reset_after_the_session_ended() {
     let (user, mut local) = connected().await;
     let (link, stats) = (Link::default(), TunnelStats::default());

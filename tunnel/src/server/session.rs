@@ -35,7 +35,7 @@ impl Incoming {
         let _current = TunnelStats::gauge(&stats.current_sessions);
         let stream = LinkedStream::new(stream);
         let link = stream.link().clone();
-        let _registration = stats.register(Some(&link), None);
+        let registration = stats.register(Some(&link), None);
         let limit = settings.common.keepalive_timeout();
         let (compression, version) = (settings.compression, settings.smux_version);
         let (carrier, detected) = match detect(stream, compression, version, limit).await {
@@ -53,6 +53,7 @@ impl Incoming {
                 return;
             }
         };
+        registration.add_session(&smux);
         let compression = if detected.compression { "Snappy" } else { "no compression" };
         info!("{name} opened: smux version {}, {compression}", detected.version.number());
         let ended = self.serve_streams(&smux, &link).await;
