@@ -94,8 +94,12 @@ pub(crate) fn figure(samples: &[Sample], case: Case, column: &Column) -> Option<
 pub(crate) fn cases(samples: &[Sample], workload: Workload) -> Vec<Case> {
     let wires = Wire::value_variants().iter();
     let rows = wires.flat_map(|wire| Peer::value_variants().iter().map(|peer| (*wire, *peer)));
-    let rows = rows.map(|(wire, peer)| Case::new(workload, wire, peer));
-    rows.filter(|row| samples.iter().any(|sample| sample.case == *row)).collect()
+    let find = |(wire, peer)| {
+        let mut cases = samples.iter().map(|sample| sample.case);
+        let is_row = |case: &Case| (case.workload, case.wire, case.peer) == (workload, wire, peer);
+        cases.find(is_row)
+    };
+    rows.filter_map(find).collect()
 }
 
 /// The name of a row's transport, with what it says about itself.
@@ -194,6 +198,7 @@ fn cell(out: &mut String, value: Option<f64>, digits: usize) {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::args::TcpCongestion;
     use crate::protocol::Outcome;
 
     pub(crate) fn sample(peer: Peer, wire: Wire, run: u32, mb_per_s: Option<f64>) -> Sample {
@@ -239,5 +244,12 @@ pub(crate) mod tests {
         assert_eq!(rows[3][1..], ["kcp-rs", "", "", "", "", "", "", "", "0/3"]);
         assert_eq!(rows[4][1..4], ["quinn (TLS 1.3)", "250.0", "4.00"]);
         assert_eq!(rows[4][6..], ["4.00", "0.25", "225.0 – 275.0", "3/3"]);
+    }
+
+    #[test]
+    fn samples_with_a_congestion_control_have_rows() {
+        let mut sample = sample(Peer::Tcp, Wire::Plain, 0, Some(900.0));
+        sample.case.tcp_congestion = Some(TcpCongestion::Cubic);
+        assert_eq!(cases(std::slice::from_ref(&sample), Workload::Sink), [sample.case]);
     }
 }
