@@ -7,7 +7,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::task::JoinSet;
 use tokio_util::compat::{FuturesAsyncReadCompatExt, TokioAsyncReadCompatExt};
 
-use crate::Carrier;
+use crate::carrier::Carrier;
 
 /// Bytes of a write, and of the buffer of a read.
 const PIECE: usize = 64 << 10;
