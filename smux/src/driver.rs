@@ -17,8 +17,9 @@ use crate::core::session::Core;
 use crate::error::Error;
 use crate::shared::{Published, Shared};
 
-/// Rounds of reading and writing before other tasks have their turn.
-const MAX_ROUNDS: usize = 8;
+/// Rounds of reading and writing before other tasks have their turn: few, so that what was read is
+/// still in the caches of the CPU when a stream takes it.
+const MAX_ROUNDS: usize = 4;
 
 /// How long a carrier that was shut down is still read, so that bytes which arrive meanwhile do not
 /// cause a reset that overtakes what was sent.
