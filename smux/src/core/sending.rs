@@ -3,7 +3,6 @@
 
 use std::mem;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::batch::Batch;
@@ -11,6 +10,7 @@ use super::keepalive::Keepalive;
 use super::session::Core;
 use super::stream::{SharedStream, StreamState};
 use crate::error::Error;
+use crate::sync::Ordering;
 
 impl Core {
     /// True while a stream waits for a flush of the carrier.

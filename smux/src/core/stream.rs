@@ -1,6 +1,6 @@
 //! A stream as its handle and the driver share it: two halves behind one leaf lock.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::Waker;
 
 use bytes::BytesMut;
@@ -11,6 +11,7 @@ use super::receive_queue::ReceiveQueue;
 use super::receive_window::ReceiveWindow;
 use super::send_queue::SendQueue;
 use crate::error::{Error, ProtocolError};
+use crate::sync::{Mutex, MutexGuard};
 
 #[derive(Debug)]
 pub(crate) struct SharedStream {
