@@ -14,7 +14,12 @@ use crate::error::{Error, ProtocolError};
 impl Core {
     /// Has `input`, which is empty, hold the next read from the carrier.
     pub(crate) fn prepare_input(&mut self, input: &mut BytesMut) {
-        if self.buffers.prepare(input) && self.buffers.are_sparse() {
+        let is_other = self.buffers.prepare(input);
+        if self.keepalive.is_none() {
+            // No timer would free them.
+            self.buffers.release();
+        }
+        if is_other && self.buffers.are_sparse() {
             // Of what was read since the last time, at most half is copied.
             for id in self.sharing.drain() {
                 let Some(entry) = self.streams.get(&id) else { continue };

@@ -1,6 +1,8 @@
 //! The buffers that the carrier is read into. Unread payload may be a piece of one, which keeps it
 //! in memory as a whole: what they hold is counted, so that few unread bytes do not hold many.
 
+use std::collections::VecDeque;
+use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -16,11 +18,16 @@ const MIN_READ: usize = 16 << 10;
 /// whose pieces are about to be read.
 const SPARE_BUFFERS: usize = 4;
 
+/// Buffers that are kept to be read into again, for as long as the session is busy.
+const MAX_RETIRED: usize = 4;
+
 #[derive(Debug)]
 pub(crate) struct ReadBuffers {
     usage: Arc<Usage>,
     /// The one that is read into.
     current: Arc<Buffer>,
+    /// Those before it. Some have pieces still.
+    retired: VecDeque<BytesMut>,
 }
 
 #[derive(Debug, Default)]
@@ -51,18 +58,31 @@ impl Drop for Buffer {
 impl ReadBuffers {
     pub(crate) fn new() -> Self {
         let usage = Arc::default();
-        Self { current: Buffer::new(&usage), usage }
+        Self { current: Buffer::new(&usage), usage, retired: VecDeque::new() }
     }
 
-    /// Has `input`, which is empty, hold at least [`MIN_READ`] bytes. True if that took a new buffer.
+    /// Has `input`, which is empty, hold at least [`MIN_READ`] bytes. True if that took another
+    /// buffer.
     pub(crate) fn prepare(&mut self, input: &mut BytesMut) -> bool {
         // Takes the whole buffer again if no piece of it is left.
         if input.capacity() >= MIN_READ || input.try_reclaim(READ_BUFFER) {
             return false;
         }
-        *input = BytesMut::with_capacity(READ_BUFFER);
+        let free = self.retired.iter_mut().position(|buffer| buffer.try_reclaim(READ_BUFFER));
+        let next = free.and_then(|i| self.retired.remove(i));
+        // Memory that was freed and allocated again would often be mapped again.
+        let next = next.unwrap_or_else(|| BytesMut::with_capacity(READ_BUFFER));
+        if self.retired.len() == MAX_RETIRED {
+            self.retired.pop_front();
+        }
+        self.retired.push_back(mem::replace(input, next));
         self.current = Buffer::new(&self.usage);
         true
+    }
+
+    /// Frees the buffers that are kept to be read into again.
+    pub(crate) fn release(&mut self) {
+        self.retired = VecDeque::new();
     }
 
     /// True if less than half of what the buffers hold is unread.
@@ -170,5 +190,26 @@ mod tests {
         let piece = fill(&mut buffers, &mut input, READ_BUFFER - 100);
         assert!(buffers.prepare(&mut input));
         drop(piece);
+    }
+
+    #[test]
+    fn read_buffer_whose_last_piece_is_read_later_is_taken_again() {
+        let (mut buffers, mut input) = (ReadBuffers::new(), BytesMut::new());
+        let mut read = |buffers: &mut ReadBuffers| {
+            assert!(buffers.prepare(&mut input));
+            input.extend_from_slice(&vec![7; READ_BUFFER - 100]);
+            buffers.piece(input.split_to(READ_BUFFER - 100).freeze())
+        };
+        let first = read(&mut buffers);
+        let address = first.bytes.as_ptr();
+        let second = read(&mut buffers);
+        drop(first);
+        let third = read(&mut buffers);
+        assert_eq!(third.bytes.as_ptr(), address);
+        let pieces: Vec<_> = (0..10).map(|_| read(&mut buffers)).collect();
+        assert_eq!(buffers.retired.len(), MAX_RETIRED);
+        buffers.release();
+        drop((second, third, pieces));
+        assert_eq!(buffers.usage.buffers.load(Ordering::Relaxed), 1);
     }
 }

@@ -341,6 +341,7 @@ impl Core {
     pub(crate) fn on_timer(&mut self, now: Instant) -> Result<(), Error> {
         self.send_delayed_fins(Some(now));
         self.end_abandoned(now);
+        self.buffers.release();
         match self.keepalive.as_ref().map(|keepalive| keepalive.on_timer(now)) {
             Some(Due::Timeout) => return Err(Error::Timeout),
             Some(Due::Nop) if self.version() != 0 => {
