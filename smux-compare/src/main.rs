@@ -1,82 +1,151 @@
-//! Transfers over several multiplexers, side by side: bytes one way, over TCP on loopback or an
-//! in-memory carrier, on two threads. `cargo run --release -p kcpx-smux-compare -- [MIB] [ROUNDS]`.
+//! Transfers over several multiplexers, side by side: bytes one way, over TCP on loopback, a
+//! `KcpStream` on loopback, or an in-memory carrier, on two threads.
+//! `cargo run --release -p kcpx-smux-compare -- [MIB] [ROUNDS] [NAME]...`, where names are `tcp`,
+//! `duplex`, `kcp`, and parts of peers' names; without any, all of them are measured.
 //!
 //! All of a round's peers run one after the other, so that a change of the machine's load meets each
-//! of them; the table has medians. Reads and writes are 64 KiB, settings are those of `config`
-//! functions below, and the rest is each library's default.
+//! of them; the table has medians, and ratios are medians of those of each round. Reads and writes
+//! are 64 KiB, settings are those of `config` functions below, and the rest is each library's
+//! default.
 
+mod carrier;
+mod go;
 mod peers;
 
 use std::time::Instant;
 
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream};
-
 use self::peers::Peer;
 
-/// A carrier's end.
-pub(crate) trait Carrier: AsyncRead + AsyncWrite + Send + Sync + Unpin + 'static {}
-impl<T: AsyncRead + AsyncWrite + Send + Sync + Unpin + 'static> Carrier for T {}
+const CARRIERS: [&str; 3] = ["tcp", "duplex", "kcp"];
+
+/// What one transfer took.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Figures {
+    /// Megabytes per second.
+    pub(crate) rate: f64,
+    /// Seconds of CPU time per gigabyte, both ends together.
+    pub(crate) cpu: f64,
+}
+
+struct Row {
+    name: String,
+    rounds: Vec<Figures>,
+}
 
 fn main() {
-    let mut arguments = std::env::args().skip(1).filter_map(|argument| argument.parse().ok());
-    let total: usize = arguments.next().unwrap_or(256) << 20;
-    let rounds: usize = arguments.next().unwrap_or(5);
-    println!("| carrier, streams | peer | MB/s | CPU s/GB |\n|---|---|---|---|");
-    for (carrier, streams) in [("tcp", 1), ("tcp", 100), ("duplex", 1), ("duplex", 100)] {
-        let mut rows: Vec<_> =
-            Peer::ALL.iter().map(|peer| (*peer, Vec::new(), Vec::new())).collect();
-        for _ in 0..rounds {
-            for (peer, rates, cpu) in &mut rows {
-                if *peer == Peer::Raw && streams > 1 {
-                    continue;
-                }
-                let (rate, seconds) = measure(carrier, *peer, streams, total);
-                rates.push(rate);
-                cpu.push(seconds);
-            }
+    let arguments: Vec<_> = std::env::args().skip(1).collect();
+    let mut numbers = arguments.iter().filter_map(|argument| argument.parse().ok());
+    let total: usize = numbers.next().unwrap_or(256) << 20;
+    let rounds: usize = numbers.next().unwrap_or(5);
+    let names = arguments.iter().filter(|name| name.parse::<usize>().is_err());
+    let (carriers, peers): (Vec<_>, Vec<_>) =
+        names.map(String::as_str).partition(|name| CARRIERS.contains(name));
+    let is_wanted = |peer: &str| peers.is_empty() || peers.iter().any(|part| peer.contains(part));
+    println!("| carrier, streams | peer | MB/s | CPU s/GB | MB/s of raw | CPU of Go's |");
+    println!("|---|---|---|---|---|---|");
+    for carrier in CARRIERS {
+        if !carriers.is_empty() && !carriers.contains(&carrier) {
+            continue;
         }
-        for (peer, rates, cpu) in rows {
-            if !rates.is_empty() {
-                let (rate, cpu) = (median(rates), median(cpu));
-                println!("| {carrier}, {streams} | {} | {rate:.0} | {cpu:.2} |", peer.name());
+        for streams in [1, 100] {
+            let rows = compare((carrier, streams, total), rounds, is_wanted);
+            for row in &rows {
+                println!("| {carrier}, {streams} | {}", row.columns(&rows));
             }
         }
     }
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
+/// Rows of one carrier and number of streams, with that many bytes in all.
+fn compare(
+    (carrier, streams, total): (&str, usize, usize),
+    rounds: usize,
+    is_wanted: impl Fn(&str) -> bool,
+) -> Vec<Row> {
+    let new = |name: &str| Row { name: name.to_owned(), rounds: Vec::new() };
+    let peers: Vec<_> = Peer::ALL.into_iter().filter(|peer| is_wanted(peer.name())).collect();
+    let mut rows: Vec<_> = peers.iter().map(|peer| new(peer.name())).collect();
+    let mut go = [new(GO[0]), new(GO[1])];
+    for _ in 0..rounds {
+        for (peer, row) in peers.iter().zip(&mut rows) {
+            // The carrier alone is one stream.
+            let streams = if *peer == Peer::Raw { 1 } else { streams };
+            row.rounds.push(measure(carrier, *peer, streams, total));
+        }
+        if carrier == "tcp"
+            && GO.into_iter().any(&is_wanted)
+            && let Some(figures) = go::measure(streams, total)
+        {
+            for (row, figures) in go.iter_mut().zip(figures) {
+                row.rounds.push(figures);
+            }
+        }
+    }
+    rows.extend(go.into_iter().filter(|row| !row.rounds.is_empty()));
+    rows
+}
+
+/// Names of the rows of versions 1 and 2.
+const GO: [&str; 2] = ["xtaci/smux v1 (Go)", "xtaci/smux v2 (Go)"];
+
+impl Row {
+    fn columns(&self, rows: &[Self]) -> String {
+        let rates = self.rounds.iter().map(|figures| figures.rate);
+        let cpu = self.rounds.iter().map(|figures| figures.cpu);
+        let ratio = |other: &str, value: fn(&Figures) -> f64| {
+            let other = rows.iter().find(|row| row.name == other && row.name != self.name)?;
+            let pairs = self.rounds.iter().zip(&other.rounds);
+            Some(format!("{:.2}", median(pairs.map(|(ours, other)| value(ours) / value(other)))))
+        };
+        let go = if self.name.contains("v1") { GO[0] } else { GO[1] };
+        format!(
+            "{} | {:.0} | {:.2} | {} | {} |",
+            self.name,
+            median(rates),
+            median(cpu),
+            ratio(Peer::Raw.name(), |figures| figures.rate).unwrap_or_default(),
+            ratio(go, |figures| figures.cpu).unwrap_or_default(),
+        )
+    }
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<_> = values.collect();
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
 }
 
-/// Megabytes per second, and seconds of CPU time per gigabyte, both ends together.
-fn measure(carrier: &str, peer: Peer, streams: usize, total: usize) -> (f64, f64) {
+fn measure(carrier: &str, peer: Peer, streams: usize, total: usize) -> Figures {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     let runtime = builder.worker_threads(2).enable_all().build().expect("threads can be started");
-    let (started, cpu) = (Instant::now(), cpu_seconds());
-    runtime.block_on(async {
-        if carrier == "tcp" {
-            let (client, server) = tcp().await;
-            peer.run(client, server, streams, total / streams).await;
-        } else {
-            let (client, server) = tokio::io::duplex(256 << 10);
-            peer.run(client, server, streams, total / streams).await;
+    let len = total / streams;
+    let (seconds, cpu) = runtime.block_on(async {
+        match carrier {
+            "tcp" => {
+                let (client, server) = carrier::tcp().await;
+                timed(peer.run(client, server, streams, len)).await
+            }
+            "kcp" => {
+                let (client, server, listener) = carrier::kcp().await;
+                let figures = timed(peer.run(client, server, streams, len)).await;
+                drop(listener);
+                figures
+            }
+            _ => {
+                let (client, server) = tokio::io::duplex(256 << 10);
+                timed(peer.run(client, server, streams, len)).await
+            }
         }
     });
-    let seconds = started.elapsed().as_secs_f64();
-    let bytes = (total / streams * streams) as f64;
-    (bytes / 1e6 / seconds, (cpu_seconds() - cpu) / (bytes / 1e9))
+    let bytes = (len * streams) as f64;
+    Figures { rate: bytes / 1e6 / seconds, cpu: cpu / (bytes / 1e9) }
 }
 
-async fn tcp() -> (TcpStream, TcpStream) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has ports");
-    let address = listener.local_addr().expect("it is bound");
-    let (client, server) = tokio::join!(TcpStream::connect(address), listener.accept());
-    let (client, server) = (client.expect("it listens"), server.expect("it listens").0);
-    client.set_nodelay(true).expect("TCP has the option");
-    server.set_nodelay(true).expect("TCP has the option");
-    (client, server)
+/// Seconds that `run` took, and CPU seconds of this process meanwhile.
+async fn timed(run: impl Future<Output = ()>) -> (f64, f64) {
+    let (started, cpu) = (Instant::now(), cpu_seconds());
+    run.await;
+    (started.elapsed().as_secs_f64(), cpu_seconds() - cpu)
 }
 
 /// User and system time of this process, in steps of 10 ms. 0 without `/proc`.

@@ -7,10 +7,13 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::task::JoinSet;
 use tokio_util::compat::{FuturesAsyncReadCompatExt, TokioAsyncReadCompatExt};
 
-use crate::Carrier;
+use crate::carrier::Carrier;
 
 /// Bytes of a write, and of the buffer of a read.
 const PIECE: usize = 64 << 10;
+
+/// What all streams send: one buffer, as in the program in Go.
+static DATA: [u8; PIECE] = [7; PIECE];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Peer {
@@ -69,11 +72,10 @@ impl Peer {
 }
 
 async fn send(mut stream: impl AsyncWrite + Unpin, len: usize) {
-    let data = vec![7; PIECE];
     let mut left = len;
     while left > 0 {
         let piece = left.min(PIECE);
-        stream.write_all(&data[..piece]).await.expect("the stream lives");
+        stream.write_all(&DATA[..piece]).await.expect("the stream lives");
         left -= piece;
     }
     // The receiver has all it wants by then, and may be gone.
@@ -126,11 +128,10 @@ async fn smux_rust<T: Carrier>(
         let stream = client.open_stream().await.expect("the session lives");
         let session = Arc::clone(&client);
         tasks.spawn(async move {
-            let data = vec![7; PIECE];
             let mut left = len;
             while left > 0 {
                 let piece = left.min(PIECE);
-                stream.write_all(&data[..piece]).await.expect("the stream lives");
+                stream.write_all(&DATA[..piece]).await.expect("the stream lives");
                 left -= piece;
             }
             drop(session);
@@ -242,7 +243,7 @@ async fn h2<T: Carrier>(client: T, server: T, streams: usize, len: usize, tasks:
 
 async fn h2_send(mut body: h2::SendStream<Bytes>, len: usize) {
     // Lent without a copy, which is what this library offers.
-    let data = Bytes::from(vec![7; PIECE]);
+    let data = Bytes::from_static(&DATA);
     let mut left = len;
     while left > 0 {
         body.reserve_capacity(left.min(PIECE));

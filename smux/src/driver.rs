@@ -17,14 +17,9 @@ use crate::core::session::Core;
 use crate::error::Error;
 use crate::shared::{Published, Shared};
 
-/// Bytes of the buffer that the carrier is read into.
-const READ_BUFFER: usize = 64 << 10;
-
-/// With less free space than this, the next read goes to a new buffer.
-const MIN_READ: usize = 16 << 10;
-
-/// Rounds of reading and writing before other tasks have their turn.
-const MAX_ROUNDS: usize = 8;
+/// Rounds of reading and writing before other tasks have their turn: few, so that what was read is
+/// still in the caches of the CPU when a stream takes it.
+const MAX_ROUNDS: usize = 4;
 
 /// How long a carrier that was shut down is still read, so that bytes which arrive meanwhile do not
 /// cause a reset that overtakes what was sent.
@@ -115,6 +110,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Driver<T> {
         if !self.core.may_read(now.into_std()) {
             return Ok(false);
         }
+        self.core.prepare_input(&mut self.input);
         match poll_read(&mut self.io, &mut self.input, cx) {
             Poll::Pending => Ok(false),
             Poll::Ready(Err(error)) => Err(error.into()),
@@ -265,6 +261,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Driver<T> {
                 }
             }
             Phase::Lingering(error, until) => {
+                self.core.prepare_input(&mut self.input);
                 let end = match poll_read(&mut self.io, &mut self.input, cx) {
                     Poll::Ready(Ok(0) | Err(_)) => true,
                     Poll::Ready(Ok(_)) => {
@@ -310,16 +307,12 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Driver<T> {
     }
 }
 
-/// Reads into `input`, which is empty.
+/// Reads into `input`, see [`Core::prepare_input`].
 fn poll_read<T: AsyncRead + Unpin>(
     io: &mut T,
     input: &mut BytesMut,
     cx: &mut Context<'_>,
 ) -> Poll<io::Result<usize>> {
-    if input.capacity() < MIN_READ {
-        // Takes the old buffer again if no stream holds a piece of it.
-        input.reserve(READ_BUFFER);
-    }
     // A future of `read_buf` holds nothing back: bytes are in `input` when it is ready.
     pin!(io.read_buf(input)).poll(cx)
 }

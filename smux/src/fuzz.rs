@@ -53,6 +53,7 @@ pub fn smux_session(data: &[u8]) {
 struct Run {
     session: Session,
     core: Core,
+    input: BytesMut,
     batch: Batch,
     streams: Vec<Stream>,
     now: Instant,
@@ -81,6 +82,7 @@ impl Run {
         let version = session.version();
         Self {
             core,
+            input: BytesMut::new(),
             batch: Batch::new(choice & 32 != 0),
             streams: Vec::new(),
             now,
@@ -188,7 +190,9 @@ impl Run {
                 _ => {}
             }
         }
-        let result = self.core.receive(&mut BytesMut::from(bytes), self.now);
+        self.core.prepare_input(&mut self.input);
+        self.input.extend_from_slice(bytes);
+        let result = self.core.receive(&mut self.input, self.now);
         drop(self.core.take_signals());
         if let Err(error) = result {
             self.core.fail(&error.into(), &mut self.batch);

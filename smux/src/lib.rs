@@ -72,10 +72,13 @@ mod error;
 #[cfg(feature = "_testkit")]
 #[doc(hidden)]
 pub mod fuzz;
+#[cfg(all(test, loom))]
+mod loom_tests;
 mod session;
 mod shared;
 mod stats;
 mod stream;
+mod sync;
 
 pub use config::{Config, Version};
 pub use driver::Driver;

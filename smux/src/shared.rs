@@ -1,7 +1,6 @@
 //! What all handles of a session share with each other and with the driver.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
 use tokio::sync::Notify;
@@ -11,6 +10,7 @@ use crate::core::inbox::Mailbox;
 use crate::core::stream::{Fin, SharedStream};
 use crate::error::Error;
 use crate::stats::Stats;
+use crate::sync::{AtomicUsize, Mutex, Ordering};
 
 /// What handles see of the state machine. Set as a whole, so that counters and streams agree.
 #[derive(Clone, Copy, Debug)]

@@ -2,10 +2,15 @@
 
 mod common;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
 use common::frames::{Frame, PSH, SYN};
-use kcpx_smux::{Config, Session, Stream};
+use kcpx_smux::{Config, Session, Stream, Version};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex, split};
 use tokio::sync::mpsc;
+use tokio::time::sleep;
 
 /// Bytes of payload in all of a test.
 const TOTAL: usize = 8 << 20;
@@ -127,6 +132,79 @@ async fn ping_beside_99_bulk_streams_leaves_within_a_few_batches() {
             }
             bytes += frame.payload.len();
             assert!(bytes < 512 << 10, "{max_frame_size}");
+        }
+    }
+}
+
+/// Forwards at most 64 KiB in a millisecond of the paused clock.
+fn forward(
+    from: impl AsyncReadExt + Unpin + Send + 'static,
+    to: impl AsyncWriteExt + Unpin + Send + 'static,
+) {
+    let (mut from, mut to) = (from, to);
+    tokio::spawn(async move {
+        let mut buffer = vec![0; 64 << 10];
+        while let Ok(len @ 1..) = from.read(&mut buffer).await {
+            sleep(Duration::from_millis(1)).await;
+            if to.write_all(&buffer[..len]).await.is_err() {
+                break;
+            }
+        }
+    });
+}
+
+/// Bytes that 9 streams deliver in 2 s, all of them and the slowest one, with a tenth that nobody
+/// reads if `is_unread`.
+async fn delivered(version: Version, is_unread: bool) -> (usize, usize) {
+    let (ours, left) = duplex(64 << 10);
+    let (right, theirs) = duplex(64 << 10);
+    let (left_read, left_write) = split(left);
+    let (right_read, right_write) = split(right);
+    forward(left_read, right_write);
+    forward(right_read, left_write);
+    let config = Config::new().version(version).max_stream_buffer(512 << 10);
+    let client = Session::client(ours, config.clone()).unwrap();
+    let server = Session::server(theirs, config).unwrap();
+    let mut unread = None;
+    if is_unread {
+        send_bulk(client.open_stream().await.unwrap());
+        unread = Some(server.accept_stream().await.unwrap());
+    }
+    let mut counts = Vec::new();
+    for _ in 0..9 {
+        send_bulk(client.open_stream().await.unwrap());
+        let mut stream = server.accept_stream().await.unwrap();
+        let count = Arc::new(AtomicUsize::new(0));
+        counts.push(Arc::clone(&count));
+        tokio::spawn(async move {
+            let mut buffer = vec![0; 64 << 10];
+            while let Ok(len @ 1..) = stream.read(&mut buffer).await {
+                count.fetch_add(len, Ordering::Relaxed);
+            }
+        });
+    }
+    // The stream that nobody reads has used up its window by then, and in version 1 all tokens.
+    sleep(Duration::from_secs(2)).await;
+    let now = || counts.iter().map(|count| count.load(Ordering::Relaxed)).collect::<Vec<_>>();
+    let before = now();
+    sleep(Duration::from_secs(2)).await;
+    let delivered: Vec<_> = now().iter().zip(before).map(|(now, before)| now - before).collect();
+    drop(unread);
+    (delivered.iter().sum(), delivered.into_iter().min().unwrap())
+}
+
+#[tokio::test(start_paused = true)]
+async fn stream_that_nobody_reads_leaves_the_others_their_throughput_in_version_2() {
+    for (version, kept) in [(Version::V1, false), (Version::V2, true)] {
+        let (alone, _) = delivered(version, false).await;
+        let (beside, slowest) = delivered(version, true).await;
+        println!("{version:?}: {alone} bytes alone, {beside} beside it, of one {slowest} or more");
+        assert!(alone > 100 << 20, "the carrier has 128 MB in that time");
+        if kept {
+            assert!(beside >= alone / 10 * 9, "{beside} of {alone} bytes");
+            assert!(slowest * 9 >= beside / 10 * 9, "{slowest} of {beside} bytes");
+        } else {
+            assert_eq!(beside, 0, "version 1 has no windows");
         }
     }
 }

@@ -84,6 +84,7 @@ impl Core {
                 continue;
             }
             state.send.queue.clear();
+            self.count_queued(&mut state);
             state.send.fin = Fin::Due;
             self.queue_turn(&stream, &mut state);
         }

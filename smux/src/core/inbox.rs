@@ -2,13 +2,13 @@
 //! streams.
 
 use std::collections::{HashSet, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::Waker;
 
 use super::stream::SharedStream;
 use super::tokens::Tokens;
 use crate::error::Error;
+use crate::sync::{AtomicBool, AtomicU8, AtomicU64, Mutex, MutexGuard, Ordering};
 
 /// Streams whose SYN has not left. A further `open_stream` waits.
 const MAX_UNSENT_OPENS: usize = 1_024;

@@ -1,5 +1,6 @@
 //! What a peer's frames do.
 
+use std::mem;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -11,7 +12,25 @@ use super::stream::{Fin, SharedStream, StreamState};
 use crate::error::{Error, ProtocolError};
 
 impl Core {
-    /// Takes all of `input`.
+    /// Has `input`, which is empty, hold the next read from the carrier.
+    pub(crate) fn prepare_input(&mut self, input: &mut BytesMut) {
+        let is_other = self.buffers.prepare(input);
+        if self.keepalive.is_none() {
+            // No timer would free them.
+            self.buffers.release();
+        }
+        if is_other && self.buffers.are_sparse() {
+            // Of what was read since the last time, at most half is copied.
+            for id in self.sharing.drain() {
+                let Some(entry) = self.streams.get(&id) else { continue };
+                let mut state = entry.stream.lock();
+                state.in_sharing = false;
+                state.receive.queue.detach();
+            }
+        }
+    }
+
+    /// Takes all of `input`, see [`Core::prepare_input`].
     pub(crate) fn receive(
         &mut self,
         input: &mut BytesMut,
@@ -123,17 +142,33 @@ impl Core {
             return;
         }
         let enforces_window = self.version() == 2;
-        if let Err(error) = state.receive.push(input, len, enforces_window) {
-            input.advance(len);
-            self.stats.payload_dropped += len as u64;
-            let unread = state.receive.queue.clear();
-            // Read in this turn of the driver, if it waits for tokens.
-            let _ = self.mailbox.tokens.release(unread);
-            self.fail_stream(&stream, &mut state, error);
-            return;
+        match state.receive.push(input, len, &self.buffers, enforces_window) {
+            Ok(shares_buffer) => {
+                if shares_buffer && !mem::replace(&mut state.in_sharing, true) {
+                    self.sharing.insert(id);
+                }
+                self.mailbox.tokens.add(len);
+                self.signals.wakers.extend(state.receive.waker.take());
+            }
+            Err(error) => self.on_window_exceeded(&stream, &mut state, input, len, error),
         }
-        self.mailbox.tokens.add(len);
-        self.signals.wakers.extend(state.receive.waker.take());
+    }
+
+    /// Ends the one stream, whose first `len` bytes of `input` are dropped.
+    fn on_window_exceeded(
+        &mut self,
+        stream: &Arc<SharedStream>,
+        state: &mut StreamState,
+        input: &mut BytesMut,
+        len: usize,
+        error: ProtocolError,
+    ) {
+        input.advance(len);
+        self.stats.payload_dropped += len as u64;
+        let unread = state.receive.queue.clear();
+        // Read in this turn of the driver, if it waits for tokens.
+        let _ = self.mailbox.tokens.release(unread);
+        self.fail_stream(stream, state, error);
     }
 
     fn on_update(&mut self, id: u32, consumed: u32, window: u32, now: Instant) {
@@ -162,6 +197,7 @@ impl Core {
         self.stats.streams_failed += 1;
         let wakers = state.fail(&Error::Protocol(error));
         self.signals.wakers.extend(wakers.into_iter().flatten());
+        self.count_queued(state);
         if state.send.fin < Fin::Taken {
             state.send.fin = Fin::Due;
             self.queue_turn(stream, state);

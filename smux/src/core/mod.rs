@@ -9,6 +9,7 @@ pub(crate) mod input;
 pub(crate) mod keepalive;
 pub(crate) mod output;
 pub(crate) mod parser;
+pub(crate) mod read_buffers;
 pub(crate) mod receive_queue;
 pub(crate) mod receive_window;
 pub(crate) mod refusals;

@@ -9,8 +9,8 @@ use super::session::{Control, Core};
 use super::stream::{Fin, SharedStream, StreamState};
 use super::turns::MAX_SPARSE;
 
-/// Least payload of a frame that is cut to the available left in a batch, bytes. A stream with more to
-/// send than a smaller available holds begins the next batch.
+/// Least payload of a frame that is cut to what is left of a batch, bytes. A stream with more to send
+/// than a smaller rest holds begins the next batch.
 const MIN_CUT: usize = 4 << 10;
 
 /// While streams wait, answers to refused SYNs have at most this many bytes of a batch.
@@ -145,6 +145,7 @@ impl Core {
             )]
             self.write_header(Command::Psh, len as u16, stream.id, batch);
             state.send.queue.take_into(len, batch);
+            self.count_queued(&mut state);
             state.send.on_sent(len);
             state.send.batch = self.batches;
             batch.has_data = true;

@@ -4,8 +4,9 @@ use std::collections::VecDeque;
 
 use bytes::{Buf, Bytes, BytesMut};
 
-/// Payload shorter than this is copied, so that few bytes do not keep a whole read buffer alive;
-/// longer payload is split off the read buffer.
+use super::read_buffers::{Piece, ReadBuffers};
+
+/// Payload shorter than this is copied; longer payload is split off the read buffer.
 const COPY_BELOW: usize = 4_096;
 
 /// Capacity of the buffer that short payloads are collected in, bytes: at first and at most.
@@ -13,7 +14,7 @@ const TAIL_CAPACITY: (usize, usize) = (256, 8_192);
 
 #[derive(Debug, Default)]
 pub(crate) struct ReceiveQueue {
-    chunks: VecDeque<Bytes>,
+    chunks: VecDeque<Piece>,
     /// Short payloads behind `chunks`.
     tail: BytesMut,
     len: usize,
@@ -24,29 +25,41 @@ impl ReceiveQueue {
         self.len
     }
 
-    /// Takes the first `len` bytes of `input`.
-    pub(crate) fn push(&mut self, input: &mut BytesMut, len: usize) {
+    /// Takes the first `len` bytes of `input`, which is the one of `buffers` that is read into. True
+    /// if they stay there.
+    pub(crate) fn push(&mut self, input: &mut BytesMut, len: usize, buffers: &ReadBuffers) -> bool {
         self.len += len;
         if len >= COPY_BELOW {
             self.freeze_tail();
-            self.chunks.push_back(input.split_to(len).freeze());
-            return;
+            self.chunks.push_back(buffers.piece(input.split_to(len).freeze()));
+            return true;
         }
         if self.tail.capacity() - self.tail.len() < len {
-            let capacity = self.tail.len().saturating_mul(2);
             self.freeze_tail();
             let (first, most) = TAIL_CAPACITY;
-            self.tail = BytesMut::with_capacity(capacity.clamp(first, most).max(len));
+            // At most as much again as is unread.
+            self.tail = BytesMut::with_capacity(self.len.clamp(first, most).max(len));
         }
         self.tail.extend_from_slice(&input[..len]);
         input.advance(len);
+        false
+    }
+
+    /// Copies what is in read buffers.
+    pub(crate) fn detach(&mut self) {
+        self.chunks.iter_mut().for_each(Piece::detach);
     }
 
     /// Takes up to `max` bytes of the first piece. Empty if nothing is queued.
     pub(crate) fn take(&mut self, max: usize) -> Bytes {
         let bytes = match self.chunks.front_mut() {
-            Some(chunk) if chunk.len() > max => chunk.split_to(max),
-            Some(_) => self.chunks.pop_front().unwrap_or_default(),
+            Some(chunk) => {
+                let bytes = chunk.take(max);
+                if chunk.is_empty() {
+                    self.chunks.pop_front();
+                }
+                bytes
+            }
             None if self.tail.len() > max => self.tail.split_to(max).freeze(),
             None => std::mem::take(&mut self.tail).freeze(),
         };
@@ -65,7 +78,8 @@ impl ReceiveQueue {
 
     fn freeze_tail(&mut self) {
         if !self.tail.is_empty() {
-            self.chunks.push_back(std::mem::take(&mut self.tail).freeze());
+            let tail = std::mem::take(&mut self.tail).freeze();
+            self.chunks.push_back(Piece::owned(tail));
         }
     }
 }
@@ -79,12 +93,15 @@ mod tests {
         for (piece, read) in [(1, 1), (1, 7), (100, 4_096), (4_095, 3), (5_000, 999), (70, 100_000)]
         {
             let data: Vec<u8> = (0..60_000_u32).map(|i| (i % 251) as u8).collect();
-            let mut queue = ReceiveQueue::default();
+            let (mut queue, buffers) = (ReceiveQueue::default(), ReadBuffers::new());
             let mut out = Vec::new();
             for (i, piece) in data.chunks(piece).enumerate() {
                 let mut input = BytesMut::from(piece);
-                queue.push(&mut input, piece.len());
+                queue.push(&mut input, piece.len(), &buffers);
                 assert!(input.is_empty());
+                if i % 7 == 0 {
+                    queue.detach();
+                }
                 if i % 3 == 0 {
                     out.extend_from_slice(&queue.take(read));
                 }
@@ -101,9 +118,9 @@ mod tests {
 
     #[test]
     fn receive_queue_of_single_bytes_shares_buffers() {
-        let mut queue = ReceiveQueue::default();
+        let (mut queue, buffers) = (ReceiveQueue::default(), ReadBuffers::new());
         for _ in 0..100_000 {
-            queue.push(&mut BytesMut::from(&b"x"[..]), 1);
+            queue.push(&mut BytesMut::from(&b"x"[..]), 1, &buffers);
         }
         assert!(queue.chunks.len() < 20, "{} pieces", queue.chunks.len());
         assert_eq!(queue.clear(), 100_000);

@@ -3,7 +3,6 @@
 
 use std::mem;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::batch::Batch;
@@ -11,6 +10,7 @@ use super::keepalive::Keepalive;
 use super::session::Core;
 use super::stream::{SharedStream, StreamState};
 use crate::error::Error;
+use crate::sync::Ordering;
 
 impl Core {
     /// True while a stream waits for a flush of the carrier.
@@ -67,6 +67,7 @@ impl Core {
             let mut state = stream.lock();
             state.send.is_broken = true;
             self.signals.wakers.extend(state.fail_sending(error));
+            self.count_queued(&mut state);
             if state.is_over() {
                 self.forget(&stream, &mut state);
             }
@@ -83,6 +84,22 @@ impl Core {
         self.turns.clear();
         self.delayed_fins.clear();
         self.abandoned.clear();
+    }
+
+    /// Counts a stream whose queue may have changed, if it has queued bytes.
+    pub(super) fn count_queued(&mut self, state: &mut StreamState) {
+        let is_queued = state.send.queue.len() > 0;
+        match (mem::replace(&mut state.is_counted, is_queued), is_queued) {
+            (false, true) => self.queued_streams += 1,
+            (true, false) => self.queued_streams -= 1,
+            _ => {}
+        }
+    }
+
+    /// True if all that was queued has been taken. What handles have changed was inspected.
+    pub(crate) fn is_drained(&self) -> bool {
+        let is_owed = !self.control.is_empty() || !self.refusals.is_empty();
+        !is_owed && self.turns.is_empty() && self.queued_streams == 0
     }
 
     /// True if data or FIN of a stream have not left.

@@ -1,6 +1,6 @@
 //! The state machine of a session: which streams there are, and how the session ends.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::mem;
 use std::sync::Arc;
 use std::task::Waker;
@@ -12,6 +12,7 @@ use super::discarded::DiscardedStreams;
 use super::inbox::Mailbox;
 use super::keepalive::{Due, Keepalive};
 use super::parser::Parser;
+use super::read_buffers::ReadBuffers;
 use super::receive_window::ReceiveWindow;
 use super::refusals::Refusals;
 use super::stream::{Fin, SharedStream, StreamState};
@@ -38,6 +39,11 @@ pub(crate) struct Core {
     pub(super) streams: HashMap<u32, Entry>,
     /// Those of `streams` that the peer opened.
     pub(super) peer_streams: usize,
+    /// How many of `streams` have queued bytes.
+    pub(super) queued_streams: usize,
+    pub(super) buffers: ReadBuffers,
+    /// Those of `streams` that have, or had, unread payload in `buffers`.
+    pub(super) sharing: HashSet<u32>,
     pub(super) discarded: DiscardedStreams,
     /// Frames that come before all data.
     pub(super) control: VecDeque<Control>,
@@ -106,6 +112,9 @@ impl Core {
             parser: Parser::new(version),
             streams: HashMap::new(),
             peer_streams: 0,
+            queued_streams: 0,
+            buffers: ReadBuffers::new(),
+            sharing: HashSet::new(),
             discarded: DiscardedStreams::default(),
             control: VecDeque::new(),
             refusals: Refusals::default(),
@@ -236,6 +245,7 @@ impl Core {
         let mut state = stream.lock();
         state.in_inbox = false;
         self.inspect_sending(stream, &mut state);
+        self.count_queued(&mut state);
         if state.is_over() {
             self.forget(stream, &mut state);
             return;
@@ -272,6 +282,11 @@ impl Core {
             if id % 2 == self.parity() {
                 self.released_ids.push(id);
             }
+        }
+        if mem::take(&mut state.in_sharing) {
+            // From here on nothing else would copy it.
+            state.receive.queue.detach();
+            self.sharing.remove(&id);
         }
         if self.version() == 2 && state.receive.discards && !state.receive.fin {
             let mut window = mem::replace(&mut state.receive.window, ReceiveWindow::new());
@@ -326,6 +341,7 @@ impl Core {
     pub(crate) fn on_timer(&mut self, now: Instant) -> Result<(), Error> {
         self.send_delayed_fins(Some(now));
         self.end_abandoned(now);
+        self.buffers.release();
         match self.keepalive.as_ref().map(|keepalive| keepalive.on_timer(now)) {
             Some(Due::Timeout) => return Err(Error::Timeout),
             Some(Due::Nop) if self.version() != 0 => {
@@ -361,16 +377,6 @@ impl Core {
         self.closing
     }
 
-    /// True if all that was queued has been taken.
-    pub(crate) fn is_drained(&self) -> bool {
-        let unsent = |entry: &Entry| {
-            let state = entry.stream.lock();
-            state.send.queue.len() > 0
-        };
-        let is_owed = !self.control.is_empty() || !self.refusals.is_empty();
-        !is_owed && self.turns.is_empty() && !self.streams.values().any(unsent)
-    }
-
     /// Ends the session: all streams, those that handles open at this moment, and those whose last
     /// frame is in `batch`, which is not written any more.
     pub(crate) fn fail(&mut self, error: &Error, batch: &mut Batch) {
@@ -384,6 +390,7 @@ impl Core {
         self.delayed_fins.clear();
         self.abandoned.clear();
         self.peer_streams = 0;
+        self.queued_streams = 0;
         let live = self.streams.drain().map(|(_, entry)| entry.stream);
         let changed = self.opened.drain(..).chain(self.changed.drain(..));
         let sending = batch.fins.drain(..).chain(self.flushing.drain(..));
@@ -404,5 +411,9 @@ impl Core {
         assert!(by_peer <= self.config.max_streams);
         assert!(self.mailbox.accept_queue().streams.len() <= self.config.accept_backlog);
         assert!(self.discarded.len() <= 4_096);
+        let states = || self.streams.values().map(|entry| entry.stream.lock());
+        assert_eq!(states().filter(|state| state.is_counted).count(), self.queued_streams);
+        let is_right = |state: &StreamState| state.is_counted == (state.send.queue.len() > 0);
+        assert!(states().all(|state| state.in_inbox || is_right(&state)));
     }
 }

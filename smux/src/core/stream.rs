@@ -1,15 +1,17 @@
 //! A stream as its handle and the driver share it: two halves behind one leaf lock.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::Waker;
 
 use bytes::BytesMut;
 
 use super::frame::INITIAL_WINDOW;
+use super::read_buffers::ReadBuffers;
 use super::receive_queue::ReceiveQueue;
 use super::receive_window::ReceiveWindow;
 use super::send_queue::SendQueue;
 use crate::error::{Error, ProtocolError};
+use crate::sync::{Mutex, MutexGuard};
 
 #[derive(Debug)]
 pub(crate) struct SharedStream {
@@ -42,6 +44,10 @@ pub(crate) struct StreamState {
     pub(crate) in_abandoned: bool,
     /// True while an UPD of the stream is queued, which takes its values when it is written.
     pub(crate) update_queued: bool,
+    /// True while the stream is among those with unread payload in read buffers.
+    pub(crate) in_sharing: bool,
+    /// True while the stream is counted as one with queued bytes.
+    pub(crate) is_counted: bool,
 }
 
 impl StreamState {
@@ -54,6 +60,8 @@ impl StreamState {
             in_turns: false,
             in_abandoned: false,
             update_queued: false,
+            in_sharing: false,
+            is_counted: false,
         }
     }
 
@@ -117,20 +125,21 @@ impl ReceiveHalf {
         }
     }
 
-    /// Queues the first `len` bytes of `input`, if the window allows them.
+    /// Queues the first `len` bytes of `input`, the one of `buffers` that is read into, if the window
+    /// allows them. True if they stay in that buffer.
     pub(crate) fn push(
         &mut self,
         input: &mut BytesMut,
         len: usize,
+        buffers: &ReadBuffers,
         enforces_window: bool,
-    ) -> Result<(), ProtocolError> {
+    ) -> Result<bool, ProtocolError> {
         let unread = self.queue.len() as u64 + len as u64;
         let allowed = self.window.max_unread();
         if enforces_window && unread > allowed {
             return Err(ProtocolError::Window { unread, allowed });
         }
-        self.queue.push(input, len);
-        Ok(())
+        Ok(self.queue.push(input, len, buffers))
     }
 
     /// The handle is gone. Returns how many unread bytes were discarded.

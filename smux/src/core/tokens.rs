@@ -1,6 +1,6 @@
 //! Tokens: the unread bytes of all streams of a session (smux `bucket`).
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use crate::sync::{AtomicUsize, Ordering};
 
 #[derive(Debug)]
 pub(crate) struct Tokens {

@@ -3,7 +3,6 @@
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
@@ -12,6 +11,7 @@ use tokio::io::ReadBuf;
 use crate::core::stream::{Fin, SharedStream, StreamState};
 use crate::error::Error;
 use crate::shared::Handle;
+use crate::sync::Ordering;
 
 /// Writes of at least this many bytes are copied outside the stream's lock.
 const COPY_UNLOCKED: usize = 4_096;

@@ -1,0 +1,215 @@
+//! The buffers that the carrier is read into. Unread payload may be a piece of one, which keeps it
+//! in memory as a whole: what they hold is counted, so that few unread bytes do not hold many.
+
+use std::collections::VecDeque;
+use std::mem;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::{Bytes, BytesMut};
+
+/// Bytes of a buffer.
+pub(crate) const READ_BUFFER: usize = 64 << 10;
+
+/// With less free space than this, the next read goes to a new buffer.
+const MIN_READ: usize = 16 << 10;
+
+/// Buffers that may be in memory whatever their pieces are: the one that is read into, and a few
+/// whose pieces are about to be read.
+const SPARE_BUFFERS: usize = 4;
+
+/// Buffers that are kept to be read into again, for as long as the session is busy.
+const MAX_RETIRED: usize = 4;
+
+#[derive(Debug)]
+pub(crate) struct ReadBuffers {
+    usage: Arc<Usage>,
+    /// The one that is read into.
+    current: Arc<Buffer>,
+    /// Those before it. Some have pieces still.
+    retired: VecDeque<BytesMut>,
+}
+
+#[derive(Debug, Default)]
+struct Usage {
+    /// Buffers in memory.
+    buffers: AtomicUsize,
+    /// Unread bytes that are pieces of them.
+    unread: AtomicUsize,
+}
+
+/// Lives as long as a buffer is read into, or has an unread piece.
+#[derive(Debug)]
+struct Buffer(Arc<Usage>);
+
+impl Buffer {
+    fn new(usage: &Arc<Usage>) -> Arc<Self> {
+        usage.buffers.fetch_add(1, Ordering::Relaxed);
+        Arc::new(Self(Arc::clone(usage)))
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        self.0.buffers.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl ReadBuffers {
+    pub(crate) fn new() -> Self {
+        let usage = Arc::default();
+        Self { current: Buffer::new(&usage), usage, retired: VecDeque::new() }
+    }
+
+    /// Has `input`, which is empty, hold at least [`MIN_READ`] bytes. True if that took another
+    /// buffer.
+    pub(crate) fn prepare(&mut self, input: &mut BytesMut) -> bool {
+        // Takes the whole buffer again if no piece of it is left.
+        if input.capacity() >= MIN_READ || input.try_reclaim(READ_BUFFER) {
+            return false;
+        }
+        let free = self.retired.iter_mut().position(|buffer| buffer.try_reclaim(READ_BUFFER));
+        let next = free.and_then(|i| self.retired.remove(i));
+        // Memory that was freed and allocated again would often be mapped again.
+        let next = next.unwrap_or_else(|| BytesMut::with_capacity(READ_BUFFER));
+        if self.retired.len() == MAX_RETIRED {
+            self.retired.pop_front();
+        }
+        self.retired.push_back(mem::replace(input, next));
+        self.current = Buffer::new(&self.usage);
+        true
+    }
+
+    /// Frees the buffers that are kept to be read into again.
+    pub(crate) fn release(&mut self) {
+        self.retired = VecDeque::new();
+    }
+
+    /// True if less than half of what the buffers hold is unread.
+    pub(crate) fn are_sparse(&self) -> bool {
+        let buffers = self.usage.buffers.load(Ordering::Relaxed).saturating_sub(SPARE_BUFFERS);
+        buffers.saturating_mul(READ_BUFFER) / 2 > self.usage.unread.load(Ordering::Relaxed)
+    }
+
+    /// `bytes`, a piece of the buffer that is read into.
+    pub(crate) fn piece(&self, bytes: Bytes) -> Piece {
+        self.usage.unread.fetch_add(bytes.len(), Ordering::Relaxed);
+        Piece { bytes, buffer: Some(Arc::clone(&self.current)) }
+    }
+}
+
+/// Unread bytes: a piece of a read buffer, or in memory of their own.
+#[derive(Debug)]
+pub(crate) struct Piece {
+    bytes: Bytes,
+    buffer: Option<Arc<Buffer>>,
+}
+
+impl Piece {
+    /// In memory of their own.
+    pub(crate) fn owned(bytes: Bytes) -> Self {
+        Self { bytes, buffer: None }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// Takes up to `max` bytes. They are read: what they hold from here on is the reader's.
+    pub(crate) fn take(&mut self, max: usize) -> Bytes {
+        let bytes = self.bytes.split_to(max.min(self.bytes.len()));
+        self.uncount(bytes.len());
+        bytes
+    }
+
+    /// Copies a piece of a read buffer.
+    pub(crate) fn detach(&mut self) {
+        if self.buffer.is_some() {
+            self.uncount(self.bytes.len());
+            self.buffer = None;
+            self.bytes = Bytes::copy_from_slice(&self.bytes);
+        }
+    }
+
+    fn uncount(&self, len: usize) {
+        if let Some(buffer) = &self.buffer {
+            buffer.0.unread.fetch_sub(len, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        self.uncount(self.bytes.len());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A new buffer's beginning.
+    fn fill(buffers: &mut ReadBuffers, input: &mut BytesMut, len: usize) -> Piece {
+        input.clear();
+        *input = BytesMut::new();
+        assert!(buffers.prepare(input));
+        input.extend_from_slice(&vec![7; len]);
+        buffers.piece(input.split_to(len).freeze())
+    }
+
+    #[test]
+    fn read_buffers_of_which_less_than_half_is_unread_are_sparse() {
+        let (mut buffers, mut input) = (ReadBuffers::new(), BytesMut::new());
+        let mut pieces = Vec::new();
+        for _ in 0..20 {
+            pieces.push(fill(&mut buffers, &mut input, READ_BUFFER / 2));
+            assert!(!buffers.are_sparse());
+        }
+        // 10 buffers' bytes are unread; of 20 buffers 4 are spare, and 8 are half of the others.
+        for piece in pieces.iter_mut().take(8) {
+            assert!(!buffers.are_sparse());
+            piece.take(READ_BUFFER / 4 + 1);
+        }
+        assert_eq!(pieces[0].take(usize::MAX).len(), READ_BUFFER / 4 - 1);
+        assert!(buffers.are_sparse());
+        pieces.iter_mut().for_each(Piece::detach);
+        assert!(!buffers.are_sparse());
+        assert_eq!(pieces[19].take(usize::MAX), vec![7; READ_BUFFER / 2]);
+        drop(pieces);
+        assert_eq!(buffers.usage.unread.load(Ordering::Relaxed), 0);
+        assert_eq!(buffers.usage.buffers.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn read_buffer_without_pieces_is_taken_again() {
+        let (mut buffers, mut input) = (ReadBuffers::new(), BytesMut::new());
+        let piece = fill(&mut buffers, &mut input, READ_BUFFER - 100);
+        drop(piece);
+        assert!(!buffers.prepare(&mut input));
+        assert!(input.capacity() >= READ_BUFFER);
+        let piece = fill(&mut buffers, &mut input, READ_BUFFER - 100);
+        assert!(buffers.prepare(&mut input));
+        drop(piece);
+    }
+
+    #[test]
+    fn read_buffer_whose_last_piece_is_read_later_is_taken_again() {
+        let (mut buffers, mut input) = (ReadBuffers::new(), BytesMut::new());
+        let mut read = |buffers: &mut ReadBuffers| {
+            assert!(buffers.prepare(&mut input));
+            input.extend_from_slice(&vec![7; READ_BUFFER - 100]);
+            buffers.piece(input.split_to(READ_BUFFER - 100).freeze())
+        };
+        let first = read(&mut buffers);
+        let address = first.bytes.as_ptr();
+        let second = read(&mut buffers);
+        drop(first);
+        let third = read(&mut buffers);
+        assert_eq!(third.bytes.as_ptr(), address);
+        let pieces: Vec<_> = (0..10).map(|_| read(&mut buffers)).collect();
+        assert_eq!(buffers.retired.len(), MAX_RETIRED);
+        buffers.release();
+        drop((second, third, pieces));
+        assert_eq!(buffers.usage.buffers.load(Ordering::Relaxed), 1);
+    }
+}
