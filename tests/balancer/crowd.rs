@@ -3,6 +3,7 @@
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -87,12 +88,17 @@ impl Client {
     }
 }
 
-type Table = Arc<Mutex<Vec<Client>>>;
+#[derive(Default)]
+struct Shared {
+    clients: Mutex<Vec<Client>>,
+    /// True while connections are idle: no client sends a block.
+    rests: AtomicBool,
+}
 
 /// The clients of a host.
 pub(crate) struct Crowd {
     runtime: Runtime,
-    table: Table,
+    shared: Arc<Shared>,
     config: Config,
 }
 
@@ -104,19 +110,19 @@ impl Crowd {
             let mut builder = tokio::runtime::Builder::new_multi_thread();
             builder.worker_threads(1).enable_all().build().unwrap()
         });
-        let crowd = Self { runtime: runtime.recv().unwrap(), table: Table::default(), config };
+        let crowd = Self { runtime: runtime.recv().unwrap(), shared: Arc::default(), config };
         crowd.join(count);
         crowd
     }
 
     /// More clients. Returns their numbers once all of them are served.
     pub(crate) fn join(&self, count: usize) -> Range<usize> {
-        let mut table = self.table.lock().unwrap();
+        let mut table = self.shared.clients.lock().unwrap();
         let numbers = table.len()..table.len() + count;
         table.resize_with(numbers.end, Client::default);
         drop(table);
         for number in numbers.clone() {
-            self.runtime.spawn(converse(number, self.table.clone(), self.config.clone()));
+            self.runtime.spawn(converse(number, self.shared.clone(), self.config.clone()));
         }
         wait("newcomers served", || {
             self.clients()[numbers.clone()].iter().all(|one| one.open().is_some())
@@ -125,7 +131,7 @@ impl Crowd {
     }
 
     pub(crate) fn clients(&self) -> Vec<Client> {
-        self.table.lock().unwrap().clone()
+        self.shared.clients.lock().unwrap().clone()
     }
 
     /// How many of these are at each server now.
@@ -160,10 +166,17 @@ impl Crowd {
         });
     }
 
+    /// Lets all connections be idle for so long.
+    pub(crate) fn rest(&self, time: Duration) {
+        self.shared.rests.store(true, Ordering::Relaxed);
+        std::thread::sleep(time);
+        self.shared.rests.store(false, Ordering::Relaxed);
+    }
+
     /// Has these clients shut down their connections, and waits until these have ended.
     pub(crate) fn end(&self, numbers: &[usize]) {
         for &number in numbers {
-            self.table.lock().unwrap()[number].is_over = true;
+            self.shared.clients.lock().unwrap()[number].is_over = true;
         }
         wait("the end of connections", || {
             let table = self.clients();
@@ -197,19 +210,19 @@ impl Crowd {
 }
 
 /// Connects, exchanges blocks until the connection fails, and again.
-async fn converse(number: usize, table: Table, config: Config) {
+async fn converse(number: usize, shared: Arc<Shared>, config: Config) {
     let balancer: SocketAddr = BALANCER.parse().unwrap();
     // Not all at once.
     sleep(PAUSE * (number as u32 % 16) / 16).await;
-    while !table.lock().unwrap()[number].is_over {
+    while !shared.clients.lock().unwrap()[number].is_over {
         let error = match KcpStream::connect_with(balancer, config.clone()).await {
-            Ok(stream) => exchange(stream, number, &table).await.err().map(|error| error.kind()),
+            Ok(stream) => exchange(stream, number, &shared).await.err().map(|error| error.kind()),
             Err(_) => {
                 sleep(PAUSE).await;
                 continue;
             }
         };
-        if let Some(connection) = table.lock().unwrap()[number].connections.last_mut()
+        if let Some(connection) = shared.clients.lock().unwrap()[number].connections.last_mut()
             && connection.end.is_none()
         {
             connection.end = Some(End { at: SystemTime::now(), error });
@@ -218,7 +231,7 @@ async fn converse(number: usize, table: Table, config: Config) {
 }
 
 /// Exchanges blocks until the connection fails or the client is over.
-async fn exchange(mut stream: KcpStream, number: usize, table: &Table) -> io::Result<()> {
+async fn exchange(mut stream: KcpStream, number: usize, shared: &Shared) -> io::Result<()> {
     let port = stream.local_addr()?.port();
     for sent in 0.. {
         let (block, mut answer, began) = (block(number, sent), [0; BLOCK], Instant::now());
@@ -226,7 +239,7 @@ async fn exchange(mut stream: KcpStream, number: usize, table: &Table) -> io::Re
         stream.read_exact(&mut answer).await?;
         let server = usize::from(answer[SERVER]);
         let is_over = {
-            let client = &mut table.lock().unwrap()[number];
+            let client = &mut shared.clients.lock().unwrap()[number];
             if sent == 0 {
                 let (served, slowest) = (SystemTime::now(), Duration::ZERO);
                 let new = Connection { port, server, served, answers: 0, slowest, end: None };
@@ -247,6 +260,9 @@ async fn exchange(mut stream: KcpStream, number: usize, table: &Table) -> io::Re
             break;
         }
         sleep(PAUSE).await;
+        while shared.rests.load(Ordering::Relaxed) {
+            sleep(PAUSE).await;
+        }
     }
     Ok(())
 }

@@ -1,13 +1,11 @@
 //! nftables: DNAT by a hash, pinned by conntrack, with docs/scaling/balancer.nft.
 
 use std::collections::HashSet;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::net::IpAddr;
 use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, SystemTime};
-
-use std::io::ErrorKind;
 
 use crate::common::host::Host;
 use crate::crowd::{Connection, Crowd};
@@ -105,15 +103,28 @@ fn nft_map_that_gains_loses_and_drains_servers_breaks_no_connection() {
 }
 
 #[test]
-fn nft_mappings_that_lapse_break_no_connection() {
+fn nft_mappings_that_are_lost_or_shorter_than_keepalive_break_no_connection() {
     let Some((network, servers, crowd)) = begin(None) else { return };
     for _ in 0..3 {
         network.balancer.run("conntrack -F").unwrap();
         crowd.go_on(4);
     }
     assert_eq!(crowd.summary("nft, all mappings lost three times"), (0, 0));
-    let open: usize = servers.iter().map(|server| server.report().open_connections).sum();
-    assert_eq!(open, CROWD);
+
+    let shorten = || {
+        for name in ["nf_conntrack_udp_timeout", "nf_conntrack_udp_timeout_stream"] {
+            std::fs::write(format!("/proc/sys/net/netfilter/{name}"), "3").unwrap();
+        }
+    };
+    network.balancer.start(shorten).recv().unwrap();
+    // The default keepalive of a server is 15 s, and that of a client a sixteenth longer.
+    crowd.rest(Duration::from_secs(18));
+    crowd.go_on(4);
+    assert_eq!(crowd.summary("nft, mappings of 3 s, 18 s idle"), (0, 0));
+    for server in &servers {
+        let report = server.report();
+        assert_eq!(report.open_connections, report.first_datagrams.len(), "other ports");
+    }
 }
 
 /// Waits until all of these clients' connections have ended and are served again, and prints how long
