@@ -15,22 +15,27 @@ use crate::{CROWD, config, wait};
 
 const RULES: &str = include_str!("../../docs/scaling/balancer.nft");
 
-/// The line of the rules that a user edits, with these servers.
-fn dnat(servers: &[usize]) -> String {
+/// The two lines of the rules that a user edits, with these servers in the map and all of these.
+fn lines(map: &[usize], all: &[usize]) -> [String; 2] {
     let element = |(place, &server): (usize, &usize)| format!("{place} : {}", address(server).ip());
-    let map: Vec<_> = servers.iter().enumerate().map(element).collect();
-    format!(
-        "ip daddr $address udp dport $port dnat to jhash ip saddr . udp sport mod {} seed 0x4b4350 \
+    let elements: Vec<_> = map.iter().enumerate().map(element).collect();
+    let all: Vec<_> = all.iter().map(|&server| address(server).ip().to_string()).collect();
+    let dnat = format!(
+        "ip daddr $address udp dport $kcp_port dnat to jhash ip saddr . udp sport mod {} seed 0x4b4350 \
          map {{ {} }}",
-        servers.len(),
-        map.join(", ")
-    )
+        map.len(),
+        elements.join(", ")
+    );
+    [dnat, format!("define servers = {{ {} }}", all.join(", "))]
 }
 
-/// Loads the rules with these servers in the map.
-fn load(balancer: &Host, servers: &[usize]) {
-    assert!(RULES.contains(&dnat(&[0, 1, 2])), "not the line of the file");
-    let rules = RULES.replace(&dnat(&[0, 1, 2]), &dnat(servers));
+/// Loads the rules with these servers in the map, and all of these.
+fn load(balancer: &Host, map: &[usize], all: &[usize]) {
+    let mut rules = RULES.to_owned();
+    for (old, new) in lines(&[0, 1, 2], &[0, 1, 2]).iter().zip(lines(map, all)) {
+        assert!(RULES.contains(old), "not a line of the file: {old}");
+        rules = rules.replace(old, &new);
+    }
     let load = move || {
         let mut command = Command::new("nft");
         command.args(["-f", "-"]).stdin(Stdio::piped()).stderr(Stdio::piped());
@@ -45,7 +50,7 @@ fn load(balancer: &Host, servers: &[usize]) {
 /// Three of four servers in the map, and connections with each of them.
 fn begin(dead_peer_timeout: Option<Duration>) -> Option<(Network, Vec<Server>, Crowd)> {
     let network = Network::new(&["nft", "conntrack"])?;
-    load(&network.balancer, &[0, 1, 2]);
+    load(&network.balancer, &[0, 1, 2], &[0, 1, 2]);
     let servers = Server::start_all(&network.servers, false);
     let mut config = config(false);
     if dead_peer_timeout.is_some() {
@@ -75,20 +80,20 @@ fn nft_map_that_gains_loses_and_drains_servers_breaks_no_connection() {
     };
     assert!(servers[..3].iter().map(sees_clients).all(|count| count > 0));
 
-    load(&network.balancer, &[0, 1, 2, 3]);
+    load(&network.balancer, &[0, 1, 2, 3], &[0, 1, 2, 3]);
     crowd.go_on(5);
     assert_eq!(crowd.summary("nft, a server added"), (0, 0));
     let spread = crowd.at_servers(crowd.join(50));
     println!("50 newcomers, by server: {spread:?}");
     assert!(spread[3] > 0, "{spread:?}");
 
-    load(&network.balancer, &[1, 2, 3]);
+    load(&network.balancer, &[1, 2, 3], &[0, 1, 2, 3]);
     let spread = crowd.at_servers(crowd.join(50));
     assert_eq!(spread[0], 0, "{spread:?}");
     crowd.go_on(5);
     assert_eq!(crowd.summary("nft, a server out of the map"), (0, 0));
 
-    load(&network.balancer, &[2, 3]);
+    load(&network.balancer, &[2, 3], &[0, 1, 2, 3]);
     servers[1].drain();
     let spread = crowd.at_servers(crowd.join(50));
     assert_eq!(spread[..2], [0, 0], "{spread:?}");
@@ -197,7 +202,7 @@ fn nft_server_that_is_killed_and_restarted_resets_its_clients() {
 fn nft_flows_that_are_deleted_are_reset_by_another_server() {
     let Some((network, servers, crowd)) = begin(None) else { return };
     let (victims, since) = (crowd.of(0), SystemTime::now());
-    load(&network.balancer, &[1, 2]);
+    load(&network.balancer, &[1, 2], &[1, 2]);
     let ip = address(0).ip();
     network.balancer.run(&format!("conntrack -D -p udp --reply-src {ip}")).unwrap();
     recover("nft, flows deleted", &crowd, &victims, since, &[&servers[1], &servers[2]]);
@@ -212,7 +217,7 @@ fn nft_silent_server_is_given_up_after_the_dead_peer_timeout() {
     let Some((network, servers, crowd)) = begin(Some(timeout)) else { return };
     let (victims, since) = (crowd.of(0), SystemTime::now());
     servers[0].stop();
-    load(&network.balancer, &[1, 2]);
+    load(&network.balancer, &[1, 2], &[1, 2]);
     wait("clients that are served elsewhere", || {
         let at = crowd.at_servers(0..CROWD);
         at[0] == 0 && at[1] + at[2] == CROWD
