@@ -213,7 +213,7 @@ fn nft_flows_that_are_deleted_are_reset_by_another_server() {
 
 #[test]
 fn nft_silent_server_is_given_up_after_the_dead_peer_timeout() {
-    let timeout = Duration::from_secs(3);
+    let timeout = Duration::from_secs(5);
     let Some((network, servers, crowd)) = begin(Some(timeout)) else { return };
     let (victims, since) = (crowd.of(0), SystemTime::now());
     servers[0].stop();
