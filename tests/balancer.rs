@@ -1,6 +1,6 @@
 //! Connections behind real balancers: nftables with conntrack, and nginx. Linux, with network
-//! namespaces: a client, a balancer, four servers. Needs root, iproute2, nftables, conntrack, nginx with its
-//! stream module; without one of them the tests that need it say SKIPPED.
+//! namespaces: a client, a balancer, four servers. Needs root, iproute2, nftables, conntrack,
+//! nginx with its stream module; without one of them the tests that need it say SKIPPED.
 //!
 //! The configurations are those of docs/scaling, which users copy.
 #![cfg(target_os = "linux")]
@@ -28,7 +28,8 @@ use kcpx::{Algorithm, Cipher, Config, Migration};
 /// Connections of a test, each with a socket of its own.
 const CROWD: usize = 200;
 
-/// Against tests that hang. Shorter than the timeouts of a peer that is gone, which would pass for a reset.
+/// Against tests that hang. Shorter than the timeouts of a peer that is gone, which would pass for
+/// a reset.
 const GUARD: Duration = Duration::from_secs(45);
 
 /// Waits for something that is only seen by looking at it.

@@ -154,7 +154,8 @@ impl Crowd {
         (0..table.len()).filter(is_there).collect()
     }
 
-    /// Waits until each client that is not over has so many more answers, over whichever connection.
+    /// Waits until each client that is not over has so many more answers, over whichever
+    /// connection.
     #[track_caller]
     pub(crate) fn go_on(&self, answers: usize) {
         let before = self.clients();

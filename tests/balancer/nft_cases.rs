@@ -21,8 +21,8 @@ fn lines(map: &[usize], all: &[usize]) -> [String; 2] {
     let elements: Vec<_> = map.iter().enumerate().map(element).collect();
     let all: Vec<_> = all.iter().map(|&server| address(server).ip().to_string()).collect();
     let dnat = format!(
-        "ip daddr $address udp dport $kcp_port dnat to jhash ip saddr . udp sport mod {} seed 0x4b4350 \
-         map {{ {} }}",
+        "ip daddr $address udp dport $kcp_port dnat to jhash ip saddr . udp sport mod {} \
+         seed 0x4b4350 map {{ {} }}",
         map.len(),
         elements.join(", ")
     );
@@ -132,8 +132,8 @@ fn nft_mappings_that_are_lost_or_shorter_than_keepalive_break_no_connection() {
     }
 }
 
-/// Waits until all of these clients' connections have ended and are served again, and prints how long
-/// after their first datagram at another server that was. At least 99 of 100 were reset.
+/// Waits until all of these clients' connections have ended and are served again, and prints how
+/// long after their first datagram at another server that was. At least 99 of 100 were reset.
 fn recover(case: &str, crowd: &Crowd, victims: &[usize], since: SystemTime, others: &[&Server]) {
     let ended = |connections: &[Connection]| {
         let is_it = |connection: &Connection| connection.end.is_some_and(|end| end.at >= since);
@@ -183,8 +183,8 @@ fn percentiles(mut times: Vec<Duration>) -> String {
     format!("median {median:.2?}, 99 % {p99:.2?}, longest {max:.2?}")
 }
 
-/// A reset by a server that has no state for them, not a timeout, ends the connections of one that is
-/// gone: none of the timeouts is shorter than what the test waits.
+/// A reset by a server that has no state for them, not a timeout, ends the connections of one that
+/// is gone: none of the timeouts is shorter than what the test waits.
 #[test]
 fn nft_server_that_is_killed_and_restarted_resets_its_clients() {
     let Some((network, mut servers, crowd)) = begin(None) else { return };

@@ -1,5 +1,5 @@
-//! The process of nginx, in the foreground. It ends with the standard input of the shell that starts it, so
-//! also when the test is killed.
+//! The process of nginx, in the foreground. It ends with the standard input of the shell that
+//! starts it, so also when the test is killed.
 
 use std::env;
 use std::fs;
@@ -69,8 +69,8 @@ pub(crate) struct Nginx {
 }
 
 impl Nginx {
-    /// Starts it on this host, with these lines at the main level of its configuration, and waits until its
-    /// workers serve.
+    /// Starts it on this host, with these lines at the main level of its configuration, and waits
+    /// until its workers serve.
     pub(crate) fn start(host: &Host, program: &Program, config: &str) -> Self {
         static STARTED: AtomicUsize = AtomicUsize::new(0);
         let number = STARTED.fetch_add(1, Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! A server of its own process, so that it can be killed: this test's program once more, with commands
-//! on its standard input and answers on its standard output. It ends with its input.
+//! A server of its own process, so that it can be killed: this test's program once more, with
+//! commands on its standard input and answers on its standard output. It ends with its input.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
