@@ -187,6 +187,11 @@ pub use sys::transport::{RecvBatch, Transmit, Transport};
 #[doc = include_str!("../docs/tuning.md")]
 mod tuning {}
 
+/// The example of docs/scaling.md, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/scaling.md")]
+mod scaling {}
+
 /// The README's examples, compiled.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -1,60 +1,16 @@
 //! Two hosts in network namespaces, with a virtual cable between them.
 
-use std::fs;
 use std::io;
-use std::path::Path;
-use std::process::Command;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread;
 use std::time::Duration;
 
-use nix::errno::Errno;
-use nix::sched::{CloneFlags, unshare};
 use tokio::time::timeout;
 
+use crate::common::host::{Host, run};
 use crate::common::one_thread;
 
 /// What one exchange takes at most.
 const GUARD: Duration = Duration::from_secs(30);
-
-type Job = Box<dyn FnOnce() + Send>;
-
-/// A thread in a network namespace of its own.
-struct Host(Sender<Job>);
-
-impl Host {
-    fn new() -> Result<Self, String> {
-        let ((jobs, queue), (result, made)) = (channel::<Job>(), channel());
-        thread::spawn(move || {
-            let entered = unshare(CloneFlags::CLONE_NEWNET);
-            result.send(entered.map_err(|error| format!("a network namespace: {error}"))).unwrap();
-            queue.into_iter().for_each(|job| job());
-        });
-        made.recv().unwrap()?;
-        Ok(Self(jobs))
-    }
-
-    /// Begins a job on this host.
-    fn start<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> Receiver<T> {
-        let (result, done) = channel();
-        self.0.send(Box::new(move || drop(result.send(job())))).unwrap();
-        done
-    }
-
-    /// Runs `ip` on this host.
-    fn ip(&self, arguments: &str) -> Result<(), String> {
-        let arguments = arguments.to_owned();
-        let ran = self.start(move || ip(&arguments)).recv().unwrap();
-        ran.map(drop).map_err(|error| error.to_string())
-    }
-
-    /// The number of the thread, which names its namespace.
-    fn id(&self) -> Result<String, String> {
-        let link = self.start(|| fs::read_link("/proc/thread-self")).recv().unwrap();
-        let link = link.map_err(|error| format!("/proc/thread-self: {error}"))?;
-        Ok(link.file_name().unwrap_or_default().to_string_lossy().into_owned())
-    }
-}
 
 /// A server with two addresses of each IP version and a client with one of each, both with one of the
 /// link too.
@@ -67,9 +23,7 @@ impl Hosts {
     /// `None`, and why, where the system has no network namespaces or does not let the test have them.
     /// Whatever else fails does not pass for that.
     pub(crate) fn new() -> Option<Self> {
-        let entered = thread::spawn(|| unshare(CloneFlags::CLONE_NEWNET)).join().unwrap();
-        if entered == Err(Errno::EPERM) || !Path::new("/proc/self/ns/net").exists() {
-            println!("SKIPPED: a network namespace: {entered:?}");
+        if !Host::is_permitted() {
             return None;
         }
         Some(Self::make().unwrap())
@@ -77,18 +31,18 @@ impl Hosts {
 
     fn make() -> Result<Self, String> {
         let (server, client) = (Host::new()?, Host::new()?);
-        server.ip(&format!("link add end type veth peer name end netns {}", client.id()?))?;
+        server.run(&format!("ip link add end type veth peer name end netns {}", client.id()?))?;
         let of_server = ["10.7.0.1/24", "10.7.0.2/24", "fd07::1/64", "fd07::2/64", "fe80::1/64"];
         for (host, addresses) in
             [(&server, &of_server[..]), (&client, &["10.7.0.9/24", "fd07::9/64", "fe80::9/64"])]
         {
             // No address of the link but these.
-            host.ip("link set end addrgenmode none")?;
+            host.run("ip link set end addrgenmode none")?;
             for address in addresses {
-                host.ip(&add(address))?;
+                host.run(&format!("ip {}", add(address)))?;
             }
-            host.ip("link set lo up")?;
-            host.ip("link set end up")?;
+            host.run("ip link set lo up")?;
+            host.run("ip link set end up")?;
         }
         Ok(Self { server, client })
     }
@@ -124,12 +78,7 @@ pub(crate) fn add(address: &str) -> String {
 
 /// Runs `ip` in the namespace of this thread, and returns what it prints.
 pub(crate) fn ip(arguments: &str) -> io::Result<String> {
-    let output = Command::new("ip").args(arguments.split_whitespace()).output()?;
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    if output.status.success() {
-        return Ok(text(&output.stdout));
-    }
-    Err(io::Error::other(format!("ip {arguments}: {}", text(&output.stderr))))
+    run(&format!("ip {arguments}"))
 }
 
 /// The number of the interface at the end of the cable.

@@ -17,6 +17,9 @@ use tokio::net::UdpSocket;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::{sleep, timeout};
 
+#[cfg(all(target_os = "linux", not(loom)))]
+pub(crate) mod host;
+
 /// Against tests that hang; no test depends on how long anything takes.
 const GUARD: Duration = Duration::from_secs(120);
 

@@ -1,0 +1,72 @@
+//! The hosts: a client, a balancer that is the gateway of both sides, and servers.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::process::{Command, Stdio};
+
+use crate::common::host::Host;
+
+pub(crate) const CLIENT: &str = "10.8.0.9";
+pub(crate) const BALANCER: &str = "10.8.0.1:4000";
+/// The balancer, as servers see it.
+pub(crate) const GATEWAY: &str = "10.9.0.1";
+pub(crate) const SERVERS: usize = 4;
+
+/// A server's address; they are numbered from 0.
+pub(crate) fn address(server: usize) -> SocketAddr {
+    format!("10.9.0.{}:4000", 11 + server).parse().unwrap()
+}
+
+pub(crate) struct Network {
+    pub(crate) client: Host,
+    pub(crate) balancer: Host,
+    pub(crate) servers: Vec<Host>,
+}
+
+impl Network {
+    /// `None`, and why, where the system lacks a program or does not let the test have namespaces.
+    /// Whatever else fails does not pass for that.
+    pub(crate) fn new(programs: &[&str]) -> Option<Self> {
+        for program in [&["ip"], programs].concat() {
+            let mut command = Command::new(program);
+            command.arg("-V").stdout(Stdio::null()).stderr(Stdio::null());
+            if command.status().is_err() {
+                println!("SKIPPED: no {program}");
+                return None;
+            }
+        }
+        Host::is_permitted().then(|| Self::make().unwrap())
+    }
+
+    fn make() -> Result<Self, String> {
+        let (client, balancer) = (Host::new()?, Host::new()?);
+        balancer.run("ip link set lo up")?;
+        link(&balancer, "clients", &client)?;
+        balancer.run("ip address add 10.8.0.1/24 dev clients")?;
+        client.run(&format!("ip address add {CLIENT}/24 dev end"))?;
+        let mut servers = Vec::new();
+        for number in 0..SERVERS {
+            let (server, name) = (Host::new()?, format!("servers{number}"));
+            link(&balancer, &name, &server)?;
+            let ip = address(number).ip();
+            balancer.run(&format!("ip address add {GATEWAY} peer {ip} dev {name}"))?;
+            server.run(&format!("ip address add {ip}/24 dev end"))?;
+            server.run(&format!("ip route add default via {GATEWAY}"))?;
+            servers.push(server);
+        }
+        let forward = || fs::write("/proc/sys/net/ipv4/ip_forward", "1");
+        let forwards = balancer.start(forward).recv().unwrap();
+        forwards.map_err(|error| format!("ip_forward: {error}"))?;
+        Ok(Self { client, balancer, servers })
+    }
+}
+
+/// A cable between the balancer and another host.
+fn link(balancer: &Host, name: &str, other: &Host) -> Result<(), String> {
+    let (type_, peer) = ("type veth", format!("peer name end netns {}", other.id()?));
+    balancer.run(&format!("ip link add {name} {type_} {peer}"))?;
+    balancer.run(&format!("ip link set {name} up"))?;
+    other.run("ip link set lo up")?;
+    other.run("ip link set end up")?;
+    Ok(())
+}

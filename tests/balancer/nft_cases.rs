@@ -1,0 +1,234 @@
+//! nftables: DNAT by a hash, pinned by conntrack, with docs/scaling/balancer.nft.
+
+use std::collections::HashSet;
+use std::io::{ErrorKind, Write};
+use std::net::IpAddr;
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, SystemTime};
+
+use crate::common::host::Host;
+use crate::crowd::{Connection, Crowd};
+use crate::network::{CLIENT, Network, address};
+use crate::server::Server;
+use crate::{CROWD, config, wait};
+
+const RULES: &str = include_str!("../../docs/scaling/balancer.nft");
+
+/// The two lines of the rules that a user edits, with these servers in the map and all of these.
+fn lines(map: &[usize], all: &[usize]) -> [String; 2] {
+    let element = |(place, &server): (usize, &usize)| format!("{place} : {}", address(server).ip());
+    let elements: Vec<_> = map.iter().enumerate().map(element).collect();
+    let all: Vec<_> = all.iter().map(|&server| address(server).ip().to_string()).collect();
+    let dnat = format!(
+        "ip daddr $address udp dport $kcp_port dnat to jhash ip saddr . udp sport mod {} \
+         seed 0x4b4350 map {{ {} }}",
+        map.len(),
+        elements.join(", ")
+    );
+    [dnat, format!("define servers = {{ {} }}", all.join(", "))]
+}
+
+/// Loads the rules with these servers in the map, and all of these.
+fn load(balancer: &Host, map: &[usize], all: &[usize]) {
+    let mut rules = RULES.to_owned();
+    for (old, new) in lines(&[0, 1, 2], &[0, 1, 2]).iter().zip(lines(map, all)) {
+        assert!(RULES.contains(old), "not a line of the file: {old}");
+        rules = rules.replace(old, &new);
+    }
+    let load = move || {
+        let mut command = Command::new("nft");
+        command.args(["-f", "-"]).stdin(Stdio::piped()).stderr(Stdio::piped());
+        let mut nft = command.spawn().unwrap();
+        nft.stdin.take().unwrap().write_all(rules.as_bytes()).unwrap();
+        nft.wait_with_output().unwrap()
+    };
+    let output = balancer.start(load).recv().unwrap();
+    assert!(output.status.success(), "nft: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Three of four servers in the map, and connections with each of them.
+fn begin(dead_peer_timeout: Option<Duration>) -> Option<(Network, Vec<Server>, Crowd)> {
+    let network = Network::new(&["nft", "conntrack"])?;
+    load(&network.balancer, &[0, 1, 2], &[0, 1, 2]);
+    let servers = Server::start_all(&network.servers, false);
+    let mut config = config(false);
+    if dead_peer_timeout.is_some() {
+        config.kcp.dead_peer_timeout = dead_peer_timeout;
+    }
+    let crowd = Crowd::new(&network.client, config, CROWD);
+    let spread = crowd.at_servers(0..CROWD);
+    println!("{CROWD} connections, by server: {spread:?}");
+    assert!(spread[..3].iter().all(|&count| count > 0) && spread[3] == 0, "{spread:?}");
+    Some((network, servers, crowd))
+}
+
+#[test]
+fn nft_map_that_gains_loses_and_drains_servers_breaks_no_connection() {
+    let Some((network, mut servers, crowd)) = begin(None) else { return };
+    let sees_clients = |server: &Server| {
+        let ports: HashSet<u16> = crowd
+            .clients()
+            .iter()
+            .flat_map(|one| &one.connections)
+            .map(|connection| connection.port)
+            .collect();
+        let addresses: Vec<_> = server.report().first_datagrams.into_keys().collect();
+        let client: IpAddr = CLIENT.parse().unwrap();
+        assert!(addresses.iter().all(|addr| addr.ip() == client && ports.contains(&addr.port())));
+        addresses.len()
+    };
+    assert!(servers[..3].iter().map(sees_clients).all(|count| count > 0));
+
+    load(&network.balancer, &[0, 1, 2, 3], &[0, 1, 2, 3]);
+    crowd.go_on(5);
+    assert_eq!(crowd.summary("nft, a server added"), (0, 0));
+    let spread = crowd.at_servers(crowd.join(50));
+    println!("50 newcomers, by server: {spread:?}");
+    assert!(spread[3] > 0, "{spread:?}");
+
+    load(&network.balancer, &[1, 2, 3], &[0, 1, 2, 3]);
+    let spread = crowd.at_servers(crowd.join(50));
+    assert_eq!(spread[0], 0, "{spread:?}");
+    crowd.go_on(5);
+    assert_eq!(crowd.summary("nft, a server out of the map"), (0, 0));
+
+    load(&network.balancer, &[2, 3], &[0, 1, 2, 3]);
+    servers[1].drain();
+    let spread = crowd.at_servers(crowd.join(50));
+    assert_eq!(spread[..2], [0, 0], "{spread:?}");
+    crowd.go_on(5);
+    let last = crowd.of(1);
+    println!("{} connections at the server that drains", last.len());
+    assert!(!last.is_empty());
+    crowd.end(&last);
+    assert!(servers.remove(1).drained().success());
+    crowd.go_on(2);
+    assert_eq!(crowd.summary("nft, a server drained"), (0, 0));
+}
+
+#[test]
+fn nft_mappings_that_are_lost_or_shorter_than_keepalive_break_no_connection() {
+    let Some((network, servers, crowd)) = begin(None) else { return };
+    for _ in 0..3 {
+        network.balancer.run("conntrack -F").unwrap();
+        crowd.go_on(4);
+    }
+    assert_eq!(crowd.summary("nft, all mappings lost three times"), (0, 0));
+
+    let shorten = || {
+        for name in ["nf_conntrack_udp_timeout", "nf_conntrack_udp_timeout_stream"] {
+            std::fs::write(format!("/proc/sys/net/netfilter/{name}"), "3").unwrap();
+        }
+    };
+    network.balancer.start(shorten).recv().unwrap();
+    // The default keepalive of a server is 15 s, and that of a client a sixteenth longer.
+    crowd.rest(Duration::from_secs(18));
+    crowd.go_on(4);
+    assert_eq!(crowd.summary("nft, mappings of 3 s, 18 s idle"), (0, 0));
+    for server in &servers {
+        let report = server.report();
+        assert_eq!(report.open_connections, report.first_datagrams.len(), "other ports");
+    }
+}
+
+/// Waits until all of these clients' connections have ended and are served again, and prints how
+/// long after their first datagram at another server that was. At least 99 of 100 were reset.
+fn recover(case: &str, crowd: &Crowd, victims: &[usize], since: SystemTime, others: &[&Server]) {
+    let ended = |connections: &[Connection]| {
+        let is_it = |connection: &Connection| connection.end.is_some_and(|end| end.at >= since);
+        connections.iter().position(is_it)
+    };
+    wait("clients that are served again", || {
+        let table = crowd.clients();
+        victims.iter().all(|&one| {
+            ended(&table[one].connections)
+                .is_some_and(|place| table[one].connections.len() > place + 1)
+        })
+    });
+    let (table, mut reset) = (crowd.clients(), 0);
+    let reports: Vec<_> = others.iter().map(|server| server.report()).collect();
+    let (mut until_reset, mut until_served) = (Vec::new(), Vec::new());
+    for &one in victims {
+        let place = ended(&table[one].connections).unwrap();
+        let (connection, next) =
+            (&table[one].connections[place], &table[one].connections[place + 1]);
+        let (end, addr) =
+            (connection.end.unwrap(), (CLIENT.parse::<IpAddr>().unwrap(), connection.port).into());
+        let firsts = reports.iter().filter_map(|report| report.first_datagrams.get(&addr));
+        let first = firsts.filter(|&&first| first >= since).min();
+        if let (Some(ErrorKind::ConnectionReset), Some(&first)) = (end.error, first) {
+            reset += 1;
+            until_reset.push(end.at.duration_since(first).unwrap_or_default());
+        }
+        until_served.push(next.served.duration_since(end.at).unwrap_or_default());
+    }
+    let in_time = until_reset.iter().filter(|&&time| time <= Duration::from_secs(2)).count();
+    let stateless: u64 = reports.iter().map(|report| report.stateless_resets).sum();
+    println!(
+        "{case}: {reset} of {} reset, {in_time} of them within 2 s; {stateless} RSTs without state",
+        victims.len()
+    );
+    println!("  first datagram to reset: {}", percentiles(until_reset));
+    println!("  reset to the first answer of a server: {}", percentiles(until_served));
+    assert!(reset * 100 >= victims.len() * 99, "{reset} of {}", victims.len());
+    assert!(stateless > 0);
+}
+
+fn percentiles(mut times: Vec<Duration>) -> String {
+    times.sort();
+    let at =
+        |share: usize| times.get((times.len() * share / 100).min(times.len().saturating_sub(1)));
+    let [median, p99, max] = [50, 99, 100].map(|share| at(share).copied().unwrap_or_default());
+    format!("median {median:.2?}, 99 % {p99:.2?}, longest {max:.2?}")
+}
+
+/// A reset by a server that has no state for them, not a timeout, ends the connections of one that
+/// is gone: none of the timeouts is shorter than what the test waits.
+#[test]
+fn nft_server_that_is_killed_and_restarted_resets_its_clients() {
+    let Some((network, mut servers, crowd)) = begin(None) else { return };
+    let (victims, since) = (crowd.of(0), SystemTime::now());
+    servers.remove(0).kill();
+    // Data is waiting by now.
+    sleep(Duration::from_secs(1));
+    servers.insert(0, Server::start(&network.servers[0], 0, false));
+    recover("nft, killed and restarted", &crowd, &victims, since, &[&servers[0]]);
+    assert_eq!(crowd.broken(), victims.len(), "only those of the server that was killed");
+    assert_eq!(crowd.summary("nft, killed and restarted").1, 0);
+}
+
+#[test]
+fn nft_flows_that_are_deleted_are_reset_by_another_server() {
+    let Some((network, servers, crowd)) = begin(None) else { return };
+    let (victims, since) = (crowd.of(0), SystemTime::now());
+    load(&network.balancer, &[1, 2], &[1, 2]);
+    let ip = address(0).ip();
+    network.balancer.run(&format!("conntrack -D -p udp --reply-src {ip}")).unwrap();
+    recover("nft, flows deleted", &crowd, &victims, since, &[&servers[1], &servers[2]]);
+    assert_eq!(crowd.of(0), [0; 0]);
+    assert_eq!(crowd.broken(), victims.len(), "only those of the server that was taken out");
+    assert_eq!(crowd.summary("nft, flows deleted").1, 0);
+}
+
+#[test]
+fn nft_silent_server_is_given_up_after_the_dead_peer_timeout() {
+    let timeout = Duration::from_secs(5);
+    let Some((network, servers, crowd)) = begin(Some(timeout)) else { return };
+    let (victims, since) = (crowd.of(0), SystemTime::now());
+    servers[0].stop();
+    load(&network.balancer, &[1, 2], &[1, 2]);
+    wait("clients that are served elsewhere", || {
+        let at = crowd.at_servers(0..CROWD);
+        at[0] == 0 && at[1] + at[2] == CROWD
+    });
+    let (table, mut ended) = (crowd.clients(), Vec::new());
+    for &one in &victims {
+        let end = table[one].connections[0].end.unwrap();
+        assert_eq!(end.error, Some(ErrorKind::TimedOut), "{:?}", table[one]);
+        ended.push(end.at.duration_since(since).unwrap());
+    }
+    println!("nft, silent server: the end after {}", percentiles(ended));
+    assert_eq!(crowd.broken(), victims.len(), "only those of the silent server");
+    assert_eq!(crowd.summary("nft, silent server").1, 0);
+}
