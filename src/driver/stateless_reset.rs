@@ -82,7 +82,9 @@ impl<S: Socket> Driver<S> {
     /// A connection that lives at another address has roamed, or somebody sends copies of its datagrams
     /// to have it reset: then nothing is said.
     fn send_stateless_reset(&mut self, now: Instant, to: SocketAddr, echoed: &Header) {
-        let listens = self.accept.is_some() && self.config.kcp.close_notify;
+        // The next process that reads the socket will have the connection, or not.
+        let listens = self.accept.as_ref().is_some_and(|accept| !accept.hands_over())
+            && self.config.kcp.close_notify;
         // The lock of `is_live` comes last: it is taken no more often than a RST may leave.
         if listens
             && self.may_answer()
