@@ -42,7 +42,12 @@ const TWO_KEEPALIVES: u64 = 30;
 #[derive(Parser)]
 struct Args {
     /// Connections with the one listener
-    #[arg(long, default_value_t = 10_000, value_parser = value_parser!(u32).range(1..=60_000))]
+    #[arg(
+        long,
+        global = true,
+        default_value_t = 10_000,
+        value_parser = value_parser!(u32).range(1..=200_000),
+    )]
     connections: u32,
     /// How long they rest; with the defaults 30 s at least, since keepalive acts every 15 s
     #[arg(long, default_value_t = 10, value_parser = value_parser!(u64).range(1..=3_600))]
@@ -105,6 +110,8 @@ fn main() -> Result<()> {
 
 fn config(args: &Args, defaults: bool) -> Config {
     let mut config = Config::new().socket_buffers(Some(4 << 20), Some(4 << 20));
+    let connections = args.connections as usize;
+    config.limits.max_connections = config.limits.max_connections.max(connections);
     if args.active_keepalive {
         config.kcp.keepalive_side = KeepaliveSide::Active;
     }
@@ -211,6 +218,7 @@ impl Server {
     fn start(args: &Args, defaults: bool) -> Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("serve").args(defaults.then_some("--defaults"));
+        command.args(["--connections", &args.connections.to_string()]);
         command.args(args.active_keepalive.then_some("--active-keepalive"));
         let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let input = process.stdin.take().context("no pipe to the server")?;
