@@ -15,6 +15,12 @@ use crate::settings::SmuxVersion;
 /// First byte of a Snappy stream.
 const SNAPPY: u8 = 0xff;
 
+/// Start of a Snappy stream: its identifier.
+const SNAPPY_IDENTIFIER: &[u8] = b"\xff\x06\0\0sNaPpY";
+/// The first frame of smux version 1 or 2 behind the version: SYN without payload, little-endian, of the
+/// first stream of a client, 3.
+const FIRST_SYN: &[u8] = &[0, 0, 0, 3, 0, 0, 0];
+
 /// What a client speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Detected {
@@ -38,7 +44,7 @@ pub(crate) enum Rejected {
     Unknown(u8),
     #[error("the session ended before its first byte")]
     Ended,
-    #[error("no byte within {} s", .0.as_secs())]
+    #[error("no byte within {} s (--mux none on the other side?)", .0.as_secs())]
     Timeout(Duration),
     #[error("{0}")]
     Io(#[from] io::Error),
@@ -58,7 +64,8 @@ pub(crate) async fn detect(
         let compressed = first == SNAPPY;
         match compression {
             Some(false) if compressed => return Err(Rejected::Compressed),
-            Some(true) if !compressed => return Err(Rejected::NotCompressed),
+            Some(true) if matches!(first, 1 | 2) => return Err(Rejected::NotCompressed),
+            Some(true) if !compressed => return Err(Rejected::Unknown(first)),
             _ => {}
         }
         let mut carrier = Carrier::new(stream, compressed);
@@ -77,4 +84,46 @@ pub(crate) async fn detect(
         Ok((carrier, Detected { compression: compressed, version: client }))
     };
     timeout(limit, detecting).await.unwrap_or(Err(Rejected::Timeout(limit)))
+}
+
+/// What the first bytes of a connection without smux are, if they are those of a client with smux. They
+/// may be the application's own all the same.
+pub(crate) fn smux_of_client(first: &[u8]) -> Option<&'static str> {
+    match first {
+        [1 | 2, rest @ ..] if rest.starts_with(FIRST_SYN) => Some("a frame of smux"),
+        _ if first.starts_with(SNAPPY_IDENTIFIER) => Some("a Snappy identifier"),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn session_without_a_byte_has_a_documented_hint() {
+        let text = format!("rejected: {}\n", Rejected::Timeout(Duration::from_secs(30)));
+        assert!(include_str!("../docs/troubleshooting.md").contains(&text), "{text}");
+    }
+
+    #[test]
+    fn first_bytes_of_a_client_with_smux_are_recognized_and_others_are_not() {
+        let frame = Some("a frame of smux");
+        assert_eq!(smux_of_client(b"\x01\0\0\0\x03\0\0\0"), frame);
+        assert_eq!(smux_of_client(b"\x02\0\0\0\x03\0\0\0\x02\x02"), frame);
+        assert_eq!(smux_of_client(b"\xff\x06\0\0sNaPpY\0"), Some("a Snappy identifier"));
+        for other in [
+            &b""[..],
+            b"\x01",
+            b"\x01\0\0\0\x03\0\0",
+            b"\x03\0\0\0\x03\0\0\0",
+            b"\x01\x02\0\0\x03\0\0\0",
+            b"\x01\0\x01\0\x03\0\0\0",
+            b"\x01\0\0\0\x01\0\0\0",
+            b"\xff\x06\0\0sNaPp",
+            b"SSH-2.0-",
+        ] {
+            assert_eq!(smux_of_client(other), None, "{other:?}");
+        }
+    }
 }

@@ -9,9 +9,11 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use kcpx::KcpStream;
 use tokio::io::AsyncWrite;
+use tracing::warn;
 
 use crate::carrier::LinkedStream;
 use crate::connection::{Policy, carry};
+use crate::detect::smux_of_client;
 use crate::net::LocalStream;
 use crate::relay::{End, ReadChunk};
 use crate::stats::{Registration, TunnelStats};
@@ -42,7 +44,8 @@ impl DirectConnection {
         policy: Policy,
         stats: &TunnelStats,
     ) {
-        let (reader, writer) = (Reader(&self.stream), Writer(&self.stream));
+        let reader = Reader { stream: &self.stream, unchecked: Some(name.clone()) };
+        let writer = Writer(&self.stream);
         let end = carry(name, local, reader, writer, None, policy, stats).await;
         self.is_closed = matches!(end, End::Closed);
     }
@@ -58,16 +61,25 @@ impl Drop for DirectConnection {
 }
 
 /// The direction from the peer. Borrowed halves of the stream would keep its statistics from being read.
-struct Reader<'a>(&'a LinkedStream);
+struct Reader<'a> {
+    stream: &'a LinkedStream,
+    /// The connection's name, until its first bytes were checked.
+    unchecked: Option<String>,
+}
 
 impl ReadChunk for Reader<'_> {
     async fn read_chunk(&mut self) -> io::Result<Bytes> {
         // The stream keeps what a read has begun, so that each poll may be one of a new future.
-        poll_fn(|cx| {
-            let mut stream = self.0.lock();
+        let chunk = poll_fn(|cx| {
+            let mut stream = self.stream.lock();
             pin!(stream.read_chunk()).poll(cx)
         })
-        .await
+        .await?;
+        if let (Some(name), Some(what)) = (self.unchecked.take(), smux_of_client(&chunk)) {
+            let hint = "--mux none on this side alone?";
+            warn!("{name}: the first bytes are {what}, and are passed on ({hint})");
+        }
+        Ok(chunk)
     }
 }
 

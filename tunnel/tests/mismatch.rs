@@ -127,8 +127,10 @@ fn server_of_kcptun_with_another_framing_is_hinted_by_the_client() {
         let mut client = Running::start(&dir.path().join("client.log"), &args, &[]);
         let mut user = connect(client.address("listening on "));
         user.write_all(b"hello").unwrap();
-        let log = client.wait_for("the same on both sides?");
-        let hint = line(&log, "the same on both sides?", udp);
+        // Of a session, so that the server has answered: one that could not be opened has another hint.
+        let hint = "--smuxver and --mux the same on both sides?";
+        let log = client.wait_for(hint);
+        let hint = line(&log, hint, udp);
         assert!(is_documented(&hint), "{hint}");
         let error = user.read(&mut [0; 1]).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ConnectionReset);
@@ -137,9 +139,43 @@ fn server_of_kcptun_with_another_framing_is_hinted_by_the_client() {
 
 #[test]
 fn client_without_smux_is_named_by_a_server_with_smux() {
+    for server in [&[][..], &["-nocomp=false"]] {
+        let dir = TempDir::new().unwrap();
+        let mut sides = start(&dir, server, &["-mux", "none"]);
+        let log = sides.server.wait_for(" rejected: ");
+        let named = line(&log, " rejected: ", sides.udp);
+        assert!(named.contains("--mux none") && is_documented(&named), "{named}");
+    }
+}
+
+#[test]
+fn client_with_smux_is_named_by_a_server_without_smux() {
+    for client in [&[][..], &["-nocomp", "-smuxver=1"], &["-nocomp", "-smuxver=2"]] {
+        let dir = TempDir::new().unwrap();
+        let mut sides = start(&dir, &["-mux", "none"], client);
+        let log = sides.server.wait_for("the first bytes are ");
+        let named = line(&log, "the first bytes are ", sides.udp);
+        // The number is random.
+        let mut words: Vec<_> = named.split(' ').collect();
+        assert_eq!(words[1], "connection", "{named}");
+        words[2] = "7";
+        let named = words.join(" ");
+        assert!(is_documented(&named), "{named}");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn port_without_a_server_is_named_by_the_client() {
     let dir = TempDir::new().unwrap();
-    let mut sides = start(&dir, &[], &["-mux", "none"]);
-    let log = sides.server.wait_for(" rejected: ");
-    let named = line(&log, " rejected: ", sides.udp);
-    assert!(is_documented(&named), "{named}");
+    // A port that nobody else binds, and that takes datagrams of another address alone.
+    let held = UdpSocket::bind("127.0.0.1:0").unwrap();
+    held.connect("127.0.0.2:9").unwrap();
+    let udp = held.local_addr().unwrap();
+    let args = ["client", "-l", "127.0.0.1:0", "-r", &udp.to_string(), "-key", "a"];
+    let mut client = Running::start(&dir.path().join("client.log"), &args, &[]);
+    let _user = connect(client.address("listening on "));
+    let log = client.wait_for("no session with ");
+    let named = line(&log, "no session with ", udp);
+    assert!(named.contains("no socket has the peer's port") && is_documented(&named), "{named}");
 }

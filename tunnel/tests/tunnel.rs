@@ -148,6 +148,30 @@ async fn half_close_timeout_ends_what_the_target_keeps_open() {
     tunnel.server.metric_becomes("tunnel_current_connections", 0).await;
 }
 
+#[tokio::test]
+async fn half_close_timeout_of_both_sides_resets_the_user_too() {
+    let target = target(|mut stream| async move {
+        drop(stream.read_to_end(&mut Vec::new()).await);
+        std::future::pending::<()>().await;
+    })
+    .await;
+    let tunnel = tunnel(target.addr, 0.0, |client, server| {
+        for common in [&mut client.common, &mut server.common] {
+            common.half_close_timeout = Duration::from_millis(200);
+        }
+    })
+    .await;
+    let mut user = TcpStream::connect(tunnel.addr).await.unwrap();
+    user.write_all(b"request").await.unwrap();
+    user.shutdown().await.unwrap();
+    // The time of the client is up before the server's FIN, which is held for a second.
+    let error = within("reset", user.read_to_end(&mut Vec::new())).await.unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+    tunnel.server.metric_becomes("tunnel_current_connections", 0).await;
+    assert_eq!(tunnel.client.metric("tunnel_reset_connections"), 1);
+    assert_eq!(tunnel.server.metric("tunnel_reset_connections"), 1);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn restarted_server_is_used_again() {
     let echo = echo().await;

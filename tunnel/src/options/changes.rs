@@ -3,7 +3,7 @@
 use super::build;
 use super::error::OptionsError;
 use super::number::parse_int;
-use super::table::{OPTIONS, Role};
+use super::table::{OPTIONS, Role, find};
 use super::{Loaded, Values};
 
 /// Options that hold from the start of the process on.
@@ -79,14 +79,19 @@ impl Loaded {
         let mut lines = Vec::new();
         for (index, (old, new)) in self.tunnels.iter().zip(&new.tunnels).enumerate() {
             let tunnel = if several { format!("tunnel {}: ", index + 1) } else { String::new() };
-            lines.extend(changes(old, new).into_iter().map(|line| format!("{tunnel}{line}")));
+            let changes = match address_change(old, new).filter(|_| several) {
+                Some(change) => vec![change],
+                None => changes(old, new),
+            };
+            lines.extend(changes.into_iter().map(|line| format!("{tunnel}{line}")));
         }
         lines
     }
 
     /// Returns what holds after `new` was read: its values, but those of `self` for options that take
-    /// effect after a restart. Tunnels of another number or role stay as they are. Compared with it,
-    /// [`changes`](Self::changes) reports what waits for a restart each time.
+    /// effect after a restart. Tunnels of another number or role stay as they are, and of several tunnels
+    /// each one with another address to listen on. Compared with it, [`changes`](Self::changes)
+    /// reports what waits for a restart each time.
     ///
     /// # Errors
     ///
@@ -96,16 +101,37 @@ impl Loaded {
         if self.tunnels.len() != new.tunnels.len() {
             return Ok(Self { warnings, ..self.clone() });
         }
-        let tunnels: Vec<_> = self
-            .tunnels
-            .iter()
-            .zip(&new.tunnels)
-            .map(|(old, new)| without_restart(old, new))
+        let several = self.tunnels.len() > 1;
+        let pairs = self.tunnels.iter().zip(&new.tunnels);
+        let tunnels: Vec<_> = pairs
+            .map(|(old, new)| match address_change(old, new).filter(|_| several) {
+                Some(_) => old.clone(),
+                None => without_restart(old, new),
+            })
             .collect();
         // What there is to warn of is among the warnings of `new`, or was logged at the start.
         let settings = build::settings(&tunnels, &mut Vec::new())?;
         Ok(Self { settings, warnings, tunnels })
     }
+}
+
+/// Describes that `new` listens on another address. Among several tunnels it is another tunnel then,
+/// since the file's order pairs them: its target must not be reached with the key of `old`, which
+/// stays until a restart.
+fn address_change(old: &(Role, Values), new: &(Role, Values)) -> Option<String> {
+    let ((role, old_values), (new_role, new_values)) = (old, new);
+    if role != new_role {
+        return None;
+    }
+    let name = match role {
+        Role::Client => "localaddr",
+        Role::Server => "listen",
+    };
+    let option = find(name, Some(*role))?;
+    let (old, new) = (old_values.value(option, *role).text, new_values.value(option, *role).text);
+    (old != new).then(|| {
+        format!("{name} {old:?} became {new:?}: all of this tunnel takes effect after a restart")
+    })
 }
 
 fn without_restart(old: &(Role, Values), new: &(Role, Values)) -> (Role, Values) {

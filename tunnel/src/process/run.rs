@@ -179,19 +179,21 @@ impl Process {
             warn!("{warning}");
         }
         let changes = self.loaded.changes(new);
-        let loaded = match self.loaded.without_restart(new) {
-            Ok(loaded) => loaded,
-            Err(error) => {
-                warn!("reload: settings stay as they are until a restart: {error}");
-                return;
-            }
-        };
         if changes.is_empty() {
             info!("reload: nothing has changed");
         }
         for change in changes {
             info!("reload: {change}");
         }
+        let loaded = match self.loaded.without_restart(new) {
+            Ok(loaded) => loaded,
+            Err(error) => {
+                warn!("reload: none of it takes effect before a restart: {error}");
+                // Those of the next reload are compared with what was logged now.
+                self.loaded.warnings.clone_from(&new.warnings);
+                return;
+            }
+        };
         let tunnels = self.loaded.settings.tunnels.iter().zip(&loaded.settings.tunnels);
         for (running, (old, new)) in self.tunnels.iter().zip(tunnels) {
             match (running, new) {

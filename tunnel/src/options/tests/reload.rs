@@ -166,3 +166,58 @@ fn reload_with_another_number_or_role_of_tunnels_keeps_them() {
         ]
     );
 }
+
+#[test]
+fn reload_with_tunnels_in_another_order_keeps_the_key_and_target_of_each() {
+    let file = TempFile::new("");
+    let loaded = |role: &str, tunnels: [&str; 2]| {
+        fs::write(file.path(), format!("[{{{}}}, {{{}}}]", tunnels[0], tunnels[1])).unwrap();
+        load(&[role, "-c", file.path()]).unwrap()
+    };
+    for (role, address, [a, b, c]) in [
+        (
+            "server",
+            "listen",
+            [
+                r#""listen": ":1", "key": "a", "target": "x:1""#,
+                r#""listen": ":2", "key": "b", "target": "y:1""#,
+                r#""listen": ":3", "key": "c", "target": "z:1""#,
+            ],
+        ),
+        (
+            "client",
+            "localaddr",
+            [
+                r#""localaddr": ":1", "key": "a", "remoteaddr": "x:1""#,
+                r#""localaddr": ":2", "key": "b", "remoteaddr": "y:1""#,
+                r#""localaddr": ":3", "key": "c", "remoteaddr": "z:1""#,
+            ],
+        ),
+    ] {
+        let start = loaded(role, [a, b]);
+        let line = |tunnel: u8, old: u8, new: u8| {
+            format!(
+                "tunnel {tunnel}: {address} \":{old}\" became \":{new}\": all of this tunnel takes \
+                 effect after a restart"
+            )
+        };
+        for (new, lines) in [
+            // Swapped.
+            ([b, a], [line(1, 1, 2), line(2, 2, 1)]),
+            // The first one deleted, another one appended.
+            ([b, c], [line(1, 1, 2), line(2, 2, 3)]),
+        ] {
+            let new = loaded(role, new);
+            let now = start.without_restart(&new).unwrap();
+            assert_eq!(now.settings, start.settings, "{role}");
+            assert_eq!(start.changes(&new), lines);
+            assert_eq!(now.changes(&new), lines);
+        }
+        // One that keeps its address takes over what it can.
+        let quiet = format!("{b}, \"quiet\": true");
+        let now = start.without_restart(&loaded(role, [c, &quiet])).unwrap();
+        let mut expected = held(&start);
+        expected[1].2 = true;
+        assert_eq!(held(&now), expected, "{role}");
+    }
+}
