@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use clap::{Parser, Subcommand, value_parser};
-use kcpx::{Config, Endpoint, KcpListener, KcpStream};
+use kcpx::{Config, Endpoint, KcpListener, KcpStream, KeepaliveSide};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
@@ -53,6 +53,9 @@ struct Args {
     /// Give each connection a client socket of its own, instead of 4 for all
     #[arg(long)]
     sockets: bool,
+    /// The clients send the keepalive pings and the server answers them (KeepaliveSide::Active)
+    #[arg(long, global = true)]
+    active_keepalive: bool,
     #[command(subcommand)]
     role: Option<Role>,
 }
@@ -71,7 +74,7 @@ fn main() -> Result<()> {
     let args = Args::parse();
     let runtime = Runtime::new()?;
     if let Some(Role::Serve { defaults }) = args.role {
-        return serve(&runtime, config(defaults));
+        return serve(&runtime, config(&args, defaults));
     }
     if args.sockets {
         let limit = process::raise_file_limit()?;
@@ -100,8 +103,11 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-fn config(defaults: bool) -> Config {
-    let config = Config::new().socket_buffers(Some(4 << 20), Some(4 << 20));
+fn config(args: &Args, defaults: bool) -> Config {
+    let mut config = Config::new().socket_buffers(Some(4 << 20), Some(4 << 20));
+    if args.active_keepalive {
+        config.kcp.keepalive_side = KeepaliveSide::Active;
+    }
     if defaults { config } else { config.keepalive(None).idle_timeout(None) }
 }
 
@@ -117,11 +123,11 @@ struct Measured {
 
 async fn measure(args: &Args, defaults: bool, seconds: u64) -> Result<Measured> {
     let rest = Duration::from_secs(seconds);
-    let mut server = Server::start(defaults)?;
+    let mut server = Server::start(args, defaults)?;
     let before = server.sample()?;
 
     println!("{}: connecting {} connections", name(defaults), args.connections);
-    let mut streams = open(args, server.addr, config(defaults)).await?;
+    let mut streams = open(args, server.addr, config(args, defaults)).await?;
     sleep(DRAIN).await;
 
     println!("{}: resting for {seconds} s", name(defaults));
@@ -202,9 +208,10 @@ struct Sample {
 }
 
 impl Server {
-    fn start(defaults: bool) -> Result<Self> {
+    fn start(args: &Args, defaults: bool) -> Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("serve").args(defaults.then_some("--defaults"));
+        command.args(args.active_keepalive.then_some("--active-keepalive"));
         let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let input = process.stdin.take().context("no pipe to the server")?;
         let output = process.stdout.take().context("no pipe from the server")?;

@@ -28,8 +28,6 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use axum::Router;
-use axum::http::{StatusCode, header::CONTENT_TYPE};
-use axum::response::IntoResponse;
 use axum::routing::get;
 use bytes::Bytes;
 use clap::{Parser, Subcommand};
@@ -48,8 +46,6 @@ use self::hash::{pseudo_random, sha256};
 const BLOCK: usize = 64 * 1024;
 /// Bytes that the demo and the client send to the echo.
 const BYTES: usize = 4_000_000;
-/// What Prometheus expects of this text format.
-const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// An echo server over KCP with metrics for Prometheus; without a command, a server and a client
 /// in this process.
@@ -149,19 +145,11 @@ impl Server {
         let mut registry = Registry::with_prefix("kcpx");
         registry.register_collector(Box::new(exporter.clone()));
         let registry = Arc::new(registry);
-        let app = Router::new().route("/metrics", get(async move || render(&registry)));
+        let app = Router::new().route("/metrics", get(async move || exporter::render(&registry)));
         tokio::select! {
             served = axum::serve(self.tcp, app) => Ok(served?),
             served = serve(&self.kcp, &exporter) => served,
         }
-    }
-}
-
-fn render(registry: &Registry) -> impl IntoResponse + use<> {
-    let mut text = String::new();
-    match prometheus_client::encoding::text::encode(&mut text, registry) {
-        Ok(()) => ([(CONTENT_TYPE, OPEN_METRICS)], text).into_response(),
-        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }
 }
 

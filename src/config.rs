@@ -2,6 +2,7 @@
 
 mod filter;
 mod kcp;
+mod keepalive_side;
 mod limits;
 mod link;
 mod presets;
@@ -24,6 +25,7 @@ pub(crate) use self::kcp::{
     DEFAULT_WINDOW, IP_UDP_HEADERS, SEGMENT_CHARGE, SEGMENT_COST, SEGMENT_HEADER, check_mtu,
     check_windows,
 };
+pub use self::keepalive_side::KeepaliveSide;
 pub use self::limits::{Limits, Migration, SessionPolicy};
 pub use self::protection::{AutoProtection, Protection};
 pub use self::socket::SocketConfig;

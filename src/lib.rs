@@ -68,6 +68,7 @@
 //! | [`Config::fec`] | none | parity of what is sent; that of a peer is used without a setting |
 //! | [`Config::connect_timeout`] | 10 s | `connect` waits for the peer, then it is `TimedOut` |
 //! | [`Config::keepalive`] | 15 s | idle time after which the peer is pinged |
+//! | [`KcpConfig::keepalive_side`] | the one that accepted | pings, and the other answers |
 //! | [`Config::idle_timeout`] | 60 s | without a datagram of the peer it ends |
 //! | [`KcpConfig::dead_peer_timeout`] | 60 s | with data or a ping unanswered it ends |
 //! | [`KcpConfig::max_retransmit_interval`] | 10 s | longest wait between copies of a segment |
@@ -160,8 +161,9 @@ mod sys;
 mod trace;
 
 pub use config::{
-    AcceptFilter, AckPolicy, AutoProtection, Backoff, Config, CongestionControl, KcpConfig, Limits,
-    Migration, Mode, PacketFilter, Protection, SessionPolicy, SocketConfig, Timing, WritePolicy,
+    AcceptFilter, AckPolicy, AutoProtection, Backoff, Config, CongestionControl, KcpConfig,
+    KeepaliveSide, Limits, Migration, Mode, PacketFilter, Protection, SessionPolicy, SocketConfig,
+    Timing, WritePolicy,
 };
 pub use crypto::{Algorithm, Cipher, Key};
 #[cfg(all(feature = "tonic", not(loom)))]

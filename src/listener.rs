@@ -11,7 +11,7 @@ use tokio::net::ToSocketAddrs;
 
 use crate::config::Config;
 use crate::endpoint::Endpoint;
-use crate::shared::accept_queue::{AcceptHandle, AcceptQueue};
+use crate::shared::accept_queue::{AcceptHandle, AcceptQueue, Listening};
 use crate::shared::requests::{Drain, Request};
 use crate::shared::waiters::Wait;
 use crate::stats::EndpointStats;
@@ -19,6 +19,9 @@ use crate::stream::KcpStream;
 
 /// How long `close_all` waits for the peers of aborted connections.
 const RESET_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The same for `hand_over`: newcomers wait meanwhile.
+const HAND_OVER_RESET_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// A KCP socket server, listening for connections that peers open.
 ///
@@ -255,7 +258,7 @@ impl KcpListener {
     ///
     /// The listener accepts no more connections after a call that was cancelled. Call it again to wait on.
     pub async fn drain(&self) {
-        self.queue.stop();
+        self.queue.stop(Listening::Draining);
         self.endpoint.drain(Drain::Wait).await;
     }
 
@@ -274,11 +277,54 @@ impl KcpListener {
     ///
     /// Outside a Tokio runtime with time enabled.
     pub async fn close_all(&self, timeout: Duration) -> bool {
-        self.queue.stop();
+        self.queue.stop(Listening::Draining);
+        self.close_streams(timeout, RESET_TIMEOUT).await
+    }
+
+    /// Leaves the socket to the next process that reads it: restart without downtime, by a socket that
+    /// this process has inherited, or has passed on ([`from_std_group`](Self::from_std_group)).
+    ///
+    /// As [`close_all`](Self::close_all), except that clients that connect are not refused: they are not
+    /// answered, and neither is a ping of a connection that this process does not have. A client of this
+    /// crate retransmits its initial segment after at most 0.2, 0.4 and 0.8 s, so with a `timeout` of half a
+    /// second the next process has it 0.6 s after it connected, or as soon as that process reads: in the
+    /// meantime the socket's buffer has what arrives. Connections end here, in order: their state moves
+    /// nowhere, and their owners reconnect. What is still open at `timeout` is aborted, and for at most 0.1 s
+    /// more it waits until the peers have acknowledged that; a peer that does not hear of it learns it from
+    /// the next process, by the answer to its next ping.
+    ///
+    /// End this process at once when this returns, and let the next one read the socket no earlier: of two
+    /// that read one socket each gets datagrams of the other's connections.
+    ///
+    /// Returns whether all connections had ended in time.
+    ///
+    /// ```no_run
+    /// # async fn run(listener: kcpx::KcpListener) {
+    /// # use std::time::Duration;
+    /// // On the signal that asks for it. A service manager has the socket, and starts the next process.
+    /// listener.hand_over(Duration::from_millis(500)).await;
+    /// std::process::exit(0);
+    /// # }
+    /// ```
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`close_all`](Self::close_all). A listener that has begun to hand over answers no newcomer any more.
+    ///
+    /// # Panics
+    ///
+    /// Outside a Tokio runtime with time enabled.
+    pub async fn hand_over(&self, timeout: Duration) -> bool {
+        self.queue.stop(Listening::HandingOver);
+        self.close_streams(timeout, HAND_OVER_RESET_TIMEOUT).await
+    }
+
+    /// Shuts down the streams; after `timeout` aborts them, and waits up to `reset_timeout` for the peers.
+    async fn close_streams(&self, timeout: Duration, reset_timeout: Duration) -> bool {
         let closed = tokio::time::timeout(timeout, self.endpoint.drain(Drain::Close)).await;
         if closed.is_err() {
             // An error: a peer is gone, or the socket takes nothing.
-            drop(tokio::time::timeout(RESET_TIMEOUT, self.endpoint.drain(Drain::Abort)).await);
+            drop(tokio::time::timeout(reset_timeout, self.endpoint.drain(Drain::Abort)).await);
         }
         closed.is_ok()
     }

@@ -324,7 +324,8 @@ pub struct EndpointStats {
     pub dropped_time_wait: u64,
     /// Dropped: out-of-band datagrams of peers whose address is not validated yet.
     pub dropped_unvalidated: u64,
-    /// Refused initial segments: the endpoint does not listen.
+    /// Refused initial segments: the endpoint does not listen, or drains. While it hands its socket over
+    /// they are not answered.
     pub refused_no_listener: u64,
     /// Refused initial segments: `max_connections` reached.
     pub refused_max_connections: u64,

@@ -8,6 +8,7 @@ use std::time::Duration;
 use common::{Pair, on_both_runtimes, open, pair, read, until};
 use kcpx::{Config, KcpListener, KcpStream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::runtime::Builder;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -90,5 +91,45 @@ fn close_all_aborts_what_is_open_at_its_timeout() {
             tokio::task::yield_now().await;
         }
         assert_eq!(client.write(b"x").await.unwrap_err().kind(), ErrorKind::ConnectionReset);
+    });
+}
+
+/// Two readers of one socket, one after the other: the second has what the first one left.
+#[test]
+#[cfg(unix)]
+fn hand_over_leaves_newcomers_to_the_next_reader_of_the_socket() {
+    on_both_runtimes(|| async {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let addr = socket.local_addr().unwrap();
+        // Stands for the process that ends.
+        let process = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let listener = {
+            let _context = process.enter();
+            KcpListener::from_std(socket.try_clone().unwrap()).unwrap()
+        };
+        let (mut client, mut server) = open(&listener, addr, Config::new()).await;
+        let newcomer = async {
+            let mut stream = KcpStream::connect(addr).await.expect("nobody is refused");
+            stream.write_all(b"new").await.unwrap();
+            assert_eq!(read(&mut stream, 2).await, b"ok");
+        };
+        let servers = async {
+            // The client keeps its side open.
+            assert!(!listener.hand_over(Duration::from_millis(50)).await);
+            assert_eq!(listener.accept().await.unwrap_err().kind(), ErrorKind::NotConnected);
+            let error = server.read(&mut [0; 1]).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::ConnectionAborted);
+            assert_eq!(client.read_to_end(&mut Vec::new()).await.unwrap_or_default(), 0);
+            let refused = listener.stats();
+            assert_eq!((refused.stateless_resets_sent, refused.passive_opens), (0, 1));
+            drop((listener, client, server));
+            process.shutdown_background();
+            let next = KcpListener::from_std(socket).unwrap();
+            let (mut stream, _) = next.accept().await.unwrap();
+            assert_eq!(read(&mut stream, 3).await, b"new");
+            stream.write_all(b"ok").await.unwrap();
+            stream.shutdown().await.unwrap();
+        };
+        tokio::join!(newcomer, servers);
     });
 }

@@ -2,16 +2,23 @@
 //!
 //! Nothing is counted here: each scrape takes a snapshot of what the library has counted.
 
+#![allow(dead_code, reason = "each program uses a part of it")]
+
 use std::fmt::Error;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use axum::http::{StatusCode, header::CONTENT_TYPE};
+use axum::response::IntoResponse;
 use kcpx::{ConnectionStats, Endpoint, EndpointStats, KcpStream};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
-use prometheus_client::registry::Unit;
+use prometheus_client::registry::{Registry, Unit};
+
+/// What Prometheus expects of this text format.
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Name, help, kind, and where the value is among the statistics.
 type Row<Stats> = (&'static str, &'static str, Kind, fn(&Stats) -> u64);
@@ -34,6 +41,12 @@ const ENDPOINT: &[Row<EndpointStats>] = &[
     ("dropped_no_connection", "Dropped: of no connection", Kind::Counter, |s| {
         s.dropped_no_connection
     }),
+    ("dropped_time_wait", "Dropped: of a connection that has ended", Kind::Counter, |s| {
+        s.dropped_time_wait
+    }),
+    ("refused_no_listener", "Refused: the listener drains or is gone", Kind::Counter, |s| {
+        s.refused_no_listener
+    }),
     ("refused_max_connections", "Refused: too many", Kind::Counter, |s| s.refused_max_connections),
     ("refused_backlog", "Refused: not accepted in time", Kind::Counter, |s| s.refused_backlog),
     ("refused_max_unvalidated", "Refused: too many unvalidated", Kind::Counter, |s| {
@@ -46,6 +59,9 @@ const ENDPOINT: &[Row<EndpointStats>] = &[
     ("retries_answered", "Answers to that", Kind::Counter, |s| s.retries_answered),
     ("stateless_resets_sent", "RSTs to peers of unknown connections", Kind::Counter, |s| {
         s.stateless_resets_sent
+    }),
+    ("migrations", "Connections that went on from another address", Kind::Counter, |s| {
+        s.migrations
     }),
     ("unvalidated_connections", "Connections whose peer is not validated yet", Kind::Gauge, |s| {
         s.unvalidated_connections
@@ -125,6 +141,15 @@ impl Collector for Exporter {
             ConstGauge::new(stats.srtt.as_secs_f64()).encode(family.encode_family(labels)?)?;
         }
         Ok(())
+    }
+}
+
+/// Answers a scrape.
+pub(crate) fn render(registry: &Registry) -> impl IntoResponse + use<> {
+    let mut text = String::new();
+    match prometheus_client::encoding::text::encode(&mut text, registry) {
+        Ok(()) => ([(CONTENT_TYPE, OPEN_METRICS)], text).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::num::{NonZeroU8, NonZeroU64};
 use std::time::Duration;
 
-use super::AutoProtection;
+use super::{AutoProtection, KeepaliveSide};
 use crate::error::ConfigError;
 
 /// Bytes of a segment header (`IKCP_OVERHEAD`).
@@ -293,13 +293,18 @@ pub struct KcpConfig {
     /// `None` never. Default 60 s.
     #[doc(alias = "TCP_USER_TIMEOUT")]
     pub dead_peer_timeout: Option<Duration>,
-    /// Idle time after which a ping is sent, 1 s to 1 day; `None` never. Default 15 s. The side that
-    /// opened the connection waits a sixteenth longer, so that only one side pings, and both wait up
+    /// Idle time after which a ping is sent, 1 s to 1 day; `None` never. Default 15 s. The other side than
+    /// [`keepalive_side`](Self::keepalive_side) waits longer, so that only one side pings, and both wait up
     /// to 0.1 s longer, so that the pings of many connections share wake-ups. A kcp-go server that
     /// closed its side accepts a new idle session for a ping.
     #[doc(alias = "SO_KEEPALIVE")]
     #[doc(alias = "ping")]
     pub keepalive: Option<Duration>,
+    /// Which side sends these pings. Default [`Passive`](KeepaliveSide::Passive): the side that opened the
+    /// connection waits a sixteenth longer. With [`Active`](KeepaliveSide::Active) the side that accepted it
+    /// waits twice as long, so that a ping or several may be lost; a sixteenth longer if the double is too
+    /// long for [`idle_timeout`](Self::idle_timeout).
+    pub keepalive_side: KeepaliveSide,
     /// Idle time after which a connection ends with
     /// [`IdleTimeout`](crate::ConnectionError::IdleTimeout), 1 s to 1 day; `None` never.
     /// Default 60 s; with keepalive on it only ends connections whose peer does not answer. It does
@@ -347,6 +352,7 @@ impl Default for KcpConfig {
             max_retransmit_interval: Duration::from_secs(10),
             dead_peer_timeout: Some(Duration::from_secs(60)),
             keepalive: Some(Duration::from_secs(15)),
+            keepalive_side: KeepaliveSide::Passive,
             idle_timeout: Some(Duration::from_secs(60)),
             rate_limit: None,
             initial_rate: None,

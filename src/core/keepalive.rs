@@ -25,7 +25,7 @@ const MIN_PING_INTERVAL: u64 = 1_000_000;
 /// Shortest time between two pings to an unvalidated peer whose duplicates show that our ACKs are
 /// lost, microseconds.
 const MIN_PING_INTERVAL_PROMPTED: u64 = 100_000;
-/// Divisor: [`Keepalive::defer`] adds `period / 16` to the keepalive period of one side, so that
+/// Divisor: [`Keepalive::defer`] adds `period / 16` to the keepalive period of the active side, so that
 /// only the other side pings.
 const KEEPALIVE_STAGGER: u64 = 16;
 /// Divisor of the dead-peer timeout: pings begin after a third of it without an answer, or earlier if
@@ -99,13 +99,26 @@ impl Keepalive {
 
     /// Lengthens the keepalive period, so that the peer's pings keep both sides alive.
     pub(crate) fn defer(&mut self) {
+        self.period = self
+            .period
+            .map(|period| self.deferred(period, period / KEEPALIVE_STAGGER).unwrap_or(period));
+    }
+
+    /// The same for the passive side, where its pings could do harm: the peer's have a whole period more,
+    /// in which those that are lost are sent again.
+    pub(crate) fn defer_by_a_period(&mut self) {
+        if let Some(deferred) = self.period.and_then(|period| self.deferred(period, period)) {
+            self.period = Some(deferred);
+        } else {
+            self.defer();
+        }
+    }
+
+    /// A longer period, if its pong arrives before the idle timeout ends the connection.
+    fn deferred(&self, period: u64, by: u64) -> Option<u64> {
         let idle = self.idle_timeout.unwrap_or(u64::MAX);
-        let longer = |period: u64| {
-            let longer = period.saturating_add(period / KEEPALIVE_STAGGER);
-            // The pong has to arrive before the idle timeout ends the connection.
-            if longer.saturating_add(2 * MIN_PING_INTERVAL) < idle { longer } else { period }
-        };
-        self.period = self.period.map(longer);
+        let longer = period.saturating_add(by);
+        (longer.saturating_add(2 * MIN_PING_INTERVAL) < idle).then_some(longer)
     }
 
     /// A valid datagram of the peer arrived. Only one with something new, such as data or an
@@ -438,6 +451,28 @@ mod tests {
         assert!(keepalive.is_validated());
         keepalive.on_received(Micros(16 * SECOND), true);
         assert_eq!(keepalive.deadline(true, None), Some(Micros(31 * SECOND)));
+    }
+
+    #[test]
+    fn deferred_keepalive_leaves_time_for_the_pong_before_the_idle_timeout() {
+        // Milliseconds: keepalive, idle timeout, and the keepalive of either side that waits longer.
+        for (period, idle, active, passive) in [
+            (15_000, Some(60_000), 15_937, 30_000),
+            (15_000, None, 15_937, 30_000),
+            (29_000, Some(60_000), 30_812, 30_812),
+            (55_000, Some(60_000), 55_000, 55_000),
+        ] {
+            let mut config = KcpConfig::default();
+            config.keepalive = Some(Duration::from_millis(period));
+            config.idle_timeout = idle.map(Duration::from_millis);
+            let millis = |defer: fn(&mut Keepalive)| {
+                let mut keepalive = Keepalive::new(&config, Micros(0), 7);
+                defer(&mut keepalive);
+                keepalive.period.unwrap() / 1_000
+            };
+            assert_eq!(millis(Keepalive::defer), active);
+            assert_eq!(millis(Keepalive::defer_by_a_period), passive);
+        }
     }
 
     #[test]

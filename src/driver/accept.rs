@@ -90,11 +90,9 @@ impl<S: Socket> Driver<S> {
         let mut kcp = Kcp::new(key.1, &self.config.kcp, now, seed)?;
         let (cipher, fec_header) = self.config.overheads();
         kcp.set_overhead(cipher, fec_header)?;
-        // The active opener pings later than its peer, so that one side pings and not both: the
-        // server, whose pings to many peers leave at coalesced deadlines (`timer_wheel`).
-        if initial.is_none() {
-            kcp.defer_keepalive();
-        }
+        // One side pings later than its peer, so that not both do: the active opener by default, since the
+        // pings of a server to many peers leave at coalesced deadlines (`timer_wheel`).
+        kcp.defer_keepalive(initial.is_none(), self.config.kcp.keepalive_side);
         let entry = self.conns.vacant_entry();
         self.generations = self.generations.wrapping_add(1);
         let slot = u32::try_from(entry.key()).map_err(io::Error::other)?;

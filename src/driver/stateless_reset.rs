@@ -59,13 +59,18 @@ impl ResetLimiter {
 
 impl<S: Socket> Driver<S> {
     /// Handles valid segments of no connection: if there is a ping, the peer learns that the connection
-    /// does not exist. While initial segments are answered with a Retry it may be about to open.
+    /// does not exist. While initial segments are answered with a Retry it may be about to open, unless the
+    /// listener accepts no more.
     pub(super) fn reset_unknown(&mut self, now: Instant, from: SocketAddr, datagram: &[u8]) {
         let is_ping = |header: &Header| {
             header.command == Command::Push && header.len == 0 && header.frg == CONTROL_CAPABLE
         };
         let ping = Segments::new(datagram).map(|(header, _)| header).find(is_ping);
-        if let Some(ping) = ping.filter(|_| !self.unvalidated.is_crowded()) {
+        let may_open = || {
+            let accepts = self.accept.as_ref().is_some_and(|accept| accept.is_open());
+            accepts && self.unvalidated.is_crowded()
+        };
+        if let Some(ping) = ping.filter(|_| !may_open()) {
             self.send_stateless_reset(now, from, &ping);
         }
     }
@@ -82,7 +87,9 @@ impl<S: Socket> Driver<S> {
     /// A connection that lives at another address has roamed, or somebody sends copies of its datagrams
     /// to have it reset: then nothing is said.
     fn send_stateless_reset(&mut self, now: Instant, to: SocketAddr, echoed: &Header) {
-        let listens = self.accept.is_some() && self.config.kcp.close_notify;
+        // The next process that reads the socket will have the connection, or not.
+        let listens = self.accept.as_ref().is_some_and(|accept| !accept.hands_over())
+            && self.config.kcp.close_notify;
         // The lock of `is_live` comes last: it is taken no more often than a RST may leave.
         if listens
             && self.may_answer()

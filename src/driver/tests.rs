@@ -11,6 +11,7 @@ mod failures;
 mod fairness;
 mod fec;
 mod fixtures;
+mod hand_over;
 mod heard;
 mod keepalive;
 mod lifecycle;

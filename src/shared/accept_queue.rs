@@ -22,10 +22,23 @@ pub(crate) struct AcceptQueue {
 struct Backlog {
     connections: VecDeque<Handle>,
     accepting: Waiters,
-    /// True until the listener drains or is dropped.
-    listening: bool,
+    listening: Listening,
     /// Why the first of the drivers is gone, once it is.
     ended: Option<ConnectionError>,
+}
+
+/// What becomes of initial segments. A later state is never left for an earlier one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Listening {
+    /// They open connections. Entered at construction; left when the listener drains, is dropped, or
+    /// hands its socket over.
+    Accepting,
+    /// They are refused. Entered when the listener drains or is dropped; left when it hands its socket
+    /// over.
+    Draining,
+    /// They are not answered: another process is about to read the socket, and is sent them again. Entered
+    /// when the listener hands its socket over, never left.
+    HandingOver,
 }
 
 impl AcceptQueue {
@@ -34,7 +47,7 @@ impl AcceptQueue {
             backlog: Mutex::new(Backlog {
                 connections: VecDeque::new(),
                 accepting: Waiters::default(),
-                listening: true,
+                listening: Listening::Accepting,
                 ended: None,
             }),
         })
@@ -42,7 +55,12 @@ impl AcceptQueue {
 
     /// Driver: whether there is a listener.
     pub(crate) fn is_open(&self) -> bool {
-        lock(&self.backlog).listening
+        lock(&self.backlog).listening == Listening::Accepting
+    }
+
+    /// Driver: whether another process is about to read the socket.
+    pub(crate) fn hands_over(&self) -> bool {
+        lock(&self.backlog).listening == Listening::HandingOver
     }
 
     /// Driver: connections that wait to be accepted.
@@ -54,7 +72,7 @@ impl AcceptQueue {
     /// to wake: several may accept.
     pub(crate) fn push(&self, connection: Handle) -> WakeList {
         let mut backlog = lock(&self.backlog);
-        if !backlog.listening {
+        if backlog.listening != Listening::Accepting {
             drop(backlog);
             connection.abort();
             return WakeList::default();
@@ -84,7 +102,7 @@ impl AcceptQueue {
         if let Some(error) = backlog.ended {
             return Poll::Ready(Err(error.into()));
         }
-        if !backlog.listening {
+        if backlog.listening != Listening::Accepting {
             let text = "the listener accepts no more connections, since it drains";
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::NotConnected, text)));
         }
@@ -94,11 +112,11 @@ impl AcceptQueue {
         Poll::Pending
     }
 
-    /// Listener: called when the listener drains or is dropped. Aborts connections that were not
-    /// accepted, and fails the calls that wait for one.
-    pub(crate) fn stop(&self) {
+    /// Listener: accepts no more connections. Aborts those that were not accepted, and fails the calls
+    /// that wait for one.
+    pub(crate) fn stop(&self, listening: Listening) {
         let mut backlog = lock(&self.backlog);
-        backlog.listening = false;
+        backlog.listening = backlog.listening.max(listening);
         let connections = mem::take(&mut backlog.connections);
         let accepting = backlog.accepting.take_all();
         drop(backlog);
@@ -134,6 +152,6 @@ impl Deref for AcceptHandle {
 
 impl Drop for AcceptHandle {
     fn drop(&mut self) {
-        self.0.stop();
+        self.0.stop(Listening::Draining);
     }
 }

@@ -1,5 +1,7 @@
 //! The examples, as processes that are used from outside.
 
+#[cfg(target_os = "linux")]
+mod behind_balancer;
 #[path = "../common/mod.rs"]
 mod common;
 #[path = "../../examples/common/hash.rs"]

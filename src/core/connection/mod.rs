@@ -34,7 +34,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use crate::config::{AckPolicy, KcpConfig, Mode, SEGMENT_HEADER, WritePolicy};
+use crate::config::{AckPolicy, KcpConfig, KeepaliveSide, Mode, SEGMENT_HEADER, WritePolicy};
 use crate::core::clock::{Clock, Micros, micros_u32};
 use crate::core::close::CloseState;
 use crate::core::congestion::rate_limiter::RateLimiter;
@@ -329,9 +329,14 @@ impl Kcp {
         self.keepalive.request_ping(self.clock.at(now));
     }
 
-    /// Waits longer between keepalive pings than the peer does, so that one side pings for both.
-    pub(crate) fn defer_keepalive(&mut self) {
-        self.keepalive.defer();
+    /// Waits longer between keepalive pings than the peer does, so that one side pings for both:
+    /// `keepalive_side`. `is_active`: this side has opened the connection.
+    pub(crate) fn defer_keepalive(&mut self, is_active: bool, keepalive_side: KeepaliveSide) {
+        match (keepalive_side, is_active) {
+            (KeepaliveSide::Passive, true) => self.keepalive.defer(),
+            (KeepaliveSide::Active, false) => self.keepalive.defer_by_a_period(),
+            (KeepaliveSide::Passive, false) | (KeepaliveSide::Active, true) => {}
+        }
     }
 
     /// Whether all data queued was sent and is acknowledged cumulatively.

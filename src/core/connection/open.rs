@@ -77,11 +77,9 @@ impl Kcp {
     }
 
     /// Whether `sn` and `ts` are those of an initial segment without data that has left, and nothing has
-    /// come back.
+    /// come back but a ping: a Retry, after which the listener may have begun to drain.
     pub(super) fn is_unanswered_initial(&self, sn: Sn, ts: Ts) -> bool {
-        !self.peer.has_received()
-            && self.establishment.is_initial(ts)
-            && [Sn(0), dataless_sn(self.send.una())].contains(&sn)
+        self.establishment.is_initial(ts) && [Sn(0), dataless_sn(self.send.una())].contains(&sn)
     }
 
     /// A segment of this connection arrived: no initial segment is needed any more. The segment

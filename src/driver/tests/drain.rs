@@ -9,7 +9,7 @@ use std::task::Poll;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::fixtures::{CLIENT, MINUTE, Pair, SECOND, SERVER, cause, is_about};
+use super::fixtures::{CLIENT, MINUTE, Pair, SECOND, SERVER, cause, is_about, push};
 use super::sim_world::{World, addr};
 use crate::config::Config;
 use crate::error::ConnectionError;
@@ -163,4 +163,45 @@ fn cancelled_drain_can_be_called_again() {
     assert!(!done.get());
     drop((client, server));
     finish(&mut world, &done);
+}
+
+/// How a client's attempt ends that has begun `began_ms` before the listener drains, at which most of the
+/// connections that it admits wait for the validation of their peers; and after how many milliseconds.
+fn attempt_at_a_crowded_listener(config: &Config, began_ms: u32) -> (ConnectionError, u64) {
+    let mut limited = Config::new();
+    limited.limits.max_unvalidated = 8;
+    let mut world = World::new(1, LinkConfig::delay(10_000));
+    let listener = Rc::new(world.listener(SERVER, &limited));
+    for host in 20..26 {
+        world.port(host);
+        world.inject(addr(host), SERVER, &push(7, 0, b"x"));
+    }
+    world.run_for(SECOND / 50);
+    let retries = listener.stats().retries_sent;
+    let endpoint = world.waiting_endpoint(NEWCOMER, config);
+    let (sender, mut result) = tokio::sync::oneshot::channel();
+    world.spawn(async move {
+        let attempt = async {
+            let mut stream = endpoint.connect(addr(SERVER)).await?;
+            stream.write_all(b"hello").await?;
+            stream.read(&mut [0; 1]).await
+        };
+        sender.send(cause(&attempt.await.unwrap_err())).unwrap();
+    });
+    world.run_for(SECOND * began_ms / 1_000);
+    assert_eq!(listener.stats().retries_sent - retries, u64::from(began_ms > 0));
+    let began = world.elapsed();
+    let _done = begin(&mut world, &listener);
+    let error = world.finish(MINUTE, &mut result).unwrap().expect("a connection error");
+    (error, (world.elapsed() - began) / 1_000)
+}
+
+#[test]
+fn drain_rejects_newcomers_whose_initial_segment_was_answered_with_a_retry() {
+    for began_ms in [0, 25] {
+        let (error, took) = attempt_at_a_crowded_listener(&Config::new(), began_ms);
+        assert!(error == ConnectionError::Refused && took < 1_500, "{error} after {took} ms");
+    }
+    let (error, took) = attempt_at_a_crowded_listener(&Config::new().early_data(true), 25);
+    assert!(error == ConnectionError::Reset && took < 4_000, "{error} after {took} ms");
 }

@@ -8,9 +8,10 @@ use super::fixtures::{
     CLIENT, HOUR, MINUTE, Pair, SECOND, SERVER, SLACK, answer, cause, greet, is_about, micros,
     pattern, push, read_pattern,
 };
+use super::sim_network::Fate;
 use super::sim_world::{World, addr};
-use crate::config::Config;
-use crate::core::segment::{Command, Segments};
+use crate::config::{Config, KeepaliveSide};
+use crate::core::segment::{Command, Header, Segments};
 use crate::error::{ConnectionError, Heard};
 use crate::testkit::link::{CERTAIN, LinkConfig};
 
@@ -51,6 +52,48 @@ fn peer_that_answers_pings_and_no_data_is_pinged_ever_less() {
     // After 1, 2, 4, 8 and 16 s without an ACK, then each 20 s; and those to MTU probes.
     assert!((4..=20).contains(&pongs), "{pongs} pongs in 50 s");
     assert_eq!((client.error(), server.error()), (None, None));
+}
+
+// ----- Which side pings -----
+
+/// Pings of each host while a connection of this configuration is idle for 38 s, of which the first `lost`
+/// datagrams of the client do not arrive. After 40 s without an answer the other side asks for one too.
+fn idle_pings(client: KeepaliveSide, server: KeepaliveSide, lost: usize) -> [usize; 2] {
+    let side = |keepalive_side| {
+        let mut config = Config::new();
+        config.kcp.keepalive_side = keepalive_side;
+        config
+    };
+    let Pair { mut world, client, server, .. } = Pair::new(&side(client), &side(server));
+    world.run_for(SECOND);
+    world.log();
+    world.set_fates(CLIENT, vec![Fate::Lost; lost]);
+    world.run_for(38 * SECOND);
+    assert_eq!((client.error(), server.error()), (None, None));
+    let log = world.log();
+    let is_ping = |(header, _): (Header, &[u8])| header.command == Command::Push && header.len == 0;
+    [CLIENT, SERVER].map(|host| {
+        let pings = |datagram: &[u8]| Segments::new(datagram).any(is_ping);
+        log.iter().filter(|sent| sent.from == addr(host) && pings(&sent.datagram)).count()
+    })
+}
+
+#[test]
+fn keepalive_pings_come_from_the_configured_side() {
+    let (passive, active) = (KeepaliveSide::Passive, KeepaliveSide::Active);
+    assert_eq!(idle_pings(passive, passive, 0), [0, 2]);
+    assert_eq!(idle_pings(active, active, 0), [2, 0]);
+    // Different settings: both wait longer, or neither.
+    assert_eq!(idle_pings(passive, active, 0), [2, 0]);
+    let [client, server] = idle_pings(active, passive, 0);
+    assert!((2..=4).contains(&(client + server)), "{client} and {server}");
+}
+
+/// They are sent again each second, so the server need not ping in between.
+#[test]
+fn passive_side_waits_for_lost_pings_of_the_active_one() {
+    let [client, server] = idle_pings(KeepaliveSide::Active, KeepaliveSide::Active, 5);
+    assert!(client >= 6 && server == 0, "{client} and {server} pings");
 }
 
 // ----- TIME-WAIT and restarts -----
