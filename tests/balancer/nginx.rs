@@ -80,9 +80,10 @@ impl Nginx {
         let name = format!("balancer-{}-{number}", std::process::id());
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         fs::create_dir_all(&folder).unwrap();
+        // Its workers stay root: to change the user takes privileges that the test can do without.
         let load = program.module.as_ref().map(|file| format!("load_module {};", file.display()));
         let all = format!(
-            "{}\ndaemon off;\nworker_processes {WORKERS};\npid {}/pid;\nerror_log stderr info;\n\
+            "{}\nuser root;\ndaemon off;\nworker_processes {WORKERS};\npid {}/pid;\nerror_log stderr info;\n\
              events {{ worker_connections 4096; }}\n{config}",
             load.unwrap_or_default(),
             folder.display()
