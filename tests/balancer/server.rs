@@ -207,9 +207,11 @@ async fn serve(number: u8, addr: SocketAddr, migrates: bool) -> i32 {
             }
             "stop" => {
                 let mut shell = Command::new("sh");
-                shell.args(["-c", KILLER]).stdout(Stdio::null()).spawn().unwrap();
+                let mut killer = shell.args(["-c", KILLER]).stdout(Stdio::null()).spawn().unwrap();
                 say("stopping");
                 raise(Signal::SIGSTOP).unwrap();
+                // Only where somebody has continued this process.
+                killer.wait().unwrap();
             }
             other => panic!("command {other}"),
         }
