@@ -11,6 +11,8 @@ mod common;
 mod crowd;
 #[path = "balancer/network.rs"]
 mod network;
+#[path = "balancer/nft.rs"]
+mod nft;
 #[path = "balancer/nft_cases.rs"]
 mod nft_cases;
 #[path = "balancer/nginx.rs"]

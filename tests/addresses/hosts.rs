@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use crate::common::host::{Host, run};
+use crate::common::host::{Host, run, skip};
 use crate::common::one_thread;
 
 /// What one exchange takes at most.
@@ -20,10 +20,12 @@ pub(crate) struct Hosts {
 }
 
 impl Hosts {
-    /// `None`, and why, where the system has no network namespaces or does not let the test have them.
-    /// Whatever else fails does not pass for that.
+    /// `None`, and why, where the system has no such hosts or does not let the test have them.
+    /// Whatever fails later does not pass for that.
     pub(crate) fn new() -> Option<Self> {
-        if !Host::is_permitted() {
+        let of_link = ["ip link set end addrgenmode none", "ip addr add fd07::1/64 dev end nodad"];
+        if let Err(reason) = Host::probe(&of_link) {
+            skip(&reason);
             return None;
         }
         Some(Self::make().unwrap())

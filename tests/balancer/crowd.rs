@@ -72,6 +72,8 @@ pub(crate) struct Connection {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Client {
     pub(crate) connections: Vec<Connection>,
+    /// Attempts to connect that ended before an answer.
+    pub(crate) failed: usize,
     /// Wrong blocks, and answers of another server than the first one of that connection.
     pub(crate) corrupt: usize,
     is_over: bool,
@@ -86,6 +88,17 @@ impl Client {
     fn answers(&self) -> usize {
         self.connections.iter().map(|connection| connection.answers).sum()
     }
+}
+
+/// What should not happen to clients.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Faults {
+    /// Connections that ended, but not by their client.
+    pub(crate) broken: usize,
+    /// See [`Client::failed`].
+    pub(crate) failed: usize,
+    /// See [`Client::corrupt`].
+    pub(crate) corrupt: usize,
 }
 
 #[derive(Default)]
@@ -193,9 +206,10 @@ impl Crowd {
         ends.filter(|end| end.error.is_some()).count()
     }
 
-    /// What a case prints: how many are broken and corrupt, and the longest wait for an answer.
-    pub(crate) fn summary(&self, case: &str) -> (usize, usize) {
+    /// Prints the faults of a case, and the longest wait for an answer.
+    pub(crate) fn summary(&self, case: &str) -> Faults {
         let (broken, table) = (self.broken(), self.clients());
+        let failed = table.iter().map(|one| one.failed).sum();
         let corrupt = table.iter().map(|one| one.corrupt).sum();
         let slowest = table
             .iter()
@@ -204,9 +218,10 @@ impl Crowd {
             .max();
         let (count, slowest) = (table.len(), slowest.unwrap_or_default());
         println!(
-            "{case}: {broken} of {count} broken, {corrupt} corrupt, slowest answer {slowest:.1?}"
+            "{case}: {broken} of {count} broken, {failed} attempts failed, {corrupt} corrupt, \
+             slowest answer {slowest:.1?}"
         );
-        (broken, corrupt)
+        Faults { broken, failed, corrupt }
     }
 }
 
@@ -216,17 +231,27 @@ async fn converse(number: usize, shared: Arc<Shared>, config: Config) {
     // Not all at once.
     sleep(PAUSE * (number as u32 % 16) / 16).await;
     while !shared.clients.lock().unwrap()[number].is_over {
-        let error = match KcpStream::connect_with(balancer, config.clone()).await {
-            Ok(stream) => exchange(stream, number, &shared).await.err().map(|error| error.kind()),
-            Err(_) => {
-                sleep(PAUSE).await;
-                continue;
+        let result = match KcpStream::connect_with(balancer, config.clone()).await {
+            Ok(stream) => exchange(stream, number, &shared).await,
+            Err(error) => Err(error),
+        };
+        let was_served = {
+            let client = &mut shared.clients.lock().unwrap()[number];
+            let open = client.connections.last_mut().filter(|connection| connection.end.is_none());
+            match open {
+                Some(connection) => {
+                    let error = result.err().map(|error| error.kind());
+                    connection.end = Some(End { at: SystemTime::now(), error });
+                    true
+                }
+                None => {
+                    client.failed += 1;
+                    false
+                }
             }
         };
-        if let Some(connection) = shared.clients.lock().unwrap()[number].connections.last_mut()
-            && connection.end.is_none()
-        {
-            connection.end = Some(End { at: SystemTime::now(), error });
+        if !was_served {
+            sleep(PAUSE).await;
         }
     }
 }

@@ -2,9 +2,8 @@
 
 use std::fs;
 use std::net::SocketAddr;
-use std::process::{Command, Stdio};
 
-use crate::common::host::Host;
+use crate::common::host::{Host, skip};
 
 pub(crate) const CLIENT: &str = "10.8.0.9";
 pub(crate) const BALANCER: &str = "10.8.0.1:4000";
@@ -24,18 +23,19 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// `None`, and why, where the system lacks a program or does not let the test have namespaces.
-    /// Whatever else fails does not pass for that.
-    pub(crate) fn new(programs: &[&str]) -> Option<Self> {
-        for program in [&["ip"], programs].concat() {
-            let mut command = Command::new(program);
-            command.arg("-V").stdout(Stdio::null()).stderr(Stdio::null());
-            if command.status().is_err() {
-                println!("SKIPPED: no {program}");
-                return None;
-            }
+    /// `None`, and why, where the system lacks something or does not let the test have it: `probe`
+    /// tries on a host of its own what the test needs beside a network. Whatever fails later does
+    /// not pass for that.
+    pub(crate) fn new(probe: impl FnOnce(&Host) -> Result<(), String>) -> Option<Self> {
+        let probed = Host::probe(&[]).and_then(|host| {
+            forward(&host)?;
+            probe(&host)
+        });
+        if let Err(reason) = probed {
+            skip(&reason);
+            return None;
         }
-        Host::is_permitted().then(|| Self::make().unwrap())
+        Some(Self::make().unwrap())
     }
 
     fn make() -> Result<Self, String> {
@@ -54,11 +54,14 @@ impl Network {
             server.run(&format!("ip route add default via {GATEWAY}"))?;
             servers.push(server);
         }
-        let forward = || fs::write("/proc/sys/net/ipv4/ip_forward", "1");
-        let forwards = balancer.start(forward).recv().unwrap();
-        forwards.map_err(|error| format!("ip_forward: {error}"))?;
+        forward(&balancer)?;
         Ok(Self { client, balancer, servers })
     }
+}
+
+fn forward(host: &Host) -> Result<(), String> {
+    let write = || fs::write("/proc/sys/net/ipv4/ip_forward", "1");
+    host.start(write).recv().unwrap().map_err(|error| format!("ip_forward: {error}"))
 }
 
 /// A cable between the balancer and another host.

@@ -1,55 +1,20 @@
 //! nftables: DNAT by a hash, pinned by conntrack, with docs/scaling/balancer.nft.
 
 use std::collections::HashSet;
-use std::io::{ErrorKind, Write};
+use std::io::ErrorKind;
 use std::net::IpAddr;
-use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, SystemTime};
 
-use crate::common::host::Host;
-use crate::crowd::{Connection, Crowd};
+use crate::crowd::{Connection, Crowd, Faults};
 use crate::network::{CLIENT, Network, address};
+use crate::nft::{load, probe, set_timeouts};
 use crate::server::Server;
 use crate::{CROWD, config, wait};
 
-const RULES: &str = include_str!("../../docs/scaling/balancer.nft");
-
-/// The two lines of the rules that a user edits, with these servers in the map and all of these.
-fn lines(map: &[usize], all: &[usize]) -> [String; 2] {
-    let element = |(place, &server): (usize, &usize)| format!("{place} : {}", address(server).ip());
-    let elements: Vec<_> = map.iter().enumerate().map(element).collect();
-    let all: Vec<_> = all.iter().map(|&server| address(server).ip().to_string()).collect();
-    let dnat = format!(
-        "ip daddr $address udp dport $kcp_port dnat to jhash ip saddr . udp sport mod {} \
-         seed 0x4b4350 map {{ {} }}",
-        map.len(),
-        elements.join(", ")
-    );
-    [dnat, format!("define servers = {{ {} }}", all.join(", "))]
-}
-
-/// Loads the rules with these servers in the map, and all of these.
-fn load(balancer: &Host, map: &[usize], all: &[usize]) {
-    let mut rules = RULES.to_owned();
-    for (old, new) in lines(&[0, 1, 2], &[0, 1, 2]).iter().zip(lines(map, all)) {
-        assert!(RULES.contains(old), "not a line of the file: {old}");
-        rules = rules.replace(old, &new);
-    }
-    let load = move || {
-        let mut command = Command::new("nft");
-        command.args(["-f", "-"]).stdin(Stdio::piped()).stderr(Stdio::piped());
-        let mut nft = command.spawn().unwrap();
-        nft.stdin.take().unwrap().write_all(rules.as_bytes()).unwrap();
-        nft.wait_with_output().unwrap()
-    };
-    let output = balancer.start(load).recv().unwrap();
-    assert!(output.status.success(), "nft: {}", String::from_utf8_lossy(&output.stderr));
-}
-
 /// Three of four servers in the map, and connections with each of them.
 fn begin(dead_peer_timeout: Option<Duration>) -> Option<(Network, Vec<Server>, Crowd)> {
-    let network = Network::new(&["nft", "conntrack"])?;
+    let network = Network::new(probe)?;
     load(&network.balancer, &[0, 1, 2], &[0, 1, 2]);
     let servers = Server::start_all(&network.servers, false);
     let mut config = config(false);
@@ -82,7 +47,7 @@ fn nft_map_that_gains_loses_and_drains_servers_breaks_no_connection() {
 
     load(&network.balancer, &[0, 1, 2, 3], &[0, 1, 2, 3]);
     crowd.go_on(5);
-    assert_eq!(crowd.summary("nft, a server added"), (0, 0));
+    assert_eq!(crowd.summary("nft, a server added"), Faults::default());
     let spread = crowd.at_servers(crowd.join(50));
     println!("50 newcomers, by server: {spread:?}");
     assert!(spread[3] > 0, "{spread:?}");
@@ -91,7 +56,7 @@ fn nft_map_that_gains_loses_and_drains_servers_breaks_no_connection() {
     let spread = crowd.at_servers(crowd.join(50));
     assert_eq!(spread[0], 0, "{spread:?}");
     crowd.go_on(5);
-    assert_eq!(crowd.summary("nft, a server out of the map"), (0, 0));
+    assert_eq!(crowd.summary("nft, a server out of the map"), Faults::default());
 
     load(&network.balancer, &[2, 3], &[0, 1, 2, 3]);
     servers[1].drain();
@@ -104,7 +69,7 @@ fn nft_map_that_gains_loses_and_drains_servers_breaks_no_connection() {
     crowd.end(&last);
     assert!(servers.remove(1).drained().success());
     crowd.go_on(2);
-    assert_eq!(crowd.summary("nft, a server drained"), (0, 0));
+    assert_eq!(crowd.summary("nft, a server drained"), Faults::default());
 }
 
 #[test]
@@ -114,26 +79,33 @@ fn nft_mappings_that_are_lost_or_shorter_than_keepalive_break_no_connection() {
         network.balancer.run("conntrack -F").unwrap();
         crowd.go_on(4);
     }
-    assert_eq!(crowd.summary("nft, all mappings lost three times"), (0, 0));
+    assert_eq!(crowd.summary("nft, all mappings lost three times"), Faults::default());
 
-    let shorten = || {
-        for name in ["nf_conntrack_udp_timeout", "nf_conntrack_udp_timeout_stream"] {
-            std::fs::write(format!("/proc/sys/net/netfilter/{name}"), "3").unwrap();
-        }
-    };
-    network.balancer.start(shorten).recv().unwrap();
+    shorten_mappings(&network, &crowd);
     // The default keepalive of a server is 15 s, and that of a client a sixteenth longer.
     crowd.rest(Duration::from_secs(18));
     crowd.go_on(4);
-    assert_eq!(crowd.summary("nft, mappings of 3 s, 18 s idle"), (0, 0));
+    assert_eq!(crowd.summary("nft, mappings of 3 s, 18 s idle"), Faults::default());
     for server in &servers {
         let report = server.report();
         assert_eq!(report.open_connections, report.first_datagrams.len(), "other ports");
     }
 }
 
+/// From the first datagram at another server to the reset, on a machine with other work too. The
+/// timeouts of a silent peer are longer.
+const RESET_LIMIT: Duration = Duration::from_secs(10);
+
+/// Has mappings lapse after 3 s without a datagram.
+fn shorten_mappings(network: &Network, crowd: &Crowd) {
+    set_timeouts(&network.balancer, 3).unwrap();
+    // A mapping takes the new time with its next datagram.
+    crowd.go_on(2);
+}
+
 /// Waits until all of these clients' connections have ended and are served again, and prints how
-/// long after their first datagram at another server that was. At least 99 of 100 were reset.
+/// long after their first datagram at another server that was. At least 99 of 100 were reset, all
+/// of them by that server's answer.
 fn recover(case: &str, crowd: &Crowd, victims: &[usize], since: SystemTime, others: &[&Server]) {
     let ended = |connections: &[Connection]| {
         let is_it = |connection: &Connection| connection.end.is_some_and(|end| end.at >= since);
@@ -163,15 +135,13 @@ fn recover(case: &str, crowd: &Crowd, victims: &[usize], since: SystemTime, othe
         }
         until_served.push(next.served.duration_since(end.at).unwrap_or_default());
     }
-    let in_time = until_reset.iter().filter(|&&time| time <= Duration::from_secs(2)).count();
+    let in_time = until_reset.iter().all(|&time| time <= RESET_LIMIT);
     let stateless: u64 = reports.iter().map(|report| report.stateless_resets).sum();
-    println!(
-        "{case}: {reset} of {} reset, {in_time} of them within 2 s; {stateless} RSTs without state",
-        victims.len()
-    );
+    println!("{case}: {reset} of {} reset; {stateless} RSTs without state", victims.len());
     println!("  first datagram to reset: {}", percentiles(until_reset));
     println!("  reset to the first answer of a server: {}", percentiles(until_served));
     assert!(reset * 100 >= victims.len() * 99, "{reset} of {}", victims.len());
+    assert!(in_time, "not within {RESET_LIMIT:?}: see above");
     assert!(stateless > 0);
 }
 
@@ -195,25 +165,51 @@ fn nft_server_that_is_killed_and_restarted_resets_its_clients() {
     servers.insert(0, Server::start(&network.servers[0], 0, false));
     recover("nft, killed and restarted", &crowd, &victims, since, &[&servers[0]]);
     assert_eq!(crowd.broken(), victims.len(), "only those of the server that was killed");
-    assert_eq!(crowd.summary("nft, killed and restarted").1, 0);
+    assert_eq!(crowd.summary("nft, killed and restarted").corrupt, 0);
+}
+
+/// Deletes the flows of the server that is numbered 0 as a user does, and expects that all of its
+/// clients and no others are reset. Returns whether each of the commands has found flows.
+fn delete_flows(case: &str, network: &Network, servers: &[Server], crowd: &Crowd) -> [bool; 2] {
+    let (victims, since) = (crowd.of(0), SystemTime::now());
+    load(&network.balancer, &[1, 2], &[1, 2]);
+    let delete = |end: &str| {
+        let command = format!("conntrack -D -p udp {end} {}", address(0).ip());
+        network.balancer.run(&command).is_ok()
+    };
+    let found = ["--reply-src", "--orig-src"].map(delete);
+    recover(case, crowd, &victims, since, &[&servers[1], &servers[2]]);
+    assert_eq!(crowd.of(0), [0; 0]);
+    assert_eq!(crowd.broken(), victims.len(), "only those of the server that was taken out");
+    assert_eq!(crowd.summary(case).corrupt, 0);
+    found
 }
 
 #[test]
 fn nft_flows_that_are_deleted_are_reset_by_another_server() {
     let Some((network, servers, crowd)) = begin(None) else { return };
-    let (victims, since) = (crowd.of(0), SystemTime::now());
-    load(&network.balancer, &[1, 2], &[1, 2]);
-    let ip = address(0).ip();
-    network.balancer.run(&format!("conntrack -D -p udp --reply-src {ip}")).unwrap();
-    recover("nft, flows deleted", &crowd, &victims, since, &[&servers[1], &servers[2]]);
-    assert_eq!(crowd.of(0), [0; 0]);
-    assert_eq!(crowd.broken(), victims.len(), "only those of the server that was taken out");
-    assert_eq!(crowd.summary("nft, flows deleted").1, 0);
+    assert_eq!(delete_flows("nft, flows deleted", &network, &servers, &crowd), [true, false]);
+}
+
+/// The server's keepalive has made these mappings, so it is their original direction.
+#[test]
+fn nft_flows_that_are_deleted_after_a_lapse_are_reset_by_another_server() {
+    let Some((network, servers, crowd)) = begin(None) else { return };
+    shorten_mappings(&network, &crowd);
+    load(&network.balancer, &[1, 2], &[0, 1, 2]);
+    // A server's keepalive comes after 15 s.
+    crowd.rest(Duration::from_millis(16_500));
+    set_timeouts(&network.balancer, 120).unwrap();
+    crowd.go_on(4);
+    let case = "nft, mappings of 3 s, 16.5 s idle, a server out of the map";
+    assert_eq!(crowd.summary(case), Faults::default());
+    let found = delete_flows("nft, flows deleted after a lapse", &network, &servers, &crowd);
+    assert!(found[1], "no mapping of the server's own");
 }
 
 #[test]
 fn nft_silent_server_is_given_up_after_the_dead_peer_timeout() {
-    let timeout = Duration::from_secs(5);
+    let timeout = Duration::from_secs(15);
     let Some((network, servers, crowd)) = begin(Some(timeout)) else { return };
     let (victims, since) = (crowd.of(0), SystemTime::now());
     servers[0].stop();
@@ -226,9 +222,9 @@ fn nft_silent_server_is_given_up_after_the_dead_peer_timeout() {
     for &one in &victims {
         let end = table[one].connections[0].end.unwrap();
         assert_eq!(end.error, Some(ErrorKind::TimedOut), "{:?}", table[one]);
-        ended.push(end.at.duration_since(since).unwrap());
+        ended.push(end.at.duration_since(since).unwrap_or_default());
     }
     println!("nft, silent server: the end after {}", percentiles(ended));
     assert_eq!(crowd.broken(), victims.len(), "only those of the silent server");
-    assert_eq!(crowd.summary("nft, silent server").1, 0);
+    assert_eq!(crowd.summary("nft, silent server").corrupt, 0);
 }

@@ -13,7 +13,7 @@ use std::thread;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::common::host::Host;
+use crate::common::host::{Host, skip};
 use crate::wait;
 
 /// Where packages put the module; the variable is for one that is not installed.
@@ -45,16 +45,19 @@ impl Program {
         let Some(output) =
             Command::new(&path).arg("-V").output().ok().filter(|it| it.status.success())
         else {
-            println!("SKIPPED: no nginx");
+            skip("no nginx");
             return None;
         };
         let options = String::from_utf8_lossy(&output.stderr);
         let folders = MODULES.iter().map(|folder| root.join(folder.trim_start_matches('/')));
+        let is_built_in = options.split_whitespace().any(|option| option == "--with-stream");
+        if is_built_in {
+            return Some(Self { path, module: None });
+        }
         let module =
             folders.map(|folder| folder.join("ngx_stream_module.so")).find(|file| file.exists());
-        let is_built_in = options.split_whitespace().any(|option| option == "--with-stream");
-        if module.is_none() && !is_built_in {
-            println!("SKIPPED: no stream module of nginx");
+        if module.is_none() {
+            skip("no stream module of nginx");
             return None;
         }
         Some(Self { path, module })
@@ -77,9 +80,10 @@ impl Nginx {
         let name = format!("balancer-{}-{number}", std::process::id());
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         fs::create_dir_all(&folder).unwrap();
+        // Its workers stay root: to change the user takes privileges that the test can do without.
         let load = program.module.as_ref().map(|file| format!("load_module {};", file.display()));
         let all = format!(
-            "{}\ndaemon off;\nworker_processes {WORKERS};\npid {}/pid;\nerror_log stderr info;\n\
+            "{}\nuser root;\ndaemon off;\nworker_processes {WORKERS};\npid {}/pid;\nerror_log stderr info;\n\
              events {{ worker_connections 4096; }}\n{config}",
             load.unwrap_or_default(),
             folder.display()

@@ -11,8 +11,7 @@ use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use kcpx::{KcpListener, KcpStream};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::{Signal, raise};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 
 use crate::common::host::Host;
@@ -26,6 +25,11 @@ const VARIABLE: &str = "KCPX_BALANCER_SERVER";
 
 /// Before each line for the parent, since the test harness prints too.
 const PREFIX: &str = "@server ";
+
+/// Ends a stopped server, its parent, with the input of both.
+const KILLER: &str = r#"cat >/dev/null
+    read -r pid name state parent rest </proc/$$/stat
+    if [ "$parent" = $PPID ]; then kill -9 $PPID; fi"#;
 
 /// The process of a server.
 pub(crate) struct Server {
@@ -133,8 +137,8 @@ impl Server {
 
     /// Lets the process do nothing more: as silent as a host that is gone.
     pub(crate) fn stop(&self) {
-        let pid = i32::try_from(self.child.id()).unwrap();
-        kill(Pid::from_raw(pid), Signal::SIGSTOP).unwrap();
+        self.command("stop");
+        self.answer("stopping");
     }
 }
 
@@ -159,7 +163,7 @@ fn server_process_ends_with_its_input() {
         ));
         std::process::exit(status);
     }
-    let Some(network) = Network::new(&[]) else { return };
+    let Some(network) = Network::new(|_| Ok(())) else { return };
     let mut server = Server::start_at(&network.servers[0], 3, address(0), false);
     server.answer("ready");
     assert_eq!(server.report().first_datagrams.len(), 0);
@@ -200,6 +204,14 @@ async fn serve(number: u8, addr: SocketAddr, migrates: bool) -> i32 {
                 drain.await;
                 say("drained");
                 return 0;
+            }
+            "stop" => {
+                let mut shell = Command::new("sh");
+                let mut killer = shell.args(["-c", KILLER]).stdout(Stdio::null()).spawn().unwrap();
+                say("stopping");
+                raise(Signal::SIGSTOP).unwrap();
+                // Only where somebody has continued this process.
+                killer.wait().unwrap();
             }
             other => panic!("command {other}"),
         }

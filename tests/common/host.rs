@@ -2,13 +2,11 @@
 //! processes started there and their sockets. Needs privileges.
 
 use std::fs;
-use std::io;
-use std::path::Path;
+use std::io::{self, Write};
 use std::process::Command;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
-use nix::errno::Errno;
 use nix::sched::{CloneFlags, unshare};
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -17,14 +15,16 @@ type Job = Box<dyn FnOnce() + Send>;
 pub(crate) struct Host(Sender<Job>);
 
 impl Host {
-    /// Whether the system has network namespaces and lets the test have them; prints why not.
-    pub(crate) fn is_permitted() -> bool {
-        let entered = thread::spawn(|| unshare(CloneFlags::CLONE_NEWNET)).join().unwrap();
-        if entered == Err(Errno::EPERM) || !Path::new("/proc/self/ns/net").exists() {
-            println!("SKIPPED: a network namespace: {entered:?}");
-            return false;
+    /// A host with a cable to another one at `end`, where these commands have run: whether the
+    /// system has what a test needs and lets it have that. The test itself makes other hosts, of
+    /// which a failure does not pass for missing privileges.
+    pub(crate) fn probe(commands: &[&str]) -> Result<Self, String> {
+        let (host, other) = (Self::new()?, Self::new()?);
+        host.run(&format!("ip link add end type veth peer name end netns {}", other.id()?))?;
+        for command in [&["ip link set end up"], commands].concat() {
+            host.run(command)?;
         }
-        true
+        Ok(host)
     }
 
     pub(crate) fn new() -> Result<Self, String> {
@@ -63,10 +63,18 @@ impl Host {
     }
 }
 
+/// Prints why a test does nothing, past the harness, which keeps what a test prints that passes.
+pub(crate) fn skip(reason: &str) {
+    let test = thread::current().name().unwrap_or_default().to_owned();
+    drop(writeln!(io::stderr(), "SKIPPED: {test}: {}", reason.trim_end()));
+}
+
 /// Runs a program in the namespace of this thread, and returns what it prints.
 pub(crate) fn run(command: &str) -> io::Result<String> {
     let mut words = command.split_whitespace();
-    let output = Command::new(words.next().unwrap_or_default()).args(words).output()?;
+    let output = Command::new(words.next().unwrap_or_default()).args(words).output();
+    let output =
+        output.map_err(|error| io::Error::new(error.kind(), format!("{command}: {error}")))?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     if output.status.success() {
         return Ok(text(&output.stdout));
