@@ -11,8 +11,12 @@ use bytes::{Bytes, BytesMut};
 /// Bytes of a buffer.
 pub(crate) const READ_BUFFER: usize = 64 << 10;
 
+/// Unread bytes in memory of their own share at most this many bytes of it, so that a few that are
+/// left of them do not hold many.
+pub(crate) const MAX_OWNED: usize = 8 << 10;
+
 /// With less free space than this, the next read goes to a new buffer.
-const MIN_READ: usize = 16 << 10;
+pub(super) const MIN_READ: usize = 16 << 10;
 
 /// Buffers that may be in memory whatever their pieces are: the one that is read into, and a few
 /// whose pieces are about to be read.
@@ -122,12 +126,15 @@ impl Piece {
         bytes
     }
 
-    /// Copies a piece of a read buffer.
-    pub(crate) fn detach(&mut self) {
-        if self.buffer.is_some() {
-            self.uncount(self.bytes.len());
-            self.buffer = None;
-            self.bytes = Bytes::copy_from_slice(&self.bytes);
+    /// Appends the piece to `pieces`. That of a read buffer is copied, [`MAX_OWNED`] bytes at a time.
+    pub(crate) fn detach_into(mut self, pieces: &mut VecDeque<Self>) {
+        if self.buffer.is_none() {
+            pieces.push_back(self);
+            return;
+        }
+        while !self.is_empty() {
+            let bytes = self.take(MAX_OWNED);
+            pieces.push_back(Self::owned(Bytes::copy_from_slice(&bytes)));
         }
     }
 
@@ -172,10 +179,13 @@ mod tests {
         }
         assert_eq!(pieces[0].take(usize::MAX).len(), READ_BUFFER / 4 - 1);
         assert!(buffers.are_sparse());
-        pieces.iter_mut().for_each(Piece::detach);
+        let mut detached = VecDeque::new();
+        pieces.into_iter().for_each(|piece| piece.detach_into(&mut detached));
         assert!(!buffers.are_sparse());
-        assert_eq!(pieces[19].take(usize::MAX), vec![7; READ_BUFFER / 2]);
-        drop(pieces);
+        assert_eq!(detached[0].take(usize::MAX), vec![7; MAX_OWNED]);
+        let len: usize = detached.iter().map(|piece| piece.bytes.len()).sum();
+        assert_eq!(len, 12 * READ_BUFFER / 2 + 7 * (READ_BUFFER / 4 - 1) - MAX_OWNED);
+        drop(detached);
         assert_eq!(buffers.usage.unread.load(Ordering::Relaxed), 0);
         assert_eq!(buffers.usage.buffers.load(Ordering::Relaxed), 1);
     }
