@@ -16,7 +16,7 @@ pub(crate) const READ_BUFFER: usize = 64 << 10;
 pub(crate) const MAX_OWNED: usize = 8 << 10;
 
 /// With less free space than this, the next read goes to a new buffer.
-pub(super) const MIN_READ: usize = 16 << 10;
+const MIN_READ: usize = 16 << 10;
 
 /// Buffers that may be in memory whatever their pieces are: the one that is read into, and a few
 /// whose pieces are about to be read.
@@ -68,6 +68,7 @@ impl ReadBuffers {
     /// Has `input`, which is empty, hold at least [`MIN_READ`] bytes. True if that took another
     /// buffer.
     pub(crate) fn prepare(&mut self, input: &mut BytesMut) -> bool {
+        debug_assert!(input.is_empty());
         // Takes the whole buffer again if no piece of it is left.
         if input.capacity() >= MIN_READ || input.try_reclaim(READ_BUFFER) {
             return false;
