@@ -154,7 +154,13 @@ impl Drop for Piece {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use super::*;
+    use crate::Config;
+    use crate::core::inbox::Mailbox;
+    use crate::core::session::Core;
+    use crate::core::tokens::Tokens;
 
     /// A new buffer's beginning.
     fn fill(buffers: &mut ReadBuffers, input: &mut BytesMut, len: usize) -> Piece {
@@ -222,5 +228,42 @@ mod tests {
         buffers.release();
         drop((second, third, pieces));
         assert_eq!(buffers.usage.buffers.load(Ordering::Relaxed), 1);
+    }
+
+    /// Of a server, without keepalive or with an interval.
+    fn core(keepalive: Option<Duration>, now: Instant) -> Core {
+        let mailbox = Mailbox::new(Tokens::new(4 << 20), Some(1), 2);
+        Core::new(Config::new().keepalive(keepalive), Arc::new(mailbox), now)
+    }
+
+    /// Reads 10 payloads, each of which takes up a buffer.
+    fn receive(core: &mut Core, input: &mut BytesMut, now: Instant) {
+        input.extend_from_slice(&[1, 0, 0, 0, 3, 0, 0, 0]);
+        for _ in 0..10 {
+            input.extend_from_slice(&[1, 2, 0x60, 0xea, 3, 0, 0, 0]);
+            input.extend_from_slice(&[7; 60_000]);
+            core.receive(input, now).unwrap();
+            core.prepare_input(input);
+        }
+    }
+
+    #[test]
+    fn read_buffers_are_kept_until_the_keepalive() {
+        let (now, interval) = (Instant::now(), Duration::from_secs(10));
+        let (mut core, mut input) = (core(Some(interval), now), BytesMut::new());
+        core.prepare_input(&mut input);
+        receive(&mut core, &mut input, now);
+        assert_eq!(core.buffers.retired.len(), MAX_RETIRED);
+        core.on_timer(now + interval).unwrap();
+        assert_eq!(core.buffers.retired.len(), 0);
+    }
+
+    #[test]
+    fn read_buffers_without_keepalive_are_not_kept() {
+        let now = Instant::now();
+        let (mut core, mut input) = (core(None, now), BytesMut::new());
+        core.prepare_input(&mut input);
+        receive(&mut core, &mut input, now);
+        assert_eq!(core.buffers.retired.len(), 0);
     }
 }
