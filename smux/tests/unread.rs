@@ -138,7 +138,7 @@ async fn check_partly_read_at_the_end(version: Version) {
         peer.write_all(&Frame::new(number(version), SYN, id, b"").encode()).await.unwrap();
         let mut stream = session.accept_stream().await.unwrap();
         stream.shutdown().await.unwrap();
-        let mut input = Frame::new(number(version), PSH, id, &[7; 60_000]).encode();
+        let mut input = Frame::new(number(version), PSH, id, &vec![7; 60_000]).encode();
         input.extend(Frame::new(number(version), FIN, id, b"").encode());
         peer.write_all(&input).await.unwrap();
         let is_over = async {

@@ -241,7 +241,7 @@ mod tests {
         input.extend_from_slice(&[1, 0, 0, 0, 3, 0, 0, 0]);
         for _ in 0..10 {
             input.extend_from_slice(&[1, 2, 0x60, 0xea, 3, 0, 0, 0]);
-            input.extend_from_slice(&[7; 60_000]);
+            input.extend_from_slice(&vec![7; 60_000]);
             core.receive(input, now).unwrap();
             core.prepare_input(input);
         }

@@ -99,7 +99,7 @@ impl Core {
     /// True if all that was queued has been taken.
     pub(crate) fn is_drained(&self) -> bool {
         let is_owed = !self.control.is_empty() || !self.refusals.is_empty();
-        // Streams are looked at last: only when the session is about to end.
+        // Streams are locked last: only when the session is about to end.
         !is_owed && self.turns.is_empty() && self.queued_streams == 0 && !self.has_uninspected()
     }
 
