@@ -1,19 +1,23 @@
 //! Transfers over several multiplexers, side by side: bytes one way, over TCP on loopback, a
 //! `KcpStream` on loopback, or an in-memory carrier, on two threads.
 //! `cargo run --release -p kcpx-smux-compare -- [MIB] [ROUNDS] [NAME]...`, where names are `tcp`,
-//! `duplex`, `kcp`, and parts of peers' names; without any, all of them are measured.
+//! `duplex`, `kcp`, and parts of peers' names; without any, all of them are measured. Other arguments
+//! are refused.
 //!
 //! All of a round's peers run one after the other, so that a change of the machine's load meets each
 //! of them; the table has medians, and ratios are medians of those of each round. Reads and writes
 //! are 64 KiB, settings are those of `config` functions below, and the rest is each library's
 //! default.
 
+mod arguments;
 mod carrier;
 mod go;
 mod peers;
 
+use std::process::ExitCode;
 use std::time::Instant;
 
+use self::arguments::Arguments;
 use self::peers::Peer;
 
 const CARRIERS: [&str; 3] = ["tcp", "duplex", "kcp"];
@@ -32,48 +36,52 @@ struct Row {
     rounds: Vec<Figures>,
 }
 
-fn main() {
+fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
-    let mut numbers = arguments.iter().filter_map(|argument| argument.parse().ok());
-    let total: usize = numbers.next().unwrap_or(256) << 20;
-    let rounds: usize = numbers.next().unwrap_or(5);
-    let names = arguments.iter().filter(|name| name.parse::<usize>().is_err());
-    let (carriers, peers): (Vec<_>, Vec<_>) =
-        names.map(String::as_str).partition(|name| CARRIERS.contains(name));
-    let is_wanted = |peer: &str| peers.is_empty() || peers.iter().any(|part| peer.contains(part));
-    println!("| carrier, streams | peer | MB/s | CPU s/GB | MB/s of raw | CPU of Go's |");
-    println!("|---|---|---|---|---|---|");
-    for carrier in CARRIERS {
-        if !carriers.is_empty() && !carriers.contains(&carrier) {
-            continue;
-        }
-        for streams in [1, 100] {
-            let rows = compare((carrier, streams, total), rounds, is_wanted);
-            for row in &rows {
-                println!("| {carrier}, {streams} | {}", row.columns(&rows));
-            }
+    match Arguments::parse(&arguments).and_then(|arguments| run(&arguments)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
         }
     }
 }
 
-/// Rows of one carrier and number of streams, with that many bytes in all.
-fn compare(
-    (carrier, streams, total): (&str, usize, usize),
-    rounds: usize,
-    is_wanted: impl Fn(&str) -> bool,
-) -> Vec<Row> {
+fn run(arguments: &Arguments) -> Result<(), String> {
+    println!("| carrier, streams | peer | MB/s | CPU s/GB | MB/s of raw | CPU of Go's |");
+    println!("|---|---|---|---|---|---|");
+    let mut is_empty = true;
+    for carrier in CARRIERS.into_iter().filter(|carrier| arguments.wants_carrier(carrier)) {
+        for streams in [1, 100] {
+            let rows = compare((carrier, streams), arguments);
+            for row in &rows {
+                println!("| {carrier}, {streams} | {}", row.columns(&rows));
+                is_empty = false;
+            }
+        }
+    }
+    if is_empty {
+        return Err(format!("nothing was measured: {} needs tcp and {}", GO[0], go::VARIABLE));
+    }
+    Ok(())
+}
+
+/// Rows of one carrier and number of streams.
+fn compare((carrier, streams): (&str, usize), arguments: &Arguments) -> Vec<Row> {
     let new = |name: &str| Row { name: name.to_owned(), rounds: Vec::new() };
+    let is_wanted = |peer: &str| arguments.wants_peer(peer);
     let peers: Vec<_> = Peer::ALL.into_iter().filter(|peer| is_wanted(peer.name())).collect();
+    let total = arguments.total;
     let mut rows: Vec<_> = peers.iter().map(|peer| new(peer.name())).collect();
     let mut go = [new(GO[0]), new(GO[1])];
-    for _ in 0..rounds {
+    for _ in 0..arguments.rounds {
         for (peer, row) in peers.iter().zip(&mut rows) {
             // The carrier alone is one stream.
             let streams = if *peer == Peer::Raw { 1 } else { streams };
             row.rounds.push(measure(carrier, *peer, streams, total));
         }
         if carrier == "tcp"
-            && GO.into_iter().any(&is_wanted)
+            && GO.into_iter().any(is_wanted)
             && let Some(figures) = go::measure(streams, total)
         {
             for (row, figures) in go.iter_mut().zip(figures) {

@@ -225,6 +225,8 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Driver<T> {
     fn fail(&mut self, error: Error, now: Instant) {
         let error = self.core.send_error().cloned().unwrap_or(error);
         self.core.fail(&error, &mut self.batch);
+        // After a malformed frame: what came behind it.
+        self.input.clear();
         self.signal();
         self.publish();
         self.shared.ended.notify_waiters();

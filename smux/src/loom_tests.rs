@@ -74,8 +74,8 @@ fn noop() -> std::task::Context<'static> {
     std::task::Context::from_waker(Waker::noop())
 }
 
-fn write(stream: &mut Stream) {
-    let written = block_on(poll_fn(|cx| Pin::new(&mut *stream).poll_write(cx, b"x")));
+fn write(mut stream: impl AsyncWrite + Unpin) {
+    let written = block_on(poll_fn(|cx| Pin::new(&mut stream).poll_write(cx, b"x")));
     assert_eq!(written.unwrap(), 1);
 }
 
@@ -186,6 +186,26 @@ fn loom_drop_of_the_last_handle_leaves_everything_to_the_driver() {
         let (stats, _) = side.core.stats();
         assert_eq!((stats.payload_sent, stats.frames_sent.fin), (1, 1));
         application.join().unwrap();
+    });
+}
+
+/// What was written before `close` leaves, also while another thread is about to put the stream into
+/// the inbox, which the writer leaves to it then.
+#[test]
+fn loom_close_beside_a_dropped_read_half_leaves_everything_to_the_driver() {
+    loom::model(|| {
+        let (session, stream, mut side) = Side::with_stream(Config::new());
+        let (read_half, mut write_half) = stream.into_split();
+        let reader = thread::spawn(move || drop(read_half));
+        let writer = thread::spawn(move || {
+            write(&mut write_half);
+            session.handle.mailbox.close();
+            (session, write_half)
+        });
+        side.run(false, |core| core.is_closing() && core.is_drained());
+        assert_eq!(side.core.stats().0.payload_sent, 1);
+        reader.join().unwrap();
+        drop(writer.join().unwrap());
     });
 }
 

@@ -287,3 +287,17 @@ async fn dropped_stream_without_window_ends_after_the_timeout() {
     sleep(Duration::from_secs(31)).await;
     assert_eq!(session.num_streams(), 0);
 }
+
+#[tokio::test(start_paused = true)]
+async fn carrier_is_read_to_its_end_after_a_malformed_frame_with_bytes_behind_it() {
+    let (ours, mut peer) = duplex(64 << 10);
+    let (_session, driver) = Session::server_with_driver(ours, Config::new()).unwrap();
+    let driver = tokio::spawn(driver);
+    let mut input = vec![1, 9, 0, 0, 0, 0, 0, 0];
+    // Behind the malformed frame in one read, and in further ones.
+    input.resize(300_000, 0);
+    let written = tokio::time::timeout(Duration::from_secs(1), peer.write_all(&input)).await;
+    written.expect("the carrier is read").unwrap();
+    drop(peer);
+    assert!(matches!(driver.await.unwrap(), Error::Protocol(_)));
+}

@@ -20,7 +20,8 @@ impl Core {
             self.buffers.release();
         }
         if is_other && self.buffers.are_sparse() {
-            // Of what was read since the last time, at most half is copied.
+            // A buffer is left with less than 16 KiB free, and less than 32 KiB of it is unread: of what
+            // was read since the last time, at most two thirds are copied.
             for id in self.sharing.drain() {
                 let Some(entry) = self.streams.get(&id) else { continue };
                 let mut state = entry.stream.lock();

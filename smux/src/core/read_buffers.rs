@@ -11,6 +11,10 @@ use bytes::{Bytes, BytesMut};
 /// Bytes of a buffer.
 pub(crate) const READ_BUFFER: usize = 64 << 10;
 
+/// Unread bytes in memory of their own share at most this many bytes of it, so that a few that are
+/// left of them do not hold many.
+pub(crate) const MAX_OWNED: usize = 8 << 10;
+
 /// With less free space than this, the next read goes to a new buffer.
 const MIN_READ: usize = 16 << 10;
 
@@ -64,6 +68,7 @@ impl ReadBuffers {
     /// Has `input`, which is empty, hold at least [`MIN_READ`] bytes. True if that took another
     /// buffer.
     pub(crate) fn prepare(&mut self, input: &mut BytesMut) -> bool {
+        debug_assert!(input.is_empty());
         // Takes the whole buffer again if no piece of it is left.
         if input.capacity() >= MIN_READ || input.try_reclaim(READ_BUFFER) {
             return false;
@@ -122,12 +127,15 @@ impl Piece {
         bytes
     }
 
-    /// Copies a piece of a read buffer.
-    pub(crate) fn detach(&mut self) {
-        if self.buffer.is_some() {
-            self.uncount(self.bytes.len());
-            self.buffer = None;
-            self.bytes = Bytes::copy_from_slice(&self.bytes);
+    /// Appends the piece to `pieces`. That of a read buffer is copied, [`MAX_OWNED`] bytes at a time.
+    pub(crate) fn detach_into(mut self, pieces: &mut VecDeque<Self>) {
+        if self.buffer.is_none() {
+            pieces.push_back(self);
+            return;
+        }
+        while !self.is_empty() {
+            let bytes = self.take(MAX_OWNED);
+            pieces.push_back(Self::owned(Bytes::copy_from_slice(&bytes)));
         }
     }
 
@@ -146,7 +154,13 @@ impl Drop for Piece {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use super::*;
+    use crate::Config;
+    use crate::core::inbox::Mailbox;
+    use crate::core::session::Core;
+    use crate::core::tokens::Tokens;
 
     /// A new buffer's beginning.
     fn fill(buffers: &mut ReadBuffers, input: &mut BytesMut, len: usize) -> Piece {
@@ -172,10 +186,13 @@ mod tests {
         }
         assert_eq!(pieces[0].take(usize::MAX).len(), READ_BUFFER / 4 - 1);
         assert!(buffers.are_sparse());
-        pieces.iter_mut().for_each(Piece::detach);
+        let mut detached = VecDeque::new();
+        pieces.into_iter().for_each(|piece| piece.detach_into(&mut detached));
         assert!(!buffers.are_sparse());
-        assert_eq!(pieces[19].take(usize::MAX), vec![7; READ_BUFFER / 2]);
-        drop(pieces);
+        assert_eq!(detached[0].take(usize::MAX), vec![7; MAX_OWNED]);
+        let len: usize = detached.iter().map(|piece| piece.bytes.len()).sum();
+        assert_eq!(len, 12 * READ_BUFFER / 2 + 7 * (READ_BUFFER / 4 - 1) - MAX_OWNED);
+        drop(detached);
         assert_eq!(buffers.usage.unread.load(Ordering::Relaxed), 0);
         assert_eq!(buffers.usage.buffers.load(Ordering::Relaxed), 1);
     }
@@ -211,5 +228,42 @@ mod tests {
         buffers.release();
         drop((second, third, pieces));
         assert_eq!(buffers.usage.buffers.load(Ordering::Relaxed), 1);
+    }
+
+    /// Of a server, without keepalive or with an interval.
+    fn core(keepalive: Option<Duration>, now: Instant) -> Core {
+        let mailbox = Mailbox::new(Tokens::new(4 << 20), Some(1), 2);
+        Core::new(Config::new().keepalive(keepalive), Arc::new(mailbox), now)
+    }
+
+    /// Reads 10 payloads, each of which takes up a buffer.
+    fn receive(core: &mut Core, input: &mut BytesMut, now: Instant) {
+        input.extend_from_slice(&[1, 0, 0, 0, 3, 0, 0, 0]);
+        for _ in 0..10 {
+            input.extend_from_slice(&[1, 2, 0x60, 0xea, 3, 0, 0, 0]);
+            input.extend_from_slice(&vec![7; 60_000]);
+            core.receive(input, now).unwrap();
+            core.prepare_input(input);
+        }
+    }
+
+    #[test]
+    fn read_buffers_are_kept_until_the_keepalive() {
+        let (now, interval) = (Instant::now(), Duration::from_secs(10));
+        let (mut core, mut input) = (core(Some(interval), now), BytesMut::new());
+        core.prepare_input(&mut input);
+        receive(&mut core, &mut input, now);
+        assert_eq!(core.buffers.retired.len(), MAX_RETIRED);
+        core.on_timer(now + interval).unwrap();
+        assert_eq!(core.buffers.retired.len(), 0);
+    }
+
+    #[test]
+    fn read_buffers_without_keepalive_are_not_kept() {
+        let now = Instant::now();
+        let (mut core, mut input) = (core(None, now), BytesMut::new());
+        core.prepare_input(&mut input);
+        receive(&mut core, &mut input, now);
+        assert_eq!(core.buffers.retired.len(), 0);
     }
 }

@@ -4,13 +4,13 @@ use std::collections::VecDeque;
 
 use bytes::{Buf, Bytes, BytesMut};
 
-use super::read_buffers::{Piece, ReadBuffers};
+use super::read_buffers::{MAX_OWNED, Piece, ReadBuffers};
 
 /// Payload shorter than this is copied; longer payload is split off the read buffer.
 const COPY_BELOW: usize = 4_096;
 
 /// Capacity of the buffer that short payloads are collected in, bytes: at first and at most.
-const TAIL_CAPACITY: (usize, usize) = (256, 8_192);
+const TAIL_CAPACITY: (usize, usize) = (256, MAX_OWNED);
 
 #[derive(Debug, Default)]
 pub(crate) struct ReceiveQueue {
@@ -47,7 +47,8 @@ impl ReceiveQueue {
 
     /// Copies what is in read buffers.
     pub(crate) fn detach(&mut self) {
-        self.chunks.iter_mut().for_each(Piece::detach);
+        let chunks = std::mem::take(&mut self.chunks);
+        chunks.into_iter().for_each(|chunk| chunk.detach_into(&mut self.chunks));
     }
 
     /// Takes up to `max` bytes of the first piece. Empty if nothing is queued.
@@ -76,11 +77,16 @@ impl ReceiveQueue {
         std::mem::take(self).len
     }
 
+    /// Ends the collection of short payloads. Of a buffer of which less than half is used they are
+    /// copied, so that they do not hold more than twice their number.
     fn freeze_tail(&mut self) {
-        if !self.tail.is_empty() {
-            let tail = std::mem::take(&mut self.tail).freeze();
-            self.chunks.push_back(Piece::owned(tail));
+        if self.tail.is_empty() {
+            return;
         }
+        let tail = std::mem::take(&mut self.tail);
+        let is_sparse = tail.len() * 2 < tail.capacity();
+        let tail = if is_sparse { Bytes::copy_from_slice(&tail) } else { tail.freeze() };
+        self.chunks.push_back(Piece::owned(tail));
     }
 }
 

@@ -96,10 +96,21 @@ impl Core {
         }
     }
 
-    /// True if all that was queued has been taken. What handles have changed was inspected.
+    /// True if all that was queued has been taken.
     pub(crate) fn is_drained(&self) -> bool {
         let is_owed = !self.control.is_empty() || !self.refusals.is_empty();
-        !is_owed && self.turns.is_empty() && self.queued_streams == 0
+        // Streams are locked last: only when the session is about to end.
+        !is_owed && self.turns.is_empty() && self.queued_streams == 0 && !self.has_uninspected()
+    }
+
+    /// True if a handle has changed a stream and the driver has not seen that. A handle that is about
+    /// to put the stream into the inbox does not hold the lock of the stream meanwhile: what other
+    /// handles write then is in the inbox no earlier. The driver is woken when the stream is there.
+    fn has_uninspected(&self) -> bool {
+        self.streams.values().any(|entry| {
+            let state = entry.stream.lock();
+            state.in_inbox || state.send.queue.len() > 0
+        })
     }
 
     /// True if data or FIN of a stream have not left.

@@ -74,6 +74,9 @@ impl Stream {
 
     /// Reads the bytes that have arrived, without a copy; empty at the end of the stream.
     ///
+    /// They may be a piece of a buffer of 64 KiB that the carrier was read into, which they keep in
+    /// memory as a whole: copy what is to be kept for long.
+    ///
     /// # Errors
     ///
     /// The reason for which the session has ended, once all that has arrived was read.
