@@ -87,7 +87,7 @@ fn config(connections: u32) -> Config {
 
 /// When a client learned that its connection was gone, and when another one served it.
 struct Outcome {
-    told: Instant,
+    notified: Instant,
     served: Instant,
     attempts: u64,
     /// Open until all are served, as the server's memory is that of all.
@@ -133,17 +133,17 @@ async fn measure(args: &Args) -> Result<()> {
     let start = Instant::now();
     println!("restarted; {} clients have data waiting", args.connections);
     restart.send_replace(());
-    let (mut told, mut served, mut attempts) = (histogram()?, histogram()?, 0);
+    let (mut notified, mut served, mut attempts) = (histogram()?, histogram()?, 0);
     let mut streams = Vec::with_capacity(clients.len());
     while let Some(client) = clients.join_next().await {
         let outcome = client??;
-        told.record((outcome.told - start).as_millis().try_into()?)?;
+        notified.record((outcome.notified - start).as_millis().try_into()?)?;
         served.record((outcome.served - start).as_millis().try_into()?)?;
         attempts += outcome.attempts;
         streams.push(outcome.stream);
     }
     println!("seconds after the restart     median       99 %       last");
-    for (what, times) in [("told by a reset", &told), ("served again", &served)] {
+    for (what, times) in [("notified by a reset", &notified), ("served again", &served)] {
         let [median, most, last] =
             [times.value_at_quantile(0.5), times.value_at_quantile(0.99), times.max()]
                 .map(|millis| Duration::from_millis(millis).as_secs_f64());
@@ -167,7 +167,7 @@ async fn reconnect(
         greet(&mut stream).await.is_err(),
         "the server has answered on a connection of another"
     );
-    let told = Instant::now();
+    let notified = Instant::now();
     sleep(jitter).await;
     let (mut pause, mut attempts) = (FIRST_PAUSE, 0);
     loop {
@@ -175,7 +175,7 @@ async fn reconnect(
         if let Ok(mut stream) = endpoint.connect(server).await
             && greet(&mut stream).await.is_ok()
         {
-            return Ok(Outcome { told, served: Instant::now(), attempts, stream });
+            return Ok(Outcome { notified, served: Instant::now(), attempts, stream });
         }
         sleep(pause).await;
         pause = LONGEST_PAUSE.min(2 * pause);

@@ -42,6 +42,10 @@ pub(crate) struct Args {
     /// Milliseconds after SIGHUP in which clients may end in order; newcomers wait meanwhile
     #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     handover_timeout: u64,
+    /// The process that has to outlive this one
+    #[cfg(target_os = "linux")]
+    #[arg(long, hide = true)]
+    supervisor: Option<u32>,
 }
 
 /// The sockets that this process was started with. They stay open when it ends: who has passed them on has
@@ -61,11 +65,15 @@ pub(crate) async fn run(args: Args, inherited: Vec<UdpSocket>) -> Result<()> {
         "--id has {} bytes, allowed are 1 to {MAX_ID}",
         args.id.len()
     );
+    #[cfg(target_os = "linux")]
+    if let Some(id) = args.supervisor {
+        super::supervise::end_with_supervisor(id)?;
+    }
     let outlives = !inherited.is_empty();
-    let http = Http::bind(&args.health).await?;
-    let listener = Arc::new(listen(&args.listen, inherited).await?);
     // The signals are caught before anybody can know that this process is there.
     let (hang_up, interrupt) = (HangUp::new()?, interrupted());
+    let http = Http::bind(&args.health).await?;
+    let listener = Arc::new(listen(&args.listen, inherited).await?);
     println!("listening on {}", listener.local_addr()?);
     println!("health at http://{}/healthz", http.tcp.local_addr()?);
     let draining = http.serve(&args.id, listener.endpoint().clone());

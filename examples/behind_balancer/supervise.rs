@@ -2,22 +2,29 @@
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::process::ExitStatus;
+use std::process::{ExitStatus, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use command_fds::{CommandFdExt as _, FdMapping};
+use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, getppid};
 use socket2::{Domain, Socket, Type};
-use tokio::process::{Child, Command};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, ChildStdout, Command};
+use tokio::signal::unix::{self, SignalKind, signal};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 /// The first descriptor of LISTEN_FDS.
 const FIRST_FD: i32 = 3;
 
+/// How the line begins that a server prints once it has its sockets, and handlers of its signals.
+const LISTENS: &str = "listening on ";
+
 /// Holds the sockets, and runs one server after the other on them: SIGHUP ends it with SIGHUP and starts
-/// the next; SIGTERM and Ctrl-C end it with SIGTERM.
+/// the next; SIGTERM and Ctrl-C end it with SIGTERM, and are passed on to a server that drains.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Where to listen, as HOST:PORT; port 0 picks a free one
@@ -32,33 +39,57 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args) -> Result<()> {
-    let mut hang_up = signal(SignalKind::hangup())?;
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut signals = Signals::new()?;
     let sockets = bind(args.listen, args.sockets)
         .with_context(|| format!("cannot listen on {}: expected a free IP:PORT", args.listen))?;
     let addr = sockets[0].local_addr()?.as_socket().context("a socket without an address")?;
-    println!("listening on {addr}");
-    let mut child = start(&sockets, &args.server)?;
+    println!("{LISTENS}{addr}");
+    let mut server = Server::start(&sockets, &args.server)?;
     let status = loop {
         let end = tokio::select! {
-            _ = hang_up.recv() => Signal::SIGHUP,
-            _ = terminate.recv() => Signal::SIGTERM,
-            _ = interrupt.recv() => Signal::SIGTERM,
-            ended = child.wait() => break ended?,
+            signal = signals.next() => signal,
+            ended = server.wait() => break ended?,
         };
         let asked = Instant::now();
         // One reader at a time: the next process starts when this one has ended.
-        let status = end_with(&mut child, end).await?;
+        let (status, end) = server.end_with(end, &mut signals).await?;
         if end == Signal::SIGTERM {
             break status;
         }
-        ensure!(status.success(), "the server has ended with {status} instead of a handover");
-        child = start(&sockets, &args.server)?;
+        if !status.success() {
+            println!("the server has ended with {status} instead of a handover");
+        }
+        server = Server::start(&sockets, &args.server)?;
         println!("the next server runs, {:.3} s after SIGHUP", asked.elapsed().as_secs_f64());
     };
     ensure!(status.success(), "the server has ended with {status}");
     Ok(())
+}
+
+/// Those that a supervisor obeys.
+struct Signals {
+    hang_up: unix::Signal,
+    terminate: unix::Signal,
+    interrupt: unix::Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Self> {
+        Ok(Self {
+            hang_up: signal(SignalKind::hangup())?,
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    /// The next one, as it is for the server.
+    async fn next(&mut self) -> Signal {
+        tokio::select! {
+            _ = self.hang_up.recv() => Signal::SIGHUP,
+            _ = self.terminate.recv() => Signal::SIGTERM,
+            _ = self.interrupt.recv() => Signal::SIGTERM,
+        }
+    }
 }
 
 fn bind(addr: SocketAddr, count: u8) -> Result<Vec<Socket>> {
@@ -77,24 +108,89 @@ fn addr_of(addr: &socket2::SockAddr) -> Result<SocketAddr> {
     addr.as_socket().context("no address of IP")
 }
 
-/// LISTEN_PID is missing, since a process has to be there before its id is known; `listenfd` takes that for
-/// its own.
-fn start(sockets: &[Socket], options: &[String]) -> Result<Child> {
-    let mut passed = Vec::new();
-    for (child_fd, socket) in (FIRST_FD..).zip(sockets) {
-        passed.push(FdMapping { parent_fd: OwnedFd::from(socket.try_clone()?), child_fd });
-    }
-    let mut command = Command::new(std::env::current_exe()?);
-    command.arg("server").args(options).env("LISTEN_FDS", sockets.len().to_string());
-    // In a process group of its own: Ctrl-C is for this process, which passes it on once.
-    let child = command.fd_mappings(passed)?.process_group(0).kill_on_drop(true).spawn();
-    child.context("cannot start the server")
+/// A process that reads the sockets.
+struct Server {
+    child: Child,
+    /// Has a value once it listens; none comes if it ends before.
+    listens: oneshot::Receiver<()>,
+    /// Prints what it prints.
+    prints: JoinHandle<()>,
 }
 
-async fn end_with(child: &mut Child, signal: Signal) -> Result<ExitStatus> {
-    if let Some(id) = child.id() {
-        // An error: it has ended by itself.
-        let _ = kill(Pid::from_raw(i32::try_from(id)?), signal);
+impl Server {
+    /// LISTEN_PID is missing, since a process has to be there before its id is known; `listenfd` takes that
+    /// for its own.
+    fn start(sockets: &[Socket], options: &[String]) -> Result<Self> {
+        let mut passed = Vec::new();
+        for (child_fd, socket) in (FIRST_FD..).zip(sockets) {
+            passed.push(FdMapping { parent_fd: OwnedFd::from(socket.try_clone()?), child_fd });
+        }
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["server", "--supervisor", &std::process::id().to_string()]).args(options);
+        command.env("LISTEN_FDS", sockets.len().to_string()).stdout(Stdio::piped());
+        // In a process group of its own: Ctrl-C is for this process, which passes it on once.
+        let child = command.fd_mappings(passed)?.process_group(0).kill_on_drop(true).spawn();
+        let mut child = child.context("cannot start the server")?;
+        let output = child.stdout.take().context("a server without output")?;
+        let (listening, listens) = oneshot::channel();
+        Ok(Self { child, listens, prints: tokio::spawn(print(output, listening)) })
     }
-    Ok(child.wait().await?)
+
+    /// Waits until it has ended, and all that it has printed is printed.
+    async fn wait(&mut self) -> Result<ExitStatus> {
+        let status = self.child.wait().await?;
+        (&mut self.prints).await?;
+        Ok(status)
+    }
+
+    /// Ends it with `signal`, and with further SIGTERMs while it has not ended. Returns the last one too. A
+    /// SIGHUP is late then: another server follows anyway, or none.
+    async fn end_with(
+        &mut self,
+        signal: Signal,
+        signals: &mut Signals,
+    ) -> Result<(ExitStatus, Signal)> {
+        // A signal before it has handlers would kill it. An error: it has ended by itself.
+        let _ = (&mut self.listens).await;
+        self.send(signal)?;
+        let mut last = signal;
+        loop {
+            tokio::select! {
+                status = self.wait() => return Ok((status?, last)),
+                next = signals.next() => if next == Signal::SIGTERM {
+                    self.send(next)?;
+                    last = next;
+                },
+            }
+        }
+    }
+
+    fn send(&self, signal: Signal) -> Result<()> {
+        if let Some(id) = self.child.id() {
+            // An error: it has ended by itself.
+            let _ = kill(Pid::from_raw(i32::try_from(id)?), signal);
+        }
+        Ok(())
+    }
+}
+
+async fn print(output: ChildStdout, listening: oneshot::Sender<()>) {
+    let (mut lines, mut listening) = (BufReader::new(output).lines(), Some(listening));
+    // An error: it prints something that is no text.
+    while let Ok(Some(line)) = lines.next_line().await {
+        println!("{line}");
+        if let Some(listening) = listening.take_if(|_| line.starts_with(LISTENS)) {
+            // The supervisor may be ending.
+            let _ = listening.send(());
+        }
+    }
+}
+
+/// Called by a server: the system kills it when its supervisor is gone, so that it does not keep the sockets
+/// from the next supervisor. What the system waits for is the end of the thread that has started the server,
+/// one of the runtime's.
+pub(super) fn end_with_supervisor(id: u32) -> Result<()> {
+    set_pdeathsig(Signal::SIGKILL)?;
+    ensure!(getppid().as_raw().try_into() == Ok(id), "the supervisor, process {id}, has ended");
+    Ok(())
 }

@@ -1,20 +1,25 @@
 //! Ctrl-C, and SIGTERM where there is one.
 
+use std::future::Future;
 use std::io;
 
 /// Exit status after the second signal.
 const ENDED_AT_ONCE: i32 = 1;
 
-/// Waits for one of them. The next one, while what is left is delivered, ends the process at once.
-pub(crate) async fn interrupted() -> io::Result<()> {
-    let mut signals = Signals::new()?;
-    signals.next().await?;
-    tokio::spawn(async move {
-        if signals.next().await.is_ok() {
-            std::process::exit(ENDED_AT_ONCE);
-        }
-    });
-    Ok(())
+/// A future that waits for one of them; they are caught from the call on. The next one, while what is left is
+/// delivered, ends the process at once.
+pub(crate) fn interrupted() -> impl Future<Output = io::Result<()>> {
+    let signals = Signals::new();
+    async move {
+        let mut signals = signals?;
+        signals.next().await?;
+        tokio::spawn(async move {
+            if signals.next().await.is_ok() {
+                std::process::exit(ENDED_AT_ONCE);
+            }
+        });
+        Ok(())
+    }
 }
 
 #[cfg(unix)]

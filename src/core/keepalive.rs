@@ -466,8 +466,8 @@ mod tests {
             (55_000, Some(60_000), 55_000, 55_000),
         ] {
             let mut config = KcpConfig::default();
-            config.keepalive = Some(Duration::from_millis(period));
-            config.idle_timeout = idle.map(Duration::from_millis);
+            let keepalive = Some(Duration::from_millis(period));
+            (config.keepalive, config.idle_timeout) = (keepalive, idle.map(Duration::from_millis));
             let millis = |defer: fn(&mut Keepalive)| {
                 let mut keepalive = Keepalive::new(&config, Micros(0), 7);
                 defer(&mut keepalive);

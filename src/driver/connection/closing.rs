@@ -267,7 +267,7 @@ impl Conn {
         update_count(&mut self.counted_oversized, oversized, count);
     }
 
-    /// Has [`Self::release_memory`] run later, which looks whether the connection is idle by then: a
+    /// Plans [`Self::release_memory`], which checks later whether the connection is idle: a
     /// deadline that moved with each packet would have a busy connection move its timer as often.
     fn plan_memory_release(&mut self, now: Instant) {
         let waits = self.memory_release_at.is_some();
