@@ -1,8 +1,8 @@
 //! How soon a crowd of clients is served again after their server was killed and restarted.
 //!
-//! Starts a server process, opens many connections with it, and kills it: it tells nobody. At once
-//! another one starts at the same address. Each client has data waiting, learns by a reset from the
-//! new server that its connection is gone, waits its share of the jitter, and connects anew. The
+//! Starts a server process, opens many connections with it, and kills it, so that they get no end. At
+//! once another one starts at the same address. Each client has data waiting, learns by a reset from
+//! the new server that its connection is gone, waits its share of the jitter, and connects again. The
 //! server serves each connection in a task of its own.
 //!
 //! ```sh
