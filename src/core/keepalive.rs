@@ -31,9 +31,6 @@ const KEEPALIVE_STAGGER: u64 = 16;
 /// Divisor of the dead-peer timeout: pings begin after a third of it without an answer, or earlier if
 /// the peer supports CONTROL, one each [`MIN_PING_INTERVAL`].
 const PING_START_DIVISOR: u64 = 3;
-/// Shortest wait of [`Keepalive::ask_at`], microseconds. With the pings that confirm an answer without
-/// state, 0.9 s, a peer that has lost the connection is noticed within 2 s.
-const MIN_ASK_WAIT: u64 = 750_000;
 /// Longest wait of [`Keepalive::ask_at`], microseconds, and the doublings that reach it.
 const MAX_ASK_WAIT: u64 = 20_000_000;
 const MAX_ASK_DOUBLINGS: u8 = 5;
@@ -364,10 +361,10 @@ impl Keepalive {
     }
 
     /// When a peer is pinged that answers if it has lost the state of the connection: after `time`
-    /// microseconds without a sign of life while an ACK or a pong is due, at least [`MIN_ASK_WAIT`] and
-    /// at most [`MAX_ASK_WAIT`]. If ACKs are due, twice as long after each pong that came without one.
+    /// microseconds without a sign of life while an ACK or a pong is due, at least [`MIN_PING_INTERVAL`]
+    /// and at most [`MAX_ASK_WAIT`]. If ACKs are due, twice as long after each pong that came without one.
     pub(crate) fn ask_at(&self, time: u64) -> Option<Micros> {
-        let wait = time.clamp(MIN_ASK_WAIT, MAX_ASK_WAIT);
+        let wait = time.clamp(MIN_PING_INTERVAL, MAX_ASK_WAIT);
         let for_acks = (wait << self.pongs.min(MAX_ASK_DOUBLINGS)).min(MAX_ASK_WAIT);
         let since = self.silent_since()?;
         let acks = self.in_flight.then_some(for_acks);
