@@ -165,8 +165,8 @@ impl KcpListener {
     ///
     /// # Errors
     ///
-    /// Only when the endpoint has ended, or after [`drain`](Self::drain) or
-    /// [`close_all`](Self::close_all), and then for good; an error of one connection never ends the loop.
+    /// Only when the endpoint has ended, or after [`drain`](Self::drain), [`close_all`](Self::close_all) or
+    /// [`hand_over`](Self::hand_over), and then for good; an error of one connection never ends the loop.
     ///
     /// # Cancel safety
     ///
@@ -286,12 +286,17 @@ impl KcpListener {
     ///
     /// As [`close_all`](Self::close_all), except that clients that connect are not refused: they are not
     /// answered, and neither is a ping of a connection that this process does not have. A client of this
-    /// crate retransmits its initial segment after at most 0.2, 0.4 and 0.8 s, so with a `timeout` of half a
-    /// second the next process has it 0.6 s after it connected, or as soon as that process reads: in the
-    /// meantime the socket's buffer has what arrives. Connections end here, in order: their state moves
-    /// nowhere, and their owners reconnect. What is still open at `timeout` is aborted, and for at most 0.1 s
-    /// more it waits until the peers have acknowledged that; a peer that does not hear of it learns it from
-    /// the next process, by the answer to its next ping.
+    /// crate sends its initial segment at 0, 0.2, 0.6 and 1.4 s, so with a `timeout` of 400 ms the next process
+    /// has it 0.6 s after it connected in most cases, and after 1.4 s if this process takes longer to end than
+    /// 0.1 s; or as soon as that process reads: in the meantime the socket's buffer has what arrives.
+    ///
+    /// Connections end here, in order: their state moves nowhere, and their owners reconnect. What is still
+    /// open at `timeout` is aborted, and for at most 0.1 s more it waits until the peers have acknowledged that;
+    /// a peer that does not hear of it learns it from the next process, by the answer to its next ping.
+    ///
+    /// What has been answered but not accepted is aborted at once, and its client sees
+    /// [`ConnectionReset`](io::ErrorKind::ConnectionReset): the backlog, and with
+    /// [`require_validation`](crate::Limits::require_validation) who is validated from then on.
     ///
     /// End this process at once when this returns, and let the next one read the socket no earlier: of two
     /// that read one socket each gets datagrams of the other's connections.
@@ -302,7 +307,7 @@ impl KcpListener {
     /// # async fn run(listener: kcpx::KcpListener) {
     /// # use std::time::Duration;
     /// // On the signal that asks for it. A service manager has the socket, and starts the next process.
-    /// listener.hand_over(Duration::from_millis(500)).await;
+    /// listener.hand_over(Duration::from_millis(400)).await;
     /// std::process::exit(0);
     /// # }
     /// ```

@@ -130,6 +130,7 @@ fn hand_over_leaves_newcomers_to_the_next_reader_of_the_socket() {
             stream.write_all(b"ok").await.unwrap();
             stream.shutdown().await.unwrap();
         };
-        tokio::join!(newcomer, servers);
+        // In this order: the listener no longer accepts when the newcomer's first segment leaves.
+        tokio::join!(servers, newcomer);
     });
 }

@@ -20,6 +20,9 @@ use super::signals::interrupted;
 const FIRST_DELAY: Duration = Duration::from_millis(100);
 const MAX_DELAY: Duration = Duration::from_secs(5);
 
+/// Newcomers that are there at a time, at most.
+const MAX_NEWCOMERS: usize = 1_000;
+
 /// How long the ends of the connections may take when the client ends.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -34,7 +37,8 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
 /// that were not what was sent, so far.
 ///
 /// With --newcomers also, so far: newcomers, those that were answered; refused, how often one was
-/// refused; longest_wait_ms, from connect to the answer.
+/// refused; resets, how often one failed otherwise; skipped, those that were due while 1,000 others had no
+/// answer yet; longest_wait_ms, from connect to the answer.
 ///
 /// Ends with status 1 if an answer was wrong, or nobody has answered at all.
 #[derive(clap::Args)]
@@ -197,7 +201,11 @@ impl Client {
         loop {
             tokio::select! {
                 _ = ended.changed() => return,
-                _ = ticks.tick() => drop(newcomers.spawn(self.clone().come_and_go())),
+                _ = ticks.tick() => if newcomers.len() < MAX_NEWCOMERS {
+                    newcomers.spawn(self.clone().come_and_go());
+                } else {
+                    self.totals().skipped += 1;
+                },
             }
             while newcomers.try_join_next().is_some() {}
         }
@@ -209,8 +217,7 @@ impl Client {
             match self.open_and_ask().await {
                 Ok(stream) => break stream,
                 Err(error) => {
-                    let is_refused = error.kind() == io::ErrorKind::ConnectionRefused;
-                    self.totals().refused += u64::from(is_refused);
+                    self.failed_newcomer(&error);
                     back_off(&mut failures).await;
                 }
             }
@@ -218,6 +225,13 @@ impl Client {
         self.served_newcomer(began.elapsed());
         // An error: the server has gone meanwhile.
         drop(stream.shutdown().await);
+    }
+
+    fn failed_newcomer(&self, error: &io::Error) {
+        let is_refused = error.kind() == io::ErrorKind::ConnectionRefused;
+        let mut totals = self.totals();
+        totals.refused += u64::from(is_refused);
+        totals.resets += u64::from(!is_refused);
     }
 
     fn served_newcomer(&self, wait: Duration) {
@@ -277,6 +291,8 @@ struct Totals {
     longest_gap: Duration,
     newcomers: u64,
     refused: u64,
+    resets: u64,
+    skipped: u64,
     longest_wait: Duration,
 }
 
@@ -292,8 +308,10 @@ impl Totals {
         );
         if has_newcomers {
             let wait = self.longest_wait.as_millis();
-            let (served, refused) = (self.newcomers, self.refused);
-            line += &format!(" newcomers={served} refused={refused} longest_wait_ms={wait}");
+            line += &format!(
+                " newcomers={} refused={} resets={} skipped={} longest_wait_ms={wait}",
+                self.newcomers, self.refused, self.resets, self.skipped,
+            );
         }
         line
     }

@@ -40,7 +40,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     drain_timeout: u64,
     /// Milliseconds after SIGHUP in which clients may end in order; newcomers wait meanwhile
-    #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    #[arg(long, default_value_t = 400, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     handover_timeout: u64,
     /// The process that has to outlive this one
     #[cfg(target_os = "linux")]

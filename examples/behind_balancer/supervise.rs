@@ -144,7 +144,7 @@ impl Server {
     }
 
     /// Ends it with `signal`, and with further SIGTERMs while it has not ended. Returns the last one too. A
-    /// SIGHUP is late then: another server follows anyway, or none.
+    /// SIGHUP is late then: another server is started anyway, or none.
     async fn end_with(
         &mut self,
         signal: Signal,

@@ -303,7 +303,8 @@ pub struct KcpConfig {
     /// Which side sends these pings. Default [`Passive`](KeepaliveSide::Passive): the side that opened the
     /// connection waits a sixteenth longer. With [`Active`](KeepaliveSide::Active) the side that accepted it
     /// waits twice as long, so that a ping or several may be lost; a sixteenth longer if the double is too
-    /// long for [`idle_timeout`](Self::idle_timeout).
+    /// long for [`idle_timeout`](Self::idle_timeout). No effect on a
+    /// [`Kcp`](crate::proto::Kcp) without I/O, which does not know who opened the connection.
     pub keepalive_side: KeepaliveSide,
     /// Idle time after which a connection ends with
     /// [`IdleTimeout`](crate::ConnectionError::IdleTimeout), 1 s to 1 day; `None` never.

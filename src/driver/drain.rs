@@ -1,4 +1,5 @@
-//! The end of a listener that is to leave no connection behind: `KcpListener::drain` and `close_all`.
+//! The end of a listener that is to leave no connection behind: `KcpListener::drain`,
+//! `close_all` and `hand_over`.
 
 mod waiters;
 

@@ -67,8 +67,9 @@ impl<S: Socket> Driver<S> {
         };
         let ping = Segments::new(datagram).map(|(header, _)| header).find(is_ping);
         let may_open = || {
-            let accepts = self.accept.as_ref().is_some_and(|accept| accept.is_open());
-            accepts && self.unvalidated.is_crowded()
+            // In this order: the queue has a lock.
+            self.unvalidated.is_crowded()
+                && self.accept.as_ref().is_some_and(|accept| accept.is_open())
         };
         if let Some(ping) = ping.filter(|_| !may_open()) {
             self.send_stateless_reset(now, from, &ping);
@@ -87,13 +88,13 @@ impl<S: Socket> Driver<S> {
     /// A connection that lives at another address has roamed, or somebody sends copies of its datagrams
     /// to have it reset: then nothing is said.
     fn send_stateless_reset(&mut self, now: Instant, to: SocketAddr, echoed: &Header) {
-        // The next process that reads the socket will have the connection, or not.
-        let listens = self.accept.as_ref().is_some_and(|accept| !accept.hands_over())
-            && self.config.kcp.close_notify;
-        // The lock of `is_live` comes last: it is taken no more often than a RST may leave.
-        if listens
+        let Some(accept) = &self.accept else { return };
+        // The locks of `hands_over` and `is_live` come last: they are taken no more often than a RST may
+        // leave. While this process hands over, the next one that reads the socket is to answer.
+        if self.config.kcp.close_notify
             && self.may_answer()
             && self.resets.admit(now, to.ip())
+            && !accept.hands_over()
             && !self.demux.is_live(echoed.conv)
         {
             self.stats.stateless_resets_sent += 1;

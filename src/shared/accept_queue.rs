@@ -103,7 +103,7 @@ impl AcceptQueue {
             return Poll::Ready(Err(error.into()));
         }
         if backlog.listening != Listening::Accepting {
-            let text = "the listener accepts no more connections, since it drains";
+            let text = "the listener accepts no more connections, since it drains or hands over";
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::NotConnected, text)));
         }
         let replaced = backlog.accepting.register(wait);

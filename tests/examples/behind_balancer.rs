@@ -155,19 +155,25 @@ fn number(fields: &HashMap<String, String>, name: &str) -> u64 {
 fn restart_by_handover_rejects_nobody_under_200_connections_and_newcomers() {
     for sockets in ["1", "3"] {
         let supervise = ["supervise", "--listen", ANYWHERE, "--sockets", sockets, "--"];
-        let server = ["--id", "one", "--health", ANYWHERE];
+        // Longer than a client that is refused takes to believe it; a connection that stays lets it last.
+        let server = ["--id", "one", "--health", ANYWHERE, "--handover-timeout", "1500"];
         let (supervisor, addr) = Example::serve(NAME, &[&supervise[..], &server[..]].concat());
         supervisor.line_after("health at ");
         let options = ["--connections", "200", "--newcomers", "20", "--for", "600"];
-        let addr = addr.to_string();
-        let client = Example::start(NAME, &[&["client", &addr], &options[..]].concat());
+        let target = addr.to_string();
+        let client = Example::start(NAME, &[&["client", &target], &options[..]].concat());
         let all = |fields: &HashMap<String, String>| {
             fields.get("connected").is_some_and(|connected| connected == "200")
         };
+        let runtime = two_threads();
         let mut newcomers = number(&report(&client, all), "newcomers");
         for restarts in 1..=2 {
+            // It never shuts down its side.
+            let mut stays = runtime.block_on(guarded(KcpStream::connect(addr))).expect("a stream");
+            runtime.block_on(guarded(ask(&mut stays)));
             supervisor.signal(Signal::SIGHUP);
-            supervisor.line_after("handed over in ");
+            let handed_over = supervisor.line_after("handed over in ");
+            assert!(handed_over.ends_with("some by a reset"), "{handed_over}");
             supervisor.line_after("the next server runs");
             let restarted = report(&client, |fields| {
                 all(fields)
@@ -182,10 +188,69 @@ fn restart_by_handover_rejects_nobody_under_200_connections_and_newcomers() {
         println!("{sockets} sockets: {total}");
         let total = fields(total);
         assert_eq!((number(&total, "refused"), number(&total, "bad_checksums")), (0, 0));
+        // Who was answered and not yet asked when the handover began; others wait for the next server.
+        let resets = number(&total, "resets");
+        assert!(resets <= 10, "{resets} newcomers were reset");
         assert_eq!(total["servers"], "one");
         supervisor.signal(Signal::SIGTERM);
         supervisor.succeed();
     }
+}
+
+/// Starts a supervisor of one server, with options of the server.
+fn supervise(options: &[&str]) -> (Example, SocketAddr) {
+    let supervise = ["supervise", "--listen", ANYWHERE, "--", "--id", "one", "--health", ANYWHERE];
+    Example::serve(NAME, &[&supervise, options].concat())
+}
+
+async fn answer(addr: SocketAddr) -> std::io::Result<()> {
+    let mut stream = KcpStream::connect(addr).await?;
+    stream.write_all(&BLOCK).await?;
+    stream.read_exact(&mut [0; 1 + 3 + BLOCK.len() + 4]).await.map(drop)
+}
+
+#[test]
+fn supervisor_signalled_before_its_server_listens_restarts_it() {
+    let (supervisor, addr) = supervise(&[]);
+    for _ in 0..5 {
+        // The first server, and each next one, has just begun.
+        supervisor.signal(Signal::SIGHUP);
+        supervisor.line_after("handing over");
+        supervisor.signal(Signal::SIGHUP);
+        supervisor.line_after("the next server runs");
+    }
+    two_threads().block_on(guarded(async {
+        // The last signal may end one more server.
+        while answer(addr).await.is_err() {}
+    }));
+    supervisor.signal(Signal::SIGTERM);
+    supervisor.succeed();
+}
+
+#[test]
+fn supervisor_passes_a_second_signal_on_to_a_server_that_drains() {
+    let (supervisor, addr) = supervise(&["--drain-timeout", "600"]);
+    two_threads().block_on(guarded(async {
+        let mut stream = KcpStream::connect(addr).await.expect("a stream");
+        ask(&mut stream).await;
+        supervisor.signal(Signal::SIGTERM);
+        supervisor.line_after("draining: 1 connections are open");
+        supervisor.interrupt();
+        supervisor.fail_with("the server has ended with exit status: 1");
+    }));
+}
+
+#[test]
+fn server_ends_when_its_supervisor_is_killed() {
+    let (supervisor, addr) = supervise(&[]);
+    supervisor.line_after("listening on ");
+    // Killed.
+    drop(supervisor);
+    two_threads().block_on(guarded(async {
+        while UdpSocket::bind(addr).await.is_err() {
+            sleep(Duration::from_millis(10)).await;
+        }
+    }));
 }
 
 #[test]

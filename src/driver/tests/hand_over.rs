@@ -52,7 +52,7 @@ fn newcomer_during_a_handover_connects_to_the_next_process_within_a_second() {
                 answered.set(1);
             };
             world.spawn(asks);
-            // The limit of the handover, half a second.
+            // A handover with a limit of 0.4 s that aborts, and takes 0.1 s for that.
             world.run_for(SECOND * (500 - began_ms) / 1_000);
             assert_eq!((done.get(), answer.get()), (None, 0));
             let refused = listener.stats();
