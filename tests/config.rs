@@ -305,6 +305,7 @@ fn front_page_has_the_defaults() {
         (kcp.recv_window, socket.recv_buffer_size)
     );
     assert!(kcp.auto_windows);
+    assert_eq!(kcp.keepalive_side, kcpx::KeepaliveSide::Passive);
     assert_eq!((&config.cipher, config.fec), (&kcpx::Cipher::null(), None));
     let expected = [
         ("Config::timing", String::from("FAST2")),
@@ -318,6 +319,7 @@ fn front_page_has_the_defaults() {
         ("Config::fec", String::from("none")),
         ("Config::connect_timeout", seconds(config.connect_timeout)),
         ("Config::keepalive", seconds(kcp.keepalive.unwrap())),
+        ("KcpConfig::keepalive_side", String::from("the one that accepted")),
         ("Config::idle_timeout", seconds(kcp.idle_timeout.unwrap())),
         ("KcpConfig::dead_peer_timeout", seconds(kcp.dead_peer_timeout.unwrap())),
         ("KcpConfig::max_retransmit_interval", seconds(kcp.max_retransmit_interval)),
