@@ -11,6 +11,8 @@
 //!
 //! Linux only: it reads `/proc`.
 
+#[path = "common/greeting.rs"]
+mod greeting;
 #[path = "common/process.rs"]
 mod process;
 
@@ -23,12 +25,12 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use clap::{Parser, Subcommand, value_parser};
 use kcpx::{Config, Endpoint, KcpListener, KcpStream, KeepaliveSide};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
-const GREETING: [u8; 64] = [7; 64];
+use self::greeting::{echo, greet};
+
 /// Connections that are being opened at the same time.
 const AT_ONCE: usize = 256;
 /// Sockets that the client's connections share.
@@ -191,13 +193,6 @@ async fn open(args: &Args, server: SocketAddr, config: Config) -> Result<Vec<Kcp
     Ok(streams)
 }
 
-async fn greet(stream: &mut KcpStream) -> std::io::Result<()> {
-    stream.write_all(&GREETING).await?;
-    let mut echo = [0; GREETING.len()];
-    stream.read_exact(&mut echo).await?;
-    Ok(())
-}
-
 // ----- the server process -----
 
 /// The server process, seen from outside. It ends when its standard input does.
@@ -270,12 +265,4 @@ fn serve(runtime: &Runtime, config: Config) -> Result<()> {
     }
     runtime.block_on(listener.wait_idle());
     Ok(())
-}
-
-async fn echo(stream: &mut KcpStream) -> std::io::Result<()> {
-    let chunk = stream.read_chunk().await?;
-    if chunk.is_empty() {
-        return Err(std::io::ErrorKind::UnexpectedEof.into());
-    }
-    stream.write_all(&chunk).await
 }

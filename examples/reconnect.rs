@@ -12,6 +12,8 @@
 //!
 //! Linux only: it reads `/proc`, and the loopback interface has all of 127.0.0.0/8.
 
+#[path = "common/greeting.rs"]
+mod greeting;
 #[path = "common/process.rs"]
 mod process;
 
@@ -26,13 +28,13 @@ use anyhow::{Context, Result, ensure};
 use clap::{Parser, Subcommand, value_parser};
 use hdrhistogram::Histogram;
 use kcpx::{Config, Endpoint, KcpListener, KcpStream};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::Runtime;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout_at};
 
-const GREETING: [u8; 64] = [7; 64];
+use self::greeting::{echo, greet};
+
 /// Connections that are being opened at the same time before the restart.
 const AT_ONCE: usize = 256;
 /// Sockets that the clients share, each with an address of its own: a crowd has many addresses, and
@@ -182,13 +184,6 @@ async fn reconnect(
     }
 }
 
-async fn greet(stream: &mut KcpStream) -> std::io::Result<()> {
-    stream.write_all(&GREETING).await?;
-    let mut echo = [0; GREETING.len()];
-    stream.read_exact(&mut echo).await?;
-    Ok(())
-}
-
 fn histogram() -> Result<Histogram<u64>> {
     Ok(Histogram::new(3)?)
 }
@@ -244,12 +239,4 @@ async fn serve(listen: SocketAddr, config: Config) -> Result<()> {
         let (mut stream, _) = listener.accept().await?;
         tokio::spawn(async move { while echo(&mut stream).await.is_ok() {} });
     }
-}
-
-async fn echo(stream: &mut KcpStream) -> std::io::Result<()> {
-    let chunk = stream.read_chunk().await?;
-    if chunk.is_empty() {
-        return Err(std::io::ErrorKind::UnexpectedEof.into());
-    }
-    stream.write_all(&chunk).await
 }
