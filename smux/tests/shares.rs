@@ -208,3 +208,42 @@ async fn stream_that_nobody_reads_leaves_the_others_their_throughput_in_version_
         }
     }
 }
+
+/// Streams that are opened, written, and dropped one after the other, by a task that does not wait for
+/// the reader, and read in this order.
+async fn read_in_order(config: Config, streams: usize, len: usize) {
+    let config = config.accept_backlog(streams);
+    let (ours, theirs) = duplex(256 << 10);
+    let client = Session::client(ours, config.clone()).unwrap();
+    let server = Session::server(theirs, config).unwrap();
+    let writer = tokio::spawn(async move {
+        let data = vec![7; len];
+        for _ in 0..streams {
+            let mut stream = client.open_stream().await.unwrap();
+            stream.write_all(&data).await.unwrap();
+        }
+        client
+    });
+    let mut data = Vec::with_capacity(len);
+    for i in 0..streams {
+        let mut stream = server.accept_stream().await.unwrap();
+        data.clear();
+        stream.read_to_end(&mut data).await.unwrap_or_else(|error| panic!("stream {i}: {error}"));
+        assert_eq!(data.len(), len, "stream {i}");
+    }
+    writer.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn streams_dropped_one_after_the_other_can_be_read_in_this_order() {
+    // More than the reader takes before it stops reading the carrier (4 MiB): the first ones must
+    // not wait behind the others.
+    for version in [Version::V1, Version::V2] {
+        for (frame, streams, len) in [(32 << 10, 10_000, 10_000), (4 << 10, 2_000, 60_000)] {
+            let config = Config::new().version(version).max_frame_size(frame);
+            println!("{version:?}, {streams} streams of {len} bytes in frames of {frame}");
+            let reader = read_in_order(config, streams, len);
+            tokio::time::timeout(Duration::from_secs(60), reader).await.expect("the streams stall");
+        }
+    }
+}

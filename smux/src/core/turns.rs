@@ -17,8 +17,8 @@ pub(crate) struct Turns {
     sparse: VecDeque<Arc<SharedStream>>,
     bulk: VecDeque<Arc<SharedStream>>,
     /// Its frame did not fit into the last batch: begins the next one. Before that batch, its SYN
-    /// and all else that had to come first have left.
-    deferred: Option<Arc<SharedStream>>,
+    /// and all else that had to come first have left. With the rest of its turn, bytes.
+    deferred: Option<(Arc<SharedStream>, usize)>,
 }
 
 impl Turns {
@@ -28,11 +28,11 @@ impl Turns {
     }
 
     /// Keeps a stream whose frame did not fit for the next batch.
-    pub(crate) fn defer(&mut self, stream: Arc<SharedStream>) {
-        self.deferred = Some(stream);
+    pub(crate) fn defer(&mut self, stream: Arc<SharedStream>, allowance: usize) {
+        self.deferred = Some((stream, allowance));
     }
 
-    pub(crate) fn take_deferred(&mut self) -> Option<Arc<SharedStream>> {
+    pub(crate) fn take_deferred(&mut self) -> Option<(Arc<SharedStream>, usize)> {
         self.deferred.take()
     }
 
