@@ -21,6 +21,9 @@ pub(crate) enum Peer {
     Raw,
     SmuxV1,
     SmuxV2,
+    /// With `write_chunk`, which does not copy.
+    ChunksV1,
+    ChunksV2,
     SmuxRust,
     AsyncSmux,
     Yamux,
@@ -28,10 +31,12 @@ pub(crate) enum Peer {
 }
 
 impl Peer {
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::Raw,
         Self::SmuxV1,
         Self::SmuxV2,
+        Self::ChunksV1,
+        Self::ChunksV2,
         Self::SmuxRust,
         Self::AsyncSmux,
         Self::Yamux,
@@ -43,6 +48,8 @@ impl Peer {
             Self::Raw => "raw",
             Self::SmuxV1 => "kcpx-smux v1",
             Self::SmuxV2 => "kcpx-smux v2",
+            Self::ChunksV1 => "kcpx-smux chunks v1",
+            Self::ChunksV2 => "kcpx-smux chunks v2",
             Self::SmuxRust => "smux_rust 0.2 (v2)",
             Self::AsyncSmux => "async_smux 0.4 (v1)",
             Self::Yamux => "yamux 0.14",
@@ -58,8 +65,9 @@ impl Peer {
                 tasks.spawn(send(client, len));
                 tasks.spawn(receive(server, len));
             }
-            Self::SmuxV1 => smux(client, server, 1, streams, len, &mut tasks).await,
-            Self::SmuxV2 => smux(client, server, 2, streams, len, &mut tasks).await,
+            Self::SmuxV1 | Self::SmuxV2 | Self::ChunksV1 | Self::ChunksV2 => {
+                self.smux(client, server, streams, len, &mut tasks).await;
+            }
             Self::SmuxRust => smux_rust(client, server, streams, len, &mut tasks).await,
             Self::AsyncSmux => async_smux(client, server, streams, len, &mut tasks),
             Self::Yamux => yamux(client, server, streams, len, &mut tasks).await,
@@ -67,6 +75,34 @@ impl Peer {
         }
         while let Some(task) = tasks.join_next().await {
             task.expect("a transfer failed");
+        }
+    }
+}
+
+impl Peer {
+    async fn smux<T: Carrier>(
+        self,
+        client: T,
+        server: T,
+        streams: usize,
+        len: usize,
+        tasks: &mut JoinSet<()>,
+    ) {
+        use kcpx_smux::{Config, Session, Version};
+        let is_v1 = matches!(self, Self::SmuxV1 | Self::ChunksV1);
+        let version = if is_v1 { Version::V1 } else { Version::V2 };
+        // kcptun's window.
+        let config = Config::new().version(version).max_stream_buffer(2 << 20);
+        let client = Session::client(client, config.clone()).expect("the settings are allowed");
+        let server = Session::server(server, config).expect("the settings are allowed");
+        for _ in 0..streams {
+            let stream = client.open_stream().await.expect("the session lives");
+            if matches!(self, Self::ChunksV1 | Self::ChunksV2) {
+                tasks.spawn(send_chunks(stream, len));
+            } else {
+                tasks.spawn(send(stream, len));
+            }
+            tasks.spawn(receive(server.accept_stream().await.expect("the session lives"), len));
         }
     }
 }
@@ -91,24 +127,14 @@ async fn receive(mut stream: impl AsyncRead + Unpin, len: usize) {
     }
 }
 
-async fn smux<T: Carrier>(
-    client: T,
-    server: T,
-    version: u8,
-    streams: usize,
-    len: usize,
-    tasks: &mut JoinSet<()>,
-) {
-    use kcpx_smux::{Config, Session, Version};
-    let version = if version == 1 { Version::V1 } else { Version::V2 };
-    // kcptun's window.
-    let config = Config::new().version(version).max_stream_buffer(2 << 20);
-    let client = Session::client(client, config.clone()).expect("the settings are allowed");
-    let server = Session::server(server, config).expect("the settings are allowed");
-    for _ in 0..streams {
-        tasks.spawn(send(client.open_stream().await.expect("the session lives"), len));
-        tasks.spawn(receive(server.accept_stream().await.expect("the session lives"), len));
+async fn send_chunks(mut stream: kcpx_smux::Stream, len: usize) {
+    let mut left = len;
+    while left > 0 {
+        let piece = left.min(PIECE);
+        stream.write_chunk(Bytes::from_static(&DATA[..piece])).await.expect("the stream lives");
+        left -= piece;
     }
+    drop(stream.shutdown().await);
 }
 
 async fn smux_rust<T: Carrier>(

@@ -1,8 +1,9 @@
 //! Bytes written to a stream that have not left.
 
 use std::collections::VecDeque;
+use std::mem;
 
-use bytes::{Buf, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 
 use super::batch::Batch;
 
@@ -14,7 +15,9 @@ const MAX_GROWTH: usize = 16_384;
 
 #[derive(Debug, Default)]
 pub(crate) struct SendQueue {
-    chunks: VecDeque<BytesMut>,
+    chunks: VecDeque<Bytes>,
+    /// Comes after the chunks; small writes append to it.
+    tail: BytesMut,
     len: usize,
 }
 
@@ -24,53 +27,68 @@ impl SendQueue {
     }
 
     /// Appends a copy of `bytes`.
-    pub(crate) fn push(&mut self, mut bytes: &[u8]) {
-        if let Some(tail) = self.chunks.back_mut() {
-            let len = bytes.len().min(tail.capacity() - tail.len());
-            tail.extend_from_slice(&bytes[..len]);
-            self.len += len;
-            bytes = &bytes[len..];
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        let (head, rest) = bytes.split_at(bytes.len().min(self.tail.capacity() - self.tail.len()));
+        self.tail.extend_from_slice(head);
+        if !rest.is_empty() {
+            self.end_tail();
+            let capacity = self.len.clamp(MIN_CAPACITY, MAX_GROWTH).max(rest.len());
+            self.tail = BytesMut::with_capacity(capacity);
+            self.tail.extend_from_slice(rest);
         }
-        if !bytes.is_empty() {
-            let capacity = self.len.clamp(MIN_CAPACITY, MAX_GROWTH).max(bytes.len());
-            let mut chunk = BytesMut::with_capacity(capacity);
-            chunk.extend_from_slice(bytes);
-            self.push_chunk(chunk);
-        }
+        self.len += bytes.len();
     }
 
     /// Appends `chunk` itself.
-    pub(crate) fn push_chunk(&mut self, chunk: BytesMut) {
+    pub(crate) fn push_chunk(&mut self, chunk: Bytes) {
+        self.end_tail();
         self.len += chunk.len();
         self.chunks.push_back(chunk);
+    }
+
+    /// What is written from now on comes behind the tail.
+    fn end_tail(&mut self) {
+        if !self.tail.is_empty() {
+            self.chunks.push_back(mem::take(&mut self.tail).freeze());
+        }
     }
 
     /// Moves the first `len` bytes, of which there are that many, into `batch`.
     pub(crate) fn take_into(&mut self, mut len: usize, batch: &mut Batch) {
         self.len -= len;
         while len > 0 {
-            let Some(front) = self.chunks.front_mut() else { return };
+            let Some(front) = self.chunks.front_mut() else {
+                take_tail(&mut self.tail, len, batch);
+                break;
+            };
             let taken = len.min(front.len());
             len -= taken;
             if batch.copies(taken) {
                 batch.copy(&front[..taken]);
                 front.advance(taken);
-                if front.is_empty() {
-                    self.chunks.pop_front();
-                }
-            } else if taken < front.len() {
-                batch.share(front.split_to(taken).freeze());
-            } else if let Some(chunk) = self.chunks.pop_front() {
-                batch.share(chunk.freeze());
+            } else {
+                batch.share(front.split_to(taken));
+            }
+            if front.is_empty() {
+                self.chunks.pop_front();
             }
         }
         if self.len == 0 {
             // An idle stream keeps no buffer.
-            self.chunks = VecDeque::new();
+            self.clear();
         }
     }
 
     pub(crate) fn clear(&mut self) {
         *self = Self::default();
+    }
+}
+
+fn take_tail(tail: &mut BytesMut, len: usize, batch: &mut Batch) {
+    if batch.copies(len) {
+        batch.copy(&tail[..len]);
+        tail.advance(len);
+    } else {
+        batch.share(tail.split_to(len).freeze());
     }
 }

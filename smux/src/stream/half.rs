@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
 use tokio::io::ReadBuf;
@@ -11,10 +11,13 @@ use tokio::io::ReadBuf;
 use crate::core::stream::{Fin, SharedStream, StreamState};
 use crate::error::Error;
 use crate::shared::Handle;
-use crate::sync::Ordering;
+use crate::sync::{MutexGuard, Ordering};
 
 /// Writes of at least this many bytes are copied outside the stream's lock.
 const COPY_UNLOCKED: usize = 4_096;
+
+/// Chunks of less than this many bytes are copied: as they are they would cost more memory than that.
+const COPY_BELOW: usize = 1_024;
 
 #[derive(Debug)]
 pub(super) struct ReadSide {
@@ -101,20 +104,12 @@ impl WriteSide {
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let wanted = bufs.iter().map(|buf| buf.len()).sum();
-        let mut state = self.stream.lock();
-        check_writable(&state)?;
-        let capacity = self.handle.config.send_buffer.saturating_sub(state.send.queue.len());
+        if wanted == 0 {
+            check_writable(&self.stream.lock())?;
+            return Poll::Ready(Ok(0));
+        }
+        let (mut state, capacity) = ready!(self.poll_capacity(cx))?;
         let len = capacity.min(wanted);
-        if len == 0 {
-            if wanted == 0 {
-                return Poll::Ready(Ok(0));
-            }
-            state.send.waker = Some(cx.waker().clone());
-            return Poll::Pending;
-        }
-        if self.handle.mailbox.is_closing() {
-            return Poll::Ready(Err(Error::Closed.into()));
-        }
         if len < COPY_UNLOCKED {
             copy(bufs, len, |piece| state.send.queue.push(piece));
         } else {
@@ -124,15 +119,60 @@ impl WriteSide {
             copy(bufs, len, |piece| chunk.extend_from_slice(piece));
             state = self.stream.lock();
             check_writable(&state)?;
-            state.send.queue.push_chunk(chunk);
+            state.send.queue.push_chunk(chunk.freeze());
         }
+        self.queued(state, len);
+        Poll::Ready(Ok(len))
+    }
+
+    pub(super) async fn write_chunk(&self, mut chunk: Bytes) -> io::Result<()> {
+        check_writable(&self.stream.lock())?;
+        while !chunk.is_empty() {
+            poll_fn(|cx| self.poll_write_chunk(cx, &mut chunk)).await?;
+        }
+        Ok(())
+    }
+
+    /// Queues the part of `chunk` for which there is room.
+    fn poll_write_chunk(&self, cx: &Context<'_>, chunk: &mut Bytes) -> Poll<io::Result<()>> {
+        let (mut state, capacity) = ready!(self.poll_capacity(cx))?;
+        let len = capacity.min(chunk.len());
+        let piece = chunk.split_to(len);
+        if len < COPY_BELOW {
+            state.send.queue.push(&piece);
+        } else {
+            state.send.queue.push_chunk(piece);
+        }
+        self.queued(state, len);
+        Poll::Ready(Ok(()))
+    }
+
+    /// How many bytes may be queued: at least one.
+    fn poll_capacity(
+        &self,
+        cx: &Context<'_>,
+    ) -> Poll<io::Result<(MutexGuard<'_, StreamState>, usize)>> {
+        let mut state = self.stream.lock();
+        check_writable(&state)?;
+        let capacity = self.handle.config.send_buffer.saturating_sub(state.send.queue.len());
+        if capacity == 0 {
+            state.send.waker = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        if self.handle.mailbox.is_closing() {
+            return Poll::Ready(Err(Error::Closed.into()));
+        }
+        Poll::Ready(Ok((state, capacity)))
+    }
+
+    /// Tells the driver of `len` bytes that were queued.
+    fn queued(&self, mut state: MutexGuard<'_, StreamState>, len: usize) {
         let was_empty = state.send.queue.len() == len;
         let inspect = was_empty && !state.in_turns && state.enter_inbox();
         drop(state);
         if inspect {
             self.handle.mailbox.push_changed(&self.stream);
         }
-        Poll::Ready(Ok(len))
     }
 
     pub(super) fn poll_flush(&self, cx: &Context<'_>) -> Poll<io::Result<()>> {

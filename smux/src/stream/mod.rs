@@ -87,6 +87,21 @@ impl Stream {
     pub async fn read_chunk(&mut self) -> io::Result<Bytes> {
         self.read.read_chunk().await
     }
+
+    /// Writes a chunk without copying it; waits while there is no room for it in
+    /// [`Config::send_buffer`](crate::Config::send_buffer). Chunks below 1 KiB are copied.
+    ///
+    /// # Errors
+    ///
+    /// As those of `poll_write`: the reason for which the session has ended; `BrokenPipe` after
+    /// `shutdown`.
+    ///
+    /// # Cancel safety
+    ///
+    /// Not cancel safe: a beginning of the chunk may be queued, and nobody learns how much.
+    pub async fn write_chunk(&mut self, chunk: Bytes) -> io::Result<()> {
+        self.write.write_chunk(chunk).await
+    }
 }
 
 impl AsyncRead for Stream {

@@ -62,6 +62,19 @@ impl OwnedWriteHalf {
     pub fn id(&self) -> u32 {
         self.0.stream.id
     }
+
+    /// As [`Stream::write_chunk`].
+    ///
+    /// # Errors
+    ///
+    /// As those of [`Stream::write_chunk`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Not cancel safe: a beginning of the chunk may be queued, and nobody learns how much.
+    pub async fn write_chunk(&mut self, chunk: Bytes) -> io::Result<()> {
+        self.0.write_chunk(chunk).await
+    }
 }
 
 impl AsyncRead for OwnedReadHalf {

@@ -7,6 +7,7 @@ pub mod frames;
 use std::future::Future;
 use std::time::Duration;
 
+use bytes::Bytes;
 use kcpx_smux::{Config, Session, Stream, Version};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
@@ -96,7 +97,10 @@ pub async fn check_echo(stream: Stream, data: Vec<u8>, seed: u64) {
         let mut rest = &data[..];
         while !rest.is_empty() {
             let len = (1 + rng.below(30_000) as usize).min(rest.len());
-            write.write_all(&rest[..len]).await.unwrap();
+            match rng.below(2) {
+                0 => write.write_all(&rest[..len]).await.unwrap(),
+                _ => write.write_chunk(Bytes::copy_from_slice(&rest[..len])).await.unwrap(),
+            }
             rest = &rest[len..];
         }
         write.shutdown().await.unwrap();
