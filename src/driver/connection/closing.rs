@@ -186,7 +186,7 @@ impl Conn {
             return Some(if self.is_drained() { ConnectionError::Closed } else { undelivered });
         }
         if passed(self.validation_deadline()) {
-            return Some(ConnectionError::DeadPeer(Heard::Nothing));
+            return Some(ConnectionError::DeadPeer(Heard::Unvalidated));
         }
         self.kcp.close_reason()
     }

@@ -203,6 +203,11 @@ pub fn seed() -> u64 {
     seed
 }
 
+/// Sockets that servers have sent to, open until the process ends. A server sends for some seconds
+/// after its path is gone; a client of kcptun that was given the same port would take the source of
+/// that datagram for its server, and wait.
+static USED: Mutex<Vec<Arc<UdpSocket>>> = Mutex::new(Vec::new());
+
 /// Forwards datagrams between clients and one server, and loses some.
 pub struct LossyPath {
     pub addr: SocketAddr,
@@ -229,6 +234,7 @@ impl LossyPath {
                 let Ok((len, from)) = socket.recv_from(&mut buf).await else { continue };
                 let upstream = upstreams.entry(from).or_insert_with(|| {
                     let upstream = Arc::new(bound_udp("127.0.0.1:0".parse().unwrap()));
+                    USED.lock().unwrap().push(upstream.clone());
                     let (receiver, sender) = (upstream.clone(), socket.clone());
                     let (count, mut random) = (count.clone(), random.fork());
                     let current = current.clone();
