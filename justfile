@@ -64,11 +64,11 @@ asan *FILTERS:
     RUSTFLAGS=-Zsanitizer=address CARGO_TARGET_DIR=target/asan \
         {{ nightly }} test --lib --target {{ host }} -- {{ FILTERS }}
 
-# Isolation is off since property tests read the environment and their stored failures.
+# Without C code, which Miri cannot run. Isolation is off since property tests read the environment and their stored failures.
 # Unit tests under Miri, which has no sockets and is slow; name the parts: `just miri core::seq`.
 miri +FILTERS:
     MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=8 CARGO_TARGET_DIR=target/miri \
-        {{ nightly }} miri test --lib -- {{ FILTERS }}
+        {{ nightly }} miri test --lib --no-default-features --features tracing -- {{ FILTERS }}
 
 # The oldest compiler that the manifest allows.
 msrv:

@@ -106,7 +106,8 @@
 //!   server takes [`KcpListener::incoming`].
 //! * `tokio-util`: [`KcpListener`] is a `tokio_util::net::Listener`.
 //! * `legacy-ciphers`: kcp-go's older ciphers.
-//! * `aws-lc-rs`: a faster backend of the AEADs, which needs a C compiler.
+//! * `aws-lc-rs` (default): the AEADs are those of AWS-LC, which needs a C compiler. Without it they are
+//!   those of RustCrypto, in pure Rust: the same packets, at a third of the speed on x86-64.
 //! * `tracing` (default): events of the lifecycle of connections.
 
 // docs.rs shows which feature an item needs.

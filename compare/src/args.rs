@@ -259,6 +259,13 @@ pub(crate) enum TcpCongestion {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Peer {
+    /// The machine itself: a copy in memory
+    Memcpy,
+    /// The machine itself: datagrams with nothing on top, one per system call
+    Udp,
+    /// The same in batches, with GSO and GRO
+    #[serde(rename = "udp-gso")]
+    UdpGso,
     Kcpx,
     /// The same with `Protection::Auto`, across a path; to a server of kcp-go also if that sends FEC
     #[serde(rename = "kcpx-auto")]
@@ -288,12 +295,21 @@ impl Peer {
             Self::KcpxAuto | Self::TokioKcp | Self::KcpTokio | Self::KcpRs | Self::Tcp => {
                 wire == Wire::Plain
             }
+            Self::Memcpy | Self::Udp | Self::UdpGso => wire == Wire::Plain,
         }
     }
 
     /// Whether it differs from all others in this workload.
     fn has_workload(self, workload: Workload) -> bool {
-        self != Self::KcpxAuto || matches!(workload, Workload::Msg | Workload::Bulk)
+        match self {
+            Self::KcpxAuto => workload.is_across_path(),
+            _ => !self.is_machine() || workload == Workload::Sink,
+        }
+    }
+
+    /// Whether it is the machine itself, which others can be compared with, and no transport.
+    pub(crate) fn is_machine(self) -> bool {
+        matches!(self, Self::Memcpy | Self::Udp | Self::UdpGso)
     }
 }
 

@@ -115,7 +115,8 @@ pub(crate) fn all(samples: &[Sample]) -> Vec<(String, String)> {
 }
 
 fn group(samples: &[Sample], heading: String, cases: &[Case], title: &str) -> Group {
-    let bars = cases.iter().filter_map(|&case| {
+    let transports = cases.iter().filter(|case| !case.peer.is_machine());
+    let bars = transports.filter_map(|&case| {
         let column = case.workload.columns().iter().find(|column| column.title == title)?;
         Some(bar(samples, case, column))
     });

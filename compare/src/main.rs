@@ -7,6 +7,8 @@
 mod args;
 mod chart;
 mod clock;
+#[cfg(feature = "together")]
+mod machine;
 mod measure;
 mod os;
 #[cfg(all(feature = "together", target_os = "linux"))]

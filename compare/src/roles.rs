@@ -13,9 +13,11 @@ use tokio::io::{AsyncBufReadExt as _, BufReader, Lines, Stdin, stdin};
 use tokio::time::timeout;
 
 use crate::args::{Case, Load, PROMPT, Peer, Role, TIMEOUT, Workload, name};
+#[cfg(feature = "together")]
+use crate::machine;
 use crate::os;
 use crate::peers::{self, Accept, Connect, Duplex};
-use crate::protocol::{Listening, Snapshot};
+use crate::protocol::{Listening, Outcome, Snapshot};
 use crate::workload::{Seen, bulk, echo, many, msg, pingpong, sink};
 
 pub(crate) async fn play(role: Role) -> anyhow::Result<()> {
@@ -40,6 +42,8 @@ async fn server(case: Case, listen: SocketAddr, load: Load) -> anyhow::Result<()
         #[cfg(feature = "together")]
         Peer::Quinn => serve::<peers::quinn::Server>(case, listen, load).await,
         #[cfg(feature = "together")]
+        Peer::Memcpy | Peer::Udp | Peer::UdpGso => serve_machine(case, listen).await,
+        #[cfg(feature = "together")]
         Peer::Tcp => serve::<peers::tcp::Server>(case, listen, load).await,
         #[cfg(feature = "apart")]
         Peer::RustTokioKcp => serve::<peers::rust_tokio_kcp::Server>(case, listen, load).await,
@@ -59,6 +63,10 @@ async fn client(case: Case, connect: SocketAddr, load: Load) -> anyhow::Result<(
         Peer::KcpRs => work::<peers::kcp_rs::Client>(case, connect, load).await,
         #[cfg(feature = "together")]
         Peer::Quinn => work::<peers::quinn::Client>(case, connect, load).await,
+        #[cfg(feature = "together")]
+        Peer::Memcpy | Peer::Udp | Peer::UdpGso => {
+            finish(case, load, async { Ok((machine::work(case, connect, load).await?, ())) }).await
+        }
         #[cfg(feature = "together")]
         Peer::Tcp => work::<peers::tcp::Client>(case, connect, load).await,
         #[cfg(feature = "apart")]
@@ -113,26 +121,40 @@ async fn serve<A: Accept>(case: Case, listen: SocketAddr, load: Load) -> anyhow:
             tokio::spawn(attend(case.workload, stream, shared.clone(), load));
         }
     };
-    let answering = async {
-        let mut requests = requests();
-        while requests.next_line().await?.is_some() {
-            report(&Snapshot {
-                cpu_s: os::cpu_seconds()?,
-                rss_kib: os::resident_kib()?,
-                bytes: seen.bytes.load(Ordering::Relaxed),
-                connections: seen.connections.load(Ordering::Relaxed),
-                messages: seen.messages(),
-                within: seen.within(),
-            })?;
-        }
-        Ok(())
-    };
     report(&Listening { addr, note })?;
     tokio::select! {
         ended = accepting => ended,
-        ended = answering => ended,
+        ended = answer(&seen) => ended,
     }
     .map(|()| end())
+}
+
+#[cfg(feature = "together")]
+async fn serve_machine(case: Case, listen: SocketAddr) -> anyhow::Result<()> {
+    let server = machine::Server::bind(case, listen).await?;
+    let seen = Arc::new(Seen::default());
+    report(&Listening { addr: server.addr()?, note: None })?;
+    tokio::select! {
+        ended = server.serve(seen.clone()) => ended,
+        ended = answer(&seen) => ended,
+    }
+    .map(|()| end())
+}
+
+/// Answers each line of the input with what was seen, until the input ends.
+async fn answer(seen: &Seen) -> anyhow::Result<()> {
+    let mut requests = requests();
+    while requests.next_line().await?.is_some() {
+        report(&Snapshot {
+            cpu_s: os::cpu_seconds()?,
+            rss_kib: os::resident_kib()?,
+            bytes: seen.read(),
+            connections: seen.connections.load(Ordering::Relaxed),
+            messages: seen.messages(),
+            within: seen.within(),
+        })?;
+    }
+    Ok(())
 }
 
 async fn attend(workload: Workload, mut stream: impl Duplex, seen: Arc<Seen>, load: Load) {
@@ -154,8 +176,6 @@ async fn attend(workload: Workload, mut stream: impl Duplex, seen: Arc<Seen>, lo
 }
 
 async fn work<C: Connect>(case: Case, server: SocketAddr, load: Load) -> anyhow::Result<()> {
-    let reported = Arc::new(AtomicBool::new(false));
-    let ending = end_with_input(reported.clone())?;
     let working = async {
         let client = C::new(case, server).await?;
         if case.workload == Workload::Many {
@@ -174,6 +194,17 @@ async fn work<C: Connect>(case: Case, server: SocketAddr, load: Load) -> anyhow:
         };
         Ok((outcome, vec![stream]))
     };
+    finish(case, load, working).await
+}
+
+/// Reports the outcome of `working`, and ends with the input; what it returns beside stays until then.
+async fn finish<T>(
+    case: Case,
+    load: Load,
+    working: impl Future<Output = anyhow::Result<(Outcome, T)>>,
+) -> anyhow::Result<()> {
+    let reported = Arc::new(AtomicBool::new(false));
+    let ending = end_with_input(reported.clone())?;
     // Those two have that limit of their own, and say then how far they came.
     let connecting = if case.workload.is_across_path() { PROMPT } else { Duration::ZERO };
     let limit = load.time(case.workload) + TIMEOUT + connecting;

@@ -6,7 +6,7 @@ use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory as _};
 
-use super::{Args, Peer, Workload, units};
+use super::{Args, Peer, Workload, name, units};
 
 /// Options that mean nothing over loopback, and the one that means nothing across a path.
 const PATH_ONLY: [&str; 16] = [
@@ -108,6 +108,10 @@ pub(super) fn reject_without_effect(args: &Args, matches: &ArgMatches) -> Result
     if args.path.max_overhead.is_some() && !measures(Peer::KcpxAuto) {
         return reject("--max-overhead is for the peer kcpx-auto; add it to --peers".into());
     }
+    let on_path = args.path.server.into_iter().chain(args.path.beside);
+    if let Some(peer) = on_path.into_iter().find(|peer| peer.is_machine()) {
+        return reject(format!("{} is no transport, and runs over loopback alone", name(peer)));
+    }
     if args.workload.iter().all(across) && given(LOOPBACK_ONLY) {
         return reject(
             "--runs is for workloads over loopback; msg and bulk take a list of \
@@ -161,6 +165,7 @@ mod tests {
             ("--workload sink --loss 5", ["--loss", "msg and bulk"]),
             ("--every 2ms", ["--every", "msg and bulk"]),
             ("--server tcp", ["--server", "msg and bulk"]),
+            ("--workload msg --server udp", ["udp", "loopback"]),
             ("--workload msg --max-overhead 5", ["--max-overhead", "1.0 to 4.0"]),
             ("--workload msg --max-overhead 1.5 --peers kcpx", ["--max-overhead", "kcpx-auto"]),
             ("--tcp-congestion cubic --peers kcpx", ["--tcp-congestion", "peer tcp"]),

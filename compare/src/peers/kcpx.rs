@@ -47,7 +47,7 @@ impl Accept for Server {
     type Stream = KcpStream;
     const NOTE: fn(Case) -> Option<String> = |case| {
         let aead = case.wire.algorithm() == Some(Algorithm::Aes128Gcm);
-        (aead && cfg!(feature = "aws-lc-rs")).then(|| "aws-lc-rs".to_owned())
+        (aead && !cfg!(feature = "aws-lc-rs")).then(|| "pure Rust".to_owned())
     };
 
     async fn bind(case: Case, addr: SocketAddr) -> anyhow::Result<Self> {

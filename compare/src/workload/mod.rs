@@ -48,7 +48,11 @@ impl Seen {
         locked(&self.goodput).as_ref()?.report(Instant::now())
     }
 
-    fn add(&self, bytes: usize) {
+    pub(crate) fn read(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn add(&self, bytes: usize) {
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 }
