@@ -213,6 +213,11 @@ impl PacketCodec {
         });
     }
 
+    /// Whether there is no cipher.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.cipher.is_none()
+    }
+
     /// Whether nonces are long enough to be tagged, so that reflected datagrams are recognised.
     pub(crate) fn detects_reflection(&self) -> bool {
         self.overhead.nonce >= MIN_TAGGED_NONCE_LEN
