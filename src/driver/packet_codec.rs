@@ -62,23 +62,27 @@ pub(crate) struct Opened<'a> {
 /// Cipher and nonces of one endpoint. FEC encoders belong to addresses and are passed in.
 #[derive(Debug)]
 pub(crate) struct PacketCodec {
-    cipher: Option<Arc<dyn PacketCipher>>,
+    /// `None` without a cipher. Boxed: the keys of the nonces take 1 KiB.
+    encryption: Option<Box<Encryption>>,
     overhead: Overhead,
+    sealed: u64,
+}
+
+#[derive(Debug)]
+struct Encryption {
+    cipher: Arc<dyn PacketCipher>,
     secret: NonceSecret,
     nonces: NonceSource,
-    sealed: u64,
 }
 
 impl PacketCodec {
     pub(crate) fn new(config: &Config, secret: [u8; 32]) -> Self {
-        let secret = NonceSecret::new(&secret);
-        Self {
-            cipher: config.cipher.packet_cipher().cloned(),
-            overhead: config.cipher.overhead(),
-            nonces: NonceSource::new(&secret, 0),
-            secret,
-            sealed: 0,
-        }
+        let encryption = config.cipher.packet_cipher().cloned().map(|cipher| {
+            let secret = NonceSecret::new(&secret);
+            let nonces = NonceSource::new(&secret, 0);
+            Box::new(Encryption { cipher, secret, nonces })
+        });
+        Self { encryption, overhead: config.cipher.overhead(), sealed: 0 }
     }
 
     /// Datagrams sealed so far.
@@ -205,12 +209,17 @@ impl PacketCodec {
 
     /// Seals the datagrams of the batch that are not sealed yet.
     pub(crate) fn seal(&mut self, tx: &mut SendBatch) {
-        let Some(cipher) = &self.cipher else { return };
+        let Some(encryption) = &mut self.encryption else { return };
         tx.seal(|packets| {
-            self.nonces.fill(self.overhead.nonce, packets);
-            cipher.seal(packets);
+            encryption.nonces.fill(self.overhead.nonce, packets);
+            encryption.cipher.seal(packets);
             self.sealed += packets.len() as u64;
         });
+    }
+
+    /// Whether there is no cipher.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.encryption.is_none()
     }
 
     /// Whether nonces are long enough to be tagged, so that reflected datagrams are recognised.
@@ -220,7 +229,7 @@ impl PacketCodec {
 
     /// Decrypts a received datagram in place.
     pub(crate) fn open<'a>(&self, datagram: &'a mut [u8]) -> Result<Opened<'a>, OpenFailure> {
-        let Some(cipher) = &self.cipher else {
+        let Some(Encryption { cipher, secret, .. }) = self.encryption.as_deref() else {
             return Ok(Opened { body: datagram, nonce: &[] });
         };
         cipher.open(datagram).map_err(|_| OpenFailure::Forged)?;
@@ -228,7 +237,7 @@ impl PacketCodec {
             datagram.len().checked_sub(self.overhead.trailer_len).ok_or(OpenFailure::Forged)?;
         let body = datagram.get(self.overhead.header_len..end).ok_or(OpenFailure::Forged)?;
         let nonce = datagram.get(..self.overhead.nonce).ok_or(OpenFailure::Forged)?;
-        if self.detects_reflection() && self.secret.is_own(nonce) {
+        if self.detects_reflection() && secret.is_own(nonce) {
             return Err(OpenFailure::Reflected);
         }
         Ok(Opened { body, nonce })

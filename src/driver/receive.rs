@@ -23,6 +23,9 @@ pub(super) const RECV_CALLS: usize = 2;
 /// three GSO batches, half of what a turn may send.
 const TURN_ANSWERS: usize = 138;
 
+/// Datagrams of a GRO batch whose connections are prefetched together.
+const PREFETCH_BATCH: usize = 8;
+
 thread_local! {
     /// Receive buffers, one set per thread: the set is large, and a turn never yields while it uses
     /// the set. A process with thousands of sockets has as many sets as threads.
@@ -64,15 +67,50 @@ impl<S: Socket> Driver<S> {
             }
             for (path, segment_size, gro_batch) in batch.gro_batches() {
                 self.local_ip = path.local;
-                for datagram in gro_batch.chunks_mut(segment_size.max(1)) {
-                    self.on_datagram(now, &path.peer, datagram);
-                }
+                self.on_gro_batch(now, &path.peer, gro_batch, segment_size.max(1));
             }
             if !batch.is_full() {
                 return Ok(false);
             }
         }
         Ok(true)
+    }
+
+    fn on_gro_batch(
+        &mut self,
+        now: Instant,
+        from: &SocketAddr,
+        gro_batch: &mut [u8],
+        segment_size: usize,
+    ) {
+        for datagrams in gro_batch.chunks_mut(PREFETCH_BATCH * segment_size) {
+            // What is encrypted does not say where it goes.
+            if self.codec.is_plain() {
+                self.prefetch_receivers(from, datagrams.chunks(segment_size));
+            }
+            for datagram in datagrams.chunks_mut(segment_size) {
+                self.on_datagram(now, from, datagram);
+            }
+        }
+    }
+
+    /// Prefetches the connections that up to [`PREFETCH_BATCH`] datagrams go to, if there are several.
+    fn prefetch_receivers<'a>(
+        &self,
+        from: &SocketAddr,
+        datagrams: impl Iterator<Item = &'a [u8]> + Clone,
+    ) {
+        let mut convs = datagrams.map(|datagram| segment::conv_of(datagram_of(datagram)));
+        let Some(first) = convs.next() else { return };
+        if convs.clone().all(|conv| conv == first) {
+            return;
+        }
+        let mut slots = [None; PREFETCH_BATCH];
+        for (slot, conv) in slots.iter_mut().zip([first].into_iter().chain(convs)) {
+            let id = conv.and_then(|conv| self.demux.find(&(*from, conv)));
+            *slot = id.map(|id| id.slot as usize);
+        }
+        self.prefetch(slots.into_iter().flatten());
     }
 
     fn on_datagram(&mut self, now: Instant, from: &SocketAddr, datagram: &mut [u8]) {

@@ -40,6 +40,7 @@ impl<S: Socket> Driver<S> {
         while left > 0 && (self.budget > 0 || self.blocked) {
             let Some(id) = self.ready.pop_front() else { break };
             left -= 1;
+            self.prefetch_ahead(|ahead| Some(self.ready.get(ahead - 1)?.slot as usize));
             if let Some(unfinished) = self.serve_one(now, id)? {
                 match unfinished {
                     // Served first in the next turn; behind the others while the socket is blocked.

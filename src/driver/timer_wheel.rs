@@ -6,6 +6,8 @@
 //! 64 seconds. A bucket is a doubly linked list through the entries, and each entry keeps its exact
 //! deadline: buckets never round. An ordered map is the reference in the tests.
 //!
+//! Up to [`FEW`] slots have no buckets, which take 8.5 KiB: their deadlines are compared one by one.
+//!
 //! The wheel has no clock: [`TimerWheel::expire`] gets the time. It skips empty buckets 64 at a
 //! time, so that neither an idle hour nor a jump of days costs anything.
 
@@ -37,6 +39,11 @@ const BEYOND: u16 = FIRST_SECOND + 64;
 /// The `bucket` of an entry that is not armed.
 const IDLE: u16 = u16::MAX;
 
+/// Slots that need no buckets. An endpoint of `KcpStream::connect` has one connection.
+const FEW: usize = 16;
+/// The `bucket` of an armed entry while there are no buckets.
+const NO_BUCKET: u16 = BEYOND + 1;
+
 /// The end of a list.
 const NONE: u32 = u32::MAX;
 
@@ -60,7 +67,7 @@ pub(crate) struct TimerWheel {
     /// The current millisecond. Invariant: no entry is in a bucket of an earlier millisecond.
     tick: u64,
     entries: Vec<Entry>,
-    /// First entry of each bucket's list.
+    /// First entry of each bucket's list. Empty until a slot beyond [`FEW`] is armed, as is `earliest`.
     heads: Vec<u32>,
     /// Per bucket of the levels, nanoseconds from its start to its earliest deadline or less:
     /// an entry that leaves does not raise it.
@@ -81,8 +88,8 @@ impl TimerWheel {
             origin,
             tick: 0,
             entries: Vec::new(),
-            heads: vec![NONE; usize::from(BEYOND) + 1],
-            earliest: vec![0; usize::from(BEYOND)],
+            heads: Vec::new(),
+            earliest: Vec::new(),
             earliest_beyond: u64::MAX,
             ticks: [0; 16],
             seconds: 0,
@@ -102,6 +109,9 @@ impl TimerWheel {
                 return;
             }
             self.entries.resize(slot + 1, Entry::IDLE);
+            if slot >= FEW && !self.has_buckets() {
+                self.add_buckets();
+            }
         }
         let Some(deadline) = deadline else {
             self.unlink(index);
@@ -134,6 +144,11 @@ impl TimerWheel {
     /// set: then it is the instant of the last `expire`, truncated to milliseconds. It may be
     /// earlier once after an entry was disarmed; that call expires nothing.
     pub(crate) fn next(&self) -> Option<Instant> {
+        if !self.has_buckets() {
+            let armed = self.entries.iter().filter(|entry| entry.bucket != IDLE);
+            let nanos = armed.map(|entry| entry.deadline).min()?;
+            return self.origin.checked_add(Duration::from_nanos(nanos));
+        }
         let tick = self
             .first_tick()
             .map(|tick| tick * TICK + u64::from(self.earliest[usize::from(tick_bucket(tick))]));
@@ -149,6 +164,16 @@ impl TimerWheel {
     /// in no particular order. `now` may be before that of an earlier call.
     pub(crate) fn expire(&mut self, now: Instant, expired: &mut Vec<usize>) {
         let now = self.nanos(now);
+        if !self.has_buckets() {
+            self.tick = self.tick.max(now / TICK);
+            for (slot, entry) in self.entries.iter_mut().enumerate() {
+                if entry.bucket != IDLE && entry.deadline <= now {
+                    entry.bucket = IDLE;
+                    expired.push(slot);
+                }
+            }
+            return;
+        }
         if now / TICK > self.tick {
             self.advance(now, expired);
         }
@@ -158,6 +183,23 @@ impl TimerWheel {
         let elapsed = now.saturating_sub(self.tick * TICK);
         if self.heads[usize::from(current)] != NONE && earliest <= elapsed {
             self.sort(current, now, expired);
+        }
+    }
+
+    fn has_buckets(&self) -> bool {
+        !self.heads.is_empty()
+    }
+
+    /// From here on there are buckets, and armed entries are in them.
+    fn add_buckets(&mut self) {
+        self.heads = vec![NONE; usize::from(BEYOND) + 1];
+        self.earliest = vec![0; usize::from(BEYOND)];
+        for index in 0..self.entries.len() {
+            let Entry { deadline, bucket, .. } = self.entries[index];
+            // The slots fit, see `set`.
+            if let Some(index) = u32::try_from(index).ok().filter(|_| bucket != IDLE) {
+                self.link(index, deadline);
+            }
         }
     }
 
@@ -202,6 +244,10 @@ impl TimerWheel {
 
     /// Puts an entry that is in no list to the front of the list for its deadline.
     fn link(&mut self, index: u32, deadline: u64) {
+        if !self.has_buckets() {
+            self.entries[index as usize] = Entry { deadline, bucket: NO_BUCKET, ..Entry::IDLE };
+            return;
+        }
         let (bucket, start) = self.place(deadline);
         let head = std::mem::replace(&mut self.heads[usize::from(bucket)], index);
         self.entries[index as usize] = Entry { deadline, prev: NONE, next: head, bucket };
@@ -227,6 +273,9 @@ impl TimerWheel {
             return;
         }
         entry.bucket = IDLE;
+        if bucket == NO_BUCKET {
+            return;
+        }
         if next != NONE {
             self.entries[next as usize].prev = prev;
         }

@@ -150,7 +150,7 @@ async fn attempt(peer: SocketAddr, config: Box<Config>) -> io::Result<KcpStream>
     let local = unspecified(peer);
     let socket = UdpSocket::bind(local, &config.socket)?;
     // Later, anyone who guesses the port could end the connection by a forged report. Without the watch,
-    // for want of a descriptor or on an older system, the connect timeout decides.
+    // on a system that has no such reports, the connect timeout decides.
     let watch = if config.early_data { None } else { RefusalWatch::new(&socket, peer).ok() };
     let endpoint = Endpoint::spawn_on(socket, *config, SocketContext::default())?;
     let mut connected = pin!(endpoint.connect(peer));

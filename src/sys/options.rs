@@ -21,6 +21,23 @@ impl SavedOptions {
         Self(OPTIONS.map(|(level, name)| get(socket, level, name).ok()))
     }
 
+    /// The same of a socket that has just been made, where most are known to be off.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    pub(super) fn of_new(socket: &UdpSocket, is_v6: bool) -> Self {
+        Self(OPTIONS.map(|(level, name)| match (level, name) {
+            (libc::IPPROTO_IPV6, _) if !is_v6 => None,
+            // The default is a setting of the system.
+            (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER)
+            | (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER) => get(socket, level, name).ok(),
+            _ => Some(0),
+        }))
+    }
+
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    pub(super) fn of_new(socket: &UdpSocket, _: bool) -> Self {
+        Self::of(socket)
+    }
+
     /// Writes them back.
     pub(super) fn restore(&self, socket: &UdpSocket) {
         for ((level, name), value) in OPTIONS.into_iter().zip(self.0) {
@@ -141,6 +158,19 @@ mod tests {
                 expected[place] = Some(1);
             }
             assert_eq!(values(&clone), expected);
+        }
+    }
+
+    #[test]
+    fn options_of_a_new_socket_are_the_known_ones() {
+        for addr in ["127.0.0.1:0", "[::1]:0", "[::]:0"] {
+            let Ok(socket) = UdpSocket::bind(addr) else { continue };
+            let is_v6 = socket.local_addr().unwrap().is_ipv6();
+            assert_eq!(
+                SavedOptions::of_new(&socket, is_v6).0,
+                SavedOptions::of(&socket).0,
+                "{addr}"
+            );
         }
     }
 

@@ -25,6 +25,7 @@ mod linux {
     use crate::sys::options;
     use crate::sys::udp::UdpSocket;
     use crate::util::path::{canonical, unspecified};
+    use crate::util::sync::Arc;
 
     /// Bytes for the control messages of a report: the report itself with the address of the host that sent
     /// it, and what else the socket asks for, such as the local address.
@@ -37,17 +38,17 @@ mod linux {
     /// Watches a socket for the report that its peer's port is closed.
     #[derive(Debug)]
     pub(crate) struct RefusalWatch {
-        /// A second descriptor of the socket.
-        socket: tokio::net::UdpSocket,
+        /// The driver has it too, and reads what arrives.
+        socket: Arc<tokio::net::UdpSocket>,
         peer: SocketAddr,
     }
 
     impl RefusalWatch {
         /// Asks the system for reports, until the watch is dropped.
         pub(crate) fn new(socket: &UdpSocket, peer: SocketAddr) -> io::Result<Self> {
-            let socket = socket.try_clone()?;
-            set_reports(&socket, peer, true)?;
-            Ok(Self { socket: tokio::net::UdpSocket::from_std(socket)?, peer })
+            let socket = socket.reports();
+            set_reports(&*socket, peer, true)?;
+            Ok(Self { socket, peer })
         }
 
         /// Waits until the port of the peer is reported to be closed. Any other report about the socket, such
@@ -77,7 +78,7 @@ mod linux {
         /// The system discards the reports that wait, but not the error that the last one has left for the
         /// next call (`SO_ERROR`).
         fn drop(&mut self) {
-            drop(set_reports(&self.socket, self.peer, false));
+            drop(set_reports(&*self.socket, self.peer, false));
             drop(self.socket.take_error());
         }
     }

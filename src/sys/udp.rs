@@ -29,7 +29,7 @@ use crate::util::sync::{AtomicUsize, Ordering};
 /// A UDP socket, registered with the runtime it was created in.
 #[derive(Debug)]
 pub(crate) struct UdpSocket {
-    io: tokio::net::UdpSocket,
+    io: Arc<tokio::net::UdpSocket>,
     state: UdpSocketState,
     /// Whether the socket is IPv6: then IPv4 destinations must be IPv4-mapped.
     v6: bool,
@@ -89,7 +89,9 @@ impl UdpSocket {
     ///
     /// When the address cannot be bound, or outside a Tokio runtime.
     pub(crate) fn bind(addr: SocketAddr, config: &SocketConfig) -> io::Result<Self> {
-        Self::from_std(bind(addr, config)?)
+        let socket = bind(addr, config)?;
+        let saved = SavedOptions::of_new(&socket, addr.is_ipv6());
+        Self::register(socket, &saved)
     }
 
     /// Binds one socket per shard to the same address (`SO_REUSEPORT`). Either all are bound or
@@ -141,9 +143,14 @@ impl UdpSocket {
     ///
     /// In a Tokio runtime without I/O.
     pub(crate) fn from_std(socket: std::net::UdpSocket) -> io::Result<Self> {
-        Handle::try_current().map_err(io::Error::other)?;
         socket.set_nonblocking(true)?;
         let saved = SavedOptions::of(&socket);
+        Self::register(socket, &saved)
+    }
+
+    /// Of a non-blocking socket. `saved`: its options, of which those that are not asked for stay.
+    fn register(socket: std::net::UdpSocket, saved: &SavedOptions) -> io::Result<Self> {
+        Handle::try_current().map_err(io::Error::other)?;
         let state = UdpSocketState::new((&socket).into())?;
         saved.restore(&socket);
         let has_traffic_class = dscp::has_traffic_class(&socket);
@@ -159,7 +166,7 @@ impl UdpSocket {
             families: families(&socket, local),
             has_traffic_class,
             max_gso_segments: if has_gso { state.max_gso_segments().max(1) } else { 1 },
-            io: tokio::net::UdpSocket::from_std(socket)?,
+            io: Arc::new(tokio::net::UdpSocket::from_std(socket)?),
             state,
             gso_refused_for: None,
             fragments_v6: false,
@@ -207,10 +214,10 @@ impl UdpSocket {
         }
     }
 
-    /// A second descriptor of the socket.
+    /// The socket, for the error reports about it.
     #[cfg(any(target_os = "linux", target_os = "android"))]
-    pub(super) fn try_clone(&self) -> io::Result<std::net::UdpSocket> {
-        Ok(SockRef::from(&self.io).try_clone()?.into())
+    pub(super) fn reports(&self) -> Arc<tokio::net::UdpSocket> {
+        self.io.clone()
     }
 
     /// Returns the address in the form that this socket's system calls take: IPv4-mapped on IPv6.
@@ -275,9 +282,9 @@ impl UdpSocket {
         if !self.readiness(Interest::WRITABLE).is_write_closed() {
             return;
         }
-        let again = SockRef::from(&self.io).try_clone();
+        let again = SockRef::from(&*self.io).try_clone();
         if let Ok(io) = again.and_then(|socket| tokio::net::UdpSocket::from_std(socket.into())) {
-            self.io = io;
+            self.io = Arc::new(io);
         }
     }
 
@@ -301,7 +308,7 @@ impl UdpSocket {
             segment_size: Some(size),
             src_ip: source,
         };
-        self.io.try_io(Interest::WRITABLE, || self.state.try_send((&self.io).into(), &transmit))
+        self.io.try_io(Interest::WRITABLE, || self.state.try_send((&*self.io).into(), &transmit))
     }
 }
 
@@ -344,7 +351,7 @@ impl UdpSocket {
         let received = batch.fill(has_local_ip, |buffers, meta| {
             self.io.try_io(Interest::READABLE, || {
                 is_readable = true;
-                self.state.recv((&self.io).into(), buffers, meta)
+                self.state.recv((&*self.io).into(), buffers, meta)
             })
         });
         match received {
