@@ -31,23 +31,30 @@ pub(crate) struct Appended {
 
 impl PacketWriter<'_> {
     /// Appends the next datagram of `kcp`, with `duplicates` copies and the parity that it
-    /// completes. `in_gso_batch`: that of the datagram before, if nothing else left after it.
+    /// completes. `in_gso_batch`: that of the datagram before, if nothing else left after it. Where
+    /// datagrams leave as they are written, up to `max` of the GSO batch are appended at once.
     pub(crate) fn transmit(
         &mut self,
         now: Instant,
         kcp: &mut Kcp,
         (path, duplicates): (Path, u8),
-        mut in_gso_batch: bool,
+        (mut in_gso_batch, max): (bool, usize),
     ) -> Appended {
         let may_send_extras = kcp.send_budget().may_send_extras();
         self.update_fec(kcp);
+        if in_gso_batch && duplicates == 0 && self.fec.is_none() && self.codec.is_plain() {
+            let max = max.min(self.tx.capacity_left(kcp.current_mtu()));
+            let write = |tail: &mut Vec<u8>| kcp.poll_transmit_more(max, tail);
+            return Appended { datagrams: self.tx.append_equal(path, write), in_gso_batch };
+        }
         let flow = if self.fec.is_some() { kcp.flow_timing() } else { FlowTiming::default() };
         let before = self.tx.bytes();
         let mut len = 0;
         let write = |tail: &mut Vec<u8>| {
             let (mut new_segments, mut is_repair) = (1, false);
             if in_gso_batch {
-                len = kcp.poll_transmit_more(tail).unwrap_or(0);
+                let size = kcp.current_mtu();
+                len = size * kcp.poll_transmit_more(1, tail);
             } else if let Some(sent) = kcp.poll_transmit(now, tail) {
                 (len, in_gso_batch) = (sent.len, sent.gso_follows);
                 (new_segments, is_repair) = (sent.new_segments, sent.is_repair);

@@ -7,6 +7,7 @@
 
 use std::array;
 use std::io;
+use std::iter;
 use std::mem;
 use std::net::SocketAddr;
 
@@ -110,6 +111,27 @@ impl SendBatch {
     #[inline]
     pub(crate) fn commit(&mut self, path: Path, start: usize) {
         self.packets.push(Packet { path, len: self.bytes.len() - start });
+    }
+
+    /// Datagrams of `len` bytes after which the batch [is full](Self::is_full).
+    #[inline]
+    pub(crate) fn capacity_left(&self, len: usize) -> usize {
+        let bytes = BATCH_BYTES.saturating_sub(self.bytes.len()).div_ceil(len.max(1));
+        bytes.min(BATCH_PACKETS.saturating_sub(self.packets.len()))
+    }
+
+    /// Appends the datagrams for `path` that `write` writes, all of equal length; it returns their
+    /// number, and so does this.
+    pub(crate) fn append_equal(
+        &mut self,
+        path: Path,
+        write: impl FnOnce(&mut Vec<u8>) -> usize,
+    ) -> usize {
+        let start = self.bytes.len();
+        let count = write(&mut self.bytes);
+        let len = (self.bytes.len() - start) / count.max(1);
+        self.packets.extend(iter::repeat_n(Packet { path, len }, count));
+        count
     }
 
     /// Appends `copies` copies of the last datagram, which must be sealed if there is a cipher.
@@ -301,7 +323,7 @@ mod tests {
         let mut batch = SendBatch::default();
         for (port, len) in packets {
             let start = batch.begin(0);
-            batch.tail().extend(std::iter::repeat_n(7, *len));
+            batch.tail().extend(iter::repeat_n(7, *len));
             batch.commit(Path::to(addr(*port)), start);
         }
         batch
@@ -319,6 +341,30 @@ mod tests {
             [(1, 100, 240), (1, 100, 100), (2, 100, 100), (2, 120, 120), (1, 9, 9)]
         );
         assert_eq!((stats.sent_datagrams, stats.sent_bytes), (7, 569));
+    }
+
+    #[test]
+    fn equal_datagrams_appended_at_once_fill_the_batch_and_not_more() {
+        let path = Path::to(addr(1));
+        for len in [1, 999, 1_400, BATCH_BYTES + 1] {
+            let mut batch = SendBatch::default();
+            batch.push_sealed(path, &[7; 10]);
+            let count = batch.capacity_left(len);
+            let write = |tail: &mut Vec<u8>| {
+                tail.resize(tail.len() + (count - 1) * len, 7);
+                count - 1
+            };
+            assert_eq!(batch.append_equal(path, write), count - 1);
+            assert!(!batch.is_full() && batch.capacity_left(len) == 1, "{len}");
+            batch.push_sealed(path, &vec![7; len]);
+            assert!(batch.is_full() && batch.capacity_left(len) == 0, "{len}");
+            let mut socket = script([]);
+            batch.flush(&mut socket, &mut EndpointStats::default());
+            assert_eq!(socket.sends.iter().map(|(_, _, len)| len).sum::<usize>(), 10 + count * len);
+        }
+        let mut batch = SendBatch::default();
+        assert_eq!(batch.append_equal(path, |_| 0), 0);
+        assert!(batch.is_empty());
     }
 
     #[test]

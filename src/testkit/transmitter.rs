@@ -36,7 +36,8 @@ impl Transmitter {
         let to = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
         let mut in_gso_batch = false;
         loop {
-            let appended = self.writer().transmit(now, kcp, (Path::to(to), 0), in_gso_batch);
+            let to = (Path::to(to), 0);
+            let appended = self.writer().transmit(now, kcp, to, (in_gso_batch, usize::MAX));
             self.tx.drain(&mut send);
             // As in the driver: after a GSO batch comes anything else, if it is due.
             if appended.datagrams == 0 && !in_gso_batch {

@@ -116,7 +116,7 @@ impl Kcp {
                 self.full_datagrams_since_ack += 1;
                 self.window_update_pending = false;
                 sent.gso_follows = next.is_new() && budget.may_batch();
-                self.write_segment(now, next, out, &mut sent);
+                self.append_segment(now, next, out, &mut sent);
             }
             None => self.write_small_datagram(now, next, (start, budget), out, &mut sent),
         }
@@ -124,38 +124,44 @@ impl Kcp {
         (len > 0).then(|| self.on_datagram_sent(now, len, sent))
     }
 
-    /// Continues a GSO batch after a datagram with [`Transmitted::gso_follows`]: appends another
-    /// datagram of the same size, and returns its bytes. `None`: call [`Kcp::poll_transmit`]. All
-    /// datagrams of a batch have the same `now`, so only what the datagram before can have made due
-    /// is checked. The datagrams are the same as without batches: core/tests/gso_batches.rs.
-    #[inline]
-    pub(crate) fn poll_transmit_more(&mut self, out: &mut Vec<u8>) -> Option<usize> {
+    /// Continues a GSO batch after a datagram with [`Transmitted::gso_follows`]: appends up to `max`
+    /// further datagrams of [`Kcp::current_mtu`] bytes each, and returns how many. Fewer than `max`:
+    /// call [`Kcp::poll_transmit`]. All datagrams of a batch have the same `now`, and nothing arrives
+    /// between them, so only what one datagram can change for the next is checked for each. The
+    /// datagrams are the same as without batches: core/tests/gso_batches.rs.
+    pub(crate) fn poll_transmit_more(&mut self, max: usize, out: &mut Vec<u8>) -> usize {
         let now = self.last_poll_transmit;
         let has_acks = !self.acks.is_empty() || self.recv.has_recovered_acks();
-        let acks_may_wait =
-            !has_acks || self.full_datagrams_since_ack < MAX_FULL_DATAGRAMS_BEFORE_ACK;
-        let probe_due = self.mtu_probe_deadline().is_some_and(|at| at <= now);
-        let repair_due = self.has_repair_due(now);
-        if probe_due
-            || repair_due
-            || !acks_may_wait
-            || self.rate_limiter.blocked_until(now).is_some()
+        let before_acks =
+            MAX_FULL_DATAGRAMS_BEFORE_ACK.saturating_sub(self.full_datagrams_since_ack);
+        let max = if has_acks { max.min(before_acks as usize) } else { max };
+        if self.mtu_probe_deadline().is_some_and(|at| at <= now) {
+            return 0;
+        }
+        let (size, mut count) = (self.current_mtu(), 0);
+        let template = self.push_template(now);
+        while count < max
+            && !self.has_repair_due(now)
+            && self.rate_limiter.blocked_until(now).is_none()
+            && let Some(next) = self.send.next_new(now, self.may_send_new())
+            && HEADER_LEN + next.len == size
         {
-            return None;
+            self.send.begin_datagram();
+            if !self.write_segment(now, template, next, out) {
+                break;
+            }
+            self.rate_limiter.on_sent(now, size);
+            count += 1;
         }
-        let next = self.send.next_new(now, self.may_send_new())?;
-        if HEADER_LEN + next.len < self.current_mtu() {
-            return None;
+        if count > 0 {
+            self.full_datagrams_since_ack += u32::try_from(count).unwrap_or(u32::MAX);
+            self.on_datagrams_sent(now, count, count * size);
         }
-        let (start, mut sent) = (out.len(), Transmitted::default());
-        self.full_datagrams_since_ack += 1;
-        self.write_segment(now, next, out, &mut sent);
-        Some(self.on_datagram_sent(now, out.len() - start, sent).len)
+        count
     }
 
     /// A datagram leaves (OnPacketSent of RFC 9002 A.5): counters, rate limit, anti-amplification
     /// limit.
-    #[inline]
     pub(super) fn on_datagram_sent(
         &mut self,
         now: Micros,
@@ -167,13 +173,20 @@ impl Kcp {
             self.keepalive.on_first_sent(now);
         }
         self.establishment.on_datagram_sent();
-        self.stats.sent_datagrams += 1;
-        self.stats.sent_datagram_bytes += sent.len as u64;
-        self.rate_limiter.on_sent(now, sent.len);
-        self.amplification.on_sent(sent.len + usize::from(self.sent_overhead));
+        self.rate_limiter.on_sent(now, len);
+        self.on_datagrams_sent(now, 1, len);
+        sent
+    }
+
+    /// `count` datagrams of `bytes` together leave: all of [`Self::on_datagram_sent`] that is the same
+    /// for each datagram of a GSO batch after the first.
+    #[inline]
+    fn on_datagrams_sent(&mut self, now: Micros, count: usize, bytes: usize) {
+        self.stats.sent_datagrams += count as u64;
+        self.stats.sent_datagram_bytes += bytes as u64;
+        self.amplification.on_sent(bytes + count * usize::from(self.sent_overhead));
         self.update_auto_protection(now);
         self.update_timers(now);
-        sent
     }
 
     /// Appends one datagram of everything small that is due: ACKs, window probe, ping, segments
@@ -217,7 +230,7 @@ impl Kcp {
         while let Some(segment) =
             next.filter(|n| out.len() == start || HEADER_LEN + n.len <= available(out))
         {
-            self.write_segment(now, segment, out, sent);
+            self.append_segment(now, segment, out, sent);
             // A redundant retransmission leaves in the next datagram: in this one it would be lost
             // together with the first copy.
             let copy = self.send.due_copy(now);
@@ -258,29 +271,49 @@ impl Kcp {
             || self.send.available() == 0
     }
 
-    /// Appends the PUSH of `next` and records its transmission.
+    /// The header of the PUSHs that leave at `now`, but for number, `frg` and length.
     #[inline]
-    fn write_segment(
+    fn push_template(&mut self, now: Micros) -> Header {
+        let ts = self.clock.timestamp(now);
+        self.header(Command::Push, 0, Sn(0), ts, 0)
+    }
+
+    /// Appends the PUSH of `next` and counts it in `sent`.
+    fn append_segment(
         &mut self,
         now: Micros,
         next: SendCandidate,
         out: &mut Vec<u8>,
         sent: &mut Transmitted,
     ) {
-        let ts = self.clock.timestamp(now);
-        let template = self.header(Command::Push, 0, Sn(0), ts, 0);
-        let new_segments = u32::from(next.is_new());
         if sent.segments == 0 {
             self.send.begin_datagram();
         }
-        let Some(segment) = self.send.transmit(now, ts, next, &mut self.stats) else { return };
+        let template = self.push_template(now);
+        if self.write_segment(now, template, next, out) {
+            sent.segments += 1;
+            sent.new_segments += u32::from(next.is_new());
+        }
+    }
+
+    /// Appends the PUSH of `next` and records its transmission. Returns whether there was one.
+    #[inline]
+    fn write_segment(
+        &mut self,
+        now: Micros,
+        template: Header,
+        next: SendCandidate,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let Some(segment) = self.send.transmit(now, template.ts, next, &mut self.stats) else {
+            return false;
+        };
         segment.emit(template, out);
-        sent.segments += 1;
-        sent.new_segments += new_segments;
         self.establishment.cancel_initial();
         if self.send.send_buffer().is_empty() {
             (self.flush_requested, self.cork_until) = (false, None);
         }
+        true
     }
 
     /// Appends at most `max` of the pending ACKs.

@@ -158,11 +158,12 @@ impl SentSegments {
         let sn = self.nxt();
         self.transmissions += 1;
         queue::push(&mut self.payloads, payload);
+        let prev = self.append_to_list(0, sn);
         let segment = SentSegment {
             xmit_seq: self.transmissions,
             last_sent: now,
             first_ts,
-            prev: sn,
+            prev,
             next: sn,
             frg,
             backoff_level: 0,
@@ -170,7 +171,6 @@ impl SentSegments {
             acked: false,
         };
         queue::push(&mut self.ring, segment);
-        self.link(sn);
         sn
     }
 
@@ -185,15 +185,19 @@ impl SentSegments {
     /// Moves an unacknowledged segment to the end of the order of transmission, as if it were sent
     /// now, without marking it retransmitted.
     pub(crate) fn move_to_back(&mut self, now: Micros, sn: Sn, level: u8) {
+        if self.index(sn).is_none() {
+            return;
+        }
         self.unlink(sn);
         self.transmissions += 1;
-        let xmit_seq = self.transmissions;
+        let (level, xmit_seq) = (level.min(MAX_BACKOFF_LEVEL), self.transmissions);
+        let prev = self.append_to_list(level, sn);
         if let Some(segment) = self.get_mut(sn) {
-            segment.backoff_level = level.min(MAX_BACKOFF_LEVEL);
+            segment.backoff_level = level;
             segment.last_sent = now;
             segment.xmit_seq = xmit_seq;
+            (segment.prev, segment.next) = (prev, sn);
         }
-        self.link(sn);
     }
 
     /// Records the ACK of one segment, which stays in the ring until `una` passes it
@@ -252,23 +256,18 @@ impl SentSegments {
         })
     }
 
-    /// Appends a segment to the list of its level.
+    /// Appends a segment to the list of `level`. Returns its `prev`; its `next` is itself.
     #[inline]
-    fn link(&mut self, sn: Sn) {
-        let Some(level) = self.get(sn).map(|segment| usize::from(segment.backoff_level)) else {
-            return;
-        };
-        let back = self.lists[level].map(|ends| ends.back);
-        if let Some(segment) = self.get_mut(sn) {
-            segment.prev = back.unwrap_or(sn);
-            segment.next = sn;
-        }
-        if let Some(back) = back.and_then(|back| self.get_mut(back)) {
+    fn append_to_list(&mut self, level: u8, sn: Sn) -> Sn {
+        let level = usize::from(level);
+        let ends = self.lists[level];
+        if let Some(back) = ends.and_then(|ends| self.get_mut(ends.back)) {
             back.next = sn;
         }
-        let front = self.lists[level].map_or(sn, |ends| ends.front);
+        let front = ends.map_or(sn, |ends| ends.front);
         self.lists[level] = Some(ListEnds { front, back: sn });
         self.occupied |= 1 << level;
+        ends.map_or(sn, |ends| ends.back)
     }
 
     /// Removes a segment from the list of its level, if it is in one.
@@ -277,10 +276,10 @@ impl SentSegments {
         let (level, prev, next) = (usize::from(segment.backoff_level), segment.prev, segment.next);
         let Some(ends) = self.lists[level] else { return };
         let (first, last) = (prev == sn, next == sn);
-        if let Some(neighbour) = self.get_mut(prev).filter(|_| !first) {
+        if !first && let Some(neighbour) = self.get_mut(prev) {
             neighbour.next = if last { prev } else { next };
         }
-        if let Some(neighbour) = self.get_mut(next).filter(|_| !last) {
+        if !last && let Some(neighbour) = self.get_mut(next) {
             neighbour.prev = if first { next } else { prev };
         }
         self.lists[level] = match (first, last) {

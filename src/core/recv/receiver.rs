@@ -203,6 +203,18 @@ impl Receiver {
         u16::try_from(segments.min(memory)).unwrap_or(u16::MAX)
     }
 
+    /// Whether [`Self::advertisable_window`] exceeds `offset`, without its division.
+    #[inline]
+    fn is_in_window(&self, offset: u32) -> bool {
+        let segments = u32::from(self.window).saturating_sub(self.unread).max(self.advertised());
+        let beyond_stored =
+            u64::from(offset.saturating_add(1).saturating_sub(self.out_of_order_count));
+        let free = self.budget.saturating_sub(self.charged) as u64;
+        let memory = beyond_stored.saturating_mul(self.segment_charge as u64) <= free;
+        offset < segments.min(u32::from(u16::MAX))
+            && (memory || (offset == 0 && self.delivery.is_empty()))
+    }
+
     /// The window to write into a header, recorded as advertised.
     pub(crate) fn advertise_window(&mut self) -> u16 {
         let window = self.advertisable_window();
@@ -237,7 +249,7 @@ impl Receiver {
         let fits =
             self.charged + charge <= self.budget || (offset == 0 && self.delivery.is_empty());
         let fits = fits && self.is_within_limit(offset, charge);
-        if offset >= u32::from(self.advertisable_window()) || !fits {
+        if !fits || !self.is_in_window(offset) {
             return Ok(RecvOutcome::OutOfWindow);
         }
         self.segment_charge = self.segment_charge.max(charge);
@@ -288,7 +300,7 @@ impl Receiver {
     /// Whether the segment has not arrived, and its number is in the receive window.
     pub(crate) fn is_missing(&self, sn: Sn) -> bool {
         let Some(offset) = sn.offset_from(self.nxt) else { return false };
-        offset < u32::from(self.advertisable_window())
+        self.is_in_window(offset)
             && !matches!(self.out_of_order.get(offset as usize), Some(Some(_)))
     }
 
@@ -412,5 +424,8 @@ impl Receiver {
         // message counts beside the segments above a gap.
         let assembly = if self.messages { self.budget } else { 0 };
         assert!(self.charged <= self.budget + assembly + self.segment_charge);
+        let window = u32::from(self.advertisable_window());
+        assert!(window == 0 || self.is_in_window(window - 1));
+        assert!(!self.is_in_window(window));
     }
 }

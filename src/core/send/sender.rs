@@ -373,15 +373,7 @@ impl Sender {
         stats: &mut Counters,
     ) -> Option<OutgoingSegment<'_>> {
         let (sn, sent_as) = match next.transmission {
-            Transmission::New => {
-                let (payload, frg) = self.send_buffer.take(self.mss)?;
-                stats.sent_segments += 1;
-                stats.sent_bytes += payload.len() as u64;
-                if let Some(redundant) = &mut self.redundant {
-                    redundant.loss_rate.on_sent(now);
-                }
-                (self.sent_segments.push(now, ts, payload, frg), SentAs::New)
-            }
+            Transmission::New => return self.transmit_new(now, ts, stats),
             Transmission::Retransmit(sn, trigger) => {
                 let is_first = self.retransmit(now, sn, trigger, stats);
                 self.schedule_copies(now, (sn, ts), trigger, is_first);
@@ -393,15 +385,32 @@ impl Sender {
             }
         };
         self.on_sent(now, sn, sent_as);
-        if sent_as == SentAs::New {
-            self.on_new_segment(now, next.len);
-        }
         let frg = self.sent_segments.get(sn)?.frg;
         Some(OutgoingSegment {
             sn,
             frg,
             payload: self.send_buffer.get(self.sent_segments.payload(sn)?)?,
         })
+    }
+
+    /// Cuts the next segment off the send buffer and records its first transmission.
+    #[inline]
+    fn transmit_new(
+        &mut self,
+        now: Micros,
+        ts: Ts,
+        stats: &mut Counters,
+    ) -> Option<OutgoingSegment<'_>> {
+        let (payload, frg) = self.send_buffer.take(self.mss)?;
+        stats.sent_segments += 1;
+        stats.sent_bytes += payload.len() as u64;
+        if let Some(redundant) = &mut self.redundant {
+            redundant.loss_rate.on_sent(now);
+        }
+        let sn = self.sent_segments.push(now, ts, payload, frg);
+        self.on_sent(now, sn, SentAs::New);
+        self.on_new_segment(now, payload.len());
+        Some(OutgoingSegment { sn, frg, payload: self.send_buffer.get(payload)? })
     }
 
     /// A segment with `len` payload bytes has left for the first time: what is sent besides depends on

@@ -54,13 +54,18 @@ fn transmit(script: &mut ScriptedPeer, in_batches: bool) -> (Vec<Vec<u8>>, usize
     while let Some(sent) = script.kcp.poll_transmit(now, &mut bytes) {
         assert_eq!(sent.len, bytes.len());
         all.push(std::mem::take(&mut bytes));
-        let mut next = |bytes: &mut Vec<u8>| {
-            if in_batches && sent.gso_follows { script.kcp.poll_transmit_more(bytes) } else { None }
-        };
-        while let Some(len) = next(&mut bytes) {
-            assert_eq!(len, bytes.len());
-            all.push(std::mem::take(&mut bytes));
-            followers += 1;
+        if !in_batches || !sent.gso_follows {
+            continue;
+        }
+        for max in [1, 3, usize::MAX] {
+            let count = script.kcp.poll_transmit_more(max, &mut bytes);
+            assert!(count <= max && bytes.len() == count * script.kcp.current_mtu());
+            all.extend(bytes.chunks(script.kcp.current_mtu()).map(<[u8]>::to_vec));
+            bytes.clear();
+            followers += count;
+            if count < max {
+                break;
+            }
         }
     }
     script.kcp.check_invariants();

@@ -49,7 +49,8 @@ impl Conn {
         let to = (self.path, self.duplicates);
         let (mut count, mut in_gso_batch) = (0, false);
         loop {
-            let appended = out.transmit(now, &mut self.kcp, to, in_gso_batch);
+            let gso = (in_gso_batch, limit - count);
+            let appended = out.transmit(now, &mut self.kcp, to, gso);
             if appended.datagrams == 0 {
                 break;
             }
