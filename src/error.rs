@@ -103,10 +103,10 @@ pub enum Heard {
     /// address and port, so a further one needs a socket of its own.
     #[error("nothing came for it; this socket has another connection with that address")]
     SharedAddress,
-    /// Datagrams of the connection, and no answer to a datagram of ours from when the peer opened it: the
-    /// address is not validated (RFC 9000 8.1). Ours do not arrive, or the source of the peer's
-    /// datagrams is forged.
-    #[error("its datagrams came, but none that answers ours, which may not reach it")]
+    /// Datagrams of the connection, and no answer to a datagram of ours within
+    /// [`Limits::validation_timeout`](crate::Limits::validation_timeout) from when the peer opened it (RFC 9000 8.1). The peer is gone, ours do not arrive, or the
+    /// source of the peer's datagrams is forged.
+    #[error("its datagrams came, but none that answers ours (it is gone, or ours do not reach it)")]
     Unvalidated,
     /// Only small datagrams, while larger ones were lost: the path drops those (a black hole, RFC 8899
     /// 4.3).
@@ -215,6 +215,10 @@ impl ConnectionError {
         match self {
             Self::ConnectTimeout(_) => Self::ConnectTimeout(heard()),
             Self::DeadPeer(Heard::Nothing) => Self::DeadPeer(heard()),
+            Self::DeadPeer(Heard::Unvalidated) => Self::DeadPeer(match heard() {
+                Heard::Nothing | Heard::SharedAddress => Heard::Unvalidated,
+                heard => heard,
+            }),
             other => other,
         }
     }

@@ -131,7 +131,8 @@ async fn send_chunks(mut stream: kcpx_smux::Stream, len: usize) {
     let mut left = len;
     while left > 0 {
         let piece = left.min(PIECE);
-        stream.write_chunk(Bytes::from_static(&DATA[..piece])).await.expect("the stream lives");
+        let mut chunk = Bytes::from_static(&DATA[..piece]);
+        stream.write_chunk(&mut chunk).await.expect("the stream lives");
         left -= piece;
     }
     drop(stream.shutdown().await);

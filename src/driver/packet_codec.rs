@@ -90,12 +90,6 @@ impl PacketCodec {
         self.sealed
     }
 
-    /// Whether the cipher changes nothing and adds nothing: without one.
-    #[inline]
-    pub(crate) fn is_plain(&self) -> bool {
-        self.cipher.is_none() && self.overhead.header_len + self.overhead.trailer_len == 0
-    }
-
     /// Appends the KCP datagram that `write` writes for `path`, its copies and, if the datagram
     /// completes a FEC group, the parity of the group. Returns the number of datagrams; 0 if
     /// `write` writes nothing.
@@ -223,7 +217,8 @@ impl PacketCodec {
         });
     }
 
-    /// Whether there is no cipher.
+    /// Whether there is no cipher: nothing is changed and nothing added.
+    #[inline]
     pub(crate) fn is_plain(&self) -> bool {
         self.encryption.is_none()
     }

@@ -7,15 +7,11 @@ use super::batch::{Batch, MAX_BATCH};
 use super::frame::{Command, HEADER_LEN, Header, UPD_LEN};
 use super::session::{Control, Core};
 use super::stream::{Fin, SharedStream, StreamState};
-use super::turns::MAX_SPARSE;
+use super::turns::{Class, MAX_SPARSE};
 
 /// Least payload of a frame that is cut to what is left of a batch, bytes. A stream with more to send
 /// than a smaller rest holds begins the next batch.
 const MIN_CUT: usize = 4 << 10;
-
-/// Bytes that a stream whose writer has finished sends in a turn: the default of
-/// [`Config::send_buffer`](crate::Config::send_buffer).
-const FINISHING_TURN: usize = 64 << 10;
 
 /// While streams wait, answers to refused SYNs have at most this many bytes of a batch.
 const REFUSAL_SHARE: usize = 8 << 10;
@@ -30,21 +26,9 @@ impl Core {
         let before = batch.len();
         // What did not fit into the last batch, so that neither control frames nor sparse streams
         // can keep a bulk stream waiting for ever.
-        if let Some((stream, allowance)) = self.turns.take_deferred()
-            && let Some(rest) = self.take_turn(&stream, allowance, batch, now)
-        {
-            self.turns.defer(stream, rest);
-        } else {
-            self.fill_in_turns(batch, now);
+        if let Some((stream, class)) = self.turns.take_deferred() {
+            self.take_turn(&stream, class, batch, now);
         }
-        if batch.len() > before {
-            self.stats.bytes_sent += (batch.len() - before) as u64;
-            self.on_frame_sent(now);
-        }
-    }
-
-    /// Control frames, then streams in turns, until the next frame does not fit.
-    fn fill_in_turns(&mut self, batch: &mut Batch, now: Instant) {
         let (mut refusal_bytes, mut sparse_bytes) = (0, 0);
         while batch.len() < MAX_BATCH {
             let has_control = !self.control.is_empty();
@@ -62,18 +46,22 @@ impl Core {
                 self.write_header(Command::Fin, 0, id, batch);
             } else if let Some(control) = self.control.pop_front() {
                 self.write_control(control, batch);
-            } else if let Some((stream, is_sparse)) = self.turns.pop(sparse_bytes) {
+            } else if let Some((stream, class)) = self.turns.pop(sparse_bytes) {
                 let before = batch.len();
-                if let Some(rest) = self.take_turn(&stream, FINISHING_TURN, batch, now) {
-                    self.turns.defer(stream, rest);
+                if !self.take_turn(&stream, class, batch, now) {
+                    self.turns.defer(stream, class);
                     break;
                 }
-                if is_sparse {
+                if class == Class::Sparse {
                     sparse_bytes += batch.len() - before;
                 }
             } else {
                 break;
             }
+        }
+        if batch.len() > before {
+            self.stats.bytes_sent += (batch.len() - before) as u64;
+            self.on_frame_sent(now);
         }
     }
 
@@ -132,53 +120,31 @@ impl Core {
         batch.copy(&header.encode());
     }
 
-    /// One frame of `stream`. Of a stream whose writer has finished, `allowance` bytes if there are
-    /// so many, and its FIN: streams that are written one after the other also end in this order.
-    /// `Some` with the rest of the allowance if the next frame does not fit, and [`MIN_CUT`] bytes of
-    /// it do not either.
+    /// One frame of `stream`, and its FIN if that comes next. False if the frame does not fit and
+    /// [`MIN_CUT`] bytes of it do not either, which never happens in an empty batch.
     fn take_turn(
         &mut self,
         stream: &Arc<SharedStream>,
-        mut allowance: usize,
+        class: Class,
         batch: &mut Batch,
         now: Instant,
-    ) -> Option<usize> {
+    ) -> bool {
         let mut state = stream.lock();
-        loop {
-            let Some(len) = self.write_frame(stream, &mut state, batch) else {
-                return Some(allowance);
-            };
-            allowance = allowance.saturating_sub(len);
-            let is_finishing = state.send.fin == Fin::Queued && state.send.queue.len() > 0;
-            if !is_finishing || allowance == 0 || !state.send.is_ready(self.version()) {
-                break;
-            }
+        if state.turn != Some(class) {
+            // It has finished since it was put there, and waits among those.
+            return true;
         }
-        state.in_turns = false;
-        self.write_fin(stream, &mut state, batch, now);
-        self.queue_turn(stream, &mut state);
-        self.watch_abandoned(stream, &mut state, now);
-        None
-    }
-
-    /// A PSH frame, if the stream has bytes and window for it: the length of its payload. `None` if
-    /// it does not fit, not even with [`MIN_CUT`] bytes.
-    fn write_frame(
-        &mut self,
-        stream: &Arc<SharedStream>,
-        state: &mut StreamState,
-        batch: &mut Batch,
-    ) -> Option<usize> {
         let credit = state.send.credit(self.version());
         let queued = state.send.queue.len();
         let mut len = queued.min(credit).min(self.config.max_frame_size);
         let available = MAX_BATCH.saturating_sub(batch.len() + HEADER_LEN);
         if !batch.is_empty() && len > available {
             if available < MIN_CUT {
-                return None;
+                return false;
             }
             len = available;
         }
+        state.turn = None;
         if len > 0 {
             #[expect(
                 clippy::cast_possible_truncation,
@@ -186,7 +152,7 @@ impl Core {
             )]
             self.write_header(Command::Psh, len as u16, stream.id, batch);
             state.send.queue.take_into(len, batch);
-            self.count_queued(state);
+            self.count_queued(&mut state);
             state.send.on_sent(len);
             state.send.batch = self.batches;
             batch.has_data = true;
@@ -195,7 +161,11 @@ impl Core {
             // Also for a shutdown: it waits for the FIN and registers again.
             self.signals.wakers.extend(state.send.waker.take());
         }
-        Some(len)
+        self.write_fin(stream, &mut state, batch, now);
+        self.queue_turn(stream, &mut state);
+        self.turns.on_sent(class, len);
+        self.watch_abandoned(stream, &mut state, now);
+        true
     }
 
     fn write_fin(

@@ -48,7 +48,14 @@ impl SendQueue {
 
     /// What is written from now on comes behind the tail.
     fn end_tail(&mut self) {
-        if !self.tail.is_empty() {
+        if self.tail.is_empty() {
+            return;
+        }
+        if self.tail.len() < self.tail.capacity() / 2 {
+            // A queue of short tails would hold their capacity.
+            self.chunks.push_back(Bytes::copy_from_slice(&self.tail));
+            self.tail.clear();
+        } else {
             self.chunks.push_back(mem::take(&mut self.tail).freeze());
         }
     }

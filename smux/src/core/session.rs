@@ -16,7 +16,7 @@ use super::read_buffers::ReadBuffers;
 use super::receive_window::ReceiveWindow;
 use super::refusals::Refusals;
 use super::stream::{Fin, SharedStream, StreamState};
-use super::turns::Turns;
+use super::turns::{Class, MAX_SPARSE, Turns};
 use crate::config::Config;
 use crate::error::Error;
 use crate::stats::Stats;
@@ -263,9 +263,21 @@ impl Core {
     }
 
     pub(super) fn queue_turn(&mut self, stream: &Arc<SharedStream>, state: &mut StreamState) {
-        if !state.in_turns && state.send.is_ready(self.version()) {
-            state.in_turns = true;
-            self.turns.push(Arc::clone(stream), state.send.queue.len());
+        if !state.send.is_ready(self.version()) {
+            return;
+        }
+        let has_finished = state.send.fin != Fin::None;
+        if has_finished && state.finish_number == 0 {
+            state.finish_number = self.turns.next_number();
+        }
+        let class = match state.send.queue.len() {
+            _ if has_finished => Class::Finishing,
+            ..=MAX_SPARSE => Class::Sparse,
+            _ => Class::Bulk,
+        };
+        if state.turn.is_none() || (has_finished && state.turn != Some(class)) {
+            state.turn = Some(class);
+            self.turns.push(Arc::clone(stream), class, state.finish_number);
         }
     }
 

@@ -10,6 +10,7 @@ use super::read_buffers::ReadBuffers;
 use super::receive_queue::ReceiveQueue;
 use super::receive_window::ReceiveWindow;
 use super::send_queue::SendQueue;
+use super::turns::Class;
 use crate::error::{Error, ProtocolError};
 use crate::sync::{Mutex, MutexGuard};
 
@@ -38,8 +39,10 @@ pub(crate) struct StreamState {
     pub(crate) error: Option<Error>,
     /// True from when a handle puts the stream into the inbox until the driver takes it out.
     pub(crate) in_inbox: bool,
-    /// True while the stream waits for its turn to send a frame.
-    pub(crate) in_turns: bool,
+    /// Among which streams it waits for its turn to send a frame.
+    pub(crate) turn: Option<Class>,
+    /// Its place among streams whose writer has finished; 0 before.
+    pub(crate) finish_number: u64,
     /// True while the stream is among those that were dropped and wait for window.
     pub(crate) in_abandoned: bool,
     /// True while an UPD of the stream is queued, which takes its values when it is written.
@@ -57,7 +60,8 @@ impl StreamState {
             send: SendHalf::new(),
             error: None,
             in_inbox: false,
-            in_turns: false,
+            turn: None,
+            finish_number: 0,
             in_abandoned: false,
             update_queued: false,
             in_sharing: false,

@@ -1,7 +1,9 @@
 //! Whose frame is sent next: streams take turns, one frame each. Streams with little to send come
-//! first, so that a ping does not wait for a frame of every bulk sender.
+//! first, so that a ping does not wait for a frame of every bulk sender. Streams whose writer has
+//! finished are sent one after the other, and have half of what is left: a peer that reads streams
+//! in the order in which they were written must not have to buffer the later ones meanwhile.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use super::stream::SharedStream;
@@ -9,45 +11,90 @@ use super::stream::SharedStream;
 /// A stream with at most this many queued bytes is sparse.
 pub(crate) const MAX_SPARSE: usize = 2_048;
 
-/// While bulk senders wait, frames of sparse streams have at most this many bytes of a batch.
+/// While others wait, frames of sparse streams have at most this many bytes of a batch.
 const SPARSE_SHARE: usize = 32 << 10;
+
+/// Among which streams a stream waits for its turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Class {
+    /// At most [`MAX_SPARSE`] bytes were queued.
+    Sparse,
+    /// The writer has shut the stream down or dropped it.
+    Finishing,
+    Bulk,
+}
 
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
     sparse: VecDeque<Arc<SharedStream>>,
+    /// In the order in which they were finished.
+    finishing: BTreeMap<u64, Arc<SharedStream>>,
     bulk: VecDeque<Arc<SharedStream>>,
     /// Its frame did not fit into the last batch: begins the next one. Before that batch, its SYN
-    /// and all else that had to come first have left. With the rest of its turn, bytes.
-    deferred: Option<(Arc<SharedStream>, usize)>,
+    /// and all else that had to come first have left.
+    deferred: Option<(Arc<SharedStream>, Class)>,
+    /// Bytes that finishing streams have sent more than bulk streams since both wait.
+    finishing_lead: isize,
+    /// Streams that have finished so far.
+    finished: u64,
 }
 
 impl Turns {
-    pub(crate) fn push(&mut self, stream: Arc<SharedStream>, queued: usize) {
-        let queue = if queued <= MAX_SPARSE { &mut self.sparse } else { &mut self.bulk };
-        queue.push_back(stream);
+    /// The number of a stream that has just finished.
+    pub(crate) fn next_number(&mut self) -> u64 {
+        self.finished += 1;
+        self.finished
+    }
+
+    /// `number`: that of a finishing stream.
+    pub(crate) fn push(&mut self, stream: Arc<SharedStream>, class: Class, number: u64) {
+        match class {
+            Class::Sparse => self.sparse.push_back(stream),
+            Class::Finishing => drop(self.finishing.insert(number, stream)),
+            Class::Bulk => self.bulk.push_back(stream),
+        }
     }
 
     /// Keeps a stream whose frame did not fit for the next batch.
-    pub(crate) fn defer(&mut self, stream: Arc<SharedStream>, allowance: usize) {
-        self.deferred = Some((stream, allowance));
+    pub(crate) fn defer(&mut self, stream: Arc<SharedStream>, class: Class) {
+        self.deferred = Some((stream, class));
     }
 
-    pub(crate) fn take_deferred(&mut self) -> Option<(Arc<SharedStream>, usize)> {
+    pub(crate) fn take_deferred(&mut self) -> Option<(Arc<SharedStream>, Class)> {
         self.deferred.take()
     }
 
-    /// The next stream, and whether it was sparse, for a batch with `sparse_bytes` of sparse streams.
-    pub(crate) fn pop(&mut self, sparse_bytes: usize) -> Option<(Arc<SharedStream>, bool)> {
-        let may_be_sparse = sparse_bytes < SPARSE_SHARE || self.bulk.is_empty();
-        let sparse = if may_be_sparse { self.sparse.pop_front() } else { None };
-        match sparse {
-            Some(stream) => Some((stream, true)),
-            None => Some((self.bulk.pop_front()?, false)),
+    /// The next stream, and among which it waited, for a batch with `sparse_bytes` of sparse streams.
+    /// One that has finished meanwhile waits among those as well.
+    pub(crate) fn pop(&mut self, sparse_bytes: usize) -> Option<(Arc<SharedStream>, Class)> {
+        let is_alone = self.bulk.is_empty() && self.finishing.is_empty();
+        if (is_alone || sparse_bytes < SPARSE_SHARE)
+            && let Some(stream) = self.sparse.pop_front()
+        {
+            return Some((stream, Class::Sparse));
+        }
+        if (self.finishing_lead <= 0 || self.bulk.is_empty())
+            && let Some((_, stream)) = self.finishing.pop_first()
+        {
+            return Some((stream, Class::Finishing));
+        }
+        Some((self.bulk.pop_front()?, Class::Bulk))
+    }
+
+    /// A stream has sent `len` bytes, and waits again if it has more.
+    pub(crate) fn on_sent(&mut self, class: Class, len: usize) {
+        let len = len.cast_signed();
+        match class {
+            _ if self.finishing.is_empty() || self.bulk.is_empty() => self.finishing_lead = 0,
+            Class::Sparse => {}
+            Class::Finishing => self.finishing_lead += len,
+            Class::Bulk => self.finishing_lead -= len,
         }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.sparse.is_empty() && self.bulk.is_empty() && self.deferred.is_none()
+        let is_empty = self.sparse.is_empty() && self.finishing.is_empty() && self.bulk.is_empty();
+        is_empty && self.deferred.is_none()
     }
 
     pub(crate) fn clear(&mut self) {

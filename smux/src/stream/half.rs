@@ -125,10 +125,10 @@ impl WriteSide {
         Poll::Ready(Ok(len))
     }
 
-    pub(super) async fn write_chunk(&self, mut chunk: Bytes) -> io::Result<()> {
+    pub(super) async fn write_chunk(&self, chunk: &mut Bytes) -> io::Result<()> {
         check_writable(&self.stream.lock())?;
         while !chunk.is_empty() {
-            poll_fn(|cx| self.poll_write_chunk(cx, &mut chunk)).await?;
+            poll_fn(|cx| self.poll_write_chunk(cx, chunk)).await?;
         }
         Ok(())
     }
@@ -168,7 +168,7 @@ impl WriteSide {
     /// Tells the driver of `len` bytes that were queued.
     fn queued(&self, mut state: MutexGuard<'_, StreamState>, len: usize) {
         let was_empty = state.send.queue.len() == len;
-        let inspect = was_empty && !state.in_turns && state.enter_inbox();
+        let inspect = was_empty && state.turn.is_none() && state.enter_inbox();
         drop(state);
         if inspect {
             self.handle.mailbox.push_changed(&self.stream);

@@ -88,8 +88,9 @@ impl Stream {
         self.read.read_chunk().await
     }
 
-    /// Writes a chunk without copying it; waits while there is no room for it in
-    /// [`Config::send_buffer`](crate::Config::send_buffer). Chunks below 1 KiB are copied.
+    /// Writes a chunk without copying it, and leaves it empty; waits while there is no room for it in
+    /// [`Config::send_buffer`](crate::Config::send_buffer). Pieces below 1 KiB are copied; of others,
+    /// what their buffer holds beside them stays in memory until they have left.
     ///
     /// # Errors
     ///
@@ -98,8 +99,8 @@ impl Stream {
     ///
     /// # Cancel safety
     ///
-    /// Not cancel safe: a beginning of the chunk may be queued, and nobody learns how much.
-    pub async fn write_chunk(&mut self, chunk: Bytes) -> io::Result<()> {
+    /// Cancel safe: `chunk` is what has not been queued.
+    pub async fn write_chunk(&mut self, chunk: &mut Bytes) -> io::Result<()> {
         self.write.write_chunk(chunk).await
     }
 }

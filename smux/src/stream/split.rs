@@ -71,8 +71,8 @@ impl OwnedWriteHalf {
     ///
     /// # Cancel safety
     ///
-    /// Not cancel safe: a beginning of the chunk may be queued, and nobody learns how much.
-    pub async fn write_chunk(&mut self, chunk: Bytes) -> io::Result<()> {
+    /// Cancel safe: `chunk` is what has not been queued.
+    pub async fn write_chunk(&mut self, chunk: &mut Bytes) -> io::Result<()> {
         self.0.write_chunk(chunk).await
     }
 }

@@ -99,7 +99,7 @@ pub async fn check_echo(stream: Stream, data: Vec<u8>, seed: u64) {
             let len = (1 + rng.below(30_000) as usize).min(rest.len());
             match rng.below(2) {
                 0 => write.write_all(&rest[..len]).await.unwrap(),
-                _ => write.write_chunk(Bytes::copy_from_slice(&rest[..len])).await.unwrap(),
+                _ => write.write_chunk(&mut Bytes::copy_from_slice(&rest[..len])).await.unwrap(),
             }
             rest = &rest[len..];
         }
