@@ -14,14 +14,14 @@
 #[path = "common/process.rs"]
 mod process;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::io::{BufRead, BufReader};
+use std::alloc::System;
+use std::io::{self, BufRead, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use cap::Cap;
 use clap::{Parser, Subcommand, ValueEnum, value_parser};
 use kcpx::{Config, KcpListener, KcpStream};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -81,29 +81,9 @@ impl Transport {
     }
 }
 
-/// The system's allocator, and how many bytes of it are in use.
-struct Counting;
-
-static LIVE: AtomicUsize = AtomicUsize::new(0);
-
-#[expect(unsafe_code, reason = "an allocator cannot be made without")]
-// SAFETY: every call is handed to the system's allocator as it came.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        LIVE.fetch_add(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promise is the one that is asked for.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        LIVE.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promise is the one that is asked for.
-        unsafe { System.dealloc(block, layout) }
-    }
-}
-
+/// Counts the bytes in use.
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: Cap<System> = Cap::new(System, usize::MAX);
 
 fn main() -> Result<()> {
     let args = Args::parse();
@@ -220,6 +200,11 @@ fn config() -> Config {
 
 fn serve(runtime: &Runtime, transport: Transport) -> Result<()> {
     process::raise_file_limit()?;
+    // Ends with the process that started it.
+    std::thread::spawn(|| {
+        let _ = io::copy(&mut io::stdin(), &mut io::sink());
+        std::process::exit(0);
+    });
     runtime.block_on(async {
         match transport {
             Transport::Kcpx => {
@@ -245,7 +230,7 @@ fn serve(runtime: &Runtime, transport: Transport) -> Result<()> {
 }
 
 /// Echoes one message, and keeps the connection.
-async fn echo(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> std::io::Result<()> {
+async fn echo(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<()> {
     let mut message = vec![0; MESSAGE];
     stream.read_exact(&mut message).await?;
     stream.write_all(&message).await?;
@@ -262,7 +247,7 @@ async fn dial(transport: Transport, server: SocketAddr, connections: u32) -> Res
     }
 }
 
-async fn connect_tcp(server: SocketAddr) -> std::io::Result<TcpStream> {
+async fn connect_tcp(server: SocketAddr) -> io::Result<TcpStream> {
     let stream = TcpStream::connect(server).await?;
     stream.set_nodelay(true)?;
     Ok(stream)
@@ -271,12 +256,12 @@ async fn connect_tcp(server: SocketAddr) -> std::io::Result<TcpStream> {
 async fn open<S, F>(connections: u32, connect: impl Fn() -> F) -> Result<Figures>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    F: Future<Output = std::io::Result<S>> + Send + 'static,
+    F: Future<Output = io::Result<S>> + Send + 'static,
 {
     let mut streams = Vec::with_capacity(connections as usize);
     // The first one takes what the process needs once.
     streams.push(one(connect()).await?);
-    let (resident, heap) = (process::resident()?, LIVE.load(Ordering::Relaxed));
+    let (resident, heap) = (process::resident()?, ALLOCATOR.allocated());
     let start = Instant::now();
     let mut tasks = JoinSet::new();
     for _ in 0..connections {
@@ -292,13 +277,13 @@ where
     Ok(Figures {
         micros,
         resident: each(process::resident()?.saturating_sub(resident)),
-        heap: each(LIVE.load(Ordering::Relaxed).saturating_sub(heap) as u64),
+        heap: each(ALLOCATOR.allocated().saturating_sub(heap) as u64),
     })
 }
 
 /// Connects, and reads the echo of one message.
 async fn one<S: AsyncRead + AsyncWrite + Unpin>(
-    connecting: impl Future<Output = std::io::Result<S>>,
+    connecting: impl Future<Output = io::Result<S>>,
 ) -> Result<S> {
     let mut stream = connecting.await.context("connecting")?;
     let message = vec![0x5a; MESSAGE];

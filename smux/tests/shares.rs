@@ -269,7 +269,7 @@ async fn bulk_stream_beside_streams_that_end_has_half_of_the_carrier() {
         let client = Session::client(ours, config.clone()).unwrap();
         let server = Session::server(theirs, config).unwrap();
         send_bulk(client.open_stream().await.unwrap());
-        // 50 downloads; as soon as one has been written the next one follows.
+        // 50 downloads; as soon as one has been written the next one begins.
         for _ in 0..50 {
             let client = client.clone();
             tokio::spawn(async move {

@@ -22,10 +22,11 @@ const SOCKET_BUFFER: usize = 4 << 20;
 /// Requests how much has arrived. Shorter than any other datagram.
 const REQUEST: &[u8; 4] = b"sum?";
 /// Until the request is sent again: it may be lost as any datagram.
-const RETRY: Duration = Duration::from_millis(20);
-const RETRIES: usize = 500;
+const RETRY: Duration = Duration::from_millis(1);
+const RETRIES: usize = 10_000;
 /// Largest payload of a datagram, and so of a batch that the kernel cuts into datagrams.
 const BATCH: usize = 65_507;
+const NO_GSO: &str = "this kernel has no UDP GSO";
 
 pub(crate) async fn bind(addr: SocketAddr) -> anyhow::Result<UdpSocket> {
     let socket = UdpSocket::bind(addr).await?;
@@ -123,7 +124,7 @@ impl<'a> Sender<'a> {
         if batches {
             let state = UdpSocketState::new(socket.into())?;
             let segments = state.max_gso_segments().min(BATCH / size);
-            ensure!(segments > 1, "this kernel has no UDP GSO");
+            ensure!(segments > 1, NO_GSO);
             sender.data = vec![0x5a; segments * size];
             sender.state = Some(state);
         }
@@ -175,8 +176,15 @@ mod tests {
             let addr = server.addr().unwrap();
             let seen = Arc::new(Seen::default());
             let serving = tokio::spawn(server.serve(seen.clone()));
-            let outcome = work(case, addr, load).await.unwrap();
+            let outcome = work(case, addr, load).await;
             serving.abort();
+            if let Err(error) = &outcome
+                && error.to_string() == NO_GSO
+            {
+                println!("SKIPPED: {error}");
+                continue;
+            }
+            let outcome = outcome.unwrap();
             assert_eq!(outcome.bytes, seen.read(), "{peer:?}");
             assert_eq!(outcome.bytes % u64::from(MTU), 0, "{peer:?}: whole datagrams");
         }

@@ -133,7 +133,7 @@ impl WriteSide {
         Ok(())
     }
 
-    /// Queues the part of `chunk` for which there is room.
+    /// Queues the part of `chunk` for which there is capacity.
     fn poll_write_chunk(&self, cx: &Context<'_>, chunk: &mut Bytes) -> Poll<io::Result<()>> {
         let (mut state, capacity) = ready!(self.poll_capacity(cx))?;
         let len = capacity.min(chunk.len());
@@ -165,7 +165,7 @@ impl WriteSide {
         Poll::Ready(Ok((state, capacity)))
     }
 
-    /// Tells the driver of `len` bytes that were queued.
+    /// Wakes the driver if `len` bytes that were queued are news to it.
     fn queued(&self, mut state: MutexGuard<'_, StreamState>, len: usize) {
         let was_empty = state.send.queue.len() == len;
         let inspect = was_empty && state.turn.is_none() && state.enter_inbox();

@@ -88,7 +88,7 @@ impl Stream {
         self.read.read_chunk().await
     }
 
-    /// Writes a chunk without copying it, and leaves it empty; waits while there is no room for it in
+    /// Writes a chunk without copying it, and leaves it empty; waits while it exceeds what is left of
     /// [`Config::send_buffer`](crate::Config::send_buffer). Pieces below 1 KiB are copied; of others,
     /// what their buffer holds beside them stays in memory until they have left.
     ///
