@@ -274,7 +274,7 @@ async fn bulk_stream_beside_streams_that_end_has_half_of_the_carrier() {
             let client = client.clone();
             tokio::spawn(async move {
                 while let Ok(mut stream) = client.open_stream().await {
-                    drop(stream.write_all(&[7; 50_000]).await);
+                    drop(stream.write_all(&vec![7; 50_000]).await);
                     // Also waits until it has left.
                     drop(stream.shutdown().await);
                 }

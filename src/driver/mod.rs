@@ -11,8 +11,8 @@
 //! (tests/fairness.rs).
 //!
 //! `accept`, `after_panic`, `exit`, `invariants`, `migration`, `port_release`, `receive`, `requests`,
-//! `serve`, `shard_state`, `stateless_reset`, `stats`, `unknown` and `unusable` hold the methods of
-//! [`Driver`] by concern. All other modules of the folder are types that do not depend on [`Driver`].
+//! `serve`, `shard_state`, `stateless_reset`, `stats`, `timers`, `unknown` and `unusable` hold the methods
+//! of [`Driver`] by concern. All other modules of the folder are types that do not depend on [`Driver`].
 
 mod accept;
 mod after_panic;
@@ -50,6 +50,7 @@ pub(crate) mod task;
 #[cfg(test)]
 mod tests;
 mod timer_wheel;
+mod timers;
 mod unknown;
 mod unusable;
 mod unvalidated;
@@ -91,10 +92,9 @@ use crate::shared::conn_id::ConnId;
 use crate::shared::notifier::Notifier;
 use crate::shared::requests::RequestQueue;
 use crate::stats::EndpointStats;
-use crate::sys::Socket;
+use crate::sys::{Socket, prefetch};
 use crate::trace;
 use crate::util::path::LocalIp;
-use crate::util::prefetch::prefetch;
 use crate::util::sync::{Arc, Mutex, lock};
 use crate::util::wake::wake_all;
 
@@ -125,7 +125,7 @@ pub(crate) enum Turn {
 #[derive(Debug)]
 pub(crate) struct Driver<S: Socket> {
     socket: S,
-    config: Config,
+    config: Arc<Config>,
     notifier: Arc<Notifier>,
     requests: Arc<RequestQueue>,
     /// Where passively opened connections are queued; `None` until the first `listen`.
@@ -191,14 +191,14 @@ impl<S: Socket> Driver<S> {
     /// `seed` is secret: conversation ids, epochs of timestamps and cookies are derived from it.
     pub(crate) fn new(
         socket: S,
-        config: Config,
+        config: impl Into<Arc<Config>>,
         requests: Arc<RequestQueue>,
         accept: Option<Arc<AcceptQueue>>,
         seed: [u8; 32],
         now: Instant,
     ) -> io::Result<Self> {
         let mut rng = ChaCha8Rng::from_seed(seed);
-        let mut secret = [0; 32];
+        let (config, mut secret): (Arc<Config>, _) = (config.into(), [0; 32]);
         rng.fill_bytes(&mut secret);
         let notifier = requests.notifier().clone();
         notifier.set_local(socket.local_addr()?);
@@ -356,22 +356,6 @@ impl<S: Socket> Driver<S> {
     /// `None` once that time has passed.
     fn time_wait_end(&self) -> Option<Instant> {
         self.time_wait_until.filter(|until| self.last_turn < *until)
-    }
-
-    /// Handles the expired timers of connections and puts these on the ready list.
-    fn expire_timers(&mut self, now: Instant) {
-        let mut expired = std::mem::take(&mut self.scratch.expired);
-        self.timers.expire(now, &mut expired);
-        for (index, &slot) in expired.iter().enumerate() {
-            self.prefetch_ahead(|ahead| Some(*expired.get(index + ahead)?));
-            if let Some(conn) = self.conns.get_mut(slot) {
-                conn.on_timeout(now);
-                let id = conn.id();
-                self.schedule(id);
-            }
-        }
-        expired.clear();
-        self.scratch.expired = expired;
     }
 
     // ----- connections -----

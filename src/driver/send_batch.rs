@@ -71,6 +71,12 @@ impl SendBatch {
         self.packets.len() - self.sent.0
     }
 
+    /// Bytes that the buffer of datagrams takes.
+    #[cfg(test)]
+    pub(crate) fn capacity(&self) -> usize {
+        self.bytes.capacity()
+    }
+
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         self.bytes.len() >= BATCH_BYTES || self.packets.len() >= BATCH_PACKETS
@@ -196,6 +202,13 @@ impl SendBatch {
         }
         self.bytes.clear();
         (self.sealed, self.sent) = ((0, 0), (0, 0));
+    }
+
+    /// Frees the buffers, unless datagrams wait in them.
+    pub(crate) fn release_memory(&mut self) {
+        if self.is_empty() {
+            (self.bytes, self.packets) = (Vec::new(), Vec::new());
+        }
     }
 
     /// Sends the batch. Transient errors and errors of one destination count as loss.
@@ -365,6 +378,19 @@ mod tests {
         let mut batch = SendBatch::default();
         assert_eq!(batch.append_equal(path, |_| 0), 0);
         assert!(batch.is_empty());
+    }
+
+    #[test]
+    fn release_of_memory_keeps_datagrams_that_wait() {
+        let mut socket = script([Err(io::ErrorKind::WouldBlock.into())]);
+        let mut stats = EndpointStats::default();
+        let mut batch = batch(&[(1, 100)]);
+        assert!(matches!(batch.flush(&mut socket, &mut stats), Flushed::Blocked));
+        batch.release_memory();
+        assert_eq!((batch.len(), batch.bytes()), (1, 100));
+        assert!(matches!(batch.flush(&mut socket, &mut stats), Flushed::All));
+        batch.release_memory();
+        assert_eq!((batch.bytes.capacity(), batch.packets.capacity()), (0, 0));
     }
 
     #[test]

@@ -82,13 +82,13 @@ impl Endpoint {
         config: Config,
         context: SocketContext,
     ) -> io::Result<Self> {
-        Self::spawn_on(UdpSocket::bind(addr, &config.socket)?, config, context)
+        Self::spawn_on(UdpSocket::bind(addr, &config.socket)?, config.into(), context)
     }
 
     /// Starts the driver of a UDP socket, whose port the next endpoint may take over.
     pub(super) fn spawn_on(
         socket: UdpSocket,
-        config: Config,
+        config: Arc<Config>,
         context: SocketContext,
     ) -> io::Result<Self> {
         let bound = Bound::new(&socket, &config.socket);
@@ -105,7 +105,7 @@ impl Endpoint {
         config.validate()?;
         check_shards(config.socket.shards, 1)?;
         let context = SocketContext { accept, ..SocketContext::default() };
-        Self::spawn_on(UdpSocket::from_std(socket)?, config, context)
+        Self::spawn_on(UdpSocket::from_std(socket)?, config.into(), context)
     }
 
     /// Takes over the sockets of a listener and starts a driver for each.
@@ -137,7 +137,7 @@ impl Endpoint {
         accept: &Arc<AcceptQueue>,
         time_wait: &[TimeWaitEntry],
     ) -> io::Result<Self> {
-        let mut shards = Vec::new();
+        let (mut shards, config) = (Vec::new(), Arc::new(config.clone()));
         for socket in sockets {
             // The system may deliver the datagrams of a peer to another shard than before.
             let (accept, time_wait) = (Some(accept.clone()), time_wait.to_vec());
@@ -151,7 +151,7 @@ impl Endpoint {
 
     pub(super) fn spawn<S: Socket + Unpin>(
         socket: S,
-        config: Config,
+        config: impl Into<Arc<Config>>,
         context: SocketContext,
     ) -> io::Result<Self> {
         let SocketContext { accept, shard_state, time_wait } = context;

@@ -4,6 +4,7 @@ use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
+use std::sync::LazyLock;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use std::vec;
@@ -19,9 +20,13 @@ use crate::error::{ConnectionError, unresolved};
 use crate::stream::KcpStream;
 use crate::sys::{RefusalWatch, UdpSocket, check_route};
 use crate::util::path::{canonical, unspecified};
+use crate::util::sync::Arc;
 
 /// Time between the starts of two attempts (RFC 8305 5, Connection Attempt Delay).
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
+
+/// One for all streams of [`KcpStream::connect`].
+static DEFAULT: LazyLock<Arc<Config>> = LazyLock::new(Arc::default);
 
 impl KcpStream {
     /// Returns the endpoint that carries this stream, for [`Endpoint::wait_idle`] and the
@@ -49,7 +54,7 @@ impl KcpStream {
     ///
     /// Cancel safe.
     pub async fn connect(addr: impl ToSocketAddrs) -> io::Result<Self> {
-        Self::connect_boxed(addr, Box::default()).await
+        Self::connect_shared(addr, DEFAULT.clone()).await
     }
 
     /// Opens a connection from a new socket. With [`Config::early_data`] it does not wait for the
@@ -64,11 +69,11 @@ impl KcpStream {
     ///
     /// Cancel safe.
     pub async fn connect_with(addr: impl ToSocketAddrs, config: Config) -> io::Result<Self> {
-        Self::connect_boxed(addr, Box::new(config)).await
+        Self::connect_shared(addr, Arc::new(config)).await
     }
 
-    /// The configuration in a box: futures that hold this one stay small.
-    async fn connect_boxed(addr: impl ToSocketAddrs, config: Box<Config>) -> io::Result<Self> {
+    /// The configuration behind a pointer: futures that hold this one stay small.
+    async fn connect_shared(addr: impl ToSocketAddrs, config: Arc<Config>) -> io::Result<Self> {
         config.validate()?;
         let peers = interleave(lookup_host(addr).await?.map(canonical));
         let mut attempts = Attempts::new(peers);
@@ -145,14 +150,14 @@ fn interleave(peers: impl Iterator<Item = SocketAddr>) -> Vec<SocketAddr> {
 }
 
 /// Connects to one address, with a socket for it alone.
-async fn attempt(peer: SocketAddr, config: Box<Config>) -> io::Result<KcpStream> {
+async fn attempt(peer: SocketAddr, config: Arc<Config>) -> io::Result<KcpStream> {
     check_route(peer, &config.socket)?;
     let local = unspecified(peer);
     let socket = UdpSocket::bind(local, &config.socket)?;
     // Later, anyone who guesses the port could end the connection by a forged report. Without the watch,
     // on a system that has no such reports, the connect timeout decides.
     let watch = if config.early_data { None } else { RefusalWatch::new(&socket, peer).ok() };
-    let endpoint = Endpoint::spawn_on(socket, *config, SocketContext::default())?;
+    let endpoint = Endpoint::spawn_on(socket, config, SocketContext::default())?;
     let mut connected = pin!(endpoint.connect(peer));
     let Some(watch) = watch else { return connected.await };
     let mut refused = pin!(watch.refused());

@@ -12,6 +12,7 @@ mod errors;
 mod ip_fragmentation;
 mod options;
 mod pktinfo;
+mod prefetch;
 mod recv_batch;
 mod refusal;
 mod socket;
@@ -23,6 +24,7 @@ mod udp;
 
 pub(crate) use bind::{check_route, source_addr};
 pub(crate) use errors::{RecvFault, SendFault, classify_recv, classify_send, count};
+pub(crate) use prefetch::prefetch;
 pub(crate) use recv_batch::{MAX_DATAGRAM, RxBatch};
 pub(crate) use refusal::RefusalWatch;
 pub(crate) use socket::Socket;

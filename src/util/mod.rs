@@ -4,7 +4,6 @@ pub(crate) mod buffer_pool;
 #[cfg(all(test, loom))]
 pub(crate) mod loom;
 pub(crate) mod path;
-pub(crate) mod prefetch;
 pub(crate) mod queue;
 pub(crate) mod sync;
 pub(crate) mod table;

@@ -276,19 +276,21 @@ impl Conn {
         }
     }
 
-    /// Frees what an idle connection does not need, once nothing has arrived for a while.
-    pub(super) fn release_memory(&mut self, now: Instant) {
+    /// Frees what an idle connection does not need, once nothing has arrived for a while. Returns whether
+    /// it has.
+    pub(super) fn release_memory(&mut self, now: Instant) -> bool {
         self.memory_release_at = None;
         if !self.has_no_data() {
-            return;
+            return false;
         }
         let idle_at = self.last_received + MEMORY_RELEASE_DELAY;
         if now < idle_at {
             self.memory_release_at = Some(idle_at);
-            return;
+            return false;
         }
         self.kcp.release_memory();
         self.shared.release_memory();
+        true
     }
 
     /// Whether no data of either side is under way in the state machine.

@@ -426,11 +426,10 @@ impl Conn {
         self.kcp.check_invariants();
     }
 
-    /// Handles the deadlines that have passed, see [`Self::deadline`].
-    pub(super) fn on_timeout(&mut self, now: Instant) {
+    /// Handles the deadlines that have passed, see [`Self::deadline`]. Returns whether the connection was
+    /// idle and has released memory.
+    pub(super) fn on_timeout(&mut self, now: Instant) -> bool {
         self.kcp.handle_timeout(now);
-        if self.memory_release_at.is_some_and(|at| now >= at) {
-            self.release_memory(now);
-        }
+        self.memory_release_at.is_some_and(|at| now >= at) && self.release_memory(now)
     }
 }

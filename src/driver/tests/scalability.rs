@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::fixtures::{CLIENT, MINUTE, SECOND, SERVER, greet};
+use super::fixtures::{CLIENT, MINUTE, Pair, SECOND, SERVER, greet, pattern};
 use super::sim_world::World;
 use crate::config::Config;
 use crate::listener::KcpListener;
@@ -86,4 +86,16 @@ fn idle_connections_are_not_served() {
     assert_eq!(costs[0], costs[1], "idle connections are served");
     let most = ACTIVE * MESSAGES * 3;
     assert!(costs[1].iter().all(|served| (1..=most).contains(served)), "{costs:?}, {most}");
+}
+
+#[test]
+fn endpoint_with_one_idle_connection_releases_its_buffers() {
+    let mut pair = Pair::plain();
+    for _ in 0..2 {
+        assert_eq!(pair.client.try_write(&pattern(50_000)).unwrap(), 50_000);
+        pair.world.run_for(SECOND / 2);
+        assert!(pair.world.driver_of(CLIENT).tx.capacity() > 1_000);
+        pair.world.run_for(SECOND * 5);
+        assert_eq!(pair.world.driver_of(CLIENT).tx.capacity(), 0);
+    }
 }
