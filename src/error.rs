@@ -104,8 +104,9 @@ pub enum Heard {
     #[error("nothing came for it; this socket has another connection with that address")]
     SharedAddress,
     /// Datagrams of the connection, and no answer to a datagram of ours within
-    /// [`Limits::validation_timeout`](crate::Limits::validation_timeout) from when the peer opened it (RFC 9000 8.1). The peer is gone, ours do not arrive, or the
-    /// source of the peer's datagrams is forged.
+    /// [`Limits::validation_timeout`](crate::Limits::validation_timeout) from when the peer opened it
+    /// (RFC 9000 8.1). The peer is gone, ours do not arrive, or the source of the peer's datagrams is
+    /// forged.
     #[error("its datagrams came, but none that answers ours (it is gone, or ours do not reach it)")]
     Unvalidated,
     /// Only small datagrams, while larger ones were lost: the path drops those (a black hole, RFC 8899
@@ -216,8 +217,8 @@ impl ConnectionError {
             Self::ConnectTimeout(_) => Self::ConnectTimeout(heard()),
             Self::DeadPeer(Heard::Nothing) => Self::DeadPeer(heard()),
             Self::DeadPeer(Heard::Unvalidated) => Self::DeadPeer(match heard() {
-                Heard::Nothing | Heard::SharedAddress => Heard::Unvalidated,
-                heard => heard,
+                heard @ (Heard::Unreadable(_) | Heard::Refusal) => heard,
+                _ => Heard::Unvalidated,
             }),
             other => other,
         }

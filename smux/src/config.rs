@@ -125,7 +125,9 @@ impl Config {
         self
     }
 
-    /// Bytes that writes may queue on a stream, 1 to 2^30. Default: 64 KiB.
+    /// Bytes that writes may queue on a stream, 1 to 2^30. Default: 64 KiB. After a stream is shut down
+    /// or dropped, they leave before those of streams that finish later, in turns with streams that go
+    /// on.
     pub fn send_buffer(mut self, bytes: usize) -> Self {
         self.send_buffer = bytes;
         self

@@ -136,6 +136,7 @@ impl SendBatch {
         let start = self.bytes.len();
         let count = write(&mut self.bytes);
         let len = (self.bytes.len() - start) / count.max(1);
+        debug_assert_eq!(len * count, self.bytes.len() - start, "datagrams differ in length");
         self.packets.extend(iter::repeat_n(Packet { path, len }, count));
         count
     }

@@ -22,6 +22,7 @@ impl Core {
         if self.version() == 0 {
             return;
         }
+        debug_assert!(batch.is_empty(), "a deferred frame may not fit");
         self.batches += 1;
         let before = batch.len();
         // What did not fit into the last batch, so that neither control frames nor sparse streams
@@ -144,6 +145,7 @@ impl Core {
             }
             len = available;
         }
+        let before = batch.len();
         state.turn = None;
         if len > 0 {
             #[expect(
@@ -163,7 +165,7 @@ impl Core {
         }
         self.write_fin(stream, &mut state, batch, now);
         self.queue_turn(stream, &mut state);
-        self.turns.on_sent(class, len);
+        self.turns.on_sent(class, batch.len() - before);
         self.watch_abandoned(stream, &mut state, now);
         true
     }

@@ -263,14 +263,16 @@ impl Core {
     }
 
     pub(super) fn queue_turn(&mut self, stream: &Arc<SharedStream>, state: &mut StreamState) {
-        if !state.send.is_ready(self.version()) {
-            return;
-        }
         let has_finished = state.send.fin != Fin::None;
         if has_finished && state.finish_number == 0 {
             state.finish_number = self.turns.next_number();
         }
+        if !state.send.is_ready(self.version()) {
+            return;
+        }
         let class = match state.send.queue.len() {
+            // FIN alone: the peer has nothing to buffer.
+            0 => Class::Sparse,
             _ if has_finished => Class::Finishing,
             ..=MAX_SPARSE => Class::Sparse,
             _ => Class::Bulk,

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+use super::batch::MAX_BATCH;
 use super::stream::SharedStream;
 
 /// A stream with at most this many queued bytes is sparse.
@@ -33,7 +34,8 @@ pub(crate) struct Turns {
     /// Its frame did not fit into the last batch: begins the next one. Before that batch, its SYN
     /// and all else that had to come first have left.
     deferred: Option<(Arc<SharedStream>, Class)>,
-    /// Bytes that finishing streams have sent more than bulk streams since both wait.
+    /// Bytes, with headers, that finishing streams have sent more than bulk streams; at most a batch
+    /// either way, since those that wait are not owed what others did not want.
     finishing_lead: isize,
     /// Streams that have finished so far.
     finished: u64,
@@ -81,15 +83,14 @@ impl Turns {
         Some((self.bulk.pop_front()?, Class::Bulk))
     }
 
-    /// A stream has sent `len` bytes, and waits again if it has more.
+    /// A stream has sent `len` bytes, with headers.
     pub(crate) fn on_sent(&mut self, class: Class, len: usize) {
-        let len = len.cast_signed();
-        match class {
-            _ if self.finishing.is_empty() || self.bulk.is_empty() => self.finishing_lead = 0,
-            Class::Sparse => {}
-            Class::Finishing => self.finishing_lead += len,
-            Class::Bulk => self.finishing_lead -= len,
-        }
+        let lead = match class {
+            Class::Sparse => return,
+            Class::Finishing => self.finishing_lead + len.cast_signed(),
+            Class::Bulk => self.finishing_lead - len.cast_signed(),
+        };
+        self.finishing_lead = lead.clamp(-MAX_BATCH.cast_signed(), MAX_BATCH.cast_signed());
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -123,6 +123,8 @@ proptest! {
                 }
             }
             prop_assert_eq!(pair[0].timeout(), pair[1].timeout());
+            let [singly, in_batches] = [0, 1].map(|i| format!("{:?}", pair[i].kcp.stats()));
+            prop_assert_eq!(singly, in_batches);
         }
     }
 }
