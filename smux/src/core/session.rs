@@ -270,12 +270,14 @@ impl Core {
         if !state.send.is_ready(self.version()) {
             return;
         }
-        let class = match state.send.queue.len() {
-            // FIN alone: the peer has nothing to buffer.
-            0 => Class::Sparse,
-            _ if has_finished => Class::Finishing,
-            ..=MAX_SPARSE => Class::Sparse,
-            _ => Class::Bulk,
+        let queued = state.send.queue.len();
+        let class = if has_finished && queued > 0 {
+            Class::Finishing
+        } else if queued <= MAX_SPARSE {
+            // Also FIN alone: the peer has nothing to buffer.
+            Class::Sparse
+        } else {
+            Class::Bulk
         };
         if state.turn.is_none() || (has_finished && state.turn != Some(class)) {
             state.turn = Some(class);
