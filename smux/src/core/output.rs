@@ -24,11 +24,11 @@ impl Core {
         }
         debug_assert!(batch.is_empty(), "a deferred frame may not fit");
         self.batches += 1;
-        let before = batch.len();
         // What did not fit into the last batch, so that neither control frames nor sparse streams
         // can keep a bulk stream waiting for ever.
         if let Some((stream, class)) = self.turns.take_deferred() {
             self.take_turn(&stream, class, batch, now);
+            self.turns.on_sent(class, batch.len());
         }
         let (mut refusal_bytes, mut sparse_bytes) = (0, 0);
         while batch.len() < MAX_BATCH {
@@ -53,15 +53,17 @@ impl Core {
                     self.turns.defer(stream, class);
                     break;
                 }
+                let sent = batch.len() - before;
+                self.turns.on_sent(class, sent);
                 if class == Class::Sparse {
-                    sparse_bytes += batch.len() - before;
+                    sparse_bytes += sent;
                 }
             } else {
                 break;
             }
         }
-        if batch.len() > before {
-            self.stats.bytes_sent += (batch.len() - before) as u64;
+        if !batch.is_empty() {
+            self.stats.bytes_sent += batch.len() as u64;
             self.on_frame_sent(now);
         }
     }
@@ -145,7 +147,6 @@ impl Core {
             }
             len = available;
         }
-        let before = batch.len();
         state.turn = None;
         if len > 0 {
             #[expect(
@@ -165,7 +166,6 @@ impl Core {
         }
         self.write_fin(stream, &mut state, batch, now);
         self.queue_turn(stream, &mut state);
-        self.turns.on_sent(class, batch.len() - before);
         self.watch_abandoned(stream, &mut state, now);
         true
     }
