@@ -115,6 +115,13 @@ fn measure(args: &Args) -> Result<()> {
     let limit = process::raise_file_limit()?;
     let needed = u64::from(args.connections) + OTHER_FILES;
     ensure!(needed <= limit, "{needed} file descriptors are needed, the limit is {limit}");
+    if let Some(queued) = max_backlog().filter(|queued| *queued < args.connections) {
+        eprintln!(
+            "TCP is held up: its listener queues {queued} connections, and those above that try again \
+             a second later; `sysctl net.core.somaxconn={BACKLOG} net.ipv4.tcp_max_syn_backlog={BACKLOG}` \
+             admits more"
+        );
+    }
     let transports = [Transport::Kcpx, Transport::Tcp];
     let mut rounds: [Vec<Figures>; 2] = [Vec::new(), Vec::new()];
     for _ in 0..args.rounds {
@@ -139,6 +146,11 @@ fn measure(args: &Args) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// Connections that the system lets a TCP listener queue.
+fn max_backlog() -> Option<u32> {
+    std::fs::read_to_string("/proc/sys/net/core/somaxconn").ok()?.trim().parse().ok()
 }
 
 fn median(rounds: &[Figures], value: impl Fn(&Figures) -> u64) -> f64 {

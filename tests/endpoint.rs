@@ -5,12 +5,14 @@ mod common;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use common::{bytes, on_both_runtimes, read, until};
 use kcpx::{Config, ConfigError, Endpoint, KcpListener, KcpStream, SocketConfig};
 use tokio::io::AsyncWriteExt;
 use tokio::net::UdpSocket;
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 
 const LOCAL: &str = "127.0.0.1:0";
 
@@ -170,7 +172,14 @@ fn connect_skips_addresses_without_a_route() {
         assert_eq!(stream.peer_addr().unwrap(), good);
         stream.write_all(b"!").await.unwrap();
         drop(listener.accept().await.unwrap());
-        assert!(KcpStream::connect(&[bad, bad][..]).await.is_err());
+        // At once, not after the connect timeout of ten seconds.
+        let both = [bad, bad];
+        let failed = timeout(Duration::from_secs(5), KcpStream::connect(&both[..])).await.unwrap();
+        let system = std::net::UdpSocket::bind(LOCAL).unwrap().connect(bad).unwrap_err();
+        assert_eq!(failed.unwrap_err().raw_os_error(), system.raw_os_error());
+        // Nor is there a connection with early data.
+        let early = KcpStream::connect_with(bad, Config::new().early_data(true)).await;
+        assert_eq!(early.unwrap_err().raw_os_error(), system.raw_os_error());
     });
 }
 
