@@ -86,7 +86,7 @@ async fn serve(listener: Arc<KcpListener>) {
             accepted += 1;
             let (mut stream, _) = stream.unwrap();
             handlers.push(Box::pin(async move {
-                let mut block = [0; 20_000];
+                let mut block = vec![0; 20_000];
                 while let Ok(len @ 1..) = stream.read(&mut block).await
                     && stream.write_all(&block[..len]).await.is_ok()
                 {}
