@@ -290,6 +290,11 @@ impl CloseState {
         }
     }
 
+    /// Whether data is simply received: no FIN of the peer has arrived, and the application reads.
+    pub(crate) fn is_receiving(&self) -> bool {
+        matches!((self.recv, self.read), (RecvClose::Open, ReadSide::Reading))
+    }
+
     /// Whether data with number `sn` is beyond the end of the peer's stream. Before the stream is
     /// complete, data beyond the FIN contradicts the FIN, and the FIN is forgotten.
     pub(crate) fn is_beyond_fin(&mut self, sn: Sn) -> bool {
@@ -323,14 +328,10 @@ impl CloseState {
     /// Whether to drop data with number `sn` without an ACK: the read side is shut down, the data
     /// is new, and the peer supports RST. `nxt` is RCV.NXT. Duplicates are still acknowledged.
     pub(crate) fn discards(&mut self, sn: Sn, nxt: Sn) -> bool {
-        let supported = self.peer_supports_control();
-        match &mut self.read {
-            ReadSide::Discarding { discarded } if supported && sn.since(nxt) >= 0 => {
-                *discarded = true;
-                true
-            }
-            ReadSide::Reading | ReadSide::Discarding { .. } => false,
-        }
+        let discards = self.peer_supports_control() && sn.since(nxt) >= 0;
+        let ReadSide::Discarding { discarded } = &mut self.read else { return false };
+        *discarded |= discards;
+        discards
     }
 }
 

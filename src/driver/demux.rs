@@ -165,7 +165,10 @@ impl Demux {
 
     /// The open connection under `key`.
     pub(crate) fn find(&self, key: &Key) -> Option<ConnId> {
-        self.live.get(key).copied()
+        match &self.recent {
+            Some((recent, id)) if recent == key => Some(*id),
+            _ => self.live.get(key).copied(),
+        }
     }
 
     pub(crate) fn insert(&mut self, key: Key, id: ConnId) {

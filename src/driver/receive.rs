@@ -83,15 +83,48 @@ impl<S: Socket> Driver<S> {
         gro_batch: &mut [u8],
         segment_size: usize,
     ) {
-        for datagrams in gro_batch.chunks_mut(PREFETCH_BATCH * segment_size) {
+        let (mut at, mut prefetched) = (0, 0);
+        while at < gro_batch.len() {
             // What is encrypted does not say where it goes.
-            if self.codec.is_plain() {
-                self.prefetch_receivers(from, datagrams.chunks(segment_size));
+            if self.codec.is_plain() && at >= prefetched {
+                let datagrams = gro_batch.get(at..).unwrap_or_default().chunks(segment_size);
+                self.prefetch_receivers(from, datagrams.take(PREFETCH_BATCH));
+                prefetched = at + PREFETCH_BATCH * segment_size;
             }
-            for datagram in datagrams.chunks_mut(segment_size) {
-                self.on_datagram(now, from, datagram);
-            }
+            let end = gro_batch.len().min(at + segment_size);
+            let (done, rest) = gro_batch.split_at_mut(end);
+            let datagram = done.get_mut(at..).unwrap_or_default();
+            self.on_datagram(now, from, datagram);
+            at = end + self.on_continuation(now, from, datagram, (rest, segment_size));
         }
+    }
+
+    /// Takes the datagrams at the start of `rest` that continue `previous`, the one before them in the
+    /// same GRO batch, with one call of their connection. Nothing but data in order is taken so, and
+    /// only where nobody sees each datagram: neither a cipher nor a packet filter. Returns the bytes
+    /// of these datagrams.
+    fn on_continuation(
+        &mut self,
+        now: Instant,
+        from: &SocketAddr,
+        previous: &[u8],
+        (rest, segment_size): (&[u8], usize),
+    ) -> usize {
+        if rest.is_empty() || !self.codec.is_plain() || self.config.packet_filter.is_some() {
+            return 0;
+        }
+        // Most GRO batches of several connections end here.
+        let conv = segment::conv_of(previous).filter(|conv| segment::conv_of(rest) == Some(*conv));
+        let Some(id) = conv.and_then(|conv| self.demux.find(&(*from, conv))) else { return 0 };
+        let local_ip = self.local_ip;
+        let Some(conn) = self.get_mut(id) else { return 0 };
+        let bytes = conn.input_more(now, (local_ip, previous), rest, segment_size);
+        if bytes > 0 {
+            self.stats.received_datagrams += bytes.div_ceil(segment_size) as u64;
+            self.stats.received_bytes += bytes as u64;
+            self.schedule(id);
+        }
+        bytes
     }
 
     /// Prefetches the connections that up to [`PREFETCH_BATCH`] datagrams go to, if there are several.

@@ -11,6 +11,7 @@ mod failures;
 mod fairness;
 mod fec;
 mod fixtures;
+mod gro_batches;
 mod hand_over;
 mod heard;
 mod keepalive;

@@ -88,6 +88,19 @@ impl Kcp {
                 Command::Control => self.input_control(now, &header, una != UnaOutcome::Invalid),
             }
         }
+        self.on_segments_processed(now, datagram.len(), origin, (is_new, is_current));
+    }
+
+    /// The segments of a datagram were applied, or those of several that are alike. `bytes`: of
+    /// these datagrams. `is_new`: something of it was no replay. `is_current`: a segment had a
+    /// current `una`.
+    pub(super) fn on_segments_processed(
+        &mut self,
+        now: Micros,
+        bytes: usize,
+        origin: PacketType,
+        (is_new, is_current): (bool, bool),
+    ) {
         if origin == PacketType::Regular {
             self.keepalive.on_received(now, is_new);
             self.pending_reset.on_received(is_new);
@@ -98,7 +111,7 @@ impl Kcp {
         {
             self.keepalive.request_ping(now);
         }
-        self.on_amplification_input(datagram.len(), origin == PacketType::Regular);
+        self.on_amplification_input(bytes, origin == PacketType::Regular);
         self.update_timers(now);
     }
 
@@ -181,8 +194,22 @@ impl Kcp {
         }
     }
 
+    /// Autotunes the receive window, after data arrived in order.
+    #[inline]
+    pub(super) fn autotune_recv_window(&mut self, now: Micros) {
+        if self.recv.autotune_window(now, &self.send.rtt) {
+            // Pings are the only RTT samples of a side that sends no data.
+            self.keepalive.request_ping(now);
+        }
+    }
+
     /// Takes the `una` of one segment, and its `wnd` if that `una` is current.
-    fn input_una(&mut self, now: Micros, header: &Header, origin: PacketType) -> UnaOutcome {
+    pub(super) fn input_una(
+        &mut self,
+        now: Micros,
+        header: &Header,
+        origin: PacketType,
+    ) -> UnaOutcome {
         let una = self.send.on_una(now, &self.clock, header.una);
         match una {
             UnaOutcome::Current { newly_acked } => {
@@ -233,10 +260,7 @@ impl Kcp {
         match outcome {
             Ok(RecvOutcome::InOrder) => {
                 self.peer.on_state_shown();
-                if self.recv.autotune_window(now, &self.send.rtt) {
-                    // Pings are the only RTT samples of a side that sends no data.
-                    self.keepalive.request_ping(now);
-                }
+                self.autotune_recv_window(now);
                 self.close_state.on_in_order(self.recv.nxt());
                 self.acks.on_in_order(now, ack);
                 self.stats.received_segments += 1;

@@ -18,6 +18,7 @@ mod bundling;
 mod close;
 pub(crate) mod fec;
 pub(crate) mod fec_counters;
+mod gro_input;
 mod input;
 mod mtu;
 mod open;

@@ -63,14 +63,20 @@ pub(crate) struct PendingAcks {
 impl PendingAcks {
     /// The next number in order arrived.
     pub(crate) fn on_in_order(&mut self, now: Micros, ack: Ack) {
-        self.on_arrival(now);
-        self.latest = Some(ack);
+        self.on_in_order_segments(now, ack, 1);
+    }
+
+    /// The next `count` numbers in order arrived, `latest` the last of them.
+    #[inline]
+    pub(crate) fn on_in_order_segments(&mut self, now: Micros, latest: Ack, count: u32) {
+        self.on_arrivals(now, count);
+        self.latest = Some(latest);
     }
 
     /// A segment above a gap was stored, or a duplicate of it arrived after its ACK was sent. `una`
     /// is RCV.NXT, `payload` the bytes that arrived.
     pub(crate) fn on_out_of_order(&mut self, now: Micros, una: Sn, ack: Ack, payload: usize) {
-        self.on_arrival(now);
+        self.on_arrivals(now, 1);
         self.resend_budget = (self.resend_budget + payload).min(MAX_RESEND_BURST * HEADER_LEN);
         if self.out_of_order.len() == self.out_of_order.capacity() {
             // Bounds the queue by the window while nothing can be sent.
@@ -83,13 +89,13 @@ impl PendingAcks {
 
     /// A duplicate arrived, or a ping, which has the number of a duplicate.
     pub(crate) fn on_duplicate(&mut self, now: Micros, ack: Ack) {
-        self.on_arrival(now);
+        self.on_arrivals(now, 1);
         self.duplicate = Some(ack);
         self.immediate = true;
     }
 
-    fn on_arrival(&mut self, now: Micros) {
-        self.arrivals = self.arrivals.saturating_add(1);
+    fn on_arrivals(&mut self, now: Micros, count: u32) {
+        self.arrivals = self.arrivals.saturating_add(count);
         self.since.get_or_insert(now);
     }
 

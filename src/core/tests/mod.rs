@@ -21,6 +21,7 @@ mod close;
 mod congestion_model;
 mod fec_coverage;
 mod fragments;
+mod gro_batches;
 mod gso_batches;
 mod long_fat_path;
 mod malicious_peer;

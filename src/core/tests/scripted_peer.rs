@@ -51,7 +51,11 @@ pub(super) fn datagram(segments: &[(Header, &[u8])]) -> Vec<u8> {
 
 impl ScriptedPeer {
     pub(super) fn new(config: &KcpConfig) -> Self {
-        let origin = super::origin();
+        Self::starting_at(config, super::origin())
+    }
+
+    /// Virtual time counts from `origin`.
+    pub(super) fn starting_at(config: &KcpConfig, origin: Instant) -> Self {
         let kcp = Kcp::new(CONV, config, origin, Seed::default()).unwrap();
         let (received, sent) = ((0, 0), (0, 0));
         Self { kcp, origin, now: 0, received, sent, una: Sn(0), wnd: 128 }

@@ -1,7 +1,7 @@
 //! One connection in the driver: the state machine of `core`, the queues it shares with the
 //! handles, and its lifecycle.
 //!
-//! `closing`, `queues`, `transmit` and `migration` hold the methods of [`Conn`] by concern;
+//! `input`, `closing`, `queues`, `transmit` and `migration` hold the methods of [`Conn`] by concern;
 //! `lifecycle` is a type that does not depend on [`Conn`].
 
 use std::net::SocketAddr;
@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 mod closing;
+mod input;
 mod lifecycle;
 pub(super) mod migration;
 mod queues;
@@ -17,9 +18,9 @@ mod transmit;
 
 pub(super) use self::closing::DrainState;
 use crate::config::{AckPolicy, Config, Setting};
-use crate::core::connection::{Kcp, PacketType};
+use crate::core::connection::Kcp;
 use crate::core::open::{InitialHash, OpenedBy};
-use crate::core::segment::{Header, InputError};
+use crate::core::segment::Header;
 use crate::core::seq::Sn;
 use crate::driver::connection::lifecycle::{Lifecycle, Reported};
 use crate::driver::demux::Key;
@@ -31,17 +32,6 @@ use crate::shared::connection::{Handle, Shared};
 use crate::trace::Span;
 use crate::util::path::Path;
 use crate::util::sync::{Arc, Ordering};
-
-/// What the driver has to do after a received datagram.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct InputOutcome {
-    /// `AckPolicy::Immediate`: an ACK leaves before the next datagram is handled.
-    pub(super) immediate_ack: bool,
-    /// This datagram has validated the peer's address.
-    pub(super) validated: bool,
-    /// This datagram shows that the peer has accepted the connection too: nobody has opened it.
-    pub(super) opened_by_nobody: bool,
-}
 
 /// How long a connection that nobody has opened is kept after its end, in which it drops what
 /// arrives: the time that a datagram may be under way.
@@ -215,24 +205,6 @@ impl Conn {
         if let Some(mtu) = self.kcp.on_message_too_big(size) {
             self.shared.mtu.fetch_min(usize::from(mtu), Ordering::Relaxed);
         }
-    }
-
-    /// Feeds a received datagram to the state machine.
-    pub(super) fn input(
-        &mut self,
-        now: Instant,
-        datagram: &[u8],
-        packet_type: PacketType,
-    ) -> Result<InputOutcome, InputError> {
-        let was_validated = self.is_validated();
-        self.kcp.input(now, datagram, packet_type)?;
-        if packet_type == PacketType::Regular {
-            self.last_received = now;
-        }
-        let validated = !was_validated && self.is_validated();
-        let opened_by_nobody =
-            self.is_opened_by_nobody() && !self.lifecycle.is_ended() && self.quiet_until.is_none();
-        Ok(InputOutcome { immediate_ack: self.immediate_acks, validated, opened_by_nobody })
     }
 
     /// Starts address validation (RFC 9000 8.1) of a passive open: the peer is pinged, and until

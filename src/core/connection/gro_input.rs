@@ -1,0 +1,101 @@
+//! Input of a GRO batch (UDP_GRO): the datagrams that continue the one before them are taken
+//! together. The counterpart of [`Kcp::poll_transmit_more`], which writes such batches.
+
+use std::time::Instant;
+
+use super::{Kcp, PacketType};
+use crate::config::Mode;
+use crate::core::recv::pending_acks::Ack;
+use crate::core::recv::receiver::RecvOutcome;
+use crate::core::segment::{Command, HEADER_LEN, Header};
+use crate::core::send::sender::UnaOutcome;
+use crate::core::seq::Sn;
+
+impl Kcp {
+    /// Takes the datagrams at the start of `rest` that continue `previous`, which [`Kcp::input`] has
+    /// just taken: each is one PUSH with the next number in order, and differs from `previous` in
+    /// number, timestamp and payload only. `rest` has datagrams of `size` bytes back to back, the
+    /// last of which may be shorter. Returns the bytes of those taken, which is 0 while anything
+    /// but data in order may be going on.
+    ///
+    /// The state afterwards is as if [`Kcp::input`] had taken each (`core/tests/gro_batches.rs`).
+    /// What depends on nothing but the fields that do not differ is done once: acknowledgements,
+    /// the peer's window, timers. A segment of our own, reflected, is not taken.
+    pub(crate) fn input_more(
+        &mut self,
+        now: Instant,
+        previous: &[u8],
+        rest: &[u8],
+        size: usize,
+    ) -> usize {
+        let Some((first, _)) = lone_push(previous).filter(|(header, _)| self.may_continue(header))
+        else {
+            return 0;
+        };
+        let now = self.clock.tick(now);
+        let (mut header, has_started) = (first, self.has_started());
+        let (mut bytes, mut payload_bytes, mut segments) = (0, 0, 0);
+        for datagram in rest.chunks(size) {
+            let Some((next, payload)) = lone_push(datagram) else { break };
+            let (ts, sn, len) = (next.ts, header.sn.advance(1), next.len);
+            // Number 0 may be an initial segment, after the sequence has wrapped.
+            if next != (Header { ts, sn, len, ..header })
+                || sn == Sn(0)
+                || (has_started && self.send.has_sent(&self.clock, sn, ts))
+                || !matches!(self.recv.input(sn, next.frg, payload), Ok(RecvOutcome::InOrder))
+            {
+                break;
+            }
+            if segments == 0 {
+                // A round trip ends at most once at one time, with the first segment.
+                self.autotune_recv_window(now);
+            }
+            header = next;
+            segments += 1;
+            bytes += datagram.len();
+            payload_bytes += payload.len();
+        }
+        if segments == 0 {
+            return 0;
+        }
+        self.autotune_recv_window(now);
+        self.stats.received_datagrams += u64::from(segments);
+        self.stats.received_datagram_bytes += bytes as u64;
+        self.stats.received_segments += u64::from(segments);
+        self.stats.received_bytes += payload_bytes as u64;
+        self.close_state.on_push(header.sn, header.ts);
+        self.peer.on_state_shown();
+        let ack = Ack { sn: header.sn, ts: header.ts };
+        self.acks.on_in_order_segments(now, ack, segments);
+        let una = self.input_una(now, &header, PacketType::Regular);
+        let is_current = matches!(una, UnaOutcome::Current { .. });
+        self.on_segments_processed(now, bytes, PacketType::Regular, (true, is_current));
+        bytes
+    }
+
+    /// Whether nothing but data in order happens with segments that continue the one with this
+    /// header: every step of [`Kcp::input`] that [`Self::input_more`] leaves out, or takes once for
+    /// all of them, would do nothing, or nothing more.
+    fn may_continue(&self, header: &Header) -> bool {
+        self.mode == Mode::Stream
+            && self.close_reason.is_none()
+            && self.keepalive.is_validated()
+            && self.close_state.is_receiving()
+            && !self.recv.has_repair_state()
+            && header.sn.advance(1) == self.recv.nxt()
+            && header.una == self.send.una()
+            // The right edge of the peer's window is the known one: no window shrinks.
+            && self.send.remote.available(header.una) <= u32::from(header.wnd)
+    }
+}
+
+/// The PUSH that a datagram consists of, if it has nothing else.
+#[inline]
+fn lone_push(datagram: &[u8]) -> Option<(Header, &[u8])> {
+    let header = Header::parse(datagram).ok()?;
+    let payload = datagram.get(HEADER_LEN..)?;
+    let is_alone = header.command == Command::Push
+        && !payload.is_empty()
+        && u64::from(header.len) == payload.len() as u64;
+    is_alone.then_some((header, payload))
+}
