@@ -208,6 +208,12 @@ impl Header {
     /// Appends the 24 bytes of this header to `out`.
     #[inline]
     pub fn emit(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.to_bytes());
+    }
+
+    /// The 24 bytes of this header.
+    #[inline]
+    pub(crate) fn to_bytes(self) -> [u8; HEADER_LEN] {
         let mut bytes = [0_u8; HEADER_LEN];
         bytes[0..4].copy_from_slice(&self.conv.to_le_bytes());
         bytes[4] = self.command as u8;
@@ -217,7 +223,7 @@ impl Header {
         bytes[12..16].copy_from_slice(&self.sn.0.to_le_bytes());
         bytes[16..20].copy_from_slice(&self.una.0.to_le_bytes());
         bytes[20..24].copy_from_slice(&self.len.to_le_bytes());
-        out.extend_from_slice(&bytes);
+        bytes
     }
 }
 

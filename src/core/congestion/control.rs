@@ -186,6 +186,12 @@ impl Congestion {
         matches!(self.control, Control::Model(_) | Control::IdleModel)
     }
 
+    /// Whether a model takes each segment as a sample of the delivery rate.
+    #[inline]
+    pub(crate) fn samples_rate(&self) -> bool {
+        matches!(self.control, Control::Model(_))
+    }
+
     /// Whether KCP's congestion window limits sending (kcp-go `nc` 0).
     pub(crate) fn is_reno(&self) -> bool {
         matches!(self.control, Control::Reno(_))

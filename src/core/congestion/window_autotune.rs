@@ -75,10 +75,10 @@ impl WindowAutotune {
         self.window_limited = true;
     }
 
-    /// A segment was acknowledged for the first time.
+    /// `count` segments were acknowledged for the first time.
     #[inline]
-    pub(crate) fn on_acked(&mut self) {
-        self.acked = self.acked.saturating_add(1);
+    pub(crate) fn on_acked(&mut self, count: u32) {
+        self.acked = self.acked.saturating_add(count);
     }
 
     /// A segment is retransmitted.

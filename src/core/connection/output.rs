@@ -138,8 +138,9 @@ impl Kcp {
         if self.mtu_probe_deadline().is_some_and(|at| at <= now) {
             return 0;
         }
-        let (size, mut count) = (self.current_mtu(), 0);
+        let size = self.current_mtu();
         let template = self.push_template(now);
+        let mut count = self.write_run(now, template, max, out);
         while count < max
             && !self.has_repair_due(now)
             && self.rate_limiter.blocked_until(now).is_none()
@@ -156,6 +157,21 @@ impl Kcp {
         if count > 0 {
             self.full_datagrams_since_ack += u32::try_from(count).unwrap_or(u32::MAX);
             self.on_datagrams_sent(now, count, count * size);
+        }
+        count
+    }
+
+    /// Appends those of the next full segments, at most `max`, of which none can change whether the
+    /// next may leave.
+    fn write_run(&mut self, now: Micros, template: Header, max: usize, out: &mut Vec<u8>) -> usize {
+        let each_counts = self.rate_limiter.next().is_some() || self.has_repair_due(now);
+        if each_counts || !self.may_send_new() || HEADER_LEN + self.send.mss() != self.current_mtu()
+        {
+            return 0;
+        }
+        let count = self.send.transmit_run(now, template, max, out, &mut self.stats);
+        if count > 0 {
+            self.on_segments_written();
         }
         count
     }
@@ -309,11 +325,17 @@ impl Kcp {
             return false;
         };
         segment.emit(template, out);
+        self.on_segments_written();
+        true
+    }
+
+    /// Segments were written: no initial segment is due, and with the last one a flush is done.
+    #[inline]
+    fn on_segments_written(&mut self) {
         self.establishment.cancel_initial();
         if self.send.send_buffer().is_empty() {
             (self.flush_requested, self.cork_until) = (false, None);
         }
-        true
     }
 
     /// Appends at most `max` of the pending ACKs.

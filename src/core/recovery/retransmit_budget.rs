@@ -37,10 +37,10 @@ impl RetransmitBudget {
         Self { tokens: CAPACITY, grant_at: Micros(0) }
     }
 
-    /// A segment was acknowledged for the first time, by its number or by `una`.
+    /// `count` segments were acknowledged for the first time, by their number or by `una`.
     #[inline]
-    pub(crate) fn on_acked(&mut self) {
-        self.tokens = (self.tokens + 1).min(CAPACITY);
+    pub(crate) fn on_acked(&mut self, count: u32) {
+        self.tokens = self.tokens.saturating_add(count).min(CAPACITY);
     }
 
     /// Whether a retransmission may leave.
@@ -109,7 +109,7 @@ mod tests {
         let mut budget = RetransmitBudget::new();
         assert_eq!(spend(&mut budget, 0, 1, 100_000), CAPACITY + TRICKLE);
         for acked in [1, 7, CAPACITY, 1_000] {
-            (0..acked).for_each(|_| budget.on_acked());
+            budget.on_acked(acked);
             assert_eq!(spend(&mut budget, 1, 2, 100_000), acked.min(CAPACITY));
         }
     }

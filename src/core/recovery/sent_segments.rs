@@ -221,6 +221,41 @@ impl SentSegments {
         Some(segment)
     }
 
+    /// Removes the oldest segments, at most `max`, that left once each and in order, as all have on
+    /// a path without loss, and passes each to `each`. Returns how many there were. As many calls of
+    /// [`Self::pop_acked`] do the same, and write to the list for each of them.
+    pub(crate) fn pop_acked_run(&mut self, max: u32, mut each: impl FnMut(&SentSegment)) -> u32 {
+        let mut front = self.lists[0].map(|ends| ends.front);
+        let una = self.una;
+        let (mut sn, mut count) = (una, 0);
+        for segment in self.ring.iter().take(max as usize) {
+            if segment.retransmitted || (!segment.acked && front != Some(sn)) {
+                break;
+            }
+            if !segment.acked {
+                front = Some(segment.next).filter(|next| *next != sn);
+            }
+            each(segment);
+            (sn, count) = (sn.advance(1), count + 1);
+        }
+        match (front, &mut self.lists[0]) {
+            (Some(front), Some(ends)) => {
+                ends.front = front;
+                if let Some(segment) = self.get_mut(front) {
+                    segment.prev = front;
+                }
+            }
+            (_, ends) => {
+                *ends = None;
+                self.occupied &= !1;
+            }
+        }
+        self.ring.drain(..count);
+        self.payloads.drain(..count);
+        self.una = sn;
+        sn.since(una).unsigned_abs()
+    }
+
     pub(crate) fn has_reclaimable_memory(&self) -> bool {
         queue::is_reclaimable(&self.ring)
     }
@@ -348,6 +383,26 @@ mod tests {
         sent.check_invariants();
     }
 
+    #[test]
+    fn pop_acked_run_ends_at_a_segment_that_left_again() {
+        let mut sent = SentSegments::new(Sn(u32::MAX - 4));
+        for _ in 0..12 {
+            sent.push(Micros(0), Ts(0), BufferRange::default(), 0);
+        }
+        sent.ack(Sn(u32::MAX - 4));
+        sent.ack(Sn(u32::MAX - 1));
+        assert_eq!(sent.pop_acked_run(7, |_| ()), 7);
+        sent.check_invariants();
+        assert_eq!(oldest_sns(&sent), [2]);
+        sent.mark_retransmitted(Micros(1), Sn(4), 0);
+        assert_eq!(sent.pop_acked_run(5, |_| ()), 2);
+        sent.check_invariants();
+        assert_eq!((oldest_sns(&sent), sent.len()), (vec![5], 3));
+        sent.pop_acked();
+        assert_eq!(sent.pop_acked_run(9, |_| ()), 2);
+        assert!(sent.is_empty() && sent.all_acked());
+    }
+
     proptest! {
         #[test]
         fn sent_segments_any_operations_keep_invariants(
@@ -367,6 +422,40 @@ mod tests {
                     _ => {}
                 }
                 sent.check_invariants();
+            }
+        }
+
+        #[test]
+        fn pop_acked_run_leaves_what_as_many_pop_acked_leave(
+            start: u32,
+            steps in prop::collection::vec((0_u8..7, any::<u16>()), 1..300),
+        ) {
+            let (mut runs, mut singles) = (SentSegments::new(Sn(start)), SentSegments::new(Sn(start)));
+            for (i, (step, pick)) in steps.into_iter().enumerate() {
+                let now = Micros(i as u64);
+                let sn = runs.una().advance(u32::from(pick) % runs.len().max(1));
+                let unacked = runs.get(sn).is_some_and(|s| !s.acked);
+                let level = u8::try_from(pick >> 8).unwrap() % 4;
+                for sent in [&mut runs, &mut singles] {
+                    match step {
+                        0..=2 => { sent.push(now, Ts(0), BufferRange::default(), 0); }
+                        3 if unacked && pick & 1 == 0 => sent.mark_retransmitted(now, sn, level),
+                        3 if unacked => sent.move_to_back(now, sn, level),
+                        4 | 5 if unacked => sent.ack(sn),
+                        _ => {}
+                    }
+                }
+                if step == 6 {
+                    let (mut popped, max) = (Vec::new(), u32::from(pick % 20));
+                    let count = runs.pop_acked_run(max, |s| popped.push((s.xmit_seq, s.acked)));
+                    prop_assert!(count <= max && popped.len() == count as usize);
+                    for run in popped {
+                        let single = singles.pop_acked().map(|s| (s.xmit_seq, s.acked));
+                        prop_assert_eq!(single, Some(run));
+                    }
+                }
+                runs.check_invariants();
+                prop_assert_eq!(format!("{runs:?}"), format!("{singles:?}"));
             }
         }
     }

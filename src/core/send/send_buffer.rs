@@ -124,6 +124,13 @@ impl SendBuffer {
         }
     }
 
+    /// Full segments of `mss` payload bytes that come next. Zero where segments may be shorter for
+    /// another reason than the end of the data.
+    pub(crate) fn full_segments(&self, mss: usize) -> usize {
+        let plain = self.stream && !self.halves && self.second_half == 0;
+        if plain { self.bytes / mss } else { 0 }
+    }
+
     /// Whether the next segment is one of two halves.
     #[inline]
     fn is_halved(&self, mss: usize) -> bool {

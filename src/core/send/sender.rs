@@ -13,6 +13,7 @@ mod fec_coverage;
 mod further_copies;
 mod repair;
 mod retransmission;
+mod run;
 
 use std::num::NonZeroU64;
 

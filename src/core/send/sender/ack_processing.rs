@@ -113,7 +113,7 @@ impl Sender {
                 self.forget_copies(sn);
             }
             self.sent_segments.ack(sn);
-            self.on_newly_acked();
+            self.on_newly_acked(1);
             if let Some(index) = sn.offset_from(self.una()) {
                 self.congestion.on_acked(now, index as usize, echoes_last);
             }
@@ -134,12 +134,12 @@ impl Sender {
         self.path.on_segment_acked(size);
     }
 
-    /// A segment was acknowledged for the first time, by its number or by `una`.
+    /// `count` segments were acknowledged for the first time, by their number or by `una`.
     #[inline]
-    pub(super) fn on_newly_acked(&mut self) {
-        self.retransmit_budget.on_acked();
+    pub(super) fn on_newly_acked(&mut self, count: u32) {
+        self.retransmit_budget.on_acked(count);
         if let Some(autotune) = &mut self.autotune {
-            autotune.on_acked();
+            autotune.on_acked(count);
         }
     }
 
@@ -221,28 +221,12 @@ impl Sender {
             return UnaOutcome::Invalid;
         }
         let window_limited = self.sent_segments.len() >= u32::from(self.window);
-        for _ in 0..newly_acked {
-            let sn = self.una();
-            if self.path.is_watching()
-                && let Some(oldest) = self.sent_segments.oldest_payload()
-            {
-                let retransmitted =
-                    self.sent_segments.get(sn).is_some_and(|sent| sent.retransmitted);
-                self.on_size_acked(oldest.len(), retransmitted);
-            }
-            if let Some(segment) = self.sent_segments.pop_acked() {
-                if !segment.acked {
-                    self.on_newly_acked();
-                    if !segment.retransmitted {
-                        self.on_first_acked(now, &segment);
-                    }
-                }
-                self.congestion.on_una(now);
-                let unjudged = segment.retransmitted && !segment.acked;
-                let judged =
-                    unjudged && self.on_retransmission_covered(now, clock, (sn, segment.first_ts));
-                let copied = segment.retransmitted && self.forget_copies(sn);
-                self.acked_history.remember(clock, &segment, (copied, judged));
+        let mut left = newly_acked;
+        while left > 0 {
+            left -= self.release_run(clock, left);
+            if left > 0 {
+                self.release_oldest(now, clock);
+                left -= 1;
             }
         }
         if newly_acked > 0 {
@@ -259,5 +243,45 @@ impl Sender {
         let remote_window = self.remote.available(self.una());
         self.congestion.change_reno(|reno| reno.on_ack(newly_acked, remote_window));
         UnaOutcome::Current { newly_acked }
+    }
+
+    /// Removes the oldest segments, at most `max`, up to one that was retransmitted, where nothing but
+    /// counters depends on each of them. Returns how many.
+    fn release_run(&mut self, clock: &Clock, max: u32) -> u32 {
+        let counts_each =
+            self.path.is_watching() || self.coverage.is_some() || self.congestion.samples_rate();
+        if counts_each {
+            return 0;
+        }
+        let (history, mut newly_acked) = (&mut self.acked_history, 0);
+        let count = self.sent_segments.pop_acked_run(max, |segment| {
+            newly_acked += u32::from(!segment.acked);
+            history.remember(clock, segment, (false, false));
+        });
+        self.on_newly_acked(newly_acked);
+        count
+    }
+
+    /// Removes segment `una`, and records what its cumulative acknowledgement says.
+    fn release_oldest(&mut self, now: Micros, clock: &Clock) {
+        let sn = self.una();
+        if self.path.is_watching()
+            && let Some(oldest) = self.sent_segments.oldest_payload()
+        {
+            let retransmitted = self.sent_segments.get(sn).is_some_and(|sent| sent.retransmitted);
+            self.on_size_acked(oldest.len(), retransmitted);
+        }
+        let Some(segment) = self.sent_segments.pop_acked() else { return };
+        if !segment.acked {
+            self.on_newly_acked(1);
+            if !segment.retransmitted {
+                self.on_first_acked(now, &segment);
+            }
+        }
+        self.congestion.on_una(now);
+        let unjudged = segment.retransmitted && !segment.acked;
+        let judged = unjudged && self.on_retransmission_covered(now, clock, (sn, segment.first_ts));
+        let copied = segment.retransmitted && self.forget_copies(sn);
+        self.acked_history.remember(clock, &segment, (copied, judged));
     }
 }

@@ -116,7 +116,7 @@ impl Sender {
         }
         let index = sn.offset_from(self.una()).map_or(0, |index| index as usize);
         self.sent_segments.ack(sn);
-        self.on_newly_acked();
+        self.on_newly_acked(1);
         self.congestion.on_acked(now, index, false);
         AckOutcome::NewlyAcked
     }

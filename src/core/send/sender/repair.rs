@@ -164,7 +164,7 @@ impl Sender {
             self.on_hidden_loss(now, sn, index);
         }
         self.sent_segments.ack(sn);
-        self.on_newly_acked();
+        self.on_newly_acked(1);
         self.congestion.on_acked(now, index, false);
         AckOutcome::NewlyAcked
     }

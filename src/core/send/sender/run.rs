@@ -1,0 +1,74 @@
+//! Runs: full segments that leave for the first time in one GSO batch.
+//!
+//! Between the segments of a run nothing changes that decides whether the next one may leave, so windows,
+//! pacer and counters are visited once for all of them.
+
+use super::Sender;
+use crate::core::clock::Micros;
+use crate::core::segment::{Command, HEADER_LEN, Header};
+use crate::core::seq::Ts;
+use crate::stats::Counters;
+
+/// Where the header of a segment has its number, bytes.
+const SN: std::ops::Range<usize> = 12..16;
+
+impl Sender {
+    /// Appends the datagrams of up to `max` full new segments, and returns how many. Fewer than may
+    /// leave, perhaps none, where each has to be asked for by itself ([`Sender::next_new`]).
+    pub(crate) fn transmit_run(
+        &mut self,
+        now: Micros,
+        template: Header,
+        max: usize,
+        out: &mut Vec<u8>,
+        stats: &mut Counters,
+    ) -> usize {
+        let count = self.run_len(now).min(max);
+        if count == 0 {
+            return 0;
+        }
+        let mss = self.mss;
+        out.reserve(count * (HEADER_LEN + mss));
+        let len = u32::try_from(mss).unwrap_or(u32::MAX);
+        let header = Header { command: Command::Push, frg: 0, len, ..template }.to_bytes();
+        for _ in 0..count {
+            self.append_full(now, template.ts, &header, out);
+        }
+        stats.sent_segments += count as u64;
+        stats.sent_bytes += (count * mss) as u64;
+        // Neither a pacer nor a model applies, see `run_len`.
+        self.pacer.unblock();
+        count
+    }
+
+    /// Appends the next full segment; `header` lacks its number.
+    #[inline]
+    fn append_full(&mut self, now: Micros, ts: Ts, header: &[u8; HEADER_LEN], out: &mut Vec<u8>) {
+        let Some((range, frg)) = self.send_buffer.take(self.mss) else { return };
+        self.sent_segments.begin_datagram();
+        let sn = self.sent_segments.push(now, ts, range, frg);
+        let start = out.len();
+        out.extend_from_slice(header);
+        // Over the copy of the header, not before it: a load of bytes that were just written one
+        // field at a time has to wait for all of these stores.
+        if let Some(field) = out.get_mut(start..).and_then(|header| header.get_mut(SN)) {
+            field.copy_from_slice(&sn.0.to_le_bytes());
+        }
+        out.extend_from_slice(self.send_buffer.get(range).unwrap_or_default());
+    }
+
+    /// Full segments that may leave now as a run: none where the pacer, a model of the path, the loss
+    /// rate, repair symbols or copies take note of each transmission.
+    fn run_len(&self, now: Micros) -> usize {
+        let unpaced = self.rtt.is_short() && !self.pacer.is_blocked(now);
+        let unmodelled = !self.congestion.is_model()
+            || (self.congestion.is_model_suspended() && self.rtt.srtt().is_some());
+        let unobserved =
+            self.redundant.is_none() && self.repair.is_none() && self.bundling.is_none();
+        if !(unpaced && unmodelled && unobserved) {
+            return 0;
+        }
+        let window = self.effective_window().saturating_sub(self.sent_segments.len());
+        self.send_buffer.full_segments(self.mss).min(window as usize)
+    }
+}
