@@ -7,12 +7,9 @@ use std::net::SocketAddr;
 use anyhow::{Context, Result};
 use kcpx::{Endpoint, KcpListener, KcpStream};
 use socket2::SockRef;
-use tokio::io::copy_bidirectional_with_sizes;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpListener, TcpStream, tcp};
 use tokio::task::JoinSet;
-
-/// Bytes that each direction of a connection copies at once.
-const BLOCK: usize = 64 * 1024;
 
 /// Takes TCP connections and opens a connection for each, all from one socket.
 pub(crate) async fn client(
@@ -67,10 +64,47 @@ async fn carry(
     // this task, that of the process. The user must not take what has arrived so far for the whole.
     tcp.set_zero_linger()?;
     let mut kcp = ResetOnDrop { stream: kcp.await?, armed: true };
-    let copied = copy_bidirectional_with_sizes(&mut tcp, &mut kcp.stream, BLOCK, BLOCK).await?;
+    let copied = {
+        let (mut tcp_read, mut tcp_write) = tcp.split();
+        let (mut kcp_read, mut kcp_write) = kcp.stream.split();
+        tokio::try_join!(
+            upload(&mut tcp_read, &mut kcp_write),
+            download(&mut kcp_read, &mut tcp_write)
+        )?
+    };
     SockRef::from(&tcp).set_linger(None)?;
     kcp.armed = false;
     Ok(copied)
+}
+
+/// Copies from TCP to KCP until TCP ends, and ends KCP. Returns the number of bytes.
+///
+/// `tokio::io::copy_bidirectional` would do for both directions, with one more copy of each byte in each.
+async fn upload(tcp: &mut tcp::ReadHalf<'_>, kcp: &mut kcpx::WriteHalf<'_>) -> io::Result<u64> {
+    let mut total = 0;
+    loop {
+        match kcp.write_from(tcp).await? {
+            0 => break,
+            count => total += count as u64,
+        }
+    }
+    kcp.shutdown().await?;
+    Ok(total)
+}
+
+/// Copies from KCP to TCP, likewise.
+async fn download(kcp: &mut kcpx::ReadHalf<'_>, tcp: &mut tcp::WriteHalf<'_>) -> io::Result<u64> {
+    let mut total = 0;
+    loop {
+        let chunk = kcp.read_chunk().await?;
+        if chunk.is_empty() {
+            break;
+        }
+        tcp.write_all(&chunk).await?;
+        total += chunk.len() as u64;
+    }
+    tcp.shutdown().await?;
+    Ok(total)
 }
 
 /// Resets the connection, likewise, while it is armed.

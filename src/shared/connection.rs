@@ -247,6 +247,16 @@ impl Shared {
         self.send.poll_write_ready(wait)
     }
 
+    /// Waits for capacity, see [`SendQueue::poll_reserve`].
+    pub(crate) fn poll_reserve(&self, wait: &mut Wait<'_>) -> Poll<io::Result<usize>> {
+        self.send.poll_reserve(wait)
+    }
+
+    /// Writes a chunk that there is capacity for, see [`SendQueue::write_reserved`].
+    pub(crate) fn write_reserved(&self, data: Bytes) -> io::Result<()> {
+        self.send.write_reserved(data, &self.notifier)
+    }
+
     /// Writes a part of `len` bytes, see [`SendQueue::poll_write_with`].
     pub(crate) fn poll_write_with(
         &self,

@@ -261,6 +261,23 @@ impl SendQueue {
         Poll::Pending
     }
 
+    /// As [`Self::poll_capacity`], but with the error of every write also while there is capacity.
+    pub(super) fn poll_reserve(&self, wait: &mut Wait<'_>) -> Poll<io::Result<usize>> {
+        lock(&self.writes).state.check_writable()?;
+        self.poll_capacity(wait)
+    }
+
+    /// Queues `data`, of at most as many bytes as [`Self::poll_reserve`] has returned to this writer.
+    pub(super) fn write_reserved(&self, data: Bytes, notifier: &ConnNotifier) -> io::Result<()> {
+        let mut writes = lock(&self.writes);
+        writes.state.check_writable()?;
+        writes.push(data, false);
+        self.charged_hint.store(writes.charged, Ordering::Relaxed);
+        drop(writes);
+        notifier.notify();
+        Ok(())
+    }
+
     /// Writes at most `len` bytes; `copy(n)` returns a copy of the first `n`. Queues exactly as
     /// many bytes as it returns when ready, and none otherwise.
     pub(super) fn poll_write_with(

@@ -1,10 +1,11 @@
 //! [`Reader`] and [`Writer`]: the two directions of a stream, shared by `KcpStream` and its halves.
 
 use std::io::{self, IoSlice, IoSliceMut};
+use std::pin::pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::{BufMut, Bytes};
-use tokio::io::ReadBuf;
+use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 use tokio::task::coop::poll_proceed;
 
 use crate::config::Mode;
@@ -184,6 +185,14 @@ impl<'a> Writer<'a> {
         cooperate(cx, |cx| write(self.shared, &mut Wait::Polled(cx.waker()), bufs))
     }
 
+    pub(crate) fn poll_write_from(
+        &self,
+        cx: &mut Context<'_>,
+        reader: &mut (impl AsyncRead + Unpin + ?Sized),
+    ) -> Poll<io::Result<usize>> {
+        cooperate(cx, |cx| write_from(self.shared, cx, reader))
+    }
+
     pub(crate) fn try_write(&self, buf: &[u8]) -> io::Result<usize> {
         self.try_write_vectored(&[IoSlice::new(buf)])
     }
@@ -319,6 +328,32 @@ fn write(shared: &Shared, wait: &mut Wait<'_>, bufs: &[IoSlice<'_>]) -> Poll<io:
         }
         if done == total || !done.is_multiple_of(buffer_pool::BUFFER_LEN) {
             return Poll::Ready(Ok(done));
+        }
+    }
+}
+
+/// Reads once from `reader` into a chunk, and writes that. Waits for capacity first, so that all bytes that
+/// were read are written, and holds no buffer while it waits.
+fn write_from(
+    shared: &Shared,
+    cx: &mut Context<'_>,
+    reader: &mut (impl AsyncRead + Unpin + ?Sized),
+) -> Poll<io::Result<usize>> {
+    let capacity = ready!(shared.poll_reserve(&mut Wait::Polled(cx.waker())))?;
+    let mut buffer = buffer_pool::take();
+    let read = {
+        let mut space = (&mut buffer).limit(capacity.min(buffer_pool::BUFFER_LEN));
+        // The future has no state of its own, so that each poll may be one of a new future.
+        pin!(reader.read_buf(&mut space)).poll(cx)
+    };
+    match read {
+        Poll::Ready(Ok(count)) if count > 0 => {
+            shared.write_reserved(buffer_pool::freeze(buffer))?;
+            Poll::Ready(Ok(count))
+        }
+        nothing => {
+            buffer_pool::give(buffer);
+            nothing
         }
     }
 }

@@ -18,7 +18,7 @@ use std::num::NonZeroU64;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use tokio::io::ReadBuf;
+use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::config::{
     AckPolicy, SEGMENT_HEADER, Setting, Timing, WritePolicy, check_duplicates, check_mtu,
@@ -268,6 +268,41 @@ impl KcpStream {
     /// As [`try_write`](Self::try_write).
     pub fn try_write_vectored(&self, bufs: &[IoSlice<'_>]) -> Result<usize> {
         self.writer().try_write_vectored(bufs)
+    }
+
+    /// Waits for capacity, reads once from `reader` and writes what that read returned, at most 64 KiB.
+    /// Returns the number of bytes; 0 when the reader has ended.
+    ///
+    /// The bytes are read into the buffer that they leave from, so that one copy is saved over a read and
+    /// a write, and no buffer is held while `reader` has nothing.
+    ///
+    /// ```
+    /// use kcpx::KcpStream;
+    /// use tokio::io::AsyncWriteExt;
+    /// use tokio::net::TcpStream;
+    ///
+    /// /// Sends all that comes from a TCP connection.
+    /// async fn upload(mut tcp: TcpStream, mut kcp: KcpStream) -> std::io::Result<()> {
+    ///     while kcp.write_from(&mut tcp).await? > 0 {}
+    ///     kcp.shutdown().await
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of `reader`; [`BrokenPipe`](std::io::ErrorKind::BrokenPipe) after a shutdown; the
+    /// [`ConnectionError`] once the connection has ended. Nothing was written then, and nothing was read
+    /// unless the connection ended during the read. While `reader` has nothing the end of the connection
+    /// is not reported.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is read that is not written.
+    pub async fn write_from<R>(&mut self, reader: &mut R) -> Result<usize>
+    where
+        R: AsyncRead + Unpin + ?Sized,
+    {
+        poll_fn(|cx| self.writer().poll_write_from(cx, reader)).await
     }
 
     /// Waits for capacity and writes one message, which the peer receives whole. Returns when it

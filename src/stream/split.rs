@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use thiserror::Error;
-use tokio::io::ReadBuf;
+use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::error::ConnectionError;
 use crate::shared::connection::{Handle, Shared};
@@ -326,6 +326,22 @@ macro_rules! write_methods {
             /// As [`KcpStream::try_write`].
             pub fn try_write_vectored(&self, bufs: &[IoSlice<'_>]) -> Result<usize> {
                 self.writer().try_write_vectored(bufs)
+            }
+
+            /// Reads once from `reader` and writes that, as [`KcpStream::write_from`].
+            ///
+            /// # Errors
+            ///
+            /// As [`KcpStream::write_from`].
+            ///
+            /// # Cancel safety
+            ///
+            /// Nothing is read that is not written.
+            pub async fn write_from<R>(&mut self, reader: &mut R) -> Result<usize>
+            where
+                R: AsyncRead + Unpin + ?Sized,
+            {
+                poll_fn(|cx| self.writer().poll_write_from(cx, reader)).await
             }
 
             /// Waits for capacity and writes one message, as [`KcpStream::send_message`].

@@ -14,6 +14,7 @@ use crate::config::Mode;
 use crate::error::Heard;
 use crate::shared::connection::tests::{Bench, Count};
 use crate::stream::split::{OwnedReadHalf, ReadHalf, ReuniteError};
+use crate::util::buffer_pool;
 use crate::util::sync::AtomicUsize;
 
 fn stream(mode: Mode, send_buffer: usize, recv_buffer: usize) -> (KcpStream, Bench) {
@@ -199,6 +200,70 @@ async fn vectored_write_makes_one_chunk() {
     assert_eq!(stream.write_vectored(&[]).await.unwrap(), 0);
     bench.take(100);
     assert_eq!(bench.chunks(), [[[1; 60].as_slice(), &[2; 40]].concat()]);
+}
+
+#[tokio::test]
+async fn write_from_writes_one_read_at_a_time() {
+    let (mut stream, mut bench) = stream(Mode::Stream, 100_000, 100);
+    let large = vec![3; buffer_pool::BUFFER_LEN + 5];
+    let mut reader = b"abc".chain(&large[..]);
+    for expected in [3, buffer_pool::BUFFER_LEN, 5, 0, 0] {
+        assert_eq!(stream.write_from(&mut reader).await.unwrap(), expected);
+    }
+    bench.take(100_000);
+    let (first, last) = large.split_at(buffer_pool::BUFFER_LEN);
+    assert_eq!(bench.chunks(), [b"abc", first, last]);
+}
+
+#[tokio::test]
+async fn write_from_reads_nothing_that_it_cannot_write() {
+    let (mut whole, mut bench) = stream(Mode::Stream, 100, 100);
+    let mut reader = &[1; 150][..];
+    assert_eq!(whole.write_from(&mut reader).await.unwrap(), 100);
+    assert!(now(whole.write_from(&mut reader)).is_pending());
+    assert_eq!(reader.len(), 50);
+    bench.take(100);
+    let (_read, mut write) = whole.split();
+    assert_eq!(write.write_from(&mut reader).await.unwrap(), 50);
+    bench.take(100);
+    assert!(now(whole.shutdown()).is_pending());
+    let mut reader = &[2; 50][..];
+    assert_eq!(kind(whole.write_from(&mut reader).await), ErrorKind::BrokenPipe);
+
+    let (mut whole, bench) = stream(Mode::Stream, 100, 100);
+    bench.shared.end(ConnectionError::PeerRestarted).for_each(Waker::wake);
+    assert_eq!(kind(whole.write_from(&mut reader).await), ErrorKind::ConnectionReset);
+    assert_eq!(reader.len(), 50);
+}
+
+#[tokio::test]
+async fn write_from_cancelled_loses_nothing_and_reports_the_readers_error() {
+    let (whole, mut bench) = stream(Mode::Stream, 100, 100);
+    let (_read, mut write) = whole.into_split();
+    let (mut source, mut reader) = tokio::io::duplex(100);
+    assert!(now(write.write_from(&mut reader)).is_pending());
+    source.write_all(b"abc").await.unwrap();
+    assert_eq!(ready(write.write_from(&mut reader)).unwrap(), 3);
+    assert!(bench.notified());
+    bench.take(100);
+    assert_eq!(bench.chunks(), [b"abc"]);
+
+    let mut failing = Failing;
+    assert_eq!(kind(write.write_from(&mut failing).await), ErrorKind::TimedOut);
+    assert!(!bench.notified());
+}
+
+/// A reader with an error.
+struct Failing;
+
+impl AsyncRead for Failing {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        _: &mut ReadBuf<'_>,
+    ) -> Poll<Result<()>> {
+        Poll::Ready(Err(ErrorKind::TimedOut.into()))
+    }
 }
 
 #[tokio::test]

@@ -28,7 +28,7 @@ pub(crate) fn take() -> BytesMut {
 
 /// Takes a buffer back, however much of it was used. Returns whether its capacity fits the pool; a
 /// full pool drops it all the same.
-fn give(mut buffer: BytesMut) -> bool {
+pub(crate) fn give(mut buffer: BytesMut) -> bool {
     buffer.clear();
     // A message can be larger: the memory of the pool must not depend on what peers send.
     if !buffer.try_reclaim(BUFFER_LEN) || buffer.try_reclaim(BUFFER_LEN + 1) {
@@ -66,6 +66,17 @@ pub(crate) fn copy<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Bytes {
     Bytes::from_owner(Returned(buffer))
 }
 
+/// Data in a buffer of [`take`]. From [`LARGE`] bytes on the buffer returns to the pool once no slice of it
+/// is left; less is copied, so that a few bytes do not hold the whole of it.
+pub(crate) fn freeze(buffer: BytesMut) -> Bytes {
+    if buffer.len() >= LARGE {
+        return Bytes::from_owner(Returned(buffer));
+    }
+    let data = Bytes::copy_from_slice(&buffer);
+    give(buffer);
+    data
+}
+
 struct Returned(BytesMut);
 
 impl AsRef<[u8]> for Returned {
@@ -91,6 +102,18 @@ mod tests {
         let mut data = copy([&b"abc"[..], b"", b"defg"]);
         let front = data.split_to(2);
         assert_eq!((&front[..], &data[..]), (&b"ab"[..], &b"cdefg"[..]));
+    }
+
+    #[test]
+    fn small_data_is_moved_out_of_its_buffer() {
+        for (len, capacity) in [(1, 1), (LARGE - 1, LARGE - 1), (LARGE, LARGE)] {
+            let mut buffer = take();
+            buffer.resize(len, 7);
+            let data = freeze(buffer);
+            assert_eq!(data, vec![7; len]);
+            let is_copy = data.try_into_mut().is_ok_and(|data| data.capacity() == capacity);
+            assert_eq!(is_copy, len < LARGE, "{len}");
+        }
     }
 
     #[test]
