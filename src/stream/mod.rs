@@ -273,8 +273,9 @@ impl KcpStream {
     /// Waits for capacity, reads once from `reader` and writes what that read returned, at most 64 KiB.
     /// Returns the number of bytes; 0 when the reader has ended.
     ///
-    /// The bytes are read into the buffer that they leave from, so that one copy is saved over a read and
-    /// a write, and no buffer is held while `reader` has nothing.
+    /// From 16 KiB on the bytes leave from the buffer that they were read into, which saves one copy over a
+    /// read and a write; fewer are copied once more. No buffer is held while `reader` has nothing. Does not
+    /// flush.
     ///
     /// ```
     /// use kcpx::KcpStream;

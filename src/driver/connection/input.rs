@@ -53,6 +53,10 @@ impl Conn {
         {
             return 0;
         }
-        self.kcp.input_more(now, previous, rest, size)
+        let bytes = self.kcp.input_more(now, previous, rest, size);
+        if bytes > 0 {
+            self.last_received = now;
+        }
+        bytes
     }
 }

@@ -31,9 +31,11 @@ impl Sender {
         out.reserve(count * (HEADER_LEN + mss));
         let len = u32::try_from(mss).unwrap_or(u32::MAX);
         let header = Header { command: Command::Push, frg: 0, len, ..template }.to_bytes();
+        let start = out.len();
         for _ in 0..count {
             self.append_full(now, template.ts, &header, out);
         }
+        debug_assert_eq!(out.len() - start, count * (HEADER_LEN + mss), "all are full");
         stats.sent_segments += count as u64;
         stats.sent_bytes += (count * mss) as u64;
         // Neither a pacer nor a model applies, see `run_len`.
