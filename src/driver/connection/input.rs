@@ -38,7 +38,7 @@ impl Conn {
     }
 
     /// Feeds the datagrams of a GRO batch that continue `previous`, the one fed last, to the state
-    /// machine: see [`Kcp::input_more`]. Returns the bytes of these datagrams.
+    /// machine: see `Kcp::input_more`. Returns the bytes of these datagrams.
     pub(in super::super) fn input_more(
         &mut self,
         now: Instant,
