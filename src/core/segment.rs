@@ -8,11 +8,15 @@
 //! Layout, little-endian, lengths in bytes: conv 4, cmd 1, frg 1, wnd 2, ts 4, sn 4, una 4, len 4,
 //! payload.
 
+use std::ops::Range;
+
 use super::seq::{Sn, Ts};
 
 /// Bytes of a segment header.
 #[doc(alias = "IKCP_OVERHEAD")]
 pub const HEADER_LEN: usize = crate::config::SEGMENT_HEADER;
+/// Where a header has its `sn`, for headers that differ in nothing else.
+pub(crate) const SN: Range<usize> = 12..16;
 
 /// Segment type, the wire field `cmd`.
 ///
@@ -220,7 +224,7 @@ impl Header {
         bytes[5] = self.frg;
         bytes[6..8].copy_from_slice(&self.wnd.to_le_bytes());
         bytes[8..12].copy_from_slice(&self.ts.0.to_le_bytes());
-        bytes[12..16].copy_from_slice(&self.sn.0.to_le_bytes());
+        bytes[SN].copy_from_slice(&self.sn.0.to_le_bytes());
         bytes[16..20].copy_from_slice(&self.una.0.to_le_bytes());
         bytes[20..24].copy_from_slice(&self.len.to_le_bytes());
         bytes

@@ -14,7 +14,7 @@ use crate::shared::send_state::SendState;
 use crate::shared::waiters::{Registration, Wait, WaitQueue, Waiters, WakeList};
 use crate::shared::wakers::register_waker;
 use crate::util::queue;
-use crate::util::sync::{AtomicUsize, Mutex, Ordering, lock};
+use crate::util::sync::{AtomicUsize, Mutex, MutexGuard, Ordering, lock};
 
 /// A chunk of what was written, on its way to the protocol.
 #[derive(Debug)]
@@ -269,13 +269,24 @@ impl SendQueue {
 
     /// Queues `data`, of at most as many bytes as [`Self::poll_reserve`] has returned to this writer.
     pub(super) fn write_reserved(&self, data: Bytes, notifier: &ConnNotifier) -> io::Result<()> {
-        let mut writes = lock(&self.writes);
+        let writes = lock(&self.writes);
         writes.state.check_writable()?;
-        writes.push(data, false);
+        self.queue(writes, data, false, notifier);
+        Ok(())
+    }
+
+    /// Queues a chunk and notifies the driver, without the lock.
+    fn queue(
+        &self,
+        mut writes: MutexGuard<'_, Writes>,
+        data: Bytes,
+        message: bool,
+        notifier: &ConnNotifier,
+    ) {
+        writes.push(data, message);
         self.charged_hint.store(writes.charged, Ordering::Relaxed);
         drop(writes);
         notifier.notify();
-        Ok(())
     }
 
     /// Writes at most `len` bytes; `copy(n)` returns a copy of the first `n`. Queues exactly as
@@ -294,7 +305,7 @@ impl SendQueue {
         loop {
             let available = ready!(self.poll_capacity(wait))?;
             let mut data = copy(len.min(available));
-            let mut writes = lock(&self.writes);
+            let writes = lock(&self.writes);
             writes.state.check_writable()?;
             // Another writer may have been faster since the copy was made.
             data.truncate(self.available(writes.charged));
@@ -302,10 +313,7 @@ impl SendQueue {
             if taken == 0 {
                 continue;
             }
-            writes.push(data, false);
-            self.charged_hint.store(writes.charged, Ordering::Relaxed);
-            drop(writes);
-            notifier.notify();
+            self.queue(writes, data, false, notifier);
             return Poll::Ready(Ok(taken));
         }
     }
@@ -340,10 +348,7 @@ impl SendQueue {
                 return Poll::Pending;
             }
             if let Some(copy) = copy.take() {
-                writes.push(copy, true);
-                self.charged_hint.store(writes.charged, Ordering::Relaxed);
-                drop(writes);
-                notifier.notify();
+                self.queue(writes, copy, true, notifier);
                 return Poll::Ready(Ok(()));
             }
             drop(writes);

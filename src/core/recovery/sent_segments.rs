@@ -226,8 +226,7 @@ impl SentSegments {
     /// [`Self::pop_acked`] do the same, and write to the list for each of them.
     pub(crate) fn pop_acked_run(&mut self, max: u32, mut each: impl FnMut(&SentSegment)) -> u32 {
         let mut front = self.lists[0].map(|ends| ends.front);
-        let una = self.una;
-        let (mut sn, mut count) = (una, 0);
+        let (mut sn, mut count) = (self.una, 0);
         for segment in self.ring.iter().take(max as usize) {
             if segment.retransmitted || (!segment.acked && front != Some(sn)) {
                 break;
@@ -250,10 +249,10 @@ impl SentSegments {
                 self.occupied &= !1;
             }
         }
-        self.ring.drain(..count);
-        self.payloads.drain(..count);
+        self.ring.drain(..count as usize);
+        self.payloads.drain(..count as usize);
         self.una = sn;
-        sn.since(una).unsigned_abs()
+        count
     }
 
     pub(crate) fn has_reclaimable_memory(&self) -> bool {

@@ -5,12 +5,9 @@
 
 use super::Sender;
 use crate::core::clock::Micros;
-use crate::core::segment::{Command, HEADER_LEN, Header};
+use crate::core::segment::{self, Command, HEADER_LEN, Header};
 use crate::core::seq::Ts;
 use crate::stats::Counters;
-
-/// Where the header of a segment has its number, bytes.
-const SN: std::ops::Range<usize> = 12..16;
 
 impl Sender {
     /// Appends the datagrams of up to `max` full new segments, and returns how many. Fewer than may
@@ -53,7 +50,7 @@ impl Sender {
         out.extend_from_slice(header);
         // Over the copy of the header, not before it: a load of bytes that were just written one
         // field at a time has to wait for all of these stores.
-        if let Some(field) = out.get_mut(start..).and_then(|header| header.get_mut(SN)) {
+        if let Some(field) = out.get_mut(start..).and_then(|header| header.get_mut(segment::SN)) {
             field.copy_from_slice(&sn.0.to_le_bytes());
         }
         out.extend_from_slice(self.send_buffer.get(range).unwrap_or_default());
