@@ -8,7 +8,6 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use socket2::SockRef;
-use tokio::net::UdpSocket;
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
 use super::pktinfo;
@@ -50,7 +49,7 @@ pub(super) const STATES_SOURCE: bool = HAS_GSO;
 /// the local IP that they leave from, of a socket that is bound to all.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(super) fn send(
-    socket: &UdpSocket,
+    socket: SockRef<'_>,
     (dst, source): (SocketAddr, Option<IpAddr>),
     size: usize,
     contents: &[u8],
@@ -74,18 +73,18 @@ pub(super) fn send(
     if control.len > 0 {
         message = message.with_control(control.as_slice());
     }
-    SockRef::from(socket).sendmsg(&message, 0).map(drop)
+    socket.sendmsg(&message, 0).map(drop)
 }
 
 /// Sends one datagram with one system call. The source is left to the system.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 pub(super) fn send(
-    socket: &UdpSocket,
+    socket: SockRef<'_>,
     (dst, _source): (SocketAddr, Option<IpAddr>),
     _size: usize,
     contents: &[u8],
 ) -> io::Result<()> {
-    SockRef::from(socket).send_to(contents, &dst.into()).map(drop)
+    socket.send_to(contents, &dst.into()).map(drop)
 }
 
 /// Bytes to whose multiple the kernel pads control messages (`CMSG_ALIGN`).

@@ -14,14 +14,13 @@ pub(super) const MAX_UNFRAGMENTED_V6: usize = 1_280 - 40 - 8;
 
 /// Does nothing on this system. Returns whether IPv6 datagrams are fragmented by the sender.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
-pub(super) fn allow(_: &tokio::net::UdpSocket, _: bool) -> bool {
+pub(super) fn allow<S>(_: &S, _: bool) -> bool {
     false
 }
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod linux {
     use std::net::UdpSocket;
-    use std::os::fd::AsFd;
 
     use crate::sys::options::{get, set};
 
@@ -32,13 +31,9 @@ mod linux {
     /// Returns whether IPv6 datagrams above `MAX_UNFRAGMENTED_V6` are fragmented from now on.
     ///
     /// An option that the application set itself stays.
-    pub(in super::super) fn allow(socket: &tokio::net::UdpSocket, allow: bool) -> bool {
-        // Options belong to the socket, not to the descriptor they are set through.
-        let Ok(socket) = socket.as_fd().try_clone_to_owned().map(UdpSocket::from) else {
-            return false;
-        };
-        allow_v4(&socket, allow);
-        allow_v6(&socket, allow)
+    pub(in super::super) fn allow(socket: &UdpSocket, allow: bool) -> bool {
+        allow_v4(socket, allow);
+        allow_v6(socket, allow)
     }
 
     fn allow_v4(socket: &UdpSocket, allow: bool) {

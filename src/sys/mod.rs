@@ -15,6 +15,7 @@ mod pktinfo;
 mod prefetch;
 mod recv_batch;
 mod refusal;
+mod registration;
 mod socket;
 #[cfg(test)]
 pub(crate) mod tests;

@@ -26,6 +26,26 @@ pub(super) const BUFFERS: usize = 4;
 /// for one receive stays below 65,536 with all its headers.
 const BUFFER_LEN: usize = 64 * 1024;
 
+/// Bytes of a receive that has emptied the socket, and after which little is on its way: more of them are
+/// part of a stream, of which the next receive finds more.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const MAX_LAST_BYTES: usize = 16 * 1024;
+
+/// Whether a receive of `count` buffers of `free` has emptied the socket, so that another one, which would
+/// find nothing, can be saved. On Linux `recvmmsg` goes on until it would block; whatever comes after that
+/// is a new event of the poller. Elsewhere one receive may fill one buffer only.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub(super) fn is_last(count: usize, free: usize, meta: &[RecvMeta]) -> bool {
+    let bytes: usize = meta.iter().take(count).map(|meta| meta.len).sum();
+    count < free && bytes < MAX_LAST_BYTES
+}
+
+/// Whether a receive has emptied the socket: not known, it has returned one datagram.
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+pub(super) fn is_last(_count: usize, _free: usize, _meta: &[RecvMeta]) -> bool {
+    false
+}
+
 /// One filled receive buffer: datagrams of one path.
 #[derive(Clone, Copy, Debug)]
 struct GroBatch {

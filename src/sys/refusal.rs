@@ -21,6 +21,7 @@ mod linux {
 
     use socket2::{MsgHdrMut, SockAddr, SockRef};
     use tokio::io::Interest;
+    use tokio::io::unix::AsyncFd;
 
     use crate::sys::options;
     use crate::sys::udp::UdpSocket;
@@ -39,7 +40,7 @@ mod linux {
     #[derive(Debug)]
     pub(crate) struct RefusalWatch {
         /// The driver has it too, and reads what arrives.
-        socket: Arc<tokio::net::UdpSocket>,
+        socket: Arc<AsyncFd<std::net::UdpSocket>>,
         peer: SocketAddr,
     }
 
@@ -47,7 +48,7 @@ mod linux {
         /// Asks the system for reports, until the watch is dropped.
         pub(crate) fn new(socket: &UdpSocket, peer: SocketAddr) -> io::Result<Self> {
             let socket = socket.reports();
-            set_reports(&*socket, peer, true)?;
+            set_reports(socket.get_ref(), peer, true)?;
             Ok(Self { socket, peer })
         }
 
@@ -55,7 +56,7 @@ mod linux {
         /// as host unreachable, is taken off the queue and ignored.
         pub(crate) async fn refused(&self) {
             loop {
-                let next = || next_report(&self.socket, self.peer);
+                let next = |socket: &std::net::UdpSocket| next_report(socket, self.peer);
                 match self.socket.async_io(Interest::ERROR, next).await {
                     Ok((libc::ECONNREFUSED, Some(sent_to))) if self.is_peer(sent_to) => return,
                     Ok(_) => {}
@@ -78,8 +79,8 @@ mod linux {
         /// The system discards the reports that wait, but not the error that the last one has left for the
         /// next call (`SO_ERROR`).
         fn drop(&mut self) {
-            drop(set_reports(&*self.socket, self.peer, false));
-            drop(self.socket.take_error());
+            drop(set_reports(self.socket.get_ref(), self.peer, false));
+            drop(self.socket.get_ref().take_error());
         }
     }
 
@@ -95,7 +96,7 @@ mod linux {
     /// about was sent to.
     #[expect(unsafe_code, reason = "socket2 takes control buffers that may be uninitialised")]
     fn next_report(
-        socket: &tokio::net::UdpSocket,
+        socket: &std::net::UdpSocket,
         peer: SocketAddr,
     ) -> io::Result<(i32, Option<SocketAddr>)> {
         // An address of the same family, for the system to overwrite.

@@ -1,5 +1,7 @@
 //! The UDP socket on the loopback interface.
 
+#[cfg(unix)]
+mod blocked;
 #[cfg(target_os = "linux")]
 mod dscp;
 #[cfg(target_os = "linux")]

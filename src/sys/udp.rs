@@ -1,25 +1,25 @@
 //! The UDP socket: Tokio's readiness around quinn-udp's system calls, with GSO and GRO.
 
-use std::future::Future;
 use std::io::{self, ErrorKind};
 use std::mem;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
-use std::pin::pin;
 #[cfg(all(test, target_os = "linux"))]
 use std::sync::atomic::AtomicI32;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use quinn_udp::UdpSocketState;
 use socket2::SockRef;
-use tokio::io::{Interest, Ready};
+#[cfg(any(target_os = "linux", target_os = "android"))]
+use tokio::io::unix::AsyncFd;
 use tokio::runtime::Handle;
 
 use super::bind::{bind, bind_group, shares_port};
 use super::errors::{SendFault, classify_send, may_be_offload, shut_down};
 use super::options::SavedOptions;
 use super::recv_batch::{MAX_GSO_BYTES, RxBatch};
+use super::registration::Registration;
 use super::transport::Transmit;
-use super::{dscp, ip_fragmentation, pktinfo};
+use super::{dscp, ip_fragmentation, pktinfo, recv_batch};
 use crate::config::SocketConfig;
 use crate::util::path::canonical;
 use crate::util::sync::Arc;
@@ -29,7 +29,7 @@ use crate::util::sync::{AtomicUsize, Ordering};
 /// A UDP socket, registered with the runtime it was created in.
 #[derive(Debug)]
 pub(crate) struct UdpSocket {
-    io: Arc<tokio::net::UdpSocket>,
+    io: Registration,
     state: UdpSocketState,
     /// Whether the socket is IPv6: then IPv4 destinations must be IPv4-mapped.
     v6: bool,
@@ -166,7 +166,7 @@ impl UdpSocket {
             families: families(&socket, local),
             has_traffic_class,
             max_gso_segments: if has_gso { state.max_gso_segments().max(1) } else { 1 },
-            io: Arc::new(tokio::net::UdpSocket::from_std(socket)?),
+            io: Registration::new(socket)?,
             state,
             gso_refused_for: None,
             fragments_v6: false,
@@ -214,10 +214,18 @@ impl UdpSocket {
         }
     }
 
+    /// As a send that would block. Returns whether the socket counts as closed for writing then.
+    #[cfg(all(test, unix))]
+    pub(super) fn block(&mut self) -> bool {
+        let blocked = self.io.try_send(|_| io::Result::<()>::Err(ErrorKind::WouldBlock.into()));
+        assert_eq!(blocked.unwrap_err().kind(), ErrorKind::WouldBlock);
+        self.io.is_write_closed()
+    }
+
     /// The socket, for the error reports about it.
     #[cfg(any(target_os = "linux", target_os = "android"))]
-    pub(super) fn reports(&self) -> Arc<tokio::net::UdpSocket> {
-        self.io.clone()
+    pub(super) fn reports(&self) -> Arc<AsyncFd<std::net::UdpSocket>> {
+        self.io.shared()
     }
 
     /// Returns the address in the form that this socket's system calls take: IPv4-mapped on IPv6.
@@ -249,7 +257,7 @@ impl UdpSocket {
     /// not take `source`, which then becomes `None`: the address may be gone, and no other one is
     /// better than the one that the system chooses.
     fn send_once(
-        &self,
+        &mut self,
         destination: SocketAddr,
         source: &mut Option<IpAddr>,
         (size, contents): (usize, &[u8]),
@@ -275,21 +283,8 @@ impl UdpSocket {
         })
     }
 
-    /// Registers the socket with the runtime once more, after a send that would block, if it counts as closed
-    /// for writing: an ICMP report makes it so (`sys/refusal.rs`), and Tokio keeps that for ever, so that
-    /// waiting for capacity would spin.
-    pub(super) fn clear_write_closed(&mut self) {
-        if !self.readiness(Interest::WRITABLE).is_write_closed() {
-            return;
-        }
-        let again = SockRef::from(&*self.io).try_clone();
-        if let Ok(io) = again.and_then(|socket| tokio::net::UdpSocket::from_std(socket.into())) {
-            self.io = Arc::new(io);
-        }
-    }
-
     fn try_send(
-        &self,
+        &mut self,
         destination: SocketAddr,
         source: Option<IpAddr>,
         (size, contents): (usize, &[u8]),
@@ -298,8 +293,7 @@ impl UdpSocket {
         self.check_failures(source.is_some(), contents.len() > size)?;
         if self.has_traffic_class {
             let path = (destination, source);
-            let send = || dscp::send(&self.io, path, size, contents);
-            return self.io.try_io(Interest::WRITABLE, send);
+            return self.io.try_send(|socket| dscp::send(socket.into(), path, size, contents));
         }
         let transmit = quinn_udp::Transmit {
             destination,
@@ -308,14 +302,14 @@ impl UdpSocket {
             segment_size: Some(size),
             src_ip: source,
         };
-        self.io.try_io(Interest::WRITABLE, || self.state.try_send((&*self.io).into(), &transmit))
+        self.io.try_send(|socket| self.state.try_send(socket.into(), &transmit))
     }
 }
 
 /// The operations of the `Socket` trait, which documents them (`socket.rs`).
 impl UdpSocket {
     pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.io.local_addr()
+        self.io.socket().local_addr()
     }
 
     pub(crate) fn check_peer(&self, peer: SocketAddr) -> io::Result<()> {
@@ -336,7 +330,7 @@ impl UdpSocket {
     }
 
     pub(crate) fn set_ip_fragmentation(&mut self, allow: bool) {
-        self.fragments_v6 = ip_fragmentation::allow(&self.io, allow);
+        self.fragments_v6 = ip_fragmentation::allow(self.io.socket(), allow);
     }
 
     pub(crate) fn max_gso_segments(&self) -> usize {
@@ -349,33 +343,28 @@ impl UdpSocket {
         let has_local_ip = |peer| self.states_source && pktinfo::can_state_source(peer);
         // Until `WouldBlock`: only that clears Tokio's readiness, so that the next poll waits.
         let received = batch.fill(has_local_ip, |buffers, meta| {
-            self.io.try_io(Interest::READABLE, || {
+            let mut last = None;
+            let received = self.io.try_recv(|socket| {
                 is_readable = true;
-                self.state.recv((&*self.io).into(), buffers, meta)
-            })
+                let count = self.state.recv(socket.into(), buffers, meta)?;
+                if recv_batch::is_last(count, buffers.len(), meta) {
+                    last = Some(count);
+                    return Err(ErrorKind::WouldBlock.into());
+                }
+                Ok(count)
+            });
+            last.map_or(received, Ok)
         });
         match received {
             // A socket that was shut down is readable for ever, and has nothing to read.
             Err(error)
-                if is_readable && error.kind() == ErrorKind::WouldBlock && self.is_shut_down() =>
+                if is_readable
+                    && error.kind() == ErrorKind::WouldBlock
+                    && self.io.is_shut_down() =>
             {
                 Err(shut_down())
             }
             other => other,
-        }
-    }
-
-    /// Whether the socket was shut down for receiving.
-    fn is_shut_down(&self) -> bool {
-        self.readiness(Interest::READABLE).is_read_closed()
-    }
-
-    /// What the runtime has seen of the socket so far.
-    pub(super) fn readiness(&self, interest: Interest) -> Ready {
-        let ready = pin!(self.io.ready(interest));
-        match ready.poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(Ok(ready)) => ready,
-            Poll::Ready(Err(_)) | Poll::Pending => Ready::EMPTY,
         }
     }
 
@@ -413,12 +402,7 @@ impl UdpSocket {
                 {
                     (refusal, segments) = (Some(GsoRefusal::PathMtu), 1);
                 }
-                Err(error) => {
-                    if error.kind() == ErrorKind::WouldBlock {
-                        self.clear_write_closed();
-                    }
-                    return if sent > 0 { Ok(sent) } else { Err(error) };
-                }
+                Err(error) => return if sent > 0 { Ok(sent) } else { Err(error) },
             }
         }
         Ok(sent)
