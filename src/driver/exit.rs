@@ -25,6 +25,11 @@ impl<S: Socket> Driver<S> {
             let Some(conn) = self.conns.get_mut(slot) else { continue };
             // What the handles did last is in the queues: an abort, for instance.
             conn.exchange_queues(now, &mut self.scratch);
+            let id = conn.id();
+            if conn.end_ack_delay() {
+                self.answer(now, id);
+            }
+            let Some(conn) = self.conns.get_mut(slot) else { continue };
             let Some(header) = conn.final_control(now) else { continue };
             self.codec.encode_segment(now, &mut self.tx, conn.path(), &header);
             usable = !self.tx.is_full() || self.flush().is_ok();

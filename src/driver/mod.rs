@@ -115,11 +115,21 @@ const PREFETCH_DISTANCE: usize = 3;
 pub(crate) enum Turn {
     /// More is ready to be received or sent: run again after other tasks had a chance.
     Again,
+    /// Nothing is left but ACKs that are delayed until woken readers had a chance to answer: run again then.
+    DelaysAcks,
     /// Nothing is ready: wait for the socket, the notifier or [`Driver::deadline`].
     Idle,
     /// Nothing needs the socket: no connection, handle, TIME-WAIT state or unsent datagram, or these are left
     /// to another endpoint. Or the socket has failed for good.
     Finished,
+}
+
+impl Turn {
+    /// Whether the driver runs again without being woken.
+    #[cfg(any(test, feature = "_testkit"))]
+    pub(crate) fn runs_again(self) -> bool {
+        matches!(self, Self::Again | Self::DelaysAcks)
+    }
 }
 
 #[derive(Debug)]
@@ -272,8 +282,9 @@ impl<S: Socket> Driver<S> {
         self.expire_timers(now);
         self.early.expire(now, self.unvalidated.budget_mut());
         self.connect_pacer.release(now, &mut self.ready);
-        usable = usable.and_then(|()| self.serve(now));
-        usable = usable.and_then(|()| self.flush());
+        let served = usable.and_then(|()| self.serve(now));
+        let delayed_acks = *served.as_ref().unwrap_or(&0);
+        usable = served.and_then(|_| self.flush());
         // A woken task reads the statistics: publish before any task is woken.
         self.publish();
         self.answer_idle_waiters();
@@ -291,7 +302,10 @@ impl<S: Socket> Driver<S> {
                 self.leave_time_wait(now);
                 Turn::Finished
             }
-            Ok(()) if more || (self.has_more() && !self.blocked) => Turn::Again,
+            Ok(()) if more || (self.has_more() && !self.blocked) => {
+                let is_rest = !more && !self.raw_pending && self.ready.len() == delayed_acks;
+                if is_rest { Turn::DelaysAcks } else { Turn::Again }
+            }
             Ok(()) => Turn::Idle,
         }
     }

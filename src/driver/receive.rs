@@ -347,8 +347,8 @@ impl<S: Socket> Driver<S> {
     }
 
     /// Transmits one datagram of a connection at once: `AckPolicy::Immediate` (kcp-go
-    /// SetACKNoDelay) wants an ACK for each received datagram.
-    fn answer(&mut self, now: Instant, id: ConnId) {
+    /// SetACKNoDelay) wants an ACK for each received datagram, and an endpoint that ends leaves none unsent.
+    pub(super) fn answer(&mut self, now: Instant, id: ConnId) {
         let may = self.may_answer();
         if let Some(conn) = self.conns.get_mut(id.slot as usize).filter(|_| may) {
             let fec = self.peers.fec_sender(conn.peer(), conn.chosen_fec_layout());

@@ -29,6 +29,8 @@ pub(super) struct Scratch {
     pub(super) settings: Vec<(ConnId, Setting)>,
     /// Requests of endpoint handles since the last turn.
     pub(super) requests: Vec<Request>,
+    /// Connections whose ACK this turn delays.
+    pub(super) delayed_acks: Vec<ConnId>,
     /// Slots whose timer has expired.
     pub(super) expired: Vec<usize>,
 }

@@ -29,13 +29,15 @@ enum Unfinished {
     Full,
     /// The connection has used its quota.
     Quota,
+    /// An ACK waits for what a woken reader answers.
+    DelayedAck,
 }
 
 impl<S: Socket> Driver<S> {
     /// Serves the ready connections, each once, until the turn's budget is used up. While the
     /// socket is blocked every ready connection exchanges its queues and advances its lifecycle,
-    /// and sends nothing.
-    pub(super) fn serve(&mut self, now: Instant) -> io::Result<()> {
+    /// and sends nothing. Returns how many have nothing left to send but an ACK that is delayed.
+    pub(super) fn serve(&mut self, now: Instant) -> io::Result<usize> {
         let mut left = self.ready.len();
         while left > 0 && (self.budget > 0 || self.blocked) {
             let Some(id) = self.ready.pop_front() else { break };
@@ -43,13 +45,19 @@ impl<S: Socket> Driver<S> {
             self.prefetch_ahead(|ahead| Some(self.ready.get(ahead - 1)?.slot as usize));
             if let Some(unfinished) = self.serve_one(now, id)? {
                 match unfinished {
+                    Unfinished::DelayedAck => self.scratch.delayed_acks.push(id),
                     // Served first in the next turn; behind the others while the socket is blocked.
                     Unfinished::Full if !self.blocked => self.ready.push_front(id),
                     _ => self.ready.push_back(id),
                 }
             }
         }
-        Ok(())
+        let delayed_acks = self.scratch.delayed_acks.len();
+        // Served first in the next turn, whatever else is ready then.
+        while let Some(id) = self.scratch.delayed_acks.pop() {
+            self.ready.push_front(id);
+        }
+        Ok(delayed_acks)
     }
 
     /// Serves one connection. Returns why it has more to send, if it has.
@@ -62,7 +70,12 @@ impl<S: Socket> Driver<S> {
         let Some(conn) = self.conns.get_mut(slot).filter(|conn| conn.id() == id) else {
             return Ok(None);
         };
-        conn.exchange_queues(now, &mut self.scratch);
+        let wakes_reader = conn.exchange_queues(now, &mut self.scratch);
+        if conn.delays_ack(now, wakes_reader && !self.blocked) {
+            // The reader that is woken reads the statistics; all else waits with the ACK.
+            conn.publish_stats(self.peers.stats_of(conn.peer()));
+            return Ok(Some(Unfinished::DelayedAck));
+        }
         if !self.blocked && conn.would_connect(now) && !self.connect_pacer.admit(id) {
             // `ConnectPacer::release` puts the connection on the ready list again, for which it
             // stays marked. Meanwhile `wait_idle` waits for its data.

@@ -3,11 +3,12 @@
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::Instant;
 
 use tokio::runtime::Handle;
+use tokio::task::yield_now;
 use tokio::time::Sleep;
 
 use super::{Driver, Turn};
@@ -22,7 +23,7 @@ const TURNS_PER_POLL: usize = 8;
 pub(crate) struct DriverTask<S: Socket> {
     driver: Driver<S>,
     sleep: Pin<Box<Sleep>>,
-    /// The deadline that `sleep` is set to.
+    /// The time that `sleep` is set to: the deadline, or an earlier one.
     armed: Option<Instant>,
 }
 
@@ -53,15 +54,19 @@ impl<S: Socket + Unpin> DriverTask<S> {
         if deadline <= now {
             return true;
         }
-        if self.armed != Some(deadline) {
-            self.sleep.as_mut().reset(deadline.into());
-            self.armed = Some(deadline);
+        loop {
+            // Deadlines move to later times with most datagrams. One that ends too early is set again then.
+            if self.armed.is_none_or(|armed| armed > deadline) {
+                self.sleep.as_mut().reset(deadline.into());
+                self.armed = Some(deadline);
+            }
+            if self.sleep.as_mut().poll(cx).is_pending() {
+                return false;
+            }
+            if self.armed.take() == Some(deadline) {
+                return true;
+            }
         }
-        let elapsed = self.sleep.as_mut().poll(cx).is_ready();
-        if elapsed {
-            self.armed = None;
-        }
-        elapsed
     }
 }
 
@@ -81,6 +86,15 @@ impl<S: Socket + Unpin> Future for DriverTask<S> {
             }) {
                 Turn::Finished => return Poll::Ready(()),
                 Turn::Again => break,
+                // What has happened meanwhile ends the delay, and so does what happens from now on: on another
+                // thread, too, if the tasks that are ready keep this one busy.
+                Turn::DelaysAcks if this.register(cx, now) => {}
+                Turn::DelaysAcks => {
+                    // Woken behind every task that is ready. `wake_by_ref` would run this task before the
+                    // future of `Runtime::block_on`, whatever was woken first.
+                    let _ = pin!(yield_now()).poll(cx);
+                    return Poll::Pending;
+                }
                 Turn::Idle if this.register(cx, now) => {}
                 Turn::Idle => return Poll::Pending,
             }

@@ -4,6 +4,7 @@ mod address_validation;
 mod close;
 mod codec;
 mod connect;
+mod delayed_ack;
 mod drain;
 mod early_arrivals;
 mod exit;

@@ -12,10 +12,10 @@ use crate::core::connection::fec::FlowTiming;
 use crate::core::segment::{CONTROL_CAPABLE, Command, Header};
 use crate::core::seq::{Sn, Ts};
 use crate::crypto::{Algorithm, Cipher};
+use crate::driver::Driver;
 use crate::driver::fec_sender::FecSender;
 use crate::driver::packet_codec::{PacketCodec, SendExtras, Written};
 use crate::driver::send_batch::{Flushed, SendBatch};
-use crate::driver::{Driver, Turn};
 use crate::endpoint::Endpoint;
 use crate::fec::FecConfig;
 use crate::listener::KcpListener;
@@ -67,13 +67,13 @@ pub fn datagram(data: &[u8]) {
         }
         now += Duration::from_millis(choices.pick(&[0, 0, 1, 50, 1_000, 70_000]));
         if choices.byte() & 3 == 0 {
-            while driver.turn(now) == Turn::Again {}
+            while driver.turn(now).runs_again() {}
             driver.socket_mut().sent.clear();
             use_streams(&listener, &mut streams, choices.byte());
         }
         assert!(listener.stats().current_connections <= CONNECTIONS as u64);
     }
-    while driver.turn(now) == Turn::Again {}
+    while driver.turn(now).runs_again() {}
     assert_eq!(listener.stats().received_datagrams, sent as u64);
 }
 

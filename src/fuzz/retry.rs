@@ -10,7 +10,7 @@ use super::wire::{Wire, addr};
 use crate::config::Config;
 use crate::core::segment::{Command, HEADER_LEN, Header};
 use crate::core::seq::{Sn, Ts};
-use crate::driver::{Driver, Turn};
+use crate::driver::Driver;
 use crate::endpoint::Endpoint;
 use crate::fec::FecConfig;
 use crate::listener::KcpListener;
@@ -125,7 +125,7 @@ impl Run {
         if len > 0 {
             self.driver.socket_mut().inbox.push_back((key.0, datagram));
         }
-        while self.driver.turn(self.now) == Turn::Again {}
+        while self.driver.turn(self.now).runs_again() {}
         let after = self.listener.stats();
         let opened = after.passive_opens - before.passive_opens;
         let crowded = before.unvalidated_connections > MAX_UNVALIDATED as u64 / 2;

@@ -34,6 +34,7 @@ impl Kcp {
         };
         let now = self.clock.tick(now);
         let (mut header, has_started) = (first, self.has_started());
+        let had_gap = self.recv.has_gap();
         let (mut bytes, mut payload_bytes, mut segments) = (0, 0, 0);
         for datagram in rest.chunks(size) {
             let Some((next, payload)) = lone_push(datagram) else { break };
@@ -67,6 +68,9 @@ impl Kcp {
         self.peer.on_state_shown();
         let ack = Ack { sn: header.sn, ts: header.ts };
         self.acks.on_in_order_segments(now, ack, segments);
+        if had_gap {
+            self.acks.forbid_delay();
+        }
         let una = self.input_una(now, &header, PacketType::Regular);
         let is_current = matches!(una, UnaOutcome::Current { .. });
         self.on_segments_processed(now, bytes, PacketType::Regular, (true, is_current));

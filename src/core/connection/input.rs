@@ -256,6 +256,7 @@ impl Kcp {
             return false;
         }
         let ack = Ack { sn: header.sn, ts: header.ts };
+        let had_gap = self.recv.has_gap();
         let outcome = self.recv.input(header.sn, header.frg, payload);
         match outcome {
             Ok(RecvOutcome::InOrder) => {
@@ -263,6 +264,9 @@ impl Kcp {
                 self.autotune_recv_window(now);
                 self.close_state.on_in_order(self.recv.nxt());
                 self.acks.on_in_order(now, ack);
+                if had_gap || origin == PacketType::Fec {
+                    self.acks.forbid_delay();
+                }
                 self.stats.received_segments += 1;
                 self.stats.received_bytes += payload.len() as u64;
                 self.recover_with(now, header, payload);

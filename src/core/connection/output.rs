@@ -372,7 +372,8 @@ impl Kcp {
             return true;
         }
         match self.ack_policy {
-            AckPolicy::PerBatch | AckPolicy::Immediate => !self.acks.is_empty(),
+            AckPolicy::PerBatch => !self.acks.is_empty() && !self.acks.are_delayed(),
+            AckPolicy::Immediate => !self.acks.is_empty(),
             AckPolicy::Interval => {
                 self.acks.is_immediate()
                     || self.acks.arrivals() as usize >= self.current_mtu() / HEADER_LEN
@@ -381,8 +382,27 @@ impl Kcp {
         }
     }
 
+    /// Delays the pending ACKs of one or two segments in order until [`Self::end_ack_delay`], if nothing
+    /// else is due that they could leave with (RFC 9293 3.8.6.3). Never those of an unvalidated peer, and
+    /// none where another policy than [`AckPolicy::PerBatch`] says when they leave. Returns whether it has.
+    pub(crate) fn delay_acks(&mut self, now: Instant) -> bool {
+        if self.ack_policy != AckPolicy::PerBatch || !self.keepalive.is_validated() {
+            return false;
+        }
+        self.acks.delay();
+        if self.acks.are_delayed() && self.has_pending_transmit(now) {
+            self.acks.end_delay();
+        }
+        self.acks.are_delayed()
+    }
+
+    /// Lets ACKs leave that [`Self::delay_acks`] has delayed. Returns whether it had.
+    pub(crate) fn end_ack_delay(&mut self) -> bool {
+        self.acks.end_delay()
+    }
+
     /// When pending ACKs leave under [`AckPolicy::Interval`]; with other policies they leave at
-    /// once.
+    /// once, or with the next turn of the driver.
     pub(super) fn ack_deadline(&self) -> Option<Micros> {
         let since = self.acks.since()?;
         (self.ack_policy == AckPolicy::Interval).then(|| since.add_micros(self.interval.into()))

@@ -5,6 +5,9 @@
 //! for the latest arrival, whose timestamp is the peer's RTT sample, and one for the latest
 //! duplicate.
 //!
+//! The ACK of one or two segments in order may be delayed (RFC 9293 3.8.6.3, RFC 9000 13.2.1), so that it
+//! leaves with the answer of a reader that they have woken. For how long, is the driver's business.
+//!
 //! ACKs of numbers above a gap are sent a second time where a datagram that leaves in any case has
 //! free space: if the datagram with the first copies is lost, the peer retransmits all segments that
 //! they acknowledged. Where datagrams are full of new ACKs, half of each is for second copies, and the
@@ -30,6 +33,10 @@ const MAX_RESEND_BURST: usize = 1_024;
 const MIN_SHARED_ACKS: usize = 16;
 /// Capacity, in ACKs above a gap, that a connection keeps once all were sent.
 const CAPACITY_KEPT: usize = 128;
+
+/// Most segments in order whose ACK may be delayed (RFC 9293 3.8.6.3: at least every second full segment
+/// is acknowledged without delay).
+const MAX_DELAYED_SEGMENTS: u32 = 2;
 
 /// `sn` and `ts` of the acknowledged PUSH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +65,12 @@ pub(crate) struct PendingAcks {
     /// A segment arrived out of order or twice: the ACKs leave at once under every ACK policy (RFC
     /// 9000 13.2.1). True until all are sent.
     immediate: bool,
+    /// A gap was filled, or FEC has recovered a segment (RFC 5681 4.2): the ACKs are not delayed. True until
+    /// all are sent.
+    forbids_delay: bool,
+    /// The ACKs need not leave yet. True from [`Self::delay`] until the next [`Self::end_delay`], or until
+    /// one more segment arrives than may wait.
+    delayed: bool,
 }
 
 impl PendingAcks {
@@ -109,6 +122,32 @@ impl PendingAcks {
         self.immediate = !self.is_empty();
     }
 
+    /// The ACKs that wait, if any, are not to be delayed.
+    pub(crate) fn forbid_delay(&mut self) {
+        self.forbids_delay = !self.is_empty();
+    }
+
+    /// Delays the waiting ACKs, if they are of few segments, all in order.
+    pub(crate) fn delay(&mut self) {
+        self.delayed = self.may_delay();
+    }
+
+    fn may_delay(&self) -> bool {
+        !self.immediate
+            && !self.forbids_delay
+            && (1..=MAX_DELAYED_SEGMENTS).contains(&self.arrivals)
+    }
+
+    /// Lets delayed ACKs leave. Returns whether any were delayed.
+    pub(crate) fn end_delay(&mut self) -> bool {
+        std::mem::take(&mut self.delayed)
+    }
+
+    /// Whether the waiting ACKs are delayed.
+    pub(crate) fn are_delayed(&self) -> bool {
+        self.delayed && self.may_delay()
+    }
+
     /// Whether the waiting ACKs leave at once under every ACK policy.
     pub(crate) fn is_immediate(&self) -> bool {
         self.immediate
@@ -152,7 +191,8 @@ impl PendingAcks {
             if self.out_of_order.capacity() > CAPACITY_KEPT {
                 self.out_of_order = Vec::new();
             }
-            (self.arrivals, self.since, self.immediate) = (0, None, false);
+            (self.arrivals, self.since) = (0, None);
+            (self.immediate, self.forbids_delay) = (false, false);
         }
     }
 

@@ -267,6 +267,11 @@ impl Receiver {
         delivered.map(|()| RecvOutcome::InOrder)
     }
 
+    /// Whether segments above a gap are stored.
+    pub(crate) fn has_gap(&self) -> bool {
+        self.out_of_order_count > 0
+    }
+
     /// Discards the segments above a gap, after an error.
     fn discard_out_of_order(&mut self) {
         let segments = self.out_of_order.drain(..).flatten();

@@ -105,6 +105,12 @@ impl Conn {
             self.lifecycle.on_background();
             scratch.wakers.extend(self.shared.deliver_in_background());
         }
+        self.publish_stats(fec);
+        self.plan_memory_release(now);
+    }
+
+    /// Publishes the statistics, and what else handles read of the state machine.
+    pub(in super::super) fn publish_stats(&self, fec: Option<FecStats>) {
         self.shared.max_message.store(self.kcp.max_message_size(), Ordering::Relaxed);
         let (counters, estimates) = (self.kcp.counters(), self.kcp.estimates());
         let protection = self.kcp.protection_stats();
@@ -114,7 +120,6 @@ impl Conn {
             shown.set_protection(protection);
             shown.set_fec(fec);
         });
-        self.plan_memory_release(now);
     }
 
     /// Whether the peer is kcpx, whose decoder learns any layout.

@@ -5,17 +5,40 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use super::Conn;
+use super::lifecycle::Lifecycle;
 use crate::driver::scratch::Scratch;
 use crate::error::ConnectionError;
 use crate::shared::charge::CHUNK_CHARGE;
 
 impl Conn {
     /// Takes writes from the send queue and delivers received data to the receive queue, as far as
-    /// the windows of both permit.
-    pub(in super::super) fn exchange_queues(&mut self, now: Instant, scratch: &mut Scratch) {
+    /// the windows of both permit. Returns whether that wakes a reader of data.
+    pub(in super::super) fn exchange_queues(
+        &mut self,
+        now: Instant,
+        scratch: &mut Scratch,
+    ) -> bool {
         self.shared.begin_exchange();
         self.take_writes(now, scratch);
-        self.deliver(scratch);
+        self.deliver(scratch)
+    }
+
+    /// Lets a delayed ACK leave with the next transmission. Returns whether there was one.
+    pub(in super::super) fn end_ack_delay(&mut self) -> bool {
+        self.kcp.end_ack_delay()
+    }
+
+    /// Whether the ACK of data that has just woken a reader waits until the next turn, for an answer to
+    /// leave with (RFC 9293 3.8.6.3). The reader runs before that turn, unless another thread takes it.
+    pub(in super::super) fn delays_ack(&mut self, now: Instant, wakes_reader: bool) -> bool {
+        // Whatever has arrived meanwhile: one turn, not one for each datagram.
+        let was_delayed = self.kcp.end_ack_delay();
+        wakes_reader
+            && !was_delayed
+            && self.reported.established
+            && self.lifecycle == Lifecycle::Open
+            && !self.shared.has_datagrams()
+            && self.kcp.delay_acks(now)
     }
 
     fn take_writes(&mut self, now: Instant, scratch: &mut Scratch) {
@@ -60,11 +83,14 @@ impl Conn {
         scratch.wakers.extend(taken.writers);
     }
 
-    fn deliver(&mut self, scratch: &mut Scratch) {
+    fn deliver(&mut self, scratch: &mut Scratch) -> bool {
+        let before = scratch.wakers.len();
         if self.kcp.readable().is_some() {
             self.deliver_readable(scratch);
         }
+        let wakes_reader = scratch.wakers.len() > before;
         self.report_eof(scratch);
+        wakes_reader
     }
 
     fn deliver_readable(&mut self, scratch: &mut Scratch) {

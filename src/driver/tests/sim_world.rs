@@ -313,7 +313,7 @@ impl World {
                 };
                 self.turns += 1;
                 let turn = driver.turn(now);
-                again |= turn == Turn::Again;
+                again |= turn.runs_again();
                 if turn == Turn::Finished {
                     // The port is closed: what arrives there is lost.
                     lock(&self.net).inboxes.remove(&driver.local());

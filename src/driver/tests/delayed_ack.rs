@@ -1,0 +1,175 @@
+//! Delayed ACKs (RFC 9293 3.8.6.3): the ACK of data that wakes a reader waits one turn for an answer.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::fixtures::{CLIENT, Pair, SECOND, SERVER, pattern};
+use super::resource_limits::{streams, turn, wide};
+use super::sim_network::{Fate, Sent};
+use super::sim_world::{World, addr};
+use crate::config::{AckPolicy, Config, Mode};
+use crate::core::segment::{Command, Segments};
+use crate::driver::Turn;
+use crate::stream::KcpStream;
+
+/// What a reader does with what it has read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reader {
+    Answers,
+    OnlyReads,
+}
+
+/// Runs a reader on `stream`; the segments that its connection shows as received after each read.
+fn spawn_reader(world: &mut World, mut stream: KcpStream, reader: Reader) -> Rc<Cell<u64>> {
+    let received = Rc::new(Cell::new(0));
+    let shown = received.clone();
+    world.spawn(async move {
+        let mut buffer = [0; 64];
+        while let Ok(len @ 1..) = stream.read(&mut buffer).await {
+            shown.set(stream.stats().received_segments);
+            if reader == Reader::Answers {
+                stream.write_all(&buffer[..len]).await.unwrap();
+            }
+        }
+    });
+    world.run_ready();
+    received
+}
+
+/// The commands of the segments that the server has sent, by datagram.
+fn commands(sent: &[Sent]) -> Vec<Vec<Command>> {
+    let from_server = sent.iter().filter(|sent| sent.from == addr(SERVER));
+    let commands = |datagram| Segments::new(datagram).map(|(header, _)| header.command).collect();
+    from_server.map(|sent| commands(&sent.datagram)).collect()
+}
+
+/// Each of `writes` arrives in a datagram of its own, all at once. Returns the first turn of the server.
+fn arrive(world: &mut World, client: &KcpStream, writes: usize) -> (Turn, Vec<Vec<Command>>) {
+    for _ in 0..writes {
+        client.try_write(&[7; 64]).unwrap();
+        turn(world, CLIENT);
+    }
+    assert_eq!(world.let_arrive(SECOND / 1_000, SERVER), writes);
+    let (turn, sent) = turn(world, SERVER);
+    (turn, commands(&sent))
+}
+
+#[test]
+fn delayed_ack_leaves_with_the_answer_of_the_reader() {
+    let Pair { mut world, client, server, .. } = Pair::near(&wide(), &wide());
+    spawn_reader(&mut world, server, Reader::Answers);
+    for _ in 0..3 {
+        assert_eq!(arrive(&mut world, &client, 1), (Turn::DelaysAcks, vec![]));
+        world.run_ready();
+        assert_eq!(commands(&world.log()), [[Command::Ack, Command::Push]]);
+        world.run_for(SECOND);
+        let mut echo = [0; 64];
+        assert_eq!(client.try_read(&mut echo).unwrap(), 64);
+    }
+    assert_eq!(client.stats().retransmits(), 0);
+}
+
+#[test]
+fn delayed_ack_without_an_answer_leaves_one_turn_later() {
+    let Pair { mut world, client, server, .. } = Pair::near(&wide(), &wide());
+    spawn_reader(&mut world, server, Reader::OnlyReads);
+    assert_eq!(arrive(&mut world, &client, 2), (Turn::DelaysAcks, vec![]));
+    // Whatever arrives meanwhile, it is not delayed a second time.
+    client.try_write(&[7; 64]).unwrap();
+    turn(&mut world, CLIENT);
+    world.let_arrive(SECOND / 1_000, SERVER);
+    let (after, sent) = turn(&mut world, SERVER);
+    assert_eq!((after, commands(&sent)), (Turn::Idle, vec![vec![Command::Ack]]));
+}
+
+#[test]
+fn statistics_are_those_of_the_turn_that_wakes_the_reader() {
+    let Pair { mut world, client, server, .. } = Pair::near(&wide(), &wide());
+    let received = spawn_reader(&mut world, server, Reader::Answers);
+    for expected in 2..5 {
+        arrive(&mut world, &client, 1);
+        world.run_for(SECOND);
+        assert_eq!(received.get(), expected);
+    }
+}
+
+#[test]
+fn ack_is_not_delayed_unless_a_reader_was_woken() {
+    let Pair { mut world, client, server, .. } = Pair::near(&wide(), &wide());
+    assert_eq!(arrive(&mut world, &client, 1), (Turn::Idle, vec![vec![Command::Ack]]));
+    drop(server);
+}
+
+#[test]
+fn ack_of_more_than_two_segments_is_not_delayed() {
+    let Pair { mut world, client, server, .. } = Pair::near(&wide(), &wide());
+    spawn_reader(&mut world, server, Reader::OnlyReads);
+    assert_eq!(arrive(&mut world, &client, 3), (Turn::Idle, vec![vec![Command::Ack]]));
+}
+
+#[test]
+fn ack_is_delayed_by_no_other_policy() {
+    for policy in [AckPolicy::Immediate, AckPolicy::Interval] {
+        let server = wide().ack_policy(policy);
+        let Pair { mut world, client, server, .. } = Pair::near(&wide(), &server);
+        spawn_reader(&mut world, server, Reader::OnlyReads);
+        assert_eq!(arrive(&mut world, &client, 1).0, Turn::Idle, "{policy:?}");
+    }
+}
+
+/// In message mode a message above a gap wakes nobody, and the peer learns of the gap at once.
+#[test]
+fn ack_of_segments_above_a_gap_is_not_delayed() {
+    let config: Config = wide().mode(Mode::Message);
+    let Pair { mut world, client, server, .. } = Pair::near(&config, &config);
+    spawn_reader(&mut world, server, Reader::OnlyReads);
+    world.set_fates(CLIENT, [Fate::Lost]);
+    client.try_write(&[7; 64]).unwrap();
+    turn(&mut world, CLIENT);
+    assert_eq!(arrive(&mut world, &client, 1), (Turn::Idle, vec![vec![Command::Ack]]));
+}
+
+/// As RFC 5681 4.2 has it: the peer is about to retransmit what it believes to be lost.
+#[test]
+fn ack_of_a_segment_that_fills_a_gap_is_not_delayed() {
+    let Pair { mut world, client, server, .. } = Pair::near(&wide(), &wide());
+    spawn_reader(&mut world, server, Reader::OnlyReads);
+    world.set_fates(CLIENT, [Fate::Lost]);
+    client.try_write(&[7; 64]).unwrap();
+    turn(&mut world, CLIENT);
+    assert_eq!(arrive(&mut world, &client, 1), (Turn::Idle, vec![vec![Command::Ack]]));
+    let mut tries = 0;
+    while world.let_arrive(SECOND / 200, SERVER) == 0 {
+        assert!(tries < 200, "no retransmission");
+        tries += 1;
+        turn(&mut world, CLIENT);
+    }
+    let (after, sent) = turn(&mut world, SERVER);
+    assert_eq!((after, commands(&sent)), (Turn::Idle, vec![vec![Command::Ack]]));
+}
+
+#[test]
+fn delayed_ack_leaves_first_in_the_next_turn_of_a_busy_endpoint() {
+    let mut pair = Pair::near(&wide(), &wide());
+    let busy = streams(&mut pair, 1).pop().unwrap();
+    let Pair { mut world, client, server, .. } = pair;
+    let conv = client.conv();
+    spawn_reader(&mut world, server, Reader::OnlyReads);
+    busy.1.try_write(&pattern(4_000_000)).unwrap();
+    let (first, _) = arrive(&mut world, &client, 1);
+    assert_eq!(first, Turn::Again, "the other connection has more");
+    let (_, sent) = turn(&mut world, SERVER);
+    let (header, _) = Segments::new(&sent[0].datagram).next().unwrap();
+    assert_eq!((header.conv, header.command), (conv, Command::Ack));
+}
+
+#[test]
+fn delayed_ack_leaves_before_the_endpoint_ends() {
+    let Pair { mut world, client, server, .. } = Pair::near(&wide(), &wide());
+    spawn_reader(&mut world, server, Reader::OnlyReads);
+    assert_eq!(arrive(&mut world, &client, 1), (Turn::DelaysAcks, vec![]));
+    world.exit(SERVER);
+    assert_eq!(commands(&world.log())[0], [Command::Ack]);
+}
