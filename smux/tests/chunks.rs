@@ -1,16 +1,16 @@
-//! Chunks that are written without a copy.
+//! Chunks that are written without a copy, and what is read into them.
 
 mod common;
 
 use std::future::{Future, poll_fn};
-use std::io::ErrorKind;
-use std::pin::pin;
-use std::task::Poll;
+use std::io::{self, ErrorKind};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use common::{VERSIONS, pair, streams};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, ReadBuf};
 
 #[tokio::test(start_paused = true)]
 async fn chunk_beyond_the_send_buffer_waits_and_follows_what_was_written_before() {
@@ -43,6 +43,101 @@ async fn chunk_beyond_the_send_buffer_waits_and_follows_what_was_written_before(
             assert_eq!(error.kind(), ErrorKind::BrokenPipe);
         }
     }
+}
+
+/// Returns `bytes`, at most `piece` of them a read, and then an error. Records the space that it was given.
+struct Source<'a> {
+    bytes: &'a [u8],
+    piece: usize,
+    spaces: Vec<usize>,
+}
+
+impl AsyncRead for Source<'_> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.spaces.push(buf.remaining());
+        if self.bytes.is_empty() {
+            return Poll::Ready(Err(ErrorKind::ConnectionReset.into()));
+        }
+        let len = self.bytes.len().min(self.piece).min(buf.remaining());
+        let (now, later) = self.bytes.split_at(len);
+        buf.put_slice(now);
+        self.bytes = later;
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn write_from_waits_for_capacity_before_it_reads() {
+    let bytes = (0..200_000).map(|i| (i % 251) as u8).collect::<Vec<_>>();
+    for version in VERSIONS {
+        let (client, server) = pair(version);
+        let (mut stream, mut reader) = streams(&client, &server).await;
+        stream.write_all(b"before ").await.unwrap();
+        let mut source = &bytes[..];
+        let mut written = b"before ".len();
+        // Before the driver has taken any, of 64 KiB.
+        loop {
+            let mut writing = pin!(stream.write_from(&mut source));
+            match poll_fn(|cx| Poll::Ready(writing.as_mut().poll(cx))).await {
+                Poll::Ready(count) => written += count.unwrap(),
+                Poll::Pending => break,
+            }
+        }
+        assert_eq!(written, 64 << 10);
+        assert_eq!(source.len(), bytes.len() + b"before ".len() - written);
+        let read = async {
+            let mut received = Vec::new();
+            reader.read_to_end(&mut received).await.unwrap();
+            received
+        };
+        let write = async {
+            while stream.write_from(&mut source).await.unwrap() > 0 {}
+            stream.write_all(b" after").await.unwrap();
+            stream.shutdown().await.unwrap();
+            let error = stream.write_from(&mut &b"late"[..]).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::BrokenPipe);
+        };
+        let (received, ()) = tokio::join!(read, write);
+        assert!(received == [&b"before "[..], &bytes, b" after"].concat());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn buffer_of_write_from_grows_while_reads_fill_it() {
+    let (client, server) = pair(VERSIONS[1]);
+    let (mut stream, mut reader) = streams(&client, &server).await;
+    let bytes = vec![7; 300_000];
+    // All at once; then a little at a time, which is copied, until the reader fails.
+    let mut source = Source { bytes: &bytes, piece: usize::MAX, spaces: Vec::new() };
+    let mut received = vec![0; bytes.len()];
+    loop {
+        let count = match stream.write_from(&mut source).await {
+            Ok(count) => count,
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+                break;
+            }
+        };
+        reader.read_exact(&mut received[..count]).await.unwrap();
+        if source.bytes.len() < 64 << 10 {
+            source.piece = 2_000;
+        }
+    }
+    let kib = |kib: usize| kib << 10;
+    let [grown, shrunk] = [[4, 8, 16, 32], [64, 32, 16, 8]].map(|sizes| sizes.map(kib));
+    assert_eq!(source.spaces[..4], grown);
+    let full = source.spaces.iter().filter(|space| **space == kib(64)).count();
+    assert!(full >= 3, "{:?}", source.spaces);
+    let last = &source.spaces[4 + full - 1..];
+    assert_eq!(last[..4], shrunk, "{:?}", source.spaces);
+    // The stream goes on after an error of the reader.
+    stream.write_all(b"more").await.unwrap();
+    reader.read_exact(&mut received[..4]).await.unwrap();
+    assert_eq!(received[..4], *b"more");
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,11 +2,12 @@
 
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
+use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use bytes::{Bytes, BytesMut};
-use tokio::io::ReadBuf;
+use bytes::{BufMut, Bytes, BytesMut};
+use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 
 use crate::core::stream::{Fin, SharedStream, StreamState};
 use crate::error::Error;
@@ -18,6 +19,10 @@ const COPY_UNLOCKED: usize = 4_096;
 
 /// Chunks of less than this many bytes are copied: as they are they would cost more memory than that.
 const COPY_BELOW: usize = 1_024;
+
+/// Bytes of the smallest and the largest buffer that `write_from` reads into. It grows while reads fill it.
+const MIN_BUFFER: usize = 4 * 1024;
+const MAX_BUFFER: usize = 64 * 1024;
 
 #[derive(Debug)]
 pub(super) struct ReadSide {
@@ -91,11 +96,13 @@ impl Drop for ReadSide {
 pub(super) struct WriteSide {
     pub(super) stream: Arc<SharedStream>,
     handle: Handle,
+    /// Bytes of the buffer that `write_from` reads into next.
+    buffer_len: usize,
 }
 
 impl WriteSide {
     pub(super) fn new(stream: Arc<SharedStream>, handle: Handle) -> Self {
-        Self { stream, handle }
+        Self { stream, handle, buffer_len: MIN_BUFFER }
     }
 
     pub(super) fn poll_write(
@@ -145,6 +152,59 @@ impl WriteSide {
         }
         self.queued(state, len);
         Poll::Ready(Ok(()))
+    }
+
+    pub(super) async fn write_from(
+        &mut self,
+        reader: &mut (impl AsyncRead + Unpin + ?Sized),
+    ) -> io::Result<usize> {
+        poll_fn(|cx| self.poll_write_from(cx, reader)).await
+    }
+
+    fn poll_write_from(
+        &mut self,
+        cx: &mut Context<'_>,
+        reader: &mut (impl AsyncRead + Unpin + ?Sized),
+    ) -> Poll<io::Result<usize>> {
+        let (state, capacity) = ready!(self.poll_capacity(cx))?;
+        // There is one writer, so that no more can be queued meanwhile.
+        drop(state);
+        let space = self.buffer_len.min(capacity);
+        let mut buffer = BytesMut::with_capacity(space);
+        let len = {
+            let mut buffer = (&mut buffer).limit(space);
+            // The future has no state of its own, so that each poll may be one of a new future.
+            ready!(pin!(reader.read_buf(&mut buffer)).poll(cx))?
+        };
+        if len == self.buffer_len {
+            self.buffer_len = (2 * len).min(MAX_BUFFER);
+        } else if len < space / 4 {
+            self.buffer_len = (self.buffer_len / 2).max(MIN_BUFFER);
+        }
+        if len > 0 {
+            self.queue_buffer(buffer)?;
+        }
+        Poll::Ready(Ok(len))
+    }
+
+    /// Queues what was read, for which there is capacity.
+    fn queue_buffer(&self, buffer: BytesMut) -> io::Result<()> {
+        let len = buffer.len();
+        // A copy where the queue would hold more than twice its bytes.
+        let chunk = if len >= COPY_BELOW && len < buffer.capacity() / 2 {
+            Bytes::copy_from_slice(&buffer)
+        } else {
+            buffer.freeze()
+        };
+        let mut state = self.stream.lock();
+        check_writable(&state)?;
+        if len < COPY_BELOW {
+            state.send.queue.push(&chunk);
+        } else {
+            state.send.queue.push_chunk(chunk);
+        }
+        self.queued(state, len);
+        Ok(())
     }
 
     /// How many bytes may be queued: at least one.

@@ -103,6 +103,25 @@ impl Stream {
     pub async fn write_chunk(&mut self, chunk: &mut Bytes) -> io::Result<()> {
         self.write.write_chunk(chunk).await
     }
+
+    /// Reads once from `reader` and writes that, with one copy less than a read and a write. Returns the
+    /// number of bytes, 0 at the end of `reader`.
+    ///
+    /// Waits for capacity first, and holds no buffer while it waits.
+    ///
+    /// # Errors
+    ///
+    /// Those of `reader`, and those of `poll_write`.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: nothing is read that is not written.
+    pub async fn write_from<R>(&mut self, reader: &mut R) -> io::Result<usize>
+    where
+        R: AsyncRead + Unpin + ?Sized,
+    {
+        self.write.write_from(reader).await
+    }
 }
 
 impl AsyncRead for Stream {

@@ -75,6 +75,22 @@ impl OwnedWriteHalf {
     pub async fn write_chunk(&mut self, chunk: &mut Bytes) -> io::Result<()> {
         self.0.write_chunk(chunk).await
     }
+
+    /// As [`Stream::write_from`].
+    ///
+    /// # Errors
+    ///
+    /// As those of [`Stream::write_from`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: nothing is read that is not written.
+    pub async fn write_from<R>(&mut self, reader: &mut R) -> io::Result<usize>
+    where
+        R: AsyncRead + Unpin + ?Sized,
+    {
+        self.0.write_from(reader).await
+    }
 }
 
 impl AsyncRead for OwnedReadHalf {
