@@ -5,19 +5,28 @@ use std::io;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::io::AsyncWrite;
+use tokio::io::AsyncRead;
 use tokio::time::Instant;
 use tracing::info;
 
 use crate::carrier::Link;
 use crate::net::LocalStream;
-use crate::relay::{End, Outcome, ReadChunk, Rules, relay};
+use crate::relay::{End, Outcome, ReadChunk, Rules, WriteFrom, relay};
 use crate::settings::Common;
 use crate::stats::TunnelStats;
 
 impl ReadChunk for kcpx_smux::OwnedReadHalf {
     async fn read_chunk(&mut self) -> io::Result<Bytes> {
         Self::read_chunk(self).await
+    }
+}
+
+impl WriteFrom for kcpx_smux::OwnedWriteHalf {
+    async fn write_from(
+        &mut self,
+        reader: &mut (impl AsyncRead + Unpin + Send),
+    ) -> io::Result<usize> {
+        Self::write_from(self, reader).await
     }
 }
 
@@ -45,7 +54,7 @@ pub(crate) async fn carry(
     name: impl fmt::Display,
     local: &mut LocalStream,
     reader: impl ReadChunk,
-    writer: impl AsyncWrite + Unpin,
+    writer: impl WriteFrom,
     link: Option<&Link>,
     policy: Policy,
     stats: &TunnelStats,

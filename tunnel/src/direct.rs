@@ -8,14 +8,14 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use kcpx::KcpStream;
-use tokio::io::AsyncWrite;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tracing::warn;
 
 use crate::carrier::LinkedStream;
 use crate::connection::{Policy, carry};
 use crate::detect::smux_of_client;
 use crate::net::LocalStream;
-use crate::relay::{End, ReadChunk};
+use crate::relay::{End, ReadChunk, WriteFrom};
 use crate::stats::{Registration, TunnelStats};
 
 /// A KCP connection. Dropped before both directions have ended, it resets the peer's connection.
@@ -85,6 +85,20 @@ impl ReadChunk for Reader<'_> {
 
 /// The direction to the peer.
 struct Writer<'a>(&'a LinkedStream);
+
+impl WriteFrom for Writer<'_> {
+    async fn write_from(
+        &mut self,
+        reader: &mut (impl AsyncRead + Unpin + Send),
+    ) -> io::Result<usize> {
+        // As in `read_chunk`.
+        poll_fn(|cx| {
+            let mut stream = self.0.lock();
+            pin!(stream.write_from(reader)).poll(cx)
+        })
+        .await
+    }
+}
 
 impl AsyncWrite for Writer<'_> {
     fn poll_write(

@@ -3,20 +3,16 @@
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
-use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::sleep;
 
 use crate::carrier::Link;
 use crate::net::{LocalReadHalf, LocalStream, LocalWriteHalf, poll_once};
 use crate::stats::TunnelStats;
-
-/// Bytes of the smallest and the largest buffer for what a local connection sends. It grows while reads
-/// fill it, and a connection that waits has none.
-const MIN_BUFFER: usize = 4 * 1024;
-const MAX_BUFFER: usize = 64 * 1024;
 
 /// Chunks, and bytes, that are written to a local connection at once.
 const MAX_CHUNKS: usize = 16;
@@ -29,6 +25,16 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(60);
 pub(crate) trait ReadChunk {
     /// Waits for bytes; none at the end of the stream. Cancel safe.
     fn read_chunk(&mut self) -> impl Future<Output = io::Result<Bytes>> + Send;
+}
+
+/// The writing half of a stream of the tunnel.
+pub(crate) trait WriteFrom: AsyncWrite + Unpin {
+    /// Waits for capacity, reads once from `reader`, and writes that. Returns the number of bytes, 0 at the
+    /// end of `reader`. Cancel safe, and without a buffer while it waits.
+    fn write_from(
+        &mut self,
+        reader: &mut (impl AsyncRead + Unpin + Send),
+    ) -> impl Future<Output = io::Result<usize>> + Send;
 }
 
 /// When a direction ends after the other one.
@@ -73,7 +79,7 @@ pub(crate) enum End {
 pub(crate) async fn relay(
     local: &mut LocalStream,
     mut reader: impl ReadChunk,
-    writer: impl AsyncWrite + Unpin,
+    writer: impl WriteFrom,
     link: Option<&Link>,
     rules: Rules,
     stats: &TunnelStats,
@@ -182,34 +188,17 @@ impl<'a> Progress<'a> {
 /// From the local connection to the tunnel.
 async fn send(
     mut local: LocalReadHalf<'_>,
-    mut tunnel: impl AsyncWrite + Unpin,
+    mut tunnel: impl WriteFrom,
     link: Option<&Link>,
     progress: &Progress<'_>,
     rules: Rules,
 ) -> Result<(), End> {
-    let mut size = MIN_BUFFER;
-    'wait: loop {
+    loop {
+        // Here and not in `write_from`, so that a connection that waits needs no timer.
         local.readable().await.map_err(End::Local)?;
-        let mut buffer = Vec::with_capacity(size);
-        loop {
-            buffer.clear();
-            // No buffer while there is nothing to read.
-            let Some(read) = poll_once(local.read_buf(&mut buffer)).await else { continue 'wait };
-            if read.map_err(End::Local)? == 0 {
-                break 'wait;
-            }
-            tokio::select! {
-                biased;
-                written = tunnel.write_all(&buffer) => written.map_err(End::Tunnel)?,
-                () = stalled(&local, progress, rules) => return Err(End::HalfCloseTimeout),
-            }
-            progress.on_sent(buffer.len());
-            if buffer.len() == buffer.capacity() && size < MAX_BUFFER {
-                size *= 2;
-                buffer = Vec::with_capacity(size);
-            } else if buffer.len() < size / 4 && size > MIN_BUFFER {
-                size /= 2;
-            }
+        match write_from(&mut local, &mut tunnel, progress, rules).await? {
+            0 => break,
+            count => progress.on_sent(count),
         }
     }
     sleep(rules.close_wait).await;
@@ -229,14 +218,45 @@ async fn send(
     }
 }
 
-/// Returns once the local connection has ended, and no byte was carried for the half-close timeout. Its end
-/// cannot be read while the tunnel takes no more, which is for ever if the peer does not read.
-async fn stalled(local: &LocalReadHalf<'_>, progress: &Progress<'_>, rules: Rules) {
+/// Writes what one read of the local connection returns. Its end cannot be read while the tunnel takes no
+/// more, which is for ever if the peer does not read: that is given up once no byte was carried for the
+/// half-close timeout.
+async fn write_from(
+    local: &mut LocalReadHalf<'_>,
+    tunnel: &mut impl WriteFrom,
+    progress: &Progress<'_>,
+    rules: Rules,
+) -> Result<usize, End> {
     loop {
-        progress.idle(rules.half_close_timeout).await;
-        if local.is_ended().await {
-            return;
+        let mut source = Source { local, has_failed: false };
+        tokio::select! {
+            biased;
+            written = tunnel.write_from(&mut source) => return written.map_err(|error| {
+                if source.has_failed { End::Local(error) } else { End::Tunnel(error) }
+            }),
+            () = progress.idle(rules.half_close_timeout) => {}
         }
+        if local.is_ended().await {
+            return Err(End::HalfCloseTimeout);
+        }
+    }
+}
+
+/// The local connection, of which it is known whether an error is its own.
+struct Source<'a, 'b> {
+    local: &'a mut LocalReadHalf<'b>,
+    has_failed: bool,
+}
+
+impl AsyncRead for Source<'_, '_> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let result = ready!(Pin::new(&mut *self.local).poll_read(cx, buf));
+        self.has_failed = result.is_err();
+        Poll::Ready(result)
     }
 }
 

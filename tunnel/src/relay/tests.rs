@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use kcpx::ConnectionStats;
-use tokio::io::{DuplexStream, duplex, sink};
+use tokio::io::{AsyncReadExt, DuplexStream, Sink, duplex, sink};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
@@ -45,6 +45,24 @@ impl ReadChunk for Peer {
         }
     }
 }
+
+/// Writers that read into a buffer of their own.
+macro_rules! impl_write_from {
+    ($($type:ty),+) => {$(
+        impl WriteFrom for $type {
+            async fn write_from(
+                &mut self,
+                reader: &mut (impl AsyncRead + Unpin + Send),
+            ) -> io::Result<usize> {
+                let mut buffer = Vec::with_capacity(4_096);
+                let count = reader.read_buf(&mut buffer).await?;
+                self.write_all(&buffer).await.map(|()| count)
+            }
+        }
+    )+};
+}
+
+impl_write_from!(&mut Recorder, DuplexStream, Sink);
 
 /// Records what is called. A flush takes two polls.
 #[derive(Default)]
