@@ -128,6 +128,17 @@ impl FecSender {
         self.finish_group(now, flow, due, false)
     }
 
+    /// Data packets in a row, at least one, of which only the last may end the group or come before a
+    /// FEC probe. All are judged by the loss rate before the first.
+    pub(crate) fn run_len(&self, now: Instant, flow: &FlowTiming) -> usize {
+        if self.encoder.is_unprotected() {
+            return 1;
+        }
+        let left = self.encoder.config().data_shards() - self.encoder.packets_in_group();
+        let before_probe = left > 1 && self.probes.is_due(now, flow.rto);
+        left - usize::from(before_probe)
+    }
+
     /// Writes the header of a FEC probe, which does not leave. Returns the number of parity packets
     /// that leave now.
     pub(crate) fn seal_probe(

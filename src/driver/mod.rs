@@ -25,6 +25,7 @@ mod exit;
 mod expiring_map;
 mod fec_probes;
 pub(crate) mod fec_sender;
+mod gro_batch;
 #[cfg(feature = "_testkit")]
 mod invariants;
 mod live_convs;
@@ -192,9 +193,8 @@ pub(crate) struct Driver<S: Socket> {
     scratch: Scratch,
     /// Behind `socket`, since fields are dropped in this order.
     release: PortRelease,
-    /// Connections served so far.
     #[cfg(test)]
-    served: usize,
+    counts: tests::Counts,
 }
 
 impl<S: Socket> Driver<S> {
@@ -256,7 +256,7 @@ impl<S: Socket> Driver<S> {
             scratch: Scratch::default(),
             release: PortRelease::new(requests),
             #[cfg(test)]
-            served: 0,
+            counts: tests::Counts::default(),
         })
     }
 

@@ -13,6 +13,7 @@ use crate::crypto::{Overhead, PacketCipher};
 use crate::driver::fec_sender::FecSender;
 use crate::driver::send_batch::SendBatch;
 use crate::fec::{self, oob};
+use crate::util::framing::Framing;
 use crate::util::path::Path;
 
 /// Why a received datagram was dropped by the cipher.
@@ -51,7 +52,7 @@ pub(crate) enum Written {
 }
 
 /// A received datagram after decryption.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Opened<'a> {
     /// The plaintext: a KCP datagram, a FEC shard or an out-of-band packet.
     pub(crate) body: &'a [u8],
@@ -139,6 +140,35 @@ impl PacketCodec {
             self.append_parity(tx, path, fec, due);
         }
         1 + usize::from(extras.duplicates) + due
+    }
+
+    /// What is added to a KCP datagram, with FEC or without.
+    pub(crate) fn framing(&self, with_fec: bool) -> Framing {
+        let fec_head = if with_fec { fec::HEADER_LEN } else { 0 };
+        let header_len = self.overhead.header_len + fec_head;
+        Framing { header_len, trailer_len: self.overhead.trailer_len }
+    }
+
+    /// Takes the last `count` datagrams of the batch, all of `size` bytes, as new data shards of one
+    /// group (`FecSender::run_len`), and appends the parity of the group if they complete it. Returns the
+    /// number of parity packets.
+    pub(crate) fn protect_run(
+        &self,
+        now: Instant,
+        tx: &mut SendBatch,
+        path: Path,
+        (fec, flow): (&mut FecSender, &FlowTiming),
+        (count, size): (usize, usize),
+    ) -> usize {
+        let (mut due, start) = (0, tx.bytes() - count * size);
+        let run = tx.tail().get_mut(start..).unwrap_or_default();
+        for datagram in run.chunks_exact_mut(size) {
+            let end = size - self.overhead.trailer_len;
+            let shard = datagram.get_mut(self.overhead.header_len..end).unwrap_or_default();
+            due = fec.seal(now, flow, shard);
+        }
+        self.append_parity(tx, path, fec, due);
+        due
     }
 
     /// Appends a segment without data for `path`, in a datagram of its own, without parity and copies.

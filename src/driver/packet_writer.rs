@@ -8,6 +8,7 @@ use crate::core::connection::fec::FlowTiming;
 use crate::driver::fec_sender::FecSender;
 use crate::driver::packet_codec::{PacketCodec, SendExtras, Written};
 use crate::driver::send_batch::SendBatch;
+use crate::util::framing::Framing;
 use crate::util::path::Path;
 
 /// Send batch, packet codec and FEC, borrowed while one connection transmits.
@@ -31,8 +32,9 @@ pub(crate) struct Appended {
 
 impl PacketWriter<'_> {
     /// Appends the next datagram of `kcp`, with `duplicates` copies and the parity that it
-    /// completes. `in_gso_batch`: that of the datagram before, if nothing else left after it. Where
-    /// datagrams leave as they are written, up to `max` of the GSO batch are appended at once.
+    /// completes. `in_gso_batch`: that of the datagram before, if nothing else left after it. Up to `max`
+    /// datagrams of the GSO batch are appended at once, unless each has copies or a decision of its own
+    /// whether FEC covers it.
     pub(crate) fn transmit(
         &mut self,
         now: Instant,
@@ -42,10 +44,9 @@ impl PacketWriter<'_> {
     ) -> Appended {
         let may_send_extras = kcp.send_budget().may_send_extras();
         self.update_fec(kcp);
-        if in_gso_batch && duplicates == 0 && self.fec.is_none() && self.codec.is_plain() {
-            let max = max.min(self.tx.capacity_left(kcp.current_mtu()));
-            let write = |tail: &mut Vec<u8>| kcp.poll_transmit_more(max, tail);
-            return Appended { datagrams: self.tx.append_equal(path, write), in_gso_batch };
+        let plans_fec = self.fec.is_some() && kcp.plans_fec();
+        if in_gso_batch && duplicates == 0 && !plans_fec {
+            return Appended { datagrams: self.transmit_run(now, kcp, path, max), in_gso_batch };
         }
         let flow = if self.fec.is_some() { kcp.flow_timing() } else { FlowTiming::default() };
         let before = self.tx.bytes();
@@ -54,7 +55,7 @@ impl PacketWriter<'_> {
             let (mut new_segments, mut is_repair) = (1, false);
             if in_gso_batch {
                 let size = kcp.current_mtu();
-                len = size * kcp.poll_transmit_more(1, tail);
+                len = size * kcp.poll_transmit_more(1, Framing::default(), tail);
             } else if let Some(sent) = kcp.poll_transmit(now, tail) {
                 (len, in_gso_batch) = (sent.len, sent.gso_follows);
                 (new_segments, is_repair) = (sent.new_segments, sent.is_repair);
@@ -75,6 +76,36 @@ impl PacketWriter<'_> {
             self.report_closed_group(now, kcp);
         }
         Appended { datagrams, in_gso_batch }
+    }
+
+    /// Appends up to `max` further datagrams of a GSO batch, all of equal length, and the parity that they
+    /// complete. Returns the number of datagrams.
+    fn transmit_run(&mut self, now: Instant, kcp: &mut Kcp, path: Path, max: usize) -> usize {
+        let (framing, before) = (self.codec.framing(self.fec.is_some()), self.tx.bytes());
+        let (mtu, flow) = (kcp.current_mtu(), self.fec.is_some().then(|| kcp.flow_timing()));
+        let size = framing.around(mtu);
+        let mut max = max.min(self.tx.capacity_left(size));
+        if size > mtu && kcp.is_rate_limited() {
+            // Each is charged with what is added to it before the next one may leave.
+            max = max.min(1);
+        }
+        if let (Some(fec), Some(flow)) = (&self.fec, &flow) {
+            max = max.min(fec.run_len(now, flow));
+        }
+        let write = |tail: &mut Vec<u8>| kcp.poll_transmit_more(max, framing, tail);
+        let count = self.tx.append_equal(path, write);
+        if count == 0 || size == mtu {
+            return count;
+        }
+        let mut datagrams = count;
+        if let (Some(fec), Some(flow)) = (self.fec.as_deref_mut(), &flow) {
+            let run = (count, size);
+            datagrams += self.codec.protect_run(now, self.tx, path, (fec, flow), run);
+            datagrams += self.append_fec_probe(now, kcp, path, flow);
+        }
+        kcp.on_out_of_band_sent(now, self.tx.bytes() - before - count * mtu);
+        self.report_closed_group(now, kcp);
+        datagrams
     }
 
     /// Takes what has become known of the peer's decoder.

@@ -249,6 +249,18 @@ impl PeerTable {
         true
     }
 
+    /// Where data shards of `addr` go in a row, whose datagrams are taken together; `None` where one of
+    /// them may do more than add to a group: make others recoverable, or begin a decoder.
+    pub(crate) fn data_shards(&mut self, addr: SocketAddr) -> Option<DataShards<'_>> {
+        let peer = self.map.get_mut(&addr).filter(|peer| peer.validated)?;
+        let begins = peer.decoder.is_none() && self.fec_decode && self.fec.is_some();
+        if begins || peer.decoder.as_ref().is_some_and(|decoder| decoder.holds_parity()) {
+            return None;
+        }
+        let decoder = peer.decoder.as_deref_mut();
+        Some(DataShards { decoder, max_len: self.max_shard_len, stats: &mut self.stats })
+    }
+
     /// Statistics of the decoder of `addr`, if there is one.
     pub(crate) fn stats_of(&self, addr: SocketAddr) -> Option<FecStats> {
         if self.decoders == 0 {
@@ -271,6 +283,26 @@ impl PeerTable {
     /// Statistics of all decoders, including those already dropped.
     pub(crate) fn stats(&self) -> FecStats {
         self.stats
+    }
+}
+
+/// The decoder of an address, while its data shards can recover nothing.
+pub(crate) struct DataShards<'a> {
+    decoder: Option<&'a mut FecDecoder>,
+    max_len: usize,
+    stats: &'a mut FecStats,
+}
+
+impl DataShards<'_> {
+    /// Feeds a data shard: as [`PeerTable::decode`].
+    pub(crate) fn input(&mut self, now: Instant, shard: &[u8]) {
+        let Some(decoder) = self.decoder.as_deref_mut().filter(|_| shard.len() <= self.max_len)
+        else {
+            return;
+        };
+        let before = decoder.stats();
+        decoder.input(now, shard, |_| false);
+        *self.stats += decoder.stats() - before;
     }
 }
 

@@ -1,4 +1,4 @@
-//! The receiving half of a turn: decrypts datagrams, routes them and delivers them to connections.
+//! The receiving half of a turn: routes datagrams and delivers them to connections.
 
 use std::cell::RefCell;
 use std::io;
@@ -10,7 +10,7 @@ use crate::core::connection::PacketType;
 use crate::core::segment::{self, Header};
 use crate::driver::demux::{Demux, Route};
 use crate::driver::early_arrivals::datagram_of;
-use crate::driver::packet_codec::{OpenFailure, Opened};
+use crate::driver::packet_codec::Opened;
 use crate::driver::packet_writer::PacketWriter;
 use crate::fec::{FecFlag, fec_flag, oob};
 use crate::shared::conn_id::ConnId;
@@ -24,7 +24,7 @@ pub(super) const RECV_CALLS: usize = 2;
 const TURN_ANSWERS: usize = 138;
 
 /// Datagrams of a GRO batch whose connections are prefetched together.
-const PREFETCH_BATCH: usize = 8;
+pub(super) const PREFETCH_BATCH: usize = 8;
 
 thread_local! {
     /// Receive buffers, one set per thread: the set is large, and a turn never yields while it uses
@@ -76,59 +76,8 @@ impl<S: Socket> Driver<S> {
         Ok(true)
     }
 
-    fn on_gro_batch(
-        &mut self,
-        now: Instant,
-        from: &SocketAddr,
-        gro_batch: &mut [u8],
-        segment_size: usize,
-    ) {
-        let (mut at, mut prefetched) = (0, 0);
-        while at < gro_batch.len() {
-            // What is encrypted does not say where it goes.
-            if self.codec.is_plain() && at >= prefetched {
-                let datagrams = gro_batch.get(at..).unwrap_or_default().chunks(segment_size);
-                self.prefetch_receivers(from, datagrams.take(PREFETCH_BATCH));
-                prefetched = at + PREFETCH_BATCH * segment_size;
-            }
-            let end = gro_batch.len().min(at + segment_size);
-            let (done, rest) = gro_batch.split_at_mut(end);
-            let datagram = done.get_mut(at..).unwrap_or_default();
-            self.on_datagram(now, from, datagram);
-            at = end + self.on_continuation(now, from, datagram, (rest, segment_size));
-        }
-    }
-
-    /// Takes the datagrams at the start of `rest` that continue `previous`, the one before them in the
-    /// same GRO batch, with one call of their connection. Nothing but data in order is taken so, and
-    /// only where nobody sees each datagram: neither a cipher nor a packet filter. Returns the bytes
-    /// of these datagrams.
-    fn on_continuation(
-        &mut self,
-        now: Instant,
-        from: &SocketAddr,
-        previous: &[u8],
-        (rest, segment_size): (&[u8], usize),
-    ) -> usize {
-        if rest.is_empty() || !self.codec.is_plain() || self.config.packet_filter.is_some() {
-            return 0;
-        }
-        // Most GRO batches of several connections end here.
-        let conv = segment::conv_of(previous).filter(|conv| segment::conv_of(rest) == Some(*conv));
-        let Some(id) = conv.and_then(|conv| self.demux.find(&(*from, conv))) else { return 0 };
-        let local_ip = self.local_ip;
-        let Some(conn) = self.get_mut(id) else { return 0 };
-        let bytes = conn.input_more(now, (local_ip, previous), rest, segment_size);
-        if bytes > 0 {
-            self.stats.received_datagrams += bytes.div_ceil(segment_size) as u64;
-            self.stats.received_bytes += bytes as u64;
-            self.schedule(id);
-        }
-        bytes
-    }
-
     /// Prefetches the connections that up to [`PREFETCH_BATCH`] datagrams go to, if there are several.
-    fn prefetch_receivers<'a>(
+    pub(super) fn prefetch_receivers<'a>(
         &self,
         from: &SocketAddr,
         datagrams: impl Iterator<Item = &'a [u8]> + Clone,
@@ -146,30 +95,9 @@ impl<S: Socket> Driver<S> {
         self.prefetch(slots.into_iter().flatten());
     }
 
-    fn on_datagram(&mut self, now: Instant, from: &SocketAddr, datagram: &mut [u8]) {
-        self.stats.received_datagrams += 1;
-        self.stats.received_bytes += datagram.len() as u64;
-        if self.config.packet_filter.as_ref().is_some_and(|filter| filter.takes(*from, datagram)) {
-            self.stats.packet_filter_datagrams += 1;
-            return;
-        }
-        let opened = match self.codec.open(datagram) {
-            Ok(opened) => opened,
-            Err(OpenFailure::Forged) => {
-                self.stats.dropped_checksum += 1;
-                self.on_unreadable(now, *from);
-                return;
-            }
-            Err(OpenFailure::Reflected) => {
-                self.stats.dropped_reflected += 1;
-                return;
-            }
-        };
-        if !self.replay_filter.insert(now, opened.nonce) {
-            self.stats.dropped_replayed += 1;
-            return;
-        }
-        let Opened { body, nonce } = opened;
+    /// Handles what a received datagram contained.
+    pub(super) fn on_opened(&mut self, now: Instant, from: &SocketAddr, opened: &Opened<'_>) {
+        let Opened { body, nonce } = *opened;
         match fec_flag(body) {
             FecFlag::Plain => {
                 self.on_packet(now, from, body, nonce);
@@ -260,7 +188,7 @@ impl<S: Socket> Driver<S> {
     }
 
     /// A data shard of `from` belonged to one of its connections.
-    fn on_peer_sends_fec(&mut self, from: SocketAddr) {
+    pub(super) fn on_peer_sends_fec(&mut self, from: SocketAddr) {
         if self.config.kcp.auto_protection.is_none() || !self.peers.on_peer_sends_fec(from) {
             return;
         }

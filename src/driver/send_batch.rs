@@ -193,7 +193,7 @@ impl SendBatch {
     }
 
     /// Passes each datagram to `send` instead of a socket.
-    #[cfg(feature = "_testkit")]
+    #[cfg(any(test, feature = "_testkit"))]
     pub(crate) fn drain(&mut self, mut send: impl FnMut(&[u8])) {
         let mut rest = self.bytes.as_slice();
         for packet in self.packets.drain(..) {

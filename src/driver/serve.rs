@@ -64,7 +64,7 @@ impl<S: Socket> Driver<S> {
     fn serve_one(&mut self, now: Instant, id: ConnId) -> io::Result<Option<Unfinished>> {
         #[cfg(test)]
         {
-            self.served += 1;
+            self.counts.served += 1;
         }
         let slot = id.slot as usize;
         let Some(conn) = self.conns.get_mut(slot).filter(|conn| conn.id() == id) else {

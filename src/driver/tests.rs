@@ -13,6 +13,7 @@ mod fairness;
 mod fec;
 mod fixtures;
 mod gro_batches;
+mod gso_batches;
 mod hand_over;
 mod heard;
 mod keepalive;
@@ -38,3 +39,12 @@ mod sim_world;
 mod stateless_reset;
 mod task;
 mod unvalidated_memory;
+
+/// What a driver has done so far.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    /// Connections served.
+    pub(super) served: usize,
+    /// Datagrams that were taken with the one before them in the same GRO batch: without FEC, and with.
+    pub(super) taken_together: [usize; 2],
+}

@@ -13,7 +13,7 @@ use super::autotune::Autotune;
 use super::config::{FecConfig, Places};
 use super::gf256::Kernel;
 use super::jump::JumpDetector;
-use super::packet::{DATA, PARITY, SIZE_LEN, UNCOVERED_LEN};
+use super::packet::parse;
 use super::reconstruct::Reconstructor;
 use super::shard_buffers::Shard;
 use super::stats::FecStats;
@@ -313,6 +313,14 @@ impl FecDecoder {
         self.groups.iter_mut().for_each(|group| group.clear(&mut self.spare));
     }
 
+    /// Whether a parity packet waits in a group, so that a data packet may complete that group. Without
+    /// one, data packets alone recover nothing.
+    pub(crate) fn holds_parity(&self) -> bool {
+        let Some(layout) = self.layout else { return false };
+        let mut held = self.groups.iter().flat_map(|group| &group.shards);
+        held.any(|(place, _)| *place >= layout.data)
+    }
+
     /// Bytes of stored packets, and of the coefficient cache.
     pub(crate) fn memory(&self) -> (usize, usize) {
         let reconstructor = self.reconstructor.as_ref();
@@ -423,17 +431,6 @@ impl Group {
         self.release(spare);
         *self = Self { shards: std::mem::take(&mut self.shards), ..Self::default() };
     }
-}
-
-/// Parses a packet into seqid, whether it is parity, and the bytes that parity covers.
-fn parse(packet: &[u8]) -> Option<(u32, bool, &[u8])> {
-    let (&[a, b, c, d, low, high], content) = packet.split_first_chunk::<UNCOVERED_LEN>()?;
-    let parity = match u16::from_le_bytes([low, high]) {
-        DATA => false,
-        PARITY => true,
-        _ => return None,
-    };
-    (content.len() >= SIZE_LEN).then_some((u32::from_le_bytes([a, b, c, d]), parity, content))
 }
 
 /// Distance from one group number to another, the shorter way round the wrap.

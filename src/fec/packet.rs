@@ -54,3 +54,14 @@ pub fn fec_flag(packet: &[u8]) -> FecFlag {
         _ => FecFlag::Plain,
     }
 }
+
+/// Parses a packet into seqid, whether it is parity, and the bytes that parity covers.
+pub(super) fn parse(packet: &[u8]) -> Option<(u32, bool, &[u8])> {
+    let (&[a, b, c, d, low, high], content) = packet.split_first_chunk::<UNCOVERED_LEN>()?;
+    let parity = match u16::from_le_bytes([low, high]) {
+        DATA => false,
+        PARITY => true,
+        _ => return None,
+    };
+    (content.len() >= SIZE_LEN).then_some((u32::from_le_bytes([a, b, c, d]), parity, content))
+}

@@ -139,6 +139,12 @@ impl Kcp {
         Some(self.repair.as_ref()?.auto.as_ref()?.fec_plan())
     }
 
+    /// Whether automatic protection decides for each datagram whether FEC covers it.
+    #[inline]
+    pub(crate) fn plans_fec(&self) -> bool {
+        self.fec_plan().is_some()
+    }
+
     /// The FEC layout that automatic protection has chosen, if it has.
     #[inline]
     pub(crate) fn chosen_fec_layout(&self) -> Option<FecConfig> {

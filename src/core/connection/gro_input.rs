@@ -12,21 +12,25 @@ use crate::core::send::sender::UnaOutcome;
 use crate::core::seq::Sn;
 
 impl Kcp {
-    /// Takes the datagrams at the start of `rest` that continue `previous`, which [`Kcp::input`] has
-    /// just taken: each is one PUSH with the next number in order, and differs from `previous` in
-    /// number, timestamp and payload only. `rest` has datagrams of `size` bytes back to back, the
-    /// last of which may be shorter. Returns the bytes of those taken, which is 0 while anything
-    /// but data in order may be going on.
+    /// Whether [`Self::input_more`] may take anything behind `previous`.
+    pub(crate) fn may_input_more(&self, previous: &[u8]) -> bool {
+        lone_push(previous).is_some_and(|(header, _)| self.may_continue(&header))
+    }
+
+    /// Takes the first datagrams of `rest`, those that continue `previous`, which came before them, whether
+    /// [`Kcp::input`] has taken it or not: each is one PUSH with the next number in order, and differs from `previous` in
+    /// number, timestamp and payload only. Returns how many, which is 0 while anything but data in order
+    /// may be going on. One more may have been asked of `rest`, which is not taken; one after it
+    /// has not.
     ///
     /// The state afterwards is as if [`Kcp::input`] had taken each (`core/tests/gro_batches.rs`).
     /// What depends on nothing but the fields that do not differ is done once: acknowledgements,
     /// the peer's window, timers. A segment of our own, reflected, is not taken.
-    pub(crate) fn input_more(
+    pub(crate) fn input_more<'a>(
         &mut self,
         now: Instant,
         previous: &[u8],
-        rest: &[u8],
-        size: usize,
+        rest: impl Iterator<Item = &'a [u8]>,
     ) -> usize {
         let Some((first, _)) = lone_push(previous).filter(|(header, _)| self.may_continue(header))
         else {
@@ -36,7 +40,7 @@ impl Kcp {
         let (mut header, has_started) = (first, self.has_started());
         let had_gap = self.recv.has_gap();
         let (mut bytes, mut payload_bytes, mut segments) = (0, 0, 0);
-        for datagram in rest.chunks(size) {
+        for datagram in rest {
             let Some((next, payload)) = lone_push(datagram) else { break };
             let (ts, sn, len) = (next.ts, header.sn.advance(1), next.len);
             // Number 0 may be an initial segment, after the sequence has wrapped.
@@ -74,7 +78,7 @@ impl Kcp {
         let una = self.input_una(now, &header, PacketType::Regular);
         let is_current = matches!(una, UnaOutcome::Current { .. });
         self.on_segments_processed(now, bytes, PacketType::Regular, (true, is_current));
-        bytes
+        segments as usize
     }
 
     /// Whether nothing but data in order happens with segments that continue the one with this

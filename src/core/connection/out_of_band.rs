@@ -20,6 +20,12 @@ impl Kcp {
         self.rate_limiter.on_sent(now, bytes);
     }
 
+    /// Whether the application has set a rate limit.
+    #[inline]
+    pub(crate) fn is_rate_limited(&self) -> bool {
+        self.rate_limiter.next().is_some()
+    }
+
     /// An out-of-band datagram of the peer arrived. It may be a replay, so it restarts no timeout;
     /// at most once a second it draws a ping, whose pong does.
     pub(crate) fn on_out_of_band_received(&mut self, now: Instant) {

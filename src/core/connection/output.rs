@@ -16,6 +16,7 @@ use crate::core::segment::{Command, HEADER_LEN, Header};
 use crate::core::send::send_buffer::MIN_HALF;
 use crate::core::send::sender::SendCandidate;
 use crate::core::seq::{Sn, Ts};
+use crate::util::framing::Framing;
 
 /// Full datagrams that may leave before pending ACKs. The datagrams of a GSO batch are of equal
 /// size, only the last may be shorter, so ACKs wait for that one. 44 = 65,000 / 1,472: largest
@@ -125,11 +126,16 @@ impl Kcp {
     }
 
     /// Continues a GSO batch after a datagram with [`Transmitted::gso_follows`]: appends up to `max`
-    /// further datagrams of [`Kcp::current_mtu`] bytes each, and returns how many. Fewer than `max`:
-    /// call [`Kcp::poll_transmit`]. All datagrams of a batch have the same `now`, and nothing arrives
-    /// between them, so only what one datagram can change for the next is checked for each. The
-    /// datagrams are the same as without batches: core/tests/gso_batches.rs.
-    pub(crate) fn poll_transmit_more(&mut self, max: usize, out: &mut Vec<u8>) -> usize {
+    /// further datagrams of [`Kcp::current_mtu`] bytes each, with space for `framing`, and returns how
+    /// many. Fewer than `max`: call [`Kcp::poll_transmit`]. All datagrams of a batch have the same
+    /// `now`, and nothing arrives between them, so only what one datagram can change for the next
+    /// is checked for each. The datagrams are the same as without batches: core/tests/gso_batches.rs.
+    pub(crate) fn poll_transmit_more(
+        &mut self,
+        max: usize,
+        framing: Framing,
+        out: &mut Vec<u8>,
+    ) -> usize {
         let now = self.last_poll_transmit;
         let has_acks = !self.acks.is_empty() || self.recv.has_recovered_acks();
         let before_acks =
@@ -140,7 +146,7 @@ impl Kcp {
         }
         let size = self.current_mtu();
         let template = self.push_template(now);
-        let mut count = self.write_run(now, template, max, out);
+        let mut count = self.write_run(now, template, (max, framing), out);
         while count < max
             && !self.has_repair_due(now)
             && self.rate_limiter.blocked_until(now).is_none()
@@ -148,9 +154,12 @@ impl Kcp {
             && HEADER_LEN + next.len == size
         {
             self.send.begin_datagram();
+            framing.begin(out);
             if !self.write_segment(now, template, next, out) {
+                out.truncate(out.len() - framing.header_len);
                 break;
             }
+            framing.end(out);
             self.rate_limiter.on_sent(now, size);
             count += 1;
         }
@@ -163,13 +172,19 @@ impl Kcp {
 
     /// Appends those of the next full segments, at most `max`, of which none can change whether the
     /// next may leave.
-    fn write_run(&mut self, now: Micros, template: Header, max: usize, out: &mut Vec<u8>) -> usize {
+    fn write_run(
+        &mut self,
+        now: Micros,
+        template: Header,
+        limits: (usize, Framing),
+        out: &mut Vec<u8>,
+    ) -> usize {
         let each_counts = self.rate_limiter.next().is_some() || self.has_repair_due(now);
         if each_counts || !self.may_send_new() || HEADER_LEN + self.send.mss() != self.current_mtu()
         {
             return 0;
         }
-        let count = self.send.transmit_run(now, template, max, out, &mut self.stats);
+        let count = self.send.transmit_run(now, template, limits, out, &mut self.stats);
         if count > 0 {
             self.on_segments_written();
         }

@@ -7,6 +7,10 @@ use super::sim_plan::MILLIS;
 use crate::config::{KcpConfig, Mode, Timing, WritePolicy};
 use crate::core::segment::{Command, Segments};
 use crate::core::seq::Sn;
+use crate::util::framing::Framing;
+
+/// What would be added to the datagrams that `poll_transmit_more` writes.
+const FRAMING: Framing = Framing { header_len: 20, trailer_len: 16 };
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
@@ -58,9 +62,15 @@ fn transmit(script: &mut ScriptedPeer, in_batches: bool) -> (Vec<Vec<u8>>, usize
             continue;
         }
         for max in [1, 3, usize::MAX] {
-            let count = script.kcp.poll_transmit_more(max, &mut bytes);
-            assert!(count <= max && bytes.len() == count * script.kcp.current_mtu());
-            all.extend(bytes.chunks(script.kcp.current_mtu()).map(<[u8]>::to_vec));
+            let (mtu, framing) = (script.kcp.current_mtu(), FRAMING);
+            let count = script.kcp.poll_transmit_more(max, framing, &mut bytes);
+            assert!(count <= max && bytes.len() == count * framing.around(mtu));
+            for datagram in bytes.chunks(framing.around(mtu)) {
+                let (head, rest) = datagram.split_at(framing.header_len);
+                let (datagram, tail) = rest.split_at(mtu);
+                assert!(head.iter().chain(tail).all(|byte| *byte == 0));
+                all.push(datagram.to_vec());
+            }
             bytes.clear();
             followers += count;
             if count < max {

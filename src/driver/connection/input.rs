@@ -37,26 +37,28 @@ impl Conn {
         Ok(InputOutcome { immediate_ack: self.immediate_acks, validated, opened_by_nobody })
     }
 
+    /// Whether [`Self::input_more`] may take anything behind `previous`, the datagram fed last.
+    pub(in super::super) fn may_input_more(&self, local: LocalIp, previous: &[u8]) -> bool {
+        // `AckPolicy::Immediate` wants an ACK for each datagram.
+        !self.immediate_acks
+            && !self.is_unvalidated()
+            && self.judge_local_ip(local, previous).is_none()
+            && self.kcp.may_input_more(previous)
+    }
+
     /// Feeds the datagrams of a GRO batch that continue `previous`, the one fed last, to the state
-    /// machine: see `Kcp::input_more`. Returns the bytes of these datagrams.
-    pub(in super::super) fn input_more(
+    /// machine: see `Kcp::input_more`. Returns the number of these datagrams. To be called where
+    /// [`Self::may_input_more`] holds.
+    pub(in super::super) fn input_more<'a>(
         &mut self,
         now: Instant,
-        (local, previous): (LocalIp, &[u8]),
-        rest: &[u8],
-        size: usize,
+        previous: &[u8],
+        rest: impl Iterator<Item = &'a [u8]>,
     ) -> usize {
-        // `AckPolicy::Immediate` wants an ACK for each datagram.
-        if self.immediate_acks
-            || self.is_unvalidated()
-            || self.judge_local_ip(local, previous).is_some()
-        {
-            return 0;
-        }
-        let bytes = self.kcp.input_more(now, previous, rest, size);
-        if bytes > 0 {
+        let taken = self.kcp.input_more(now, previous, rest);
+        if taken > 0 {
             self.last_received = now;
         }
-        bytes
+        taken
     }
 }

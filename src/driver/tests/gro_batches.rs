@@ -6,10 +6,13 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::fixtures::SECOND;
+use super::fixtures::{CLIENT, MINUTE, Pair, SECOND, SERVER, pattern, read_pattern};
 use super::sim_world::{World, addr};
 use crate::config::{AckPolicy, Config};
+use crate::crypto::{Algorithm, Cipher};
+use crate::fec::FecConfig;
 use crate::listener::KcpListener;
+use crate::stats::EndpointStats;
 use crate::stream::KcpStream;
 use crate::testkit::link::LinkConfig;
 use crate::testkit::rng::Rng;
@@ -33,8 +36,22 @@ fn path(rng: &mut Rng) -> LinkConfig {
     }
 }
 
-fn config(rng: &mut Rng, singly: bool) -> Config {
-    let config = Config::new()
+/// What both sides have in common.
+fn stages(rng: &mut Rng) -> Config {
+    let ciphers = [Algorithm::Null, Algorithm::Aes128Gcm, Algorithm::Aes128, Algorithm::None];
+    let key = [7; 16];
+    let mut config = Config::new().cipher(Cipher::new(rng.pick(&ciphers), &key).unwrap());
+    config.replay_window = rng.pick(&[0, 10_000]);
+    let layout = rng.pick(&[None, None, Some((10, 3)), Some((3, 2))]);
+    match layout {
+        Some((data, parity)) => config.fec(FecConfig::new(data, parity).unwrap()),
+        None => config,
+    }
+}
+
+fn config(rng: &mut Rng, stages: &Config, singly: bool) -> Config {
+    let config = stages
+        .clone()
         .windows(rng.pick(&[128, 1_024]), rng.pick(&[32, 128, 1_024]))
         .ack_policy(rng.pick(&[AckPolicy::PerBatch, AckPolicy::Interval]));
     // A filter sees each datagram by itself.
@@ -99,13 +116,15 @@ async fn serve(listener: Arc<KcpListener>) {
 }
 
 /// Runs several connections of one socket with one server. Returns a hash of all traffic, when it
-/// has ended, and the statistics of the server.
-fn run(seed: u64, singly: bool) -> (u64, u64, String) {
+/// has ended, and the statistics of the server; whether there is a cipher; and the datagrams that the server
+/// has taken together, without FEC and with.
+fn run(seed: u64, singly: bool) -> ((u64, u64, String), bool, [usize; 2]) {
     let mut rng = Rng::new(seed);
     let mut world = World::new(seed, path(&mut rng));
-    let server = config(&mut rng, singly);
+    let stages = stages(&mut rng);
+    let server = config(&mut rng, &stages, singly);
     let listener = Arc::new(world.listener(1, &server));
-    let endpoint = world.endpoint(2, &config(&mut rng, singly));
+    let endpoint = world.endpoint(2, &config(&mut rng, &stages, singly));
     for _ in 0..CONNECTIONS {
         let (endpoint, end) = (endpoint.clone(), rng.pick(&[End::Shutdown, End::Drop, End::Abort]));
         let mut data = vec![0; BYTES];
@@ -118,12 +137,90 @@ fn run(seed: u64, singly: bool) -> (u64, u64, String) {
     world.spawn(serve(listener.clone()));
     world.run(100 * SECOND);
     world.run_for(Duration::from_secs(5));
-    (world.hash(), world.elapsed(), format!("{:?}", listener.stats()))
+    let together = world.driver_of(1).counts.taken_together;
+    let outcome = (world.hash(), world.elapsed(), format!("{:?}", listener.stats()));
+    (outcome, stages.cipher.packet_cipher().is_some(), together)
 }
 
 #[test]
 fn gro_batches_taken_together_change_nothing() {
-    for seed in 0..60 {
-        assert_eq!(run(seed, false), run(seed, true), "seed {seed}");
+    // Datagrams taken together without a cipher and with one; of each, without FEC and with.
+    let mut all = [[0; 2]; 2];
+    for seed in 0..120 {
+        let ((together, has_cipher, counts), (singly, _, none)) =
+            (run(seed, false), run(seed, true));
+        assert_eq!(together, singly, "seed {seed}");
+        assert_eq!(none, [0, 0], "seed {seed}");
+        for (sum, count) in all[usize::from(has_cipher)].iter_mut().zip(counts) {
+            *sum += count;
+        }
+    }
+    assert!(all.as_flattened().iter().all(|count| *count > 1_000), "{all:?}");
+}
+
+/// Sends a window from client to server, of which copies that `alter` changes arrive in the same GRO
+/// batch. Returns the statistics of the server before and after, and the datagrams of data.
+fn with_altered_copies(
+    config: &Config,
+    alter: impl Fn(&mut Vec<u8>),
+) -> (EndpointStats, EndpointStats, usize) {
+    let len = 100_000;
+    let Pair { mut world, mut client, mut server, listener, .. } = Pair::new(config, config);
+    world.finish(MINUTE, async {
+        client.write_all(&pattern(len)).await.unwrap();
+        read_pattern(&mut server, len).await;
+    });
+    world.run_for(SECOND);
+    let before = listener.stats();
+    // Recorded, and lost.
+    world.log();
+    world.set_path(LinkConfig { loss: 1_000_000, ..LinkConfig::delay(1_000) });
+    client.try_write(&pattern(len)[..30_000]).unwrap();
+    world.run_ready();
+    let mut sent = world.log();
+    sent.retain(|sent| sent.from == addr(CLIENT) && sent.datagram.len() > 1_000);
+    assert!(sent.len() >= 20, "{}", sent.len());
+    // Nothing else arrives before the batch has.
+    world.set_path(LinkConfig::delay(1_000));
+    for (at, sent) in sent.iter().enumerate() {
+        world.inject(addr(CLIENT), SERVER, &sent.datagram);
+        if at % 5 == 3 {
+            let mut copy = sent.datagram.clone();
+            alter(&mut copy);
+            world.inject(addr(CLIENT), SERVER, &copy);
+        }
+    }
+    world.finish(SECOND, read_pattern(&mut server, 28_000));
+    (before, listener.stats(), sent.len())
+}
+
+#[test]
+fn forged_datagram_within_a_gro_batch_is_dropped_alone() {
+    for algorithm in [Algorithm::Aes128Gcm, Algorithm::Aes128] {
+        for fec in [None, Some(FecConfig::new(10, 3).unwrap())] {
+            let config = Config::new().cipher(Cipher::new(algorithm, &[7; 16]).unwrap());
+            let config = fec.map_or(config.clone(), |fec| config.fec(fec));
+            let (before, after, sent) = with_altered_copies(&config, |copy| copy[300] ^= 1);
+            let forged = (sent / 5) as u64;
+            let dropped = after.dropped_checksum - before.dropped_checksum;
+            assert!((forged..=forged + 1).contains(&dropped), "{dropped} of {forged}");
+            assert_eq!(after.dropped_malformed, 0);
+            let received = after.received_datagrams - before.received_datagrams;
+            assert!(received >= sent as u64 + dropped);
+        }
+    }
+}
+
+#[test]
+fn replayed_datagram_within_a_gro_batch_is_dropped_alone() {
+    for fec in [None, Some(FecConfig::new(10, 3).unwrap())] {
+        let config = Config::new().cipher(Cipher::new(Algorithm::Aes128Gcm, &[7; 16]).unwrap());
+        let mut config = fec.map_or(config.clone(), |fec| config.fec(fec));
+        config.replay_window = 1_000;
+        let (before, after, sent) = with_altered_copies(&config, |_| {});
+        let replayed = (sent / 5) as u64;
+        let dropped = after.dropped_replayed - before.dropped_replayed;
+        assert!((replayed..=replayed + 1).contains(&dropped), "{dropped} of {replayed}");
+        assert_eq!((after.dropped_checksum, after.dropped_malformed), (0, 0));
     }
 }

@@ -55,7 +55,8 @@ fn idle_connections_are_not_served() {
     const ACTIVE: usize = 20;
     const MESSAGES: usize = 50;
     let quiet = Config::new().keepalive(None).idle_timeout(None);
-    let served = |world: &mut World| [SERVER, CLIENT].map(|host| world.driver_of(host).served);
+    let served =
+        |world: &mut World| [SERVER, CLIENT].map(|host| world.driver_of(host).counts.served);
     let mut costs = Vec::new();
     for connections in [ACTIVE, 2_000] {
         let mut world = World::new(1, LinkConfig::delay(1_000));

@@ -8,6 +8,7 @@ use crate::core::clock::Micros;
 use crate::core::segment::{self, Command, HEADER_LEN, Header};
 use crate::core::seq::Ts;
 use crate::stats::Counters;
+use crate::util::framing::Framing;
 
 impl Sender {
     /// Appends the datagrams of up to `max` full new segments, and returns how many. Fewer than may
@@ -16,7 +17,7 @@ impl Sender {
         &mut self,
         now: Micros,
         template: Header,
-        max: usize,
+        (max, framing): (usize, Framing),
         out: &mut Vec<u8>,
         stats: &mut Counters,
     ) -> usize {
@@ -25,14 +26,15 @@ impl Sender {
             return 0;
         }
         let mss = self.mss;
-        out.reserve(count * (HEADER_LEN + mss));
+        let size = framing.around(HEADER_LEN + mss);
+        out.reserve(count * size);
         let len = u32::try_from(mss).unwrap_or(u32::MAX);
         let header = Header { command: Command::Push, frg: 0, len, ..template }.to_bytes();
         let start = out.len();
         for _ in 0..count {
-            self.append_full(now, template.ts, &header, out);
+            self.append_full((now, template.ts), &header, framing, out);
         }
-        debug_assert_eq!(out.len() - start, count * (HEADER_LEN + mss), "all are full");
+        debug_assert_eq!(out.len() - start, count * size, "all are full");
         stats.sent_segments += count as u64;
         stats.sent_bytes += (count * mss) as u64;
         // Neither a pacer nor a model applies, see `run_len`.
@@ -42,10 +44,17 @@ impl Sender {
 
     /// Appends the next full segment; `header` lacks its number.
     #[inline]
-    fn append_full(&mut self, now: Micros, ts: Ts, header: &[u8; HEADER_LEN], out: &mut Vec<u8>) {
+    fn append_full(
+        &mut self,
+        (now, ts): (Micros, Ts),
+        header: &[u8; HEADER_LEN],
+        framing: Framing,
+        out: &mut Vec<u8>,
+    ) {
         let Some((range, frg)) = self.send_buffer.take(self.mss) else { return };
         self.sent_segments.begin_datagram();
         let sn = self.sent_segments.push(now, ts, range, frg);
+        framing.begin(out);
         let start = out.len();
         out.extend_from_slice(header);
         // Over the copy of the header, not before it: a load of bytes that were just written one
@@ -54,6 +63,7 @@ impl Sender {
             field.copy_from_slice(&sn.0.to_le_bytes());
         }
         out.extend_from_slice(self.send_buffer.get(range).unwrap_or_default());
+        framing.end(out);
     }
 
     /// Full segments that may leave now as a run: none where the pacer, a model of the path, the loss
