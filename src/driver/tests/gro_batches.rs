@@ -198,8 +198,8 @@ fn with_altered_copies(
 fn forged_datagram_within_a_gro_batch_is_dropped_alone() {
     for algorithm in [Algorithm::Aes128Gcm, Algorithm::Aes128] {
         for fec in [None, Some(FecConfig::new(10, 3).unwrap())] {
-            let config = Config::new().cipher(Cipher::new(algorithm, &[7; 16]).unwrap());
-            let config = fec.map_or(config.clone(), |fec| config.fec(fec));
+            let mut config = Config::new().cipher(Cipher::new(algorithm, &[7; 16]).unwrap());
+            config.fec = fec;
             let (before, after, sent) = with_altered_copies(&config, |copy| copy[300] ^= 1);
             let forged = (sent / 5) as u64;
             let dropped = after.dropped_checksum - before.dropped_checksum;
@@ -214,9 +214,9 @@ fn forged_datagram_within_a_gro_batch_is_dropped_alone() {
 #[test]
 fn replayed_datagram_within_a_gro_batch_is_dropped_alone() {
     for fec in [None, Some(FecConfig::new(10, 3).unwrap())] {
-        let config = Config::new().cipher(Cipher::new(Algorithm::Aes128Gcm, &[7; 16]).unwrap());
-        let mut config = fec.map_or(config.clone(), |fec| config.fec(fec));
-        config.replay_window = 1_000;
+        let aes = Cipher::new(Algorithm::Aes128Gcm, &[7; 16]).unwrap();
+        let mut config = Config::new().cipher(aes);
+        (config.fec, config.replay_window) = (fec, 1_000);
         let (before, after, sent) = with_altered_copies(&config, |_| {});
         let replayed = (sent / 5) as u64;
         let dropped = after.dropped_replayed - before.dropped_replayed;
