@@ -3,7 +3,7 @@
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
@@ -30,7 +30,7 @@ pub(crate) trait ReadChunk {
 /// The writing half of a stream of the tunnel.
 pub(crate) trait WriteFrom: AsyncWrite + Unpin {
     /// Waits for capacity, reads once from `reader`, and writes that. Returns the number of bytes, 0 at the
-    /// end of `reader`. Cancel safe, and without a buffer while it waits.
+    /// end of `reader`, and an error of `reader` as it is. Cancel safe, and without a buffer while it waits.
     fn write_from(
         &mut self,
         reader: &mut (impl AsyncRead + Unpin + Send),
@@ -194,11 +194,13 @@ async fn send(
     rules: Rules,
 ) -> Result<(), End> {
     loop {
-        // Here and not in `write_from`, so that a connection that waits needs no timer.
+        // Here and not in `write_from`, so that a connection that waits needs neither buffer nor timer.
         local.readable().await.map_err(End::Local)?;
         match write_from(&mut local, &mut tunnel, progress, rules).await? {
-            0 => break,
-            count => progress.on_sent(count),
+            Some(0) => break,
+            Some(count) => progress.on_sent(count),
+            // After a read that filled the buffer, `readable` does not wait for more.
+            None => {}
         }
     }
     sleep(rules.close_wait).await;
@@ -218,22 +220,25 @@ async fn send(
     }
 }
 
-/// Writes what one read of the local connection returns. Its end cannot be read while the tunnel takes no
-/// more, which is for ever if the peer does not read: that is given up once no byte was carried for the
-/// half-close timeout.
+/// Writes what one read of the local connection returns; `None` if it has nothing. Its end cannot be read
+/// while the tunnel takes no more, which is for ever if the peer does not read: that is given up once no
+/// byte was carried for the half-close timeout.
 async fn write_from(
     local: &mut LocalReadHalf<'_>,
     tunnel: &mut impl WriteFrom,
     progress: &Progress<'_>,
     rules: Rules,
-) -> Result<usize, End> {
+) -> Result<Option<usize>, End> {
     loop {
         let mut source = Source { local, has_failed: false };
         tokio::select! {
             biased;
-            written = tunnel.write_from(&mut source) => return written.map_err(|error| {
-                if source.has_failed { End::Local(error) } else { End::Tunnel(error) }
-            }),
+            written = tunnel.write_from(&mut source) => return match written {
+                Ok(count) => Ok(Some(count)),
+                Err(error) if !source.has_failed => Err(End::Tunnel(error)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+                Err(error) => Err(End::Local(error)),
+            },
             () = progress.idle(rules.half_close_timeout) => {}
         }
         if local.is_ended().await {
@@ -242,7 +247,8 @@ async fn write_from(
     }
 }
 
-/// The local connection, of which it is known whether an error is its own.
+/// The local connection, of which it is known whether an error is its own. A read does not wait: it fails
+/// with `WouldBlock`.
 struct Source<'a, 'b> {
     local: &'a mut LocalReadHalf<'b>,
     has_failed: bool,
@@ -254,7 +260,11 @@ impl AsyncRead for Source<'_, '_> {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let result = ready!(Pin::new(&mut *self.local).poll_read(cx, buf));
+        let result = match Pin::new(&mut *self.local).poll_read(cx, buf) {
+            Poll::Ready(result) => result,
+            // Or the task's budget is used up: `select!` then yields before the next read.
+            Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
+        };
         self.has_failed = result.is_err();
         Poll::Ready(result)
     }

@@ -2,6 +2,7 @@
 
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
+use std::mem;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -188,20 +189,21 @@ impl WriteSide {
     }
 
     /// Queues what was read, for which there is capacity.
-    fn queue_buffer(&self, buffer: BytesMut) -> io::Result<()> {
+    fn queue_buffer(&self, mut buffer: BytesMut) -> io::Result<()> {
         let len = buffer.len();
-        // A copy where the queue would hold more than twice its bytes.
-        let chunk = if len >= COPY_BELOW && len < buffer.capacity() / 2 {
-            Bytes::copy_from_slice(&buffer)
-        } else {
-            buffer.freeze()
-        };
+        let chunk = (len >= COPY_BELOW).then(|| {
+            // A copy where the queue would hold more than twice its bytes.
+            if len < buffer.capacity() / 2 {
+                Bytes::copy_from_slice(&buffer)
+            } else {
+                mem::take(&mut buffer).freeze()
+            }
+        });
         let mut state = self.stream.lock();
         check_writable(&state)?;
-        if len < COPY_BELOW {
-            state.send.queue.push(&chunk);
-        } else {
-            state.send.queue.push_chunk(chunk);
+        match chunk {
+            Some(chunk) => state.send.queue.push_chunk(chunk),
+            None => state.send.queue.push(&buffer),
         }
         self.queued(state, len);
         Ok(())

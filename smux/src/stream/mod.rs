@@ -111,11 +111,13 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// Those of `reader`, and those of `poll_write`.
+    /// Those of `reader`, and those of `poll_write`. Nothing was written then, and nothing was read unless
+    /// the stream ended during the read: what that read returned is lost. While `reader` has nothing the
+    /// end of the stream is not reported.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: nothing is read that is not written.
+    /// Cancel safe: dropping the future loses nothing that was read.
     pub async fn write_from<R>(&mut self, reader: &mut R) -> io::Result<usize>
     where
         R: AsyncRead + Unpin + ?Sized,

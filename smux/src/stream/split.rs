@@ -80,11 +80,12 @@ impl OwnedWriteHalf {
     ///
     /// # Errors
     ///
-    /// As those of [`Stream::write_from`].
+    /// As those of [`Stream::write_from`]: what was read is lost if the stream ended during the read, and
+    /// while `reader` has nothing the end of the stream is not reported.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: nothing is read that is not written.
+    /// Cancel safe: dropping the future loses nothing that was read.
     pub async fn write_from<R>(&mut self, reader: &mut R) -> io::Result<usize>
     where
         R: AsyncRead + Unpin + ?Sized,

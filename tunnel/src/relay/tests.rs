@@ -46,7 +46,19 @@ impl ReadChunk for Peer {
     }
 }
 
-/// Writers that read into a buffer of their own.
+/// Bytes that a writer reads at once.
+const BUFFER: usize = 4_096;
+
+/// Reads into a buffer and writes that.
+async fn read_and_write(
+    reader: &mut (impl AsyncRead + Unpin + Send),
+    writer: &mut (impl AsyncWrite + Unpin + Send),
+) -> io::Result<usize> {
+    let mut buffer = Vec::with_capacity(BUFFER);
+    let count = reader.read_buf(&mut buffer).await?;
+    writer.write_all(&buffer).await.map(|()| count)
+}
+
 macro_rules! impl_write_from {
     ($($type:ty),+) => {$(
         impl WriteFrom for $type {
@@ -54,20 +66,30 @@ macro_rules! impl_write_from {
                 &mut self,
                 reader: &mut (impl AsyncRead + Unpin + Send),
             ) -> io::Result<usize> {
-                let mut buffer = Vec::with_capacity(4_096);
-                let count = reader.read_buf(&mut buffer).await?;
-                self.write_all(&buffer).await.map(|()| count)
+                read_and_write(reader, self).await
             }
         }
     )+};
 }
 
-impl_write_from!(&mut Recorder, DuplexStream, Sink);
+impl_write_from!(DuplexStream, Sink);
+
+impl WriteFrom for &mut Recorder {
+    async fn write_from(
+        &mut self,
+        reader: &mut (impl AsyncRead + Unpin + Send),
+    ) -> io::Result<usize> {
+        self.reads += 1;
+        read_and_write(reader, self).await
+    }
+}
 
 /// Records what is called. A flush takes two polls.
 #[derive(Default)]
 struct Recorder {
     calls: Vec<&'static str>,
+    /// Calls of `write_from`.
+    reads: usize,
     flushing: bool,
 }
 
@@ -175,6 +197,23 @@ async fn user_that_leaves_while_the_peer_does_not_read_is_noticed() {
     drop(user);
     let outcome = timeout(3 * RULES.half_close_timeout, relaying).await.unwrap();
     assert!(matches!(outcome.end, End::HalfCloseTimeout), "{outcome:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn user_that_is_idle_after_a_read_that_filled_the_buffer_is_not_read_again() {
+    let (mut user, mut local) = connected().await;
+    let (mut recorder, stats) = (Recorder::default(), TunnelStats::default());
+    user.write_all(&[0; BUFFER]).await.unwrap();
+    let relaying = relay(&mut local, Peer::IsSilent, &mut recorder, None, RULES, &stats);
+    let mut relaying = Box::pin(relaying);
+    let day = Duration::from_secs(86_400);
+    assert!(timeout(day, &mut relaying).await.is_err(), "while the user is there");
+    user.shutdown().await.unwrap();
+    let outcome = timeout(3 * RULES.half_close_timeout, relaying).await.unwrap();
+    assert!(matches!(outcome.end, End::HalfCloseTimeout), "{outcome:?}");
+    assert_eq!(outcome.sent, BUFFER as u64);
+    // The bytes, nothing, and the end; a timer would have read at each half-close timeout of the day.
+    assert!(recorder.reads < 10, "{} reads", recorder.reads);
 }
 
 #[tokio::test(start_paused = true)]
