@@ -298,7 +298,7 @@ impl KcpStream {
     ///
     /// # Cancel safety
     ///
-    /// Nothing is read that is not written.
+    /// Dropping the future loses nothing that was read.
     pub async fn write_from<R>(&mut self, reader: &mut R) -> Result<usize>
     where
         R: AsyncRead + Unpin + ?Sized,

@@ -336,7 +336,7 @@ macro_rules! write_methods {
             ///
             /// # Cancel safety
             ///
-            /// Nothing is read that is not written.
+            /// Dropping the future loses nothing that was read.
             pub async fn write_from<R>(&mut self, reader: &mut R) -> Result<usize>
             where
                 R: AsyncRead + Unpin + ?Sized,
