@@ -7,7 +7,7 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use tokio::runtime::Handle;
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task::yield_now;
 use tokio::time::Sleep;
 
@@ -25,13 +25,17 @@ pub(crate) struct DriverTask<S: Socket> {
     sleep: Pin<Box<Sleep>>,
     /// The time that `sleep` is set to: the deadline, or an earlier one.
     armed: Option<Instant>,
+    /// The runtime has several threads, or may have.
+    has_other_threads: bool,
 }
 
 impl<S: Socket + Unpin> DriverTask<S> {
     /// Panics outside a Tokio runtime with time enabled.
     pub(crate) fn new(driver: Driver<S>) -> Self {
         let sleep = Box::pin(tokio::time::sleep(std::time::Duration::ZERO));
-        Self { driver, sleep, armed: None }
+        let flavor = Handle::current().runtime_flavor();
+        let has_other_threads = flavor != RuntimeFlavor::CurrentThread;
+        Self { driver, sleep, armed: None, has_other_threads }
     }
 
     /// Registers for everything that may wake the driver: socket readable, socket writable while
@@ -86,9 +90,9 @@ impl<S: Socket + Unpin> Future for DriverTask<S> {
             }) {
                 Turn::Finished => return Poll::Ready(()),
                 Turn::Again => break,
-                // What has happened meanwhile ends the delay, and so does what happens from now on: on another
-                // thread, too, if the tasks that are ready keep this one busy.
-                Turn::DelaysAcks if this.register(cx, now) => {}
+                // Where other threads could run this task: what has happened meanwhile ends the delay, and so
+                // does what happens from now on, while the tasks that are ready keep this thread busy.
+                Turn::DelaysAcks if this.has_other_threads && this.register(cx, now) => {}
                 Turn::DelaysAcks => {
                     // Woken behind every task that is ready. `wake_by_ref` would run this task before the
                     // future of `Runtime::block_on`, whatever was woken first.
