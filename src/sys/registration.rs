@@ -186,6 +186,7 @@ mod other {
         }
 
         /// Calls `send` unless the socket is known to be blocked.
+        #[expect(clippy::needless_pass_by_ref_mut, reason = "as the one of Unix")]
         pub(in super::super) fn try_send<T>(
             &mut self,
             send: impl FnOnce(&UdpSocket) -> io::Result<T>,
