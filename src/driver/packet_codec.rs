@@ -103,8 +103,7 @@ impl PacketCodec {
         mut extras: SendExtras<'_>,
         write: impl FnOnce(&mut Vec<u8>) -> Written,
     ) -> usize {
-        let fec_head = if extras.fec.is_some() { fec::HEADER_LEN } else { 0 };
-        let start = tx.begin(self.overhead.header_len + fec_head);
+        let start = tx.begin(self.framing(extras.fec.is_some()).header_len);
         let written = write(tx.tail());
         match written {
             Written::Nothing => {
@@ -112,7 +111,7 @@ impl PacketCodec {
                 return 0;
             }
             Written::Other | Written::Repair if extras.fec.take().is_some() => {
-                tx.remove(start + self.overhead.header_len, fec_head);
+                tx.remove(start + self.overhead.header_len, fec::HEADER_LEN);
             }
             Written::Other | Written::Repair | Written::NewData => {}
         }

@@ -17,11 +17,11 @@ impl Kcp {
         lone_push(previous).is_some_and(|(header, _)| self.may_continue(&header))
     }
 
-    /// Takes the first datagrams of `rest`, those that continue `previous`, which came before them, whether
-    /// [`Kcp::input`] has taken it or not: each is one PUSH with the next number in order, and differs from `previous` in
-    /// number, timestamp and payload only. Returns how many, which is 0 while anything but data in order
-    /// may be going on. One more may have been asked of `rest`, which is not taken; one after it
-    /// has not.
+    /// Takes the first datagrams of `rest`, those that continue `previous`, which came before them,
+    /// whether [`Kcp::input`] has taken it or not: each is one PUSH with the next number in order, and
+    /// differs from `previous` in number, timestamp and payload only. Returns how many, which is 0 while
+    /// anything but data in order may be going on. One more may have been asked of `rest`, which is not
+    /// taken; one after it has not.
     ///
     /// The state afterwards is as if [`Kcp::input`] had taken each (`core/tests/gro_batches.rs`).
     /// What depends on nothing but the fields that do not differ is done once: acknowledgements,

@@ -179,7 +179,7 @@ impl Kcp {
         limits: (usize, Framing),
         out: &mut Vec<u8>,
     ) -> usize {
-        let each_counts = self.rate_limiter.next().is_some() || self.has_repair_due(now);
+        let each_counts = self.is_rate_limited() || self.has_repair_due(now);
         if each_counts || !self.may_send_new() || HEADER_LEN + self.send.mss() != self.current_mtu()
         {
             return 0;
