@@ -238,9 +238,7 @@ impl PeerTable {
             // Both sides usually have the same configuration.
             Box::new(fec.map_or_else(|| FecDecoder::new(None), FecDecoder::with_expected_layout))
         });
-        let before = decoder.stats();
-        decoder.input(now, shard, recovered);
-        self.stats += decoder.stats() - before;
+        feed(decoder, &mut self.stats, now, shard, recovered);
         if !peer.validated {
             let (shards, cache) = decoder.memory();
             budget.update(Holder::Other, peer.held, shards + cache);
@@ -300,10 +298,21 @@ impl DataShards<'_> {
         else {
             return;
         };
-        let before = decoder.stats();
-        decoder.input(now, shard, |_| false);
-        *self.stats += decoder.stats() - before;
+        feed(decoder, self.stats, now, shard, |_| false);
     }
+}
+
+/// Feeds a shard to a decoder, and adds what changes in its statistics to `stats`.
+fn feed(
+    decoder: &mut FecDecoder,
+    stats: &mut FecStats,
+    now: Instant,
+    shard: &[u8],
+    recovered: impl FnMut(&[u8]) -> bool,
+) {
+    let before = decoder.stats();
+    decoder.input(now, shard, recovered);
+    *stats += decoder.stats() - before;
 }
 
 #[cfg(test)]
