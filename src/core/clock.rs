@@ -49,16 +49,18 @@ impl Clock {
     }
 
     /// Microseconds from the start to `now`; `Micros(0)` for an instant before the start.
+    #[inline]
     pub(crate) fn at(&self, now: Instant) -> Micros {
+        if self.latest.0 == now {
+            return self.latest.1;
+        }
         Micros(micros(now.saturating_duration_since(self.start)))
     }
 
-    /// As [`Self::at`], with the result cached: the datagrams of one GSO or GRO batch have the same
-    /// `now`.
+    /// As [`Self::at`], and remembers the result: all that happens in one turn has the same `now`.
+    #[inline]
     pub(crate) fn tick(&mut self, now: Instant) -> Micros {
-        if self.latest.0 != now {
-            self.latest = (now, self.at(now));
-        }
+        self.latest = (now, self.at(now));
         self.latest.1
     }
 

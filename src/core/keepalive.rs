@@ -17,6 +17,7 @@ use super::ping::{Pong, Role};
 use super::seq::{Sn, Ts};
 use crate::config::KcpConfig;
 use crate::error::{ConnectionError, Heard};
+use crate::util::deadline::earliest;
 
 /// How long after the first transmission of a ping its pong is valid, microseconds.
 pub(crate) const COOKIE_LIFE: u64 = 10_000_000;
@@ -220,8 +221,8 @@ impl Keepalive {
 
     /// When the next ping may leave; `None` if none has left.
     pub(crate) fn next_ping_at(&self) -> Option<Micros> {
-        let pings = [self.ping.outstanding(), self.last_answered.as_ref()];
-        let sent = pings.into_iter().flatten().map(|ping| ping.sent).max();
+        let sent = |ping: Option<&Ping>| ping.map(|ping| ping.sent);
+        let sent = sent(self.ping.outstanding()).max(sent(self.last_answered.as_ref()));
         sent.map(|sent| sent.add_micros(MIN_PING_INTERVAL))
     }
 
@@ -324,7 +325,7 @@ impl Keepalive {
         if started && self.idle_timeout.is_some_and(|idle| now.since(self.last_alive) >= idle) {
             return Err(ConnectionError::IdleTimeout);
         }
-        let at = [self.keepalive_at(), self.unproven_ping_at()].into_iter().flatten().min();
+        let at = earliest([self.keepalive_at(), self.unproven_ping_at()]);
         let due = started && at.is_some_and(|at| now >= at);
         if due || self.validation_ping_at().is_some_and(|at| now >= at) {
             self.request_ping(now);
@@ -343,8 +344,8 @@ impl Keepalive {
         let start = self.ping_start_at(ask_at);
         let asks = start.map(|start| self.next_ping_at().map_or(start, |at| at.max(start)));
         let pings = [asks, self.keepalive_at(), self.unproven_ping_at(), self.validation_ping_at()];
-        let ping = pings.into_iter().flatten().min().filter(|_| may_ping);
-        [idle, dead, ping].into_iter().flatten().min()
+        let ping = earliest(pings).filter(|_| may_ping);
+        earliest([idle, dead, ping])
     }
 
     /// When pings begin, one each [`MIN_PING_INTERVAL`], while an answer is due: at `ask_at`, or a third
@@ -357,7 +358,7 @@ impl Keepalive {
         let may_ask = |at: &Micros| {
             self.next_ping_at().is_none_or(|next| next <= *at || next.since(*at) < MAX_ASK_TIME)
         };
-        [self.dead_peer_timeout.map(share), ask_at.filter(may_ask)].into_iter().flatten().min()
+        earliest([self.dead_peer_timeout.map(share), ask_at.filter(may_ask)])
     }
 
     /// When a peer is pinged that answers if it has lost the state of the connection: after `time`
@@ -369,7 +370,7 @@ impl Keepalive {
         let since = self.silent_since()?;
         let acks = self.in_flight.then_some(for_acks);
         let pong = self.ping.outstanding().map(|_| wait);
-        acks.into_iter().chain(pong).min().map(|wait| since.add_micros(wait))
+        earliest([acks, pong]).map(|wait| since.add_micros(wait))
     }
 
     /// The same where a window probe that left at `sent` waits for an answer, and nothing has come since.

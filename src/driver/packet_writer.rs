@@ -28,6 +28,8 @@ pub(crate) struct Appended {
     pub(crate) datagrams: usize,
     /// The next one may belong to the same GSO batch.
     pub(crate) in_gso_batch: bool,
+    /// The stream has nothing else to send now.
+    pub(crate) is_last: bool,
 }
 
 impl PacketWriter<'_> {
@@ -46,18 +48,19 @@ impl PacketWriter<'_> {
         self.update_fec(kcp);
         let plans_fec = self.fec.is_some() && kcp.plans_fec();
         if in_gso_batch && duplicates == 0 && !plans_fec {
-            return Appended { datagrams: self.transmit_run(now, kcp, path, max), in_gso_batch };
+            let datagrams = self.transmit_run(now, kcp, path, max);
+            return Appended { datagrams, in_gso_batch, is_last: false };
         }
         let flow = if self.fec.is_some() { kcp.flow_timing() } else { FlowTiming::default() };
         let before = self.tx.bytes();
-        let mut len = 0;
+        let (mut len, mut is_last) = (0, false);
         let write = |tail: &mut Vec<u8>| {
             let (mut new_segments, mut is_repair) = (1, false);
             if in_gso_batch {
                 let size = kcp.current_mtu();
                 len = size * kcp.poll_transmit_more(1, Framing::default(), tail);
             } else if let Some(sent) = kcp.poll_transmit(now, tail) {
-                (len, in_gso_batch) = (sent.len, sent.gso_follows);
+                (len, in_gso_batch, is_last) = (sent.len, sent.gso_follows, sent.is_last);
                 (new_segments, is_repair) = (sent.new_segments, sent.is_repair);
             }
             match len {
@@ -75,7 +78,7 @@ impl PacketWriter<'_> {
             kcp.on_out_of_band_sent(now, self.tx.bytes() - before - len);
             self.report_closed_group(now, kcp);
         }
-        Appended { datagrams, in_gso_batch }
+        Appended { datagrams, in_gso_batch, is_last }
     }
 
     /// Appends up to `max` further datagrams of a GSO batch, all of equal length, and the parity that they

@@ -58,6 +58,7 @@ impl Pair {
 
     /// Returns whether nothing more is due.
     fn transmit(&mut self, from: usize) -> bool {
+        let mut was_last = false;
         for _ in 0..WIRE {
             let mut out = Vec::new();
             let Some(sent) = self.sides[from].kcp.poll_transmit(self.now, &mut out) else {
@@ -65,6 +66,8 @@ impl Pair {
                 return true;
             };
             assert_eq!(sent.len, out.len());
+            assert!(!was_last, "a datagram behind the last one");
+            was_last = sent.is_last;
             let wire = &mut self.sides[1 - from].wire;
             wire.push_back(out);
             if wire.len() > WIRE {

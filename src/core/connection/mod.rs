@@ -283,7 +283,7 @@ impl Kcp {
 
     /// Data was queued: starts the write delay and re-arms timers.
     fn on_queued(&mut self, now: Instant) {
-        let now = self.clock.at(now);
+        let now = self.clock.tick(now);
         if self.write_policy == WritePolicy::Delayed && self.cork_until.is_none() {
             self.cork_until = Some(now.add_micros(self.interval.into()));
         }

@@ -59,6 +59,8 @@ pub struct Transmitted {
     pub(crate) gso_follows: bool,
     /// A repair symbol: neither FEC nor duplicates protect it.
     pub(crate) is_repair: bool,
+    /// Nothing else is due: [`Kcp::poll_transmit`] need not be called again before something happens.
+    pub(crate) is_last: bool,
 }
 
 /// Datagrams.
@@ -122,7 +124,10 @@ impl Kcp {
             None => self.write_small_datagram(now, next, (start, budget), out, &mut sent),
         }
         let len = out.len() - start;
-        (len > 0).then(|| self.on_datagram_sent(now, len, sent))
+        (len > 0).then(|| {
+            let sent = self.on_datagram_sent(now, len, sent);
+            Transmitted { is_last: !sent.gso_follows && !self.has_work_at(now), ..sent }
+        })
     }
 
     /// Continues a GSO batch after a datagram with [`Transmitted::gso_follows`]: appends up to `max`
@@ -431,9 +436,10 @@ impl Kcp {
 
     pub(super) fn has_work_at(&self, at: Micros) -> bool {
         let due = self.window_update_pending || self.keepalive.is_due() || self.has_control_due(at);
-        let due =
-            due || self.has_initial_due(at) || self.mtu_probe_deadline().is_some_and(|d| d <= at);
-        due || self.has_repair_due(at)
+        let is_due = |deadline: Option<Micros>| deadline.is_some_and(|deadline| deadline <= at);
+        let due = due || self.has_initial_due(at) || is_due(self.mtu_probe_deadline());
+        due || is_due(self.send.remote.deadline())
+            || self.has_repair_due(at)
             || self.has_bundle_due(at)
             || self.acks_due(at)
             || self.next_segment(at).is_some()

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use super::Kcp;
 use crate::core::clock::Micros;
+use crate::util::deadline::earliest;
 
 /// Retransmission timeouts without a sign of life of the peer after which it is asked whether it still
 /// has the state of the connection.
@@ -22,7 +23,7 @@ impl Kcp {
         let work = self.work_after(limited.then_some(self.last_poll_transmit));
         // A RST that the limit holds back ends all the same.
         let reset_until = self.close_reason.and_then(|_| self.reset_until());
-        [work, self.poll_liveness(), reset_until].into_iter().flatten().min()
+        earliest([work, self.poll_liveness(), reset_until])
     }
 
     /// The next deadline that must not be late: all but those of [`Self::poll_liveness`].
@@ -32,31 +33,26 @@ impl Kcp {
 
     /// The next deadline of [`Self::poll_work`] that is later than `after`, if given.
     fn work_after(&self, after: Option<Micros>) -> Option<Instant> {
-        let counts = |at: &Micros| after.is_none_or(|after| *at > after);
+        let counted = |at: Option<Micros>| at.filter(|at| after.is_none_or(|after| *at > after));
         if self.close_reason.is_some() {
-            let reset = self.close_state.reset_deadline().filter(counts);
+            let reset = counted(self.close_state.reset_deadline());
             return reset.map(|at| self.clock.instant(at));
         }
-        let work = [
-            self.send.deadline(self.may_send_new()),
-            self.ack_deadline(),
-            self.cork_until.filter(|_| !self.send.send_buffer().is_empty()),
-            self.send.remote.deadline(),
-            self.close_state.fin_deadline(),
-            self.mtu_probe_deadline(),
-            self.oversized_deadline(),
-            self.initial_deadline(),
-            self.hello_deadline(),
-            self.repair_deadline(),
-            self.send.bundling_deadline(),
-        ];
+        let work = earliest([
+            counted(self.send.deadline(self.may_send_new())),
+            counted(self.ack_deadline()),
+            counted(self.cork_until.filter(|_| !self.send.send_buffer().is_empty())),
+            counted(self.send.remote.deadline()),
+            counted(self.close_state.fin_deadline()),
+            counted(self.mtu_probe_deadline()),
+            counted(self.oversized_deadline()),
+            counted(self.initial_deadline()),
+            counted(self.hello_deadline()),
+            counted(self.repair_deadline()),
+            counted(self.send.bundling_deadline()),
+        ]);
         // The rate limit delays every datagram.
-        let work = work
-            .into_iter()
-            .flatten()
-            .filter(counts)
-            .min()
-            .map(|at| self.rate_limiter.blocked_until(at).unwrap_or(at));
+        let work = work.map(|at| self.rate_limiter.blocked_until(at).unwrap_or(at));
         // Pacer and rate limit need a timer only if they release segments after the latest
         // `poll_transmit`; a segment that was free to leave then waits for another event.
         let ahead = |at: &Micros| *at > self.last_poll_transmit;
@@ -65,7 +61,7 @@ impl Kcp {
         let resume = resume.map(|at| self.rate_limiter.blocked_until(at).unwrap_or(at));
         let rate_limited =
             self.rate_limiter.next().filter(ahead).filter(|&at| self.has_work_at(at));
-        let next = [work, resume, rate_limited].into_iter().flatten().filter(counts).min();
+        let next = earliest([counted(work), counted(resume), counted(rate_limited)]);
         next.map(|at| self.clock.instant(at))
     }
 
@@ -78,8 +74,7 @@ impl Kcp {
         let keepalive = self.keepalive.deadline(self.has_started(), self.ask_at());
         // A ping that is due leaves with the next transmission.
         let reset = self.pending_reset.deadline().filter(|_| !self.keepalive.is_due());
-        let next = [keepalive, reset].into_iter().flatten().min();
-        next.map(|at| self.clock.instant(at))
+        earliest([keepalive, reset]).map(|at| self.clock.instant(at))
     }
 
     /// When the peer is asked whether it still has the state of the connection: one that supports CONTROL
@@ -93,7 +88,7 @@ impl Kcp {
         let probe = self.send.remote.probe_sent();
         let wait = time.min(MAX_ASK_WAIT_AFTER_PROBE);
         let after_probe = probe.and_then(|sent| self.keepalive.ask_after_probe(sent, wait));
-        [self.keepalive.ask_at(time), after_probe].into_iter().flatten().min()
+        earliest([self.keepalive.ask_at(time), after_probe])
     }
 
     /// Acts on the deadlines that have passed. Call [`Kcp::poll_transmit`] afterwards.

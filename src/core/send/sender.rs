@@ -444,5 +444,6 @@ impl Sender {
         self.check_congestion();
         let rto = self.rtt.rto();
         assert!((30_000..=60_000_000).contains(&rto), "rto {rto}");
+        self.check_losses();
     }
 }

@@ -278,9 +278,12 @@ impl Sim {
     fn transmit(&mut self, i: usize) {
         let now = self.instant(self.now);
         let mut scratch = std::mem::take(&mut self.scratch);
+        let mut was_last = false;
         loop {
             scratch.clear();
             let Some(sent) = self.sides[i].kcp.poll_transmit(now, &mut scratch) else { break };
+            assert!(!was_last, "behind the last datagram: {}", describe(&scratch));
+            was_last = sent.is_last;
             assert_eq!(sent.len, scratch.len());
             self.sides[i].check_datagram(&scratch);
             self.note(2 + i as u64, digest(&scratch));

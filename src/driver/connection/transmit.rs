@@ -20,18 +20,15 @@ impl Conn {
     ) -> usize {
         self.rate_limited_until = None;
         let mut count = 0;
+        let mut stream_is_done = false;
         while count < limit && !out.tx.is_full() {
-            let sent = if self.prefer_stream {
-                match self.transmit_stream(now, out, limit - count) {
-                    0 => self.transmit_out_of_band(now, out),
-                    sent => sent,
-                }
-            } else {
-                match self.transmit_out_of_band(now, out) {
-                    0 => self.transmit_stream(now, out, limit - count),
-                    sent => sent,
-                }
-            };
+            let mut sent = if self.prefer_stream { 0 } else { self.transmit_out_of_band(now, out) };
+            if sent == 0 && !stream_is_done {
+                (sent, stream_is_done) = self.transmit_stream(now, out, limit - count);
+            }
+            if sent == 0 && self.prefer_stream {
+                sent = self.transmit_out_of_band(now, out);
+            }
             if sent == 0 {
                 break;
             }
@@ -44,14 +41,23 @@ impl Conn {
     }
 
     /// Appends datagrams of the stream: a GSO batch of full new segments, up to `limit` datagrams,
-    /// or one datagram of anything else.
-    fn transmit_stream(&mut self, now: Instant, out: &mut PacketWriter<'_>, limit: usize) -> usize {
+    /// or one datagram of anything else. Returns their number, and whether there is nothing else.
+    fn transmit_stream(
+        &mut self,
+        now: Instant,
+        out: &mut PacketWriter<'_>,
+        limit: usize,
+    ) -> (usize, bool) {
         let to = (self.path, self.duplicates);
         let (mut count, mut in_gso_batch) = (0, false);
+        let mut is_done;
         loop {
             let gso = (in_gso_batch, limit - count);
             let appended = out.transmit(now, &mut self.kcp, to, gso);
-            if appended.datagrams == 0 {
+            let sent_nothing = appended.datagrams == 0;
+            // Behind a GSO batch that has ended, something else may be due.
+            is_done = appended.is_last || (sent_nothing && !appended.in_gso_batch);
+            if sent_nothing {
                 break;
             }
             count += appended.datagrams;
@@ -61,7 +67,7 @@ impl Conn {
                 break;
             }
         }
-        count
+        (count, is_done)
     }
 
     /// Appends one out-of-band datagram, but none before a segment of this connection has left:

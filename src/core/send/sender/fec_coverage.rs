@@ -51,24 +51,29 @@ impl Sender {
         self.coverage.get_or_insert_default().on_group_closed(group);
     }
 
-    /// When segments count as lost, one of which is the next: of each back-off level the oldest,
-    /// and those behind one that waits for the parity of its group, one for each of a few groups.
-    pub(super) fn next_losses(
+    /// Passes to `is_wanted` when segments count as lost, one of which is the next: of each back-off level
+    /// the oldest, and those behind one that waits for the parity of its group, one for each of a few
+    /// groups. Returns the first that is wanted.
+    pub(super) fn find_loss(
         &self,
         in_flight: u32,
         no_new_data: bool,
-    ) -> impl Iterator<Item = SegmentLoss> {
-        let loss_of = move |segment| self.loss_of(segment, in_flight, no_new_data);
-        self.sent_segments.oldest_per_level().flat_map(move |oldest| {
-            let behind = move |waiting: &SegmentLoss| {
-                let last = waiting.awaited?;
-                let others = self.sent_segments.unacked_from(waiting.sn).take(MAX_INSPECTED);
-                let mut others = others
-                    .skip_while(|(_, segment)| segment.xmit_seq <= last && !segment.retransmitted);
-                others.next().map(loss_of)
-            };
-            std::iter::successors(Some(loss_of(oldest)), behind).take(1 + MAX_GROUPS_PASSED)
-        })
+        mut is_wanted: impl FnMut(&SegmentLoss) -> bool,
+    ) -> Option<SegmentLoss> {
+        for oldest in self.sent_segments.oldest_per_level() {
+            let mut next = Some(oldest);
+            for _ in 0..=MAX_GROUPS_PASSED {
+                let Some(segment) = next else { break };
+                let loss = self.loss_of(segment, in_flight, no_new_data);
+                if is_wanted(&loss) {
+                    return Some(loss);
+                }
+                let Some(last) = loss.awaited else { break };
+                let mut others = self.sent_segments.unacked_from(loss.sn).take(MAX_INSPECTED);
+                next = others.find(|(_, other)| other.xmit_seq > last || other.retransmitted);
+            }
+        }
+        None
     }
 
     /// When a segment counts as lost, and why ([`LossDetector::lost_at`], and the parity that

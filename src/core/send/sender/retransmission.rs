@@ -8,40 +8,60 @@ use crate::core::recovery::loss::LossTrigger;
 use crate::core::segment::HEADER_LEN;
 use crate::core::seq::Sn;
 use crate::stats::Counters;
+use crate::util::deadline::earliest;
 
 impl Sender {
     /// When the next segment in flight counts as lost and may be retransmitted.
     pub(crate) fn deadline(&self, may_send_new: bool) -> Option<Micros> {
         let no_new_data = !(may_send_new && self.window_is_open() && !self.send_buffer.is_empty());
         let in_flight = self.sent_segments.len();
-        self.next_losses(in_flight, no_new_data)
-            .map(|loss| match loss.trigger {
-                LossTrigger::Rto => self.pto_backoff.probe_at(loss.at),
-                _ => loss.at,
-            })
-            .min()
-            .map(|at| at.max(self.pacer.resume_at()).max(self.retransmit_budget.available_at()))
-            .into_iter()
-            .chain(self.redundant.as_ref().and_then(|redundant| redundant.deadline()))
-            .min()
+        let mut lost_at = None;
+        self.find_loss(in_flight, no_new_data, |loss| {
+            let is_rto = loss.trigger == LossTrigger::Rto;
+            let at = if is_rto { self.pto_backoff.probe_at(loss.at) } else { loss.at };
+            lost_at = earliest([lost_at, Some(at)]);
+            false
+        });
+        let may_leave_at =
+            |at: Micros| at.max(self.pacer.resume_at()).max(self.retransmit_budget.available_at());
+        let copies = self.redundant.as_ref().and_then(|redundant| redundant.deadline());
+        earliest([lost_at.map(may_leave_at), copies])
     }
 
     /// A segment that counts as lost now, and why: the one transmitted first, or SND.UNA if only a
     /// few retransmissions may leave, since everything waits for that.
     pub(super) fn next_lost(&self, now: Micros, no_new_data: bool) -> Option<(Sn, LossTrigger)> {
+        // Right after a transmission, and on a path without loss, this is all there is to do.
+        let bound = self.loss.least_wait(&self.rtt);
+        let mut sent_first = self.sent_segments.oldest_per_level();
+        if !sent_first.any(|(_, segment)| segment.last_sent.add_micros(bound) <= now) {
+            return None;
+        }
         let scarce = self.retransmit_budget.is_scarce() && self.is_oldest_unacked();
         let oldest = if scarce { self.sent_segments.get(self.una()) } else { None };
         let in_flight = self.sent_segments.len();
         let oldest =
             oldest.map(|segment| self.loss_of((self.una(), segment), in_flight, no_new_data));
-        let losses = oldest.into_iter().chain(self.next_losses(in_flight, no_new_data));
-        for SegmentLoss { sn, at, trigger, .. } in losses {
-            let is_rto = trigger == LossTrigger::Rto;
-            if at <= now && (!is_rto || self.pto_backoff.may_send_probe(now)) {
-                return Some((if is_rto { self.select_probe(sn) } else { sn }, trigger));
-            }
+        let may_leave = |loss: &SegmentLoss| {
+            let is_rto = loss.trigger == LossTrigger::Rto;
+            loss.at <= now && (!is_rto || self.pto_backoff.may_send_probe(now))
+        };
+        let loss = oldest.filter(may_leave);
+        let loss = loss.or_else(|| self.find_loss(in_flight, no_new_data, may_leave))?;
+        let is_rto = loss.trigger == LossTrigger::Rto;
+        Some((if is_rto { self.select_probe(loss.sn) } else { loss.sn }, loss.trigger))
+    }
+
+    /// Asserts that no segment counts as lost before [`LossDetector::least_wait`] says.
+    ///
+    /// [`LossDetector::least_wait`]: crate::core::recovery::loss::LossDetector::least_wait
+    #[cfg(any(test, feature = "_testkit"))]
+    pub(super) fn check_losses(&self) {
+        let (in_flight, bound) = (self.sent_segments.len(), self.loss.least_wait(&self.rtt));
+        for (sn, segment) in self.sent_segments.oldest_per_level() {
+            let loss = self.loss_of((sn, segment), in_flight, true);
+            assert!(loss.at >= segment.last_sent.add_micros(bound), "{loss:?} before {bound}");
         }
-        None
     }
 
     /// The segment to retransmit when the RTO of `expired` has expired: during PTO back-off the
