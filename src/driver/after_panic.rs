@@ -36,9 +36,9 @@ impl<S: Socket> Driver<S> {
         self.ready.clear();
         for (_, conn) in &mut self.conns {
             conn.end_early(ConnectionError::EndpointClosed);
+            conn.publish_stats(None);
             // From now on it sends its RST alone.
-            let _time_wait =
-                conn.advance_lifecycle(now, None, |_| Heard::Nothing, &mut self.scratch);
+            let _time_wait = conn.advance_lifecycle(now, |_| Heard::Nothing, &mut self.scratch);
             self.ready.push_back(conn.id());
         }
         // A connection is served once or twice; each round serves some, or is the last.

@@ -95,6 +95,7 @@ use crate::shared::requests::RequestQueue;
 use crate::stats::EndpointStats;
 use crate::sys::{Socket, prefetch};
 use crate::trace;
+use crate::util::deadline::earliest;
 use crate::util::path::LocalIp;
 use crate::util::sync::{Arc, Mutex, lock};
 use crate::util::wake::wake_all;
@@ -188,8 +189,8 @@ pub(crate) struct Driver<S: Socket> {
     idle_waiters: Vec<oneshot::Sender<()>>,
     drain_waiters: DrainWaiters,
     stats: EndpointStats,
-    /// The statistics that handles see.
-    published: EndpointStats,
+    /// Errors of `stats` that say that a peer's port is closed, up to the last turn.
+    refused: u64,
     scratch: Scratch,
     /// Behind `socket`, since fields are dropped in this order.
     release: PortRelease,
@@ -252,7 +253,7 @@ impl<S: Socket> Driver<S> {
             idle_waiters: Vec::new(),
             drain_waiters: DrainWaiters::default(),
             stats: EndpointStats::default(),
-            published: EndpointStats::default(),
+            refused: 0,
             scratch: Scratch::default(),
             release: PortRelease::new(requests),
             #[cfg(test)]
@@ -319,6 +320,13 @@ impl<S: Socket> Driver<S> {
         !self.ready.is_empty() || self.raw_pending
     }
 
+    /// Whether a handle of each connection whose ACK is delayed has done something since, as to answer.
+    /// Asked after [`Turn::DelaysAcks`].
+    pub(crate) fn has_answers(&self) -> bool {
+        let mut conns = self.ready.iter().filter_map(|id| self.conns.get(id.slot as usize));
+        conns.all(|conn| conn.shared().has_notified())
+    }
+
     /// When the next turn is due if neither the socket nor a handle wakes the driver before.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let timer = self.timers.next().map(|next| {
@@ -326,9 +334,8 @@ impl<S: Socket> Driver<S> {
         });
         let time_wait = self.time_wait_end().filter(|_| self.has_no_users());
         let connects = self.connect_pacer.deadline().filter(|_| !self.blocked);
-        let pauses = [self.recv_backoff.deadline(), self.early.deadline()];
-        let pauses = pauses.into_iter().chain([self.drain_waiters.deadline()]);
-        [timer, connects, time_wait].into_iter().chain(pauses).flatten().min()
+        let (receives, early) = (self.recv_backoff.deadline(), self.early.deadline());
+        earliest([timer, connects, time_wait, receives, early, self.drain_waiters.deadline()])
     }
 
     /// Whether receiving pauses after many receive errors in a row, see [`RecvBackoff`].

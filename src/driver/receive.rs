@@ -1,6 +1,6 @@
 //! The receiving half of a turn: routes datagrams and delivers them to connections.
 
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -29,7 +29,7 @@ pub(super) const PREFETCH_BATCH: usize = 8;
 thread_local! {
     /// Receive buffers, one set per thread: the set is large, and a turn never yields while it uses
     /// the set. A process with thousands of sockets has as many sets as threads.
-    static RX: RefCell<Option<RxBatch>> = const { RefCell::new(None) };
+    static RX: Cell<Option<Box<RxBatch>>> = const { Cell::new(None) };
 }
 
 impl<S: Socket> Driver<S> {
@@ -40,7 +40,7 @@ impl<S: Socket> Driver<S> {
             return Ok(false);
         }
         // `RX` is empty meanwhile: a destructor that runs in here may drive another endpoint.
-        let mut batch = RX.take().unwrap_or_else(RxBatch::new);
+        let mut batch = RX.take().unwrap_or_else(|| Box::new(RxBatch::new()));
         let result = self.receive_into(now, &mut batch);
         RX.set(Some(batch));
         result

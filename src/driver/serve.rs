@@ -12,6 +12,7 @@ use crate::driver::send_batch::Flushed;
 use crate::error::Heard;
 use crate::shared::conn_id::ConnId;
 use crate::sys::Socket;
+use crate::util::deadline::earliest;
 
 /// Datagrams that one connection may send before the other ready connections come first: three
 /// GSO batches, half of what a turn may send (tests/fairness.rs).
@@ -43,7 +44,7 @@ impl<S: Socket> Driver<S> {
             let Some(id) = self.ready.pop_front() else { break };
             left -= 1;
             self.prefetch_ahead(|ahead| Some(self.ready.get(ahead - 1)?.slot as usize));
-            if let Some(unfinished) = self.serve_one(now, id)? {
+            if let Some(unfinished) = self.serve_one(now, id, left == 0)? {
                 match unfinished {
                     Unfinished::DelayedAck => self.scratch.delayed_acks.push(id),
                     // Served first in the next turn; behind the others while the socket is blocked.
@@ -60,8 +61,14 @@ impl<S: Socket> Driver<S> {
         Ok(delayed_acks)
     }
 
-    /// Serves one connection. Returns why it has more to send, if it has.
-    fn serve_one(&mut self, now: Instant, id: ConnId) -> io::Result<Option<Unfinished>> {
+    /// Serves one connection. Returns why it has more to send, if it has. `is_last`: none comes after it in
+    /// this turn, so that the batch leaves before what has to be done about the connection besides.
+    fn serve_one(
+        &mut self,
+        now: Instant,
+        id: ConnId,
+        is_last: bool,
+    ) -> io::Result<Option<Unfinished>> {
         #[cfg(test)]
         {
             self.counts.served += 1;
@@ -83,17 +90,36 @@ impl<S: Socket> Driver<S> {
             return Ok(None);
         }
         let unfinished = self.transmit_one(now, slot)?;
-        let Some(conn) = self.conns.get_mut(slot) else { return Ok(None) };
+        if let Some(conn) = self.conns.get_mut(slot) {
+            // Before a peer can have what is counted there.
+            conn.publish_stats(self.peers.stats_of(conn.peer()));
+            // What leaves is fragmented or not by what the datagrams of this turn have shown.
+            conn.count_oversized(false, &mut self.oversized_connections);
+        }
+        let flushed = if is_last && !self.blocked { self.flush() } else { Ok(()) };
+        let unfinished = self.advance_one(now, id, unfinished);
+        flushed.map(|()| unfinished)
+    }
+
+    /// Advances the lifecycle of a connection that has transmitted, sets its timer, or removes it. Returns
+    /// why it has more to send, if it has.
+    fn advance_one(
+        &mut self,
+        now: Instant,
+        id: ConnId,
+        unfinished: Option<Unfinished>,
+    ) -> Option<Unfinished> {
+        let slot = id.slot as usize;
+        let conn = self.conns.get_mut(slot)?;
         if unfinished.is_none() {
             conn.unmark_ready();
         }
-        let fec = self.peers.stats_of(conn.peer());
         conn.publish_max_fec_shards(self.peers.max_fec_shards(conn.peer()));
         let heard = |peer| match self.unusable.heard(now, peer) {
             Heard::Nothing if self.peers.has_several(peer) => Heard::SharedAddress,
             heard => heard,
         };
-        let time_wait = conn.advance_lifecycle(now, fec, heard, &mut self.scratch);
+        let time_wait = conn.advance_lifecycle(now, heard, &mut self.scratch);
         // A connection is removed only after its last segments, such as a FIN-ACK, have left.
         let time_wait = time_wait.filter(|_| unfinished.is_none());
         conn.count_lingering(now, time_wait.is_some(), &mut self.lingering);
@@ -101,13 +127,13 @@ impl<S: Socket> Driver<S> {
         conn.account_memory(&mut self.unvalidated);
         if let Some(time_wait) = time_wait {
             self.remove(now, id, time_wait);
-            return Ok(None);
+            return None;
         }
         let deadline = conn.deadline(now, |at| self.timers.coalesced_deadline(now, at));
         let (peer, conv) = conn.key();
-        let deadline = deadline.into_iter().chain(self.peers.fec_deadline(peer, conv)).min();
-        self.timers.set(slot, deadline);
-        Ok(unfinished)
+        let fec = self.peers.fec_deadline(peer, conv);
+        self.timers.set(slot, earliest([deadline, fec]));
+        unfinished
     }
 
     /// Transmits what is due on one connection, within its quota and the turn's budget.

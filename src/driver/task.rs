@@ -2,6 +2,7 @@
 //! until the socket, a handle or a deadline wakes it.
 
 use std::future::Future;
+use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
@@ -27,6 +28,8 @@ pub(crate) struct DriverTask<S: Socket> {
     armed: Option<Instant>,
     /// The runtime has several threads, or may have.
     has_other_threads: bool,
+    /// The last turn has delayed ACKs, on a runtime with one thread.
+    awaits_answers: bool,
 }
 
 impl<S: Socket + Unpin> DriverTask<S> {
@@ -35,7 +38,7 @@ impl<S: Socket + Unpin> DriverTask<S> {
         let sleep = Box::pin(tokio::time::sleep(std::time::Duration::ZERO));
         let flavor = Handle::current().runtime_flavor();
         let has_other_threads = flavor != RuntimeFlavor::CurrentThread;
-        Self { driver, sleep, armed: None, has_other_threads }
+        Self { driver, sleep, armed: None, has_other_threads, awaits_answers: false }
     }
 
     /// Registers for everything that may wake the driver: socket readable, socket writable while
@@ -79,6 +82,12 @@ impl<S: Socket + Unpin> Future for DriverTask<S> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
+        if mem::take(&mut this.awaits_answers) && !this.driver.has_answers() {
+            // The reader has passed it on to another task, does not answer, or is the future of
+            // `Runtime::block_on`.
+            let _ = pin!(yield_now()).poll(cx);
+            return Poll::Pending;
+        }
         for _ in 0..TURNS_PER_POLL {
             // Tokio's clock: `tokio::time::pause` stops the timers of the protocol as well.
             let now = tokio::time::Instant::now().into_std();
@@ -93,11 +102,15 @@ impl<S: Socket + Unpin> Future for DriverTask<S> {
                 // Where other threads could run this task: what has happened meanwhile ends the delay, and so
                 // does what happens from now on, while the tasks that are ready keep this thread busy.
                 Turn::DelaysAcks if this.has_other_threads && this.register(cx, now) => {}
-                Turn::DelaysAcks => {
-                    // Woken behind every task that is ready. `wake_by_ref` would run this task before the
-                    // future of `Runtime::block_on`, whatever was woken first.
+                Turn::DelaysAcks if this.has_other_threads => {
                     let _ = pin!(yield_now()).poll(cx);
                     return Poll::Pending;
+                }
+                // Behind the tasks that are ready. The readers among them may have answered then; to be woken
+                // by `yield_now`, when no task is ready, takes the runtime a system call.
+                Turn::DelaysAcks => {
+                    this.awaits_answers = true;
+                    break;
                 }
                 Turn::Idle if this.register(cx, now) => {}
                 Turn::Idle => return Poll::Pending,

@@ -13,6 +13,8 @@
 
 use std::time::{Duration, Instant};
 
+use crate::util::deadline::earliest;
+
 #[cfg(test)]
 mod tests;
 
@@ -156,7 +158,7 @@ impl TimerWheel {
             second * SECOND + u64::from(self.earliest[usize::from(second_bucket(second))])
         });
         let beyond = (self.heads[usize::from(BEYOND)] != NONE).then_some(self.earliest_beyond);
-        let nanos = [tick, second, beyond].into_iter().flatten().min()?;
+        let nanos = earliest([tick, second, beyond])?;
         self.origin.checked_add(Duration::from_nanos(nanos))
     }
 

@@ -132,6 +132,11 @@ impl Shared {
         self.notifier.begin_exchange();
     }
 
+    /// Whether a handle has notified the driver since the last exchange.
+    pub(crate) fn has_notified(&self) -> bool {
+        self.notifier.has_notified()
+    }
+
     /// Moves at most `limit` bytes of what was written to the end of `out`, see
     /// [`SendQueue::take_writes`].
     pub(crate) fn take_writes(
@@ -146,8 +151,7 @@ impl Shared {
         TakenWrites { detached, ..self.send.take_writes(limit, unit, out) }
     }
 
-    /// The write side is closed and the peer has acknowledged every byte. Returns the task in
-    /// `shutdown`.
+    /// The peer has acknowledged every byte of a closed write side. Returns the task in `shutdown`.
     pub(crate) fn set_drained(&self) -> Option<Waker> {
         self.send.set_drained()
     }

@@ -126,8 +126,9 @@ impl RxBatch {
         true
     }
 
-    /// Hands the free buffers to `recv` until all are filled or it fails. `has_local_ip`: whether the
-    /// address that a datagram of a peer came to is part of its path, so that answers leave from there.
+    /// Hands the free buffers to `recv` until all are filled, it fails, or it returns that nothing is left.
+    /// Returns whether nothing is. `has_local_ip`: whether the address that a datagram of a peer came to is
+    /// part of its path, so that answers leave from there.
     ///
     /// # Errors
     ///
@@ -135,8 +136,8 @@ impl RxBatch {
     pub(super) fn fill(
         &mut self,
         has_local_ip: impl Fn(SocketAddr) -> bool,
-        mut recv: impl FnMut(&mut [IoSliceMut<'_>], &mut [RecvMeta]) -> io::Result<usize>,
-    ) -> io::Result<()> {
+        mut recv: impl FnMut(&mut [IoSliceMut<'_>], &mut [RecvMeta]) -> io::Result<(usize, bool)>,
+    ) -> io::Result<bool> {
         let before = self.used;
         while !self.is_full() {
             let mut free = self.memory.chunks_exact_mut(BUFFER_LEN).skip(self.used);
@@ -144,12 +145,12 @@ impl RxBatch {
                 array::from_fn(|_| IoSliceMut::new(free.next().unwrap_or_default()));
             let mut meta = [RecvMeta::default(); BUFFERS];
             let free = BUFFERS - self.used;
-            let received = match recv(&mut buffers[..free], &mut meta[..free]) {
+            let (received, is_last) = match recv(&mut buffers[..free], &mut meta[..free]) {
                 Ok(received) => received,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) if self.used == before => return Err(error),
                 // The socket reports a lasting error again; the datagrams received come first.
-                Err(_) => break,
+                Err(error) => return Ok(error.kind() == io::ErrorKind::WouldBlock),
             };
             for meta in meta.iter().take(received) {
                 let dst = meta.dst_ip.filter(|_| has_local_ip(meta.addr));
@@ -161,8 +162,11 @@ impl RxBatch {
                 };
                 self.used += 1;
             }
+            if is_last {
+                return Ok(true);
+            }
         }
-        Ok(())
+        Ok(false)
     }
 }
 
@@ -213,7 +217,7 @@ mod tests {
                         assert_eq!((buffers.len(), meta.len()), (BUFFERS, BUFFERS));
                         buffers[0][..3].copy_from_slice(b"abc");
                         (meta[0].len, meta[0].stride) = (3, 3);
-                        Ok(1)
+                        Ok((1, false))
                     }
                     _ => {
                         assert_eq!((buffers.len(), meta.len()), (BUFFERS - 1, BUFFERS - 1));
@@ -222,7 +226,7 @@ mod tests {
                 }
             },
         );
-        assert!(result.is_ok());
+        assert!(!result.unwrap());
         assert_eq!(calls, 3);
         assert!(batch.gro_batches().map(|(_, _, contents)| contents.to_vec()).eq([b"abc"]));
         assert!(batch.fill(|_| false, |_, _| Err(io::Error::other("now"))).is_err());

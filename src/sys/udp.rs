@@ -338,24 +338,25 @@ impl UdpSocket {
     }
 
     pub(crate) fn recv(&self, batch: &mut RxBatch) -> io::Result<()> {
+        if batch.is_full() {
+            return Ok(());
+        }
         let mut is_readable = false;
         // No address is reported that datagrams do not leave from.
         let has_local_ip = |peer| self.states_source && pktinfo::can_state_source(peer);
         // Until `WouldBlock`: only that clears Tokio's readiness, so that the next poll waits.
-        let received = batch.fill(has_local_ip, |buffers, meta| {
-            let mut last = None;
-            let received = self.io.try_recv(|socket| {
-                is_readable = true;
+        let mut has_received = false;
+        let received = self.io.try_recv(|socket| {
+            is_readable = true;
+            let is_empty = batch.fill(has_local_ip, |buffers, meta| {
                 let count = self.state.recv(socket.into(), buffers, meta)?;
-                if recv_batch::is_last(count, buffers.len(), meta) {
-                    last = Some(count);
-                    return Err(ErrorKind::WouldBlock.into());
-                }
-                Ok(count)
-            });
-            last.map_or(received, Ok)
+                Ok((count, recv_batch::is_last(count, buffers.len(), meta)))
+            })?;
+            has_received = true;
+            if is_empty { Err(ErrorKind::WouldBlock.into()) } else { Ok(()) }
         });
         match received {
+            _ if has_received => Ok(()),
             // A socket that was shut down is readable for ever, and has nothing to read.
             Err(error)
                 if is_readable

@@ -14,6 +14,7 @@
 //! `ikcp_update` every interval; loss is detected by order of transmission with a reordering window
 //! (RFC 8985); no call scans the send window.
 
+mod acks;
 mod bundling;
 mod close;
 pub(crate) mod fec;

@@ -7,7 +7,7 @@
 
 use std::time::Instant;
 
-use crate::config::{AckPolicy, WritePolicy};
+use crate::config::WritePolicy;
 use crate::core::clock::Micros;
 use crate::core::connection::Kcp;
 use crate::core::path::amplification::SendBudget;
@@ -124,10 +124,7 @@ impl Kcp {
             None => self.write_small_datagram(now, next, (start, budget), out, &mut sent),
         }
         let len = out.len() - start;
-        (len > 0).then(|| {
-            let sent = self.on_datagram_sent(now, len, sent);
-            Transmitted { is_last: !sent.gso_follows && !self.has_work_at(now), ..sent }
-        })
+        (len > 0).then(|| self.on_data_sent(now, len, sent))
     }
 
     /// Continues a GSO batch after a datagram with [`Transmitted::gso_follows`]: appends up to `max`
@@ -212,6 +209,17 @@ impl Kcp {
         self.rate_limiter.on_sent(now, len);
         self.on_datagrams_sent(now, 1, len);
         sent
+    }
+
+    /// As [`Self::on_datagram_sent`], of one behind which nothing else may be due.
+    fn on_data_sent(&mut self, now: Micros, len: usize, sent: Transmitted) -> Transmitted {
+        let sent = self.on_datagram_sent(now, len, sent);
+        let is_last = !sent.gso_follows && !self.has_work_at(now);
+        if is_last {
+            // ACKs wait for the end of a GSO batch, and no batch is open.
+            self.full_datagrams_since_ack = 0;
+        }
+        Transmitted { is_last, ..sent }
     }
 
     /// `count` datagrams of `bytes` together leave: all of [`Self::on_datagram_sent`] that is the same
@@ -358,21 +366,6 @@ impl Kcp {
         }
     }
 
-    /// Appends at most `max` of the pending ACKs.
-    fn write_acks(&mut self, max: usize, out: &mut Vec<u8>, sent: &mut Transmitted) {
-        let max = self.write_recovered_acks(max, out, sent);
-        if self.acks.is_empty() {
-            return;
-        }
-        let template = self.header(Command::Ack, self.close_state.capability(), Sn(0), Ts(0), 0);
-        let recv = &mut self.recv;
-        self.acks.take(template.una, max, |ack| {
-            recv.on_ack_sent(ack.sn);
-            Header { sn: ack.sn, ts: ack.ts, ..template }.emit(out);
-            sent.acks += 1;
-        });
-    }
-
     /// Appends a segment without payload, with a sequence number far before SND.UNA
     /// ([`dataless_sn`]).
     pub(super) fn write_dataless(&mut self, command: Command, ts: Ts, out: &mut Vec<u8>) {
@@ -384,48 +377,6 @@ impl Kcp {
     pub(super) fn header(&mut self, command: Command, frg: u8, sn: Sn, ts: Ts, len: u32) -> Header {
         let (wnd, una) = (self.recv.advertise_window(), self.recv.nxt());
         Header { conv: self.conv, command, frg, wnd, ts, sn, una, len }
-    }
-
-    /// Whether pending ACKs leave now even if no other segment does.
-    fn acks_due(&self, now: Micros) -> bool {
-        if self.recv.has_recovered_acks() {
-            return true;
-        }
-        match self.ack_policy {
-            AckPolicy::PerBatch => !self.acks.is_empty() && !self.acks.are_delayed(),
-            AckPolicy::Immediate => !self.acks.is_empty(),
-            AckPolicy::Interval => {
-                self.acks.is_immediate()
-                    || self.acks.arrivals() as usize >= self.current_mtu() / HEADER_LEN
-                    || self.ack_deadline().is_some_and(|at| now >= at)
-            }
-        }
-    }
-
-    /// Delays the pending ACKs of one or two segments in order until [`Self::end_ack_delay`], if nothing
-    /// else is due that they could leave with (RFC 9293 3.8.6.3). Never those of an unvalidated peer, and
-    /// none where another policy than [`AckPolicy::PerBatch`] says when they leave. Returns whether it has.
-    pub(crate) fn delay_acks(&mut self, now: Instant) -> bool {
-        if self.ack_policy != AckPolicy::PerBatch || !self.keepalive.is_validated() {
-            return false;
-        }
-        self.acks.delay();
-        if self.acks.are_delayed() && self.has_pending_transmit(now) {
-            self.acks.end_delay();
-        }
-        self.acks.are_delayed()
-    }
-
-    /// Lets ACKs leave that [`Self::delay_acks`] has delayed. Returns whether it had.
-    pub(crate) fn end_ack_delay(&mut self) -> bool {
-        self.acks.end_delay()
-    }
-
-    /// When pending ACKs leave under [`AckPolicy::Interval`]; with other policies they leave at
-    /// once, or with the next turn of the driver.
-    pub(super) fn ack_deadline(&self) -> Option<Micros> {
-        let since = self.acks.since()?;
-        (self.ack_policy == AckPolicy::Interval).then(|| since.add_micros(self.interval.into()))
     }
 
     /// Whether [`Kcp::poll_transmit`] would append a datagram at `now`, if rate limit and

@@ -10,6 +10,7 @@ use crate::core::time_wait::TimeWait;
 use crate::driver::scratch::Scratch;
 use crate::error::{ConnectionError, Heard};
 use crate::fec::{FecConfig, FecStats};
+use crate::util::deadline::earliest;
 use crate::util::sync::Ordering;
 
 /// Time without data in either direction after which memory that only a busy connection needs is
@@ -34,18 +35,16 @@ pub(in super::super) enum DrainState {
 }
 
 impl Conn {
-    /// Publishes progress to the handles and advances the lifecycle. `fec`: statistics of the FEC
-    /// decoder of the peer's address; `heard`: what else came from an address. Returns the TIME-WAIT
-    /// state once the connection may be removed.
+    /// Reports progress to the handles and advances the lifecycle. `heard`: what else came from an
+    /// address. Returns the TIME-WAIT state once the connection may be removed.
     pub(in super::super) fn advance_lifecycle(
         &mut self,
         now: Instant,
-        fec: Option<FecStats>,
         heard: impl FnOnce(SocketAddr) -> Heard,
         scratch: &mut Scratch,
     ) -> Option<TimeWait> {
         if !self.lifecycle.is_ended() {
-            self.publish_progress(now, fec, scratch);
+            self.report_progress(now, scratch);
             let error = self.end_error(now)?.with_heard(|| heard(self.peer()));
             self.deliver_rest(scratch);
             self.span.ended(error);
@@ -84,7 +83,7 @@ impl Conn {
         }
     }
 
-    fn publish_progress(&mut self, now: Instant, fec: Option<FecStats>, scratch: &mut Scratch) {
+    fn report_progress(&mut self, now: Instant, scratch: &mut Scratch) {
         if !self.reported.established && (self.is_validated() || self.is_connected()) {
             self.reported.established = true;
             self.lifecycle.on_established();
@@ -105,12 +104,15 @@ impl Conn {
             self.lifecycle.on_background();
             scratch.wakers.extend(self.shared.deliver_in_background());
         }
-        self.publish_stats(fec);
         self.plan_memory_release(now);
     }
 
-    /// Publishes the statistics, and what else handles read of the state machine.
+    /// Publishes the statistics, and what else handles read of the state machine. `fec`: statistics of the
+    /// FEC decoder of the peer's address. Those of a connection that has ended stay as they were then.
     pub(in super::super) fn publish_stats(&self, fec: Option<FecStats>) {
+        if self.lifecycle.is_ended() {
+            return;
+        }
         self.shared.max_message.store(self.kcp.max_message_size(), Ordering::Relaxed);
         let (counters, estimates) = (self.kcp.counters(), self.kcp.estimates());
         let protection = self.kcp.protection_stats();
@@ -315,25 +317,25 @@ impl Conn {
         // a deadline that has passed would make the driver spin.
         let may_wait = |at: &Instant| !unvalidated || *at > now;
         let liveness = self.kcp.poll_liveness().map(coalesce);
-        let protocol = [self.kcp.poll_work(), liveness].into_iter().flatten().min();
+        let protocol = earliest([self.kcp.poll_work(), liveness]);
         let protocol = protocol.filter(may_wait);
         let closing = self.close_deadline().filter(|at| *at > now);
         if self.lifecycle.is_ended() {
             let reset = self.kcp.reset_until();
-            return [protocol, reset, closing, self.quiet_until].into_iter().flatten().min();
+            return earliest([protocol, reset, closing, self.quiet_until]);
         }
         let validation_ping = liveness.filter(|_| unvalidated).filter(may_wait);
-        let timeouts = [
+        let timeouts = earliest([
             self.linger_deadline(),
             self.validation_deadline(),
             self.discard_deadline(),
             self.abandoned_deadline(),
             self.lifecycle.background_deadline(),
             self.lifecycle.connect_deadline(),
-        ];
-        let rest =
-            [self.memory_release_at, self.rate_limited_until, protocol, validation_ping, closing];
-        timeouts.into_iter().chain(rest).flatten().min()
+            self.memory_release_at,
+            self.rate_limited_until,
+        ]);
+        earliest([timeouts, protocol, validation_ping, closing])
     }
 }
 

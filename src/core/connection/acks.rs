@@ -1,0 +1,69 @@
+//! When pending ACKs leave ([`AckPolicy`]), and which (kcp-go `flush`, `ackNoDelay`).
+
+use std::time::Instant;
+
+use super::Kcp;
+use super::output::Transmitted;
+use crate::config::AckPolicy;
+use crate::core::clock::Micros;
+use crate::core::segment::{Command, HEADER_LEN, Header};
+use crate::core::seq::{Sn, Ts};
+
+impl Kcp {
+    /// Appends at most `max` of the pending ACKs.
+    pub(super) fn write_acks(&mut self, max: usize, out: &mut Vec<u8>, sent: &mut Transmitted) {
+        let max = self.write_recovered_acks(max, out, sent);
+        if self.acks.is_empty() {
+            return;
+        }
+        let template = self.header(Command::Ack, self.close_state.capability(), Sn(0), Ts(0), 0);
+        let recv = &mut self.recv;
+        self.acks.take(template.una, max, |ack| {
+            recv.on_ack_sent(ack.sn);
+            Header { sn: ack.sn, ts: ack.ts, ..template }.emit(out);
+            sent.acks += 1;
+        });
+    }
+
+    /// Whether pending ACKs leave now even if no other segment does.
+    pub(super) fn acks_due(&self, now: Micros) -> bool {
+        if self.recv.has_recovered_acks() {
+            return true;
+        }
+        match self.ack_policy {
+            AckPolicy::PerBatch => !self.acks.is_empty() && !self.acks.are_delayed(),
+            AckPolicy::Immediate => !self.acks.is_empty(),
+            AckPolicy::Interval => {
+                self.acks.is_immediate()
+                    || self.acks.arrivals() as usize >= self.current_mtu() / HEADER_LEN
+                    || self.ack_deadline().is_some_and(|at| now >= at)
+            }
+        }
+    }
+
+    /// Delays the pending ACKs of one or two segments in order until [`Self::end_ack_delay`], if nothing
+    /// else is due that they could leave with (RFC 9293 3.8.6.3). Never those of an unvalidated peer, and
+    /// none where another policy than [`AckPolicy::PerBatch`] says when they leave. Returns whether it has.
+    pub(crate) fn delay_acks(&mut self, now: Instant) -> bool {
+        if self.ack_policy != AckPolicy::PerBatch || !self.keepalive.is_validated() {
+            return false;
+        }
+        self.acks.delay();
+        if self.acks.are_delayed() && self.has_pending_transmit(now) {
+            self.acks.end_delay();
+        }
+        self.acks.are_delayed()
+    }
+
+    /// Lets ACKs leave that [`Self::delay_acks`] has delayed. Returns whether it had.
+    pub(crate) fn end_ack_delay(&mut self) -> bool {
+        self.acks.end_delay()
+    }
+
+    /// When pending ACKs leave under [`AckPolicy::Interval`]; with other policies they leave at
+    /// once, or with the next turn of the driver.
+    pub(super) fn ack_deadline(&self) -> Option<Micros> {
+        let since = self.acks.since()?;
+        (self.ack_policy == AckPolicy::Interval).then(|| since.add_micros(self.interval.into()))
+    }
+}
