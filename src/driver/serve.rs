@@ -91,9 +91,9 @@ impl<S: Socket> Driver<S> {
         }
         let unfinished = self.transmit_one(now, slot)?;
         if let Some(conn) = self.conns.get_mut(slot) {
-            // Before a peer can have what is counted there.
+            // Before the batch leaves: whoever hears from the peer finds counted what the peer has.
             conn.publish_stats(self.peers.stats_of(conn.peer()));
-            // What leaves is fragmented or not by what the datagrams of this turn have shown.
+            // A received datagram may have shown whether what leaves has to pass in IP fragments.
             conn.count_oversized(false, &mut self.oversized_connections);
         }
         let flushed = if is_last && !self.blocked { self.flush() } else { Ok(()) };

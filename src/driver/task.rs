@@ -83,7 +83,7 @@ impl<S: Socket + Unpin> Future for DriverTask<S> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
         if mem::take(&mut this.awaits_answers) && !this.driver.has_answers() {
-            // The reader has passed it on to another task, does not answer, or is the future of
+            // A reader has passed on to another task what it has read, does not answer, or is the future of
             // `Runtime::block_on`.
             let _ = pin!(yield_now()).poll(cx);
             return Poll::Pending;

@@ -211,7 +211,7 @@ impl Kcp {
         sent
     }
 
-    /// As [`Self::on_datagram_sent`], of one behind which nothing else may be due.
+    /// As [`Self::on_datagram_sent`], and finds out whether anything else is due.
     fn on_data_sent(&mut self, now: Micros, len: usize, sent: Transmitted) -> Transmitted {
         let sent = self.on_datagram_sent(now, len, sent);
         let is_last = !sent.gso_follows && !self.has_work_at(now);

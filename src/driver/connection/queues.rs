@@ -29,7 +29,7 @@ impl Conn {
     }
 
     /// Whether the ACK of data that has just woken a reader waits until the next turn, for an answer to
-    /// leave with (RFC 9293 3.8.6.3). The reader runs before that turn, unless another thread takes it.
+    /// leave with (RFC 9293 3.8.6.3). The reader usually runs before that turn (`driver/task.rs`).
     pub(in super::super) fn delays_ack(&mut self, now: Instant, wakes_reader: bool) -> bool {
         // Whatever has arrived meanwhile: one turn, not one for each datagram.
         let was_delayed = self.kcp.end_ack_delay();
