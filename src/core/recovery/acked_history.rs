@@ -8,26 +8,29 @@
 use std::collections::VecDeque;
 
 use crate::core::clock::{Clock, Micros};
-use crate::core::recovery::sent_segments::SentSegment;
+use crate::core::recovery::sent_segments::{SentSegment, XMIT_SEQS_PER_DATAGRAM};
 use crate::core::seq::Ts;
 use crate::util::queue;
 
-/// Segments kept.
-const CAPACITY: usize = 64;
+/// Segments kept: one for each bit of [`SentTimes::acked`].
+const CAPACITY: u32 = u64::BITS;
 /// Segments still kept after [`AckedHistory::release_memory`].
-const CAPACITY_IDLE: usize = 8;
+const CAPACITY_IDLE: u32 = 8;
 
-/// Transmission times of an acknowledged segment.
+/// Transmission times of acknowledged segments: of one, or of a
+/// [run](crate::core::recovery::sent_runs::SentRun) of them.
 #[derive(Clone, Copy, Debug)]
 struct SentTimes {
     first_ts: Ts,
     last_ts: Ts,
     /// Time of the last transmission, microseconds modulo 2^32.
     last_sent: u32,
-    /// [`SentSegment::xmit_seq`] modulo 2^32.
+    /// [`SentSegment::xmit_seq`] of the first segment modulo 2^32.
     xmit_seq: u32,
-    /// An ACK of its own was received.
-    acked: bool,
+    /// Segments, at most [`CAPACITY`].
+    count: u32,
+    /// Bit `i` is set once an ACK of segment `i` was received, of a run only after `una` has passed it.
+    acked: u64,
     /// Retransmitted, and removed by `una` without an ACK of its own: the next late ACK shows that
     /// the retransmission was spurious. False after that ACK.
     unjudged_retransmit: bool,
@@ -55,68 +58,115 @@ pub(crate) enum LateAck {
     EarlierTransmission { spurious: bool, apart: u64, judged: bool },
 }
 
+impl SentTimes {
+    /// Forgets the first `count` segments, of more.
+    fn advance(&mut self, count: u32) {
+        self.xmit_seq = self.nth_xmit_seq(count);
+        self.acked >>= count;
+        self.count -= count;
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "modulo 2^32")]
+    fn nth_xmit_seq(&self, index: u32) -> u32 {
+        self.xmit_seq.wrapping_add(index.wrapping_mul(XMIT_SEQS_PER_DATAGRAM as u32))
+    }
+}
+
 /// The latest [`CAPACITY`] segments that a cumulative acknowledgement removed, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct AckedHistory {
     times: VecDeque<SentTimes>,
+    /// Segments of all `times`.
+    len: u32,
     /// At least one segment was dropped from `times`. Then an ACK of an unknown segment is stale
     /// instead of invalid.
     evicted: bool,
 }
 
 impl AckedHistory {
-    /// Adds a segment that `una` removes. `copied`: its retransmission left in several copies, so
-    /// an ACK of an earlier transmission may be one of these. `judged`: it is known to be spurious.
+    /// Adds the `count` segments that `una` removes as one run, `first` the first. `copied`: its
+    /// retransmission left in several copies, so an ACK of an earlier transmission may be one of
+    /// these. `judged`: it is known to be spurious.
     pub(crate) fn remember(
         &mut self,
         clock: &Clock,
-        segment: &SentSegment,
+        (first, count): (&SentSegment, u32),
         (copied, judged): (bool, bool),
     ) {
-        if self.times.len() == CAPACITY {
-            self.times.pop_front();
-            self.evicted = true;
-        }
-        let times = SentTimes {
-            first_ts: segment.first_ts,
-            last_ts: clock.timestamp(segment.last_sent),
-            last_sent: low_half(segment.last_sent),
-            xmit_seq: segment.xmit_seq_low(),
-            acked: segment.acked,
-            unjudged_retransmit: segment.retransmitted && !segment.acked,
+        let mut times = SentTimes {
+            first_ts: first.first_ts,
+            last_ts: clock.timestamp(first.last_sent),
+            last_sent: low_half(first.last_sent),
+            xmit_seq: first.xmit_seq_low(),
+            count,
+            acked: first.acked.into(),
+            unjudged_retransmit: first.retransmitted && !first.acked,
             copied,
             judged,
         };
+        if count > CAPACITY {
+            times.advance(count - CAPACITY);
+            self.evicted = true;
+        }
+        self.keep(CAPACITY - times.count);
+        self.len += times.count;
         queue::push(&mut self.times, times);
     }
 
+    /// Drops all but the latest `count` segments.
+    fn keep(&mut self, count: u32) {
+        let mut surplus = self.len.saturating_sub(count);
+        self.evicted |= surplus > 0;
+        self.len -= surplus;
+        while surplus > 0
+            && let Some(oldest) = self.times.front_mut()
+        {
+            if surplus < oldest.count {
+                oldest.advance(surplus);
+                return;
+            }
+            surplus -= oldest.count;
+            self.times.pop_front();
+        }
+    }
+
     pub(crate) fn has_reclaimable_memory(&self) -> bool {
-        self.times.capacity() > CAPACITY_IDLE
+        self.times.capacity() > CAPACITY_IDLE as usize
     }
 
     /// Forgets all but the latest [`CAPACITY_IDLE`] segments, for an idle connection. Later ACKs
     /// of the forgotten ones are stale, not invalid.
     pub(crate) fn release_memory(&mut self) {
-        let surplus = self.times.len().saturating_sub(CAPACITY_IDLE);
-        self.evicted |= surplus > 0;
-        self.times.drain(..surplus);
+        self.keep(CAPACITY_IDLE);
         self.times.shrink_to_fit();
     }
 
-    fn index(&self, age: u32) -> Option<usize> {
-        self.times.len().checked_sub(usize::try_from(age).ok()?)
+    /// Position of the times of the segment `age` numbers before `una`, and of the segment in them.
+    /// ACKs are of late segments mostly, so the search begins at the end.
+    fn find(&self, age: u32) -> Option<(usize, u32)> {
+        if age == 0 || age > self.len {
+            return None;
+        }
+        let mut newer = 0;
+        for (at, times) in self.times.iter().enumerate().rev() {
+            newer += times.count;
+            if age <= newer {
+                return Some((at, newer - age));
+            }
+        }
+        None
     }
 
     /// First and last `ts` of the segment `age` numbers before `una`.
     pub(crate) fn timestamps(&self, age: u32) -> Option<(Ts, Ts)> {
-        self.times.get(self.index(age)?).map(|times| (times.first_ts, times.last_ts))
+        self.times.get(self.find(age)?.0).map(|times| (times.first_ts, times.last_ts))
     }
 
     /// Judges an ACK with timestamp `ts` of the segment `age` numbers before `una`.
     pub(crate) fn on_ack(&mut self, now: Micros, age: u32, ts: Ts) -> LateAck {
         let unknown = if self.evicted { LateAck::Stale } else { LateAck::Invalid };
-        let index = self.index(age);
-        let Some(times) = index.and_then(|index| self.times.get_mut(index)) else { return unknown };
+        let Some((at, index)) = self.find(age) else { return unknown };
+        let Some(times) = self.times.get_mut(at) else { return unknown };
         if ts.since(times.first_ts) < 0 || ts.since(times.last_ts) > 0 {
             return LateAck::Invalid;
         }
@@ -127,9 +177,10 @@ impl AckedHistory {
             return LateAck::EarlierTransmission { spurious, apart, judged: times.judged };
         }
         // A path may duplicate an ACK much later, so only the first one is an RTT sample.
-        let is_first = !std::mem::replace(&mut times.acked, true);
+        let is_first = times.acked & (1 << index) == 0;
+        times.acked |= 1 << index;
         let rtt = is_first.then(|| u64::from(low_half(now).wrapping_sub(times.last_sent)));
-        LateAck::LastTransmission { rtt, xmit_seq: times.xmit_seq, spurious }
+        LateAck::LastTransmission { rtt, xmit_seq: times.nth_xmit_seq(index), spurious }
     }
 }
 
@@ -145,6 +196,58 @@ mod tests {
     use crate::core::recovery::sent_segments::SentSegments;
     use crate::core::send::send_buffer::BufferRange;
     use crate::core::seq::Sn;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn runs_and_single_segments_have_the_same_late_acks(
+            steps in prop::collection::vec((0_u8..6, 0_u32..90), 1..80),
+        ) {
+            let clock = Clock::new(std::time::Instant::now(), 0);
+            let (mut runs, mut singles) = (AckedHistory::default(), AckedHistory::default());
+            let mut sent = SentSegments::new(Sn(0));
+            for (i, (step, pick)) in steps.into_iter().enumerate() {
+                let now = Micros(i as u64 * 700);
+                let judged = (pick % 5 == 0, pick % 7 == 0);
+                match step {
+                    0 | 1 => {
+                        for _ in 0..=pick {
+                            sent.begin_datagram();
+                            sent.push_to_runs(now, clock.timestamp(now), BufferRange::default(), 0);
+                        }
+                        if step == 1 {
+                            let sn = sent.una().advance(pick / 2);
+                            sent.mark_retransmitted(now.add_micros(90), sn, 0);
+                        }
+                        while !sent.is_empty() {
+                            let single = |first: &SentSegment, index| first.nth_of_run(index);
+                            let count = sent.pop_acked_run(pick + 1, |first, count| {
+                                runs.remember(&clock, (first, count), judged);
+                                for index in 0..count {
+                                    singles.remember(&clock, (&single(first, index), 1), judged);
+                                }
+                            });
+                            if count == 0 {
+                                let segment = sent.pop_acked().unwrap();
+                                runs.remember(&clock, (&segment, 1), judged);
+                                singles.remember(&clock, (&segment, 1), judged);
+                            }
+                        }
+                    }
+                    2 if pick % 16 == 0 => {
+                        runs.release_memory();
+                        singles.release_memory();
+                    }
+                    _ => {
+                        let ts = runs.timestamps(pick);
+                        prop_assert_eq!(ts, singles.timestamps(pick));
+                        let ts = ts.map_or(Ts(0), |(first, last)| if step > 4 { first } else { last });
+                        prop_assert_eq!(runs.on_ack(now, pick, ts), singles.on_ack(now, pick, ts));
+                    }
+                }
+            }
+        }
+    }
 
     #[test]
     fn late_ack_after_release_memory_is_stale_not_invalid() {
@@ -153,7 +256,7 @@ mod tests {
         for ms in 0..20 {
             let now = Micros(ms * 1_000);
             sent.push(now, clock.timestamp(now), BufferRange::default(), 0);
-            history.remember(&clock, &sent.pop_acked().unwrap(), (false, false));
+            history.remember(&clock, (&sent.pop_acked().unwrap(), 1), (false, false));
         }
         assert!(history.has_reclaimable_memory());
         let now = Micros(50_000);

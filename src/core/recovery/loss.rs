@@ -250,16 +250,16 @@ mod tests {
     fn fast_retransmit_needs_fast_resend_later_acks() {
         let (mut loss, rtt, sent) = setup(&Timing::FAST3);
         let first = sent.get(Sn(0)).unwrap();
-        assert_eq!(loss.lost_at(first, &rtt, 4, false).1, LossTrigger::Rto);
+        assert_eq!(loss.lost_at(&first, &rtt, 4, false).1, LossTrigger::Rto);
         loss.on_ack(3, 100_000);
-        assert_eq!(loss.lost_at(first, &rtt, 4, false).1, LossTrigger::Rto);
+        assert_eq!(loss.lost_at(&first, &rtt, 4, false).1, LossTrigger::Rto);
         loss.on_ack(2, 100_000);
         assert_eq!(
-            loss.lost_at(first, &rtt, 4, false),
+            loss.lost_at(&first, &rtt, 4, false),
             (Micros(100_000), LossTrigger::FastRetransmit)
         );
         let third = sent.get(Sn(2)).unwrap();
-        assert_eq!(loss.lost_at(third, &rtt, 4, false).1, LossTrigger::Rto);
+        assert_eq!(loss.lost_at(&third, &rtt, 4, false).1, LossTrigger::Rto);
     }
 
     #[test]
@@ -267,9 +267,9 @@ mod tests {
         let (mut loss, rtt, sent) = setup(&Timing::KCP_DEFAULT);
         loss.on_ack(2, 100_000);
         let first = sent.get(Sn(0)).unwrap();
-        assert_eq!(loss.lost_at(first, &rtt, 4, false).1, LossTrigger::Rto);
+        assert_eq!(loss.lost_at(&first, &rtt, 4, false).1, LossTrigger::Rto);
         assert_eq!(
-            loss.lost_at(first, &rtt, 4, true),
+            loss.lost_at(&first, &rtt, 4, true),
             (Micros(102_000), LossTrigger::EarlyRetransmit)
         );
     }
@@ -281,11 +281,11 @@ mod tests {
             loss.on_ack(xmit_seq, 100_000);
         }
         sent.mark_retransmitted(Micros(100_000), Sn(0), 0);
-        assert_eq!(loss.lost_at(sent.get(Sn(0)).unwrap(), &rtt, 4, false).1, LossTrigger::Rto);
+        assert_eq!(loss.lost_at(&sent.get(Sn(0)).unwrap(), &rtt, 4, false).1, LossTrigger::Rto);
         loss.on_ack(6, 100_000);
         loss.on_ack(7, 100_000);
         assert_eq!(
-            loss.lost_at(sent.get(Sn(0)).unwrap(), &rtt, 4, false).1,
+            loss.lost_at(&sent.get(Sn(0)).unwrap(), &rtt, 4, false).1,
             LossTrigger::FastRetransmit
         );
     }
@@ -296,17 +296,17 @@ mod tests {
         loss.on_ack(3, 100_000);
         loss.on_ack(4, 100_000);
         loss.on_spurious_retransmit(&rtt, 200_001);
-        assert_eq!(loss.lost_at(sent.get(Sn(0)).unwrap(), &rtt, 4, false).0, Micros(100_000));
+        assert_eq!(loss.lost_at(&sent.get(Sn(0)).unwrap(), &rtt, 4, false).0, Micros(100_000));
         loss.on_spurious_retransmit(&rtt, 200_000);
         let first = sent.get(Sn(0)).unwrap();
         assert_eq!(
-            loss.lost_at(first, &rtt, 4, false),
+            loss.lost_at(&first, &rtt, 4, false),
             (Micros(125_000), LossTrigger::FastRetransmit)
         );
         for _ in 0..REO_WND_PERSIST {
             loss.on_confirmed_loss();
         }
-        assert_eq!(loss.lost_at(first, &rtt, 4, false).0, Micros(112_500));
+        assert_eq!(loss.lost_at(&first, &rtt, 4, false).0, Micros(112_500));
     }
 
     #[test]

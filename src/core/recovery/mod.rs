@@ -6,4 +6,5 @@ pub(crate) mod loss;
 pub(crate) mod loss_rate;
 pub(crate) mod retransmit_budget;
 pub(crate) mod rtt;
+pub(crate) mod sent_runs;
 pub(crate) mod sent_segments;

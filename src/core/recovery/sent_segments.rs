@@ -5,23 +5,28 @@
 //! touches one entry of 32 bytes, half a cache line; payloads are in a second ring. Bench `core`,
 //! `ack_random_with_holes`, has the same cost per ACK for 128 and 16,384 segments.
 //!
-//! Unacknowledged segments are linked in order of their last transmission, one list per back-off
-//! level. Within a list RTOs expire, and later transmissions are acknowledged, from the front on.
-//! So loss detection inspects the fronts of at most 16 lists, where kcp-go's `flush` scans the
-//! window: bench `core`, `flush_with_nothing_due`.
+//! Unacknowledged segments are linked in order of their last transmission (`lists.rs`).
 //!
-//! Invariant: a list holds exactly the unacknowledged segments of its level, in ascending
-//! [`SentSegment::xmit_seq`] (asserted in `check_invariants`).
+//! Behind the ring are [`SentRuns`]: segments that left in GSO batches share a record, as long as none
+//! of them is acknowledged by its number and nothing is transmitted again. Then all of them move to
+//! the ring, each at most once.
+
+mod lists;
 
 use std::collections::VecDeque;
+use std::mem;
 
 use crate::core::clock::Micros;
+use crate::core::recovery::sent_runs::SentRuns;
 use crate::core::send::send_buffer::BufferRange;
 use crate::core::seq::{Sn, Ts};
 use crate::util::queue;
+use lists::ListEnds;
 
 /// Lists kept, one per back-off level.
 const BACKOFF_LEVELS: usize = 16;
+/// Numbers of [`SentSegment::xmit_seq`] that a datagram with one segment takes.
+pub(crate) const XMIT_SEQS_PER_DATAGRAM: u64 = 2;
 /// Highest back-off level: further RTO expiries leave a segment there.
 pub(crate) const MAX_BACKOFF_LEVEL: u8 = 15;
 
@@ -55,16 +60,22 @@ impl SentSegment {
     pub(crate) fn xmit_seq_low(&self) -> u32 {
         self.xmit_seq as u32
     }
+
+    /// The segment that left `index` datagrams later in the same run.
+    #[inline]
+    pub(crate) fn nth_of_run(&self, index: u32) -> Self {
+        Self { xmit_seq: self.xmit_seq + XMIT_SEQS_PER_DATAGRAM * u64::from(index), ..*self }
+    }
+
+    /// Whether the two, transmitted once, left at the same instant and position.
+    #[inline]
+    pub(crate) fn left_as(&self, other: &Self) -> bool {
+        (self.xmit_seq, self.last_sent, self.first_ts, self.frg)
+            == (other.xmit_seq, other.last_sent, other.first_ts, other.frg)
+    }
 }
 
 const _: () = assert!(size_of::<SentSegment>() == 32, "half a cache line");
-
-/// First and last segment of a list that is not empty.
-#[derive(Clone, Copy, Debug)]
-struct ListEnds {
-    front: Sn,
-    back: Sn,
-}
 
 /// All segments from `una` to `nxt`.
 #[derive(Debug)]
@@ -74,6 +85,8 @@ pub(crate) struct SentSegments {
     ring: VecDeque<SentSegment>,
     /// Entry `i` is the payload of segment `una + i`.
     payloads: VecDeque<BufferRange>,
+    /// The segments after those of the ring, transmitted once each, and after all that are in the ring.
+    runs: SentRuns,
     lists: [Option<ListEnds>; BACKOFF_LEVELS],
     /// Bit `i` is set while the list of level `i` is not empty.
     occupied: u16,
@@ -87,6 +100,7 @@ impl SentSegments {
             una: start,
             ring: VecDeque::new(),
             payloads: VecDeque::new(),
+            runs: SentRuns::default(),
             lists: [None; BACKOFF_LEVELS],
             occupied: 0,
             transmissions: 0,
@@ -105,21 +119,27 @@ impl SentSegments {
     }
 
     /// Segments from `una` to `nxt`, acknowledged ones included.
-    #[expect(clippy::cast_possible_truncation, reason = "the ring never exceeds the window")]
     #[inline]
     pub(crate) fn len(&self) -> u32 {
+        self.ring_len() + self.runs.len()
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "the ring never exceeds the window")]
+    #[inline]
+    fn ring_len(&self) -> u32 {
         self.ring.len() as u32
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.ring.is_empty()
+        self.len() == 0
     }
 
     /// Whether every segment in flight has an ACK of its own.
     pub(crate) fn all_acked(&self) -> bool {
-        self.occupied == 0
+        self.occupied == 0 && self.runs.is_empty()
     }
 
+    /// Position of a segment in the ring.
     #[inline]
     fn index(&self, sn: Sn) -> Option<usize> {
         let index = usize::try_from(sn.offset_from(self.una)?).ok()?;
@@ -127,8 +147,11 @@ impl SentSegments {
     }
 
     #[inline]
-    pub(crate) fn get(&self, sn: Sn) -> Option<&SentSegment> {
-        self.ring.get(self.index(sn)?)
+    pub(crate) fn get(&self, sn: Sn) -> Option<SentSegment> {
+        match self.index(sn) {
+            Some(index) => self.ring.get(index).copied(),
+            None => self.runs.get(sn),
+        }
     }
 
     fn get_mut(&mut self, sn: Sn) -> Option<&mut SentSegment> {
@@ -138,12 +161,15 @@ impl SentSegments {
 
     #[inline]
     pub(crate) fn payload(&self, sn: Sn) -> Option<BufferRange> {
-        self.payloads.get(self.index(sn)?).copied()
+        match self.index(sn) {
+            Some(index) => self.payloads.get(index).copied(),
+            None => self.runs.payload(sn),
+        }
     }
 
     /// Payload of segment `una`.
     pub(crate) fn oldest_payload(&self) -> Option<BufferRange> {
-        self.payloads.front().copied()
+        self.payloads.front().copied().or_else(|| self.runs.front_payload())
     }
 
     /// The segments that are transmitted from now on leave in another datagram than those before.
@@ -155,23 +181,64 @@ impl SentSegments {
     /// Records the first transmission of a new segment, with wire timestamp `first_ts`.
     #[inline]
     pub(crate) fn push(&mut self, now: Micros, first_ts: Ts, payload: BufferRange, frg: u8) -> Sn {
+        if !self.runs.is_empty() {
+            return self.push_to_runs(now, first_ts, payload, frg);
+        }
         let sn = self.nxt();
+        let segment = self.transmit(now, first_ts, frg, sn);
+        self.append(segment, payload);
+        sn
+    }
+
+    /// As [`Self::push`], of a segment that leaves in a GSO batch: it shares the record of the one
+    /// before, if that has left with it.
+    #[inline]
+    pub(crate) fn push_to_runs(
+        &mut self,
+        now: Micros,
+        first_ts: Ts,
+        payload: BufferRange,
+        frg: u8,
+    ) -> Sn {
+        let sn = self.nxt();
+        let segment = self.transmit(now, first_ts, frg, sn);
+        self.runs.push(sn, segment, payload);
+        sn
+    }
+
+    /// The record of a new segment, which is transmitted now.
+    #[inline]
+    fn transmit(&mut self, last_sent: Micros, first_ts: Ts, frg: u8, sn: Sn) -> SentSegment {
         self.transmissions += 1;
-        queue::push(&mut self.payloads, payload);
-        let prev = self.append_to_list(0, sn);
-        let segment = SentSegment {
+        SentSegment {
             xmit_seq: self.transmissions,
-            last_sent: now,
+            last_sent,
             first_ts,
-            prev,
+            prev: sn,
             next: sn,
             frg,
             backoff_level: 0,
             retransmitted: false,
             acked: false,
-        };
-        queue::push(&mut self.ring, segment);
-        sn
+        }
+    }
+
+    /// Appends a segment to the ring that has left once, after all others there.
+    #[inline]
+    fn append(&mut self, segment: SentSegment, payload: BufferRange) {
+        let sn = self.una.advance(self.ring_len());
+        queue::push(&mut self.payloads, payload);
+        let prev = self.append_to_list(0, sn);
+        queue::push(&mut self.ring, SentSegment { prev, next: sn, ..segment });
+    }
+
+    /// Moves the segments of all runs to the ring.
+    #[cold]
+    fn break_up_runs(&mut self) {
+        let mut runs = mem::take(&mut self.runs);
+        runs.break_up(|segment, payload| self.append(segment, payload));
+        // It has kept its capacity.
+        self.runs = runs;
     }
 
     /// Records a retransmission of an unacknowledged segment, which continues on back-off `level`.
@@ -185,6 +252,10 @@ impl SentSegments {
     /// Moves an unacknowledged segment to the end of the order of transmission, as if it were sent
     /// now, without marking it retransmitted.
     pub(crate) fn move_to_back(&mut self, now: Micros, sn: Sn, level: u8) {
+        if !self.runs.is_empty() {
+            // Later runs are later in the order of transmission, and not in a list.
+            self.break_up_runs();
+        }
         if self.index(sn).is_none() {
             return;
         }
@@ -203,6 +274,9 @@ impl SentSegments {
     /// Records the ACK of one segment, which stays in the ring until `una` passes it
     /// ([`Self::pop_acked`]), as in kcp-go `parse_ack`.
     pub(crate) fn ack(&mut self, sn: Sn) {
+        if self.index(sn).is_none() {
+            self.break_up_runs();
+        }
         self.unlink(sn);
         if let Some(segment) = self.get_mut(sn) {
             segment.acked = true;
@@ -215,16 +289,38 @@ impl SentSegments {
         if self.ring.front().is_some_and(|segment| !segment.acked) {
             self.unlink(sn);
         }
-        let segment = self.ring.pop_front()?;
+        let segment = match self.ring.pop_front() {
+            None => *self.runs.pop_front(1)?.segments().0,
+            Some(segment) => segment,
+        };
         self.payloads.pop_front();
         self.una = sn.advance(1);
         Some(segment)
     }
 
     /// Removes the oldest segments, at most `max`, that left once each and in order, as all have on
-    /// a path without loss, and passes each to `each`. Returns how many there were. As many calls of
-    /// [`Self::pop_acked`] do the same, and write to the list for each of them.
-    pub(crate) fn pop_acked_run(&mut self, max: u32, mut each: impl FnMut(&SentSegment)) -> u32 {
+    /// a path without loss, and passes each run to `each`: its first segment, and how many. Returns
+    /// how many there were. As many calls of [`Self::pop_acked`] do the same, and write to the list for
+    /// each of them.
+    pub(crate) fn pop_acked_run(
+        &mut self,
+        max: u32,
+        mut each: impl FnMut(&SentSegment, u32),
+    ) -> u32 {
+        let mut count = self.pop_acked_of_ring(max, |segment| each(segment, 1));
+        while count < max
+            && self.ring.is_empty()
+            && let Some(run) = self.runs.pop_front(max - count)
+        {
+            let (first, len) = run.segments();
+            each(first, len);
+            (self.una, count) = (self.una.advance(len), count + len);
+        }
+        count
+    }
+
+    /// As [`Self::pop_acked_run`], of the segments in the ring.
+    fn pop_acked_of_ring(&mut self, max: u32, mut each: impl FnMut(&SentSegment)) -> u32 {
         let mut front = self.lists[0].map(|ends| ends.front);
         let (mut sn, mut count) = (self.una, 0);
         for segment in self.ring.iter().take(max as usize) {
@@ -256,24 +352,14 @@ impl SentSegments {
     }
 
     pub(crate) fn has_reclaimable_memory(&self) -> bool {
-        queue::is_reclaimable(&self.ring)
+        queue::is_reclaimable(&self.ring) || self.runs.has_reclaimable_memory()
     }
 
     /// Frees the capacity of empty queues, for an idle connection.
     pub(crate) fn release_memory(&mut self) {
         queue::release(&mut self.ring);
         queue::release(&mut self.payloads);
-    }
-
-    /// Of each back-off level in use, the unacknowledged segment that was transmitted first.
-    pub(crate) fn oldest_per_level(&self) -> impl Iterator<Item = (Sn, &SentSegment)> {
-        let mut levels = self.occupied;
-        std::iter::from_fn(move || {
-            let level = levels.trailing_zeros() as usize;
-            levels &= levels.checked_sub(1)?;
-            let front = self.lists.get(level)?.as_ref()?.front;
-            Some((front, self.get(front)?))
-        })
+        self.runs.release_memory();
     }
 
     /// [`SentSegment::xmit_seq`] of the next transmission.
@@ -281,74 +367,17 @@ impl SentSegments {
         self.transmissions + 1
     }
 
-    /// Unacknowledged segments of one back-off level in order of transmission, `sn` first.
-    pub(crate) fn unacked_from(&self, sn: Sn) -> impl Iterator<Item = (Sn, &SentSegment)> {
-        let first = self.get(sn).map(|segment| (sn, segment));
-        std::iter::successors(first, |(sn, segment)| {
-            let next = Some(segment.next).filter(|next| next != sn)?;
-            Some((next, self.get(next)?))
-        })
-    }
-
-    /// Appends a segment to the list of `level`. Returns its `prev`; its `next` is itself.
-    #[inline]
-    fn append_to_list(&mut self, level: u8, sn: Sn) -> Sn {
-        let level = usize::from(level);
-        let ends = self.lists[level];
-        if let Some(back) = ends.and_then(|ends| self.get_mut(ends.back)) {
-            back.next = sn;
-        }
-        let front = ends.map_or(sn, |ends| ends.front);
-        self.lists[level] = Some(ListEnds { front, back: sn });
-        self.occupied |= 1 << level;
-        ends.map_or(sn, |ends| ends.back)
-    }
-
-    /// Removes a segment from the list of its level, if it is in one.
-    fn unlink(&mut self, sn: Sn) {
-        let Some(segment) = self.get(sn).filter(|segment| !segment.acked) else { return };
-        let (level, prev, next) = (usize::from(segment.backoff_level), segment.prev, segment.next);
-        let Some(ends) = self.lists[level] else { return };
-        let (first, last) = (prev == sn, next == sn);
-        if !first && let Some(neighbour) = self.get_mut(prev) {
-            neighbour.next = if last { prev } else { next };
-        }
-        if !last && let Some(neighbour) = self.get_mut(next) {
-            neighbour.prev = if first { next } else { prev };
-        }
-        self.lists[level] = match (first, last) {
-            (true, true) => None,
-            (true, false) => Some(ListEnds { front: next, ..ends }),
-            (false, true) => Some(ListEnds { back: prev, ..ends }),
-            (false, false) => Some(ends),
-        };
-        if first && last {
-            self.occupied &= !(1 << level);
-        }
-    }
-
     /// Checks the invariants of ring and lists, in time proportional to the window.
     #[cfg(any(test, feature = "_testkit"))]
     pub(crate) fn check_invariants(&self) {
-        let mut linked = 0;
-        for (level, ends) in self.lists.iter().enumerate() {
-            assert_eq!(ends.is_some(), self.occupied & (1 << level) != 0);
-            let Some(ends) = ends else { continue };
-            let (mut sn, mut prev, mut xmit_seq) = (ends.front, ends.front, 0);
-            loop {
-                let segment = self.get(sn).expect("linked segments are in the ring");
-                assert!(!segment.acked && usize::from(segment.backoff_level) == level);
-                assert_eq!(segment.prev, prev);
-                assert!(segment.xmit_seq > xmit_seq, "a list is in order of transmission");
-                xmit_seq = segment.xmit_seq;
-                linked += 1;
-                if segment.next == sn {
-                    break;
-                }
-                (prev, sn) = (sn, segment.next);
-            }
-            assert_eq!(ends.back, sn);
-        }
+        let linked = self.check_lists();
+        let newest = self.ring.iter().map(|segment| segment.xmit_seq).max();
+        let first_of_runs = self.runs.front().map(|(_, first)| first.xmit_seq);
+        assert!(
+            first_of_runs.is_none_or(|first| Some(first) > newest),
+            "a run is later than the ring"
+        );
+        self.runs.check_invariants(self.una.advance(self.ring_len()));
         assert_eq!(self.ring.len(), self.payloads.len());
         assert_eq!(linked, self.ring.iter().filter(|segment| !segment.acked).count());
     }
@@ -390,15 +419,15 @@ mod tests {
         }
         sent.ack(Sn(u32::MAX - 4));
         sent.ack(Sn(u32::MAX - 1));
-        assert_eq!(sent.pop_acked_run(7, |_| ()), 7);
+        assert_eq!(sent.pop_acked_run(7, |_, _| ()), 7);
         sent.check_invariants();
         assert_eq!(oldest_sns(&sent), [2]);
         sent.mark_retransmitted(Micros(1), Sn(4), 0);
-        assert_eq!(sent.pop_acked_run(5, |_| ()), 2);
+        assert_eq!(sent.pop_acked_run(5, |_, _| ()), 2);
         sent.check_invariants();
         assert_eq!((oldest_sns(&sent), sent.len()), (vec![5], 3));
         sent.pop_acked();
-        assert_eq!(sent.pop_acked_run(9, |_| ()), 2);
+        assert_eq!(sent.pop_acked_run(9, |_, _| ()), 2);
         assert!(sent.is_empty() && sent.all_acked());
     }
 
@@ -446,7 +475,7 @@ mod tests {
                 }
                 if step == 6 {
                     let (mut popped, max) = (Vec::new(), u32::from(pick % 20));
-                    let count = runs.pop_acked_run(max, |s| popped.push((s.xmit_seq, s.acked)));
+                    let count = runs.pop_acked_run(max, |s, _| popped.push((s.xmit_seq, s.acked)));
                     prop_assert!(count <= max && popped.len() == count as usize);
                     for run in popped {
                         let single = singles.pop_acked().map(|s| (s.xmit_seq, s.acked));

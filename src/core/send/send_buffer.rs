@@ -32,9 +32,20 @@ pub(crate) struct BufferRange {
 }
 
 impl BufferRange {
+    #[cfg(test)]
+    pub(crate) fn new(chunk: u32, start: u32, len: u32) -> Self {
+        Self { chunk, start, len }
+    }
+
     /// Payload length, bytes.
     pub(crate) fn len(self) -> usize {
         self.len as usize
+    }
+
+    /// The range of the same length that begins `count` such ranges behind this one.
+    #[inline]
+    pub(crate) fn nth_after(self, count: u32) -> Self {
+        Self { start: self.start.wrapping_add(self.len.wrapping_mul(count)), ..self }
     }
 }
 

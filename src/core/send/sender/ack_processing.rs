@@ -62,7 +62,7 @@ impl Sender {
             return self.on_bundled_ack(now, sn);
         }
         match self.sent_segments.get(sn) {
-            Some(&segment) => self.on_ack_in_flight(now, clock, (sn, ts, segment), sample, stats),
+            Some(segment) => self.on_ack_in_flight(now, clock, (sn, ts, segment), sample, stats),
             None => self.on_late_ack(now, (sn, ts), sample, stats),
         }
     }
@@ -254,9 +254,9 @@ impl Sender {
             return 0;
         }
         let (history, mut newly_acked) = (&mut self.acked_history, 0);
-        let count = self.sent_segments.pop_acked_run(max, |segment| {
-            newly_acked += u32::from(!segment.acked);
-            history.remember(clock, segment, (false, false));
+        let count = self.sent_segments.pop_acked_run(max, |first, count| {
+            newly_acked += if first.acked { 0 } else { count };
+            history.remember(clock, (first, count), (false, false));
         });
         self.on_newly_acked(newly_acked);
         count
@@ -282,6 +282,6 @@ impl Sender {
         let unjudged = segment.retransmitted && !segment.acked;
         let judged = unjudged && self.on_retransmission_covered(now, clock, (sn, segment.first_ts));
         let copied = segment.retransmitted && self.forget_copies(sn);
-        self.acked_history.remember(clock, &segment, (copied, judged));
+        self.acked_history.remember(clock, (&segment, 1), (copied, judged));
     }
 }

@@ -63,8 +63,8 @@ impl Sender {
         for oldest in self.sent_segments.oldest_per_level() {
             let mut next = Some(oldest);
             for _ in 0..=MAX_GROUPS_PASSED {
-                let Some(segment) = next else { break };
-                let loss = self.loss_of(segment, in_flight, no_new_data);
+                let Some((sn, segment)) = next else { break };
+                let loss = self.loss_of((sn, &segment), in_flight, no_new_data);
                 if is_wanted(&loss) {
                     return Some(loss);
                 }
@@ -86,7 +86,8 @@ impl Sender {
         in_flight: u32,
         no_new_data: bool,
     ) -> SegmentLoss {
-        let lost_at = |segment| self.loss.lost_at(segment, &self.rtt, in_flight, no_new_data);
+        let lost_at =
+            |segment: &SentSegment| self.loss.lost_at(segment, &self.rtt, in_flight, no_new_data);
         let (at, trigger) = self.unrepaired_at((sn, segment), no_new_data);
         let at = self.uncopied_at((sn, segment), at);
         let coverage = self.coverage.as_ref().filter(|_| !segment.retransmitted);
@@ -114,7 +115,7 @@ impl Sender {
             .take_while(|segment| segment.xmit_seq <= group.last)
             .filter(|segment| !segment.retransmitted)
             .filter(|segment| before.replace(segment.xmit_seq) != segment.xmit_seq.checked_sub(1));
-        let unrecoverable_at = unacked.nth(group.parities).map(|segment| lost_at(segment).0);
+        let unrecoverable_at = unacked.nth(group.parities).map(|segment| lost_at(&segment).0);
         let at = unrecoverable_at.map_or(recovered_at, |other| other.clamp(at, recovered_at));
         SegmentLoss { sn, at, trigger, awaited: Some(group.last) }
     }

@@ -225,13 +225,14 @@ impl Sender {
         no_new_data: bool,
     ) -> (Micros, LossTrigger) {
         let in_flight = self.sent_segments.len();
-        let lost_at = |segment| self.loss.lost_at(segment, &self.rtt, in_flight, no_new_data);
+        let lost_at =
+            |segment: &SentSegment| self.loss.lost_at(segment, &self.rtt, in_flight, no_new_data);
         let (at, trigger) = lost_at(segment);
         let waits = trigger != LossTrigger::Rto && segment.backoff_level == 0;
         let Some(repair) = self.repair.as_ref().filter(|_| waits) else {
             return (at, trigger);
         };
-        let overdue = self.sent_segments.unacked_from(sn).map(|(_, segment)| lost_at(segment).0);
+        let overdue = self.sent_segments.unacked_from(sn).map(|(_, segment)| lost_at(&segment).0);
         let effect = self.loss.ack_wait(&self.rtt);
         let held = repair.retransmit_at((sn, segment.last_sent), effect, overdue);
         (held.map_or(at, |held| held.max(at)), trigger)

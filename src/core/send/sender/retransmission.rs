@@ -41,7 +41,7 @@ impl Sender {
         let oldest = if scarce { self.sent_segments.get(self.una()) } else { None };
         let in_flight = self.sent_segments.len();
         let oldest =
-            oldest.map(|segment| self.loss_of((self.una(), segment), in_flight, no_new_data));
+            oldest.map(|segment| self.loss_of((self.una(), &segment), in_flight, no_new_data));
         let may_leave = |loss: &SegmentLoss| {
             let is_rto = loss.trigger == LossTrigger::Rto;
             loss.at <= now && (!is_rto || self.pto_backoff.may_send_probe(now))
@@ -59,7 +59,7 @@ impl Sender {
     pub(super) fn check_losses(&self) {
         let (in_flight, bound) = (self.sent_segments.len(), self.loss.least_wait(&self.rtt));
         for (sn, segment) in self.sent_segments.oldest_per_level() {
-            let loss = self.loss_of((sn, segment), in_flight, true);
+            let loss = self.loss_of((sn, &segment), in_flight, true);
             assert!(loss.at >= segment.last_sent.add_micros(bound), "{loss:?} before {bound}");
         }
     }

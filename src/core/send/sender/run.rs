@@ -53,7 +53,7 @@ impl Sender {
     ) {
         let Some((range, frg)) = self.send_buffer.take(self.mss) else { return };
         self.sent_segments.begin_datagram();
-        let sn = self.sent_segments.push(now, ts, range, frg);
+        let sn = self.sent_segments.push_to_runs(now, ts, range, frg);
         framing.begin(out);
         let start = out.len();
         out.extend_from_slice(header);
