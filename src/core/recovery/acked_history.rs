@@ -62,7 +62,7 @@ impl SentTimes {
     /// Forgets the first `count` segments, of more.
     fn advance(&mut self, count: u32) {
         self.xmit_seq = self.nth_xmit_seq(count);
-        self.acked >>= count;
+        self.acked = self.acked.checked_shr(count).unwrap_or(0);
         self.count -= count;
     }
 
@@ -211,17 +211,19 @@ mod tests {
                 let judged = (pick % 5 == 0, pick % 7 == 0);
                 match step {
                     0 | 1 => {
-                        for _ in 0..=pick {
+                        for _ in 0..=pick * 3 {
                             sent.begin_datagram();
                             sent.push_to_runs(now, clock.timestamp(now), BufferRange::default(), 0);
                         }
-                        if step == 1 {
-                            let sn = sent.una().advance(pick / 2);
-                            sent.mark_retransmitted(now.add_micros(90), sn, 0);
+                        let sn = sent.una().advance(pick / 2);
+                        match pick % 3 {
+                            0 => sent.ack(sn),
+                            1 if step == 1 => sent.mark_retransmitted(now.add_micros(90), sn, 0),
+                            _ => {}
                         }
                         while !sent.is_empty() {
                             let single = |first: &SentSegment, index| first.nth_of_run(index);
-                            let count = sent.pop_acked_run(pick + 1, |first, count| {
+                            let count = sent.pop_acked_run(pick * 2 + 1, |first, count| {
                                 runs.remember(&clock, (first, count), judged);
                                 for index in 0..count {
                                     singles.remember(&clock, (&single(first, index), 1), judged);

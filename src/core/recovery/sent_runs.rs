@@ -2,9 +2,9 @@
 //! instant, one after the other, each in a datagram of its own.
 //!
 //! On a path without loss a cumulative acknowledgement removes a run, or the front of it, and no
-//! segment is ever visited by itself. [`SentSegments`](super::sent_segments::SentSegments) breaks
-//! the runs up into segments as soon as one of them is acknowledged by its number or transmitted
-//! again.
+//! segment is ever visited by itself, but for the latest one that has arrived, of which an ACK comes with
+//! it. [`SentSegments`](super::sent_segments::SentSegments) breaks the runs up into segments as soon as a
+//! second one is acknowledged by its number or one is transmitted again.
 
 use std::collections::VecDeque;
 
@@ -58,6 +58,8 @@ pub(crate) struct SentRuns {
     runs: VecDeque<SentRun>,
     /// Segments of all runs.
     len: u32,
+    /// The one of them that has an ACK of its own.
+    acked: Option<Sn>,
 }
 
 impl SentRuns {
@@ -70,6 +72,21 @@ impl SentRuns {
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Whether every segment has an ACK of its own.
+    #[inline]
+    pub(crate) fn all_acked(&self) -> bool {
+        self.len == u32::from(self.acked.is_some())
+    }
+
+    /// Records the ACK of a segment. Returns whether there is a place for it: there is one.
+    pub(crate) fn ack(&mut self, sn: Sn) -> bool {
+        let is_first = self.acked.is_none() && self.find(sn).is_some();
+        if is_first {
+            self.acked = Some(sn);
+        }
+        is_first || self.acked == Some(sn)
     }
 
     /// Appends segment `sn`, the next number, to the last run if it goes on there.
@@ -86,18 +103,31 @@ impl SentRuns {
         queue::push(&mut self.runs, SentRun { sn, count: 1, first: segment, payload });
     }
 
-    /// Removes the first run, or the first `max` segments of it.
+    /// Removes the first run, or the first `max` segments of it, or less: what has an ACK of its own is
+    /// removed by itself.
     pub(crate) fn pop_front(&mut self, max: u32) -> Option<SentRun> {
         let first = self.runs.front_mut()?;
-        let run = if first.count > max { Some(first.split_to(max)) } else { self.runs.pop_front() };
-        self.len -= run.map_or(0, |run| run.count);
-        run
+        let before_acked = self.acked.and_then(|acked| acked.offset_from(first.sn));
+        let is_acked = before_acked == Some(0);
+        let max = if is_acked { 1 } else { max.min(before_acked.unwrap_or(max)) };
+        let mut run =
+            if first.count > max { first.split_to(max) } else { self.runs.pop_front()? };
+        self.len -= run.count;
+        if is_acked {
+            (run.first.acked, self.acked) = (true, None);
+        }
+        Some(run)
     }
 
-    /// The segment with the lowest number.
+    /// The segment with the lowest number that has no ACK of its own.
     #[inline]
     pub(crate) fn front(&self) -> Option<(Sn, SentSegment)> {
-        self.runs.front().map(|run| (run.sn, run.first))
+        let first = self.runs.front().map(|run| (run.sn, run.first))?;
+        if self.acked != Some(first.0) {
+            return Some(first);
+        }
+        let next = first.0.advance(1);
+        self.get(next).map(|segment| (next, segment))
     }
 
     /// Payload of the segment with the lowest number.
@@ -117,7 +147,9 @@ impl SentRuns {
 
     pub(crate) fn get(&self, sn: Sn) -> Option<SentSegment> {
         let (at, index) = self.find(sn)?;
-        self.runs.get(at).map(|run| run.get(index).1)
+        let mut segment = self.runs.get(at)?.get(index).1;
+        segment.acked = self.acked == Some(sn);
+        Some(segment)
     }
 
     pub(crate) fn payload(&self, sn: Sn) -> Option<BufferRange> {
@@ -125,20 +157,25 @@ impl SentRuns {
         self.runs.get(at).map(|run| run.payload.nth_after(index))
     }
 
-    /// The segments from `sn` on, in order of their numbers and of transmission.
+    /// The segments from `sn` on without an ACK of their own, in order of their numbers and of
+    /// transmission.
     pub(crate) fn iter_from(&self, sn: Sn) -> impl Iterator<Item = (Sn, SentSegment)> {
         let (at, index) = self.find(sn).unwrap_or((self.runs.len(), 0));
         let mut rest = self.runs.range(at..);
         let first = rest.next().into_iter().flat_map(move |run| run.iter(index));
-        first.chain(rest.flat_map(|run| run.iter(0)))
+        let acked = self.acked;
+        first.chain(rest.flat_map(|run| run.iter(0))).filter(move |(sn, _)| acked != Some(*sn))
     }
 
     /// Removes all runs and passes their segments to `each`, with their payloads.
     pub(crate) fn break_up(&mut self, mut each: impl FnMut(SentSegment, BufferRange)) {
         self.len = 0;
+        let acked = self.acked.take();
         for run in self.runs.drain(..) {
             for index in 0..run.count {
-                each(run.get(index).1, run.payload.nth_after(index));
+                let (sn, mut segment) = run.get(index);
+                segment.acked = acked == Some(sn);
+                each(segment, run.payload.nth_after(index));
             }
         }
     }
@@ -163,6 +200,7 @@ impl SentRuns {
             (sn, xmit_seq) = (last_sn.advance(1), last.xmit_seq);
         }
         assert_eq!(sn, start.advance(self.len));
+        assert!(self.acked.is_none_or(|acked| self.find(acked).is_some()));
     }
 }
 
@@ -266,6 +304,8 @@ mod tests {
         assert_eq!(sent.pop_acked_run(30, |first, count| popped.push((first.xmit_seq, count))), 30);
         assert_eq!(popped, [(2, 20), (42, 10)]);
         sent.ack(Sn(7 + 50));
+        assert!(sent.get(Sn(57)).unwrap().acked && !sent.get(Sn(56)).unwrap().acked);
+        sent.ack(Sn(7 + 51));
         popped.clear();
         assert_eq!(sent.pop_acked_run(30, |first, count| popped.push((first.xmit_seq, count))), 30);
         assert_eq!(popped, Vec::from_iter((0..30).map(|index| (62 + 2 * index, 1))));

@@ -7,8 +7,8 @@
 //!
 //! Unacknowledged segments are linked in order of their last transmission (`lists.rs`).
 //!
-//! Behind the ring are [`SentRuns`]: segments that left in GSO batches share a record, as long as none
-//! of them is acknowledged by its number and nothing is transmitted again. Then all of them move to
+//! Behind the ring are [`SentRuns`]: segments that left in GSO batches share a record, as long as at most
+//! one of them is acknowledged by its number and nothing is transmitted again. Then all of them move to
 //! the ring, each at most once.
 
 mod lists;
@@ -136,7 +136,7 @@ impl SentSegments {
 
     /// Whether every segment in flight has an ACK of its own.
     pub(crate) fn all_acked(&self) -> bool {
-        self.occupied == 0 && self.runs.is_empty()
+        self.occupied == 0 && self.runs.all_acked()
     }
 
     /// Position of a segment in the ring.
@@ -228,7 +228,7 @@ impl SentSegments {
     fn append(&mut self, segment: SentSegment, payload: BufferRange) {
         let sn = self.una.advance(self.ring_len());
         queue::push(&mut self.payloads, payload);
-        let prev = self.append_to_list(0, sn);
+        let prev = if segment.acked { sn } else { self.append_to_list(0, sn) };
         queue::push(&mut self.ring, SentSegment { prev, next: sn, ..segment });
     }
 
@@ -275,6 +275,9 @@ impl SentSegments {
     /// ([`Self::pop_acked`]), as in kcp-go `parse_ack`.
     pub(crate) fn ack(&mut self, sn: Sn) {
         if self.index(sn).is_none() {
+            if self.runs.ack(sn) {
+                return;
+            }
             self.break_up_runs();
         }
         self.unlink(sn);

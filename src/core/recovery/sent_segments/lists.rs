@@ -23,7 +23,7 @@ pub(super) struct ListEnds {
 impl SentSegments {
     /// Of each back-off level in use, the unacknowledged segment that was transmitted first.
     pub(crate) fn oldest_per_level(&self) -> impl Iterator<Item = (Sn, SentSegment)> {
-        let mut levels = self.occupied | u16::from(!self.runs.is_empty());
+        let mut levels = self.occupied | u16::from(!self.runs.all_acked());
         iter::from_fn(move || {
             let level = levels.trailing_zeros() as usize;
             levels &= levels.checked_sub(1)?;
