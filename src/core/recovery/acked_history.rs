@@ -27,7 +27,7 @@ struct SentTimes {
     last_sent: u32,
     /// [`SentSegment::xmit_seq`] of the first segment modulo 2^32.
     xmit_seq: u32,
-    /// Segments, at most [`CAPACITY`].
+    /// Segments; at least one.
     count: u32,
     /// Bit `i` is set once an ACK of segment `i` was received, of a run only after `una` has passed it.
     acked: u64,
@@ -93,7 +93,7 @@ impl AckedHistory {
         (first, count): (&SentSegment, u32),
         (copied, judged): (bool, bool),
     ) {
-        let mut times = SentTimes {
+        let times = SentTimes {
             first_ts: first.first_ts,
             last_ts: clock.timestamp(first.last_sent),
             last_sent: low_half(first.last_sent),
@@ -104,13 +104,11 @@ impl AckedHistory {
             copied,
             judged,
         };
-        if count > CAPACITY {
-            times.advance(count - CAPACITY);
-            self.evicted = true;
-        }
-        self.keep(CAPACITY - times.count);
-        self.len += times.count;
+        // Before it is added, or the queue would grow beyond its capacity; and after, of a long run.
+        self.keep(CAPACITY.saturating_sub(count));
+        self.len += count;
         queue::push(&mut self.times, times);
+        self.keep(CAPACITY);
     }
 
     /// Drops all but the latest `count` segments.

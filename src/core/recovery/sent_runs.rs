@@ -52,6 +52,8 @@ impl SentRun {
     }
 }
 
+const _: () = assert!(size_of::<SentRun>() == 56, "less than a cache line");
+
 /// The runs in flight, in order of their numbers, without gaps.
 #[derive(Debug, Default)]
 pub(crate) struct SentRuns {
@@ -135,8 +137,7 @@ impl SentRuns {
         self.runs.front().map(|run| run.payload)
     }
 
-    /// Position of the run that `sn` is in, and of `sn` in it. What is asked for is in the first run
-    /// or the last one, but for segments that are about to be broken out: no need for an index.
+    /// Position of the run that `sn` is in, and of `sn` in it, by bisection of the runs.
     fn find(&self, sn: Sn) -> Option<(usize, u32)> {
         let after = self.runs.partition_point(|run| sn.since(run.sn) >= 0);
         let at = after.checked_sub(1)?;

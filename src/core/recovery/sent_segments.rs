@@ -9,7 +9,7 @@
 //!
 //! Behind the ring are [`SentRuns`]: segments that left in GSO batches share a record, as long as at most
 //! one of them is acknowledged by its number and nothing is transmitted again. Then all of them move to
-//! the ring, each at most once.
+//! the ring, each at most once. A lookup there bisects the runs, of a GSO batch each.
 
 mod lists;
 
