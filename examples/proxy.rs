@@ -12,8 +12,8 @@
 //! where `proxy` is `cargo run --release --example proxy --`. Its options have the names and most
 //! of the defaults of kcptun's, whose multiplexing and compression this proxy does not have: the
 //! other side must be this one, too. Ctrl-C or SIGTERM resets what is open, a second one ends at once:
-//! nobody takes a part for the whole. Without a command it carries data between two proxies in this
-//! process.
+//! nobody takes a part for the whole. Half of the CPUs have a worker thread, which the variable
+//! `TOKIO_WORKER_THREADS` changes. Without a command it carries data between two proxies in this process.
 
 #[path = "common/hash.rs"]
 mod hash;
@@ -25,12 +25,14 @@ mod signals;
 mod tunnel;
 
 use std::net::SocketAddr;
+use std::{env, thread};
 
 use anyhow::{Context, Result, ensure};
 use clap::{Parser, Subcommand};
 use kcpx::{Config, Endpoint, KcpListener};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, lookup_host};
+use tokio::runtime::{Builder, Runtime};
 
 use self::hash::{pseudo_random, sha256};
 use self::link::Link;
@@ -68,9 +70,29 @@ enum Role {
     },
 }
 
-#[tokio::main]
-async fn main() -> Result<()> {
-    match Args::parse().role {
+/// Has the number of worker threads, as for every program on Tokio.
+const WORKER_THREADS: &str = "TOKIO_WORKER_THREADS";
+
+fn main() -> Result<()> {
+    let role = Args::parse().role;
+    runtime()?.block_on(run(role))
+}
+
+/// With a worker thread for every second CPU, unless `TOKIO_WORKER_THREADS` has their number. The kernel's
+/// side of both sockets is on the other CPUs, as is whoever the TCP connections are with; and what two
+/// workers exchange costs more CPU time for each byte (docs/performance.md).
+fn runtime() -> Result<Runtime> {
+    let threads = match env::var(WORKER_THREADS) {
+        Ok(text) => text.parse().ok().filter(|threads| *threads > 0).with_context(|| {
+            format!("{WORKER_THREADS} is {text:?}, allowed is a number from 1 on")
+        })?,
+        Err(_) => thread::available_parallelism()?.get().div_ceil(2),
+    };
+    Ok(Builder::new_multi_thread().worker_threads(threads).enable_all().build()?)
+}
+
+async fn run(role: Option<Role>) -> Result<()> {
+    match role {
         Some(Role::Client { listen, remote, link }) => {
             let config = link.config()?;
             let listener = TcpListener::bind(&listen).await.with_context(|| refused(&listen))?;

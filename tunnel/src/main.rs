@@ -2,9 +2,11 @@
 
 use std::io::Write;
 use std::process::ExitCode;
+use std::{env, thread};
 
 use kcpx_tunnel::options::{Invocation, OptionsError};
 use kcpx_tunnel::process::{self, Log};
+use tokio::runtime::Builder;
 
 /// Status of options that are refused.
 const REFUSED: u8 = 2;
@@ -29,7 +31,12 @@ fn main() -> ExitCode {
     if let Err(error) = tracing::subscriber::set_global_default(log.subscriber()) {
         return fail(&error, 1);
     }
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+    let threads = match worker_threads() {
+        Ok(threads) => threads,
+        Err(error) => return fail(&error, REFUSED),
+    };
+    let runtime = Builder::new_multi_thread().worker_threads(threads).enable_all().build();
+    let runtime = match runtime {
         Ok(runtime) => runtime,
         Err(error) => return fail(&format!("cannot start: {error}"), 1),
     };
@@ -40,6 +47,23 @@ fn main() -> ExitCode {
             // A log in a file is not what the user sees who started the program.
             if log.is_file() { fail(&error, 1) } else { ExitCode::from(1) }
         }
+    }
+}
+
+/// Has the number of worker threads, as for every program on Tokio.
+const WORKER_THREADS: &str = "TOKIO_WORKER_THREADS";
+
+/// How many worker threads: by default one for every second CPU. The kernel's side of both sockets is on
+/// the other CPUs, as is whoever the TCP connections are with; and what two workers exchange costs more
+/// CPU time for each byte (docs/performance.md).
+fn worker_threads() -> Result<usize, String> {
+    match env::var_os(WORKER_THREADS) {
+        None => Ok(thread::available_parallelism().map_or(1, |cpus| cpus.get().div_ceil(2))),
+        Some(value) => value
+            .to_str()
+            .and_then(|text| text.parse().ok())
+            .filter(|threads| *threads > 0)
+            .ok_or_else(|| format!("{WORKER_THREADS} is {value:?}, allowed is a number from 1 on")),
     }
 }
 

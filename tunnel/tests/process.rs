@@ -60,6 +60,19 @@ fn refused_options_end_with_status_two_and_one_sentence() {
 }
 
 #[test]
+fn number_of_worker_threads_that_is_none_ends_with_status_two_and_one_sentence() {
+    for value in ["0", "-1", "two", ""] {
+        let mut command = command(&["client", "-key", "k"]);
+        let output = command.env("TOKIO_WORKER_THREADS", value).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{value:?}");
+        let sentence = format!(
+            "kcpx-tunnel: TOKIO_WORKER_THREADS is {value:?}, allowed is a number from 1 on\n"
+        );
+        assert_eq!(String::from_utf8(output.stderr).unwrap(), sentence);
+    }
+}
+
+#[test]
 fn help_goes_to_standard_output_and_a_link_sets_the_role() {
     let dir = TempDir::new().unwrap();
     let link = dir.path().join("kcptun-client");

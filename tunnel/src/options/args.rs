@@ -179,7 +179,8 @@ const ABOUT: &str = "Carries TCP connections over KCP, a reliable protocol over 
 const FORMS: &str = "Options are written as with kcptun: -mode fast3, --mode fast3 and -mode=fast3 \
     are the same; flags are bare or have =false; integers may be 0x10 or 0b1; of an option given \
     twice the last one counts. The order of force: defaults, KCPTUN_KEY, the command line, the file \
-    of -c.";
+    of -c. The variable TOKIO_WORKER_THREADS has the number of worker threads; by default there is one \
+    for every second CPU.";
 
 const EXAMPLES: &str = "\
 A file with two tunnels:

@@ -17,7 +17,7 @@ pub const PROGRAM: &str = env!("CARGO_BIN_EXE_kcpx-tunnel");
 /// For conditions that come true within milliseconds on an idle machine.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 /// Variables that would change what the program does.
-const VARIABLES: [&str; 7] = [
+const VARIABLES: [&str; 8] = [
     "KCPTUN_KEY",
     "NOTIFY_SOCKET",
     "SS_REMOTE_HOST",
@@ -25,6 +25,7 @@ const VARIABLES: [&str; 7] = [
     "SS_LOCAL_HOST",
     "SS_LOCAL_PORT",
     "SS_PLUGIN_OPTIONS",
+    "TOKIO_WORKER_THREADS",
 ];
 
 pub fn command(args: &[&str]) -> Command {
