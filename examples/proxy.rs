@@ -82,11 +82,15 @@ fn main() -> Result<()> {
 /// side of both sockets is on the other CPUs, as is whoever the TCP connections are with; and what two
 /// workers exchange costs more CPU time for each byte (docs/performance.md).
 fn runtime() -> Result<Runtime> {
-    let threads = match env::var(WORKER_THREADS) {
-        Ok(text) => text.parse().ok().filter(|threads| *threads > 0).with_context(|| {
-            format!("{WORKER_THREADS} is {text:?}, allowed is a number from 1 on")
-        })?,
-        Err(_) => thread::available_parallelism()?.get().div_ceil(2),
+    let threads = match env::var_os(WORKER_THREADS) {
+        None => thread::available_parallelism().map_or(1, |cpus| cpus.get().div_ceil(2)),
+        Some(value) => value
+            .to_str()
+            .and_then(|text| text.parse().ok())
+            .filter(|threads| *threads > 0)
+            .with_context(|| {
+                format!("{WORKER_THREADS} is {value:?}, allowed is a number from 1 on")
+            })?,
     };
     Ok(Builder::new_multi_thread().worker_threads(threads).enable_all().build()?)
 }

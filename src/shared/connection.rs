@@ -1,9 +1,9 @@
 //! [`Shared`]: what the handles of one connection share with the driver. Composes the queues and
 //! notifies the driver. No protocol state.
 //!
-//! Locks are leaves: no code holds two of them, or one of them and one of the notifier. Under a
-//! lock pointers move, bytes are copied outside. Wakers leave a critical section as values, and
-//! are woken or dropped after it.
+//! Locks are leaves, but for that of the buffer pool: no code holds two of them, or one of them and one
+//! of the notifier. Under a lock pointers move; bytes are copied outside, but for writes below 16 KiB.
+//! Wakers leave a critical section as values, and are woken or dropped after it.
 //!
 //! The driver calls [`begin_exchange`](Shared::begin_exchange) first, then
 //! [`take_writes`](Shared::take_writes), [`recv_available`](Shared::recv_available) and
@@ -23,7 +23,7 @@ use std::ops::Deref;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 
 use crate::config::{Config, Mode, SEGMENT_HEADER, Setting, WritePolicy};
 use crate::error::{ConfigError, ConnectionError};
@@ -261,14 +261,14 @@ impl Shared {
         self.send.write_reserved(data, &self.notifier)
     }
 
-    /// Writes a part of `len` bytes, see [`SendQueue::poll_write_with`].
+    /// Writes a part, see [`SendQueue::poll_write_with`].
     pub(crate) fn poll_write_with(
         &self,
         wait: &mut Wait<'_>,
-        len: usize,
-        copy: impl Fn(usize) -> Bytes,
+        part: (usize, bool),
+        copy: impl Fn(usize, &mut BytesMut),
     ) -> Poll<io::Result<usize>> {
-        self.send.poll_write_with(wait, len, copy, &self.notifier)
+        self.send.poll_write_with(wait, part, copy, &self.notifier)
     }
 
     /// Writes a whole message, see [`SendQueue::poll_send_message`].

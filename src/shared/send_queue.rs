@@ -1,28 +1,24 @@
 //! Send queue, from the application to the driver: bytes and messages written and not yet taken.
 
+mod chunks;
+
 use std::collections::VecDeque;
 use std::io;
 use std::mem;
 use std::task::{Poll, Waker, ready};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 
+use self::chunks::Chunks;
+pub(crate) use self::chunks::Outgoing;
 use crate::error::ConnectionError;
 use crate::shared::charge::charge;
 use crate::shared::notifier::ConnNotifier;
 use crate::shared::send_state::SendState;
 use crate::shared::waiters::{Registration, Wait, WaitQueue, Waiters, WakeList};
 use crate::shared::wakers::register_waker;
-use crate::util::queue;
+use crate::util::buffer_pool::{self, LARGE};
 use crate::util::sync::{AtomicUsize, Mutex, MutexGuard, Ordering, lock};
-
-/// A chunk of what was written, on its way to the protocol.
-#[derive(Debug)]
-pub(crate) struct Outgoing {
-    pub(crate) data: Bytes,
-    /// True for a whole message, which keeps its boundaries; false for a piece of a byte stream.
-    pub(crate) message: bool,
-}
 
 /// What the driver finds when it takes writes.
 #[derive(Debug, Default)]
@@ -45,17 +41,13 @@ pub(crate) struct TakenWrites {
 pub(super) struct SendQueue {
     /// Bytes that the chunks may count for, see `CHUNK_CHARGE`.
     capacity: usize,
-    /// Copy of `Writes::charged` for a writer without the lock: a hint, checked again under it.
+    /// Copy of `Chunks::charged` for a writer without the lock: a hint, checked again under it.
     charged_hint: AtomicUsize,
     writes: Mutex<Writes>,
 }
 
 struct Writes {
-    chunks: VecDeque<Outgoing>,
-    /// Payload bytes queued.
-    bytes: usize,
-    /// Bytes that the chunks count for, see `CHUNK_CHARGE`.
-    charged: usize,
+    chunks: Chunks,
     state: SendState,
     /// True from `abort` on.
     reset_requested: bool,
@@ -70,51 +62,10 @@ struct Writes {
     shutdown: Option<Waker>,
 }
 
-impl Writes {
-    /// Empties the queue. Drop the result outside the lock.
-    fn clear(&mut self) -> VecDeque<Outgoing> {
-        (self.bytes, self.charged) = (0, 0);
-        mem::take(&mut self.chunks)
-    }
-
-    fn push(&mut self, data: Bytes, message: bool) {
-        self.bytes += data.len();
-        self.charged += charge(data.len());
-        self.dirty = true;
-        queue::push(&mut self.chunks, Outgoing { data, message });
-    }
-
-    /// Moves chunks to `out`, see [`SendQueue::take_writes`].
-    fn take(&mut self, mut limit: usize, unit: usize, out: &mut VecDeque<Outgoing>) {
-        let before = self.charged;
-        while limit > 0
-            && let Some(next) = self.chunks.front_mut()
-        {
-            let len = next.data.len();
-            let cost = len.div_ceil(unit).max(1) * unit;
-            if cost > limit && !next.message {
-                self.bytes -= limit;
-                self.charged = self.charged - charge(len) + charge(len - limit);
-                let data = next.data.split_to(mem::take(&mut limit));
-                out.push_back(Outgoing { data, message: false });
-            } else if cost <= limit || self.charged == before {
-                self.bytes -= len;
-                self.charged -= charge(len);
-                limit = limit.saturating_sub(cost);
-                out.extend(self.chunks.pop_front());
-            } else {
-                break;
-            }
-        }
-    }
-}
-
 impl SendQueue {
     pub(super) fn new(capacity: usize) -> Self {
         let writes = Writes {
-            chunks: VecDeque::new(),
-            bytes: 0,
-            charged: 0,
+            chunks: Chunks::default(),
             state: SendState::Open,
             reset_requested: false,
             refused: false,
@@ -153,13 +104,13 @@ impl SendQueue {
     ) -> TakenWrites {
         let mut guard = lock(&self.writes);
         let writes = &mut *guard;
-        let before = writes.charged;
-        writes.take(limit, unit, out);
-        self.charged_hint.store(writes.charged, Ordering::Relaxed);
+        let before = writes.chunks.charged();
+        writes.chunks.take(limit, unit, out);
+        self.charged_hint.store(writes.chunks.charged(), Ordering::Relaxed);
         let more = !writes.chunks.is_empty();
         // Not for every acknowledged segment: a writer that is woken should find a quarter free.
-        let worthwhile =
-            writes.charged < before && self.available(writes.charged) >= (self.capacity / 4).max(1);
+        let worthwhile = writes.chunks.charged() < before
+            && self.available(writes.chunks.charged()) >= (self.capacity / 4).max(1);
         writes.refused &= !worthwhile;
         let taken = TakenWrites {
             flush: writes.flush_requested,
@@ -170,7 +121,7 @@ impl SendQueue {
             writers: if worthwhile { writes.writers.take_all() } else { WakeList::default() },
         };
         writes.flush_requested &= more;
-        let memory = queue::release_burst(&mut writes.chunks);
+        let memory = writes.chunks.release_burst();
         drop(guard);
         drop(memory);
         taken
@@ -197,7 +148,7 @@ impl SendQueue {
     pub(super) fn fail(&self, error: ConnectionError) -> (WakeList, Option<Waker>) {
         let mut writes = lock(&self.writes);
         writes.state.fail(error);
-        let discarded = writes.clear();
+        let discarded = writes.chunks.clear();
         self.charged_hint.store(0, Ordering::Relaxed);
         let wakers = (writes.writers.take_all(), writes.shutdown.take());
         drop(writes);
@@ -207,7 +158,7 @@ impl SendQueue {
 
     /// The connection is idle: frees the memory of an empty queue.
     pub(super) fn release_memory(&self) {
-        let memory = queue::release(&mut lock(&self.writes).chunks);
+        let memory = lock(&self.writes).chunks.release_memory();
         drop(memory);
     }
 }
@@ -216,7 +167,7 @@ impl SendQueue {
 impl SendQueue {
     /// Payload bytes that the driver has not taken yet.
     pub(super) fn unsent_bytes(&self) -> usize {
-        lock(&self.writes).bytes
+        lock(&self.writes).chunks.bytes()
     }
 
     /// Why the connection ended, once it has.
@@ -232,7 +183,7 @@ impl SendQueue {
         }
         let mut writes = lock(&self.writes);
         let is_open = writes.state.check_writable().is_ok();
-        if !(is_open && writes.refused && self.available(writes.charged) == 0) {
+        if !(is_open && writes.refused && self.available(writes.chunks.charged()) == 0) {
             return Poll::Ready(());
         }
         let replaced = writes.writers.register(wait);
@@ -250,7 +201,7 @@ impl SendQueue {
         }
         let mut writes = lock(&self.writes);
         writes.state.check_writable()?;
-        let available = self.available(writes.charged);
+        let available = self.available(writes.chunks.charged());
         if available > 0 {
             return Poll::Ready(Ok(available));
         }
@@ -283,19 +234,26 @@ impl SendQueue {
         message: bool,
         notifier: &ConnNotifier,
     ) {
-        writes.push(data, message);
-        self.charged_hint.store(writes.charged, Ordering::Relaxed);
+        writes.chunks.push(data, message);
+        self.end_write(writes, notifier);
+    }
+
+    /// Something was queued: notifies the driver, without the lock.
+    fn end_write(&self, mut writes: MutexGuard<'_, Writes>, notifier: &ConnNotifier) {
+        writes.dirty = true;
+        self.charged_hint.store(writes.chunks.charged(), Ordering::Relaxed);
         drop(writes);
         notifier.notify();
     }
 
-    /// Writes at most `len` bytes; `copy(n)` returns a copy of the first `n`. Queues exactly as
-    /// many bytes as it returns when ready, and none otherwise.
+    /// Writes at most `len` bytes; `copy(n, out)` appends the first `n` to `out`. Queues exactly as
+    /// many bytes as it returns when ready, and none otherwise. `joins`: fewer than [`LARGE`] bytes may
+    /// share a chunk with those before and after them; `copy` then runs under the lock.
     pub(super) fn poll_write_with(
         &self,
         wait: &mut Wait<'_>,
-        len: usize,
-        copy: impl Fn(usize) -> Bytes,
+        (len, joins): (usize, bool),
+        copy: impl Fn(usize, &mut BytesMut),
         notifier: &ConnNotifier,
     ) -> Poll<io::Result<usize>> {
         if len == 0 {
@@ -303,18 +261,26 @@ impl SendQueue {
             return Poll::Ready(lock(&self.writes).state.check_writable().map(|()| 0));
         }
         loop {
-            let available = ready!(self.poll_capacity(wait))?;
-            let mut data = copy(len.min(available));
-            let writes = lock(&self.writes);
+            let count = len.min(ready!(self.poll_capacity(wait))?);
+            // What has no pooled buffer of its own joins what was written before it: the driver then handles
+            // them as one chunk, and the lock is held for no longer than copying 32 KiB takes.
+            let joins = joins && count < LARGE;
+            let data = (!joins).then(|| buffer_pool::filled(count, |out| copy(count, out)));
+            let mut writes = lock(&self.writes);
             writes.state.check_writable()?;
             // Another writer may have been faster since the copy was made.
-            data.truncate(self.available(writes.charged));
-            let taken = data.len();
-            if taken == 0 {
+            let count = count.min(self.available(writes.chunks.charged()));
+            if count == 0 {
                 continue;
             }
+            let Some(mut data) = data else {
+                let written = writes.chunks.append(count, |tail| copy(count, tail));
+                self.end_write(writes, notifier);
+                return Poll::Ready(Ok(written));
+            };
+            data.truncate(count);
             self.queue(writes, data, false, notifier);
-            return Poll::Ready(Ok(taken));
+            return Poll::Ready(Ok(count));
         }
     }
 
@@ -339,8 +305,8 @@ impl SendQueue {
         loop {
             let mut writes = lock(&self.writes);
             writes.state.check_writable()?;
-            let available = self.available(writes.charged);
-            if writes.charged > 0 && charge(message.len()) > available {
+            let available = self.available(writes.chunks.charged());
+            if writes.chunks.charged() > 0 && charge(message.len()) > available {
                 writes.refused = true;
                 let replaced = writes.writers.register(wait);
                 drop(writes);
@@ -411,7 +377,7 @@ impl SendQueue {
     pub(super) fn abort(&self, notifier: &ConnNotifier) {
         let mut writes = lock(&self.writes);
         writes.reset_requested = true;
-        let discarded = writes.clear();
+        let discarded = writes.chunks.clear();
         self.charged_hint.store(0, Ordering::Relaxed);
         drop(writes);
         drop(discarded);
@@ -426,7 +392,7 @@ impl SendQueue {
 
     #[cfg(test)]
     pub(super) fn clear(&self) -> VecDeque<Outgoing> {
-        lock(&self.writes).clear()
+        lock(&self.writes).chunks.clear()
     }
 }
 

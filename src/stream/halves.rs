@@ -4,7 +4,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::pin::pin;
 use std::task::{Context, Poll, ready};
 
-use bytes::{BufMut, Bytes};
+use bytes::{BufMut, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 use tokio::task::coop::poll_proceed;
 
@@ -14,6 +14,9 @@ use crate::shared::recv_queue::ReadBuffer;
 use crate::shared::waiters::{Registration, Wait};
 use crate::util::buffer_pool;
 use crate::util::sync::{Mutex, MutexGuard, lock};
+
+/// Slices of a vectored write that are gathered under the lock of the send queue, at most.
+const MAX_JOINED_SLICES: usize = 64;
 
 /// The read side of a connection.
 pub(crate) struct Reader {
@@ -317,11 +320,15 @@ fn or_would_block<T>(poll: Poll<io::Result<T>>) -> io::Result<T> {
 /// result; those of a later piece end the write with the bytes written so far.
 fn write(shared: &Shared, wait: &mut Wait<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
     let total = bufs.iter().map(|buf| buf.len()).sum::<usize>();
+    // In message mode each write starts a segment of its own.
+    let joins = shared.mode == Mode::Stream && bufs.len() <= MAX_JOINED_SLICES;
     let mut done = 0;
     loop {
         let wait = if done == 0 { &mut *wait } else { &mut Wait::No };
         let part = (total - done).min(buffer_pool::BUFFER_LEN);
-        match shared.poll_write_with(wait, part, |count| gather(bufs, done, count)) {
+        match shared
+            .poll_write_with(wait, (part, joins), |count, out| gather(bufs, done, count, out))
+        {
             Poll::Ready(Ok(taken)) => done += taken,
             _ if done > 0 => return Poll::Ready(Ok(done)),
             other => return other,
@@ -358,21 +365,18 @@ fn write_from(
     }
 }
 
-/// A copy of `count` bytes of `bufs`, after the first `skip`, in one chunk: a header and its body
-/// then count as one chunk and not as two.
-fn gather(bufs: &[IoSlice<'_>], mut skip: usize, count: usize) -> Bytes {
+/// Appends `count` bytes of `bufs`, after the first `skip`, to `out`: a header and its body then count as
+/// one chunk and not as two.
+fn gather(bufs: &[IoSlice<'_>], mut skip: usize, count: usize, out: &mut BytesMut) {
     let mut left = count;
-    let parts = bufs.iter().map(|buf| {
+    for buf in bufs {
         let rest = &buf[skip.min(buf.len())..];
         skip -= buf.len() - rest.len();
         let part = &rest[..rest.len().min(left)];
         left -= part.len();
-        part
-    });
-    if count >= buffer_pool::LARGE {
-        return buffer_pool::copy(parts);
+        out.extend_from_slice(part);
+        if left == 0 {
+            break;
+        }
     }
-    let mut data = Vec::with_capacity(count);
-    parts.for_each(|part| data.extend_from_slice(part));
-    data.into()
 }

@@ -187,7 +187,7 @@ async fn peek_takes_nothing_and_sees_later_bytes() {
 
 #[tokio::test]
 async fn vectored_write_makes_one_chunk() {
-    let (mut stream, mut bench) = stream(Mode::Stream, 100, 100);
+    let (mut stream, mut bench) = stream(Mode::Message, 100, 100);
     assert!(stream.is_write_vectored());
     let bufs = [b"ab".as_slice(), b"", b"cde"].map(IoSlice::new);
     assert_eq!(stream.write_vectored(&bufs).await.unwrap(), 5);

@@ -58,19 +58,24 @@ pub(crate) fn into_recycled(data: Bytes) -> Bytes {
     }
 }
 
-/// A copy of `parts`, at most [`BUFFER_LEN`] bytes, in a buffer that returns to the pool once no
-/// slice of it is left. For copies from [`LARGE`] bytes on.
-pub(crate) fn copy<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Bytes {
-    let mut buffer = take();
-    parts.into_iter().for_each(|part| buffer.extend_from_slice(part));
-    Bytes::from_owner(Returned(buffer))
+/// `count` bytes that `fill` appends to the buffer it is given. From [`LARGE`] bytes on that is one of the
+/// pool, at most [`BUFFER_LEN`] bytes, which returns to it once no slice of it is left.
+pub(crate) fn filled(count: usize, fill: impl FnOnce(&mut BytesMut)) -> Bytes {
+    let mut buffer = if count >= LARGE { take() } else { BytesMut::with_capacity(count) };
+    fill(&mut buffer);
+    freeze_grown(buffer)
+}
+
+/// Data in a buffer that has grown with it: from [`LARGE`] bytes on one of [`take`].
+pub(crate) fn freeze_grown(buffer: BytesMut) -> Bytes {
+    if buffer.len() >= LARGE { Bytes::from_owner(Returned(buffer)) } else { buffer.freeze() }
 }
 
 /// Data in a buffer of [`take`]. From [`LARGE`] bytes on the buffer returns to the pool once no slice of it
 /// is left; less is copied, so that a few bytes do not hold the whole of it.
 pub(crate) fn freeze(buffer: BytesMut) -> Bytes {
     if buffer.len() >= LARGE {
-        return Bytes::from_owner(Returned(buffer));
+        return freeze_grown(buffer);
     }
     let data = Bytes::copy_from_slice(&buffer);
     give(buffer);
@@ -98,8 +103,8 @@ mod tests {
     // Other tests use the pool at the same time, so these check their own buffers only.
 
     #[test]
-    fn copy_can_be_split() {
-        let mut data = copy([&b"abc"[..], b"", b"defg"]);
+    fn filled_buffer_can_be_split() {
+        let mut data = filled(7, |buffer| buffer.extend_from_slice(b"abcdefg"));
         let front = data.split_to(2);
         assert_eq!((&front[..], &data[..]), (&b"ab"[..], &b"cdefg"[..]));
     }

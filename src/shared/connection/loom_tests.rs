@@ -37,7 +37,8 @@ fn notified(shared: &Shared, notifier: &Notifier) {
 }
 
 fn write(shared: &Shared, waker: &Waker) -> Poll<io::Result<usize>> {
-    shared.poll_write_with(&mut Wait::Polled(waker), 1, |_| Bytes::from_static(b"x"))
+    shared
+        .poll_write_with(&mut Wait::Polled(waker), (1, true), |_, out| out.extend_from_slice(b"x"))
 }
 
 /// Reads a chunk.
@@ -87,6 +88,28 @@ fn loom_write_against_write() {
         };
         let one = write(&shared, Waker::noop()).is_ready();
         assert!(one != other.join().unwrap(), "there is capacity for one of them");
+    });
+}
+
+/// Small writes that join a chunk while the driver takes it are taken once each.
+#[test]
+fn loom_joined_writes_against_take() {
+    loom::model(|| {
+        let (shared, notifier) = connection(100);
+        let other = {
+            let shared = shared.clone();
+            thread::spawn(move || assert!(write(&shared, Waker::noop()).is_ready()))
+        };
+        assert!(write(&shared, Waker::noop()).is_ready());
+        let mut out = VecDeque::new();
+        while out.iter().map(|chunk: &Outgoing| chunk.data.len()).sum::<usize>() < 2 {
+            notified(&shared, &notifier);
+            shared.take_writes(10, 1, &mut out);
+        }
+        other.join().unwrap();
+        assert!(!shared.take_writes(10, 1, &mut out).more);
+        assert!(out.iter().all(|chunk| chunk.data.iter().all(|byte| *byte == b'x')));
+        assert_eq!(out.iter().map(|chunk| chunk.data.len()).sum::<usize>(), 2);
     });
 }
 

@@ -84,9 +84,10 @@ impl Bench {
     }
 
     fn write(&self, waker: Option<&Waker>, data: &[u8]) -> Poll<io::Result<usize>> {
-        let copy = |count| Bytes::copy_from_slice(&data[..count]);
+        let copy = |count, out: &mut BytesMut| out.extend_from_slice(&data[..count]);
         let mut wait = waker.map_or(Wait::No, Wait::Polled);
-        self.shared.poll_write_with(&mut wait, data.len(), copy)
+        let part = (data.len(), self.shared.mode == Mode::Stream);
+        self.shared.poll_write_with(&mut wait, part, copy)
     }
 }
 
@@ -125,7 +126,16 @@ fn byte_stream_is_cut_to_the_limit() {
     assert!(bench.take(0).more);
     assert!(bench.take(4).more);
     assert!(!bench.take(100).more);
-    assert_eq!(bench.chunks(), [b"abcd".as_slice(), b"ef", b"gh"]);
+    assert_eq!(bench.chunks(), [b"abcd", b"efgh"]);
+}
+
+#[test]
+fn writes_are_chunks_of_their_own_in_message_mode() {
+    let mut bench = Bench::new(Mode::Message, 1000, 1000);
+    assert_eq!(accepted(bench.write(None, b"abc")), Some(3));
+    assert_eq!(accepted(bench.write(None, b"de")), Some(2));
+    assert!(!bench.take(100).more);
+    assert_eq!(bench.chunks(), [b"abc".as_slice(), b"de"]);
 }
 
 #[test]
