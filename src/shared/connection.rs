@@ -261,14 +261,14 @@ impl Shared {
         self.send.write_reserved(data, &self.notifier)
     }
 
-    /// Writes a part, see [`SendQueue::poll_write_with`].
+    /// Writes a part of `len` bytes, see [`SendQueue::poll_write_with`].
     pub(crate) fn poll_write_with(
         &self,
         wait: &mut Wait<'_>,
-        part: (usize, bool),
+        (len, joins): (usize, bool),
         copy: impl Fn(usize, &mut BytesMut),
     ) -> Poll<io::Result<usize>> {
-        self.send.poll_write_with(wait, part, copy, &self.notifier)
+        self.send.poll_write_with(wait, (len, joins), copy, &self.notifier)
     }
 
     /// Writes a whole message, see [`SendQueue::poll_send_message`].

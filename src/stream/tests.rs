@@ -187,19 +187,21 @@ async fn peek_takes_nothing_and_sees_later_bytes() {
 
 #[tokio::test]
 async fn vectored_write_makes_one_chunk() {
-    let (mut stream, mut bench) = stream(Mode::Message, 100, 100);
-    assert!(stream.is_write_vectored());
-    let bufs = [b"ab".as_slice(), b"", b"cde"].map(IoSlice::new);
-    assert_eq!(stream.write_vectored(&bufs).await.unwrap(), 5);
-    bench.take(100);
-    assert_eq!(bench.chunks(), [b"abcde"]);
-    let long = [[1; 60], [2; 60]];
-    let bufs = [IoSlice::new(&long[0]), IoSlice::new(&long[1])];
-    assert_eq!(stream.try_write_vectored(&bufs).unwrap(), 100);
-    assert_eq!(kind(stream.try_write_vectored(&bufs)), ErrorKind::WouldBlock);
-    assert_eq!(stream.write_vectored(&[]).await.unwrap(), 0);
-    bench.take(100);
-    assert_eq!(bench.chunks(), [[[1; 60].as_slice(), &[2; 40]].concat()]);
+    for mode in [Mode::Stream, Mode::Message] {
+        let (mut stream, mut bench) = stream(mode, 100, 100);
+        assert!(stream.is_write_vectored());
+        let bufs = [b"ab".as_slice(), b"", b"cde"].map(IoSlice::new);
+        assert_eq!(stream.write_vectored(&bufs).await.unwrap(), 5);
+        bench.take(100);
+        assert_eq!(bench.chunks(), [b"abcde"]);
+        let long = [[1; 60], [2; 60]];
+        let bufs = [IoSlice::new(&long[0]), IoSlice::new(&long[1])];
+        assert_eq!(stream.try_write_vectored(&bufs).unwrap(), 100);
+        assert_eq!(kind(stream.try_write_vectored(&bufs)), ErrorKind::WouldBlock);
+        assert_eq!(stream.write_vectored(&[]).await.unwrap(), 0);
+        bench.take(100);
+        assert_eq!(bench.chunks(), [[[1; 60].as_slice(), &[2; 40]].concat()]);
+    }
 }
 
 #[tokio::test]
