@@ -3,7 +3,9 @@
 //! - Of datagrams without data, a connection sends in a second at most as many as could ask for one,
 //!   and [`SPONTANEOUS`]: a datagram with data for two, an ACK and the window update when it is read;
 //!   pings, window probes, FIN, RST, HELLO and those of a third party for one; and each time that the
-//!   application read. So two endpoints do not keep each other busy with pings.
+//!   application read. After a RST it may send [`HALF_OPEN_PINGS`] in addition, however many RSTs there are
+//!   (`core/stateless_reset.rs`). So two endpoints do not keep each other busy with pings. The input
+//!   `fuzz/seeds/endpoint/pings-after-a-reset` has a FIN, window probes and these pings in one second.
 //! - An IP address that has not answered is sent at most three times the bytes that came from it, and
 //!   [`INITIAL_ALLOWANCE`] bytes for each of at most [`MAX_ALLOWANCES`] connections in
 //!   [`ALLOWANCE_PERIOD`]. A period of the endpoint begins with the first connection that opens, one of
@@ -26,6 +28,9 @@ use crate::stats::ConnectionStats;
 /// Datagrams without data that a connection sends in a second of itself: pings, window probes, FIN.
 const SPONTANEOUS: usize = 10;
 const SECOND: Duration = Duration::from_secs(1);
+/// Pings after a RST, beside the one that the RST asks for, and how long they go on at their closest.
+const HALF_OPEN_PINGS: usize = 4;
+const HALF_OPEN: Duration = Duration::from_millis(800);
 /// How long an answer may wait: until the peer is validated, and an interval of 5 s.
 const ANSWER_DELAY: Duration = Duration::from_secs(36);
 /// Bytes for each byte received, and what a connection may be sent at least.
@@ -45,6 +50,8 @@ struct Responses {
     sent: VecDeque<Instant>,
     /// What could ask for one.
     asked: VecDeque<Instant>,
+    /// When the last RST arrived.
+    reset: Option<Instant>,
     /// Addresses and conversation ids that it stands for.
     pairs: HashSet<(SocketAddr, u32)>,
 }
@@ -127,7 +134,13 @@ impl Laws {
         let asks = if carries { 2 } else { usize::from(foreign || content.asks_for_an_answer()) };
         let now = self.now;
         match content.conv {
-            Some(conv) => self.sides[side].of(from, conv).ask(now, asks),
+            Some(conv) => {
+                let responses = self.sides[side].of(from, conv);
+                responses.ask(now, asks);
+                if content.has_reset() {
+                    responses.reset = Some(now);
+                }
+            }
             // Parity may recover data of any connection.
             None => self.sides[side].responses.values_mut().for_each(|all| all.ask(now, asks)),
         }
@@ -185,7 +198,9 @@ impl Responses {
         while self.sent.front().is_some_and(|at| *at + SECOND <= now) {
             self.sent.pop_front();
         }
-        let limit = self.asked.len() + SPONTANEOUS * self.pairs.len();
+        let is_half_open = self.reset.is_some_and(|at| now <= at + HALF_OPEN + SECOND);
+        let pings = if is_half_open { HALF_OPEN_PINGS } else { 0 };
+        let limit = self.asked.len() + SPONTANEOUS * self.pairs.len() + pings;
         assert!(
             self.sent.len() <= limit,
             "{} datagrams without data in a second, {limit} are permitted; the last: {:?}",

@@ -88,6 +88,14 @@ impl Content {
         })
     }
 
+    /// Whether it has a RST.
+    pub(super) fn has_reset(&self) -> bool {
+        self.headers().any(|header| {
+            header.command == Command::Control
+                && ControlType::from_frg(header.frg) == Some(ControlType::Reset)
+        })
+    }
+
     pub(super) fn headers(&self) -> impl Iterator<Item = Header> {
         Segments::new(&self.datagram).map(|(header, _)| header)
     }
