@@ -91,11 +91,13 @@ impl Sender {
     /// acknowledged cumulatively and whose repair symbol fits into the MTU.
     pub(crate) fn repair_window(&mut self) -> Option<EncodingWindow> {
         let nxt = self.nxt();
-        let limit = self.path.current_mtu().saturating_sub(HEADER_LEN + SYMBOL_HEADER);
+        // The smallest MTUs have no space for the symbol of an empty message either.
+        let limit = self.path.current_mtu().checked_sub(HEADER_LEN + SYMBOL_HEADER);
         let (mut count, mut longest) = (0, 0);
         while usize::from(count) < MAX_WINDOW {
             let sn = nxt.back(u32::from(count) + 1);
-            let payload = self.sent_segments.payload(sn).filter(|range| range.len() <= limit);
+            let fits = |len: usize| limit.is_some_and(|limit| len <= limit);
+            let payload = self.sent_segments.payload(sn).filter(|range| fits(range.len()));
             let Some(payload) = payload else { break };
             longest = longest.max(payload.len());
             count += 1;
