@@ -106,7 +106,7 @@ mod tests {
             // Make the first segments plausible.
             for at in (0..input.len().saturating_sub(HEADER_LEN)).step_by(40) {
                 input[at..at + 4].copy_from_slice(&[7, 0, 0, 0]);
-                input[at + 4] = 81 + input[at + 4] % 4;
+                input[at + 4] = 81 + input[at + 4] % 6;
                 input[at + 20..at + 24].copy_from_slice(&[16, 0, 0, 0]);
             }
             segment(&input);

@@ -32,7 +32,7 @@ fn naive_walk(data: &[u8], conv: u32) -> Option<Vec<(usize, usize)>> {
     while data.len() - at >= HEADER_LEN {
         let len = word(at + 20);
         let rest = (data.len() - at - HEADER_LEN) as u64;
-        if word(at) != u64::from(conv) || !(81..=84).contains(&data[at + 4]) || len > rest {
+        if word(at) != u64::from(conv) || !(81..=86).contains(&data[at + 4]) || len > rest {
             return None;
         }
         let len = usize::try_from(len).ok()?;
