@@ -4,6 +4,8 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use bytes::Bytes;
+
 use super::scripted_peer::{config, header};
 use super::sim_plan::{MILLIS, SECOND};
 use super::two_endpoints::TwoEndpoints;
@@ -422,5 +424,34 @@ fn idle_connection_keeps_the_loss_estimate_and_waiting_equations() {
         ends.sides.iter_mut().for_each(Kcp::release_memory);
         assert!(ends.sides.iter().all(|kcp| !kcp.has_reclaimable_memory()));
         assert!(loss > 0 && ends.sides[0].stats().protection.loss_per_million == loss);
+    }
+}
+
+#[test]
+fn symbol_of_an_empty_message_leaves_where_it_fits_the_mtu() {
+    for mtu in [25, 26, 27, 28] {
+        let mut ends = TwoEndpoints::new(1, 0);
+        let least = KcpConfig { mode: Mode::Message, mtu, empty_messages: true, ..config() };
+        let (conv, now) = (ends.sides[0].conv(), ends.instant());
+        ends.sides = [1, 2].map(|seed| Kcp::new(conv, &least, now, Seed::new(7, seed)).unwrap());
+        ends.sides[0].set_repair_rate(1_000_000);
+        let lens = Rc::new(RefCell::new(Vec::new()));
+        let seen = Rc::clone(&lens);
+        ends.filter = Box::new(move |header| {
+            if header.command == Command::Repair {
+                seen.borrow_mut().push(HEADER_LEN + header.len as usize);
+            }
+            true
+        });
+        // The first ones negotiate.
+        for _ in 0..20 {
+            let now = ends.instant();
+            ends.sides[0].send_message(now, Bytes::new()).unwrap();
+            ends.run(50 * MILLIS);
+        }
+        assert!(ends.sides[0].stats().protection.repair_per_mille > 0, "{mtu}");
+        let lens = lens.take();
+        assert!(lens.iter().all(|len| *len == 27), "{mtu}: {lens:?}");
+        assert_eq!(lens.is_empty(), mtu < 27, "{mtu}: {lens:?}");
     }
 }

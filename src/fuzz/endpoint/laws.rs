@@ -28,9 +28,10 @@ use crate::stats::ConnectionStats;
 /// Datagrams without data that a connection sends in a second of itself: pings, window probes, FIN.
 const SPONTANEOUS: usize = 10;
 const SECOND: Duration = Duration::from_secs(1);
-/// Pings after a RST, beside the one that the RST asks for, and how long they go on at their closest.
+/// Pings after a RST, beside the one that the RST asks for, and how long they take: up to a second until the
+/// first may leave, then 200 ms from one to the next. With a longer RTO fewer fall into one second.
 const HALF_OPEN_PINGS: usize = 4;
-const HALF_OPEN: Duration = Duration::from_millis(800);
+const HALF_OPEN: Duration = Duration::from_millis(1_800);
 /// How long an answer may wait: until the peer is validated, and an interval of 5 s.
 const ANSWER_DELAY: Duration = Duration::from_secs(36);
 /// Bytes for each byte received, and what a connection may be sent at least.
@@ -50,10 +51,8 @@ struct Responses {
     sent: VecDeque<Instant>,
     /// What could ask for one.
     asked: VecDeque<Instant>,
-    /// When the last RST arrived.
-    reset: Option<Instant>,
-    /// Addresses and conversation ids that it stands for.
-    pairs: HashSet<(SocketAddr, u32)>,
+    /// Addresses and conversation ids that it stands for, and when the last RST of each arrived.
+    pairs: HashMap<(SocketAddr, u32), Option<Instant>>,
 }
 
 /// What came from an IP address and went there, until it is validated.
@@ -138,7 +137,7 @@ impl Laws {
                 let responses = self.sides[side].of(from, conv);
                 responses.ask(now, asks);
                 if content.has_reset() {
-                    responses.reset = Some(now);
+                    responses.pairs.insert((from, conv), Some(now));
                 }
             }
             // Parity may recover data of any connection.
@@ -180,7 +179,7 @@ impl Side {
         let key =
             (if self.migrates { None } else { Some(peer) }, if self.assigns { 0 } else { conv });
         let responses = self.responses.entry(key).or_default();
-        responses.pairs.insert((peer, conv));
+        responses.pairs.entry((peer, conv)).or_default();
         responses
     }
 }
@@ -198,9 +197,10 @@ impl Responses {
         while self.sent.front().is_some_and(|at| *at + SECOND <= now) {
             self.sent.pop_front();
         }
-        let is_half_open = self.reset.is_some_and(|at| now <= at + HALF_OPEN + SECOND);
-        let pings = if is_half_open { HALF_OPEN_PINGS } else { 0 };
-        let limit = self.asked.len() + SPONTANEOUS * self.pairs.len() + pings;
+        let resets = self.pairs.values().flatten();
+        let half_open = resets.filter(|at| now < **at + HALF_OPEN + SECOND).count();
+        let own = SPONTANEOUS * self.pairs.len() + HALF_OPEN_PINGS * half_open;
+        let limit = self.asked.len() + own;
         assert!(
             self.sent.len() <= limit,
             "{} datagrams without data in a second, {limit} are permitted; the last: {:?}",

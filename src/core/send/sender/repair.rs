@@ -91,12 +91,12 @@ impl Sender {
     /// acknowledged cumulatively and whose repair symbol fits into the MTU.
     pub(crate) fn repair_window(&mut self) -> Option<EncodingWindow> {
         let nxt = self.nxt();
-        // The smallest MTUs have no space for the symbol of an empty message either.
+        // `None`: at an MTU of 25 or 26 bytes not even the symbol of an empty message fits.
         let limit = self.path.current_mtu().checked_sub(HEADER_LEN + SYMBOL_HEADER);
+        let fits = |len: usize| limit.is_some_and(|limit| len <= limit);
         let (mut count, mut longest) = (0, 0);
         while usize::from(count) < MAX_WINDOW {
             let sn = nxt.back(u32::from(count) + 1);
-            let fits = |len: usize| limit.is_some_and(|limit| len <= limit);
             let payload = self.sent_segments.payload(sn).filter(|range| fits(range.len()));
             let Some(payload) = payload else { break };
             longest = longest.max(payload.len());
