@@ -25,15 +25,21 @@ fn is_control(header: &Header, kind: ControlType) -> bool {
 /// First headers of all datagrams of both sides.
 type Log = Rc<RefCell<Vec<Header>>>;
 
-/// Two ends of which the first sends repair symbols, and a log of what they send.
-fn negotiated(seed: u64) -> (TwoEndpoints, Log) {
-    let mut ends = TwoEndpoints::new(seed, 0);
+/// A log of what both ends send from now on.
+fn log(ends: &mut TwoEndpoints) -> Log {
     let log = Log::default();
     let entries = Rc::clone(&log);
     ends.filter = Box::new(move |header| {
         entries.borrow_mut().push(*header);
         true
     });
+    log
+}
+
+/// Two ends of which the first sends repair symbols, and a log of what they send.
+fn negotiated(seed: u64) -> (TwoEndpoints, Log) {
+    let mut ends = TwoEndpoints::new(seed, 0);
+    let log = log(&mut ends);
     ends.sides[0].set_repair_rate(RATE);
     ends.write(0, b"first");
     ends.run(100 * MILLIS);
@@ -435,14 +441,7 @@ fn symbol_of_an_empty_message_leaves_where_it_fits_the_mtu() {
         let (conv, now) = (ends.sides[0].conv(), ends.instant());
         ends.sides = [1, 2].map(|seed| Kcp::new(conv, &least, now, Seed::new(7, seed)).unwrap());
         ends.sides[0].set_repair_rate(1_000_000);
-        let lens = Rc::new(RefCell::new(Vec::new()));
-        let seen = Rc::clone(&lens);
-        ends.filter = Box::new(move |header| {
-            if header.command == Command::Repair {
-                seen.borrow_mut().push(HEADER_LEN + header.len as usize);
-            }
-            true
-        });
+        let log = log(&mut ends);
         // The first ones negotiate.
         for _ in 0..20 {
             let now = ends.instant();
@@ -450,7 +449,9 @@ fn symbol_of_an_empty_message_leaves_where_it_fits_the_mtu() {
             ends.run(50 * MILLIS);
         }
         assert!(ends.sides[0].stats().protection.repair_per_mille > 0, "{mtu}");
-        let lens = lens.take();
+        let log = log.take();
+        let repairs = log.iter().filter(|header| header.command == Command::Repair);
+        let lens: Vec<_> = repairs.map(|header| HEADER_LEN + header.len as usize).collect();
         assert!(lens.iter().all(|len| *len == 27), "{mtu}: {lens:?}");
         assert_eq!(lens.is_empty(), mtu < 27, "{mtu}: {lens:?}");
     }

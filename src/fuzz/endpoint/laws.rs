@@ -22,7 +22,7 @@ use super::network::SERVER_SIDE;
 use super::reader::{Content, Kind, Reader};
 use crate::config::{Config, Migration};
 use crate::core::open::InitialSegment;
-use crate::core::segment::Command;
+use crate::core::segment::{Command, ControlType};
 use crate::stats::ConnectionStats;
 
 /// Datagrams without data that a connection sends in a second of itself: pings, window probes, FIN.
@@ -136,7 +136,7 @@ impl Laws {
             Some(conv) => {
                 let responses = self.sides[side].of(from, conv);
                 responses.ask(now, asks);
-                if content.has_reset() {
+                if content.has_control(&[ControlType::Reset]) {
                     responses.pairs.insert((from, conv), Some(now));
                 }
             }

@@ -80,19 +80,14 @@ impl Reader {
 impl Content {
     /// Whether it has a ping, window probe, FIN, RST or HELLO, which are sent by timers.
     pub(super) fn asks_for_an_answer(&self) -> bool {
-        let asks = [ControlType::Fin, ControlType::Reset, ControlType::Hello].map(Some);
-        self.headers().any(|header| match header.command {
-            Command::Push | Command::WindowProbe => true,
-            Command::Control => asks.contains(&ControlType::from_frg(header.frg)),
-            _ => false,
-        })
+        self.headers().any(|h| matches!(h.command, Command::Push | Command::WindowProbe))
+            || self.has_control(&[ControlType::Fin, ControlType::Reset, ControlType::Hello])
     }
 
-    /// Whether it has a RST.
-    pub(super) fn has_reset(&self) -> bool {
-        self.headers().any(|header| {
-            header.command == Command::Control
-                && ControlType::from_frg(header.frg) == Some(ControlType::Reset)
+    /// Whether it has a CONTROL segment of one of these kinds.
+    pub(super) fn has_control(&self, kinds: &[ControlType]) -> bool {
+        self.headers().filter(|header| header.command == Command::Control).any(|header| {
+            ControlType::from_frg(header.frg).is_some_and(|kind| kinds.contains(&kind))
         })
     }
 

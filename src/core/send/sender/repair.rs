@@ -8,6 +8,7 @@ use crate::core::rlc::{self, MAX_WINDOW, SYMBOL_HEADER};
 use crate::core::segment::HEADER_LEN;
 use crate::core::send::redundancy_credit::RedundancyCredit;
 use crate::core::send::repair::RepairSchedule;
+use crate::core::send::send_buffer::BufferRange;
 use crate::core::seq::Sn;
 use crate::stats::ProtectionStats;
 
@@ -91,13 +92,13 @@ impl Sender {
     /// acknowledged cumulatively and whose repair symbol fits into the MTU.
     pub(crate) fn repair_window(&mut self) -> Option<EncodingWindow> {
         let nxt = self.nxt();
-        // `None`: at an MTU of 25 or 26 bytes not even the symbol of an empty message fits.
-        let limit = self.path.current_mtu().checked_sub(HEADER_LEN + SYMBOL_HEADER);
-        let fits = |len: usize| limit.is_some_and(|limit| len <= limit);
+        // At an MTU of 25 or 26 bytes not even the symbol of an empty message fits.
+        let mtu = self.path.current_mtu();
+        let fits = |payload: &BufferRange| HEADER_LEN + SYMBOL_HEADER + payload.len() <= mtu;
         let (mut count, mut longest) = (0, 0);
         while usize::from(count) < MAX_WINDOW {
             let sn = nxt.back(u32::from(count) + 1);
-            let payload = self.sent_segments.payload(sn).filter(|range| fits(range.len()));
+            let payload = self.sent_segments.payload(sn).filter(fits);
             let Some(payload) = payload else { break };
             longest = longest.max(payload.len());
             count += 1;
