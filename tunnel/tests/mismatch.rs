@@ -5,8 +5,8 @@
 
 mod program;
 
-use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, UdpSocket};
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -49,17 +49,14 @@ struct Sides {
     server: Running,
     udp: SocketAddr,
     client: Running,
-    user: std::net::TcpStream,
+    user: TcpStream,
     /// Of the user's first bytes: an error if the client has reset the connection by then.
-    written: std::io::Result<()>,
+    written: io::Result<()>,
 }
 
-impl Sides {
-    /// The error that the user's connection ends with.
-    fn end(&mut self) -> std::io::Error {
-        let written = std::mem::replace(&mut self.written, Ok(()));
-        written.and_then(|()| self.user.read(&mut [0; 1]).map(drop)).unwrap_err()
-    }
+/// The error that the user's connection ends with.
+fn end(user: &mut TcpStream, written: io::Result<()>) -> io::Error {
+    written.and_then(|()| user.read(&mut [0; 1]).map(drop)).unwrap_err()
 }
 
 /// Starts both sides with further options, and connects a user.
@@ -91,7 +88,7 @@ fn explicit_framing_that_differs_is_named_by_the_server_and_hinted_by_the_client
         let log = sides.client.wait_for(" ended: ");
         let hint = line(&log, " ended: ", sides.udp);
         assert!(is_documented(&hint), "{hint}");
-        let error = sides.end();
+        let error = end(&mut sides.user, sides.written);
         assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{server:?}");
     }
 }
@@ -107,7 +104,7 @@ fn another_key_or_cipher_is_hinted_by_the_client_and_counted_by_the_server() {
         let log = sides.client.wait_for("no session within ");
         let closed = line(&log, "no session within ", sides.udp);
         assert!(is_documented(&closed), "{closed}");
-        let error = sides.end();
+        let error = end(&mut sides.user, sides.written);
         assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{client:?}");
         sides.server.signal(Signal::SIGUSR1);
         let log = sides.server.wait_for(" kcp_dropped_checksum=");
@@ -136,13 +133,13 @@ fn server_of_kcptun_with_another_framing_is_hinted_by_the_client() {
         let args = ["client", "-l", "127.0.0.1:0", "-r", &address, "-key=a", client[0], client[1]];
         let mut client = Running::start(&dir.path().join("client.log"), &args, &[]);
         let mut user = connect(client.address("listening on "));
-        user.write_all(b"hello").unwrap();
+        let written = user.write_all(b"hello");
         // Of a session, so that the server has answered: one that could not be opened has another hint.
         let hint = "--smuxver and --mux the same on both sides?";
         let log = client.wait_for(hint);
         let hint = line(&log, hint, udp);
         assert!(is_documented(&hint), "{hint}");
-        let error = user.read(&mut [0; 1]).unwrap_err();
+        let error = end(&mut user, written);
         assert_eq!(error.kind(), ErrorKind::ConnectionReset);
     }
 }
