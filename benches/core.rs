@@ -11,7 +11,7 @@ use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, 
 use kcpx::proto::segment::{Command, Header};
 use kcpx::proto::seq::{Sn, Ts};
 use kcpx::proto::{Kcp, PacketType, Seed};
-use kcpx::{CongestionControl, KcpConfig, Mode, Timing};
+use kcpx::{CongestionControl, KcpConfig, KeepaliveInterval, Mode, Timing};
 
 const WINDOWS: [u16; 4] = [128, 1_024, 4_096, 16_384];
 const CONV: u32 = 7;
@@ -33,7 +33,8 @@ fn full_window(window: u16, fast_retransmit: bool, now: Instant) -> Kcp {
     let timing = if fast_retransmit { fast } else { without_fast_retransmit() };
     let mut config = KcpConfig::default();
     (config.send_window, config.mode, config.timing) = (window, Mode::Message, timing);
-    (config.keepalive, config.idle_timeout, config.early_retransmit) = (None, None, false);
+    config.keepalive = KeepaliveInterval::Never;
+    (config.idle_timeout, config.early_retransmit) = (None, false);
     let mut kcp = Kcp::new(CONV, &config, now, Seed::default()).expect("valid");
     kcp.input(now, &segment(Command::WindowUpdate, 1, 0), PacketType::Regular).expect("valid");
     let mut out = Vec::new();

@@ -2,7 +2,7 @@
 
 mod filter;
 mod kcp;
-mod keepalive_side;
+mod keepalive;
 mod limits;
 mod link;
 mod presets;
@@ -25,7 +25,7 @@ pub(crate) use self::kcp::{
     DEFAULT_WINDOW, IP_UDP_HEADERS, SEGMENT_CHARGE, SEGMENT_COST, SEGMENT_HEADER, check_mtu,
     check_windows,
 };
-pub use self::keepalive_side::KeepaliveSide;
+pub use self::keepalive::{KeepaliveInterval, KeepaliveSide};
 pub use self::limits::{Limits, Migration, SessionPolicy};
 pub use self::protection::{AutoProtection, Protection};
 pub use self::socket::SocketConfig;
@@ -53,11 +53,15 @@ pub struct Config {
     pub cipher: Cipher,
     /// Anti-replay window in datagrams, 0 to 1,048,576 (RFC 4303 3.4.3). Default 0: within a
     /// connection a replayed datagram has no effect, and those that opened one are remembered in any
-    /// case. Needs a cipher with a nonce. Costs memory for a hash of each datagram of the window.
+    /// case. Needs a cipher with a nonce: without one `validate` refuses it. Costs memory for a hash of each
+    /// datagram of the window.
     pub replay_window: usize,
-    /// KCP conversation id (`conv`) of the connections opened from here, 1 to 4,294,967,295. Default `None`: a
-    /// random one, never 0. An id can be in use once with each peer, see
+    /// KCP conversation id (`conv`) of the connections opened from here. Default `None`: a random one, never
+    /// 0. An id can be in use once with each peer, see
     /// [`Endpoint::connect_with_conv`](crate::Endpoint::connect_with_conv).
+    ///
+    /// Servers of kcp2k (Mirror) expect 0. To a server of tokio_kcp 0 asks for an id of its choice, which a
+    /// connection from here does not adopt.
     ///
     /// Never the same for several clients under one key, nor for the next connection of a client:
     /// whoever records the datagrams of one can have them accepted in the other. A listener rejects
@@ -87,7 +91,9 @@ pub struct Config {
     /// that have it.
     pub early_data: bool,
     /// How long `connect` waits for the peer, 1 ms to 1 day. Default 10 s. Of a name with several
-    /// addresses each has this time, from its own start.
+    /// addresses each has this time, from its own start. A shorter
+    /// [`dead_peer_timeout`](KcpConfig::dead_peer_timeout) or [`idle_timeout`](KcpConfig::idle_timeout) ends
+    /// the wait earlier, with its own error.
     pub connect_timeout: Duration,
     /// Bytes that a stream buffers in front of the send window, 1 to 2^30. Default 256 KiB.
     #[doc(alias = "SO_SNDBUF")]
@@ -217,11 +223,12 @@ impl Config {
         self
     }
 
-    /// Sets the idle time after which a ping is sent. Default 15 s.
+    /// Sets the idle time after which a ping is sent, at least 1 s less than the idle timeout; `None` for never.
+    /// Default [`KeepaliveInterval::Auto`]: 15 s, or a third of the idle timeout if that is shorter.
     #[doc(alias = "SO_KEEPALIVE")]
     #[must_use]
     pub fn keepalive(mut self, after: Option<Duration>) -> Self {
-        self.kcp.keepalive = after;
+        self.kcp.keepalive = after.map_or(KeepaliveInterval::Never, KeepaliveInterval::After);
         self
     }
 
@@ -318,6 +325,10 @@ impl Config {
         self.cipher.check()?;
         check_mtu(self.kcp.mtu, self.overhead())?;
         ConfigError::check("replay_window (datagrams)", self.replay_window, 0, 1 << 20)?;
+        if self.replay_window > 0 && self.cipher.overhead().nonce == 0 {
+            let needs = "a cipher that has a nonce";
+            return Err(ConfigError::Requires { field: "replay_window", needs });
+        }
         let buffer = 1 << 30;
         ConfigError::check("send_buffer (bytes)", self.send_buffer, 1, buffer)?;
         ConfigError::check("recv_buffer (bytes)", self.recv_buffer, 1, buffer)?;
@@ -330,9 +341,6 @@ impl Config {
             return Err(ConfigError::Requires { field: "migration", needs: "one shard" });
         }
         ConfigError::check("connect_timeout (ms)", self.connect_timeout.as_millis(), 1, day)?;
-        if let Some(conv) = self.conv {
-            check_conv(conv)?;
-        }
         self.socket.validate()?;
         check_duplicates(self.duplicates)
     }
@@ -360,11 +368,6 @@ impl Config {
         let fec_header = if self.fec.is_some() { fec::HEADER_LEN } else { 0 };
         (bytes(cipher.header_len + cipher.trailer_len), bytes(fec_header))
     }
-}
-
-/// Checks a conversation id that is to be used: not 0.
-pub(crate) fn check_conv(conv: u32) -> Result<(), ConfigError> {
-    ConfigError::check("conv", conv, 1, u64::from(u32::MAX))
 }
 
 pub(crate) fn check_duplicates(copies: u8) -> Result<(), ConfigError> {

@@ -31,6 +31,20 @@ pub enum ConfigError {
         /// Largest allowed value.
         max: u64,
     },
+    /// Two numeric settings contradict each other.
+    #[error("{field} is {value}, allowed is at most {max} where {other} is {other_value}")]
+    Contradicts {
+        /// Name of the setting, with its unit.
+        field: &'static str,
+        /// The value that was given.
+        value: u64,
+        /// Largest value that the other setting allows.
+        max: u64,
+        /// Name of the other setting, with its unit.
+        other: &'static str,
+        /// The value of the other setting.
+        other_value: u64,
+    },
     /// A setting was turned on without another one that it depends on.
     #[error("{field} is on, which is allowed only with {needs}")]
     Requires {

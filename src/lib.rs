@@ -67,7 +67,7 @@
 //! | [`Config::cipher`] | none | both sides must have the same |
 //! | [`Config::fec`] | none | parity of what is sent; that of a peer is used without a setting |
 //! | [`Config::connect_timeout`] | 10 s | `connect` waits for the peer, then it is `TimedOut` |
-//! | [`Config::keepalive`] | 15 s | idle time after which the peer is pinged |
+//! | [`Config::keepalive`] | 15 s | idle time until a ping; a third of a shorter idle timeout |
 //! | [`KcpConfig::keepalive_side`] | the one that accepted | pings, and the other answers |
 //! | [`Config::idle_timeout`] | 60 s | without a datagram of the peer it ends |
 //! | [`KcpConfig::dead_peer_timeout`] | 60 s | with data or a ping unanswered it ends |
@@ -163,8 +163,8 @@ mod trace;
 
 pub use config::{
     AcceptFilter, AckPolicy, AutoProtection, Backoff, Config, CongestionControl, KcpConfig,
-    KeepaliveSide, Limits, Migration, Mode, PacketFilter, Protection, SessionPolicy, SocketConfig,
-    Timing, WritePolicy,
+    KeepaliveInterval, KeepaliveSide, Limits, Migration, Mode, PacketFilter, Protection,
+    SessionPolicy, SocketConfig, Timing, WritePolicy,
 };
 pub use crypto::{Algorithm, Cipher, Key};
 #[cfg(all(feature = "tonic", not(loom)))]

@@ -7,10 +7,13 @@ use std::io::ErrorKind;
 use std::num::NonZeroU64;
 use std::time::Duration;
 
-use common::{Pair, assert_same, bytes, is_pending, on_both_runtimes, pair, read, until};
+use common::{
+    Pair, assert_same, bytes, guarded, is_pending, on_both_runtimes, one_thread, pair, read, until,
+};
 use kcpx::{
-    AckPolicy, Backoff, Config, ConfigError, CongestionControl, Endpoint, KcpListener, KcpStream,
-    Mode, Timing, WritePolicy,
+    AckPolicy, Algorithm, AutoProtection, Backoff, Cipher, Config, ConfigError, CongestionControl,
+    Endpoint, KcpListener, KcpStream, KeepaliveInterval, Migration, Mode, Protection, Timing,
+    WritePolicy,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -66,6 +69,81 @@ fn config_error_names_field_value_and_range() {
             }
         }
     });
+}
+
+/// Pairs of settings of which each is in its range: what the refusal says, or nothing where both work.
+fn pairs() -> Vec<(Config, &'static str)> {
+    let with = |change: fn(&mut Config)| {
+        let mut config = Config::new();
+        change(&mut config);
+        config
+    };
+    let seconds = |seconds| Some(Duration::from_secs(seconds));
+    let sealed = |algorithm| {
+        let mut config = Config::new().cipher(Cipher::new(algorithm, &[7; 32]).unwrap());
+        config.replay_window = 64;
+        config
+    };
+    let keepalive = |after, idle| Config::new().keepalive(seconds(after)).idle_timeout(idle);
+    vec![
+        (
+            keepalive(60, seconds(30)),
+            "keepalive (ms) is 60000, allowed is at most 29000 where idle_timeout (ms) is 30000",
+        ),
+        (
+            keepalive(60, seconds(60)),
+            "keepalive (ms) is 60000, allowed is at most 59000 where idle_timeout (ms) is 60000",
+        ),
+        (keepalive(59, seconds(60)), ""),
+        (keepalive(86_400, None), ""),
+        (Config::new().idle_timeout(seconds(1)), ""),
+        (Config::new().keepalive(None).idle_timeout(seconds(1)), ""),
+        (
+            with(|c| c.replay_window = 64),
+            "replay_window is on, which is allowed only with a cipher that has a nonce",
+        ),
+        (sealed(Algorithm::ChaCha20Poly1305), ""),
+        (sealed(Algorithm::Aes256), ""),
+        (
+            with(|c| c.migration = Migration::Authenticated),
+            "migration is on, which is allowed only with an AEAD cipher",
+        ),
+        (
+            with(|c| c.migration = Migration::AnyCipher),
+            "migration is on, which is allowed only with a cipher that has a key",
+        ),
+        (
+            Config::new().protection(Protection::Auto(AutoProtection::new())).close_notify(false),
+            "auto_protection is on, which is allowed only with close_notify",
+        ),
+        // A short timeout beside a long one: the short one comes first.
+        (with(|c| c.kcp.dead_peer_timeout = Some(Duration::from_secs(5))), ""),
+        (with(|c| c.limits.max_connections = 10), ""),
+    ]
+}
+
+#[test]
+fn settings_that_contradict_each_other_are_refused_by_both_names() {
+    for (config, refusal) in pairs() {
+        match config.validate() {
+            Ok(()) => assert_eq!(refusal, "", "{config:?}"),
+            Err(error) => assert_eq!(error.to_string(), refusal),
+        }
+    }
+}
+
+/// Two idle peers whose idle timeout alone was set outlive it.
+#[test]
+fn short_idle_timeout_alone_ends_no_healthy_connection() {
+    let idle = Duration::from_secs(4);
+    let config = Config::new().idle_timeout(Some(idle));
+    one_thread().block_on(guarded(async {
+        let Pair { mut client, mut server, listener: _listener } = pair(config).await;
+        tokio::time::sleep(2 * idle).await;
+        assert_eq!((client.error(), server.error()), (None, None));
+        client.write_all(b"still here").await.unwrap();
+        assert_eq!(read(&mut server, 10).await, b"still here");
+    }));
 }
 
 #[test]
@@ -305,6 +383,7 @@ fn front_page_has_the_defaults() {
         (kcp.recv_window, socket.recv_buffer_size)
     );
     assert!(kcp.auto_windows);
+    assert_eq!(kcp.keepalive, KeepaliveInterval::Auto);
     assert_eq!(kcp.keepalive_side, kcpx::KeepaliveSide::Passive);
     assert_eq!((&config.cipher, config.fec), (&kcpx::Cipher::null(), None));
     let expected = [
@@ -318,7 +397,7 @@ fn front_page_has_the_defaults() {
         ("Config::cipher", String::from("none")),
         ("Config::fec", String::from("none")),
         ("Config::connect_timeout", seconds(config.connect_timeout)),
-        ("Config::keepalive", seconds(kcp.keepalive.unwrap())),
+        ("Config::keepalive", String::from("15 s")),
         ("KcpConfig::keepalive_side", String::from("the one that accepted")),
         ("Config::idle_timeout", seconds(kcp.idle_timeout.unwrap())),
         ("KcpConfig::dead_peer_timeout", seconds(kcp.dead_peer_timeout.unwrap())),

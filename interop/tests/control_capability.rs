@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use anyhow::{Context as _, ensure};
-use kcpx::KcpConfig;
 use kcpx::proto::segment::{CONTROL_CAPABLE, Command, Header, Segments};
+use kcpx::{KcpConfig, KeepaliveInterval};
 use kcpx_interop::implementation::Implementation;
 use kcpx_interop::link::{Path, Rng};
 use kcpx_interop::ours::Ours;
@@ -25,7 +25,7 @@ fn captured(
     let settings = Settings { eager: seed.is_multiple_of(2), ..Settings::default() };
     let adjust = |config: &mut KcpConfig| {
         config.close_notify = notify;
-        config.keepalive = Some(std::time::Duration::from_secs(1));
+        config.keepalive = KeepaliveInterval::After(std::time::Duration::from_secs(1));
     };
     let ours = Ours::new(CONV, &settings, &mut rng, adjust)?;
     let theirs = implementation.build(CONV, &settings, &mut rng)?;

@@ -5,7 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use anyhow::{Context as _, ensure};
-use kcpx::{ConnectionError, KcpConfig, Mode};
+use kcpx::{ConnectionError, KcpConfig, KeepaliveInterval, Mode};
 use kcpx_interop::implementation::Implementation;
 use kcpx_interop::link::{Path, Rng};
 use kcpx_interop::ours::Ours;
@@ -318,7 +318,7 @@ fn keepalive_pings_keep_the_connection_and_the_streams() {
         let settings = Settings { eager: digits.pick([false, true]), ..Settings::default() };
         let second = std::time::Duration::from_secs(1);
         let often = |config: &mut KcpConfig| {
-            config.keepalive = Some(second);
+            config.keepalive = KeepaliveInterval::After(second);
             config.idle_timeout = Some(15 * second);
         };
         let ours = Ours::new(CONV, &settings, &mut rng, often)?;

@@ -91,7 +91,7 @@ impl Config {
     }
 
     /// The session ends with [`Error::Timeout`](crate::Error::Timeout) when no frame has arrived for
-    /// this time; at least the keepalive interval. Default: 30 s. It does not run while unread bytes
+    /// this time; longer than the keepalive interval. Default: 30 s. It does not run while unread bytes
     /// stop the carrier from being read. It also limits how long a session that was closed waits
     /// for a peer that does not take what is queued.
     #[doc(alias = "KeepAliveTimeout")]
@@ -175,8 +175,9 @@ impl Config {
             if !positive.contains(&interval) {
                 return Err(refused("keepalive", &format_args!("{interval:?}"), "above 0 s"));
             }
-            if self.timeout < interval {
-                let allowed = format!("keepalive, {interval:?}, and more");
+            // With both alike the NOP of the peer is on its way when the session ends.
+            if self.timeout <= interval {
+                let allowed = format!("more than keepalive, {interval:?}");
                 return Err(refused("timeout", &format_args!("{:?}", self.timeout), &allowed));
             }
         }
@@ -232,8 +233,8 @@ mod tests {
         let cases = [
             (config().keepalive(Some(Duration::ZERO)), "keepalive is 0ns: allowed is above 0 s"),
             (
-                config().timeout(Duration::from_secs(9)),
-                "timeout is 9s: allowed is keepalive, 10s, and more",
+                config().timeout(Duration::from_secs(10)),
+                "timeout is 10s: allowed is more than keepalive, 10s",
             ),
             (config().max_frame_size(0), "max_frame_size is 0: allowed is 1 to 65535"),
             (

@@ -3,7 +3,7 @@
 use std::num::{NonZeroU8, NonZeroU64};
 use std::time::Duration;
 
-use super::{AutoProtection, KeepaliveSide};
+use super::{AutoProtection, KeepaliveInterval, KeepaliveSide};
 use crate::error::ConfigError;
 
 /// Bytes of a segment header (`IKCP_OVERHEAD`).
@@ -292,16 +292,18 @@ pub struct KcpConfig {
     pub max_retransmit_interval: Duration,
     /// Time without a datagram of the peer after which a connection with unacknowledged data or a
     /// ping outstanding ends with [`DeadPeer`](crate::ConnectionError::DeadPeer), 1 s to 1 day;
-    /// `None` never. Default 60 s.
+    /// `None` never. Default 60 s. A shorter [`idle_timeout`](Self::idle_timeout) comes first.
     #[doc(alias = "TCP_USER_TIMEOUT")]
     pub dead_peer_timeout: Option<Duration>,
-    /// Idle time after which a ping is sent, 1 s to 1 day; `None` never. Default 15 s. The other side than
+    /// Idle time after which a ping is sent, 1 s to 1 day and at least 1 s less than
+    /// [`idle_timeout`](Self::idle_timeout), or never. Default [`Auto`](KeepaliveInterval::Auto): 15 s, or a
+    /// third of `idle_timeout` if that is shorter. The other side than
     /// [`keepalive_side`](Self::keepalive_side) waits longer, so that only one side pings, and both wait up
     /// to 0.1 s longer, so that the pings of many connections share wake-ups. A kcp-go server that
     /// closed its side accepts a new idle session for a ping.
     #[doc(alias = "SO_KEEPALIVE")]
     #[doc(alias = "ping")]
-    pub keepalive: Option<Duration>,
+    pub keepalive: KeepaliveInterval,
     /// Which side sends these pings. Default [`Passive`](KeepaliveSide::Passive): the side that opened the
     /// connection waits a sixteenth longer. With [`Active`](KeepaliveSide::Active) the side that accepted it
     /// waits twice as long, so that a ping or several may be lost; a sixteenth longer if the double is too
@@ -310,8 +312,8 @@ pub struct KcpConfig {
     pub keepalive_side: KeepaliveSide,
     /// Idle time after which a connection ends with
     /// [`IdleTimeout`](crate::ConnectionError::IdleTimeout), 1 s to 1 day; `None` never.
-    /// Default 60 s; with keepalive on it only ends connections whose peer does not answer. It does
-    /// not run before anything has been sent.
+    /// Default 60 s; with [`keepalive`](Self::keepalive) on, as by default, it only ends connections whose
+    /// peer does not answer. It does not run before anything has been sent.
     pub idle_timeout: Option<Duration>,
     /// Limit of sent bytes per second, headers included (kcp-go `SetRateLimit`); `None` for no
     /// limit. Default `None`.
@@ -354,7 +356,7 @@ impl Default for KcpConfig {
             early_retransmit: true,
             max_retransmit_interval: Duration::from_secs(10),
             dead_peer_timeout: Some(Duration::from_secs(60)),
-            keepalive: Some(Duration::from_secs(15)),
+            keepalive: KeepaliveInterval::Auto,
             keepalive_side: KeepaliveSide::Passive,
             idle_timeout: Some(Duration::from_secs(60)),
             rate_limit: None,
@@ -387,13 +389,13 @@ impl KcpConfig {
         ConfigError::check("max_retransmit_interval (ms)", interval, 1_000, 60_000)?;
         for (field, limit) in [
             ("dead_peer_timeout (ms)", self.dead_peer_timeout),
-            ("keepalive (ms)", self.keepalive),
             ("idle_timeout (ms)", self.idle_timeout),
         ] {
             if let Some(limit) = limit {
                 ConfigError::check(field, limit.as_millis(), 1_000, day)?;
             }
         }
+        self.keepalive.validate(self.idle_timeout)?;
         if let Some(auto) = &self.auto_protection {
             auto.validate()?;
             if !self.close_notify {

@@ -27,7 +27,7 @@ pub struct Limits {
     /// Most connections of unvalidated peers, whose source address may be forged, 1 to 1,048,576.
     /// Default 4,096. While more than half of them exist, further initial segments are answered without
     /// state (Retry, RFC 9000 8.1.2): a peer that answers in turn opens its connection validated, with
-    /// the next copy of its initial segment. `max_connections` should be well above it.
+    /// the next copy of its initial segment. Never more than `max_connections`.
     pub max_unvalidated: usize,
     /// Memory of all unvalidated peers together, bytes, 1 MiB to 1 TiB. Default 64 MiB. Their
     /// connections count with 4 KiB each, what was received and not read, and what the application

@@ -82,7 +82,7 @@ impl Keepalive {
     pub(crate) fn new(config: &KcpConfig, now: Micros, cookie_seed: u64) -> Self {
         let limit = |limit: Option<Duration>| limit.map(micros);
         Self {
-            period: limit(config.keepalive),
+            period: limit(config.keepalive.period(config.idle_timeout)),
             idle_timeout: limit(config.idle_timeout),
             dead_peer_timeout: limit(config.dead_peer_timeout),
             last_received: now,
@@ -414,6 +414,7 @@ impl Keepalive {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::KeepaliveInterval;
 
     const SECOND: u64 = 1_000_000;
 
@@ -464,7 +465,7 @@ mod tests {
             (55_000, Some(60_000), 55_000, 55_000),
         ] {
             let mut config = KcpConfig::default();
-            let keepalive = Some(Duration::from_millis(period));
+            let keepalive = KeepaliveInterval::After(Duration::from_millis(period));
             (config.keepalive, config.idle_timeout) = (keepalive, idle.map(Duration::from_millis));
             let millis = |defer: fn(&mut Keepalive)| {
                 let mut keepalive = Keepalive::new(&config, Micros(0), 7);
@@ -538,7 +539,7 @@ mod tests {
     #[test]
     fn dead_peer_is_pinged_each_second_and_given_up_after_the_timeout() {
         let mut config = KcpConfig::default();
-        (config.keepalive, config.idle_timeout) = (None, None);
+        (config.keepalive, config.idle_timeout) = (KeepaliveInterval::Never, None);
         let mut keepalive = Keepalive::new(&config, Micros(0), 7);
         assert_eq!(keepalive.deadline(true, None), None, "nothing is outstanding");
         keepalive.update_outstanding(Micros(3_600 * SECOND), true, true);
@@ -570,7 +571,8 @@ mod tests {
     #[test]
     fn peer_without_a_dead_peer_timeout_is_asked_for_a_minute() {
         let mut config = KcpConfig::default();
-        (config.keepalive, config.idle_timeout, config.dead_peer_timeout) = (None, None, None);
+        config.keepalive = KeepaliveInterval::Never;
+        (config.idle_timeout, config.dead_peer_timeout) = (None, None);
         let mut keepalive = Keepalive::new(&config, Micros(0), 7);
         keepalive.update_outstanding(Micros(0), true, true);
         let mut pings = 0;

@@ -38,7 +38,8 @@ impl UnvalidatedPeers {
         // The encoder of an address: its parity.
         let base = CONNECTION_COST + parity * usize::from(config.kcp.mtu);
         let limits = &config.limits;
-        let budget = MemoryBudget::new(limits.unvalidated_memory, limits.max_unvalidated, base);
+        let places = limits.max_unvalidated.min(limits.max_connections);
+        let budget = MemoryBudget::new(limits.unvalidated_memory, places, base);
         Self { total: 0, allowances: ExpiringMap::default(), base, budget }
     }
 
@@ -151,5 +152,16 @@ mod tests {
         assert!(peers.is_crowded() && peers.memory() == 33 << 20);
         peers.leave(33 << 20);
         assert_eq!((peers.memory(), peers.len()), (0, 31));
+    }
+
+    #[test]
+    fn unvalidated_peers_have_at_most_half_of_the_connections() {
+        let mut config = Config::new();
+        config.limits.max_connections = 100;
+        let mut peers = UnvalidatedPeers::new(&config);
+        while !peers.is_crowded() {
+            peers.enter();
+        }
+        assert_eq!(peers.len(), 51);
     }
 }

@@ -4,7 +4,8 @@ use std::num::{NonZeroU8, NonZeroU64};
 use std::time::Duration;
 
 use crate::config::{
-    AckPolicy, Backoff, CongestionControl, KcpConfig, Mode, Setting, Timing, WritePolicy,
+    AckPolicy, Backoff, CongestionControl, KcpConfig, KeepaliveInterval, Mode, Setting, Timing,
+    WritePolicy,
 };
 use crate::core::segment::Command;
 
@@ -64,13 +65,24 @@ impl Choices<'_> {
             write_policy: self.pick(&[WritePolicy::Immediate, WritePolicy::Delayed]),
             backoff: self.pick(&[Backoff::Linear, Backoff::Exponential]),
             early_retransmit: self.byte() & 1 == 0,
-            keepalive: self.pick(&[None, None, Some(1), Some(15)]).map(Duration::from_secs),
+            keepalive: self.keepalive(idle_timeout),
             idle_timeout,
             dead_peer_timeout,
             rate_limit: NonZeroU64::new(self.pick(&[0, 0, 0, 20_000])),
             recv_memory: memory.filter(|_| self.byte() & 3 == 0),
             empty_messages: self.byte() & 1 == 0,
             ..KcpConfig::default()
+        }
+    }
+
+    /// Short enough for the idle timeout, as `validate` asks for.
+    fn keepalive(&mut self, idle_timeout: Option<Duration>) -> KeepaliveInterval {
+        match self.pick(&[None, None, Some(1), Some(15)]).map(Duration::from_secs) {
+            None => KeepaliveInterval::Never,
+            Some(interval) if idle_timeout.is_some_and(|idle| interval >= idle) => {
+                KeepaliveInterval::Auto
+            }
+            Some(interval) => KeepaliveInterval::After(interval),
         }
     }
 

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use crate::config::KcpConfig;
+use crate::config::{KcpConfig, KeepaliveInterval};
 use crate::core::connection::{Kcp, PacketType, Seed};
 use crate::core::segment::{self, Command, ControlType, HEADER_LEN, Header, Segments};
 use crate::core::seq::{Sn, Ts};
@@ -43,7 +43,12 @@ pub const fn ms(n: u64) -> Duration {
 /// timeout.
 #[must_use]
 pub fn quiet() -> KcpConfig {
-    KcpConfig { keepalive: None, idle_timeout: None, dead_peer_timeout: None, ..KcpConfig::new() }
+    KcpConfig {
+        keepalive: KeepaliveInterval::Never,
+        idle_timeout: None,
+        dead_peer_timeout: None,
+        ..KcpConfig::new()
+    }
 }
 
 /// A segment to receive, or a pattern for one to expect: fields that were not set match anything.

@@ -3,7 +3,7 @@
 
 use std::num::NonZeroU8;
 
-use crate::config::{AckPolicy, Backoff, CongestionControl, KcpConfig, Timing};
+use crate::config::{AckPolicy, Backoff, CongestionControl, KcpConfig, KeepaliveInterval, Timing};
 use crate::core::segment::CONTROL_CAPABLE;
 use crate::error::{ConnectionError, Heard};
 use crate::testkit::script::{
@@ -382,7 +382,7 @@ fn mtu_probe_is_acked_and_its_padding_is_discarded() {
 
 #[test]
 fn idle_connection_pings_every_keepalive_period() {
-    let config = KcpConfig { keepalive: Some(ms(15_000)), ..quiet() };
+    let config = KcpConfig { keepalive: KeepaliveInterval::After(ms(15_000)), ..quiet() };
     let script = established(&config).at(ms(15_050)).expect(ping().frg(CONTROL_CAPABLE));
     let first = script.last();
     let script = script.at(ms(15_100)).recv_ack_of_last(1).at(ms(30_100)).expect(ping());

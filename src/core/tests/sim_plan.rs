@@ -6,7 +6,8 @@ use std::num::{NonZeroU8, NonZeroU64};
 use std::time::Duration;
 
 use crate::config::{
-    AckPolicy, Backoff, CongestionControl, KcpConfig, Mode, SEGMENT_HEADER, Timing, WritePolicy,
+    AckPolicy, Backoff, CongestionControl, KcpConfig, KeepaliveInterval, Mode, SEGMENT_HEADER,
+    Timing, WritePolicy,
 };
 use crate::core::seq::Sn;
 use crate::testkit::link::LinkConfig;
@@ -93,7 +94,8 @@ impl Plan {
         };
         for side in &mut plan.sides {
             let config = &mut side.config;
-            (config.dead_peer_timeout, config.keepalive, config.idle_timeout) = (None, None, None);
+            config.keepalive = KeepaliveInterval::Never;
+            (config.dead_peer_timeout, config.idle_timeout) = (None, None);
             side.traffic.largest_write = 16 * 1024;
             side.link = LinkConfig::delay(20 * MILLIS);
         }

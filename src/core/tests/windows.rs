@@ -8,7 +8,7 @@ use super::report::explained;
 use super::scripted_peer::{ScriptedPeer, commands, config, header};
 use super::sim::Sim;
 use super::sim_plan::{MILLIS, Plan, Reading, SECOND};
-use crate::config::{AckPolicy, Timing};
+use crate::config::{AckPolicy, KeepaliveInterval, Timing};
 use crate::core::segment::Command;
 use crate::core::seq::Sn;
 use crate::testkit::link::LinkConfig;
@@ -209,7 +209,7 @@ fn ack_during_a_rate_limited_batch_leaves_with_the_next_datagram() {
 fn ping_due_during_a_rate_limit_leaves_after_it() {
     let mut config = config();
     config.rate_limit = NonZeroU64::new(1_000);
-    config.keepalive = Some(Duration::from_secs(1));
+    config.keepalive = KeepaliveInterval::After(Duration::from_secs(1));
     let mut script = ScriptedPeer::new(&config);
     script.write(vec![1; 1_376]);
     assert_eq!(script.out().len(), 1);

@@ -273,6 +273,28 @@ fn idle_timeout_without_keepalive_ends_the_connection() {
 }
 
 #[test]
+fn keepalive_follows_a_short_idle_timeout() {
+    for (idle, side) in [
+        (2 * SECOND, KeepaliveSide::Passive),
+        (3 * SECOND, KeepaliveSide::Active),
+        (10 * SECOND, KeepaliveSide::Passive),
+        (44 * SECOND, KeepaliveSide::Active),
+    ] {
+        let mut config = Config::new().idle_timeout(Some(idle));
+        config.kcp.keepalive_side = side;
+        let Pair { mut world, client, server, .. } = Pair::new(&config, &config);
+        world.set_path(LinkConfig::delay(150_000));
+        world.log();
+        world.run_for(5 * MINUTE);
+        assert_eq!((client.error(), server.error()), (None, None), "{idle:?}");
+        let count = world.log().len();
+        // A ping and its pong each third of the idle timeout, from both sides at most.
+        let most = 4 * 3 * 5 * 60 / usize::try_from(idle.as_secs()).unwrap();
+        assert!(count <= most, "{idle:?}: {count} datagrams, at most {most}");
+    }
+}
+
+#[test]
 fn keepalive_holds_an_idle_connection_with_few_datagrams() {
     let Pair { mut world, listener: _listener, mut client, mut server, .. } = Pair::plain();
     world.log();

@@ -108,8 +108,7 @@ fn replayed_pings_and_relayed_resets_end_no_live_connection() {
     for seed in 1..=10 {
         // A tenth of the datagrams is lost, also of what would contradict the relayed RSTs.
         let path = LinkConfig { loss: 100_000, ..LinkConfig::delay(30_000) };
-        let mut config = sealed();
-        config.kcp.keepalive = Some(2 * SECOND);
+        let config = sealed().keepalive(Some(2 * SECOND));
         let mut world = World::new(seed, path);
         world.log();
         // A server that is not the first to ping.
@@ -133,8 +132,7 @@ fn replayed_pings_and_relayed_resets_end_no_live_connection() {
 
 #[test]
 fn relayed_reset_is_believed_once_nobody_contradicts_it() {
-    let mut config = sealed();
-    config.kcp.keepalive = Some(2 * SECOND);
+    let config = sealed().keepalive(Some(2 * SECOND));
     let Pair { mut world, client, listener, .. } = Pair::new(&config, &config);
     let _other = world.listener(OTHER, &config.accept_filter(|_, _| false));
     world.crash(SERVER);

@@ -1,0 +1,93 @@
+//! `KeepaliveInterval` and `KeepaliveSide`: when an idle connection is pinged, and by which side.
+
+use std::time::Duration;
+
+use crate::error::ConfigError;
+
+/// When an idle connection is pinged ([`KcpConfig::keepalive`](crate::KcpConfig::keepalive)).
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use kcpx::{Config, KeepaliveInterval};
+///
+/// let config = Config::new().idle_timeout(Some(Duration::from_secs(9)));
+/// assert_eq!(config.kcp.keepalive, KeepaliveInterval::Auto); // After 3 s.
+/// # assert!(config.validate().is_ok());
+/// let config = config.keepalive(Some(Duration::from_secs(10)));
+/// assert!(config.validate().is_err()); // The connection would end before the first ping.
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum KeepaliveInterval {
+    /// After 15 s without a datagram of the peer, or after a third of
+    /// [`idle_timeout`](crate::KcpConfig::idle_timeout) if that is shorter, but at most once a second. The
+    /// default.
+    #[default]
+    Auto,
+    /// After this time without a datagram of the peer: 1 s to 1 day, and at least 1 s before the idle
+    /// timeout.
+    After(Duration),
+    /// Never. An idle connection ends after the idle timeout.
+    Never,
+}
+
+/// [`KeepaliveInterval::Auto`] where the idle timeout is long.
+const AUTO_INTERVAL: Duration = Duration::from_secs(15);
+/// Divisor of the idle timeout for [`KeepaliveInterval::Auto`]: two pings may be lost.
+const IDLE_DIVISOR: u32 = 3;
+/// Least time between a ping and the idle timeout, in which the ping is answered.
+const ANSWER_TIME: Duration = Duration::from_secs(1);
+
+impl KeepaliveInterval {
+    /// The idle time after which a ping is sent; `None`: never.
+    pub(crate) fn period(self, idle_timeout: Option<Duration>) -> Option<Duration> {
+        let third = idle_timeout.map_or(Duration::MAX, |idle| idle / IDLE_DIVISOR);
+        match self {
+            Self::Auto => Some(AUTO_INTERVAL.min(third)),
+            Self::After(interval) => Some(interval),
+            Self::Never => None,
+        }
+    }
+
+    pub(super) fn validate(self, idle_timeout: Option<Duration>) -> Result<(), ConfigError> {
+        let Self::After(interval) = self else { return Ok(()) };
+        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let (field, value) = ("keepalive (ms)", millis(interval));
+        ConfigError::check(field, value, 1_000, 24 * 60 * 60 * 1_000)?;
+        let other_value = idle_timeout.map_or(u64::MAX, millis);
+        let max = other_value.saturating_sub(millis(ANSWER_TIME));
+        if value <= max {
+            return Ok(());
+        }
+        Err(ConfigError::Contradicts { field, value, max, other: "idle_timeout (ms)", other_value })
+    }
+}
+
+/// Which side of an idle connection sends the keepalive pings
+/// ([`KcpConfig::keepalive`](crate::KcpConfig::keepalive)); the other one answers them, and pings only if
+/// none come. RFC 9000 10.1.2 leaves it to the application. Both sides of a connection should have the same.
+///
+/// With either, a side that has heard nothing but pings for two thirds of the idle timeout sends one itself,
+/// since these might be replayed ones.
+///
+/// ```
+/// use kcpx::{Config, KeepaliveSide};
+///
+/// let mut config = Config::new(); // For clients behind a NAT, and for their server.
+/// config.kcp.keepalive_side = KeepaliveSide::Active;
+/// # assert!(config.validate().is_ok());
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum KeepaliveSide {
+    /// The side that accepted the connection. The default: a listener pings all connections that are due
+    /// within a tenth of a second together, which costs it least.
+    #[default]
+    Passive,
+    /// The side that opened the connection. For paths with a NAT or a balancer that may forget a
+    /// connection, since its timeout is short or it restarts: only a datagram from inside has to renew a
+    /// mapping (RFC 4787 REQ-6), and where it is gone a ping of the server cannot reach the client, and may
+    /// take the place that the client's next datagram needs. What it costs is in docs/performance.md.
+    Active,
+}
