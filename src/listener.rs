@@ -13,9 +13,10 @@ use crate::config::Config;
 use crate::endpoint::Endpoint;
 use crate::shared::accept_queue::{AcceptHandle, AcceptQueue, Listening};
 use crate::shared::requests::{Drain, Request};
-use crate::shared::waiters::Wait;
+use crate::shared::waiters::{Registration, Wait};
 use crate::stats::EndpointStats;
 use crate::stream::KcpStream;
+use crate::util::coop::cooperate;
 
 /// How long `close_all` waits for the peers of aborted connections.
 const RESET_TIMEOUT: Duration = Duration::from_secs(2);
@@ -55,8 +56,11 @@ impl KcpListener {
     /// # Errors
     ///
     /// [`AddrInUse`](io::ErrorKind::AddrInUse) when the port is in use, or an endpoint that had it has not
-    /// delivered everything within that second. When no resolved address can be bound, or outside a Tokio
-    /// runtime with I/O and time enabled.
+    /// delivered everything within that second. When no resolved address can be bound.
+    ///
+    /// # Panics
+    ///
+    /// Outside a Tokio runtime with I/O and time enabled, as `TcpListener`.
     pub async fn bind(addr: impl ToSocketAddrs) -> io::Result<Self> {
         Self::bind_boxed(addr, Box::default()).await
     }
@@ -70,6 +74,10 @@ impl KcpListener {
     ///
     /// As [`bind`](Self::bind); [`InvalidInput`](io::ErrorKind::InvalidInput) around a
     /// [`ConfigError`](crate::ConfigError) when the configuration is refused.
+    ///
+    /// # Panics
+    ///
+    /// As [`bind`](Self::bind).
     pub async fn bind_with(addr: impl ToSocketAddrs, config: Config) -> io::Result<Self> {
         Self::bind_boxed(addr, Box::new(config)).await
     }
@@ -89,7 +97,7 @@ impl KcpListener {
     ///
     /// # Panics
     ///
-    /// In a Tokio runtime without I/O or time.
+    /// Outside a Tokio runtime with I/O and time enabled.
     pub fn from_std(socket: std::net::UdpSocket) -> io::Result<Self> {
         Self::from_std_with(socket, Config::default())
     }
@@ -102,7 +110,7 @@ impl KcpListener {
     ///
     /// # Panics
     ///
-    /// In a Tokio runtime without I/O or time.
+    /// Outside a Tokio runtime with I/O and time enabled.
     pub fn from_std_with(socket: std::net::UdpSocket, config: Config) -> io::Result<Self> {
         let queue = AcceptQueue::new();
         let endpoint = Endpoint::adopt_socket(socket, config, Some(queue.clone()))?;
@@ -145,11 +153,11 @@ impl KcpListener {
     ///
     /// [`InvalidInput`](io::ErrorKind::InvalidInput) when there is no socket, when they have different
     /// addresses, when [`shards`](crate::SocketConfig::shards) is neither 1 nor their number, or around a
-    /// [`ConfigError`](crate::ConfigError). When one is no usable UDP socket, or outside a Tokio runtime.
+    /// [`ConfigError`](crate::ConfigError). When one is no usable UDP socket.
     ///
     /// # Panics
     ///
-    /// In a Tokio runtime without I/O or time.
+    /// Outside a Tokio runtime with I/O and time enabled.
     pub fn from_std_group(sockets: Vec<std::net::UdpSocket>, config: Config) -> io::Result<Self> {
         let queue = AcceptQueue::new();
         let endpoint = Endpoint::adopt_group(sockets, &config, &queue)?;
@@ -174,7 +182,7 @@ impl KcpListener {
     /// connection.
     pub async fn accept(&self) -> io::Result<(KcpStream, SocketAddr)> {
         let mut waiter = self.queue.waiter();
-        poll_fn(|cx| self.poll_next(&mut Wait::Future(&mut waiter, cx.waker()))).await
+        poll_fn(|cx| self.poll_next(cx, Some(&mut waiter))).await
     }
 
     /// Polls for the next connection. Of several tasks that poll the last one is woken, and every
@@ -184,11 +192,17 @@ impl KcpListener {
     ///
     /// As [`accept`](Self::accept).
     pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(KcpStream, SocketAddr)>> {
-        self.poll_next(&mut Wait::Polled(cx.waker()))
+        self.poll_next(cx, None)
     }
 
-    fn poll_next(&self, wait: &mut Wait<'_>) -> Poll<io::Result<(KcpStream, SocketAddr)>> {
-        self.queue.poll_accept(wait).map_ok(|handle| {
+    fn poll_next(
+        &self,
+        cx: &mut Context<'_>,
+        registration: Option<&mut Registration>,
+    ) -> Poll<io::Result<(KcpStream, SocketAddr)>> {
+        let poll =
+            |cx: &mut Context<'_>| self.queue.poll_accept(&mut Wait::new(cx.waker(), registration));
+        cooperate(cx, poll).map_ok(|handle| {
             let peer = handle.peer();
             (self.endpoint.stream(handle), peer)
         })

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::task::consume_budget;
 use tokio::time::Instant;
 
 use crate::config::{Config, Version};
@@ -16,6 +17,7 @@ use crate::error::{ConfigError, Error};
 use crate::shared::{Handle, Published, Shared};
 use crate::stats::Stats;
 use crate::stream::Stream;
+use crate::task::{cooperate, register_waker};
 
 /// A session over one connection, the carrier: opens streams, and accepts those of the peer.
 ///
@@ -186,6 +188,8 @@ impl Session {
     ///
     /// Cancel safe: no stream is lost.
     pub async fn accept_stream(&self) -> Result<Stream, Error> {
+        // A loop over a session that always has a stream, or has ended, yields to other tasks.
+        consume_budget().await;
         loop {
             let mut notified = pin!(self.handle.accepted.notified());
             notified.as_mut().enable();
@@ -202,15 +206,19 @@ impl Session {
     ///
     /// As those of [`Session::accept_stream`].
     pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<Result<Stream, Error>> {
+        cooperate(cx, |cx| self.poll_next(cx))
+    }
+
+    fn poll_next(&self, cx: &Context<'_>) -> Poll<Result<Stream, Error>> {
         if let Some(result) = self.try_accept() {
             return Poll::Ready(result);
         }
-        self.handle.mailbox.accept_queue().waker = Some(cx.waker().clone());
+        let mut queue = self.handle.mailbox.accept_queue();
+        let replaced = register_waker(&mut queue.waker, cx.waker());
+        drop(queue);
+        drop(replaced);
         // A stream may have come between the two.
-        match self.try_accept() {
-            Some(result) => Poll::Ready(result),
-            None => Poll::Pending,
-        }
+        self.try_accept().map_or(Poll::Pending, Poll::Ready)
     }
 
     fn try_accept(&self) -> Option<Result<Stream, Error>> {

@@ -11,6 +11,7 @@ use crate::config::Setting;
 use crate::fec::{FecConfig, oob};
 use crate::shared::connection::Shared;
 use crate::stream::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
+use crate::util::coop::cooperate;
 use crate::util::sync::Ordering;
 
 /// Unreliable datagrams beside the stream: kcp-go's out-of-band packets.
@@ -64,7 +65,7 @@ impl KcpStream {
     ///
     /// As [`recv_datagram`](Self::recv_datagram).
     pub fn poll_recv_datagram(&self, cx: &mut Context<'_>) -> Poll<Result<Bytes>> {
-        self.handle().poll_datagram(Some(cx.waker()))
+        recv(self.handle(), cx)
     }
 
     /// Returns a datagram that has arrived, without waiting.
@@ -118,7 +119,7 @@ macro_rules! halves {
             ///
             /// Nothing is lost.
             pub async fn recv_datagram(&self) -> Result<Bytes> {
-                poll_fn(|cx| self.handle().poll_datagram(Some(cx.waker()))).await
+                poll_fn(|cx| recv(self.handle(), cx)).await
             }
 
             /// Returns an out-of-band datagram that has arrived, as
@@ -171,6 +172,10 @@ fn send(shared: &Shared, datagram: &[u8]) -> Result<()> {
         return Err(Error::new(ErrorKind::InvalidInput, text));
     }
     shared.send_datagram(Bytes::copy_from_slice(datagram))
+}
+
+fn recv(shared: &Shared, cx: &mut Context<'_>) -> Poll<Result<Bytes>> {
+    cooperate(cx, |cx| shared.poll_datagram(Some(cx.waker())))
 }
 
 fn try_recv(shared: &Shared) -> Result<Bytes> {

@@ -6,13 +6,13 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
-use tokio::task::coop::poll_proceed;
 
 use crate::config::Mode;
 use crate::shared::connection::{Handle, Shared};
 use crate::shared::recv_queue::ReadBuffer;
 use crate::shared::waiters::{Registration, Wait};
 use crate::util::buffer_pool;
+use crate::util::coop::cooperate;
 use crate::util::sync::{Mutex, MutexGuard, lock};
 
 /// Slices of a vectored write that are gathered under the lock of the send queue, at most.
@@ -99,7 +99,15 @@ impl Reader {
         buf: &mut ReadBuf<'_>,
         registration: Option<&mut Registration>,
     ) -> Poll<io::Result<usize>> {
-        let coop = ready!(poll_proceed(cx));
+        cooperate(cx, |cx| self.peek(cx, buf, registration))
+    }
+
+    fn peek(
+        &self,
+        cx: &Context<'_>,
+        buf: &mut ReadBuf<'_>,
+        registration: Option<&mut Registration>,
+    ) -> Poll<io::Result<usize>> {
         let (mut buffer, one_message) = (self.lock_buffer(), self.one_message());
         let before = buf.remaining();
         // A task that waits for more to peek at must see what arrived since, although nothing was
@@ -110,7 +118,6 @@ impl Reader {
             ready!(self.handle.poll_refill(&mut buffer, &mut wait))?;
         }
         buffer.peek(before, one_message).for_each(|part| buf.put_slice(part));
-        coop.made_progress();
         Poll::Ready(Ok(before - buf.remaining()))
     }
 
@@ -224,17 +231,6 @@ impl<'a> Writer<'a> {
         check_message_mode(self.shared)?;
         cooperate(cx, |cx| self.shared.poll_send_message(&mut Wait::Polled(cx.waker()), message))
     }
-}
-
-/// Polls within the task's budget of Tokio's cooperative scheduling. A ready result costs one
-/// unit.
-fn cooperate<T>(cx: &mut Context<'_>, poll: impl FnOnce(&mut Context<'_>) -> Poll<T>) -> Poll<T> {
-    let coop = ready!(poll_proceed(cx));
-    let result = poll(cx);
-    if result.is_ready() {
-        coop.made_progress();
-    }
-    result
 }
 
 /// Ready when the buffer has a chunk, which may be an empty message, or at the end of the stream.

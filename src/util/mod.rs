@@ -1,6 +1,7 @@
 //! Helpers without protocol or I/O.
 
 pub(crate) mod buffer_pool;
+pub(crate) mod coop;
 pub(crate) mod deadline;
 pub(crate) mod framing;
 #[cfg(all(test, loom))]

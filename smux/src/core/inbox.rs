@@ -9,6 +9,7 @@ use super::stream::SharedStream;
 use super::tokens::Tokens;
 use crate::error::Error;
 use crate::sync::{AtomicBool, AtomicU8, AtomicU64, Mutex, MutexGuard, Ordering};
+use crate::task::register_waker;
 
 /// Streams whose SYN has not left. A further `open_stream` waits.
 const MAX_UNSENT_OPENS: usize = 1_024;
@@ -186,11 +187,10 @@ impl Inbox {
         std::mem::swap(&mut self.opened, opened);
     }
 
-    pub(crate) fn set_driver(&mut self, waker: &Waker) {
-        match &mut self.driver {
-            Some(driver) => driver.clone_from(waker),
-            None => self.driver = Some(waker.clone()),
-        }
+    /// Returns the waker before it, to be dropped after the lock is released, see [`register_waker`].
+    #[must_use]
+    pub(crate) fn set_driver(&mut self, waker: &Waker) -> Option<Waker> {
+        register_waker(&mut self.driver, waker)
     }
 
     /// Counts SYN frames that have left. True if a handle may be waiting for that.

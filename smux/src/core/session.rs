@@ -164,11 +164,12 @@ impl Core {
     /// anything.
     pub(crate) fn exchange(&mut self, waker: &Waker, now: Instant) -> bool {
         let mut inbox = self.mailbox.lock();
-        inbox.set_driver(waker);
+        let replaced = inbox.set_driver(waker);
         inbox.release_ids(&mut self.released_ids);
         inbox.take(&mut self.changed, &mut self.opened);
         let closing = inbox.closing;
         drop(inbox);
+        drop(replaced);
         self.on_exchanged(closing, now)
     }
 

@@ -14,6 +14,7 @@ use crate::core::stream::{Fin, SharedStream, StreamState};
 use crate::error::Error;
 use crate::shared::Handle;
 use crate::sync::{MutexGuard, Ordering};
+use crate::task::{cooperate, register_waker};
 
 /// Writes of at least this many bytes are copied outside the stream's lock.
 const COPY_UNLOCKED: usize = 4_096;
@@ -38,9 +39,14 @@ impl ReadSide {
 
     pub(super) fn poll_read(
         &self,
-        cx: &Context<'_>,
+        cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        cooperate(cx, |cx| self.poll_fill(cx, buf))
+    }
+
+    /// Reads what has arrived into `buf`.
+    fn poll_fill(&self, cx: &Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         while buf.remaining() > 0 {
             match self.poll_take(cx, buf.remaining()) {
@@ -56,7 +62,7 @@ impl ReadSide {
     }
 
     pub(super) async fn read_chunk(&self) -> io::Result<Bytes> {
-        poll_fn(|cx| self.poll_take(cx, usize::MAX)).await
+        poll_fn(|cx| cooperate(cx, |cx| self.poll_take(cx, usize::MAX))).await
     }
 
     /// Takes up to `max` bytes; none at the end of the stream.
@@ -70,7 +76,9 @@ impl ReadSide {
             if let Some(error) = &state.error {
                 return Poll::Ready(Err(error.clone().into()));
             }
-            state.receive.waker = Some(cx.waker().clone());
+            let replaced = register_waker(&mut state.receive.waker, cx.waker());
+            drop(state);
+            drop(replaced);
             return Poll::Pending;
         }
         state.receive.window.on_read(bytes.len());
@@ -108,9 +116,14 @@ impl WriteSide {
 
     pub(super) fn poll_write(
         &self,
-        cx: &Context<'_>,
+        cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        cooperate(cx, |cx| self.poll_queue(cx, bufs))
+    }
+
+    /// Queues the part of `bufs` for which there is capacity.
+    fn poll_queue(&self, cx: &Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         let wanted = bufs.iter().map(|buf| buf.len()).sum();
         if wanted == 0 {
             check_writable(&self.stream.lock())?;
@@ -136,7 +149,7 @@ impl WriteSide {
     pub(super) async fn write_chunk(&self, chunk: &mut Bytes) -> io::Result<()> {
         check_writable(&self.stream.lock())?;
         while !chunk.is_empty() {
-            poll_fn(|cx| self.poll_write_chunk(cx, chunk)).await?;
+            poll_fn(|cx| cooperate(cx, |cx| self.poll_write_chunk(cx, chunk))).await?;
         }
         Ok(())
     }
@@ -159,7 +172,7 @@ impl WriteSide {
         &mut self,
         reader: &mut (impl AsyncRead + Unpin + ?Sized),
     ) -> io::Result<usize> {
-        poll_fn(|cx| self.poll_write_from(cx, reader)).await
+        poll_fn(|cx| cooperate(cx, |cx| self.poll_write_from(cx, reader))).await
     }
 
     fn poll_write_from(
@@ -218,7 +231,9 @@ impl WriteSide {
         check_writable(&state)?;
         let capacity = self.handle.config.send_buffer.saturating_sub(state.send.queue.len());
         if capacity == 0 {
-            state.send.waker = Some(cx.waker().clone());
+            let replaced = register_waker(&mut state.send.waker, cx.waker());
+            drop(state);
+            drop(replaced);
             return Poll::Pending;
         }
         if self.handle.mailbox.is_closing() {
@@ -245,12 +260,13 @@ impl WriteSide {
         if let Some(error) = &state.send.error {
             return Poll::Ready(Err(error.clone().into()));
         }
-        state.send.waker = Some(cx.waker().clone());
+        let replaced = register_waker(&mut state.send.waker, cx.waker());
         // While bytes are queued, each frame that leaves wakes.
         let asks = state.send.queue.len() == 0 && !state.send.in_flushing;
         state.send.flush_wanted |= asks;
         let inspect = asks && state.enter_inbox();
         drop(state);
+        drop(replaced);
         if inspect {
             self.handle.mailbox.push_changed(&self.stream);
         }
@@ -270,7 +286,9 @@ impl WriteSide {
         if let Some(error) = &state.send.error {
             return Poll::Ready(Err(error.clone().into()));
         }
-        state.send.waker = Some(cx.waker().clone());
+        let replaced = register_waker(&mut state.send.waker, cx.waker());
+        drop(state);
+        drop(replaced);
         Poll::Pending
     }
 

@@ -1,0 +1,167 @@
+//! Tokio's cooperative scheduling: a task that always finds something to do in a handle yields to its
+//! timeouts and to other tasks.
+
+mod common;
+
+use std::cell::Cell;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use common::{Pair, guarded, on_both_runtimes, one_thread, pair};
+use kcpx::{Config, Endpoint, FecConfig, KcpListener, KcpStream, Mode};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, Interest};
+use tokio::task::yield_now;
+use tokio::time::timeout;
+
+/// What a handle has ready: more than a task's budget, which Tokio does not document, 128 units.
+const READY: usize = 1_000;
+const BUDGET: usize = 128;
+
+/// Asserts that a task that calls `work` again and again does not do so [`READY`] times in one poll.
+async fn assert_yields(what: &str, mut work: impl AsyncFnMut()) {
+    // With a full budget.
+    yield_now().await;
+    let calls = Cell::new(0);
+    let mut busy = pin!(async {
+        for _ in 0..READY {
+            work().await;
+            calls.set(calls.get() + 1);
+        }
+    });
+    let yielded = poll_fn(|cx| Poll::Ready(busy.as_mut().poll(cx).is_pending())).await;
+    println!("{what}: {} calls in a poll", calls.get());
+    assert!(yielded && (1..=BUDGET).contains(&calls.get()), "{what}: {} calls", calls.get());
+}
+
+fn ok<T>(result: std::io::Result<T>) {
+    result.unwrap();
+}
+
+/// A connection whose server has [`READY`] pieces to read: messages of a byte, or the bytes.
+async fn full(mode: Mode) -> Pair {
+    let mut pair = pair(Config::new().mode(mode)).await;
+    for _ in 0..READY {
+        match mode {
+            Mode::Message => pair.client.send_message(b"x").await.unwrap(),
+            _ => pair.client.write_all(b"x").await.unwrap(),
+        }
+    }
+    // `Ok`: the server has everything.
+    pair.client.shutdown().await.unwrap();
+    pair
+}
+
+#[test]
+fn busy_readers_yield() {
+    on_both_runtimes(|| async {
+        let Pair { server: mut stream, .. } = full(Mode::Stream).await;
+        assert_yields("peek", async || ok(stream.peek(&mut [0]).await)).await;
+        assert_yields("readable", async || stream.readable().await.unwrap()).await;
+        assert_yields("ready", async || ok(stream.ready(Interest::READABLE).await)).await;
+        assert_yields("read", async || ok(stream.read_u8().await)).await;
+        let (mut reader, _writer) = stream.split();
+        assert_yields("ReadHalf", async || ok(reader.read_u8().await)).await;
+        assert_yields("fill_buf", async || {
+            assert!(!reader.fill_buf().await.unwrap().is_empty());
+            reader.consume(1);
+        })
+        .await;
+        let (mut reader, _writer) = stream.into_split();
+        assert_yields("OwnedReadHalf", async || ok(reader.read_u8().await)).await;
+
+        let Pair { server: mut stream, .. } = full(Mode::Message).await;
+        assert_yields("read_chunk", async || ok(stream.read_chunk().await)).await;
+        assert_yields("recv_message", async || ok(stream.recv_message().await)).await;
+    });
+}
+
+#[test]
+fn busy_writers_yield() {
+    on_both_runtimes(|| async {
+        let mut config = Config::new();
+        config.send_buffer = 1 << 20;
+        let Pair { client: mut stream, .. } = pair(config.clone()).await;
+        assert_yields("writable", async || stream.writable().await.unwrap()).await;
+        assert_yields("write", async || stream.write_all(b"x").await.unwrap()).await;
+        assert_yields("write_from", async || {
+            assert_eq!(stream.write_from(&mut tokio::io::repeat(7).take(1)).await.unwrap(), 1);
+        })
+        .await;
+        let (_reader, mut writer) = stream.into_split();
+        assert_yields("OwnedWriteHalf", async || writer.write_all(b"x").await.unwrap()).await;
+        let Pair { client: mut stream, .. } = pair(config.mode(Mode::Message)).await;
+        assert_yields("send_message", async || stream.send_message(b"x").await.unwrap()).await;
+    });
+}
+
+#[test]
+fn busy_receivers_of_datagrams_yield() {
+    on_both_runtimes(|| async {
+        let config = Config::new().fec(FecConfig::new(3, 1).unwrap());
+        let Pair { client, server: mut stream, listener: _listener } = pair(config).await;
+        // Some may be lost: more than the readers below take.
+        let mut sent = 0;
+        while stream.stats().out_of_band_received < READY as u64 {
+            client.send_datagram(b"x").unwrap();
+            sent += 1;
+            if sent % 100 == 0 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+        assert_yields("recv_datagram", async || ok(stream.recv_datagram().await)).await;
+        let (reader, _writer) = stream.split();
+        assert_yields("ReadHalf", async || ok(reader.recv_datagram().await)).await;
+        let (reader, _writer) = stream.into_split();
+        assert_yields("OwnedReadHalf", async || ok(reader.recv_datagram().await)).await;
+    });
+}
+
+/// A listener with so many connections in its backlog, and their streams.
+async fn crowded(connections: usize) -> (KcpListener, Vec<KcpStream>) {
+    let listener = KcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    let endpoint = Endpoint::bind("127.0.0.1:0").await.unwrap();
+    let mut streams = Vec::new();
+    for _ in 0..connections {
+        streams.push(endpoint.connect(addr).await.unwrap());
+    }
+    (listener, streams)
+}
+
+#[test]
+fn busy_accept_loops_yield() {
+    on_both_runtimes(|| async {
+        let (listener, _streams) = crowded(3 * (BUDGET + 1)).await;
+        assert_yields("accept", async || ok(listener.accept().await)).await;
+        let mut incoming = listener.incoming();
+        assert_yields("incoming", async || ok(incoming.next().await)).await;
+        assert_yields("poll_accept", async || {
+            ok(poll_fn(|cx| listener.poll_accept(cx)).await);
+        })
+        .await;
+        // A loop that goes on after errors, as servers do.
+        listener.drain().await;
+        assert_yields("accept after its end", async || drop(listener.accept().await.unwrap_err()))
+            .await;
+    });
+}
+
+#[test]
+fn timeout_around_a_busy_reader_fires() {
+    one_thread().block_on(guarded(async {
+        let (listener, _streams) = crowded(1).await;
+        listener.drain().await;
+        let mut calls = 0_u64;
+        let busy = async {
+            loop {
+                drop(listener.accept().await.unwrap_err());
+                calls += 1;
+                // Without a timeout that fires.
+                assert!(calls < 50_000_000);
+            }
+        };
+        assert!(timeout(Duration::from_millis(1), busy).await.is_err());
+    }));
+}
