@@ -15,7 +15,9 @@ use tokio::net::ToSocketAddrs;
 use tokio::sync::oneshot;
 
 use self::bind::SocketContext;
-use crate::config::{Config, SEGMENT_HEADER, check_conv};
+#[cfg(feature = "hyper")]
+pub(crate) use self::connect::connect_first;
+use crate::config::{Config, SEGMENT_HEADER};
 use crate::error::{ConfigError, ConnectionError};
 use crate::shared::connection::Handle;
 use crate::shared::requests::{Drain, Opened, Request, RequestQueue};
@@ -23,7 +25,7 @@ use crate::stats::EndpointStats;
 use crate::stream::KcpStream;
 use crate::sys::TransportSocket;
 use crate::sys::transport::Transport;
-use crate::util::path::canonical;
+use crate::util::path::destination;
 use crate::util::sync::Arc;
 
 /// A UDP socket that carries any number of connections, driven by one task.
@@ -73,8 +75,11 @@ impl Endpoint {
     /// # Errors
     ///
     /// [`AddrInUse`](io::ErrorKind::AddrInUse) when the port is in use, or an endpoint that had it has not
-    /// delivered everything within that second. When no resolved address can be bound, or outside a Tokio
-    /// runtime with I/O and time enabled.
+    /// delivered everything within that second. When no resolved address can be bound.
+    ///
+    /// # Panics
+    ///
+    /// Outside a Tokio runtime with I/O and time enabled, as `TcpListener`.
     ///
     /// # Cancel safety
     ///
@@ -90,6 +95,10 @@ impl Endpoint {
     ///
     /// As [`bind`](Self::bind), or [`InvalidInput`](io::ErrorKind::InvalidInput) around a
     /// [`ConfigError`] when the configuration is refused.
+    ///
+    /// # Panics
+    ///
+    /// As [`bind`](Self::bind).
     ///
     /// # Cancel safety
     ///
@@ -118,11 +127,11 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// When the socket is no usable UDP socket, or outside a Tokio runtime.
+    /// When the socket is no usable UDP socket.
     ///
     /// # Panics
     ///
-    /// In a Tokio runtime without I/O or time.
+    /// Outside a Tokio runtime with I/O and time enabled.
     pub fn from_std(socket: std::net::UdpSocket) -> io::Result<Self> {
         Self::from_std_with(socket, Config::default())
     }
@@ -137,7 +146,7 @@ impl Endpoint {
     ///
     /// # Panics
     ///
-    /// In a Tokio runtime without I/O or time.
+    /// Outside a Tokio runtime with I/O and time enabled.
     pub fn from_std_with(socket: std::net::UdpSocket, config: Config) -> io::Result<Self> {
         Self::adopt_socket(socket, config, None)
     }
@@ -148,12 +157,11 @@ impl Endpoint {
     /// # Errors
     ///
     /// When the configuration is refused, when its MTU is above the transport's
-    /// [`max_datagram_size`](Transport::max_datagram_size), when the transport has no address, or
-    /// outside a Tokio runtime.
+    /// [`max_datagram_size`](Transport::max_datagram_size), or when the transport has no address.
     ///
     /// # Panics
     ///
-    /// In a Tokio runtime without time.
+    /// Outside a Tokio runtime with time enabled.
     pub fn from_transport(transport: impl Transport, config: Config) -> io::Result<Self> {
         config.validate()?;
         let adapter = TransportSocket::new(transport)?;
@@ -187,8 +195,8 @@ impl Endpoint {
 
 /// Connections.
 impl Endpoint {
-    /// Opens a connection to `peer`. Its conversation id is [`Config::conv`], or else a random
-    /// one.
+    /// Opens a connection to `peer`; the unspecified address is this host. Its conversation id is
+    /// [`Config::conv`], or else a random one.
     ///
     /// Waits until the peer has answered, one round trip; see [`Config::early_data`] for a
     /// connection that does not.
@@ -213,7 +221,8 @@ impl Endpoint {
         self.open(peer, None).await
     }
 
-    /// Opens a connection with the conversation id `conv`, for peers that expect a certain one.
+    /// Opens a connection with the conversation id `conv`, for peers that expect a certain one, such as
+    /// 0 (see [`Config::conv`]).
     ///
     /// ```
     /// use std::io::ErrorKind;
@@ -233,21 +242,19 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// As [`connect`](Self::connect); [`InvalidInput`](io::ErrorKind::InvalidInput) around a
-    /// [`ConfigError`] for 0; [`AddrInUse`](io::ErrorKind::AddrInUse) when the id is in use with
+    /// As [`connect`](Self::connect); [`AddrInUse`](io::ErrorKind::AddrInUse) when the id is in use with
     /// this peer, or was so less than a minute ago, also with an endpoint that had the port before.
     ///
     /// # Cancel safety
     ///
     /// As [`connect`](Self::connect).
     pub async fn connect_with_conv(&self, peer: SocketAddr, conv: u32) -> io::Result<KcpStream> {
-        check_conv(conv)?;
         self.open(peer, Some(conv)).await
     }
 
     async fn open(&self, peer: SocketAddr, conv: Option<u32>) -> io::Result<KcpStream> {
         self.reject_sharded("dial")?;
-        let request = |reply| Request::Connect { peer: canonical(peer), conv, reply };
+        let request = |reply| Request::Connect { peer: destination(peer), conv, reply };
         let Opened { handle, waits } = self.request(request).await??;
         let stream = self.stream(handle);
         if waits {

@@ -12,7 +12,7 @@ use tokio::net::lookup_host;
 use tower_service::Service;
 
 use crate::config::Config;
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Endpoint, connect_first};
 use crate::stream::KcpStream;
 
 /// Opens KCP connections to the host and port of a URI.
@@ -64,7 +64,8 @@ impl KcpConnector {
         Self { via: Via::FreshSockets(Box::new(config)) }
     }
 
-    /// A connector whose connections share the socket of an endpoint.
+    /// A connector whose connections share the socket of an endpoint. Of several addresses of a host the next
+    /// one is tried 250 ms after the one before, as by [`KcpStream::connect`].
     ///
     /// A client owns its streams; through a handle of the endpoint the application reads their
     /// [`stats`](Endpoint::stats) and can wait before it exits until their data is delivered:
@@ -98,16 +99,13 @@ impl Service<Uri> for KcpConnector {
 }
 
 async fn connect_on(endpoint: &Endpoint, target: (&str, u16)) -> io::Result<KcpStream> {
-    let what = format!("{} has no address", target.0);
-    let mut failure = io::Error::new(io::ErrorKind::InvalidInput, what);
-    for peer in lookup_host(target).await? {
-        match endpoint.connect(peer).await {
-            // An address of an IP version that the socket lacks; the next one may be of the other.
-            Err(error) if error.kind() == io::ErrorKind::InvalidInput => failure = error,
-            result => return result,
-        }
-    }
-    Err(failure)
+    let peers = lookup_host(target).await?;
+    // An address of an IP version that the socket lacks fails at once.
+    connect_first(peers, |peer| {
+        let endpoint = endpoint.clone();
+        Box::pin(async move { endpoint.connect(peer).await })
+    })
+    .await
 }
 
 /// Connection properties for the pool of hyper-util's client.

@@ -4,7 +4,6 @@ use std::io;
 use std::net::SocketAddr;
 
 use tokio::net::{ToSocketAddrs, lookup_host};
-use tokio::runtime;
 
 use super::port_reuse::Bound;
 use super::shards::{ShardGroup, check_shards};
@@ -155,7 +154,6 @@ impl Endpoint {
         context: SocketContext,
     ) -> io::Result<Self> {
         let SocketContext { accept, shard_state, time_wait } = context;
-        runtime::Handle::try_current().map_err(io::Error::other)?;
         let mut seed = [0; 32];
         getrandom::fill(&mut seed).map_err(io::Error::other)?;
         let requests = RequestQueue::with_sharded(shard_state.is_some());

@@ -10,7 +10,6 @@ use std::time::Duration;
 use std::vec;
 
 use tokio::net::{ToSocketAddrs, lookup_host};
-use tokio::runtime::Handle;
 use tokio::time::{Sleep, sleep};
 
 use super::Endpoint;
@@ -19,7 +18,7 @@ use crate::config::Config;
 use crate::error::{ConnectionError, unresolved};
 use crate::stream::KcpStream;
 use crate::sys::{RefusalWatch, UdpSocket, check_route};
-use crate::util::path::{canonical, unspecified};
+use crate::util::path::{destination, unspecified};
 use crate::util::sync::Arc;
 
 /// Time between the starts of two attempts (RFC 8305 5, Connection Attempt Delay).
@@ -37,7 +36,7 @@ impl KcpStream {
     }
 
     /// Opens a connection with the default configuration from a new socket, and waits until the peer
-    /// has answered.
+    /// has answered. The unspecified address is this host, as for `TcpStream` on Linux.
     ///
     /// Of several addresses the next one is tried 250 ms after the one before, or when that has
     /// failed, and the first that answers is taken (RFC 8305).
@@ -47,8 +46,12 @@ impl KcpStream {
     /// [`TimedOut`](io::ErrorKind::TimedOut) when no peer has answered within
     /// [`Config::connect_timeout`]; [`ConnectionRefused`](io::ErrorKind::ConnectionRefused) when the
     /// peer has no listener any more, or, on Linux and Android, its host reports that no socket has the
-    /// port. When no address resolves, the system has a route to none of them,
-    /// no socket can be made, or outside a Tokio runtime with I/O and time enabled.
+    /// port. When no address resolves, the system has a route to none of them, or
+    /// no socket can be made.
+    ///
+    /// # Panics
+    ///
+    /// Outside a Tokio runtime with I/O and time enabled, as `TcpStream`.
     ///
     /// # Cancel safety
     ///
@@ -65,6 +68,10 @@ impl KcpStream {
     /// As [`connect`](Self::connect); [`InvalidInput`](io::ErrorKind::InvalidInput) around a
     /// [`ConfigError`](crate::ConfigError) when the configuration is refused.
     ///
+    /// # Panics
+    ///
+    /// As [`connect`](Self::connect).
+    ///
     /// # Cancel safety
     ///
     /// Cancel safe.
@@ -75,14 +82,26 @@ impl KcpStream {
     /// The configuration behind a pointer: futures that hold this one stay small.
     async fn connect_shared(addr: impl ToSocketAddrs, config: Arc<Config>) -> io::Result<Self> {
         config.validate()?;
-        let peers = interleave(lookup_host(addr).await?.map(canonical));
-        let mut attempts = Attempts::new(peers);
-        poll_fn(|cx| attempts.poll(cx, |peer| Box::pin(attempt(peer, config.clone())))).await
+        let peers = lookup_host(addr).await?.map(destination);
+        connect_first(peers, |peer| Box::pin(attempt(peer, config.clone()))).await
     }
 }
 
 /// One address that is tried.
-type Attempt = Pin<Box<dyn Future<Output = io::Result<KcpStream>> + Send + Sync>>;
+pub(crate) type Attempt = Pin<Box<dyn Future<Output = io::Result<KcpStream>> + Send + Sync>>;
+
+/// Connects to the first of `peers` that answers. `start` begins an attempt.
+///
+/// # Errors
+///
+/// The error of the last attempt that failed.
+pub(crate) async fn connect_first(
+    peers: impl Iterator<Item = SocketAddr>,
+    start: impl Fn(SocketAddr) -> Attempt,
+) -> io::Result<KcpStream> {
+    let mut attempts = Attempts::new(interleave(peers));
+    poll_fn(|cx| attempts.poll(cx, &start)).await
+}
 
 /// Addresses of one peer that are tried one after the other, without waiting for the end of the one
 /// before (RFC 8305 5).
@@ -111,7 +130,10 @@ impl Attempts {
                 match attempt.as_mut().poll(cx) {
                     Poll::Ready(Ok(stream)) => return Poll::Ready(Ok(stream)),
                     Poll::Ready(Err(error)) => {
-                        self.failure = Some(error);
+                        // An address that the socket does not support explains no other failure.
+                        if self.failure.is_none() || error.kind() != io::ErrorKind::InvalidInput {
+                            self.failure = Some(error);
+                        }
                         drop(self.running.remove(index));
                         self.next = None;
                     }
@@ -126,9 +148,8 @@ impl Attempts {
                 return Poll::Pending;
             }
             let attempt = self.peers.next().map(&start);
-            // Outside a runtime the attempt has failed, and there is no clock.
-            let delayed = !self.peers.as_slice().is_empty() && Handle::try_current().is_ok();
-            self.next = delayed.then(|| Box::pin(sleep(ATTEMPT_DELAY)));
+            let is_last = self.peers.as_slice().is_empty();
+            self.next = (!is_last).then(|| Box::pin(sleep(ATTEMPT_DELAY)));
             self.running.extend(attempt);
         }
     }
@@ -187,5 +208,24 @@ mod tests {
         assert_eq!(interleave([c, a, b].into_iter()), [c, a, b]);
         assert_eq!(interleave([a, b].into_iter()), [a, b]);
         assert_eq!(interleave([].into_iter()), []);
+    }
+
+    /// Of one endpoint, as a connector has it.
+    #[tokio::test]
+    async fn every_address_is_tried_until_one_answers() {
+        let endpoint = Endpoint::bind("127.0.0.1:0").await.unwrap();
+        let listener = crate::KcpListener::bind("127.0.0.1:0").await.unwrap();
+        let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let start = |peer| -> Attempt {
+            let endpoint = endpoint.clone();
+            Box::pin(async move { endpoint.connect(peer).await })
+        };
+        let of_the_other_version = "[::1]:9".parse().unwrap();
+        let peers =
+            [of_the_other_version, silent.local_addr().unwrap(), listener.local_addr().unwrap()];
+        let stream = connect_first(peers.into_iter(), start).await.unwrap();
+        assert_eq!(stream.peer_addr().unwrap(), peers[2]);
+        let error = connect_first([].into_iter(), start).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
     }
 }

@@ -5,7 +5,6 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Weak;
 use std::time::Duration;
 
-use tokio::runtime;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -66,8 +65,7 @@ pub(super) fn register(requests: &Arc<RequestQueue>, bound: Bound) {
 pub(super) async fn release(addr: SocketAddr, config: &SocketConfig) -> Vec<TimeWaitEntry> {
     let bound = Bound { only_v6: config.only_v6, device: config.device.clone() };
     let endpoints = in_the_way_of(addr, &bound);
-    // Without a runtime there is no clock, and nothing can be bound.
-    if endpoints.is_empty() || runtime::Handle::try_current().is_err() {
+    if endpoints.is_empty() {
         return Vec::new();
     }
     let Some(can_release) = ask(&endpoints, Request::CanReleasePort).await else {

@@ -11,7 +11,6 @@ use quinn_udp::UdpSocketState;
 use socket2::SockRef;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 use tokio::io::unix::AsyncFd;
-use tokio::runtime::Handle;
 
 use super::bind::{bind, bind_group, shares_port};
 use super::errors::{SendFault, classify_send, may_be_offload, shut_down};
@@ -87,7 +86,11 @@ impl UdpSocket {
     ///
     /// # Errors
     ///
-    /// When the address cannot be bound, or outside a Tokio runtime.
+    /// When the address cannot be bound.
+    ///
+    /// # Panics
+    ///
+    /// Outside a Tokio runtime with I/O enabled.
     pub(crate) fn bind(addr: SocketAddr, config: &SocketConfig) -> io::Result<Self> {
         let socket = bind(addr, config)?;
         let saved = SavedOptions::of_new(&socket, addr.is_ipv6());
@@ -137,11 +140,11 @@ impl UdpSocket {
     ///
     /// # Errors
     ///
-    /// When it is not a usable UDP socket, or outside a Tokio runtime.
+    /// When it is not a usable UDP socket.
     ///
     /// # Panics
     ///
-    /// In a Tokio runtime without I/O.
+    /// Outside a Tokio runtime with I/O enabled.
     pub(crate) fn from_std(socket: std::net::UdpSocket) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         let saved = SavedOptions::of(&socket);
@@ -150,7 +153,6 @@ impl UdpSocket {
 
     /// Of a non-blocking socket. `saved`: its options, of which those that are not asked for stay.
     fn register(socket: std::net::UdpSocket, saved: &SavedOptions) -> io::Result<Self> {
-        Handle::try_current().map_err(io::Error::other)?;
         let state = UdpSocketState::new((&socket).into())?;
         saved.restore(&socket);
         let has_traffic_class = dscp::has_traffic_class(&socket);

@@ -64,6 +64,19 @@ pub(crate) fn unspecified(peer: SocketAddr) -> SocketAddr {
     }
 }
 
+/// The canonical address that a connection to `addr` goes to. The unspecified address is this host, as for
+/// connect(2) on Linux: answers come from the loopback address.
+pub(crate) fn destination(addr: SocketAddr) -> SocketAddr {
+    let mut addr = canonical(addr);
+    if addr.ip().is_unspecified() {
+        addr.set_ip(match addr {
+            SocketAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+            SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    addr
+}
+
 /// Canonical form of a peer's address, for comparison and hashing: IPv4-mapped IPv6 (RFC 4291
 /// 2.5.5.2) becomes IPv4, and the flow label is 0. The scope of a link-local address stays.
 pub(crate) fn canonical(addr: SocketAddr) -> SocketAddr {
@@ -93,6 +106,19 @@ mod tests {
         assert_eq!(canonical(labelled), SocketAddrV6::new(link_local, 7, 0, 3).into());
         let loopback = SocketAddr::from((Ipv6Addr::LOCALHOST, 7));
         assert_eq!(canonical(loopback), loopback);
+    }
+
+    #[test]
+    fn destination_of_the_unspecified_address_is_loopback() {
+        for (addr, expected) in [
+            ("0.0.0.0:7", "127.0.0.1:7"),
+            ("[::]:7", "[::1]:7"),
+            ("[::ffff:0.0.0.0]:7", "127.0.0.1:7"),
+            ("192.0.2.1:7", "192.0.2.1:7"),
+            ("[fe80::1%3]:7", "[fe80::1%3]:7"),
+        ] {
+            assert_eq!(destination(addr.parse().unwrap()), expected.parse().unwrap());
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Connecting: which address, what waits for whom, and what a connection that is given up leaves.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -16,6 +16,7 @@ behaviours!(
     connect_cancelled,
     connect_by_name,
     connect_to_the_second_address,
+    connect_to_the_unspecified_address,
     connect_to_no_address,
     connect_to_an_unknown_name,
     written_before_accept,
@@ -82,6 +83,25 @@ async fn connect_to_the_second_address<T: Transport>() -> Observation {
     let (client, server) = tokio::join!(T::connect_any(&addrs), listener.accept());
     client.unwrap().write_all(b"here").await.unwrap();
     text(&mut server.unwrap().0, 4).await
+}
+
+/// It is this host.
+async fn connect_to_the_unspecified_address<T: Transport>() -> Observation {
+    let (v4, v6): (IpAddr, IpAddr) = (Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into());
+    let mut seen = Vec::new();
+    for (local, peer, expected) in
+        [("127.0.0.1:0", "0.0.0.0", v4), ("0.0.0.0:0", "0.0.0.0", v4), ("[::]:0", "::", v6)]
+    {
+        // Machines without IPv6 exist.
+        let Ok(listener) = T::Listener::bind_to(local.parse().unwrap()).await else { continue };
+        let port = listener.local_addr().unwrap().port();
+        let mut client = T::connect(SocketAddr::new(peer.parse().unwrap(), port)).await.unwrap();
+        assert_eq!(client.peer_addr().unwrap(), SocketAddr::new(expected, port));
+        client.write_all(b"here").await.unwrap();
+        let (mut server, _) = listener.accept().await.unwrap();
+        seen.push(text(&mut server, 4).await);
+    }
+    seen.join(", ")
 }
 
 async fn connect_to_no_address<T: Transport>() -> Observation {

@@ -63,6 +63,13 @@ const TABLE: &[Difference] = &[
         kcp: "true, true",
         reason: "KCP is for low latency",
     },
+    Difference {
+        name: "bind_in_a_runtime_without_time",
+        tcp: "Ok(())",
+        kcp: "A Tokio 1.x context was found, but timers are disabled. Call `enable_time` on the \
+              runtime builder to enable timers.",
+        reason: "retransmission needs a clock, which TCP has in the kernel",
+    },
 ];
 
 impl Difference {

@@ -1,12 +1,19 @@
 //! Runtimes that end, and streams that are used in another one.
 
+use std::fmt::Debug;
+use std::future::Future;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::pin::pin;
 use std::sync::mpsc;
+use std::task::{Context, Poll, Waker};
+use std::thread;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
 
-use crate::support::{Observation, behaviours, bytes, pair, read, rest, text, turns};
+use crate::support::{Observation, behaviours, bytes, pair, read, rest, seen, text, turns};
 use crate::transport::{Listener, Stream, Transport};
 
 behaviours!(
@@ -15,6 +22,9 @@ behaviours!(
     stream_used_in_another_runtime,
     peer_of_a_dropped_runtime,
     panic_in_a_task,
+    bind_and_connect_outside_a_runtime,
+    bind_and_connect_in_a_runtime_without_io,
+    bind_in_a_runtime_without_time,
 );
 
 fn runtime() -> Runtime {
@@ -112,4 +122,50 @@ async fn panic_in_a_task<T: Transport>() -> Observation {
     });
     let panicked = task.await.is_err();
     format!("panicked: {panicked}, {}", read(&mut server).await)
+}
+
+/// What a call does in a thread of its own, which is in no runtime: its result, or why it panics.
+fn outcome<R: Debug>(call: impl FnOnce() -> io::Result<R> + Send + 'static) -> Observation {
+    let thread = thread::spawn(move || seen(call().map(drop)));
+    thread.join().unwrap_or_else(|panic| match panic.downcast::<String>() {
+        Ok(text) => *text,
+        Err(panic) => panic.downcast_ref::<&str>().map_or("?", |text| text).to_owned(),
+    })
+}
+
+/// One poll of a future in no runtime.
+fn polled<R>(future: impl Future<Output = io::Result<R>>) -> io::Result<R> {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(result) => result,
+        Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
+    }
+}
+
+const LOCAL: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+async fn bind_and_connect_outside_a_runtime<T: Transport>() -> Observation {
+    let listener = T::bind().await;
+    let addr = listener.local_addr().unwrap();
+    elsewhere(move || {
+        let bind = outcome(|| polled(T::Listener::bind_to(LOCAL)));
+        format!("bind: {bind}; connect: {}", outcome(move || polled(T::connect(addr))))
+    })
+    .await
+}
+
+async fn bind_and_connect_in_a_runtime_without_io<T: Transport>() -> Observation {
+    let listener = T::bind().await;
+    let addr = listener.local_addr().unwrap();
+    let without_io = || Builder::new_current_thread().enable_time().build().unwrap();
+    elsewhere(move || {
+        let bind = outcome(move || without_io().block_on(T::Listener::bind_to(LOCAL)));
+        let connect = outcome(move || without_io().block_on(T::connect(addr)));
+        format!("bind: {bind}; connect: {connect}")
+    })
+    .await
+}
+
+async fn bind_in_a_runtime_without_time<T: Transport>() -> Observation {
+    let without_time = || Builder::new_current_thread().enable_io().build().unwrap();
+    elsewhere(move || outcome(move || without_time().block_on(T::Listener::bind_to(LOCAL)))).await
 }

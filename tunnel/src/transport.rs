@@ -25,9 +25,8 @@ const LINGER: Duration = Duration::from_secs(5);
 
 /// The KCP configuration of a tunnel. Derives the key, which takes some milliseconds.
 pub(crate) fn config(common: &Common) -> io::Result<Config> {
-    let mut config = common.config()?;
     let timeout = common.keepalive_timeout();
-    config.kcp.keepalive = Some(PING_INTERVAL.min(common.keepalive));
+    let mut config = common.config()?.keepalive(Some(PING_INTERVAL.min(common.keepalive)));
     config.kcp.idle_timeout = Some(timeout);
     config.kcp.dead_peer_timeout = Some(timeout);
     config.connect_timeout = CONNECT_TIMEOUT;
@@ -51,13 +50,15 @@ pub(crate) async fn dial(
     KcpStream::connect_with((host(remote), port), config).await
 }
 
-/// The address of one of the ports of the server.
-pub(crate) async fn resolve(remote: &RemoteAddress) -> io::Result<SocketAddr> {
+/// The addresses of one of the ports of the server: at least one.
+pub(crate) async fn resolve(remote: &RemoteAddress) -> io::Result<Vec<SocketAddr>> {
     let port = choose_port(&remote.ports, None);
-    let mut addrs = lookup_host((host(remote), port)).await?;
-    addrs.next().ok_or_else(|| {
-        io::Error::new(io::ErrorKind::NotFound, format!("{:?} has no address", remote.host))
-    })
+    let addrs: Vec<_> = lookup_host((host(remote), port)).await?.collect();
+    if addrs.is_empty() {
+        let text = format!("{:?} has no address", remote.host);
+        return Err(io::Error::new(io::ErrorKind::NotFound, text));
+    }
+    Ok(addrs)
 }
 
 /// A random port of the range, but not `last` if there is another one.

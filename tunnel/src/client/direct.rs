@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex as SyncMutex, PoisonError};
 
-use kcpx::{Config, ConnectionError, Endpoint};
+use kcpx::{Config, ConnectionError, Endpoint, KcpStream};
 use tokio::sync::Mutex;
 
 use crate::direct::DirectConnection;
@@ -47,20 +47,36 @@ impl Dialer {
         self.setup.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Opens a connection. Cancel safe.
+    /// Opens a connection, to the first address of the server that answers. Cancel safe.
     pub(super) async fn connect(&self) -> io::Result<DirectConnection> {
         let setup = self.setup();
-        let peer = transport::resolve(&setup.settings.remote).await?;
-        let endpoint = self.endpoint(&setup, peer, None).await?;
-        let stream = match endpoint.connect(peer).await {
+        let peers = transport::resolve(&setup.settings.remote).await?;
+        let stream = self.connect_first(&setup, &peers).await?;
+        Ok(DirectConnection::new(stream, &self.stats))
+    }
+
+    /// Tries one address after the other.
+    async fn connect_first(&self, setup: &Setup, peers: &[SocketAddr]) -> io::Result<KcpStream> {
+        let mut failure = io::Error::from(io::ErrorKind::NotFound);
+        for peer in peers {
+            match self.connect_to(setup, *peer).await {
+                Ok(stream) => return Ok(stream),
+                Err(error) => failure = error,
+            }
+        }
+        Err(failure)
+    }
+
+    async fn connect_to(&self, setup: &Setup, peer: SocketAddr) -> io::Result<KcpStream> {
+        let endpoint = self.endpoint(setup, peer, None).await?;
+        match endpoint.connect(peer).await {
             // The socket has failed since: another one.
             Err(error) if is_endpoint_closed(&error) => {
-                let endpoint = self.endpoint(&setup, peer, Some(&endpoint)).await?;
-                endpoint.connect(peer).await?
+                let endpoint = self.endpoint(setup, peer, Some(&endpoint)).await?;
+                endpoint.connect(peer).await
             }
-            connected => connected?,
-        };
-        Ok(DirectConnection::new(stream, &self.stats))
+            connected => connected,
+        }
     }
 
     /// The endpoint for a peer's IP version, bound if there is none, or if it is `closed`.
@@ -141,12 +157,35 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn socket_that_has_failed_is_replaced() {
+    fn client_settings() -> ClientSettings {
         let invocation =
             Invocation::new(["kcpx-tunnel", "client", "-r", "127.0.0.1:1"], Default::default());
         let tunnel = invocation.load().unwrap().settings.tunnels.remove(0);
-        let Tunnel::Client(mut settings) = tunnel else { panic!("{tunnel}") };
+        let Tunnel::Client(settings) = tunnel else { panic!("{tunnel}") };
+        settings
+    }
+
+    #[tokio::test]
+    async fn every_address_of_the_server_is_tried() {
+        let settings = client_settings();
+        let config = transport::config(&settings.common).unwrap();
+        let server = KcpListener::bind_with("127.0.0.1:0", config).await.unwrap();
+        // An address that does not answer.
+        let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let peers = [silent.local_addr().unwrap(), server.local_addr().unwrap()];
+        let dialer = Dialer::new(settings, Arc::default()).unwrap();
+        let setup = dialer.setup();
+        let limit = std::time::Duration::from_secs(60);
+        let connected = tokio::time::timeout(limit, dialer.connect_first(&setup, &peers)).await;
+        assert!(connected.unwrap().is_ok());
+        assert_eq!(server.stats().passive_opens, 1);
+        let error = dialer.connect_first(&setup, &[]).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    }
+
+    #[tokio::test]
+    async fn socket_that_has_failed_is_replaced() {
+        let mut settings = client_settings();
         let config = transport::config(&settings.common).unwrap();
         let server = KcpListener::bind_with("127.0.0.1:0", config.clone()).await.unwrap();
         let port = server.local_addr().unwrap().port();
