@@ -131,8 +131,15 @@ fn connect_with_a_chosen_conv() {
             assert_eq!(error.kind(), ErrorKind::AddrInUse);
             assert_eq!(error.to_string(), format!("conversation id {conv} is in use with {addr}"));
         }
-        let error = endpoint.connect_with_conv(addr, 0).await.unwrap_err();
-        assert_eq!(error.to_string(), "conv is 0, allowed is 1 to 4294967295");
+        let mut zero = endpoint.connect_with_conv(addr, 0).await.unwrap();
+        zero.write_all(b"zero").await.unwrap();
+        let (mut accepted, _) = loop {
+            let (stream, peer) = listener.accept().await.unwrap();
+            if stream.conv() == 0 {
+                break (stream, peer);
+            }
+        };
+        assert_eq!((zero.conv(), read(&mut accepted, 4).await), (0, b"zero".to_vec()));
     });
 }
 

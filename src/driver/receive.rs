@@ -126,6 +126,8 @@ impl<S: Socket> Driver<S> {
         let datagram = datagram_of(packet);
         if self.config.assign_conv
             && datagram.starts_with(&[0; 4])
+            // Not in a connection that this side has opened with id 0.
+            && self.demux.find(&(*from, 0)).is_none()
             && let Some(assigned) = Demux::assign_conv(*from, datagram)
         {
             // The assigned id is not 0, so this recursion is one level deep.

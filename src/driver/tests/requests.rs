@@ -9,6 +9,7 @@ use super::sim_network::code;
 use super::sim_world::{World, addr};
 use crate::config::{AckPolicy, Config};
 use crate::crypto::{Algorithm, Cipher};
+use crate::fec::FecConfig;
 use crate::testkit::link::LinkConfig;
 
 #[test]
@@ -188,6 +189,41 @@ fn listen_twice_is_refused_until_the_listener_drops() {
     assert_eq!((accepted.conv(), peer), (connected.conv(), addr(SERVER)));
 }
 
+/// A connection with conversation id 0 carries data both ways, and its end.
+fn echo_with_conv_0(client: &Config, server: &Config) {
+    let mut world = World::new(1, LinkConfig::delay(1_000));
+    let listener = world.listener(SERVER, server);
+    let endpoint = world.waiting_endpoint(CLIENT, client);
+    world.finish(MINUTE, async {
+        let mut client = endpoint.connect(addr(SERVER)).await.unwrap();
+        let (mut server, _) = listener.accept().await.unwrap();
+        assert_eq!((client.conv(), server.conv()), (0, 0));
+        client.write_all(&pattern(20_000)).await.unwrap();
+        read_pattern(&mut server, 20_000).await;
+        server.write_all(&pattern(20_000)).await.unwrap();
+        read_pattern(&mut client, 20_000).await;
+        client.shutdown().await.unwrap();
+        assert_eq!(server.read(&mut [0; 1]).await.unwrap(), 0);
+        server.shutdown().await.unwrap();
+    });
+    let stats = listener.stats();
+    assert_eq!((stats.passive_opens, stats.dropped_no_connection), (1, 0));
+}
+
+#[test]
+fn conv_0_is_an_id_like_any_other() {
+    let zero = Config::new().conv(Some(0));
+    echo_with_conv_0(&zero, &Config::new());
+    echo_with_conv_0(&zero.clone().early_data(true), &Config::new());
+    let cipher = Cipher::new(Algorithm::Aes128Gcm, &[7; 16]).unwrap();
+    let sealed = Config::new().cipher(cipher).fec(FecConfig::new(3, 1).unwrap());
+    echo_with_conv_0(&sealed.clone().conv(Some(0)), &sealed);
+    // This endpoint assigns ids to others, and keeps the 0 of its own connection.
+    let mut assigns = zero;
+    assigns.assign_conv = true;
+    echo_with_conv_0(&assigns, &Config::new());
+}
+
 #[test]
 fn connect_with_a_used_conv_is_refused() {
     let mut world = World::new(1, LinkConfig::delay(1_000));
@@ -203,8 +239,6 @@ fn connect_with_a_used_conv_is_refused() {
     assert_eq!(world.finish(SECOND, endpoint.connect(addr(3))).unwrap().conv(), 7);
     let other = world.finish(SECOND, endpoint.connect_with_conv(addr(SERVER), 8)).unwrap();
     assert_eq!(other.conv(), 8);
-    let zero = world.finish(SECOND, endpoint.connect_with_conv(addr(SERVER), 0)).unwrap_err();
-    assert_eq!(zero.to_string(), "conv is 0, allowed is 1 to 4294967295");
     // TIME-WAIT ends after a minute. What has not left yet leaves none.
     for _ in 0..2 {
         drop(world.finish(SECOND, listener.accept()).unwrap());
