@@ -302,7 +302,8 @@ pub struct EndpointStats {
     pub sent_datagrams: u64,
     /// Bytes handed to the kernel.
     pub sent_bytes: u64,
-    /// Datagrams sealed by the cipher; replace the key before 2^32.
+    /// Datagrams that this endpoint has sealed. One key serves all its peers and all endpoints that have it:
+    /// replace it before 2^32 of all of them together, for which add up this number of both sides.
     pub sealed_datagrams: u64,
     /// Dropped: wrong checksum or tag (kcp-go InCsumErrors).
     pub dropped_checksum: u64,

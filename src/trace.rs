@@ -74,7 +74,7 @@ pub(crate) fn unreadable(local: SocketAddr, from: SocketAddr) {
 /// The endpoint sealed so many packets that its key should be replaced.
 pub(crate) fn key_limit_reached(local: SocketAddr, sealed: u64) {
     #[cfg(feature = "tracing")]
-    tracing::warn!(%local, sealed, "the key of this endpoint should be replaced");
+    tracing::warn!(%local, sealed, "the key should be replaced on all sides: this endpoint alone has sealed 2^32 packets");
 }
 
 /// A further connection with the address of another implementation was opened.

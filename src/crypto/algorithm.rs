@@ -161,8 +161,10 @@ impl Algorithm {
         }
     }
 
-    /// Whether the algorithm authenticates packets (AEAD).
-    pub(super) fn is_aead(self) -> bool {
+    /// Whether the algorithm authenticates packets (AEAD). The others accept packets that were altered on the
+    /// path.
+    #[must_use]
+    pub fn is_aead(self) -> bool {
         use Algorithm::{Aes128Gcm, Aes192Gcm, Aes256Gcm, ChaCha20Poly1305};
         matches!(self, Aes128Gcm | Aes192Gcm | Aes256Gcm | ChaCha20Poly1305)
     }

@@ -17,7 +17,9 @@
 //!
 //! With every cipher one pre-shared key serves both directions and all clients of a server, without
 //! a handshake and without forward secrecy: the holder of the key can decrypt all recorded traffic
-//! and can act as either side. Change the key before 2^32 packets were sealed with it.
+//! and can act as either side. Change the key before 2^32 packets were sealed with it,
+//! by all that have it together: [`EndpointStats::sealed_datagrams`](crate::EndpointStats::sealed_datagrams)
+//! counts one endpoint, and so does the warning that is logged at 2^32.
 //!
 //! # On the wire
 //!

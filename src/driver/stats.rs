@@ -4,9 +4,9 @@ use crate::driver::Driver;
 use crate::sys::Socket;
 use crate::trace;
 
-/// Datagrams sealed under one key after which a warning is logged: 2^32, the limit for random
-/// nonces of 12 bytes (NIST SP 800-38D 8.3). The peer seals under the same key and may draw its
-/// nonces at random.
+/// Datagrams sealed by this endpoint after which a warning is logged: 2^32, the limit of a key with random
+/// nonces of 12 bytes (NIST SP 800-38D 8.3). Peers and other endpoints seal under the same key, and may draw
+/// their nonces at random: the key may have reached the limit before.
 const MAX_SEALED_PER_KEY: u64 = 1 << 32;
 
 impl<S: Socket> Driver<S> {

@@ -137,14 +137,14 @@ fn smux_version(number: i64) -> SmuxVersion {
 }
 
 fn common(reader: &mut Reader<'_>) -> Result<Common, OptionsError> {
-    let key = reader.text("key");
-    if key == DEFAULT_KEY {
+    let key = Passphrase::new(reader.text("key"));
+    if key.as_str() == DEFAULT_KEY {
         reader.warn(
             "the key is kcptun's default, which is public: set KCPTUN_KEY or --key on both sides"
                 .to_owned(),
         );
     }
-    if key.is_empty() {
+    if key.as_str().is_empty() {
         reader.warn("the key is empty: set KCPTUN_KEY or --key on both sides".to_owned());
     }
     let smux_buffer = reader.number("smuxbuf", 1, i32::MAX as u32)?;
@@ -154,7 +154,7 @@ fn common(reader: &mut Reader<'_>) -> Result<Common, OptionsError> {
     }
     let rate_limit = reader.int("ratelimit", i64::MIN, i64::MAX, "an integer")?;
     Ok(Common {
-        key: Passphrase::new(key),
+        key,
         algorithm: algorithm(reader)?,
         timing: timing(reader)?,
         mtu: mtu(reader)?,
@@ -186,12 +186,19 @@ fn common(reader: &mut Reader<'_>) -> Result<Common, OptionsError> {
     })
 }
 
-fn algorithm(reader: &Reader<'_>) -> Result<Algorithm, OptionsError> {
+fn algorithm(reader: &mut Reader<'_>) -> Result<Algorithm, OptionsError> {
     let name = reader.text("crypt");
-    Algorithm::from_name(&name).map_err(|_| {
+    let algorithm = Algorithm::from_name(&name).map_err(|_| {
         let names: Vec<_> = Algorithm::ALL.iter().map(|algorithm| algorithm.name()).collect();
         reader.refuse("crypt", format!("one of aes, {}", names.join(", ")))
-    })
+    })?;
+    if algorithm.key_len() > 0 && !algorithm.is_aead() {
+        reader.warn(format!(
+            "crypt {name} accepts packets that were altered on the path, as kcptun does: set --crypt \
+             aes-128-gcm on both sides"
+        ));
+    }
+    Ok(algorithm)
 }
 
 /// All FEC of kcptun decodes, with a layout of its own or without.

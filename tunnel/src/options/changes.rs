@@ -48,7 +48,7 @@ impl Effect {
         let is_server = role == Role::Server;
         if AT_START.contains(&name) || (is_server && AT_START_OF_SERVER.contains(&name)) {
             Self::Restart
-        } else if values.written("mux").is_some_and(|mux| mux.text == "none")
+        } else if values.written("mux").is_some_and(|mux| mux.text.as_str() == "none")
             || (!is_server && OF_CONNECTIONS_OF_CLIENT.contains(&name))
         {
             Self::NextConnection
@@ -130,6 +130,7 @@ fn address_change(old: &(Role, Values), new: &(Role, Values)) -> Option<String> 
     let option = find(name, Some(*role))?;
     let (old, new) = (old_values.value(option, *role).text, new_values.value(option, *role).text);
     (old != new).then(|| {
+        let (old, new) = (old.as_str(), new.as_str());
         format!("{name} {old:?} became {new:?}: all of this tunnel takes effect after a restart")
     })
 }
@@ -163,7 +164,7 @@ fn changes(old: &(Role, Values), new: &(Role, Values)) -> Vec<String> {
         let name = option.name;
         let change = match name {
             "key" => "key changed".to_owned(),
-            _ => format!("{name} {old:?} became {new:?}"),
+            _ => format!("{name} {:?} became {:?}", old.as_str(), new.as_str()),
         };
         let effect = Effect::of(name, *role, old_values);
         is_for_sessions |= effect == Effect::NextSession;

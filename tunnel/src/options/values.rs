@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
+use zeroize::Zeroizing;
+
 use super::table::{Opt, Role};
 
 /// Where a value was written.
@@ -43,17 +45,17 @@ pub(super) struct Values {
     values: BTreeMap<&'static str, Value>,
 }
 
-/// One value. Without `Debug`, since it may be the key.
+/// One value. Without `Debug` and wiped on drop, since it may be the key.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Value {
-    pub(super) text: String,
+    pub(super) text: Zeroizing<String>,
     pub(super) place: Place,
 }
 
 impl Values {
     /// Sets a value in place of an earlier one.
     pub(super) fn set(&mut self, option: &Opt, text: impl Into<String>, place: Place) {
-        self.values.insert(option.name, Value { text: text.into(), place });
+        self.values.insert(option.name, Value { text: Zeroizing::new(text.into()), place });
     }
 
     /// Takes over the values of `stronger`.

@@ -8,6 +8,7 @@ use kcpx::{
     AckPolicy, Algorithm, AutoProtection, Cipher, Config, ConfigError, FecConfig, Key, Mode,
     Protection, Timing,
 };
+use zeroize::Zeroizing;
 
 /// Least time without a frame of the peer after which a session ends.
 const MIN_TIMEOUT: Duration = Duration::from_secs(30);
@@ -96,15 +97,15 @@ impl Common {
     }
 }
 
-/// A passphrase. `Debug` does not show it.
+/// A passphrase. `Debug` does not show it, and its memory is wiped on drop.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Passphrase(String);
+pub struct Passphrase(Zeroizing<String>);
 
 impl Passphrase {
     /// Takes any text.
     #[must_use]
     pub fn new(text: impl Into<String>) -> Self {
-        Self(text.into())
+        Self(Zeroizing::new(text.into()))
     }
 
     /// Returns the text.

@@ -1,6 +1,7 @@
 //! `Reader`: typed values of one tunnel's options, each with its range.
 
 use std::fmt::Display;
+use std::mem;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -38,11 +39,11 @@ impl<'a> Reader<'a> {
 
     /// Whether the value is `auto`.
     pub(super) fn is_auto(&self, name: &str) -> bool {
-        self.value(name).text == "auto"
+        self.value(name).text.as_str() == "auto"
     }
 
     pub(super) fn text(&self, name: &str) -> String {
-        self.value(name).text
+        mem::take(&mut *self.value(name).text)
     }
 
     pub(super) fn flag(&self, name: &str) -> Result<bool, OptionsError> {

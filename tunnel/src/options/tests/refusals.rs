@@ -159,9 +159,11 @@ fn warnings_say_what_is_probably_not_meant() {
     let key = "the key is kcptun's default, which is public: set KCPTUN_KEY or --key on both sides";
     let all = "localaddr :12948 accepts connections on all addresses of this host: write \
                127.0.0.1:PORT for this host alone";
-    let quiet = ["-key", "k", "-l", "127.0.0.1:1"];
-    assert_eq!(load(&["client"]).unwrap().warnings, [key, all]);
-    assert_eq!(load(&["server"]).unwrap().warnings, [key]);
+    let cipher = "crypt aes accepts packets that were altered on the path, as kcptun does: set --crypt \
+                  aes-128-gcm on both sides";
+    let quiet = ["-key", "k", "-l", "127.0.0.1:1", "-crypt", "aes-128-gcm"];
+    assert_eq!(load(&["client"]).unwrap().warnings, [key, cipher, all]);
+    assert_eq!(load(&["server"]).unwrap().warnings, [key, cipher]);
     for (args, warning) in [
         (&["-key", ""][..], "the key is empty: set KCPTUN_KEY or --key on both sides"),
         (&["-pprof"], "pprof is ignored: use --metrics"),
@@ -181,6 +183,18 @@ fn warnings_say_what_is_probably_not_meant() {
     }
     let args: Vec<_> = ["client"].iter().chain(&quiet).copied().collect();
     assert_eq!(load(&args).unwrap().warnings, [""; 0]);
+}
+
+#[test]
+fn ciphers_that_accept_altered_packets_are_named_once() {
+    for algorithm in Algorithm::ALL {
+        let name = algorithm.name();
+        let warnings = load(&["server", "-key", "k", "-crypt", name]).unwrap().warnings;
+        let count = warnings.iter().filter(|text| text.contains("altered")).count();
+        // Without a key there is nothing that an attacker would have to alter unseen.
+        let quiet = ["null", "none"].contains(&name) || algorithm.is_aead();
+        assert_eq!(count, usize::from(!quiet), "{name}: {warnings:?}");
+    }
 }
 
 #[test]
