@@ -53,7 +53,7 @@ pub struct Config {
     pub cipher: Cipher,
     /// Anti-replay window in datagrams, 0 to 1,048,576 (RFC 4303 3.4.3). Default 0: within a
     /// connection a replayed datagram has no effect, and those that opened one are remembered in any
-    /// case. Needs a cipher with a nonce: without one `validate` refuses it. Costs memory for a hash of each
+    /// case. Needs a cipher with a nonce: without one `validate` fails. Costs memory for a hash of each
     /// datagram of the window.
     pub replay_window: usize,
     /// KCP conversation id (`conv`) of the connections opened from here. Default `None`: a random one, never

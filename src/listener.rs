@@ -200,12 +200,9 @@ impl KcpListener {
         cx: &mut Context<'_>,
         registration: Option<&mut Registration>,
     ) -> Poll<io::Result<(KcpStream, SocketAddr)>> {
-        let poll =
-            |cx: &mut Context<'_>| self.queue.poll_accept(&mut Wait::new(cx.waker(), registration));
-        cooperate(cx, poll).map_ok(|handle| {
-            let peer = handle.peer();
-            (self.endpoint.stream(handle), peer)
-        })
+        cooperate(cx, |cx| self.queue.poll_accept(&mut Wait::new(cx.waker(), registration)))
+            .map_ok(|handle| (handle.peer(), self.endpoint.stream(handle)))
+            .map_ok(|(peer, stream)| (stream, peer))
     }
 
     /// Borrows the listener as a sequence of streams.
