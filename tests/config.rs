@@ -12,8 +12,8 @@ use common::{
 };
 use kcpx::{
     AckPolicy, Algorithm, AutoProtection, Backoff, Cipher, Config, ConfigError, CongestionControl,
-    Endpoint, KcpListener, KcpStream, KeepaliveInterval, Migration, Mode, Protection, Timing,
-    WritePolicy,
+    Endpoint, FecConfig, KcpListener, KcpStream, KeepaliveInterval, Migration, Mode, Protection,
+    Timing, WritePolicy,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -306,7 +306,10 @@ fn any_valid_config_carries_data() {
     let mut tight = Config::new();
     (tight.send_buffer, tight.recv_buffer) = (1, 1);
     tight.kcp.recv_memory = Some(1_540);
-    choices.push(tight);
+    // Segments that exceed the receive memory; parity and repair symbols in small datagrams.
+    choices.extend([tight.clone().mtu(9_000), tight]);
+    choices.push(Config::interactive().mtu(60));
+    choices.push(Config::new().mtu(40).fec(FecConfig::new(10, 3).unwrap()));
     on_both_runtimes(|| async {
         for config in &choices {
             let Pair { mut client, mut server, listener: _listener } = pair(config.clone()).await;
@@ -385,7 +388,7 @@ fn front_page_has_the_defaults() {
     assert!(kcp.auto_windows);
     assert_eq!(kcp.keepalive, KeepaliveInterval::Auto);
     assert_eq!(kcp.keepalive_side, kcpx::KeepaliveSide::Passive);
-    assert_eq!((&config.cipher, config.fec), (&kcpx::Cipher::null(), None));
+    assert_eq!((&config.cipher, config.fec), (&Cipher::null(), None));
     let expected = [
         ("Config::timing", String::from("FAST2")),
         ("Config::windows", format!("{} segments", grouped(kcp.send_window.into()))),
