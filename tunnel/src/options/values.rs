@@ -79,7 +79,7 @@ impl Values {
     /// Returns the value, or the default of the role.
     pub(super) fn value(&self, option: &Opt, role: Role) -> Value {
         self.written(option.name).cloned().unwrap_or_else(|| Value {
-            text: option.default_for(role).to_owned(),
+            text: option.default_for(role).to_owned().into(),
             place: Place::Default(option.name),
         })
     }

@@ -88,7 +88,7 @@ impl<'a> Reader<'a> {
         name: &str,
         choices: &[(&str, T)],
     ) -> Result<T, OptionsError> {
-        let text = self.value(name).text;
+        let text = self.text(name);
         let found = choices.iter().find(|(choice, _)| *choice == text);
         found.map(|&(_, value)| value).ok_or_else(|| {
             let names: Vec<_> = choices.iter().map(|(choice, _)| *choice).collect();
@@ -107,7 +107,7 @@ impl<'a> Reader<'a> {
 
     /// The error of a value that is not allowed.
     pub(super) fn refuse(&self, name: &str, allowed: String) -> OptionsError {
-        let Value { text, place } = self.value(name);
+        let (text, place) = (self.text(name), self.value(name).place);
         let value = if text.is_empty() { "\"\"".to_owned() } else { text };
         OptionsError::Value { place, value, allowed }
     }

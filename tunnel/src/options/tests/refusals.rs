@@ -187,7 +187,7 @@ fn warnings_say_what_is_probably_not_meant() {
 
 #[test]
 fn ciphers_that_accept_altered_packets_are_named_once() {
-    for algorithm in Algorithm::ALL {
+    for algorithm in kcpx::Algorithm::ALL {
         let name = algorithm.name();
         let warnings = load(&["server", "-key", "k", "-crypt", name]).unwrap().warnings;
         let count = warnings.iter().filter(|text| text.contains("altered")).count();
