@@ -5,6 +5,7 @@
 //! course for the same seed. A [`relay::Relay`] stands between real sockets.
 
 pub mod implementation;
+pub mod kcp_go;
 pub mod link;
 pub mod others;
 pub mod ours;

@@ -1,10 +1,13 @@
-//! A relay between a client and a server on loopback that loses datagrams.
+//! A relay between a client and a server on loopback that loses and delays datagrams.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::net::UdpSocket;
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use crate::link::Rng;
 
@@ -25,17 +28,34 @@ impl Relay {
     ///
     /// When a socket cannot be bound.
     pub async fn start(server: SocketAddr, percent: u8, seed: u64) -> std::io::Result<Self> {
+        Self::with_delay(server, percent, seed, Duration::ZERO).await
+    }
+
+    /// As [`Relay::start`], and each datagram waits for `delay`.
+    ///
+    /// # Errors
+    ///
+    /// When a socket cannot be bound.
+    pub async fn with_delay(
+        server: SocketAddr,
+        percent: u8,
+        seed: u64,
+        delay: Duration,
+    ) -> std::io::Result<Self> {
         let outside = Arc::new(wide_socket().await?);
         let inside = Arc::new(wide_socket().await?);
         let addr = outside.local_addr()?;
         let client = Arc::new(std::sync::Mutex::new(None));
         let mut tasks = JoinSet::new();
-        let (from, to, known) = (outside.clone(), inside.clone(), client.clone());
-        tasks.spawn(pass(from, to, percent, seed, move |source| {
+        let (there, back) = (mpsc::unbounded_channel(), mpsc::unbounded_channel());
+        tasks.spawn(send(inside.clone(), there.1));
+        tasks.spawn(send(outside.clone(), back.1));
+        let known = client.clone();
+        tasks.spawn(receive(outside, there.0, (percent, seed), delay, move |source| {
             *known.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(source);
             Some(server)
         }));
-        tasks.spawn(pass(inside, outside, percent, !seed, move |_| {
+        tasks.spawn(receive(inside, back.0, (percent, !seed), delay, move |_| {
             *client.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
         }));
         Ok(Self { addr, _tasks: tasks })
@@ -51,11 +71,14 @@ async fn wide_socket() -> std::io::Result<UdpSocket> {
     Ok(socket)
 }
 
-async fn pass(
+/// A datagram on its way: when it arrives, and where.
+type InFlight = (Instant, SocketAddr, Vec<u8>);
+
+async fn receive(
     from: Arc<UdpSocket>,
-    to: Arc<UdpSocket>,
-    percent: u8,
-    seed: u64,
+    to: mpsc::UnboundedSender<InFlight>,
+    (percent, seed): (u8, u64),
+    delay: Duration,
     destination: impl Fn(SocketAddr) -> Option<SocketAddr>,
 ) {
     let mut rng = Rng::new(seed);
@@ -65,7 +88,16 @@ async fn pass(
         let Ok((len, source)) = from.recv_from(&mut buffer).await else { continue };
         let lost = rng.chance(u32::from(percent) * 10_000);
         if let Some(destination) = destination(source).filter(|_| !lost) {
-            drop(to.send_to(&buffer[..len], destination).await);
+            drop(to.send((Instant::now() + delay, destination, buffer[..len].to_vec())));
         }
+    }
+}
+
+async fn send(socket: Arc<UdpSocket>, mut datagrams: mpsc::UnboundedReceiver<InFlight>) {
+    while let Some((arrival, destination, datagram)) = datagrams.recv().await {
+        if arrival > Instant::now() {
+            tokio::time::sleep_until(arrival).await;
+        }
+        drop(socket.send_to(&datagram, destination).await);
     }
 }

@@ -4,15 +4,15 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::process::Stdio;
 use std::time::Duration;
 
 use kcpx::proto::segment::{Command, Header, Segments};
 use kcpx::proto::seq::{Sn, Ts};
 use kcpx_interop::implementation::Implementation;
+use kcpx_interop::kcp_go::versions;
 use kcpx_interop::link::Rng;
 use kcpx_interop::peer::Settings;
-use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UdpSocket;
 
 const CONV: u32 = 0x0A0B_0C0D;
@@ -142,22 +142,11 @@ async fn mtu_probe_is_acked_by_tokio_kcp() {
     tokio::time::timeout(DEADLINE, ask(addr)).await.expect("an answer");
 }
 
-/// As in `kcp_go.rs`: only where there is such a peer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mtu_probe_is_acked_by_kcp_go() {
-    let Some(peer) = std::env::var_os("KCPX_KCP_GO_PEER") else {
-        println!("SKIPPED: KCPX_KCP_GO_PEER does not name an executable; see docs/interop.md");
-        return;
-    };
-    let mut peer = tokio::process::Command::new(peer);
-    peer.args(["server", "--addr", "127.0.0.1:0", "--cipher", "null", "--key", "00"])
-        .args(["--fec", "0/0", "--mode", "stream"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .kill_on_drop(true);
-    let mut child = peer.spawn().unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).await.unwrap();
-    let addr = line.trim().strip_prefix("listening ").unwrap().parse().unwrap();
-    tokio::time::timeout(DEADLINE, ask(addr)).await.expect("an answer");
+    for version in versions() {
+        let (_program, addr) = version.serve([]).await.unwrap();
+        let asked = tokio::time::timeout(DEADLINE, ask(addr)).await;
+        asked.unwrap_or_else(|_| panic!("no answer of {version}"));
+    }
 }
