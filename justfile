@@ -46,9 +46,15 @@ loss *ARGS:
 sim SEED *TESTS="core::tests driver::tests":
     KCP_TEST_SEED={{ SEED }} cargo test --lib -- --nocapture {{ TESTS }}
 
-# Against other implementations.
-interop:
-    cargo test --manifest-path interop/Cargo.toml
+# Against other implementations; with kcp-go where Go and its module proxy are there.
+interop *ARGS:
+    KCPX_KCP_GO_DIR=$(scripts/build-kcp-go target/ci/kcp-go) cargo test -p kcpx-interop {{ ARGS }}
+
+# Every cell against both versions of kcp-go, and the figures of docs/interop.md.
+interop-matrix:
+    KCPX_KCP_GO_MATRIX=1 KCPX_KCP_GO_DIR=$(scripts/build-kcp-go target/ci/kcp-go) \
+        cargo test --release -p kcpx-interop --no-fail-fast --test kcp_go --test kcp_go_fec \
+        --test kcp_go_paths -- --nocapture --test-threads 1
 
 # Other transports side by side; `just compare --help` names what there is to measure.
 compare *ARGS:
