@@ -315,8 +315,8 @@ pub struct KcpConfig {
     /// Default 60 s; with [`keepalive`](Self::keepalive) on, as by default, it only ends connections whose
     /// peer does not answer. It does not run before anything has been sent.
     pub idle_timeout: Option<Duration>,
-    /// Limit of sent bytes per second, headers included (kcp-go `SetRateLimit`); `None` for no
-    /// limit. Default `None`.
+    /// Limit of sent bytes per second, headers included (kcp-go `SetRateLimit` of 5.6.72; version 5.7.5
+    /// counts the bytes that the application writes); `None` for no limit. Default `None`.
     #[doc(alias = "SetRateLimit")]
     pub rate_limit: Option<NonZeroU64>,
     /// Bytes per second, headers included, at which a sender with [`CongestionControl::Model`] begins,

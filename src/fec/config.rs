@@ -4,8 +4,8 @@ use crate::error::ConfigError;
 
 /// FEC layout: data and parity packets of a group (kcp-go `dataShards`, `parityShards`).
 ///
-/// A kcp-go receiver detects the two numbers by itself (autoTune) only if their sum is below 256;
-/// for 256 it must be configured alike.
+/// A kcp-go receiver detects the two numbers by itself (autoTune). Version 5.6.72 does so only if their
+/// sum is below 256; for 256 it must be configured alike.
 ///
 /// ```
 /// use kcpx::FecConfig;
