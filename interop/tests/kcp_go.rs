@@ -250,6 +250,8 @@ async fn our_server(version: KcpGo, cell: Cell) -> String {
     let mut options = cell.options();
     options.extend(["--bytes".into(), total().to_string()]);
     options.extend(["--seed".into(), cell.seed().to_string()]);
+    // Before the deadline of a cell, so that a stall is reported with what our side knows.
+    options.extend(["--seconds".into(), "240".into()]);
     let client = version.start("client", relay.addr, options.iter().map(String::as_str)).unwrap();
     let (mut stream, _) = listener.accept().await.unwrap();
     let mut buffer = vec![0; 64 * 1024];
@@ -262,7 +264,9 @@ async fn our_server(version: KcpGo, cell: Cell) -> String {
         }
         returned += len;
     }
-    client.finish().await.unwrap_or_else(|error| panic!("{version}, {cell:?}: {error:#}"));
+    if let Err(error) = client.finish().await {
+        panic!("{version}, {cell:?}: {error:#}\n{:#?}", stream.stats());
+    }
     seen(&stream)
 }
 
