@@ -104,7 +104,8 @@ pub struct Config {
     pub recv_buffer: usize,
     /// Linger timeout of closing, 0 s to 1 day. Default 10 s. A dropped stream is aborted after this
     /// time without an acknowledgement; zero aborts it at once. A `shutdown` fails after this time
-    /// without a datagram of the peer.
+    /// without a datagram of the peer. A peer that does not read is not given up as long as it answers
+    /// window probes, which leave at least three times in this time.
     #[doc(alias = "SO_LINGER")]
     pub linger: Duration,
     /// Extra copies of each datagram, 0 to 8 (kcp-go `SetDUP`). Default 0. Costs as much bandwidth

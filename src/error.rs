@@ -193,7 +193,7 @@ pub enum ConnectionError {
     #[error("nothing was received within the idle timeout")]
     IdleTimeout,
     /// The connection was shut down or dropped, and its last bytes were not acknowledged within
-    /// the linger time.
+    /// the linger time. A RST reports it to the peer, for ten seconds.
     #[error("the last bytes were not acknowledged within the linger time")]
     LingerTimeout,
     /// The peer does not take the connection: it does not listen any more, or its

@@ -11,8 +11,11 @@
 //! RST. Any other RST is answered with a ping, as RFC 5961 3.2 answers with a challenge ACK: the
 //! next RST can have number and timestamp of that ping.
 
+mod local_fin;
+
+use self::local_fin::LocalFin;
 use super::clock::Micros;
-use super::reset::{ResetState, RetransmitTimer};
+use super::reset::{ALL_READ, ResetState, RetransmitTimer};
 use super::segment::{CONTROL_CAPABLE, Command, ControlType, Header};
 use super::seq::{Sn, Ts};
 use crate::error::ConnectionError;
@@ -84,20 +87,6 @@ enum ReadSide {
     /// (RFC 9293 3.6.1); new data of any other peer is acknowledged. Entered on
     /// [`CloseState::shutdown_read`], never left. `discarded`: data was dropped without an ACK.
     Discarding { discarded: bool },
-}
-
-/// Our FIN, with the timestamps of its first and its latest transmission.
-#[derive(Clone, Copy, Debug)]
-struct LocalFin {
-    sn: Sn,
-    first_ts: Ts,
-    last_ts: Ts,
-}
-
-impl LocalFin {
-    fn matches(&self, sn: Sn, ts: Ts) -> bool {
-        self.sn == sn && ts.since(self.first_ts) >= 0 && ts.since(self.last_ts) <= 0
-    }
 }
 
 /// How both directions of a connection end, and the CONTROL segments that are due.
@@ -351,7 +340,12 @@ impl CloseState {
             | ConnectionError::ProtocolViolation
             | ConnectionError::Replaced
             | ConnectionError::RuntimeShutdown => true,
-            ConnectionError::Closed => self.has_discarded_data() && !peer_has_closed,
+            // What was written is lost, and the peer has not heard of an end.
+            ConnectionError::LingerTimeout => self.peer_supports_control(),
+            // The peer has every byte. With the FIN unacknowledged it waits for more.
+            ConnectionError::Closed => {
+                (self.has_discarded_data() && !peer_has_closed) || self.owes_fin()
+            }
             _ => false,
         }
     }
@@ -403,9 +397,16 @@ impl CloseState {
     }
 
     /// A RST arrived with number and timestamp of a recent segment of ours: RST-ACK is due.
-    pub(crate) fn on_reset(&mut self, sn: Sn, ts: Ts) {
-        self.reset.on_received();
+    pub(crate) fn on_reset(&mut self, reset: &Header) {
+        self.reset.on_received(reset.wnd == ALL_READ);
+        let (sn, ts) = (reset.sn, reset.ts);
         self.reply = Some(ControlSegment { kind: ControlType::ResetAck, sn, ts });
+    }
+
+    /// Whether the peer's RST interrupts nothing but what this side may write later: the peer has read
+    /// everything that arrived, and its stream is complete.
+    pub(crate) fn was_reset_orderly(&self) -> bool {
+        self.reset.is_orderly() && self.is_recv_complete()
     }
 
     /// A RST-ACK arrived. Returns whether number and timestamp are those of our RST.
@@ -562,6 +563,34 @@ mod tests {
         assert_eq!(state.poll_reset(Micros(RESET_LIFETIME + 5), RTO), None);
         state.reset_mut().expire(Micros(RESET_LIFETIME + 5));
         assert_eq!((state.reset().until(), state.reset_deadline()), (None, None));
+    }
+
+    #[test]
+    fn reset_is_required_while_the_peer_waits_for_data_or_fin() {
+        let (linger, closed) = (ConnectionError::LingerTimeout, ConnectionError::Closed);
+        let mut state = CloseState::new(true);
+        assert!(!state.must_send_reset(linger, false), "a RST could not be sent");
+        state = supported();
+        assert!(state.must_send_reset(linger, true) && !state.must_send_reset(closed, false));
+        state.close();
+        assert!(state.must_send_reset(closed, true), "the FIN has not left");
+        state.poll_fin(Micros(0), (Sn(7), Ts(0)), RTO).unwrap();
+        assert!(state.must_send_reset(closed, true), "it may have been lost");
+        assert!(state.on_fin_ack(Sn(7), Ts(0)));
+        assert!(!state.must_send_reset(closed, true) && !state.must_send_reset(closed, false));
+    }
+
+    #[test]
+    fn reset_behind_a_complete_stream_says_that_everything_was_read() {
+        for (fin, wnd, orderly) in
+            [(true, ALL_READ, true), (true, 0, false), (false, ALL_READ, false)]
+        {
+            let mut state = supported();
+            assert!(!fin || state.on_fin(Sn(2), Ts(0), Sn(2)));
+            let frg = ControlType::Reset as u8;
+            state.on_reset(&Header { wnd, ..segment(Command::Control, frg) });
+            assert_eq!(state.was_reset_orderly(), orderly, "{fin} {wnd}");
+        }
     }
 
     #[test]

@@ -11,6 +11,10 @@ pub(crate) const MAX_CONTROL_INTERVAL: u64 = 1_000_000;
 /// How long a RST is retransmitted, and how old the segment that it names may be, microseconds.
 pub(crate) const RESET_LIFETIME: u64 = 10_000_000;
 
+/// `wnd` of a RST whose receiver had acknowledged our FIN, if everything that came from it was read. A RST has
+/// no window, and no other RST has this value.
+pub(crate) const ALL_READ: u16 = u16::MAX;
+
 /// Retransmission timer of a FIN or a RST.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RetransmitTimer {
@@ -43,8 +47,9 @@ pub(crate) enum ResetState {
     /// No RST-ACK arrived within [`RESET_LIFETIME`]. Entered at `until`; left on [`Self::start`] or
     /// a valid RST.
     Expired,
-    /// The peer has reset the connection. Entered on a valid RST; left on [`Self::start`].
-    Received,
+    /// The peer has reset the connection. Entered on a valid RST; left on [`Self::start`]. `orderly`: one had
+    /// [`ALL_READ`].
+    Received { orderly: bool },
 }
 
 impl ResetState {
@@ -66,7 +71,7 @@ impl ResetState {
     pub(crate) fn until(&self) -> Option<Micros> {
         match self {
             Self::Sending { until, .. } => Some(*until),
-            Self::Idle | Self::Acked | Self::Expired | Self::Received => None,
+            Self::Idle | Self::Acked | Self::Expired | Self::Received { .. } => None,
         }
     }
 
@@ -75,7 +80,7 @@ impl ResetState {
     pub(crate) fn next_transmission(&self) -> Option<Micros> {
         match self {
             Self::Sending { timer, .. } => Some(timer.map_or(Micros(0), |timer| timer.expires)),
-            Self::Idle | Self::Acked | Self::Expired | Self::Received => None,
+            Self::Idle | Self::Acked | Self::Expired | Self::Received { .. } => None,
         }
     }
 
@@ -111,9 +116,14 @@ impl ResetState {
         }
     }
 
-    /// A valid RST arrived.
-    pub(crate) fn on_received(&mut self) {
-        *self = Self::Received;
+    /// A valid RST arrived; `orderly`: with [`ALL_READ`].
+    pub(crate) fn on_received(&mut self, orderly: bool) {
+        *self = Self::Received { orderly: orderly || self.is_orderly() };
+    }
+
+    /// Whether the peer has reset the connection and read everything before.
+    pub(crate) fn is_orderly(&self) -> bool {
+        matches!(self, Self::Received { orderly: true })
     }
 }
 
@@ -146,7 +156,9 @@ mod tests {
 
     #[test]
     fn reset_that_starts_again_has_no_timer() {
-        for ended in [ResetState::Acked, ResetState::Expired, ResetState::Received] {
+        for ended in
+            [ResetState::Acked, ResetState::Expired, ResetState::Received { orderly: true }]
+        {
             let mut state = ended;
             state.on_peer_unaware();
             state.on_ack();

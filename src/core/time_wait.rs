@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use super::open::{InitialHash, OpenedBy};
+use super::reset::ALL_READ;
 use super::segment::{CONTROL_CAPABLE, Command, ControlType, Header, Segments};
 use super::seq::Sn;
 
@@ -30,6 +31,12 @@ pub(crate) struct TimeWait {
     pub(crate) supports_control: bool,
     /// The peer may treat the connection as open: new data and pings are answered with RST.
     pub(crate) reset_on_data: bool,
+    /// The peer has our FIN, and everything that arrived was read: a RST says so to a peer that has sent
+    /// nothing new.
+    pub(crate) all_read: bool,
+    /// The initial segment that has ended the connection, since the peer has restarted: its retransmission
+    /// may open the next connection, once.
+    pub(crate) successor: Option<InitialHash>,
 }
 
 /// How a datagram for a connection in TIME-WAIT is answered.
@@ -95,7 +102,11 @@ impl TimeWait {
         let reply =
             |to, command, frg| Header { command, frg, wnd: 0, una: self.rcv_nxt, len: 0, ..to };
         match control {
-            Some((to, kind)) => Some(reply(to, Command::Control, kind as u8)),
+            Some((to, kind)) => {
+                let is_orderly = self.all_read && kind == ControlType::Reset && to.len == 0;
+                let wnd = if is_orderly { ALL_READ } else { 0 };
+                Some(Header { wnd, ..reply(to, Command::Control, kind as u8) })
+            }
             None => duplicate.map(|to| reply(to, Command::Ack, 0)),
         }
     }
@@ -141,6 +152,8 @@ mod tests {
             snd_una: Sn(6),
             supports_control: true,
             reset_on_data: true,
+            all_read: false,
+            successor: None,
         }
     }
 
@@ -206,6 +219,21 @@ mod tests {
         let ping = segment(Command::Push, CONTROL_CAPABLE, 1 << 31, 6);
         assert!(reply_to(&unknown, &[ping]).is_some());
         assert_eq!(reply_to(&unknown, &[Header { frg: 0, ..ping }]), None);
+    }
+
+    #[test]
+    fn time_wait_says_to_a_ping_alone_that_everything_was_read() {
+        let state = TimeWait { all_read: true, ..ended(OpenedBy::default()) };
+        let ping = segment(Command::Push, CONTROL_CAPABLE, 1 << 31, 6);
+        assert_eq!(reply_to(&state, &[ping]).unwrap().wnd, ALL_READ);
+        assert_eq!(reply_to(&ended(OpenedBy::default()), &[ping]).unwrap().wnd, 0);
+        let (mut datagram, data) = (Vec::new(), segment(Command::Push, 0, 4, 6));
+        Header { len: 1, ..data }.emit(&mut datagram);
+        datagram.push(7);
+        let TimeWaitOutcome::Reply(reset) = state.clone().on_datagram(None, &datagram) else {
+            panic!("no RST")
+        };
+        assert_eq!((reset.frg, reset.wnd), (ControlType::Reset as u8, 0));
     }
 
     #[test]

@@ -133,9 +133,14 @@ impl<S: Socket> Driver<S> {
         }
         // Whatever its source address, a replayed initial datagram opens no second connection, and
         // nor does a retransmission that was recorded before it could arrive.
-        if self.remember_initial(now, nonce, datagram) != KnownInitial::Nothing {
-            self.stats.dropped_replayed += 1;
-            return false;
+        match self.remember_initial(now, nonce, datagram) {
+            KnownInitial::Nothing => {}
+            // Known because it has ended the connection before this one.
+            KnownInitial::Segment if self.demux.take_successor(&(from, header.conv), initial) => {}
+            KnownInitial::Segment | KnownInitial::Nonce => {
+                self.stats.dropped_replayed += 1;
+                return false;
+            }
         }
         let limits = &self.config.limits;
         let (deadline, defers) = (now + limits.validation_timeout, limits.require_validation);
@@ -260,7 +265,11 @@ impl<S: Socket> Driver<S> {
                 false
             }
             // First data that was recorded elsewhere is not that of this connection.
-            KnownInitial::Segment => conn.awaits_first_data() && !conn.was_opened_by(initial),
+            KnownInitial::Segment => {
+                matches!(initial, InitialHash::Data(_))
+                    && conn.awaits_first_data()
+                    && !conn.was_opened_by(initial)
+            }
             KnownInitial::Nonce => true,
         };
         if is_replay {
@@ -272,7 +281,7 @@ impl<S: Socket> Driver<S> {
         }
         self.stats.restart_probes += 1;
         if let Some(conn) = self.get_mut(id) {
-            conn.on_other_initial(now);
+            conn.on_other_initial(now, initial);
         }
         self.schedule(id);
         true

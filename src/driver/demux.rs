@@ -270,6 +270,12 @@ impl Demux {
         true
     }
 
+    /// Whether `initial` has ended the connection in TIME-WAIT under `key` and may open the next one: once.
+    pub(crate) fn take_successor(&mut self, key: &Key, initial: InitialHash) -> bool {
+        let time_wait = self.ended.get_mut(key);
+        time_wait.is_some_and(|ended| ended.successor.take_if(|own| *own == initial).is_some())
+    }
+
     /// Drops connections whose TIME-WAIT is over.
     pub(crate) fn expire(&mut self, now: Instant) {
         while self.ended.pop_expired(now).is_some() {}
@@ -323,7 +329,15 @@ mod tests {
 
     fn time_wait(opened_by: OpenedBy, rcv_nxt: u32) -> TimeWait {
         let (rcv_nxt, snd_una) = (Sn(rcv_nxt), Sn(0));
-        TimeWait { opened_by, rcv_nxt, snd_una, supports_control: false, reset_on_data: true }
+        TimeWait {
+            opened_by,
+            rcv_nxt,
+            snd_una,
+            supports_control: false,
+            reset_on_data: true,
+            all_read: false,
+            successor: None,
+        }
     }
 
     #[test]

@@ -438,7 +438,7 @@ impl<S: Socket> Drop for Driver<S> {
         let mut wakers: Vec<Waker> = Vec::new();
         for mut conn in self.conns.drain() {
             conn.deliver_rest(&mut self.scratch);
-            wakers.extend(conn.shared().end(self.end_error));
+            wakers.extend(conn.shared().end(self.end_error, false));
         }
         self.publish();
         if let Some(accept) = &self.accept {

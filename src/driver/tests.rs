@@ -14,6 +14,7 @@ mod fec;
 mod fixtures;
 mod gro_batches;
 mod gso_batches;
+mod half_closed;
 mod hand_over;
 mod heard;
 mod keepalive;

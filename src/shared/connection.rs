@@ -11,6 +11,7 @@
 //! direction in `poll_*` calls, the last one to register, and any number in futures.
 
 mod addresses;
+mod end;
 #[cfg(all(test, loom))]
 mod loom_tests;
 #[cfg(all(test, not(loom)))]
@@ -206,17 +207,6 @@ impl Shared {
         self.datagrams.deliver(datagram)
     }
 
-    /// Ends the connection. Every pending and later call reports `error`, reads once the bytes
-    /// delivered before are read. What was written and not taken is discarded. The first error
-    /// stays. Returns all tasks to wake.
-    pub(crate) fn end(&self, error: ConnectionError) -> impl Iterator<Item = Waker> + use<> {
-        let (writers, shutdown) = self.send.fail(error);
-        let readers = self.recv.fail(error);
-        let established = self.established.fail(error);
-        let receiver = self.datagrams.fail(error);
-        writers.chain(readers).chain([shutdown, established, receiver].into_iter().flatten())
-    }
-
     /// The connection is idle: frees the memory of empty queues.
     pub(crate) fn release_memory(&self) {
         self.send.release_memory();
@@ -373,12 +363,6 @@ impl Shared {
     pub(crate) fn set_write_policy(&self, policy: WritePolicy) {
         self.options.set_write_policy(policy);
         self.set(Setting::WritePolicy(policy));
-    }
-
-    /// Why the connection failed, once.
-    pub(crate) fn take_error(&self) -> Option<ConnectionError> {
-        let error = self.error().filter(|error| *error != ConnectionError::Closed)?;
-        self.options.take_error(error)
     }
 
     /// The last handle is gone.

@@ -144,9 +144,17 @@ impl SendQueue {
         writes.shutdown.take()
     }
 
-    /// The connection has ended. Discards what was not taken. Returns the tasks to wake.
-    pub(super) fn fail(&self, error: ConnectionError) -> (WakeList, Option<Waker>) {
+    /// The connection has ended. Discards what was not taken. `is_delivered`: the peer has read what was
+    /// taken, so `shutdown` is `Ok` if that is everything. Returns the tasks to wake.
+    pub(super) fn fail(
+        &self,
+        error: ConnectionError,
+        is_delivered: bool,
+    ) -> (WakeList, Option<Waker>) {
         let mut writes = lock(&self.writes);
+        if is_delivered && writes.chunks.is_empty() {
+            writes.state.drain();
+        }
         writes.state.fail(error);
         let discarded = writes.chunks.clear();
         self.charged_hint.store(0, Ordering::Relaxed);

@@ -14,8 +14,9 @@ pub(super) enum SendState {
     /// this side, so `shutdown` does not wait for the peer.
     Closed { in_background: bool },
     /// The peer has acknowledged every byte: `shutdown` and `flush` are `Ok` from here on, also
-    /// after the connection has ended with `error`. Final.
-    Drained { error: Option<ConnectionError> },
+    /// after the connection has ended with `error`. Final. `closed`: `shutdown` was called; without that
+    /// writes fail with the error.
+    Drained { error: Option<ConnectionError>, closed: bool },
     /// The connection ended with bytes unacknowledged, or while open. Final. `closed`: `shutdown`
     /// was called, so writes still fail with `BrokenPipe`.
     Failed { error: ConnectionError, closed: bool },
@@ -25,8 +26,8 @@ impl SendState {
     pub(super) fn is_closed(self) -> bool {
         match self {
             Self::Open => false,
-            Self::Closed { .. } | Self::Drained { .. } => true,
-            Self::Failed { closed, .. } => closed,
+            Self::Closed { .. } => true,
+            Self::Drained { closed, .. } | Self::Failed { closed, .. } => closed,
         }
     }
 
@@ -34,7 +35,7 @@ impl SendState {
     pub(super) fn error(self) -> Option<ConnectionError> {
         match self {
             Self::Open | Self::Closed { .. } => None,
-            Self::Drained { error } => error,
+            Self::Drained { error, .. } => error,
             Self::Failed { error, .. } => Some(error),
         }
     }
@@ -52,16 +53,16 @@ impl SendState {
         let first = !self.is_closed();
         match self {
             Self::Open => *self = Self::Closed { in_background: false },
-            Self::Failed { closed, .. } => *closed = true,
-            Self::Closed { .. } | Self::Drained { .. } => {}
+            Self::Drained { closed, .. } | Self::Failed { closed, .. } => *closed = true,
+            Self::Closed { .. } => {}
         }
         first
     }
 
-    /// The peer has acknowledged every byte of a closed write side.
+    /// The peer has acknowledged every byte of a write side that is closed, or fails now.
     pub(super) fn drain(&mut self) {
         if matches!(self, Self::Open | Self::Closed { .. }) {
-            *self = Self::Drained { error: None };
+            *self = Self::Drained { error: None, closed: self.is_closed() };
         }
     }
 
@@ -70,7 +71,7 @@ impl SendState {
         match self {
             Self::Open => *self = Self::Failed { error: cause, closed: false },
             Self::Closed { .. } => *self = Self::Failed { error: cause, closed: true },
-            Self::Drained { error } => {
+            Self::Drained { error, .. } => {
                 error.get_or_insert(cause);
             }
             Self::Failed { .. } => {}

@@ -44,7 +44,8 @@ use crate::util::sync::{Arc, Ordering};
 /// * `flush` hands what was written to the protocol, at once. It does not wait for the peer.
 /// * `shutdown` closes the write side (FIN) and is `Ok` when the peer has acknowledged every byte;
 ///   it fails when nothing was received from the peer for
-///   [`Config::linger`](crate::Config::linger), or the connection ends. Reading goes on. Writing
+///   [`Config::linger`](crate::Config::linger), or the connection ends. It is `Ok` too if the peer has
+///   acknowledged and read everything, has ended its stream, and is gone. Reading goes on. Writing
 ///   then fails with [`BrokenPipe`](std::io::ErrorKind::BrokenPipe). One case does not wait for the
 ///   peer: if that takes no more because it waits for this side to read (both windows are closed,
 ///   and nothing was acknowledged for a second), `shutdown` is `Ok` and the rest is delivered once

@@ -130,7 +130,7 @@ async fn connection_error_comes_after_buffered_bytes() {
     bench.deliver(&[b"abc", b"def"], false);
     assert_eq!(stream.read_u8().await.unwrap(), b'a');
     bench.deliver(&[b"ghi"], false);
-    let _wakers = bench.shared.end(ConnectionError::PeerRestarted);
+    let _wakers = bench.shared.end(ConnectionError::PeerRestarted, false);
     assert_eq!(kind(stream.write(b"x").await), ErrorKind::ConnectionReset);
     assert_eq!(kind(stream.flush().await), ErrorKind::ConnectionReset);
     assert_eq!(kind(stream.shutdown().await), ErrorKind::ConnectionReset);
@@ -233,7 +233,7 @@ async fn write_from_reads_nothing_that_it_cannot_write() {
     assert_eq!(kind(whole.write_from(&mut reader).await), ErrorKind::BrokenPipe);
 
     let (mut whole, bench) = stream(Mode::Stream, 100, 100);
-    bench.shared.end(ConnectionError::PeerRestarted).for_each(Waker::wake);
+    bench.shared.end(ConnectionError::PeerRestarted, false).for_each(Waker::wake);
     assert_eq!(kind(whole.write_from(&mut reader).await), ErrorKind::ConnectionReset);
     assert_eq!(reader.len(), 50);
 }
@@ -315,7 +315,7 @@ async fn established_and_connection_end_wake_waiters() {
     let mut cx = Context::from_waker(&waker);
     let mut readable = pin!(stream.readable());
     assert!(readable.as_mut().poll(&mut cx).is_pending());
-    bench.shared.end(ConnectionError::DeadPeer(Heard::Nothing)).for_each(Waker::wake);
+    bench.shared.end(ConnectionError::DeadPeer(Heard::Nothing), false).for_each(Waker::wake);
     assert_eq!(count.woken(), 1);
     assert!(readable.as_mut().poll(&mut cx).is_ready());
 }

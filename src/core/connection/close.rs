@@ -1,16 +1,19 @@
 //! FIN and RST of a connection: close, read shutdown, abort, and CONTROL segments in and out.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::Kcp;
-use crate::core::clock::Micros;
+use crate::core::clock::{Micros, micros};
 use crate::core::close::ControlSegment;
-use crate::core::open::OpenedBy;
-use crate::core::reset::RESET_LIFETIME;
-use crate::core::segment::{Command, ControlType, Header};
+use crate::core::open::{InitialHash, OpenedBy};
+use crate::core::reset::{ALL_READ, RESET_LIFETIME};
+use crate::core::segment::{Command, ControlType, HEADER_LEN, Header};
 use crate::core::seq::{Sn, Ts};
 use crate::core::time_wait::TimeWait;
 use crate::error::ConnectionError;
+
+/// Shortest time between window probes while the connection is closing, microseconds.
+const MIN_PROBE_INTERVAL: u64 = 200_000;
 
 /// Close and abort.
 impl Kcp {
@@ -63,6 +66,18 @@ impl Kcp {
         self.close_state.has_discarded_data()
     }
 
+    /// A closed window of the peer is probed at least each `interval`, or each RTO or 200 ms if that is longer.
+    pub(crate) fn limit_probe_interval(&mut self, now: Instant, interval: Duration) {
+        let interval = micros(interval).max(self.send.rtt.rto()).max(MIN_PROBE_INTERVAL);
+        self.send.remote.limit_probe_interval(self.clock.at(now), interval);
+    }
+
+    /// Whether data waits for the peer's window to open, and the peer waits for nothing of this side: window
+    /// probes are the only sign of life.
+    pub(crate) fn waits_for_window(&self) -> bool {
+        self.send.is_window_blocked() && !self.has_discarded_data()
+    }
+
     /// Whether both windows are closed: data waits that the peer takes only once its application
     /// reads, and the peer can send none before ours does (RFC 9293 3.8.6).
     pub(crate) fn windows_are_closed(&self) -> bool {
@@ -90,8 +105,8 @@ impl Kcp {
     /// The CONTROL segment that reports to the peer that this side is gone, as a kernel does for a process
     /// that is: RST if the peer has sent what is `unread`, if not everything has left or the stream is
     /// `truncated`, otherwise FIN (RFC 1122 4.2.2.13). After a FIN that was acknowledged RST, which the
-    /// next data of the peer would have drawn. `None` if the peer understands neither, or both sides have
-    /// ended.
+    /// next data of the peer would have drawn, and which says that everything was read. `None` if the peer
+    /// understands neither, both sides have ended, or the anti-amplification limit holds it back.
     pub(crate) fn final_control(
         &mut self,
         now: Instant,
@@ -99,7 +114,8 @@ impl Kcp {
         unread: bool,
     ) -> Option<Header> {
         let has_exchanged = self.has_started() && self.peer.has_received();
-        if !has_exchanged || !self.peer_supports_close() || self.close_reason.is_some() {
+        let may_send = self.peer_supports_close() && self.send_budget().admits(HEADER_LEN);
+        if !has_exchanged || !may_send || self.close_reason.is_some() {
             return None;
         }
         let fin_acked = self.close_state.is_closing() && self.close_state.is_fin_complete();
@@ -114,7 +130,21 @@ impl Kcp {
         } else {
             (ControlType::Reset, self.close_state.last_push()?)
         };
-        Some(self.header(Command::Control, kind as u8, sn, ts, 0))
+        let header = self.control_header(ControlSegment { kind, sn, ts });
+        let says_all_read = kind == ControlType::Reset && fin_acked && !discards;
+        Some(if says_all_read { Header { wnd: ALL_READ, ..header } } else { header })
+    }
+
+    /// Whether queued data has not left yet.
+    pub(crate) fn has_unsent(&self) -> bool {
+        !self.send.send_buffer().is_empty()
+    }
+
+    /// What is queued leaves at once, as far as windows, rate limit and anti-amplification limit allow:
+    /// neither write policy nor pacer delays it. For the next datagrams, see `Pacer::advance`.
+    pub(crate) fn hurry(&mut self) {
+        self.flush();
+        self.send.unpace();
     }
 
     /// Whether RST is still being sent: until RST-ACK, or for ten seconds.
@@ -133,6 +163,14 @@ impl Kcp {
         self.close_state.reset().until().map(|until| self.clock.instant(until))
     }
 
+    /// Whether the peer has reset the connection behind an orderly exchange: it has read everything, and both
+    /// sides have every byte of the other one.
+    pub(crate) fn was_reset_orderly(&self) -> bool {
+        self.close_reason == Some(ConnectionError::Reset)
+            && self.close_state.was_reset_orderly()
+            && self.is_drained()
+    }
+
     /// Whether RST is required when the connection ends with `reason`.
     pub(crate) fn must_send_reset(&self, reason: ConnectionError) -> bool {
         self.close_state.must_send_reset(reason, self.peer_has_closed())
@@ -144,24 +182,34 @@ impl Kcp {
     }
 
     /// The TIME-WAIT state of this connection (RFC 9293 3.3.2), which answers the peer afterwards.
-    /// `opened_by`: the initial segments of the connection.
-    pub(crate) fn time_wait(&self, opened_by: OpenedBy) -> TimeWait {
+    /// `opened_by`: the initial segments of the connection. `unread`: the application has not read everything.
+    /// `restarted_by`: the latest initial segment of another connection from the peer's address.
+    pub(crate) fn time_wait(
+        &self,
+        opened_by: OpenedBy,
+        unread: bool,
+        restarted_by: Option<InitialHash>,
+    ) -> TimeWait {
+        let restarted = matches!(
+            self.close_reason,
+            Some(ConnectionError::PeerRestarted | ConnectionError::PeerStateLost)
+        );
+        let successor = restarted_by.filter(|_| restarted);
+        let both_ended = self.peer_has_closed() && self.close_state.is_fin_complete();
         // With these reasons the peer has ended the connection too, or has restarted, and a RST
         // could end its new connection.
-        let peer_ended = matches!(
-            self.close_reason,
-            Some(
-                ConnectionError::PeerRestarted
-                    | ConnectionError::PeerStateLost
-                    | ConnectionError::Reset
-            )
-        );
+        let peer_ended = restarted || self.close_reason == Some(ConnectionError::Reset);
         TimeWait {
             opened_by,
             rcv_nxt: self.rcv_nxt(),
             snd_una: self.una(),
             supports_control: self.close_state.peer_supports_control(),
-            reset_on_data: !peer_ended && !self.peer_has_closed(),
+            // A peer that has closed its half may still wait for our FIN.
+            reset_on_data: !(peer_ended || both_ended),
+            all_read: !unread
+                && self.close_state.is_fin_complete()
+                && !self.close_state.has_discarded_data(),
+            successor,
         }
     }
 }
@@ -184,9 +232,17 @@ impl Kcp {
     /// connection too.
     pub(super) fn emit_control(&mut self, now: Micros, out: &mut Vec<u8>) -> bool {
         let control = self.poll_control(now).or_else(|| self.poll_hello(now));
-        let Some(ControlSegment { kind, sn, ts }) = control else { return false };
-        self.header(Command::Control, kind as u8, sn, ts, 0).emit(out);
+        let Some(control) = control else { return false };
+        self.control_header(control).emit(out);
         true
+    }
+
+    fn control_header(&mut self, control: ControlSegment) -> Header {
+        let ControlSegment { kind, sn, ts } = control;
+        let header = self.header(Command::Control, kind as u8, sn, ts, 0);
+        let wnd =
+            if kind == ControlType::Reset { header.wnd.min(ALL_READ - 1) } else { header.wnd };
+        Header { wnd, ..header }
     }
 
     fn poll_control(&mut self, now: Micros) -> Option<ControlSegment> {
@@ -218,7 +274,7 @@ impl Kcp {
                 una_is_valid && self.close_state.on_fin(sn, ts, self.recv.nxt())
             }
             Some(ControlType::FinAck) => self.close_state.on_fin_ack(sn, ts),
-            Some(ControlType::Reset) => self.on_reset(now, sn, ts),
+            Some(ControlType::Reset) => self.on_reset(now, header),
             Some(ControlType::ResetAck) => self.close_state.on_reset_ack(sn, ts),
             Some(ControlType::Hello) => self.on_hello(now, header),
             Some(ControlType::HelloAck) => self.on_hello_ack(header),
@@ -231,13 +287,14 @@ impl Kcp {
     /// within [`RESET_LIFETIME`]: only a peer that receives our segments has these. Any other RST
     /// draws a ping (RFC 5961 3.2, challenge ACK): the five of a RST without state if it names an
     /// older segment, since its sender may be gone. Returns whether the RST is valid.
-    fn on_reset(&mut self, now: Micros, sn: Sn, ts: Ts) -> bool {
+    fn on_reset(&mut self, now: Micros, reset: &Header) -> bool {
+        let (sn, ts) = (reset.sn, reset.ts);
         let valid = self.is_recent_data(now, sn, ts)
             || self.keepalive.is_recent_ping(now, (sn, ts))
             || self.send.path.is_recent_ping(now, (sn, ts));
         if valid {
             self.close_reason.get_or_insert(ConnectionError::Reset);
-            self.close_state.on_reset(sn, ts);
+            self.close_state.on_reset(reset);
         } else if self.has_started() && self.close_reason.is_none() {
             self.keepalive.request_ping(now);
             let names_old =

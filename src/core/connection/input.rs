@@ -8,7 +8,7 @@ use crate::core::clock::Micros;
 use crate::core::ping::Pong;
 use crate::core::recv::pending_acks::Ack;
 use crate::core::recv::receiver::RecvOutcome;
-use crate::core::segment::{self, Command, HEADER_LEN, Header, InputError, Segments};
+use crate::core::segment::{self, Command, ControlType, HEADER_LEN, Header, InputError, Segments};
 use crate::core::send::sender::{AckOutcome, UnaOutcome};
 use crate::core::stateless_reset;
 use crate::error::{ConnectionError, Heard};
@@ -221,7 +221,10 @@ impl Kcp {
                 // example) says nothing of its window.
                 let is_ping = header.command == Command::Push && header.len == 0;
                 let may_be_retry = is_ping && !self.keepalive.is_validated();
-                if origin == PacketType::Regular && !may_be_retry {
+                // `wnd` of a RST is no window, see `ALL_READ`.
+                let is_reset = header.command == Command::Control
+                    && ControlType::from_frg(header.frg) == Some(ControlType::Reset);
+                if origin == PacketType::Regular && !may_be_retry && !is_reset {
                     let srtt = self.send.rtt.srtt().unwrap_or(0);
                     self.send.remote.on_window(now, header.una, header.wnd, srtt);
                 }

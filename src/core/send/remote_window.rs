@@ -41,6 +41,8 @@ struct PersistTimer {
     /// Microseconds.
     interval: u64,
     next: Micros,
+    /// When the latest window probe left, if one has.
+    sent: Option<Micros>,
 }
 
 /// The peer's receive window.
@@ -53,6 +55,8 @@ pub(crate) struct RemoteWindow {
     shrink: Option<ShrinkCandidate>,
     /// Runs while sending is blocked by the peer's window or by a `una` that the peer holds back.
     persist: Option<PersistTimer>,
+    /// Longest interval between window probes, microseconds.
+    probe_limit: u64,
 }
 
 impl RemoteWindow {
@@ -62,6 +66,7 @@ impl RemoteWindow {
             largest: None,
             shrink: None,
             persist: None,
+            probe_limit: PROBE_LIMIT,
         }
     }
 
@@ -96,13 +101,23 @@ impl RemoteWindow {
         }
     }
 
+    /// Window probes are at most `interval` microseconds apart from now on, if that is less than by default.
+    pub(crate) fn limit_probe_interval(&mut self, now: Micros, interval: u64) {
+        self.probe_limit = interval.min(PROBE_LIMIT);
+        if let Some(persist) = &mut self.persist {
+            persist.interval = persist.interval.min(self.probe_limit);
+            persist.next = persist.next.min(now.add_micros(self.probe_limit));
+        }
+    }
+
     /// Starts or stops the persist timer. `blocked`: only the peer's window or `una` keeps sending
     /// from going on (`Sender::is_window_blocked`).
     pub(crate) fn update_persist_timer(&mut self, now: Micros, blocked: bool) {
         match (blocked, self.persist) {
             (true, None) => {
-                self.persist =
-                    Some(PersistTimer { interval: PROBE_INIT, next: now.add_micros(PROBE_INIT) });
+                let interval = PROBE_INIT.min(self.probe_limit);
+                let next = now.add_micros(interval);
+                self.persist = Some(PersistTimer { interval, next, sent: None });
             }
             (false, Some(_)) => self.persist = None,
             _ => {}
@@ -115,15 +130,14 @@ impl RemoteWindow {
         if now < persist.next {
             return false;
         }
-        persist.interval = (persist.interval * 2).min(PROBE_LIMIT);
-        persist.next = now.add_micros(persist.interval);
+        persist.interval = (persist.interval * 2).min(self.probe_limit);
+        (persist.next, persist.sent) = (now.add_micros(persist.interval), Some(now));
         true
     }
 
     /// When the latest window probe left, since the window has closed.
     pub(crate) fn probe_sent(&self) -> Option<Micros> {
-        let persist = self.persist.filter(|persist| persist.interval > PROBE_INIT)?;
-        Some(Micros(persist.next.0.saturating_sub(persist.interval)))
+        self.persist?.sent
     }
 
     /// When the next window probe is due.
@@ -184,5 +198,25 @@ mod tests {
         assert_eq!(at, [500, 1_500, 3_500, 7_500, 12_500, 17_500, 22_500, 27_500]);
         window.update_persist_timer(Micros(0), false);
         assert_eq!(window.deadline(), None);
+    }
+
+    #[test]
+    fn limit_of_the_probe_interval_holds_at_once() {
+        let mut window = RemoteWindow::new(Sn(0));
+        window.update_persist_timer(Micros(0), true);
+        for _ in 0..4 {
+            window.poll_window_probe(window.deadline().unwrap());
+        }
+        assert_eq!(window.deadline(), Some(Micros(12_500_000)));
+        for now in [8_000_000, 8_500_000] {
+            window.limit_probe_interval(Micros(now), 1_000_000);
+            assert_eq!(window.deadline(), Some(Micros(9_000_000)));
+        }
+        assert_eq!(window.probe_sent(), Some(Micros(7_500_000)));
+        assert!(window.poll_window_probe(Micros(9_000_000)));
+        assert_eq!(window.deadline(), Some(Micros(10_000_000)));
+        window.limit_probe_interval(Micros(9_000_000), 60_000_000);
+        assert!(window.poll_window_probe(Micros(10_000_000)));
+        assert_eq!(window.deadline(), Some(Micros(12_000_000)), "it grows again");
     }
 }

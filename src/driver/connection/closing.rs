@@ -48,8 +48,12 @@ impl Conn {
             let error = self.end_error(now)?.with_heard(|| heard(self.peer()));
             self.deliver_rest(scratch);
             self.span.ended(error);
-            scratch.wakers.extend(self.shared.end(error));
-            self.lifecycle.on_ended(now, self.shared.linger());
+            let is_delivered = self.is_drained() && self.kcp.was_reset_orderly();
+            scratch.wakers.extend(self.shared.end(error, is_delivered));
+            // Nothing waits for a RST-ACK once `linger` is over.
+            let is_late = passed(self.linger_deadline(), now);
+            let wait = if is_late { Duration::ZERO } else { self.shared.linger() };
+            self.lifecycle.on_ended(now, wait);
             if self.kcp.must_send_reset(error) {
                 self.kcp.abort(now);
             }
@@ -60,7 +64,7 @@ impl Conn {
 
     /// What the connection answers once it is removed.
     pub(in super::super) fn time_wait(&self) -> TimeWait {
-        self.kcp.time_wait(self.opened_by)
+        self.kcp.time_wait(self.opened_by, self.shared.has_unread(), self.restarted_by)
     }
 
     /// Whether the application has the connection, or can get it while there is a listener.
@@ -94,6 +98,9 @@ impl Conn {
         if una != self.last_una {
             self.last_una = una;
             self.lifecycle.on_progress(now);
+        }
+        if self.kcp.waits_for_window() {
+            self.lifecycle.on_window_closed(self.last_received);
         }
         if self.is_drained() && self.lifecycle.on_drained(now, self.shared.linger()) {
             scratch.wakers.extend(self.shared.set_drained());
@@ -151,9 +158,38 @@ impl Conn {
         self.shared.max_fec_shards.store(max, Ordering::Relaxed);
     }
 
+    /// Takes what the handles have done before the endpoint ends. No FIN leaves to a peer whose data is unread
+    /// (RFC 1122 4.2.2.13).
+    pub(in super::super) fn exchange_last(&mut self, now: Instant, scratch: &mut Scratch) {
+        if self.shared.has_unread() || self.kcp.readable().is_some() {
+            self.end_early(ConnectionError::RuntimeShutdown);
+        }
+        self.exchange_queues(now, scratch);
+        self.end_ack_delay();
+    }
+
+    /// Whether anything may be sent while the endpoint ends: not where nothing has answered and nothing was
+    /// written, nor after an abort.
+    pub(in super::super) fn has_last_words(&self) -> bool {
+        let is_aborted =
+            self.end_cause.is_some_and(|cause| cause != ConnectionError::RuntimeShutdown);
+        !(is_aborted || self.is_unanswered() && self.is_drained())
+    }
+
+    /// Whether written bytes have not left yet, which may leave later.
+    pub(in super::super) fn has_unsent(&self) -> bool {
+        let is_open = self.has_last_words() && self.kcp.close_reason().is_none();
+        is_open && (self.has_unsent_writes || self.kcp.has_unsent())
+    }
+
+    /// What is queued leaves at once, see `Kcp::hurry`.
+    pub(in super::super) fn hurry(&mut self) {
+        self.kcp.hurry();
+    }
+
     /// The CONTROL segment that reports to the peer that this endpoint is gone, if one can.
     pub(in super::super) fn final_control(&mut self, now: Instant) -> Option<Header> {
-        if self.lifecycle.is_ended() || self.is_unvalidated() {
+        if self.lifecycle.is_ended() {
             return None;
         }
         let truncated = self.has_unsent_writes || self.end_cause.is_some();
@@ -175,7 +211,7 @@ impl Conn {
         if self.end_cause.is_some() {
             return self.end_cause;
         }
-        let passed = |deadline: Option<Instant>| deadline.is_some_and(|at| now >= at);
+        let passed = |deadline| passed(deadline, now);
         let detached = self.lifecycle.is_detached();
         let read_ended = self.reported.eof || (detached && !self.kcp.awaits_peer_data());
         if self.lifecycle.is_closing() && self.is_delivered() && read_ended {
@@ -337,6 +373,10 @@ impl Conn {
         ]);
         earliest([timeouts, protocol, validation_ping, closing])
     }
+}
+
+fn passed(deadline: Option<Instant>, now: Instant) -> bool {
+    deadline.is_some_and(|at| now >= at)
 }
 
 /// Sets whether one connection is counted, and adjusts the count when that changes.

@@ -63,7 +63,8 @@ pub(super) enum Lifecycle {
     /// that drop; left once all is acknowledged and the FIN too, on the linger timeout, on the
     /// discard timeout, and on an error.
     Detached {
-        /// When the state was entered, or the peer last acknowledged something new.
+        /// When the state was entered, the peer last acknowledged something new, or last answered while its
+        /// window was closed.
         last_progress: Instant,
     },
     /// The handles are notified of the error. Entered when the connection ends, with any error;
@@ -141,6 +142,14 @@ impl Lifecycle {
         }
     }
 
+    /// The window of the peer is closed, and its latest datagram came at `last_received`: as long as it answers
+    /// window probes, a reader may come.
+    pub(super) fn on_window_closed(&mut self, last_received: Instant) {
+        if let Self::Detached { last_progress } = self {
+            *last_progress = last_received.max(*last_progress);
+        }
+    }
+
     /// Everything written is acknowledged. Returns true on the transition to `Drained`.
     pub(super) fn on_drained(&mut self, now: Instant, linger: Duration) -> bool {
         let drains = matches!(self, Self::ShutDown { .. });
@@ -171,7 +180,8 @@ impl Lifecycle {
 
     /// When closing is given up: `linger` (SO_LINGER) after the last progress. While a task waits
     /// for `shutdown`, any datagram of the peer counts as progress (`last_received`), since the
-    /// peer may be slow to read. Once `shutdown` has returned, the dead-peer timeout decides.
+    /// peer may be slow to read; window probes leave at least three times in that time. Once
+    /// `shutdown` has returned, the dead-peer timeout decides.
     pub(super) fn linger_deadline(
         &self,
         last_received: Instant,

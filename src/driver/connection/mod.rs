@@ -63,6 +63,8 @@ pub(super) struct Conn {
     path: Path,
     /// Hashes of the peer's initial segments; empty for an active open.
     opened_by: OpenedBy,
+    /// The latest initial segment of another connection from the peer's address, which may have restarted.
+    restarted_by: Option<InitialHash>,
     /// True while the connection is on the driver's ready list, waits in the connect pacer or is
     /// being served: it is not to be put on the list then.
     ready: bool,
@@ -117,6 +119,7 @@ impl Conn {
             path: shared.path(),
             shared,
             opened_by,
+            restarted_by: None,
             ready: false,
             immediate_acks: config.kcp.ack_policy == AckPolicy::Immediate,
             duplicates: config.duplicates,
@@ -341,11 +344,12 @@ impl Conn {
 
     /// An initial segment of another connection came from the peer's address: the peer may have
     /// restarted. A ping leaves, and the pong shows whether the peer still has its state.
-    pub(super) fn on_other_initial(&mut self, now: Instant) {
+    pub(super) fn on_other_initial(&mut self, now: Instant, initial: InitialHash) {
         if self.lifecycle.is_ended() {
             // The RST of this connection would only delay the peer's new one.
             self.kcp.cancel_reset();
         } else {
+            self.restarted_by = Some(initial);
             self.kcp.suspect_restart(now);
         }
     }

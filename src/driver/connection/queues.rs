@@ -77,8 +77,12 @@ impl Conn {
         }
         // No FIN after an abort, which discards writes: a truncated stream must not end in a FIN.
         let complete = !self.has_unsent_writes && self.end_cause.is_none();
-        if self.lifecycle.is_closing() && complete {
-            self.kcp.close(now);
+        if self.lifecycle.is_closing() {
+            // Before `linger` is over, a peer that lives and does not read has answered.
+            self.kcp.limit_probe_interval(now, self.shared.linger() / 3);
+            if complete {
+                self.kcp.close(now);
+            }
         }
         scratch.wakers.extend(taken.writers);
     }

@@ -100,7 +100,8 @@ fn passive_side_waits_for_lost_pings_of_the_active_one() {
 
 #[test]
 fn time_wait_acks_retransmitted_data() {
-    let Pair { mut world, listener, endpoint: _endpoint, mut client, mut server } = Pair::plain();
+    let Pair { mut world, listener, endpoint: _endpoint, mut client, mut server } =
+        Pair::new(&Config::new(), &Config::new().linger(SECOND));
     client.try_write(b"bye").unwrap();
     world.run_ready();
     // The datagram is in flight; its ACK will be lost.
@@ -109,10 +110,12 @@ fn time_wait_acks_retransmitted_data() {
     world.finish(SECOND, async {
         let mut bye = [0; 3];
         server.read_exact(&mut bye).await.unwrap();
-        // The dropped connection has sent nothing, and gives up its FIN after 10 s.
+        // The dropped connection has sent nothing, and gives up its FIN after a second.
         drop(server);
     });
-    world.finish(11 * SECOND, listener.wait_idle());
+    world.finish(2 * SECOND, listener.wait_idle());
+    // Its RST is retransmitted for 10 s.
+    world.run_for(10 * SECOND);
     assert_eq!(listener.stats().current_connections, 0);
     world.set_path(clean);
     world.finish(5 * SECOND, client.shutdown()).unwrap();

@@ -148,8 +148,8 @@ fn run(seed: u64, stages: bool) -> (u64, u64) {
     world.run(LIMIT);
     assert_eq!(*done.borrow(), u64::from(clients));
     // No handle is left: every driver finishes, after it has answered retransmissions in
-    // TIME-WAIT.
-    world.run_for(Duration::from_secs(3));
+    // TIME-WAIT, or has sent a RST for ten seconds, since a FIN was not acknowledged.
+    world.run_for(Duration::from_secs(13));
     assert!(world.drivers.iter().all(Option::is_none), "a driver outlived its users");
     (world.hash(), world.elapsed())
 }

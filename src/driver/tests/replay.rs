@@ -181,3 +181,55 @@ fn initial_segment_is_retransmitted_in_vain_for_a_minute_and_opens_later() {
     world.run_for(SECOND);
     assert_eq!(listener.stats().passive_opens, 1);
 }
+
+/// A client with a port and a conversation id of its own, which is killed and started again. `write`: each
+/// of its connections carries data.
+fn restart_with_fixed_conv(cipher: Cipher, write: bool) {
+    let has_key = cipher.has_key();
+    let config = Config::new().cipher(cipher).conv(Some(5));
+    let mut world = World::new(1, LinkConfig::delay(10_000));
+    let listener = world.listener(SERVER, &config);
+    let mut streams = Vec::new();
+    for restart in 0..6 {
+        world.log();
+        let endpoint = world.waiting_endpoint(CLIENT, &config);
+        let before = world.elapsed();
+        let mut client = world.finish(MINUTE, endpoint.connect(addr(SERVER))).unwrap();
+        let took = world.elapsed() - before;
+        assert!(took < 3_000_000, "restart {restart} took {took} us");
+        let (mut server, _) = world.finish(SECOND, listener.accept()).unwrap();
+        if write {
+            world.finish(SECOND, async {
+                client.write_all(&pattern(3_000)).await.unwrap();
+                read_pattern(&mut server, 3_000).await;
+                server.write_all(&pattern(3_000)).await.unwrap();
+                read_pattern(&mut client, 3_000).await;
+            });
+        }
+        world.run_for(SECOND);
+        world.crash(CLIENT);
+        // What the client has sent so far, by whom it may be, opens nothing again.
+        let opened = listener.stats().passive_opens;
+        let recorded = if has_key { world.log() } else { Vec::new() };
+        for sent in recorded.iter().filter(|sent| sent.from == addr(CLIENT)) {
+            for host in [CLIENT, 77] {
+                world.inject(addr(host), SERVER, &sent.datagram);
+            }
+        }
+        world.run_for(SECOND / 10);
+        assert_eq!(listener.stats().passive_opens, opened, "restart {restart}");
+        streams.push((client, server));
+    }
+}
+
+#[test]
+fn client_with_a_fixed_port_and_conv_connects_after_every_restart() {
+    let aes = || Cipher::new(Algorithm::Aes128Gcm, &[7; 16]).unwrap();
+    for cipher in [aes(), Cipher::null()] {
+        let has_key = cipher.has_key();
+        for write in [true, false] {
+            println!("key: {has_key}, data: {write}");
+            restart_with_fixed_conv(cipher.clone(), write);
+        }
+    }
+}

@@ -253,7 +253,7 @@ fn loom_end_against_waiting() {
                 Sleeper::new().block_on(|waker| write(&shared, waker)).unwrap_err()
             })
         };
-        shared.end(ConnectionError::Reset).for_each(Waker::wake);
+        shared.end(ConnectionError::Reset, false).for_each(Waker::wake);
         assert_eq!(reader.join().unwrap().kind(), io::ErrorKind::ConnectionReset);
         assert_eq!(writer.join().unwrap().kind(), io::ErrorKind::ConnectionReset);
     });

@@ -221,9 +221,31 @@ fn shutdown_is_ready_when_drained() {
     bench.shared.set_drained().unwrap().wake();
     assert_eq!(count.woken(), 1);
     assert!(matches!(bench.shared.poll_shutdown(&waker), Poll::Ready(Ok(()))));
-    let _readers = bench.shared.end(ConnectionError::EndpointClosed);
+    let _readers = bench.shared.end(ConnectionError::EndpointClosed, false);
     assert!(matches!(bench.shared.poll_shutdown(&waker), Poll::Ready(Ok(()))));
     bench.shared.flush().unwrap();
+}
+
+#[test]
+fn shutdown_is_ok_behind_an_end_that_leaves_nothing_undelivered() {
+    for (is_delivered, queued) in [(true, false), (true, true), (false, false)] {
+        let bench = Bench::new(Mode::Stream, 10, 1000);
+        let (_, waker) = Count::new();
+        if queued {
+            // The driver has not seen it.
+            assert_eq!(accepted(bench.write(None, b"late")), Some(4));
+        }
+        bench.shared.end(ConnectionError::Reset, is_delivered).for_each(Waker::wake);
+        let Poll::Ready(Err(error)) = bench.write(None, b"x") else { panic!("it has ended") };
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+        let is_ok = is_delivered && !queued;
+        assert_eq!(bench.shared.flush().is_ok(), is_ok);
+        let Poll::Ready(result) = bench.shared.poll_shutdown(&waker) else { panic!("it waits") };
+        assert_eq!(result.is_ok(), is_ok);
+        let Poll::Ready(Err(error)) = bench.write(None, b"x") else { panic!("closed") };
+        assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+        assert_eq!(bench.shared.error(), Some(ConnectionError::Reset));
+    }
 }
 
 #[test]
@@ -235,10 +257,10 @@ fn connection_end_wakes_all_waiters_and_the_first_error_stays() {
     assert!(bench.write(Some(&waker), b"x").is_pending());
     assert!(bench.shared.poll_refill(&mut queue, &mut Wait::Polled(&waker)).is_pending());
     assert!(bench.shared.poll_established(&waker).is_pending());
-    let ended = bench.shared.end(ConnectionError::LingerTimeout);
+    let ended = bench.shared.end(ConnectionError::LingerTimeout, false);
     ended.for_each(Waker::wake);
     assert_eq!(count.woken(), 3);
-    assert!(bench.shared.end(ConnectionError::Reset).next().is_none());
+    assert!(bench.shared.end(ConnectionError::Reset, false).next().is_none());
     assert_eq!(bench.shared.error(), Some(ConnectionError::LingerTimeout));
 
     let timed_out = |error: io::Error| error.kind() == io::ErrorKind::TimedOut;

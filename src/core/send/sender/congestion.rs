@@ -79,6 +79,11 @@ impl Sender {
         }
     }
 
+    /// The next segment is not paced.
+    pub(crate) fn unpace(&mut self) {
+        self.pacer.unblock();
+    }
+
     /// Whether the send window or that of the peer is full, on a path without a queue: with one,
     /// the window is more than the path needs, and limits nothing.
     fn is_flow_limited(&self) -> bool {
