@@ -275,8 +275,9 @@ impl Endpoint {
     ///
     /// Streams that are still open do not count. One that is shut down does, also if its `shutdown`
     /// returned because the peer waits for this side to read: read it to its end, or drop it, before.
-    /// A process that exits earlier loses what was not
-    /// delivered yet; with TCP the kernel would still deliver it.
+    /// A peer that answers and does not read is waited for: `tokio::time::timeout` bounds that.
+    /// A process that exits earlier sends what the congestion window takes within 50 ms, and loses
+    /// the rest; with TCP the kernel would still deliver it.
     ///
     /// # Cancel safety
     ///

@@ -45,8 +45,8 @@
 //! * `flush` hands bytes to the protocol; it does not wait for the peer.
 //! * `shutdown` is `Ok` once the peer acknowledged every byte; the peer's reader gets EOF.
 //! * Dropping a stream delivers what was written in the background, for up to [`Config::linger`]
-//!   without progress. [`Endpoint::wait_idle`] waits for that; a process that exits before loses
-//!   the rest.
+//!   without progress. [`Endpoint::wait_idle`] waits for that; a process that exits before sends
+//!   what the congestion window takes within 50 ms, and loses the rest.
 //!
 //! An [`Endpoint`] connects and accepts any number of connections on one socket, its own or one of
 //! the application's, or over any other carrier of datagrams: see [`Transport`].

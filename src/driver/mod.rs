@@ -22,6 +22,7 @@ mod demux;
 mod drain;
 mod early_arrivals;
 mod exit;
+mod exit_clock;
 mod expiring_map;
 mod fec_probes;
 pub(crate) mod fec_sender;
@@ -59,8 +60,7 @@ mod unvalidated;
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::task::Waker;
+use std::panic::resume_unwind;
 use std::time::{Duration, Instant};
 
 use chacha20::ChaCha8Rng;
@@ -75,6 +75,7 @@ use crate::driver::connection::Conn;
 use crate::driver::demux::Demux;
 use crate::driver::drain::DrainWaiters;
 use crate::driver::early_arrivals::EarlyArrivals;
+use crate::driver::exit_clock::ExitClock;
 use crate::driver::packet_codec::PacketCodec;
 use crate::driver::peer_table::PeerTable;
 use crate::driver::port_release::PortRelease;
@@ -171,6 +172,8 @@ pub(crate) struct Driver<S: Socket> {
     /// The error of connections and waiting tasks when the driver is dropped: that its runtime was, unless
     /// it has ended before.
     end_error: ConnectionError,
+    /// See [`Self::on_exit`].
+    exit_clock: Option<ExitClock>,
     last_turn: Instant,
     recv_backoff: RecvBackoff,
     /// The local IP of the datagram that is being handled.
@@ -213,13 +216,13 @@ impl<S: Socket> Driver<S> {
         rng.fill_bytes(&mut secret);
         let notifier = requests.notifier().clone();
         notifier.set_local(socket.local_addr()?);
-        let unvalidated = UnvalidatedPeers::new(&config);
         let capability = if config.kcp.close_notify { CONTROL_CAPABLE } else { 0 };
         let retry = Retry::new(now, [rng.next_u64(), rng.next_u64()], capability);
         Ok(Self {
             socket,
             peers: PeerTable::new(&config),
             codec: PacketCodec::new(&config, secret),
+            unvalidated: UnvalidatedPeers::new(&config),
             initial_nonces: Arc::new(Mutex::new(ReplayFilter::of_initials())),
             replay_filter: ReplayFilter::of_latest(config.replay_window),
             config,
@@ -228,7 +231,6 @@ impl<S: Socket> Driver<S> {
             demux: Demux::new(accept.is_some()),
             accept,
             conns: Slab::new(),
-            unvalidated,
             retry,
             early: EarlyArrivals::default(),
             resets: ResetLimiter::new(now),
@@ -241,6 +243,7 @@ impl<S: Socket> Driver<S> {
             blocked: false,
             time_wait_until: None,
             end_error: ConnectionError::RuntimeShutdown,
+            exit_clock: None,
             last_turn: now,
             recv_backoff: RecvBackoff::default(),
             local_ip: LocalIp::ANY,
@@ -346,7 +349,7 @@ impl<S: Socket> Driver<S> {
     /// Whether the last turn left something over or a handle has notified the driver.
     #[cfg(test)]
     fn has_pending_work(&self) -> bool {
-        (self.has_more() && !self.blocked) || self.register(Waker::noop())
+        (self.has_more() && !self.blocked) || self.register(std::task::Waker::noop())
     }
 
     #[cfg(feature = "_testkit")]
@@ -422,29 +425,5 @@ impl<S: Socket> Driver<S> {
         if self.get_mut(id).is_some_and(Conn::mark_ready) {
             self.ready.push_back(id);
         }
-    }
-}
-
-impl<S: Socket> Drop for Driver<S> {
-    /// Ends all connections, notifies their peers and wakes their tasks. Runs too when a turn panics or
-    /// the runtime shuts down, so that no task waits for a driver that is gone.
-    fn drop(&mut self) {
-        // A cipher, or what else of the application sends, may panic.
-        if !std::thread::panicking() {
-            drop(catch_unwind(AssertUnwindSafe(|| self.notify_peers())));
-        }
-        self.demux.release_convs();
-        self.notifier.close();
-        let mut wakers: Vec<Waker> = Vec::new();
-        for mut conn in self.conns.drain() {
-            conn.deliver_rest(&mut self.scratch);
-            wakers.extend(conn.shared().end(self.end_error, false));
-        }
-        self.publish();
-        if let Some(accept) = &self.accept {
-            wakers.extend(accept.close(self.end_error));
-        }
-        // Nobody is left to report a waker that panics to.
-        drop(wake_all(wakers.drain(..).chain(self.scratch.wakers.drain(..))));
     }
 }

@@ -25,7 +25,7 @@ const SOCKET_TIME_WAIT: Duration = Duration::from_secs(2);
 
 /// Why a connection was served without sending everything that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Unfinished {
+pub(super) enum Unfinished {
     /// The turn's budget is used up or the socket is blocked.
     Full,
     /// The connection has used its quota.
@@ -137,7 +137,11 @@ impl<S: Socket> Driver<S> {
     }
 
     /// Transmits what is due on one connection, within its quota and the turn's budget.
-    fn transmit_one(&mut self, now: Instant, slot: usize) -> io::Result<Option<Unfinished>> {
+    pub(super) fn transmit_one(
+        &mut self,
+        now: Instant,
+        slot: usize,
+    ) -> io::Result<Option<Unfinished>> {
         let mut quota = CONN_PACKETS;
         loop {
             let Some(conn) = self.conns.get_mut(slot) else { return Ok(None) };

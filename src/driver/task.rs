@@ -122,11 +122,12 @@ impl<S: Socket + Unpin> Future for DriverTask<S> {
 }
 
 impl<S: Socket> Drop for DriverTask<S> {
+    #[expect(clippy::disallowed_methods, reason = "Tokio's clock may be paused")]
     fn drop(&mut self) {
         // Tokio's clock panics in a thread that is about to end. Nobody is notified during a panic.
         let has_clock = Handle::try_current().err().is_none_or(|e| e.is_missing_context());
         if has_clock && !std::thread::panicking() {
-            self.driver.on_exit(tokio::time::Instant::now().into_std());
+            self.driver.on_exit(tokio::time::Instant::now().into_std(), Some(Instant::now));
         }
     }
 }

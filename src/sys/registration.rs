@@ -35,6 +35,8 @@ mod unix {
     pub(in super::super) struct Registration {
         io: Arc<AsyncFd<UdpSocket>>,
         blocked: Blocked,
+        /// Nothing is registered any more, see [`Self::leave_runtime`].
+        has_left: bool,
     }
 
     /// What is known of the socket's send buffer.
@@ -59,7 +61,8 @@ mod unix {
     impl Registration {
         /// Registers a non-blocking socket with the runtime.
         pub(in super::super) fn new(socket: UdpSocket) -> io::Result<Self> {
-            Ok(Self { io: Arc::new(register(socket, RECEIVING)?), blocked: Blocked::No })
+            let io = Arc::new(register(socket, RECEIVING)?);
+            Ok(Self { io, blocked: Blocked::No, has_left: false })
         }
 
         pub(in super::super) fn socket(&self) -> &UdpSocket {
@@ -77,6 +80,9 @@ mod unix {
             &self,
             recv: impl FnOnce(&UdpSocket) -> io::Result<T>,
         ) -> io::Result<T> {
+            if self.has_left {
+                return recv(self.socket());
+            }
             self.io.try_io(Interest::READABLE, recv)
         }
 
@@ -102,9 +108,16 @@ mod unix {
             sent
         }
 
+        /// From now on each call is tried, whatever the runtime has seen. Returns whether that can be done.
+        pub(in super::super) fn leave_runtime(&mut self) -> bool {
+            (self.has_left, self.blocked) = (true, Blocked::Unknown);
+            true
+        }
+
         fn register_for_writing(&self) -> io::Result<AsyncFd<UdpSocket>> {
             // Without a runtime, as while one ends, `AsyncFd` panics.
-            Handle::try_current().map_err(io::Error::other)?;
+            let runtime = Handle::try_current().ok().filter(|_| !self.has_left);
+            runtime.ok_or(ErrorKind::NotConnected)?;
             register(self.socket().try_clone()?, Interest::WRITABLE)
         }
 
@@ -183,6 +196,16 @@ mod other {
             recv: impl FnOnce(&UdpSocket) -> io::Result<T>,
         ) -> io::Result<T> {
             self.0.try_io(Interest::READABLE, || recv(&self.0))
+        }
+
+        /// From now on each call is tried, whatever the runtime has seen. Returns whether that can be done.
+        #[expect(
+            clippy::needless_pass_by_ref_mut,
+            clippy::unused_self,
+            reason = "as the one of Unix"
+        )]
+        pub(in super::super) fn leave_runtime(&mut self) -> bool {
+            false
         }
 
         /// Calls `send` unless the socket is known to be blocked.

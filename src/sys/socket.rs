@@ -85,6 +85,12 @@ pub(crate) trait Socket: Send + 'static {
     ///
     /// When the runtime's I/O driver is gone, and the socket with it.
     fn poll_send_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
+
+    /// The runtime ends: from now on every send and receive is tried, whatever was found before. Returns
+    /// false where nothing but the runtime can say when the socket is ready.
+    fn leave_runtime(&mut self) -> bool {
+        false
+    }
 }
 
 impl Socket for UdpSocket {
@@ -133,5 +139,9 @@ impl Socket for UdpSocket {
     #[inline]
     fn poll_send_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Self::poll_send_ready(self, cx)
+    }
+
+    fn leave_runtime(&mut self) -> bool {
+        Self::leave_runtime(self)
     }
 }

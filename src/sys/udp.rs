@@ -422,6 +422,10 @@ impl UdpSocket {
     pub(crate) fn poll_send_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.io.poll_send_ready(cx)
     }
+
+    pub(crate) fn leave_runtime(&mut self) -> bool {
+        self.io.leave_runtime()
+    }
 }
 
 /// Whether a socket serves IPv4 peers, and IPv6 peers.

@@ -4,11 +4,14 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::fixtures::{CLIENT, MINUTE, Pair, SECOND, SERVER, cause, greet, write_until_error};
+use super::fixtures::{
+    CLIENT, MINUTE, Pair, SECOND, SERVER, cause, greet, pattern, write_until_error,
+};
 use super::sim_world::{World, addr};
-use crate::config::Config;
+use crate::config::{Config, WritePolicy};
 use crate::crypto::{Algorithm, Cipher};
 use crate::error::ConnectionError;
+use crate::fec::FecConfig;
 use crate::testkit::link::LinkConfig;
 
 #[test]
@@ -165,4 +168,189 @@ fn attempt_that_nobody_has_answered_ends_silently() {
     let before = world.sent();
     world.exit(CLIENT);
     assert_eq!(world.sent(), before);
+}
+
+#[test]
+fn bytes_written_right_before_a_runtime_ends_arrive_with_the_end() {
+    let sealed = Config::new().cipher(Cipher::new(Algorithm::Aes128Gcm, &[7; 16]).unwrap());
+    let mut fec = Config::new().fec(FecConfig::new(4, 2).unwrap());
+    fec.duplicates = 1;
+    let mut corked = Config::new();
+    corked.kcp.write_policy = WritePolicy::Delayed;
+    for (index, config) in [Config::new(), sealed, fec, corked].into_iter().enumerate() {
+        for written in [5, 30_000] {
+            let mut world = World::new(1, LinkConfig::delay(10_000));
+            let listener = world.listener(SERVER, &config);
+            let endpoint = world.waiting_endpoint(CLIENT, &config);
+            let client = world.finish(SECOND, endpoint.connect(addr(SERVER))).unwrap();
+            assert_eq!(client.try_write(&pattern(written)).unwrap(), written);
+            world.exit(CLIENT);
+            let (mut server, _) = world.finish(SECOND, listener.accept()).unwrap();
+            let mut got = Vec::new();
+            let end = world.finish(SECOND, server.read_to_end(&mut got));
+            assert!(end.is_ok() && got == pattern(written), "config {index}: {end:?}");
+        }
+    }
+}
+
+/// No more than the congestion window, at once, and the peer learns that there was more.
+#[test]
+fn what_the_congestion_window_takes_leaves_before_the_reset() {
+    let Pair { mut world, client, mut server, .. } = Pair::plain();
+    let data = pattern(1 << 20);
+    let written = client.try_write(&data).unwrap();
+    assert!(written > 200_000, "{written}");
+    let before = world.elapsed();
+    world.exit(CLIENT);
+    let mut got = Vec::new();
+    let error = world.finish(SECOND, server.read_to_end(&mut got)).unwrap_err();
+    assert_eq!(cause(&error), Some(ConnectionError::Reset));
+    assert!((40_000..200_000).contains(&got.len()) && got == data[..got.len()], "{}", got.len());
+    assert!(world.elapsed() - before < 15_000, "one way, not paced");
+}
+
+#[test]
+fn every_connection_of_a_runtime_that_ends_sends_its_last_bytes() {
+    let mut world = World::new(1, LinkConfig::delay(10_000));
+    let listener = world.listener(SERVER, &Config::new());
+    let endpoint = world.endpoint(CLIENT, &Config::new());
+    let mut pairs = Vec::new();
+    for _ in 0..200 {
+        pairs.push(world.finish(SECOND, greet(&endpoint, &listener)));
+    }
+    world.run_for(SECOND);
+    for (_, server) in &pairs {
+        assert_eq!(server.try_write(&pattern(10_000)).unwrap(), 10_000);
+    }
+    world.exit(SERVER);
+    for (client, _) in &mut pairs {
+        let mut got = Vec::new();
+        world.finish(SECOND, client.read_to_end(&mut got)).unwrap();
+        assert!(got == pattern(10_000));
+    }
+}
+
+/// The bytes open the connection. Whether the peer understands a FIN is not known yet.
+#[test]
+fn early_data_of_a_runtime_that_ends_opens_the_connection() {
+    let mut world = World::new(1, LinkConfig::delay(10_000));
+    let listener = world.listener(SERVER, &Config::new());
+    let endpoint = world.endpoint(CLIENT, &Config::new());
+    let client = world.finish(SECOND, endpoint.connect(addr(SERVER))).unwrap();
+    client.try_write(b"hello").unwrap();
+    world.exit(CLIENT);
+    let (mut server, _) = world.finish(SECOND, listener.accept()).unwrap();
+    let mut text = [0; 5];
+    world.finish(SECOND, server.read_exact(&mut text)).unwrap();
+    assert_eq!(&text, b"hello");
+}
+
+/// The peer is not validated yet: it is sent three times what came from it, or one datagram.
+#[test]
+fn server_that_ends_behind_its_answer_keeps_to_the_amplification_limit() {
+    for written in [6, 100_000] {
+        let mut world = World::new(1, LinkConfig::delay(10_000));
+        world.log();
+        let listener = world.listener(SERVER, &Config::new());
+        let endpoint = world.waiting_endpoint(CLIENT, &Config::new());
+        let (client, ()) = world.finish(SECOND, async {
+            let serve = async {
+                let (server, _) = listener.accept().await.unwrap();
+                assert_eq!(server.try_write(&pattern(written)).unwrap(), written);
+            };
+            tokio::join!(endpoint.connect(addr(SERVER)), serve)
+        });
+        world.exit(SERVER);
+        let sent = world.log();
+        let bytes = |host| {
+            let of = sent.iter().filter(|sent| sent.from == addr(host));
+            of.map(|sent| sent.datagram.len()).sum::<usize>()
+        };
+        assert!(bytes(SERVER) <= (3 * bytes(CLIENT)).max(1_400), "{}", bytes(SERVER));
+        let mut got = Vec::new();
+        let end = world.finish(MINUTE, client.unwrap().read_to_end(&mut got));
+        assert!(pattern(written).starts_with(&got), "{}", got.len());
+        assert_eq!((end.is_ok(), got.len() == written), (written == 6, written == 6), "{end:?}");
+    }
+}
+
+/// The peer's process ends once it has written everything and has seen the end.
+#[test]
+fn shutdown_is_ok_behind_an_exchange_whose_peer_has_ended() {
+    // What the client does before the server ends: it reads the answer, all but a byte, or nothing.
+    for read in [6, 5, 0] {
+        let Pair { mut world, mut client, mut server, .. } = Pair::plain();
+        world.finish(SECOND, async {
+            client.write_all(b"request").await.unwrap();
+            server.read_exact(&mut [0; 7]).await.unwrap();
+            server.write_all(b"answer").await.unwrap();
+            server.shutdown().await.unwrap();
+            client.read_exact(&mut [0; 6][..read]).await.unwrap();
+        });
+        world.run_for(SECOND);
+        drop(server);
+        world.exit(SERVER);
+        world.run_for(SECOND);
+        assert_eq!(client.error(), Some(ConnectionError::Reset));
+        world.finish(SECOND, async {
+            client.flush().await.unwrap();
+            client.shutdown().await.unwrap();
+            let mut rest = Vec::new();
+            assert_eq!(client.read_to_end(&mut rest).await.unwrap(), 6 - read);
+        });
+    }
+}
+
+#[test]
+fn write_behind_an_exchange_whose_peer_has_ended_fails() {
+    let Pair { mut world, mut client, mut server, .. } = Pair::plain();
+    world.finish(SECOND, server.shutdown()).unwrap();
+    world.run_for(SECOND);
+    world.exit(SERVER);
+    world.run_for(SECOND);
+    world.finish(SECOND, async {
+        let error = client.write_all(b"more").await.unwrap_err();
+        assert_eq!(cause(&error), Some(ConnectionError::Reset));
+        client.shutdown().await.unwrap();
+        assert_eq!(client.read(&mut [0; 1]).await.unwrap(), 0);
+    });
+}
+
+/// What the peer has not read, or this side has not written out, is lost: `shutdown` says so.
+#[test]
+fn shutdown_fails_if_the_peer_that_ended_has_left_bytes_unread() {
+    for on_its_way in [false, true] {
+        let Pair { mut world, mut client, mut server, .. } = Pair::plain();
+        world.finish(SECOND, server.shutdown()).unwrap();
+        world.run_for(SECOND);
+        client.try_write(b"unread").unwrap();
+        world.run_for(if on_its_way { SECOND / 1_000 } else { SECOND });
+        world.exit(SERVER);
+        world.run_for(2 * SECOND);
+        let error = world.finish(MINUTE, client.shutdown()).unwrap_err();
+        assert!(error.kind() == std::io::ErrorKind::ConnectionReset || on_its_way, "{error}");
+    }
+}
+
+/// The RST of TIME-WAIT, which the keepalive of a side that has not closed draws.
+#[test]
+fn shutdown_is_ok_behind_an_exchange_whose_peer_was_removed() {
+    for unread in [false, true] {
+        let Pair { mut world, mut client, mut server, listener, .. } = Pair::plain();
+        world.finish(SECOND, async {
+            client.write_all(b"request").await.unwrap();
+            server.readable().await.unwrap();
+            if !unread {
+                server.read_exact(&mut [0; 7]).await.unwrap();
+            }
+            server.write_all(b"answer").await.unwrap();
+            drop(server);
+            let mut got = Vec::new();
+            client.read_to_end(&mut got).await.unwrap();
+        });
+        world.run_for(40 * SECOND);
+        assert_eq!(listener.stats().current_connections, 0);
+        assert_eq!(client.error(), Some(ConnectionError::Reset));
+        assert_eq!(world.finish(SECOND, client.shutdown()).is_ok(), !unread);
+    }
 }

@@ -219,7 +219,7 @@ impl World {
         let now = self.now();
         for slot in &mut self.drivers {
             if let Some(driver) = slot.as_mut().filter(|driver| driver.local() == addr(host)) {
-                driver.on_exit(now);
+                driver.on_exit(now, None);
                 *slot = None;
             }
         }
