@@ -274,7 +274,7 @@ pub struct KcpConfig {
     pub auto_windows: bool,
     /// Largest KCP datagram in bytes, 25 to 65,507 (kcp-go `SetMtu`); within a
     /// [`Config`](crate::Config) the largest UDP payload. Default 1,400. kcp-go receives at most
-    /// 1,500.
+    /// 1,472. More than that is used once the peer has acknowledged a probe of that size.
     #[doc(alias = "SetMtu")]
     pub mtu: u16,
     /// Byte stream or messages. Default [`Mode::Stream`].

@@ -36,7 +36,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use crate::config::{AckPolicy, KcpConfig, KeepaliveSide, Mode, SEGMENT_HEADER, WritePolicy};
+use crate::config::{AckPolicy, KcpConfig, KeepaliveSide, Mode, WritePolicy};
 use crate::core::clock::{Clock, Micros, micros_u32};
 use crate::core::close::CloseState;
 use crate::core::congestion::rate_limiter::RateLimiter;
@@ -161,7 +161,7 @@ impl Kcp {
             interval: micros_u32(config.timing.interval),
             ack_policy: config.ack_policy,
             write_policy: config.write_policy,
-            send: Sender::new(config, sn, usize::from(config.mtu) - SEGMENT_HEADER),
+            send: Sender::new(config, sn),
             recv: Receiver::new(config, sn),
             acks: PendingAcks::default(),
             keepalive: Keepalive::new(config, Micros(0), seed.cookie_seed),

@@ -111,7 +111,7 @@ impl Kcp {
             || (self.full_datagrams_since_ack < MAX_FULL_DATAGRAMS_BEFORE_ACK && !overdue);
         // Address validation goes before data.
         let validates = self.keepalive.is_due() && !self.keepalive.is_validated();
-        if next.is_some_and(|next| next.is_new()) {
+        if next.is_some_and(|next| next.is_new()) && self.keepalive.is_validated() {
             self.send.path.on_new_data(now, self.send.una());
         }
         match full.filter(|_| acks_may_wait && !validates) {

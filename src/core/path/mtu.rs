@@ -3,8 +3,10 @@
 //!
 //! A router that drops a datagram for its size reports so by ICMP, which may be filtered: full
 //! datagrams then disappear while small ones arrive, a PMTU black hole (RFC 2923 2.1, RFC 8899
-//! 4.3). [`MtuDiscovery`] sends no probe while full segments of the
-//! configured size are acknowledged; below that size it probes for more once a minute. After
+//! 4.3), and kcp-go 5.7.3 and later cut what is longer than [`BASE_PLPMTU`]. [`MtuDiscovery`] starts at
+//! the configured size, or at that base if it is smaller, and sends no probe while full segments of the
+//! configured size are acknowledged; below that size it probes for more, at once and then once a minute.
+//! So no segment is larger than the base or than a size that the peer has acknowledged. After
 //! `BLACK_HOLE_THRESHOLD` retransmissions of full segments without an ACK a ping asks whether the
 //! peer is reachable at all; its pong allows one padded MTU probe (RFC 8899 4.1). The ping is an
 //! empty PUSH, the MTU probe a padded PUSH, both with a sequence number far before SND.UNA: any KCP
@@ -16,8 +18,8 @@
 //! sequence number cannot be reused for other bytes. Until these segments are acknowledged the
 //! caller lets routers fragment ([`MtuDiscovery::needs_ip_fragmentation`]).
 //!
-//! Deviations from RFC 8899: the search starts complete, at the configured size, and not at BASE
-//! (5.2), so a path that carries that size costs no probe; the search walks [`PLPMTU_TABLE`]
+//! Deviations from RFC 8899: up to [`BASE_PLPMTU`] the search starts complete, at the configured size, and
+//! not at BASE (5.2), so a path that carries that size costs no probe; the search walks [`PLPMTU_TABLE`]
 //! instead of small steps (5.3.2); probes leave only while data is in flight.
 
 use crate::core::clock::Micros;
@@ -34,15 +36,18 @@ use crate::core::seq::{Sn, Ts};
 /// minimum of QUIC (RFC 9000 14) and fits the minimum MTU of IPv6 (RFC 8200 5), 1,000 fits common
 /// tunnels inside that, 508 is what every IPv4 host reassembles (RFC 1122 3.3.2: 576 bytes, less
 /// the largest IP header and the UDP header).
-const PLPMTU_TABLE: [u16; 3] = [1_200, 1_000, MIN_PLPMTU_PAYLOAD];
+const PLPMTU_TABLE: [u16; 4] = [BASE_PLPMTU, 1_200, 1_000, MIN_PLPMTU_PAYLOAD];
+/// BASE_PLPMTU of RFC 8899 5.1.2, bytes of UDP payload: the largest size used without a probe. Ethernet
+/// over IPv4 carries it and every KCP implementation receives it (kcp-go from 5.7.3 on no more).
+const BASE_PLPMTU: u16 = 1_472;
 const MIN_PLPMTU_PAYLOAD: u16 = 508;
 /// Bytes that each probed size reserves for cipher and FEC header (at most 36 are used), so that
 /// the sizes searched are the same on every connection.
 const OVERHEAD_MARGIN: u16 = 40;
 /// MIN_PLPMTU of RFC 8899 5.1.2, bytes of a KCP datagram: the last size of the table, never probed.
 const MIN_PLPMTU: usize = kcp_size(MIN_PLPMTU_PAYLOAD);
-/// MAX_PROBES of RFC 8899 5.1.2: lost MTU probes of one size, where each loss is confirmed by a
-/// later pong.
+/// MAX_PROBES of RFC 8899 5.1.2: lost MTU probes of one size; below the size in use each loss is confirmed
+/// by a later pong.
 const MAX_PROBES: u8 = 3;
 /// PROBE_TIMER of RFC 8899 5.1.1, microseconds: shortest time between two MTU probes, and how long
 /// the ACK of an MTU probe or ping is awaited. Deviates: 1 s instead of the recommended 15 s; two
@@ -90,11 +95,12 @@ pub(crate) struct Probe {
 impl MtuDiscovery {
     /// `max_mtu`: upper bound of the UDP payload, bytes.
     pub(crate) fn new(max_mtu: u16) -> Self {
+        let base = Reduced { plpmtu: kcp_size(BASE_PLPMTU), raise_at: Micros(0), oversized: None };
         let mut discovery = Self {
             max_mtu,
             overhead: 0,
             fec_header: 0,
-            state: State::SearchComplete(None),
+            state: State::SearchComplete((max_mtu > BASE_PLPMTU).then(|| Box::new(base))),
             black_hole_detector: BlackHoleDetector::default(),
             last_probes: None,
         };
@@ -201,7 +207,8 @@ impl MtuDiscovery {
     pub(crate) fn on_segment_lost(&mut self, now: Micros, size: usize, rto: u64, una: Sn) {
         let mtu = self.current_mtu();
         // Larger segments were cut before the PLPMTU was reduced.
-        if self.state.probing().is_some() || size <= MIN_PLPMTU || size > mtu {
+        let is_suspected = matches!(self.state, State::Base(_) | State::SearchingDown(_));
+        if is_suspected || size <= MIN_PLPMTU || size > mtu {
             return;
         }
         if self.black_hole_detector.on_loss(now, size, rto) {
@@ -231,7 +238,8 @@ impl MtuDiscovery {
         }
     }
 
-    /// New data is about to leave: starts the search upwards if PMTU_RAISE_TIMER has expired.
+    /// New data is about to leave to a validated peer: starts the search upwards if PMTU_RAISE_TIMER has
+    /// expired.
     pub(crate) fn on_new_data(&mut self, now: Micros, una: Sn) {
         let max = self.max_datagram();
         let (State::SearchComplete(Some(reduced)) | State::Error(reduced)) = &self.state else {
@@ -315,12 +323,16 @@ impl MtuDiscovery {
     }
 
     /// PROBE_TIMER expired without an ACK of the MTU probe: a ping distinguishes a lost size from a
-    /// lost path. The search upwards continues with the next smaller size.
+    /// lost path. The search upwards needs none and, after MAX_PROBES, continues with the next smaller size.
     fn expire_probe(&mut self) {
         match &mut self.state {
             State::Base(base) => base.probing.on_probe_timeout(),
             State::SearchingDown(search) => search.probing.on_probe_timeout(),
             State::SearchingUp(search) if search.probing.stage == Stage::ProbeSent => {
+                search.probing.probe_count += 1;
+                if search.probing.probe_count < MAX_PROBES {
+                    return;
+                }
                 match next_smaller(search.probing.size).filter(|s| *s > search.reduced.plpmtu) {
                     Some(size) => {
                         let (sn, next) = (search.probing.sn, search.probing.next);
@@ -396,9 +408,9 @@ impl MtuDiscovery {
     }
 }
 
-/// The next size of the table, bytes of a KCP datagram.
+/// The next size of the table, bytes of a KCP datagram, smaller than `size` with its margin too.
 fn next_smaller(size: usize) -> Option<usize> {
-    PLPMTU_TABLE.into_iter().map(kcp_size).find(|next| *next < size)
+    PLPMTU_TABLE.into_iter().find(|next| usize::from(*next) < size).map(kcp_size)
 }
 
 /// As [`Role::ping_sn`], but not below [`MIN_PROBE_SN`]. The ping before an MTU probe may show either

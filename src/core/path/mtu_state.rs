@@ -9,8 +9,8 @@ pub(super) enum State {
     /// Nothing to search: the configured size is at most MIN_PLPMTU. Entered and left on
     /// `set_mtu` and `EMSGSIZE`.
     Disabled(Option<Box<Reduced>>),
-    /// No black hole is suspected of the PLPMTU in use: the configured size (`None`, the start), or
-    /// a reduced one. Entered on an acknowledged MTU probe, on an ACK of a full segment in `Base`,
+    /// No black hole is suspected of the PLPMTU in use: the configured size (`None`, the start up to
+    /// BASE_PLPMTU), or a reduced one (at the start BASE_PLPMTU). Entered on an acknowledged MTU probe, on an ACK of a full segment in `Base`,
     /// and when a raise finds nothing. Left to `Base` on BLACK_HOLE_THRESHOLD lost full segments,
     /// to `SearchingUp` on `raise_at` with new data.
     SearchComplete(Option<Box<Reduced>>),
@@ -22,8 +22,9 @@ pub(super) enum State {
     /// on a black hole. Left to `SearchComplete` on an ACK of an MTU probe, to itself with the next
     /// size or to `Error` on MAX_PROBES lost probes.
     SearchingDown(Box<Search>),
-    /// Probes the configured size and then smaller ones, once each. Entered on `raise_at` with new
-    /// data. Left to `SearchComplete` on an ACK, or to the state before when no probe is acked.
+    /// Probes the configured size and then smaller ones, MAX_PROBES times each. Entered on `raise_at` with
+    /// new data. Left to `SearchComplete` on an ACK, to the state before when no probe is acked, and to
+    /// `Base` on BLACK_HOLE_THRESHOLD lost full segments.
     SearchingUp(Box<Search>),
     /// Only MIN_PLPMTU is left (RFC 8899 ERROR). Entered when every size of the table is lost.
     /// Left to `SearchingUp` on `raise_at` with new data.
@@ -93,7 +94,8 @@ pub(super) struct Probing {
     pub(super) ping_count: u8,
     /// True from the timeout of an MTU probe to the pong that confirms its loss.
     pub(super) probe_timed_out: bool,
-    /// Confirmed losses of MTU probes of this size (PROBE_COUNT of RFC 8899 5.1.3).
+    /// Losses of MTU probes of this size (PROBE_COUNT of RFC 8899 5.1.3), in `Base` and `SearchingDown`
+    /// the confirmed ones.
     pub(super) probe_count: u8,
     /// When the next ping or MTU probe leaves.
     pub(super) next: Micros,

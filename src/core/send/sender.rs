@@ -151,9 +151,10 @@ pub(crate) struct Sender {
 }
 
 impl Sender {
-    /// `start` is the first sequence number, `mss` in bytes.
-    pub(crate) fn new(config: &KcpConfig, start: Sn, mss: usize) -> Self {
+    /// `start` is the first sequence number.
+    pub(crate) fn new(config: &KcpConfig, start: Sn) -> Self {
         let max_rto = crate::core::clock::micros(config.max_retransmit_interval);
+        let path = MtuDiscovery::new(config.mtu);
         let mut sender = Self {
             send_buffer: SendBuffer::new(config.mode == Mode::Stream),
             sent_segments: SentSegments::new(start),
@@ -166,8 +167,8 @@ impl Sender {
             window: config.send_window,
             autotune: WindowAutotune::for_window(config.send_window, config.auto_windows, start),
             fast_resend: 0,
-            mss,
-            path: MtuDiscovery::new(config.mtu),
+            mss: path.current_mtu() - HEADER_LEN,
+            path,
             pacer: Pacer::default(),
             redundant: None,
             repair: None,

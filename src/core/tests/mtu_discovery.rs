@@ -77,12 +77,68 @@ fn plpmtu_falls_on_a_black_hole_and_is_raised_when_the_path_recovers() {
         assert!(sim.sides[1].read > read + 2_000_000, "data flows");
         assert!(!sim.sides[0].kcp.needs_ip_fragmentation(), "without IP fragments");
         assert_eq!(found(&sim).1, 1_160);
-        // PMTU_RAISE_TIMER: a probe each minute from then on.
+        // PMTU_RAISE_TIMER: MAX_PROBES each minute from then on.
         sim.run_until(140 * SECOND);
-        assert_eq!(found(&sim), (6, 1_160));
+        assert_eq!(found(&sim), (10, 1_160));
         sim.links[0].set_config(LinkConfig::delay(20 * MILLIS));
         sim.run_until(210 * SECOND);
-        assert_eq!(found(&sim), (7, 1_400));
+        assert_eq!(found(&sim), (11, 1_400));
+    });
+}
+
+/// A peer that cuts each datagram above 1,472 bytes, fragmented or not, as kcp-go 5.7.3 and later do.
+#[test]
+fn plpmtu_of_a_peer_that_receives_1472_bytes_is_never_above_it() {
+    let cuts = LinkConfig { fragments: false, ..black_hole(1_472) };
+    for (mtu, found_size) in
+        [(1_400, 1_400), (1_472, 1_472), (1_473, 1_432), (1_500, 1_432), (9_000, 1_432)]
+    {
+        for fec_header in [0, 8] {
+            let mut plan = plan("peer that receives 1,472 bytes", 400_000);
+            plan.sides[1].traffic.bytes = 100_000;
+            for side in &mut plan.sides {
+                (side.config.mtu, side.link) = (mtu, cuts.clone());
+            }
+            let mut sim = Sim::new(&plan);
+            for side in &mut sim.sides {
+                side.kcp.set_overhead(0, fec_header).unwrap();
+            }
+            let outcome = explained(&plan, || sim.run());
+            assert!(outcome.finished < 5 * SECOND, "{mtu}: {outcome:?}");
+            let (probes, size) = found(&sim);
+            let expected =
+                found_size.min(u32::from(mtu - fec_header)).min(1_472 - u32::from(fec_header));
+            assert_eq!(size, expected, "{mtu}");
+            assert_eq!(probes > 0, mtu > 1_472, "{mtu}: {probes} probes");
+        }
+    }
+}
+
+/// A size above 1,472 bytes is used once the peer has acknowledged a probe of it, in the second round trip.
+#[test]
+fn plpmtu_above_1472_is_used_after_one_acknowledged_probe() {
+    let mut plan = plan("jumbo frames", 4_000_000);
+    for side in &mut plan.sides {
+        (side.config.mtu, side.link) = (9_000, LinkConfig::delay(20 * MILLIS));
+    }
+    let mut sim = Sim::new(&plan);
+    explained(&plan, || {
+        sim.start();
+        sim.run_until(39 * MILLIS);
+        assert_eq!(found(&sim), (0, 1_432), "before the first answer");
+        sim.run_until(200 * MILLIS);
+        assert_eq!(found(&sim), (1, 9_000));
+        sim.run();
+    });
+    // A black hole of the proven size: back to what every peer receives.
+    let mut sim = Sim::new(&plan);
+    explained(&plan, || {
+        sim.start();
+        sim.run_until(200 * MILLIS);
+        sim.links[0].set_config(black_hole(1_472));
+        let outcome = sim.run();
+        assert_eq!(found(&sim).1, 1_432);
+        assert!(outcome.finished < 20 * SECOND, "{outcome:?}");
     });
 }
 
