@@ -76,6 +76,7 @@ fn attacks(setup: Setup) -> Vec<(&'static str, Attack)> {
         ("reflection null", Box::pin(forged::reflection(setup, "null"))),
         ("reflection aes-128-gcm", Box::pin(forged::reflection(setup, "aes-128-gcm"))),
         ("acks", Box::pin(acks::none(setup))),
+        ("una", Box::pin(acks::una_alone(setup))),
         ("conv", Box::pin(conv::shared(setup))),
         ("amplification", Box::pin(unvalidated::amplification(setup))),
     ]

@@ -11,7 +11,8 @@ use crate::core::congestion::model::Model;
 use crate::core::congestion::reno::CongestionWindow;
 use crate::core::seq::Sn;
 
-/// Congestion control of one connection.
+/// Congestion control of one connection. Segments are counted from the oldest that is not acknowledged
+/// cumulatively and with proof ([`UnaProof`](crate::core::send::una_proof::UnaProof)).
 #[derive(Debug)]
 pub(crate) struct Congestion {
     /// Segments that may be in flight, which is all that sending reads. With a model `u32::MAX`
@@ -197,7 +198,7 @@ impl Congestion {
         matches!(self.control, Control::Reno(_))
     }
 
-    /// Segment SND.UNA + `index` leaves, `bytes` with its header. `limited`: nothing more may leave
+    /// Segment `index` leaves, `bytes` with its header. `limited`: nothing more may leave
     /// for now, for another reason than the model's. With a model returns its pacing.
     pub(crate) fn on_sent(
         &mut self,
@@ -228,7 +229,7 @@ impl Congestion {
         pacing
     }
 
-    /// Segment SND.UNA + `index` was acknowledged for the first time. `is_latest`: what arrived is
+    /// Segment `index` was acknowledged for the first time. `is_latest`: what arrived is
     /// its latest transmission, as far as is known.
     #[inline]
     pub(crate) fn on_acked(&mut self, now: Micros, index: usize, is_latest: bool) {
@@ -237,7 +238,7 @@ impl Congestion {
         }
     }
 
-    /// The only transmission of segment SND.UNA + `index` was lost, and repair symbols recovered the
+    /// The only transmission of segment `index` was lost, and repair symbols recovered the
     /// segment: KCP's congestion window is changed by [`Self::change_reno`].
     pub(crate) fn on_hidden_loss(&mut self, now: Micros, index: usize) {
         self.change_model(|ModelControl { rate, model, .. }| {
@@ -253,11 +254,19 @@ impl Congestion {
         }
     }
 
-    /// SND.UNA passes a segment.
+    /// SND.UNA passes a segment, which is proved to have arrived.
     #[inline]
     pub(crate) fn on_una(&mut self, now: Micros) {
         if let Control::Model(control) = &mut self.control {
             control.rate.on_una(now);
+        }
+    }
+
+    /// The first `count` segments are in flight no longer, though nothing proves that they have arrived.
+    #[inline]
+    pub(crate) fn write_off(&mut self, count: u32) {
+        if count > 0 {
+            self.change_model(|control| control.rate.write_off(count));
         }
     }
 

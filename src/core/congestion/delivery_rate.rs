@@ -64,7 +64,7 @@ struct Newest {
 /// Estimator of one connection.
 #[derive(Debug)]
 pub(crate) struct DeliveryRate {
-    /// Entry `i` is segment SND.UNA + `i`.
+    /// One entry for each segment from the oldest that is not acknowledged cumulatively and with proof.
     transmissions: VecDeque<Transmission>,
     /// Invariant: the sum of `bytes` of all entries that are not acknowledged. Further copies of a
     /// retransmission do not count: they hedge the loss of the first one, and a flow of messages
@@ -126,12 +126,12 @@ impl DeliveryRate {
         queue::push(&mut self.transmissions, sent);
     }
 
-    /// When the latest transmission of segment SND.UNA + `index` left, if that is known.
+    /// When the latest transmission of segment `index` left, if that is known.
     pub(crate) fn sent_at(&self, index: usize) -> Option<Micros> {
         self.transmissions.get(index).filter(|sent| !sent.unknown).map(|sent| sent.sent_at)
     }
 
-    /// Segment SND.UNA + `index` was found lost and leaves again.
+    /// Segment `index` was found lost and leaves again.
     pub(crate) fn on_retransmitted(&mut self, now: Micros, index: usize, bytes: u32) {
         let Some(lost) = self.transmissions.get(index) else { return };
         let in_flight = if lost.acked { 0 } else { u64::from(lost.bytes) };
@@ -166,7 +166,7 @@ impl DeliveryRate {
         self.app_limited_until = (self.delivered + self.in_flight).max(1);
     }
 
-    /// Segment SND.UNA + `index` was acknowledged for the first time. `is_latest`: what arrived is
+    /// Segment `index` was acknowledged for the first time. `is_latest`: what arrived is
     /// its latest transmission, as far as is known.
     #[inline]
     pub(crate) fn on_acked(&mut self, now: Micros, index: usize, is_latest: bool) {
@@ -194,12 +194,20 @@ impl DeliveryRate {
         }
     }
 
-    /// SND.UNA passes its segment. No sample: unlike an ACK, which names a timestamp, `una` proves
-    /// nothing, and a peer could raise the rate with it.
+    /// SND.UNA passes the oldest segment, and an ACK has proved that it arrived. No sample: unlike an ACK,
+    /// `una` names no timestamp.
     #[inline]
     pub(crate) fn on_una(&mut self, now: Micros) {
         self.on_acked(now, 0, false);
         self.transmissions.pop_front();
+    }
+
+    /// The first `count` segments are in flight no longer, and not delivered.
+    pub(crate) fn write_off(&mut self, count: u32) {
+        for sent in self.transmissions.drain(..(count as usize).min(self.transmissions.len())) {
+            let in_flight = if sent.acked { 0 } else { u64::from(sent.bytes) };
+            self.in_flight = self.in_flight.saturating_sub(in_flight);
+        }
     }
 
     /// Ends the acknowledgements of a datagram: what they covered, and the sample. `min_rtt` in

@@ -10,3 +10,5 @@ pub(crate) mod rate_limiter;
 pub(crate) mod reno;
 pub(crate) mod window_autotune;
 mod windowed_max;
+
+pub(crate) use model::INITIAL_WINDOW;

@@ -33,7 +33,7 @@ use crate::core::congestion::windowed_max::WindowedMax;
 
 /// Window before the bandwidth is known, bytes: kcp-go's default window, 32 segments of the default
 /// MTU.
-const INITIAL_WINDOW: u64 = 32 * 1_400;
+pub(crate) const INITIAL_WINDOW: u64 = 32 * 1_400;
 /// Least window, segments (draft `BBR.MinPipeCwnd`).
 const MIN_WINDOW: u64 = 4;
 /// Segments that may leave at once, of a flow that its application does not limit: the initial window

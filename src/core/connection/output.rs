@@ -75,6 +75,7 @@ impl Kcp {
     pub fn poll_transmit(&mut self, now: Instant, out: &mut Vec<u8>) -> Option<Transmitted> {
         let now = self.clock.tick(now);
         self.last_poll_transmit = now;
+        self.send.expire_unproved(now);
         let budget = self.send_budget();
         if !budget.admits(HEADER_LEN) {
             return None;

@@ -40,6 +40,7 @@ impl Kcp {
         }
         let work = earliest([
             counted(self.send.deadline(self.may_send_new())),
+            counted(self.send.unproved_deadline(self.may_send_new())),
             counted(self.ack_deadline()),
             counted(self.cork_until.filter(|_| !self.send.send_buffer().is_empty())),
             counted(self.send.remote.deadline()),
@@ -106,6 +107,7 @@ impl Kcp {
             self.close_reason = Some(error);
         }
         self.close_reason = self.close_reason.or_else(|| self.pending_reset.end(now));
+        self.send.expire_unproved(now);
         self.retransmit_ping(now);
         self.check_oversized_timeout(now);
     }

@@ -11,3 +11,4 @@ mod repair;
 mod retransmit;
 pub(crate) mod send_buffer;
 pub(crate) mod sender;
+pub(crate) mod una_proof;

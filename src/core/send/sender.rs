@@ -14,6 +14,7 @@ mod further_copies;
 mod repair;
 mod retransmission;
 mod run;
+mod una_proof;
 
 use std::num::NonZeroU64;
 
@@ -38,6 +39,7 @@ use crate::core::send::remote_window::RemoteWindow;
 use crate::core::send::repair::RepairSchedule;
 use crate::core::send::retransmit::PtoBackoff;
 use crate::core::send::send_buffer::SendBuffer;
+use crate::core::send::una_proof::UnaProof;
 use crate::core::seq::{Sn, Ts};
 use crate::stats::Counters;
 
@@ -144,6 +146,7 @@ pub(crate) struct Sender {
     /// `Some` while segments are copied into datagrams with newer ones.
     bundling: Option<Box<RedundantBundling>>,
     acked_history: AckedHistory,
+    una_proof: UnaProof,
     /// FEC groups of which parity has left; `Some` from the first parity until the connection is
     /// idle.
     coverage: Option<Box<FecCoverage>>,
@@ -174,6 +177,7 @@ impl Sender {
             repair: None,
             bundling: None,
             acked_history: AckedHistory::default(),
+            una_proof: UnaProof::new(start),
             coverage: None,
             pto_backoff: PtoBackoff::default(),
         };
@@ -286,18 +290,6 @@ impl Sender {
     pub(crate) fn available(&self) -> usize {
         let used = self.sent_segments.len() as usize + self.send_buffer.segments(self.mss);
         usize::from(self.window).saturating_sub(used)
-    }
-
-    /// Segments that may be in flight: the least of send window, peer's window and congestion
-    /// window (kcp-go `flush`, `cwnd`).
-    #[inline]
-    fn effective_window(&self) -> u32 {
-        u32::from(self.window).min(self.remote.available(self.una())).min(self.congestion.window())
-    }
-
-    #[inline]
-    fn window_is_open(&self) -> bool {
-        self.sent_segments.len() < self.effective_window()
     }
 
     /// Whether sending can go on only after a window update or a cumulative acknowledgement, so

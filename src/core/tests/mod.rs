@@ -41,6 +41,7 @@ mod sim_host;
 pub(crate) mod sim_plan;
 mod sweeps;
 mod two_endpoints;
+mod una_proof;
 mod window_autotune;
 mod windows;
 

@@ -58,13 +58,17 @@ impl Sender {
         sample: bool,
         stats: &mut Counters,
     ) -> AckOutcome {
-        if self.is_bundled_copy(sn, ts) {
-            return self.on_bundled_ack(now, sn);
+        let outcome = if self.is_bundled_copy(sn, ts) {
+            self.on_bundled_ack(now, sn)
+        } else if let Some(segment) = self.sent_segments.get(sn) {
+            self.on_ack_in_flight(now, clock, (sn, ts, segment), sample, stats)
+        } else {
+            self.on_late_ack(now, (sn, ts), sample, stats)
+        };
+        if let AckOutcome::NewlyAcked | AckOutcome::AckedBefore = outcome {
+            self.on_segment_proved(now, sn);
         }
-        match self.sent_segments.get(sn) {
-            Some(segment) => self.on_ack_in_flight(now, clock, (sn, ts, segment), sample, stats),
-            None => self.on_late_ack(now, (sn, ts), sample, stats),
-        }
+        outcome
     }
 
     /// Processes an ACK of a segment that `una` has not passed.
@@ -114,8 +118,8 @@ impl Sender {
             }
             self.sent_segments.ack(sn);
             self.on_newly_acked(1);
-            if let Some(index) = sn.offset_from(self.una()) {
-                self.congestion.on_acked(now, index as usize, echoes_last);
+            if let Some(offset) = sn.offset_from(self.una()) {
+                self.congestion.on_acked(now, self.congestion_index(offset), echoes_last);
             }
             if self.path.is_watching()
                 && let Some(payload) = self.sent_segments.payload(sn)
@@ -134,7 +138,7 @@ impl Sender {
         self.path.on_segment_acked(size);
     }
 
-    /// `count` segments were acknowledged for the first time, by their number or by `una`.
+    /// `count` segments are proved to have arrived, each for the first time.
     #[inline]
     pub(super) fn on_newly_acked(&mut self, count: u32) {
         self.retransmit_budget.on_acked(count);
@@ -220,15 +224,12 @@ impl Sender {
         if newly_acked > self.sent_segments.len() {
             return UnaOutcome::Invalid;
         }
-        let window_limited = self.sent_segments.len() >= u32::from(self.window);
-        let mut left = newly_acked;
-        while left > 0 {
-            left -= self.release_run(clock, left);
-            if left > 0 {
-                self.release_oldest(now, clock);
-                left -= 1;
-            }
-        }
+        let unproved = self.unproved();
+        let window_limited = self.sent_segments.len() + unproved >= u32::from(self.window);
+        let proved = self.una_proof.proved(self.una(), newly_acked);
+        self.release(now, clock, proved, true);
+        self.release(now, clock, newly_acked - proved, false);
+        self.una_proof.on_una(now, una, unproved);
         if newly_acked > 0 {
             self.path.on_una(now, una);
         }
@@ -238,16 +239,32 @@ impl Sender {
                 autotune.on_window_limited();
             }
             let window = (self.window, self.congestion.is_model());
-            self.window = autotune.send_window(now, una, &self.rtt, window);
+            let proved = una.back(self.una_proof.unproved(una));
+            self.window = autotune.send_window(now, proved, &self.rtt, window);
         }
-        let remote_window = self.remote.available(self.una());
-        self.congestion.change_reno(|reno| reno.on_ack(newly_acked, remote_window));
+        self.on_cumulative_ack(proved);
         UnaOutcome::Current { newly_acked }
+    }
+
+    /// Removes the oldest `count` segments; `proved` as [`UnaProof`] says, so that they count as
+    /// delivered.
+    ///
+    /// [`UnaProof`]: crate::core::send::una_proof::UnaProof
+    #[inline]
+    fn release(&mut self, now: Micros, clock: &Clock, count: u32, proved: bool) {
+        let mut left = count;
+        while left > 0 {
+            left -= self.release_run(clock, left, proved);
+            if left > 0 {
+                self.release_oldest(now, clock, proved);
+                left -= 1;
+            }
+        }
     }
 
     /// Removes the oldest segments, at most `max`, up to one that was retransmitted, where nothing but
     /// counters depends on each of them. Returns how many.
-    fn release_run(&mut self, clock: &Clock, max: u32) -> u32 {
+    fn release_run(&mut self, clock: &Clock, max: u32, proved: bool) -> u32 {
         let counts_each =
             self.path.is_watching() || self.coverage.is_some() || self.congestion.samples_rate();
         if counts_each {
@@ -255,7 +272,7 @@ impl Sender {
         }
         let (history, mut newly_acked) = (&mut self.acked_history, 0);
         let count = self.sent_segments.pop_acked_run(max, |first, count| {
-            newly_acked += if first.acked { 0 } else { count };
+            newly_acked += if first.acked || !proved { 0 } else { count };
             history.remember(clock, (first, count), (false, false));
         });
         self.on_newly_acked(newly_acked);
@@ -263,7 +280,7 @@ impl Sender {
     }
 
     /// Removes segment `una`, and records what its cumulative acknowledgement says.
-    fn release_oldest(&mut self, now: Micros, clock: &Clock) {
+    fn release_oldest(&mut self, now: Micros, clock: &Clock, proved: bool) {
         let sn = self.una();
         if self.path.is_watching()
             && let Some(oldest) = self.sent_segments.oldest_payload()
@@ -272,13 +289,13 @@ impl Sender {
             self.on_size_acked(oldest.len(), retransmitted);
         }
         let Some(segment) = self.sent_segments.pop_acked() else { return };
-        if !segment.acked {
-            self.on_newly_acked(1);
-            if !segment.retransmitted {
-                self.on_first_acked(now, &segment);
-            }
+        if !segment.acked && !segment.retransmitted {
+            self.on_first_acked(now, &segment);
         }
-        self.congestion.on_una(now);
+        if proved {
+            self.on_newly_acked(u32::from(!segment.acked));
+            self.congestion.on_una(now);
+        }
         let unjudged = segment.retransmitted && !segment.acked;
         let judged = unjudged && self.on_retransmission_covered(now, clock, (sn, segment.first_ts));
         let copied = segment.retransmitted && self.forget_copies(sn);

@@ -114,7 +114,7 @@ impl Sender {
         if segment.retransmitted {
             self.forget_copies(sn);
         }
-        let index = sn.offset_from(self.una()).map_or(0, |index| index as usize);
+        let index = sn.offset_from(self.una()).map_or(0, |offset| self.congestion_index(offset));
         self.sent_segments.ack(sn);
         self.on_newly_acked(1);
         self.congestion.on_acked(now, index, false);

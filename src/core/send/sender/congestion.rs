@@ -18,7 +18,8 @@ impl Sender {
             return;
         }
         let una = self.una();
-        let in_flight = bytes_in_flight(&self.sent_segments, self.sent_segments.len());
+        let unproved = (self.unproved(), self.mss);
+        let in_flight = bytes_in_flight(&self.sent_segments, self.sent_segments.len(), unproved);
         let was_model = self.congestion.is_model();
         self.congestion.set_mode(mode, (una, (HEADER_LEN + self.mss) as u64), in_flight);
         if was_model || self.congestion.is_model() {
@@ -58,12 +59,13 @@ impl Sender {
         let bytes = bytes_of(payload.len());
         if self.congestion.is_model_suspended() {
             let before = self.sent_segments.len() - u32::from(sent_as == SentAs::New);
-            let in_flight = bytes_in_flight(&self.sent_segments, before);
+            let unproved = (self.unproved(), self.mss);
+            let in_flight = bytes_in_flight(&self.sent_segments, before, unproved);
             let segment = (HEADER_LEN + self.mss) as u64;
             self.congestion.begin_model(segment, in_flight, self.initial_rate);
         }
         let limited = self.send_buffer.is_empty() || self.is_flow_limited();
-        let sent = (offset as usize, bytes);
+        let sent = (self.congestion_index(offset), bytes);
         let pacing = self.congestion.on_sent(now, sent, sent_as, limited);
         self.pace_at_rate(now, u64::from(bytes), pacing);
     }
@@ -116,18 +118,25 @@ impl Sender {
         let unacked = (0..self.sent_segments.len()).map(|offset| {
             self.sent_segments.get(self.una().advance(offset)).is_some_and(|sent| !sent.acked)
         });
+        let unacked = std::iter::repeat_n(true, self.unproved() as usize).chain(unacked);
         self.congestion.check_invariants(unacked);
     }
 }
 
-/// Bytes of the first `count` segments from SND.UNA on, zero for those that are acknowledged.
-fn bytes_in_flight(segments: &SentSegments, count: u32) -> impl Iterator<Item = u32> {
-    (0..count).map(|offset| {
+/// Bytes of the unproved segments, so many, taken to be full, and of the first `count` segments from
+/// SND.UNA on, zero for those that are acknowledged.
+fn bytes_in_flight(
+    segments: &SentSegments,
+    count: u32,
+    (unproved, mss): (u32, usize),
+) -> impl Iterator<Item = u32> {
+    let from_una = (0..count).map(|offset| {
         let sn = segments.una().advance(offset);
         let acked = segments.get(sn).is_none_or(|segment| segment.acked);
         let bytes = segments.payload(sn).map_or(0, |payload| bytes_of(payload.len()));
         if acked { 0 } else { bytes }
-    })
+    });
+    std::iter::repeat_n(bytes_of(mss), unproved as usize).chain(from_una)
 }
 
 /// Bytes of a segment with so many of payload, header included.

@@ -150,11 +150,17 @@ impl Sender {
         if !self.is_covered_by(sn, key) {
             return AckOutcome::Invalid;
         }
+        let outcome = self.on_recovered(now, sn);
+        self.on_segment_proved(now, sn);
+        outcome
+    }
+
+    fn on_recovered(&mut self, now: Micros, sn: Sn) -> AckOutcome {
         let Some(segment) = self.sent_segments.get(sn).filter(|segment| !segment.acked) else {
             return AckOutcome::AckedBefore;
         };
         let retransmitted = segment.retransmitted;
-        let index = sn.offset_from(self.una()).map_or(0, |index| index as usize);
+        let index = sn.offset_from(self.una()).map_or(0, |offset| self.congestion_index(offset));
         if let Some(repair) = &mut self.repair {
             repair.recovered_count += 1;
             if !retransmitted {
@@ -187,7 +193,7 @@ impl Sender {
         unacked && self.is_covered_by(sn, key)
     }
 
-    /// The only transmission of `sn`, SND.UNA + `index`, was lost, which no retransmission shows.
+    /// The only transmission of `sn`, at `index` of the congestion control, was lost, which no retransmission shows.
     fn on_hidden_loss(&mut self, now: Micros, sn: Sn, index: usize) {
         self.loss_estimate(now).loss_rate.on_lost(now);
         self.reduce_cwnd(sn);

@@ -77,7 +77,6 @@ impl Sender {
         if !(unpaced && unmodelled && unobserved) {
             return 0;
         }
-        let window = self.effective_window().saturating_sub(self.sent_segments.len());
-        self.send_buffer.full_segments(self.mss).min(window as usize)
+        self.send_buffer.full_segments(self.mss).min(self.window_left() as usize)
     }
 }

@@ -1,0 +1,77 @@
+//! Cumulative acknowledgements without an ACK: what they open, and what they do not.
+
+use super::scripted_peer::{ScriptedPeer, config, header};
+use super::sim_plan::{MILLIS, SECOND};
+use crate::config::{CongestionControl, DEFAULT_WINDOW, KcpConfig, Timing};
+use crate::core::segment::Command;
+use crate::core::seq::Sn;
+
+/// A connection with an RTT sample and much to send.
+fn with_much_to_send(timing: Timing) -> ScriptedPeer {
+    let mut script = ScriptedPeer::new(&KcpConfig { timing, ..config() });
+    script.wnd = u16::MAX;
+    script.write(vec![1; 10]);
+    script.out();
+    script.now = 40 * MILLIS;
+    script.una = Sn(1);
+    script.ack(0, 0);
+    script.write(vec![7; 100_000_000]);
+    script
+}
+
+const CONTROLS: [CongestionControl; 3] =
+    [CongestionControl::Disabled, CongestionControl::Reno, CongestionControl::Model];
+
+/// A peer that receives nothing and acknowledges all of it by `una`, every millisecond: the window, and
+/// then an initial window for each timeout, which doubles.
+#[test]
+fn una_alone_draws_an_initial_window_per_timeout() {
+    const INITIAL_WINDOW: u64 = 32 * 1_400;
+    for (timing, congestion) in
+        [Timing::FAST, Timing::FAST3].into_iter().flat_map(|t| CONTROLS.map(|c| (t, c)))
+    {
+        let mut script = with_much_to_send(timing.with_congestion(congestion));
+        let (start, before) = (script.now, script.sent.1);
+        let mut timeouts = 0;
+        let mut next = start + script.kcp.stats().rto.as_micros() as u64;
+        while script.now < start + 10 * SECOND {
+            if script.now >= next {
+                timeouts += 1;
+                next += (script.kcp.stats().rto.as_micros() as u64) << timeouts.min(6);
+            }
+            script.out();
+            script.una = script.kcp.send.nxt();
+            script.give(header(Command::WindowUpdate, 0, 0), b"");
+            script.now += MILLIS;
+        }
+        let drawn = script.sent.1 - before;
+        let bound = u64::from(DEFAULT_WINDOW) * 1_400 + timeouts * INITIAL_WINDOW;
+        println!("{congestion:?}: {drawn} bytes drawn, {timeouts} timeouts, at most {bound}");
+        assert!(drawn <= bound, "{congestion:?}: {drawn} bytes drawn, at most {bound}");
+        assert!(timeouts < 16, "{timeouts}");
+    }
+}
+
+/// The ACK of the latest segment proves what `una` has covered before, as of a peer whose ACK was lost.
+#[test]
+fn una_opens_the_window_once_a_later_ack_proves_it() {
+    for congestion in CONTROLS {
+        let mut script = with_much_to_send(Timing::FAST3.with_congestion(congestion));
+        let (mut sent, mut last) = (0, None);
+        for _ in 0..100 {
+            let out = script.out();
+            sent += out.len();
+            last = out.last().map(|(header, _)| *header).or(last);
+            script.now += MILLIS;
+        }
+        let last = last.unwrap();
+        script.una = last.sn;
+        script.give(header(Command::WindowUpdate, 0, 0), b"");
+        let waits = script.out();
+        assert!(waits.len() <= 1 + usize::from(sent > 32), "{congestion:?}: {}", waits.len());
+        script.una = last.sn.advance(1);
+        script.ack(last.sn.0, last.ts.0);
+        script.now += 10 * MILLIS;
+        assert!(script.out().len() > 1, "{congestion:?}");
+    }
+}
