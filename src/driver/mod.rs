@@ -15,6 +15,7 @@
 //! of [`Driver`] by concern. All other modules of the folder are types that do not depend on [`Driver`].
 
 mod accept;
+mod ack_delay;
 mod after_panic;
 mod connect_pacer;
 mod connection;
@@ -70,6 +71,7 @@ use tokio::sync::oneshot;
 
 use crate::config::Config;
 use crate::core::segment::CONTROL_CAPABLE;
+use crate::driver::ack_delay::AckDelay;
 use crate::driver::connect_pacer::ConnectPacer;
 use crate::driver::connection::Conn;
 use crate::driver::demux::Demux;
@@ -118,7 +120,8 @@ const PREFETCH_DISTANCE: usize = 3;
 pub(crate) enum Turn {
     /// More is ready to be received or sent: run again after other tasks had a chance.
     Again,
-    /// Nothing is left but ACKs that are delayed until woken readers had a chance to answer: run again then.
+    /// Nothing is left, but ACKs wait until woken readers had a chance to answer, or would if that took no
+    /// time ([`AckDelay`]): run again then.
     DelaysAcks,
     /// Nothing is ready: wait for the socket, the notifier or [`Driver::deadline`].
     Idle,
@@ -150,6 +153,7 @@ pub(crate) struct Driver<S: Socket> {
     resets: ResetLimiter,
     unusable: Unusable,
     connect_pacer: ConnectPacer,
+    ack_delay: AckDelay,
     demux: Demux,
     peers: PeerTable,
     codec: PacketCodec,
@@ -221,6 +225,7 @@ impl<S: Socket> Driver<S> {
         Ok(Self {
             socket,
             peers: PeerTable::new(&config),
+            unvalidated: UnvalidatedPeers::new(&config),
             codec: PacketCodec::new(&config, secret),
             unvalidated: UnvalidatedPeers::new(&config),
             initial_nonces: Arc::new(Mutex::new(ReplayFilter::of_initials())),
@@ -236,6 +241,7 @@ impl<S: Socket> Driver<S> {
             resets: ResetLimiter::new(now),
             unusable: Unusable::default(),
             connect_pacer: ConnectPacer::new(now),
+            ack_delay: AckDelay::default(),
             timers: TimerWheel::new(now),
             ready: VecDeque::new(),
             tx: SendBatch::default(),
@@ -272,6 +278,7 @@ impl<S: Socket> Driver<S> {
     /// Runs one turn: everything except waiting. See the module documentation for the order.
     pub(crate) fn turn(&mut self, now: Instant) -> Turn {
         (self.budget, self.last_turn) = (TURN_PACKETS, now);
+        self.ack_delay.on_turn(now);
         let mut usable = self.flush();
         // The batch is empty here. With other connections sending it may never be empty later.
         self.answer_idle_waiters();
@@ -310,6 +317,7 @@ impl<S: Socket> Driver<S> {
                 let is_rest = !more && !self.raw_pending && self.ready.len() == delayed_acks;
                 if is_rest { Turn::DelaysAcks } else { Turn::Again }
             }
+            Ok(()) if self.ack_delay.awaits_readers() => Turn::DelaysAcks,
             Ok(()) => Turn::Idle,
         }
     }
@@ -321,13 +329,6 @@ impl<S: Socket> Driver<S> {
     /// Whether connections or raw datagrams are left over from this turn.
     fn has_more(&self) -> bool {
         !self.ready.is_empty() || self.raw_pending
-    }
-
-    /// Whether a handle of each connection whose ACK is delayed has done something since, as to answer.
-    /// Asked after [`Turn::DelaysAcks`].
-    pub(crate) fn has_answers(&self) -> bool {
-        let mut conns = self.ready.iter().filter_map(|id| self.conns.get(id.slot as usize));
-        conns.all(|conn| conn.shared().has_notified())
     }
 
     /// When the next turn is due if neither the socket nor a handle wakes the driver before.

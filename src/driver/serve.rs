@@ -79,9 +79,12 @@ impl<S: Socket> Driver<S> {
         };
         let wakes_reader = conn.exchange_queues(now, &mut self.scratch);
         if conn.delays_ack(now, wakes_reader && !self.blocked) {
-            // The reader that is woken reads the statistics; all else waits with the ACK.
-            conn.publish_stats(self.peers.stats_of(conn.peer()));
-            return Ok(Some(Unfinished::DelayedAck));
+            if self.ack_delay.on_reader_woken(now) {
+                // The reader that is woken reads the statistics; all else waits with the ACK.
+                conn.publish_stats(self.peers.stats_of(conn.peer()));
+                return Ok(Some(Unfinished::DelayedAck));
+            }
+            conn.end_ack_delay();
         }
         if !self.blocked && conn.would_connect(now) && !self.connect_pacer.admit(id) {
             // `ConnectPacer::release` puts the connection on the ready list again, for which it

@@ -2,13 +2,12 @@
 //! until the socket, a handle or a deadline wakes it.
 
 use std::future::Future;
-use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::runtime::Handle;
 use tokio::task::yield_now;
 use tokio::time::Sleep;
 
@@ -26,19 +25,13 @@ pub(crate) struct DriverTask<S: Socket> {
     sleep: Pin<Box<Sleep>>,
     /// The time that `sleep` is set to: the deadline, or an earlier one.
     armed: Option<Instant>,
-    /// The runtime has several threads, or may have.
-    has_other_threads: bool,
-    /// The last turn has delayed ACKs, on a runtime with one thread.
-    awaits_answers: bool,
 }
 
 impl<S: Socket + Unpin> DriverTask<S> {
     /// Panics outside a Tokio runtime with time enabled.
     pub(crate) fn new(driver: Driver<S>) -> Self {
         let sleep = Box::pin(tokio::time::sleep(std::time::Duration::ZERO));
-        let flavor = Handle::current().runtime_flavor();
-        let has_other_threads = flavor != RuntimeFlavor::CurrentThread;
-        Self { driver, sleep, armed: None, has_other_threads, awaits_answers: false }
+        Self { driver, sleep, armed: None }
     }
 
     /// Registers for everything that may wake the driver: socket readable, socket writable while
@@ -82,12 +75,6 @@ impl<S: Socket + Unpin> Future for DriverTask<S> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
-        if mem::take(&mut this.awaits_answers) && !this.driver.has_answers() {
-            // A reader has passed on to another task what it has read, does not answer, or is the future of
-            // `Runtime::block_on`.
-            let _ = pin!(yield_now()).poll(cx);
-            return Poll::Pending;
-        }
         for _ in 0..TURNS_PER_POLL {
             // Tokio's clock: `tokio::time::pause` stops the timers of the protocol as well.
             let now = tokio::time::Instant::now().into_std();
@@ -99,20 +86,13 @@ impl<S: Socket + Unpin> Future for DriverTask<S> {
             }) {
                 Turn::Finished => return Poll::Ready(()),
                 Turn::Again => break,
-                // Where other threads could run this task: what has happened meanwhile ends the delay, and so
-                // does what happens from now on, while the tasks that are ready keep this thread busy.
-                Turn::DelaysAcks if this.has_other_threads && this.register(cx, now) => {}
-                Turn::DelaysAcks if this.has_other_threads => {
+                // What has happened meanwhile, as an answer, ends the delay.
+                Turn::Idle | Turn::DelaysAcks if this.register(cx, now) => {}
+                // So does what happens from now on, or that no task of this thread is ready.
+                Turn::DelaysAcks => {
                     let _ = pin!(yield_now()).poll(cx);
                     return Poll::Pending;
                 }
-                // Behind the tasks that are ready. The readers among them may have answered then; to be woken
-                // by `yield_now`, when no task is ready, takes the runtime a system call.
-                Turn::DelaysAcks => {
-                    this.awaits_answers = true;
-                    break;
-                }
-                Turn::Idle if this.register(cx, now) => {}
                 Turn::Idle => return Poll::Pending,
             }
         }

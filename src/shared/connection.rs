@@ -133,11 +133,6 @@ impl Shared {
         self.notifier.begin_exchange();
     }
 
-    /// Whether a handle has notified the driver since the last exchange.
-    pub(crate) fn has_notified(&self) -> bool {
-        self.notifier.has_notified()
-    }
-
     /// Moves at most `limit` bytes of what was written to the end of `out`, see
     /// [`SendQueue::take_writes`].
     pub(crate) fn take_writes(

@@ -268,11 +268,6 @@ impl ConnNotifier {
         self.notified.swap(false, Ordering::AcqRel);
     }
 
-    /// Driver: whether a handle has notified it since the last exchange.
-    pub(super) fn has_notified(&self) -> bool {
-        self.notified.load(Ordering::Relaxed)
-    }
-
     /// Hands the driver a setting, in the order of the calls.
     pub(super) fn set(&self, setting: Setting) {
         self.endpoint.set(self.id, setting);

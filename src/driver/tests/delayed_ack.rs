@@ -12,6 +12,7 @@ use super::sim_world::{World, addr};
 use crate::config::{AckPolicy, Config, Mode};
 use crate::core::segment::{Command, Segments};
 use crate::driver::Turn;
+use crate::driver::ack_delay::SHORT_WAITS;
 use crate::stream::KcpStream;
 
 /// What a reader does with what it has read.
@@ -45,6 +46,17 @@ fn commands(sent: &[Sent]) -> Vec<Vec<Command>> {
     from_server.map(|sent| commands(&sent.datagram)).collect()
 }
 
+/// Readers have answered at once so often that ACKs wait for them.
+fn accustom(world: &mut World, client: &KcpStream) {
+    for _ in 0..SHORT_WAITS {
+        assert_eq!(arrive(world, client, 1), (Turn::DelaysAcks, vec![vec![Command::Ack]]));
+        world.run_ready();
+        turn(world, SERVER);
+        world.run_for(SECOND / 100);
+        let _ = client.try_read(&mut [0; 64]);
+    }
+}
+
 /// Each of `writes` arrives in a datagram of its own, all at once. Returns the first turn of the server.
 fn arrive(world: &mut World, client: &KcpStream, writes: usize) -> (Turn, Vec<Vec<Command>>) {
     for _ in 0..writes {
@@ -60,6 +72,7 @@ fn arrive(world: &mut World, client: &KcpStream, writes: usize) -> (Turn, Vec<Ve
 fn delayed_ack_leaves_with_the_answer_of_the_reader() {
     let Pair { mut world, client, server, .. } = Pair::near(&wide(), &wide());
     spawn_reader(&mut world, server, Reader::Answers);
+    accustom(&mut world, &client);
     for _ in 0..3 {
         assert_eq!(arrive(&mut world, &client, 1), (Turn::DelaysAcks, vec![]));
         world.run_ready();
@@ -75,6 +88,7 @@ fn delayed_ack_leaves_with_the_answer_of_the_reader() {
 fn delayed_ack_without_an_answer_leaves_one_turn_later() {
     let Pair { mut world, client, server, .. } = Pair::near(&wide(), &wide());
     spawn_reader(&mut world, server, Reader::OnlyReads);
+    accustom(&mut world, &client);
     assert_eq!(arrive(&mut world, &client, 2), (Turn::DelaysAcks, vec![]));
     // Whatever arrives meanwhile, it is not delayed a second time.
     client.try_write(&[7; 64]).unwrap();
@@ -88,10 +102,12 @@ fn delayed_ack_without_an_answer_leaves_one_turn_later() {
 fn statistics_are_those_of_the_turn_that_wakes_the_reader() {
     let Pair { mut world, client, server, .. } = Pair::near(&wide(), &wide());
     let received = spawn_reader(&mut world, server, Reader::Answers);
-    for expected in 2..5 {
+    accustom(&mut world, &client);
+    for _ in 0..3 {
+        let before = received.get();
         arrive(&mut world, &client, 1);
         world.run_for(SECOND);
-        assert_eq!(received.get(), expected);
+        assert_eq!(received.get(), before + 1);
     }
 }
 
@@ -106,6 +122,7 @@ fn ack_is_not_delayed_unless_a_reader_was_woken() {
 fn ack_of_more_than_two_segments_is_not_delayed() {
     let Pair { mut world, client, server, .. } = Pair::near(&wide(), &wide());
     spawn_reader(&mut world, server, Reader::OnlyReads);
+    accustom(&mut world, &client);
     assert_eq!(arrive(&mut world, &client, 3), (Turn::Idle, vec![vec![Command::Ack]]));
 }
 
@@ -125,6 +142,7 @@ fn ack_of_segments_above_a_gap_is_not_delayed() {
     let config: Config = wide().mode(Mode::Message);
     let Pair { mut world, client, server, .. } = Pair::near(&config, &config);
     spawn_reader(&mut world, server, Reader::OnlyReads);
+    accustom(&mut world, &client);
     world.set_fates(CLIENT, [Fate::Lost]);
     client.try_write(&[7; 64]).unwrap();
     turn(&mut world, CLIENT);
@@ -136,6 +154,7 @@ fn ack_of_segments_above_a_gap_is_not_delayed() {
 fn ack_of_a_segment_that_fills_a_gap_is_not_delayed() {
     let Pair { mut world, client, server, .. } = Pair::near(&wide(), &wide());
     spawn_reader(&mut world, server, Reader::OnlyReads);
+    accustom(&mut world, &client);
     world.set_fates(CLIENT, [Fate::Lost]);
     client.try_write(&[7; 64]).unwrap();
     turn(&mut world, CLIENT);
@@ -157,6 +176,7 @@ fn delayed_ack_leaves_first_in_the_next_turn_of_a_busy_endpoint() {
     let Pair { mut world, client, server, .. } = pair;
     let conv = client.conv();
     spawn_reader(&mut world, server, Reader::OnlyReads);
+    accustom(&mut world, &client);
     busy.1.try_write(&pattern(4_000_000)).unwrap();
     let (first, _) = arrive(&mut world, &client, 1);
     assert_eq!(first, Turn::Again, "the other connection has more");
@@ -169,7 +189,41 @@ fn delayed_ack_leaves_first_in_the_next_turn_of_a_busy_endpoint() {
 fn delayed_ack_leaves_before_the_endpoint_ends() {
     let Pair { mut world, client, server, .. } = Pair::near(&wide(), &wide());
     spawn_reader(&mut world, server, Reader::OnlyReads);
+    accustom(&mut world, &client);
     assert_eq!(arrive(&mut world, &client, 1), (Turn::DelaysAcks, vec![]));
     world.exit(SERVER);
     assert_eq!(commands(&world.log())[0], [Command::Ack]);
+}
+
+/// Where the tasks that run between two turns compute, a delayed ACK would show that as round trip.
+#[test]
+fn ack_leaves_at_once_while_readers_compute() {
+    for work in [5, 20, 60].map(|millis| SECOND / 1_000 * millis) {
+        let Pair { mut world, client, server, .. } = Pair::near(&wide(), &wide());
+        spawn_reader(&mut world, server, Reader::OnlyReads);
+        for _ in 0..25 {
+            assert_eq!(arrive(&mut world, &client, 1).1, [[Command::Ack]], "{work:?}");
+            world.let_arrive(SECOND / 2_000, CLIENT);
+            turn(&mut world, CLIENT);
+            world.let_arrive(work, SERVER);
+            turn(&mut world, SERVER);
+        }
+        let stats = client.stats();
+        assert!(stats.srtt < SECOND / 500, "{work:?}: {:?}", stats.srtt);
+        assert_eq!(stats.retransmits(), 0, "{work:?}");
+    }
+}
+
+/// One reader that computes once: one ACK is late, and no other until the waits have been short again.
+#[test]
+fn ack_is_not_delayed_for_a_while_after_a_long_wait() {
+    let Pair { mut world, client, server, .. } = Pair::near(&wide(), &wide());
+    spawn_reader(&mut world, server, Reader::OnlyReads);
+    accustom(&mut world, &client);
+    assert_eq!(arrive(&mut world, &client, 1), (Turn::DelaysAcks, vec![]));
+    world.let_arrive(SECOND / 1_000, SERVER);
+    assert_eq!(commands(&turn(&mut world, SERVER).1), [[Command::Ack]]);
+    world.run_for(SECOND);
+    accustom(&mut world, &client);
+    assert_eq!(arrive(&mut world, &client, 1), (Turn::DelaysAcks, vec![]));
 }
