@@ -3,7 +3,8 @@
 //! `una` carries no proof: a peer that receives nothing can send it, and would raise the rate at which it
 //! is sent data (optimistic ACKs, RFC 9000 21.4). An ACK has number and timestamp of a transmission. Every
 //! implementation sends one for the latest of several segments in order, so an ACK proves all segments
-//! before it. What `una` covers beyond is released from the send buffer, and stays in flight for windows
+//! before it. So does the first ACK of a segment, for the `una` of its datagram: where it fills a gap, ACKs of
+//! later segments may have been lost, and are not sent again. What `una` covers beyond is released from the send buffer, and stays in flight for windows
 //! and congestion control until an ACK proves it or a timeout, which doubles, writes off a part.
 
 use crate::core::clock::Micros;
@@ -21,12 +22,14 @@ pub(crate) struct UnaProof {
     since: Micros,
     /// Timeouts since the latest proof.
     backoff: u32,
+    /// The datagram that is processed has the first ACK of a segment.
+    has_first_ack: bool,
 }
 
 impl UnaProof {
     /// `start` is the first sequence number.
     pub(crate) fn new(start: Sn) -> Self {
-        Self { proved: start, since: Micros(0), backoff: 0 }
+        Self { proved: start, since: Micros(0), backoff: 0, has_first_ack: false }
     }
 
     /// Segments before `una` that are not proved.
@@ -51,6 +54,23 @@ impl UnaProof {
         let before = self.unproved(una);
         (self.proved, self.backoff) = (after, 0);
         before - self.unproved(una)
+    }
+
+    /// The first ACK of a segment arrived: it proves the `una` of its datagram.
+    pub(crate) fn on_first_ack(&mut self) {
+        self.has_first_ack = true;
+    }
+
+    /// Whether an ACK of the same datagram proves `una`.
+    #[inline]
+    pub(crate) fn has_first_ack(&self) -> bool {
+        self.has_first_ack
+    }
+
+    /// The acknowledgements of a datagram were processed.
+    #[inline]
+    pub(crate) fn end_datagram(&mut self) {
+        self.has_first_ack = false;
     }
 
     /// `una` has advanced; `unproved` segments were not proved before.

@@ -75,3 +75,23 @@ fn una_opens_the_window_once_a_later_ack_proves_it() {
         assert!(script.out().len() > 1, "{congestion:?}");
     }
 }
+
+/// Once a gap is filled, `una` covers segments whose own ACKs were lost.
+#[test]
+fn una_counts_in_a_datagram_with_the_first_ack_of_a_segment() {
+    let mut script = with_much_to_send(Timing::FAST3.with_congestion(CongestionControl::Disabled));
+    let mut sent = 0;
+    let mut first = None;
+    for _ in 0..100 {
+        let out = script.out();
+        first = first.or(out.first().map(|(header, _)| *header));
+        sent += out.len();
+        script.now += MILLIS;
+    }
+    let first = first.unwrap();
+    script.una = script.kcp.send.nxt();
+    script.ack(first.sn.0, first.ts.0);
+    script.now += 10 * MILLIS;
+    let more = script.out().len();
+    assert!(sent > 100 && more > 1, "{sent} segments before, {more} after");
+}

@@ -68,6 +68,9 @@ impl Sender {
         if let AckOutcome::NewlyAcked | AckOutcome::AckedBefore = outcome {
             self.on_segment_proved(now, sn);
         }
+        if outcome == AckOutcome::NewlyAcked {
+            self.una_proof.on_first_ack();
+        }
         outcome
     }
 
@@ -223,6 +226,9 @@ impl Sender {
         let newly_acked = advance.unsigned_abs();
         if newly_acked > self.sent_segments.len() {
             return UnaOutcome::Invalid;
+        }
+        if self.una_proof.has_first_ack() {
+            self.on_segment_proved(now, una.back(1));
         }
         let unproved = self.unproved();
         let window_limited = self.sent_segments.len() + unproved >= u32::from(self.window);

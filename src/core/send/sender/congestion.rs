@@ -97,6 +97,7 @@ impl Sender {
     /// The datagram with the acknowledgements that were processed has ended.
     #[inline]
     pub(crate) fn on_acks_processed(&mut self, now: Micros) {
+        self.una_proof.end_datagram();
         self.congestion.on_acks_processed(now);
         if self.congestion.is_model()
             && let Some(srtt) = self.rtt.srtt()

@@ -152,6 +152,9 @@ impl Sender {
         }
         let outcome = self.on_recovered(now, sn);
         self.on_segment_proved(now, sn);
+        if outcome == AckOutcome::NewlyAcked {
+            self.una_proof.on_first_ack();
+        }
         outcome
     }
 
