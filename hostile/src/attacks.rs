@@ -6,6 +6,7 @@ mod fec;
 mod forged;
 mod migration;
 mod observer;
+pub(crate) mod packet_too_big;
 mod replay;
 mod report;
 mod servers;
@@ -78,6 +79,7 @@ fn attacks(setup: Setup) -> Vec<(&'static str, Attack)> {
         ("acks", Box::pin(acks::none(setup))),
         ("una", Box::pin(acks::una_alone(setup))),
         ("conv", Box::pin(conv::shared(setup))),
+        ("packet-too-big", Box::pin(packet_too_big::forged(setup))),
         ("amplification", Box::pin(unvalidated::amplification(setup))),
     ]
 }

@@ -38,6 +38,12 @@ enum Mode {
     /// What `attacks` starts: a server that ends with its standard input.
     #[command(hide = true)]
     Serve(server::Profile),
+    /// What `attacks` starts in a network namespace.
+    #[command(hide = true)]
+    PacketTooBig {
+        #[arg(long)]
+        seconds: f64,
+    },
 }
 
 fn main() -> anyhow::Result<()> {
@@ -48,6 +54,9 @@ fn main() -> anyhow::Result<()> {
         Mode::Attacks(options) => runtime.block_on(attacks::run(&options))?,
         Mode::Soak(options) => runtime.block_on(soak::run(&options))?,
         Mode::Flood(options) => runtime.block_on(flood::run(&options)).map(|()| true)?,
+        Mode::PacketTooBig { seconds } => {
+            runtime.block_on(attacks::packet_too_big::measure(seconds)).map(|()| true)?
+        }
         Mode::Serve(profile) => server::run(&profile).map(|()| true)?,
     };
     runtime.shutdown_background();

@@ -2,7 +2,7 @@
 //! are those of the server alone.
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
@@ -19,6 +19,8 @@ use tokio::io::AsyncWriteExt;
 use tokio::sync::oneshot;
 
 use crate::os;
+
+pub(crate) const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// What is done with an accepted connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -56,6 +58,10 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn start(config: Config, service: Service) -> anyhow::Result<Self> {
+        Self::start_at(LOCALHOST, config, service)
+    }
+
+    fn start_at(ip: IpAddr, config: Config, service: Service) -> anyhow::Result<Self> {
         let (report, bound) = std::sync::mpsc::channel();
         let (stop, stopped) = oneshot::channel();
         let seen = Arc::<Seen>::default();
@@ -64,7 +70,7 @@ impl Server {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             let Ok(runtime) = runtime else { return };
             runtime.block_on(async {
-                let listener = KcpListener::bind_with("127.0.0.1:0", config).await;
+                let listener = KcpListener::bind_with((ip, 0), config).await;
                 let Ok(listener) = listener else { return };
                 let Ok(addr) = listener.local_addr() else { return };
                 let _ = report.send((addr, listener.endpoint().clone()));
@@ -138,11 +144,13 @@ pub(crate) struct Profile {
     /// Connections migrate.
     #[arg(long)]
     pub(crate) migration: bool,
+    #[arg(long, default_value_t = LOCALHOST)]
+    pub(crate) ip: IpAddr,
 }
 
 impl Profile {
     pub(crate) fn new(service: Service) -> Self {
-        Self { service, cipher: "null".to_owned(), fec: false, migration: false }
+        Self { service, cipher: "null".to_owned(), fec: false, migration: false, ip: LOCALHOST }
     }
 
     pub(crate) fn sealed(cipher: &str) -> Self {
@@ -228,7 +236,7 @@ impl Counters {
 
 /// The server's side: prints its address, then its counters for each line of input, to its end.
 pub(crate) fn run(profile: &Profile) -> anyhow::Result<()> {
-    let server = Server::start(profile.config()?, profile.service)?;
+    let server = Server::start_at(profile.ip, profile.config()?, profile.service)?;
     println!("{}", server.addr);
     for line in std::io::stdin().lines() {
         line?;
@@ -255,6 +263,7 @@ impl Process {
         command.args(["serve", "--service", service.get_name(), "--cipher", &profile.cipher]);
         command.args(profile.fec.then_some("--fec"));
         command.args(profile.migration.then_some("--migration"));
+        command.args(["--ip", &profile.ip.to_string()]);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let input = child.stdin.take().context("no standard input")?;
         let mut output = BufReader::new(child.stdout.take().context("no standard output")?);

@@ -87,3 +87,8 @@ fn conv_of_two_clients_is_rejected() {
 fn amplification_across_ports_of_an_address_is_bounded() {
     attack("amplification");
 }
+
+#[test]
+fn forged_packet_too_big_costs_the_sender_little() {
+    attack("packet-too-big");
+}

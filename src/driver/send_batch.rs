@@ -177,7 +177,8 @@ impl SendBatch {
         self.sealed = (self.packets.len(), self.bytes.len());
     }
 
-    /// Destinations of datagrams that failed with EMSGSIZE, and their size in bytes.
+    /// Destinations of datagrams above the MTU of the route, which failed with EMSGSIZE or left in IP
+    /// fragments, and their size in bytes.
     pub(crate) fn take_too_large(&mut self) -> Vec<(SocketAddr, usize)> {
         mem::take(&mut self.too_large)
     }
@@ -222,6 +223,9 @@ impl SendBatch {
             let sent = socket.send(&Transmit { dst, segment_size, contents, local });
             if socket.take_source_gone() && !self.gone.contains(&path) {
                 self.gone.push(path);
+            }
+            if socket.take_above_route_mtu() {
+                self.too_large.push((dst, segment_size));
             }
             match sent {
                 Ok(accepted) => {

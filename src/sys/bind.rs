@@ -96,6 +96,15 @@ pub(super) fn shares_port(_: &UdpSocket) -> bool {
     false
 }
 
+/// Whether a socket serves IPv4 peers, and IPv6 peers.
+pub(super) fn families(socket: &UdpSocket, local: SocketAddr) -> (bool, bool) {
+    let SocketAddr::V6(v6) = local else { return (true, false) };
+    let mapped = v6.ip().to_ipv4_mapped().is_some();
+    // A socket bound to one IPv6 address has no IPv4 address.
+    let both = v6.ip().is_unspecified() && matches!(SockRef::from(socket).only_v6(), Ok(false));
+    (mapped || both, !mapped)
+}
+
 /// Checks whether the system has a route to `peer`. No datagram is sent.
 pub(crate) fn check_route(peer: SocketAddr, config: &SocketConfig) -> io::Result<()> {
     let socket = Socket::new(Domain::for_address(peer), Type::DGRAM, Some(Protocol::UDP))?;

@@ -5,6 +5,8 @@
 
 use std::io::{self, ErrorKind};
 
+use super::gso::GsoRefusal;
+use super::ip_fragmentation::MAX_UNFRAGMENTED_V6;
 use crate::stats::SocketErrors;
 
 /// Error codes: the system has no memory for a datagram.
@@ -81,14 +83,21 @@ pub(super) fn shut_down() -> io::Error {
     io::Error::from_raw_os_error(SHUT_DOWN)
 }
 
-/// Whether GSO itself may be the reason of a send error: network drivers without it fail when it is
-/// used (`EIO`, `EINVAL`).
-pub(super) fn may_be_offload(error: &io::Error) -> bool {
+/// Why the system may have refused a GSO batch of datagrams of `size` bytes with `error`; `None` if not for
+/// being one. Network drivers that do not segment fail with `EIO`. For an MTU of the route below `size` Linux
+/// says `EMSGSIZE`, and `EINVAL` before 6.14.
+pub(super) fn gso_refusal(error: &io::Error, size: usize) -> Option<GsoRefusal> {
+    let is_linux = cfg!(any(target_os = "linux", target_os = "android"));
+    if classify_send(error) == SendFault::TooLarge {
+        return Some(GsoRefusal::RouteMtu);
+    }
     #[cfg(unix)]
     if error.raw_os_error() == Some(libc::EIO) {
-        return true;
+        return Some(GsoRefusal::Offload);
     }
-    error.kind() == ErrorKind::InvalidInput
+    let is_invalid = error.kind() == ErrorKind::InvalidInput;
+    let may_be_mtu = is_linux && size > MAX_UNFRAGMENTED_V6;
+    is_invalid.then_some(if may_be_mtu { GsoRefusal::RouteMtu } else { GsoRefusal::Offload })
 }
 
 /// Counts a transient error in its class.
@@ -214,11 +223,20 @@ mod tests {
     }
 
     #[test]
-    fn only_eio_and_einval_can_be_gso_failures() {
-        for (code, may) in
-            [(libc::EIO, true), (libc::EINVAL, true), (libc::ENOBUFS, false), (libc::EAGAIN, false)]
-        {
-            assert_eq!(may_be_offload(&io::Error::from_raw_os_error(code)), may);
+    fn refusals_of_gso_batches_are_classified() {
+        let of_size = |code, size| gso_refusal(&io::Error::from_raw_os_error(code), size);
+        let is_linux = cfg!(any(target_os = "linux", target_os = "android"));
+        let offload = Some(GsoRefusal::Offload);
+        let unless_linux = if is_linux { Some(GsoRefusal::RouteMtu) } else { offload };
+        for (code, large, small) in [
+            (libc::EIO, offload, offload),
+            (libc::EINVAL, unless_linux, offload),
+            (libc::EMSGSIZE, Some(GsoRefusal::RouteMtu), Some(GsoRefusal::RouteMtu)),
+            (libc::ENOBUFS, None, None),
+            (libc::EAGAIN, None, None),
+        ] {
+            assert_eq!(of_size(code, MAX_UNFRAGMENTED_V6 + 1), large, "{code}");
+            assert_eq!(of_size(code, MAX_UNFRAGMENTED_V6), small, "{code}");
         }
     }
 }

@@ -9,6 +9,7 @@ mod bind;
 mod buffers;
 mod dscp;
 mod errors;
+mod gso;
 mod ip_fragmentation;
 mod options;
 mod pktinfo;

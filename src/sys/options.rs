@@ -10,25 +10,31 @@ use std::os::windows::io::AsRawSocket as AsRaw;
 /// Values of the options that quinn-udp switches on, taken before it does.
 ///
 /// Don't Fragment is among them. With it a datagram above the path's MTU fails or vanishes, and its
-/// segments keep their size when they are retransmitted; the system's default sends IP fragments.
-/// The others ask for control messages with each datagram, which are not read here.
+/// segments keep their size when they are retransmitted. Without it they leave in IP fragments, see
+/// `ip_fragmentation.rs`, which also says what replaces Linux's default. The others ask for control messages with each datagram, which are not read here.
 #[derive(Debug)]
 pub(super) struct SavedOptions([Option<i32>; OPTIONS.len()]);
 
 impl SavedOptions {
     /// Reads the options; [`restore`](Self::restore) skips those that this socket does not have.
     pub(super) fn of(socket: &UdpSocket) -> Self {
-        Self(OPTIONS.map(|(level, name)| get(socket, level, name).ok()))
+        Self(OPTIONS.map(|(level, name)| {
+            let value = get(socket, level, name).ok()?;
+            #[cfg(any(target_os = "linux", target_os = "android"))]
+            if (level, name, value) == DEFAULT_V4 {
+                return Some(PMTU_DISCOVERY_V4);
+            }
+            Some(value)
+        }))
     }
 
     /// The same of a socket that has just been made, where most are known to be off.
     #[cfg(any(target_os = "linux", target_os = "android"))]
-    pub(super) fn of_new(socket: &UdpSocket, is_v6: bool) -> Self {
+    pub(super) fn of_new(_: &UdpSocket, is_v6: bool) -> Self {
         Self(OPTIONS.map(|(level, name)| match (level, name) {
             (libc::IPPROTO_IPV6, _) if !is_v6 => None,
-            // The default is a setting of the system.
-            (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER)
-            | (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER) => get(socket, level, name).ok(),
+            (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER) => Some(PMTU_DISCOVERY_V4),
+            (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER) => Some(libc::IPV6_PMTUDISC_WANT),
             _ => Some(0),
         }))
     }
@@ -49,6 +55,15 @@ impl SavedOptions {
         }
     }
 }
+
+/// Path MTU discovery of an IPv4 socket whose application has not set it: whatever ICMP messages report,
+/// and without Don't Fragment, see `ip_fragmentation.rs`.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const PMTU_DISCOVERY_V4: i32 = libc::IP_PMTUDISC_OMIT;
+/// Linux's default, which is replaced.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const DEFAULT_V4: (i32, i32, i32) =
+    (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_WANT);
 
 /// Level and name of each saved option.
 #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -141,17 +156,19 @@ mod tests {
         OPTIONS.iter().map(|&(level, name)| get(socket, level, name).ok()).collect()
     }
 
+    /// An adopted socket keeps what its application has set, and gets path MTU discovery of its own for the
+    /// default of the system.
     #[tokio::test]
-    async fn adopted_socket_keeps_the_systems_fragmentation() {
+    async fn adopted_socket_keeps_its_options_but_ignores_reports_of_a_path_mtu() {
         for (addr, options) in [("127.0.0.1:0", 4), ("[::1]:0", 8), ("[::]:0", 8)] {
             // Machines without IPv6 exist.
             let Ok(socket) = UdpSocket::bind(addr) else { continue };
             let clone = socket.try_clone().unwrap();
-            let before = values(&clone);
-            assert_eq!(before.iter().flatten().count(), options);
-            assert_ne!(before[0], Some(libc::IP_PMTUDISC_PROBE));
+            let mut expected = values(&clone);
+            assert_eq!(expected.iter().flatten().count(), options);
+            assert_eq!(expected[0], Some(libc::IP_PMTUDISC_WANT));
+            expected[0] = Some(libc::IP_PMTUDISC_OMIT);
             let _socket = crate::sys::UdpSocket::from_std(socket).unwrap();
-            let mut expected = before;
             if addr == "[::]:0" {
                 let name = (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO);
                 let place = OPTIONS.iter().position(|option| *option == name).unwrap();

@@ -35,13 +35,17 @@ pub(crate) trait Socket: Send + 'static {
         Err(io::Error::new(io::ErrorKind::Unsupported, text))
     }
 
-    /// Allows IP fragmentation of datagrams above the path's MTU (`IP_PMTUDISC_DONT`), or restores
-    /// the system's default, which may forbid it.
+    /// Allows IP fragmentation of datagrams above the path's MTU, or restores the default, see
+    /// `sys/ip_fragmentation.rs`.
     fn set_ip_fragmentation(&mut self, _allow: bool) {}
 
     /// Returns the datagrams that one send may carry as a GSO batch: 1 where the system does not
     /// segment. May drop to 1 at run time, when segmentation fails.
     fn max_gso_segments(&self) -> usize;
+
+    /// What is known of readability may be out of date: [`Self::recv`] asks the system, until the socket is
+    /// empty.
+    fn bypass_readiness(&mut self) {}
 
     /// Receives into the free buffers of the batch, until none is left or the socket is empty.
     ///
@@ -66,6 +70,12 @@ pub(crate) trait Socket: Send + 'static {
     /// Returns whether the system did not take the local IP of the last send, whose datagrams left from
     /// one that the system chose, or failed with that too.
     fn take_source_gone(&mut self) -> bool {
+        false
+    }
+
+    /// Returns whether the datagrams of the last send exceed the MTU of the route to their destination: the
+    /// system took them one by one, and sends each in IP fragments.
+    fn take_above_route_mtu(&mut self) -> bool {
         false
     }
 
@@ -116,6 +126,10 @@ impl Socket for UdpSocket {
         Self::max_gso_segments(self)
     }
 
+    fn bypass_readiness(&mut self) {
+        Self::bypass_readiness(self);
+    }
+
     #[inline]
     fn recv(&mut self, batch: &mut RxBatch) -> io::Result<()> {
         Self::recv(self, batch)
@@ -129,6 +143,11 @@ impl Socket for UdpSocket {
     #[inline]
     fn take_source_gone(&mut self) -> bool {
         Self::take_source_gone(self)
+    }
+
+    #[inline]
+    fn take_above_route_mtu(&mut self) -> bool {
+        Self::take_above_route_mtu(self)
     }
 
     #[inline]

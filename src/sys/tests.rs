@@ -327,7 +327,7 @@ async fn send_to_port_zero_is_lost_and_keeps_gso() {
 
 #[tokio::test]
 async fn recv_until_would_block_clears_readiness() {
-    let (mut a, b) = (bound(V4).await, bound(V4).await);
+    let (mut a, mut b) = (bound(V4).await, bound(V4).await);
     let to = addr_of(&b);
     let plain = std::net::UdpSocket::bind(V4).unwrap();
     for n in 0..2 * BUFFERS + 1 {
@@ -352,9 +352,37 @@ async fn recv_until_would_block_clears_readiness() {
     assert!(!ready);
 }
 
+/// The runtime does not know yet of what has arrived, as after the process was stopped.
+#[tokio::test]
+async fn recv_that_bypasses_readiness_asks_the_system_until_the_socket_is_empty() {
+    let mut socket = bound(V4).await;
+    let to = addr_of(&socket);
+    let mut batch = RxBatch::new();
+    assert_eq!(socket.recv(&mut batch).unwrap_err().kind(), ErrorKind::WouldBlock);
+    let count = BUFFERS + 1;
+    for _ in 0..count {
+        // Each of another source, so that no datagrams are coalesced.
+        std::net::UdpSocket::bind(V4).unwrap().send_to(&[1], to).unwrap();
+    }
+    assert_eq!(socket.recv(&mut batch).unwrap_err().kind(), ErrorKind::WouldBlock);
+    socket.bypass_readiness();
+    let mut received = 0;
+    for _ in 0..2 {
+        batch.clear();
+        socket.recv(&mut batch).unwrap();
+        received += batch.gro_batches().count();
+    }
+    assert_eq!(received, count);
+    std::net::UdpSocket::bind(V4).unwrap().send_to(&[1], to).unwrap();
+    batch.clear();
+    assert_eq!(socket.recv(&mut batch).unwrap_err().kind(), ErrorKind::WouldBlock);
+    poll_fn(|cx| socket.poll_recv_ready(cx)).await.unwrap();
+    socket.recv(&mut batch).unwrap();
+}
+
 #[tokio::test]
 async fn recv_into_a_full_batch_receives_nothing() {
-    let socket = bound(V4).await;
+    let mut socket = bound(V4).await;
     let mut batch = RxBatch::new();
     for n in 0..4 {
         assert!(batch.push(Path::to(SocketAddr::from(([10, 0, 0, n], 1))), &[n]));
@@ -376,6 +404,7 @@ mod gso_failures {
 
     use super::super::options::set;
     use super::*;
+    use crate::util::sync::Ordering;
 
     /// The kernel rejects GSO on a socket without checksums: a failure at run time, as with some
     /// network devices.
@@ -393,11 +422,38 @@ mod gso_failures {
         let transmit =
             Transmit { dst: to, segment_size: 1_200, contents: &contents, local: LocalIp::ANY };
         assert_eq!(a.send(&transmit).unwrap(), contents.len());
-        assert_eq!(a.max_gso_segments(), 1);
+        // For this destination alone.
+        assert_eq!(a.max_gso_segments(), 64);
         let received = receive(&mut b, 9).await.0;
         let expected: Vec<_> = contents.chunks(1_200).map(|d| (from, d.to_vec())).collect();
         assert_eq!(received, expected);
         exchange(a, b, from, to).await;
+    }
+
+    /// One peer behind a small path MTU, or a device that does not segment, costs no other peer its batches.
+    #[tokio::test]
+    async fn refusal_of_one_destination_leaves_the_batches_of_another() {
+        for code in [libc::EIO, libc::EINVAL, libc::EMSGSIZE] {
+            let (mut a, mut b, mut c) = (bound(V4).await, bound(V4).await, bound(V4).await);
+            let (to_b, to_c) = (addr_of(&b), addr_of(&c));
+            let tried = a.refuse_gso_batches(0, code, Some(to_b));
+            let contents = gso_batch(44, 1_400, 1_400);
+            let mut arrived = 0;
+            for _ in 0..20 {
+                for (to, peer) in [(to_b, &mut b), (to_c, &mut c)] {
+                    send_all(&mut a, to, 1_400, &contents).await;
+                    let (datagrams, batches) = receive(peer, 44).await;
+                    assert!(datagrams.iter().all(|(_, datagram)| datagram.len() == 1_400));
+                    arrived += usize::from(to == to_c) * batches;
+                }
+            }
+            println!("{code}: 20 batches to the other peer arrive as {arrived}");
+            assert_eq!(arrived, 20);
+            // `EMSGSIZE` may be about an earlier datagram: once more.
+            let once = if code == libc::EMSGSIZE { 2 } else { 1 };
+            assert_eq!(tried.load(Ordering::Relaxed), once, "batches to the peer that takes none");
+            assert_eq!(a.take_above_route_mtu(), code != libc::EIO);
+        }
     }
 
     /// A batch whose datagrams fail one by one too says nothing about GSO.

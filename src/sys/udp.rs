@@ -8,12 +8,12 @@ use std::sync::atomic::AtomicI32;
 use std::task::{Context, Poll};
 
 use quinn_udp::UdpSocketState;
-use socket2::SockRef;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 use tokio::io::unix::AsyncFd;
 
-use super::bind::{bind, bind_group, shares_port};
-use super::errors::{SendFault, classify_send, may_be_offload, shut_down};
+use super::bind::{bind, bind_group, families, shares_port};
+use super::errors::{SendFault, classify_send, gso_refusal, shut_down};
+use super::gso::{Gso, GsoRefusal};
 use super::options::SavedOptions;
 use super::recv_batch::{MAX_GSO_BYTES, RxBatch};
 use super::registration::Registration;
@@ -39,15 +39,16 @@ pub(crate) struct UdpSocket {
     families: (bool, bool),
     /// Whether it has a DSCP of its own (`dscp.rs` then sends).
     has_traffic_class: bool,
-    /// Most datagrams of a GSO batch: 1 where the system does not segment, or failed to.
-    max_gso_segments: usize,
-    /// The last peer whose path did not take a GSO batch of this segment size in bytes.
-    gso_refused_for: Option<(SocketAddr, usize)>,
+    gso: Gso,
     /// True while IP fragmentation is allowed: IPv6 datagrams above `MAX_UNFRAGMENTED_V6` then leave
     /// in fragments, which GSO cannot do.
     fragments_v6: bool,
     /// The system did not take the source of the last send, see `Socket::take_source_gone`.
     source_gone: bool,
+    /// See `Socket::bypass_readiness`.
+    bypasses_readiness: bool,
+    /// The last send was above the MTU of the route, see `Socket::take_above_route_mtu`.
+    above_route_mtu: bool,
     /// Keeps every socket of its `SO_REUSEPORT` group open, if it has one.
     _group: Option<Arc<[std::net::UdpSocket]>>,
     #[cfg(all(test, target_os = "linux"))]
@@ -63,19 +64,12 @@ pub(crate) struct UdpSocket {
 struct GsoFailure {
     /// GSO batches that still leave.
     after: usize,
+    /// All other destinations are taken; `None`: no destination is.
+    only: Option<SocketAddr>,
     /// The error code of all others.
     code: i32,
     /// GSO batches so far, those that failed included.
     batches: Arc<AtomicUsize>,
-}
-
-/// Why the system refused a GSO batch whose datagrams it may take one by one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum GsoRefusal {
-    /// The system or the network device cannot segment.
-    Offload,
-    /// The segments exceed the path MTU: single datagrams are fragmented, a GSO batch is not.
-    PathMtu,
 }
 
 impl UdpSocket {
@@ -167,12 +161,13 @@ impl UdpSocket {
             states_source: is_wildcard && (!has_traffic_class || dscp::STATES_SOURCE),
             families: families(&socket, local),
             has_traffic_class,
-            max_gso_segments: if has_gso { state.max_gso_segments().max(1) } else { 1 },
+            gso: Gso::new(if has_gso { state.max_gso_segments() } else { 1 }),
             io: Registration::new(socket)?,
             state,
-            gso_refused_for: None,
             fragments_v6: false,
             source_gone: false,
+            bypasses_readiness: false,
+            above_route_mtu: false,
             _group: None,
             #[cfg(all(test, target_os = "linux"))]
             gso_failure: None,
@@ -184,15 +179,20 @@ impl UdpSocket {
     /// Turns GSO off.
     #[cfg(test)]
     pub(crate) fn without_gso(mut self) -> Self {
-        self.max_gso_segments = 1;
+        self.gso = Gso::new(1);
         self
     }
 
-    /// Lets `after` GSO batches leave; all later ones fail with `code`. Returns the counter of both.
+    /// Lets `after` GSO batches leave, to `only` this destination if given; all later ones fail with `code`.
     #[cfg(all(test, target_os = "linux"))]
-    pub(crate) fn refuse_gso_batches(&mut self, after: usize, code: i32) -> Arc<AtomicUsize> {
+    pub(crate) fn refuse_gso_batches(
+        &mut self,
+        after: usize,
+        code: i32,
+        only: Option<SocketAddr>,
+    ) -> Arc<AtomicUsize> {
         let batches = Arc::default();
-        self.gso_failure = Some(GsoFailure { after, code, batches: Arc::clone(&batches) });
+        self.gso_failure = Some(GsoFailure { after, only, code, batches: Arc::clone(&batches) });
         batches
     }
 
@@ -203,12 +203,13 @@ impl UdpSocket {
     }
 
     #[cfg(all(test, target_os = "linux"))]
-    fn check_failures(&self, has_source: bool, is_gso: bool) -> io::Result<()> {
+    fn check_failures(&self, dst: SocketAddr, has_source: bool, is_gso: bool) -> io::Result<()> {
         if !has_source && self.failure_without_source.load(Ordering::Relaxed) != 0 {
             let code = self.failure_without_source.swap(0, Ordering::Relaxed);
             return Err(io::Error::from_raw_os_error(code));
         }
-        match self.gso_failure.as_ref().filter(|_| is_gso) {
+        let concerns = |failure: &&GsoFailure| is_gso && failure.only.is_none_or(|it| it == dst);
+        match self.gso_failure.as_ref().filter(concerns) {
             Some(failure) if failure.batches.fetch_add(1, Ordering::Relaxed) >= failure.after => {
                 Err(io::Error::from_raw_os_error(failure.code))
             }
@@ -246,13 +247,29 @@ impl UdpSocket {
         })
     }
 
-    /// Whether GSO batches of this segment size cannot go to `dst`: they need IP fragmentation, or
-    /// one was refused before.
-    fn must_send_singly(&self, dst: SocketAddr, size: usize) -> bool {
+    /// Most datagrams of `size` bytes that may go to `dst` as one GSO batch now.
+    fn segments_of_next(&mut self, dst: SocketAddr, size: usize) -> usize {
         let is_fragmented = size > ip_fragmentation::MAX_UNFRAGMENTED_V6;
-        let is_fragmented = is_fragmented && self.fragments_v6 && dst.is_ipv6();
-        is_fragmented
-            || self.gso_refused_for.is_some_and(|(peer, refused)| peer == dst && size >= refused)
+        if is_fragmented && self.fragments_v6 && dst.is_ipv6() {
+            return 1;
+        }
+        self.gso.segments_of_next(dst, size).min(MAX_GSO_BYTES / size).max(1)
+    }
+
+    /// As [`Self::send_once`], once more if the error says that the datagram is too large: a connected
+    /// socket reports so an ICMP message about an earlier datagram, once, and anyone can forge one.
+    fn send_or_retry(
+        &mut self,
+        destination: SocketAddr,
+        source: &mut Option<IpAddr>,
+        batch: (usize, &[u8]),
+    ) -> io::Result<()> {
+        match self.send_once(destination, source, batch) {
+            Err(error) if classify_send(&error) == SendFault::TooLarge => {
+                self.send_once(destination, source, batch)
+            }
+            result => result,
+        }
     }
 
     /// Sends a GSO batch or a datagram with one system call; with another one where the system does
@@ -292,7 +309,7 @@ impl UdpSocket {
         (size, contents): (usize, &[u8]),
     ) -> io::Result<()> {
         #[cfg(all(test, target_os = "linux"))]
-        self.check_failures(source.is_some(), contents.len() > size)?;
+        self.check_failures(destination, source.is_some(), contents.len() > size)?;
         if self.has_traffic_class {
             let path = (destination, source);
             return self.io.try_send(|socket| dscp::send(socket.into(), path, size, contents));
@@ -336,10 +353,14 @@ impl UdpSocket {
     }
 
     pub(crate) fn max_gso_segments(&self) -> usize {
-        self.max_gso_segments
+        self.gso.max_segments()
     }
 
-    pub(crate) fn recv(&self, batch: &mut RxBatch) -> io::Result<()> {
+    pub(crate) fn bypass_readiness(&mut self) {
+        self.bypasses_readiness = true;
+    }
+
+    pub(crate) fn recv(&mut self, batch: &mut RxBatch) -> io::Result<()> {
         if batch.is_full() {
             return Ok(());
         }
@@ -348,15 +369,22 @@ impl UdpSocket {
         let has_local_ip = |peer| self.states_source && pktinfo::can_state_source(peer);
         // Until `WouldBlock`: only that clears Tokio's readiness, so that the next poll waits.
         let mut has_received = false;
-        let received = self.io.try_recv(|socket| {
-            is_readable = true;
+        let mut fill = |socket: &std::net::UdpSocket| {
             let is_empty = batch.fill(has_local_ip, |buffers, meta| {
                 let count = self.state.recv(socket.into(), buffers, meta)?;
                 Ok((count, recv_batch::is_last(count, buffers.len(), meta)))
             })?;
             has_received = true;
             if is_empty { Err(ErrorKind::WouldBlock.into()) } else { Ok(()) }
+        };
+        let mut received = self.io.try_recv(|socket| {
+            is_readable = true;
+            fill(socket)
         });
+        if self.bypasses_readiness && !is_readable {
+            received = fill(self.io.socket());
+        }
+        self.bypasses_readiness &= batch.is_full();
         match received {
             _ if has_received => Ok(()),
             // A socket that was shut down is readable for ever, and has nothing to read.
@@ -376,34 +404,29 @@ impl UdpSocket {
         let destination = self.destination(dst)?;
         let mut source = self.states_source.then(|| pktinfo::source(destination, local)).flatten();
         let size = segment_size.clamp(1, contents.len().max(1));
-        let mut segments = (MAX_GSO_BYTES / size).clamp(1, self.max_gso_segments);
-        if self.must_send_singly(dst, size) {
-            segments = 1;
-        }
+        let mut segments = self.segments_of_next(dst, size);
         let mut refusal = None;
         let mut sent = 0;
         while let Some(rest) = contents.get(sent..).filter(|rest| !rest.is_empty()) {
             let (batch, _) = rest.split_at(rest.len().min(segments * size));
+            let is_gso = batch.len() > size;
             let had_source = source.is_some();
-            let result = self.send_once(destination, &mut source, (size, batch));
+            let result = self.send_or_retry(destination, &mut source, (size, batch));
             self.source_gone |= had_source && source.is_none();
             match result {
                 Ok(()) => {
                     sent += batch.len();
+                    if is_gso {
+                        self.gso.on_taken(dst, size);
+                    }
                     // The first datagram of the batch was taken alone: GSO was refused, not it.
-                    match refusal.take() {
-                        Some(GsoRefusal::Offload) => self.max_gso_segments = 1,
-                        Some(GsoRefusal::PathMtu) => self.gso_refused_for = Some((dst, size)),
-                        None => {}
+                    if let Some(refusal) = refusal.take() {
+                        self.gso.on_refused(dst, size, refusal);
+                        self.above_route_mtu |= refusal == GsoRefusal::RouteMtu;
                     }
                 }
-                Err(error) if batch.len() > size && may_be_offload(&error) => {
-                    (refusal, segments) = (Some(GsoRefusal::Offload), 1);
-                }
-                Err(error)
-                    if batch.len() > size && classify_send(&error) == SendFault::TooLarge =>
-                {
-                    (refusal, segments) = (Some(GsoRefusal::PathMtu), 1);
+                Err(error) if is_gso && gso_refusal(&error, size).is_some() => {
+                    (refusal, segments) = (gso_refusal(&error, size), 1);
                 }
                 Err(error) => return if sent > 0 { Ok(sent) } else { Err(error) },
             }
@@ -413,6 +436,10 @@ impl UdpSocket {
 
     pub(crate) fn take_source_gone(&mut self) -> bool {
         mem::take(&mut self.source_gone)
+    }
+
+    pub(crate) fn take_above_route_mtu(&mut self) -> bool {
+        mem::take(&mut self.above_route_mtu)
     }
 
     pub(crate) fn poll_recv_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -426,13 +453,4 @@ impl UdpSocket {
     pub(crate) fn leave_runtime(&mut self) -> bool {
         self.io.leave_runtime()
     }
-}
-
-/// Whether a socket serves IPv4 peers, and IPv6 peers.
-fn families(socket: &std::net::UdpSocket, local: SocketAddr) -> (bool, bool) {
-    let SocketAddr::V6(v6) = local else { return (true, false) };
-    let mapped = v6.ip().to_ipv4_mapped().is_some();
-    // A socket bound to one IPv6 address has no IPv4 address.
-    let both = v6.ip().is_unspecified() && matches!(SockRef::from(socket).only_v6(), Ok(false));
-    (mapped || both, !mapped)
 }

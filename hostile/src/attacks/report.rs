@@ -42,6 +42,11 @@ impl Row {
         Self::new(attack, "").cell(Column::Also, format!("{error:#}"), false)
     }
 
+    /// The system does not have what the attack needs, or does not permit it.
+    pub(super) fn skipped(self, reason: &str) -> Self {
+        self.cell(Column::Also, format!("SKIPPED: {reason}"), true)
+    }
+
     pub(super) fn held(&self) -> bool {
         self.held
     }

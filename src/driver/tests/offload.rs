@@ -121,13 +121,15 @@ fn gso_failure_at_any_time_loses_nothing() {
                     return;
                 }
                 let batches = [
-                    client.refuse_gso_batches(after, code),
-                    server.refuse_gso_batches(after, code),
+                    client.refuse_gso_batches(after, code, None),
+                    server.refuse_gso_batches(after, code, None),
                 ];
                 transfer(client, server).await;
-                // GSO is not tried again after it failed.
+                // GSO is tried again now and then, and for smaller datagrams.
                 let batches = batches.map(|batches| batches.load(Ordering::Relaxed));
-                assert_eq!(batches, [after + 1; 2], "{code} after {after}");
+                println!("{code} after {after}: {batches:?} GSO batches tried");
+                let most = after + 2 + 4 * BYTES / 1_200 / 256;
+                assert!(batches.iter().all(|tried| (after + 1..=most).contains(tried)), "{most}");
             });
         }
     }

@@ -6,33 +6,33 @@ use crate::sys::options::{get, set};
 
 const MODE: (i32, i32) = (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER);
 
+/// Reports of a path MTU change nothing over IPv4, before, during and after.
 #[tokio::test]
-async fn ip_fragmentation_allowed_and_restored_sets_the_option() {
+async fn ip_fragmentation_over_ipv4_ignores_reports_of_a_path_mtu() {
     let any = if has_v6() { "[::]:0" } else { V4 };
     for addr in [V4, any] {
         let socket = std::net::UdpSocket::bind(addr).unwrap();
         let clone = socket.try_clone().unwrap();
-        let default = get(&clone, MODE.0, MODE.1).unwrap();
-        assert_eq!(default, libc::IP_PMTUDISC_WANT);
+        assert_eq!(get(&clone, MODE.0, MODE.1).unwrap(), libc::IP_PMTUDISC_WANT);
         let mut socket = UdpSocket::from_std(socket).unwrap();
-        for _ in 0..2 {
-            socket.set_ip_fragmentation(true);
-            assert_eq!(get(&clone, MODE.0, MODE.1).unwrap(), libc::IP_PMTUDISC_DONT);
+        for allow in [true, true, false] {
+            socket.set_ip_fragmentation(allow);
+            assert_eq!(get(&clone, MODE.0, MODE.1).unwrap(), libc::IP_PMTUDISC_OMIT);
         }
-        socket.set_ip_fragmentation(false);
-        assert_eq!(get(&clone, MODE.0, MODE.1).unwrap(), default);
     }
 }
 
 #[tokio::test]
 async fn ip_fragmentation_option_of_the_application_stays() {
-    let socket = std::net::UdpSocket::bind(V4).unwrap();
-    set(&socket, MODE.0, MODE.1, libc::IP_PMTUDISC_DO).unwrap();
-    let clone = socket.try_clone().unwrap();
-    let mut socket = UdpSocket::from_std(socket).unwrap();
-    for allow in [true, false] {
-        socket.set_ip_fragmentation(allow);
-        assert_eq!(get(&clone, MODE.0, MODE.1).unwrap(), libc::IP_PMTUDISC_DO);
+    for mode in [libc::IP_PMTUDISC_DO, libc::IP_PMTUDISC_DONT, libc::IP_PMTUDISC_INTERFACE] {
+        let socket = std::net::UdpSocket::bind(V4).unwrap();
+        set(&socket, MODE.0, MODE.1, mode).unwrap();
+        let clone = socket.try_clone().unwrap();
+        let mut socket = UdpSocket::from_std(socket).unwrap();
+        for allow in [true, false] {
+            socket.set_ip_fragmentation(allow);
+            assert_eq!(get(&clone, MODE.0, MODE.1).unwrap(), mode);
+        }
     }
 }
 
