@@ -1,5 +1,5 @@
 //! Events of connections and endpoints for `tracing`. Events that an unvalidated peer can cause are
-//! at most `debug`. Nothing is logged per datagram.
+//! at most `debug`, but for the end of an endpoint, once. Nothing is logged per datagram.
 
 #![cfg_attr(not(feature = "tracing"), expect(unused_variables, reason = "the feature is off"))]
 
@@ -59,10 +59,11 @@ impl Span {
     }
 }
 
-/// The socket of an endpoint failed for good.
-pub(crate) fn socket_failed(local: SocketAddr, error: &std::io::Error) {
+/// An endpoint has ended, and its connections with it: the socket cannot be used any more, or a part of the
+/// application panicked.
+pub(crate) fn endpoint_failed(local: SocketAddr, error: &std::io::Error) {
     #[cfg(feature = "tracing")]
-    tracing::debug!(%local, %error, "the socket cannot be used any more");
+    tracing::error!(%local, %error, "the endpoint has ended");
 }
 
 /// A datagram failed the cipher or is no KCP, the first one of its address for a minute.

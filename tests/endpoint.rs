@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{bytes, on_both_runtimes, read, until};
+use common::{bytes, guarded, on_both_runtimes, one_thread, read, two_threads, until};
 use kcpx::{Config, ConfigError, Endpoint, KcpListener, KcpStream, SocketConfig};
 use tokio::io::AsyncWriteExt;
 use tokio::net::UdpSocket;
@@ -269,6 +269,30 @@ fn rebind_keeps_the_connections() {
         // The first one is free again.
         until(|| std::net::UdpSocket::bind(seen[0]).is_ok()).await;
     });
+}
+
+/// The runtime of the caller may end: the socket is registered with the one that drives the endpoint.
+#[test]
+fn socket_given_by_a_task_of_another_runtime_outlives_that_runtime() {
+    let driving = two_threads();
+    let (endpoint, client, server, _listener) = driving.block_on(guarded(async {
+        let listener = KcpListener::bind(LOCAL).await.unwrap();
+        let endpoint = Endpoint::bind(LOCAL).await.unwrap();
+        let (client, server) = converse(&endpoint, &listener).await;
+        (endpoint, client, server, listener)
+    }));
+    let socket = std_socket();
+    let addr = socket.local_addr().unwrap();
+    one_thread().block_on(guarded(endpoint.rebind_std(socket))).unwrap();
+    driving.block_on(guarded(async {
+        assert_eq!(endpoint.local_addr().unwrap(), addr);
+        let listener = endpoint.listen().await.unwrap();
+        let other = Endpoint::bind(LOCAL).await.unwrap();
+        drop(converse(&other, &listener).await);
+        assert_eq!((client.error(), server.error()), (None, None));
+        client.abort();
+        server.abort();
+    }));
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod common;
 use std::collections::{HashMap, HashSet};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use common::{assert_same, bytes, on_both_runtimes, open, read, until};
 use kcpx::{Algorithm, Cipher, Config, ConfigError, Endpoint, KcpListener, KcpStream, Migration};
@@ -277,5 +278,50 @@ fn replayed_initial_segment_is_dropped_by_every_shard() {
         let stats = listener.stats();
         assert_eq!((stats.passive_opens, stats.dropped_replayed), (1, SOURCES as u64 - 1));
         client.abort();
+    });
+}
+
+/// One of the sockets ends, since a filter of the application panics there: the listener accepts nothing more
+/// from then on, also where the others could, and the connections of the others go on.
+#[test]
+fn listener_stays_failed_after_one_of_its_sockets_has_ended() {
+    const CLIENTS: usize = 24;
+    on_both_runtimes(|| async {
+        let failing = config().packet_filter(|_, datagram| {
+            assert!(datagram != b"panic, please", "as the test asks");
+            false
+        });
+        let (listener, addr) = sharded(failing).await;
+        let mut pairs = Vec::new();
+        for _ in 0..CLIENTS {
+            pairs.push(open(&listener, addr, config()).await);
+        }
+        let other = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        other.send_to(b"panic, please", addr).await.unwrap();
+        assert!(listener.accept().await.is_err());
+
+        // Some of them reach sockets that are open.
+        let mut connects = JoinSet::new();
+        for _ in 0..CLIENTS {
+            let config = config().connect_timeout(Duration::from_secs(2));
+            connects.spawn(async move { KcpStream::connect_with(addr, config).await.map(drop) });
+        }
+        let mut refused = 0;
+        while let Some(connected) = connects.join_next().await {
+            let error = connected.unwrap().unwrap_err();
+            refused += usize::from(error.kind() == ErrorKind::ConnectionRefused);
+            assert!(listener.accept().await.is_err());
+        }
+        assert!(refused > 0, "none reached an open socket");
+        let mut alive = 0;
+        for (client, server) in &mut pairs {
+            if server.error().is_none() {
+                client.write_all(b"?").await.unwrap();
+                assert_eq!(read(server, 1).await, b"?");
+                alive += 1;
+            }
+        }
+        println!("{refused} of {CLIENTS} refused, {alive} of {CLIENTS} connections go on");
+        assert!((1..CLIENTS).contains(&alive));
     });
 }

@@ -61,6 +61,9 @@ pub(crate) struct Keepalive {
     last_received: Micros,
     /// When the peer's latest datagram with something new arrived, or our first one left.
     last_alive: Micros,
+    /// When the peer was asked for a sign of life because its latest datagrams were none: later than
+    /// `last_alive` while that counts.
+    asked: Micros,
     /// When an answer of the peer became due, or the latest such datagram arrived while an answer
     /// was due; `None` while no answer is due.
     unanswered_since: Option<Micros>,
@@ -87,6 +90,7 @@ impl Keepalive {
             dead_peer_timeout: limit(config.dead_peer_timeout),
             last_received: now,
             last_alive: now,
+            asked: now,
             unanswered_since: None,
             ping: PingState::Idle,
             asks_early: false,
@@ -128,14 +132,22 @@ impl Keepalive {
     pub(crate) fn on_received(&mut self, now: Micros, is_new: bool) {
         self.last_received = now;
         if !is_new {
-            if self.unproven_ping_at().is_some_and(|at| now >= at) {
-                self.request_ping(now);
-            }
+            self.ask_for_proof(now);
             return;
         }
         self.last_alive = now;
         if self.unanswered_since.is_some() {
             self.unanswered_since = Some(now);
+        }
+    }
+
+    /// Asks the peer for a sign of life, if the time has come for that.
+    fn ask_for_proof(&mut self, now: Micros) {
+        if self.unproven_ping_at().is_some_and(|at| now >= at) {
+            self.request_ping(now);
+            if self.asked <= self.last_alive {
+                self.asked = now;
+            }
         }
     }
 
@@ -322,11 +334,13 @@ impl Keepalive {
             self.request_ping(now);
             self.asks_early |= !was_due && self.ping.is_due() && regular.is_none_or(|at| now < at);
         }
-        if started && self.idle_timeout.is_some_and(|idle| now.since(self.last_alive) >= idle) {
+        if started {
+            self.ask_for_proof(now);
+        }
+        if started && self.idle_end().is_some_and(|at| now >= at) {
             return Err(ConnectionError::IdleTimeout);
         }
-        let at = earliest([self.keepalive_at(), self.unproven_ping_at()]);
-        let due = started && at.is_some_and(|at| now >= at);
+        let due = started && self.keepalive_at().is_some_and(|at| now >= at);
         if due || self.validation_ping_at().is_some_and(|at| now >= at) {
             self.request_ping(now);
         }
@@ -335,8 +349,7 @@ impl Keepalive {
 
     /// When [`Self::handle_timeout`] has something to do next.
     pub(crate) fn deadline(&self, started: bool, ask_at: Option<Micros>) -> Option<Micros> {
-        let idle =
-            self.idle_timeout.filter(|_| started).map(|idle| self.last_alive.add_micros(idle));
+        let idle = self.idle_end().filter(|_| started);
         // A ping that is due leaves with the next transmission and needs no timer.
         let may_ping = started && !self.ping.is_due();
         let dead = self.dead_peer_timeout.zip(self.silent_since());
@@ -399,6 +412,15 @@ impl Keepalive {
         let idle = self.idle_timeout.filter(|_| self.last_received > self.last_alive)?;
         let at = self.last_alive.add_micros(idle / 3 * 2);
         Some(self.next_ping_at().map_or(at, |next| next.max(at)))
+    }
+
+    /// When the connection ends for being idle. A peer that is asked for a sign of life has a third of the
+    /// timeout to answer: this side may have been stopped when it was time to ask.
+    fn idle_end(&self) -> Option<Micros> {
+        let idle = self.idle_timeout?;
+        let asked = Some(self.asked).filter(|asked| *asked > self.last_alive);
+        let answer = asked.map(|asked| asked.add_micros(idle / 3));
+        Some(self.last_alive.add_micros(idle)).max(answer)
     }
 
     /// When the next keepalive ping is due: one period after the peer's latest datagram or our

@@ -21,10 +21,9 @@ impl<S: Socket> Driver<S> {
         let error = io::Error::other(format!("the endpoint has ended, its task panicked: {text}"));
         // What panicked, such as the cipher, may do so again. Then no RST leaves.
         let _ = catch_unwind(AssertUnwindSafe(|| {
-            trace::socket_failed(self.local(), &error);
-            if let Err(error) = self.reset_all(now) {
-                trace::socket_failed(self.local(), &error);
-            }
+            trace::endpoint_failed(self.local(), &error);
+            // Where the socket fails too, no RST leaves.
+            drop(self.reset_all(now));
         }));
         self.fail(error);
     }

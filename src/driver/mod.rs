@@ -11,8 +11,8 @@
 //! (tests/fairness.rs).
 //!
 //! `accept`, `after_panic`, `exit`, `invariants`, `migration`, `port_release`, `receive`, `requests`,
-//! `serve`, `shard_state`, `stateless_reset`, `stats`, `timers`, `unknown` and `unusable` hold the methods
-//! of [`Driver`] by concern. All other modules of the folder are types that do not depend on [`Driver`].
+//! `serve`, `shard_state`, `socket_time_wait`, `stateless_reset`, `stats`, `timers`, `unknown` and `unusable`
+//! hold the methods of [`Driver`] by concern. All other modules of the folder are types that do not depend on [`Driver`].
 
 mod accept;
 mod ack_delay;
@@ -46,6 +46,7 @@ mod scratch;
 pub(crate) mod send_batch;
 mod serve;
 pub(crate) mod shard_state;
+mod socket_time_wait;
 mod source;
 mod stateless_reset;
 mod stats;
@@ -86,6 +87,7 @@ use crate::driver::replay_filter::{KnownInitial, ReplayFilter};
 use crate::driver::retry::Retry;
 use crate::driver::scratch::Scratch;
 use crate::driver::send_batch::SendBatch;
+use crate::driver::socket_time_wait::SocketTimeWait;
 use crate::driver::stateless_reset::ResetLimiter;
 use crate::driver::timer_wheel::TimerWheel;
 use crate::driver::unusable::Unusable;
@@ -170,9 +172,9 @@ pub(crate) struct Driver<S: Socket> {
     raw_pending: bool,
     /// True from a send that would block until a flush succeeds.
     blocked: bool,
-    /// Until when a driver without connections and handles keeps its socket open to answer for
-    /// connections in TIME-WAIT (RFC 9293 3.3.2).
-    time_wait_until: Option<Instant>,
+    /// The runtime cannot say any more when the socket is ready, which ends the endpoint.
+    readiness_error: Option<io::Error>,
+    socket_time_wait: SocketTimeWait,
     /// The error of connections and waiting tasks when the driver is dropped: that its runtime was, unless
     /// it has ended before.
     end_error: ConnectionError,
@@ -247,7 +249,8 @@ impl<S: Socket> Driver<S> {
             tx: SendBatch::default(),
             raw_pending: false,
             blocked: false,
-            time_wait_until: None,
+            readiness_error: None,
+            socket_time_wait: SocketTimeWait::default(),
             end_error: ConnectionError::RuntimeShutdown,
             exit_clock: None,
             last_turn: now,
@@ -277,12 +280,14 @@ impl<S: Socket> Driver<S> {
 
     /// Runs one turn: everything except waiting. See the module documentation for the order.
     pub(crate) fn turn(&mut self, now: Instant) -> Turn {
-        (self.budget, self.last_turn) = (TURN_PACKETS, now);
+        let last = std::mem::replace(&mut self.last_turn, now);
+        self.budget = TURN_PACKETS;
         self.ack_delay.on_turn(now);
-        let mut usable = self.flush();
+        let mut usable =
+            self.readiness_error.take().map_or(Ok(()), Err).and_then(|()| self.flush());
         // The batch is empty here. With other connections sending it may never be empty later.
         self.answer_idle_waiters();
-        let more = match self.receive(now) {
+        let more = match self.receive_after(last, now) {
             Ok(more) => more,
             Err(error) => {
                 usable = Err(error);
@@ -301,11 +306,12 @@ impl<S: Socket> Driver<S> {
         self.answer_idle_waiters();
         self.answer_drain_waiters();
         self.answer_can_release_port();
+        self.count_waiting();
         // A waker that panics ends the endpoint, after the others.
         wake_all(self.scratch.wakers.drain(..)).unwrap_or_else(|panic| resume_unwind(panic));
         match usable {
             Err(error) => {
-                trace::socket_failed(self.local(), &error);
+                trace::endpoint_failed(self.local(), &error);
                 self.fail(error);
                 Turn::Finished
             }
@@ -368,19 +374,9 @@ impl<S: Socket> Driver<S> {
         self.blocked
     }
 
-    fn is_unused(&self) -> bool {
-        (self.has_no_users() && self.time_wait_end().is_none()) || self.releases_port()
-    }
-
-    /// Whether there is neither a connection nor a handle that could open one.
-    fn has_no_users(&self) -> bool {
-        self.conns.is_empty() && self.requests.handles() == 0
-    }
-
-    /// Until when the socket stays open because peers may retransmit to connections in TIME-WAIT;
-    /// `None` once that time has passed.
-    fn time_wait_end(&self) -> Option<Instant> {
-        self.time_wait_until.filter(|until| self.last_turn < *until)
+    /// The socket is ready, or the runtime cannot say: the next turn sees to either.
+    pub(crate) fn on_socket_ready(&mut self, ready: io::Result<()>) {
+        self.readiness_error = ready.err();
     }
 
     // ----- connections -----

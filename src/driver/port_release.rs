@@ -81,7 +81,7 @@ impl<S: Socket> Driver<S> {
     pub(crate) fn inherit_time_wait(&mut self, entries: Vec<TimeWaitEntry>) {
         let ended = entries.iter().filter(|(.., time_wait)| time_wait.supports_control);
         let ended = ended.map(|(_, until, _)| *until - TIME_WAIT_DURATION).max();
-        self.time_wait_until = ended.map(|ended| ended + self.socket_time_wait());
+        self.inherit_time_wait_of_socket(ended);
         self.demux.inherit_time_wait(entries);
     }
 }

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::io;
 use std::net::SocketAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::{Driver, TURN_PACKETS};
 use crate::core::connection::PacketType;
@@ -19,6 +19,11 @@ use crate::util::path::Path;
 
 /// Receive calls per turn; each fills several buffers of 64 KiB (GRO batches).
 pub(super) const RECV_CALLS: usize = 2;
+/// Time between two turns after which datagrams may wait of which the runtime does not know yet: the process
+/// was stopped, or its threads were busy.
+const READINESS_LAG: Duration = Duration::from_millis(100);
+/// Times that a turn receives after such a time, at most.
+const CATCH_UP: usize = 256;
 /// Datagrams per turn that answer a received one at once, before the ready connections are served:
 /// three GSO batches, half of what a turn may send.
 const TURN_ANSWERS: usize = 138;
@@ -33,6 +38,22 @@ thread_local! {
 }
 
 impl<S: Socket> Driver<S> {
+    /// Receives what a turn may. If the last one was long ago, everything that waits: peers that were
+    /// not silent in that time must not meet the timers that have run out in it. Returns and fails as
+    /// [`Self::receive`].
+    pub(super) fn receive_after(&mut self, last: Instant, now: Instant) -> io::Result<bool> {
+        if now.saturating_duration_since(last) < READINESS_LAG {
+            return self.receive(now);
+        }
+        self.socket.bypass_readiness();
+        for _ in 0..CATCH_UP {
+            if !self.receive(now)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// Receives until the socket is empty or the turn has made [`RECV_CALLS`] calls. Returns
     /// whether more may be waiting. An error means that the socket has failed for good.
     pub(super) fn receive(&mut self, now: Instant) -> io::Result<bool> {

@@ -152,7 +152,7 @@ impl<S: Socket> Driver<S> {
     /// Replaces the socket, if the new one supports the IP version of every peer.
     fn rebind(&mut self, now: Instant, rebind: Rebind) -> io::Result<()> {
         let socket = match rebind {
-            Rebind::Socket(socket) => *socket,
+            Rebind::Socket(socket) => UdpSocket::from_std(socket)?,
             Rebind::Bind(addrs) => self.bind(&addrs)?,
         };
         for (_, conn) in &self.conns {

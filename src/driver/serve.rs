@@ -3,7 +3,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::Driver;
 use crate::core::time_wait::TimeWait;
@@ -17,11 +17,6 @@ use crate::util::deadline::earliest;
 /// Datagrams that one connection may send before the other ready connections come first: three
 /// GSO batches, half of what a turn may send (tests/fairness.rs).
 const CONN_PACKETS: usize = 138;
-/// How long a driver without connections and handles keeps its socket open to answer for
-/// connections in TIME-WAIT; `Config::linger` if that is shorter. Deviates from RFC 9293 3.6.1,
-/// where TIME-WAIT lasts two segment lifetimes: a peer retransmits an unanswered FIN or RST at
-/// least once a second, and a driver in use keeps the state for `TIME_WAIT_DURATION`.
-const SOCKET_TIME_WAIT: Duration = Duration::from_secs(2);
 
 /// Why a connection was served without sending everything that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,18 +163,12 @@ impl<S: Socket> Driver<S> {
         }
     }
 
-    pub(super) fn socket_time_wait(&self) -> Duration {
-        SOCKET_TIME_WAIT.min(self.config.linger)
-    }
-
     /// Removes a connection that has ended; the demultiplexer keeps its TIME-WAIT state.
     pub(super) fn remove(&mut self, now: Instant, id: ConnId, time_wait: TimeWait) {
         let slot = id.slot as usize;
-        if time_wait.supports_control {
-            self.time_wait_until = Some(now + self.socket_time_wait());
-        }
         self.timers.set(slot, None);
         let Some(mut conn) = self.conns.try_remove(slot) else { return };
+        self.extend_time_wait(now, &time_wait, conn.rto());
         let peer = conn.peer();
         if conn.is_opened_by_nobody() || conn.has_forged_initial() || conn.is_unanswered() {
             // A later initial segment may be the peer's own; and no peer has to learn of an end.

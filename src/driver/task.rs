@@ -37,10 +37,17 @@ impl<S: Socket + Unpin> DriverTask<S> {
     /// Registers for everything that may wake the driver: socket readable, socket writable while
     /// blocked, notified by a handle, deadline. Returns true if one of these has happened already.
     fn register(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
-        if !self.driver.is_in_recv_backoff() && self.driver.socket.poll_recv_ready(cx).is_ready() {
+        let driver = &mut self.driver;
+        if !driver.is_in_recv_backoff()
+            && let Poll::Ready(ready) = driver.socket.poll_recv_ready(cx)
+        {
+            driver.on_socket_ready(ready);
             return true;
         }
-        if self.driver.is_blocked() && self.driver.socket.poll_send_ready(cx).is_ready() {
+        if driver.is_blocked()
+            && let Poll::Ready(ready) = driver.socket.poll_send_ready(cx)
+        {
+            driver.on_socket_ready(ready);
             return true;
         }
         self.driver.register(cx.waker()) || self.poll_sleep(cx, now)

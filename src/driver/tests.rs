@@ -38,6 +38,7 @@ mod scalability;
 mod sim_network;
 mod sim_world;
 mod stateless_reset;
+mod stopped;
 mod task;
 mod unvalidated_memory;
 

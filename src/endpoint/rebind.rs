@@ -13,9 +13,9 @@ use crate::error::ConnectionError;
 use crate::shared::requests::{Rebind, Request};
 #[cfg(doc)]
 use crate::stats::EndpointStats;
+use crate::sys::MAX_DATAGRAM;
 #[cfg(doc)]
 use crate::sys::transport::Transport;
-use crate::sys::{MAX_DATAGRAM, UdpSocket};
 use crate::util::path::canonical;
 
 /// The socket.
@@ -42,8 +42,8 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// [`InvalidInput`](io::ErrorKind::InvalidInput) when the new socket does not support the IP
-    /// version of a peer; [`Unsupported`](io::ErrorKind::Unsupported) for an endpoint on a
+    /// When it is no usable UDP socket; [`InvalidInput`](io::ErrorKind::InvalidInput) when it does not
+    /// support the IP version of a peer; [`Unsupported`](io::ErrorKind::Unsupported) for an endpoint on a
     /// [`Transport`], or with [`shards`](crate::SocketConfig::shards);
     /// [`NotConnected`](io::ErrorKind::NotConnected) when it has ended. The old socket then stays.
     ///
@@ -51,7 +51,7 @@ impl Endpoint {
     ///
     /// The socket may or may not have been replaced.
     pub async fn rebind_std(&self, socket: std::net::UdpSocket) -> io::Result<()> {
-        self.replace(Rebind::Socket(Box::new(UdpSocket::from_std(socket)?))).await
+        self.replace(Rebind::Socket(socket)).await
     }
 
     async fn replace(&self, rebind: Rebind) -> io::Result<()> {

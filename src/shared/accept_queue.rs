@@ -27,6 +27,12 @@ struct Backlog {
     ended: Option<ConnectionError>,
 }
 
+impl Backlog {
+    fn is_open(&self) -> bool {
+        self.listening == Listening::Accepting && self.ended.is_none()
+    }
+}
+
 /// What becomes of initial segments. A later state is never left for an earlier one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Listening {
@@ -53,9 +59,9 @@ impl AcceptQueue {
         })
     }
 
-    /// Driver: whether there is a listener.
+    /// Driver: whether there is a listener that can accept connections.
     pub(crate) fn is_open(&self) -> bool {
-        lock(&self.backlog).listening == Listening::Accepting
+        lock(&self.backlog).is_open()
     }
 
     /// Driver: whether another process is about to read the socket.
@@ -68,11 +74,11 @@ impl AcceptQueue {
         lock(&self.backlog).connections.len()
     }
 
-    /// Driver: queues a connection; without a listener the connection is aborted. Returns all tasks
+    /// Driver: queues a connection; without a listener, or once one of the drivers is gone, the connection is aborted. Returns all tasks
     /// to wake: several may accept.
     pub(crate) fn push(&self, connection: Handle) -> WakeList {
         let mut backlog = lock(&self.backlog);
-        if backlog.listening != Listening::Accepting {
+        if !backlog.is_open() {
             drop(backlog);
             connection.abort();
             return WakeList::default();
@@ -81,7 +87,8 @@ impl AcceptQueue {
         backlog.accepting.take_all()
     }
 
-    /// Driver: called when a driver is dropped, with the reason. Returns all tasks to wake.
+    /// Driver: called when a driver is dropped, with the reason. The listener gets what was opened before,
+    /// and then this error for good. Returns all tasks to wake.
     pub(crate) fn close(&self, error: ConnectionError) -> WakeList {
         let mut backlog = lock(&self.backlog);
         backlog.ended.get_or_insert(error);

@@ -9,6 +9,8 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 #[cfg(not(loom))]
+use std::net::UdpSocket;
+#[cfg(not(loom))]
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -22,8 +24,6 @@ use crate::shared::accept_queue::AcceptHandle;
 #[cfg(not(loom))]
 use crate::shared::connection::Handle;
 use crate::shared::notifier::Notifier;
-#[cfg(not(loom))]
-use crate::sys::UdpSocket;
 use crate::util::queue::move_all;
 use crate::util::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering, lock};
 
@@ -91,8 +91,8 @@ pub(crate) enum Drain {
 pub(crate) enum Rebind {
     /// A new socket, on the first of these addresses that can be bound.
     Bind(Vec<SocketAddr>),
-    /// A bound socket.
-    Socket(Box<UdpSocket>),
+    /// A bound socket. The driver registers it, with its own runtime.
+    Socket(UdpSocket),
 }
 
 /// Requests and raw datagrams from the handles of an endpoint to its driver.

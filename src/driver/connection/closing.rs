@@ -73,6 +73,11 @@ impl Conn {
         !(is_deferred || self.lifecycle.is_detached() || self.lifecycle.is_ended())
     }
 
+    /// Whether a dropped connection waits for nothing but the end of the peer's stream (RFC 9293 3.3.2).
+    pub(in super::super) fn is_in_fin_wait_2(&self) -> bool {
+        self.validation.is_none() && self.lifecycle.is_detached() && self.is_delivered()
+    }
+
     /// Whether a connection that is not in use has nothing left to send but what TIME-WAIT would answer with:
     /// the FIN-ACK of a FIN that is still to come, a RST that was sent before. An unvalidated peer is owed
     /// data alone.
@@ -247,9 +252,13 @@ impl Conn {
         let is_acknowledged = is_ended || self.is_drained() && self.kcp.peer_has_closed();
         let since = self.lifecycle.closing_since(self.shared.linger());
         let Some(since) = since.filter(|_| is_acknowledged) else { return DrainState::Waits };
-        let rto = Duration::from_micros(self.kcp.estimates().rto);
-        let until = since + self.shared.linger().min(MIN_DRAIN_WAIT.max(DRAIN_RTOS * rto));
+        let until = since + self.shared.linger().min(MIN_DRAIN_WAIT.max(DRAIN_RTOS * self.rto()));
         if until > now { DrainState::WaitsUntil(until) } else { DrainState::Done }
+    }
+
+    /// The retransmission timeout.
+    pub(in super::super) fn rto(&self) -> Duration {
+        Duration::from_micros(self.kcp.estimates().rto)
     }
 
     fn linger_deadline(&self) -> Option<Instant> {

@@ -12,6 +12,7 @@ use crate::config::Config;
 use crate::driver::Driver;
 use crate::driver::task::DriverTask;
 use crate::endpoint::Endpoint;
+use crate::error::ConnectionError;
 use crate::shared::requests::RequestQueue;
 use crate::stream::KcpStream;
 use crate::sys::{RxBatch, Socket, Transmit};
@@ -26,6 +27,8 @@ struct FailingSocket {
     recv: Option<ErrorKind>,
     /// Every send would block.
     blocked: bool,
+    /// The runtime that the socket is registered with has ended.
+    orphaned: bool,
     calls: Arc<AtomicUsize>,
 }
 
@@ -56,6 +59,9 @@ impl Socket for FailingSocket {
     }
 
     fn poll_recv_ready(&self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.orphaned {
+            return Poll::Ready(Err(io::Error::other("the runtime has ended")));
+        }
         if self.recv.is_some() { Poll::Ready(Ok(())) } else { Poll::Pending }
     }
 
@@ -64,8 +70,7 @@ impl Socket for FailingSocket {
     }
 }
 
-/// A connection with unacknowledged data over such a socket.
-async fn stream(socket: FailingSocket) -> KcpStream {
+fn start(socket: FailingSocket) -> Endpoint {
     let requests = RequestQueue::new();
     let now = tokio::time::Instant::now().into_std();
     // Nobody answers on this socket.
@@ -74,6 +79,12 @@ async fn stream(socket: FailingSocket) -> KcpStream {
     let endpoint = Endpoint::attach(requests);
     #[expect(clippy::disallowed_methods, reason = "the task under test")]
     drop(tokio::spawn(DriverTask::new(driver)));
+    endpoint
+}
+
+/// A connection with unacknowledged data over such a socket.
+async fn stream(socket: FailingSocket) -> KcpStream {
+    let endpoint = start(socket);
     let stream = endpoint.connect(SocketAddr::from(([127, 0, 0, 1], 2))).await.unwrap();
     stream.try_write(b"hello").unwrap();
     stream
@@ -82,7 +93,8 @@ async fn stream(socket: FailingSocket) -> KcpStream {
 /// The socket calls of such a connection.
 async fn calls_within(time: Duration, recv: Option<ErrorKind>, blocked: bool) -> usize {
     let calls = Arc::new(AtomicUsize::new(0));
-    let stream = stream(FailingSocket { recv, blocked, calls: calls.clone() }).await;
+    let stream =
+        stream(FailingSocket { recv, blocked, orphaned: false, calls: calls.clone() }).await;
     tokio::time::sleep(time).await;
     assert_eq!(stream.error(), None);
     calls.load(Ordering::Relaxed)
@@ -112,9 +124,24 @@ async fn linger_timeout_on_a_blocked_socket_is_in_time() {
     let linger = Config::default().linger;
     let before = tokio::time::Instant::now();
     let calls = Arc::new(AtomicUsize::new(0));
-    let mut stream = stream(FailingSocket { recv: None, blocked: true, calls }).await;
+    let mut stream =
+        stream(FailingSocket { recv: None, blocked: true, orphaned: false, calls }).await;
     let error = stream.shutdown().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TimedOut);
     let took = before.elapsed();
     assert!((linger..linger + Duration::from_millis(20)).contains(&took), "{took:?}");
+}
+
+/// As after a socket was registered with a runtime that has ended since: the endpoint says so and ends.
+#[tokio::test(start_paused = true)]
+async fn task_ends_when_the_runtime_cannot_say_that_the_socket_is_ready() {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let socket = FailingSocket { recv: None, blocked: false, orphaned: true, calls: calls.clone() };
+    let endpoint = start(socket);
+    let stream = endpoint.connect(SocketAddr::from(([127, 0, 0, 1], 2))).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(stream.error(), Some(ConnectionError::EndpointClosed));
+    let cause = endpoint.take_error().unwrap().expect("the reason");
+    assert_eq!(cause.to_string(), "the runtime has ended");
+    assert!(calls.load(Ordering::Relaxed) < 20);
 }
