@@ -13,7 +13,7 @@ use crate::error::ConfigError;
 ///
 /// let mut config = Config::new();
 /// config.limits.max_connections = 1_000;
-/// config.limits.require_validation = true; // Nobody with a forged address is accepted.
+/// config.limits.require_validation = true; // Forged source addresses are not accepted.
 /// # assert!(config.validate().is_ok());
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,7 +40,8 @@ pub struct Limits {
     /// 30 s.
     pub validation_timeout: Duration,
     /// Accept a connection only once its peer's address is validated. Default `false`: with its
-    /// first datagram. Costs one round trip.
+    /// first datagram. Costs one round trip, and for clients of other implementations, which open with
+    /// data, one retransmission: their first data has to arrive twice (SECURITY.md).
     #[doc(alias = "TCP_DEFER_ACCEPT")]
     pub require_validation: bool,
 }

@@ -36,6 +36,11 @@ impl FecProbe {
         }
     }
 
+    /// Whether the latest FEC probe has this number and cookie.
+    pub(crate) fn is(self, (sn, ts): (Sn, Ts)) -> bool {
+        [Self::Outstanding(sn, ts), Self::Answered(sn, ts), Self::Taken(sn, ts)].contains(&self)
+    }
+
     /// Whether the FEC probe was answered since this was last called.
     pub(crate) fn take_answer(&mut self) -> bool {
         let Self::Answered(sn, ts) = *self else { return false };

@@ -70,8 +70,9 @@ pub(crate) struct Keepalive {
     ping: PingState,
     /// The ping that is due was requested by [`Self::ask_at`]. Cleared when it leaves.
     asks_early: bool,
-    /// The latest ping that was answered, for [`Self::is_recent_ping`].
-    last_answered: Option<Ping>,
+    /// The ping before the outstanding one, or the latest one if it was answered, for
+    /// [`Self::is_ping`].
+    previous: Option<Ping>,
     validation: PeerValidation,
     /// Pongs since the peer acknowledged data, or nothing was outstanding, see [`Self::ask_at`].
     pongs: u8,
@@ -94,7 +95,7 @@ impl Keepalive {
             unanswered_since: None,
             ping: PingState::Idle,
             asks_early: false,
-            last_answered: None,
+            previous: None,
             validation: PeerValidation::NotRequested,
             pongs: 0,
             in_flight: false,
@@ -187,9 +188,8 @@ impl Keepalive {
         let answers = |ping: &&Ping| ping.sn == sn && ping.cookie == ts && ping.is_fresh(now);
         let ping = *self.ping.outstanding().filter(answers)?;
         self.ping.on_pong();
-        self.last_answered = Some(ping);
+        self.previous = Some(ping);
         self.pongs = self.pongs.saturating_add(1);
-        self.on_validated();
         // ACKs sent after the pong may have come before it: the ping has the SND.UNA to compare with.
         let rtt = (ping.sent == ping.first_sent).then(|| now.since(ping.sent));
         Some(Pong { state_lost: una.since(ping.una) < 0, rtt, is_early: ping.is_early })
@@ -202,13 +202,13 @@ impl Keepalive {
 
     /// Whether a ping with this number and cookie left, however long ago; of the latest two.
     pub(crate) fn is_ping(&self, (sn, ts): (Sn, Ts)) -> bool {
-        let pings = [self.ping.outstanding(), self.last_answered.as_ref()];
+        let pings = [self.ping.outstanding(), self.previous.as_ref()];
         pings.into_iter().flatten().any(|ping| (ping.sn, ping.cookie) == (sn, ts))
     }
 
     /// When a recent one left last.
     fn recent_ping_sent(&self, now: Micros, (sn, ts): (Sn, Ts)) -> Option<Micros> {
-        let pings = [self.ping.outstanding(), self.last_answered.as_ref()].into_iter().flatten();
+        let pings = [self.ping.outstanding(), self.previous.as_ref()].into_iter().flatten();
         let mut pings = pings.filter(|ping| ping.is_fresh(now));
         pings.find(|ping| (ping.sn, ping.cookie) == (sn, ts)).map(|ping| ping.sent)
     }
@@ -234,7 +234,7 @@ impl Keepalive {
     /// When the next ping may leave; `None` if none has left.
     pub(crate) fn next_ping_at(&self) -> Option<Micros> {
         let sent = |ping: Option<&Ping>| ping.map(|ping| ping.sent);
-        let sent = sent(self.ping.outstanding()).max(sent(self.last_answered.as_ref()));
+        let sent = sent(self.ping.outstanding()).max(sent(self.previous.as_ref()));
         sent.map(|sent| sent.add_micros(MIN_PING_INTERVAL))
     }
 
@@ -274,6 +274,7 @@ impl Keepalive {
         let ping = match fresh {
             Some(ping) => Ping { sent: now, is_early: ping.is_early && is_early, ..ping },
             None => {
+                self.previous = self.ping.outstanding().copied().or(self.previous);
                 let (sn, cookie) = (role.ping_sn(una), self.next_cookie());
                 Ping { sn, cookie, una, first_sent: now, sent: now, is_early }
             }
@@ -469,10 +470,8 @@ mod tests {
         let (sn, cookie) = keepalive.poll_ping(Micros(15 * SECOND), Sn(5), Role::Active).unwrap();
         assert_eq!(sn, Sn(4_u32.wrapping_sub(1 << 30)));
         assert_eq!(keepalive.on_pong(Micros(16 * SECOND), (sn, Ts(cookie.0 ^ 1)), Sn(5)), None);
-        assert!(!keepalive.is_validated());
         let pong = keepalive.on_pong(Micros(16 * SECOND), (sn, cookie), Sn(5));
         assert_eq!(pong.map(|pong| pong.state_lost), Some(false));
-        assert!(keepalive.is_validated());
         keepalive.on_received(Micros(16 * SECOND), true);
         assert_eq!(keepalive.deadline(true, None), Some(Micros(31 * SECOND)));
     }
@@ -533,6 +532,25 @@ mod tests {
         let first = ping(0);
         assert_eq!((ping(1), ping(10)), (first, first));
         assert_ne!(ping(11), first);
+    }
+
+    #[test]
+    fn latest_two_pings_are_known_however_old() {
+        let mut keepalive = keepalive();
+        let mut ping = |second: u64| {
+            let now = Micros(second * SECOND);
+            keepalive.request_ping(now);
+            let ping = keepalive.poll_ping(now, Sn(5), Role::Active).unwrap();
+            (ping, keepalive.is_ping(ping), keepalive.is_recent_ping(now, ping))
+        };
+        let pings = [ping(0), ping(11), ping(22)].map(|(ping, known, recent)| {
+            assert!(known && recent);
+            ping
+        });
+        assert_eq!(pings.map(|ping| keepalive.is_ping(ping)), [false, true, true]);
+        let now = Micros(22 * SECOND);
+        let recent = pings.map(|ping| keepalive.is_recent_ping(now, ping));
+        assert_eq!(recent, [false, false, true]);
     }
 
     #[test]

@@ -415,6 +415,11 @@ impl OpenedBy {
         self.window_probe.is_some() && (self.data.is_none() || !taken)
     }
 
+    /// Whether the peer opened the connection without data.
+    pub(crate) fn is_without_data(&self) -> bool {
+        self.window_probe.is_some()
+    }
+
     /// Whether the peer opened the connection.
     pub(crate) fn is_by_peer(&self) -> bool {
         self.data.is_some() || self.window_probe.is_some()

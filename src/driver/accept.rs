@@ -125,7 +125,9 @@ impl<S: Socket> Driver<S> {
     ) -> bool {
         let Ok(header) = Header::parse(datagram) else { return false };
         let Some(accept) = self.admit(now, (from, header.conv), datagram) else { return false };
-        let is_validated = self.retry.take_answer(now, &(from, header.conv));
+        // One without data has the CONTROL capability.
+        let is_capable = matches!(initial, InitialHash::WindowProbe(_));
+        let is_validated = self.retry.take_answer(now, &(from, header.conv), is_capable);
         if !is_validated && self.unvalidated.is_crowded() {
             self.stats.refused_max_unvalidated += 1;
             self.send_retry(now, (from, header.conv));
@@ -145,8 +147,10 @@ impl<S: Socket> Driver<S> {
         let limits = &self.config.limits;
         let (deadline, defers) = (now + limits.validation_timeout, limits.require_validation);
         // One allowance per address, and few per source: a further connection is sent at most three
-        // times what it sent.
+        // times what it sent, and no data of it is acknowledged before it is validated. So is that of
+        // a peer which opens with data, if the application sees validated ones alone.
         let has_allowance = !is_validated
+            && (is_capable || !defers)
             && !self.peers.contains(from)
             && self.unvalidated.take_allowance(now, from.ip());
         let mtu = usize::from(self.config.kcp.mtu);

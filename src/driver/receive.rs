@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use super::{Driver, TURN_PACKETS};
 use crate::core::connection::PacketType;
 use crate::core::segment::{self, Header};
+use crate::driver::connection::Conn;
 use crate::driver::demux::{Demux, Route};
 use crate::driver::early_arrivals::datagram_of;
 use crate::driver::packet_codec::Opened;
@@ -257,11 +258,15 @@ impl<S: Socket> Driver<S> {
         packet_type: PacketType,
     ) -> bool {
         // Without a tagged nonce a reflected datagram can only be recognised by its segments.
-        let untagged = !self.codec.detects_reflection() && packet_type == PacketType::Regular;
+        let untagged = !self.codec.detects_reflection();
         let Some(conn) = self.conns.get_mut(id.slot as usize).filter(|conn| conn.id() == id) else {
             return false;
         };
-        if untagged && conn.is_reflection(datagram) {
+        // Its ACK, echoed once the connection has ended, would answer the Retry.
+        let is_retry = |conn: &Conn| {
+            conn.is_unvalidated() && self.retry.is_reflection(now, conn.key(), datagram)
+        };
+        if untagged && (conn.is_reflection(datagram) || is_retry(conn)) {
             self.stats.dropped_reflected += 1;
             return false;
         }

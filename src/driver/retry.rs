@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use siphasher::sip::SipHasher24;
 
-use crate::core::segment::{Command, Header, Segments};
+use crate::core::segment::{CONTROL_CAPABLE, Command, Header, Segments};
 use crate::core::seq::{Sn, Ts};
 use crate::driver::demux::Key;
 use crate::driver::expiring_map::ExpiringMap;
@@ -60,8 +60,8 @@ pub(crate) struct Retry {
     start: Instant,
     /// The `frg` of a ping of this endpoint, its CONTROL capability.
     capability: u8,
-    /// Peers whose answer has arrived.
-    answered: ExpiringMap<Key, ()>,
+    /// Peers whose answer has arrived, and whether it has the CONTROL capability.
+    answered: ExpiringMap<Key, bool>,
     /// The same keys, and until when they are in `answered`.
     by_source: KeysBySource<Key>,
 }
@@ -82,16 +82,16 @@ impl Retry {
 
     /// Takes the valid segments of a datagram from `key`, of no connection.
     pub(crate) fn on_datagram(&mut self, now: Instant, key: Key, datagram: &[u8]) -> Answer {
-        let answers = |(header, _): (Header, &[u8])| {
+        let answers = |(header, _): &(Header, &[u8])| {
             header.command == Command::Ack
                 && header.sn.0 & !sn_mask() == SN_BASE
                 && self.is_token(now, key, Token { sn: header.sn, ts: header.ts })
         };
-        if !Segments::new(datagram).any(answers) {
-            return Answer::None;
-        }
+        let Some((ack, _)) = Segments::new(datagram).find(answers) else { return Answer::None };
+        let is_capable = ack.frg == CONTROL_CAPABLE;
         self.expire(now);
-        if self.answered.contains(&key) {
+        if let Some(known) = self.answered.get_mut(&key) {
+            *known |= is_capable;
             return Answer::Taken;
         }
         let is_full = self.answered.len() >= MAX_ANSWERED;
@@ -100,14 +100,26 @@ impl Retry {
         }
         let until = now + ANSWER_LIFETIME;
         self.by_source.insert(Source::of(key.0.ip()), until, key);
-        self.answered.insert(until, key, ());
+        self.answered.insert(until, key, is_capable);
         if is_full { Answer::Replaced } else { Answer::Taken }
     }
 
-    /// Whether the peer has answered a token lately; that is forgotten now.
-    pub(crate) fn take_answer(&mut self, now: Instant, key: &Key) -> bool {
+    /// Whether the peer has answered a token lately; that is forgotten now. `is_capable`: its initial
+    /// segment has the CONTROL capability, and so must its answer.
+    pub(crate) fn take_answer(&mut self, now: Instant, key: &Key, is_capable: bool) -> bool {
         self.expire(now);
-        self.forget(key)
+        let answer = self.answered.get_mut(key).copied();
+        answer.is_some_and(|answer| answer || !is_capable) && self.forget(key)
+    }
+
+    /// Whether a datagram from `key` has a ping of [`Self::ping`], reflected.
+    pub(crate) fn is_reflection(&self, now: Instant, key: Key, datagram: &[u8]) -> bool {
+        Segments::new(datagram).any(|(header, _)| {
+            header.command == Command::Push
+                && header.len == 0
+                && header.sn.0 & !sn_mask() == SN_BASE
+                && self.is_token(now, key, Token { sn: header.sn, ts: header.ts })
+        })
     }
 
     fn period(&self, now: Instant) -> u64 {
@@ -141,14 +153,14 @@ impl Retry {
     }
 
     fn expire(&mut self, now: Instant) {
-        while let Some((key, until, ())) = self.answered.pop_expired(now) {
+        while let Some((key, until, _)) = self.answered.pop_expired(now) {
             self.by_source.remove(Source::of(key.0.ip()), until, key);
         }
     }
 
     /// Returns false if the key is not known.
     fn forget(&mut self, key: &Key) -> bool {
-        let Some((until, ())) = self.answered.remove(key) else { return false };
+        let Some((until, _)) = self.answered.remove(key) else { return false };
         self.by_source.remove(Source::of(key.0.ip()), until, *key);
         true
     }
@@ -177,7 +189,6 @@ mod tests {
     use std::net::SocketAddr;
 
     use super::*;
-    use crate::core::segment::CONTROL_CAPABLE;
 
     fn peer(host: u8, port: u16) -> SocketAddr {
         SocketAddr::from(([192, 0, 2, host], port))
@@ -209,11 +220,18 @@ mod tests {
         let mut other = Retry::new(now, [1, 3], CONTROL_CAPABLE);
         assert_eq!(other.on_datagram(now, key, &ack), Answer::None, "another key");
         assert_eq!(retry.on_datagram(now + 2 * PERIOD, key, &ack), Answer::None, "too late");
-        assert!(!retry.take_answer(now, &key));
+        assert!(!retry.take_answer(now, &key, false));
         let later = now + 2 * PERIOD - Duration::from_millis(1);
         assert_eq!(retry.on_datagram(later, key, &ack), Answer::Taken);
         assert_eq!(retry.on_datagram(later, key, &ack), Answer::Taken, "a duplicate");
-        assert!(retry.take_answer(later, &key) && !retry.take_answer(later, &key));
+        assert!(!retry.take_answer(later, &key, true), "the answer has no CONTROL capability");
+        let capable = retry.ping(later, key);
+        assert!(retry.is_reflection(later, key, &written(&retry, later, key)));
+        assert!(!retry.is_reflection(later, key, &ack));
+        let mut datagram = Vec::new();
+        Header { command: Command::Ack, wnd: 32, ..capable }.emit(&mut datagram);
+        assert_eq!(retry.on_datagram(later, key, &datagram), Answer::Taken);
+        assert!(retry.take_answer(later, &key, true) && !retry.take_answer(later, &key, false));
         assert_eq!(retry.len(), 0);
     }
 
@@ -257,10 +275,11 @@ mod tests {
         // Another one comes in, and both are still there; each of the others has the same.
         assert_eq!(open(&mut retry, 1_000, peer(98, 5), 7), Answer::Replaced);
         let later = now + Duration::from_millis(1_001);
-        assert!(retry.take_answer(later, &(peer(99, 5), 7)), "the oldest, but the only one");
-        assert!(retry.take_answer(later, &(peer(98, 5), 7)));
+        assert!(retry.take_answer(later, &(peer(99, 5), 7), false), "the oldest, but the only one");
+        assert!(retry.take_answer(later, &(peer(98, 5), 7), false));
         let left = |retry: &mut Retry, host: u8| {
-            (1..=1_000).filter(|conv| retry.take_answer(later, &(peer(host, 5), *conv))).count()
+            let mut take = |conv| retry.take_answer(later, &(peer(host, 5), conv), false);
+            (1..=1_000).filter(|conv| take(*conv)).count()
         };
         for host in 1..20 {
             assert!((203..=205).contains(&left(&mut retry, host)), "source {host}");

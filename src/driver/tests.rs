@@ -7,6 +7,7 @@ mod connect;
 mod delayed_ack;
 mod drain;
 mod early_arrivals;
+mod echo_host;
 mod exit;
 mod failures;
 mod fairness;

@@ -10,6 +10,7 @@ use crate::core::recv::pending_acks::Ack;
 use crate::core::recv::receiver::RecvOutcome;
 use crate::core::segment::{self, Command, ControlType, HEADER_LEN, Header, InputError, Segments};
 use crate::core::send::sender::{AckOutcome, UnaOutcome};
+use crate::core::seq::Sn;
 use crate::core::stateless_reset;
 use crate::error::{ConnectionError, Heard};
 
@@ -59,7 +60,7 @@ impl Kcp {
         if self.keepalive.is_validated() {
             self.recv.lift_memory_limit();
         }
-        let mut is_current = false;
+        let (mut is_current, mut counts) = (false, false);
         for (header, payload) in Segments::new(datagram) {
             let una = self.input_una(now, &header, origin);
             is_current |= matches!(una, UnaOutcome::Current { .. });
@@ -71,6 +72,7 @@ impl Kcp {
                 self.on_initial_answered(now);
             }
             let is_ping = is_empty_push && self.recv.nxt().since(header.sn) > MAX_WINDOW;
+            counts |= self.address_proof.counts(&header, is_ping);
             if is_ping && !was_validated && origin == PacketType::Regular {
                 self.on_unvalidated_ping(now, &header);
             }
@@ -88,12 +90,13 @@ impl Kcp {
                 Command::Control => self.input_control(now, &header, una != UnaOutcome::Invalid),
             }
         }
-        self.on_segments_processed(now, datagram.len(), origin, (is_new, is_current));
+        let bytes = if counts { datagram.len() } else { 0 };
+        self.on_segments_processed(now, bytes, origin, (is_new, is_current));
     }
 
-    /// The segments of a datagram were applied, or those of several that are alike. `bytes`: of
-    /// these datagrams. `is_new`: something of it was no replay. `is_current`: a segment had a
-    /// current `una`.
+    /// The segments of a datagram were applied, or those of several that are alike. `bytes`: those of
+    /// these datagrams that count for the anti-amplification limit. `is_new`: something of it was no
+    /// replay. `is_current`: a segment had a current `una`.
     pub(super) fn on_segments_processed(
         &mut self,
         now: Micros,
@@ -111,7 +114,7 @@ impl Kcp {
         {
             self.keepalive.request_ping(now);
         }
-        self.on_amplification_input(bytes, origin == PacketType::Regular);
+        self.on_amplification_input(bytes, bytes > 0 && origin == PacketType::Regular);
         self.update_timers(now);
     }
 
@@ -124,6 +127,10 @@ impl Kcp {
         let mut acks = acks.filter(|header| header.command == Command::Ack).peekable();
         while let Some(header) = acks.next() {
             let (sn, ts) = (header.sn, header.ts);
+            if !self.keepalive.is_validated() && !self.address_proof.admits(header.frg) {
+                self.stats.invalid_acks += 1;
+                continue;
+            }
             if self.is_recovered_ack(&header) {
                 is_new |= is_regular && self.input_recovered_ack(now, &header);
                 continue;
@@ -135,7 +142,7 @@ impl Kcp {
             match self.send.on_ack(now, &self.clock, (sn, ts), sample, &mut self.stats) {
                 outcome @ (AckOutcome::NewlyAcked | AckOutcome::AckedBefore) => {
                     is_new |= outcome == AckOutcome::NewlyAcked;
-                    self.keepalive.on_validated();
+                    self.on_address_proof(header.frg);
                     self.keepalive.on_acked();
                     self.peer.on_state_shown();
                     self.send.on_peer_activity(now);
@@ -156,6 +163,7 @@ impl Kcp {
             match pong {
                 Some(pong) => {
                     is_new = true;
+                    self.on_address_proof(header.frg);
                     self.input_pong(now, &pong, sample);
                     self.on_pong(pong.state_lost, header.una);
                 }
@@ -203,6 +211,14 @@ impl Kcp {
         }
     }
 
+    /// What `una` acknowledges: nothing before the peer is validated, since it may be our own RCV.NXT,
+    /// echoed.
+    fn proven_una(&self, una: Sn) -> Sn {
+        let (oldest, nxt) = (self.send.una(), self.send.nxt());
+        let acks = una.since(oldest) > 0 && una.since(nxt) <= 0;
+        if acks && self.is_peer_unvalidated() { oldest } else { una }
+    }
+
     /// Takes the `una` of one segment, and its `wnd` if that `una` is current.
     pub(super) fn input_una(
         &mut self,
@@ -210,7 +226,7 @@ impl Kcp {
         header: &Header,
         origin: PacketType,
     ) -> UnaOutcome {
-        let una = self.send.on_una(now, &self.clock, header.una);
+        let una = self.send.on_una(now, &self.clock, self.proven_una(header.una));
         match una {
             UnaOutcome::Current { newly_acked } => {
                 if newly_acked > 0 {
@@ -287,13 +303,22 @@ impl Kcp {
                 self.stats.duplicate_segments += 1;
             }
             Ok(RecvOutcome::Duplicate) => {
-                self.keepalive.on_duplicate_received(now);
-                self.acks.on_duplicate(now, ack);
+                self.on_duplicate_received(now, ack, origin);
                 self.stats.duplicate_segments += 1;
             }
             Ok(RecvOutcome::OutOfWindow) => self.stats.out_of_window_segments += 1,
             Err(error) => self.close_reason = Some(error),
         }
         matches!(outcome, Ok(RecvOutcome::InOrder | RecvOutcome::OutOfOrder))
+    }
+
+    /// A segment arrived again that was delivered already, or a ping.
+    fn on_duplicate_received(&mut self, now: Micros, ack: Ack, origin: PacketType) {
+        let is_first = ack.sn == Sn(0) && origin == PacketType::Regular;
+        if is_first && self.address_proof.on_duplicate_received() {
+            self.keepalive.on_validated();
+        }
+        self.keepalive.on_duplicate_received(now);
+        self.acks.on_duplicate(now, ack);
     }
 }

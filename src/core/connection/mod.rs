@@ -45,6 +45,7 @@ use crate::core::connection::repair_state::RepairState;
 use crate::core::fec_probe::FecProbe;
 use crate::core::keepalive::Keepalive;
 use crate::core::open::{Establishment, PeerState};
+use crate::core::path::address_proof::AddressProof;
 use crate::core::path::amplification::Amplification;
 use crate::core::path::validation::PathValidator;
 use crate::core::ping::Role;
@@ -99,6 +100,7 @@ pub struct Kcp {
     pub(super) acks: PendingAcks,
     keepalive: Keepalive,
     amplification: Amplification,
+    address_proof: AddressProof,
     path_validator: PathValidator,
     /// Bytes that cipher and FEC header add to each datagram sent.
     sent_overhead: u16,
@@ -166,6 +168,7 @@ impl Kcp {
             acks: PendingAcks::default(),
             keepalive: Keepalive::new(config, Micros(0), seed.cookie_seed),
             amplification: Amplification::Unlimited,
+            address_proof: AddressProof::default(),
             path_validator: PathValidator::default(),
             sent_overhead: 0,
             received_overhead: 0,

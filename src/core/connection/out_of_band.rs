@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use crate::core::connection::Kcp;
 use crate::core::segment::{Command, Segments};
+use crate::core::seq::{Sn, Ts};
 
 /// Out-of-band datagrams.
 impl Kcp {
@@ -35,21 +36,36 @@ impl Kcp {
 
 /// Reflections.
 impl Kcp {
-    /// Whether a datagram holds a segment that this side sent: sequence number and timestamp are
-    /// those of one in flight, or of one of the last 64 acknowledged; or the timestamp is that of the
-    /// initial segment without data. A segment of the peer matches only by chance, since its timestamps
-    /// count from another random epoch.
+    /// Whether a datagram holds a segment that this side sent by itself: number and timestamp are those
+    /// of data in flight or of one of the last 64 acknowledged, of a ping or probe that is outstanding
+    /// or the one before it, or the timestamp is that of the initial segment without data. A segment of
+    /// the peer matches one of them once in 2^32 times, since timestamps count from a random epoch and
+    /// cookies are random.
+    ///
+    /// What this side sends in answer has number and timestamp of the peer's segment, so the echo of an
+    /// answer to a forged segment shows no more than the forger could have sent; see
+    /// `core/tests/echo.rs`.
     pub(crate) fn is_reflection(&self, datagram: &[u8]) -> bool {
         self.has_started()
-            && Segments::new(datagram).any(|(header, payload)| {
-                self.is_own_fin(&header)
-                    || self.is_own_repair(&header)
-                    || (header.command == Command::WindowProbe
-                        && self.establishment.is_initial(header.ts))
-                    || (header.command == Command::Push
-                        && !payload.is_empty()
-                        && self.send.has_sent(&self.clock, header.sn, header.ts))
+            && Segments::new(datagram).any(|(header, payload)| match header.command {
+                Command::Push if payload.is_empty() => self.is_own_ping((header.sn, header.ts)),
+                Command::Push => {
+                    self.send.has_sent(&self.clock, header.sn, header.ts)
+                        || self.send.path.is_probe((header.sn, header.ts))
+                }
+                Command::WindowProbe => self.establishment.is_initial(header.ts),
+                Command::Repair => self.is_own_repair(&header),
+                Command::Control => self.is_own_fin(&header) || self.is_own_repair(&header),
+                Command::Ack | Command::WindowUpdate => false,
             })
+    }
+
+    /// Whether a ping of any kind left with this number and cookie.
+    fn is_own_ping(&self, ping: (Sn, Ts)) -> bool {
+        self.keepalive.is_ping(ping)
+            || self.send.path.is_probe(ping)
+            || self.path_validator.has_sent(ping)
+            || self.fec_probe.is(ping)
     }
 
     /// Counts a reflected datagram.

@@ -86,6 +86,9 @@ impl Kcp {
         {
             return None;
         }
+        if self.amplification.withholds_acks() {
+            return self.write_lone_ping(now, budget, out);
+        }
         // The pong goes before: it may answer a Retry, after which the initial segment counts.
         if out.len() > start || (!self.acks_due(now) && self.emit_initial(now, out)) {
             return Some(self.on_datagram_sent(now, out.len() - start, Transmitted::default()));
@@ -126,6 +129,35 @@ impl Kcp {
         }
         let len = out.len() - start;
         (len > 0).then(|| self.on_data_sent(now, len, sent))
+    }
+
+    /// Appends a datagram of the ping that is due and the answer to an initial segment without data:
+    /// neither acknowledges anything.
+    fn write_lone_ping(
+        &mut self,
+        now: Micros,
+        budget: SendBudget,
+        out: &mut Vec<u8>,
+    ) -> Option<Transmitted> {
+        let start = out.len();
+        let fits = |out: &Vec<u8>| budget.admits(out.len() - start + HEADER_LEN);
+        self.write_ping(now, fits(out), out);
+        if fits(out) && std::mem::take(&mut self.window_update_pending) {
+            self.write_dataless(Command::WindowUpdate, Ts(0), out);
+        }
+        let len = out.len() - start;
+        let sent = Transmitted { is_last: true, ..Transmitted::default() };
+        (len > 0).then(|| self.on_datagram_sent(now, len, sent))
+    }
+
+    /// Appends the ping that is due, if it fits.
+    fn write_ping(&mut self, now: Micros, fits: bool, out: &mut Vec<u8>) {
+        if fits
+            && let Some((sn, cookie)) = self.keepalive.poll_ping(now, self.send.una(), self.role)
+        {
+            self.pending_reset.on_ping_sent(now, self.send.rtt.rto());
+            self.new_ping(sn, cookie).emit(out);
+        }
     }
 
     /// Continues a GSO batch after a datagram with [`Transmitted::gso_follows`]: appends up to `max`
@@ -264,12 +296,7 @@ impl Kcp {
             self.window_update_pending = false;
             self.write_dataless(Command::WindowUpdate, Ts(0), out);
         }
-        if available(out) >= HEADER_LEN
-            && let Some((sn, cookie)) = self.keepalive.poll_ping(now, self.send.una(), self.role)
-        {
-            self.pending_reset.on_ping_sent(now, self.send.rtt.rto());
-            self.new_ping(sn, cookie).emit(out);
-        }
+        self.write_ping(now, available(out) >= HEADER_LEN, out);
         let (segments_start, nxt) = (out.len(), self.send.nxt());
         // A segment cut for a larger PLPMTU leaves in a datagram of its own.
         while let Some(segment) =
@@ -374,9 +401,12 @@ impl Kcp {
         self.header(command, self.close_state.capability(), sn, ts, 0).emit(out);
     }
 
-    /// A header with the current `wnd` and `una`; records the window as advertised.
+    /// A header with the current `wnd` and `una`; records the window as advertised. `una` is 0 while
+    /// nothing is acknowledged.
     pub(super) fn header(&mut self, command: Command, frg: u8, sn: Sn, ts: Ts, len: u32) -> Header {
-        let (wnd, una) = (self.recv.advertise_window(), self.recv.nxt());
+        let withholds = self.amplification.withholds_acks();
+        let una = if withholds { Sn(0) } else { self.recv.nxt() };
+        let wnd = self.recv.advertise_window();
         Header { conv: self.conv, command, frg, wnd, ts, sn, una, len }
     }
 

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use super::Kcp;
+use crate::core::path::address_proof::AddressProof;
 use crate::core::path::amplification::{Amplification, SendBudget};
 use crate::core::path::validation::{PathChallenge, PathValidation};
 use crate::core::ping::Role;
@@ -21,10 +22,15 @@ impl Kcp {
     }
 
     /// Puts an accepted connection under the anti-amplification limit (RFC 9000 8.1) and starts
-    /// address validation. An unvalidated peer is sent at most three times the bytes that
-    /// [`Kcp::input`] took, or `initial_allowance` bytes if that is more; the
-    /// [overhead](Kcp::set_overhead) counts in both directions. No data segment is
-    /// retransmitted and no MTU probe leaves.
+    /// address validation. An unvalidated peer is sent at most three times the bytes of the
+    /// datagrams with data, initial segments or pings that [`Kcp::input`] took, or
+    /// `initial_allowance` bytes if that is more; the [overhead](Kcp::set_overhead) counts in both
+    /// directions. No data segment is retransmitted and no MTU probe leaves.
+    ///
+    /// With an `initial_allowance` of 0 the peer is sent pings and window updates alone until it is
+    /// validated, and nothing is acknowledged: its retransmissions keep the limit from being used
+    /// up. An ACK without the CONTROL capability validates such a peer once its first data segment
+    /// has arrived twice.
     ///
     /// Its pings show that this side has accepted, and a ping of a peer that has accepted too ends the
     /// connection, which nobody has opened then.
@@ -33,9 +39,31 @@ impl Kcp {
     pub fn require_validation(&mut self, now: Instant, initial_allowance: usize) {
         if !self.is_established() {
             self.amplification = Amplification::limited(initial_allowance);
+            if initial_allowance == 0 {
+                self.address_proof =
+                    AddressProof::AckAndDuplicate { acked: false, duplicated: false };
+            }
         }
         self.role.accept();
         self.start_validation(now);
+    }
+
+    /// The peer has opened the connection with the CONTROL capability: only an ACK with it validates
+    /// the peer.
+    pub(crate) fn expect_capable_acks(&mut self) {
+        self.address_proof = AddressProof::CapableAck;
+    }
+
+    /// An ACK of a segment of ours with this `frg` arrived.
+    pub(super) fn on_address_proof(&mut self, frg: u8) {
+        if self.address_proof.on_ack(frg) {
+            self.keepalive.on_validated();
+        }
+    }
+
+    /// Whether the peer has opened the connection, and its address is not validated.
+    pub(super) fn is_peer_unvalidated(&self) -> bool {
+        self.role != Role::Active && !self.keepalive.is_validated()
     }
 
     /// Whether the peer has accepted this connection as this side has, so that nobody has opened it.
@@ -74,10 +102,10 @@ impl Kcp {
     }
 
     /// A datagram of `len` bytes was accepted: counts its bytes, and ends the limit once the peer
-    /// is validated. `regular`: not reconstructed by FEC.
+    /// is validated. `counts`: see [`AddressProof::counts`]; not reconstructed by FEC.
     #[inline]
-    pub(super) fn on_amplification_input(&mut self, len: usize, regular: bool) {
-        if regular {
+    pub(super) fn on_amplification_input(&mut self, len: usize, counts: bool) {
+        if counts {
             self.amplification.on_received(len + usize::from(self.received_overhead));
         }
         if self.keepalive.is_validated() {

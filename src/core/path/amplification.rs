@@ -2,9 +2,12 @@
 //! address (RFC 9000 8.1).
 //!
 //! This bounds what an attacker with a forged source address can make this side send to the victim.
-//! Deviates: every peer is sent the initial allowance of [`Amplification::limited`], one full
+//! Deviates: a peer is sent the initial allowance of [`Amplification::limited`], one full
 //! datagram, since KCP has no padded Initial packet (RFC 9000 14.1) and pings must be
-//! retransmitted. Tests: `driver/tests/address_validation.rs` and the tests of this file.
+//! retransmitted. A peer without an allowance is sent nothing that acknowledges its data: it
+//! retransmits then, which refills the limit. Otherwise both sides would wait for each other once the
+//! limit is used up (RFC 9002 6.2.2.1). Tests: `driver/tests/address_validation.rs` and the tests of
+//! this file.
 
 /// Bytes out for each byte in (RFC 9000 8.1).
 const FACTOR: usize = 3;
@@ -58,6 +61,12 @@ impl Amplification {
     /// nothing was received.
     pub(crate) fn limited(initial_allowance: usize) -> Self {
         Self::Limited { received: 0, sent: 0, initial_allowance }
+    }
+
+    /// Whether nothing that the peer sent is acknowledged yet.
+    #[inline]
+    pub(crate) fn withholds_acks(&self) -> bool {
+        matches!(self, Self::Limited { initial_allowance: 0, .. })
     }
 
     /// A datagram of the peer was accepted.

@@ -356,6 +356,16 @@ impl MtuDiscovery {
         })
     }
 
+    /// Whether the outstanding MTU probe or the latest ping before one has this number and cookie.
+    pub(crate) fn is_probe(&self, (sn, ts): (Sn, Ts)) -> bool {
+        let probe = self
+            .state
+            .probing()
+            .is_some_and(|probing| (probing.sn, probing.probe_ts) == (sn, Some(ts)));
+        let ping = self.last_probes.as_ref().and_then(|last| last.ping);
+        probe || ping.is_some_and(|(known, cookie, _)| (known, cookie) == (sn, ts))
+    }
+
     /// The MTU probe of `size` bytes is acknowledged: the path carries that size.
     fn on_probe_acked(&mut self, now: Micros, size: usize) {
         self.black_hole_detector.reset();

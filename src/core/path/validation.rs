@@ -132,6 +132,11 @@ impl PathValidator {
         PathValidation::Challenge(challenge)
     }
 
+    /// Whether a PATH_CHALLENGE has this number and cookie.
+    pub(crate) fn has_sent(&self, (sn, cookie): (Sn, Ts)) -> bool {
+        self.candidates.iter().any(|known| known.challenge == PathChallenge { sn, cookie })
+    }
+
     /// The peer has migrated: challenges of other paths are void.
     pub(crate) fn clear(&mut self) {
         self.candidates.clear();

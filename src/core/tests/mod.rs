@@ -19,6 +19,7 @@ mod bottleneck;
 mod bundling;
 mod close;
 mod congestion_model;
+mod echo;
 mod fec_coverage;
 mod fragments;
 mod gro_batches;

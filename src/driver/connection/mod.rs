@@ -225,6 +225,9 @@ impl Conn {
         let validation = AddressValidation { deadline, deferred, held, has_allowance };
         self.validation = Some(Box::new(validation));
         self.kcp.require_validation(now, allowance);
+        if self.opened_by.is_without_data() {
+            self.kcp.expect_capable_acks();
+        }
     }
 
     /// The peer has answered a Retry (RFC 9000 8.1.2): its address is validated from the start.

@@ -9,6 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::fixtures::{
     CLIENT, MINUTE, Pair, SECOND, SERVER, answer, cause, greet, pattern, push, read_pattern,
 };
+use super::sim_network::Fate;
 use super::sim_world::{World, addr};
 use crate::config::{Config, CongestionControl, SessionPolicy, Timing};
 use crate::core::segment::{CONTROL_CAPABLE, Command, HEADER_LEN, Header, Segments};
@@ -17,6 +18,7 @@ use crate::error::{ConnectionError, Heard};
 use crate::listener::KcpListener;
 use crate::stream::KcpStream;
 use crate::testkit::link::LinkConfig;
+use crate::testkit::rng::Rng;
 
 const PEER: u8 = 9;
 
@@ -240,9 +242,206 @@ fn require_validation_defers_accept_until_a_ping_is_answered() {
     assert!(now_or_never(&listener).is_none(), "the timestamp of the pong is wrong");
     world.inject(addr(PEER), SERVER, &pong(&cookie));
     world.run_for(SECOND / 10);
+    assert!(now_or_never(&listener).is_none(), "it may be a listener that answers any ping");
+    world.inject(addr(PEER), SERVER, &push(7, 0, b"hello"));
+    world.run_for(SECOND / 10);
     let (mut stream, peer) = world.finish(SECOND, listener.accept()).unwrap();
     assert_eq!(peer, addr(PEER));
     assert_eq!(world.finish(SECOND, stream.read_chunk()).unwrap(), "hello");
+}
+
+// ----- sources with many connections -----
+
+/// Takes the allowances of the source of `host`.
+fn take_allowances(world: &mut World, host: u8) {
+    for port in 1..=8 {
+        let from = SocketAddr::from((addr(host).ip(), port));
+        world.inject(from, SERVER, &push(u32::from(port), 0, b"x"));
+    }
+    world.run_for(SECOND / 100);
+}
+
+/// Answers each connection with what it has read.
+fn echo(world: &mut World, listener: KcpListener) {
+    world.spawn(async move {
+        let mut streams = Vec::new();
+        while let Ok((mut stream, _)) = listener.accept().await {
+            if let Ok(chunk) = stream.read_chunk().await
+                && chunk != "x"
+            {
+                stream.write_all(&chunk).await.unwrap();
+            }
+            streams.push(stream);
+        }
+    });
+}
+
+#[test]
+fn ninth_connection_of_a_source_outlives_the_loss_of_its_first_pong_and_data() {
+    let mut world = World::new(1, LinkConfig::delay(25_000));
+    let listener = world.listener(SERVER, &Config::new());
+    take_allowances(&mut world, PEER);
+    for _ in 0..8 {
+        drop(world.finish(SECOND, listener.accept()).unwrap());
+    }
+    echo(&mut world, listener);
+    world.port(PEER);
+    let request = push(77, 0, b"request");
+    let (mut acked, mut answered, mut lost) = (false, None, (false, false));
+    for step in 0..3_000 {
+        // A client of another implementation retransmits what is not acknowledged, and nothing else.
+        if step % 20 == 0 && !acked {
+            world.inject(addr(PEER), SERVER, &request);
+        }
+        world.run_for(SECOND / 100);
+        for datagram in world.arrived(PEER) {
+            let has = |command, len| {
+                let mut headers = Segments::new(&datagram).map(|(header, _)| header);
+                headers.any(|header| (header.command, header.len) == (command, len))
+            };
+            if has(Command::Push, 7) && !std::mem::replace(&mut lost.1, true) {
+                continue;
+            }
+            answered = answered.or_else(|| has(Command::Push, 7).then_some(step));
+            acked |= has(Command::Ack, 0);
+            if !std::mem::replace(&mut lost.0, true) {
+                continue;
+            }
+            world.inject(addr(PEER), SERVER, &answer(&datagram, 0));
+        }
+    }
+    println!("answered after {answered:?} steps of 10 ms");
+    assert!(answered.is_some_and(|step| step < 100), "{answered:?}");
+}
+
+#[test]
+fn ninth_connection_of_a_source_with_early_data_outlives_the_same() {
+    let mut world = World::new(1, LinkConfig::delay(25_000));
+    let listener = world.listener(SERVER, &Config::new());
+    take_allowances(&mut world, CLIENT);
+    for _ in 0..8 {
+        drop(world.finish(SECOND, listener.accept()).unwrap());
+    }
+    world.run_for(SECOND);
+    echo(&mut world, listener);
+    let endpoint = world.endpoint(CLIENT, &Config::new());
+    // The request and what answers it first arrive, the pong and the data do not.
+    for host in [CLIENT, SERVER] {
+        world.set_fates(host, [Fate::Late(0), Fate::Lost]);
+    }
+    let start = world.elapsed();
+    world.finish(MINUTE, async {
+        let mut client = endpoint.connect(addr(SERVER)).await.unwrap();
+        client.write_all(b"request").await.unwrap();
+        assert_eq!(client.read_chunk().await.unwrap(), "request");
+    });
+    let millis = (world.elapsed() - start) / 1_000;
+    println!("answered after {millis} ms");
+    assert!(millis < 3_000, "{millis} ms");
+}
+
+#[test]
+fn ninth_connection_of_a_source_is_served_at_20_percent_loss() {
+    let mut stock = Config::new();
+    stock.kcp.close_notify = false;
+    for (name, config, early) in [
+        ("stock", &stock, true),
+        ("early data", &Config::new(), true),
+        ("waits", &Config::new(), false),
+    ] {
+        let mut slowest = 0;
+        for seed in 0..60 {
+            let mut world = World::new(seed, LinkConfig::delay(25_000));
+            let listener = world.listener(SERVER, &Config::new());
+            take_allowances(&mut world, CLIENT);
+            for _ in 0..8 {
+                drop(world.finish(SECOND, listener.accept()).unwrap());
+            }
+            world.set_path(LinkConfig { loss: 200_000, ..LinkConfig::delay(25_000) });
+            echo(&mut world, listener);
+            let endpoint = match early {
+                true => world.endpoint(CLIENT, config),
+                false => world.waiting_endpoint(CLIENT, config),
+            };
+            let start = world.elapsed();
+            world.finish(20 * SECOND, async {
+                let mut client = endpoint.connect(addr(SERVER)).await.unwrap();
+                client.write_all(b"request").await.unwrap();
+                assert_eq!(client.read_chunk().await.unwrap(), "request", "{name}, seed {seed}");
+            });
+            slowest = slowest.max(world.elapsed() - start);
+        }
+        println!("{name}: {} ms at most", slowest / 1_000);
+    }
+}
+
+/// Clients of another implementation at one address, which open within a second: each sends a request
+/// until it is acknowledged, and answers what it gets. Returns when each had its answer, milliseconds
+/// after it began.
+fn share_an_address(clients: u16, loss_percent: u64) -> Vec<Option<u64>> {
+    #[derive(Clone, Default)]
+    struct Client {
+        sent: Option<u64>,
+        acked: bool,
+        answered: Option<u64>,
+    }
+    let mut world = World::new(1, LinkConfig::delay(25_000));
+    world.log();
+    let listener = world.listener(SERVER, &Config::new());
+    echo(&mut world, listener);
+    let mut rng = Rng::new(u64::from(clients));
+    let mut is_lost = || rng.below(100) < loss_percent;
+    let mut all = vec![Client::default(); usize::from(clients)];
+    let begins = |index: usize| index as u64 * 1_000 / u64::from(clients);
+    let from = |index: usize| SocketAddr::from(([10, 0, 1, 1], 1 + index as u16));
+    for step in 0..3_000_u64 {
+        let now = step * 10;
+        for (index, client) in all.iter_mut().enumerate() {
+            let due = client.sent.map_or_else(|| begins(index), |sent| sent + 200);
+            let is_due = now >= due;
+            if is_due && !client.acked {
+                client.sent = Some(now);
+                if !is_lost() {
+                    let request = push(1_000 + index as u32, 0, b"request");
+                    world.inject(from(index), SERVER, &request);
+                }
+            }
+        }
+        world.run_for(SECOND / 100);
+        for sent in world.log().into_iter().filter(|sent| sent.from == addr(SERVER)) {
+            let index = usize::from(sent.to.port() - 1);
+            let client = &mut all[index];
+            if is_lost() {
+                continue;
+            }
+            for (header, _) in Segments::new(&sent.datagram) {
+                let is_ack = (header.command, header.sn) == (Command::Ack, Sn(0));
+                client.acked |= is_ack || header.una == Sn(1);
+                if (header.command, header.len) == (Command::Push, 7) {
+                    client.answered.get_or_insert_with(|| now - begins(index));
+                }
+            }
+            let answers = answer(&sent.datagram, u32::from(client.answered.is_some()));
+            if !answers.is_empty() && !is_lost() {
+                world.inject(from(index), SERVER, &answers);
+            }
+        }
+        if all.iter().all(|client| client.answered.is_some()) {
+            break;
+        }
+    }
+    all.into_iter().map(|client| client.answered).collect()
+}
+
+#[test]
+fn clients_that_share_an_address_are_all_answered_on_a_lossy_path() {
+    for (clients, loss_percent) in [(300, 20), (3_000, 5)] {
+        let times = share_an_address(clients, loss_percent);
+        let none = times.iter().filter(|time| time.is_none()).count();
+        let slowest = times.into_iter().flatten().max();
+        println!("{none} of {clients} not answered, the slowest after {slowest:?} ms");
+        assert_eq!(none, 0);
+    }
 }
 
 // ----- initial segments -----

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::fixtures::{SECOND, SERVER, answer, push};
+use super::fixtures::{self, SECOND, SERVER, push};
 use super::sim_world::{World, addr};
 use crate::config::Config;
-use crate::core::segment::{CONTROL_CAPABLE, Command, Header};
+use crate::core::segment::{CONTROL_CAPABLE, Command, HEADER_LEN, Header};
 use crate::core::seq::{Sn, Ts};
 use crate::listener::KcpListener;
 use crate::stream::KcpStream;
@@ -26,6 +26,13 @@ fn opened() -> (World, KcpListener, KcpStream) {
     world.inject(addr(PEER), SERVER, &initial);
     let (stream, _) = world.finish(SECOND, listener.accept()).unwrap();
     (world, listener, stream)
+}
+
+/// The answers of a peer with the CONTROL capability, which its initial segment has.
+fn answer(datagram: &[u8], una: u32) -> Vec<u8> {
+    let mut answers = fixtures::answer(datagram, una);
+    answers.chunks_mut(HEADER_LEN).for_each(|segment| segment[5] = CONTROL_CAPABLE);
+    answers
 }
 
 /// Answers all datagrams as a peer that has received no data.
