@@ -5,6 +5,7 @@ mod conv;
 mod fec;
 mod forged;
 mod migration;
+mod named_hosts;
 mod observer;
 pub(crate) mod packet_too_big;
 mod replay;
@@ -69,6 +70,12 @@ fn attacks(setup: Setup) -> Vec<(&'static str, Attack)> {
         ("garbage", Box::pin(unvalidated::garbage(setup))),
         ("out-of-band", Box::pin(unvalidated::out_of_band(setup))),
         ("servers", Box::pin(servers::talk(setup))),
+        ("echo host", Box::pin(named_hosts::echo(setup))),
+        ("own address", Box::pin(named_hosts::own_address(setup))),
+        ("stock capable", Box::pin(named_hosts::stock(setup, true, false))),
+        ("stock validated", Box::pin(named_hosts::stock(setup, false, true))),
+        ("stock plain", Box::pin(named_hosts::stock(setup, false, false))),
+        ("shared source", Box::pin(named_hosts::shared_source())),
         ("fec", Box::pin(fec::forged_shards(setup))),
         ("migration", Box::pin(migration::candidates(setup))),
         ("fin", Box::pin(forged::far_fin())),

@@ -146,11 +146,25 @@ pub(crate) struct Profile {
     pub(crate) migration: bool,
     #[arg(long, default_value_t = LOCALHOST)]
     pub(crate) ip: IpAddr,
+    /// The application sees validated peers alone.
+    #[arg(long)]
+    pub(crate) require_validation: bool,
+    /// `Limits::validation_timeout`, milliseconds.
+    #[arg(long, default_value_t = 30_000)]
+    pub(crate) validation_ms: u64,
 }
 
 impl Profile {
     pub(crate) fn new(service: Service) -> Self {
-        Self { service, cipher: "null".to_owned(), fec: false, migration: false, ip: LOCALHOST }
+        Self {
+            service,
+            cipher: "null".to_owned(),
+            fec: false,
+            migration: false,
+            ip: LOCALHOST,
+            require_validation: false,
+            validation_ms: 30_000,
+        }
     }
 
     pub(crate) fn sealed(cipher: &str) -> Self {
@@ -168,6 +182,8 @@ impl Profile {
         if self.migration {
             config.migration = Migration::Authenticated;
         }
+        config.limits.require_validation = self.require_validation;
+        config.limits.validation_timeout = Duration::from_millis(self.validation_ms);
         Ok(config)
     }
 }
@@ -264,6 +280,8 @@ impl Process {
         command.args(profile.fec.then_some("--fec"));
         command.args(profile.migration.then_some("--migration"));
         command.args(["--ip", &profile.ip.to_string()]);
+        command.args(profile.require_validation.then_some("--require-validation"));
+        command.args(["--validation-ms", &profile.validation_ms.to_string()]);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let input = child.stdin.take().context("no standard input")?;
         let mut output = BufReader::new(child.stdout.take().context("no standard output")?);

@@ -92,3 +92,15 @@ fn amplification_across_ports_of_an_address_is_bounded() {
 fn forged_packet_too_big_costs_the_sender_little() {
     attack("packet-too-big");
 }
+
+#[test]
+fn hosts_that_answer_are_not_validated_for_forged_initial_segments() {
+    attack("echo host");
+    attack("own address");
+    attack("stock");
+}
+
+#[test]
+fn clients_of_one_address_are_served_on_a_lossy_path() {
+    attack("shared source");
+}

@@ -58,13 +58,21 @@ impl Row {
         self
     }
 
-    /// What the attacker got back for what it sent.
+    /// What the attacker got back for what it sent. A bound that is infinite is none.
     pub(super) fn traffic(self, traffic: Traffic, most_datagrams: f64, most_bytes: f64) -> Self {
         let datagrams = traffic.received as f64 / traffic.sent.max(1) as f64;
         let bytes = traffic.received_bytes as f64 / traffic.sent_bytes.max(1) as f64;
-        let text = |figure: f64, most: f64| format!("{figure:.2}, at most {most}");
+        let text = |figure: f64, most: f64| match most.is_finite() {
+            true => format!("{figure:.2}, at most {most}"),
+            false => format!("{figure:.2}"),
+        };
         self.cell(Column::Datagrams, text(datagrams, most_datagrams), datagrams <= most_datagrams)
             .cell(Column::Bytes, text(bytes, most_bytes), bytes <= most_bytes)
+    }
+
+    /// An attack that this host or user cannot make.
+    pub(super) fn skipped(self, why: &str) -> Self {
+        self.cell(Column::Also, format!("SKIPPED: {why}"), true)
     }
 
     /// Datagrams alone.

@@ -25,7 +25,10 @@ pub(super) async fn talk(setup: Setup) -> anyhow::Result<Row> {
     let mut observer = Observer::start(&one, false)?;
     let (mut rng, forging) = (Rng::new(10), injector.clone());
     let running = Running::start(RATE, move || {
-        let datagram = forge::initial(rng.next_u32(), b"hello");
+        let datagram = match rng.below(2) {
+            0 => forge::initial(rng.next_u32(), b"hello"),
+            _ => forge::initial_without_data(rng.next_u32(), rng.next_u32()),
+        };
         forging.inject(Direction::ToServer, &datagram);
         forging.inject(Direction::ToClient, &datagram);
     });
