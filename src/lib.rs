@@ -75,9 +75,10 @@
 //! | [`Config::linger`] | 10 s | `shutdown`, and delivery after a drop, without progress |
 //! | TIME-WAIT | 60 s | an ended connection is remembered; no setting |
 //! | [`Limits::max_connections`] | 65,536 | of one endpoint |
+//! | [`Limits::max_per_source`] | as many as are free | of one IPv4 address or IPv6 /64 prefix |
+//! | [`Limits::memory`] | 1024 MiB | of all connections, a sixteenth for unvalidated peers |
 //! | [`Limits::backlog`] | 1,024 | connections that wait for `accept` |
 //! | [`Limits::max_unvalidated`] | 4,096 | connections whose peer's address may be forged |
-//! | [`Limits::unvalidated_memory`] | 64 MiB | of all of them |
 //! | [`Limits::validation_timeout`] | 30 s | for the peer to show that its address is its own |
 //!
 //! # Ciphers, FEC, datagrams

@@ -315,12 +315,8 @@ pub struct EndpointStats {
     pub dropped_truncated: u64,
     /// Dropped: a segment is malformed (unknown command, length, several conversation ids).
     pub dropped_malformed: u64,
-    /// Dropped: no such connection, and not an initial segment. Includes `early_datagrams`, which
-    /// were not dropped after all.
+    /// Dropped: no such connection, and not an initial segment.
     pub dropped_no_connection: u64,
-    /// Datagrams that arrived before the initial segment of their connection, and were delivered to
-    /// it.
-    pub early_datagrams: u64,
     /// Dropped: of a connection in TIME-WAIT.
     pub dropped_time_wait: u64,
     /// Dropped: out-of-band datagrams of peers whose address is not validated yet.
@@ -330,10 +326,13 @@ pub struct EndpointStats {
     pub refused_no_listener: u64,
     /// Refused initial segments: `max_connections` reached.
     pub refused_max_connections: u64,
+    /// Refused initial segments: their source, an IPv4 address or an IPv6 prefix of 64 bits, has the
+    /// connections that [`Limits::max_per_source`](crate::Limits::max_per_source) permits.
+    pub refused_max_per_source: u64,
     /// Refused initial segments: `backlog` full.
     pub refused_backlog: u64,
     /// Initial segments that opened nothing, since more than half of `max_unvalidated` connections or
-    /// of `unvalidated_memory` were in use: what was answered is `retries_sent`.
+    /// of the memory of unvalidated peers were in use: what was answered is `retries_sent`.
     pub refused_max_unvalidated: u64,
     /// Answers to a Retry that were dropped in favour of others: the source, an IPv4 address or an IPv6
     /// prefix of 64 bits, had most of them.
@@ -347,8 +346,9 @@ pub struct EndpointStats {
     pub stateless_resets_sent: u64,
     /// Connections of unvalidated peers now.
     pub unvalidated_connections: u64,
-    /// Bytes of memory that unvalidated peers hold now, see
-    /// [`Limits::unvalidated_memory`](crate::Limits::unvalidated_memory).
+    /// Bytes of memory that all connections hold now, see [`Limits::memory`](crate::Limits::memory).
+    pub memory_bytes: u64,
+    /// Bytes of these that unvalidated peers hold.
     pub unvalidated_bytes: u64,
     /// Migrations to another address of the peer.
     pub migrations: u64,
@@ -401,11 +401,11 @@ impl Add for EndpointStats {
             dropped_truncated: self.dropped_truncated + more.dropped_truncated,
             dropped_malformed: self.dropped_malformed + more.dropped_malformed,
             dropped_no_connection: self.dropped_no_connection + more.dropped_no_connection,
-            early_datagrams: self.early_datagrams + more.early_datagrams,
             dropped_unvalidated: self.dropped_unvalidated + more.dropped_unvalidated,
             dropped_time_wait: self.dropped_time_wait + more.dropped_time_wait,
             refused_no_listener: self.refused_no_listener + more.refused_no_listener,
             refused_max_connections: self.refused_max_connections + more.refused_max_connections,
+            refused_max_per_source: self.refused_max_per_source + more.refused_max_per_source,
             refused_backlog: self.refused_backlog + more.refused_backlog,
             refused_max_unvalidated: self.refused_max_unvalidated + more.refused_max_unvalidated,
             retry_answers_evicted: self.retry_answers_evicted + more.retry_answers_evicted,
@@ -413,6 +413,7 @@ impl Add for EndpointStats {
             retries_sent: self.retries_sent + more.retries_sent,
             retries_answered: self.retries_answered + more.retries_answered,
             stateless_resets_sent: self.stateless_resets_sent + more.stateless_resets_sent,
+            memory_bytes: self.memory_bytes + more.memory_bytes,
             unvalidated_bytes: self.unvalidated_bytes + more.unvalidated_bytes,
             migrations: self.migrations + more.migrations,
             restart_probes: self.restart_probes + more.restart_probes,

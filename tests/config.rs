@@ -408,9 +408,10 @@ fn front_page_has_the_defaults() {
         ("Config::linger", seconds(config.linger)),
         ("TIME-WAIT", String::from("60 s")),
         ("Limits::max_connections", grouped(limits.max_connections)),
+        ("Limits::max_per_source", String::from("as many as are free")),
+        ("Limits::memory", mib(limits.memory)),
         ("Limits::backlog", grouped(limits.backlog)),
         ("Limits::max_unvalidated", grouped(limits.max_unvalidated)),
-        ("Limits::unvalidated_memory", mib(limits.unvalidated_memory)),
         ("Limits::validation_timeout", seconds(limits.validation_timeout)),
     ];
     let documented = documented_defaults();

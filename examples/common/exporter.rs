@@ -48,6 +48,9 @@ const ENDPOINT: &[Row<EndpointStats>] = &[
         s.refused_no_listener
     }),
     ("refused_max_connections", "Refused: too many", Kind::Counter, |s| s.refused_max_connections),
+    ("refused_max_per_source", "Refused: too many of one source", Kind::Counter, |s| {
+        s.refused_max_per_source
+    }),
     ("refused_backlog", "Refused: not accepted in time", Kind::Counter, |s| s.refused_backlog),
     ("refused_max_unvalidated", "Refused: too many unvalidated", Kind::Counter, |s| {
         s.refused_max_unvalidated

@@ -30,7 +30,7 @@ pub(crate) async fn run(args: ServerArgs) -> Result<()> {
     // Many clients may start at once, and from one address: that is what is measured.
     config.limits.backlog = 1 << 16;
     config.limits.max_unvalidated = 1 << 20;
-    config.limits.unvalidated_memory = 1 << 31;
+    config.limits.memory = 1 << 36;
     config.limits.max_connections = 1 << 20;
     let listener = KcpListener::bind_with(&args.listen, config).await.with_context(|| {
         format!("cannot listen on {:?}: expected a free HOST:PORT, as in 0.0.0.0:4010", args.listen)

@@ -71,6 +71,7 @@ pub(crate) fn discarded(stats: &EndpointStats) -> u64 {
         + stats.dropped_time_wait
         + stats.refused_no_listener
         + stats.refused_max_connections
+        + stats.refused_max_per_source
         + stats.refused_backlog
         + stats.refused_max_unvalidated
         + stats.refused_accept_filter

@@ -12,6 +12,7 @@ mod replay;
 mod report;
 mod servers;
 mod unvalidated;
+mod validated;
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -87,6 +88,9 @@ fn attacks(setup: Setup) -> Vec<(&'static str, Attack)> {
         ("una", Box::pin(acks::una_alone(setup))),
         ("conv", Box::pin(conv::shared(setup))),
         ("packet-too-big", Box::pin(packet_too_big::forged(setup))),
+        ("places", Box::pin(validated::places(setup))),
+        ("windows", Box::pin(validated::windows(setup))),
+        ("closed", Box::pin(validated::closed_windows(setup))),
         ("amplification", Box::pin(unvalidated::amplification(setup))),
     ]
 }

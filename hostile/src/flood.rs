@@ -26,7 +26,7 @@ const ADDRESSES: u32 = 512;
 const CLIENTS: u64 = 100;
 /// What the established connection sends, bytes per second: 100 Mbit/s.
 const PACED: u64 = 12_500_000;
-/// What unvalidated peers may hold: the default of `Limits::unvalidated_memory`.
+/// What unvalidated peers may hold: a sixteenth of the default of `Limits::memory`.
 const UNVALIDATED_MEMORY: u64 = 64 << 20;
 
 #[derive(Args)]

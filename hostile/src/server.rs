@@ -14,7 +14,7 @@ use anyhow::{Context, ensure};
 use clap::{Args, ValueEnum};
 use kcpx::crypto::{Algorithm, Cipher};
 use kcpx::fec::FecConfig;
-use kcpx::{Config, Endpoint, EndpointStats, KcpListener, KcpStream, Migration};
+use kcpx::{Config, Endpoint, EndpointStats, KcpListener, KcpStream, Limits, Migration};
 use tokio::io::AsyncWriteExt;
 use tokio::sync::oneshot;
 
@@ -152,10 +152,17 @@ pub(crate) struct Profile {
     /// `Limits::validation_timeout`, milliseconds.
     #[arg(long, default_value_t = 30_000)]
     pub(crate) validation_ms: u64,
+    /// `Limits::memory`.
+    #[arg(long, default_value_t = Limits::default().memory)]
+    pub(crate) memory: usize,
+    /// `Limits::max_connections`.
+    #[arg(long, default_value_t = Limits::default().max_connections)]
+    pub(crate) max_connections: usize,
 }
 
 impl Profile {
     pub(crate) fn new(service: Service) -> Self {
+        let Limits { memory, max_connections, .. } = Limits::default();
         Self {
             service,
             cipher: "null".to_owned(),
@@ -164,6 +171,8 @@ impl Profile {
             ip: LOCALHOST,
             require_validation: false,
             validation_ms: 30_000,
+            memory,
+            max_connections,
         }
     }
 
@@ -176,6 +185,7 @@ impl Profile {
         let algorithm = Algorithm::from_name(&self.cipher)?;
         let key = vec![7; algorithm.key_len()];
         let mut config = Config::new().cipher(Cipher::new(algorithm, &key)?);
+        (config.limits.memory, config.limits.max_connections) = (self.memory, self.max_connections);
         if self.fec {
             config = config.fec(FecConfig::SHORT);
         }
@@ -198,6 +208,7 @@ pub(crate) struct Counters {
     /// Connections whose end of stream it read.
     pub(crate) ended: u64,
     pub(crate) current_connections: u64,
+    pub(crate) memory_bytes: u64,
     pub(crate) unvalidated_bytes: u64,
     pub(crate) refused_conv_in_use: u64,
     pub(crate) recovered_shards: u64,
@@ -213,6 +224,7 @@ impl Counters {
             delivered: load(&server.seen.delivered),
             ended: load(&server.seen.ended),
             current_connections: stats.current_connections,
+            memory_bytes: stats.memory_bytes,
             unvalidated_bytes: stats.unvalidated_bytes,
             refused_conv_in_use: stats.refused_conv_in_use,
             recovered_shards: stats.fec.recovered_shards,
@@ -222,11 +234,12 @@ impl Counters {
 
     fn to_line(self) -> String {
         format!(
-            "{} {} {} {} {} {} {} {}",
+            "{} {} {} {} {} {} {} {} {}",
             self.accepted,
             self.delivered,
             self.ended,
             self.current_connections,
+            self.memory_bytes,
             self.unvalidated_bytes,
             self.refused_conv_in_use,
             self.recovered_shards,
@@ -242,6 +255,7 @@ impl Counters {
             delivered: next()?,
             ended: next()?,
             current_connections: next()?,
+            memory_bytes: next()?,
             unvalidated_bytes: next()?,
             refused_conv_in_use: next()?,
             recovered_shards: next()?,
@@ -282,6 +296,8 @@ impl Process {
         command.args(["--ip", &profile.ip.to_string()]);
         command.args(profile.require_validation.then_some("--require-validation"));
         command.args(["--validation-ms", &profile.validation_ms.to_string()]);
+        command.arg("--memory").arg(profile.memory.to_string());
+        command.arg("--max-connections").arg(profile.max_connections.to_string());
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let input = child.stdin.take().context("no standard input")?;
         let mut output = BufReader::new(child.stdout.take().context("no standard output")?);

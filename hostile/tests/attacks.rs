@@ -104,3 +104,14 @@ fn hosts_that_answer_are_not_validated_for_forged_initial_segments() {
 fn clients_of_one_address_are_served_on_a_lossy_path() {
     attack("shared source");
 }
+
+#[test]
+fn one_source_leaves_places_for_newcomers() {
+    attack("places");
+}
+
+#[test]
+fn validated_peers_keep_to_the_memory_limit() {
+    attack("windows");
+    attack("closed");
+}

@@ -21,6 +21,11 @@ use crate::error::ConfigError;
 pub struct Limits {
     /// Most connections at once, 1 to 16,777,216. Default 65,536.
     pub max_connections: usize,
+    /// Most connections that peers of one source have opened, 1 to 16,777,216. A source is an IPv4
+    /// address or the /64 prefix of an IPv6 address. Default `None`: as many as there are places left
+    /// within `max_connections`, so that one source alone has at most half of them. Where all clients
+    /// share an address, as behind a proxy, set it to `max_connections`.
+    pub max_per_source: Option<usize>,
     /// Most connections opened by peers and not yet accepted, 1 to 65,536. Default 1,024.
     #[doc(alias = "listen backlog")]
     pub backlog: usize,
@@ -29,13 +34,18 @@ pub struct Limits {
     /// state (Retry, RFC 9000 8.1.2): a peer that answers in turn opens its connection validated, with
     /// the next copy of its initial segment. Never more than `max_connections`.
     pub max_unvalidated: usize,
-    /// Memory of all unvalidated peers together, bytes, 1 MiB to 1 TiB. Default 64 MiB. Their
-    /// connections count with 4 KiB each, what was received and not read, and what the application
-    /// wrote and was not sent. Three quarters are reserved for them in equal shares, so it bounds
-    /// their number too: by one for each 10,923 bytes, and with FEC four thirds of `parity_shards` x
-    /// `mtu` more. Of the rest one peer has at most a sixteenth of what is free. Received data that
-    /// does not fit is dropped, and the peer retransmits it.
-    pub unvalidated_memory: usize,
+    /// Memory of all connections together, bytes, 16 MiB to 1 TiB. Default 1 GiB: four times what
+    /// 65,536 idle connections take. A connection counts with 4 KiB, what was received and not read,
+    /// and what the application wrote and the peer has not acknowledged.
+    ///
+    /// Each direction of a connection may hold a quarter of what is free of the first half. Beyond
+    /// half it may hold 16 KiB, and at the limit two segments, so every connection makes progress: its
+    /// window opens no further, writes wait, and received data that does not fit is dropped and
+    /// retransmitted. A dropped stream then ends after 1 s without progress.
+    ///
+    /// Unvalidated peers have a sixteenth of it: a first flight each while half of that is free, then
+    /// 16 KiB.
+    pub memory: usize,
     /// Time for the address validation of a peer that opened a connection, 1 s to 1 hour. Default
     /// 30 s.
     pub validation_timeout: Duration,
@@ -70,9 +80,10 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             max_connections: 65_536,
+            max_per_source: None,
             backlog: 1_024,
             max_unvalidated: 4_096,
-            unvalidated_memory: 64 << 20,
+            memory: 1 << 30,
             validation_timeout: Duration::from_secs(30),
             require_validation: false,
         }
@@ -82,10 +93,12 @@ impl Default for Limits {
 impl Limits {
     pub(super) fn validate(&self) -> Result<(), ConfigError> {
         ConfigError::check("max_connections", self.max_connections, 1, 1 << 24)?;
+        if let Some(max) = self.max_per_source {
+            ConfigError::check("max_per_source", max, 1, 1 << 24)?;
+        }
         ConfigError::check("backlog", self.backlog, 1, 1 << 16)?;
         ConfigError::check("max_unvalidated", self.max_unvalidated, 1, 1 << 20)?;
-        let memory = "unvalidated_memory (bytes)";
-        ConfigError::check(memory, self.unvalidated_memory as u64, 1 << 20, 1 << 40)?;
+        ConfigError::check("memory (bytes)", self.memory as u64, 16 << 20, 1 << 40)?;
         let timeout = self.validation_timeout.as_millis();
         ConfigError::check("validation_timeout (ms)", timeout, 1_000, 60 * 60 * 1_000)?;
         Ok(())

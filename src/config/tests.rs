@@ -53,8 +53,8 @@ fn config_error_names_the_field() {
     assert!(refused(|c| c.kcp.recv_memory = Some(1)).starts_with("recv_memory (bytes) is 1,"));
     assert!(refused(|c| c.limits.backlog = 0).starts_with("backlog is 0,"));
     assert_eq!(
-        refused(|c| c.limits.unvalidated_memory = 1),
-        "unvalidated_memory (bytes) is 1, allowed is 1048576 to 1099511627776"
+        refused(|c| c.limits.memory = 1),
+        "memory (bytes) is 1, allowed is 16777216 to 1099511627776"
     );
     assert!(
         Timing::new(true, Duration::from_millis(5), None, CongestionControl::Disabled)

@@ -106,6 +106,9 @@ impl<S: Socket> Driver<S> {
         entry.insert(Box::new(Conn::new(kcp, shared.clone(), opened_by, &self.config, now)));
         self.demux.insert(key, id);
         self.peers.join(key.0, slot);
+        if initial.is_some() {
+            self.sources.enter(key.0.ip());
+        }
         if let Some(max) = self.peers.max_fec_shards(key.0) {
             shared.max_fec_shards.store(max, Ordering::Relaxed);
         }
@@ -120,7 +123,7 @@ impl<S: Socket> Driver<S> {
         now: Instant,
         from: SocketAddr,
         initial: InitialHash,
-        (datagram, packet_type): (&[u8], PacketType),
+        datagram: &[u8],
         nonce: &[u8],
     ) -> bool {
         let Ok(header) = Header::parse(datagram) else { return false };
@@ -128,7 +131,7 @@ impl<S: Socket> Driver<S> {
         // One without data has the CONTROL capability.
         let is_capable = matches!(initial, InitialHash::WindowProbe(_));
         let is_validated = self.retry.take_answer(now, &(from, header.conv), is_capable);
-        if !is_validated && self.unvalidated.is_crowded() {
+        if !is_validated && self.is_crowded() {
             self.stats.refused_max_unvalidated += 1;
             self.send_retry(now, (from, header.conv));
             return false;
@@ -169,14 +172,16 @@ impl<S: Socket> Driver<S> {
                 self.on_validated(id);
             }
         }
-        let accepted = self.deliver(now, id, datagram, packet_type);
-        if accepted {
-            self.deliver_early(now, id, from, datagram);
-        }
+        let accepted = self.deliver(now, id, datagram, PacketType::Regular);
         if let Some(handle) = handle {
             self.scratch.wakers.extend(accept.push(handle));
         }
         accepted
+    }
+
+    /// Whether only peers whose address is validated may open a connection.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.unvalidated.is_crowded() || self.memory.is_crowded()
     }
 
     /// The accept queue, if a connection may be opened under `key`; `None` if there is no listener, or the
@@ -187,7 +192,7 @@ impl<S: Socket> Driver<S> {
             self.refuse(now, key.0, datagram);
             return None;
         }
-        self.accept_queue().filter(|_| !self.is_in_use(now, key.0, key.1))
+        self.accept_queue(key.0).filter(|_| !self.is_in_use(now, key.0, key.1))
     }
 
     /// Whether there is a listener. Counts a refusal.
@@ -222,12 +227,18 @@ impl<S: Socket> Driver<S> {
         })
     }
 
-    /// The accept queue, if the limits permit one more connection. Counts a refusal.
-    fn accept_queue(&mut self) -> Option<Arc<AcceptQueue>> {
+    /// The accept queue, if the limits permit one more connection of the source of `from`. Counts a
+    /// refusal.
+    fn accept_queue(&mut self, from: SocketAddr) -> Option<Arc<AcceptQueue>> {
         let (limits, stats) = (&self.config.limits, &mut self.stats);
         let accept = self.accept.as_ref()?;
-        if self.conns.len() >= limits.max_connections {
+        let free = limits.max_connections.saturating_sub(self.conns.len());
+        if free == 0 {
             stats.refused_max_connections += 1;
+            return None;
+        }
+        if self.sources.count(from.ip()) >= limits.max_per_source.unwrap_or(free) {
+            stats.refused_max_per_source += 1;
             return None;
         }
         if accept.len() >= limits.backlog {
@@ -298,8 +309,8 @@ impl<S: Socket> Driver<S> {
             return;
         };
         let ((peer, conv), passive) = (conn.key(), conn.is_opened_by_peer());
-        let deferred = conn.finish_validation(&mut self.unvalidated);
-        self.peers.validate(peer, self.unvalidated.budget_mut());
+        let deferred = conn.finish_validation(&mut self.unvalidated, &mut self.memory);
+        self.peers.validate(peer, &mut self.memory);
         if passive {
             if self.config.migration != Migration::Off || self.config.cipher.has_key() {
                 self.demux.index_conv(conv, id);

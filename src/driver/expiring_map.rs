@@ -29,10 +29,6 @@ impl<K: Copy + Ord + Hash, V> ExpiringMap<K, V> {
         self.entries.contains_key(key)
     }
 
-    pub(super) fn get(&self, key: &K) -> Option<&V> {
-        self.entries.get(key).map(|(_, value)| value)
-    }
-
     /// The entry under `key`, unless it has expired.
     pub(super) fn get_live(&self, now: Instant, key: &K) -> Option<&V> {
         let live = self.entries.get(key).filter(|(until, _)| now < *until);
@@ -104,7 +100,7 @@ mod tests {
         let mut map = ExpiringMap::default();
         (0..10).for_each(|key| map.insert(at(10 - key), key, key));
         map.insert(at(20), 9, 90);
-        assert_eq!((map.len(), map.values().count(), map.get(&9)), (10, 10, Some(&90)));
+        assert_eq!((map.len(), map.values().count(), map.get_mut(&9)), (10, 10, Some(&mut 90)));
         assert_eq!((map.remove(&8), map.remove(&8)), (Some((at(2), 8)), None));
         assert_eq!((map.deadline(), map.pop_expired(start)), (Some(at(3)), None));
         assert_eq!(map.pop_expired(at(4)), Some((7, at(3), 7)));

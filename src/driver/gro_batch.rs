@@ -12,11 +12,10 @@ use super::Driver;
 use super::receive::PREFETCH_BATCH;
 use crate::config::Config;
 use crate::core::segment;
-use crate::driver::early_arrivals::datagram_of;
 use crate::driver::packet_codec::{OpenFailure, Opened, PacketCodec};
 use crate::driver::peer_table::DataShards;
 use crate::driver::replay_filter::ReplayFilter;
-use crate::fec::{FecFlag, fec_flag};
+use crate::fec::{FecFlag, datagram_of, fec_flag};
 use crate::stats::EndpointStats;
 use crate::sys::Socket;
 
@@ -206,7 +205,7 @@ impl<S: Socket> Driver<S> {
         }
         let id = conv.and_then(|conv| self.demux.find(&(*from, conv)));
         let Some(id) = id else { return Some(next) };
-        let Self { config, codec, replay_filter, stats, peers, conns, .. } = self;
+        let Self { config, codec, replay_filter, stats, peers, conns, memory, .. } = self;
         let conn = conns.get_mut(id.slot as usize).filter(|conn| conn.id() == id);
         // Asked before the decoder is, which goes through all that it holds.
         let conn = conn.filter(|conn| conn.may_input_more(self.local_ip, datagram));
@@ -222,7 +221,9 @@ impl<S: Socket> Driver<S> {
         let opener = Opener { now, from, config, codec, replay_filter, stats, unreadable: 0 };
         let (next, current) = (Some(next), None);
         let mut run = Run { opener, batch, shards, flag, previous: *previous, current, next };
+        conn.account_memory(memory);
         let taken = conn.input_more(now, datagram, &mut run);
+        conn.account_memory(memory);
         *previous = run.previous;
         // What is left was asked for and not taken, or not asked for.
         let (next, unreadable) = (run.current.or(run.next), run.opener.unreadable);
@@ -255,12 +256,14 @@ impl<S: Socket> Driver<S> {
         let conv = conv.filter(|conv| segment::conv_of(batch.rest) == Some(*conv));
         let Some(id) = conv.and_then(|conv| self.demux.find(&(*from, conv))) else { return };
         let local_ip = self.local_ip;
-        let Some(conn) = self.get_mut(id) else { return };
-        if !conn.may_input_more(local_ip, previous.body) {
-            return;
-        }
+        let Self { conns, memory, .. } = self;
+        let conn = conns.get_mut(id.slot as usize).filter(|conn| conn.id() == id);
+        let conn = conn.filter(|conn| conn.may_input_more(local_ip, previous.body));
+        let Some(conn) = conn else { return };
+        conn.account_memory(memory);
         let (size, len) = (batch.segment_size, batch.rest.len());
         let taken = conn.input_more(now, previous.body, batch.rest.chunks(size));
+        conn.account_memory(memory);
         if taken == 0 {
             return;
         }

@@ -2,12 +2,11 @@
 //! the fuzz targets.
 
 use super::Driver;
+use super::memory::LEAST_QUOTA;
 use crate::sys::Socket;
 
-/// Bytes of unvalidated peers beyond the limit: the buffer that was allocated last.
+/// Bytes beyond the limit: the buffer that was allocated last.
 const LAST_BUFFER: usize = 64 << 10;
-/// The first segment of a connection, and its bookkeeping.
-const FIRST_SEGMENT: usize = 4_096;
 /// What one reconstruction takes beside the packets that it recovers.
 const COEFFICIENTS: usize = 256 << 10;
 
@@ -20,15 +19,20 @@ impl<S: Socket> Driver<S> {
         assert!(self.lingering <= count && self.oversized_connections <= count);
         self.demux.check_invariants(count);
         assert!(self.peers.len() <= count, "{} addresses of {count}", self.peers.len());
+        let passive = self.conns.iter().filter(|(_, conn)| conn.is_opened_by_peer()).count();
+        assert_eq!(self.sources.total(), passive, "connections by source");
         self.retry.check_invariants();
         let unvalidated = self.conns.iter().filter(|(_, conn)| conn.is_unvalidated()).count();
         assert_eq!(self.unvalidated.len(), unvalidated, "connections of unvalidated peers");
         assert!(unvalidated <= limits.max_unvalidated / 2 + 1, "{unvalidated} unvalidated peers");
-        let beyond = LAST_BUFFER
-            + unvalidated * (FIRST_SEGMENT + self.unvalidated.base() + self.config.send_buffer)
-            + self.config.fec.map_or(0, |_| COEFFICIENTS);
-        let memory = self.unvalidated.memory();
-        assert!(memory <= limits.unvalidated_memory + beyond, "{memory} bytes");
-        self.early.check_invariants();
+        let held: usize = self.conns.iter().map(|(_, conn)| conn.held()).sum();
+        let decoders = self.peers.memory();
+        let used = self.memory.used();
+        assert_eq!(used, held + decoders, "memory of all holders");
+        // Each connection has its state and the least quota of both directions, and what its
+        // application has written since the last turn.
+        let least = self.memory.base() + 2 * LEAST_QUOTA + self.config.send_buffer;
+        let beyond = count * least + self.peers.len() * COEFFICIENTS + LAST_BUFFER;
+        assert!(used <= limits.memory + beyond, "{used} bytes");
     }
 }

@@ -96,6 +96,7 @@ impl<S: Socket> Driver<S> {
         let Some(conn) = self.get_mut(id) else { return };
         let ((old, conv), old_path) = (conn.key(), conn.path());
         conn.migrate(now, path);
+        let is_opened_by_peer = conn.is_opened_by_peer();
         if !self.demux.rekey((old, conv), (to, conv), id) {
             // Another connection with this address and conversation id has opened meanwhile.
             if let Some(conn) = self.get_mut(id) {
@@ -103,9 +104,13 @@ impl<S: Socket> Driver<S> {
             }
             return;
         }
-        self.peers.leave(old, id.slot, self.unvalidated.budget_mut());
+        self.peers.leave(old, id.slot, &mut self.memory);
         self.peers.join(to, id.slot);
-        self.peers.validate(to, self.unvalidated.budget_mut());
+        if is_opened_by_peer {
+            self.sources.leave(old.ip());
+            self.sources.enter(to.ip());
+        }
+        self.peers.validate(to, &mut self.memory);
         self.stats.migrations += 1;
         self.schedule(id);
     }

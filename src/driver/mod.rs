@@ -21,7 +21,6 @@ mod connect_pacer;
 mod connection;
 mod demux;
 mod drain;
-mod early_arrivals;
 mod exit;
 mod exit_clock;
 mod expiring_map;
@@ -31,7 +30,7 @@ mod gro_batch;
 #[cfg(feature = "_testkit")]
 mod invariants;
 mod live_convs;
-mod memory_budget;
+mod memory;
 mod migration;
 pub(crate) mod packet_codec;
 pub(crate) mod packet_writer;
@@ -77,8 +76,8 @@ use crate::driver::connect_pacer::ConnectPacer;
 use crate::driver::connection::Conn;
 use crate::driver::demux::Demux;
 use crate::driver::drain::DrainWaiters;
-use crate::driver::early_arrivals::EarlyArrivals;
 use crate::driver::exit_clock::ExitClock;
+use crate::driver::memory::Memory;
 use crate::driver::packet_codec::PacketCodec;
 use crate::driver::peer_table::PeerTable;
 use crate::driver::port_release::PortRelease;
@@ -88,6 +87,7 @@ use crate::driver::retry::Retry;
 use crate::driver::scratch::Scratch;
 use crate::driver::send_batch::SendBatch;
 use crate::driver::socket_time_wait::SocketTimeWait;
+use crate::driver::source::ConnectionsBySource;
 use crate::driver::stateless_reset::ResetLimiter;
 use crate::driver::timer_wheel::TimerWheel;
 use crate::driver::unusable::Unusable;
@@ -150,14 +150,15 @@ pub(crate) struct Driver<S: Socket> {
     accept: Option<Arc<AcceptQueue>>,
     conns: Slab<Box<Conn>>,
     unvalidated: UnvalidatedPeers,
+    memory: Memory,
     retry: Retry,
-    early: EarlyArrivals,
     resets: ResetLimiter,
     unusable: Unusable,
     connect_pacer: ConnectPacer,
     ack_delay: AckDelay,
     demux: Demux,
     peers: PeerTable,
+    sources: ConnectionsBySource,
     codec: PacketCodec,
     /// Replay filter of the initial datagrams that passed admission or hint at a restart, shared by
     /// the shards of a listener (SO_REUSEPORT). No other lock is taken while this one is held.
@@ -226,10 +227,11 @@ impl<S: Socket> Driver<S> {
         let retry = Retry::new(now, [rng.next_u64(), rng.next_u64()], capability);
         Ok(Self {
             socket,
+            unvalidated: UnvalidatedPeers::new(&config.limits),
+            memory: Memory::new(&config),
             peers: PeerTable::new(&config),
-            unvalidated: UnvalidatedPeers::new(&config),
+            sources: ConnectionsBySource::default(),
             codec: PacketCodec::new(&config, secret),
-            unvalidated: UnvalidatedPeers::new(&config),
             initial_nonces: Arc::new(Mutex::new(ReplayFilter::of_initials())),
             replay_filter: ReplayFilter::of_latest(config.replay_window),
             config,
@@ -239,7 +241,6 @@ impl<S: Socket> Driver<S> {
             accept,
             conns: Slab::new(),
             retry,
-            early: EarlyArrivals::default(),
             resets: ResetLimiter::new(now),
             unusable: Unusable::default(),
             connect_pacer: ConnectPacer::new(now),
@@ -296,7 +297,6 @@ impl<S: Socket> Driver<S> {
         };
         self.drain_requests(now);
         self.expire_timers(now);
-        self.early.expire(now, self.unvalidated.budget_mut());
         self.connect_pacer.release(now, &mut self.ready);
         let served = usable.and_then(|()| self.serve(now));
         let delayed_acks = *served.as_ref().unwrap_or(&0);
@@ -344,8 +344,8 @@ impl<S: Socket> Driver<S> {
         });
         let time_wait = self.time_wait_end().filter(|_| self.has_no_users());
         let connects = self.connect_pacer.deadline().filter(|_| !self.blocked);
-        let (receives, early) = (self.recv_backoff.deadline(), self.early.deadline());
-        earliest([timer, connects, time_wait, receives, early, self.drain_waiters.deadline()])
+        let (receives, drains) = (self.recv_backoff.deadline(), self.drain_waiters.deadline());
+        earliest([timer, connects, time_wait, receives, drains])
     }
 
     /// Whether receiving pauses after many receive errors in a row, see [`RecvBackoff`].

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use crate::config::Config;
 use crate::driver::fec_sender::FecSender;
-use crate::driver::memory_budget::{Holder, MemoryBudget};
+use crate::driver::memory::{Holder, Memory};
 use crate::fec::{FecConfig, FecDecoder, FecFlag, FecStats, fec_flag};
 
 /// Largest datagram of kcp-go in bytes (mtuLimit).
@@ -26,7 +26,7 @@ struct Peer {
     first: u32,
     /// True once a ping to the address was answered (RFC 9000 8.1).
     validated: bool,
-    /// Bytes of the memory of unvalidated peers that the decoder holds.
+    /// Bytes of the endpoint's memory that the decoder holds.
     held: usize,
     fec: Option<Box<FecSender>>,
     decoder: Option<Box<FecDecoder>>,
@@ -37,6 +37,10 @@ struct Peer {
 impl Peer {
     fn of(slot: u32) -> Self {
         Self { first: slot, validated: false, held: 0, fec: None, decoder: None, sends_fec: false }
+    }
+
+    fn holder(&self) -> Holder {
+        if self.validated { Holder::Validated } else { Holder::Unvalidated }
     }
 }
 
@@ -100,9 +104,8 @@ impl PeerTable {
         }
     }
 
-    /// Removes the connection in `slot` from the list of `addr`. `budget`: the memory of unvalidated
-    /// peers.
-    pub(crate) fn leave(&mut self, addr: SocketAddr, slot: u32, budget: &mut MemoryBudget) {
+    /// Removes the connection in `slot` from the list of `addr`.
+    pub(crate) fn leave(&mut self, addr: SocketAddr, slot: u32, memory: &mut Memory) {
         let Some(Link { previous, next }) = self.links.get(slot as usize).copied() else { return };
         if let Some(neighbour) = self.links.get_mut(next as usize) {
             neighbour.previous = previous;
@@ -116,7 +119,8 @@ impl PeerTable {
             self.decoders -= usize::from(peer.get().decoder.is_some());
             let was_chosen = self.fec.is_none() && peer.get().fec.is_some();
             self.chosen -= usize::from(was_chosen);
-            budget.update(Holder::Other, peer.remove().held, 0);
+            let peer = peer.remove();
+            memory.update(peer.holder(), peer.held, 0);
         } else {
             peer.get_mut().first = next;
         }
@@ -149,10 +153,10 @@ impl PeerTable {
     }
 
     /// Records that `addr` is validated (RFC 9000 8.1): a ping was answered from there.
-    pub(crate) fn validate(&mut self, addr: SocketAddr, budget: &mut MemoryBudget) {
-        if let Some(peer) = self.map.get_mut(&addr) {
+    pub(crate) fn validate(&mut self, addr: SocketAddr, memory: &mut Memory) {
+        if let Some(peer) = self.map.get_mut(&addr).filter(|peer| !peer.validated) {
             peer.validated = true;
-            budget.update(Holder::Other, std::mem::take(&mut peer.held), 0);
+            memory.on_validated(peer.held);
         }
     }
 
@@ -206,14 +210,14 @@ impl PeerTable {
     /// `recovered`, which returns whether the datagram is plausible. Returns whether the address
     /// is known.
     ///
-    /// Without configured FEC a decoder is created by the first parity from a validated address. The
-    /// decoder of an unvalidated one takes no more memory than `budget` has.
+    /// Without configured FEC a decoder is created by the first parity from a validated address. It
+    /// drops shards that exceed its quota of `memory`.
     pub(crate) fn decode(
         &mut self,
         now: Instant,
         addr: SocketAddr,
         shard: &[u8],
-        budget: &mut MemoryBudget,
+        memory: &mut Memory,
         recovered: impl FnMut(&[u8]) -> bool,
     ) -> bool {
         let Some(peer) = self.map.get_mut(&addr) else { return false };
@@ -221,7 +225,8 @@ impl PeerTable {
             return true;
         }
         // A shard is stored once, and the parity that is solved for has a row of as many bytes.
-        if !peer.validated && budget.allowance(Holder::Other, peer.held) < 2 * shard.len() {
+        let holder = peer.holder();
+        if peer.held + 2 * shard.len() > memory.quota(holder) {
             return true;
         }
         if peer.decoder.is_none() {
@@ -239,11 +244,9 @@ impl PeerTable {
             Box::new(fec.map_or_else(|| FecDecoder::new(None), FecDecoder::with_expected_layout))
         });
         feed(decoder, &mut self.stats, now, shard, recovered);
-        if !peer.validated {
-            let (shards, cache) = decoder.memory();
-            budget.update(Holder::Other, peer.held, shards + cache);
-            peer.held = shards + cache;
-        }
+        let (shards, cache) = decoder.memory();
+        memory.update(holder, peer.held, shards + cache);
+        peer.held = shards + cache;
         true
     }
 
@@ -265,6 +268,12 @@ impl PeerTable {
             return None;
         }
         Some(self.map.get(&addr)?.decoder.as_ref()?.stats())
+    }
+
+    /// Bytes that the decoders of all addresses hold.
+    #[cfg(feature = "_testkit")]
+    pub(crate) fn memory(&self) -> usize {
+        self.map.values().map(|peer| peer.held).sum()
     }
 
     /// Addresses that have a connection.
@@ -332,15 +341,15 @@ mod tests {
     #[test]
     fn slots_of_an_address_are_its_connections_only() {
         let mut peers = PeerTable::new(&Config::new());
-        let mut budget = MemoryBudget::new(1 << 20, 1, 0);
+        let mut memory = Memory::new(&Config::new());
         for slot in 0..6 {
             peers.join(addr(1 + slot % 2), u32::from(slot));
         }
         assert_eq!((slots(&peers, 1), slots(&peers, 2)), (vec![0, 2, 4], vec![1, 3, 5]));
         // Removes a middle, the first and the last link; then reuses their slots.
-        peers.leave(addr(1), 2, &mut budget);
-        peers.leave(addr(2), 5, &mut budget);
-        peers.leave(addr(2), 1, &mut budget);
+        peers.leave(addr(1), 2, &mut memory);
+        peers.leave(addr(2), 5, &mut memory);
+        peers.leave(addr(2), 1, &mut memory);
         assert_eq!((slots(&peers, 1), slots(&peers, 2)), (vec![0, 4], vec![3]));
         assert!(peers.has_several(addr(1)) && !peers.has_several(addr(2)));
         peers.join(addr(3), 2);
@@ -348,7 +357,7 @@ mod tests {
         assert_eq!((slots(&peers, 1), slots(&peers, 3)), (vec![0, 1, 4], vec![2]));
         for (port, slot) in [(1, 4), (1, 0), (1, 1), (2, 3), (3, 2)] {
             assert!(peers.contains(addr(port)));
-            peers.leave(addr(port), slot, &mut budget);
+            peers.leave(addr(port), slot, &mut memory);
         }
         assert!(peers.is_empty());
     }

@@ -10,10 +10,9 @@ use crate::core::connection::PacketType;
 use crate::core::segment::{self, Header};
 use crate::driver::connection::Conn;
 use crate::driver::demux::{Demux, Route};
-use crate::driver::early_arrivals::datagram_of;
 use crate::driver::packet_codec::Opened;
 use crate::driver::packet_writer::PacketWriter;
-use crate::fec::{FecFlag, fec_flag, oob};
+use crate::fec::{FecFlag, datagram_of, fec_flag, oob};
 use crate::shared::conn_id::ConnId;
 use crate::sys::{RecvFault, RxBatch, Socket, classify_recv, count};
 use crate::util::path::Path;
@@ -132,9 +131,7 @@ impl<S: Socket> Driver<S> {
                 }
             }
             FecFlag::Parity => {
-                if !self.on_shard(now, *from, body)
-                    && !self.on_early_parity(now, *from, body, nonce)
-                {
+                if !self.on_shard(now, *from, body) {
                     self.stats.dropped_no_connection += 1;
                 }
             }
@@ -163,8 +160,7 @@ impl<S: Socket> Driver<S> {
                 self.on_possible_migration(now, *from, datagram);
             }
             Route::Open(initial) => {
-                let packet = (datagram, PacketType::Regular);
-                return self.on_initial(now, *from, initial, packet, nonce);
+                return self.on_initial(now, *from, initial, datagram, nonce);
             }
             route @ (Route::Reply(_) | Route::TimeWait | Route::Unknown) => {
                 if let Some(accepted) = self.on_retry_answer(now, from, datagram, nonce) {
@@ -189,12 +185,12 @@ impl<S: Socket> Driver<S> {
     }
 
     /// Feeds a FEC shard to the decoder of its address. A reconstructed datagram is delivered only
-    /// if its segments are valid and its connection exists at this address: what opens a connection
-    /// is reconstructed by `early_arrivals` alone. Returns whether the address has a connection.
+    /// if its segments are valid and its connection exists at this address. Returns whether the
+    /// address has a connection.
     pub(super) fn on_shard(&mut self, now: Instant, from: SocketAddr, shard: &[u8]) -> bool {
         let (demux, recovered) = (&self.demux, &mut self.scratch.recovered);
-        let budget = self.unvalidated.budget_mut();
-        let known = self.peers.decode(now, from, shard, budget, |datagram| {
+        let memory = &mut self.memory;
+        let known = self.peers.decode(now, from, shard, memory, |datagram| {
             let conv = segment::conv_of(datagram).unwrap_or(0);
             let Some(id) = demux.find(&(from, conv)) else { return false };
             if segment::validate(datagram, conv).is_err() {
@@ -273,9 +269,9 @@ impl<S: Socket> Driver<S> {
         let is_regular = packet_type == PacketType::Regular;
         let other_ip = is_regular.then(|| conn.judge_local_ip(self.local_ip, datagram)).flatten();
         let awaited = conn.awaits_first_data();
-        conn.account_memory(&mut self.unvalidated);
+        conn.account_memory(&mut self.memory);
         let input = conn.input(now, datagram, packet_type);
-        conn.account_memory(&mut self.unvalidated);
+        conn.account_memory(&mut self.memory);
         let Ok(outcome) = input else {
             self.stats.dropped_malformed += 1;
             return false;

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use super::Driver;
 use crate::core::time_wait::TimeWait;
+use crate::driver::memory::Holder;
 use crate::driver::packet_writer::PacketWriter;
 use crate::driver::send_batch::Flushed;
 use crate::error::Heard;
@@ -73,6 +74,7 @@ impl<S: Socket> Driver<S> {
             return Ok(None);
         };
         let wakes_reader = conn.exchange_queues(now, &mut self.scratch);
+        conn.account_memory(&mut self.memory);
         if conn.delays_ack(now, wakes_reader && !self.blocked) {
             if self.ack_delay.on_reader_woken(now) {
                 // The reader that is woken reads the statistics; all else waits with the ACK.
@@ -122,7 +124,7 @@ impl<S: Socket> Driver<S> {
         let time_wait = time_wait.filter(|_| unfinished.is_none());
         conn.count_lingering(now, time_wait.is_some(), &mut self.lingering);
         conn.count_oversized(time_wait.is_some(), &mut self.oversized_connections);
-        conn.account_memory(&mut self.unvalidated);
+        conn.account_memory(&mut self.memory);
         if let Some(time_wait) = time_wait {
             self.remove(now, id, time_wait);
             return None;
@@ -176,9 +178,13 @@ impl<S: Socket> Driver<S> {
         } else {
             self.demux.remove(now, conn.key(), id, time_wait);
         }
-        self.peers.leave(peer, id.slot, self.unvalidated.budget_mut());
+        self.peers.leave(peer, id.slot, &mut self.memory);
+        if conn.is_opened_by_peer() {
+            self.sources.leave(peer.ip());
+        }
         self.update_replaces(peer);
-        drop(conn.finish_validation(&mut self.unvalidated));
+        drop(conn.finish_validation(&mut self.unvalidated, &mut self.memory));
+        self.memory.update(Holder::Validated, conn.held(), 0);
     }
 
     /// Seals and sends the batch. An error means that the socket has failed for good.

@@ -1,6 +1,7 @@
 //! What is bounded per source: whom a source address stands for, and which source has most of a table.
 
 use std::cmp::Reverse;
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Instant;
@@ -19,6 +20,37 @@ impl Source {
             }
             ip => Self(ip),
         }
+    }
+}
+
+/// Connections that the peers of each source have opened.
+#[derive(Debug, Default)]
+pub(super) struct ConnectionsBySource(HashMap<Source, usize>);
+
+impl ConnectionsBySource {
+    /// A peer at `ip` has opened a connection, or moves one there.
+    pub(super) fn enter(&mut self, ip: IpAddr) {
+        *self.0.entry(Source::of(ip)).or_default() += 1;
+    }
+
+    /// A connection with a peer at `ip` has ended, or moves away.
+    pub(super) fn leave(&mut self, ip: IpAddr) {
+        if let Entry::Occupied(mut count) = self.0.entry(Source::of(ip)) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+    }
+
+    /// Connections of the source of `ip`.
+    pub(super) fn count(&self, ip: IpAddr) -> usize {
+        self.0.get(&Source::of(ip)).copied().unwrap_or(0)
+    }
+
+    #[cfg(feature = "_testkit")]
+    pub(super) fn total(&self) -> usize {
+        self.0.values().sum()
     }
 }
 

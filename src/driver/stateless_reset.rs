@@ -68,8 +68,7 @@ impl<S: Socket> Driver<S> {
         let ping = Segments::new(datagram).map(|(header, _)| header).find(is_ping);
         let may_open = || {
             // In this order: the queue has a lock.
-            self.unvalidated.is_crowded()
-                && self.accept.as_ref().is_some_and(|accept| accept.is_open())
+            self.is_crowded() && self.accept.as_ref().is_some_and(|accept| accept.is_open())
         };
         if let Some(ping) = ping.filter(|_| !may_open()) {
             self.send_stateless_reset(now, from, &ping);

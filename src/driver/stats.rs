@@ -14,7 +14,8 @@ impl<S: Socket> Driver<S> {
     pub(super) fn publish(&mut self) {
         self.stats.current_connections = self.conns.len() as u64;
         self.stats.unvalidated_connections = self.unvalidated.len() as u64;
-        self.stats.unvalidated_bytes = self.unvalidated.memory() as u64;
+        self.stats.unvalidated_bytes = self.memory.unvalidated() as u64;
+        self.stats.memory_bytes = self.memory.used() as u64;
         let sealed = self.codec.sealed();
         if self.stats.sealed_datagrams < MAX_SEALED_PER_KEY && sealed >= MAX_SEALED_PER_KEY {
             trace::key_limit_reached(self.local(), sealed);
@@ -30,5 +31,8 @@ impl<S: Socket> Driver<S> {
         }
         self.refused = refused;
         self.notifier.publish(&self.stats);
+        // Without pressure it is as it was, whatever the quota is.
+        let quota = self.memory.write_quota(self.conns.len()).min(self.config.send_buffer);
+        self.notifier.set_write_quota(quota);
     }
 }

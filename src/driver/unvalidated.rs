@@ -1,5 +1,5 @@
-//! Admission of unvalidated peers: how many connections they have opened, how much memory they hold,
-//! and to how many of a source more may be sent than three times what it sent.
+//! Admission of unvalidated peers: how many connections they have opened, and to how many of a source
+//! more may be sent than three times what it sent.
 //!
 //! Source addresses can be forged (RFC 9000 8.1), so only the limits in total bound memory. From half
 //! of them on, a peer has to show by a [`Retry`](crate::driver::retry) that its address is its own.
@@ -7,9 +7,8 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use crate::config::Config;
+use crate::config::Limits;
 use crate::driver::expiring_map::ExpiringMap;
-use crate::driver::memory_budget::{CONNECTION_COST, Holder, MemoryBudget};
 use crate::driver::source::Source;
 
 /// Divisor: initial datagrams are answered without state while more than `max / 2` connections are
@@ -27,34 +26,19 @@ pub(crate) struct UnvalidatedPeers {
     total: usize,
     /// Allowances of a source since the first of them.
     allowances: ExpiringMap<Source, usize>,
-    /// Bytes that one connection holds without any data.
-    base: usize,
-    budget: MemoryBudget,
+    /// `Limits::max_unvalidated`.
+    max: usize,
 }
 
 impl UnvalidatedPeers {
-    pub(crate) fn new(config: &Config) -> Self {
-        let parity = config.fec.map_or(0, |fec| fec.parity_shards());
-        // The encoder of an address: its parity.
-        let base = CONNECTION_COST + parity * usize::from(config.kcp.mtu);
-        let limits = &config.limits;
-        let places = limits.max_unvalidated.min(limits.max_connections);
-        let budget = MemoryBudget::new(limits.unvalidated_memory, places, base);
-        Self { total: 0, allowances: ExpiringMap::default(), base, budget }
+    pub(crate) fn new(limits: &Limits) -> Self {
+        let max = limits.max_unvalidated.min(limits.max_connections);
+        Self { total: 0, allowances: ExpiringMap::default(), max }
     }
 
-    /// Bytes that one connection holds without any data.
-    pub(crate) fn base(&self) -> usize {
-        self.base
-    }
-
-    pub(crate) fn budget_mut(&mut self) -> &mut MemoryBudget {
-        &mut self.budget
-    }
-
-    /// Whether only peers whose address is validated may open a connection.
+    /// Whether more than half of the places are taken.
     pub(crate) fn is_crowded(&self) -> bool {
-        self.total > self.budget.places() / CROWDED_DIVISOR || self.budget.is_half_used()
+        self.total > self.max / CROWDED_DIVISOR
     }
 
     /// Counts a connection.
@@ -62,9 +46,8 @@ impl UnvalidatedPeers {
         self.total += 1;
     }
 
-    /// Removes a connection, validated or ended, from the count. It held `held` bytes.
-    pub(crate) fn leave(&mut self, held: usize) {
-        self.budget.update(Holder::Connection, held, 0);
+    /// Removes a connection, validated or ended, from the count.
+    pub(crate) fn leave(&mut self) {
         self.total -= 1;
     }
 
@@ -98,11 +81,6 @@ impl UnvalidatedPeers {
         }
     }
 
-    /// Bytes that all of them hold.
-    pub(crate) fn memory(&self) -> usize {
-        self.budget.used()
-    }
-
     pub(crate) fn len(&self) -> usize {
         self.total
     }
@@ -121,7 +99,7 @@ mod tests {
 
     #[test]
     fn allowances_of_one_ipv6_prefix_count_together_for_half_a_minute() {
-        let mut peers = UnvalidatedPeers::new(&Config::new());
+        let mut peers = UnvalidatedPeers::new(&Limits::default());
         let (start, at) = (Instant::now(), |host: u16| [0x2001, 0xdb8, 0, 0, 0, 0, 0, host].into());
         let half = start + ALLOWANCE_PERIOD / 2;
         assert!((0..8).all(|host| peers.take_allowance(start, at(host))));
@@ -138,27 +116,21 @@ mod tests {
     }
 
     #[test]
-    fn admission_ends_when_the_table_or_the_memory_is_half_full() {
-        let mut config = Config::new();
-        config.limits.max_unvalidated = 64;
-        let mut peers = UnvalidatedPeers::new(&config);
+    fn admission_ends_when_the_table_is_half_full() {
+        let limits = Limits { max_unvalidated: 64, ..Limits::default() };
+        let mut peers = UnvalidatedPeers::new(&limits);
         while !peers.is_crowded() {
             peers.enter();
         }
         assert_eq!(peers.len(), 33);
-        peers.leave(0);
+        peers.leave();
         assert!(!peers.is_crowded());
-        peers.budget_mut().update(Holder::Connection, 0, 33 << 20);
-        assert!(peers.is_crowded() && peers.memory() == 33 << 20);
-        peers.leave(33 << 20);
-        assert_eq!((peers.memory(), peers.len()), (0, 31));
     }
 
     #[test]
     fn unvalidated_peers_have_at_most_half_of_the_connections() {
-        let mut config = Config::new();
-        config.limits.max_connections = 100;
-        let mut peers = UnvalidatedPeers::new(&config);
+        let limits = Limits { max_connections: 100, ..Limits::default() };
+        let mut peers = UnvalidatedPeers::new(&limits);
         while !peers.is_crowded() {
             peers.enter();
         }

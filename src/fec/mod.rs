@@ -57,5 +57,6 @@ mod tests;
 pub use config::FecConfig;
 pub use decoder::FecDecoder;
 pub use encoder::FecEncoder;
+pub(crate) use packet::datagram_of;
 pub use packet::{DATA, FecFlag, HEADER_LEN, OUT_OF_BAND, PARITY, fec_flag};
 pub use stats::FecStats;

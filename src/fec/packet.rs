@@ -55,6 +55,14 @@ pub fn fec_flag(packet: &[u8]) -> FecFlag {
     }
 }
 
+/// The KCP datagram within a packet that is no parity.
+pub(crate) fn datagram_of(packet: &[u8]) -> &[u8] {
+    match fec_flag(packet) {
+        FecFlag::Data => packet.get(HEADER_LEN..).unwrap_or_default(),
+        _ => packet,
+    }
+}
+
 /// Parses a packet into seqid, whether it is parity, and the bytes that parity covers.
 pub(super) fn parse(packet: &[u8]) -> Option<(u32, bool, &[u8])> {
     let (&[a, b, c, d, low, high], content) = packet.split_first_chunk::<UNCOVERED_LEN>()?;

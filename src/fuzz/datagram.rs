@@ -88,7 +88,12 @@ fn config(choices: &mut Choices<'_>) -> Config {
     config.fec_decode = choices.byte() & 7 != 0;
     config.replay_window = choices.pick(&[0, 0, 16]);
     config.duplicates = choices.pick(&[0, 0, 2]);
-    config.limits = Limits { max_connections: CONNECTIONS, backlog: 4, ..Limits::default() };
+    config.limits = Limits {
+        max_connections: CONNECTIONS,
+        max_per_source: Some(CONNECTIONS),
+        backlog: 4,
+        ..Limits::default()
+    };
     config.limits.max_unvalidated = choices.pick(&[2, 4_096]);
     config
 }

@@ -24,7 +24,7 @@ const PEERS: u8 = 4;
 const CONVS: u8 = 3;
 /// Unvalidated connections from which on the listener keeps no state of further ones.
 const MAX_UNVALIDATED: usize = 2;
-const MEMORY: usize = 1 << 20;
+const MEMORY: usize = 16 << 20;
 /// The longest time that a token, and an answer to one, is valid.
 const TOKEN_LIFETIME: Duration = Duration::from_secs(16);
 const ANSWER_LIFETIME: Duration = Duration::from_secs(10);
@@ -65,7 +65,7 @@ pub fn retry(data: &[u8]) {
 #[expect(clippy::disallowed_methods, reason = "the run needs one real instant to count from")]
 fn start(choices: &mut Choices<'_>) -> Run {
     let mut config = Config::new();
-    (config.limits.max_unvalidated, config.limits.unvalidated_memory) = (MAX_UNVALIDATED, MEMORY);
+    (config.limits.max_unvalidated, config.limits.memory) = (MAX_UNVALIDATED, MEMORY);
     config.fec = choices.pick(&[None, FecConfig::new(2, 2).ok()]);
     config.limits.require_validation = choices.byte() & 1 == 0;
     let (queue, requests) = (AcceptQueue::new(), RequestQueue::new());

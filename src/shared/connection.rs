@@ -90,12 +90,12 @@ impl Shared {
             framed: config.fec.is_some(),
             max_fec_shards: AtomicUsize::new(config.fec.map_or(0, FecConfig::shards)),
             max_message: AtomicUsize::new(mtu.saturating_sub(overhead + SEGMENT_HEADER)),
-            notifier: ConnNotifier::new(notifier, id),
             handles: AtomicUsize::new(0),
             detached: AtomicBool::new(false),
             options: Options::new(config),
-            send: SendQueue::new(config.send_buffer),
+            send: SendQueue::new(config.send_buffer, notifier.write_quota()),
             recv: RecvQueue::new(config.recv_buffer),
+            notifier: ConnNotifier::new(notifier, id),
             established: Established::new(),
             datagrams: Datagrams::default(),
             stats: Mutex::new(Snapshot::default()),
@@ -157,14 +157,14 @@ impl Shared {
         self.send.deliver_in_background()
     }
 
-    /// Bytes in both queues, as charged.
-    pub(crate) fn queued_bytes(&self) -> usize {
-        self.recv.charged() + self.send.charged()
+    /// Bytes received and not read, and bytes written and not taken, as charged.
+    pub(crate) fn queued_bytes(&self) -> (usize, usize) {
+        (self.recv.charged(), self.send.charged())
     }
 
     /// Bytes that the receive queue takes now, see [`RecvQueue::available`].
-    pub(crate) fn recv_available(&self) -> usize {
-        self.recv.available()
+    pub(crate) fn recv_available(&self, quota: usize) -> usize {
+        self.recv.available(quota)
     }
 
     /// Whether the receive queue has data, see [`RecvQueue::has_unread`].

@@ -14,7 +14,7 @@ use crate::shared::notifier::ConnNotifier;
 use crate::shared::waiters::{Registration, Wait, WaitQueue, Waiters, WakeList};
 use crate::util::buffer_pool;
 use crate::util::queue;
-use crate::util::sync::{AtomicBool, Mutex, Ordering, lock};
+use crate::util::sync::{AtomicBool, AtomicUsize, Mutex, Ordering, lock};
 
 /// State of the read side of a connection (the receiving states of RFC 9000 3.2).
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +33,8 @@ enum RecvState {
 pub(super) struct RecvQueue {
     /// Bytes that the chunks may count for, see `CHUNK_CHARGE`.
     capacity: usize,
+    /// Copy of `Delivered::charged`, for the driver without the lock.
+    charged_hint: AtomicUsize,
     delivered: Mutex<Delivered>,
     /// Whether the reader's own end has data, for [`Self::has_unread`].
     reader_has_data: AtomicBool,
@@ -57,13 +59,6 @@ impl Delivered {
     fn clear(&mut self) -> VecDeque<Bytes> {
         self.charged = 0;
         mem::take(&mut self.chunks)
-    }
-
-    /// Frees capacity for what was read. Returns whether the driver waits for that.
-    #[must_use]
-    fn report_read(&mut self, read: usize, capacity: usize) -> bool {
-        self.charged = self.charged.saturating_sub(read);
-        self.charged <= capacity / 2 && mem::take(&mut self.driver_blocked)
     }
 }
 
@@ -138,21 +133,22 @@ impl RecvQueue {
             readers: Waiters::default(),
         };
         let reader_has_data = AtomicBool::new(false);
-        Self { capacity, delivered: Mutex::new(delivered), reader_has_data }
+        let charged_hint = AtomicUsize::new(0);
+        Self { capacity, charged_hint, delivered: Mutex::new(delivered), reader_has_data }
     }
 }
 
 /// Driver.
 impl RecvQueue {
-    /// Bytes that the queue takes now. The driver delivers while this is above zero: a chunk that
-    /// does not fit is delivered all the same, otherwise a message above the capacity would never
-    /// be. At zero the reader notifies the driver once half of the queue is free.
-    pub(super) fn available(&self) -> usize {
+    /// Bytes that the queue takes now, of at most `quota`. The driver delivers while this is above
+    /// zero: a chunk that does not fit is delivered all the same, otherwise a message above the
+    /// capacity would never be. At zero the reader notifies the driver once half of the queue is free.
+    pub(super) fn available(&self, quota: usize) -> usize {
         let mut delivered = lock(&self.delivered);
         if delivered.detached {
             return self.capacity;
         }
-        let available = self.capacity.saturating_sub(delivered.charged);
+        let available = self.capacity.min(quota).saturating_sub(delivered.charged);
         // Set in the critical section that found the queue full: no read in between is missed.
         delivered.driver_blocked |= available == 0;
         available
@@ -166,9 +162,10 @@ impl RecvQueue {
         in_queue || self.reader_has_data.load(Ordering::Relaxed)
     }
 
-    /// Bytes in the queue, those included that the reader has taken and not reported, as charged.
+    /// Bytes in the queue, those included that the reader has taken and not reported, as charged: a
+    /// hint.
     pub(super) fn charged(&self) -> usize {
-        lock(&self.delivered).charged
+        self.charged_hint.load(Ordering::Relaxed)
     }
 
     /// Appends what arrived in order; in message mode each chunk is one message. `held_back`:
@@ -195,6 +192,7 @@ impl RecvQueue {
         queue::reserve(&mut delivered.chunks, chunks.len());
         delivered.chunks.append(chunks);
         delivered.charged += charged;
+        self.charged_hint.store(delivered.charged, Ordering::Relaxed);
         // With nothing left to read, no read will come to notify the driver.
         let again = held_back && delivered.charged == 0;
         delivered.driver_blocked = held_back && !again;
@@ -239,7 +237,7 @@ impl RecvQueue {
         notifier: &ConnNotifier,
     ) -> Poll<io::Result<()>> {
         let mut delivered = lock(&self.delivered);
-        let blocked = delivered.report_read(mem::take(&mut buffer.read), self.capacity);
+        let blocked = self.report(&mut delivered, mem::take(&mut buffer.read));
         let (mut replaced, mut memory) = (None, [None, None]);
         if buffer.chunks.is_empty() {
             mem::swap(&mut delivered.chunks, &mut buffer.chunks);
@@ -291,10 +289,18 @@ impl RecvQueue {
             return;
         }
         let read = mem::take(&mut buffer.read);
-        let blocked = lock(&self.delivered).report_read(read, self.capacity);
+        let blocked = self.report(&mut lock(&self.delivered), read);
         if blocked {
             notifier.notify();
         }
+    }
+
+    /// Frees capacity for what was read. Returns whether the driver waits for that.
+    #[must_use]
+    fn report(&self, delivered: &mut Delivered, read: usize) -> bool {
+        delivered.charged = delivered.charged.saturating_sub(read);
+        self.charged_hint.store(delivered.charged, Ordering::Relaxed);
+        delivered.charged <= self.capacity / 2 && mem::take(&mut delivered.driver_blocked)
     }
 
     #[inline]
@@ -311,6 +317,7 @@ impl RecvQueue {
         let mut delivered = lock(&self.delivered);
         delivered.detached = true;
         delivered.discarded = !delivered.chunks.is_empty();
+        self.charged_hint.store(0, Ordering::Relaxed);
         (delivered.readers.take_all(), delivered.clear())
     }
 

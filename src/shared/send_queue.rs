@@ -18,7 +18,7 @@ use crate::shared::send_state::SendState;
 use crate::shared::waiters::{Registration, Wait, WaitQueue, Waiters, WakeList};
 use crate::shared::wakers::register_waker;
 use crate::util::buffer_pool::{self, LARGE};
-use crate::util::sync::{AtomicUsize, Mutex, MutexGuard, Ordering, lock};
+use crate::util::sync::{Arc, AtomicUsize, Mutex, MutexGuard, Ordering, lock};
 
 /// What the driver finds when it takes writes.
 #[derive(Debug, Default)]
@@ -41,6 +41,8 @@ pub(crate) struct TakenWrites {
 pub(super) struct SendQueue {
     /// Bytes that the chunks may count for, see `CHUNK_CHARGE`.
     capacity: usize,
+    /// Bytes that a queue may hold now, the same for all connections of an endpoint.
+    quota: Arc<AtomicUsize>,
     /// Copy of `Chunks::charged` for a writer without the lock: a hint, checked again under it.
     charged_hint: AtomicUsize,
     writes: Mutex<Writes>,
@@ -63,7 +65,7 @@ struct Writes {
 }
 
 impl SendQueue {
-    pub(super) fn new(capacity: usize) -> Self {
+    pub(super) fn new(capacity: usize, quota: Arc<AtomicUsize>) -> Self {
         let writes = Writes {
             chunks: Chunks::default(),
             state: SendState::Open,
@@ -74,11 +76,15 @@ impl SendQueue {
             writers: Waiters::default(),
             shutdown: None,
         };
-        Self { capacity, charged_hint: AtomicUsize::new(0), writes: Mutex::new(writes) }
+        Self { capacity, quota, charged_hint: AtomicUsize::new(0), writes: Mutex::new(writes) }
+    }
+
+    fn capacity(&self) -> usize {
+        self.capacity.min(self.quota.load(Ordering::Relaxed))
     }
 
     fn available(&self, charged: usize) -> usize {
-        self.capacity.saturating_sub(charged)
+        self.capacity().saturating_sub(charged)
     }
 
     /// Bytes in the queue, as charged: a hint.
@@ -110,7 +116,7 @@ impl SendQueue {
         let more = !writes.chunks.is_empty();
         // Not for every acknowledged segment: a writer that is woken should find a quarter free.
         let worthwhile = writes.chunks.charged() < before
-            && self.available(writes.chunks.charged()) >= (self.capacity / 4).max(1);
+            && self.available(writes.chunks.charged()) >= (self.capacity() / 4).max(1);
         writes.refused &= !worthwhile;
         let taken = TakenWrites {
             flush: writes.flush_requested,

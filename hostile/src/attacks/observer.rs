@@ -19,6 +19,8 @@ pub(super) struct Observer {
     cpu_before: Duration,
     before_kib: u64,
     peak_kib: u64,
+    /// The most bytes that all peers held.
+    pub(super) peak_memory: u64,
     /// The most bytes that unvalidated peers held.
     pub(super) peak_unvalidated: u64,
 }
@@ -35,6 +37,7 @@ impl Observer {
             cpu_before: server.cpu_time(),
             before_kib: resident,
             peak_kib: resident,
+            peak_memory: 0,
             peak_unvalidated: 0,
         })
     }
@@ -49,8 +52,9 @@ impl Observer {
         while Instant::now() < end {
             tokio::time::sleep(INTERVAL.min(end.saturating_duration_since(Instant::now()))).await;
             self.peak_kib = self.peak_kib.max(os::resident_kib_of(&server.proc_dir()));
-            let held = server.counters()?.unvalidated_bytes;
-            self.peak_unvalidated = self.peak_unvalidated.max(held);
+            let counters = server.counters()?;
+            self.peak_memory = self.peak_memory.max(counters.memory_bytes);
+            self.peak_unvalidated = self.peak_unvalidated.max(counters.unvalidated_bytes);
         }
         Ok(())
     }

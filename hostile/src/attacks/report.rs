@@ -70,11 +70,6 @@ impl Row {
             .cell(Column::Bytes, text(bytes, most_bytes), bytes <= most_bytes)
     }
 
-    /// An attack that this host or user cannot make.
-    pub(super) fn skipped(self, why: &str) -> Self {
-        self.cell(Column::Also, format!("SKIPPED: {why}"), true)
-    }
-
     /// Datagrams alone.
     pub(super) fn datagrams(self, figure: f64, most: f64) -> Self {
         self.cell(Column::Datagrams, format!("{figure:.2}, at most {most}"), figure <= most)

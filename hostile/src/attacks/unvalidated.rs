@@ -16,7 +16,7 @@ use crate::sources::{Sources, Traffic};
 
 /// Addresses that forged datagrams come from.
 const ADDRESSES: u32 = 512;
-/// `Limits::unvalidated_memory`.
+/// A sixteenth of `Limits::memory`.
 const BUDGET: u64 = 64 << 20;
 /// The budget, the first segment of each connection, and tables; SECURITY.md, "What is a vulnerability".
 const BUDGET_MIB: u64 = 80;

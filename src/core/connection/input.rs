@@ -57,7 +57,7 @@ impl Kcp {
         // A peer that has accepted the connection too sends a ping and ACKs in one datagram.
         let was_validated = self.keepalive.is_validated();
         let mut is_new = self.input_acks(now, datagram, origin);
-        if self.keepalive.is_validated() {
+        if self.keepalive.is_validated() && !was_validated {
             self.recv.lift_memory_limit();
         }
         let (mut is_current, mut counts) = (false, false);

@@ -78,18 +78,20 @@ impl Kcp {
         self.amplification = Amplification::Unlimited;
     }
 
-    /// Bytes of memory of received data, and of data that has not been sent or acknowledged.
-    pub(crate) fn data_memory(&self) -> usize {
-        let in_flight = self.send.in_flight() as usize * self.send.mss();
-        self.recv.memory() + self.send.send_buffer().bytes() + in_flight
+    /// Bytes of memory of received data.
+    pub(crate) fn recv_memory(&self) -> usize {
+        self.recv.memory()
     }
 
-    /// Lets the data of an unvalidated peer take `more` bytes of memory than it takes now. What does
-    /// not fit is dropped and not acknowledged. Ends when the peer is validated.
-    pub(crate) fn limit_recv_memory(&mut self, more: usize) {
-        if !self.is_established() {
-            self.recv.limit_memory(more);
-        }
+    /// Bytes of memory of data that was not sent or not acknowledged.
+    pub(crate) fn send_memory(&self) -> usize {
+        self.send.send_buffer().bytes() + self.send.in_flight() as usize * self.send.mss()
+    }
+
+    /// Lets received data take `more` bytes of memory than it takes now: what does not fit is dropped
+    /// and not acknowledged, and the window opens no further, unless `opens`.
+    pub(crate) fn limit_recv_memory(&mut self, more: usize, opens: bool) {
+        self.recv.limit_memory(more, opens);
     }
 
     /// Bytes that the next datagram may have under the anti-amplification limit. Check

@@ -87,29 +87,29 @@ impl DeliveryBuffer {
         queue::push(&mut self.ready, chunk);
     }
 
-    /// Appends one segment of a byte stream.
-    pub(super) fn append(&mut self, charge: usize, payload: Payload<'_>) {
+    /// Appends one segment of a byte stream. `is_short`: no memory beyond its bytes may be allocated.
+    pub(super) fn append(&mut self, charge: usize, payload: Payload<'_>, is_short: bool) {
         match payload {
             Payload::Owned(data) if data.len() >= MIN_CHUNK => {
                 self.freeze_tail();
                 self.push(Chunk { data, segments: 1, charge });
             }
             payload => {
-                self.append_to_tail(payload.bytes());
+                self.append_to_tail(payload.bytes(), is_short);
                 self.tail_segments += 1;
                 self.tail_charge += charge;
             }
         }
     }
 
-    fn append_to_tail(&mut self, bytes: &[u8]) {
+    fn append_to_tail(&mut self, bytes: &[u8], is_short: bool) {
         // The first chunk after a read that emptied the buffer gets capacity for `last_read` bytes:
         // memory before an unread chunk cannot be reclaimed. Later chunks get the capacity of their
         // own bytes, or each could pin a large buffer for one byte. Test
         // `delivery_small_chunks_after_a_burst_share_a_buffer`.
         let is_new = self.tail_segments == 0;
         let is_first = is_new && self.ready.is_empty();
-        let expected = if is_first { self.last_read.min(MAX_CHUNK) } else { 0 };
+        let expected = if is_first && !is_short { self.last_read.min(MAX_CHUNK) } else { 0 };
         let capacity = bytes.len().max(expected);
         if self.tail.capacity() - self.tail.len() < capacity {
             if !is_new {
@@ -121,13 +121,14 @@ impl DeliveryBuffer {
             // receive no more.
             let least = if self.chunk_size == 0 { 0 } else { MIN_CHUNK };
             self.chunk_size = self.chunk_size.max(capacity).max(least);
+            let size = if is_short { capacity } else { self.chunk_size };
             // Reclaims the tail's memory if all that was in it was read and dropped.
-            if !self.tail.try_reclaim(self.chunk_size) {
-                self.tail_is_pooled = self.chunk_size >= POOLED;
+            if !self.tail.try_reclaim(size) {
+                self.tail_is_pooled = size >= POOLED;
                 self.tail = if self.tail_is_pooled {
                     buffer_pool::take()
                 } else {
-                    BytesMut::with_capacity(self.chunk_size)
+                    BytesMut::with_capacity(size)
                 };
             }
         }

@@ -5,10 +5,15 @@
 //! smaller of the window in segments and the free memory, so all that was advertised can be
 //! stored. Segments beyond it are neither stored nor acknowledged. kcp-go bounds segments only.
 //!
+//! While the memory of the endpoint is short, a limit ([`Receiver::limit_memory`]) lies below what was
+//! advertised. The window then opens as far as the limit permits, an advertised edge stays where it
+//! is, and segments beyond the limit are dropped like lost ones.
+//!
 //! The next segment in order is always accepted while there is nothing to read: without it no
 //! memory would become free. Memory is thus bounded by the budget and one segment, and by twice
 //! the budget in message mode (asserted in `check_invariants`).
 
+mod limit;
 mod repair;
 
 use std::collections::VecDeque;
@@ -63,9 +68,11 @@ pub(crate) struct Receiver {
     autotune: Option<WindowAutotune>,
     /// Limit of the receive memory, bytes.
     budget: usize,
-    /// Most memory that may be in use after a segment was stored, bytes: that of an unvalidated
-    /// peer. `usize::MAX` otherwise. What is advertised does not depend on it.
+    /// Most memory that may be in use after a segment was stored, bytes: what the endpoint has for
+    /// this connection. `usize::MAX` if that is more than the budget.
     memory_limit: usize,
+    /// The limit holds for the window too.
+    limits_window: bool,
     /// The budget is derived from the window, because the configuration sets none.
     derived_budget: bool,
     /// Receive memory in use, bytes.
@@ -86,6 +93,8 @@ pub(crate) struct Receiver {
     segment_charge: usize,
     /// Right edge of the receive window as last advertised (RFC 9293 RCV.NXT + RCV.WND).
     advertised_edge: Sn,
+    /// A window was advertised. Before that the edge is an assumption.
+    has_advertised: bool,
     /// `Some` while repair symbols arrive. Its memory is counted in the budget, after the data.
     repair: Option<Box<RepairReceiver>>,
 }
@@ -99,6 +108,7 @@ impl Receiver {
             autotune: WindowAutotune::for_window(config.recv_window, config.auto_windows, start),
             budget: config.recv_budget(),
             memory_limit: usize::MAX,
+            limits_window: false,
             derived_budget: config.recv_memory.is_none(),
             charged: 0,
             out_of_order: VecDeque::new(),
@@ -110,44 +120,9 @@ impl Receiver {
             empty_messages: config.empty_messages,
             segment_charge: SEGMENT_CHARGE,
             advertised_edge: start.advance(u32::from(config.recv_window)),
+            has_advertised: false,
             repair: None,
         }
-    }
-
-    /// Lets received data take `more` bytes of memory than it takes now, and repair symbols none.
-    pub(crate) fn limit_memory(&mut self, more: usize) {
-        self.memory_limit = self.memory().saturating_add(more);
-    }
-
-    /// The peer is validated: ends the limit of [`Self::limit_memory`].
-    #[inline]
-    pub(crate) fn lift_memory_limit(&mut self) {
-        self.memory_limit = usize::MAX;
-    }
-
-    /// Bytes of memory of received data, spare capacity included.
-    pub(crate) fn memory(&self) -> usize {
-        let slots = self.out_of_order.capacity() * size_of::<Option<OutOfOrderSegment>>();
-        self.charged + slots + self.delivery.spare_capacity()
-    }
-
-    /// Whether the limit admits a segment with this charge, `offset` segments above RCV.NXT.
-    ///
-    /// The first one exceeds it if any of it is left, or with the size of a usual segment: so a
-    /// connection with little data is served before its peer is validated.
-    #[inline]
-    fn is_within_limit(&self, offset: u32, charge: usize) -> bool {
-        if self.memory_limit == usize::MAX {
-            return true;
-        }
-        if offset == 0 && self.nxt == Sn(0) && self.charged == 0 {
-            return charge <= SEGMENT_CHARGE || self.memory() < self.memory_limit;
-        }
-        let (len, capacity) = (offset as usize + 1, self.out_of_order.capacity());
-        // A `VecDeque` that is too short doubles at least.
-        let grows = if offset > 0 && len > capacity { len.max(2 * capacity) - capacity } else { 0 };
-        let more = charge + grows * size_of::<Option<OutOfOrderSegment>>();
-        self.memory() + more <= self.memory_limit
     }
 
     /// Sets the receive window, segments, and ends its autotuning.
@@ -217,8 +192,8 @@ impl Receiver {
 
     /// The window to write into a header, recorded as advertised.
     pub(crate) fn advertise_window(&mut self) -> u16 {
-        let window = self.advertisable_window();
-        self.advertised_edge = self.nxt.advance(u32::from(window));
+        let window = self.open_window();
+        (self.advertised_edge, self.has_advertised) = (self.nxt.advance(u32::from(window)), true);
         self.set_budget();
         window
     }
@@ -227,10 +202,11 @@ impl Receiver {
     /// window avoidance): by half of the window, or a quarter if it was closed. kcp-go sends one
     /// only when its queue was full.
     pub(crate) fn wants_window_update(&self) -> bool {
-        let gain =
-            self.nxt.advance(u32::from(self.advertisable_window())).since(self.advertised_edge);
+        let open = self.open_window();
+        let gain = self.nxt.advance(u32::from(open)).since(self.advertised_edge);
         let divisor = if self.advertised_edge.since(self.nxt) <= 0 { 4 } else { 2 };
-        gain > 0 && gain.unsigned_abs() >= (u32::from(self.window) / divisor).max(1)
+        let whole = if self.is_window_limited() { open } else { self.window };
+        gain > 0 && gain.unsigned_abs() >= (u32::from(whole) / divisor).max(1)
     }
 
     /// Processes one PUSH.
@@ -337,8 +313,8 @@ impl Receiver {
         charge: usize,
         payload: Payload<'_>,
     ) -> Result<(), ConnectionError> {
+        let free = self.free();
         if let Some(repair) = &mut self.repair {
-            let free = self.budget.saturating_sub(self.charged);
             repair.on_delivered(frg, payload.bytes(), free);
         }
         self.nxt = self.nxt.advance(1);
@@ -350,7 +326,8 @@ impl Receiver {
         if payload.bytes().is_empty() {
             self.release_charge(1, charge);
         } else {
-            self.delivery.append(charge, payload);
+            let is_short = self.is_short();
+            self.delivery.append(charge, payload, is_short);
         }
         Ok(())
     }

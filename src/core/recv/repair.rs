@@ -94,7 +94,6 @@ impl RepairReceiver {
         self.decoder.enforce_limit(free.saturating_sub(self.history.memory()));
     }
 
-    #[cfg(any(test, feature = "_testkit"))]
     pub(super) fn memory(&self) -> usize {
         self.decoder.memory() + self.history.memory()
     }

@@ -7,6 +7,7 @@ use super::Conn;
 use super::lifecycle::Lifecycle;
 use crate::core::segment::Header;
 use crate::core::time_wait::TimeWait;
+use crate::driver::memory::SHORT_QUOTA;
 use crate::driver::scratch::Scratch;
 use crate::error::{ConnectionError, Heard};
 use crate::fec::{FecConfig, FecStats};
@@ -16,6 +17,10 @@ use crate::util::sync::Ordering;
 /// Time without data in either direction after which memory that only a busy connection needs is
 /// released (tests/memory.rs).
 const MEMORY_RELEASE_DELAY: Duration = Duration::from_secs(1);
+
+/// How long a connection without handles goes on without progress while memory is short: it ends before
+/// those that the application uses.
+const SHORT_LINGER: Duration = Duration::from_secs(1);
 
 /// How long an endpoint that drains waits for the acknowledgement of a FIN, whose peer has ended its own
 /// stream and has every byte, or of a RST: that many RTOs, in which either leaves four times, and this at
@@ -262,7 +267,11 @@ impl Conn {
     }
 
     fn linger_deadline(&self) -> Option<Instant> {
-        self.lifecycle.linger_deadline(self.last_received, self.shared.linger())
+        let mut linger = self.shared.linger();
+        if self.lifecycle.is_detached() && self.quota <= SHORT_QUOTA {
+            linger = linger.min(SHORT_LINGER);
+        }
+        self.lifecycle.linger_deadline(self.last_received, linger)
     }
 
     fn discard_deadline(&self) -> Option<Instant> {

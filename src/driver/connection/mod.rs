@@ -24,7 +24,7 @@ use crate::core::segment::Header;
 use crate::core::seq::Sn;
 use crate::driver::connection::lifecycle::{Lifecycle, Reported};
 use crate::driver::demux::Key;
-use crate::driver::memory_budget::Holder;
+use crate::driver::memory::{Holder, Memory, SHORT_QUOTA};
 use crate::driver::unvalidated::UnvalidatedPeers;
 use crate::error::ConnectionError;
 use crate::shared::conn_id::ConnId;
@@ -49,8 +49,6 @@ struct AddressValidation {
     deadline: Instant,
     /// The handle, if it is accepted only after validation (`require_validation`).
     deferred: Option<Handle>,
-    /// Bytes of the memory of unvalidated peers that this connection holds.
-    held: usize,
     /// It has taken one of the allowances of its source.
     has_allowance: bool,
 }
@@ -96,6 +94,10 @@ pub(super) struct Conn {
     last_una: Sn,
     /// When the last datagram of the peer arrived, not counting those that FEC reconstructed.
     last_received: Instant,
+    /// Bytes of the endpoint's memory that this connection holds.
+    held: usize,
+    /// Bytes that each direction may hold, as of the last `account_memory`.
+    quota: usize,
     /// When reclaimable memory is released, if the connection is idle by then.
     memory_release_at: Option<Instant>,
     /// True while this connection is counted in `Driver::lingering`.
@@ -134,6 +136,8 @@ impl Conn {
             rate_limited_until: None,
             out_of_band: (0, 0),
             last_received: now,
+            held: 0,
+            quota: usize::MAX,
             memory_release_at: None,
             counted_lingering: false,
             counted_oversized: false,
@@ -221,8 +225,8 @@ impl Conn {
         deadline: Instant,
         deferred: Option<Handle>,
     ) {
-        let (held, has_allowance) = (0, allowance > 0);
-        let validation = AddressValidation { deadline, deferred, held, has_allowance };
+        let has_allowance = allowance > 0;
+        let validation = AddressValidation { deadline, deferred, has_allowance };
         self.validation = Some(Box::new(validation));
         self.kcp.require_validation(now, allowance);
         if self.opened_by.is_without_data() {
@@ -258,24 +262,37 @@ impl Conn {
     }
 
     /// Lifts the limits of an unvalidated peer. Returns the handle if its accept was deferred.
-    pub(super) fn finish_validation(&mut self, peers: &mut UnvalidatedPeers) -> Option<Handle> {
+    pub(super) fn finish_validation(
+        &mut self,
+        peers: &mut UnvalidatedPeers,
+        memory: &mut Memory,
+    ) -> Option<Handle> {
         let validation = self.validation.take()?;
-        peers.leave(validation.held);
+        peers.leave();
+        memory.on_validated(self.held);
         if validation.has_allowance && self.is_validated() {
             peers.return_allowance(self.path.peer.ip());
         }
         validation.deferred
     }
 
-    /// Counts the memory of this connection for the budget of unvalidated peers, if it is one, and
-    /// limits what it may receive to what the budget has left.
-    pub(super) fn account_memory(&mut self, peers: &mut UnvalidatedPeers) {
-        let Some(validation) = &mut self.validation else { return };
-        let held = peers.base() + self.kcp.data_memory() + self.shared.queued_bytes();
-        let budget = peers.budget_mut();
-        budget.update(Holder::Connection, validation.held, held);
-        validation.held = held;
-        self.kcp.limit_recv_memory(budget.allowance(Holder::Connection, held));
+    /// Counts the memory of this connection, and limits each direction to its quota. What a reader or
+    /// writer has done since the last exchange of queues may be missing.
+    pub(super) fn account_memory(&mut self, memory: &mut Memory) {
+        let holder = if self.is_unvalidated() { Holder::Unvalidated } else { Holder::Validated };
+        let (unread, unsent) = self.shared.queued_bytes();
+        let received = self.kcp.recv_memory() + unread;
+        let held = memory.base() + received + self.kcp.send_memory() + unsent;
+        memory.update(holder, self.held, held);
+        (self.held, self.quota) = (held, memory.quota(holder));
+        // An unvalidated peer is about to be validated, and may have more then.
+        let opens = self.is_unvalidated() && self.quota > SHORT_QUOTA;
+        self.kcp.limit_recv_memory(self.quota.saturating_sub(received), opens);
+    }
+
+    /// Bytes of the endpoint's memory that this connection holds.
+    pub(super) fn held(&self) -> usize {
+        self.held
     }
 
     /// Whether the peer's address is validated: it has acknowledged a segment or a ping of this
@@ -392,7 +409,8 @@ impl Conn {
 
     #[cfg(test)]
     pub(super) fn data_memory(&self) -> usize {
-        self.kcp.data_memory() + self.shared.queued_bytes()
+        let (unread, unsent) = self.shared.queued_bytes();
+        self.kcp.recv_memory() + self.kcp.send_memory() + unread + unsent
     }
 
     #[cfg(test)]

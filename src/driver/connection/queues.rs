@@ -44,8 +44,10 @@ impl Conn {
     fn take_writes(&mut self, now: Instant, scratch: &mut Scratch) {
         let blocked = self.blocked_message.take();
         self.blocked_message = blocked.and_then(|data| self.kcp.queue_message(now, data).err());
-        let capacity = if self.blocked_message.is_some() { 0 } else { self.kcp.send_capacity() };
         let unit = self.kcp.send_unit();
+        let quota = self.quota.saturating_sub(self.kcp.send_memory()).div_ceil(unit);
+        let capacity = self.kcp.send_capacity().min(quota.saturating_mul(unit));
+        let capacity = if self.blocked_message.is_some() { 0 } else { capacity };
         let taken = self.shared.take_writes(capacity, unit, &mut scratch.outgoing);
         for item in scratch.outgoing.drain(..) {
             if item.message {
@@ -98,7 +100,7 @@ impl Conn {
     }
 
     fn deliver_readable(&mut self, scratch: &mut Scratch) {
-        let mut capacity = self.shared.recv_available();
+        let mut capacity = self.shared.recv_available(self.quota);
         while capacity > 0 {
             let Some(chunk) = self.kcp.recv() else { break };
             capacity = capacity.saturating_sub(chunk.len().max(CHUNK_CHARGE));

@@ -232,6 +232,11 @@ impl World {
         drivers.into_iter().find(|driver| driver.local() == addr(host)).unwrap()
     }
 
+    /// Lets every task run again: something has changed that wakes none.
+    pub(super) fn wake_tasks(&self) {
+        self.tasks.iter().for_each(|task| task.waker.wake_by_ref());
+    }
+
     /// Opens a port without a driver: the test plays that host with [`Self::inject`].
     pub(super) fn port(&self, host: u8) {
         lock(&self.net).inboxes.insert(addr(host), VecDeque::new());

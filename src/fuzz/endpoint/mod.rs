@@ -96,12 +96,13 @@ fn configs(choices: &mut Choices<'_>, algorithm: Algorithm, power: Power) -> (Co
         config.limits = Limits {
             backlog: choices.pick(&[1, 4]),
             max_connections: STREAMS,
+            max_per_source: Some(STREAMS),
             max_unvalidated: choices.pick(&[1, 4, 100]),
             require_validation: choices.byte() & 1 == 0,
             ..Limits::default()
         };
         if power != Power::None {
-            config.limits.unvalidated_memory = choices.pick(&[1 << 20, 64 << 20]);
+            config.limits.memory = choices.pick(&[1 << 18, 64 << 20]);
             config.replay_window = choices.pick(&[0, 64]);
             config.send_buffer = 16 << 10;
             if choices.byte() & 1 == 0 {

@@ -184,7 +184,7 @@ fn small_chunks_are_charged_64_bytes() {
         (0..100).take_while(|_| bench.shared.poll_send_message(&mut Wait::No, &[]).is_ready());
     assert_eq!(sent.count(), 10, "empty messages do not pile up");
     bench.deliver(&[b"".as_slice(); 10], false);
-    assert_eq!(bench.shared.recv_available(), 0);
+    assert_eq!(bench.shared.recv_available(usize::MAX), 0);
 }
 
 #[test]
@@ -282,14 +282,18 @@ fn blocked_driver_is_notified_at_half_free() {
     let mut queue = ReadBuffer::default();
     bench.deliver(&[&[1; 500], &[2; 300]], false);
     assert!(bench.shared.poll_refill(&mut queue, &mut Wait::No).is_ready());
-    assert_eq!(bench.shared.recv_available(), 0, "a move to the reader's own queue frees nothing");
+    assert_eq!(
+        bench.shared.recv_available(usize::MAX),
+        0,
+        "a move to the reader's own queue frees nothing"
+    );
     queue.consume(390);
     bench.shared.report_read(&mut queue);
     assert!(!bench.notified(), "410 of 800 are left");
     queue.consume(110);
     bench.shared.report_read(&mut queue);
     assert!(bench.notified());
-    assert_eq!(bench.shared.recv_available(), 500);
+    assert_eq!(bench.shared.recv_available(usize::MAX), 500);
 
     // A delivery that holds something back asks for the same.
     bench.deliver(&[&[3; 500]], true);
@@ -341,7 +345,7 @@ fn last_handle_dropped_detaches() {
     let taken = bench.take(100);
     assert!(taken.detached && !taken.reset);
     assert_eq!(bench.chunks(), [b"last words"]);
-    assert_eq!(bench.shared.recv_available(), 800);
+    assert_eq!(bench.shared.recv_available(usize::MAX), 800);
     bench.deliver(&[b"nor this"], false);
     assert!(bench.shared.recv.clear().is_empty());
 }
@@ -430,7 +434,7 @@ proptest! {
                 Op::Deliver(sizes) => {
                     bench.notified();
                     let mut chunks = VecDeque::new();
-                    let mut available = bench.shared.recv_available();
+                    let mut available = bench.shared.recv_available(usize::MAX);
                     let mut held_back = false;
                     for size in sizes {
                         if available == 0 {

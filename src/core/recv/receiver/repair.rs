@@ -8,9 +8,9 @@ use crate::core::rlc::{Inserted, RecoveredSegment, RepairSymbol, Source};
 use crate::core::seq::Sn;
 
 impl Receiver {
-    /// Bytes of the budget that data does not use.
-    fn free(&self) -> usize {
-        self.budget.saturating_sub(self.charged)
+    /// Bytes of the budget that data does not use, none while memory is limited.
+    pub(super) fn free(&self) -> usize {
+        if self.is_limited() { 0 } else { self.budget.saturating_sub(self.charged) }
     }
 
     /// The budget has changed: gives memory back that it does not cover.
@@ -55,7 +55,7 @@ impl Receiver {
         symbol: RepairSymbol<'_>,
     ) -> (Inserted, Vec<RecoveredSegment>) {
         let (nxt, free) = (self.nxt, self.free());
-        if self.memory_limit != usize::MAX {
+        if self.is_limited() {
             return (Inserted::Redundant, Vec::new());
         }
         let repair = self.repair.get_or_insert_default();

@@ -1,0 +1,229 @@
+//! The memory that all connections share, `Limits::memory`.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::fixtures::{MINUTE, SECOND, SERVER, micros, pattern, push};
+use super::sim_world::{World, addr};
+use crate::config::{Config, Mode};
+use crate::core::segment::{Command, Header, Segments};
+use crate::core::seq::Sn;
+use crate::listener::KcpListener;
+use crate::stream::KcpStream;
+use crate::testkit::link::LinkConfig;
+use crate::testkit::rng::Rng;
+
+/// Bytes that all connections may hold.
+const LIMIT: usize = 16 << 20;
+/// Peers that fill what they can, hosts from [`FIRST`] on.
+const PEERS: u8 = 200;
+const FIRST: u8 = 10;
+
+fn server(memory: usize) -> (World, KcpListener) {
+    let mut config = Config::new();
+    config.limits.memory = memory;
+    let mut world = World::new(1, LinkConfig::delay(1_000));
+    let listener = world.listener(SERVER, &config);
+    (world, listener)
+}
+
+/// Opens a connection that the test plays the peer of, and answers its ping with a window of `wnd`.
+fn open(world: &mut World, listener: &KcpListener, host: u8, wnd: u16) -> KcpStream {
+    world.port(host);
+    world.inject(addr(host), SERVER, &push(7, 0, b"x"));
+    let (stream, _) = world.finish(SECOND, listener.accept()).unwrap();
+    world.run_for(SECOND / 100);
+    let arrived = world.arrived(host);
+    let headers = arrived.iter().flat_map(|datagram| Segments::new(datagram)).map(|(h, _)| h);
+    let ping = headers.into_iter().find(|h| h.command == Command::Push && h.len == 0).unwrap();
+    let mut pong = Vec::new();
+    Header { command: Command::Ack, frg: 0, wnd, una: Sn(0), ..ping }.emit(&mut pong);
+    world.inject(addr(host), SERVER, &pong);
+    world.run_for(SECOND / 100);
+    stream
+}
+
+/// What the data of all connections takes.
+fn data(world: &mut World) -> usize {
+    world.driver_of(SERVER).conns.iter().map(|(_, conn)| conn.data_memory()).sum()
+}
+
+#[test]
+fn validated_peers_that_fill_their_windows_share_one_memory_limit() {
+    let (mut world, listener) = server(LIMIT);
+    let mut streams: Vec<_> =
+        (0..PEERS).map(|peer| open(&mut world, &listener, FIRST + peer, 128)).collect();
+    let mut most = 0;
+    for peer in 0..PEERS {
+        // Half of them behind a gap, where nothing can be read, the others where nothing is read.
+        let first = if peer.is_multiple_of(2) { 1 } else { 2 };
+        for sn in 0..300 {
+            world.inject(addr(FIRST + peer), SERVER, &push(7, first + sn, &[1; 1_376]));
+        }
+        world.run_for(SECOND / 100);
+        most = most.max(data(&mut world));
+    }
+    println!("{most} bytes of {LIMIT}");
+    assert!(most <= LIMIT / 10 * 11, "{most} bytes");
+    // A client beside them is served, and nothing that was acknowledged is lost.
+    let client = world.endpoint(2, &Config::new());
+    let sent = pattern(200_000);
+    world.finish(MINUTE, async {
+        let mut client = client.connect(addr(SERVER)).await.unwrap();
+        client.write_all(&sent).await.unwrap();
+        let (mut server, _) = listener.accept().await.unwrap();
+        let mut got = vec![0; sent.len()];
+        server.read_exact(&mut got).await.unwrap();
+        assert!(got == sent, "other bytes than were sent");
+    });
+    for (stream, received) in streams.iter_mut().zip((0..).map(|peer| peer % 2 == 0)) {
+        let segments = stream.stats().received_segments as usize;
+        let expected = if received { 1 + (segments - 1) * 1_376 } else { 1 };
+        let mut got = vec![0; expected];
+        world.finish(SECOND, stream.read_exact(&mut got)).unwrap();
+    }
+    drop(streams);
+    world.run_for(2 * MINUTE);
+    assert_eq!(world.driver_of(SERVER).memory.used(), 0);
+}
+
+#[test]
+fn peers_with_a_closed_window_make_a_server_hold_no_more_than_the_limit() {
+    let (mut world, listener) = server(LIMIT);
+    let mut streams = Vec::new();
+    let mut most = 0;
+    for peer in 0..PEERS {
+        streams.push(open(&mut world, &listener, FIRST + peer, 0));
+        for _ in 0..20 {
+            // As a writer that is woken again and again.
+            streams.iter().for_each(|stream| while stream.try_write(&[1; 65_536]).is_ok() {});
+            if world.run_ready() == 0 {
+                break;
+            }
+        }
+        most = most.max(data(&mut world));
+    }
+    println!("{most} bytes of {LIMIT}");
+    assert!(most <= LIMIT / 10 * 11, "{most} bytes");
+    // Dropped, they end within seconds, long before `linger`.
+    drop(streams);
+    world.run_for(Duration::from_secs(7));
+    assert!(data(&mut world) < LIMIT / 2, "{} bytes", data(&mut world));
+}
+
+#[test]
+fn writes_to_all_connections_between_two_turns_keep_to_the_limit() {
+    let (mut world, listener) = server(LIMIT);
+    let streams: Vec<_> =
+        (0..PEERS).map(|peer| open(&mut world, &listener, FIRST + peer, 0)).collect();
+    for _ in 0..20 {
+        streams.iter().for_each(|stream| while stream.try_write(&[1; 65_536]).is_ok() {});
+        let held = data(&mut world);
+        assert!(held <= LIMIT / 10 * 11, "{held} bytes");
+        world.run_ready();
+    }
+    assert!(data(&mut world) > LIMIT / 4, "each may write something");
+}
+
+/// Clients exchange data with a server whose readers, or they themselves, pause first.
+fn run(seed: u64) {
+    println!("seed {seed}");
+    let mut rng = Rng::new(seed);
+    let limit = rng.pick(&[256 << 10, 1 << 20, 4 << 20]);
+    let mut config = Config::new();
+    config.limits.memory = limit;
+    if rng.chance(300_000) {
+        config.kcp.mode = Mode::Message;
+    }
+    let client = Config { limits: Config::new().limits, ..config.clone() };
+    let mut path = LinkConfig::delay(rng.spread(100, 50_000));
+    (path.loss, path.reorder, path.reorder_by) =
+        (rng.pick(&[0, 10_000, 50_000]), rng.pick(&[0, 50_000]), 10_000);
+    let mut world = World::new(seed, path);
+    let listener = world.listener(SERVER, &config);
+    let clients = 1 + rng.below(12) as u8;
+    let pause = Duration::from_millis(rng.below(5_000));
+    let done = Rc::new(Cell::new(0));
+    let started = Rc::new(Cell::new(false));
+    for host in 0..clients {
+        let endpoint = world.endpoint(FIRST + host, &client);
+        let len = rng.spread(1, 300_000) as usize;
+        let (mut echo, mut sent) = (vec![0; len], pattern(len));
+        sent[0] = host;
+        let (done, started) = (done.clone(), started.clone());
+        world.spawn(async move {
+            let (mut reader, mut writer) =
+                endpoint.connect(addr(SERVER)).await.unwrap().into_split();
+            let write = async {
+                writer.write_all(&(len as u32).to_le_bytes()).await.unwrap();
+                for piece in sent.chunks(1_000) {
+                    writer.write_all(piece).await.unwrap();
+                }
+                writer.flush().await.unwrap();
+            };
+            let read = async { reader.read_exact(&mut echo).await.unwrap() };
+            tokio::join!(write, read);
+            assert!(echo == sent, "client {host} got other bytes than it sent");
+            assert!(started.get(), "nothing was read before");
+            done.set(done.get() + 1);
+        });
+    }
+    let end = Rc::new(started.clone());
+    world.spawn(async move {
+        let mut servers: Vec<std::pin::Pin<Box<dyn Future<Output = ()>>>> = Vec::new();
+        std::future::poll_fn(|cx| {
+            while let std::task::Poll::Ready(accepted) = listener.poll_accept(cx) {
+                let (mut stream, _) = accepted.unwrap();
+                let started = end.clone();
+                servers.push(Box::pin(async move {
+                    std::future::poll_fn(|_| {
+                        if started.get() {
+                            std::task::Poll::Ready(())
+                        } else {
+                            std::task::Poll::Pending
+                        }
+                    })
+                    .await;
+                    let mut len = [0; 4];
+                    stream.read_exact(&mut len).await.unwrap();
+                    let mut left = u32::from_le_bytes(len) as usize;
+                    while left > 0 {
+                        let chunk = stream.read_chunk().await.unwrap();
+                        left -= chunk.len();
+                        for piece in chunk.chunks(1_000) {
+                            stream.write_all(piece).await.unwrap();
+                        }
+                    }
+                }));
+            }
+            servers.retain_mut(|server| server.as_mut().poll(cx).is_pending());
+            std::task::Poll::<()>::Pending
+        })
+        .await;
+    });
+    let bound = limit + usize::from(clients) * (32 << 10) + (64 << 10);
+    for step in 0.. {
+        world.run_for(SECOND / 50);
+        let driver = world.driver_of(SERVER);
+        let used = driver.memory.used();
+        assert!(used <= bound, "{used} bytes, the limit is {limit}");
+        #[cfg(feature = "_testkit")]
+        driver.check_invariants();
+        if world.elapsed() >= micros(pause) && !started.replace(true) {
+            world.wake_tasks();
+        }
+        if done.get() == clients {
+            return;
+        }
+        assert!(step < 50 * 600, "{} of {clients} are done", done.get());
+    }
+}
+
+#[test]
+fn transfers_under_memory_pressure_complete_once_it_ends() {
+    let chosen = std::env::var("KCP_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
+    chosen.map_or(0..60, |seed: u64| seed..seed + 1).for_each(run);
+}
