@@ -111,7 +111,7 @@ impl Endpoint {
     ///
     /// The socket becomes non-blocking, coalesces received datagrams (`UDP_GRO`), and reports their
     /// local address if it is bound to all (`IP_PKTINFO`). On Linux it ignores what ICMP messages report of the
-    /// path MTU over IPv4, unless `IP_MTU_DISCOVER` was set. Its other options stay as they are:
+    /// path MTU over IPv4, unless `IP_MTU_DISCOVER` has another value than its default. Its other options stay as they are:
     /// [`Config::socket`] is not applied. The endpoint drops the socket when it ends. To keep it, pass a
     /// [`try_clone`](std::net::UdpSocket::try_clone), which shares all options.
     ///

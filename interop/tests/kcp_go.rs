@@ -250,7 +250,7 @@ async fn our_server(version: KcpGo, cell: Cell) -> String {
     let mut options = cell.options();
     options.extend(["--bytes".into(), total().to_string()]);
     options.extend(["--seed".into(), cell.seed().to_string()]);
-    // Before the deadline of a cell, so that a stall is reported with what our side knows.
+    // Before the deadline of a cell, so that a stall is reported with the statistics of our side.
     options.extend(["--seconds".into(), "240".into()]);
     let client = version.start("client", relay.addr, options.iter().map(String::as_str)).unwrap();
     let (mut stream, _) = listener.accept().await.unwrap();

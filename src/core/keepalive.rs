@@ -610,9 +610,12 @@ mod tests {
 
     #[test]
     fn peer_without_a_dead_peer_timeout_is_asked_for_a_minute() {
-        let mut config = KcpConfig::default();
-        config.keepalive = KeepaliveInterval::Never;
-        (config.idle_timeout, config.dead_peer_timeout) = (None, None);
+        let config = KcpConfig {
+            keepalive: KeepaliveInterval::Never,
+            idle_timeout: None,
+            dead_peer_timeout: None,
+            ..KcpConfig::default()
+        };
         let mut keepalive = Keepalive::new(&config, Micros(0), 7);
         keepalive.update_outstanding(Micros(0), true, true);
         let mut pings = 0;

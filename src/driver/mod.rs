@@ -183,6 +183,8 @@ pub(crate) struct Driver<S: Socket> {
     exit_clock: Option<ExitClock>,
     last_turn: Instant,
     recv_backoff: RecvBackoff,
+    /// The last turn has received for as long as it may, see [`Self::receive_after`].
+    has_caught_up: bool,
     /// The local IP of the datagram that is being handled.
     local_ip: LocalIp,
     /// Datagrams that may still be sent in this turn.
@@ -256,6 +258,7 @@ impl<S: Socket> Driver<S> {
             exit_clock: None,
             last_turn: now,
             recv_backoff: RecvBackoff::default(),
+            has_caught_up: false,
             local_ip: LocalIp::ANY,
             budget: 0,
             generations: 0,
@@ -288,7 +291,7 @@ impl<S: Socket> Driver<S> {
             self.readiness_error.take().map_or(Ok(()), Err).and_then(|()| self.flush());
         // The batch is empty here. With other connections sending it may never be empty later.
         self.answer_idle_waiters();
-        let more = match self.receive_after(last, now) {
+        let more = match self.receive_after(now.saturating_duration_since(last), now) {
             Ok(more) => more,
             Err(error) => {
                 usable = Err(error);

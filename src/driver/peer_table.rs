@@ -210,8 +210,8 @@ impl PeerTable {
     /// `recovered`, which returns whether the datagram is plausible. Returns whether the address
     /// is known.
     ///
-    /// Without configured FEC a decoder is created by the first parity from a validated address. It
-    /// drops shards that exceed its quota of `memory`.
+    /// Without configured FEC a decoder is created by the first parity from a validated address. One that
+    /// exceeds its quota of `memory` is dropped, and a new one begins with the next shard.
     pub(crate) fn decode(
         &mut self,
         now: Instant,
@@ -227,6 +227,9 @@ impl PeerTable {
         // A shard is stored once, and the parity that is solved for has a row of as many bytes.
         let holder = peer.holder();
         if peer.held + 2 * shard.len() > memory.quota(holder) {
+            // What it holds would keep memory short, and itself without new shards.
+            self.decoders -= usize::from(peer.decoder.take().is_some());
+            memory.update(holder, std::mem::take(&mut peer.held), 0);
             return true;
         }
         if peer.decoder.is_none() {

@@ -38,11 +38,14 @@ thread_local! {
 }
 
 impl<S: Socket> Driver<S> {
-    /// Receives what a turn may. If the last one was long ago, everything that waits: peers that were
-    /// not silent in that time must not meet the timers that have run out in it. Returns and fails as
+    /// Receives what a turn may, which comes `pause` after the last one. After a long one everything that
+    /// waits: peers that were not silent in that time must not meet the timers that have run out in it.
+    /// Not in the turn behind one in which that did not end, which may have taken as long. Returns and fails as
     /// [`Self::receive`].
-    pub(super) fn receive_after(&mut self, last: Instant, now: Instant) -> io::Result<bool> {
-        if now.saturating_duration_since(last) < READINESS_LAG {
+    pub(super) fn receive_after(&mut self, pause: Duration, now: Instant) -> io::Result<bool> {
+        let catches_up = pause >= READINESS_LAG && !self.has_caught_up;
+        self.has_caught_up = false;
+        if !catches_up {
             return self.receive(now);
         }
         self.socket.bypass_readiness();
@@ -51,6 +54,7 @@ impl<S: Socket> Driver<S> {
                 return Ok(false);
             }
         }
+        self.has_caught_up = true;
         Ok(true)
     }
 

@@ -31,7 +31,7 @@ impl<S: Socket> Driver<S> {
         }
         self.refused = refused;
         self.notifier.publish(&self.stats);
-        // Without pressure it is as it was, whatever the quota is.
+        // All connections may be written to before the next turn.
         let quota = self.memory.write_quota(self.conns.len()).min(self.config.send_buffer);
         self.notifier.set_write_quota(quota);
     }

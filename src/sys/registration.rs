@@ -10,6 +10,13 @@ pub(super) use other::Registration;
 #[cfg(unix)]
 pub(super) use unix::Registration;
 
+/// The socket in a [`Registration`].
+#[cfg(unix)]
+pub(super) type Registered = std::net::UdpSocket;
+/// The socket in a [`Registration`].
+#[cfg(not(unix))]
+pub(super) type Registered = tokio::net::UdpSocket;
+
 #[cfg(unix)]
 mod unix {
     use std::future::Future;

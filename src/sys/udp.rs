@@ -16,7 +16,7 @@ use super::errors::{SendFault, classify_send, gso_refusal, shut_down};
 use super::gso::{Gso, GsoRefusal};
 use super::options::SavedOptions;
 use super::recv_batch::{MAX_GSO_BYTES, RxBatch};
-use super::registration::Registration;
+use super::registration::{Registered, Registration};
 use super::transport::Transmit;
 use super::{dscp, ip_fragmentation, pktinfo, recv_batch};
 use crate::config::SocketConfig;
@@ -369,7 +369,7 @@ impl UdpSocket {
         let has_local_ip = |peer| self.states_source && pktinfo::can_state_source(peer);
         // Until `WouldBlock`: only that clears Tokio's readiness, so that the next poll waits.
         let mut has_received = false;
-        let mut fill = |socket: &std::net::UdpSocket| {
+        let mut fill = |socket: &Registered| {
             let is_empty = batch.fill(has_local_ip, |buffers, meta| {
                 let count = self.state.recv(socket.into(), buffers, meta)?;
                 Ok((count, recv_batch::is_last(count, buffers.len(), meta)))

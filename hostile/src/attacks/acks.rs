@@ -55,8 +55,8 @@ pub(super) async fn una_alone(setup: Setup) -> anyhow::Result<Row> {
     let peer = tokio::spawn(acknowledge_all(server.addr, setup.time));
     observer.watch(&mut server, setup.time).await?;
     let drawn = peer.await??;
-    // The timeout is at least 30 ms, and doubles six times.
-    let timeouts = 7.0 + setup.time.as_secs_f64() / 1.92;
+    // The timeout is at least 30 ms, and doubles up to 250 ms.
+    let timeouts = 4.0 + setup.time.as_secs_f64() / 0.25;
     let bound = f64::from(WINDOW) * MTU as f64 + timeouts * INITIAL_WINDOW;
     let row = Row::new(
         "a peer that acknowledges by una alone, 24 kB a second",

@@ -29,8 +29,15 @@ const RATE: u64 = 500;
 const VALIDATED_RATE: u64 = 20;
 /// The amplification limit (RFC 9000 8.1).
 const LIMIT: f64 = 3.0;
+/// Datagrams that leave before anything counts, one to each of eight connections of a source, bytes.
+const ALLOWANCES: f64 = 8.0 * 1_400.0;
 /// Tables, and what the application writes to 2,049 unvalidated peers.
 const MEMORY_MIB: u64 = 208;
+
+/// Bytes that may leave for each that was forged.
+fn most_bytes(traffic: Traffic) -> f64 {
+    LIMIT.max(ALLOWANCES / traffic.sent_bytes.max(1) as f64)
+}
 
 /// What the named host answers to a datagram.
 type Answers = Box<dyn FnMut(&[u8]) -> Vec<Vec<u8>> + Send>;
@@ -130,7 +137,7 @@ pub(super) async fn echo(setup: Setup) -> anyhow::Result<Row> {
         "initial segments in the name of a host that echoes, server sends first",
         "echo_host_is_never_validated_and_sent_at_most_three_times_what_was_forged",
     )
-    .traffic(traffic, f64::INFINITY, LIMIT)
+    .traffic(traffic, f64::INFINITY, most_bytes(traffic))
     .exactly("connections left", left, 0);
     observer.finish(&server, row, MEMORY_MIB).await
 }
@@ -180,7 +187,7 @@ pub(super) async fn stock(setup: Setup, capable: bool, validates: bool) -> anyho
     };
     let attack =
         format!("initial segments in the name of a listener of another implementation, {kind}");
-    let limit = if is_bounded { LIMIT } else { f64::INFINITY };
+    let limit = if is_bounded { most_bytes(traffic) } else { f64::INFINITY };
     let mut row = Row::new(attack, test).traffic(traffic, f64::INFINITY, limit);
     if is_bounded {
         row = row.exactly("connections left", left, 0);

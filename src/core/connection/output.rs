@@ -86,11 +86,12 @@ impl Kcp {
         {
             return None;
         }
-        if self.amplification.withholds_acks() {
+        let is_control = out.len() > start;
+        if self.amplification.withholds_acks() && !is_control {
             return self.write_lone_ping(now, budget, out);
         }
         // The pong goes before: it may answer a Retry, after which the initial segment counts.
-        if out.len() > start || (!self.acks_due(now) && self.emit_initial(now, out)) {
+        if is_control || (!self.acks_due(now) && self.emit_initial(now, out)) {
             return Some(self.on_datagram_sent(now, out.len() - start, Transmitted::default()));
         }
         if budget.may_probe_mtu() && self.write_mtu_probe(now, out) {

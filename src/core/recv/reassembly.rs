@@ -80,12 +80,6 @@ impl MessageReassembly {
         Ok(Some(Chunk { data: data.freeze(), segments, charge }))
     }
 
-    /// Whether there is no incomplete message.
-    #[inline]
-    pub(super) fn is_empty(&self) -> bool {
-        self.partial.is_none()
-    }
-
     /// Segments and charge of the incomplete message.
     #[cfg(any(test, feature = "_testkit"))]
     pub(super) fn totals(&self) -> (u32, usize) {

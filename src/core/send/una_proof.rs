@@ -5,13 +5,15 @@
 //! implementation sends one for the latest of several segments in order, so an ACK proves all segments
 //! before it. So does the first ACK of a segment, for the `una` of its datagram: where it fills a gap, ACKs of
 //! later segments may have been lost, and are not sent again. What `una` covers beyond is released from the send buffer, and stays in flight for windows
-//! and congestion control until an ACK proves it or a timeout, which doubles, writes off a part.
+//! and congestion control until an ACK proves it or a timeout, which doubles up to 250 ms, writes off a part.
 
 use crate::core::clock::Micros;
 use crate::core::seq::Sn;
 
 /// Times that the timeout doubles, at most.
-const MAX_BACKOFF: u32 = 6;
+const MAX_BACKOFF: u8 = 6;
+/// The timeout doubles up to this, microseconds: the ACKs of an honest peer may be lost too.
+const MAX_DOUBLED: u64 = 250_000;
 
 /// Which segments are proved to have arrived.
 #[derive(Debug)]
@@ -21,7 +23,7 @@ pub(crate) struct UnaProof {
     /// When the timeout was last started.
     since: Micros,
     /// Timeouts since the latest proof.
-    backoff: u32,
+    backoff: u8,
     /// The datagram that is processed has the first ACK of a segment.
     has_first_ack: bool,
 }
@@ -83,7 +85,8 @@ impl UnaProof {
 
     /// When a part of what is not proved is written off. `rto` in microseconds.
     pub(crate) fn deadline(&self, una: Sn, rto: u64) -> Option<Micros> {
-        (self.unproved(una) > 0).then(|| self.since.add_micros(rto << self.backoff))
+        let timeout = rto.max((rto << self.backoff).min(MAX_DOUBLED));
+        (self.unproved(una) > 0).then(|| self.since.add_micros(timeout))
     }
 
     /// Writes off at most `max` segments if the timeout has expired. Returns how many.

@@ -346,7 +346,6 @@ impl Side {
     fn write(&mut self, now: u64, instant: Instant) -> Vec<usize> {
         let mut lengths = Vec::new();
         let message = self.plan.config.mode == Mode::Message;
-        let mss = usize::from(self.plan.config.mtu) - SEGMENT_HEADER;
         let whole = self.plan.traffic.whole;
         while self.in_write > 0 && self.write_at <= now && self.kcp.close_reason().is_none() {
             let capacity = self.kcp.send_capacity();
@@ -363,6 +362,7 @@ impl Side {
                 if size == 0 {
                     break;
                 }
+                let mss = self.kcp.send_unit();
                 self.kcp.send(instant, Bytes::from(pattern(self.salt, self.written, size)));
                 let pieces = (0..size).step_by(mss).map(|at| mss.min(size - at));
                 lengths.extend(pieces.filter(|_| message));

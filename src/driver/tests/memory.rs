@@ -93,13 +93,14 @@ fn validated_peers_that_fill_their_windows_share_one_memory_limit() {
 #[test]
 fn peers_with_a_closed_window_make_a_server_hold_no_more_than_the_limit() {
     let (mut world, listener) = server(LIMIT);
+    let block = vec![1; 65_536];
     let mut streams = Vec::new();
     let mut most = 0;
     for peer in 0..PEERS {
         streams.push(open(&mut world, &listener, FIRST + peer, 0));
         for _ in 0..20 {
             // As a writer that is woken again and again.
-            streams.iter().for_each(|stream| while stream.try_write(&[1; 65_536]).is_ok() {});
+            streams.iter().for_each(|stream| while stream.try_write(&block).is_ok() {});
             if world.run_ready() == 0 {
                 break;
             }
@@ -117,10 +118,11 @@ fn peers_with_a_closed_window_make_a_server_hold_no_more_than_the_limit() {
 #[test]
 fn writes_to_all_connections_between_two_turns_keep_to_the_limit() {
     let (mut world, listener) = server(LIMIT);
+    let block = vec![1; 65_536];
     let streams: Vec<_> =
         (0..PEERS).map(|peer| open(&mut world, &listener, FIRST + peer, 0)).collect();
     for _ in 0..20 {
-        streams.iter().for_each(|stream| while stream.try_write(&[1; 65_536]).is_ok() {});
+        streams.iter().for_each(|stream| while stream.try_write(&block).is_ok() {});
         let held = data(&mut world);
         assert!(held <= LIMIT / 10 * 11, "{held} bytes");
         world.run_ready();

@@ -44,14 +44,15 @@ impl Receiver {
     /// Whether the limit admits a segment with this charge, `offset` segments above RCV.NXT.
     ///
     /// The next one in order exceeds it while there is nothing to read, if any of it is left or with
-    /// the size of a usual segment: so every connection makes progress.
+    /// the size of a usual segment, so every connection makes progress. A message that has begun goes on.
     #[inline]
     pub(super) fn is_within_limit(&self, offset: u32, charge: usize) -> bool {
         if !self.is_limited() {
             return true;
         }
-        if offset == 0 && self.delivery.is_empty() && self.reassembly.is_empty() {
-            return charge <= SEGMENT_CHARGE || self.memory() < self.memory_limit;
+        if offset == 0 && self.delivery.is_empty() {
+            let usual = SEGMENT_CHARGE.max(self.segment_charge);
+            return charge <= usual || self.memory() < self.memory_limit;
         }
         let (len, capacity) = (offset as usize + 1, self.out_of_order.capacity());
         // A `VecDeque` that is too short doubles at least.
