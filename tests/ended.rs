@@ -1,8 +1,6 @@
 //! An endpoint that ends because a part of the application panics: the event, and the server on it. An own
 //! process, since the subscriber is global.
 
-#![cfg(feature = "tracing")]
-
 mod common;
 
 use std::io::{self, Write};
