@@ -22,8 +22,8 @@ use crate::fec::{self, FecConfig};
 pub use self::filter::{AcceptFilter, PacketFilter};
 pub use self::kcp::{AckPolicy, Backoff, CongestionControl, KcpConfig, Mode, Timing, WritePolicy};
 pub(crate) use self::kcp::{
-    DEFAULT_WINDOW, IP_UDP_HEADERS, SEGMENT_CHARGE, SEGMENT_COST, SEGMENT_HEADER, check_mtu,
-    check_windows,
+    CONNECTION_COST, DEFAULT_WINDOW, IP_UDP_HEADERS, SEGMENT_CHARGE, SEGMENT_COST, SEGMENT_HEADER,
+    check_mtu, check_windows,
 };
 pub use self::keepalive::{KeepaliveInterval, KeepaliveSide};
 pub use self::limits::{Limits, Migration, SessionPolicy};

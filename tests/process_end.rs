@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 use common::{guarded, one_thread, two_threads};
 use kcpx::{Config, KcpListener, KcpStream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UdpSocket;
 use tokio::runtime::Runtime;
 
 /// Runs of each kind; another number for measurements.
@@ -80,7 +81,17 @@ async fn last_words(
     bytes: usize,
     how: &str,
 ) -> (usize, bool) {
-    let addr = listener.local_addr().unwrap();
+    last_words_through(listener.local_addr().unwrap(), listener, runtime, bytes, how).await
+}
+
+/// The same of a program that connects to `addr`.
+async fn last_words_through(
+    addr: SocketAddr,
+    listener: &KcpListener,
+    runtime: &str,
+    bytes: usize,
+    how: &str,
+) -> (usize, bool) {
     let mut program = play(&format!("write {runtime} {addr} {bytes} {how}"));
     let (mut stream, _) = listener.accept().await.unwrap();
     let mut got = Vec::new();
@@ -107,6 +118,51 @@ fn bytes_of_a_program_that_returns_behind_its_write_arrive_with_the_end() {
             println!("{runtime} {how}: {whole} of {}", runs(3));
             assert_eq!(whole, runs(3));
         }
+    }));
+}
+
+/// The address of a path to `server` that loses the first datagram of a client with data.
+async fn lossy_path(server: SocketAddr) -> SocketAddr {
+    const HEADER: usize = 24;
+    let near = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let addr = near.local_addr().unwrap();
+    tokio::spawn(async move {
+        let far = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        far.connect(server).await.unwrap();
+        let (mut up, mut down) = ([0; 2_048], [0; 2_048]);
+        let (mut client, mut is_lost) = (None, false);
+        loop {
+            tokio::select! {
+                Ok((len, from)) = near.recv_from(&mut up) => {
+                    client = Some(from);
+                    if len > HEADER && !is_lost {
+                        is_lost = true;
+                    } else {
+                        far.send(&up[..len]).await.unwrap();
+                    }
+                }
+                Ok(len) = far.recv(&mut down) => {
+                    // The program may be gone.
+                    drop(near.send_to(&down[..len], client.unwrap()).await);
+                }
+            }
+        }
+    });
+    addr
+}
+
+#[test]
+fn bytes_of_a_program_that_returns_arrive_though_their_datagram_is_lost() {
+    one_thread().block_on(guarded(async {
+        let listener = KcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut whole = 0;
+        for _ in 0..runs(3) {
+            let path = lossy_path(listener.local_addr().unwrap()).await;
+            let got = last_words_through(path, &listener, "one", 5, "write").await;
+            whole += u32::from(got == (5, true));
+        }
+        println!("{whole} of {}", runs(3));
+        assert_eq!(whole, runs(3));
     }));
 }
 

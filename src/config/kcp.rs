@@ -21,6 +21,8 @@ pub(crate) const SEGMENT_COST: usize = 64;
 /// Bytes of receive memory for one advertised segment: the largest payload of kcp-go (`mtuLimit` of
 /// 1,500 less the header) and the cost of storing it.
 pub(crate) const SEGMENT_CHARGE: usize = 1_476 + SEGMENT_COST;
+/// Bytes that the state of one connection takes, without any data (tests/memory.rs).
+pub(crate) const CONNECTION_COST: usize = 4_096;
 
 /// Timing preset: KCP's four `nodelay` parameters (`ikcp_nodelay`, kcp-go `SetNoDelay`).
 ///

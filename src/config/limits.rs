@@ -19,7 +19,8 @@ use crate::error::ConfigError;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
-    /// Most connections at once, 1 to 16,777,216. Default 65,536.
+    /// Most connections at once, 1 to 16,777,216. Default 65,536. Where there may be more than one for
+    /// each 8 KiB of `memory`, idle ones alone make memory short.
     pub max_connections: usize,
     /// Most connections that peers of one source have opened, 1 to 16,777,216. A source is an IPv4
     /// address or the /64 prefix of an IPv6 address. Default `None`: as many as there are places left
@@ -36,7 +37,8 @@ pub struct Limits {
     pub max_unvalidated: usize,
     /// Memory of all connections together, bytes, 16 MiB to 1 TiB. Default 1 GiB: four times what
     /// 65,536 idle connections take. A connection counts with 4 KiB, what was received and not read,
-    /// and what the application wrote and the peer has not acknowledged.
+    /// also after its end, and what the application wrote and the peer has not acknowledged; an address
+    /// with FEC counts with the parity of a group.
     ///
     /// Each direction of a connection may hold a quarter of what is free of the first half. Beyond
     /// half it may hold 16 KiB, and at the limit two segments, so every connection makes progress: its

@@ -1,8 +1,8 @@
 //! The end of an endpoint whose runtime or process ends under its connections: what may leave at once leaves,
 //! then one datagram to each peer, as a kernel closes the connections of a process that is gone.
 //!
-//! A kernel goes on sending, and nothing does here. So the thread is held for a moment where ACKs that open the
-//! windows may come at once.
+//! A kernel goes on sending, and nothing does here. So the thread is held for a moment until everything is
+//! acknowledged: for what the windows do not take yet, and for what the path loses.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -53,7 +53,7 @@ impl<S: Socket> Driver<S> {
         loop {
             self.send_rounds(&slots)?;
             self.flush()?;
-            slots.retain(|slot| self.conns.get(*slot).is_some_and(|conn| conn.has_unsent()));
+            slots.retain(|slot| self.conns.get(*slot).is_some_and(|conn| conn.is_undelivered()));
             let is_done = (slots.is_empty() && !self.blocked) || self.budget == 0;
             if is_done || !self.may_hold_thread() {
                 return Ok(());

@@ -3,6 +3,7 @@
 
 use super::Driver;
 use super::memory::LEAST_QUOTA;
+use crate::config::CONNECTION_COST;
 use crate::sys::Socket;
 
 /// Bytes beyond the limit: the buffer that was allocated last.
@@ -26,12 +27,11 @@ impl<S: Socket> Driver<S> {
         assert_eq!(self.unvalidated.len(), unvalidated, "connections of unvalidated peers");
         assert!(unvalidated <= limits.max_unvalidated / 2 + 1, "{unvalidated} unvalidated peers");
         let held: usize = self.conns.iter().map(|(_, conn)| conn.held()).sum();
-        let decoders = self.peers.memory();
+        assert_eq!(self.memory.held(), held + self.peers.memory(), "memory of all holders");
         let used = self.memory.used();
-        assert_eq!(used, held + decoders, "memory of all holders");
         // Each connection has its state and the least quota of both directions, and what its
         // application has written since the last turn.
-        let least = self.memory.base() + 2 * LEAST_QUOTA + self.config.send_buffer;
+        let least = CONNECTION_COST + 2 * LEAST_QUOTA + self.config.send_buffer;
         let beyond = count * least + self.peers.len() * COEFFICIENTS + LAST_BUFFER;
         assert!(used <= limits.memory + beyond, "{used} bytes");
     }

@@ -13,20 +13,15 @@
 //! be forged: a first flight each while half of that is free, and then [`SHORT_QUOTA`].
 
 use crate::config::{Config, SEGMENT_CHARGE};
+pub(crate) use crate::shared::memory_use::{LEAST_QUOTA, SHORT_QUOTA};
+use crate::shared::memory_use::{MemoryUse, quota};
+use crate::util::sync::Arc;
 
-/// Bytes that the state of one connection takes, without any data (tests/memory.rs).
-pub(crate) const CONNECTION_COST: usize = 4_096;
 /// Divisor: a sixteenth of the limit is for unvalidated peers.
 const UNVALIDATED_DIVISOR: usize = 16;
-/// Divisor: one direction of a connection has at most a quarter of what is free.
-const THRESHOLD_DIVISOR: usize = 4;
 /// The most that a client sends before an answer: 128 segments in the C library, 32 in kcp-go and
 /// this crate.
 const FIRST_FLIGHT: usize = 128 * SEGMENT_CHARGE;
-/// Bytes of one direction while memory is short: an initial window of TCP (RFC 6928).
-pub(crate) const SHORT_QUOTA: usize = 16 << 10;
-/// Bytes of one direction at the limit: two segments.
-pub(crate) const LEAST_QUOTA: usize = 2 * SEGMENT_CHARGE;
 
 /// Whose memory it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,29 +34,31 @@ pub(crate) enum Holder {
 pub(crate) struct Memory {
     /// `Limits::memory`.
     limit: usize,
-    /// Bytes in use.
-    used: usize,
-    /// Bytes of `used` that unvalidated peers hold.
+    /// Bytes that connections and the FEC of their addresses hold; send queues are counted by the handles.
+    held: usize,
+    /// Bytes of `held` that unvalidated peers hold.
     unvalidated: usize,
-    /// Bytes that one connection holds without any data: its state, and the parity of its address.
-    base: usize,
+    /// Bytes that were not read of connections that have ended, as of the latest removal or turn.
+    outlived: usize,
+    shared: Arc<MemoryUse>,
 }
 
 impl Memory {
-    pub(crate) fn new(config: &Config) -> Self {
-        let parity = config.fec.map_or(0, |fec| fec.parity_shards());
-        let base = CONNECTION_COST + parity * usize::from(config.kcp.mtu);
-        Self { limit: config.limits.memory, used: 0, unvalidated: 0, base }
-    }
-
-    /// Bytes that one connection holds without any data.
-    pub(crate) fn base(&self) -> usize {
-        self.base
+    pub(crate) fn new(config: &Config, shared: Arc<MemoryUse>) -> Self {
+        let limit = config.limits.memory;
+        shared.set_limit(limit);
+        Self { limit, held: 0, unvalidated: 0, outlived: 0, shared }
     }
 
     /// Bytes in use.
     pub(crate) fn used(&self) -> usize {
-        self.used
+        (self.held + self.outlived).saturating_add(self.shared.unsent())
+    }
+
+    /// Bytes that connections and the FEC of their addresses hold.
+    #[cfg(any(test, feature = "_testkit"))]
+    pub(crate) fn held(&self) -> usize {
+        self.held
     }
 
     /// Bytes that unvalidated peers hold.
@@ -71,25 +68,15 @@ impl Memory {
 
     /// Bytes of data that each direction of a connection, or anything else, may hold now.
     pub(crate) fn quota(&self, holder: Holder) -> usize {
-        let free = (self.limit / 2).saturating_sub(self.used);
-        let threshold = free / THRESHOLD_DIVISOR;
-        let (quota, is_full) = match holder {
-            Holder::Validated => (threshold, self.used >= self.limit),
-            Holder::Unvalidated => {
-                let first_flight = if self.is_crowded() { 0 } else { FIRST_FLIGHT };
-                let is_full = self.unvalidated >= self.limit / UNVALIDATED_DIVISOR;
-                (first_flight.min(threshold), is_full || self.used >= self.limit)
+        let quota = quota(self.limit, self.used());
+        match holder {
+            Holder::Validated => quota,
+            Holder::Unvalidated if self.unvalidated >= self.limit / UNVALIDATED_DIVISOR => {
+                LEAST_QUOTA
             }
-        };
-        quota.max(if is_full { LEAST_QUOTA } else { SHORT_QUOTA })
-    }
-
-    /// Bytes that the send queue of each of `connections` may hold now. All of them may be written
-    /// before the next turn, so together they fit.
-    pub(crate) fn write_quota(&self, connections: usize) -> usize {
-        let each = |limit: usize| limit.saturating_sub(self.used) / connections.max(1);
-        let quota = each(self.limit / 2).min(self.quota(Holder::Validated));
-        quota.max(each(self.limit).min(SHORT_QUOTA)).max(LEAST_QUOTA)
+            Holder::Unvalidated if self.is_crowded() => quota.min(SHORT_QUOTA),
+            Holder::Unvalidated => quota.min(FIRST_FLIGHT),
+        }
     }
 
     /// Whether unvalidated peers hold more than half of what they may.
@@ -100,7 +87,7 @@ impl Memory {
     /// A holder of `before` bytes has `after` bytes now.
     pub(crate) fn update(&mut self, holder: Holder, before: usize, after: usize) {
         let change = |sum: usize| (sum + after).saturating_sub(before);
-        self.used = change(self.used);
+        self.held = change(self.held);
         if holder == Holder::Unvalidated {
             self.unvalidated = change(self.unvalidated);
         }
@@ -109,5 +96,16 @@ impl Memory {
     /// An unvalidated holder of `held` bytes is validated.
     pub(crate) fn on_validated(&mut self, held: usize) {
         self.unvalidated = self.unvalidated.saturating_sub(held);
+    }
+
+    /// Counts what was not read of connections that have ended.
+    pub(crate) fn count_outlived(&mut self) {
+        self.outlived = self.shared.outlived();
+    }
+
+    /// A turn ends.
+    pub(crate) fn publish(&mut self) {
+        self.count_outlived();
+        self.shared.set_held(self.held + self.outlived);
     }
 }

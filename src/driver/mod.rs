@@ -230,7 +230,7 @@ impl<S: Socket> Driver<S> {
         Ok(Self {
             socket,
             unvalidated: UnvalidatedPeers::new(&config.limits),
-            memory: Memory::new(&config),
+            memory: Memory::new(&config, notifier.memory().clone()),
             peers: PeerTable::new(&config),
             sources: ConnectionsBySource::default(),
             codec: PacketCodec::new(&config, secret),

@@ -28,6 +28,8 @@ struct Peer {
     validated: bool,
     /// Bytes of the endpoint's memory that the decoder holds.
     held: usize,
+    /// Those that the encoder holds at most: the parity of a group.
+    encoder: usize,
     fec: Option<Box<FecSender>>,
     decoder: Option<Box<FecDecoder>>,
     /// The connections of the address know that their peer sends FEC.
@@ -36,7 +38,15 @@ struct Peer {
 
 impl Peer {
     fn of(slot: u32) -> Self {
-        Self { first: slot, validated: false, held: 0, fec: None, decoder: None, sends_fec: false }
+        let (fec, decoder, sends_fec) = (None, None, false);
+        Self { first: slot, validated: false, held: 0, encoder: 0, fec, decoder, sends_fec }
+    }
+
+    /// The encoder has this layout from now on.
+    fn count_encoder(&mut self, config: FecConfig, max_len: usize, memory: &mut Memory) {
+        let encoder = config.parity_shards() * max_len;
+        memory.update(self.holder(), self.encoder, encoder);
+        self.encoder = encoder;
     }
 
     fn holder(&self) -> Holder {
@@ -120,7 +130,7 @@ impl PeerTable {
             let was_chosen = self.fec.is_none() && peer.get().fec.is_some();
             self.chosen -= usize::from(was_chosen);
             let peer = peer.remove();
-            memory.update(peer.holder(), peer.held, 0);
+            memory.update(peer.holder(), peer.held + peer.encoder, 0);
         } else {
             peer.get_mut().first = next;
         }
@@ -156,7 +166,7 @@ impl PeerTable {
     pub(crate) fn validate(&mut self, addr: SocketAddr, memory: &mut Memory) {
         if let Some(peer) = self.map.get_mut(&addr).filter(|peer| !peer.validated) {
             peer.validated = true;
-            memory.on_validated(peer.held);
+            memory.on_validated(peer.held + peer.encoder);
         }
     }
 
@@ -166,13 +176,15 @@ impl PeerTable {
         &mut self,
         addr: SocketAddr,
         chosen: Option<FecConfig>,
+        memory: &mut Memory,
     ) -> Option<&mut FecSender> {
         let config = self.fec.or(chosen)?;
-        let sender = &mut self.map.get_mut(&addr)?.fec;
-        Some(sender.get_or_insert_with(|| {
+        let peer = self.map.get_mut(&addr)?;
+        if peer.fec.is_none() {
             self.chosen += usize::from(self.fec.is_none());
-            Box::new(FecSender::new(config))
-        }))
+            peer.count_encoder(config, self.max_shard_len, memory);
+        }
+        Some(peer.fec.get_or_insert_with(|| Box::new(FecSender::new(config))))
     }
 
     /// When the connection `conv` closes the FEC group towards `addr`, if that does not fill before.
@@ -192,10 +204,19 @@ impl PeerTable {
 
     /// Changes the FEC ratio towards `addr`, if FEC is on and the peer is known to decode any
     /// layout or may learn this one.
-    pub(crate) fn set_fec(&mut self, addr: SocketAddr, config: FecConfig, decodes_any: bool) {
-        if let Some(sender) = self.fec_sender(addr, None) {
-            let max = if decodes_any { FecConfig::MAX_SHARDS } else { sender.max_shards() };
-            sender.set_config(config, max);
+    pub(crate) fn set_fec(
+        &mut self,
+        addr: SocketAddr,
+        config: FecConfig,
+        decodes_any: bool,
+        memory: &mut Memory,
+    ) {
+        let Some(sender) = self.fec_sender(addr, None, memory) else { return };
+        let max = if decodes_any { FecConfig::MAX_SHARDS } else { sender.max_shards() };
+        sender.set_config(config, max);
+        let config = sender.encoder().config();
+        if let Some(peer) = self.map.get_mut(&addr) {
+            peer.count_encoder(config, self.max_shard_len, memory);
         }
     }
 
@@ -273,10 +294,10 @@ impl PeerTable {
         Some(self.map.get(&addr)?.decoder.as_ref()?.stats())
     }
 
-    /// Bytes that the decoders of all addresses hold.
+    /// Bytes that the FEC of all addresses holds.
     #[cfg(feature = "_testkit")]
     pub(crate) fn memory(&self) -> usize {
-        self.map.values().map(|peer| peer.held).sum()
+        self.map.values().map(|peer| peer.held + peer.encoder).sum()
     }
 
     /// Addresses that have a connection.
@@ -330,6 +351,7 @@ fn feed(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shared::notifier::Notifier;
 
     fn addr(port: u16) -> SocketAddr {
         SocketAddr::from(([127, 0, 0, 1], port))
@@ -344,7 +366,7 @@ mod tests {
     #[test]
     fn slots_of_an_address_are_its_connections_only() {
         let mut peers = PeerTable::new(&Config::new());
-        let mut memory = Memory::new(&Config::new());
+        let mut memory = Memory::new(&Config::new(), Notifier::new().memory().clone());
         for slot in 0..6 {
             peers.join(addr(1 + slot % 2), u32::from(slot));
         }
@@ -363,5 +385,26 @@ mod tests {
             peers.leave(addr(port), slot, &mut memory);
         }
         assert!(peers.is_empty());
+    }
+
+    #[test]
+    fn parity_of_an_address_counts_from_its_first_datagram_until_its_last_connection() {
+        let fec = |data, parity| FecConfig::new(data, parity).unwrap();
+        let config = Config::new().fec(fec(10, 3));
+        let mut peers = PeerTable::new(&config);
+        let mut memory = Memory::new(&config, Notifier::new().memory().clone());
+        peers.join(addr(1), 0);
+        peers.join(addr(1), 1);
+        assert_eq!(memory.held(), 0, "idle");
+        for _ in 0..2 {
+            assert!(peers.fec_sender(addr(1), None, &mut memory).is_some());
+            assert_eq!(memory.held(), 3 * KCP_GO_MTU_LIMIT);
+        }
+        peers.set_fec(addr(1), fec(10, 5), true, &mut memory);
+        peers.validate(addr(1), &mut memory);
+        assert_eq!((memory.held(), memory.unvalidated()), (5 * KCP_GO_MTU_LIMIT, 0));
+        peers.leave(addr(1), 0, &mut memory);
+        peers.leave(addr(1), 1, &mut memory);
+        assert_eq!(memory.held(), 0);
     }
 }

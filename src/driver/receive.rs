@@ -307,7 +307,8 @@ impl<S: Socket> Driver<S> {
     pub(super) fn answer(&mut self, now: Instant, id: ConnId) {
         let may = self.may_answer();
         if let Some(conn) = self.conns.get_mut(id.slot as usize).filter(|_| may) {
-            let fec = self.peers.fec_sender(conn.peer(), conn.chosen_fec_layout());
+            let (peer, chosen) = (conn.peer(), conn.chosen_fec_layout());
+            let fec = self.peers.fec_sender(peer, chosen, &mut self.memory);
             let mut out = PacketWriter { tx: &mut self.tx, codec: &mut self.codec, fec };
             let sent = conn.transmit(now, &mut out, 1);
             self.budget = self.budget.saturating_sub(sent);

@@ -56,7 +56,7 @@ impl<S: Socket> Driver<S> {
         conn.apply(setting);
         if let Setting::Fec(fec) = setting {
             let (peer, decodes_any) = (conn.peer(), conn.peer_decodes_any_fec());
-            self.peers.set_fec(peer, fec, decodes_any);
+            self.peers.set_fec(peer, fec, decodes_any, &mut self.memory);
             for slot in self.peers.slots(peer) {
                 if let Some(conn) = self.conns.get(slot) {
                     conn.publish_max_fec_shards(self.peers.max_fec_shards(peer));

@@ -124,7 +124,6 @@ impl<S: Socket> Driver<S> {
         let time_wait = time_wait.filter(|_| unfinished.is_none());
         conn.count_lingering(now, time_wait.is_some(), &mut self.lingering);
         conn.count_oversized(time_wait.is_some(), &mut self.oversized_connections);
-        conn.account_memory(&mut self.memory);
         if let Some(time_wait) = time_wait {
             self.remove(now, id, time_wait);
             return None;
@@ -146,7 +145,8 @@ impl<S: Socket> Driver<S> {
         loop {
             let Some(conn) = self.conns.get_mut(slot) else { return Ok(None) };
             let limit = if self.blocked { 0 } else { quota.min(self.budget) };
-            let fec = self.peers.fec_sender(conn.peer(), conn.chosen_fec_layout());
+            let (peer, chosen) = (conn.peer(), conn.chosen_fec_layout());
+            let fec = self.peers.fec_sender(peer, chosen, &mut self.memory);
             let mut out = PacketWriter { tx: &mut self.tx, codec: &mut self.codec, fec };
             let sent = conn.transmit(now, &mut out, limit);
             (quota, self.budget) = (quota.saturating_sub(sent), self.budget.saturating_sub(sent));
@@ -185,6 +185,8 @@ impl<S: Socket> Driver<S> {
         self.update_replaces(peer);
         drop(conn.finish_validation(&mut self.unvalidated, &mut self.memory));
         self.memory.update(Holder::Validated, conn.held(), 0);
+        conn.shared().outlive();
+        self.memory.count_outlived();
     }
 
     /// Seals and sends the batch. An error means that the socket has failed for good.
@@ -201,7 +203,7 @@ impl<S: Socket> Driver<S> {
         let flushed = self.tx.flush(&mut self.socket, &mut self.stats);
         self.blocked = matches!(flushed, Flushed::Blocked);
         for (dst, size) in self.tx.take_too_large() {
-            self.on_message_too_big(dst, size);
+            self.on_message_too_big(self.last_turn, dst, size);
         }
         for path in self.tx.take_gone() {
             self.on_source_gone(path);
@@ -214,10 +216,10 @@ impl<S: Socket> Driver<S> {
 
     /// The operating system refused a datagram of `size` bytes to `dst` (EMSGSIZE). Handled like a
     /// Packet Too Big message (RFC 8899 4.6): lowers the MTU of every connection to `dst`.
-    fn on_message_too_big(&mut self, dst: SocketAddr, size: usize) {
+    fn on_message_too_big(&mut self, now: Instant, dst: SocketAddr, size: usize) {
         for slot in self.peers.slots(dst) {
             if let Some(conn) = self.conns.get_mut(slot) {
-                conn.on_message_too_big(size);
+                conn.on_message_too_big(now, size);
             }
         }
     }

@@ -14,6 +14,7 @@ impl<S: Socket> Driver<S> {
     pub(super) fn publish(&mut self) {
         self.stats.current_connections = self.conns.len() as u64;
         self.stats.unvalidated_connections = self.unvalidated.len() as u64;
+        self.memory.publish();
         self.stats.unvalidated_bytes = self.memory.unvalidated() as u64;
         self.stats.memory_bytes = self.memory.used() as u64;
         let sealed = self.codec.sealed();
@@ -31,8 +32,5 @@ impl<S: Socket> Driver<S> {
         }
         self.refused = refused;
         self.notifier.publish(&self.stats);
-        // All connections may be written to before the next turn.
-        let quota = self.memory.write_quota(self.conns.len()).min(self.config.send_buffer);
-        self.notifier.set_write_quota(quota);
     }
 }

@@ -93,7 +93,7 @@ impl Shared {
             handles: AtomicUsize::new(0),
             detached: AtomicBool::new(false),
             options: Options::new(config),
-            send: SendQueue::new(config.send_buffer, notifier.write_quota()),
+            send: SendQueue::new(config.send_buffer, notifier.memory().clone()),
             recv: RecvQueue::new(config.recv_buffer),
             notifier: ConnNotifier::new(notifier, id),
             established: Established::new(),
@@ -157,9 +157,15 @@ impl Shared {
         self.send.deliver_in_background()
     }
 
-    /// Bytes received and not read, and bytes written and not taken, as charged.
-    pub(crate) fn queued_bytes(&self) -> (usize, usize) {
-        (self.recv.charged(), self.send.charged())
+    /// Bytes received and not read, as charged.
+    pub(crate) fn unread_bytes(&self) -> usize {
+        self.recv.charged()
+    }
+
+    /// Bytes written and not taken.
+    #[cfg(test)]
+    pub(crate) fn unsent_bytes(&self) -> usize {
+        self.send.unsent_bytes()
     }
 
     /// Bytes that the receive queue takes now, see [`RecvQueue::available`].
@@ -200,6 +206,11 @@ impl Shared {
     /// Queues an out-of-band datagram that arrived. Returns the reader to wake.
     pub(crate) fn deliver_datagram(&self, datagram: Bytes) -> Option<Waker> {
         self.datagrams.deliver(datagram)
+    }
+
+    /// The driver removes the connection: what was not read counts as the endpoint's until it is.
+    pub(crate) fn outlive(&self) {
+        self.recv.outlive(&self.notifier);
     }
 
     /// The connection is idle: frees the memory of empty queues.
@@ -366,7 +377,7 @@ impl Shared {
         self.detached.store(true, Ordering::Release);
         // What was delivered before the receive queue is locked is cleared, later data is
         // discarded.
-        let queues = (self.send.detach(), self.recv.detach());
+        let queues = (self.send.detach(), self.recv.detach(&self.notifier));
         let rest = (self.established.detach(), self.datagrams.detach());
         drop((queues, rest));
         self.notifier.notify();

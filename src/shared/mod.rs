@@ -7,6 +7,7 @@ pub(crate) mod conn_id;
 pub(crate) mod connection;
 mod datagrams;
 mod established;
+pub(crate) mod memory_use;
 pub(crate) mod notifier;
 mod options;
 pub(crate) mod recv_queue;

@@ -12,9 +12,10 @@ use std::task::Waker;
 
 use crate::config::Setting;
 use crate::shared::conn_id::ConnId;
+use crate::shared::memory_use::MemoryUse;
 use crate::stats::EndpointStats;
 use crate::util::queue::move_all;
-use crate::util::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering, lock};
+use crate::util::sync::{Arc, AtomicBool, Mutex, Ordering, lock};
 
 /// The notifier of one endpoint. Shared by its driver, its connections and its `RequestQueue`.
 #[derive(Debug)]
@@ -23,8 +24,7 @@ pub(crate) struct Notifier {
     stats: Mutex<EndpointStats>,
     /// Address of the socket. The only copy: it changes when the socket is replaced.
     local: Mutex<SocketAddr>,
-    /// Bytes that the send queue of a connection may hold now.
-    write_quota: Arc<AtomicUsize>,
+    memory: Arc<MemoryUse>,
     /// Last socket error, transient or fatal, that `Endpoint::take_error` has not returned yet.
     last_error: Mutex<Option<io::Error>>,
 }
@@ -115,7 +115,7 @@ impl Notifier {
             pending: Mutex::new(Pending::default()),
             stats: Mutex::new(EndpointStats::default()),
             local: Mutex::new(SocketAddr::from(([0, 0, 0, 0], 0))),
-            write_quota: Arc::new(AtomicUsize::new(usize::MAX)),
+            memory: Arc::new(MemoryUse::new()),
             last_error: Mutex::new(None),
         })
     }
@@ -223,17 +223,10 @@ impl Notifier {
         *lock(&self.stats) = *stats;
     }
 
-    /// Sets what the send queue of each connection may hold. Writers that wait are woken once the
-    /// driver takes what is queued before them.
-    pub(crate) fn set_write_quota(&self, bytes: usize) {
-        if self.write_quota.load(Ordering::Relaxed) != bytes {
-            self.write_quota.store(bytes, Ordering::Relaxed);
-        }
-    }
-
-    /// What [`Self::set_write_quota`] sets.
-    pub(super) fn write_quota(&self) -> Arc<AtomicUsize> {
-        self.write_quota.clone()
+    /// The memory of the endpoint. Writers that wait for more of it are woken once the driver takes what
+    /// is queued before them.
+    pub(crate) fn memory(&self) -> &Arc<MemoryUse> {
+        &self.memory
     }
 
     /// The socket is bound to this address.

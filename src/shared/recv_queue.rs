@@ -50,6 +50,8 @@ struct Delivered {
     detached: bool,
     /// True once data was discarded so.
     discarded: bool,
+    /// True once the driver has removed the connection: what is not read is counted in `MemoryUse`.
+    outlived: bool,
     state: RecvState,
     readers: Waiters,
 }
@@ -129,6 +131,7 @@ impl RecvQueue {
             driver_blocked: false,
             detached: false,
             discarded: false,
+            outlived: false,
             state: RecvState::Open,
             readers: Waiters::default(),
         };
@@ -219,6 +222,13 @@ impl RecvQueue {
         delivered.readers.take_all()
     }
 
+    /// The driver removes the connection: what is not read is counted until it is read or dropped.
+    pub(super) fn outlive(&self, notifier: &ConnNotifier) {
+        let mut delivered = lock(&self.delivered);
+        delivered.outlived = true;
+        notifier.endpoint().memory().on_outlived(delivered.charged);
+    }
+
     /// The connection is idle: frees the memory of an empty queue.
     pub(super) fn release_memory(&self) {
         let memory = queue::release(&mut lock(&self.delivered).chunks);
@@ -237,7 +247,7 @@ impl RecvQueue {
         notifier: &ConnNotifier,
     ) -> Poll<io::Result<()>> {
         let mut delivered = lock(&self.delivered);
-        let blocked = self.report(&mut delivered, mem::take(&mut buffer.read));
+        let blocked = self.report(&mut delivered, mem::take(&mut buffer.read), notifier);
         let (mut replaced, mut memory) = (None, [None, None]);
         if buffer.chunks.is_empty() {
             mem::swap(&mut delivered.chunks, &mut buffer.chunks);
@@ -289,7 +299,7 @@ impl RecvQueue {
             return;
         }
         let read = mem::take(&mut buffer.read);
-        let blocked = self.report(&mut lock(&self.delivered), read);
+        let blocked = self.report(&mut lock(&self.delivered), read, notifier);
         if blocked {
             notifier.notify();
         }
@@ -297,8 +307,12 @@ impl RecvQueue {
 
     /// Frees capacity for what was read. Returns whether the driver waits for that.
     #[must_use]
-    fn report(&self, delivered: &mut Delivered, read: usize) -> bool {
-        delivered.charged = delivered.charged.saturating_sub(read);
+    fn report(&self, delivered: &mut Delivered, read: usize, notifier: &ConnNotifier) -> bool {
+        let read = read.min(delivered.charged);
+        delivered.charged -= read;
+        if delivered.outlived {
+            notifier.endpoint().memory().on_outlived_read(read);
+        }
         self.charged_hint.store(delivered.charged, Ordering::Relaxed);
         delivered.charged <= self.capacity / 2 && mem::take(&mut delivered.driver_blocked)
     }
@@ -313,8 +327,11 @@ impl RecvQueue {
 
     /// The last handle is gone: discards what is delivered from here on. Returns what is to be
     /// dropped.
-    pub(super) fn detach(&self) -> (WakeList, VecDeque<Bytes>) {
+    pub(super) fn detach(&self, notifier: &ConnNotifier) -> (WakeList, VecDeque<Bytes>) {
         let mut delivered = lock(&self.delivered);
+        if delivered.outlived {
+            notifier.endpoint().memory().on_outlived_read(delivered.charged);
+        }
         delivered.detached = true;
         delivered.discarded = !delivered.chunks.is_empty();
         self.charged_hint.store(0, Ordering::Relaxed);

@@ -13,6 +13,7 @@ use self::chunks::Chunks;
 pub(crate) use self::chunks::Outgoing;
 use crate::error::ConnectionError;
 use crate::shared::charge::charge;
+use crate::shared::memory_use::MemoryUse;
 use crate::shared::notifier::ConnNotifier;
 use crate::shared::send_state::SendState;
 use crate::shared::waiters::{Registration, Wait, WaitQueue, Waiters, WakeList};
@@ -41,8 +42,7 @@ pub(crate) struct TakenWrites {
 pub(super) struct SendQueue {
     /// Bytes that the chunks may count for, see `CHUNK_CHARGE`.
     capacity: usize,
-    /// Bytes that a queue may hold now, the same for all connections of an endpoint.
-    quota: Arc<AtomicUsize>,
+    memory: Arc<MemoryUse>,
     /// Copy of `Chunks::charged` for a writer without the lock: a hint, checked again under it.
     charged_hint: AtomicUsize,
     writes: Mutex<Writes>,
@@ -65,7 +65,7 @@ struct Writes {
 }
 
 impl SendQueue {
-    pub(super) fn new(capacity: usize, quota: Arc<AtomicUsize>) -> Self {
+    pub(super) fn new(capacity: usize, memory: Arc<MemoryUse>) -> Self {
         let writes = Writes {
             chunks: Chunks::default(),
             state: SendState::Open,
@@ -76,20 +76,22 @@ impl SendQueue {
             writers: Waiters::default(),
             shutdown: None,
         };
-        Self { capacity, quota, charged_hint: AtomicUsize::new(0), writes: Mutex::new(writes) }
+        Self { capacity, memory, charged_hint: AtomicUsize::new(0), writes: Mutex::new(writes) }
     }
 
+    /// Bytes that the chunks may count for now: less than configured where the endpoint has less.
     fn capacity(&self) -> usize {
-        self.capacity.min(self.quota.load(Ordering::Relaxed))
+        self.capacity.min(self.memory.write_quota())
     }
 
     fn available(&self, charged: usize) -> usize {
         self.capacity().saturating_sub(charged)
     }
 
-    /// Bytes in the queue, as charged: a hint.
-    pub(super) fn charged(&self) -> usize {
-        self.charged_hint.load(Ordering::Relaxed)
+    /// The chunks have changed.
+    fn count(&self, writes: &Writes) {
+        let charged = writes.chunks.charged();
+        self.memory.on_send_queue(self.charged_hint.swap(charged, Ordering::Relaxed), charged);
     }
 }
 
@@ -112,7 +114,7 @@ impl SendQueue {
         let writes = &mut *guard;
         let before = writes.chunks.charged();
         writes.chunks.take(limit, unit, out);
-        self.charged_hint.store(writes.chunks.charged(), Ordering::Relaxed);
+        self.count(writes);
         let more = !writes.chunks.is_empty();
         // Not for every acknowledged segment: a writer that is woken should find a quarter free.
         let worthwhile = writes.chunks.charged() < before
@@ -163,7 +165,7 @@ impl SendQueue {
         }
         writes.state.fail(error);
         let discarded = writes.chunks.clear();
-        self.charged_hint.store(0, Ordering::Relaxed);
+        self.count(&writes);
         let wakers = (writes.writers.take_all(), writes.shutdown.take());
         drop(writes);
         drop(discarded);
@@ -255,7 +257,7 @@ impl SendQueue {
     /// Something was queued: notifies the driver, without the lock.
     fn end_write(&self, mut writes: MutexGuard<'_, Writes>, notifier: &ConnNotifier) {
         writes.dirty = true;
-        self.charged_hint.store(writes.chunks.charged(), Ordering::Relaxed);
+        self.count(&writes);
         drop(writes);
         notifier.notify();
     }
@@ -392,7 +394,7 @@ impl SendQueue {
         let mut writes = lock(&self.writes);
         writes.reset_requested = true;
         let discarded = writes.chunks.clear();
-        self.charged_hint.store(0, Ordering::Relaxed);
+        self.count(&writes);
         drop(writes);
         drop(discarded);
         notifier.notify();

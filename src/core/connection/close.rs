@@ -66,16 +66,23 @@ impl Kcp {
         self.close_state.has_discarded_data()
     }
 
-    /// A closed window of the peer is probed at least each `interval`, or each RTO or 200 ms if that is longer.
+    /// Window probes and retransmissions back off to `interval` at most from now on, or to an RTO or 200 ms if
+    /// that is longer.
     pub(crate) fn limit_probe_interval(&mut self, now: Instant, interval: Duration) {
         let interval = micros(interval).max(self.send.rtt.rto()).max(MIN_PROBE_INTERVAL);
-        self.send.remote.limit_probe_interval(self.clock.at(now), interval);
+        self.send.limit_probe_interval(self.clock.at(now), interval);
     }
 
     /// Whether data waits for the peer's window to open, and the peer waits for nothing of this side: window
     /// probes are the only sign of life.
     pub(crate) fn waits_for_window(&self) -> bool {
         self.send.is_window_blocked() && !self.has_discarded_data()
+    }
+
+    /// Whether the peer has reported its window since the last call, and waits for nothing of this side: it
+    /// lives, and may be short of memory for what it was sent.
+    pub(crate) fn take_window_report(&mut self) -> bool {
+        std::mem::take(&mut self.window_reported) && !self.has_discarded_data()
     }
 
     /// Whether both windows are closed: data waits that the peer takes only once its application
@@ -133,11 +140,6 @@ impl Kcp {
         let header = self.control_header(ControlSegment { kind, sn, ts });
         let says_all_read = kind == ControlType::Reset && fin_acked && !discards;
         Some(if says_all_read { Header { wnd: ALL_READ, ..header } } else { header })
-    }
-
-    /// Whether queued data has not left yet.
-    pub(crate) fn has_unsent(&self) -> bool {
-        !self.send.send_buffer().is_empty()
     }
 
     /// What is queued leaves at once, as far as windows, rate limit and anti-amplification limit allow:

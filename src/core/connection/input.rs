@@ -82,7 +82,11 @@ impl Kcp {
             match header.command {
                 Command::Push => is_new |= self.input_push(now, &header, payload, origin),
                 Command::WindowProbe => self.window_update_pending = true,
-                Command::Ack | Command::WindowUpdate => {}
+                Command::WindowUpdate => {
+                    let is_current = matches!(una, UnaOutcome::Current { .. });
+                    self.window_reported |= is_current && origin == PacketType::Regular;
+                }
+                Command::Ack => {}
                 Command::Repair => {
                     let is_alone = HEADER_LEN + payload.len() == datagram.len();
                     is_new |= self.input_repair(now, (&header, payload), origin, is_alone);
@@ -306,7 +310,11 @@ impl Kcp {
                 self.on_duplicate_received(now, ack, origin);
                 self.stats.duplicate_segments += 1;
             }
-            Ok(RecvOutcome::OutOfWindow) => self.stats.out_of_window_segments += 1,
+            Ok(RecvOutcome::OutOfWindow) => {
+                // The peer learns what is taken, and that this side lives (RFC 9293 3.10.7.4).
+                self.window_update_pending = true;
+                self.stats.out_of_window_segments += 1;
+            }
             Err(error) => self.close_reason = Some(error),
         }
         matches!(outcome, Ok(RecvOutcome::InOrder | RecvOutcome::OutOfOrder))

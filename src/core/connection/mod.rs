@@ -113,6 +113,8 @@ pub struct Kcp {
     /// from [`Receiver::wants_window_update`], until the next datagram other than a CONTROL
     /// segment, an initial segment or an MTU probe.
     window_update_pending: bool,
+    /// A window update of the peer has arrived since [`Kcp::take_window_report`].
+    window_reported: bool,
     /// Full datagrams since ACKs were last written, see `MAX_FULL_DATAGRAMS_BEFORE_ACK`.
     full_datagrams_since_ack: u32,
     /// With [`WritePolicy::Delayed`]: when queued data leaves without a flush.
@@ -175,6 +177,7 @@ impl Kcp {
             rate_limiter,
             last_poll_transmit: Micros(0),
             window_update_pending: false,
+            window_reported: false,
             full_datagrams_since_ack: 0,
             cork_until: None,
             flush_requested: false,

@@ -3,6 +3,8 @@
 //!
 //! [`MtuDiscovery`]: crate::core::path::mtu::MtuDiscovery
 
+use std::time::Instant;
+
 use super::Kcp;
 use crate::config::{self, Mode};
 use crate::core::clock::Micros;
@@ -52,6 +54,13 @@ impl Kcp {
         }
         self.update_mss();
         Some(self.max_mtu())
+    }
+
+    /// The same where the system may have the MTU of the route from an ICMP message.
+    pub(crate) fn on_packet_too_big(&mut self, now: Instant, size: usize) {
+        if self.send.path.on_packet_too_big(self.clock.at(now), size) {
+            self.update_mss();
+        }
     }
 
     /// Whether the caller should let routers fragment datagrams (clear DF): segments in flight are

@@ -55,6 +55,9 @@ const MAX_PROBES: u8 = 3;
 const PROBE_TIMER: u64 = 1_000_000;
 /// PMTU_RAISE_TIMER of RFC 8899 5.1.1, microseconds. Deviates: 60 s instead of 600 s.
 const PMTU_RAISE_TIMER: u64 = 60_000_000;
+/// How long the MTU of a route that an ICMP message has lowered is taken for true, microseconds: until Linux
+/// has forgotten it too (`net.ipv6.route.mtu_expires`, 10 minutes), since it fragments larger probes before.
+const REPORT_LIFE: u64 = 660_000_000;
 /// The interval of unanswered pings doubles this many times at most.
 const MAX_PING_BACKOFF: u8 = 3;
 /// Least sequence number of a probe: a peer that has lost its state expects number 0, and would
@@ -166,16 +169,32 @@ impl MtuDiscovery {
     /// Ignored for a datagram of the smallest size or less, which would not be smaller for it: that may be
     /// an ICMP message after all, about an earlier datagram (`sys/refusal.rs`).
     pub(crate) fn on_message_too_big(&mut self, size: usize) -> bool {
-        // A datagram above `max_mtu` was written before `max_mtu` fell.
-        let Some(size) = u16::try_from(size).ok().filter(|size| *size <= self.max_mtu) else {
+        let Some(next) = self.next_below(size).filter(|next| *next < self.max_mtu) else {
             return false;
         };
-        let Some(next) = PLPMTU_TABLE.into_iter().find(|next| *next < size) else { return false };
-        if next >= self.max_mtu {
-            return false;
-        }
         self.on_max_mtu_changed(next);
         true
+    }
+
+    /// The same where the MTU of the route may come from an ICMP message, which can be forged: the PLPMTU
+    /// falls until [`REPORT_LIFE`] is over and a probe is acknowledged. Returns whether it fell.
+    pub(crate) fn on_packet_too_big(&mut self, now: Micros, size: usize) -> bool {
+        let Some(plpmtu) = self.next_below(size).map(kcp_size) else { return false };
+        if plpmtu >= self.current_mtu() {
+            return false;
+        }
+        let oversized = self.state.reduced().and_then(|reduced| reduced.oversized);
+        let raise_at = now.add_micros(REPORT_LIFE);
+        self.black_hole_detector.reset();
+        self.complete(Some(Reduced { plpmtu, raise_at, oversized }));
+        true
+    }
+
+    /// The next size of the table below a refused one of `size` bytes. A datagram above `max_mtu` was written
+    /// before `max_mtu` fell.
+    fn next_below(&self, size: usize) -> Option<u16> {
+        let size = u16::try_from(size).ok().filter(|size| *size <= self.max_mtu)?;
+        PLPMTU_TABLE.into_iter().find(|next| *next < size)
     }
 
     /// Whether routers should fragment: oversized segments are in flight, or a peer that never

@@ -55,6 +55,8 @@ pub(crate) struct LossDetector {
     backoff: Backoff,
     /// Longest RTO after back-off, microseconds (RFC 6298 2.5).
     max_rto: u64,
+    /// The same while the connection closes, if that is less.
+    max_backoff: u64,
     /// [`SentSegment::xmit_seq`] of the latest acknowledged transmissions, ascending; as many as
     /// fast retransmit needs.
     acked_xmit_seqs: VecDeque<u64>,
@@ -78,6 +80,7 @@ impl LossDetector {
             nodelay: false,
             backoff,
             max_rto,
+            max_backoff: u64::MAX,
             acked_xmit_seqs: VecDeque::new(),
             latest_acked: 0,
             latest_rtt: 0,
@@ -195,9 +198,14 @@ impl LossDetector {
         (self.latest_rtt.max(rtt.min()).saturating_add(reo_wnd)).min(rtt.rto())
     }
 
+    /// Back-off makes RTOs no longer than `interval` microseconds from now on.
+    pub(crate) fn limit_backoff(&mut self, interval: u64) {
+        self.max_backoff = interval;
+    }
+
     /// The longest RTO after back-off, microseconds.
     pub(crate) fn max_rto(&self) -> u64 {
-        self.max_rto
+        self.max_rto.min(self.max_backoff)
     }
 
     /// RTO of a transmission after `level` expiries, microseconds.
@@ -214,7 +222,8 @@ impl LossDetector {
             (Backoff::Linear, false) => rto + rto * level,
             (Backoff::Exponential, _) => rto << level,
         };
-        rto.min(self.max_rto)
+        let max = if level == 0 { self.max_rto } else { self.max_rto().max(rtt.rto()) };
+        rto.min(max)
     }
 }
 

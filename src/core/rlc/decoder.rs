@@ -123,20 +123,23 @@ pub(crate) struct Decoder {
     /// Oldest first. Invariant: a pivot has coefficient 1 in its row and 0 in all others, and no row
     /// has its pivot alone.
     rows: Vec<Row>,
+    /// Bytes of the longest symbol since there was none: elimination may make all others as long.
+    longest: usize,
     /// Additions of one row to another that the current datagram may still cause.
     operations: usize,
 }
 
 impl Default for Decoder {
     fn default() -> Self {
-        Self { missing: [None; MAX_MISSING], rows: Vec::new(), operations: MAX_ROW_OPERATIONS }
+        let (missing, rows) = ([None; MAX_MISSING], Vec::new());
+        Self { missing, rows, longest: 0, operations: MAX_ROW_OPERATIONS }
     }
 }
 
 impl Decoder {
-    /// Memory of the equations, bytes.
+    /// Memory of the equations at most, bytes.
     pub(crate) fn memory(&self) -> usize {
-        self.rows.iter().map(|row| row.symbol.memory() + ROW_COST).sum()
+        self.rows.len() * (padded(self.longest) + ROW_COST)
     }
 
     /// Another datagram arrived: what it may cost.
@@ -241,9 +244,11 @@ impl Decoder {
     /// elimination makes all as long as the longest. Returns whether it fits at all.
     fn make_space(&mut self, len: usize, limit: usize) -> bool {
         loop {
-            let longest = self.rows.iter().map(|row| row.symbol.len()).fold(len, usize::max);
+            let others = if self.rows.is_empty() { 0 } else { self.longest };
+            let longest = others.max(len);
             let fits = (padded(longest) + ROW_COST) * (self.rows.len() + 1) <= limit;
             if fits && self.rows.len() < MAX_EQUATIONS {
+                self.longest = longest;
                 return true;
             }
             if self.rows.is_empty() {
@@ -333,6 +338,8 @@ impl Decoder {
     #[cfg(any(test, feature = "_testkit"))]
     pub(crate) fn check_invariants(&self) {
         assert!(self.rows.len() <= MAX_EQUATIONS);
+        let memory: usize = self.rows.iter().map(|row| row.symbol.memory() + ROW_COST).sum();
+        assert!(memory <= self.memory(), "{memory} bytes");
         for (at, row) in self.rows.iter().enumerate() {
             assert!(!row.is_solved());
             assert!(self.missing.get(row.pivot).is_some_and(Option::is_some));

@@ -45,6 +45,7 @@ impl Symbol {
     }
 
     /// Memory of the payload, bytes.
+    #[cfg(any(test, feature = "_testkit"))]
     pub(super) fn memory(&self) -> usize {
         self.body.capacity()
     }

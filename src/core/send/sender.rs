@@ -306,6 +306,12 @@ impl Sender {
         }
     }
 
+    /// Window probes and retransmissions back off to `interval` microseconds at most from now on.
+    pub(crate) fn limit_probe_interval(&mut self, now: Micros, interval: u64) {
+        self.remote.limit_probe_interval(now, interval);
+        self.loss.limit_backoff(interval);
+    }
+
     /// Whether the oldest segment in flight has no ACK of its own.
     pub(crate) fn is_oldest_unacked(&self) -> bool {
         self.sent_segments.get(self.una()).is_some_and(|oldest| !oldest.acked)

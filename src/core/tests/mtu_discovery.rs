@@ -278,6 +278,38 @@ fn message_too_big_lowers_the_mtu_to_the_next_size_of_the_table() {
     assert!(scripted.out().iter().all(|(_, payload)| payload.len() <= 508 - 36 - 24));
 }
 
+/// The report may be a forgery: the path carried the size before, and carries it again.
+#[test]
+fn mtu_lowered_by_an_icmp_message_returns_once_a_later_probe_is_acknowledged() {
+    let mut scripted = ScriptedPeer::new(&config());
+    scripted.write(vec![1; 100]);
+    let (_, (first, _)) = scripted.run(0)[0];
+    scripted.ack(0, first.ts.0);
+    scripted.una = Sn(1);
+    let now = scripted.instant();
+    scripted.kcp.on_packet_too_big(now, 1_400);
+    assert_eq!(scripted.kcp.current_mtu(), 1_200 - 40);
+    scripted.kcp.on_packet_too_big(now, 1_400);
+    assert_eq!(scripted.kcp.current_mtu(), 1_200 - 40, "written before");
+    let (start, mut sn) = (scripted.now, 1);
+    while scripted.kcp.current_mtu() < 1_400 {
+        scripted.write(vec![1; 100]);
+        scripted.now += 100 * MILLIS;
+        for (header, payload) in scripted.out() {
+            let is_probe = header.sn.since(scripted.una) < 0 && payload.len() == 1_376;
+            if is_probe || header.command == Command::Push && header.sn == Sn(sn) {
+                scripted.ack(header.sn.0, header.ts.0);
+            }
+            if header.sn == Sn(sn) {
+                sn += 1;
+                scripted.una = Sn(sn);
+            }
+        }
+        assert!(scripted.now - start < 700 * 1_000 * MILLIS, "no probe was acknowledged");
+    }
+    assert!(scripted.now - start > 600 * 1_000 * MILLIS, "probed at once");
+}
+
 /// The whole walk of the states: BASE, SEARCHING through the table, ERROR.
 #[test]
 fn plpmtu_search_without_any_answer_to_probes_ends_at_the_minimum() {

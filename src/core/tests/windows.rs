@@ -272,3 +272,34 @@ fn delivery_small_chunks_after_a_burst_share_a_buffer() {
         assert_eq!(two[0].as_ptr().wrapping_add(two[0].len()), two[1].as_ptr());
     }
 }
+
+/// The peer may wait for an answer, or have missed that the window is smaller.
+#[test]
+fn data_beyond_the_window_is_answered_with_the_window() {
+    let mut script = ScriptedPeer::new(&config());
+    script.push(0, b"data");
+    script.out();
+    script.push(60_000, b"far beyond");
+    assert_eq!(commands(&script.out()), [Command::WindowUpdate]);
+    assert!(script.out().is_empty(), "once");
+}
+
+/// Else a stream that was busy would have no memory for data.
+#[test]
+fn buffer_of_a_burst_is_released_while_memory_is_short() {
+    let mut script = ScriptedPeer::new(&config());
+    for burst in [0..100, 100..101] {
+        burst.for_each(|sn| script.push(sn, &[1; 1_300]));
+        script.read_all();
+    }
+    let before = script.kcp.recv_memory();
+    assert!(before > 20_000, "{before} bytes are spare");
+    script.kcp.limit_recv_memory(0, false);
+    assert!(script.kcp.recv_memory() < 2_000);
+    script.kcp.limit_recv_memory(16 << 10, false);
+    // Reordered as well.
+    for sn in (101..111).rev() {
+        script.push(sn, &[2; 1_300]);
+    }
+    assert_eq!(script.read_all().len(), 13_000);
+}

@@ -109,8 +109,11 @@ impl Conn {
             self.last_una = una;
             self.lifecycle.on_progress(now);
         }
-        if self.kcp.waits_for_window() {
-            self.lifecycle.on_window_closed(self.last_received);
+        let reports = self.kcp.take_window_report();
+        if self.kcp.waits_for_window()
+            || (reports && !self.is_drained() && !self.is_short_of_memory())
+        {
+            self.lifecycle.on_window_report(self.last_received);
         }
         if self.is_drained() && self.lifecycle.on_drained(now, self.shared.linger()) {
             scratch.wakers.extend(self.shared.set_drained());
@@ -186,10 +189,9 @@ impl Conn {
         !(is_aborted || self.is_unanswered() && self.is_drained())
     }
 
-    /// Whether written bytes have not left yet, which may leave later.
-    pub(in super::super) fn has_unsent(&self) -> bool {
-        let is_open = self.has_last_words() && self.kcp.close_reason().is_none();
-        is_open && (self.has_unsent_writes || self.kcp.has_unsent())
+    /// Whether written bytes have not left yet or may be lost, and may leave later.
+    pub(in super::super) fn is_undelivered(&self) -> bool {
+        self.has_last_words() && self.kcp.close_reason().is_none() && !self.is_drained()
     }
 
     /// What is queued leaves at once, see `Kcp::hurry`.
@@ -266,9 +268,13 @@ impl Conn {
         Duration::from_micros(self.kcp.estimates().rto)
     }
 
+    fn is_short_of_memory(&self) -> bool {
+        self.quota <= SHORT_QUOTA
+    }
+
     fn linger_deadline(&self) -> Option<Instant> {
         let mut linger = self.shared.linger();
-        if self.lifecycle.is_detached() && self.quota <= SHORT_QUOTA {
+        if self.lifecycle.is_detached() && self.is_short_of_memory() {
             linger = linger.min(SHORT_LINGER);
         }
         self.lifecycle.linger_deadline(self.last_received, linger)

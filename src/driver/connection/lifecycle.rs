@@ -63,8 +63,8 @@ pub(super) enum Lifecycle {
     /// that drop; left once all is acknowledged and the FIN too, on the linger timeout, on the
     /// discard timeout, and on an error.
     Detached {
-        /// When the state was entered, the peer last acknowledged something new, or last answered while its
-        /// window was closed.
+        /// When the state was entered, the peer last acknowledged something new, or last answered while it took
+        /// nothing.
         last_progress: Instant,
     },
     /// The handles are notified of the error. Entered when the connection ends, with any error;
@@ -142,9 +142,9 @@ impl Lifecycle {
         }
     }
 
-    /// The window of the peer is closed, and its latest datagram came at `last_received`: as long as it answers
-    /// window probes, a reader may come.
-    pub(super) fn on_window_closed(&mut self, last_received: Instant) {
+    /// The peer takes nothing now, and its latest datagram came at `last_received`: as long as it answers
+    /// window probes, or data that it does not take, a reader may come.
+    pub(super) fn on_window_report(&mut self, last_received: Instant) {
         if let Self::Detached { last_progress } = self {
             *last_progress = last_received.max(*last_progress);
         }

@@ -17,7 +17,7 @@ mod queues;
 mod transmit;
 
 pub(super) use self::closing::DrainState;
-use crate::config::{AckPolicy, Config, Setting};
+use crate::config::{AckPolicy, CONNECTION_COST, Config, Setting};
 use crate::core::connection::Kcp;
 use crate::core::open::{InitialHash, OpenedBy};
 use crate::core::segment::Header;
@@ -207,9 +207,12 @@ impl Conn {
         self.kcp.apply(setting);
     }
 
-    /// A datagram of `size` bytes was refused for its size (EMSGSIZE; RFC 8899 4.6).
-    pub(super) fn on_message_too_big(&mut self, size: usize) {
-        if let Some(mtu) = self.kcp.on_message_too_big(size) {
+    /// A datagram of `size` bytes was refused for its size (EMSGSIZE; RFC 8899 4.6). Over IPv6 the MTU of the
+    /// route may come from an ICMP message; over IPv4 those are ignored (`sys/options.rs`).
+    pub(super) fn on_message_too_big(&mut self, now: Instant, size: usize) {
+        if self.path.peer.ip().to_canonical().is_ipv6() {
+            self.kcp.on_packet_too_big(now, size);
+        } else if let Some(mtu) = self.kcp.on_message_too_big(size) {
             self.shared.mtu.fetch_min(usize::from(mtu), Ordering::Relaxed);
         }
     }
@@ -280,9 +283,8 @@ impl Conn {
     /// writer has done since the last exchange of queues may be missing.
     pub(super) fn account_memory(&mut self, memory: &mut Memory) {
         let holder = if self.is_unvalidated() { Holder::Unvalidated } else { Holder::Validated };
-        let (unread, unsent) = self.shared.queued_bytes();
-        let received = self.kcp.recv_memory() + unread;
-        let held = memory.base() + received + self.kcp.send_memory() + unsent;
+        let received = self.kcp.recv_memory() + self.shared.unread_bytes();
+        let held = CONNECTION_COST + received + self.kcp.send_memory();
         memory.update(holder, self.held, held);
         (self.held, self.quota) = (held, memory.quota(holder));
         // An unvalidated peer is about to be validated, and may have more then.
@@ -409,7 +411,7 @@ impl Conn {
 
     #[cfg(test)]
     pub(super) fn data_memory(&self) -> usize {
-        let (unread, unsent) = self.shared.queued_bytes();
+        let (unread, unsent) = (self.shared.unread_bytes(), self.shared.unsent_bytes());
         self.kcp.recv_memory() + self.kcp.send_memory() + unread + unsent
     }
 

@@ -130,6 +130,28 @@ fn writes_to_all_connections_between_two_turns_keep_to_the_limit() {
     assert!(data(&mut world) > LIMIT / 4, "each may write something");
 }
 
+/// A turn serves a few of them, and the others may be written to again before it is theirs.
+#[test]
+fn writes_to_all_connections_over_many_turns_keep_to_the_limit() {
+    let (mut world, listener) = server(LIMIT);
+    let block = vec![1; 65_536];
+    let streams: Vec<_> =
+        (0..PEERS).map(|peer| open(&mut world, &listener, FIRST + peer, 128)).collect();
+    let mut written = 0;
+    for _ in 0..100 {
+        for stream in &streams {
+            while let Ok(bytes) = stream.try_write(&block) {
+                written += bytes;
+            }
+        }
+        let held = data(&mut world);
+        assert!(held <= LIMIT / 10 * 11, "{held} bytes");
+        let now = world.now();
+        world.driver_of(SERVER).turn(now);
+    }
+    assert!(written > LIMIT / 4, "{written} bytes");
+}
+
 /// Clients exchange data with a server whose readers, or they themselves, pause first.
 fn run(seed: u64) {
     println!("seed {seed}");
@@ -228,4 +250,90 @@ fn run(seed: u64) {
 fn transfers_under_memory_pressure_complete_once_it_ends() {
     let chosen = std::env::var("KCP_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
     chosen.map_or(0..60, |seed: u64| seed..seed + 1).for_each(run);
+}
+
+#[test]
+fn unread_data_counts_after_the_connection_was_reset() {
+    let (mut world, listener) = server(LIMIT);
+    let (mut streams, block) = (Vec::new(), vec![1; 65_536]);
+    for round in 0..60 {
+        let client = world.endpoint(FIRST + round, &Config::new());
+        let stream = world.finish(MINUTE, async {
+            let mut client = client.connect(addr(SERVER)).await.unwrap();
+            client.write_all(b"x").await.unwrap();
+            let (stream, _) = listener.accept().await.unwrap();
+            while client.try_write(&block).is_ok() {}
+            (client, stream)
+        });
+        world.run_for(5 * SECOND);
+        stream.0.abort();
+        world.run_for(SECOND);
+        assert!(stream.1.error().is_some());
+        streams.push(stream.1);
+    }
+    assert_eq!(listener.stats().current_connections, 0);
+    let used = world.driver_of(SERVER).memory.used();
+    assert!((LIMIT / 3..LIMIT).contains(&used), "{used} bytes");
+    // Of a driver that has had a turn.
+    let used_later = |world: &mut World| {
+        let late = world.endpoint(2, &Config::new());
+        world.finish(SECOND, async {
+            late.connect(addr(SERVER)).await.unwrap().write_all(b"x").await.unwrap();
+            drop(listener.accept().await.unwrap());
+        });
+        world.run_for(MINUTE);
+        world.driver_of(SERVER).memory.used()
+    };
+    assert_eq!(used_later(&mut world), used);
+    let mut read = Vec::new();
+    for stream in &mut streams[..30] {
+        assert!(world.finish(SECOND, stream.read_to_end(&mut read)).is_err());
+    }
+    let left = used_later(&mut world);
+    assert!(
+        read.len() > LIMIT / 8 && used - left >= read.len(),
+        "{} read, {left} left",
+        read.len()
+    );
+    drop(streams);
+    assert_eq!(used_later(&mut world), 0);
+}
+
+#[test]
+fn one_writer_among_idle_connections_may_write_as_much_as_one_alone() {
+    let (mut world, listener) = server(LIMIT);
+    let streams: Vec<_> =
+        (0..PEERS).map(|peer| open(&mut world, &listener, FIRST + peer, 0)).collect();
+    let written = streams[0].try_write(&vec![1; 1 << 20]).unwrap();
+    assert_eq!(written, Config::new().send_buffer);
+    assert_eq!(streams[1].try_write(&vec![1; 1 << 20]).unwrap(), written);
+}
+
+/// What it drops it answers, so the sender waits for its reader, as for one behind a closed window.
+#[test]
+fn dropped_stream_reaches_a_reader_whose_endpoint_is_short_of_memory() {
+    let (mut world, listener) = server(256 << 10);
+    let client = world.endpoint(2, &Config::new().linger(3 * SECOND));
+    let fillers: Vec<_> = (0..10)
+        .map(|peer| {
+            let stream = open(&mut world, &listener, FIRST + peer, 128);
+            (0..100).for_each(|sn| {
+                world.inject(addr(FIRST + peer), SERVER, &push(7, 1 + sn, &[1; 1_376]));
+            });
+            world.run_for(SECOND / 100);
+            stream
+        })
+        .collect();
+    let sent = pattern(100_000);
+    let mut server = world.finish(SECOND, async {
+        let mut client = client.connect(addr(SERVER)).await.unwrap();
+        client.write_all(&sent).await.unwrap();
+        listener.accept().await.unwrap().0
+    });
+    world.run_for(20 * SECOND);
+    assert!(world.driver_of(SERVER).memory.used() > 128 << 10, "memory is short");
+    let mut got = Vec::new();
+    world.finish(MINUTE, server.read_to_end(&mut got)).unwrap();
+    assert!(got == sent, "{} bytes", got.len());
+    drop(fillers);
 }

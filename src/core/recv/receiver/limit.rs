@@ -19,6 +19,10 @@ impl Receiver {
         } else {
             self.memory_limit = self.memory().saturating_add(more);
             self.shrink_repair_memory();
+            if self.is_short() && self.delivery.is_empty() {
+                // Others need the buffer of a burst before.
+                self.delivery.release_memory();
+            }
         }
     }
 
