@@ -59,12 +59,12 @@ impl MemoryUse {
         self.unsent.load(Ordering::Relaxed)
     }
 
-    /// A connection has ended with so many bytes to be read.
+    /// A connection has ended, and `bytes` of it are unread.
     pub(super) fn on_outlived(&self, bytes: usize) {
         self.outlived.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// The application has read or dropped some of them.
+    /// The application has read or dropped `bytes` of those.
     pub(super) fn on_outlived_read(&self, bytes: usize) {
         self.outlived.fetch_sub(bytes, Ordering::Relaxed);
     }
@@ -79,7 +79,7 @@ impl MemoryUse {
         self.limit.store(limit, Ordering::Relaxed);
     }
 
-    /// A turn ends, and the driver counts so many bytes.
+    /// Sets what the driver counts, at the end of its turn.
     pub(crate) fn set_held(&self, held: usize) {
         self.held.store(held, Ordering::Relaxed);
     }
