@@ -5,7 +5,9 @@
 //! implementation sends one for the latest of several segments in order, so an ACK proves all segments
 //! before it. So does the first ACK of a segment, for the `una` of its datagram: where it fills a gap, ACKs of
 //! later segments may have been lost, and are not sent again. What `una` covers beyond is released from the send buffer, and stays in flight for windows
-//! and congestion control until an ACK proves it or a timeout, which doubles up to 250 ms, writes off a part.
+//! and congestion control until an ACK proves it or a timeout, which doubles up to 250 ms, writes off a part. A
+//! timeout lets one segment leave as well, whatever the windows say: its ACK proves all before it, where a peer
+//! has received a window whose ACKs an outage has swallowed.
 
 use crate::core::clock::Micros;
 use crate::core::seq::Sn;
@@ -26,12 +28,14 @@ pub(crate) struct UnaProof {
     backoff: u8,
     /// The datagram that is processed has the first ACK of a segment.
     has_first_ack: bool,
+    /// SND.NXT at the latest timeout: this segment may leave.
+    probe: Option<Sn>,
 }
 
 impl UnaProof {
     /// `start` is the first sequence number.
     pub(crate) fn new(start: Sn) -> Self {
-        Self { proved: start, since: Micros(0), backoff: 0, has_first_ack: false }
+        Self { proved: start, since: Micros(0), backoff: 0, has_first_ack: false, probe: None }
     }
 
     /// Segments before `una` that are not proved.
@@ -89,14 +93,22 @@ impl UnaProof {
         (self.unproved(una) > 0).then(|| self.since.add_micros(timeout))
     }
 
-    /// Writes off at most `max` segments if the timeout has expired. Returns how many.
+    /// Whether segment `nxt`, the next one, may leave to ask for a proof.
     #[inline]
-    pub(crate) fn expire(&mut self, now: Micros, (una, rto): (Sn, u64), max: u32) -> u32 {
+    pub(crate) fn may_probe(&self, nxt: Sn) -> bool {
+        self.probe == Some(nxt)
+    }
+
+    /// Writes off segments if the timeout has expired, and lets `nxt` leave: with it at most `max`. Returns how
+    /// many.
+    #[inline]
+    pub(crate) fn expire(&mut self, now: Micros, (una, nxt): (Sn, Sn), rto: u64, max: u32) -> u32 {
         if self.deadline(una, rto).is_none_or(|at| now < at) {
             return 0;
         }
-        let count = self.unproved(una).min(max);
+        let count = self.unproved(una).min(max.saturating_sub(1).max(1));
         (self.proved, self.since) = (self.proved.advance(count), now);
+        self.probe = Some(nxt);
         self.backoff = (self.backoff + 1).min(MAX_BACKOFF);
         count
     }

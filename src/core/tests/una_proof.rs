@@ -76,6 +76,41 @@ fn una_opens_the_window_once_a_later_ack_proves_it() {
     }
 }
 
+/// All ACKs of a window were lost, as in an outage of the way back: the first segment after a timeout shows
+/// that it has arrived.
+#[test]
+fn window_whose_acks_were_lost_is_proved_a_round_trip_after_a_timeout() {
+    for congestion in CONTROLS {
+        let mut script = with_much_to_send(Timing::FAST3.with_congestion(congestion));
+        let mut sent = 0;
+        for _ in 0..100 {
+            sent += script.out().len();
+            script.now += MILLIS;
+        }
+        script.una = script.kcp.send.nxt();
+        script.give(header(Command::WindowUpdate, 0, 0), b"");
+        let before = script.now;
+        let (probe, mut more) = loop {
+            let out = script.out();
+            let pushed = out.iter().find(|(header, _)| header.sn == script.una);
+            if let Some((header, _)) = pushed {
+                break (*header, out.len());
+            }
+            script.now += MILLIS;
+            let rto = script.kcp.stats().rto.as_micros() as u64;
+            assert!(script.now <= before + rto + 10 * MILLIS, "{congestion:?}, {sent} segments");
+        };
+        script.now += 40 * MILLIS;
+        script.una = probe.sn.advance(1);
+        script.ack(probe.sn.0, probe.ts.0);
+        for _ in 0..60 {
+            more += script.out().len();
+            script.now += MILLIS;
+        }
+        assert!(more > (sent / 2).min(20), "{congestion:?}: {more} after {sent}");
+    }
+}
+
 /// Once a gap is filled, `una` covers segments whose own ACKs were lost.
 #[test]
 fn una_counts_in_a_datagram_with_the_first_ack_of_a_segment() {

@@ -20,6 +20,7 @@ impl Sender {
         let in_flight = self.sent_segments.len();
         let ours = u32::from(self.window).min(self.congestion.window());
         let ours = ours.saturating_sub(in_flight + self.unproved());
+        let ours = ours.max(u32::from(self.una_proof.may_probe(self.sent_segments.nxt())));
         ours.min(self.remote.available(self.una()).saturating_sub(in_flight))
     }
 
@@ -74,7 +75,8 @@ impl Sender {
     pub(crate) fn expire_unproved(&mut self, now: Micros) {
         let max = (INITIAL_WINDOW / (HEADER_LEN + self.mss) as u64).max(1);
         let max = u32::try_from(max).unwrap_or(u32::MAX);
-        let count = self.una_proof.expire(now, (self.una(), self.rtt.rto()), max);
+        let range = (self.una(), self.sent_segments.nxt());
+        let count = self.una_proof.expire(now, range, self.rtt.rto(), max);
         self.congestion.write_off(count);
     }
 }
