@@ -193,6 +193,12 @@ impl Congestion {
         matches!(self.control, Control::Model(_))
     }
 
+    /// Whether a model has seen that a queue overflows.
+    #[inline]
+    pub(crate) fn overflows(&self) -> bool {
+        matches!(&self.control, Control::Model(control) if control.model.overflows())
+    }
+
     /// Whether KCP's congestion window limits sending (kcp-go `nc` 0).
     pub(crate) fn is_reno(&self) -> bool {
         matches!(self.control, Control::Reno(_))

@@ -109,6 +109,8 @@ pub(crate) struct Model {
     event: Option<LossEvent>,
     /// The latest sample was limited by the application.
     app_limited: bool,
+    /// In the latest round segments queued, and some were lost.
+    overflows: bool,
     delivered: u64,
     /// When something was last acknowledged, or later left with nothing in flight; `None` until
     /// something leaves.
@@ -141,6 +143,7 @@ impl Model {
             in_flight_hi: u64::MAX / 200,
             event: None,
             app_limited: true,
+            overflows: false,
             delivered: 0,
             acked_at: None,
         };
@@ -173,6 +176,11 @@ impl Model {
     /// Shortest RTT, microseconds.
     pub(crate) fn min_rtt(&self) -> Option<u64> {
         self.min_rtt.get()
+    }
+
+    /// Whether a queue overflows, so that what is in flight is more than the path holds.
+    pub(crate) fn overflows(&self) -> bool {
+        self.overflows
     }
 
     /// Bandwidth-delay product, bytes.

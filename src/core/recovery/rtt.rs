@@ -76,12 +76,28 @@ impl RttEstimator {
 
     /// One RTT sample, microseconds (RFC 6298 2.2, 2.3).
     pub(crate) fn on_sample(&mut self, now: Micros, rtt: u64) {
-        // Clamped: one sample of an hour, after a host was suspended, would raise `srtt` for
-        // hundreds of samples. Test `rto_after_one_sample_of_an_hour_recovers_within_70_samples`.
         let rtt = rtt.min(self.max_rto);
         if rtt <= self.min || now.since(self.min_at) > MIN_RTT_WINDOW {
             (self.min, self.min_at) = (rtt, now);
         }
+        self.smooth(now, rtt);
+    }
+
+    /// A sample of a transmission before the latest, to a millisecond: its timestamp was echoed. It does
+    /// not lower the minimum. After an outage an ACK may be as old as that was, and says nothing.
+    pub(crate) fn on_sample_of_earlier(&mut self, now: Micros, rtt: u64) {
+        if rtt > self.max_rto {
+            return;
+        }
+        if self.srtt.is_none() || now.since(self.min_at) > MIN_RTT_WINDOW {
+            (self.min, self.min_at) = (rtt, now);
+        }
+        self.smooth(now, rtt);
+    }
+
+    /// `rtt` is at most [`Self::max_rto`]: one sample of an hour, after a host was suspended, would raise
+    /// `srtt` for hundreds of samples. Test `rto_after_one_sample_of_an_hour_recovers_within_70_samples`.
+    fn smooth(&mut self, now: Micros, rtt: u64) {
         let Some(srtt) = self.srtt else {
             self.srtt = Some(rtt);
             self.mdev = rtt / 2;

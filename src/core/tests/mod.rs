@@ -29,6 +29,7 @@ mod malicious_peer;
 mod matrix;
 mod mtu_discovery;
 mod pacing;
+mod path_changes;
 mod peer_restart;
 mod repair;
 mod repair_hostile;

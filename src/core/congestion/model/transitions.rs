@@ -13,6 +13,8 @@ const STARTUP_GROWTH: u64 = 125;
 const FULL_ROUNDS: u32 = 3;
 /// Loss that ends Startup, per million, if it exceeds the base as well.
 const STARTUP_LOSS: u64 = 250_000;
+/// A queue overflows where more than one in so many segments is lost behind one.
+const LOSS_DIVISOR: u64 = 50;
 /// Growth of the bandwidth in a round, in percent, with which Up goes on.
 const UP_GROWTH: u64 = 110;
 /// Rounds of Up without such growth, and rounds of Drain and Down: what is lost and cannot leave again
@@ -56,6 +58,7 @@ impl Model {
     /// A round ended.
     pub(super) fn on_round(&mut self, acked: &Acked, round: &RoundStats) {
         let (segments, lost) = (round.acked + round.lost, round.lost);
+        self.overflows = lost * LOSS_DIVISOR > segments && !self.is_near(round.mean_rtt());
         let congested = self.loss.is_exceeded(segments, lost);
         match self.phase {
             // Else the application or the peer's window limited what left.

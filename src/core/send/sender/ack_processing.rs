@@ -63,7 +63,7 @@ impl Sender {
         } else if let Some(segment) = self.sent_segments.get(sn) {
             self.on_ack_in_flight(now, clock, (sn, ts, segment), sample, stats)
         } else {
-            self.on_late_ack(now, (sn, ts), sample, stats)
+            self.on_late_ack(now, clock, (sn, ts), sample, stats)
         };
         if let AckOutcome::NewlyAcked | AckOutcome::AckedBefore = outcome {
             self.on_segment_proved(now, sn);
@@ -90,11 +90,7 @@ impl Sender {
         if !echoes_last && (ts.since(first) < 0 || ts.since(last) > 0) {
             return AckOutcome::Invalid;
         }
-        let rtt = if echoes_last {
-            now.since(segment.last_sent)
-        } else {
-            u64::from(clock.timestamp(now).since(ts).max(0).cast_unsigned()) * 1_000
-        };
+        let rtt = if echoes_last { now.since(segment.last_sent) } else { since(clock, now, ts) };
         let (xmit_seq, xmit_seq_low) = (segment.xmit_seq, segment.xmit_seq_low());
         let retransmitted = segment.retransmitted;
         let acked_before = segment.acked;
@@ -107,6 +103,8 @@ impl Sender {
             if echoes_last {
                 self.sample_newest(now, xmit_seq_low, sample.then_some(rtt));
                 self.loss.on_ack(xmit_seq, rtt);
+            } else if sample {
+                self.sample_earlier(now, ts, rtt);
             }
             if retransmitted {
                 let copies = self.redundant.as_ref();
@@ -154,6 +152,7 @@ impl Sender {
     fn on_late_ack(
         &mut self,
         now: Micros,
+        clock: &Clock,
         (sn, ts): (Sn, Ts),
         sample: bool,
         stats: &mut Counters,
@@ -178,6 +177,9 @@ impl Sender {
             // The ACK of the original arrives after the retransmission: the original was delayed,
             // not lost.
             LateAck::EarlierTransmission { spurious: true, apart, judged } => {
+                if sample {
+                    self.sample_earlier(now, ts, since(clock, now, ts));
+                }
                 if judged && let Some(redundant) = &mut self.redundant {
                     // It is one loss less, not two.
                     redundant.loss_rate.on_ack_arrived(now);
@@ -197,6 +199,14 @@ impl Sender {
         {
             self.rtt.on_sample(now, rtt);
             self.congestion.on_rtt(rtt);
+        }
+    }
+
+    /// The first ACK of a transmission that was not the latest of its segment: where the RTO is below the
+    /// RTT, there is no other sample.
+    fn sample_earlier(&mut self, now: Micros, ts: Ts, rtt: u64) {
+        if !self.may_be_recovered(now, ts) {
+            self.rtt.on_sample_of_earlier(now, rtt);
         }
     }
 
@@ -307,4 +317,9 @@ impl Sender {
         let copied = segment.retransmitted && self.forget_copies(sn);
         self.acked_history.remember(clock, (&segment, 1), (copied, judged));
     }
+}
+
+/// Microseconds since a transmission with timestamp `ts`, to a millisecond.
+fn since(clock: &Clock, now: Micros, ts: Ts) -> u64 {
+    u64::from(clock.timestamp(now).since(ts).max(0).cast_unsigned()) * 1_000
 }

@@ -64,7 +64,7 @@ impl Sender {
             let segment = (HEADER_LEN + self.mss) as u64;
             self.congestion.begin_model(segment, in_flight, self.initial_rate);
         }
-        let limited = self.send_buffer.is_empty() || self.is_flow_limited();
+        let limited = self.is_app_limited();
         let sent = (self.congestion_index(offset), bytes);
         let pacing = self.congestion.on_sent(now, sent, sent_as, limited);
         self.pace_at_rate(now, u64::from(bytes), pacing);
@@ -86,12 +86,16 @@ impl Sender {
         self.pacer.unblock();
     }
 
-    /// Whether the send window or that of the peer is full, on a path without a queue: with one,
-    /// the window is more than the path needs, and limits nothing.
-    fn is_flow_limited(&self) -> bool {
+    /// Whether the path could carry more than what leaves: nothing waits, or the send window or that of the
+    /// peer is full, while nothing shows that the path is. While a window is full nothing waits here, however
+    /// much the application has.
+    fn is_app_limited(&self) -> bool {
         let window = u32::from(self.window).min(self.remote.available(self.una()));
+        if self.sent_segments.len() < window {
+            return self.send_buffer.is_empty();
+        }
         let queue = self.rtt.srtt().is_some_and(|srtt| srtt > self.rtt.min() / 4 * 5);
-        self.sent_segments.len() >= window && !queue
+        !queue && !self.congestion.overflows()
     }
 
     /// The datagram with the acknowledgements that were processed has ended.

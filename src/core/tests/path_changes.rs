@@ -1,0 +1,162 @@
+//! Paths that change, and paths without a sample yet: whatever happened before, the sender uses a steady
+//! path again.
+
+use super::sim::Sim;
+use super::sim_plan::{MILLIS, Plan, SECOND};
+use crate::config::{CongestionControl, Timing};
+use crate::stats::ConnectionStats;
+use crate::testkit::link::LinkConfig;
+
+/// UDP and IPv4 headers, bytes.
+const IP_UDP: u64 = 28;
+const PACKET: u64 = 1_400 + IP_UDP;
+
+/// A path of `mbit` Mbit/s, zero for no limit, with a queue of so many full packets from side 0 to side 1.
+#[derive(Clone, Copy, Debug)]
+struct Steady {
+    mbit: u64,
+    rtt: u64,
+    queue: u64,
+}
+
+impl Steady {
+    fn links(self) -> [LinkConfig; 2] {
+        let delay = LinkConfig::delay(self.rtt / 2);
+        let rate = (self.mbit > 0).then_some(self.mbit * 125_000);
+        // Arrivals are not in step with the queue.
+        let back = LinkConfig { jitter: 200, keep_order: true, ..delay.clone() };
+        [LinkConfig { rate, queue: self.queue.saturating_sub(1) * PACKET, ..delay }, back]
+    }
+}
+
+/// A connection whose applications never rest.
+struct Flow {
+    sim: Sim,
+}
+
+/// What a flow did in a time.
+#[derive(Clone, Copy, Debug)]
+struct Figures {
+    /// Mbit/s that the application read.
+    goodput: f64,
+    /// Bytes of IP packets per byte read.
+    wire: f64,
+    /// Retransmitted share of the segments.
+    retransmitted: f64,
+    srtt_ms: f64,
+}
+
+impl Flow {
+    /// `window`: segments of both sides; zero for automatic ones.
+    fn new(path: Steady, window: u16, change: impl Fn(&mut Plan)) -> Self {
+        let mut plan = Plan::plain("path changes");
+        for (side, link) in plan.sides.iter_mut().zip(path.links()) {
+            let config = &mut side.config;
+            config.timing = Timing { congestion: CongestionControl::Model, ..Timing::FAST3 };
+            config.auto_windows = window == 0;
+            if window > 0 {
+                (config.send_window, config.recv_window) = (window, window);
+            }
+            side.link = link;
+        }
+        plan.sides[0].traffic.bytes = 1 << 40;
+        plan.sides[0].traffic.largest_write = 65_536;
+        change(&mut plan);
+        let mut sim = Sim::new(&plan);
+        sim.start();
+        Self { sim }
+    }
+
+    fn set_path(&mut self, path: Steady) {
+        for (link, config) in self.sim.links.iter_mut().zip(path.links()) {
+            link.set_config(config);
+        }
+    }
+
+    fn totals(&self) -> (u64, u64, ConnectionStats) {
+        let stats = self.sim.sides[0].kcp.stats();
+        let wire = stats.sent_datagram_bytes + IP_UDP * stats.sent_datagrams;
+        (self.sim.sides[1].read, wire, stats)
+    }
+
+    /// Runs for `seconds`, and says what happened in the last `of` of them.
+    fn run(&mut self, seconds: u64, of: u64) -> Figures {
+        let end = self.sim.now + seconds * SECOND;
+        self.sim.run_until(end - of * SECOND);
+        let (read, wire, before) = self.totals();
+        self.sim.run_until(end);
+        let (read_after, wire_after, after) = self.totals();
+        let (read, sent) = (read_after - read, after.sent_segments - before.sent_segments);
+        let again = after.retransmits() - before.retransmits();
+        let figures = Figures {
+            goodput: read as f64 * 8.0 / of as f64 / 1e6,
+            wire: (wire_after - wire) as f64 / read.max(1) as f64,
+            retransmitted: again as f64 / (sent + again).max(1) as f64,
+            srtt_ms: after.srtt.as_secs_f64() * 1e3,
+        };
+        println!("{figures:.2?}");
+        figures
+    }
+}
+
+#[test]
+fn rate_of_a_path_that_becomes_four_times_as_long_is_used_again() {
+    let path = Steady { mbit: 20, rtt: 50 * MILLIS, queue: 89 };
+    let mut flow = Flow::new(path, 0, |_| {});
+    let before = flow.run(10, 5);
+    assert!(before.goodput > 18.0, "{before:?}");
+    flow.set_path(Steady { rtt: 200 * MILLIS, ..path });
+    let after = flow.run(30, 10);
+    assert!(after.goodput > 0.85 * 19.0 && after.retransmitted < 0.02, "{after:?}");
+    assert!(after.srtt_ms > 195.0, "{after:?}");
+}
+
+#[test]
+fn messages_on_a_path_that_becomes_longer_are_sent_once() {
+    for (every, rtt) in
+        [20, 100].into_iter().flat_map(|every| [120, 200, 400].map(|rtt| (every, rtt)))
+    {
+        let path = Steady { mbit: 0, rtt: 50 * MILLIS, queue: 0 };
+        let mut flow = Flow::new(path, 0, |plan| {
+            let traffic = &mut plan.sides[0].traffic;
+            (traffic.largest_write, traffic.every) = (1_000, every * MILLIS);
+        });
+        flow.run(5, 3);
+        flow.set_path(Steady { rtt: rtt * MILLIS, ..path });
+        let after = flow.run(20, 10);
+        assert!(after.retransmitted < 0.01, "each {every} ms, RTT {rtt} ms: {after:?}");
+    }
+}
+
+/// A peer that is not known to answer pings, and an RTO before the first sample below the RTT.
+#[test]
+fn path_longer_than_the_initial_rto_is_used_from_the_start() {
+    for close_notify in [false, true] {
+        let path = Steady { mbit: 100, rtt: 200 * MILLIS, queue: 400 };
+        let mut flow = Flow::new(path, 0, |plan| {
+            plan.sides.iter_mut().for_each(|side| side.config.close_notify = close_notify);
+        });
+        let after = flow.run(30, 10);
+        assert!(after.goodput > 80.0, "{after:?}");
+    }
+}
+
+/// A window of 1 to 2.8 times what the path holds, before a queue that takes less than the rest.
+#[test]
+fn window_that_exceeds_path_and_queue_is_not_filled_in_vain() {
+    for window in [128, 160, 200, 256] {
+        let path = Steady { mbit: 20, rtt: 50 * MILLIS, queue: 20 };
+        let mut flow = Flow::new(path, window, |_| {});
+        let figures = flow.run(20, 10);
+        assert!(figures.goodput > 0.85 * 19.0, "window {window}: {figures:?}");
+        assert!(figures.wire < 1.10, "window {window}: {figures:?}");
+    }
+}
+
+/// The largest window that kcptun sets, across a fast and long path.
+#[test]
+fn window_of_1024_segments_is_not_filled_in_vain_at_80_ms() {
+    let path = Steady { mbit: 100, rtt: 80 * MILLIS, queue: 80 };
+    let figures = Flow::new(path, 1_024, |_| {}).run(20, 10);
+    assert!(figures.goodput > 0.85 * 96.0 && figures.wire < 1.10, "{figures:?}");
+}
