@@ -9,9 +9,15 @@
 //! Every datagram draws from a generator of its own, keyed by its rank, so that two runs that
 //! differ in one setting stay comparable datagram by datagram.
 
+mod queue;
+
 use std::fmt;
 
 use super::rng::Rng;
+use super::trace::{DelayTrace, OPPORTUNITY, Trace};
+use queue::{Limit, TraceQueue, WaitRecord};
+
+pub use queue::Waits;
 
 /// Probability 1 in parts per million.
 pub const CERTAIN: u32 = 1_000_000;
@@ -81,6 +87,13 @@ pub struct LinkConfig {
     pub queue: u64,
     /// The bottleneck is a policer: a token bucket of `queue` bytes that delays nothing.
     pub policer: bool,
+    /// A bottleneck that is recorded, instead of `rate`; never a policer.
+    pub trace: Option<Trace>,
+    /// With `trace`, datagrams that the queue holds, instead of `queue` bytes; 0: `queue` counts.
+    pub queue_packets: usize,
+    /// The propagation delay is recorded, instead of `delay`. A datagram does not overtake those
+    /// before it when the delay falls.
+    pub delay_trace: Option<DelayTrace>,
     /// Path MTU in bytes: larger datagrams disappear without a report. 0: no limit.
     pub mtu: usize,
     /// Above the MTU, datagrams whose sender allows IP fragmentation arrive nevertheless.
@@ -117,12 +130,19 @@ impl LinkConfig {
     /// Longest one-way delay in µs, duplicates aside.
     #[must_use]
     pub fn longest_delay(&self) -> u64 {
-        let queueing = self
-            .rate
-            .filter(|_| !self.policer)
-            .map_or(0, |rate| (self.queue + 65_535) * 1_000_000 / rate);
+        let queue = match (&self.trace, self.queue_packets) {
+            (Some(_), packets) if packets > 0 => packets as u64 * OPPORTUNITY,
+            _ => self.queue,
+        };
+        let bytes = queue + 65_535;
+        let queueing = match (&self.trace, self.rate) {
+            (Some(trace), _) => trace.longest(bytes),
+            (None, Some(rate)) if !self.policer => bytes * 1_000_000 / rate,
+            (None, _) => 0,
+        };
         let held_back = if self.reorder > 0 { self.reorder_by } else { 0 };
-        self.delay + self.jitter + held_back + queueing
+        let delay = self.delay_trace.as_ref().map_or(self.delay, DelayTrace::longest);
+        delay + self.jitter + held_back + queueing
     }
 
     /// The same link without outages, with independent losses of at most one half instead of bursts:
@@ -138,7 +158,10 @@ impl LinkConfig {
 
 impl fmt::Display for LinkConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "delay={}", self.delay)?;
+        match &self.delay_trace {
+            Some(delays) => write!(f, "delay={delays:?}")?,
+            None => write!(f, "delay={}", self.delay)?,
+        }
         if self.jitter > 0 {
             write!(f, " jitter={} keep_order={}", self.jitter, self.keep_order)?;
         }
@@ -160,7 +183,9 @@ impl fmt::Display for LinkConfig {
         if self.corrupt > 0 {
             write!(f, " corrupt={}", self.corrupt)?;
         }
-        if let Some(rate) = self.rate {
+        if let Some(trace) = &self.trace {
+            write!(f, " trace={trace:?} queue={}/{}", self.queue, self.queue_packets)?;
+        } else if let Some(rate) = self.rate {
             write!(f, " rate={rate} queue={} policer={}", self.queue, self.policer)?;
         }
         if self.mtu > 0 {
@@ -208,7 +233,7 @@ impl Damage {
     }
 }
 
-/// Counters of one link, in datagrams.
+/// Counters of one link, in datagrams but for `accepted_bytes`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkStats {
     pub offered: u64,
@@ -218,6 +243,8 @@ pub struct LinkStats {
     pub queue_full: u64,
     pub copies: u64,
     pub damaged: u64,
+    /// Bytes that passed the bottleneck, those lost behind it included.
+    pub accepted_bytes: u64,
 }
 
 /// One direction of a path: configuration, seed and state.
@@ -228,18 +255,32 @@ pub struct Link {
     /// State of the Gilbert-Elliott model.
     bad: bool,
     bursts: BurstSchedule,
-    /// When the bottleneck has sent its whole queue, in µs.
+    /// With a rate: when the bottleneck has sent its whole queue, in µs.
     free_at: u64,
+    trace_queue: Option<TraceQueue>,
+    waits: WaitRecord,
     /// Latest arrival so far in µs, for `keep_order`.
     latest: u64,
+    /// The same without jitter, for `delay_trace`.
+    latest_sent: u64,
     stats: LinkStats,
 }
 
 impl Link {
     #[must_use]
     pub fn new(config: LinkConfig, seed: u64) -> Self {
-        let (bursts, stats) = (BurstSchedule::new(seed), LinkStats::default());
-        Self { config, seed, bad: false, bursts, free_at: 0, latest: 0, stats }
+        Self {
+            trace_queue: config.trace.clone().map(TraceQueue::new),
+            config,
+            seed,
+            bad: false,
+            bursts: BurstSchedule::new(seed),
+            free_at: 0,
+            waits: WaitRecord::default(),
+            latest: 0,
+            latest_sent: 0,
+            stats: LinkStats::default(),
+        }
     }
 
     #[must_use]
@@ -248,12 +289,32 @@ impl Link {
     }
 
     pub fn set_config(&mut self, config: LinkConfig) {
+        if config.trace != self.config.trace {
+            self.trace_queue = config.trace.clone().map(TraceQueue::new);
+        }
         self.config = config;
     }
 
     #[must_use]
     pub fn stats(&self) -> LinkStats {
         self.stats
+    }
+
+    /// How long a datagram that is offered at `now` waits in the queue, in µs.
+    #[must_use]
+    pub fn wait(&self, now: u64) -> u64 {
+        if self.config.policer { 0 } else { self.free_at.saturating_sub(now) }
+    }
+
+    /// How long datagrams waited in the queue of the bottleneck so far; those dropped do not count.
+    #[must_use]
+    pub fn waits(&self) -> Waits {
+        self.waits.summary()
+    }
+
+    /// Forgets the waits so far, and counts those of datagrams offered from `from` on, in µs.
+    pub fn count_waits_from(&mut self, from: u64) {
+        self.waits.restart(from);
     }
 
     /// Offers a datagram of `len` bytes at `now` (µs, never decreasing). Calls `arrive` once per
@@ -281,15 +342,22 @@ impl Link {
             self.stats.too_large += 1;
             return;
         }
-        let Some(sent) = Self::transmit(config, &mut self.free_at, now, len) else {
+        let Some(sent) = self.transmit(now, len) else {
             self.stats.queue_full += 1;
             return;
         };
+        self.stats.accepted_bytes += len as u64;
+        let config = &self.config;
+        let mut at = sent + config.delay;
+        if let Some(delays) = &config.delay_trace {
+            at = self.latest_sent.max(sent + delays.at(sent));
+            self.latest_sent = at;
+        }
+        at += jitter;
         if lost {
             self.stats.lost += 1;
             return;
         }
-        let mut at = sent + config.delay + jitter;
         if config.keep_order {
             at = at.max(self.latest);
             self.latest = at;
@@ -307,14 +375,25 @@ impl Link {
     }
 
     /// When the last bit has left the bottleneck, in µs; `None` for a full queue.
-    fn transmit(config: &LinkConfig, free_at: &mut u64, now: u64, len: usize) -> Option<u64> {
+    fn transmit(&mut self, now: u64, len: usize) -> Option<u64> {
+        let config = &self.config;
+        if let Some(queue) = &mut self.trace_queue {
+            let limit = Limit { datagrams: config.queue_packets, bytes: config.queue };
+            let departure = queue.send(now, len, limit)?;
+            self.waits.record(now, departure.begins - now);
+            return Some(departure.ends);
+        }
         let Some(rate) = config.rate else { return Some(now) };
-        let queued = free_at.saturating_sub(now) * rate / 1_000_000;
-        if queued > config.queue {
+        let wait = self.free_at.saturating_sub(now);
+        if wait * rate / 1_000_000 > config.queue {
             return None;
         }
-        *free_at = now.max(*free_at) + (len as u64 * 1_000_000).div_ceil(rate);
-        Some(if config.policer { now } else { *free_at })
+        self.free_at = now + wait + (len as u64 * 1_000_000).div_ceil(rate);
+        if config.policer {
+            return Some(now);
+        }
+        self.waits.record(now, wait);
+        Some(self.free_at)
     }
 
     fn damage(rng: &mut Rng, corrupt: u32, len: usize) -> Damage {

@@ -1,6 +1,6 @@
 //! Test support, one home for unit tests, fuzz targets and the members of the workspace: a seeded
-//! generator, the model of a link, and packet scripts. Private: behind `_testkit`, not covered by
-//! semantic versioning.
+//! generator, the model of a link, recorded networks, and packet scripts. Private: behind
+//! `_testkit`, not covered by semantic versioning.
 
 #![allow(missing_docs, reason = "fields and methods of test support say enough with their names")]
 #![allow(
@@ -20,5 +20,6 @@
 pub mod link;
 pub mod rng;
 pub mod script;
+pub mod trace;
 #[cfg(all(feature = "_testkit", not(loom)))]
 pub mod transmitter;

@@ -119,3 +119,73 @@ fn damage_always_changes_the_datagram() {
         });
     }
 }
+
+fn trace(text: &str) -> Option<Trace> {
+    Some(Trace::parse(text).unwrap())
+}
+
+#[test]
+fn trace_is_a_bottleneck_with_a_queue_of_bytes_or_packets() {
+    // One opportunity each 2 ms for a datagram of 1,000 bytes each 1 ms.
+    let by_bytes = LinkConfig { trace: trace("2"), queue: 10_000, ..LinkConfig::delay(500) };
+    let (all, stats) = arrivals(by_bytes.clone(), 1_000);
+    // 750 kB/s: three of four pass, and those of the full queue.
+    assert!((750..765).contains(&all.len()), "{}", all.len());
+    assert_eq!(stats.queue_full + all.len() as u64, 1_000);
+    assert_eq!(stats.accepted_bytes, all.len() as u64 * 1_000);
+    assert!(all.iter().all(|(_, at)| at % 2_000 == 500));
+    let longest = all.iter().map(|(rank, at)| at - rank * 1_000).max().unwrap();
+    assert!((14_000..=by_bytes.longest_delay()).contains(&longest), "{longest}");
+
+    let by_packets = LinkConfig { queue_packets: 3, ..by_bytes };
+    let mut link = Link::new(by_packets, 1);
+    let mut count = 0;
+    (0..10).for_each(|_| link.send(0, 100, |_, _| count += 1));
+    assert_eq!((count, link.stats().queue_full), (3, 7));
+    link.send(2_000, 100, |at, _| assert_eq!(at, 4_500));
+}
+
+#[test]
+fn waits_are_from_arrival_to_the_first_bit() {
+    let mut link =
+        Link::new(LinkConfig { trace: trace("5"), queue: 1 << 20, ..LinkConfig::default() }, 1);
+    (0..100).for_each(|_| link.send(0, 1_500, |_, _| {}));
+    let expected = Waits { count: 100, p50: 250_000, p95: 475_000, p99: 495_000, max: 500_000 };
+    assert_eq!(link.waits(), expected);
+    link.count_waits_from(1_000_000);
+    link.send(999_000, 1_500, |_, _| {});
+    assert_eq!(link.waits(), Waits::default());
+    link.send(1_001_000, 1_500, |_, _| {});
+    assert_eq!((link.waits().count, link.waits().p50), (1, 4_000));
+
+    let rate = LinkConfig { rate: Some(1_000_000), queue: 1 << 20, ..LinkConfig::default() };
+    let mut link = Link::new(rate.clone(), 1);
+    (0..3).for_each(|_| link.send(0, 1_000, |_, _| {}));
+    assert_eq!(link.waits(), Waits { count: 3, p50: 1_000, p95: 2_000, p99: 2_000, max: 2_000 });
+    let mut policer = Link::new(LinkConfig { policer: true, ..rate }, 1);
+    policer.send(0, 1_000, |_, _| {});
+    assert_eq!(policer.waits(), Waits::default());
+}
+
+#[test]
+fn recorded_delay_falls_without_reordering() {
+    let delay_trace = Some(DelayTrace::parse("30\n5").unwrap());
+    let config = LinkConfig { delay_trace, ..LinkConfig::delay(1) };
+    assert_eq!(config.longest_delay(), 30_000);
+    let (all, _) = arrivals(config, 20);
+    let at: Vec<_> = all.iter().map(|(_, at)| at / 1_000).collect();
+    assert_eq!(at[..10], [30, 31, 32, 33, 34, 35, 36, 37, 38, 39]);
+    // 15 to 24 ms without those before.
+    assert_eq!(at[10..], [39; 10]);
+}
+
+#[test]
+fn trace_goes_on_through_a_change_of_other_settings() {
+    let config = LinkConfig { trace: trace("1\n9"), queue: 10_000, ..LinkConfig::default() };
+    let mut link = Link::new(config.clone(), 1);
+    (0..2).for_each(|_| link.send(0, 1_500, |_, _| {}));
+    link.set_config(LinkConfig { loss: 1, ..config.clone() });
+    link.send(0, 1_500, |at, _| assert_eq!(at, 10_000));
+    link.set_config(LinkConfig { trace: trace("50"), ..config });
+    link.send(0, 1_500, |at, _| assert_eq!(at, 50_000));
+}
