@@ -7,7 +7,7 @@
 //!
 //! [`Path`] is the whole thing, and needs Linux. [`Link`] is one direction of it under a clock of
 //! the caller's, for simulations. Conditions can differ between [`Directions`] and change with time,
-//! see [`Schedule`].
+//! see [`Schedule`]; recorded networks give rate and delay, see [`Replay`].
 //!
 //! ```no_run
 //! # #[cfg(not(target_os = "linux"))]
@@ -49,8 +49,10 @@ mod pump;
 
 #[cfg(target_os = "linux")]
 pub use end::{End, KernelCounts};
+pub use kcpx::testkit::trace::{DelayTrace, Trace};
 pub use link::{
-    Bottleneck, Burst, Conditions, Counts, Directions, Link, QueueDelay, Schedule, Step,
+    Bottleneck, Burst, Conditions, Counts, DelayReplay, Directions, Link, QueueDelay, RateReplay,
+    Replay, Schedule, Step,
 };
 #[cfg(target_os = "linux")]
 pub use path::Path;

@@ -7,6 +7,7 @@
 mod bottleneck;
 mod conditions;
 mod loss;
+mod replay;
 mod steps;
 
 use std::cmp::Reverse;
@@ -18,12 +19,14 @@ use rand_core::{Rng as _, SeedableRng as _};
 use serde::{Serialize, Serializer};
 
 use bottleneck::Queue;
+use kcpx::testkit::trace::DelayTrace;
 use loss::Loss;
 use steps::Phases;
 
 pub use bottleneck::QueueDelay;
 pub(crate) use bottleneck::QueueDelays;
 pub use conditions::{Bottleneck, Burst, Conditions};
+pub use replay::{DelayReplay, RateReplay, Replay};
 pub use steps::{Directions, Schedule, Step};
 
 /// Bytes under way that one direction holds at most. A relay that gets more than that loses
@@ -68,12 +71,30 @@ pub struct Link {
     rng: ChaCha8Rng,
     loss: Loss,
     queue: Queue,
+    recorded: Option<RecordedDelay>,
     /// The latest time a packet was due, lost or not, without what `reorder` adds.
     last_due: Duration,
     in_flight: BinaryHeap<Reverse<InFlight>>,
     free: usize,
     sequence: u64,
     counts: Counts,
+}
+
+/// A recorded delay at work.
+#[derive(Debug)]
+struct RecordedDelay {
+    delays: DelayTrace,
+    /// The latest arrival by it, jitter aside.
+    latest: Duration,
+}
+
+impl RecordedDelay {
+    /// When a packet arrives that left at `departure`, after all that left before.
+    fn arrival(&mut self, departure: Duration, start: Duration) -> Duration {
+        let delay = self.delays.at(micros_since(start, departure));
+        self.latest = self.latest.max(departure + Duration::from_micros(delay));
+        self.latest
+    }
 }
 
 /// A packet on its way: the first to arrive is the smallest, among equals the first sent.
@@ -89,11 +110,15 @@ impl Link {
     /// [`Conditions`] which never change.
     #[must_use]
     pub fn new(schedule: impl Into<Schedule>, seed: u64) -> Self {
+        let schedule = schedule.into();
+        let Replay { rate, delay } = &schedule.replay;
+        let recorded = delay.as_ref().map(DelayReplay::delays);
         Self {
-            phases: Phases::new(schedule.into()),
+            queue: Queue::new(rate.as_ref()),
+            recorded: recorded.map(|delays| RecordedDelay { delays, latest: Duration::ZERO }),
+            phases: Phases::new(schedule),
             rng: ChaCha8Rng::seed_from_u64(seed),
             loss: Loss::new(seed),
-            queue: Queue::default(),
             last_due: Duration::ZERO,
             in_flight: BinaryHeap::new(),
             free: MEMORY,
@@ -127,7 +152,11 @@ impl Link {
             self.counts.queue_dropped += 1;
             return;
         };
-        let mut due = departure + conditions.delay + conditions.jitter.mul_f64(jitter);
+        let arrival = match &mut self.recorded {
+            Some(recorded) => recorded.arrival(departure, self.phases.start()),
+            None => departure + conditions.delay,
+        };
+        let mut due = arrival + conditions.jitter.mul_f64(jitter);
         if conditions.ordered {
             due = due.max(self.last_due);
         }
@@ -139,7 +168,7 @@ impl Link {
         let twice = duplicate < conditions.duplicate / 100.0;
         if reorder < conditions.reorder / 100.0 {
             self.counts.reordered += 1;
-            due += (conditions.delay / 4).max(Duration::from_millis(1));
+            due += ((arrival - departure) / 4).max(Duration::from_millis(1));
         }
         self.deliver_at(due, packet);
         if twice {
@@ -210,6 +239,11 @@ impl Link {
 /// A random number from 0 to below 1. 53 bits: every one of these is exact.
 fn uniform(rng: &mut ChaCha8Rng) -> f64 {
     (rng.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
+}
+
+/// Whole microseconds from `start` to `time`, the unit of recordings.
+fn micros_since(start: Duration, time: Duration) -> u64 {
+    u64::try_from(time.saturating_sub(start).as_micros()).unwrap_or(u64::MAX)
 }
 
 fn as_millis<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {

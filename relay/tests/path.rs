@@ -141,7 +141,9 @@ fn steps_of_both_directions_count_from_the_first_packet_of_either() {
     let initial = Conditions { delay: Duration::ZERO, ..Conditions::default() };
     let at = Duration::from_millis(300);
     let step = Step { at, conditions: Conditions { loss: 100.0, ..initial } };
-    let Some(path) = path(Schedule { initial, steps: vec![step] }, 1) else { return };
+    let Some(path) = path(Schedule { initial, steps: vec![step], ..Schedule::default() }, 1) else {
+        return;
+    };
     // A step that counted from the beginning of the path would be over by now.
     std::thread::sleep(at);
 

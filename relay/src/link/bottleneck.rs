@@ -5,11 +5,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
+use kcpx::testkit::trace::Cursor;
 use serde::Serialize;
 
-use super::as_millis;
 use super::conditions::Bottleneck;
+use super::replay::RateReplay;
 use super::steps::Phases;
+use super::{as_millis, micros_since};
 
 /// What waits longer counts as this in percentiles: an hour.
 const LONGEST_NANOS: u64 = 3_600_000_000_000;
@@ -20,9 +22,22 @@ pub(super) struct Queue {
     /// When the packets in it will have left it.
     departures: VecDeque<Duration>,
     delays: QueueDelays,
+    recorded: Option<Recorded>,
+}
+
+/// A recorded bottleneck at work.
+#[derive(Debug)]
+struct Recorded {
+    cursor: Cursor,
+    queue: usize,
 }
 
 impl Queue {
+    pub(super) fn new(rate: Option<&RateReplay>) -> Self {
+        let recorded = rate.map(|rate| Recorded { cursor: rate.cursor(), queue: rate.queue });
+        Self { recorded, ..Self::default() }
+    }
+
     /// When a packet sent at `now` has left the bottleneck; `None` when its queue is full. The rate
     /// of later steps is known, so this is final.
     pub(super) fn depart(
@@ -35,15 +50,22 @@ impl Queue {
             self.departures.pop_front();
         }
         let bottleneck = phases.conditions().bottleneck;
-        let full = |Bottleneck { queue, .. }| self.departures.len() >= queue;
-        if bottleneck.is_some_and(full) {
+        let recorded = self.recorded.as_ref().map(|recorded| recorded.queue);
+        let most = recorded.or_else(|| Some(bottleneck?.queue));
+        if most.is_some_and(|most| self.departures.len() >= most) {
             return None;
         }
-        let begin = self.departures.back().copied().unwrap_or(now);
-        if bottleneck.is_some() {
+        let (begin, departure) = if let Some(Recorded { cursor, .. }) = &mut self.recorded {
+            let sent = cursor.send(micros_since(phases.start(), now), len);
+            let at = |micros| phases.start() + Duration::from_micros(micros);
+            (at(sent.begins), at(sent.ends))
+        } else {
+            let begin = self.departures.back().copied().unwrap_or(now);
+            (begin, sent_by(begin, len, phases))
+        };
+        if most.is_some() {
             self.delays.record(begin - now);
         }
-        let departure = sent_by(begin, len, phases);
         if departure > now {
             self.departures.push_back(departure);
         }
@@ -82,6 +104,9 @@ pub struct QueueDelay {
     /// The median, rounded up by less than 0.1 %.
     #[serde(rename = "p50_ms", serialize_with = "as_millis")]
     pub p50: Duration,
+    /// What 95 % of the packets waited at most, rounded up by less than 0.1 %.
+    #[serde(rename = "p95_ms", serialize_with = "as_millis")]
+    pub p95: Duration,
     /// What 99 % of the packets waited at most, rounded up by less than 0.1 %.
     #[serde(rename = "p99_ms", serialize_with = "as_millis")]
     pub p99: Duration,
@@ -122,6 +147,7 @@ impl QueueDelays {
         let quantile = |part| Duration::from_nanos(record.nanos.value_at_quantile(part)).min(max);
         (!record.nanos.is_empty()).then(|| QueueDelay {
             p50: quantile(0.5),
+            p95: quantile(0.95),
             p99: quantile(0.99),
             max,
         })
@@ -166,13 +192,16 @@ mod tests {
             measured >= expected && measured <= expected + expected / 1_000
         };
         // The 50th of 0, 1, ... 99 ms is 49 ms and the 99th is 98 ms; the 5th of 10 is 4 ms.
-        for (queue, p50, p99, max) in [(100, 49, 98, 99), (10, 4, 9, 9), (1, 0, 0, 0)] {
+        for (queue, p50, p95, p99, max) in
+            [(100, 49, 94, 98, 99), (10, 4, 9, 9, 9), (1, 0, 0, 0, 0)]
+        {
             let mut link = slow(queue);
             pass(&mut link, 100, Duration::ZERO);
             let counts = link.counts();
             assert_eq!(counts.queue_dropped, 100 - queue as u64);
             let delay = counts.queue_delay.expect("packets that came to the bottleneck");
             assert!(is_close(delay.p50, MS * p50), "{delay:?}");
+            assert!(is_close(delay.p95, MS * p95), "{delay:?}");
             assert!(is_close(delay.p99, MS * p99), "{delay:?}");
             assert_eq!(delay.max, MS * max);
         }

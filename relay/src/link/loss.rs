@@ -229,7 +229,7 @@ mod tests {
         let none = Conditions::default();
         let step = |millis, conditions| Step { at: MS * millis, conditions };
         let steps = vec![step(400, longer), step(1_000, none), step(2_000, lossy)];
-        let all = Schedule { initial: lossy, steps };
+        let all = Schedule { initial: lossy, steps, ..Schedule::default() };
         let run = |packets: &[u32]| -> Vec<_> {
             let mut link = Link::new(all.clone(), 11);
             let is_lost = |millis: &u32| {

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::as_seconds;
 use super::conditions::{Bottleneck, Conditions};
+use super::replay::Replay;
 
 /// The conditions of one direction, in the order of time.
 ///
@@ -20,6 +21,9 @@ pub struct Schedule {
     pub initial: Conditions,
     /// Those from later moments on, each later than the one before.
     pub steps: Vec<Step>,
+    /// A recorded network in place of their rate or delay, at all times.
+    #[serde(skip_serializing_if = "Replay::is_empty")]
+    pub replay: Replay,
 }
 
 /// A change of conditions.
@@ -47,7 +51,7 @@ pub struct Directions {
 
 impl From<Conditions> for Schedule {
     fn from(initial: Conditions) -> Self {
-        Self { initial, steps: Vec::new() }
+        Self { initial, ..Self::default() }
     }
 }
 
@@ -70,9 +74,11 @@ impl Schedule {
     ///
     /// The first field that is outside its range, with the time of its step.
     pub fn validate(&self) -> anyhow::Result<()> {
-        self.initial.validate()?;
+        self.replay.validate()?;
+        self.validate_conditions(&self.initial)?;
         for step in &self.steps {
-            step.conditions.validate().with_context(|| format!("the step at {:?}", step.at))?;
+            let at = || format!("the step at {:?}", step.at);
+            self.validate_conditions(&step.conditions).with_context(at)?;
         }
         for pair in self.steps.windows(2) {
             ensure!(
@@ -83,6 +89,14 @@ impl Schedule {
             );
         }
         Ok(())
+    }
+
+    fn validate_conditions(&self, conditions: &Conditions) -> anyhow::Result<()> {
+        ensure!(
+            self.replay.rate.is_none() || conditions.bottleneck.is_none(),
+            "a trace and a rate are both given, allowed is one of them"
+        );
+        conditions.validate()
     }
 }
 
@@ -144,6 +158,11 @@ impl Phases {
         self.conditions_after(self.taken)
     }
 
+    /// The time that steps and recordings count from.
+    pub(super) fn start(&self) -> Duration {
+        self.start
+    }
+
     /// Since when losses are as they are now.
     pub(super) fn losses(&self) -> LossPhase {
         self.losses
@@ -181,7 +200,7 @@ mod tests {
 
     fn schedule(initial: Conditions, steps: &[(Duration, Conditions)]) -> Schedule {
         let steps = steps.iter().map(|&(at, conditions)| Step { at, conditions }).collect();
-        Schedule { initial, steps }
+        Schedule { initial, steps, ..Schedule::default() }
     }
 
     fn lossy(loss: f64) -> Conditions {

@@ -131,7 +131,8 @@ fn ordered_packets_do_not_overtake_those_before_a_shorter_delay() {
         ..Conditions::default()
     };
     let shorter = Step { at: 500 * MS, conditions: conditions(5) };
-    let schedule = Schedule { initial: conditions(100), steps: vec![shorter] };
+    let schedule =
+        Schedule { initial: conditions(100), steps: vec![shorter], ..Schedule::default() };
     let arrived = pass(&mut Link::new(schedule, 5), 1_000, MS);
     assert_eq!(arrived.len(), 1_000);
     assert!(arrived.is_sorted_by_key(|(_, number)| *number));

@@ -58,6 +58,11 @@ use crate::{bulk, command, run};
 ///         --client 'relay bulk-client --connect {server}:4000' \
 ///         --client 'relay bulk-client --connect {server}:4000'
 ///
+///   A recorded mobile network, from its 30th second on:
+///     relay --trace-up LTE.up --trace-down LTE.down --trace-offset 30 \
+///         --server 'relay bulk-server --listen {server}:4000' \
+///         --client 'relay bulk-client --connect {server}:4000'
+///
 ///   No loss, 10 % from the 3rd second on, none after the 6th:
 ///     relay --at '3 loss=10' --at '6 loss=0' \
 ///         --server 'relay bulk-server --listen {server}:4000' \

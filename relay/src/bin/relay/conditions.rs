@@ -9,6 +9,8 @@ use anyhow::{Context as _, bail, ensure};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use kcpx_relay::{Bottleneck, Burst, Conditions, Directions, Schedule, Step};
 
+use crate::traces::{Beside, TraceArgs};
+
 /// A condition that can be set.
 struct Name {
     /// For both directions, client to server, server to client.
@@ -70,7 +72,7 @@ const NAMES: [Name; 10] = [
         "rate-mbit" or "rate",
         "MBIT",
         "Rate of a bottleneck in 10^6 bits per second of IP packets; needs --queue. Without it \
-         there is no bottleneck"
+         and without a trace there is no bottleneck"
     ),
     name!(
         "queue",
@@ -88,6 +90,7 @@ pub(crate) struct PathArgs {
     /// What is set for both directions, client to server, server to client: names and values.
     values: [Vec<(&'static str, String)>; 3],
     steps: Vec<String>,
+    traces: TraceArgs,
 }
 
 impl Args for PathArgs {
@@ -97,7 +100,7 @@ impl Args for PathArgs {
                 command = command.arg(option(name, index, *direction));
             }
         }
-        command.arg(
+        command = command.arg(
             Arg::new("at")
                 .long("at")
                 .value_name("SECONDS NAME=VALUE...")
@@ -108,7 +111,8 @@ impl Args for PathArgs {
                      Names are those of the options, the unit may be left out. May be given \
                      several times",
                 ),
-        )
+        );
+        TraceArgs::augment_args(command)
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -147,7 +151,7 @@ impl FromArgMatches for PathArgs {
             NAMES.iter().filter_map(value).collect()
         });
         let steps = matches.get_many("at").into_iter().flatten().cloned().collect();
-        Ok(Self { values, steps })
+        Ok(Self { values, steps, traces: TraceArgs::from_arg_matches(matches)? })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
@@ -178,15 +182,33 @@ impl PathArgs {
             }
             phases
         });
-        check_use(phases.iter().flatten().map(|(_, settings)| settings))?;
-        let directions = Directions { up: schedule(&phases[0])?, down: schedule(&phases[1])? };
+        let all = phases.iter().flatten().map(|(_, settings)| settings);
+        check_use(all, self.traces.has_rate())?;
+        let [up, down] = self.traces.replays(phases.each_ref().map(|phases| beside(phases)))?;
+        let directions = Directions {
+            up: Schedule { replay: up, ..schedule(&phases[0])? },
+            down: Schedule { replay: down, ..schedule(&phases[1])? },
+        };
         directions.validate()?;
         Ok(directions)
     }
 }
 
+/// What is set beside a trace, if there is one.
+fn beside(phases: &[(Duration, Settings)]) -> Beside {
+    let queue = phases.first().and_then(|(_, settings)| settings.queue);
+    Beside {
+        queue,
+        delay: phases.iter().any(|(_, settings)| settings.delay.is_some()),
+        queue_changes: phases.iter().any(|(_, settings)| settings.queue != queue),
+    }
+}
+
 /// Rejects what changes nothing at any time in any direction.
-fn check_use<'a>(phases: impl Iterator<Item = &'a Settings> + Clone) -> anyhow::Result<()> {
+fn check_use<'a>(
+    phases: impl Iterator<Item = &'a Settings> + Clone,
+    has_trace: bool,
+) -> anyhow::Result<()> {
     let bursts = phases.clone().filter(|settings| settings.burst.is_some());
     let losses = bursts.clone().any(|settings| settings.loss.is_some_and(|loss| loss > 0.0));
     ensure!(
@@ -195,8 +217,8 @@ fn check_use<'a>(phases: impl Iterator<Item = &'a Settings> + Clone) -> anyhow::
     );
     let mut queues = phases.filter(|settings| settings.queue.is_some()).peekable();
     ensure!(
-        queues.peek().is_none() || queues.any(|settings| settings.rate_mbit.is_some()),
-        "a queue needs a rate: give --rate-mbit, or a step with rate="
+        queues.peek().is_none() || has_trace || queues.any(|settings| settings.rate_mbit.is_some()),
+        "a queue needs a rate: give --rate-mbit, a step with rate=, or a trace"
     );
     Ok(())
 }
@@ -212,7 +234,7 @@ fn schedule(phases: &[(Duration, Settings)]) -> anyhow::Result<Schedule> {
         steps.pop_if(|last| last.at == *at);
         steps.push(Step { at: *at, conditions });
     }
-    Ok(Schedule { initial, steps })
+    Ok(Schedule { initial, steps, ..Schedule::default() })
 }
 
 /// The time of a step, and what it sets for both directions, client to server, server to client.
@@ -462,7 +484,7 @@ mod tests {
         let last = Conditions { loss: 0.0, burst: None, ..first };
         let step = |millis, conditions| Step { at: MS * millis, conditions };
         let steps = vec![step(5_000, first), step(7_500, first), step(10_000, last)];
-        assert_eq!(up, Schedule { initial, steps });
+        assert_eq!(up, Schedule { initial, steps, ..Schedule::default() });
 
         let initial = Conditions { loss: 1.0, ..initial };
         let burst = Some(Burst::Time(20 * MS));
@@ -470,7 +492,68 @@ mod tests {
         let second = Conditions { loss: 4.0, ..first };
         let last = Conditions { loss: 0.0, burst: None, ..first };
         let steps = vec![step(5_000, first), step(7_500, second), step(10_000, last)];
-        assert_eq!(down, Schedule { initial, steps });
+        assert_eq!(down, Schedule { initial, steps, ..Schedule::default() });
+    }
+
+    /// A file with this text, which has the name of the test.
+    fn file(name: &str, text: &str) -> String {
+        let directory = std::env::temp_dir().join(format!("kcpx-relay-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).expect("a directory for temporary files");
+        let file = directory.join(name);
+        std::fs::write(&file, text).expect("a temporary file");
+        file.display().to_string()
+    }
+
+    #[test]
+    fn traces_replace_rate_and_delay() {
+        let (up, delay) = (file("good.up", "1\n5\n5\n"), file("good.delay", "10\n20\n"));
+        let line = ["--trace-up", &up, "--trace-delay", &delay, "--trace-offset=2.5", "--loss=1"];
+        let both = parse(&line);
+        let rate = both.up.replay.rate.as_ref().expect("a trace");
+        assert_eq!((&rate.file, rate.queue, rate.offset), (&up, 300, 2_500 * MS));
+        assert_eq!(rate.trace, kcpx_relay::Trace::parse("1\n5\n5").expect("a trace"));
+        assert_eq!(both.down.replay.rate, None);
+        for direction in [&both.up, &both.down] {
+            let delay = direction.replay.delay.as_ref().expect("a trace");
+            assert_eq!(delay.offset, 2_500 * MS);
+            assert_eq!(direction.initial.loss, 1.0);
+        }
+        let both = parse(&["--trace-down", &up, "--queue=40", "--delay=3"]);
+        assert_eq!(both.down.replay.rate.map(|rate| rate.queue), Some(40));
+        assert_eq!(both.down.initial.delay, 3 * MS);
+    }
+
+    #[test]
+    fn bad_traces_are_rejected_with_file_and_line() {
+        let good = file("good", "1\n5");
+        for (name, text, expected) in [
+            ("empty", "", "the file is empty: write at least one line"),
+            ("zero", "0\n0", "line 2: the trace ends at 0 ms: end it with its length"),
+            ("unsorted", "5\n4", "line 2: 4 ms comes after 5 ms: sort the lines"),
+            ("words", "5\nabc", "line 2 is 'abc': write one whole number"),
+        ] {
+            let path = file(name, text);
+            for option in ["--trace-up", "--trace-down"] {
+                let error = format!("{:#}", directions(&[option, &path]).expect_err("bad trace"));
+                assert_eq!(
+                    error.find(&format!("{option}: {path}: {expected}")),
+                    Some(0),
+                    "{error}"
+                );
+            }
+        }
+        for (line, expected) in [
+            (&["--trace-up", "missing"][..], "--trace-up: cannot read missing: give a trace"),
+            (&["--trace-up", &good, "--rate=5", "--queue=5"], "a trace and a rate are both given"),
+            (&["--trace-up", &good, "--queue=0"], "queue is 0 packets, allowed are 1 and more"),
+            (&["--trace-up", &good, "--at=5 queue=9"], "a step changes the queue of a trace"),
+            (&["--trace-delay", &good, "--delay=9"], "allowed is one of them"),
+            (&["--trace-up", &good, "--trace-offset=-1"], "allowed are seconds from 0 on"),
+            (&["--trace-offset=1"], "--trace-offset needs a trace: give --trace-up"),
+        ] {
+            let error = format!("{:#}", directions(line).expect_err("bad options"));
+            assert!(error.contains(expected), "{line:?}: {error}, not {expected}");
+        }
     }
 
     #[test]

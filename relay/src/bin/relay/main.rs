@@ -10,6 +10,8 @@ mod command;
 mod conditions;
 #[cfg(target_os = "linux")]
 mod run;
+#[cfg(target_os = "linux")]
+mod traces;
 
 #[cfg(target_os = "linux")]
 fn main() -> anyhow::Result<std::process::ExitCode> {

@@ -172,8 +172,9 @@ fn summary(counts: &Counts) -> String {
         let millis = |time: Duration| time.as_secs_f64() * 1e3;
         text += &format!(
             ", {queue_dropped} dropped by the queue; the others waited there {:.1} ms (median), \
-             {:.1} ms (99 %), {:.1} ms (maximum)",
+             {:.1} ms (95 %), {:.1} ms (99 %), {:.1} ms (maximum)",
             millis(delay.p50),
+            millis(delay.p95),
             millis(delay.p99),
             millis(delay.max)
         );
@@ -191,13 +192,13 @@ mod tests {
     fn summary_has_the_queue_delay_where_there_is_a_queue() {
         let mut counts = Counts { packets: 100, lost: 5, ..Counts::default() };
         assert_eq!(summary(&counts), "100 packets, 5 lost");
-        let [p50, p99, max] = [1_000, 19_040, 20_100].map(Duration::from_micros);
-        counts.queue_delay = Some(QueueDelay { p50, p99, max });
+        let [p50, p95, p99, max] = [1_000, 12_340, 19_040, 20_100].map(Duration::from_micros);
+        counts.queue_delay = Some(QueueDelay { p50, p95, p99, max });
         counts.queue_dropped = 7;
         assert_eq!(
             summary(&counts),
             "100 packets, 5 lost, 7 dropped by the queue; the others waited there 1.0 ms (median), \
-             19.0 ms (99 %), 20.1 ms (maximum)"
+             12.3 ms (95 %), 19.0 ms (99 %), 20.1 ms (maximum)"
         );
     }
 }
