@@ -1,7 +1,9 @@
 //! The options for a path, and which options belong to which workloads.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::ArgGroup;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory as _};
@@ -9,11 +11,15 @@ use clap::{ArgMatches, CommandFactory as _};
 use super::{Args, Peer, Workload, name, units};
 
 /// Options that mean nothing over loopback, and the one that means nothing across a path.
-const PATH_ONLY: [&str; 16] = [
+const PATH_ONLY: [&str; 20] = [
     "rtt",
     "loss",
     "rate",
     "queue",
+    "trace_up",
+    "trace_down",
+    "trace_delay",
+    "trace_offset",
     "jitter",
     "ordered",
     "reorder",
@@ -39,6 +45,9 @@ pub(crate) enum BurstLength {
 /// The path that msg and bulk run across, the same in both directions.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Path of msg and bulk")]
+#[command(group = ArgGroup::new("bottleneck").args(["rate", "trace_up", "trace_down"]).multiple(true))]
+#[command(group = ArgGroup::new("traces").args(["trace_up", "trace_down", "trace_delay"])
+    .multiple(true))]
 pub(crate) struct PathOptions {
     /// Round trip of a packet, half of it each way
     #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = units::duration)]
@@ -50,9 +59,25 @@ pub(crate) struct PathOptions {
     /// Rate of a bottleneck in 10^6 bits per second of IP packets; without it there is none
     #[arg(long, value_name = "MBIT", requires = "queue")]
     pub(crate) rate: Option<f64>,
-    /// Packets that the bottleneck's queue holds; packets beyond it are dropped
-    #[arg(long, value_name = "PACKETS", requires = "rate")]
+    /// Packets that the bottleneck's queue holds; packets beyond it are dropped [default: 300 with
+    /// a trace]
+    #[arg(long, value_name = "PACKETS", requires = "bottleneck")]
     pub(crate) queue: Option<usize>,
+    /// When packets may leave from client to server, which carries the data, instead of --rate: a
+    /// mahimahi trace. Each line is a millisecond in which 1500 bytes of the queue may leave
+    #[arg(long, value_name = "FILE", conflicts_with = "rate")]
+    pub(crate) trace_up: Option<PathBuf>,
+    /// The same from server to client
+    #[arg(long, value_name = "FILE", conflicts_with = "rate")]
+    pub(crate) trace_down: Option<PathBuf>,
+    /// What each packet needs each way, instead of --rtt: each line is a delay in whole milliseconds,
+    /// for 10 ms
+    #[arg(long, value_name = "FILE", conflicts_with = "rtt")]
+    pub(crate) trace_delay: Option<PathBuf>,
+    /// Where the traces begin with seed 1; each further seed begins 7 s later
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = units::duration,
+          requires = "traces")]
+    pub(crate) trace_offset: Duration,
     /// What a packet needs more at most each way; packets overtake each other
     #[arg(long, value_name = "TIME", default_value = "0ms", value_parser = units::duration)]
     pub(crate) jitter: Duration,
@@ -69,7 +94,7 @@ pub(crate) struct PathOptions {
     pub(crate) burst: Option<BurstLength>,
     /// A bulk transfer of this peer, plain, that shares the path during each measurement; wants a
     /// bottleneck
-    #[arg(long, value_enum, value_name = "PEER", requires = "rate")]
+    #[arg(long, value_enum, value_name = "PEER", requires = "bottleneck")]
     pub(crate) beside: Option<Peer>,
     /// The clients of all peers connect to a server of this one, which must speak their protocol
     #[arg(long, value_enum, value_name = "PEER")]
@@ -78,7 +103,7 @@ pub(crate) struct PathOptions {
     /// kcpx]
     #[arg(long, value_name = "RATIO", value_parser = units::per_mille)]
     pub(crate) max_overhead: Option<u16>,
-    /// Decides which packets are lost; each value is a run
+    /// Decides which packets are lost and where traces begin; each value is a run
     #[arg(long, value_delimiter = ',', default_value = "1")]
     pub(crate) seed: Vec<u64>,
     /// Measurements at a time, each across a path of its own. For loads that hardly use a CPU: the
@@ -159,6 +184,11 @@ mod tests {
             ("--workload bulk --rtt fast", ["--rtt", "as in 10ms"]),
             ("--workload bulk --rate 20", ["--queue", "required"]),
             ("--workload bulk --queue 20", ["--rate", "required"]),
+            ("--workload bulk --rate 20 --queue 9 --trace-up x", ["--trace-up", "--rate"]),
+            ("--workload bulk --rtt 9ms --trace-delay x", ["--trace-delay", "--rtt"]),
+            ("--workload bulk --trace-offset 9s", ["--trace-up", "required"]),
+            ("--workload bulk --trace-up x --trace-offset 9", ["--trace-offset", "as in 10ms"]),
+            ("--workload sink --trace-down x", ["--trace-down", "msg and bulk"]),
             ("--workload msg --ordered", ["--jitter", "required"]),
             ("--workload msg --burst many", ["--burst", "as in 25ms"]),
             ("--workload msg --beside quinn", ["--beside", "--rate"]),

@@ -9,19 +9,20 @@ use kcpx_relay::{Conditions, Counts, KernelCounts, Path};
 use tokio::task::JoinSet;
 
 use super::pair::{Pair, goodput};
-use super::{Message, PathFigures, PathSample, conditions};
+use super::{Message, PathFigures, PathSample, Replays, conditions};
 use crate::args::{Args, Case, Load, Peer, TIMEOUT, Wire, Workload, name};
 use crate::programs::Programs;
 use crate::protocol::{Outcome, Snapshot};
 use crate::workload::schedule;
 
 /// One measurement that is to be made.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Run {
     case: Case,
     /// The peer of a transfer that shares the path.
     beside: Option<Peer>,
     conditions: Conditions,
+    traces: Replays,
     seed: u64,
     load: Load,
 }
@@ -33,8 +34,8 @@ pub(crate) async fn all(
     programs: &Programs,
     mut json: Option<&File>,
 ) -> anyhow::Result<Vec<PathSample>> {
-    let runs = runs(args, groups);
-    let mut waiting = runs.iter().copied().enumerate();
+    let runs = runs(args, groups)?;
+    let mut waiting = runs.iter().cloned().enumerate();
     let (mut running, mut samples) = (JoinSet::new(), Vec::with_capacity(runs.len()));
     loop {
         while running.len() < args.path.parallel
@@ -66,7 +67,8 @@ pub(crate) async fn all(
     Ok(samples.into_iter().map(|(_, sample)| sample).collect())
 }
 
-fn runs(args: &Args, groups: &[Vec<Case>]) -> Vec<Run> {
+fn runs(args: &Args, groups: &[Vec<Case>]) -> anyhow::Result<Vec<Run>> {
+    let replays = Replays::read(&args.path)?;
     let mut runs = Vec::new();
     for (turn, &seed) in args.path.seed.iter().enumerate() {
         for group in groups {
@@ -74,12 +76,15 @@ fn runs(args: &Args, groups: &[Vec<Case>]) -> Vec<Run> {
                 // The order of the peers changes from seed to seed.
                 let cases = (0..group.len()).map(|place| group[(place + turn) % group.len()]);
                 let (conditions, load) = (conditions(&args.path, loss), args.load);
-                let beside = args.path.beside;
-                runs.extend(cases.map(|case| Run { case, beside, conditions, seed, load }));
+                let (beside, traces) = (args.path.beside, replays.of_seed(seed));
+                runs.extend(cases.map(|case| {
+                    let traces = traces.clone();
+                    Run { case, beside, conditions, traces, seed, load }
+                }));
             }
         }
     }
-    runs
+    Ok(runs)
 }
 
 fn summary(sample: &PathSample) -> String {
@@ -99,11 +104,16 @@ fn summary(sample: &PathSample) -> String {
     let beside = figures
         .beside_mbit_per_s
         .map_or_else(String::new, |beside| format!(" + {beside:.2} Mbit/s"));
-    format!("{what}{beside} at {:.3}, {late} of {of} packets late", figures.wire_ratio)
+    let wait = figures.client_to_server.queue_delay.map_or_else(String::new, |wait| {
+        let [p50, p95, p99] = [wait.p50, wait.p95, wait.p99].map(|time| time.as_secs_f64() * 1e3);
+        format!(", waits {p50:.1}/{p95:.1}/{p99:.1} ms")
+    });
+    format!("{what}{beside} at {:.3}{wait}, {late} of {of} packets late", figures.wire_ratio)
 }
 
 async fn one(programs: &Programs, run: &Run) -> PathSample {
     let Run { case, conditions, seed, load, .. } = *run;
+    let traces = run.traces.clone();
     let time = load.time(case.workload);
     let message = (case.workload == Workload::Msg).then(|| Message {
         every_ms: load.every.as_secs_f64() * 1e3,
@@ -118,7 +128,8 @@ async fn one(programs: &Programs, run: &Run) -> PathSample {
         }
         Err(error) => (None, Some(format!("{error:#}"))),
     };
-    PathSample { case, conditions, seed, seconds: time.as_secs(), message, pinned, figures, error }
+    let seconds = time.as_secs();
+    PathSample { case, conditions, traces, seed, seconds, message, pinned, figures, error }
 }
 
 /// Whether these figures are those of the whole load on the path that was asked for.
@@ -148,7 +159,7 @@ fn verdict(run: &Run, message: Option<Message>, figures: &PathFigures) -> anyhow
 }
 
 async fn figures(run: &Run, programs: &Programs, pinned: &mut bool) -> anyhow::Result<PathFigures> {
-    let path = Path::new(run.conditions, run.seed)?;
+    let path = Path::new(run.traces.directions(run.conditions), run.seed)?;
     let start = |case| Pair::serve(&path, programs, case, run.load);
     let mut pair = start(run.case).await?;
     let mut beside = match run.beside {

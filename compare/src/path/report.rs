@@ -1,9 +1,11 @@
 //! Tables and charts of what ran across a path: rows are paths, columns are peers.
 
 use std::fmt::Write as _;
+use std::path::Path;
 use std::time::Duration;
 
 use clap::ValueEnum as _;
+use kcpx_relay::{QueueDelay, RateReplay};
 
 use super::PathSample;
 use crate::args::{Args, BurstLength, Peer, Wire, Workload, name};
@@ -50,6 +52,11 @@ fn tables(out: &mut String, args: &Args, workload: Workload, samples: &[&PathSam
         let _ = writeln!(out, "\n{title}; {cells}, the first {learning} s\n");
         table(out, samples, |cell| latency_cell(cell, FIRST));
     }
+    if samples.iter().any(|sample| wait(sample).is_some()) {
+        let cells = "wait in the queue from client to server, p50/p95/p99";
+        let _ = writeln!(out, "\n{title}; {cells}\n");
+        table(out, samples, wait_cell);
+    }
     let _ = writeln!(out, "\n{}", relay(samples));
 }
 
@@ -73,7 +80,10 @@ fn title(args: &Args, workload: Workload, samples: &[&PathSample]) -> String {
     if let Some(first) = samples.first() {
         let _ = write!(title, ", {}", name(first.case.wire));
     }
-    let _ = write!(title, "; round trip {} ms", millis(args.path.rtt));
+    let _ = match &args.path.trace_delay {
+        Some(file) => write!(title, "; delays of {}", short(file)),
+        None => write!(title, "; round trip {} ms", millis(args.path.rtt)),
+    };
     if !args.path.jitter.is_zero() {
         let order = if args.path.ordered { ", in order" } else { "" };
         let _ = write!(title, ", jitter up to {} ms{order}", millis(args.path.jitter));
@@ -91,6 +101,7 @@ fn title(args: &Args, workload: Workload, samples: &[&PathSample]) -> String {
     if let Some((rate, queue)) = args.path.rate.zip(args.path.queue) {
         let _ = write!(title, ", {rate} Mbit/s with a queue of {queue} packets");
     }
+    title.push_str(&traces(args));
     if let Some(peer) = args.path.beside {
         let _ = write!(title, ", beside a bulk transfer of {}", name(peer));
         if let Some(congestion) = args.tcp_congestion.filter(|_| peer == Peer::Tcp) {
@@ -103,6 +114,27 @@ fn title(args: &Args, workload: Workload, samples: &[&PathSample]) -> String {
     };
     let pinned = samples.iter().all(|sample| sample.pinned || sample.figures.is_none());
     title + if pinned { ", one CPU for each process" } else { ", not pinned" }
+}
+
+/// What the title says of recorded bottlenecks.
+fn traces(args: &Args) -> String {
+    let mut text = String::new();
+    let ways = [("up", &args.path.trace_up), ("down", &args.path.trace_down)].map(|(way, file)| {
+        let file = file.as_ref()?;
+        Some(format!("{} {way}", short(file)))
+    });
+    for way in ways.into_iter().flatten() {
+        let _ = write!(text, ", trace {way}");
+    }
+    if !text.is_empty() {
+        let queue = args.path.queue.unwrap_or(RateReplay::QUEUE);
+        let _ = write!(text, " with a queue of {queue} packets");
+    }
+    text
+}
+
+fn short(file: &Path) -> String {
+    file.file_name().unwrap_or(file.as_os_str()).display().to_string()
 }
 
 /// Peers in the order of the other tables.
@@ -216,6 +248,19 @@ fn bulk_cell(samples: &[&PathSample]) -> Option<String> {
     Some(format!("{goodput:.2}{} at {:.2}", beside(samples), ratio(samples)?))
 }
 
+fn wait(sample: &PathSample) -> Option<QueueDelay> {
+    sample.figures.as_ref()?.client_to_server.queue_delay
+}
+
+fn wait_cell(samples: &[&PathSample]) -> Option<String> {
+    let figure = |value: fn(QueueDelay) -> Duration| {
+        let waits = samples.iter().filter_map(|sample| wait(sample));
+        median(waits.map(|wait| value(wait).as_secs_f64() * 1e3).collect()).map(millis)
+    };
+    let (p50, p95, p99) = (figure(|it| it.p50)?, figure(|it| it.p95)?, figure(|it| it.p99)?);
+    Some(format!("{p50}/{p95}/{p99} ms"))
+}
+
 /// How well the relay kept its conditions.
 fn relay(samples: &[&PathSample]) -> String {
     let figures = || samples.iter().filter_map(|sample| sample.figures.as_ref());
@@ -318,6 +363,7 @@ mod tests {
         PathSample {
             case: Case::new(Workload::Msg, Wire::Plain, peer),
             conditions: kcpx_relay::Conditions { loss, ..Default::default() },
+            traces: Default::default(),
             seed,
             seconds: 10,
             message: Some(Message { every_ms: 10.0, size: 1_024, scheduled: 1_000 }),
@@ -359,6 +405,24 @@ mod tests {
         assert_eq!(rows[6][1], "56.0/168/224 ms at 1.25", "the first seconds");
         assert!(text.contains("from second 6 on") && text.contains("the first 5 s"), "{text}");
         assert!(text.contains("at most 0.250 %"), "{text}");
+    }
+
+    #[test]
+    fn traces_are_in_the_title_and_waits_in_a_table() {
+        let line =
+            "compare --workload msg --loss 0 --seconds 5 --trace-up a/X.down --trace-down X.up";
+        let mut sample = msg(Peer::Kcpx, 0.0, 1, 26.0, 1_000);
+        let [p50, p95, p99] = [2, 31, 250].map(Duration::from_millis);
+        let waits = QueueDelay { p50, p95, p99, max: p99 };
+        sample.figures.as_mut().unwrap().client_to_server.queue_delay = Some(waits);
+        let text = markdown(&args(line), &[sample]);
+        let traces = ", trace X.down up, trace X.up down with a queue of 300 packets";
+        assert!(text.contains(traces), "{text}");
+        assert!(text.contains("p50/p95/p99") && text.contains("| 2.0/31.0/250 ms |"), "{text}");
+        let line = "compare --workload msg --loss 0 --seconds 5 --trace-delay a/X.delay";
+        let text = markdown(&args(line), &[msg(Peer::Kcpx, 0.0, 1, 26.0, 1_000)]);
+        assert!(text.contains("; delays of X.delay;") && !text.contains("round trip"), "{text}");
+        assert!(!text.contains("p50/p95/p99"), "no queue: {text}");
     }
 
     #[test]
