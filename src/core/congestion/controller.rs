@@ -24,6 +24,9 @@ pub(crate) struct Acked {
     pub(crate) in_flight: u64,
     /// RTT sample, microseconds.
     pub(crate) rtt: Option<u64>,
+    /// How much longer the oldest of these segments waited than the newest, microseconds: a peer that
+    /// acknowledges at a tick answers both at once.
+    pub(crate) ack_delay: u64,
     /// Delivery rate sample; `None` where it would not be meaningful.
     pub(crate) rate: Option<RateSample>,
 }

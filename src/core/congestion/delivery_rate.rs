@@ -38,6 +38,10 @@ struct Transmission {
 pub(crate) struct RateSample {
     /// Bytes per second.
     pub(crate) rate: u64,
+    /// Time that this is the rate of, microseconds.
+    pub(crate) elapsed: u64,
+    /// When the transmission left.
+    pub(crate) sent_at: Micros,
     /// Bytes acknowledged when the transmission left that this is a sample of: a round trip ends
     /// when this passes the number of bytes acknowledged at its start.
     pub(crate) prior_delivered: u64,
@@ -57,6 +61,7 @@ pub(crate) struct Batch {
 struct Newest {
     prior_delivered: u64,
     prior_at: Micros,
+    sent_at: Micros,
     send_elapsed: u64,
     app_limited: bool,
 }
@@ -79,6 +84,8 @@ pub(crate) struct DeliveryRate {
     /// Transmissions are limited by the application until so many bytes are acknowledged; zero if
     /// they are not (draft `C.app_limited`).
     app_limited_until: u64,
+    /// Of these, the send window or that of the peer was full until so many bytes are acknowledged.
+    window_limited_until: u64,
     batch: Batch,
 }
 
@@ -105,6 +112,7 @@ impl DeliveryRate {
             delivered_at: Micros(0),
             first_sent: Micros(0),
             app_limited_until: 0,
+            window_limited_until: 0,
             batch: Batch::default(),
         }
     }
@@ -166,6 +174,17 @@ impl DeliveryRate {
         self.app_limited_until = (self.delivered + self.in_flight).max(1);
     }
 
+    /// The send window or that of the peer is full: the application may have more.
+    pub(crate) fn on_window_limited(&mut self) {
+        self.on_app_limited();
+        self.window_limited_until = self.app_limited_until;
+    }
+
+    /// Whether a window was full in the latest round trip.
+    pub(crate) fn is_window_limited(&self) -> bool {
+        self.delivered < self.window_limited_until
+    }
+
     /// Segment `index` was acknowledged for the first time. `is_latest`: what arrived is
     /// its latest transmission, as far as is known.
     #[inline]
@@ -188,6 +207,7 @@ impl DeliveryRate {
             self.batch.newest = Some(Newest {
                 prior_delivered: sent.delivered,
                 prior_at: sent.delivered_at,
+                sent_at: sent.sent_at,
                 send_elapsed: sent.sent_at.since(sent.first_sent),
                 app_limited: sent.app_limited,
             });
@@ -230,6 +250,8 @@ impl DeliveryRate {
             let bytes = self.delivered.saturating_sub(newest.prior_delivered);
             Some(RateSample {
                 rate: bytes.saturating_mul(SECOND) / elapsed,
+                elapsed,
+                sent_at: newest.sent_at,
                 prior_delivered: newest.prior_delivered,
                 app_limited: newest.app_limited,
             })

@@ -8,7 +8,7 @@
 /// Loss above the base that counts as congestion, per million (draft `BBR.LossThresh`).
 const THRESHOLD: u64 = 20_000;
 /// Segments that count as sent and not lost at the start.
-const PRIOR: u64 = 16;
+const PRIOR: u64 = 64;
 /// Segments that are remembered; of more, each counts less.
 const MEMORY: u64 = 4_096;
 /// Highest base, per million.
@@ -49,6 +49,12 @@ impl LossBase {
         self.per_million = (self.lost * MILLION / self.sent).min(MAX_BASE);
     }
 
+    /// Another round with a queue that stands: the base may be the loss of an earlier one. It fades until it is measured again.
+    pub(crate) fn on_queue(&mut self) {
+        self.lost -= self.lost / 16;
+        self.per_million = (self.lost * MILLION / self.sent).min(MAX_BASE);
+    }
+
     /// The loss rate without a queue, per million.
     pub(crate) fn per_million(&self) -> u64 {
         self.per_million
@@ -62,6 +68,12 @@ impl LossBase {
     /// Whether `lost` of `sent` segments are more than random loss explains.
     pub(crate) fn is_exceeded(&self, sent: u64, lost: u64) -> bool {
         sent >= MIN_SEGMENTS && rate(sent, lost) > self.threshold(sent)
+    }
+
+    /// The same of many segments, which are judged often.
+    pub(crate) fn is_surely_exceeded(&self, sent: u64, lost: u64) -> bool {
+        let threshold = self.threshold(sent);
+        rate(sent, lost) > threshold + (threshold - self.per_million - THRESHOLD) / 2
     }
 
     /// The same, and more than `least` per million.

@@ -8,8 +8,8 @@
 //! The bandwidth is the rate at which segments are acknowledged. What is lost at random leaves on top
 //! of it, so the pacing rate is the bandwidth divided by the share that arrives.
 //!
-//! Paths with a round trip below 2 ms are not limited, as they are neither paced nor autotuned: there
-//! the host is the bottleneck, and timers of 1 ms are too coarse.
+//! A path with a round trip below 2 ms has no model until it loses something: there the host is mostly
+//! the bottleneck, and a model costs a tenth of what sending does (`control.rs`).
 
 mod ack_aggregation;
 mod loss_probe;
@@ -24,7 +24,7 @@ use self::ack_aggregation::AckAggregation;
 use self::loss_probe::LossProbe;
 use self::min_rtt::MinRtt;
 use self::phase::Phase;
-use self::round::{RoundStats, Rounds};
+use self::round::{RateInterval, RoundStats, Rounds, Tally};
 use crate::core::clock::Micros;
 use crate::core::congestion::controller::{Acked, Controller, Lost, Pacing};
 use crate::core::congestion::loss_base::LossBase;
@@ -36,9 +36,9 @@ use crate::core::congestion::windowed_max::WindowedMax;
 pub(crate) const INITIAL_WINDOW: u64 = 32 * 1_400;
 /// Least window, segments (draft `BBR.MinPipeCwnd`).
 const MIN_WINDOW: u64 = 4;
-/// Segments that may leave at once, of a flow that its application does not limit: the initial window
-/// of RFC 9002 7.2.
-const MAX_BURST: u64 = 10;
+/// Segments that may leave at once, of a flow that its application does not limit: a queue may hold as few
+/// as five.
+const MAX_BURST: u64 = 2;
 /// Time without an acknowledgement after which the model begins again with a loss by timeout,
 /// microseconds (persistent congestion, RFC 9002 7.6).
 const PERSISTENT_CONGESTION: u64 = 1_000_000;
@@ -83,6 +83,11 @@ pub(crate) struct Model {
     phase_began: u64,
     phase_began_at: Micros,
     rounds: Rounds,
+    /// Rounds of Cruise.
+    tally: Tally,
+    interval: RateInterval,
+    /// Rates taken since the bandwidth filter last forgot one.
+    unaged: u64,
     /// Bytes per second acknowledged (draft `BBR.max_bw`).
     bandwidth: WindowedMax,
     /// What was delivered in a round with congestive loss limits the bandwidth until Refill (draft
@@ -109,8 +114,14 @@ pub(crate) struct Model {
     event: Option<LossEvent>,
     /// The latest sample was limited by the application.
     app_limited: bool,
+    /// A window was full in the latest round trip.
+    window_limited: bool,
     /// In the latest round segments queued, and some were lost.
     overflows: bool,
+    /// Rounds in a row in which the RTT showed a queue.
+    queued_rounds: u64,
+    /// Something was lost.
+    has_lost: bool,
     delivered: u64,
     /// When something was last acknowledged, or later left with nothing in flight; `None` until
     /// something leaves.
@@ -127,6 +138,9 @@ impl Model {
             phase_began: 0,
             phase_began_at: Micros(0),
             rounds: Rounds::default(),
+            tally: Tally::default(),
+            interval: RateInterval::default(),
+            unaged: 0,
             bandwidth: WindowedMax::default(),
             bandwidth_lo: u64::MAX,
             min_rtt: MinRtt::default(),
@@ -143,7 +157,10 @@ impl Model {
             in_flight_hi: u64::MAX / 200,
             event: None,
             app_limited: true,
+            window_limited: false,
             overflows: false,
+            queued_rounds: 0,
+            has_lost: false,
             delivered: 0,
             acked_at: None,
         };
@@ -183,18 +200,27 @@ impl Model {
         self.overflows
     }
 
+    pub(crate) fn set_window_limited(&mut self, limited: bool) {
+        self.window_limited = limited;
+    }
+
+    /// Whether something was lost.
+    pub(crate) fn has_lost(&self) -> bool {
+        self.has_lost
+    }
+
     /// Bandwidth-delay product, bytes.
     fn bdp(&self) -> u64 {
-        self.pipe.bdp.max(self.segment * MIN_WINDOW)
+        self.pipe.bdp
     }
 
     fn update_pipe(&mut self) {
         let bandwidth = self.bandwidth.max().min(self.bandwidth_lo);
-        let of = (bandwidth, self.loss.per_million(), self.min_rtt.get());
+        let of = (bandwidth, self.loss.per_million(), self.min_rtt.calm());
         if of == self.pipe.of {
             return;
         }
-        let rtt = self.min_rtt.get().unwrap_or(0);
+        let rtt = self.min_rtt.calm().unwrap_or(0);
         let sending_rate = bandwidth.saturating_mul(MILLION) / (MILLION - self.loss.per_million());
         let bdp = sending_rate.saturating_mul(rtt) / SECOND;
         let initial_rate = INITIAL_WINDOW * SECOND / rtt.clamp(1, SECOND);
@@ -204,7 +230,7 @@ impl Model {
     /// Whether the initial window is the least one: in Startup, and while the application limits what
     /// leaves. Such a flow waits for nothing when it must retransmit, also where others queue.
     fn is_thin(&self) -> bool {
-        self.phase == Phase::Startup || self.app_limited
+        self.phase == Phase::Startup || (self.app_limited && !self.window_limited)
     }
 
     /// Least window, bytes.
@@ -212,26 +238,36 @@ impl Model {
         let least = self.segment * MIN_WINDOW;
         let rtt = self.min_rtt.get().unwrap_or(UNKNOWN_RTT);
         let configured = self.configured_rate().saturating_mul(rtt) / SECOND;
-        if self.is_thin() { INITIAL_WINDOW.max(least).max(configured) } else { least }
+        match self.phase {
+            Phase::ProbeRtt { .. } => self.segment,
+            _ if self.is_thin() => INITIAL_WINDOW.max(least).max(configured),
+            _ => least,
+        }
     }
 
     fn update_window(&mut self) {
         let bdp = self.bdp();
         let window = match self.phase {
             Phase::ProbeRtt { window, .. } => window,
-            Phase::Startup => {
-                (bdp.saturating_mul(277) / 100).saturating_add(self.aggregation.extra())
-            }
+            Phase::Startup => (bdp.saturating_mul(277) / 100)
+                .saturating_add(self.aggregation.extra(self.bandwidth.max())),
             _ => {
                 let twice = bdp.saturating_mul(2);
                 let window =
                     if self.phase == Phase::Up { self.up_window().min(twice) } else { twice };
-                let window = window.saturating_add(self.aggregation.extra());
+                let window = window.saturating_add(self.aggregation.extra(self.bandwidth.max()));
                 window.min(self.in_flight_hi.max(bdp))
             }
         };
-        let is_short = self.min_rtt.is_short();
-        self.window = if is_short { u64::MAX } else { window.max(self.least_window()) };
+        let window = window.max(self.least_window());
+        // A window that is acknowledged at once, or of few segments, has to grow to show that more arrives.
+        let grows = self.phase == Phase::Up;
+        let more = if grows {
+            self.aggregation.extra(self.bandwidth.max()) / 4 + 2 * self.segment
+        } else {
+            0
+        };
+        self.window = window.saturating_add(more);
     }
 
     /// Congestive loss in `round`, with `in_flight` bytes in flight: no more than that from now on,
@@ -247,7 +283,7 @@ impl Model {
     }
 
     /// Nothing was acknowledged for long: what the model has measured may be of another path.
-    fn restart(&mut self, now: Micros) {
+    pub(in crate::core::congestion) fn restart(&mut self, now: Micros) {
         let (delivered, mut rounds) = (self.delivered, self.rounds);
         rounds.stats = RoundStats::default();
         *self = Self { delivered, rounds, ..Self::new(self.segment) };
@@ -261,7 +297,7 @@ impl Controller for Model {
         (self.acked_at, self.delivered) = (Some(acked.now), acked.delivered);
         self.rounds.stats.on_acked(acked);
         if let Some(rtt) = acked.rtt {
-            self.rounds.stats.on_rtt(rtt);
+            self.rounds.stats.rtt.on_rtt(rtt);
             self.loss_probe.on_rtt(rtt);
             if self.min_rtt.on_sample(acked.now, rtt) {
                 // What was taken for random loss was that of a queue.
@@ -270,24 +306,38 @@ impl Controller for Model {
         }
         if let Some(sample) = acked.rate {
             self.app_limited = sample.app_limited;
-            self.rounds.stats.rate = self.rounds.stats.rate.max(sample.rate);
-            if !sample.app_limited || sample.rate >= self.bandwidth.max() {
-                self.bandwidth.update(sample.rate);
-                self.rounds.stats.sampled |= !sample.app_limited;
+            self.rounds.stats.sampled |= !sample.app_limited;
+            let interval = self.interval.on_sample(acked.now, acked.delivered, &sample);
+            let is_long = self.interval.is_long(sample.elapsed) || self.bandwidth.max() == 0;
+            let taken = if is_long { Some(sample) } else { interval };
+            if let Some(taken) = taken
+                && (!taken.app_limited || taken.rate >= self.bandwidth.max())
+            {
+                self.bandwidth.update(taken.rate);
+                self.rounds.stats.intervals += 1;
+                self.rounds.stats.rate = self.rounds.stats.rate.max(taken.rate);
             }
             self.update_pipe();
-            if let Some(round) = self.rounds.on_acked(sample.prior_delivered, acked.delivered) {
+            if let Some(round) =
+                self.rounds.on_acked(acked.now, sample.prior_delivered, acked.delivered)
+            {
                 self.on_round(acked, &round);
                 // Little is sent in these phases, which on a path of 10 ms last longer than the filter.
                 let low = matches!(self.phase, Phase::Drain | Phase::ProbeRtt { .. });
-                if round.sampled && !low {
+                // In Startup the RTT varies by the queue that it makes.
+                let starts = self.phase == Phase::Startup;
+                let spread = if starts { 0 } else { round.rtt.spread() };
+                self.interval.on_round(spread, round.rtt.min_rtt().unwrap_or(0));
+                self.unaged += round.intervals;
+                if round.sampled && !low && self.unaged > 0 {
+                    self.unaged = 0;
                     self.bandwidth.next_round();
-                    self.bandwidth.update(sample.rate);
+                    self.bandwidth.update(round.rate.min(sample.rate));
                 }
-                self.aggregation.next_round();
+                self.aggregation.next_round(acked.now);
             }
         }
-        self.aggregation.on_acked(acked.now, acked.bytes, self.bandwidth.max());
+        self.aggregation.on_acked(acked, self.bandwidth.max());
         self.update_pipe();
         self.on_progress(acked);
         self.update_pipe();
@@ -304,6 +354,7 @@ impl Controller for Model {
     }
 
     fn on_lost(&mut self, lost: &Lost) {
+        self.has_lost = true;
         if let Some(sent_at) = lost.sent_at {
             self.rounds.stats.lost += u64::from(sent_at >= self.phase_began_at);
             self.loss_probe.on_lost(sent_at);
@@ -333,9 +384,6 @@ impl Controller for Model {
 
     fn pacing(&self) -> Option<Pacing> {
         let configured = self.configured_rate();
-        if self.min_rtt.is_short() {
-            return None;
-        }
         if self.min_rtt.get().is_none() {
             // Not below the initial window in a second: retransmissions wait for it too.
             let rate = if configured > 0 { configured.max(LEAST_INITIAL_RATE) } else { 0 };
@@ -344,7 +392,9 @@ impl Controller for Model {
         let (least, burst) = if self.is_thin() {
             (self.pipe.initial_rate, MAX_BURST_SEGMENTS)
         } else {
-            (self.pipe.initial_rate * MIN_WINDOW / 32, MAX_BURST)
+            // Whatever was measured: a retransmission waits for it too.
+            let rtt = self.min_rtt.get().unwrap_or(UNKNOWN_RTT).max(UNKNOWN_RTT);
+            (self.segment * SECOND / rtt, MAX_BURST)
         };
         // Below the bandwidth, so that what is lost is lost at random.
         let below = matches!(self.phase, Phase::Drain | Phase::Down);

@@ -19,6 +19,8 @@ const MAX_BURST_NANOS: u64 = 2_000_000;
 /// Time after the pacing deadline at which a blocked sender resumes, nanoseconds, so that each
 /// timer releases a batch.
 const QUANTUM_NANOS: u64 = 1_000_000;
+/// The same, at most this part of the minimum RTT.
+const QUANTUM_DIVISOR: u64 = 20;
 /// Burst limit on any path, segments (RFC 9002 7.7 suggests the initial window): a third of what a
 /// receive buffer of 208 KiB, the Linux default, holds.
 pub(crate) const MAX_BURST_SEGMENTS: u64 = 32;
@@ -58,18 +60,19 @@ impl Pacer {
             return;
         };
         let interval = window_interval(srtt, window);
-        if let Some(resume_at) = self.advance(now, interval, MAX_BURST_SEGMENTS) {
+        let most = MAX_BURST_NANOS.max(interval.saturating_mul(MAX_BURST_SEGMENTS));
+        if let Some(resume_at) = self.advance(now, interval, most, QUANTUM_NANOS) {
             self.resume_at = resume_at;
         }
     }
 
     /// A segment leaves that takes `interval` nanoseconds at the paced rate; `burst` segments, or
     /// those of [`MAX_BURST_NANOS`], may leave at once. Returns when the next one may, if not now.
-    fn advance(&mut self, now: Micros, interval: u64, burst: u64) -> Option<Micros> {
+    fn advance(&mut self, now: Micros, interval: u64, most: u64, quantum: u64) -> Option<Micros> {
         let now = now.0.saturating_mul(1_000);
-        let earliest = now.saturating_sub(MAX_BURST_NANOS.max(interval.saturating_mul(burst)));
+        let earliest = now.saturating_sub(most);
         self.departure = self.departure.max(earliest).saturating_add(interval);
-        let resume_at = self.departure.saturating_add(QUANTUM_NANOS).div_ceil(1_000);
+        let resume_at = self.departure.saturating_add(quantum).div_ceil(1_000);
         (self.departure > now).then_some(Micros(resume_at))
     }
 
@@ -102,7 +105,10 @@ impl Pacer {
     ) {
         let interval = bytes.saturating_mul(SECOND_NANOS) / rate;
         let interval = interval.max(rtt.srtt().map_or(0, |srtt| window_interval(srtt, window)));
-        let resume_at = self.advance(now, interval, burst);
+        // The queue of a short path holds less than what leaves in a millisecond.
+        let quantum = (rtt.min().saturating_mul(1_000) / QUANTUM_DIVISOR).min(QUANTUM_NANOS);
+        let most = (MAX_BURST_NANOS / 2 + quantum).max(interval.saturating_mul(burst));
+        let resume_at = self.advance(now, interval, most, quantum);
         self.resume_at = resume_at.unwrap_or(Micros(0));
     }
 }

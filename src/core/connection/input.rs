@@ -9,7 +9,7 @@ use crate::core::ping::Pong;
 use crate::core::recv::pending_acks::Ack;
 use crate::core::recv::receiver::RecvOutcome;
 use crate::core::segment::{self, Command, ControlType, HEADER_LEN, Header, InputError, Segments};
-use crate::core::send::sender::{AckOutcome, UnaOutcome};
+use crate::core::send::sender::{AckOutcome, AckSample, UnaOutcome};
 use crate::core::seq::Sn;
 use crate::core::stateless_reset;
 use crate::error::{ConnectionError, Heard};
@@ -142,7 +142,11 @@ impl Kcp {
             // Only the last ACK of a datagram is an RTT sample, as in kcp-go `Input`: it
             // acknowledges the segment that arrived last. The others may be delayed or sent a
             // second time.
-            let sample = is_regular && acks.peek().is_none();
+            let sample = match (is_regular, acks.peek()) {
+                (false, _) => AckSample::None,
+                (true, Some(_)) => AckSample::Wait,
+                (true, None) => AckSample::Rtt,
+            };
             match self.send.on_ack(now, &self.clock, (sn, ts), sample, &mut self.stats) {
                 outcome @ (AckOutcome::NewlyAcked | AckOutcome::AckedBefore) => {
                     is_new |= outcome == AckOutcome::NewlyAcked;
@@ -168,7 +172,7 @@ impl Kcp {
                 Some(pong) => {
                     is_new = true;
                     self.on_address_proof(header.frg);
-                    self.input_pong(now, &pong, sample);
+                    self.input_pong(now, &pong, sample != AckSample::None);
                     self.on_pong(pong.state_lost, header.una);
                 }
                 None if is_regular && self.on_mtu_probe_ack(now, &header) => is_new = true,

@@ -57,11 +57,6 @@ impl RetransmitBudget {
         taken
     }
 
-    /// Whether only a few retransmissions may leave: SND.UNA goes first then.
-    pub(crate) fn is_scarce(&self) -> bool {
-        self.tokens < TRICKLE
-    }
-
     /// When a retransmission may leave; may have passed.
     pub(crate) fn available_at(&self) -> Micros {
         if self.tokens > 0 { Micros(0) } else { self.grant_at }
@@ -119,6 +114,6 @@ mod tests {
         let mut budget = RetransmitBudget::new();
         let taken: u32 = (0..100).map(|_| u32::from(budget.take_redundant(2))).sum();
         assert_eq!(taken, CAPACITY - REDUNDANT_ABOVE);
-        assert!(budget.may_retransmit(Micros(0)) && !budget.is_scarce());
+        assert!(budget.may_retransmit(Micros(0)));
     }
 }

@@ -24,6 +24,12 @@ const MIN_RTO: u64 = 100_000;
 /// Window of the minimum RTT filter, microseconds: the 10 s of BBR's min_rtt filter.
 const MIN_RTT_WINDOW: u64 = 10_000_000;
 
+/// Longest delay of an ACK that counts beyond two round trips, microseconds: kcp-go and C KCP acknowledge each
+/// 100 ms by default.
+const MAX_ACK_DELAY: u64 = 150_000;
+/// Least time for which the longest wait for a first ACK counts, microseconds.
+const LONGEST_WAIT_WINDOW: u64 = 500_000;
+
 /// Minimum RTT below which a path is short, microseconds. On such a path a receiver reads a window
 /// about as fast as it arrives, and timers of 1 ms are too coarse for pacing and autotuning.
 pub(crate) const SHORT_RTT: u64 = 2_000;
@@ -41,6 +47,9 @@ pub(crate) struct RttEstimator {
     /// Largest recent `mdev_max`: rises at once, falls by a quarter of the difference per round
     /// trip.
     rttvar: u64,
+    /// Longest wait for a first ACK in the current window of time, and in the one before.
+    longest: [u64; 2],
+    longest_since: Micros,
     /// Start of the current round trip.
     round_start: Micros,
     /// Minimum RTT of the last [`MIN_RTT_WINDOW`], `u64::MAX` before the first sample.
@@ -60,6 +69,8 @@ impl RttEstimator {
             mdev: 0,
             mdev_max: 0,
             rttvar: 0,
+            longest: [0; 2],
+            longest_since: Micros(0),
             round_start: Micros(0),
             min: u64::MAX,
             min_at: Micros(0),
@@ -95,6 +106,21 @@ impl RttEstimator {
         self.smooth(now, rtt);
     }
 
+    /// The longest time that a segment waited for its first ACK, of those that a datagram acknowledges. A peer
+    /// that acknowledges at a tick answers the oldest of them late, and a path that varies does so now and then:
+    /// the RTO covers what happened lately.
+    pub(crate) fn on_longest_wait(&mut self, now: Micros, wait: u64) {
+        // An outage says little about the next ACK.
+        let Some(srtt) = self.srtt else { return };
+        let wait = wait.min(2 * srtt + MAX_ACK_DELAY).min(self.max_rto);
+        let window = (8 * srtt).max(LONGEST_WAIT_WINDOW);
+        let [latest, before] = &mut self.longest;
+        if now.since(self.longest_since) > window {
+            (*before, *latest, self.longest_since) = (*latest, wait, now);
+        }
+        *latest = (*latest).max(wait);
+    }
+
     /// `rtt` is at most [`Self::max_rto`]: one sample of an hour, after a host was suspended, would raise
     /// `srtt` for hundreds of samples. Test `rto_after_one_sample_of_an_hour_recovers_within_70_samples`.
     fn smooth(&mut self, now: Micros, rtt: u64) {
@@ -128,7 +154,8 @@ impl RttEstimator {
             return INITIAL_RTO.clamp(self.min_rto, self.max_rto);
         };
         let margin = (4 * self.rttvar).max(self.interval).max(srtt / 4);
-        (srtt + margin).clamp(self.min_rto, self.max_rto)
+        let longest = self.longest[0].max(self.longest[1]);
+        (srtt + margin).max(longest + srtt / 8).clamp(self.min_rto, self.max_rto)
     }
 
     /// Smoothed RTT, microseconds; `None` before the first sample.

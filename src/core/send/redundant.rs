@@ -50,17 +50,35 @@ pub(super) struct RedundantRetransmits {
     /// What became of the latest 64 groups, the newest in the lowest bit: 1 where every copy was
     /// lost.
     all_lost: u64,
+    /// Hundredths of a copy that may open a window: three for each segment that arrives.
+    window_credit: u32,
 }
+
+/// Hundredths of a copy that a segment brings, and that may be saved.
+const WINDOW_CREDIT: (u32, u32) = (3, 800);
 
 impl RedundantRetransmits {
     pub(super) fn new(now: Micros) -> Self {
         let loss_rate = LossRate::new(now, PRIOR_SEGMENTS);
-        Self { loss_rate, groups: VecDeque::new(), all_lost: 0 }
+        Self { loss_rate, groups: VecDeque::new(), all_lost: 0, window_credit: WINDOW_CREDIT.1 }
     }
 
     /// Copies besides the first that the loss rate asks for.
     pub(super) fn further_copies(&self) -> u8 {
         further_copies_at(self.loss_rate.per_million())
+    }
+
+    /// So many segments arrived.
+    pub(super) fn on_newly_acked(&mut self, count: u32) {
+        let credit = self.window_credit.saturating_add(count.saturating_mul(WINDOW_CREDIT.0));
+        self.window_credit = credit.min(WINDOW_CREDIT.1);
+    }
+
+    /// Whether a copy may leave that opens the window.
+    pub(super) fn take_window_credit(&mut self) -> bool {
+        let left = self.window_credit.checked_sub(100);
+        self.window_credit = left.unwrap_or(self.window_credit);
+        left.is_some()
     }
 
     /// The first copy of `sn` leaves now, with timestamp `ts`, and `copies` more are to leave.

@@ -16,6 +16,7 @@ mod retransmission;
 mod run;
 mod una_proof;
 
+pub(crate) use self::ack_processing::AckSample;
 use std::num::NonZeroU64;
 
 use bytes::Bytes;
@@ -147,6 +148,8 @@ pub(crate) struct Sender {
     bundling: Option<Box<RedundantBundling>>,
     acked_history: AckedHistory,
     una_proof: UnaProof,
+    /// Longest time between departure and first ACK of the segments that the current datagram acknowledges, us.
+    longest_wait: u64,
     /// FEC groups of which parity has left; `Some` from the first parity until the connection is
     /// idle.
     coverage: Option<Box<FecCoverage>>,
@@ -178,6 +181,7 @@ impl Sender {
             bundling: None,
             acked_history: AckedHistory::default(),
             una_proof: UnaProof::new(start),
+            longest_wait: 0,
             coverage: None,
             pto_backoff: PtoBackoff::default(),
         };

@@ -1,11 +1,14 @@
 //! Paths that change, and paths without a sample yet: whatever happened before, the sender uses a steady
 //! path again.
 
+use std::num::NonZeroU8;
+use std::time::Duration;
+
 use super::sim::Sim;
 use super::sim_plan::{MILLIS, Plan, SECOND};
-use crate::config::{CongestionControl, Timing};
+use crate::config::{AckPolicy, CongestionControl, Timing};
 use crate::stats::ConnectionStats;
-use crate::testkit::link::LinkConfig;
+use crate::testkit::link::{BurstDurations, LinkConfig};
 
 /// UDP and IPv4 headers, bytes.
 const IP_UDP: u64 = 28;
@@ -97,6 +100,97 @@ impl Flow {
         println!("{figures:.2?}");
         figures
     }
+}
+
+/// A hop of a local network, whose queue holds a few milliseconds.
+#[test]
+fn short_path_is_not_flooded() {
+    for (mbit, rtt, queue) in [(100, 800, 64), (100, 1_000, 64), (20, 1_000, 32), (1_000, 500, 256)]
+    {
+        for window in [0, 128, 1_024] {
+            let path = Steady { mbit, rtt, queue };
+            let figures = Flow::new(path, window, |_| {}).run(10, 5);
+            let least = 0.85 * 0.96 * mbit as f64;
+            assert!(figures.goodput > least, "{path:?}, window {window}: {figures:?}");
+            assert!(figures.wire < 1.10, "{path:?}, window {window}: {figures:?}");
+        }
+    }
+}
+
+/// A receiver that acknowledges each 10 or 100 ms, as kcp-go and C KCP do by default.
+#[test]
+fn peer_that_acknowledges_at_a_tick_is_sent_the_rate_of_the_path() {
+    for (interval, queue) in [(10, 89), (100, 89)] {
+        let path = Steady { mbit: 20, rtt: 50 * MILLIS, queue };
+        let mut flow = Flow::new(path, 1_024, |plan| {
+            let config = &mut plan.sides[1].config;
+            let congestion = CongestionControl::Disabled;
+            config.ack_policy = AckPolicy::Interval;
+            config.close_notify = false;
+            config.timing =
+                Timing::new(true, Duration::from_millis(interval), NonZeroU8::new(2), congestion)
+                    .unwrap();
+        });
+        let figures = flow.run(20, 10);
+        assert!(figures.goodput > 0.85 * 19.0, "{interval} ms: {figures:?}");
+        assert!(figures.retransmitted < 0.05, "{interval} ms: {figures:?}");
+    }
+}
+
+/// Jitter that keeps the order, and losses that no queue explains.
+#[test]
+fn jitter_with_loss_does_not_reduce_the_rate() {
+    let path = Steady { mbit: 20, rtt: 40 * MILLIS, queue: 140 };
+    let mut flow = Flow::new(path, 0, |plan| {
+        for side in &mut plan.sides {
+            (side.link.jitter, side.link.keep_order, side.link.loss) = (20 * MILLIS, true, 50_000);
+        }
+    });
+    let figures = flow.run(30, 20);
+    assert!(figures.goodput > 0.8 * 19.0 * 0.95, "{figures:?}");
+    assert!(figures.wire < 1.09 + 0.10, "{figures:?}");
+}
+
+/// Bursts of 20 packets are not taken for a path that always loses a third.
+#[test]
+fn bursts_do_not_set_the_loss_that_the_path_has_without_a_queue() {
+    let path = Steady { mbit: 20, rtt: 50 * MILLIS, queue: 89 };
+    let mut flow = Flow::new(path, 0, |plan| {
+        for side in &mut plan.sides {
+            let bad = 20 * 571;
+            side.link.burst_by_time = Some(BurstDurations { bad, good: 9 * bad });
+        }
+    });
+    let figures = flow.run(40, 20);
+    assert!(figures.goodput > 0.75 * 19.0 * 0.9, "{figures:?}");
+    assert!(figures.wire < 1.15 + 0.12, "{figures:?}");
+}
+
+/// One outage, whenever it begins.
+#[test]
+fn outage_of_120_ms_leaves_no_lasting_retransmissions() {
+    for start in 0..16 {
+        let path = Steady { mbit: 20, rtt: 50 * MILLIS, queue: 89 };
+        let from = 3 * SECOND + start * 37 * MILLIS;
+        let mut flow = Flow::new(path, 0, |plan| {
+            plan.sides.iter_mut().for_each(|side| {
+                side.link.partitions = vec![(from, from + 120 * MILLIS)];
+            });
+        });
+        let figures = flow.run(20, 10);
+        assert!(figures.goodput > 0.9 * 19.0, "{start}: {figures:?}");
+        assert!(figures.retransmitted < 0.03, "{start}: {figures:?}");
+    }
+}
+
+/// A flow that has lost its window to a path that became slow, and is far away.
+#[test]
+fn short_and_fast_path_that_becomes_long_and_slow_is_used_within_15_s() {
+    let mut flow = Flow::new(Steady { mbit: 100, rtt: MILLIS, queue: 64 }, 1_024, |_| {});
+    flow.run(5, 3);
+    flow.set_path(Steady { mbit: 5, rtt: 140 * MILLIS, queue: 60 });
+    let figures = flow.run(15, 5);
+    assert!(figures.goodput > 0.85 * 4.8 && figures.wire < 1.10, "{figures:?}");
 }
 
 #[test]

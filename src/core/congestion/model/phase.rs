@@ -34,7 +34,9 @@ impl Phase {
             Self::Down => 90,
             // Below one, so that a queue of several flows that overestimate shrinks (draft
             // `BBR.PacingMarginPercent`).
-            Self::Cruise | Self::ProbeRtt { .. } => 98,
+            Self::Cruise => 98,
+            // Retransmissions too: the window does not limit them.
+            Self::ProbeRtt { .. } => 50,
             Self::Refill => 100,
             Self::Up => 125,
         }

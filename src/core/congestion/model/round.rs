@@ -1,7 +1,9 @@
 //! Packet-timed round trips (draft-ietf-ccwg-bbr 4.5.1): a round ends when something is acknowledged
 //! that left after its start; and what happened in it.
 
+use crate::core::clock::Micros;
 use crate::core::congestion::controller::Acked;
+use crate::core::congestion::delivery_rate::RateSample;
 
 /// What happened in a round.
 #[derive(Clone, Copy, Debug, Default)]
@@ -14,35 +16,115 @@ pub(super) struct RoundStats {
     pub(super) in_flight: u64,
     /// Largest delivery rate sample, bytes per second.
     pub(super) rate: u64,
-    /// RTT samples: their sum, number, and the shortest, microseconds.
-    rtt_sum: u64,
-    rtt_count: u64,
-    rtt_min: u64,
+    pub(super) rtt: RttSamples,
     /// A delivery rate sample was taken that the application did not limit.
     pub(super) sampled: bool,
+    /// Rates taken.
+    pub(super) intervals: u64,
+    /// Bytes acknowledged.
+    pub(super) bytes: u64,
+    /// Duration, microseconds; zero before the end.
+    pub(super) duration: u64,
 }
 
 impl RoundStats {
     pub(super) fn on_acked(&mut self, acked: &Acked) {
         self.acked += u64::from(acked.segments);
+        self.bytes += acked.bytes;
         // Not what the ACKs have left of it: those of a burst of segments arrive at once.
         self.in_flight = self.in_flight.max(acked.in_flight + acked.bytes);
     }
+}
 
+/// RTT samples, microseconds.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct RttSamples {
+    sum: u64,
+    count: u64,
+    min: u64,
+    max: u64,
+}
+
+impl RttSamples {
     pub(super) fn on_rtt(&mut self, rtt: u64) {
-        self.rtt_min = if self.rtt_count == 0 { rtt } else { self.rtt_min.min(rtt) };
-        self.rtt_sum = self.rtt_sum.saturating_add(rtt);
-        self.rtt_count += 1;
+        self.add(&Self { sum: rtt, count: 1, min: rtt, max: rtt });
+    }
+
+    pub(super) fn add(&mut self, other: &Self) {
+        if other.count > 0 {
+            self.min = if self.count == 0 { other.min } else { self.min.min(other.min) };
+            self.max = self.max.max(other.max);
+            self.sum = self.sum.saturating_add(other.sum);
+            self.count += other.count;
+        }
     }
 
     /// Mean RTT; `None` without a sample.
     pub(super) fn mean_rtt(&self) -> Option<u64> {
-        self.rtt_sum.checked_div(self.rtt_count)
+        self.sum.checked_div(self.count)
+    }
+
+    pub(super) fn rtt_count(&self) -> u64 {
+        self.count
+    }
+
+    /// Longest RTT less the shortest.
+    pub(super) fn spread(&self) -> u64 {
+        self.max.saturating_sub(self.min)
     }
 
     /// Shortest RTT; `None` without a sample.
     pub(super) fn min_rtt(&self) -> Option<u64> {
-        (self.rtt_count > 0).then_some(self.rtt_min)
+        (self.count > 0).then_some(self.min)
+    }
+}
+
+/// Acknowledged bytes of a time that is long compared with timers and with what the RTT varies: the
+/// largest of rates over shorter times is that of ACKs that came close together.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct RateInterval {
+    /// Bytes acknowledged, the time, and the departure of what was acknowledged, at the beginning.
+    delivered: u64,
+    began: Micros,
+    sent_at: Micros,
+    app_limited: bool,
+    /// Least duration, microseconds.
+    least: u64,
+}
+
+/// Least time that a rate is taken of, microseconds: ten times the granularity of timers.
+const LEAST_INTERVAL: u64 = 10_000;
+
+impl RateInterval {
+    /// Whether a sample of this time needs no longer one.
+    pub(super) fn is_long(&self, elapsed: u64) -> bool {
+        elapsed >= self.least.max(LEAST_INTERVAL)
+    }
+
+    /// A round ended in which the RTT varied by `spread`.
+    pub(super) fn on_round(&mut self, spread: u64, rtt: u64) {
+        self.least = (8 * spread).min(16 * rtt);
+    }
+
+    /// Adds a sample. Returns that of the interval if this ends it.
+    pub(super) fn on_sample(
+        &mut self,
+        now: Micros,
+        delivered: u64,
+        sample: &RateSample,
+    ) -> Option<RateSample> {
+        self.app_limited |= sample.app_limited;
+        let elapsed = now.since(self.began).max(sample.sent_at.since(self.sent_at));
+        if self.began != Micros(0) && !self.is_long(elapsed) {
+            return None;
+        }
+        let bytes = delivered.saturating_sub(self.delivered);
+        let rate = bytes.saturating_mul(1_000_000) / elapsed.max(1);
+        let is_first = self.began == Micros(0);
+        let (app_limited, least) = (self.app_limited, self.least);
+        let (began, sent_at) = (now, sample.sent_at);
+        *self = Self { delivered, began, sent_at, app_limited: false, least };
+        (!is_first).then_some(RateSample { rate, elapsed, app_limited, ..*sample })
     }
 }
 
@@ -52,18 +134,60 @@ pub(super) struct Rounds {
     pub(super) count: u64,
     /// The round ends when bytes are acknowledged that left after so many were.
     ends_at: u64,
+    began: Micros,
     pub(super) stats: RoundStats,
+}
+
+/// What became of the segments of several rounds: a round of a short path says little.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Tally {
+    pub(super) acked: u64,
+    pub(super) lost: u64,
+    bytes: u64,
+    time: u64,
+}
+
+impl Tally {
+    /// Segments that make a tally.
+    const SEGMENTS: u64 = 100;
+
+    pub(super) fn add(&mut self, round: &RoundStats) {
+        if self.acked + self.lost >= 2 * Self::SEGMENTS {
+            (self.acked, self.lost) = (self.acked / 2, self.lost / 2);
+            (self.bytes, self.time) = (self.bytes / 2, self.time / 2);
+        }
+        self.acked += round.acked;
+        self.lost += round.lost;
+        self.bytes += round.bytes;
+        self.time += round.duration;
+    }
+
+    pub(super) fn is_enough(&self) -> bool {
+        self.acked + self.lost >= Self::SEGMENTS
+    }
+
+    /// Bytes acknowledged per second.
+    pub(super) fn rate(&self) -> u64 {
+        (self.bytes * 1_000_000).checked_div(self.time).unwrap_or(0)
+    }
 }
 
 impl Rounds {
     /// Something was acknowledged that left when `prior_delivered` bytes were acknowledged; now
     /// `delivered` are. Returns what happened in the round if that ends it.
-    pub(super) fn on_acked(&mut self, prior_delivered: u64, delivered: u64) -> Option<RoundStats> {
+    pub(super) fn on_acked(
+        &mut self,
+        now: Micros,
+        prior_delivered: u64,
+        delivered: u64,
+    ) -> Option<RoundStats> {
         if prior_delivered < self.ends_at {
             return None;
         }
         self.count += 1;
         self.ends_at = delivered;
+        self.stats.duration = now.since(self.began);
+        self.began = now;
         Some(std::mem::take(&mut self.stats))
     }
 }
@@ -75,13 +199,13 @@ mod tests {
     #[test]
     fn round_ends_with_the_first_ack_of_what_left_in_it() {
         let mut rounds = Rounds::default();
-        assert!(rounds.on_acked(0, 1_000).is_some());
-        rounds.stats.on_rtt(40);
-        rounds.stats.on_rtt(20);
-        assert!(rounds.on_acked(0, 2_000).is_none());
-        assert!(rounds.on_acked(999, 3_000).is_none());
-        let stats = rounds.on_acked(1_000, 4_000).unwrap();
-        assert_eq!((stats.mean_rtt(), stats.min_rtt()), (Some(30), Some(20)));
-        assert_eq!((rounds.stats.mean_rtt(), rounds.count), (None, 2));
+        assert!(rounds.on_acked(Micros(0), 0, 1_000).is_some());
+        rounds.stats.rtt.on_rtt(40);
+        rounds.stats.rtt.on_rtt(20);
+        assert!(rounds.on_acked(Micros(0), 0, 2_000).is_none());
+        assert!(rounds.on_acked(Micros(0), 999, 3_000).is_none());
+        let stats = rounds.on_acked(Micros(0), 1_000, 4_000).unwrap();
+        assert_eq!((stats.rtt.mean_rtt(), stats.rtt.min_rtt()), (Some(30), Some(20)));
+        assert_eq!((rounds.stats.rtt.mean_rtt(), rounds.count), (None, 2));
     }
 }

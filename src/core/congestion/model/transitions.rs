@@ -1,8 +1,8 @@
 //! What ends the phases of the model, and what a round teaches it (draft-ietf-ccwg-bbr 4.2, 4.3).
 
+use super::Model;
 use super::phase::Phase;
-use super::round::RoundStats;
-use super::{MIN_WINDOW, Model};
+use super::round::{RoundStats, Tally};
 use crate::core::clock::Micros;
 use crate::core::congestion::controller::Acked;
 
@@ -15,6 +15,8 @@ const FULL_ROUNDS: u32 = 3;
 const STARTUP_LOSS: u64 = 250_000;
 /// A queue overflows where more than one in so many segments is lost behind one.
 const LOSS_DIVISOR: u64 = 50;
+/// Rounds in a row with a queue after which it stands: longer than Up and Down take.
+const STANDING_ROUNDS: u64 = 8;
 /// Growth of the bandwidth in a round, in percent, with which Up goes on.
 const UP_GROWTH: u64 = 110;
 /// Rounds of Up without such growth, and rounds of Drain and Down: what is lost and cannot leave again
@@ -58,7 +60,13 @@ impl Model {
     /// A round ended.
     pub(super) fn on_round(&mut self, acked: &Acked, round: &RoundStats) {
         let (segments, lost) = (round.acked + round.lost, round.lost);
-        self.overflows = lost * LOSS_DIVISOR > segments && !self.is_near(round.mean_rtt());
+        self.min_rtt.on_round(acked.now, round);
+        let queues = !self.is_near(round.rtt.mean_rtt());
+        self.overflows = queues && lost * LOSS_DIVISOR > segments;
+        self.queued_rounds = if queues { self.queued_rounds + 1 } else { 0 };
+        if self.queued_rounds > STANDING_ROUNDS {
+            self.loss.on_queue();
+        }
         let congested = self.loss.is_exceeded(segments, lost);
         match self.phase {
             // Else the application or the peer's window limited what left.
@@ -73,11 +81,17 @@ impl Model {
             }
             Phase::Cruise => {
                 // Without a queue the loss may be random, as long as that is not known.
-                let is_known = self.loss.is_measured() || !self.is_near(round.mean_rtt());
+                let is_known = self.loss.is_measured() || !self.is_near(round.rtt.mean_rtt());
+                self.tally.add(round);
+                let Tally { acked: arrived, lost, .. } = self.tally;
+                let congested = congested
+                    || (self.tally.is_enough()
+                        && self.loss.is_surely_exceeded(arrived + lost, lost));
                 if congested && is_known && round.sampled {
                     self.limit_in_flight(acked.in_flight, round);
                     let before = self.bandwidth.max().min(self.bandwidth_lo);
-                    self.bandwidth_lo = round.rate.max(before * 7 / 10);
+                    self.bandwidth_lo = self.tally.rate().max(before * 85 / 100).min(before);
+                    self.tally = Tally::default();
                 }
                 if self.rounds_in_phase() >= self.cruise_rounds {
                     self.enter(acked.now, Phase::Refill);
@@ -106,7 +120,7 @@ impl Model {
     /// while it grows and nothing queues is lost at random.
     fn on_startup_round(&mut self, acked: &Acked, round: &RoundStats) {
         let full_rounds = self.is_full(STARTUP_GROWTH);
-        let may_be_congested = full_rounds > 0 || !self.is_near(round.min_rtt());
+        let may_be_congested = full_rounds > 0 || !self.is_near(round.rtt.min_rtt());
         let segments = round.acked + round.lost;
         if may_be_congested && self.loss.is_exceeded_by(segments, round.lost, STARTUP_LOSS) {
             self.limit_in_flight(acked.in_flight, round);
@@ -157,18 +171,27 @@ impl Model {
             Phase::Up => {
                 let from = self.up_from.max(self.bdp());
                 let filled = acked.in_flight.saturating_mul(100) >= from * UP_IN_FLIGHT.0;
-                if filled && acked.rtt.is_some_and(|rtt| !self.min_rtt.is_near(rtt)) {
+                if filled && acked.rtt.is_some_and(|rtt| !self.min_rtt.is_sample_near(rtt)) {
                     self.enter(acked.now, Phase::Down);
                 }
             }
-            Phase::ProbeRtt { window, until: None } if acked.in_flight <= window => {
+            // What is lost and has not left again counts as in flight.
+            Phase::ProbeRtt { window, until: None }
+                if acked.in_flight <= window || self.rounds_in_phase() > MAX_PROBE_ROUNDS =>
+            {
                 let until = Some(acked.now.add_micros(PROBE_RTT_TIME));
                 self.enter(acked.now, Phase::ProbeRtt { window, until });
             }
             Phase::ProbeRtt { until: Some(until), .. }
                 if acked.now >= until && self.rounds_in_phase() >= 1 =>
             {
-                self.min_rtt.end_probe(acked.now);
+                if self.min_rtt.end_probe(acked.now) {
+                    // Another path.
+                    let min_rtt = self.min_rtt;
+                    self.restart(acked.now);
+                    self.min_rtt = min_rtt;
+                    return;
+                }
                 let next = if self.is_filled { Phase::Cruise } else { Phase::Startup };
                 self.enter(acked.now, next);
             }
@@ -184,14 +207,13 @@ impl Model {
         if probing || !self.min_rtt.is_outdated(acked.now) {
             return;
         }
-        // A short path is not limited, so a probe could not drain it.
-        let unlimited = self.app_limited || self.min_rtt.is_short();
+        let unlimited = self.app_limited;
         match acked.rtt {
             Some(rtt) if unlimited => self.min_rtt.replace(acked.now, rtt),
             _ if unlimited => {}
             _ => {
-                self.min_rtt.begin_probe();
-                let window = (self.bdp() / 2).max(self.segment * MIN_WINDOW);
+                self.min_rtt.begin_probe(acked.now);
+                let window = (self.bdp() / 2).max(self.segment);
                 self.enter(acked.now, Phase::ProbeRtt { window, until: None });
             }
         }

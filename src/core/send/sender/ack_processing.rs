@@ -12,6 +12,17 @@ use crate::core::segment::HEADER_LEN;
 use crate::core::seq::{Sn, Ts};
 use crate::stats::Counters;
 
+/// What an ACK may say about the round trip.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AckSample {
+    /// Nothing: FEC has recovered it.
+    None,
+    /// How long a segment waited: not the last ACK of its datagram.
+    Wait,
+    /// Its RTT as well (kcp-go `Input`): the segment of the last ACK of a datagram arrived last.
+    Rtt,
+}
+
 impl Sender {
     /// Whether an ACK with this number and timestamp would be the first of a segment.
     pub(crate) fn is_unacked(&self, clock: &Clock, sn: Sn, ts: Ts) -> bool {
@@ -48,14 +59,12 @@ impl Sender {
     /// Processes one ACK. [`AckOutcome::NewlyAcked`] and [`AckOutcome::AckedBefore`] prove that the
     /// peer received a transmission of ours.
     ///
-    /// `sample`: whether the ACK may be an RTT sample; only the last ACK of a datagram may (kcp-go
-    /// `Input`).
     pub(crate) fn on_ack(
         &mut self,
         now: Micros,
         clock: &Clock,
         (sn, ts): (Sn, Ts),
-        sample: bool,
+        sample: AckSample,
         stats: &mut Counters,
     ) -> AckOutcome {
         let outcome = if self.is_bundled_copy(sn, ts) {
@@ -80,7 +89,7 @@ impl Sender {
         now: Micros,
         clock: &Clock,
         (sn, ts, segment): (Sn, Ts, SentSegment),
-        sample: bool,
+        sample: AckSample,
         stats: &mut Counters,
     ) -> AckOutcome {
         let (first, last) = (segment.first_ts, clock.timestamp(segment.last_sent));
@@ -99,12 +108,17 @@ impl Sender {
         } else {
             if !retransmitted {
                 self.on_first_acked(now, &segment);
+                self.note_wait(sample, rtt);
             }
             if echoes_last {
-                self.sample_newest(now, xmit_seq_low, sample.then_some(rtt));
+                self.sample_newest(
+                    now,
+                    xmit_seq_low,
+                    Some(rtt).filter(|_| sample == AckSample::Rtt),
+                );
                 self.loss.on_ack(xmit_seq, rtt);
-            } else if sample {
-                self.sample_earlier(now, ts, rtt);
+            } else {
+                self.sample_earlier(now, ts, rtt, sample);
             }
             if retransmitted {
                 let copies = self.redundant.as_ref();
@@ -143,6 +157,10 @@ impl Sender {
     #[inline]
     pub(super) fn on_newly_acked(&mut self, count: u32) {
         self.retransmit_budget.on_acked(count);
+        self.congestion.on_newly_acked(count);
+        if let Some(redundant) = &mut self.redundant {
+            redundant.on_newly_acked(count);
+        }
         if let Some(autotune) = &mut self.autotune {
             autotune.on_acked(count);
         }
@@ -154,7 +172,7 @@ impl Sender {
         now: Micros,
         clock: &Clock,
         (sn, ts): (Sn, Ts),
-        sample: bool,
+        sample: AckSample,
         stats: &mut Counters,
     ) -> AckOutcome {
         let max_age = u32::from(u16::MAX);
@@ -172,14 +190,15 @@ impl Sender {
             // longer wait would not have helped.
             LateAck::LastTransmission { rtt, xmit_seq, spurious } => {
                 stats.spurious_retransmits += u64::from(spurious);
-                self.sample_newest(now, xmit_seq, rtt.filter(|_| sample));
+                if let Some(rtt) = rtt {
+                    self.note_wait(sample, rtt);
+                }
+                self.sample_newest(now, xmit_seq, rtt.filter(|_| sample == AckSample::Rtt));
             }
             // The ACK of the original arrives after the retransmission: the original was delayed,
             // not lost.
             LateAck::EarlierTransmission { spurious: true, apart, judged } => {
-                if sample {
-                    self.sample_earlier(now, ts, since(clock, now, ts));
-                }
+                self.sample_earlier(now, ts, since(clock, now, ts), sample);
                 if judged && let Some(redundant) = &mut self.redundant {
                     // It is one loss less, not two.
                     redundant.loss_rate.on_ack_arrived(now);
@@ -202,10 +221,22 @@ impl Sender {
         }
     }
 
+    /// A segment waited so long for its first ACK.
+    #[inline]
+    fn note_wait(&mut self, sample: AckSample, wait: u64) {
+        if sample != AckSample::None {
+            self.longest_wait = self.longest_wait.max(wait);
+        }
+    }
+
     /// The first ACK of a transmission that was not the latest of its segment: where the RTO is below the
     /// RTT, there is no other sample.
-    fn sample_earlier(&mut self, now: Micros, ts: Ts, rtt: u64) {
-        if !self.may_be_recovered(now, ts) {
+    fn sample_earlier(&mut self, now: Micros, ts: Ts, rtt: u64, sample: AckSample) {
+        if self.may_be_recovered(now, ts) {
+            return;
+        }
+        self.note_wait(sample, rtt);
+        if sample == AckSample::Rtt {
             self.rtt.on_sample_of_earlier(now, rtt);
         }
     }
@@ -239,6 +270,13 @@ impl Sender {
         }
         if self.una_proof.has_first_ack() {
             self.on_segment_proved(now, una.back(1));
+        }
+        if newly_acked > 0 && self.coverage.is_none() {
+            // An ACK names the latest of several segments in order, `una` covers the oldest.
+            let oldest = self.sent_segments.get(self.una());
+            if let Some(oldest) = oldest.filter(|oldest| !oldest.acked && !oldest.retransmitted) {
+                self.longest_wait = self.longest_wait.max(now.since(oldest.last_sent));
+            }
         }
         let unproved = self.unproved();
         let window_limited = self.sent_segments.len() + unproved >= u32::from(self.window);

@@ -1,14 +1,20 @@
 //! The sender's side of the [congestion control](crate::core::congestion::control): events, and
 //! pacing at its rate.
 
+use std::mem;
+
 use super::Sender;
 use crate::config::{CongestionControl, DEFAULT_WINDOW};
 use crate::core::clock::Micros;
-use crate::core::congestion::control::SentAs;
+use crate::core::congestion::control::{Limit, SentAs};
 use crate::core::congestion::controller::Pacing;
 use crate::core::recovery::sent_segments::SentSegments;
 use crate::core::segment::HEADER_LEN;
 use crate::core::seq::Sn;
+
+/// Smoothed RTT up to which a path whose minimum RTT is short has no model: beyond it is another path, or
+/// a queue, microseconds.
+const MAX_UNMODELLED_RTT: u64 = 10_000;
 
 impl Sender {
     /// Changes the congestion control; another one starts afresh, without samples of what is in
@@ -44,13 +50,19 @@ impl Sender {
     pub(super) fn on_sent(&mut self, now: Micros, sn: Sn, sent_as: SentAs) {
         if !self.congestion.is_model() {
             self.pacer.on_sent(now, self.effective_window(), &self.rtt);
-        } else if self.rtt.srtt().is_some() && self.rtt.is_short() {
-            // It would limit nothing there, and costs a tenth of what sending does.
-            self.congestion.suspend_model();
+        } else if self.is_short_path()
+            && sent_as == SentAs::New
+            && self.congestion.suspend_on_short_path()
+        {
             self.pacer.unblock();
         } else {
             self.on_sent_with_model(now, sn, sent_as);
         }
+    }
+
+    /// Whether the path needs no model as long as nothing is lost.
+    pub(super) fn is_short_path(&self) -> bool {
+        self.rtt.is_short() && self.rtt.srtt().is_some_and(|srtt| srtt < MAX_UNMODELLED_RTT)
     }
 
     fn on_sent_with_model(&mut self, now: Micros, sn: Sn, sent_as: SentAs) {
@@ -64,9 +76,9 @@ impl Sender {
             let segment = (HEADER_LEN + self.mss) as u64;
             self.congestion.begin_model(segment, in_flight, self.initial_rate);
         }
-        let limited = self.is_app_limited();
+        let limit = self.limit();
         let sent = (self.congestion_index(offset), bytes);
-        let pacing = self.congestion.on_sent(now, sent, sent_as, limited);
+        let pacing = self.congestion.on_sent(now, sent, sent_as, limit);
         self.pace_at_rate(now, u64::from(bytes), pacing);
     }
 
@@ -86,23 +98,25 @@ impl Sender {
         self.pacer.unblock();
     }
 
-    /// Whether the path could carry more than what leaves: nothing waits, or the send window or that of the
+    /// What limits the sender though the path could carry more than what leaves: nothing waits, or the send window or that of the
     /// peer is full, while nothing shows that the path is. While a window is full nothing waits here, however
     /// much the application has.
-    fn is_app_limited(&self) -> bool {
+    fn limit(&self) -> Option<Limit> {
         let window = u32::from(self.window).min(self.remote.available(self.una()));
         if self.sent_segments.len() < window {
-            return self.send_buffer.is_empty();
+            return self.send_buffer.is_empty().then_some(Limit::Application);
         }
         let queue = self.rtt.srtt().is_some_and(|srtt| srtt > self.rtt.min() / 4 * 5);
-        !queue && !self.congestion.overflows()
+        (!queue && !self.congestion.overflows()).then_some(Limit::Window)
     }
 
     /// The datagram with the acknowledgements that were processed has ended.
     #[inline]
     pub(crate) fn on_acks_processed(&mut self, now: Micros) {
         self.una_proof.end_datagram();
-        self.congestion.on_acks_processed(now);
+        let longest_wait = mem::take(&mut self.longest_wait);
+        self.rtt.on_longest_wait(now, longest_wait);
+        self.congestion.on_acks_processed(now, longest_wait);
         if self.congestion.is_model()
             && let Some(srtt) = self.rtt.srtt()
         {

@@ -53,7 +53,8 @@ impl Sender {
         let Some(redundant) = &mut self.redundant else { return };
         let wanted = if latency_bound { redundant.further_copies() } else { 0 };
         let wanted = wanted.saturating_sub(saved);
-        let wanted = if allowed { wanted.max(u8::from(closes_window)) } else { 0 };
+        let opens = closes_window && wanted == 0 && allowed && redundant.take_window_credit();
+        let wanted = if allowed { wanted.max(u8::from(opens)) } else { 0 };
         let copies = self.retransmit_budget.take_redundant(wanted);
         redundant.on_first_copy(now, (sn, ts), (copies, is_first), rtt);
     }

@@ -28,8 +28,8 @@ impl Sender {
         earliest([lost_at.map(may_leave_at), copies])
     }
 
-    /// A segment that counts as lost now, and why: the one transmitted first, or SND.UNA if only a
-    /// few retransmissions may leave, since everything waits for that.
+    /// A segment that counts as lost now, and why: SND.UNA, for which the reader waits, or the one
+    /// transmitted first.
     pub(super) fn next_lost(&self, now: Micros, no_new_data: bool) -> Option<(Sn, LossTrigger)> {
         // Right after a transmission, and on a path without loss, this is all there is to do.
         let bound = self.loss.least_wait(&self.rtt);
@@ -37,8 +37,8 @@ impl Sender {
         if !sent_first.any(|(_, segment)| segment.last_sent.add_micros(bound) <= now) {
             return None;
         }
-        let scarce = self.retransmit_budget.is_scarce() && self.is_oldest_unacked();
-        let oldest = if scarce { self.sent_segments.get(self.una()) } else { None };
+        let oldest =
+            if self.is_oldest_unacked() { self.sent_segments.get(self.una()) } else { None };
         let in_flight = self.sent_segments.len();
         let oldest =
             oldest.map(|segment| self.loss_of((self.una(), &segment), in_flight, no_new_data));

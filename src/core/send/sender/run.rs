@@ -71,7 +71,7 @@ impl Sender {
     fn run_len(&self, now: Micros) -> usize {
         let unpaced = self.rtt.is_short() && !self.pacer.is_blocked(now);
         let unmodelled = !self.congestion.is_model()
-            || (self.congestion.is_model_suspended() && self.rtt.srtt().is_some());
+            || (self.congestion.is_model_suspended() && self.is_short_path());
         let unobserved =
             self.redundant.is_none() && self.repair.is_none() && self.bundling.is_none();
         if !(unpaced && unmodelled && unobserved) {
