@@ -329,6 +329,9 @@ impl Cell {
             repair_rate,
             bundling_rate,
             stock_server,
+            ack_tick: None,
+            timers_of_millis: false,
+            changes: Vec::new(),
             flows,
             end,
             measured,
@@ -338,7 +341,7 @@ impl Cell {
 }
 
 /// Names and meanings of the cells, in the order of the tables.
-pub(crate) const NAMES: [(&str, &str); 19] = [
+pub(crate) const NAMES: [(&str, &str); 21] = [
     ("G1", "independent losses of 1 %, messages, FEC"),
     ("G2", "independent losses of 5 %, messages, FEC"),
     ("G3", "independent losses of 10 %, messages, FEC"),
@@ -358,6 +361,8 @@ pub(crate) const NAMES: [(&str, &str); 19] = [
     ("Q", "a bottleneck with a drop-tail queue, bulk; messages beside it"),
     ("F", "several bulk connections over one bottleneck"),
     ("L", "5 % loss, bulk, no bottleneck"),
+    ("Z", "bulk on a steady path after random disturbances"),
+    ("W", "bulk on steady paths: a grid"),
 ];
 
 /// Losses of the cells G, C, B1 and B2 in percent.

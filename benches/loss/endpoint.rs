@@ -1,12 +1,13 @@
 //! One end of a connection: the state machine and its FEC, as the driver joins them. No cipher.
 
 use std::collections::HashSet;
-use std::time::Instant;
+use std::num::NonZeroU8;
+use std::time::{Duration, Instant};
 
 use kcpx::fec::{FecDecoder, FecFlag, HEADER_LEN, fec_flag};
 use kcpx::proto::{Command, Kcp, PacketType, Seed, Segments};
 use kcpx::testkit::transmitter::Transmitter;
-use kcpx::{AckPolicy, FecConfig, KcpConfig};
+use kcpx::{AckPolicy, CongestionControl, FecConfig, KcpConfig, Timing};
 
 use crate::stock::StockDecoder;
 
@@ -24,11 +25,25 @@ pub(crate) struct Endpoint {
 }
 
 impl Endpoint {
-    /// kcp-go, with ACKs without delay: without CONTROL and repair symbols.
-    pub(crate) fn stock(conv: u32, config: &KcpConfig, cookie_seed: u64, now: Instant) -> Self {
+    /// kcp-go: without CONTROL and repair symbols. ACKs leave at once, or at each tick.
+    pub(crate) fn stock(
+        conv: u32,
+        config: &KcpConfig,
+        ack_tick: Option<u64>,
+        cookie_seed: u64,
+        now: Instant,
+    ) -> Self {
         let mut config = config.clone();
         (config.auto_protection, config.close_notify) = (None, false);
+        config.auto_windows = false;
         config.ack_policy = AckPolicy::Immediate;
+        if let Some(tick) = ack_tick {
+            config.ack_policy = AckPolicy::Interval;
+            let congestion = CongestionControl::Disabled;
+            config.timing =
+                Timing::new(true, Duration::from_micros(tick), NonZeroU8::new(2), congestion)
+                    .expect("a tick of 10 or 100 ms");
+        }
         let seed = Seed::new(0, cookie_seed);
         let kcp = Kcp::new(conv, &config, now, seed).expect("the configuration is valid");
         let decoder = Decoder::Stock(StockDecoder::default());
@@ -61,7 +76,12 @@ impl Endpoint {
         let Self { kcp, transmitter, decoder, sent_acks } = self;
         transmitter.transmit(now, kcp, |datagram| match decoder {
             Decoder::Kcpx(_) => send(datagram),
-            Decoder::Stock(_) => send(&without_second_acks(sent_acks, datagram)),
+            Decoder::Stock(_) => {
+                let kept = without_second_acks(sent_acks, datagram);
+                if !kept.is_empty() {
+                    send(&kept);
+                }
+            }
         });
     }
 

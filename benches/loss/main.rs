@@ -6,6 +6,7 @@
 mod cells;
 mod endpoint;
 mod figures;
+mod law;
 mod options;
 mod path;
 mod simulation;
@@ -36,6 +37,12 @@ fn main() -> Result<()> {
     let (seconds, seeds) = (options.seconds(), options.seeds());
     if options.test {
         return test(&cells, seconds, seeds);
+    }
+    let kept = law::Kind::ALL.into_iter().filter(|kind| options.asks_for(kind.name()));
+    let kept = kept.map(|kind| law::judge(kind, &options.law)).collect::<Result<Vec<_>>>()?;
+    if cells.is_empty() {
+        ensure!(kept.into_iter().all(|kept| kept), "the law is broken");
+        return Ok(());
     }
     let (count, began) = (cells.len(), Instant::now());
     let mut rows = Vec::new();

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Parser, value_parser};
 
 use crate::cells::{self, Cell, Congestion};
+use crate::law;
 
 /// Judges kcpx on impaired paths in virtual time, and prints each figure beside its goal
 ///
@@ -28,6 +29,8 @@ pub(crate) struct Options {
     /// Runs of each cell, with the seeds 1 to N, 1 to 99; the tables have medians [default: 3]
     #[arg(long, value_name = "N", value_parser = value_parser!(u64).range(1..=99))]
     seeds: Option<u64>,
+    #[command(flatten)]
+    pub(crate) law: law::Options,
     /// Congestion control of the cells that have the default one
     #[arg(long, value_name = "NAME", value_enum)]
     congestion: Option<Congestion>,
@@ -81,6 +84,11 @@ impl Options {
         }
     }
 
+    /// Whether a cell of this name was asked for, or all of them.
+    pub(crate) fn asks_for(&self, name: &str) -> bool {
+        self.cells.is_empty() || self.cells.iter().any(|asked| begins_with(name, asked))
+    }
+
     /// Virtual seconds of each run that were asked for.
     pub(crate) fn seconds(&self) -> Option<u64> {
         self.seconds.or_else(|| self.test.then_some(1))
@@ -92,9 +100,8 @@ impl Options {
 
     /// The cells that were asked for, in the order of the tables.
     pub(crate) fn cells(&self) -> Vec<Cell> {
-        let is_asked = |cell: &Cell| self.cells.iter().any(|asked| begins_with(cell.name, asked));
         let mut all = cells::all();
-        all.retain(|cell| self.cells.is_empty() || is_asked(cell));
+        all.retain(|cell| self.asks_for(cell.name));
         for cell in &mut all {
             if cell.congestion == Congestion::Default {
                 cell.congestion = self.congestion.unwrap_or(Congestion::Default);

@@ -9,12 +9,12 @@ use std::mem;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use kcpx::testkit::link::{Link, LinkConfig};
+use kcpx::testkit::link::{Link, LinkConfig, Waits};
 use kcpx::testkit::rng::Rng;
-use kcpx::{FecConfig, KcpConfig};
+use kcpx::{ConnectionStats, FecConfig, KcpConfig};
 
 use crate::endpoint::Endpoint;
-use crate::path::{IP_OVERHEAD, Path};
+use crate::path::{IP_OVERHEAD, MILLIS, Path, SECOND};
 use crate::workload::{Application, MAX_DRAIN, Message, Workload};
 
 /// Index of an end of a connection, and of the link that leaves it.
@@ -33,6 +33,12 @@ pub(crate) struct Setup<'a> {
     pub(crate) bundling_rate: u32,
     /// The server is a stock receiver.
     pub(crate) stock_server: bool,
+    /// The stock receiver acknowledges at multiples of this, in us; `None`: at once.
+    pub(crate) ack_tick: Option<u64>,
+    /// Timers fire at whole milliseconds, as Tokio's do.
+    pub(crate) timers_of_millis: bool,
+    /// What changes and when, ascending.
+    pub(crate) changes: Vec<(u64, Change)>,
     /// The workload of each connection, and when it begins.
     pub(crate) flows: Vec<(Workload, u64)>,
     /// When the applications stop writing.
@@ -43,12 +49,45 @@ pub(crate) struct Setup<'a> {
     pub(crate) early_until: u64,
 }
 
+/// A change during a run.
+#[derive(Clone, Debug)]
+pub(crate) enum Change {
+    Links(Box<[LinkConfig; 2]>),
+    /// Uniform loss of both links, ppm.
+    Loss(u32),
+    /// Windows of both ends, segments.
+    Windows(u16),
+    /// Whether the server reads.
+    Reads(bool),
+    /// Whether this end runs. A suspended end receives what its socket buffer holds.
+    Runs(usize, bool),
+}
+
 /// What one run measured.
 pub(crate) struct Outcome {
     /// Messages of all connections.
     pub(crate) messages: Vec<Message>,
     pub(crate) before: Counters,
     pub(crate) after: Counters,
+    /// Waits in the queue from client to server, from the measured time on.
+    pub(crate) waits: Waits,
+    /// How many bytes the servers had read and when, each 50 ms at most.
+    pub(crate) progress: Vec<(u64, u64)>,
+    /// The first client at the beginning of each second.
+    pub(crate) timeline: Vec<Second>,
+}
+
+/// The first connection at one time.
+#[derive(Clone, Debug)]
+pub(crate) struct Second {
+    pub(crate) at: u64,
+    pub(crate) read: u64,
+    pub(crate) ip_bytes: u64,
+    /// Datagrams that the path dropped since its queue was full.
+    pub(crate) queue_full: u64,
+    /// Wait in the queue, us.
+    pub(crate) wait: u64,
+    pub(crate) stats: ConnectionStats,
 }
 
 /// Counters of all connections at one time.
@@ -61,6 +100,8 @@ pub(crate) struct Counters {
     /// Segments that the clients sent for the first time.
     pub(crate) sent_segments: u64,
     pub(crate) retransmits: u64,
+    /// Datagrams from client to server that the path lost at random, and all.
+    pub(crate) lost: [u64; 2],
 }
 
 /// A datagram in flight, ordered by its arrival.
@@ -79,14 +120,25 @@ struct Flow {
     timeouts: [Option<u64>; 2],
     /// An event of this end was handled at the current time.
     touched: [bool; 2],
+    suspended: [bool; 2],
+    /// Datagrams in the socket buffer of a suspended end.
+    buffered: [Vec<Vec<u8>>; 2],
+    /// The server reads.
+    reads: bool,
     application: Application,
 }
+
+/// Datagrams that the socket buffer of a suspended end holds.
+const SOCKET_BUFFER: usize = 128;
+/// Time between records of progress, us.
+const PROGRESS: u64 = 50_000;
 
 impl Flow {
     /// When the next timer or write is due.
     fn due(&self) -> Option<u64> {
-        let [client, server] = self.timeouts;
-        [client, server, self.application.due()].into_iter().flatten().min()
+        let running = |end: usize| self.timeouts[end].filter(|_| !self.suspended[end]);
+        let writes = self.application.due().filter(|_| !self.suspended[CLIENT]);
+        [running(CLIENT), running(SERVER), writes].into_iter().flatten().min()
     }
 }
 
@@ -94,8 +146,11 @@ struct Simulation {
     origin: Instant,
     now: u64,
     links: [Link; 2],
-    /// Times of changes of the loss in us, the next one last.
-    loss_steps: Vec<(u64, u32)>,
+    /// The next one last.
+    changes: Vec<(u64, Change)>,
+    timers_of_millis: bool,
+    progress: Vec<(u64, u64)>,
+    timeline: Vec<Second>,
     flows: Vec<Flow>,
     in_flight: BinaryHeap<Reverse<Arrival>>,
     /// Buffers of datagrams that have arrived.
@@ -139,10 +194,12 @@ pub(crate) fn run(setup: &Setup<'_>) -> Result<Outcome, String> {
         }
         simulation.step(next);
     }
-    let flows = simulation.flows.into_iter();
+    let Simulation { flows, links, progress, timeline, .. } = simulation;
+    let waits = links[CLIENT].waits();
+    let flows = flows.into_iter();
     let messages = flows.flat_map(|flow| flow.application.messages).collect();
     let (before, after) = before.zip(after).expect("the measured time ends before the run does");
-    Ok(Outcome { messages, before, after })
+    Ok(Outcome { messages, before, after, waits, progress, timeline })
 }
 
 impl Simulation {
@@ -150,28 +207,45 @@ impl Simulation {
         let origin = Instant::now();
         let link = |i: usize| {
             let seed = Rng::keyed(setup.seed, i as u64).next();
-            Link::new(setup.path.links[i].clone(), seed)
+            let mut link = Link::new(setup.path.links[i].clone(), seed);
+            link.count_waits_from(setup.measured.start);
+            link
         };
         let flow = |(i, &(workload, start)): (usize, &(Workload, u64))| Flow {
             ends: [CLIENT, SERVER].map(|end| {
                 let cookie_seed = Rng::keyed(setup.seed, (10 + 2 * i + end) as u64).next();
                 let conv = 1 + i as u32;
                 if end == SERVER && setup.stock_server {
-                    return Endpoint::stock(conv, &setup.config, cookie_seed, origin);
+                    return Endpoint::stock(
+                        conv,
+                        &setup.config,
+                        setup.ack_tick,
+                        cookie_seed,
+                        origin,
+                    );
                 }
                 let protection = (setup.fec, setup.repair_rate, setup.bundling_rate);
                 Endpoint::new(conv, &setup.config, protection, cookie_seed, origin)
             }),
             timeouts: [None; 2],
             touched: [true; 2],
+            suspended: [false; 2],
+            buffered: [Vec::new(), Vec::new()],
+            reads: true,
             application: Application::new(workload, start, setup.end),
         };
-        let steps = setup.path.loss_steps.iter().rev();
+        let loss = setup.path.loss_steps.iter();
+        let loss = loss.map(|&(part, loss)| (setup.end * part / 1_000_000, Change::Loss(loss)));
+        let mut changes: Vec<_> = loss.chain(setup.changes.iter().cloned()).collect();
+        changes.sort_by_key(|(at, _)| Reverse(*at));
         Self {
             origin,
             now: 0,
             links: [link(CLIENT), link(SERVER)],
-            loss_steps: steps.map(|&(part, loss)| (setup.end * part / 1_000_000, loss)).collect(),
+            changes,
+            timers_of_millis: setup.timers_of_millis,
+            progress: Vec::new(),
+            timeline: Vec::new(),
             flows: setup.flows.iter().enumerate().map(flow).collect(),
             in_flight: BinaryHeap::new(),
             spare: Vec::new(),
@@ -188,22 +262,26 @@ impl Simulation {
     fn next_event(&self) -> u64 {
         let arrival = self.in_flight.peek().map(|Reverse(arrival)| arrival.at);
         let flows = self.flows.iter().filter_map(Flow::due);
-        flows.chain(arrival).min().unwrap_or(u64::MAX)
+        let change = self.changes.last().map(|(at, _)| *at);
+        flows.chain(arrival).chain(change).min().unwrap_or(u64::MAX)
     }
 
     /// Advances the clock and handles all events of that time.
     fn step(&mut self, now: u64) {
         self.now = now;
-        while let Some((_, loss)) = self.loss_steps.pop_if(|(at, _)| *at <= now) {
-            for link in &mut self.links {
-                let config = link.config().clone();
-                link.set_config(LinkConfig { loss, ..config });
-            }
+        while let Some((_, change)) = self.changes.pop_if(|(at, _)| *at <= now) {
+            self.change(change);
         }
         let instant = self.instant();
         while self.in_flight.peek().is_some_and(|Reverse(arrival)| arrival.at <= now) {
             let Some(Reverse(arrival)) = self.in_flight.pop() else { break };
             let flow = &mut self.flows[arrival.flow];
+            if flow.suspended[arrival.to] {
+                if flow.buffered[arrival.to].len() < SOCKET_BUFFER {
+                    flow.buffered[arrival.to].push(arrival.datagram);
+                }
+                continue;
+            }
             flow.ends[arrival.to].receive(instant, &arrival.datagram);
             flow.touched[arrival.to] = true;
             self.spare.push(arrival.datagram);
@@ -211,6 +289,9 @@ impl Simulation {
         for i in 0..self.flows.len() {
             for end in [CLIENT, SERVER] {
                 let flow = &mut self.flows[i];
+                if flow.suspended[end] {
+                    continue;
+                }
                 let writes = end == CLIENT && flow.application.due().is_some_and(|due| due <= now);
                 let expired = flow.timeouts[end].is_some_and(|at| at <= now);
                 if mem::take(&mut flow.touched[end]) || writes || expired {
@@ -220,18 +301,72 @@ impl Simulation {
         }
     }
 
+    fn change(&mut self, change: Change) {
+        match change {
+            Change::Links(configs) => {
+                self.links
+                    .iter_mut()
+                    .zip(*configs)
+                    .for_each(|(link, config)| link.set_config(config));
+            }
+            Change::Loss(loss) => {
+                for link in &mut self.links {
+                    let config = link.config().clone();
+                    link.set_config(LinkConfig { loss, ..config });
+                }
+            }
+            Change::Windows(segments) => {
+                for end in self.flows.iter_mut().flat_map(|flow| &mut flow.ends) {
+                    end.kcp.set_windows(segments, segments).expect("windows are valid");
+                }
+            }
+            Change::Reads(reads) => {
+                for flow in &mut self.flows {
+                    (flow.reads, flow.touched[SERVER]) = (reads, true);
+                }
+            }
+            Change::Runs(end, runs) => {
+                let now = self.instant();
+                for flow in &mut self.flows {
+                    (flow.suspended[end], flow.touched[end]) = (!runs, true);
+                    let buffered = mem::take(&mut flow.buffered[end]);
+                    buffered.iter().for_each(|datagram| flow.ends[end].receive(now, datagram));
+                }
+            }
+        }
+    }
+
+    fn record_progress(&mut self) {
+        if self.progress.last().is_none_or(|(at, _)| self.now >= at + PROGRESS) {
+            let read = self.flows.iter().map(|flow| flow.application.received).sum();
+            self.progress.push((self.now, read));
+        }
+        if self.timeline.last().is_none_or(|second| self.now >= second.at + SECOND) {
+            let (link, flow) = (&self.links[CLIENT], &self.flows[0]);
+            self.timeline.push(Second {
+                at: self.now,
+                read: flow.application.received,
+                ip_bytes: self.ip_bytes,
+                queue_full: link.stats().queue_full,
+                wait: link.wait(self.now),
+                stats: flow.ends[CLIENT].kcp.stats(),
+            });
+        }
+    }
+
     /// One turn of one end: timers, application, transmission.
     fn service(&mut self, i: usize, end: usize) {
         let (now, instant) = (self.now, self.instant());
-        let Flow { ends, application, .. } = &mut self.flows[i];
+        let Flow { ends, application, reads, .. } = &mut self.flows[i];
         let endpoint = &mut ends[end];
         endpoint.handle_timeout(instant);
         if end == CLIENT {
             application.write(&mut endpoint.kcp, now, instant);
-        } else {
+        } else if *reads {
             application.read(&mut endpoint.kcp, now);
         }
         self.transmit(i, end);
+        self.record_progress();
         if self.flows[i].ends[end].handle_timeout(instant) {
             self.transmit(i, end);
         }
@@ -239,6 +374,8 @@ impl Simulation {
         let timeout = flow.ends[end].poll_timeout();
         let timeout =
             timeout.map(|at| at.saturating_duration_since(self.origin).as_micros() as u64);
+        let grain = if self.timers_of_millis { MILLIS } else { 1 };
+        let timeout = timeout.map(|at| at.next_multiple_of(grain));
         assert!(timeout.is_none_or(|at| at > now), "a timer does not advance at {now} us");
         flow.timeouts[end] = timeout;
     }
@@ -275,6 +412,8 @@ impl Simulation {
             (application.received, application.is_bulk())
         });
         let (ip_bytes, received) = (self.ip_bytes, received.collect());
-        Counters { ip_bytes, received, sent_segments, retransmits }
+        let link = self.links[CLIENT].stats();
+        let lost = [link.lost, link.offered];
+        Counters { ip_bytes, received, sent_segments, retransmits, lost }
     }
 }

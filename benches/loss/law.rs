@@ -1,0 +1,627 @@
+//! The law: a steady path is used, whatever happened before.
+//!
+//! Z draws a plan from each seed: ten seconds of disturbances, then a steady path. W draws steady paths
+//! of a grid. A flow that always has data must reach 0.85 of what an ideal sender reaches (`ideal`), with
+//! few bytes more than that one, and short queues.
+
+use std::fmt;
+use std::io::{IsTerminal as _, Write as _, stderr};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use anyhow::{Result, anyhow};
+use clap::value_parser;
+use kcpx::Config;
+use kcpx::testkit::link::{BurstDurations, CERTAIN, LinkConfig};
+use kcpx::testkit::rng::Rng;
+
+use crate::path::{IP_OVERHEAD, MILLIS, Path, SECOND};
+use crate::simulation::{self, Change, Outcome, Second, Setup};
+use crate::workload::Workload;
+
+/// Options of the cells Z and W.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Plans of Z and W
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = value_parser!(u64).range(1..))]
+    plans: u64,
+    /// Seed of the first plan of Z and W, decimal or 0x...; the others have the next ones
+    #[arg(long, value_name = "SEED", default_value = "1", value_parser = seed)]
+    first_plan: u64,
+    /// CPU seconds after which Z and W begin no more plans
+    #[arg(long, value_name = "S")]
+    cpu_seconds: Option<u64>,
+    /// Prints what happened in each second of each plan of Z and W
+    #[arg(long)]
+    timeline: bool,
+}
+
+fn seed(text: &str) -> Result<u64, String> {
+    let hex = text.strip_prefix("0x").map(|hex| u64::from_str_radix(hex, 16));
+    let seed = hex.unwrap_or_else(|| text.parse());
+    seed.map_err(|_| format!("{text} is no seed; write a number up to 2^64, such as 7 or 0x2f"))
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Disturbed,
+    Grid,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Self; 2] = [Self::Disturbed, Self::Grid];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Disturbed => "Z",
+            Self::Grid => "W",
+        }
+    }
+}
+
+/// Bytes of payload, and of the IP packet, of a full datagram.
+const PAYLOAD: f64 = 1_376.0;
+const PACKET: f64 = 1_400.0 + IP_OVERHEAD as f64;
+/// Bytes on the wire per byte delivered, of full datagrams, and what may come on top.
+const WIRE: (f64, f64) = (PACKET / PAYLOAD, 0.06);
+/// Segments that automatic windows grow to.
+const LARGEST_WINDOW: u16 = 8_192;
+/// Receive window of a stock receiver, segments.
+const STOCK_WINDOW: u16 = 1_024;
+/// Duration of the disturbances.
+const DISTURBED: u64 = 10 * SECOND;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Loss {
+    None,
+    /// Percent.
+    Independent(u32),
+    /// Percent, in bursts of so many packets on average.
+    Bursts(u32, u32),
+}
+
+impl Loss {
+    const ALL: [Self; 10] = [
+        Self::None,
+        Self::Independent(1),
+        Self::Independent(5),
+        Self::Independent(10),
+        Self::Bursts(1, 3),
+        Self::Bursts(5, 3),
+        Self::Bursts(10, 3),
+        Self::Bursts(1, 20),
+        Self::Bursts(5, 20),
+        Self::Bursts(10, 20),
+    ];
+
+    fn share(self) -> f64 {
+        match self {
+            Self::None => 0.0,
+            Self::Independent(percent) | Self::Bursts(percent, _) => f64::from(percent) / 100.0,
+        }
+    }
+
+    /// A burst lasts as long as its packets take at `rate`, bits per second. A chain by packet would stay in
+    /// its bad state while a sender is silent, as no path does.
+    fn apply(self, link: &mut LinkConfig, rate: f64) {
+        (link.loss, link.burst_by_time) = (0, None);
+        match self {
+            Self::None => {}
+            Self::Independent(percent) => link.loss = percent * CERTAIN / 100,
+            Self::Bursts(percent, packets) => {
+                let bad = (f64::from(packets) * PACKET * 8e6 / rate).max(1.0) as u64;
+                let good = bad * u64::from(100 - percent) / u64::from(percent);
+                link.burst_by_time = Some(BurstDurations { good, bad });
+            }
+        }
+    }
+}
+
+/// The receiver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Peer {
+    Kcpx,
+    /// Acknowledges at once, or each so many ms.
+    Stock(u64),
+}
+
+impl Peer {
+    const ALL: [Self; 4] = [Self::Kcpx, Self::Stock(0), Self::Stock(10), Self::Stock(100)];
+
+    fn tick(self) -> u64 {
+        match self {
+            Self::Kcpx => 0,
+            Self::Stock(millis) => millis * MILLIS,
+        }
+    }
+}
+
+/// A steady path, times in us.
+#[derive(Clone, Copy, Debug)]
+struct Steady {
+    /// Bits per second.
+    rate: f64,
+    rtt: u64,
+    /// Bytes.
+    queue: u64,
+    loss: Loss,
+    /// Of a round trip, half of it each way.
+    jitter: u64,
+}
+
+impl Steady {
+    fn new(rate: f64, rtt: u64, queue_bdp: f64, loss: Loss, jitter: u64) -> Self {
+        let bdp = rate / 8.0 * rtt as f64 / 1e6;
+        let least = (5.0 * PACKET).max(rate / 8.0 / 1e3);
+        let queue = (queue_bdp * bdp).max(least) as u64;
+        Self { rate, rtt, queue, loss, jitter }
+    }
+
+    fn links(&self) -> [LinkConfig; 2] {
+        let mut link = LinkConfig::delay(self.rtt / 2);
+        (link.jitter, link.keep_order) = (self.jitter / 2, true);
+        self.loss.apply(&mut link, self.rate);
+        let mut data = link.clone();
+        data.rate = Some((self.rate / 8.0) as u64);
+        data.queue = self.queue;
+        // Without any, arrivals are in step with the queue.
+        link.jitter = link.jitter.max(200.min(self.rtt / 8));
+        [data, link]
+    }
+}
+
+impl fmt::Display for Steady {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rate, rtt, queue, loss, jitter } = self;
+        write!(
+            f,
+            "{:.2} Mbit/s, RTT {:.1} ms, queue {:.0} ms ({} packets)",
+            rate / 1e6,
+            *rtt as f64 / 1e3,
+            *queue as f64 * 8e3 / rate,
+            queue / PACKET as u64
+        )?;
+        match loss {
+            Loss::None => {}
+            Loss::Independent(percent) => write!(f, ", loss {percent} %")?,
+            Loss::Bursts(percent, packets) => {
+                write!(f, ", loss {percent} % in bursts of {packets}")?
+            }
+        }
+        if *jitter > 0 {
+            write!(f, ", jitter {:.1} ms", *jitter as f64 / 1e3)?
+        }
+        Ok(())
+    }
+}
+
+/// One run.
+#[derive(Debug)]
+struct Plan {
+    seed: u64,
+    steady: Steady,
+    peer: Peer,
+    /// Segments; `None`: automatic.
+    window: Option<u16>,
+    initial: [LinkConfig; 2],
+    changes: Vec<(u64, Change)>,
+    /// When the path is steady.
+    from: u64,
+    end: u64,
+    measured: u64,
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, {:?}, ", self.steady, self.peer)?;
+        match self.window {
+            Some(window) => write!(f, "window {window}"),
+            None => f.write_str("automatic windows"),
+        }
+    }
+}
+
+fn log_uniform(rng: &mut Rng, low: f64, high: f64) -> f64 {
+    let part = rng.below(1 << 20) as f64 / f64::from(1 << 20);
+    low * (high / low).powf(part)
+}
+
+const WINDOWS: [Option<u16>; 3] = [None, Some(128), Some(1_024)];
+
+impl Plan {
+    fn disturbed(seed: u64) -> Self {
+        let mut rng = Rng::keyed(seed, 37);
+        let steady = Self::draw_path(&mut rng);
+        let mut initial = Self::draw_path(&mut rng).links();
+        let peer = rng.pick(&Peer::ALL);
+        let window = rng.pick(&WINDOWS);
+        let mut changes = Vec::new();
+        for _ in 0..rng.range(1, 6) {
+            Self::draw_change(&mut rng, window, &mut initial, &mut changes);
+        }
+        changes.retain(|(at, _)| *at < DISTURBED);
+        let calm = [Change::Runs(0, true), Change::Runs(1, true), Change::Reads(true)];
+        changes.push((DISTURBED, Change::Links(Box::new(steady.links()))));
+        changes.extend(window.map(|window| (DISTURBED, Change::Windows(window))));
+        changes.extend(calm.map(|change| (DISTURBED, change)));
+        let t = steady.rtt + steady.jitter / 2 + peer.tick() / 2;
+        let segment = (PACKET * 8e6 / steady.rate) as u64;
+        let end = DISTURBED + (15 * SECOND).max(60 * t);
+        let span = (5 * SECOND).max(20 * t).max(200 * segment).min(end - DISTURBED);
+        Self {
+            seed,
+            steady,
+            peer,
+            window,
+            initial,
+            changes,
+            from: DISTURBED,
+            end,
+            measured: end - span,
+        }
+    }
+
+    fn draw_path(rng: &mut Rng) -> Steady {
+        let rate = log_uniform(rng, 0.5e6, 200e6);
+        let rtt = log_uniform(rng, 400.0, 600_000.0) as u64;
+        let queue = log_uniform(rng, 0.1, 4.0);
+        let (loss, jitter) = (rng.pick(&Loss::ALL), rng.pick(&[0, rtt / 4, rtt]));
+        Steady::new(rate, rtt, queue, loss, jitter)
+    }
+
+    fn draw_change(
+        rng: &mut Rng,
+        window: Option<u16>,
+        initial: &mut [LinkConfig; 2],
+        changes: &mut Vec<(u64, Change)>,
+    ) {
+        let at = rng.below(DISTURBED);
+        let until = at + rng.range(10 * MILLIS, 3 * SECOND);
+        let mut links = Self::draw_path(rng).links();
+        match rng.below(8) {
+            0 | 1 => {}
+            2 => links.iter_mut().for_each(|link| {
+                (link.reorder, link.reorder_by) = (CERTAIN / 20, 20 * MILLIS);
+            }),
+            3 => links.iter_mut().for_each(|link| {
+                (link.duplicate, link.copies, link.copy_delay) = (CERTAIN / 10, 1, 10 * MILLIS);
+            }),
+            4 => links[1].loss = 60 * CERTAIN / 100,
+            5 => {
+                let side = rng.below(3);
+                for (i, link) in initial.iter_mut().chain(&mut links).enumerate() {
+                    if side == 2 || side == (i % 2) as u64 {
+                        link.partitions.push((at, until));
+                    }
+                }
+            }
+            6 => {
+                let end = rng.below(2) as usize;
+                changes.push((at, Change::Runs(end, false)));
+                changes.push((until, Change::Runs(end, true)));
+                return;
+            }
+            _ => {
+                changes.push((at, Change::Reads(false)));
+                changes.push((until, Change::Reads(true)));
+                changes.extend(window.map(|_| (at, Change::Windows(rng.range(32, 512) as u16))));
+                return;
+            }
+        }
+        changes.push((at, Change::Links(Box::new(links))));
+    }
+
+    fn of_grid(seed: u64) -> Self {
+        let mut rng = Rng::keyed(seed, 38);
+        let rate = rng.pick(&[1e6, 5e6, 20e6, 100e6, 1_000e6]);
+        let rtt = rng.pick(&[400, 2_000, 10_000, 50_000, 200_000, 600_000]);
+        let queue = rng.pick(&[0.1, 0.25, 1.0, 4.0]);
+        let (loss, jitter) = (rng.pick(&Loss::ALL), rng.pick(&[0, rtt / 4, rtt]));
+        let steady = Steady::new(rate, rtt, queue, loss, jitter);
+        let (peer, window) = (rng.pick(&Peer::ALL), rng.pick(&WINDOWS));
+        let (initial, end) = (steady.links(), 30 * SECOND);
+        let measured = if rate > 500e6 { 25 * SECOND } else { 10 * SECOND };
+        Self { seed, steady, peer, window, initial, changes: Vec::new(), from: 0, end, measured }
+    }
+
+    fn run(&self) -> Result<Figures, String> {
+        let mut config = Config::new().kcp;
+        config.auto_protection = None;
+        if let Some(window) = self.window {
+            (config.send_window, config.recv_window) = (window, window);
+            config.auto_windows = false;
+        }
+        let path =
+            Path { name: String::new(), links: self.initial.clone(), loss_steps: Vec::new() };
+        let outcome = simulation::run(&Setup {
+            seed: self.seed,
+            path: &path,
+            config,
+            fec: None,
+            repair_rate: 0,
+            bundling_rate: 0,
+            stock_server: self.peer != Peer::Kcpx,
+            ack_tick: Some(self.peer.tick()).filter(|tick| *tick > 0),
+            timers_of_millis: true,
+            changes: self.changes.clone(),
+            flows: vec![(Workload::Bulk, 0)],
+            end: self.end,
+            measured: self.measured..self.end,
+            early_until: 0,
+        })?;
+        Ok(Figures::of(self, outcome))
+    }
+
+    /// Bytes per second that an ideal sender delivers.
+    fn ideal(&self, loss: f64) -> f64 {
+        let Steady { rate, rtt, jitter, .. } = self.steady;
+        let capacity = rate / 8.0 * PAYLOAD / PACKET * (1.0 - loss);
+        // A stock receiver has a window that does not grow.
+        let largest = if self.peer == Peer::Kcpx { LARGEST_WINDOW } else { STOCK_WINDOW };
+        let window = self.window.unwrap_or(largest);
+        let least = rtt as f64 + self.peer.tick() as f64 / 2.0;
+        let spacing = (PACKET * 8e6 / rate).max(least / f64::from(window));
+        let t = (least + 2.0 * mean_ordered_jitter(jitter as f64 / 2.0, spacing)) / 1e6;
+        let window_rate = window_share(window, loss) * f64::from(window) * PAYLOAD / t;
+        capacity.min(window_rate)
+    }
+}
+
+/// Mean delay by jitter of up to `most` that keeps the order, of packets at such a distance.
+fn mean_ordered_jitter(most: f64, spacing: f64) -> f64 {
+    let mut rng = Rng::new(1);
+    let (mut latest, mut sum) = (0.0_f64, 0.0);
+    for i in 0..2_000 {
+        let at = f64::from(i) * spacing;
+        latest = latest.max(at + most * rng.below(1 << 20) as f64 / f64::from(1 << 20));
+        sum += latest - at;
+    }
+    sum / 2_000.0
+}
+
+/// Share of a window per round trip that an ideal sender delivers: it finds each loss at once, and waits for
+/// the oldest segment.
+fn window_share(window: u16, loss: f64) -> f64 {
+    if loss == 0.0 {
+        return 1.0;
+    }
+    let mut rng = Rng::new(2);
+    let ppm = (loss * f64::from(CERTAIN)) as u32;
+    let window = u64::from(window);
+    let rounds = (400_000 / window).max(60);
+    // Of the segments from the oldest on, in how many time slots each arrives; a window has as many slots.
+    let mut arrives = std::collections::VecDeque::<u64>::new();
+    let (mut una, mut nxt) = (0_u64, 0_u64);
+    for slot in 0..rounds * window {
+        while arrives.front().is_some_and(|at| *at <= slot) {
+            arrives.pop_front();
+            una += 1;
+        }
+        // One segment leaves in each slot, and those that the window has held back.
+        while nxt < una + window {
+            let mut at = slot + window;
+            while rng.chance(ppm) {
+                at += window;
+            }
+            arrives.push_back(at);
+            nxt += 1;
+        }
+    }
+    una as f64 / ((rounds - 1) * window) as f64
+}
+
+/// What a plan measured.
+#[derive(Debug)]
+struct Figures {
+    /// Of the ideal.
+    goodput: f64,
+    wire: f64,
+    /// us, p95.
+    wait: u64,
+    /// From the end of the disturbances until the rate was reached, us.
+    returned: Option<u64>,
+    /// What is wrong.
+    faults: Vec<String>,
+    timeline: Vec<Second>,
+}
+
+impl Figures {
+    fn of(plan: &Plan, outcome: Outcome) -> Self {
+        let Outcome { before, after, waits, progress, timeline, .. } = outcome;
+        let read =
+            |counters: &simulation::Counters| counters.received.iter().map(|(n, _)| n).sum::<u64>();
+        let useful = (read(&after) - read(&before)) as f64;
+        // Bursts do not come evenly: the losses of the measured time count.
+        let [lost, offered] = [0, 1].map(|i| (after.lost[i] - before.lost[i]) as f64);
+        let share = (lost / offered.max(1.0)).max(plan.steady.loss.share());
+        let ideal = plan.ideal(share);
+        let seconds = (plan.end - plan.measured) as f64 / 1e6;
+        let goodput = useful / seconds / ideal;
+        let wire = (after.ip_bytes - before.ip_bytes) as f64 / useful.max(1.0);
+        let wait = waits.p95;
+        let Steady { rtt, loss, jitter, rate, queue } = plan.steady;
+        let t = rtt + jitter / 2 + plan.peer.tick() / 2;
+        // A few packets always queue: ACKs and timers are of whole milliseconds.
+        let longest = t.max(10 * MILLIS).max((5.0 * PACKET * 8e6 / rate) as u64);
+        let buffer = queue as f64 * 8e6 / rate;
+        let mut faults = Vec::new();
+        let least = if plan.from == 0 && loss.share() > 0.0 { 0.8 } else { 0.85 };
+        if goodput < least {
+            faults.push(format!("rate {goodput:.2} of {:.2} Mbit/s", ideal * 8e-6));
+        }
+        let limit = WIRE.0 / (1.0 - share) + WIRE.1;
+        if wire > limit {
+            faults.push(format!("wire {wire:.2}, {limit:.2} allowed"));
+        }
+        if wait > longest && buffer > longest as f64 && plan.from > 0 {
+            faults.push(format!("wait {} ms, {} allowed", wait / MILLIS, longest / MILLIS));
+        }
+        // Within a second, or what five round trips or 50 segments take.
+        let span = SECOND.max(5 * t).max((PACKET * 400e6 / rate) as u64);
+        let after = progress.iter().filter(|(at, _)| *at >= plan.from);
+        let returned = after.clone().find_map(|&(at, read)| {
+            let (_, before) = *progress.iter().rev().find(|(then, _)| then + span <= at)?;
+            let reached = (read - before) as f64 / (span as f64 / 1e6) >= 0.85 * ideal;
+            (reached && at >= plan.from + span).then(|| at - plan.from)
+        });
+        Self { goodput, wire, wait, returned, faults, timeline }
+    }
+}
+
+/// Runs the plans, and says which break the law. Returns whether none does.
+pub(crate) fn judge(kind: Kind, options: &Options) -> Result<bool> {
+    let (next, began) = (AtomicU64::new(0), Instant::now());
+    let done: Mutex<Vec<(Plan, Figures)>> = Mutex::new(Vec::new());
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let work = || -> Result<(), String> {
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let spent = began.elapsed().as_secs() * threads as u64;
+            if index >= options.plans || options.cpu_seconds.is_some_and(|most| spent >= most) {
+                return Ok(());
+            }
+            let seed = options.first_plan.wrapping_add(index);
+            let plan =
+                if kind == Kind::Disturbed { Plan::disturbed(seed) } else { Plan::of_grid(seed) };
+            let figures = plan.run()?;
+            let mut done = done.lock().map_err(|_| "another plan panicked".to_owned())?;
+            if stderr().is_terminal() {
+                eprint!("\r\x1b[K[{}/{}]", done.len() + 1, options.plans);
+                let _ = stderr().flush();
+            }
+            if !figures.faults.is_empty() {
+                let start = if stderr().is_terminal() { "\r\x1b[K" } else { "" };
+                eprintln!(
+                    "{start}{} seed {}: {plan}: {}",
+                    kind.name(),
+                    plan.seed,
+                    figures.faults.join("; ")
+                );
+            }
+            if options.timeline {
+                print_timeline(&plan, &figures);
+            }
+            done.push((plan, figures));
+        }
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().try_for_each(|thread| {
+            thread.join().map_err(|_| anyhow!("a plan panicked"))?.map_err(|error| anyhow!(error))
+        })
+    })?;
+    let done = done.into_inner().map_err(|_| anyhow!("a plan panicked"))?;
+    print(kind, options, &done);
+    Ok(done.iter().all(|(_, figures)| figures.faults.is_empty()))
+}
+
+fn print_timeline(plan: &Plan, figures: &Figures) {
+    println!("\nSeed {}: {plan}", plan.seed);
+    for (at, change) in &plan.changes {
+        println!("{:>6.2} s  {change:?}", *at as f64 / 1e6);
+    }
+    println!(
+        "{:>6} {:>8} {:>6} {:>6} {:>6} {:>6} {:>6} {:>6} {:>7} {:>7} {:>7} {:>7} {:>6} {:>8} {:>8}",
+        "s",
+        "Mbit/s",
+        "wire",
+        "rtx %",
+        "rto",
+        "copies",
+        "spur",
+        "full",
+        "wait ms",
+        "srtt ms",
+        "rto ms",
+        "min ms",
+        "cwnd",
+        "pacing",
+        "delivery"
+    );
+    for pair in figures.timeline.windows(2) {
+        let [before, after] = pair else { continue };
+        let read = (after.read - before.read) as f64;
+        let (stats, sent) = (&after.stats, after.stats.sent_segments - before.stats.sent_segments);
+        let again = after.stats.retransmits() - before.stats.retransmits();
+        let millis = |time: std::time::Duration| time.as_secs_f64() * 1e3;
+        println!(
+            "{:>6.1} {:>8.2} {:>6.2} {:>6.1} {:>6} {:>6} {:>6} {:>6} {:>7.1} {:>7.1} {:>7.1} {:>7.1} {:>6} {:>8.2} {:>8.2}",
+            after.at as f64 / 1e6,
+            read * 8.0 / (after.at - before.at) as f64,
+            (after.ip_bytes - before.ip_bytes) as f64 / read.max(1.0),
+            again as f64 * 100.0 / (sent + again).max(1) as f64,
+            stats.timeout_retransmits - before.stats.timeout_retransmits,
+            stats.redundant_retransmits - before.stats.redundant_retransmits,
+            stats.spurious_retransmits - before.stats.spurious_retransmits,
+            after.queue_full - before.queue_full,
+            after.wait as f64 / 1e3,
+            millis(stats.srtt),
+            millis(stats.rto),
+            millis(stats.min_rtt),
+            stats.cwnd_segments,
+            stats.pacing_bytes_per_second as f64 * 8e-6,
+            stats.delivery_bytes_per_second as f64 * 8e-6,
+        );
+    }
+}
+
+type Group = (&'static str, fn(&Plan) -> String);
+
+const GROUPS: [Group; 6] = [
+    ("rate, Mbit/s", |plan| decade(plan.steady.rate / 1e6)),
+    ("RTT, ms", |plan| decade(plan.steady.rtt as f64 / 1e3)),
+    ("loss", |plan| format!("{:?}", plan.steady.loss)),
+    ("jitter / RTT", |plan| format!("{:.2}", plan.steady.jitter as f64 / plan.steady.rtt as f64)),
+    ("peer", |plan| format!("{:?}", plan.peer)),
+    ("window", |plan| format!("{:?}", plan.window)),
+];
+
+fn decade(value: f64) -> String {
+    let low = 10_f64.powf((value.log10() * 2.0).floor() / 2.0);
+    format!("{low:.1} to {:.1}", low * 10_f64.sqrt())
+}
+
+fn print(kind: Kind, options: &Options, done: &[(Plan, Figures)]) {
+    let broken = |figures: &Figures| !figures.faults.is_empty();
+    println!(
+        "{}: {} plans from seed {:#x} on: {} keep the law.\n",
+        kind.name(),
+        done.len(),
+        options.first_plan,
+        done.iter().filter(|(_, figures)| !broken(figures)).count()
+    );
+    println!(
+        "| draws | plans | too slow | too many bytes | queue too long |\n|---|---|---|---|---|"
+    );
+    for (name, group) in GROUPS {
+        let mut groups = std::collections::BTreeMap::<String, [usize; 4]>::new();
+        for (plan, figures) in done {
+            let counts = groups.entry(group(plan)).or_default();
+            counts[0] += 1;
+            for (i, word) in ["rate", "wire", "wait"].into_iter().enumerate() {
+                counts[i + 1] +=
+                    usize::from(figures.faults.iter().any(|fault| fault.starts_with(word)));
+            }
+        }
+        for (value, [all, rate, wire, wait]) in groups {
+            println!("| {name} {value} | {all} | {rate} | {wire} | {wait} |");
+        }
+    }
+    let slowest =
+        done.iter().filter_map(|(plan, figures)| Some((figures.returned?, plan.seed))).max();
+    if let Some((time, seed)) = slowest {
+        println!("\nSlowest return: {:.1} s, seed {seed}.", time as f64 / 1e6);
+    }
+    let by_wire = |a: &&(Plan, Figures), b: &&(Plan, Figures)| a.1.wire.total_cmp(&b.1.wire);
+    if let Some((plan, figures)) = done.iter().max_by(by_wire) {
+        println!("Most bytes: {:.2} on the wire per byte, seed {}.", figures.wire, plan.seed);
+    }
+    let by_rate = |a: &&(Plan, Figures), b: &&(Plan, Figures)| a.1.goodput.total_cmp(&b.1.goodput);
+    if let Some((plan, figures)) = done.iter().min_by(by_rate) {
+        println!(
+            "Least rate: {:.2} of the ideal, wait {} us, seed {}.",
+            figures.goodput, figures.wait, plan.seed
+        );
+    }
+}
