@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, anyhow, ensure};
 use clap::value_parser;
 use kcpx::Config;
 use kcpx::testkit::link::{BurstDurations, CERTAIN, LinkConfig};
@@ -22,7 +22,7 @@ use crate::workload::Workload;
 
 /// Options of the cells Z and W.
 #[derive(Clone, Copy, Debug, clap::Args)]
-pub(crate) struct Options {
+pub(crate) struct LawOptions {
     /// Plans of Z and W
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = value_parser!(u64).range(1..))]
     plans: u64,
@@ -470,7 +470,7 @@ impl Figures {
 }
 
 /// Runs the plans, and says which break the law. Returns whether none does.
-pub(crate) fn judge(kind: Kind, options: &Options) -> Result<bool> {
+pub(crate) fn judge(kind: Kind, options: &LawOptions) -> Result<bool> {
     let (next, began) = (AtomicU64::new(0), Instant::now());
     let done: Mutex<Vec<(Plan, Figures)>> = Mutex::new(Vec::new());
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -566,6 +566,17 @@ fn print_timeline(plan: &Plan, figures: &Figures) {
     }
 }
 
+/// The same plan gives the same figures.
+pub(crate) fn test() -> Result<()> {
+    for plan in [Plan::disturbed(1), Plan::of_grid(2)] {
+        let once =
+            || plan.run().map(|figures| format!("{figures:?}")).map_err(|error| anyhow!(error));
+        let (first, second) = (once()?, once()?);
+        ensure!(first == second, "seed {}: {first}\nand then\n{second}", plan.seed);
+    }
+    Ok(())
+}
+
 type Group = (&'static str, fn(&Plan) -> String);
 
 const GROUPS: [Group; 6] = [
@@ -582,7 +593,7 @@ fn decade(value: f64) -> String {
     format!("{low:.1} to {:.1}", low * 10_f64.sqrt())
 }
 
-fn print(kind: Kind, options: &Options, done: &[(Plan, Figures)]) {
+fn print(kind: Kind, options: &LawOptions, done: &[(Plan, Figures)]) {
     let broken = |figures: &Figures| !figures.faults.is_empty();
     println!(
         "{}: {} plans from seed {:#x} on: {} keep the law.\n",

@@ -82,7 +82,8 @@ fn test(cells: &[Cell], seconds: Option<u64>, seeds: u64) -> Result<()> {
         ensure!(first == second, "the same seed gives\n{first}\nand then\n{second}");
     }
     ensure!(first == second, "the same seed gives more lines one time than the other");
-    println!("loss: {} rows, twice alike", cells.len());
+    law::test()?;
+    println!("loss: {} rows and plans of the law, twice alike", cells.len());
     Ok(())
 }
 

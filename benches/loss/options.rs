@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Parser, value_parser};
 
 use crate::cells::{self, Cell, Congestion};
-use crate::law;
+use crate::law::LawOptions;
 
 /// Judges kcpx on impaired paths in virtual time, and prints each figure beside its goal
 ///
@@ -30,7 +30,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N", value_parser = value_parser!(u64).range(1..=99))]
     seeds: Option<u64>,
     #[command(flatten)]
-    pub(crate) law: law::Options,
+    pub(crate) law: LawOptions,
     /// Congestion control of the cells that have the default one
     #[arg(long, value_name = "NAME", value_enum)]
     congestion: Option<Congestion>,
