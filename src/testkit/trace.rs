@@ -2,7 +2,7 @@
 //!
 //! A [`Trace`] has mahimahi's format and meaning, a [`DelayTrace`] has one delay for each 10 ms.
 //! Both begin again at their end. Time is an argument in microseconds, as in
-//! [`link`](super::link); [`models`] has traces without a recording.
+//! [`link`](super::link); `models` has traces without a recording.
 
 mod models;
 
