@@ -77,7 +77,7 @@ enum Loss {
     None,
     /// Percent.
     Independent(u32),
-    /// Percent, in bursts of so many packets on average.
+    /// Percent, and the mean length of a burst in packets.
     Bursts(u32, u32),
 }
 
@@ -122,7 +122,7 @@ impl Loss {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Peer {
     Kcpx,
-    /// Acknowledges at once, or each so many ms.
+    /// Time between ACKs, ms; zero: at once.
     Stock(u64),
 }
 
@@ -156,6 +156,16 @@ impl Steady {
         let least = (5.0 * PACKET).max(rate / 8.0 / 1e3);
         let queue = (queue_bdp * bdp).max(least) as u64;
         Self { rate, rtt, queue, loss, jitter }
+    }
+
+    /// Mean RTT of a lone small datagram without a queue.
+    fn lone_rtt(&self, peer: Peer) -> u64 {
+        self.rtt + self.jitter / 2 + peer.tick() / 2
+    }
+
+    /// Time that a full packet takes at the rate.
+    fn packet_time(&self) -> f64 {
+        PACKET * 8e6 / self.rate
     }
 
     fn links(&self) -> [LinkConfig; 2] {
@@ -223,8 +233,12 @@ impl fmt::Display for Plan {
 }
 
 fn log_uniform(rng: &mut Rng, low: f64, high: f64) -> f64 {
-    let part = rng.below(1 << 20) as f64 / f64::from(1 << 20);
-    low * (high / low).powf(part)
+    low * (high / low).powf(uniform(rng))
+}
+
+/// From 0 to below 1.
+fn uniform(rng: &mut Rng) -> f64 {
+    rng.below(1 << 20) as f64 / f64::from(1 << 20)
 }
 
 const WINDOWS: [Option<u16>; 3] = [None, Some(128), Some(1_024)];
@@ -245,8 +259,8 @@ impl Plan {
         changes.push((DISTURBED, Change::Links(Box::new(steady.links()))));
         changes.extend(window.map(|window| (DISTURBED, Change::Windows(window))));
         changes.extend(calm.map(|change| (DISTURBED, change)));
-        let t = steady.rtt + steady.jitter / 2 + peer.tick() / 2;
-        let segment = (PACKET * 8e6 / steady.rate) as u64;
+        let t = steady.lone_rtt(peer);
+        let segment = steady.packet_time() as u64;
         let end = DISTURBED + (15 * SECOND).max(60 * t);
         let span = (5 * SECOND).max(20 * t).max(200 * segment).min(end - DISTURBED);
         Self {
@@ -361,7 +375,7 @@ impl Plan {
         let largest = if self.peer == Peer::Kcpx { LARGEST_WINDOW } else { STOCK_WINDOW };
         let window = self.window.unwrap_or(largest);
         let least = rtt as f64 + self.peer.tick() as f64 / 2.0;
-        let spacing = (PACKET * 8e6 / rate).max(least / f64::from(window));
+        let spacing = self.steady.packet_time().max(least / f64::from(window));
         let t = (least + 2.0 * mean_ordered_jitter(jitter as f64 / 2.0, spacing)) / 1e6;
         let window_rate = window_share(window, loss) * f64::from(window) * PAYLOAD / t;
         capacity.min(window_rate)
@@ -374,7 +388,7 @@ fn mean_ordered_jitter(most: f64, spacing: f64) -> f64 {
     let (mut latest, mut sum) = (0.0_f64, 0.0);
     for i in 0..2_000 {
         let at = f64::from(i) * spacing;
-        latest = latest.max(at + most * rng.below(1 << 20) as f64 / f64::from(1 << 20));
+        latest = latest.max(at + most * uniform(&mut rng));
         sum += latest - at;
     }
     sum / 2_000.0
@@ -390,7 +404,7 @@ fn window_share(window: u16, loss: f64) -> f64 {
     let ppm = (loss * f64::from(CERTAIN)) as u32;
     let window = u64::from(window);
     let rounds = (400_000 / window).max(60);
-    // Of the segments from the oldest on, in how many time slots each arrives; a window has as many slots.
+    // The time slot in which each segment from the oldest on arrives. A round trip has `window` slots.
     let mut arrives = std::collections::VecDeque::<u64>::new();
     let (mut una, mut nxt) = (0_u64, 0_u64);
     for slot in 0..rounds * window {
@@ -440,8 +454,8 @@ impl Figures {
         let goodput = useful / seconds / ideal;
         let wire = (after.ip_bytes - before.ip_bytes) as f64 / useful.max(1.0);
         let wait = waits.p95;
-        let Steady { rtt, loss, jitter, rate, queue } = plan.steady;
-        let t = rtt + jitter / 2 + plan.peer.tick() / 2;
+        let Steady { loss, rate, queue, .. } = plan.steady;
+        let t = plan.steady.lone_rtt(plan.peer);
         // A few packets always queue: ACKs and timers are of whole milliseconds.
         let longest = t.max(10 * MILLIS).max((5.0 * PACKET * 8e6 / rate) as u64);
         let buffer = queue as f64 * 8e6 / rate;

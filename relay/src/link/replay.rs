@@ -10,8 +10,8 @@ use serde::Serialize;
 
 use super::as_seconds;
 
-/// A recorded network in one direction. Its time counts as that of [`Step`](crate::Step), whose
-/// changes it outlasts.
+/// A recorded network in one direction. Its time counts from the same moment as the time of a
+/// [`Step`](crate::Step). Steps do not change it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Replay {
     /// Takes the place of [`Conditions::bottleneck`](crate::Conditions::bottleneck), which must be

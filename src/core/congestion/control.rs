@@ -66,7 +66,7 @@ struct ModelControl {
 pub(crate) enum Limit {
     /// Nothing is written.
     Application,
-    /// The send window or that of the peer is full.
+    /// Either the send window or the peer's window is full.
     Window,
 }
 
@@ -162,7 +162,7 @@ impl Congestion {
         true
     }
 
-    /// So many segments were acknowledged for the first time.
+    /// `count` segments were acknowledged for the first time.
     #[inline]
     pub(crate) fn on_newly_acked(&mut self, count: u32) {
         if let Control::IdleModel(SlowStart { window }) = &mut self.control

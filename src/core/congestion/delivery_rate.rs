@@ -84,7 +84,7 @@ pub(crate) struct DeliveryRate {
     /// Transmissions are limited by the application until so many bytes are acknowledged; zero if
     /// they are not (draft `C.app_limited`).
     app_limited_until: u64,
-    /// Of these, the send window or that of the peer was full until so many bytes are acknowledged.
+    /// Bytes acknowledged at which the latest transmission with a full window is acknowledged.
     window_limited_until: u64,
     batch: Batch,
 }
@@ -174,7 +174,7 @@ impl DeliveryRate {
         self.app_limited_until = (self.delivered + self.in_flight).max(1);
     }
 
-    /// The send window or that of the peer is full: the application may have more.
+    /// Either the send window or the peer's window is full: the application may have more.
     pub(crate) fn on_window_limited(&mut self) {
         self.on_app_limited();
         self.window_limited_until = self.app_limited_until;

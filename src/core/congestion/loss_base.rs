@@ -46,12 +46,18 @@ impl LossBase {
             self.lost = self.lost * (MEMORY * 1_000) / self.sent;
             self.sent = MEMORY * 1_000;
         }
-        self.per_million = (self.lost * MILLION / self.sent).min(MAX_BASE);
+        self.update();
     }
 
-    /// Another round with a queue that stands: the base may be the loss of an earlier one. It fades until it is measured again.
+    /// Another round with a queue that stands: the base may come from an earlier one. It fades until it is
+    /// measured again.
     pub(crate) fn on_queue(&mut self) {
         self.lost -= self.lost / 16;
+        self.update();
+    }
+
+    /// Keeps the invariant of `per_million`.
+    fn update(&mut self) {
         self.per_million = (self.lost * MILLION / self.sent).min(MAX_BASE);
     }
 

@@ -20,7 +20,7 @@ pub(super) enum Phase {
     /// Sends more than is delivered, to find out whether the path carries it. Left when it does not.
     Up,
     /// Measures the shortest RTT with `window` bytes in flight, half a bandwidth-delay product as it
-    /// was when the phase began. Entered when the RTT is ten seconds old; left 200 ms and a round
+    /// was when the phase began. Entered when the RTT is outdated; left 200 ms and a round
     /// after so little is in flight, for Startup if that has not found the bandwidth.
     ProbeRtt { window: u64, until: Option<Micros> },
 }

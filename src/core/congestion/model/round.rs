@@ -80,7 +80,7 @@ impl RttSamples {
 }
 
 /// Acknowledged bytes of a time that is long compared with timers and with what the RTT varies: the
-/// largest of rates over shorter times is that of ACKs that came close together.
+/// largest rate of shorter times comes from ACKs that arrive close together.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RateInterval {
     /// Bytes acknowledged, the time, and the departure of what was acknowledged, at the beginning.
@@ -106,7 +106,7 @@ impl RateInterval {
         self.least = (8 * spread).min(16 * rtt);
     }
 
-    /// Adds a sample. Returns that of the interval if this ends it.
+    /// Adds a sample. Returns the interval's sample if this one ends it.
     pub(super) fn on_sample(
         &mut self,
         now: Micros,

@@ -13,7 +13,7 @@ const STARTUP_GROWTH: u64 = 125;
 const FULL_ROUNDS: u32 = 3;
 /// Loss that ends Startup, per million, if it exceeds the base as well.
 const STARTUP_LOSS: u64 = 250_000;
-/// A queue overflows where more than one in so many segments is lost behind one.
+/// A queue overflows if it shows in the RTT and more than one in this many segments is lost.
 const LOSS_DIVISOR: u64 = 50;
 /// Rounds in a row with a queue after which it stands: longer than Up and Down take.
 const STANDING_ROUNDS: u64 = 8;

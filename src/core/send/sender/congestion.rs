@@ -98,9 +98,9 @@ impl Sender {
         self.pacer.unblock();
     }
 
-    /// What limits the sender though the path could carry more than what leaves: nothing waits, or the send window or that of the
-    /// peer is full, while nothing shows that the path is. While a window is full nothing waits here, however
-    /// much the application has.
+    /// What limits the sender though the path could carry more: nothing waits, or one of the windows is full
+    /// and neither the RTT nor losses show a queue. While a window is full nothing waits here, however much
+    /// the application has.
     fn limit(&self) -> Option<Limit> {
         let window = u32::from(self.window).min(self.remote.available(self.una()));
         if self.sent_segments.len() < window {
