@@ -141,24 +141,22 @@ impl Congestion {
         }
     }
 
-    /// Frees the state of a model.
-    #[inline]
-    fn suspend_model(&mut self) {
-        if let Control::Model(_) = &self.control {
-            self.change(|control| *control = Control::IdleModel(SlowStart::NEW));
-        }
+    /// Frees the state of a model: slow start goes on with `window` segments.
+    fn suspend_with(&mut self, window: u32) {
+        let window = window.max(SlowStart::INITIAL);
+        self.change(|control| *control = Control::IdleModel(SlowStart { window }));
     }
 
     /// A segment leaves for the first time on a path with a short round trip. Frees the state of a model
-    /// that has found no loss. Returns whether there is none.
+    /// that has found no loss, with `in_flight` segments. Returns whether there is none.
     #[inline]
-    pub(crate) fn suspend_on_short_path(&mut self) -> bool {
+    pub(crate) fn suspend_on_short_path(&mut self, in_flight: u32) -> bool {
         match &self.control {
             Control::IdleModel(_) => return true,
             Control::Model(control) if !control.model.has_lost() => {}
             _ => return false,
         }
-        self.suspend_model();
+        self.suspend_with(in_flight);
         true
     }
 
@@ -365,8 +363,8 @@ impl Congestion {
 
     /// Frees what an idle connection does not need.
     pub(crate) fn release_memory(&mut self) {
-        if self.has_reclaimable_memory() {
-            self.suspend_model();
+        if self.has_reclaimable_memory() || matches!(self.control, Control::IdleModel(_)) {
+            self.change(|control| *control = Control::IdleModel(SlowStart::NEW));
         }
     }
 
@@ -408,7 +406,7 @@ impl ModelControl {
             delivered: self.rate.delivered(),
             in_flight: self.rate.in_flight(),
             rtt,
-            ack_delay: rtt.map_or(0, |rtt| longest_wait.saturating_sub(rtt)),
+            longest_wait,
             rate: sample,
         });
         self.model.set_window_limited(self.rate.is_window_limited());

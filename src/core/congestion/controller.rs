@@ -24,9 +24,8 @@ pub(crate) struct Acked {
     pub(crate) in_flight: u64,
     /// RTT sample, microseconds.
     pub(crate) rtt: Option<u64>,
-    /// How much longer the oldest of these segments waited than the newest, microseconds: a peer that
-    /// acknowledges at a tick answers both at once.
-    pub(crate) ack_delay: u64,
+    /// Longest time that one of these segments waited for its first ACK, microseconds; zero if unknown.
+    pub(crate) longest_wait: u64,
     /// Delivery rate sample; `None` where it would not be meaningful.
     pub(crate) rate: Option<RateSample>,
 }

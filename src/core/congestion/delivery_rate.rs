@@ -24,6 +24,8 @@ struct Transmission {
     delivered_at: Micros,
     /// Bytes acknowledged by then (draft `P.delivered`).
     delivered: u64,
+    /// Bytes that had left, these included.
+    sent: u64,
     /// Header and payload.
     bytes: u32,
     acked: bool,
@@ -40,8 +42,9 @@ pub(crate) struct RateSample {
     pub(crate) rate: u64,
     /// Time that this is the rate of, microseconds.
     pub(crate) elapsed: u64,
-    /// When the transmission left.
+    /// When the transmission left, and the bytes that had left by then.
     pub(crate) sent_at: Micros,
+    pub(crate) sent: u64,
     /// Bytes acknowledged when the transmission left that this is a sample of: a round trip ends
     /// when this passes the number of bytes acknowledged at its start.
     pub(crate) prior_delivered: u64,
@@ -62,6 +65,7 @@ struct Newest {
     prior_delivered: u64,
     prior_at: Micros,
     sent_at: Micros,
+    sent: u64,
     send_elapsed: u64,
     app_limited: bool,
 }
@@ -77,6 +81,8 @@ pub(crate) struct DeliveryRate {
     in_flight: u64,
     /// Bytes acknowledged (draft `C.delivered`).
     delivered: u64,
+    /// Bytes that have left, retransmissions included.
+    sent: u64,
     /// When bytes were last acknowledged, or sending began again (draft `C.delivered_time`).
     delivered_at: Micros,
     /// When the transmission left that was acknowledged last (draft `C.first_sent_time`).
@@ -98,6 +104,7 @@ impl DeliveryRate {
             first_sent: Micros(0),
             delivered_at: Micros(0),
             delivered: 0,
+            sent: 0,
             bytes,
             acked: bytes == 0,
             app_limited: true,
@@ -109,6 +116,7 @@ impl DeliveryRate {
             transmissions,
             in_flight,
             delivered: 0,
+            sent: 0,
             delivered_at: Micros(0),
             first_sent: Micros(0),
             app_limited_until: 0,
@@ -156,11 +164,13 @@ impl DeliveryRate {
             (self.first_sent, self.delivered_at) = (now, now);
         }
         self.in_flight += u64::from(bytes);
+        self.sent += u64::from(bytes);
         Transmission {
             sent_at: now,
             first_sent: self.first_sent,
             delivered_at: self.delivered_at,
             delivered: self.delivered,
+            sent: self.sent,
             bytes,
             acked: false,
             app_limited: self.app_limited_until > 0,
@@ -208,6 +218,7 @@ impl DeliveryRate {
                 prior_delivered: sent.delivered,
                 prior_at: sent.delivered_at,
                 sent_at: sent.sent_at,
+                sent: sent.sent,
                 send_elapsed: sent.sent_at.since(sent.first_sent),
                 app_limited: sent.app_limited,
             });
@@ -252,6 +263,7 @@ impl DeliveryRate {
                 rate: bytes.saturating_mul(SECOND) / elapsed,
                 elapsed,
                 sent_at: newest.sent_at,
+                sent: newest.sent,
                 prior_delivered: newest.prior_delivered,
                 app_limited: newest.app_limited,
             })

@@ -122,6 +122,8 @@ pub(crate) struct Model {
     queued_rounds: u64,
     /// Something was lost.
     has_lost: bool,
+    /// What was in flight has left the path in the latest probe of the RTT.
+    is_probe_drained: bool,
     delivered: u64,
     /// When something was last acknowledged, or later left with nothing in flight; `None` until
     /// something leaves.
@@ -161,6 +163,7 @@ impl Model {
             overflows: false,
             queued_rounds: 0,
             has_lost: false,
+            is_probe_drained: false,
             delivered: 0,
             acked_at: None,
         };
@@ -286,7 +289,8 @@ impl Model {
     pub(in crate::core::congestion) fn restart(&mut self, now: Micros) {
         let (delivered, mut rounds) = (self.delivered, self.rounds);
         rounds.stats = RoundStats::default();
-        *self = Self { delivered, rounds, ..Self::new(self.segment) };
+        let has_lost = self.has_lost;
+        *self = Self { delivered, rounds, has_lost, ..Self::new(self.segment) };
         (self.phase_began, self.phase_began_at) = (rounds.count, now);
         self.update_window();
     }
@@ -337,7 +341,7 @@ impl Controller for Model {
                 self.aggregation.next_round(acked.now);
             }
         }
-        self.aggregation.on_acked(acked, self.bandwidth.max());
+        self.aggregation.on_acked(acked, self.bandwidth.max(), self.min_rtt.get());
         self.update_pipe();
         self.on_progress(acked);
         self.update_pipe();
@@ -393,7 +397,7 @@ impl Controller for Model {
             (self.pipe.initial_rate, MAX_BURST_SEGMENTS)
         } else {
             // Whatever was measured: a retransmission waits for it too.
-            let rtt = self.min_rtt.get().unwrap_or(UNKNOWN_RTT).max(UNKNOWN_RTT);
+            let rtt = self.min_rtt.get().unwrap_or(UNKNOWN_RTT).clamp(UNKNOWN_RTT, SECOND);
             (self.segment * SECOND / rtt, MAX_BURST)
         };
         // Below the bandwidth, so that what is lost is lost at random.

@@ -28,6 +28,13 @@ impl WindowedMax {
         self.max = self.rounds.iter().copied().max().unwrap_or(0);
     }
 
+    /// The largest value without the round of [`Self::max`].
+    pub(crate) fn second(&self) -> u64 {
+        let mut sorted = self.rounds;
+        sorted.sort_unstable();
+        sorted[ROUNDS - 2]
+    }
+
     pub(crate) fn max(&self) -> u64 {
         self.max
     }

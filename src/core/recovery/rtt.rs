@@ -115,6 +115,9 @@ impl RttEstimator {
         let wait = wait.min(2 * srtt + MAX_ACK_DELAY).min(self.max_rto);
         let window = (8 * srtt).max(LONGEST_WAIT_WINDOW);
         let [latest, before] = &mut self.longest;
+        if now.since(self.longest_since) > 2 * window {
+            (*latest, *before) = (0, 0);
+        }
         if now.since(self.longest_since) > window {
             (*before, *latest, self.longest_since) = (*latest, wait, now);
         }
@@ -154,7 +157,7 @@ impl RttEstimator {
             return INITIAL_RTO.clamp(self.min_rto, self.max_rto);
         };
         let margin = (4 * self.rttvar).max(self.interval).max(srtt / 4);
-        let longest = self.longest[0].max(self.longest[1]);
+        let longest = self.longest[0].max(self.longest[1]).min(2 * srtt + MAX_ACK_DELAY);
         (srtt + margin).max(longest + srtt / 8).clamp(self.min_rto, self.max_rto)
     }
 

@@ -75,10 +75,13 @@ impl RedundantRetransmits {
     }
 
     /// Whether a copy may leave that opens the window.
-    pub(super) fn take_window_credit(&mut self) -> bool {
-        let left = self.window_credit.checked_sub(100);
-        self.window_credit = left.unwrap_or(self.window_credit);
-        left.is_some()
+    pub(super) fn has_window_credit(&self) -> bool {
+        self.window_credit >= 100
+    }
+
+    /// A copy that opens the window leaves.
+    pub(super) fn take_window_credit(&mut self) {
+        self.window_credit = self.window_credit.saturating_sub(100);
     }
 
     /// The first copy of `sn` leaves now, with timestamp `ts`, and `copies` more are to leave.

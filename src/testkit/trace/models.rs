@@ -84,7 +84,7 @@ impl Trace {
         let mut rng = Rng::keyed(seed, 1);
         let length = u64::from(seconds) * 1_000;
         // From when to when nothing passes.
-        let outages: Vec<_> = (1..=length / HANDOVER_MS)
+        let outages: Vec<_> = (1..=length.div_ceil(HANDOVER_MS))
             .map(|number| number * HANDOVER_MS - HANDOVER_MS / 2)
             .map(|from| from..from + rng.range(40, 130))
             .collect();

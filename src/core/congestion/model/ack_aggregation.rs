@@ -21,14 +21,23 @@ pub(super) struct AckAggregation {
     extra: WindowedMax,
     /// Longest delay of an ACK, microseconds.
     delay: WindowedMax,
+    /// The longest of all rounds but one: not that of an outage.
+    delay_seen_twice: u64,
     rotated_at: Micros,
 }
 
 impl AckAggregation {
     /// Bytes were acknowledged, at an estimated `rate` of bytes per second.
-    pub(super) fn on_acked(&mut self, acked: &Acked, rate: u64) {
-        let Acked { now, bytes, ack_delay, .. } = *acked;
-        self.delay.update(ack_delay.min(MAX_TIME));
+    pub(super) fn on_acked(&mut self, acked: &Acked, rate: u64, min_rtt: Option<u64>) {
+        let Acked { now, bytes, .. } = *acked;
+        if let Some(min_rtt) = min_rtt
+            && rate > 0
+        {
+            // What the path and a queue of these bytes do not explain.
+            let queue = (acked.in_flight + bytes).saturating_mul(SECOND) / rate;
+            let delay = acked.longest_wait.saturating_sub(min_rtt + queue);
+            self.delay.update(delay.min(MAX_TIME));
+        }
         let expected = |since| rate.saturating_mul(now.since(since)) / SECOND;
         if self.acked <= expected(self.since) {
             (self.since, self.acked) = (now, 0);
@@ -43,13 +52,14 @@ impl AckAggregation {
         if now.since(self.rotated_at) >= LEAST_ROUND {
             self.rotated_at = now;
             self.extra.next_round();
+            self.delay_seen_twice = self.delay.second();
             self.delay.next_round();
         }
     }
 
     /// Bytes beyond the bandwidth-delay product that keep the path full.
     pub(super) fn extra(&self, rate: u64) -> u64 {
-        self.extra.max().max(rate.saturating_mul(self.delay.max()) / SECOND)
+        self.extra.max().max(rate.saturating_mul(self.delay_seen_twice) / SECOND)
     }
 }
 
@@ -65,7 +75,7 @@ mod tests {
             delivered: 0,
             in_flight: 0,
             rtt: None,
-            ack_delay: 0,
+            longest_wait: 0,
             rate: None,
         }
     }
@@ -75,7 +85,7 @@ mod tests {
         for (gap, bytes, expected) in [(1_000, 1_000, 1_000), (40_000, 40_000, 40_000)] {
             let mut aggregation = AckAggregation::default();
             for i in 1..100_u64 {
-                aggregation.on_acked(&acked(Micros(i * gap), bytes), 1_000_000);
+                aggregation.on_acked(&acked(Micros(i * gap), bytes), 1_000_000, None);
             }
             assert_eq!(aggregation.extra(1_000_000), expected);
         }
@@ -84,7 +94,7 @@ mod tests {
     #[test]
     fn extra_is_at_most_a_tenth_of_a_second() {
         let mut aggregation = AckAggregation::default();
-        (0..100).for_each(|_| aggregation.on_acked(&acked(Micros(1), u64::MAX), 1_000_000));
+        (0..100).for_each(|_| aggregation.on_acked(&acked(Micros(1), u64::MAX), 1_000_000, None));
         assert_eq!(aggregation.extra(1_000_000), 100_000);
     }
 }

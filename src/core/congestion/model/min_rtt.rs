@@ -20,23 +20,37 @@ pub(super) struct MinRtt {
     at: Micros,
     /// Shortest RTT of the probe that runs.
     probed: Option<u64>,
-    /// Least mean RTT of a round lately, and when: the RTT without a queue, jitter included.
-    calm: Option<u64>,
-    calm_at: Micros,
-    /// What the RTT varied by then.
-    jitter: u64,
+    /// Least mean RTT of the current window and of the one before: the RTT without a queue, jitter included.
+    calm: [Option<Calm>; 2],
+    calm_since: Micros,
     /// Samples that make the next mean.
     samples: RttSamples,
     /// Rounds in a row without an RTT that is close to `min`.
     far_rounds: u64,
-    /// When the latest probe of a path that may have become longer began.
+    /// Shortest RTT of these rounds.
+    far_min: u64,
+    /// When the latest probe of a path that may have become longer began, and the least time to the next.
     suspected_at: Micros,
+    suspect_interval: u64,
+    /// `min` is what an application-limited flow found last: a shorter RTT says nothing about a queue.
+    is_renewed: bool,
 }
+
+/// A mean RTT, and what the RTT varied by then, microseconds.
+#[derive(Clone, Copy, Debug)]
+struct Calm {
+    mean: u64,
+    jitter: u64,
+}
+
+/// Duration of a window of [`Calm`], microseconds.
+const CALM_WINDOW: u64 = 6_000_000;
 
 /// Rounds without an RTT close to the shortest one after which the path may have become longer.
 const FAR_ROUNDS: u64 = 8;
-/// Least time between probes of a path that may have become longer, microseconds.
-const SUSPECT_INTERVAL: u64 = 3_000_000;
+/// Least and longest time between probes of a path that may have become longer, microseconds: doubled by each
+/// that finds it longer.
+const SUSPECT_INTERVAL: (u64, u64) = (3_000_000, 12_000_000);
 /// RTT samples that make a mean.
 const MEAN_SAMPLES: u64 = 8;
 
@@ -45,7 +59,7 @@ impl MinRtt {
     pub(super) fn on_sample(&mut self, now: Micros, rtt: u64) -> bool {
         self.probed = self.probed.map(|probed| probed.min(rtt));
         let rtt = rtt.clamp(1, MAX_RTT);
-        let was_queue = self.min.is_some_and(|min| rtt < min - min / 8);
+        let was_queue = !self.is_renewed && self.min.is_some_and(|min| rtt < min - min / 8);
         if self.min.is_none_or(|min| rtt <= min + min / RENEWED_WITHIN) {
             self.min = Some(self.min.map_or(rtt, |min| min.min(rtt)));
             self.at = now;
@@ -65,30 +79,46 @@ impl MinRtt {
         if let Some(mean) = self.samples.mean_rtt()
             && self.samples.rtt_count() >= MEAN_SAMPLES
         {
-            let spread = std::mem::take(&mut self.samples).spread();
-            if self.calm.is_none_or(|calm| mean <= calm) || now.since(self.calm_at) > MAX_AGE {
-                (self.calm, self.calm_at, self.jitter) = (Some(mean), now, spread);
+            let jitter = std::mem::take(&mut self.samples).spread();
+            if now.since(self.calm_since) > CALM_WINDOW {
+                (self.calm, self.calm_since) = ([None, self.calm[0]], now);
+            }
+            if self.calm[0].is_none_or(|calm| mean <= calm.mean) {
+                self.calm[0] = Some(Calm { mean, jitter });
             }
         }
         let is_far = |rtt| self.min.is_some_and(|min| rtt > min + min / 4 + 2_000);
         let far = round.rtt.min_rtt().is_some_and(is_far);
+        if far {
+            let least = round.rtt.min_rtt().unwrap_or(u64::MAX);
+            self.far_min = if self.far_rounds == 0 { least } else { self.far_min.min(least) };
+        }
         self.far_rounds = if far { self.far_rounds + 1 } else { 0 };
+    }
+
+    fn calmest(&self) -> Option<Calm> {
+        self.calm.into_iter().flatten().min_by_key(|calm| calm.mean)
     }
 
     /// The mean RTT without a queue.
     pub(super) fn calm(&self) -> Option<u64> {
         let min = self.min?;
-        Some(self.calm.map_or(min, |calm| calm.clamp(min, 3 * min + 1_000)))
+        Some(self.calmest().map_or(min, |calm| calm.mean.clamp(min, 3 * min + 1_000)))
+    }
+
+    /// What the RTT varies by without a queue.
+    fn jitter(&self) -> u64 {
+        self.calmest().map_or(0, |calm| calm.jitter.min(calm.mean))
     }
 
     /// Whether `rtt` shows no more queue than a twentieth of the RTT and 1 ms, and what jitter explains.
     pub(super) fn is_near(&self, rtt: u64) -> bool {
-        self.calm().is_some_and(|calm| rtt <= calm + calm / 20 + 1_000 + self.jitter.min(calm) / 2)
+        self.calm().is_some_and(|calm| rtt <= calm + calm / 20 + 1_000 + self.jitter() / 2)
     }
 
     /// The same of a single sample.
     pub(super) fn is_sample_near(&self, rtt: u64) -> bool {
-        self.is_near(rtt.saturating_sub(self.jitter / 2))
+        self.is_near(rtt.saturating_sub(self.jitter() / 2))
     }
 
     pub(super) fn is_outdated(&self, now: Micros) -> bool {
@@ -97,7 +127,8 @@ impl MinRtt {
 
     /// Whether the path may have become longer: no RTT of several rounds was close to the shortest one.
     fn is_suspect(&self, now: Micros) -> bool {
-        self.far_rounds >= FAR_ROUNDS && now.since(self.suspected_at) > SUSPECT_INTERVAL
+        self.far_rounds >= FAR_ROUNDS
+            && now.since(self.suspected_at) > self.suspect_interval.max(SUSPECT_INTERVAL.0)
     }
 
     /// Begins a probe: in-flight data is low from now on, so that queues drain.
@@ -106,23 +137,36 @@ impl MinRtt {
     }
 
     /// Ends a probe: its shortest RTT is the path's. Without a sample the old one stays. Returns whether the
-    /// path has become longer by half.
-    pub(super) fn end_probe(&mut self, now: Micros) -> bool {
+    /// path has become another one, of at least twice the RTT, if what was in flight has `drained`.
+    pub(super) fn end_probe(&mut self, now: Micros, drained: bool) -> bool {
         (self.at, self.far_rounds) = (now, 0);
         let Some(probed) = self.probed.take().filter(|probed| *probed < u64::MAX) else {
             return false;
         };
-        let longer = self.min.is_some_and(|min| probed > min + min / 2 + 2_000);
+        let longer = self.min.is_some_and(|min| probed > min + min / 4 + 2_000);
+        let (least, most) = SUSPECT_INTERVAL;
+        self.suspect_interval =
+            if longer { (2 * self.suspect_interval).clamp(least, most) } else { least };
+        // Others may have filled the queue: then the mean was as long before.
+        let calm = self.calm().unwrap_or(u64::MAX);
+        let other = drained && probed / 2 > calm.saturating_add(self.jitter() / 2 + 5_000);
         self.replace(now, probed);
-        if longer {
-            self.calm = None;
+        if other {
+            self.calm = [None; 2];
         }
-        longer
+        other
+    }
+
+    /// The application limits what leaves, so nothing queues, and an RTT that is outdated is not probed for.
+    pub(super) fn renew(&mut self, now: Micros, rtt: u64) {
+        let rtt = if self.is_suspect(now) { self.far_min } else { rtt };
+        self.replace(now, rtt);
+        (self.far_rounds, self.suspected_at, self.is_renewed) = (0, now, true);
     }
 
     /// The path was not filled lately, so `rtt` is its RTT.
     pub(super) fn replace(&mut self, now: Micros, rtt: u64) {
-        (self.min, self.at) = (Some(rtt.clamp(1, MAX_RTT)), now);
+        (self.min, self.at, self.is_renewed) = (Some(rtt.clamp(1, MAX_RTT)), now, false);
     }
 }
 
@@ -145,13 +189,13 @@ mod tests {
         let mut min = MinRtt::default();
         min.on_sample(Micros(0), 50_000);
         min.begin_probe(Micros(0));
-        min.end_probe(Micros(11_000_000));
+        min.end_probe(Micros(11_000_000), true);
         assert_eq!(min.get(), Some(50_000), "nothing was measured");
         min.begin_probe(Micros(0));
         for rtt in [90_000, 80_000, 85_000] {
             min.on_sample(Micros(12_000_000), rtt);
         }
-        min.end_probe(Micros(12_000_000));
+        min.end_probe(Micros(12_000_000), true);
         assert!(min.get() == Some(80_000) && !min.is_outdated(Micros(22_000_000)));
     }
 

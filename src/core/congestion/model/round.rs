@@ -87,6 +87,8 @@ pub(super) struct RateInterval {
     delivered: u64,
     began: Micros,
     sent_at: Micros,
+    /// Bytes that had left when it did.
+    sent: u64,
     app_limited: bool,
     /// Least duration, microseconds.
     least: u64,
@@ -118,12 +120,14 @@ impl RateInterval {
         if self.began != Micros(0) && !self.is_long(elapsed) {
             return None;
         }
-        let bytes = delivered.saturating_sub(self.delivered);
+        // Of ACKs that were withheld not more than what left in the time.
+        let left = sample.sent.saturating_sub(self.sent);
+        let bytes = delivered.saturating_sub(self.delivered).min(left);
         let rate = bytes.saturating_mul(1_000_000) / elapsed.max(1);
         let is_first = self.began == Micros(0);
         let (app_limited, least) = (self.app_limited, self.least);
-        let (began, sent_at) = (now, sample.sent_at);
-        *self = Self { delivered, began, sent_at, app_limited: false, least };
+        let (began, sent_at, sent) = (now, sample.sent_at, sample.sent);
+        *self = Self { delivered, began, sent_at, sent, app_limited: false, least };
         (!is_first).then_some(RateSample { rate, elapsed, app_limited, ..*sample })
     }
 }

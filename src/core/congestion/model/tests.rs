@@ -41,11 +41,12 @@ impl Driver {
             delivered: self.delivered,
             in_flight: self.in_flight,
             rtt: Some(rtt),
-            ack_delay: 0,
+            longest_wait: 0,
             rate: Some(RateSample {
                 rate,
                 elapsed: RTT,
                 sent_at: self.now,
+                sent: self.delivered + self.in_flight,
                 prior_delivered,
                 app_limited,
             }),
@@ -144,7 +145,7 @@ fn up_ends_with_a_queue_and_down_lasts_a_round() {
         delivered: driver.delivered,
         in_flight: driver.in_flight,
         rtt: None,
-        ack_delay: 0,
+        longest_wait: 0,
         rate: None,
     });
     assert_eq!(driver.model.phase, Phase::Down, "the queue is gone, but no round over");

@@ -61,7 +61,7 @@ impl Model {
     pub(super) fn on_round(&mut self, acked: &Acked, round: &RoundStats) {
         let (segments, lost) = (round.acked + round.lost, round.lost);
         self.min_rtt.on_round(acked.now, round);
-        let queues = !self.is_near(round.rtt.mean_rtt());
+        let queues = round.rtt.mean_rtt().is_some_and(|rtt| !self.min_rtt.is_near(rtt));
         self.overflows = queues && lost * LOSS_DIVISOR > segments;
         self.queued_rounds = if queues { self.queued_rounds + 1 } else { 0 };
         if self.queued_rounds > STANDING_ROUNDS {
@@ -70,7 +70,7 @@ impl Model {
         let congested = self.loss.is_exceeded(segments, lost);
         match self.phase {
             // Else the application or the peer's window limited what left.
-            Phase::Startup if !self.app_limited && round.sampled => {
+            Phase::Startup if !self.app_limited && round.sampled && round.intervals > 0 => {
                 self.on_startup_round(acked, round);
             }
             Phase::Startup | Phase::ProbeRtt { .. } => {}
@@ -179,13 +179,14 @@ impl Model {
             Phase::ProbeRtt { window, until: None }
                 if acked.in_flight <= window || self.rounds_in_phase() > MAX_PROBE_ROUNDS =>
             {
+                self.is_probe_drained = acked.in_flight <= window;
                 let until = Some(acked.now.add_micros(PROBE_RTT_TIME));
                 self.enter(acked.now, Phase::ProbeRtt { window, until });
             }
             Phase::ProbeRtt { until: Some(until), .. }
                 if acked.now >= until && self.rounds_in_phase() >= 1 =>
             {
-                if self.min_rtt.end_probe(acked.now) {
+                if self.min_rtt.end_probe(acked.now, self.is_probe_drained) {
                     // Another path.
                     let min_rtt = self.min_rtt;
                     self.restart(acked.now);
@@ -209,7 +210,7 @@ impl Model {
         }
         let unlimited = self.app_limited;
         match acked.rtt {
-            Some(rtt) if unlimited => self.min_rtt.replace(acked.now, rtt),
+            Some(rtt) if unlimited => self.min_rtt.renew(acked.now, rtt),
             _ if unlimited => {}
             _ => {
                 self.min_rtt.begin_probe(acked.now);

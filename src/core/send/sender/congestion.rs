@@ -52,7 +52,7 @@ impl Sender {
             self.pacer.on_sent(now, self.effective_window(), &self.rtt);
         } else if self.is_short_path()
             && sent_as == SentAs::New
-            && self.congestion.suspend_on_short_path()
+            && self.congestion.suspend_on_short_path(self.sent_segments.len())
         {
             self.pacer.unblock();
         } else {
@@ -62,7 +62,9 @@ impl Sender {
 
     /// Whether the path needs no model as long as nothing is lost.
     pub(super) fn is_short_path(&self) -> bool {
-        self.rtt.is_short() && self.rtt.srtt().is_some_and(|srtt| srtt < MAX_UNMODELLED_RTT)
+        // Half of it, once a model has begun: not back and forth at each ACK.
+        let most = MAX_UNMODELLED_RTT / if self.congestion.is_model_suspended() { 1 } else { 2 };
+        self.rtt.is_short() && self.rtt.srtt().is_some_and(|srtt| srtt < most)
     }
 
     fn on_sent_with_model(&mut self, now: Micros, sn: Sn, sent_as: SentAs) {
@@ -102,11 +104,13 @@ impl Sender {
     /// and neither the RTT nor losses show a queue. While a window is full nothing waits here, however much
     /// the application has.
     fn limit(&self) -> Option<Limit> {
-        let window = u32::from(self.window).min(self.remote.available(self.una()));
-        if self.sent_segments.len() < window {
+        let in_flight = self.sent_segments.len();
+        let remote = self.remote.available(self.una());
+        if in_flight < remote.min(u32::from(self.window)) {
             return self.send_buffer.is_empty().then_some(Limit::Application);
         }
-        let queue = self.rtt.srtt().is_some_and(|srtt| srtt > self.rtt.min() / 4 * 5);
+        let calm = self.rtt.min() / 4 * 5 + 1_000;
+        let queue = self.rtt.srtt().is_some_and(|srtt| srtt > calm);
         (!queue && !self.congestion.overflows()).then_some(Limit::Window)
     }
 

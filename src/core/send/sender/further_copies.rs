@@ -53,9 +53,12 @@ impl Sender {
         let Some(redundant) = &mut self.redundant else { return };
         let wanted = if latency_bound { redundant.further_copies() } else { 0 };
         let wanted = wanted.saturating_sub(saved);
-        let opens = closes_window && wanted == 0 && allowed && redundant.take_window_credit();
+        let opens = closes_window && wanted == 0 && redundant.has_window_credit();
         let wanted = if allowed { wanted.max(u8::from(opens)) } else { 0 };
         let copies = self.retransmit_budget.take_redundant(wanted);
+        if opens && copies > 0 {
+            redundant.take_window_credit();
+        }
         redundant.on_first_copy(now, (sn, ts), (copies, is_first), rtt);
     }
 

@@ -76,7 +76,11 @@ impl Sender {
     pub(crate) fn defer_out_of_window_rto(&mut self, now: Micros) {
         let (una, window) = (self.una(), self.remote.available(self.una()));
         while self.sent_segments.len() > window {
-            let Some((sn, _)) = self.next_lost(now, false) else { return };
+            let in_flight = self.sent_segments.len();
+            let expired = |loss: &SegmentLoss| loss.at <= now && loss.trigger == LossTrigger::Rto;
+            let Some(SegmentLoss { sn, .. }) = self.find_loss(in_flight, false, expired) else {
+                return;
+            };
             if sn == una || sn.offset_from(una).is_some_and(|offset| offset < window) {
                 return;
             }
