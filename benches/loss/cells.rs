@@ -4,12 +4,15 @@ use std::fmt;
 use std::ops::Range;
 use std::time::Duration;
 
+use anyhow::Result;
 use kcpx::{AutoProtection, Config, CongestionControl, FecConfig, KcpConfig, Timing};
 use serde::Serialize;
 
 use crate::figures::{Figures, Goal, Measure};
 use crate::path::{MILLIS, Path, SECOND, part_of_120};
 use crate::simulation::{self, Setup};
+use crate::table;
+use crate::traced;
 use crate::workload::Workload;
 
 /// What protects the data against loss beside retransmission. Both ends have the same.
@@ -179,6 +182,8 @@ enum Span {
     Bulk,
     /// 120 s; this part of the run, in ppm, is measured.
     Part(Range<u64>),
+    /// This many seconds, all measured.
+    Whole(u64),
 }
 
 /// One row of a table.
@@ -272,6 +277,7 @@ impl Cell {
             Span::Messages => 600,
             Span::Bulk => 12,
             Span::Part(_) => 120,
+            Span::Whole(seconds) => seconds,
         }
     }
 
@@ -285,17 +291,27 @@ impl Cell {
     /// # Errors
     ///
     /// When messages are not delivered.
-    pub(crate) fn run(&self, seconds: u64, seeds: Range<u64>) -> Result<Vec<Figures>, String> {
+    pub(crate) fn run(
+        &self,
+        seconds: u64,
+        seeds: Range<u64>,
+        timeline: bool,
+    ) -> Result<Vec<Figures>, String> {
         seeds
             .map(|seed| {
-                let setup = self.setup(seconds * SECOND, seed);
+                let path = self.path.at_seed(seed);
+                let setup = self.setup(&path, seconds * SECOND, seed);
                 let outcome = simulation::run(&setup)?;
+                if timeline {
+                    println!("\n{}, seed {seed}", self.description(seconds));
+                    table::print_timeline(&outcome.timeline);
+                }
                 Ok(Figures::of(&setup, &outcome))
             })
             .collect()
     }
 
-    fn setup(&self, end: u64, seed: u64) -> Setup<'_> {
+    fn setup<'a>(&self, path: &'a Path, end: u64, seed: u64) -> Setup<'a> {
         let mut config = self.protection.preset();
         config.timing = self.congestion.timing(config.timing);
         if let Protection::Auto(limit) = self.protection {
@@ -315,9 +331,10 @@ impl Cell {
         let measured = match &self.span {
             Span::Messages => early_until..end,
             Span::Bulk => flows.iter().map(|(_, start)| *start).max().unwrap_or(0)..end,
+            Span::Whole(_) => 0..end,
             Span::Part(part) => end * part.start / 1_000_000..end * part.end / 1_000_000,
         };
-        let (path, fec) = (&self.path, self.protection.fec());
+        let fec = self.protection.fec();
         let repair_rate = self.protection.repair_rate();
         let bundling_rate = self.protection.bundling_rate();
         let stock_server = self.stock_server;
@@ -341,7 +358,7 @@ impl Cell {
 }
 
 /// Names and meanings of the cells, in the order of the tables.
-pub(crate) const NAMES: [(&str, &str); 21] = [
+pub(crate) const NAMES: [(&str, &str); 22] = [
     ("G1", "independent losses of 1 %, messages, FEC"),
     ("G2", "independent losses of 5 %, messages, FEC"),
     ("G3", "independent losses of 10 %, messages, FEC"),
@@ -361,6 +378,7 @@ pub(crate) const NAMES: [(&str, &str); 21] = [
     ("Q", "a bottleneck with a drop-tail queue, bulk; messages beside it"),
     ("F", "several bulk connections over one bottleneck"),
     ("L", "5 % loss, bulk, no bottleneck"),
+    ("R", "recorded and generated radio paths, messages and bulk"),
     ("Z", "bulk on a steady path after random disturbances"),
     ("W", "bulk on steady paths: a grid"),
 ];
@@ -378,7 +396,7 @@ const AUTO: [Protection; 4] = [
 ];
 
 /// All cells, in the order of the tables.
-pub(crate) fn all() -> Vec<Cell> {
+pub(crate) fn all(traces: &std::path::Path) -> Result<Vec<Cell>> {
     let mut cells = independent_losses();
     cells.extend(automatic());
     cells.extend(stock_receivers());
@@ -389,7 +407,8 @@ pub(crate) fn all() -> Vec<Cell> {
     cells.extend(bottleneck());
     cells.extend(sharing());
     cells.extend(lossy_bulk());
-    cells
+    cells.extend(traced(traces)?);
+    Ok(cells)
 }
 
 fn limits(p99: f64, wire: f64) -> [(Measure, f64); 2] {
@@ -586,6 +605,22 @@ fn sharing() -> Vec<Cell> {
         Cell { flows: vec![Workload::Bulk; 16], note: "16 connections".to_owned(), ..four.clone() };
     let one_by_one = [two, four, sixteen];
     one_by_one.into_iter().flat_map(Cell::with_each_congestion).collect()
+}
+
+/// Messages and bulk on the paths of traces. `ideal` is the same link with a sender that sends each message
+/// once, the moment it is written.
+fn traced(directory: &std::path::Path) -> Result<Vec<Cell>> {
+    let mut cells = Vec::new();
+    for path in traced::paths(directory)? {
+        let message = Cell::messages("R", path.clone(), Protection::None);
+        let goal =
+            [(Measure::P99OfIdeal, 1.05), (Measure::P999OfIdeal, 1.05), (Measure::Wire, 1.1)];
+        cells.push(Cell { span: Span::Whole(25), ..message }.goal(goal));
+        let bulk = Cell::bulk("R", path, Windows::Automatic, 1);
+        let goal = [(Measure::BulkOfIdeal, 0.95), (Measure::Wire, 1.1)];
+        cells.push(Cell { span: Span::Whole(15), ..bulk }.goal(goal));
+    }
+    Ok(cells)
 }
 
 fn lossy_bulk() -> Vec<Cell> {

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::path::{BOTTLENECK_MBIT, SECOND};
 use crate::simulation::{Counters, Outcome, Setup};
+use crate::traced;
 
 /// Figures of one run. Latencies one way, in order, in ms; `None` where there are no messages or no
 /// bulk.
@@ -21,6 +22,12 @@ pub(crate) struct Figures {
     pub(crate) bulk_mbit: Option<f64>,
     /// The slowest bulk connection, in percent of its fair share of the bottleneck.
     pub(crate) smallest_share_percent: Option<f64>,
+    /// For paths of traces: p99 and p99.9 of the ideal sender in ms, its bulk rate, and how long packets waited
+    /// in the queue from client to server, p95.
+    pub(crate) ideal_p99_ms: Option<f64>,
+    pub(crate) ideal_p999_ms: Option<f64>,
+    pub(crate) ideal_mbit: Option<f64>,
+    pub(crate) wait_p95_ms: Option<f64>,
     /// IP bytes from client to server per byte read at the server.
     pub(crate) wire: f64,
     /// Retransmissions in percent of all data segments sent.
@@ -46,6 +53,9 @@ impl Figures {
         let retransmits = after.retransmits - before.retransmits;
         let received = |counters: &Counters| counters.received.iter().map(|(n, _)| n).sum::<u64>();
         let useful = received(after) - received(before);
+        let ideal = traced::ideal(setup);
+        let ideal_quantile =
+            |share| ideal.as_ref().and_then(|ideal| quantile(&ideal.latencies, share));
         Self {
             p50_ms: quantile(&measured, 0.5),
             p99_ms: quantile(&measured, 0.99),
@@ -56,6 +66,10 @@ impl Figures {
             smallest_share_percent: smallest
                 .filter(|_| rates.len() > 1)
                 .map(|rate| rate * 100.0 / fair_share),
+            ideal_p99_ms: ideal_quantile(0.99),
+            ideal_p999_ms: ideal_quantile(0.999),
+            ideal_mbit: ideal.as_ref().map(|ideal| ideal.bulk_mbit).filter(|_| !rates.is_empty()),
+            wait_p95_ms: ideal.as_ref().map(|_| outcome.waits.p95 as f64 / 1e3),
             wire: (after.ip_bytes - before.ip_bytes) as f64 / useful as f64,
             retransmitted_percent: retransmits as f64 * 100.0 / (sent + retransmits) as f64,
         }
@@ -76,6 +90,10 @@ impl Figures {
             early_p99_ms: of(|run| run.early_p99_ms),
             bulk_mbit: of(|run| run.bulk_mbit),
             smallest_share_percent: of(|run| run.smallest_share_percent),
+            ideal_p99_ms: of(|run| run.ideal_p99_ms),
+            ideal_p999_ms: of(|run| run.ideal_p999_ms),
+            ideal_mbit: of(|run| run.ideal_mbit),
+            wait_p95_ms: of(|run| run.wait_p95_ms),
             wire: of(|run| Some(run.wire)).unwrap_or(f64::NAN),
             retransmitted_percent: of(|run| Some(run.retransmitted_percent)).unwrap_or(f64::NAN),
         }
@@ -86,6 +104,10 @@ impl Figures {
 fn quantile(sorted: &[u64], share: f64) -> Option<f64> {
     let index = ((sorted.len() as f64 * share) as usize).min(sorted.len().checked_sub(1)?);
     sorted.get(index).map(|&us| us as f64 / 1e3)
+}
+
+fn ratio(value: Option<f64>, ideal: Option<f64>) -> Option<f64> {
+    value.zip(ideal).map(|(value, ideal)| value / ideal)
 }
 
 /// Mbit/s of each bulk connection.
@@ -100,6 +122,10 @@ fn bulk_rates(before: &Counters, after: &Counters, seconds: f64) -> Vec<f64> {
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Measure {
     P99Ms,
+    /// Of the ideal sender's on the path of a trace.
+    P99OfIdeal,
+    P999OfIdeal,
+    BulkOfIdeal,
     Wire,
     RetransmittedPercent,
     BulkMbit,
@@ -110,6 +136,9 @@ impl Measure {
     fn of(self, figures: &Figures) -> Option<f64> {
         match self {
             Self::P99Ms => figures.p99_ms,
+            Self::P99OfIdeal => ratio(figures.p99_ms, figures.ideal_p99_ms),
+            Self::P999OfIdeal => ratio(figures.p999_ms, figures.ideal_p999_ms),
+            Self::BulkOfIdeal => ratio(figures.bulk_mbit, figures.ideal_mbit),
             Self::Wire => Some(figures.wire),
             Self::RetransmittedPercent => Some(figures.retransmitted_percent),
             Self::BulkMbit => figures.bulk_mbit,
@@ -118,13 +147,16 @@ impl Measure {
     }
 
     fn is_at_most(self) -> bool {
-        matches!(self, Self::P99Ms | Self::Wire | Self::RetransmittedPercent)
+        !matches!(self, Self::BulkMbit | Self::BulkOfIdeal | Self::SmallestSharePercent)
     }
 
     /// Name and unit.
     fn words(self) -> (&'static str, &'static str) {
         match self {
             Self::P99Ms => ("p99", " ms"),
+            Self::P99OfIdeal => ("p99 / ideal", ""),
+            Self::P999OfIdeal => ("p99.9 / ideal", ""),
+            Self::BulkOfIdeal => ("bulk / ideal", ""),
             Self::Wire => ("wire", ""),
             Self::RetransmittedPercent => ("retransmitted", " %"),
             Self::BulkMbit => ("bulk", " Mbit/s"),

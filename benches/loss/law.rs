@@ -18,6 +18,7 @@ use kcpx::testkit::rng::Rng;
 
 use crate::path::{IP_OVERHEAD, MILLIS, Path, SECOND};
 use crate::simulation::{self, Change, Outcome, Second, Setup};
+use crate::table;
 use crate::workload::Workload;
 
 /// Options of the cells Z and W.
@@ -32,9 +33,9 @@ pub(crate) struct LawOptions {
     /// CPU seconds after which Z and W begin no more plans
     #[arg(long, value_name = "S")]
     cpu_seconds: Option<u64>,
-    /// Prints what happened in each second of each plan of Z and W
+    /// Prints what happened in each second of each plan of Z and W, and of each run of R
     #[arg(long)]
-    timeline: bool,
+    pub(crate) timeline: bool,
 }
 
 fn seed(text: &str) -> Result<u64, String> {
@@ -535,49 +536,7 @@ fn print_timeline(plan: &Plan, figures: &Figures) {
     for (at, change) in &plan.changes {
         println!("{:>6.2} s  {change:?}", *at as f64 / 1e6);
     }
-    println!(
-        "{:>6} {:>8} {:>6} {:>6} {:>6} {:>6} {:>6} {:>6} {:>7} {:>7} {:>7} {:>7} {:>6} {:>8} {:>8}",
-        "s",
-        "Mbit/s",
-        "wire",
-        "rtx %",
-        "rto",
-        "copies",
-        "spur",
-        "full",
-        "wait ms",
-        "srtt ms",
-        "rto ms",
-        "min ms",
-        "cwnd",
-        "pacing",
-        "delivery"
-    );
-    for pair in figures.timeline.windows(2) {
-        let [before, after] = pair else { continue };
-        let read = (after.read - before.read) as f64;
-        let (stats, sent) = (&after.stats, after.stats.sent_segments - before.stats.sent_segments);
-        let again = after.stats.retransmits() - before.stats.retransmits();
-        let millis = |time: std::time::Duration| time.as_secs_f64() * 1e3;
-        println!(
-            "{:>6.1} {:>8.2} {:>6.2} {:>6.1} {:>6} {:>6} {:>6} {:>6} {:>7.1} {:>7.1} {:>7.1} {:>7.1} {:>6} {:>8.2} {:>8.2}",
-            after.at as f64 / 1e6,
-            read * 8.0 / (after.at - before.at) as f64,
-            (after.ip_bytes - before.ip_bytes) as f64 / read.max(1.0),
-            again as f64 * 100.0 / (sent + again).max(1) as f64,
-            stats.timeout_retransmits - before.stats.timeout_retransmits,
-            stats.redundant_retransmits - before.stats.redundant_retransmits,
-            stats.spurious_retransmits - before.stats.spurious_retransmits,
-            after.queue_full - before.queue_full,
-            after.wait as f64 / 1e3,
-            millis(stats.srtt),
-            millis(stats.rto),
-            millis(stats.min_rtt),
-            stats.cwnd_segments,
-            stats.pacing_bytes_per_second as f64 * 8e-6,
-            stats.delivery_bytes_per_second as f64 * 8e-6,
-        );
-    }
+    table::print_timeline(&figures.timeline);
 }
 
 /// The same plan gives the same figures.

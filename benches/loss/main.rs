@@ -12,6 +12,7 @@ mod path;
 mod simulation;
 mod stock;
 mod table;
+mod traced;
 mod workload;
 
 use std::io::{IsTerminal as _, Write as _, stderr};
@@ -29,7 +30,7 @@ pub(crate) const FIRST_SEED: u64 = 1;
 
 fn main() -> Result<()> {
     let options = Options::of_command_line();
-    let cells = options.cells();
+    let cells = options.cells()?;
     if options.list {
         list(&cells);
         return Ok(());
@@ -48,7 +49,7 @@ fn main() -> Result<()> {
     let mut rows = Vec::new();
     for cell in cells {
         progress(rows.len() + 1, count, &cell, cell.seconds(seconds));
-        rows.push(run(cell, seconds, seeds)?);
+        rows.push(run(cell, seconds, seeds, options.law.timeline)?);
     }
     end_progress(count, began);
     print!("{}", table::markdown(&rows, seeds));
@@ -60,10 +61,10 @@ fn main() -> Result<()> {
 }
 
 /// Runs one cell with each seed.
-fn run(cell: Cell, seconds: Option<u64>, seeds: u64) -> Result<Row> {
+fn run(cell: Cell, seconds: Option<u64>, seeds: u64, timeline: bool) -> Result<Row> {
     let seconds = cell.seconds(seconds);
     let runs = cell
-        .run(seconds, FIRST_SEED..FIRST_SEED + seeds)
+        .run(seconds, FIRST_SEED..FIRST_SEED + seeds, timeline)
         .map_err(|error| anyhow!("{}, {}: {error}", cell.name, cell.description(seconds)))?;
     let median = Figures::median(&runs);
     Ok(Row { cell, seconds, runs, median })
@@ -73,7 +74,7 @@ fn run(cell: Cell, seconds: Option<u64>, seeds: u64) -> Result<Row> {
 fn test(cells: &[Cell], seconds: Option<u64>, seeds: u64) -> Result<()> {
     let once = || -> Result<String> {
         let rows: Result<Vec<Row>> =
-            cells.iter().map(|cell| run(cell.clone(), seconds, seeds)).collect();
+            cells.iter().map(|cell| run(cell.clone(), seconds, seeds, false)).collect();
         let rows = rows?;
         Ok(table::markdown(&rows, seeds) + &table::json(&rows, seeds)?)
     };

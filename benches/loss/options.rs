@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use anyhow::Result;
 use clap::{Parser, value_parser};
 
 use crate::cells::{self, Cell, Congestion};
@@ -31,6 +32,9 @@ pub(crate) struct Options {
     seeds: Option<u64>,
     #[command(flatten)]
     pub(crate) law: LawOptions,
+    /// Directory of recorded paths for R, pairs of NAME.down and NAME.up in the format of mahimahi
+    #[arg(long, value_name = "DIR", default_value = "../shared/traces")]
+    traces: PathBuf,
     /// Congestion control of the cells that have the default one
     #[arg(long, value_name = "NAME", value_enum)]
     congestion: Option<Congestion>,
@@ -61,6 +65,9 @@ Columns:
                    own. Of messages written in second 6 and later, as all figures of messages, or
                    in the seconds that `path` names
   first 5 s p99    p99 of the messages written before that
+  ideal ...        for R: p99 of a sender that sends each message once, the moment it is written, and
+                   what share of the rate of the trace bulk had
+  wait p95         for R: how long packets waited in the queue from client to server, ms
   wire             IP bytes (datagrams and 28 each) from client to server per byte read
   retransmitted %  retransmissions in percent of all data segments sent
   smallest share   the slowest of several connections, in percent of an equal share of the
@@ -99,15 +106,19 @@ impl Options {
     }
 
     /// The cells that were asked for, in the order of the tables.
-    pub(crate) fn cells(&self) -> Vec<Cell> {
-        let mut all = cells::all();
+    ///
+    /// # Errors
+    ///
+    /// When a recorded path cannot be read.
+    pub(crate) fn cells(&self) -> Result<Vec<Cell>> {
+        let mut all = cells::all(&self.traces)?;
         all.retain(|cell| self.asks_for(cell.name));
         for cell in &mut all {
             if cell.congestion == Congestion::Default {
                 cell.congestion = self.congestion.unwrap_or(Congestion::Default);
             }
         }
-        all
+        Ok(all)
     }
 }
 

@@ -1,6 +1,9 @@
 //! The path of a cell: both directions, and losses that change on the way.
 
 use kcpx::testkit::link::{BurstDurations, CERTAIN, GilbertElliott, LinkConfig};
+use kcpx::testkit::trace::{DelayTrace, Trace};
+
+use crate::FIRST_SEED;
 
 pub(crate) const MILLIS: u64 = 1_000;
 pub(crate) const SECOND: u64 = 1_000_000;
@@ -10,7 +13,7 @@ const PERCENT: u32 = CERTAIN / 100;
 /// Bytes of IPv4 and UDP headers.
 pub(crate) const IP_OVERHEAD: usize = 28;
 /// Bytes of a full IP packet.
-const FULL_PACKET: u64 = 1_400 + IP_OVERHEAD as u64;
+pub(crate) const FULL_PACKET: u64 = 1_400 + IP_OVERHEAD as u64;
 
 /// A path between client and server.
 #[derive(Clone, Debug)]
@@ -100,6 +103,29 @@ impl Path {
     pub(crate) fn loss_steps() -> Self {
         let mut path = Self::symmetric("loss 0, 10, 0 %".to_owned(), LinkConfig::delay(DELAY));
         path.loss_steps = vec![(part_of_120(20), 10 * PERCENT), (part_of_120(60), 0)];
+        path
+    }
+
+    /// A path whose bottlenecks and delays are those of traces; the queues hold 300 packets, as those of radio
+    /// links do. [`Self::at_seed`] chooses where they begin.
+    pub(crate) fn traced(name: String, traces: [Trace; 2], delay: Option<&DelayTrace>) -> Self {
+        let links = traces.map(|trace| LinkConfig {
+            trace: Some(trace),
+            queue_packets: 300,
+            delay_trace: delay.cloned(),
+            ..LinkConfig::delay(20 * MILLIS)
+        });
+        Self { name, links, loss_steps: Vec::new() }
+    }
+
+    /// The path of the run with this seed: traces begin 7 s later with each.
+    pub(crate) fn at_seed(&self, seed: u64) -> Self {
+        let later = (seed - FIRST_SEED) * 7_000;
+        let mut path = self.clone();
+        for link in &mut path.links {
+            link.trace = link.trace.take().map(|trace| trace.with_offset(later));
+            link.delay_trace = link.delay_trace.take().map(|delay| delay.with_offset(later));
+        }
         path
     }
 

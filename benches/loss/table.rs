@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::cells::{Cell, Congestion, Protection};
 use crate::figures::{Figures, Goal};
+use crate::simulation::Second;
 
 /// One cell with what it measured.
 pub(crate) struct Row {
@@ -23,7 +24,7 @@ fn cell(value: Option<f64>, digits: usize) -> String {
 
 type Column = (&'static str, fn(&Row) -> String);
 
-const MESSAGES: [Column; 12] = [
+const MESSAGES: [Column; 14] = [
     ("cell", |row| row.cell.name.to_owned()),
     ("path", |row| row.cell.description(row.seconds)),
     ("protection", |row| row.cell.variant()),
@@ -31,6 +32,8 @@ const MESSAGES: [Column; 12] = [
     ("p99", |row| cell(row.median.p99_ms, 1)),
     ("p99.9", |row| cell(row.median.p999_ms, 1)),
     ("max", |row| cell(row.median.max_ms, 1)),
+    ("ideal p99", |row| cell(row.median.ideal_p99_ms, 1)),
+    ("wait p95", |row| cell(row.median.wait_p95_ms, 1)),
     ("first 5 s p99", |row| cell(row.median.early_p99_ms, 1)),
     ("wire", |row| cell(Some(row.median.wire), 3)),
     ("retransmitted %", |row| cell(Some(row.median.retransmitted_percent), 2)),
@@ -38,12 +41,14 @@ const MESSAGES: [Column; 12] = [
     ("verdict", |row| row.cell.goal.verdict(&row.median)),
 ];
 
-const BULK: [Column; 11] = [
+const BULK: [Column; 13] = [
     ("cell", |row| row.cell.name.to_owned()),
     ("path", |row| row.cell.description(row.seconds)),
     ("protection", |row| row.cell.variant()),
     ("Mbit/s", |row| cell(row.median.bulk_mbit, 2)),
     ("MB/s", |row| cell(row.median.bulk_mbit.map(|mbit| mbit / 8.0), 2)),
+    ("ideal Mbit/s", |row| cell(row.median.ideal_mbit, 2)),
+    ("wait p95", |row| cell(row.median.wait_p95_ms, 1)),
     ("smallest share %", |row| cell(row.median.smallest_share_percent, 0)),
     ("message p99", |row| cell(row.median.p99_ms, 1)),
     ("wire", |row| cell(Some(row.median.wire), 3)),
@@ -90,6 +95,53 @@ fn table(out: &mut String, columns: &[Column], rows: &[&Row]) {
     line(columns.iter().map(|_| "---".to_owned()).collect());
     for row in rows {
         line(columns.iter().map(|(_, text)| text(row)).collect());
+    }
+}
+
+/// What happened in each second of a run.
+pub(crate) fn print_timeline(timeline: &[Second]) {
+    println!(
+        "{:>6} {:>8} {:>6} {:>6} {:>6} {:>6} {:>6} {:>6} {:>7} {:>7} {:>7} {:>7} {:>6} {:>8} {:>8}",
+        "s",
+        "Mbit/s",
+        "wire",
+        "rtx %",
+        "rto",
+        "copies",
+        "spur",
+        "full",
+        "wait ms",
+        "srtt ms",
+        "rto ms",
+        "min ms",
+        "cwnd",
+        "pacing",
+        "delivery"
+    );
+    for pair in timeline.windows(2) {
+        let [before, after] = pair else { continue };
+        let read = (after.read - before.read) as f64;
+        let (stats, sent) = (&after.stats, after.stats.sent_segments - before.stats.sent_segments);
+        let again = after.stats.retransmits() - before.stats.retransmits();
+        let millis = |time: std::time::Duration| time.as_secs_f64() * 1e3;
+        println!(
+            "{:>6.1} {:>8.2} {:>6.2} {:>6.1} {:>6} {:>6} {:>6} {:>6} {:>7.1} {:>7.1} {:>7.1} {:>7.1} {:>6} {:>8.2} {:>8.2}",
+            after.at as f64 / 1e6,
+            read * 8.0 / (after.at - before.at) as f64,
+            (after.ip_bytes - before.ip_bytes) as f64 / read.max(1.0),
+            again as f64 * 100.0 / (sent + again).max(1) as f64,
+            stats.timeout_retransmits - before.stats.timeout_retransmits,
+            stats.redundant_retransmits - before.stats.redundant_retransmits,
+            stats.spurious_retransmits - before.stats.spurious_retransmits,
+            after.queue_full - before.queue_full,
+            after.wait as f64 / 1e3,
+            millis(stats.srtt),
+            millis(stats.rto),
+            millis(stats.min_rtt),
+            stats.cwnd_segments,
+            stats.pacing_bytes_per_second as f64 * 8e-6,
+            stats.delivery_bytes_per_second as f64 * 8e-6,
+        );
     }
 }
 

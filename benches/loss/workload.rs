@@ -127,4 +127,4 @@ impl Application {
 }
 
 /// Longest time in us that the last messages may take.
-pub(crate) const MAX_DRAIN: u64 = 20 * SECOND;
+pub(crate) const MAX_DRAIN: u64 = 60 * SECOND;

@@ -303,6 +303,9 @@ impl Link {
     /// How long a datagram that is offered at `now` waits in the queue, in µs.
     #[must_use]
     pub fn wait(&self, now: u64) -> u64 {
+        if let Some(queue) = &self.trace_queue {
+            return queue.wait(now);
+        }
         if self.config.policer { 0 } else { self.free_at.saturating_sub(now) }
     }
 

@@ -25,6 +25,11 @@ impl TraceQueue {
         Self { cursor: Cursor::new(trace), departures: VecDeque::new(), bytes: 0 }
     }
 
+    /// How long the last datagram in it still waits at `now`, in µs.
+    pub(super) fn wait(&self, now: u64) -> u64 {
+        self.departures.back().map_or(0, |(at, _)| at.saturating_sub(now))
+    }
+
     /// When a datagram leaves that comes at `now` (µs, never decreasing); `None` for a full queue.
     pub(super) fn send(&mut self, now: u64, len: usize, limit: Limit) -> Option<Departure> {
         while let Some((_, len)) = self.departures.front().filter(|(at, _)| *at <= now) {
