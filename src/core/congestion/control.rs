@@ -57,6 +57,7 @@ impl SlowStart {
 struct ModelControl {
     rate: DeliveryRate,
     model: Model,
+    messages: MessageWindow,
     /// RTT sample of the datagram that is processed, microseconds.
     rtt: Option<u64>,
 }
@@ -84,7 +85,8 @@ pub(crate) enum SentAs {
 
 impl Control {
     fn model(segment: u64, rate: DeliveryRate) -> Self {
-        Self::Model(Box::new(ModelControl { rate, model: Model::new(segment), rtt: None }))
+        let (model, messages) = (Model::new(segment), MessageWindow::default());
+        Self::Model(Box::new(ModelControl { rate, model, messages, rtt: None }))
     }
 
     fn window(&self) -> u32 {
@@ -102,7 +104,59 @@ impl ModelControl {
     /// Whether another segment may leave.
     #[inline]
     fn is_open(&self) -> bool {
-        self.rate.in_flight() < self.model.window()
+        self.rate.in_flight() < self.window()
+    }
+
+    #[inline]
+    fn window(&self) -> u64 {
+        self.model.window().max(self.messages.window)
+    }
+}
+
+/// What an application that writes less than the path carries may have in flight. A radio link delivers
+/// nothing for a moment, or its return path does, and then all at once: who waits for ACKs meanwhile has lost
+/// the time. Such a flow goes on, with at most what it writes in [`Self::WITHOUT_ACKS`].
+#[derive(Clone, Copy, Debug, Default)]
+struct MessageWindow {
+    /// Bytes.
+    window: u64,
+    /// Bytes that left while nothing waited, in this second and in the one before.
+    written: [u64; 2],
+    /// When this second began.
+    since: Micros,
+    /// Bytes that left since nothing waited.
+    pending: u64,
+    /// When nothing waited last.
+    limited_at: Option<Micros>,
+}
+
+impl MessageWindow {
+    /// How long ACKs may be late until messages wait, seconds. After as long a flow that always has data is no
+    /// flow of messages.
+    const WITHOUT_ACKS: u64 = 3;
+    /// Most bytes, whatever is written.
+    const MAX: u64 = 512 * 1024;
+
+    /// `bytes` leave for the first time.
+    fn on_sent(&mut self, now: Micros, bytes: u32, is_limited: bool, overflows: bool) {
+        const SECOND: u64 = 1_000_000;
+        self.pending += u64::from(bytes);
+        if is_limited {
+            if now.since(self.since) > SECOND {
+                let recent = now.since(self.since) <= 2 * SECOND;
+                self.written = [0, if recent { self.written[0] } else { 0 }];
+                self.since = now;
+            }
+            self.written[0] += std::mem::take(&mut self.pending);
+            self.limited_at = Some(now);
+        }
+        let is_recent = |at| now.since(at) <= Self::WITHOUT_ACKS * SECOND;
+        self.window = if !overflows && self.limited_at.is_some_and(is_recent) {
+            let written = self.written[0].max(self.written[1]);
+            (written * Self::WITHOUT_ACKS).min(Self::MAX)
+        } else {
+            0
+        };
     }
 }
 
@@ -265,7 +319,7 @@ impl Congestion {
         limit: Option<Limit>,
     ) -> Option<Pacing> {
         let mut pacing = None;
-        self.change_model(|ModelControl { rate, model, .. }| {
+        self.change_model(|ModelControl { rate, model, messages, .. }| {
             let in_flight = rate.in_flight();
             match sent_as {
                 SentAs::New => rate.on_sent(now, bytes),
@@ -278,7 +332,11 @@ impl Congestion {
             if sent_as != SentAs::RedundantCopy {
                 model.on_sent(now, in_flight);
             }
-            if rate.in_flight() < model.window() {
+            if sent_as == SentAs::New {
+                let is_limited = limit == Some(Limit::Application);
+                messages.on_sent(now, bytes, is_limited, model.overflows());
+            }
+            if rate.in_flight() < model.window().max(messages.window) {
                 match limit {
                     Some(Limit::Application) => rate.on_app_limited(),
                     Some(Limit::Window) => rate.on_window_limited(),

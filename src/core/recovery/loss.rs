@@ -97,6 +97,11 @@ impl LossDetector {
         }
     }
 
+    /// Whether ACKs of later transmissions show losses while new data leaves.
+    pub(crate) fn counts_acks(&self) -> bool {
+        self.fast_resend.is_some()
+    }
+
     /// The transmission `xmit_seq` was acknowledged for the first time, `rtt` microseconds after
     /// it.
     pub(crate) fn on_ack(&mut self, xmit_seq: u64, rtt: u64) {

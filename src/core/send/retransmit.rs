@@ -1,41 +1,87 @@
-//! PTO back-off: one retransmission per probe timeout, doubling, while the peer is silent (RFC
-//! 9002 6.2.1, 6.2.4).
+//! Probing while the peer is silent: one retransmission per probe timeout, doubling after a while (RFC 9002
+//! 6.2.1, 6.2.4).
 //!
 //! kcp-go retransmits every segment whose RTO expired, a whole window each time, for as long as
-//! the peer is silent. Here, once the peer has been silent for a second, one segment per PTO is
-//! enough to find out that it is back: test
+//! the peer is silent. An RTO while no ACK arrives says nothing about a single segment: the path, or the return
+//! path, has stopped for a moment, and what is on the way arrives later. One segment finds out that the path
+//! carries again; its ACK, and those of newer data, show what is lost. Tests
+//! `core::tests::path_changes::messages_leave_once_and_at_once_while_packets_are_held_up` and
 //! `core::tests::sweeps::delivery_after_partitions_completes`.
 
 use crate::core::clock::Micros;
 use crate::core::recovery::sent_segments::MAX_BACKOFF_LEVEL;
 
-/// Time without a valid ACK, pong or new `una` after which the back-off begins, microseconds; two
+/// Time without a valid ACK, pong or new `una` after which probe timeouts double, microseconds; two
 /// RTOs if that is longer.
-const PTO_BACKOFF_AFTER: u64 = 1_000_000;
+const DOUBLING_AFTER: u64 = 1_000_000;
+/// Retransmissions at each probe timeout before they double (RFC 9002 6.2.4 has two): a short message that was
+/// lost whole is not to wait another round trip.
+const PROBES: u32 = 4;
+
+/// Confirmed losses after which an RTO counts by itself, at the start, and after a spurious retransmission.
+const UNCONFIRMED_AT_START: u8 = 4;
+const UNCONFIRMED_AFTER_SPURIOUS: u8 = 6;
 
 /// Limits retransmissions by RTO while the peer is silent.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct PtoBackoff {
-    /// When a valid ACK, a pong or a new `una` was last received, or the path was validated.
+    /// Losses to be confirmed until an RTO counts though the ACK of newer data may still come: on a path that
+    /// holds packets up, that shows what is lost; on one that loses packets, the RTO is earlier.
+    unconfirmed: u8,
+    /// When a valid ACK, a pong or a new `una` was last received, the path was validated, or a segment left
+    /// with none before it on the way: the peer is silent an RTO later.
     last_peer_activity: Micros,
-    /// `None` while no back-off applies: entered by [`Self::on_rto`], left on peer activity.
+    /// When new data left last: its ACK shows what is lost, so it is a probe (RFC 9002 6.2.1).
+    last_new: Micros,
+    /// Probes since then; `None` before the first.
     probe: Option<ProbeTimer>,
 }
 
-/// The timer of an active back-off (RFC 9002 6.2.1).
+/// Probes of a silent peer (RFC 9002 6.2.1).
 #[derive(Clone, Copy, Debug)]
 struct ProbeTimer {
+    /// When the latest timeout was.
+    at: Micros,
     /// When the next probe may leave.
     next: Micros,
-    /// Doublings of the PTO since the back-off began.
+    /// Probes that may still leave at this timeout.
+    left: u32,
+    /// Doublings of the PTO since then.
     doublings: u32,
 }
 
+impl Default for PtoBackoff {
+    fn default() -> Self {
+        let (last_peer_activity, last_new) = (Micros(0), Micros(0));
+        Self { unconfirmed: UNCONFIRMED_AT_START, last_peer_activity, last_new, probe: None }
+    }
+}
+
 impl PtoBackoff {
+    /// A retransmission was spurious (RFC 4015).
+    pub(super) fn on_spurious(&mut self) {
+        self.unconfirmed = UNCONFIRMED_AFTER_SPURIOUS;
+    }
+
+    /// A retransmission was needed.
+    pub(super) fn on_confirmed_loss(&mut self) {
+        self.unconfirmed = self.unconfirmed.saturating_sub(1);
+    }
+
+    /// A segment leaves for the first time; `is_first`: nothing is on the way.
+    #[inline]
+    pub(super) fn on_new_segment(&mut self, now: Micros, is_first: bool) {
+        self.last_new = now;
+        if is_first && self.probe.is_none() {
+            self.last_peer_activity = now;
+        }
+    }
+
     /// A valid ACK, the pong of a ping that was not early or a new `una` arrived, or a path was validated:
     /// ends the back-off.
+    #[inline]
     pub(super) fn on_peer_activity(&mut self, now: Micros) {
-        *self = Self { last_peer_activity: now, probe: None };
+        (self.last_peer_activity, self.probe) = (now, None);
     }
 
     /// A silent peer has answered an early ping: the path works again, or the peer acknowledges nothing.
@@ -47,30 +93,49 @@ impl PtoBackoff {
         }
     }
 
-    /// Whether only one probe per PTO may leave.
+    /// Whether only one probe per PTO may leave, which is to be the oldest segment.
     pub(super) fn is_active(&self) -> bool {
-        self.probe.is_some()
+        self.probe.is_some_and(|probe| probe.left == 0)
     }
 
     /// Whether a retransmission by RTO may leave now.
-    pub(super) fn may_send_probe(&self, now: Micros) -> bool {
-        self.probe.is_none_or(|probe| now >= probe.next)
+    pub(super) fn may_send_probe(&self, now: Micros, ack_wait: u64) -> bool {
+        self.probe_at(now, ack_wait) <= now
     }
 
-    /// When a retransmission may leave whose RTO expires at `expiry`.
-    pub(super) fn probe_at(&self, expiry: Micros) -> Micros {
-        self.probe.map_or(expiry, |probe| expiry.max(probe.next))
+    /// When a retransmission may leave whose RTO expires at `expiry`: as long as the ACK of newer data may come,
+    /// which takes `ack_wait` microseconds at most, it shows what is lost (RFC 9002 6.2.1).
+    pub(super) fn probe_at(&self, expiry: Micros, ack_wait: u64) -> Micros {
+        match self.probe {
+            Some(probe) => expiry.max(probe.next),
+            None if self.unconfirmed == 0 => expiry,
+            None => expiry.max(self.last_new.add_micros(ack_wait)),
+        }
     }
 
-    /// A retransmission by RTO leaves now. Begins or doubles the back-off if the peer has been
-    /// silent for [`PTO_BACKOFF_AFTER`]. `rto` and `max_rto` in microseconds.
+    /// A retransmission by RTO leaves now: a probe, if the peer has been silent for an RTO. `rto` and `max_rto`
+    /// in microseconds.
     pub(super) fn on_rto(&mut self, now: Micros, rto: u64, max_rto: u64) {
-        if now.since(self.last_peer_activity) < PTO_BACKOFF_AFTER.max(2 * rto) {
+        let unheard = now.since(self.last_peer_activity);
+        let doubles = unheard >= DOUBLING_AFTER.max(2 * rto);
+        if unheard < rto || (self.unconfirmed == 0 && !doubles) {
             return;
         }
-        let doublings = self.probe.map_or(0, |probe| probe.doublings.saturating_add(1));
-        let pto = (rto << doublings.min(u32::from(MAX_BACKOFF_LEVEL))).min(max_rto);
-        self.probe = Some(ProbeTimer { next: now.add_micros(pto), doublings });
+        let goes_on = |probe: &ProbeTimer| probe.left > 0 && now.since(probe.at) < rto / 2;
+        let probe = self.probe.filter(|probe| goes_on(probe) && !doubles);
+        let mut probe = probe.unwrap_or_else(|| ProbeTimer {
+            at: now,
+            next: now,
+            left: if doubles { 1 } else { PROBES },
+            doublings: self.probe.map_or(0, |probe| probe.doublings),
+        });
+        probe.left -= 1;
+        if probe.left == 0 {
+            let pto = (rto << probe.doublings.min(u32::from(MAX_BACKOFF_LEVEL))).min(max_rto);
+            probe.next = now.add_micros(pto);
+            probe.doublings = probe.doublings.saturating_add(u32::from(doubles));
+        }
+        self.probe = Some(probe);
     }
 }
 
@@ -83,26 +148,53 @@ mod tests {
 
     #[test]
     fn pto_backoff_after_a_second_without_activity_doubles_up_to_max_rto() {
-        let mut backoff = PtoBackoff::default();
+        let mut backoff = PtoBackoff { unconfirmed: 0, ..PtoBackoff::default() };
         backoff.on_peer_activity(Micros(1_000_000));
         backoff.on_rto(Micros(1_999_999), RTO, MAX_RTO);
-        assert!(!backoff.is_active() && backoff.may_send_probe(Micros(1_999_999)));
+        assert!(!backoff.is_active() && backoff.may_send_probe(Micros(1_999_999), RTO));
         let mut now = Micros(2_000_000);
         let mut ptos = Vec::new();
         for _ in 0..8 {
             backoff.on_rto(now, RTO, MAX_RTO);
-            let next = backoff.probe_at(now);
-            assert!(!backoff.may_send_probe(Micros(next.0 - 1)) && backoff.may_send_probe(next));
+            let next = backoff.probe_at(now, RTO);
+            assert!(backoff.is_active() && !backoff.may_send_probe(Micros(next.0 - 1), RTO));
+            assert!(backoff.may_send_probe(next, RTO));
             ptos.push(next.since(now) / 1_000);
             now = next;
         }
         assert_eq!(ptos, [200, 400, 800, 1_600, 3_200, 6_400, 10_000, 10_000]);
         backoff.on_early_pong(now);
-        assert!(backoff.is_active() && backoff.may_send_probe(now));
+        assert!(backoff.is_active() && backoff.may_send_probe(now, RTO));
         backoff.on_rto(now, RTO, MAX_RTO);
-        assert_eq!(backoff.probe_at(now), now.add_micros(MAX_RTO), "a pong draws one probe");
+        assert_eq!(backoff.probe_at(now, RTO), now.add_micros(MAX_RTO), "a pong draws one probe");
         backoff.on_peer_activity(now);
-        assert!(!backoff.is_active() && backoff.may_send_probe(now));
-        assert_eq!(backoff.probe_at(now), now);
+        assert!(!backoff.is_active() && backoff.may_send_probe(now, RTO));
+        assert_eq!(backoff.probe_at(now, RTO), now);
+    }
+
+    #[test]
+    fn rto_waits_for_acks_of_newer_data_until_losses_are_confirmed() {
+        let mut backoff = PtoBackoff::default();
+        backoff.on_new_segment(Micros(0), true);
+        backoff.on_peer_activity(Micros(50_000));
+        assert_eq!(backoff.probe_at(Micros(RTO), RTO), Micros(RTO));
+        backoff.on_new_segment(Micros(150_000), false);
+        assert_eq!(backoff.probe_at(Micros(RTO), RTO), Micros(RTO + 150_000));
+        (0..UNCONFIRMED_AT_START).for_each(|_| backoff.on_confirmed_loss());
+        assert_eq!(backoff.probe_at(Micros(RTO), RTO), Micros(RTO));
+        backoff.on_spurious();
+        assert_eq!(backoff.probe_at(Micros(RTO), RTO), Micros(RTO + 150_000));
+    }
+
+    /// New data that leaves with nothing before it on the way starts another one.
+    #[test]
+    fn pto_backoff_begins_with_what_is_on_the_way() {
+        let mut backoff = PtoBackoff::default();
+        backoff.on_new_segment(Micros(60_000_000), true);
+        backoff.on_rto(Micros(60_000_000 + RTO), RTO, MAX_RTO);
+        assert!(!backoff.is_active(), "{PROBES} may leave at this timeout");
+        (1..PROBES).for_each(|_| backoff.on_rto(Micros(60_000_000 + RTO), RTO, MAX_RTO));
+        assert!(backoff.is_active());
+        assert_eq!(backoff.probe_at(Micros(0), RTO), Micros(60_000_000 + 2 * RTO));
     }
 }

@@ -411,6 +411,7 @@ impl Sender {
         if let Some(redundant) = &mut self.redundant {
             redundant.loss_rate.on_sent(now);
         }
+        self.pto_backoff.on_new_segment(now, self.sent_segments.all_acked());
         let sn = self.sent_segments.push(now, ts, payload, frg);
         self.on_sent(now, sn, SentAs::New);
         self.on_new_segment(now, payload.len());

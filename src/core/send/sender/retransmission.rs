@@ -18,7 +18,8 @@ impl Sender {
         let mut lost_at = None;
         self.find_loss(in_flight, no_new_data, |loss| {
             let is_rto = loss.trigger == LossTrigger::Rto;
-            let at = if is_rto { self.pto_backoff.probe_at(loss.at) } else { loss.at };
+            let at =
+                if is_rto { self.pto_backoff.probe_at(loss.at, self.ack_wait()) } else { loss.at };
             lost_at = earliest([lost_at, Some(at)]);
             false
         });
@@ -26,6 +27,11 @@ impl Sender {
             |at: Micros| at.max(self.pacer.resume_at()).max(self.retransmit_budget.available_at());
         let copies = self.redundant.as_ref().and_then(|redundant| redundant.deadline());
         earliest([lost_at.map(may_leave_at), copies])
+    }
+
+    /// How long an RTO waits for the ACK of newer data: not at all where ACKs do not show losses.
+    fn ack_wait(&self) -> u64 {
+        if self.loss.counts_acks() { self.rtt.rto() } else { 0 }
     }
 
     /// A segment that counts as lost now, and why: SND.UNA, for which the reader waits, or the one
@@ -44,7 +50,7 @@ impl Sender {
             oldest.map(|segment| self.loss_of((self.una(), &segment), in_flight, no_new_data));
         let may_leave = |loss: &SegmentLoss| {
             let is_rto = loss.trigger == LossTrigger::Rto;
-            loss.at <= now && (!is_rto || self.pto_backoff.may_send_probe(now))
+            loss.at <= now && (!is_rto || self.pto_backoff.may_send_probe(now, self.ack_wait()))
         };
         let loss = oldest.filter(may_leave);
         let loss = loss.or_else(|| self.find_loss(in_flight, no_new_data, may_leave))?;
