@@ -124,8 +124,9 @@ struct MessageWindow {
     written: [u64; 2],
     /// When this second began.
     since: Micros,
-    /// Bytes that left since nothing waited.
+    /// Bytes that left since nothing waited, and when the first of them did.
     pending: u64,
+    pending_since: Micros,
     /// When nothing waited last.
     limited_at: Option<Micros>,
 }
@@ -140,8 +141,19 @@ impl MessageWindow {
     /// `bytes` leave for the first time.
     fn on_sent(&mut self, now: Micros, bytes: u32, is_limited: bool, overflows: bool) {
         const SECOND: u64 = 1_000_000;
+        if overflows {
+            *self = Self::default();
+            return;
+        }
+        if self.pending == 0 {
+            self.pending_since = now;
+        }
         self.pending += u64::from(bytes);
         if is_limited {
+            // What takes longer to leave is bulk.
+            if now.since(self.pending_since) > SECOND {
+                self.pending = 0;
+            }
             if now.since(self.since) > SECOND {
                 let recent = now.since(self.since) <= 2 * SECOND;
                 self.written = [0, if recent { self.written[0] } else { 0 }];
@@ -151,7 +163,7 @@ impl MessageWindow {
             self.limited_at = Some(now);
         }
         let is_recent = |at| now.since(at) <= Self::WITHOUT_ACKS * SECOND;
-        self.window = if !overflows && self.limited_at.is_some_and(is_recent) {
+        self.window = if self.limited_at.is_some_and(is_recent) {
             let written = self.written[0].max(self.written[1]);
             (written * Self::WITHOUT_ACKS).min(Self::MAX)
         } else {
@@ -468,5 +480,42 @@ impl ModelControl {
             rate: sample,
         });
         self.model.set_window_limited(self.rate.is_window_limited());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MILLIS: u64 = 1_000;
+
+    #[test]
+    fn window_of_messages_is_what_leaves_in_three_seconds() {
+        let mut messages = MessageWindow::default();
+        // 1,000 bytes each 10 ms.
+        (0..300).for_each(|i| messages.on_sent(Micros(i * 10 * MILLIS), 1_000, true, false));
+        assert!((300_000..=306_000).contains(&messages.window), "{}", messages.window);
+        messages.on_sent(Micros(5_900 * MILLIS), 1_000, false, false);
+        assert!(messages.window > 0);
+        messages.on_sent(Micros(6_000 * MILLIS), 1_000, false, false);
+        assert_eq!(messages.window, 0, "data has always waited for 3 s");
+    }
+
+    #[test]
+    fn window_of_messages_ends_when_a_queue_overflows() {
+        let mut messages = MessageWindow::default();
+        (0..100).for_each(|i| messages.on_sent(Micros(i * 10 * MILLIS), 1_000, true, false));
+        messages.on_sent(Micros(1_000 * MILLIS), 1_000, true, true);
+        assert_eq!(messages.window, 0);
+        messages.on_sent(Micros(1_010 * MILLIS), 1_000, true, false);
+        assert_eq!(messages.window, 3_000, "what left before counts no longer");
+    }
+
+    #[test]
+    fn bulk_that_takes_longer_than_a_second_is_no_message() {
+        let mut messages = MessageWindow::default();
+        (0..4_000).for_each(|ms| messages.on_sent(Micros(ms * MILLIS), 1_250, false, false));
+        messages.on_sent(Micros(4_000 * MILLIS), 1_250, true, false);
+        assert_eq!(messages.window, 0);
     }
 }

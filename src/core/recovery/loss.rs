@@ -26,6 +26,9 @@ const THIN_STREAM_LIMIT: u32 = 32;
 /// Confirmed losses in a row after which the reordering window is halved (RFC 8985 6.2 step 4
 /// `reo_wnd_persist`, 16 loss recoveries there).
 const REO_WND_PERSIST: u32 = 4;
+/// Confirmed losses after which an RTO counts by itself, at the start, and after a spurious retransmission.
+const UNCONFIRMED_AT_START: u8 = 4;
+const UNCONFIRMED_AFTER_SPURIOUS: u8 = 6;
 /// Least step of the reordering window, microseconds.
 const MIN_REO_WND_STEP: u64 = 1_000;
 /// Least reordering window of early retransmit, microseconds (RFC 8985 6.2 step 4 allows a floor
@@ -69,6 +72,9 @@ pub(crate) struct LossDetector {
     reo_wnd: u64,
     /// Confirmed losses since the last spurious retransmission or halving of `reo_wnd`.
     confirmed_losses: u32,
+    /// Losses to be confirmed until an RTO counts though the ACK of newer data may still come: on a path that
+    /// holds packets up, that shows what is lost; on one that loses packets, the RTO is earlier.
+    unconfirmed: u8,
 }
 
 impl LossDetector {
@@ -86,6 +92,7 @@ impl LossDetector {
             latest_rtt: 0,
             reo_wnd: 0,
             confirmed_losses: 0,
+            unconfirmed: UNCONFIRMED_AT_START,
         }
     }
 
@@ -97,9 +104,9 @@ impl LossDetector {
         }
     }
 
-    /// Whether ACKs of later transmissions show losses while new data leaves.
-    pub(crate) fn counts_acks(&self) -> bool {
-        self.fast_resend.is_some()
+    /// Whether an RTO waits while the ACK of newer data may come. Not where ACKs do not show losses.
+    pub(crate) fn postpones_rto(&self) -> bool {
+        self.fast_resend.is_some() && self.unconfirmed > 0
     }
 
     /// The transmission `xmit_seq` was acknowledged for the first time, `rtt` microseconds after
@@ -141,6 +148,7 @@ impl LossDetector {
     /// A retransmission was spurious: a transmission arrived that left `apart` microseconds before.
     /// Widens the reordering window, if that is not so long that no window would have helped.
     pub(crate) fn on_spurious_retransmit(&mut self, rtt: &RttEstimator, apart: u64) {
+        self.unconfirmed = UNCONFIRMED_AFTER_SPURIOUS;
         if apart > 2 * rtt.srtt().unwrap_or(0) {
             return;
         }
@@ -151,6 +159,7 @@ impl LossDetector {
 
     /// The ACK of a retransmission echoed that retransmission's own timestamp: the loss was real.
     pub(crate) fn on_confirmed_loss(&mut self) {
+        self.unconfirmed = self.unconfirmed.saturating_sub(1);
         self.confirmed_losses += 1;
         if self.confirmed_losses >= REO_WND_PERSIST {
             self.confirmed_losses = 0;
@@ -185,7 +194,8 @@ impl LossDetector {
         } else {
             return timeout;
         };
-        if by_ack.0 <= timeout.0 { by_ack } else { timeout }
+        // Where an RTO waits for newer data, what ACKs have shown does not.
+        if by_ack.0 <= timeout.0 || self.postpones_rto() { by_ack } else { timeout }
     }
 
     /// No segment counts as lost earlier than this after its last transmission, microseconds: a bound of
@@ -321,6 +331,22 @@ mod tests {
             loss.on_confirmed_loss();
         }
         assert_eq!(loss.lost_at(&first, &rtt, 4, false).0, Micros(112_500));
+    }
+
+    /// A wide reordering window: the RTO is earlier, and would wait for the ACK of newer data.
+    #[test]
+    fn loss_that_acks_show_does_not_wait_for_newer_data() {
+        let (mut loss, mut rtt, sent) = setup(&Timing::FAST3);
+        (0..200).for_each(|i| rtt.on_sample(Micros(i * 10_000), 100_000));
+        (0..4).for_each(|_| loss.on_spurious_retransmit(&rtt, 100_000));
+        loss.on_ack(2, 100_000);
+        loss.on_ack(3, 100_000);
+        let first = sent.get(Sn(0)).unwrap();
+        let lost_at = |loss: &LossDetector| loss.lost_at(&first, &rtt, 4, false);
+        assert_eq!(lost_at(&loss), (Micros(200_000), LossTrigger::FastRetransmit));
+        // Where losses were confirmed, the RTO counts.
+        loss.unconfirmed = 0;
+        assert!(lost_at(&loss).0 < Micros(200_000) && lost_at(&loss).1 == LossTrigger::Rto);
     }
 
     #[test]

@@ -18,16 +18,9 @@ const DOUBLING_AFTER: u64 = 1_000_000;
 /// lost whole is not to wait another round trip.
 const PROBES: u32 = 4;
 
-/// Confirmed losses after which an RTO counts by itself, at the start, and after a spurious retransmission.
-const UNCONFIRMED_AT_START: u8 = 4;
-const UNCONFIRMED_AFTER_SPURIOUS: u8 = 6;
-
 /// Limits retransmissions by RTO while the peer is silent.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PtoBackoff {
-    /// Losses to be confirmed until an RTO counts though the ACK of newer data may still come: on a path that
-    /// holds packets up, that shows what is lost; on one that loses packets, the RTO is earlier.
-    unconfirmed: u8,
     /// When a valid ACK, a pong or a new `una` was last received, the path was validated, or a segment left
     /// with none before it on the way: the peer is silent an RTO later.
     last_peer_activity: Micros,
@@ -50,24 +43,7 @@ struct ProbeTimer {
     doublings: u32,
 }
 
-impl Default for PtoBackoff {
-    fn default() -> Self {
-        let (last_peer_activity, last_new) = (Micros(0), Micros(0));
-        Self { unconfirmed: UNCONFIRMED_AT_START, last_peer_activity, last_new, probe: None }
-    }
-}
-
 impl PtoBackoff {
-    /// A retransmission was spurious (RFC 4015).
-    pub(super) fn on_spurious(&mut self) {
-        self.unconfirmed = UNCONFIRMED_AFTER_SPURIOUS;
-    }
-
-    /// A retransmission was needed.
-    pub(super) fn on_confirmed_loss(&mut self) {
-        self.unconfirmed = self.unconfirmed.saturating_sub(1);
-    }
-
     /// A segment leaves for the first time; `is_first`: nothing is on the way.
     #[inline]
     pub(super) fn on_new_segment(&mut self, now: Micros, is_first: bool) {
@@ -104,21 +80,27 @@ impl PtoBackoff {
     }
 
     /// When a retransmission may leave whose RTO expires at `expiry`: as long as the ACK of newer data may come,
-    /// which takes `ack_wait` microseconds at most, it shows what is lost (RFC 9002 6.2.1).
+    /// which takes `ack_wait` microseconds at most, it shows what is lost (RFC 9002 6.2.1). For a second at most
+    /// while nothing is heard: full segments may be lost where short ones are not. `ack_wait` is zero where the
+    /// RTO counts by itself.
     pub(super) fn probe_at(&self, expiry: Micros, ack_wait: u64) -> Micros {
         match self.probe {
             Some(probe) => expiry.max(probe.next),
-            None if self.unconfirmed == 0 => expiry,
-            None => expiry.max(self.last_new.add_micros(ack_wait)),
+            None if ack_wait == 0 => expiry,
+            None => {
+                let silent_at =
+                    self.last_peer_activity.add_micros(DOUBLING_AFTER.max(2 * ack_wait));
+                expiry.max(self.last_new.add_micros(ack_wait).min(silent_at))
+            }
         }
     }
 
-    /// A retransmission by RTO leaves now: a probe, if the peer has been silent for an RTO. `rto` and `max_rto`
-    /// in microseconds.
-    pub(super) fn on_rto(&mut self, now: Micros, rto: u64, max_rto: u64) {
+    /// A retransmission by RTO leaves now: a probe, if the peer has been silent for an RTO, or for a second where
+    /// `ack_wait` is zero. `rto` and `max_rto` in microseconds.
+    pub(super) fn on_rto(&mut self, now: Micros, rto: u64, max_rto: u64, ack_wait: u64) {
         let unheard = now.since(self.last_peer_activity);
         let doubles = unheard >= DOUBLING_AFTER.max(2 * rto);
-        if unheard < rto || (self.unconfirmed == 0 && !doubles) {
+        if unheard < rto || (ack_wait == 0 && !doubles) {
             return;
         }
         let goes_on = |probe: &ProbeTimer| probe.left > 0 && now.since(probe.at) < rto / 2;
@@ -148,42 +130,43 @@ mod tests {
 
     #[test]
     fn pto_backoff_after_a_second_without_activity_doubles_up_to_max_rto() {
-        let mut backoff = PtoBackoff { unconfirmed: 0, ..PtoBackoff::default() };
+        let mut backoff = PtoBackoff::default();
         backoff.on_peer_activity(Micros(1_000_000));
-        backoff.on_rto(Micros(1_999_999), RTO, MAX_RTO);
-        assert!(!backoff.is_active() && backoff.may_send_probe(Micros(1_999_999), RTO));
+        backoff.on_rto(Micros(1_999_999), RTO, MAX_RTO, 0);
+        assert!(!backoff.is_active() && backoff.may_send_probe(Micros(1_999_999), 0));
         let mut now = Micros(2_000_000);
         let mut ptos = Vec::new();
         for _ in 0..8 {
-            backoff.on_rto(now, RTO, MAX_RTO);
-            let next = backoff.probe_at(now, RTO);
-            assert!(backoff.is_active() && !backoff.may_send_probe(Micros(next.0 - 1), RTO));
-            assert!(backoff.may_send_probe(next, RTO));
+            backoff.on_rto(now, RTO, MAX_RTO, 0);
+            let next = backoff.probe_at(now, 0);
+            assert!(backoff.is_active() && !backoff.may_send_probe(Micros(next.0 - 1), 0));
+            assert!(backoff.may_send_probe(next, 0));
             ptos.push(next.since(now) / 1_000);
             now = next;
         }
         assert_eq!(ptos, [200, 400, 800, 1_600, 3_200, 6_400, 10_000, 10_000]);
         backoff.on_early_pong(now);
-        assert!(backoff.is_active() && backoff.may_send_probe(now, RTO));
-        backoff.on_rto(now, RTO, MAX_RTO);
-        assert_eq!(backoff.probe_at(now, RTO), now.add_micros(MAX_RTO), "a pong draws one probe");
+        assert!(backoff.is_active() && backoff.may_send_probe(now, 0));
+        backoff.on_rto(now, RTO, MAX_RTO, 0);
+        assert_eq!(backoff.probe_at(now, 0), now.add_micros(MAX_RTO), "a pong draws one probe");
         backoff.on_peer_activity(now);
-        assert!(!backoff.is_active() && backoff.may_send_probe(now, RTO));
-        assert_eq!(backoff.probe_at(now, RTO), now);
+        assert!(!backoff.is_active() && backoff.may_send_probe(now, 0));
+        assert_eq!(backoff.probe_at(now, 0), now);
     }
 
     #[test]
-    fn rto_waits_for_acks_of_newer_data_until_losses_are_confirmed() {
+    fn rto_waits_for_acks_of_newer_data() {
         let mut backoff = PtoBackoff::default();
         backoff.on_new_segment(Micros(0), true);
         backoff.on_peer_activity(Micros(50_000));
         assert_eq!(backoff.probe_at(Micros(RTO), RTO), Micros(RTO));
         backoff.on_new_segment(Micros(150_000), false);
         assert_eq!(backoff.probe_at(Micros(RTO), RTO), Micros(RTO + 150_000));
-        (0..UNCONFIRMED_AT_START).for_each(|_| backoff.on_confirmed_loss());
-        assert_eq!(backoff.probe_at(Micros(RTO), RTO), Micros(RTO));
-        backoff.on_spurious();
-        assert_eq!(backoff.probe_at(Micros(RTO), RTO), Micros(RTO + 150_000));
+        let silent_at = Micros(50_000 + DOUBLING_AFTER);
+        let mut newer = backoff;
+        newer.on_new_segment(Micros(5_000_000), false);
+        assert_eq!(newer.probe_at(Micros(RTO), RTO), silent_at, "nothing is heard for a second");
+        assert_eq!(backoff.probe_at(Micros(RTO), 0), Micros(RTO));
     }
 
     /// New data that leaves with nothing before it on the way starts another one.
@@ -191,9 +174,9 @@ mod tests {
     fn pto_backoff_begins_with_what_is_on_the_way() {
         let mut backoff = PtoBackoff::default();
         backoff.on_new_segment(Micros(60_000_000), true);
-        backoff.on_rto(Micros(60_000_000 + RTO), RTO, MAX_RTO);
+        backoff.on_rto(Micros(60_000_000 + RTO), RTO, MAX_RTO, RTO);
         assert!(!backoff.is_active(), "{PROBES} may leave at this timeout");
-        (1..PROBES).for_each(|_| backoff.on_rto(Micros(60_000_000 + RTO), RTO, MAX_RTO));
+        (1..PROBES).for_each(|_| backoff.on_rto(Micros(60_000_000 + RTO), RTO, MAX_RTO, RTO));
         assert!(backoff.is_active());
         assert_eq!(backoff.probe_at(Micros(0), RTO), Micros(60_000_000 + 2 * RTO));
     }

@@ -250,7 +250,8 @@ fn messages_leave_once_and_at_once_while_packets_are_held_up() {
         let (.., stats) = flow.totals();
         let again = stats.retransmits() as f64 / stats.sent_segments as f64;
         println!("link {held_up}: {again:.3} again, {waited} bytes waited");
-        assert!(again < 0.01, "link {held_up}: {stats:?}");
+        // A probe at doubled intervals after a second.
+        assert!(again < 0.02, "link {held_up}: {stats:?}");
         assert!(waited <= 3_000, "link {held_up}: {waited} bytes waited for ACKs");
     }
 }

@@ -125,7 +125,6 @@ impl Sender {
                 let is_copy = copies.is_some_and(|copies| copies.is_copy(sn, ts));
                 if is_copy || (echoes_last && first != last) {
                     self.loss.on_confirmed_loss();
-                    self.pto_backoff.on_confirmed_loss();
                 } else if !echoes_last {
                     let apart = u64::from(last.since(ts).unsigned_abs());
                     self.on_spurious_retransmit(now, ts, apart, stats);
@@ -250,7 +249,6 @@ impl Sender {
         if self.may_be_recovered(now, ts) {
             return;
         }
-        self.pto_backoff.on_spurious();
         self.loss.on_spurious_retransmit(&self.rtt, apart * 1_000);
         if let Some(redundant) = &mut self.redundant {
             redundant.loss_rate.on_spurious(now);

@@ -29,9 +29,9 @@ impl Sender {
         earliest([lost_at.map(may_leave_at), copies])
     }
 
-    /// How long an RTO waits for the ACK of newer data: not at all where ACKs do not show losses.
+    /// How long an RTO waits for the ACK of newer data.
     fn ack_wait(&self) -> u64 {
-        if self.loss.counts_acks() { self.rtt.rto() } else { 0 }
+        if self.loss.postpones_rto() { self.rtt.rto() } else { 0 }
     }
 
     /// A segment that counts as lost now, and why: SND.UNA, for which the reader waits, or the one
@@ -121,7 +121,8 @@ impl Sender {
                 stats.timeout_retransmits += 1;
                 let window = self.effective_window();
                 self.congestion.change_reno(|reno| reno.on_timeout(sn, nxt, window));
-                self.pto_backoff.on_rto(now, self.rtt.rto(), self.loss.max_rto());
+                let (rto, max_rto) = (self.rtt.rto(), self.loss.max_rto());
+                self.pto_backoff.on_rto(now, rto, max_rto, self.ack_wait());
                 level + 1
             }
         };
