@@ -48,7 +48,7 @@ pub(crate) struct RttEstimator {
     /// trip.
     rttvar: u64,
     /// Longest wait for a first ACK in the current window of time, and in the one before.
-    longest: [u64; 2],
+    longest: [u32; 2],
     longest_since: Micros,
     /// Start of the current round trip.
     round_start: Micros,
@@ -57,8 +57,8 @@ pub(crate) struct RttEstimator {
     /// When `min` was sampled.
     min_at: Micros,
     /// KCP's flush interval: the least variance term of the RTO, as in kcp-go `update_ack`.
-    interval: u64,
-    min_rto: u64,
+    interval: u32,
+    min_rto: u32,
     max_rto: u64,
 }
 
@@ -75,14 +75,14 @@ impl RttEstimator {
             min: u64::MAX,
             min_at: Micros(0),
             interval: 0,
-            min_rto: MIN_RTO,
+            min_rto: saturated(MIN_RTO),
             max_rto: micros(max_rto),
         }
     }
 
     pub(crate) fn set_timing(&mut self, nodelay: bool, interval: Duration) {
-        self.min_rto = if nodelay { MIN_RTO_NODELAY } else { MIN_RTO };
-        self.interval = micros(interval);
+        self.min_rto = saturated(if nodelay { MIN_RTO_NODELAY } else { MIN_RTO });
+        self.interval = saturated(micros(interval));
     }
 
     /// One RTT sample, microseconds (RFC 6298 2.2, 2.3).
@@ -112,7 +112,7 @@ impl RttEstimator {
     pub(crate) fn on_longest_wait(&mut self, now: Micros, wait: u64) {
         // An outage says little about the next ACK.
         let Some(srtt) = self.srtt else { return };
-        let wait = wait.min(2 * srtt + MAX_ACK_DELAY).min(self.max_rto);
+        let wait = saturated(wait.min(2 * srtt + MAX_ACK_DELAY).min(self.max_rto));
         let window = (8 * srtt).max(LONGEST_WAIT_WINDOW);
         let [latest, before] = &mut self.longest;
         if now.since(self.longest_since) > 2 * window {
@@ -154,11 +154,12 @@ impl RttEstimator {
     /// Retransmission timeout before back-off, microseconds (RFC 6298 2.3; kcp-go `rx_rto`).
     pub(crate) fn rto(&self) -> u64 {
         let Some(srtt) = self.srtt else {
-            return INITIAL_RTO.clamp(self.min_rto, self.max_rto);
+            return INITIAL_RTO.clamp(self.min_rto.into(), self.max_rto);
         };
-        let margin = (4 * self.rttvar).max(self.interval).max(srtt / 4);
-        let longest = self.longest[0].max(self.longest[1]).min(2 * srtt + MAX_ACK_DELAY);
-        (srtt + margin).max(longest + srtt / 8).clamp(self.min_rto, self.max_rto)
+        let margin = (4 * self.rttvar).max(self.interval.into()).max(srtt / 4);
+        let longest = u64::from(self.longest[0].max(self.longest[1]));
+        let longest = longest.min(2 * srtt + MAX_ACK_DELAY);
+        (srtt + margin).max(longest + srtt / 8).clamp(self.min_rto.into(), self.max_rto)
     }
 
     /// Smoothed RTT, microseconds; `None` before the first sample.
@@ -185,6 +186,11 @@ impl RttEstimator {
     pub(crate) fn min(&self) -> u64 {
         if self.srtt.is_some() { self.min } else { 0 }
     }
+}
+
+/// Microseconds up to 71 minutes: an idle connection is to be small.
+fn saturated(micros: u64) -> u32 {
+    u32::try_from(micros).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]
