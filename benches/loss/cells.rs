@@ -4,7 +4,6 @@ use std::fmt;
 use std::ops::Range;
 use std::time::Duration;
 
-use anyhow::Result;
 use kcpx::{AutoProtection, Config, CongestionControl, FecConfig, KcpConfig, Timing};
 use serde::Serialize;
 
@@ -12,7 +11,6 @@ use crate::figures::{Figures, Goal, Measure};
 use crate::path::{MILLIS, Path, SECOND, part_of_120};
 use crate::simulation::{self, Setup};
 use crate::table;
-use crate::traced;
 use crate::workload::Workload;
 
 /// What protects the data against loss beside retransmission. Both ends have the same.
@@ -395,8 +393,8 @@ const AUTO: [Protection; 4] = [
     Protection::Auto(1_900),
 ];
 
-/// All cells, in the order of the tables.
-pub(crate) fn all(traces: &std::path::Path) -> Result<Vec<Cell>> {
+/// All cells but R, in the order of the tables.
+pub(crate) fn all() -> Vec<Cell> {
     let mut cells = independent_losses();
     cells.extend(automatic());
     cells.extend(stock_receivers());
@@ -407,8 +405,7 @@ pub(crate) fn all(traces: &std::path::Path) -> Result<Vec<Cell>> {
     cells.extend(bottleneck());
     cells.extend(sharing());
     cells.extend(lossy_bulk());
-    cells.extend(traced(traces)?);
-    Ok(cells)
+    cells
 }
 
 fn limits(p99: f64, wire: f64) -> [(Measure, f64); 2] {
@@ -607,11 +604,10 @@ fn sharing() -> Vec<Cell> {
     one_by_one.into_iter().flat_map(Cell::with_each_congestion).collect()
 }
 
-/// Messages and bulk on the paths of traces. `ideal` is the same link with a sender that sends each message
-/// once, the moment it is written.
-fn traced(directory: &std::path::Path) -> Result<Vec<Cell>> {
+/// R: messages and bulk on the paths of traces.
+pub(crate) fn traced(paths: Vec<Path>) -> Vec<Cell> {
     let mut cells = Vec::new();
-    for path in traced::paths(directory)? {
+    for path in paths {
         let message = Cell::messages("R", path.clone(), Protection::None);
         let goal =
             [(Measure::P99OfIdeal, 1.05), (Measure::P999OfIdeal, 1.05), (Measure::Wire, 1.1)];
@@ -620,7 +616,7 @@ fn traced(directory: &std::path::Path) -> Result<Vec<Cell>> {
         let goal = [(Measure::BulkOfIdeal, 0.95), (Measure::Wire, 1.1)];
         cells.push(Cell { span: Span::Whole(15), ..bulk }.goal(goal));
     }
-    Ok(cells)
+    cells
 }
 
 fn lossy_bulk() -> Vec<Cell> {

@@ -33,7 +33,7 @@ pub(crate) struct LawOptions {
     /// CPU seconds after which Z and W begin no more plans
     #[arg(long, value_name = "S")]
     cpu_seconds: Option<u64>,
-    /// Prints what happened in each second of each plan of Z and W, and of each run of R
+    /// Prints what happened in each second of each plan of Z and W, and of each run of the other cells
     #[arg(long)]
     pub(crate) timeline: bool,
 }

@@ -7,6 +7,7 @@ use clap::{Parser, value_parser};
 
 use crate::cells::{self, Cell, Congestion};
 use crate::law::LawOptions;
+use crate::traced;
 
 /// Judges kcpx on impaired paths in virtual time, and prints each figure beside its goal
 ///
@@ -57,7 +58,7 @@ const HELP: &str = "\
 Columns:
   path             what the packets meet; the workload where it is not the usual one, a message of
                    1 KiB each 10 ms into one ordered stream; and the seconds of the run that are
-                   measured where not all from second 6 on are
+                   measured where not all from second 6 on are; R measures all of them
   protection       what both ends send beside retransmissions, FEC d/p, repair symbols in percent of
                    the data, or auto with its limit; for bulk also the windows; and the congestion
                    control where it is not the default
@@ -111,7 +112,10 @@ impl Options {
     ///
     /// When a recorded path cannot be read.
     pub(crate) fn cells(&self) -> Result<Vec<Cell>> {
-        let mut all = cells::all(&self.traces)?;
+        let mut all = cells::all();
+        if self.asks_for("R") {
+            all.extend(cells::traced(traced::paths(&self.traces)?));
+        }
         all.retain(|cell| self.asks_for(cell.name));
         for cell in &mut all {
             if cell.congestion == Congestion::Default {

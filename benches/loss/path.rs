@@ -106,8 +106,8 @@ impl Path {
         path
     }
 
-    /// A path whose bottlenecks and delays are those of traces; the queues hold 300 packets, as those of radio
-    /// links do. [`Self::at_seed`] chooses where they begin.
+    /// A path whose bottlenecks and delays are those of traces. Each queue holds 300 packets, like that of a
+    /// radio link. [`Self::at_seed`] chooses where the traces begin.
     pub(crate) fn traced(name: String, traces: [Trace; 2], delay: Option<&DelayTrace>) -> Self {
         let links = traces.map(|trace| LinkConfig {
             trace: Some(trace),

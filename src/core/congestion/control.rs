@@ -11,6 +11,8 @@ use crate::core::congestion::model::Model;
 use crate::core::congestion::reno::CongestionWindow;
 use crate::core::seq::Sn;
 
+const SECOND: u64 = 1_000_000;
+
 /// Congestion control of one connection. Segments are counted from the oldest that is not acknowledged
 /// cumulatively and with proof ([`UnaProof`](crate::core::send::una_proof::UnaProof)).
 #[derive(Debug)]
@@ -113,9 +115,9 @@ impl ModelControl {
     }
 }
 
-/// What an application that writes less than the path carries may have in flight. A radio link delivers
-/// nothing for a moment, or its return path does, and then all at once: who waits for ACKs meanwhile has lost
-/// the time. Such a flow goes on, with at most what it writes in [`Self::WITHOUT_ACKS`].
+/// What a flow may have in flight whose application writes less than the path carries. A radio link, or its
+/// return path, stops for a moment and then delivers everything. A sender that waits for ACKs meanwhile loses that
+/// time. So the flow goes on, with at most what it writes in [`Self::WITHOUT_ACKS`].
 #[derive(Clone, Copy, Debug, Default)]
 struct MessageWindow {
     /// Bytes.
@@ -140,7 +142,6 @@ impl MessageWindow {
 
     /// `bytes` leave for the first time.
     fn on_sent(&mut self, now: Micros, bytes: u32, is_limited: bool, overflows: bool) {
-        const SECOND: u64 = 1_000_000;
         if overflows {
             *self = Self::default();
             return;
@@ -207,7 +208,7 @@ impl Congestion {
         }
     }
 
-    /// Frees the state of a model: slow start goes on with `window` segments.
+    /// Frees the state of a model: slow start goes on with `window` segments, or with its first window.
     fn suspend_with(&mut self, window: u32) {
         let window = window.max(SlowStart::INITIAL);
         self.change(|control| *control = Control::IdleModel(SlowStart { window }));
@@ -331,7 +332,8 @@ impl Congestion {
         limit: Option<Limit>,
     ) -> Option<Pacing> {
         let mut pacing = None;
-        self.change_model(|ModelControl { rate, model, messages, .. }| {
+        self.change_model(|control| {
+            let ModelControl { rate, model, messages, .. } = control;
             let in_flight = rate.in_flight();
             match sent_as {
                 SentAs::New => rate.on_sent(now, bytes),
@@ -348,7 +350,9 @@ impl Congestion {
                 let is_limited = limit == Some(Limit::Application);
                 messages.on_sent(now, bytes, is_limited, model.overflows());
             }
-            if rate.in_flight() < model.window().max(messages.window) {
+            let is_open = control.is_open();
+            let ModelControl { rate, model, .. } = control;
+            if is_open {
                 match limit {
                     Some(Limit::Application) => rate.on_app_limited(),
                     Some(Limit::Window) => rate.on_window_limited(),
@@ -433,8 +437,8 @@ impl Congestion {
 
     /// Frees what an idle connection does not need.
     pub(crate) fn release_memory(&mut self) {
-        if self.has_reclaimable_memory() || matches!(self.control, Control::IdleModel(_)) {
-            self.change(|control| *control = Control::IdleModel(SlowStart::NEW));
+        if self.has_reclaimable_memory() || self.is_model_suspended() {
+            self.suspend_with(0);
         }
     }
 

@@ -25,7 +25,7 @@ use crate::core::recovery::sent_segments::SentSegment;
 const THIN_STREAM_LIMIT: u32 = 32;
 /// Confirmed losses in a row after which the reordering window is halved (RFC 8985 6.2 step 4
 /// `reo_wnd_persist`, 16 loss recoveries there).
-const REO_WND_PERSIST: u32 = 4;
+const REO_WND_PERSIST: u8 = 4;
 /// Confirmed losses after which an RTO counts by itself, at the start, and after a spurious retransmission.
 const UNCONFIRMED_AT_START: u8 = 4;
 const UNCONFIRMED_AFTER_SPURIOUS: u8 = 6;
@@ -71,7 +71,7 @@ pub(crate) struct LossDetector {
     /// Reordering window, microseconds (RFC 8985 `RACK.reo_wnd`).
     reo_wnd: u64,
     /// Confirmed losses since the last spurious retransmission or halving of `reo_wnd`.
-    confirmed_losses: u32,
+    confirmed_losses: u8,
     /// Losses to be confirmed until an RTO counts though the ACK of newer data may still come: on a path that
     /// holds packets up, that shows what is lost; on one that loses packets, the RTO is earlier.
     unconfirmed: u8,

@@ -3,9 +3,10 @@
 //!
 //! kcp-go retransmits every segment whose RTO expired, a whole window each time, for as long as
 //! the peer is silent. An RTO while no ACK arrives says nothing about a single segment: the path, or the return
-//! path, has stopped for a moment, and what is on the way arrives later. One segment finds out that the path
-//! carries again; its ACK, and those of newer data, show what is lost. Tests
-//! `core::tests::path_changes::messages_leave_once_and_at_once_while_packets_are_held_up` and
+//! path, has stopped for a moment, and what is on the way arrives later. One segment finds out when the path
+//! carries again. Its ACK and those of newer data show what is lost.
+//!
+//! Tests: `core::tests::path_changes::messages_leave_once_and_at_once_while_packets_are_held_up`,
 //! `core::tests::sweeps::delivery_after_partitions_completes`.
 
 use crate::core::clock::Micros;
@@ -16,7 +17,7 @@ use crate::core::recovery::sent_segments::MAX_BACKOFF_LEVEL;
 const DOUBLING_AFTER: u64 = 1_000_000;
 /// Retransmissions at each probe timeout before they double (RFC 9002 6.2.4 has two): a short message that was
 /// lost whole is not to wait another round trip.
-const PROBES: u32 = 4;
+const PROBES: u8 = 4;
 
 /// Limits retransmissions by RTO while the peer is silent.
 #[derive(Clone, Copy, Debug, Default)]
@@ -26,21 +27,19 @@ pub(super) struct PtoBackoff {
     last_peer_activity: Micros,
     /// When new data left last: its ACK shows what is lost, so it is a probe (RFC 9002 6.2.1).
     last_new: Micros,
-    /// Probes since then; `None` before the first.
+    /// Probes since the peer is silent; `None` before the first.
     probe: Option<ProbeTimer>,
 }
 
 /// Probes of a silent peer (RFC 9002 6.2.1).
 #[derive(Clone, Copy, Debug)]
 struct ProbeTimer {
-    /// When the latest timeout was.
-    at: Micros,
-    /// When the next probe may leave.
+    /// When the next probe may leave: the latest timeout, while some of its probes are left.
     next: Micros,
     /// Probes that may still leave at this timeout.
-    left: u32,
-    /// Doublings of the PTO since then.
-    doublings: u32,
+    left: u8,
+    /// Doublings of the PTO since the first probe.
+    doublings: u8,
 }
 
 impl PtoBackoff {
@@ -103,19 +102,18 @@ impl PtoBackoff {
         if unheard < rto || (ack_wait == 0 && !doubles) {
             return;
         }
-        let goes_on = |probe: &ProbeTimer| probe.left > 0 && now.since(probe.at) < rto / 2;
+        let goes_on = |probe: &ProbeTimer| probe.left > 0 && now.since(probe.next) < rto / 2;
         let probe = self.probe.filter(|probe| goes_on(probe) && !doubles);
         let mut probe = probe.unwrap_or_else(|| ProbeTimer {
-            at: now,
             next: now,
             left: if doubles { 1 } else { PROBES },
             doublings: self.probe.map_or(0, |probe| probe.doublings),
         });
         probe.left -= 1;
         if probe.left == 0 {
-            let pto = (rto << probe.doublings.min(u32::from(MAX_BACKOFF_LEVEL))).min(max_rto);
+            let pto = (rto << probe.doublings.min(MAX_BACKOFF_LEVEL)).min(max_rto);
             probe.next = now.add_micros(pto);
-            probe.doublings = probe.doublings.saturating_add(u32::from(doubles));
+            probe.doublings = probe.doublings.saturating_add(u8::from(doubles));
         }
         self.probe = Some(probe);
     }
@@ -169,7 +167,7 @@ mod tests {
         assert_eq!(backoff.probe_at(Micros(RTO), 0), Micros(RTO));
     }
 
-    /// New data that leaves with nothing before it on the way starts another one.
+    /// After an idle time the peer has had nothing to acknowledge: the back-off counts from the new data.
     #[test]
     fn pto_backoff_begins_with_what_is_on_the_way() {
         let mut backoff = PtoBackoff::default();

@@ -224,8 +224,8 @@ fn messages_on_a_path_that_becomes_longer_are_sent_once() {
 }
 
 /// A radio link that delivers nothing for 0.3 and 2 s in each 4 s, and all of it afterwards, from side 1 to
-/// side 0 or from side 0 to side 1. Before: 16 % were sent twice, and messages waited up to 1.9 s in the sender
-/// for ACKs.
+/// side 0 or from side 0 to side 1. Where ACKs are held up 1.3 % leave twice and two messages wait. Where RTOs count
+/// by themselves and the window limits messages, 44 % leave twice and 161 messages wait.
 #[test]
 fn messages_leave_once_and_at_once_while_packets_are_held_up() {
     let carries = (1..=2_000).filter(|ms| !(500..800).contains(ms)).chain([4_000]);

@@ -21,7 +21,7 @@ pub(super) struct AckAggregation {
     extra: WindowedMax,
     /// Longest delay of an ACK, microseconds.
     delay: WindowedMax,
-    /// The longest of all rounds but one: not that of an outage.
+    /// The second longest of all rounds: one outage does not count.
     delay_seen_twice: u64,
     rotated_at: Micros,
 }

@@ -15,11 +15,10 @@ impl Sender {
     pub(crate) fn deadline(&self, may_send_new: bool) -> Option<Micros> {
         let no_new_data = !(may_send_new && self.window_is_open() && !self.send_buffer.is_empty());
         let in_flight = self.sent_segments.len();
-        let mut lost_at = None;
+        let (ack_wait, mut lost_at) = (self.newer_ack_wait(), None);
         self.find_loss(in_flight, no_new_data, |loss| {
             let is_rto = loss.trigger == LossTrigger::Rto;
-            let at =
-                if is_rto { self.pto_backoff.probe_at(loss.at, self.ack_wait()) } else { loss.at };
+            let at = if is_rto { self.pto_backoff.probe_at(loss.at, ack_wait) } else { loss.at };
             lost_at = earliest([lost_at, Some(at)]);
             false
         });
@@ -29,8 +28,8 @@ impl Sender {
         earliest([lost_at.map(may_leave_at), copies])
     }
 
-    /// How long an RTO waits for the ACK of newer data.
-    fn ack_wait(&self) -> u64 {
+    /// How long an RTO waits for the ACK of newer data; zero where it counts by itself.
+    fn newer_ack_wait(&self) -> u64 {
         if self.loss.postpones_rto() { self.rtt.rto() } else { 0 }
     }
 
@@ -48,9 +47,10 @@ impl Sender {
         let in_flight = self.sent_segments.len();
         let oldest =
             oldest.map(|segment| self.loss_of((self.una(), &segment), in_flight, no_new_data));
+        let ack_wait = self.newer_ack_wait();
         let may_leave = |loss: &SegmentLoss| {
             let is_rto = loss.trigger == LossTrigger::Rto;
-            loss.at <= now && (!is_rto || self.pto_backoff.may_send_probe(now, self.ack_wait()))
+            loss.at <= now && (!is_rto || self.pto_backoff.may_send_probe(now, ack_wait))
         };
         let loss = oldest.filter(may_leave);
         let loss = loss.or_else(|| self.find_loss(in_flight, no_new_data, may_leave))?;
@@ -122,7 +122,7 @@ impl Sender {
                 let window = self.effective_window();
                 self.congestion.change_reno(|reno| reno.on_timeout(sn, nxt, window));
                 let (rto, max_rto) = (self.rtt.rto(), self.loss.max_rto());
-                self.pto_backoff.on_rto(now, rto, max_rto, self.ack_wait());
+                self.pto_backoff.on_rto(now, rto, max_rto, self.newer_ack_wait());
                 level + 1
             }
         };
