@@ -290,7 +290,9 @@ pub struct KcpConfig {
     /// Early retransmit (RFC 5827): with no new data to send, one acknowledged later transmission
     /// and a reordering window are enough to declare a segment lost. Default `true`, as in kcp-go.
     pub early_retransmit: bool,
-    /// Maximum RTO of one segment, 1 s to 60 s (RFC 6298 2.5). Default 10 s.
+    /// Maximum RTO of one segment, 1 s to 60 s (RFC 6298 2.5). Back-off ends at 2.5 s, or at the RTO if that is
+    /// longer, while a peer of another implementation is silent: it answers no ping that asks whether it is back.
+    /// Default 10 s.
     pub max_retransmit_interval: Duration,
     /// Time without a datagram of the peer after which a connection with unacknowledged data or a
     /// ping outstanding ends with [`DeadPeer`](crate::ConnectionError::DeadPeer), 1 s to 1 day;

@@ -121,6 +121,9 @@ impl Kcp {
             // The pong shows whether the peer can be sent our FIN.
             self.keepalive.start_validation(now);
         }
+        // A peer without CONTROL is not asked (`ask_at`): only a retransmission finds out that it is back.
+        let is_asked = self.close_state.peer_supports_control() || !self.keepalive.is_validated();
+        self.send.limit_pto(!is_asked);
         let in_flight = self.send.has_unacked() || self.close_state.awaits_fin_ack();
         self.keepalive.update_outstanding(now, self.owes_answer(), in_flight);
         self.send.remote.update_persist_timer(now, self.send.is_window_blocked());

@@ -35,6 +35,10 @@ const MIN_REO_WND_STEP: u64 = 1_000;
 /// of the timer granularity).
 const MIN_EARLY_REO_WND: u64 = 2_000;
 
+/// Longest RTO after back-off, microseconds, if retransmissions alone find out that a silent peer is back:
+/// short enough for a path that works again, and about a retransmission for each 2.5 s of an outage.
+const MAX_UNASKED_PTO: u64 = 2_500_000;
+
 /// Why a segment counts as lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LossTrigger {
@@ -60,6 +64,8 @@ pub(crate) struct LossDetector {
     max_rto: u64,
     /// The same while the connection closes, if that is less.
     max_backoff: u64,
+    /// At most [`MAX_UNASKED_PTO`] too.
+    limits_pto: bool,
     /// [`SentSegment::xmit_seq`] of the latest acknowledged transmissions, ascending; as many as
     /// fast retransmit needs.
     acked_xmit_seqs: VecDeque<u64>,
@@ -87,6 +93,7 @@ impl LossDetector {
             backoff,
             max_rto,
             max_backoff: u64::MAX,
+            limits_pto: false,
             acked_xmit_seqs: VecDeque::new(),
             latest_acked: 0,
             latest_rtt: 0,
@@ -218,9 +225,15 @@ impl LossDetector {
         self.max_backoff = interval;
     }
 
+    /// Sets whether back-off makes RTOs no longer than [`MAX_UNASKED_PTO`].
+    pub(crate) fn limit_pto(&mut self, limited: bool) {
+        self.limits_pto = limited;
+    }
+
     /// The longest RTO after back-off, microseconds.
     pub(crate) fn max_rto(&self) -> u64 {
-        self.max_rto.min(self.max_backoff)
+        let pto = if self.limits_pto { MAX_UNASKED_PTO } else { u64::MAX };
+        self.max_rto.min(self.max_backoff).min(pto)
     }
 
     /// RTO of a transmission after `level` expiries, microseconds.

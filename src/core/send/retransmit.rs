@@ -111,7 +111,7 @@ impl PtoBackoff {
         });
         probe.left -= 1;
         if probe.left == 0 {
-            let pto = (rto << probe.doublings.min(MAX_BACKOFF_LEVEL)).min(max_rto);
+            let pto = (rto << probe.doublings.min(MAX_BACKOFF_LEVEL)).min(max_rto.max(rto));
             probe.next = now.add_micros(pto);
             probe.doublings = probe.doublings.saturating_add(u8::from(doubles));
         }

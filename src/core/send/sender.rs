@@ -316,6 +316,12 @@ impl Sender {
         self.loss.limit_backoff(interval);
     }
 
+    /// Whether retransmissions alone find out that a silent peer is back, and so leave more often.
+    #[inline]
+    pub(crate) fn limit_pto(&mut self, limited: bool) {
+        self.loss.limit_pto(limited);
+    }
+
     /// Whether the oldest segment in flight has no ACK of its own.
     pub(crate) fn is_oldest_unacked(&self) -> bool {
         self.sent_segments.get(self.una()).is_some_and(|oldest| !oldest.acked)

@@ -288,3 +288,37 @@ fn window_of_1024_segments_is_not_filled_in_vain_at_80_ms() {
     let figures = Flow::new(path, 1_024, |_| {}).run(20, 10);
     assert!(figures.goodput > 0.85 * 96.0 && figures.wire < 1.10, "{figures:?}");
 }
+
+/// A peer without CONTROL gets no pings that ask whether it is back: retransmissions find out. The longest wait on the
+/// healed path is 2.54 s, at 24 retransmissions in 58 s of outage. With timeouts of up to 10 s it was 4.0 s after an
+/// outage of 5 s already.
+#[test]
+fn flow_to_another_implementation_moves_within_3_s_after_an_outage() {
+    let mut longest = 0;
+    for (length, every) in [5, 9, 17, 20, 33, 47, 60].into_iter().flat_map(|s| [(s, 0), (s, 100)]) {
+        let (from, end) = (3 * SECOND, (3 + length) * SECOND);
+        let path = Steady { mbit: 20, rtt: 50 * MILLIS, queue: 89 };
+        let mut flow = Flow::new(path, 0, |plan| {
+            if every > 0 {
+                let traffic = &mut plan.sides[0].traffic;
+                (traffic.largest_write, traffic.every) = (1_000, every * MILLIS);
+            }
+            plan.sides[1].config.close_notify = false;
+            plan.sides.iter_mut().for_each(|side| side.link.partitions = vec![(from, end)]);
+        });
+        // What the window holds has left, and the back-off has begun.
+        flow.sim.run_until(from + 2 * SECOND);
+        let before = flow.totals().2.retransmits();
+        flow.sim.run_until(end);
+        let (read, _, stats) = flow.totals();
+        let sent = stats.retransmits() - before;
+        assert!(sent <= 4 + (length - 2) / 2, "{sent} retransmissions in an outage of {length} s");
+        while flow.totals().0 == read {
+            flow.sim.step();
+        }
+        let after = flow.sim.now - end;
+        longest = longest.max(after);
+        assert!(after < 3 * SECOND, "moves {after} us after an outage of {length} s");
+    }
+    println!("the longest wait: {longest} us");
+}
