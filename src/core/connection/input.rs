@@ -331,6 +331,10 @@ impl Kcp {
             self.keepalive.on_validated();
         }
         self.keepalive.on_duplicate_received(now);
-        self.acks.on_duplicate(now, ack);
+        if self.recv.nxt().since(ack.sn) > MAX_WINDOW {
+            self.acks.on_probe(now, ack);
+        } else {
+            self.acks.on_duplicate(now, ack);
+        }
     }
 }

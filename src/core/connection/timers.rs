@@ -154,7 +154,7 @@ impl Kcp {
         assert!(!self.send.sends_repairs() || self.repair.is_some());
         self.close_state.check_invariants(self.recv.nxt());
         assert!(self.send.in_flight() <= u32::from(u16::MAX));
-        assert!(self.acks.len() <= usize::from(u16::MAX) + 2);
+        assert!(self.acks.len() <= usize::from(u16::MAX) + 4);
         if self.close_reason.is_none() && self.send.is_window_blocked() {
             assert!(self.send.remote.deadline().is_some(), "a closed window is probed");
         }

@@ -2,8 +2,8 @@
 //!
 //! Data in order needs no ACK of its own: `una`, which every segment carries, covers it (kcp-go
 //! `flush` filters likewise). What remains is one ACK per number above a gap in the sequence, one
-//! for the latest arrival, whose timestamp is the peer's RTT sample, and one for the latest
-//! duplicate.
+//! for the latest arrival, whose timestamp is the peer's RTT sample, one for the latest duplicate, and
+//! one for each of the latest two pings or MTU probes, which `una` does not cover.
 //!
 //! The ACK of one or two segments in order may be delayed (RFC 9293 3.8.6.3, RFC 9000 13.2.1), so that it
 //! leaves with the answer of a reader that they have woken. For how long, is the driver's business.
@@ -54,6 +54,8 @@ pub(crate) struct PendingAcks {
     resend: VecDeque<Ack>,
     /// Bytes of ACKs that may be sent a second time.
     resend_budget: usize,
+    /// The latest two pings or MTU probes, oldest first: a peer has one of each outstanding.
+    probes: [Option<Ack>; 2],
     /// The latest duplicate.
     duplicate: Option<Ack>,
     /// The latest new segment.
@@ -100,7 +102,17 @@ impl PendingAcks {
         self.immediate = true;
     }
 
-    /// A duplicate arrived, or a ping, which has the number of a duplicate.
+    /// A ping or an MTU probe arrived.
+    pub(crate) fn on_probe(&mut self, now: Micros, ack: Ack) {
+        self.on_arrivals(now, 1);
+        if !self.probes.contains(&Some(ack)) {
+            let [_, earlier] = self.probes;
+            self.probes = [earlier, Some(ack)];
+        }
+        self.immediate = true;
+    }
+
+    /// A duplicate arrived.
     pub(crate) fn on_duplicate(&mut self, now: Micros, ack: Ack) {
         self.on_arrivals(now, 1);
         self.duplicate = Some(ack);
@@ -164,7 +176,7 @@ impl PendingAcks {
     }
 
     /// Takes the next ACKs to send, at most `max`. ACKs below `una` (RCV.NXT) are dropped, except
-    /// the latest arrival and the latest duplicate. The latest arrival comes last, because a peer
+    /// probes, the latest duplicate and the latest arrival. The latest arrival comes last, because a peer
     /// takes its RTT sample from the last ACK of a datagram (kcp-go `Input`).
     pub(crate) fn take(&mut self, una: Sn, max: usize, mut emit: impl FnMut(Ack)) {
         let latest = self.latest;
@@ -177,7 +189,8 @@ impl PendingAcks {
         let surplus = self.resend.len().saturating_sub(MAX_RESENT_ACKS);
         self.resend.drain(..surplus);
         available -= count;
-        for slot in [&mut self.duplicate, &mut self.latest] {
+        let [earlier, probe] = &mut self.probes;
+        for slot in [earlier, probe, &mut self.duplicate, &mut self.latest] {
             if available > 0
                 && self.out_of_order.is_empty()
                 && let Some(ack) = slot.take()
@@ -186,7 +199,8 @@ impl PendingAcks {
                 available -= 1;
             }
         }
-        if self.out_of_order.is_empty() && self.duplicate.is_none() && self.latest.is_none() {
+        let has_sent_others = self.probes == [None; 2] && self.duplicate.is_none();
+        if self.out_of_order.is_empty() && has_sent_others && self.latest.is_none() {
             // A burst above one gap can be as long as the window.
             if self.out_of_order.capacity() > CAPACITY_KEPT {
                 self.out_of_order = Vec::new();
@@ -230,6 +244,7 @@ impl PendingAcks {
     /// ACKs that wait to be sent for the first time.
     pub(crate) fn len(&self) -> usize {
         self.out_of_order.len()
+            + self.probes.iter().flatten().count()
             + usize::from(self.duplicate.is_some())
             + usize::from(self.latest.is_some())
     }
@@ -318,6 +333,18 @@ mod tests {
         // Of the first burst some yield to those of the next one.
         assert!(copies[58..428].iter().all(|copies| *copies == 2), "{copies:?}");
         assert_eq!(datagrams, 15);
+    }
+
+    #[test]
+    fn ack_of_a_ping_is_kept_beside_duplicates_and_probes() {
+        let mut acks = PendingAcks::default();
+        acks.on_probe(Micros(0), ack(1 << 30));
+        acks.on_probe(Micros(0), ack(1 << 30));
+        acks.on_duplicate(Micros(0), ack(1));
+        acks.on_duplicate(Micros(0), ack(2));
+        acks.on_probe(Micros(0), ack(1 << 31));
+        assert_eq!(taken(&mut acks, 3, 58), [1 << 30, 1 << 31, 2]);
+        assert!(acks.is_empty());
     }
 
     fn taken(acks: &mut PendingAcks, una: u32, max: usize) -> Vec<u32> {

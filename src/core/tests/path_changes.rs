@@ -4,9 +4,13 @@
 use std::num::NonZeroU8;
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use super::sim::Sim;
 use super::sim_plan::{MILLIS, Plan, SECOND};
-use crate::config::{AckPolicy, CongestionControl, Timing};
+use crate::config::{AckPolicy, CongestionControl, KcpConfig, Timing};
+use crate::core::connection::{Kcp, PacketType, Seed};
+use crate::core::segment::Segments;
 use crate::stats::ConnectionStats;
 use crate::testkit::link::{BurstDurations, LinkConfig};
 use crate::testkit::trace::Trace;
@@ -321,4 +325,28 @@ fn flow_to_another_implementation_moves_within_3_s_after_an_outage() {
         assert!(after < 3 * SECOND, "moves {after} us after an outage of {length} s");
     }
     println!("the longest wait: {longest} us");
+}
+
+/// A ping and a duplicate arrive before an ACK leaves.
+#[test]
+fn ping_is_answered_beside_a_duplicate() {
+    let (now, config) = (super::origin(), KcpConfig::new());
+    let [mut a, mut b] = [0, 1].map(|_| Kcp::new(7, &config, now, Seed::default()).unwrap());
+    let datagram = |kcp: &mut Kcp, at| {
+        let mut out = Vec::new();
+        kcp.poll_transmit(at, &mut out).map(|_| out)
+    };
+    a.send(now, Bytes::from_static(b"data"));
+    let data = datagram(&mut a, now).unwrap();
+    b.input(now, &data, PacketType::Regular).unwrap();
+    let later = now + Duration::from_millis(20);
+    a.input(later, &datagram(&mut b, now).unwrap(), PacketType::Regular).unwrap();
+    a.ping(later);
+    let ping = datagram(&mut a, later).unwrap();
+    b.input(later, &ping, PacketType::Regular).unwrap();
+    b.input(later, &data, PacketType::Regular).unwrap();
+    let answer = datagram(&mut b, later).unwrap();
+    let sn = |datagram: &[u8]| Segments::new(datagram).next().unwrap().0.sn;
+    let acked: Vec<_> = Segments::new(&answer).map(|(header, _)| header.sn).collect();
+    assert_eq!(acked, [sn(&ping), sn(&data)]);
 }
