@@ -189,7 +189,10 @@ pub(crate) const DEFAULT_WINDOW: u16 = 1_024;
 pub enum AckPolicy {
     /// Once per received batch of datagrams. The acknowledgement of one or two segments in order that wake
     /// a reader waits until the tasks that are ready have run, so that it leaves with an answer (RFC 9293
-    /// 3.8.6.3); a process that exits at once after a read may leave it unsent. The default.
+    /// 3.8.6.3); a process that exits at once after a read may leave it unsent. In bulk, which is 16 full
+    /// segments in order within a round trip, once for every fourth segment or a quarter of a round trip after
+    /// the first; for every second segment if the peer is another implementation. Gaps, duplicates and filled
+    /// gaps are acknowledged at once. The default.
     PerBatch,
     /// After one [`Timing`] interval; earlier when a datagram is full of acknowledgements or data
     /// arrived out of order. kcp-go without ack-no-delay.

@@ -31,7 +31,11 @@ impl Kcp {
             return true;
         }
         match self.ack_policy {
-            AckPolicy::PerBatch => !self.acks.is_empty() && !self.acks.are_delayed(),
+            AckPolicy::PerBatch => {
+                !self.acks.is_empty()
+                    && !self.acks.are_delayed()
+                    && self.ack_deadline().is_none_or(|at| now >= at)
+            }
             AckPolicy::Immediate => !self.acks.is_empty(),
             AckPolicy::Interval => {
                 self.acks.is_immediate()
@@ -42,10 +46,14 @@ impl Kcp {
     }
 
     /// Delays the pending ACKs of one or two segments in order until [`Self::end_ack_delay`], if nothing
-    /// else is due that they could leave with (RFC 9293 3.8.6.3). Never those of an unvalidated peer, and
-    /// none where another policy than [`AckPolicy::PerBatch`] says when they leave. Returns whether it has.
+    /// else is due that they could leave with (RFC 9293 3.8.6.3). Never those of an unvalidated peer or of
+    /// bulk, and none where another policy than [`AckPolicy::PerBatch`] says when they leave. Returns whether
+    /// it has.
     pub(crate) fn delay_acks(&mut self, now: Instant) -> bool {
-        if self.ack_policy != AckPolicy::PerBatch || !self.keepalive.is_validated() {
+        if self.ack_policy != AckPolicy::PerBatch
+            || !self.keepalive.is_validated()
+            || self.ack_deadline().is_some()
+        {
             return false;
         }
         self.acks.delay();
@@ -60,10 +68,18 @@ impl Kcp {
         self.acks.end_delay()
     }
 
-    /// When pending ACKs leave under [`AckPolicy::Interval`]; with other policies they leave at
-    /// once, or with the next turn of the driver.
+    /// When pending ACKs leave under [`AckPolicy::Interval`], or those of bulk under
+    /// [`AckPolicy::PerBatch`]. `None`: they leave at once, or with the next turn of the driver.
     pub(super) fn ack_deadline(&self) -> Option<Micros> {
-        let since = self.acks.since()?;
-        (self.ack_policy == AckPolicy::Interval).then(|| since.add_micros(self.interval.into()))
+        match self.ack_policy {
+            AckPolicy::PerBatch if self.is_peer_unvalidated() => None,
+            AckPolicy::PerBatch => {
+                self.acks.bulk_deadline(self.close_state.peer_supports_control())
+            }
+            AckPolicy::Immediate => None,
+            AckPolicy::Interval => {
+                self.acks.since().map(|since| since.add_micros(self.interval.into()))
+            }
+        }
     }
 }

@@ -39,7 +39,7 @@ impl Kcp {
         let now = self.clock.tick(now);
         let (mut header, has_started) = (first, self.has_started());
         let had_gap = self.recv.has_gap();
-        let (mut bytes, mut payload_bytes, mut segments) = (0, 0, 0);
+        let (mut bytes, mut payload_bytes, mut segments) = (0, 0, 0_usize);
         for datagram in rest {
             let Some((next, payload)) = lone_push(datagram) else { break };
             let (ts, sn, len) = (next.ts, header.sn.advance(1), next.len);
@@ -57,6 +57,8 @@ impl Kcp {
             }
             header = next;
             segments += 1;
+            let ack = Ack { sn, ts };
+            self.acks.on_in_order(now, ack, payload.len(), self.send.rtt.srtt());
             bytes += datagram.len();
             payload_bytes += payload.len();
         }
@@ -64,21 +66,19 @@ impl Kcp {
             return 0;
         }
         self.autotune_recv_window(now);
-        self.stats.received_datagrams += u64::from(segments);
+        self.stats.received_datagrams += segments as u64;
         self.stats.received_datagram_bytes += bytes as u64;
-        self.stats.received_segments += u64::from(segments);
+        self.stats.received_segments += segments as u64;
         self.stats.received_bytes += payload_bytes as u64;
         self.close_state.on_push(header.sn, header.ts);
         self.peer.on_state_shown();
-        let ack = Ack { sn: header.sn, ts: header.ts };
-        self.acks.on_in_order_segments(now, ack, segments);
         if had_gap {
             self.acks.forbid_delay();
         }
         let una = self.input_una(now, &header, PacketType::Regular);
         let is_current = matches!(una, UnaOutcome::Current { .. });
         self.on_segments_processed(now, bytes, PacketType::Regular, (true, is_current));
-        segments as usize
+        segments
     }
 
     /// Whether nothing but data in order happens with segments that continue the one with this

@@ -290,7 +290,7 @@ impl Kcp {
                 self.peer.on_state_shown();
                 self.autotune_recv_window(now);
                 self.close_state.on_in_order(self.recv.nxt());
-                self.acks.on_in_order(now, ack);
+                self.acks.on_in_order(now, ack, payload.len(), self.send.rtt.srtt());
                 if had_gap || origin == PacketType::Fec {
                     self.acks.forbid_delay();
                 }

@@ -8,6 +8,14 @@
 //! The ACK of one or two segments in order may be delayed (RFC 9293 3.8.6.3, RFC 9000 13.2.1), so that it
 //! leaves with the answer of a reader that they have woken. For how long, is the driver's business.
 //!
+//! ACKs of bulk are thinned (RFC 9000 13.2.2, draft-ietf-quic-ack-frequency), because one for each segment
+//! fills an uplink that is much slower than the downlink:
+//! * Bulk is 16 full segments in order within a round trip, and lasts until a shorter one arrives, 16 take
+//!   longer, or none arrives for a quarter of a round trip.
+//! * An ACK of bulk leaves with the fourth segment, or a quarter of a round trip after the first. Another
+//!   implementation than kcpx gets one for every second segment, because its window may grow once per ACK.
+//! * Every other ACK leaves at once, in bulk too after a gap, a duplicate, or a gap that was filled.
+//!
 //! ACKs of numbers above a gap are sent a second time where a datagram that leaves in any case has
 //! free space: if the datagram with the first copies is lost, the peer retransmits all segments that
 //! they acknowledged. Where datagrams are full of new ACKs, half of each is for second copies, and the
@@ -38,11 +46,71 @@ const CAPACITY_KEPT: usize = 128;
 /// is acknowledged without delay).
 const MAX_DELAYED_SEGMENTS: u32 = 2;
 
+/// Full segments in order within a round trip that make a flow bulk. Its first segments are acknowledged at
+/// once, since the sender's window grows with each ACK.
+const BULK_SEGMENTS: u32 = 16;
+/// Least payload of a full segment, bytes. The peer's MTU is unknown.
+const MIN_FULL_SEGMENT: usize = 512;
+/// Segments of bulk for one ACK, if the peer is kcpx: full segments of 110 times the rate of the uplink. With
+/// eight the sender keeps a longer queue, and at 20 Mbit/s messages beside bulk wait 2 to 7 ms longer.
+const BULK_ACK_SEGMENTS: u32 = 4;
+/// The same for other peers (RFC 9000 13.2.2, RFC 5681 4.2).
+const OTHER_BULK_ACK_SEGMENTS: u32 = 2;
+/// Divisor of the round trip: the longest delay of an ACK of bulk, and the longest pause in bulk.
+const BULK_DELAY_DIVISOR: u64 = 4;
+/// Round trip assumed before the first sample, microseconds.
+const UNKNOWN_RTT: u64 = 20_000;
+/// A longer round trip counts as this one, microseconds: messages each 10 ms are never bulk, and no ACK waits
+/// longer than with QUIC (RFC 9000 18.2, `max_ack_delay` of 25 ms).
+const MAX_BULK_RTT: u64 = 100_000;
+/// A shorter round trip has no bulk, microseconds: timers fire on whole milliseconds.
+const MIN_BULK_RTT: u64 = 4_000;
+
 /// `sn` and `ts` of the acknowledged PUSH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ack {
     pub(crate) sn: Sn,
     pub(crate) ts: Ts,
+}
+
+/// Whether the latest segments are bulk.
+#[derive(Clone, Copy, Debug, Default)]
+struct Bulk {
+    /// Payload of the latest segment, bytes.
+    len: usize,
+    /// Full segments in order since [`Self::since`], less than [`BULK_SEGMENTS`].
+    segments: u32,
+    /// When these began to arrive.
+    since: Micros,
+    /// When the latest segment arrived.
+    latest: Micros,
+    /// How long an ACK may wait, microseconds; zero: the segments are no bulk.
+    delay: u64,
+}
+
+impl Bulk {
+    /// A segment with `len` payload bytes arrived in order. `rtt` in microseconds.
+    fn on_segment(&mut self, now: Micros, len: usize, rtt: Option<u64>) {
+        let rtt = rtt.unwrap_or(UNKNOWN_RTT).min(MAX_BULK_RTT);
+        let is_full = len >= self.len.max(MIN_FULL_SEGMENT) && rtt >= MIN_BULK_RTT;
+        let pauses = now.since(self.latest) > rtt / BULK_DELAY_DIVISOR;
+        if !is_full || pauses {
+            (self.segments, self.delay) = (0, 0);
+        }
+        (self.len, self.latest) = (len, now);
+        if !is_full {
+            return;
+        }
+        if self.segments == 0 {
+            self.since = now;
+        }
+        self.segments += 1;
+        if self.segments == BULK_SEGMENTS {
+            let is_dense = now.since(self.since) <= rtt;
+            self.delay = if is_dense { rtt / BULK_DELAY_DIVISOR } else { 0 };
+            self.segments = 0;
+        }
+    }
 }
 
 /// The ACKs of one connection.
@@ -73,25 +141,23 @@ pub(crate) struct PendingAcks {
     /// The ACKs need not leave yet. True from [`Self::delay`] until the next [`Self::end_delay`], or until
     /// one more segment arrives than may wait.
     delayed: bool,
+    bulk: Bulk,
 }
 
 impl PendingAcks {
-    /// The next number in order arrived.
-    pub(crate) fn on_in_order(&mut self, now: Micros, ack: Ack) {
-        self.on_in_order_segments(now, ack, 1);
-    }
-
-    /// The next `count` numbers in order arrived, `latest` the last of them.
+    /// The next number in order arrived, with `len` payload bytes. `rtt`: round-trip time in microseconds,
+    /// if there is a sample.
     #[inline]
-    pub(crate) fn on_in_order_segments(&mut self, now: Micros, latest: Ack, count: u32) {
-        self.on_arrivals(now, count);
-        self.latest = Some(latest);
+    pub(crate) fn on_in_order(&mut self, now: Micros, ack: Ack, len: usize, rtt: Option<u64>) {
+        self.on_arrival(now);
+        self.latest = Some(ack);
+        self.bulk.on_segment(now, len, rtt);
     }
 
     /// A segment above a gap was stored, or a duplicate of it arrived after its ACK was sent. `una`
     /// is RCV.NXT, `payload` the bytes that arrived.
     pub(crate) fn on_out_of_order(&mut self, now: Micros, una: Sn, ack: Ack, payload: usize) {
-        self.on_arrivals(now, 1);
+        self.on_arrival(now);
         self.resend_budget = (self.resend_budget + payload).min(MAX_RESEND_BURST * HEADER_LEN);
         if self.out_of_order.len() == self.out_of_order.capacity() {
             // Bounds the queue by the window while nothing can be sent.
@@ -104,7 +170,7 @@ impl PendingAcks {
 
     /// A ping or an MTU probe arrived.
     pub(crate) fn on_probe(&mut self, now: Micros, ack: Ack) {
-        self.on_arrivals(now, 1);
+        self.on_arrival(now);
         if !self.probes.contains(&Some(ack)) {
             let [_, earlier] = self.probes;
             self.probes = [earlier, Some(ack)];
@@ -114,14 +180,23 @@ impl PendingAcks {
 
     /// A duplicate arrived.
     pub(crate) fn on_duplicate(&mut self, now: Micros, ack: Ack) {
-        self.on_arrivals(now, 1);
+        self.on_arrival(now);
         self.duplicate = Some(ack);
         self.immediate = true;
     }
 
-    fn on_arrivals(&mut self, now: Micros, count: u32) {
-        self.arrivals = self.arrivals.saturating_add(count);
+    fn on_arrival(&mut self, now: Micros) {
+        self.arrivals = self.arrivals.saturating_add(1);
         self.since.get_or_insert(now);
+    }
+
+    /// When the waiting ACKs of bulk leave, if no further segment arrives; `None` if they leave at once.
+    /// `is_kcpx`: the peer is.
+    pub(crate) fn bulk_deadline(&self, is_kcpx: bool) -> Option<Micros> {
+        let most = if is_kcpx { BULK_ACK_SEGMENTS } else { OTHER_BULK_ACK_SEGMENTS };
+        let waits =
+            self.bulk.delay > 0 && !self.immediate && !self.forbids_delay && self.arrivals < most;
+        self.since.filter(|_| waits).map(|since| since.add_micros(self.bulk.delay))
     }
 
     /// Whether no ACK waits.
@@ -270,7 +345,7 @@ mod tests {
         assert_eq!(taken(&mut acks, 3, 58), [5, 6, 7, 9]);
         acks.on_out_of_order(Micros(0), Sn(3), ack(10), 1_376);
         assert_eq!(taken(&mut acks, 3, 58), [9, 10], "never a third time");
-        acks.on_in_order(Micros(0), ack(3));
+        acks.on_in_order(Micros(0), ack(3), 1_376, None);
         assert_eq!(taken(&mut acks, 11, 58), [3], "una covers the others");
     }
 
@@ -335,6 +410,75 @@ mod tests {
         assert_eq!(datagrams, 15);
     }
 
+    const STEP: u64 = 1_000;
+    const RTT: u64 = 40_000;
+
+    /// Segments in order, one each [`STEP`], all acknowledged as they arrive. Returns the last.
+    fn bulk(acks: &mut PendingAcks) -> u32 {
+        for sn in 1..=BULK_SEGMENTS {
+            assert_eq!(acks.bulk_deadline(true), None);
+            arrive(acks, sn, 1_376);
+            taken(acks, sn + 1, 58);
+        }
+        BULK_SEGMENTS
+    }
+
+    fn arrive(acks: &mut PendingAcks, sn: u32, len: usize) {
+        acks.on_in_order(Micros(u64::from(sn) * STEP), ack(sn), len, Some(RTT));
+    }
+
+    #[test]
+    fn ack_of_bulk_waits_for_the_fourth_segment_or_a_quarter_of_the_rtt() {
+        let mut acks = PendingAcks::default();
+        let last = bulk(&mut acks);
+        assert_eq!(acks.bulk_deadline(true), None, "nothing waits");
+        let deadline = Micros(u64::from(last + 1) * STEP + RTT / 4);
+        for count in 1..4 {
+            arrive(&mut acks, last + count, 1_376);
+            assert_eq!(acks.bulk_deadline(true), Some(deadline));
+            assert_eq!(acks.bulk_deadline(false), (count < 2).then_some(deadline));
+        }
+        arrive(&mut acks, last + 4, 1_376);
+        assert_eq!(acks.bulk_deadline(true), None);
+    }
+
+    #[test]
+    fn ack_of_bulk_leaves_at_once_after_a_short_segment_a_pause_a_gap_or_a_duplicate() {
+        let leaves = |next: fn(&mut PendingAcks, u32)| {
+            let mut acks = PendingAcks::default();
+            let last = bulk(&mut acks);
+            arrive(&mut acks, last + 1, 1_376);
+            assert!(acks.bulk_deadline(true).is_some());
+            next(&mut acks, last);
+            assert_eq!(acks.bulk_deadline(true), None);
+        };
+        leaves(|acks, last| arrive(acks, last + 2, 1_000));
+        leaves(|acks, last| arrive(acks, last + 12, 1_376));
+        leaves(|acks, last| acks.on_out_of_order(Micros(0), Sn(last), ack(last + 3), 1_376));
+        leaves(|acks, last| acks.on_duplicate(Micros(0), ack(last)));
+        leaves(|acks, last| acks.on_probe(Micros(0), ack(last + (1 << 30))));
+        leaves(|acks, _| acks.forbid_delay());
+        leaves(|acks, _| acks.flush());
+    }
+
+    /// Too small, too far apart, or on a path shorter than timers can measure.
+    #[test]
+    fn ack_of_messages_and_of_short_paths_never_waits() {
+        for (len, step, rtt) in [
+            (100, 1_000, Some(50_000)),
+            (1_024, 10_000, Some(600_000)),
+            (1_376, 2_000, None),
+            (1_376, 100, Some(3_999)),
+        ] {
+            let mut acks = PendingAcks::default();
+            for sn in 0..100 {
+                acks.on_in_order(Micros(u64::from(sn) * step), ack(sn), len, rtt);
+                assert_eq!(acks.bulk_deadline(true), None, "{len} bytes each {step} us");
+                taken(&mut acks, sn + 1, 58);
+            }
+        }
+    }
+
     #[test]
     fn ack_of_a_ping_is_kept_beside_duplicates_and_probes() {
         let mut acks = PendingAcks::default();
@@ -357,7 +501,7 @@ mod tests {
     fn ack_in_order_data_needs_one_for_the_latest() {
         let mut acks = PendingAcks::default();
         for sn in 0..100 {
-            acks.on_in_order(Micros(5), ack(sn));
+            acks.on_in_order(Micros(5), ack(sn), 1_376, None);
         }
         assert_eq!(
             (acks.arrivals(), acks.since(), acks.is_immediate()),
@@ -384,7 +528,7 @@ mod tests {
         for sn in [5, 6, 9] {
             acks.on_out_of_order(Micros(0), Sn(0), ack(sn), 1_376);
         }
-        acks.on_in_order(Micros(1), ack(4));
+        acks.on_in_order(Micros(1), ack(4), 1_376, None);
         assert_eq!(taken(&mut acks, 7, 58), [9, 4]);
     }
 

@@ -1,7 +1,10 @@
 //! Paths that change, and paths without a sample yet: whatever happened before, the sender uses a steady
 //! path again.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::num::NonZeroU8;
+use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,7 +13,8 @@ use super::sim::Sim;
 use super::sim_plan::{MILLIS, Plan, SECOND};
 use crate::config::{AckPolicy, CongestionControl, KcpConfig, Timing};
 use crate::core::connection::{Kcp, PacketType, Seed};
-use crate::core::segment::Segments;
+use crate::core::segment::{Command, Segments};
+use crate::core::seq::Sn;
 use crate::stats::ConnectionStats;
 use crate::testkit::link::{BurstDurations, LinkConfig};
 use crate::testkit::trace::Trace;
@@ -291,6 +295,138 @@ fn window_of_1024_segments_is_not_filled_in_vain_at_80_ms() {
     let path = Steady { mbit: 100, rtt: 80 * MILLIS, queue: 80 };
     let figures = Flow::new(path, 1_024, |_| {}).run(20, 10);
     assert!(figures.goodput > 0.85 * 96.0 && figures.wire < 1.10, "{figures:?}");
+}
+
+/// A link as [`Steady`] whose way back has `up` kbit/s. The simulation counts UDP payload, of which an ACK has 24
+/// bytes and 52 with IP: the way back carries ACKs alone, so its rate is 24 of 52.
+fn slow_uplink(path: Steady, up: u64) -> [LinkConfig; 2] {
+    let [forth, back] = path.links();
+    let rate = up * 125 * 24 / (24 + IP_UDP);
+    [forth, LinkConfig { rate: Some(rate), queue: 100 * 24, ..back }]
+}
+
+/// An ACK for each segment takes 3.7 times what the uplink has. At RTTs of 20, 40, 100 and 200 ms the flow reaches
+/// 97.8, 97.5, 97.2 and 97.4 Mbit/s of 100, and 48.9, 48.7, 48.7 and 48.7 of 50. With an ACK for each segment: 35.3,
+/// 93.9, 93.4 and 34.0 (2.46 bytes on the wire per byte), and 13.2, 46.4, 45.4 and 43.6.
+#[test]
+fn slow_uplink_does_not_limit_a_fast_downlink() {
+    for (mbit, up) in [(100, 1_000), (50, 500)] {
+        for (rtt, seconds) in [(20, 15), (40, 15), (100, 15), (200, 30)] {
+            let queue = mbit * 1_000 * rtt / 8 / PACKET;
+            let path = Steady { mbit, rtt: rtt * MILLIS, queue };
+            let mut flow = Flow::new(path, 0, |plan| {
+                for (side, link) in plan.sides.iter_mut().zip(slow_uplink(path, up)) {
+                    side.link = link;
+                }
+            });
+            let figures = flow.run(seconds, 5);
+            let least = 0.9 * 0.98 * mbit as f64;
+            assert!(figures.goodput > least, "{path:?}, uplink {up}: {figures:?}");
+            assert!(figures.wire < 1.10, "{path:?}, uplink {up}: {figures:?}");
+        }
+    }
+}
+
+/// Time, side and number of each PUSH and ACK.
+type Sent = Rc<RefCell<Vec<(u64, usize, Sn)>>>;
+
+/// Records the PUSHes and ACKs that leave from now on.
+fn record(flow: &mut Flow) -> Sent {
+    let sent = Sent::default();
+    let record = sent.clone();
+    flow.sim.filter = Some(Box::new(move |now, side, datagram| {
+        let headers = Segments::new(datagram).map(|(header, _)| header);
+        // Numbers of pings and MTU probes are far from those of data.
+        let of_data = headers.filter(|header| {
+            [Command::Push, Command::Ack].contains(&header.command) && header.sn.0 < 1 << 29
+        });
+        record.borrow_mut().extend(of_data.map(|header| (now, side, header.sn)));
+        true
+    }));
+    sent
+}
+
+/// One message of 1 KiB each 10 ms, whatever the RTT: each batch of messages has an ACK when it arrives.
+#[test]
+fn messages_are_acknowledged_at_once() {
+    for rtt in [4, 50, 200, 600].map(|rtt| rtt * MILLIS) {
+        let mut flow = Flow::new(Steady { mbit: 0, rtt, queue: 0 }, 0, |plan| {
+            let traffic = &mut plan.sides[0].traffic;
+            (traffic.largest_write, traffic.every) = (1_024, 10 * MILLIS);
+            plan.sides[1].link.jitter = 0;
+        });
+        flow.run(1, 1);
+        let sent = record(&mut flow);
+        flow.run(10, 9);
+        let sent = sent.borrow();
+        let times = |side: usize| sent.iter().filter(move |sent| sent.1 == side).map(|sent| sent.0);
+        let (start, end) = (times(0).next().unwrap() + rtt / 2, sent[sent.len() - 1].0);
+        let arrivals = times(0).map(|at| at + rtt / 2).filter(|&at| at <= end);
+        let mut arrivals: Vec<_> = arrivals.collect();
+        // Messages that waited for the window arrive in one batch.
+        arrivals.dedup();
+        let acks: Vec<_> = times(1).filter(|&at| at >= start).collect();
+        assert!(acks.len() > 900, "RTT {rtt}: {}", acks.len());
+        assert!(acks == arrivals, "RTT {rtt}: {} ACKs, {} messages", acks.len(), arrivals.len());
+    }
+}
+
+/// How long after its first transmission a lost segment leaves again: mean and 99th percentile, us.
+fn recovery_times(ack_policy: AckPolicy) -> (u64, u64) {
+    let path = Steady { mbit: 50, rtt: 40 * MILLIS, queue: 200 };
+    let mut flow = Flow::new(path, 0, |plan| {
+        plan.sides[0].link.loss = 2_000;
+        plan.sides[1].config.ack_policy = ack_policy;
+    });
+    let sent = record(&mut flow);
+    flow.run(20, 10);
+    let (mut first, mut waits) = (HashMap::new(), Vec::new());
+    for &(at, side, sn) in sent.borrow().iter() {
+        if side == 0
+            && let Some(before) = first.insert(sn, at)
+        {
+            waits.push(at - before);
+        }
+    }
+    waits.sort_unstable();
+    assert!(waits.len() > 400, "{} losses", waits.len());
+    (waits.iter().sum::<u64>() / waits.len() as u64, waits[waits.len() * 99 / 100])
+}
+
+/// ACKs of bulk may wait, those that show a loss may not: a segment leaves again after 81.9 ms in the mean and
+/// 140.2 ms at the 99th percentile, with an ACK for each segment after 81.5 and 137.8 ms.
+#[test]
+fn losses_of_bulk_are_found_as_early_as_with_an_ack_for_each_segment() {
+    let (mean, p99) = recovery_times(AckPolicy::PerBatch);
+    let (mean_of_each, p99_of_each) = recovery_times(AckPolicy::Immediate);
+    println!(
+        "mean {mean} and p99 {p99} us, with an ACK for each {mean_of_each} and {p99_of_each} us"
+    );
+    assert!(mean <= mean_of_each + mean_of_each / 50, "{mean} us, {mean_of_each} us");
+    assert!(p99 <= p99_of_each + p99_of_each / 50, "{p99} us, {p99_of_each} us");
+}
+
+/// The window of another implementation may grow once per ACK that moves `una`: of 13,292 segments it gets 6,649
+/// ACKs, and a kcpx peer 3,324 for 13,276. With an ACK for each segment it had 13,288 for 13,307.
+#[test]
+fn other_implementation_gets_an_ack_for_every_second_segment_of_bulk() {
+    for close_notify in [false, true] {
+        let path = Steady { mbit: 50, rtt: 40 * MILLIS, queue: 200 };
+        let mut flow = Flow::new(path, 0, |plan| {
+            plan.sides[0].config.close_notify = close_notify;
+        });
+        flow.run(2, 1);
+        let sent = record(&mut flow);
+        let figures = flow.run(3, 2);
+        let sent = sent.borrow();
+        let count = |side: usize| sent.iter().filter(|sent| sent.1 == side).count();
+        let (segments, acks) = (count(0), count(1));
+        println!("{acks} ACKs of {segments} segments");
+        let most = if close_notify { segments * 11 / 40 } else { segments * 11 / 20 };
+        let least = if close_notify { segments * 9 / 40 } else { segments * 9 / 20 };
+        assert!((least..=most).contains(&acks), "{acks} of {segments}");
+        assert!(figures.goodput > 0.9 * 49.0, "{figures:?}");
+    }
 }
 
 /// A peer without CONTROL gets no pings that ask whether it is back: retransmissions find out. The longest wait on the

@@ -178,7 +178,7 @@ impl Conn {
             self.end_early(ConnectionError::RuntimeShutdown);
         }
         self.exchange_queues(now, scratch);
-        self.end_ack_delay();
+        self.kcp.flush_acks();
     }
 
     /// Whether anything may be sent while the endpoint ends: not where nothing has answered and nothing was
