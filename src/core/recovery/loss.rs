@@ -13,6 +13,7 @@
 //! after [`REO_WND_PERSIST`] confirmed losses in a row.
 
 use std::collections::VecDeque;
+use std::num::NonZeroU8;
 
 use crate::config::{Backoff, Timing};
 use crate::core::clock::Micros;
@@ -56,7 +57,7 @@ pub(crate) enum LossTrigger {
 pub(crate) struct LossDetector {
     /// Later transmissions that must be acknowledged before a segment counts as lost (kcp-go
     /// `fastresend`); `None` turns fast retransmit off.
-    fast_resend: Option<usize>,
+    fast_resend: Option<NonZeroU8>,
     early_retransmit: bool,
     nodelay: bool,
     backoff: Backoff,
@@ -104,9 +105,9 @@ impl LossDetector {
     }
 
     pub(crate) fn set_timing(&mut self, preset: &Timing) {
-        self.fast_resend = preset.fast_resend.map(|count| usize::from(count.get()));
+        self.fast_resend = preset.fast_resend;
         self.nodelay = preset.nodelay;
-        while self.acked_xmit_seqs.len() > self.fast_resend.unwrap_or(1) {
+        while self.acked_xmit_seqs.len() > self.acks_kept() {
             self.acked_xmit_seqs.pop_front();
         }
     }
@@ -116,11 +117,21 @@ impl LossDetector {
         self.fast_resend.is_some() && self.unconfirmed > 0
     }
 
+    /// Length of [`Self::acked_xmit_seqs`].
+    fn acks_kept(&self) -> usize {
+        self.fast_resend.map_or(1, |count| usize::from(count.get()))
+    }
+
+    /// Frees the capacity of the queue while nothing is in flight that its entries would judge.
+    pub(crate) fn release_memory(&mut self) {
+        self.acked_xmit_seqs = VecDeque::new();
+    }
+
     /// The transmission `xmit_seq` was acknowledged for the first time, `rtt` microseconds after
     /// it.
     pub(crate) fn on_ack(&mut self, xmit_seq: u64, rtt: u64) {
+        let keep = self.acks_kept();
         let acked = &mut self.acked_xmit_seqs;
-        let keep = self.fast_resend.unwrap_or(1);
         if acked.back().is_none_or(|&latest| xmit_seq > latest) {
             self.latest_rtt = rtt;
         }
@@ -185,15 +196,15 @@ impl LossDetector {
     ) -> (Micros, LossTrigger) {
         let rto = self.backed_off_rto(rtt, segment.backoff_level, in_flight);
         let timeout = (segment.last_sent.add_micros(rto), LossTrigger::Rto);
-        let overtaken = |by: usize| {
+        let overtaken = |by: u8| {
             self.acked_xmit_seqs
                 .len()
-                .checked_sub(by)
+                .checked_sub(by.into())
                 .and_then(|i| self.acked_xmit_seqs.get(i))
                 .is_some_and(|&acked| acked > segment.xmit_seq)
         };
         let sent = segment.last_sent;
-        let by_ack = if self.fast_resend.is_some_and(overtaken) {
+        let by_ack = if self.fast_resend.is_some_and(|count| overtaken(count.get())) {
             (sent.add_micros(self.latest_rtt + self.reo_wnd), LossTrigger::FastRetransmit)
         } else if self.early_retransmit && no_new_data && overtaken(1) {
             let reo_wnd = self.reo_wnd.max(MIN_EARLY_REO_WND);

@@ -48,23 +48,23 @@ const MAX_DELAYED_SEGMENTS: u32 = 2;
 
 /// Full segments in order within a round trip that make a flow bulk. Its first segments are acknowledged at
 /// once, since the sender's window grows with each ACK.
-const BULK_SEGMENTS: u32 = 16;
+const BULK_SEGMENTS: u8 = 16;
 /// Least payload of a full segment, bytes. The peer's MTU is unknown.
-const MIN_FULL_SEGMENT: usize = 512;
+const MIN_FULL_SEGMENT: u16 = 512;
 /// Segments of bulk for one ACK, if the peer is kcpx: full segments of 110 times the rate of the uplink. With
 /// eight the sender keeps a longer queue, and at 20 Mbit/s messages beside bulk wait 2 to 7 ms longer.
 const BULK_ACK_SEGMENTS: u32 = 4;
 /// The same for other peers (RFC 9000 13.2.2, RFC 5681 4.2).
 const OTHER_BULK_ACK_SEGMENTS: u32 = 2;
 /// Divisor of the round trip: the longest delay of an ACK of bulk, and the longest pause in bulk.
-const BULK_DELAY_DIVISOR: u64 = 4;
+const BULK_DELAY_DIVISOR: u32 = 4;
 /// Round trip assumed before the first sample, microseconds.
-const UNKNOWN_RTT: u64 = 20_000;
+const UNKNOWN_RTT: u32 = 20_000;
 /// A longer round trip counts as this one, microseconds: messages each 10 ms are never bulk, and no ACK waits
 /// longer than with QUIC (RFC 9000 18.2, `max_ack_delay` of 25 ms).
-const MAX_BULK_RTT: u64 = 100_000;
+const MAX_BULK_RTT: u32 = 100_000;
 /// A shorter round trip has no bulk, microseconds: timers fire on whole milliseconds.
-const MIN_BULK_RTT: u64 = 4_000;
+const MIN_BULK_RTT: u32 = 4_000;
 
 /// `sn` and `ts` of the acknowledged PUSH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,24 +76,27 @@ pub(crate) struct Ack {
 /// Whether the latest segments are bulk.
 #[derive(Clone, Copy, Debug, Default)]
 struct Bulk {
-    /// Payload of the latest segment, bytes.
-    len: usize,
-    /// Full segments in order since [`Self::since`], less than [`BULK_SEGMENTS`].
-    segments: u32,
-    /// When these began to arrive.
+    /// When the first of [`Self::segments`] arrived.
     since: Micros,
     /// When the latest segment arrived.
     latest: Micros,
     /// How long an ACK may wait, microseconds; zero: the segments are no bulk.
-    delay: u64,
+    delay: u32,
+    /// Payload of the latest segment, bytes.
+    len: u16,
+    /// Full segments in order since [`Self::since`], less than [`BULK_SEGMENTS`].
+    segments: u8,
 }
 
 impl Bulk {
     /// A segment with `len` payload bytes arrived in order. `rtt` in microseconds.
     fn on_segment(&mut self, now: Micros, len: usize, rtt: Option<u64>) {
-        let rtt = rtt.unwrap_or(UNKNOWN_RTT).min(MAX_BULK_RTT);
+        let len = u16::try_from(len).unwrap_or(u16::MAX);
+        let rtt = rtt.map_or(UNKNOWN_RTT, |rtt| u32::try_from(rtt).unwrap_or(u32::MAX));
+        let rtt = rtt.min(MAX_BULK_RTT);
+        let longest_pause = rtt / BULK_DELAY_DIVISOR;
         let is_full = len >= self.len.max(MIN_FULL_SEGMENT) && rtt >= MIN_BULK_RTT;
-        let pauses = now.since(self.latest) > rtt / BULK_DELAY_DIVISOR;
+        let pauses = now.since(self.latest) > longest_pause.into();
         if !is_full || pauses {
             (self.segments, self.delay) = (0, 0);
         }
@@ -106,9 +109,8 @@ impl Bulk {
         }
         self.segments += 1;
         if self.segments == BULK_SEGMENTS {
-            let is_dense = now.since(self.since) <= rtt;
-            self.delay = if is_dense { rtt / BULK_DELAY_DIVISOR } else { 0 };
-            self.segments = 0;
+            let is_dense = now.since(self.since) <= rtt.into();
+            (self.segments, self.delay) = (0, if is_dense { longest_pause } else { 0 });
         }
     }
 }
@@ -196,7 +198,7 @@ impl PendingAcks {
         let most = if is_kcpx { BULK_ACK_SEGMENTS } else { OTHER_BULK_ACK_SEGMENTS };
         let waits =
             self.bulk.delay > 0 && !self.immediate && !self.forbids_delay && self.arrivals < most;
-        self.since.filter(|_| waits).map(|since| since.add_micros(self.bulk.delay))
+        self.since.filter(|_| waits).map(|since| since.add_micros(self.bulk.delay.into()))
     }
 
     /// Whether no ACK waits.
@@ -415,12 +417,12 @@ mod tests {
 
     /// Segments in order, one each [`STEP`], all acknowledged as they arrive. Returns the last.
     fn bulk(acks: &mut PendingAcks) -> u32 {
-        for sn in 1..=BULK_SEGMENTS {
+        for sn in 1..=u32::from(BULK_SEGMENTS) {
             assert_eq!(acks.bulk_deadline(true), None);
             arrive(acks, sn, 1_376);
             taken(acks, sn + 1, 58);
         }
-        BULK_SEGMENTS
+        BULK_SEGMENTS.into()
     }
 
     fn arrive(acks: &mut PendingAcks, sn: u32, len: usize) {

@@ -262,6 +262,9 @@ impl Sender {
     pub(crate) fn release_memory(&mut self) {
         self.send_buffer.release_memory();
         self.sent_segments.release_memory();
+        if self.sent_segments.is_empty() {
+            self.loss.release_memory();
+        }
         self.acked_history.release_memory();
         self.congestion.release_memory();
         if let Some(repair) = &mut self.repair {
