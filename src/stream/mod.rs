@@ -328,8 +328,10 @@ impl KcpStream {
     }
 
     /// Returns the largest message in bytes that can be sent now: 255 segments, or the peer's window if
-    /// that is smaller, as it is until the peer is sure of our address (after the first bytes). It falls
-    /// with the MTU of the path, also between this call and the send; the error of that says so.
+    /// that is smaller, as it is until the peer is sure of our address (after the first bytes); with an MTU
+    /// above 1,500 no more than 1,540 bytes for each segment of that window, the memory that a peer of this
+    /// crate has. It falls with the MTU of the path, also between this call and the send; the error of that
+    /// says so.
     #[must_use]
     pub fn max_message_size(&self) -> usize {
         self.handle().max_message.load(Ordering::Relaxed)
@@ -339,7 +341,8 @@ impl KcpStream {
 /// Settings that may change while the connection runs. They take effect in the next turn of the
 /// driver, in the order of the calls.
 impl KcpStream {
-    /// Sets the send and the receive window, in segments.
+    /// Sets the send and the receive window, in segments. In message mode a peer may still send messages
+    /// of as many segments as the largest receive window that was advertised to it.
     ///
     /// # Errors
     ///

@@ -36,7 +36,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use crate::config::{AckPolicy, KcpConfig, KeepaliveSide, Mode, WritePolicy};
+use crate::config::{
+    AckPolicy, KcpConfig, KeepaliveSide, Mode, SEGMENT_CHARGE, SEGMENT_COST, WritePolicy,
+};
 use crate::core::clock::{Clock, Micros, micros_u32};
 use crate::core::close::CloseState;
 use crate::core::congestion::rate_limiter::RateLimiter;
@@ -277,15 +279,20 @@ impl Kcp {
 
     /// Largest message in bytes that [`Kcp::send_message`] takes: as many fragments as the largest
     /// window that the peer advertised (32 before the first), our configured send window and the wire
-    /// allow.
+    /// allow, and no more bytes than a window of usual segments takes: a peer of this crate has memory for
+    /// 1,540 bytes a segment unless [`KcpConfig::recv_memory`](crate::KcpConfig::recv_memory) says
+    /// otherwise, so segments of a larger MTU are fewer.
     #[must_use]
     pub fn max_message_size(&self) -> usize {
+        let (largest, mss) = (usize::from(self.send.remote.largest()), self.send.mss());
+        let memory = largest * SEGMENT_CHARGE / (mss + SEGMENT_COST);
         let fragments = MAX_FRAGMENTS
-            .min(usize::from(self.send.remote.largest()))
+            .min(largest)
+            .min(memory)
             .min(usize::from(self.send.configured_window()))
             // A zero window is temporary.
             .max(1);
-        fragments * self.send.mss()
+        fragments * mss
     }
 
     /// Data was queued: starts the write delay and re-arms timers.

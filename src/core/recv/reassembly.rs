@@ -80,6 +80,12 @@ impl MessageReassembly {
         Ok(Some(Chunk { data: data.freeze(), segments, charge }))
     }
 
+    /// Whether a message has begun and its last fragment has not arrived.
+    #[inline]
+    pub(super) fn has_partial(&self) -> bool {
+        self.partial.is_some()
+    }
+
     /// Segments and charge of the incomplete message.
     #[cfg(any(test, feature = "_testkit"))]
     pub(super) fn totals(&self) -> (u32, usize) {

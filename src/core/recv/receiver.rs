@@ -95,6 +95,8 @@ pub(crate) struct Receiver {
     advertised_edge: Sn,
     /// A window was advertised. Before that the edge is an assumption.
     has_advertised: bool,
+    /// Largest window that was advertised, segments.
+    largest_advertised: u16,
     /// `Some` while repair symbols arrive. Its memory is counted in the budget, after the data.
     repair: Option<Box<RepairReceiver>>,
 }
@@ -121,6 +123,7 @@ impl Receiver {
             segment_charge: SEGMENT_CHARGE,
             advertised_edge: start.advance(u32::from(config.recv_window)),
             has_advertised: false,
+            largest_advertised: 0,
             repair: None,
         }
     }
@@ -168,10 +171,30 @@ impl Receiver {
         self.nxt
     }
 
+    /// Window in segments and memory in bytes: those of messages while an incomplete one is all there is,
+    /// since the peer may have begun it before the window was lowered.
+    #[inline]
+    fn limits(&self) -> (u16, usize) {
+        if self.messages && self.reassembly.has_partial() && self.delivery.is_empty() {
+            self.message_limits()
+        } else {
+            (self.window, self.budget)
+        }
+    }
+
+    /// Most fragments of a message, and the memory of one, bytes: those of the largest window that the peer
+    /// was promised, since its sender has no other limit.
+    fn message_limits(&self) -> (u16, usize) {
+        let promised = usize::from(self.largest_advertised) * SEGMENT_CHARGE;
+        let promised = if self.derived_budget { promised } else { 0 };
+        (self.window.max(self.largest_advertised), self.budget.max(promised))
+    }
+
     /// RCV.WND: segments from `nxt` on that can be stored (kcp-go `wnd_unused`).
     pub(crate) fn advertisable_window(&self) -> u16 {
-        let segments = u32::from(self.window).saturating_sub(self.unread).max(self.advertised());
-        let memory = self.budget.saturating_sub(self.charged) / self.segment_charge;
+        let (window, budget) = self.limits();
+        let segments = u32::from(window).saturating_sub(self.unread).max(self.advertised());
+        let memory = budget.saturating_sub(self.charged) / self.segment_charge;
         let memory = u32::try_from(memory).unwrap_or(u32::MAX);
         let memory = memory.saturating_add(self.out_of_order_count);
         let memory = memory.max(u32::from(self.delivery.is_empty()));
@@ -181,10 +204,11 @@ impl Receiver {
     /// Whether [`Self::advertisable_window`] exceeds `offset`, without its division.
     #[inline]
     fn is_in_window(&self, offset: u32) -> bool {
-        let segments = u32::from(self.window).saturating_sub(self.unread).max(self.advertised());
+        let (window, budget) = self.limits();
+        let segments = u32::from(window).saturating_sub(self.unread).max(self.advertised());
         let beyond_stored =
             u64::from(offset.saturating_add(1).saturating_sub(self.out_of_order_count));
-        let free = self.budget.saturating_sub(self.charged) as u64;
+        let free = budget.saturating_sub(self.charged) as u64;
         let memory = beyond_stored.saturating_mul(self.segment_charge as u64) <= free;
         offset < segments.min(u32::from(u16::MAX))
             && (memory || (offset == 0 && self.delivery.is_empty()))
@@ -194,6 +218,7 @@ impl Receiver {
     pub(crate) fn advertise_window(&mut self) -> u16 {
         let window = self.open_window();
         (self.advertised_edge, self.has_advertised) = (self.nxt.advance(u32::from(window)), true);
+        self.largest_advertised = self.largest_advertised.max(window);
         self.set_budget();
         window
     }
@@ -205,8 +230,14 @@ impl Receiver {
         let open = self.open_window();
         let gain = self.nxt.advance(u32::from(open)).since(self.advertised_edge);
         let divisor = if self.advertised_edge.since(self.nxt) <= 0 { 4 } else { 2 };
-        let whole = if self.is_window_limited() { open } else { self.window };
-        gain > 0 && gain.unsigned_abs() >= (u32::from(whole) / divisor).max(1)
+        let whole = if self.is_window_limited() {
+            open.into()
+        } else {
+            // What memory holds, if that is less: the window never opens by half of what exceeds it.
+            let memory = u32::try_from(self.budget / self.segment_charge).unwrap_or(u32::MAX);
+            u32::from(self.window).min(memory)
+        };
+        gain > 0 && gain.unsigned_abs() >= (whole / divisor).max(1)
     }
 
     /// Processes one PUSH.
@@ -223,7 +254,7 @@ impl Receiver {
         let Some(offset) = sn.offset_from(self.nxt) else { return Ok(RecvOutcome::Duplicate) };
         let charge = payload.len() + SEGMENT_COST;
         let fits =
-            self.charged + charge <= self.budget || (offset == 0 && self.delivery.is_empty());
+            self.charged + charge <= self.limits().1 || (offset == 0 && self.delivery.is_empty());
         let fits = fits && self.is_within_limit(offset, charge);
         if !fits || !self.is_in_window(offset) {
             return Ok(RecvOutcome::OutOfWindow);
@@ -338,7 +369,7 @@ impl Receiver {
         charge: usize,
         payload: Payload<'_>,
     ) -> Result<(), ConnectionError> {
-        let limits = (self.window, self.budget);
+        let limits = self.message_limits();
         let message = self
             .reassembly
             .push((frg, charge), payload, limits)
@@ -396,7 +427,8 @@ impl Receiver {
         let (partial_segments, partial_charge) = self.reassembly.totals();
         assert_eq!(stored + ready_charge + partial_charge, self.charged);
         assert_eq!(ready_segments + partial_segments, self.unread);
-        assert!(stored.max(partial_charge) <= self.budget);
+        let of_message = self.message_limits().1;
+        assert!(stored.max(partial_charge) <= of_message);
         if let Some(repair) = &self.repair {
             repair.check_invariants();
             let memory = repair.memory();
@@ -404,7 +436,7 @@ impl Receiver {
         }
         // One segment may exceed the budget while there is nothing to read, and an incomplete
         // message counts beside the segments above a gap.
-        let assembly = if self.messages { self.budget } else { 0 };
+        let assembly = if self.messages { of_message } else { 0 };
         assert!(self.charged <= self.budget + assembly + self.segment_charge);
         let window = u32::from(self.advertisable_window());
         assert!(window == 0 || self.is_in_window(window - 1));

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use super::report::{each_seed, explained};
 use super::scripted_peer::{ScriptedPeer, config, header};
 use super::sim::Sim;
-use super::sim_plan::{MILLIS, Plan, Traffic};
-use crate::config::{KcpConfig, Mode};
+use super::sim_plan::{MILLIS, Plan, SECOND, Traffic};
+use crate::config::{KcpConfig, Mode, SEGMENT_CHARGE};
 use crate::core::connection::SendMessageError;
 use crate::core::segment::{Command, Header};
 use crate::core::seq::Sn;
@@ -88,6 +88,66 @@ fn message_with_invalid_fragments_closes_with_protocol_violation() {
         // Complete messages stay readable.
         assert_eq!(script.kcp.recv().as_deref(), Some(&b"whole"[..]));
         assert_eq!(script.kcp.recv(), None);
+    }
+}
+
+/// Two sides that send messages as large as they may, for 10 s; what the first one's limit was.
+fn largest_messages(change: impl Fn(&mut Plan), lowered: Option<u16>) -> usize {
+    let mut plan = Plan::plain("largest messages");
+    for side in &mut plan.sides {
+        side.config = messages(1_024);
+        side.traffic =
+            Traffic { bytes: 1 << 40, largest_write: 4 << 20, whole: true, ..Traffic::default() };
+    }
+    plan.sides[1].traffic.bytes = 1_000;
+    change(&mut plan);
+    let mut sim = Sim::new(&plan);
+    sim.start();
+    sim.run_until(SECOND);
+    if let Some(window) = lowered {
+        sim.sides[1].set_windows(1_024, window);
+    }
+    for second in 2..10 {
+        let before = sim.sides[1].read;
+        sim.run_until(second * SECOND);
+        assert_eq!(sim.sides.each_ref().map(|side| side.ended()), [None, None]);
+        assert!(sim.sides[1].read > before, "nothing was read in second {second}");
+    }
+    sim.sides[0].kcp.max_message_size()
+}
+
+#[test]
+fn message_that_the_sender_takes_fits_the_memory_of_the_peer() {
+    for (mtu, window) in [(1_400, 1_024), (9_000, 1_024), (9_000, 64), (65_507, 256)] {
+        for lossy in [false, true] {
+            let most = largest_messages(
+                |plan| {
+                    plan.sides.iter_mut().for_each(|side| {
+                        (side.config.mtu, side.config.recv_window) = (mtu, window);
+                        side.link.loss = if lossy { 20_000 } else { 0 };
+                    });
+                },
+                None,
+            );
+            println!("MTU {mtu}, window {window}: {most} bytes");
+            let memory = usize::from(window) * SEGMENT_CHARGE;
+            assert!(most <= memory && most > usize::from(mtu), "{most} bytes");
+        }
+    }
+    // 42 segments.
+    let most = largest_messages(|plan| plan.sides[1].config.recv_memory = Some(64 << 10), None);
+    assert_eq!(most, 42 * 1_376);
+}
+
+#[test]
+fn message_begun_before_the_window_was_lowered_is_reassembled() {
+    for (mtu, window) in [(1_400, 16), (1_400, 1), (9_000, 16)] {
+        let change = |plan: &mut Plan| {
+            plan.sides.iter_mut().for_each(|side| {
+                (side.config.mtu, side.link.loss) = (mtu, 10_000);
+            });
+        };
+        assert!(largest_messages(change, Some(window)) > usize::from(mtu));
     }
 }
 

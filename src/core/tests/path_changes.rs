@@ -486,3 +486,17 @@ fn ping_is_answered_beside_a_duplicate() {
     let acked: Vec<_> = Segments::new(&answer).map(|(header, _)| header.sn).collect();
     assert_eq!(acked, [sn(&ping), sn(&data)]);
 }
+
+/// A window that memory limits opens as that is freed, and not once half of the larger one in segments is.
+#[test]
+fn receive_memory_below_the_window_is_used() {
+    for window in [0, 1_024] {
+        let path = Steady { mbit: 100, rtt: 30 * MILLIS, queue: 200 };
+        let mut flow = Flow::new(path, window, |plan| {
+            plan.sides[1].config.recv_memory = Some(64 << 10);
+        });
+        let figures = flow.run(20, 10);
+        let whole = (64 << 10) / 1_540 * 1_376 * 8 * 1_000 / 30;
+        assert!(figures.goodput > 0.8 * f64::from(whole) / 1e6, "{figures:?}");
+    }
+}

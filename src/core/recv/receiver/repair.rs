@@ -97,7 +97,7 @@ impl Receiver {
         let offset = offset as usize;
         let after_previous = match offset.checked_sub(1) {
             None => {
-                let limits = (self.window, self.budget);
+                let limits = self.message_limits();
                 self.reassembly.admits((frg, len + SEGMENT_COST), limits)
             }
             Some(previous) => stored(previous).is_some_and(|previous| {
