@@ -93,6 +93,7 @@ impl<S: Socket> Driver<S> {
         if let Some(conn) = self.conns.get_mut(slot) {
             // Before the batch leaves: whoever hears from the peer finds counted what the peer has.
             conn.publish_stats(self.peers.stats_of(conn.peer()));
+            conn.admit_writers(&mut self.scratch);
             // A received datagram may have shown whether what leaves has to pass in IP fragments.
             conn.count_oversized(false, &mut self.oversized_connections);
         }

@@ -35,7 +35,7 @@ use crate::shared::established::Established;
 use crate::shared::notifier::{ConnNotifier, Notifier};
 use crate::shared::options::Options;
 use crate::shared::recv_queue::{ReadBuffer, RecvQueue};
-use crate::shared::send_queue::{Outgoing, SendQueue, TakenWrites};
+use crate::shared::send_queue::{Backlog, Outgoing, SendQueue, TakenWrites};
 use crate::shared::waiters::{Wait, Waiter, WakeList};
 use crate::stats::{ConnectionStats, Snapshot};
 use crate::util::path::Path;
@@ -139,12 +139,18 @@ impl Shared {
         &self,
         limit: usize,
         unit: usize,
+        backlog: Backlog,
         out: &mut VecDeque<Outgoing>,
     ) -> TakenWrites {
         // Invariant: an exchange that sees the flag sees every write before the drop. Hence the
         // flag is read before the queue; a later drop notifies again.
         let detached = self.is_detached();
-        TakenWrites { detached, ..self.send.take_writes(limit, unit, out) }
+        TakenWrites { detached, ..self.send.take_writes(limit, unit, backlog, out) }
+    }
+
+    /// What was taken has left in part, see [`SendQueue::set_backlog`]. Returns the writers to wake.
+    pub(crate) fn set_backlog(&self, backlog: Backlog) -> WakeList {
+        self.send.set_backlog(backlog)
     }
 
     /// The peer has acknowledged every byte of a closed write side. Returns the task in `shutdown`.

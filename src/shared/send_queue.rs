@@ -34,8 +34,29 @@ pub(crate) struct TakenWrites {
     pub(crate) reset: bool,
     /// Something is still queued.
     pub(crate) more: bool,
+    /// The application has more to write.
+    pub(crate) writer_waits: bool,
     /// The writers to wake, once a quarter of the queue is free.
     pub(crate) writers: WakeList,
+}
+
+/// What the driver has taken and not sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Backlog {
+    /// Bytes of a bulk writer that may wait in this queue and behind it.
+    pub(crate) limit: usize,
+    /// Bytes that wait behind this queue.
+    pub(crate) unsent: usize,
+}
+
+impl Backlog {
+    #[cfg(test)]
+    pub(crate) const NONE: Self = Self { limit: usize::MAX, unsent: 0 };
+
+    /// Bytes that may wait in this queue.
+    fn free(self) -> usize {
+        self.limit.saturating_sub(self.unsent)
+    }
 }
 
 /// The send queue of one connection.
@@ -43,6 +64,9 @@ pub(super) struct SendQueue {
     /// Bytes that the chunks may count for, see `CHUNK_CHARGE`.
     capacity: usize,
     memory: Arc<MemoryUse>,
+    /// Bytes that the chunks may count for as long as the driver has not sent what it took, see
+    /// [`Backlog`].
+    bound: AtomicUsize,
     /// Copy of `Chunks::charged` for a writer without the lock: a hint, checked again under it.
     charged_hint: AtomicUsize,
     writes: Mutex<Writes>,
@@ -53,8 +77,15 @@ struct Writes {
     state: SendState,
     /// True from `abort` on.
     reset_requested: bool,
+    /// As of the last exchange or transmission.
+    backlog: Backlog,
     /// True from a write that found the queue full until writers are woken.
     refused: bool,
+    /// True from a write that found the queue full until the next one.
+    waiting: bool,
+    /// True from a write that found the queue full until nothing waits to be sent: the limit of the backlog
+    /// holds. A burst may fill the queue.
+    bulk: bool,
     /// True from a write until the next flush.
     dirty: bool,
     /// True from a flush until everything written before it was taken.
@@ -70,18 +101,47 @@ impl SendQueue {
             chunks: Chunks::default(),
             state: SendState::Open,
             reset_requested: false,
+            backlog: Backlog { limit: usize::MAX, unsent: 0 },
             refused: false,
+            waiting: false,
+            bulk: false,
             dirty: false,
             flush_requested: false,
             writers: Waiters::default(),
             shutdown: None,
         };
-        Self { capacity, memory, charged_hint: AtomicUsize::new(0), writes: Mutex::new(writes) }
+        let (bound, charged_hint) = (AtomicUsize::new(usize::MAX), AtomicUsize::new(0));
+        Self { capacity, memory, bound, charged_hint, writes: Mutex::new(writes) }
     }
 
-    /// Bytes that the chunks may count for now: less than configured where the endpoint has less.
+    /// Bytes that the chunks may count for now: less than configured where the endpoint has less, or where
+    /// what the driver took waits to be sent.
     fn capacity(&self) -> usize {
+        self.bound.load(Ordering::Relaxed).min(self.full_capacity())
+    }
+
+    /// The capacity while nothing waits to be sent.
+    fn full_capacity(&self) -> usize {
         self.capacity.min(self.memory.write_quota())
+    }
+
+    /// The backlog or the way of writing has changed.
+    fn update_bound(&self, writes: &Writes) {
+        let Backlog { limit, unsent } = writes.backlog;
+        let limit = if writes.bulk { limit } else { limit.max(self.capacity) };
+        self.bound.store(limit.saturating_sub(unsent), Ordering::Relaxed);
+    }
+
+    /// A write has found the queue full.
+    fn refuse(&self, writes: &mut Writes) {
+        (writes.refused, writes.waiting, writes.bulk) = (true, true, true);
+        self.update_bound(writes);
+    }
+
+    /// Whether a quarter is free.
+    fn is_worthwhile(&self, writes: &Writes) -> bool {
+        let most = self.full_capacity().min(writes.backlog.limit);
+        self.available(writes.chunks.charged()) >= (most / 4).max(1)
     }
 
     fn available(&self, charged: usize) -> usize {
@@ -108,31 +168,65 @@ impl SendQueue {
         &self,
         limit: usize,
         unit: usize,
+        backlog: Backlog,
         out: &mut VecDeque<Outgoing>,
     ) -> TakenWrites {
         let mut guard = lock(&self.writes);
         let writes = &mut *guard;
-        let before = writes.chunks.charged();
+        let (charged, bytes) = (writes.chunks.charged(), writes.chunks.bytes());
+        // One that has just filled the queue has hardly anything else to do.
+        let waits = writes.waiting || self.available(charged) == 0;
         writes.chunks.take(limit, unit, out);
         self.count(writes);
         let more = !writes.chunks.is_empty();
-        // Not for every acknowledged segment: a writer that is woken should find a quarter free.
-        let worthwhile = writes.chunks.charged() < before
-            && self.available(writes.chunks.charged()) >= (self.capacity() / 4).max(1);
-        writes.refused &= !worthwhile;
+        let taken = bytes - writes.chunks.bytes();
+        let moved = Self::update_backlog(writes, backlog) || writes.chunks.charged() < charged;
+        writes.backlog.unsent = backlog.unsent.saturating_add(taken);
+        writes.bulk &= writes.waiting || more || writes.backlog.unsent > 0;
+        self.update_bound(writes);
+        let writers = if moved { self.admit(writes) } else { WakeList::default() };
         let taken = TakenWrites {
+            writer_waits: waits,
             flush: writes.flush_requested,
             write_closed: writes.state.is_closed(),
             detached: false,
             reset: writes.reset_requested,
             more,
-            writers: if worthwhile { writes.writers.take_all() } else { WakeList::default() },
+            writers,
         };
         writes.flush_requested &= more;
         let memory = writes.chunks.release_burst();
         drop(guard);
         drop(memory);
         taken
+    }
+
+    /// What the driver took has left in part. Returns the writers to wake.
+    pub(super) fn set_backlog(&self, backlog: Backlog) -> WakeList {
+        let before = self.bound.load(Ordering::Relaxed);
+        if before.min(backlog.free()) >= self.full_capacity() {
+            return WakeList::default();
+        }
+        let mut writes = lock(&self.writes);
+        let moved = Self::update_backlog(&mut writes, backlog);
+        self.update_bound(&writes);
+        if moved { self.admit(&mut writes) } else { WakeList::default() }
+    }
+
+    /// Returns whether data has left, or more of it may wait.
+    fn update_backlog(writes: &mut Writes, backlog: Backlog) -> bool {
+        let before = mem::replace(&mut writes.backlog, backlog);
+        backlog.unsent < before.unsent || backlog.limit > before.limit
+    }
+
+    /// The queue has moved. Returns the writers to wake: not for every segment that has left, but once
+    /// they find a quarter free.
+    fn admit(&self, writes: &mut Writes) -> WakeList {
+        if !(writes.refused && self.is_worthwhile(writes)) {
+            return WakeList::default();
+        }
+        writes.refused = false;
+        writes.writers.take_all()
     }
 
     /// The write side is closed and the peer has acknowledged every byte. Returns the task in
@@ -221,7 +315,7 @@ impl SendQueue {
         if available > 0 {
             return Poll::Ready(Ok(available));
         }
-        writes.refused = true;
+        self.refuse(&mut writes);
         let replaced = writes.writers.register(wait);
         drop(writes);
         drop(replaced);
@@ -256,7 +350,7 @@ impl SendQueue {
 
     /// Something was queued: notifies the driver, without the lock.
     fn end_write(&self, mut writes: MutexGuard<'_, Writes>, notifier: &ConnNotifier) {
-        writes.dirty = true;
+        (writes.dirty, writes.waiting) = (true, false);
         self.count(&writes);
         drop(writes);
         notifier.notify();
@@ -301,7 +395,7 @@ impl SendQueue {
     }
 
     /// Writes a whole message of at most `max` bytes: when it fits, or when nothing else is
-    /// queued.
+    /// queued and little waits to be sent.
     pub(super) fn poll_send_message(
         &self,
         wait: &mut Wait<'_>,
@@ -322,8 +416,10 @@ impl SendQueue {
             let mut writes = lock(&self.writes);
             writes.state.check_writable()?;
             let available = self.available(writes.chunks.charged());
-            if writes.chunks.charged() > 0 && charge(message.len()) > available {
-                writes.refused = true;
+            let is_alone = writes.chunks.is_empty()
+                && self.bound.load(Ordering::Relaxed) >= writes.backlog.limit / 4;
+            if charge(message.len()) > available && !is_alone {
+                self.refuse(&mut writes);
                 let replaced = writes.writers.register(wait);
                 drop(writes);
                 drop(replaced);

@@ -310,7 +310,8 @@ impl KcpStream {
     /// Waits for capacity and writes one message, which the peer receives whole. Returns when it
     /// is queued.
     ///
-    /// A message larger than the send buffer is taken when nothing else is queued.
+    /// A message larger than the send buffer is taken when nothing else is queued and little waits to be
+    /// sent.
     ///
     /// # Errors
     ///

@@ -73,7 +73,9 @@ macro_rules! writable {
             /// Waits until a write may take bytes, or fail.
             ///
             /// As with Tokio's sockets, readiness ends with a write that finds the queue full
-            /// ([`WouldBlock`](ErrorKind::WouldBlock)), so one write more may fail so.
+            /// ([`WouldBlock`](ErrorKind::WouldBlock)), so one write more may fail so. It begins again once
+            /// a quarter of what may wait is free: of
+            /// [`Config::send_buffer`](crate::Config::send_buffer), or of what leaves within 10 ms.
             ///
             /// # Errors
             ///

@@ -206,11 +206,30 @@ impl Kcp {
         self.conv
     }
 
-    /// Payload bytes that the send window admits now.
+    /// Payload bytes to write now: as many as the send window admits, while less waits to be sent than
+    /// what leaves within 10 ms (at least 16 KiB). More would only be a queue that later writes wait in.
+    /// Ask again after [`Kcp::poll_transmit`], which sends what waits.
     #[doc(alias = "WaitSnd")]
     #[must_use]
     pub fn send_capacity(&self) -> usize {
+        let (limit, unsent) = self.send_backlog();
+        self.window_capacity().min(limit.saturating_sub(unsent))
+    }
+
+    /// Payload bytes that the send window admits now.
+    pub(crate) fn window_capacity(&self) -> usize {
         self.send.available() * self.send.mss()
+    }
+
+    /// Bytes that may wait to be sent, and bytes that do.
+    pub(crate) fn send_backlog(&self) -> (usize, usize) {
+        (self.send.backlog_limit(), self.send.send_buffer().bytes())
+    }
+
+    /// Sets whether the application has more to write than [`Kcp::send_capacity`]: the sender is then not
+    /// taken for one that has nothing to send.
+    pub(crate) fn set_writer_waits(&mut self, waits: bool) {
+        self.send.set_writer_waits(waits);
     }
 
     /// A write takes a multiple of this many bytes of [`Kcp::send_capacity`]: in message mode each
@@ -225,7 +244,7 @@ impl Kcp {
     /// Queues bytes: in stream mode behind those already queued, in message mode cut into segments
     /// of their own, as kcp-go's `UDPSession.Write` does.
     ///
-    /// All bytes are queued, even beyond the send window: call [`Kcp::send_capacity`] first. Empty
+    /// All bytes are queued, whatever [`Kcp::send_capacity`] is: call that first. Empty
     /// data is ignored.
     pub fn send(&mut self, now: Instant, mut data: Bytes) {
         if data.is_empty() {
@@ -256,7 +275,10 @@ impl Kcp {
         if data.len() > max {
             return Err(SendMessageError::TooLarge { size: data.len(), max });
         }
-        self.queue_message(now, data).map_err(|_| SendMessageError::Full)
+        self.queue_message(now, data).map_err(|_| {
+            self.send.set_writer_waits(true);
+            SendMessageError::Full
+        })
     }
 
     /// Queues a message whose size was checked before, or returns the message while the send window
@@ -295,8 +317,10 @@ impl Kcp {
         fragments * mss
     }
 
-    /// Data was queued: starts the write delay and re-arms timers.
+    /// Data was queued: starts the write delay and re-arms timers. A writer that was given no more
+    /// capacity may have more.
     fn on_queued(&mut self, now: Instant) {
+        self.send.set_writer_waits(self.send_capacity() == 0);
         let now = self.clock.tick(now);
         if self.write_policy == WritePolicy::Delayed && self.cork_until.is_none() {
             self.cork_until = Some(now.add_micros(self.interval.into()));

@@ -336,12 +336,12 @@ impl Kcp {
     }
 
     /// Whether the write policy lets new segments leave: always with [`WritePolicy::Immediate`],
-    /// else after a flush or when the send window is full.
+    /// else after a flush or when the writer has to wait.
     #[inline]
     pub(super) fn may_send_new(&self) -> bool {
         self.write_policy == WritePolicy::Immediate
             || self.flush_requested
-            || self.send.available() == 0
+            || self.send.is_backlogged()
     }
 
     /// The header of the PUSHs that leave at `now`, but for number, `frg` and length.

@@ -7,6 +7,7 @@
 //! timer.
 
 mod ack_processing;
+mod backlog;
 mod bundling;
 mod congestion;
 mod fec_coverage;
@@ -154,6 +155,8 @@ pub(crate) struct Sender {
     /// idle.
     coverage: Option<Box<FecCoverage>>,
     pto_backoff: PtoBackoff,
+    /// See [`Sender::set_writer_waits`].
+    writer_waits: bool,
 }
 
 impl Sender {
@@ -184,6 +187,7 @@ impl Sender {
             longest_wait: 0,
             coverage: None,
             pto_backoff: PtoBackoff::default(),
+            writer_waits: false,
         };
         sender.set_timing(&config.timing);
         sender

@@ -487,6 +487,27 @@ fn ping_is_answered_beside_a_duplicate() {
     assert_eq!(acked, [sn(&ping), sn(&data)]);
 }
 
+
+/// Bytes that a bulk writer was allowed to write are not far from leaving: what is written next waits
+/// behind them.
+#[test]
+fn bulk_data_leaves_soon_after_it_was_written() {
+    for (mbit, rtt, window) in [(10, 40, 0), (10, 40, 1_024), (5, 40, 1_024), (100, 40, 1_024)] {
+        let path = Steady { mbit, rtt: rtt * MILLIS, queue: 200 };
+        let mut flow = Flow::new(path, window, |plan| plan.sides[0].traffic.largest_write = 1_000);
+        flow.sim.measure = true;
+        flow.run(10, 5);
+        flow.sim.sides[1].latencies.clear();
+        let figures = flow.run(10, 10);
+        let latencies = &mut flow.sim.sides[1].latencies;
+        latencies.sort_unstable();
+        let (median, p95) = (latencies[latencies.len() / 2], latencies[latencies.len() / 20 * 19]);
+        println!("{path:?}, window {window}: written to read {median} us, 95 % {p95} us");
+        assert!(figures.goodput > 0.95 * 0.96 * mbit as f64, "{path:?}: {figures:?}");
+        assert!(median < rtt * MILLIS / 2 + 60 * MILLIS, "{path:?}: {median} us");
+    }
+}
+
 /// A window that memory limits opens as that is freed, and not once half of the larger one in segments is.
 #[test]
 fn receive_memory_below_the_window_is_used() {

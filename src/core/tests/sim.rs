@@ -265,9 +265,20 @@ impl Sim {
     pub(crate) fn service(&mut self, i: usize) {
         let now = self.instant(self.now);
         let lengths = self.sides[i].begin_turn(self.now, now);
-        let end = self.sides[i].written;
+        let mut end = self.sides[i].written;
         self.sides[1 - i].expect(lengths, (end, self.now), self.measure);
         self.transmit(i);
+        // What has left lets the application write more.
+        loop {
+            let lengths = self.sides[i].write(self.now, now);
+            let written = self.sides[i].written;
+            if written == end {
+                break;
+            }
+            self.sides[1 - i].expect(lengths, (written, self.now), self.measure);
+            self.transmit(i);
+            end = written;
+        }
         if self.sides[i].on_timeout(now) {
             self.transmit(i);
         }

@@ -343,7 +343,7 @@ impl Side {
     }
 
     /// Writes what is due and fits; returns the lengths of the messages written.
-    fn write(&mut self, now: u64, instant: Instant) -> Vec<usize> {
+    pub(super) fn write(&mut self, now: u64, instant: Instant) -> Vec<usize> {
         let mut lengths = Vec::new();
         let message = self.plan.config.mode == Mode::Message;
         let whole = self.plan.traffic.whole;

@@ -9,6 +9,7 @@ use super::lifecycle::Lifecycle;
 use crate::driver::scratch::Scratch;
 use crate::error::ConnectionError;
 use crate::shared::charge::CHUNK_CHARGE;
+use crate::shared::send_queue::Backlog;
 
 impl Conn {
     /// Takes writes from the send queue and delivers received data to the receive queue, as far as
@@ -46,9 +47,10 @@ impl Conn {
         self.blocked_message = blocked.and_then(|data| self.kcp.queue_message(now, data).err());
         let unit = self.kcp.send_unit();
         let quota = self.quota.saturating_sub(self.kcp.send_memory()).div_ceil(unit);
-        let capacity = self.kcp.send_capacity().min(quota.saturating_mul(unit));
+        let capacity = self.kcp.window_capacity().min(quota.saturating_mul(unit));
         let capacity = if self.blocked_message.is_some() { 0 } else { capacity };
-        let taken = self.shared.take_writes(capacity, unit, &mut scratch.outgoing);
+        let backlog = self.send_backlog();
+        let taken = self.shared.take_writes(capacity, unit, backlog, &mut scratch.outgoing);
         for item in scratch.outgoing.drain(..) {
             if item.message {
                 // Only the first message taken may exceed the capacity, so at most one is blocked.
@@ -61,6 +63,7 @@ impl Conn {
             self.kcp.flush();
         }
         self.has_unsent_writes = taken.more || self.blocked_message.is_some();
+        self.kcp.set_writer_waits(taken.writer_waits || self.has_unsent_writes);
         if taken.write_closed {
             self.lifecycle.on_shutdown(now);
             self.kcp.expedite_open(now);
@@ -87,6 +90,18 @@ impl Conn {
             }
         }
         scratch.wakers.extend(taken.writers);
+    }
+
+    /// What was taken from the send queue and waits to be sent.
+    fn send_backlog(&self) -> Backlog {
+        let (limit, unsent) = self.kcp.send_backlog();
+        let blocked = self.blocked_message.as_ref().map_or(0, Bytes::len);
+        Backlog { limit, unsent: unsent + blocked }
+    }
+
+    /// Datagrams have left: writers may write as much more.
+    pub(in super::super) fn admit_writers(&self, scratch: &mut Scratch) {
+        scratch.wakers.extend(self.shared.set_backlog(self.send_backlog()));
     }
 
     fn deliver(&mut self, scratch: &mut Scratch) -> bool {

@@ -14,6 +14,8 @@ use crate::testkit::link::LinkConfig;
 /// A message of 600 bytes each 5 ms, `count` of them, over a path of 50 ms that loses 5 %. Returns
 /// the counters of the sender and of the receiver.
 fn transfer(seed: u64, config: &Config, count: usize) -> [ProtectionStats; 2] {
+    // Nothing is read before all of it was written.
+    let config = &Config { send_buffer: 600 * count, ..config.clone() };
     let pair = Pair::seeded(seed, config, config);
     pair.world.set_path(LinkConfig { loss: 50_000, ..LinkConfig::delay(25_000) });
     let Pair { mut world, client, mut server, endpoint: _endpoint, listener: _listener } = pair;
@@ -51,6 +53,7 @@ fn check(config: &Config, name: &str) {
 fn repair_symbols_pass_neither_fec_nor_duplicates() {
     let mut config = Config::new().protection(Protection::Auto(AutoProtection::new()));
     (config.fec, config.duplicates) = (Some(FecConfig::new(10, 3).unwrap()), 1);
+    config.send_buffer = 600 * 2_000;
     let pair = Pair::new(&config, &config);
     pair.world.set_path(LinkConfig { loss: 400_000, ..LinkConfig::delay(25_000) });
     let Pair { mut world, client, mut server, endpoint: _endpoint, listener: _listener } = pair;

@@ -70,7 +70,7 @@ fn loom_write_against_take() {
         let mut out = VecDeque::new();
         while out.len() < 2 {
             notified(&shared, &notifier);
-            let taken = shared.take_writes(10, 1, &mut out);
+            let taken = shared.take_writes(10, 1, Backlog::NONE, &mut out);
             taken.writers.for_each(Waker::wake);
         }
         writer.join().unwrap();
@@ -107,10 +107,10 @@ fn loom_joined_writes_against_take() {
         };
         while bytes(&out).len() < 2 {
             notified(&shared, &notifier);
-            shared.take_writes(10, 1, &mut out);
+            shared.take_writes(10, 1, Backlog::NONE, &mut out);
         }
         other.join().unwrap();
-        assert!(!shared.take_writes(10, 1, &mut out).more);
+        assert!(!shared.take_writes(10, 1, Backlog::NONE, &mut out).more);
         assert_eq!(bytes(&out), b"xx");
     });
 }
@@ -174,10 +174,10 @@ fn loom_close_against_write() {
         shared.close_write();
         let mut out = VecDeque::new();
         notified(&shared, &notifier);
-        let taken = shared.take_writes(10, 1, &mut out);
+        let taken = shared.take_writes(10, 1, Backlog::NONE, &mut out);
         assert!(taken.write_closed && !taken.more);
         let written = writer.join().unwrap() == Poll::Ready(true);
-        assert!(!shared.take_writes(10, 1, &mut VecDeque::new()).more);
+        assert!(!shared.take_writes(10, 1, Backlog::NONE, &mut VecDeque::new()).more);
         assert_eq!(out.len(), usize::from(written));
     });
 }
@@ -194,7 +194,7 @@ fn loom_shutdown_against_drained() {
             })
         };
         notified(&shared, &notifier);
-        assert!(shared.take_writes(10, 1, &mut VecDeque::new()).write_closed);
+        assert!(shared.take_writes(10, 1, Backlog::NONE, &mut VecDeque::new()).write_closed);
         shared.set_drained().into_iter().for_each(Waker::wake);
         closer.join().unwrap();
     });
@@ -210,7 +210,7 @@ fn loom_drop_against_deliver() {
         let droppers = handles.map(|handle| thread::spawn(move || drop(handle)));
         drop(shared.deliver(&mut VecDeque::from([Bytes::from_static(b"a")]), false));
         notified(&shared, &notifier);
-        assert!(shared.take_writes(10, 1, &mut VecDeque::new()).detached);
+        assert!(shared.take_writes(10, 1, Backlog::NONE, &mut VecDeque::new()).detached);
         for dropper in droppers {
             dropper.join().unwrap();
         }
@@ -231,7 +231,7 @@ fn loom_write_and_drop_against_take() {
         });
         shared.begin_exchange();
         let mut out = VecDeque::new();
-        let taken = shared.take_writes(10, 1, &mut out);
+        let taken = shared.take_writes(10, 1, Backlog::NONE, &mut out);
         assert!(!taken.detached || out.len() == 1, "the write came before the drop");
         dropper.join().unwrap();
     });

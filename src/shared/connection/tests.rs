@@ -68,7 +68,11 @@ impl Bench {
     }
 
     pub(crate) fn take(&mut self, limit: usize) -> TakenWrites {
-        self.shared.take_writes(limit, 1, &mut self.out)
+        self.shared.take_writes(limit, 1, Backlog::NONE, &mut self.out)
+    }
+
+    fn take_behind(&mut self, limit: usize, backlog: Backlog) -> TakenWrites {
+        self.shared.take_writes(limit, 1, backlog, &mut self.out)
     }
 
     /// The chunks that were taken so far.
@@ -116,6 +120,44 @@ fn writer_blocks_on_a_full_queue_and_is_woken_at_a_quarter_free() {
     assert_eq!(bench.take(10).writers.count(), 0, "woken once per registration");
     assert_eq!(accepted(bench.write(Some(&waker), &[2; 300])), Some(260));
     assert_eq!(bench.shared.stats().unsent_bytes, 1000);
+}
+
+#[test]
+fn bulk_writer_is_given_what_may_wait_and_woken_at_a_quarter_of_it() {
+    let mut bench = Bench::new(Mode::Stream, 100_000, 1_000);
+    let (count, waker) = Count::new();
+    let backlog = |unsent| Backlog { limit: 16_000, unsent };
+    let set = |bench: &Bench, unsent| {
+        bench.shared.set_backlog(backlog(unsent)).for_each(Waker::wake);
+    };
+    // A burst fills the queue.
+    assert_eq!(accepted(bench.write(Some(&waker), &[1; 150_000])), Some(100_000));
+    assert_eq!(accepted(bench.write(Some(&waker), &[1; 1])), None);
+    assert!(bench.take_behind(60_000, backlog(0)).writer_waits);
+    assert!(bench.take_behind(60_000, backlog(60_000)).writer_waits);
+    assert_eq!(accepted(bench.write(Some(&waker), &[1; 1])), None);
+    for unsent in [90_000, 16_000, 12_001] {
+        set(&bench, unsent);
+        assert_eq!(count.woken(), 0, "{unsent}");
+    }
+    set(&bench, 12_000);
+    assert_eq!(count.woken(), 1);
+    set(&bench, 11_000);
+    assert_eq!(count.woken(), 1, "no writer waits");
+    assert_eq!(accepted(bench.write(Some(&waker), &[1; 9_000])), Some(5_000));
+    assert_eq!(accepted(bench.write(Some(&waker), &[1; 1])), None);
+    // The limit falls while all of it leaves.
+    let fallen = Backlog { limit: 4_000, unsent: 0 };
+    bench.take_behind(5_000, backlog(11_000)).writers.for_each(Waker::wake);
+    assert_eq!(count.woken(), 1);
+    bench.shared.set_backlog(fallen).for_each(Waker::wake);
+    assert_eq!(count.woken(), 2);
+    assert_eq!(accepted(bench.write(Some(&waker), &[1; 900])), Some(900));
+    let taken = bench.take_behind(5_000, fallen);
+    assert!(!taken.writer_waits && !taken.more);
+    // Everything has left: the next burst fills the queue again.
+    assert!(!bench.take_behind(5_000, fallen).writer_waits);
+    assert_eq!(accepted(bench.write(Some(&waker), &[1; 150_000])), Some(100_000));
 }
 
 #[test]

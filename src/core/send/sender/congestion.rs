@@ -107,7 +107,7 @@ impl Sender {
         let in_flight = self.sent_segments.len();
         let remote = self.remote.available(self.una());
         if in_flight < remote.min(u32::from(self.window)) {
-            return self.send_buffer.is_empty().then_some(Limit::Application);
+            return self.is_writer_idle().then_some(Limit::Application);
         }
         let calm = self.rtt.min() / 4 * 5 + 1_000;
         let queue = self.rtt.srtt().is_some_and(|srtt| srtt > calm);

@@ -104,10 +104,13 @@ impl Sender {
     }
 
     /// Whether everything that was written has left or may leave now, and it is not much: a flow
-    /// of messages, limited by its application (RFC 9002 7.8) and by no window.
+    /// of messages, limited by its application (RFC 9002 7.8) and by no window. A bulk writer has no more
+    /// outstanding on a slow path, but waits.
     pub(crate) fn is_latency_bound(&self) -> bool {
         let outstanding = self.sent_segments.len() as usize + self.send_buffer.segments(self.mss);
-        outstanding <= LATENCY_BOUND_LIMIT && outstanding < self.effective_window() as usize
+        !self.writer_waits
+            && outstanding <= LATENCY_BOUND_LIMIT
+            && outstanding < self.effective_window() as usize
     }
 
     /// Whether the window is closed and waits for `sn`.

@@ -1,0 +1,48 @@
+//! How much data may wait to be sent: what leaves soon, not what the send window admits, since later
+//! writes wait behind it (Linux `TCP_NOTSENT_LOWAT`).
+
+use super::Sender;
+
+/// Least limit, bytes: 13 ms at 10 Mbit/s. Linux applications set 16 to 128 KiB.
+const MIN_BACKLOG: usize = 16 << 10;
+/// Time in which the limit leaves at the present rate, microseconds: several timer ticks and the longest
+/// burst of the pacer, so that a writer that is woken at a quarter comes before the data runs out.
+const BACKLOG_TIME: u64 = 10_000;
+
+impl Sender {
+    /// Bytes that may wait to be sent for the first time.
+    ///
+    /// A paced sender needs what leaves in [`BACKLOG_TIME`], and the burst that may leave now. Without a rate
+    /// the windows are filled at once: the limit is what they admit, and what acknowledgements admit in
+    /// that time.
+    pub(crate) fn backlog_limit(&self) -> usize {
+        let least = MIN_BACKLOG.max(2 * self.mss) as u64;
+        let bytes = |segments: u64| segments.saturating_mul(self.mss as u64);
+        let in_time = |bytes: u64, time: u64| bytes.saturating_mul(BACKLOG_TIME) / time;
+        let limit = if let Some(pacing) = self.congestion.pacing() {
+            bytes(pacing.burst).saturating_add(in_time(pacing.rate.get(), 1_000_000).max(least))
+        } else {
+            let window = bytes(self.effective_window().into());
+            let refill = self.rtt.srtt().map_or(0, |srtt| in_time(window, srtt.max(1)));
+            bytes(self.window_left().into()).saturating_add(refill.max(least))
+        };
+        usize::try_from(limit).unwrap_or(usize::MAX)
+    }
+
+    /// Sets whether the application has data that it was not allowed to write yet.
+    pub(crate) fn set_writer_waits(&mut self, waits: bool) {
+        self.writer_waits = waits;
+    }
+
+    /// Whether the writer is to wait: as much as is allowed waits to be sent.
+    pub(crate) fn is_backlogged(&self) -> bool {
+        self.writer_waits
+            || self.available() == 0
+            || self.send_buffer.bytes() >= self.backlog_limit()
+    }
+
+    /// Whether the application has nothing more to send.
+    pub(super) fn is_writer_idle(&self) -> bool {
+        self.send_buffer.is_empty() && !self.writer_waits
+    }
+}
