@@ -153,7 +153,10 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Driver<T> {
             slices => io.poll_write_vectored(cx, slices),
         };
         match poll? {
-            Poll::Pending => Ok(false),
+            Poll::Pending => {
+                self.batch.on_blocked();
+                Ok(false)
+            }
             Poll::Ready(0) => Err(io::Error::from(io::ErrorKind::WriteZero).into()),
             Poll::Ready(written) => {
                 self.needs_flush = true;

@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
+use std::mem;
 use std::sync::Arc;
 
 use bytes::{Buf, Bytes};
@@ -12,6 +13,10 @@ use super::stream::SharedStream;
 /// No frame is added to a batch that is not empty if it would exceed this many bytes: 64 KiB of
 /// payload, and headers.
 pub(crate) const MAX_BATCH: usize = (64 << 10) + 1_024;
+
+/// The same while the carrier is slower than the streams: a frame waits until the batch before it was
+/// written.
+pub(crate) const WAITING_BATCH: usize = 16 << 10;
 
 /// Pieces that one vectored write takes.
 pub(crate) const MAX_SLICES: usize = 64;
@@ -36,6 +41,10 @@ pub(crate) struct Batch {
     parts: VecDeque<Part>,
     /// Bytes not written.
     len: usize,
+    /// True from when the carrier does not take a batch at once until it takes one.
+    is_slow: bool,
+    /// True from when the carrier does not take this batch.
+    has_waited: bool,
     /// True when the carrier takes several pieces in one write. All is copied otherwise.
     vectored: bool,
     /// Streams whose FIN is in the batch.
@@ -53,6 +62,8 @@ impl Batch {
             copied_written: 0,
             parts: VecDeque::new(),
             len: 0,
+            is_slow: false,
+            has_waited: false,
             vectored,
             fins: Vec::new(),
             syns: 0,
@@ -71,6 +82,16 @@ impl Batch {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Bytes from which no further frame is added.
+    pub(crate) fn limit(&self) -> usize {
+        if self.is_slow { WAITING_BATCH } else { MAX_BATCH }
+    }
+
+    /// The carrier takes nothing now.
+    pub(crate) fn on_blocked(&mut self) {
+        (self.is_slow, self.has_waited) = (true, true);
     }
 
     /// True when payload of `len` bytes is to be copied.
@@ -131,6 +152,7 @@ impl Batch {
             }
         }
         if self.len == 0 {
+            self.is_slow = mem::take(&mut self.has_waited);
             self.copied.clear();
             self.copied_written = 0;
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::batch::{Batch, MAX_BATCH};
+use super::batch::{Batch, WAITING_BATCH};
 use super::frame::{Command, HEADER_LEN, Header, UPD_LEN};
 use super::session::{Control, Core};
 use super::stream::{Fin, SharedStream, StreamState};
@@ -31,7 +31,7 @@ impl Core {
             self.turns.on_sent(class, batch.len());
         }
         let (mut refusal_bytes, mut sparse_bytes) = (0, 0);
-        while batch.len() < MAX_BATCH {
+        while batch.len() < batch.limit() {
             let has_control = !self.control.is_empty();
             let may_refuse = refusal_bytes < REFUSAL_SHARE || self.turns.is_empty();
             if !has_control
@@ -47,7 +47,7 @@ impl Core {
                 self.write_header(Command::Fin, 0, id, batch);
             } else if let Some(control) = self.control.pop_front() {
                 self.write_control(control, batch);
-            } else if let Some((stream, class)) = self.turns.pop(sparse_bytes) {
+            } else if let Some((stream, class)) = self.turns.pop((sparse_bytes, batch.limit())) {
                 let before = batch.len();
                 if !self.take_turn(&stream, class, batch, now) {
                     self.turns.defer(stream, class);
@@ -140,7 +140,7 @@ impl Core {
         let credit = state.send.credit(self.version());
         let queued = state.send.queue.len();
         let mut len = queued.min(credit).min(self.config.max_frame_size);
-        let available = MAX_BATCH.saturating_sub(batch.len() + HEADER_LEN);
+        let available = batch.limit().saturating_sub(batch.len() + HEADER_LEN);
         if !batch.is_empty() && len > available {
             if available < MIN_CUT {
                 return false;
@@ -201,4 +201,4 @@ impl Core {
     }
 }
 
-const _: () = assert!(MAX_SPARSE + 2 * HEADER_LEN < MAX_BATCH);
+const _: () = assert!(MAX_SPARSE + 2 * HEADER_LEN < WAITING_BATCH);

@@ -12,9 +12,6 @@ use super::stream::SharedStream;
 /// A stream with at most this many queued bytes is sparse.
 pub(crate) const MAX_SPARSE: usize = 2_048;
 
-/// While others wait, frames of sparse streams have at most this many bytes of a batch.
-const SPARSE_SHARE: usize = 32 << 10;
-
 /// Among which streams a stream waits for its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
@@ -66,11 +63,14 @@ impl Turns {
         self.deferred.take()
     }
 
-    /// The next stream, and among which it waited, for a batch with `sparse_bytes` of sparse streams.
-    /// One that has finished meanwhile waits among those as well.
-    pub(crate) fn pop(&mut self, sparse_bytes: usize) -> Option<(Arc<SharedStream>, Class)> {
+    /// The next stream, and among which it waited, for a batch of `limit` bytes with
+    /// `sparse_bytes` of sparse streams, which have half of it while others wait. One that has finished meanwhile waits among those as well.
+    pub(crate) fn pop(
+        &mut self,
+        (sparse_bytes, limit): (usize, usize),
+    ) -> Option<(Arc<SharedStream>, Class)> {
         let is_alone = self.bulk.is_empty() && self.finishing.is_empty();
-        if (is_alone || sparse_bytes < SPARSE_SHARE)
+        if (is_alone || sparse_bytes < limit / 2)
             && let Some(stream) = self.sparse.pop_front()
         {
             return Some((stream, Class::Sparse));

@@ -10,6 +10,7 @@ mod chunk;
 mod tests;
 
 use std::io::{self, IoSlice};
+use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -22,9 +23,15 @@ use self::chunk::{HEADER_LEN, Header, MAX_BODY, MAX_DATA, STREAM_IDENTIFIER};
 /// Bytes that are read from the carrier at once, at least: more than the longest chunk.
 const INPUT_LEN: usize = 80 * 1024;
 
+/// Bytes of a chunk while the carrier is slower than its writer and data does not shrink: what is written
+/// next waits behind a chunk, which the peer can read only once all of it has arrived. Of data that
+/// shrinks, shorter chunks would be more bytes.
+const WAITING_DATA: usize = 8 * 1024;
+
 /// A carrier whose bytes are compressed.
 ///
-/// * `write` collects up to 65,536 bytes, and writes a chunk when they are full.
+/// * `write` collects up to 65,536 bytes, or 8,192 while the carrier is slow and they do not shrink, and
+///   writes a chunk when they are full. It waits while the carrier has no capacity for the chunk before.
 /// * `flush` writes what was collected as a chunk, and flushes the carrier.
 /// * `read` returns the data of whole chunks whose checksum is right. Malformed input is an error of
 ///   kind [`InvalidData`](io::ErrorKind::InvalidData) around a [`SnappyError`], an end inside a chunk
@@ -119,6 +126,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for SnappyStream<T> {
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
+        ready!(this.output.poll_send(Pin::new(&mut this.carrier), cx))?;
         if this.output.is_full() {
             ready!(this.output.poll_drain(Pin::new(&mut this.carrier), cx))?;
         }
@@ -254,11 +262,18 @@ const _: () = assert!(INPUT_LEN >= HEADER_LEN + MAX_BODY);
 struct Output {
     /// True once the stream identifier is among the chunks.
     started: bool,
-    /// Collected since the last chunk, at most `MAX_DATA` bytes.
+    /// Collected since the last chunk, at most `limit` bytes.
     collected: Vec<u8>,
+    /// `WAITING_DATA` from a chunk that has not shrunk and that the carrier did not take at once, until
+    /// another one; else `MAX_DATA`.
+    limit: usize,
     /// One chunk, with the stream identifier if it is the first; what is before `sent` was taken.
     chunk: Vec<u8>,
     sent: usize,
+    /// True from when the carrier does not take the chunk until it has.
+    has_waited: bool,
+    /// The last chunk is shorter than its data.
+    shrinks: bool,
     encoder: Encoder,
 }
 
@@ -267,8 +282,11 @@ impl Default for Output {
         Self {
             started: false,
             collected: Vec::new(),
+            limit: MAX_DATA,
             chunk: Vec::new(),
             sent: 0,
+            has_waited: false,
+            shrinks: false,
             encoder: Encoder::new(),
         }
     }
@@ -276,12 +294,12 @@ impl Default for Output {
 
 impl Output {
     fn is_full(&self) -> bool {
-        self.collected.len() >= MAX_DATA
+        self.collected.len() >= self.limit
     }
 
     /// Takes as much of `buf` as fits into a chunk. Returns the number of bytes.
     fn collect(&mut self, buf: &[u8]) -> usize {
-        let len = buf.len().min(MAX_DATA - self.collected.len());
+        let len = buf.len().min(self.limit.saturating_sub(self.collected.len()));
         self.collected.extend_from_slice(&buf[..len]);
         len
     }
@@ -293,16 +311,7 @@ impl Output {
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
         loop {
-            while self.sent < self.chunk.len() {
-                let rest = &self.chunk[self.sent..];
-                let len = ready!(carrier.as_mut().poll_write(cx, rest))?;
-                if len == 0 {
-                    return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
-                }
-                self.sent += len;
-            }
-            self.chunk.clear();
-            self.sent = 0;
+            ready!(self.poll_send(carrier.as_mut(), cx))?;
             if self.collected.is_empty() {
                 return Poll::Ready(Ok(()));
             }
@@ -311,7 +320,36 @@ impl Output {
                 self.chunk.extend_from_slice(STREAM_IDENTIFIER);
             }
             chunk::encode(&mut self.encoder, &self.collected, &mut self.chunk);
+            self.shrinks = self.chunk.len() < self.collected.len();
             self.collected.clear();
         }
+    }
+
+    /// Hands the chunk to the carrier.
+    fn poll_send<T: AsyncWrite>(
+        &mut self,
+        mut carrier: Pin<&mut T>,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.chunk.is_empty() {
+            return Poll::Ready(Ok(()));
+        }
+        while self.sent < self.chunk.len() {
+            let rest = &self.chunk[self.sent..];
+            let Poll::Ready(written) = carrier.as_mut().poll_write(cx, rest) else {
+                self.has_waited = true;
+                return Poll::Pending;
+            };
+            let len = written?;
+            if len == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.sent += len;
+        }
+        let has_waited = mem::take(&mut self.has_waited);
+        self.limit = if has_waited && !self.shrinks { WAITING_DATA } else { MAX_DATA };
+        self.chunk.clear();
+        self.sent = 0;
+        Poll::Ready(Ok(()))
     }
 }
