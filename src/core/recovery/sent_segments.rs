@@ -87,7 +87,8 @@ pub(crate) struct SentSegments {
     payloads: VecDeque<BufferRange>,
     /// The segments after those of the ring, transmitted once each, and after all that are in the ring.
     runs: SentRuns,
-    lists: [Option<ListEnds>; BACKOFF_LEVELS],
+    /// Of each level; without meaning while the bit in [`Self::occupied`] is clear.
+    lists: [ListEnds; BACKOFF_LEVELS],
     /// Bit `i` is set while the list of level `i` is not empty.
     occupied: u16,
     /// Transmissions and datagrams so far, the source of [`SentSegment::xmit_seq`].
@@ -101,7 +102,7 @@ impl SentSegments {
             ring: VecDeque::new(),
             payloads: VecDeque::new(),
             runs: SentRuns::default(),
-            lists: [None; BACKOFF_LEVELS],
+            lists: [ListEnds::default(); BACKOFF_LEVELS],
             occupied: 0,
             transmissions: 0,
         }
@@ -324,7 +325,8 @@ impl SentSegments {
 
     /// As [`Self::pop_acked_run`], of the segments in the ring.
     fn pop_acked_of_ring(&mut self, max: u32, mut each: impl FnMut(&SentSegment)) -> u32 {
-        let mut front = self.lists[0].map(|ends| ends.front);
+        let list = self.list(0);
+        let mut front = list.map(|ends| ends.front);
         let (mut sn, mut count) = (self.una, 0);
         for segment in self.ring.iter().take(max as usize) {
             if segment.retransmitted || (!segment.acked && front != Some(sn)) {
@@ -336,17 +338,12 @@ impl SentSegments {
             each(segment);
             (sn, count) = (sn.advance(1), count + 1);
         }
-        match (front, &mut self.lists[0]) {
-            (Some(front), Some(ends)) => {
-                ends.front = front;
-                if let Some(segment) = self.get_mut(front) {
-                    segment.prev = front;
-                }
-            }
-            (_, ends) => {
-                *ends = None;
-                self.occupied &= !1;
-            }
+        let ends = front.zip(list).map(|(front, ends)| ListEnds { front, ..ends });
+        self.set_list(0, ends);
+        if let Some(front) = front
+            && let Some(segment) = self.get_mut(front)
+        {
+            segment.prev = front;
         }
         self.ring.drain(..count as usize);
         self.payloads.drain(..count as usize);

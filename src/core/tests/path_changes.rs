@@ -487,7 +487,6 @@ fn ping_is_answered_beside_a_duplicate() {
     assert_eq!(acked, [sn(&ping), sn(&data)]);
 }
 
-
 /// Bytes that a bulk writer was allowed to write are not far from leaving: what is written next waits
 /// behind them.
 #[test]

@@ -131,7 +131,7 @@ fn bulk_writer_is_given_what_may_wait_and_woken_at_a_quarter_of_it() {
         bench.shared.set_backlog(backlog(unsent)).for_each(Waker::wake);
     };
     // A burst fills the queue.
-    assert_eq!(accepted(bench.write(Some(&waker), &[1; 150_000])), Some(100_000));
+    assert_eq!(accepted(bench.write(Some(&waker), &vec![1; 150_000])), Some(100_000));
     assert_eq!(accepted(bench.write(Some(&waker), &[1; 1])), None);
     assert!(bench.take_behind(60_000, backlog(0)).writer_waits);
     assert!(bench.take_behind(60_000, backlog(60_000)).writer_waits);
@@ -157,7 +157,7 @@ fn bulk_writer_is_given_what_may_wait_and_woken_at_a_quarter_of_it() {
     assert!(!taken.writer_waits && !taken.more);
     // Everything has left: the next burst fills the queue again.
     assert!(!bench.take_behind(5_000, fallen).writer_waits);
-    assert_eq!(accepted(bench.write(Some(&waker), &[1; 150_000])), Some(100_000));
+    assert_eq!(accepted(bench.write(Some(&waker), &vec![1; 150_000])), Some(100_000));
 }
 
 #[test]

@@ -14,20 +14,33 @@ use super::{SentSegment, SentSegments};
 use crate::core::seq::Sn;
 
 /// First and last segment of a list that is not empty.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ListEnds {
     pub(super) front: Sn,
     pub(super) back: Sn,
 }
 
 impl SentSegments {
+    /// First and last segment of the list of `level`, if any.
+    #[inline]
+    pub(super) fn list(&self, level: usize) -> Option<ListEnds> {
+        (self.occupied & (1 << level) != 0).then(|| self.lists[level])
+    }
+
+    /// Sets [`Self::list`].
+    #[inline]
+    pub(super) fn set_list(&mut self, level: usize, ends: Option<ListEnds>) {
+        self.occupied = (self.occupied & !(1 << level)) | (u16::from(ends.is_some()) << level);
+        self.lists[level] = ends.unwrap_or_default();
+    }
+
     /// Of each back-off level in use, the unacknowledged segment that was transmitted first.
     pub(crate) fn oldest_per_level(&self) -> impl Iterator<Item = (Sn, SentSegment)> {
         let mut levels = self.occupied | u16::from(!self.runs.all_acked());
         iter::from_fn(move || {
             let level = levels.trailing_zeros() as usize;
             levels &= levels.checked_sub(1)?;
-            match self.lists.get(level)? {
+            match self.list(level) {
                 Some(ends) => Some((ends.front, self.get(ends.front)?)),
                 None => self.runs.front(),
             }
@@ -53,13 +66,12 @@ impl SentSegments {
     #[inline]
     pub(super) fn append_to_list(&mut self, level: u8, sn: Sn) -> Sn {
         let level = usize::from(level);
-        let ends = self.lists[level];
+        let ends = self.list(level);
         if let Some(back) = ends.and_then(|ends| self.get_mut(ends.back)) {
             back.next = sn;
         }
         let front = ends.map_or(sn, |ends| ends.front);
-        self.lists[level] = Some(ListEnds { front, back: sn });
-        self.occupied |= 1 << level;
+        self.set_list(level, Some(ListEnds { front, back: sn }));
         ends.map_or(sn, |ends| ends.back)
     }
 
@@ -68,7 +80,7 @@ impl SentSegments {
         let in_ring = self.index(sn).and_then(|index| self.ring.get(index));
         let Some(segment) = in_ring.filter(|segment| !segment.acked) else { return };
         let (level, prev, next) = (usize::from(segment.backoff_level), segment.prev, segment.next);
-        let Some(ends) = self.lists[level] else { return };
+        let Some(ends) = self.list(level) else { return };
         let (first, last) = (prev == sn, next == sn);
         if !first && let Some(neighbour) = self.get_mut(prev) {
             neighbour.next = if last { prev } else { next };
@@ -76,24 +88,21 @@ impl SentSegments {
         if !last && let Some(neighbour) = self.get_mut(next) {
             neighbour.prev = if first { next } else { prev };
         }
-        self.lists[level] = match (first, last) {
+        let ends = match (first, last) {
             (true, true) => None,
             (true, false) => Some(ListEnds { front: next, ..ends }),
             (false, true) => Some(ListEnds { back: prev, ..ends }),
-            (false, false) => Some(ends),
+            (false, false) => return,
         };
-        if first && last {
-            self.occupied &= !(1 << level);
-        }
+        self.set_list(level, ends);
     }
 
     /// Checks the lists, in time proportional to the window. Returns the number of segments in them.
     #[cfg(any(test, feature = "_testkit"))]
     pub(super) fn check_lists(&self) -> usize {
         let mut linked = 0;
-        for (level, ends) in self.lists.iter().enumerate() {
-            assert_eq!(ends.is_some(), self.occupied & (1 << level) != 0);
-            let Some(ends) = ends else { continue };
+        for level in 0..self.lists.len() {
+            let Some(ends) = self.list(level) else { continue };
             let (mut sn, mut prev, mut xmit_seq) = (ends.front, ends.front, 0);
             loop {
                 let segment = self.get(sn).expect("linked segments are in the ring");
