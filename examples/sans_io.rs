@@ -107,6 +107,9 @@ fn main() -> Result<()> {
                 return Err(error).context("the connection ended early");
             }
         }
+        if !unsent.is_empty() && ends[0].send_capacity() > 0 {
+            continue; // what has left makes room for more
+        }
 
         // The clock jumps to what happens next: a datagram arrives, or a timer is due.
         let arrival = link.under_way.first_key_value().map(|((at, _), _)| *at);

@@ -95,9 +95,9 @@ pub struct Config {
     /// [`dead_peer_timeout`](KcpConfig::dead_peer_timeout) or [`idle_timeout`](KcpConfig::idle_timeout) ends
     /// the wait earlier, with its own error.
     pub connect_timeout: Duration,
-    /// Bytes that a stream buffers until they are sent, 1 to 2^30. Default 256 KiB. A burst may fill them; a
-    /// writer that has more is then given what leaves within 10 ms, at least 16 KiB, if that is less, so that
-    /// a later write does not wait behind seconds of data.
+    /// Bytes that a stream buffers until they are sent, 1 to 2^30. Default 256 KiB. A burst may fill it.
+    /// A writer that finds it full then gets only as much as leaves within 10 ms, at least 16 KiB and never
+    /// more than this value, so that a later write does not wait behind seconds of data.
     #[doc(alias = "SO_SNDBUF")]
     pub send_buffer: usize,
     /// Bytes that a stream buffers for the application, 1 to 2^30. Default 256 KiB. While they are

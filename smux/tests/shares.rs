@@ -16,6 +16,24 @@ use tokio::time::sleep;
 /// Bytes of payload in all of a test.
 const TOTAL: usize = 8 << 20;
 
+/// While the carrier is slower than a stream, one frame keeps the others waiting for 16 KiB at most.
+#[tokio::test(start_paused = true)]
+async fn frames_are_short_while_the_carrier_is_slow() {
+    for version in VERSIONS {
+        let (near, mut far) = duplex(1_000);
+        let config = Config::new().version(version);
+        let session = Session::client(near, config).unwrap();
+        send_bulk(session.open_stream().await.unwrap());
+        let mut lengths = Vec::new();
+        while lengths.iter().sum::<usize>() < 200_000 {
+            let frame = read_frame(&mut far).await;
+            lengths.extend((frame.cmd == PSH).then_some(frame.payload.len()));
+        }
+        let longest = lengths.iter().skip(3).max().unwrap();
+        assert!(*longest < 16 << 10 && lengths[..3].iter().any(|len| len > longest), "{lengths:?}");
+    }
+}
+
 fn send_bulk(mut stream: Stream) {
     tokio::spawn(async move { while stream.write_all(&vec![0; 100_000]).await.is_ok() {} });
 }

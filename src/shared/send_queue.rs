@@ -52,11 +52,6 @@ pub(crate) struct Backlog {
 impl Backlog {
     #[cfg(test)]
     pub(crate) const NONE: Self = Self { limit: usize::MAX, unsent: 0 };
-
-    /// Bytes that may wait in this queue.
-    fn free(self) -> usize {
-        self.limit.saturating_sub(self.unsent)
-    }
 }
 
 /// The send queue of one connection.
@@ -64,8 +59,7 @@ pub(super) struct SendQueue {
     /// Bytes that the chunks may count for, see `CHUNK_CHARGE`.
     capacity: usize,
     memory: Arc<MemoryUse>,
-    /// Bytes that the chunks may count for as long as the driver has not sent what it took, see
-    /// [`Backlog`].
+    /// Bytes that the chunks may count for, given what the driver has taken and not sent, see [`Backlog`].
     bound: AtomicUsize,
     /// Copy of `Chunks::charged` for a writer without the lock: a hint, checked again under it.
     charged_hint: AtomicUsize,
@@ -81,7 +75,7 @@ struct Writes {
     backlog: Backlog,
     /// True from a write that found the queue full until writers are woken.
     refused: bool,
-    /// True from a write that found the queue full until the next one.
+    /// A writer waits, or one that was woken has not written yet.
     waiting: bool,
     /// True from a write that found the queue full until nothing waits to be sent: the limit of the backlog
     /// holds. A burst may fill the queue.
@@ -174,7 +168,7 @@ impl SendQueue {
         let mut guard = lock(&self.writes);
         let writes = &mut *guard;
         let (charged, bytes) = (writes.chunks.charged(), writes.chunks.bytes());
-        // One that has just filled the queue has hardly anything else to do.
+        // A writer that has just filled the queue will most likely write more.
         let waits = writes.waiting || self.available(charged) == 0;
         writes.chunks.take(limit, unit, out);
         self.count(writes);
@@ -186,7 +180,7 @@ impl SendQueue {
         self.update_bound(writes);
         let writers = if moved { self.admit(writes) } else { WakeList::default() };
         let taken = TakenWrites {
-            writer_waits: waits,
+            writer_waits: waits && !writes.state.is_closed(),
             flush: writes.flush_requested,
             write_closed: writes.state.is_closed(),
             detached: false,
@@ -203,8 +197,7 @@ impl SendQueue {
 
     /// What the driver took has left in part. Returns the writers to wake.
     pub(super) fn set_backlog(&self, backlog: Backlog) -> WakeList {
-        let before = self.bound.load(Ordering::Relaxed);
-        if before.min(backlog.free()) >= self.full_capacity() {
+        if backlog.unsent == 0 && self.bound.load(Ordering::Relaxed) >= self.full_capacity() {
             return WakeList::default();
         }
         let mut writes = lock(&self.writes);
@@ -226,6 +219,7 @@ impl SendQueue {
             return WakeList::default();
         }
         writes.refused = false;
+        writes.waiting &= !writes.writers.is_empty();
         writes.writers.take_all()
     }
 
@@ -350,7 +344,7 @@ impl SendQueue {
 
     /// Something was queued: notifies the driver, without the lock.
     fn end_write(&self, mut writes: MutexGuard<'_, Writes>, notifier: &ConnNotifier) {
-        (writes.dirty, writes.waiting) = (true, false);
+        (writes.dirty, writes.waiting) = (true, !writes.writers.is_empty());
         self.count(&writes);
         drop(writes);
         notifier.notify();
@@ -510,6 +504,9 @@ impl SendQueue {
 
 impl WaitQueue for SendQueue {
     fn cancel(&self, registration: &Registration) -> Option<Waker> {
-        lock(&self.writes).writers.cancel(registration)
+        let mut writes = lock(&self.writes);
+        let waker = writes.writers.cancel(registration);
+        writes.waiting &= !writes.writers.is_empty();
+        waker
     }
 }

@@ -76,6 +76,11 @@ impl Waiters {
         }
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        let no_rest = self.rest.as_ref().is_none_or(|rest| rest.is_empty());
+        self.polled.is_none() && self.first.is_none() && no_rest
+    }
+
     fn insert(&mut self, waker: &Waker) -> Place {
         let epoch = self.epoch;
         if self.first.is_none() {

@@ -141,7 +141,7 @@ impl Core {
         let queued = state.send.queue.len();
         let mut len = queued.min(credit).min(self.config.max_frame_size);
         let available = batch.limit().saturating_sub(batch.len() + HEADER_LEN);
-        if !batch.is_empty() && len > available {
+        if len > available {
             if available < MIN_CUT {
                 return false;
             }

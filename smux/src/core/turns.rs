@@ -63,8 +63,8 @@ impl Turns {
         self.deferred.take()
     }
 
-    /// The next stream, and among which it waited, for a batch of `limit` bytes with
-    /// `sparse_bytes` of sparse streams, which have half of it while others wait. One that has finished meanwhile waits among those as well.
+    /// The next stream and its class, for a batch of `limit` bytes. Sparse streams, with `sparse_bytes` so
+    /// far, have half of it while others wait. One that has finished meanwhile waits among those as well.
     pub(crate) fn pop(
         &mut self,
         (sparse_bytes, limit): (usize, usize),

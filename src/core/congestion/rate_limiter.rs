@@ -29,6 +29,11 @@ impl RateLimiter {
         self.next = Micros(0);
     }
 
+    /// Bytes per second; `None` without a limit.
+    pub(crate) fn rate(&self) -> Option<NonZeroU64> {
+        self.rate
+    }
+
     /// When the next datagram may leave; `None` if it may now.
     pub(crate) fn blocked_until(&self, now: Micros) -> Option<Micros> {
         (self.rate.is_some() && self.next.since(now) > 0).then_some(self.next)

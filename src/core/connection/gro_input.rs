@@ -38,7 +38,7 @@ impl Kcp {
         };
         let now = self.clock.tick(now);
         let (mut header, has_started) = (first, self.has_started());
-        let had_gap = self.recv.has_gap();
+        let (had_gap, rtt) = (self.recv.has_gap(), self.send.rtt.srtt());
         let (mut bytes, mut payload_bytes, mut segments) = (0, 0, 0_usize);
         for datagram in rest {
             let Some((next, payload)) = lone_push(datagram) else { break };
@@ -58,7 +58,7 @@ impl Kcp {
             header = next;
             segments += 1;
             let ack = Ack { sn, ts };
-            self.acks.on_in_order(now, ack, payload.len(), self.send.rtt.srtt());
+            self.acks.on_in_order(now, ack, payload.len(), rtt);
             bytes += datagram.len();
             payload_bytes += payload.len();
         }

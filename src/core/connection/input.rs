@@ -53,6 +53,10 @@ impl Kcp {
     /// Applies the segments of a valid datagram.
     fn input_segments(&mut self, now: Micros, datagram: &[u8], origin: PacketType) {
         self.peer.on_received();
+        if self.send.send_buffer().is_empty() {
+            // What was written has left, and no more was written since.
+            self.send.set_writer_waits(false);
+        }
         self.recv.start_datagram();
         // A peer that has accepted the connection too sends a ping and ACKs in one datagram.
         let was_validated = self.keepalive.is_validated();

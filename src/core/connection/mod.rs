@@ -208,7 +208,9 @@ impl Kcp {
 
     /// Payload bytes to write now: as many as the send window admits, while less waits to be sent than
     /// what leaves within 10 ms (at least 16 KiB). More would only be a queue that later writes wait in.
-    /// Ask again after [`Kcp::poll_transmit`], which sends what waits.
+    /// Ask again after [`Kcp::poll_transmit`], which sends what waits. It may never reach the size of a large
+    /// block: write that in parts, or a message by [`Kcp::send_message`] until it is not
+    /// [`Full`](SendMessageError::Full).
     #[doc(alias = "WaitSnd")]
     #[must_use]
     pub fn send_capacity(&self) -> usize {
@@ -223,11 +225,19 @@ impl Kcp {
 
     /// Bytes that may wait to be sent, and bytes that do.
     pub(crate) fn send_backlog(&self) -> (usize, usize) {
-        (self.send.backlog_limit(), self.send.send_buffer().bytes())
+        let limit = self.send.backlog_limit(self.rate_limiter.rate());
+        (limit, self.send.send_buffer().bytes())
+    }
+
+    /// Whether a writer waits, or is to wait soon: one whose message exceeds what is free waits before all of
+    /// the limit is used.
+    pub(super) fn is_backlogged(&self) -> bool {
+        let (limit, unsent) = self.send_backlog();
+        self.send.writer_waits() || self.send.available() == 0 || unsent >= limit / 4 * 3
     }
 
     /// Sets whether the application has more to write than [`Kcp::send_capacity`]: the sender is then not
-    /// taken for one that has nothing to send.
+    /// taken for one that has nothing to send. Holds until the next datagram that finds nothing to send.
     pub(crate) fn set_writer_waits(&mut self, waits: bool) {
         self.send.set_writer_waits(waits);
     }
@@ -246,7 +256,19 @@ impl Kcp {
     ///
     /// All bytes are queued, whatever [`Kcp::send_capacity`] is: call that first. Empty
     /// data is ignored.
-    pub fn send(&mut self, now: Instant, mut data: Bytes) {
+    pub fn send(&mut self, now: Instant, data: Bytes) {
+        self.queue(now, data);
+        self.expect_more();
+    }
+
+    /// A writer that is given no more capacity may have more.
+    fn expect_more(&mut self) {
+        self.send.set_writer_waits(self.send_capacity() == 0);
+    }
+
+    /// As [`Kcp::send`], for a caller that says itself whether there is more to write
+    /// ([`Kcp::set_writer_waits`]).
+    pub(crate) fn queue(&mut self, now: Instant, mut data: Bytes) {
         if data.is_empty() {
             return;
         }
@@ -275,10 +297,12 @@ impl Kcp {
         if data.len() > max {
             return Err(SendMessageError::TooLarge { size: data.len(), max });
         }
-        self.queue_message(now, data).map_err(|_| {
-            self.send.set_writer_waits(true);
-            SendMessageError::Full
-        })
+        let queued = self.queue_message(now, data).map_err(|_| SendMessageError::Full);
+        match queued {
+            Ok(()) => self.expect_more(),
+            Err(_) => self.send.set_writer_waits(true),
+        }
+        queued
     }
 
     /// Queues a message whose size was checked before, or returns the message while the send window
@@ -317,10 +341,8 @@ impl Kcp {
         fragments * mss
     }
 
-    /// Data was queued: starts the write delay and re-arms timers. A writer that was given no more
-    /// capacity may have more.
+    /// Data was queued: starts the write delay and re-arms timers.
     fn on_queued(&mut self, now: Instant) {
-        self.send.set_writer_waits(self.send_capacity() == 0);
         let now = self.clock.tick(now);
         if self.write_policy == WritePolicy::Delayed && self.cork_until.is_none() {
             self.cork_until = Some(now.add_micros(self.interval.into()));

@@ -339,9 +339,7 @@ impl Kcp {
     /// else after a flush or when the writer has to wait.
     #[inline]
     pub(super) fn may_send_new(&self) -> bool {
-        self.write_policy == WritePolicy::Immediate
-            || self.flush_requested
-            || self.send.is_backlogged()
+        self.write_policy == WritePolicy::Immediate || self.flush_requested || self.is_backlogged()
     }
 
     /// The header of the PUSHs that leave at `now`, but for number, `frg` and length.

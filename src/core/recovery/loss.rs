@@ -65,7 +65,7 @@ pub(crate) struct LossDetector {
     max_rto: u64,
     /// The same while the connection closes, if that is less.
     max_backoff: u64,
-    /// At most [`MAX_UNASKED_PTO`] too.
+    /// Back-off is bounded by [`MAX_UNASKED_PTO`] too.
     limits_pto: bool,
     /// [`SentSegment::xmit_seq`] of the latest acknowledged transmissions, ascending; as many as
     /// fast retransmit needs.

@@ -51,11 +51,14 @@ const MAX_DELAYED_SEGMENTS: u32 = 2;
 const BULK_SEGMENTS: u8 = 16;
 /// Least payload of a full segment, bytes. The peer's MTU is unknown.
 const MIN_FULL_SEGMENT: u16 = 512;
-/// Segments of bulk for one ACK, if the peer is kcpx: full segments of 110 times the rate of the uplink. With
+/// Segments of bulk for one ACK, if the peer is kcpx: an ACK takes a 110th of the bytes that it acknowledges. With
 /// eight the sender keeps a longer queue, and at 20 Mbit/s messages beside bulk wait 2 to 7 ms longer.
 const BULK_ACK_SEGMENTS: u32 = 4;
 /// The same for other peers (RFC 9000 13.2.2, RFC 5681 4.2).
 const OTHER_BULK_ACK_SEGMENTS: u32 = 2;
+/// Longest delay of an ACK of bulk for other peers, microseconds: kcp-go has an RTO of the smoothed RTT and one
+/// update interval, 10 ms at least, where the RTT does not vary.
+const MAX_OTHER_BULK_DELAY: u32 = 5_000;
 /// Divisor of the round trip: the longest delay of an ACK of bulk, and the longest pause in bulk.
 const BULK_DELAY_DIVISOR: u32 = 4;
 /// Round trip assumed before the first sample, microseconds.
@@ -195,10 +198,13 @@ impl PendingAcks {
     /// When the waiting ACKs of bulk leave, if no further segment arrives; `None` if they leave at once.
     /// `is_kcpx`: the peer is.
     pub(crate) fn bulk_deadline(&self, is_kcpx: bool) -> Option<Micros> {
-        let most = if is_kcpx { BULK_ACK_SEGMENTS } else { OTHER_BULK_ACK_SEGMENTS };
-        let waits =
-            self.bulk.delay > 0 && !self.immediate && !self.forbids_delay && self.arrivals < most;
-        self.since.filter(|_| waits).map(|since| since.add_micros(self.bulk.delay.into()))
+        let (most, delay) = if is_kcpx {
+            (BULK_ACK_SEGMENTS, self.bulk.delay)
+        } else {
+            (OTHER_BULK_ACK_SEGMENTS, self.bulk.delay.min(MAX_OTHER_BULK_DELAY))
+        };
+        let waits = delay > 0 && !self.immediate && !self.forbids_delay && self.arrivals < most;
+        self.since.filter(|_| waits).map(|since| since.add_micros(delay.into()))
     }
 
     /// Whether no ACK waits.
@@ -438,7 +444,8 @@ mod tests {
         for count in 1..4 {
             arrive(&mut acks, last + count, 1_376);
             assert_eq!(acks.bulk_deadline(true), Some(deadline));
-            assert_eq!(acks.bulk_deadline(false), (count < 2).then_some(deadline));
+            let of_others = Micros(u64::from(last + 1) * STEP + 5_000);
+            assert_eq!(acks.bulk_deadline(false), (count < 2).then_some(of_others));
         }
         arrive(&mut acks, last + 4, 1_376);
         assert_eq!(acks.bulk_deadline(true), None);

@@ -80,10 +80,16 @@ impl MessageReassembly {
         Ok(Some(Chunk { data: data.freeze(), segments, charge }))
     }
 
-    /// Whether a message has begun and its last fragment has not arrived.
+    /// Segments of the incomplete message, and the memory of all of them if the rest are charged with
+    /// `segment_charge` each, bytes.
     #[inline]
-    pub(super) fn has_partial(&self) -> bool {
-        self.partial.is_some()
+    pub(super) fn size(&self, segment_charge: usize) -> Option<(u16, usize)> {
+        let partial = self.partial.as_ref()?;
+        let rest = u16::from(partial.next_frg) + 1;
+        let arrived = u16::try_from(partial.segments).unwrap_or(u16::MAX);
+        let memory =
+            partial.charge.saturating_add(usize::from(rest).saturating_mul(segment_charge));
+        Some((arrived.saturating_add(rest), memory))
     }
 
     /// Segments and charge of the incomplete message.

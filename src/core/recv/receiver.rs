@@ -171,12 +171,15 @@ impl Receiver {
         self.nxt
     }
 
-    /// Window in segments and memory in bytes: those of messages while an incomplete one is all there is,
-    /// since the peer may have begun it before the window was lowered.
+    /// Window in segments and memory in bytes. While an incomplete message is all there is, both admit the rest
+    /// of it: the peer may have begun it before the window was lowered.
     #[inline]
     fn limits(&self) -> (u16, usize) {
-        if self.messages && self.reassembly.has_partial() && self.delivery.is_empty() {
-            self.message_limits()
+        if self.messages
+            && self.delivery.is_empty()
+            && let Some((segments, memory)) = self.reassembly.size(self.segment_charge)
+        {
+            (self.window.max(segments), self.budget.max(memory.min(self.message_limits().1)))
         } else {
             (self.window, self.budget)
         }

@@ -151,6 +151,25 @@ fn message_begun_before_the_window_was_lowered_is_reassembled() {
     }
 }
 
+/// Beside an incomplete message the lowered window holds, once the peer has used up what it was promised.
+#[test]
+fn incomplete_message_opens_a_lowered_window_for_its_rest_alone() {
+    for (window, frg, advertised) in [(16, 3, 15), (4, 9, 9), (1, 1, 1)] {
+        let mut script = ScriptedPeer::new(&messages(1_024));
+        let mut sn = 0;
+        for _ in 0..1_100 {
+            fragment(&mut script, sn, 0, b"whole");
+            script.kcp.recv().unwrap();
+            script.out();
+            sn += 1;
+            script.kcp.set_windows(1_024, window).unwrap();
+        }
+        fragment(&mut script, sn, frg, b"first");
+        let sent = script.out();
+        assert_eq!(sent.last().map(|(header, _)| header.wnd), Some(advertised), "{window} {frg}");
+    }
+}
+
 #[test]
 fn stream_mode_ignores_frg() {
     let mut script = ScriptedPeer::new(&config());

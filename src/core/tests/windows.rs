@@ -8,7 +8,7 @@ use super::report::explained;
 use super::scripted_peer::{ScriptedPeer, commands, config, header};
 use super::sim::Sim;
 use super::sim_plan::{MILLIS, Plan, Reading, SECOND};
-use crate::config::{AckPolicy, KeepaliveInterval, Timing};
+use crate::config::{AckPolicy, CongestionControl, KcpConfig, KeepaliveInterval, Timing};
 use crate::core::segment::Command;
 use crate::core::seq::Sn;
 use crate::testkit::link::LinkConfig;
@@ -302,4 +302,39 @@ fn buffer_of_a_burst_is_released_while_memory_is_short() {
         script.push(sn, &[2; 1_300]);
     }
     assert_eq!(script.read_all().len(), 13_000);
+}
+
+/// Frames that use up what may wait, but leave at once: the flow is limited by its application, and nothing
+/// says that there is more to write.
+#[test]
+fn writer_of_large_frames_does_not_wait_once_a_frame_has_left() {
+    let timing = Timing { congestion: CongestionControl::Model, ..Timing::FAST3 };
+    let mut script = ScriptedPeer::new(&KcpConfig { timing, send_window: 1_024, ..config() });
+    script.wnd = 1_024;
+    for _ in 0..50 {
+        script.write(vec![0; 1_000_000]);
+        assert!(script.kcp.is_backlogged());
+        while !script.kcp.is_drained() {
+            let sent = script.out();
+            script.now += 20 * MILLIS;
+            for (header, _) in sent {
+                script.una = header.sn.advance(1);
+                script.ack(header.sn.0, header.ts.0);
+            }
+        }
+        assert!(!script.kcp.is_backlogged());
+    }
+}
+
+/// What waits leaves within 10 ms at the rate of the application's limit too, at least 16 KiB.
+#[test]
+fn rate_limit_bounds_what_waits_to_be_sent() {
+    for (rate, most) in [(100_000, 16 << 10), (8_000_000, 80_000)] {
+        let (rate_limit, auto_windows) = (NonZeroU64::new(rate), false);
+        let config = KcpConfig { rate_limit, send_window: 1_024, auto_windows, ..config() };
+        let mut script = ScriptedPeer::new(&config);
+        script.wnd = 1_024;
+        script.give(header(Command::WindowUpdate, 0, 0), b"");
+        assert_eq!(script.kcp.send_capacity(), most, "{rate} bytes a second");
+    }
 }

@@ -56,7 +56,7 @@ impl Conn {
                 // Only the first message taken may exceed the capacity, so at most one is blocked.
                 self.blocked_message = self.kcp.queue_message(now, item.data).err();
             } else {
-                self.kcp.send(now, item.data);
+                self.kcp.queue(now, item.data);
             }
         }
         if taken.flush {

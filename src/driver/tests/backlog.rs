@@ -8,6 +8,38 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::fixtures::{Pair, SECOND, pattern};
 use crate::testkit::link::LinkConfig;
+use crate::{Config, Mode, Timing, WritePolicy};
+
+/// A writer of messages is refused before all of what may wait is used up: it then waits for the path, not for the
+/// end of the write delay.
+#[test]
+fn messages_that_do_not_fit_end_the_write_delay() {
+    let config = Config::new()
+        .mode(Mode::Message)
+        .write_policy(WritePolicy::Delayed)
+        .timing(Timing { interval: Duration::from_millis(100), ..Timing::FAST3 });
+    let Pair { mut world, mut client, mut server, endpoint: _endpoint, listener: _listener } =
+        Pair::near(&config, &config);
+    world.set_path(LinkConfig {
+        rate: Some(2_500_000),
+        queue: 200 * 1_428,
+        ..LinkConfig::delay(5_000)
+    });
+    let read = Rc::new(Cell::new(0));
+    let total = read.clone();
+    world.spawn(async move { while client.send_message(&pattern(7_000)).await.is_ok() {} });
+    world.spawn(async move {
+        while let Ok(message) = server.recv_message().await {
+            total.set(total.get() + message.len());
+        }
+    });
+    world.run_for(3 * SECOND);
+    let before = read.get();
+    world.run_for(3 * SECOND);
+    let rate = (read.get() - before) / 3;
+    // A batch of 16 KiB each 100 ms is 160 KB/s.
+    assert!(rate > 2_000_000, "{rate} bytes a second of 2,500,000");
+}
 
 /// What a bulk writer has unsent leaves soon, at the rate of the path, and each wake finds a part worth
 /// writing.

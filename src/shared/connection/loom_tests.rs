@@ -77,6 +77,31 @@ fn loom_write_against_take() {
     });
 }
 
+/// A writer that waits until what was taken has left is woken when it has.
+#[test]
+fn loom_write_against_backlog() {
+    loom::model(|| {
+        let (shared, notifier) = connection(1);
+        let writer = {
+            let shared = shared.clone();
+            thread::spawn(move || {
+                for _ in 0..2 {
+                    let written = Sleeper::new().block_on(|waker| write(&shared, waker));
+                    assert_eq!(written.unwrap(), 1);
+                }
+            })
+        };
+        let (mut out, nothing) = (VecDeque::new(), Backlog { limit: 1, unsent: 0 });
+        while out.len() < 2 {
+            notified(&shared, &notifier);
+            let taken = shared.take_writes(10, 1, nothing, &mut out);
+            taken.writers.for_each(Waker::wake);
+            shared.set_backlog(nothing).for_each(Waker::wake);
+        }
+        writer.join().unwrap();
+    });
+}
+
 /// Two writers neither exceed the capacity nor lose a byte.
 #[test]
 fn loom_write_against_write() {

@@ -160,6 +160,26 @@ fn bulk_writer_is_given_what_may_wait_and_woken_at_a_quarter_of_it() {
     assert_eq!(accepted(bench.write(Some(&waker), &vec![1; 150_000])), Some(100_000));
 }
 
+/// The driver is told that a writer waits until all of them have written or are gone, or the stream is closed.
+#[test]
+fn writer_waits_beside_another_that_writes_and_not_once_it_is_gone() {
+    let waits =
+        |bench: &mut Bench| bench.take_behind(0, Backlog { limit: 16_000, unsent: 0 }).writer_waits;
+    let full = || {
+        let bench = Bench::new(Mode::Stream, 1_000, 1_000);
+        assert_eq!(accepted(bench.write(None, &[1; 1_500])), Some(1_000));
+        bench
+    };
+    let mut bench = full();
+    let (_, waker) = Count::new();
+    assert_eq!(accepted(bench.write(Some(&waker), &[1; 1])), None);
+    bench.take_behind(100, Backlog { limit: 16_000, unsent: 0 });
+    assert_eq!(accepted(bench.write(None, &[1; 10])), Some(10));
+    assert!(waits(&mut bench), "the first writer still waits");
+    bench.shared.close_write();
+    assert!(!waits(&mut bench));
+}
+
 #[test]
 fn byte_stream_is_cut_to_the_limit() {
     let mut bench = Bench::new(Mode::Stream, 1000, 1000);

@@ -104,6 +104,37 @@ async fn each_flush_writes_one_chunk_of_at_most_64_kib() {
     assert_eq!(decoded(&bytes, 77).await.unwrap().len(), 200_006);
 }
 
+/// What is written next waits behind a chunk: it is short while the carrier is slow, unless the data shrinks.
+#[tokio::test]
+async fn chunks_of_random_data_are_short_while_the_carrier_is_slow() {
+    for (random, longest) in [(0, 8 << 10), (400_000, MAX_DATA)] {
+        let (near, mut far) = duplex(1_000);
+        let mut stream = SnappyStream::new(near);
+        let writing = tokio::spawn(async move {
+            stream.write_all(&sample(400_000, random)).await.unwrap();
+            stream.flush().await.unwrap();
+        });
+        let mut bytes = Vec::new();
+        far.read_to_end(&mut bytes).await.unwrap();
+        writing.await.unwrap();
+        let (mut lengths, mut at) = (Vec::new(), STREAM_IDENTIFIER.len());
+        while at < bytes.len() {
+            let len = u32::from_le_bytes([bytes[at + 1], bytes[at + 2], bytes[at + 3], 0]) as usize;
+            // Checksum, and data as it is or the length of the data before what it shrinks to.
+            let data = if bytes[at] == 1 { len - 4 } else { uncompressed_len(&bytes[at + 8..]) };
+            lengths.push(data);
+            at += 4 + len;
+        }
+        assert_eq!(lengths[1..].iter().max(), Some(&longest), "{lengths:?}");
+    }
+}
+
+/// The length of the data that a Snappy block begins with.
+fn uncompressed_len(block: &[u8]) -> usize {
+    let bytes = block.iter().take_while(|byte| **byte >= 128).count() + 1;
+    block[..bytes].iter().rev().fold(0, |len, byte| len << 7 | usize::from(byte & 127))
+}
+
 #[tokio::test]
 async fn small_writes_over_a_small_buffer_deliver_the_same_bytes() {
     let data = sample(150_000, 70_000);

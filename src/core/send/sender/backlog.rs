@@ -1,6 +1,8 @@
 //! How much data may wait to be sent: what leaves soon, not what the send window admits, since later
 //! writes wait behind it (Linux `TCP_NOTSENT_LOWAT`).
 
+use std::num::NonZeroU64;
+
 use super::Sender;
 
 /// Least limit, bytes: 13 ms at 10 Mbit/s. Linux applications set 16 to 128 KiB.
@@ -13,9 +15,9 @@ impl Sender {
     /// Bytes that may wait to be sent for the first time.
     ///
     /// A paced sender needs what leaves in [`BACKLOG_TIME`], and the burst that may leave now. Without a rate
-    /// the windows are filled at once: the limit is what they admit, and what acknowledgements admit in
-    /// that time.
-    pub(crate) fn backlog_limit(&self) -> usize {
+    /// of the congestion control a window leaves within an RTT: the limit is what the windows admit, and what
+    /// acknowledgements admit in that time. `rate_limit` is the application's, bytes per second.
+    pub(crate) fn backlog_limit(&self, rate_limit: Option<NonZeroU64>) -> usize {
         let least = MIN_BACKLOG.max(2 * self.mss) as u64;
         let bytes = |segments: u64| segments.saturating_mul(self.mss as u64);
         let in_time = |bytes: u64, time: u64| bytes.saturating_mul(BACKLOG_TIME) / time;
@@ -26,7 +28,8 @@ impl Sender {
             let refill = self.rtt.srtt().map_or(0, |srtt| in_time(window, srtt.max(1)));
             bytes(self.window_left().into()).saturating_add(refill.max(least))
         };
-        usize::try_from(limit).unwrap_or(usize::MAX)
+        let limited = rate_limit.map(|rate| in_time(rate.get(), 1_000_000).max(least));
+        usize::try_from(limit.min(limited.unwrap_or(u64::MAX))).unwrap_or(usize::MAX)
     }
 
     /// Sets whether the application has data that it was not allowed to write yet.
@@ -34,11 +37,9 @@ impl Sender {
         self.writer_waits = waits;
     }
 
-    /// Whether the writer is to wait: as much as is allowed waits to be sent.
-    pub(crate) fn is_backlogged(&self) -> bool {
+    /// Whether a writer waits, as far as is known.
+    pub(crate) fn writer_waits(&self) -> bool {
         self.writer_waits
-            || self.available() == 0
-            || self.send_buffer.bytes() >= self.backlog_limit()
     }
 
     /// Whether the application has nothing more to send.

@@ -104,8 +104,8 @@ impl Sender {
     }
 
     /// Whether everything that was written has left or may leave now, and it is not much: a flow
-    /// of messages, limited by its application (RFC 9002 7.8) and by no window. A bulk writer has no more
-    /// outstanding on a slow path, but waits.
+    /// of messages, limited by its application (RFC 9002 7.8) and by no window. A bulk flow on a slow
+    /// path has as little outstanding, but its writer waits.
     pub(crate) fn is_latency_bound(&self) -> bool {
         let outstanding = self.sent_segments.len() as usize + self.send_buffer.segments(self.mss);
         !self.writer_waits
