@@ -108,7 +108,7 @@ fn main() -> Result<()> {
             }
         }
         if !unsent.is_empty() && ends[0].send_capacity() > 0 {
-            continue; // what has left makes room for more
+            continue; // what has left lets more be written
         }
 
         // The clock jumps to what happens next: a datagram arrives, or a timer is due.

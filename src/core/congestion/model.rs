@@ -72,7 +72,7 @@ struct Pipe {
 }
 
 /// The model of one connection.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Model {
     /// Bytes of a full segment.
     segment: u64,
@@ -120,6 +120,8 @@ pub(crate) struct Model {
     overflows: bool,
     /// Rounds in a row in which the RTT showed a queue.
     queued_rounds: u64,
+    /// Rounds in a row in which the path carried less than half of the bandwidth.
+    collapsed_rounds: u64,
     /// Something was lost.
     has_lost: bool,
     /// What was in flight has left the path in the latest probe of the RTT.
@@ -128,6 +130,8 @@ pub(crate) struct Model {
     /// When something was last acknowledged, or later left with nothing in flight; `None` until
     /// something leaves.
     acked_at: Option<Micros>,
+    /// The model before it began again by a timeout, while that may prove spurious.
+    before_timeout: Option<Box<Self>>,
 }
 
 impl Model {
@@ -162,10 +166,12 @@ impl Model {
             window_limited: false,
             overflows: false,
             queued_rounds: 0,
+            collapsed_rounds: 0,
             has_lost: false,
             is_probe_drained: false,
             delivered: 0,
             acked_at: None,
+            before_timeout: None,
         };
         model.update_window();
         model
@@ -286,6 +292,22 @@ impl Model {
     }
 
     /// Nothing was acknowledged for long: what the model has measured may be of another path.
+    fn restart_by_timeout(&mut self, now: Micros) {
+        let before = self.before_timeout.take().unwrap_or_else(|| Box::new(self.clone()));
+        self.restart(now);
+        self.before_timeout = Some(before);
+    }
+
+    /// What was retransmitted had arrived: the path, or the return path, held packets up, and is
+    /// the same (RFC 4015, the response to a spurious timeout).
+    fn undo_restart(&mut self, before: Self) {
+        let (segment, delivered, acked_at) = (self.segment, self.delivered, self.acked_at);
+        *self = Self { segment, delivered, acked_at, has_lost: true, ..before };
+        self.rounds.stats = RoundStats::default();
+        self.update_window();
+    }
+
+    /// What the model has measured is of another path.
     pub(in crate::core::congestion) fn restart(&mut self, now: Micros) {
         let (delivered, mut rounds) = (self.delivered, self.rounds);
         rounds.stats = RoundStats::default();
@@ -363,13 +385,20 @@ impl Controller for Model {
             self.rounds.stats.lost += u64::from(sent_at >= self.phase_began_at);
             self.loss_probe.on_lost(sent_at);
         }
+        if !lost.by_timeout {
+            self.before_timeout = None;
+        }
         let is_persistent = |at| lost.now.since(at) > PERSISTENT_CONGESTION;
         if lost.by_timeout && self.acked_at.is_some_and(is_persistent) {
-            self.restart(lost.now);
+            self.restart_by_timeout(lost.now);
         }
     }
 
     fn on_spurious_loss(&mut self) {
+        if let Some(before) = self.before_timeout.take() {
+            self.undo_restart(*before);
+            return;
+        }
         let stats = &mut self.rounds.stats;
         stats.lost = stats.lost.saturating_sub(1);
         self.loss_probe.on_spurious_loss();

@@ -520,3 +520,39 @@ fn receive_memory_below_the_window_is_used() {
         assert!(figures.goodput > 0.8 * f64::from(whole) / 1e6, "{figures:?}");
     }
 }
+
+/// The path becomes another one, at once or after an outage: slower, faster, longer or shorter.
+#[test]
+fn path_that_has_become_another_one_is_used() {
+    let of = |mbit, rtt| {
+        let queue = mbit * 1_000 * 60 / 8 / PACKET + 20;
+        Steady { mbit, rtt: rtt * MILLIS, queue }
+    };
+    for (before, after) in [
+        (of(50, 40), of(2, 40)),
+        (of(50, 40), of(10, 40)),
+        (of(20, 100), of(2, 100)),
+        (of(2, 40), of(50, 40)),
+        (of(50, 20), of(10, 200)),
+        (of(10, 200), of(50, 20)),
+        (of(20, 50), of(20, 50)),
+    ] {
+        for outage in [0, 1, 3, 10] {
+            let (from, end) = (10 * SECOND, (10 + outage) * SECOND);
+            let partitions = if outage > 0 { vec![(from, end)] } else { Vec::new() };
+            let mut flow = Flow::new(before, 0, |plan| {
+                plan.sides.iter_mut().for_each(|side| side.link.partitions = partitions.clone());
+            });
+            flow.run(10, 5);
+            for (link, config) in flow.sim.links.iter_mut().zip(after.links()) {
+                link.set_config(LinkConfig { partitions: partitions.clone(), ..config });
+            }
+            flow.sim.run_until(end);
+            println!("from {before:?} to {after:?} after {outage} s");
+            let (first, later) = (flow.run(5, 5), flow.run(5, 5));
+            let rate = 0.96 * after.mbit as f64;
+            assert!(first.goodput > 0.5 * rate && first.wire < 2.0, "{first:?}");
+            assert!(later.goodput > 0.9 * rate && later.wire < 1.10, "{later:?}");
+        }
+    }
+}

@@ -160,7 +160,7 @@ fn bulk_writer_is_given_what_may_wait_and_woken_at_a_quarter_of_it() {
     assert_eq!(accepted(bench.write(Some(&waker), &vec![1; 150_000])), Some(100_000));
 }
 
-/// The driver is told that a writer waits until all of them have written or are gone, or the stream is closed.
+/// A writer waits until all have written or are gone, or the stream is closed.
 #[test]
 fn writer_waits_beside_another_that_writes_and_not_once_it_is_gone() {
     let waits =

@@ -34,6 +34,11 @@ impl RoundStats {
         // Not what the ACKs have left of it: those of a burst of segments arrive at once.
         self.in_flight = self.in_flight.max(acked.in_flight + acked.bytes);
     }
+
+    /// Bytes per second acknowledged, after the end.
+    pub(super) fn delivery_rate(&self) -> u64 {
+        (self.bytes * 1_000_000).checked_div(self.duration).unwrap_or(u64::MAX)
+    }
 }
 
 /// RTT samples, microseconds.

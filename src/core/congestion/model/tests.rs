@@ -259,6 +259,44 @@ fn timeout_after_a_second_without_acks_restarts_the_model() {
     assert_eq!(driver.model.window(), INITIAL_WINDOW);
 }
 
+/// A retransmission by RTO was not needed: the model is as before. Not once a loss is found, or some rounds have
+/// ended.
+#[test]
+fn spurious_timeout_undoes_the_restart() {
+    for (is_confirmed, rounds, undoes) in [(false, 0, true), (true, 0, false), (false, 4, false)] {
+        let mut driver = Driver::in_cruise();
+        let window = driver.model.window();
+        let sent_at = Some(driver.now);
+        let lost = |wait, by_timeout| Lost { now: Micros(wait), sent_at, by_timeout };
+        for wait in [2, 5] {
+            driver.model.on_lost(&lost(driver.now.0 + wait * SECOND, true));
+            assert_eq!(driver.model.phase, Phase::Startup);
+        }
+        if is_confirmed {
+            driver.model.on_lost(&lost(driver.now.0 + 6 * SECOND, false));
+        }
+        // Each is faster than the one before, so that Startup goes on.
+        (0..rounds).for_each(|round| driver.round((RATE / 100) << round, RTT, 0));
+        driver.model.on_spurious_loss();
+        assert_eq!(driver.model.phase, if undoes { Phase::Cruise } else { Phase::Startup });
+        assert_eq!(driver.model.window() == window, undoes);
+    }
+}
+
+/// A tenth of the bandwidth arrives twice in a row, and the rest overflows a queue: that tenth is the bandwidth.
+#[test]
+fn two_rounds_that_lose_most_with_a_queue_shrink_the_model() {
+    for (rtt, lost, shrinks) in [(2 * RTT, 90, true), (RTT, 90, false), (2 * RTT, 20, false)] {
+        let mut driver = Driver::in_cruise();
+        driver.round(RATE / 10, rtt, lost);
+        assert_eq!(driver.model.delivery_rate(), RATE);
+        driver.round(RATE / 10, rtt, lost);
+        let rate = driver.model.delivery_rate();
+        assert_eq!(rate < RATE / 5, shrinks, "{rate} at an RTT of {rtt} with {lost} % lost");
+        assert_eq!(driver.model.phase == Phase::Drain, shrinks);
+    }
+}
+
 /// A model begins after an idle time of any length.
 #[test]
 fn timeout_of_what_leaves_first_keeps_the_configured_rate() {

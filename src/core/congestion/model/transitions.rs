@@ -1,10 +1,12 @@
 //! What ends the phases of the model, and what a round teaches it (draft-ietf-ccwg-bbr 4.2, 4.3).
 
 use super::Model;
+use super::ack_aggregation::AckAggregation;
 use super::phase::Phase;
 use super::round::{RoundStats, Tally};
 use crate::core::clock::Micros;
 use crate::core::congestion::controller::Acked;
+use crate::core::congestion::windowed_max::WindowedMax;
 
 /// Growth of the bandwidth in a round, in percent, below which it counts as reached in Startup
 /// (draft `BBR.FullBwThresh`).
@@ -15,6 +17,14 @@ const FULL_ROUNDS: u32 = 3;
 const STARTUP_LOSS: u64 = 250_000;
 /// A queue overflows if it shows in the RTT and more than one in this many segments is lost.
 const LOSS_DIVISOR: u64 = 50;
+/// Loss of a round, per million, with which a queue that overflows shows that the path has become slower: its
+/// rate is what was delivered.
+const COLLAPSE_LOSS: u64 = 330_000;
+/// Such rounds in a row: a burst of losses is over by then.
+const COLLAPSED_ROUNDS: u64 = 2;
+/// Rounds of a new model within which a spurious loss brings the one before back: later ones say nothing about
+/// the timeout.
+const UNDO_ROUNDS: u64 = 2;
 /// Rounds in a row with a queue after which it stands: longer than Up and Down take.
 const STANDING_ROUNDS: u64 = 8;
 /// Growth of the bandwidth in a round, in percent, with which Up goes on.
@@ -33,6 +43,7 @@ const PROBE_RTT_TIME: u64 = 200_000;
 impl Model {
     pub(super) fn enter(&mut self, now: Micros, phase: Phase) {
         self.phase = phase;
+        self.before_timeout = None;
         (self.phase_began, self.phase_began_at) = (self.rounds.count, now);
         (self.full_bandwidth, self.full_rounds) = (0, 0);
         self.is_filled |= phase == Phase::Drain;
@@ -59,6 +70,9 @@ impl Model {
 
     /// A round ended.
     pub(super) fn on_round(&mut self, acked: &Acked, round: &RoundStats) {
+        if self.rounds_in_phase() > UNDO_ROUNDS {
+            self.before_timeout = None;
+        }
         let (segments, lost) = (round.acked + round.lost, round.lost);
         self.min_rtt.on_round(acked.now, round);
         let queues = round.rtt.mean_rtt().is_some_and(|rtt| !self.min_rtt.is_near(rtt));
@@ -66,6 +80,11 @@ impl Model {
         self.queued_rounds = if queues { self.queued_rounds + 1 } else { 0 };
         if self.queued_rounds > STANDING_ROUNDS {
             self.loss.on_queue();
+        }
+        self.collapsed_rounds = if self.collapses(round) { self.collapsed_rounds + 1 } else { 0 };
+        if self.collapsed_rounds == COLLAPSED_ROUNDS {
+            self.shrink(acked, round);
+            return;
         }
         let congested = self.loss.is_exceeded(segments, lost);
         match self.phase {
@@ -114,6 +133,27 @@ impl Model {
             }
         }
         self.learn_loss();
+    }
+
+    /// Whether the path carries less than half of the bandwidth, and the queue before it overflows.
+    fn collapses(&self, round: &RoundStats) -> bool {
+        let probes = matches!(self.phase, Phase::Startup | Phase::ProbeRtt { .. });
+        let segments = round.acked + round.lost;
+        self.overflows
+            && !probes
+            && round.sampled
+            && self.loss.is_exceeded_by(segments, round.lost, COLLAPSE_LOSS)
+            && 2 * round.delivery_rate() < self.bandwidth.max()
+    }
+
+    /// What the filters remember is of a faster path.
+    fn shrink(&mut self, acked: &Acked, round: &RoundStats) {
+        self.bandwidth = WindowedMax::default();
+        self.bandwidth.update(round.delivery_rate());
+        self.bandwidth_lo = u64::MAX;
+        self.aggregation = AckAggregation::default();
+        self.update_pipe();
+        self.enter(acked.now, Phase::Drain);
     }
 
     /// Startup ends when the bandwidth grows no more, at once if much is lost as well. What is lost
