@@ -342,8 +342,8 @@ impl KcpStream {
 /// Settings that may change while the connection runs. They take effect in the next turn of the
 /// driver, in the order of the calls.
 impl KcpStream {
-    /// Sets the send and the receive window, in segments. In message mode a peer may still send messages
-    /// of as many segments as the largest receive window that was advertised to it.
+    /// Sets the send and the receive window, in segments. In message mode the largest receive window that was
+    /// advertised stays the limit of a message: the peer may still send one of as many segments.
     ///
     /// # Errors
     ///

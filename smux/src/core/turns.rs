@@ -64,7 +64,7 @@ impl Turns {
     }
 
     /// The next stream and its class, for a batch of `limit` bytes. Sparse streams, with `sparse_bytes` so
-    /// far, have half of it while others wait. One that has finished meanwhile waits among those as well.
+    /// far, have half of it while others wait. A stream that has finished meanwhile is in two queues.
     pub(crate) fn pop(
         &mut self,
         (sparse_bytes, limit): (usize, usize),

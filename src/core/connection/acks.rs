@@ -46,9 +46,8 @@ impl Kcp {
     }
 
     /// Delays the pending ACKs of one or two segments in order until [`Self::end_ack_delay`], if nothing
-    /// else is due that they could leave with (RFC 9293 3.8.6.3). Never those of an unvalidated peer or of
-    /// bulk, and none where another policy than [`AckPolicy::PerBatch`] says when they leave. Returns whether
-    /// it has.
+    /// else is due that they could leave with (RFC 9293 3.8.6.3). ACKs of an unvalidated peer and of bulk are
+    /// not delayed here, and none are unless the policy is [`AckPolicy::PerBatch`]. Returns whether it has.
     pub(crate) fn delay_acks(&mut self, now: Instant) -> bool {
         if self.ack_policy != AckPolicy::PerBatch
             || !self.keepalive.is_validated()
@@ -68,8 +67,8 @@ impl Kcp {
         self.acks.end_delay()
     }
 
-    /// When pending ACKs leave under [`AckPolicy::Interval`], or those of bulk under
-    /// [`AckPolicy::PerBatch`]. `None`: they leave at once, or with the next turn of the driver.
+    /// When pending ACKs leave: under [`AckPolicy::Interval`] all of them, under [`AckPolicy::PerBatch`] ACKs
+    /// of bulk. `None`: they leave at once, or with the next turn of the driver.
     pub(super) fn ack_deadline(&self) -> Option<Micros> {
         match self.ack_policy {
             AckPolicy::PerBatch if self.is_peer_unvalidated() => None,

@@ -206,11 +206,12 @@ impl Kcp {
         self.conv
     }
 
-    /// Payload bytes to write now: as many as the send window admits, while less waits to be sent than
-    /// what leaves within 10 ms (at least 16 KiB). More would only be a queue that later writes wait in.
-    /// Ask again after [`Kcp::poll_transmit`], which sends what waits. It may never reach the size of a large
-    /// block: write that in parts, or a message by [`Kcp::send_message`] until it is not
-    /// [`Full`](SendMessageError::Full).
+    /// Payload bytes to write now. The send window bounds them, and so does what waits to be sent: no more than
+    /// leaves within 10 ms, at least 16 KiB. More would be a queue in which later writes wait. Ask again after
+    /// [`Kcp::poll_transmit`], which sends what waits.
+    ///
+    /// The capacity may never reach the size of a large block. Write a block in parts. Call
+    /// [`Kcp::send_message`] until it is not [`Full`](SendMessageError::Full).
     #[doc(alias = "WaitSnd")]
     #[must_use]
     pub fn send_capacity(&self) -> usize {

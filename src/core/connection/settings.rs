@@ -10,8 +10,8 @@ use crate::error::ConfigError;
 /// Settings.
 impl Kcp {
     /// Sets the windows in segments, which switches window autotuning off. Default: as configured.
-    /// In message mode the peer may still send messages of as many segments as the largest receive window that
-    /// was advertised.
+    /// In message mode the largest receive window that was advertised stays the limit of a message: the peer
+    /// may still send one of as many segments.
     ///
     /// # Errors
     ///

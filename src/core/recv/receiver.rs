@@ -185,8 +185,8 @@ impl Receiver {
         }
     }
 
-    /// Most fragments of a message, and the memory of one, bytes: those of the largest window that the peer
-    /// was promised, since its sender has no other limit.
+    /// Most fragments of a message, and the memory of one, bytes. The largest window that was advertised sets
+    /// both, since the peer's sender has no other limit.
     fn message_limits(&self) -> (u16, usize) {
         let promised = usize::from(self.largest_advertised) * SEGMENT_CHARGE;
         let promised = if self.derived_budget { promised } else { 0 };

@@ -336,7 +336,7 @@ fn record(flow: &mut Flow) -> Sent {
     let record = sent.clone();
     flow.sim.filter = Some(Box::new(move |now, side, datagram| {
         let headers = Segments::new(datagram).map(|(header, _)| header);
-        // Numbers of pings and MTU probes are far from those of data.
+        // Pings and MTU probes have larger numbers than data.
         let of_data = headers.filter(|header| {
             [Command::Push, Command::Ack].contains(&header.command) && header.sn.0 < 1 << 29
         });

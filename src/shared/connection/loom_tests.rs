@@ -53,10 +53,10 @@ fn read(shared: &Shared, queue: &mut ReadBuffer) -> io::Result<Bytes> {
     })
 }
 
-/// The driver takes every write, and a writer that waits for capacity gets it.
-#[test]
-fn loom_write_against_take() {
-    loom::model(|| {
+/// A writer that needs the whole capacity for each of two bytes, and a driver that takes them and then does
+/// `transmit`.
+fn write_two_bytes(backlog: Backlog, transmit: fn(&Shared)) {
+    loom::model(move || {
         let (shared, notifier) = connection(1);
         let writer = {
             let shared = shared.clone();
@@ -70,36 +70,25 @@ fn loom_write_against_take() {
         let mut out = VecDeque::new();
         while out.len() < 2 {
             notified(&shared, &notifier);
-            let taken = shared.take_writes(10, 1, Backlog::NONE, &mut out);
+            let taken = shared.take_writes(10, 1, backlog, &mut out);
             taken.writers.for_each(Waker::wake);
+            transmit(&shared);
         }
         writer.join().unwrap();
     });
 }
 
+/// The driver takes every write, and a writer that waits for capacity gets it.
+#[test]
+fn loom_write_against_take() {
+    write_two_bytes(Backlog::NONE, |_| ());
+}
+
 /// A writer that waits until what was taken has left is woken when it has.
 #[test]
 fn loom_write_against_backlog() {
-    loom::model(|| {
-        let (shared, notifier) = connection(1);
-        let writer = {
-            let shared = shared.clone();
-            thread::spawn(move || {
-                for _ in 0..2 {
-                    let written = Sleeper::new().block_on(|waker| write(&shared, waker));
-                    assert_eq!(written.unwrap(), 1);
-                }
-            })
-        };
-        let (mut out, nothing) = (VecDeque::new(), Backlog { limit: 1, unsent: 0 });
-        while out.len() < 2 {
-            notified(&shared, &notifier);
-            let taken = shared.take_writes(10, 1, nothing, &mut out);
-            taken.writers.for_each(Waker::wake);
-            shared.set_backlog(nothing).for_each(Waker::wake);
-        }
-        writer.join().unwrap();
-    });
+    const NOTHING: Backlog = Backlog { limit: 1, unsent: 0 };
+    write_two_bytes(NOTHING, |shared| shared.set_backlog(NOTHING).for_each(Waker::wake));
 }
 
 /// Two writers neither exceed the capacity nor lose a byte.

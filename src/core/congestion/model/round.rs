@@ -37,8 +37,13 @@ impl RoundStats {
 
     /// Bytes per second acknowledged, after the end.
     pub(super) fn delivery_rate(&self) -> u64 {
-        (self.bytes * 1_000_000).checked_div(self.duration).unwrap_or(u64::MAX)
+        per_second(self.bytes, self.duration).unwrap_or(u64::MAX)
     }
+}
+
+/// `time` in microseconds; `None` if that is zero.
+fn per_second(bytes: u64, time: u64) -> Option<u64> {
+    (bytes * 1_000_000).checked_div(time)
 }
 
 /// RTT samples, microseconds.
@@ -177,7 +182,7 @@ impl Tally {
 
     /// Bytes acknowledged per second.
     pub(super) fn rate(&self) -> u64 {
-        (self.bytes * 1_000_000).checked_div(self.time).unwrap_or(0)
+        per_second(self.bytes, self.time).unwrap_or(0)
     }
 }
 
