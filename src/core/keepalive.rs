@@ -61,6 +61,9 @@ pub(crate) struct Keepalive {
     last_received: Micros,
     /// When the peer's latest datagram with something new arrived, or our first one left.
     last_alive: Micros,
+    /// The peer's latest datagram had nothing new. The times above cannot say: a process may be stopped
+    /// between reading the clock and receiving, and then both datagrams have one time.
+    is_unproven: bool,
     /// When the peer was asked for a sign of life because its latest datagrams were none: later than
     /// `last_alive` while that counts.
     asked: Micros,
@@ -91,6 +94,7 @@ impl Keepalive {
             dead_peer_timeout: limit(config.dead_peer_timeout),
             last_received: now,
             last_alive: now,
+            is_unproven: false,
             asked: now,
             unanswered_since: None,
             ping: PingState::Idle,
@@ -132,6 +136,7 @@ impl Keepalive {
     /// datagram came for most of the idle timeout, any other draws a ping: only the peer can answer.
     pub(crate) fn on_received(&mut self, now: Micros, is_new: bool) {
         self.last_received = now;
+        self.is_unproven = !is_new;
         if !is_new {
             self.ask_for_proof(now);
             return;
@@ -410,7 +415,7 @@ impl Keepalive {
     /// When pings begin, one each [`MIN_PING_INTERVAL`], to a peer whose latest datagrams may be
     /// recorded ones: two thirds of the idle timeout after the latest sign of life.
     fn unproven_ping_at(&self) -> Option<Micros> {
-        let idle = self.idle_timeout.filter(|_| self.last_received > self.last_alive)?;
+        let idle = self.idle_timeout.filter(|_| self.is_unproven)?;
         let at = self.last_alive.add_micros(idle / 3 * 2);
         Some(self.next_ping_at().map_or(at, |next| next.max(at)))
     }
@@ -496,6 +501,21 @@ mod tests {
             assert_eq!(millis(Keepalive::defer), active);
             assert_eq!(millis(Keepalive::defer_by_a_period), passive);
         }
+    }
+
+    #[test]
+    fn ping_received_at_the_time_of_the_data_before_it_draws_a_ping_after_the_idle_timeout() {
+        let mut keepalive = keepalive();
+        keepalive.on_received(Micros(SECOND), true);
+        keepalive.on_received(Micros(SECOND), false);
+        keepalive.handle_timeout(Micros(100 * SECOND), true, None).unwrap();
+        assert!(keepalive.is_due());
+        let ping = keepalive.poll_ping(Micros(100 * SECOND), Sn(0), Role::Active).unwrap();
+        keepalive.on_pong(Micros(101 * SECOND), ping, Sn(0)).unwrap();
+        keepalive.on_received(Micros(101 * SECOND), true);
+        assert_eq!(keepalive.handle_timeout(Micros(150 * SECOND), true, None), Ok(()));
+        let error = keepalive.handle_timeout(Micros(250 * SECOND), true, None);
+        assert_eq!(error, Err(ConnectionError::IdleTimeout), "the latest datagram was new");
     }
 
     #[test]
