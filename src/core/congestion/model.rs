@@ -265,7 +265,9 @@ impl Model {
                 let window =
                     if self.phase == Phase::Up { self.up_window().min(twice) } else { twice };
                 let window = window.saturating_add(self.aggregation.extra(self.bandwidth.max()));
-                window.min(self.in_flight_hi.max(bdp))
+                // What waits for its ACK at the peer makes no queue.
+                let held = self.aggregation.held_by_peer(self.bandwidth.max());
+                window.min(self.in_flight_hi.max(bdp.saturating_add(held)))
             }
         };
         let window = window.max(self.least_window());

@@ -8,6 +8,9 @@ use crate::core::congestion::windowed_max::WindowedMax;
 
 /// Longest time of which the bytes count, microseconds.
 const MAX_TIME: u64 = 100_000;
+/// ACKs that arrive within this time belong to one tick; ticks last at least the other, microseconds.
+const SAME_TICK: u64 = 1_000;
+const LEAST_TICK: u64 = 8_000;
 /// Least duration of a round of the filter, microseconds.
 const LEAST_ROUND: u64 = 50_000;
 const SECOND: u64 = 1_000_000;
@@ -19,6 +22,14 @@ pub(super) struct AckAggregation {
     since: Micros,
     acked: u64,
     extra: WindowedMax,
+    /// When ACKs last arrived, how long after the ones before, microseconds, and the bytes they acknowledged.
+    arrived_at: Micros,
+    gap: u64,
+    arrived: u64,
+    /// Longest time between ACKs that acknowledged all of it, microseconds.
+    tick: WindowedMax,
+    /// The second longest of all rounds, as with `delay_seen_twice`.
+    tick_seen_twice: u64,
     /// Longest delay of an ACK, microseconds.
     delay: WindowedMax,
     /// The second longest of all rounds: one outage does not count.
@@ -38,6 +49,7 @@ impl AckAggregation {
             let delay = acked.longest_wait.saturating_sub(min_rtt + queue);
             self.delay.update(delay.min(MAX_TIME));
         }
+        self.find_tick(now, bytes, rate);
         let expected = |since| rate.saturating_mul(now.since(since)) / SECOND;
         if self.acked <= expected(self.since) {
             (self.since, self.acked) = (now, 0);
@@ -47,11 +59,33 @@ impl AckAggregation {
         self.extra.update(extra.min(rate.saturating_mul(MAX_TIME) / SECOND));
     }
 
+    /// Half of the rate is enough: the estimate may be too high.
+    fn find_tick(&mut self, now: Micros, bytes: u64, rate: u64) {
+        let gap = now.since(self.arrived_at);
+        if gap > SAME_TICK {
+            (self.gap, self.arrived) = (gap, 0);
+        }
+        self.arrived_at = now;
+        self.arrived = self.arrived.saturating_add(bytes);
+        if (LEAST_TICK..=MAX_TIME + LEAST_TICK).contains(&self.gap)
+            && self.arrived >= rate.saturating_mul(self.gap) / SECOND / 2
+        {
+            self.tick.update(self.gap.min(MAX_TIME));
+        }
+    }
+
+    /// Bytes that wait for their ACK at a peer that acknowledges at a tick, as kcp-go does.
+    pub(super) fn held_by_peer(&self, rate: u64) -> u64 {
+        rate.saturating_mul(self.tick_seen_twice) / SECOND
+    }
+
     /// A round ended. Rounds may be much shorter than the tick at which a peer acknowledges.
     pub(super) fn next_round(&mut self, now: Micros) {
         if now.since(self.rotated_at) >= LEAST_ROUND {
             self.rotated_at = now;
             self.extra.next_round();
+            self.tick_seen_twice = self.tick.second();
+            self.tick.next_round();
             self.delay_seen_twice = self.delay.second();
             self.delay.next_round();
         }
@@ -88,6 +122,27 @@ mod tests {
                 aggregation.on_acked(&acked(Micros(i * gap), bytes), 1_000_000, None);
             }
             assert_eq!(aggregation.extra(1_000_000), expected);
+        }
+    }
+
+    #[test]
+    fn tick_is_held_by_the_peer_and_what_comes_after_a_pause_is_not() {
+        // Microseconds between two ticks, bytes of each, and what the peer holds at 1 MB/s.
+        for (gap, bytes, held) in [
+            (1_000, 1_000, 0),
+            (10_000, 10_000, 9_900),
+            (100_000, 90_000, 99_900),
+            (50_000, 1_000, 0),
+        ] {
+            let mut aggregation = AckAggregation::default();
+            for i in 1..100_u64 {
+                let now = Micros(i * gap);
+                // A datagram has the ACKs of some segments alone.
+                aggregation.on_acked(&acked(now, bytes / 2), 1_000_000, None);
+                aggregation.on_acked(&acked(now.add_micros(100), bytes / 2), 1_000_000, None);
+                aggregation.next_round(now);
+            }
+            assert_eq!(aggregation.held_by_peer(1_000_000), held, "{gap} us");
         }
     }
 
