@@ -317,6 +317,13 @@ impl Congestion {
         matches!(&self.control, Control::Model(control) if control.model.overflows())
     }
 
+    /// Many segments in a row were lost.
+    pub(crate) fn on_burst_lost(&mut self, now: Micros) {
+        if let Control::Model(control) = &mut self.control {
+            control.model.on_burst_lost(now);
+        }
+    }
+
     /// Whether KCP's congestion window limits sending (kcp-go `nc` 0).
     pub(crate) fn is_reno(&self) -> bool {
         matches!(self.control, Control::Reno(_))

@@ -126,6 +126,8 @@ pub(crate) struct Model {
     has_lost: bool,
     /// What was in flight has left the path in the latest probe of the RTT.
     is_probe_drained: bool,
+    /// When many segments in a row were last lost: the queue may hold less than a thin flow sends at once.
+    burst_lost_at: Option<Micros>,
     delivered: u64,
     /// When something was last acknowledged, or later left with nothing in flight; `None` until
     /// something leaves.
@@ -169,6 +171,7 @@ impl Model {
             collapsed_rounds: 0,
             has_lost: false,
             is_probe_drained: false,
+            burst_lost_at: None,
             delivered: 0,
             acked_at: None,
             before_timeout: None,
@@ -207,6 +210,11 @@ impl Model {
     /// Whether a queue overflows, so that what is in flight is more than the path holds.
     pub(crate) fn overflows(&self) -> bool {
         self.overflows
+    }
+
+    /// Many segments in a row were lost.
+    pub(crate) fn on_burst_lost(&mut self, now: Micros) {
+        self.burst_lost_at = Some(now);
     }
 
     pub(crate) fn set_window_limited(&mut self, limited: bool) {
@@ -425,7 +433,8 @@ impl Controller for Model {
             return NonZeroU64::new(rate).map(|rate| Pacing { rate, burst: MAX_BURST });
         }
         let (least, burst) = if self.is_thin() {
-            (self.pipe.initial_rate, MAX_BURST_SEGMENTS)
+            let burst = if self.burst_lost_at.is_some() { MAX_BURST } else { MAX_BURST_SEGMENTS };
+            (self.pipe.initial_rate, burst)
         } else {
             // Whatever was measured: a retransmission waits for it too.
             let rtt = self.min_rtt.get().unwrap_or(UNKNOWN_RTT).clamp(UNKNOWN_RTT, SECOND);
@@ -434,7 +443,10 @@ impl Controller for Model {
         // Below the bandwidth, so that what is lost is lost at random.
         let below = matches!(self.phase, Phase::Drain | Phase::Down);
         let rate = if below { self.pipe.of.0 } else { self.pipe.sending_rate };
-        let rate = rate.max(least).saturating_mul(self.phase.pacing_gain()) / 100;
+        // A burst of the application spreads over a round trip once one was too large for the queue.
+        let spreads = self.app_limited && self.burst_lost_at.is_some();
+        let gain = if spreads { 100 } else { self.phase.pacing_gain() };
+        let rate = rate.max(least).saturating_mul(gain) / 100;
         NonZeroU64::new(rate.max(configured)).map(|rate| Pacing { rate, burst })
     }
 }

@@ -9,12 +9,19 @@
 //! `core/tests/bottleneck.rs`. Where less than half of all datagrams are lost, more tokens arrive
 //! than are needed, but for a burst of more than [`CAPACITY`], which takes more round trips.
 //!
+//! With the model of the path ([`congestion::model`](crate::core::congestion)), which limits the rate by
+//! itself, the ACK of a retransmission brings a second token while much is in flight: a large window that
+//! was lost returns as slow start grows, not at [`CAPACITY`] per round trip (RFC 9937, `SafeACK`).
+//!
 //! Applies with any congestion control, and with none. kcp-go has no such limit.
 
 use crate::core::clock::Micros;
 
 /// Most tokens, and those of the start: twice the burst that the pacer allows.
 const CAPACITY: u32 = 64;
+/// Segments in flight above which an acknowledged retransmission brings a second token: fewer return in four
+/// round trips.
+const GROWS_ABOVE: u32 = 256;
 /// Tokens granted to an empty bucket once per period, so that a tail whose ACKs are all lost is
 /// retransmitted. Two would be RFC 9002's (6.2.4); a copy for each is allowed.
 const TRICKLE: u32 = 4;
@@ -41,6 +48,13 @@ impl RetransmitBudget {
     #[inline]
     pub(crate) fn on_acked(&mut self, count: u32) {
         self.tokens = self.tokens.saturating_add(count).min(CAPACITY);
+    }
+
+    /// A retransmission was acknowledged on a path whose rate a model limits, with `in_flight` segments.
+    pub(crate) fn on_retransmission_acked(&mut self, in_flight: u32) {
+        if in_flight > GROWS_ABOVE {
+            self.on_acked(1);
+        }
     }
 
     /// Whether a retransmission may leave.

@@ -23,6 +23,11 @@ const BURST_SPACING: u64 = 20_000;
 /// Segments that count as sent and not lost when the estimate begins: the first two losses alone
 /// are below [`TWO_COPIES_FROM`].
 const PRIOR_SEGMENTS: u32 = 512;
+/// Consecutive segments of one burst beyond which their retransmissions leave once: a queue was too short for
+/// the burst, and copies would fill it again. Fewer are as likely lost at random.
+const MAX_COPIED_RUN: u8 = 8;
+/// A burst: segments that leave within this time, milliseconds.
+const BURST_TIME: i32 = 2;
 /// Retransmissions with copies that are remembered at most.
 const MAX_GROUPS: usize = 64;
 const MILLION: u64 = 1_000_000;
@@ -52,6 +57,9 @@ pub(super) struct RedundantRetransmits {
     all_lost: u64,
     /// Hundredths of a copy that may open a window: three for each segment that arrives.
     window_credit: u32,
+    /// Consecutive segments of one burst that were retransmitted for the first time: the number behind the
+    /// last, when the first had left, and how many.
+    run: (Sn, Ts, u8),
 }
 
 /// Hundredths of a copy that a segment brings, and that may be saved.
@@ -60,7 +68,23 @@ const WINDOW_CREDIT: (u32, u32) = (3, 800);
 impl RedundantRetransmits {
     pub(super) fn new(now: Micros) -> Self {
         let loss_rate = LossRate::new(now, PRIOR_SEGMENTS);
-        Self { loss_rate, groups: VecDeque::new(), all_lost: 0, window_credit: WINDOW_CREDIT.1 }
+        Self {
+            loss_rate,
+            groups: VecDeque::new(),
+            all_lost: 0,
+            window_credit: WINDOW_CREDIT.1,
+            run: (Sn(0), Ts(0), 0),
+        }
+    }
+
+    /// `sn`, which had left at `ts`, is retransmitted for the first time. Returns whether it is one of many of a
+    /// burst.
+    pub(super) fn is_in_long_run(&mut self, sn: Sn, ts: Ts) -> bool {
+        let (next, began, count) = self.run;
+        let goes_on = next == sn && ts.since(began) <= BURST_TIME;
+        let (began, count) = if goes_on { (began, count.saturating_add(1)) } else { (ts, 1) };
+        self.run = (sn.advance(1), began, count);
+        count > MAX_COPIED_RUN
     }
 
     /// Copies besides the first that the loss rate asks for.

@@ -37,6 +37,8 @@ const MAX_PROBE_ROUNDS: u64 = 4;
 const UP_IN_FLIGHT: (u64, u64) = (110, 116);
 /// Least rounds of Cruise, and how many there may be more.
 const CRUISE_ROUNDS: (u64, u64) = (4, 5);
+/// How long a thin flow sends no large bursts after one was lost, microseconds.
+const BURST_LOSS_TIME: u64 = 60_000_000;
 /// Duration of a probe of the shortest RTT, microseconds (draft `BBR.ProbeRTTDuration`).
 const PROBE_RTT_TIME: u64 = 200_000;
 
@@ -86,6 +88,8 @@ impl Model {
             self.shrink(acked, round);
             return;
         }
+        let is_over = |at| acked.now.since(at) > BURST_LOSS_TIME;
+        self.burst_lost_at = self.burst_lost_at.filter(|at| !is_over(*at));
         let congested = self.loss.is_exceeded(segments, lost);
         match self.phase {
             // Else the application or the peer's window limited what left.

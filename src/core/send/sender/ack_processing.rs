@@ -125,6 +125,10 @@ impl Sender {
                 let is_copy = copies.is_some_and(|copies| copies.is_copy(sn, ts));
                 if is_copy || (echoes_last && first != last) {
                     self.loss.on_confirmed_loss();
+                    if self.congestion.is_model() {
+                        let in_flight = self.sent_segments.len();
+                        self.retransmit_budget.on_retransmission_acked(in_flight);
+                    }
                 } else if !echoes_last {
                     let apart = u64::from(last.since(ts).unsigned_abs());
                     self.on_spurious_retransmit(now, ts, apart, stats);

@@ -50,8 +50,13 @@ impl Sender {
         let closes_window = self.closes_window(sn, trigger);
         let (allowed, latency_bound) = (!self.pto_backoff.is_active(), self.is_latency_bound());
         let saved = self.copies_saved_by_repairs(now, rtt);
+        let left = self.sent_segments.get(sn).filter(|_| is_first).map(|segment| segment.first_ts);
         let Some(redundant) = &mut self.redundant else { return };
-        let wanted = if latency_bound { redundant.further_copies() } else { 0 };
+        let in_long_run = left.is_some_and(|left| redundant.is_in_long_run(sn, left));
+        if in_long_run && latency_bound {
+            self.congestion.on_burst_lost(now);
+        }
+        let wanted = if latency_bound && !in_long_run { redundant.further_copies() } else { 0 };
         let wanted = wanted.saturating_sub(saved);
         let opens = closes_window && wanted == 0 && redundant.has_window_credit();
         let wanted = if allowed { wanted.max(u8::from(opens)) } else { 0 };
