@@ -2,8 +2,7 @@
 //!
 //! A line must arrive, and in order. That a guest is still there is said every second, and the
 //! next time will do if one is lost: such presence datagrams are out-of-band datagrams, which are neither
-//! retransmitted nor kept back behind lines that were lost. They share a header with FEC, so
-//! both sides have it on.
+//! retransmitted nor kept back behind lines that were lost.
 //!
 //! ```sh
 //! cargo run --release --example chat
@@ -27,7 +26,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
 use clap::{Parser, Subcommand};
-use kcpx::{Config, FecConfig, KcpListener, KcpStream, OwnedReadHalf, OwnedWriteHalf, Timing};
+use kcpx::{Config, Datagrams, KcpListener, KcpStream, OwnedReadHalf, OwnedWriteHalf, Timing};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, stdin};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -86,12 +85,12 @@ async fn main() -> Result<()> {
     }
 }
 
-fn config() -> Result<Config> {
-    Ok(Config::new().timing(Timing::FAST3).fec(FecConfig::new(10, 3)?))
+fn config() -> Config {
+    Config::new().timing(Timing::FAST3)
 }
 
 async fn bind(addr: &str) -> Result<KcpListener> {
-    KcpListener::bind_with(addr, config()?).await.with_context(|| {
+    KcpListener::bind_with(addr, config()).await.with_context(|| {
         format!("cannot listen on {addr:?}: expected a free HOST:PORT, as in 127.0.0.1:4005")
     })
 }
@@ -108,12 +107,13 @@ enum Post {
 /// What the other side sends, whichever way it comes.
 struct Inbox {
     reader: OwnedReadHalf,
+    datagrams: Datagrams,
     partial: Vec<u8>,
 }
 
 impl Inbox {
     fn new(reader: OwnedReadHalf) -> Self {
-        Self { reader, partial: Vec::new() }
+        Self { datagrams: reader.datagrams(), reader, partial: Vec::new() }
     }
 
     /// The next line or presence; `None` when the other side has ended its stream. Cancel safe.
@@ -129,7 +129,7 @@ impl Inbox {
             tokio::select! {
                 // Its error says that the connection has ended; how, the stream says below,
                 // after its last lines.
-                presence = self.reader.recv_datagram() => if let Ok(presence) = presence {
+                presence = self.datagrams.recv() => if let Ok(presence) = presence {
                     return Ok(Some(Post::Presence(presence)));
                 },
                 ready = self.reader.readable() => ready?,
@@ -236,7 +236,7 @@ async fn host(stream: KcpStream, number: u64, lobby: &Lobby) -> Result<()> {
 async fn deliver(writer: &mut OwnedWriteHalf, post: &Post) -> std::io::Result<()> {
     match post {
         Post::Line(line) => writer.write_all(line.as_bytes()).await,
-        Post::Presence(presence) => writer.send_datagram(presence),
+        Post::Presence(presence) => writer.datagrams().send(presence),
     }
 }
 
@@ -247,7 +247,7 @@ async fn join(addr: &str, name: &str) -> Result<(Inbox, OwnedWriteHalf)> {
         "the name has {} bytes, allowed are 1 to {NAME} in one line",
         name.len()
     );
-    let mut stream = KcpStream::connect_with(addr, config()?).await.with_context(|| {
+    let mut stream = KcpStream::connect_with(addr, config()).await.with_context(|| {
         format!("cannot connect to {addr:?}: expected HOST:PORT, as in 127.0.0.1:4005")
     })?;
     stream.write_all(format!("{name}\n").as_bytes()).await?;
@@ -279,7 +279,7 @@ async fn talk(addr: &str, name: &str) -> Result<()> {
                 None => bail!("the server has ended"),
             },
             _ = beat.tick() => {
-                writer.send_datagram(b"here")?;
+                writer.datagrams().send(b"here")?;
                 for (name, _) in seen.extract_if(|_, last: &mut Instant| last.elapsed() > AWAY) {
                     println!("* {name} is away");
                 }
@@ -318,7 +318,7 @@ async fn demo() -> Result<()> {
         let presence = loop {
             tokio::select! {
                 received = alice.next() => break received?.context("the stream has ended")?,
-                _ = beat.tick() => to_bob.send_datagram(b"here")?,
+                _ = beat.tick() => to_bob.datagrams().send(b"here")?,
             }
         };
         ensure!(presence == Post::Presence(Bytes::from_static(b"bob")), "alice got {presence:?}");

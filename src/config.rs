@@ -184,13 +184,14 @@ impl Config {
     }
 
     /// Sets what protects the data sent against loss, beside retransmission: [`fec`](Self::fec) and
-    /// [`KcpConfig::auto_protection`]. Default [`Protection::Off`].
+    /// [`KcpConfig::auto_protection`]. [`Protection::Auto`] keeps a layout that was set before. Default
+    /// [`Protection::Off`].
     #[must_use]
     pub fn protection(mut self, protection: Protection) -> Self {
         (self.fec, self.kcp.auto_protection) = match protection {
             Protection::Off => (None, None),
             Protection::Fixed(fec) => (Some(fec), None),
-            Protection::Auto(auto) => (None, Some(auto)),
+            Protection::Auto(auto) => (self.fec, Some(auto)),
         };
         self
     }
@@ -393,4 +394,6 @@ pub(crate) enum Setting {
     Duplicates(u8),
     /// Of all connections with this address.
     Fec(FecConfig),
+    /// Datagrams may be sent: the peer is asked whether it takes any.
+    Datagrams,
 }

@@ -85,8 +85,8 @@
 //!
 //! [`Config::cipher`] and [`Config::fec`] select the rest of kcp-go's wire format; see [`crypto`]
 //! for which cipher to choose and [`fec`] for what redundancy costs. Both sides must have the same
-//! cipher and key; each chooses its FEC independently. With FEC a stream also carries out-of-band
-//! datagrams: [`KcpStream::send_datagram`].
+//! cipher and key; each chooses its FEC independently. A stream also carries unreliable datagrams:
+//! [`KcpStream::datagrams`].
 //!
 //! # Limits
 //!
@@ -181,6 +181,8 @@ pub use listener::{Incoming, KcpListener};
 pub use stats::{ConnectionStats, EndpointStats, ProtectionStats, SocketErrors};
 #[cfg(not(loom))]
 pub use stream::KcpStream;
+#[cfg(not(loom))]
+pub use stream::datagram::Datagrams;
 #[cfg(not(loom))]
 pub use stream::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
 #[cfg(not(loom))]

@@ -106,17 +106,17 @@ fn busy_receivers_of_datagrams_yield() {
         // Some may be lost: more than the readers below take.
         let mut sent = 0;
         while stream.stats().out_of_band_received < READY as u64 {
-            client.send_datagram(b"x").unwrap();
+            client.datagrams().send(b"x").unwrap();
             sent += 1;
             if sent % 100 == 0 {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         }
-        assert_yields("recv_datagram", async || ok(stream.recv_datagram().await)).await;
+        assert_yields("recv_datagram", async || ok(stream.datagrams().recv().await)).await;
         let (reader, _writer) = stream.split();
-        assert_yields("ReadHalf", async || ok(reader.recv_datagram().await)).await;
+        assert_yields("ReadHalf", async || ok(reader.datagrams().recv().await)).await;
         let (reader, _writer) = stream.into_split();
-        assert_yields("OwnedReadHalf", async || ok(reader.recv_datagram().await)).await;
+        assert_yields("OwnedReadHalf", async || ok(reader.datagrams().recv().await)).await;
     });
 }
 

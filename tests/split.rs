@@ -227,14 +227,14 @@ fn halves_send_and_receive_datagrams() {
     on_both_runtimes(|| async {
         let config = Config::new().fec(FecConfig::new(3, 1).unwrap());
         let Pair { client, server, listener: _listener } = pair(config).await;
-        let size = client.max_datagram_size();
+        let size = client.datagrams().max_size();
         let (reader, _to_client) = server.into_split();
         let (_from_server, writer) = client.into_split();
-        assert_eq!(writer.max_datagram_size(), size);
-        assert_eq!(reader.try_recv_datagram().unwrap_err().kind(), ErrorKind::WouldBlock);
-        writer.send_datagram(b"beside").unwrap();
+        assert_eq!(writer.datagrams().max_size(), size);
+        assert_eq!(reader.datagrams().try_recv().unwrap_err().kind(), ErrorKind::WouldBlock);
+        writer.datagrams().send(b"beside").unwrap();
         let datagram = loop {
-            match reader.try_recv_datagram() {
+            match reader.datagrams().try_recv() {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => turns(1).await,
                 result => break result.unwrap(),
             }

@@ -226,14 +226,14 @@ async fn our_client(version: KcpGo, cell: Cell) -> String {
 
 /// Datagrams beside the stream come back too; under loss some of them.
 async fn out_of_band_echo(stream: &KcpStream, cell: Cell) {
-    let largest = stream.max_datagram_size().unwrap();
+    let largest = stream.datagrams().max_size().unwrap();
     // Without loss the first one comes back, however busy the machine is.
     let retry = if cell.loss == 0 { DEADLINE } else { Duration::from_secs(1) };
     for size in [0, 1, 100, largest] {
         let datagram = vec![size as u8; size];
         loop {
-            stream.send_datagram(&datagram).unwrap();
-            let echo = tokio::time::timeout(retry, stream.recv_datagram()).await;
+            stream.datagrams().send(&datagram).unwrap();
+            let echo = tokio::time::timeout(retry, stream.datagrams().recv()).await;
             match echo {
                 Ok(echo) if echo.as_ref().unwrap() == &datagram => break,
                 // A late echo of an earlier try, or a lost one.

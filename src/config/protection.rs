@@ -29,7 +29,7 @@ pub enum Protection {
     /// 20 ms later by themselves, if the limit admits one of nearly each. For flows of messages; bulk
     /// transfers, with more than 256 segments in flight, get none.
     ///
-    /// With [`Config::fec`](crate::Config::fec) besides, set afterwards, the layout is the configured
+    /// With [`Config::fec`](crate::Config::fec), set before or afterwards, the layout is the configured
     /// one instead of a chosen one; peers that accept repair symbols are sent no parity then.
     Auto(AutoProtection),
 }

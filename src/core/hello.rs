@@ -15,6 +15,10 @@ use super::seq::{Sn, Ts};
 
 /// Capability: the sender of the bit accepts repair symbols (`Command::Repair`).
 pub(crate) const ACCEPTS_REPAIR: u32 = 1;
+/// Capability: the sender of the bit accepts out-of-band datagrams, whether or not either side uses FEC.
+pub(crate) const ACCEPTS_DATAGRAMS: u32 = 2;
+/// What this side accepts.
+const CAPABILITIES: Sn = Sn(ACCEPTS_REPAIR | ACCEPTS_DATAGRAMS);
 
 /// Transmissions of our HELLO in a row. With losses of 20 % in both directions three would all fail for
 /// one connection in twenty, eight for one in 3,500.
@@ -77,16 +81,26 @@ impl Hello {
 
     /// Whether the peer accepts repair symbols.
     pub(crate) fn peer_accepts_repair(&self) -> bool {
-        matches!(self.request, Request::Answered { capabilities } if capabilities & ACCEPTS_REPAIR != 0)
+        self.peer_accepts(ACCEPTS_REPAIR) == Some(true)
     }
 
-    /// Whether the peer, which supports CONTROL, is known to accept no repair symbols: it said so,
-    /// or has left [`MAX_HELLOS`] in a row unanswered.
+    /// Whether the peer, which supports CONTROL, is known to accept no repair symbols.
     pub(crate) fn peer_lacks_repair(&self) -> bool {
+        self.peer_accepts(ACCEPTS_REPAIR) == Some(false)
+    }
+
+    /// Whether the peer accepts out-of-band datagrams; `None` until it is known.
+    pub(crate) fn peer_accepts_datagrams(&self) -> Option<bool> {
+        self.peer_accepts(ACCEPTS_DATAGRAMS)
+    }
+
+    /// Whether the peer has a capability. It lacks them all once it has left [`MAX_HELLOS`] in a row
+    /// unanswered; `None` before.
+    fn peer_accepts(&self, capability: u32) -> Option<bool> {
         match self.request {
-            Request::Sent { count, .. } => count >= MAX_HELLOS,
-            Request::Answered { .. } => !self.peer_accepts_repair(),
-            Request::Idle | Request::Queued => false,
+            Request::Sent { count, .. } => (count >= MAX_HELLOS).then_some(false),
+            Request::Answered { capabilities } => Some(capabilities & capability != 0),
+            Request::Idle | Request::Queued => None,
         }
     }
 
@@ -138,7 +152,7 @@ impl Hello {
         };
         let timer = RetransmitTimer::restart(previous, now, rto);
         self.request = Request::Sent { ts, timer, count: (count + 1).min(MAX_HELLOS) };
-        Some(ControlSegment { kind: ControlType::Hello, sn: Sn(ACCEPTS_REPAIR), ts })
+        Some(ControlSegment { kind: ControlType::Hello, sn: CAPABILITIES, ts })
     }
 
     /// Whether a HELLO with this number is our own, reflected.
@@ -168,7 +182,7 @@ impl Hello {
                 self.refill_at = now.add_micros(ANSWER_INTERVAL);
             }
             self.answers_left -= u8::from(self.answer.is_none());
-            let (kind, sn) = (ControlType::HelloAck, Sn(ACCEPTS_REPAIR));
+            let (kind, sn) = (ControlType::HelloAck, CAPABILITIES);
             self.answer = Some(ControlSegment { kind, sn, ts });
         }
         true
@@ -204,7 +218,7 @@ mod tests {
         let (mut now, mut gaps) = (Micros(0), Vec::new());
         while hello.is_due(now, true) {
             let sent = hello.poll(now, RTO, random).unwrap();
-            assert_eq!(sent, ControlSegment { kind: ControlType::Hello, sn: Sn(1), ts: Ts(77) });
+            assert_eq!(sent, ControlSegment { kind: ControlType::Hello, sn: Sn(3), ts: Ts(77) });
             assert!(!hello.is_due(now, true));
             let Some(next) = hello.deadline() else { break };
             gaps.push(next.since(now));

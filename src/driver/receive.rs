@@ -244,7 +244,9 @@ impl<S: Socket> Driver<S> {
             return;
         }
         self.stats.out_of_band_received += 1;
+        conn.account_memory(&mut self.memory);
         conn.on_datagram(now, payload, &mut self.scratch);
+        conn.account_memory(&mut self.memory);
         let id = conn.id();
         self.schedule(id);
     }

@@ -5,6 +5,7 @@ mod backlog;
 mod close;
 mod codec;
 mod connect;
+mod datagrams;
 mod delayed_ack;
 mod drain;
 mod echo_host;

@@ -207,10 +207,10 @@ fn use_streams(listener: &KcpListener, streams: &mut VecDeque<KcpStream>, choice
     for stream in streams.iter() {
         let mut buffer = [0; 512];
         while stream.try_read(&mut buffer).is_ok_and(|len| len > 0) {}
-        while stream.try_recv_datagram().is_ok() {}
+        while stream.datagrams().try_recv().is_ok() {}
         if choice & 1 == 0 {
             drop(stream.try_write(b"an answer"));
-            drop(stream.send_datagram(b"another"));
+            drop(stream.datagrams().send(b"another"));
         }
     }
     if choice & 6 == 0 {

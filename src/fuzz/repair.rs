@@ -144,7 +144,10 @@ fn step(pair: &mut Pair, choices: &mut Choices<'_>) {
             pair.sides.iter_mut().for_each(|side| side.kcp.handle_timeout(pair.now));
         }
         11 => pair.sides[side].kcp.set_repair_rate(choices.word() % 2_000_000),
-        12 => pair.sides[side].kcp.release_memory(),
+        12 => {
+            pair.sides[side].kcp.release_memory();
+            pair.sides[side].kcp.ask_for_datagrams();
+        }
         _ => forge(pair, side, choices),
     }
 }

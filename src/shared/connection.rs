@@ -30,13 +30,13 @@ use crate::config::{Config, Mode, SEGMENT_HEADER, Setting, WritePolicy};
 use crate::error::{ConfigError, ConnectionError};
 use crate::fec::FecConfig;
 use crate::shared::conn_id::ConnId;
-use crate::shared::datagrams::Datagrams;
+use crate::shared::datagrams::{DatagramSupport, Datagrams};
 use crate::shared::established::Established;
 use crate::shared::notifier::{ConnNotifier, Notifier};
 use crate::shared::options::Options;
 use crate::shared::recv_queue::{ReadBuffer, RecvQueue};
 use crate::shared::send_queue::{Backlog, Outgoing, SendQueue, TakenWrites};
-use crate::shared::waiters::{Wait, Waiter, WakeList};
+use crate::shared::waiters::{Registration, Wait, WaitQueue, Waiter, WakeList};
 use crate::stats::{ConnectionStats, Snapshot};
 use crate::util::path::Path;
 use crate::util::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering, lock};
@@ -51,7 +51,7 @@ pub(crate) struct Shared {
     pub(crate) mtu: AtomicUsize,
     /// Bytes that FEC and the cipher add to each KCP datagram.
     pub(crate) overhead: usize,
-    /// Whether this side sends with FEC framing, which out-of-band datagrams are a part of.
+    /// Whether this side sends with FEC framing.
     pub(crate) framed: bool,
     /// Most shards of a FEC group that this side may change to; all layouts from when the peer is
     /// known to learn any.
@@ -81,6 +81,11 @@ impl Shared {
         notifier: Arc<Notifier>,
     ) -> Arc<Self> {
         let (mtu, overhead) = (usize::from(config.kcp.mtu), config.overhead());
+        let datagrams = match (config.fec, config.kcp.close_notify) {
+            (Some(_), _) => DatagramSupport::Supported,
+            (None, true) => DatagramSupport::Unknown { asked: false },
+            (None, false) => DatagramSupport::Unsupported,
+        };
         Arc::new(Self {
             conv,
             path: Mutex::new(path),
@@ -97,7 +102,7 @@ impl Shared {
             recv: RecvQueue::new(config.recv_buffer),
             notifier: ConnNotifier::new(notifier, id),
             established: Established::new(),
-            datagrams: Datagrams::default(),
+            datagrams: Datagrams::new(datagrams),
             stats: Mutex::new(Snapshot::default()),
         })
     }
@@ -204,14 +209,25 @@ impl Shared {
         self.datagrams.next_outgoing()
     }
 
-    /// Whether an out-of-band datagram waits to be sent: a hint that takes no lock.
+    /// Whether an out-of-band datagram may leave: a hint that takes no lock.
     pub(crate) fn has_datagrams(&self) -> bool {
         self.datagrams.has_outgoing()
     }
 
-    /// Queues an out-of-band datagram that arrived. Returns the reader to wake.
-    pub(crate) fn deliver_datagram(&self, datagram: Bytes) -> Option<Waker> {
-        self.datagrams.deliver(datagram)
+    /// The peer has shown whether it takes out-of-band datagrams without FEC.
+    pub(crate) fn set_datagrams_supported(&self, supported: bool) {
+        self.datagrams.set_supported(supported);
+    }
+
+    /// Queues an out-of-band datagram that arrived, see [`Datagrams::deliver`]. Returns the receivers
+    /// to wake.
+    pub(crate) fn deliver_datagram(&self, datagram: Bytes, quota: usize) -> WakeList {
+        self.datagrams.deliver(datagram, quota)
+    }
+
+    /// Bytes that out-of-band datagrams which nobody has taken count for.
+    pub(crate) fn unread_datagrams(&self) -> usize {
+        self.datagrams.unread_bytes()
     }
 
     /// The driver removes the connection: what was not read counts as the endpoint's until it is.
@@ -327,14 +343,36 @@ impl Shared {
         self.established.poll(waker)
     }
 
+    /// An out-of-band datagram may be sent: asks the peer whether it takes any, once.
+    pub(crate) fn start_datagrams(&self) {
+        if self.datagrams.start() {
+            self.set(Setting::Datagrams);
+        }
+    }
+
+    /// Whether the peer takes out-of-band datagrams.
+    pub(crate) fn datagram_support(&self) -> DatagramSupport {
+        self.datagrams.support()
+    }
+
     /// Queues an out-of-band datagram to be sent.
     pub(crate) fn send_datagram(&self, datagram: Bytes) -> io::Result<()> {
         self.datagrams.send(datagram, &self.notifier)
     }
 
+    /// A future that waits for an out-of-band datagram.
+    pub(crate) fn datagram_waiter(&self) -> Waiter<'_> {
+        Waiter::new(&self.datagrams)
+    }
+
+    /// A receiver of out-of-band datagrams is gone. The caller drops the result.
+    pub(crate) fn cancel_datagram(&self, registration: &Registration) -> Option<Waker> {
+        self.datagrams.cancel(registration)
+    }
+
     /// The next out-of-band datagram received.
-    pub(crate) fn poll_datagram(&self, waker: Option<&Waker>) -> Poll<io::Result<Bytes>> {
-        self.datagrams.poll_recv(waker)
+    pub(crate) fn poll_datagram(&self, wait: &mut Wait<'_>) -> Poll<io::Result<Bytes>> {
+        self.datagrams.poll_recv(wait)
     }
 
     /// The latest statistics. Bytes that the driver has not taken yet count as unsent.
@@ -384,9 +422,10 @@ impl Shared {
         // What was delivered before the receive queue is locked is cleared, later data is
         // discarded.
         let queues = (self.send.detach(), self.recv.detach(&self.notifier));
-        let rest = (self.established.detach(), self.datagrams.detach());
-        drop((queues, rest));
+        let (receivers, unread) = self.datagrams.detach();
+        drop((queues, self.established.detach(), unread));
         self.notifier.notify();
+        receivers.for_each(Waker::wake);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Out-of-band datagrams, both ways: small queues that drop the oldest when full.
 
 use std::collections::VecDeque;
-use std::io;
+use std::io::{self, Error, ErrorKind};
 use std::mem;
 use std::task::{Poll, Waker};
 
@@ -10,12 +10,23 @@ use bytes::Bytes;
 use crate::error::ConnectionError;
 use crate::shared::charge::charge;
 use crate::shared::notifier::ConnNotifier;
-use crate::shared::wakers::register_waker;
-use crate::util::sync::{AtomicBool, Mutex, Ordering, lock};
+use crate::shared::waiters::{Registration, Wait, WaitQueue, Waiters, WakeList};
+use crate::util::sync::{AtomicBool, AtomicUsize, Mutex, Ordering, lock};
 
 /// Bytes that the datagrams of one queue may count for, see `CHUNK_CHARGE`. Beyond that the oldest
 /// is dropped: of two datagrams the later one is worth more.
 const QUEUE_CAPACITY: usize = 256 * 1024;
+
+/// Whether the peer takes datagrams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DatagramSupport {
+    /// Not known yet: those that are sent wait. `asked`: HELLO asks the peer.
+    Unknown { asked: bool },
+    /// It does, or this side sends them with FEC, as kcp-go does.
+    Supported,
+    /// It takes none without FEC.
+    Unsupported,
+}
 
 #[derive(Default)]
 struct Queue {
@@ -26,11 +37,11 @@ struct Queue {
 }
 
 impl Queue {
-    fn push(&mut self, datagram: Bytes) {
+    /// Drops the oldest datagrams where they count for more than `capacity`, or this one.
+    fn push(&mut self, datagram: Bytes, capacity: usize) {
         self.charged += charge(datagram.len());
         self.datagrams.push_back(datagram);
-        while self.charged > QUEUE_CAPACITY && self.datagrams.len() > 1 {
-            self.pop();
+        while self.charged > capacity && self.pop().is_some() {
             self.dropped += 1;
         }
     }
@@ -48,123 +59,209 @@ impl Queue {
 }
 
 /// The out-of-band datagrams of one connection.
-#[derive(Default)]
 pub(super) struct Datagrams {
-    /// True while a datagram waits to be sent: a hint that saves the driver a lock.
+    /// True while a datagram may leave: a hint that saves the driver a lock.
     has_outgoing: AtomicBool,
-    queues: Mutex<Queues>,
+    /// Bytes that those received and not taken count for.
+    unread: AtomicUsize,
+    state: Mutex<State>,
 }
 
-#[derive(Default)]
-struct Queues {
-    /// `None` until the first datagram: most connections never have any.
-    both: Option<Box<BothQueues>>,
-    /// True once the last handle is gone: what arrives is discarded.
+struct State {
+    /// `None` until the first datagram or receiver: most connections never have any.
+    active: Option<Box<Active>>,
+    support: DatagramSupport,
+    /// True once the last handle of the stream is gone: what arrives is discarded.
     detached: bool,
     error: Option<ConnectionError>,
-    reader: Option<Waker>,
 }
 
 #[derive(Default)]
-struct BothQueues {
+struct Active {
     outgoing: Queue,
     incoming: Queue,
+    receivers: Waiters,
 }
 
-impl Queues {
-    fn both(&mut self) -> &mut BothQueues {
-        self.both.get_or_insert_default()
+impl State {
+    fn active(&mut self) -> &mut Active {
+        self.active.get_or_insert_default()
+    }
+
+    fn take_receivers(&mut self) -> WakeList {
+        self.active.as_mut().map(|active| active.receivers.take_all()).unwrap_or_default()
+    }
+
+    /// Why there will be no more datagrams.
+    fn check_open(&self) -> io::Result<()> {
+        if let Some(error) = self.error {
+            return Err(error.into());
+        }
+        if self.detached {
+            let text = "the stream of these datagrams was dropped: keep it while they are in use";
+            return Err(Error::new(ErrorKind::NotConnected, text));
+        }
+        Ok(())
     }
 }
 
 /// What a detached connection leaves, to be dropped outside the lock.
-pub(super) type Detached = (Option<Waker>, Option<[VecDeque<Bytes>; 2]>);
+pub(super) type Unread = Option<[VecDeque<Bytes>; 2]>;
 
 /// Driver.
 impl Datagrams {
+    pub(super) fn new(support: DatagramSupport) -> Self {
+        let state = State { active: None, support, detached: false, error: None };
+        Self {
+            has_outgoing: AtomicBool::new(false),
+            unread: AtomicUsize::new(0),
+            state: Mutex::new(state),
+        }
+    }
+
     /// The next datagram to be sent. Those behind it stay in the queue, where the oldest is
     /// dropped when it is full.
     pub(super) fn next_outgoing(&self) -> Option<Bytes> {
         if !self.has_outgoing() {
             return None;
         }
-        let mut queues = lock(&self.queues);
-        let outgoing = &mut queues.both.as_mut()?.outgoing;
+        let mut state = lock(&self.state);
+        let outgoing = &mut state.active.as_mut()?.outgoing;
         let next = outgoing.pop();
         self.has_outgoing.store(!outgoing.datagrams.is_empty(), Ordering::Relaxed);
         next
     }
 
-    /// Whether a datagram waits to be sent: a hint that takes no lock.
+    /// Whether a datagram may leave: a hint that takes no lock.
     pub(super) fn has_outgoing(&self) -> bool {
         self.has_outgoing.load(Ordering::Relaxed)
     }
 
-    /// Queues what arrived. Returns the reader to wake.
-    pub(super) fn deliver(&self, datagram: Bytes) -> Option<Waker> {
-        let mut queues = lock(&self.queues);
-        if queues.detached {
-            return None;
+    /// The peer has shown whether it takes datagrams: those that wait may leave, or are discarded.
+    pub(super) fn set_supported(&self, supported: bool) {
+        let mut state = lock(&self.state);
+        state.support =
+            if supported { DatagramSupport::Supported } else { DatagramSupport::Unsupported };
+        let Some(active) = &mut state.active else { return };
+        let outgoing = &mut active.outgoing;
+        let mut unsent = VecDeque::new();
+        if !supported {
+            unsent = outgoing.take();
+            outgoing.dropped += unsent.len() as u64;
         }
-        queues.both().incoming.push(datagram);
-        queues.reader.take()
+        self.has_outgoing.store(!outgoing.datagrams.is_empty(), Ordering::Relaxed);
+        drop(state);
+        drop(unsent);
+    }
+
+    /// Queues what arrived, as far as `quota` bytes permit. Returns the receivers to wake.
+    pub(super) fn deliver(&self, datagram: Bytes, quota: usize) -> WakeList {
+        let mut state = lock(&self.state);
+        if state.detached {
+            return WakeList::default();
+        }
+        let incoming = &mut state.active().incoming;
+        incoming.push(datagram, quota.min(QUEUE_CAPACITY));
+        self.unread.store(incoming.charged, Ordering::Relaxed);
+        state.take_receivers()
     }
 
     /// The connection has ended. Discards what was not sent; what was received can still be read.
-    /// Returns the reader to wake.
-    pub(super) fn fail(&self, error: ConnectionError) -> Option<Waker> {
-        let mut queues = lock(&self.queues);
-        queues.error.get_or_insert(error);
-        let unsent = queues.both.as_mut().map(|both| both.outgoing.take());
-        let reader = queues.reader.take();
-        drop(queues);
+    /// Returns the receivers to wake.
+    pub(super) fn fail(&self, error: ConnectionError) -> WakeList {
+        let mut state = lock(&self.state);
+        state.error.get_or_insert(error);
+        let unsent = state.active.as_mut().map(|active| active.outgoing.take());
+        self.has_outgoing.store(false, Ordering::Relaxed);
+        let receivers = state.take_receivers();
+        drop(state);
         drop(unsent);
-        reader
+        receivers
     }
 }
 
 /// Handles.
 impl Datagrams {
-    /// Datagrams that were dropped for later ones, of both queues.
+    /// Bytes that those received and not taken count for.
+    pub(super) fn unread_bytes(&self) -> usize {
+        self.unread.load(Ordering::Relaxed)
+    }
+
+    /// Datagrams that were dropped for later ones or for want of a peer that takes them, of both
+    /// queues.
     pub(super) fn dropped(&self) -> u64 {
-        let queues = lock(&self.queues);
-        queues.both.as_ref().map_or(0, |both| both.outgoing.dropped + both.incoming.dropped)
+        let state = lock(&self.state);
+        state.active.as_ref().map_or(0, |active| active.outgoing.dropped + active.incoming.dropped)
+    }
+
+    pub(super) fn support(&self) -> DatagramSupport {
+        lock(&self.state).support
+    }
+
+    /// Returns true once: HELLO has to ask the peer.
+    pub(super) fn start(&self) -> bool {
+        let mut state = lock(&self.state);
+        let is_first = state.support == DatagramSupport::Unknown { asked: false };
+        if is_first {
+            state.support = DatagramSupport::Unknown { asked: true };
+        }
+        is_first
     }
 
     /// Queues a datagram to be sent.
     pub(super) fn send(&self, datagram: Bytes, notifier: &ConnNotifier) -> io::Result<()> {
-        let mut queues = lock(&self.queues);
-        if let Some(error) = queues.error {
-            return Err(error.into());
+        let mut state = lock(&self.state);
+        state.check_open()?;
+        if state.support == DatagramSupport::Unsupported {
+            let text = "the peer takes datagrams only from a side with Config::fec: set it";
+            return Err(Error::new(ErrorKind::Unsupported, text));
         }
-        queues.both().outgoing.push(datagram);
+        state.active().outgoing.push(datagram, QUEUE_CAPACITY);
+        if state.support != DatagramSupport::Supported {
+            return Ok(());
+        }
         self.has_outgoing.store(true, Ordering::Relaxed);
-        drop(queues);
+        drop(state);
         notifier.notify();
         Ok(())
     }
 
-    /// The next datagram received. Without a waker the task that is registered stays so.
-    pub(super) fn poll_recv(&self, waker: Option<&Waker>) -> Poll<io::Result<Bytes>> {
-        let mut queues = lock(&self.queues);
-        if let Some(datagram) = queues.both.as_mut().and_then(|both| both.incoming.pop()) {
+    /// The next datagram received.
+    pub(super) fn poll_recv(&self, wait: &mut Wait<'_>) -> Poll<io::Result<Bytes>> {
+        let mut state = lock(&self.state);
+        if let Some(active) = &mut state.active
+            && let Some(datagram) = active.incoming.pop()
+        {
+            self.unread.store(active.incoming.charged, Ordering::Relaxed);
             return Poll::Ready(Ok(datagram));
         }
-        if let Some(error) = queues.error {
-            return Poll::Ready(Err(error.into()));
+        if let Err(error) = state.check_open() {
+            return Poll::Ready(Err(error));
         }
-        let replaced = waker.and_then(|waker| register_waker(&mut queues.reader, waker));
-        drop(queues);
+        let replaced = match wait {
+            Wait::No => None,
+            wait => state.active().receivers.register(wait),
+        };
+        drop(state);
         drop(replaced);
         Poll::Pending
     }
 
-    /// The last handle is gone: discards both queues, and what arrives from here on.
-    pub(super) fn detach(&self) -> Detached {
-        let mut queues = lock(&self.queues);
-        queues.detached = true;
-        let reader = queues.reader.take();
-        let both = queues.both.as_mut();
-        (reader, both.map(|both| [both.outgoing.take(), both.incoming.take()]))
+    /// The last handle of the stream is gone: discards both queues, and what arrives from here on.
+    /// Returns the receivers to wake.
+    pub(super) fn detach(&self) -> (WakeList, Unread) {
+        let mut state = lock(&self.state);
+        state.detached = true;
+        let receivers = state.take_receivers();
+        self.has_outgoing.store(false, Ordering::Relaxed);
+        self.unread.store(0, Ordering::Relaxed);
+        let active = state.active.as_mut();
+        (receivers, active.map(|active| [active.outgoing.take(), active.incoming.take()]))
+    }
+}
+
+impl WaitQueue for Datagrams {
+    fn cancel(&self, registration: &Registration) -> Option<Waker> {
+        lock(&self.state).active.as_mut()?.receivers.cancel(registration)
     }
 }

@@ -5,7 +5,7 @@ pub(crate) mod accept_queue;
 pub(crate) mod charge;
 pub(crate) mod conn_id;
 pub(crate) mod connection;
-mod datagrams;
+pub(crate) mod datagrams;
 mod established;
 pub(crate) mod memory_use;
 pub(crate) mod notifier;

@@ -1,5 +1,7 @@
-//! Unreliable datagrams of a connection (kcp-go's out-of-band packets, QUIC DATAGRAM).
+//! [`Datagrams`]: unreliable datagrams of a connection (kcp-go's out-of-band packets, QUIC DATAGRAM);
+//! and the FEC shards of what a side sends.
 
+use std::fmt;
 use std::future::poll_fn;
 use std::io::{Error, ErrorKind, Result};
 use std::task::{Context, Poll};
@@ -8,81 +10,183 @@ use bytes::Bytes;
 
 use super::KcpStream;
 use crate::config::Setting;
-use crate::fec::{FecConfig, oob};
+use crate::fec::{self, FecConfig, oob};
 use crate::shared::connection::Shared;
+use crate::shared::datagrams::DatagramSupport;
+use crate::shared::waiters::{Registration, Wait};
 use crate::stream::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 use crate::util::coop::cooperate;
-use crate::util::sync::Ordering;
+use crate::util::sync::{Arc, Ordering};
 
-/// Unreliable datagrams beside the stream: kcp-go's out-of-band packets.
+/// Unreliable datagrams beside a stream, from [`KcpStream::datagrams`] or a half of it.
 ///
-/// They are neither retransmitted nor ordered, are encrypted as everything else, and never open a
-/// connection: they wait until the stream has sent something, and are lost when they arrive before
-/// that, or before the address of a peer that opened the connection is validated, a round trip later
-/// ([`established`](Self::established)). Dropping the stream discards those that wait. Without a cipher a reflected datagram
-/// cannot be distinguished from one of the peer. Datagrams share a header with FEC, so
-/// [`Config::fec`](crate::Config::fec) must be set on the side that sends; receiving needs no
-/// setting. A kcp-go peer needs a version of 2026: older ones take such a packet for a malformed
-/// segment, and an old server may then end the connection when bytes 0 to 3 of the payload are
-/// zero.
-impl KcpStream {
+/// Handles are cheap to clone and borrow nothing: one can wait in `recv` in the same `select!` as a
+/// read, or in a task of its own. Each datagram goes to one of the handles that wait. A handle does
+/// not keep the connection open: keep the stream, or one of its halves, while datagrams are in use.
+///
+/// Datagrams are neither retransmitted nor ordered. They are encrypted as everything else. Without a
+/// cipher a datagram that is reflected cannot be distinguished from one of the peer.
+///
+/// A peer of this crate takes them without any setting. The first handle asks for that, so that
+/// datagrams wait until the peer has answered, a round trip after the connection is open at most. Other
+/// peers, and this side without [`close_notify`](crate::KcpConfig::close_notify), need
+/// [`Config::fec`](crate::Config::fec) on the side that sends: `send` fails with an error that says so.
+/// kcp-go needs a version of 2026. Older ones take such a packet for a malformed segment, and an old
+/// server may then end the connection when bytes 0 to 3 of the payload are zero.
+///
+/// With FEC they leave without the wait. They are lost then if they arrive before the stream's first
+/// segment, or before the address of a peer that opened the connection is validated, a round trip
+/// later ([`established`](KcpStream::established)).
+///
+/// ```
+/// use kcpx::{KcpListener, KcpStream};
+/// use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> std::io::Result<()> {
+/// let listener = KcpListener::bind("127.0.0.1:0").await?;
+/// let mut client = KcpStream::connect(listener.local_addr()?).await?;
+/// let (server, _peer) = listener.accept().await?;
+///
+/// client.datagrams().send(b"position 1 2")?; // May be lost.
+/// client.write_all(b"open the door\n").await?; // Arrives.
+///
+/// let datagrams = server.datagrams();
+/// let mut lines = BufReader::new(server).lines();
+/// for _ in 0..2 {
+///     tokio::select! {
+///         line = lines.next_line() => assert_eq!(line?.unwrap(), "open the door"),
+///         datagram = datagrams.recv() => assert_eq!(datagram?, "position 1 2"),
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[doc(alias = "DATAGRAM")]
+#[doc(alias = "SendOOB")]
+pub struct Datagrams {
+    shared: Arc<Shared>,
+    /// Of the task in `poll_recv`.
+    registration: Registration,
+}
+
+impl Datagrams {
+    fn new(shared: Arc<Shared>) -> Self {
+        shared.start_datagrams();
+        Self { shared, registration: Registration::default() }
+    }
+
     /// Queues a datagram. It leaves in the driver's next turn, in alternation with datagrams of
-    /// the stream.
+    /// the stream, or once the peer is known to take it.
     ///
-    /// At most 256 KiB wait; beyond that the oldest is dropped, and
+    /// Never waits. At most 256 KiB are queued; beyond that the oldest is dropped, and
     /// [`ConnectionStats::out_of_band_dropped`](crate::ConnectionStats::out_of_band_dropped)
-    /// counts that.
+    /// counts it. Dropping the stream discards what is queued. The limit
+    /// [`rate_limit`](crate::KcpConfig::rate_limit) applies to them, congestion control does not.
     ///
     /// # Errors
     ///
-    /// [`Unsupported`](ErrorKind::Unsupported) without [`Config::fec`](crate::Config::fec);
-    /// [`InvalidInput`](ErrorKind::InvalidInput) above
-    /// [`max_datagram_size`](Self::max_datagram_size); the
+    /// [`Unsupported`](ErrorKind::Unsupported) once the peer is known to take none;
+    /// [`InvalidInput`](ErrorKind::InvalidInput) above [`max_size`](Self::max_size);
+    /// [`NotConnected`](ErrorKind::NotConnected) once the stream is dropped; the
     /// [`ConnectionError`](crate::ConnectionError) once the connection has ended.
-    #[doc(alias = "DATAGRAM")]
-    pub fn send_datagram(&self, datagram: &[u8]) -> Result<()> {
-        send(self.handle(), datagram)
+    pub fn send(&self, datagram: &[u8]) -> Result<()> {
+        let (size, max) = (datagram.len(), largest(&self.shared));
+        if size > max {
+            let text = format!("the datagram has {size} bytes, allowed are {max}");
+            return Err(Error::new(ErrorKind::InvalidInput, text));
+        }
+        self.shared.send_datagram(Bytes::copy_from_slice(datagram))
     }
 
     /// Waits for a datagram and returns it.
     ///
-    /// At most 256 KiB wait to be read; beyond that the oldest is dropped.
+    /// At most 256 KiB wait to be taken; beyond that the oldest is dropped. Any number of tasks may
+    /// wait.
     ///
     /// # Errors
     ///
-    /// The [`ConnectionError`](crate::ConnectionError) after the datagrams that arrived before it.
+    /// The [`ConnectionError`](crate::ConnectionError) after the datagrams that arrived before the end
+    /// of the connection; [`NotConnected`](ErrorKind::NotConnected) once the stream is dropped. The end
+    /// of the peer's stream alone ends nothing here.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost. When several tasks wait, the last one that asked is woken.
-    pub async fn recv_datagram(&self) -> Result<Bytes> {
-        poll_fn(|cx| self.poll_recv_datagram(cx)).await
+    /// Nothing is lost.
+    pub async fn recv(&self) -> Result<Bytes> {
+        let mut waiter = self.shared.datagram_waiter();
+        poll_fn(|cx| poll(&self.shared, cx, &mut waiter)).await
     }
 
-    /// Polls for a datagram, as [`recv_datagram`](Self::recv_datagram).
+    /// Polls for a datagram, as [`recv`](Self::recv). When several tasks poll one handle, the last one
+    /// is woken; a clone waits for itself.
     ///
     /// # Errors
     ///
-    /// As [`recv_datagram`](Self::recv_datagram).
-    pub fn poll_recv_datagram(&self, cx: &mut Context<'_>) -> Poll<Result<Bytes>> {
-        recv(self.handle(), cx)
+    /// As [`recv`](Self::recv).
+    pub fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Result<Bytes>> {
+        poll(&self.shared, cx, &mut self.registration)
     }
 
     /// Returns a datagram that has arrived, without waiting.
     ///
     /// # Errors
     ///
-    /// [`WouldBlock`](ErrorKind::WouldBlock) if there is none; otherwise as
-    /// [`recv_datagram`](Self::recv_datagram).
-    pub fn try_recv_datagram(&self) -> Result<Bytes> {
-        try_recv(self.handle())
+    /// [`WouldBlock`](ErrorKind::WouldBlock) if there is none; otherwise as [`recv`](Self::recv).
+    pub fn try_recv(&self) -> Result<Bytes> {
+        match self.shared.poll_datagram(&mut Wait::No) {
+            Poll::Ready(result) => result,
+            Poll::Pending => Err(ErrorKind::WouldBlock.into()),
+        }
     }
 
-    /// Returns the largest datagram in bytes that can be sent now, or `None` where none can be:
-    /// without [`Config::fec`](crate::Config::fec). It falls with the MTU of the path.
+    /// Returns the largest datagram in bytes that can be sent now; `None` once the peer is known to take
+    /// none. It falls with the MTU of the path.
     #[must_use]
-    pub fn max_datagram_size(&self) -> Option<usize> {
-        limit(self.handle())
+    pub fn max_size(&self) -> Option<usize> {
+        let is_supported = self.shared.datagram_support() != DatagramSupport::Unsupported;
+        is_supported.then(|| largest(&self.shared))
+    }
+}
+
+impl Clone for Datagrams {
+    fn clone(&self) -> Self {
+        Self { shared: self.shared.clone(), registration: Registration::default() }
+    }
+}
+
+impl Drop for Datagrams {
+    fn drop(&mut self) {
+        drop(self.shared.cancel_datagram(&self.registration));
+    }
+}
+
+impl fmt::Debug for Datagrams {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.shared.describe("Datagrams", f)
+    }
+}
+
+fn poll(
+    shared: &Shared,
+    cx: &mut Context<'_>,
+    registration: &mut Registration,
+) -> Poll<Result<Bytes>> {
+    cooperate(cx, |cx| shared.poll_datagram(&mut Wait::Future(registration, cx.waker())))
+}
+
+/// Bytes of the largest datagram that fits into the MTU.
+fn largest(shared: &Shared) -> usize {
+    let fec_header = if shared.framed { 0 } else { fec::HEADER_LEN };
+    let overhead = shared.overhead + fec_header + oob::CONV_LEN;
+    shared.mtu.load(Ordering::Relaxed).saturating_sub(overhead)
+}
+
+impl KcpStream {
+    /// Returns a handle to the unreliable datagrams beside the stream.
+    #[must_use]
+    pub fn datagrams(&self) -> Datagrams {
+        Datagrams::new(self.handle().uncounted())
     }
 
     /// Changes the FEC shards of what this side sends to the address of the peer, on all
@@ -108,49 +212,27 @@ impl KcpStream {
 }
 
 macro_rules! halves {
-    ($($reader:ty, $writer:ty);*) => {$(
-        impl $reader {
-            /// Waits for an out-of-band datagram, as [`KcpStream::recv_datagram`].
-            ///
-            /// # Errors
-            ///
-            /// As [`KcpStream::recv_datagram`].
-            ///
-            /// # Cancel safety
-            ///
-            /// Nothing is lost.
-            pub async fn recv_datagram(&self) -> Result<Bytes> {
-                poll_fn(|cx| recv(self.handle(), cx)).await
-            }
-
-            /// Returns an out-of-band datagram that has arrived, as
-            /// [`KcpStream::try_recv_datagram`].
-            ///
-            /// # Errors
-            ///
-            /// As [`KcpStream::try_recv_datagram`].
-            pub fn try_recv_datagram(&self) -> Result<Bytes> {
-                try_recv(self.handle())
+    ($($half:ty: $($shared:ident).+;)*) => {$(
+        impl $half {
+            /// Returns a handle to the unreliable datagrams beside the stream.
+            #[must_use]
+            pub fn datagrams(&self) -> Datagrams {
+                Datagrams::new(self.$($shared).+())
             }
         }
+    )*};
+}
 
-        impl $writer {
-            /// Queues an out-of-band datagram, as [`KcpStream::send_datagram`].
-            ///
-            /// # Errors
-            ///
-            /// As [`KcpStream::send_datagram`].
-            pub fn send_datagram(&self, datagram: &[u8]) -> Result<()> {
-                send(self.handle(), datagram)
-            }
+halves!(
+    ReadHalf<'_>: side.handle.uncounted;
+    WriteHalf<'_>: shared.clone;
+    OwnedReadHalf: side.handle.uncounted;
+    OwnedWriteHalf: handle.uncounted;
+);
 
-            /// Returns the largest datagram in bytes that can be sent now, as
-            /// [`KcpStream::max_datagram_size`].
-            #[must_use]
-            pub fn max_datagram_size(&self) -> Option<usize> {
-                limit(self.handle())
-            }
-
+macro_rules! write_halves {
+    ($($half:ty),*) => {$(
+        impl $half {
             /// Changes the FEC shards of what this side sends, as [`KcpStream::set_fec`].
             ///
             /// # Errors
@@ -163,36 +245,13 @@ macro_rules! halves {
     )*};
 }
 
-halves!(OwnedReadHalf, OwnedWriteHalf; ReadHalf<'_>, WriteHalf<'_>);
-
-fn send(shared: &Shared, datagram: &[u8]) -> Result<()> {
-    check_framed(shared)?;
-    let (size, max) = (datagram.len(), limit(shared).unwrap_or(0));
-    if size > max {
-        let text = format!("the datagram has {size} bytes, allowed are {max}");
-        return Err(Error::new(ErrorKind::InvalidInput, text));
-    }
-    shared.send_datagram(Bytes::copy_from_slice(datagram))
-}
-
-fn recv(shared: &Shared, cx: &mut Context<'_>) -> Poll<Result<Bytes>> {
-    cooperate(cx, |cx| shared.poll_datagram(Some(cx.waker())))
-}
-
-fn try_recv(shared: &Shared) -> Result<Bytes> {
-    match shared.poll_datagram(None) {
-        Poll::Ready(result) => result,
-        Poll::Pending => Err(ErrorKind::WouldBlock.into()),
-    }
-}
-
-fn limit(shared: &Shared) -> Option<usize> {
-    let kcp = shared.mtu.load(Ordering::Relaxed).saturating_sub(shared.overhead);
-    shared.framed.then(|| kcp.saturating_sub(oob::CONV_LEN))
-}
+write_halves!(OwnedWriteHalf, WriteHalf<'_>);
 
 fn set_fec(shared: &Shared, fec: FecConfig) -> Result<()> {
-    check_framed(shared)?;
+    if !shared.framed {
+        let text = "set_fec needs the header that FEC adds: set Config::fec";
+        return Err(Error::new(ErrorKind::Unsupported, text));
+    }
     let (shards, max) = (fec.shards(), shared.max_fec_shards.load(Ordering::Relaxed));
     if shards > max {
         let text = format!(
@@ -206,12 +265,4 @@ fn set_fec(shared: &Shared, fec: FecConfig) -> Result<()> {
     }
     shared.set(Setting::Fec(fec));
     Ok(())
-}
-
-fn check_framed(shared: &Shared) -> Result<()> {
-    if shared.framed {
-        return Ok(());
-    }
-    let text = "this needs the header that FEC adds: set Config::fec";
-    Err(Error::new(ErrorKind::Unsupported, text))
 }

@@ -1,6 +1,6 @@
 //! [`KcpStream`]: one connection, in the shape of `tokio::net::TcpStream`.
 
-mod datagram;
+pub(crate) mod datagram;
 pub(crate) mod halves;
 mod io;
 mod options;

@@ -76,7 +76,7 @@ pub struct ReadHalf<'a> {
 pub struct WriteHalf<'a> {
     /// Not counted: a half that is in scope still, but no longer used, does not keep a dropped
     /// stream attached.
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     stream: PhantomData<&'a KcpStream>,
 }
 
@@ -141,7 +141,7 @@ pub struct OwnedReadHalf {
 /// }
 /// ```
 pub struct OwnedWriteHalf {
-    handle: Handle,
+    pub(super) handle: Handle,
     close_on_drop: bool,
 }
 

@@ -74,7 +74,7 @@ async fn kcp_go_oob_packets_are_sent_and_received() {
     let vectors = vectors();
     for vector in &vectors {
         let payload = unhex(&vector.payload);
-        stream.send_datagram(&payload).unwrap();
+        stream.datagrams().send(&payload).unwrap();
         let mut sent = receive(&wire).await;
         while fec::fec_flag(&sent) != FecFlag::OutOfBand {
             // The initial segment again, since no peer answers.
@@ -84,7 +84,7 @@ async fn kcp_go_oob_packets_are_sent_and_received() {
 
         assert_eq!(vector.conv, peer.conv());
         sender.send(&unhex(&vector.packet)).await.unwrap();
-        let got = timeout(Duration::from_secs(60), peer.recv_datagram()).await.unwrap();
+        let got = timeout(Duration::from_secs(60), peer.datagrams().recv()).await.unwrap();
         assert_eq!(got.unwrap(), payload);
     }
     // The byte stream beside them goes on.

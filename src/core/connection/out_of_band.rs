@@ -14,6 +14,17 @@ impl Kcp {
         self.rate_limiter.blocked_until(self.clock.at(now)).map(|at| self.clock.instant(at))
     }
 
+    /// Asks the peer whether it takes out-of-band datagrams without FEC.
+    pub(crate) fn ask_for_datagrams(&mut self) {
+        self.repair_state().hello.start();
+    }
+
+    /// Whether the peer takes out-of-band datagrams without FEC; `None` until it has shown that.
+    pub(crate) fn peer_accepts_datagrams(&self) -> Option<bool> {
+        let hello = &self.repair.as_ref()?.hello;
+        hello.peer_accepts_datagrams().or(self.close_state.peer_lacks_control().then_some(false))
+    }
+
     /// Charges bytes that left beside the KCP datagrams to the rate limit: out-of-band datagrams,
     /// duplicates, FEC parity and overhead.
     pub(crate) fn on_out_of_band_sent(&mut self, now: Instant, bytes: usize) {

@@ -85,6 +85,7 @@ impl Kcp {
                 self.update_mss();
             }
             Setting::RateLimit(rate) => self.rate_limiter.set_rate(rate),
+            Setting::Datagrams => self.ask_for_datagrams(),
             Setting::Duplicates(_) | Setting::Fec(_) => {}
         }
     }

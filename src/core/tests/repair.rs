@@ -65,7 +65,7 @@ fn hello_is_exchanged_once_after_the_capability() {
     let hello_ack = at(&|header| is_control(header, ControlType::HelloAck));
     assert!(capability < hello && hello < hello_ack);
     assert_eq!(log.iter().filter(|header| header.command == Command::Control).count(), 2);
-    assert_eq!((log[hello].sn, log[hello_ack].sn), (Sn(1), Sn(1)));
+    assert_eq!((log[hello].sn, log[hello_ack].sn), (Sn(3), Sn(3)));
     assert_eq!(log[hello].ts, log[hello_ack].ts);
 }
 

@@ -98,6 +98,8 @@ impl Conn {
     }
 
     fn report_progress(&mut self, now: Instant, scratch: &mut Scratch) {
+        // The last HELLO may just have left.
+        self.report_datagram_support();
         if !self.reported.established && (self.is_validated() || self.is_connected()) {
             self.reported.established = true;
             self.lifecycle.on_established();

@@ -247,6 +247,8 @@ pub(super) struct Reported {
     pub(super) established: bool,
     /// The peer's FIN was delivered behind its last byte: reads return 0.
     pub(super) eof: bool,
+    /// Whether the peer takes out-of-band datagrams, once it has shown that.
+    pub(super) datagrams: Option<bool>,
 }
 
 #[cfg(test)]

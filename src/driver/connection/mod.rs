@@ -284,7 +284,8 @@ impl Conn {
     pub(super) fn account_memory(&mut self, memory: &mut Memory) {
         let holder = if self.is_unvalidated() { Holder::Unvalidated } else { Holder::Validated };
         let received = self.kcp.recv_memory() + self.shared.unread_bytes();
-        let held = CONNECTION_COST + received + self.kcp.send_memory();
+        let datagrams = self.shared.unread_datagrams();
+        let held = CONNECTION_COST + received + datagrams + self.kcp.send_memory();
         memory.update(holder, self.held, held);
         (self.held, self.quota) = (held, memory.quota(holder));
         // An unvalidated peer is about to be validated, and may have more then.

@@ -20,6 +20,7 @@ impl Conn {
         scratch: &mut Scratch,
     ) -> bool {
         self.shared.begin_exchange();
+        self.report_datagram_support();
         self.take_writes(now, scratch);
         self.deliver(scratch)
     }
@@ -153,7 +154,18 @@ impl Conn {
         self.last_received = now;
         self.kcp.on_out_of_band_received(now);
         self.out_of_band.1 += 1;
-        let waker = self.shared.deliver_datagram(Bytes::copy_from_slice(payload));
-        scratch.wakers.extend(waker);
+        let received = self.kcp.recv_memory() + self.shared.unread_bytes();
+        let quota = self.quota.saturating_sub(received);
+        let datagram = Bytes::copy_from_slice(payload);
+        scratch.wakers.extend(self.shared.deliver_datagram(datagram, quota));
+    }
+
+    /// Lets datagrams leave, or discards them, once the peer has shown whether it takes them.
+    pub(super) fn report_datagram_support(&mut self) {
+        let accepts = self.kcp.peer_accepts_datagrams();
+        if let Some(accepts) = accepts.filter(|_| accepts != self.reported.datagrams) {
+            self.reported.datagrams = Some(accepts);
+            self.shared.set_datagrams_supported(accepts || self.shared.framed);
+        }
     }
 }

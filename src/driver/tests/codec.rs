@@ -291,7 +291,7 @@ fn out_of_band_datagrams_alternate_with_a_full_window() {
     client.try_write(&pattern(10_000)).unwrap();
     world.run_for(SECOND);
     client.try_write(&pattern(100_000)).unwrap();
-    (0..10).for_each(|_| client.send_datagram(b"oob-dg").unwrap());
+    (0..10).for_each(|_| client.datagrams().send(b"oob-dg").unwrap());
     let (_, sent) = turn(&mut world, CLIENT);
     let kinds: Vec<_> = sent.iter().map(|sent| sent.datagram[4]).filter(|k| *k != 0xf2).collect();
     assert_eq!(kinds[..20], [0xf3, 0xf1].repeat(10), "{kinds:x?}");
@@ -302,12 +302,12 @@ fn out_of_band_datagrams_alternate_with_a_full_window() {
 fn out_of_band_queue_is_bounded_and_rate_limited() {
     let config = with_fec(10, 3);
     let Pair { mut world, client, server, .. } = Pair::new(&config, &config);
-    let largest = client.max_datagram_size().unwrap();
+    let largest = client.datagrams().max_size().unwrap();
     assert_eq!(largest, 1_388);
     for i in 0..1_000_u32 {
         let mut datagram = vec![0; largest];
         datagram[..4].copy_from_slice(&i.to_le_bytes());
-        client.send_datagram(&datagram).unwrap();
+        client.datagrams().send(&datagram).unwrap();
     }
     world.run_for(SECOND);
     let kept = 256 * 1024 / largest as u64;
@@ -317,14 +317,14 @@ fn out_of_band_queue_is_bounded_and_rate_limited() {
         (kept, kept)
     );
     // The queue drops the oldest datagrams.
-    let first = server.try_recv_datagram().unwrap();
+    let first = server.datagrams().try_recv().unwrap();
     assert_eq!(first[..4], (1_000 - kept as u32).to_le_bytes());
 
     // Datagrams that the rate limit holds back are bounded by the same queue.
     client.set_rate_limit(std::num::NonZeroU64::new(1_000));
     let before = client.stats();
     for _ in 0..50 {
-        (0..20).for_each(|_| client.send_datagram(&vec![0; largest]).unwrap());
+        (0..20).for_each(|_| client.datagrams().send(&vec![0; largest]).unwrap());
         world.run_for(SECOND / 1_000);
     }
     let stats = client.stats();
@@ -333,13 +333,13 @@ fn out_of_band_queue_is_bounded_and_rate_limited() {
     world.run_for(MINUTE * 10);
 
     client.set_rate_limit(std::num::NonZeroU64::new(10_000));
-    (0..50).for_each(|_| client.send_datagram(&vec![0; largest]).unwrap());
+    (0..50).for_each(|_| client.datagrams().send(&vec![0; largest]).unwrap());
     let before = server.stats().out_of_band_received;
     world.run_for(SECOND);
     let more = server.stats().out_of_band_received - before;
     assert!((6..=8).contains(&more), "{more} of 1,400 bytes in a second of 10,000");
     // Out-of-band datagrams do not block the stream.
-    (0..150).for_each(|_| client.send_datagram(&vec![0; largest]).unwrap());
+    (0..150).for_each(|_| client.datagrams().send(&vec![0; largest]).unwrap());
     let (mut client, mut server) = (client, server);
     world.finish(SECOND * 3, async {
         client.write_all(&pattern(5_000)).await.unwrap();

@@ -73,8 +73,8 @@ impl World {
                 drop(stream.poll_shutdown(&mut cx));
                 end.closed = true;
             }
-            8 => drop(end.stream.send_datagram(b"beside")),
-            9 => while end.stream.try_recv_datagram().is_ok() {},
+            8 => drop(end.stream.datagrams().send(b"beside")),
+            9 => while end.stream.datagrams().try_recv().is_ok() {},
             10 => self.leave(side, conv, choices.byte()),
             _ => match choices.byte() & 7 {
                 0 if side == SERVER_SIDE => self.listener = None,

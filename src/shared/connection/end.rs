@@ -15,9 +15,10 @@ impl Shared {
         is_delivered: bool,
     ) -> impl Iterator<Item = Waker> + use<> {
         let (writers, shutdown) = self.send.fail(error, is_delivered);
-        let (readers, receiver) = (self.recv.fail(error), self.datagrams.fail(error));
+        let (readers, receivers) = (self.recv.fail(error), self.datagrams.fail(error));
         let established = self.established.fail(error);
-        writers.chain(readers).chain([shutdown, established, receiver].into_iter().flatten())
+        let single = [shutdown, established].into_iter().flatten();
+        writers.chain(readers).chain(receivers).chain(single)
     }
 
     /// Why the connection failed, once.
