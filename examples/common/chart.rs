@@ -151,22 +151,39 @@ pub(crate) struct Panel<'a> {
     pub(crate) points: Vec<(f64, f64)>,
 }
 
-/// Draws the panels over a common time axis. Values are not negative.
+/// Draws the panels over a common time axis, each with a scale of its own. Values are not negative.
 pub(crate) fn over_time(title: &str, note: &str, panels: &[Panel<'_>]) -> String {
+    draw_panels(title, note, panels, 0.001)
+}
+
+/// The same with one scale for all panels, which compares them.
+pub(crate) fn compared_over_time(title: &str, note: &str, panels: &[Panel<'_>]) -> String {
+    draw_panels(title, note, panels, panels.iter().map(Panel::most).fold(0.001, f64::max))
+}
+
+/// `least`: value that each scale reaches at least.
+fn draw_panels(title: &str, note: &str, panels: &[Panel<'_>], least: f64) -> String {
     let height = TOP + PANEL * panels.len().saturating_sub(1) as f64 + PLOT + FOOT;
     let mut picture = Picture::new(height, title, note);
     let end = panels.iter().flat_map(|panel| panel.points.last()).map(|(time, _)| *time);
     let end = end.fold(0.001, f64::max);
     for (index, panel) in panels.iter().enumerate() {
-        draw_panel(&mut picture, TOP + PANEL * index as f64, end, panel);
+        draw_panel(&mut picture, TOP + PANEL * index as f64, (end, least), panel);
     }
     picture.finish()
 }
 
-fn draw_panel(picture: &mut Picture, top: f64, end: f64, panel: &Panel<'_>) {
+impl Panel<'_> {
+    /// The largest value of the curve.
+    fn most(&self) -> f64 {
+        thinned(&self.points).iter().map(|(_, value)| *value).fold(0.0, f64::max)
+    }
+}
+
+fn draw_panel(picture: &mut Picture, top: f64, (end, least): (f64, f64), panel: &Panel<'_>) {
     let bottom = top + PLOT;
     let points = thinned(&panel.points);
-    let most = points.iter().map(|(_, value)| *value).fold(0.001, f64::max);
+    let most = panel.most().max(least);
     let y_tick = round_step(most / 4.0);
     let y_end = y_tick * (most / y_tick).ceil();
     let x = |time: f64| LEFT + time / end * (RIGHT - LEFT);

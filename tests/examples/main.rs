@@ -46,6 +46,17 @@ mod demo {
 }
 
 #[test]
+fn game_example_serves_clients_in_every_way() {
+    let (_server, addr) = Example::serve("game", &["server", "--listen", ANYWHERE]);
+    let addr = addr.to_string();
+    for way in ["datagrams", "stream", "tcp-like"] {
+        let args = ["client", &addr, "--way", way, "--snapshots", "60", "--loss", "10"];
+        Example::start("game", &args).succeed();
+    }
+    Example::start("game", &["--snapshots", "60"]).succeed();
+}
+
+#[test]
 fn http_example_serves_a_library_client_and_its_own() {
     let (_server, addr) = Example::serve("http", &["server", "--listen", ANYWHERE]);
     let url = format!("http://{addr}");
