@@ -25,6 +25,7 @@ pub(crate) use self::kcp::{
     CONNECTION_COST, DEFAULT_WINDOW, IP_UDP_HEADERS, SEGMENT_CHARGE, SEGMENT_COST, SEGMENT_HEADER,
     check_mtu, check_windows,
 };
+pub(crate) use self::keepalive::check_timeout;
 pub use self::keepalive::{KeepaliveInterval, KeepaliveSide};
 pub use self::limits::{Limits, Migration, SessionPolicy};
 pub use self::protection::{AutoProtection, Protection};
@@ -394,6 +395,9 @@ pub(crate) enum Setting {
     Duplicates(u8),
     /// Of all connections with this address.
     Fec(FecConfig),
+    /// Interval of pings, and idle timeout.
+    Keepalive(KeepaliveInterval, Option<Duration>),
+    DeadPeerTimeout(Option<Duration>),
     /// Datagrams may be sent: the peer is asked whether it takes any.
     Datagrams,
 }

@@ -11,12 +11,11 @@ use std::io;
 use std::net::SocketAddr;
 use std::ops::Add;
 
-use tokio::net::ToSocketAddrs;
+use tokio::net::{ToSocketAddrs, lookup_host};
 use tokio::sync::oneshot;
 
 use self::bind::SocketContext;
-#[cfg(feature = "hyper")]
-pub(crate) use self::connect::connect_first;
+use self::connect::connect_first;
 use crate::config::{Config, SEGMENT_HEADER};
 use crate::error::{ConfigError, ConnectionError};
 use crate::shared::connection::Handle;
@@ -196,8 +195,11 @@ impl Endpoint {
 
 /// Connections.
 impl Endpoint {
-    /// Opens a connection to `peer`; the unspecified address is this host. Its conversation id is
-    /// [`Config::conv`], or else a random one.
+    /// Opens a connection to `addr`; the unspecified address is this host. Its conversation id is
+    /// [`Config::conv`], or else a random one. It leaves from the address that the endpoint is bound to, so
+    /// `Endpoint::bind("192.0.2.7:0")` chooses the source.
+    ///
+    /// Of several addresses each is tried until one answers, as [`KcpStream::connect`] does.
     ///
     /// Waits until the peer has answered, one round trip; see [`Config::early_data`] for a
     /// connection that does not.
@@ -213,13 +215,22 @@ impl Endpoint {
     /// connections; [`Unsupported`](io::ErrorKind::Unsupported) with
     /// [`shards`](crate::SocketConfig::shards); [`InvalidInput`](io::ErrorKind::InvalidInput) when
     /// the socket does not support the peer's IP version; [`AddrInUse`](io::ErrorKind::AddrInUse)
-    /// when the configured conversation id is in use with this peer.
+    /// when the configured conversation id is in use with this peer. When no address resolves.
     ///
     /// # Cancel safety
     ///
     /// Cancel safe: a connection whose stream is not returned is closed, and no data was sent.
-    pub async fn connect(&self, peer: SocketAddr) -> io::Result<KcpStream> {
-        self.open(peer, None).await
+    pub async fn connect(&self, addr: impl ToSocketAddrs) -> io::Result<KcpStream> {
+        let peers: Vec<_> = lookup_host(addr).await?.collect();
+        if let [peer] = peers[..] {
+            return self.open(peer, None).await;
+        }
+        // An address of an IP version that the socket lacks fails at once.
+        connect_first(peers.into_iter(), |peer| {
+            let endpoint = self.clone();
+            Box::pin(async move { endpoint.open(peer, None).await })
+        })
+        .await
     }
 
     /// Opens a connection with the conversation id `conv`, for peers that expect a certain one, such as

@@ -71,6 +71,12 @@ pub enum ConfigError {
         /// The names that are allowed.
         allowed: String,
     },
+    /// No timing preset has this name.
+    #[error("timing is {name:?}, allowed is normal, fast, fast2, fast3")]
+    UnknownTiming {
+        /// The name that was given.
+        name: String,
+    },
     /// The cipher of this name is not compiled in.
     #[error("cipher is {name:?}, which needs kcpx's feature `{feature}`")]
     CipherNotCompiled {

@@ -145,23 +145,41 @@ fn connect_with_a_chosen_conv() {
 }
 
 #[test]
+fn endpoint_connects_to_a_name_from_its_own_address() {
+    on_both_runtimes(|| async {
+        let listener = KcpListener::bind(LOCAL).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        // On Linux each address of the network is this host's.
+        let source = if cfg!(target_os = "linux") { "127.0.0.7:0" } else { LOCAL };
+        let endpoint = Endpoint::bind(source).await.unwrap();
+        // It may resolve to the IPv6 address too, which the socket lacks.
+        let client = endpoint.connect(("localhost", port)).await.unwrap();
+        let (_server, peer) = listener.accept().await.unwrap();
+        assert_eq!(peer, endpoint.local_addr().unwrap());
+        assert_eq!(client.local_addr().unwrap(), peer);
+        let error = endpoint.connect(&[][..]).await.unwrap_err();
+        assert_eq!(error.to_string(), "the name resolves to no address");
+    });
+}
+
+#[test]
 fn connect_error_names_the_unreachable_peer() {
     on_both_runtimes(|| async {
         let early = Config::new().early_data(true);
         let endpoint = Endpoint::bind_with(LOCAL, early).await.unwrap();
         let local = endpoint.local_addr().unwrap();
-        let error = endpoint.connect("[::1]:9".parse().unwrap()).await.unwrap_err();
+        let error = endpoint.connect("[::1]:9").await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
         assert_eq!(
             error.to_string(),
             format!("the peer [::1]:9 is IPv6, the socket {local} speaks IPv4 only")
         );
-        let error = endpoint.connect("127.0.0.1:0".parse().unwrap()).await.unwrap_err();
+        let error = endpoint.connect("127.0.0.1:0").await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
         assert!(error.to_string().contains("port 0"), "{error}");
-        assert!(endpoint.connect("127.0.0.1:9".parse().unwrap()).await.is_ok());
+        assert!(endpoint.connect("127.0.0.1:9").await.is_ok());
         // A mapped address is that of an IPv4 peer.
-        let mapped = endpoint.connect("[::ffff:127.0.0.1]:9".parse().unwrap()).await.unwrap();
+        let mapped = endpoint.connect("[::ffff:127.0.0.1]:9").await.unwrap();
         assert_eq!(mapped.peer_addr().unwrap(), "127.0.0.1:9".parse().unwrap());
         let Ok(v6) = Endpoint::bind("[::1]:0").await else { return };
         let error = v6.connect(local).await.unwrap_err();

@@ -22,6 +22,7 @@ fn stream_is_send_sync_and_unpin() {
     check::<kcpx::Endpoint>();
     check::<kcpx::OwnedReadHalf>();
     check::<kcpx::OwnedWriteHalf>();
+    check::<kcpx::Datagrams>();
 }
 
 #[test]
@@ -233,6 +234,41 @@ fn established_resolves_with_the_first_answer() {
         client.write_all(b"!").await.unwrap();
         client.established().await.unwrap();
         client.established().await.unwrap();
+    });
+}
+
+#[test]
+fn closed_waits_beside_reads_and_outlives_the_stream() {
+    on_both_runtimes(|| async {
+        let pair = pair(Config::new()).await;
+        let (mut client, mut server) = (pair.client, pair.server);
+        let delivered = client.closed();
+        let ends = [server.closed(), server.closed()].map(tokio::spawn);
+        client.write_all(&bytes(1, 200_000)).await.unwrap();
+        drop(client);
+        let (closed, mut got) = (server.closed(), Vec::new());
+        tokio::pin!(closed);
+        loop {
+            let mut buffer = [0; 1_000];
+            tokio::select! {
+                biased;
+                count = server.read(&mut buffer) => match count.unwrap() {
+                    0 => break,
+                    count => got.extend_from_slice(&buffer[..count]),
+                },
+                cause = &mut closed => panic!("{cause} before the end of the peer's stream"),
+            }
+        }
+        assert_same(&got, &bytes(1, 200_000));
+        assert!(is_pending(server.closed()).await, "this side goes on");
+        server.shutdown().await.unwrap();
+        // Neither the stream of the client nor that of the server is there any more.
+        let (_reader, writer) = server.into_split();
+        assert_eq!(writer.closed().await, ConnectionError::Closed);
+        assert_eq!(delivered.await, ConnectionError::Closed);
+        for end in ends {
+            assert_eq!(end.await.unwrap(), ConnectionError::Closed);
+        }
     });
 }
 

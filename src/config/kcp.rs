@@ -1,8 +1,10 @@
 //! `KcpConfig`: settings of one connection's state machine.
 
 use std::num::{NonZeroU8, NonZeroU64};
+use std::str::FromStr;
 use std::time::Duration;
 
+use super::keepalive::check_timeout;
 use super::{AutoProtection, KeepaliveInterval, KeepaliveSide};
 use crate::error::ConfigError;
 
@@ -106,6 +108,29 @@ impl Timing {
     #[must_use]
     pub const fn with_congestion(self, congestion: CongestionControl) -> Self {
         Self { congestion, ..self }
+    }
+}
+
+/// kcptun's names of `--mode`: `normal`, `fast`, `fast2` and `fast3`.
+///
+/// ```
+/// use kcpx::Timing;
+///
+/// assert_eq!("fast2".parse(), Ok(Timing::FAST2));
+/// let error = "fast33".parse::<Timing>().unwrap_err().to_string();
+/// assert_eq!(error, "timing is \"fast33\", allowed is normal, fast, fast2, fast3");
+/// ```
+impl FromStr for Timing {
+    type Err = ConfigError;
+
+    fn from_str(name: &str) -> Result<Self, ConfigError> {
+        match name {
+            "normal" => Ok(Self::NORMAL),
+            "fast" => Ok(Self::FAST),
+            "fast2" => Ok(Self::FAST2),
+            "fast3" => Ok(Self::FAST3),
+            other => Err(ConfigError::UnknownTiming { name: other.to_owned() }),
+        }
     }
 }
 
@@ -389,19 +414,11 @@ impl KcpConfig {
     ///
     /// The first field that is outside its range.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        let day = 24 * 60 * 60 * 1_000;
         check_windows(self.send_window, self.recv_window)?;
         check_mtu(self.mtu, 0)?;
         let interval = self.max_retransmit_interval.as_millis();
         ConfigError::check("max_retransmit_interval (ms)", interval, 1_000, 60_000)?;
-        for (field, limit) in [
-            ("dead_peer_timeout (ms)", self.dead_peer_timeout),
-            ("idle_timeout (ms)", self.idle_timeout),
-        ] {
-            if let Some(limit) = limit {
-                ConfigError::check(field, limit.as_millis(), 1_000, day)?;
-            }
-        }
+        check_timeout("dead_peer_timeout (ms)", self.dead_peer_timeout)?;
         self.keepalive.validate(self.idle_timeout)?;
         if let Some(auto) = &self.auto_protection {
             auto.validate()?;

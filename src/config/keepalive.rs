@@ -50,7 +50,9 @@ impl KeepaliveInterval {
         }
     }
 
-    pub(super) fn validate(self, idle_timeout: Option<Duration>) -> Result<(), ConfigError> {
+    /// Checks both, which bound each other.
+    pub(crate) fn validate(self, idle_timeout: Option<Duration>) -> Result<(), ConfigError> {
+        check_timeout("idle_timeout (ms)", idle_timeout)?;
         let Self::After(interval) = self else { return Ok(()) };
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let (field, value) = ("keepalive (ms)", millis(interval));
@@ -62,6 +64,15 @@ impl KeepaliveInterval {
         }
         Err(ConfigError::Contradicts { field, value, max, other: "idle_timeout (ms)", other_value })
     }
+}
+
+/// Checks a timeout: 1 s to 1 day, or none.
+pub(crate) fn check_timeout(
+    field: &'static str,
+    limit: Option<Duration>,
+) -> Result<(), ConfigError> {
+    let day = 24 * 60 * 60 * 1_000;
+    limit.map_or(Ok(()), |limit| ConfigError::check(field, limit.as_millis(), 1_000, day))
 }
 
 /// Which side of an idle connection sends the keepalive pings

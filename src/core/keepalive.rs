@@ -15,7 +15,7 @@ use self::ping_state::{Ping, PingState};
 use super::clock::{Micros, micros};
 use super::ping::{Pong, Role};
 use super::seq::{Sn, Ts};
-use crate::config::KcpConfig;
+use crate::config::{KcpConfig, KeepaliveInterval};
 use crate::error::{ConnectionError, Heard};
 use crate::util::deadline::earliest;
 
@@ -50,11 +50,22 @@ enum PeerValidation {
     Validated,
 }
 
+/// How much longer than its keepalive interval this side waits, so that only the peer pings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Deferral {
+    None,
+    /// By a part of the interval, [`KEEPALIVE_STAGGER`].
+    Stagger,
+    /// By a whole interval, or that part where it is too long for the idle timeout.
+    Period,
+}
+
 /// Pings, and the timeouts that end a connection. All times in microseconds.
 #[derive(Debug)]
 pub(crate) struct Keepalive {
-    /// Keepalive interval.
+    /// Keepalive interval, with what `deferral` adds.
     period: Option<u64>,
+    deferral: Deferral,
     idle_timeout: Option<u64>,
     dead_peer_timeout: Option<u64>,
     /// When the peer's latest datagram arrived, or our first one left.
@@ -90,6 +101,7 @@ impl Keepalive {
         let limit = |limit: Option<Duration>| limit.map(micros);
         Self {
             period: limit(config.keepalive.period(config.idle_timeout)),
+            deferral: Deferral::None,
             idle_timeout: limit(config.idle_timeout),
             dead_peer_timeout: limit(config.dead_peer_timeout),
             last_received: now,
@@ -109,19 +121,37 @@ impl Keepalive {
 
     /// Lengthens the keepalive period, so that the peer's pings keep both sides alive.
     pub(crate) fn defer(&mut self) {
-        self.period = self
-            .period
-            .map(|period| self.deferred(period, period / KEEPALIVE_STAGGER).unwrap_or(period));
+        self.set_period(self.period, Deferral::Stagger);
     }
 
     /// The same for the passive side, where its pings could do harm: the peer's have a whole period more,
     /// in which those that are lost are sent again.
     pub(crate) fn defer_by_a_period(&mut self) {
-        if let Some(deferred) = self.period.and_then(|period| self.deferred(period, period)) {
-            self.period = Some(deferred);
-        } else {
-            self.defer();
-        }
+        self.set_period(self.period, Deferral::Period);
+    }
+
+    /// Other settings than those of the configuration.
+    pub(crate) fn set_timeouts(&mut self, keepalive: KeepaliveInterval, idle: Option<Duration>) {
+        self.idle_timeout = idle.map(micros);
+        self.set_period(keepalive.period(idle).map(micros), self.deferral);
+    }
+
+    /// Another setting than that of the configuration.
+    pub(crate) fn set_dead_peer_timeout(&mut self, timeout: Option<Duration>) {
+        self.dead_peer_timeout = timeout.map(micros);
+    }
+
+    fn set_period(&mut self, period: Option<u64>, deferral: Deferral) {
+        self.deferral = deferral;
+        let stagger = |period| self.deferred(period, period / KEEPALIVE_STAGGER);
+        self.period = period.map(|period| {
+            let longer = match deferral {
+                Deferral::None => None,
+                Deferral::Stagger => stagger(period),
+                Deferral::Period => self.deferred(period, period).or_else(|| stagger(period)),
+            };
+            longer.unwrap_or(period)
+        });
     }
 
     /// A longer period, if its pong arrives before the idle timeout ends the connection.

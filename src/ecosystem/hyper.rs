@@ -8,11 +8,10 @@ use std::task::{Context, Poll};
 use http::Uri;
 use hyper_util::client::legacy::connect::{Connected, Connection};
 use hyper_util::rt::TokioIo;
-use tokio::net::lookup_host;
 use tower_service::Service;
 
 use crate::config::Config;
-use crate::endpoint::{Endpoint, connect_first};
+use crate::endpoint::Endpoint;
 use crate::stream::KcpStream;
 
 /// Opens KCP connections to the host and port of a URI.
@@ -91,21 +90,11 @@ impl Service<Uri> for KcpConnector {
             let target = target(&uri)?;
             let stream = match via {
                 Via::FreshSockets(config) => KcpStream::connect_with(target, *config).await?,
-                Via::Endpoint(endpoint) => connect_on(&endpoint, target).await?,
+                Via::Endpoint(endpoint) => endpoint.connect(target).await?,
             };
             Ok(TokioIo::new(stream))
         })
     }
-}
-
-async fn connect_on(endpoint: &Endpoint, target: (&str, u16)) -> io::Result<KcpStream> {
-    let peers = lookup_host(target).await?;
-    // An address of an IP version that the socket lacks fails at once.
-    connect_first(peers, |peer| {
-        let endpoint = endpoint.clone();
-        Box::pin(async move { endpoint.connect(peer).await })
-    })
-    .await
 }
 
 /// Connection properties for the pool of hyper-util's client.

@@ -88,14 +88,14 @@ impl KcpStream {
 }
 
 /// One address that is tried.
-pub(crate) type Attempt = Pin<Box<dyn Future<Output = io::Result<KcpStream>> + Send + Sync>>;
+pub(super) type Attempt = Pin<Box<dyn Future<Output = io::Result<KcpStream>> + Send + Sync>>;
 
 /// Connects to the first of `peers` that answers. `start` begins an attempt.
 ///
 /// # Errors
 ///
 /// The error of the last attempt that failed.
-pub(crate) async fn connect_first(
+pub(super) async fn connect_first(
     peers: impl Iterator<Item = SocketAddr>,
     start: impl Fn(SocketAddr) -> Attempt,
 ) -> io::Result<KcpStream> {

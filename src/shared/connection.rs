@@ -31,6 +31,7 @@ use crate::error::{ConfigError, ConnectionError};
 use crate::fec::FecConfig;
 use crate::shared::conn_id::ConnId;
 use crate::shared::datagrams::{DatagramSupport, Datagrams};
+use crate::shared::end_waiters::EndWaiters;
 use crate::shared::established::Established;
 use crate::shared::notifier::{ConnNotifier, Notifier};
 use crate::shared::options::Options;
@@ -67,6 +68,7 @@ pub(crate) struct Shared {
     send: SendQueue,
     recv: RecvQueue,
     established: Established,
+    end_waiters: EndWaiters,
     datagrams: Datagrams,
     stats: Mutex<Snapshot>,
 }
@@ -102,6 +104,7 @@ impl Shared {
             recv: RecvQueue::new(config.recv_buffer),
             notifier: ConnNotifier::new(notifier, id),
             established: Established::new(),
+            end_waiters: EndWaiters::new(),
             datagrams: Datagrams::new(datagrams),
             stats: Mutex::new(Snapshot::default()),
         })
@@ -341,6 +344,18 @@ impl Shared {
     /// Ready once the peer has answered, or with the error of a connection that ended before.
     pub(crate) fn poll_established(&self, waker: &Waker) -> Poll<io::Result<()>> {
         self.established.poll(waker)
+    }
+
+    /// A future that waits for the end.
+    pub(crate) fn end_waiter(&self) -> Waiter<'_> {
+        Waiter::new(&self.end_waiters)
+    }
+
+    /// Ready with why the connection ended, once it has.
+    pub(crate) fn poll_ended(&self, wait: &mut Wait<'_>) -> Poll<ConnectionError> {
+        // Registered first: an end from here on wakes the task.
+        drop(self.end_waiters.register(wait));
+        self.error().map_or(Poll::Pending, Poll::Ready)
     }
 
     /// An out-of-band datagram may be sent: asks the peer whether it takes any, once.

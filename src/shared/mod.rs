@@ -6,6 +6,7 @@ pub(crate) mod charge;
 pub(crate) mod conn_id;
 pub(crate) mod connection;
 pub(crate) mod datagrams;
+mod end_waiters;
 mod established;
 pub(crate) mod memory_use;
 pub(crate) mod notifier;

@@ -14,7 +14,6 @@ use crate::fec::{self, FecConfig, oob};
 use crate::shared::connection::Shared;
 use crate::shared::datagrams::DatagramSupport;
 use crate::shared::waiters::{Registration, Wait};
-use crate::stream::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 use crate::util::coop::cooperate;
 use crate::util::sync::{Arc, Ordering};
 
@@ -71,7 +70,7 @@ pub struct Datagrams {
 }
 
 impl Datagrams {
-    fn new(shared: Arc<Shared>) -> Self {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
         shared.start_datagrams();
         Self { shared, registration: Registration::default() }
     }
@@ -211,43 +210,8 @@ impl KcpStream {
     }
 }
 
-macro_rules! halves {
-    ($($half:ty: $($shared:ident).+;)*) => {$(
-        impl $half {
-            /// Returns a handle to the unreliable datagrams beside the stream.
-            #[must_use]
-            pub fn datagrams(&self) -> Datagrams {
-                Datagrams::new(self.$($shared).+())
-            }
-        }
-    )*};
-}
-
-halves!(
-    ReadHalf<'_>: side.handle.uncounted;
-    WriteHalf<'_>: shared.clone;
-    OwnedReadHalf: side.handle.uncounted;
-    OwnedWriteHalf: handle.uncounted;
-);
-
-macro_rules! write_halves {
-    ($($half:ty),*) => {$(
-        impl $half {
-            /// Changes the FEC shards of what this side sends, as [`KcpStream::set_fec`].
-            ///
-            /// # Errors
-            ///
-            /// As [`KcpStream::set_fec`].
-            pub fn set_fec(&self, fec: FecConfig) -> Result<()> {
-                set_fec(self.handle(), fec)
-            }
-        }
-    )*};
-}
-
-write_halves!(OwnedWriteHalf, WriteHalf<'_>);
-
-fn set_fec(shared: &Shared, fec: FecConfig) -> Result<()> {
+/// Backs `set_fec` of streams and halves.
+pub(super) fn set_fec(shared: &Shared, fec: FecConfig) -> Result<()> {
     if !shared.framed {
         let text = "set_fec needs the header that FEC adds: set Config::fec";
         return Err(Error::new(ErrorKind::Unsupported, text));

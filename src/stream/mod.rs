@@ -16,17 +16,19 @@ use std::io::{IoSlice, IoSliceMut, Result};
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::config::{
-    AckPolicy, SEGMENT_HEADER, Setting, Timing, WritePolicy, check_duplicates, check_mtu,
-    check_windows,
+    AckPolicy, KeepaliveInterval, SEGMENT_HEADER, Setting, Timing, WritePolicy, check_duplicates,
+    check_mtu, check_timeout, check_windows,
 };
 use crate::error::{ConfigError, ConnectionError};
 use crate::shared::connection::{Handle, Shared};
 use crate::shared::requests::RequestQueue;
+use crate::shared::waiters::Wait;
 use crate::stats::ConnectionStats;
 use crate::stream::halves::{Reader, Writer};
 use crate::sys::source_addr;
@@ -143,6 +145,32 @@ impl KcpStream {
     #[must_use]
     pub fn error(&self) -> Option<ConnectionError> {
         self.handle().error()
+    }
+
+    /// Waits until the connection has ended, and returns why.
+    ///
+    /// The future borrows nothing: it can wait in the same `select!` as a read, or in a task of its own.
+    /// It also outlives the stream, and then waits until what was written is delivered or given up. It
+    /// sees the end of both directions, not that of the peer's stream alone: that is the end of reading.
+    ///
+    /// ```
+    /// use kcpx::KcpStream;
+    /// use tokio::io::AsyncReadExt;
+    ///
+    /// async fn watch(mut stream: KcpStream) -> std::io::Result<()> {
+    ///     let closed = stream.closed();
+    ///     tokio::spawn(async move { println!("the connection has ended: {}", closed.await) });
+    ///     let mut buffer = [0; 1_024];
+    ///     while stream.read(&mut buffer).await? > 0 {}
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe. Any number of tasks may wait.
+    pub fn closed(&self) -> impl Future<Output = ConnectionError> + Send + Sync + use<> {
+        closed(self.handle().uncounted())
     }
 
     /// Waits until the peer has answered.
@@ -397,6 +425,43 @@ impl KcpStream {
         self.handle().set(Setting::RateLimit(bytes_per_second));
     }
 
+    /// Sets when an idle connection is pinged and when it ends, as
+    /// [`KcpConfig::keepalive`](crate::KcpConfig::keepalive) and
+    /// [`KcpConfig::idle_timeout`](crate::KcpConfig::idle_timeout): 1 s to 1 day each, with the interval at
+    /// least 1 s shorter than the timeout. Both count from the latest datagram of the peer, also from one
+    /// before the call.
+    ///
+    /// # Errors
+    ///
+    /// When one is outside its range, or the interval leaves too little time.
+    #[doc(alias = "SO_KEEPALIVE")]
+    pub fn set_keepalive(
+        &self,
+        interval: KeepaliveInterval,
+        idle_timeout: Option<Duration>,
+    ) -> std::result::Result<(), ConfigError> {
+        interval.validate(idle_timeout)?;
+        self.handle().set(Setting::Keepalive(interval, idle_timeout));
+        Ok(())
+    }
+
+    /// Sets after which time without an answer the connection ends, as
+    /// [`KcpConfig::dead_peer_timeout`](crate::KcpConfig::dead_peer_timeout): 1 s to 1 day; `None` for
+    /// never.
+    ///
+    /// # Errors
+    ///
+    /// When it is outside that.
+    #[doc(alias = "TCP_USER_TIMEOUT")]
+    pub fn set_dead_peer_timeout(
+        &self,
+        timeout: Option<Duration>,
+    ) -> std::result::Result<(), ConfigError> {
+        check_timeout("dead_peer_timeout (ms)", timeout)?;
+        self.handle().set(Setting::DeadPeerTimeout(timeout));
+        Ok(())
+    }
+
     /// Sets how many extra copies of each datagram leave, 0 to 8. Each costs the whole bandwidth
     /// once more.
     ///
@@ -409,6 +474,12 @@ impl KcpStream {
         self.handle().set(Setting::Duplicates(duplicates));
         Ok(())
     }
+}
+
+/// Waits for the end of a connection.
+pub(crate) async fn closed(shared: Arc<Shared>) -> ConnectionError {
+    let mut waiter = shared.end_waiter();
+    poll_fn(|cx| shared.poll_ended(&mut Wait::Future(&mut waiter, cx.waker()))).await
 }
 
 /// Address that datagrams of a connection leave from.

@@ -12,11 +12,13 @@ use thiserror::Error;
 use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::error::ConnectionError;
+use crate::fec::FecConfig;
 use crate::shared::connection::{Handle, Shared};
 use crate::shared::requests::RequestQueue;
 use crate::stats::ConnectionStats;
+use crate::stream::datagram::{Datagrams, set_fec};
 use crate::stream::halves::{Reader, Writer};
-use crate::stream::{KcpStream, source};
+use crate::stream::{KcpStream, closed, source};
 use crate::util::sync::{Arc, Ordering};
 
 impl KcpStream {
@@ -76,7 +78,7 @@ pub struct ReadHalf<'a> {
 pub struct WriteHalf<'a> {
     /// Not counted: a half that is in scope still, but no longer used, does not keep a dropped
     /// stream attached.
-    pub(super) shared: Arc<Shared>,
+    shared: Arc<Shared>,
     stream: PhantomData<&'a KcpStream>,
 }
 
@@ -141,7 +143,7 @@ pub struct OwnedReadHalf {
 /// }
 /// ```
 pub struct OwnedWriteHalf {
-    pub(super) handle: Handle,
+    handle: Handle,
     close_on_drop: bool,
 }
 
@@ -169,9 +171,9 @@ pub struct OwnedWriteHalf {
 )]
 pub struct ReuniteError(pub OwnedReadHalf, pub OwnedWriteHalf);
 
-/// Methods of all halves: addresses, conversation id, statistics, error.
+/// Methods of all halves: addresses, conversation id, statistics, error, datagrams.
 macro_rules! describe {
-    ($($half:ty: $name:literal, $($handle:ident).+;)*) => {$(
+    ($($half:ty: $name:literal, $($handle:ident).+, $uncounted:ident;)*) => {$(
         impl $half {
             pub(super) fn handle(&self) -> &Shared {
                 &self.$($handle).+
@@ -211,6 +213,21 @@ macro_rules! describe {
             #[must_use]
             pub fn error(&self) -> Option<ConnectionError> {
                 self.handle().error()
+            }
+
+            /// Waits until the connection has ended, and returns why, as [`KcpStream::closed`].
+            ///
+            /// # Cancel safety
+            ///
+            /// Cancel safe. Any number of tasks may wait.
+            pub fn closed(&self) -> impl Future<Output = ConnectionError> + Send + Sync + use<> {
+                closed(self.$($handle).+.$uncounted())
+            }
+
+            /// Returns a handle to the unreliable datagrams beside the stream.
+            #[must_use]
+            pub fn datagrams(&self) -> Datagrams {
+                Datagrams::new(self.$($handle).+.$uncounted())
             }
         }
 
@@ -357,6 +374,15 @@ macro_rules! write_methods {
                 poll_fn(|cx| self.writer().poll_send_message(cx, message)).await
             }
 
+            /// Changes the FEC shards of what this side sends, as [`KcpStream::set_fec`].
+            ///
+            /// # Errors
+            ///
+            /// As [`KcpStream::set_fec`].
+            pub fn set_fec(&self, fec: FecConfig) -> Result<()> {
+                set_fec(self.handle(), fec)
+            }
+
             /// Returns the largest message in bytes that can be sent now.
             #[must_use]
             pub fn max_message_size(&self) -> usize {
@@ -367,10 +393,10 @@ macro_rules! write_methods {
 }
 
 describe!(
-    ReadHalf<'_>: "ReadHalf", side.handle;
-    WriteHalf<'_>: "WriteHalf", shared;
-    OwnedReadHalf: "OwnedReadHalf", side.handle;
-    OwnedWriteHalf: "OwnedWriteHalf", handle;
+    ReadHalf<'_>: "ReadHalf", side.handle, uncounted;
+    WriteHalf<'_>: "WriteHalf", shared, clone;
+    OwnedReadHalf: "OwnedReadHalf", side.handle, uncounted;
+    OwnedWriteHalf: "OwnedWriteHalf", handle, uncounted;
 );
 read_methods!(ReadHalf<'_>, OwnedReadHalf);
 write_methods!(WriteHalf<'_>, OwnedWriteHalf);

@@ -85,6 +85,8 @@ impl Kcp {
                 self.update_mss();
             }
             Setting::RateLimit(rate) => self.rate_limiter.set_rate(rate),
+            Setting::Keepalive(interval, idle) => self.keepalive.set_timeouts(interval, idle),
+            Setting::DeadPeerTimeout(timeout) => self.keepalive.set_dead_peer_timeout(timeout),
             Setting::Datagrams => self.ask_for_datagrams(),
             Setting::Duplicates(_) | Setting::Fec(_) => {}
         }

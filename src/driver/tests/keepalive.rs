@@ -1,6 +1,7 @@
 //! Keepalive, idle and dead-peer timeouts; TIME-WAIT; restarted peers; replayed datagrams.
 
 use std::io::ErrorKind;
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -10,9 +11,9 @@ use super::fixtures::{
 };
 use super::sim_network::Fate;
 use super::sim_world::{World, addr};
-use crate::config::{Config, KeepaliveSide};
+use crate::config::{Config, KeepaliveInterval, KeepaliveSide};
 use crate::core::segment::{Command, Header, Segments};
-use crate::error::{ConnectionError, Heard};
+use crate::error::{ConfigError, ConnectionError, Heard};
 use crate::testkit::link::{CERTAIN, LinkConfig};
 
 // ----- Early pings -----
@@ -52,6 +53,44 @@ fn peer_that_answers_pings_and_no_data_is_pinged_ever_less() {
     // After 1, 2, 4, 8 and 16 s without an ACK, then each 20 s; and those to MTU probes.
     assert!((4..=20).contains(&pongs), "{pongs} pongs in 50 s");
     assert_eq!((client.error(), server.error()), (None, None));
+}
+
+// ----- Timeouts of a living stream -----
+
+#[test]
+fn keepalive_and_idle_timeout_of_a_living_stream_change() {
+    let Pair { mut world, client, server, .. } = Pair::plain();
+    let idle = |seconds| Some(Duration::from_secs(seconds));
+    server.set_keepalive(KeepaliveInterval::Never, None).unwrap();
+    client.set_keepalive(KeepaliveInterval::After(SECOND * 2), idle(10)).unwrap();
+    world.run_for(SECOND);
+    world.log();
+    world.run_for(MINUTE);
+    // Each 2 s and a sixteenth, since the client has opened the connection, up to 0.1 s later.
+    let pings = world.log().into_iter().filter(|sent| sent.from == addr(CLIENT)).count();
+    assert!((26..=29).contains(&pings), "{pings} pings");
+    client.set_keepalive(KeepaliveInterval::Never, idle(10)).unwrap();
+    world.run_for(SECOND * 6);
+    assert_eq!(client.error(), None);
+    world.run_for(SECOND * 6);
+    assert_eq!(client.error(), Some(ConnectionError::IdleTimeout));
+    let error = client.set_keepalive(KeepaliveInterval::After(SECOND * 10), idle(10)).unwrap_err();
+    assert!(matches!(error, ConfigError::Contradicts { .. }), "{error}");
+    assert!(client.set_keepalive(KeepaliveInterval::Auto, Some(SECOND / 2)).is_err());
+}
+
+#[test]
+fn dead_peer_timeout_of_a_living_stream_changes() {
+    let Pair { mut world, client, server: _server, .. } = Pair::plain();
+    client.set_dead_peer_timeout(Some(SECOND * 3)).unwrap();
+    world.run_for(SECOND);
+    world.set_path(LinkConfig { loss: CERTAIN, ..LinkConfig::delay(10_000) });
+    client.try_write(b"lost").unwrap();
+    world.run_for(SECOND * 5 / 2);
+    assert_eq!(client.error(), None);
+    world.run_for(SECOND);
+    assert!(matches!(client.error(), Some(ConnectionError::DeadPeer(_))), "{:?}", client.error());
+    assert!(client.set_dead_peer_timeout(Some(SECOND / 2)).is_err());
 }
 
 // ----- Which side pings -----

@@ -18,7 +18,8 @@ impl Shared {
         let (readers, receivers) = (self.recv.fail(error), self.datagrams.fail(error));
         let established = self.established.fail(error);
         let single = [shutdown, established].into_iter().flatten();
-        writers.chain(readers).chain(receivers).chain(single)
+        let ended = self.end_waiters.take_all();
+        writers.chain(readers).chain(receivers).chain(ended).chain(single)
     }
 
     /// Why the connection failed, once.
