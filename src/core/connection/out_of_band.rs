@@ -22,7 +22,10 @@ impl Kcp {
     /// Whether the peer takes out-of-band datagrams without FEC; `None` until it has shown that.
     pub(crate) fn peer_accepts_datagrams(&self) -> Option<bool> {
         let hello = &self.repair.as_ref()?.hello;
-        hello.peer_accepts_datagrams().or(self.close_state.peer_lacks_control().then_some(false))
+        if self.close_state.peer_lacks_control() {
+            return Some(false);
+        }
+        hello.peer_accepts_datagrams()
     }
 
     /// Charges bytes that left beside the KCP datagrams to the rate limit: out-of-band datagrams,
