@@ -53,6 +53,9 @@ pub struct ConnectionStats {
     #[doc(alias = "PMTUD")]
     #[doc(alias = "DPLPMTUD")]
     pub current_mtu: u32,
+    /// True once the peer has advertised CONTROL segments, which carry FIN and RST: peers of this crate do,
+    /// kcp-go does not.
+    pub peer_supports_control: bool,
     /// Payload bytes sent for the first time.
     pub sent_bytes: u64,
     /// Payload bytes delivered in order.
@@ -205,7 +208,8 @@ pub(crate) struct Estimates {
     pub(crate) peer_window_segments: u32,
     pub(crate) in_flight_segments: u32,
     pub(crate) unsent_bytes: u64,
-    pub(crate) current_mtu: u32,
+    pub(crate) current_mtu: u16,
+    pub(crate) peer_supports_control: bool,
 }
 
 /// Snapshot of a connection for its handles.
@@ -254,7 +258,8 @@ impl Snapshot {
             peer_window_segments: estimates.peer_window_segments,
             in_flight_segments: estimates.in_flight_segments,
             unsent_bytes: estimates.unsent_bytes,
-            current_mtu: estimates.current_mtu,
+            current_mtu: estimates.current_mtu.into(),
+            peer_supports_control: estimates.peer_supports_control,
             out_of_band_sent: self.out_of_band.0,
             out_of_band_received: self.out_of_band.1,
             protection: self.protection.as_deref().copied().unwrap_or_default(),

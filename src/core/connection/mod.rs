@@ -466,7 +466,8 @@ impl Kcp {
             peer_window_segments: self.send.remote.available(self.send.una()),
             in_flight_segments: self.send.in_flight(),
             unsent_bytes: self.send.send_buffer().bytes() as u64,
-            current_mtu: u32::try_from(self.current_mtu()).unwrap_or(u32::MAX),
+            current_mtu: u16::try_from(self.current_mtu()).unwrap_or(u16::MAX),
+            peer_supports_control: self.close_state.peer_supports_control(),
         }
     }
 }
