@@ -101,6 +101,10 @@ pub enum Error {
     /// The peer broke the protocol. [`io::ErrorKind::InvalidData`].
     #[error("protocol error: {0}")]
     Protocol(#[from] ProtocolError),
+    /// The peer, which runs this crate, has aborted the stream, or has dropped it and reads no more. Of a
+    /// stream alone. [`io::ErrorKind::ConnectionReset`].
+    #[error("the peer has reset the stream")]
+    Reset,
     /// All stream ids are used up: this session opens no more streams, those that exist go on.
     /// [`io::ErrorKind::QuotaExceeded`].
     #[error("all stream ids of the session are used up")]
@@ -117,6 +121,7 @@ impl Error {
             Self::Closed => io::ErrorKind::BrokenPipe,
             Self::Timeout => io::ErrorKind::TimedOut,
             Self::Protocol(_) => io::ErrorKind::InvalidData,
+            Self::Reset => io::ErrorKind::ConnectionReset,
             Self::IdsExhausted => io::ErrorKind::QuotaExceeded,
             Self::Io(kind, _) => *kind,
         }

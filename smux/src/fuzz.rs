@@ -223,6 +223,10 @@ impl Run {
                 // The peer may have used an id of ours before, and was refused.
                 Event::Syn(id) => drop(self.finished.remove(&id)),
                 Event::Fin(id) => drop(self.finished.insert(id)),
+                Event::Reset(id) => {
+                    let is_own = id % 2 == self.core.parity();
+                    assert!(is_own || self.seen.contains(&id), "reset of no stream");
+                }
                 Event::Payload { id, len } => {
                     let finished = self.finished.contains(&id) && !self.reused.contains(&id);
                     assert!(!finished, "PSH behind FIN");

@@ -42,7 +42,8 @@
 //! # Ends
 //!
 //! `shutdown` closes one direction of a stream with FIN; dropping a stream does so in the background
-//! and discards what arrives. The protocol has no reset. The end of the carrier is the end of the
+//! and discards what arrives; [`Stream::abort`] resets it. The protocol has no reset: a NOP frame with the id
+//! of a stream is one between peers of this crate, and is ignored by xtaci/smux. The end of the carrier is the end of the
 //! session: streams read what has arrived, and then an [`Error`] inside the `io::Error`.
 //!
 //! # Tasks

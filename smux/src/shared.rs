@@ -102,12 +102,13 @@ impl Shared {
         }
     }
 
-    /// The application writes no more: FIN comes after what is queued, which is discarded first if
-    /// `aborts`.
+    /// The application writes no more: FIN comes after what is queued. If it `aborts`, that is discarded
+    /// first, and the peer is sent a reset before FIN.
     pub(crate) fn finish(&self, stream: &Arc<SharedStream>, aborts: bool) {
         let mut state = stream.lock();
         if aborts {
             state.send.queue.clear();
+            state.send.aborted |= state.send.fin < Fin::Taken;
         }
         let is_first = state.send.fin == Fin::None;
         if is_first {

@@ -12,7 +12,7 @@ pub struct Frames {
     pub fin: u64,
     /// PSH: data.
     pub psh: u64,
-    /// NOP: keepalive.
+    /// NOP: keepalive, and resets of streams.
     pub nop: u64,
     /// UPD: window updates, version 2.
     pub upd: u64,
@@ -47,7 +47,9 @@ pub struct Stats {
     pub streams_refused: u64,
     /// Streams ended for a [`ProtocolError`](crate::ProtocolError) of their own.
     pub streams_failed: u64,
-    /// Frames without effect: SYN of a live stream, FIN and UPD of an unknown one.
+    /// Streams that the peer has reset.
+    pub streams_reset: u64,
+    /// Frames without effect: SYN of a live stream, FIN, UPD and reset of an unknown one.
     pub frames_ignored: u64,
     /// Bytes of payload for unknown or dropped streams, or behind a FIN.
     pub payload_dropped: u64,

@@ -77,7 +77,8 @@ async fn dropped_stream_sends_what_was_written_and_fin_in_the_background() {
         drop(stream);
         let mut frames = peer.frames().await;
         frames.retain(|frame| frame.cmd != UPD);
-        assert_eq!(commands(&frames), [(PSH, 3, 10), (FIN, 3, 0)]);
+        // The reset behind FIN: what the peer still sends is not read.
+        assert_eq!(commands(&frames), [(PSH, 3, 10), (FIN, 3, 0), (NOP, 3, 0)]);
         assert_eq!(session.num_streams(), 0);
         peer.send(PSH, 3, b"nobody reads this").await;
         idle().await;
@@ -86,7 +87,7 @@ async fn dropped_stream_sends_what_was_written_and_fin_in_the_background() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn aborted_stream_discards_what_was_written() {
+async fn aborted_stream_discards_what_was_written_and_is_reset_before_fin() {
     let (_session, mut peer, mut stream) = accepted(Version::V2, quiet()).await;
     // The window is closed: what is written stays.
     peer.send_update(3, 0, 0).await;
@@ -95,7 +96,148 @@ async fn aborted_stream_discards_what_was_written() {
     stream.abort();
     let mut frames = peer.frames().await;
     frames.retain(|frame| frame.cmd != UPD);
+    assert_eq!(commands(&frames), [(NOP, 3, 0), (FIN, 3, 0)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn aborted_write_half_is_reset_before_fin_and_the_read_half_goes_on() {
+    for version in VERSIONS {
+        let config = quiet().fin_delay(Duration::from_secs(1));
+        let (session, mut peer, stream) = accepted(version, config).await;
+        let (mut read, write) = stream.into_split();
+        peer.send(PSH, 3, b"request").await;
+        peer.send(FIN, 3, b"").await;
+        idle().await;
+        write.abort();
+        // A reset is not delayed as FIN is.
+        assert_eq!(commands(&peer.frames().await), [(NOP, 3, 0), (FIN, 3, 0)]);
+        assert_eq!(&read.read_chunk().await.unwrap()[..], b"request");
+        assert!(read.read_chunk().await.unwrap().is_empty());
+        drop(read);
+        peer.frames().await;
+        assert_eq!(session.num_streams(), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn write_half_aborted_after_fin_sends_nothing_more() {
+    for version in VERSIONS {
+        let (_session, mut peer, stream) = accepted(version, quiet()).await;
+        let (read, mut write) = stream.into_split();
+        write.shutdown().await.unwrap();
+        assert_eq!(commands(&peer.frames().await), [(FIN, 3, 0)]);
+        write.abort();
+        assert_eq!(commands(&peer.frames().await), []);
+        // But the peer learns that nobody reads.
+        drop(read);
+        let mut frames = peer.frames().await;
+        frames.retain(|frame| frame.cmd != UPD);
+        assert_eq!(commands(&frames), [(NOP, 3, 0)]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn reset_ends_that_stream_alone_and_what_has_arrived_stays_readable() {
+    for version in VERSIONS {
+        let (session, mut peer, mut stream) = accepted(version, quiet()).await;
+        peer.send(SYN, 5, b"").await;
+        let mut other = session.accept_stream().await.unwrap();
+        peer.send(PSH, 3, b"part").await;
+        peer.send(NOP, 3, b"").await;
+        peer.send(FIN, 3, b"").await;
+        idle().await;
+        let mut part = [0; 4];
+        stream.read_exact(&mut part).await.unwrap();
+        assert_eq!(&part, b"part");
+        let is_reset = |error: std::io::Error| {
+            let cause = error.get_ref().unwrap().downcast_ref::<Error>().unwrap();
+            assert!(matches!(cause, Error::Reset), "{cause:?}");
+            assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+        };
+        is_reset(stream.read(&mut [0]).await.unwrap_err());
+        is_reset(stream.write(b"x").await.unwrap_err());
+        let stats = session.stats();
+        assert_eq!((stats.streams_reset, stats.streams_failed), (1, 0));
+        assert_eq!(session.num_streams(), 1);
+        let mut frames = peer.frames().await;
+        frames.retain(|frame| frame.cmd != UPD);
+        assert_eq!(commands(&frames), [(FIN, 3, 0)]);
+        peer.send(PSH, 5, b"unharmed").await;
+        assert_eq!(&other.read_chunk().await.unwrap()[..], b"unharmed");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn reset_behind_fin_ends_writing_alone() {
+    let (session, mut peer, mut stream) = accepted(Version::V2, quiet()).await;
+    peer.send_update(3, 0, 0).await;
+    idle().await;
+    // Waits for window, as does FIN behind it.
+    stream.write_all(&[0; 1_000]).await.unwrap();
+    peer.send(PSH, 3, b"all").await;
+    peer.send(FIN, 3, b"").await;
+    peer.send(NOP, 3, b"").await;
+    idle().await;
+    let mut all = Vec::new();
+    stream.read_to_end(&mut all).await.unwrap();
+    assert_eq!(all, b"all");
+    let error = stream.shutdown().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    let mut frames = peer.frames().await;
+    frames.retain(|frame| frame.cmd != UPD);
     assert_eq!(commands(&frames), [(FIN, 3, 0)]);
+    assert_eq!(session.num_streams(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn reset_of_no_stream_is_ignored_and_nop_without_an_id_is_keepalive() {
+    for version in VERSIONS {
+        let (session, mut peer, _stream) = accepted(version, quiet()).await;
+        peer.send(NOP, 0, b"").await;
+        peer.send(NOP, 5, b"").await;
+        assert_eq!(commands(&peer.frames().await), []);
+        let stats = session.stats();
+        assert_eq!((stats.frames_ignored, stats.streams_reset), (1, 0));
+        assert_eq!(session.num_streams(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn writer_whose_peer_drops_the_stream_is_reset() {
+    for version in VERSIONS {
+        let (client, server) = common::pair(version);
+        let (reading, mut writing) = streams(&client, &server).await;
+        let writer = tokio::spawn(async move {
+            loop {
+                if let Err(error) = writing.write_all(&[0; 10_000]).await {
+                    return error;
+                }
+            }
+        });
+        idle().await;
+        drop(reading);
+        let error = writer.await.unwrap();
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
+        idle().await;
+        assert_eq!((client.num_streams(), server.num_streams()), (0, 0));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn window_update_behind_fin_shows_that_the_peer_reads_on() {
+    let (_session, mut peer, stream) = accepted(Version::V2, quiet()).await;
+    let (_read, mut write) = stream.into_split();
+    write.write_all(&[0; 1_000]).await.unwrap();
+    idle().await;
+    peer.send_update(3, 10, 100_000).await;
+    peer.send(FIN, 3, b"").await;
+    idle().await;
+    assert_eq!(write.peer_reads_on(), Some(false));
+    peer.send_update(3, 20, 100_000).await;
+    idle().await;
+    assert_eq!(write.peer_reads_on(), Some(true));
+    let (_session, _peer, stream) = accepted(Version::V1, quiet()).await;
+    assert_eq!(stream.into_split().1.peer_reads_on(), None);
 }
 
 #[tokio::test(start_paused = true)]

@@ -21,6 +21,8 @@ pub(crate) enum Command {
     Syn = 0,
     Fin = 1,
     Psh = 2,
+    /// Keepalive, of id 0. With the id of a stream it resets that stream at peers of this crate;
+    /// xtaci/smux sends none and ignores the id.
     Nop = 3,
     Upd = 4,
 }

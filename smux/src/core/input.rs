@@ -57,6 +57,7 @@ impl Core {
             match event {
                 Event::Syn(id) => self.on_syn(id, now),
                 Event::Fin(id) => self.on_fin(id),
+                Event::Reset(id) => self.on_reset(id),
                 Event::Payload { id, len } => self.on_payload(id, input, len),
                 Event::Upd { id, consumed, window } => self.on_update(id, consumed, window, now),
             }
@@ -113,11 +114,27 @@ impl Core {
             self.stats.frames_ignored += 1;
             return;
         }
+        if state.error.is_some() {
+            // Of a stream that was reset it is not the end.
+            return;
+        }
         state.receive.fin = true;
         self.signals.wakers.extend(state.receive.waker.take());
         if state.is_over() {
             self.forget(&stream, &mut state);
         }
+    }
+
+    /// The peer has aborted the stream, or, if its FIN came before, reads no more.
+    fn on_reset(&mut self, id: u32) {
+        let Some(Entry { stream, .. }) = self.streams.get(&id) else {
+            self.stats.frames_ignored += 1;
+            return;
+        };
+        let stream = Arc::clone(stream);
+        let mut state = stream.lock();
+        self.stats.streams_reset += 1;
+        self.fail_stream(&stream, &mut state, &Error::Reset);
     }
 
     fn on_payload(&mut self, id: u32, input: &mut BytesMut, len: usize) {
@@ -169,7 +186,8 @@ impl Core {
         let unread = state.receive.queue.clear();
         // Read in this turn of the driver, if it waits for tokens.
         let _ = self.mailbox.tokens.release(unread);
-        self.fail_stream(stream, state, error);
+        self.stats.streams_failed += 1;
+        self.fail_stream(stream, state, &Error::Protocol(error));
     }
 
     fn on_update(&mut self, id: u32, consumed: u32, window: u32, now: Instant) {
@@ -181,22 +199,20 @@ impl Core {
         let mut state = stream.lock();
         match state.send.on_update(consumed, window) {
             Ok(()) => {
+                state.send.updated_after_fin |= state.receive.fin;
                 self.queue_turn(&stream, &mut state);
                 self.watch_abandoned(&stream, &mut state, now);
             }
-            Err(error) => self.fail_stream(&stream, &mut state, error),
+            Err(error) => {
+                self.stats.streams_failed += 1;
+                self.fail_stream(&stream, &mut state, &Error::Protocol(error));
+            }
         }
     }
 
     /// Ends one stream; the others go on. The peer is sent FIN.
-    fn fail_stream(
-        &mut self,
-        stream: &Arc<SharedStream>,
-        state: &mut StreamState,
-        error: ProtocolError,
-    ) {
-        self.stats.streams_failed += 1;
-        let wakers = state.fail(&Error::Protocol(error));
+    fn fail_stream(&mut self, stream: &Arc<SharedStream>, state: &mut StreamState, error: &Error) {
+        let wakers = state.fail(error);
         self.signals.wakers.extend(wakers.into_iter().flatten());
         self.count_queued(state);
         if state.send.fin < Fin::Taken {

@@ -93,6 +93,10 @@ impl Core {
                 self.stats.frames_sent.nop += 1;
                 self.write_header(Command::Nop, 0, 0, batch);
             }
+            Control::Reset(id) => {
+                self.stats.frames_sent.nop += 1;
+                self.write_header(Command::Nop, 0, id, batch);
+            }
             Control::Update(stream) => {
                 let mut state = stream.lock();
                 state.update_queued = false;
@@ -183,6 +187,7 @@ impl Core {
         let is_delayed = state.send.fin == Fin::Queued
             && state.receive.fin
             && !self.config.fin_delay.is_zero()
+            && !state.send.aborted
             && !self.closing;
         if is_delayed {
             state.send.fin = Fin::Delayed;
@@ -190,8 +195,14 @@ impl Core {
             return;
         }
         state.send.fin = Fin::Taken;
-        state.send.batch = self.batches;
+        // Bytes that were discarded stay so.
+        state.send.batch = state.send.batch.max(self.batches);
         batch.has_data = true;
+        if state.send.aborted {
+            // Before FIN, which would be an orderly end.
+            self.stats.frames_sent.nop += 1;
+            self.write_header(Command::Nop, 0, stream.id, batch);
+        }
         self.stats.frames_sent.fin += 1;
         self.write_header(Command::Fin, 0, stream.id, batch);
         batch.fins.push(Arc::clone(stream));

@@ -12,6 +12,8 @@ use crate::stats::Frames;
 pub(crate) enum Event {
     Syn(u32),
     Fin(u32),
+    /// NOP with the id of a stream: see [`Command::Nop`].
+    Reset(u32),
     /// The next `len` bytes of the input, at least 1, are payload of the stream. The caller takes
     /// them before it calls [`Parser::next`] again.
     Payload {
@@ -126,7 +128,7 @@ impl Parser {
             }
             Command::Nop => {
                 self.frames.nop += 1;
-                None
+                (id != 0).then_some(Event::Reset(id))
             }
             Command::Upd => {
                 self.frames.upd += 1;

@@ -77,6 +77,8 @@ pub(super) struct Entry {
 pub(super) enum Control {
     Syn(u32),
     Nop,
+    /// For a stream that was dropped: its FIN has left, and the peer's has not come.
+    Reset(u32),
     /// Takes its values when it is written.
     Update(Arc<SharedStream>),
     /// For a stream that was dropped.
@@ -305,7 +307,11 @@ impl Core {
             state.receive.queue.detach();
             self.sharing.remove(&id);
         }
-        if self.version() == 2 && state.receive.discards && !state.receive.fin {
+        let is_unread = state.receive.discards && !state.receive.fin;
+        if is_unread && !state.send.aborted {
+            self.control.push_back(Control::Reset(id));
+        }
+        if is_unread && self.version() == 2 {
             let mut window = mem::replace(&mut state.receive.window, ReceiveWindow::new());
             if window.update_owed {
                 let (consumed, window) = window.update(self.window_share());

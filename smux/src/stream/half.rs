@@ -280,7 +280,7 @@ impl WriteSide {
     pub(super) fn poll_shutdown(&self, cx: &Context<'_>) -> Poll<io::Result<()>> {
         self.handle.finish(&self.stream, false);
         let mut state = self.stream.lock();
-        if state.send.fin == Fin::Sent {
+        if state.send.fin == Fin::Sent && state.send.batch != u64::MAX {
             return Poll::Ready(Ok(()));
         }
         if let Some(error) = &state.send.error {
@@ -294,6 +294,11 @@ impl WriteSide {
 
     pub(super) fn abort(&self) {
         self.handle.finish(&self.stream, true);
+    }
+
+    pub(super) fn peer_reads_on(&self) -> Option<bool> {
+        let has_updates = self.handle.mailbox.version() == Some(2);
+        has_updates.then(|| self.stream.lock().send.updated_after_fin)
     }
 }
 

@@ -24,8 +24,9 @@ use crate::shared::Handle;
 ///   left; reading goes on.
 /// * A read of 0 bytes is the peer's FIN. The end of the session before that is an error, after all
 ///   that has arrived was read.
-/// * Dropping a stream sends what was written and FIN, in the background, and discards what arrives.
-///   The protocol has no reset. If the peer grants no window for
+/// * Dropping a stream sends what was written and FIN, in the background, and discards what arrives. A peer
+///   that runs this crate then fails to write ([`Error::Reset`](crate::Error::Reset)); others go on, since
+///   the protocol has no reset. If the peer grants no window for
 ///   [`Config::timeout`](crate::Config::timeout), what was written is discarded.
 /// * `flush` waits until all that was written to the stream was written to the carrier, and the
 ///   carrier flushed; the end of the session before that is an error. Without it, what is written
@@ -66,8 +67,9 @@ impl Stream {
         (OwnedReadHalf(self.read), OwnedWriteHalf(self.write))
     }
 
-    /// Drops the stream together with what was written and has not left. The peer sees FIN, as after
-    /// an orderly end.
+    /// Drops the stream together with what was written and has not left. A peer that runs this crate reads
+    /// what has arrived, and then [`Error::Reset`](crate::Error::Reset); others see FIN, as after an orderly
+    /// end.
     pub fn abort(self) {
         self.write.abort();
     }

@@ -92,6 +92,20 @@ impl OwnedWriteHalf {
     {
         self.0.write_from(reader).await
     }
+
+    /// Discards what was written and has not left, and resets the stream, as [`Stream::abort`]. Without
+    /// effect after FIN has left.
+    pub fn abort(self) {
+        self.0.abort();
+    }
+
+    /// Whether the peer reads on after its FIN: `Some(true)` once a window update has come behind it. `None`
+    /// in version 1, which has no updates, and while the version is not decided.
+    ///
+    /// xtaci/smux has no reset: FIN is all that it sends for a stream that was closed both ways too.
+    pub fn peer_reads_on(&self) -> Option<bool> {
+        self.0.peer_reads_on()
+    }
 }
 
 impl AsyncRead for OwnedReadHalf {
