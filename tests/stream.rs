@@ -291,6 +291,27 @@ fn connect_without_close_notify_sends_nothing_and_does_not_wait() {
 }
 
 #[test]
+fn statistics_say_whether_the_peer_supports_control() {
+    on_both_runtimes(|| async {
+        let listener = listener(Config::new()).await;
+        let addr = listener.local_addr().unwrap();
+        for supported in [true, false] {
+            let config = Config::new().close_notify(supported);
+            let mut client = KcpStream::connect_with(addr, config).await.unwrap();
+            client.write_all(b"ping").await.unwrap();
+            let (mut server, _) = listener.accept().await.unwrap();
+            read(&mut server, 4).await;
+            server.write_all(b"pong").await.unwrap();
+            read(&mut client, 4).await;
+            // Acknowledged: by then both sides have said it.
+            until(|| server.stats().in_flight_segments == 0).await;
+            assert_eq!(server.stats().peer_supports_control, supported);
+            assert_eq!(client.stats().peer_supports_control, supported);
+        }
+    });
+}
+
+#[test]
 fn connect_fails_after_its_timeout() {
     on_both_runtimes(|| async {
         let silent = silent_peer().await;
