@@ -45,6 +45,12 @@ impl Link {
         }
     }
 
+    /// Statistics of a stream that is gone.
+    #[cfg(test)]
+    pub(crate) fn set_stats(&self, stats: ConnectionStats) {
+        *lock(&self.last) = stats;
+    }
+
     /// The stream ends: keeps its statistics, and wakes [`ended`](Self::ended).
     pub(crate) fn end(&self, stats: ConnectionStats) {
         *lock(&self.last) = stats;
@@ -74,6 +80,11 @@ impl Link {
     /// Whether the peer has sent a byte.
     pub(crate) fn has_heard(&self) -> bool {
         self.heard.load(Ordering::Relaxed)
+    }
+
+    /// Whether the peer runs this program, which resets streams whose user has left.
+    pub(crate) fn peer_resets(&self) -> bool {
+        self.stats().peer_supports_control
     }
 
     /// Waits until the peer has acknowledged everything that KCP has been given by now, or the stream is

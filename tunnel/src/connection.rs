@@ -28,6 +28,14 @@ impl WriteFrom for kcpx_smux::OwnedWriteHalf {
     ) -> io::Result<usize> {
         Self::write_from(self, reader).await
     }
+
+    fn abort(self) {
+        Self::abort(self);
+    }
+
+    fn peer_reads_on(&self) -> Option<bool> {
+        Self::peer_reads_on(self)
+    }
 }
 
 /// How connections of a tunnel end, and whether they are logged.
@@ -43,6 +51,7 @@ impl Policy {
             close_wait: common.close_wait.unwrap_or(Duration::ZERO),
             half_close_timeout: common.half_close_timeout,
             holds_fin: common.close_wait.is_none(),
+            peer_half_closes: common.close_wait.is_some(),
         };
         Self { rules, quiet: common.quiet }
     }
@@ -83,6 +92,7 @@ impl fmt::Display for End {
             Self::Closed => f.write_str("closed"),
             Self::Local(error) => write!(f, "ended by the local connection ({error})"),
             Self::Tunnel(error) => write!(f, "reset, since the tunnel failed ({error})"),
+            Self::Left => f.write_str("reset, since the other side has ended it and reads no more"),
             Self::HalfCloseTimeout => f.write_str("reset after the half-close timeout"),
         }
     }

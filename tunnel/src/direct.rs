@@ -98,6 +98,13 @@ impl WriteFrom for Writer<'_> {
         })
         .await
     }
+
+    /// The connection resets the peer when it is dropped.
+    fn abort(self) {}
+
+    fn peer_reads_on(&self) -> Option<bool> {
+        None
+    }
 }
 
 impl AsyncWrite for Writer<'_> {

@@ -21,6 +21,13 @@ const MAX_BATCH: usize = 64 * 1024;
 /// Time that a connection has to deliver what has arrived, after its session has ended.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// How often a peer that may have left is looked at, see [`left`].
+const LEFT_INTERVAL: Duration = Duration::from_millis(250);
+/// Intervals in which bytes are sent to a peer of smux 1 after its end: 2 s.
+const MAX_INTERVALS: u32 = 8;
+/// Intervals in a row in which a peer of smux 2 grants no window after its end: 0.75 to 1 s.
+const STALLED_INTERVALS: u32 = 3;
+
 /// The reading half of a stream of the tunnel.
 pub(crate) trait ReadChunk {
     /// Waits for bytes; none at the end of the stream. Cancel safe.
@@ -35,6 +42,12 @@ pub(crate) trait WriteFrom: AsyncWrite + Unpin {
         &mut self,
         reader: &mut (impl AsyncRead + Unpin + Send),
     ) -> impl Future<Output = io::Result<usize>> + Send;
+
+    /// Resets the stream for the peer, where dropping it would be an orderly end.
+    fn abort(self);
+
+    /// Whether the peer has shown that it reads on after its end; `None` where it cannot.
+    fn peer_reads_on(&self) -> Option<bool>;
 }
 
 /// When a direction ends after the other one.
@@ -48,6 +61,9 @@ pub(crate) struct Rules {
     /// every byte of the session: smux 1.5.54 to 1.5.57 discards what is unread once both sides have
     /// sent FIN. The session holds FIN a little longer.
     pub(crate) holds_fin: bool,
+    /// Whether a kcptun on the other side passes on the end of one direction alone, as since 2026: a peer
+    /// that has ended its direction is never taken for one that has left.
+    pub(crate) peer_half_closes: bool,
 }
 
 /// What was carried, and how it ended.
@@ -65,21 +81,24 @@ pub(crate) struct Outcome {
 pub(crate) enum End {
     /// Both directions ended, and each end was passed on.
     Closed,
-    /// The local connection failed; for the tunnel that is an end.
+    /// The local connection failed; the stream of the tunnel is reset.
     Local(io::Error),
     /// The stream of the tunnel failed; the local connection is reset.
     Tunnel(io::Error),
+    /// The peer, a kcptun, has ended its direction and shows no sign of reading on; the local connection is
+    /// reset.
+    Left,
     /// One direction ended, and no byte came in the other one for the half-close timeout; the local
     /// connection is reset.
     HalfCloseTimeout,
 }
 
 /// Copies until both directions have ended. Dropped before that, or when bytes were lost, it resets
-/// the local connection.
+/// the local connection. Unless both have ended, it resets the stream of the tunnel too.
 pub(crate) async fn relay(
     local: &mut LocalStream,
     mut reader: impl ReadChunk,
-    writer: impl WriteFrom,
+    mut writer: impl WriteFrom,
     link: Option<&Link>,
     rules: Rules,
     stats: &TunnelStats,
@@ -88,14 +107,17 @@ pub(crate) async fn relay(
     let progress = Progress::new(stats);
     let end = {
         let (local_read, local_write) = local.split();
-        let send = pin!(send(local_read, writer, link, &progress, rules));
+        let send = pin!(send(local_read, &mut writer, link, &progress, rules));
         let receive = pin!(receive(&mut reader, local_write, &progress, rules));
         tokio::select! {
             biased;
-            ended = both(send, receive, &progress, rules) => ended.map_or_else(|end| end, |()| End::Closed),
+            ended = both(send, receive, link, &progress, rules) => ended.map_or_else(|end| end, |()| End::Closed),
             end = abandoned(link) => end,
         }
     };
+    if !matches!(end, End::Closed) {
+        writer.abort();
+    }
     if matches!(end, End::Closed | End::Local(_)) {
         local.reset_on_drop(false);
     }
@@ -117,6 +139,7 @@ async fn abandoned(link: Option<&Link>) -> End {
 async fn both(
     mut send: Pin<&mut impl Future<Output = Result<(), End>>>,
     mut receive: Pin<&mut impl Future<Output = Result<(), End>>>,
+    link: Option<&Link>,
     progress: &Progress<'_>,
     rules: Rules,
 ) -> Result<(), End> {
@@ -128,7 +151,41 @@ async fn both(
     if sent_first {
         tokio::select! { ended = receive => ended, () = idle => Err(End::HalfCloseTimeout) }
     } else {
-        tokio::select! { ended = send => ended, () = idle => Err(End::HalfCloseTimeout) }
+        tokio::select! {
+            ended = send => ended,
+            () = idle => Err(End::HalfCloseTimeout),
+            () = left(link, progress, rules) => Err(End::Left),
+        }
+    }
+}
+
+/// Returns once a kcptun that has ended its direction counts as gone. Before 2026 its end of one direction
+/// is one of both: it discards what still comes, and says nothing.
+///
+/// smux 1 has no sign of reading: it is gone when bytes were sent in [`MAX_INTERVALS`] intervals after its
+/// end. In smux 2 it is gone when its window was used up for [`STALLED_INTERVALS`] intervals, all but the first
+/// of them with every byte acknowledged, and no window update has come after its end.
+async fn left(link: Option<&Link>, progress: &Progress<'_>, rules: Rules) {
+    let Some(link) = link.filter(|link| !rules.peer_half_closes && !link.peer_resets()) else {
+        return std::future::pending().await;
+    };
+    let (mut sending, mut stalled) = (0, 0);
+    while sending < MAX_INTERVALS && stalled < STALLED_INTERVALS {
+        let before = progress.sent.load(Ordering::Relaxed);
+        sleep(LEFT_INTERVAL).await;
+        let has_sent = || progress.sent.load(Ordering::Relaxed) > before;
+        match progress.peer_reads_on() {
+            None => sending += u32::from(has_sent()),
+            Some(true) => return std::future::pending().await,
+            Some(false) if has_sent() || !progress.is_blocked() => stalled = 0,
+            Some(false) => {
+                if stalled == 0 {
+                    // A window update is not due before the peer has them.
+                    link.acknowledged().await;
+                }
+                stalled = if has_sent() { 0 } else { stalled + 1 };
+            }
+        }
     }
 }
 
@@ -138,6 +195,12 @@ struct Progress<'a> {
     received: AtomicU64,
     /// True once the stream of the tunnel has ended.
     peer_ended: AtomicBool,
+    /// True while bytes of the local connection wait for capacity of the tunnel.
+    blocked: AtomicBool,
+    /// [`WriteFrom::peer_reads_on`] as of the last time that the tunnel had capacity: whether it is known,
+    /// and its value.
+    shows_reading: AtomicBool,
+    peer_reads_on: AtomicBool,
     /// Bytes of all connections.
     stats: &'a TunnelStats,
 }
@@ -148,6 +211,9 @@ impl<'a> Progress<'a> {
             sent: AtomicU64::new(0),
             received: AtomicU64::new(0),
             peer_ended: AtomicBool::new(false),
+            blocked: AtomicBool::new(false),
+            shows_reading: AtomicBool::new(false),
+            peer_reads_on: AtomicBool::new(false),
             stats,
         }
     }
@@ -164,6 +230,26 @@ impl<'a> Progress<'a> {
 
     fn has_peer_ended(&self) -> bool {
         self.peer_ended.load(Ordering::Relaxed)
+    }
+
+    /// A write begins, to which the tunnel may have no capacity for long.
+    fn on_write(&self, peer_reads_on: Option<bool>) {
+        self.shows_reading.store(peer_reads_on.is_some(), Ordering::Relaxed);
+        self.peer_reads_on.store(peer_reads_on == Some(true), Ordering::Relaxed);
+        self.blocked.store(true, Ordering::Relaxed);
+    }
+
+    fn on_written(&self) {
+        self.blocked.store(false, Ordering::Relaxed);
+    }
+
+    fn is_blocked(&self) -> bool {
+        self.blocked.load(Ordering::Relaxed)
+    }
+
+    fn peer_reads_on(&self) -> Option<bool> {
+        let is_known = self.shows_reading.load(Ordering::Relaxed);
+        is_known.then(|| self.peer_reads_on.load(Ordering::Relaxed))
     }
 
     fn total(&self) -> u64 {
@@ -188,7 +274,7 @@ impl<'a> Progress<'a> {
 /// From the local connection to the tunnel.
 async fn send(
     mut local: LocalReadHalf<'_>,
-    mut tunnel: impl WriteFrom,
+    tunnel: &mut impl WriteFrom,
     link: Option<&Link>,
     progress: &Progress<'_>,
     rules: Rules,
@@ -196,7 +282,10 @@ async fn send(
     loop {
         // Here and not in `write_from`, so that a connection that waits needs neither buffer nor timer.
         local.readable().await.map_err(End::Local)?;
-        match write_from(&mut local, &mut tunnel, progress, rules).await? {
+        progress.on_write(tunnel.peer_reads_on());
+        let written = write_from(&mut local, tunnel, progress, rules).await?;
+        progress.on_written();
+        match written {
             Some(0) => break,
             Some(count) => progress.on_sent(count),
             // After a read that filled the buffer, `readable` does not wait for more.

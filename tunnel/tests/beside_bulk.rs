@@ -5,71 +5,18 @@
 mod common;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kcpx::Timing;
 use kcpx_tunnel::settings::Mux;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpStream, UdpSocket};
-use tokio::sync::mpsc;
-use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep};
 
+use self::common::bottleneck::Bottleneck;
 use self::common::*;
-
-/// Bytes per second.
-const RATE: f64 = 1_250_000.0;
-const DELAY: Duration = Duration::from_millis(20);
-/// Longest wait in the queue of the bottleneck: 200 full packets.
-const LONGEST_WAIT: Duration = Duration::from_millis(224);
-/// UDP and IPv4 headers, bytes.
-const IP_UDP: usize = 28;
-
-/// One direction: from what `receiver` receives to `sender`, which sends to `to`. `source` is who sent last.
-async fn carry(
-    receiver: Arc<UdpSocket>,
-    source: Arc<Mutex<Option<SocketAddr>>>,
-    sender: Arc<UdpSocket>,
-    to: Arc<Mutex<Option<SocketAddr>>>,
-) {
-    let (queue, mut leaving) = mpsc::unbounded_channel::<(Instant, Vec<u8>)>();
-    let leave = async {
-        while let Some((due, datagram)) = leaving.recv().await {
-            sleep_until(due).await;
-            let to = *to.lock().unwrap();
-            if let Some(to) = to {
-                drop(sender.send_to(&datagram, to).await);
-            }
-        }
-    };
-    let enter = async {
-        let (mut buf, mut free_at) = (vec![0; 65_536], Instant::now());
-        loop {
-            let Ok((len, from)) = receiver.recv_from(&mut buf).await else { continue };
-            *source.lock().unwrap() = Some(from);
-            let now = Instant::now();
-            let start = free_at.max(now);
-            if start - now < LONGEST_WAIT {
-                free_at = start + Duration::from_secs_f64((len + IP_UDP) as f64 / RATE);
-                queue.send((free_at + DELAY, buf[..len].to_vec())).unwrap();
-            }
-        }
-    };
-    tokio::join!(leave, enter);
-}
-
-/// A socket that clients send to, and the task that carries datagrams between them and `server`.
-async fn bottleneck(server: SocketAddr) -> (SocketAddr, JoinSet<()>) {
-    let bind = || async { Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap()) };
-    let (near, far) = (bind().await, bind().await);
-    let (client, server) = (Arc::new(Mutex::new(None)), Arc::new(Mutex::new(Some(server))));
-    let mut tasks = JoinSet::new();
-    tasks.spawn(carry(near.clone(), client.clone(), far.clone(), server.clone()));
-    tasks.spawn(carry(far, server, near.clone(), client));
-    (near.local_addr().unwrap(), tasks)
-}
 
 /// Times of echoes, in milliseconds, one each 50 ms at most.
 async fn echo_times(addr: SocketAddr, time: Duration) -> Vec<f64> {
@@ -117,8 +64,8 @@ async fn echo_beside_a_download() {
         }
         client.compression = compression;
         let (_server, far) = start_server(server, Duration::ZERO).await;
-        let (addr, _path) = bottleneck(far).await;
-        client.remote.ports = addr.port()..=addr.port();
+        let path = Bottleneck::new(far).await;
+        client.remote.ports = path.addr.port()..=path.addr.port();
         let (_client, addr) = start_client(client, Duration::ZERO).await;
         let addr = addr.unwrap();
         println!("{mux:?}, compression {compression}");

@@ -9,8 +9,12 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use kcpx_tunnel::settings::SmuxVersion;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
+use self::common::bottleneck::Bottleneck;
 use self::common::kcptun::{Kcptun, folder, free_port};
 use self::common::*;
 
@@ -184,4 +188,43 @@ async fn kcptun_client_uses_our_restarted_server() {
     let _server = restart_server(settings, DRAIN).await;
     let time = time_until_answered(user).await;
     println!("kcptun's client, our server restarted: {time:.2?}");
+}
+
+/// Bytes without end.
+async fn endless() -> (Target, mpsc::UnboundedReceiver<()>) {
+    let (ended, ends) = mpsc::unbounded_channel();
+    let target = target(move |mut stream| {
+        let ended = ended.clone();
+        async move {
+            let mut block = vec![0; 65_536];
+            fastrand::Rng::with_seed(1).fill(&mut block);
+            while stream.write_all(&block).await.is_ok() {}
+            let _ = ended.send(());
+        }
+    })
+    .await;
+    (target, ends)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn download_that_a_user_of_kcptuns_client_has_left_ends() {
+    if folder().is_none() {
+        return;
+    }
+    let (target, mut ends) = endless().await;
+    for version in ["1", "2"] {
+        let settings = server_settings(local(target.addr), common());
+        let (_server, far) = start_server(settings, DRAIN).await;
+        let path = Bottleneck::new(far).await;
+        let options = ["--smuxver", version, "--mode", "fast3", "--nocomp"];
+        let (_kcptun, addr) = Kcptun::client(path.addr, &options).await;
+        let mut user = TcpStream::connect(addr).await.unwrap();
+        let mut read = vec![0; 1_500_000];
+        within("download", user.read_exact(&mut read)).await.unwrap();
+        while ends.try_recv().is_ok() {}
+        drop(user);
+        let left = Instant::now();
+        within("end", ends.recv()).await.unwrap();
+        println!("smux {version}: the target's connection ended after {:.2?}", left.elapsed());
+    }
 }

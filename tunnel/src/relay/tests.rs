@@ -14,6 +14,7 @@ const RULES: Rules = Rules {
     close_wait: Duration::ZERO,
     half_close_timeout: Duration::from_secs(300),
     holds_fin: true,
+    peer_half_closes: false,
 };
 
 /// A user, and the connection with it.
@@ -68,6 +69,12 @@ macro_rules! impl_write_from {
             ) -> io::Result<usize> {
                 read_and_write(reader, self).await
             }
+
+            fn abort(self) {}
+
+            fn peer_reads_on(&self) -> Option<bool> {
+                None
+            }
         }
     )+};
 }
@@ -81,6 +88,14 @@ impl WriteFrom for &mut Recorder {
     ) -> io::Result<usize> {
         self.reads += 1;
         read_and_write(reader, self).await
+    }
+
+    fn abort(self) {
+        self.calls.push("abort");
+    }
+
+    fn peer_reads_on(&self) -> Option<bool> {
+        None
     }
 }
 
@@ -227,4 +242,95 @@ async fn end_that_the_peer_does_not_take_is_given_up() {
     let relaying = relay(&mut local, Peer::IsSilent, tunnel, None, RULES, &stats);
     let outcome = timeout(3 * RULES.half_close_timeout, relaying).await.unwrap();
     assert!(matches!(outcome.end, End::HalfCloseTimeout), "{outcome:?}");
+}
+
+/// The direction to a kcptun: 4,096 bytes each 10 ms.
+struct ToKcptun {
+    /// Bytes that it still takes.
+    window: usize,
+    reads_on: Option<bool>,
+}
+
+impl AsyncWrite for ToKcptun {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Poll::Ready(Ok(buf.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl WriteFrom for ToKcptun {
+    async fn write_from(
+        &mut self,
+        reader: &mut (impl AsyncRead + Unpin + Send),
+    ) -> io::Result<usize> {
+        if self.window == 0 {
+            return std::future::pending().await;
+        }
+        sleep(Duration::from_millis(10)).await;
+        let mut buffer = Vec::with_capacity(BUFFER.min(self.window));
+        let count = reader.read_buf(&mut buffer).await?;
+        self.window -= count;
+        Ok(count)
+    }
+
+    fn abort(self) {}
+
+    fn peer_reads_on(&self) -> Option<bool> {
+        self.reads_on
+    }
+}
+
+/// Relays a download to a peer that has ended its direction, for 100 s at most. How it ended, and when.
+async fn download(
+    writer: ToKcptun,
+    rules: Rules,
+    peer_supports_control: bool,
+) -> Option<(End, Duration)> {
+    let (mut user, mut local) = connected().await;
+    let (link, stats) = (Link::default(), TunnelStats::default());
+    let mut connection = ConnectionStats::default();
+    connection.peer_supports_control = peer_supports_control;
+    link.set_stats(connection);
+    let sending = tokio::spawn(async move { while user.write_all(&[0; 65_536]).await.is_ok() {} });
+    let start = tokio::time::Instant::now();
+    let relaying = relay(&mut local, Peer::Ends, writer, Some(&link), rules, &stats);
+    let outcome = timeout(Duration::from_secs(100), relaying).await;
+    sending.abort();
+    outcome.ok().map(|outcome| (outcome.end, start.elapsed()))
+}
+
+#[tokio::test(start_paused = true)]
+async fn download_goes_on_for_two_seconds_after_the_end_of_a_smux_1_kcptun() {
+    let kcptun = || ToKcptun { window: usize::MAX, reads_on: None };
+    let (end, after) = download(kcptun(), RULES, false).await.unwrap();
+    assert!(matches!(end, End::Left), "{end:?}");
+    assert!((2_000..2_500).contains(&after.as_millis()), "{after:?}");
+    // Where half close is known to be passed on.
+    assert!(download(kcptun(), RULES, true).await.is_none());
+    let rules = Rules { peer_half_closes: true, holds_fin: false, ..RULES };
+    assert!(download(kcptun(), rules, false).await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn download_goes_on_for_a_second_after_a_smux_2_kcptun_grants_no_window() {
+    // Used up after 5 s.
+    let kcptun = |reads_on| ToKcptun { window: 500 * BUFFER, reads_on: Some(reads_on) };
+    let (end, after) = download(kcptun(false), RULES, false).await.unwrap();
+    assert!(matches!(end, End::Left), "{end:?}");
+    assert!((6_000..6_600).contains(&after.as_millis()), "{after:?}");
+    // Behind its end a window update has come: its user takes its time.
+    assert!(download(kcptun(true), RULES, false).await.is_none());
+    let endless = ToKcptun { window: usize::MAX, reads_on: Some(false) };
+    assert!(download(endless, RULES, false).await.is_none());
 }

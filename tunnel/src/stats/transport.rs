@@ -185,6 +185,7 @@ impl Add for SmuxTotals {
         sum.streams_accepted += stats.streams_accepted;
         sum.streams_refused += stats.streams_refused;
         sum.streams_failed += stats.streams_failed;
+        sum.streams_reset += stats.streams_reset;
         sum.frames_ignored += stats.frames_ignored;
         sum.payload_dropped += stats.payload_dropped;
         sum.stalls += stats.stalls;

@@ -2,7 +2,9 @@
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub mod bottleneck;
 pub mod kcptun;
+pub mod stock;
 
 use std::io;
 use std::net::SocketAddr;
@@ -275,7 +277,7 @@ impl Drop for LossyPath {
 }
 
 /// A socket with buffers that do not lose by themselves.
-fn bound_udp(addr: SocketAddr) -> UdpSocket {
+pub fn bound_udp(addr: SocketAddr) -> UdpSocket {
     let socket = std::net::UdpSocket::bind(addr).unwrap();
     socket2::SockRef::from(&socket).set_recv_buffer_size(4 << 20).unwrap();
     socket.set_nonblocking(true).unwrap();
