@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use kcpx::{Config, KcpListener, KcpStream};
+use kcpx::{Config, KcpListener, KcpStream, Migration};
 use tokio::net::lookup_host;
 
 use crate::net::bind_addrs;
@@ -32,6 +32,11 @@ pub(crate) fn config(common: &Common) -> io::Result<Config> {
     config.connect_timeout = CONNECT_TIMEOUT;
     config.send_buffer = STREAM_BUFFER;
     config.linger = LINGER;
+    if common.algorithm.is_aead() {
+        // A client whose address changes keeps its session. With another cipher who alters a datagram on the
+        // path could redirect it.
+        config.migration = Migration::Authenticated;
+    }
     config.validate()?;
     Ok(config)
 }

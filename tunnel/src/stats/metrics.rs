@@ -55,6 +55,7 @@ pub(super) const KCP: &[Row<Totals>] = &[
     ("kcp_dropped_malformed", "Datagrams without a valid segment.", Counter, |s| s.endpoints.dropped_malformed + s.endpoints.dropped_truncated),
     ("kcp_dropped_no_connection", "Datagrams of no connection.", Counter, |s| s.endpoints.dropped_no_connection),
     ("kcp_retries_sent", "Initial segments answered without state, since many peers are not validated.", Counter, |s| s.endpoints.retries_sent),
+    ("kcp_migrations", "Changes of address that connections of clients survived.", Counter, |s| s.endpoints.migrations),
     ("kcp_receive_errors", "Transient errors of receiving.", Counter, |s| s.endpoints.recv_errors),
     ("kcp_send_errors", "Errors of sending, taken as loss.", Counter, |s| s.endpoints.send_errors),
     ("kcp_current_connections", "KCP connections now.", Gauge, |s| s.endpoints.current_connections),

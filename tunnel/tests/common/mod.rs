@@ -4,6 +4,7 @@
 
 pub mod bottleneck;
 pub mod kcptun;
+pub mod nat;
 pub mod stock;
 
 use std::io;
